@@ -147,10 +147,10 @@ impl Feature {
         match self {
             Self::Messages => "frames are not observed: no gap, no backlog",
             Self::Handled => "the time a frame is handled is unknown",
-            Self::Scheduler => "what the consumer's thread did while a frame waited is known per 100 ms only",
+            Self::Scheduler => "the state of the consumer's thread while a frame waited is known per 100 ms only",
             Self::Polls => "frames per wakeup and the time away from the poll are unknown: no drop is predicted",
             Self::Queues => "bytes in the kernel's socket queues are unknown",
-            Self::Egress => "what is delivered to clients is not observed: no drop is confirmed",
+            Self::Egress => "deliveries to clients are not observed: no drop is confirmed",
             Self::PythonStacks => "the functions that its Python runs are unknown",
         }
     }

@@ -77,7 +77,8 @@ impl Degraded {
             Missing::UserNamespace => place.host_users().to_owned(),
             Missing::Filtered(calls) => place.unfiltered(&names_of(calls)),
             Missing::PtraceScope => {
-                "set kernel.yama.ptrace_scope=1 in /etc/sysctl.d and reboot: 3 is for good".to_owned()
+                "set kernel.yama.ptrace_scope=1 in /etc/sysctl.d and reboot: the value 3 cannot be changed before"
+                    .to_owned()
             }
             Missing::Lockdown => "boot without lockdown=confidentiality, or `tokengap tap`".to_owned(),
             Missing::Kernel { needs, .. } => {

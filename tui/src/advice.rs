@@ -25,7 +25,7 @@ fn advice(refused: &Error) -> Option<&'static str> {
         ErrorKind::NotFound => "check the name: it, or a folder on the way to it, is not there",
         ErrorKind::PermissionDenied => "ls -l says who may: be that user, or name another place",
         ErrorKind::IsADirectory => "it is a folder: name a file",
-        ErrorKind::NotADirectory => "what should be its folder is a file: check the name",
+        ErrorKind::NotADirectory => "a parent of this path is a file, not a folder: check the name",
         ErrorKind::ReadOnlyFilesystem => "nothing can be written there: name another place",
         ErrorKind::StorageFull | ErrorKind::QuotaExceeded => "make room there, or name a place on another disk",
         ErrorKind::AddrInUse => "somebody listens there already: choose another place",

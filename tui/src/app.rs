@@ -172,7 +172,7 @@ fn drive(
             Flow::Busy => rest.end(),
         }
         if asked > 1 || deadline.is_some_and(|d| now >= d) {
-            run.give_up("end: what was still under way was not waited for".into());
+            run.give_up("end: stopped before all frames in flight were read".into());
             return;
         }
     }

@@ -254,9 +254,7 @@ pub(crate) fn severity(text: &str) -> Result<Severity, String> {
         "info" => Ok(Severity::Info),
         "warning" => Ok(Severity::Warning),
         "critical" => Ok(Severity::Critical),
-        other => Err(format!(
-            "{other:?} is no severity; it is one of info, warning, critical"
-        )),
+        other => Err(format!("{other:?} is not a severity; use info, warning or critical")),
     }
 }
 

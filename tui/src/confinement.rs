@@ -44,7 +44,7 @@ pub(crate) const MOVING: Kept = Kept::CHOWN
 /// Disables the confinement.
 pub(crate) fn leave_off() {
     OFF.store(true, Ordering::Relaxed);
-    errln!("tokengap: --no-confine: what it reads of others could make it do whatever you may do");
+    errln!("tokengap: --no-confine: input that exploits a defect gets all privileges of this user");
 }
 
 /// Confines a command that only processes files: it reads `read` and creates `make`, without access to the network or other processes.

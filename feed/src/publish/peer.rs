@@ -39,7 +39,7 @@ pub(super) async fn serve(
     socket.set_send_buffer_size(KERNEL_BUFFER)?;
     let mut zmtp = Zmtp::new(Role::Publisher, LIMITS);
     let opened = timeout(options.patience, open(stream, options, &mut zmtp, queue)).await;
-    let late = |_| io::Error::new(io::ErrorKind::TimedOut, "it takes too long to say what it wants");
+    let late = |_| io::Error::new(io::ErrorKind::TimedOut, "it takes too long to send its request");
     let (incoming, outgoing) = opened.map_err(late)??;
     shared.joined(queue);
     tokio::select! {

@@ -188,7 +188,7 @@ pub(super) async fn serve(
                         continue;
                     }
                     if let Some(oldest) = room.make() {
-                        shared.refuse(format_args!("{oldest}: another one came before it had said what it wants (--feed-watchers)"));
+                        shared.refuse(format_args!("{oldest}: another one connected before it had sent its request (--feed-watchers)"));
                     }
                     let queue = Arc::new(Queue::new(options.queue_bytes));
                     let (options, shared, theirs) = (Arc::clone(&options), Arc::clone(&shared), Arc::clone(&queue));

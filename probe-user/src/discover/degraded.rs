@@ -144,17 +144,14 @@ impl fmt::Display for Blind {
                 )
             }
             Self::Peers { pids, error } => {
-                write!(f, "who is connected to {} cannot be told: {error}", Pids(pids))
+                write!(f, "the peers of {} are unknown: {error}", Pids(pids))
             }
             Self::OwnPidNamespace => {
                 f.write_str("only the processes of this container are visible, and no engine is among them")
             }
             Self::HiddenPids => f.write_str("/proc is mounted with hidepid: other users' processes are not listed"),
             Self::Limit { what, limit } => write!(f, "more than {limit} {what}: the rest was not looked at"),
-            Self::NoRole { pid } => write!(
-                f,
-                "pid {pid}: what it does could not be found out from its title, command or sockets"
-            ),
+            Self::NoRole { pid } => write!(f, "pid {pid}: its role is not known from its title, command or sockets"),
             Self::NoZmqOutput { pid, variable } => {
                 write!(f, "pid {pid} runs with {variable}: its output does not cross ZMQ")
             }

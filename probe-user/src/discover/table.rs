@@ -174,7 +174,7 @@ engine 2: SGLang of unknown release, by the look of its sockets
   hop                   pid:fd -> pid:fd            endpoint               carries
   scheduler->tokenizer  30:3 -> 32:2, 31:5 -> 32:4  tcp://127.0.0.1:30233  tokens   inferred
 
-not seen: pid 40: what it does could not be found out from its title, command or sockets
+not seen: pid 40: its role is not known from its title, command or sockets
           --pid 40=scheduler (or detokenizer, tokenizer, ...)
 ";
         assert_eq!(shown, expected, "{shown}");

@@ -124,7 +124,7 @@ fn of_leg(leg: &Leg<'_>) -> String {
              py-spy dump"
         ),
         ThreadState::Unknown => format!(
-            "the time of the thread of {who} is not sampled, so the cause cannot be told: `tokengap attach` with the capabilities \
+            "the time of the thread of {who} is not sampled, so the cause is unknown: `tokengap attach` with the capabilities \
              that `tokengap doctor` lists samples it"
         ),
     }

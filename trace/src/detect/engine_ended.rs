@@ -13,8 +13,8 @@ impl Detector for EngineEnded {
         let totals = look.ledger.totals();
         let summary = match totals.engine_ends {
             0 => return,
-            1 => "the engine ended; what waited on its hops was taken by nobody".to_owned(),
-            times => format!("the engine ended {times} times; what waited on its hops was taken by nobody"),
+            1 => "the engine ended; queued frames were never received".to_owned(),
+            times => format!("the engine ended {times} times; queued frames were never received"),
         };
         found.push(
             Verdict::new(Severity::Warning, summary)

@@ -41,7 +41,7 @@ impl Detector for SummedCounts {
             return;
         }
         let summary = format!(
-            "a consumer reports {} where {} were made, in {}: exactly the sum of the cumulative counts it was told",
+            "a consumer reports {} where {} were made, in {}: exactly the sum of the cumulative counts that it received",
             plural(summed.counted, "token"),
             count(summed.made),
             plural(summed.seen.rids, "request"),

@@ -167,7 +167,7 @@ pub(super) const CHUNKS_DROPPED: Definition = counter(
     "tokengap.chunks.dropped",
     Of("{chunk}"),
     &["certainty"],
-    "Chunks that never reach the client: predicted from wakeups and what the release does, or confirmed by counts of what was delivered",
+    "Chunks that never reach the client: predicted from wakeups and the behaviour of the release, or confirmed by counting deliveries",
 );
 pub(super) const CHUNKS_UNJUDGED: Definition = counter(
     "tokengap.chunks.unjudged",
@@ -219,7 +219,7 @@ pub(super) const ANSWERS: Definition = counter(
     "tokengap.answers.ended",
     Of("{response}"),
     &["end"],
-    "Responses to clients that are over, by who ended them",
+    "Finished responses to clients, by the side that ended them",
 );
 pub(super) const ANSWERS_HELD_UP: Definition = counter(
     "tokengap.answers.held_up",
@@ -290,8 +290,12 @@ pub(super) const HOP_BACKLOG_CHUNKS: Definition = gauge(
     &["hop"],
     "Chunks inside them; absent while some are only counted, for a limit of memory",
 );
-pub(super) const HOP_BACKLOG_BYTES: Definition =
-    gauge("tokengap.hop.backlog.size", Bytes, &["hop"], "Bytes of them, likewise");
+pub(super) const HOP_BACKLOG_BYTES: Definition = gauge(
+    "tokengap.hop.backlog.size",
+    Bytes,
+    &["hop"],
+    "Bytes of the waiting frames; absent while some are only counted, for a limit of memory",
+);
 pub(super) const HOP_BACKLOG_MAX: Definition = gauge(
     "tokengap.hop.backlog.max_frames",
     Of("{frame}"),
@@ -348,7 +352,7 @@ pub(super) const CPU_STATE: Definition = counter(
     "tokengap.cpu.time",
     Seconds,
     &["role", "part", "state"],
-    "Time of the engine's threads by what they did, as far as it can be told: on_cpu, run_wait (allowed to run and without a CPU), throttled (held back by a quota), asleep",
+    "Time of the engine's threads by known state: on_cpu, run_wait (runnable, waiting for a CPU), throttled (by a CPU quota), asleep",
 );
 pub(super) const CPU_OBSERVED: Definition = counter(
     "tokengap.cpu.observed",
@@ -395,7 +399,7 @@ pub(super) const SELF_EVENTS_LOST: Definition = counter(
     "tokengap.self.events_missed",
     Of("{event}"),
     &["cause"],
-    "Observations missed by tokengap: nothing is concluded from what they would have said",
+    "Observations missed by tokengap; findings do not rely on them",
 );
 pub(super) const SELF_FRAMES_UNANNOUNCED: Definition = counter(
     "tokengap.self.frames.unannounced",
@@ -419,7 +423,7 @@ pub(super) const SELF_DEGRADED: Definition = gauge(
     "tokengap.self.degraded",
     Of("{reason}"),
     &[],
-    "What could not be attached or was given up, each told in words in the report",
+    "Features that could not be attached or failed; the report describes each",
 );
 pub(super) const SELF_CPU: Definition = counter("tokengap.self.cpu", Seconds, &[], "CPU time of this process");
 pub(super) const SELF_MEMORY: Definition = gauge("tokengap.self.resident_memory", Bytes, &[], "Its resident memory");

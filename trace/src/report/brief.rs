@@ -61,10 +61,10 @@ pub(crate) fn unseen(report: &Report) -> Vec<&'static str> {
         missing.push("when the tokenizer takes frames (gap, backlog and residence)");
     }
     if report.chunks.dropped_predicted.is_none() && report.tokens.taken.is_some() {
-        missing.push("which frames share a wakeup, or what the engine does with them (predicted drops)");
+        missing.push("the frames of each wakeup, or the engine's behaviour with them (predicted drops)");
     }
     if report.tokens.delivered.is_none() {
-        missing.push("what reaches the client (confirmed drops, coalescing)");
+        missing.push("deliveries to clients (confirmed drops, coalescing)");
     }
     if report.cpu.is_none() {
         missing.push("CPU of the engine's threads");

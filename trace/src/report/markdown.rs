@@ -72,7 +72,7 @@ fn head(out: &mut String, report: &Report, clock: &Clock) {
             count(n),
             share(n, c.sent)
         ),
-        (None, Some(n)) => format!("{} chunks predicted; what reaches the client was not seen", count(n)),
+        (None, Some(n)) => format!("{} chunks predicted; deliveries were not observed", count(n)),
         (None, None) => unseen(),
     };
     let _ = writeln!(out, "- **lost** {lost}");

@@ -48,7 +48,7 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     if !said.is_empty() {
         return Ok(ExitCode::SUCCESS);
     }
-    errln!("tokengap: its process is gone; putting back what it had moved");
+    errln!("tokengap: its process is gone; moving the engine's sockets back");
     for folder in &folders {
         for restored in restore(folder)? {
             errln!("tokengap: {}", told(&restored));
@@ -67,7 +67,7 @@ pub(crate) fn told(restored: &Restored) -> String {
         Restored::Back(path) => format!("{}: the engine's socket is in its place again", path.display()),
         Restored::WasBack(path) => format!("{}: was in its place", path.display()),
         Restored::Outlived(path) => format!(
-            "{}: nothing to put back, the engine has gone or listens anew",
+            "{}: nothing to move back: the engine has exited or listens again",
             path.display()
         ),
         Restored::Held(path) => format!("{}: held by a tokengap that runs; end that one first", path.display()),

@@ -151,7 +151,7 @@ fn read(args: &Args) -> anyhow::Result<(Analysis, ReportInput, Option<Recorder>)
     let mut notes = notes(import.stats(), args);
     if analysis.ledger().totals().requests.finished == 0 {
         notes.push(String::from(
-            "log: tells of no request's end: those of its last ten minutes count as live",
+            "log: has no line for the end of a request; requests of its last ten minutes count as live",
         ));
     }
     let input = ReportInput {
@@ -209,7 +209,7 @@ fn notes(stats: &Stats, args: &Args) -> Vec<String> {
         (stats.year_assumed, String::from("name no year (--year)")),
         (
             stats.whole_seconds,
-            String::from("are dated in whole seconds: what lies between them is known to a second only"),
+            String::from("have times in whole seconds: intervals are accurate to one second only"),
         ),
         (
             stats.malformed,
@@ -255,7 +255,7 @@ fn notes(stats: &Stats, args: &Args) -> Vec<String> {
         stats
             .broken
             .iter()
-            .map(|why| format!("log: {why}; what was read before it counts")),
+            .map(|why| format!("log: {why}; the lines before it are included")),
     );
     notes
 }

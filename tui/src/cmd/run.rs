@@ -103,7 +103,7 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
         None => err!("{text}"),
     }
     if let Some((_, path)) = &said {
-        errln!("tokengap: what the command said is in {}", path.display());
+        errln!("tokengap: the output of the command is in {}", path.display());
     }
     let failed = args.live.fail_on.is_some_and(|least| app::is_too_bad(&report, least));
     Ok(ExitCode::from(if code == 0 { u8::from(failed) } else { code }))

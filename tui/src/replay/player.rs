@@ -51,7 +51,7 @@ impl FromStr for Speed {
         let named = |speed: &Self| speed.to_string().trim_end_matches('x') == text.trim_end_matches('x');
         all.clone().find(named).ok_or_else(|| {
             let names: Vec<String> = all.map(|s| s.to_string()).collect();
-            format!("{text:?} is no speed; it is one of {}", names.join(", "))
+            format!("{text:?} is not a speed; use one of {}", names.join(", "))
         })
     }
 }

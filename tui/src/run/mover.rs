@@ -249,7 +249,7 @@ impl Watching {
         }
         match part(holder, connection.connector, PAUSE) {
             Ok(_) => self.say(format!(
-                "{who} had connected before the relay was there; it was made to connect again, what it sent before was not seen"
+                "{who} had connected before the relay started and was reconnected; messages that it sent before are not observed"
             )),
             Err(error) => self.say(format!("{who} goes past the relay: {error}")),
         }

@@ -341,7 +341,7 @@ impl Screen {
         }
         if run.stage == Stage::Ending {
             let under_way = (run.under_way)();
-            let under_way = under_way.as_deref().unwrap_or("what is under way is waited for");
+            let under_way = under_way.as_deref().unwrap_or("waiting for frames in flight");
             self.ui.say(format!("ending: {under_way}; q again leaves at once"));
         }
         self.model.position = run.position.cloned();

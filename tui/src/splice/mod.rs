@@ -162,7 +162,10 @@ impl Prepared {
         }
         let mut doubts = Vec::new();
         if !wait(PAUSE, || self.are_closed()) {
-            doubts.push("a sender did not close its old connection: what it still sends there is not seen".to_owned());
+            doubts.push(
+                "a sender did not close its old connection: messages that it still sends there are not observed"
+                    .to_owned(),
+            );
         }
         let caught_up = caught_up(&self.planned);
         gate.let_through();

@@ -242,7 +242,7 @@ impl Model {
                 super::units::duration(gap.max)
             ),
             None if self.gap.seen => "tokens flow; no first token has been taken yet".into(),
-            None => "tokens flow; takes are not seen here, so no gap can be told".into(),
+            None => "tokens flow; receives are not observed here, so the gap is unknown".into(),
         };
         Verdict {
             health: Health::Good,

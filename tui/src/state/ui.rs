@@ -376,7 +376,7 @@ impl Ui {
         self.sought = true;
         match found {
             Some(place) => self.chunk = place,
-            None => self.say("no lost or merged chunk that way, as far as is known here"),
+            None => self.say("no known lost or merged chunk in that direction"),
         }
     }
 

@@ -14,7 +14,7 @@ const KEYS: &str = "Up Down choose   Enter run   ? help   q quit   (tokengap --h
 /// Text of the help.
 const HELP: [(&str, &str); 9] = [
     ("Up Down j k", "choose; PgUp PgDn Home End go further"),
-    ("Enter", "run what is chosen; so does a second click on it"),
+    ("Enter", "run the selection; a second click does the same"),
     ("? Esc", "show this, leave it"),
     ("q", "leave"),
     ("", ""),

@@ -177,8 +177,7 @@ impl Pod {
             for said in self.run.close(&trace::report::ReportInput::of(&self.about.kind)) {
                 self.run.say(said);
             }
-            self.run
-                .say(format!("{} was started anew: what is shown is the new run", head.pod));
+            self.run.say(format!("{} was restarted: this is the new run", head.pod));
             self.record = None;
         }
         let mut config = start.config;
@@ -252,7 +251,7 @@ impl Pod {
             Link::Away if self.why.is_empty() => {}
             Link::Away => own.push(format!("{} has not been reached for {since}: {}", self.name, self.why)),
             Link::Silent => own.push(format!(
-                "{} has been silent for {since}: what is shown is as old",
+                "{} has been silent for {since}: these values are as old",
                 self.name
             )),
             Link::Lost => own.push(format!("{} was lost {since} ago: {}", self.name, self.why)),

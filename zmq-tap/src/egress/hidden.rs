@@ -15,7 +15,7 @@ impl Server {
         let mut degraded: Vec<String> = hidden
             .map(|(why, times)| {
                 format!(
-                    "egress: on {times} connections or responses of the server what is delivered cannot be read: {why}"
+                    "egress: on {times} connections or responses of the server the deliveries cannot be read: {why}"
                 )
             })
             .collect();

@@ -68,7 +68,9 @@ pub enum EndpointError {
     #[error("{0:?}: name the address to use, not the interface or a source address")]
     Interface(String),
     /// An encrypted endpoint, which the relay cannot read.
-    #[error("{0:?}: what is encrypted cannot be read; put the relay behind what ends TLS, and write http://host:port")]
+    #[error(
+        "{0:?}: encrypted traffic cannot be read; put the relay behind the proxy that terminates TLS, and write http://host:port"
+    )]
     Tls(String),
     /// A URL with more than a host and a port.
     #[error("{0:?} names more than a server: the relay passes all paths; write http://host:port")]
@@ -199,7 +201,7 @@ mod tests {
         assert!(refusal("tcp://localhost:70000").contains("no port"));
         assert!(refusal("tcp://::1:5555").contains("brackets"));
         assert!(refusal("tcp://eth0;10.0.0.1:5555").contains("interface"));
-        assert!(refusal("https://localhost:443").contains("ends TLS"));
+        assert!(refusal("https://localhost:443").contains("terminates TLS"));
         assert!(refusal("http://localhost:30000/generate").contains("http://host:port"));
         assert!(refusal("http://localhost").contains("no port"));
         assert_eq!("http://h:1/".parse(), "http://h:1".parse::<Endpoint>());

@@ -35,7 +35,7 @@ pub enum RelayError {
     #[error("{0} is in use by another tokengap: stop that one first, or listen elsewhere")]
     InUseByTokengap(Endpoint),
     /// A socket file of a dead process that was not a tokengap.
-    #[error("{} is a socket that nobody listens on, and not one that tokengap left: if its owner is gone for good, remove it with: rm '{}'", .0.display(), .0.display())]
+    #[error("{} is a socket without a listener that tokengap did not create: if its owner will not return, remove it with: rm '{}'", .0.display(), .0.display())]
     Foreign(PathBuf),
     /// The note's path holds another user's file, or a file with a second name.
     #[error("{} belongs to another user or has a second name, so tokengap neither trusts nor overwrites it: remove it, or listen in a folder that only you may write to", .0.display())]

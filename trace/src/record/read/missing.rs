@@ -50,7 +50,7 @@ impl fmt::Display for Missing {
             parts.push(format!("{} are damaged", words::bytes(self.damaged_bytes)));
         }
         if self.unfinished {
-            parts.push("it was not closed: what was observed after its last block is not in it".to_owned());
+            parts.push("it was not closed: observations after its last block are missing".to_owned());
         }
         if self.continued {
             parts.push("it goes on in the next file".to_owned());

@@ -177,7 +177,7 @@ impl Worker {
                         .end(Why::Full, self.shared.dropped.load(Ordering::Relaxed), None)
                         .ok();
                 }
-                self.stop(&format!("cannot write to {path}: {error}; it holds what came before"));
+                self.stop(&format!("cannot write to {path}: {error}; earlier blocks are intact"));
             }
         }
     }

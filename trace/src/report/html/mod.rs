@@ -37,18 +37,14 @@ pub(super) fn render(report: &Report, clock: &Clock) -> String {
     section(&mut out, "Where the time goes", &path::draw(report));
     section(&mut out, "Worst requests", &requests::table(report, clock));
     section(&mut out, "Lost tokens", &tables::losses(report));
-    section(&mut out, "What the mode costs", &tables::modes(report));
+    section(&mut out, "Cost of the streaming mode", &tables::modes(report));
     section(&mut out, "How long tokens waited", &spread::drawings(report));
     section(&mut out, "Over time", &over_time::drawings(report, clock));
     section(&mut out, "Hops", &tables::hops(report));
     section(&mut out, "CPU", &tables::cpu(report));
     section(&mut out, "Python functions of the engine", &engine::functions(report));
-    section(&mut out, "What the engine's own log says", &engine::log(report, clock));
-    section(
-        &mut out,
-        "What was not observed, and what observing cost",
-        &tables::own(report),
-    );
+    section(&mut out, "The engine's own log", &engine::log(report, clock));
+    section(&mut out, "Limits and cost of the observation", &tables::own(report));
     let lost = report.losses.confirmed.iter().flat_map(|list| &list.lines);
     let named = lost.flat_map(|line| &line.ranges).any(|range| !range.ids.is_empty());
     let _ = write!(

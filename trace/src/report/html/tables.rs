@@ -17,7 +17,7 @@ pub(super) fn losses(report: &Report) -> String {
     let mut row = |name: &str, n: Option<u64>, proof: &str| {
         let (value, proof) = match n {
             Some(n) => (format!("{} ({})", count(n), share(n, c.sent)), proof),
-            None => (String::from("-"), "not observable with what was attached"),
+            None => (String::from("-"), "not observable with the attached probes"),
         };
         let _ = writeln!(
             out,
