@@ -457,7 +457,7 @@ fn what_was_not_seen_is_said_on_every_form() {
     for told in [report.to_text(), report.to_markdown(&clock), report.to_html(&clock)] {
         let words = told.split_whitespace().collect::<Vec<_>>().join(" ");
         assert!(
-            words.contains("what reaches the client") && words.contains("no CAP_BPF"),
+            words.contains("deliveries to clients") && words.contains("no CAP_BPF"),
             "{told}"
         );
     }

@@ -19,7 +19,7 @@ const PAGES: &[(&str, &[&str])] = &[
             "fixed in 0.5.10",
             "Worst requests",
             "proven",
-            "What was not observed",
+            "Limits and cost of the observation",
         ],
     ),
     (
