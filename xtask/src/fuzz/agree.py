@@ -99,7 +99,7 @@ def judged(message, data):
         # nothing.
         return "unbuilt"
     except Exception as error:
-        if "class argument" in str(error) or "state is not" in str(error):
+        if "argument must be" in str(error) or "state is not" in str(error):
             return "unbuilt"
         raise Disagreement(f"CPython says {error!r}") from error
     ours = [chunk["rid"] for chunk in message["chunks"]]
