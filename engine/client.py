@@ -93,7 +93,7 @@ class Clients:
             self.ended(received)
 
     async def one_of_openai(self, request: plans.Request, accepted: asyncio.Future) -> None:
-        """The same where tokens are words of text, and their number is told once, at the end."""
+        """The same with OpenAI endpoints: tokens are words of text, and their count comes once, at the end."""
         received = Received(request.rid)
         body = {"rid": request.rid, "model": "engine", "stream": True, "stream_options": {"include_usage": True}}
         chat = request.index % 2

@@ -10,7 +10,7 @@ from .truth import mono_ns
 
 
 class Received:
-    """Counts one request's outputs. Ids name their place, so loss and repetition show without knowing the mode."""
+    """Counts one request's outputs. An id contains its position, so losses and repetitions show in any mode."""
 
     def __init__(self, rid: str):
         self.rid = rid
@@ -78,9 +78,9 @@ class Received:
         }
 
 
-class Pace:
-    """How slowly a consumer takes each output: extra event-loop turns, a trip through another thread, busy time; and how
-    often the whole loop stands still."""
+class ConsumerDelay:
+    """Delays of a consumer after each output: extra event-loop turns, a trip through another thread, busy time; and stalls of the
+    whole event loop."""
 
     def __init__(self, options):
         self.turns, self.busy_s = options.turns, options.busy
@@ -112,7 +112,7 @@ class Pace:
 
 
 class Totals:
-    """Sums over the clients of a run; `lost` over those that were given ids."""
+    """Sums over the clients of a run; `lost` only over those that received ids."""
 
     def __init__(self):
         self.clients = self.finished = self.outputs = self.ids = self.completion_tokens = self.lost = 0

@@ -58,7 +58,7 @@ def run(options) -> int:
         manager.send_to_tokenizer.close(linger=life.left_ms())
     else:
         manager.socket_mapping.close(life.left_ms())
-    totals = {"release": release.version, "taken": inbox.frames, "output": tally.totals(), "workers": mapping.totals(tallies)}
+    totals = {"release": release.version, "received": inbox.frames, "output": tally.totals(), "workers": mapping.totals(tallies)}
     truth.close(totals)
     return 3 if life.expired else 0
 
@@ -68,12 +68,12 @@ def note_output(manager, truth, tally) -> None:
     outbox = Outbox("output", manager.send_to_tokenizer, truth, tally)
     dispatch = manager._request_dispatcher
 
-    def noting_dispatch(message):
+    def recording_dispatch(message):
         output = dispatch(message)
         outbox.about = None if output is None else describe(output)
         return output
 
-    manager._request_dispatcher = noting_dispatch
+    manager._request_dispatcher = recording_dispatch
 
 
 def real_manager(release: Release, options):

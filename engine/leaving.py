@@ -17,7 +17,7 @@ KINDS = {
 }
 # Number of outputs after which they leave.
 PATIENCE = 20
-# A client that will not read asks for long events and has little room for them: what the kernel takes is soon full.
+# A client that does not read requests long events and has a small receive buffer, so the kernel's buffers are soon full.
 SMALL, LONG = 4096, 90_000
 
 
@@ -31,7 +31,7 @@ async def one(clients, kind: str, request, accepted: asyncio.Future) -> None:
     received = Received(request.rid)
     try:
         await asyncio.get_running_loop().sock_connect(connection, (url.hostname, url.port))
-        # An event may be longer than what is read ahead of it.
+        # An event may be longer than the default read limit.
         reader, writer = await asyncio.open_connection(sock=connection, limit=1 << 20)
         body = orjson.dumps({"rid": request.rid, "stream": True, "pad": LONG if kind == "stuck" else 0})
         head = f"POST /generate HTTP/1.1\r\nhost: {url.netloc}\r\ncontent-type: application/json\r\n"
@@ -49,7 +49,7 @@ async def one(clients, kind: str, request, accepted: asyncio.Future) -> None:
 
 
 async def leave(clients, kind, connection, reader, writer) -> None:
-    """Goes, in the way of its kind."""
+    """Leaves in the way of its kind."""
     if kind == "closing":
         writer.write_eof()
         while await reader.read(1 << 20):
@@ -59,6 +59,6 @@ async def leave(clients, kind, connection, reader, writer) -> None:
     if kind == "stuck":
         writer.transport.pause_reading()
         await clients.others_ended()
-    # Without lingering: what was not sent or read is thrown away, and the other side gets a reset.
+    # Linger 0 discards unsent and unread data, and resets the connection.
     connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
     writer.transport.abort()

@@ -5,20 +5,20 @@ from .truth import Tally, describe
 
 
 class WorkerTally(Tally):
-    """Counts of one worker's connection, entered in those of all as well."""
+    """Counts of one worker's connection, which are also added to the total."""
 
-    def __init__(self, whole: Tally):
+    def __init__(self, total: Tally):
         super().__init__()
-        self.whole = whole
+        self.total = total
 
-    def add(self, size: int, said: dict) -> None:
-        super().add(size, said)
-        self.whole.add(size, said)
+    def add(self, size: int, described: dict) -> None:
+        super().add(size, described)
+        self.total.add(size, described)
 
 
-def watch(mixin, truth, whole: Tally) -> dict[str, Tally]:
-    """Replaces the class in the release's module by one that notes what it sends; gives the counts by endpoint, which
-    grow with its sockets."""
+def watch(mixin, truth, total: Tally) -> dict[str, Tally]:
+    """Replaces the class in the release's module by one that records sent messages. Returns the counts by endpoint, filled as
+    sockets are opened."""
     tallies: dict[str, Tally] = {}
 
     class Watched(mixin.SocketMapping):
@@ -26,7 +26,7 @@ def watch(mixin, truth, whole: Tally) -> dict[str, Tally]:
 
         def _register_ipc_mapping(self, ipc_name, *args, **kwargs):
             super()._register_ipc_mapping(ipc_name, *args, **kwargs)
-            tallies[ipc_name] = WorkerTally(whole)
+            tallies[ipc_name] = WorkerTally(total)
             self.outboxes = getattr(self, "outboxes", {})
             self.outboxes[ipc_name] = Outbox("output", self._mapping[ipc_name], truth, tallies[ipc_name])
             self.outboxes[ipc_name].about = self.about

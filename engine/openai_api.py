@@ -32,7 +32,7 @@ class Manager:
         """The real `_wait_one_response`, at the consumer's pace."""
         async for out in self.receiver.tokenizer.responses(obj, http_request):
             yield out
-            await self.receiver.pace.pause()
+            await self.receiver.delay.pause()
 
 
 def routes(app, receiver) -> None:
@@ -70,7 +70,7 @@ def endpoint(serving, body):
     return serve
 
 
-async def all_registered(receiver) -> None:
+async def wait_until_all_registered(receiver) -> None:
     """These endpoints answer at their first output: who asked can tell from nothing else that it was heard."""
     expected = receiver.plan.senders * receiver.plan.requests * receiver.plan.rounds
     while len(receiver.tokenizer.manager.rid_to_state) < expected and not receiver.life.expired:

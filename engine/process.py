@@ -1,4 +1,4 @@
-"""How a process of the harness starts and ends. It always ends: when it is done, when told, or at its deadline."""
+"""Start and end of a process of the harness. It always ends: when it is done, on request, or at its deadline."""
 
 import os
 import signal
@@ -8,11 +8,11 @@ import time
 
 
 class Life:
-    """The handshake with whoever started us.
+    """The handshake with the parent process.
 
-    Standard output says `READY pid endpoint...` when the sockets are open and `DONE {totals}` at the end. With
-    `--wait-go` work starts when the line `go` comes on standard input; `stop` or its end stops it. `driven` says that
-    whoever started us will also say when nothing more is to come.
+    Prints `READY pid endpoint...` when the sockets are open and `DONE {totals}` at the end. With
+    `--wait-go` work starts at the line `go` on standard input, and ends at `stop` or at the end of input. `driven` is set if
+    the parent sends these lines.
     """
 
     def __init__(self, deadline_s: float, wait_go: bool):
@@ -23,10 +23,10 @@ class Life:
         self.driven = wait_go
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, self._signalled)
-        # The last resort, for a process that hangs in a library: nothing outlives its deadline by more than 10 s.
-        last_resort = threading.Timer(deadline_s + 10, os._exit, (4,))
-        last_resort.daemon = True
-        last_resort.start()
+        # For a process that hangs in a library: exits at most 10 s after the deadline.
+        exit_timer = threading.Timer(deadline_s + 10, os._exit, (4,))
+        exit_timer.daemon = True
+        exit_timer.start()
 
     def _signalled(self, _number, _frame):
         self.stopped.set()
@@ -45,7 +45,7 @@ class Life:
         self._steps.release()
 
     def ready(self, *endpoints: str) -> None:
-        """Announces the process; starts listening to the driver if there is one."""
+        """Prints READY, and starts to read commands if there is a driver."""
         print("READY", os.getpid(), *endpoints, flush=True)
         if self.driven:
             threading.Thread(target=self._listen, daemon=True).start()
@@ -61,7 +61,7 @@ class Life:
             time.sleep(0.005)
 
     def wait_step(self) -> None:
-        """Blocks until the driver wants one more step."""
+        """Blocks until the driver requests one more step."""
         self._steps.acquire(timeout=self.left_ms() / 1000)
 
     @property
@@ -71,7 +71,7 @@ class Life:
 
     @property
     def over(self) -> bool:
-        """Whether to stop: told, or out of time."""
+        """Whether to stop: on request, or at the deadline."""
         return self.stopped.is_set() or self.expired
 
     def left_ms(self) -> int:
@@ -80,7 +80,7 @@ class Life:
 
 
 def add_options(parser) -> None:
-    """Options that every process has."""
+    """Options of every process."""
     group = parser.add_argument_group("process")
     group.add_argument("--truth", metavar="FILE", help="where to write the truth, as JSON lines")
     group.add_argument("--deadline", type=float, default=120.0, metavar="SECONDS", help="ends by itself after this long")

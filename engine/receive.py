@@ -7,7 +7,7 @@ import zmq
 
 from . import openai_api, process
 from . import plan as plans
-from .consumer import Pace, Received, Totals
+from .consumer import ConsumerDelay, Received, Totals
 from .release import Release
 from .sockets import Inbox, StampedAsyncContext
 from .tokenizer import Tokenizer
@@ -57,7 +57,7 @@ def run(options) -> int:
 
 
 class Receiver:
-    """The tokenizer and what waits for its outputs."""
+    """The tokenizer and its clients."""
 
     def __init__(self, release, options, life):
         self.release, self.options, self.life = release, options, life
@@ -71,10 +71,10 @@ class Receiver:
     async def run(self) -> int:
         context = StampedAsyncContext(2)
         self.socket = socket = self.release.zmq_socket(context, zmq.PULL, self.options.bind, True)
-        self.inbox = Inbox(socket, self.truth, self.tell_when_settled if self.options.lockstep else None)
+        self.inbox = Inbox(socket, self.truth, self.report_when_settled if self.options.lockstep else None)
         skip = not self.options.detokenizer
         self.tokenizer = Tokenizer(self.release, socket, not self.options.cumulative, skip)
-        self.pace = Pace(self.options)
+        self.delay = ConsumerDelay(self.options)
         endpoints = [self.options.bind]
         server = self.server()
         if server:
@@ -87,7 +87,7 @@ class Receiver:
         while not self.life.may_go and not self.life.expired:
             await asyncio.sleep(0.005)
         if self.options.openai:
-            await openai_api.all_registered(self)
+            await openai_api.wait_until_all_registered(self)
         loop = asyncio.create_task(self.tokenizer.handle_loop())
         await self.until_done(loop)
         loop.cancel()
@@ -107,7 +107,7 @@ class Receiver:
         return 3 if self.life.expired else 0
 
     def server(self):
-        """Who answers clients outside of this process; `None` when they are inside."""
+        """HTTP server for clients in other processes; `None` if clients run in this one."""
         if not self.options.http:
             return None
         from .serve import Server
@@ -115,8 +115,8 @@ class Receiver:
         return Server(self)
 
     async def until_done(self, loop) -> None:
-        """Returns when we are told to stop, or when nobody will tell us and every client has its finish; in both cases
-        only after no frame has come for a while."""
+        """Returns on request or, without a driver, when every client has its finish; in both cases only after a while without
+        frames."""
         while not self.life.expired and not loop.done():
             await asyncio.sleep(0.02)
             quiet = mono_ns() - self.inbox.last_ns > self.options.linger * 1e9 and not self.socket.get(zmq.EVENTS)
@@ -125,17 +125,17 @@ class Receiver:
 
     @property
     def done(self) -> bool:
-        """Whether every client of a finite plan has ended, but for those whose release never tells them."""
+        """Whether every client of a finite plan has ended, except those whose release never sends a finish."""
         if self.plan.rounds == 0:
             return False
         workers = self.options.worker[1] if self.options.worker else 1
         expected = self.plan.rounds * self.plan.senders * (self.plan.requests - self.plan.queued_aborts) // workers
         return self.totals.finished >= expected
 
-    def tell_when_settled(self, turns=TURNS_TO_SETTLE) -> None:
-        """A frame was taken: says so once every client that it has something for has run."""
+    def report_when_settled(self, turns=TURNS_TO_SETTLE) -> None:
+        """Prints TOOK once every client with output in the received frame has run."""
         if turns:
-            asyncio.get_running_loop().call_soon(self.tell_when_settled, turns - 1)
+            asyncio.get_running_loop().call_soon(self.report_when_settled, turns - 1)
         else:
             print("TOOK", flush=True)
 
@@ -165,7 +165,7 @@ class Receiver:
             async for out in self.tokenizer.responses(obj):
                 self.round_started(number)
                 received.add(out)
-                await self.pace.pause()
+                await self.delay.pause()
         finally:
             self.ended(received)
 

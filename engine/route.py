@@ -24,15 +24,15 @@ def add_options(parser) -> None:
 def run(options) -> int:
     release = Release(options.release)
     life = process.Life(options.deadline, options.wait_go)
-    truth, whole = Truth(options.truth), Tally()
+    truth, total = Truth(options.truth), Tally()
     zmq.Context = StampedContext  # the router's own code makes contexts and sockets
     module = release.module(MIXIN)
-    tallies = mapping.watch(module, truth, whole)
+    tallies = mapping.watch(module, truth, total)
     if options.tokenizers:
         frames = asyncio.run(to_tokenizers(release, module, options, life, truth))
     else:
         frames = to_detokenizers(module, options, life, truth)
-    totals = {"release": release.version, "taken": frames, "output": whole.totals(), "workers": mapping.totals(tallies)}
+    totals = {"release": release.version, "received": frames, "output": total.totals(), "workers": mapping.totals(tallies)}
     truth.close(totals)
     return 3 if life.expired else 0
 

@@ -10,8 +10,8 @@ from .truth import describe
 
 
 class Outlet:
-    """Stands where the scheduler keeps its sender (a socket to 0.5.3, a `SenderWrapper` from 0.5.4): notes what the
-    message says, then sends it by the release's own call."""
+    """Replaces the scheduler's sender (a socket up to 0.5.3, a `SenderWrapper` from 0.5.4): records the message, then sends it
+    with the release's own call."""
 
     def __init__(self, release: Release, socket, outbox):
         self.release, self.socket, self.outbox = release, socket, outbox

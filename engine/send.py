@@ -56,16 +56,16 @@ def run(options) -> int:
         if life.over:
             break
     totals = {name: tally.totals() for name, tally in tallies.items()}
-    said = totals["output"]["tokens"]
+    reported = totals["output"]["tokens"]
     context.destroy(linger=life.left_ms())
     truth.close({"sender": options.sender, "release": release.version, "codec": release.codec, **totals})
-    if made != said:
-        raise SystemExit(f"made {made} tokens, the frames say {said}: the harness misuses this release")
+    if made != reported:
+        raise SystemExit(f"made {made} tokens, the frames say {reported}: the harness misuses this release")
     return 3 if life.expired else 0
 
 
 def run_round(scheduler, release, plan, requests, options, life, sent) -> int:
-    """Streams one round to its end; told to stop, it finishes what lives at once. Gives the number of tokens made."""
+    """Streams one round to its end, or finishes all live requests at once on a stop. Returns the number of tokens made."""
     waiting = list(requests)
     live = []
     step = made = 0

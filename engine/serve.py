@@ -66,7 +66,7 @@ class Server:
                     if wanted.pad:
                         out = {**out, "pad": "." * wanted.pad}
                     yield b"data: " + orjson.dumps(out, option=orjson.OPT_NON_STR_KEYS, default=list) + b"\n\n"
-                    await receiver.pace.pause()
+                    await receiver.delay.pause()
                 yield b"data: [DONE]\n\n"
             finally:
                 receiver.ended(received)

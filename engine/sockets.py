@@ -7,14 +7,14 @@ from .truth import fingerprint, mono_ns
 
 
 class StampedSocket(zmq.Socket):
-    """Reports each message: `on_sent(bytes, before_ns, after_ns)`, `on_asked(ns)`,
-    `on_taken(bytes, before_ns, after_ns)`."""
+    """Reports each message: `on_sent(bytes, before_ns, after_ns)`, `on_requested(ns)`,
+    `on_received(bytes, before_ns, after_ns)`."""
 
-    on_sent = on_asked = on_taken = None
+    on_sent = on_requested = on_received = None
 
-    def watch_taking(self, on_asked, on_taken) -> None:
-        """`on_asked` when the application asks for a message, `on_taken` when libzmq has handed it over."""
-        self.on_asked, self.on_taken = on_asked, on_taken
+    def watch_receives(self, on_requested, on_received) -> None:
+        """`on_requested` when the application asks for a message, `on_received` when libzmq has handed it over."""
+        self.on_requested, self.on_received = on_requested, on_received
 
     def send(self, data, *args, **kwargs):
         before = mono_ns()
@@ -24,12 +24,12 @@ class StampedSocket(zmq.Socket):
         return sent
 
     def recv(self, *args, **kwargs):
-        if self.on_asked:
-            self.on_asked(mono_ns())
+        if self.on_requested:
+            self.on_requested(mono_ns())
         before = mono_ns()
         message = super().recv(*args, **kwargs)
-        if self.on_taken:
-            self.on_taken(message, before, mono_ns())
+        if self.on_received:
+            self.on_received(message, before, mono_ns())
         return message
 
 
@@ -42,20 +42,20 @@ class StampedContext(zmq.Context):
 class StampedAsyncSocket(zmq.asyncio.Socket):
     """The asyncio form. pyzmq's asyncio socket takes messages through a plain one of its own, which is stamped."""
 
-    on_asked = None
+    on_requested = None
 
     def __init__(self, *args, **kwargs):
         super().__init__(*args, **kwargs)
         self._shadow_sock = StampedSocket.shadow(self.underlying)
 
-    def watch_taking(self, on_asked, on_taken) -> None:
+    def watch_receives(self, on_requested, on_received) -> None:
         """As in the plain form."""
-        self.on_asked = on_asked
-        self._shadow_sock.watch_taking(None, on_taken)
+        self.on_requested = on_requested
+        self._shadow_sock.watch_receives(None, on_received)
 
     def recv(self, *args, **kwargs):
-        if self.on_asked:
-            self.on_asked(mono_ns())
+        if self.on_requested:
+            self.on_requested(mono_ns())
         return super().recv(*args, **kwargs)
 
 
@@ -70,7 +70,7 @@ class Over(Exception):
 
 
 def end_when_over(socket, inbox, life, linger_s: float) -> None:
-    """A synchronous event loop blocks in `recv`: this one returns to look whether it is over, and then raises."""
+    """Makes `recv`, in which a synchronous event loop blocks, check regularly whether to end, and raise `Over` then."""
     wait = socket.recv
 
     def recv_until_over(*args, **kwargs):
@@ -85,34 +85,34 @@ def end_when_over(socket, inbox, life, linger_s: float) -> None:
 
 
 class Inbox:
-    """Truth of a receiving socket: one line a frame with its taken and handled time."""
+    """Truth of a receiving socket: one line a frame with its received and processed time."""
 
-    def __init__(self, socket, truth, on_taken=None):
+    def __init__(self, socket, truth, on_received=None):
         self.truth = truth
-        self.on_taken = on_taken
+        self.on_received = on_received
         self.frames = self.bytes = 0
         self.last_ns = mono_ns()
         self._open = None
-        socket.watch_taking(self.flush, self._taken)
+        socket.watch_receives(self.flush, self._received)
 
-    def _taken(self, message, before_ns, at_ns):
-        said = {"bytes": len(message), "hash": fingerprint(message)}
-        self._open = {"n": self.frames, **said, "called_ns": before_ns, "taken_ns": at_ns}
+    def _received(self, message, before_ns, at_ns):
+        described = {"bytes": len(message), "hash": fingerprint(message)}
+        self._open = {"n": self.frames, **described, "called_ns": before_ns, "received_ns": at_ns}
         self.frames += 1
         self.bytes += len(message)
         self.last_ns = at_ns
-        if self.on_taken:
-            self.on_taken()
+        if self.on_received:
+            self.on_received()
 
-    def flush(self, handled_ns=None):
-        """The frame in hand was handled; null when the application never asked for another."""
+    def flush(self, processed_ns=None):
+        """Records the last frame as processed; null if the application never requested another one."""
         if self._open:
-            self.truth.write("taken", **self._open, handled_ns=handled_ns)
+            self.truth.write("received", **self._open, processed_ns=processed_ns)
             self._open = None
 
 
 class Outbox:
-    """Truth of a sending socket. `about` is what the next message says, set just before the application sends it."""
+    """Truth of a sending socket. `about` describes the next message and is set just before it is sent."""
 
     def __init__(self, name, socket, truth, tally):
         self.name, self.truth, self.tally = name, truth, tally
@@ -120,7 +120,7 @@ class Outbox:
         socket.on_sent = self._sent
 
     def _sent(self, message, before_ns, after_ns):
-        said, self.about = self.about, None
+        described, self.about = self.about, None
         line = {"on": self.name, "n": self.tally.frames, "bytes": len(message), "hash": fingerprint(message)}
-        self.truth.write("sent", **line, sent_ns=before_ns, accepted_ns=after_ns, **said)
-        self.tally.add(len(message), said)
+        self.truth.write("sent", **line, sent_ns=before_ns, accepted_ns=after_ns, **described)
+        self.tally.add(len(message), described)

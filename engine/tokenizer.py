@@ -59,7 +59,7 @@ class Tokenizer:
             request_metrics_exporter_manager=Settings(exporter_enabled=lambda: False),
             config_value=lambda name: getattr(settings, name),
         )
-        self._takes_state = "state" in inspect.signature(self.manager._wait_one_response).parameters
+        self._accepts_state = "state" in inspect.signature(self.manager._wait_one_response).parameters
 
     def _dispatch(self, message):
         """What `_result_dispatcher` does with the messages that the harness sends."""
@@ -107,6 +107,6 @@ class Tokenizer:
 
     def responses(self, obj, http_request=None):
         """The real `_wait_one_response` of a registered request."""
-        if self._takes_state:
+        if self._accepts_state:
             return self.manager._wait_one_response(obj, self.manager.rid_to_state[obj.rid], http_request)
         return self.manager._wait_one_response(obj, http_request)

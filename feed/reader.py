@@ -38,7 +38,7 @@ def main(endpoint, want):
         count[topic] += 1
         body = message["body"]
         if topic == "report":
-            assert body["schema"] == "tokengap.report/1"
+            assert body["schema"] == "tokengap.report/2"
             tokens = body["tokens"]["sent"]
         for event in body["events"] if topic == "events" else ():
             what = event["what"]

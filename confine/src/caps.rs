@@ -11,33 +11,33 @@ use crate::plan::{Missing, Plan};
 use crate::user;
 
 /// Capabilities that the process keeps, with the kernel's names.
-pub type Kept = CapabilitySet;
+pub type Capabilities = CapabilitySet;
 
 /// Bypasses file permissions. Kept if a named file needs it.
-const PAST_OWNERS: Kept = CapabilitySet::DAC_OVERRIDE;
-/// Number of bits tried, more than the kernel has (Linux 6.x: 41). Unknown ones return an error.
-const MOST: u32 = 64;
+const BYPASS_PERMISSIONS: Capabilities = CapabilitySet::DAC_OVERRIDE;
+/// Number of capability bits tried, more than the kernel has (Linux 6.x: 41). Unknown ones return an error.
+const CAPABILITY_BITS: u32 = 64;
 
 /// Drops all capabilities except those that `plan` keeps or its files need, and changes the user if planned. Returns the remaining
 /// capabilities and whether the user changed.
-pub(crate) fn give_up(plan: &Plan, missing: &mut Vec<Missing>) -> Result<(Kept, bool)> {
-    let had = capabilities(None)?.permitted;
-    if had.is_empty() {
-        return Ok((had, false));
+pub(crate) fn drop_capabilities(plan: &Plan, missing: &mut Vec<Missing>) -> Result<(Capabilities, bool)> {
+    let permitted = capabilities(None)?.permitted;
+    if permitted.is_empty() {
+        return Ok((permitted, false));
     }
-    let mut keep = plan.keep & had;
+    let mut keep = plan.keep & permitted;
     if plan.unprivileged {
         // Another process writes its files, see `Plan::unprivileged`.
-        keep |= user::READ_ALL & had;
-    } else if had.contains(PAST_OWNERS) && !reaches_without(plan)? {
-        keep |= PAST_OWNERS;
+        keep |= user::READ_ALL & permitted;
+    } else if permitted.contains(BYPASS_PERMISSIONS) && !files_accessible_without_capabilities(plan)? {
+        keep |= BYPASS_PERMISSIONS;
     }
     // The bounding set comes first, since changing it needs CAP_SETPCAP. Without that capability `no_new_privs` still prevents any
     // program from gaining capabilities.
-    for bit in 0..MOST {
-        let one = CapabilitySet::from_bits_retain(1 << bit);
-        if !keep.contains(one) && capability_is_in_bounding_set(one).unwrap_or(false) {
-            match remove_capability_from_bounding_set(one) {
+    for bit in 0..CAPABILITY_BITS {
+        let capability = CapabilitySet::from_bits_retain(1 << bit);
+        if !keep.contains(capability) && capability_is_in_bounding_set(capability).unwrap_or(false) {
+            match remove_capability_from_bounding_set(capability) {
                 Ok(()) | Err(Errno::PERM) => {}
                 Err(error) => return Err(error),
             }
@@ -48,8 +48,8 @@ pub(crate) fn give_up(plan: &Plan, missing: &mut Vec<Missing>) -> Result<(Kept, 
         Ok(()) | Err(Errno::INVAL) => {}
         Err(error) => return Err(error),
     }
-    let left = plan.unprivileged.then(user::leave_root);
-    if let Some(Err(error)) = left {
+    let user_change = plan.unprivileged.then(user::drop_root);
+    if let Some(Err(error)) = user_change {
         missing.push(Missing::User(error));
     }
     set_capabilities(
@@ -57,31 +57,31 @@ pub(crate) fn give_up(plan: &Plan, missing: &mut Vec<Missing>) -> Result<(Kept, 
         CapabilitySets {
             effective: keep,
             permitted: keep,
-            inheritable: Kept::empty(),
+            inheritable: Capabilities::empty(),
         },
     )?;
-    Ok((keep, left == Some(Ok(()))))
+    Ok((keep, user_change == Some(Ok(()))))
 }
 
 /// Whether all named files can be accessed without capabilities, tested with none in effect.
-fn reaches_without(plan: &Plan) -> Result<bool> {
-    let all = capabilities(None)?;
+fn files_accessible_without_capabilities(plan: &Plan) -> Result<bool> {
+    let before = capabilities(None)?;
     set_capabilities(
         None,
         CapabilitySets {
-            effective: Kept::empty(),
-            ..all
+            effective: Capabilities::empty(),
+            ..before
         },
     )?;
-    let may = |path: &std::path::PathBuf, access| {
-        // What is not there is told when it is opened.
+    let accessible = |path: &std::path::PathBuf, access| {
+        // A missing file is reported when it is opened.
         !matches!(
             accessat(CWD, path, access, AtFlags::EACCESS),
             Err(Errno::ACCESS | Errno::PERM)
         )
     };
-    let reached = plan.read.iter().all(|path| may(path, Access::READ_OK))
-        && plan.write.iter().all(|path| may(path, Access::WRITE_OK));
-    set_capabilities(None, all)?;
-    Ok(reached)
+    let all_accessible = plan.read.iter().all(|path| accessible(path, Access::READ_OK))
+        && plan.write.iter().all(|path| accessible(path, Access::WRITE_OK));
+    set_capabilities(None, before)?;
+    Ok(all_accessible)
 }

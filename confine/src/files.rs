@@ -5,17 +5,17 @@ use landlock::{
     RulesetAttr, RulesetCreatedAttr, RulesetStatus, Scope,
 };
 
-use crate::plan::{Plan, Reach, Work};
+use crate::plan::{Plan, PortAccess, Work};
 
 /// Newest interface version that is used; 6 added scopes. Older kernels enforce the part they know.
 const NEWEST: ABI = ABI::V6;
 
 /// Files that any program reads: its own `/proc`, the time zone, cgroups.
-const SURROUNDINGS: [&str; 4] = ["/proc/self", "/etc/localtime", "/usr/share/zoneinfo", "/sys/fs/cgroup"];
+const COMMON_FILES: [&str; 4] = ["/proc/self", "/etc/localtime", "/usr/share/zoneinfo", "/sys/fs/cgroup"];
 /// The terminal and the null device.
 const TERMINAL: [&str; 2] = ["/dev/tty", "/dev/null"];
 /// Files that a C library reads to resolve host names.
-const NAMES: [&str; 9] = [
+const RESOLVER_FILES: [&str; 9] = [
     "/etc/resolv.conf",
     "/etc/hosts",
     "/etc/host.conf",
@@ -27,12 +27,12 @@ const NAMES: [&str; 9] = [
     "/run/resolvconf",
 ];
 /// DNS over TCP, for replies that do not fit a datagram.
-const DOMAIN: u16 = 53;
+const DNS_PORT: u16 = 53;
 
 /// The permitted access, looked up before any restriction.
 pub(crate) struct Rules {
     paths: Vec<(PathFd, BitFlags<AccessFs>)>,
-    ports: Vec<Reach>,
+    ports: Vec<PortAccess>,
     scopes: BitFlags<Scope>,
 }
 
@@ -46,7 +46,7 @@ impl Rules {
             }
         };
         let read = AccessFs::ReadFile | AccessFs::ReadDir;
-        for path in SURROUNDINGS {
+        for path in COMMON_FILES {
             allow(path.as_ref(), read);
         }
         for path in TERMINAL {
@@ -54,10 +54,10 @@ impl Rules {
         }
         let mut ports = plan.ports.clone();
         if plan.work != Work::Files {
-            for path in NAMES {
+            for path in RESOLVER_FILES {
                 allow(path.as_ref(), read);
             }
-            ports.push(Reach::Connect(DOMAIN));
+            ports.push(PortAccess::Connect(DNS_PORT));
         }
         for path in &plan.read {
             allow(path, read);
@@ -75,14 +75,14 @@ impl Rules {
 
     /// Refuses all other access from now on.
     pub(crate) fn restrict(self) -> Result<(), String> {
-        let told = |error: &dyn std::error::Error| {
-            let mut all = error.to_string();
+        let describe = |error: &dyn std::error::Error| {
+            let mut text = error.to_string();
             let mut cause = error.source();
-            while let Some(why) = cause {
-                all = format!("{all}: {why}");
-                cause = why.source();
+            while let Some(source) = cause {
+                text = format!("{text}: {source}");
+                cause = source.source();
             }
-            all
+            text
         };
         let ruleset = Ruleset::default()
             .set_compatibility(CompatLevel::BestEffort)
@@ -90,21 +90,21 @@ impl Rules {
             .and_then(|ruleset| ruleset.handle_access(AccessNet::from_all(NEWEST)))
             .and_then(|ruleset| ruleset.scope(self.scopes))
             .and_then(Ruleset::create);
-        let mut ruleset = ruleset.map_err(|error| told(&error))?;
+        let mut ruleset = ruleset.map_err(|error| describe(&error))?;
         for (path, access) in self.paths {
             // A pipe or socket named by its descriptor is in no file system tree, and Landlock does not restrict it.
             let _ = (&mut ruleset).add_rule(PathBeneath::new(path, access));
         }
-        for reach in self.ports {
-            let rule = match reach {
-                Reach::Listen(port) => NetPort::new(port, AccessNet::BindTcp),
-                Reach::Connect(port) => NetPort::new(port, AccessNet::ConnectTcp),
+        for port in self.ports {
+            let rule = match port {
+                PortAccess::Listen(port) => NetPort::new(port, AccessNet::BindTcp),
+                PortAccess::Connect(port) => NetPort::new(port, AccessNet::ConnectTcp),
             };
-            (&mut ruleset).add_rule(rule).map_err(|error| told(&error))?;
+            (&mut ruleset).add_rule(rule).map_err(|error| describe(&error))?;
         }
-        let status = ruleset.restrict_self().map_err(|error| told(&error))?;
+        let status = ruleset.restrict_self().map_err(|error| describe(&error))?;
         match status.ruleset {
-            RulesetStatus::NotEnforced => Err(String::from("the kernel has no Landlock, or it is off")),
+            RulesetStatus::NotEnforced => Err(String::from("Landlock is not available or is disabled")),
             RulesetStatus::PartiallyEnforced | RulesetStatus::FullyEnforced => Ok(()),
         }
     }

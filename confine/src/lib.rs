@@ -22,6 +22,6 @@ mod seccomp;
 mod syscalls;
 mod user;
 
-pub use caps::Kept;
-pub use plan::{Missing, Outcome, Plan, Reach, Work, refuse_programs};
-pub use user::{UNPRIVILEGED, can_leave_root};
+pub use caps::Capabilities;
+pub use plan::{Missing, Outcome, Plan, PortAccess, Work, refuse_programs};
+pub use user::{UNPRIVILEGED, can_drop_root};

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use rustix::io::Errno;
 use rustix::process::{Resource, Rlimit, setrlimit};
 
-use crate::caps::{self, Kept};
+use crate::caps::{self, Capabilities};
 use crate::{files, seccomp};
 
 /// Kind of work, which determines the permitted system calls.
@@ -25,14 +25,14 @@ pub enum Work {
 
 impl Work {
     /// Whether it observes other processes.
-    pub(crate) const fn watches(self) -> bool {
+    pub(crate) const fn observes_processes(self) -> bool {
         matches!(self, Self::Probe | Self::Move)
     }
 }
 
 /// Use of a TCP port.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Reach {
+pub enum PortAccess {
     /// Listens on it; 0 stands for any free port.
     Listen(u16),
     /// Connects to it, on any machine.
@@ -43,10 +43,10 @@ pub enum Reach {
 #[derive(Clone, Debug)]
 pub struct Plan {
     pub(crate) work: Work,
-    pub(crate) keep: Kept,
+    pub(crate) keep: Capabilities,
     pub(crate) read: Vec<PathBuf>,
     pub(crate) write: Vec<PathBuf>,
-    pub(crate) ports: Vec<Reach>,
+    pub(crate) ports: Vec<PortAccess>,
     pub(crate) abstract_sockets: bool,
     pub(crate) unprivileged: bool,
 }
@@ -57,7 +57,7 @@ pub struct Outcome {
     /// Steps that failed.
     pub missing: Vec<Missing>,
     /// Remaining capabilities.
-    pub kept: Kept,
+    pub kept: Capabilities,
     /// Whether root's user id was changed to [`UNPRIVILEGED`](crate::UNPRIVILEGED).
     pub unprivileged: bool,
     /// Whether files are confined.
@@ -70,22 +70,22 @@ pub struct Outcome {
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Missing {
     /// Other threads were already running, which keep their capabilities and files.
-    #[error("confinement: {0} threads run already: theirs are the capabilities and files they had")]
+    #[error("confinement: {0} threads were started earlier and keep their capabilities and file access")]
     Threads(usize),
     /// The capabilities could not be removed.
-    #[error("confinement: capabilities could not be given up: {0}")]
+    #[error("confinement: cannot drop capabilities: {0}")]
     Capabilities(Errno),
     /// Root's user id could not be changed.
-    #[error("confinement: still runs as root, whose files it could change: {0}")]
+    #[error("confinement: still running as root with write access to its files: {0}")]
     User(Errno),
     /// Core dumps could not be disabled, so a crash may write memory to a disk.
-    #[error("confinement: core dumps could not be switched off: {0}")]
+    #[error("confinement: cannot disable core dumps: {0}")]
     Cores(Errno),
     /// `no_new_privs` could not be set, which Landlock and seccomp require.
-    #[error("confinement: no_new_privs could not be set: {0}")]
+    #[error("confinement: cannot set no_new_privs: {0}")]
     NewPrivileges(Errno),
     /// The kernel has no Landlock, it is disabled, or a container's filter refuses it.
-    #[error("confinement: files are not confined: {0}; Linux 5.13 with landlock among lsm= can")]
+    #[error("confinement: file access is not restricted: {0}; this needs Linux 5.13 or later with landlock in lsm=")]
     Landlock(String),
     /// Loading of eBPF programs could not be refused.
     #[error("confinement: eBPF programs can still be loaded: {0}")]
@@ -106,7 +106,7 @@ impl Plan {
     pub fn new(work: Work) -> Self {
         Self {
             work,
-            keep: Kept::empty(),
+            keep: Capabilities::empty(),
             read: Vec::new(),
             write: Vec::new(),
             ports: Vec::new(),
@@ -117,8 +117,8 @@ impl Plan {
 
     /// Keeps these capabilities, if present.
     #[must_use]
-    pub fn keep(mut self, kept: Kept) -> Self {
-        self.keep |= kept;
+    pub fn keep(mut self, capabilities: Capabilities) -> Self {
+        self.keep |= capabilities;
         self
     }
 
@@ -142,15 +142,19 @@ impl Plan {
         let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty());
         let folder = folder.unwrap_or(Path::new(".")).to_owned();
         // A device, pipe or terminal is written to directly. A socket left by a killed process is replaced.
-        let made = |kind: std::fs::FileType| kind.is_file() || kind.is_socket();
-        let itself = path.metadata().is_ok_and(|found| !made(found.file_type()));
-        if itself { self.write(path) } else { self.write(folder) }
+        let replaceable = |kind: std::fs::FileType| kind.is_file() || kind.is_socket();
+        let written_directly = path.metadata().is_ok_and(|metadata| !replaceable(metadata.file_type()));
+        if written_directly {
+            self.write(path)
+        } else {
+            self.write(folder)
+        }
     }
 
     /// Permits the use of a TCP port.
     #[must_use]
-    pub fn port(mut self, reach: Reach) -> Self {
-        self.ports.push(reach);
+    pub fn port(mut self, access: PortAccess) -> Self {
+        self.ports.push(access);
         self
     }
 
@@ -162,7 +166,7 @@ impl Plan {
     }
 
     /// Changes root's user id to [`UNPRIVILEGED`](crate::UNPRIVILEGED), which may write no file of root or of the observed processes, nor
-    /// their memory; reading stays permitted. Check [`can_leave_root`](crate::can_leave_root) first. Files of the plan that are to be
+    /// their memory; reading stays permitted. Check [`can_drop_root`](crate::can_drop_root) first. Files of the plan that are to be
     /// written must be opened by another process.
     #[must_use]
     pub fn unprivileged(mut self) -> Self {
@@ -174,7 +178,7 @@ impl Plan {
     pub fn apply(&self) -> Outcome {
         let mut outcome = Outcome {
             missing: Vec::new(),
-            kept: Kept::empty(),
+            kept: Capabilities::empty(),
             unprivileged: false,
             landlock: false,
             seccomp: false,
@@ -191,7 +195,7 @@ impl Plan {
         if let Err(error) = setrlimit(Resource::Core, none) {
             outcome.missing.push(Missing::Cores(error));
         }
-        match caps::give_up(self, &mut outcome.missing) {
+        match caps::drop_capabilities(self, &mut outcome.missing) {
             Ok((kept, unprivileged)) => (outcome.kept, outcome.unprivileged) = (kept, unprivileged),
             Err(error) => outcome.missing.push(Missing::Capabilities(error)),
         }
@@ -199,15 +203,15 @@ impl Plan {
             outcome.missing.push(Missing::NewPrivileges(error));
             return outcome;
         }
-        if !self.work.watches() {
+        if !self.work.observes_processes() {
             match rules.restrict() {
                 Ok(()) => outcome.landlock = true,
-                Err(why) => outcome.missing.push(Missing::Landlock(why)),
+                Err(reason) => outcome.missing.push(Missing::Landlock(reason)),
             }
         }
         match seccomp::install(self.work) {
             Ok(()) => outcome.seccomp = true,
-            Err(why) => outcome.missing.push(Missing::Seccomp(why)),
+            Err(reason) => outcome.missing.push(Missing::Seccomp(reason)),
         }
         outcome
     }

@@ -13,27 +13,27 @@ use seccompiler::{
 
 use crate::plan::Work;
 use crate::syscalls::{
-    ALWAYS, MOVES, NEVER, NEVER_OLDER, NEVER_WITH_FILES, NEVER_WITHOUT_MOVES, NEVER_WITHOUT_PROBE, OPTIONS, PROCESSES,
-    SOCKETS,
+    ALWAYS, FORBIDDEN, FORBIDDEN_FOR_FILES, FORBIDDEN_LEGACY, FORBIDDEN_UNLESS_MOVE, FORBIDDEN_UNLESS_PROBE, MOVES,
+    PROCESSES, SOCKET_OPTIONS, SOCKETS,
 };
 
 type Rules = BTreeMap<i64, Vec<SeccompRule>>;
-type Built<T> = Result<T, seccompiler::BackendError>;
+type BuildResult<T> = Result<T, seccompiler::BackendError>;
 
 /// Permitted options of `prctl`: thread names, and the name that a C library gives its heap.
-const OF_ITSELF: [i32; 4] = [
+const PRCTL_OPTIONS: [i32; 4] = [
     libc::PR_SET_NAME,
     libc::PR_GET_NAME,
     libc::PR_SET_VMA,
     libc::PR_GET_DUMPABLE,
 ];
 /// Requests that insert input into a terminal: `TIOCSTI` and `TIOCLINUX`. Their types differ between C libraries.
-const TYPING: [u64; 2] = [0x5412, 0x541c];
+const INPUT_IOCTLS: [u64; 2] = [0x5412, 0x541c];
 /// Commands that choose the process signalled when a descriptor becomes ready: `fcntl` with `F_SETOWN`, `F_SETSIG` and `F_SETOWN_EX`. The kernel sends
 /// that signal itself, so the rules for `kill` do not see it.
-const OWNERS: [u64; 3] = [8, 10, 15];
+const OWNER_FCNTLS: [u64; 3] = [8, 10, 15];
 /// The same by `ioctl`: `FIOSETOWN` and `SIOCSPGRP`.
-const OWNERS_BY_IOCTL: [u64; 2] = [0x8901, 0x8902];
+const OWNER_IOCTLS: [u64; 2] = [0x8901, 0x8902];
 
 /// Kind of namespace that `setns` may enter.
 const NETWORK: u64 = libc::CLONE_NEWNET as u64;
@@ -47,19 +47,19 @@ pub(crate) fn install(work: Work) -> Result<(), String> {
         Work::Network | Work::Probe | Work::Move => SeccompAction::Errno(libc::EPERM as u32),
     };
     let unknown = SeccompAction::Errno(libc::ENOSYS as u32);
-    let build = |rules: Built<Rules>, otherwise, matched| -> Built<BpfProgram> {
+    let build = |rules: BuildResult<Rules>, otherwise, matched| -> BuildResult<BpfProgram> {
         SeccompFilter::new(rules?, otherwise, matched, arch)?.try_into()
     };
-    let never = build(never(work), SeccompAction::Allow, refused).map_err(|error| error.to_string())?;
-    let done = build(done(work), unknown, SeccompAction::Allow).map_err(|error| error.to_string())?;
+    let forbidden = build(forbidden(work), SeccompAction::Allow, refused).map_err(|error| error.to_string())?;
+    let permitted = build(permitted(work), unknown, SeccompAction::Allow).map_err(|error| error.to_string())?;
     // The second filter forbids installing filters, so it comes last.
-    apply_filter_all_threads(&never).map_err(|error| error.to_string())?;
-    apply_filter_all_threads(&done).map_err(|error| error.to_string())
+    apply_filter_all_threads(&forbidden).map_err(|error| error.to_string())?;
+    apply_filter_all_threads(&permitted).map_err(|error| error.to_string())
 }
 
 /// Commands of `bpf` that use programs and maps of this process. All others are refused by [`install_final`]: loading programs, which could
 /// write to the memory of other processes, and opening programs and maps of others.
-const OWN_BPF: [u64; 7] = [
+const OWN_BPF_COMMANDS: [u64; 7] = [
     1,  // BPF_MAP_LOOKUP_ELEM
     2,  // BPF_MAP_UPDATE_ELEM
     3,  // BPF_MAP_DELETE_ELEM
@@ -69,14 +69,14 @@ const OWN_BPF: [u64; 7] = [
     28, // BPF_LINK_CREATE
 ];
 
-/// Installs a further filter on all threads, which refuses `bpf` other than [`OWN_BPF`], and further filters.
+/// Installs a further filter on all threads, which refuses `bpf` other than [`OWN_BPF_COMMANDS`], and further filters.
 pub(crate) fn install_final() -> Result<(), String> {
     let arch = TargetArch::try_from(ARCH).map_err(|error| error.to_string())?;
-    let build = || -> Built<BpfProgram> {
-        let others = OWN_BPF
+    let build = || -> BuildResult<BpfProgram> {
+        let others = OWN_BPF_COMMANDS
             .iter()
             .map(|&command| SeccompCondition::new(0, Dword, Ne, command));
-        let others = SeccompRule::new(others.collect::<Built<_>>()?)?;
+        let others = SeccompRule::new(others.collect::<BuildResult<_>>()?)?;
         let rules = Rules::from([(libc::SYS_bpf, vec![others]), (libc::SYS_seccomp, Vec::new())]);
         let refused = SeccompAction::Errno(libc::EPERM as u32);
         SeccompFilter::new(rules, SeccompAction::Allow, refused, arch)?.try_into()
@@ -86,53 +86,59 @@ pub(crate) fn install_final() -> Result<(), String> {
 }
 
 /// Rules of the forbidden calls.
-fn never(work: Work) -> Built<Rules> {
+fn forbidden(work: Work) -> BuildResult<Rules> {
     let mut rules = Rules::new();
-    let mut all: Vec<&[c_long]> = vec![NEVER, NEVER_OLDER];
+    let mut all: Vec<&[c_long]> = vec![FORBIDDEN, FORBIDDEN_LEGACY];
     if work == Work::Files {
-        all.push(NEVER_WITH_FILES);
+        all.push(FORBIDDEN_FOR_FILES);
     }
-    if !work.watches() {
-        all.push(NEVER_WITHOUT_PROBE);
+    if !work.observes_processes() {
+        all.push(FORBIDDEN_UNLESS_PROBE);
     }
     if work != Work::Move {
-        all.push(NEVER_WITHOUT_MOVES);
+        all.push(FORBIDDEN_UNLESS_MOVE);
     }
     for call in all.concat() {
         rules.insert(call, Vec::new());
     }
     // Connections are queried in the network namespace of a target. No other kind of namespace is entered.
-    let elsewhere = match work {
+    let other_namespaces = match work {
         Work::Probe | Work::Move => vec![SeccompRule::new(vec![SeccompCondition::new(1, Dword, Ne, NETWORK)?])?],
         Work::Files | Work::Network => Vec::new(),
     };
-    rules.insert(libc::SYS_setns, elsewhere);
+    rules.insert(libc::SYS_setns, other_namespaces);
     // New processes, and executable memory.
-    rules.insert(libc::SYS_clone, vec![flag(0, libc::CLONE_THREAD as u64, false)?]);
+    rules.insert(
+        libc::SYS_clone,
+        vec![argument_has_flag(0, libc::CLONE_THREAD as u64, false)?],
+    );
     for call in [libc::SYS_mmap, libc::SYS_mprotect, libc::SYS_pkey_mprotect] {
-        rules.insert(call, vec![flag(2, libc::PROT_EXEC as u64, true)?]);
+        rules.insert(call, vec![argument_has_flag(2, libc::PROT_EXEC as u64, true)?]);
     }
-    let requests = TYPING.iter().chain(&OWNERS_BY_IOCTL).map(|&request| only(1, request));
-    rules.insert(libc::SYS_ioctl, requests.collect::<Built<_>>()?);
-    let owners = OWNERS.iter().map(|&command| only(1, command));
-    rules.insert(libc::SYS_fcntl, owners.collect::<Built<_>>()?);
+    let requests = INPUT_IOCTLS
+        .iter()
+        .chain(&OWNER_IOCTLS)
+        .map(|&request| argument_equals(1, request));
+    rules.insert(libc::SYS_ioctl, requests.collect::<BuildResult<_>>()?);
+    let owners = OWNER_FCNTLS.iter().map(|&command| argument_equals(1, command));
+    rules.insert(libc::SYS_fcntl, owners.collect::<BuildResult<_>>()?);
     Ok(rules)
 }
 
 /// Rules of the permitted calls.
-fn done(work: Work) -> Built<Rules> {
+fn permitted(work: Work) -> BuildResult<Rules> {
     let mut rules = Rules::new();
     let mut all: Vec<&[c_long]> = ALWAYS.to_vec();
-    all.push(OPTIONS);
+    all.push(SOCKET_OPTIONS);
     if work != Work::Files {
         all.push(SOCKETS);
     }
     if work == Work::Move {
         all.push(MOVES);
     }
-    if work.watches() {
+    if work.observes_processes() {
         all.push(PROCESSES);
-        rules.insert(libc::SYS_setns, vec![only(1, NETWORK)?]);
+        rules.insert(libc::SYS_setns, vec![argument_equals(1, NETWORK)?]);
     }
     for call in all.concat() {
         rules.insert(call, Vec::new());
@@ -145,37 +151,43 @@ fn done(work: Work) -> Built<Rules> {
         // For `install_final`. Filters can only remove rights.
         rules.insert(
             libc::SYS_seccomp,
-            vec![only(0, u64::from(libc::SECCOMP_SET_MODE_FILTER))?],
+            vec![argument_equals(0, u64::from(libc::SECCOMP_SET_MODE_FILTER))?],
         );
     }
-    let own = u64::from(std::process::id());
-    let also = (work == Work::Probe).then_some(libc::PR_SET_NO_NEW_PRIVS);
-    let of_itself = OF_ITSELF.iter().chain(&also).map(|&option| only(0, option as u64));
-    rules.insert(libc::SYS_prctl, of_itself.collect::<Built<_>>()?);
+    let own_pid = u64::from(std::process::id());
+    let no_new_privs = (work == Work::Probe).then_some(libc::PR_SET_NO_NEW_PRIVS);
+    let prctl_options = PRCTL_OPTIONS
+        .iter()
+        .chain(&no_new_privs)
+        .map(|&option| argument_equals(0, option as u64));
+    rules.insert(libc::SYS_prctl, prctl_options.collect::<BuildResult<_>>()?);
     // Only its own limits and signals to itself. `clone3` passes its flags by pointer, where a filter cannot read them, so it fails and
     // a libc uses `clone`.
-    rules.insert(libc::SYS_prlimit64, vec![only(0, 0)?, only(0, own)?]);
-    rules.insert(libc::SYS_tgkill, vec![only(0, own)?]);
+    rules.insert(
+        libc::SYS_prlimit64,
+        vec![argument_equals(0, 0)?, argument_equals(0, own_pid)?],
+    );
+    rules.insert(libc::SYS_tgkill, vec![argument_equals(0, own_pid)?]);
     if work != Work::Move {
-        rules.insert(libc::SYS_kill, vec![only(0, own)?]);
+        rules.insert(libc::SYS_kill, vec![argument_equals(0, own_pid)?]);
     }
     if work != Work::Files {
         let mut families = vec![libc::AF_UNIX, libc::AF_INET, libc::AF_INET6];
         // getaddrinfo queries the machine's addresses, and probes query sockets.
         families.push(libc::AF_NETLINK);
-        let families = families.into_iter().map(|family| only(0, family as u64));
-        rules.insert(libc::SYS_socket, families.collect::<Built<_>>()?);
+        let families = families.into_iter().map(|family| argument_equals(0, family as u64));
+        rules.insert(libc::SYS_socket, families.collect::<BuildResult<_>>()?);
     }
     Ok(rules)
 }
 
 /// Rule that argument `index` equals `value`.
-fn only(index: u8, value: u64) -> Built<SeccompRule> {
+fn argument_equals(index: u8, value: u64) -> BuildResult<SeccompRule> {
     SeccompRule::new(vec![SeccompCondition::new(index, Dword, Eq, value)?])
 }
 
 /// Rule that argument `index` has `flag` set or unset.
-fn flag(index: u8, flag: u64, set: bool) -> Built<SeccompRule> {
+fn argument_has_flag(index: u8, flag: u64, set: bool) -> BuildResult<SeccompRule> {
     let value = if set { flag } else { 0 };
     SeccompRule::new(vec![SeccompCondition::new(index, Dword, MaskedEq(flag), value)?])
 }

@@ -117,7 +117,7 @@ const FILES: &[c_long] = &[
 
 /// Waiting for descriptors, and pipes between threads. The signal handler writes to a socket pair; it is the only kind of socket
 /// without `socket`.
-const WAITING: &[c_long] = &[
+const POLLING: &[c_long] = &[
     libc::SYS_ppoll,
     libc::SYS_pselect6,
     libc::SYS_epoll_create1,
@@ -135,7 +135,7 @@ const WAITING: &[c_long] = &[
 ];
 
 /// Queries of a process about itself and its machine.
-const ITSELF: &[c_long] = &[
+const SELF_QUERIES: &[c_long] = &[
     libc::SYS_getuid,
     libc::SYS_geteuid,
     libc::SYS_getgid,
@@ -154,7 +154,7 @@ const ITSELF: &[c_long] = &[
 
 /// Older calls that exist on this architecture.
 #[cfg(target_arch = "x86_64")]
-const OLDER: &[c_long] = &[
+const LEGACY: &[c_long] = &[
     libc::SYS_open,
     libc::SYS_stat,
     libc::SYS_lstat,
@@ -180,10 +180,10 @@ const OLDER: &[c_long] = &[
     libc::SYS_arch_prctl,
 ];
 #[cfg(not(target_arch = "x86_64"))]
-const OLDER: &[c_long] = &[];
+const LEGACY: &[c_long] = &[];
 
 /// Calls that all kinds of work need.
-pub(crate) const ALWAYS: &[&[c_long]] = &[MEMORY, THREADS, SIGNALS, TIME, FILES, WAITING, ITSELF, OLDER];
+pub(crate) const ALWAYS: &[&[c_long]] = &[MEMORY, THREADS, SIGNALS, TIME, FILES, POLLING, SELF_QUERIES, LEGACY];
 
 /// Sockets. The arguments of `socket` are checked for the address family.
 pub(crate) const SOCKETS: &[c_long] = &[
@@ -199,7 +199,7 @@ pub(crate) const SOCKETS: &[c_long] = &[
 ];
 
 /// Options of sockets. A library may also query them for other descriptors.
-pub(crate) const OPTIONS: &[c_long] = &[libc::SYS_getsockopt, libc::SYS_setsockopt];
+pub(crate) const SOCKET_OPTIONS: &[c_long] = &[libc::SYS_getsockopt, libc::SYS_setsockopt];
 
 /// Observation of other processes.
 pub(crate) const PROCESSES: &[c_long] = &[
@@ -226,7 +226,7 @@ pub(crate) const MOVES: &[c_long] = &[
 
 /// Calls that tokengap never makes and an attacker in the process would: other programs, memory of other processes, settings of the
 /// kernel.
-pub(crate) const NEVER: &[c_long] = &[
+pub(crate) const FORBIDDEN: &[c_long] = &[
     libc::SYS_execve,
     libc::SYS_execveat,
     libc::SYS_ptrace,
@@ -285,9 +285,9 @@ pub(crate) const NEVER: &[c_long] = &[
     libc::SYS_vhangup,
 ];
 
-/// As [`NEVER`], for older calls that exist on this architecture.
+/// As [`FORBIDDEN`], for older calls that exist on this architecture.
 #[cfg(target_arch = "x86_64")]
-pub(crate) const NEVER_OLDER: &[c_long] = &[
+pub(crate) const FORBIDDEN_LEGACY: &[c_long] = &[
     libc::SYS_fork,
     libc::SYS_vfork,
     libc::SYS_mknod,
@@ -298,10 +298,10 @@ pub(crate) const NEVER_OLDER: &[c_long] = &[
     libc::SYS_kexec_file_load,
 ];
 #[cfg(not(target_arch = "x86_64"))]
-pub(crate) const NEVER_OLDER: &[c_long] = &[];
+pub(crate) const FORBIDDEN_LEGACY: &[c_long] = &[];
 
 /// Calls that only other kinds of work make.
-pub(crate) const NEVER_WITH_FILES: &[c_long] = &[
+pub(crate) const FORBIDDEN_FOR_FILES: &[c_long] = &[
     libc::SYS_socket,
     libc::SYS_connect,
     libc::SYS_bind,
@@ -311,7 +311,7 @@ pub(crate) const NEVER_WITH_FILES: &[c_long] = &[
 ];
 
 /// Calls that only [`crate::Work::Probe`] and [`crate::Work::Move`] make.
-pub(crate) const NEVER_WITHOUT_PROBE: &[c_long] = &[
+pub(crate) const FORBIDDEN_UNLESS_PROBE: &[c_long] = &[
     libc::SYS_bpf,
     libc::SYS_perf_event_open,
     libc::SYS_pidfd_open,
@@ -319,7 +319,7 @@ pub(crate) const NEVER_WITHOUT_PROBE: &[c_long] = &[
 ];
 
 /// Calls that only [`crate::Work::Move`] makes.
-pub(crate) const NEVER_WITHOUT_MOVES: &[c_long] = &[
+pub(crate) const FORBIDDEN_UNLESS_MOVE: &[c_long] = &[
     libc::SYS_pidfd_getfd,
     libc::SYS_pidfd_send_signal,
     libc::SYS_fchown,

@@ -6,7 +6,7 @@ use rustix::thread::{
     CapabilitySet, capabilities, set_keep_capabilities, set_thread_groups, set_thread_res_gid, set_thread_res_uid,
 };
 
-/// User and group id of a process that left root's. No distribution assigns it. `nobody` (65534) would share its id with other programs.
+/// User and group id of a process that dropped root. No distribution assigns it. `nobody` (65534) would share its id with other programs.
 pub const UNPRIVILEGED: u32 = 65_533;
 
 /// Capabilities to change the ids, and to read files of other users afterwards.
@@ -19,7 +19,7 @@ const NEEDED: [(CapabilitySet, &str); 3] = [
 pub(crate) const READ_ALL: CapabilitySet = CapabilitySet::DAC_READ_SEARCH;
 
 /// Whether this process is root's and can change to [`UNPRIVILEGED`]. The error names the capability that it lacks.
-pub fn can_leave_root() -> std::result::Result<bool, &'static str> {
+pub fn can_drop_root() -> std::result::Result<bool, &'static str> {
     if !geteuid().is_root() {
         return Ok(false);
     }
@@ -31,7 +31,7 @@ pub fn can_leave_root() -> std::result::Result<bool, &'static str> {
 }
 
 /// Changes the user and group ids of this thread and leaves all groups. Permitted capabilities stay, effective ones do not.
-pub(crate) fn leave_root() -> Result<()> {
+pub(crate) fn drop_root() -> Result<()> {
     let (user, group) = (Uid::from_raw(UNPRIVILEGED), Gid::from_raw(UNPRIVILEGED));
     set_keep_capabilities(true)?;
     set_thread_groups(&[])?;

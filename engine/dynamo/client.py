@@ -31,7 +31,7 @@ def run(options) -> int:
     os._exit(status)
 
 
-class Given:
+class ReceivedTokens:
     """Tokens received by one client."""
 
     def __init__(self, rid: str):
@@ -82,13 +82,13 @@ class Clients:
 
             connector = aiohttp.TCPConnector(limit=0)
             async with aiohttp.ClientSession(connector=connector, timeout=aiohttp.ClientTimeout(total=None)) as session:
-                await self.all(requests, lambda request, given: self.over_http(session, request, given))
+                await self.all(requests, lambda request, received: self.over_http(session, request, received))
         else:
             dynamo = Dynamo(self.options.dynamo)
             client = await dynamo.endpoint(dynamo.connect(asyncio.get_running_loop())).client()
             await client.wait_for_instances()
             context = dynamo.runtime.Context
-            await self.all(requests, lambda request, given: self.direct(client, context, request, given))
+            await self.all(requests, lambda request, received: self.direct(client, context, request, received))
         self.truth.close(vars(self.totals))
         return 3 if self.life.expired else 0
 
@@ -98,26 +98,26 @@ class Clients:
         await asyncio.gather(*(self.ended(one, request) for request in requests))
 
     async def ended(self, one, request) -> None:
-        given = Given(request.rid)
+        received = ReceivedTokens(request.rid)
         try:
-            await one(request, given)
+            await one(request, received)
         except Exception as error:  # the stream's own end in failure
             print("FAILED", request.rid, str(error)[:200], flush=True)
-        line = given.summary()
+        line = received.summary()
         self.totals.add(line)
         self.truth.write("client", **line)
 
-    async def direct(self, client, context, request, given: Given) -> None:
+    async def direct(self, client, context, request, received: ReceivedTokens) -> None:
         """By the runtime, as a frontend asks."""
         own = context(str(uuid.UUID(request.rid)))
         stream = await client.generate({"token_ids": plans.PROMPT}, context=own)
         async for item in stream:
             out = item.data()
-            given.add(out.get("token_ids") or [], out.get("completion_usage"), out.get("finish_reason"))
-            if given.outputs == self.options.leave_at:
+            received.add(out.get("token_ids") or [], out.get("completion_usage"), out.get("finish_reason"))
+            if received.outputs == self.options.leave_at:
                 own.stop_generating()
 
-    async def over_http(self, session, request, given: Given) -> None:
+    async def over_http(self, session, request, received: ReceivedTokens) -> None:
         """By a frontend: token N of the model is the text ` tN`."""
         body = {"model": "m", "prompt": "hello", "max_tokens": request.tokens, "stream": True, "ignore_eos": True}
         body |= {"stream_options": {"include_usage": True}}
@@ -129,6 +129,6 @@ class Clients:
                 event = json.loads(line[6:])
                 for choice in event.get("choices") or [{}]:
                     ids = [int(word[1:]) for word in (choice.get("text") or "").split()]
-                    given.add(ids, event.get("usage"), choice.get("finish_reason"))
-                if given.outputs == self.options.leave_at:
+                    received.add(ids, event.get("usage"), choice.get("finish_reason"))
+                if received.outputs == self.options.leave_at:
                     return

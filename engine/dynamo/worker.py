@@ -88,7 +88,7 @@ class Worker(receive.Receiver):
                 raise RuntimeError("told to fail")
             received.add(out)
             yield out
-            await self.pace.pause()
+            await self.delay.pause()
 
 
 def request_id(context) -> str:

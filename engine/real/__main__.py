@@ -22,14 +22,16 @@ from .server import PATIENT, Server, stat
 ROOT = Path(__file__).parents[2]
 # Findings that are true of a release that loses tokens under load, and of a loaded machine.
 LOSES = {"dropped-chunks"}
-SLOW = {"first-token-gap", "backlog-growing", "consumer-cpu-bound", "consumer-starved", "consumer-told", "io-thread-starved"}
-# Parts of a report that the process that makes it decides, or how it was asked for.
+SLOW = {"first-token-gap", "backlog-growing", "consumer-cpu-bound", "consumer-starved", "consumer-cpu-logged", "io-thread-starved"}
+# A load that takes longer fails its row.
+LOAD_SECONDS = 300
+# Parts of a report that depend on the reporting process or its options.
 OWN = {"self", "slowest", "source"}
-# Of the places of tokens that are predicted to be lost so many are, and of those that are lost so many are predicted to be: over all
-# rows, since one burst that is told wrong is a large share of few losses.
-FORESEEN = 0.95
-# With fewer lost tokens a share says little.
-FORESEEN_FROM = 1000
+# Minimum precision and recall of predicted token losses, over all rows: in a single row with few losses, one mispredicted burst weighs too
+# much.
+PREDICTION_TARGET = 0.95
+# Number of lost tokens below which precision and recall are not checked.
+MIN_LOST_FOR_TARGET = 1000
 
 
 class Checks:
@@ -59,7 +61,7 @@ class Attach:
         pid = str(server.pids()["tokenizer"])
         self.command = [
             *(str(tokengap), "attach", "--pid", pid, "--headless", "--json", "--slowest", "100000"),
-            *("--duration", "120s", "--record", str(self.recording)),
+            *("--duration", f"{LOAD_SECONDS + 60}s", "--record", str(self.recording)),
         ]
 
     def __enter__(self):
@@ -85,14 +87,14 @@ class Attach:
 
 def load(server: Server, truth: Path, *flags: str) -> list[dict]:
     command = [str(server.python), "-m", "engine.real.load", "--url", server.url, "--truth", str(truth), *flags]
-    subprocess.run(command, cwd=ROOT, check=True, stdin=subprocess.DEVNULL, timeout=300)
+    subprocess.run(command, cwd=ROOT, check=True, stdin=subprocess.DEVNULL, timeout=LOAD_SECONDS)
     counted = records(truth)
     server.truth += counted
     return counted
 
 
 def compare(checks: Checks, truth: list[dict], report: dict, allowed: set[str]) -> None:
-    """Numbers that the clients know. Of a client that left, what was sent afterwards is the engine's alone."""
+    """Compares the numbers that clients know. They do not know what was sent after they left."""
     checks.equal("requests without an error", len(truth), sum(r["error"] is None for r in truth))
     checks.equal("requests", len(truth), report["requests"]["seen"])
     stayed = [r for r in truth if not r["left"]]
@@ -102,7 +104,7 @@ def compare(checks: Checks, truth: list[dict], report: dict, allowed: set[str]) 
     if len(streams) == len(truth):
         checks.equal("tokens delivered", sum(r["ids"] for r in truth), report["tokens"]["delivered"])
         checks.equal("chunks unjudged", 0, report["chunks"]["unjudged"])
-        checks.equal("chunks outstanding", 0, report["chunks"]["outstanding"])
+        checks.equal("chunks in flight", 0, report["chunks"]["in_flight"])
     lost = {r["rid"]: r["completion"] - r["ids"] for r in streams if r["completion"] > r["ids"]}
     confirmed = report["losses"]["confirmed"]
     left = {r["rid"] for r in truth if r["left"]}
@@ -139,16 +141,16 @@ def places(losses: dict | None) -> set[tuple[str, int]]:
     }
 
 
-def foreseen(truth: list[dict], report: dict) -> tuple[int, int, int]:
-    """Lost tokens that deliveries confirm, those that were predicted, and both. What a client that left was not given proves nothing."""
-    gone = {r["rid"] for r in truth if r["left"] or r["aborted"]}
+def prediction_counts(truth: list[dict], report: dict) -> tuple[int, int, int]:
+    """Numbers of confirmed lost tokens, of predicted ones, and of tokens that are both. Leaves out clients that left or aborted."""
+    excluded = {r["rid"] for r in truth if r["left"] or r["aborted"]}
     confirmed, predicted = places(report["losses"]["confirmed"]), places(report["losses"]["predicted"])
-    lost, predicted = ({place for place in them if place[0] not in gone} for them in (confirmed, predicted))
+    lost, predicted = ({place for place in them if place[0] not in excluded} for them in (confirmed, predicted))
     return len(lost), len(predicted), len(lost & predicted)
 
 
 def replayed(checks: Checks, tokengap: Path, recording: Path, live: dict) -> None:
-    """The recording gives the same report, and no difference to the live one."""
+    """The recording gives the same report as the live run."""
     made = subprocess.run(
         [str(tokengap), "replay", str(recording), "--json", "--slowest", "100000"], check=True, capture_output=True
     )
@@ -162,10 +164,10 @@ class Lane:
         self.wanted = wanted
         self.tokengap = wanted.tokengap.resolve()
         self.failed = 0
-        # By row: those that another row reads, and what their clients were not given.
+        # Recordings by row, for rows that compare them, with the number of tokens their clients lost.
         self.recordings: dict[str, tuple[Path, int]] = {}
         # Tokens of all rows: lost, predicted to be lost, and both.
-        self.foreseen = [0, 0, 0]
+        self.prediction_counts = [0, 0, 0]
 
     def row(self, name: str, run) -> None:
         if self.wanted.only and self.wanted.only not in name:
@@ -174,15 +176,15 @@ class Lane:
         folder = Path(tempfile.mkdtemp(prefix="real-", dir=self.wanted.keep))
         checks = Checks()
         try:
-            told = run(folder, checks)
+            summary = run(folder, checks)
+            if (recording := folder / "run.tgap").exists():
+                self.recordings[name] = (recording, lost(folder / "truth.jsonl"))
         except Exception as error:
             traceback.print_exc()
-            told, checks.failed = "", [*checks.failed, repr(error)]
-        if (recording := folder / "run.tgap").exists():
-            self.recordings[name] = (recording, lost(folder / "truth.jsonl"))
+            summary, checks.failed = "", [*checks.failed, repr(error)]
         verdict = "FAILED" if checks.failed else "ok"
         self.failed += bool(checks.failed)
-        print(f"{verdict:6} {time.monotonic() - started:5.0f} s  {name:44} {checks.made:4} compared  {told}", flush=True)
+        print(f"{verdict:6} {time.monotonic() - started:5.0f} s  {name:44} {checks.made:4} compared  {summary}", flush=True)
         for line in checks.failed:
             print(f"         {line[:400]}")
         if checks.failed:
@@ -208,12 +210,12 @@ class Lane:
                 checks.equal(f"finding {expected}", True, expected in {f["kind"] for f in report["findings"]})
             replayed(checks, self.tokengap, attach.recording, report)
             sent, lost = report["tokens"]["sent"], report["chunks"]["tokens_lost"]
-            told = f"{len(truth)} requests, {sent} tokens sent, {lost} lost"
+            summary = f"{len(truth)} requests, {sent} tokens sent, {lost} lost"
             if not samples(truth):
-                counted = foreseen(truth, report)
-                self.foreseen = [sum(pair) for pair in zip(self.foreseen, counted)]
-                told += f", {counted[1]} predicted, {counted[2]} of them right"
-            return told
+                counted = prediction_counts(truth, report)
+                self.prediction_counts = [sum(pair) for pair in zip(self.prediction_counts, counted)]
+                summary += f", {counted[1]} predicted, {counted[2]} of them right"
+            return summary
 
         return run
 
@@ -224,9 +226,9 @@ class Lane:
             report_file, errors = folder / "report.json", folder / "splice.err"
             before = load(server, folder / "before.jsonl", "--streams", "2", "--seconds", "1", "--seed", "90")
             command = [str(self.tokengap), "splice", "--pid", str(server.pids()["tokenizer"]), "--yes", "--json"]
-            with open(report_file, "wb") as out, open(errors, "wb") as told:
+            with open(report_file, "wb") as out, open(errors, "wb") as log:
                 splice = subprocess.Popen(
-                    [*command, "--duration", "60s"], stdin=subprocess.DEVNULL, stdout=out, stderr=told
+                    [*command, "--duration", "60s"], stdin=subprocess.DEVNULL, stdout=out, stderr=log
                 )
             time.sleep(4)
             truth = load(server, folder / "truth.jsonl", *flags)
@@ -242,12 +244,12 @@ class Lane:
         return run
 
     def predictions(self, _folder: Path, checks: Checks) -> str:
-        """A row about all before it."""
-        lost, predicted, right = self.foreseen
-        told = f"precision {right / max(1, predicted):.3f}, recall {right / max(1, lost):.3f} of {lost} lost tokens"
-        if lost >= FORESEEN_FROM:
-            checks.equal(told, True, right >= FORESEEN * max(lost, predicted))
-        return told
+        """A row that checks the predictions of all rows before it."""
+        lost, predicted, right = self.prediction_counts
+        summary = f"precision {right / max(1, predicted):.3f}, recall {right / max(1, lost):.3f} of {lost} lost tokens"
+        if lost >= MIN_LOST_FOR_TARGET:
+            checks.equal(summary, True, right >= PREDICTION_TARGET * max(lost, predicted))
+        return summary
 
     def compared(self, before: str, after: str, verdict: str):
         """A row in which two recordings of rows before it are compared."""
@@ -255,12 +257,12 @@ class Lane:
         def run(folder: Path, checks: Checks) -> str:
             (a, lost_a), (b, lost_b) = self.recordings[before], self.recordings[after]
             command = [str(self.tokengap), "diff", str(a), str(b), "--format", "json"]
-            told = json.loads(subprocess.run(command, check=True, capture_output=True).stdout)
-            outcome = told["outcomes"][0]
+            diff = json.loads(subprocess.run(command, check=True, capture_output=True).stdout)
+            outcome = diff["outcomes"][0]
             checks.equal("measure", "lost tokens", outcome["name"])
             checks.equal("numbers", f"{lost_a:,} -> {lost_b:,}", outcome["numbers"])
             checks.equal("state", verdict, outcome["state"])
-            return told["verdict"][:100]
+            return diff["verdict"][:100]
 
         return run
 
@@ -280,7 +282,7 @@ class Lane:
 
 
 def lost(truth: Path) -> int:
-    """Tokens that the clients of a load were not given, of those that counted any."""
+    """Tokens that the clients of a load did not receive, over the clients that counted them."""
     return sum(r["completion"] - r["ids"] for r in records(truth) if r["kind"] == "stream" and not r["left"])
 
 
@@ -337,7 +339,7 @@ def rows(lane: Lane, home: Path, logs: Path) -> None:
         answers = ["--streams", "8", "--seconds", "8", "--samples", "2", "--seed", "8"]
         lane.row("0.5.9 incremental, two answers a request", lane.attached(server, answers, LOSES | SLOW))
         for seed, role in enumerate(["tokenizer", "detokenizer", "scheduler"], 3):
-            # Nothing waits for a scheduler that makes nothing.
+            # A stopped scheduler sends nothing that could wait.
             expected = None if role == "scheduler" else "consumer-stopped"
             flags, allowed = [*many, "--seed", str(seed)], LOSES | SLOW | {"consumer-stopped"}
             row = lane.attached(server, flags, allowed, stopped(role), expected)
@@ -387,7 +389,7 @@ def rows(lane: Lane, home: Path, logs: Path) -> None:
 
 
 def soak(lane: Lane, home: Path, logs: Path, seconds: float, seed: int) -> None:
-    """Random mixed load on each server in turn. A finding that its clients, or what was done to it, do not bear out fails a row."""
+    """Random mixed load on each server in turn. A row fails on a finding that neither the clients' counts nor a stopped process explain."""
     draw = random.Random(seed)
     servers = [
         ("0.5.9", ["--stream-output", "--enable-metrics"], LOSES | SLOW, []),
@@ -398,7 +400,7 @@ def soak(lane: Lane, home: Path, logs: Path, seconds: float, seed: int) -> None:
             load(server, logs / "warm.jsonl", "--streams", "4", "--seconds", "2", *cumulative)
             ends = time.monotonic() + seconds / len(servers)
             while time.monotonic() < ends:
-                asked = {
+                drawn = {
                     "--streams": draw.choice([2, 8, 16, 32, 64, 128, 256]),
                     "--seconds": draw.choice([5, 10, 20, 40]),
                     "--tokens": draw.choice([8, 32, 64, 128]),
@@ -409,14 +411,14 @@ def soak(lane: Lane, home: Path, logs: Path, seconds: float, seed: int) -> None:
                     "--seed": draw.randrange(1 << 30),
                 }
                 role = draw.choice([None, None, None, "tokenizer", "detokenizer", "scheduler"])
-                told = " ".join(f"{flag[2:]} {value}" for flag, value in asked.items() if value)
+                summary = " ".join(f"{flag[2:]} {value}" for flag, value in drawn.items() if value)
                 row = lane.attached(
                     server,
-                    [*cumulative, *(str(word) for flag in asked.items() for word in flag)],
+                    [*cumulative, *(str(word) for flag in drawn.items() for word in flag)],
                     allowed | {"consumer-stopped"} if role else allowed,
                     stopped(role) if role else None,
                 )
-                lane.row(f"{release}, {role or 'nothing'} stopped, {told}", row)
+                lane.row(f"{release}, {role or 'nothing'} stopped, {summary}", row)
 
 
 def cpu_seconds(pid: int) -> float:
@@ -439,11 +441,11 @@ def cost(lane: Lane, home: Path, logs: Path, pairs: int) -> None:
 
         starts, rests, ratios = [], [], []
         for pair in range(pairs):
-            asked = {}
+            cpu_per_token = {}
             # The same requests in both, the order by turns.
             for attached in [False, True] if pair % 2 else [True, False]:
                 if not attached:
-                    asked[False] = per_token(pair)
+                    cpu_per_token[False] = per_token(pair)
                     continue
                 with Attach(lane.tokengap, server, Path(tempfile.mkdtemp(dir=logs))) as attach:
                     starts.append(cpu_seconds(attach.process.pid))
@@ -451,10 +453,10 @@ def cost(lane: Lane, home: Path, logs: Path, pairs: int) -> None:
                     began, cpu = time.monotonic(), cpu_seconds(attach.process.pid)
                     time.sleep(10)
                     rests.append((cpu_seconds(attach.process.pid) - cpu) / (time.monotonic() - began))
-                    asked[True] = per_token(pair)
-            ratios.append(asked[True] / asked[False])
-            without, within = (asked[attached] * 1e6 for attached in (False, True))
-            print(f"pair {pair + 1}: tokenizer's CPU a token {without:.1f} us without, {within:.1f} us with", flush=True)
+                    cpu_per_token[True] = per_token(pair)
+            ratios.append(cpu_per_token[True] / cpu_per_token[False])
+            without, with_attach = (cpu_per_token[attached] * 1e6 for attached in (False, True))
+            print(f"pair {pair + 1}: tokenizer's CPU a token {without:.1f} us without, {with_attach:.1f} us with", flush=True)
     for name, values, unit in [
         ("attach until it is attached", starts, " s of CPU"),
         ("attach at rest", [rest * 100 for rest in rests], " % of a core"),

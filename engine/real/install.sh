@@ -1,9 +1,10 @@
 #!/usr/bin/env bash
-# install.sh DIR RELEASE: the packages of a real SGLang server for the CPU, and a model. 7.5 GB, a second release 1.7 GB more; minutes.
+# install.sh DIR RELEASE [PACKAGE OVERRIDES]: the packages of a real SGLang server for the CPU, or of another PACKAGE, and a model.
+# 7.5 GB, a second release 1.7 GB more; minutes.
 set -euo pipefail
 here=$(cd "$(dirname "$0")" && pwd)
-dir=$1 release=$2
-overrides=$here/overrides-$release.txt
+dir=$1 release=$2 package=${3:-sglang}
+overrides=${4:-$here/overrides-$release.txt}
 [ -e "$overrides" ] || overrides=$here/overrides-0.5.9.txt
 python=$dir/venv-$release/bin/python
 mkdir -p "$dir"
@@ -14,7 +15,7 @@ fi
 [ -x "$python" ] || "$dir/uv/bin/uv" venv --quiet --python 3.11 "$dir/venv-$release"
 # Complete when it holds a copy of the overrides it was made with.
 if ! cmp --quiet "$overrides" "$dir/venv-$release/installed"; then
-  "$dir/uv/bin/uv" pip install --quiet --python "$python" --override "$overrides" "sglang==$release" aiohttp
+  "$dir/uv/bin/uv" pip install --quiet --python "$python" --override "$overrides" "$package==$release" aiohttp
   cp "$overrides" "$dir/venv-$release/installed"
 fi
 [ -e "$dir/model/config.json" ] || "$python" "$here/model.py" "$dir/model"

@@ -53,7 +53,7 @@ class Load:
             "abort": wanted.abort > 0 and draw() < wanted.abort,
             "ids": 0,
             "events": 0,
-            "completion": None,
+            "completion": 0,
             # Tokens of each answer, where there are several.
             "answers": {},
             "finish": None,
@@ -144,7 +144,9 @@ class Load:
                 await self.ask(session, self.draw())
 
         timeout = aiohttp.ClientTimeout(total=TIMEOUT_SECONDS)
-        async with aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=0), timeout=timeout) as session:
+        # The server closes a connection that is idle for 5 s. A request must not be sent on one that is about to be closed.
+        connector = aiohttp.TCPConnector(limit=0, keepalive_timeout=1)
+        async with aiohttp.ClientSession(connector=connector, timeout=timeout) as session:
             await asyncio.gather(*(client(session) for _ in range(self.wanted.streams)))
 
 

@@ -5,29 +5,29 @@ use serde::de::DeserializeOwned;
 use trace::Analysis;
 
 /// Largest unpacked image in bytes. The ledger's default limits keep the state far below it.
-const MOST: usize = 256 << 20;
+const MAX_BYTES: usize = 256 << 20;
 
 /// Reasons why an image cannot be made or used.
 #[derive(Debug, thiserror::Error)]
 pub enum ImageError {
     /// The image exceeds the size limit.
-    #[error("the state takes {0} bytes and an image at most {MOST}: lower --max-live or --max-finished at the source")]
+    #[error("the state is {0} bytes, above the limit of {MAX_BYTES}: lower --max-live or --max-finished at the source")]
     TooLarge(usize),
     /// The source sent no image because its state is too large.
-    #[error("the source sent no state: it is too large for it")]
+    #[error("the source sent no state because it exceeds the size limit")]
     None,
     /// The state cannot be serialized.
-    #[error("the state cannot be written: {0}")]
+    #[error("cannot encode the state: {0}")]
     Write(#[from] rmp_serde::encode::Error),
     /// The image cannot be decompressed.
-    #[error("the state cannot be unpacked: {0}")]
+    #[error("cannot decompress the state: {0}")]
     Unpack(#[from] std::io::Error),
     /// The image does not match this version's format.
-    #[error("the state is not one of this version: {0}")]
+    #[error("the state is from another version: {0}")]
     Read(#[from] rmp_serde::decode::Error),
     /// The parts of the state are inconsistent.
-    #[error("the state's parts do not belong together")]
-    Unsound,
+    #[error("the state is inconsistent")]
+    Inconsistent,
 }
 
 /// Serialized state, not yet compressed.
@@ -38,7 +38,7 @@ impl Image {
     /// Serializes any state, such as the analysis or the screen's history.
     pub fn of(state: &impl Serialize) -> Result<Self, ImageError> {
         let bytes = rmp_serde::to_vec_named(state)?;
-        if bytes.len() > MOST {
+        if bytes.len() > MAX_BYTES {
             return Err(ImageError::TooLarge(bytes.len()));
         }
         Ok(Self(bytes))
@@ -57,12 +57,12 @@ impl Image {
 
     /// Decompresses and deserializes an image.
     pub fn unpack<T: DeserializeOwned>(packed: &[u8]) -> Result<T, ImageError> {
-        let said = zstd::zstd_safe::get_frame_content_size(packed).ok().flatten();
-        let said = said.ok_or(ImageError::Unsound)? as usize;
-        if said > MOST {
-            return Err(ImageError::TooLarge(said));
+        let size = zstd::zstd_safe::get_frame_content_size(packed).ok().flatten();
+        let size = size.ok_or(ImageError::Inconsistent)? as usize;
+        if size > MAX_BYTES {
+            return Err(ImageError::TooLarge(size));
         }
-        let bytes = zstd::bulk::decompress(packed, said)?;
+        let bytes = zstd::bulk::decompress(packed, size)?;
         Ok(rmp_serde::from_slice(&bytes)?)
     }
 
@@ -72,7 +72,7 @@ impl Image {
         if analysis.is_sound() {
             Ok(analysis)
         } else {
-            Err(ImageError::Unsound)
+            Err(ImageError::Inconsistent)
         }
     }
 }

@@ -28,10 +28,10 @@ pub enum KeyError {
         error: std::io::Error,
     },
     /// Users other than the owner may read the file.
-    #[error("others than its owner may read {0}: chmod 600 it, and make a new key if they could have")]
+    #[error("{0} is readable by other users: run chmod 600 on it, and create a new key if it may have been read")]
     Open(PathBuf),
     /// The file does not hold 64 hexadecimal digits.
-    #[error("{0} is no key: it must hold 64 hexadecimal digits, as `openssl rand -hex 32` makes them")]
+    #[error("{0} is not a key: it must contain 64 hexadecimal digits; create one with `openssl rand -hex 32`")]
     NoKey(PathBuf),
 }
 
@@ -92,7 +92,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_key_is_64_digits_in_a_file_of_ones_own() {
+    fn a_key_is_64_digits_in_a_private_file() {
         let folder = tempfile::tempdir().expect("a folder");
         let path = folder.path().join("feed.key");
         let write = |text: &str, mode: u32| {

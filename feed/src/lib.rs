@@ -16,5 +16,5 @@ mod zmtp;
 pub use image::{Image, ImageError};
 pub use key::{Key, KeyError};
 pub use message::{Body, Head, Message, MessageError, SCHEMA, Start};
-pub use publish::{PublishError, PublishOptions, Published, Publisher, Telling};
-pub use watch::{News, WatchOptions, Watcher};
+pub use publish::{PublishError, PublishOptions, Published, Publisher, RunState};
+pub use watch::{WatchEvent, WatchOptions, Watcher};

@@ -28,11 +28,11 @@ const READ: usize = 64 * 1024;
 
 /// Reading half of a connection.
 pub(crate) struct Incoming {
-    half: OwnedReadHalf,
-    noise: Option<Opening>,
+    stream: OwnedReadHalf,
+    cipher: Option<Cipher>,
 }
 
-struct Opening {
+struct Cipher {
     state: Arc<StatelessTransportState>,
     nonce: u64,
     sealed: BytesMut,
@@ -41,8 +41,8 @@ struct Opening {
 
 /// Writing half of a connection.
 pub(crate) struct Outgoing {
-    half: OwnedWriteHalf,
-    noise: Option<(Arc<StatelessTransportState>, u64)>,
+    stream: OwnedWriteHalf,
+    cipher: Option<(Arc<StatelessTransportState>, u64)>,
     sealed: Vec<u8>,
     stall: Duration,
 }
@@ -61,8 +61,8 @@ pub(crate) async fn open(
     };
     let (read, write) = stream.into_split();
     let incoming = Incoming {
-        half: read,
-        noise: state.clone().map(|state| Opening {
+        stream: read,
+        cipher: state.clone().map(|state| Cipher {
             state,
             nonce: 0,
             sealed: BytesMut::new(),
@@ -70,8 +70,8 @@ pub(crate) async fn open(
         }),
     };
     let outgoing = Outgoing {
-        half: write,
-        noise: state.map(|state| (state, 0)),
+        stream: write,
+        cipher: state.map(|state| (state, 0)),
         sealed: Vec::new(),
         stall,
     };
@@ -92,62 +92,62 @@ async fn handshake(stream: &mut TcpStream, key: &Key, role: Role) -> io::Result<
     .map_err(io::Error::other)?;
     match role {
         Role::Subscriber => {
-            say(stream, &mut state).await?;
-            hear(stream, &mut state).await?;
+            send(stream, &mut state).await?;
+            receive(stream, &mut state).await?;
         }
         Role::Publisher => {
-            hear(stream, &mut state).await?;
-            say(stream, &mut state).await?;
+            receive(stream, &mut state).await?;
+            send(stream, &mut state).await?;
         }
     }
     state.into_stateless_transport_mode().map_err(io::Error::other)
 }
 
-async fn say(stream: &mut TcpStream, state: &mut HandshakeState) -> io::Result<()> {
+async fn send(stream: &mut TcpStream, state: &mut HandshakeState) -> io::Result<()> {
     let mut out = [0; 2 + HANDSHAKE];
     let length = state.write_message(&[], &mut out[2..]).map_err(io::Error::other)?;
     out[..2].copy_from_slice(&(length as u16).to_be_bytes());
     stream.write_all(&out[..2 + length]).await
 }
 
-async fn hear(stream: &mut TcpStream, state: &mut HandshakeState) -> io::Result<()> {
-    let mut came = [0; 2 + HANDSHAKE];
-    stream.read_exact(&mut came[..2]).await?;
-    if came[..2] != (HANDSHAKE as u16).to_be_bytes() {
-        let what = if came[0] == 0xff {
-            "the other end has no key: it speaks unencrypted ZMTP"
+async fn receive(stream: &mut TcpStream, state: &mut HandshakeState) -> io::Result<()> {
+    let mut received = [0; 2 + HANDSHAKE];
+    stream.read_exact(&mut received[..2]).await?;
+    if received[..2] != (HANDSHAKE as u16).to_be_bytes() {
+        let what = if received[0] == 0xff {
+            "the peer has no key: it speaks unencrypted ZMTP"
         } else {
-            "the other end does not speak the feed's protocol"
+            "the peer does not speak the feed protocol"
         };
         return Err(io::Error::new(io::ErrorKind::InvalidData, what));
     }
-    stream.read_exact(&mut came[2..]).await?;
+    stream.read_exact(&mut received[2..]).await?;
     state
-        .read_message(&came[2..], &mut [])
+        .read_message(&received[2..], &mut [])
         .map(drop)
-        .map_err(|_| io::Error::new(io::ErrorKind::PermissionDenied, "the other end has another key"))
+        .map_err(|_| io::Error::new(io::ErrorKind::PermissionDenied, "the peer has a different key"))
 }
 
 impl Incoming {
     /// Appends received bytes to `inbox` and returns their number; 0 is end of stream. Cancel safe.
     pub(crate) async fn read(&mut self, inbox: &mut BytesMut) -> io::Result<usize> {
-        let Some(noise) = &mut self.noise else {
+        let Some(cipher) = &mut self.cipher else {
             inbox.reserve(READ);
-            return self.half.read_buf(inbox).await;
+            return self.stream.read_buf(inbox).await;
         };
         loop {
-            if let Some(length) = noise.open(inbox)? {
+            if let Some(length) = cipher.open(inbox)? {
                 return Ok(length);
             }
-            noise.sealed.reserve(READ);
-            if self.half.read_buf(&mut noise.sealed).await? == 0 {
+            cipher.sealed.reserve(READ);
+            if self.stream.read_buf(&mut cipher.sealed).await? == 0 {
                 return Ok(0);
             }
         }
     }
 }
 
-impl Opening {
+impl Cipher {
     /// Decrypts the next Noise message if it is complete.
     fn open(&mut self, inbox: &mut BytesMut) -> io::Result<Option<usize>> {
         let Some(length) = self.sealed.first_chunk::<2>() else {
@@ -160,7 +160,7 @@ impl Opening {
         let sealed = self.sealed.split_to(2 + length);
         let opened = self.state.read_message(self.nonce, &sealed[2..], &mut self.plain);
         let opened =
-            opened.map_err(|_| io::Error::new(io::ErrorKind::InvalidData, "a message was changed on its way"))?;
+            opened.map_err(|_| io::Error::new(io::ErrorKind::InvalidData, "a message was altered in transit"))?;
         if opened == 0 {
             return Err(io::Error::new(io::ErrorKind::InvalidData, "an empty message"));
         }
@@ -172,8 +172,8 @@ impl Opening {
 
 impl Outgoing {
     pub(crate) async fn write(&mut self, bytes: &[u8]) -> io::Result<()> {
-        let Some((state, nonce)) = &mut self.noise else {
-            return put(&mut self.half, bytes, self.stall).await;
+        let Some((state, nonce)) = &mut self.cipher else {
+            return write_all(&mut self.stream, bytes, self.stall).await;
         };
         for piece in bytes.chunks(LONGEST - TAG) {
             self.sealed.resize(2 + piece.len() + TAG, 0);
@@ -182,21 +182,21 @@ impl Outgoing {
                 .map_err(io::Error::other)?;
             *nonce += 1;
             self.sealed[..2].copy_from_slice(&(length as u16).to_be_bytes());
-            put(&mut self.half, &self.sealed[..2 + length], self.stall).await?;
+            write_all(&mut self.stream, &self.sealed[..2 + length], self.stall).await?;
         }
         Ok(())
     }
 }
 
 /// Writes all of `bytes`; fails only if the peer accepts none for `stall`.
-async fn put(half: &mut OwnedWriteHalf, mut bytes: &[u8], stall: Duration) -> io::Result<()> {
+async fn write_all(stream: &mut OwnedWriteHalf, mut bytes: &[u8], stall: Duration) -> io::Result<()> {
     while !bytes.is_empty() {
-        let stalled = |_| io::Error::new(io::ErrorKind::TimedOut, "it takes nothing any more");
-        let taken = timeout(stall, half.write(bytes)).await.map_err(stalled)??;
-        if taken == 0 {
+        let stalled = |_| io::Error::new(io::ErrorKind::TimedOut, "the peer stopped reading");
+        let written = timeout(stall, stream.write(bytes)).await.map_err(stalled)??;
+        if written == 0 {
             return Err(io::ErrorKind::WriteZero.into());
         }
-        bytes = bytes.get(taken..).unwrap_or_default();
+        bytes = bytes.get(written..).unwrap_or_default();
     }
     Ok(())
 }

@@ -139,13 +139,13 @@ pub struct Message {
 #[derive(Debug, thiserror::Error)]
 pub enum MessageError {
     /// The message has another schema version.
-    #[error("it speaks {0} and this tokengap {SCHEMA}: use the version of the source")]
+    #[error("the source speaks {0}, this tokengap speaks {SCHEMA}: use the source's version")]
     Schema(String),
     /// The message is not msgpack or has other fields.
-    #[error("a message cannot be read: {0}")]
+    #[error("cannot decode a message: {0}")]
     Read(#[from] rmp_serde::decode::Error),
     /// The kind of message does not belong to a stream.
-    #[error("a message of kind {0:?} is no part of a stream")]
+    #[error("unexpected message of kind {0:?} in the stream")]
     Kind(Kind),
 }
 
@@ -254,7 +254,7 @@ mod tests {
     }
 
     #[test]
-    fn messages_come_back() {
+    fn messages_round_trip() {
         let start = Start {
             tokengap: "0.1.0".into(),
             source: "tap".into(),
@@ -282,7 +282,7 @@ mod tests {
     }
 
     #[test]
-    fn another_version_is_told_by_its_name() {
+    fn another_schema_version_is_named_in_the_error() {
         let later = Head {
             schema: "tokengap.feed/2".into(),
             ..head(Kind::Block)
@@ -299,12 +299,12 @@ mod tests {
 
     proptest! {
         #[test]
-        fn any_bytes_are_read_or_refused(bytes in prop::collection::vec(any::<u8>(), 0..200)) {
+        fn arbitrary_bytes_never_panic(bytes in prop::collection::vec(any::<u8>(), 0..200)) {
             let _ = Message::read(&bytes);
         }
 
         #[test]
-        fn a_changed_start_is_read_or_refused(at in any::<prop::sample::Index>(), to in any::<u8>()) {
+        fn corrupted_start_messages_never_panic(at in any::<prop::sample::Index>(), to in any::<u8>()) {
             let image = Image::of(&Analysis::new(Config::default())).unwrap().pack().unwrap();
             let start = Start { image: Some(ByteBuf::from(image)), ..Start::default() };
             let mut bytes = encode(&head(Kind::Start), &body::start(&start).unwrap()).unwrap();

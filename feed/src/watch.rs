@@ -19,8 +19,8 @@ const MESSAGES: usize = 8;
 const HANDSHAKE: Duration = Duration::from_secs(5);
 /// Silence after which a source counts as lost. It normally sends ten messages a second.
 const SILENT: Duration = Duration::from_secs(15);
-const AGAIN: Duration = Duration::from_millis(250);
-const AGAIN_MOST: Duration = Duration::from_secs(5);
+const FIRST_PAUSE: Duration = Duration::from_millis(250);
+const LONGEST_PAUSE: Duration = Duration::from_secs(5);
 
 /// Options of a [`Watcher`].
 #[derive(Clone, Debug)]
@@ -35,7 +35,7 @@ pub struct WatchOptions {
 
 /// Connection events.
 #[derive(Debug)]
-pub enum News {
+pub enum WatchEvent {
     /// The source was reached.
     Up,
     /// The connection failed or ended, with the reason. A new attempt follows automatically.
@@ -48,7 +48,7 @@ pub enum News {
 #[derive(Debug)]
 pub struct Watcher {
     address: String,
-    news: Receiver<News>,
+    events: Receiver<WatchEvent>,
 }
 
 impl Watcher {
@@ -60,10 +60,10 @@ impl Watcher {
             .build()?;
         let (mut watchers, mut tasks) = (Vec::new(), Vec::new());
         for options in all {
-            let (sender, news) = channel(MESSAGES);
+            let (sender, events) = channel(MESSAGES);
             watchers.push(Self {
                 address: options.address.clone(),
-                news,
+                events,
             });
             tasks.push((options, sender));
         }
@@ -85,52 +85,52 @@ impl Watcher {
     }
 
     /// Returns the next event, if there is one.
-    pub fn poll(&mut self) -> Option<News> {
+    pub fn poll(&mut self) -> Option<WatchEvent> {
         // An empty channel and a closed one look the same here.
-        self.news.try_recv().ok()
+        self.events.try_recv().ok()
     }
 }
 
 /// Connects repeatedly until the receiver is dropped.
-async fn follow(options: &WatchOptions, news: &Sender<News>) {
-    let mut again = AGAIN;
-    while !news.is_closed() {
+async fn follow(options: &WatchOptions, events: &Sender<WatchEvent>) {
+    let mut pause = FIRST_PAUSE;
+    while !events.is_closed() {
         let mut reached = false;
-        let ended = connection(options, news, &mut reached).await;
+        let ended = connection(options, events, &mut reached).await;
         if reached {
-            again = AGAIN;
+            pause = FIRST_PAUSE;
         }
         let why = match ended {
             Ok(()) => "the source closed the connection".to_owned(),
             Err(error) => error.to_string(),
         };
-        if news.send(News::Down(why)).await.is_err() {
+        if events.send(WatchEvent::Down(why)).await.is_err() {
             return;
         }
-        sleep(again).await;
-        again = (again * 2).min(AGAIN_MOST);
+        sleep(pause).await;
+        pause = (pause * 2).min(LONGEST_PAUSE);
     }
 }
 
-async fn connection(options: &WatchOptions, news: &Sender<News>, reached: &mut bool) -> io::Result<()> {
-    let late = |what: &'static str| move |_| io::Error::new(io::ErrorKind::TimedOut, what);
-    let wrong = |why: String| io::Error::new(io::ErrorKind::InvalidData, why);
+async fn connection(options: &WatchOptions, events: &Sender<WatchEvent>, reached: &mut bool) -> io::Result<()> {
+    let timed_out = |what: &'static str| move |_| io::Error::new(io::ErrorKind::TimedOut, what);
+    let invalid = |why: String| io::Error::new(io::ErrorKind::InvalidData, why);
     let stream = timeout(HANDSHAKE, TcpStream::connect(&options.address));
-    let stream = stream.await.map_err(late("it does not answer"))??;
+    let stream = stream.await.map_err(timed_out("it does not answer"))??;
     let keyed = options.key.is_some();
     let opened = timeout(
         HANDSHAKE,
         line::open(stream, options.key.as_ref(), Role::Subscriber, SILENT),
     )
     .await;
-    let opened = opened.map_err(late("it does not answer the handshake"))?;
+    let opened = opened.map_err(timed_out("no reply to the handshake"))?;
     let (mut incoming, mut outgoing) = opened.map_err(|error| closed(error, keyed))?;
     // A source that refuses may close the connection before the first write.
-    for words in [
+    for message in [
         zmtp::opening(Role::Subscriber),
         zmtp::subscription(Topic::Stream.name()),
     ] {
-        let written = outgoing.write(&words).await;
+        let written = outgoing.write(&message).await;
         written.map_err(|error| closed(error, keyed))?;
     }
     let mut zmtp = Zmtp::new(
@@ -141,20 +141,20 @@ async fn connection(options: &WatchOptions, news: &Sender<News>, reached: &mut b
         },
     );
     loop {
-        while let Some(input) = zmtp.next().map_err(|e| wrong(e.to_string()))? {
-            let said = match input {
+        while let Some(input) = zmtp.next().map_err(|e| invalid(e.to_string()))? {
+            let event = match input {
                 Input::Open => {
                     *reached = true;
-                    News::Up
+                    WatchEvent::Up
                 }
                 Input::Message(frames) => {
                     let [topic, body] = &frames[..] else {
-                        return Err(wrong("a message without a body".into()));
+                        return Err(invalid("a message without a body".into()));
                     };
                     if topic[..] != *Topic::Stream.name().as_bytes() {
                         continue;
                     }
-                    News::Message(Box::new(Message::read(body).map_err(|e| wrong(e.to_string()))?))
+                    WatchEvent::Message(Box::new(Message::read(body).map_err(|e| invalid(e.to_string()))?))
                 }
                 Input::Ping(context) => {
                     outgoing.write(&zmtp::pong(&context)).await?;
@@ -162,13 +162,13 @@ async fn connection(options: &WatchOptions, news: &Sender<News>, reached: &mut b
                 }
                 Input::Subscribe(..) => continue,
             };
-            if news.send(said).await.is_err() {
+            if events.send(event).await.is_err() {
                 return Ok(());
             }
         }
         let patience = if *reached { SILENT } else { HANDSHAKE };
         let read = timeout(patience, incoming.read(&mut zmtp.inbox)).await;
-        match read.map_err(late("nothing has come from it for too long"))? {
+        match read.map_err(timed_out("nothing received from it for too long"))? {
             Ok(0) if *reached => return Ok(()),
             Ok(0) => return Err(closed(io::ErrorKind::UnexpectedEof.into(), keyed)),
             Ok(_) => {}
@@ -187,9 +187,9 @@ fn closed(error: io::Error, keyed: bool) -> io::Error {
     io::Error::new(
         error.kind(),
         if keyed {
-            "it closed the connection in the handshake: it has another key or none, or too many watchers (--feed-watchers)"
+            "the source closed the connection during the handshake: it has a different key, no key, or too many watchers (--feed-watchers)"
         } else {
-            "it closed the connection in the handshake: it wants a key (--feed-key), or has too many watchers (--feed-watchers)"
+            "the source closed the connection during the handshake: it requires a key (--feed-key) or has too many watchers (--feed-watchers)"
         },
     )
 }

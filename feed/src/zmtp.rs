@@ -43,15 +43,15 @@ pub(crate) struct Limits {
 /// Protocol violations of the peer.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum ZmtpError {
-    #[error("it does not speak ZMTP 3")]
+    #[error("the peer does not speak ZMTP 3")]
     NoZmtp,
-    #[error("it wants the security mechanism {0:?}; a feed has its own key (--feed-key)")]
+    #[error("the peer requires the security mechanism {0:?}; a feed supports only its own key (--feed-key)")]
     Mechanism(String),
-    #[error("it is a {0} socket")]
+    #[error("unexpected socket type {0}")]
     Type(String),
-    #[error("a message of {0} bytes, and {1} are taken")]
+    #[error("message of {0} bytes exceeds the limit of {1}")]
     TooLong(u64, usize),
-    #[error("a message of more than {0} frames")]
+    #[error("message of more than {0} frames")]
     TooMany(usize),
     #[error("{0}")]
     Malformed(&'static str),
@@ -90,8 +90,8 @@ pub(crate) fn opening(role: Role) -> Bytes {
 /// Encodes a message of these frames.
 pub(crate) fn message(frames: &[&[u8]]) -> Bytes {
     let mut out = BytesMut::with_capacity(frames.iter().map(|f| f.len() + 9).sum());
-    for (place, bytes) in frames.iter().enumerate() {
-        frame(&mut out, if place + 1 < frames.len() { MORE } else { 0 }, bytes);
+    for (index, bytes) in frames.iter().enumerate() {
+        frame(&mut out, if index + 1 < frames.len() { MORE } else { 0 }, bytes);
     }
     out.freeze()
 }
@@ -165,7 +165,7 @@ impl Zmtp {
                 continue;
             }
             if self.stage != Stage::Open {
-                return Err(ZmtpError::Malformed("a message before the handshake was over"));
+                return Err(ZmtpError::Malformed("message received before the end of the handshake"));
             }
             self.length += bytes.len();
             self.frames.push(bytes);
@@ -174,32 +174,31 @@ impl Zmtp {
             }
             if flags & MORE == 0 {
                 self.length = 0;
-                return Ok(Some(self.whole()));
+                return Ok(Some(self.complete()));
             }
         }
         Ok(None)
     }
 
-    fn whole(&mut self) -> Input {
+    fn complete(&mut self) -> Input {
         let mut frames = std::mem::take(&mut self.frames);
         match (self.role, frames.first().and_then(|f| f.first())) {
-            (Role::Publisher, Some(&wanted @ (0 | 1))) => {
-                Input::Subscribe(frames.swap_remove(0).slice(1..), wanted == 1)
-            }
+            (Role::Publisher, Some(&flag @ (0 | 1))) => Input::Subscribe(frames.swap_remove(0).slice(1..), flag == 1),
             _ => Input::Message(frames),
         }
     }
 
     fn greeting(&mut self) -> Result<bool, ZmtpError> {
-        let came = &self.inbox;
-        let wrong = |place: usize, right: &dyn Fn(u8) -> bool| came.get(place).is_some_and(|&byte| !right(byte));
-        if wrong(0, &|b| b == 0xff) || wrong(9, &|b| b == 0x7f) || wrong(10, &|b| b >= 3) {
+        let inbox = &self.inbox;
+        let is_invalid =
+            |index: usize, is_valid: &dyn Fn(u8) -> bool| inbox.get(index).is_some_and(|&byte| !is_valid(byte));
+        if is_invalid(0, &|b| b == 0xff) || is_invalid(9, &|b| b == 0x7f) || is_invalid(10, &|b| b >= 3) {
             return Err(ZmtpError::NoZmtp);
         }
-        if came.len() < GREETING {
+        if inbox.len() < GREETING {
             return Ok(false);
         }
-        let mechanism = came[12..32].split(|&b| b == 0).next().unwrap_or_default();
+        let mechanism = inbox[12..32].split(|&b| b == 0).next().unwrap_or_default();
         if mechanism != b"NULL" {
             return Err(ZmtpError::Mechanism(String::from_utf8_lossy(mechanism).into_owned()));
         }
@@ -213,7 +212,7 @@ impl Zmtp {
             return Ok(None);
         };
         if flags & !(MORE | LONG | COMMAND) != 0 || flags & (MORE | COMMAND) == MORE | COMMAND {
-            return Err(ZmtpError::Malformed("a frame with flags that ZMTP does not have"));
+            return Err(ZmtpError::Malformed("frame with invalid ZMTP flags"));
         }
         let head = if flags & LONG == 0 { 2 } else { 9 };
         if self.inbox.len() < head {
@@ -223,8 +222,8 @@ impl Zmtp {
             [short] => u64::from(short),
             ref long => long.iter().fold(0, |n, &b| n << 8 | u64::from(b)),
         };
-        let most = self.limits.message.saturating_sub(self.length);
-        if length > most as u64 {
+        let remaining = self.limits.message.saturating_sub(self.length);
+        if length > remaining as u64 {
             return Err(ZmtpError::TooLong(
                 length.saturating_add(self.length as u64),
                 self.limits.message,
@@ -240,13 +239,13 @@ impl Zmtp {
     }
 
     fn command(&mut self, bytes: &Bytes) -> Result<Option<Input>, ZmtpError> {
-        let cut = ZmtpError::Malformed("a command that is cut short");
+        let cut = ZmtpError::Malformed("truncated command");
         let length = *bytes.first().ok_or(cut.clone())? as usize;
         let name = bytes.get(1..=length).ok_or(cut)?;
         let rest = bytes.slice(1 + length..);
         match (self.stage, name) {
             (Stage::Ready, b"READY") => {
-                let kind = socket_type(&rest).ok_or(ZmtpError::Malformed("a READY without a socket type"))?;
+                let kind = socket_type(&rest).ok_or(ZmtpError::Malformed("READY command without a socket type"))?;
                 if !self.role.peers().iter().any(|p| p.as_bytes() == kind) {
                     return Err(ZmtpError::Type(
                         String::from_utf8_lossy(kind).chars().take(20).collect(),
@@ -255,7 +254,7 @@ impl Zmtp {
                 self.stage = Stage::Open;
                 Ok(Some(Input::Open))
             }
-            (Stage::Ready, _) => Err(ZmtpError::Malformed("no READY in the handshake")),
+            (Stage::Ready, _) => Err(ZmtpError::Malformed("handshake without a READY command")),
             (_, b"SUBSCRIBE") => Ok(Some(Input::Subscribe(rest, true))),
             (_, b"CANCEL") => Ok(Some(Input::Subscribe(rest, false))),
             // The first two bytes are the ping's time to live.
@@ -307,7 +306,7 @@ mod tests {
     }
 
     #[test]
-    fn both_ends_understand_each_other() {
+    fn publisher_and_subscriber_complete_a_handshake() {
         let mut bytes = opening(Role::Subscriber).to_vec();
         bytes.extend_from_slice(&subscription("stream"));
         bytes.extend_from_slice(b"\x04\x09\x04PING\x00\x0aab");
@@ -328,7 +327,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_zmtp_or_too_much_of_it_is_refused() {
+    fn invalid_or_oversized_zmtp_is_refused() {
         let refused = |bytes: &[u8]| {
             all(Role::Publisher, bytes, 64)
                 .1
@@ -339,7 +338,7 @@ mod tests {
         let opened = opening(Role::Subscriber);
         let with = |more: &[u8]| refused(&[&opened[..], more].concat());
         assert!(with(b"\x02\x00\x00\x00\x00\x00\x00\x10\x01").contains("4097 bytes"));
-        assert!(with(b"\x02\xff\xff\xff\xff\xff\xff\xff\xff").contains("are taken"));
+        assert!(with(b"\x02\xff\xff\xff\xff\xff\xff\xff\xff").contains("exceeds the limit of"));
         assert!(with(&[1, 1, 9].repeat(4)).contains("3 frames"));
         assert!(with(&message(&[&[9; 4_000], &[9; 4_000]])).contains("8000 bytes"));
         assert!(with(b"\x40\x00").contains("flags"));
@@ -351,7 +350,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn any_bytes_after_the_handshake_are_taken_or_refused(bytes in prop::collection::vec(any::<u8>(), 0..400), cut in 1_usize..50) {
+        fn input_after_the_handshake_is_independent_of_read_boundaries(bytes in prop::collection::vec(any::<u8>(), 0..400), cut in 1_usize..50) {
             let opened = opening(Role::Subscriber);
             let all_bytes = [&opened[..], &bytes].concat();
             let (inputs, error) = all(Role::Publisher, &all_bytes, cut);
@@ -361,7 +360,7 @@ mod tests {
         }
 
         #[test]
-        fn messages_come_back(frames in prop::collection::vec(prop::collection::vec(2_u8.., 1..600), 1..4), cut in 1_usize..700) {
+        fn messages_round_trip(frames in prop::collection::vec(prop::collection::vec(2_u8.., 1..600), 1..4), cut in 1_usize..700) {
             let parts: Vec<&[u8]> = frames.iter().map(Vec::as_slice).collect();
             let bytes = [&opening(Role::Publisher)[..], &message(&parts)].concat();
             let (inputs, error) = all(Role::Subscriber, &bytes, cut);

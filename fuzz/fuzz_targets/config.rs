@@ -12,7 +12,7 @@ use clap::{Command, CommandFactory as _};
 use libfuzzer_sys::fuzz_target;
 use rustix::fs::{MemfdFlags, memfd_create};
 
-#[path = "../../tui/src/config/mod.rs"]
+#[path = "../../tokengap/src/config/mod.rs"]
 mod config;
 
 /// A command with a flag of each kind in each section.
@@ -75,8 +75,14 @@ mod cli {
         Safe,
         Tokens,
     }
+}
 
-    pub(crate) fn init_log(_: u8) {}
+mod args {
+    pub(crate) use crate::cli::LiveArgs;
+}
+
+mod log {
+    pub(crate) fn init(_: u8) {}
 }
 
 /// Prints the flags that a file sets for `section`; `None` where they conflict, as on a command line.
@@ -86,10 +92,10 @@ fn printed(command: &Command, section: &str, text: &str) -> Result<Option<String
     let path = format!("/proc/self/fd/{}", file.as_raw_fd());
     let line: Vec<OsString> = ["tokengap", section, "--config", &path].map(Into::into).into();
     let line = config::resolve(command, line).map_err(|mistake| {
-        let said = mistake.to_string();
-        let place = said.strip_prefix(&path).and_then(|rest| rest.strip_prefix(':'));
-        assert!(place.is_some_and(|place| place.starts_with(|c: char| c.is_ascii_digit())), "{said}");
-        said
+        let message = mistake.to_string();
+        let location = message.strip_prefix(&path).and_then(|rest| rest.strip_prefix(':'));
+        assert!(location.is_some_and(|location| location.starts_with(|c: char| c.is_ascii_digit())), "{message}");
+        message
     })?;
     let Ok(matches) = command.clone().try_get_matches_from(line) else { return Ok(None) };
     let of = matches.subcommand_matches(section).expect("the section");

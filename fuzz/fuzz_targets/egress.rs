@@ -15,30 +15,30 @@ const LIMITS: Limits = Limits {
 };
 
 /// Events reported for a connection of one write, read in pieces; a gap precedes piece `hole`.
-fn told(bytes: &[u8], piece: usize, hole: Option<usize>, by_client: bool) -> Vec<String> {
+fn read_events(bytes: &[u8], piece: usize, hole: Option<usize>, by_client: bool) -> Vec<String> {
     let (mut reader, mut server) = (Reader::new(LIMITS), Server::new(None));
-    let mut told = Vec::new();
+    let mut events = Vec::new();
     for (index, part) in bytes.chunks(piece).enumerate() {
         if Some(index) == hole {
-            reader.missed(MonoNs(1), &mut |event| told.push(format!("{event:?}")));
+            reader.missed(MonoNs(1), &mut |event| events.push(format!("{event:?}")));
         }
-        reader.feed(MonoNs(1), part, index == 0, &mut server, &mut |event| told.push(format!("{event:?}")));
+        reader.feed(MonoNs(1), part, index == 0, &mut server, &mut |event| events.push(format!("{event:?}")));
     }
     let closing = Closing { by_client, unacknowledged: None };
-    reader.closed(MonoNs(1), closing, &mut server, &mut |event| told.push(format!("{event:?}")));
-    told
+    reader.closed(MonoNs(1), closing, &mut server, &mut |event| events.push(format!("{event:?}")));
+    events
 }
 
-fn up_to_trouble(told: &[String]) -> &[String] {
-    let trouble = told.iter().position(|event| event.contains("Lost"));
-    &told[..trouble.unwrap_or(told.len())]
+fn before_gap(events: &[String]) -> &[String] {
+    let gap = events.iter().position(|event| event.contains("Missed"));
+    &events[..gap.unwrap_or(events.len())]
 }
 
 fuzz_target!(|input: &[u8]| {
-    let [how, piece, bytes @ ..] = input else { return };
-    let (piece, by_client) = (usize::from(*piece) + 1, how & 1 == 1);
-    let cut = told(bytes, piece, None, by_client);
-    let whole = told(bytes, bytes.len().max(1), None, by_client);
-    assert_eq!(up_to_trouble(&whole), up_to_trouble(&cut));
-    told(bytes, piece, Some(usize::from(how >> 1)), by_client);
+    let [options, piece, bytes @ ..] = input else { return };
+    let (piece, by_client) = (usize::from(*piece) + 1, options & 1 == 1);
+    let cut = read_events(bytes, piece, None, by_client);
+    let whole = read_events(bytes, bytes.len().max(1), None, by_client);
+    assert_eq!(before_gap(&whole), before_gap(&cut));
+    read_events(bytes, piece, Some(usize::from(options >> 1)), by_client);
 });

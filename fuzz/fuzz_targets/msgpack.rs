@@ -3,7 +3,7 @@
 
 use libfuzzer_sys::fuzz_target;
 use rmpv::{Utf8StringRef, ValueRef};
-use zmq_tap::wire::{Codec, Decoder, Limits};
+use engines::sglang::wire::{Codec, Decoder, Limits};
 
 fuzz_target!(|message: &[u8]| {
     let mut decoder = Decoder::new(Limits::default());
@@ -13,7 +13,7 @@ fuzz_target!(|message: &[u8]| {
     }
     let mut rest = message;
     let value = rmpv::decode::read_value_ref(&mut rest).expect("a message that was read is msgpack");
-    assert!(rest.is_empty(), "{} bytes behind the message", rest.len());
+    assert!(rest.is_empty(), "{} bytes after the message", rest.len());
     let rids: Vec<&str> = (0..batch.len()).map(|row| batch.chunk(row).rid).collect();
     let lists = match &value {
         ValueRef::Array(items) => items.as_slice(),

@@ -8,7 +8,7 @@ use probe_user::{Call, Matcher, Message, SocketId};
 use trace::MonoNs;
 
 fuzz_target!(|bytes: &[u8]| {
-    let mut matcher = Matcher::new(Limits { outstanding: 64, depth: 16 });
+    let mut matcher = Matcher::new(Limits { in_flight: 64, depth: 16 });
     // Each record follows a byte that holds half its length.
     let mut rest = bytes;
     while let Some((length, tail)) = rest.split_first() {
@@ -40,11 +40,11 @@ fuzz_target!(|bytes: &[u8]| {
             Kind::Unsent => {
                 matcher.unsent(&call);
             }
-            Kind::Taken => {
-                matcher.taken(&message);
+            Kind::Received => {
+                matcher.received(&message);
             }
-            Kind::Handled => {
-                matcher.handled(&call);
+            Kind::Processed => {
+                matcher.processed(&call);
             }
         }
     }

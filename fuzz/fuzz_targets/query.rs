@@ -27,10 +27,10 @@ fn rows() -> [Row; 2] {
         gap_ns: Some(1_500_000_000),
         silence_ns: Some(0),
         sent: 10_000,
-        taken: Some(9_000),
+        received: Some(9_000),
         delivered: Some(8_000),
         chunks: 100,
-        coalesced: Some(7),
+        merged: Some(7),
         dropped: Some(2),
         lost: Some(u64::MAX),
         worker: Some(1),
@@ -53,21 +53,21 @@ fn read(text: &str) -> Option<Query> {
 fuzz_target!(|text: &str| {
     let terms: Vec<&str> = text.split(' ').filter(|word| !word.is_empty()).collect();
     let each: Option<Vec<Query>> = terms.iter().map(|term| read(term)).collect();
-    let whole = read(text);
-    assert_eq!(whole.is_some(), each.is_some(), "{text:?}");
-    let (Some(whole), Some(each)) = (whole, each) else { return };
+    let combined = read(text);
+    assert_eq!(combined.is_some(), each.is_some(), "{text:?}");
+    let (Some(combined), Some(each)) = (combined, each) else { return };
     for row in &rows() {
-        let passes: Vec<bool> = each.iter().map(|term| term.matches(row)).collect();
-        assert_eq!(whole.matches(row), passes.iter().all(|passes| *passes), "{text:?}");
-        for (term, passes) in terms.iter().zip(passes) {
-            let turned = match term.strip_prefix('-') {
+        let matches: Vec<bool> = each.iter().map(|term| term.matches(row)).collect();
+        assert_eq!(combined.matches(row), matches.iter().all(|matches| *matches), "{text:?}");
+        for (term, matches) in terms.iter().zip(matches) {
+            let negated = match term.strip_prefix('-') {
                 Some(plain) if plain.starts_with('-') => continue,
                 Some(plain) => plain.to_owned(),
                 None => format!("-{term}"),
             };
             // A request id may begin with one minus sign, but not with two.
-            if let Some(turned) = read(&turned) {
-                assert_ne!(turned.matches(row), passes, "{term:?}");
+            if let Some(negated) = read(&negated) {
+                assert_ne!(negated.matches(row), matches, "{term:?}");
             }
         }
     }

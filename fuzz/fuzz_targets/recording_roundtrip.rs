@@ -17,7 +17,7 @@ mod events;
 
 /// A recorded item.
 #[derive(Clone, Copy, Debug)]
-enum Said {
+enum Input {
     Event(Event<'static>),
     Tick(u64),
 }
@@ -31,13 +31,13 @@ static FILE: LazyLock<PathBuf> = LazyLock::new(|| {
 
 thread_local! {
     /// Built once, because the strategy is expensive to construct.
-    static SAID: BoxedStrategy<Vec<Said>> = events::said().boxed();
+    static INPUTS: BoxedStrategy<Vec<Input>> = events::inputs().boxed();
 }
 
-fn enter(analysis: &mut Analysis, said: &Said) {
-    match said {
-        Said::Event(event) => analysis.apply(event),
-        Said::Tick(at) => analysis.tick(MonoNs(*at)),
+fn enter(analysis: &mut Analysis, input: &Input) {
+    match input {
+        Input::Event(event) => analysis.apply(event),
+        Input::Tick(at) => analysis.tick(MonoNs(*at)),
     }
 }
 
@@ -49,8 +49,8 @@ fuzz_target!(|bytes: &[u8]| {
     });
     let rng = TestRng::from_seed(RngAlgorithm::ChaCha, &seed);
     let mut runner = TestRunner::new_with_rng(Cases::default(), rng);
-    let Ok(tree) = SAID.with(|said| said.new_tree(&mut runner)) else { return };
-    let said = tree.current();
+    let Ok(tree) = INPUTS.with(|inputs| inputs.new_tree(&mut runner)) else { return };
+    let inputs = tree.current();
 
     let header = Header {
         payload: trace::record::Payload::Tokens,
@@ -60,39 +60,39 @@ fuzz_target!(|bytes: &[u8]| {
     std::fs::remove_file(&*FILE).ok();
     let mut recorder = Recorder::create(&FILE, &header, options).expect("a new file");
     let mut live = Analysis::new(Config::default());
-    for said in &said {
-        match said {
-            Said::Event(event) => recorder.event(event),
-            Said::Tick(at) => recorder.tick(MonoNs(*at)),
+    for input in &inputs {
+        match input {
+            Input::Event(event) => recorder.event(event),
+            Input::Tick(at) => recorder.tick(MonoNs(*at)),
         }
-        enter(&mut live, said);
+        enter(&mut live, input);
     }
     recorder.finish(&Closing::default()).expect("a file that can be finished");
 
     let recording = Recording::open(&*FILE).expect("a recording");
-    std::fs::remove_file(&*FILE).expect("it is there");
-    let (mut reader, mut again, mut at) = (recording.reader(), Analysis::new(Config::default()), 0);
+    std::fs::remove_file(&*FILE).expect("it exists");
+    let (mut reader, mut replayed, mut at) = (recording.reader(), Analysis::new(Config::default()), 0);
     let mut next = |record: Record<'_>| {
-        match (record, said.get(at)) {
-            (Record::Event(event), Some(Said::Event(expected))) => {
+        match (record, inputs.get(at)) {
+            (Record::Event(event), Some(Input::Event(expected))) => {
                 assert_eq!(event, *expected);
-                again.apply(&event);
+                replayed.apply(&event);
             }
-            (Record::Tick(now), Some(Said::Tick(expected))) => {
+            (Record::Tick(now), Some(Input::Tick(expected))) => {
                 assert_eq!(now.0, *expected);
-                again.tick(now);
+                replayed.tick(now);
             }
             (Record::Closing(_), None) => return,
             other => panic!("{other:?} at {at}"),
         }
         at += 1;
     };
-    while reader.next(&mut next).expect("a whole block") {}
-    assert_eq!(at, said.len());
+    while reader.next(&mut next).expect("a complete block") {}
+    assert_eq!(at, inputs.len());
     let input = ReportInput::of("model");
-    let (live, again) = (live.report(&input), again.report(&input));
+    let (live, replayed) = (live.report(&input), replayed.report(&input));
     // Compare JSON only on a mismatch: serializing is slow. It is needed because NaN differs from itself.
-    if live != again {
-        assert_eq!(live.to_json(), again.to_json());
+    if live != replayed {
+        assert_eq!(live.to_json(), replayed.to_json());
     }
 });

@@ -37,8 +37,8 @@ static BENCH: LazyLock<Mutex<Bench>> = LazyLock::new(|| {
 });
 
 /// Writes `bytes` in pieces and shuts down the write side, while reading the other direction to its end.
-fn speak(mut stream: UnixStream, bytes: &[u8], piece: usize) -> Vec<u8> {
-    let mut heard = Vec::new();
+fn exchange(mut stream: UnixStream, bytes: &[u8], piece: usize) -> Vec<u8> {
+    let mut received = Vec::new();
     std::thread::scope(|scope| {
         let mut writer = stream.try_clone().expect("cloned");
         scope.spawn(move || {
@@ -47,9 +47,9 @@ fn speak(mut stream: UnixStream, bytes: &[u8], piece: usize) -> Vec<u8> {
             }
             writer.shutdown(Shutdown::Write).expect("half closed");
         });
-        stream.read_to_end(&mut heard).expect("read");
+        stream.read_to_end(&mut received).expect("read");
     });
-    heard
+    received
 }
 
 /// The messages that a scanner finds; `None` if it loses the framing, because the relay may resynchronize elsewhere.
@@ -70,14 +70,14 @@ fn messages(bytes: &[u8]) -> Option<Vec<Vec<u8>>> {
 }
 
 /// Messages that the relay reports for one connection, in each direction.
-fn told(relay: &Relay) -> [Vec<(u64, Payload)>; 2] {
-    let mut told = [Vec::new(), Vec::new()];
+fn reported(relay: &Relay) -> [Vec<(u64, Payload)>; 2] {
+    let mut reported = [Vec::new(), Vec::new()];
     loop {
         match relay.poll() {
             Some(Observation::Frame { direction, bytes, payload, .. }) => {
-                told[usize::from(direction == Direction::Backward)].push((bytes, payload));
+                reported[usize::from(direction == Direction::Backward)].push((bytes, payload));
             }
-            Some(Observation::Closed { .. }) => return told,
+            Some(Observation::Closed { .. }) => return reported,
             Some(_) => {}
             None => std::thread::yield_now(),
         }
@@ -92,15 +92,15 @@ fuzz_target!(|input: &[u8]| {
     let bench = BENCH.lock().expect("one at a time");
     let sender = UnixStream::connect_addr(&bench.listen).expect("the relay accepts");
     let receiver = bench.upstream.accept().expect("the relay connects").0;
-    let (came_back, came_forth) = std::thread::scope(|scope| {
-        let its = scope.spawn(|| speak(receiver, back, piece(backward_piece, back)));
-        (speak(sender, forth, piece(forward_piece, forth)), its.join().expect("no panic"))
+    let (received_back, received_forth) = std::thread::scope(|scope| {
+        let backward = scope.spawn(|| exchange(receiver, back, piece(backward_piece, back)));
+        (exchange(sender, forth, piece(forward_piece, forth)), backward.join().expect("no panic"))
     });
-    assert!(came_forth == forth && came_back == back, "the bytes that arrive are the bytes that were sent");
-    for (told, bytes) in told(&bench.relay).into_iter().zip([forth, back]) {
+    assert!(received_forth == forth && received_back == back, "the received bytes equal the sent ones");
+    for (reported, bytes) in reported(&bench.relay).into_iter().zip([forth, back]) {
         let Some(messages) = messages(bytes) else { continue };
-        assert_eq!(told.len(), messages.len());
-        for ((length, payload), message) in told.into_iter().zip(messages) {
+        assert_eq!(reported.len(), messages.len());
+        for ((length, payload), message) in reported.into_iter().zip(messages) {
             assert_eq!(length, message.len() as u64);
             match payload {
                 Payload::Whole(body) => assert!(body == message),

@@ -16,23 +16,23 @@ fn frame(stream: &mut Vec<u8>, header: &[u8], body: &[u8]) {
     stream.extend(body);
 }
 
-fn told(bytes: &[u8], piece: usize) -> Vec<String> {
+fn read_events(bytes: &[u8], piece: usize) -> Vec<String> {
     let (mut reader, mut server) = (Reader::new(Limits::default()), Server::new(None));
-    let mut told = Vec::new();
+    let mut events = Vec::new();
     for (index, part) in bytes.chunks(piece).enumerate() {
-        reader.feed(MonoNs(1), part, index == 0, &mut server, &mut |event| told.push(format!("{event:?}")));
+        reader.feed(MonoNs(1), part, index == 0, &mut server, &mut |event| events.push(format!("{event:?}")));
     }
     let closing = Closing { by_client: false, unacknowledged: None };
-    reader.closed(MonoNs(1), closing, &mut server, &mut |event| told.push(format!("{event:?}")));
-    told
+    reader.closed(MonoNs(1), closing, &mut server, &mut |event| events.push(format!("{event:?}")));
+    events
 }
 
 fuzz_target!(|input: &[u8]| {
-    let [how, piece, bodies @ ..] = input else { return };
+    let [options, piece, bodies @ ..] = input else { return };
     let mut stream = Vec::new();
     frame(&mut stream, HEAD, b"");
     frame(&mut stream, PROLOGUE, b"");
-    if how & 1 == 0 {
+    if options & 1 == 0 {
         // Take the bodies from the input, split at zero bytes.
         for body in bodies.split(|byte| *byte == 0) {
             frame(&mut stream, b"", body);
@@ -41,5 +41,5 @@ fuzz_target!(|input: &[u8]| {
     } else {
         stream.extend(bodies);
     }
-    assert_eq!(told(&stream, stream.len()), told(&stream, usize::from(*piece) + 1));
+    assert_eq!(read_events(&stream, stream.len()), read_events(&stream, usize::from(*piece) + 1));
 });

@@ -4,27 +4,27 @@
 use std::cell::RefCell;
 
 use libfuzzer_sys::fuzz_target;
-use zmq_tap::wire::{Decoder, Limits};
+use engines::sglang::wire::{Decoder, Limits};
 
 thread_local! {
     static USED: RefCell<Decoder> = RefCell::new(Decoder::new(Limits::default()).with_ids());
 }
 
 /// Decoded rows of a message as text.
-fn told(decoder: &mut Decoder, message: &[u8]) -> Result<Vec<String>, String> {
+fn decode(decoder: &mut Decoder, message: &[u8]) -> Result<Vec<String>, String> {
     let batch = decoder.decode(message).map_err(|error| error.to_string())?;
     Ok((0..batch.len())
         .map(|row| {
             let chunk = batch.chunk(row);
             let tokens: Vec<_> = batch.tokens(row).collect();
-            assert_eq!(tokens.len(), chunk.listed.unwrap_or(0) as usize, "as many ids as it lists");
+            assert_eq!(tokens.len(), chunk.listed.unwrap_or(0) as usize, "the number of ids equals `listed`");
             format!("{chunk:?} {tokens:?} {:?}", batch.finish(row))
         })
         .collect())
 }
 
 fuzz_target!(|message: &[u8]| {
-    let fresh = told(&mut Decoder::new(Limits::default()).with_ids(), message);
-    let used = USED.with_borrow_mut(|decoder| told(decoder, message));
-    assert_eq!(fresh, used, "what came before a message does not change it");
+    let expected = decode(&mut Decoder::new(Limits::default()).with_ids(), message);
+    let actual = USED.with_borrow_mut(|decoder| decode(decoder, message));
+    assert_eq!(expected, actual, "earlier messages do not change the result");
 });

@@ -5,7 +5,7 @@ use libfuzzer_sys::fuzz_target;
 use zmq_tap::zmtp::{Mark, Scanner};
 
 fn scan(bytes: &[u8], piece: usize) -> Vec<Mark> {
-    let (mut scanner, mut marks) = (Scanner::mid_stream(), Vec::new());
+    let (mut scanner, mut marks) = (Scanner::mid_stream(engines::FORMATS), Vec::new());
     for part in bytes.chunks(piece) {
         scanner.feed(part, &mut |mark| marks.push(mark));
     }

@@ -1,19 +1,19 @@
-//! A libzmq call whose return is probed, between its entry and its return.
+//! State of a libzmq call between its probed entry and its probed return.
 
-/// What its return needs to know of its entry.
+/// Arguments saved at the entry for the probe on the return.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Call {
-    /// The application's socket; 0 while there is no call.
+    /// The application's socket; 0 outside a call.
     pub socket: u64,
-    /// The `zmq_msg_t`, or the plain buffer.
+    /// Address of the `zmq_msg_t` or of the plain buffer.
     pub place: u64,
-    /// Room in the plain buffer.
+    /// Size of the plain buffer in bytes.
     pub room: u64,
 }
 
 impl Call {
-    /// The call that returns; `None` when its entry was before the attach.
+    /// Returns the saved call and clears it; `None` if the call was entered before the attach.
     #[inline(always)]
     pub fn returned(&mut self) -> Option<Self> {
         let call = *self;
@@ -33,7 +33,7 @@ mod tests {
             place: 8,
             room: 0,
         };
-        let mut kept = entered;
-        assert_eq!((kept.returned(), kept.returned()), (Some(entered), None));
+        let mut call = entered;
+        assert_eq!((call.returned(), call.returned()), (Some(entered), None));
     }
 }

@@ -1,86 +1,86 @@
-//! What the kernel side tells of the TCP sockets that a serving process writes to: each write as the kernel accepted it, each
-//! read where that is wanted, and each change of state.
+//! Records about the TCP sockets that a serving process writes to: each write as the kernel accepted it, each read if
+//! reads are captured, and each change of connection state.
 //!
-//! A record begins with [`MARK`], which no time is, so that it shares the ring, and so the order, with the messages' records.
+//! A record begins with [`MARK`], which is never a valid timestamp. It can therefore share a ring, and thus an order, with
+//! message records.
 
 use core::mem::{offset_of, size_of};
 
-/// First word of every record here.
+/// First word of every egress record.
 pub const MARK: u64 = u64::MAX;
 
-/// Most bytes in one record; a longer write comes in several.
+/// Maximum payload of one record in bytes; a longer write is split.
 pub const SEGMENT: usize = 16 << 10;
 
 /// `TCP_ESTABLISHED`, `include/net/tcp_states.h`.
 pub const ESTABLISHED: u8 = 1;
-/// `TCP_CLOSE`: the socket is over.
+/// `TCP_CLOSE`: the connection has ended.
 pub const CLOSE: u8 = 7;
-/// `TCP_CLOSE_WAIT`: the other end has closed.
+/// `TCP_CLOSE_WAIT`: the peer has closed its side.
 pub const CLOSE_WAIT: u8 = 8;
 
-/// What a record tells.
+/// Type of a record.
 #[repr(u8)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Kind {
-    /// Bytes that the kernel accepted; or with a negative [`Head::accepted`] a write that it refused.
+    /// Bytes that the kernel accepted, or a refused write if [`Head::accepted`] is negative.
     Wrote = 1,
-    /// The socket went from [`Head::before`] to [`Head::state`].
+    /// The connection changed from [`Head::before`] to [`Head::state`].
     State = 2,
-    /// Bytes that the process has read.
+    /// Bytes that the process read.
     Read = 3,
 }
 
-/// The head of a record. Times are nanoseconds of `CLOCK_MONOTONIC`.
+/// Header of a record. Times are `CLOCK_MONOTONIC` in nanoseconds.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Head {
-    /// [`MARK`].
+    /// Always [`MARK`].
     pub mark: u64,
-    /// When the write returned, or the state changed.
+    /// Time when the call returned or the state changed.
     pub at_ns: u64,
-    /// The kernel's `struct sock *`: names the connection until [`CLOSE`].
+    /// The kernel's `struct sock *`. Identifies the connection until [`CLOSE`].
     pub socket: u64,
-    /// What the call returned: bytes, or an error below 0.
+    /// Return value of the call: number of bytes, or a negative error.
     pub accepted: i64,
-    /// What a call with one buffer was asked to write; 0 where it was several.
+    /// Size of the call's buffer; 0 for a vectored call.
     pub asked: u64,
-    /// Where in the call these bytes begin.
+    /// Offset of these bytes within the call.
     pub from: u32,
-    /// Bytes that follow this head.
+    /// Number of payload bytes after this header.
     pub captured: u32,
-    /// The kernel's own count of what was written on this connection, behind this write (`tcp_sock.write_seq`; of what was read
-    /// `copied_seq`): it goes on whoever writes and whatever is lost, so a step that is not `accepted` is bytes that were not
-    /// observed.
+    /// The connection's sequence number after this call: `tcp_sock.write_seq` for a write, `copied_seq` for a read. The kernel
+    /// advances it for every writer, so a step other than `accepted` reveals bytes that were not observed.
     pub written: u32,
-    /// Bytes accepted and not acknowledged (`write_seq - snd_una`).
+    /// Bytes accepted but not yet acknowledged (`write_seq - snd_una`).
     pub unacknowledged: u32,
     /// Index of the process among the targets.
     pub target: u32,
     /// Local and remote port.
     pub ports: [u16; 2],
-    /// [`Kind`].
+    /// [`Kind`] as a number.
     pub kind: u8,
-    /// State before; only in [`Kind::State`].
+    /// Previous state; set only in [`Kind::State`].
     pub before: u8,
-    /// State now.
+    /// New state; set only in [`Kind::State`].
     pub state: u8,
-    /// Keeps the struct without padding.
+    /// Explicit padding.
     pub reserved: [u8; 5],
 }
 
-/// A record as user space sees it, borrowed from the ring.
+/// A parsed record, borrowed from the ring.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Record<'a> {
-    /// What it tells.
+    /// Type of the record.
     pub kind: Kind,
-    /// The rest of the head.
+    /// Header.
     pub head: Head,
-    /// The captured bytes.
+    /// Captured bytes.
     pub payload: &'a [u8],
 }
 
 impl<'a> Record<'a> {
-    /// Reads the record in `raw`; `None` if it is not one of these, or shorter than it says.
+    /// Parses `raw`; `None` if it is not an egress record or is truncated.
     pub fn parse(raw: &'a [u8]) -> Option<Self> {
         let (bytes, rest) = raw.split_at_checked(size_of::<Head>())?;
         let u64_at = |at: usize| bytes[at..at + 8].try_into().map(u64::from_ne_bytes).ok();
@@ -118,37 +118,37 @@ impl<'a> Record<'a> {
     }
 }
 
-/// A connection that a serving process has written to.
+/// A connection on which a serving process has written.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Stream {
     /// Index of the process among the targets.
     pub target: u32,
-    /// 1 when user space has no use for what is written here.
+    /// 1 if user space does not need this connection's writes.
     pub ignored: u32,
 }
 
-/// Most bytes copied of a call of a process; 0: such calls are passed over.
+/// Copy limits for a process's calls in bytes; 0 ignores such calls.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Serves {
-    /// Of a write.
+    /// Limit for a write.
     pub written: u32,
-    /// Of a read.
+    /// Limit for a read.
     pub read: u32,
 }
 
-/// Where the kernel side finds what it needs: numbers of system calls, and byte offsets inside kernel structs.
+/// System call numbers and kernel struct offsets that the kernel side needs, in bytes.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Places {
-    /// `write`, `writev`, `sendto`, `sendmsg`.
+    /// System call numbers of `write`, `writev`, `sendto`, `sendmsg`.
     pub calls: [u32; 4],
-    /// `read`, `recvfrom`.
+    /// System call numbers of `read`, `recvfrom`.
     pub reads: [u32; 2],
-    /// In `struct pt_regs`: the call's number.
+    /// In `struct pt_regs`: the system call number.
     pub number: u32,
-    /// In `struct pt_regs`: the first three arguments, which are still there when the call returns.
+    /// In `struct pt_regs`: the first three arguments, which remain valid when the call returns.
     pub arguments: [u32; 3],
     /// `task_struct.files`.
     pub files: u32,
@@ -189,7 +189,7 @@ mod tests {
     use proptest::prelude::*;
     use std::vec::Vec;
 
-    // As the kernel side writes it: the fields in order, no padding between them.
+    // Same layout as the kernel side: fields in order, without padding.
     fn raw(head: &Head, payload: &[u8]) -> Vec<u8> {
         let mut raw = Vec::new();
         for word in [
@@ -213,7 +213,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn reads_what_the_kernel_side_writes(
+        fn parses_records_of_the_kernel_side(
             words in any::<[u64; 4]>(), halves in any::<[u32; 4]>(), ports in any::<[u16; 2]>(), kind in 1_u8..=3, before: u8, state: u8,
             payload in prop::collection::vec(any::<u8>(), 0..200), slack in 0_usize..9,
         ) {

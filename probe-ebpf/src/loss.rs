@@ -1,25 +1,25 @@
-//! Why an observation was not made. Each cause has its counter in a per-CPU array; none is ever silent.
+//! Causes of missed observations. A per-CPU array counts each cause.
 
-/// Causes, and their index in the kernel side's `LOSSES` array.
+/// Cause of a missed observation; its value is the index in the kernel side's `LOSSES` array.
 #[repr(u32)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Loss {
-    /// The ring was full: the reader fell behind. The record is gone, its sequence number is not.
+    /// The ring was full because the reader fell behind. The record is dropped, but its sequence number is used up.
     RingFull = 0,
-    /// A `zmq_msg_t` of a type this version does not know. It is counted, never guessed.
+    /// A `zmq_msg_t` of an unknown type.
     UnknownMessage = 1,
-    /// The message's own header or length could not be read.
+    /// The message's `zmq_msg_t` or length could not be read.
     HeaderFault = 2,
-    /// The payload could not be read (a page not resident): the record carries its length and no bytes.
+    /// The payload could not be read (page not resident). The record has its length but no bytes.
     PayloadFault = 3,
-    /// A thread was not in the map, or was evicted from it: a call's return without its entry.
+    /// A thread or call was missing from its map (full, or evicted), such as a return without its entry.
     InFlight = 4,
-    /// The map of sockets was full: a message without a sequence number.
+    /// The map of sockets was full, so the message got no sequence number.
     Channels = 5,
 }
 
 impl Loss {
-    /// Every cause, in the order of the array.
+    /// Every cause, in array order.
     pub const ALL: [Self; 6] = [
         Self::RingFull,
         Self::UnknownMessage,
@@ -29,7 +29,7 @@ impl Loss {
         Self::Channels,
     ];
 
-    /// The cause in words, for screens and reports.
+    /// Description for screens and reports.
     pub const fn words(self) -> &'static str {
         match self {
             Self::RingFull => "the ring buffer was full",
@@ -47,7 +47,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_array_is_in_the_order_of_the_causes() {
+    fn losses_are_indexed_by_cause() {
         for (i, cause) in Loss::ALL.iter().enumerate() {
             assert_eq!(*cause as usize, i);
         }

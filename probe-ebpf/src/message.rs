@@ -1,9 +1,9 @@
-//! Where the bytes of a `zmq_msg_t` are. Verified against `zmq_msg_data` and `zmq_msg_size` of libzmq 4.2.5, 4.3.2, 4.3.4
-//! and 4.3.5 (x86-64): 64 bytes, a type byte at 42, the rest by type.
+//! Memory layout of a `zmq_msg_t`: 64 bytes, the type byte at offset 42, the rest depending on the type. Verified against
+//! `zmq_msg_data` and `zmq_msg_size` of libzmq 4.2.5, 4.3.2, 4.3.4 and 4.3.5 (x86-64).
 
 /// Size of a `zmq_msg_t`.
 pub const SIZE: usize = 64;
-/// Longest message that lies inside the `zmq_msg_t` itself.
+/// Maximum length of a message stored inside the `zmq_msg_t` itself.
 pub const INLINE_MAX: u8 = 33;
 
 const VSM: u8 = 101;
@@ -14,12 +14,12 @@ const ZCLMSG: u8 = 105;
 const AT_TYPE: usize = 42;
 const AT_FLAGS: usize = 43;
 const AT_INLINE_SIZE: usize = 41;
-/// Offset of an inline message's bytes, or of the pointer to the others.
+/// Offset of an inline message's bytes, or of the pointer to any other message's.
 pub const AT_DATA: usize = 8;
 const AT_CONSTANT_SIZE: usize = 16;
 const MORE: u8 = 1;
 
-/// Where a message's payload lies in the target's memory.
+/// Location of a message's payload in the target's memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Payload {
     /// `len` bytes at [`AT_DATA`] of the message itself.
@@ -27,23 +27,23 @@ pub enum Payload {
         /// Length in bytes, at most [`INLINE_MAX`].
         len: u64,
     },
-    /// Behind a `content_t { void *data; size_t size; .. }` at `content`.
+    /// Described by a `content_t { void *data; size_t size; .. }` at `content`.
     Content {
         /// Address of the `content_t`.
         content: u64,
     },
-    /// At `data`, `len` bytes.
+    /// `len` bytes at `data`.
     Direct {
         /// Address of the bytes.
         data: u64,
         /// Length in bytes.
         len: u64,
     },
-    /// A type this version does not know: to be counted, never guessed.
+    /// Unknown message type; its layout is not guessed.
     Unknown,
 }
 
-/// Reads the layout of the message in `raw`.
+/// Returns the payload's location from the `zmq_msg_t` in `raw`.
 #[inline(always)]
 pub fn payload(raw: &[u8; SIZE]) -> Payload {
     match raw[AT_TYPE] {
@@ -61,14 +61,14 @@ pub fn payload(raw: &[u8; SIZE]) -> Payload {
     }
 }
 
-/// The type byte as it is, for diagnostics.
+/// Raw type byte, for diagnostics.
 #[inline(always)]
 pub fn kind(raw: &[u8; SIZE]) -> u8 {
     raw[AT_TYPE]
 }
 
-/// Whether a received message is followed by another part. On the send side the flag is not set yet at the entry of
-/// `zmq_msg_send`; its third argument says it.
+/// Whether another part follows a received message. At the entry of `zmq_msg_send` the flag is not set yet; use the call's
+/// third argument.
 #[inline(always)]
 pub fn more(raw: &[u8; SIZE]) -> bool {
     raw[AT_FLAGS] & MORE != 0
@@ -99,7 +99,7 @@ mod tests {
     }
 
     #[test]
-    fn short_messages_lie_inside() {
+    fn short_messages_are_inline() {
         let mut raw = message(VSM);
         for len in [0, 1, INLINE_MAX] {
             raw[AT_INLINE_SIZE] = len;
@@ -110,7 +110,7 @@ mod tests {
     }
 
     #[test]
-    fn long_and_zero_copy_messages_lie_behind_their_content() {
+    fn long_and_zero_copy_messages_are_reached_through_their_content() {
         for kind in [LMSG, ZCLMSG] {
             let mut raw = message(kind);
             raw[AT_DATA..AT_DATA + 8].copy_from_slice(&0x7fff_1234_5678_u64.to_ne_bytes());
@@ -124,7 +124,7 @@ mod tests {
     }
 
     #[test]
-    fn constant_messages_say_where_and_how_long() {
+    fn constant_messages_store_address_and_length() {
         let mut raw = message(CMSG);
         raw[8..16].copy_from_slice(&0x1000_u64.to_ne_bytes());
         raw[16..24].copy_from_slice(&70_000_u64.to_ne_bytes());
@@ -138,7 +138,7 @@ mod tests {
     }
 
     #[test]
-    fn other_types_are_never_guessed() {
+    fn other_types_are_unknown() {
         for kind in (0..=255).filter(|k| ![VSM, LMSG, CMSG, ZCLMSG].contains(k)) {
             assert_eq!(payload(&message(kind)), Payload::Unknown, "type {kind}");
         }

@@ -1,24 +1,24 @@
-//! Offsets inside kernel structs, read from the running kernel's BTF by user space and handed over before the load.
+//! Kernel struct offsets. User space reads them from the running kernel's BTF and sets them before loading.
 
-/// Byte offsets; [`Offsets::ABSENT`] where this kernel has no such field.
+/// Byte offsets; [`Offsets::ABSENT`] if the kernel has no such field.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Offsets {
-    /// `task_struct.pid`: the thread id in the initial namespace.
+    /// `task_struct.pid`: thread id in the initial namespace.
     pub task_pid: u32,
-    /// `task_struct.tgid`: the process id in the initial namespace.
+    /// `task_struct.tgid`: process id in the initial namespace.
     pub task_tgid: u32,
     /// `task_struct.__state` (5.14 and later) or `.state`.
     pub task_state: u32,
-    /// In `struct pt_regs`: the number of the system call that the thread is in.
+    /// In `struct pt_regs`: number of the thread's current system call.
     pub call: u32,
 }
 
 impl Offsets {
-    /// "This kernel has no such field": it is not read.
+    /// The kernel has no such field; it is not read.
     pub const ABSENT: u32 = u32::MAX;
 
-    /// Nothing known: programs that need an offset see nothing.
+    /// No field is known; programs that need one observe nothing.
     pub const NONE: Self = Self {
         task_pid: Self::ABSENT,
         task_tgid: Self::ABSENT,
@@ -26,7 +26,7 @@ impl Offsets {
         call: Self::ABSENT,
     };
 
-    /// Every field that the scheduler programs need is known.
+    /// Whether every field that the scheduler programs need is known.
     pub fn sched(&self) -> bool {
         [self.task_pid, self.task_tgid, self.task_state]
             .iter()

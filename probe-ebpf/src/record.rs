@@ -1,19 +1,19 @@
-//! One record of the ring buffer: a [`Header`], and after it the captured bytes.
+//! A ring buffer record: a [`Header`] followed by the captured bytes.
 
 use core::mem::{offset_of, size_of};
 
-/// What a record tells.
+/// Type of a record.
 #[repr(u8)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Kind {
-    /// A message entered `zmq_msg_send` or `zmq_send`.
+    /// A message was passed to `zmq_msg_send` or `zmq_send`.
     Sent = 1,
-    /// That send was refused (a non-blocking send without room, or the context ended): its [`Header::seq`] is free again.
+    /// The send was refused (a full queue on a non-blocking send, or a terminated context). Its [`Header::seq`] is reused.
     Unsent = 2,
     /// `zmq_msg_recv` or `zmq_recv` returned a message.
-    Taken = 3,
-    /// The application asked for the next message: it is done with the one of this [`Header::seq`].
-    Handled = 4,
+    Received = 3,
+    /// The application asked for the next message, so it has processed the one with this [`Header::seq`].
+    Processed = 4,
 }
 
 impl Kind {
@@ -21,64 +21,63 @@ impl Kind {
         Some(match byte {
             1 => Self::Sent,
             2 => Self::Unsent,
-            3 => Self::Taken,
-            4 => Self::Handled,
+            3 => Self::Received,
+            4 => Self::Processed,
             _ => return None,
         })
     }
 }
 
-/// The head of every record. Times are nanoseconds of `CLOCK_MONOTONIC`.
+/// Header of every record. Times are `CLOCK_MONOTONIC` in nanoseconds.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Header {
-    /// When it happened.
+    /// Time of the event.
     pub at_ns: u64,
     /// The application's `void *` socket.
     pub socket: u64,
-    /// Which message of this socket and direction, counted from 0 at the attach. A step of more than 1 is the number of
-    /// lost records, plus 1.
+    /// Number of the message within its socket and direction, counted from 0 at the attach. A step of n + 1 means n missed
+    /// records.
     pub seq: u64,
     /// Length of the whole message in bytes.
     pub bytes: u64,
-    /// The calling thread's time on a CPU so far, as far as the scheduler programs saw it.
+    /// Time that the calling thread has spent on a CPU, as observed by the scheduler programs.
     pub on_ns: u64,
-    /// Its time waiting for a CPU so far.
+    /// Time that it has waited for a CPU.
     pub wait_ns: u64,
-    /// Its time asleep so far.
+    /// Time that it has slept.
     pub blocked_ns: u64,
-    /// Poll calls that could sleep which the thread entered so far: messages of one wakeup share it.
+    /// Number of polls with a timeout that the thread has entered. Messages of one wakeup share this number.
     pub wakeup: u64,
     /// Index of the process among the targets.
     pub target: u32,
-    /// The calling thread, in the namespace of the probe's user side.
+    /// Id of the calling thread in user space's PID namespace.
     pub tid: u32,
-    /// Bytes of the message that follow this header; where it is longer, the first half of them and the last half.
+    /// Number of message bytes after this header. Half of a truncated copy comes from the message's start and half from its end.
     pub captured: u32,
-    /// [`Kind`].
+    /// [`Kind`] as a number.
     pub kind: u8,
-    /// 1 when another part of the same multipart message follows.
+    /// 1 if another part of the same multipart message follows.
     pub more: u8,
-    /// 1 when the payload could not be read.
+    /// 1 if the payload could not be read.
     pub fault: u8,
-    /// The `zmq_msg_t` type byte; 0 where the call took a plain buffer.
+    /// The `zmq_msg_t` type byte; 0 for a call with a plain buffer.
     pub message_type: u8,
 }
 
-/// A record as user space sees it, borrowed from the ring.
+/// A parsed record, borrowed from the ring.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Record<'a> {
-    /// What it tells.
+    /// Type of the record.
     pub kind: Kind,
-    /// The rest of the head.
+    /// Header.
     pub header: Header,
-    /// The captured bytes: all of the message, or as many from its beginning as from its end.
+    /// Captured bytes: the whole message, or equal parts of its start and end.
     pub payload: &'a [u8],
 }
 
 impl<'a> Record<'a> {
-    /// Reads the record in `raw`; `None` if it is shorter than it says or of an unknown kind (an object and a reader of
-    /// different builds).
+    /// Parses `raw`; `None` if it is truncated or of an unknown kind (kernel object and reader from different builds).
     pub fn parse(raw: &'a [u8]) -> Option<Self> {
         let (head, rest) = raw.split_at_checked(size_of::<Header>())?;
         let u64_at = |at: usize| head[at..at + 8].try_into().map(u64::from_ne_bytes).ok();
@@ -116,7 +115,7 @@ mod tests {
     use proptest::prelude::*;
     use std::vec::Vec;
 
-    // As the kernel side writes it: the fields in order, no padding between them.
+    // Same layout as the kernel side: fields in order, without padding.
     fn written(h: &Header, payload: &[u8]) -> Vec<u8> {
         let words = [
             h.at_ns,
@@ -137,7 +136,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn reads_what_the_kernel_side_writes(
+        fn parses_records_of_the_kernel_side(
             words in any::<[u64; 8]>(), target: u32, tid: u32, kind in 1_u8..=4, more: u8, fault: u8, message_type: u8,
             payload in prop::collection::vec(any::<u8>(), 0..300), slack in 0_usize..50,
         ) {
@@ -147,7 +146,7 @@ mod tests {
                 captured, kind, more, fault, message_type };
             let mut raw = written(&header, &payload);
             prop_assert_eq!(size_of::<Header>(), raw.len() - payload.len());
-            raw.extend(core::iter::repeat_n(0xee, slack)); // a class is larger than what it holds
+            raw.extend(core::iter::repeat_n(0xee, slack)); // a size class may exceed the record
             let record = Record::parse(&raw).unwrap();
             prop_assert_eq!(record.header, header);
             prop_assert_eq!(record.payload, &payload[..]);
@@ -163,7 +162,7 @@ mod tests {
     }
 
     #[test]
-    fn a_record_that_is_cut_short_is_refused() {
+    fn a_truncated_record_is_rejected() {
         let header = Header {
             kind: Kind::Sent as u8,
             captured: 10,

@@ -1,9 +1,9 @@
-//! Accounting of one thread: how long it ran, waited for a CPU and slept, and how often it went to its poll.
+//! Accounting of one thread: time running, waiting for a CPU and sleeping, and number of polls.
 
-/// What a thread is doing, as the scheduler's tracepoints tell.
+/// State of a thread according to the scheduler tracepoints.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum State {
-    /// Not seen yet: the time until its first switch belongs to no state.
+    /// Not observed yet. Time before the first context switch belongs to no state.
     Unknown,
     /// On a CPU.
     Running,
@@ -13,45 +13,45 @@ pub enum State {
     Blocked,
 }
 
-/// One watched thread. Kept by the kernel side, read by user space while it changes: each field is read whole, the
-/// struct is not.
+/// Accounting of a watched thread. User space reads it while the kernel side updates it: each field is consistent, the struct
+/// as a whole is not.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Thread {
-    /// Index of its process among the targets.
+    /// Target index of its process.
     pub target: u32,
-    /// Thread id in the namespace of the probe's user side; 0 until the thread was seen in a probe of its own.
+    /// Thread id in user space's PID namespace; 0 until the thread hits a uprobe.
     pub tid: u32,
     /// [`State`] as a number; 0 is [`State::Unknown`].
     pub state: u32,
-    /// 1 while it sleeps in `epoll_wait` or `epoll_pwait`, or, where no scheduler is observed, is inside of them.
+    /// 1 while it sleeps in `epoll_wait` or `epoll_pwait`; without scheduler tracepoints, while it is inside them.
     pub polling: u32,
-    /// `CLOCK_MONOTONIC` of the last change of state.
+    /// Time of the last state change (`CLOCK_MONOTONIC`).
     pub since_ns: u64,
     /// Time on a CPU, up to `since_ns`.
     pub on_ns: u64,
-    /// Time runnable and not running, up to `since_ns`.
+    /// Time runnable but not running, up to `since_ns`.
     pub wait_ns: u64,
     /// Time asleep, up to `since_ns`.
     pub blocked_ns: u64,
-    /// Times it left a CPU.
+    /// Number of times it was switched out.
     pub switches: u64,
-    /// Times it left a CPU although it could have gone on.
+    /// Number of times it was switched out while runnable.
     pub preempted: u64,
-    /// Calls of `epoll_wait` and `epoll_pwait` that it made: it is an event loop.
+    /// Number of `epoll_wait` and `epoll_pwait` calls. Only event loops make them.
     pub epolls: u64,
-    /// Poll calls (those and `poll`) that were allowed to sleep (timeout not 0): its wakeups. An event loop with work to do
-    /// polls with timeout 0.
+    /// Number of wakeups: calls of `epoll_wait`, `epoll_pwait` and `poll` with a timeout other than 0. An event loop with
+    /// pending work polls with timeout 0.
     pub waits: u64,
-    /// Time asleep in `epoll_wait` and `epoll_pwait` and until it had a CPU again, up to the last time; where no scheduler is
-    /// observed, time inside of them.
+    /// Time asleep in completed `epoll_wait` and `epoll_pwait` calls, including the wait for a CPU afterwards; without
+    /// scheduler tracepoints, time inside them.
     pub polled_ns: u64,
-    /// Since when it is polling.
+    /// Start of the current poll.
     pub poll_ns: u64,
 }
 
 impl Thread {
-    /// The state as a word.
+    /// Current state.
     #[inline(always)]
     pub fn state(&self) -> State {
         match self.state {
@@ -62,10 +62,10 @@ impl Thread {
         }
     }
 
-    /// On-CPU, waiting and blocked time up to `now_ns`, the running state included.
+    /// Time running, waiting and blocked up to `now_ns`, including the current state.
     #[inline(always)]
     pub fn at(&self, now_ns: u64) -> (u64, u64, u64) {
-        // Another CPU may have stamped `since_ns` a little after `now_ns` was read.
+        // Another CPU may have set `since_ns` slightly after `now_ns` was read.
         let open = now_ns.saturating_sub(self.since_ns);
         let (mut on, mut wait, mut blocked) = (self.on_ns, self.wait_ns, self.blocked_ns);
         match self.state() {
@@ -77,7 +77,8 @@ impl Thread {
         (on, wait, blocked)
     }
 
-    /// It left a CPU at `now_ns`: to sleep in an event loop's poll, or `runnable` when it was preempted or yielded.
+    /// Records that the thread was switched out at `now_ns`: `runnable` if preempted or yielding, `polls` if it sleeps in an
+    /// event loop's poll.
     #[inline(always)]
     pub fn switched_out(&mut self, now_ns: u64, runnable: bool, polls: bool) {
         self.close(now_ns);
@@ -90,7 +91,7 @@ impl Thread {
         self.state = if runnable { State::Waiting } else { State::Blocked } as u32;
     }
 
-    /// It got a CPU at `now_ns`.
+    /// Records that the thread was switched in at `now_ns`.
     #[inline(always)]
     pub fn switched_in(&mut self, now_ns: u64) {
         self.close(now_ns);
@@ -98,7 +99,7 @@ impl Thread {
         self.poll_left(now_ns);
     }
 
-    /// It was woken at `now_ns`. The kernel says so of a running thread as well, which changes nothing.
+    /// Records a wakeup at `now_ns`. Ignored for a running thread, for which the kernel reports wakeups as well.
     #[inline(always)]
     pub fn woken(&mut self, now_ns: u64) {
         if self.state == State::Running as u32 || self.state == State::Waiting as u32 {
@@ -108,14 +109,14 @@ impl Thread {
         self.state = State::Waiting as u32;
     }
 
-    /// It entered an event loop's poll at `now_ns`, whose return is observed.
+    /// Records that the thread entered an event loop's poll at `now_ns`, whose return is probed.
     #[inline(always)]
     pub fn poll_entered(&mut self, now_ns: u64) {
         self.poll_ns = now_ns;
         self.polling = 1;
     }
 
-    /// It has slept in its poll, or returned from it, at `now_ns`; what began before the attach counts for nothing.
+    /// Records the end of a poll at `now_ns`. A poll that began before the attach is not counted.
     #[inline(always)]
     pub fn poll_left(&mut self, now_ns: u64) {
         if self.polling == 1 {
@@ -136,9 +137,9 @@ mod tests {
     use super::*;
 
     #[test]
-    fn time_goes_to_the_state_it_was_spent_in() {
+    fn time_is_accounted_to_the_state_it_was_spent_in() {
         let mut t = Thread::default();
-        t.switched_in(1_000); // what was before is unknown, so nobody's
+        t.switched_in(1_000); // the time before is unknown and not counted
         t.switched_out(1_300, true, false);
         t.switched_in(1_350);
         t.switched_out(1_400, false, false);
@@ -159,14 +160,14 @@ mod tests {
     }
 
     #[test]
-    fn a_reading_from_before_the_last_change_is_not_negative() {
+    fn a_reading_older_than_the_last_change_is_not_negative() {
         let mut t = Thread::default();
         t.switched_in(100);
         assert_eq!(t.at(90), (0, 0, 0));
     }
 
     #[test]
-    fn what_was_slept_in_a_poll_was_polled() {
+    fn sleep_in_a_poll_counts_as_polled() {
         let mut t = Thread::default();
         t.switched_in(5); // asleep since before the attach
         t.switched_out(10, false, true);
@@ -178,7 +179,7 @@ mod tests {
     }
 
     #[test]
-    fn without_a_scheduler_its_returns_end_a_poll() {
+    fn without_scheduler_tracepoints_the_return_ends_a_poll() {
         let mut t = Thread::default();
         t.poll_left(5); // entered before the attach
         t.poll_entered(10);

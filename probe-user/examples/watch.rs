@@ -1,24 +1,24 @@
 //! Prints the activity of processes' ZMQ sockets:
-//! `watch SECONDS PID... [--capture BYTES] [--taken BYTES] [--ring BYTES] [--without handled|refused|scheduler|polls]...` (as root).
+//! `watch SECONDS PID... [--capture BYTES] [--received BYTES] [--ring BYTES] [--without processed|refused|scheduler|polls]...` (as root).
 
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
 use probe_user::{Capture, Observation, Options, Probe, Target};
 
-const USAGE: &str = "usage: watch SECONDS PID... [--capture BYTES] [--taken BYTES] [--ring BYTES] [--without handled|refused|scheduler|polls]...";
+const USAGE: &str = "usage: watch SECONDS PID... [--capture BYTES] [--received BYTES] [--ring BYTES] [--without processed|refused|scheduler|polls]...";
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {
     let mut args = std::env::args().skip(1);
     let seconds: f64 = args.next().ok_or(USAGE)?.parse()?;
-    let (mut options, mut pids, mut bytes, mut taken) = (Options::default(), Vec::new(), 4096, None);
+    let (mut options, mut pids, mut bytes, mut received) = (Options::default(), Vec::new(), 4096, None);
     while let Some(arg) = args.next() {
         match arg.as_str() {
             "--capture" => bytes = args.next().ok_or(USAGE)?.parse()?,
-            "--taken" => taken = Some(args.next().ok_or(USAGE)?.parse()?),
+            "--received" => received = Some(args.next().ok_or(USAGE)?.parse()?),
             "--ring" => options.ring_bytes = args.next().ok_or(USAGE)?.parse()?,
             "--without" => match args.next().as_deref() {
-                Some("handled") => options.handled = false,
+                Some("processed") => options.processed = false,
                 Some("refused") => options.refused = false,
                 Some("scheduler") => options.scheduler = false,
                 Some("polls") => options.polls = false,
@@ -29,7 +29,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     }
     let capture = Capture {
         sent: bytes,
-        taken: taken.unwrap_or(bytes),
+        received: received.unwrap_or(bytes),
     };
     let targets: Vec<Target> = pids.into_iter().map(|pid| Target { pid, capture }).collect();
     let begun = Instant::now();
@@ -44,8 +44,8 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         probe.poll(Duration::from_millis(2), |seen| {
             let (key, n, bytes) = match seen {
                 Observation::Sent(m) => (format!("{:?} sent", m.call.socket), 1, m.bytes),
-                Observation::Taken(m) => (format!("{:?} taken", m.call.socket), 1, m.bytes),
-                Observation::Handled(c) => (format!("{:?} handled", c.socket), 1, 0),
+                Observation::Received(m) => (format!("{:?} received", m.call.socket), 1, m.bytes),
+                Observation::Processed(c) => (format!("{:?} processed", c.socket), 1, 0),
                 Observation::Unsent(c) => (format!("{:?} refused", c.socket), 1, 0),
                 Observation::Egress { pid, record } => {
                     (format!("{pid} {:?}", record.kind), 1, record.payload.len() as u64)

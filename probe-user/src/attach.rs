@@ -9,12 +9,12 @@ use aya::Ebpf;
 use aya::programs::raw_trace_point::RawTracePointLink;
 use aya::programs::uprobe::{UProbeAttachLocation, UProbeAttachPoint, UProbeLink, UProbeScope};
 use aya::programs::{ProgramError, RawTracePoint, UProbe};
-use probe_ebpf::{Cookie, Site};
+use probe_ebpf::{Cookie, ProbePoint};
 
 use crate::library::Library;
 use crate::probe::Options;
 use crate::probe::multi::{Multi, MultiError};
-use crate::sites::{Refused, Sites, SitesError};
+use crate::probe_points::{ProbePoints, Refused, SitesError};
 
 /// A program and the raw tracepoint it attaches to.
 type Tracepoint = (&'static str, &'static str);
@@ -37,7 +37,7 @@ const POLL_LEFT: &str = "poll_left";
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum AttachError {
     #[error(transparent)]
-    Sites(#[from] SitesError),
+    ProbePoints(#[from] SitesError),
     #[error(transparent)]
     Program(#[from] ProgramError),
     #[error(transparent)]
@@ -103,57 +103,61 @@ type Points = Vec<(u64, Cookie)>;
 /// Probe points in libzmq. Entries come before returns, so that no return lacks its entry.
 pub(crate) fn messages(
     library: &Library,
-    sites: &Sites,
+    probe_points: &ProbePoints,
     target: u32,
     options: &Options,
 ) -> Result<Vec<Batch>, SitesError> {
     let (mut entries, mut returns) = (Points::new(), Points::new());
-    let at = |site| Cookie::new(site, target);
-    let (recv, send) = (sites.entry("zmq_msg_recv")?, sites.entry("zmq_msg_send")?);
-    if let Some(done) = sites.received {
+    let at = |probe_point| Cookie::new(probe_point, target);
+    let (recv, send) = (probe_points.entry("zmq_msg_recv")?, probe_points.entry("zmq_msg_send")?);
+    if let Some(done) = probe_points.received {
         let cookie = Cookie::received(target, done.socket, done.message);
-        if let Some(waits) = sites.waits.filter(|_| options.handled) {
+        if let Some(waits) = probe_points.waits.filter(|_| options.processed) {
             // A non-blocking receive requests its message at the point where it has it.
-            entries.push((done.at, cookie.and_handled()));
-            entries.push((waits.at, Cookie::within(Site::Waits, target, waits.socket)));
+            entries.push((done.at, cookie.and_processed()));
+            entries.push((waits.at, Cookie::within(ProbePoint::Waits, target, waits.socket)));
         } else {
             entries.push((done.at, cookie));
-            if options.handled {
-                entries.push((recv, at(Site::Recv)));
+            if options.processed {
+                entries.push((recv, at(ProbePoint::Recv)));
             }
         }
     } else {
-        entries.push((recv, at(Site::Recv).and_return()));
-        returns.push((recv, at(Site::RecvReturn)));
+        entries.push((recv, at(ProbePoint::Recv).and_return()));
+        returns.push((recv, at(ProbePoint::RecvReturn)));
     }
-    match sites.refused.filter(|_| options.refused) {
+    match probe_points.refused.filter(|_| options.refused) {
         None if options.refused => {
-            entries.push((send, at(Site::Send).and_return()));
-            returns.push((send, at(Site::SendReturn)));
+            entries.push((send, at(ProbePoint::Send).and_return()));
+            returns.push((send, at(ProbePoint::SendReturn)));
         }
         refused => {
-            entries.push((send, at(Site::Send)));
-            let within = |refused: Refused| (refused.at, Cookie::within(Site::Refused, target, refused.socket));
-            entries.extend(refused.map(within));
+            entries.push((send, at(ProbePoint::Send)));
+            let cookie_of =
+                |refused: Refused| (refused.at, Cookie::within(ProbePoint::Refused, target, refused.socket));
+            entries.extend(refused.map(cookie_of));
         }
     }
-    if options.handled {
-        entries.push(match sites.option_asked {
-            Some(asked) => (asked.at, Cookie::within(Site::OptionAsked, target, asked.socket)),
-            None => (sites.entry("zmq_getsockopt")?, at(Site::Option)),
+    if options.processed {
+        entries.push(match probe_points.option_request {
+            Some(request) => (
+                request.at,
+                Cookie::within(ProbePoint::OptionAsked, target, request.socket),
+            ),
+            None => (probe_points.entry("zmq_getsockopt")?, at(ProbePoint::Option)),
         });
     }
     if library.buffers {
-        let recv = sites.entry("zmq_recv")?;
-        entries.push((recv, at(Site::BufferRecv).and_return()));
-        returns.push((recv, at(Site::BufferRecvReturn)));
+        let recv = probe_points.entry("zmq_recv")?;
+        entries.push((recv, at(ProbePoint::BufferRecv).and_return()));
+        returns.push((recv, at(ProbePoint::BufferRecvReturn)));
         for symbol in ["zmq_send", "zmq_send_const"] {
-            let send = sites.entry(symbol)?;
+            let send = probe_points.entry(symbol)?;
             if options.refused {
-                entries.push((send, at(Site::BufferSend).and_return()));
-                returns.push((send, at(Site::SendReturn)));
+                entries.push((send, at(ProbePoint::BufferSend).and_return()));
+                returns.push((send, at(ProbePoint::SendReturn)));
             } else {
-                entries.push((send, at(Site::BufferSend)));
+                entries.push((send, at(ProbePoint::BufferSend)));
             }
         }
     }
@@ -162,17 +166,17 @@ pub(crate) fn messages(
 
 /// Probe points in libc. If no scheduler program measures the time in a poll, they include the returns of polls. Return probes are attached
 /// first; the return of a poll whose entry was not observed is ignored.
-pub(crate) fn polls(sites: &Sites, target: u32, with_returns: bool) -> Result<Vec<Batch>, SitesError> {
-    let at = |site| Cookie::new(site, target);
-    let epolls = [sites.entry("epoll_wait")?, sites.entry("epoll_pwait")?];
+pub(crate) fn polls(probe_points: &ProbePoints, target: u32, with_returns: bool) -> Result<Vec<Batch>, SitesError> {
+    let at = |probe_point| Cookie::new(probe_point, target);
+    let epolls = [probe_points.entry("epoll_wait")?, probe_points.entry("epoll_pwait")?];
     let (entered, returns) = if with_returns {
-        let returns = epolls.map(|entry| (entry, at(Site::EpollReturn)));
-        (at(Site::Epoll).and_return(), returns.to_vec())
+        let returns = epolls.map(|entry| (entry, at(ProbePoint::EpollReturn)));
+        (at(ProbePoint::Epoll).and_return(), returns.to_vec())
     } else {
-        (at(Site::Epoll), Points::new())
+        (at(ProbePoint::Epoll), Points::new())
     };
     let mut entries = epolls.map(|entry| (entry, entered)).to_vec();
-    entries.push((sites.entry("poll")?, at(Site::Poll)));
+    entries.push((probe_points.entry("poll")?, at(ProbePoint::Poll)));
     Ok(batches([(POLL_LEFT, true, returns), (POLL_ENTERED, false, entries)]))
 }
 
@@ -260,7 +264,7 @@ pub(crate) fn egress(ebpf: &mut Ebpf, every_call: bool) -> Result<Vec<Link>, Pro
                 links.extend(writes);
                 return Ok(links);
             }
-            Err(error) => tracing::debug!("writes are looked for among all system calls: {error}"),
+            Err(error) => tracing::debug!("writes are observed through all system calls: {error}"),
         }
     }
     links.extend(tracepoints(ebpf, &[calls])?);

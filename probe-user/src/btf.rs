@@ -86,7 +86,7 @@ impl Btf {
             strings_at.saturating_add(strings_len),
         );
         if header < HEADER || types_end > btf.data.len() || strings_end > btf.data.len() {
-            return Err(BtfError::Malformed("a section reaches past the end"));
+            return Err(BtfError::Malformed("a section extends past the end"));
         }
         btf.strings = (strings_at, strings_end);
         let mut at = types_at;
@@ -98,8 +98,7 @@ impl Btf {
                 let name = btf.string(btf.word(at).unwrap_or(0)).to_vec();
                 btf.structs.entry(name).or_insert(id);
             }
-            at += TYPE
-                + trailer(kind, members).ok_or(BtfError::Malformed("a kind of type this version does not know"))?;
+            at += TYPE + trailer(kind, members).ok_or(BtfError::Malformed("unknown kind of type"))?;
         }
         Ok(btf)
     }
@@ -277,7 +276,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn broken_input_is_an_error_or_an_answer(cut in 0_usize..240, at in 0_usize..240, byte: u8) {
+        fn corrupted_btf_never_panics(cut in 0_usize..240, at in 0_usize..240, byte: u8) {
             let mut data = small();
             if let Some(place) = data.get_mut(at) {
                 *place = byte;

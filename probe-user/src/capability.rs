@@ -66,7 +66,7 @@ pub enum Feature {
     /// Frames sent and received: uprobes on libzmq.
     Messages,
     /// Frames processed: a uprobe on `zmq_getsockopt`.
-    Handled,
+    Processed,
     /// On-CPU, waiting and blocked time at each frame: raw tracepoints of the scheduler.
     Scheduler,
     /// Wakeups and time outside of polls: uprobes on libc.
@@ -83,7 +83,7 @@ impl Feature {
     /// All features, in display order.
     pub const ALL: [Self; 7] = [
         Self::Messages,
-        Self::Handled,
+        Self::Processed,
         Self::Scheduler,
         Self::Polls,
         Self::Queues,
@@ -97,8 +97,8 @@ impl Feature {
         // From Linux 6.6 on, a multi-uprobe link requires fewer capabilities than a perf event.
         let links = kernel.0 > 6 || kernel.0 == 6 && kernel.1 >= 6;
         match self {
-            Self::Messages | Self::Handled | Self::Polls if links => &[Bpf, Perfmon, SysPtrace],
-            Self::Messages | Self::Handled | Self::Polls => &[SysAdmin, SysPtrace],
+            Self::Messages | Self::Processed | Self::Polls if links => &[Bpf, Perfmon, SysPtrace],
+            Self::Messages | Self::Processed | Self::Polls => &[SysAdmin, SysPtrace],
             Self::Scheduler | Self::Egress => &[Bpf, Perfmon],
             Self::Queues => &[SysPtrace, DacReadSearch],
             Self::PythonStacks => &[SysPtrace],
@@ -108,7 +108,7 @@ impl Feature {
     /// System calls that the feature depends on. A seccomp filter may refuse them despite all capabilities.
     pub const fn calls(self) -> &'static [Call] {
         match self {
-            Self::Messages | Self::Handled | Self::Polls | Self::Scheduler | Self::Egress => &[Call::Bpf],
+            Self::Messages | Self::Processed | Self::Polls | Self::Scheduler | Self::Egress => &[Call::Bpf],
             Self::Queues => &[],
             Self::PythonStacks => &[Call::ProcessVmReadv],
         }
@@ -123,7 +123,7 @@ impl Feature {
     pub const fn name(self) -> &'static str {
         match self {
             Self::Messages => "frames",
-            Self::Handled => "handled",
+            Self::Processed => "processed",
             Self::Scheduler => "thread states",
             Self::Polls => "wakeups",
             Self::Queues => "kernel queues",
@@ -135,7 +135,7 @@ impl Feature {
     /// Oldest supported kernel version.
     pub const fn kernel(self) -> (u32, u32) {
         match self {
-            Self::Messages | Self::Handled | Self::Polls => (5, 15),
+            Self::Messages | Self::Processed | Self::Polls => (5, 15),
             Self::Scheduler | Self::Egress => (5, 8),
             Self::Queues => (3, 3),
             Self::PythonStacks => (3, 2),
@@ -146,12 +146,12 @@ impl Feature {
     pub const fn without(self) -> &'static str {
         match self {
             Self::Messages => "frames are not observed: no gap, no backlog",
-            Self::Handled => "the time a frame is handled is unknown",
-            Self::Scheduler => "the state of the consumer's thread while a frame waited is known per 100 ms only",
-            Self::Polls => "frames per wakeup and the time away from the poll are unknown: no drop is predicted",
+            Self::Processed => "the time when a frame is processed is unknown",
+            Self::Scheduler => "consumer thread states are only sampled every 100 ms",
+            Self::Polls => "frames per wakeup and time away from the poll are unknown: no drop can be predicted",
             Self::Queues => "bytes in the kernel's socket queues are unknown",
-            Self::Egress => "deliveries to clients are not observed: no drop is confirmed",
-            Self::PythonStacks => "the functions that its Python runs are unknown",
+            Self::Egress => "deliveries to clients are not observed: no drop can be confirmed",
+            Self::PythonStacks => "the Python functions of the tokenizer are unknown",
         }
     }
 }
@@ -238,7 +238,7 @@ mod tests {
     }
 
     #[test]
-    fn sys_admin_stands_for_the_newer_two_and_not_for_ptrace() {
+    fn sys_admin_implies_bpf_and_perfmon_but_not_ptrace() {
         let admin = Permissions {
             effective: 1 << 21,
             bounding: 0,

@@ -60,7 +60,7 @@ impl Degraded {
         } else if !lacking.is_empty() {
             Missing::Capabilities(lacking)
         } else {
-            barred(feature).unwrap_or_else(|| Missing::Refused(first_words(&error.to_string())))
+            known_cause(feature).unwrap_or_else(|| Missing::Refused(first_words(&error.to_string())))
         };
         Self { feature, pid, missing }
     }
@@ -77,7 +77,7 @@ impl Degraded {
             Missing::UserNamespace => place.host_users().to_owned(),
             Missing::Filtered(calls) => place.unfiltered(&names_of(calls)),
             Missing::PtraceScope => {
-                "set kernel.yama.ptrace_scope=1 in /etc/sysctl.d and reboot: the value 3 cannot be changed before"
+                "set kernel.yama.ptrace_scope=1 in /etc/sysctl.d and reboot: the value 3 cannot be changed at run time"
                     .to_owned()
             }
             Missing::Lockdown => "boot without lockdown=confidentiality, or `tokengap tap`".to_owned(),
@@ -90,7 +90,7 @@ impl Degraded {
             Missing::KernelTypes(_) => "mount /sys, or use a kernel built with CONFIG_DEBUG_INFO_BTF=y".to_owned(),
             Missing::Libzmq => "check that the pid is an engine process and that it has opened a ZMQ socket".to_owned(),
             Missing::Refused(_) => {
-                "check LSM policy (dmesg) and the kernel's configuration; `tokengap tap` needs none of this".to_owned()
+                "check LSM policy (dmesg) and the kernel configuration; `tokengap tap` needs neither".to_owned()
             }
         }
     }
@@ -104,15 +104,15 @@ impl fmt::Display for Degraded {
         write!(f, "{} (", self.feature.without())?;
         match &self.missing {
             Missing::Capabilities(lacking) => write!(f, "missing CAP_{}", names(lacking, ", CAP_"))?,
-            Missing::UserNamespace => write!(f, "capabilities of a user namespace are worth nothing to the kernel")?,
-            Missing::Filtered(calls) => write!(f, "a seccomp filter refuses {}", names_of(calls).join(", "))?,
+            Missing::UserNamespace => write!(f, "capabilities of a user namespace do not allow tracing")?,
+            Missing::Filtered(calls) => write!(f, "a seccomp filter blocks {}", names_of(calls).join(", "))?,
             Missing::PtraceScope => write!(f, "kernel.yama.ptrace_scope is 3")?,
-            Missing::Lockdown => write!(f, "kernel lockdown is at confidentiality")?,
+            Missing::Lockdown => write!(f, "kernel lockdown is set to confidentiality")?,
             Missing::Kernel { needs, runs } => {
                 write!(f, "needs Linux {}.{}, this is {}.{}", needs.0, needs.1, runs.0, runs.1)?;
             }
             Missing::KernelTypes(what) => write!(f, "kernel types: {what}")?,
-            Missing::Libzmq => write!(f, "no libzmq is mapped")?,
+            Missing::Libzmq => write!(f, "libzmq is not loaded")?,
             Missing::Refused(what) => write!(f, "refused: {what}")?,
         }
         write!(f, ")")
@@ -120,7 +120,7 @@ impl fmt::Display for Degraded {
 }
 
 /// A restriction of the machine that applies despite all capabilities.
-fn barred(feature: Feature) -> Option<Missing> {
+fn known_cause(feature: Feature) -> Option<Missing> {
     let mut calls = filter::refused();
     calls.retain(|call| feature.calls().contains(call));
     if !calls.is_empty() {
@@ -169,14 +169,14 @@ mod tests {
     }
 
     #[test]
-    fn what_no_capability_helps_against_has_its_own_line() {
+    fn causes_other_than_capabilities_have_their_own_line() {
         let of = |missing| Degraded {
             feature: Feature::Scheduler,
             pid: None,
             missing,
         };
         let filtered = of(Missing::Filtered(vec![Call::Bpf]));
-        assert!(filtered.to_string().ends_with("(a seccomp filter refuses bpf)"));
+        assert!(filtered.to_string().ends_with("(a seccomp filter blocks bpf)"));
         assert_eq!(
             filtered.remedy_at(Place::Docker),
             "docker run --security-opt seccomp=unconfined"
@@ -188,7 +188,7 @@ mod tests {
     }
 
     #[test]
-    fn a_refusal_without_a_known_cause_keeps_the_systems_words() {
+    fn an_unexplained_refusal_keeps_the_system_error() {
         let here = Permissions::here();
         for feature in Feature::ALL {
             let degraded = Degraded::explain(feature, None, here, "Operation not permitted (os error 1)");

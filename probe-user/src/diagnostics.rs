@@ -12,7 +12,7 @@ impl Diagnostics {
         EbpfLogger::init_with_logger(ebpf, ToTracing).ok().map(Self)
     }
 
-    pub(crate) fn tell(&mut self) {
+    pub(crate) fn flush(&mut self) {
         self.0.flush();
     }
 }

@@ -9,7 +9,7 @@ use crate::library;
 use crate::load::{self, Settings};
 use crate::probe::Options;
 use crate::probe::multi::Multi;
-use crate::sites::Known;
+use crate::probe_points::Known;
 
 /// Name of a program that returns at once.
 pub(crate) const NOTHING: &str = "nothing";
@@ -18,7 +18,7 @@ pub(crate) const NOTHING: &str = "nothing";
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Traps {
     /// The points that [`crate::Probe`] needs to observe messages sent and received.
-    Sites,
+    ProbePoints,
     /// Entries of send and receive and the return of receive: the points needed without code analysis.
     Calls,
     /// Every point that [`crate::Probe`] uses with all its features.
@@ -27,7 +27,7 @@ pub enum Traps {
 
 /// Error of setting empty probes.
 #[derive(Debug, thiserror::Error)]
-#[error("traps in process {pid}: {why}; they need what `Feature::Messages` needs")]
+#[error("cannot set probes in process {pid}: {why}; this needs the same privileges as observing frames")]
 pub struct FloorError {
     pid: u32,
     why: String,
@@ -56,11 +56,11 @@ fn set(pid: u32, traps: Traps) -> Result<Vec<Link>, Box<dyn std::error::Error>> 
     let id = NonZeroU32::new(pid).ok_or("no process has this id")?;
     let (mut links, mut known) = (Vec::new(), Known::default());
     for library in library::libzmq(pid)? {
-        let sites = known.of(&library.path)?;
-        let (send, recv) = (sites.entry("zmq_msg_send")?, sites.entry("zmq_msg_recv")?);
-        let batches = match (traps, sites.received) {
-            (Traps::Sites, Some(done)) => vec![Batch::of(NOTHING, false, [send, done.at])],
-            (Traps::All, _) => attach::messages(&library, &sites, 0, &Options::default())?,
+        let probe_points = known.of(&library.path)?;
+        let (send, recv) = (probe_points.entry("zmq_msg_send")?, probe_points.entry("zmq_msg_recv")?);
+        let batches = match (traps, probe_points.received) {
+            (Traps::ProbePoints, Some(done)) => vec![Batch::of(NOTHING, false, [send, done.at])],
+            (Traps::All, _) => attach::messages(&library, &probe_points, 0, &Options::default())?,
             _ => vec![
                 Batch::of(NOTHING, false, [send, recv]),
                 Batch::of(NOTHING, true, [recv]),
@@ -71,7 +71,7 @@ fn set(pid: u32, traps: Traps) -> Result<Vec<Link>, Box<dyn std::error::Error>> 
         }
     }
     if links.is_empty() {
-        return Err("it has no libzmq mapped".into());
+        return Err("libzmq is not loaded in it".into());
     }
     if traps == Traps::All {
         for library in library::libc(pid)? {

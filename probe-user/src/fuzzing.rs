@@ -1,14 +1,14 @@
 //! Entry points for the fuzzers (`fuzz/`) to otherwise private parsers; absent from regular builds.
 
-use crate::discover::launch::Flags;
 use crate::discover::proc::{maps, net, stat, strings};
 use crate::discover::sock::unix_diag;
-use crate::sites::Sites;
+use crate::discover::{FlagName, Flags};
+use crate::probe_points::ProbePoints;
 
 /// Parses an ELF image as a library to probe.
-pub fn sites(image: &[u8]) {
+pub fn probe_points(image: &[u8]) {
     // An error is a valid result.
-    drop(Sites::of(String::from("image"), image));
+    drop(ProbePoints::of(String::from("image"), image));
 }
 
 /// Parses `text` as each of the kernel tables that discovery reads.
@@ -18,8 +18,9 @@ pub fn tables(text: &[u8]) {
     assert!(net::unix(text, 16).0.len() <= 16, "the bound holds");
     stat::Stat::parse(text);
     stat::ns_pids(text);
-    Flags::parse(&strings(text));
+    let wanted = [FlagName::switch("--stream", "--s"), FlagName::value("--mode", "--m")];
+    Flags::parse(&strings(text), &wanted);
     let mut sockets = Vec::new();
     unix_diag::parse(text, &mut sockets);
-    assert!(sockets.len() <= text.len() / 16, "a socket takes its message");
+    assert!(sockets.len() <= text.len() / 16, "every socket needs 16 bytes of input");
 }

@@ -1,6 +1,6 @@
 //! Disconnecting a sender from its connection without losing its messages.
 //!
-//! The sender's own socket is borrowed (`pidfd_getfd`) and shut down for *reading* only. libzmq reads an end of stream there, closes the
+//! The sender's own socket is duplicated (`pidfd_getfd`) and shut down for *reading* only. libzmq reads an end of stream there, closes the
 //! connection between two writes, and reconnects. The other end still reads everything that was written. Shutting down writing too makes a
 //! write in progress fail, which loses the data that libzmq has dequeued for it.
 
@@ -18,30 +18,29 @@ const QUIET: Duration = Duration::from_micros(150);
 
 /// Error of disconnecting a sender.
 #[derive(Debug, thiserror::Error)]
-pub enum PartError {
+pub enum DisconnectError {
     /// The process cannot be opened.
-    #[error("open process {}: {errno}; it may have ended", .holder.pid)]
+    #[error("cannot open process {}: {errno}; it may have exited", .holder.pid)]
     Open {
         /// The sender's socket.
         holder: Holder,
         /// Error from the kernel.
         errno: Errno,
     },
-    /// The socket cannot be borrowed.
-    #[error("borrow descriptor {} of process {}: {errno}; run with CAP_SYS_PTRACE", .holder.fd, .holder.pid)]
-    Borrow {
+    /// The socket cannot be duplicated.
+    #[error("cannot copy descriptor {} of process {}: {errno}; run with CAP_SYS_PTRACE", .holder.fd, .holder.pid)]
+    Duplicate {
         /// The sender's socket.
         holder: Holder,
         /// Error from the kernel.
         errno: Errno,
     },
     /// The descriptor now refers to another socket.
-    #[error("descriptor {} of process {} is another socket by now: look again", .0.fd, .0.pid)]
+    #[error("descriptor {} of process {} now refers to another socket: try again", .0.fd, .0.pid)]
     Changed(Holder),
     /// The socket was never empty long enough.
     #[error(
-        "process {} never paused for {QUIET:?} within {waited:?} with nothing in its socket: its receiver does not keep up, \
-         or too much is sent; try again when there is less traffic",
+        "process {} never had an empty socket for {QUIET:?} within {waited:?}: its receiver does not keep up, or the load is too high; try again with less traffic",
         .holder.pid
     )]
     Busy {
@@ -51,7 +50,7 @@ pub enum PartError {
         waited: Duration,
     },
     /// The kernel refused.
-    #[error("end reading on descriptor {} of process {}: {errno}", .holder.fd, .holder.pid)]
+    #[error("cannot shut down reading on descriptor {} of process {}: {errno}", .holder.fd, .holder.pid)]
     Refused {
         /// The sender's socket.
         holder: Holder,
@@ -61,26 +60,26 @@ pub enum PartError {
 }
 
 /// Duplicates the socket into this process. The connection stays open until both are closed.
-fn borrow(holder: Holder) -> Result<OwnedFd, PartError> {
+fn duplicate_socket(holder: Holder) -> Result<OwnedFd, DisconnectError> {
     let id = Pid::from_raw(holder.pid as i32).ok_or(Errno::SRCH);
     let process = id.and_then(|id| rustix::process::pidfd_open(id, PidfdFlags::empty()));
-    let process = process.map_err(|errno| PartError::Open { holder, errno })?;
-    let borrowed = rustix::process::pidfd_getfd(&process, holder.fd as ForeignRawFd, PidfdGetfdFlags::empty());
-    borrowed.map_err(|errno| PartError::Borrow { holder, errno })
+    let process = process.map_err(|errno| DisconnectError::Open { holder, errno })?;
+    let duplicated = rustix::process::pidfd_getfd(&process, holder.fd as ForeignRawFd, PidfdGetfdFlags::empty());
+    duplicated.map_err(|errno| DisconnectError::Duplicate { holder, errno })
 }
 
-/// Tests whether `holder`'s socket can be borrowed. Changes nothing.
-pub fn try_borrow(holder: Holder) -> Result<(), PartError> {
-    borrow(holder).map(drop)
+/// Tests whether `holder`'s socket can be duplicated. Changes nothing.
+pub fn check(holder: Holder) -> Result<(), DisconnectError> {
+    duplicate_socket(holder).map(drop)
 }
 
 /// Waits until `holder`'s socket is empty, at most for `patience`, and makes the process close the connection. `inode` must be the socket's
 /// inode. Returns the time of the shutdown.
-pub fn part(holder: Holder, inode: u64, patience: Duration) -> Result<Instant, PartError> {
-    let socket = borrow(holder)?;
-    let is_meant = rustix::fs::fstat(&socket).is_ok_and(|found| found.st_ino == inode);
-    if !is_meant {
-        return Err(PartError::Changed(holder));
+pub fn disconnect(holder: Holder, inode: u64, patience: Duration) -> Result<Instant, DisconnectError> {
+    let socket = duplicate_socket(holder)?;
+    let is_expected = rustix::fs::fstat(&socket).is_ok_and(|found| found.st_ino == inode);
+    if !is_expected {
+        return Err(DisconnectError::Changed(holder));
     }
     let began = Instant::now();
     let mut quiet_since = began;
@@ -93,12 +92,12 @@ pub fn part(holder: Holder, inode: u64, patience: Duration) -> Result<Instant, P
         }
         if now - began >= patience {
             let waited = patience;
-            return Err(PartError::Busy { holder, waited });
+            return Err(DisconnectError::Busy { holder, waited });
         }
     }
-    // The borrowed descriptor closes on return; while it is open, the connection outlives the sender's own descriptor.
+    // The duplicated descriptor closes on return; while it is open, the connection outlives the sender's own descriptor.
     let shut = rustix::net::shutdown(&socket, Shutdown::Read);
-    shut.map_err(|errno| PartError::Refused { holder, errno })?;
+    shut.map_err(|errno| DisconnectError::Refused { holder, errno })?;
     Ok(Instant::now())
 }
 
@@ -128,46 +127,46 @@ mod tests {
     }
 
     #[test]
-    fn the_sender_reads_an_end_and_what_it_wrote_arrives() {
+    fn the_sender_reads_eof_and_its_last_write_arrives() {
         let (mut sender, mut receiver) = UnixStream::pair().unwrap();
         let (holder, inode) = of(&sender);
-        part(holder, inode, Duration::from_secs(10)).unwrap();
+        disconnect(holder, inode, Duration::from_secs(10)).unwrap();
         assert_eq!(sender.read(&mut [0; 8]).unwrap(), 0);
-        sender.write_all(b"a write under way").unwrap();
+        sender.write_all(b"a write in flight").unwrap();
         drop(sender);
         let mut all = String::new();
         receiver.read_to_string(&mut all).unwrap();
-        assert_eq!(all, "a write under way");
+        assert_eq!(all, "a write in flight");
     }
 
     #[test]
-    fn a_sender_that_is_not_read_is_left_alone() {
+    fn a_sender_with_unread_data_is_not_disconnected() {
         let (mut sender, _receiver) = UnixStream::pair().unwrap();
-        sender.write_all(b"not taken").unwrap();
+        sender.write_all(b"not received").unwrap();
         let (holder, inode) = of(&sender);
-        let error = part(holder, inode, Duration::from_millis(20)).unwrap_err();
-        assert!(matches!(error, PartError::Busy { .. }), "{error}");
+        let error = disconnect(holder, inode, Duration::from_millis(20)).unwrap_err();
+        assert!(matches!(error, DisconnectError::Busy { .. }), "{error}");
         sender.set_nonblocking(true).unwrap();
         assert_eq!(
             sender.read(&mut [0; 8]).unwrap_err().kind(),
             std::io::ErrorKind::WouldBlock,
-            "it reads no end"
+            "the sender is still connected"
         );
     }
 
     #[test]
     fn a_missing_descriptor_or_process_is_named() {
-        let error = |pid, fd| try_borrow(Holder { pid, fd }).unwrap_err().to_string();
-        assert!(error(0, 0).starts_with("open process 0"));
+        let error = |pid, fd| check(Holder { pid, fd }).unwrap_err().to_string();
+        assert!(error(0, 0).starts_with("cannot open process 0"));
         let message = error(std::process::id(), 1_000_000);
-        assert!(message.starts_with("borrow descriptor 1000000"), "{message}");
+        assert!(message.starts_with("cannot copy descriptor 1000000"), "{message}");
     }
 
     #[test]
-    fn another_socket_is_left_alone() {
+    fn another_socket_is_not_disconnected() {
         let (sender, _receiver) = UnixStream::pair().unwrap();
         let (holder, inode) = of(&sender);
-        let error = part(holder, inode + 1, Duration::from_secs(1)).unwrap_err();
-        assert!(error.to_string().contains("another socket by now"), "{error}");
+        let error = disconnect(holder, inode + 1, Duration::from_secs(1)).unwrap_err();
+        assert!(error.to_string().contains("now refers to another socket"), "{error}");
     }
 }

@@ -26,9 +26,9 @@ pub mod peers;
 pub mod place;
 mod plain;
 pub mod probe;
+mod probe_points;
 pub mod python;
 pub mod queue;
-mod sites;
 
 pub use capability::{Capability, Feature, Permissions};
 pub use degraded::{Degraded, Missing};

@@ -82,7 +82,7 @@ mod tests {
 ";
 
     #[test]
-    fn the_wheels_library_and_not_the_module_that_calls_it() {
+    fn the_library_of_the_wheel_is_chosen_over_the_module_that_calls_it() {
         let files = maps::files(WHEEL.as_bytes());
         let found = holds_zmq(&files);
         assert_eq!(found.len(), 1);
@@ -94,7 +94,7 @@ mod tests {
     }
 
     #[test]
-    fn a_module_that_has_it_linked_in() {
+    fn a_module_with_libzmq_linked_in_is_chosen() {
         let module = WHEEL.lines().nth(2).expect("the module's line");
         let files = maps::files(module.as_bytes());
         assert_eq!(holds_zmq(&files)[0].name(), b"_zmq.abi3.so");

@@ -63,9 +63,9 @@ pub enum Observation<'a> {
     /// The send of the message with this number was refused. The number will be reused.
     Unsent(Call),
     /// The application received a message.
-    Taken(Message<'a>),
+    Received(Message<'a>),
     /// The application requested its next message, so it has processed the one with this number.
-    Handled(Call),
+    Processed(Call),
     /// A serving process wrote to a client's socket, or that socket changed state.
     Egress {
         /// Process id.

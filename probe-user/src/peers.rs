@@ -10,7 +10,7 @@ use crate::discover::sock::connection;
 use crate::discover::sock::netlink::Diag;
 
 /// Limit of sockets, of processes and of descriptors listed.
-const MOST: usize = 262_144;
+const MAX_ENTRIES: usize = 262_144;
 
 /// A connection to a socket file with both ends in one network namespace.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -44,18 +44,18 @@ impl Peers {
     pub fn of(pid: u32) -> Result<Self, DiagError> {
         let root = ProcRoot::new("/proc");
         let process = |pid| root.process(pid).map_err(DiagError::Enter);
-        let (its, ours) = (process(pid)?, process(std::process::id())?);
+        let (target, own) = (process(pid)?, process(std::process::id())?);
         let namespace = |of: &ProcDir| of.namespace("net").map_err(DiagError::Enter);
-        if namespace(&its)? == namespace(&ours)? {
+        if namespace(&target)? == namespace(&own)? {
             Self::here()
         } else {
-            Diag::inside(&its).map(Self)
+            Diag::inside(&target).map(Self)
         }
     }
 
     /// Connections to the listener that was bound to `path`, even if its file has been moved.
     pub fn connected_to(&self, path: &Path) -> Result<Vec<Connection>, DiagError> {
-        let (sockets, _) = self.0.unix_sockets(MOST)?;
+        let (sockets, _) = self.0.unix_sockets(MAX_ENTRIES)?;
         let endpoint = format!("ipc://{}", path.display());
         let mut connections: Vec<Connection> = connection::unix(&sockets)
             .into_iter()
@@ -75,11 +75,11 @@ impl Peers {
 pub fn holders(inodes: &[u64]) -> HashMap<u64, Vec<Holder>> {
     let mut holders: HashMap<u64, Vec<Holder>> = HashMap::new();
     let root = ProcRoot::new("/proc");
-    let Ok((pids, _)) = root.pids(MOST) else {
+    let Ok((pids, _)) = root.pids(MAX_ENTRIES) else {
         return holders;
     };
     for pid in pids {
-        let Ok((sockets, _)) = root.process(pid).and_then(|process| process.sockets(MOST)) else {
+        let Ok((sockets, _)) = root.process(pid).and_then(|process| process.sockets(MAX_ENTRIES)) else {
             continue;
         };
         for (fd, inode) in sockets.into_iter().filter(|(_, inode)| inodes.contains(inode)) {
@@ -93,8 +93,8 @@ pub fn holders(inodes: &[u64]) -> HashMap<u64, Vec<Holder>> {
 /// trace the process, and a kernel with `/proc/PID/task/TID/syscall`.
 pub fn sleeps_in_poll(pid: u32, tid: u32) -> Result<bool, ReadError> {
     let process = ProcRoot::new("/proc").process(pid)?;
-    let said = process.read(&format!("task/{tid}/syscall"), 4096)?;
-    let first = said.split(|&b| b == b' ').next().unwrap_or_default();
+    let text = process.read(&format!("task/{tid}/syscall"), 4096)?;
+    let first = text.split(|&b| b == b' ').next().unwrap_or_default();
     let number = std::str::from_utf8(first)
         .ok()
         .and_then(|n| n.trim().parse::<i64>().ok());
@@ -115,7 +115,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_connection_is_found_by_the_name_that_its_listener_was_bound_as() {
+    fn a_connection_is_found_by_the_name_of_its_listener() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("tokenizer");
         let listener = UnixListener::bind(&path).unwrap();
@@ -126,28 +126,29 @@ mod tests {
         let accepted = listener.accept().unwrap();
         let found = peers.connected_to(&path).unwrap();
         assert_eq!(found.len(), 1, "{found:?}");
-        let held = holders(&[found[0].connector, found[0].acceptor]);
+        let found_holders = holders(&[found[0].connector, found[0].acceptor]);
         let us = std::process::id();
         assert!(
-            held.len() == 2 && held.values().flatten().all(|holder| holder.pid == us),
-            "{held:?}"
+            found_holders.len() == 2 && found_holders.values().flatten().all(|holder| holder.pid == us),
+            "{found_holders:?}"
         );
         drop(accepted);
     }
 
     #[test]
-    fn who_sleeps_in_a_poll_is_told_from_who_does_not() {
+    fn sleep_in_a_poll_is_distinguished_from_other_sleep() {
         let us = std::process::id();
         let (_open, end) = UnixStream::pair().unwrap();
-        let (say, hear) = std::sync::mpsc::channel();
+        let (sender, receiver) = std::sync::mpsc::channel();
         std::thread::spawn(move || {
-            say.send(rustix::thread::gettid().as_raw_nonzero().get() as u32)
+            sender
+                .send(rustix::thread::gettid().as_raw_nonzero().get() as u32)
                 .unwrap();
             let mut polled = [rustix::event::PollFd::new(&end, rustix::event::PollFlags::IN)];
             let patience = rustix::event::Timespec { tv_sec: 20, tv_nsec: 0 };
             let _ = rustix::event::poll(&mut polled, Some(&patience));
         });
-        let tid = hear.recv().unwrap();
+        let tid = receiver.recv().unwrap();
         let until = std::time::Instant::now() + std::time::Duration::from_secs(10);
         while !sleeps_in_poll(us, tid).unwrap() {
             assert!(std::time::Instant::now() < until);

@@ -109,7 +109,7 @@ impl Place {
     /// How to permit these system calls.
     pub fn unfiltered(self, calls: &[&str]) -> String {
         match self {
-            Self::Host => "start it outside of the sandbox that set the filter".to_owned(),
+            Self::Host => "start it outside the sandbox that set the filter".to_owned(),
             Self::Unit => format!("in [Service]: SystemCallFilter={}", calls.join(" ")),
             Self::Docker | Self::Podman => format!("{} run --security-opt seccomp=unconfined", self.word()),
             Self::Kubernetes => "securityContext: { seccompProfile: { type: Unconfined } }".to_owned(),
@@ -119,7 +119,7 @@ impl Place {
     /// How to leave the user namespace.
     pub const fn host_users(self) -> &'static str {
         match self {
-            Self::Host => "run it outside of the user namespace, as the machine's root",
+            Self::Host => "run it outside the user namespace, as root of the host",
             Self::Unit => "in [Service]: PrivateUsers=no",
             Self::Docker => "docker run --userns=host",
             Self::Podman => "run podman as root, without --userns",
@@ -147,7 +147,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_pod_goes_before_the_runtime_that_runs_it() {
+    fn kubernetes_takes_precedence_over_its_container_runtime() {
         let at = |variable: &'static str, file: &'static str, cgroup: &str| {
             let mounts = "22 21 254:0 / / rw - ext4 /dev/vda rw\n";
             Place::of(|name| name == variable, |path| path == file, cgroup, mounts)
@@ -179,7 +179,7 @@ mod tests {
     }
 
     #[test]
-    fn each_place_has_its_own_line() {
+    fn each_environment_has_its_own_grant_command() {
         let needs = [Capability::Bpf, Capability::SysPtrace];
         assert_eq!(
             Place::Host.grant(&needs),

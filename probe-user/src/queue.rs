@@ -22,7 +22,7 @@ const TCP_SOCKETS: usize = 262_144;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum QueueError {
     /// The process's network namespace cannot be identified.
-    #[error("network namespace of process {pid}: {error}; run as its owner or with CAP_SYS_PTRACE")]
+    #[error("cannot enter the network namespace of process {pid}: {error}; run as its owner or with CAP_SYS_PTRACE")]
     Namespace {
         /// Process id.
         pid: u32,
@@ -30,7 +30,7 @@ pub enum QueueError {
         error: ReadError,
     },
     /// The namespace's TCP sockets cannot be listed.
-    #[error("list the TCP sockets of process {pid}: {error}")]
+    #[error("cannot list the TCP sockets of process {pid}: {error}")]
     List {
         /// Process id.
         pid: u32,
@@ -47,7 +47,7 @@ pub enum QueueError {
     },
     /// The process holds a socket that the kernel does not report in its network namespace.
     #[error(
-        "socket {inode} of process {pid} was not found in the process's network namespace: created in another, or disconnected"
+        "socket {inode} of process {pid} was not found in the process's network namespace; it belongs to another one or is disconnected"
     )]
     Elsewhere {
         /// Process id.
@@ -204,7 +204,7 @@ impl Queues {
                 }
             }
         }
-        if holds(socket) {
+        if has_socket(socket) {
             return Err(QueueError::Elsewhere { pid, inode });
         }
         Ok(Query::Gone)
@@ -212,7 +212,7 @@ impl Queues {
 }
 
 /// Whether the process still holds the socket. False if that cannot be read.
-fn holds(socket: Socket) -> bool {
+fn has_socket(socket: Socket) -> bool {
     let link = std::fs::read_link(format!("/proc/{}/fd/{}", socket.pid, socket.fd));
     link.is_ok_and(|link| link.as_os_str() == format!("socket:[{}]", socket.inode).as_str())
 }
@@ -238,7 +238,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_written_and_not_read() {
+    fn unread_bytes_of_a_unix_socket_are_measured() {
         let mut queues = Queues::default();
         let (mut from, mut to) = UnixStream::pair().unwrap();
         assert_eq!(received(&mut queues, &to), Some(0));
@@ -250,7 +250,7 @@ mod tests {
     }
 
     #[test]
-    fn tcp_of_both_families_until_it_is_closed() {
+    fn tcp_queues_of_both_families_are_measured_until_close() {
         let mut queues = Queues::default();
         for (bound, connected) in [
             (IpAddr::from(Ipv4Addr::LOCALHOST), IpAddr::from(Ipv4Addr::LOCALHOST)),
@@ -273,12 +273,12 @@ mod tests {
             assert_eq!(received(&mut queues, &to), Some(5000), "the end is no byte");
             let closed = of(&to);
             drop((from, to));
-            assert_eq!(queues.depth(closed), Ok(None), "its listener is another socket");
+            assert_eq!(queues.depth(closed), Ok(None), "the listener is another socket");
         }
     }
 
     #[test]
-    fn a_closed_socket_and_a_process_that_ended() {
+    fn a_closed_socket_and_an_exited_process_have_no_queue() {
         let mut queues = Queues::default();
         let (from, _to) = UnixStream::pair().unwrap();
         let socket = of(&from);
@@ -293,19 +293,21 @@ mod tests {
     }
 
     #[test]
-    fn a_socket_of_another_network_namespace() {
-        let (tell, told) = std::sync::mpsc::channel();
+    fn a_socket_in_another_network_namespace_is_measured() {
+        let (sender, receiver) = std::sync::mpsc::channel();
         let (end, ended) = std::sync::mpsc::channel::<()>();
         // A thread in a namespace of its own, where its sockets belong. The process stays in the old one; `/proc/TID` shows the new one.
         let thread = std::thread::spawn(move || {
-            #[expect(unsafe_code, reason = "a namespace of this thread alone, which ends at once")]
+            #[expect(unsafe_code, reason = "only this short-lived thread enters the namespace")]
             // SAFETY: only the network namespace of this thread changes.
             let entered = unsafe { rustix::thread::unshare_unsafe(rustix::thread::UnshareFlags::NEWNET) };
             let tid = rustix::thread::gettid().as_raw_pid() as u32;
-            tell.send(entered.map(|()| (tid, UnixStream::pair().unwrap()))).unwrap();
+            sender
+                .send(entered.map(|()| (tid, UnixStream::pair().unwrap())))
+                .unwrap();
             let _ = ended.recv();
         });
-        if let Ok((tid, (mut from, to))) = told.recv().unwrap() {
+        if let Ok((tid, (mut from, to))) = receiver.recv().unwrap() {
             let mut queues = Queues::default();
             from.write_all(&[7; 6000]).unwrap();
             let inside = Socket { pid: tid, ..of(&to) };

@@ -3,19 +3,20 @@
 use serde::{Deserialize, Serialize};
 
 use crate::clock::MonoNs;
-use crate::course::Course;
 use crate::detect::attribution::Attribution;
-use crate::detect::{Finding, Findings, Look, Thresholds};
+use crate::detect::{DetectContext, Finding, Findings, Thresholds};
+use crate::engine::Engines;
 use crate::event::Event;
 use crate::fault;
 use crate::ledger::{Ledger, Limits};
 use crate::metrics;
 use crate::report::{self, Report, ReportInput};
+use crate::time_series::TimeSeries;
 
 /// Interval between detector runs. Between them, records only age.
-const LOOK_EVERY_NS: u64 = 500_000_000;
+const CHECK_EVERY_NS: u64 = 500_000_000;
 
-/// Memory limits and detector thresholds.
+/// Memory limits, detector thresholds, and the known engines.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Config {
@@ -23,6 +24,9 @@ pub struct Config {
     pub limits: Limits,
     /// Detector thresholds.
     pub thresholds: Thresholds,
+    /// Facts about engines; not serialized.
+    #[serde(skip)]
+    pub engines: Engines,
 }
 
 /// State of a run. Its serialized form is an image: entering the same later events into it, with the same version of this crate, gives the
@@ -31,50 +35,66 @@ pub struct Config {
 pub struct Analysis {
     thresholds: Thresholds,
     ledger: Ledger,
-    course: Course,
+    time_series: TimeSeries,
     findings: Findings,
-    looked: Option<MonoNs>,
+    checked_at: Option<MonoNs>,
 }
 
 impl Analysis {
     /// Creates an empty analysis.
     pub fn new(config: Config) -> Self {
-        let Config { limits, thresholds } = config;
+        let Config {
+            limits,
+            thresholds,
+            engines,
+        } = config;
         Self {
             thresholds,
-            ledger: Ledger::new(limits).slow_from(thresholds.gap_warning_ns),
-            course: Course::new(limits.series_slots),
+            ledger: Ledger::new(limits)
+                .slow_from(thresholds.gap_warning_ns)
+                .of_engines(engines),
+            time_series: TimeSeries::new(limits.series_slots),
             findings: Findings::default(),
-            looked: None,
+            checked_at: None,
+        }
+    }
+
+    /// Sets the known engines of a deserialized image, which does not contain them.
+    #[must_use]
+    pub fn with_engines(self, engines: Engines) -> Self {
+        Self {
+            ledger: self.ledger.of_engines(engines),
+            ..self
         }
     }
 
     /// Applies an event. This is the hot path: a chunk of a known request allocates nothing.
     pub fn apply(&mut self, event: &Event<'_>) {
         fault::here("ledger");
-        self.course.at(event.at, &mut self.ledger);
+        self.time_series.at(event.at, &mut self.ledger);
         self.ledger.apply(event);
     }
 
     /// Advances time: records age, detectors run. Called about every 100 ms.
     pub fn tick(&mut self, now: MonoNs) {
-        self.course.at(now, &mut self.ledger);
+        self.time_series.at(now, &mut self.ledger);
         self.ledger.tick(now);
-        if self.looked.is_none_or(|at| now.since(at) >= LOOK_EVERY_NS) {
-            self.looked = Some(now);
+        if self.checked_at.is_none_or(|at| now.since(at) >= CHECK_EVERY_NS) {
+            self.checked_at = Some(now);
             fault::here("detectors");
-            self.findings.look(&Look::at(&self.ledger, &self.thresholds, now));
+            self.findings
+                .update(&DetectContext::at(&self.ledger, &self.thresholds, now));
         }
     }
 
     /// Whether a deserialized image is consistent enough to continue from.
     pub fn is_sound(&self) -> bool {
-        self.ledger.is_sound() && self.course.is_sound()
+        self.ledger.is_sound() && self.time_series.is_sound()
     }
 
-    /// Lowers the limits to `most`. Returns whether they were higher before.
-    pub fn keep_within(&mut self, most: Limits) -> bool {
-        self.ledger.keep_within(most)
+    /// Lowers the limits to `limits`. Returns whether they were higher before.
+    pub fn keep_within(&mut self, limits: Limits) -> bool {
+        self.ledger.keep_within(limits)
     }
 
     /// State derived from the events so far.
@@ -83,8 +103,8 @@ impl Analysis {
     }
 
     /// Time series of the run, slot by slot.
-    pub fn course(&self) -> &Course {
-        &self.course
+    pub fn time_series(&self) -> &TimeSeries {
+        &self.time_series
     }
 
     /// Detector thresholds.
@@ -109,7 +129,13 @@ impl Analysis {
 
     /// Report of the run so far, after a final detector run.
     pub fn report(&self, input: &ReportInput) -> Report {
-        report::build(&self.ledger, &self.course, &self.findings_now(), self.path(), input)
+        report::build(
+            &self.ledger,
+            &self.time_series,
+            &self.findings_now(),
+            self.path(),
+            input,
+        )
     }
 
     /// Metrics of the run so far, after a final detector run.
@@ -121,7 +147,7 @@ impl Analysis {
     /// with the ledger's current numbers.
     pub fn findings_now(&self) -> Findings {
         let mut findings = self.findings.clone();
-        findings.look(&Look::at(&self.ledger, &self.thresholds, self.ledger.now()));
+        findings.update(&DetectContext::at(&self.ledger, &self.thresholds, self.ledger.now()));
         findings
     }
 }

@@ -15,11 +15,11 @@ pub struct Event<'a> {
     /// Time on `CLOCK_MONOTONIC`, as precise as the source can determine it.
     #[serde(rename = "at_ns")]
     pub at: MonoNs,
-    /// What happened.
+    /// The observation.
     pub what: What<'a>,
 }
 
-/// What was observed.
+/// An observation of a stage, a process or the relay.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum What<'a> {
@@ -32,9 +32,9 @@ pub enum What<'a> {
     /// The relay wrote the frame's last byte to the receiver's socket.
     Forwarded(FrameId),
     /// The application received the frame from its socket (`zmq_msg_recv` returned it).
-    Taken(Taken<'a>),
+    Received(Received<'a>),
     /// The application asked for the next frame: this one is processed.
-    Handled(FrameId),
+    Processed(FrameId),
     /// Tokens of one request were accepted for the client.
     Delivered(Delivery<'a>),
     /// A response to a client ended.
@@ -46,20 +46,22 @@ pub enum What<'a> {
     /// Bytes in the kernel queues of a hop at this instant.
     Queue(QueueSample<'a>),
     /// Stack samples of an engine thread, by function.
-    Hot(HotSample<'a>),
+    Stack(StackSample<'a>),
     /// The engine's log or tracing reports that a request reached a stage.
     Stage(Stage<'a>),
     /// The engine's log reports the state of a process.
-    Told(Told<'a>),
+    LoggedState(LoggedState<'a>),
     /// The engine's log reports merged chunks of a request.
     Merged(Merged<'a>),
     /// tokengap missed observations. Anything derived from them is void from here on.
-    Lost(Lost),
+    Missed(Missed),
 }
 
 /// Known properties of the engine. `None` means unknown, never a guess.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
 pub struct Engine<'a> {
+    /// Name of the engine, in lower case.
+    pub name: Option<&'a str>,
     /// Release, for example `0.5.9`; a range such as `0.5.12..0.5.13` if only the wire format is known.
     pub version: Option<&'a str>,
     /// Whether the tokenizer passes new or cumulative output to its waiters.
@@ -87,34 +89,34 @@ pub struct Hop<'a> {
     /// Last hop of the path: its receives are the tokenizer's.
     pub last: bool,
     /// Stages that the source can observe here. An unobserved stage is `null` in reports, never 0.
-    pub sees: Sees,
+    pub capabilities: Capabilities,
 }
 
 /// The stages of a frame that a source can observe on a hop.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[expect(clippy::struct_excessive_bools, reason = "one switch a stage, each read by its name")]
-pub struct Sees {
+pub struct Capabilities {
     /// `Sent` events are observed.
     pub sent: bool,
     /// `Forwarded` events are observed (the relay is in the path).
     pub forwarded: bool,
-    /// `Taken` events are observed.
-    pub taken: bool,
-    /// `Handled` events are observed.
-    pub handled: bool,
+    /// `Received` events are observed.
+    pub received: bool,
+    /// `Processed` events are observed.
+    pub processed: bool,
     /// `Delivered` events are observed for requests that cross this hop.
     pub delivered: bool,
 }
 
-impl Sees {
+impl Capabilities {
     /// Union of both sets of stages.
     #[must_use]
     pub fn or(self, other: Self) -> Self {
         Self {
             sent: self.sent || other.sent,
             forwarded: self.forwarded || other.forwarded,
-            taken: self.taken || other.taken,
-            handled: self.handled || other.handled,
+            received: self.received || other.received,
+            processed: self.processed || other.processed,
             delivered: self.delivered || other.delivered,
         }
     }
@@ -127,7 +129,7 @@ pub struct Frame<'a> {
     pub id: FrameId,
     /// Length of the message in bytes, without ZMTP headers.
     pub bytes: u64,
-    /// What kind of message it is.
+    /// Kind of message.
     pub kind: Kind,
     /// Meaning of its `output_ids` column in the release that wrote it.
     pub ids: IdColumn,
@@ -139,41 +141,53 @@ pub struct Frame<'a> {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Kind {
-    /// `BatchTokenIDOut` / `BatchTokenIDOutput`: the scheduler's output.
+    /// Token ids: the scheduler's output.
     TokenIds,
-    /// `BatchStrOut` / `BatchStrOutput`: the detokenizer's output.
+    /// Text: the detokenizer's output.
     Text,
-    /// `BatchEmbeddingOut` / `BatchEmbeddingOutput`.
+    /// Embeddings, from the scheduler.
     Embedding,
-    /// `BatchMultimodalOut` and its siblings.
+    /// Any other output.
     Multimodal,
-    /// `AbortReq`: its single chunk names the request, with [`Finish::Abort`] and no counts.
+    /// Abort of requests: each chunk names one, with [`Finish::Abort`] and no counts.
     Abort,
     /// Any other message on these sockets.
     Control,
+    /// The engine reports that it failed and sends no more output.
+    Failed,
 }
 
-/// Meaning of the ids listed in a chunk, by release (docs/internals/WIRE.md).
+impl Kind {
+    /// Whether such a message concerns the engine and no single request.
+    pub fn is_control(self) -> bool {
+        matches!(self, Self::Control | Self::Failed)
+    }
+}
+
+/// Meaning of the ids and counts of a frame's chunks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum IdColumn {
-    /// New ids only (0.4.6.post4 and later).
+    /// New ids only.
     Delta,
-    /// All ids so far (up to 0.4.6.post3).
+    /// All ids so far.
     Cumulative,
-    /// New ids, but a stream's first chunk may list up to 5 ids of the prompt's tail before them (text frames of 0.5.1 to 0.5.4.post2).
+    /// New ids, but a stream's first chunk may list up to 5 ids of the prompt's tail before them.
     DeltaAfterPromptTail,
     /// The column is absent or empty by design; only `completion_tokens` counts.
     Absent,
-    /// The message layout is shared by releases on both sides of 0.4.6.post4: `Delta` or `Cumulative`. Each stream's second chunk decides:
-    /// as many ids as `completion_tokens` means cumulative, fewer means new ids only.
+    /// `Delta` or `Cumulative`: the message does not show which. Each stream's second chunk decides: as many ids as `completion_tokens` means
+    /// cumulative, fewer means new ids only.
     Undecided,
+    /// New ids only, and the format has no `completion_tokens`. Positions are sums of the observed ids. A format with `prompt_tokens` sets
+    /// them on a stream's first chunk only, which shows that the stream begins there.
+    Uncounted,
 }
 
 /// One request's part of a frame.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct Chunk<'a> {
-    /// SGLang's request id.
+    /// The engine's request id.
     pub rid: &'a str,
     /// Number of ids listed for the request; `None` when the frame lists none by design.
     pub listed: Option<u32>,
@@ -187,7 +201,7 @@ pub struct Chunk<'a> {
     pub finish: Option<Finish>,
     /// How often the scheduler has retracted the request so far.
     pub retractions: Option<u32>,
-    /// `http_worker_ipc`: endpoint of the tokenizer worker that serves the request.
+    /// Receiver that serves the request, where a router chooses among several: its endpoint or another key.
     pub worker: Option<&'a str>,
     /// The listed ids; empty unless token payloads are captured.
     #[serde(skip_serializing_if = "<[i64]>::is_empty")]
@@ -208,9 +222,21 @@ pub enum Finish {
     Other,
 }
 
+impl Finish {
+    /// Name in exports.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Length => "length",
+            Self::Stop => "stop",
+            Self::Abort => "abort",
+            Self::Other => "other",
+        }
+    }
+}
+
 /// A frame received by the application.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
-pub struct Taken<'a> {
+pub struct Received<'a> {
     /// Id of the frame.
     pub id: FrameId,
     /// Number of the receiver's wakeup from its poll; frames received in one wakeup share it. `None` when not observed.
@@ -224,7 +250,7 @@ pub struct Taken<'a> {
 /// Tokens of one request accepted for its client.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct Delivery<'a> {
-    /// SGLang's request id.
+    /// The engine's request id.
     pub rid: &'a str,
     /// Number of tokens in this delivery: new ones in incremental mode, all so far in cumulative mode.
     pub tokens: u32,
@@ -254,7 +280,7 @@ pub enum Response {
 /// One request's part of a response to a client, emitted when the response ends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub struct Answer<'a> {
-    /// SGLang's request id. If the response does not carry it (Dynamo's response plane), the stream's own name.
+    /// The engine's request id. If the response does not carry it, the stream's own name.
     pub rid: &'a str,
     /// Total number of tokens carried; `None` if it carries text only or was only partly observed.
     pub tokens: Option<u32>,
@@ -263,7 +289,7 @@ pub struct Answer<'a> {
     /// How it ended.
     pub end: AnswerEnd,
     /// Writes that the socket accepted only in part or not at all: the client read more slowly than the server wrote.
-    pub held_up: u32,
+    pub short_writes: u32,
     /// Bytes accepted for the client but unacknowledged when the connection ended; `None` while it stays open.
     pub unacknowledged: Option<u64>,
 }
@@ -405,7 +431,7 @@ pub struct QueueSample<'a> {
 /// One function in the stack samples of a thread over an interval. A thread's functions of one interval are consecutive. All threads of a
 /// process share the end of an interval. A thread that never ran has one event, without a function.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
-pub struct HotSample<'a> {
+pub struct StackSample<'a> {
     /// Id of the thread.
     pub thread: ThreadId,
     /// Role of its process, as in hop names.
@@ -417,7 +443,7 @@ pub struct HotSample<'a> {
     /// Length of the interval in nanoseconds.
     pub interval_ns: u64,
     /// Number of stack samples of the thread in the interval.
-    pub taken: u32,
+    pub samples: u32,
     /// Number of samples with the function anywhere on the stack of the running thread.
     pub total: u32,
     /// Number of samples with the function innermost on the stack of the running thread.
@@ -429,9 +455,9 @@ pub struct HotSample<'a> {
 /// A request at a stage, named and timed by the engine itself.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub struct Stage<'a> {
-    /// SGLang's request id, possibly truncated: logs shorten it.
+    /// The engine's request id, possibly truncated: logs shorten it.
     pub rid: &'a str,
-    /// The stage: `first_output_stream`, `tokenizer_first_token`, ...
+    /// The stage, as the log names it.
     pub name: &'a str,
     /// Source: a role, a process, or the log file; empty when unknown.
     pub by: &'a str,
@@ -443,7 +469,7 @@ pub struct Stage<'a> {
 
 /// State of an engine process, from its own log.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
-pub struct Told<'a> {
+pub struct LoggedState<'a> {
     /// Source: a role, a process, or the log file; empty when unknown.
     pub by: &'a str,
     /// Number of requests it holds state for (`states`).
@@ -463,7 +489,7 @@ pub struct Told<'a> {
 /// Merged chunks of one request. No token is lost, but the client receives them late and in one burst.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub struct Merged<'a> {
-    /// SGLang's request id, possibly truncated.
+    /// The engine's request id, possibly truncated.
     pub rid: &'a str,
     /// Number of chunks merged into one.
     pub chunks: u32,
@@ -473,19 +499,19 @@ pub struct Merged<'a> {
 
 /// Observations that were discarded or could not be made.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
-pub struct Lost {
+pub struct Missed {
     /// Hop they belong to; `None` if it could be any.
     pub hop: Option<HopId>,
     /// Number of missed observations, as precise as it can be counted.
     pub count: u64,
     /// Cause.
-    pub cause: LostCause,
+    pub cause: MissedCause,
 }
 
 /// Why observations were missed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize)]
 #[serde(rename_all = "snake_case")]
-pub enum LostCause {
+pub enum MissedCause {
     /// The queue between source and ledger was full.
     QueueFull,
     /// The byte stream could not be split into frames (garbage, encryption, or attached in mid-stream).

@@ -40,13 +40,13 @@ mod injected {
     static FAULT: OnceLock<Option<Fault>> = OnceLock::new();
     static READINGS: AtomicU64 = AtomicU64::new(0);
 
-    fn asked() -> Option<String> {
+    fn requested() -> Option<String> {
         std::env::var("TOKENGAP_FAULT").ok()
     }
 
     fn fault() -> Option<Fault> {
-        let asked = asked()?;
-        let (place, rest) = asked.split_once('=')?;
+        let requested = requested()?;
+        let (place, rest) = requested.split_once('=')?;
         let (what, at) = rest.split_once('@')?;
         let block = match what.split_once(':') {
             Some(("block", seconds)) => Some(Duration::from_secs(seconds.parse().ok()?)),
@@ -75,7 +75,7 @@ mod injected {
 
     /// Readings cycle through three values: correct, one day back, ten years ahead.
     pub(super) fn wall(ns: u64) -> u64 {
-        if asked().as_deref() != Some("clock=jump") {
+        if requested().as_deref() != Some("clock=jump") {
             return ns;
         }
         match READINGS.fetch_add(1, Ordering::Relaxed) % 3 {

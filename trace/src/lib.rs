@@ -2,9 +2,12 @@
 //!
 //! This crate opens no socket and draws no screen. Sources pass events by reference; nothing here blocks.
 
+// Test support shared with integration tests names this crate as they do.
+#[cfg(test)]
+extern crate self as trace;
+
 pub mod analysis;
 pub mod clock;
-pub mod course;
 pub mod detect;
 pub mod diff;
 pub mod engine;
@@ -20,6 +23,7 @@ pub mod record;
 pub mod report;
 pub mod stats;
 pub mod storage;
+pub mod time_series;
 pub mod words;
 
 pub use analysis::{Analysis, Config};

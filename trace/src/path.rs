@@ -1,4 +1,4 @@
-//! Order of the token path, derived from the names of hops.
+//! Names of hops, and the order of the token path that follows from them. Only this module builds and parses names.
 
 /// Maximum number of hops on a path. Ends the search if the names form a cycle.
 const LONGEST: usize = 8;
@@ -21,9 +21,27 @@ pub fn depth<S: AsRef<str>>(ends: &[(S, S)], role: &str) -> usize {
     LONGEST.min(ends.len())
 }
 
+const ARROW: &str = "->";
+
+/// Name of an end that is not known.
+pub const UNKNOWN: &str = "?";
+
+/// Name of the hop between two roles: `from->to`.
+pub fn name(from: &str, to: &str) -> String {
+    format!("{from}{ARROW}{to}")
+}
+
 /// Splits `from->to` into its two ends; a name of another form is returned as both.
 pub fn ends(name: &str) -> (&str, &str) {
-    name.split_once("->").unwrap_or((name, name))
+    name.split_once(ARROW).unwrap_or((name, name))
+}
+
+/// Name of the opposite direction.
+pub fn reversed(forward: &str) -> String {
+    match forward.split_once(ARROW) {
+        Some((from, to)) => name(to, from),
+        None => format!("{forward} (back)"),
+    }
 }
 
 #[cfg(test)]
@@ -31,7 +49,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn hops_lead_from_the_scheduler_on_and_a_circle_ends() {
+    fn depth_counts_from_the_scheduler_and_terminates_on_cycles() {
         // Control messages skip the detokenizer.
         let path = [
             "router->tokenizer",
@@ -46,5 +64,12 @@ mod tests {
         );
         assert_eq!(depth(&[("a", "b"), ("b", "a")], "a"), 2);
         assert_eq!(ends("no arrow"), ("no arrow", "no arrow"));
+    }
+
+    #[test]
+    fn hop_names_are_split_and_reversed() {
+        assert_eq!(ends(&name("scheduler", UNKNOWN)), ("scheduler", "?"));
+        assert_eq!(reversed("scheduler->tokenizer"), "tokenizer->scheduler");
+        assert_eq!(reversed("no arrow"), "no arrow (back)");
     }
 }

@@ -71,7 +71,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_new_file_is_its_owners_and_replaces_nothing() {
+    fn new_files_are_private_and_never_overwrite() {
         let folder = tempfile::tempdir().expect("a folder");
         let (path, link) = (folder.path().join("run.tgap"), folder.path().join("link"));
         let file = create(&path).expect("created");

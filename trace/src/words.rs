@@ -56,8 +56,8 @@ pub fn percent(share: f64) -> String {
 }
 
 /// Formats a count with its noun: `1 request`, `12 requests`.
-pub fn plural(n: u64, thing: &str) -> String {
-    format!("{} {thing}{}", count(n), if n == 1 { "" } else { "s" })
+pub fn plural(n: u64, noun: &str) -> String {
+    format!("{} {noun}{}", count(n), if n == 1 { "" } else { "s" })
 }
 
 #[cfg(test)]
@@ -65,7 +65,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn numbers_read_well() {
+    fn numbers_and_durations_are_formatted() {
         assert_eq!(duration(23_839_000_000), "23.839 s");
         assert_eq!((duration(999), duration(12_340)), ("999 ns".into(), "12.3 us".into()));
         assert_eq!(

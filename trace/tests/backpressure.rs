@@ -2,26 +2,30 @@
 //! The report must blame the tokenizer's own computation, not its sockets: its receive wait is tiny.
 //! Two variants must blame a CPU quota and other threads.
 
+#[path = "common/engine.rs"]
+mod engine;
+
 use trace::engine::Mode;
 use trace::event::{
-    Chunk, CpuSample, Engine, Event, Frame, Hop, IdColumn, Kind, PollUse, QueueSample, Sees, Taken, ThreadPart, What,
+    Capabilities, Chunk, CpuSample, Engine, Event, Frame, Hop, IdColumn, Kind, PollUse, QueueSample, Received,
+    ThreadPart, What,
 };
 use trace::report::{FindingLine, Report, ReportInput};
-use trace::{Analysis, Config, FrameId, HopId, MonoNs, ThreadId};
+use trace::{Analysis, FrameId, HopId, MonoNs, ThreadId};
 
 const MS: u64 = 1_000_000;
 const HOP: &str = "scheduler->tokenizer";
-const BY: ThreadId = ThreadId { pid: 4711, tid: 4711 };
+const RECEIVER: ThreadId = ThreadId { pid: 4711, tid: 4711 };
 /// Duration of a scheduler step, and the tokenizer's time per frame.
 const STEP_MS: u64 = 13;
-const HANDLING_MS: u64 = 40;
+const PROCESSING_MS: u64 = 40;
 
 struct Server {
     analysis: Analysis,
 }
 
 impl Server {
-    fn say(&mut self, at: u64, what: What<'_>) {
+    fn apply(&mut self, at: u64, what: What<'_>) {
         let at = MonoNs(at);
         self.analysis.apply(&Event { at, what });
     }
@@ -46,7 +50,7 @@ impl Server {
             ids: IdColumn::Delta,
             chunks: &[chunk],
         };
-        self.say(at, What::Sent(frame));
+        self.apply(at, What::Sent(frame));
     }
 
     /// Samples the last 100 ms of the tokenizer's thread: milliseconds on a CPU, runnable, and throttled (part of runnable).
@@ -57,7 +61,7 @@ impl Server {
             wakeups: 0,
         };
         let sample = CpuSample {
-            thread: BY,
+            thread: RECEIVER,
             role: "tokenizer",
             name: "sglang::http_se",
             part: ThreadPart::Main,
@@ -68,9 +72,9 @@ impl Server {
             poll: Some(poll),
             away: None,
         };
-        self.say(at, What::Cpu(sample));
+        self.apply(at, What::Cpu(sample));
         let others = CpuSample {
-            thread: ThreadId { tid: 4720, ..BY },
+            thread: ThreadId { tid: 4720, ..RECEIVER },
             name: "asyncio_0",
             part: ThreadPart::Other,
             poll: None,
@@ -79,13 +83,13 @@ impl Server {
             wait_ns: Some(0),
             ..sample
         };
-        self.say(at, What::Cpu(others));
+        self.apply(at, What::Cpu(others));
         let queue = QueueSample {
             hop: HOP,
             receive_bytes: Some(0),
             send_bytes: Some(0),
         };
-        self.say(at, What::Queue(queue));
+        self.apply(at, What::Queue(queue));
     }
 }
 
@@ -96,13 +100,13 @@ fn id(seq: u64) -> FrameId {
 
 /// Runs the server for 30 s. `shares` are the arguments of `Server::sample`.
 fn thirty_seconds(shares: [u64; 3]) -> Report {
-    let analysis = Analysis::new(Config::default());
+    let analysis = Analysis::new(engine::config());
     let mut server = Server { analysis };
-    let sees = Sees {
+    let capabilities = Capabilities {
         sent: true,
-        taken: true,
-        handled: true,
-        ..Sees::default()
+        received: true,
+        processed: true,
+        ..Capabilities::default()
     };
     let hop = Hop {
         id: HopId(0),
@@ -111,36 +115,36 @@ fn thirty_seconds(shares: [u64; 3]) -> Report {
         worker: None,
         origin: true,
         last: true,
-        sees,
+        capabilities,
     };
-    server.say(0, What::Hop(hop));
+    server.apply(0, What::Hop(hop));
     let mode = Some(Mode::Incremental);
     let engine = Engine {
         version: Some("0.5.9"),
         mode,
         ..Engine::default()
     };
-    server.say(0, What::Engine(engine));
-    let (mut sent, mut taken) = (0, 0);
+    server.apply(0, What::Engine(engine));
+    let (mut sent, mut received) = (0, 0);
     for ms in 1..=30_000 {
         let at = ms * MS;
         if ms % STEP_MS == 0 {
             server.send(at, sent);
             sent += 1;
         }
-        if ms % HANDLING_MS == 0 && taken < sent {
+        if ms % PROCESSING_MS == 0 && received < sent {
             // The previous frame is processed 0.2 ms before the next is received.
-            if taken > 0 {
-                server.say(at - MS / 5, What::Handled(id(taken - 1)));
+            if received > 0 {
+                server.apply(at - MS / 5, What::Processed(id(received - 1)));
             }
-            let take = Taken {
-                id: id(taken),
+            let receive = Received {
+                id: id(received),
                 wakeup: Some(1),
-                by: Some(BY),
+                by: Some(RECEIVER),
                 frame: None,
             };
-            server.say(at, What::Taken(take));
-            taken += 1;
+            server.apply(at, What::Received(receive));
+            received += 1;
         }
         if ms % 100 == 0 {
             server.sample(at, shares);
@@ -155,13 +159,13 @@ fn finding<'r>(report: &'r Report, kind: &str) -> Option<&'r FindingLine> {
 }
 
 #[test]
-fn the_consumers_own_work_is_the_limit() {
+fn a_cpu_bound_consumer_is_reported_as_the_bottleneck() {
     let report = thirty_seconds([97, 2, 0]);
     let hop = &report.hops[0];
     assert_eq!(
         hop.recv_wait_ns.map(|w| w.max),
         Some(MS / 5),
-        "tiny: it never waits for a frame"
+        "the thread never waits for a frame"
     );
     assert_eq!(hop.kernel_bytes_max, Some(0));
     // The inbox maximum is over samples; the backlog may peak between two samples.
@@ -196,10 +200,10 @@ fn the_consumers_own_work_is_the_limit() {
     assert!((on_cpu - 0.97).abs() < 0.001, "{on_cpu}");
     // All of the wait is on the last hop, behind frames being processed.
     assert_eq!(number("worst_upstream_ns"), 0);
-    assert!(number("worst_handling_ns") as f64 > 0.98 * number("worst_gap_ns") as f64);
+    assert!(number("worst_processing_ns") as f64 > 0.98 * number("worst_gap_ns") as f64);
 
     let tokenizer = &report.cpu.as_ref().expect("sampled")[0];
-    assert!(tokenizer.takes && tokenizer.on_cpu.is_some_and(|share| (share - 0.97).abs() < 0.001));
+    assert!(tokenizer.receives && tokenizer.on_cpu.is_some_and(|share| (share - 0.97).abs() < 0.001));
     assert!(
         tokenizer
             .away_from_poll
@@ -208,11 +212,14 @@ fn the_consumers_own_work_is_the_limit() {
 }
 
 #[test]
-fn a_quota_or_other_threads_are_named_instead() {
+fn a_cpu_quota_and_cpu_starvation_are_distinguished_from_a_cpu_bound_consumer() {
     let throttled = thirty_seconds([30, 68, 65]);
-    let held = finding(&throttled, "consumer-throttled").expect("the verdict");
+    let quota = finding(&throttled, "consumer-throttled").expect("the verdict");
     assert_eq!(
-        (held.evidence["throttled"].as_f64(), held.evidence["run_wait"].as_f64()),
+        (
+            quota.evidence["throttled"].as_f64(),
+            quota.evidence["run_wait"].as_f64()
+        ),
         (Some(0.65), Some(0.03))
     );
     assert!(finding(&throttled, "consumer-cpu-bound").is_none() && finding(&throttled, "consumer-starved").is_none());
@@ -222,9 +229,9 @@ fn a_quota_or_other_threads_are_named_instead() {
     assert!(finding(&starved, "consumer-cpu-bound").is_none() && finding(&starved, "consumer-throttled").is_none());
 
     let asleep = thirty_seconds([10, 2, 0]);
-    assert!(finding(&asleep, "backlog-growing").is_some(), "frames wait");
+    assert!(finding(&asleep, "backlog-growing").is_some(), "the backlog grows");
     assert!(
         !asleep.findings.iter().any(|f| f.kind.starts_with("consumer-")),
-        "of what, cannot be told"
+        "the cause is unknown"
     );
 }

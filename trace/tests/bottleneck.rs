@@ -1,13 +1,17 @@
 //! Bottleneck detection in several topologies: the headline names the slow hop, the slow worker and its thread's state.
 //! No other hop is blamed.
 
+#[path = "common/engine.rs"]
+mod engine;
+
 use trace::clock::MonoNs;
 use trace::detect::{Finding, Severity};
 use trace::engine::{Mode, Waiter};
 use trace::event::{
-    Away, AwayState, Chunk, CpuSample, Engine, Event, Finish, Frame, Hop, IdColumn, Kind, Sees, Taken, ThreadPart, What,
+    Away, AwayState, Capabilities, Chunk, CpuSample, Engine, Event, Finish, Frame, Hop, IdColumn, Kind, Received,
+    ThreadPart, What,
 };
-use trace::{Analysis, Config, FrameId, HopId, ThreadId};
+use trace::{Analysis, FrameId, HopId, ThreadId};
 
 const MS: u64 = 1_000_000;
 /// Time between requests of one token each.
@@ -41,13 +45,13 @@ const CAUSES: [Cause; 11] = [
         thread: "cpu-bound",
         shares: Some([95, 3, 0]),
         away: None,
-        advice: "its own work is the limit",
+        advice: "it is CPU-bound, not I/O-bound",
     },
     Cause {
         thread: "starved",
         shares: Some([40, 55, 0]),
         away: None,
-        advice: "CPUs of their own",
+        advice: "dedicated CPUs",
     },
     Cause {
         thread: "throttled",
@@ -119,67 +123,71 @@ const CAUSES: [Cause; 11] = [
         thread: "busy",
         shares: None,
         away: None,
-        advice: "its own work is the limit",
+        advice: "it is CPU-bound, not I/O-bound",
     },
 ];
 
 /// The slow process: its position on the path, one of its workers or all of them, and the cause.
 #[derive(Clone, Copy)]
 struct Slow {
-    place: usize,
+    position: usize,
     worker: Option<usize>,
     cause: Cause,
 }
 
 /// Times of one frame on one hop.
-struct Passage {
+struct ProcessingStage {
     hop: HopId,
     seq: u64,
     request: usize,
     sent: u64,
-    taken: u64,
-    handled: u64,
+    received: u64,
+    processed: u64,
     by: ThreadId,
 }
 
-fn thread(place: usize, worker: usize) -> ThreadId {
-    let id = (100 * (place + 1) + worker) as u32;
+fn thread(position: usize, worker: usize) -> ThreadId {
+    let id = (100 * (position + 1) + worker) as u32;
     ThreadId { pid: id, tid: id }
 }
 
-fn name(path: &Path, place: usize) -> String {
-    let from = if place == 0 { "scheduler" } else { path[place - 1].0 };
-    format!("{from}->{}", path[place].0)
+fn name(path: &Path, position: usize) -> String {
+    let from = if position == 0 {
+        "scheduler"
+    } else {
+        path[position - 1].0
+    };
+    format!("{from}->{}", path[position].0)
 }
 
 /// Times of every frame on every hop. Each process serves one frame at a time.
-fn passages(path: &Path, slow: Option<Slow>) -> Vec<Passage> {
+fn processing_stages(path: &Path, slow: Option<Slow>) -> Vec<ProcessingStage> {
     let mut all = Vec::new();
     let mut arrivals: Vec<(u64, usize)> = (0..RUN / INTERVAL).map(|n| (n * INTERVAL, n as usize)).collect();
     let mut first_hop = 0;
-    for (place, &(_, workers)) in path.iter().enumerate() {
+    for (position, &(_, workers)) in path.iter().enumerate() {
         let mut free = vec![0; workers];
         let mut seqs = vec![0; workers];
         let mut next = Vec::new();
         for &(sent, request) in &arrivals {
             let worker = request % workers;
-            let is_slow = slow.is_some_and(|s| s.place == place && s.worker.is_none_or(|w| w == worker));
+            let is_slow = slow.is_some_and(|s| s.position == position && s.worker.is_none_or(|w| w == worker));
             // 2.5 times the arrival interval of its requests.
             let service = if is_slow {
                 5 * INTERVAL * workers as u64 / 2
             } else {
                 QUICK
             };
-            let taken = free[worker].max(sent + MS / 20);
-            free[worker] = taken + service;
-            all.push(Passage {
+            let received = free[worker].max(sent + MS / 20);
+            free[worker] = received + service;
+            all.push(ProcessingStage {
                 hop: HopId((first_hop + worker) as u16),
                 seq: seqs[worker],
                 request,
                 sent,
-                taken,
-                handled: free[worker],
-                by: thread(place, worker),
+                received,
+                processed: free[worker],
+                by: thread(position, worker),
             });
             seqs[worker] += 1;
             next.push((free[worker], request));
@@ -191,15 +199,19 @@ fn passages(path: &Path, slow: Option<Slow>) -> Vec<Passage> {
     all
 }
 
-fn play(path: &Path, slow: Option<Slow>) -> Vec<Finding> {
-    let mut analysis = Analysis::new(Config::default());
+fn simulate(path: &Path, slow: Option<Slow>) -> Vec<Finding> {
+    let mut analysis = Analysis::new(engine::config());
     announce(&mut analysis, path);
     let rids: Vec<String> = (0..RUN / INTERVAL).map(|n| format!("r{n}")).collect();
-    let passages = passages(path, slow);
+    let processing_stages = processing_stages(path, slow);
     // Events in order: 0 a send, 1 a receive, 2 a frame processed.
     let mut steps: Vec<(u64, u8, usize)> = Vec::new();
-    for (n, passage) in passages.iter().enumerate() {
-        steps.extend([(passage.sent, 0, n), (passage.taken, 1, n), (passage.handled, 2, n)]);
+    for (n, processing_stage) in processing_stages.iter().enumerate() {
+        steps.extend([
+            (processing_stage.sent, 0, n),
+            (processing_stage.received, 1, n),
+            (processing_stage.processed, 2, n),
+        ]);
     }
     steps.retain(|step| step.0 <= RUN);
     steps.sort_unstable_by_key(|&(at, step, n)| (at, std::cmp::Reverse(step), n));
@@ -210,13 +222,13 @@ fn play(path: &Path, slow: Option<Slow>) -> Vec<Finding> {
             sample(&mut analysis, path, slow, sampled);
             analysis.tick(MonoNs(sampled));
         }
-        let passage = &passages[n];
+        let processing_stage = &processing_stages[n];
         let id = FrameId {
-            hop: passage.hop,
+            hop: processing_stage.hop,
             lane: 0,
-            seq: passage.seq,
+            seq: processing_stage.seq,
         };
-        let chunks = [chunk(&rids[passage.request])];
+        let chunks = [chunk(&rids[processing_stage.request])];
         let what = match step {
             0 => What::Sent(Frame {
                 id,
@@ -225,13 +237,13 @@ fn play(path: &Path, slow: Option<Slow>) -> Vec<Finding> {
                 ids: IdColumn::Delta,
                 chunks: &chunks,
             }),
-            1 => What::Taken(Taken {
+            1 => What::Received(Received {
                 id,
                 wakeup: None,
-                by: Some(passage.by),
+                by: Some(processing_stage.by),
                 frame: None,
             }),
-            _ => What::Handled(id),
+            _ => What::Processed(id),
         };
         analysis.apply(&Event { at: MonoNs(at), what });
     }
@@ -249,24 +261,25 @@ fn announce(analysis: &mut Analysis, path: &Path) {
         mode: Some(Mode::Incremental),
         waiter: Some(Waiter::Merges),
         turnaround: Some(3),
+        ..Engine::default()
     })));
     let mut id = 0;
-    for (place, &(_, workers)) in path.iter().enumerate() {
+    for (position, &(_, workers)) in path.iter().enumerate() {
         for worker in 0..workers {
-            let name = name(path, place);
+            let name = name(path, position);
             let endpoint = format!("ipc:///tmp/{id}");
             analysis.apply(&at_start(What::Hop(Hop {
                 id: HopId(id),
                 name: &name,
                 endpoint: &endpoint,
                 worker: (workers > 1).then_some(worker as u16),
-                origin: place == 0,
-                last: place + 1 == path.len(),
-                sees: Sees {
+                origin: position == 0,
+                last: position + 1 == path.len(),
+                capabilities: Capabilities {
                     sent: true,
-                    taken: true,
-                    handled: true,
-                    ..Sees::default()
+                    received: true,
+                    processed: true,
+                    ..Capabilities::default()
                 },
             })));
             id += 1;
@@ -290,67 +303,69 @@ fn chunk(rid: &str) -> Chunk<'_> {
 
 /// Samples the last 100 ms of every thread, or of none if the slow process is not sampled.
 fn sample(analysis: &mut Analysis, path: &Path, slow: Option<Slow>, at: u64) {
-    for (place, &(role, workers)) in path.iter().enumerate() {
+    for (position, &(role, workers)) in path.iter().enumerate() {
         for worker in 0..workers {
-            let of = slow.filter(|s| s.place == place && s.worker.is_none_or(|w| w == worker));
+            let cause = slow
+                .filter(|s| s.position == position && s.worker.is_none_or(|w| w == worker))
+                .map(|s| s.cause);
             if slow.is_some_and(|s| s.cause.shares.is_none()) {
                 return;
             }
-            let [on, wait, held] = of.and_then(|s| s.cause.shares).unwrap_or([4, 1, 0]);
+            let [on, wait, throttled] = cause.and_then(|c| c.shares).unwrap_or([4, 1, 0]);
             let what = What::Cpu(CpuSample {
-                thread: thread(place, worker),
+                thread: thread(position, worker),
                 role,
                 name: "python3",
                 part: ThreadPart::Main,
                 interval_ns: 100 * MS,
                 on_ns: on * MS,
                 wait_ns: Some(wait * MS),
-                throttled_ns: (held > 0).then_some(held * MS),
+                throttled_ns: (throttled > 0).then_some(throttled * MS),
                 poll: None,
-                away: of.and_then(|s| s.cause.away),
+                away: cause.and_then(|c| c.away),
             });
             analysis.apply(&Event { at: MonoNs(at), what });
         }
     }
 }
 
-fn judge(path: &Path, slow: Slow) {
-    let hop = name(path, slow.place);
-    let told = format!("{hop}, worker {:?}, {}", slow.worker, slow.cause.thread);
-    let findings = play(path, Some(slow));
+fn check(path: &Path, slow: Slow) {
+    let hop = name(path, slow.position);
+    let case = format!("{hop}, worker {:?}, {}", slow.worker, slow.cause.thread);
+    let findings = simulate(path, Some(slow));
     let gap = findings.iter().find(|f| f.kind == "first-token-gap");
-    let gap = gap.unwrap_or_else(|| panic!("{told}: no gap among {findings:#?}"));
+    let gap = gap.unwrap_or_else(|| panic!("{case}: no gap among {findings:#?}"));
     let evidence = |name: &str| gap.verdict.evidence.get(name).and_then(|value| value.as_str());
-    assert_eq!(gap.verdict.hop, hop, "{told}: {gap:#?}");
-    assert!(gap.verdict.severity >= Severity::Warning, "{told}");
-    assert_eq!(evidence("bottleneck"), Some(&*format!("waiting on {hop}")), "{told}");
+    assert_eq!(gap.verdict.hop, hop, "{case}: {gap:#?}");
+    assert!(gap.verdict.severity >= Severity::Warning, "{case}");
+    assert_eq!(evidence("bottleneck"), Some(&*format!("waiting on {hop}")), "{case}");
     assert_eq!(
         evidence("bottleneck_thread"),
         Some(slow.cause.thread),
-        "{told}: {gap:#?}"
+        "{case}: {gap:#?}"
     );
     let worker = slow.worker.map(|worker| format!("worker {worker}"));
-    assert_eq!(evidence("bottleneck_worker"), worker.as_deref(), "{told}");
+    assert_eq!(evidence("bottleneck_worker"), worker.as_deref(), "{case}");
     let advice = gap.verdict.advice.as_deref().unwrap_or_default();
-    assert!(advice.contains(slow.cause.advice), "{told}: {advice}");
+    assert!(advice.contains(slow.cause.advice), "{case}: {advice}");
     for finding in findings.iter().filter(|f| f.verdict.severity >= Severity::Warning) {
-        assert_eq!(finding.verdict.hop, hop, "{told}: {finding:#?}");
-        assert!(finding.verdict.advice.is_some(), "{told}: {finding:#?}");
+        assert_eq!(finding.verdict.hop, hop, "{case}: {finding:#?}");
+        assert!(finding.verdict.advice.is_some(), "{case}: {finding:#?}");
         let expected = ["first-token-gap", "backlog-growing"].contains(&finding.kind)
             || finding.kind.strip_prefix("consumer-") == Some(slow.cause.thread);
-        assert!(expected, "{told}: {finding:#?}");
+        assert!(expected, "{case}: {finding:#?}");
     }
 }
 
 #[test]
-fn every_slow_process_of_every_path_is_named_with_its_cause() {
+fn every_slow_process_is_reported_with_its_cause() {
     for path in PATHS {
-        for place in 0..path.len() {
+        for position in 0..path.len() {
             for cause in CAUSES {
-                judge(
+                check(
                     path,
                     Slow {
-                        place,
+                        position,
                         worker: None,
                         cause,
                     },
@@ -361,14 +376,14 @@ fn every_slow_process_of_every_path_is_named_with_its_cause() {
 }
 
 #[test]
-fn one_slow_worker_of_several_is_named() {
+fn one_slow_worker_of_several_is_reported() {
     for path in PATHS {
-        for (place, _) in path.iter().enumerate().filter(|(_, (_, workers))| *workers == 4) {
+        for (position, _) in path.iter().enumerate().filter(|(_, (_, workers))| *workers == 4) {
             for cause in CAUSES {
-                judge(
+                check(
                     path,
                     Slow {
-                        place,
+                        position,
                         worker: Some(2),
                         cause,
                     },
@@ -381,7 +396,7 @@ fn one_slow_worker_of_several_is_named() {
 #[test]
 fn a_path_that_keeps_up_has_no_findings() {
     for path in PATHS {
-        let findings = play(path, None);
+        let findings = simulate(path, None);
         assert!(findings.is_empty(), "{findings:#?}");
     }
 }

@@ -3,7 +3,7 @@
 use std::alloc::System;
 
 use stats_alloc::{INSTRUMENTED_SYSTEM, Region, StatsAlloc};
-use trace::event::{Chunk, Event, Finish, Frame, Hop, IdColumn, Kind, Sees, Taken, What};
+use trace::event::{Capabilities, Chunk, Event, Finish, Frame, Hop, IdColumn, Kind, Received, What};
 use trace::{Analysis, Config, FrameId, HopId, MonoNs};
 
 #[global_allocator]
@@ -20,11 +20,11 @@ struct Run {
 impl Run {
     fn new() -> Self {
         let mut analysis = Analysis::new(Config::default());
-        let sees = Sees {
+        let capabilities = Capabilities {
             sent: true,
-            taken: true,
+            received: true,
             delivered: false,
-            ..Sees::default()
+            ..Capabilities::default()
         };
         let name = "scheduler->tokenizer";
         let hop = Hop {
@@ -34,7 +34,7 @@ impl Run {
             worker: None,
             origin: true,
             last: true,
-            sees,
+            capabilities,
         };
         analysis.apply(&Event {
             at: MonoNs(0),
@@ -48,7 +48,7 @@ impl Run {
     }
 
     /// Sends a frame and receives it.
-    fn pass(&mut self, chunks: &[Chunk<'_>]) {
+    fn send_and_receive(&mut self, chunks: &[Chunk<'_>]) {
         let id = FrameId {
             hop: HopId(0),
             lane: 0,
@@ -67,7 +67,7 @@ impl Run {
             at: MonoNs(self.ms * MS),
             what: What::Sent(frame),
         });
-        let what = What::Taken(Taken {
+        let what = What::Received(Received {
             id,
             wakeup: Some(self.seq),
             by: None,
@@ -96,17 +96,17 @@ fn chunk(rid: &str, completion: u32, finish: bool) -> Chunk<'_> {
 
 // One test, since the allocator's counters belong to the whole process.
 #[test]
-fn chunks_allocate_nothing_and_a_full_table_stays_within_its_budget() {
+fn known_requests_do_not_allocate_and_a_full_table_is_bounded() {
     let mut run = Run::new();
     let rids: Vec<String> = (0..256).map(|n| format!("{n:032x}")).collect();
     let frame = |completion| rids.iter().map(|rid| chunk(rid, completion, false)).collect::<Vec<_>>();
     for completion in 1..=50 {
-        run.pass(&frame(completion));
+        run.send_and_receive(&frame(completion));
     }
     let frames: Vec<Vec<Chunk<'_>>> = (51..=250).map(frame).collect();
     let region = Region::new(ALLOCATOR);
     for frame in &frames {
-        run.pass(frame);
+        run.send_and_receive(frame);
     }
     assert_eq!(region.change().allocations, 0, "51,200 chunks of known requests");
 
@@ -116,7 +116,7 @@ fn chunks_allocate_nothing_and_a_full_table_stays_within_its_budget() {
         let rids: Vec<String> = (0..1_000)
             .map(|n| format!("{:032x}", 1_000_000 + batch * 1_000 + n))
             .collect();
-        run.pass(&rids.iter().map(|rid| chunk(rid, 1, true)).collect::<Vec<_>>());
+        run.send_and_receive(&rids.iter().map(|rid| chunk(rid, 1, true)).collect::<Vec<_>>());
         run.ms += 500;
         run.analysis.tick(MonoNs(run.ms * MS));
     }
@@ -124,17 +124,17 @@ fn chunks_allocate_nothing_and_a_full_table_stays_within_its_budget() {
         let rids: Vec<String> = (0..1_000)
             .map(|n| format!("{:032x}", 9_000_000 + batch * 1_000 + n))
             .collect();
-        run.pass(&rids.iter().map(|rid| chunk(rid, 1, false)).collect::<Vec<_>>());
+        run.send_and_receive(&rids.iter().map(|rid| chunk(rid, 1, false)).collect::<Vec<_>>());
     }
     let change = region.change();
-    let held = change.bytes_allocated - change.bytes_deallocated;
+    let allocated = change.bytes_allocated - change.bytes_deallocated;
     let ledger = run.analysis.ledger();
     assert_eq!((ledger.remembered(), ledger.finished_count()), (100_000, 20_000));
-    assert_eq!(ledger.totals().requests.forgotten, 110_000 + 256 - 100_000);
+    assert_eq!(ledger.totals().requests.evicted, 110_000 + 256 - 100_000);
     assert!(
         ledger.limits().iter().any(|l| l.name == "live_rids" && l.times > 0),
         "reaching a limit is visible"
     );
-    assert!(held < 128 << 20, "{held} bytes held");
-    println!("{} MiB for 100,000 live and 20,000 finished requests", held >> 20);
+    assert!(allocated < 128 << 20, "{allocated} bytes are allocated");
+    println!("{} MiB for 100,000 live and 20,000 finished requests", allocated >> 20);
 }

@@ -2,7 +2,7 @@
 
 use trace::diff::{Diff, Options, Verdict};
 use trace::engine::Mode;
-use trace::event::{Event, Hop, Sees, What};
+use trace::event::{Capabilities, Event, Hop, What};
 use trace::report::{Report, ReportInput, Series, Spread, SpreadSeries};
 use trace::{Analysis, Config, HopId, MonoNs};
 
@@ -26,10 +26,10 @@ impl Noise {
 /// A run with thousands of tokens per second and first-token gaps of tens of ms, both multiplied by `factor`, and a varying load.
 fn run(seed: u64, factor: f64, mode: Mode) -> Report {
     let mut analysis = Analysis::new(Config::default());
-    let sees = Sees {
+    let capabilities = Capabilities {
         sent: true,
-        taken: true,
-        ..Sees::default()
+        received: true,
+        ..Capabilities::default()
     };
     analysis.apply(&Event {
         at: MonoNs(SECOND),
@@ -40,7 +40,7 @@ fn run(seed: u64, factor: f64, mode: Mode) -> Report {
             worker: None,
             origin: true,
             last: true,
-            sees,
+            capabilities,
         }),
     });
     analysis.tick(MonoNs(2 * SECOND));
@@ -63,7 +63,7 @@ fn run(seed: u64, factor: f64, mode: Mode) -> Report {
         p99: quantiles(column(2e8 * factor, 0.4)),
         max: quantiles(column(3e8 * factor, 0.4)),
     };
-    let series = report.series.as_mut().expect("there are slots");
+    let series = report.series.as_mut().expect("the run has slots");
     *series = Series {
         to_ns: SLOTS as u64 * SECOND,
         gap_ns: Some(gap.clone()),
@@ -73,27 +73,27 @@ fn run(seed: u64, factor: f64, mode: Mode) -> Report {
     series.requests.begun = vec![10; SLOTS];
     series.requests.live = column(60.0, 0.3);
     series.chunks.sent = sent.clone();
-    series.tokens.taken = Some(sent.clone());
+    series.tokens.received = Some(sent.clone());
     series.tokens.sent = sent;
     let hop = &mut series.hops[0];
     hop.frames_sent = Some(vec![100; SLOTS]);
-    hop.frames_taken = Some(vec![100; SLOTS]);
+    hop.frames_received = Some(vec![100; SLOTS]);
     hop.chunks = column(6_000.0, 0.2);
     hop.backlog_max_frames = Some(column(40.0, 1.0));
-    hop.residence_ns = Some(gap);
+    hop.queue_wait_ns = Some(gap);
     report
 }
 
-fn compared(a: &Report, b: &Report) -> Diff {
+fn compare(a: &Report, b: &Report) -> Diff {
     Diff::of(("before", a), ("after", b), &Options::default())
 }
 
 #[test]
-fn two_of_the_same_are_seldom_told_apart() {
+fn equal_runs_rarely_differ() {
     let pairs = 200;
     let alarms: Vec<Diff> = (0..pairs)
         .map(|n| {
-            compared(
+            compare(
                 &run(2 * n + 1, 1.0, Mode::Cumulative),
                 &run(2 * n + 2, 1.0, Mode::Cumulative),
             )
@@ -109,30 +109,35 @@ fn two_of_the_same_are_seldom_told_apart() {
 }
 
 #[test]
-fn a_change_is_found_in_both_directions_and_named() {
+fn a_change_is_detected_in_both_directions() {
     for seed in 0..20 {
         let (a, b) = (
             run(seed, 1.0, Mode::Cumulative),
             run(seed + 100, 2.0, Mode::Incremental),
         );
-        let (there, back) = (compared(&a, &b), compared(&b, &a));
+        let (forward, reverse) = (compare(&a, &b), compare(&b, &a));
         let of = |diff: &Diff, name: &str| diff.measures.iter().find(|m| m.name == name).map(|m| m.verdict);
-        assert_eq!(of(&there, "tokens sent"), Some(Verdict::Better), "{}", there.to_text());
-        assert_eq!(of(&there, "gap, p99"), Some(Verdict::Worse), "{}", there.to_text());
-        assert_eq!(of(&back, "tokens sent"), Some(Verdict::Worse));
-        assert!(there.worse() && there.patterns[0].title == "incremental output was turned on");
-        assert_eq!(back.patterns[0].title, "incremental output was turned off");
+        assert_eq!(
+            of(&forward, "tokens sent"),
+            Some(Verdict::Better),
+            "{}",
+            forward.to_text()
+        );
+        assert_eq!(of(&forward, "gap, p99"), Some(Verdict::Worse), "{}", forward.to_text());
+        assert_eq!(of(&reverse, "tokens sent"), Some(Verdict::Worse));
+        assert!(forward.worse() && forward.patterns[0].title == "incremental output was enabled");
+        assert_eq!(reverse.patterns[0].title, "incremental output was disabled");
     }
 }
 
 #[test]
-fn what_cannot_be_compared_says_why() {
+fn a_missing_comparison_has_a_reason() {
     let a = run(1, 1.0, Mode::Cumulative);
     let mut b = run(2, 1.0, Mode::Cumulative);
-    let series = b.series.as_mut().expect("there are slots");
+    let series = b.series.as_mut().expect("the run has slots");
     series.gap_ns = None;
     series.requests.begun[6..].fill(0);
-    let diff = compared(&a, &b);
+    let diff = compare(&a, &b);
     let gap = diff.measures.iter().find(|m| m.name == "gap, p99").expect("a line");
     assert_eq!(
         (gap.verdict, gap.note.as_deref()),
@@ -147,7 +152,7 @@ fn what_cannot_be_compared_says_why() {
         "{sent:?}"
     );
     b.series = None;
-    let diff = compared(&a, &b);
+    let diff = compare(&a, &b);
     assert!(
         diff.measures.is_empty() && diff.verdict.starts_with("NOT ENOUGH DATA"),
         "{}",
@@ -156,7 +161,7 @@ fn what_cannot_be_compared_says_why() {
 }
 
 #[test]
-fn proven_losses_where_there_were_none_need_no_statistics() {
+fn new_confirmed_losses_need_no_statistics() {
     let (mut a, mut b) = (run(1, 1.0, Mode::Cumulative), run(1, 1.0, Mode::Cumulative));
     for (report, dropped) in [(&mut a, 0), (&mut b, 1)] {
         report.chunks.dropped_confirmed = Some(dropped);
@@ -164,7 +169,7 @@ fn proven_losses_where_there_were_none_need_no_statistics() {
         column[9] = dropped;
         report.series.as_mut().expect("slots").chunks.dropped_confirmed = Some(column);
     }
-    let diff = compared(&a, &b);
+    let diff = compare(&a, &b);
     let drops = diff.measures.last().expect("a line");
     assert_eq!(
         (drops.name.as_str(), drops.verdict),
@@ -176,57 +181,58 @@ fn proven_losses_where_there_were_none_need_no_statistics() {
 fn lossy_and_merging(slots: usize) -> (Report, Report) {
     let (mut a, mut b) = (run(1, 1.0, Mode::Incremental), run(2, 1.0, Mode::Incremental));
     for (report, dropped, merged) in [(&mut a, 700, 0), (&mut b, 0, 2_400)] {
-        let whole = (SLOTS as u64) * 8_000;
-        report.chunks.sent = whole;
+        let sent = (SLOTS as u64) * 8_000;
+        report.chunks.sent = sent;
         report.chunks.dropped_confirmed = Some(dropped * SLOTS as u64);
         report.chunks.tokens_lost = Some(dropped * SLOTS as u64);
-        report.chunks.coalesced = Some(merged * SLOTS as u64);
+        report.chunks.merged = Some(merged * SLOTS as u64);
         let series = report.series.as_mut().expect("slots");
         series.chunks.dropped_confirmed = Some(vec![dropped; SLOTS]);
-        series.chunks.coalesced = Some(vec![merged; SLOTS]);
+        series.chunks.merged = Some(vec![merged; SLOTS]);
         series.requests.begun[slots + 2..].fill(0);
     }
     (a, b)
 }
 
 #[test]
-fn the_fix_of_losses_is_fixed_though_chunks_are_merged_by_it() {
+fn fixed_losses_outweigh_newly_merged_chunks() {
     let (a, b) = lossy_and_merging(SLOTS - 2);
-    let (there, back) = (compared(&a, &b), compared(&b, &a));
+    let (forward, reverse) = (compare(&a, &b), compare(&b, &a));
     assert!(
-        there
+        forward
             .verdict
             .starts_with("FIXED: lost tokens FIXED (21,000 -> 0), merged chunks REGRESSED (0.0 % -> 30.0 %)"),
         "{}",
-        there.verdict
+        forward.verdict
     );
-    assert!(!there.worse() && back.worse());
+    assert!(!forward.worse() && reverse.worse());
     assert!(
-        back.verdict
+        reverse
+            .verdict
             .starts_with("REGRESSED: lost tokens REGRESSED (0 -> 21,000)"),
         "{}",
-        back.verdict
+        reverse.verdict
     );
 }
 
 #[test]
-fn merging_in_every_slot_of_a_short_run_is_no_noise() {
+fn merging_in_every_slot_of_a_short_run_is_a_regression() {
     let (a, b) = lossy_and_merging(7);
-    let diff = compared(&a, &b);
-    let merged = diff.measures.iter().find(|m| m.name == "chunks coalesced");
+    let diff = compare(&a, &b);
+    let merged = diff.measures.iter().find(|m| m.name == "chunks merged");
     assert_eq!(merged.map(|m| m.verdict), Some(Verdict::Worse), "{}", diff.to_text());
 }
 
 #[test]
-fn a_large_difference_in_a_short_run_is_not_called_noise() {
+fn a_large_difference_in_a_short_run_is_not_within_noise() {
     let (mut a, mut b) = lossy_and_merging(7);
     for (report, merged) in [(&mut a, 0), (&mut b, 4_000)] {
         let mut column = vec![merged; SLOTS];
         (column[2], column[4]) = (0, 0);
-        report.series.as_mut().expect("slots").chunks.coalesced = Some(column);
+        report.series.as_mut().expect("slots").chunks.merged = Some(column);
     }
-    let diff = compared(&a, &b);
-    let merged = diff.measures.iter().find(|m| m.name == "chunks coalesced");
+    let diff = compare(&a, &b);
+    let merged = diff.measures.iter().find(|m| m.name == "chunks merged");
     let merged = merged.expect("a line");
     assert_ne!(merged.verdict, Verdict::WithinNoise, "{}", diff.to_text());
 }
@@ -246,17 +252,17 @@ fn inter_token_latency_is_compared_above_a_thousand_tokens() {
         let (mut a, mut b) = (run(1, 1.0, Mode::Incremental), run(2, 1.0, Mode::Incremental));
         a.itl_ns.delivered_by_token = spread(5_000, 60_000_000);
         b.itl_ns.delivered_by_token = spread(tokens, 400_000_000);
-        let diff = compared(&a, &b);
+        let diff = compare(&a, &b);
         let itl = diff.measures.iter().find(|m| m.name == "ITL, p99");
         assert_eq!(itl.map(|m| m.verdict), Some(verdict), "{}", diff.to_text());
     }
 }
 
 #[test]
-fn a_comparison_reads_back_and_fits_a_terminal() {
-    let diff = compared(&run(1, 1.0, Mode::Cumulative), &run(2, 2.0, Mode::Incremental));
-    let back: Diff = serde_json::from_str(&diff.to_json()).expect("our own reads back");
-    assert_eq!(back.to_text(), diff.to_text());
+fn a_comparison_round_trips_and_fits_a_terminal() {
+    let diff = compare(&run(1, 1.0, Mode::Cumulative), &run(2, 2.0, Mode::Incremental));
+    let parsed: Diff = serde_json::from_str(&diff.to_json()).expect("its own JSON parses");
+    assert_eq!(parsed.to_text(), diff.to_text());
     let text = diff.to_text();
     assert!(text.lines().all(|line| line.chars().count() <= 100), "{text}");
     assert!(diff.to_markdown().contains("| gap, p99 |"));

@@ -5,8 +5,8 @@ use proptest::option::of;
 use proptest::prelude::*;
 use trace::engine::{Mode, Waiter};
 use trace::event::{
-    Chunk, Delivery, Engine, Event, Finish, Frame, Hop, IdColumn, Kind, Lost, LostCause, Response, Sees, Taken,
-    Undecoded, What,
+    Capabilities, Chunk, Delivery, Engine, Event, Finish, Frame, Hop, IdColumn, Kind, Missed, MissedCause, Received,
+    Response, Undecoded, What,
 };
 use trace::ledger::Limits;
 use trace::report::ReportInput;
@@ -14,14 +14,14 @@ use trace::{Analysis, Config, FrameId, HopId, MonoNs};
 
 /// An owned event.
 #[derive(Clone, Debug)]
-enum Say {
+enum Step {
     Engine(Option<String>, Option<Mode>, Option<Waiter>, Option<u8>),
     Hop(u16, String, bool, bool, [bool; 5]),
     Frame(FrameId, Kind, IdColumn, Vec<Part>, bool),
     Stage(FrameId, u8, Option<u64>),
     Delivered(String, u32, bool, Option<u32>, bool),
     Undecoded(FrameId),
-    Lost(Option<u16>, u64),
+    Missed(Option<u16>, u64),
     Tick,
 }
 
@@ -73,7 +73,7 @@ fn part() -> impl Strategy<Value = Part> {
     )
 }
 
-fn say() -> impl Strategy<Value = Say> {
+fn step() -> impl Strategy<Value = Step> {
     let kind = prop_oneof![
         6 => Just(Kind::TokenIds),
         1 => Just(Kind::Text),
@@ -91,44 +91,47 @@ fn say() -> impl Strategy<Value = Say> {
     let mode = prop_oneof![Just(Mode::Incremental), Just(Mode::Cumulative)];
     let waiter = prop_oneof![Just(Waiter::KeepsLast), Just(Waiter::YieldsAll), Just(Waiter::Merges)];
     prop_oneof![
-        1 => (of("\\PC{0,12}"), of(mode), of(waiter), of(any::<u8>())).prop_map(|(v, m, w, t)| Say::Engine(v, m, w, t)),
+        1 => (of("\\PC{0,12}"), of(mode), of(waiter), of(any::<u8>())).prop_map(|(v, m, w, t)| Step::Engine(v, m, w, t)),
         2 => (0_u16..5, "[ab]", any::<bool>(), any::<bool>(), any::<[bool; 5]>())
-            .prop_map(|(id, name, origin, last, sees)| Say::Hop(id, name, origin, last, sees)),
-        8 => (id(), kind, ids, vec(part(), 0..4), any::<bool>()).prop_map(|(f, k, i, p, s)| Say::Frame(f, k, i, p, s)),
-        8 => (id(), any::<u8>(), of(0_u64..3)).prop_map(|(id, stage, wakeup)| Say::Stage(id, stage, wakeup)),
+            .prop_map(|(id, name, origin, last, capabilities)| Step::Hop(id, name, origin, last, capabilities)),
+        8 => (id(), kind, ids, vec(part(), 0..4), any::<bool>()).prop_map(|(f, k, i, p, s)| Step::Frame(f, k, i, p, s)),
+        8 => (id(), any::<u8>(), of(0_u64..3)).prop_map(|(id, stage, wakeup)| Step::Stage(id, stage, wakeup)),
         6 => (rid(), number(), any::<bool>(), of(number()), any::<bool>())
-            .prop_map(|(rid, tokens, mode, to, end)| Say::Delivered(rid, tokens, mode, to, end)),
-        1 => id().prop_map(Say::Undecoded),
-        1 => (of(0_u16..5), 0_u64..4).prop_map(|(hop, count)| Say::Lost(hop, count)),
-        2 => Just(Say::Tick),
+            .prop_map(|(rid, tokens, mode, to, end)| Step::Delivered(rid, tokens, mode, to, end)),
+        1 => id().prop_map(Step::Undecoded),
+        1 => (of(0_u16..5), 0_u64..4).prop_map(|(hop, count)| Step::Missed(hop, count)),
+        2 => Just(Step::Tick),
     ]
 }
 
-fn apply(analysis: &mut Analysis, at: MonoNs, say: &Say) {
-    let mut what = |what: What<'_>| analysis.apply(&Event { at, what });
-    match say {
-        Say::Engine(version, mode, waiter, turnaround) => what(What::Engine(Engine {
+fn apply(analysis: &mut Analysis, at: MonoNs, step: &Step) {
+    let mut apply_event = |what: What<'_>| analysis.apply(&Event { at, what });
+    match step {
+        Step::Engine(version, mode, waiter, turnaround) => apply_event(What::Engine(Engine {
             version: version.as_deref(),
             mode: *mode,
             waiter: *waiter,
             turnaround: *turnaround,
+            ..Engine::default()
         })),
-        Say::Hop(id, name, origin, last, [sent, forwarded, taken, handled, delivered]) => what(What::Hop(Hop {
-            id: HopId(*id),
-            name,
-            endpoint: "",
-            worker: None,
-            origin: *origin,
-            last: *last,
-            sees: Sees {
-                sent: *sent,
-                forwarded: *forwarded,
-                taken: *taken,
-                handled: *handled,
-                delivered: *delivered,
-            },
-        })),
-        Say::Frame(id, kind, ids, parts, sent) => {
+        Step::Hop(id, name, origin, last, [sent, forwarded, received, processed, delivered]) => {
+            apply_event(What::Hop(Hop {
+                id: HopId(*id),
+                name,
+                endpoint: "",
+                worker: None,
+                origin: *origin,
+                last: *last,
+                capabilities: Capabilities {
+                    sent: *sent,
+                    forwarded: *forwarded,
+                    received: *received,
+                    processed: *processed,
+                    delivered: *delivered,
+                },
+            }));
+        }
+        Step::Frame(id, kind, ids, parts, sent) => {
             let chunk = |p| -> Chunk<'_> {
                 let Part {
                     rid,
@@ -157,47 +160,53 @@ fn apply(analysis: &mut Analysis, at: MonoNs, say: &Say) {
                 ids: *ids,
                 chunks: &chunks,
             };
-            let taken = Taken {
+            let received = Received {
                 id: *id,
                 wakeup: None,
                 by: None,
                 frame: Some(frame),
             };
-            what(if *sent { What::Sent(frame) } else { What::Taken(taken) });
+            apply_event(if *sent {
+                What::Sent(frame)
+            } else {
+                What::Received(received)
+            });
         }
-        Say::Stage(id, stage, wakeup) => what(match stage % 4 {
+        Step::Stage(id, stage, wakeup) => apply_event(match stage % 4 {
             0 => What::Forwarded(*id),
-            1 => What::Handled(*id),
-            _ => What::Taken(Taken {
+            1 => What::Processed(*id),
+            _ => What::Received(Received {
                 id: *id,
                 wakeup: *wakeup,
                 by: None,
                 frame: None,
             }),
         }),
-        Say::Delivered(rid, tokens, incremental, completion_tokens, finished) => what(What::Delivered(Delivery {
-            rid,
-            tokens: *tokens,
-            mode: if *incremental {
-                Mode::Incremental
-            } else {
-                Mode::Cumulative
-            },
-            completion_tokens: *completion_tokens,
-            response: Response::Streamed,
-            finished: *finished,
-        })),
-        Say::Undecoded(id) => what(What::Undecoded(Undecoded {
+        Step::Delivered(rid, tokens, incremental, completion_tokens, finished) => {
+            apply_event(What::Delivered(Delivery {
+                rid,
+                tokens: *tokens,
+                mode: if *incremental {
+                    Mode::Incremental
+                } else {
+                    Mode::Cumulative
+                },
+                completion_tokens: *completion_tokens,
+                response: Response::Streamed,
+                finished: *finished,
+            }));
+        }
+        Step::Undecoded(id) => apply_event(What::Undecoded(Undecoded {
             id: *id,
             bytes: 7,
             reason: "truncated",
         })),
-        Say::Lost(hop, count) => what(What::Lost(Lost {
+        Step::Missed(hop, count) => apply_event(What::Missed(Missed {
             hop: hop.map(HopId),
             count: *count,
-            cause: LostCause::Unframed,
+            cause: MissedCause::Unframed,
         })),
-        Say::Tick => analysis.tick(at),
+        Step::Tick => analysis.tick(at),
     }
 }
 
@@ -205,7 +214,7 @@ proptest! {
     #![proptest_config(ProptestConfig { cases: 100, failure_persistence: None, ..ProptestConfig::default() })]
 
     #[test]
-    fn no_order_of_events_breaks_the_ledger(says in vec((say(), 0_u64..3_000_000_000), 0..200), small in any::<bool>()) {
+    fn arbitrary_events_keep_the_ledger_consistent(steps in vec((step(), 0_u64..3_000_000_000), 0..200), small in any::<bool>()) {
         let limits = Limits {
             live_rids: 2,
             finished_kept: 1,
@@ -213,9 +222,9 @@ proptest! {
             lanes_per_hop: 2,
             pending_frames: 3,
             pending_chunks: 4,
-            early_takes: 2,
-            outstanding_per_rid: 2,
-            outstanding: 3,
+            early_receives: 2,
+            in_flight_per_rid: 2,
+            in_flight: 3,
             settle_ns: 4_000_000_000,
             orphan_after_ns: 9_000_000_000,
             ..Limits::default()
@@ -223,16 +232,16 @@ proptest! {
         let limits = if small { limits } else { Limits::default() };
         let mut analysis = Analysis::new(Config { limits, ..Config::default() });
         let mut now = 0;
-        for (say, later) in &says {
-            now += later;
+        for (step, elapsed) in &steps {
+            now += elapsed;
             // Times may step back slightly between lanes.
-            apply(&mut analysis, MonoNs(now.saturating_sub(later * 2)), say);
+            apply(&mut analysis, MonoNs(now.saturating_sub(elapsed * 2)), step);
         }
         let ledger = analysis.ledger();
         let (chunks, f) = (ledger.totals().chunks, ledger.totals().chunks.fates);
-        let lines: u64 = ledger.requests().filter_map(trace::ledger::Request::outstanding).sum();
-        let fates = f.delivered + f.coalesced + f.dropped + f.unjudged;
-        prop_assert_eq!(chunks.lined_up, fates + lines + chunks.undelivered);
+        let lines: u64 = ledger.requests().filter_map(trace::ledger::Request::in_flight).sum();
+        let fates = f.delivered + f.merged + f.dropped + f.unjudged;
+        prop_assert_eq!(chunks.tracked, fates + lines + chunks.undelivered);
         prop_assert!(ledger.remembered() <= limits.live_rids && ledger.hops().len() <= limits.hops);
         let waiting: u64 = ledger.hops().iter().map(|h| h.counts().backlog).sum();
         prop_assert_eq!(waiting, ledger.groups().iter().map(|g| g.backlog).sum::<u64>());

@@ -1,5 +1,8 @@
 //! Imports of complete engine logs: real log lines of several releases, exact report numbers, and any split into files.
 
+#[path = "common/engine.rs"]
+mod engine;
+
 use std::fs;
 use std::io::Write as _;
 use std::path::{Path, PathBuf};
@@ -8,7 +11,7 @@ use proptest::prelude::*;
 use tempfile::TempDir;
 use trace::import::{Form, Import, ImportError, Options, Stats};
 use trace::report::{Report, ReportInput};
-use trace::{Analysis, Config, MonoNs};
+use trace::{Analysis, MonoNs};
 
 fn logs(name: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/logs").join(name)
@@ -23,7 +26,7 @@ struct Run {
 
 fn import(paths: &[PathBuf], options: Options) -> Result<Run, ImportError> {
     let mut import = Import::open(paths, options)?;
-    let mut analysis = Analysis::new(Config::default());
+    let mut analysis = Analysis::new(engine::config());
     let mut events = Vec::new();
     let mut more = true;
     while more {
@@ -48,25 +51,25 @@ fn of(name: &str) -> Run {
 }
 
 #[test]
-fn the_numbers_of_the_report_come_out() {
+fn a_complete_log_gives_the_expected_report() {
     let run = of("report");
     let gap = run.report.gap_ns.as_ref().unwrap();
     assert_eq!((gap.count, gap.max), (1, Some(23_838_678_000)));
     assert_eq!(run.report.worst(), Some(trace::detect::Severity::Critical));
     let kinds: Vec<&str> = run.report.findings.iter().map(|f| &*f.kind).collect();
-    assert_eq!(kinds, ["first-token-gap", "consumer-cpu-told"]);
+    assert_eq!(kinds, ["first-token-gap", "consumer-cpu-logged"]);
     assert_eq!(
         (run.stats.rids_completed, run.report.requests.seen),
         (2, 1),
-        "one rid, cut short in places"
+        "truncated rids are matched to their request"
     );
     let text = run.report.to_text();
-    let told = text.split("engine's log").nth(1).unwrap().split("[X]").next().unwrap();
-    insta::assert_snapshot!(told);
+    let section = text.split("engine's log").nth(1).unwrap().split("[X]").next().unwrap();
+    insta::assert_snapshot!(section);
 }
 
 #[test]
-fn lines_of_the_releases_themselves_are_known() {
+fn log_lines_of_real_releases_are_recognised() {
     let run = of("sglang-0.5.23");
     let forms: Vec<(Form, u64)> = run.stats.forms.iter().map(|(form, n)| (*form, *n)).collect();
     assert_eq!(
@@ -85,14 +88,11 @@ fn lines_of_the_releases_themselves_are_known() {
     assert_eq!((run.report.requests.seen, run.report.requests.finished), (2, 2));
     // The release computed both from one clock: prefill finished 0.25 s and the first token came 11.7 s after the start.
     let stages = of("sglang-0.5.23/0.5.23.requests.log").report.stages.unwrap();
-    let waited = stages
+    let wait = stages
         .between
         .iter()
         .find(|b| (&*b.from, &*b.to) == ("prefill_finished", "first_token"));
-    assert!(
-        waited.unwrap().ns.max.abs_diff(11_450_000_000) < 2_000_000,
-        "{waited:?}"
-    );
+    assert!(wait.unwrap().ns.max.abs_diff(11_450_000_000) < 2_000_000, "{wait:?}");
 
     let run = of("sglang-0.5.9");
     assert_eq!((run.stats.unknown, run.stats.malformed, run.stats.undated), (0, 0, 0));
@@ -105,13 +105,13 @@ fn lines_of_the_releases_themselves_are_known() {
     );
     assert!(
         run.stats.whole_seconds >= 6 && run.stats.zone_assumed >= 6,
-        "SGLang's logger gives neither"
+        "SGLang's logger writes neither fractions nor a zone"
     );
     assert_eq!(of("sglang-0.4.6.post4").stats.forms[&Form::TimeStats], 2);
 }
 
 #[test]
-fn prompts_and_outputs_go_nowhere() {
+fn prompts_and_outputs_are_never_copied() {
     for name in ["sglang-0.5.9", "sglang-0.5.23"] {
         let run = of(name);
         let all = run.events.concat() + &run.report.to_json() + &run.report.to_text();
@@ -132,12 +132,12 @@ fn prompts_and_outputs_go_nowhere() {
 }
 
 /// Log lines of consecutive requests; the first token of request `n` waits `n` ms. Timestamps are in order.
-fn day(requests: u64) -> Vec<(u64, String)> {
-    let begin = 1_768_694_400_000_u64;
+fn log_lines(requests: u64) -> Vec<(u64, String)> {
+    let start = 1_768_694_400_000_u64;
     let mut lines = Vec::new();
     for n in 0..requests {
         let rid = format!("{:08x}-aaaa", n.wrapping_mul(2_654_435_761) as u32);
-        let sent = begin + n * 40;
+        let sent = start + n * 40;
         for (at, line) in [
             (sent, format!("[TRACE disagg] rid={rid} first_output_stream stage=x")),
             (
@@ -167,10 +167,10 @@ fn numbers(report: &Report) -> (u64, Option<u64>, Option<u64>, Option<f64>) {
 }
 
 #[test]
-fn gaps_are_set_against_states_from_lines_alone() {
+fn gaps_are_correlated_with_logged_states() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("one.log");
-    fs::write(&path, day(200).into_iter().map(|l| l.1).collect::<String>()).unwrap();
+    fs::write(&path, log_lines(200).into_iter().map(|l| l.1).collect::<String>()).unwrap();
     let run = import(&[path], Options::default()).unwrap();
     let (count, median, max, rho) = numbers(&run.report);
     assert_eq!((count, max, rho), (200, Some(199_000_000), Some(1.0)));
@@ -178,7 +178,7 @@ fn gaps_are_set_against_states_from_lines_alone() {
 }
 
 /// Distributes the lines over files of several formats and swaps some neighbours.
-fn share_out(lines: &[(u64, String)], files: usize, seed: u64) -> TempDir {
+fn split_into_files(lines: &[(u64, String)], files: usize, seed: u64) -> TempDir {
     let folder = tempfile::tempdir().unwrap();
     let mut texts = vec![String::new(); files];
     let mut random = seed;
@@ -189,15 +189,15 @@ fn share_out(lines: &[(u64, String)], files: usize, seed: u64) -> TempDir {
         (random >> 33) as usize % below
     };
     let mut order: Vec<usize> = (0..lines.len()).collect();
-    for place in 1..order.len() {
+    for index in 1..order.len() {
         // Swaps only neighbours with different times: lines of the same millisecond keep their order.
-        if lines[order[place - 1]].0 != lines[order[place]].0 && next(3) == 0 {
-            order.swap(place - 1, place);
+        if lines[order[index - 1]].0 != lines[order[index]].0 && next(3) == 0 {
+            order.swap(index - 1, index);
         }
     }
-    for place in order {
+    for index in order {
         // All lines of one millisecond go into one file, for the same reason.
-        let (at, line) = &lines[place];
+        let (at, line) = &lines[index];
         texts[(*at as usize / 7) % files].push_str(line);
     }
     for (n, text) in texts.iter().enumerate() {
@@ -224,23 +224,23 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(24))]
 
     #[test]
-    fn however_lines_are_shared_out_the_report_is_the_same(files in 1_usize..6, seed: u64, open in 2_usize..8) {
-        let lines = day(60);
-        let (one, many) = (share_out(&lines, 1, 1), share_out(&lines, files, seed));
+    fn splitting_lines_over_files_does_not_change_the_report(files in 1_usize..6, seed: u64, open_files in 2_usize..8) {
+        let lines = log_lines(60);
+        let (one, many) = (split_into_files(&lines, 1, 1), split_into_files(&lines, files, seed));
         // States apply to the log that contains them: the only log, or the one known to be the tokenizer's.
-        let alone = import(&[one.path().to_owned()], Options::default()).unwrap();
-        let options = Options { open_files: open.max(files), ..Options::default() };
-        let shared = import(&[many.path().to_owned()], options).unwrap();
-        let (a, b) = (numbers(&alone.report), numbers(&shared.report));
+        let unsplit = import(&[one.path().to_owned()], Options::default()).unwrap();
+        let options = Options { open_files: open_files.max(files), ..Options::default() };
+        let split = import(&[many.path().to_owned()], options).unwrap();
+        let (a, b) = (numbers(&unsplit.report), numbers(&split.report));
         prop_assert_eq!((a.0, a.1, a.2), (b.0, b.1, b.2));
-        prop_assert_eq!((shared.stats.late, shared.stats.events), (0, 180));
-        prop_assert_eq!(shared.stats.files, files as u64);
+        prop_assert_eq!((split.stats.late, split.stats.events), (0, 180));
+        prop_assert_eq!(split.stats.files, files as u64);
     }
 
     #[test]
-    fn a_small_window_and_few_held_lines_lose_nothing_but_order(held in 0_usize..20, window in 0_u64..50, seed: u64) {
-        let folder = share_out(&day(60), 3, seed);
-        let options = Options { held_lines: held, window_ns: window * 1_000_000, ..Options::default() };
+    fn a_small_window_and_few_held_lines_lose_only_order(held_lines in 0_usize..20, window_ms in 0_u64..50, seed: u64) {
+        let folder = split_into_files(&log_lines(60), 3, seed);
+        let options = Options { held_lines, window_ns: window_ms * 1_000_000, ..Options::default() };
         let run = import(&[folder.path().to_owned()], options).unwrap();
         prop_assert_eq!((run.stats.events, run.report.gap_ns.map(|g| g.count)), (180, Some(60)));
     }
@@ -264,14 +264,14 @@ proptest! {
 }
 
 #[test]
-fn a_file_that_ends_in_the_middle_is_read_up_to_there_and_named() {
+fn a_truncated_file_is_read_to_its_end_and_reported() {
     let folder = tempfile::tempdir().unwrap();
     let mut gz = flate2::write::GzEncoder::new(Vec::new(), flate2::Compression::fast());
-    let text: String = day(3_000).into_iter().map(|l| l.1).collect();
+    let text: String = log_lines(3_000).into_iter().map(|l| l.1).collect();
     gz.write_all(text.as_bytes()).unwrap();
-    let whole = gz.finish().unwrap();
+    let complete = gz.finish().unwrap();
     let path = folder.path().join("cut.log.gz");
-    fs::write(&path, &whole[..whole.len() / 2]).unwrap();
+    fs::write(&path, &complete[..complete.len() / 2]).unwrap();
     fs::write(folder.path().join("core"), b"\x7fELF\0\0\0").unwrap();
     let run = import(&[folder.path().to_owned()], Options::default()).unwrap();
     assert!(
@@ -283,7 +283,7 @@ fn a_file_that_ends_in_the_middle_is_read_up_to_there_and_named() {
 }
 
 #[test]
-fn stamps_without_year_and_zone_take_what_is_given() {
+fn timestamps_without_year_and_zone_use_the_options() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("messages");
     let text = "Jan 18 07:55:00 node sglang[7]: [TRACE disagg] rid=a first_output_stream\n\
@@ -303,24 +303,24 @@ fn stamps_without_year_and_zone_take_what_is_given() {
 }
 
 #[test]
-fn what_collectors_wrap_around_a_line_comes_off() {
+fn log_collector_wrappers_are_removed() {
     let folder = tempfile::tempdir().unwrap();
     let line = "[TRACE disagg] rid=a first_output_stream";
-    let taken = "[TRACE output] rid=a tokenizer_first_token";
+    let received = "[TRACE output] rid=a tokenizer_first_token";
     for (n, text) in [
         format!(
             "{{\"log\":\"{line}\\n\",\"stream\":\"stdout\",\"time\":\"2026-01-18T07:55:00.5Z\"}}\n\
-             {{\"log\":\"\\u001b[32m{taken}\\u001b[0m\\n\",\"stream\":\"stdout\",\"time\":\"2026-01-18T07:55:02.5Z\"}}\n"
+             {{\"log\":\"\\u001b[32m{received}\\u001b[0m\\n\",\"stream\":\"stdout\",\"time\":\"2026-01-18T07:55:02.5Z\"}}\n"
         ),
         format!(
             "{{\"timestamp\":\"2026-01-18T07:55:00.5Z\",\"level\":\"DEBUG\",\"fields\":{{\"message\":\"{line}\"}}}}\n\
-             {{\"ts\":1768722902.5,\"msg\":\"{taken}\"}}\n"
+             {{\"ts\":1768722902.5,\"msg\":\"{received}\"}}\n"
         ),
         format!(
             "2026-01-18T07:55:00.500000000Z stdout F [2026-01-18 07:55:00 TP0] {line}\n\
-             2026-01-18T07:55:02.500000000Z stdout F [2026-01-18 07:55:02 TP0] {taken}\r\n"
+             2026-01-18T07:55:02.500000000Z stdout F [2026-01-18 07:55:02 TP0] {received}\r\n"
         ),
-        format!("\x1b[2m2026-01-18T07:55:00.5Z\x1b[0m DEBUG {line}\n1768722902500 {taken}\n"),
+        format!("\x1b[2m2026-01-18T07:55:00.5Z\x1b[0m DEBUG {line}\n1768722902500 {received}\n"),
     ]
     .iter()
     .enumerate()

@@ -1,37 +1,40 @@
 //! Prediction of lost tokens. Each frame takes turns of its thread's event loop, regardless of the hop that it arrived on.
 
+#[path = "common/engine.rs"]
+mod engine;
+
 use trace::clock::MonoNs;
 use trace::engine::{Mode, Waiter};
-use trace::event::{Chunk, Engine, Event, Frame, Hop, IdColumn, Kind, Sees, Taken, What};
-use trace::{Analysis, Config, FrameId, HopId, ThreadId};
+use trace::event::{Capabilities, Chunk, Engine, Event, Frame, Hop, IdColumn, Kind, Received, What};
+use trace::{Analysis, FrameId, HopId, ThreadId};
 
 const OUTPUT: HopId = HopId(0);
 /// Another connection of the scheduler to the same inbox, for control messages and health check responses.
 const CONTROL: HopId = HopId(1);
 
 /// Receives queued frames of these hops in one wakeup, with one token per output frame. Returns token ranges predicted lost.
-fn predicted(taken: &[HopId], by: Option<ThreadId>) -> Vec<[u32; 2]> {
-    predicted_after(taken, by, None, false)
+fn predicted(received: &[HopId], by: Option<ThreadId>) -> Vec<[u32; 2]> {
+    predicted_after(received, by, None, false)
 }
 
-/// Like [`predicted`]. With `waits`, processing is observed, and each receive comes `waits` ns after the previous frame is processed.
+/// Like [`predicted`]. With `wait_ns`, processing is observed, and each receive comes `wait_ns` after the previous frame is processed.
 /// With `late`, each frame is sent just before its receive.
-fn predicted_after(taken: &[HopId], by: Option<ThreadId>, waits: Option<u64>, late: bool) -> Vec<[u32; 2]> {
-    let mut analysis = Analysis::new(Config::default());
+fn predicted_after(received: &[HopId], by: Option<ThreadId>, wait_ns: Option<u64>, late: bool) -> Vec<[u32; 2]> {
+    let mut analysis = Analysis::new(engine::config());
     let mut at = 1_000_000;
-    let mut say = |what: What<'_>| {
+    let mut apply = |what: What<'_>| {
         at += 1_000;
-        if matches!(what, What::Taken(_)) {
-            at += waits.unwrap_or(0);
+        if matches!(what, What::Received(_)) {
+            at += wait_ns.unwrap_or(0);
         }
         analysis.apply(&Event { at: MonoNs(at), what });
     };
     for id in [OUTPUT, CONTROL] {
-        let sees = Sees {
+        let capabilities = Capabilities {
             sent: true,
-            taken: true,
-            handled: waits.is_some(),
-            ..Sees::default()
+            received: true,
+            processed: wait_ns.is_some(),
+            ..Capabilities::default()
         };
         let hop = Hop {
             id,
@@ -40,23 +43,24 @@ fn predicted_after(taken: &[HopId], by: Option<ThreadId>, waits: Option<u64>, la
             worker: None,
             origin: true,
             last: true,
-            sees,
+            capabilities,
         };
-        say(What::Hop(hop));
+        apply(What::Hop(hop));
     }
-    say(What::Engine(Engine {
+    apply(What::Engine(Engine {
         version: Some("0.5.9"),
         mode: Some(Mode::Incremental),
         waiter: Some(Waiter::KeepsLast),
         turnaround: Some(3),
+        ..Engine::default()
     }));
-    let name = |place: usize| FrameId {
-        hop: taken[place],
+    let frame_id = |index: usize| FrameId {
+        hop: received[index],
         lane: 0,
-        seq: taken[..place].iter().filter(|&&hop| hop == taken[place]).count() as u64,
+        seq: received[..index].iter().filter(|&&hop| hop == received[index]).count() as u64,
     };
-    let send = |place: usize, say: &mut dyn FnMut(What<'_>)| {
-        let (id, hop) = (name(place), taken[place]);
+    let send = |index: usize, apply: &mut dyn FnMut(What<'_>)| {
+        let (id, hop) = (frame_id(index), received[index]);
         let chunk = Chunk {
             rid: "r",
             listed: Some(1),
@@ -72,7 +76,7 @@ fn predicted_after(taken: &[HopId], by: Option<ThreadId>, waits: Option<u64>, la
             OUTPUT => (Kind::TokenIds, std::slice::from_ref(&chunk)),
             _ => (Kind::Control, &[][..]),
         };
-        say(What::Sent(Frame {
+        apply(What::Sent(Frame {
             id,
             bytes: 100,
             kind,
@@ -81,20 +85,20 @@ fn predicted_after(taken: &[HopId], by: Option<ThreadId>, waits: Option<u64>, la
         }));
     };
     if !late {
-        (0..taken.len()).for_each(|place| send(place, &mut say));
+        (0..received.len()).for_each(|index| send(index, &mut apply));
     }
-    for place in 0..taken.len() {
+    for index in 0..received.len() {
         if late {
-            send(place, &mut say);
+            send(index, &mut apply);
         }
-        say(What::Taken(Taken {
-            id: name(place),
+        apply(What::Received(Received {
+            id: frame_id(index),
             wakeup: Some(1),
             by,
             frame: None,
         }));
-        if waits.is_some() {
-            say(What::Handled(name(place)));
+        if wait_ns.is_some() {
+            apply(What::Processed(frame_id(index)));
         }
     }
     let request = analysis.ledger().request("r").expect("it is live");
@@ -105,25 +109,29 @@ fn predicted_after(taken: &[HopId], by: Option<ThreadId>, waits: Option<u64>, la
 const LOOP: Option<ThreadId> = Some(ThreadId { pid: 7, tid: 7 });
 
 #[test]
-fn of_two_chunks_that_meet_the_first_is_lost() {
+fn the_first_of_two_chunks_in_one_wakeup_is_predicted_lost() {
     assert_eq!(predicted(&[OUTPUT; 6], LOOP), [[1, 1], [3, 3], [5, 5]]);
     assert_eq!(predicted(&[OUTPUT; 5], None), [[1, 1], [3, 3]]);
 }
 
 #[test]
-fn a_control_message_between_two_chunks_gives_their_waiter_its_turns() {
-    let taken = [CONTROL, OUTPUT, CONTROL, OUTPUT, OUTPUT, OUTPUT];
-    assert_eq!(predicted(&taken, LOOP), [[2, 2]]);
+fn a_control_message_between_two_chunks_lets_their_waiter_run() {
+    let received = [CONTROL, OUTPUT, CONTROL, OUTPUT, OUTPUT, OUTPUT];
+    assert_eq!(predicted(&received, LOOP), [[2, 2]]);
 }
 
 #[test]
-fn a_receiver_that_had_to_wait_for_a_frame_gave_the_waiters_their_turns() {
+fn an_idle_receiver_lets_the_waiters_run() {
     let none = [[0_u32; 2]; 0];
     for by in [LOOP, None] {
-        let after = |waits, late| predicted_after(&[OUTPUT; 4], by, Some(waits), late);
+        let after = |wait_ns, late| predicted_after(&[OUTPUT; 4], by, Some(wait_ns), late);
         assert_eq!(after(0, false), [[1, 1], [3, 3]]);
-        assert_eq!(after(1_000_000, false), none, "sent just before, and not taken at once");
-        assert_eq!(after(20_000_000, false), [[1, 1], [3, 3]], "queued for long");
-        assert_eq!(after(0, true), none, "sent after it was asked for");
+        assert_eq!(
+            after(1_000_000, false),
+            none,
+            "sent shortly before, and not received at once"
+        );
+        assert_eq!(after(20_000_000, false), [[1, 1], [3, 3]], "queued for a long time");
+        assert_eq!(after(0, true), none, "sent after the receiver began to wait");
     }
 }

@@ -1,14 +1,17 @@
 //! Report format: every field of the schema, null for unobserved values, and the text output.
 
+#[path = "common/engine.rs"]
+mod engine;
+
 use serde_json::Value;
 use trace::clock::MonoNs;
 use trace::engine::Mode;
 use trace::event::{
-    Chunk, Delivery, Engine, Event, Finish, Frame, Hop, IdColumn, Kind, Lost, LostCause, Response, Sees, Taken,
-    Undecoded, What,
+    Capabilities, Chunk, Delivery, Engine, Event, Finish, Frame, Hop, IdColumn, Kind, Missed, MissedCause, Received,
+    Response, Undecoded, What,
 };
 use trace::report::{Clock, Report, ReportInput};
-use trace::{Analysis, Config, FrameId, HopId};
+use trace::{Analysis, FrameId, HopId};
 
 const MS: u64 = 1_000_000;
 const START: u64 = 77_000 * MS;
@@ -19,13 +22,13 @@ struct Run {
 }
 
 impl Run {
-    fn new(name: &str, sees: Sees, last: bool) -> Self {
+    fn new(name: &str, capabilities: Capabilities, last: bool) -> Self {
         let mut run = Self {
-            analysis: Analysis::new(Config::default()),
+            analysis: Analysis::new(engine::config()),
             seq: 0,
         };
         let endpoint = "ipc:///tmp/tmpk2v9x1";
-        run.say(
+        run.apply(
             0,
             What::Hop(Hop {
                 id: HopId(0),
@@ -34,13 +37,13 @@ impl Run {
                 worker: None,
                 origin: true,
                 last,
-                sees,
+                capabilities,
             }),
         );
         run
     }
 
-    fn say(&mut self, ms: u64, what: What<'_>) {
+    fn apply(&mut self, ms: u64, what: What<'_>) {
         self.analysis.apply(&Event {
             at: MonoNs(START + ms * MS),
             what,
@@ -70,7 +73,7 @@ impl Run {
         let chunks: Vec<Chunk<'_>> = chunks.iter().map(chunk).collect();
         let id = Self::id(self.seq);
         self.seq += 1;
-        self.say(
+        self.apply(
             ms,
             What::Sent(Frame {
                 id,
@@ -82,22 +85,22 @@ impl Run {
         );
     }
 
-    fn take(&mut self, ms: u64, seq: u64, wakeup: u64) {
-        self.say(
+    fn receive(&mut self, ms: u64, seq: u64, wakeup: u64) {
+        self.apply(
             ms,
-            What::Taken(Taken {
+            What::Received(Received {
                 id: Self::id(seq),
                 wakeup: Some(wakeup),
                 by: None,
                 frame: None,
             }),
         );
-        self.say(ms + 1, What::Handled(Self::id(seq)));
+        self.apply(ms + 1, What::Processed(Self::id(seq)));
     }
 
     fn deliver(&mut self, ms: u64, rid: &str, tokens: u32, completion: u32, finished: bool) {
         let completion_tokens = Some(completion);
-        self.say(
+        self.apply(
             ms,
             What::Delivered(Delivery {
                 rid,
@@ -116,25 +119,25 @@ const FAST: &str = "9f1c2a77d1f84f0b8a53c6b0f2de4417";
 
 /// A 0.5.9 engine that keeps the last chunk, observed from send to delivery: one delayed first token, two dropped chunks.
 fn everything_seen() -> Report {
-    let sees = Sees {
+    let capabilities = Capabilities {
         sent: true,
         forwarded: true,
-        taken: true,
-        handled: true,
+        received: true,
+        processed: true,
         delivered: true,
     };
-    let mut run = Run::new("scheduler->tokenizer", sees, true);
-    run.say(
+    let mut run = Run::new("scheduler->tokenizer", capabilities, true);
+    run.apply(
         0,
         What::Engine(Engine {
             version: Some("0.5.9"),
             mode: Some(Mode::Incremental),
-            waiter: None,
             turnaround: Some(3),
+            ..Engine::default()
         }),
     );
     run.send(10, &[(FAST, 1, 1, None)]);
-    run.take(11, 0, 1);
+    run.receive(11, 0, 1);
     run.deliver(12, FAST, 1, 1, false);
     run.send(23, &[(FAST, 1, 2, None), (SLOW, 1, 1, None)]);
     run.send(36, &[(FAST, 2, 4, None), (SLOW, 1, 2, None)]);
@@ -143,8 +146,8 @@ fn everything_seen() -> Report {
         &[(FAST, 1, 5, Some(Finish::Stop)), (SLOW, 1, 3, Some(Finish::Length))],
     );
     for seq in 1..4 {
-        run.say(50, What::Forwarded(Run::id(seq)));
-        run.take(23_862, seq, 2);
+        run.apply(50, What::Forwarded(Run::id(seq)));
+        run.receive(23_862, seq, 2);
     }
     run.deliver(23_866, FAST, 1, 5, true);
     run.deliver(23_867, SLOW, 3, 3, true);
@@ -159,16 +162,16 @@ fn everything_seen() -> Report {
 
 /// Only a relay, on an unknown release, with one undecoded frame and missed observations.
 fn sends_seen() -> Report {
-    let sees = Sees {
+    let capabilities = Capabilities {
         sent: true,
         forwarded: true,
-        ..Sees::default()
+        ..Capabilities::default()
     };
-    let mut run = Run::new("scheduler->detokenizer", sees, false);
+    let mut run = Run::new("scheduler->detokenizer", capabilities, false);
     run.send(0, &[(FAST, 1, 1, None)]);
-    run.say(1, What::Forwarded(Run::id(0)));
+    run.apply(1, What::Forwarded(Run::id(0)));
     run.seq += 1;
-    run.say(
+    run.apply(
         5,
         What::Undecoded(Undecoded {
             id: Run::id(1),
@@ -177,12 +180,12 @@ fn sends_seen() -> Report {
         }),
     );
     run.seq += 2;
-    run.say(
+    run.apply(
         6,
-        What::Lost(Lost {
+        What::Missed(Missed {
             hop: Some(HopId(0)),
             count: 2,
-            cause: LostCause::QueueFull,
+            cause: MissedCause::QueueFull,
         }),
     );
     run.send(
@@ -230,14 +233,14 @@ fn sends_seen_as_text() {
 #[test]
 fn nothing_seen_as_text() {
     insta::assert_snapshot!(
-        Analysis::new(Config::default())
+        Analysis::new(engine::config())
             .report(&ReportInput::of("tap"))
             .to_text()
     );
 }
 
 #[test]
-fn no_line_of_text_is_wider_than_a_terminal() {
+fn text_lines_fit_a_terminal() {
     for report in [everything_seen(), sends_seen()] {
         let text = report.to_text();
         assert!(text.lines().all(|line| line.chars().count() <= 100), "{text}");
@@ -245,28 +248,28 @@ fn no_line_of_text_is_wider_than_a_terminal() {
 }
 
 #[test]
-fn a_report_reads_back() {
+fn a_report_round_trips_through_json() {
     for report in [everything_seen(), sends_seen()] {
-        let back: Report = serde_json::from_str(&report.to_json()).expect("our own report reads back");
-        assert_eq!(back, report);
+        let parsed: Report = serde_json::from_str(&report.to_json()).expect("the report's own JSON parses");
+        assert_eq!(parsed, report);
     }
 }
 
 #[test]
-fn the_slowest_are_the_worst_gaps_and_no_more_than_asked() {
+fn slowest_requests_are_sorted_by_gap_and_limited() {
     let mut run = Run::new(
         "scheduler->tokenizer",
-        Sees {
+        Capabilities {
             sent: true,
-            taken: true,
-            ..Sees::default()
+            received: true,
+            ..Capabilities::default()
         },
         true,
     );
     // Gaps of 5, 60, 20 and 40 ms, and one first token sent 30 ms before the end and not received.
     for (seq, (rid, gap)) in [("a", 5), ("b", 60), ("c", 20), ("d", 40)].into_iter().enumerate() {
         run.send(100 * seq as u64, &[(rid, 1, 1, None)]);
-        run.take(100 * seq as u64 + gap, seq as u64, seq as u64);
+        run.receive(100 * seq as u64 + gap, seq as u64, seq as u64);
     }
     run.send(470, &[("e", 1, 1, None)]);
     run.analysis.tick(MonoNs(START + 500 * MS));
@@ -308,32 +311,32 @@ const FIELDS: &[(&str, bool)] = &[
     ("/requests/finished", true),
     ("/requests/aborted", true),
     ("/tokens/sent", true),
-    ("/tokens/taken", false),
+    ("/tokens/received", false),
     ("/tokens/delivered", false),
     ("/gap_ns", false),
     ("/slowest/0/rid", true),
     ("/slowest/0/gap_ns", false),
     ("/slowest/0/first_sent_ns", true),
-    ("/slowest/0/first_taken_ns", false),
+    ("/slowest/0/first_received_ns", false),
     ("/slowest/0/tokens_sent", true),
-    ("/slowest/0/tokens_taken", false),
+    ("/slowest/0/tokens_received", false),
     ("/slowest/0/chunks_sent", true),
     ("/slowest/0/dropped", false),
     ("/slowest/0/tokens_lost", false),
     ("/slowest/0/finish", true),
     ("/chunks/sent", true),
-    ("/chunks/taken", false),
-    ("/chunks/coalesced", false),
+    ("/chunks/received", false),
+    ("/chunks/merged", false),
     ("/chunks/dropped_predicted", false),
     ("/chunks/dropped_confirmed", false),
     ("/chunks/tokens_lost", false),
     ("/hops/0/name", true),
     ("/hops/0/frames_sent", true),
-    ("/hops/0/frames_taken", false),
+    ("/hops/0/frames_received", false),
     ("/hops/0/chunks", true),
     ("/hops/0/bytes", true),
     ("/hops/0/backlog_max_frames", false),
-    ("/hops/0/residence_ns", false),
+    ("/hops/0/queue_wait_ns", false),
     ("/hops/0/relay_ns", true),
     ("/hops/0/wakeup_frames_max", false),
     ("/cpu", false),
@@ -343,7 +346,7 @@ const FIELDS: &[(&str, bool)] = &[
     ("/series/gap_ns", false),
     ("/series/hops/0/frames_sent/0", true),
     ("/series/hops/0/backlog_max_frames", false),
-    ("/series/hops/0/residence_ns", false),
+    ("/series/hops/0/queue_wait_ns", false),
     ("/findings/0/kind", true),
     ("/findings/0/severity", true),
     ("/findings/0/rid", true),
@@ -359,14 +362,17 @@ const FIELDS: &[(&str, bool)] = &[
 ];
 
 #[test]
-fn every_field_is_there_and_null_exactly_where_a_relay_cannot_see() {
+fn every_field_exists_and_is_null_only_if_unobservable() {
     let relay: Value = serde_json::to_value(sends_seen()).expect("a report is plain data");
     let all: Value = serde_json::to_value(everything_seen()).expect("a report is plain data");
     for &(field, observable) in FIELDS {
         let value = relay.pointer(field).unwrap_or_else(|| panic!("{field} is missing"));
         assert_eq!(!value.is_null(), observable, "{field}: {value}");
         let value = all.pointer(field).unwrap_or_else(|| panic!("{field} is missing"));
-        assert!(!value.is_null() || field == "/cpu", "{field} is null where all is seen");
+        assert!(
+            !value.is_null() || field == "/cpu",
+            "{field} is null though everything is observed"
+        );
     }
     for field in ["count", "p50", "p90", "p99", "max", "max_rid"] {
         assert!(all["gap_ns"].get(field).is_some(), "gap_ns.{field}");
@@ -396,13 +402,13 @@ fn hostile() -> Report {
     report.source.engine_version = Some(name.to_owned());
     report.slowest[0].finish = Some(name.to_owned());
     report.own.degraded = vec![name.into()];
-    let series = report.series.as_mut().expect("slots");
+    let series = report.series.as_mut().expect("the run has slots");
     name.clone_into(&mut series.hops[0].name);
     report
 }
 
 #[test]
-fn a_page_runs_and_loads_nothing_whatever_it_tells_of() {
+fn the_html_page_escapes_hostile_names_and_loads_no_resources() {
     let report = hostile();
     let page = report.to_html(&Clock::of(&report, None));
     assert!(
@@ -426,10 +432,10 @@ fn a_page_runs_and_loads_nothing_whatever_it_tells_of() {
 }
 
 #[test]
-fn markdown_and_text_call_nobody_and_move_no_cursor() {
+fn markdown_and_text_neutralise_mentions_and_control_characters() {
     let report = hostile();
-    for told in [report.to_markdown(&Clock::of(&report, None)), report.to_text()] {
-        assert!(!told.contains(['\u{202e}', '\u{1b}']), "{told}");
+    for text in [report.to_markdown(&Clock::of(&report, None)), report.to_text()] {
+        assert!(!text.contains(['\u{202e}', '\u{1b}']), "{text}");
     }
     let markdown = report.to_markdown(&Clock::of(&report, None));
     assert!(!markdown.lines().any(|line| line.starts_with("# ")), "{markdown}");
@@ -451,14 +457,14 @@ fn everything_seen_as_markdown() {
 }
 
 #[test]
-fn what_was_not_seen_is_said_on_every_form() {
+fn every_report_format_lists_unobserved_values() {
     let report = sends_seen();
     let clock = Clock::of(&report, None);
-    for told in [report.to_text(), report.to_markdown(&clock), report.to_html(&clock)] {
-        let words = told.split_whitespace().collect::<Vec<_>>().join(" ");
+    for text in [report.to_text(), report.to_markdown(&clock), report.to_html(&clock)] {
+        let words = text.split_whitespace().collect::<Vec<_>>().join(" ");
         assert!(
             words.contains("deliveries to clients") && words.contains("no CAP_BPF"),
-            "{told}"
+            "{text}"
         );
     }
 }

@@ -1,12 +1,14 @@
 //! Time series: columns add up to the totals, stay aligned when slots are halved, and use constant memory.
 
-use trace::event::{Chunk, CpuSample, Event, Frame, Hop, IdColumn, Kind, QueueSample, Sees, Taken, ThreadPart, What};
+use trace::event::{
+    Capabilities, Chunk, CpuSample, Event, Frame, Hop, IdColumn, Kind, QueueSample, Received, ThreadPart, What,
+};
 use trace::ledger::Limits;
 use trace::report::{Report, ReportInput, Series};
 use trace::{Analysis, Config, FrameId, HopId, MonoNs, ThreadId};
 
 const MS: u64 = 1_000_000;
-const TAKER: ThreadId = ThreadId { pid: 41, tid: 41 };
+const RECEIVER: ThreadId = ThreadId { pid: 41, tid: 41 };
 
 struct Run(Analysis);
 
@@ -20,12 +22,12 @@ impl Run {
             limits,
             ..Config::default()
         }));
-        let sees = Sees {
+        let capabilities = Capabilities {
             sent: true,
-            taken: true,
-            ..Sees::default()
+            received: true,
+            ..Capabilities::default()
         };
-        run.say(
+        run.apply(
             0,
             What::Hop(Hop {
                 id: HopId(0),
@@ -34,13 +36,13 @@ impl Run {
                 worker: None,
                 origin: true,
                 last: true,
-                sees,
+                capabilities,
             }),
         );
         run
     }
 
-    fn say(&mut self, ms: u64, what: What<'_>) {
+    fn apply(&mut self, ms: u64, what: What<'_>) {
         self.0.apply(&Event {
             at: MonoNs((5_000 + ms) * MS),
             what,
@@ -60,7 +62,7 @@ impl Run {
             worker: None,
             ids: &[],
         };
-        self.say(
+        self.apply(
             ms,
             What::Sent(Frame {
                 id: id(seq),
@@ -72,23 +74,23 @@ impl Run {
         );
     }
 
-    fn take(&mut self, ms: u64, seq: u64) {
-        self.say(
+    fn receive(&mut self, ms: u64, seq: u64) {
+        self.apply(
             ms,
-            What::Taken(Taken {
+            What::Received(Received {
                 id: id(seq),
                 wakeup: Some(seq / 2),
-                by: Some(TAKER),
+                by: Some(RECEIVER),
                 frame: None,
             }),
         );
     }
 
     fn cpu(&mut self, ms: u64, on_ms: u64) {
-        self.say(
+        self.apply(
             ms,
             What::Cpu(CpuSample {
-                thread: TAKER,
+                thread: RECEIVER,
                 role: "tokenizer",
                 name: "python3",
                 part: ThreadPart::Main,
@@ -107,7 +109,7 @@ impl Run {
     }
 
     fn series(&self) -> Series {
-        self.report().series.expect("something was seen")
+        self.report().series.expect("the run has events")
     }
 }
 
@@ -120,13 +122,13 @@ fn id(seq: u64) -> FrameId {
 }
 
 #[test]
-fn a_slot_tells_what_happened_in_it_and_nothing_else() {
+fn a_slot_contains_only_its_own_events() {
     let mut run = Run::new(600);
     for n in 0..4 {
         run.send(100 + 10 * n, n, &format!("r{n}"));
     }
     run.cpu(200, 80);
-    run.say(
+    run.apply(
         900,
         What::Queue(QueueSample {
             hop: "scheduler->tokenizer",
@@ -135,7 +137,7 @@ fn a_slot_tells_what_happened_in_it_and_nothing_else() {
         }),
     );
     for n in 0..4 {
-        run.take(2_500 + n, n);
+        run.receive(2_500 + n, n);
     }
     run.cpu(2_600, 40);
     run.0.tick(MonoNs(7_750 * MS));
@@ -145,15 +147,15 @@ fn a_slot_tells_what_happened_in_it_and_nothing_else() {
         (1_000 * MS, 0, 2_750 * MS, 3)
     );
     assert_eq!(
-        (series.tokens.sent, series.tokens.taken),
+        (series.tokens.sent, series.tokens.received),
         (vec![4, 0, 0], Some(vec![0, 0, 4]))
     );
-    assert_eq!(series.tokens.delivered, None, "deliveries are not seen");
+    assert_eq!(series.tokens.delivered, None, "deliveries are not observed");
     assert_eq!(
         (series.requests.begun, series.requests.live),
         (vec![4, 0, 0], vec![4, 4, 4])
     );
-    let gap = series.gap_ns.expect("gaps are seen");
+    let gap = series.gap_ns.expect("gaps are observed");
     assert_eq!(
         (gap.count, gap.max),
         (vec![0, 0, 4], vec![None, None, Some(2_400 * MS)])
@@ -162,12 +164,12 @@ fn a_slot_tells_what_happened_in_it_and_nothing_else() {
     assert_eq!(
         hop.backlog_max_frames,
         Some(vec![4, 4, 4]),
-        "they wait until they are taken"
+        "frames wait until they are received"
     );
     assert_eq!(
         hop.kernel_bytes_max,
         Some(vec![Some(77), None, None]),
-        "no sample is no zero"
+        "a missing sample is not zero"
     );
     assert_eq!(hop.wakeups, Some(vec![0, 0, 1]), "the last wakeup has not ended");
     let thread = &series.threads[0];
@@ -186,36 +188,36 @@ fn halved_slots_add_up_to_the_totals() {
     let mut run = Run::new(20);
     for n in 0..500 {
         run.send(200 * n, n, &format!("r{n}"));
-        run.take(200 * n + 30 + n % 7, n);
+        run.receive(200 * n + 30 + n % 7, n);
     }
     let report = run.report();
-    let series = report.series.expect("something was seen");
+    let series = report.series.expect("the run has events");
     assert!(series.len() <= 20 && series.slot_ns == 8_000 * MS, "{}", series.slot_ns);
     assert_eq!(series.tokens.sent.iter().sum::<u64>(), report.tokens.sent);
-    assert_eq!(series.hops[0].frames_taken.iter().flatten().sum::<u64>(), 500);
-    let gap = series.gap_ns.as_ref().expect("gaps are seen");
+    assert_eq!(series.hops[0].frames_received.iter().flatten().sum::<u64>(), 500);
+    let gap = series.gap_ns.as_ref().expect("gaps are observed");
     assert_eq!(gap.count.iter().sum::<u64>(), 500);
     assert!(
         gap.max.iter().flatten().all(|&ns| (30 * MS..=36 * MS).contains(&ns)),
         "{gap:?}"
     );
-    let begun: f64 = (0..series.len()).map(|slot| series.seconds(slot)).sum();
+    let total_seconds: f64 = (0..series.len()).map(|slot| series.seconds(slot)).sum();
     assert!(
-        (begun - report.window_ns[1] as f64 / 1e9).abs() < 1e-6,
+        (total_seconds - report.window_ns[1] as f64 / 1e9).abs() < 1e-6,
         "the slots cover the window"
     );
 }
 
 #[test]
-fn classes_hold_every_value_once() {
+fn every_value_is_in_exactly_one_class() {
     let mut run = Run::new(600);
     for n in 0..200 {
         run.send(10 * n, n, &format!("r{n}"));
-        run.take(10 * n + 1 + n % 5, n);
+        run.receive(10 * n + 1 + n % 5, n);
     }
     let report = run.report();
-    let gap = report.gap_ns.expect("gaps are seen");
-    for classes in [&gap.classes, &report.hops[0].residence_classes] {
+    let gap = report.gap_ns.expect("gaps are observed");
+    for classes in [&gap.classes, &report.hops[0].queue_wait_classes] {
         assert_eq!(classes.iter().map(|c| c[2]).sum::<u64>(), 200);
         assert!(
             classes.iter().all(|c| c[0] < c[1]) && classes[0][0] <= MS,
@@ -225,7 +227,7 @@ fn classes_hold_every_value_once() {
 }
 
 #[test]
-fn wall_time_is_known_only_where_an_anchor_is() {
+fn wall_time_requires_an_anchor() {
     let run = Run::new(600);
     assert_eq!(run.report().window_wall_ns, None);
     let report = run.0.report(&ReportInput {

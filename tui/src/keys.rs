@@ -1,10 +1,11 @@
 //! Key table, from which bindings, help and hints are generated.
 
 use ratatui::crossterm::event::{KeyCode, KeyEvent, KeyModifiers};
+use session::playback::Play;
 
-use crate::action::Action;
-use crate::replay::Play;
-use crate::state::ui::{Dialog, ExportAs, Tab, Ui};
+use crate::state::action::{Action, ExportAs};
+use crate::state::tab::Tab;
+use crate::state::ui::{Dialog, Ui};
 
 /// Context in which a binding applies.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -76,16 +77,16 @@ const fn chars<const C: char>() -> [(KeyCode, KeyModifiers); 1] {
 // Keep the columns of the table: one binding per line.
 #[rustfmt::skip]
 pub(crate) const BINDINGS: &[Binding] = &[
-    on(Place::Everywhere, &chars::<'1'>(), "1", Action::Go(Tab::Overview), "Overview: is it sick, where, since when", ""),
-    on(Place::Everywhere, &chars::<'2'>(), "2", Action::Go(Tab::Requests), "Requests: all of them, worst first", ""),
+    on(Place::Everywhere, &chars::<'1'>(), "1", Action::Go(Tab::Overview), "Overview: is it unhealthy, where, since when", ""),
+    on(Place::Everywhere, &chars::<'2'>(), "2", Action::Go(Tab::Requests), "Requests: all requests, worst first", ""),
     on(Place::Everywhere, &chars::<'3'>(), "3", Action::Go(Tab::Request), "Request: the selected one, chunk by chunk", ""),
     on(Place::Everywhere, &chars::<'4'>(), "4", Action::Go(Tab::Hops), "Hops: where frames wait", ""),
     on(Place::Everywhere, &chars::<'5'>(), "5", Action::Go(Tab::Findings), "Findings: what, since when, what to do", ""),
-    on(Place::Everywhere, &chars::<'6'>(), "6", Action::Go(Tab::Cpu), "CPU: who runs, who waits, who is held back", ""),
-    on(Place::Everywhere, &chars::<'7'>(), "7", Action::Go(Tab::Pods), "Pods: the runs that are watched, and all of them in sum", ""),
+    on(Place::Everywhere, &chars::<'6'>(), "6", Action::Go(Tab::Cpu), "CPU: which threads run, wait or are throttled", ""),
+    on(Place::Everywhere, &chars::<'7'>(), "7", Action::Go(Tab::Pods), "Pods: the watched runs and their total", ""),
     on(Place::Everywhere, &[(KeyCode::Tab, NONE)], "Tab", Action::Turn(1), "next tab", ""),
     on(Place::Everywhere, &[(KeyCode::BackTab, SHIFT), (KeyCode::BackTab, NONE)], "S-Tab", Action::Turn(-1), "previous tab", ""),
-    on(OPENS, &[(KeyCode::Enter, NONE)], "Enter", Action::Open, "look closer at what is selected", "open"),
+    on(OPENS, &[(KeyCode::Enter, NONE)], "Enter", Action::Open, "open the selection", "open"),
     on(Place::Everywhere, &[(KeyCode::Esc, NONE)], "Esc", Action::Back, "close, clear the filter or go back", ""),
     on(LISTS, &[(KeyCode::Up, NONE), (KeyCode::Char('k'), NONE)], "Up k", Action::Move(-1), "up", ""),
     on(LISTS, &[(KeyCode::Down, NONE), (KeyCode::Char('j'), NONE)], "Down j", Action::Move(1), "down", ""),
@@ -97,39 +98,39 @@ pub(crate) const BINDINGS: &[Binding] = &[
     on(REQUESTS, &chars::<'<'>(), "<", Action::Sort(-1), "sort by the column to the left", "sort"),
     on(REQUESTS, &chars::<'>'>(), ">", Action::Sort(1), "sort by the column to the right", "sort"),
     on(REQUESTS, &chars::<'s'>(), "s", Action::Reverse, "reverse the order", "reverse"),
-    on(REQUESTS, &chars::<'S'>(), "S", Action::SortReset, "sort as at first: worst flag first", ""),
+    on(REQUESTS, &chars::<'S'>(), "S", Action::SortReset, "default sort order: worst flag first", ""),
     on(REQUESTS, &chars::<'w'>(), "w", Action::Follow, "keep the worst request selected", "worst"),
-    on(ONE_RID, &[(KeyCode::Char(' '), NONE)], "Space", Action::Pin, "pin the request to the top, or let it go", "pin"),
+    on(ONE_RID, &[(KeyCode::Char(' '), NONE)], "Space", Action::Pin, "pin the request to the top, or unpin it", "pin"),
     on(ONE_RID, &chars::<'y'>(), "y", Action::CopyRid, "copy the rid to the terminal's clipboard", "copy rid"),
     on(TIMELINES, &[(KeyCode::Char('+'), NONE), (KeyCode::Char('='), NONE)], "+", Action::Zoom(-1), "zoom in in time", "zoom"),
     on(TIMELINES, &chars::<'-'>(), "-", Action::Zoom(1), "zoom out in time", "zoom"),
     on(TIMELINES, &[(KeyCode::Left, NONE), (KeyCode::Char('h'), NONE)], "Left h", Action::Scroll(-1), "earlier", "time"),
     on(TIMELINES, &[(KeyCode::Right, NONE), (KeyCode::Char('l'), NONE)], "Right l", Action::Scroll(1), "later", "time"),
     on(ONE, &chars::<'n'>(), "n", Action::Seek(1), "to the next chunk that was lost or merged", "next lost"),
-    on(ONE, &chars::<'N'>(), "N", Action::Seek(-1), "to the one before", "next lost"),
-    on(Place::Everywhere, &chars::<'p'>(), "p", Action::Pause, "pause the view of a live run, or the playing of a recording", "pause"),
-    on(Place::Live, &chars::<'r'>(), "r", Action::Record, "begin a recording in this folder, or end it", ""),
-    on(Place::Live, &chars::<'d'>(), "d", Action::Dump, "write the hindsight ring out (--hindsight)", ""),
-    on(Place::Watch, &chars::<'['>(), "[", Action::NextRun(-1), "to the pod before", "pod"),
+    on(ONE, &chars::<'N'>(), "N", Action::Seek(-1), "to the previous one", "next lost"),
+    on(Place::Everywhere, &chars::<'p'>(), "p", Action::Pause, "pause the view of a live run, or playback of a recording", "pause"),
+    on(Place::Live, &chars::<'r'>(), "r", Action::Record, "start or stop a recording in this folder", ""),
+    on(Place::Live, &chars::<'d'>(), "d", Action::Dump, "save the hindsight ring (--hindsight)", ""),
+    on(Place::Watch, &chars::<'['>(), "[", Action::NextRun(-1), "to the previous pod", "pod"),
     on(Place::Watch, &chars::<']'>(), "]", Action::NextRun(1), "to the next pod", "pod"),
-    on(Place::Replay, &chars::<'['>(), "[", Action::Play(Play::Pace(-1)), "play slower", "pace"),
-    on(Place::Replay, &chars::<']'>(), "]", Action::Play(Play::Pace(1)), "play faster; the last step is as fast as can be", "pace"),
+    on(Place::Replay, &chars::<'['>(), "[", Action::Play(Play::Speed(-1)), "play slower", "pace"),
+    on(Place::Replay, &chars::<']'>(), "]", Action::Play(Play::Speed(1)), "play faster; the last step has no speed limit", "pace"),
     on(Place::Replay, &chars::<','>(), ",", Action::Play(Play::Skip(-10)), "ten seconds back", "10 s"),
-    on(Place::Replay, &chars::<'.'>(), ".", Action::Play(Play::Skip(10)), "ten seconds on", "10 s"),
-    on(Place::Replay, &chars::<'f'>(), "f", Action::Play(Play::Finding(true)), "to where the next finding begins", "finding"),
-    on(Place::Replay, &chars::<'F'>(), "F", Action::Play(Play::Finding(false)), "to where the one before began", "finding"),
+    on(Place::Replay, &chars::<'.'>(), ".", Action::Play(Play::Skip(10)), "ten seconds forward", "10 s"),
+    on(Place::Replay, &chars::<'f'>(), "f", Action::Play(Play::Finding(true)), "to the start of the next finding", "finding"),
+    on(Place::Replay, &chars::<'F'>(), "F", Action::Play(Play::Finding(false)), "to the start of the previous finding", "finding"),
     on(Place::Replay, &chars::<'0'>(), "0", Action::Play(Play::To(0)), "to the start", ""),
     on(Place::Replay, &chars::<'$'>(), "$", Action::Play(Play::End), "to the end", ""),
     on(Place::Replay, &chars::<'t'>(), "t", Action::Time, "to a time: 1:23, 90s, 2m", "go to"),
     on(Place::Everywhere, &chars::<'e'>(), "e", Action::Export, "write the report as HTML or JSON, or a trace for Perfetto", "export"),
-    on(Place::Everywhere, &chars::<':'>(), ":", Action::Palette, "every action, found by a word of it", ""),
+    on(Place::Everywhere, &chars::<':'>(), ":", Action::Palette, "find an action by name", ""),
     on(Place::Everywhere, &chars::<'?'>(), "?", Action::Help, "this help", "help"),
-    on(Place::Everywhere, &[(KeyCode::Char('q'), NONE), (KeyCode::Char('c'), CTRL)], "q C-c", Action::Quit, "end, and print the report", "quit"),
+    on(Place::Everywhere, &[(KeyCode::Char('q'), NONE), (KeyCode::Char('c'), CTRL)], "q C-c", Action::Quit, "quit and print the report", "quit"),
 ];
 
 impl Binding {
     /// Returns whether it applies in the current state.
-    pub(crate) fn holds(&self, ui: &Ui) -> bool {
+    pub(crate) fn applies(&self, ui: &Ui) -> bool {
         match self.place {
             Place::Everywhere => true,
             Place::On(tabs) => tabs.contains(&ui.tab),
@@ -158,7 +159,7 @@ impl Binding {
             p if p == TIMELINES => "Overview, Hops, CPU",
             p if p == ONE => "Request",
             p if p == ONE_RID => "Requests, Request",
-            Place::On(_) => "on what is selected",
+            Place::On(_) => "on the selection",
             Place::Live => "live",
             Place::Replay => "in a replay",
             Place::Watch => "in watch",
@@ -184,7 +185,7 @@ pub(crate) fn action(key: &KeyEvent, ui: &Ui) -> Option<Action> {
     };
     BINDINGS
         .iter()
-        .find(|b| b.holds(ui) && b.keys.contains(&(key.code, modifiers)))
+        .find(|b| b.applies(ui) && b.keys.contains(&(key.code, modifiers)))
         .map(|b| b.action)
 }
 
@@ -200,13 +201,13 @@ pub(crate) struct Entry {
 
 /// Actions and saved filters that match all of `words`. An action of other tabs switches to the first of them.
 pub(crate) fn found(words: &str, ui: &Ui) -> Vec<Entry> {
-    let possible = |b: &&Binding| (b.holds(ui) || matches!(b.place, Place::On(_))) && b.action != Action::Palette;
+    let possible = |b: &&Binding| (b.applies(ui) || matches!(b.place, Place::On(_))) && b.action != Action::Palette;
     let actions = BINDINGS.iter().filter(possible).map(|b| Entry {
         shown: b.shown,
         what: b.what.to_owned(),
         place: b.place(),
         action: match b.place {
-            Place::On(tabs) if !b.holds(ui) => Action::In(tabs[0], &b.action),
+            Place::On(tabs) if !b.applies(ui) => Action::In(tabs[0], &b.action),
             _ => b.action,
         },
     });
@@ -302,23 +303,23 @@ mod tests {
     use super::*;
 
     #[test]
-    fn no_key_means_two_things_in_one_place() {
+    fn every_key_is_bound_once_per_place() {
         for (tab, replay) in Tab::ALL.into_iter().flat_map(|tab| [(tab, false), (tab, true)]) {
             let ui = Ui {
                 tab,
                 replay,
                 ..Ui::default()
             };
-            let mut met = Vec::new();
-            for key in BINDINGS.iter().filter(|b| b.holds(&ui)).flat_map(|b| b.keys) {
-                assert!(!met.contains(&key), "{key:?} twice on {tab:?}");
-                met.push(key);
+            let mut seen = Vec::new();
+            for key in BINDINGS.iter().filter(|b| b.applies(&ui)).flat_map(|b| b.keys) {
+                assert!(!seen.contains(&key), "{key:?} twice on {tab:?}");
+                seen.push(key);
             }
         }
     }
 
     #[test]
-    fn every_tab_has_its_number() {
+    fn number_keys_select_tabs() {
         for (place, tab) in Tab::ALL.into_iter().enumerate() {
             let digit = char::from_digit(place as u32 + 1, 10).expect("few tabs");
             let key = KeyEvent::new(KeyCode::Char(digit), NONE);
@@ -327,7 +328,7 @@ mod tests {
     }
 
     #[test]
-    fn capitals_and_signs_come_with_shift_or_without() {
+    fn capitals_and_signs_match_with_or_without_shift() {
         let ui = Ui {
             tab: Tab::Requests,
             ..Ui::default()

@@ -8,64 +8,64 @@ use trace::report::hostile::lines;
 use tracing_subscriber::fmt::MakeWriter;
 
 /// Maximum number of buffered lines; older ones are only counted.
-const KEPT: usize = 500;
+const MAX_LINES: usize = 500;
 
 /// Process-wide buffer, because the log is process-wide.
-static HELD: Mutex<Held> = Mutex::new(Held {
+static BUFFER: Mutex<Buffer> = Mutex::new(Buffer {
     holding: false,
     lines: VecDeque::new(),
-    forgotten: 0,
+    evicted: 0,
 });
 
-struct Held {
+struct Buffer {
     holding: bool,
     lines: VecDeque<String>,
-    forgotten: u64,
+    evicted: u64,
 }
 
 /// Creates writers for `tracing_subscriber`.
-pub(crate) struct Writer;
+pub struct Writer;
 
 /// Holds back log lines; dropping it writes them to stderr.
-pub(crate) struct Hold(());
+pub(crate) struct LogHold(());
 
-impl Hold {
+impl LogHold {
     /// Starts holding lines back if stderr is a terminal. A file receives lines immediately.
     pub(crate) fn begin() -> Self {
-        held().holding = std::io::stderr().is_terminal();
+        buffer().holding = std::io::stderr().is_terminal();
         Self(())
     }
 
     /// Newest held line, and the total number of held lines.
     pub(crate) fn newest() -> Option<(String, u64)> {
-        let held = held();
-        let line = held.lines.back()?;
-        Some((line.trim_end().to_owned(), held.forgotten + held.lines.len() as u64))
+        let buffer = buffer();
+        let line = buffer.lines.back()?;
+        Some((line.trim_end().to_owned(), buffer.evicted + buffer.lines.len() as u64))
     }
 }
 
-impl Drop for Hold {
+impl Drop for LogHold {
     fn drop(&mut self) {
-        let mut held = held();
-        held.holding = false;
+        let mut buffer = buffer();
+        buffer.holding = false;
         let mut out = std::io::stderr().lock();
         // Write errors cannot be reported if stderr is closed.
-        if held.forgotten > 0 {
+        if buffer.evicted > 0 {
             let _ = writeln!(
                 out,
                 "tokengap: {} older log lines were dropped while the screen was up",
-                held.forgotten
+                buffer.evicted
             );
         }
-        for line in held.lines.drain(..) {
+        for line in buffer.lines.drain(..) {
             let _ = out.write_all(line.as_bytes());
         }
-        held.forgotten = 0;
+        buffer.evicted = 0;
     }
 }
 
-fn held() -> MutexGuard<'static, Held> {
-    HELD.lock().unwrap_or_else(PoisonError::into_inner)
+fn buffer() -> MutexGuard<'static, Buffer> {
+    BUFFER.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 impl<'a> MakeWriter<'a> for Writer {
@@ -77,21 +77,21 @@ impl<'a> MakeWriter<'a> for Writer {
 }
 
 /// Writer of one formatted line; `tracing_subscriber` writes each line in one call.
-pub(crate) struct Line;
+pub struct Line;
 
 impl Write for Line {
     fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
-        let mut held = held();
-        if !held.holding {
-            drop(held);
+        let mut buffer = buffer();
+        if !buffer.holding {
+            drop(buffer);
             std::io::stderr().write_all(lines(&String::from_utf8_lossy(bytes)).as_bytes())?;
             return Ok(bytes.len());
         }
-        if held.lines.len() == KEPT {
-            held.lines.pop_front();
-            held.forgotten += 1;
+        if buffer.lines.len() == MAX_LINES {
+            buffer.lines.pop_front();
+            buffer.evicted += 1;
         }
-        held.lines.push_back(lines(&String::from_utf8_lossy(bytes)));
+        buffer.lines.push_back(lines(&String::from_utf8_lossy(bytes)));
         Ok(bytes.len())
     }
 

@@ -5,7 +5,7 @@ use std::sync::OnceLock;
 use ratatui::style::{Color, Modifier, Style};
 
 use crate::state::flags::Flag;
-use crate::state::model::Health;
+use crate::state::health::Health;
 
 /// Normal text.
 pub(crate) const PLAIN: Style = Style::new();
@@ -13,9 +13,9 @@ pub(crate) const PLAIN: Style = Style::new();
 pub(crate) const STRONG: Style = Style::new().add_modifier(Modifier::BOLD);
 
 /// Colours that the user asks for.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::ValueEnum)]
-pub(crate) enum Choice {
-    /// What the terminal says of itself decides.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Choice {
+    /// Detected from the terminal.
     #[default]
     Auto,
     /// 256 colours on a dark ground.
@@ -26,11 +26,11 @@ pub(crate) enum Choice {
     Mono,
 }
 
-/// Value of `--theme`, set after the command line is parsed.
+/// The user's choice, set before a screen opens.
 static CHOSEN: OnceLock<Choice> = OnceLock::new();
 
 /// Sets the theme; only the first call has an effect.
-pub(crate) fn choose(choice: Choice) {
+pub fn choose(choice: Choice) {
     CHOSEN.get_or_init(|| choice);
 }
 
@@ -88,16 +88,22 @@ impl Surroundings {
 
 impl Theme {
     /// Selects the theme for this environment. If the background is unknown, uses the terminal's own 16 colours.
-    pub(crate) fn of(around: &Surroundings) -> Self {
-        let locale = around.locale.to_lowercase();
-        let ascii = !(locale.contains("utf-8") || locale.contains("utf8")) || around.term == "linux";
-        let many = around.term.contains("256color") || !around.colorterm.is_empty();
-        let ground = around.colorfgbg.rsplit(';').next().and_then(|n| n.parse::<u8>().ok());
+    pub(crate) fn of(surroundings: &Surroundings) -> Self {
+        let locale = surroundings.locale.to_lowercase();
+        let ascii = !(locale.contains("utf-8") || locale.contains("utf8")) || surroundings.term == "linux";
+        let many = surroundings.term.contains("256color") || !surroundings.colorterm.is_empty();
+        let ground = surroundings
+            .colorfgbg
+            .rsplit(';')
+            .next()
+            .and_then(|n| n.parse::<u8>().ok());
         let palette = match ground {
-            _ if around.choice == Choice::Dark => Palette::Dark,
-            _ if around.choice == Choice::Light => Palette::Light,
-            _ if around.choice == Choice::Mono => Palette::None,
-            _ if around.no_color || matches!(around.term.as_str(), "dumb" | "vt100" | "vt220") => Palette::None,
+            _ if surroundings.choice == Choice::Dark => Palette::Dark,
+            _ if surroundings.choice == Choice::Light => Palette::Light,
+            _ if surroundings.choice == Choice::Mono => Palette::None,
+            _ if surroundings.no_color || matches!(surroundings.term.as_str(), "dumb" | "vt100" | "vt220") => {
+                Palette::None
+            }
             Some(7 | 15) if many => Palette::Light,
             Some(_) if many => Palette::Dark,
             _ => Palette::Sixteen,
@@ -202,18 +208,18 @@ mod tests {
 
     fn palette(term: &str, colorfgbg: &str, no_color: bool) -> (Palette, bool) {
         let (term, colorfgbg) = (term.to_owned(), colorfgbg.to_owned());
-        let around = Surroundings {
+        let surroundings = Surroundings {
             no_color,
             term,
             colorfgbg,
             locale: "C.UTF-8".into(),
             ..Surroundings::default()
         };
-        (Theme::of(&around).palette, Theme::of(&around).ascii)
+        (Theme::of(&surroundings).palette, Theme::of(&surroundings).ascii)
     }
 
     #[test]
-    fn colours_follow_what_the_terminal_says() {
+    fn colours_follow_the_terminal_environment() {
         assert_eq!(palette("xterm-256color", "0;15", false), (Palette::Light, false));
         assert_eq!(palette("xterm-256color", "15;default;0", false), (Palette::Dark, false));
         assert_eq!(palette("xterm-256color", "", false), (Palette::Sixteen, false));
@@ -223,24 +229,24 @@ mod tests {
     }
 
     #[test]
-    fn a_chosen_theme_wins_over_what_the_terminal_says() {
+    fn a_chosen_theme_overrides_the_terminal_environment() {
         for (choice, palette) in [
             (Choice::Dark, Palette::Dark),
             (Choice::Light, Palette::Light),
             (Choice::Mono, Palette::None),
             (Choice::Auto, Palette::None),
         ] {
-            let around = Surroundings {
+            let surroundings = Surroundings {
                 choice,
                 no_color: true,
                 ..Surroundings::default()
             };
-            assert_eq!(Theme::of(&around).palette, palette, "{choice:?}");
+            assert_eq!(Theme::of(&surroundings).palette, palette, "{choice:?}");
         }
     }
 
     #[test]
-    fn health_is_told_by_its_sign_alone() {
+    fn every_health_has_a_distinct_sign() {
         let all = [
             Health::Unknown,
             Health::Good,

@@ -13,9 +13,9 @@ mod pages;
 mod pod;
 mod schemas;
 mod screens;
+mod script;
 mod soak;
 mod telemetry;
-mod tmux;
 mod toolchain;
 mod unit;
 mod validate;
@@ -23,7 +23,7 @@ mod validate;
 use clap::{Parser, Subcommand};
 
 #[derive(Parser)]
-#[command(name = "cargo xtask", about = "What the project does to itself")]
+#[command(name = "cargo xtask", about = "Tasks of the project: build, test, measure, release")]
 struct Cli {
     #[command(subcommand)]
     command: Command,
@@ -50,6 +50,9 @@ enum Command {
     /// Copy bytes between endpoints and nothing else, for comparisons
     #[command(hide = true)]
     PlainRelay(e2e::plain_relay::Options),
+    /// Print the ids of all BPF programs, links and maps
+    #[command(hide = true)]
+    KernelObjects,
     /// Bring the table of SGLang's message layouts up to date
     Schemas(schemas::Args),
     /// Build the probe's kernel side, or check that the objects kept are what its source builds
@@ -80,6 +83,7 @@ fn main() -> anyhow::Result<()> {
         Command::Faults(options) => faults::run(&options),
         Command::Fixtures(args) => fixtures::run(&args),
         Command::Fuzz(options) => fuzz::run(&options),
+        Command::KernelObjects => e2e::kernel::list(),
         Command::PlainRelay(options) => e2e::plain_relay::run(&options),
         Command::Schemas(args) => schemas::run(&args),
         Command::Ebpf(args) => ebpf::run(&args),

@@ -1,20 +1,22 @@
 //! The tap as a source: the relay's observations, decoded into events.
 
 mod served;
+mod tapped;
 
 use std::os::unix::net::UnixListener;
 use std::sync::Arc;
 use std::thread::JoinHandle;
 
-use trace::event::{Engine, Event, Frame, Hop, Kind, Lost, LostCause, Sees, Undecoded, What};
-use trace::{FrameId, HopId, MonoNs, fault};
+use trace::event::{Capabilities, Engine, Event, Frame, Missed, MissedCause, Undecoded, What};
+use trace::{FrameId, HopId, MonoNs, fault, path};
 
+use crate::decode::{Decoders, Format};
 use crate::relay::{
     Direction, Endpoint, Gate, Observation, Observations, Options, Pair, Payload, Relay, RelayError, Stats, Unread,
 };
-use crate::wire::{Decoder, Limits};
 
 use served::Served;
+use tapped::Tapped;
 
 /// A pair of endpoints, with advance knowledge of the hop between them.
 #[derive(Clone, Debug)]
@@ -26,7 +28,7 @@ pub struct TapHop {
     /// Index of the receiver in a worker group.
     pub worker: Option<u16>,
     /// Additional capabilities of other observers of the same hop: receives, deliveries.
-    pub also: Sees,
+    pub also: Capabilities,
     /// Whether the hop is the first on the path, as far as known.
     pub origin: bool,
     /// Whether the hop is the last on the path, so that its receiver is the tokenizer.
@@ -42,7 +44,7 @@ impl TapHop {
             pair,
             name: None,
             worker: None,
-            also: Sees::default(),
+            also: Capabilities::default(),
             origin: false,
             last: false,
             endpoint: None,
@@ -53,13 +55,14 @@ impl TapHop {
 /// A running relay whose frames are decoded into events.
 #[derive(Debug)]
 pub struct Tap {
-    relay: Running,
+    relay: RelayState,
     observations: Arc<Observations>,
-    decoder: Decoder,
+    formats: &'static [Format],
+    decoders: Decoders,
     /// Two entries per pair: the forward direction, then the backward one.
     hops: Vec<Tapped>,
-    /// The releases that match the layout of the last decoded frame.
-    schema: Option<&'static str>,
+    /// The engine and the releases that match the layout of the last decoded frame.
+    schema: Option<(&'static str, &'static str)>,
     forms: Vec<Form>,
     unread: Vec<String>,
     /// Clients of each pair that speaks HTTP.
@@ -75,7 +78,7 @@ pub struct Tap {
 pub struct Form {
     /// Class without its module.
     pub class: &'static str,
-    /// `pickle` or `msgpack`.
+    /// Serialisation format: `pickle`, `msgpack`, ...
     pub codec: &'static str,
     /// The releases whose layout it fits.
     pub schema: &'static str,
@@ -93,24 +96,11 @@ fn count(forms: &mut Vec<Form>, seen: Form) {
 }
 
 #[derive(Debug)]
-enum Running {
-    Yes(Relay),
+enum RelayState {
+    Running(Relay),
     /// The relay closes on another thread, so that observations are still polled in the meantime.
     Closing(JoinHandle<Stats>),
     Closed(Stats),
-}
-
-/// One direction of a pair.
-#[derive(Debug)]
-struct Tapped {
-    hop: TapHop,
-    name: String,
-    endpoint: String,
-    /// The name came from the user, or from a frame that shows the sender's role.
-    named: bool,
-    announced: bool,
-    /// Whether all other pairs are HTTP.
-    only: bool,
 }
 
 /// State for the clients of a pair that speaks HTTP.
@@ -121,7 +111,7 @@ fn serves(hop: &TapHop) -> Option<Served> {
 impl Tap {
     /// Binds every listener and starts to relay.
     pub fn start(hops: Vec<TapHop>, options: Options) -> Result<Self, RelayError> {
-        let most = options.max_frame_bytes;
+        let (limit, formats) = (options.max_frame_bytes, options.formats);
         let mut tapped: Vec<Tapped> = hops.iter().flat_map(Tapped::both).collect();
         let served: Vec<Option<Served>> = hops.iter().map(serves).collect();
         if served.iter().flatten().count() + 1 == served.len() {
@@ -129,18 +119,23 @@ impl Tap {
             tapped.iter_mut().step_by(2).for_each(|only| only.only = true);
         }
         let relay = Relay::start(hops.into_iter().map(|hop| hop.pair).collect(), options)?;
-        Ok(Self::on(relay, most, tapped, served))
+        Ok(Self::on(relay, (formats, limit), tapped, served))
     }
 
     /// Starts without hops; [`Tap::add`] adds them.
     pub fn waiting(options: Options) -> Result<Self, RelayError> {
-        let most = options.max_frame_bytes;
-        Ok(Self::on(Relay::waiting(options)?, most, Vec::new(), Vec::new()))
+        let (limit, formats) = (options.max_frame_bytes, options.formats);
+        Ok(Self::on(
+            Relay::waiting(options)?,
+            (formats, limit),
+            Vec::new(),
+            Vec::new(),
+        ))
     }
 
     /// Adds a hop whose listener is already bound. Connections wait at `gate` before the relay connects them to the upstream.
     pub fn add(&mut self, hop: TapHop, listener: UnixListener, gate: Gate) -> Result<(), RelayError> {
-        let Running::Yes(relay) = &mut self.relay else {
+        let RelayState::Running(relay) = &mut self.relay else {
             return Err(RelayError::Stopped);
         };
         let (both, served) = (Tapped::both(&hop), serves(&hop));
@@ -152,15 +147,18 @@ impl Tap {
         Ok(())
     }
 
-    fn on(relay: Relay, max_frame_bytes: u64, hops: Vec<Tapped>, served: Vec<Option<Served>>) -> Self {
-        let limits = Limits {
-            message: usize::try_from(max_frame_bytes).unwrap_or(usize::MAX),
-            ..Limits::default()
-        };
+    fn on(
+        relay: Relay,
+        (formats, max_frame_bytes): (&'static [Format], u64),
+        hops: Vec<Tapped>,
+        served: Vec<Option<Served>>,
+    ) -> Self {
+        let longest = usize::try_from(max_frame_bytes).unwrap_or(usize::MAX);
         Self {
             observations: relay.observations(),
-            relay: Running::Yes(relay),
-            decoder: Decoder::new(limits),
+            relay: RelayState::Running(relay),
+            formats,
+            decoders: Decoders::new(formats, longest),
             hops,
             schema: None,
             forms: Vec::new(),
@@ -174,73 +172,73 @@ impl Tap {
     /// Listening endpoint of each pair; empty once the tap has been stopped.
     pub fn listening(&self) -> &[Endpoint] {
         match &self.relay {
-            Running::Yes(relay) => relay.listening(),
-            Running::Closing(_) | Running::Closed(_) => &[],
+            RelayState::Running(relay) => relay.listening(),
+            RelayState::Closing(_) | RelayState::Closed(_) => &[],
         }
     }
 
     /// Makes later events carry token ids.
     pub fn keep_ids(&mut self) {
-        self.decoder.keep_ids();
+        self.decoders.keep_ids();
     }
 
-    /// Converts at most `most` observations into events. The first event of each frame comes with the frame's bytes. Returns the number of
-    /// observations. Never waits.
-    pub fn poll(&mut self, most: usize, sink: &mut dyn FnMut(&Event<'_>, &[u8])) -> usize {
+    /// Converts at most `limit` observations into events. The first event of each frame comes with the bytes of its first part. Returns the
+    /// number of observations. Never waits.
+    pub fn poll(&mut self, limit: usize, sink: &mut dyn FnMut(&Event<'_>, &[u8])) -> usize {
         let mut done = 0;
-        while done < most
+        while done < limit
             && let Some(observation) = self.observations.poll()
         {
             self.translate(observation, sink);
             done += 1;
         }
-        self.tell_delivers(sink);
+        self.announce_deliveries(sink);
         done
     }
 
     /// Announces hops into the tokenizer again if the observability of deliveries has changed.
-    fn tell_delivers(&mut self, sink: &mut dyn FnMut(&Event<'_>, &[u8])) {
+    fn announce_deliveries(&mut self, sink: &mut dyn FnMut(&Event<'_>, &[u8])) {
         let seen = self.served.iter().flatten().any(Served::shows_deliveries);
         if std::mem::replace(&mut self.delivers, seen) == seen {
             return;
         }
         for (place, tapped) in (0_u16..).zip(&mut self.hops) {
             if std::mem::take(&mut tapped.announced) {
-                tapped.announce(HopId(place), MonoNs::now(), seen, sink);
+                tapped.announce(HopId(place), MonoNs::now(), (seen, self.formats), sink);
             }
         }
     }
 
     /// Stops the relay: it accepts no more connections, drains and closes. Observations continue until [`Tap::has_ended`].
     pub fn stop(&mut self) {
-        let relay = std::mem::replace(&mut self.relay, Running::Closed(Stats::default()));
+        let relay = std::mem::replace(&mut self.relay, RelayState::Closed(Stats::default()));
         self.relay = match relay {
-            Running::Yes(relay) => Running::Closing(std::thread::spawn(move || relay.stop())),
+            RelayState::Running(relay) => RelayState::Closing(std::thread::spawn(move || relay.stop())),
             other => other,
         };
     }
 
     /// Whether the relay has closed and all its observations were delivered.
     pub fn has_ended(&mut self) -> bool {
-        if let Running::Closing(thread) = &self.relay
+        if let RelayState::Closing(thread) = &self.relay
             && thread.is_finished()
         {
-            let closing = std::mem::replace(&mut self.relay, Running::Closed(Stats::default()));
-            if let Running::Closing(thread) = closing
+            let closing = std::mem::replace(&mut self.relay, RelayState::Closed(Stats::default()));
+            if let RelayState::Closing(thread) = closing
                 && let Ok(stats) = thread.join()
             {
-                self.relay = Running::Closed(stats);
+                self.relay = RelayState::Closed(stats);
             }
         }
-        matches!(self.relay, Running::Closed(_)) && self.observations.is_empty()
+        matches!(self.relay, RelayState::Closed(_)) && self.observations.is_empty()
     }
 
     /// The relay's counters; all zero while it is closing.
     pub fn stats(&self) -> Stats {
         match &self.relay {
-            Running::Yes(relay) => relay.stats(),
-            Running::Closing(_) => Stats::default(),
-            Running::Closed(stats) => *stats,
+            RelayState::Running(relay) => relay.stats(),
+            RelayState::Closing(_) => Stats::default(),
+            RelayState::Closed(stats) => *stats,
         }
     }
 
@@ -251,9 +249,9 @@ impl Tap {
         let refused = self.refused.iter().zip(self.hops.iter().step_by(2));
         degraded.extend(refused.filter(|(count, _)| **count > 0).map(|(count, tapped)| {
             let (listen, upstream) = (&tapped.hop.pair.listen, &tapped.hop.pair.upstream);
-            format!("{count} connections to {listen} were closed because nobody accepts at {upstream}: is the upstream running?")
+            format!("{count} connections to {listen} were closed because nothing is listening on {upstream}: is the upstream running?")
         }));
-        degraded.extend(short_of(&self.stats()));
+        degraded.extend(limit_warnings(&self.stats()));
         degraded
     }
 
@@ -295,7 +293,7 @@ impl Tap {
             }
             Observation::HeldUp { pair, lane } => {
                 if let Some(served) = self.served(pair) {
-                    served.held_up(lane);
+                    served.short_writes(lane);
                 }
             }
             Observation::Lost {
@@ -318,13 +316,13 @@ impl Tap {
             Observation::Refused { pair } => {
                 if self.refused[usize::from(pair)] == 0 {
                     let upstream = &self.hops[usize::from(pair) * 2].hop.pair.upstream;
-                    tracing::warn!("a connection was closed because nobody accepts at {upstream}");
+                    tracing::warn!("a connection was closed because nothing is listening on {upstream}");
                 }
                 self.refused[usize::from(pair)] += 1;
             }
             Observation::Unread {
                 pair, direction, why, ..
-            } => self.cannot_read(hop_id(pair, direction), &why),
+            } => self.warn_unreadable(hop_id(pair, direction), &why),
             Observation::Closed {
                 pair,
                 lane,
@@ -336,7 +334,7 @@ impl Tap {
                 if let Some(served) = self.served(pair) {
                     served.closed(lane, at, first, &mut |event| sink(event, &[]));
                 } else {
-                    tracing::info!(pair, lane, "connection over: {why}");
+                    tracing::info!(pair, lane, "connection closed: {why}");
                 }
             }
         }
@@ -347,15 +345,15 @@ impl Tap {
     }
 
     /// Warns about a peer that does not speak ZMTP, or encrypts it, once for each hop and reason.
-    fn cannot_read(&mut self, hop: HopId, why: &Unread) {
+    fn warn_unreadable(&mut self, hop: HopId, why: &Unread) {
         let tapped = &self.hops[usize::from(hop.0)];
-        let told = format!(
-            "{} ({}): a connection passes that cannot be read: {why}",
+        let message = format!(
+            "{} ({}): relaying a connection that cannot be decoded: {why}",
             tapped.name, tapped.endpoint
         );
-        if !self.unread.contains(&told) {
-            tracing::warn!("{told}");
-            self.unread.push(told);
+        if !self.unread.contains(&message) {
+            tracing::warn!("{message}");
+            self.unread.push(message);
         }
     }
 
@@ -367,34 +365,43 @@ impl Tap {
         payload: &Payload,
         sink: &mut dyn FnMut(&Event<'_>, &[u8]),
     ) {
-        let (tapped, delivers) = (&mut self.hops[usize::from(id.hop.0)], self.delivers);
+        let (tapped, formats) = (&mut self.hops[usize::from(id.hop.0)], self.formats);
+        let context = (self.delivers, formats);
         let undecoded = |tapped: &mut Tapped, why: &str, sink: &mut dyn FnMut(&Event<'_>, &[u8])| {
-            tapped.announce(id.hop, at, delivers, sink);
+            tapped.announce(id.hop, at, context, sink);
             let what = What::Undecoded(Undecoded { id, bytes, reason: why });
             sink(&Event { at, what }, &[]);
         };
-        let message = match payload {
-            Payload::Whole(message) => message,
-            Payload::Multipart(_) => return undecoded(tapped, "multipart", sink),
+        let (one, several): ([&[u8]; 1], Vec<&[u8]>);
+        let parts = match payload {
+            Payload::Whole(message) => {
+                one = [&message[..]];
+                &one[..]
+            }
+            Payload::Multipart(parts) => {
+                several = parts.iter().map(|part| &part[..]).collect();
+                &several[..]
+            }
             Payload::NotKept(_) => return undecoded(tapped, "not-kept", sink),
         };
         fault::here("decoder");
-        let batch = match self.decoder.decode(message) {
+        let batch = match self.decoders.decode(&mut tapped.carries, parts) {
             Ok(batch) => batch,
             Err(why) => {
                 tracing::debug!(?id, "undecoded: {why}");
-                return undecoded(tapped, why.reason(), sink);
+                return undecoded(tapped, why.reason, sink);
             }
         };
-        tapped.name_after(batch.kind());
-        tapped.announce(id.hop, at, delivers, sink);
-        if !batch.is_empty() && self.schema != Some(batch.schema()) {
-            self.schema = Some(batch.schema());
+        let (shape, chunks) = (batch.shape(), batch.chunks());
+        tapped.name_from_kind(shape.kind, formats);
+        tapped.announce(id.hop, at, context, sink);
+        if !chunks.is_empty() && self.schema != Some((shape.engine, shape.schema)) {
+            self.schema = Some((shape.engine, shape.schema));
             let engine = Engine {
-                version: self.schema,
-                mode: None,
-                waiter: batch.waiter(),
-                turnaround: None,
+                name: Some(shape.engine),
+                version: Some(shape.schema),
+                waiter: shape.waiter,
+                ..Engine::default()
             };
             sink(
                 &Event {
@@ -407,34 +414,47 @@ impl Tap {
         count(
             &mut self.forms,
             Form {
-                class: batch.class(),
-                codec: batch.codec().as_str(),
-                schema: batch.schema(),
+                class: shape.class,
+                codec: shape.codec,
+                schema: shape.schema,
                 frames: 1,
             },
         );
+        if let Some(read) = tapped.carries.format(formats).and_then(|format| format.response_id) {
+            self.served
+                .iter_mut()
+                .flatten()
+                .for_each(|served| served.sent(read, chunks));
+        }
         let frame = Frame {
             id,
             bytes,
-            kind: batch.kind(),
-            ids: batch.ids(),
-            chunks: batch.chunks(),
+            kind: shape.kind,
+            ids: shape.ids,
+            chunks,
         };
         sink(
             &Event {
                 at,
                 what: What::Sent(frame),
             },
-            message,
+            parts.first().copied().unwrap_or_default(),
         );
     }
 
-    fn lost(&mut self, hop: HopId, at: MonoNs, count: u64, cause: LostCause, sink: &mut dyn FnMut(&Event<'_>, &[u8])) {
+    fn lost(
+        &mut self,
+        hop: HopId,
+        at: MonoNs,
+        count: u64,
+        cause: MissedCause,
+        sink: &mut dyn FnMut(&Event<'_>, &[u8]),
+    ) {
         self.announce(hop, at, sink);
         sink(
             &Event {
                 at,
-                what: What::Lost(Lost {
+                what: What::Missed(Missed {
                     hop: Some(hop),
                     count,
                     cause,
@@ -448,7 +468,7 @@ impl Tap {
     pub fn name(&mut self, listen: &Endpoint, name: &str, at: MonoNs, sink: &mut dyn FnMut(&Event<'_>, &[u8])) {
         let directions = [
             (Direction::Forward, name.to_owned()),
-            (Direction::Backward, reversed(name)),
+            (Direction::Backward, path::reversed(name)),
         ];
         for pair in 0..self.hops.len() / 2 {
             for (direction, name) in &directions {
@@ -467,132 +487,34 @@ impl Tap {
     }
 
     fn announce(&mut self, hop: HopId, at: MonoNs, sink: &mut dyn FnMut(&Event<'_>, &[u8])) {
-        self.hops[usize::from(hop.0)].announce(hop, at, self.delivers, sink);
-    }
-}
-
-impl Tapped {
-    fn both(hop: &TapHop) -> [Self; 2] {
-        [Self::new(hop, Direction::Forward), Self::new(hop, Direction::Backward)]
-    }
-
-    fn new(hop: &TapHop, direction: Direction) -> Self {
-        let mut hop = hop.clone();
-        let (endpoint, name) = match direction {
-            Direction::Forward => {
-                let upstream = || hop.pair.upstream.to_string();
-                (hop.endpoint.clone().unwrap_or_else(upstream), hop.name.clone())
-            }
-            Direction::Backward => {
-                (hop.origin, hop.last, hop.also) = (false, false, Sees::default());
-                let listen = || hop.pair.listen.to_string();
-                let endpoint = hop.endpoint.clone().unwrap_or_else(listen);
-                (endpoint, hop.name.as_deref().map(reversed))
-            }
-        };
-        let named = name.is_some();
-        let name = name.unwrap_or_else(|| {
-            let forward = "connector->upstream";
-            match direction {
-                Direction::Forward => forward.into(),
-                Direction::Backward => reversed(forward),
-            }
-        });
-        Self {
-            hop,
-            name,
-            endpoint,
-            named,
-            announced: false,
-            only: false,
-        }
-    }
-
-    /// Derives the sender's role from the first message that shows it.
-    fn name_after(&mut self, kind: Kind) {
-        let name = match kind {
-            Kind::Text => "detokenizer->tokenizer",
-            Kind::TokenIds | Kind::Embedding => "scheduler->upstream",
-            Kind::Multimodal | Kind::Abort | Kind::Control => return,
-        };
-        if !self.named {
-            self.name = name.into();
-            self.named = true;
-            self.announced = false;
-        }
-    }
-
-    /// Whether deliveries follow the messages on this hop, judged by the hop's name or because it is the only one.
-    fn leads_to_clients(&self) -> bool {
-        let to = self.name.split_once("->").map_or("", |(_, to)| to);
-        self.only || matches!(to, "tokenizer" | "worker")
-    }
-
-    fn announce(&mut self, id: HopId, at: MonoNs, delivers: bool, sink: &mut dyn FnMut(&Event<'_>, &[u8])) {
-        if self.announced {
-            return;
-        }
-        self.announced = true;
-        let sees = Sees {
-            sent: true,
-            forwarded: true,
-            delivered: self.hop.also.delivered || (delivers && self.leads_to_clients()),
-            ..self.hop.also
-        };
-        let TapHop {
-            worker, origin, last, ..
-        } = self.hop;
-        let hop = Hop {
-            id,
-            name: &self.name,
-            endpoint: &self.endpoint,
-            worker,
-            origin,
-            last,
-            sees,
-        };
-        sink(
-            &Event {
-                at,
-                what: What::Hop(hop),
-            },
-            &[],
-        );
+        self.hops[usize::from(hop.0)].announce(hop, at, (self.delivers, self.formats), sink);
     }
 }
 
 /// Warnings about limits that the relay reached, with a remedy.
-fn short_of(stats: &Stats) -> impl Iterator<Item = String> {
+fn limit_warnings(stats: &Stats) -> impl Iterator<Item = String> {
     let Stats {
         accept_errors,
         connections_refused,
         panics,
         ..
     } = *stats;
-    let waited = format!(
-        "relay: connections had to wait, since accepting them failed {accept_errors} times, for want of open files most likely: raise \
-         the limit (ulimit -n)"
+    let accept_failures = format!(
+        "relay: accepting connections failed {accept_errors} times, probably at the limit of open files: raise it (ulimit -n)"
     );
-    let refused = format!(
-        "relay: {connections_refused} connections were closed at once because as many were open as --max-connections allows"
-    );
-    let broken = format!("relay: {panics} connections were closed by a defect of tokengap's (this is a bug)");
-    let told = [
-        (accept_errors, waited),
+    let refused = format!("relay: {connections_refused} connections were closed because --max-connections was reached");
+    let crashes = format!("relay: {panics} connections were closed by a crash in tokengap. Please report this bug.");
+    let warnings = [
+        (accept_errors, accept_failures),
         (connections_refused, refused),
-        (panics, broken),
+        (panics, crashes),
     ];
-    told.into_iter().filter_map(|(count, what)| (count > 0).then_some(what))
+    warnings
+        .into_iter()
+        .filter_map(|(count, warning)| (count > 0).then_some(warning))
 }
 
 /// Hop id of one direction. Each pair has two hops, in the order of the pairs.
 fn hop_id(pair: u16, direction: Direction) -> HopId {
     HopId(pair * 2 + u16::from(direction == Direction::Backward))
-}
-
-fn reversed(name: &str) -> String {
-    match name.split_once("->") {
-        Some((from, to)) => format!("{to}->{from}"),
-        None => format!("{name} (back)"),
-    }
 }

@@ -19,8 +19,8 @@ const PATIENCE: Duration = Duration::from_secs(10);
 fn engine() -> (TempDir, Folder, UnixListener) {
     let folder = tempfile::tempdir().expect("a temporary folder");
     let listener = UnixListener::bind(folder.path().join(NAME)).expect("the engine listens");
-    let held = Folder::open(folder.path(), folder.path()).expect("opened");
-    (folder, held, listener)
+    let opened = Folder::open(folder.path(), folder.path()).expect("opened");
+    (folder, opened, listener)
 }
 
 fn names(folder: &TempDir) -> Vec<String> {
@@ -33,7 +33,7 @@ fn names(folder: &TempDir) -> Vec<String> {
 }
 
 /// Whether a connection to the socket's original name reaches `listener`.
-fn leads_to(folder: &TempDir, listener: &UnixListener) -> bool {
+fn reaches(folder: &TempDir, listener: &UnixListener) -> bool {
     listener.set_nonblocking(true).expect("set");
     while listener.accept().is_ok() {}
     UnixStream::connect(folder.path().join(NAME)).is_ok() && listener.accept().is_ok()
@@ -41,7 +41,7 @@ fn leads_to(folder: &TempDir, listener: &UnixListener) -> bool {
 
 /// Waits until a closed listener is gone. A process that another test starts at the same time holds copies of all descriptors until it
 /// executes its own program.
-fn nobody_listens(path: &Path) {
+fn wait_until_closed(path: &Path) {
     let until = Instant::now() + PATIENCE;
     while UnixStream::connect(path).is_ok() {
         assert!(Instant::now() < until, "somebody listens at {}", path.display());
@@ -50,68 +50,68 @@ fn nobody_listens(path: &Path) {
 }
 
 #[test]
-fn a_place_is_taken_and_given_back() {
-    let (folder, held, engine) = engine();
+fn a_socket_path_is_replaced_and_restored() {
+    let (folder, opened, engine) = engine();
     fs::set_permissions(folder.path().join(NAME), PermissionsExt::from_mode(0o640)).expect("set");
-    let (ours, place) = Place::take(&held, NAME).expect("taken");
-    assert!(leads_to(&folder, &ours) && !leads_to(&folder, &engine));
+    let (ours, place) = Place::take(&opened, NAME).expect("spliced");
+    assert!(reaches(&folder, &ours) && !reaches(&folder, &engine));
     assert_eq!(
         names(&folder),
         [NAME, &format!("{NAME}.engine-1"), &format!("{NAME}.tokengap")]
     );
     let mode = fs::metadata(folder.path().join(NAME))
-        .expect("there")
+        .expect("it exists")
         .permissions()
         .mode();
     assert_eq!(mode & 0o777, 0o640, "the same users may connect");
     UnixStream::connect(place.aside()).expect("the engine still listens");
-    place.give_back().expect("given back");
-    assert!(leads_to(&folder, &engine));
+    place.give_back().expect("restored");
+    assert!(reaches(&folder, &engine));
     assert_eq!(names(&folder), [NAME]);
 }
 
 #[test]
-fn a_place_dropped_is_given_back_also_after_it_was_closed() {
-    let (folder, held, engine) = engine();
-    let (_ours, place) = Place::take(&held, NAME).expect("taken");
+fn a_dropped_place_is_restored_even_after_close() {
+    let (folder, opened, engine) = engine();
+    let (_ours, place) = Place::take(&opened, NAME).expect("spliced");
     place.close();
-    UnixStream::connect(folder.path().join(NAME)).expect_err("nobody is let in");
+    UnixStream::connect(folder.path().join(NAME)).expect_err("the path is closed");
     drop(place);
-    assert!(leads_to(&folder, &engine));
+    assert!(reaches(&folder, &engine));
     assert_eq!(names(&folder), [NAME]);
 }
 
 #[test]
-fn an_engine_that_listens_anew_keeps_its_new_socket() {
-    let (folder, held, engine) = engine();
-    let (_ours, place) = Place::take(&held, NAME).expect("taken");
+fn an_engine_that_listens_again_keeps_its_new_socket() {
+    let (folder, opened, engine) = engine();
+    let (_ours, place) = Place::take(&opened, NAME).expect("spliced");
     assert!(place.is_held());
     drop(engine);
-    nobody_listens(&place.aside());
+    wait_until_closed(&place.aside());
     fs::remove_file(folder.path().join(NAME)).expect("removed, as libzmq does before it binds");
-    let anew = UnixListener::bind(folder.path().join(NAME)).expect("the engine listens anew");
+    let rebound = UnixListener::bind(folder.path().join(NAME)).expect("the engine listens again");
     assert!(!place.is_held());
-    let error = place.give_back().expect_err("nothing to give back to");
+    let error = place.give_back().expect_err("the path is taken");
     assert!(matches!(error, SpliceError::Gone { .. }), "{error}");
-    assert!(leads_to(&folder, &anew));
+    assert!(reaches(&folder, &rebound));
     assert_eq!(names(&folder), [NAME]);
 }
 
 #[test]
-fn what_is_no_socket_is_left() {
+fn files_that_are_not_sockets_are_not_touched() {
     let folder = tempfile::tempdir().expect("a temporary folder");
-    let held = Folder::open(folder.path(), folder.path()).expect("opened");
+    let opened = Folder::open(folder.path(), folder.path()).expect("opened");
     let target = folder.path().join("target");
     fs::write(&target, "precious").expect("written");
     symlink(&target, folder.path().join("link")).expect("linked");
     for name in ["target", "link"] {
-        let error = Place::take(&held, name).expect_err("refused");
+        let error = Place::take(&opened, name).expect_err("refused");
         assert!(matches!(error, SpliceError::NotASocket(_)), "{error}");
     }
     for name in ["", "../x", "a\nb"] {
-        assert!(matches!(Place::take(&held, name), Err(SpliceError::Name(_))));
+        assert!(matches!(Place::take(&opened, name), Err(SpliceError::Name(_))));
     }
-    assert!(matches!(Place::take(&held, "absent"), Err(SpliceError::File { .. })));
+    assert!(matches!(Place::take(&opened, "absent"), Err(SpliceError::File { .. })));
     assert_eq!(names(&folder), ["link", "target"]);
     let error = Folder::open(&target, &target).expect_err("no folder");
     assert!(error.to_string().contains("cannot open the folder"), "{error}");
@@ -121,62 +121,65 @@ fn what_is_no_socket_is_left() {
 const VICTIM: &str = "TOKENGAP_TEST_SPLICE_IN";
 
 /// Takes over the path in a separate process, which is then killed.
-fn take_and_die(folder: &Path) {
+fn splice_and_kill(folder: &Path) {
     let mut victim = Command::new(std::env::current_exe().expect("this program"))
-        .args(["--exact", "a_killed_tokengap_is_undone", "--nocapture"])
+        .args(["--exact", "the_splice_of_a_killed_tokengap_is_undone", "--nocapture"])
         .env(VICTIM, folder)
         .stdout(Stdio::piped())
         .spawn()
         .expect("started");
-    let mut said = String::new();
+    let mut output = String::new();
     let mut stdout = victim.stdout.take().expect("piped");
-    while !said.contains("TAKEN") {
+    while !output.contains("TAKEN") {
         let mut some = [0; 256];
         let count = stdout.read(&mut some).expect("readable");
-        assert!(count > 0, "it ended early: {said}");
-        said.push_str(&String::from_utf8_lossy(&some[..count]));
+        assert!(count > 0, "it ended early: {output}");
+        output.push_str(&String::from_utf8_lossy(&some[..count]));
     }
     victim.kill().expect("killed");
-    victim.wait().expect("gone");
+    victim.wait().expect("exited");
 }
 
 #[test]
-fn a_killed_tokengap_is_undone() {
+fn the_splice_of_a_killed_tokengap_is_undone() {
     if let Some(place) = std::env::var_os(VICTIM) {
-        let held = Folder::open(Path::new(&place), Path::new(&place)).expect("opened");
-        let _taken = Place::take(&held, NAME).expect("taken");
+        let opened = Folder::open(Path::new(&place), Path::new(&place)).expect("opened");
+        let _received = Place::take(&opened, NAME).expect("spliced");
         println!("TAKEN");
         std::thread::sleep(PATIENCE);
         return;
     }
-    let (folder, held, engine) = engine();
-    take_and_die(folder.path());
-    assert!(!leads_to(&folder, &engine), "the place is a dead socket's");
-    let restored = restore(&held).expect("restored");
+    let (folder, opened, engine) = engine();
+    splice_and_kill(folder.path());
+    assert!(!reaches(&folder, &engine), "the path leads to a dead socket");
+    let restored = restore(&opened).expect("restored");
     assert!(
         matches!(restored.as_slice(), [Restored::Back(at)] if at.ends_with(NAME)),
         "{restored:?}"
     );
-    assert!(leads_to(&folder, &engine));
+    assert!(reaches(&folder, &engine));
     assert_eq!(names(&folder), [NAME]);
-    assert!(restore(&held).expect("again").is_empty(), "once is enough");
+    assert!(
+        restore(&opened).expect("again").is_empty(),
+        "nothing is left to restore"
+    );
 
-    take_and_die(folder.path());
+    splice_and_kill(folder.path());
     drop(engine);
-    nobody_listens(&folder.path().join(format!("{NAME}.engine-1")));
+    wait_until_closed(&folder.path().join(format!("{NAME}.engine-1")));
     fs::remove_file(folder.path().join(NAME)).expect("removed");
-    let anew = UnixListener::bind(folder.path().join(NAME)).expect("the engine listens anew");
-    let restored = restore(&held).expect("restored");
+    let rebound = UnixListener::bind(folder.path().join(NAME)).expect("the engine listens again");
+    let restored = restore(&opened).expect("restored");
     assert!(matches!(restored.as_slice(), [Restored::Outlived(_)]), "{restored:?}");
-    assert!(leads_to(&folder, &anew));
+    assert!(reaches(&folder, &rebound));
     assert_eq!(names(&folder), [NAME]);
 }
 
 #[test]
-fn what_a_living_tokengap_holds_and_what_others_wrote_is_left() {
-    let (folder, held, _engine) = engine();
-    let (_ours, place) = Place::take(&held, NAME).expect("taken");
-    let restored = restore(&held).expect("looked at");
+fn sockets_of_a_running_tokengap_and_files_of_others_are_not_touched() {
+    let (folder, opened, _engine) = engine();
+    let (_ours, place) = Place::take(&opened, NAME).expect("spliced");
+    let restored = restore(&opened).expect("examined");
     assert!(matches!(restored.as_slice(), [Restored::Held(_)]), "{restored:?}");
     assert!(place.is_held());
     let note = fs::read_to_string(folder.path().join(format!("{NAME}.tokengap"))).expect("a note");
@@ -186,7 +189,7 @@ fn what_a_living_tokengap_holds_and_what_others_wrote_is_left() {
     fs::write(folder.path().join("other.tokengap"), note.replace(NAME, "other")).expect("written");
     let other = UnixListener::bind(folder.path().join("other")).expect("bound");
     let aside = UnixListener::bind(folder.path().join("other.engine-1")).expect("bound");
-    let restored = restore(&held).expect("looked at");
+    let restored = restore(&opened).expect("examined");
     assert!(matches!(restored.as_slice(), [Restored::Outlived(_)]), "{restored:?}");
     assert_eq!(names(&folder), ["other", "other.engine-1", NAME]);
     fs::write(folder.path().join("text"), note).expect("written");
@@ -195,14 +198,14 @@ fn what_a_living_tokengap_holds_and_what_others_wrote_is_left() {
         folder.path().join(format!("{NAME}.tokengap")),
     )
     .expect("linked");
-    let restored = restore(&held).expect("looked at");
+    let restored = restore(&opened).expect("examined");
     assert!(matches!(restored.as_slice(), [Restored::Refused(..)]), "{restored:?}");
     drop((other, aside));
 }
 
 /// A relay in the engine's place, with the option `ask_to_leave`.
-fn relay_in_place(held: &Folder, gate: &Gate) -> (Relay, Place) {
-    let (listener, place) = Place::take(held, NAME).expect("taken");
+fn spliced_relay(opened: &Folder, gate: &Gate) -> (Relay, Place) {
+    let (listener, place) = Place::take(opened, NAME).expect("spliced");
     let options = Options {
         ask_to_leave: true,
         ..Options::default()
@@ -218,31 +221,31 @@ fn relay_in_place(held: &Folder, gate: &Gate) -> (Relay, Place) {
 
 #[test]
 fn connections_wait_at_a_closed_gate() {
-    let (folder, held, engine) = engine();
+    let (folder, opened, engine) = engine();
     let gate = Gate::closed();
-    let (relay, place) = relay_in_place(&held, &gate);
+    let (relay, place) = spliced_relay(&opened, &gate);
     let mut sender = UnixStream::connect(folder.path().join(NAME)).expect("accepted");
     sender.write_all(b"early").expect("written");
     engine.set_nonblocking(true).expect("set");
     std::thread::sleep(Duration::from_millis(50));
-    assert!(engine.accept().is_err(), "not led on yet");
+    assert!(engine.accept().is_err(), "not connected to the engine yet");
     gate.let_through();
     engine.set_nonblocking(false).expect("set");
-    let (mut taken, _) = engine.accept().expect("led on");
-    let mut said = [0; 5];
-    taken.read_exact(&mut said).expect("passed on");
-    assert_eq!(&said, b"early");
+    let (mut received, _) = engine.accept().expect("connected");
+    let mut bytes = [0; 5];
+    received.read_exact(&mut bytes).expect("relayed");
+    assert_eq!(&bytes, b"early");
     drop(sender);
     relay.stop();
-    place.give_back().expect("given back");
+    place.give_back().expect("restored");
 }
 
 #[test]
-fn a_sender_that_is_asked_to_leave_loses_nothing() {
-    let (folder, held, engine) = engine();
-    let (relay, place) = relay_in_place(&held, &Gate::open());
+fn a_sender_that_disconnects_on_request_loses_nothing() {
+    let (folder, opened, engine) = engine();
+    let (relay, place) = spliced_relay(&opened, &Gate::open());
     let mut sender = UnixStream::connect(folder.path().join(NAME)).expect("accepted");
-    let (mut taken, _) = engine.accept().expect("led on");
+    let (mut received, _) = engine.accept().expect("connected");
     let began = Instant::now();
     // Until the relay is connected to the engine, no bytes are relayed, and a ZMQ peer has not received a greeting.
     while !matches!(relay.poll(), Some(Observation::Opened { .. })) {
@@ -252,25 +255,25 @@ fn a_sender_that_is_asked_to_leave_loses_nothing() {
     let stopping = std::thread::spawn(move || relay.stop());
     // Like libzmq: write pending data, then handle the end of the stream.
     let mut end = [0; 1];
-    assert_eq!(sender.read(&mut end).expect("an end in order"), 0);
-    sender.write_all(&vec![7; 100_000]).expect("still taken");
+    assert_eq!(sender.read(&mut end).expect("an orderly end"), 0);
+    sender.write_all(&vec![7; 100_000]).expect("still read");
     drop(sender);
     let mut all = Vec::new();
-    taken.read_to_end(&mut all).expect("an end in order");
+    received.read_to_end(&mut all).expect("an orderly end");
     assert_eq!(all.len(), 100_000);
     stopping.join().expect("stopped");
-    place.give_back().expect("given back");
+    place.give_back().expect("restored");
 }
 
 #[test]
-fn a_sender_that_does_not_leave_is_cut_off() {
-    let (folder, held, engine) = engine();
-    let (relay, place) = relay_in_place(&held, &Gate::open());
-    let _stays = UnixStream::connect(folder.path().join(NAME)).expect("accepted");
-    let (_taken, _) = engine.accept().expect("led on");
+fn a_sender_that_does_not_disconnect_is_cut_off() {
+    let (folder, opened, engine) = engine();
+    let (relay, place) = spliced_relay(&opened, &Gate::open());
+    let _connected = UnixStream::connect(folder.path().join(NAME)).expect("accepted");
+    let (_received, _) = engine.accept().expect("connected");
     let began = Instant::now();
     relay.stop();
     assert!(began.elapsed() < Duration::from_secs(4), "{:?}", began.elapsed());
-    place.give_back().expect("given back");
-    assert!(leads_to(&folder, &engine));
+    place.give_back().expect("restored");
+    assert!(reaches(&folder, &engine));
 }

@@ -20,12 +20,12 @@ impl EventBodies {
         bytes.clear();
         let mut count = 0;
         let mut write = |event: &Event<'_>| {
-            let whole = bytes.len();
+            let start = bytes.len();
             let mut to = rmp_serde::Serializer::new(&mut *bytes).with_struct_map();
             if event.serialize(&mut to).is_ok() {
                 count += 1;
             } else {
-                bytes.truncate(whole);
+                bytes.truncate(start);
             }
         };
         let read = reader.read(block, &mut |record| {
@@ -34,7 +34,7 @@ impl EventBodies {
             }
         });
         if let Err(error) = read {
-            tracing::warn!("feed: {error} (this is a bug)");
+            tracing::warn!("feed: {error}. Please report this bug.");
         }
         body::events(count, bytes)
     }

@@ -3,11 +3,11 @@
 //! The caller's thread collects records into blocks and, when a watcher has joined, makes an image of the state. Everything else runs on
 //! the feed's own thread, behind a queue of fixed length.
 
+mod connections;
 mod events;
 mod job;
 mod peer;
 mod queue;
-mod room;
 mod serve;
 
 use std::io;
@@ -36,7 +36,7 @@ const SECOND_NS: u64 = 1_000_000_000;
 /// Time limit for delivering the end to the watchers.
 const LAST: Duration = Duration::from_secs(2);
 /// Interval between attempts to queue the last job.
-const ROOM: Duration = Duration::from_millis(5);
+const RETRY_INTERVAL: Duration = Duration::from_millis(5);
 
 /// Options of a [`Publisher`].
 #[derive(Clone, Debug)]
@@ -97,13 +97,13 @@ pub struct Publisher {
     active: bool,
     /// States handed to the feed's thread.
     starts: u64,
-    imaged: Option<MonoNs>,
-    second: Option<MonoNs>,
-    trouble: Option<String>,
+    last_image: Option<MonoNs>,
+    last_second: Option<MonoNs>,
+    problem: Option<String>,
 }
 
 /// State of the caller, read only when it is needed.
-pub struct Telling<'a> {
+pub struct RunState<'a> {
     /// The analysis, after the tick.
     pub analysis: &'a Analysis,
     /// Report fields that do not derive from events.
@@ -142,9 +142,9 @@ impl Publisher {
             blocks,
             active: false,
             starts: 0,
-            imaged: None,
-            second: None,
-            trouble: None,
+            last_image: None,
+            last_second: None,
+            problem: None,
         })
     }
 
@@ -160,7 +160,7 @@ impl Publisher {
 
     /// Returns the latest problem once.
     pub fn trouble(&mut self) -> Option<String> {
-        self.trouble.take().or_else(|| self.shared.take_trouble())
+        self.problem.take().or_else(|| self.shared.take_problem())
     }
 
     /// Adds an event that the analysis has already applied.
@@ -176,34 +176,35 @@ impl Publisher {
     }
 
     /// Adds a tick that the analysis has already applied, and sends the block collected since the last one.
-    pub fn tick(&mut self, now: MonoNs, telling: &Telling<'_>) {
+    pub fn tick(&mut self, now: MonoNs, run: &RunState<'_>) {
         if self.active {
             self.blocks.tick(now);
             self.send_block();
             // Watchers that receive a queued state are not counted yet. Keep sending blocks, or they would freeze after the state.
-            let on_its_way = self.shared.started.load(Ordering::Acquire) < self.starts;
-            self.active = on_its_way || self.shared.streams.load(Ordering::Acquire) > 0;
+            let pending = self.shared.started.load(Ordering::Acquire) < self.starts;
+            self.active = pending || self.shared.streams.load(Ordering::Acquire) > 0;
         } else {
             self.blocks.pass_tick();
         }
-        if self.shared.wants.load(Ordering::Acquire) > 0 && self.imaged.is_none_or(|at| now.since(at) >= IMAGE_EVERY_NS)
+        if self.shared.wants.load(Ordering::Acquire) > 0
+            && self.last_image.is_none_or(|at| now.since(at) >= IMAGE_EVERY_NS)
         {
-            self.imaged = Some(now);
-            self.send_start(telling);
+            self.last_image = Some(now);
+            self.send_start(run);
         }
-        if self.second.is_none_or(|at| now.since(at) >= SECOND_NS) {
-            self.second = Some(now);
-            self.each_second(telling);
+        if self.last_second.is_none_or(|at| now.since(at) >= SECOND_NS) {
+            self.last_second = Some(now);
+            self.send_every_second(run);
         }
     }
 
-    fn each_second(&mut self, telling: &Telling<'_>) {
+    fn send_every_second(&mut self, run: &RunState<'_>) {
         if self.active {
-            let closing = Closing::of(&(telling.input)());
+            let closing = Closing::of(&(run.input)());
             self.send(Job::About(Box::new(closing)));
         }
         if self.shared.reports.load(Ordering::Acquire) > 0 {
-            let report: Report = telling.analysis.report(&(telling.input)());
+            let report: Report = run.analysis.report(&(run.input)());
             self.send(Job::Report(Box::new(report)));
         }
     }
@@ -215,25 +216,25 @@ impl Publisher {
     }
 
     /// Sends the current state; watchers that wait for one continue from it.
-    fn send_start(&mut self, telling: &Telling<'_>) {
+    fn send_start(&mut self, run: &RunState<'_>) {
         self.active = true;
-        let start = self.state(telling, true);
+        let start = self.state(run, true);
         if self.send(Job::Start(Box::new(start))) {
             self.starts += 1;
         }
     }
 
     /// Returns the state of the run, with images if `images` is set.
-    fn state(&mut self, telling: &Telling<'_>, images: bool) -> job::Start {
-        let image = images.then(|| Image::of(telling.analysis));
+    fn state(&mut self, run: &RunState<'_>, images: bool) -> job::Start {
+        let image = images.then(|| Image::of(run.analysis));
         if let Some(Err(error)) = &image {
-            self.trouble = Some(format!("feed: {error}; watchers begin without the past"));
+            self.problem = Some(format!("feed: {error}; new watchers start without earlier state"));
         }
         job::Start {
             record: self.blocks.next_record(),
-            closing: Closing::of(&(telling.input)()),
+            closing: Closing::of(&(run.input)()),
             image: image.and_then(Result::ok),
-            history: images.then(|| (telling.history)().ok()).flatten(),
+            history: images.then(|| (run.history)().ok()).flatten(),
         }
     }
 
@@ -242,9 +243,9 @@ impl Publisher {
         match self.jobs.try_send(job) {
             Ok(()) => return true,
             Err(TrySendError::Full(_)) => self.shared.skip(),
-            Err(TrySendError::Closed(_)) if self.trouble.is_none() => {
+            Err(TrySendError::Closed(_)) if self.problem.is_none() => {
                 self.active = false;
-                self.trouble = Some("feed: the thread that serves it has failed (this is a bug)".into());
+                self.problem = Some("feed: the thread that serves it has failed. Please report this bug.".into());
             }
             Err(TrySendError::Closed(_)) => {}
         }
@@ -252,22 +253,22 @@ impl Publisher {
     }
 
     /// Sends the end of the run and waits briefly for delivery. Watchers that are behind get the last state first.
-    pub fn finish(mut self, telling: &Telling<'_>) -> Published {
+    pub fn finish(mut self, run: &RunState<'_>) -> Published {
         self.send_block();
         let followed = self.shared.is_followed();
         let (done, is_done) = channel();
-        let mut end = Job::End(Box::new(self.state(telling, followed)), done);
+        let mut end = Job::End(Box::new(self.state(run, followed)), done);
         let until = Instant::now() + LAST;
         while let Err(TrySendError::Full(back)) = self.jobs.try_send(end) {
             if Instant::now() >= until {
                 break;
             }
             end = back;
-            thread::sleep(ROOM);
+            thread::sleep(RETRY_INTERVAL);
         }
         let left = until.saturating_duration_since(Instant::now());
         if is_done.recv_timeout(left) == Err(RecvTimeoutError::Timeout) {
-            tracing::info!("feed: some watcher was not told of the end in time");
+            tracing::info!("feed: some watchers did not receive the end of the stream in time");
         }
         self.shared.status()
     }

@@ -39,8 +39,8 @@ pub(super) async fn serve(
     socket.set_send_buffer_size(KERNEL_BUFFER)?;
     let mut zmtp = Zmtp::new(Role::Publisher, LIMITS);
     let opened = timeout(options.patience, open(stream, options, &mut zmtp, queue)).await;
-    let late = |_| io::Error::new(io::ErrorKind::TimedOut, "it takes too long to send its request");
-    let (incoming, outgoing) = opened.map_err(late)??;
+    let timed_out = |_| io::Error::new(io::ErrorKind::TimedOut, "its request took too long");
+    let (incoming, outgoing) = opened.map_err(timed_out)??;
     shared.joined(queue);
     tokio::select! {
         ended = listen(incoming, &mut zmtp, queue, shared) => ended,
@@ -64,9 +64,9 @@ async fn open(
     let line = line::open(stream, options.key.as_ref(), Role::Publisher, options.stall);
     let (mut incoming, mut outgoing) = line.await?;
     outgoing.write(&zmtp::opening(Role::Publisher)).await?;
-    while !queue.has_asked() {
-        take(zmtp, queue)?;
-        if !queue.has_asked() && incoming.read(&mut zmtp.inbox).await? == 0 {
+    while !queue.is_subscribed() {
+        process_input(zmtp, queue)?;
+        if !queue.is_subscribed() && incoming.read(&mut zmtp.inbox).await? == 0 {
             return Err(io::ErrorKind::UnexpectedEof.into());
         }
     }
@@ -74,16 +74,16 @@ async fn open(
 }
 
 /// Processes the watcher's commands.
-fn take(zmtp: &mut Zmtp, queue: &Queue) -> io::Result<()> {
+fn process_input(zmtp: &mut Zmtp, queue: &Queue) -> io::Result<()> {
     let refused = |why: String| io::Error::new(io::ErrorKind::InvalidData, why);
     while let Some(input) = zmtp.next().map_err(|e| refused(e.to_string()))? {
-        let taken = match input {
-            Input::Subscribe(topic, wanted) => queue.subscribe(topic, wanted),
+        let accepted = match input {
+            Input::Subscribe(topic, subscribe) => queue.subscribe(topic, subscribe),
             Input::Ping(context) => queue.answer(&zmtp::pong(&context)),
             Input::Open | Input::Message(_) => true,
         };
-        if !taken {
-            return Err(refused("it asks for more than is given".into()));
+        if !accepted {
+            return Err(refused("it requests more topics than a feed has".into()));
         }
     }
     Ok(())
@@ -91,7 +91,7 @@ fn take(zmtp: &mut Zmtp, queue: &Queue) -> io::Result<()> {
 
 async fn listen(mut incoming: Incoming, zmtp: &mut Zmtp, queue: &Queue, shared: &Shared) -> io::Result<()> {
     loop {
-        take(zmtp, queue)?;
+        process_input(zmtp, queue)?;
         shared.count();
         if incoming.read(&mut zmtp.inbox).await? == 0 {
             return Ok(());

@@ -19,9 +19,9 @@ pub(super) enum Flow {
     #[default]
     None,
     /// Waits for a state to start from.
-    Wants,
+    Waits,
     /// Receives every block.
-    Goes,
+    Receives,
     /// Too slow: gets nothing more until its queue is empty, then waits for a state again.
     Behind,
 }
@@ -33,7 +33,7 @@ struct Inner {
     topics: Vec<Bytes>,
     flow: Flow,
     dropped: u64,
-    over: bool,
+    ended: bool,
 }
 
 /// Queue of one watcher.
@@ -58,9 +58,9 @@ impl Queue {
     }
 
     /// Adds or removes a subscription; `false` if there are too many.
-    pub(super) fn subscribe(&self, topic: Bytes, wanted: bool) -> bool {
+    pub(super) fn subscribe(&self, topic: Bytes, subscribe: bool) -> bool {
         let mut inner = self.inner();
-        if wanted {
+        if subscribe {
             if topic.len() > TOPIC || inner.topics.len() >= TOPICS {
                 return false;
             }
@@ -70,7 +70,7 @@ impl Queue {
         }
         let streams = inner.wants(Topic::Stream);
         inner.flow = match inner.flow {
-            Flow::None if streams => Flow::Wants,
+            Flow::None if streams => Flow::Waits,
             _ if !streams => Flow::None,
             flow => flow,
         };
@@ -83,7 +83,7 @@ impl Queue {
     }
 
     /// Whether the watcher has any subscription.
-    pub(super) fn has_asked(&self) -> bool {
+    pub(super) fn is_subscribed(&self) -> bool {
         !self.inner().topics.is_empty()
     }
 
@@ -94,9 +94,9 @@ impl Queue {
     /// Marks a gap in the stream: a watcher that receives blocks needs a new state.
     pub(super) fn skip(&self) {
         let mut inner = self.inner();
-        if inner.flow == Flow::Goes {
+        if inner.flow == Flow::Receives {
             inner.dropped += 1;
-            inner.flow = inner.behind();
+            inner.flow = inner.after_gap();
         }
     }
 
@@ -104,21 +104,21 @@ impl Queue {
     pub(super) fn stream(&self, message: &Bytes) {
         let mut inner = self.inner();
         match inner.flow {
-            Flow::Goes if inner.fits(message, self.limit) => self.push(inner, message),
-            Flow::Goes => {
+            Flow::Receives if inner.fits(message, self.limit) => self.push(inner, message),
+            Flow::Receives => {
                 inner.dropped += 1;
-                inner.flow = inner.behind();
+                inner.flow = inner.after_gap();
             }
             Flow::Behind => inner.dropped += 1,
-            Flow::Wants | Flow::None => {}
+            Flow::Waits | Flow::None => {}
         }
     }
 
     /// Queues the state if the watcher waits for one.
     pub(super) fn start(&self, message: &Bytes) {
         let mut inner = self.inner();
-        if inner.flow == Flow::Wants {
-            inner.flow = Flow::Goes;
+        if inner.flow == Flow::Waits {
+            inner.flow = Flow::Receives;
             self.push(inner, message);
         }
     }
@@ -156,13 +156,13 @@ impl Queue {
     /// a gap first get `state`, the last one.
     pub(super) fn end(&self, state: Option<&Bytes>, end: Option<&Bytes>) {
         let mut inner = self.inner();
-        let state = state.filter(|_| matches!(inner.flow, Flow::Wants | Flow::Behind));
+        let state = state.filter(|_| matches!(inner.flow, Flow::Waits | Flow::Behind));
         let end = end.filter(|_| inner.flow != Flow::None);
         for message in [state, end].into_iter().flatten() {
             inner.bytes += message.len();
             inner.waiting.push_back(message.clone());
         }
-        inner.over = true;
+        inner.ended = true;
         drop(inner);
         self.changed.notify_one();
     }
@@ -176,11 +176,11 @@ impl Queue {
                     inner.bytes -= message.len();
                     return Some(message);
                 }
-                if inner.over {
+                if inner.ended {
                     return None;
                 }
                 if inner.flow == Flow::Behind {
-                    inner.flow = Flow::Wants;
+                    inner.flow = Flow::Waits;
                 }
             }
             self.changed.notified().await;
@@ -205,9 +205,9 @@ impl Inner {
         self.waiting.is_empty() || self.bytes + message.len() <= limit
     }
 
-    fn behind(&self) -> Flow {
+    fn after_gap(&self) -> Flow {
         if self.waiting.is_empty() {
-            Flow::Wants
+            Flow::Waits
         } else {
             Flow::Behind
         }
@@ -223,13 +223,13 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_slow_watcher_holds_no_more_than_its_queue_and_gets_a_state_when_it_comes_back() {
+    async fn a_slow_watcher_uses_no_more_than_its_queue_and_resumes_from_a_state() {
         let queue = Queue::new(100);
         assert!(queue.subscribe(Bytes::from("stream"), true));
         queue.stream(&bytes(10));
         assert_eq!(
             (queue.flow(), queue.dropped()),
-            (Flow::Wants, 0),
+            (Flow::Waits, 0),
             "no blocks before the state"
         );
         queue.start(&bytes(500));
@@ -242,14 +242,14 @@ mod tests {
         assert_eq!(
             (queue.flow(), queue.dropped()),
             (Flow::Behind, 6),
-            "what comes in between would have a gap"
+            "blocks after a gap are dropped"
         );
         tokio::select! {
             biased;
-            _ = queue.next() => panic!("nothing waits"),
+            _ = queue.next() => panic!("the queue is not empty"),
             () = std::future::ready(()) => {}
         }
-        assert_eq!(queue.flow(), Flow::Wants);
+        assert_eq!(queue.flow(), Flow::Waits);
         queue.start(&bytes(50));
         queue.stream(&bytes(50));
         queue.stream(&bytes(1));
@@ -261,13 +261,13 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn who_follows_is_told_of_the_end_and_who_lacks_something_has_the_last_state_before_it() {
+    async fn a_watcher_receives_the_end_and_a_slow_one_the_last_state_first() {
         let of = |flow| {
             let queue = Queue::new(100);
             if flow != Flow::None {
                 assert!(queue.subscribe(Bytes::from("stream"), true));
             }
-            if matches!(flow, Flow::Goes | Flow::Behind) {
+            if matches!(flow, Flow::Receives | Flow::Behind) {
                 queue.start(&bytes(90));
             }
             if flow == Flow::Behind {
@@ -278,8 +278,8 @@ mod tests {
         };
         for (flow, lengths) in [
             (Flow::None, &[][..]),
-            (Flow::Wants, &[500, 70]),
-            (Flow::Goes, &[90, 70]),
+            (Flow::Waits, &[500, 70]),
+            (Flow::Receives, &[90, 70]),
             (Flow::Behind, &[90, 500, 70]),
         ] {
             let queue = of(flow);
@@ -292,17 +292,17 @@ mod tests {
     }
 
     #[test]
-    fn topics_are_prefixes_and_few() {
+    fn topics_are_prefixes_and_limited() {
         let queue = Queue::new(100);
-        assert!(!queue.has_asked());
+        assert!(!queue.is_subscribed());
         assert!(queue.subscribe(Bytes::from("rep"), true));
         assert!(queue.wants(Topic::Report) && !queue.wants(Topic::Stream));
         assert!(queue.subscribe(Bytes::new(), true));
-        assert_eq!(queue.flow(), Flow::Wants);
+        assert_eq!(queue.flow(), Flow::Waits);
         assert!(queue.subscribe(Bytes::new(), false));
         assert_eq!(queue.flow(), Flow::None);
         assert!(!queue.subscribe(bytes(257), true));
-        let taken = (0..40).filter(|_| queue.subscribe(Bytes::from("x"), true)).count();
-        assert_eq!(taken, 15);
+        let accepted = (0..40).filter(|_| queue.subscribe(Bytes::from("x"), true)).count();
+        assert_eq!(accepted, 15);
     }
 }

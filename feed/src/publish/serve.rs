@@ -14,10 +14,10 @@ use trace::MonoNs;
 use trace::clock::wall_ns;
 use trace::record::{BlockPacker, Header};
 
+use super::connections::Connections;
 use super::events::EventBodies;
 use super::job::{self, Job};
 use super::queue::{Flow, Queue};
-use super::room::Room;
 use super::{PublishOptions, Published, peer};
 use crate::message::{self, Head, Kind, SCHEMA, Start, Topic, body};
 use crate::zmtp;
@@ -44,7 +44,7 @@ pub(super) struct Shared {
     /// Connections closed or refused.
     refused: AtomicU64,
     queues: Mutex<Vec<Arc<Queue>>>,
-    trouble: Mutex<Option<String>>,
+    problem: Mutex<Option<String>>,
 }
 
 impl Shared {
@@ -62,7 +62,7 @@ impl Shared {
             dropped_before: AtomicU64::new(0),
             refused: AtomicU64::new(0),
             queues: Mutex::default(),
-            trouble: Mutex::default(),
+            problem: Mutex::default(),
         }
     }
 
@@ -70,12 +70,12 @@ impl Shared {
         self.queues.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    pub(super) fn take_trouble(&self) -> Option<String> {
-        self.trouble.lock().unwrap_or_else(PoisonError::into_inner).take()
+    pub(super) fn take_problem(&self) -> Option<String> {
+        self.problem.lock().unwrap_or_else(PoisonError::into_inner).take()
     }
 
-    fn say(&self, trouble: String) {
-        *self.trouble.lock().unwrap_or_else(PoisonError::into_inner) = Some(trouble);
+    fn report_problem(&self, problem: String) {
+        *self.problem.lock().unwrap_or_else(PoisonError::into_inner) = Some(problem);
     }
 
     pub(super) fn status(&self) -> Published {
@@ -116,17 +116,17 @@ impl Shared {
         let stream = |flow| of(&|q| q.flow() == flow);
         self.events.store(events, Ordering::Release);
         self.reports.store(of(&|q| q.wants(Topic::Report)), Ordering::Release);
-        self.streams.store(stream(Flow::Goes) + events, Ordering::Release);
+        self.streams.store(stream(Flow::Receives) + events, Ordering::Release);
         // Watchers of events alone need no state, but blocks have to flow: request a start while no stream is active.
-        let idle = usize::from(events > 0 && stream(Flow::Goes) == 0);
-        self.wants.store(stream(Flow::Wants) + idle, Ordering::Release);
+        let idle = usize::from(events > 0 && stream(Flow::Receives) == 0);
+        self.wants.store(stream(Flow::Waits) + idle, Ordering::Release);
     }
 
     /// Counts a refused connection and logs the reason at powers of two, to bound the log.
     fn refuse(&self, why: std::fmt::Arguments<'_>) {
         let refused = self.refused.fetch_add(1, Ordering::Relaxed) + 1;
         if refused.is_power_of_two() {
-            tracing::warn!("feed: refused {why}; {refused} in all");
+            tracing::warn!("feed: refused {why}; {refused} in total");
         }
     }
 
@@ -158,7 +158,7 @@ pub(super) async fn serve(
     let started = tokio::net::TcpListener::from_std(listener).and_then(|l| Ok((l, BlockPacker::new()?)));
     let (listener, packer) = match started {
         Ok(started) => started,
-        Err(error) => return shared.say(format!("feed: cannot serve: {error}")),
+        Err(error) => return shared.report_problem(format!("feed: cannot serve: {error}")),
     };
     let mut sender = Sender {
         shared: Arc::clone(&shared),
@@ -167,7 +167,7 @@ pub(super) async fn serve(
         seq: [0; Topic::ALL.len()],
     };
     let (options, mut peers) = (Arc::new(options), JoinSet::new());
-    let mut room = Room::new(options.watchers);
+    let mut connections = Connections::new(options.watchers);
     loop {
         tokio::select! {
             job = jobs.recv() => match job {
@@ -183,25 +183,25 @@ pub(super) async fn serve(
             },
             accepted = listener.accept() => match accepted {
                 Ok((stream, from)) => {
-                    if room.is_full() {
-                        shared.refuse(format_args!("{from}: {} watchers are connected (--feed-watchers)", options.watchers));
+                    if connections.is_full() {
+                        shared.refuse(format_args!("{from}: the limit of {} watchers is reached (--feed-watchers)", options.watchers));
                         continue;
                     }
-                    if let Some(oldest) = room.make() {
-                        shared.refuse(format_args!("{oldest}: another one connected before it had sent its request (--feed-watchers)"));
+                    if let Some(oldest) = connections.evict_for_new() {
+                        shared.refuse(format_args!("{oldest}: replaced by a newer connection before it sent its request (--feed-watchers)"));
                     }
                     let queue = Arc::new(Queue::new(options.queue_bytes));
-                    let (options, shared, theirs) = (Arc::clone(&options), Arc::clone(&shared), Arc::clone(&queue));
+                    let (options, shared, peer_queue) = (Arc::clone(&options), Arc::clone(&shared), Arc::clone(&queue));
                     let task = peers.spawn(async move {
-                        let served = peer::serve(stream, &options, &theirs, &shared).await;
-                        shared.left(&theirs);
+                        let served = peer::serve(stream, &options, &peer_queue, &shared).await;
+                        shared.left(&peer_queue);
                         match served {
-                            Ok(()) => tracing::info!("feed: the watcher at {from} has left"),
+                            Ok(()) => tracing::info!("feed: the watcher at {from} disconnected"),
                             Err(error) if peer::is_refused(&error) => shared.refuse(format_args!("{from}: {error}")),
                             Err(error) => tracing::info!("feed: the watcher at {from}: {error}"),
                         }
                     });
-                    room.enter(from, queue, task);
+                    connections.add(from, queue, task);
                 }
                 Err(error) => {
                     // Probably out of file descriptors: pause, or the same error would repeat at once.
@@ -308,7 +308,8 @@ impl Sender {
     }
 
     fn failed(&self, error: &io::Error) {
-        self.shared.say(format!("feed: a message could not be made: {error}"));
+        self.shared
+            .report_problem(format!("feed: cannot encode a message: {error}"));
         self.shared.queues().iter().for_each(|q| q.skip());
     }
 }

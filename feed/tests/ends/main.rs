@@ -1,56 +1,58 @@
 //! Both ends over real sockets: a published and watched run, slow watchers, and invalid peers.
 
-mod attacked;
-mod both;
+mod fixture;
+mod hostile;
 
 use std::thread;
 use std::time::Duration;
 
 use feed::Key;
 
-use both::{Source, Watched, finish, options, report};
+use fixture::{Source, Watched, finish, options, report};
 
-fn watched_to_the_end(key: Option<&Key>) {
+fn watch_to_the_end(key: Option<&Key>) {
     let mut source = Source::new(options(key.cloned()));
     (0..50).for_each(|_| source.step(20));
     let mut early = source.watch(key.cloned());
-    early.until("the first state", Some(&mut source), |w| w.analysis.is_some());
+    early.wait_until("the first state", Some(&mut source), |w| w.analysis.is_some());
     for _ in 0..30 {
         source.step(20);
         thread::sleep(Duration::from_millis(5));
-        early.take();
+        early.receive();
     }
     let mut late = source.watch(key.cloned());
-    late.until("the state for who is late", Some(&mut source), |w| w.analysis.is_some());
-    early.take();
+    late.wait_until("the state for the late watcher", Some(&mut source), |w| {
+        w.analysis.is_some()
+    });
+    early.receive();
     assert_eq!(source.publisher.status().watchers, 2);
     let (publisher, analysis) = (source.publisher, source.analysis);
-    let at_the_source = report(&analysis);
-    let ends = thread::spawn(move || finish(publisher, &analysis));
+    let expected = report(&analysis);
+    let finishing = thread::spawn(move || finish(publisher, &analysis));
     for watched in [&mut early, &mut late] {
-        watched.until("the end", None, |w| w.ended);
+        watched.wait_until("the end", None, |w| w.ended);
         assert_eq!((watched.starts, watched.reader.lost()), (1, 0));
-        assert_eq!(watched.analysis.as_ref().map(report).as_ref(), Some(&at_the_source));
+        assert_eq!(watched.analysis.as_ref().map(report).as_ref(), Some(&expected));
     }
-    assert_eq!(ends.join().expect("the end").dropped, 0);
+    assert_eq!(finishing.join().expect("the end").dropped, 0);
 }
 
 #[test]
-fn whoever_comes_and_whenever_sees_what_the_source_sees() {
-    watched_to_the_end(None);
+fn watchers_that_join_at_any_time_see_the_source_state() {
+    watch_to_the_end(None);
 }
 
 #[test]
-fn and_so_does_who_has_the_key() {
-    watched_to_the_end(Some(&Key::new([9; 32])));
+fn watchers_with_the_key_see_the_source_state() {
+    watch_to_the_end(Some(&Key::new([9; 32])));
 }
 
 #[test]
-fn who_has_another_key_or_none_learns_nothing_and_is_told_why() {
+fn a_watcher_with_a_wrong_or_missing_key_gets_only_the_reason() {
     let mut source = Source::new(options(Some(Key::new([9; 32]))));
     for (key, word) in [(Some(Key::new([8; 32])), "key"), (None, "--feed-key")] {
         let mut watched = source.watch(key);
-        watched.until("the refusal", Some(&mut source), |w| !w.down.is_empty());
+        watched.wait_until("the refusal", Some(&mut source), |w| !w.down.is_empty());
         assert!(
             watched.analysis.is_none() && watched.down[0].contains(word),
             "{:?}",
@@ -59,18 +61,18 @@ fn who_has_another_key_or_none_learns_nothing_and_is_told_why() {
     }
     let mut open = Source::new(options(None));
     let mut keyed = open.watch(Some(Key::new([9; 32])));
-    keyed.until("the refusal", Some(&mut open), |w| !w.down.is_empty());
+    keyed.wait_until("the refusal", Some(&mut open), |w| !w.down.is_empty());
     assert!(keyed.analysis.is_none());
 }
 
 /// A watcher that has stopped reading and whose source has dropped messages. Only a new state can bring it the records published last.
-fn left_behind() -> (Source, Watched) {
+fn lagging_watcher() -> (Source, Watched) {
     let mut source = Source::new(options(None));
     let mut watched = source.watch(None);
-    watched.until("the first state", Some(&mut source), |w| w.analysis.is_some());
+    watched.wait_until("the first state", Some(&mut source), |w| w.analysis.is_some());
     let mut steps = 0;
     while source.publisher.status().dropped == 0 {
-        source.babble();
+        source.send_incompressible();
         source.step(2);
         // Give the feed's thread time to run.
         thread::sleep(Duration::from_millis(1));
@@ -83,29 +85,29 @@ fn left_behind() -> (Source, Watched) {
 
 /// A stopped watcher costs the source no more than its queue, and continues from a state when it reads again.
 #[test]
-fn a_watcher_that_stands_still_is_left_behind_and_catches_up() {
-    let (mut source, mut watched) = left_behind();
-    watched.until("the next state", Some(&mut source), |w| w.starts >= 2);
-    assert!(watched.reader.lost() > 0, "the hole is known");
+fn a_stalled_watcher_is_skipped_and_catches_up() {
+    let (mut source, mut watched) = lagging_watcher();
+    watched.wait_until("the next state", Some(&mut source), |w| w.starts >= 2);
+    assert!(watched.reader.lost() > 0, "the gap is counted");
     let (publisher, analysis) = (source.publisher, source.analysis);
-    let at_the_source = report(&analysis);
-    let ends = thread::spawn(move || finish(publisher, &analysis));
-    watched.until("the end", None, |w| w.ended);
-    assert_eq!(watched.analysis.as_ref().map(report), Some(at_the_source));
-    assert!(ends.join().expect("the end").dropped > 0);
+    let expected = report(&analysis);
+    let finishing = thread::spawn(move || finish(publisher, &analysis));
+    watched.wait_until("the end", None, |w| w.ended);
+    assert_eq!(watched.analysis.as_ref().map(report), Some(expected));
+    assert!(finishing.join().expect("the end").dropped > 0);
 }
 
 /// Without the end message, a watcher that runs without a time limit would wait for ever.
 #[test]
-fn a_watcher_that_is_behind_when_the_run_ends_has_the_last_state_and_the_end() {
-    let (source, mut watched) = left_behind();
+fn a_lagging_watcher_receives_the_last_state_and_the_end() {
+    let (source, mut watched) = lagging_watcher();
     assert_eq!(watched.starts, 1);
-    let at_the_source = report(&source.analysis);
+    let expected = report(&source.analysis);
     let (publisher, analysis) = (source.publisher, source.analysis);
-    let ends = thread::spawn(move || finish(publisher, &analysis));
-    watched.until("the end", None, |w| w.ended);
+    let finishing = thread::spawn(move || finish(publisher, &analysis));
+    watched.wait_until("the end", None, |w| w.ended);
     assert_eq!(watched.starts, 2);
-    assert_eq!(watched.analysis.as_ref().map(report), Some(at_the_source));
-    assert!(watched.reader.lost() > 0, "the hole is known");
-    assert!(ends.join().expect("the end").dropped > 0);
+    assert_eq!(watched.analysis.as_ref().map(report), Some(expected));
+    assert!(watched.reader.lost() > 0, "the gap is counted");
+    assert!(finishing.join().expect("the end").dropped > 0);
 }

@@ -1,4 +1,4 @@
-//! A message's bytes in the target's memory.
+//! Location of a message's bytes in the target's memory.
 
 use aya_ebpf::EbpfContext;
 use aya_ebpf::helpers::bpf_probe_read_user;
@@ -7,23 +7,23 @@ use probe_ebpf::{Loss, Payload, message};
 
 use crate::maps::lost;
 
-/// Where the bytes are.
+/// Location and size of a message's bytes.
 #[derive(Clone, Copy)]
 pub(crate) struct Body {
-    /// Address of the first.
+    /// Address of the first byte.
     pub(crate) at: u64,
     /// Length of the message.
     pub(crate) len: u64,
-    /// How many of them are at that address.
+    /// Number of message bytes that can be read at that address.
     pub(crate) readable: u64,
     /// The `zmq_msg_t` type byte; 0 for a plain buffer.
     pub(crate) kind: u8,
-    /// Another part follows, as a received message says it that was looked at.
+    /// Whether another part follows. Valid only for a received message whose `zmq_msg_t` was read.
     pub(crate) more: bool,
 }
 
 impl Body {
-    /// Of a message of `len` bytes in a plain buffer with room for `room`.
+    /// Body of a message of `len` bytes in a plain buffer of `room` bytes.
     #[inline(always)]
     pub(crate) fn of_buffer(at: u64, len: u64, room: u64) -> Self {
         Self {
@@ -35,7 +35,7 @@ impl Body {
         }
     }
 
-    /// Of a message of `len` bytes that is not looked at.
+    /// Body of a message of `len` bytes whose content is not read.
     #[inline(always)]
     pub(crate) fn unread(len: u64) -> Self {
         Self {
@@ -47,7 +47,7 @@ impl Body {
         }
     }
 
-    /// Of the `zmq_msg_t` at `place`; what cannot be read or is not known is counted.
+    /// Body of the `zmq_msg_t` at `place`. Counts a miss if it is unreadable or of an unknown type.
     #[inline(always)]
     pub(crate) fn of_message<C: EbpfContext>(ctx: &C, place: u64) -> Option<Self> {
         // SAFETY: a read of the target's memory; a fault is an error value.

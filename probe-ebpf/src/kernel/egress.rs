@@ -1,10 +1,10 @@
-//! What serving processes write to their TCP sockets, as the kernel accepted it, what they read where that is wanted, and how the
-//! connections end.
+//! Captures the TCP writes of serving processes as the kernel accepted them, their reads if configured, and the state changes
+//! of those connections.
 //!
-//! Raw tracepoints, so that no tracefs is needed. Only calls that return are looked at: their arguments are still in the saved
-//! registers, their buffers are still there, and the result says how many bytes were taken. Two places show a write return:
-//! `sock_send_length` (6.5 and later), which only calls on sockets pass, and `sys_exit`, which every call of every process
-//! passes. Minimum kernel: 5.8 (ring buffer), with types (BTF) for the offsets.
+//! Raw tracepoints need no tracefs. The programs run when a call returns: the saved registers still hold its arguments, its
+//! buffers are intact, and the result is the number of accepted bytes. A write's return is visible at `sock_send_length`
+//! (Linux 6.5 and later), which fires only for sockets, and at `sys_exit`, which fires for every system call of every process.
+//! Minimum kernel: 5.8 (ring buffer), with BTF for the offsets.
 
 use aya_ebpf::Global;
 use aya_ebpf::bindings::BPF_RB_NO_WAKEUP;
@@ -47,11 +47,11 @@ const NOWHERE: Places = Places {
     consumed: 0,
 };
 
-/// What is copied of a process's calls, by target index; nothing where it serves nobody.
+/// Copy limits by target index; both are 0 for a process without HTTP clients.
 #[map]
 pub(crate) static SERVING: Array<Serves> = Array::with_max_entries(MAX_TARGETS, 0);
 
-/// Connections that were written to, by socket. User space marks those it has no use for.
+/// Connections with writes, by socket. User space marks those that it does not need.
 #[map]
 pub(crate) static STREAMS: LruHashMap<u64, Stream> = LruHashMap::with_max_entries(16_384, 0);
 
@@ -61,7 +61,8 @@ static SEGMENTS: PerCpuArray<Segment> = PerCpuArray::with_max_entries(1, 0);
 #[map]
 static WALKS: PerCpuArray<Walk> = PerCpuArray::with_max_entries(1, 0);
 
-/// Buffers and pieces of buffers of one write that are followed; a write of more leaves a hole, which its count shows.
+/// Maximum number of segments copied per write. The rest of a longer write is not copied; user space sees the gap in the
+/// sequence numbers.
 const STEPS: u32 = 512;
 
 const S_IFMT: u16 = 0o170_000;
@@ -71,9 +72,9 @@ const AF_INET6: u16 = 10;
 const IPPROTO_TCP: u16 = 6;
 /// `-EAGAIN`.
 const AGAIN: i64 = -11;
-/// `include/linux/socket.h`: the bytes stay to be read again.
+/// `include/linux/socket.h`: the bytes remain in the socket and will be read again.
 const MSG_PEEK: u32 = 2;
-/// In `struct user_msghdr`: the vector, and how many buffers it has.
+/// Offset in `struct user_msghdr` of the vector's address, followed by its length.
 const VECTOR: u64 = 16;
 
 #[repr(C)]
@@ -82,26 +83,28 @@ struct Segment {
     payload: [u8; SEGMENT],
 }
 
-/// Where in a call's buffers the copy stands. In a map, so that the verifier sees each step alike.
+/// Progress of copying a call's buffers. Stored in a map so that the verifier does not track it per iteration.
 #[repr(C)]
 struct Walk {
-    /// Bytes of the call not yet copied.
+    /// Number of bytes left to copy.
     left: u64,
-    /// The next byte, and how many of its buffer are left.
+    /// Address of the next byte.
     at: u64,
+    /// Number of bytes left in the current buffer.
     here: u64,
-    /// The next entry of the vector, and how many are left.
+    /// Address of the next vector entry.
     vector: u64,
+    /// Number of vector entries left.
     vectors: u64,
 }
 
-/// A call that has returned.
+/// A system call that has returned.
 struct Returned {
     target: u32,
     kind: Kind,
-    /// Most bytes to copy of it.
-    most: u64,
-    /// `struct pt_regs` of the thread.
+    /// Maximum number of bytes to copy.
+    limit: u64,
+    /// Address of the thread's `struct pt_regs`.
     registers: u64,
     result: i64,
 }
@@ -139,7 +142,7 @@ pub(crate) fn egress_written(ctx: RawTracePointContext) -> i32 {
         let call = Returned {
             target,
             kind: Kind::Wrote,
-            most: u64::from(serves.written),
+            limit: u64::from(serves.written),
             registers: ctx.arg(0),
             result: ctx.arg(1),
         };
@@ -148,40 +151,40 @@ pub(crate) fn egress_written(ctx: RawTracePointContext) -> i32 {
     0
 }
 
-/// The target that runs here, and what is wanted of its calls.
+/// Returns the current process's target index and copy limits; `None` if it is not a target.
 #[inline(always)]
 fn serving() -> Option<(u32, Serves)> {
     let process = (bpf_get_current_pid_tgid() >> 32) as u32;
-    // SAFETY: copied at once; targets are only ever added.
+    // SAFETY: copied immediately; targets are only ever added.
     let target = unsafe { TARGETS.get(process) }.copied()?;
     Some((target, SERVING.get(target).copied()?))
 }
 
 #[inline(always)]
-fn on_socket(ctx: &RawTracePointContext, target: u32, kind: Kind, most: u32) -> Option<()> {
+fn on_socket(ctx: &RawTracePointContext, target: u32, kind: Kind, limit: u32) -> Option<()> {
     let sock: u64 = ctx.arg(0);
     if !is_tcp(&PLACES.load(), sock)? {
         return None;
     }
-    // SAFETY: helpers on the current task, which stays while this program runs.
+    // SAFETY: helpers on the current task, which exists while this program runs.
     let registers = unsafe { bpf_task_pt_regs(bpf_get_current_task_btf()) } as u64;
     let call = Returned {
         target,
         kind,
-        most: u64::from(most),
+        limit: u64::from(limit),
         registers,
         result: i64::from(ctx.arg::<u32>(1) as i32),
     };
     returned(&call, Some(sock))
 }
 
-/// Tells a call on a TCP socket, which is looked for behind its descriptor where it is not known.
+/// Reports a returned call on a TCP socket. Looks the socket up by its file descriptor if `sock` is `None`.
 #[inline(always)]
 fn returned(call: &Returned, sock: Option<u64>) -> Option<()> {
     let Returned {
         target,
         kind,
-        most,
+        limit,
         registers,
         result: accepted,
     } = *call;
@@ -207,7 +210,7 @@ fn returned(call: &Returned, sock: Option<u64>) -> Option<()> {
         Some(sock) => sock,
         None => tcp(&places, kernel(registers, places.arguments[0])?)?,
     };
-    // SAFETY: copied at once.
+    // SAFETY: copied immediately.
     match unsafe { STREAMS.get(socket) } {
         Some(known) if known.ignored != 0 => return None,
         Some(_) => {}
@@ -227,11 +230,11 @@ fn returned(call: &Returned, sock: Option<u64>) -> Option<()> {
     let walk = WALKS.get_ptr_mut(0)?;
     let segment = SEGMENTS.get_ptr_mut(0)?;
     let whole = if accepted > 0 { accepted as u64 } else { 0 };
-    // SAFETY: per-CPU slots, checked for null; nothing else writes them while this program runs.
+    // SAFETY: per-CPU slots, checked for null; no other program writes them while this one runs.
     unsafe {
         *walk = if single {
             Walk {
-                left: whole.min(most),
+                left: whole.min(limit),
                 at: place,
                 here: size,
                 vector: 0,
@@ -239,7 +242,7 @@ fn returned(call: &Returned, sock: Option<u64>) -> Option<()> {
             }
         } else {
             Walk {
-                left: whole.min(most),
+                left: whole.min(limit),
                 at: 0,
                 here: 0,
                 vector,
@@ -258,11 +261,11 @@ fn returned(call: &Returned, sock: Option<u64>) -> Option<()> {
     Some(())
 }
 
-/// Sends the buffers of a call, a piece a record.
+/// Sends the call's buffers, one record per segment.
 #[inline(always)]
 fn copy(segment: *mut Segment, walk: *mut Walk) {
     for _ in 0..STEPS {
-        // SAFETY: both are per-CPU slots, checked for null. Volatile: the verifier then follows one step and not all of them.
+        // SAFETY: both are per-CPU slots, checked for null. Volatile reads keep the verifier from tracking every iteration.
         let Walk {
             left,
             mut at,
@@ -292,7 +295,7 @@ fn copy(segment: *mut Segment, walk: *mut Walk) {
         if size == 0 {
             continue;
         }
-        // SAFETY: as above; the size is read again so that the compiler keeps the bound, which is the one the verifier follows.
+        // SAFETY: as above. The size is read back so that the compiler keeps the bound check that the verifier needs.
         unsafe {
             (*segment).head.captured = size;
             let bound = (&raw const (*segment).head.captured)
@@ -314,7 +317,7 @@ fn copy(segment: *mut Segment, walk: *mut Walk) {
 #[raw_tracepoint(tracepoint = "inet_sock_set_state")]
 pub(crate) fn egress_state(ctx: RawTracePointContext) -> i32 {
     let socket: u64 = ctx.arg(0);
-    // SAFETY: copied at once.
+    // SAFETY: copied immediately.
     let Some(stream) = (unsafe { STREAMS.get(socket) }).copied() else {
         return 0;
     };
@@ -327,7 +330,7 @@ pub(crate) fn egress_state(ctx: RawTracePointContext) -> i32 {
         }
     }
     if state == CLOSE {
-        // The address may become another connection's.
+        // The kernel may reuse the address for another connection.
         let _ = STREAMS.remove(socket);
     }
     0
@@ -360,7 +363,7 @@ fn head(places: &Places, kind: Kind, target: u32, socket: u64) -> Head {
     }
 }
 
-/// Sends the head and the first `size` bytes of the payload.
+/// Sends the header and the first `size` bytes of the payload.
 #[inline(always)]
 fn send(segment: *mut Segment, size: u32) {
     let length = size_of::<Head>() + size as usize;
@@ -371,7 +374,7 @@ fn send(segment: *mut Segment, size: u32) {
     }
 }
 
-/// The TCP socket behind a descriptor of the current thread.
+/// Returns the TCP socket that the current thread's file descriptor refers to.
 #[inline(always)]
 fn tcp(places: &Places, descriptor: u32) -> Option<u64> {
     // SAFETY: a helper without arguments.

@@ -1,4 +1,4 @@
-//! Who is calling: the current thread as the probe's programs and user space name it.
+//! Identity of the current thread, in the initial namespace and in user space's namespace.
 
 use aya_ebpf::EbpfContext;
 use aya_ebpf::bindings::bpf_pidns_info;
@@ -15,34 +15,34 @@ pub(crate) fn now() -> u64 {
     unsafe { bpf_ktime_get_ns() }
 }
 
-/// What the running program was attached with. Minimum kernel: 5.15.
+/// Attach cookie of the running program. Minimum kernel: 5.15.
 #[inline(always)]
 pub(crate) fn cookie<C: EbpfContext>(ctx: &C) -> Cookie {
     // SAFETY: the context of the running program.
     Cookie(unsafe { bpf_get_attach_cookie(ctx.as_ptr()) })
 }
 
-/// The current thread's id in the initial namespace, by which maps know it.
+/// Id of the current thread in the initial namespace; the maps use it as their key.
 #[inline(always)]
 pub(crate) fn key() -> u32 {
     bpf_get_current_pid_tgid() as u32
 }
 
-/// The thread that runs into a uprobe.
+/// The thread that hit a uprobe.
 pub(crate) struct Caller {
-    /// Index of its process among the targets.
+    /// Target index of its process.
     pub(crate) target: u32,
-    /// Its id in user space's namespace.
+    /// Thread id in user space's namespace.
     pub(crate) tid: u32,
-    /// Its accounting: a map value, checked for null. `None` where nobody accounts for threads.
+    /// Accounting of the thread: a map value, checked for null. `None` if thread accounting is off.
     thread: Option<*mut Thread>,
 }
 
 impl Caller {
-    /// The current thread.
+    /// Identifies the current thread as one of `target`.
     ///
-    /// In a namespace of its own, user space does not know the ids that the scheduler's programs see: a target's first
-    /// probe tells them.
+    /// If user space runs in its own PID namespace, it does not know the ids that the scheduler tracepoints use. A target's
+    /// first probe hit registers its id.
     #[inline(always)]
     pub(crate) fn of(target: u32) -> Option<Self> {
         let ids = bpf_get_current_pid_tgid();
@@ -52,8 +52,8 @@ impl Caller {
             return Some(caller(None));
         }
         if let Some(thread) = THREADS.get_ptr_mut(key) {
-            // SAFETY: a map value, checked for null; only the thread itself writes its name. An ended thread's id may be
-            // another's now.
+            // SAFETY: a map value, checked for null; only the thread itself writes these fields. They are written again
+            // because the kernel reuses thread ids.
             unsafe {
                 (*thread).tid = tid;
                 (*thread).target = target;
@@ -79,16 +79,16 @@ impl Caller {
         Some(caller(Some(thread)))
     }
 
-    /// Its accounting.
+    /// Accounting of the thread.
     #[inline(always)]
     pub(crate) fn thread(&mut self) -> Option<&mut Thread> {
-        // SAFETY: a map value, checked for null. Other CPUs write the scheduler's fields of a thread that does not run, and
-        // this one runs.
+        // SAFETY: a map value, checked for null. Other CPUs write the scheduler fields only of threads that are not running;
+        // this thread is running.
         self.thread.map(|thread| unsafe { &mut *thread })
     }
 }
 
-/// The id of the current thread in user space's namespace. Minimum kernel: 5.7 for the translation.
+/// Id of the current thread in user space's namespace. Minimum kernel: 5.7 for the translation.
 #[inline(always)]
 fn tid(key: u64) -> u32 {
     let ino = NAMESPACE_INO.load();

@@ -1,6 +1,6 @@
-//! The kernel side of the probe: it observes, it never changes what the target does. One file a concern.
+//! Kernel side of the probe. It observes and never changes the target's behaviour. One file per concern.
 //!
-//! Each program states the oldest kernel that has what it uses; the object as a whole needs 5.15 (attach cookies).
+//! Each program states its minimum kernel version; the object as a whole needs 5.15 (attach cookies).
 #![no_std]
 #![no_main]
 #![expect(
@@ -9,7 +9,7 @@
 )]
 #![expect(
     clippy::inline_always,
-    reason = "a program is one function: calls cost stack, of which there are 512 bytes"
+    reason = "calls use stack, and a BPF program has 512 bytes of it"
 )]
 #![expect(unexpected_cfgs, reason = "cargo xtask ebpf sets bpf_target_arch")]
 #![expect(clippy::needless_pass_by_value, reason = "aya's macros pass the context by value")]
@@ -26,13 +26,13 @@ mod ring;
 mod sched;
 mod zmq;
 
-/// Unreachable: the verifier admits no path into it, the language asks for it.
+/// Required by the language. The verifier rejects programs that could reach it.
 #[panic_handler]
 fn panic(_: &core::panic::PanicInfo) -> ! {
     loop {}
 }
 
-/// Some helpers are for GPL-compatible programs only.
+/// Some helpers are restricted to GPL-compatible programs.
 #[unsafe(link_section = "license")]
 #[unsafe(no_mangle)]
 static LICENSE: [u8; 13] = *b"Dual MIT/GPL\0";

@@ -1,4 +1,4 @@
-//! A program that does nothing: what it costs a target is the kernel's price of a probe, below which no tool gets.
+//! Empty program. Its cost is the kernel's own cost of a uprobe, the lower bound for any probe.
 
 use aya_ebpf::macros::uprobe;
 use aya_ebpf::programs::ProbeContext;

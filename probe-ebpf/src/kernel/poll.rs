@@ -1,18 +1,20 @@
-//! When a watched thread goes to its poll: its wakeups. How long it stays away is what the scheduler tells of it, or, where
-//! that is not observed, the return from its poll.
+//! Counts the polls, and so the wakeups, of watched threads. The scheduler tracepoints measure how long a poll sleeps; without
+//! them, a probe on the return does.
 //!
-//! Uprobes on libc's functions: only the target pays for them, and no tracefs is needed, which containers seldom have.
-//! Minimum kernel: 5.15 (uprobes with attach cookies).
+//! These are uprobes on libc functions: only the target pays for them, and they need no tracefs, which containers seldom
+//! mount. Minimum kernel: 5.15 (uprobes with attach cookies).
 
 use aya_ebpf::macros::{uprobe, uretprobe};
 use aya_ebpf::programs::{ProbeContext, RetProbeContext};
-use probe_ebpf::Site;
+use probe_ebpf::ProbePoint;
 
 use crate::here::{self, Caller};
 use crate::regs::Registers;
 
-/// `int epoll_wait(int fd, struct epoll_event *events, int max, int timeout_ms)`, and `epoll_pwait` alike: event loops.
-/// `int poll(struct pollfd *fds, nfds_t count, int timeout_ms)`: a synchronous receive with nothing to take.
+/// Entry of a poll function:
+///
+/// - `int epoll_wait(int fd, struct epoll_event *events, int max, int timeout_ms)` and `epoll_pwait`, called by event loops;
+/// - `int poll(struct pollfd *fds, nfds_t count, int timeout_ms)`, called by a synchronous receive that finds no message.
 #[uprobe]
 pub(crate) fn poll_entered(ctx: ProbeContext) -> u32 {
     let cookie = here::cookie(&ctx);
@@ -21,7 +23,7 @@ pub(crate) fn poll_entered(ctx: ProbeContext) -> u32 {
     if let Some(mut caller) = Caller::of(cookie.target())
         && let Some(thread) = caller.thread()
     {
-        let timeout = if matches!(cookie.site(), Some(Site::Epoll)) {
+        let timeout = if matches!(cookie.probe_point(), Some(ProbePoint::Epoll)) {
             thread.epolls += 1;
             if cookie.returns() {
                 thread.poll_entered(here::now());
@@ -35,7 +37,7 @@ pub(crate) fn poll_entered(ctx: ProbeContext) -> u32 {
     0
 }
 
-/// The return of `epoll_wait` and `epoll_pwait`.
+/// Return of `epoll_wait` and `epoll_pwait`.
 #[uretprobe]
 pub(crate) fn poll_left(ctx: RetProbeContext) -> u32 {
     if let Some(mut caller) = Caller::of(here::cookie(&ctx).target())

@@ -1,16 +1,16 @@
-//! The registers of the probed thread, read from the program's context: one load each, no helper call.
+//! Registers of the probed thread, read from the program's context with one load each and no helper call.
 
 use aya_ebpf::bindings::pt_regs;
 use aya_ebpf::helpers::bpf_probe_read_user;
 
-/// What the thread's registers hold at the probed instruction.
+/// Register values at the probed instruction.
 #[derive(Clone, Copy)]
 pub(crate) struct Registers(*mut pt_regs);
 
 macro_rules! read {
     ($regs:expr, $($field:tt)+) => {
-        // SAFETY: the context of the running program. Volatile: the verifier wants a load at a constant offset of the
-        // context, and the compiler would gladly make one load of several at an offset it computes.
+        // SAFETY: the context of the running program. Volatile keeps the compiler from merging several loads into one at a
+        // computed offset; the verifier accepts only constant offsets into the context.
         unsafe { (&raw const (*$regs.0).$($field)+).read_volatile() }
     };
 }
@@ -20,7 +20,7 @@ impl Registers {
         Self(regs)
     }
 
-    /// An argument, at a function's entry.
+    /// Returns argument `N` at a function's entry.
     #[cfg(bpf_target_arch = "x86_64")]
     #[inline(always)]
     pub(crate) fn arg<const N: usize>(self) -> u64 {
@@ -32,28 +32,28 @@ impl Registers {
         }
     }
 
-    /// An argument, at a function's entry.
+    /// Returns argument `N` at a function's entry.
     #[cfg(bpf_target_arch = "aarch64")]
     #[inline(always)]
     pub(crate) fn arg<const N: usize>(self) -> u64 {
         read!(self, regs[N])
     }
 
-    /// A function's result, at its return. `int` has 32 bits of the register.
+    /// Returns a function's `int` result, the low 32 bits of the register, at its return.
     #[cfg(bpf_target_arch = "x86_64")]
     #[inline(always)]
     pub(crate) fn result(self) -> i32 {
         read!(self, rax) as i32
     }
 
-    /// A function's result, at its return. `int` has 32 bits of the register.
+    /// Returns a function's `int` result, the low 32 bits of the register, at its return.
     #[cfg(bpf_target_arch = "aarch64")]
     #[inline(always)]
     pub(crate) fn result(self) -> i32 {
         read!(self, regs[0]) as i32
     }
 
-    /// What is kept in, or where, a register points to ([`probe_ebpf::Kept`]).
+    /// Returns a value kept in a register or in the memory it points to ([`probe_ebpf::Kept`]).
     #[inline(always)]
     pub(crate) fn kept(self, (register, offset): (u16, Option<i8>)) -> Option<u64> {
         let value = self.register(register);
@@ -64,7 +64,7 @@ impl Registers {
         }
     }
 
-    /// Two of them, with one read where the second lies behind the first, as compilers spill arguments.
+    /// Returns two kept values. Uses one read if they are adjacent, as compilers usually spill arguments.
     #[inline(always)]
     pub(crate) fn both(self, first: (u16, Option<i8>), second: (u16, Option<i8>)) -> Option<(u64, u64)> {
         if let (register, Some(offset)) = first
@@ -78,7 +78,7 @@ impl Registers {
         Some((self.kept(first)?, self.kept(second)?))
     }
 
-    /// All are loaded and one is chosen: the verifier admits no chosen offset into the context.
+    /// Loads all registers and selects one, because the verifier rejects a variable offset into the context.
     #[cfg(bpf_target_arch = "x86_64")]
     #[inline(always)]
     fn register(self, number: u16) -> u64 {
@@ -95,7 +95,7 @@ impl Registers {
         held[usize::from(number) & 7]
     }
 
-    /// Sites that need this are found on x86-64 only.
+    /// Unused: probe points that need it are found only on x86-64.
     #[cfg(bpf_target_arch = "aarch64")]
     #[inline(always)]
     fn register(self, _: u16) -> u64 {

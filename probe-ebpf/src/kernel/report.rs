@@ -1,7 +1,7 @@
-//! Numbers what happens on a socket, counts it, and sends its record.
+//! Numbers and counts the messages of each socket, and sends a record for each.
 //!
-//! The counts go on when a record is lost, so user space knows which. A ZMQ socket is used by one thread at a time: its
-//! channel needs no lock.
+//! A dropped record still advances the count, so user space can identify it. Only one thread uses a ZMQ socket at a time, so
+//! its channel needs no lock.
 
 use probe_ebpf::{Channel, Header, Kind, Loss, Watched, channel_key, class};
 
@@ -10,19 +10,19 @@ use crate::here::{self, Caller};
 use crate::maps::{CHANNELS, lost};
 use crate::ring;
 
-/// A message and which way it went.
+/// A sent or received message.
 pub(crate) struct Moved {
-    /// Sent or taken.
+    /// [`Kind::Sent`] or [`Kind::Received`].
     pub(crate) kind: Kind,
     /// The application's socket.
     pub(crate) socket: u64,
-    /// Its bytes.
+    /// Bytes of the message.
     pub(crate) body: Body,
-    /// Another part of it follows.
+    /// Whether another part of the same message follows.
     pub(crate) more: bool,
 }
 
-/// A message was sent or taken.
+/// Reports a sent or received message.
 #[inline(always)]
 pub(crate) fn message(caller: &mut Caller, watched: &Watched, moved: &Moved) -> Option<()> {
     let sent = matches!(moved.kind, Kind::Sent);
@@ -33,16 +33,16 @@ pub(crate) fn message(caller: &mut Caller, watched: &Watched, moved: &Moved) -> 
         lost(Loss::Channels);
         return None;
     };
-    let count = if sent { &mut channel.sent } else { &mut channel.taken };
+    let count = if sent { &mut channel.sent } else { &mut channel.received };
     let seq = *count;
     *count = seq.wrapping_add(1);
     let limit = if sent {
         watched.capture.sent
     } else {
-        watched.capture.taken
+        watched.capture.received
     }
     .min(class::MAX_CAPTURE);
-    // What is cut has two halves.
+    // A truncated copy has two halves, so its length must be even.
     let captured = if moved.body.readable > u64::from(limit) {
         limit & !1
     } else {
@@ -57,25 +57,31 @@ pub(crate) fn message(caller: &mut Caller, watched: &Watched, moved: &Moved) -> 
     Some(())
 }
 
-/// The message that was sent last was refused: its number is free again.
+/// Reports that the last send was refused and frees its sequence number.
 #[inline(always)]
 pub(crate) fn refused(target: u32, socket: u64) -> Option<()> {
     let channel = known(target, socket)?;
-    // A send that was entered before its sends counted.
+    // `None` if the send was entered before sends were counted.
     channel.sent = channel.sent.checked_sub(1)?;
     let mut caller = Caller::of(target)?;
     ring::note(head(Kind::Unsent, &mut caller, socket, channel.sent));
     Some(())
 }
 
-/// The application asks for the next message: it is done with the one taken last, which is said once.
+/// Reports the last received message as processed, because the application asks for the next one. Repeated calls report
+/// nothing.
 #[inline(always)]
-pub(crate) fn handled(target: u32, socket: u64) -> Option<()> {
+pub(crate) fn processed(target: u32, socket: u64) -> Option<()> {
     let channel = known(target, socket)?;
-    if channel.taken != channel.handled {
-        channel.handled = channel.taken;
+    if channel.received != channel.processed {
+        channel.processed = channel.received;
         let mut caller = Caller::of(target)?;
-        ring::note(head(Kind::Handled, &mut caller, socket, channel.taken.wrapping_sub(1)));
+        ring::note(head(
+            Kind::Processed,
+            &mut caller,
+            socket,
+            channel.received.wrapping_sub(1),
+        ));
     }
     Some(())
 }

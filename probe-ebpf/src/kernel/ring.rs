@@ -1,6 +1,6 @@
-//! One record to user space: a reservation of the smallest class that holds it and one bounded read of the payload.
+//! Sends one record to user space: reserves the smallest size class that holds it and copies the payload with bounded reads.
 //!
-//! A wake-up of the reader costs the target 2 to 3 us: there is none, or none until enough bytes are pending.
+//! Waking the reader costs the target 2 to 3 us, so it is woken only when enough bytes are pending, or never.
 //! Minimum kernel: 5.8 (ring buffer).
 
 use aya_ebpf::bindings::{BPF_RB_AVAIL_DATA, BPF_RB_FORCE_WAKEUP, BPF_RB_NO_WAKEUP};
@@ -16,9 +16,9 @@ struct Slot<const N: usize> {
     payload: [u8; N],
 }
 
-/// Sends `header` with `header.captured` bytes of the `readable` ones at `from` of the target's memory.
+/// Sends `header` and `header.captured` of the `readable` bytes at `from` in the target's memory.
 ///
-/// Inlined, as everything here: the name of a function of its own would carry a hash of the folder it was built in.
+/// Everything here is inlined: the symbol of a separate function would contain a hash of the build folder.
 #[inline(always)]
 pub(crate) fn send(header: &mut Header, from: u64, readable: u64) {
     match header.captured as usize {
@@ -34,7 +34,7 @@ pub(crate) fn send(header: &mut Header, from: u64, readable: u64) {
     }
 }
 
-/// Sends `header` alone.
+/// Sends `header` without a payload.
 #[inline(always)]
 pub(crate) fn note(mut header: Header) {
     put::<0>(&mut header, 0, 0);
@@ -47,8 +47,8 @@ fn put<const N: usize>(header: &mut Header, from: u64, readable: u64) {
     };
     let at = slot.as_mut_ptr();
     if N > 0 {
-        // The caller has bounded it already, so the compiler would drop this bound, which is the one the verifier follows:
-        // SAFETY: a field of a struct that we hold.
+        // A volatile read, so that the compiler keeps this bound check although the caller has one: the verifier needs it.
+        // SAFETY: a field of a borrowed struct.
         let captured = unsafe { (&raw const header.captured).read_volatile() }.min(N as u32);
         // SAFETY: inside the reservation.
         let payload = unsafe { &raw mut (*at).payload }.cast();
@@ -63,25 +63,25 @@ fn put<const N: usize>(header: &mut Header, from: u64, readable: u64) {
     slot.submit(wake_up(size_of::<Slot<N>>() as u64));
 }
 
-/// Copies `captured` of the `readable` bytes at `from` to `payload`, which has room for `N`: all of them, or the first half
-/// and the last.
+/// Copies `captured` of the `readable` bytes at `from` to `payload`, which holds `N` bytes: all of them, or `captured / 2`
+/// from the start and as many from the end.
 #[inline(always)]
 fn copied<const N: usize>(payload: *mut u8, captured: u32, from: u64, readable: u64) -> bool {
     if u64::from(captured) == readable {
-        // SAFETY: at most N bytes into N; a fault is a return value.
+        // SAFETY: writes at most N bytes into a buffer of N; a fault is a return value.
         return unsafe { bpf_probe_read_user(payload.cast(), captured, from as *const _) } == 0;
     }
     let half = (captured / 2).min(N as u32 / 2);
     let end = from.wrapping_add(readable).wrapping_sub(u64::from(half));
-    // SAFETY: twice at most half of N bytes, the second time behind the first; a fault is a return value.
+    // SAFETY: writes at most N / 2 bytes twice, one after the other, into a buffer of N; a fault is a return value.
     unsafe {
         bpf_probe_read_user(payload.cast(), half, from as *const _) == 0
             && bpf_probe_read_user(payload.add(half as usize).cast(), half, end as *const _) == 0
     }
 }
 
-/// Wakes when this record is the one that crosses a threshold, and not at every record after it: a reader that has no CPU
-/// would otherwise cost the target a wake-up per message. Without a threshold the reader comes by itself.
+/// Flags that wake the reader only if this record crosses a multiple of [`WAKE_BYTES`]. Waking it for every record beyond the
+/// threshold would cost the target a wakeup per message while the reader is starved of CPU.
 #[inline(always)]
 fn wake_up(record: u64) -> u64 {
     let step = u64::from(WAKE_BYTES.load());

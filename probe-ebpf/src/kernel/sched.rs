@@ -1,8 +1,7 @@
-//! Who runs, who waits for a CPU, who sleeps: the watched processes' threads.
+//! Tracks whether each thread of the watched processes runs, waits for a CPU or sleeps.
 //!
-//! Raw tracepoints: they attach and detach in milliseconds, need no tracefs, and cost an unwatched switch about 0.1 us.
-//! Minimum kernel: 5.15 (the registers of a thread that goes to sleep); the order of the arguments is that of every release
-//! but 5.18.0.
+//! Raw tracepoints attach and detach in milliseconds, need no tracefs, and add about 0.1 us to a context switch of an
+//! unwatched process. Minimum kernel: 5.15 (`bpf_task_pt_regs`). The argument order is that of every release except 5.18.0.
 
 use aya_ebpf::helpers::bpf_probe_read_kernel;
 use aya_ebpf::helpers::generated::{bpf_get_current_task_btf, bpf_task_pt_regs};
@@ -20,10 +19,10 @@ pub(crate) fn sched_switch(ctx: RawTracePointContext) -> i32 {
     let (preempted, prev, next) = (ctx.arg::<u64>(0) as u8 != 0, ctx.arg::<u64>(1), ctx.arg::<u64>(2));
     let now = here::now();
     if let Some(thread) = watched(prev, &offsets) {
-        // State 0 is TASK_RUNNING: it yielded. Unknown state counts as asleep only if it was not preempted.
+        // State 0 is TASK_RUNNING: the thread yielded. An unknown state counts as asleep unless the thread was preempted.
         let runnable = preempted || field(prev, offsets.task_state) == Some(0);
         let polls = !runnable && polls(&offsets);
-        // SAFETY: a map value, checked for null; only this switch writes the state of the thread that leaves.
+        // SAFETY: a map value, checked for null; only this context switch writes the state of the outgoing thread.
         unsafe { (*thread).switched_out(now, runnable, polls) };
     }
     if let Some(thread) = watched(next, &offsets) {
@@ -37,32 +36,32 @@ pub(crate) fn sched_switch(ctx: RawTracePointContext) -> i32 {
 #[raw_tracepoint(tracepoint = "sched_wakeup")]
 pub(crate) fn sched_wakeup(ctx: RawTracePointContext) -> i32 {
     if let Some(thread) = watched(ctx.arg(0), &OFFSETS.load()) {
-        // SAFETY: a map value, checked for null; the thread is asleep, so no switch writes it now.
+        // SAFETY: a map value, checked for null; the thread is asleep, so no context switch writes it concurrently.
         unsafe { (*thread).woken(here::now()) };
     }
     0
 }
 
-/// `epoll_wait`, `epoll_pwait`, `epoll_pwait2`; `arch/x86/entry/syscalls/syscall_64.tbl`.
+/// System call numbers of `epoll_wait`, `epoll_pwait`, `epoll_pwait2`; `arch/x86/entry/syscalls/syscall_64.tbl`.
 #[cfg(bpf_target_arch = "x86_64")]
 const POLLS: [u32; 3] = [232, 281, 441];
-/// `epoll_pwait`, `epoll_pwait2`; `include/uapi/asm-generic/unistd.h`.
+/// System call numbers of `epoll_pwait`, `epoll_pwait2`; `include/uapi/asm-generic/unistd.h`.
 #[cfg(bpf_target_arch = "aarch64")]
 const POLLS: [u32; 2] = [22, 441];
 
-/// Whether the current thread, which leaves its CPU, is in a poll of an event loop.
+/// Whether the current thread, which is being switched out, is in an event loop's poll.
 #[inline(always)]
 fn polls(offsets: &Offsets) -> bool {
-    // SAFETY: helpers on the current task, which stays while this program runs.
+    // SAFETY: helpers on the current task, which exists while this program runs.
     let registers = unsafe { bpf_task_pt_regs(bpf_get_current_task_btf()) } as u64;
     field(registers, offsets.call).is_some_and(|call| POLLS.contains(&call))
 }
 
-/// The accounting of `task`, if its process is watched; created at its first event.
+/// Returns the accounting of `task`, created on first use; `None` if its process is not watched.
 #[inline(always)]
 fn watched(task: u64, offsets: &Offsets) -> Option<*mut Thread> {
     let process = field(task, offsets.task_tgid)?;
-    // SAFETY: copied at once; targets are only ever added.
+    // SAFETY: copied immediately; targets are only ever added.
     let target = unsafe { TARGETS.get(process) }.copied()?;
     let tid = field(task, offsets.task_pid)?;
     if let Some(known) = THREADS.get_ptr_mut(tid) {

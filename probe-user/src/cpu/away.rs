@@ -22,14 +22,14 @@ impl Away {
     pub fn of(pid: u32, tid: u32) -> Option<Self> {
         let read = |name: &str| fs::read_to_string(format!("/proc/{pid}/task/{tid}/{name}"));
         let stat = read("stat").ok()?;
-        let letter = stat.rsplit_once(") ")?.1.chars().next()?;
+        let state_char = stat.rsplit_once(") ")?.1.chars().next()?;
         let nowhere = |state| {
             Some(Self {
                 state,
                 place: String::new(),
             })
         };
-        match letter {
+        match state_char {
             'T' => return nowhere(AwayState::Stopped),
             't' => return nowhere(AwayState::Traced),
             'S' | 'D' | 'I' | 'P' => {}
@@ -37,7 +37,7 @@ impl Away {
         }
         // The kernel shows "0" when it hides the function.
         let wchan = read("wchan").ok().filter(|name| name != "0").unwrap_or_default();
-        let unclear = letter == 'D' || wchan.is_empty();
+        let unclear = state_char == 'D' || wchan.is_empty();
         if FROZEN_IN.contains(&&*wchan) || unclear && is_frozen(pid) {
             return nowhere(AwayState::Frozen);
         }
@@ -69,15 +69,16 @@ fn is_frozen(pid: u32) -> bool {
             return false;
         };
         let inside = path.trim_start_matches('/');
-        let says = |base: &Path, file: &str, word: &str| {
+        let has_line = |base: &Path, file: &str, word: &str| {
             let text = fs::read_to_string(base.join(inside).join(file)).unwrap_or_default();
             text.lines().any(|line| line.trim() == word)
         };
         if controllers.is_empty() {
             let bases = [mount.to_owned(), mount.join("unified")];
-            bases.iter().any(|base| says(base, "cgroup.events", "frozen 1"))
+            bases.iter().any(|base| has_line(base, "cgroup.events", "frozen 1"))
         } else {
-            controllers.split(',').any(|c| c == "freezer") && says(&mount.join("freezer"), "freezer.state", "FROZEN")
+            controllers.split(',').any(|c| c == "freezer")
+                && has_line(&mount.join("freezer"), "freezer.state", "FROZEN")
         }
     })
 }
@@ -175,12 +176,12 @@ mod tests {
             self.0.id()
         }
 
-        /// Waits until the thread has a state accepted by `wanted`.
-        fn becomes(&self, wanted: &dyn Fn(&Away) -> bool) -> Away {
+        /// Waits until the thread has a state accepted by `condition`.
+        fn wait_for(&self, condition: &dyn Fn(&Away) -> bool) -> Away {
             let begun = Instant::now();
             loop {
                 let away = Away::of(self.pid(), self.pid());
-                if let Some(away) = away.as_ref().filter(|away| wanted(away)) {
+                if let Some(away) = away.as_ref().filter(|away| condition(away)) {
                     return away.clone();
                 }
                 assert!(begun.elapsed() < Duration::from_mins(1), "{away:?}");
@@ -202,26 +203,26 @@ mod tests {
     }
 
     #[test]
-    fn a_stopped_child_and_one_that_goes_on() {
+    fn a_stopped_child_is_reported_until_it_continues() {
         let child = Own::run("sleep", &["1000"]);
         child.signal(rustix::process::Signal::STOP);
-        assert_eq!(child.becomes(&|away| away.state == AwayState::Stopped).place, "");
+        assert_eq!(child.wait_for(&|away| away.state == AwayState::Stopped).place, "");
         child.signal(rustix::process::Signal::CONT);
-        let away = child.becomes(&|away| away.state != AwayState::Stopped);
+        let away = child.wait_for(&|away| away.state != AwayState::Stopped);
         // An interrupted sleep resumes under another system call number.
         let known = away.state == AwayState::Blocked && away.place.contains("nanosleep");
         assert!(known || away.state == AwayState::Asleep, "{away:?}");
     }
 
     #[test]
-    fn a_child_blocked_in_a_read_is_told_by_the_calls_name() {
+    fn a_child_blocked_in_a_read_is_reported_by_syscall_name() {
         let child = Own::run("cat", &[]);
-        let away = child.becomes(&|away| away.state == AwayState::Blocked && away.place == "read");
+        let away = child.wait_for(&|away| away.state == AwayState::Blocked && away.place == "read");
         assert_eq!(away.place, "read");
     }
 
     #[test]
-    fn a_frozen_child() {
+    fn a_frozen_child_is_reported() {
         for (folder, file, on, off) in [
             ("/sys/fs/cgroup/unified", "cgroup.freeze", "1", "0"),
             ("/sys/fs/cgroup", "cgroup.freeze", "1", "0"),
@@ -236,9 +237,9 @@ mod tests {
                 let child = Own::run("sleep", &["1000"]);
                 fs::write(group.join("cgroup.procs"), child.pid().to_string()).unwrap();
                 fs::write(group.join(file), on).unwrap();
-                child.becomes(&|away| away.state == AwayState::Frozen);
+                child.wait_for(&|away| away.state == AwayState::Frozen);
                 fs::write(group.join(file), off).unwrap();
-                child.becomes(&|away| away.state != AwayState::Frozen);
+                child.wait_for(&|away| away.state != AwayState::Frozen);
             }
             let begun = Instant::now();
             while fs::remove_dir(&group).is_err() && begun.elapsed() < Duration::from_secs(10) {
@@ -248,14 +249,14 @@ mod tests {
     }
 
     #[test]
-    fn a_thread_that_runs_or_is_not_there() {
+    fn a_running_or_missing_thread_is_not_away() {
         let tid = rustix::thread::gettid().as_raw_pid() as u32;
         assert_eq!(Away::of(std::process::id(), tid), None);
         assert_eq!(Away::of(u32::MAX, 1), None);
     }
 
     #[test]
-    fn lines_of_syscall() {
+    fn syscall_lines_parse() {
         assert_eq!(call_of("running\n"), None);
         assert_eq!(call_of("-1 0x7fff 0x7f15\n"), None);
         assert_eq!(call_of(&format!("{} 0x1\n", libc::SYS_futex)).as_deref(), Some("futex"));

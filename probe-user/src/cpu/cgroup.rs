@@ -27,13 +27,13 @@ impl Cgroup {
     /// The cgroup of `pid`; `None` if it is not visible from here (another cgroup namespace) or has no limit to report.
     pub(super) fn of(pid: u32) -> Option<Self> {
         let text = fs::read_to_string(format!("/proc/{pid}/cgroup")).ok()?;
-        let file = places(&text).into_iter().find_map(|path| File::open(path).ok())?;
+        let file = candidates(&text).into_iter().find_map(|path| File::open(path).ok())?;
         let last = read(&file)?;
         Some(Self { text, file, last })
     }
 
     /// Whether the process is still in this cgroup.
-    pub(super) fn holds(&self, pid: u32) -> bool {
+    pub(super) fn contains(&self, pid: u32) -> bool {
         fs::read_to_string(format!("/proc/{pid}/cgroup")).is_ok_and(|text| text == self.text)
     }
 
@@ -50,9 +50,9 @@ impl Cgroup {
 }
 
 /// Possible paths of `cpu.stat`, from the lines of `/proc/PID/cgroup`: `0::/path`, or `4:cpu,cpuacct:/path` of version 1.
-fn places(text: &str) -> Vec<PathBuf> {
+fn candidates(text: &str) -> Vec<PathBuf> {
     let mount = Path::new("/sys/fs/cgroup");
-    let mut places = Vec::new();
+    let mut candidates = Vec::new();
     for line in text.lines() {
         let mut fields = line.splitn(3, ':').skip(1);
         let (Some(controllers), Some(path)) = (fields.next(), fields.next()) else {
@@ -64,12 +64,12 @@ fn places(text: &str) -> Vec<PathBuf> {
         }
         let inside = path.trim_start_matches('/');
         if controllers.is_empty() {
-            places.extend([mount.join(inside), mount.join("unified").join(inside)]);
+            candidates.extend([mount.join(inside), mount.join("unified").join(inside)]);
         } else if controllers.split(',').any(|c| c == "cpu") {
-            places.extend([mount.join(controllers).join(inside), mount.join("cpu").join(inside)]);
+            candidates.extend([mount.join(controllers).join(inside), mount.join("cpu").join(inside)]);
         }
     }
-    places.into_iter().map(|place| place.join("cpu.stat")).collect()
+    candidates.into_iter().map(|place| place.join("cpu.stat")).collect()
 }
 
 fn read(file: &File) -> Option<Throttle> {
@@ -99,7 +99,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn both_versions_of_the_file() {
+    fn cpu_stat_of_both_cgroup_versions_parses() {
         let second =
             "usage_usec 90\nuser_usec 60\nsystem_usec 30\nnr_periods 20\nnr_throttled 3\nthrottled_usec 51000\n";
         assert_eq!(
@@ -117,8 +117,8 @@ mod tests {
     }
 
     #[test]
-    fn where_the_file_is() {
-        let path = |text| places(text).first().map(|p| p.display().to_string());
+    fn cpu_stat_paths_are_resolved() {
+        let path = |text| candidates(text).first().map(|p| p.display().to_string());
         assert_eq!(
             path("0::/kubepods/pod1/c1\n").as_deref(),
             Some("/sys/fs/cgroup/kubepods/pod1/c1/cpu.stat")

@@ -26,7 +26,7 @@ const CGROUP_EVERY_NS: u64 = 900_000_000;
 
 /// Error of sampling a process.
 #[derive(Debug, thiserror::Error)]
-#[error("list the threads of process {pid} in /proc/{pid}/task: {source}; it may have ended")]
+#[error("cannot list the threads of process {pid} in /proc/{pid}/task: {source}; the process may have exited")]
 pub struct CpuError {
     /// Process id.
     pub pid: u32,
@@ -66,7 +66,7 @@ pub struct Sample {
 #[derive(Debug)]
 pub struct Sampler {
     pid: u32,
-    places: Range<usize>,
+    range: Range<usize>,
     threads: BTreeMap<u32, Known>,
     passed_over: usize,
     cgroup: Option<Cgroup>,
@@ -94,23 +94,23 @@ impl Known {
         }
         let (now, then) = times.wait_ns.zip(self.last.wait_ns)?;
         let added = now.saturating_sub(then);
-        let told = added.min(self.ahead_ns);
+        let reported = added.min(self.ahead_ns);
         // After the thread has run, the kernel has added its whole wait.
         self.ahead_ns = if added > 0 || times.on_ns > self.last.on_ns {
             0
         } else {
             self.ahead_ns
         };
-        Some((added - told).min(interval_ns))
+        Some((added - reported).min(interval_ns))
     }
 }
 
 impl Sampler {
-    /// Samples the threads at `places` in this order: the main thread and libzmq's own threads, then others, each by id.
-    pub fn new(pid: u32, places: Range<usize>) -> Result<Self, CpuError> {
+    /// Samples the threads at `range` in this order: the main thread and libzmq's own threads, then others, each by id.
+    pub fn new(pid: u32, range: Range<usize>) -> Result<Self, CpuError> {
         let mut sampler = Self {
             pid,
-            places,
+            range,
             threads: BTreeMap::new(),
             passed_over: 0,
             cgroup: Cgroup::of(pid),
@@ -160,7 +160,7 @@ impl Sampler {
 
     /// The process may be moved to another cgroup during sampling.
     fn find_cgroup(&mut self) {
-        if self.cgroup.as_ref().is_none_or(|known| !known.holds(self.pid)) {
+        if self.cgroup.as_ref().is_none_or(|known| !known.contains(self.pid)) {
             self.cgroup = Cgroup::of(self.pid);
         }
     }
@@ -182,8 +182,8 @@ impl Sampler {
             })
             .collect();
         found.sort_unstable();
-        self.passed_over = found.len().saturating_sub(self.places.end);
-        for (_, tid, name) in found.into_iter().take(self.places.end).skip(self.places.start) {
+        self.passed_over = found.len().saturating_sub(self.range.end);
+        for (_, tid, name) in found.into_iter().take(self.range.end).skip(self.range.start) {
             if let Some(known) = self.threads.get_mut(&tid) {
                 known.name = name;
             } else if let Some(source) = Source::of(pid, tid)
@@ -208,7 +208,7 @@ mod tests {
     use std::time::{Duration, Instant};
 
     #[test]
-    fn a_busy_thread_and_a_sleeping_one() {
+    fn a_busy_and_a_sleeping_thread_are_measured() {
         let mut sampler = Sampler::new(std::process::id(), 0..64).unwrap();
         let tid = rustix::thread::gettid().as_raw_pid() as u32;
         let spend = |busy: bool| {
@@ -235,7 +235,7 @@ mod tests {
     }
 
     #[test]
-    fn a_wait_is_told_while_it_lasts_and_once() {
+    fn a_cpu_wait_is_reported_while_it_lasts_and_only_once() {
         const MS: u64 = 1_000_000;
         let times = |on_ms: u64, wait_ms: u64| thread::Times {
             on_ns: on_ms * MS,
@@ -258,13 +258,13 @@ mod tests {
         assert_eq!(
             waited(6, 281, true),
             Some(80),
-            "of the 280 ms that the kernel adds, 200 have been told"
+            "200 of the 280 ms that the kernel adds have been reported"
         );
         assert_eq!(waited(40, 321, true), Some(40));
     }
 
     #[test]
-    fn the_limit_is_kept_and_said() {
+    fn the_thread_limit_is_observed_and_reported() {
         let waiting: Vec<_> = (0..3)
             .map(|_| std::thread::spawn(|| std::thread::park_timeout(Duration::from_secs(1))))
             .collect();
@@ -282,7 +282,7 @@ mod tests {
     }
 
     #[test]
-    fn a_process_that_is_not_there() {
+    fn a_missing_process_is_an_error() {
         assert!(
             Sampler::new(u32::MAX, 0..1)
                 .unwrap_err()

@@ -95,7 +95,7 @@ mod tests {
     use proptest::prelude::*;
 
     #[test]
-    fn reads_the_kernels_lines() {
+    fn parses_the_lines_of_the_kernel() {
         assert_eq!(
             schedstat("53014311 220948 1014\n"),
             Some(Times {
@@ -115,7 +115,7 @@ mod tests {
     }
 
     #[test]
-    fn our_own_thread() {
+    fn reads_the_current_thread() {
         let pid = std::process::id();
         assert!(Source::of(pid, pid).and_then(|source| source.read()).is_some());
         assert!(Source::of(u32::MAX, 1).is_none());

@@ -1,28 +1,25 @@
 //! Assembly of candidates and links into engines.
 
-use super::candidate::{Candidate, Played};
+use super::candidate::Candidate;
 use super::degraded::Blind;
-use super::hops::{self, Reading};
-use super::infer::{self, Node};
-use super::links::{Held, Link};
-use super::release::Release;
-use super::role::Role;
-use super::setting::{Origin, Setting};
-use super::streaming::Evidence;
-use super::topology::{Carries, End, Engine, HopSeen, Process};
+use super::hops;
+use super::links::{Link, OpenSocket};
+use super::recognise::{EngineKind, Evidence, Node, Played, Reading};
+use super::topology::{Carries, End, Engine, HopSeen, PackageRelease, Process};
 
 /// Returns the engines, and the role of each candidate (`None` if it belongs to no engine).
 pub(crate) fn engines(
+    known: &[EngineKind],
     candidates: &[&Candidate],
     links: &[Link],
     blind: &mut Vec<Blind>,
 ) -> (Vec<Engine>, Vec<Option<Played>>) {
-    let place = |pid: u32| candidates.iter().position(|c| c.id.pid == pid);
+    let index = |pid: u32| candidates.iter().position(|c| c.id.pid == pid);
     let nodes: Vec<Node> = candidates
         .iter()
         .map(|c| Node {
             stated: c.stated,
-            parent: place(c.parent),
+            parent: index(c.parent),
             zmq: c.libzmq.is_some() || !c.refused.is_empty(),
         })
         .collect();
@@ -34,11 +31,14 @@ pub(crate) fn engines(
         .collect();
     edges.sort_unstable();
     edges.dedup();
-    let mut roles = infer::roles(&nodes, &edges);
+    let mut roles = stated.clone();
+    for engine in known {
+        engine.infer(&nodes, &edges, &mut roles);
+    }
     for (role, candidate) in roles.iter_mut().zip(candidates) {
         *role = role.or(candidate.last_role);
     }
-    let readings = hops::read(links, &roles);
+    let readings = hops::read(known, links, &roles);
 
     let connected = links
         .iter()
@@ -49,13 +49,13 @@ pub(crate) fn engines(
         let parent = node.parent?;
         roles[parent]?;
         roles[child]
-            .is_some_and(|(r, _)| r.is_started_by_main())
+            .is_some_and(|(role, _)| !role.is_main())
             .then_some((child, parent))
     });
     let groups = super::group::connected(candidates.len(), connected.chain(related));
     let mut engines: Vec<Engine> = Vec::new();
     for group in &groups {
-        let found = engine(group, candidates, &roles, links, &readings, blind);
+        let found = engine(known, group, candidates, &roles, links, &readings, blind);
         if found.processes.is_empty() {
             continue;
         }
@@ -77,6 +77,7 @@ pub(crate) fn engines(
 }
 
 fn engine(
+    known: &[EngineKind],
     group: &[usize],
     candidates: &[&Candidate],
     roles: &[Option<Played>],
@@ -89,12 +90,12 @@ fn engine(
         .filter_map(|&i| roles[i].map(|(role, source)| candidates[i].process(role, source)))
         .collect();
     processes.sort_by_key(|p| (p.role, p.rank, p.id));
-    let end = |held: Held| {
-        let role = roles[held.candidate]?.0;
+    let end = |socket: OpenSocket| {
+        let role = roles[socket.candidate]?.0;
         Some(End {
-            pid: candidates[held.candidate].id.pid,
-            fd: held.fd,
-            inode: held.inode,
+            pid: candidates[socket.candidate].id.pid,
+            fd: socket.fd,
+            inode: socket.inode,
             role,
         })
     };
@@ -122,60 +123,58 @@ fn engine(
     let role = |end: Option<End>| end.map(|e| e.role);
     hops.sort_by_key(|hop| (hop.carries, role(hop.from), role(hop.to), hop.from, hop.to));
 
+    let of = |role| known.iter().copied().find(|kind| kind.roles().contains(&role));
     let mut engine = Engine {
+        kind: processes.iter().find_map(|p| of(p.role)),
         processes,
         hops,
         ..Engine::default()
     };
-    blind.extend(settle(&mut engine, group, candidates));
+    blind.extend(determine_settings(&mut engine, group, candidates));
     engine
 }
 
 /// Determines the settings of the engine as a whole, from its main process where possible.
-fn settle(engine: &mut Engine, group: &[usize], candidates: &[&Candidate]) -> Option<Blind> {
+fn determine_settings(engine: &mut Engine, group: &[usize], candidates: &[&Candidate]) -> Option<Blind> {
     let main = engine.main()?.id;
     let main = group.iter().map(|&i| candidates[i]).find(|c| c.id == main)?;
-    let others = || group.iter().map(|&i| candidates[i]);
     engine.launcher = main.launcher;
-    engine.sglang = main
-        .installed
-        .sglang
-        .clone()
-        .or_else(|| others().find_map(|c| c.installed.sglang.clone()));
-    engine.dynamo.clone_from(&main.installed.dynamo);
-    let release = |s: &Option<Setting<String>>| s.as_ref().and_then(|s| s.value.parse::<Release>().ok());
+    engine.releases = releases(engine.kind, main, group.iter().map(|&i| candidates[i]));
     let evidence = Evidence {
         pid: main.id.pid,
         launcher: main.launcher,
         flags: &main.flags,
         environment: main.environment.as_deref(),
-        sglang: release(&engine.sglang),
-        dynamo: release(&engine.dynamo),
+        releases: &engine.releases,
+        python: main.python.as_ref(),
+        hops: &engine.hops,
     };
-    engine.codec = evidence.codec();
-    engine.waiter = evidence.waiter();
-    engine.turnaround = main.python.as_ref().and_then(|python| evidence.turnaround(python));
-    engine.skip_tokenizer_init = evidence.skip_tokenizer_init().or_else(|| skip_by_sockets(&engine.hops));
-    engine.disaggregation = evidence.disaggregation();
-    engine.mode = evidence.mode(engine.skip_tokenizer_init.as_ref().map(|s| s.value));
-    evidence.output_avoids_zmq().map(|variable| Blind::NoZmqOutput {
+    let decides = main.launcher.map(|launcher| launcher.engine).or(engine.kind)?;
+    let settings = decides.settings(&evidence);
+    engine.codec = settings.codec;
+    engine.waiter = settings.waiter;
+    engine.turnaround = settings.turnaround;
+    engine.skip_tokenizer_init = settings.skip_tokenizer_init;
+    engine.disaggregation = settings.disaggregation;
+    engine.mode = settings.mode;
+    settings.avoids_zmq.map(|variable| Blind::NoZmqOutput {
         pid: main.id.pid,
         variable,
     })
 }
 
-/// A scheduler connects to the detokenizer or, when told to skip it, a second time to the tokenizer.
-fn skip_by_sockets(hops: &[HopSeen]) -> Option<Setting<bool>> {
-    let output: Vec<(End, End)> = hops
-        .iter()
-        .filter(|h| h.carries == Carries::Output)
-        .filter_map(|h| Some((h.from?, h.to?)))
-        .collect();
-    let from_scheduler = || output.iter().filter(|(from, _)| from.role == Role::Scheduler);
-    let to_detokenizer = from_scheduler().any(|(_, to)| matches!(to.role, Role::Detokenizer | Role::DetokenizerRouter));
-    let twice = from_scheduler().any(|(a, to)| {
-        !to_detokenizer
-            && from_scheduler().any(|(b, other)| a.pid == b.pid && a.inode != b.inode && to.pid == other.pid)
+/// Releases of the engine, and of programs that run engines inside. Other engines may be installed next to them.
+fn releases<'a>(
+    kind: Option<EngineKind>,
+    main: &Candidate,
+    mut all: impl Iterator<Item = &'a Candidate>,
+) -> Vec<PackageRelease> {
+    let hosts_engines = |known: &&PackageRelease| known.engine.roles().is_empty();
+    let mut found: Vec<PackageRelease> = main.installed.engines.iter().filter(hosts_engines).cloned().collect();
+    let own_release = kind.and_then(|kind| {
+        let of = |c: &Candidate| c.installed.release(kind).cloned();
+        of(main).or_else(|| all.find_map(of))
     });
-    (to_detokenizer || twice).then(|| Setting::new(twice, Origin::Sockets))
+    found.extend(own_release);
+    found
 }

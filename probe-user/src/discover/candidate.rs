@@ -3,27 +3,24 @@
 use std::path::{Path, PathBuf};
 
 use super::degraded::Part;
-use super::launch::{self, Flags, Launcher, Program};
+use super::launch::{self, Flags, Program};
 use super::libzmq::{self, LibZmq, Libraries};
 use super::package::{self, Installed, Interpreter, PythonVersion};
 use super::proc::stat::Stat;
 use super::proc::{ProcDir, ReadError, maps, stat, strings};
-use super::role::{self, Rank, Role, RoleSource};
+use super::recognise::{EngineKind, Launcher, Played};
+use super::role::{Rank, Role, RoleSource};
 use super::setting::Setting;
 use super::spec::RoleSpec;
-use super::streaming::{PICKLE_SWITCH, RUST_SERVER};
 use super::topology::{Process, ProcessId};
 
-/// Environment variables that are kept. Others may hold secrets, so they are discarded.
-const VARIABLES: [&str; 4] = [PICKLE_SWITCH, RUST_SERVER, "PYTHONPATH", "VIRTUAL_ENV"];
+/// Environment variables that are kept in addition to those of the engines. Others may hold secrets, so they are discarded.
+const VARIABLES: [&str; 2] = ["PYTHONPATH", "VIRTUAL_ENV"];
 /// `MAX_ARG_STRLEN * 48`, the maximum size of arguments on common systems.
 const ARGUMENTS: usize = 6 << 20;
 /// 65,530 mappings (`vm.max_map_count`) take 6 MiB; some systems allow ten times as many.
 pub(crate) const MAPS: usize = 64 << 20;
 const THREADS: usize = 8192;
-
-/// A role with its source.
-pub(crate) type Played = (Role, RoleSource);
 
 /// A process that may belong to an engine.
 #[derive(Debug)]
@@ -38,13 +35,13 @@ pub(crate) struct Candidate {
     pub(crate) rank: Rank,
     pub(crate) launcher: Option<Launcher>,
     pub(crate) flags: Flags,
-    /// The [`VARIABLES`] that are set; `None` when the environment cannot be read or the title has overwritten it.
+    /// The kept variables that are set; `None` when the environment cannot be read or the title has overwritten it.
     pub(crate) environment: Option<Vec<(String, String)>>,
     pub(crate) libzmq: Option<LibZmq>,
     pub(crate) python: Option<Setting<PythonVersion>>,
     pub(crate) installed: Installed,
     pub(crate) io_threads: Vec<u32>,
-    pub(crate) dynamo: bool,
+    pub(crate) connects_to_clients: Option<EngineKind>,
     pub(crate) net_ns: Option<u64>,
     /// Role at the last scan.
     pub(crate) last_role: Option<Played>,
@@ -73,17 +70,15 @@ pub(crate) fn examine(
     stat: &Stat,
     by_hand: Option<&RoleSpec>,
     is_parent: bool,
+    engines: &[EngineKind],
     libraries: &mut Libraries,
 ) -> Result<Examined, ReadError> {
     let argv = strings(&process.read("cmdline", ARGUMENTS)?);
-    let titled = argv.first().and_then(|title| role::from_title(title));
-    let launcher = launch::launcher(&argv);
-    let stated = match (by_hand.and_then(|spec| spec.role), titled, launcher) {
-        (Some(role), ..) => Some((role, RoleSource::Hand)),
-        (None, Some((role, _)), _) => Some((role, RoleSource::Title)),
-        (None, None, Some(_)) => Some((Role::Tokenizer, RoleSource::CommandLine)),
-        (None, None, None) => None,
-    };
+    let Stated {
+        role: stated,
+        titled,
+        launcher,
+    } = Stated::of(&argv, by_hand, engines);
     let named = stated.is_some() || by_hand.is_some();
     let python = argv
         .first()
@@ -122,7 +117,7 @@ pub(crate) fn examine(
         rank: titled.map(|(_, rank)| rank).unwrap_or_default(),
         launcher,
         flags: if launcher.is_some() {
-            Flags::parse(&argv)
+            Flags::parse(&argv, engines.iter().flat_map(|engine| engine.flags()))
         } else {
             Flags::default()
         },
@@ -131,7 +126,10 @@ pub(crate) fn examine(
         python: package::python(&files),
         installed: Installed::default(),
         io_threads: io_threads(process),
-        dynamo: files.iter().any(|file| is_dynamo(&file.path)),
+        connects_to_clients: engines.iter().copied().find(|engine| {
+            let mut paths = files.iter().map(|file| &file.path);
+            paths.any(|path| engine.connects_to_clients(path))
+        }),
         net_ns: None,
         last_role: None,
         refused,
@@ -139,7 +137,7 @@ pub(crate) fn examine(
     };
     candidate.environment = candidate
         .allowed(Part::Environment, process.read("environ", ARGUMENTS))
-        .and_then(|e| environment(&e));
+        .and_then(|e| environment(&e, engines));
     candidate.net_ns = candidate.allowed(Part::Namespaces, process.namespace("net"));
     if let Some(file) = zmq {
         let (lib, error) = libraries.learn(process, file);
@@ -147,8 +145,33 @@ pub(crate) fn examine(
         candidate.libzmq_error = error.map(|e| (file.path.clone(), e));
     }
     let exe = candidate.allowed(Part::Root, process.link("exe"));
-    candidate.installed = Installed::find(process, &candidate.import_from(process, &argv, &files, exe.as_deref()));
+    let dirs = candidate.import_from(process, &argv, &files, exe.as_deref());
+    candidate.installed = Installed::find(process, &dirs, engines);
     Ok(Examined::Candidate(Box::new(candidate)))
+}
+
+/// Role and settings of a process as its title, its command or the user states them.
+#[derive(Debug)]
+pub(crate) struct Stated {
+    pub(crate) role: Option<Played>,
+    pub(crate) titled: Option<(Role, Rank)>,
+    pub(crate) launcher: Option<Launcher>,
+}
+
+impl Stated {
+    pub(crate) fn of(argv: &[String], by_hand: Option<&RoleSpec>, engines: &[EngineKind]) -> Self {
+        let titled = argv
+            .first()
+            .and_then(|title| engines.iter().find_map(|engine| engine.role_of_title(title)));
+        let launcher = Launcher::of(argv, engines);
+        let role = match (by_hand.and_then(|spec| spec.role), titled, launcher) {
+            (Some(role), ..) => Some((role, RoleSource::Hand)),
+            (None, Some((role, _)), _) => Some((role, RoleSource::Title)),
+            (None, None, Some(launcher)) => Some((launcher.role, RoleSource::CommandLine)),
+            (None, None, None) => None,
+        };
+        Self { role, titled, launcher }
+    }
 }
 
 impl Candidate {
@@ -217,21 +240,14 @@ impl Candidate {
             python: self.python.clone(),
             pyzmq: self.installed.pyzmq.clone(),
             io_threads: self.io_threads.clone(),
-            dynamo: self.dynamo,
+            connects_to_clients: self.connects_to_clients,
         }
     }
 }
 
-/// Whether the file is the native module of `ai-dynamo-runtime`: `dynamo/_core.abi3.so`.
-fn is_dynamo(file: &Path) -> bool {
-    let named = |name: &str| name.starts_with("_core.") && Path::new(name).extension().is_some_and(|kind| kind == "so");
-    file.file_name().and_then(|name| name.to_str()).is_some_and(named)
-        && file.parent().is_some_and(|folder| folder.ends_with("dynamo"))
-}
-
 /// Extracts the kept variables. `setproctitle` overwrites the environment with its title and fills the rest with zeros. That must be
 /// distinguished from unset variables.
-fn environment(bytes: &[u8]) -> Option<Vec<(String, String)>> {
+fn environment(bytes: &[u8], engines: &[EngineKind]) -> Option<Vec<(String, String)>> {
     let strings = strings(bytes);
     if !bytes.is_empty() && !strings.first().is_some_and(|s| s.contains('=')) {
         return None;
@@ -239,7 +255,9 @@ fn environment(bytes: &[u8]) -> Option<Vec<(String, String)>> {
     let pairs = strings.iter().filter_map(|s| s.split_once('='));
     Some(
         pairs
-            .filter(|(name, _)| VARIABLES.contains(name))
+            .filter(|(name, _)| {
+                VARIABLES.contains(name) || engines.iter().any(|engine| engine.variables().contains(name))
+            })
             .map(|(n, v)| (n.to_owned(), v.to_owned()))
             .collect(),
     )
@@ -251,8 +269,7 @@ fn title(argv: &[String], stat: &Stat, titled: bool, launcher: Option<Launcher>)
     let name = |path: &str| path.rsplit('/').next().unwrap_or(path).to_owned();
     let text = match (launcher, launch::program(argv)) {
         _ if titled => argv.first().cloned().unwrap_or_default(),
-        (Some(Launcher::Sglang), _) => "python -m sglang.launch_server".into(),
-        (Some(Launcher::Dynamo), _) => "python -m dynamo.sglang".into(),
+        (Some(launcher), _) => launcher.command.into(),
         (None, Some(Program::Script(script))) => format!("{} {}", stat.comm, name(script)),
         (None, Some(Program::Module(module))) => format!("{} -m {module}", stat.comm),
         (None, None) => stat.comm.clone(),
@@ -273,23 +290,17 @@ pub(crate) fn io_threads(process: &ProcDir) -> Vec<u32> {
 
 #[cfg(test)]
 mod tests {
+    use super::super::recognise::toy::{SOURCE, TOY};
     use super::*;
 
     #[test]
     fn an_overwritten_environment_is_unknown_and_an_empty_one_is_not() {
+        let environment = |bytes: &[u8]| environment(bytes, &[TOY]);
         assert_eq!(environment(&[0; 1278]), None);
         assert_eq!(environment(b"er_DP0_TP0\0\0\0\0"), None);
         assert_eq!(environment(b""), Some(vec![]));
-        let kept = environment(b"HF_TOKEN=secret\0SGLANG_USE_PICKLE_IPC=0\0EMPTY=\0").unwrap();
-        assert_eq!(kept, [("SGLANG_USE_PICKLE_IPC".to_owned(), "0".to_owned())]);
-    }
-
-    #[test]
-    fn dynamos_runtime_is_known_by_its_module() {
-        let is = |path| is_dynamo(Path::new(path));
-        assert!(is("/usr/lib/python3.12/site-packages/dynamo/_core.abi3.so"));
-        assert!(!is("/usr/lib/python3.12/site-packages/pydantic_core/_core.abi3.so"));
-        assert!(!is("/usr/lib/python3.12/site-packages/dynamo/_core.py"));
+        let variables = environment(b"HF_TOKEN=secret\0TOY_CODEC=0\0EMPTY=\0").unwrap();
+        assert_eq!(variables, [("TOY_CODEC".to_owned(), "0".to_owned())]);
     }
 
     #[test]
@@ -307,32 +318,29 @@ mod tests {
             .into();
         assert_eq!(title(&argv, &stat, false, None), "python3 race.py");
         assert_eq!(
-            title(&argv, &stat, false, Some(Launcher::Sglang)),
-            "python -m sglang.launch_server"
+            title(&argv, &stat, false, Launcher::of(&["toy-serve".into()], &[TOY])),
+            "toy-serve"
         );
-        assert_eq!(
-            title(&["sglang::detokenizer".into()], &stat, true, None),
-            "sglang::detokenizer"
-        );
+        assert_eq!(title(&["toy::source".into()], &stat, true, None), "toy::source");
     }
 
     #[test]
-    fn an_ordinary_process_is_passed_over() {
+    fn an_unrelated_process_is_skipped() {
         let me = super::super::proc::ProcRoot::new("/proc")
             .process(std::process::id())
             .unwrap();
         let stat = Stat::parse(&me.read("stat", 4096).unwrap()).unwrap();
-        let examined = examine(&me, &stat, None, true, &mut Libraries::default()).unwrap();
+        let examined = examine(&me, &stat, None, true, &[TOY], &mut Libraries::default()).unwrap();
         assert!(matches!(examined, Examined::Other));
         let spec = RoleSpec {
             pid: std::process::id(),
-            role: Some(Role::Scheduler),
+            role: Some(SOURCE),
         };
-        let named = examine(&me, &stat, Some(&spec), false, &mut Libraries::default()).unwrap();
+        let named = examine(&me, &stat, Some(&spec), false, &[TOY], &mut Libraries::default()).unwrap();
         let Examined::Candidate(named) = named else {
-            panic!("a process named by hand is always taken")
+            panic!("a process set with --pid is always a candidate")
         };
-        assert_eq!(named.stated, Some((Role::Scheduler, RoleSource::Hand)));
+        assert_eq!(named.stated, Some((SOURCE, RoleSource::Hand)));
         assert_eq!(named.ns_pids.first(), Some(&std::process::id()));
     }
 }

@@ -62,8 +62,8 @@ impl Departed {
             }
         }
         // A process that was replaced within the same scan is reported once.
-        let gone = left.iter().filter(|id| !replaced.contains(id));
-        changes.splice(0..0, gone.map(|id| Change::Exited(Box::new(before[id].clone()))));
+        let exited = left.iter().filter(|id| !replaced.contains(id));
+        changes.splice(0..0, exited.map(|id| Change::Exited(Box::new(before[id].clone()))));
         let hops = |t: &Topology| t.engines.iter().flat_map(|e| e.hops.clone()).collect::<Vec<_>>();
         if changes.is_empty() && hops(old) != hops(latest) {
             changes.push(Change::Rewired);
@@ -73,11 +73,11 @@ impl Departed {
 
     /// Finds the most recently departed process that `new` resembles and that had an engine process in common with it.
     fn replaced_by(&mut self, new: &Process, companions: &[ProcessId]) -> Option<Process> {
-        let alike = |p: &Process| p.role == new.role && p.rank == new.rank && p.title == new.title;
+        let same_kind = |p: &Process| p.role == new.role && p.rank == new.rank && p.title == new.title;
         let at = self
             .0
             .iter()
-            .rposition(|(p, with)| alike(p) && with.iter().any(|id| companions.contains(id)))?;
+            .rposition(|(p, with)| same_kind(p) && with.iter().any(|id| companions.contains(id)))?;
         self.0.remove(at).map(|(process, _)| process)
     }
 }
@@ -105,8 +105,11 @@ fn by_id(topology: &Topology) -> BTreeMap<ProcessId, &Process> {
 
 #[cfg(test)]
 mod tests {
-    use super::super::role::{Rank, Role, RoleSource};
+    use super::super::recognise::toy::{SERVER, SOURCE};
+    use super::super::role::{Function, Rank, Role, RoleSource};
     use super::*;
+
+    const MIDDLE: Role = Role::new(1, "middle", Function::Intermediate);
 
     fn process(pid: u32, role: Role) -> Process {
         Process {
@@ -120,12 +123,12 @@ mod tests {
             role,
             role_source: RoleSource::Title,
             rank: Rank::default(),
-            title: format!("sglang::{role}"),
+            title: format!("toy::{role}"),
             libzmq: None,
             python: None,
             pyzmq: None,
             io_threads: Vec::new(),
-            dynamo: false,
+            connects_to_clients: None,
         }
     }
 
@@ -136,18 +139,18 @@ mod tests {
         };
         Topology {
             engines: vec![engine],
-            blind: Vec::new(),
+            ..Topology::default()
         }
     }
 
     #[test]
     fn a_restart_is_a_replacement_at_once_or_later() {
-        let (scheduler, detokenizer) = (process(7, Role::Scheduler), process(8, Role::Detokenizer));
+        let (scheduler, detokenizer) = (process(7, SOURCE), process(8, MIDDLE));
         let (both, one) = (
             topology(&[scheduler.clone(), detokenizer.clone()]),
             topology(std::slice::from_ref(&scheduler)),
         );
-        let restarted = process(9, Role::Detokenizer);
+        let restarted = process(9, MIDDLE);
         let after = topology(&[scheduler.clone(), restarted.clone()]);
         let replaced = Change::Replaced {
             old: Box::new(detokenizer.clone()),
@@ -165,15 +168,15 @@ mod tests {
     }
 
     #[test]
-    fn a_newcomer_and_a_change_of_part() {
-        let (a, b) = (process(7, Role::Scheduler), process(8, Role::Detokenizer));
+    fn a_new_process_and_a_role_change_are_reported() {
+        let (a, b) = (process(7, SOURCE), process(8, MIDDLE));
         let mut departed = Departed::default();
         assert_eq!(
             departed.changes(&Topology::default(), &topology(std::slice::from_ref(&a))),
             [Change::Added(Box::new(a.clone()))]
         );
         let as_tokenizer = Process {
-            role: Role::Tokenizer,
+            role: SERVER,
             ..b.clone()
         };
         let changes = departed.changes(

@@ -4,6 +4,7 @@ use std::fmt;
 use std::path::PathBuf;
 
 use super::proc::ReadError;
+use super::role::RoleWords;
 use super::sock::netlink::DiagError;
 use crate::capability::{Capability, Permissions};
 use crate::place::Place;
@@ -34,7 +35,7 @@ impl Part {
         }
     }
 
-    fn tells(self) -> &'static str {
+    fn describe(self) -> &'static str {
         match self {
             Self::Maps => "libzmq",
             Self::Root => "package releases",
@@ -107,6 +108,8 @@ pub enum Blind {
     NoRole {
         /// Process id.
         pid: u32,
+        /// Names of the roles.
+        roles: RoleWords,
     },
     /// The engine passes its output on within one process, so there is no ZMQ hop to observe.
     NoZmqOutput {
@@ -122,7 +125,7 @@ impl fmt::Display for Blind {
         match self {
             Self::Unreadable { parts, pids, .. } => {
                 let files: Vec<&str> = parts.iter().map(|part| part.file()).collect();
-                let unknown: Vec<&str> = parts.iter().map(|part| part.tells()).collect();
+                let unknown: Vec<&str> = parts.iter().map(|part| part.describe()).collect();
                 let (files, unknown) = (files.join(","), unknown.join(", "));
                 write!(
                     f,
@@ -133,25 +136,25 @@ impl fmt::Display for Blind {
             Self::Unexamined { count, .. } => {
                 write!(
                     f,
-                    "{count} Python processes of other users may not be examined: an engine among them would be missed"
+                    "{count} Python processes of other users cannot be examined, so an engine among them would be missed"
                 )
             }
             Self::LibZmq { pid, path, error } => {
                 write!(
                     f,
-                    "pid {pid}: its mapped {} could not be opened ({error}): its calls cannot be probed",
+                    "pid {pid}: cannot open its loaded {} ({error}), so its calls cannot be probed",
                     path.display()
                 )
             }
             Self::Peers { pids, error } => {
                 write!(f, "the peers of {} are unknown: {error}", Pids(pids))
             }
-            Self::OwnPidNamespace => {
-                f.write_str("only the processes of this container are visible, and no engine is among them")
-            }
+            Self::OwnPidNamespace => f.write_str("only processes of this container are visible, and none is an engine"),
             Self::HiddenPids => f.write_str("/proc is mounted with hidepid: other users' processes are not listed"),
-            Self::Limit { what, limit } => write!(f, "more than {limit} {what}: the rest was not looked at"),
-            Self::NoRole { pid } => write!(f, "pid {pid}: its role is not known from its title, command or sockets"),
+            Self::Limit { what, limit } => write!(f, "more than {limit} {what}: the rest was skipped"),
+            Self::NoRole { pid, .. } => {
+                write!(f, "pid {pid}: its role is not known from its title, command or sockets")
+            }
             Self::NoZmqOutput { pid, variable } => {
                 write!(f, "pid {pid} runs with {variable}: its output does not cross ZMQ")
             }
@@ -180,7 +183,7 @@ impl Blind {
             Self::OwnPidNamespace => Some(Place::here().same_processes().to_owned()),
             Self::HiddenPids => Some("run as root, or mount -o remount,hidepid=0 /proc".into()),
             Self::Peers { .. } | Self::Limit { .. } | Self::NoZmqOutput { .. } => None,
-            Self::NoRole { pid } => Some(format!("--pid {pid}=scheduler (or detokenizer, tokenizer, ...)")),
+            Self::NoRole { pid, roles } => Some(format!("--pid {pid}=ROLE (one of {roles})")),
         }
     }
 }
@@ -235,7 +238,7 @@ mod tests {
     }
 
     #[test]
-    fn a_container_without_the_engine_is_told_how_to_join_it() {
+    fn outside_the_container_of_the_engine_the_message_explains_how_to_join() {
         assert_eq!(
             Blind::OwnPidNamespace.remedy().as_deref(),
             Some(Place::here().same_processes())

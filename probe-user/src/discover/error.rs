@@ -6,7 +6,7 @@ use super::proc::ReadError;
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum DiscoverError {
     /// No procfs is mounted.
-    #[error("{path} could not be listed ({error}): mount procfs there, or say where it is")]
+    #[error("cannot list {path} ({error}): mount procfs there")]
     Proc {
         /// Path that was tried.
         path: String,
@@ -25,14 +25,11 @@ pub enum DiscoverError {
 
 fn inside(outside: &[u32]) -> String {
     match outside {
-        [] => String::from("; give one as ps shows it here"),
-        [one] => format!("; pid {one} calls itself that inside its container: write --pid {one}"),
+        [] => String::from("; use a pid as shown by ps here"),
+        [one] => format!("; pid {one} has that pid inside its container: use --pid {one}"),
         several => {
             let pids: Vec<String> = several.iter().map(u32::to_string).collect();
-            format!(
-                "; pids {} call themselves that inside their containers",
-                pids.join(", ")
-            )
+            format!("; pids {} have that pid inside their containers", pids.join(", "))
         }
     }
 }
@@ -43,11 +40,11 @@ mod tests {
 
     #[test]
     fn a_pid_from_inside_a_container_is_translated() {
-        let said = |outside| DiscoverError::NoSuchProcess { pid: 17, outside }.to_string();
+        let message = |outside| DiscoverError::NoSuchProcess { pid: 17, outside }.to_string();
         assert_eq!(
-            said(vec![]),
-            "--pid 17: there is no such process here; give one as ps shows it here"
+            message(vec![]),
+            "--pid 17: there is no such process here; use a pid as shown by ps here"
         );
-        assert!(said(vec![22336]).ends_with("; pid 22336 calls itself that inside its container: write --pid 22336"));
+        assert!(message(vec![22336]).ends_with("; pid 22336 has that pid inside its container: use --pid 22336"));
     }
 }

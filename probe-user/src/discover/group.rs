@@ -1,7 +1,7 @@
 //! Connected components of a graph.
 
 /// Connected components of `count` nodes, each in ascending order, ordered by their first member.
-pub(crate) fn connected(count: usize, edges: impl IntoIterator<Item = (usize, usize)>) -> Vec<Vec<usize>> {
+pub fn connected(count: usize, edges: impl IntoIterator<Item = (usize, usize)>) -> Vec<Vec<usize>> {
     let mut leader: Vec<usize> = (0..count).collect();
     for (a, b) in edges {
         let (a, b) = (find(&mut leader, a), find(&mut leader, b));
@@ -29,7 +29,7 @@ mod tests {
     use super::connected;
 
     #[test]
-    fn groups_by_edges() {
+    fn processes_are_grouped_by_connections() {
         assert_eq!(
             connected(6, [(4, 1), (1, 0), (3, 5)]),
             [vec![0, 1, 4], vec![2], vec![3, 5]]

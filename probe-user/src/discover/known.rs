@@ -7,6 +7,7 @@ use super::candidate::{self, Candidate, Examined};
 use super::libzmq::Libraries;
 use super::proc::stat::Stat;
 use super::proc::{ProcDir, ProcRoot};
+use super::recognise::{Engines, Played};
 use super::spec::RoleSpec;
 use super::topology::ProcessId;
 
@@ -22,25 +23,26 @@ const PARENT: (Duration, Duration) = (Duration::from_secs(1), Duration::from_sec
 /// All examined processes.
 #[derive(Debug, Default)]
 pub(crate) struct Known {
-    processes: HashMap<u32, Looked>,
+    engines: Engines,
+    processes: HashMap<u32, Entry>,
     libraries: Libraries,
 }
 
 #[derive(Debug)]
-struct Looked {
+struct Entry {
     start_time: u64,
     comm: String,
-    seen: Instant,
+    checked_at: Instant,
     examined: Instant,
     /// Since when it has been known as the parent of an engine's process.
     parent_since: Option<Instant>,
     /// `None`: no further examination is necessary.
     examine_after: Option<Duration>,
-    what: What,
+    state: State,
 }
 
 #[derive(Debug)]
-enum What {
+enum State {
     Other,
     Refused,
     TooLarge,
@@ -49,6 +51,14 @@ enum What {
 }
 
 impl Known {
+    /// Creates an empty cache that recognises these engines.
+    pub(crate) fn new(engines: Engines) -> Self {
+        Self {
+            engines,
+            ..Self::default()
+        }
+    }
+
     /// Updates the cache for the listed pids. Returns whether the set of candidates or the information about one has changed.
     pub(crate) fn update(&mut self, root: &ProcRoot, pids: &[u32], by_hand: &[RoleSpec]) -> bool {
         let before = self.state();
@@ -61,33 +71,33 @@ impl Known {
                 .get_mut(&pid)
                 .is_some_and(|known| known.is_current(root, pid))
             {
-                self.look(root, pid, by_hand, parents.contains(&pid));
+                self.examine(root, pid, by_hand, parents.contains(&pid));
             }
         }
         for pid in self.parents() {
-            if self.processes.get_mut(&pid).is_some_and(Looked::is_due_as_parent) {
-                self.look(root, pid, by_hand, true);
+            if self.processes.get_mut(&pid).is_some_and(Entry::is_due_as_parent) {
+                self.examine(root, pid, by_hand, true);
             }
         }
         before != self.state()
     }
 
     /// Examines a process again; removes it if it has exited.
-    fn look(&mut self, root: &ProcRoot, pid: u32, by_hand: &[RoleSpec], is_parent: bool) {
-        let earlier = self.processes.remove(&pid);
+    fn examine(&mut self, root: &ProcRoot, pid: u32, by_hand: &[RoleSpec], is_parent: bool) {
+        let previous = self.processes.remove(&pid);
         let spec = by_hand.iter().find(|spec| spec.pid == pid);
-        if let Some(mut looked) = look(root, pid, spec, is_parent, &mut self.libraries) {
-            if let Some(earlier) = earlier {
-                looked.remember(earlier);
+        if let Some(mut entry) = examine(root, pid, spec, is_parent, self.engines, &mut self.libraries) {
+            if let Some(previous) = previous {
+                entry.remember(previous);
             }
-            self.processes.insert(pid, looked);
+            self.processes.insert(pid, entry);
         }
     }
 
     /// Parents of the processes with a stated role.
     fn parents(&self) -> HashSet<u32> {
-        let stated = self.processes.values().filter_map(|known| match &known.what {
-            What::Candidate(about, _) if about.stated.is_some() => Some(about.parent),
+        let stated = self.processes.values().filter_map(|known| match &known.state {
+            State::Candidate(candidate, _) if candidate.stated.is_some() => Some(candidate.parent),
             _ => None,
         });
         stated.collect()
@@ -97,8 +107,8 @@ impl Known {
         let known = |c: &Candidate| (c.stated, c.libzmq.is_some());
         self.processes
             .values()
-            .filter_map(|looked| match &looked.what {
-                What::Candidate(about, _) => Some((about.id, known(about))),
+            .filter_map(|entry| match &entry.state {
+                State::Candidate(candidate, _) => Some((candidate.id, known(candidate))),
                 _ => None,
             })
             .collect()
@@ -109,32 +119,32 @@ impl Known {
         let mut found: Vec<(&Candidate, &ProcDir)> = self
             .processes
             .values()
-            .filter_map(|looked| match &looked.what {
-                What::Candidate(about, process) => Some((&**about, process)),
+            .filter_map(|entry| match &entry.state {
+                State::Candidate(candidate, process) => Some((&**candidate, process)),
                 _ => None,
             })
             .collect();
-        found.sort_by_key(|(about, _)| about.id);
+        found.sort_by_key(|(candidate, _)| candidate.id);
         found
     }
 
     /// Searches for I/O threads of processes without any: libzmq starts them with the first socket.
     pub(crate) fn find_io_threads(&mut self) {
-        for looked in self.processes.values_mut() {
-            if let What::Candidate(about, process) = &mut looked.what
-                && about.io_threads.is_empty()
+        for entry in self.processes.values_mut() {
+            if let State::Candidate(candidate, process) = &mut entry.state
+                && candidate.io_threads.is_empty()
             {
-                about.io_threads = candidate::io_threads(process);
+                candidate.io_threads = candidate::io_threads(process);
             }
         }
     }
 
     /// Keeps the roles from this scan. They remain valid while the neighbours they were inferred from are gone.
-    pub(crate) fn keep_roles(&mut self, roles: &[(ProcessId, Option<candidate::Played>)]) {
+    pub(crate) fn keep_roles(&mut self, roles: &[(ProcessId, Option<Played>)]) {
         for (id, role) in roles {
-            let looked = self.processes.get_mut(&id.pid);
-            if let Some(What::Candidate(about, _)) = looked.map(|looked| &mut looked.what) {
-                about.last_role = *role;
+            let entry = self.processes.get_mut(&id.pid);
+            if let Some(State::Candidate(candidate, _)) = entry.map(|entry| &mut entry.state) {
+                candidate.last_role = *role;
             }
         }
     }
@@ -143,7 +153,7 @@ impl Known {
     pub(crate) fn refused(&self) -> usize {
         self.processes
             .values()
-            .filter(|looked| matches!(looked.what, What::Refused))
+            .filter(|entry| matches!(entry.state, State::Refused))
             .count()
     }
 
@@ -151,7 +161,7 @@ impl Known {
     pub(crate) fn has_too_large(&self) -> bool {
         self.processes
             .values()
-            .any(|looked| matches!(looked.what, What::TooLarge))
+            .any(|entry| matches!(entry.state, State::TooLarge))
     }
 
     /// Whether the pid has been examined.
@@ -160,29 +170,29 @@ impl Known {
     }
 }
 
-impl Looked {
+impl Entry {
     /// Whether it is the same process, examined recently enough.
     fn is_current(&mut self, root: &ProcRoot, pid: u32) -> bool {
         if self.examine_after.is_some_and(|after| self.examined.elapsed() >= after) {
             return false;
         }
-        let stat = match &self.what {
-            What::Candidate(_, process) => running(process),
-            _ if self.seen.elapsed() < SAME => return true,
+        let stat = match &self.state {
+            State::Candidate(_, process) => running(process),
+            _ if self.checked_at.elapsed() < SAME => return true,
             _ => root.process(pid).ok().and_then(|process| running(&process)),
         };
-        self.seen = Instant::now();
+        self.checked_at = Instant::now();
         // `setproctitle` also changes the name, and so does executing another program.
         stat.is_some_and(|stat| stat.start_time == self.start_time && stat.comm == self.comm)
     }
 
     /// Keeps results of an earlier examination of the same process.
-    fn remember(&mut self, earlier: Self) {
-        if self.start_time != earlier.start_time {
+    fn remember(&mut self, previous: Self) {
+        if self.start_time != previous.start_time {
             return;
         }
-        self.parent_since = earlier.parent_since;
-        if let (What::Candidate(now, _), What::Candidate(then, _)) = (&mut self.what, earlier.what) {
+        self.parent_since = previous.parent_since;
+        if let (State::Candidate(now, _), State::Candidate(then, _)) = (&mut self.state, previous.state) {
             now.last_role = then.last_role;
         }
     }
@@ -190,10 +200,10 @@ impl Looked {
     /// Whether this parent of an engine's process is due for an examination.
     fn is_due_as_parent(&mut self) -> bool {
         let since = *self.parent_since.get_or_insert_with(Instant::now);
-        match self.what {
-            What::Candidate(..) => false,
-            What::Refused => true,
-            What::Other | What::TooLarge => {
+        match self.state {
+            State::Candidate(..) => false,
+            State::Refused => true,
+            State::Other | State::TooLarge => {
                 let due = (since.elapsed() / 4).clamp(PARENT.0, PARENT.1);
                 self.examined.elapsed() >= due
             }
@@ -202,41 +212,42 @@ impl Looked {
 }
 
 /// Examines a process; `None` when it has exited.
-fn look(
+fn examine(
     root: &ProcRoot,
     pid: u32,
     by_hand: Option<&RoleSpec>,
     is_parent: bool,
+    engines: Engines,
     libraries: &mut Libraries,
-) -> Option<Looked> {
+) -> Option<Entry> {
     let process = root.process(pid).ok()?;
     let stat = running(&process)?;
     let mut examine_after = Some((age(stat.start_time) / 4).clamp(EXAMINE.0, EXAMINE.1));
-    let what = if stat.kernel {
+    let state = if stat.kernel {
         examine_after = None;
-        What::Other
+        State::Other
     } else {
-        match candidate::examine(&process, &stat, by_hand, is_parent, libraries).ok()? {
-            Examined::Other => What::Other,
-            Examined::Refused => What::Refused,
-            Examined::TooLarge => What::TooLarge,
-            Examined::Candidate(about) => {
-                if about.stated.is_some() && about.libzmq.is_some() {
+        match candidate::examine(&process, &stat, by_hand, is_parent, engines, libraries).ok()? {
+            Examined::Other => State::Other,
+            Examined::Refused => State::Refused,
+            Examined::TooLarge => State::TooLarge,
+            Examined::Candidate(candidate) => {
+                if candidate.stated.is_some() && candidate.libzmq.is_some() {
                     examine_after = None;
                 }
-                What::Candidate(about, process)
+                State::Candidate(candidate, process)
             }
         }
     };
     let now = Instant::now();
-    Some(Looked {
+    Some(Entry {
         start_time: stat.start_time,
         comm: stat.comm,
-        seen: now,
+        checked_at: now,
         examined: now,
         parent_since: None,
         examine_after,
-        what,
+        state,
     })
 }
 
@@ -256,19 +267,19 @@ fn age(start_time: u64) -> Duration {
 
 #[cfg(test)]
 mod tests {
-    use super::super::role::Role;
+    use super::super::recognise::toy::{SOURCE, TOY};
     use super::*;
 
     #[test]
-    fn a_process_named_by_hand_is_known_until_it_exits() {
+    fn a_process_given_by_pid_is_cached_until_it_exits() {
         let root = ProcRoot::new("/proc");
         let mut child = std::process::Command::new("sleep").arg("60").spawn().unwrap();
         let pid = child.id();
         let by_hand = [RoleSpec {
             pid,
-            role: Some(Role::Scheduler),
+            role: Some(SOURCE),
         }];
-        let mut known = Known::default();
+        let mut known = Known::new(&[TOY]);
         assert!(known.update(&root, &[pid], &by_hand));
         assert!(!known.update(&root, &[pid], &by_hand));
         assert_eq!(known.candidates().len(), 1);
@@ -280,7 +291,7 @@ mod tests {
     }
 
     #[test]
-    fn our_own_age_is_short() {
+    fn the_current_process_is_young() {
         let me = ProcRoot::new("/proc").process(std::process::id()).unwrap();
         assert!(age(running(&me).unwrap().start_time) < Duration::from_hours(1));
     }

@@ -1,75 +1,49 @@
-//! Analysis of the command that started an engine.
+//! Analysis of a command line: the program that Python runs, and flags as argparse reads them.
 
-use std::path::Path;
-
-/// Program that started the engine.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Launcher {
-    /// `python -m sglang.launch_server`, `sglang serve`.
-    Sglang,
-    /// `python -m dynamo.sglang`: `sgl.Engine` inside a Dynamo worker.
-    Dynamo,
+/// A flag that is looked for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct FlagName {
+    name: &'static str,
+    /// Shortest accepted prefix, since Python's argparse accepts any unambiguous one.
+    shortest: &'static str,
+    has_value: bool,
 }
 
-impl Launcher {
-    /// Name of the launcher.
-    pub fn word(self) -> &'static str {
-        match self {
-            Self::Sglang => "sglang",
-            Self::Dynamo => "dynamo",
+impl FlagName {
+    /// A switch, which counts as absent with a value such as `false`.
+    pub const fn switch(name: &'static str, shortest: &'static str) -> Self {
+        Self {
+            name,
+            shortest,
+            has_value: false,
+        }
+    }
+
+    /// A flag with a value.
+    pub const fn value(name: &'static str, shortest: &'static str) -> Self {
+        Self {
+            name,
+            shortest,
+            has_value: true,
         }
     }
 }
 
-/// Flags that affect how tokens are sent. Each holds the argument as written, or `None` if absent.
+/// Flags found in a command line: of a switch the argument as written, of others the value.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Flags {
-    /// `--stream-output` (0.4.3 to 0.5.9; a deprecated alias after).
-    pub(crate) stream_output: Option<String>,
-    /// `--incremental-streaming-output` (0.5.10rc0 and later).
-    pub(crate) incremental: Option<String>,
-    /// `--skip-tokenizer-init`.
-    pub(crate) skip_tokenizer_init: Option<String>,
-    /// `--use-sglang-tokenizer` (Dynamo).
-    pub(crate) use_sglang_tokenizer: Option<String>,
-    /// Value of `--disaggregation-mode`: the side of a prefill and decode pair.
-    pub(crate) disaggregation: Option<String>,
-    /// `--config FILE`. The file may contain arguments, so a missing argument proves nothing.
-    pub(crate) config_file: Option<String>,
-}
+pub struct Flags(Vec<(&'static str, String)>);
 
 /// The program that a Python interpreter runs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Program<'a> {
+pub enum Program<'a> {
     /// `-m MODULE`.
     Module(&'a str),
     /// A script file.
     Script(&'a str),
 }
 
-/// Recognises the command line of an engine's main process; `None` for any other.
-pub(crate) fn launcher(argv: &[String]) -> Option<Launcher> {
-    let serves = || argv.iter().any(|argument| argument == "serve");
-    match program(argv)? {
-        Program::Module("sglang.launch_server" | "sglang.srt.server") => Some(Launcher::Sglang),
-        Program::Module("sglang" | "sglang.cli" | "sglang.cli.main") if serves() => Some(Launcher::Sglang),
-        Program::Module(module) => {
-            let dynamo = module == "dynamo.sglang" || module.starts_with("dynamo.sglang.");
-            dynamo.then_some(Launcher::Dynamo)
-        }
-        Program::Script(script) => {
-            let path = Path::new(script);
-            if path.ends_with("sglang/launch_server.py") || (path.file_name()? == "sglang" && serves()) {
-                return Some(Launcher::Sglang);
-            }
-            let dynamo = path.ends_with("dynamo/sglang/main.py") || path.ends_with("dynamo/sglang/__main__.py");
-            dynamo.then_some(Launcher::Dynamo)
-        }
-    }
-}
-
 /// Program in a Python command line; `None` for other commands, for `-c`, and for an interactive interpreter.
-pub(crate) fn program(argv: &[String]) -> Option<Program<'_>> {
+pub fn program(argv: &[String]) -> Option<Program<'_>> {
     let (python, rest) = argv.split_first()?;
     if !file_name(python).starts_with("python") {
         return None;
@@ -95,15 +69,19 @@ pub(crate) fn program(argv: &[String]) -> Option<Program<'_>> {
 }
 
 impl Flags {
-    pub(crate) fn parse(argv: &[String]) -> Self {
-        Self {
-            stream_output: flag(argv, "--stream-output", "--stream-o"),
-            incremental: flag(argv, "--incremental-streaming-output", "--incr"),
-            skip_tokenizer_init: flag(argv, "--skip-tokenizer-init", "--skip-t"),
-            use_sglang_tokenizer: flag(argv, "--use-sglang-tokenizer", "--use-sg"),
-            disaggregation: value(argv, "--disaggregation-mode", "--disaggregation-m"),
-            config_file: flag(argv, "--config", "--config"),
-        }
+    /// Finds the flags `names` in a command line.
+    pub fn parse<'a>(argv: &[String], names: impl IntoIterator<Item = &'a FlagName>) -> Self {
+        let parse = |name: &FlagName| {
+            let find = if name.has_value { value } else { flag };
+            Some((name.name, find(argv, name.name, name.shortest)?))
+        };
+        Self(names.into_iter().filter_map(parse).collect())
+    }
+
+    /// Argument of a switch as written, or value of another flag; `None` if it is absent.
+    pub fn get(&self, name: &str) -> Option<&str> {
+        let found = self.0.iter().find(|(known, _)| *known == name);
+        found.map(|(_, argument)| argument.as_str())
     }
 }
 
@@ -142,62 +120,31 @@ mod tests {
     }
 
     #[test]
-    fn main_processes() {
-        let cases = [
-            ("python -m sglang.launch_server --model-path x", Some(Launcher::Sglang)),
-            (
-                "/opt/venv/bin/python3.12 -u -X faulthandler -m sglang.launch_server",
-                Some(Launcher::Sglang),
-            ),
-            (
-                "/usr/bin/python3 /opt/venv/bin/sglang serve --model-path x",
-                Some(Launcher::Sglang),
-            ),
-            (
-                "python3 /sgl-workspace/sglang/python/sglang/launch_server.py --port 1",
-                Some(Launcher::Sglang),
-            ),
-            ("python3 -m dynamo.sglang --model-path x", Some(Launcher::Dynamo)),
-            (
-                "python3 -m dynamo.sglang.decode_worker --model x",
-                Some(Launcher::Dynamo),
-            ),
-            ("python3 -m dynamo.frontend --http-port 8000", None),
-            ("/opt/venv/bin/sglang serve", None),
-            ("bash -c python -m sglang.launch_server", None),
-            ("python -c import sglang.launch_server", None),
-            ("python -m http.server sglang.launch_server", None),
-            ("vi sglang/launch_server.py", None),
+    fn flags_parse_as_in_argparse() {
+        const WANTED: &[FlagName] = &[
+            FlagName::switch("--stream-output", "--stream-o"),
+            FlagName::switch("--skip-init", "--skip"),
+            FlagName::switch("--config", "--config"),
+            FlagName::value("--side-mode", "--side-m"),
         ];
-        for (line, expected) in cases {
-            assert_eq!(launcher(&argv(line)), expected, "{line}");
+        let flags = |line: &str| Flags::parse(&argv(line), WANTED);
+        let found = flags("python -m x --stream-interval 4 --skip-in");
+        assert_eq!(found.get("--stream-output"), None);
+        assert_eq!(found.get("--skip-init"), Some("--skip-in"));
+        for line in ["--side-mode prefill --tp 2", "--side-mode=prefill"] {
+            assert_eq!(
+                flags(&format!("python -m x {line}")).get("--side-mode"),
+                Some("prefill")
+            );
         }
-        assert_eq!(launcher(&[]), None);
+        assert_eq!(flags("python -m x --side-port 8998").get("--side-mode"), None);
+        let found = flags("python -m x --stream-output=false --config=/etc/engine.yaml");
+        assert_eq!(found.get("--stream-output"), None);
+        assert_eq!(found.get("--config"), Some("--config=/etc/engine.yaml"));
     }
 
     #[test]
-    fn flags_as_argparse_takes_them() {
-        let flags = Flags::parse(&argv(
-            "python -m x --stream-interval 4 --skip-tok --incremental-streaming-output",
-        ));
-        assert_eq!(flags.stream_output, None);
-        assert_eq!(flags.skip_tokenizer_init.as_deref(), Some("--skip-tok"));
-        assert_eq!(flags.incremental.as_deref(), Some("--incremental-streaming-output"));
-        for line in ["--disaggregation-mode prefill --tp 2", "--disaggregation-mode=prefill"] {
-            let flags = Flags::parse(&argv(&format!("python -m x {line}")));
-            assert_eq!(flags.disaggregation.as_deref(), Some("prefill"));
-        }
-        assert_eq!(
-            Flags::parse(&argv("python -m x --disaggregation-bootstrap-port 8998")).disaggregation,
-            None
-        );
-        let flags = Flags::parse(&argv("python -m x --stream-output=false --config=/etc/engine.yaml"));
-        assert_eq!(flags.stream_output, None);
-        assert_eq!(flags.config_file.as_deref(), Some("--config=/etc/engine.yaml"));
-    }
-
-    #[test]
-    fn the_program_is_the_first_argument_that_is_no_option() {
+    fn the_program_is_the_first_non_option_argument() {
         assert_eq!(
             program(&argv("python3 -W error race.py 0.5.9")),
             Some(Program::Script("race.py"))

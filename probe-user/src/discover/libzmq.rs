@@ -131,10 +131,7 @@ fn functions(image: &[u8]) -> Vec<&'static str> {
         .filter(|s| !s.is_undefined())
         .filter_map(|s| s.name().ok())
         .collect();
-    FUNCTIONS
-        .into_iter()
-        .filter(|wanted| defined.contains(wanted))
-        .collect()
+    FUNCTIONS.into_iter().filter(|name| defined.contains(name)).collect()
 }
 
 /// Release for the ABI version in a file name: libzmq 4.2.x is 5.1.x, and 4.3.x is 5.2.x (see its `configure.ac`).
@@ -153,7 +150,7 @@ mod tests {
     use crate::discover::proc::{ProcRoot, maps};
 
     #[test]
-    fn releases_by_file_name() {
+    fn the_file_name_gives_the_release() {
         let cases = [
             ("libzmq-2f02442c.so.5.2.5", Some(Release::new(4, 3, 5))),
             ("libzmq-f468291a.so.5.2.4", Some(Release::new(4, 3, 4))),
@@ -180,7 +177,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_elf_exports_nothing() {
+    fn a_file_that_is_not_elf_has_no_exports() {
         assert!(functions(b"#!/bin/sh\n").is_empty());
         assert!(functions(b"\x7fELF").is_empty());
     }

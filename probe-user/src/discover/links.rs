@@ -18,7 +18,7 @@ pub(crate) struct Limits {
 
 /// One end of a connection. `candidate` is an index into the list of candidates.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) struct Held {
+pub(crate) struct OpenSocket {
     pub(crate) candidate: usize,
     pub(crate) fd: u32,
     pub(crate) inode: u64,
@@ -27,9 +27,9 @@ pub(crate) struct Held {
 /// A connection whose accepted side, at least, belongs to a candidate.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Link {
-    pub(crate) acceptor: Held,
+    pub(crate) acceptor: OpenSocket,
     pub(crate) endpoint: String,
-    pub(crate) connector: Option<Held>,
+    pub(crate) connector: Option<OpenSocket>,
 }
 
 /// Result of one scan of the sockets.
@@ -69,7 +69,7 @@ pub(crate) fn find(
         mut blind,
         mut refused,
     } = Found::default();
-    let mut holders: HashMap<u64, Held> = HashMap::new();
+    let mut holders: HashMap<u64, OpenSocket> = HashMap::new();
     let mut networks: BTreeMap<u64, Network<'_>> = BTreeMap::new();
     for (candidate, ((about, process), sockets)) in candidates.iter().zip(processes).zip(sockets).enumerate() {
         match sockets {
@@ -78,12 +78,12 @@ pub(crate) fn find(
                     limit(&mut blind, "descriptors in one process", limits.descriptors);
                 }
                 for &(fd, inode) in sockets {
-                    let held = Held { candidate, fd, inode };
+                    let socket = OpenSocket { candidate, fd, inode };
                     // A socket inherited over a fork has two holders; the older process created it.
-                    let older = |h: &Held| (candidates[h.candidate].id.start_time, h.fd);
-                    let known = holders.entry(inode).or_insert(held);
-                    if older(&held) < older(known) {
-                        *known = held;
+                    let older = |h: &OpenSocket| (candidates[h.candidate].id.start_time, h.fd);
+                    let known = holders.entry(inode).or_insert(socket);
+                    if older(&socket) < older(known) {
+                        *known = socket;
                     }
                 }
             }
@@ -124,7 +124,7 @@ pub(crate) fn find(
 
 /// Resolves the ends of a connection. `hidden`: the descriptors of some candidate are unreadable, so an end without a known holder may
 /// belong to it.
-fn link(connection: Connection, holders: &HashMap<u64, Held>, hidden: bool) -> Option<Link> {
+fn link(connection: Connection, holders: &HashMap<u64, OpenSocket>, hidden: bool) -> Option<Link> {
     // Python's multiprocessing uses Unix sockets of its own.
     if connection.endpoint.contains("/pymp-") {
         return None;

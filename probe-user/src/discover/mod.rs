@@ -9,7 +9,7 @@
 //! ```no_run
 //! use probe_user::discover::{Options, Watcher};
 //!
-//! let mut watcher = Watcher::new(Options::default())?;
+//! let mut watcher = Watcher::new(Options::new(&[]))?;
 //! let engine = watcher.topology().pick(&[])?;
 //! for process in engine.on_token_path() {
 //!     println!("{} {} {:?}", process.id.pid, process.role, process.libzmq);
@@ -25,26 +25,25 @@ mod candidate;
 mod change;
 mod degraded;
 mod error;
+#[cfg(feature = "fake")]
+pub mod fake;
 mod group;
 mod hops;
-mod infer;
 mod known;
-pub(crate) mod launch;
+mod launch;
 pub(crate) mod libzmq;
 mod links;
 mod own;
 mod package;
 pub(crate) mod proc;
+mod recognise;
 mod release;
 mod role;
 mod route;
 mod setting;
 pub(crate) mod sock;
 mod spec;
-mod streaming;
 mod table;
-#[cfg(test)]
-mod tests;
 mod topology;
 mod watch;
 
@@ -54,23 +53,31 @@ use std::time::Duration;
 pub use change::Change;
 pub use degraded::{Blind, Part};
 pub use error::DiscoverError;
-pub use launch::Launcher;
+pub use group::connected;
+pub use launch::{FlagName, Flags, Program, program};
 pub use libzmq::{FUNCTIONS, LibZmq};
 pub use package::PythonVersion;
 pub use proc::ReadError;
+pub use recognise::{
+    Codec, Disaggregation, Edge, EngineKind, Engines, Evidence, Launcher, Node, Package, Played, Reading, Recognise,
+    Settings, Wire,
+};
 pub use release::{NoRelease, Release, Stage};
-pub use role::{Rank, Role, RoleSource, UnknownRole};
+pub use role::{Function, Rank, Role, RoleSource, RoleWords, UnknownRole};
 pub use route::Route;
 pub use setting::{Origin, Setting};
 pub use sock::netlink::DiagError;
 pub use spec::{RoleSpec, RoleSpecError};
-pub use streaming::{Codec, Disaggregation};
-pub use topology::{Carries, Confidence, End, Engine, HopSeen, PickError, Process, ProcessId, Topology};
+pub use topology::{
+    Carries, Confidence, End, Engine, HopSeen, PackageRelease, PickError, Process, ProcessId, Topology,
+};
 pub use watch::Watcher;
 
 /// Scope and limits of discovery.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Options {
+    /// Engines to recognise.
+    pub engines: Engines,
     /// Mount point of procfs; the host's procfs may be mounted elsewhere.
     pub proc_root: PathBuf,
     /// Processes named by the user.
@@ -85,9 +92,11 @@ pub struct Options {
     pub rewire: Duration,
 }
 
-impl Default for Options {
-    fn default() -> Self {
+impl Options {
+    /// Looks for these engines among the processes in `/proc`.
+    pub fn new(engines: Engines) -> Self {
         Self {
+            engines,
             proc_root: "/proc".into(),
             named: Vec::new(),
             max_processes: 65_536,

@@ -36,7 +36,7 @@ impl Own {
     }
 
     /// Information that is unavailable from here. `unexamined` processes were refused; `found` tells whether an engine was found.
-    pub(crate) fn blindness(&self, unexamined: usize, found: bool) -> Vec<Blind> {
+    pub(crate) fn blind_spots(&self, unexamined: usize, found: bool) -> Vec<Blind> {
         let missing = Part::Maps.lacks(self.permissions);
         let mut blind = Vec::new();
         if self.hidepid && !missing.is_empty() {
@@ -55,11 +55,11 @@ impl Own {
     }
 }
 
-/// Whether the procfs mounted at `place` hides other users' processes.
-fn hides_pids(mountinfo: &str, place: &str) -> bool {
+/// Whether the procfs mounted at `mount_point` hides other users' processes.
+fn hides_pids(mountinfo: &str, mount_point: &str) -> bool {
     mountinfo
         .lines()
-        .filter(|line| line.split(' ').nth(4) == Some(place))
+        .filter(|line| line.split(' ').nth(4) == Some(mount_point))
         .any(|line| {
             let options = line.rsplit(' ').next().unwrap_or_default();
             let hidden = options.split(',').find_map(|option| option.strip_prefix("hidepid="));
@@ -72,14 +72,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn we_find_ourselves() {
+    fn the_current_process_is_found() {
         let own = Own::read(&ProcRoot::new("/proc"));
         assert_eq!(own.pid, Some(std::process::id()));
         assert!(own.net_ns.is_some());
     }
 
     #[test]
-    fn hidden_pids_are_told_from_the_mount() {
+    fn hidden_pids_are_detected_from_the_mount() {
         let line = |options: &str| {
             format!("22 26 0:21 / /proc rw,nosuid,nodev,noexec,relatime shared:13 - proc proc {options}")
         };
@@ -91,7 +91,7 @@ mod tests {
     }
 
     #[test]
-    fn a_container_without_an_engine_is_said_only_when_nothing_was_found() {
+    fn a_container_without_an_engine_is_reported_only_when_nothing_was_found() {
         let own = Own {
             pid: Some(1),
             net_ns: None,
@@ -99,7 +99,7 @@ mod tests {
             in_initial_pid_ns: false,
             hidepid: false,
         };
-        assert_eq!(own.blindness(0, false), [Blind::OwnPidNamespace]);
-        assert_eq!(own.blindness(0, true), []);
+        assert_eq!(own.blind_spots(0, false), [Blind::OwnPidNamespace]);
+        assert_eq!(own.blind_spots(0, true), []);
     }
 }

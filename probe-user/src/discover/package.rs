@@ -4,7 +4,9 @@ use std::path::{Path, PathBuf};
 
 use super::proc::ProcDir;
 use super::proc::maps::{MappedFile, site_packages};
+use super::recognise::EngineKind;
 use super::setting::{Origin, Setting};
+use super::topology::PackageRelease;
 
 /// Maximum number of entries read in one package directory.
 const ENTRIES: usize = 50_000;
@@ -110,16 +112,15 @@ pub(crate) fn search_path(interpreter: Interpreter<'_>) -> Vec<PathBuf> {
     dirs
 }
 
-/// Releases of the relevant packages, each from the first directory that contains it.
+/// Releases of the engines' packages and of pyzmq, each from the first directory that contains it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Installed {
-    pub(crate) sglang: Option<Setting<String>>,
-    pub(crate) dynamo: Option<Setting<String>>,
+    pub(crate) engines: Vec<PackageRelease>,
     pub(crate) pyzmq: Option<Setting<String>>,
 }
 
 impl Installed {
-    pub(crate) fn find(process: &ProcDir, dirs: &[PathBuf]) -> Self {
+    pub(crate) fn find(process: &ProcDir, dirs: &[PathBuf], engines: &[EngineKind]) -> Self {
         let mut found = Self::default();
         for dir in dirs {
             let Ok(names) = process.names_in_root(dir, ENTRIES) else {
@@ -127,14 +128,22 @@ impl Installed {
             };
             let names: Vec<&str> = names.iter().filter_map(|n| n.to_str()).collect();
             let lookup = |package: &str| from_metadata(process, dir, &names, package);
-            found.sglang = found
-                .sglang
-                .or_else(|| lookup("sglang"))
-                .or_else(|| from_source(process, dir, &names));
-            found.dynamo = found.dynamo.or_else(|| lookup("ai_dynamo"));
+            for &engine in engines {
+                if found.release(engine).is_none()
+                    && let Some(package) = engine.package()
+                    && let Some(release) =
+                        lookup(package.name).or_else(|| from_source(process, dir, &names, package.source))
+                {
+                    found.engines.push(PackageRelease { engine, release });
+                }
+            }
             found.pyzmq = found.pyzmq.or_else(|| lookup("pyzmq"));
         }
         found
+    }
+
+    pub(crate) fn release(&self, engine: EngineKind) -> Option<&PackageRelease> {
+        self.engines.iter().find(|known| known.engine == engine)
     }
 }
 
@@ -153,13 +162,11 @@ fn from_metadata(process: &ProcDir, dir: &Path, names: &[&str], package: &str) -
     Some(Setting::new(version, Origin::File(file)))
 }
 
-/// Release of a source tree on the path that was never installed: `sglang/version.py`, or `_version.py` of newer releases.
-fn from_source(process: &ProcDir, dir: &Path, names: &[&str]) -> Option<Setting<String>> {
-    if !names.contains(&"sglang") {
-        return None;
-    }
-    ["sglang/_version.py", "sglang/version.py"].iter().find_map(|file| {
-        let file = dir.join(file);
+/// Release of a source tree on the path that was never installed, from the first of its `files` that assigns one.
+fn from_source(process: &ProcDir, dir: &Path, names: &[&str], files: &[&str]) -> Option<Setting<String>> {
+    files.iter().find_map(|file| {
+        let folder = file.split('/').next()?;
+        let file = names.contains(&folder).then(|| dir.join(file))?;
         let text = process.read_in_root(&file, 64 << 10).ok()?;
         Some(Setting::new(
             version_assignment(&String::from_utf8_lossy(&text))?,
@@ -168,7 +175,7 @@ fn from_source(process: &ProcDir, dir: &Path, names: &[&str]) -> Option<Setting<
     })
 }
 
-/// Splits `ai_dynamo-1.0.0.dist-info` into (`ai_dynamo`, `1.0.0`). Names are normalised similarly to PEP 503.
+/// Splits `Some.Package-1.0.0.dist-info` into (`some_package`, `1.0.0`). Names are normalised similarly to PEP 503.
 fn dist_info(name: &str) -> Option<(String, &str)> {
     let (package, version) = name.strip_suffix(".dist-info")?.split_once('-')?;
     Some((package.to_ascii_lowercase().replace(['-', '.'], "_"), version))
@@ -199,6 +206,7 @@ fn version_assignment(source: &str) -> Option<String> {
 mod tests {
     use proptest::prelude::*;
 
+    use super::super::recognise::toy::TOY;
     use super::*;
 
     fn mapped(path: &str) -> MappedFile {
@@ -212,7 +220,7 @@ mod tests {
     }
 
     #[test]
-    fn the_interpreter_is_named_by_what_it_mapped() {
+    fn mapped_files_give_the_python_version() {
         let version = |path: &str| python(&[mapped(path)]).map(|s| s.value.to_string());
         assert_eq!(version("/usr/bin/python3.12").as_deref(), Some("3.12"));
         assert_eq!(
@@ -228,7 +236,7 @@ mod tests {
     }
 
     #[test]
-    fn a_virtual_environment_comes_before_the_interpreter_it_was_made_from() {
+    fn a_virtual_environment_takes_precedence_over_its_base_interpreter() {
         let files = [mapped(
             "/opt/venv/lib/python3.11/site-packages/pyzmq.libs/libzmq-2f02442c.so.5.2.5",
         )];
@@ -261,28 +269,26 @@ mod tests {
     }
 
     #[test]
-    fn releases_are_read_from_what_is_installed() {
+    fn releases_are_read_from_installed_metadata() {
         let dir = tempfile::tempdir().unwrap();
-        let metadata = dir.path().join("sglang-0.5.9.dist-info");
+        let metadata = dir.path().join("Toy.Engine-0.5.9.dist-info");
         std::fs::create_dir(&metadata).unwrap();
         std::fs::write(
             metadata.join("METADATA"),
-            "Metadata-Version: 2.1\nName: sglang\nVersion: 0.5.9\n\nVersion: 7\n",
+            "Metadata-Version: 2.1\nName: toy\nVersion: 0.5.9\n\nVersion: 7\n",
         )
         .unwrap();
-        std::fs::create_dir(dir.path().join("Ai.Dynamo-1.0.0.dist-info")).unwrap();
         std::fs::create_dir(dir.path().join("pyzmq-26.4.0.dist-info")).unwrap();
         std::fs::create_dir(dir.path().join("pyzmq-27.0.0.dist-info")).unwrap();
         let me = super::super::proc::ProcRoot::new("/proc")
             .process(std::process::id())
             .unwrap();
-        let found = Installed::find(&me, &[dir.path().to_owned()]);
+        let found = Installed::find(&me, &[dir.path().to_owned()], &[TOY]);
         assert_eq!(
-            found.sglang,
+            found.release(TOY).map(|known| known.release.clone()),
             Some(Setting::new("0.5.9".into(), Origin::File(metadata.join("METADATA"))))
         );
-        assert_eq!(found.dynamo.map(|s| s.value).as_deref(), Some("1.0.0"));
-        assert_eq!(found.pyzmq, None, "two releases in one directory tell nothing");
+        assert_eq!(found.pyzmq, None, "two releases in one directory are ambiguous");
     }
 
     #[test]
@@ -300,7 +306,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn any_text_is_survived(text in ".{0,200}", bytes in proptest::collection::vec(any::<u8>(), 0..200)) {
+        fn arbitrary_text_never_panics(text in ".{0,200}", bytes in proptest::collection::vec(any::<u8>(), 0..200)) {
             let _ = version_header(&bytes);
             let _ = version_assignment(&text);
             let _ = dist_info(&text);

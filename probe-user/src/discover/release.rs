@@ -53,7 +53,7 @@ impl Release {
 
 /// Error for a text that does not begin with a release number.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("`{0}` is no release number such as 0.5.9 or 0.4.6.post4")]
+#[error("`{0}` is not a release number such as 0.5.9 or 0.4.6.post4")]
 pub struct NoRelease(String);
 
 impl FromStr for Release {
@@ -109,7 +109,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn releases_stand_in_their_order() {
+    fn releases_are_ordered() {
         let order = [
             "0.4.3",
             "0.4.3.post4",
@@ -130,7 +130,7 @@ mod tests {
     }
 
     #[test]
-    fn builds_between_releases_and_short_numbers() {
+    fn development_builds_and_short_numbers_parse() {
         assert_eq!("0.5.10.dev12+gabc".parse(), Ok(Release::new(0, 5, 10)));
         assert_eq!("26.4".parse(), Ok(Release::new(26, 4, 0)));
         assert!("unknown".parse::<Release>().is_err());
@@ -139,14 +139,14 @@ mod tests {
 
     proptest! {
         #[test]
-        fn what_is_written_is_read_back(a: u16, b: u16, c: u16, n: u16, which in 0usize..3) {
+        fn releases_round_trip(a: u16, b: u16, c: u16, n: u16, which in 0usize..3) {
             let release = Release::new(a, b, c);
             let release = [release, release.post(n), release.rc(n)][which];
             prop_assert_eq!(release.to_string().parse(), Ok(release));
         }
 
         #[test]
-        fn any_text_is_survived(text in ".{0,40}") {
+        fn arbitrary_text_never_panics(text in ".{0,40}") {
             let _ = text.parse::<Release>();
         }
     }

@@ -14,7 +14,7 @@ pub struct Route<'a> {
     pub endpoint: &'a str,
     /// Index of the receiver among processes with the same role, in the order of pids; `None` if there is only one.
     pub worker: Option<u16>,
-    /// Whether the sender is the scheduler.
+    /// Whether the sender generates the tokens.
     pub origin: bool,
     /// Whether the receiver responds to clients.
     pub last: bool,
@@ -39,8 +39,8 @@ impl Engine {
                     name: hop.name(),
                     endpoint: &hop.endpoint,
                     worker: hop.to.and_then(|end| self.place_among(end.role, end.pid)),
-                    origin: hop.starts_at_scheduler(),
-                    last: hop.ends_at_tokenizer(),
+                    origin: hop.starts_at_source(),
+                    last: hop.ends_at_receiver(),
                     lanes: vec![hop],
                 }),
             }
@@ -58,48 +58,11 @@ impl Engine {
     /// Properties of the engine as an event for the analysis.
     pub fn event(&self) -> event::Engine<'_> {
         event::Engine {
-            version: self.sglang.as_ref().map(|release| release.value.as_str()),
+            name: self.kind.map(|kind| kind.name()),
+            version: self.release().map(|release| release.value.as_str()),
             mode: self.mode.as_ref().map(|mode| mode.value),
             waiter: self.waiter.as_ref().map(|waiter| waiter.value),
             turnaround: self.turnaround.as_ref().map(|turns| turns.value),
         }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::super::tests::{Made, scene};
-
-    #[test]
-    fn senders_into_one_socket_are_lanes_of_one_hop() {
-        let made = [
-            Made::titled(10, "sglang::scheduler_DP0_TP0").below(14),
-            Made::titled(11, "sglang::scheduler_DP1_TP0").below(14),
-            Made::titled(12, "sglang::detokenizer").below(14),
-            Made::titled(13, "sglang::tokenizer_worker:13").below(14),
-            Made::nameless(14),
-            Made::titled(15, "sglang::tokenizer_worker:15").below(14),
-        ];
-        let connected = [
-            (0, 2, "ipc:///detok"),
-            (1, 2, "ipc:///detok"),
-            (2, 3, "ipc:///w0"),
-            (2, 5, "ipc:///w1"),
-            (3, 4, "ipc:///workers"),
-        ];
-        let engines = scene(&made, &connected);
-        let routes = engines[0].routes();
-        let seen: Vec<_> = routes
-            .iter()
-            .map(|r| (r.name.as_str(), r.endpoint, r.worker, r.origin, r.last, r.lanes.len()))
-            .collect();
-        assert_eq!(
-            seen,
-            [
-                ("scheduler->detokenizer", "ipc:///detok", None, true, false, 2),
-                ("detokenizer->worker", "ipc:///w0", Some(0), false, true, 1),
-                ("detokenizer->worker", "ipc:///w1", Some(1), false, true, 1),
-            ]
-        );
     }
 }

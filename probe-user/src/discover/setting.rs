@@ -13,7 +13,8 @@ pub struct Setting<T> {
 }
 
 impl<T> Setting<T> {
-    pub(crate) fn new(value: T, origin: Origin) -> Self {
+    /// Creates a fact.
+    pub fn new(value: T, origin: Origin) -> Self {
         Self { value, origin }
     }
 }

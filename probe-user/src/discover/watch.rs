@@ -13,6 +13,7 @@ use super::known::Known;
 use super::links::{self, Diags, Limits, Sockets};
 use super::own::Own;
 use super::proc::{ProcDir, ProcRoot, stat};
+use super::role::RoleWords;
 use super::topology::Topology;
 
 /// How many times [`Options::rewire`] passes between scans of the kernel's tables while no candidate opens or closes a socket.
@@ -40,12 +41,13 @@ impl Watcher {
     /// Scans once; [`Self::topology`] then has the result.
     pub fn new(options: Options) -> Result<Self, DiscoverError> {
         let root = ProcRoot::new(&options.proc_root);
+        let engines = options.engines;
         let own = Own::read(&root);
         let mut watcher = Self {
             options,
             root,
             own,
-            known: Known::default(),
+            known: Known::new(engines),
             diags: Diags::new(),
             topology: Topology::default(),
             departed: Departed::default(),
@@ -56,7 +58,7 @@ impl Watcher {
         watcher.poll()?;
         match watcher.options.named.iter().find(|spec| !watcher.known.has(spec.pid)) {
             Some(spec) => {
-                let outside = watcher.call_themselves(spec.pid)?;
+                let outside = watcher.pids_outside(spec.pid)?;
                 Err(DiscoverError::NoSuchProcess { pid: spec.pid, outside })
             }
             None => Ok(watcher),
@@ -72,9 +74,9 @@ impl Watcher {
     /// sockets when the processes have changed or [`Options::rewire`] has passed. Scans the kernel's tables when the sockets differ.
     pub fn poll(&mut self) -> Result<Vec<Change>, DiscoverError> {
         let (pids, more) = self.pids()?;
-        let news = self.known.update(&self.root, &pids, &self.options.named);
-        let within = |at: Option<Instant>, time| at.is_some_and(|at| at.elapsed() < time);
-        if !news && within(self.listed_at, self.options.rewire) {
+        let changed = self.known.update(&self.root, &pids, &self.options.named);
+        let is_recent = |at: Option<Instant>, time| at.is_some_and(|at| at.elapsed() < time);
+        if !changed && is_recent(self.listed_at, self.options.rewire) {
             return Ok(Vec::new());
         }
         self.listed_at = Some(Instant::now());
@@ -83,11 +85,11 @@ impl Watcher {
             .map(|(_, process)| process.sockets(self.options.max_descriptors))
             .collect();
         let same = std::mem::replace(&mut self.sockets, sockets) == self.sockets;
-        if !news && same && within(self.wired_at, self.options.rewire * UNCHANGED) {
+        if !changed && same && is_recent(self.wired_at, self.options.rewire * UNCHANGED) {
             return Ok(Vec::new());
         }
         self.wired_at = Some(Instant::now());
-        let mut topology = self.look_at_sockets();
+        let mut topology = self.scan_sockets();
         if more {
             topology.blind.push(Blind::Limit {
                 what: "processes",
@@ -108,7 +110,7 @@ impl Watcher {
     }
 
     /// Scans sockets, and infers roles and engines.
-    fn look_at_sockets(&mut self) -> Topology {
+    fn scan_sockets(&mut self) -> Topology {
         let limits = Limits {
             descriptors: self.options.max_descriptors,
             sockets: self.options.max_sockets,
@@ -124,8 +126,14 @@ impl Watcher {
         );
         // After the socket scan, so that every connected process has its I/O threads as well.
         self.known.find_io_threads();
-        let candidates: Vec<&Candidate> = self.known.candidates().into_iter().map(|(about, _)| about).collect();
-        let (engines, roles) = assemble::engines(&candidates, &found.links, &mut found.blind);
+        let candidates: Vec<&Candidate> = self
+            .known
+            .candidates()
+            .into_iter()
+            .map(|(candidate, _)| candidate)
+            .collect();
+        let (engines, roles) = assemble::engines(self.options.engines, &candidates, &found.links, &mut found.blind);
+        let role_words = RoleWords::of(self.options.engines);
         for (candidate, role) in candidates.iter().zip(&roles) {
             let pid = candidate.id.pid;
             for part in &candidate.refused {
@@ -134,7 +142,10 @@ impl Watcher {
             match (role, candidate.libzmq_error.clone()) {
                 (Some(_), Some((path, error))) => found.blind.push(Blind::LibZmq { pid, path, error }),
                 (None, _) if self.options.named.iter().any(|spec| spec.pid == pid) => {
-                    found.blind.push(Blind::NoRole { pid });
+                    found.blind.push(Blind::NoRole {
+                        pid,
+                        roles: role_words.clone(),
+                    });
                 }
                 _ => {}
             }
@@ -147,10 +158,14 @@ impl Watcher {
                 limit: candidate::MAPS,
             });
         }
-        blind.extend(self.own.blindness(self.known.refused(), !engines.is_empty()));
+        blind.extend(self.own.blind_spots(self.known.refused(), !engines.is_empty()));
         let roles: Vec<_> = candidates.iter().map(|c| c.id).zip(roles).collect();
         self.known.keep_roles(&roles);
-        Topology { engines, blind }
+        Topology {
+            engines,
+            blind,
+            roles: role_words,
+        }
     }
 
     /// Groups refused parts by processes, so that each group is reported once.
@@ -170,15 +185,15 @@ impl Watcher {
     }
 
     /// Local pids of processes that have the id `pid` inside their containers.
-    fn call_themselves(&self, pid: u32) -> Result<Vec<u32>, DiscoverError> {
+    fn pids_outside(&self, pid: u32) -> Result<Vec<u32>, DiscoverError> {
         let (mut pids, _) = self.pids()?;
         pids.retain(|&outside| {
             let status = self
                 .root
                 .process(outside)
                 .and_then(|process| process.read("status", 64 << 10));
-            let called = stat::ns_pids(&status.unwrap_or_default());
-            called.len() > 1 && called.last() == Some(&pid)
+            let ns_pids = stat::ns_pids(&status.unwrap_or_default());
+            ns_pids.len() > 1 && ns_pids.last() == Some(&pid)
         });
         pids.sort_unstable();
         Ok(pids)

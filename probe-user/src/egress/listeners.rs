@@ -7,21 +7,27 @@ use crate::discover::proc::ProcRoot;
 use crate::discover::proc::net::{TcpState, tcp};
 
 /// Limits: descriptors of a process and sockets of its network namespace, and bytes of one socket table.
-const MOST: usize = 65_536;
-const MOST_BYTES: usize = 16 << 20;
+const MAX_SOCKETS: usize = 65_536;
+const MAX_BYTES: usize = 16 << 20;
 
 /// Local ports of the TCP sockets that `pid` listens on, sorted.
 pub fn listening(pid: u32) -> Result<Vec<u16>, ReadError> {
     let process = ProcRoot::new("/proc").process(pid)?;
-    let own: HashSet<u64> = process.sockets(MOST)?.0.into_iter().map(|(_, inode)| inode).collect();
+    let own_inodes: HashSet<u64> = process
+        .sockets(MAX_SOCKETS)?
+        .0
+        .into_iter()
+        .map(|(_, inode)| inode)
+        .collect();
     let mut ports = Vec::new();
     for table in ["net/tcp", "net/tcp6"] {
         // Kernels without IPv6 lack the second table.
-        let Ok(text) = process.read(table, MOST_BYTES) else {
+        let Ok(text) = process.read(table, MAX_BYTES) else {
             continue;
         };
-        let sockets = tcp(&text, MOST).0.into_iter();
-        let listening = sockets.filter(|socket| socket.state == TcpState::Listening && own.contains(&socket.inode));
+        let sockets = tcp(&text, MAX_SOCKETS).0.into_iter();
+        let listening =
+            sockets.filter(|socket| socket.state == TcpState::Listening && own_inodes.contains(&socket.inode));
         ports.extend(listening.map(|socket| socket.local.port()));
     }
     ports.sort_unstable();

@@ -14,5 +14,5 @@ pub use track::{Step, Track};
 /// Default capture limit of one write in bytes. A server normally writes one event at a time; a backlog may be written in one call.
 pub const CAPTURE: u32 = 4 << 20;
 
-/// Capture limit of one read of a Dynamo worker in bytes: the size that its runtime requests.
+/// Capture limit of one read of a worker in bytes: the most that the known runtimes request (`Recognise::connects_to_clients`).
 pub const CAPTURE_READ: u32 = 256 << 10;

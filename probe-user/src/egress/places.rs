@@ -6,7 +6,7 @@ use crate::btf::Btf;
 
 /// A field that this kernel's BTF lacks.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("the kernel's types lack {0}")]
+#[error("the kernel's type information lacks {0}")]
 pub struct Unplaced(String);
 
 /// `write`, `writev`, `sendto`, `sendmsg`; `arch/x86/entry/syscalls/syscall_64.tbl`.
@@ -16,7 +16,7 @@ const CALLS: [u32; 4] = [1, 20, 44, 46];
 #[cfg(target_arch = "aarch64")]
 const CALLS: [u32; 4] = [64, 66, 206, 211];
 
-/// `read`, `recvfrom`.
+/// System call numbers of `read`, `recvfrom`.
 #[cfg(target_arch = "x86_64")]
 const READS: [u32; 2] = [0, 45];
 /// As above.
@@ -63,7 +63,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_running_kernel_has_all_of_them() {
+    fn the_running_kernel_has_all_probed_functions() {
         match Btf::running() {
             Ok(btf) => assert!(places(&btf).is_ok(), "{:?}", places(&btf)),
             Err(error) => eprintln!("SKIPPED: {error}"),

@@ -126,7 +126,7 @@ mod tests {
     }
 
     #[test]
-    fn a_write_in_several_pieces_leaves_no_hole_and_a_lost_one_does() {
+    fn consecutive_pieces_leave_no_gap_and_a_lost_write_does() {
         let mut track = Track::default();
         // The byte counts wrap around.
         assert_eq!(steps(&mut track, &write(2, 5, 0, b"abc")), [bytes(b"abc", true)]);
@@ -139,7 +139,7 @@ mod tests {
     }
 
     #[test]
-    fn a_new_connection_at_the_address_of_an_earlier_one_lacks_nothing() {
+    fn a_new_connection_at_a_reused_address_misses_nothing() {
         let mut track = Track::default();
         assert_eq!(steps(&mut track, &state(1, 7)).len(), 1);
         // The write returned after the reset of its connection. SYN_RECV to ESTABLISHED is the next one.
@@ -154,7 +154,7 @@ mod tests {
     }
 
     #[test]
-    fn a_socket_that_takes_less_holds_up() {
+    fn a_short_write_reports_backpressure() {
         let mut track = Track::default();
         assert_eq!(steps(&mut track, &write(10, -11, 0, b"")), [Step::HeldUp]);
         let mut partial = write(13, 3, 0, b"abc");
@@ -163,7 +163,7 @@ mod tests {
     }
 
     #[test]
-    fn who_closed_first_is_kept_to_the_end() {
+    fn the_side_that_closed_first_is_recorded() {
         let closed = |states: &[(u8, u8)]| {
             let mut track = Track::default();
             states

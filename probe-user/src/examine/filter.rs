@@ -116,7 +116,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_kernel_itself_refuses_none_of_the_harmless_calls() {
+    fn the_kernel_rejects_none_of_the_harmless_calls() {
         if mode() != Some(Mode::Off) {
             return eprintln!("SKIPPED: this process is filtered");
         }
@@ -129,7 +129,7 @@ mod tests {
     }
 
     #[test]
-    fn modes_of_status() {
+    fn seccomp_modes_parse() {
         assert_eq!(
             parse("Name:\tx\nSeccomp:\t2\nSeccomp_filters:\t1\n"),
             Some(Mode::Filter)

@@ -57,7 +57,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn offsets_of_clocks() {
+    fn clock_offsets_parse() {
         assert_eq!(
             parse("monotonic           0         0\nboottime            0         0\n"),
             Some(0)

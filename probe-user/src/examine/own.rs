@@ -53,7 +53,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_address_is_a_place_in_the_file() {
+    fn addresses_translate_to_file_offsets() {
         let maps = "55d0-55e0 r--p 00000000 fe:00 7 /x\n55e0-55ff r-xp 00000010 fe:00 7 /x\n";
         assert_eq!(offset(maps, 0x55e4), Some(0x14));
         assert_eq!(offset(maps, 0x1), None);

@@ -97,7 +97,7 @@ mod tests {
     }
 
     #[test]
-    fn compares_what_both_sides_have() {
+    fn compares_only_bytes_that_both_sides_have() {
         let frame: Vec<u8> = (0..20_000_u32).map(|i| (i % 251) as u8).collect();
         let whole = Fingerprint::of(20_000, &frame);
         let of = |frame: &[u8], to| Fingerprint::of(20_000, &cut(frame, to));
@@ -115,7 +115,7 @@ mod tests {
     }
 
     #[test]
-    fn an_empty_frame_is_all_there() {
+    fn an_empty_frame_matches_completely() {
         assert_eq!(
             Fingerprint::of(0, &[]).agrees(&Fingerprint::of(0, &[])),
             Agreement::Whole

@@ -21,26 +21,26 @@ pub(super) struct Lane {
     /// Sockets that received its frames. With several, ZMQ distributes the frames, and each receiver gets its share in order.
     pub(super) receivers: Vec<SocketId>,
     pub(super) sent: u64,
-    pub(super) taken: u64,
+    pub(super) received: u64,
     /// Number of frames dropped from tracking because too many were in flight.
     pub(super) shed: u64,
     next: u64,
-    outstanding: VecDeque<Entry>,
+    in_flight: VecDeque<Entry>,
 }
 
 impl Lane {
     /// Creates a lane whose first frame has number `seq`.
     pub(super) fn new(id: u32, socket: SocketId, seq: u64) -> Self {
-        let outstanding = VecDeque::new();
+        let in_flight = VecDeque::new();
         Self {
             id,
             socket,
             receivers: Vec::new(),
             sent: 0,
-            taken: 0,
+            received: 0,
             shed: 0,
             next: seq,
-            outstanding,
+            in_flight,
         }
     }
 
@@ -53,14 +53,14 @@ impl Lane {
     pub(super) fn push(&mut self, seq: u64, at: MonoNs, fingerprint: Fingerprint, limit: usize) -> u64 {
         let lost = seq - self.next;
         let places = (self.next..seq).map(|seq| Entry { seq, seen: None });
-        self.outstanding.extend(places.chain([Entry {
+        self.in_flight.extend(places.chain([Entry {
             seq,
             seen: Some((at, fingerprint)),
         }]));
         self.sent = self.sent.saturating_add(lost).saturating_add(1);
         self.next = seq.wrapping_add(1);
-        while self.outstanding.len() > limit {
-            self.outstanding.pop_front();
+        while self.in_flight.len() > limit {
+            self.in_flight.pop_front();
             self.shed += 1;
         }
         lost
@@ -68,8 +68,8 @@ impl Lane {
 
     /// Removes the last frame, because the socket refused it.
     pub(super) fn take_back(&mut self, seq: u64) {
-        if self.outstanding.back().is_some_and(|entry| entry.seq == seq) {
-            self.outstanding.pop_back();
+        if self.in_flight.back().is_some_and(|entry| entry.seq == seq) {
+            self.in_flight.pop_back();
             self.sent -= 1;
             self.next = seq;
         }
@@ -77,13 +77,13 @@ impl Lane {
 
     /// The frame that is received after `place` others.
     pub(super) fn at(&self, place: usize) -> Option<&Entry> {
-        self.outstanding.get(place)
+        self.in_flight.get(place)
     }
 
     /// Index of the oldest frame that agrees at least as far as `least`, within the first `depth`.
     pub(super) fn find(&self, fingerprint: &Fingerprint, least: Agreement, depth: usize) -> Option<usize> {
         let agrees = |entry: &Entry| entry.seen.is_some_and(|(_, other)| other.agrees(fingerprint) >= least);
-        self.outstanding.iter().take(depth).position(agrees)
+        self.in_flight.iter().take(depth).position(agrees)
     }
 
     /// Removes the frame at `place`. With a single receiver, the earlier frames must have been received unobserved and are removed too.
@@ -92,12 +92,12 @@ impl Lane {
         let before = if self.receivers.len() > 1 {
             0
         } else {
-            place.min(self.outstanding.len())
+            place.min(self.in_flight.len())
         };
-        self.outstanding.drain(..before);
-        self.taken += before as u64;
-        let entry = self.outstanding.remove(place - before)?;
-        self.taken += 1;
+        self.in_flight.drain(..before);
+        self.received += before as u64;
+        let entry = self.in_flight.remove(place - before)?;
+        self.received += 1;
         Some((entry, before as u64))
     }
 }

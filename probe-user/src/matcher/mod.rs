@@ -27,7 +27,7 @@ use twins::Twins;
 #[derive(Clone, Copy, Debug)]
 pub struct Limits {
     /// Maximum number of frames in flight per lane; beyond it the oldest is dropped and counted.
-    pub outstanding: usize,
+    pub in_flight: usize,
     /// Number of frames searched in a lane for a frame that is not its first.
     pub depth: usize,
 }
@@ -35,7 +35,7 @@ pub struct Limits {
 impl Default for Limits {
     fn default() -> Self {
         Self {
-            outstanding: 1 << 16,
+            in_flight: 1 << 16,
             depth: 4096,
         }
     }
@@ -78,7 +78,7 @@ pub struct Misses {
     /// Lost records of sends.
     pub lost_sent: u64,
     /// Lost records of receipts.
-    pub lost_taken: u64,
+    pub lost_received: u64,
     /// Frames skipped because a later frame of their lane was received first; they were received unobserved.
     pub skipped: u64,
     /// Frames dropped because a lane had too many in flight.
@@ -99,7 +99,7 @@ pub struct LaneView {
     /// Number of frames sent since the attach.
     pub sent: u64,
     /// Number of those frames that were received; the difference is the backlog.
-    pub taken: u64,
+    pub received: u64,
 }
 
 /// Matches sends with receipts. Feed it every observation, in order.
@@ -119,7 +119,7 @@ struct Receiver {
     lanes: Vec<usize>,
     next: Option<u64>,
     /// Number of frames received unobserved that are not assigned to a lane yet.
-    owed: u64,
+    unassigned: u64,
     last: Option<(u64, FrameRef)>,
     twins: Twins,
 }
@@ -136,7 +136,7 @@ impl Matcher {
     /// Records a send and returns the frame's identity.
     pub fn sent(&mut self, message: &Message<'_>) -> FrameRef {
         let Call { socket, seq, at, .. } = message.call;
-        let limit = self.limits.outstanding;
+        let limit = self.limits.in_flight;
         let known = self
             .of_sender
             .get(&socket)
@@ -167,18 +167,23 @@ impl Matcher {
     }
 
     /// Records a receipt and returns its frame; `None` if no watched socket was observed to send it.
-    pub fn taken(&mut self, message: &Message<'_>) -> Option<Match> {
+    pub fn received(&mut self, message: &Message<'_>) -> Option<Match> {
         let Call { socket, seq, .. } = message.call;
         let receiver = self.receivers.entry(socket).or_default();
         // A decreasing number means a new socket at the same address.
         let unseen = receiver.next.map_or(0, |next| seq.saturating_sub(next));
         receiver.next = Some(seq.wrapping_add(1));
-        receiver.owed = receiver.owed.saturating_add(unseen);
-        self.misses.lost_taken = self.misses.lost_taken.saturating_add(unseen);
+        receiver.unassigned = receiver.unassigned.saturating_add(unseen);
+        self.misses.lost_received = self.misses.lost_received.saturating_add(unseen);
 
         let fingerprint = Fingerprint::of(message.bytes, message.payload);
-        let Some((lane, place, how)) = self.place_of(socket, &fingerprint) else {
-            let named = self.receivers.entry(socket).or_default().twins.came(&fingerprint);
+        let Some((lane, position, how)) = self.find_position(socket, &fingerprint) else {
+            let named = self
+                .receivers
+                .entry(socket)
+                .or_default()
+                .twins
+                .take_expected(&fingerprint);
             *(if named {
                 &mut self.misses.identical
             } else {
@@ -186,11 +191,11 @@ impl Matcher {
             }) += 1;
             return None;
         };
-        let (entry, before) = self.lanes[lane].remove(place)?;
+        let (entry, before) = self.lanes[lane].remove(position)?;
         let receiver = self.receivers.entry(socket).or_default();
-        let skipped = before.saturating_sub(receiver.owed);
+        let skipped = before.saturating_sub(receiver.unassigned);
         self.misses.skipped = self.misses.skipped.saturating_add(skipped);
-        receiver.owed = receiver.owed.saturating_sub(before);
+        receiver.unassigned = receiver.unassigned.saturating_sub(before);
         let frame = FrameRef {
             lane: self.lanes[lane].id,
             seq: entry.seq,
@@ -204,7 +209,7 @@ impl Matcher {
     }
 
     /// Returns the frame that the application has processed.
-    pub fn handled(&self, call: &Call) -> Option<FrameRef> {
+    pub fn processed(&self, call: &Call) -> Option<FrameRef> {
         let (seq, frame) = self.receivers.get(&call.socket)?.last?;
         (seq == call.seq).then_some(frame)
     }
@@ -216,7 +221,7 @@ impl Matcher {
             sender: lane.socket,
             receivers: lane.receivers.clone(),
             sent: lane.sent,
-            taken: lane.taken,
+            received: lane.received,
         })
     }
 
@@ -234,10 +239,10 @@ impl Matcher {
     /// Finds the position of a frame. By content first: at the head of a lane that leads here, deeper in such a lane, then in a lane
     /// without a known receiver. Then by order: at the position given by the number of unobserved receipts, including that of a lost
     /// record.
-    fn place_of(&mut self, socket: SocketId, fingerprint: &Fingerprint) -> Option<(usize, usize, How)> {
+    fn find_position(&mut self, socket: SocketId, fingerprint: &Fingerprint) -> Option<(usize, usize, How)> {
         let receiver = self.receivers.entry(socket).or_default();
-        let (here, owed) = (receiver.lanes.clone(), receiver.owed as usize);
-        let head = here.iter().filter_map(|lane| {
+        let (own_lanes, unassigned) = (receiver.lanes.clone(), receiver.unassigned as usize);
+        let head = own_lanes.iter().filter_map(|lane| {
             let (at, other) = self.lanes[*lane].at(0)?.seen?;
             Some((other.agrees(fingerprint), std::cmp::Reverse(at), *lane))
         });
@@ -247,66 +252,66 @@ impl Matcher {
                 let next = self.lanes[**lane].at(0).and_then(|entry| entry.seen);
                 next.is_some_and(|(_, other)| other.agrees(fingerprint) == agreement)
             };
-            if here.iter().filter(same).count() > 1 {
+            if own_lanes.iter().filter(same).count() > 1 {
                 let receiver = self.receivers.entry(socket).or_default();
-                receiver.twins.doubt(lane, *fingerprint);
+                receiver.twins.record_ambiguous(lane, *fingerprint);
             }
             return Some((lane, 0, How::Content));
         }
         let depth = self.limits.depth;
         let deeper = |lane: usize| Some((lane, self.lanes[lane].find(fingerprint, Agreement::Ends, depth)?));
-        let candidates: Vec<(usize, usize)> = here.iter().filter_map(|lane| deeper(*lane)).collect();
-        for &(lane, place) in &candidates {
-            if self.may_pass(socket, lane, place.saturating_sub(owed)) {
-                return Some((lane, place, How::Content));
+        let candidates: Vec<(usize, usize)> = own_lanes.iter().filter_map(|lane| deeper(*lane)).collect();
+        for &(lane, position) in &candidates {
+            if self.may_skip(socket, lane, position.saturating_sub(unassigned)) {
+                return Some((lane, position, How::Content));
             }
         }
-        if self.receivers.entry(socket).or_default().twins.awaits(fingerprint) {
+        if self.receivers.entry(socket).or_default().twins.is_expected(fingerprint) {
             return None;
         }
-        if let Some((lane, place)) = self.elsewhere(&here, fingerprint) {
+        if let Some((lane, position)) = self.find_in_other_lanes(&own_lanes, fingerprint) {
             self.lanes[lane].receivers.push(socket);
             self.receivers.entry(socket).or_default().lanes.push(lane);
-            return Some((lane, place, How::Content));
+            return Some((lane, position, How::Content));
         }
-        if let Some(&(lane, place)) = candidates.first() {
-            return Some((lane, place, How::Content));
+        if let Some(&(lane, position)) = candidates.first() {
+            return Some((lane, position, How::Content));
         }
-        if let [lane] = here[..] {
+        if let [lane] = own_lanes[..] {
             // Only one lane leads here, so its order decides. However, a position that was counted but not compared must not skip frames
             // that can still be compared.
-            let place = self.lanes[lane].at(owed).copied();
-            let lost = owed == 0 && place.is_some_and(|entry| entry.seen.is_none());
+            let position = self.lanes[lane].at(unassigned).copied();
+            let lost = unassigned == 0 && position.is_some_and(|entry| entry.seen.is_none());
             let fits = |(_, other): (MonoNs, Fingerprint)| other.agrees(fingerprint) == Agreement::Length;
-            if lost || place.and_then(|entry| entry.seen).is_some_and(fits) {
-                return Some((lane, owed, How::Order));
+            if lost || position.and_then(|entry| entry.seen).is_some_and(fits) {
+                return Some((lane, unassigned, How::Order));
             }
-        } else if owed == 0 {
+        } else if unassigned == 0 {
             return head.map(|(_, _, lane)| (lane, 0, How::Order));
         }
         None
     }
 
-    /// Whether a frame of `lane` may skip its first `passed` frames. Receipts are numbered, so it may skip only frames that were received
+    /// Whether a frame of `lane` may skip its first `count` frames. Receipts are numbered, so it may skip only frames that were received
     /// under a twin's identity, or by another receiver.
-    fn may_pass(&mut self, socket: SocketId, lane: usize, passed: usize) -> bool {
+    fn may_skip(&mut self, socket: SocketId, lane: usize, count: usize) -> bool {
         if self.lanes[lane].receivers.len() > 1 {
             return true;
         }
-        let skipped = (0..passed).map(|at| Some(self.lanes[lane].at(at)?.seen?.1));
+        let skipped = (0..count).map(|at| Some(self.lanes[lane].at(at)?.seen?.1));
         let Some(skipped) = skipped.collect::<Option<Vec<Fingerprint>>>() else {
             return false;
         };
-        self.receivers.entry(socket).or_default().twins.settle(lane, &skipped)
+        self.receivers.entry(socket).or_default().twins.resolve(lane, &skipped)
     }
 
     /// Searches lanes without a receiver, then lanes that ZMQ distributes to several.
-    fn elsewhere(&self, here: &[usize], fingerprint: &Fingerprint) -> Option<(usize, usize)> {
+    fn find_in_other_lanes(&self, own_lanes: &[usize], fingerprint: &Fingerprint) -> Option<(usize, usize)> {
         let depth = self.limits.depth;
-        let search = |taken: bool, least: Agreement| {
+        let search = |received: bool, least: Agreement| {
             let lanes = self.lanes.iter().enumerate();
             lanes
-                .filter(|(i, lane)| lane.receivers.is_empty() != taken && !here.contains(i))
+                .filter(|(i, lane)| lane.receivers.is_empty() != received && !own_lanes.contains(i))
                 .find_map(|(i, lane)| Some((i, lane.find(fingerprint, least, depth)?)))
         };
         search(false, Agreement::Ends).or_else(|| search(true, Agreement::Whole))

@@ -61,7 +61,7 @@ struct World {
     matcher: Matcher,
     queues: Vec<VecDeque<(u64, Vec<u8>, bool)>>,
     sent: [u64; 3],
-    taken: u64,
+    received: u64,
     clock: u64,
 }
 
@@ -72,7 +72,7 @@ impl World {
             matcher: Matcher::default(),
             queues,
             sent: [0; 3],
-            taken: 0,
+            received: 0,
             clock: 0,
         }
     }
@@ -92,10 +92,13 @@ impl World {
     /// Receives the oldest frame of `from`.
     fn take(&mut self, from: usize, lost: bool) -> Option<Take> {
         let (seq, payload, send_lost) = self.queues[from].pop_front()?;
-        let taken = self.taken;
-        self.taken += 1;
+        let received = self.received;
+        self.received += 1;
         self.clock += 1;
-        let answer = (!lost).then(|| self.matcher.taken(&message(RECEIVER, taken, self.clock, &payload)));
+        let answer = (!lost).then(|| {
+            self.matcher
+                .received(&message(RECEIVER, received, self.clock, &payload))
+        });
         Some(Take {
             seq,
             observed: !send_lost,
@@ -113,7 +116,7 @@ impl World {
 
 proptest! {
     #[test]
-    fn three_senders_into_one_receiver_are_told_apart(steps in steps(0.0)) {
+    fn frames_of_three_senders_to_one_receiver_are_matched(steps in steps(0.0)) {
         let mut world = World::new();
         for step in steps {
             match step {
@@ -128,7 +131,7 @@ proptest! {
         prop_assert_eq!(world.matcher.misses(), Misses::default());
         for (from, queue) in world.queues.iter().enumerate() {
             if let Some(lane) = world.matcher.lanes().find(|lane| lane.sender == sender(from)) {
-                prop_assert_eq!(lane.sent - lane.taken, queue.len() as u64);
+                prop_assert_eq!(lane.sent - lane.received, queue.len() as u64);
             }
         }
     }
@@ -157,7 +160,7 @@ proptest! {
 }
 
 #[test]
-fn with_one_sender_a_lost_send_keeps_its_place() {
+fn with_one_sender_a_lost_send_keeps_its_sequence_number() {
     let mut world = World::new();
     for lost in [false, true, false] {
         world.send(0, 5, lost);
@@ -178,33 +181,39 @@ fn with_one_sender_a_lost_send_keeps_its_place() {
 }
 
 #[test]
-fn frames_sent_before_the_attach_belong_to_nobody() {
+fn frames_sent_before_the_attach_match_no_sender() {
     let mut matcher = Matcher::default();
     for (seq, old) in [b"old 0", b"old 1"].into_iter().enumerate() {
-        assert_eq!(matcher.taken(&message(RECEIVER, seq as u64, 1, old)), None);
+        assert_eq!(matcher.received(&message(RECEIVER, seq as u64, 1, old)), None);
     }
     let frame = matcher.sent(&message(sender(0), 0, 2, b"new 0"));
-    assert_eq!(matcher.taken(&message(RECEIVER, 2, 3, b"old 2")), None);
-    assert_eq!(matcher.taken(&message(RECEIVER, 3, 4, b"new 0")).unwrap().frame, frame);
+    assert_eq!(matcher.received(&message(RECEIVER, 2, 3, b"old 2")), None);
+    assert_eq!(
+        matcher.received(&message(RECEIVER, 3, 4, b"new 0")).unwrap().frame,
+        frame
+    );
     assert_eq!(matcher.misses().unsent, 3);
 }
 
 #[test]
-fn a_refused_send_gives_its_number_back() {
+fn a_rejected_send_frees_its_sequence_number() {
     let mut matcher = Matcher::default();
     let refused = message(sender(0), 0, 1, b"first");
     let frame = matcher.sent(&refused);
     assert_eq!(matcher.unsent(&refused.call), Some(frame));
     assert_eq!(matcher.sent(&message(sender(0), 0, 2, b"first")), frame);
     assert_eq!(
-        matcher.taken(&message(RECEIVER, 0, 3, b"first")).unwrap().sent_at,
+        matcher.received(&message(RECEIVER, 0, 3, b"first")).unwrap().sent_at,
         Some(MonoNs(2))
     );
-    assert_eq!(matcher.lanes().map(|l| (l.sent, l.taken)).collect::<Vec<_>>(), [(1, 1)]);
+    assert_eq!(
+        matcher.lanes().map(|l| (l.sent, l.received)).collect::<Vec<_>>(),
+        [(1, 1)]
+    );
 }
 
 #[test]
-fn a_sender_that_deals_out_to_two_receivers() {
+fn frames_sent_round_robin_to_two_receivers_are_matched() {
     let mut matcher = Matcher::default();
     let other = SocketId { pid: 2, address: 0xb1 };
     for seq in 0..6 {
@@ -212,7 +221,7 @@ fn a_sender_that_deals_out_to_two_receivers() {
     }
     for seq in [0, 2, 1, 3, 5, 4] {
         let to = if seq % 2 == 0 { RECEIVER } else { other };
-        let found = matcher.taken(&message(to, seq / 2, 10 + seq, format!("frame {seq}").as_bytes()));
+        let found = matcher.received(&message(to, seq / 2, 10 + seq, format!("frame {seq}").as_bytes()));
         assert_eq!(found.map(|m| m.frame.seq), (seq != 1).then_some(seq), "frame {seq}");
     }
     assert_eq!(matcher.misses().skipped, 1); // frame 1, before a second receiver was known
@@ -231,28 +240,32 @@ fn a_new_socket_at_an_old_address_is_a_new_lane() {
 }
 
 #[test]
-fn handled_is_said_of_the_last_frame_taken() {
+fn processed_refers_to_the_last_received_frame() {
     let mut matcher = Matcher::default();
     let frame = matcher.sent(&message(sender(0), 0, 1, b"one"));
-    matcher.taken(&message(RECEIVER, 0, 2, b"one"));
+    matcher.received(&message(RECEIVER, 0, 2, b"one"));
     let mark = |seq| message(RECEIVER, seq, 3, b"").call;
-    assert_eq!(matcher.handled(&mark(0)), Some(frame));
-    assert_eq!(matcher.handled(&mark(1)), None);
+    assert_eq!(matcher.processed(&mark(0)), Some(frame));
+    assert_eq!(matcher.processed(&mark(1)), None);
 }
 
 #[test]
-fn too_many_outstanding_are_given_up_and_counted() {
+fn frames_beyond_the_in_flight_limit_are_dropped_and_counted() {
     let mut matcher = Matcher::new(Limits {
-        outstanding: 10,
+        in_flight: 10,
         depth: 10,
     });
     for seq in 0..25 {
         matcher.sent(&message(sender(0), seq, seq, format!("frame {seq}").as_bytes()));
     }
     assert_eq!(matcher.misses().shed, 15);
-    assert_eq!(matcher.taken(&message(RECEIVER, 0, 30, b"frame 3")), None);
+    assert_eq!(matcher.received(&message(RECEIVER, 0, 30, b"frame 3")), None);
     assert_eq!(
-        matcher.taken(&message(RECEIVER, 1, 31, b"frame 20")).unwrap().frame.seq,
+        matcher
+            .received(&message(RECEIVER, 1, 31, b"frame 20"))
+            .unwrap()
+            .frame
+            .seq,
         20
     );
 }
@@ -261,10 +274,10 @@ fn too_many_outstanding_are_given_up_and_counted() {
 #[test]
 fn identical_frames_of_two_lanes_shift_nothing() {
     let mut matcher = Matcher::default();
-    let (idle, mut taken) = (b"idle".as_slice(), 0);
+    let (idle, mut received) = (b"idle".as_slice(), 0);
     let mut take = |matcher: &mut Matcher, payload: &[u8]| {
-        let found = matcher.taken(&message(RECEIVER, taken, 1_000 + taken, payload));
-        taken += 1;
+        let found = matcher.received(&message(RECEIVER, received, 1_000 + received, payload));
+        received += 1;
         found.map(|found| (found.frame.lane, found.frame.seq))
     };
     let frames: [[&[u8]; 6]; 2] = [
@@ -296,20 +309,20 @@ fn identical_frames_of_two_lanes_shift_nothing() {
         [Some((0, 3)), Some((0, 5)), Some((1, 5))]
     );
     assert_eq!(matcher.misses().unsent, 0, "{:?}", matcher.misses());
-    assert_eq!(matcher.lanes().map(|lane| lane.sent - lane.taken).sum::<u64>(), 0);
+    assert_eq!(matcher.lanes().map(|lane| lane.sent - lane.received).sum::<u64>(), 0);
 }
 
 /// The largest sequence number must not cause an overflow.
 #[test]
-fn numbers_may_come_to_their_end() {
+fn the_largest_sequence_number_does_not_overflow() {
     let mut matcher = Matcher::default();
     for _ in 0..2 {
         matcher.sent(&message(sender(0), u64::MAX, 1, b"last"));
-        assert!(matcher.taken(&message(RECEIVER, u64::MAX, 2, b"last")).is_some());
+        assert!(matcher.received(&message(RECEIVER, u64::MAX, 2, b"last")).is_some());
     }
     // Gaps of the maximum size must not overflow, even repeatedly.
     for seq in [0, u64::MAX, 0, u64::MAX] {
         matcher.sent(&message(sender(0), seq, 3, b"far"));
-        matcher.taken(&message(RECEIVER, seq, 4, b"far"));
+        matcher.received(&message(RECEIVER, seq, 4, b"far"));
     }
 }

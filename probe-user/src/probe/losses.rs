@@ -1,7 +1,7 @@
 //! Counters of the observations that the kernel side dropped, per cause and processor.
 //!
 //! aya 0.14 can read such an array only if `/sys` lists the possible processors, and a container may lack `/sys`.
-#![expect(unsafe_code, reason = "bpf(2) has no safe wrapper that does without /sys")]
+#![expect(unsafe_code, reason = "bpf(2) has no safe wrapper that works without /sys")]
 
 use std::io;
 use std::os::fd::{AsFd as _, AsRawFd as _};
@@ -9,8 +9,12 @@ use std::os::fd::{AsFd as _, AsRawFd as _};
 use aya::maps::{Map, MapData, MapError};
 use probe_ebpf::Loss;
 
+use crate::observation::Observation;
+
+/// Causes without a record that was or will be in the ring.
+pub(super) const UNRECORDED: [Loss; 4] = [Loss::UnknownMessage, Loss::HeaderFault, Loss::InFlight, Loss::Channels];
 /// Maximum value of `CONFIG_NR_CPUS` on any architecture.
-const MOST_PROCESSORS: usize = 8192;
+const MAX_PROCESSORS: usize = 8192;
 // include/uapi/linux/bpf.h
 const BPF_MAP_LOOKUP_ELEM: libc::c_int = 1;
 
@@ -18,6 +22,7 @@ const BPF_MAP_LOOKUP_ELEM: libc::c_int = 1;
 pub(super) struct Losses {
     map: MapData,
     values: Box<[u64]>,
+    reported: [u64; Loss::ALL.len()],
 }
 
 /// The part of `union bpf_attr` for a lookup.
@@ -37,12 +42,32 @@ impl Losses {
         };
         Ok(Self {
             map,
-            values: vec![0; MOST_PROCESSORS].into_boxed_slice(),
+            values: vec![0; MAX_PROCESSORS].into_boxed_slice(),
+            reported: [0; Loss::ALL.len()],
         })
     }
 
+    /// Passes observations lost for `causes` since the last call to `emit`, and returns the number of causes with any.
+    pub(super) fn report_new(
+        &mut self,
+        causes: &[Loss],
+        emit: &mut impl FnMut(Observation<'_>),
+    ) -> Result<usize, MapError> {
+        let mut causes_with_losses = 0;
+        for &cause in causes {
+            let total = self.total(cause)?;
+            let reported = std::mem::replace(&mut self.reported[cause as usize], total);
+            if total > reported {
+                let count = total - reported;
+                emit(Observation::Lost { cause, count });
+                causes_with_losses += 1;
+            }
+        }
+        Ok(causes_with_losses)
+    }
+
     /// Number of observations lost for `cause` since the load, on all processors.
-    pub(super) fn total(&mut self, cause: Loss) -> Result<u64, MapError> {
+    fn total(&mut self, cause: Loss) -> Result<u64, MapError> {
         let key = cause as u32;
         let lookup = Lookup {
             map: self.map.fd().as_fd().as_raw_fd() as u32,
@@ -51,7 +76,7 @@ impl Losses {
             value: self.values.as_mut_ptr() as u64,
             flags: 0,
         };
-        // SAFETY: the kernel writes 8 bytes for each possible processor, at most [`MOST_PROCESSORS`], which is the length of `values`; key
+        // SAFETY: the kernel writes 8 bytes for each possible processor, at most [`MAX_PROCESSORS`], which is the length of `values`; key
         // and values outlive the call.
         let done = unsafe {
             libc::syscall(

@@ -26,7 +26,7 @@ use crate::library::{self, Library};
 use crate::load::{self, Settings};
 use crate::observation::Observation;
 use crate::plain::Plain;
-use crate::sites::Known;
+use crate::probe_points::Known;
 
 use losses::Losses;
 use multi::Multi;
@@ -36,6 +36,8 @@ pub use options::{Options, ProbeError, Target};
 
 /// Interval of checks for losses and exited processes, both of which are rare.
 const HOUSEKEEPING: Duration = Duration::from_millis(100);
+/// Interval of checks for losses while there are no records.
+const AT_REST: Duration = Duration::from_secs(1);
 
 /// An attached probe. Dropping it detaches everything.
 pub struct Probe {
@@ -56,8 +58,11 @@ pub struct Probe {
     options: Options,
     diagnostics: Option<Diagnostics>,
     serving: Serving,
-    told: [u64; Loss::ALL.len()],
     kept_at: Instant,
+    /// Time of the last check for losses.
+    counted_at: Instant,
+    /// Records were read since then.
+    busy: bool,
 }
 
 /// Entry for a target in the kernel side's arrays.
@@ -121,8 +126,9 @@ impl Probe {
             options,
             diagnostics,
             serving: Serving::new(places.map(|_| ())),
-            told: [0; Loss::ALL.len()],
             kept_at: Instant::now(),
+            counted_at: Instant::now(),
+            busy: true,
         };
         probe.watch_everything(offsets);
         probe.add(targets)?;
@@ -131,12 +137,12 @@ impl Probe {
 
     /// Adds processes, for example workers that started later. Reuses the entries of processes that have exited.
     pub fn add(&mut self, targets: &[Target]) -> Result<(), ProbeError> {
-        let living = self.targets.iter().filter(|slot| !slot.free).count();
-        let asked = living + targets.len();
-        if asked > MAX_TARGETS as usize {
+        let alive = self.targets.iter().filter(|slot| !slot.free).count();
+        let requested = alive + targets.len();
+        if requested > MAX_TARGETS as usize {
             return Err(ProbeError::TooManyTargets {
-                asked,
-                most: MAX_TARGETS,
+                requested,
+                limit: MAX_TARGETS,
             });
         }
         let new = targets.iter().map(|target| self.register(*target));
@@ -146,7 +152,7 @@ impl Probe {
         }
         // Enable sends only after all receives are probed, so that the receipt of every observed send is observed too.
         for index in new {
-            self.tell(index, 1)?;
+            self.update_watched(index, 1)?;
         }
         Ok(())
     }
@@ -155,7 +161,7 @@ impl Probe {
     /// that cannot be loaded are reported when a target needs them.
     pub fn load_programs(&mut self) {
         if let Err(error) = self.way.load_all(&mut self.ebpf) {
-            tracing::debug!("a uprobe program cannot be loaded ahead: {error}");
+            tracing::debug!("cannot preload a uprobe program: {error}");
         }
         self.load_serving();
     }
@@ -171,27 +177,30 @@ impl Probe {
             let slot = &mut self.targets[index];
             if slot.pid == pid && !slot.free {
                 slot.capture = capture;
-                self.tell(index, 1)?;
+                self.update_watched(index, 1)?;
             }
         }
         Ok(())
     }
 
-    /// Passes new observations to `see`, oldest first, and returns their number. If there are none, waits up to `patience`. A few
+    /// Passes new observations to `emit`, oldest first, and returns their number. If there are none, waits up to `patience`. A few
     /// milliseconds suffice, since only [`Options::wake_bytes`] wakes the reader earlier.
-    pub fn poll(&mut self, patience: Duration, mut see: impl FnMut(Observation<'_>)) -> Result<usize, ProbeError> {
-        let mut seen = self.drain(&mut see);
+    pub fn poll(&mut self, patience: Duration, mut emit: impl FnMut(Observation<'_>)) -> Result<usize, ProbeError> {
+        let mut seen = self.drain(&mut emit)?;
         if seen == 0 && !patience.is_zero() {
             self.wait(patience)?;
-            seen = self.drain(&mut see);
+            seen = self.drain(&mut emit)?;
         }
         if self.kept_at.elapsed() >= HOUSEKEEPING {
             self.kept_at = Instant::now();
             if let Some(diagnostics) = &mut self.diagnostics {
-                diagnostics.tell();
+                diagnostics.flush();
             }
-            seen += self.losses(&mut see)?;
-            seen += self.exits(&mut see);
+            if self.busy || self.counted_at.elapsed() >= AT_REST {
+                seen += self.losses.report_new(&Loss::ALL, &mut emit).map_err(wrong("LOSSES"))?;
+                (self.busy, self.counted_at) = (false, Instant::now());
+            }
+            seen += self.exits(&mut emit)?;
         }
         Ok(seen)
     }
@@ -202,9 +211,10 @@ impl Probe {
             return Ok(Vec::new());
         };
         let threads: HashMap<_, u32, Plain<Thread>> = HashMap::try_from(map).map_err(wrong("THREADS"))?;
+        let is_initial_namespace = load::namespace().1 == 0;
         // An entry may be replaced during the walk; the next walk includes it.
         let known = threads.iter().flatten().filter_map(|(key, Plain(mut thread))| {
-            if thread.tid == 0 && load::namespace().1 == 0 {
+            if thread.tid == 0 && is_initial_namespace {
                 thread.tid = key;
             }
             let pid = self.targets.get(thread.target as usize)?.pid;
@@ -222,7 +232,7 @@ impl Probe {
                         self.scheduler = true;
                         self.sleeps = offsets.call != Offsets::ABSENT;
                     }
-                    Err(error) => self.lacking(Feature::Scheduler, None, &error),
+                    Err(error) => self.add_degraded(Feature::Scheduler, None, &error),
                 }
             } else if self.degraded.is_empty() {
                 self.degraded
@@ -250,25 +260,27 @@ impl Probe {
             self.targets.push(slot);
             self.targets.len() - 1
         };
-        self.tell(index, 0)?;
-        self.tell_programs(target.pid, Some(index as u32))?;
-        self.tell_serving(target.pid, index as u32)?;
+        self.update_watched(index, 0)?;
+        self.update_targets(target.pid, Some(index as u32))?;
+        self.update_serving(target.pid, index as u32)?;
         Ok(index)
     }
 
     /// Passes the capture limits and send flag of a target to the kernel side.
-    fn tell(&mut self, index: usize, sends: u32) -> Result<(), ProbeError> {
-        let told = Watched {
+    fn update_watched(&mut self, index: usize, sends: u32) -> Result<(), ProbeError> {
+        let watched = Watched {
             capture: self.targets[index].capture,
             sends,
             reserved: 0,
         };
-        self.watched.set(index as u32, Plain(told), 0).map_err(wrong("WATCHED"))
+        self.watched
+            .set(index as u32, Plain(watched), 0)
+            .map_err(wrong("WATCHED"))
     }
 
     /// Adds a process to the kernel's map of targets, or removes it. In a separate pid namespace its id is ambiguous in the kernel, so
     /// there the kernel side learns the process at the target's first probe hit.
-    fn tell_programs(&mut self, pid: u32, index: Option<u32>) -> Result<(), ProbeError> {
+    fn update_targets(&mut self, pid: u32, index: Option<u32>) -> Result<(), ProbeError> {
         if load::namespace().1 != 0 {
             return Ok(());
         }
@@ -304,27 +316,32 @@ impl Probe {
     fn uprobes(&mut self, feature: Feature, index: usize, found: Result<Vec<Library>, ReadError>) -> bool {
         let pid = self.targets[index].pid;
         let libraries = found.unwrap_or_else(|error| {
-            self.lacking(feature, Some(pid), &error);
+            self.add_degraded(feature, Some(pid), &error);
             Vec::new()
         });
         let mut attached = false;
         for library in &libraries {
-            match self.places(feature, index, library) {
+            match self.attach_library(feature, index, library) {
                 Ok(links) => {
                     attached |= !links.is_empty();
                     self.targets[index].links.extend(links);
                 }
-                Err(error) => self.lacking(feature, Some(pid), &error),
+                Err(error) => self.add_degraded(feature, Some(pid), &error),
             }
         }
         attached
     }
 
-    fn places(&mut self, feature: Feature, index: usize, library: &Library) -> Result<Vec<Link>, attach::AttachError> {
-        let (sites, target) = (self.libraries.of(&library.path)?, index as u32);
+    fn attach_library(
+        &mut self,
+        feature: Feature,
+        index: usize,
+        library: &Library,
+    ) -> Result<Vec<Link>, attach::AttachError> {
+        let (probe_points, target) = (self.libraries.of(&library.path)?, index as u32);
         let batches: Vec<Batch> = match feature {
-            Feature::Polls => attach::polls(&sites, target, !self.sleeps)?,
-            _ => attach::messages(library, &sites, target, &self.options)?,
+            Feature::Polls => attach::polls(&probe_points, target, !self.sleeps)?,
+            _ => attach::messages(library, &probe_points, target, &self.options)?,
         };
         let Some(pid) = NonZeroU32::new(self.targets[index].pid) else {
             return Ok(Vec::new());
@@ -336,7 +353,7 @@ impl Probe {
         Ok(links)
     }
 
-    fn lacking(&mut self, feature: Feature, pid: Option<u32>, error: &dyn std::error::Error) {
+    fn add_degraded(&mut self, feature: Feature, pid: Option<u32>, error: &dyn std::error::Error) {
         let new = Degraded::explain(feature, pid, self.permissions, chain(error));
         if !self.degraded.contains(&new) {
             self.degraded.push(new);
@@ -357,7 +374,7 @@ fn way(ebpf: &Ebpf) -> Way {
     match Multi::load(ebpf, &UPROBES) {
         Ok(multi) => Way::Multi(multi),
         Err(error) => {
-            tracing::debug!("one perf event for each place: {error}");
+            tracing::debug!("one perf event per probe point: {error}");
             Way::Perf
         }
     }

@@ -32,9 +32,9 @@ const BPF_F_UPROBE_MULTI_RETURN: u32 = 1;
 pub(crate) enum MultiError {
     #[error("the embedded object: {0}")]
     Object(String),
-    #[error("load {name} for many places: {source}")]
+    #[error("cannot load {name} for multiple probe points: {source}")]
     Load { name: &'static str, source: io::Error },
-    #[error("attach to {places} places of {path}: {source}")]
+    #[error("cannot attach to {places} probe points of {path}: {source}")]
     Attach {
         places: usize,
         path: String,
@@ -73,7 +73,7 @@ impl Program {
 }
 
 fn unknown(name: &str) -> MultiError {
-    MultiError::Object(format!("it has no program {name}"))
+    MultiError::Object(format!("program {name} is missing"))
 }
 
 impl Multi {

@@ -26,9 +26,9 @@ pub struct Options {
     /// Number of pending bytes at which the reader is woken early, which costs the target 2 to 3 us; 0 for never.
     pub wake_bytes: u32,
     /// Observe when a received frame has been processed: a trap per `zmq_getsockopt` and per receive of the target.
-    pub handled: bool,
+    pub processed: bool,
     /// Observe which sends were refused, and reverse those. Costs nothing per send if libzmq's code is understood, and a return probe
-    /// otherwise. Without it a refused send counts as sent. A blocking send without high-water mark, as in `SGLang`, is refused only when
+    /// otherwise. Without it a refused send counts as sent. A blocking send without high-water mark is refused only when
     /// its context ends.
     pub refused: bool,
     /// Observe thread states: 0.1 us per context switch of any process.
@@ -46,7 +46,7 @@ impl Default for Options {
         Self {
             ring_bytes: 8 << 20,
             wake_bytes: 0,
-            handled: true,
+            processed: true,
             refused: true,
             scheduler: true,
             polls: true,
@@ -63,15 +63,15 @@ pub enum ProbeError {
     #[error("{}; {}", .0, .0.remedy())]
     Unavailable(Degraded),
     /// More processes than one probe supports.
-    #[error("cannot watch {asked} processes, one probe watches at most {most}: name the ones of interest with --pid")]
+    #[error("cannot watch {requested} processes, the limit is {limit}: choose some with --pid")]
     TooManyTargets {
         /// Number of requested processes.
-        asked: usize,
+        requested: usize,
         /// Limit: [`probe_ebpf::MAX_TARGETS`].
-        most: u32,
+        limit: u32,
     },
     /// A map of the loaded object could not be used.
-    #[error("the probe's map {name}: {source}; the embedded object and this program are of different builds")]
+    #[error("cannot use the probe's map {name}: {source}; the embedded object is from another build")]
     Map {
         /// Name of the map.
         name: &'static str,
@@ -79,6 +79,6 @@ pub enum ProbeError {
         source: Box<MapError>,
     },
     /// Waiting for records failed.
-    #[error("wait for records: {0}")]
+    #[error("cannot wait for records: {0}")]
     Wait(#[source] std::io::Error),
 }

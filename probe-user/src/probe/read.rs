@@ -3,35 +3,46 @@
 use std::time::Duration;
 
 use aya::maps::HashMap;
-use probe_ebpf::{Header, Kind, Loss, Record, Thread, egress};
+use probe_ebpf::{Header, Kind, Record, Thread, egress};
 use rustix::event::{PollFd, PollFlags, Timespec};
 use trace::MonoNs;
 
-use super::{Probe, ProbeError, Slot};
+use super::losses::UNRECORDED;
+use super::{HOUSEKEEPING, Probe, ProbeError, Slot};
 use crate::attach;
 use crate::observation::{Call, CpuTimes, Message, Observation, SocketId};
 use crate::plain::Plain;
 
 impl Probe {
-    pub(super) fn drain(&mut self, see: &mut impl FnMut(Observation<'_>)) -> usize {
-        let mut seen = 0;
+    pub(super) fn drain(&mut self, emit: &mut impl FnMut(Observation<'_>)) -> Result<usize, ProbeError> {
+        let mut count = 0;
         while let Some(item) = self.records.next() {
+            if !self.busy {
+                self.busy = true;
+                // Messages that were missed at rest came before this record.
+                if self.counted_at.elapsed() > HOUSEKEEPING * 2 {
+                    count += self
+                        .losses
+                        .report_new(&UNRECORDED, emit)
+                        .map_err(super::wrong("LOSSES"))?;
+                }
+            }
             if let Some(record) = egress::Record::parse(&item) {
                 if let Some(target) = self.targets.get(record.head.target as usize) {
-                    see(Observation::Egress {
+                    emit(Observation::Egress {
                         pid: target.pid,
                         record,
                     });
-                    seen += 1;
+                    count += 1;
                 }
             } else if let Some(record) = Record::parse(&item)
                 && let Some(target) = self.targets.get(record.header.target as usize)
             {
-                see(observation(&record, target, self.scheduler));
-                seen += 1;
+                emit(observation(&record, target, self.scheduler));
+                count += 1;
             }
         }
-        seen
+        Ok(count)
     }
 
     pub(super) fn wait(&self, patience: Duration) -> Result<(), ProbeError> {
@@ -43,25 +54,8 @@ impl Probe {
         }
     }
 
-    pub(super) fn losses(&mut self, see: &mut impl FnMut(Observation<'_>)) -> Result<usize, ProbeError> {
-        let mut seen = 0;
-        for cause in Loss::ALL {
-            let total = self.losses.total(cause).map_err(super::wrong("LOSSES"))?;
-            let told = &mut self.told[cause as usize];
-            if total > *told {
-                see(Observation::Lost {
-                    cause,
-                    count: total - *told,
-                });
-                *told = total;
-                seen += 1;
-            }
-        }
-        Ok(seen)
-    }
-
-    pub(super) fn exits(&mut self, see: &mut impl FnMut(Observation<'_>)) -> usize {
-        let mut seen = 0;
+    pub(super) fn exits(&mut self, emit: &mut impl FnMut(Observation<'_>)) -> Result<usize, ProbeError> {
+        let mut count = 0;
         for index in 0..self.targets.len() {
             let ended = self.targets[index].alive.as_ref().is_some_and(|alive| {
                 let mut fds = [PollFd::new(alive, PollFlags::IN)];
@@ -69,17 +63,17 @@ impl Probe {
             });
             if ended {
                 // Report the remaining records of the process before its exit, and none after it.
-                seen += self.drain(see);
+                count += self.drain(emit)?;
                 let links = std::mem::take(&mut self.targets[index].links);
                 // Detach on another thread, because the ring fills in the meantime. If no thread can be started, the links are dropped
                 // here.
                 let _ = std::thread::Builder::new().spawn(move || attach::detach(links));
                 let pid = self.release(index);
-                see(Observation::Exited { pid });
-                seen += 1;
+                emit(Observation::Exited { pid });
+                count += 1;
             }
         }
-        seen
+        Ok(count)
     }
 
     /// Ends the observation of all targets, and drops records that were not read. The probe can then be used for other targets.
@@ -92,7 +86,7 @@ impl Probe {
                 self.release(index);
             }
         }
-        self.drain(&mut |_| {});
+        let _ = self.drain(&mut |_| {});
         self.degraded.retain(|degraded| degraded.pid.is_none());
     }
 
@@ -103,7 +97,7 @@ impl Probe {
         slot.free = true;
         let pid = slot.pid;
         // The id may be reused by another process. An error means that it is already gone from the map.
-        let _ = self.tell_programs(pid, None);
+        let _ = self.update_targets(pid, None);
         self.serving.forget(pid);
         self.forget_threads(index as u32);
         pid
@@ -164,7 +158,7 @@ fn observation<'a>(record: &Record<'a>, target: &Slot, scheduler: bool) -> Obser
     match record.kind {
         Kind::Sent => Observation::Sent(message),
         Kind::Unsent => Observation::Unsent(call),
-        Kind::Taken => Observation::Taken(message),
-        Kind::Handled => Observation::Handled(call),
+        Kind::Received => Observation::Received(message),
+        Kind::Processed => Observation::Processed(call),
     }
 }

@@ -59,7 +59,7 @@ impl Probe {
             match attach::egress(&mut self.ebpf, self.options.every_call) {
                 Ok(links) => self.serving.links = links,
                 Err(error) => {
-                    self.lacking(Feature::Egress, None, &error);
+                    self.add_degraded(Feature::Egress, None, &error);
                     return Ok(false);
                 }
             }
@@ -67,13 +67,13 @@ impl Probe {
         if serves.read > 0 && self.serving.reads.is_empty() {
             match attach::egress_reads(&mut self.ebpf) {
                 Ok(links) => self.serving.reads = links,
-                Err(error) => tracing::debug!("what is read of clients is not observed: {error}"),
+                Err(error) => tracing::debug!("requests from clients are not observed: {error}"),
             }
         }
         self.serving.serves.insert(pid, serves);
         let known = |(_, slot): &(usize, &Slot)| slot.pid == pid && !slot.free;
         if let Some((index, _)) = self.targets.iter().enumerate().find(known) {
-            self.tell_serving(pid, index as u32)?;
+            self.update_serving(pid, index as u32)?;
         }
         Ok(true)
     }
@@ -86,11 +86,11 @@ impl Probe {
         if self.serving.links.is_empty() {
             match attach::egress(&mut self.ebpf, self.options.every_call) {
                 Ok(links) => self.serving.links = links,
-                Err(error) => tracing::debug!("what is written to clients cannot be observed: {error}"),
+                Err(error) => tracing::debug!("cannot observe responses to clients: {error}"),
             }
         }
         if let Err(error) = attach::load_egress_reads(&mut self.ebpf) {
-            tracing::debug!("what is read of clients cannot be observed: {error}");
+            tracing::debug!("cannot observe requests from clients: {error}");
         }
     }
 
@@ -113,7 +113,7 @@ impl Probe {
         Ok(())
     }
 
-    pub(super) fn tell_serving(&mut self, pid: u32, index: u32) -> Result<(), ProbeError> {
+    pub(super) fn update_serving(&mut self, pid: u32, index: u32) -> Result<(), ProbeError> {
         let serves = self.serving.serves.get(&pid).copied().unwrap_or_default();
         let Some(map) = self.ebpf.map_mut("SERVING") else {
             return Ok(());

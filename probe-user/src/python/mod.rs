@@ -19,7 +19,7 @@ use trace::MonoNs;
 use crate::capability::{Feature, Permissions};
 use crate::degraded::Degraded;
 use process::{Reader, Unreadable};
-pub use tally::{Hits, Site, ThreadStacks};
+pub use tally::{Function, Hits, ThreadStacks};
 
 /// Maximum number of undelivered intervals.
 const QUEUE: usize = 256;
@@ -30,7 +30,7 @@ const RETRY: Duration = Duration::from_secs(1);
 /// Sampling rate and reporting interval.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Options {
-    /// Samples per second, 1 to [`Options::MOST_HERTZ`].
+    /// Samples per second, 1 to [`Options::MAX_HERTZ`].
     pub hertz: u32,
     /// Length of one report; useful values are 100 ms to 1 s.
     pub interval: Duration,
@@ -40,12 +40,12 @@ pub struct Options {
 
 impl Options {
     /// Limit of the rate: a sample takes some hundred microseconds, so a higher rate leaves no pause between samples.
-    pub const MOST_HERTZ: u32 = 1_000;
+    pub const MAX_HERTZ: u32 = 1_000;
 
     /// Samples `hertz` times a second and reports twice a second.
     pub fn at(hertz: u32) -> Self {
         Self {
-            hertz: hertz.clamp(1, Self::MOST_HERTZ),
+            hertz: hertz.clamp(1, Self::MAX_HERTZ),
             interval: Duration::from_millis(500),
             functions: 256,
         }
@@ -198,9 +198,9 @@ impl Reading {
     fn run(mut self) {
         let period = Duration::from_secs(1) / self.options.hertz.max(1);
         let mut next = Instant::now();
-        let mut told = (Instant::now(), MonoNs::now());
+        let mut last_report = (Instant::now(), MonoNs::now());
         while !self.shared.stop.load(Ordering::Relaxed) {
-            self.begin();
+            self.open_due();
             for candidate in &mut self.readers {
                 if let Some(reader) = &mut candidate.reader {
                     self.shared.readings.fetch_add(1, Ordering::Relaxed);
@@ -209,8 +209,8 @@ impl Reading {
                     }
                 }
             }
-            if told.0.elapsed() >= self.options.interval {
-                self.tell(&mut told);
+            if last_report.0.elapsed() >= self.options.interval {
+                self.send_report(&mut last_report);
             }
             next += period;
             let now = Instant::now();
@@ -225,7 +225,7 @@ impl Reading {
     }
 
     /// Opens the processes that are due for an attempt.
-    fn begin(&mut self) {
+    fn open_due(&mut self) {
         let now = Instant::now();
         let new = std::mem::take(&mut *lock(&self.shared.new));
         self.readers.extend(new.into_iter().map(|pid| Candidate {
@@ -251,29 +251,29 @@ impl Reading {
                     candidate.tries += 1;
                     candidate.next_try = now + RETRY;
                     let feature = Feature::PythonStacks;
-                    let here = Permissions::here();
+                    let permissions = Permissions::here();
                     // Retrying does not help against a missing capability.
-                    let for_good = candidate.tries >= TRIES || !here.lacks(feature).is_empty();
-                    if for_good {
-                        lock(&shared.refused).push(Degraded::explain(feature, Some(candidate.pid), here, why));
+                    let permanent = candidate.tries >= TRIES || !permissions.lacks(feature).is_empty();
+                    if permanent {
+                        lock(&shared.refused).push(Degraded::explain(feature, Some(candidate.pid), permissions, why));
                     }
-                    !for_good
+                    !permanent
                 }
             }
         });
     }
 
     /// Reports the current interval and forgets processes that have exited.
-    fn tell(&mut self, begun: &mut (Instant, MonoNs)) {
+    fn send_report(&mut self, last_report: &mut (Instant, MonoNs)) {
         let at = MonoNs::now();
-        let interval_ns = at.since(begun.1);
-        *begun = (Instant::now(), at);
-        let (sender, shared, most) = (&self.sender, &self.shared, self.options.functions);
+        let interval_ns = at.since(last_report.1);
+        *last_report = (Instant::now(), at);
+        let (sender, shared, limit) = (&self.sender, &self.shared, self.options.functions);
         self.readers.retain_mut(|candidate| {
             let Some(reader) = &mut candidate.reader else {
                 return true;
             };
-            let threads = reader.take(most);
+            let threads = reader.take_stacks(limit);
             if !threads.is_empty() {
                 let interval = Interval {
                     pid: candidate.pid,
@@ -285,7 +285,7 @@ impl Reading {
                     shared.dropped.fetch_add(1, Ordering::Relaxed);
                 }
             }
-            reader.lives()
+            reader.is_alive()
         });
         let spent = clock_gettime(ClockId::ThreadCPUTime);
         let cpu_ns = spent.tv_sec as u64 * 1_000_000_000 + spent.tv_nsec as u64;
@@ -298,7 +298,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_process_that_is_no_python_is_refused_with_a_reason_and_one_that_is_gone_is_forgotten() {
+    fn a_non_python_process_is_rejected_with_a_reason_and_an_exited_one_is_removed() {
         let stacks = PythonStacks::start(Options::at(50)).unwrap();
         stacks.add(u32::MAX >> 1);
         let mut child = std::process::Command::new("sleep").arg("60").spawn().unwrap();

@@ -8,10 +8,10 @@ use std::time::{Duration, Instant};
 use py_spy::config::{LineNo, LockingStrategy};
 use py_spy::{Config, PythonSpy, StackTrace};
 
-use super::tally::{Site, Tally, ThreadStacks};
+use super::tally::{Function, Tally, ThreadStacks};
 
 /// Minimum interval between lookups of a container's thread ids while one is unknown.
-const LOOK_UP: Duration = Duration::from_secs(1);
+const LIST_INTERVAL: Duration = Duration::from_secs(1);
 
 /// Why a process is not read.
 #[derive(Debug)]
@@ -33,7 +33,7 @@ pub(super) struct Reader {
 impl Reader {
     /// Finds the interpreter in the process's memory and reads it once.
     pub(super) fn open(pid: u32) -> Result<Self, Unreadable> {
-        let lives = || Path::new("/proc").join(pid.to_string()).exists();
+        let is_alive = || Path::new("/proc").join(pid.to_string()).exists();
         let config = Config {
             blocking: LockingStrategy::NonBlocking,
             native: false,
@@ -59,7 +59,7 @@ impl Reader {
                 spy,
                 tallies: BTreeMap::new(),
             }),
-            Err(_) if !lives() => Err(Unreadable::Gone),
+            Err(_) if !is_alive() => Err(Unreadable::Gone),
             Err(error) => Err(Unreadable::Refused(format!("{error:#}"))),
         }
     }
@@ -69,8 +69,7 @@ impl Reader {
         let version = &self.spy.version;
         (!self.names_threads()).then(|| {
             format!(
-                "python stacks of pid {}: Python {}.{} does not say which of the kernel's threads a stack belongs to, so \
-                 only the main thread's are told",
+                "python stacks of pid {}: Python {}.{} does not map stacks to kernel threads, so only the main thread is reported",
                 self.pid, version.major, version.minor
             )
         })
@@ -82,7 +81,7 @@ impl Reader {
     }
 
     /// Whether the process still exists.
-    pub(super) fn lives(&self) -> bool {
+    pub(super) fn is_alive(&self) -> bool {
         Path::new("/proc").join(self.pid.to_string()).exists()
     }
 
@@ -93,43 +92,43 @@ impl Reader {
         })?;
         if self.names_threads() {
             for stack in stacks {
-                self.enter_named(&stack);
+                self.add_by_name(&stack);
             }
         } else if let Some(main) = stacks.into_iter().next_back() {
             // New threads are inserted at the head of the interpreter's list, so the last one is the main thread.
-            self.enter(self.pid, &main);
+            self.add(self.pid, &main);
         }
         Ok(())
     }
 
-    fn enter_named(&mut self, stack: &StackTrace) {
+    fn add_by_name(&mut self, stack: &StackTrace) {
         let Some(inside) = stack.os_thread_id.and_then(|id| u32::try_from(id).ok()) else {
             return;
         };
-        if let Some(tid) = self.threads.ours(inside) {
-            self.enter(tid, stack);
+        if let Some(tid) = self.threads.current_pid(inside) {
+            self.add(tid, stack);
         }
     }
 
-    fn enter(&mut self, tid: u32, stack: &StackTrace) {
+    fn add(&mut self, tid: u32, stack: &StackTrace) {
         // py-spy's own check of the thread state does not work with a container's thread ids, nor before Python 3.11.
         let runs = stack.active && (self.threads.same && self.names_threads() || self.threads.runs(tid));
         let holds_gil = stack.owns_gil;
-        let sites = runs.then(|| {
-            let site = |frame: &py_spy::Frame| {
-                Site::new(&frame.name, frame.short_filename.as_ref().unwrap_or(&frame.filename))
+        let functions = runs.then(|| {
+            let function = |frame: &py_spy::Frame| {
+                Function::new(&frame.name, frame.short_filename.as_ref().unwrap_or(&frame.filename))
             };
-            stack.frames.iter().map(site).collect()
+            stack.frames.iter().map(function).collect()
         });
-        self.tallies.entry(tid).or_default().enter(sites, holds_gil);
+        self.tallies.entry(tid).or_default().add(functions, holds_gil);
     }
 
     /// Returns and resets the counts.
-    pub(super) fn take(&mut self, most: usize) -> Vec<ThreadStacks> {
+    pub(super) fn take_stacks(&mut self, limit: usize) -> Vec<ThreadStacks> {
         let tallies = std::mem::take(&mut self.tallies);
         tallies
             .into_iter()
-            .map(|(tid, tally)| tally.finish(tid, most))
+            .map(|(tid, tally)| tally.finish(tid, limit))
             .collect()
     }
 }
@@ -139,8 +138,8 @@ struct Threads {
     pid: u32,
     /// The process is in the current namespace, so the ids are equal.
     same: bool,
-    ours: HashMap<u32, u32>,
-    looked: Option<Instant>,
+    current_pid: HashMap<u32, u32>,
+    listed_at: Option<Instant>,
 }
 
 impl Threads {
@@ -149,20 +148,20 @@ impl Threads {
         Self {
             pid,
             same: inside(&status).is_none_or(|inside| inside == pid),
-            ours: HashMap::new(),
-            looked: None,
+            current_pid: HashMap::new(),
+            listed_at: None,
         }
     }
 
-    fn ours(&mut self, inside: u32) -> Option<u32> {
+    fn current_pid(&mut self, inside: u32) -> Option<u32> {
         if self.same {
             return Some(inside);
         }
-        if !self.ours.contains_key(&inside) && self.looked.is_none_or(|at| at.elapsed() > LOOK_UP) {
-            self.looked = Some(Instant::now());
-            self.ours = self.list();
+        if !self.current_pid.contains_key(&inside) && self.listed_at.is_none_or(|at| at.elapsed() > LIST_INTERVAL) {
+            self.listed_at = Some(Instant::now());
+            self.current_pid = self.list();
         }
-        self.ours.get(&inside).copied()
+        self.current_pid.get(&inside).copied()
     }
 
     fn list(&self) -> HashMap<u32, u32> {
@@ -199,7 +198,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn reads_the_kernels_lines() {
+    fn parses_the_lines_of_the_kernel() {
         assert_eq!(inside("Name:\tpython3\nNSpid:\t8203\t41\nTgid:\t1\n"), Some(41));
         assert_eq!(inside("NSpid:\t8203\n"), Some(8203));
         assert_eq!(inside("Name:\tpython3\n"), None);
@@ -211,6 +210,6 @@ mod tests {
     fn this_process_is_in_its_own_namespace_and_its_test_thread_runs() {
         let mut threads = Threads::of(std::process::id());
         let tid = rustix::thread::gettid().as_raw_pid() as u32;
-        assert!(threads.same && threads.ours(tid) == Some(tid) && threads.runs(tid));
+        assert!(threads.same && threads.current_pid(tid) == Some(tid) && threads.runs(tid));
     }
 }

@@ -7,14 +7,14 @@ const LONGEST: usize = 120;
 
 /// A Python function.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub struct Site {
+pub struct Function {
     /// Qualified name from CPython 3.11 on, otherwise the plain name.
     pub function: String,
-    /// File path relative to its package root: `sglang/srt/managers/tokenizer_manager.py`.
+    /// File path relative to its package root: `package/server/manager.py`.
     pub file: String,
 }
 
-impl Site {
+impl Function {
     /// Placeholder for a running interpreter thread outside of any Python function.
     pub(super) fn native() -> Self {
         Self {
@@ -23,7 +23,7 @@ impl Site {
         }
     }
 
-    /// Creates a site. The names come from the target, so control characters are removed.
+    /// Creates a function. The names come from the target, so control characters are removed.
     pub(super) fn new(function: &str, file: &str) -> Self {
         let plain = |text: &str| text.chars().filter(|c| !c.is_control()).take(LONGEST).collect();
         Self {
@@ -50,25 +50,25 @@ pub struct ThreadStacks {
     /// Thread id in the current pid namespace.
     pub tid: u32,
     /// Number of times its stack was read.
-    pub taken: u32,
+    pub samples: u32,
     /// Functions while the thread was running or runnable, sorted by `own` and then `total`, highest first. Empty if it always slept.
-    pub functions: Vec<(Site, Hits)>,
+    pub functions: Vec<(Function, Hits)>,
 }
 
 /// Running counts of a thread's functions.
 #[derive(Debug, Default)]
 pub(super) struct Tally {
-    taken: u32,
-    functions: HashMap<Site, Hits>,
+    samples: u32,
+    functions: HashMap<Function, Hits>,
 }
 
 impl Tally {
     /// Counts one stack, innermost function first; `None` if the thread slept.
-    pub(super) fn enter(&mut self, stack: Option<Vec<Site>>, holds_gil: bool) {
-        self.taken += 1;
+    pub(super) fn add(&mut self, stack: Option<Vec<Function>>, holds_gil: bool) {
+        self.samples += 1;
         let Some(mut stack) = stack else { return };
         if stack.is_empty() {
-            stack.push(Site::native());
+            stack.push(Function::native());
         }
         if let Some(innermost) = stack.first() {
             let hits = self.functions.entry(innermost.clone()).or_default();
@@ -76,20 +76,20 @@ impl Tally {
             hits.gil += u32::from(holds_gil);
         }
         // A recursive function counts once per stack.
-        let once: HashSet<Site> = stack.into_iter().collect();
-        for site in once {
-            self.functions.entry(site).or_default().total += 1;
+        let once: HashSet<Function> = stack.into_iter().collect();
+        for function in once {
+            self.functions.entry(function).or_default().total += 1;
         }
     }
 
-    /// Returns the counts of at most `most` functions, preferring those that are innermost most often.
-    pub(super) fn finish(self, tid: u32, most: usize) -> ThreadStacks {
-        let mut functions: Vec<(Site, Hits)> = self.functions.into_iter().collect();
+    /// Returns the counts of at most `limit` functions, preferring those that are innermost most often.
+    pub(super) fn finish(self, tid: u32, limit: usize) -> ThreadStacks {
+        let mut functions: Vec<(Function, Hits)> = self.functions.into_iter().collect();
         functions.sort_by(|(a, x), (b, y)| (y.own, y.total, a).cmp(&(x.own, x.total, b)));
-        functions.truncate(most);
+        functions.truncate(limit);
         ThreadStacks {
             tid,
-            taken: self.taken,
+            samples: self.samples,
             functions,
         }
     }
@@ -99,23 +99,24 @@ impl Tally {
 mod tests {
     use super::*;
 
-    fn stack(names: &[&str]) -> Vec<Site> {
-        names.iter().map(|name| Site::new(name, "t.py")).collect()
+    fn stack(names: &[&str]) -> Vec<Function> {
+        names.iter().map(|name| Function::new(name, "t.py")).collect()
     }
 
     #[test]
-    fn own_is_the_innermost_and_recursion_counts_once() {
+    fn self_time_is_the_innermost_frame_and_recursion_counts_once() {
         let mut tally = Tally::default();
-        tally.enter(Some(stack(&["f", "f", "main"])), true);
-        tally.enter(Some(stack(&["main"])), false);
-        tally.enter(None, false);
-        tally.enter(Some(Vec::new()), false);
-        let told = tally.finish(7, 8);
-        assert_eq!((told.tid, told.taken), (7, 4));
+        tally.add(Some(stack(&["f", "f", "main"])), true);
+        tally.add(Some(stack(&["main"])), false);
+        tally.add(None, false);
+        tally.add(Some(Vec::new()), false);
+        let stacks = tally.finish(7, 8);
+        assert_eq!((stacks.tid, stacks.samples), (7, 4));
         let of = |name: &str| {
-            told.functions
+            stacks
+                .functions
                 .iter()
-                .find(|(site, _)| site.function == name)
+                .find(|(function, _)| function.function == name)
                 .map(|f| f.1)
         };
         let hits = |total, own, gil| Some(Hits { total, own, gil });
@@ -124,12 +125,12 @@ mod tests {
     }
 
     #[test]
-    fn names_are_bounded_and_cannot_speak_to_a_terminal() {
-        let site = Site::new("f\u{1b}[31m", &"x".repeat(1_000));
-        assert_eq!((site.function.as_str(), site.file.len()), ("f[31m", LONGEST));
+    fn names_are_bounded_and_free_of_control_characters() {
+        let function = Function::new("f\u{1b}[31m", &"x".repeat(1_000));
+        assert_eq!((function.function.as_str(), function.file.len()), ("f[31m", LONGEST));
         let mut tally = Tally::default();
         for n in 0..100 {
-            tally.enter(Some(stack(&[&format!("f{n}")])), false);
+            tally.add(Some(stack(&[&format!("f{n}")])), false);
         }
         assert_eq!(tally.finish(7, 8).functions.len(), 8);
     }

@@ -28,8 +28,8 @@ const OLDEST_PYZMQ: &str = "19.0.2";
 fn permitted() -> bool {
     let permissions = Permissions::here();
     let lacking = permissions.lacks(Feature::Messages);
-    let able = lacking.is_empty() && permissions.kernel() >= Feature::Messages.kernel();
-    if !able {
+    let permitted = lacking.is_empty() && permissions.kernel() >= Feature::Messages.kernel();
+    if !permitted {
         eprintln!(
             "SKIPPED: no probe here: lacking {lacking:?}, kernel {:?}",
             permissions.kernel()
@@ -39,7 +39,7 @@ fn permitted() -> bool {
             "TOKENGAP_ROOT_TESTS is set"
         );
     }
-    able
+    permitted
 }
 
 /// One observed frame.
@@ -57,8 +57,8 @@ struct Seen {
 #[derive(Default)]
 struct Log {
     sent: Vec<Seen>,
-    taken: Vec<Seen>,
-    handled: Vec<(Call, Option<FrameRef>)>,
+    received: Vec<Seen>,
+    processed: Vec<(Call, Option<FrameRef>)>,
     unsent: usize,
     lost: HashMap<Loss, u64>,
     matcher: Matcher,
@@ -71,7 +71,7 @@ impl Log {
             head.trim_end_matches('.').to_owned()
         };
         // pyzmq frees zero-copy messages by sending itself pointers over inproc. That is also a hop, but not the tested one.
-        if let Observation::Sent(m) | Observation::Taken(m) = observation
+        if let Observation::Sent(m) | Observation::Received(m) = observation
             && m.bytes == 8
         {
             return;
@@ -95,14 +95,14 @@ impl Log {
                 self.matcher.unsent(&call);
                 self.unsent += 1;
             }
-            Observation::Taken(message) => {
-                let found = self.matcher.taken(&message);
+            Observation::Received(message) => {
+                let found = self.matcher.received(&message);
                 let (frame, how) = (found.map(|m| m.frame), found.map(|m| m.how));
                 let sent_at = found.and_then(|m| m.sent_at).map(|at| at.0);
                 let Message {
                     call, bytes, payload, ..
                 } = message;
-                self.taken.push(Seen {
+                self.received.push(Seen {
                     call,
                     bytes,
                     head: head(payload),
@@ -111,9 +111,9 @@ impl Log {
                     how,
                 });
             }
-            Observation::Handled(call) => {
-                let frame = self.matcher.handled(&call);
-                self.handled.push((call, frame));
+            Observation::Processed(call) => {
+                let frame = self.matcher.processed(&call);
+                self.processed.push((call, frame));
             }
             Observation::Lost { cause, count } => *self.lost.entry(cause).or_default() += count,
             Observation::Exited { .. } | Observation::Egress { .. } => {}
@@ -162,29 +162,29 @@ fn one_hop(name: &str, transport: &str, pyzmq: &str, receiver: &[&str], sender: 
     }
     let python = peers::python(pyzmq);
     let url = url(transport, name);
-    let mut puller = Peer::start(&python, &[&["take", &url, "--bind"], receiver].concat());
+    let mut puller = Peer::start(&python, &[&["receive", &url, "--bind"], receiver].concat());
     let mut pusher = Peer::start(&python, &[&["send", &url], sender].concat());
     // The hop is in use before the probe is attached.
     pusher.order(&format!("send 5 {size} 0 0"));
     pusher.answer();
-    puller.order("take 5");
+    puller.order("receive 5");
     puller.answer();
 
     let mut probe = attach(
         &[&puller, &pusher],
         Capture {
             sent: 64 << 10,
-            taken: 4096,
+            received: 4096,
         },
     );
     let mut log = Log::default();
-    puller.order(&format!("take {count}"));
+    puller.order(&format!("receive {count}"));
     pusher.order(&format!("send {count} {size} 200 5"));
-    watch(&mut probe, &mut log, |log| log.taken.len() >= count);
-    let (sent, taken) = (pusher.answer(), puller.answer());
+    watch(&mut probe, &mut log, |log| log.received.len() >= count);
+    let (sent, received) = (pusher.answer(), puller.answer());
     drop(probe);
     // The peers still work after attach and detach.
-    puller.order("take 3");
+    puller.order("receive 3");
     pusher.order(&format!("send 3 {size} 0 0"));
     assert_eq!(puller.answer()["seen"].as_array().map(Vec::len), Some(3));
     pusher.answer();
@@ -193,14 +193,14 @@ fn one_hop(name: &str, transport: &str, pyzmq: &str, receiver: &[&str], sender: 
 
     assert_eq!(log.lost, HashMap::new());
     assert_eq!(log.matcher.misses(), Misses::default());
-    agrees_with_truth(&log, &sent, &taken, count, size);
+    agrees_with_truth(&log, &sent, &received, count, size);
 }
 
-fn agrees_with_truth(log: &Log, sent: &Value, taken: &Value, count: usize, size: usize) {
-    assert_eq!((log.sent.len(), log.taken.len(), log.unsent), (count, count, 0));
-    let truth = taken["seen"].as_array().expect("what the receiver took");
+fn agrees_with_truth(log: &Log, sent: &Value, received: &Value, count: usize, size: usize) {
+    assert_eq!((log.sent.len(), log.received.len(), log.unsent), (count, count, 0));
+    let truth = received["seen"].as_array().expect("messages of the receiver");
     for i in 0..count {
-        let (s, t) = (&log.sent[i], &log.taken[i]);
+        let (s, t) = (&log.sent[i], &log.received[i]);
         let head = truth[i][0].as_str().expect("the head of a message");
         assert_eq!((s.head.as_str(), t.head.as_str()), (head, head));
         assert_eq!((s.bytes, t.bytes), (size as u64, size as u64));
@@ -267,7 +267,7 @@ fn libzmq_4_3_5_with_optimization() {
 }
 
 #[test]
-fn libzmq_4_3_2_by_its_messages() {
+fn libzmq_4_3_2_with_message_calls() {
     if permitted() {
         let library = peers::library(OLDEST_PYZMQ);
         let library = ["--library", library.to_str().expect("a path of text")];
@@ -276,7 +276,7 @@ fn libzmq_4_3_2_by_its_messages() {
 }
 
 #[test]
-fn libzmq_4_3_2_by_plain_buffers() {
+fn libzmq_4_3_2_with_plain_buffers() {
     if permitted() {
         let library = peers::library(OLDEST_PYZMQ);
         let library = ["--buffers", "--library", library.to_str().expect("a path of text")];
@@ -291,7 +291,7 @@ fn three_senders_into_one_receiver() {
     }
     let python = peers::python(PYZMQ);
     let url = url("ipc", "three");
-    let mut puller = Peer::start(&python, &["take", &url, "--bind", "--loop", "uvloop"]);
+    let mut puller = Peer::start(&python, &["receive", &url, "--bind", "--loop", "uvloop"]);
     let mut senders: Vec<Peer> = ["a", "b", "c"]
         .iter()
         .map(|name| Peer::start(&python, &["send", &url, "--name", name]))
@@ -302,65 +302,65 @@ fn three_senders_into_one_receiver() {
         &all,
         Capture {
             sent: 4096,
-            taken: 4096,
+            received: 4096,
         },
     );
     let mut log = Log::default();
-    puller.order("take 900");
-    for (sender, pace) in senders.iter_mut().zip([100, 230, 310]) {
-        sender.order(&format!("send 300 3000 {pace} 0"));
+    puller.order("receive 900");
+    for (sender, interval) in senders.iter_mut().zip([100, 230, 310]) {
+        sender.order(&format!("send 300 3000 {interval} 0"));
     }
-    watch(&mut probe, &mut log, |log| log.taken.len() >= 900);
+    watch(&mut probe, &mut log, |log| log.received.len() >= 900);
     drop(probe);
 
     assert_eq!(
-        (log.sent.len(), log.taken.len(), &log.lost),
+        (log.sent.len(), log.received.len(), &log.lost),
         (900, 900, &HashMap::new())
     );
     assert_eq!(log.matcher.misses(), Misses::default());
     let sent: HashMap<&str, &Seen> = log.sent.iter().map(|s| (s.head.as_str(), s)).collect();
-    for taken in &log.taken {
-        assert_eq!(taken.frame, sent[taken.head.as_str()].frame, "{}", taken.head);
-        assert_eq!(taken.sent_at, Some(sent[taken.head.as_str()].call.at.0));
+    for received in &log.received {
+        assert_eq!(received.frame, sent[received.head.as_str()].frame, "{}", received.head);
+        assert_eq!(received.sent_at, Some(sent[received.head.as_str()].call.at.0));
     }
     for lane in log.matcher.lanes() {
-        assert_eq!((lane.sent, lane.taken, lane.receivers.len()), (300, 300, 1));
+        assert_eq!((lane.sent, lane.received, lane.receivers.len()), (300, 300, 1));
     }
 }
 
 #[test]
-fn each_frame_is_handled_before_the_next_is_asked_for() {
+fn each_frame_is_processed_before_the_next_receive() {
     if !permitted() {
         return;
     }
     let python = peers::python(PYZMQ);
-    let url = url("ipc", "handled");
-    let mut puller = Peer::start(&python, &["take", &url, "--bind", "--loop", "uvloop"]);
+    let url = url("ipc", "processed");
+    let mut puller = Peer::start(&python, &["receive", &url, "--bind", "--loop", "uvloop"]);
     let mut pusher = Peer::start(&python, &["send", &url]);
     let mut probe = attach(
         &[&puller, &pusher],
         Capture {
             sent: 4096,
-            taken: 4096,
+            received: 4096,
         },
     );
     let mut log = Log::default();
-    puller.order("take 400");
+    puller.order("receive 400");
     pusher.order("send 200 2000 100 0");
-    watch(&mut probe, &mut log, |log| log.taken.len() >= 200);
+    watch(&mut probe, &mut log, |log| log.received.len() >= 200);
     // At this point the receiver has no message and sleeps.
     pusher.order("send 200 2000 100 200");
     watch(&mut probe, &mut log, |log| {
-        log.taken.len() >= 400 && log.handled.len() >= 399
+        log.received.len() >= 400 && log.processed.len() >= 399
     });
     drop(probe);
     // A frame counts as processed at the next receive, and after the last frame there is none.
-    assert_eq!((log.taken.len(), log.handled.len()), (400, 399));
-    for (i, (call, frame)) in log.handled.iter().enumerate() {
-        assert_eq!(*frame, log.taken[i].frame);
-        assert!(call.at >= log.taken[i].call.at && call.at <= log.taken[i + 1].call.at);
+    assert_eq!((log.received.len(), log.processed.len()), (400, 399));
+    for (i, (call, frame)) in log.processed.iter().enumerate() {
+        assert_eq!(*frame, log.received[i].frame);
+        assert!(call.at >= log.received[i].call.at && call.at <= log.received[i + 1].call.at);
     }
-    let (first, last) = (log.taken[0].call, log.taken[399].call);
+    let (first, last) = (log.received[0].call, log.received[399].call);
     let cpu = |call: Call| call.cpu.expect("the scheduler is observed");
     let (a, b) = (cpu(first), cpu(last));
     let spent = (b.on_ns - a.on_ns) + (b.wait_ns - a.wait_ns) + (b.blocked_ns - a.blocked_ns);
@@ -369,17 +369,23 @@ fn each_frame_is_handled_before_the_next_is_asked_for() {
         spent.abs_diff(between) < between / 100 + 100_000,
         "{spent} ns accounted for in {between} ns"
     );
-    assert!(last.wakeup > first.wakeup, "the loop went to its poll in between");
+    assert!(last.wakeup > first.wakeup, "the event loop polled in between");
 }
 
 #[test]
-fn a_send_without_room_is_taken_back() {
+fn a_send_beyond_the_high_water_mark_is_retracted() {
     if !permitted() {
         return;
     }
     let python = peers::python(PYZMQ);
-    let mut pusher = Peer::start(&python, &["send", &url("ipc", "nobody"), "--room", "5"]);
-    let mut probe = attach(&[&pusher], Capture { sent: 4096, taken: 0 });
+    let mut pusher = Peer::start(&python, &["send", &url("ipc", "nobody"), "--hwm", "5"]);
+    let mut probe = attach(
+        &[&pusher],
+        Capture {
+            sent: 4096,
+            received: 0,
+        },
+    );
     let mut log = Log::default();
     pusher.order("send 50 500 0 0");
     let truth = pusher.answer();
@@ -395,7 +401,7 @@ fn a_send_without_room_is_taken_back() {
 }
 
 #[test]
-fn a_process_that_ends_is_noticed() {
+fn an_exited_process_is_noticed() {
     if !permitted() {
         return;
     }
@@ -422,46 +428,49 @@ fn nothing_is_lost_at_5000_frames_a_second_of_32_kib() {
     }
     let python = peers::python(PYZMQ);
     let url = url("ipc", "rate");
-    let mut puller = Peer::start(&python, &["take", &url, "--bind"]);
+    let mut puller = Peer::start(&python, &["receive", &url, "--bind"]);
     let mut pusher = Peer::start(&python, &["send", &url]);
     let targets = [
         Target {
             pid: puller.pid,
-            capture: Capture { sent: 0, taken: 4096 },
+            capture: Capture {
+                sent: 0,
+                received: 4096,
+            },
         },
         Target {
             pid: pusher.pid,
             capture: Capture {
                 sent: 32 << 10,
-                taken: 0,
+                received: 0,
             },
         },
     ];
     let mut probe = Probe::attach(&targets, Options::default()).expect("root may attach");
-    puller.order("take 15000");
+    puller.order("receive 15000");
     pusher.order("send 15000 32768 200 0");
-    let (mut sent, mut taken, mut lost) = (Vec::new(), 0_u64, 0);
+    let (mut sent, mut received, mut lost) = (Vec::new(), 0_u64, 0);
     let until = Instant::now() + Duration::from_secs(40);
-    while taken < 15_000 && Instant::now() < until {
+    while received < 15_000 && Instant::now() < until {
         let see = |seen: Observation<'_>| match seen {
             Observation::Sent(m) => {
                 assert_eq!((m.payload.len(), m.call.seq), (32_768, sent.len() as u64));
                 sent.push(m.call.at);
             }
-            Observation::Taken(_) => taken += 1,
+            Observation::Received(_) => received += 1,
             Observation::Lost { .. } => lost += 1,
             _ => {}
         };
         probe.poll(Duration::from_millis(2), see).expect("the probe reads");
     }
-    assert_eq!((sent.len(), taken, lost), (15_000, 15_000, 0));
+    assert_eq!((sent.len(), received, lost), (15_000, 15_000, 0));
     let seconds = sent[sent.len() - 1].since(sent[0]) as f64 / 1e9;
     println!("{:.0} frames/s of 32 KiB", 14_999.0 / seconds);
 }
 
 /// Bytes of a write to a client must be observed both at socket writes and, as before Linux 6.5, at the return of any call.
 #[test]
-fn both_ways_see_every_byte_that_is_written_to_a_client() {
+fn both_capture_methods_see_every_byte_written_to_a_client() {
     if !permitted() {
         return;
     }
@@ -477,31 +486,34 @@ fn both_ways_see_every_byte_that_is_written_to_a_client() {
             read: 0,
         };
         assert!(
-            probe.serve(pid, serves).expect("it can serve"),
+            probe.serve(pid, serves).expect("serving starts"),
             "{:?}",
             probe.degraded()
         );
         let capture = Capture::default();
-        probe.add(&[Target { pid, capture }]).expect("it is there");
+        probe.add(&[Target { pid, capture }]).expect("it exists");
         let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
-        let mut client = TcpStream::connect(listener.local_addr().expect("its address")).expect("it listens");
+        let mut client = TcpStream::connect(listener.local_addr().expect("an address")).expect("the listener accepts");
         let (mut server, _) = listener.accept().expect("a client");
         let events: Vec<Vec<u8>> = (0..200).map(|n| format!("data: {n:0300}\n\n").into_bytes()).collect();
         for (n, event) in events.iter().enumerate() {
             // Alternate between write and writev with two parts.
             if n % 2 == 0 {
-                server.write_all(event).expect("room");
+                server.write_all(event).expect("space in the send buffer");
             } else {
                 let parts = [IoSlice::new(&event[..7]), IoSlice::new(&event[7..])];
-                assert_eq!(server.write_vectored(&parts).expect("room"), event.len());
+                assert_eq!(
+                    server.write_vectored(&parts).expect("space in the send buffer"),
+                    event.len()
+                );
             }
         }
         drop(server);
-        let mut came = Vec::new();
-        client.read_to_end(&mut came).expect("all of it");
-        assert_eq!(came, events.concat());
+        let mut received = Vec::new();
+        client.read_to_end(&mut received).expect("all of it");
+        assert_eq!(received, events.concat());
         let (mut seen, until) = (Vec::new(), Instant::now() + Duration::from_secs(10));
-        while seen.len() < came.len() && Instant::now() < until {
+        while seen.len() < received.len() && Instant::now() < until {
             let see = |observation: Observation<'_>| {
                 if let Observation::Egress { record, .. } = observation
                     && record.kind == Kind::Wrote
@@ -512,10 +524,10 @@ fn both_ways_see_every_byte_that_is_written_to_a_client() {
             probe.poll(Duration::from_millis(20), see).expect("the probe reads");
         }
         assert!(
-            seen == came,
+            seen == received,
             "every call: {every_call}; {} of {} bytes",
             seen.len(),
-            came.len()
+            received.len()
         );
     }
 }

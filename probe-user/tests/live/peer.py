@@ -2,7 +2,7 @@
 
 Each line on stdin is a command; each line on stdout is JSON. First {"pid"}, then one object per command:
   send COUNT SIZE PACE_US FIRST   -> {"sent": N, "refused": N, "at": [monotonic ns before each call]}
-  take COUNT                      -> {"seen": [[head, length, monotonic ns after the call], ...]}
+  receive COUNT                    -> {"seen": [[head, length, monotonic ns after the call], ...]}
   quit
 """
 
@@ -16,13 +16,13 @@ import sys
 import time
 
 options = argparse.ArgumentParser()
-options.add_argument("role", choices=["send", "take"])
+options.add_argument("role", choices=["send", "receive"])
 options.add_argument("url")
 options.add_argument("--name", default="a")
 options.add_argument("--loop", default="sync", choices=["sync", "asyncio", "uvloop"])
 options.add_argument("--zero-copy", action="store_true")
 options.add_argument("--bind", action="store_true")
-options.add_argument("--room", type=int, default=0, help="send without blocking, with this high-water mark")
+options.add_argument("--hwm", type=int, default=0, help="send without blocking, with this high-water mark")
 options.add_argument("--library", help="call this libzmq by its C interface")
 options.add_argument("--buffers", action="store_true", help="with --library: zmq_send and zmq_recv")
 options = options.parse_args()
@@ -34,8 +34,8 @@ class Native:
     """One socket of a libzmq that no pyzmq for this Python contains."""
 
     def __init__(self, path, kind, url, bind):
-        for beside in glob.glob(os.path.join(os.path.dirname(path), "libsodium-*")):
-            ctypes.CDLL(beside, ctypes.RTLD_GLOBAL)
+        for library in glob.glob(os.path.join(os.path.dirname(path), "libsodium-*")):
+            ctypes.CDLL(library, ctypes.RTLD_GLOBAL)
         zmq = self.zmq = ctypes.CDLL(path)
         for name in ["zmq_ctx_new", "zmq_socket", "zmq_msg_data"]:
             getattr(zmq, name).restype = ctypes.c_void_p
@@ -44,7 +44,7 @@ class Native:
         for option in [SNDHWM, RCVHWM, LINGER]:
             zmq.zmq_setsockopt(self.socket, option, ctypes.byref(ctypes.c_int(0)), ctypes.c_size_t(4))
         (zmq.zmq_bind if bind else zmq.zmq_connect)(self.socket, url.encode())
-        self.room = ctypes.create_string_buffer(1 << 21)
+        self.buffer = ctypes.create_string_buffer(1 << 21)
 
     def send(self, body):
         if options.buffers:
@@ -56,8 +56,8 @@ class Native:
 
     def recv(self):
         if options.buffers:
-            length = self.zmq.zmq_recv(self.socket, self.room, ctypes.c_size_t(len(self.room)), 0)
-            return self.room.raw[:length]
+            length = self.zmq.zmq_recv(self.socket, self.buffer, ctypes.c_size_t(len(self.buffer)), 0)
+            return self.buffer.raw[:length]
         message = ctypes.create_string_buffer(64)
         self.zmq.zmq_msg_init(message)
         self.zmq.zmq_msg_recv(message, self.socket, 0)
@@ -75,13 +75,13 @@ def opened():
 
     context = zmq.Context() if options.loop == "sync" else zmq.asyncio.Context()
     socket = context.socket(zmq.PUSH if sends else zmq.PULL)
-    socket.set_hwm(options.room)
+    socket.set_hwm(options.hwm)
     socket.linger = 0
     (socket.bind if options.bind else socket.connect)(options.url)
     return socket
 
 
-def say(**what):
+def reply(**what):
     print(json.dumps(what), flush=True)
 
 
@@ -94,7 +94,7 @@ def send(socket, count, size, pace_us, first):
         try:
             if options.library:
                 socket.send(body)
-            elif options.room:
+            elif options.hwm:
                 socket.send(body, DONTWAIT)
             else:
                 socket.send(body, copy=not options.zero_copy)
@@ -105,7 +105,7 @@ def send(socket, count, size, pace_us, first):
         due += pace_us * 1000
         while pace_us and time.monotonic_ns() < due:
             time.sleep(0.00005)
-    say(sent=count - refused, refused=refused, at=at)
+    reply(sent=count - refused, refused=refused, at=at)
 
 
 def head(body):
@@ -122,7 +122,7 @@ def commands():
 
 def synchronous():
     socket = opened()
-    say(pid=os.getpid())
+    reply(pid=os.getpid())
     for numbers in commands():
         if options.role == "send":
             send(socket, *numbers)
@@ -134,18 +134,18 @@ def synchronous():
             else:
                 body = socket.recv(copy=not options.zero_copy)
             seen.append([head(body), len(body), time.monotonic_ns()])
-        say(seen=seen)
+        reply(seen=seen)
 
 
 async def asynchronous():
     socket = opened()
-    say(pid=os.getpid())
+    reply(pid=os.getpid())
     for numbers in commands():
         seen = []
         for _ in range(numbers[0]):
             body = await socket.recv(copy=not options.zero_copy)
             seen.append([head(body), len(body), time.monotonic_ns()])
-        say(seen=seen)
+        reply(seen=seen)
 
 
 if options.loop == "sync":

@@ -50,7 +50,7 @@ impl Peer {
     /// Makes it exit and waits for that. The peer must exit successfully.
     pub(crate) fn quit(mut self) {
         self.order("quit");
-        assert!(self.child.wait().expect("the peer is ours").success());
+        assert!(self.child.wait().expect("a child process").success());
     }
 }
 

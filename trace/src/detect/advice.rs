@@ -1,38 +1,28 @@
 //! Advice for a bottleneck: one text for each role and cause.
 
 use super::attribution::{Attribution, Leg, LegKind, ThreadState};
+use crate::engine::{EngineState, Facts};
 use crate::event::AwayState;
 
 /// For a CPU-bound thread.
-pub(super) fn own_work(role: &str) -> &'static str {
-    match role {
-        "tokenizer" => {
-            "its own work is the limit, not the sockets: --tokenizer-worker-num spreads it over processes, a larger \
-             --stream-interval makes fewer and larger chunks"
-        }
-        "worker" => {
-            "its own work is the limit, not the sockets: a higher --tokenizer-worker-num spreads it, a larger \
-             --stream-interval makes fewer and larger chunks"
-        }
-        "detokenizer" => {
-            "its own work is the limit, not the sockets: --detokenizer-worker-num, where the release has it, spreads it over \
-             processes, a larger --stream-interval makes fewer and larger chunks"
-        }
-        _ => "its own work is the limit, not the sockets: a larger --stream-interval makes fewer and larger chunks",
+pub(super) fn own_work(engine: &dyn Facts, role: &str) -> String {
+    match engine.relief(role) {
+        "" => String::from("it is CPU-bound, not I/O-bound"),
+        relief => format!("it is CPU-bound, not I/O-bound: {relief}"),
     }
 }
 
 /// For a CPU-bound process that spends most of its work writing HTTP responses.
-pub(super) fn own_writes(role: &str) -> String {
+pub(super) fn own_writes(engine: &dyn Facts, role: &str) -> String {
     format!(
-        "writing HTTP responses takes most of its time, and each chunk is a write of its own; {}",
-        own_work(role)
+        "it spends most of its time writing HTTP responses, one write per chunk; {}",
+        own_work(engine, role)
     )
 }
 
 /// For a runnable thread without a CPU.
 pub(super) const STARVED: &str =
-    "other threads have its CPU: give the engine's host processes CPUs of their own, or fewer threads beside them";
+    "other threads use its CPU: give the engine's host processes dedicated CPUs, or run fewer threads beside them";
 
 /// For a thread throttled by the CPU quota of its cgroup.
 pub(super) const THROTTLED: &str =
@@ -41,7 +31,7 @@ pub(super) const THROTTLED: &str =
 /// For a thread that is not running, by its state and system call.
 pub(super) fn away(state: AwayState, place: &str) -> &'static str {
     match state {
-        AwayState::Stopped => "a signal (SIGSTOP, SIGTSTP) stopped the process: `kill -CONT PID` lets it go on",
+        AwayState::Stopped => "a signal (SIGSTOP, SIGTSTP) stopped the process: `kill -CONT PID` resumes it",
         AwayState::Traced => {
             "a debugger holds the process (ptrace): detach gdb or strace; run py-spy with --nonblocking"
         }
@@ -50,82 +40,107 @@ pub(super) fn away(state: AwayState, place: &str) -> &'static str {
         }
         AwayState::Blocked => match place {
             "futex" => {
-                "it waits for a lock that another thread holds (the GIL, a mutex): `py-spy dump --native` shows both"
+                "it waits for a lock that another thread holds (the GIL, a mutex): `py-spy dump --native` shows both threads"
             }
             "write" | "writev" | "sendto" | "sendmsg" | "sendmmsg" | "sendfile" => {
-                "what it writes to is not read or is slow (a client, a pipe of a log, a disk): `py-spy dump --native` shows what \
-                 it writes"
+                "its output is read slowly or not at all (a client, a log pipe, a disk): `py-spy dump --native` shows the write"
             }
             "fsync" | "fdatasync" | "openat" | "open" | "pread64" | "pwrite64" | "statx" | "getdents64" => {
-                "it waits for a disk or a network file system: keep files off its thread; `py-spy dump --native` shows the caller"
+                "it waits for a disk or a network file system: move file I/O off this thread; `py-spy dump --native` shows the caller"
             }
-            "nanosleep" | "clock_nanosleep" => {
-                "its own code sleeps on the thread that receives: `py-spy dump` shows where"
-            }
-            _ => "a blocking call keeps the thread that receives: `py-spy dump --native` shows where it is made",
+            "nanosleep" | "clock_nanosleep" => "its own code sleeps on the receiving thread: `py-spy dump` shows where",
+            _ => "a blocking call holds up the receiving thread: `py-spy dump --native` shows where",
         },
         AwayState::Polling | AwayState::Asleep => {
-            "it waits for something else than its socket: `py-spy dump` shows whether the task that receives has ended or awaits \
-             something"
+            "it waits for something other than its socket: `py-spy dump` shows whether the receiving task has ended or awaits something"
         }
     }
 }
 
 /// For frames that wait on a hop.
-pub(super) fn of_hop(attribution: &Attribution<'_>, hop: &str) -> String {
+pub(super) fn of_hop(engine: &dyn Facts, attribution: &Attribution<'_>, hop: &str) -> String {
     let leg = attribution
         .legs
         .iter()
         .find(|leg| leg.kind == LegKind::Wait && leg.name == hop);
     leg.map_or_else(
         || String::from("the receiver of this hop is slower than its senders"),
-        of_leg,
+        |leg| of_leg(engine, leg),
     )
 }
 
 /// For first tokens that wait, by the leg where they wait.
-pub(super) fn first_token(bottleneck: Option<&Leg<'_>>) -> String {
-    bottleneck.map_or_else(
-        || {
-            String::from(
-                "no single hop or process has half of the wait: the table of where time goes lists each; a larger \
-                 --stream-interval makes fewer and larger chunks for all of them",
-            )
-        },
-        of_leg,
+pub(super) fn first_token(engine: &dyn Facts, bottleneck: Option<&Leg<'_>>) -> String {
+    const SPREAD: &str = "no single hop or process has half of the wait: the table of where time goes lists each";
+    match (bottleneck, engine.relief("")) {
+        (Some(leg), _) => of_leg(engine, leg),
+        (None, "") => SPREAD.to_owned(),
+        (None, relief) => format!("{SPREAD}; {relief} for all of them"),
+    }
+}
+
+/// For chunks that left in the delivery of a later one.
+pub(super) fn merging(engine: &dyn Facts) -> String {
+    format!(
+        "the {0}'s event loop receives several frames in one wakeup: look at its CPU; if it is busy, {1}",
+        engine.receiver(),
+        own_work(engine, engine.receiver())
     )
 }
 
-fn of_leg(leg: &Leg<'_>) -> String {
+/// For chunks that a waiter dropped.
+pub(super) fn dropped(engine: &EngineState) -> String {
+    let Some(drops) = engine.facts().drops() else {
+        return String::from("cumulative output loses none: each chunk replaces the one before");
+    };
+    let flag = engine.behaviour().flag().unwrap_or(drops.flag);
+    format!(
+        "fixed in {}, which merges queued chunks; until then run without {flag}",
+        drops.fixed_in
+    )
+}
+
+/// For chunks that a waiter would drop in incremental mode.
+pub(super) fn would_drop(engine: &EngineState) -> String {
+    let Some(drops) = engine.facts().drops() else {
+        return String::from("keep the cumulative mode in this release");
+    };
+    let flag = engine.behaviour().flag().unwrap_or(drops.flag);
+    format!(
+        "do not set {flag} before {}, which merges queued chunks",
+        drops.fixed_in
+    )
+}
+
+fn of_leg(engine: &dyn Facts, leg: &Leg<'_>) -> String {
     let one = leg
         .worker
         .as_deref()
         .map_or(String::new(), |worker| format!(" ({worker})"));
-    let who = format!("the {}{one}", leg.role);
+    let subject = format!("the {}{one}", leg.role);
     match leg.thread {
-        _ if leg.kind != LegKind::Wait => format!("the time is inside {who}: {}", own_work(leg.role)),
-        ThreadState::CpuBound | ThreadState::Busy => format!("{who} is busy while frames wait; {}", own_work(leg.role)),
-        ThreadState::Starved => format!("{who} has no CPU while frames wait; {STARVED}"),
-        ThreadState::Throttled => format!("{who} is held back by its CPU quota while frames wait; {THROTTLED}"),
-        ThreadState::Stopped => format!(
-            "{who} is stopped while frames wait: `kill -CONT PID` ends a stop by a signal, detaching the debugger one by ptrace"
-        ),
-        ThreadState::Frozen => format!("{who} is frozen while frames wait; {}", away(AwayState::Frozen, "")),
+        _ if leg.kind != LegKind::Wait => format!("the time is inside {subject}: {}", own_work(engine, leg.role)),
+        ThreadState::CpuBound | ThreadState::Busy => {
+            format!("{subject} is busy while frames wait; {}", own_work(engine, leg.role))
+        }
+        ThreadState::Starved => format!("{subject} is starved of CPU while frames wait; {STARVED}"),
+        ThreadState::Throttled => format!("{subject} is throttled by its CPU quota while frames wait; {THROTTLED}"),
+        ThreadState::Stopped => {
+            format!("{subject} is stopped while frames wait: resume it with `kill -CONT PID`, or detach the debugger")
+        }
+        ThreadState::Frozen => format!("{subject} is frozen while frames wait; {}", away(AwayState::Frozen, "")),
         ThreadState::Blocked => format!(
-            "{who} is blocked in a system call while frames wait: the finding consumer-blocked names it, `py-spy dump --native` \
-             shows who makes it"
+            "{subject} is blocked in a system call while frames wait: the finding consumer-blocked names the call; `py-spy dump --native` shows the caller"
         ),
         ThreadState::Asleep => format!(
-            "{who} sleeps while frames wait: a finding io-thread-starved says that they do not reach it; without one, {}",
+            "{subject} sleeps while frames wait: with a finding io-thread-starved, they do not reach it; without one, {}",
             away(AwayState::Polling, "")
         ),
-        ThreadState::Waiting => format!(
-            "{who} neither runs nor wants to while frames wait: look for what it waits on (a stopped process, a lock, I/O) with \
-             py-spy dump"
-        ),
+        ThreadState::Waiting => {
+            format!("{subject} does not try to run while frames wait: `py-spy dump` shows the cause (a lock, I/O)")
+        }
         ThreadState::Unknown => format!(
-            "the time of the thread of {who} is not sampled, so the cause is unknown: `tokengap attach` with the capabilities \
-             that `tokengap doctor` lists samples it"
+            "the cause is unknown because the thread of {subject} is not sampled: use `tokengap attach` with the capabilities that `tokengap doctor` lists"
         ),
     }
 }

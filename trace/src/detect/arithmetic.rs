@@ -1,6 +1,6 @@
 //! Chunks that list more tokens than possible, without a known reason.
 
-use super::{Detector, Look, Severity, Verdict};
+use super::{DetectContext, Detector, Severity, Verdict};
 use crate::words::plural;
 
 pub(super) struct WireArithmetic;
@@ -10,13 +10,13 @@ impl Detector for WireArithmetic {
         "wire-arithmetic"
     }
 
-    fn check(&self, look: &Look<'_>, found: &mut Vec<Verdict>) {
-        let (seen, chunks) = &look.ledger.totals().anomalies;
+    fn check(&self, context: &DetectContext<'_>, found: &mut Vec<Verdict>) {
+        let (seen, chunks) = &context.ledger.totals().anomalies;
         if seen.rids == 0 {
             return;
         }
         let summary = format!(
-            "{} of {} list more ids than completion_tokens grew by",
+            "{} of {} list more ids than completion_tokens increased by",
             plural(*chunks, "chunk"),
             plural(seen.rids, "request"),
         );
@@ -38,7 +38,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn extra_ids_without_a_reason_are_told() {
+    fn unexplained_extra_ids_are_reported() {
         let mut scene = Scene::skip_path();
         scene.send(0, &[("a", 5, 5)]);
         scene.send(1, &[("a", 1, 6)]);

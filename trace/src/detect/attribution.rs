@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 use super::Thresholds;
 use crate::clock::MonoNs;
 use crate::event::AwayState;
-use crate::ledger::{AwayTimes, Group, Hop, Ledger, Passage, Spent};
+use crate::ledger::{AwayTimes, Group, Hop, Ledger, ProcessingStage, Spent};
 use crate::path;
 use crate::stats::{Distribution, Sum, WindowedSum};
 use crate::words::percent;
@@ -153,14 +153,14 @@ impl<'l> Attribution<'l> {
             legs.extend(wait(ledger, (group, role), &members, (busy, window_ns), thresholds));
             if !seen.contains(&role) {
                 seen.push(role);
-                let passage = ledger.passages().iter().find(|p| p.role == role);
-                let receives = members.iter().any(|h| h.sees().taken);
-                legs.extend(passage.and_then(|p| inside(ledger, p, busy, receives)));
+                let processing_stage = ledger.processing_stages().iter().find(|p| p.role == role);
+                let receives = members.iter().any(|h| h.capabilities().received);
+                legs.extend(processing_stage.and_then(|p| inside(ledger, p, busy, receives)));
             }
         }
         for leg in &mut legs {
-            let here = |o: &&Open<'_>| o.leg == leg.name && o.inside == (leg.kind != LegKind::Wait);
-            for open in open.iter().filter(here) {
+            let same_leg = |o: &&Open<'_>| o.leg == leg.name && o.inside == (leg.kind != LegKind::Wait);
+            for open in open.iter().filter(same_leg) {
                 for time in &mut leg.first_token {
                     time.sum.add(open.sum);
                 }
@@ -182,12 +182,12 @@ impl<'l> Attribution<'l> {
     pub fn first_token_words(&self) -> String {
         let mut legs: Vec<&Leg<'_>> = self.legs.iter().filter(|leg| leg.first_token[0].sum.ns > 0).collect();
         legs.sort_by(|a, b| b.first_token[0].share.total_cmp(&a.first_token[0].share));
-        let most = if self.bottleneck().is_some() { 1 } else { 2 };
-        let told: Vec<String> = legs.iter().take(most).map(|leg| leg.first_token_words()).collect();
-        if told.is_empty() {
-            return String::from("where they wait is not seen");
+        let limit = if self.bottleneck().is_some() { 1 } else { 2 };
+        let parts: Vec<String> = legs.iter().take(limit).map(|leg| leg.first_token_words()).collect();
+        if parts.is_empty() {
+            return String::from("the place of the wait is not observed");
         }
-        told.join(", ")
+        parts.join(", ")
     }
 
     /// Leg with most of the first tokens' time over the run; `None` if no leg has half of it.
@@ -208,17 +208,17 @@ impl Leg<'_> {
         let share = percent(self.first_token[0].share);
         let thread = match (self.thread, self.busy) {
             (ThreadState::CpuBound, _) => format!(" (the {} is CPU-bound)", self.role),
-            (ThreadState::Starved, _) => format!(" (the {} lacks a CPU)", self.role),
+            (ThreadState::Starved, _) => format!(" (the {} is starved of CPU)", self.role),
             (ThreadState::Throttled, _) => format!(" (the {} is throttled)", self.role),
             (ThreadState::Stopped, _) => format!(" (the {} is stopped)", self.role),
             (ThreadState::Frozen, _) => format!(" (the {} is frozen)", self.role),
             (ThreadState::Blocked, _) => format!(" (the {} is blocked in a system call)", self.role),
             (ThreadState::Asleep, _) => format!(" (the {} is asleep)", self.role),
-            (ThreadState::Waiting, _) => format!(" (the {} is away and not running)", self.role),
+            (ThreadState::Waiting, _) => format!(" (the {} is away from its poll and not running)", self.role),
             (ThreadState::Busy, Some(busy)) => format!(" (the {} is busy {} of the time)", self.role, percent(busy)),
             _ => String::new(),
         };
-        format!("{share} of that time is spent {}{of}{thread}", self.words())
+        format!("{share} of that time was spent {}{of}{thread}", self.words())
     }
 
     /// Describes the leg: `waiting on scheduler->tokenizer`.
@@ -248,30 +248,30 @@ fn wait<'l>(
     }
     let waits = members
         .iter()
-        .any(|hop| hop.sees().taken && hop.oldest_waiting().is_some());
+        .any(|hop| hop.capabilities().received && hop.oldest_waiting().is_some());
     if chunk[0].sum.count == 0 && !waits {
         return None;
     }
-    let worker = standing_out(members, now);
-    let whose: Vec<&Hop> = members
+    let worker = outlier(members, now);
+    let slow: Vec<&Hop> = members
         .iter()
         .copied()
         .filter(|hop| worker.is_none_or(|w| key(w) == key(hop)))
         .collect();
-    let spent = whose
+    let spent = slow
         .iter()
         .map(|hop| hop.while_waiting())
         .fold(Spent::default(), Spent::plus);
-    let away = whose
+    let away = slow
         .iter()
         .map(|hop| hop.away())
         .fold(AwayTimes::default(), AwayTimes::plus);
-    let busy = worker.map_or(busy, |_| self::busy(ledger, whose.iter().copied(), window_ns));
+    let busy = worker.map_or(busy, |_| self::busy(ledger, slow.iter().copied(), window_ns));
     Some(Leg {
         name: &group.name,
         role,
         kind: LegKind::Wait,
-        spread: &group.residence,
+        spread: &group.queue_wait,
         chunk,
         first_token,
         busy,
@@ -284,26 +284,31 @@ fn wait<'l>(
     })
 }
 
-fn inside<'l>(ledger: &Ledger, passage: &'l Passage, busy: Option<f64>, receives: bool) -> Option<Leg<'l>> {
+fn inside<'l>(
+    ledger: &Ledger,
+    processing_stage: &'l ProcessingStage,
+    busy: Option<f64>,
+    receives: bool,
+) -> Option<Leg<'l>> {
     let (kind, spread, of_chunks, of_first) = if receives {
         (
             LegKind::Inside,
-            &passage.inside,
-            &passage.inside_sum,
-            &passage.first_inside,
+            &processing_stage.inside,
+            &processing_stage.inside_sum,
+            &processing_stage.first_inside,
         )
     } else {
         (
             LegKind::WaitAndInside,
-            &passage.through,
-            &passage.through_sum,
-            &passage.through_sum,
+            &processing_stage.through,
+            &processing_stage.through_sum,
+            &processing_stage.through_sum,
         )
     };
     let times = |of: &WindowedSum| [of.whole(), of.recent(ledger.now())].map(|sum| Time { sum, share: 0.0 });
     (spread.count() > 0).then(|| Leg {
-        name: &passage.role,
-        role: &passage.role,
+        name: &processing_stage.role,
+        role: &processing_stage.role,
         kind,
         spread,
         chunk: times(of_chunks),
@@ -328,8 +333,10 @@ fn state(spent: &Spent, away: &AwayTimes, busy: Option<f64>, thresholds: &Thresh
     let frozen = away.of(AwayState::Frozen);
     let asleep = away.sum(&[AwayState::Polling, AwayState::Asleep]);
     // A thread that is stopped or frozen does not lack a CPU.
-    let held = stopped.saturating_add(frozen);
-    if at_least(Some(held), thresholds.starved_share) && spent.starved_ns().is_none_or(|starved| starved < held) {
+    let suspended = stopped.saturating_add(frozen);
+    if at_least(Some(suspended), thresholds.starved_share)
+        && spent.starved_ns().is_none_or(|starved| starved < suspended)
+    {
         if stopped >= frozen {
             ThreadState::Stopped
         } else {
@@ -359,7 +366,7 @@ fn key(hop: &Hop) -> Key<'_> {
 }
 
 /// The receiver with most of the wait, if there are several and it has half of the wait and 1.5 times an even share.
-fn standing_out<'h>(members: &[&'h Hop], now: MonoNs) -> Option<&'h Hop> {
+fn outlier<'h>(members: &[&'h Hop], now: MonoNs) -> Option<&'h Hop> {
     let waits = |hop: &Hop| {
         let counts = hop.counts();
         let open = hop
@@ -409,7 +416,7 @@ fn open_waits(ledger: &Ledger) -> Vec<Open<'_>> {
         let name = ledger.groups()[hop.group()].name.as_str();
         let (inside, since) = match request.inside_since(stream) {
             Some(at) => (true, at),
-            None => (!hop.sees().taken, stream.first_at()),
+            None => (!hop.capabilities().received, stream.first_at()),
         };
         let leg = if inside { path::ends(name).1 } else { name };
         let sum = Sum {
@@ -428,16 +435,16 @@ fn open_waits(ledger: &Ledger) -> Vec<Open<'_>> {
 /// if its event loop's polls are observed, outside the poll, which includes HTTP writes.
 pub fn busy<'h>(ledger: &Ledger, hops: impl Iterator<Item = &'h Hop>, window_ns: u64) -> Option<f64> {
     let (mut sum, mut count) = (0.0, 0_u32);
-    for hop in hops.filter(|hop| hop.sees().handled) {
-        let in_hand = part(hop.counts().busy_ns as f64, window_ns as f64);
-        let poll = hop.taker().and_then(|by| ledger.thread(by)?.poll());
+    for hop in hops.filter(|hop| hop.capabilities().processed) {
+        let processing = part(hop.counts().busy_ns as f64, window_ns as f64);
+        let poll = hop.receiving_thread().and_then(|by| ledger.thread(by)?.poll());
         let away = poll.map_or(0.0, |poll| {
             part(
                 poll.interval_ns.saturating_sub(poll.polled_ns) as f64,
                 poll.interval_ns as f64,
             )
         });
-        sum += in_hand.max(away).min(1.0);
+        sum += processing.max(away).min(1.0);
         count += 1;
     }
     (count > 0 && window_ns > 0).then(|| sum / f64::from(count))
@@ -455,9 +462,9 @@ mod tests {
     fn time_away_from_the_poll_is_busy_time() {
         let mut scene = Scene::skip_path();
         scene.send(0, &[]);
-        scene.take_by(MS, 0, 7);
-        let of_scene = |scene: &Scene| busy(&scene.ledger, scene.ledger.hops().iter(), SECOND);
-        assert_eq!(of_scene(&scene), Some(0.0));
+        scene.receive_by(MS, 0, 7);
+        let busy_share = |scene: &Scene| busy(&scene.ledger, scene.ledger.hops().iter(), SECOND);
+        assert_eq!(busy_share(&scene), Some(0.0));
         let sample = CpuSample {
             thread: ThreadId { pid: 7, tid: 7 },
             role: "tokenizer",
@@ -474,7 +481,7 @@ mod tests {
             }),
             away: None,
         };
-        scene.say(SECOND, What::Cpu(sample));
-        assert_eq!(of_scene(&scene), Some(0.31));
+        scene.apply(SECOND, What::Cpu(sample));
+        assert_eq!(busy_share(&scene), Some(0.31));
     }
 }

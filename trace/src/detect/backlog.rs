@@ -1,6 +1,6 @@
 //! Frames that pile up between send and receive.
 
-use super::{Detector, Look, Severity, Verdict, advice};
+use super::{DetectContext, Detector, Severity, Verdict, advice};
 use crate::words::{duration, plural};
 
 pub(super) struct BacklogGrowing;
@@ -10,25 +10,25 @@ impl Detector for BacklogGrowing {
         "backlog-growing"
     }
 
-    fn comes_and_goes(&self) -> bool {
+    fn is_intermittent(&self) -> bool {
         true
     }
 
-    fn check(&self, look: &Look<'_>, found: &mut Vec<Verdict>) {
-        let limits = look.thresholds;
-        for (place, group) in look.ledger.groups().iter().enumerate() {
+    fn check(&self, context: &DetectContext<'_>, found: &mut Vec<Verdict>) {
+        let limits = context.thresholds;
+        for (place, group) in context.ledger.groups().iter().enumerate() {
             let Some((seconds, from, to)) = group.trend.rising() else {
                 continue;
             };
             if to < limits.backlog_frames || seconds < limits.backlog_seconds {
                 continue;
             }
-            let oldest = look
+            let oldest = context
                 .ledger
                 .members(place)
                 .filter_map(crate::ledger::Hop::oldest_waiting)
                 .min();
-            let waited = oldest.map_or(0, |at| look.now.since(at));
+            let waited = oldest.map_or(0, |at| context.now.since(at));
             // On a hop with many small frames, a backlog of a hundred clears within milliseconds.
             if waited < limits.late_ns {
                 continue;
@@ -40,7 +40,7 @@ impl Detector for BacklogGrowing {
                 Severity::Warning
             };
             let summary = format!(
-                "{} wait on {}, {} more than {} s before; the oldest for {}",
+                "{} waiting on {}, {} more than {} s ago; the oldest for {}",
                 plural(group.backlog, "frame"),
                 group.name,
                 group.backlog.saturating_sub(from),
@@ -55,7 +55,11 @@ impl Detector for BacklogGrowing {
                     .with("backlog_frames_before", from)
                     .with("seconds", seconds)
                     .with("oldest_waiting_ns", waited)
-                    .advice(advice::of_hop(&look.attribution, &group.name)),
+                    .advice(advice::of_hop(
+                        context.ledger.engine().facts(),
+                        &context.attribution,
+                        &group.name,
+                    )),
             );
         }
     }
@@ -67,7 +71,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_backlog_that_grows_is_found_and_one_that_stands_is_not() {
+    fn only_a_growing_backlog_is_reported() {
         let mut scene = Scene::skip_path();
         for second in 0..5 {
             for n in 0..30 {
@@ -87,7 +91,7 @@ mod tests {
     }
 
     #[test]
-    fn many_frames_that_wait_for_an_instant_are_no_backlog() {
+    fn a_short_queue_spike_is_not_a_backlog() {
         let mut scene = Scene::skip_path();
         let mut seq = 0;
         for second in 0..5_u64 {
@@ -97,7 +101,7 @@ mod tests {
             scene.tick(second * SECOND + 100);
             assert!(scene.check(&BacklogGrowing, second * SECOND + 100).is_empty());
             for _ in 0..90 + second {
-                scene.take(second * SECOND + MS, seq);
+                scene.receive(second * SECOND + MS, seq);
                 seq += 1;
             }
         }

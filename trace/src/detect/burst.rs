@@ -1,7 +1,7 @@
 //! Frames received in bursts: the event loop was away from its poll and then processed all queued frames at once. Information only: other
 //! detectors measure whether tokens wait or are lost.
 
-use super::{Detector, Look, Severity, Verdict};
+use super::{DetectContext, Detector, Severity, Verdict};
 use crate::words::{count, percent, plural};
 
 pub(super) struct Burst;
@@ -11,34 +11,41 @@ impl Detector for Burst {
         "burst"
     }
 
-    fn check(&self, look: &Look<'_>, found: &mut Vec<Verdict>) {
-        for (place, group) in look.ledger.groups().iter().enumerate() {
+    fn check(&self, context: &DetectContext<'_>, found: &mut Vec<Verdict>) {
+        for (place, group) in context.ledger.groups().iter().enumerate() {
             // Includes the wakeup still in progress.
-            let most = look.ledger.members(place).map(|h| h.counts().wakeup_frames_max).max();
-            let most = u64::from(most.unwrap_or(0));
-            if most < look.thresholds.burst_frames {
+            let max = context
+                .ledger
+                .members(place)
+                .map(|h| h.counts().wakeup_frames_max)
+                .max();
+            let max = u64::from(max.unwrap_or(0));
+            if max < context.thresholds.burst_frames {
                 continue;
             }
-            let frames = plural(most, "frame");
+            let frames = plural(max, "frame");
             let mut summary = match (group.wakeups.quantile(0.5), group.wakeups.quantile(0.99)) {
                 (Some(median), Some(p99)) => format!(
-                    "up to {frames} of {} are taken in one wakeup (median {}, p99 {})",
+                    "up to {frames} of {} are received in one wakeup (median {}, p99 {})",
                     group.name,
                     count(median),
                     count(p99),
                 ),
-                _ => format!("{frames} of {} were taken in one wakeup that is not over", group.name),
+                _ => format!(
+                    "{frames} of {} were received in one wakeup that has not ended",
+                    group.name
+                ),
             };
-            let away = away_from_poll(look, place);
+            let away = away_from_poll(context, place);
             if let Some(share) = away {
                 summary += ": the receiver's event loop is away from its poll ";
                 summary += &percent(share);
             }
             let mut verdict = Verdict::new(Severity::Info, summary)
                 .hop(&group.name)
-                .weight(most)
+                .weight(max)
                 .with("wakeups_ended", group.wakeups.count())
-                .with("frames_max", most);
+                .with("frames_max", max);
             for (name, quantile) in [("frames_p50", 0.5), ("frames_p99", 0.99)] {
                 if let Some(frames) = group.wakeups.quantile(quantile) {
                     verdict = verdict.with(name, frames);
@@ -53,11 +60,11 @@ impl Detector for Burst {
 }
 
 /// Share of the run that receivers of the line spent outside their polls; the largest one.
-fn away_from_poll(look: &Look<'_>, place: usize) -> Option<f64> {
-    let polls = look
+fn away_from_poll(context: &DetectContext<'_>, place: usize) -> Option<f64> {
+    let polls = context
         .ledger
         .members(place)
-        .filter_map(|hop| look.ledger.thread(hop.taker()?)?.poll());
+        .filter_map(|hop| context.ledger.thread(hop.receiving_thread()?)?.poll());
     polls
         .map(|poll| 1.0 - poll.polled_ns as f64 / poll.interval_ns.max(1) as f64)
         .max_by(f64::total_cmp)
@@ -69,19 +76,19 @@ mod tests {
     use super::*;
 
     #[test]
-    fn frames_of_one_wakeup_are_a_burst_from_a_number_on() {
+    fn bursts_are_reported_from_a_minimum_of_frames_per_wakeup() {
         let mut scene = Scene::skip_path();
         for n in 0..7 {
             scene.send(n, &[]);
         }
         for n in 0..7 {
-            scene.take_in(10 + n, n, 1);
+            scene.receive_in_wakeup(10 + n, n, 1);
         }
         assert!(scene.check(&Burst, 20).is_empty());
         let mut endless = Scene::skip_path();
         for n in 0..8 {
             endless.send(n, &[]);
-            endless.take_in(n + 10, n, 1);
+            endless.receive_in_wakeup(n + 10, n, 1);
         }
         let found = endless.check(&Burst, 20);
         assert_eq!(
@@ -90,13 +97,13 @@ mod tests {
         );
         for n in 7..57 {
             scene.send(n * MS, &[]);
-            scene.take_in(n * MS + 1, n, n);
+            scene.receive_in_wakeup(n * MS + 1, n, n);
         }
         for n in 57..77 {
             scene.send(n * MS, &[]);
         }
         for n in 57..77 {
-            scene.take_in(80 * MS + n, n, 100);
+            scene.receive_in_wakeup(80 * MS + n, n, 100);
         }
         let found = scene.check(&Burst, 90 * MS);
         assert_eq!(

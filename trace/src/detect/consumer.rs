@@ -1,7 +1,7 @@
 //! Common base of the consumer detectors: which threads keep frames waiting now. They judge only while frames wait, over the wait of the
 //! oldest frame. A busy thread that keeps up is not a problem.
 
-use super::{Look, Severity, Verdict};
+use super::{DetectContext, Severity, Verdict};
 use crate::clock::MonoNs;
 use crate::event::AwayState;
 use crate::ledger::{AwayTimes, Group, Spent, Thread};
@@ -11,7 +11,7 @@ use crate::words::{duration, percent, plural};
 const FURTHEST_NS: u64 = 10_000_000_000;
 
 /// States in which a thread is not allowed to run.
-pub(super) const HELD: [AwayState; 3] = [AwayState::Stopped, AwayState::Traced, AwayState::Frozen];
+pub(super) const SUSPENDED: [AwayState; 3] = [AwayState::Stopped, AwayState::Traced, AwayState::Frozen];
 
 /// A thread that keeps frames waiting.
 pub(super) struct Late<'a> {
@@ -31,28 +31,28 @@ pub(super) struct Late<'a> {
 
 impl Late<'_> {
     /// CPU use of its whole process since then, in CPUs.
-    pub(super) fn process_cpus(&self, look: &Look<'_>) -> f64 {
-        let of_process = look
+    pub(super) fn process_cpus(&self, context: &DetectContext<'_>) -> f64 {
+        let of_process = context
             .ledger
             .threads()
             .iter()
             .filter(|t| t.id().pid == self.thread.id().pid);
         of_process
-            .filter_map(|t| t.between(self.from, look.now))
+            .filter_map(|t| t.between(self.from, context.now))
             .map(|spent| spent.share(spent.on_ns))
             .sum()
     }
 
     /// Start of every summary: `tokenizer (4711/4711) `.
-    pub(super) fn who(&self) -> String {
+    pub(super) fn describe_thread(&self) -> String {
         let id = self.thread.id();
         format!("the {} thread ({}/{})", self.thread.role(), id.pid, id.tid)
     }
 
-    /// `while 850 frames wait for it on scheduler->tokenizer, the oldest for 24 s`
+    /// `while 850 frames wait on scheduler->tokenizer, the oldest for 24 s`
     pub(super) fn meanwhile(&self) -> String {
         format!(
-            "while {} wait for it on {}, the oldest for {}",
+            "while {} wait on {}, the oldest for {}",
             plural(self.frames, "frame"),
             self.group.name,
             duration(self.waited_ns),
@@ -60,8 +60,8 @@ impl Late<'_> {
     }
 
     /// Builds a verdict with the evidence common to all consumer detectors.
-    pub(super) fn verdict(&self, look: &Look<'_>, summary: String) -> Verdict {
-        let limits = look.thresholds;
+    pub(super) fn verdict(&self, context: &DetectContext<'_>, summary: String) -> Verdict {
+        let limits = context.thresholds;
         let critical = self.frames >= limits.backlog_critical_frames || self.waited_ns >= limits.gap_critical_ns;
         let severity = if critical {
             Severity::Critical
@@ -95,7 +95,7 @@ impl Late<'_> {
                 verdict = verdict.with(state.as_str(), share);
             }
         }
-        if let Some(bytes) = self.group.kernel.max_between(self.from, look.now) {
+        if let Some(bytes) = self.group.kernel.max_between(self.from, context.now) {
             verdict = verdict.with("kernel_bytes_max", bytes);
         }
         verdict
@@ -103,18 +103,18 @@ impl Late<'_> {
 }
 
 /// The slowest consumer of each line that keeps frames waiting too long.
-pub(super) fn late<'a>(look: &Look<'a>) -> Vec<Late<'a>> {
-    let ledger = look.ledger;
+pub(super) fn late<'a>(context: &DetectContext<'a>) -> Vec<Late<'a>> {
+    let ledger = context.ledger;
     let mut late: Vec<Late<'a>> = Vec::new();
     for (place, group) in ledger.groups().iter().enumerate() {
         let first = late.len();
         for hop in ledger.members(place) {
-            let taker = hop.taker().or_else(|| ledger.only_receiver(hop));
-            let (Some(oldest), Some(by)) = (hop.oldest_waiting(), taker) else {
+            let receiving_thread = hop.receiving_thread().or_else(|| ledger.only_receiver(hop));
+            let (Some(oldest), Some(by)) = (hop.oldest_waiting(), receiving_thread) else {
                 continue;
             };
-            let waited_ns = look.now.since(oldest);
-            if waited_ns < look.thresholds.late_ns {
+            let waited_ns = context.now.since(oldest);
+            if waited_ns < context.thresholds.late_ns {
                 continue;
             }
             // Several senders into one socket have one consumer.
@@ -122,9 +122,9 @@ pub(super) fn late<'a>(look: &Look<'a>) -> Vec<Late<'a>> {
                 known.frames += hop.counts().backlog;
                 continue;
             }
-            let from = MonoNs(oldest.0.max(look.now.0.saturating_sub(FURTHEST_NS)));
+            let from = MonoNs(oldest.0.max(context.now.0.saturating_sub(FURTHEST_NS)));
             let Some(thread) = ledger.thread(by) else { continue };
-            let Some(spent) = thread.between(from, look.now) else {
+            let Some(spent) = thread.between(from, context.now) else {
                 continue;
             };
             late.push(Late {
@@ -134,7 +134,7 @@ pub(super) fn late<'a>(look: &Look<'a>) -> Vec<Late<'a>> {
                 waited_ns,
                 from,
                 spent,
-                away: thread.away(from, look.now),
+                away: thread.away(from, context.now),
             });
         }
     }
@@ -171,7 +171,7 @@ pub(super) fn rest(spent: &Spent) -> String {
     let mut parts = Vec::new();
     for (ns, what) in [
         (spent.starved_ns(), "waiting for a CPU"),
-        (spent.held_ns(), "held back by its quota"),
+        (spent.held_ns(), "throttled by its quota"),
         (spent.blocked_ns(), "asleep"),
     ] {
         if let Some(ns) = ns {

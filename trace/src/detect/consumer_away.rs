@@ -1,14 +1,14 @@
 //! A consumer that is not running while frames wait for it, with the reason: stopped, frozen, blocked in a system call, or asleep.
 
-use super::consumer::{HELD, Late, late, worst_of_each_line};
-use super::{Detector, Look, Verdict, advice, io_starved};
+use super::consumer::{Late, SUSPENDED, late, worst_of_each_line};
+use super::{DetectContext, Detector, Verdict, advice, io_starved};
 use crate::event::AwayState;
 use crate::words::percent;
 
 /// Samples shorter than this in total do not show why a thread is away.
 const SHORTEST_NS: u64 = 200_000_000;
 /// Smallest share of time for blocked or asleep. A stopped or frozen thread is late with less.
-const MOST: f64 = 0.5;
+const MIN_SHARE: f64 = 0.5;
 
 /// One reason for not running.
 pub(super) struct ConsumerAway {
@@ -38,39 +38,39 @@ impl Detector for ConsumerAway {
         self.kind
     }
 
-    fn comes_and_goes(&self) -> bool {
+    fn is_intermittent(&self) -> bool {
         true
     }
 
-    fn check(&self, look: &Look<'_>, found: &mut Vec<Verdict>) {
-        let least = if self.is_allowed_to_run() {
-            MOST
+    fn check(&self, context: &DetectContext<'_>, found: &mut Vec<Verdict>) {
+        let threshold = if self.is_allowed_to_run() {
+            MIN_SHARE
         } else {
-            look.thresholds.starved_share
+            context.thresholds.starved_share
         };
         let share = |one: &Late<'_>| {
-            let excused = self.is_allowed_to_run() && is_excused(look, one);
+            let excused = self.is_allowed_to_run() && is_excused(context, one);
             let judged = one.spent.interval_ns >= SHORTEST_NS && !excused;
             judged.then(|| one.spent.share(one.away.sum(self.states)))
         };
-        for (one, share) in worst_of_each_line(late(look), least, share) {
-            found.push(self.verdict(look, &one, share));
+        for (one, share) in worst_of_each_line(late(context), threshold, share) {
+            found.push(self.verdict(context, &one, share));
         }
     }
 }
 
 impl ConsumerAway {
     fn is_allowed_to_run(&self) -> bool {
-        !self.states.iter().any(|state| HELD.contains(state))
+        !self.states.iter().any(|state| SUSPENDED.contains(state))
     }
 
-    fn verdict(&self, look: &Look<'_>, one: &Late<'_>, share: f64) -> Verdict {
-        let most = self.states.iter().copied().max_by_key(|state| one.away.of(*state));
-        let state = most.unwrap_or(self.states[0]);
-        let place = one.thread.away_in(state, one.from, look.now);
+    fn verdict(&self, context: &DetectContext<'_>, one: &Late<'_>, share: f64) -> Verdict {
+        let longest = self.states.iter().copied().max_by_key(|state| one.away.of(*state));
+        let state = longest.unwrap_or(self.states[0]);
+        let place = one.thread.away_in(state, one.from, context.now);
         let does = match state {
             AwayState::Stopped => String::from("is stopped by a signal"),
-            AwayState::Traced => String::from("is held by a debugger"),
+            AwayState::Traced => String::from("is stopped by a debugger"),
             AwayState::Frozen => String::from("is in a frozen cgroup"),
             AwayState::Blocked => format!("is blocked in {place}"),
             AwayState::Polling => format!("sleeps in its poll ({place})"),
@@ -79,12 +79,12 @@ impl ConsumerAway {
         };
         let summary = format!(
             "{} {does} {} of the time {}",
-            one.who(),
+            one.describe_thread(),
             percent(share),
             one.meanwhile()
         );
         let verdict = one
-            .verdict(look, summary)
+            .verdict(context, summary)
             .with("away", state.as_str())
             .advice(advice::away(state, place));
         if place.is_empty() {
@@ -97,9 +97,10 @@ impl ConsumerAway {
 
 /// Whether there is another explanation. A few waiting frames beside an idle thread may only be missed receives. A consumer whose I/O
 /// thread lacks a CPU has nothing to wake up for.
-fn is_excused(look: &Look<'_>, one: &Late<'_>) -> bool {
-    let io = io_starved::starved(look, one);
-    one.frames < look.thresholds.burst_frames || io.is_some_and(|(.., share)| share >= look.thresholds.starved_share)
+fn is_excused(context: &DetectContext<'_>, one: &Late<'_>) -> bool {
+    let io = io_starved::starved(context, one);
+    one.frames < context.thresholds.burst_frames
+        || io.is_some_and(|(.., share)| share >= context.thresholds.starved_share)
 }
 
 #[cfg(test)]
@@ -112,7 +113,7 @@ mod tests {
     fn late_with(frames: u64, shares: [u64; 3], state: AwayState, place: &'static str) -> Scene {
         let mut scene = Scene::skip_path();
         scene.send(0, &[]);
-        scene.take_by(MS, 0, 7);
+        scene.receive_by(MS, 0, 7);
         for n in 1..40 {
             if n <= frames {
                 scene.send(n * 100 * MS, &[]);
@@ -129,7 +130,7 @@ mod tests {
     }
 
     #[test]
-    fn every_state_has_its_own_verdict_and_fix() {
+    fn each_off_cpu_state_has_its_own_finding_and_fix() {
         for (state, place, kind, does, fix) in [
             (
                 AwayState::Stopped,
@@ -142,7 +143,7 @@ mod tests {
                 AwayState::Traced,
                 "",
                 "consumer-stopped",
-                "held by a debugger",
+                "stopped by a debugger",
                 "detach",
             ),
             (
@@ -184,7 +185,7 @@ mod tests {
     }
 
     #[test]
-    fn a_thread_that_is_not_allowed_to_run_is_not_starved() {
+    fn a_stopped_thread_is_not_reported_as_starved() {
         let scene = late_with(39, [20, 30, 0], AwayState::Stopped, "");
         assert!(scene.check(&ConsumerStarved, 4 * SECOND).is_empty());
         let scene = late_with(39, [20, 60, 0], AwayState::Polling, "epoll_wait");
@@ -193,11 +194,15 @@ mod tests {
     }
 
     #[test]
-    fn an_idle_thread_beside_a_frame_whose_receive_was_missed_is_not_accused() {
+    fn an_idle_thread_is_not_blamed_for_a_frame_with_an_unobserved_receive() {
         for (state, place) in [(AwayState::Polling, "epoll_wait"), (AwayState::Blocked, "futex")] {
             assert_eq!(kinds(&late_with(1, [1, 0, 0], state, place)), [""; 0]);
         }
         let stopped = late_with(1, [1, 0, 0], AwayState::Stopped, "");
-        assert_eq!(kinds(&stopped), ["consumer-stopped"], "that is a fact by itself");
+        assert_eq!(
+            kinds(&stopped),
+            ["consumer-stopped"],
+            "a stopped thread is always reported"
+        );
     }
 }

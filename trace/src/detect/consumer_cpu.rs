@@ -3,8 +3,8 @@
 use std::fmt::Write as _;
 
 use super::consumer::{late, rounded, worst_of_each_line};
-use super::{Detector, Look, Verdict, advice};
-use crate::ledger::HotFunction;
+use super::{DetectContext, Detector, Verdict, advice};
+use crate::ledger::StackFunction;
 use crate::words::{bytes, duration, percent};
 
 /// With fewer stack samples of a running thread, a share is not significant.
@@ -13,13 +13,13 @@ const SAMPLES: u64 = 20;
 pub(super) struct ConsumerCpuBound;
 
 /// Whether the function writes parts of an HTTP response: uvicorn's `RequestResponseCycle.send`, of either parser.
-fn writes_response(function: &HotFunction) -> bool {
+fn writes_response(function: &StackFunction) -> bool {
     function.file.contains("uvicorn/protocols/http/") && function.function.rsplit('.').next() == Some("send")
 }
 
 /// Share of stack samples of a role's running threads that were writing HTTP responses while frames piled up; `None` with too few samples.
-fn writes_share(look: &Look<'_>, role: &str) -> Option<f64> {
-    let role = look.ledger.hot().iter().find(|hot| *hot.role == *role)?;
+fn writes_share(context: &DetectContext<'_>, role: &str) -> Option<f64> {
+    let role = context.ledger.stacks().iter().find(|stacks| *stacks.role == *role)?;
     let running = role.growing.running;
     (running >= SAMPLES).then(|| {
         let functions = role.functions();
@@ -33,34 +33,38 @@ impl Detector for ConsumerCpuBound {
         "consumer-cpu-bound"
     }
 
-    fn comes_and_goes(&self) -> bool {
+    fn is_intermittent(&self) -> bool {
         true
     }
 
-    fn check(&self, look: &Look<'_>, found: &mut Vec<Verdict>) {
-        let least = look.thresholds.consumer_busy_share;
+    fn check(&self, context: &DetectContext<'_>, found: &mut Vec<Verdict>) {
+        let least = context.thresholds.consumer_busy_share;
         let on_cpu = |one: &super::consumer::Late<'_>| Some(one.spent.share(one.spent.on_ns));
-        for (one, share) in worst_of_each_line(late(look), least, on_cpu) {
+        for (one, share) in worst_of_each_line(late(context), least, on_cpu) {
             let mut summary = format!(
-                "{} is on a CPU {} of the time {}",
-                one.who(),
+                "{} is on CPU {} of the time {}",
+                one.describe_thread(),
                 percent(share),
                 one.meanwhile()
             );
             let recv_wait = one.group.recv_wait.quantile(0.5);
             if let Some(ns) = recv_wait {
-                let _ = write!(summary, "; it gets a frame {} after asking (median)", duration(ns));
+                let _ = write!(
+                    summary,
+                    "; it receives a frame {} after asking for one (median)",
+                    duration(ns)
+                );
             }
-            let kernel = one.group.kernel.max_between(one.from, look.now);
+            let kernel = one.group.kernel.max_between(one.from, context.now);
             match kernel {
-                Some(0) => summary.push_str("; the kernel holds none of them: all wait in libzmq's own queue"),
+                Some(0) => summary.push_str("; none of them are in the kernel: all wait in libzmq's own queue"),
                 Some(most) => {
-                    let _ = write!(summary, "; the kernel holds up to {} of them", bytes(most));
+                    let _ = write!(summary, "; up to {} of them are in the kernel", bytes(most));
                 }
                 None => {}
             }
             let role = one.thread.role();
-            let writes = writes_share(look, role);
+            let writes = writes_share(context, role);
             if let Some(share) = writes.filter(|share| *share >= 0.1) {
                 let _ = write!(
                     summary,
@@ -68,13 +72,14 @@ impl Detector for ConsumerCpuBound {
                     percent(share)
                 );
             }
-            let process = one.process_cpus(look);
+            let process = one.process_cpus(context);
+            let engine = context.ledger.engine().facts();
             let advice = match writes {
-                Some(share) if share >= 0.5 => advice::own_writes(role),
-                _ => advice::own_work(role).to_owned(),
+                Some(share) if share >= 0.5 => advice::own_writes(engine, role),
+                _ => advice::own_work(engine, role),
             };
             let mut verdict = one
-                .verdict(look, summary)
+                .verdict(context, summary)
                 .with("process_cpus", rounded(process))
                 .advice(advice);
             if let Some(share) = writes {
@@ -83,8 +88,8 @@ impl Detector for ConsumerCpuBound {
             if let Some(ns) = recv_wait {
                 verdict = verdict.with("recv_wait_p50_ns", ns);
             }
-            let handling = one.spent.share(one.spent.handling_ns);
-            found.push(verdict.with("handling", rounded(handling)));
+            let processing = one.spent.share(one.spent.processing_ns);
+            found.push(verdict.with("processing", rounded(processing)));
         }
     }
 }
@@ -95,14 +100,17 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_thread_that_computes_while_frames_wait_is_bound_and_one_that_keeps_up_is_not() {
+    fn only_a_thread_that_computes_while_frames_wait_is_cpu_bound() {
         let mut scene = Scene::skip_path();
         for n in 0..20 {
             scene.send(n * 100 * MS, &[]);
-            scene.take_by(n * 100 * MS + MS, n, 7);
+            scene.receive_by(n * 100 * MS + MS, n, 7);
             scene.cpu((n + 1) * 100 * MS, 7, [95, 3, 0]);
         }
-        assert!(scene.check(&ConsumerCpuBound, 2 * SECOND).is_empty(), "nothing waits");
+        assert!(
+            scene.check(&ConsumerCpuBound, 2 * SECOND).is_empty(),
+            "no frame is queued"
+        );
         for n in 20..60 {
             scene.send(n * 100 * MS, &[]);
             scene.cpu((n + 1) * 100 * MS, 7, [95, 3, 0]);
@@ -125,13 +133,13 @@ mod tests {
                 scene.send(n * 100 * MS, &[]);
                 scene.cpu(n * 100 * MS, 7, [97, 3, 0]);
                 if n == 40 {
-                    scene.take_by(n * 100 * MS, 0, 7);
+                    scene.receive_by(n * 100 * MS, 0, 7);
                 }
                 if n % 5 == 0 {
                     scene.stack(n * 100 * MS, ("RequestResponseCycle.send", file), writing);
                     scene.stack(
                         n * 100 * MS,
-                        ("TokenizerManager._handle", "sglang/srt/managers/tokenizer_manager.py"),
+                        ("TokenizerManager._handle", "engine/managers/tokenizer_manager.py"),
                         50 - writing,
                     );
                 }
@@ -159,7 +167,7 @@ mod tests {
     }
 
     #[test]
-    fn a_consumer_that_was_never_seen_to_take_is_judged_where_it_is_the_only_one() {
+    fn a_consumer_without_observed_receives_is_judged_only_if_unique() {
         let mut scene = Scene::skip_path();
         for n in 1..40 {
             scene.send(n * 100 * MS, &[]);
@@ -171,11 +179,11 @@ mod tests {
     }
 
     #[test]
-    fn a_thread_that_sleeps_or_starves_is_not_bound_by_its_work() {
+    fn a_sleeping_or_starved_thread_is_not_cpu_bound() {
         for shares in [[10, 5, 0], [40, 55, 0]] {
             let mut scene = Scene::skip_path();
             scene.send(0, &[]);
-            scene.take_by(MS, 0, 7);
+            scene.receive_by(MS, 0, 7);
             for n in 1..40 {
                 scene.send(n * 100 * MS, &[]);
                 scene.cpu(n * 100 * MS, 7, shares);

@@ -1,7 +1,7 @@
 //! A runnable consumer that gets no CPU because other threads have it.
 
-use super::consumer::{HELD, Late, late, rest, worst_of_each_line};
-use super::{Detector, Look, Verdict, advice};
+use super::consumer::{Late, SUSPENDED, late, rest, worst_of_each_line};
+use super::{DetectContext, Detector, Verdict, advice};
 use crate::words::percent;
 
 pub(super) struct ConsumerStarved;
@@ -11,30 +11,30 @@ impl Detector for ConsumerStarved {
         "consumer-starved"
     }
 
-    fn comes_and_goes(&self) -> bool {
+    fn is_intermittent(&self) -> bool {
         true
     }
 
-    fn check(&self, look: &Look<'_>, found: &mut Vec<Verdict>) {
+    fn check(&self, context: &DetectContext<'_>, found: &mut Vec<Verdict>) {
         // A stopped or mostly throttled thread does not lack a CPU: another verdict names its cause. The kernel counts a throttled period
         // when it ends, so a period in progress looks like waiting for a CPU.
         let starved = |one: &Late<'_>| {
-            let held = one.away.sum(&HELD).max(one.spent.held_ns().unwrap_or(0));
+            let suspended = one.away.sum(&SUSPENDED).max(one.spent.held_ns().unwrap_or(0));
             one.spent
                 .starved_ns()
-                .filter(|ns| *ns > held)
+                .filter(|ns| *ns > suspended)
                 .map(|ns| one.spent.share(ns))
         };
-        for (one, share) in worst_of_each_line(late(look), look.thresholds.starved_share, starved) {
+        for (one, share) in worst_of_each_line(late(context), context.thresholds.starved_share, starved) {
             let summary = format!(
-                "{} waits for a CPU {} of the time {} ({} on one; {})",
-                one.who(),
+                "{} waits for a CPU {} of the time {} ({} running; {})",
+                one.describe_thread(),
                 percent(share),
                 one.meanwhile(),
                 percent(one.spent.share(one.spent.on_ns)),
                 rest(&one.spent),
             );
-            found.push(one.verdict(look, summary).advice(advice::STARVED));
+            found.push(one.verdict(context, summary).advice(advice::STARVED));
         }
     }
 }
@@ -45,11 +45,11 @@ mod tests {
     use super::*;
 
     #[test]
-    fn waiting_for_a_cpu_is_starving_unless_a_quota_made_it_wait() {
+    fn cpu_wait_is_starvation_unless_caused_by_a_quota() {
         let late_with = |shares| {
             let mut scene = Scene::skip_path();
             scene.send(0, &[]);
-            scene.take_by(MS, 0, 7);
+            scene.receive_by(MS, 0, 7);
             for n in 1..40 {
                 scene.send(n * 100 * MS, &[]);
                 scene.cpu(n * 100 * MS, 7, shares);
@@ -58,13 +58,7 @@ mod tests {
         };
         assert_eq!(late_with([40, 55, 0])[0].evidence["run_wait"], 0.55);
         assert!(late_with([90, 10, 0]).is_empty());
-        assert!(
-            late_with([40, 55, 80]).is_empty(),
-            "the quota held it back all that time"
-        );
-        assert!(
-            late_with([18, 77, 51]).is_empty(),
-            "the quota held it back for most of that time"
-        );
+        assert!(late_with([40, 55, 80]).is_empty(), "all of the wait was throttling");
+        assert!(late_with([18, 77, 51]).is_empty(), "most of the wait was throttling");
     }
 }

@@ -1,7 +1,7 @@
 //! A consumer that may not run: its container's CPU quota is used up.
 
 use super::consumer::{Late, late, rest, worst_of_each_line};
-use super::{Detector, Look, Verdict, advice};
+use super::{DetectContext, Detector, Verdict, advice};
 use crate::words::percent;
 
 pub(super) struct ConsumerThrottled;
@@ -11,22 +11,22 @@ impl Detector for ConsumerThrottled {
         "consumer-throttled"
     }
 
-    fn comes_and_goes(&self) -> bool {
+    fn is_intermittent(&self) -> bool {
         true
     }
 
-    fn check(&self, look: &Look<'_>, found: &mut Vec<Verdict>) {
-        let held = |one: &Late<'_>| one.spent.held_ns().map(|ns| one.spent.share(ns));
-        for (one, share) in worst_of_each_line(late(look), look.thresholds.throttled_share, held) {
+    fn check(&self, context: &DetectContext<'_>, found: &mut Vec<Verdict>) {
+        let throttled = |one: &Late<'_>| one.spent.held_ns().map(|ns| one.spent.share(ns));
+        for (one, share) in worst_of_each_line(late(context), context.thresholds.throttled_share, throttled) {
             let summary = format!(
-                "{} is held back by its CPU limit {} of the time {} ({} on one; {})",
-                one.who(),
+                "{} is throttled by its CPU limit {} of the time {} ({} running; {})",
+                one.describe_thread(),
                 percent(share),
                 one.meanwhile(),
                 percent(one.spent.share(one.spent.on_ns)),
                 rest(&one.spent),
             );
-            found.push(one.verdict(look, summary).advice(advice::THROTTLED));
+            found.push(one.verdict(context, summary).advice(advice::THROTTLED));
         }
     }
 }
@@ -37,11 +37,11 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_quota_counts_while_the_thread_wants_to_run() {
+    fn throttling_is_reported_while_the_thread_is_runnable() {
         let late_with = |shares| {
             let mut scene = Scene::skip_path();
             scene.send(0, &[]);
-            scene.take_by(MS, 0, 7);
+            scene.receive_by(MS, 0, 7);
             for n in 1..40 {
                 scene.send(n * 100 * MS, &[]);
                 scene.cpu(n * 100 * MS, 7, shares);
@@ -51,7 +51,7 @@ mod tests {
         assert_eq!(late_with([30, 65, 60])[0].evidence["throttled"], 0.6);
         assert!(
             late_with([2, 1, 90]).is_empty(),
-            "others of its cgroup were throttled, it slept"
+            "other threads of its cgroup were throttled; it slept"
         );
         assert!(late_with([95, 3, 0]).is_empty());
     }

@@ -1,7 +1,6 @@
 //! Chunks that never reached their client: proven by deliveries, or predicted from wakeups.
 
-use super::{Detector, Look, Severity, Verdict};
-use crate::engine::DROPS_FIXED_IN;
+use super::{DetectContext, Detector, Severity, Verdict, advice};
 use crate::words::{count, plural, share};
 
 pub(super) struct DroppedChunks;
@@ -11,14 +10,14 @@ impl Detector for DroppedChunks {
         "dropped-chunks"
     }
 
-    fn check(&self, look: &Look<'_>, found: &mut Vec<Verdict>) {
-        let totals = look.ledger.totals();
+    fn check(&self, context: &DetectContext<'_>, found: &mut Vec<Verdict>) {
+        let totals = context.ledger.totals();
         let (fates, seen) = (totals.chunks.fates, &totals.drops);
         if fates.tokens_lost == 0 {
             return;
         }
-        let judged = fates.delivered + fates.coalesced + fates.dropped;
-        let critical = fates.dropped as f64 >= look.thresholds.drops_critical_share * judged as f64;
+        let judged = fates.delivered + fates.merged + fates.dropped;
+        let critical = fates.dropped as f64 >= context.thresholds.drops_critical_share * judged as f64;
         let severity = if critical {
             Severity::Critical
         } else {
@@ -40,7 +39,7 @@ impl Detector for DroppedChunks {
                 .with("chunks_dropped", fates.dropped)
                 .with("tokens_lost", fates.tokens_lost)
                 .with("worst_tokens_lost", seen.amount)
-                .advice(advice(look)),
+                .advice(advice::dropped(context.ledger.engine())),
         );
     }
 }
@@ -53,14 +52,14 @@ impl Detector for ShortAnswers {
         "short-answers"
     }
 
-    fn check(&self, look: &Look<'_>, found: &mut Vec<Verdict>) {
-        let answers = &look.ledger.totals().answers;
-        let (seen, lost) = (&answers.apart_lost, answers.apart_tokens_lost);
+    fn check(&self, context: &DetectContext<'_>, found: &mut Vec<Verdict>) {
+        let answers = &context.ledger.totals().answers;
+        let (seen, lost) = (&answers.judged_alone_lost, answers.judged_alone_tokens_lost);
         if lost == 0 {
             return;
         }
         let summary = format!(
-            "{} lost in {}: each carried fewer than its own last event counts",
+            "{} lost in {}: each response carried fewer tokens than its last event counts",
             plural(lost, "token"),
             plural(seen.rids, "response"),
         );
@@ -70,10 +69,10 @@ impl Detector for ShortAnswers {
                 .since(seen.since)
                 .weight(lost)
                 .with("responses", seen.rids)
-                .with("responses_whole", answers.apart)
+                .with("responses_whole", answers.judged_alone)
                 .with("tokens_lost", lost)
                 .with("worst_tokens_lost", seen.amount)
-                .advice(advice(look)),
+                .advice(advice::dropped(context.ledger.engine())),
         );
     }
 }
@@ -85,19 +84,23 @@ impl Detector for DropsPredicted {
         "dropped-chunks-predicted"
     }
 
-    fn check(&self, look: &Look<'_>, found: &mut Vec<Verdict>) {
-        let totals = look.ledger.totals();
+    fn check(&self, context: &DetectContext<'_>, found: &mut Vec<Verdict>) {
+        let totals = context.ledger.totals();
         // If deliveries are observed, they decide instead of the prediction.
-        if totals.predicted.dropped == 0 || look.ledger.sees_deliveries() {
+        if totals.predicted.dropped == 0 || context.ledger.sees_deliveries() {
             return;
         }
-        let at_most = if look.ledger.engine().turnaround.is_some() {
+        let at_most = if context.ledger.engine().turnaround.is_some() {
             ""
         } else {
             "up to "
         };
         // Text deltas are cut from the full text, so only clients that read token ids can miss tokens.
-        let text = look.ledger.groups().iter().any(|g| g.name.starts_with("detokenizer->"));
+        let text = context
+            .ledger
+            .groups()
+            .iter()
+            .any(|g| g.name.starts_with("detokenizer->"));
         let (severity, whom) = if text {
             (
                 Severity::Info,
@@ -106,13 +109,13 @@ impl Detector for DropsPredicted {
         } else {
             (
                 Severity::Warning,
-                "each was taken before the waiter of an earlier one of its request ran",
+                "each was received before its request's waiter had processed an earlier one",
             )
         };
         let summary = format!(
             "{at_most}{} of {} dropped (predicted): {whom}",
             plural(totals.predicted.dropped, "chunk"),
-            count(totals.chunks.taken),
+            count(totals.chunks.received),
         );
         found.push(
             Verdict::new(severity, summary)
@@ -122,31 +125,26 @@ impl Detector for DropsPredicted {
                 .with("requests", totals.bursts.rids)
                 .with("chunks_dropped_predicted", totals.predicted.dropped)
                 .with("burst_max", totals.predicted.burst_max)
-                .advice(advice(look)),
+                .advice(advice::dropped(context.ledger.engine())),
         );
     }
-}
-
-fn advice(look: &Look<'_>) -> String {
-    let flag = look.ledger.engine().behaviour.flag().unwrap_or("--stream-output");
-    format!("fixed in {DROPS_FIXED_IN}, which merges queued chunks; until then run without {flag}")
 }
 
 #[cfg(test)]
 mod tests {
     use super::super::scene::Scene;
     use super::*;
-    use crate::event::{Answer, AnswerEnd, Hop, Response, Sees, What};
+    use crate::event::{Answer, AnswerEnd, Capabilities, Hop, Response, What};
     use crate::id::HopId;
 
     #[test]
-    fn a_prediction_needs_a_shared_wakeup_and_stays_one() {
+    fn predicted_drops_need_a_shared_wakeup_and_are_not_confirmed() {
         let mut scene = Scene::skip_path();
         scene.send(0, &[("a", 1, 1), ("b", 1, 1)]);
         scene.send(1, &[("a", 1, 2)]);
-        scene.take_in(2, 0, 7);
+        scene.receive_in_wakeup(2, 0, 7);
         assert!(scene.check(&DropsPredicted, 3).is_empty());
-        scene.take_in(3, 1, 7);
+        scene.receive_in_wakeup(3, 1, 7);
         let found = scene.check(&DropsPredicted, 4);
         assert_eq!(found[0].evidence["chunks_dropped_predicted"], 1);
         assert!(found[0].advice.as_deref().is_some_and(|a| a.contains("0.5.10")));
@@ -154,14 +152,14 @@ mod tests {
     }
 
     #[test]
-    fn text_is_not_said_to_be_in_danger() {
+    fn predicted_drops_without_affected_ids_are_informational() {
         let mut scene = Scene::skip_path();
         scene.send(0, &[("a", 1, 1)]);
         scene.send(1, &[("a", 1, 2)]);
-        scene.take_in(2, 0, 7);
-        scene.take_in(3, 1, 7);
+        scene.receive_in_wakeup(2, 0, 7);
+        scene.receive_in_wakeup(3, 1, 7);
         assert_eq!(scene.check(&DropsPredicted, 4)[0].severity, Severity::Warning);
-        scene.say(
+        scene.apply(
             5,
             What::Hop(Hop {
                 id: HopId(1),
@@ -170,41 +168,41 @@ mod tests {
                 worker: None,
                 origin: false,
                 last: true,
-                sees: Sees::default(),
+                capabilities: Capabilities::default(),
             }),
         );
         assert_eq!(scene.check(&DropsPredicted, 6)[0].severity, Severity::Info);
     }
 
     #[test]
-    fn nothing_is_predicted_of_a_response_that_skips_nothing() {
+    fn no_drop_is_predicted_for_a_response_without_gaps() {
         for response in [Response::Text, Response::Whole] {
             let mut scene = Scene::skip_path();
             (1..=4).for_each(|n| scene.send(n, &[("a", 1, n as u32)]));
-            scene.take_in(5, 0, 7);
-            scene.take_in(6, 1, 7);
+            scene.receive_in_wakeup(5, 0, 7);
+            scene.receive_in_wakeup(6, 1, 7);
             assert_eq!(scene.check(&DropsPredicted, 7).len(), 1);
             scene.respond(8, response, "a", u32::from(response == Response::Whole) * 4);
-            scene.take_in(9, 2, 8);
-            scene.take_in(10, 3, 8);
+            scene.receive_in_wakeup(9, 2, 8);
+            scene.receive_in_wakeup(10, 3, 8);
             assert!(scene.check(&DropsPredicted, 11).is_empty(), "{response:?}");
         }
     }
 
     #[test]
-    fn a_response_that_nobody_names_proves_its_missed_observations() {
+    fn a_short_response_of_an_untracked_request_is_reported() {
         let mut scene = Scene::skip_path();
         let answer = |rid, tokens| Answer {
             rid,
             tokens: Some(tokens),
             completion_tokens: Some(8),
             end: AnswerEnd::Whole,
-            held_up: 0,
+            short_writes: 0,
             unacknowledged: None,
         };
-        scene.say(1, What::Answered(answer("whole", 8)));
+        scene.apply(1, What::Answered(answer("whole", 8)));
         assert!(scene.check(&ShortAnswers, 2).is_empty());
-        scene.say(3, What::Answered(answer("short", 5)));
+        scene.apply(3, What::Answered(answer("short", 5)));
         let found = scene.check(&ShortAnswers, 4);
         assert_eq!(
             (&*found[0].rid, &found[0].evidence["tokens_lost"]),
@@ -213,7 +211,7 @@ mod tests {
     }
 
     #[test]
-    fn deliveries_prove_drops() {
+    fn observed_deliveries_confirm_drops() {
         let mut scene = Scene::delivering();
         for n in 1..=3 {
             scene.send(n, &[("a", 1, n as u32)]);

@@ -1,6 +1,6 @@
 //! The engine ended during the run.
 
-use super::{Detector, Look, Severity, Verdict};
+use super::{DetectContext, Detector, Severity, Verdict};
 
 pub(super) struct EngineEnded;
 
@@ -9,8 +9,8 @@ impl Detector for EngineEnded {
         "engine-ended"
     }
 
-    fn check(&self, look: &Look<'_>, found: &mut Vec<Verdict>) {
-        let totals = look.ledger.totals();
+    fn check(&self, context: &DetectContext<'_>, found: &mut Vec<Verdict>) {
+        let totals = context.ledger.totals();
         let summary = match totals.engine_ends {
             0 => return,
             1 => "the engine ended; queued frames were never received".to_owned(),
@@ -30,19 +30,19 @@ impl Detector for EngineEnded {
 mod tests {
     use super::super::scene::Scene;
     use super::*;
-    use crate::event::{Lost, LostCause, What};
+    use crate::event::{Missed, MissedCause, What};
 
     #[test]
-    fn every_end_counts_and_is_no_loss_of_ours() {
+    fn engine_ends_are_counted_and_are_not_missed_observations() {
         let mut scene = Scene::skip_path();
         assert!(scene.check(&EngineEnded, 0).is_empty());
         for at in [2, 5] {
-            let ended = Lost {
+            let ended = Missed {
                 hop: None,
                 count: 0,
-                cause: LostCause::Ended,
+                cause: MissedCause::Ended,
             };
-            scene.say(at, What::Lost(ended));
+            scene.apply(at, What::Missed(ended));
         }
         let found = scene.check(&EngineEnded, 6);
         assert_eq!(found[0].evidence["times"], 2);

@@ -6,7 +6,7 @@ use serde::de::Error as _;
 use serde::{Deserialize, Deserializer, Serialize};
 use serde_json::Value;
 
-use super::{ALL, Detector, Look};
+use super::{ALL, DetectContext, Detector};
 use crate::clock::MonoNs;
 
 /// How bad a finding is.
@@ -113,7 +113,7 @@ pub struct Finding {
 
 /// A finding in serialized form.
 #[derive(Deserialize)]
-struct Kept {
+struct Serialized {
     kind: String,
     began: MonoNs,
     active: bool,
@@ -122,14 +122,14 @@ struct Kept {
 
 impl<'de> Deserialize<'de> for Finding {
     fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
-        let kept = Kept::deserialize(from)?;
-        let known = ALL.iter().map(|d| d.kind()).find(|kind| *kind == kept.kind);
-        let unknown = || D::Error::custom(format!("there is no detector {:?} in this version", kept.kind));
+        let stored = Serialized::deserialize(from)?;
+        let known = ALL.iter().map(|d| d.kind()).find(|kind| *kind == stored.kind);
+        let unknown = || D::Error::custom(format!("there is no detector {:?} in this version", stored.kind));
         Ok(Self {
             kind: known.ok_or_else(unknown)?,
-            began: kept.began,
-            active: kept.active,
-            verdict: kept.verdict,
+            began: stored.began,
+            active: stored.active,
+            verdict: stored.verdict,
         })
     }
 }
@@ -142,16 +142,16 @@ pub struct Findings {
 
 impl Findings {
     /// Runs every detector.
-    pub fn look(&mut self, look: &Look<'_>) {
+    pub fn update(&mut self, context: &DetectContext<'_>) {
         let mut found = Vec::new();
         for detector in ALL {
-            detector.check(look, &mut found);
+            detector.check(context, &mut found);
             let kind = detector.kind();
             for finding in self.list.iter_mut().filter(|f| f.kind == kind) {
                 finding.active = false;
             }
             for verdict in found.drain(..) {
-                self.enter(*detector, verdict, look.now);
+                self.enter(*detector, verdict, context.now);
             }
         }
     }
@@ -166,7 +166,7 @@ impl Findings {
             known.active = true;
             known.began = verdict.since.map_or(known.began, |since| since.min(known.began));
             let worse = (verdict.severity, verdict.weight) >= (known.verdict.severity, known.verdict.weight);
-            if worse || !detector.comes_and_goes() {
+            if worse || !detector.is_intermittent() {
                 known.verdict = verdict;
             }
         } else {
@@ -205,19 +205,19 @@ mod tests {
             "backlog-growing"
         }
 
-        fn comes_and_goes(&self) -> bool {
+        fn is_intermittent(&self) -> bool {
             true
         }
 
-        fn check(&self, _: &Look<'_>, _: &mut Vec<Verdict>) {}
+        fn check(&self, _: &DetectContext<'_>, _: &mut Vec<Verdict>) {}
     }
 
     impl Detector for Lasting {
         fn kind(&self) -> &'static str {
-            "coalescing"
+            "merged-chunks"
         }
 
-        fn check(&self, _: &Look<'_>, _: &mut Vec<Verdict>) {}
+        fn check(&self, _: &DetectContext<'_>, _: &mut Vec<Verdict>) {}
     }
 
     fn verdict(severity: Severity, weight: u64) -> Verdict {
@@ -225,7 +225,7 @@ mod tests {
     }
 
     #[test]
-    fn a_passing_trouble_keeps_its_worst_moment_and_its_beginning() {
+    fn a_transient_finding_keeps_its_worst_value_and_start() {
         let mut findings = Findings::default();
         findings.enter(&Passing, verdict(Severity::Warning, 10), MonoNs(5));
         findings.enter(&Passing, verdict(Severity::Critical, 20), MonoNs(6));
@@ -241,7 +241,7 @@ mod tests {
     }
 
     #[test]
-    fn a_share_that_has_fallen_is_told_as_it_is() {
+    fn a_lasting_finding_shows_its_current_severity() {
         let mut findings = Findings::default();
         findings.enter(&Lasting, verdict(Severity::Warning, 10), MonoNs(5));
         findings.enter(&Lasting, verdict(Severity::Info, 11), MonoNs(6));

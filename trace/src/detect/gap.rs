@@ -5,7 +5,7 @@ use std::fmt::Write as _;
 use serde_json::json;
 
 use super::consumer::{rest, rounded};
-use super::{Detector, Look, Severity, Verdict, advice};
+use super::{DetectContext, Detector, Severity, Verdict, advice};
 use crate::clock::MonoNs;
 use crate::ledger::WaitBreakdown;
 use crate::words::{count, duration, percent, plural};
@@ -21,8 +21,8 @@ impl Detector for FirstTokenGap {
         true
     }
 
-    fn check(&self, look: &Look<'_>, found: &mut Vec<Verdict>) {
-        let (ledger, limits) = (look.ledger, look.thresholds);
+    fn check(&self, context: &DetectContext<'_>, found: &mut Vec<Verdict>) {
+        let (ledger, limits) = (context.ledger, context.thresholds);
         if !ledger.sees_gaps() {
             return;
         }
@@ -30,14 +30,15 @@ impl Detector for FirstTokenGap {
         for request in ledger.requests() {
             let Some(sent) = request.waiting_since() else { continue };
             waiting += 1;
-            let waited = look.now.since(sent);
+            let waited = context.now.since(sent);
             if waited > oldest_ns {
                 (oldest_ns, oldest_rid) = (waited, request.rid());
             }
         }
+        let engine = ledger.engine().facts();
         let gap = ledger.gap();
-        let taken_worst = ledger.worst_gap().map_or(0, |w| w.ns);
-        let worst = taken_worst.max(oldest_ns);
+        let worst_received = ledger.worst_gap().map_or(0, |w| w.ns);
+        let worst = worst_received.max(oldest_ns);
         if worst < limits.gap_warning_ns {
             return;
         }
@@ -49,11 +50,13 @@ impl Detector for FirstTokenGap {
         let quantile = |q| gap.quantile(q).unwrap_or(0);
         let over = gap.above(limits.gap_warning_ns);
         let mut summary = if gap.count() == 0 {
-            String::from("the tokenizer has received no first token yet")
+            format!("the {} has received no first token yet", engine.receiver())
         } else {
             format!(
-                "first tokens wait up to {} between scheduler and tokenizer: median {}, p90 {}; {} of {} above {}",
-                duration(taken_worst),
+                "first tokens wait up to {} between {} and {}: median {}, p90 {}; {} of {} above {}",
+                duration(worst_received),
+                engine.source(),
+                engine.receiver(),
                 duration(quantile(0.5)),
                 duration(quantile(0.9)),
                 count(over),
@@ -64,7 +67,7 @@ impl Detector for FirstTokenGap {
         if oldest_ns >= limits.gap_warning_ns {
             let _ = write!(
                 summary,
-                "; {} waiting now, the oldest for {}",
+                "; {} waiting, the oldest for {}",
                 count(waiting),
                 duration(oldest_ns)
             );
@@ -72,10 +75,10 @@ impl Detector for FirstTokenGap {
         // The gap began when the worst request's first token was sent.
         let (rid, since) = match ledger.worst_gap() {
             Some(gap) if gap.ns >= oldest_ns => (&*gap.rid, gap.at.0.saturating_sub(gap.ns)),
-            _ => (oldest_rid, look.now.0.saturating_sub(oldest_ns)),
+            _ => (oldest_rid, context.now.0.saturating_sub(oldest_ns)),
         };
-        let bottleneck = look.attribution.bottleneck();
-        let _ = write!(summary, "; {}", look.attribution.first_token_words());
+        let bottleneck = context.attribution.bottleneck();
+        let _ = write!(summary, "; {}", context.attribution.first_token_words());
         let waits = ledger.waits();
         // The tokenizer thread's activity explains only waits for the tokenizer.
         let explained = waits.total.requests > 0 && bottleneck.is_none_or(|leg| ledger.is_last(leg.name));
@@ -90,7 +93,7 @@ impl Detector for FirstTokenGap {
             .with("requests_above_warning", over)
             .with("waiting_now", waiting)
             .with("oldest_waiting_ns", oldest_ns)
-            .advice(advice::first_token(bottleneck));
+            .advice(advice::first_token(ledger.engine().facts(), bottleneck));
         if let Some(leg) = bottleneck {
             verdict = verdict
                 .hop(leg.name)
@@ -107,7 +110,7 @@ impl Detector for FirstTokenGap {
                 .with("p50_ns", quantile(0.5))
                 .with("p90_ns", quantile(0.9))
                 .with("p99_ns", quantile(0.99))
-                .with("max_ns", taken_worst);
+                .with("max_ns", worst_received);
         }
         if waits.total.requests > 0 {
             verdict = verdict.with("judged_requests", waits.total.requests);
@@ -125,13 +128,13 @@ impl Detector for FirstTokenGap {
 fn meanwhile(what: &WaitBreakdown) -> String {
     let spent = &what.spent;
     let mut words = format!(
-        "the thread that takes them was on a CPU {} of the time, {}",
+        "the receiving thread was on CPU {} of the time, {}",
         percent(spent.share(spent.on_ns)),
         rest(spent),
     );
     let upstream = what.upstream_ns as f64 / what.gap_ns.max(1) as f64;
     if upstream >= 0.05 {
-        let _ = write!(words, "; {} of the gap lay before the last hop", percent(upstream));
+        let _ = write!(words, "; {} of the gap was before the last hop", percent(upstream));
     }
     words
 }
@@ -144,7 +147,7 @@ fn causes(verdict: Verdict, of: &str, what: &WaitBreakdown) -> Verdict {
         ("upstream_ns", Some(what.upstream_ns)),
         ("kernel_bytes_max", what.kernel_bytes_max),
         ("observed_ns", Some(spent.interval_ns)),
-        ("handling_ns", Some(spent.handling_ns)),
+        ("processing_ns", Some(spent.processing_ns)),
         ("on_cpu_ns", Some(spent.on_ns)),
         ("run_wait_ns", spent.starved_ns()),
         ("throttled_ns", spent.held_ns()),
@@ -164,15 +167,15 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_gap_is_judged_by_its_length_and_a_wait_that_goes_on_counts() {
+    fn gap_severity_follows_its_length_and_ongoing_waits_count() {
         let mut scene = Scene::skip_path();
         scene.send(0, &[("a", 1, 1)]);
-        scene.take(500 * MS, 0);
+        scene.receive(500 * MS, 0);
         assert!(scene.check(&FirstTokenGap, SECOND).is_empty());
         scene.send(SECOND, &[("b", 1, 1)]);
         let waiting = scene.check(&FirstTokenGap, 3 * SECOND);
         assert_eq!((waiting[0].severity, &*waiting[0].rid), (Severity::Warning, "b"));
-        scene.take(8 * SECOND, 1);
+        scene.receive(8 * SECOND, 1);
         let late = scene.check(&FirstTokenGap, 8 * SECOND);
         assert_eq!(
             (late[0].severity, &late[0].evidence["requests_above_warning"]),

@@ -1,6 +1,6 @@
 //! Cumulative output that a consumer adds up as if each chunk were new.
 
-use super::{Detector, Look, Severity, Verdict};
+use super::{DetectContext, Detector, Severity, Verdict};
 use crate::ledger;
 use crate::words::{count, plural};
 
@@ -11,8 +11,8 @@ impl Detector for Inflation {
         "inflation"
     }
 
-    fn check(&self, look: &Look<'_>, found: &mut Vec<Verdict>) {
-        let totals = look.ledger.totals();
+    fn check(&self, context: &DetectContext<'_>, found: &mut Vec<Verdict>) {
+        let totals = context.ledger.totals();
         let claimed = &totals.claimed_inflation;
         if claimed.seen.rids > 0 {
             found.push(verdict(Severity::Critical, claimed, "consumers counted", true));
@@ -20,7 +20,7 @@ impl Detector for Inflation {
             found.push(verdict(
                 Severity::Warning,
                 &totals.wire_inflation,
-                "a consumer that adds chunks up counts",
+                "a consumer that sums chunks counts",
                 false,
             ));
         }
@@ -35,13 +35,13 @@ impl Detector for SummedCounts {
         "summed-counts"
     }
 
-    fn check(&self, look: &Look<'_>, found: &mut Vec<Verdict>) {
-        let summed = &look.ledger.totals().summed;
+    fn check(&self, context: &DetectContext<'_>, found: &mut Vec<Verdict>) {
+        let summed = &context.ledger.totals().summed;
         if summed.seen.rids == 0 {
             return;
         }
         let summary = format!(
-            "a consumer reports {} where {} were made, in {}: exactly the sum of the cumulative counts that it received",
+            "a consumer reports {} instead of {}, in {}: exactly the sum of the cumulative counts it received",
             plural(summed.counted, "token"),
             count(summed.made),
             plural(summed.seen.rids, "request"),
@@ -54,15 +54,15 @@ impl Detector for SummedCounts {
                 .with("requests", summed.seen.rids)
                 .with("tokens_counted", summed.counted)
                 .with("tokens_made", summed.made)
-                .advice("take the last count of a request, not the sum of all: usage, billing and limits built on it are wrong"),
+                .advice("use a request's last count, not the sum of all counts: usage, billing and limits based on the sum are wrong"),
         );
     }
 }
 
-fn verdict(severity: Severity, of: &ledger::Inflation, who: &str, confirmed: bool) -> Verdict {
+fn verdict(severity: Severity, of: &ledger::Inflation, subject: &str, confirmed: bool) -> Verdict {
     let ratio = of.counted as f64 / of.made.max(1) as f64;
     let summary = format!(
-        "{who} {} where {} were made ({ratio:.1} times as many) in {}: all tokens so far are taken for new ones",
+        "{subject} {} instead of {} ({ratio:.1} times as many) in {}: it mistakes all tokens so far for new ones",
         plural(of.counted, "token"),
         count(of.made),
         plural(of.seen.rids, "request"),
@@ -76,7 +76,7 @@ fn verdict(severity: Severity, of: &ledger::Inflation, who: &str, confirmed: boo
         .with("tokens_made", of.made)
         .with("ratio", ratio)
         .with("confirmed", confirmed)
-        .advice("the consumer expects new tokens only and the engine sends all: set the engine's incremental flag, or take differences")
+        .advice("the consumer expects only new tokens but the engine sends all tokens so far: set the engine's incremental flag, or compute differences")
 }
 
 #[cfg(test)]
@@ -85,7 +85,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_consumer_that_adds_up_everything_is_found() {
+    fn a_consumer_that_sums_cumulative_counts_is_reported() {
         let mut scene = Scene::delivering();
         for n in 1..=9 {
             scene.send(n, &[("a", 1, n as u32)]);
@@ -99,7 +99,7 @@ mod tests {
     }
 
     #[test]
-    fn counts_that_begin_again_after_an_unseen_retraction_inflate_nothing() {
+    fn a_count_restart_after_an_unobserved_retraction_is_not_inflation() {
         let mut scene = Scene::delivering();
         scene.send(1, &[("a", 4, 4)]);
         scene.send(2, &[("a", 2, 6)]);
@@ -112,7 +112,7 @@ mod tests {
     }
 
     #[test]
-    fn a_usage_that_is_the_sum_of_all_counts_is_found_and_is_no_loss() {
+    fn usage_that_sums_all_counts_is_reported_as_inflation_not_loss() {
         use crate::event::{Answer, AnswerEnd, What};
         let mut scene = Scene::delivering();
         for n in 1..=9 {
@@ -124,14 +124,14 @@ mod tests {
             tokens: Some(9),
             completion_tokens: Some(claimed),
             end: AnswerEnd::Whole,
-            held_up: 0,
+            short_writes: 0,
             unacknowledged: None,
         };
         for claimed in [9, 44, 46] {
-            scene.say(10, What::Answered(answer(claimed)));
+            scene.apply(10, What::Answered(answer(claimed)));
         }
         assert!(scene.check(&SummedCounts, 11).is_empty());
-        scene.say(12, What::Answered(answer(45)));
+        scene.apply(12, What::Answered(answer(45)));
         let found = scene.check(&SummedCounts, 13);
         assert_eq!(
             (
@@ -151,7 +151,7 @@ mod tests {
     }
 
     #[test]
-    fn a_later_count_at_another_worker_is_no_sum_of_those_at_the_first() {
+    fn a_count_on_another_worker_is_not_a_sum_of_earlier_counts() {
         let mut workers = Workers::new(2);
         for n in 1..=9 {
             workers.send(0, n, "a", n as u32);
@@ -164,7 +164,7 @@ mod tests {
     }
 
     #[test]
-    fn a_stream_that_lists_everything_against_its_release_is_found() {
+    fn a_cumulative_stream_of_an_incremental_release_is_reported() {
         let mut scene = Scene::skip_path();
         for n in 1..=6 {
             scene.send(n, &[("a", n as u32, n as u32)]);

@@ -1,9 +1,10 @@
 //! libzmq I/O threads without a CPU: frames wait on their way into the inbox although the consumer has time for them.
 
-use super::consumer::{HELD, Late, late, rounded};
-use super::{Detector, Look, Verdict};
+use super::consumer::{Late, SUSPENDED, late, rounded};
+use super::{DetectContext, Detector, Verdict};
 use crate::event::ThreadPart;
 use crate::ledger::{Spent, Thread};
+use crate::path;
 use crate::words::percent;
 
 pub(super) struct IoThreadStarved;
@@ -13,26 +14,27 @@ impl Detector for IoThreadStarved {
         "io-thread-starved"
     }
 
-    fn comes_and_goes(&self) -> bool {
+    fn is_intermittent(&self) -> bool {
         true
     }
 
-    fn check(&self, look: &Look<'_>, found: &mut Vec<Verdict>) {
-        let limits = look.thresholds;
-        for one in late(look) {
+    fn check(&self, context: &DetectContext<'_>, found: &mut Vec<Verdict>) {
+        let limits = context.thresholds;
+        for one in late(context) {
             // A consumer that never sleeps is itself the cause.
             let asleep = one.spent.blocked_ns().map(|ns| one.spent.share(ns));
-            let held = one.spent.share(one.away.sum(&HELD));
-            if asleep.is_none_or(|share| share - held < limits.starved_share) {
+            let suspended = one.spent.share(one.away.sum(&SUSPENDED));
+            if asleep.is_none_or(|share| share - suspended < limits.starved_share) {
                 continue;
             }
-            let Some((thread, spent, share)) = starved(look, &one).filter(|(.., share)| *share >= limits.starved_share)
+            let Some((thread, spent, share)) =
+                starved(context, &one).filter(|(.., share)| *share >= limits.starved_share)
             else {
                 continue;
             };
             let id = thread.id();
             let summary = format!(
-                "libzmq's I/O thread {} of the {} ({}/{}) waits for a CPU {} of the time {}, which sleeps {}",
+                "libzmq's I/O thread {} of the {} ({}/{}) waits for a CPU {} of the time {}, and the consumer sleeps {}",
                 thread.name(),
                 thread.role(),
                 id.pid,
@@ -42,7 +44,7 @@ impl Detector for IoThreadStarved {
                 asleep.map_or_else(String::new, percent),
             );
             found.push(
-                one.verdict(look, summary)
+                one.verdict(context, summary)
                     .with("io_pid", id.pid)
                     .with("io_tid", id.tid)
                     .with("io_on_cpu", rounded(spent.share(spent.on_ns)))
@@ -56,17 +58,17 @@ impl Detector for IoThreadStarved {
 }
 
 /// The I/O thread at either end of the line that waits most for a CPU.
-pub(super) fn starved<'a>(look: &Look<'a>, one: &Late<'a>) -> Option<(&'a Thread, Spent, f64)> {
-    let sender = one.group.name.split("->").next().unwrap_or_default();
-    let at_an_end = |t: &&Thread| t.id().pid == one.thread.id().pid || t.role() == sender;
-    let io = look
+pub(super) fn starved<'a>(context: &DetectContext<'a>, one: &Late<'a>) -> Option<(&'a Thread, Spent, f64)> {
+    let (sender, _) = path::ends(&one.group.name);
+    let is_endpoint = |t: &&Thread| t.id().pid == one.thread.id().pid || t.role() == sender;
+    let io = context
         .ledger
         .threads()
         .iter()
         .filter(|t| t.part() == Some(ThreadPart::Io));
-    io.filter(at_an_end)
+    io.filter(is_endpoint)
         .filter_map(|thread| {
-            let spent = thread.between(one.from, look.now)?;
+            let spent = thread.between(one.from, context.now)?;
             Some((thread, spent, spent.share(spent.starved_ns()?)))
         })
         .max_by(|a, b| a.2.total_cmp(&b.2))
@@ -78,11 +80,11 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_io_thread_without_a_cpu_counts_when_the_consumer_sleeps() {
+    fn a_starved_io_thread_is_reported_when_the_consumer_sleeps() {
         let late_with = |consumer, io| {
             let mut scene = Scene::skip_path();
             scene.send(0, &[]);
-            scene.take_by(MS, 0, 7);
+            scene.receive_by(MS, 0, 7);
             for n in 1..40 {
                 scene.send(n * 100 * MS, &[]);
                 scene.cpu(n * 100 * MS, 7, consumer);
@@ -97,7 +99,7 @@ mod tests {
         );
         assert!(
             late_with([95, 3, 0], [5, 90, 0]).is_empty(),
-            "the consumer is late by itself"
+            "the consumer is busy itself"
         );
         assert!(late_with([10, 10, 0], [5, 2, 0]).is_empty());
     }

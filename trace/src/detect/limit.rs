@@ -1,6 +1,6 @@
 //! Memory limits of tokengap that were reached.
 
-use super::{Detector, Look, Severity, Verdict};
+use super::{DetectContext, Detector, Severity, Verdict};
 use crate::words::count;
 
 pub(super) struct LimitReached;
@@ -10,22 +10,22 @@ impl Detector for LimitReached {
         "limit-reached"
     }
 
-    fn check(&self, look: &Look<'_>, found: &mut Vec<Verdict>) {
-        let limits = look.ledger.limits();
+    fn check(&self, context: &DetectContext<'_>, found: &mut Vec<Verdict>) {
+        let limits = context.ledger.limits();
         let reached: Vec<_> = limits.iter().filter(|l| l.times > 0).collect();
         let Some(worst) = reached.iter().max_by_key(|l| l.times) else {
             return;
         };
         let summary = format!(
-            "the ledger forgot something {} times because {} is limited to {}",
-            count(worst.times),
+            "the memory limit {} of {} was reached {} times",
             worst.name,
             count(worst.limit as u64),
+            count(worst.times),
         );
         let verdict = Verdict::new(Severity::Warning, summary)
             .weight(reached.iter().map(|l| l.times).sum())
             .advice(format!(
-                "raise it with --limit {}=N if that is what you need to see; each entry costs memory",
+                "raise it with --limit {}=N if you need the evicted entries; each entry costs memory",
                 worst.name
             ));
         found.push(reached.iter().fold(verdict, |v, l| v.with(l.name, l.times)));
@@ -39,7 +39,7 @@ mod tests {
     use crate::ledger::Limits;
 
     #[test]
-    fn forgetting_for_want_of_room_is_told() {
+    fn evictions_at_a_limit_are_reported() {
         let mut scene = Scene::skip_path_with(Limits {
             live_rids: 2,
             ..Limits::default()

@@ -1,7 +1,7 @@
 //! Observations that tokengap missed: never a loss in the engine.
 
-use super::{Detector, Look, Severity, Verdict};
-use crate::ledger::Missed;
+use super::{DetectContext, Detector, Severity, Verdict};
+use crate::ledger::MissedCounts;
 use crate::words::count;
 
 pub(super) struct MissedObservations;
@@ -11,14 +11,14 @@ impl Detector for MissedObservations {
         "missed-observations"
     }
 
-    fn check(&self, look: &Look<'_>, found: &mut Vec<Verdict>) {
-        let missed = look.ledger.totals().missed;
+    fn check(&self, context: &DetectContext<'_>, found: &mut Vec<Verdict>) {
+        let missed = context.ledger.totals().missed;
         let all = missed.reported().saturating_add(missed.unannounced);
         if all == 0 {
             return;
         }
         let summary = format!(
-            "{} observations missed by tokengap; the traffic was not touched, and counts of frames and chunks are too low",
+            "tokengap missed {} observations; traffic is not affected, but counts of frames and chunks are too low",
             count(all),
         );
         found.push(
@@ -36,7 +36,7 @@ impl Detector for MissedObservations {
 }
 
 /// Advice against the most frequent cause.
-fn advice(missed: &Missed) -> &'static str {
+fn advice(missed: &MissedCounts) -> &'static str {
     let causes = [
         (
             missed.queue_full,
@@ -44,7 +44,7 @@ fn advice(missed: &Missed) -> &'static str {
         ),
         (
             missed.unframed,
-            "start tokengap before the connection is made: it joined in the middle of a frame",
+            "start tokengap before the engine connects: it joined in the middle of a frame",
         ),
         (missed.too_large, "raise --capture: frames exceed the capture limit"),
         (
@@ -66,7 +66,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_miss_is_counted_once_whether_announced_or_numbered() {
+    fn an_announced_miss_with_a_sequence_gap_is_counted_once() {
         let mut scene = Scene::skip_path();
         scene.send(0, &[("a", 1, 1)]);
         scene.lose(1);

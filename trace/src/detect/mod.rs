@@ -5,20 +5,22 @@ mod arithmetic;
 pub mod attribution;
 mod backlog;
 mod burst;
-mod coalescing;
 mod consumer;
 mod consumer_away;
 mod consumer_cpu;
+mod consumer_logged;
 mod consumer_starved;
 mod consumer_throttled;
-mod consumer_told;
 mod drops;
 mod engine_ended;
+mod engine_failed;
 mod finding;
 mod gap;
 mod inflation;
 mod io_starved;
+mod late_delivery;
 mod limit;
+mod merging;
 mod missed_observations;
 mod mode_mix;
 mod order;
@@ -43,7 +45,7 @@ use crate::ledger::Ledger;
 
 /// Input of a detector.
 #[derive(Clone, Debug)]
-pub struct Look<'a> {
+pub struct DetectContext<'a> {
     /// State of the run.
     pub ledger: &'a Ledger,
     /// Detector thresholds.
@@ -54,7 +56,7 @@ pub struct Look<'a> {
     pub now: MonoNs,
 }
 
-impl<'a> Look<'a> {
+impl<'a> DetectContext<'a> {
     /// Detector input for this state at `now`.
     pub fn at(ledger: &'a Ledger, thresholds: &'a Thresholds, now: MonoNs) -> Self {
         Self {
@@ -71,7 +73,7 @@ pub trait Detector {
     /// Name in reports.
     fn kind(&self) -> &'static str;
     /// Whether the problem is intermittent, so that its worst moment is kept; otherwise the latest verdict is kept.
-    fn comes_and_goes(&self) -> bool {
+    fn is_intermittent(&self) -> bool {
         false
     }
     /// Whether there is one finding for all hops, naming the hop affected now.
@@ -79,7 +81,7 @@ pub trait Detector {
         false
     }
     /// Adds a verdict for each place with the problem.
-    fn check(&self, look: &Look<'_>, found: &mut Vec<Verdict>);
+    fn check(&self, context: &DetectContext<'_>, found: &mut Vec<Verdict>);
 }
 
 /// All detectors, in the order in which reports list findings of equal severity.
@@ -88,11 +90,12 @@ pub const ALL: &[&(dyn Detector + Sync)] = &[
     &drops::ShortAnswers,
     &wire_loss::WireLoss,
     &gap::FirstTokenGap,
+    &late_delivery::LateDelivery,
     &consumer_away::STOPPED,
     &consumer_away::FROZEN,
     &consumer_away::BLOCKED,
     &consumer_cpu::ConsumerCpuBound,
-    &consumer_told::ConsumerCpuTold,
+    &consumer_logged::ConsumerCpuLogged,
     &consumer_throttled::ConsumerThrottled,
     &consumer_starved::ConsumerStarved,
     &io_starved::IoThreadStarved,
@@ -104,10 +107,11 @@ pub const ALL: &[&(dyn Detector + Sync)] = &[
     &worker_change::RidChangedWorker,
     &order::OutOfOrder,
     &worker_imbalance::WorkerImbalance,
-    &coalescing::Coalescing,
+    &merging::Merging,
     &would_drop::WouldDrop,
     &burst::Burst,
     &engine_ended::EngineEnded,
+    &engine_failed::EngineFailed,
     &stalled::StalledStream,
     &mode_mix::ModeMix,
     &arithmetic::WireArithmetic,

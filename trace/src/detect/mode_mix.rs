@@ -1,9 +1,9 @@
 //! Incremental and cumulative deliveries in one engine: a consumer cannot handle both correctly.
 
-use super::{Detector, Look, Severity, Verdict};
+use super::{DetectContext, Detector, Severity, Verdict};
 use crate::words::count;
 
-const ADVICE: &str = "a consumer written for one of them loses or repeats tokens with the other";
+const ADVICE: &str = "a consumer written for one mode loses or repeats tokens in the other";
 
 pub(super) struct ModeMix;
 
@@ -12,12 +12,12 @@ impl Detector for ModeMix {
         "mode-mix"
     }
 
-    fn check(&self, look: &Look<'_>, found: &mut Vec<Verdict>) {
-        let (incremental, cumulative) = look.ledger.totals().deliveries;
+    fn check(&self, context: &DetectContext<'_>, found: &mut Vec<Verdict>) {
+        let (incremental, cumulative) = context.ledger.totals().deliveries;
         if incremental > 0 && cumulative > 0 {
             found.push(mix("deliveries carried", incremental, cumulative));
         }
-        for group in look.ledger.groups() {
+        for group in context.ledger.groups() {
             let (delta, cumulative) = group.streams;
             if delta > 0 && cumulative > 0 {
                 found.push(mix("streams list", delta, cumulative).hop(&group.name));
@@ -46,7 +46,7 @@ mod tests {
     use crate::engine::Mode;
 
     #[test]
-    fn both_modes_in_one_run_are_told() {
+    fn incremental_and_cumulative_deliveries_in_one_run_are_reported() {
         let mut scene = Scene::delivering();
         scene.send(0, &[("a", 1, 1)]);
         // The first delivery of a request is the same in both modes.
@@ -59,7 +59,7 @@ mod tests {
     }
 
     #[test]
-    fn both_kinds_of_streams_on_one_hop_are_told() {
+    fn incremental_and_cumulative_streams_on_one_hop_are_reported() {
         let mut scene = Scene::skip_path();
         for n in 1..=5 {
             scene.send(n, &[("new", 1, n as u32), ("all", n as u32, n as u32)]);

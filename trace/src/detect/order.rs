@@ -1,6 +1,6 @@
 //! Chunks of a request received in another order than they were generated in.
 
-use super::{Detector, Look, Severity, Verdict};
+use super::{DetectContext, Detector, Severity, Verdict};
 use crate::words::plural;
 
 pub(super) struct OutOfOrder;
@@ -10,14 +10,14 @@ impl Detector for OutOfOrder {
         "out-of-order"
     }
 
-    fn check(&self, look: &Look<'_>, found: &mut Vec<Verdict>) {
-        for group in look.ledger.groups() {
+    fn check(&self, context: &DetectContext<'_>, found: &mut Vec<Verdict>) {
+        for group in context.ledger.groups() {
             let late = &group.out_of_order;
             if late.rids == 0 {
                 continue;
             }
             let summary = format!(
-                "{} on {} came after a later one of the same request",
+                "{} on {} arrived after a later one of the same request",
                 plural(late.rids, "chunk"),
                 group.name
             );
@@ -28,7 +28,7 @@ impl Detector for OutOfOrder {
                     .since(late.since)
                     .with("chunks", late.rids)
                     .with("tokens_behind_max", late.amount)
-                    .advice("ZMQ keeps the order of one connection only: the request's chunks were sent on two"),
+                    .advice("ZMQ preserves order only within a connection: the request's chunks were sent on two"),
             );
         }
     }
@@ -40,7 +40,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_chunk_that_was_overtaken_is_found() {
+    fn an_overtaken_chunk_is_reported() {
         let mut scene = Workers::new(2);
         for n in 1..=4 {
             scene.send(0, n, "a", n as u32);
@@ -53,7 +53,7 @@ mod tests {
     }
 
     #[test]
-    fn a_count_that_begins_again_after_a_retraction_is_not_late() {
+    fn a_count_restart_after_a_retraction_is_not_out_of_order() {
         let mut scene = Workers::new(2);
         for n in 1..=6 {
             scene.send(0, n, "a", n as u32);
@@ -65,7 +65,7 @@ mod tests {
     }
 
     #[test]
-    fn what_may_be_of_the_next_request_with_the_rid_is_not_late() {
+    fn chunks_of_a_possible_next_request_with_the_same_rid_are_not_out_of_order() {
         let mut scene = Workers::new(2);
         for rid in ["late", "again"] {
             (1..=3).for_each(|n| scene.send(0, n, rid, n as u32));
@@ -75,7 +75,7 @@ mod tests {
         let found = scene.check(&OutOfOrder);
         assert_eq!((&*found[0].rid, &found[0].evidence["chunks"]), ("late", &1.into()));
         // Its beginning may be in the unreadable frame.
-        scene.garble(1, 6);
+        scene.send_undecodable(1, 6);
         scene.send(1, 7, "again", 2);
         assert_eq!(scene.check(&OutOfOrder), found);
     }

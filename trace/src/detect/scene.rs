@@ -1,11 +1,11 @@
 //! Small scenes for the detectors' tests: one hop, one lane, short calls for events.
 
-use super::{Detector, Look, Severity, Thresholds, Verdict};
+use super::{DetectContext, Detector, Severity, Thresholds, Verdict};
 use crate::clock::MonoNs;
-use crate::engine::Mode;
+use crate::engine::{Mode, example};
 use crate::event::{
-    Away, AwayState, Chunk, CpuSample, Delivery, Engine, Event, Finish, Frame, Hop, HotSample, IdColumn, Kind, Lost,
-    LostCause, QueueSample, Response, Sees, Taken, ThreadPart, Undecoded, What,
+    Away, AwayState, Capabilities, Chunk, CpuSample, Delivery, Engine, Event, Finish, Frame, Hop, IdColumn, Kind,
+    Missed, MissedCause, QueueSample, Received, Response, StackSample, ThreadPart, Undecoded, What,
 };
 use crate::id::{FrameId, HopId, ThreadId};
 use crate::ledger::{Ledger, Limits};
@@ -27,11 +27,11 @@ impl Scene {
     pub(super) fn skip_path_with(limits: Limits) -> Self {
         Self::new(
             limits,
-            Sees {
+            Capabilities {
                 sent: true,
-                taken: true,
-                handled: true,
-                ..Sees::default()
+                received: true,
+                processed: true,
+                ..Capabilities::default()
             },
         )
     }
@@ -40,18 +40,18 @@ impl Scene {
     pub(super) fn delivering() -> Self {
         Self::new(
             Limits::default(),
-            Sees {
+            Capabilities {
                 sent: true,
-                taken: true,
+                received: true,
                 delivered: true,
-                ..Sees::default()
+                ..Capabilities::default()
             },
         )
     }
 
-    fn new(limits: Limits, sees: Sees) -> Self {
+    fn new(limits: Limits, capabilities: Capabilities) -> Self {
         let mut scene = Self {
-            ledger: Ledger::new(limits),
+            ledger: Ledger::new(limits).of_engines(example::ENGINES),
             next: 0,
         };
         let name = "scheduler->tokenizer";
@@ -62,20 +62,19 @@ impl Scene {
             worker: None,
             origin: true,
             last: true,
-            sees,
+            capabilities,
         };
-        scene.say(0, What::Hop(hop));
+        scene.apply(0, What::Hop(hop));
         let engine = Engine {
-            version: Some("0.5.9"),
+            version: Some(example::DROPS),
             mode: Some(Mode::Incremental),
-            waiter: None,
-            turnaround: None,
+            ..Engine::default()
         };
-        scene.say(0, What::Engine(engine));
+        scene.apply(0, What::Engine(engine));
         scene
     }
 
-    pub(super) fn say(&mut self, at: u64, what: What<'_>) {
+    pub(super) fn apply(&mut self, at: u64, what: What<'_>) {
         self.ledger.apply(&Event { at: MonoNs(at), what });
     }
 
@@ -85,6 +84,19 @@ impl Scene {
             lane: 0,
             seq,
         }
+    }
+
+    /// The engine reports that it failed.
+    pub(super) fn fail(&mut self, at: u64) {
+        let frame = Frame {
+            id: Self::id(self.next),
+            bytes: 16,
+            kind: Kind::Failed,
+            ids: IdColumn::Absent,
+            chunks: &[],
+        };
+        self.next += 1;
+        self.apply(at, What::Sent(frame));
     }
 
     /// Sends the next frame; each chunk is (rid, listed, `completion_tokens`).
@@ -112,26 +124,25 @@ impl Scene {
             ids: IdColumn::Delta,
             chunks: &chunks,
         };
-        self.say(at, What::Sent(frame));
+        self.apply(at, What::Sent(frame));
     }
 
     /// A tokenizer thread receives the frame.
-    pub(super) fn take_by(&mut self, at: u64, seq: u64, tid: u32) {
+    pub(super) fn receive_by(&mut self, at: u64, seq: u64, tid: u32) {
         let by = Some(ThreadId { pid: 7, tid });
         let id = Self::id(seq);
-        self.say(
+        self.apply(
             at,
-            What::Taken(Taken {
+            What::Received(Received {
                 id,
                 wakeup: None,
                 by,
                 frame: None,
             }),
         );
-        self.say(at, What::Handled(id));
+        self.apply(at, What::Processed(id));
     }
-
-    /// CPU sample of a tokenizer thread over the last 100 ms: on a CPU, waiting for one, cgroup throttled, in milliseconds.
+    /// CPU sample of a tokenizer thread over the last 100 ms: on a CPU, waiting for a CPU, cgroup throttled, in milliseconds.
     pub(super) fn cpu(&mut self, at: u64, tid: u32, shares: [u64; 3]) {
         self.sample(at, tid, shares, None);
     }
@@ -154,23 +165,23 @@ impl Scene {
             poll: None,
             away,
         };
-        self.say(at, What::Cpu(sample));
+        self.apply(at, What::Cpu(sample));
     }
 
     /// Fifty stack samples of thread 7 over half a second, `within` of them in this function.
     pub(super) fn stack(&mut self, at: u64, (function, file): (&str, &str), within: u32) {
-        let sample = HotSample {
+        let sample = StackSample {
             thread: ThreadId { pid: 7, tid: 7 },
             role: "tokenizer",
             function,
             file,
             interval_ns: 500 * MS,
-            taken: 50,
+            samples: 50,
             total: within,
             own: within,
             gil: None,
         };
-        self.say(at, What::Hot(sample));
+        self.apply(at, What::Stack(sample));
     }
 
     /// Sets the bytes in the kernel queue.
@@ -180,13 +191,13 @@ impl Scene {
             receive_bytes: Some(bytes),
             send_bytes: None,
         };
-        self.say(at, What::Queue(sample));
+        self.apply(at, What::Queue(sample));
     }
 
-    pub(super) fn take(&mut self, at: u64, seq: u64) {
-        self.say(
+    pub(super) fn receive(&mut self, at: u64, seq: u64) {
+        self.apply(
             at,
-            What::Taken(Taken {
+            What::Received(Received {
                 id: Self::id(seq),
                 wakeup: None,
                 by: None,
@@ -195,17 +206,17 @@ impl Scene {
         );
     }
 
-    pub(super) fn take_in(&mut self, at: u64, seq: u64, wakeup: u64) {
-        self.say(
+    pub(super) fn receive_in_wakeup(&mut self, at: u64, seq: u64, wakeup: u64) {
+        self.apply(
             at,
-            What::Taken(Taken {
+            What::Received(Received {
                 id: Self::id(seq),
                 wakeup: Some(wakeup),
                 by: None,
                 frame: None,
             }),
         );
-        self.say(at, What::Handled(Self::id(seq)));
+        self.apply(at, What::Processed(Self::id(seq)));
     }
 
     pub(super) fn deliver(&mut self, at: u64, rid: &str, tokens: u32, completion: u32, finished: bool) {
@@ -213,7 +224,7 @@ impl Scene {
     }
 
     pub(super) fn deliver_as(&mut self, at: u64, mode: Mode, rid: &str, tokens: u32, completion: u32, finished: bool) {
-        self.say(
+        self.apply(
             at,
             What::Delivered(Delivery {
                 rid,
@@ -228,7 +239,7 @@ impl Scene {
 
     /// A response of this kind delivers `tokens`, its only ones.
     pub(super) fn respond(&mut self, at: u64, response: Response, rid: &str, tokens: u32) {
-        self.say(
+        self.apply(
             at,
             What::Delivered(Delivery {
                 rid,
@@ -244,20 +255,20 @@ impl Scene {
     /// Skips the next `count` frames and reports them as missed.
     pub(super) fn lose(&mut self, count: u64) {
         self.next += count;
-        self.say(
+        self.apply(
             0,
-            What::Lost(Lost {
+            What::Missed(Missed {
                 hop: Some(HopId(0)),
                 count,
-                cause: LostCause::QueueFull,
+                cause: MissedCause::QueueFull,
             }),
         );
     }
 
-    pub(super) fn garble(&mut self, at: u64, reason: &str) {
+    pub(super) fn send_undecodable(&mut self, at: u64, reason: &str) {
         let id = Self::id(self.next);
         self.next += 1;
-        self.say(at, What::Undecoded(Undecoded { id, bytes: 10, reason }));
+        self.apply(at, What::Undecoded(Undecoded { id, bytes: 10, reason }));
     }
 
     pub(super) fn tick(&mut self, now: u64) {
@@ -267,7 +278,7 @@ impl Scene {
     pub(super) fn check(&self, detector: &dyn Detector, now: u64) -> Vec<Verdict> {
         let mut found = Vec::new();
         let thresholds = Thresholds::default();
-        detector.check(&Look::at(&self.ledger, &thresholds, MonoNs(now)), &mut found);
+        detector.check(&DetectContext::at(&self.ledger, &thresholds, MonoNs(now)), &mut found);
         for verdict in &found {
             let harmless = verdict.severity == Severity::Info;
             assert!(harmless || verdict.advice.is_some(), "no action for {verdict:?}");
@@ -293,10 +304,10 @@ impl Workers {
     }
 
     fn behind<'a>(receivers: impl Iterator<Item = (Option<u16>, &'a str)>) -> Self {
-        let sees = Sees {
+        let capabilities = Capabilities {
             sent: true,
-            taken: true,
-            ..Sees::default()
+            received: true,
+            ..Capabilities::default()
         };
         let mut scene = Scene {
             ledger: Ledger::new(Limits::default()),
@@ -311,9 +322,9 @@ impl Workers {
                 worker,
                 origin: false,
                 last: false,
-                sees,
+                capabilities,
             };
-            scene.say(0, What::Hop(hop));
+            scene.apply(0, What::Hop(hop));
             hops += 1;
         }
         Self {
@@ -353,14 +364,14 @@ impl Workers {
     }
 
     /// Sends the worker an undecodable frame.
-    pub(super) fn garble(&mut self, worker: u64, at: u64) {
+    pub(super) fn send_undecodable(&mut self, worker: u64, at: u64) {
         let id = self.next(worker);
         let undecoded = Undecoded {
             id,
             bytes: 10,
             reason: "truncated",
         };
-        self.scene.say(at, What::Undecoded(undecoded));
+        self.scene.apply(at, What::Undecoded(undecoded));
     }
 
     fn send_with(
@@ -391,7 +402,7 @@ impl Workers {
             ids: IdColumn::Delta,
             chunks: &[chunk],
         };
-        self.scene.say(at, What::Sent(frame));
+        self.scene.apply(at, What::Sent(frame));
     }
 
     pub(super) fn check(&self, detector: &dyn Detector) -> Vec<Verdict> {

@@ -1,6 +1,6 @@
 //! Requests that began and then stopped producing.
 
-use super::{Detector, Look, Severity, Verdict};
+use super::{DetectContext, Detector, Severity, Verdict};
 use crate::ledger::Request;
 use crate::words::{duration, plural};
 
@@ -11,21 +11,16 @@ impl Detector for StalledStream {
         "stalled-stream"
     }
 
-    fn comes_and_goes(&self) -> bool {
+    fn is_intermittent(&self) -> bool {
         true
     }
 
-    fn check(&self, look: &Look<'_>, found: &mut Vec<Verdict>) {
+    fn check(&self, context: &DetectContext<'_>, found: &mut Vec<Verdict>) {
         let (mut stalled, mut retracted, mut worst_ns, mut worst_rid) = (0, 0, 0, "");
-        // Requests known only from the engine's log have no observed tokens. A request with missed observations since its last chunk may
-        // have continued unseen.
-        let heard = |r: &&Request| !r.streams().is_empty() && look.ledger.heard_all_since(r);
-        let seen = |r: &&Request| r.finish().is_none() && heard(r);
-        for request in look.ledger.requests().filter(seen) {
-            let silent = look.now.since(request.last_at());
-            if silent < look.thresholds.stalled_ns {
-                continue;
-            }
+        let limit = context.thresholds.stalled_ns;
+        let is_stalled = |r: &&Request| context.ledger.is_stalled(r, context.now, limit);
+        for request in context.ledger.requests().filter(is_stalled) {
+            let silent = context.now.since(request.last_at());
             stalled += 1;
             retracted += u64::from(request.retractions() > 0);
             if silent > worst_ns {
@@ -47,7 +42,10 @@ impl Detector for StalledStream {
                 .with("requests", stalled)
                 .with("retracted_before", retracted)
                 .with("longest_ns", worst_ns)
-                .advice("the scheduler has retracted them, or they ended where this point cannot see it"),
+                .advice(format!(
+                    "the {} retracted them, or they ended without a frame on this hop",
+                    context.ledger.engine().facts().source()
+                )),
         );
     }
 }
@@ -58,7 +56,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn silence_is_a_stall_only_after_a_while() {
+    fn silence_is_a_stall_only_after_a_timeout() {
         let mut scene = Scene::skip_path();
         scene.send(0, &[("a", 1, 1)]);
         assert!(scene.check(&StalledStream, 29 * SECOND).is_empty());
@@ -66,13 +64,29 @@ mod tests {
     }
 
     #[test]
-    fn silence_behind_a_loss_of_ours_is_none() {
+    fn a_non_streaming_request_may_be_silent_for_fifty_steps() {
+        let mut scene = Scene::skip_path();
+        scene.send(0, &[("whole", 50, 50), ("stream", 1, 1)]);
+        scene.send(SECOND, &[("stream", 1, 2)]);
+        for step in 2..50 {
+            scene.send(step * SECOND, &[("other", 1, step as u32)]);
+        }
+        let found = scene.check(&StalledStream, 50 * SECOND);
+        assert_eq!(found[0].weight, 1, "its next chunk is due after 50 steps");
+        assert_eq!(&*found[0].rid, "stream");
+        scene.send(50 * SECOND, &[("other", 1, 50)]);
+        scene.send(51 * SECOND, &[("other", 1, 51)]);
+        assert_eq!(scene.check(&StalledStream, 52 * SECOND)[0].weight, 2);
+    }
+
+    #[test]
+    fn silence_after_missed_observations_is_not_a_stall() {
         let mut scene = Scene::skip_path();
         scene.send(0, &[("a", 1, 1)]);
         scene.lose(SECOND);
         assert!(
             scene.check(&StalledStream, 31 * SECOND).is_empty(),
-            "its end may be what was lost"
+            "its end may have been missed"
         );
         scene.send(40 * SECOND, &[("a", 1, 3)]);
         assert_eq!(scene.check(&StalledStream, 71 * SECOND).len(), 1);

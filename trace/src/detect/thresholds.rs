@@ -15,7 +15,7 @@ pub struct Thresholds {
     /// Share of delivered chunks from which confirmed drops are critical.
     pub drops_critical_share: f64,
     /// Share of chunks from which merged deliveries cause a warning.
-    pub coalesced_warning_share: f64,
+    pub merged_warning_share: f64,
     /// Smallest size of a growing backlog, in frames.
     pub backlog_frames: u64,
     /// Seconds over which it must not have fallen.
@@ -52,7 +52,7 @@ impl Default for Thresholds {
             gap_critical_ns: 5 * SECOND,
             wire_loss_critical_tokens: 16,
             drops_critical_share: 0.001,
-            coalesced_warning_share: 0.05,
+            merged_warning_share: 0.05,
             backlog_frames: 64,
             backlog_seconds: 3,
             backlog_critical_frames: 1_000,

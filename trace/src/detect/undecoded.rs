@@ -1,6 +1,6 @@
 //! Frames that could not be decoded.
 
-use super::{Detector, Look, Severity, Verdict};
+use super::{DetectContext, Detector, Severity, Verdict};
 use crate::words::{plural, share};
 
 pub(super) struct UndecodedFrames;
@@ -10,31 +10,28 @@ impl Detector for UndecodedFrames {
         "undecoded"
     }
 
-    fn check(&self, look: &Look<'_>, found: &mut Vec<Verdict>) {
-        for (place, group) in look.ledger.groups().iter().enumerate() {
+    fn check(&self, context: &DetectContext<'_>, found: &mut Vec<Verdict>) {
+        for (place, group) in context.ledger.groups().iter().enumerate() {
             let (mut undecoded, mut frames) = (0, 0);
-            for counts in look.ledger.members(place).map(crate::ledger::Hop::counts) {
+            for counts in context.ledger.members(place).map(crate::ledger::Hop::counts) {
                 undecoded += counts.undecoded;
-                frames += counts.frames_sent.max(counts.frames_taken);
+                frames += counts.frames_sent.max(counts.frames_received);
             }
             if undecoded == 0 {
                 continue;
             }
             let part = undecoded as f64 / frames.max(1) as f64;
-            let severity = if part >= look.thresholds.undecoded_critical_share {
+            let severity = if part >= context.thresholds.undecoded_critical_share {
                 Severity::Critical
-            } else if part >= look.thresholds.undecoded_warning_share {
+            } else if part >= context.thresholds.undecoded_warning_share {
                 Severity::Warning
             } else {
                 Severity::Info
             };
-            let often = group
-                .undecoded
-                .iter()
-                .max_by_key(|(_, n)| **n)
-                .map_or("", |(reason, _)| reason);
+            let reasons = context.ledger.undecoded_by_reason(place);
+            let often = reasons.iter().max_by_key(|(_, n)| **n).map_or("", |(reason, _)| reason);
             let summary = format!(
-                "{} ({}) on {} could not be read, mostly: {often}",
+                "cannot decode {} ({}) on {}; most common reason: {often}",
                 plural(undecoded, "frame"),
                 share(undecoded, frames),
                 group.name,
@@ -42,7 +39,7 @@ impl Detector for UndecodedFrames {
             found.push(
                 Verdict::new(severity, summary)
                     .hop(&group.name)
-                    .since(look.ledger.totals().undecoded_since)
+                    .since(context.ledger.totals().undecoded_since)
                     .weight(undecoded)
                     .with("frames_undecoded", undecoded)
                     .with("frames", frames)
@@ -57,17 +54,54 @@ impl Detector for UndecodedFrames {
 mod tests {
     use super::super::scene::Scene;
     use super::*;
+    use crate::clock::MonoNs;
+    use crate::event::{Capabilities, Event, Hop, What};
+    use crate::id::{FrameId, HopId};
+    use crate::ledger::{Ledger, Limits};
 
     #[test]
-    fn unreadable_frames_are_told_with_their_reason() {
+    fn undecodable_frames_are_reported_with_a_reason() {
         let mut scene = Scene::skip_path();
         scene.send(0, &[("a", 1, 1)]);
-        scene.garble(1, "class unknown");
+        scene.send_undecodable(1, "class unknown");
         let found = scene.check(&UndecodedFrames, 2);
         assert_eq!(
             (found[0].severity, &found[0].evidence["frames"]),
             (Severity::Critical, &2.into())
         );
         assert!(found[0].summary.ends_with("class unknown"));
+    }
+
+    #[test]
+    fn a_hop_takes_its_reasons_to_its_new_name() {
+        let mut ledger = Ledger::new(Limits::default());
+        let mut apply = |what| ledger.apply(&Event { at: MonoNs(1), what });
+        let named = |id, name| {
+            What::Hop(Hop {
+                id: HopId(id),
+                name,
+                endpoint: "",
+                worker: None,
+                origin: false,
+                last: false,
+                capabilities: Capabilities::default(),
+            })
+        };
+        apply(named(0, "a->b"));
+        apply(named(1, "c->b"));
+        let id = FrameId {
+            hop: HopId(1),
+            lane: 0,
+            seq: 0,
+        };
+        let reason = "layout";
+        apply(What::Undecoded(crate::event::Undecoded { id, bytes: 9, reason }));
+        apply(named(1, "a->b"));
+        let group = ledger
+            .groups()
+            .iter()
+            .position(|group| group.name == "a->b")
+            .expect("a->b");
+        assert_eq!(ledger.undecoded_by_reason(group), [("layout", 1)].into());
     }
 }

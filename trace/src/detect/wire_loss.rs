@@ -1,6 +1,6 @@
 //! Tokens that never crossed a hop, computed from the streams' own counts.
 
-use super::{Detector, Look, Severity, Verdict};
+use super::{DetectContext, Detector, Severity, Verdict};
 use crate::words::plural;
 
 pub(super) struct WireLoss;
@@ -10,19 +10,19 @@ impl Detector for WireLoss {
         "wire-loss"
     }
 
-    fn check(&self, look: &Look<'_>, found: &mut Vec<Verdict>) {
-        let (seen, missing) = &look.ledger.totals().wire_loss;
+    fn check(&self, context: &DetectContext<'_>, found: &mut Vec<Verdict>) {
+        let (seen, missing) = &context.ledger.totals().wire_loss;
         if seen.rids == 0 {
             return;
         }
-        let critical = *missing >= look.thresholds.wire_loss_critical_tokens;
+        let critical = *missing >= context.thresholds.wire_loss_critical_tokens;
         let severity = if critical {
             Severity::Critical
         } else {
             Severity::Warning
         };
         let summary = format!(
-            "{} of {} missing on the wire: completion_tokens grew by more than the chunks list",
+            "{} of {} missing on the wire: completion_tokens increased by more than the chunks list",
             plural(*missing, "token"),
             plural(seen.rids, "request"),
         );
@@ -34,7 +34,7 @@ impl Detector for WireLoss {
                 .with("requests", seen.rids)
                 .with("tokens_missing", *missing)
                 .with("worst_tokens_missing", seen.amount)
-                .advice("frames were lost between the sender and this point: look for a restarted process or a reset connection"),
+                .advice("frames were lost before this hop: look for a restarted process or a reset connection"),
         );
     }
 }
@@ -45,14 +45,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_missing_frame_is_found_and_an_unseen_one_is_not() {
+    fn a_lost_frame_is_reported_and_an_unobserved_one_is_not() {
         let mut scene = Scene::skip_path();
         scene.send(0, &[("a", 1, 1)]);
         scene.lose(1);
         scene.send(2, &[("a", 1, 9)]);
         assert!(
             scene.check(&WireLoss, 3).is_empty(),
-            "our own loss is no loss of the wire"
+            "missed observations are not losses on the wire"
         );
         scene.send(3, &[("a", 1, 12)]);
         let found = scene.check(&WireLoss, 4);

@@ -1,6 +1,6 @@
 //! A request whose chunks went to two workers of one line.
 
-use super::{Detector, Look, Severity, Verdict};
+use super::{DetectContext, Detector, Severity, Verdict};
 use crate::words::plural;
 
 pub(super) struct RidChangedWorker;
@@ -10,15 +10,14 @@ impl Detector for RidChangedWorker {
         "rid-changed-worker"
     }
 
-    fn check(&self, look: &Look<'_>, found: &mut Vec<Verdict>) {
-        for group in look.ledger.groups() {
+    fn check(&self, context: &DetectContext<'_>, found: &mut Vec<Verdict>) {
+        for group in context.ledger.groups() {
             let moved = &group.moved;
             if moved.rids == 0 {
                 continue;
             }
             let summary = format!(
-                "chunks of {} went to more than one receiver on {}: a detokenizer that lacks a request's beginning decodes it \
-                 wrongly, and nothing keeps the order between two",
+                "chunks of {} went to more than one receiver on {}: a detokenizer without the start of a request decodes it wrongly, and order between receivers is not guaranteed",
                 plural(moved.rids, "request"),
                 group.name,
             );
@@ -30,8 +29,7 @@ impl Detector for RidChangedWorker {
                     .with("changes", moved.rids)
                     .with("chunks_out_of_order", group.out_of_order.rids)
                     .advice(
-                        "the router picks by the tokenizer worker's endpoint (or by the rid): look for a worker that was restarted \
-                         or a number of workers that was changed while requests ran",
+                        "the router selects by the tokenizer worker's endpoint (or by the rid): look for a worker restart or a change in the number of workers while requests were running",
                     ),
             );
         }
@@ -44,7 +42,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_request_that_goes_elsewhere_is_found_and_one_that_stays_is_not() {
+    fn only_a_request_that_changes_workers_is_reported() {
         let mut scene = Workers::new(2);
         for n in 1..=3 {
             scene.send(0, n, "stays", n as u32);

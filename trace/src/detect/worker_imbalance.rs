@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use super::{Detector, Look, Severity, Verdict};
+use super::{DetectContext, Detector, Severity, Verdict};
 use crate::id::HopId;
 use crate::ledger::Hop;
 use crate::words::{count, percent};
@@ -16,14 +16,15 @@ pub(crate) fn imbalance(members: &[&Hop]) -> Option<f64> {
 
 fn uneven(receivers: &[Receiver<'_>]) -> Option<f64> {
     let chunks = receivers.iter().map(|one| one.chunks);
-    let (most, sum) = (chunks.clone().max()?, chunks.sum::<u64>());
-    (receivers.len() > 1 && sum > 0).then(|| (u128::from(most) * receivers.len() as u128) as f64 / sum as f64)
+    let (max, sum) = (chunks.clone().max()?, chunks.sum::<u64>());
+    (receivers.len() > 1 && sum > 0).then(|| (u128::from(max) * receivers.len() as u128) as f64 / sum as f64)
 }
 
 /// One receiver with its chunks over all hops: a scheduler has several sockets, and several schedulers may share a receiver.
 struct Receiver<'a> {
     hop: &'a Hop,
     chunks: u64,
+    frames: u64,
     backlog_max: u64,
 }
 
@@ -36,12 +37,16 @@ fn receivers<'a>(members: &[&'a Hop]) -> Vec<Receiver<'a>> {
         let one = receivers.entry((worker, endpoint, alone)).or_insert(Receiver {
             hop,
             chunks: 0,
+            frames: 0,
             backlog_max: 0,
         });
         one.chunks += hop.counts().chunks;
+        one.frames += hop.counts().frames_sent.max(hop.counts().frames_received);
         one.backlog_max = one.backlog_max.max(hop.counts().backlog_max);
     }
-    receivers.into_values().collect()
+    // A socket with control messages only may serve another purpose: requests go the other way on it.
+    let serves = |one: &Receiver<'_>| one.chunks > 0 || one.frames == 0 || one.hop.worker().is_some();
+    receivers.into_values().filter(serves).collect()
 }
 
 impl Detector for WorkerImbalance {
@@ -49,10 +54,10 @@ impl Detector for WorkerImbalance {
         "worker-imbalance"
     }
 
-    fn check(&self, look: &Look<'_>, found: &mut Vec<Verdict>) {
-        let limits = look.thresholds;
-        for (place, group) in look.ledger.groups().iter().enumerate() {
-            let members: Vec<&Hop> = look.ledger.members(place).collect();
+    fn check(&self, context: &DetectContext<'_>, found: &mut Vec<Verdict>) {
+        let limits = context.thresholds;
+        for (place, group) in context.ledger.groups().iter().enumerate() {
+            let members: Vec<&Hop> = context.ledger.members(place).collect();
             let receivers = receivers(&members);
             let sum: u64 = receivers.iter().map(|one| one.chunks).sum();
             let Some(uneven) = uneven(&receivers).filter(|&n| n >= limits.imbalance) else {
@@ -72,13 +77,13 @@ impl Detector for WorkerImbalance {
             };
             let idle = receivers.iter().filter(|one| one.chunks == 0).count();
             let worker = busiest.hop.worker();
-            let who = match (worker, busiest.hop.endpoint()) {
+            let receiver = match (worker, busiest.hop.endpoint()) {
                 (Some(n), _) => format!("worker {n}"),
                 (None, "") => String::from("one receiver"),
                 (None, endpoint) => endpoint.to_owned(),
             };
             let summary = format!(
-                "{who} of {} on {} has {} of {} chunks, {uneven:.1} times an even part",
+                "{receiver} of {} on {} has {} of {} chunks, {uneven:.1} times an even share",
                 receivers.len(),
                 group.name,
                 percent(busiest.chunks as f64 / sum as f64),
@@ -94,10 +99,7 @@ impl Detector for WorkerImbalance {
                     .with("busiest_chunks", busiest.chunks)
                     .with("busiest_backlog_max_frames", busiest.backlog_max)
                     .with("chunks", sum)
-                    .advice(
-                        "detokenizers are chosen by crc32 of the tokenizer worker's endpoint modulo their number: fewer tokenizer \
-                         workers than detokenizers, or an unlucky hash, leave some idle; more tokenizer workers even it out",
-                    ),
+                    .advice(context.ledger.engine().facts().balance()),
             );
         }
     }
@@ -109,7 +111,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn one_worker_with_most_of_the_chunks_is_found_and_an_even_pair_is_not() {
+    fn an_overloaded_worker_is_reported_and_an_even_pair_is_not() {
         let mut even = Workers::new(2);
         for n in 0..600 {
             even.send(n % 2, n, &format!("{n}"), 1);
@@ -130,7 +132,7 @@ mod tests {
     }
 
     #[test]
-    fn sockets_that_send_to_one_endpoint_are_one_receiver() {
+    fn sockets_with_one_endpoint_count_as_one_receiver() {
         let mut one = Workers::at(&["ipc:///tmp/tokenizer", "ipc:///tmp/tokenizer"]);
         let mut two = Workers::at(&["ipc:///tmp/tokenizer", "ipc:///tmp/other"]);
         let mut unknown = Workers::at(&["", ""]);
@@ -141,7 +143,7 @@ mod tests {
         }
         assert!(
             one.check(&WorkerImbalance).is_empty(),
-            "a second socket has nothing to send"
+            "both sockets send to one receiver"
         );
         for scene in [&mut two, &mut unknown] {
             let found = scene.check(&WorkerImbalance);
@@ -150,6 +152,8 @@ mod tests {
                 (&2.into(), &1.into())
             );
         }
+        two.send_undecodable(1, 2_000);
+        assert!(two.check(&WorkerImbalance).is_empty(), "its one frame held no chunk");
         let nameless = &unknown.check(&WorkerImbalance)[0].summary;
         assert!(nameless.starts_with("one receiver of 2 on "), "{nameless}");
     }

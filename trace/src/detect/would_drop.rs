@@ -1,7 +1,7 @@
 //! Chunks replaced by a later one in cumulative mode. Nothing is lost, but the same engine would lose them in incremental mode.
 
-use super::{Detector, Look, Severity, Verdict};
-use crate::engine::{DROPS_FIXED_IN, Waiter};
+use super::{DetectContext, Detector, Severity, Verdict, advice};
+use crate::engine::Waiter;
 use crate::words::{plural, share};
 
 pub(super) struct WouldDrop;
@@ -11,24 +11,23 @@ impl Detector for WouldDrop {
         "would-drop"
     }
 
-    fn check(&self, look: &Look<'_>, found: &mut Vec<Verdict>) {
-        let totals = look.ledger.totals();
-        let engine = look.ledger.engine();
+    fn check(&self, context: &DetectContext<'_>, found: &mut Vec<Verdict>) {
+        let totals = context.ledger.totals();
+        let engine = context.ledger.engine();
         if engine.waiter != Some(Waiter::KeepsLast) {
             return;
         }
-        let confirmed = look.ledger.sees_deliveries();
+        let confirmed = context.ledger.sees_deliveries();
         let (chunks, of, seen) = if confirmed {
-            (totals.replaced.0, totals.chunks.lined_up, &totals.replaced.1)
+            (totals.replaced.0, totals.chunks.tracked, &totals.replaced.1)
         } else {
-            (totals.predicted.replaced, totals.chunks.taken, &totals.bursts)
+            (totals.predicted.replaced, totals.chunks.received, &totals.bursts)
         };
         if chunks == 0 {
             return;
         }
-        let flag = engine.behaviour.flag().unwrap_or("--stream-output");
         let summary = format!(
-            "{} ({}) of {} replaced by later ones{}: nothing is lost in cumulative mode, in incremental mode they would be",
+            "{} ({}) of {} replaced by later ones{}: harmless in cumulative mode, but their tokens would be lost in incremental mode",
             plural(chunks, "chunk"),
             share(chunks, of),
             plural(seen.rids, "request"),
@@ -42,25 +41,23 @@ impl Detector for WouldDrop {
                 .with("requests", seen.rids)
                 .with("chunks", chunks)
                 .with("confirmed", confirmed)
-                .advice(format!(
-                    "do not set {flag} before {DROPS_FIXED_IN}, which merges queued chunks"
-                )),
+                .advice(advice::would_drop(engine)),
         );
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use super::super::coalescing::Coalescing;
+    use super::super::merging::Merging;
     use super::super::scene::Scene;
     use super::*;
     use crate::engine::Mode;
     use crate::event::{Engine, What};
 
     #[test]
-    fn a_cumulative_stream_is_told_what_it_would_lose_and_nothing_else() {
+    fn would_drop_reports_replaced_chunks_and_merging_does_not() {
         let mut scene = Scene::delivering();
-        scene.say(
+        scene.apply(
             0,
             What::Engine(Engine {
                 version: Some("0.5.9"),
@@ -77,6 +74,6 @@ mod tests {
             (found[0].severity, &found[0].evidence["chunks"]),
             (Severity::Info, &2.into())
         );
-        assert!(scene.check(&Coalescing, 6).is_empty());
+        assert!(scene.check(&Merging, 6).is_empty());
     }
 }

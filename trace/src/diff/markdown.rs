@@ -3,7 +3,7 @@
 use std::fmt::Write as _;
 
 use super::Diff;
-use super::text::told;
+use super::text::side_line;
 use super::verdict::{change, signed, value};
 use super::wait::place;
 use crate::report::hostile::markdown;
@@ -12,13 +12,13 @@ use crate::words::{duration, percent};
 pub(super) fn render(diff: &Diff) -> String {
     let mut out = format!("## {}\n\n", markdown(&diff.verdict));
     for (letter, side) in [("A", &diff.a), ("B", &diff.b)] {
-        let _ = writeln!(out, "- **{letter}** {}", markdown(&told(side)));
+        let _ = writeln!(out, "- **{letter}** {}", markdown(&side_line(side)));
     }
     for pattern in &diff.patterns {
-        let _ = writeln!(out, "- **{}** {}", markdown(&pattern.title), markdown(&pattern.says));
+        let _ = writeln!(out, "- **{}** {}", markdown(&pattern.title), markdown(&pattern.summary));
     }
     if let Some(wait) = &diff.wait {
-        let _ = writeln!(out, "- **{}**", markdown(&wait.says));
+        let _ = writeln!(out, "- **{}**", markdown(&wait.summary));
         let _ = writeln!(
             out,
             "\n| where a chunk's time goes, mean | A | share | B | share |\n|---|--:|--:|--:|--:|"
@@ -43,10 +43,10 @@ pub(super) fn render(diff: &Diff) -> String {
     for measure in &diff.measures {
         let interval = measure.interval.map_or_else(
             || String::from("-"),
-            |[least, most]| format!("{} to {}", signed(measure.unit, least), signed(measure.unit, most)),
+            |[low, high]| format!("{} to {}", signed(measure.unit, low), signed(measure.unit, high)),
         );
         let verdict = match measure.verdict {
-            loud if loud.counts() => format!("**{}**", loud.as_str()),
+            verdict if verdict.counts() => format!("**{}**", verdict.as_str()),
             quiet => quiet.as_str().to_owned(),
         };
         let note = measure

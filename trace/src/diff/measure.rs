@@ -58,25 +58,24 @@ fn judge(measure: Measure, p: Option<f64>, beyond: bool, few: usize, options: &O
         (Some(a), Some(b), Some(_)) => bootstrap::interval(a, b, options.resamples, options.seed),
         _ => None,
     };
-    let sure = interval.is_some_and(|[least, most]| least > 0.0 || most < 0.0);
-    let apart = p.is_some()
-        && measure
-            .a
-            .as_ref()
-            .zip(measure.b.as_ref())
-            .is_some_and(|(a, b)| rank::apart(a, b) || (measure.unit == Unit::Share && rank::from_nothing(a, b)));
+    let excludes_zero = interval.is_some_and(|[least, most]| least > 0.0 || most < 0.0);
+    let separated =
+        p.is_some()
+            && measure.a.as_ref().zip(measure.b.as_ref()).is_some_and(|(a, b)| {
+                rank::separated(a, b) || (measure.unit == Unit::Share && rank::all_or_none(a, b))
+            });
     let large = a.zip(b).is_some_and(|(a, b)| matters(measure.unit, a, b, options));
     let (verdict, note) = match (measure.exact, p) {
         // Proven losses after a run without any are a fact, whatever the number of slots.
         (Some((0, some)), _) if some > 0 => (
             Verdict::Worse,
-            Some(format!("none before, {some} after: proven, not sampled")),
+            Some(format!("none before, {some} after: counted, not sampled")),
         ),
         (Some((some, 0)), _) if some > 0 => (
             Verdict::Better,
-            Some(format!("{some} before, none after: proven, not sampled")),
+            Some(format!("{some} before, none after: counted, not sampled")),
         ),
-        (_, Some(_)) if (beyond || apart) && sure && large => {
+        (_, Some(_)) if (beyond || separated) && excludes_zero && large => {
             let rises = a < b;
             let verdict = match measure.good {
                 Good::Neither => Verdict::Changed,
@@ -89,12 +88,12 @@ fn judge(measure: Measure, p: Option<f64>, beyond: bool, few: usize, options: &O
         (_, Some(_)) if large && few < options.least_slots_for_noise => (
             Verdict::NotEnoughData,
             Some(format!(
-                "{few} slots under load do not tell this from noise, {} are needed: record for longer",
+                "{few} slots under load are too few to distinguish this from noise, {} are needed: record for longer",
                 options.least_slots_for_noise
             )),
         ),
         (_, Some(_)) => (Verdict::WithinNoise, None),
-        (_, None) => why_not(&measure, few, options),
+        (_, None) => rejection(&measure, few, options),
     };
     Compared {
         name: measure.name,
@@ -109,7 +108,7 @@ fn judge(measure: Measure, p: Option<f64>, beyond: bool, few: usize, options: &O
     }
 }
 
-fn why_not(measure: &Measure, few: usize, options: &Options) -> (Verdict, Option<String>) {
+fn rejection(measure: &Measure, few: usize, options: &Options) -> (Verdict, Option<String>) {
     let least = options.least_slots;
     let (verdict, why) = match (&measure.a, &measure.b) {
         (None, None) => (Verdict::NotComparable, String::from("neither run observes it")),
@@ -168,8 +167,8 @@ fn measures((report_a, a): (&Report, &Series), (report_b, b): (&Report, &Series)
     add("tokens sent", Unit::PerSecond, Good::More, &|s| {
         Some(per_second(s, &s.tokens.sent))
     });
-    add("tokens taken", Unit::PerSecond, Good::More, &|s| {
-        s.tokens.taken.as_ref().map(|c| per_second(s, c))
+    add("tokens received", Unit::PerSecond, Good::More, &|s| {
+        s.tokens.received.as_ref().map(|c| per_second(s, c))
     });
     add("tokens delivered", Unit::PerSecond, Good::More, &|s| {
         s.tokens.delivered.as_ref().map(|c| per_second(s, c))
@@ -205,14 +204,14 @@ fn measures((report_a, a): (&Report, &Series), (report_b, b): (&Report, &Series)
             Some(ratio(
                 s,
                 &hop.chunks,
-                hop.frames_sent.as_ref().or(hop.frames_taken.as_ref())?,
+                hop.frames_sent.as_ref().or(hop.frames_received.as_ref())?,
             ))
         });
-        add(&on("residence, median"), Unit::Ns, Good::Less, &|s| {
-            quantile(s, hop(s, name)?.residence_ns.as_ref(), |r| &r.p50)
+        add(&on("queue wait, median"), Unit::Ns, Good::Less, &|s| {
+            quantile(s, hop(s, name)?.queue_wait_ns.as_ref(), |r| &r.p50)
         });
-        add(&on("residence, p99"), Unit::Ns, Good::Less, &|s| {
-            quantile(s, hop(s, name)?.residence_ns.as_ref(), |r| &r.p99)
+        add(&on("queue wait, p99"), Unit::Ns, Good::Less, &|s| {
+            quantile(s, hop(s, name)?.queue_wait_ns.as_ref(), |r| &r.p99)
         });
         add(&on("backlog, frames"), Unit::Number, Good::Less, &|s| {
             let backlog = hop(s, name)?.backlog_max_frames.as_ref()?;
@@ -222,18 +221,22 @@ fn measures((report_a, a): (&Report, &Series), (report_b, b): (&Report, &Series)
             let hop = hop(s, name)?;
             // A receiver that never catches up ends no wakeup.
             let wakeups = hop.wakeups.as_deref().unwrap_or_default();
-            Some(ratio(s, hop.frames_taken.as_ref()?, wakeups))
+            Some(ratio(s, hop.frames_received.as_ref()?, wakeups))
         });
     }
     let mut roles: Vec<&String> = Vec::new();
-    for thread in a.threads.iter().chain(&b.threads).filter(|t| t.takes) {
+    for thread in a.threads.iter().chain(&b.threads).filter(|t| t.receives) {
         if !roles.contains(&&thread.role) {
             roles.push(&thread.role);
         }
     }
     for role in roles {
-        let known =
-            |s: &Series, values: Vec<f64>| s.threads.iter().any(|t| t.takes && t.role == *role).then_some(values);
+        let known = |s: &Series, values: Vec<f64>| {
+            s.threads
+                .iter()
+                .any(|t| t.receives && t.role == *role)
+                .then_some(values)
+        };
         add(&format!("CPU of the {role} a token"), Unit::Ns, Good::Less, &|s| {
             known(s, cpu_per_token(s, role))
         });
@@ -247,8 +250,8 @@ fn measures((report_a, a): (&Report, &Series), (report_b, b): (&Report, &Series)
             known(s, share(s, role, |t| t.throttled.as_ref())).filter(|v| !v.is_empty())
         });
     }
-    add("chunks coalesced", Unit::Share, Good::Less, &|s| {
-        s.chunks.coalesced.as_ref().map(|c| ratio(s, c, &s.chunks.sent))
+    add("chunks merged", Unit::Share, Good::Less, &|s| {
+        s.chunks.merged.as_ref().map(|c| ratio(s, c, &s.chunks.sent))
     });
     add("chunks dropped, predicted", Unit::Share, Good::Less, &|s| {
         s.chunks.dropped_predicted.as_ref().map(|c| ratio(s, c, &s.chunks.sent))

@@ -23,7 +23,7 @@ pub struct Outcome {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum State {
-    /// It is gone.
+    /// The problem no longer occurs.
     Fixed,
     /// Smaller than before.
     Improved,
@@ -74,16 +74,16 @@ pub(super) fn of(a: &Report, b: &Report, measures: &[Compared]) -> Vec<Outcome> 
         Outcome {
             name: String::from("first-token gap"),
             state: state(measures, &["gap, p99", "gap, median"], !slow(b)),
-            numbers: told(measures, &["gap, p99", "gap, median"]),
+            numbers: numbers_of(measures, &["gap, p99", "gap, median"]),
         },
         Outcome {
             name: String::from("inter-token latency"),
             state: state(measures, &["ITL, p99", "ITL, median"], false),
-            numbers: told(measures, &["ITL, p99", "ITL, median"]),
+            numbers: numbers_of(measures, &["ITL, p99", "ITL, median"]),
         },
         Outcome {
             name: String::from("merged chunks"),
-            state: state(measures, &["chunks coalesced"], b.chunks.coalesced == Some(0)),
+            state: state(measures, &["chunks merged"], b.chunks.merged == Some(0)),
             numbers: numbers(merged(a), merged(b), |s| s),
         },
     ]
@@ -98,7 +98,7 @@ fn lost(report: &Report, confirmed: bool) -> Option<u64> {
 }
 
 fn merged(report: &Report) -> Option<String> {
-    Some(share(report.chunks.coalesced?, report.chunks.sent))
+    Some(share(report.chunks.merged?, report.chunks.sent))
 }
 
 fn numbers<T>(a: Option<T>, b: Option<T>, show: impl Fn(T) -> String) -> String {
@@ -107,7 +107,7 @@ fn numbers<T>(a: Option<T>, b: Option<T>, show: impl Fn(T) -> String) -> String 
 }
 
 /// Text for the first of these measures that changed, else for the first one. Uses the mean over slots, as the table does.
-fn told(measures: &[Compared], names: &[&str]) -> String {
+fn numbers_of(measures: &[Compared], names: &[&str]) -> String {
     let all = || named(measures, names);
     let Some(measure) = all().find(|m| m.verdict.counts()).or_else(|| all().next()) else {
         return String::new();
@@ -130,12 +130,12 @@ fn named<'m>(measures: &'m [Compared], names: &[&'m str]) -> impl Iterator<Item 
     found.into_iter()
 }
 
-/// State by the first of these measures that changed, else by the first one. `gone` means that the second run has none of the problem.
-fn state(measures: &[Compared], names: &[&str], gone: bool) -> State {
+/// State by the first of these measures that changed, else by the first one. `resolved` means that the second run has none of the problem.
+fn state(measures: &[Compared], names: &[&str], resolved: bool) -> State {
     let mut quiet = State::NotEnoughData;
     for (place, measure) in named(measures, names).enumerate() {
         match measure.verdict {
-            Verdict::Better if gone => return State::Fixed,
+            Verdict::Better if resolved => return State::Fixed,
             Verdict::Better => return State::Improved,
             Verdict::Worse => return State::Regressed,
             Verdict::WithinNoise | Verdict::Changed if place == 0 => quiet = State::Unchanged,
@@ -148,13 +148,13 @@ fn state(measures: &[Compared], names: &[&str], gone: bool) -> State {
 /// Inter-token latency at clients over the whole runs, because slots do not hold it.
 pub(super) fn latency(a: &Report, b: &Report, least_time_ns: u64) -> Vec<Compared> {
     /// Smallest number of tokens in each run.
-    const LEAST: u64 = 1_000;
+    const MIN_TOKENS: u64 = 1_000;
     /// Smallest factor: without slots, noise cannot be estimated.
     const LEAST_FACTOR: f64 = 2.0;
     let (Some(of_a), Some(of_b)) = (a.itl_ns.delivered_by_token, b.itl_ns.delivered_by_token) else {
         return Vec::new();
     };
-    let enough = of_a.count.min(of_b.count) >= LEAST;
+    let enough = of_a.count.min(of_b.count) >= MIN_TOKENS;
     let line = |name: &str, from: u64, to: u64| {
         let large = from.abs_diff(to) >= least_time_ns && from.max(to) as f64 >= LEAST_FACTOR * from.min(to) as f64;
         let verdict = match (enough, large) {
@@ -169,7 +169,7 @@ pub(super) fn latency(a: &Report, b: &Report, least_time_ns: u64) -> Vec<Compare
                 "{} tokens before and {} after, {} are needed",
                 count(of_a.count),
                 count(of_b.count),
-                count(LEAST)
+                count(MIN_TOKENS)
             )),
             _ => Some(format!(
                 "of all {} and {} tokens: at least twofold and {}",
@@ -201,7 +201,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_state_is_that_of_the_measure_whose_numbers_are_told() {
+    fn the_state_follows_the_measure_with_the_reported_numbers() {
         let measure = |name: &str, [a, b]: [f64; 2], verdict| Compared {
             name: name.into(),
             unit: crate::diff::Unit::Ns,
@@ -218,10 +218,10 @@ mod tests {
             measure(names[0], [9.1e6, 93.3e6], Verdict::NotEnoughData),
             measure(names[1], [3.1e6, 2.6e6], Verdict::WithinNoise),
         ];
-        assert_eq!(told(&measures, &names), "9.1 ms -> 93.3 ms");
+        assert_eq!(numbers_of(&measures, &names), "9.1 ms -> 93.3 ms");
         assert_eq!(state(&measures, &names, true), State::NotEnoughData);
         measures[1].verdict = Verdict::Worse;
         assert_eq!(state(&measures, &names, true), State::Regressed);
-        assert_eq!(told(&measures, &names), "3.1 ms -> 2.6 ms");
+        assert_eq!(numbers_of(&measures, &names), "3.1 ms -> 2.6 ms");
     }
 }

@@ -18,10 +18,10 @@ pub struct Pattern {
     /// Short title.
     pub title: String,
     /// Evidence and consequence.
-    pub says: String,
+    pub summary: String,
 }
 
-/// Compares what both reports say of the engine and checks it against the measures.
+/// Compares the engine data of both reports and checks it against the measures.
 pub(super) fn find(a: &Report, b: &Report, measures: &[Compared]) -> Vec<Pattern> {
     [
         mode(a, b, measures),
@@ -36,11 +36,11 @@ pub(super) fn find(a: &Report, b: &Report, measures: &[Compared]) -> Vec<Pattern
     .collect()
 }
 
-fn pattern(kind: &str, title: impl Into<String>, says: impl Into<String>) -> Pattern {
+fn pattern(kind: &str, title: impl Into<String>, summary: impl Into<String>) -> Pattern {
     Pattern {
         kind: kind.to_owned(),
         title: title.into(),
-        says: says.into(),
+        summary: summary.into(),
     }
 }
 
@@ -52,23 +52,23 @@ fn mode(a: &Report, b: &Report, measures: &[Compared]) -> Option<Pattern> {
         .map(|m| m.name.as_str())
         .collect();
     let cost = if worse.is_empty() {
-        String::from("No measure is the worse for it.")
+        String::from("No measure got worse.")
     } else {
         format!("Worse since: {}.", worse.join(", "))
     };
     match (a.source.mode?, b.source.mode?) {
         (Mode::Cumulative, Mode::Incremental) => Some(pattern(
             "mode",
-            "incremental output was turned on",
+            "incremental output was enabled",
             format!(
-                "The tokenizer handed out all tokens so far and now hands out new ones only: each chunk has to be delivered by itself. {cost}"
+                "The tokenizer yielded all tokens so far and now yields only new ones: each chunk must be delivered separately. {cost}"
             ),
         )),
         (Mode::Incremental, Mode::Cumulative) => Some(pattern(
             "mode",
-            "incremental output was turned off",
+            "incremental output was disabled",
             format!(
-                "The tokenizer handed out new tokens only and now hands out all so far: a later chunk replaces an earlier one. {cost}"
+                "The tokenizer yielded only new tokens and now yields all so far: a later chunk replaces an earlier one. {cost}"
             ),
         )),
         _ => None,
@@ -91,7 +91,7 @@ fn release(a: &Report, b: &Report) -> Option<Pattern> {
     (before != after).then(|| {
         pattern(
             "release",
-            format!("another waiter: {} to {}", version(a), version(b)),
+            format!("queue handling changed: {} to {}", version(a), version(b)),
             format!("It {} before and {} after.", word(before), word(after)),
         )
     })
@@ -108,12 +108,12 @@ fn path(a: &Report, b: &Report) -> Option<Pattern> {
             .filter(|name| !other.contains(name));
         names.collect::<Vec<_>>().join(", ")
     };
-    let (gone, new) = (only(a, b), only(b, a));
-    let says = match (gone.is_empty(), new.is_empty()) {
+    let (removed, new) = (only(a, b), only(b, a));
+    let says = match (removed.is_empty(), new.is_empty()) {
         (true, true) => return None,
-        (true, false) => format!("Hops that were not there before: {new}."),
-        (false, true) => format!("Hops that are gone: {gone}."),
-        (false, false) => format!("Hops that are gone: {gone}; new ones: {new}."),
+        (true, false) => format!("New hops: {new}."),
+        (false, true) => format!("Removed hops: {removed}."),
+        (false, false) => format!("Removed hops: {removed}. New hops: {new}."),
     };
     Some(pattern("path", "another path", says))
 }
@@ -125,7 +125,7 @@ fn workers<'a>(a: &'a Report, b: &'a Report) -> impl Iterator<Item = Pattern> + 
         let (was, is) = (of(before), of(after));
         (was != is).then(|| {
             let says = format!(
-                "{} had {was} receivers or senders and has {is}: the same load on other shoulders.",
+                "{} had {was} receivers or senders and has {is}: the load is distributed differently.",
                 before.name
             );
             pattern("workers", format!("{was} workers became {is} on {}", before.name), says)
@@ -146,9 +146,9 @@ fn inflation(a: &Report, b: &Report) -> Option<Pattern> {
         )),
         (Some(found), None) => Some(pattern(
             "inflation",
-            "inflated token counts are gone",
+            "token counts are no longer inflated",
             format!(
-                "Rates that clients counted before are not to be compared with those after. Before: {}",
+                "Rates that clients counted before cannot be compared with those after. Before: {}",
                 found.summary
             ),
         )),
@@ -158,15 +158,15 @@ fn inflation(a: &Report, b: &Report) -> Option<Pattern> {
 
 fn cpu_bound(a: &Report, b: &Report) -> Option<Pattern> {
     let busiest = |r: &Report| {
-        let takers = r.cpu.iter().flatten().filter(|c| c.takes);
-        takers
+        let receivers = r.cpu.iter().flatten().filter(|c| c.receives);
+        receivers
             .filter_map(|c| Some((c.on_cpu?, c.role.clone())))
             .max_by(|x, y| x.0.total_cmp(&y.0))
     };
     let (before, after) = (busiest(a)?, busiest(b)?);
     (before.0 < CPU_BOUND && after.0 >= CPU_BOUND).then(|| {
         let says = format!(
-            "It was on a CPU for {} of its time and is for {}: it takes no frame faster.",
+            "It was on CPU {} of the time and is now {}: it cannot receive frames faster.",
             percent(before.0),
             percent(after.0)
         );

@@ -31,12 +31,12 @@ pub(super) fn mann_whitney(a: &[f64], b: &[f64]) -> f64 {
     }
     // Continuity correction, since U is discrete.
     let distance = ((u - na * nb / 2.0).abs() - 0.5).max(0.0) / variance.sqrt();
-    let worth = (worth(a) * na + worth(b) * nb) / n;
-    two_sided(distance * worth.sqrt())
+    let share = (effective_share(a) * na + effective_share(b) * nb) / n;
+    two_sided(distance * share.sqrt())
 }
 
 /// Effective share of the slots, from the correlation of neighbours.
-fn worth(values: &[f64]) -> f64 {
+fn effective_share(values: &[f64]) -> f64 {
     // Drift in one direction overstates the correlation, so the share is at least a third.
     let rho = correlation(values).clamp(0.0, 0.5);
     (1.0 - rho) / (1.0 + rho)
@@ -71,26 +71,26 @@ fn two_sided(z: f64) -> f64 {
 }
 
 /// Factor between the nearest slots of both runs from which they are far apart.
-const FAR: f64 = 1.25;
+const SEPARATION: f64 = 1.25;
 
 /// Whether every slot of one run is far beyond every slot of the other, which does not happen by chance in equal runs.
-pub(super) fn apart(a: &[f64], b: &[f64]) -> bool {
+pub(super) fn separated(a: &[f64], b: &[f64]) -> bool {
     let ends = |values: &[f64]| {
         values
             .iter()
             .fold((f64::MAX, f64::MIN), |(least, most), &v| (least.min(v), most.max(v)))
     };
-    let beyond = |below: (f64, f64), above: (f64, f64)| below.1 > 0.0 && above.0 >= FAR * below.1;
+    let beyond = |below: (f64, f64), above: (f64, f64)| below.1 > 0.0 && above.0 >= SEPARATION * below.1;
     !a.is_empty() && !b.is_empty() && (beyond(ends(a), ends(b)) || beyond(ends(b), ends(a)))
 }
 
 /// Smallest share in every slot of one run if the other has none.
-const SOME: f64 = 0.02;
+const MIN_SHARE: f64 = 0.02;
 
 /// Whether one run has none in every slot and the other some in every slot: with six slots each, a chance of 1 in 924.
-pub(super) fn from_nothing(a: &[f64], b: &[f64]) -> bool {
+pub(super) fn all_or_none(a: &[f64], b: &[f64]) -> bool {
     let none = |values: &[f64]| values.iter().all(|&v| v == 0.0);
-    let some = |values: &[f64]| values.iter().all(|&v| v >= SOME);
+    let some = |values: &[f64]| values.iter().all(|&v| v >= MIN_SHARE);
     a.len().min(b.len()) >= 6 && ((none(a) && some(b)) || (some(a) && none(b)))
 }
 
@@ -117,7 +117,7 @@ mod tests {
     use crate::diff::bootstrap::Random;
 
     #[test]
-    fn known_values() {
+    fn p_values_match_known_results() {
         assert!((two_sided(1.959_964) - 0.05).abs() < 1e-6);
         assert!((two_sided(0.0) - 1.0).abs() < 1e-6);
         // The tortoise and hare example of Wikipedia (U = 11 of 36), by the normal approximation with continuity correction.
@@ -128,9 +128,9 @@ mod tests {
 
     /// For equal runs, the rate of reported differences stays near the level of 5 %; about twice that with correlated neighbours.
     #[test]
-    fn the_same_is_seldom_told_apart() {
+    fn equal_runs_rarely_differ_significantly() {
         for (carried, most) in [(0.0, 6), (0.6, 11)] {
-            let (mut random, mut told, tries) = (Random::new(7), 0, 2_000);
+            let (mut random, mut different, tries) = (Random::new(7), 0, 2_000);
             for _ in 0..tries {
                 let mut last = 0.0;
                 let mut walk = || {
@@ -138,14 +138,14 @@ mod tests {
                     last
                 };
                 let values: Vec<f64> = (0..40).map(|_| walk()).collect();
-                told += usize::from(mann_whitney(&values[..20], &values[20..]) < 0.05);
+                different += usize::from(mann_whitney(&values[..20], &values[20..]) < 0.05);
             }
-            assert!(told <= tries * most / 100, "{told} of {tries} at {carried}");
+            assert!(different <= tries * most / 100, "{different} of {tries} at {carried}");
         }
     }
 
     #[test]
-    fn what_differs_is_told_apart() {
+    fn different_values_are_distinguished() {
         let a: Vec<f64> = (0..12).map(|n| 100.0 + f64::from(n * 7 % 12)).collect();
         let b: Vec<f64> = a.iter().map(|v| v * 1.5).collect();
         assert!(mann_whitney(&a, &b) < 0.001);
@@ -153,19 +153,19 @@ mod tests {
     }
 
     #[test]
-    fn runs_are_apart_when_no_slot_is_near() {
-        assert!(apart(&[1.0, 2.0], &[9.0, 2.5]) && apart(&[9.0, 2.5], &[1.0, 2.0]));
-        assert!(!apart(&[1.0, 2.0], &[9.0, 2.4]) && !apart(&[0.0], &[1.0]) && !apart(&[], &[1.0]));
+    fn runs_are_separated_by_a_margin_between_all_slots() {
+        assert!(separated(&[1.0, 2.0], &[9.0, 2.5]) && separated(&[9.0, 2.5], &[1.0, 2.0]));
+        assert!(!separated(&[1.0, 2.0], &[9.0, 2.4]) && !separated(&[0.0], &[1.0]) && !separated(&[], &[1.0]));
     }
 
     #[test]
-    fn some_in_every_slot_where_there_was_none_is_no_noise() {
-        assert!(from_nothing(&[0.0; 6], &[0.4; 6]) && from_nothing(&[0.4; 6], &[0.0; 6]));
-        assert!(!from_nothing(&[0.0; 5], &[0.4; 5]) && !from_nothing(&[0.0; 6], &[0.4, 0.4, 0.4, 0.4, 0.4, 0.0]));
+    fn values_in_every_slot_after_none_are_not_noise() {
+        assert!(all_or_none(&[0.0; 6], &[0.4; 6]) && all_or_none(&[0.4; 6], &[0.0; 6]));
+        assert!(!all_or_none(&[0.0; 5], &[0.4; 5]) && !all_or_none(&[0.0; 6], &[0.4, 0.4, 0.4, 0.4, 0.4, 0.0]));
     }
 
     #[test]
-    fn one_of_many_has_to_be_rarer_than_many_together() {
+    fn significance_is_corrected_for_multiple_comparisons() {
         assert_eq!(
             beyond_noise(&[Some(0.02), None, Some(0.4), Some(0.9)], 0.05),
             [false; 4]

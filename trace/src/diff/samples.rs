@@ -47,7 +47,7 @@ pub(super) fn times(series: &Series, column: &[Option<u64>]) -> Vec<f64> {
 pub(super) fn cpu_per_token(series: &Series, role: &str) -> Vec<f64> {
     per_slot(series, |slot| {
         let tokens = *series.tokens.sent.get(slot)?;
-        let threads = series.threads.iter().filter(|t| t.takes && t.role == role);
+        let threads = series.threads.iter().filter(|t| t.receives && t.role == role);
         let on: Vec<f64> = threads.filter_map(|t| *t.on_cpu.get(slot)?).collect();
         (tokens > 0 && !on.is_empty()).then(|| on.iter().sum::<f64>() * series.seconds(slot) * 1e9 / tokens as f64)
     })
@@ -60,7 +60,7 @@ pub(super) fn share(
     of: fn(&crate::report::ThreadSeries) -> Option<&Vec<Option<f64>>>,
 ) -> Vec<f64> {
     per_slot(series, |slot| {
-        let threads = series.threads.iter().filter(|t| t.takes && t.role == role);
+        let threads = series.threads.iter().filter(|t| t.receives && t.role == role);
         threads.filter_map(|t| *of(t)?.get(slot)?).reduce(f64::max)
     })
 }

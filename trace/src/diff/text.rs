@@ -16,14 +16,19 @@ pub(super) fn render(diff: &Diff) -> String {
     let mut out = String::new();
     wrap(&mut out, &diff.verdict, "", "  ");
     for (letter, side) in [("A", &diff.a), ("B", &diff.b)] {
-        wrap(&mut out, &told(side), &format!("{letter}  "), "   ");
+        wrap(&mut out, &side_line(side), &format!("{letter}  "), "   ");
     }
     let _ = writeln!(out);
     for pattern in &diff.patterns {
-        wrap(&mut out, &format!("{}: {}", pattern.title, pattern.says), "=> ", "   ");
+        wrap(
+            &mut out,
+            &format!("{}: {}", pattern.title, pattern.summary),
+            "=> ",
+            "   ",
+        );
     }
     if let Some(wait) = &diff.wait {
-        wrap(&mut out, &wait.says, "=> ", "   ");
+        wrap(&mut out, &wait.summary, "=> ", "   ");
     }
     if !diff.patterns.is_empty() || diff.wait.is_some() {
         let _ = writeln!(out);
@@ -63,10 +68,10 @@ fn legs(out: &mut String, wait: &WaitShift) {
     let _ = writeln!(out);
 }
 
-pub(super) fn told(side: &Side) -> String {
+pub(super) fn side_line(side: &Side) -> String {
     let slots = match side.slot_ns {
         Some(ns) => format!("{} of {} under load", plural(side.slots as u64, "slot"), duration(ns)),
-        None => String::from("without slots of time: made by a version that did not keep them"),
+        None => String::from("no time slots: written by a version without them"),
     };
     format!("{}: {}, {}, {slots}", side.name, side.what, duration(side.window_ns))
 }
@@ -82,9 +87,9 @@ fn line(out: &mut String, measure: &Compared) {
     );
     if let Some(note) = &measure.note {
         let _ = write!(out, "\n      {note}");
-    } else if let Some([least, most]) = measure.interval.filter(|_| measure.verdict.counts()) {
-        let (least, most) = (signed(measure.unit, least), signed(measure.unit, most));
-        let _ = write!(out, "\n      B - A lies between {least} and {most} (99 %)");
+    } else if let Some([low, high]) = measure.interval.filter(|_| measure.verdict.counts()) {
+        let (low, high) = (signed(measure.unit, low), signed(measure.unit, high));
+        let _ = write!(out, "\n      B - A lies between {low} and {high} (99 %)");
     }
     let _ = writeln!(out);
 }

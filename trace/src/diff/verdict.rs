@@ -49,9 +49,9 @@ pub(super) fn verdict(outcomes: &[Outcome], measures: &[Compared], patterns: &[P
         return format!("NOT ENOUGH DATA: no measure has enough slots under load in both runs{named}");
     }
     let changed = outcomes.iter().filter(|o| o.state.counts());
-    let quiet = outcomes.iter().filter(|o| !o.state.counts());
-    let said: Vec<String> = changed
-        .chain(quiet)
+    let unchanged = outcomes.iter().filter(|o| !o.state.counts());
+    let states: Vec<String> = changed
+        .chain(unchanged)
         .map(|o| match o.numbers.as_str() {
             "" => format!("{} {}", o.name, o.state.as_str()),
             numbers => format!("{} {} ({numbers})", o.name, o.state.as_str()),
@@ -59,8 +59,8 @@ pub(super) fn verdict(outcomes: &[Outcome], measures: &[Compared], patterns: &[P
         .collect();
     let mut others: Vec<String> = Vec::new();
     if outcomes.iter().all(|o| !o.state.counts()) {
-        let loud = with(Verdict::Worse).chain(with(Verdict::Better)).take(3);
-        others = loud
+        let significant = with(Verdict::Worse).chain(with(Verdict::Better)).take(3);
+        others = significant
             .map(|m| format!("{} {} ({})", m.name, m.verdict.as_str(), change(m)))
             .collect();
     }
@@ -71,7 +71,7 @@ pub(super) fn verdict(outcomes: &[Outcome], measures: &[Compared], patterns: &[P
         None if outcomes.iter().all(|o| o.state == State::NotEnoughData) => State::NotEnoughData,
         None => State::Unchanged,
     };
-    others.extend(said);
+    others.extend(states);
     format!("{}: {}{named}", word.as_str(), others.join(", "))
 }
 

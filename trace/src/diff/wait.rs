@@ -9,7 +9,7 @@ use crate::words::{duration, percent};
 /// Share that a leg must lose before its wait counts as moved.
 const MOVED: f64 = 0.2;
 /// A path that takes less than this part of its former time has no significant wait left.
-const GONE: f64 = 0.1;
+const NEGLIGIBLE: f64 = 0.1;
 /// Smallest change of a wait that doubles or halves.
 const CHANGED_NS: u64 = 20_000_000;
 
@@ -21,7 +21,7 @@ pub struct WaitShift {
     /// Longest leg of the second run.
     pub to: String,
     /// Conclusion in one sentence.
-    pub says: String,
+    pub summary: String,
     /// Every leg of either run, in path order.
     pub legs: Vec<LegShift>,
 }
@@ -54,31 +54,31 @@ pub(super) fn shift(a: &Report, b: &Report) -> Option<WaitShift> {
         .and_then(|leg| leg.b_share)
         .unwrap_or(0.0);
     let part = |leg: &LegLine, of: u64| format!("{} of {} a chunk", percent(leg.share), duration(of));
-    let told = |leg: &LegLine| place(&leg.name, leg.kind);
-    let says = if (after as f64) < GONE * before as f64 {
+    let leg_place = |leg: &LegLine| place(&leg.name, leg.kind);
+    let summary = if (after as f64) < NEGLIGIBLE * before as f64 {
         format!(
-            "the wait is gone: {} had {}, and {} is left, most of it {}",
-            told(from),
+            "the wait has disappeared: {} had {}, and {} is left, most of it {}",
+            leg_place(from),
             part(from, before),
             duration(after),
-            told(to)
+            leg_place(to)
         )
     } else if after >= 2 * before && after - before >= CHANGED_NS {
         format!(
             "the wait grew from {} to {} a chunk: most of it was {} ({}), and is {} ({})",
             duration(before),
             duration(after),
-            told(from),
+            leg_place(from),
             percent(from.share),
-            told(to),
+            leg_place(to),
             percent(to.share)
         )
     } else if (&from.name, from.kind) != (&to.name, to.kind) && from.share - left >= MOVED {
         format!(
             "the wait moved from {} ({}) to {} ({})",
-            told(from),
+            leg_place(from),
             part(from, before),
-            told(to),
+            leg_place(to),
             part(to, after)
         )
     } else if before >= 2 * after && before - after >= CHANGED_NS {
@@ -86,24 +86,24 @@ pub(super) fn shift(a: &Report, b: &Report) -> Option<WaitShift> {
             "the wait shrank from {} to {} a chunk: most of it was {} ({}), and is {} ({})",
             duration(before),
             duration(after),
-            told(from),
+            leg_place(from),
             percent(from.share),
-            told(to),
+            leg_place(to),
             percent(to.share)
         )
     } else {
         format!(
             "the wait stays: {} had {}, {} has {}",
-            told(from),
+            leg_place(from),
             part(from, before),
-            told(to),
+            leg_place(to),
             part(to, after)
         )
     };
     Some(WaitShift {
         from: from.name.clone(),
         to: to.name.clone(),
-        says,
+        summary,
         legs,
     })
 }
@@ -203,7 +203,7 @@ mod tests {
     }
 
     #[test]
-    fn a_wait_moves_stays_or_goes() {
+    fn a_wait_moves_stays_shrinks_or_grows() {
         use LegKind::{Inside, Wait};
         let one = run(&[
             ("scheduler->detokenizer", Wait, 900),
@@ -223,7 +223,7 @@ mod tests {
             ("scheduler->detokenizer", "scheduler->detokenizer-router")
         );
         assert_eq!(
-            moved.says,
+            moved.summary,
             "the wait moved from scheduler->detokenizer (98 % of 921.0 ms a chunk) to scheduler->detokenizer-router (93 % of 322.0 ms a chunk)"
         );
         let names: Vec<&str> = moved.legs.iter().map(|leg| leg.name.as_str()).collect();
@@ -238,25 +238,26 @@ mod tests {
                 "detokenizer->worker"
             ]
         );
-        let stays = shift(&four, &four).expect("legs");
+        let unchanged = shift(&four, &four).expect("legs");
         assert!(
-            stays
-                .says
+            unchanged
+                .summary
                 .starts_with("the wait stays: scheduler->detokenizer-router had"),
             "{}",
-            stays.says
+            unchanged.summary
         );
         let quick = run(&[("scheduler->detokenizer", Wait, 1), ("detokenizer", Inside, 20)]);
-        let gone = shift(&one, &quick).expect("legs");
+        let vanished = shift(&one, &quick).expect("legs");
         assert!(
-            gone.says
+            vanished
+                .summary
                 .ends_with("21.0 ms is left, most of it inside the detokenizer"),
             "{}",
-            gone.says
+            vanished.summary
         );
         let grown = shift(&quick, &one).expect("legs");
         assert_eq!(
-            grown.says,
+            grown.summary,
             "the wait grew from 21.0 ms to 921.0 ms a chunk: most of it was inside the detokenizer (95 %), and is \
              scheduler->detokenizer (98 %)"
         );

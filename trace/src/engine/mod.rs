@@ -1,12 +1,17 @@
-//! Token behaviour of the engine, by release.
+//! The observed engine: facts about it, and the token behaviour of its release.
 
-mod releases;
+mod behaviour;
+#[cfg(test)]
+#[path = "../../tests/common/engine.rs"]
+pub(crate) mod example;
+mod facts;
 mod state;
 mod version;
 
 use serde::{Deserialize, Serialize};
 
-pub use releases::{Behaviour, DROPS_FIXED_IN, Handout};
+pub use behaviour::{Behaviour, Handout};
+pub use facts::{Drops, Engines, Facts, StageNames};
 pub use state::EngineState;
 pub use version::{BadVersion, Version, VersionRange};
 
@@ -20,14 +25,14 @@ pub enum Mode {
     Cumulative,
 }
 
-/// What a waiter (`_wait_one_response`) does when several chunks are queued for its request.
+/// What a waiter does when several chunks are queued for its request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Waiter {
-    /// Keeps `out_list[-1]` only: 0.4.0 to 0.5.9.
+    /// Keeps the last chunk only.
     KeepsLast,
-    /// Yields every chunk: 0.5.10rc0.
+    /// Yields every chunk.
     YieldsAll,
-    /// Merges them into one: 0.5.10 and later.
+    /// Merges them into one.
     Merges,
 }

@@ -2,13 +2,14 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::{Behaviour, Mode, Waiter};
+use super::{Behaviour, Engines, Facts, Mode, Waiter};
 use crate::event;
 
 /// Known properties of the engine.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(from = "Kept")]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct EngineState {
+    /// Name of the engine, if a source named it.
+    pub name: Option<Box<str>>,
     /// Release or range of releases.
     pub version: Option<Box<str>>,
     /// Output that the tokenizer passes to its waiters.
@@ -17,81 +18,132 @@ pub struct EngineState {
     pub waiter: Option<Waiter>,
     /// Event-loop iterations from waking a waiter until it runs.
     pub turnaround: Option<u8>,
-    /// Behaviour of the release.
     #[serde(skip)]
-    pub behaviour: Behaviour,
+    known: Engines,
+    #[serde(skip)]
+    facts: &'static dyn Facts,
+    /// Copied from `facts`, because it is compared with the id of every chunk.
+    #[serde(skip)]
+    health_check_prefix: &'static str,
+    #[serde(skip)]
+    behaviour: Behaviour,
 }
-
-/// Serialized form. The release's behaviour is derived from the version.
-#[derive(Deserialize)]
-struct Kept {
-    version: Option<Box<str>>,
-    mode: Option<Mode>,
-    waiter: Option<Waiter>,
-    turnaround: Option<u8>,
-}
-
-impl From<Kept> for EngineState {
-    fn from(kept: Kept) -> Self {
-        Self {
-            behaviour: kept.version.as_deref().map(Behaviour::of).unwrap_or_default(),
-            version: kept.version,
-            mode: kept.mode,
-            waiter: kept.waiter,
-            turnaround: kept.turnaround,
-        }
-    }
-}
-
-/// Event-loop iterations from one `await recv_pyobj()` to the next while messages are queued. Measured: docs/internals/WIRE.md.
-const TURNS_A_MESSAGE: u64 = 2;
 
 impl EngineState {
-    /// Whether a woken waiter has not run yet when the frame `apart` positions later in the same wakeup is received. With an unknown
+    /// The known engines.
+    pub fn known(&self) -> Engines {
+        self.known
+    }
+
+    /// Facts about the engine.
+    pub fn facts(&self) -> &'static dyn Facts {
+        self.facts
+    }
+
+    /// Behaviour of the release.
+    pub fn behaviour(&self) -> &Behaviour {
+        &self.behaviour
+    }
+
+    /// The engine in sentences, with its release if known.
+    pub fn title(&self) -> String {
+        let title = self.facts.title();
+        self.version
+            .as_deref()
+            .map_or_else(|| title.to_owned(), |version| format!("{title} {version}"))
+    }
+
+    /// Whether a woken waiter has not run yet when the frame `frames` positions later in the same wakeup is received. With an unknown
     /// turnaround, assumes that it waits for the whole wakeup.
-    pub fn still_waits(&self, apart: u32) -> bool {
-        let turns = u64::from(apart) * TURNS_A_MESSAGE;
+    pub fn still_waits(&self, frames: u32) -> bool {
+        let turns = u64::from(frames) * self.facts.turns_per_message();
         self.turnaround.is_none_or(|turnaround| turns < u64::from(turnaround))
     }
 
-    pub(crate) fn set(&mut self, said: &event::Engine<'_>) {
-        let behaviour = said.version.map(Behaviour::of).unwrap_or_default();
+    /// Whether the id belongs to one of the server's own health checks.
+    #[inline]
+    pub(crate) fn is_health_check(&self, rid: &str) -> bool {
+        let prefix = self.health_check_prefix;
+        // The first byte decides for nearly every id, without a call.
+        rid.as_bytes().first() == prefix.as_bytes().first() && !prefix.is_empty() && rid.starts_with(prefix)
+    }
+
+    /// Sets the known engines and completes what a serialized state leaves out.
+    pub(crate) fn resolve(&mut self, known: Engines) {
+        self.known = known;
+        self.facts = known.facts(self.name.as_deref());
+        self.health_check_prefix = self.facts.health_check_prefix();
+        self.behaviour = self
+            .version
+            .as_deref()
+            .map(|version| self.facts.behaviour(version))
+            .unwrap_or_default();
+    }
+
+    pub(crate) fn set(&mut self, announced: &event::Engine<'_>) {
         *self = Self {
-            version: said.version.map(Into::into),
-            mode: said.mode.or(behaviour.mode()),
-            waiter: said.waiter.or(behaviour.waiter),
-            turnaround: said.turnaround,
-            behaviour,
+            name: announced.name.map(Into::into),
+            version: announced.version.map(Into::into),
+            mode: announced.mode,
+            waiter: announced.waiter,
+            turnaround: announced.turnaround,
+            ..std::mem::take(self)
         };
+        self.resolve(self.known);
+        self.mode = self.mode.or(self.behaviour.mode());
+        self.waiter = self.waiter.or(self.behaviour.waiter);
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use super::super::example;
     use super::*;
 
-    #[test]
-    fn the_release_completes_what_the_source_leaves_open() {
+    fn example() -> EngineState {
         let mut state = EngineState::default();
+        state.resolve(example::ENGINES);
+        state
+    }
+
+    #[test]
+    fn unset_fields_default_to_the_behaviour_of_the_release() {
+        let mut state = example();
         state.set(&event::Engine {
-            version: Some("0.5.9"),
+            version: Some(example::DROPS),
             mode: Some(Mode::Incremental),
-            waiter: None,
-            turnaround: None,
+            ..event::Engine::default()
         });
         assert_eq!(
             (state.mode, state.waiter),
             (Some(Mode::Incremental), Some(Waiter::KeepsLast))
         );
         state.set(&event::Engine {
-            version: None,
-            mode: None,
             waiter: Some(Waiter::Merges),
-            turnaround: None,
+            ..event::Engine::default()
         });
         assert_eq!(
             (state.mode, state.waiter, state.version),
             (None, Some(Waiter::Merges), None)
         );
+    }
+
+    #[test]
+    fn an_engine_outside_the_registry_has_no_facts() {
+        let mut state = example();
+        state.set(&event::Engine {
+            name: Some("another"),
+            version: Some(example::DROPS),
+            ..event::Engine::default()
+        });
+        assert_eq!((state.facts().name(), state.waiter), ("unknown", None));
+        assert!(!state.is_health_check("") && !state.is_health_check("HEALTH_CHECK_1"));
+    }
+
+    #[test]
+    fn health_checks_are_recognised_by_their_prefix() {
+        let state = example();
+        assert!(state.is_health_check("HEALTH_CHECK_1700000000.5"));
+        assert!(!state.is_health_check("5b920f43") && !state.is_health_check("H") && !state.is_health_check(""));
     }
 }

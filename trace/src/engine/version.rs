@@ -1,12 +1,12 @@
-//! SGLang version strings in PEP 440 order.
+//! Version strings of Python packages, in PEP 440 order.
 
 use std::fmt;
 use std::str::FromStr;
 
-/// A release: `0.5.9`, `0.5.10rc0`, `0.4.6.post4`, `v0.5.3.dev12+g1a2b`.
+/// A release: `0.5.9`, `0.5.10rc0`, `0.4.6.post4`, `0.10.1.1`, `v0.5.3.dev12+g1a2b`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Version {
-    release: [u32; 3],
+    release: [u32; 4],
     phase: Phase,
 }
 
@@ -24,7 +24,7 @@ enum Phase {
 /// Error for a string that is not a version.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
-    "`{0}` is not a release of SGLang: expected numbers with an optional rc, post or dev suffix, for example 0.5.9 or 0.5.10rc0"
+    "`{0}` is not a release: expected numbers with an optional rc, post or dev suffix, for example 0.5.9 or 0.5.10rc0"
 )]
 pub struct BadVersion(String);
 
@@ -41,7 +41,7 @@ fn parse(text: &str) -> Option<Version> {
     let text = text.strip_prefix('v').unwrap_or(text);
     let text = text.split_once('+').map_or(text, |(public, _)| public);
     let mut rest = text;
-    let mut release = [0; 3];
+    let mut release = [0; 4];
     for (place, number) in release.iter_mut().enumerate() {
         let after_dot = if place == 0 { Some(rest) } else { rest.strip_prefix('.') };
         let Some(digits) = after_dot.filter(|r| r.starts_with(|c: char| c.is_ascii_digit())) else {
@@ -76,8 +76,11 @@ fn number_of(text: &str) -> Option<(u32, &str)> {
 
 impl fmt::Display for Version {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let [major, minor, patch] = self.release;
+        let [major, minor, patch, fourth] = self.release;
         write!(f, "{major}.{minor}.{patch}")?;
+        if fourth > 0 {
+            write!(f, ".{fourth}")?;
+        }
         match self.phase {
             Phase::Dev(n) => write!(f, ".dev{n}"),
             Phase::Alpha(n) => write!(f, "a{n}"),
@@ -122,13 +125,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn releases_are_ordered_as_they_came_out() {
+    fn versions_sort_by_release_order() {
         let order = [
             "0.4.0",
             "0.4.6",
             "0.4.6.post3",
             "0.4.6.post4",
             "0.4.10.post2",
+            "0.4.10.1",
             "0.5.0rc0",
             "0.5.0rc2",
             "0.5.1",
@@ -148,7 +152,7 @@ mod tests {
     }
 
     #[test]
-    fn odd_spellings_are_read_and_nonsense_is_not() {
+    fn alternative_spellings_parse_and_garbage_is_rejected() {
         let parsed = |text: &str| text.parse::<Version>().map(|v| v.to_string());
         assert_eq!(parsed("v0.5.9").as_deref(), Ok("0.5.9"));
         assert_eq!(parsed("0.5.10rc0.dev5+g12ab").as_deref(), Ok("0.5.10rc0"));
@@ -162,14 +166,14 @@ mod tests {
 
     proptest! {
         #[test]
-        fn any_text_is_read_or_refused_and_what_is_read_reads_back(text in "\\PC{0,24}") {
+        fn any_text_parses_and_round_trips_or_is_rejected(text in "\\PC{0,24}") {
             if let Ok(version) = text.parse::<Version>() {
                 prop_assert_eq!(version.to_string().parse(), Ok(version));
             }
         }
 
         #[test]
-        fn versions_read_back(a in 0u32..9, b in 0u32..9, c in 0u32..99, post in proptest::option::of(0u32..9)) {
+        fn versions_round_trip(a in 0u32..9, b in 0u32..9, c in 0u32..99, post in proptest::option::of(0u32..9)) {
             let text = post.map_or_else(|| format!("{a}.{b}.{c}"), |p| format!("{a}.{b}.{c}.post{p}"));
             prop_assert_eq!(text.parse::<Version>().unwrap().to_string(), text);
         }

@@ -46,7 +46,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn times_before_and_after_the_anchor_are_tied_to_it() {
+    fn times_before_and_after_the_anchor_are_converted() {
         let mut clock = Clock::new(MonoNs(100), MonoNs(150), 1_000_000);
         assert_eq!((clock.at(MonoNs(130)), clock.at(MonoNs(90))), (30, 0));
         assert_eq!((clock.wall(MonoNs(130)), clock.wall(MonoNs(170))), (999_980, 1_000_020));

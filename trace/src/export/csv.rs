@@ -5,9 +5,9 @@ use std::io;
 
 use serde::Serialize;
 
-use super::{Closed, Exporter, Look, stage, words};
+use super::{Closed, ExportContext, Exporter, stage};
 use crate::clock::MonoNs;
-use crate::event::Event;
+use crate::event::{Event, Finish};
 use crate::ledger::{Request, Summary};
 use crate::report::{Report, places};
 
@@ -20,23 +20,23 @@ struct Row<'a> {
     first_seen: String,
     first_seen_ns: u64,
     last_seen_ns: u64,
-    /// `finished`, `forgotten` or `open`.
+    /// `finished`, `orphaned` or `open`.
     state: &'static str,
     finish: Option<&'static str>,
     worker: Option<u16>,
     prompt_tokens: Option<u32>,
     cached_tokens: Option<u32>,
     tokens_sent: u32,
-    tokens_taken: Option<u32>,
+    tokens_received: Option<u32>,
     tokens_delivered: Option<u32>,
     tokens_lost: Option<u32>,
     tokens_missing_on_wire: u32,
     chunks_sent: u32,
-    chunks_coalesced: Option<u32>,
+    chunks_merged: Option<u32>,
     chunks_dropped: Option<u32>,
     sent_first_ns: Option<u64>,
-    taken_first_ns: Option<u64>,
-    handled_first_ns: Option<u64>,
+    received_first_ns: Option<u64>,
+    processed_first_ns: Option<u64>,
     delivered_first_ns: Option<u64>,
     delivered_last_ns: Option<u64>,
     gap_ns: Option<u64>,
@@ -54,7 +54,7 @@ struct Row<'a> {
     inflated: bool,
     bursts: bool,
     /// Queue wait of the first chunk on each hop, as a JSON object, in nanoseconds.
-    first_residence_ns: String,
+    first_queue_wait_ns: String,
 }
 
 pub(super) struct Csv<'w> {
@@ -72,19 +72,19 @@ impl<'w> Csv<'w> {
 }
 
 impl Exporter for Csv<'_> {
-    fn event(&mut self, _: &Event<'_>, _: &Look<'_>) -> io::Result<()> {
+    fn event(&mut self, _: &Event<'_>, _: &ExportContext<'_>) -> io::Result<()> {
         Ok(())
     }
 
-    fn closed(&mut self, request: &Closed<'_>, look: &Look<'_>) -> io::Result<()> {
-        if look.options.wants(request.summary) {
+    fn closed(&mut self, request: &Closed<'_>, context: &ExportContext<'_>) -> io::Result<()> {
+        if context.options.wants(request.summary) {
             self.any = true;
-            self.out.serialize(row(request, look)).map_err(plain)?;
+            self.out.serialize(row(request, context)).map_err(plain)?;
         }
         Ok(())
     }
 
-    fn finish(&mut self, _: &Report, _: &Look<'_>) -> io::Result<()> {
+    fn finish(&mut self, _: &Report, _: &ExportContext<'_>) -> io::Result<()> {
         if !self.any {
             // The header is written with the first row. Without requests, it is written here.
             let mut empty = csv::Writer::from_writer(Vec::new());
@@ -105,48 +105,51 @@ fn plain(error: csv::Error) -> io::Error {
     }
 }
 
-fn row<'a>(request: &Closed<'a>, look: &Look<'_>) -> Row<'a> {
+fn row<'a>(request: &Closed<'a>, context: &ExportContext<'_>) -> Row<'a> {
     let (s, life) = (request.summary, request.life);
-    let at = |time: Option<MonoNs>| time.map(|t| look.clock.at(t));
-    let arrival = life.hops.iter().find(|h| look.hops.get(h.hop).is_some_and(|h| h.last));
+    let at = |time: Option<MonoNs>| time.map(|t| context.clock.at(t));
+    let arrival = life
+        .hops
+        .iter()
+        .find(|h| context.hops.get(h.hop).is_some_and(|h| h.last));
     let (from, to) = stage::span(request);
     Row {
         rid: cell(&s.rid),
-        first_seen: date(look.clock.wall(from)),
-        first_seen_ns: look.clock.at(from),
-        last_seen_ns: look.clock.at(to),
+        first_seen: date(context.clock.wall(from)),
+        first_seen_ns: context.clock.at(from),
+        last_seen_ns: context.clock.at(to),
         state: request.state(),
-        finish: s.finish.map(words::finish),
+        finish: s.finish.map(Finish::as_str),
         worker: s.worker,
         prompt_tokens: s.prompt_tokens,
         cached_tokens: life.cached_tokens,
         tokens_sent: s.tokens_sent,
-        tokens_taken: look.ledger.sees_takes().then_some(s.tokens_taken),
+        tokens_received: context.ledger.observes_receives().then_some(s.tokens_received),
         tokens_delivered: s.tokens_delivered,
         tokens_lost: s.tokens_lost,
         tokens_missing_on_wire: s.wire_missing,
         chunks_sent: s.chunks_sent,
-        chunks_coalesced: s.coalesced,
+        chunks_merged: s.merged,
         chunks_dropped: s.dropped,
         sent_first_ns: at(s.sent_first),
-        taken_first_ns: at(s.taken_first),
-        handled_first_ns: at(arrival.and_then(|h| h.first.handled)),
+        received_first_ns: at(s.received_first),
+        processed_first_ns: at(arrival.and_then(|h| h.first.processed)),
         delivered_first_ns: at(life.first_delivered),
         delivered_last_ns: at(life.last_delivered),
         gap_ns: s.gap_ns,
-        last_gap_ns: stage::last_gap(life, look.hops),
+        last_gap_ns: stage::last_gap(life, context.hops),
         longest_silence_ns: s.silence_ns,
-        itl_client_p50_ns: s.paces.delivered.map(|pace| pace.p50),
-        itl_client_p90_ns: s.paces.delivered.map(|pace| pace.p90),
-        itl_client_p99_ns: s.paces.delivered.map(|pace| pace.p99),
-        itl_sent_p50_ns: s.paces.sent.map(|pace| pace.p50),
-        itl_sent_p90_ns: s.paces.sent.map(|pace| pace.p90),
-        itl_sent_p99_ns: s.paces.sent.map(|pace| pace.p99),
-        lost_places: lost_places(s, look),
+        itl_client_p50_ns: s.itl.delivered.map(|itl| itl.p50),
+        itl_client_p90_ns: s.itl.delivered.map(|itl| itl.p90),
+        itl_client_p99_ns: s.itl.delivered.map(|itl| itl.p99),
+        itl_sent_p50_ns: s.itl.sent.map(|itl| itl.p50),
+        itl_sent_p90_ns: s.itl.sent.map(|itl| itl.p90),
+        itl_sent_p99_ns: s.itl.sent.map(|itl| itl.p99),
+        lost_places: lost_places(s, context),
         retractions: s.retractions,
         inflated: s.inflated,
         bursts: s.bursts,
-        first_residence_ns: residences(request, look),
+        first_queue_wait_ns: queue_wait(request, context),
     }
 }
 
@@ -160,14 +163,14 @@ fn cell(text: &str) -> Cow<'_, str> {
 }
 
 /// Positions of lost tokens; empty without losses. Ends with `...` if the ledger has no more ranges.
-fn lost_places(s: &Summary, look: &Look<'_>) -> String {
+fn lost_places(s: &Summary, context: &ExportContext<'_>) -> String {
     if s.tokens_lost.is_none_or(|n| n == 0) {
         return String::new();
     }
-    let closed = (look.ledger.lossy().rev())
+    let closed = (context.ledger.lossy().rev())
         .find(|lossy| lossy.rid == s.rid && lossy.first_at == s.first_at)
         .and_then(|lossy| lossy.confirmed.as_deref());
-    let open = || look.ledger.request(&s.rid).and_then(Request::losses);
+    let open = || context.ledger.request(&s.rid).and_then(Request::losses);
     let Some(losses) = closed.or_else(open) else {
         return String::from("...");
     };
@@ -175,10 +178,10 @@ fn lost_places(s: &Summary, look: &Look<'_>) -> String {
     places(ranges, usize::MAX, losses.unlisted)
 }
 
-fn residences(request: &Closed<'_>, look: &Look<'_>) -> String {
+fn queue_wait(request: &Closed<'_>, context: &ExportContext<'_>) -> String {
     let of = |h: &super::OnHop| {
-        let (sent, taken) = h.first.sent.zip(h.first.taken)?;
-        Some((look.hops.name(h.hop).to_owned(), taken.since(sent).into()))
+        let (sent, received) = h.first.sent.zip(h.first.received)?;
+        Some((context.hops.name(h.hop).to_owned(), received.since(sent).into()))
     };
     let all: serde_json::Map<String, serde_json::Value> = request.life.hops.iter().filter_map(of).collect();
     serde_json::Value::Object(all).to_string()
@@ -193,7 +196,7 @@ mod tests {
     use super::cell;
 
     #[test]
-    fn a_rid_is_no_formula() {
+    fn rids_are_not_interpreted_as_formulas() {
         for rid in ["=HYPERLINK(\"http://x\")", "@SUM(A1)", "+1", "-1", "\t=1"] {
             assert_eq!(cell(rid), format!("'{rid}"));
         }

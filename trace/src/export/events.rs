@@ -3,9 +3,11 @@
 use std::io;
 
 use super::json::{Object, Stream};
-use super::{Exporter, Look, Opening, Options, words};
+use super::{ExportContext, Exporter, Opening, Options, words};
 use crate::clock::MonoNs;
-use crate::event::{Chunk, CpuSample, Delivery, Event, Frame, HotSample, Response, Taken, Told, What};
+use crate::event::{
+    Chunk, CpuSample, Delivery, Event, Finish, Frame, LoggedState, Received, Response, StackSample, What,
+};
 use crate::id::{FrameId, HopId};
 use crate::report::{FindingLine, Report};
 
@@ -36,22 +38,29 @@ impl<'w> Events<'w> {
         &mut self,
         kind: &'static str,
         at: MonoNs,
-        look: &Look<'_>,
+        context: &ExportContext<'_>,
         fill: impl FnOnce(&mut Object<'_>),
     ) -> io::Result<()> {
         self.out.object(|o| {
             o.word("type", kind);
-            o.int("at_ns", look.clock.at(at)).int("wall_ns", look.clock.wall(at));
+            o.int("at_ns", context.clock.at(at))
+                .int("wall_ns", context.clock.wall(at));
             fill(o);
         })
     }
 
-    fn chunks(&mut self, seen_as: &'static str, at: MonoNs, of: &Frame<'_>, look: &Look<'_>) -> io::Result<()> {
+    fn chunks(
+        &mut self,
+        seen_as: &'static str,
+        at: MonoNs,
+        of: &Frame<'_>,
+        context: &ExportContext<'_>,
+    ) -> io::Result<()> {
         let tokens = self.tokens;
-        for chunk in of.chunks.iter().filter(|c| look.options.wants_rid(c.rid)) {
-            self.line("chunk", at, look, |o| {
+        for chunk in of.chunks.iter().filter(|c| context.options.wants_rid(c.rid)) {
+            self.line("chunk", at, context, |o| {
                 o.word("seen_as", seen_as);
-                frame(o, of.id, look);
+                frame(o, of.id, context);
                 chunk_fields(o, chunk, tokens);
             })?;
         }
@@ -60,101 +69,104 @@ impl<'w> Events<'w> {
 }
 
 impl Exporter for Events<'_> {
-    fn event(&mut self, event: &Event<'_>, look: &Look<'_>) -> io::Result<()> {
+    fn event(&mut self, event: &Event<'_>, context: &ExportContext<'_>) -> io::Result<()> {
         let at = event.at;
         match &event.what {
-            What::Engine(engine) => self.line("engine", at, look, |o| {
-                o.maybe_text("version", engine.version);
+            What::Engine(engine) => self.line("engine", at, context, |o| {
+                o.maybe_text("name", engine.name).maybe_text("version", engine.version);
                 o.maybe_text("mode", engine.mode.map(words::mode));
                 o.maybe_text("waiter", engine.waiter.map(words::waiter));
                 o.maybe_int("turnaround", engine.turnaround);
             }),
-            What::Hop(hop) => self.line("hop", at, look, |o| {
+            What::Hop(hop) => self.line("hop", at, context, |o| {
                 o.text("hop", hop.name).int("hop_id", hop.id.0);
                 o.text("endpoint", hop.endpoint).maybe_int("worker", hop.worker);
                 o.flag("origin", hop.origin).flag("last", hop.last);
-                o.flag("sees_sent", hop.sees.sent)
-                    .flag("sees_forwarded", hop.sees.forwarded);
-                o.flag("sees_taken", hop.sees.taken)
-                    .flag("sees_handled", hop.sees.handled);
-                o.flag("sees_delivered", hop.sees.delivered);
+                o.flag("observes_sent", hop.capabilities.sent)
+                    .flag("observes_forwarded", hop.capabilities.forwarded);
+                o.flag("observes_received", hop.capabilities.received)
+                    .flag("observes_processed", hop.capabilities.processed);
+                o.flag("observes_delivered", hop.capabilities.delivered);
             }),
             What::Sent(sent) => {
-                self.line("sent", at, look, |o| frame_fields(o, sent, look))?;
-                self.chunks("sent", at, sent, look)
+                self.line("sent", at, context, |o| frame_fields(o, sent, context))?;
+                self.chunks("sent", at, sent, context)
             }
-            What::Forwarded(id) => self.line("forwarded", at, look, |o| frame(o, *id, look)),
-            What::Taken(taken) => {
-                self.line("taken", at, look, |o| taken_fields(o, taken, look))?;
-                match &taken.frame {
-                    Some(frame) => self.chunks("taken", at, frame, look),
+            What::Forwarded(id) => self.line("forwarded", at, context, |o| frame(o, *id, context)),
+            What::Received(received) => {
+                self.line("received", at, context, |o| received_fields(o, received, context))?;
+                match &received.frame {
+                    Some(frame) => self.chunks("received", at, frame, context),
                     None => Ok(()),
                 }
             }
-            What::Handled(id) => self.line("handled", at, look, |o| frame(o, *id, look)),
+            What::Processed(id) => self.line("processed", at, context, |o| frame(o, *id, context)),
             What::Delivered(delivery)
-                if delivery.response != Response::Text && look.options.wants_rid(delivery.rid) =>
+                if delivery.response != Response::Text && context.options.wants_rid(delivery.rid) =>
             {
-                let received = look.lives.current(0).and_then(|life| life.first_delivered);
-                self.line("delivered", at, look, |o| {
+                let received = context.lives.current(0).and_then(|life| life.first_delivered);
+                self.line("delivered", at, context, |o| {
                     delivery_fields(o, delivery);
                     o.flag("first_token_received", received == Some(at));
                 })
             }
-            What::Answered(answer) if look.options.wants_rid(answer.rid) => self.line("answered", at, look, |o| {
-                o.text("rid", answer.rid).maybe_int("tokens", answer.tokens);
-                o.maybe_int("completion_tokens", answer.completion_tokens);
-                o.text("end", words::end(answer.end)).int("held_up", answer.held_up);
-                o.maybe_int("unacknowledged_bytes", answer.unacknowledged);
-            }),
-            What::Undecoded(undecoded) => self.line("undecoded", at, look, |o| {
-                frame(o, undecoded.id, look);
+            What::Answered(answer) if context.options.wants_rid(answer.rid) => {
+                self.line("answered", at, context, |o| {
+                    o.text("rid", answer.rid).maybe_int("tokens", answer.tokens);
+                    o.maybe_int("completion_tokens", answer.completion_tokens);
+                    o.text("end", words::end(answer.end))
+                        .int("short_writes", answer.short_writes);
+                    o.maybe_int("unacknowledged_bytes", answer.unacknowledged);
+                })
+            }
+            What::Undecoded(undecoded) => self.line("undecoded", at, context, |o| {
+                frame(o, undecoded.id, context);
                 o.int("bytes", undecoded.bytes).text("reason", undecoded.reason);
             }),
-            What::Cpu(sample) => self.line("cpu", at, look, |o| cpu_fields(o, sample)),
-            What::Queue(sample) => self.line("queue", at, look, |o| {
+            What::Cpu(sample) => self.line("cpu", at, context, |o| cpu_fields(o, sample)),
+            What::Queue(sample) => self.line("queue", at, context, |o| {
                 o.text("hop", sample.hop);
                 o.maybe_int("receive_bytes", sample.receive_bytes);
                 o.maybe_int("send_bytes", sample.send_bytes);
             }),
-            What::Hot(sample) => self.line("hot", at, look, |o| hot_fields(o, sample)),
-            What::Stage(stage) if look.options.wants_rid(stage.rid) => self.line("stage", at, look, |o| {
+            What::Stack(sample) => self.line("stack", at, context, |o| stack_fields(o, sample)),
+            What::Stage(stage) if context.options.wants_rid(stage.rid) => self.line("stage", at, context, |o| {
                 o.text("rid", stage.rid).text("stage", stage.name).text("by", stage.by);
                 o.maybe_int("tokens", stage.tokens).maybe_int("pending", stage.pending);
             }),
-            What::Told(told) => self.line("told", at, look, |o| told_fields(o, told)),
-            What::Merged(merged) if look.options.wants_rid(merged.rid) => self.line("merged", at, look, |o| {
+            What::LoggedState(state) => self.line("logged_state", at, context, |o| logged_state_fields(o, state)),
+            What::Merged(merged) if context.options.wants_rid(merged.rid) => self.line("merged", at, context, |o| {
                 o.text("rid", merged.rid)
                     .int("chunks", merged.chunks)
                     .text("by", merged.by);
             }),
-            What::Lost(lost) => self.line("missed", at, look, |o| {
-                hop_fields(o, lost.hop, look);
+            What::Missed(lost) => self.line("missed", at, context, |o| {
+                hop_fields(o, lost.hop, context);
                 o.int("count", lost.count).text("cause", words::cause(lost.cause));
             }),
             What::Delivered(_) | What::Answered(_) | What::Stage(_) | What::Merged(_) => Ok(()),
         }
     }
 
-    fn finish(&mut self, report: &Report, look: &Look<'_>) -> io::Result<()> {
+    fn finish(&mut self, report: &Report, context: &ExportContext<'_>) -> io::Result<()> {
         let from = MonoNs(report.window_mono_ns[0]);
         for finding in &report.findings {
             let at = MonoNs(from.0.saturating_add(finding.at_ns));
-            self.line("finding", at, look, |o| finding_fields(o, finding))?;
+            self.line("finding", at, context, |o| finding_fields(o, finding))?;
         }
-        self.line("end", MonoNs(report.window_mono_ns[1]), look, |o| {
+        self.line("end", MonoNs(report.window_mono_ns[1]), context, |o| {
             let (requests, tokens, chunks) = (&report.requests, &report.tokens, &report.chunks);
             o.int("requests_seen", requests.seen)
                 .int("requests_finished", requests.finished);
             o.int("requests_aborted", requests.aborted)
                 .int("tokens_sent", tokens.sent);
-            o.maybe_int("tokens_taken", tokens.taken)
+            o.maybe_int("tokens_received", tokens.received)
                 .maybe_int("tokens_delivered", tokens.delivered);
             o.maybe_int("tokens_lost", chunks.tokens_lost);
             o.int("chunks_sent", chunks.sent)
-                .maybe_int("chunks_taken", chunks.taken);
+                .maybe_int("chunks_received", chunks.received);
             o.maybe_int("chunks_delivered", chunks.delivered)
-                .maybe_int("chunks_coalesced", chunks.coalesced);
+                .maybe_int("chunks_merged", chunks.merged);
             o.maybe_int("chunks_dropped_predicted", chunks.dropped_predicted);
             o.maybe_int("chunks_dropped_confirmed", chunks.dropped_confirmed);
             o.int("events", report.own.events)
@@ -164,28 +176,28 @@ impl Exporter for Events<'_> {
     }
 }
 
-fn hop_fields(o: &mut Object<'_>, hop: Option<HopId>, look: &Look<'_>) {
-    o.maybe_text("hop", hop.map(|id| look.hops.name(id)));
+fn hop_fields(o: &mut Object<'_>, hop: Option<HopId>, context: &ExportContext<'_>) {
+    o.maybe_text("hop", hop.map(|id| context.hops.name(id)));
     o.maybe_int("hop_id", hop.map(|id| id.0));
 }
 
-fn frame(o: &mut Object<'_>, id: FrameId, look: &Look<'_>) {
-    o.text("hop", look.hops.name(id.hop)).int("hop_id", id.hop.0);
+fn frame(o: &mut Object<'_>, id: FrameId, context: &ExportContext<'_>) {
+    o.text("hop", context.hops.name(id.hop)).int("hop_id", id.hop.0);
     o.int("lane", id.lane).int("seq", id.seq);
 }
 
-fn frame_fields(o: &mut Object<'_>, sent: &Frame<'_>, look: &Look<'_>) {
-    frame(o, sent.id, look);
+fn frame_fields(o: &mut Object<'_>, sent: &Frame<'_>, context: &ExportContext<'_>) {
+    frame(o, sent.id, context);
     o.int("bytes", sent.bytes).text("kind", words::kind(sent.kind));
     o.int("chunks", sent.chunks.len() as u64);
 }
 
-fn taken_fields(o: &mut Object<'_>, taken: &Taken<'_>, look: &Look<'_>) {
-    frame(o, taken.id, look);
-    o.maybe_int("wakeup", taken.wakeup);
-    o.maybe_int("pid", taken.by.map(|by| by.pid))
-        .maybe_int("tid", taken.by.map(|by| by.tid));
-    if let Some(unsent) = &taken.frame {
+fn received_fields(o: &mut Object<'_>, received: &Received<'_>, context: &ExportContext<'_>) {
+    frame(o, received.id, context);
+    o.maybe_int("wakeup", received.wakeup);
+    o.maybe_int("pid", received.by.map(|by| by.pid))
+        .maybe_int("tid", received.by.map(|by| by.tid));
+    if let Some(unsent) = &received.frame {
         o.int("bytes", unsent.bytes).text("kind", words::kind(unsent.kind));
         o.int("chunks", unsent.chunks.len() as u64);
     }
@@ -196,7 +208,7 @@ fn chunk_fields(o: &mut Object<'_>, chunk: &Chunk<'_>, tokens: bool) {
     o.maybe_int("completion_tokens", chunk.completion_tokens);
     o.maybe_int("prompt_tokens", chunk.prompt_tokens);
     o.maybe_int("cached_tokens", chunk.cached_tokens);
-    o.maybe_text("finish", chunk.finish.map(words::finish));
+    o.maybe_text("finish", chunk.finish.map(Finish::as_str));
     o.maybe_int("retractions", chunk.retractions);
     o.maybe_text("http_worker_ipc", chunk.worker);
     if tokens {
@@ -227,25 +239,25 @@ fn cpu_fields(o: &mut Object<'_>, sample: &CpuSample<'_>) {
     }
 }
 
-fn hot_fields(o: &mut Object<'_>, sample: &HotSample<'_>) {
+fn stack_fields(o: &mut Object<'_>, sample: &StackSample<'_>) {
     o.int("pid", sample.thread.pid)
         .int("tid", sample.thread.tid)
         .text("role", sample.role);
     o.text("function", sample.function).text("file", sample.file);
-    o.int("interval_ns", sample.interval_ns).int("stacks", sample.taken);
+    o.int("interval_ns", sample.interval_ns).int("samples", sample.samples);
     o.int("total", sample.total)
         .int("own", sample.own)
         .maybe_int("gil", sample.gil);
 }
 
-fn told_fields(o: &mut Object<'_>, told: &Told<'_>) {
-    o.text("by", told.by)
-        .maybe_int("states", told.states)
-        .maybe_int("rids", told.rids);
-    o.maybe_int("recv_wait_ns", told.recv_wait_ns);
-    o.value("more", &told.more)
-        .value("cpu", &told.cpu)
-        .value("cpu_system", &told.cpu_system);
+fn logged_state_fields(o: &mut Object<'_>, state: &LoggedState<'_>) {
+    o.text("by", state.by)
+        .maybe_int("states", state.states)
+        .maybe_int("rids", state.rids);
+    o.maybe_int("recv_wait_ns", state.recv_wait_ns);
+    o.value("more", &state.more)
+        .value("cpu", &state.cpu)
+        .value("cpu_system", &state.cpu_system);
 }
 
 fn finding_fields(o: &mut Object<'_>, finding: &FindingLine) {

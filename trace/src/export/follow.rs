@@ -4,7 +4,7 @@ use std::io;
 
 use super::hops::Hops;
 use super::lives::Lives;
-use super::{Clock, Closed, Exporter, Look, Options};
+use super::{Clock, Closed, ExportContext, Exporter, Options};
 use crate::analysis::Analysis;
 use crate::clock::MonoNs;
 use crate::event::{Event, What};
@@ -40,19 +40,19 @@ impl Follow {
     ) -> io::Result<()> {
         match &event.what {
             What::Hop(hop) => self.hops.announce(hop),
-            What::Sent(frame) => self.hops.meet(frame.id.hop),
-            What::Taken(taken) => self.hops.meet(taken.id.hop),
-            What::Undecoded(undecoded) => self.hops.meet(undecoded.id.hop),
+            What::Sent(frame) => self.hops.ensure(frame.id.hop),
+            What::Received(received) => self.hops.ensure(received.id.hop),
+            What::Undecoded(undecoded) => self.hops.ensure(undecoded.id.hop),
             _ => {}
         }
         self.lives.event(event, analysis.ledger(), &self.hops);
-        exporter.event(event, &self.look(analysis))?;
+        exporter.event(event, &self.context(analysis))?;
         self.write_closed(analysis, exporter)
     }
 
     /// Enters a tick already entered into `analysis`.
     pub(super) fn tick(&mut self, now: MonoNs, analysis: &Analysis, exporter: &mut dyn Exporter) -> io::Result<()> {
-        exporter.tick(now, &self.look(analysis))?;
+        exporter.tick(now, &self.context(analysis))?;
         self.write_closed(analysis, exporter)
     }
 
@@ -73,7 +73,7 @@ impl Follow {
         for summary in ledger.requests().map(summary) {
             self.write_request(&summary, summary.finish.is_none(), analysis, exporter)?;
         }
-        exporter.finish(report, &self.look(analysis))
+        exporter.finish(report, &self.context(analysis))
     }
 
     fn write_closed(&mut self, analysis: &Analysis, exporter: &mut dyn Exporter) -> io::Result<()> {
@@ -102,11 +102,11 @@ impl Follow {
             life: &life,
             open,
         };
-        exporter.closed(&request, &self.look(analysis))
+        exporter.closed(&request, &self.context(analysis))
     }
 
-    fn look<'a>(&'a self, analysis: &'a Analysis) -> Look<'a> {
-        Look {
+    fn context<'a>(&'a self, analysis: &'a Analysis) -> ExportContext<'a> {
+        ExportContext {
             clock: &self.clock,
             ledger: analysis.ledger(),
             hops: &self.hops,

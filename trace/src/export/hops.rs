@@ -1,7 +1,8 @@
 //! Hops by id, from their announcements.
 
-use crate::event::{self, Sees};
+use crate::event::{self, Capabilities};
 use crate::id::HopId;
+use crate::path;
 
 /// Data of a hop for exports.
 #[derive(Clone, Debug)]
@@ -10,18 +11,18 @@ pub(super) struct Hop {
     pub(super) worker: Option<u16>,
     pub(super) origin: bool,
     pub(super) last: bool,
-    pub(super) sees: Sees,
+    pub(super) capabilities: Capabilities,
 }
 
 impl Hop {
     /// Sending role; the whole name if it has no arrow.
     pub(super) fn from(&self) -> &str {
-        self.name.split_once("->").map_or(&self.name, |(from, _)| from)
+        path::ends(&self.name).0
     }
 
     /// The receiving role.
     pub(super) fn to(&self) -> &str {
-        self.name.split_once("->").map_or(&self.name, |(_, to)| to)
+        path::ends(&self.name).1
     }
 }
 
@@ -33,19 +34,19 @@ pub(super) struct Hops {
 }
 
 impl Hops {
-    pub(super) fn announce(&mut self, said: &event::Hop<'_>) {
-        *self.slot(said.id) = Some(Hop {
-            name: said.name.into(),
-            worker: said.worker,
-            origin: said.origin,
-            last: said.last,
-            sees: said.sees,
+    pub(super) fn announce(&mut self, announced: &event::Hop<'_>) {
+        *self.slot(announced.id) = Some(Hop {
+            name: announced.name.into(),
+            worker: announced.worker,
+            origin: announced.origin,
+            last: announced.last,
+            capabilities: announced.capabilities,
         });
         self.any_origin = self.list.iter().flatten().any(|h| h.origin);
     }
 
     /// Adds the hop with a default name if it is unknown.
-    pub(super) fn meet(&mut self, id: HopId) {
+    pub(super) fn ensure(&mut self, id: HopId) {
         let slot = self.slot(id);
         if slot.is_none() {
             *slot = Some(Hop {
@@ -53,9 +54,9 @@ impl Hops {
                 worker: None,
                 origin: false,
                 last: false,
-                sees: Sees {
+                capabilities: Capabilities {
                     sent: true,
-                    ..Sees::default()
+                    ..Capabilities::default()
                 },
             });
         }

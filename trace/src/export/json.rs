@@ -310,7 +310,7 @@ mod tests {
     }
 
     #[test]
-    fn fields_keep_their_order_and_absence_is_null() {
+    fn fields_keep_their_order_and_none_is_null() {
         let line = written(|o| {
             o.text("rid", "a\"b\n").int("n", 7_u32).maybe_int("none", None::<u64>);
             o.micros("ts", 12_345_006).micros("whole", 5_000).int_text("wall", 18);
@@ -344,7 +344,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn any_text_and_number_comes_back(text: String, name: String, n: u64, ns in 0_u64..1 << 60) {
+        fn any_text_and_number_round_trips(text: String, name: String, n: u64, ns in 0_u64..1 << 60) {
             let line = written(|o| {
                 o.text("text", &text).int("n", n).micros("us", ns).hex("hex", n);
                 o.named(&name, &Value::Null);

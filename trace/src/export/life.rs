@@ -9,32 +9,32 @@ use crate::ledger::Ticket;
 
 /// Times of a chunk on one hop; `None` means "not observed".
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Passage {
+pub(super) struct FrameTimes {
     pub(super) frame: FrameId,
     pub(super) sent: Option<MonoNs>,
     pub(super) forwarded: Option<MonoNs>,
-    pub(super) taken: Option<MonoNs>,
-    pub(super) handled: Option<MonoNs>,
+    pub(super) received: Option<MonoNs>,
+    pub(super) processed: Option<MonoNs>,
 }
 
-impl Passage {
+impl FrameTimes {
     pub(super) fn new(frame: FrameId) -> Self {
         Self {
             frame,
             sent: None,
             forwarded: None,
-            taken: None,
-            handled: None,
+            received: None,
+            processed: None,
         }
     }
 
     /// Earliest known time.
     pub(super) fn began(&self) -> Option<MonoNs> {
-        self.sent.or(self.forwarded).or(self.taken).or(self.handled)
+        self.sent.or(self.forwarded).or(self.received).or(self.processed)
     }
 
     fn ended(&self) -> Option<MonoNs> {
-        self.handled.max(self.taken).max(self.forwarded).max(self.sent)
+        self.processed.max(self.received).max(self.forwarded).max(self.sent)
     }
 }
 
@@ -44,20 +44,20 @@ impl Passage {
 pub(super) struct OnHop {
     pub(super) hop: HopId,
     /// First chunk observed on the hop.
-    pub(super) first: Passage,
+    pub(super) first: FrameTimes,
     /// Its finishing chunk.
-    pub(super) last: Option<Passage>,
+    pub(super) last: Option<FrameTimes>,
 }
 
 /// A point event of a request.
 #[derive(Clone, Debug)]
 pub(super) struct Note {
     pub(super) at: MonoNs,
-    pub(super) what: Said,
+    pub(super) what: NoteKind,
 }
 
 #[derive(Clone, Debug)]
-pub(super) enum Said {
+pub(super) enum NoteKind {
     /// A stage in the engine's log.
     Stage {
         name: Box<str>,
@@ -71,7 +71,7 @@ pub(super) enum Said {
     Answered {
         end: AnswerEnd,
         tokens: Option<u32>,
-        held_up: u32,
+        short_writes: u32,
     },
     /// The first tokens were accepted for the client: `first_token_received`.
     FirstReceived,
@@ -117,7 +117,7 @@ impl Life {
         }
     }
 
-    pub(super) fn note(&mut self, at: MonoNs, what: Said) {
+    pub(super) fn note(&mut self, at: MonoNs, what: NoteKind) {
         if self.notes.len() < NOTES {
             self.notes.push(Note { at, what });
         } else {
@@ -127,11 +127,11 @@ impl Life {
 
     /// Latest known time of the request; `seen` is the ledger's.
     pub(super) fn ended(&self, seen: MonoNs) -> MonoNs {
-        let passages = self
+        let stages = self
             .hops
             .iter()
             .flat_map(|h| [h.first.ended(), h.last.and_then(|l| l.ended())]);
-        let latest = passages.chain([self.last_delivered]).flatten().max();
+        let latest = stages.chain([self.last_delivered]).flatten().max();
         latest.map_or(seen, |at| at.max(seen)).max(self.first_at)
     }
 }

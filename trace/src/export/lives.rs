@@ -3,25 +3,25 @@
 use hashbrown::HashMap;
 
 use super::hops::Hops;
-use super::life::{Life, OnHop, Passage, Said};
+use super::life::{FrameTimes, Life, NoteKind, OnHop};
 use super::pending::{Mark, Pending};
 use crate::clock::MonoNs;
-use crate::event::{Delivery, Event, Frame, Kind, Taken, What};
+use crate::event::{Delivery, Event, Frame, Kind, Received, What};
 use crate::id::FrameId;
 use crate::ledger::{Ledger, Request, Summary, Ticket};
 
 /// Live requests, indexed by the slot of their record in the ledger. The ledger's limits bound their number.
 #[derive(Debug, Default)]
 pub(super) struct Lives {
-    held: Vec<Option<Life>>,
+    slots: Vec<Option<Life>>,
     /// Index of the latest request with a rid.
     by_rid: HashMap<Box<str>, usize>,
     /// Indices of requests whose rid was taken over by another request.
     older: Vec<usize>,
     /// Requests whose record was evicted and its slot reused within the same event.
-    aside: Vec<Life>,
-    born: u64,
-    living: usize,
+    displaced: Vec<Life>,
+    created: u64,
+    live: usize,
     /// Indices of the requests of the current event's chunks.
     current: Vec<Option<usize>>,
     /// Chunks and tokens proven lost by the last event.
@@ -38,40 +38,40 @@ impl Lives {
         match &event.what {
             What::Sent(frame) => self.sent(at, frame, ledger, hops),
             What::Forwarded(id) => {
-                self.reached(*id, |passage| passage.forwarded = Some(at));
-                if hops.get(id.hop).is_some_and(|h| !h.sees.taken) {
-                    self.pending.handled(*id, at);
+                self.reached(*id, |times| times.forwarded = Some(at));
+                if hops.get(id.hop).is_some_and(|h| !h.capabilities.received) {
+                    self.pending.processed(*id, at);
                 }
             }
-            What::Taken(taken) => self.taken(at, taken, ledger, hops),
-            What::Handled(id) => {
-                self.reached(*id, |passage| passage.handled = Some(at));
-                self.pending.handled(*id, at);
+            What::Received(received) => self.received(at, received, ledger, hops),
+            What::Processed(id) => {
+                self.reached(*id, |times| times.processed = Some(at));
+                self.pending.processed(*id, at);
             }
             What::Delivered(delivery) => self.delivered(at, delivery, ledger),
             What::Stage(stage) => {
-                let said = || Said::Stage {
+                let kind = || NoteKind::Stage {
                     name: stage.name.into(),
                     by: stage.by.into(),
                     tokens: stage.tokens,
                     pending: stage.pending,
                 };
-                self.note(stage.rid, at, said);
+                self.note(stage.rid, at, kind);
             }
             What::Merged(merged) => {
-                let said = || Said::Merged {
+                let kind = || NoteKind::Merged {
                     chunks: merged.chunks,
                     by: merged.by.into(),
                 };
-                self.note(merged.rid, at, said);
+                self.note(merged.rid, at, kind);
             }
             What::Answered(answer) => {
-                let said = || Said::Answered {
+                let kind = || NoteKind::Answered {
                     end: answer.end,
                     tokens: answer.tokens,
-                    held_up: answer.held_up,
+                    short_writes: answer.short_writes,
                 };
-                self.note(answer.rid, at, said);
+                self.note(answer.rid, at, kind);
             }
             _ => {}
         }
@@ -79,7 +79,7 @@ impl Lives {
 
     /// Request of chunk `place` of the current event; index 0 for a delivery.
     pub(super) fn current(&self, place: usize) -> Option<&Life> {
-        self.held.get((*self.current.get(place)?)?)?.as_ref()
+        self.slots.get((*self.current.get(place)?)?)?.as_ref()
     }
 
     /// Chunks and tokens proven lost by the last event, if it was a delivery.
@@ -89,25 +89,25 @@ impl Lives {
 
     /// Number of live requests.
     pub(super) fn len(&self) -> usize {
-        self.living
+        self.live
     }
 
     /// Removes and returns the state of a request closed by the ledger.
     pub(super) fn close(&mut self, summary: &Summary) -> Life {
-        let is_it = |life: &Life| life.rid == summary.rid && life.first_at == summary.first_at;
-        let holds = |place: usize| self.held.get(place).and_then(Option::as_ref).is_some_and(is_it);
+        let is_request = |life: &Life| life.rid == summary.rid && life.first_at == summary.first_at;
+        let holds = |place: usize| self.slots.get(place).and_then(Option::as_ref).is_some_and(is_request);
         let latest = self.by_rid.get(&*summary.rid).copied().filter(|&place| holds(place));
         if latest.is_some() {
             self.by_rid.remove(&*summary.rid);
         }
         let older = self.older.iter().position(|&place| holds(place));
         let place = latest.or_else(|| older.map(|at| self.older.swap_remove(at)));
-        if let Some(life) = place.and_then(|place| self.held[place].take()) {
-            self.living -= 1;
+        if let Some(life) = place.and_then(|place| self.slots[place].take()) {
+            self.live -= 1;
             return life;
         }
-        match self.aside.iter().position(is_it) {
-            Some(at) => self.aside.swap_remove(at),
+        match self.displaced.iter().position(is_request) {
+            Some(at) => self.displaced.swap_remove(at),
             None => Life::new(&summary.rid, 0, summary.first_at),
         }
     }
@@ -116,78 +116,84 @@ impl Lives {
     fn of(&mut self, rid: &str, record: Option<(Ticket, &Request)>) -> Option<usize> {
         let (ticket, request) = record?;
         let place = ticket.slot as usize;
-        if let Some(Some(life)) = self.held.get(place)
+        if let Some(Some(life)) = self.slots.get(place)
             && life.ticket == Some(ticket)
         {
             return Some(place);
         }
         let first_at = request.first_at();
-        if self.held.len() <= place {
-            self.held.resize_with(place + 1, || None);
+        if self.slots.len() <= place {
+            self.slots.resize_with(place + 1, || None);
         }
-        if let Some(life) = &self.held[place] {
+        if let Some(life) = &self.slots[place] {
             if life.first_at == first_at && *life.rid == *rid {
                 return Some(place);
             }
-            self.set_aside(place);
+            self.displace(place);
         }
-        self.born += 1;
-        self.living += 1;
-        let mut life = Life::new(rid, self.born, first_at);
+        self.created += 1;
+        self.live += 1;
+        let mut life = Life::new(rid, self.created, first_at);
         life.ticket = Some(ticket);
         if let Some(older) = self.by_rid.insert(rid.into(), place) {
             life.again = true;
             self.older.push(older);
         }
-        self.held[place] = Some(life);
+        self.slots[place] = Some(life);
         Some(place)
     }
 
-    fn set_aside(&mut self, place: usize) {
-        let Some(life) = self.held[place].take() else { return };
-        self.living -= 1;
+    fn displace(&mut self, place: usize) {
+        let Some(life) = self.slots[place].take() else { return };
+        self.live -= 1;
         if self.by_rid.get(&*life.rid) == Some(&place) {
             self.by_rid.remove(&*life.rid);
         }
         self.older.retain(|&older| older != place);
-        self.aside.push(life);
+        self.displaced.push(life);
     }
 
     fn sent(&mut self, at: MonoNs, frame: &Frame<'_>, ledger: &Ledger, hops: &Hops) {
-        let marks = self.content(frame, ledger, hops.is_origin(frame.id.hop), |passage| {
-            passage.sent = Some(at);
+        let marks = self.content(frame, ledger, hops.is_origin(frame.id.hop), |times| {
+            times.sent = Some(at);
         });
-        let sees = hops.get(frame.id.hop).map(|h| h.sees).unwrap_or_default();
-        if let Some(early) = self.pending.enter(frame.id, marks, sees) {
-            self.reached(frame.id, |passage| {
-                passage.taken = Some(early.taken);
-                passage.handled = early.handled;
+        let capabilities = hops.get(frame.id.hop).map(|h| h.capabilities).unwrap_or_default();
+        if let Some(early) = self.pending.enter(frame.id, marks, capabilities) {
+            self.reached(frame.id, |times| {
+                times.received = Some(early.received);
+                times.processed = early.processed;
             });
         }
     }
 
-    fn taken(&mut self, at: MonoNs, taken: &Taken<'_>, ledger: &Ledger, hops: &Hops) {
-        if let Some(frame) = &taken.frame {
-            let marks = self.content(frame, ledger, hops.is_origin(frame.id.hop), |passage| {
-                passage.taken = Some(at);
+    fn received(&mut self, at: MonoNs, received: &Received<'_>, ledger: &Ledger, hops: &Hops) {
+        if let Some(frame) = &received.frame {
+            let marks = self.content(frame, ledger, hops.is_origin(frame.id.hop), |times| {
+                times.received = Some(at);
             });
-            let sees = hops.get(frame.id.hop).map(|h| h.sees).unwrap_or_default();
-            self.pending.enter(frame.id, marks, sees);
+            let capabilities = hops.get(frame.id.hop).map(|h| h.capabilities).unwrap_or_default();
+            self.pending.enter(frame.id, marks, capabilities);
         } else {
-            self.reached(taken.id, |passage| passage.taken = Some(at));
+            self.reached(received.id, |times| times.received = Some(at));
         }
-        let handled = hops.get(taken.id.hop).is_some_and(|h| h.sees.handled);
-        self.pending.taken(taken.id, at, handled);
+        let processed = hops.get(received.id.hop).is_some_and(|h| h.capabilities.processed);
+        self.pending.received(received.id, at, processed);
     }
 
     /// Enters the content of a frame. Returns the requests whose first or finishing chunks it carries.
-    fn content(&mut self, frame: &Frame<'_>, ledger: &Ledger, origin: bool, stamp: impl Fn(&mut Passage)) -> Vec<Mark> {
+    fn content(
+        &mut self,
+        frame: &Frame<'_>,
+        ledger: &Ledger,
+        origin: bool,
+        stamp: impl Fn(&mut FrameTimes),
+    ) -> Vec<Mark> {
         let mut marks = Vec::new();
         for (number, chunk) in frame.chunks.iter().enumerate() {
-            let record = ledger.met(number).or_else(|| ledger.placed(chunk.rid));
+            let record = ledger.touched(number).or_else(|| ledger.placed(chunk.rid));
             let at = self.of(chunk.rid, record);
             self.current.push(at);
-            let life = at.and_then(|at| self.held[at].as_mut());
+            let life = at.and_then(|at| self.slots[at].as_mut());
             let Some(life) = life.filter(|_| frame.kind != Kind::Abort) else {
                 continue;
             };
@@ -197,19 +203,19 @@ impl Lives {
             if known.is_some() && chunk.finish.is_none() {
                 continue;
             }
-            let mut passage = Passage::new(frame.id);
-            stamp(&mut passage);
+            let mut times = FrameTimes::new(frame.id);
+            stamp(&mut times);
             let place = known.unwrap_or_else(|| {
                 life.hops.push(OnHop {
                     hop: frame.id.hop,
-                    first: passage,
+                    first: times,
                     last: None,
                 });
                 life.hops.len() - 1
             });
             let repeated = chunk.finish.is_some() && life.hops[place].last.is_some();
             if chunk.finish.is_some() && !repeated {
-                life.hops[place].last = Some(passage);
+                life.hops[place].last = Some(times);
             }
             if known.is_none() || !repeated {
                 marks.push(Mark {
@@ -223,19 +229,15 @@ impl Lives {
     }
 
     /// Enters a later stage of a frame for the tracked chunks in it.
-    fn reached(&mut self, id: FrameId, stamp: impl Fn(&mut Passage)) {
+    fn reached(&mut self, id: FrameId, stamp: impl Fn(&mut FrameTimes)) {
         for mark in self.pending.marks(id) {
-            let life = self.held.get_mut(mark.place as usize).and_then(Option::as_mut);
+            let life = self.slots.get_mut(mark.place as usize).and_then(Option::as_mut);
             let on = life
                 .filter(|l| l.number == mark.number)
                 .and_then(|l| l.hops.get_mut(usize::from(mark.hop)));
             let Some(on) = on else { continue };
-            let passages = [Some(&mut on.first), on.last.as_mut()];
-            passages
-                .into_iter()
-                .flatten()
-                .filter(|p| p.frame == id)
-                .for_each(&stamp);
+            let stages = [Some(&mut on.first), on.last.as_mut()];
+            stages.into_iter().flatten().filter(|p| p.frame == id).for_each(&stamp);
         }
     }
 
@@ -245,27 +247,27 @@ impl Lives {
         let request = ledger.request(delivery.rid);
         let fates = request.and_then(Request::fates);
         let first = request.and_then(Request::delivered_first);
-        let Some((life, fates)) = at_place.and_then(|place| self.held[place].as_mut()).zip(fates) else {
+        let Some((life, fates)) = at_place.and_then(|place| self.slots[place].as_mut()).zip(fates) else {
             return;
         };
         life.points = life.points.saturating_add(1);
         if life.first_delivered.is_none() && first == Some(at) {
             life.first_delivered = first;
-            life.note(at, Said::FirstReceived);
+            life.note(at, NoteKind::FirstReceived);
         }
         life.last_delivered = Some(at);
         let before = std::mem::replace(&mut life.dropped, (fates.dropped, fates.tokens_lost));
         if life.dropped != before {
             let chunks = fates.dropped.saturating_sub(before.0);
             let tokens = fates.tokens_lost.saturating_sub(before.1);
-            life.note(at, Said::Dropped { chunks, tokens });
+            life.note(at, NoteKind::Dropped { chunks, tokens });
             self.lost_now = Some((chunks, tokens));
         }
     }
 
-    fn note(&mut self, rid: &str, at: MonoNs, said: impl FnOnce() -> Said) {
-        if let Some(life) = self.by_rid.get(rid).and_then(|&place| self.held[place].as_mut()) {
-            life.note(at, said());
+    fn note(&mut self, rid: &str, at: MonoNs, kind: impl FnOnce() -> NoteKind) {
+        if let Some(life) = self.by_rid.get(rid).and_then(|&place| self.slots[place].as_mut()) {
+            life.note(at, kind());
         }
     }
 }

@@ -82,7 +82,7 @@ const CLOSED_AT_ONCE: usize = 65_536;
 
 /// Input of an exporter.
 #[derive(Clone, Copy)]
-struct Look<'a> {
+struct ExportContext<'a> {
     clock: &'a Clock,
     ledger: &'a Ledger,
     hops: &'a Hops,
@@ -99,12 +99,12 @@ struct Closed<'a> {
 }
 
 impl Closed<'_> {
-    /// `finished`: its end was observed. `open`: the capture ended first. `forgotten`: removed after silence or at a memory limit.
+    /// `finished`: its end was observed. `open`: the capture ended first. `orphaned`: removed after silence or at a memory limit.
     fn state(&self) -> &'static str {
         match (self.summary.finish, self.open) {
             (Some(_), _) => "finished",
             (None, true) => "open",
-            (None, false) => "forgotten",
+            (None, false) => "orphaned",
         }
     }
 }
@@ -112,20 +112,20 @@ impl Closed<'_> {
 /// Writer of one format.
 trait Exporter {
     /// Writes an event that the analysis has entered.
-    fn event(&mut self, event: &Event<'_>, look: &Look<'_>) -> io::Result<()>;
+    fn event(&mut self, event: &Event<'_>, context: &ExportContext<'_>) -> io::Result<()>;
 
     /// Called after each tick of the analysis.
-    fn tick(&mut self, _now: MonoNs, _look: &Look<'_>) -> io::Result<()> {
+    fn tick(&mut self, _now: MonoNs, _context: &ExportContext<'_>) -> io::Result<()> {
         Ok(())
     }
 
     /// Called once per request when it is complete, whatever the options.
-    fn closed(&mut self, _request: &Closed<'_>, _look: &Look<'_>) -> io::Result<()> {
+    fn closed(&mut self, _request: &Closed<'_>, _context: &ExportContext<'_>) -> io::Result<()> {
         Ok(())
     }
 
     /// Called at the end of the capture; `report` equals that of `tokengap report`.
-    fn finish(&mut self, report: &Report, look: &Look<'_>) -> io::Result<()>;
+    fn finish(&mut self, report: &Report, context: &ExportContext<'_>) -> io::Result<()>;
 }
 
 /// An export in progress.

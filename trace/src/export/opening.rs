@@ -23,7 +23,7 @@ pub struct Opening {
     anchor: (MonoNs, u64),
     start: Option<MonoNs>,
     /// Main threads by role.
-    cast: BTreeMap<Box<str>, Vec<ThreadId>>,
+    by_role: BTreeMap<Box<str>, Vec<ThreadId>>,
 }
 
 impl Opening {
@@ -35,7 +35,7 @@ impl Opening {
             tokengap: tokengap.to_owned(),
             anchor: (mono, wall_ns),
             start: None,
-            cast: BTreeMap::new(),
+            by_role: BTreeMap::new(),
         }
     }
 
@@ -49,7 +49,7 @@ impl Opening {
         if let What::Cpu(sample) = &event.what
             && sample.part == ThreadPart::Main
         {
-            let threads = self.cast.entry(sample.role.into()).or_default();
+            let threads = self.by_role.entry(sample.role.into()).or_default();
             if !threads.contains(&sample.thread) && threads.len() < PROCESSES {
                 threads.push(sample.thread);
             }
@@ -75,7 +75,7 @@ impl Opening {
 
     /// Main thread of the only process with a role; `None` if there are several or none.
     pub(super) fn only(&self, role: &str) -> Option<ThreadId> {
-        match self.cast.get(role)?.as_slice() {
+        match self.by_role.get(role)?.as_slice() {
             [one] => Some(*one),
             _ => None,
         }

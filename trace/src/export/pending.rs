@@ -5,7 +5,7 @@ use std::collections::VecDeque;
 use hashbrown::HashMap;
 
 use crate::clock::MonoNs;
-use crate::event::Sees;
+use crate::event::Capabilities;
 use crate::id::{FrameId, HopId};
 
 /// Maximum number of frames kept per lane. Beyond that the oldest are evicted, and the later stages of their
@@ -14,7 +14,7 @@ const FRAMES: usize = 65_536;
 /// Maximum number of receives kept that came before their sends; the oldest are evicted.
 const EARLY: usize = 4_096;
 /// Maximum number of received, unprocessed frames per lane; a receiver processes one or a few at a time.
-const UNHANDLED: usize = 16;
+const UNPROCESSED: usize = 16;
 /// Maximum number of lanes; beyond that, lanes without frames in flight are evicted.
 const LANES: usize = 16_384;
 
@@ -30,15 +30,15 @@ pub(super) struct Mark {
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Early {
     id: FrameId,
-    pub(super) taken: MonoNs,
-    pub(super) handled: Option<MonoNs>,
+    pub(super) received: MonoNs,
+    pub(super) processed: Option<MonoNs>,
 }
 
 #[derive(Debug)]
 struct Waiting {
     seq: u64,
     marks: Vec<Mark>,
-    taken: bool,
+    received: bool,
 }
 
 #[derive(Debug, Default)]
@@ -56,13 +56,13 @@ pub(super) struct Pending {
 
 impl Pending {
     /// Registers the first report of a frame; returns earlier data about it.
-    pub(super) fn enter(&mut self, id: FrameId, marks: Vec<Mark>, sees: Sees) -> Option<Early> {
+    pub(super) fn enter(&mut self, id: FrameId, marks: Vec<Mark>, capabilities: Capabilities) -> Option<Early> {
         if self.lanes.len() >= LANES && !self.lanes.contains_key(&(id.hop, id.lane)) {
             self.lanes.retain(|_, lane| !lane.frames.is_empty());
         }
         let lane = self.lanes.entry((id.hop, id.lane)).or_default();
         lane.next = lane.next.max(id.seq.saturating_add(1));
-        let later = sees.taken || sees.forwarded || sees.handled;
+        let later = capabilities.received || capabilities.forwarded || capabilities.processed;
         if !marks.is_empty() && later {
             if lane.frames.len() >= FRAMES {
                 lane.frames.pop_front();
@@ -70,7 +70,7 @@ impl Pending {
             lane.frames.push_back(Waiting {
                 seq: id.seq,
                 marks,
-                taken: false,
+                received: false,
             });
         }
         let place = self.early.iter().position(|e| e.id == id)?;
@@ -83,7 +83,7 @@ impl Pending {
     }
 
     /// Marks a frame as received. A lane keeps its order, so earlier frames were received too, unobserved.
-    pub(super) fn taken(&mut self, id: FrameId, at: MonoNs, handled_too: bool) {
+    pub(super) fn received(&mut self, id: FrameId, at: MonoNs, expects_processed: bool) {
         let lane = self.lanes.get_mut(&(id.hop, id.lane));
         let Some(lane) = lane.filter(|l| id.seq < l.next) else {
             if self.early.len() >= EARLY {
@@ -91,17 +91,17 @@ impl Pending {
             }
             self.early.push_back(Early {
                 id,
-                taken: at,
-                handled: None,
+                received: at,
+                processed: None,
             });
             return;
         };
         if let Ok(place) = lane.frames.binary_search_by_key(&id.seq, |f| f.seq) {
-            lane.frames[place].taken = true;
+            lane.frames[place].received = true;
         }
         let mut place = 0;
         while lane.frames.get(place).is_some_and(|f| f.seq <= id.seq) {
-            if handled_too && lane.frames[place].taken && place < UNHANDLED {
+            if expects_processed && lane.frames[place].received && place < UNPROCESSED {
                 place += 1;
             } else {
                 lane.frames.remove(place);
@@ -110,12 +110,12 @@ impl Pending {
     }
 
     /// Marks a frame as processed: no more events follow for it or for earlier frames.
-    pub(super) fn handled(&mut self, id: FrameId, at: MonoNs) {
+    pub(super) fn processed(&mut self, id: FrameId, at: MonoNs) {
         if let Some(lane) = self.lanes.get_mut(&(id.hop, id.lane)) {
             while lane.frames.pop_front_if(|f| f.seq <= id.seq).is_some() {}
         }
         if let Some(early) = self.early.iter_mut().find(|e| e.id == id) {
-            early.handled = Some(at);
+            early.processed = Some(at);
         }
     }
 

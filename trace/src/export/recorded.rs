@@ -3,20 +3,27 @@
 use std::io::{self, Write};
 
 use super::{Export, Format, Opening, Options};
+use crate::Config;
+use crate::engine::Engines;
 use crate::record::{ReadError, Record, Recording};
 use crate::report::ReportInput;
 
-/// Writes all of `recording`. Calls `heard` with the number of bytes processed, and for each unreadable part that is skipped.
+/// Writes all of `recording`. Calls `progress` with the number of bytes processed, and for each unreadable part that is skipped.
 pub fn recorded(
     recording: &Recording,
+    engines: Engines,
     format: Format,
     options: Options,
     out: impl Write,
-    heard: &mut dyn FnMut(u64, Option<&ReadError>),
+    progress: &mut dyn FnMut(u64, Option<&ReadError>),
 ) -> io::Result<()> {
     let header = recording.header();
     let opening = look_ahead(recording)?;
-    let mut export = Export::new(format, options, header.config, &opening, out)?;
+    let config = Config {
+        engines,
+        ..header.config
+    };
+    let mut export = Export::new(format, options, config, &opening, out)?;
     let mut reader = recording.reader();
     loop {
         let at = |position: usize| {
@@ -35,10 +42,10 @@ pub fn recorded(
         match more {
             Ok(true) => {}
             Ok(false) => break,
-            Err(error @ ReadError::Damaged { .. }) => heard(at(reader.position()), Some(&error)),
+            Err(error @ ReadError::Damaged { .. }) => progress(at(reader.position()), Some(&error)),
             Err(error) => return Err(io::Error::other(error)),
         }
-        heard(at(reader.position()), None);
+        progress(at(reader.position()), None);
     }
     let input = recording.closing().map_or_else(
         || ReportInput::of(&header.source),

@@ -1,6 +1,6 @@
 //! Trace and span ids. Exporting a capture twice gives the same ids.
 //!
-//! SGLang's output frames contain no trace context, so its own trace ids are not available. But a rid that consists of 32 hex
+//! Output frames contain no trace context, so the engine's own trace ids are not available. But a rid that consists of 32 hex
 //! digits (a UUID) can be a trace id. Behind Dynamo 0.8.0 to 1.5.0 with tracing it *is* the W3C trace id of the request.
 //! Such a rid is used unchanged, so that the spans join those of the frontend.
 
@@ -98,7 +98,7 @@ mod tests {
     }
 
     #[test]
-    fn any_other_rid_gets_a_lasting_id_of_its_own() {
+    fn any_other_rid_gets_a_stable_unique_id() {
         for rid in [
             "",
             "my-request",
@@ -112,12 +112,12 @@ mod tests {
             );
             assert_eq!((one.from, one.hex.len()), ("hash", 32), "{rid}");
             assert_eq!(one.hex, again.hex);
-            assert_ne!(one.hex, later.hex, "a rid that comes again is another request");
+            assert_ne!(one.hex, later.hex, "a reused rid is another request");
         }
     }
 
     #[test]
-    fn span_ids_differ() {
+    fn span_ids_are_unique() {
         let mut ids = SpanIds::of(&TraceId::of_capture("demo", 5), 5);
         let given: std::collections::BTreeSet<String> = (0..1_000).map(|_| ids.next()).collect();
         assert_eq!(given.len(), 1_000);

@@ -34,7 +34,7 @@ pub(super) enum Kind {
     /// From the receive on one hop to the send on the next: time inside an intermediate process.
     Between,
     /// Processing of the frame by the tokenizer.
-    Handling,
+    Processing,
     /// From the end of processing to the first tokens accepted for the client.
     Delivery,
     /// From the first delivery to the last.
@@ -53,13 +53,13 @@ pub(super) fn span(request: &Closed<'_>) -> (MonoNs, MonoNs) {
 pub(super) fn last_gap(life: &Life, hops: &Hops) -> Option<u64> {
     let last = |wanted: &dyn Fn(&OnHop) -> bool| life.hops.iter().find(|h| wanted(h))?.last;
     let sent = last(&|h| hops.is_origin(h.hop))?.sent?;
-    let taken = last(&|h| hops.get(h.hop).is_some_and(|h| h.last))?.taken?;
-    Some(taken.since(sent))
+    let received = last(&|h| hops.get(h.hop).is_some_and(|h| h.last))?.received?;
+    Some(received.since(sent))
 }
 
 /// From the receive of the first token by the tokenizer to its delivery to the client, in nanoseconds.
 pub(super) fn first_delivery(summary: &Summary) -> Option<u64> {
-    Some(summary.delivered_first?.since(summary.taken_first?))
+    Some(summary.delivered_first?.since(summary.received_first?))
 }
 
 /// Observed stages of a request.
@@ -69,12 +69,12 @@ pub(super) fn stages<'a>(request: &Closed<'_>, hops: &'a Hops) -> Vec<Stage<'a>>
     let mut list = Stages { list: Vec::new(), end };
     let mut path: Vec<&OnHop> = life.hops.iter().collect();
     path.sort_by_key(|h| h.first.began());
-    let gap = summary.sent_first.zip(summary.taken_first);
+    let gap = summary.sent_first.zip(summary.received_first);
     let mut cursor = begin;
-    if let Some((sent, taken)) = gap {
+    if let Some((sent, received)) = gap {
         if let Some((from, to)) = list.push(
             "first token gap".into(),
-            (sent, taken),
+            (sent, received),
             (cursor, end),
             0,
             None,
@@ -87,16 +87,16 @@ pub(super) fn stages<'a>(request: &Closed<'_>, hops: &'a Hops) -> Vec<Stage<'a>>
         cursor = list.path(&path, hops, (cursor, end), 0);
     }
     let arrival = path.iter().find(|h| hops.get(h.hop).is_some_and(|h| h.last));
-    if let Some((first, taken)) = arrival.and_then(|h| Some((h.first, h.first.taken?))) {
+    if let Some((first, received)) = arrival.and_then(|h| Some((h.first, h.first.received?))) {
         let frame = Some(first.frame);
-        if let Some(handled) = first.handled
+        if let Some(processed) = first.processed
             && let Some((_, to)) = list.push(
-                "handling".into(),
-                (taken, handled),
+                "processing".into(),
+                (received, processed),
                 (cursor, end),
                 0,
                 frame,
-                Kind::Handling,
+                Kind::Processing,
             )
         {
             cursor = to;
@@ -114,8 +114,8 @@ pub(super) fn stages<'a>(request: &Closed<'_>, hops: &'a Hops) -> Vec<Stage<'a>>
             cursor = to;
         }
     }
-    let last_taken = arrival.and_then(|h| h.last?.taken);
-    if let Some(last) = life.last_delivered.max(last_taken) {
+    let last_received = arrival.and_then(|h| h.last?.received);
+    if let Some(last) = life.last_delivered.max(last_received) {
         list.push(
             "streaming".into(),
             (cursor, last),
@@ -166,10 +166,10 @@ impl<'a> Stages<'a> {
         for on in path {
             let Some(hop) = hops.get(on.hop) else { continue };
             let first = &on.first;
-            if let Some((taken, sent)) = before.zip(first.sent)
+            if let Some((received, sent)) = before.zip(first.sent)
                 && let Some((_, to)) = self.push(
                     hop.from().into(),
-                    (taken, sent),
+                    (received, sent),
                     (cursor, high),
                     depth,
                     None,
@@ -178,10 +178,10 @@ impl<'a> Stages<'a> {
             {
                 cursor = to;
             }
-            before = first.taken;
+            before = first.received;
             let frame = Some(first.frame);
             let name = Cow::from(&*hop.name);
-            let whole = first.sent.zip(first.taken);
+            let whole = first.sent.zip(first.received);
             let bounds = whole.and_then(|span| self.push(name, span, (cursor, high), depth, frame, Kind::Hop));
             let (inside, below) = bounds.map_or(((cursor, high), depth), |bounds| (bounds, depth + 1));
             if let Some(span) = first.sent.zip(first.forwarded)

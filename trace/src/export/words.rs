@@ -1,7 +1,7 @@
 //! Names of enum variants in exports.
 
 use crate::engine::{Mode, Waiter};
-use crate::event::{AnswerEnd, Finish, Kind, LostCause, ThreadPart};
+use crate::event::{AnswerEnd, Kind, MissedCause, ThreadPart};
 
 pub(super) fn kind(kind: Kind) -> &'static str {
     match kind {
@@ -11,15 +11,7 @@ pub(super) fn kind(kind: Kind) -> &'static str {
         Kind::Multimodal => "multimodal",
         Kind::Abort => "abort",
         Kind::Control => "control",
-    }
-}
-
-pub(super) fn finish(finish: Finish) -> &'static str {
-    match finish {
-        Finish::Length => "length",
-        Finish::Stop => "stop",
-        Finish::Abort => "abort",
-        Finish::Other => "other",
+        Kind::Failed => "failed",
     }
 }
 
@@ -31,13 +23,13 @@ pub(super) fn end(end: AnswerEnd) -> &'static str {
     }
 }
 
-pub(super) fn cause(cause: LostCause) -> &'static str {
+pub(super) fn cause(cause: MissedCause) -> &'static str {
     match cause {
-        LostCause::QueueFull => "queue-full",
-        LostCause::Unframed => "unframed",
-        LostCause::TooLarge => "too-large",
-        LostCause::CutShort => "cut-short",
-        LostCause::Ended => "ended",
+        MissedCause::QueueFull => "queue-full",
+        MissedCause::Unframed => "unframed",
+        MissedCause::TooLarge => "too-large",
+        MissedCause::CutShort => "cut-short",
+        MissedCause::Ended => "ended",
     }
 }
 

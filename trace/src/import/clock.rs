@@ -156,16 +156,16 @@ fn clock_time(text: &[u8]) -> Option<(Time, &[u8])> {
 
 /// Parses `Z`, ` UTC`, `+01:00`, `+0100`, `-08` to seconds east of UTC.
 fn offset(text: &[u8]) -> (Option<i32>, &[u8]) {
-    let spaced = text.strip_prefix(b" ").unwrap_or(text);
+    let trimmed = text.strip_prefix(b" ").unwrap_or(text);
     for name in [&b"UTC"[..], b"GMT"] {
-        if let Some(rest) = spaced.strip_prefix(name) {
+        if let Some(rest) = trimmed.strip_prefix(name) {
             return (Some(0), rest);
         }
     }
     if let Some(rest) = text.strip_prefix(b"Z") {
         return (Some(0), rest);
     }
-    signed_offset(spaced).map_or((None, text), |(seconds, rest)| (Some(seconds), rest))
+    signed_offset(trimmed).map_or((None, text), |(seconds, rest)| (Some(seconds), rest))
 }
 
 fn signed_offset(text: &[u8]) -> Option<(i32, &[u8])> {
@@ -229,7 +229,7 @@ mod tests {
     }
 
     #[test]
-    fn stamps_of_every_form() {
+    fn all_timestamp_formats_parse() {
         for (text, at, rest) in [
             (
                 "2026-01-18T07:55:00.330146Z [TRACE",
@@ -262,7 +262,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_stamp_is_none() {
+    fn text_without_a_timestamp_has_none() {
         for text in [
             "",
             "2026",
@@ -281,7 +281,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn any_instant_is_read_back(seconds in 1_000_000_000_i64..4_000_000_000, micros in 0_u32..1_000_000, minutes in -14 * 60..14 * 60_i32) {
+        fn any_instant_round_trips(seconds in 1_000_000_000_i64..4_000_000_000, micros in 0_u32..1_000_000, minutes in -14 * 60..14 * 60_i32) {
             let at = jiff::Timestamp::new(seconds, micros as i32 * 1_000).unwrap();
             let offset = Offset::from_seconds(minutes * 60).unwrap();
             let text = format!("{} x", at.display_with_offset(offset));
@@ -291,7 +291,7 @@ mod tests {
         }
 
         #[test]
-        fn any_bytes_are_read_without_a_panic(bytes: Vec<u8>, head in "[0-9]{4}[-/][0-9]{2}.{0,12}") {
+        fn parsing_any_bytes_never_panics(bytes: Vec<u8>, head in "[0-9]{4}[-/][0-9]{2}.{0,12}") {
             let mut clock = Clock::new(TimeZone::UTC, 2026, 1);
             let _ = clock.read(&bytes);
             let mut text = head.into_bytes();

@@ -13,7 +13,7 @@ const PREFIX_WORDS: usize = 4;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Opened<'l> {
     pub(super) stamp: Option<Stamp>,
-    /// `DP0 TP0`: tag that SGLang's logger writes after its timestamp; empty if none.
+    /// `DP0 TP0`: tag that the engine's logger writes after its timestamp; empty if none.
     pub(super) rank: &'l str,
     pub(super) message: &'l str,
 }
@@ -46,13 +46,13 @@ pub(super) fn open<'l>(line: &'l str, clock: &mut Clock) -> Opened<'l> {
     }
 }
 
-/// Selects the more precise timestamp: the line's own, unless it is vague and the outer one is not.
+/// Selects the more precise timestamp: the line's own, unless it is imprecise and the outer one is not.
 pub(super) fn better(outer: Stamp, own: Stamp) -> Stamp {
-    let vague = own.coarse || own.zone_assumed;
+    let imprecise = own.coarse || own.zone_assumed;
     let same_time = outer.wall_ns.saturating_add(1_000_000_000).saturating_sub(own.wall_ns)
         <= PASSED_ON_NS + 1_000_000_000
         && outer.wall_ns.saturating_add(1_000_000_000) >= own.wall_ns;
-    if vague && (own.zone_assumed || same_time) && !outer.zone_assumed {
+    if imprecise && (own.zone_assumed || same_time) && !outer.zone_assumed {
         outer
     } else {
         own
@@ -120,7 +120,7 @@ mod tests {
     }
 
     #[test]
-    fn prefixes_come_off() {
+    fn prefixes_are_removed() {
         for (line, at, rank, message) in [
             (
                 "2026-01-18T07:55:00.3Z [TOK recv] x",
@@ -185,10 +185,10 @@ mod tests {
                 "hi",
             ),
             (
-                "Jan 18 07:55:00 node sglang[12]: hi",
+                "Jan 18 07:55:00 node engine[12]: hi",
                 "2026-01-18T15:55:00Z",
                 "",
-                "node sglang[12]: hi",
+                "node engine[12]: hi",
             ),
         ] {
             assert_eq!(opened(line), (Some(at.into()), rank.into(), message.into()), "{line}");
@@ -200,13 +200,13 @@ mod tests {
         assert_eq!(
             opened("Receive: rid=a 2026-01-18T07:55:00Z").0,
             None,
-            "a stamp in the message is no stamp of it"
+            "a timestamp inside the message is not the line's"
         );
     }
 
     proptest! {
         #[test]
-        fn any_line_is_opened_without_a_panic(line: String, stamped in "\\[?2026-01-18[ T]07:5[0-9]:[0-5][0-9][^0-9]{0,40}") {
+        fn parsing_any_line_never_panics(line: String, stamped in "\\[?2026-01-18[ T]07:5[0-9]:[0-5][0-9][^0-9]{0,40}") {
             let mut clock = Clock::new(TimeZone::UTC, 2026, 1);
             let _ = open(&line, &mut clock);
             let found = open(&stamped, &mut clock);

@@ -14,7 +14,7 @@ pub enum ImportError {
         source: std::io::Error,
     },
     /// There is no file to read.
-    #[error("no log file in {paths}; files named .pkl, .pstats and .tgap are passed over")]
+    #[error("no log file in {paths}; .pkl, .pstats and .tgap files are skipped")]
     NoFiles {
         /// Searched paths.
         paths: String,
@@ -29,7 +29,7 @@ pub enum ImportError {
     },
     /// No line has a known form.
     #[error(
-        "{lines} lines in {files} and none of a known form ([TRACE ..] and [TOK ..] lines, SGLang's streaming backlog warnings, \
+        "{lines} lines in {files} and none of a known form ([TRACE ..] and [TOK ..] lines, streaming backlog warnings, \
          request logs, request metrics and time stats){undated}{first}"
     )]
     NothingRecognised {

@@ -62,7 +62,7 @@ pub(super) fn gather(paths: &[PathBuf], options: &Options, stats: &mut Stats) ->
             if kind.is_dir() && depth < DEPTH {
                 folders.push((path, root.clone(), depth + 1));
             } else if kind.is_file() && no_log(&path) {
-                stats.skip(format!("{}: no log by its name", path.display()));
+                stats.skip(format!("{}: not a log file, by its name", path.display()));
             } else if kind.is_file() {
                 found
                     .entry(path.clone())
@@ -128,8 +128,8 @@ mod tests {
             ("decode.log.2026-01-18_07", "decode.log"),
             ("host_0.log.2026-01-18_07", "host_0.log"),
             (
-                "sglang-request-metrics-20260118_07.log",
-                "sglang-request-metrics-20260118_07.log",
+                "engine-request-metrics-20260118_07.log",
+                "engine-request-metrics-20260118_07.log",
             ),
             ("decode-0", "decode-0"),
             ("a/b.log.1", "a/b.log"),
@@ -140,7 +140,7 @@ mod tests {
     }
 
     #[test]
-    fn folders_are_walked_and_links_are_not() {
+    fn folders_are_walked_and_symlinks_are_not_followed() {
         let folder = tempfile::tempdir().unwrap();
         let at = |name: &str| folder.path().join(name);
         fs::create_dir(at("pods")).unwrap();
@@ -162,7 +162,7 @@ mod tests {
             gather(&[folder.path().to_owned()], &few, &mut stats),
             Err(ImportError::TooManyFiles { limit: 1, .. })
         ));
-        let gone = gather(&[at("gone.log")], &few, &mut stats).unwrap_err();
-        assert!(gone.to_string().contains("gone.log") && gone.to_string().contains("No such file"));
+        let missing = gather(&[at("gone.log")], &few, &mut stats).unwrap_err();
+        assert!(missing.to_string().contains("gone.log") && missing.to_string().contains("No such file"));
     }
 }

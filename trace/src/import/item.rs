@@ -7,18 +7,18 @@ pub(super) struct Item<'l> {
     pub(super) wall_ns: Option<u64>,
     /// Role of the writer, inferred from the form of the line, or empty.
     pub(super) role: &'l str,
-    pub(super) said: Said<'l>,
+    pub(super) statement: Statement<'l>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub(super) enum Said<'l> {
+pub(super) enum Statement<'l> {
     Stage {
         rid: Rid<'l>,
         name: &'l str,
         tokens: Option<u32>,
         pending: Option<u32>,
     },
-    Told {
+    LoggedState {
         states: Option<u32>,
         rids: Option<u32>,
         recv_wait_ns: Option<u64>,
@@ -48,7 +48,7 @@ impl<'l> Rid<'l> {
         let word = word.trim_matches(|c| matches!(c, '\'' | '"' | ',' | ';' | ')' | ']' | '['));
         let text = word.trim_end_matches(['.', '…']);
         let cut = word[text.len()..].contains('…') || word[text.len()..].len() >= 2;
-        let sane = !text.is_empty() && text.len() <= LONGEST_RID && !text.contains(char::is_whitespace);
-        (sane && text != "None").then_some(Self { text, cut })
+        let valid = !text.is_empty() && text.len() <= LONGEST_RID && !text.contains(char::is_whitespace);
+        (valid && text != "None").then_some(Self { text, cut })
     }
 }

@@ -1,4 +1,4 @@
-//! Lines that are one JSON object: a log collector's wrapper, a structured logger's line, or SGLang's own records.
+//! Lines that are one JSON object: a log collector's wrapper, a structured logger's line, or the engine's own records.
 
 use std::borrow::Cow;
 use std::fmt;
@@ -14,11 +14,11 @@ pub(super) struct Object<'l> {
     pub(super) time: Option<Scalar<'l>>,
     /// `log`, `msg`, `message`.
     pub(super) message: Option<Cow<'l, str>>,
-    /// `event`, as SGLang's request logger names it.
+    /// `event`, as the engine's request logger names it.
     pub(super) event: Option<Cow<'l, str>>,
     /// `rid`, or `id` of request metrics.
     pub(super) rid: Option<Cow<'l, str>>,
-    /// Whether it is a record of SGLang's request metrics.
+    /// Whether it is a record of the engine's request metrics.
     pub(super) metrics: bool,
     /// Times by the engine, from the record itself or from `out.meta_info`.
     pub(super) meta: Meta,

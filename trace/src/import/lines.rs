@@ -205,7 +205,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn lines_are_those_of_the_text(lengths in proptest::collection::vec(0_usize..40, 0..60), drip in 1_usize..50, ends: bool) {
+        fn lines_match_the_lines_of_the_text(lengths in proptest::collection::vec(0_usize..40, 0..60), drip in 1_usize..50, ends: bool) {
             let longest = 16;
             let mut text = Vec::new();
             for (n, length) in lengths.iter().enumerate() {

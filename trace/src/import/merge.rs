@@ -9,10 +9,10 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use super::error::ImportError;
 use super::files;
-use super::held::Held;
 use super::lines::Lines;
 use super::options::Options;
 use super::queue::Queue;
+use super::queued::Queued;
 use super::reader::Reader;
 use super::source::Source;
 use super::stats::Stats;
@@ -29,7 +29,7 @@ pub struct Import {
     /// Files not opened yet, the earliest last.
     waiting: Vec<Source>,
     active: Vec<Source>,
-    held: Queue,
+    queued: Queue,
     passed_ns: u64,
     bytes: u64,
     read: Arc<AtomicU64>,
@@ -53,7 +53,7 @@ impl Import {
         waiting.sort_by(|a, b| b.first_ns.cmp(&a.first_ns).then_with(|| b.file.path.cmp(&a.file.path)));
         Ok(Self {
             reader: Reader::new(stats, options.rids, several),
-            held: Queue::new(options.window_ns),
+            queued: Queue::new(options.window_ns),
             options,
             waiting,
             active: Vec::new(),
@@ -68,24 +68,24 @@ impl Import {
         self.open_due();
         let lagging = (0..self.active.len()).min_by_key(|&at| self.active[at].frontier_ns);
         let Some(at) = lagging else {
-            while let Some(due) = self.held.take_before(u64::MAX) {
+            while let Some(due) = self.queued.pop_before(u64::MAX) {
                 self.pass(&due, sink);
             }
             return false;
         };
         let source = &mut self.active[at];
-        if !self.reader.turn(source, TURN, &mut self.held) {
+        if !self.reader.turn(source, TURN, &mut self.queued) {
             self.active.swap_remove(at);
         }
         let horizon = self.horizon();
-        while let Some(due) = self.held.take_before(horizon) {
+        while let Some(due) = self.queued.pop_before(horizon) {
             self.pass(&due, sink);
         }
-        while self.held.len() > self.options.held_lines {
-            let Some(early) = self.held.take_before(u64::MAX) else {
+        while self.queued.len() > self.options.held_lines {
+            let Some(early) = self.queued.pop_before(u64::MAX) else {
                 break;
             };
-            self.reader.stats.hurried += early.len() as u64;
+            self.reader.stats.passed_early += early.len() as u64;
             self.pass(&early, sink);
         }
         true
@@ -124,11 +124,11 @@ impl Import {
         }
     }
 
-    fn pass(&mut self, due: &[Held], sink: &mut dyn FnMut(&Event<'_>)) {
-        for held in due {
-            self.reader.stats.late += u64::from(held.at_ns < self.passed_ns);
-            self.passed_ns = self.passed_ns.max(held.at_ns);
-            self.reader.say(held, sink);
+    fn pass(&mut self, due: &[Queued], sink: &mut dyn FnMut(&Event<'_>)) {
+        for queued in due {
+            self.reader.stats.late += u64::from(queued.at_ns < self.passed_ns);
+            self.passed_ns = self.passed_ns.max(queued.at_ns);
+            self.reader.emit(queued, sink);
         }
         self.reader.stats.events += due.len() as u64;
     }

@@ -1,9 +1,9 @@
 //! Parsing of digits.
 
-/// Parses at most `most` leading digits; returns the number and the rest. `None` without a digit or with too many.
-pub(super) fn digits(text: &[u8], most: usize) -> Option<(u64, &[u8])> {
+/// Parses at most `limit` leading digits; returns the number and the rest. `None` without a digit or with too many.
+pub(super) fn digits(text: &[u8], limit: usize) -> Option<(u64, &[u8])> {
     let count = text.iter().take_while(|b| b.is_ascii_digit()).count();
-    if count == 0 || count > most.min(19) {
+    if count == 0 || count > limit.min(19) {
         return None;
     }
     let (digits, rest) = text.split_at(count);

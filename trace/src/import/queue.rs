@@ -3,7 +3,7 @@
 
 use std::collections::BTreeMap;
 
-use super::held::Held;
+use super::queued::Queued;
 
 /// Number of slots per window.
 const SLOTS: u64 = 64;
@@ -13,7 +13,7 @@ const SHORTEST_NS: u64 = 1_000_000;
 #[derive(Debug)]
 pub(super) struct Queue {
     slot_ns: u64,
-    slots: BTreeMap<u64, Vec<Held>>,
+    slots: BTreeMap<u64, Vec<Queued>>,
     len: usize,
 }
 
@@ -30,19 +30,19 @@ impl Queue {
         self.len
     }
 
-    pub(super) fn push(&mut self, held: Held) {
+    pub(super) fn push(&mut self, queued: Queued) {
         self.len += 1;
-        self.slots.entry(held.at_ns / self.slot_ns).or_default().push(held);
+        self.slots.entry(queued.at_ns / self.slot_ns).or_default().push(queued);
     }
 
     /// Removes and returns the earliest slot, sorted, if it ends by `horizon_ns`. Entries with equal times keep their reading order.
-    pub(super) fn take_before(&mut self, horizon_ns: u64) -> Option<Vec<Held>> {
+    pub(super) fn pop_before(&mut self, horizon_ns: u64) -> Option<Vec<Queued>> {
         let first = self.slots.first_entry()?;
         if (first.key() + 1).saturating_mul(self.slot_ns) > horizon_ns {
             return None;
         }
         let mut slot = first.remove();
-        slot.sort_by_key(|held| held.at_ns);
+        slot.sort_by_key(|queued| queued.at_ns);
         self.len -= slot.len();
         Some(slot)
     }

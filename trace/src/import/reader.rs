@@ -4,10 +4,10 @@ use std::borrow::Cow;
 
 use super::clock::{Clock, Stamp};
 use super::envelope::{self, better};
-use super::held::{Held, Kept, KeptRid};
 use super::json::{Object, Scalar};
 use super::number::epoch_ns;
 use super::queue::Queue;
+use super::queued::{OwnedRid, OwnedStatement, Queued};
 use super::recognise::{self, Malformed, Recogniser};
 use super::rids::Rids;
 use super::shape::shape;
@@ -16,14 +16,14 @@ use super::source::Source;
 use super::stats::{Form, Stats};
 use super::text::clean;
 use crate::clock::MonoNs;
-use crate::event::{Event, Merged, Stage, Told, What};
+use crate::event::{Event, LoggedState, Merged, Stage, What};
 
 pub(super) struct Reader {
     pub(super) stats: Stats,
     recogniser: Recogniser,
     pub(super) rids: Rids,
     pub(super) names: Vec<Box<str>>,
-    pub(super) speakers: Vec<Box<str>>,
+    pub(super) writers: Vec<Box<str>>,
     /// Whether there are several logs. If so, source names include the log's name.
     pub(super) several: bool,
 }
@@ -35,19 +35,19 @@ impl Reader {
             recogniser: Recogniser::new(),
             rids: Rids::new(rids),
             names: Vec::new(),
-            speakers: Vec::new(),
+            writers: Vec::new(),
             several,
         }
     }
 
-    /// Reads up to `most` lines. Returns `false` at the end of the file.
-    pub(super) fn turn(&mut self, source: &mut Source, most: usize, queue: &mut Queue) -> bool {
+    /// Reads up to `limit` lines. Returns `false` at the end of the file.
+    pub(super) fn turn(&mut self, source: &mut Source, limit: usize, queue: &mut Queue) -> bool {
         let Some(mut lines) = source.lines.take() else {
             return false;
         };
         let before = lines.text_bytes;
         let mut more = true;
-        for _ in 0..most {
+        for _ in 0..limit {
             match lines.next() {
                 Ok(Some(line)) => {
                     self.stats.lines += 1;
@@ -73,7 +73,7 @@ impl Reader {
     }
 
     fn line(&mut self, line: &[u8], source: &mut Source, queue: &mut Queue) {
-        if !self.recogniser.may_know(line) {
+        if !self.recogniser.may_match(line) {
             self.unknown(line);
             return;
         }
@@ -152,10 +152,10 @@ impl Reader {
     }
 
     /// Converts a held statement to an event.
-    pub(super) fn say(&mut self, held: &Held, sink: &mut dyn FnMut(&Event<'_>)) {
-        let by = &*self.speakers[usize::from(held.by)];
-        let what = match &held.said {
-            Kept::Stage {
+    pub(super) fn emit(&mut self, queued: &Queued, sink: &mut dyn FnMut(&Event<'_>)) {
+        let by = &*self.writers[usize::from(queued.by)];
+        let what = match &queued.statement {
+            OwnedStatement::Stage {
                 rid,
                 name,
                 tokens,
@@ -167,13 +167,13 @@ impl Reader {
                 tokens: *tokens,
                 pending: *pending,
             }),
-            Kept::Told {
+            OwnedStatement::LoggedState {
                 states,
                 rids,
                 recv_wait_ns,
                 more,
                 cpu,
-            } => What::Told(Told {
+            } => What::LoggedState(LoggedState {
                 by,
                 states: *states,
                 rids: *rids,
@@ -182,21 +182,21 @@ impl Reader {
                 cpu: *cpu,
                 cpu_system: None,
             }),
-            Kept::Merged { rid, chunks } => What::Merged(Merged {
+            OwnedStatement::Merged { rid, chunks } => What::Merged(Merged {
                 rid: &whole(rid, &mut self.rids, &mut self.stats),
                 chunks: *chunks,
                 by,
             }),
         };
         sink(&Event {
-            at: MonoNs(held.at_ns),
+            at: MonoNs(queued.at_ns),
             what,
         });
     }
 }
 
 /// Full rid, or the truncated one with its mark.
-fn whole<'r>(rid: &'r KeptRid, rids: &'r mut Rids, stats: &mut Stats) -> Cow<'r, str> {
+fn whole<'r>(rid: &'r OwnedRid, rids: &'r mut Rids, stats: &mut Stats) -> Cow<'r, str> {
     if !rid.cut {
         return Cow::Borrowed(&rid.text);
     }

@@ -1,11 +1,11 @@
 //! Recognition of messages with known forms.
 //!
-//! `[TRACE ..]` and `[TOK ..]` lines are in no SGLang release. They come from a patch whose output is public in the report
+//! `[TRACE ..]` and `[TOK ..]` lines are in no release of the engine. They come from a patch whose output is public in the report
 //! "Tokenizer Backpressure Bug (Decode TTFT)". All other forms come from the releases' own code (see docs/reference/import.md).
 
 use aho_corasick::{AhoCorasick, MatchKind};
 
-use super::item::{Item, Rid, Said};
+use super::item::{Item, Rid, Statement};
 use super::json::Object;
 use super::number::epoch_ns;
 use super::stats::Form;
@@ -38,7 +38,7 @@ enum Mark {
     Json,
 }
 
-/// Time fields in SGLang's records (seconds since the epoch), with the stage and the process of each.
+/// Time fields in the engine's records (seconds since the epoch), with the stage and the process of each.
 const TIMES: [(&str, &str, &str); 9] = [
     ("request_received_ts", "request_received", "tokenizer"),
     ("request_sent_to_scheduler_ts", "request_sent_to_scheduler", "tokenizer"),
@@ -97,12 +97,12 @@ impl Meta {
         meta
     }
 
-    fn say<'l>(&self, rid: Rid<'l>, sink: &mut dyn FnMut(Item<'l>)) -> bool {
+    fn emit<'l>(&self, rid: Rid<'l>, sink: &mut dyn FnMut(Item<'l>)) -> bool {
         let mut ended = false;
         let mut stage = |name, role, seconds: f64| {
             let Some(wall_ns) = epoch_ns(seconds) else { return };
             ended |= matches!(name, "request_finished" | "decode_finished");
-            let said = Said::Stage {
+            let statement = Statement::Stage {
                 rid,
                 name,
                 tokens: self.tokens.filter(|_| ended),
@@ -111,7 +111,7 @@ impl Meta {
             sink(Item {
                 wall_ns: Some(wall_ns),
                 role,
-                said,
+                statement,
             });
         };
         for ((_, name, role), seconds) in TIMES.into_iter().zip(self.times) {
@@ -143,7 +143,7 @@ impl Recogniser {
     }
 
     /// Whether the line may have a known form. Fast, because most lines do not.
-    pub(super) fn may_know(&self, line: &[u8]) -> bool {
+    pub(super) fn may_match(&self, line: &[u8]) -> bool {
         self.0.is_match(line)
     }
 
@@ -170,11 +170,11 @@ impl Recogniser {
     }
 }
 
-fn plain<'l>(role: &'l str, said: Said<'l>) -> Item<'l> {
+fn plain<'l>(role: &'l str, statement: Statement<'l>) -> Item<'l> {
     Item {
         wall_ns: None,
         role,
-        said,
+        statement,
     }
 }
 
@@ -188,7 +188,7 @@ fn trace<'l>(rest: &'l str, sink: &mut dyn FnMut(Item<'l>)) -> Result<Form, Malf
         other => other,
     };
     let name = body.split_whitespace().find(|word| is_name(word)).ok_or(Malformed)?;
-    let stage = |rid| Said::Stage {
+    let stage = |rid| Statement::Stage {
         rid,
         name,
         tokens: count(body, "output_len="),
@@ -222,7 +222,7 @@ fn is_name(word: &str) -> bool {
 /// Parses `recv] type=BatchTokenIDOutput rids=15 states=850 recv_wait_ms=0.2 more=True`, `cpu_high] proc=225.0 sys=7.1 states=1024`.
 /// `sys` is ignored, because its meaning (kernel time of the process or of the machine) is undocumented.
 fn tok<'l>(rest: &'l str, sink: &mut dyn FnMut(Item<'l>)) -> Form {
-    let said = Said::Told {
+    let statement = Statement::LoggedState {
         states: count(rest, "states="),
         rids: count(rest, "rids="),
         recv_wait_ns: millis(rest, "recv_wait_ms="),
@@ -233,7 +233,7 @@ fn tok<'l>(rest: &'l str, sink: &mut dyn FnMut(Item<'l>)) -> Form {
         },
         cpu: number(rest, "proc=").map(|percent| percent / 100.0),
     };
-    sink(plain("tokenizer", said));
+    sink(plain("tokenizer", statement));
     if rest.starts_with("recv]") {
         Form::TokRecv
     } else {
@@ -241,12 +241,12 @@ fn tok<'l>(rest: &'l str, sink: &mut dyn FnMut(Item<'l>)) -> Form {
     }
 }
 
-/// Parses `4f1c.., coalescing 27 queued chunks into one. ..` (0.5.10 and later).
+/// Parses `4f1c.., merging 27 queued chunks into one. ..` (0.5.10 and later).
 fn backlog<'l>(rest: &'l str, sink: &mut dyn FnMut(Item<'l>)) -> Result<Form, Malformed> {
-    let (rid, tail) = rest.split_once(", coalescing ").ok_or(Malformed)?;
+    let (rid, tail) = rest.split_once(", merging ").ok_or(Malformed)?;
     let rid = Rid::read(rid).ok_or(Malformed)?;
     let chunks = tail.split(' ').next().and_then(|n| n.parse().ok()).ok_or(Malformed)?;
-    sink(plain("tokenizer", Said::Merged { rid, chunks }));
+    sink(plain("tokenizer", Statement::Merged { rid, chunks }));
     Ok(Form::StreamingBacklog)
 }
 
@@ -267,7 +267,7 @@ fn time_stats<'l>(rest: &'l str, line_ns: Option<u64>, sink: &mut dyn FnMut(Item
         _ => line_ns,
     };
     let mut stage = |name, wall_ns| {
-        let said = Said::Stage {
+        let statement = Statement::Stage {
             rid,
             name,
             tokens: tokens.filter(|_| name == "completion"),
@@ -276,7 +276,7 @@ fn time_stats<'l>(rest: &'l str, line_ns: Option<u64>, sink: &mut dyn FnMut(Item
         sink(Item {
             wall_ns,
             role: "scheduler",
-            said,
+            statement,
         });
     };
     if let (Some(end), Some(queue), Some(forward)) = (end, queue, forward) {
@@ -294,37 +294,37 @@ fn request<'l>(rest: &'l str, name: &'l str, sink: &mut dyn FnMut(Item<'l>)) -> 
     let quote = rest.find(['\'', '"']).filter(|&at| rest[..at].ends_with("rid="));
     let rid = quote.and_then(|at| Rid::read(rest[at + 1..].split(['\'', '"']).next()?));
     let rid = rid.ok_or(Malformed)?;
-    let said = Said::Stage {
+    let statement = Statement::Stage {
         rid,
         name,
         tokens: None,
         pending: None,
     };
-    sink(plain("tokenizer", said));
+    sink(plain("tokenizer", statement));
     Ok(rid)
 }
 
 /// Like [`request`], followed by `, out={'text': .., 'meta_info': {..}}`.
 fn finish<'l>(rest: &'l str, sink: &mut dyn FnMut(Item<'l>)) -> Result<Form, Malformed> {
     let rid = request(rest, "finish_logged", sink)?;
-    Meta::of_repr(rest).say(rid, sink);
+    Meta::of_repr(rest).emit(rid, sink);
     Ok(Form::RequestFinished)
 }
 
 /// Parses `'4f1c..' but the state was deleted in TokenizerManager.`.
 fn deleted<'l>(rest: &'l str, sink: &mut dyn FnMut(Item<'l>)) -> Result<Form, Malformed> {
     let (rid, _) = rest.split_once(" but the state was deleted").ok_or(Malformed)?;
-    let said = Said::Stage {
+    let statement = Statement::Stage {
         rid: Rid::read(rid).ok_or(Malformed)?,
         name: "output_after_state_deleted",
         tokens: None,
         pending: None,
     };
-    sink(plain("tokenizer", said));
+    sink(plain("tokenizer", statement));
     Ok(Form::StateDeleted)
 }
 
-/// Parses one of SGLang's own JSON records. `None` for other objects.
+/// Parses one of the engine's own JSON records. `None` for other objects.
 pub(super) fn object<'l>(object: &'l Object<'_>, sink: &mut dyn FnMut(Item<'l>)) -> Option<Result<Form, Malformed>> {
     let form = match object.event.as_deref() {
         Some("request.received") => Form::RequestReceived,
@@ -341,15 +341,15 @@ pub(super) fn object<'l>(object: &'l Object<'_>, sink: &mut dyn FnMut(Item<'l>))
         _ => None,
     };
     if let Some(name) = logged {
-        let said = Said::Stage {
+        let statement = Statement::Stage {
             rid,
             name,
             tokens: None,
             pending: None,
         };
-        sink(plain("tokenizer", said));
+        sink(plain("tokenizer", statement));
     }
-    object.meta.say(rid, sink);
+    object.meta.emit(rid, sink);
     Some(Ok(form))
 }
 

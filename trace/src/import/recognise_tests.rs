@@ -3,13 +3,13 @@ use proptest::prelude::*;
 use super::*;
 
 fn read(message: &str) -> (Option<Result<Form, Malformed>>, Vec<String>) {
-    let mut said = Vec::new();
+    let mut statements = Vec::new();
     let found = Recogniser::new().read(message, Some(1_768_722_900_000_000_000), &mut |item| {
         let at = item
             .wall_ns
             .map_or(String::new(), |ns| format!("{} ", ns / 1_000_000 % 10_000_000));
-        said.push(match item.said {
-            Said::Stage {
+        statements.push(match item.statement {
+            Statement::Stage {
                 rid,
                 name,
                 tokens,
@@ -20,16 +20,16 @@ fn read(message: &str) -> (Option<Result<Form, Malformed>>, Vec<String>) {
                 rid.text,
                 if rid.cut { ".." } else { "" }
             ),
-            Said::Merged { rid, chunks } => format!("{}: {} merged {chunks}", item.role, rid.text),
-            told @ Said::Told { .. } => format!("{told:?}"),
+            Statement::Merged { rid, chunks } => format!("{}: {} merged {chunks}", item.role, rid.text),
+            state @ Statement::LoggedState { .. } => format!("{state:?}"),
         });
     });
-    (found, said)
+    (found, statements)
 }
 
 #[test]
-fn the_lines_of_the_report() {
-    for (line, form, said) in [
+fn trace_lines_are_recognised() {
+    for (line, form, statements) in [
         (
             "[TRACE disagg] rid=20cba755... first_output_stream stage=stream_output_generation ...",
             Form::Trace,
@@ -58,24 +58,25 @@ fn the_lines_of_the_report() {
         (
             "[TOK recv] type=BatchTokenIDOutput rids=15 states=850 recv_wait_ms=0.2 more=True",
             Form::TokRecv,
-            "Told { states: Some(850), rids: Some(15), recv_wait_ns: Some(200000), more: Some(true), cpu: None }",
+            "LoggedState { states: Some(850), rids: Some(15), recv_wait_ns: Some(200000), more: Some(true), cpu: None }",
         ),
         (
             "[TOK cpu_high] proc=225.0 sys=7.1 states=1024",
             Form::TokOther,
-            "Told { states: Some(1024), rids: None, recv_wait_ns: None, more: None, cpu: Some(2.25) }",
+            "LoggedState { states: Some(1024), rids: None, recv_wait_ns: None, more: None, cpu: Some(2.25) }",
         ),
     ] {
-        assert_eq!(read(line), (Some(Ok(form)), vec![said.to_owned()]), "{line}");
+        assert_eq!(read(line), (Some(Ok(form)), vec![statements.to_owned()]), "{line}");
     }
-    let (form, said) = read("[TRACE disagg] output_send stage=send_to_detokenizer batch_rids=['a1', 'b2', ...] n=3");
-    assert_eq!((form, said.len()), (Some(Ok(Form::TraceBatch)), 2));
-    assert_eq!(said[1], "scheduler: b2 output_send None None");
+    let (form, statements) =
+        read("[TRACE disagg] output_send stage=send_to_detokenizer batch_rids=['a1', 'b2', ...] n=3");
+    assert_eq!((form, statements.len()), (Some(Ok(Form::TraceBatch)), 2));
+    assert_eq!(statements[1], "scheduler: b2 output_send None None");
 }
 
 #[test]
-fn the_engines_own_lines() {
-    let line = "Streaming backlog: rid=4f1c, coalescing 27 queued chunks into one. This may inflate P99 ITL for affected requests.";
+fn engine_lines_are_recognised() {
+    let line = "Streaming backlog: rid=4f1c, merging 27 queued chunks into one. This may inflate P99 ITL for affected requests.";
     assert_eq!(read(line).1, ["tokenizer: 4f1c merged 27"]);
     let line = "Received output for rid='4f1c' but the state was deleted in TokenizerManager.";
     assert_eq!(read(line).1, ["tokenizer: 4f1c output_after_state_deleted None None"]);
@@ -98,7 +99,7 @@ fn the_engines_own_lines() {
 }
 
 #[test]
-fn a_prompt_cannot_pass_for_a_line() {
+fn a_prompt_cannot_imitate_a_log_line() {
     let line = "Receive: obj=GenerateReqInput(rid='4f1c', text=\"[TRACE output] rid=evil tokenizer_first_token 'meta_info': {\")";
     assert_eq!(read(line).1, ["tokenizer: 4f1c receive_logged None None"]);
     let line = "Finish: obj=GenerateReqInput(rid='4f1c', text='x'), out={'text': \"'meta_info': {'request_received_ts': 1800000000.0\", \
@@ -114,12 +115,12 @@ fn a_prompt_cannot_pass_for_a_line() {
 }
 
 #[test]
-fn what_says_nothing_is_malformed_and_what_is_unknown_is_none() {
+fn incomplete_lines_are_malformed_and_unknown_lines_ignored() {
     for line in [
         "[TRACE disagg]",
         "[TRACE disagg] rid=",
         "[TRACE disagg] rid=a",
-        "Streaming backlog: rid=a, coalescing many",
+        "Streaming backlog: rid=a, merging many",
         "Finish: obj=(rid='",
         "Receive: obj=GenerateReqInput(rid=None, text='x', y=(rid='evil'))",
         "Req Time Stats(rid=",
@@ -134,17 +135,17 @@ fn what_says_nothing_is_malformed_and_what_is_unknown_is_none() {
 
 proptest! {
     #[test]
-    fn any_message_is_read_without_a_panic(head in 0..MARKS.len(), tail: String) {
+    fn parsing_any_message_never_panics(head in 0..MARKS.len(), tail: String) {
         let _ = read(&format!("{}{tail}", MARKS[head].0));
     }
 
     #[test]
-    fn damage_to_a_known_line_is_survived(head in 0_usize..9, at in 0_usize..200, junk in "\\PC{0,4}") {
+    fn parsing_a_damaged_line_never_panics(head in 0_usize..9, at in 0_usize..200, junk in "\\PC{0,4}") {
         let lines = [
             "[TRACE disagg] rid=20cba755... first_output_stream stage=x output_len=1 pending=2",
             "[TRACE disagg] output_send batch_rids=[a, b]",
             "[TOK recv] type=BatchTokenIDOutput rids=15 states=850 recv_wait_ms=0.2 more=True",
-            "Streaming backlog: rid=a, coalescing 27 queued chunks into one.",
+            "Streaming backlog: rid=a, merging 27 queued chunks into one.",
             "Req Time Stats(rid=a, output len=30, type=unified): queue_duration=1ms, forward_duration=4ms, entry_time=1768722900.1",
             "Receive: obj=GenerateReqInput(rid='a')",
             "Finish: obj=GenerateReqInput(rid='a'), out={'meta_info': {'request_received_ts': 1768722900.1}}",

@@ -15,30 +15,30 @@ pub(super) struct Rids {
     order: VecDeque<Arc<str>>,
     /// Built when the first rid must be completed, since most logs truncate none.
     sorted: Option<BTreeSet<Arc<str>>>,
-    most: usize,
+    limit: usize,
 }
 
 impl Rids {
-    pub(super) fn new(most: usize) -> Self {
+    pub(super) fn new(limit: usize) -> Self {
         Self {
-            most,
+            limit,
             ..Self::default()
         }
     }
 
     /// Adds a complete rid.
     pub(super) fn note(&mut self, rid: &str, stats: &mut Stats) {
-        if self.most == 0 || self.known.contains(rid) {
+        if self.limit == 0 || self.known.contains(rid) {
             return;
         }
-        if self.order.len() >= self.most
+        if self.order.len() >= self.limit
             && let Some(oldest) = self.order.pop_front()
         {
             self.known.remove(&oldest);
             if let Some(sorted) = &mut self.sorted {
                 sorted.remove(&oldest);
             }
-            stats.rids_forgotten += 1;
+            stats.rids_evicted += 1;
         }
         let rid: Arc<str> = rid.into();
         if let Some(sorted) = &mut self.sorted {
@@ -75,7 +75,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_what_fits_one_rid_is_completed() {
+    fn a_truncated_rid_is_completed_only_if_one_rid_matches() {
         let (mut rids, mut stats) = (Rids::new(3), Stats::default());
         for rid in ["20cba755-1", "20cba756-2", "5b920f43-3", "20cba755-1"] {
             rids.note(rid, &mut stats);
@@ -88,7 +88,7 @@ mod tests {
             (1, 1, 1)
         );
         rids.note("aaaa", &mut stats);
-        assert_eq!(rids.complete("20cba755", &mut stats), None, "the oldest was forgotten");
-        assert_eq!(stats.rids_forgotten, 1);
+        assert_eq!(rids.complete("20cba755", &mut stats), None, "the oldest was evicted");
+        assert_eq!(stats.rids_evicted, 1);
     }
 }

@@ -54,7 +54,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_could_be_a_prompt_is_left_out() {
+    fn possible_prompts_are_omitted() {
         let line = "[2026-01-18 07:55:00] INFO rid=5b920f43-bd1e user=alice took 12.5 ms for tell me a secret 42";
         assert_eq!(
             shape(line),
@@ -67,7 +67,7 @@ mod tests {
 
     proptest::proptest! {
         #[test]
-        fn no_word_of_letters_ever_comes_through(words in "[a-z ]{0,200}") {
+        fn no_alphabetic_word_survives(words in "[a-z ]{0,200}") {
             proptest::prop_assert!(!shape(&words).contains(|c: char| c.is_ascii_lowercase()));
         }
     }

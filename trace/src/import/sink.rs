@@ -1,9 +1,9 @@
 //! Destination of a line's statements: the queue, each with its time and source.
 
 use super::clock::Stamp;
-use super::held::{Held, Kept};
-use super::item::{Item, Said};
+use super::item::{Item, Statement};
 use super::queue::Queue;
+use super::queued::{OwnedStatement, Queued};
 use super::reader::Reader;
 use super::source::Source;
 
@@ -46,7 +46,7 @@ impl<'s> Sink<'s> {
         };
         self.dated = true;
         let reader = &mut *self.reader;
-        if let Said::Stage { rid, .. } | Said::Merged { rid, .. } = &item.said
+        if let Statement::Stage { rid, .. } | Statement::Merged { rid, .. } = &item.statement
             && !rid.cut
         {
             reader.rids.note(rid.text, &mut reader.stats);
@@ -54,20 +54,20 @@ impl<'s> Sink<'s> {
         // The line's own timestamp advances the file; for records without one, the time of their event does.
         let line_ns = self.stamp.map_or(at_ns, |s| s.wall_ns);
         self.source.frontier_ns = self.source.frontier_ns.max(line_ns);
-        let by = speaker(&mut reader.speakers, self.source, item.role, self.rank, reader.several);
+        let by = writer(&mut reader.writers, self.source, item.role, self.rank, reader.several);
         let names = &mut reader.names;
-        let said = Kept::of(&item.said, |name| place(names, name));
-        self.queue.push(Held { at_ns, by, said });
+        let statement = OwnedStatement::of(&item.statement, |name| place(names, name));
+        self.queue.push(Queued { at_ns, by, statement });
     }
 }
 
 /// Index of the source: `tokenizer`, `scheduler TP0`, `tokenizer (decode.log)`.
-fn speaker(speakers: &mut Vec<Box<str>>, source: &mut Source, role: &str, rank: &str, several: bool) -> u16 {
-    if let Some(known) = source.speakers.iter().find(|s| *s.0 == *role && *s.1 == *rank) {
+fn writer(writers: &mut Vec<Box<str>>, source: &mut Source, role: &str, rank: &str, several: bool) -> u16 {
+    if let Some(known) = source.writers.iter().find(|s| *s.0 == *role && *s.1 == *rank) {
         return known.2;
     }
     let label = &source.file.label;
-    let who = match (role, rank) {
+    let name = match (role, rank) {
         ("", "") => label.to_string(),
         (role, rank) => {
             let blank = if role.is_empty() || rank.is_empty() { "" } else { " " };
@@ -75,10 +75,10 @@ fn speaker(speakers: &mut Vec<Box<str>>, source: &mut Source, role: &str, rank: 
             format!("{role}{blank}{rank}{log}")
         }
     };
-    let place = place(speakers, &who);
+    let place = place(writers, &name);
     // A rank comes from the log, so the length of this list must be bounded.
-    if source.speakers.len() < WORDS {
-        source.speakers.push((role.into(), rank.into(), place));
+    if source.writers.len() < WORDS {
+        source.writers.push((role.into(), rank.into(), place));
     }
     place
 }

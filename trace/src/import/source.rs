@@ -25,7 +25,7 @@ pub(super) struct Source {
     pub(super) clock: Clock,
     pub(super) lines: Option<Lines>,
     /// Sources in the file: role, rank, and global index.
-    pub(super) speakers: Vec<(Box<str>, Box<str>, u16)>,
+    pub(super) writers: Vec<(Box<str>, Box<str>, u16)>,
 }
 
 impl Source {
@@ -57,7 +57,7 @@ impl Source {
             frontier_ns: first_ns,
             clock,
             lines: None,
-            speakers: Vec::new(),
+            writers: Vec::new(),
         })
     }
 }

@@ -16,7 +16,7 @@ pub enum Form {
     TokRecv,
     /// `[TOK cpu_high] proc=225.0 .. states=1024` and other `[TOK ..]` lines.
     TokOther,
-    /// `Streaming backlog: rid=.., coalescing 27 queued chunks into one.`
+    /// `Streaming backlog: rid=.., merging 27 queued chunks into one.`
     StreamingBacklog,
     /// `Req Time Stats(rid=.., ..): queue_duration=..`
     TimeStats,
@@ -24,7 +24,7 @@ pub enum Form {
     RequestReceived,
     /// `Finish: obj=.., out=..` and `"event": "request.finished"`.
     RequestFinished,
-    /// A line of `sglang-request-metrics-*.log`.
+    /// A line of the engine's request metrics.
     RequestMetrics,
     /// `Received output for rid=.. but the state was deleted`
     StateDeleted,
@@ -69,7 +69,7 @@ pub struct Stats {
     /// Events read after a later one was passed on.
     pub late: u64,
     /// Events passed on early because too many were held back.
-    pub hurried: u64,
+    pub passed_early: u64,
     /// Files opened late because too many were open.
     pub opened_late: u64,
     /// Lines with a truncated rid that was completed.
@@ -79,7 +79,7 @@ pub struct Stats {
     /// Lines with a truncated rid that matches no known one.
     pub rids_incomplete: u64,
     /// Complete rids evicted at the limit.
-    pub rids_forgotten: u64,
+    pub rids_evicted: u64,
     /// First line of unknown form, without anything that could be a prompt.
     #[serde(skip)]
     pub first_unknown: Option<String>,

@@ -66,7 +66,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_key_is_not_the_end_of_a_longer_one() {
+    fn a_key_does_not_match_the_end_of_a_longer_key() {
         let line = "bootstrap_queue_duration=5.00ms, queue_duration=1.50ms, x";
         assert_eq!(millis(line, "queue_duration="), Some(1_500_000));
         assert_eq!(count("output_len=1 pending=1014", "pending="), Some(1_014));
@@ -76,14 +76,14 @@ mod tests {
     }
 
     #[test]
-    fn colours_are_left_out() {
+    fn colour_codes_are_removed() {
         assert_eq!(clean(b"\x1b[32mINFO\x1b[0m x\x1b[38;5;9m y\x1b["), "INFO x y");
         assert_eq!(clean(b"\xff\xfe ok"), "\u{fffd}\u{fffd} ok");
     }
 
     proptest! {
         #[test]
-        fn any_text_is_searched_without_a_panic(line: Vec<u8>, text: String) {
+        fn searching_any_text_never_panics(line: Vec<u8>, text: String) {
             let clean = clean(&line);
             prop_assert!(!clean.contains('\x1b'));
             let _ = (value(&text, "a="), number(&clean, "="), count(&text, "rid="));

@@ -151,7 +151,7 @@ mod tests {
     }
 
     #[test]
-    fn a_state_that_lasts_is_one_stretch_and_is_cut_where_asked() {
+    fn a_lasting_state_is_one_stretch_and_can_be_queried_in_part() {
         let mut absences = Absences::default();
         for n in 1..=50 {
             absences.enter(MonoNs(n * 100 * MS), &sample(0, Some((AwayState::Stopped, ""))));
@@ -163,7 +163,7 @@ mod tests {
     }
 
     #[test]
-    fn the_place_is_where_most_of_the_time_went() {
+    fn place_returns_the_call_with_the_most_time() {
         let mut absences = Absences::default();
         let blocked = |place| Some((AwayState::Blocked, place));
         absences.enter(MonoNs(100 * MS), &sample(10, blocked("futex")));

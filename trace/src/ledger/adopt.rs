@@ -2,7 +2,7 @@
 
 use super::Ledger;
 use super::arithmetic::Evidence;
-use super::chunkline::{Entering, Line};
+use super::delivery_tracker::{DeliveryTracker, Entering};
 use super::lane::PendingChunk;
 use super::table::Ticket;
 use crate::event;
@@ -10,40 +10,45 @@ use crate::id::HopId;
 
 impl Ledger {
     /// Enters the announcement of a hop.
-    pub(super) fn announced(&mut self, said: &event::Hop<'_>) {
-        let before: Vec<(bool, bool)> = self.hops.all.iter().map(|hop| (hop.lines_up, hop.open)).collect();
-        let known = self.hops.all.iter().find(|hop| hop.id == said.id);
-        let (saw, line) = known.map(|hop| (hop.shows, Some(hop.group))).unwrap_or_default();
-        if !self.hops.announce(said, self.limits.hops) {
+    pub(super) fn announced(&mut self, announced: &event::Hop<'_>) {
+        let before: Vec<(bool, bool)> = self
+            .hops
+            .all
+            .iter()
+            .map(|hop| (hop.tracks_deliveries, hop.open))
+            .collect();
+        let known = self.hops.all.iter().find(|hop| hop.id == announced.id);
+        let (previous, group) = known.map(|hop| (hop.shows, Some(hop.group))).unwrap_or_default();
+        if !self.hops.announce(announced, self.limits.hops) {
             self.reached.hops += 1;
             return;
         }
-        if let Some(place) = self.hops.place(said.id, self.limits.hops) {
+        if let Some(place) = self.hops.place(announced.id, self.limits.hops) {
             let named = &self.hops.all[place];
-            if line.is_some_and(|line| line != named.group) {
+            if group.is_some_and(|group| group != named.group) {
                 // Its streams move to its new group.
-                let (line, ends) = (named.group, named.ends);
+                let (group, ends) = (named.group, named.ends);
                 let streams = self.table.iter_mut().flat_map(|request| &mut request.streams);
-                for stream in streams.filter(|stream| stream.hop == said.id) {
-                    stream.moves_to(line, ends);
+                for stream in streams.filter(|stream| stream.hop == announced.id) {
+                    stream.moves_to(group, ends);
                 }
             }
-            if saw.taken && !said.sees.taken {
-                self.hide_takes(place);
+            if previous.received && !announced.capabilities.received {
+                self.hide_receives(place);
             }
-            if !saw.delivered && said.sees.delivered {
-                self.give_up_waiting(said.id);
+            if !previous.delivered && announced.capabilities.delivered {
+                self.give_up_waiting(announced.id);
             }
         }
-        for (place, (lined_up, open)) in before.into_iter().enumerate() {
-            if self.hops.all[place].lines_up && !lined_up {
+        for (place, (tracked, open)) in before.into_iter().enumerate() {
+            if self.hops.all[place].tracks_deliveries && !tracked {
                 self.adopt(place, open);
             }
         }
     }
 
     /// Marks the receives from the hop at `place` as unobserved from now on.
-    fn hide_takes(&mut self, place: usize) {
+    fn hide_receives(&mut self, place: usize) {
         let hop = &mut self.hops.all[place];
         let waited = hop.counts.backlog;
         let (frames, chunks) = hop.forget_waiting();
@@ -55,10 +60,10 @@ impl Ledger {
             let Some(request) = self.table.get_mut(chunk.ticket) else {
                 continue;
             };
-            request.first_take_missed |= chunk.first;
+            request.first_receive_missed |= chunk.first;
             if chunk.last {
-                request.final_taken = true;
-                self.settle_if_over(chunk.ticket, at);
+                request.final_received = true;
+                self.settle_if_finished(chunk.ticket, at);
             }
         }
     }
@@ -70,12 +75,12 @@ impl Ledger {
                 continue;
             };
             let crosses = request.streams.iter().any(|stream| stream.hop == id);
-            let Some(line) = request.line.as_mut().filter(|_| crosses) else {
+            let Some(tracker) = request.tracker.as_mut().filter(|_| crosses) else {
                 continue;
             };
-            self.outstanding -= line.entries();
-            self.shelf.ids -= line.ids_held();
-            self.totals.chunks.fates.unjudged += line.give_up_waiting().0;
+            self.in_flight -= tracker.entries();
+            self.shelf.ids -= tracker.ids_held();
+            self.totals.chunks.fates.unjudged += tracker.give_up_waiting().0;
         }
     }
 
@@ -83,7 +88,7 @@ impl Ledger {
     /// queued are judged by their deliveries. The others are unjudged.
     fn adopt(&mut self, place: usize, was_open: bool) {
         let hop = &self.hops.all[place];
-        let late = hop.counts.chunks - hop.set_aside - hop.lined_up;
+        let late = hop.counts.chunks - hop.untracked_chunks - hop.tracked_chunks;
         if late == 0 {
             return;
         }
@@ -100,9 +105,9 @@ impl Ledger {
             let to = waiting.partition_point(|chunk| chunk.ticket <= ticket);
             judged += self.adopt_request(ticket, id, &waiting[from..to]);
         }
-        self.totals.chunks.lined_up += late;
+        self.totals.chunks.tracked += late;
         self.totals.chunks.fates.unjudged += late.saturating_sub(judged);
-        self.hops.all[place].lined_up += late;
+        self.hops.all[place].tracked_chunks += late;
     }
 
     /// Enters the chunks of one request on hop `id`; `waiting` are those still queued. Returns how many its delivery tracker judges.
@@ -120,14 +125,14 @@ impl Ledger {
             waiting
         };
         let early = self.early.of(&request.rid, stream.first_at);
-        let line = request
-            .line
-            .get_or_insert_with(|| Box::new(Line::new(self.delivery_epoch, early)));
-        line.scarred |= !stream.whole();
-        let known = line.entered() + waiting.len() as u64;
+        let tracker = request
+            .tracker
+            .get_or_insert_with(|| Box::new(DeliveryTracker::new(self.delivery_epoch, early)));
+        tracker.incomplete |= !stream.whole();
+        let known = tracker.entered() + waiting.len() as u64;
         let passed = u64::from(stream.chunks).saturating_sub(known);
         if passed > 0 {
-            line.skip(passed);
+            tracker.skip(passed);
         }
         let (mut before, mut finished, mut judged) = (None, false, 0);
         for chunk in waiting {
@@ -138,23 +143,23 @@ impl Ledger {
             let from = chunk.end.saturating_sub(chunk.tokens);
             let gap = from.saturating_sub(before.unwrap_or(from));
             let on_wire = stream.missing > 0;
-            let room = line.entries() < self.limits.outstanding_per_rid && self.outstanding < self.limits.outstanding;
-            let entries = line.entries();
-            let fates = line.push(
+            let fits = tracker.entries() < self.limits.in_flight_per_rid && self.in_flight < self.limits.in_flight;
+            let entries = tracker.entries();
+            let fates = tracker.push(
                 Entering {
                     end: chunk.end,
-                    said: chunk.end,
+                    counted: chunk.end,
                     tokens: chunk.tokens,
                     missing: if on_wire { gap } else { 0 },
                     nth: chunk.nth,
                     ids: &[],
-                    vague: stream.evidence() != Evidence::Delta,
+                    imprecise: stream.evidence() != Evidence::Delta,
                     rebased: gap > 0 && !on_wire,
                 },
-                room,
+                fits,
             );
-            self.reached.outstanding += u64::from(!room);
-            self.outstanding += line.entries() - entries;
+            self.reached.in_flight += u64::from(!fits);
+            self.in_flight += tracker.entries() - entries;
             self.totals.chunks.fates.add(fates);
             judged += 1;
             (before, finished) = (Some(chunk.end), chunk.last);
@@ -167,11 +172,11 @@ impl Ledger {
 mod tests {
     use crate::clock::MonoNs;
     use crate::engine::Mode;
-    use crate::event::{Chunk, Delivery, Event, Frame, Hop, IdColumn, Kind, Response, Sees, Taken, What};
+    use crate::event::{Capabilities, Chunk, Delivery, Event, Frame, Hop, IdColumn, Kind, Received, Response, What};
     use crate::id::{FrameId, HopId};
     use crate::ledger::{Fates, Ledger, Limits};
 
-    fn say(ledger: &mut Ledger, at: u64, what: What<'_>) {
+    fn apply(ledger: &mut Ledger, at: u64, what: What<'_>) {
         ledger.apply(&Event { at: MonoNs(at), what });
     }
 
@@ -183,14 +188,14 @@ mod tests {
             worker: None,
             origin: false,
             last,
-            sees: Sees {
+            capabilities: Capabilities {
                 sent: true,
-                taken: true,
+                received: true,
                 delivered: last,
-                ..Sees::default()
+                ..Capabilities::default()
             },
         };
-        say(ledger, 0, What::Hop(hop));
+        apply(ledger, 0, What::Hop(hop));
     }
 
     fn id(seq: u64) -> FrameId {
@@ -220,17 +225,17 @@ mod tests {
             ids: IdColumn::Delta,
             chunks: &[chunk],
         };
-        say(ledger, u64::from(count), What::Sent(frame));
+        apply(ledger, u64::from(count), What::Sent(frame));
     }
 
     fn take(ledger: &mut Ledger, seq: u64) {
-        let taken = Taken {
+        let received = Received {
             id: id(seq),
             wakeup: None,
             by: None,
             frame: None,
         };
-        say(ledger, 10 + seq, What::Taken(taken));
+        apply(ledger, 10 + seq, What::Received(received));
     }
 
     fn deliver(ledger: &mut Ledger, tokens: u32, to: u32) {
@@ -242,16 +247,16 @@ mod tests {
             finished: false,
             response: Response::Streamed,
         };
-        say(ledger, 20 + u64::from(to), What::Delivered(delivery));
+        apply(ledger, 20 + u64::from(to), What::Delivered(delivery));
         assert_eq!(ledger.balances(), Ok(()));
     }
 
-    /// Three chunks sent, `taken` of them received before the receiver is known to be the tokenizer, and one delivery of the third.
-    fn fates(before: &str, taken: u64) -> (Fates, u64) {
+    /// Three chunks sent, `received` of them received before the receiver is known to be the tokenizer, and one delivery of the third.
+    fn fates(before: &str, received: u64) -> (Fates, u64) {
         let mut ledger = Ledger::new(Limits::default());
         announce(&mut ledger, before, false);
         (1..=3).for_each(|count| send(&mut ledger, count));
-        (0..taken).for_each(|seq| take(&mut ledger, seq));
+        (0..received).for_each(|seq| take(&mut ledger, seq));
         announce(&mut ledger, "detokenizer->tokenizer", true);
         assert_eq!(ledger.balances(), Ok(()));
         deliver(&mut ledger, 1, 3);
@@ -269,8 +274,8 @@ mod tests {
 
     #[test]
     fn chunks_received_before_their_receiver_is_known_are_unjudged() {
-        for (before, taken) in [("detokenizer->?", 3), ("detokenizer->proxy", 0)] {
-            let (fates, in_flight) = fates(before, taken);
+        for (before, received) in [("detokenizer->?", 3), ("detokenizer->proxy", 0)] {
+            let (fates, in_flight) = fates(before, received);
             assert_eq!((fates.dropped, fates.tokens_lost), (0, 0), "{before}");
             assert_eq!((fates.unjudged, fates.delivered, in_flight), (3, 1, 0), "{before}");
         }

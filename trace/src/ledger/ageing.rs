@@ -30,15 +30,15 @@ impl Ledger {
         }
         for _ in 0..STEPS.max(self.table.slots() / ROUND).min(self.table.slots()) {
             let Some(ticket) = self.table.step() else { continue };
-            let (silent, told) = self.table.get(ticket).map_or((0, false), |r| {
+            let (silent, logged_only) = self.table.get(ticket).map_or((0, false), |r| {
                 // A log that contains first tokens need not contain the ends of requests.
-                (now.since(r.last_at), r.streams.is_empty() && r.taken_first.is_some())
+                (now.since(r.last_at), r.streams.is_empty() && r.received_first.is_some())
             });
             if silent > self.limits.orphan_after_ns {
-                self.close(ticket, if told { Closed::Over } else { Closed::Orphaned });
+                self.close(ticket, if logged_only { Closed::Over } else { Closed::Orphaned });
             }
         }
-        self.age_early_takes(now);
+        self.expire_early_receives(now);
         self.waits.age(now);
         for group in &mut self.hops.groups {
             group.trend.sample(now, group.backlog);
@@ -48,8 +48,8 @@ impl Ledger {
     /// Creates a record for an unknown request.
     pub(super) fn admit(&mut self, rid: &str, at: MonoNs) -> Ticket {
         while self.table.len() >= self.limits.live_rids.max(1) && self.make_room(|reached| &mut reached.live_rids) {}
-        let most = self.limits.rid_bytes / 2;
-        while self.table.rid_bytes() + rid.len() > most && self.make_room(|reached| &mut reached.rid_bytes) {}
+        let limit = self.limits.rid_bytes / 2;
+        while self.table.rid_bytes() + rid.len() > limit && self.make_room(|reached| &mut reached.rid_bytes) {}
         self.totals.requests.seen += 1;
         let ticket = self.table.insert(rid, at);
         if !self.shared_rids.is_empty()
@@ -87,7 +87,7 @@ impl Ledger {
         let candidates: [Option<Ticket>; CANDIDATES] = std::array::from_fn(|_| self.table.next());
         let silent_since = |t: &Ticket| self.table.get(*t).map_or(MonoNs(u64::MAX), |r| r.last_at);
         let quietest = candidates.into_iter().flatten().min_by_key(silent_since);
-        quietest.is_some_and(|ticket| self.give_up(ticket, Closed::Forgotten))
+        quietest.is_some_and(|ticket| self.give_up(ticket, Closed::Evicted))
     }
 
     /// Evicts a record at the limit. A later chunk of its request creates a new record, which could mistake it for the first chunk.
@@ -100,7 +100,7 @@ impl Ledger {
     }
 
     /// Whether an evicted request may still resume: a live request is never silent for as long as the orphan timeout.
-    pub(super) fn may_meet_forgotten(&self, at: MonoNs) -> bool {
+    pub(super) fn evicted_may_resume(&self, at: MonoNs) -> bool {
         let recent = |forgot: MonoNs| at.since(forgot) <= self.limits.orphan_after_ns;
         self.forgot.is_some_and(recent)
     }
@@ -122,7 +122,7 @@ impl Ledger {
     }
 
     /// Queues the request for closing if everything observable about it has arrived.
-    pub(super) fn settle_if_over(&mut self, ticket: Ticket, at: MonoNs) {
+    pub(super) fn settle_if_finished(&mut self, ticket: Ticket, at: MonoNs) {
         let Some(request) = self.table.get(ticket).filter(|r| !r.queued && r.finish.is_some()) else {
             return;
         };
@@ -130,9 +130,14 @@ impl Ledger {
         if self.hops.any_last {
             let last = |s: &&super::Stream| self.hops.all.iter().find(|h| h.id == s.hop).filter(|h| h.last);
             let at_last = request.streams.iter().find_map(|s| Some((s, last(&s)?)));
-            arrived = at_last.is_some_and(|(s, hop)| s.finished() && (request.final_taken || !hop.shows.taken));
+            arrived = at_last.is_some_and(|(s, hop)| s.finished() && (request.final_received || !hop.shows.received));
         }
-        if arrived && request.line.as_ref().is_none_or(|l| l.finished || l.text) {
+        if arrived
+            && request
+                .tracker
+                .as_ref()
+                .is_none_or(|tracker| tracker.finished || tracker.text)
+        {
             self.linger(ticket, at);
         }
     }
@@ -149,11 +154,11 @@ impl Ledger {
     /// Keeps the losses of a finished request, and evicts the oldest at the limit.
     fn keep_lossy(&mut self, lossy: Lossy) {
         self.lossy.push_back(lossy);
-        while self.lossy.len() > self.limits.lossy_kept || self.shelf.ranges > self.limits.lost_ranges / 2 {
+        while self.lossy.len() > self.limits.lossy_requests || self.shelf.ranges > self.limits.lost_ranges / 2 {
             let Some(oldest) = self.lossy.pop_front() else { break };
             self.shelf.ranges -= oldest.ranges();
             self.shelf.ids -= oldest.ids();
-            self.reached.lossy_kept += 1;
+            self.reached.lossy_requests += 1;
         }
     }
 
@@ -165,26 +170,26 @@ impl Ledger {
         self.totals.requests.closed += 1;
         match why {
             Closed::Orphaned if request.finish.is_none() => self.totals.requests.orphaned += 1,
-            Closed::Forgotten => self.totals.requests.forgotten += 1,
+            Closed::Evicted => self.totals.requests.evicted += 1,
             _ => {}
         }
-        self.hops.passages.forget(&request);
+        self.hops.processing_stages.forget(&request);
         self.predecessors.remove(&ticket);
         if request.streams.iter().any(|stream| stream.count.listed_all()) {
-            self.remember_shared(request.rid.clone());
+            self.add_shared_rid(request.rid.clone());
         }
-        if let Some(line) = &request.line {
-            self.totals.chunks.undelivered += line.outstanding();
-            self.outstanding -= line.entries();
-            self.shelf.ids -= line.ids_held();
+        if let Some(tracker) = &request.tracker {
+            self.totals.chunks.undelivered += tracker.in_flight();
+            self.in_flight -= tracker.entries();
+            self.shelf.ids -= tracker.ids_held();
         }
         if let Some(lossy) = request.take_losses() {
             self.keep_lossy(lossy);
         }
         let worker = self.hops.worker_of(&request.streams);
         let mut finished = std::mem::take(&mut self.finished);
-        let most = (self.limits.finished_kept, self.limits.rid_bytes / 2);
-        finished.enter(request.summary(worker), most, |of| self.is_notable(of));
+        let limits = (self.limits.finished_kept, self.limits.rid_bytes / 2);
+        finished.enter(request.summary(worker), limits, |of| self.is_notable(of));
         self.finished = finished;
         true
     }
@@ -193,7 +198,7 @@ impl Ledger {
 #[cfg(test)]
 mod tests {
     use crate::MonoNs;
-    use crate::event::{Chunk, Event, Frame, Hop, IdColumn, Kind, Sees, Taken, What};
+    use crate::event::{Capabilities, Chunk, Event, Frame, Hop, IdColumn, Kind, Received, What};
     use crate::id::{FrameId, HopId};
     use crate::ledger::{Ledger, Limits};
 
@@ -210,13 +215,13 @@ mod tests {
                 live_rids: 2,
                 ..Limits::default()
             });
-            let (sent, taken) = (true, true);
+            let (sent, received) = (true, true);
             let mut crowd = Self {
                 ledger,
                 claim,
                 frames: 0,
             };
-            crowd.say(
+            crowd.apply(
                 0,
                 What::Hop(Hop {
                     id: HopId(0),
@@ -225,17 +230,17 @@ mod tests {
                     worker: None,
                     origin: true,
                     last: true,
-                    sees: Sees {
+                    capabilities: Capabilities {
                         sent,
-                        taken,
-                        ..Sees::default()
+                        received,
+                        ..Capabilities::default()
                     },
                 }),
             );
             crowd
         }
 
-        fn say(&mut self, at: u64, what: What<'_>) {
+        fn apply(&mut self, at: u64, what: What<'_>) {
             self.ledger.apply(&Event { at: MonoNs(at), what });
         }
 
@@ -259,7 +264,7 @@ mod tests {
                 seq: self.frames,
             };
             self.frames += 1;
-            self.say(
+            self.apply(
                 at,
                 What::Sent(Frame {
                     id,
@@ -269,9 +274,9 @@ mod tests {
                     chunks: &chunks,
                 }),
             );
-            self.say(
+            self.apply(
                 at + 5,
-                What::Taken(Taken {
+                What::Received(Received {
                     id,
                     wakeup: None,
                     by: None,
@@ -286,7 +291,7 @@ mod tests {
     }
 
     #[test]
-    fn long_rids_are_bounded_by_their_bytes() {
+    fn rid_memory_is_bounded_in_bytes() {
         let mut crowd = Crowd::new(IdColumn::Cumulative);
         crowd.ledger.limits = Limits {
             rid_bytes: 10_000,
@@ -296,18 +301,18 @@ mod tests {
             let rid = format!("{n:04000}");
             crowd.pass(n * 10, &[(&rid, 1)]);
         }
-        assert_eq!(crowd.ledger.remembered(), 1, "of 5,000 bytes");
+        assert_eq!(crowd.ledger.remembered(), 1, "a limit of 10,000 bytes fits one request");
         assert_eq!((crowd.ledger.finished_count(), crowd.ledger.reached.rid_bytes), (1, 99));
         assert_eq!(crowd.ledger.reached.live_rids, 0);
         let degraded: Vec<String> = crowd.ledger.degraded().collect();
         assert_eq!(
             degraded,
-            ["limit rid_bytes = 10000 was reached 99 times: older knowledge was given up for newer"]
+            ["limit rid_bytes = 10000 was reached 99 times: the oldest entries were evicted"]
         );
     }
 
     #[test]
-    fn who_was_forgotten_does_not_begin_again_with_a_later_chunk() {
+    fn an_evicted_request_does_not_restart_with_a_later_chunk() {
         for claim in [IdColumn::Cumulative, IdColumn::Undecided] {
             let mut crowd = Crowd::new(claim);
             crowd.pass(0, &[("a", 1)]);

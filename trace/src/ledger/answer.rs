@@ -3,10 +3,9 @@
 use serde::{Deserialize, Serialize};
 
 use super::Ledger;
-use super::health::HealthChecks;
 use super::totals::Sightings;
 use crate::clock::MonoNs;
-use crate::event::{Answer, AnswerEnd};
+use crate::event::{Answer, AnswerEnd, Finish};
 
 /// Outcomes of responses to clients.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -18,33 +17,40 @@ pub struct Answers {
     /// Those that the server ended early.
     pub server_left: u64,
     /// Those whose socket at some time accepted less data than was written.
-    pub held_up: u64,
+    pub short_writes: u64,
     /// Those without token ids, so the number of their tokens is unknown.
     pub uncounted: u64,
     /// Complete responses judged by their own sums: no frame named their request, or none of its deliveries was observed.
-    pub apart: u64,
+    pub judged_alone: u64,
     /// Tokens in these responses.
-    pub apart_tokens: u64,
+    pub judged_alone_tokens: u64,
     /// Those of them that carried fewer tokens than claimed in their last event; the amount is in tokens.
-    pub apart_lost: Sightings,
+    pub judged_alone_lost: Sightings,
     /// Total of tokens claimed and not carried.
-    pub apart_tokens_lost: u64,
+    pub judged_alone_tokens_lost: u64,
 }
 
 impl Ledger {
     pub(super) fn answered(&mut self, at: MonoNs, answer: &Answer<'_>) {
-        if answer.rid.is_empty() || HealthChecks::is_one(answer.rid) {
+        if answer.rid.is_empty() || self.engine.is_health_check(answer.rid) {
             return;
         }
         // A request with observed deliveries is judged chunk by chunk.
         let request = self.table.find(answer.rid).and_then(|ticket| self.table.get(ticket));
         let unseen = answer.tokens > Some(0);
         let judged = match request {
-            Some(r) => !(unseen && r.tokens_delivered() == 0 && r.line.as_ref().is_none_or(|l| l.delivered_to() == 0)),
+            Some(r) => {
+                !(unseen
+                    && r.tokens_delivered() == 0
+                    && r.tracker.as_ref().is_none_or(|tracker| tracker.delivered_to() == 0))
+            }
             // If deliveries match requests at all, an unknown request was judged and then closed before its response ended.
             None => self.totals.chunks.fates.delivered > 0,
         };
         self.summed_up(at, answer.rid, answer.completion_tokens);
+        if self.engine.facts().ends_silently() {
+            self.end_by_response(at, answer);
+        }
         if answer.tokens.is_none() {
             self.carries_text(answer.rid);
         }
@@ -55,7 +61,7 @@ impl Ledger {
             AnswerEnd::ClientLeft => answers.client_left += 1,
             AnswerEnd::ServerLeft => answers.server_left += 1,
         }
-        answers.held_up += u64::from(answer.held_up > 0);
+        answers.short_writes += u64::from(answer.short_writes > 0);
         answers.uncounted += u64::from(answer.tokens.is_none());
         // A client that disconnected early did not expect the rest.
         let (Some(tokens), Some(claimed), AnswerEnd::Whole, false) =
@@ -63,12 +69,32 @@ impl Ledger {
         else {
             return;
         };
-        answers.apart += 1;
-        answers.apart_tokens += u64::from(tokens);
+        answers.judged_alone += 1;
+        answers.judged_alone_tokens += u64::from(tokens);
         let lost = u64::from(claimed.saturating_sub(tokens));
         if lost > 0 {
-            answers.apart_tokens_lost += lost;
-            answers.apart_lost.enter(at, answer.rid, lost, true);
+            answers.judged_alone_tokens_lost += lost;
+            answers.judged_alone_lost.enter(at, answer.rid, lost, true);
+        }
+    }
+}
+
+impl Ledger {
+    /// Ends a request that no frame has ended.
+    fn end_by_response(&mut self, at: MonoNs, answer: &Answer<'_>) {
+        let Some(ticket) = self.table.find(answer.rid) else {
+            return;
+        };
+        let Some(request) = self.table.get_mut(ticket).filter(|request| request.finish.is_none()) else {
+            return;
+        };
+        if answer.end == AnswerEnd::Whole {
+            request.finish_seen = true;
+            self.totals.requests.finished += 1;
+            self.finish(ticket, at, Finish::Stop);
+        } else {
+            self.totals.requests.aborted += 1;
+            self.finish(ticket, at, Finish::Abort);
         }
     }
 }
@@ -77,7 +103,7 @@ impl Ledger {
 mod tests {
     use super::*;
     use crate::engine::Mode;
-    use crate::event::{Chunk, Delivery, Event, Finish, Frame, Hop, IdColumn, Kind, Response, Sees, What};
+    use crate::event::{Capabilities, Chunk, Delivery, Event, Finish, Frame, Hop, IdColumn, Kind, Response, What};
     use crate::id::{FrameId, HopId};
     use crate::ledger::Limits;
 
@@ -88,7 +114,7 @@ mod tests {
             tokens,
             completion_tokens: claimed,
             end,
-            held_up: 0,
+            short_writes: 0,
             unacknowledged: None,
         };
         ledger.apply(&Event {
@@ -99,41 +125,41 @@ mod tests {
     }
 
     #[test]
-    fn a_response_that_carried_less_than_it_claims_proves_a_loss() {
+    fn a_response_with_fewer_tokens_than_claimed_proves_a_loss() {
         let answers = answer(Some(100), Some(200), AnswerEnd::Whole);
         assert_eq!(
             (
-                answers.apart_tokens_lost,
-                answers.apart_lost.rids,
-                &*answers.apart_lost.worst
+                answers.judged_alone_tokens_lost,
+                answers.judged_alone_lost.rids,
+                &*answers.judged_alone_lost.worst
             ),
             (100, 1, "5b920f43")
         );
     }
 
     #[test]
-    fn a_response_that_ends_when_its_request_is_forgotten_is_judged_once() {
+    fn a_response_that_ends_after_its_request_is_evicted_is_judged_once() {
         let mut ledger = Ledger::new(Limits::default());
         let mut now = 0;
-        let mut say = |what: What<'_>| {
+        let mut apply = |what: What<'_>| {
             now += 10_000_000_000;
             ledger.apply(&Event { at: MonoNs(now), what });
             ledger.tick(MonoNs(now));
-            ledger.totals().answers.apart_tokens_lost
+            ledger.totals().answers.judged_alone_tokens_lost
         };
-        let sees = Sees {
+        let capabilities = Capabilities {
             sent: true,
             delivered: true,
-            ..Sees::default()
+            ..Capabilities::default()
         };
-        say(What::Hop(Hop {
+        apply(What::Hop(Hop {
             id: HopId(0),
             name: "scheduler->tokenizer",
             endpoint: "",
             worker: None,
             origin: true,
             last: true,
-            sees,
+            capabilities,
         }));
         for count in 1..=3 {
             let chunk = Chunk {
@@ -147,7 +173,7 @@ mod tests {
                 worker: None,
                 ids: &[],
             };
-            say(What::Sent(Frame {
+            apply(What::Sent(Frame {
                 id: FrameId {
                     hop: HopId(0),
                     lane: 0,
@@ -160,7 +186,7 @@ mod tests {
             }));
         }
         for count in [2, 3] {
-            say(What::Delivered(Delivery {
+            apply(What::Delivered(Delivery {
                 rid: "a",
                 tokens: 1,
                 mode: Mode::Incremental,
@@ -169,26 +195,26 @@ mod tests {
                 response: Response::Streamed,
             }));
         }
-        let ended = say(What::Answered(Answer {
+        let ended = apply(What::Answered(Answer {
             rid: "a",
             tokens: Some(2),
             completion_tokens: Some(3),
             end: AnswerEnd::Whole,
-            held_up: 0,
+            short_writes: 0,
             unacknowledged: None,
         }));
         assert_eq!(ended, 0);
     }
 
     #[test]
-    fn a_client_that_left_or_text_that_cannot_be_counted_proves_none() {
+    fn disconnected_or_uncounted_responses_prove_no_loss() {
         for (tokens, claimed, end) in [
             (Some(100), Some(200), AnswerEnd::ClientLeft),
             (Some(100), None, AnswerEnd::Whole),
             (None, Some(200), AnswerEnd::Whole),
             (Some(6), Some(1), AnswerEnd::Whole),
         ] {
-            assert_eq!(answer(tokens, claimed, end).apart_tokens_lost, 0);
+            assert_eq!(answer(tokens, claimed, end).judged_alone_tokens_lost, 0);
         }
     }
 }

@@ -1,4 +1,5 @@
-//! Consistency check of a stream's counts. `completion_tokens` is cumulative in every release, so counts show missing tokens.
+//! Consistency check of a stream's counts. Where messages have them, `completion_tokens` is cumulative, so counts show missing tokens.
+//! Formats without counts ([`IdColumn::Uncounted`]) have nothing to check; a stream's count is then the sum of its observed ids.
 //!
 //! The scheduler keeps a send offset per request, and a chunk lists the ids between the old offset and the new one. A delta
 //! therefore lists exactly `completion - high` ids, where `high` is the highest count of the stream so far. While a retracted
@@ -24,7 +25,7 @@ const WATCHED_LONG: u64 = 50;
 
 /// Counts reported by a chunk.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Said {
+pub(crate) struct Reported {
     pub(crate) claim: IdColumn,
     pub(crate) listed: Option<u32>,
     pub(crate) completion: Option<u32>,
@@ -119,27 +120,32 @@ pub(crate) struct Count {
 
 impl Count {
     /// Enters a chunk. `epoch` changes whenever observations of the hop were missed.
-    pub(crate) fn step(&mut self, said: Said, epoch: u32) -> Step {
-        let Some(completion) = said.completion else {
-            return self.uncounted(said);
+    pub(crate) fn step(&mut self, reported: Reported, epoch: u32) -> Step {
+        let Some(completion) = reported.completion else {
+            return if reported.claim == IdColumn::Uncounted {
+                self.summed(reported, epoch)
+            } else {
+                self.uncounted(reported)
+            };
         };
         if self.finished {
-            let lists_new = said.listed.is_some_and(|l| l > 0) && self.reads_as(said.claim) == Evidence::Delta;
-            let repeat = said.finish.is_some() && (completion == self.high || completion == self.last) && !lists_new;
+            let lists_new = reported.listed.is_some_and(|l| l > 0) && self.reads_as(reported.claim) == Evidence::Delta;
+            let repeat =
+                reported.finish.is_some() && (completion == self.high || completion == self.last) && !lists_new;
             return Step::of(0, 0, if repeat { Verdict::Repeat } else { Verdict::Restart });
         }
         // A column that is empty by design carries no information.
-        let listed = said.listed.filter(|&l| l > 0 || said.claim != IdColumn::Absent);
+        let listed = reported.listed.filter(|&l| l > 0 || reported.claim != IdColumn::Absent);
         let step = match (self.begun, listed) {
-            (false, listed) => self.begin(said, listed, completion, epoch),
+            (false, listed) => self.begin(reported, listed, completion, epoch),
             (true, None) => self.absent(completion),
-            (true, Some(listed)) => match self.reads_as(said.claim) {
-                Evidence::Cumulative => self.cumulative(said.claim, listed, completion),
-                Evidence::Delta => self.delta(said, listed, completion, epoch),
+            (true, Some(listed)) => match self.reads_as(reported.claim) {
+                Evidence::Cumulative => self.cumulative(reported.claim, listed, completion),
+                Evidence::Delta => self.delta(reported, listed, completion, epoch),
                 // A cumulative list never has fewer ids than the count.
-                Evidence::Undecided if listed > 0 && listed < completion && said.finish.is_none() => {
+                Evidence::Undecided if listed > 0 && listed < completion && reported.finish.is_none() => {
                     self.evidence = Evidence::Delta;
-                    self.delta(said, listed, completion, epoch)
+                    self.delta(reported, listed, completion, epoch)
                 }
                 Evidence::Undecided => self.undecided(listed, completion, epoch),
             },
@@ -147,7 +153,7 @@ impl Count {
         if step.verdict != Verdict::Restart {
             self.begun = true;
             self.last = completion;
-            self.finished |= said.finish.is_some();
+            self.finished |= reported.finish.is_some();
         }
         step
     }
@@ -158,23 +164,51 @@ impl Count {
     }
 
     /// Whether a chunk after the first listed all ids so far although the release sends new ids only. It may have begun another request.
-    pub(crate) fn may_mix(&self) -> bool {
+    pub(crate) fn may_mix_requests(&self) -> bool {
         self.contradictions > 0
     }
 
     /// Meaning of the listed ids: by the stream's own evidence, otherwise by the release's claim.
     pub(crate) fn reads_as(&self, claim: IdColumn) -> Evidence {
         match (self.evidence, claim) {
-            (Evidence::Undecided, IdColumn::Delta | IdColumn::DeltaAfterPromptTail) => Evidence::Delta,
+            (Evidence::Undecided, IdColumn::Delta | IdColumn::DeltaAfterPromptTail | IdColumn::Uncounted) => {
+                Evidence::Delta
+            }
             (Evidence::Undecided, IdColumn::Cumulative) => Evidence::Cumulative,
             (shown, _) => shown,
         }
     }
 
-    fn uncounted(&mut self, said: Said) -> Step {
+    /// Enters a chunk of a format without counts. Only a stream that is whole has known positions: its connection was observed for long before
+    /// its first chunk, and no observation was missed since.
+    fn summed(&mut self, reported: Reported, epoch: u32) -> Step {
+        let listed = reported.listed.unwrap_or(0);
+        if self.finished {
+            let repeat = reported.finish.is_some() && listed == 0;
+            return Step::of(0, 0, if repeat { Verdict::Repeat } else { Verdict::Restart });
+        }
+        let first = !std::mem::replace(&mut self.begun, true);
+        let missed = std::mem::replace(&mut self.epoch, epoch) != epoch && !first;
+        self.whole = if first {
+            reported.watched >= Some(WATCHED_LONG)
+        } else {
+            self.whole && !missed
+        };
+        self.high = self.high.saturating_add(listed);
+        self.last = self.high;
+        self.finished = reported.finish.is_some();
+        let verdict = match (first, missed) {
+            (true, _) if !self.whole => Verdict::JoinedLate,
+            (false, true) => Verdict::Rebased,
+            _ => Verdict::Fits,
+        };
+        Step::of(listed, listed, verdict)
+    }
+
+    fn uncounted(&mut self, reported: Reported) -> Step {
         self.begun = true;
-        self.finished |= said.finish.is_some();
-        match (self.reads_as(said.claim), said.listed) {
+        self.finished |= reported.finish.is_some();
+        match (self.reads_as(reported.claim), reported.listed) {
             (Evidence::Delta, Some(listed)) => {
                 self.high = self.high.saturating_add(listed);
                 Step::fits(listed)
@@ -184,15 +218,15 @@ impl Count {
         }
     }
 
-    fn begin(&mut self, said: Said, listed: Option<u32>, completion: u32, epoch: u32) -> Step {
-        let claim = said.claim;
+    fn begin(&mut self, reported: Reported, listed: Option<u32>, completion: u32, epoch: u32) -> Step {
+        let claim = reported.claim;
         self.epoch = epoch;
         self.high = completion;
         // An evicted request resumes with a later chunk, or with a finish without a token.
-        let goes_on = said.watched.is_none() && (completion > 1 || said.finish.is_some());
+        let continues = reported.watched.is_none() && (completion > 1 || reported.finish.is_some());
         let Some(listed) = listed.filter(|_| claim != IdColumn::Cumulative) else {
-            let watched_long = said.watched >= Some(WATCHED_LONG) && !said.retracted;
-            self.whole = (completion <= PLAUSIBLE_START || watched_long) && !goes_on;
+            let watched_long = reported.watched >= Some(WATCHED_LONG) && !reported.retracted;
+            self.whole = (completion <= PLAUSIBLE_START || watched_long) && !continues;
             let verdict = if self.whole { Verdict::Fits } else { Verdict::JoinedLate };
             return Step::of(completion, completion, verdict);
         };
@@ -200,11 +234,11 @@ impl Count {
             self.catch_up = if listed == 0 { CatchUp::SinceJoin } else { CatchUp::No };
             return Step::of(listed, listed, Verdict::JoinedLate);
         }
-        if goes_on && claim == IdColumn::Undecided {
+        if continues && claim == IdColumn::Undecided {
             return Step::of(completion, completion, Verdict::JoinedLate);
         }
         // A first chunk with count 0 is not the start of a retracted request.
-        self.whole = completion > 0 || !said.retracted;
+        self.whole = completion > 0 || !reported.retracted;
         let extra = listed - completion;
         let explained = match claim {
             IdColumn::Delta => extra == 0,
@@ -280,12 +314,12 @@ impl Count {
         Step::of(new, new.min(listed), Verdict::Fits)
     }
 
-    fn delta(&mut self, said: Said, listed: u32, completion: u32, epoch: u32) -> Step {
-        let tail = said.claim == IdColumn::DeltaAfterPromptTail;
+    fn delta(&mut self, reported: Reported, listed: u32, completion: u32, epoch: u32) -> Step {
+        let tail = reported.claim == IdColumn::DeltaAfterPromptTail;
         let surplus_of_first = listed
             .checked_sub(completion)
             .is_some_and(|extra| extra <= if tail { PROMPT_TAIL } else { 0 });
-        let from_zero = listed > 0 && surplus_of_first && !(tail && said.finish.is_some());
+        let from_zero = listed > 0 && surplus_of_first && !(tail && reported.finish.is_some());
         if completion <= self.high && from_zero {
             return Step::of(0, 0, Verdict::Restart);
         }
@@ -318,13 +352,13 @@ impl Count {
             return Step::of(new, new, verdict);
         }
         // An abort's ids may be trimmed to what the client asked for.
-        if said.finish == Some(Finish::Abort) {
+        if reported.finish == Some(Finish::Abort) {
             return Step::of(new, new.min(listed), Verdict::Fits);
         }
         if listed < new {
             let carried = listed;
             // Text frames of 0.5.1 to 0.5.4.post2 start a new window after a retraction.
-            let explained = tail && said.retracted;
+            let explained = tail && reported.retracted;
             let verdict = match () {
                 () if explained => Verdict::Rebased,
                 () if self.listed_all() => Verdict::Overlap,
@@ -368,214 +402,4 @@ impl Count {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn said(claim: IdColumn, listed: u32, completion: u32) -> Said {
-        Said {
-            claim,
-            listed: Some(listed),
-            completion: Some(completion),
-            finish: None,
-            retracted: false,
-            watched: Some(0),
-        }
-    }
-
-    /// Enters (listed, completion) pairs and returns the steps.
-    fn verdicts(claim: IdColumn, chunks: &[(u32, u32)]) -> (Count, Vec<Step>) {
-        let mut count = Count::default();
-        let steps = chunks
-            .iter()
-            .map(|&(listed, completion)| count.step(said(claim, listed, completion), 0))
-            .collect();
-        (count, steps)
-    }
-
-    #[test]
-    fn speculative_bursts_and_stream_intervals_add_up() {
-        let (_, steps) = verdicts(IdColumn::Delta, &[(1, 1), (4, 5), (50, 55), (0, 55), (1, 56)]);
-        assert!(steps.iter().all(|s| s.verdict == Verdict::Fits), "{steps:?}");
-        assert_eq!(steps.iter().map(|s| s.new).sum::<u32>(), 56);
-    }
-
-    #[test]
-    fn a_missing_frame_is_a_loss_of_exactly_its_tokens() {
-        let (_, steps) = verdicts(IdColumn::Delta, &[(1, 1), (1, 2), (2, 7), (1, 8)]);
-        assert_eq!(
-            steps[2],
-            Step {
-                new: 5,
-                carried: 2,
-                verdict: Verdict::Loss { missing: 3 }
-            }
-        );
-        assert_eq!(steps[3].verdict, Verdict::Fits);
-    }
-
-    #[test]
-    fn recomputing_after_a_retraction_with_embeds_is_healthy() {
-        let (_, steps) = verdicts(
-            IdColumn::Delta,
-            &[(1, 1), (99, 100), (0, 1), (0, 60), (0, 99), (3, 103), (1, 104)],
-        );
-        assert!(steps.iter().all(|s| s.verdict == Verdict::Fits), "{steps:?}");
-        assert_eq!(steps.iter().map(|s| s.new).sum::<u32>(), 104);
-    }
-
-    #[test]
-    fn joining_while_a_request_recomputes_is_no_loss() {
-        let (_, steps) = verdicts(IdColumn::Delta, &[(0, 50), (0, 51), (0, 99), (3, 103), (1, 104)]);
-        let expected = [
-            Verdict::JoinedLate,
-            Verdict::Fits,
-            Verdict::Fits,
-            Verdict::Rebased,
-            Verdict::Fits,
-        ];
-        assert_eq!(steps.iter().map(|s| s.verdict).collect::<Vec<_>>(), expected);
-        assert_eq!(steps.iter().map(|s| s.new).sum::<u32>(), 4);
-    }
-
-    #[test]
-    fn a_lost_observation_rebases_and_counts_by_the_scheduler() {
-        let mut count = Count::default();
-        count.step(said(IdColumn::Delta, 1, 1), 0);
-        let step = count.step(said(IdColumn::Delta, 1, 9), 1);
-        assert_eq!(
-            step,
-            Step {
-                new: 8,
-                carried: 1,
-                verdict: Verdict::Rebased
-            }
-        );
-        assert_eq!(count.step(said(IdColumn::Delta, 1, 10), 1).verdict, Verdict::Fits);
-    }
-
-    #[test]
-    fn a_prompt_tail_is_no_surplus() {
-        let (_, steps) = verdicts(IdColumn::DeltaAfterPromptTail, &[(6, 1), (1, 2), (1, 3)]);
-        assert!(steps.iter().all(|s| s.verdict == Verdict::Fits), "{steps:?}");
-        assert_eq!(steps.iter().map(|s| s.new).sum::<u32>(), 3);
-        let (_, steps) = verdicts(IdColumn::DeltaAfterPromptTail, &[(6, 1), (1, 3)]);
-        assert_eq!(steps[1].verdict, Verdict::Loss { missing: 1 });
-    }
-
-    #[test]
-    fn a_delta_claim_that_lists_everything_is_given_up_after_three_chunks() {
-        let (count, steps) = verdicts(IdColumn::Delta, &[(1, 1), (2, 2), (3, 3), (4, 4), (5, 5)]);
-        assert_eq!(count.evidence, Evidence::Cumulative);
-        assert_eq!(
-            steps[1].verdict,
-            Verdict::Inflated {
-                listed: 2,
-                new: 1,
-                confirmed: false
-            }
-        );
-        assert_eq!(
-            steps[3].verdict,
-            Verdict::Inflated {
-                listed: 4,
-                new: 1,
-                confirmed: true
-            }
-        );
-        assert_eq!(
-            steps[4].verdict,
-            Verdict::Inflated {
-                listed: 5,
-                new: 1,
-                confirmed: true
-            }
-        );
-        assert_eq!(steps.iter().map(|s| s.new).sum::<u32>(), 5);
-    }
-
-    #[test]
-    fn a_restart_in_flight_is_another_request() {
-        let (_, steps) = verdicts(IdColumn::Delta, &[(1, 1), (1, 2), (1, 3), (1, 1)]);
-        assert_eq!(steps[3].verdict, Verdict::Restart);
-    }
-
-    #[test]
-    fn a_finish_said_twice_is_a_repeat_and_a_chunk_after_it_a_new_request() {
-        let mut count = Count::default();
-        let finish = |listed, completion| Said {
-            finish: Some(Finish::Stop),
-            ..said(IdColumn::Cumulative, listed, completion)
-        };
-        count.step(said(IdColumn::Cumulative, 1, 1), 0);
-        assert_eq!(count.step(finish(2, 2), 0).verdict, Verdict::Fits);
-        assert_eq!(count.step(finish(2, 2), 0).verdict, Verdict::Repeat);
-        assert_eq!(
-            count.step(said(IdColumn::Cumulative, 1, 1), 0).verdict,
-            Verdict::Restart
-        );
-    }
-
-    #[test]
-    fn a_finish_trimmed_to_the_stop_is_no_surplus() {
-        let mut count = Count::default();
-        count.step(said(IdColumn::Delta, 10, 10), 0);
-        let finish = Said {
-            finish: Some(Finish::Stop),
-            ..said(IdColumn::Delta, 0, 9)
-        };
-        assert_eq!(
-            count.step(finish, 0),
-            Step {
-                new: 0,
-                carried: 0,
-                verdict: Verdict::Fits
-            }
-        );
-    }
-
-    #[test]
-    fn streams_of_unknown_release_decide_themselves() {
-        let column = IdColumn::Absent;
-        let (count, _) = verdicts(column, &[(1, 1), (2, 2), (3, 3)]);
-        assert_eq!(count.evidence, Evidence::Cumulative);
-        // A frame lost before the first decisive chunk is a loss: that chunk does not carry all new tokens.
-        let (count, steps) = verdicts(IdColumn::Undecided, &[(1, 1), (1, 3)]);
-        assert_eq!(
-            (count.evidence, steps[1].verdict),
-            (Evidence::Delta, Verdict::Loss { missing: 1 })
-        );
-        let (count, steps) = verdicts(column, &[(1, 1), (1, 2), (1, 4)]);
-        assert_eq!(count.evidence, Evidence::Delta);
-        assert_eq!(steps[2].verdict, Verdict::Loss { missing: 1 });
-    }
-
-    #[test]
-    fn on_an_unknown_layout_all_ids_so_far_that_begin_again_are_another_request() {
-        let (_, steps) = verdicts(IdColumn::Undecided, &[(1, 1), (2, 2), (3, 3), (1, 1)]);
-        assert_eq!(steps[3].verdict, Verdict::Restart);
-    }
-
-    /// A chunk whose count is rejected as a sum still advances the stream by its ids. Otherwise the next chunk would show a loss.
-    #[test]
-    fn on_an_unknown_layout_new_ids_count_where_no_count_is_believed() {
-        let (mut count, _) = verdicts(IdColumn::Undecided, &[(1, 1), (2, 3)]);
-        let uncounted = Said {
-            completion: None,
-            ..said(IdColumn::Undecided, 4, 0)
-        };
-        assert_eq!(count.step(uncounted, 0), Step::fits(4));
-        assert_eq!(count.step(said(IdColumn::Undecided, 1, 8), 0), Step::fits(1));
-    }
-
-    #[test]
-    fn on_an_unknown_layout_a_lower_count_behind_a_loss_of_ours_is_not_judged() {
-        let mut count = Count::default();
-        count.step(said(IdColumn::Undecided, 6, 6), 0);
-        let finish = Said {
-            finish: Some(Finish::Stop),
-            ..said(IdColumn::Undecided, 1, 2)
-        };
-        assert_eq!(count.step(finish, 1).verdict, Verdict::Rebased);
-        assert_eq!(count.high, 2);
-    }
-}
+mod tests;

@@ -23,21 +23,21 @@ pub const BOUNDS: &[Bound] = bounds! {
     rid_bytes: "bytes of rids of requests that are remembered",
     hops: "hops",
     lanes_per_hop: "connections of one hop",
-    pending_frames: "frames sent and not yet taken",
+    pending_frames: "frames sent and not yet received",
     pending_chunks: "chunks in them",
-    early_takes: "takes told before their sends, of one hop",
-    outstanding_per_rid: "chunks sent and not yet delivered, of one request",
-    outstanding: "the same of all requests",
-    passing_per_rid: "chunks inside one process between two hops, of one request",
-    passing: "the same of all requests",
+    early_receives: "receives observed before their sends, of one hop",
+    in_flight_per_rid: "chunks sent and not yet delivered, of one request",
+    in_flight: "the same of all requests",
+    in_process_per_rid: "chunks inside one process between two hops, of one request",
+    in_process: "the same of all requests",
     lost_ranges_per_rid: "ranges of lost tokens of one request",
     lost_ranges: "the same of all requests",
-    lossy_kept: "requests that are over and lost tokens",
+    lossy_requests: "finished requests with lost tokens",
     token_ids: "token ids kept of undelivered and lost chunks",
     threads: "threads of the engine",
-    hot_functions: "sampled functions of one role",
-    samples_per_taker: "CPU samples of one thread that takes frames",
-    series_slots: "slots of the run's course",
+    stack_functions: "sampled functions of one role",
+    samples_per_receiver: "CPU samples of one receiving thread",
+    series_slots: "slots of the run's time_series",
 };
 
 impl Bound {
@@ -52,8 +52,8 @@ impl Bound {
     }
 
     /// Sets the limit.
-    pub fn set(&self, limits: &mut Limits, most: usize) {
-        *(self.at)(limits) = most;
+    pub fn set(&self, limits: &mut Limits, value: usize) {
+        *(self.at)(limits) = value;
     }
 }
 
@@ -63,7 +63,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_limit_that_a_report_names_can_be_set_by_that_name() {
+    fn every_reported_limit_can_be_set_by_its_name() {
         let limits = Limits::default();
         for reached in ReachedCounts::default().list(&limits) {
             let known = Bound::named(reached.name).map(|bound| bound.get(limits));
@@ -75,7 +75,7 @@ mod tests {
     }
 
     #[test]
-    fn a_bound_that_is_set_changes_nothing_else() {
+    fn setting_a_limit_changes_no_other() {
         for (place, bound) in BOUNDS.iter().enumerate() {
             let mut limits = Limits::default();
             bound.set(&mut limits, 7);

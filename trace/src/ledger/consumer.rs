@@ -1,6 +1,6 @@
 //! State of the receivers' threads and sockets.
 
-use super::hop::{Taker, Trip};
+use super::hop::{BurstPosition, Receiver};
 use super::timeline::Spent;
 use super::{AwayTimes, Hop, Ledger, Thread, Waits};
 use crate::clock::MonoNs;
@@ -17,16 +17,16 @@ impl Ledger {
         let limits = &self.limits;
         if !self
             .threads
-            .sample(at, sample, limits.samples_per_taker, limits.threads)
+            .sample(at, sample, limits.samples_per_receiver, limits.threads)
         {
             self.reached.threads += 1;
             return;
         }
-        if self.threads.get(sample.thread).is_some_and(Thread::takes) {
+        if self.threads.get(sample.thread).is_some_and(Thread::is_receiver) {
             self.waits.sampled(sample.thread, &self.threads, &self.hops.groups);
         }
         let begun = MonoNs(at.0.saturating_sub(sample.interval_ns));
-        let (threads, roles) = (&self.threads, &self.hops.passages.all);
+        let (threads, roles) = (&self.threads, &self.hops.processing_stages.all);
         for hop in &mut self.hops.all {
             let receives = hop.by.map_or_else(
                 || {
@@ -41,7 +41,7 @@ impl Ledger {
                     on_ns: sample.on_ns,
                     wait_ns: sample.wait_ns,
                     throttled_ns: sample.throttled_ns,
-                    handling_ns: 0,
+                    processing_ns: 0,
                 });
                 hop.away = hop.away.plus(AwayTimes::of_sample(sample));
             }
@@ -55,7 +55,7 @@ impl Ledger {
         };
         let (mut both, mut frames, mut bytes) = (false, 0, 0);
         for hop in self.hops.all.iter().filter(|h| h.group == place) {
-            both |= hop.shows.sent && hop.shows.taken;
+            both |= hop.shows.sent && hop.shows.received;
             frames += hop.counts.frames_sent;
             bytes += hop.counts.bytes;
         }
@@ -64,52 +64,54 @@ impl Ledger {
         group.kernel.enter(at, sample, backlog, bytes / u64::max(frames, 1));
     }
 
-    /// Enters the thread that receives a frame from the hop at `place`. Returns when the receiver asked for the frame.
-    pub(super) fn taker(&mut self, at: MonoNs, place: usize, by: Option<ThreadId>) -> Option<MonoNs> {
+    /// Enters the thread that receives a frame from the hop at `place`. Returns when the receiver requested the frame.
+    pub(super) fn receiving_thread(&mut self, at: MonoNs, place: usize, by: Option<ThreadId>) -> Option<MonoNs> {
         let Some(by) = by else {
             return self.hops.all[place].asked.take();
         };
-        let Some(thread) = self.threads.taker(by, at, self.limits.threads) else {
+        let Some(thread) = self.threads.receiving_thread(by, at, self.limits.threads) else {
             self.reached.threads += 1;
             return None;
         };
-        let asked = thread.asked();
-        if let Some(waited) = thread.took(at) {
+        let requested = thread.requested_at();
+        if let Some(waited) = thread.receive(at) {
             let group = self.hops.all[place].group;
             self.hops.groups[group].recv_wait.record(at, waited);
         }
-        asked
+        requested
     }
 
-    /// Position of a frame within its receiver's bursts. It was sent at `sent`, asked for at `asked` and received at `at`.
+    /// Position of a frame within its receiver's bursts. It was sent at `sent`, requested at `requested` and received at `at`.
     ///
     /// A receiver that finds no frame yields to its event loop, and waiters run. If processing is observed, the receiver found a frame only
-    /// if it was sent before `asked`, and was received at once or sent long before.
-    pub(super) fn trip(
+    /// if it was sent before `requested`, and was received at once or sent long before.
+    pub(super) fn burst_position(
         &mut self,
         place: usize,
         (wakeup, by): (u64, Option<ThreadId>),
         at: MonoNs,
-        asked: Option<MonoNs>,
+        requested: Option<MonoNs>,
         sent: Option<MonoNs>,
-    ) -> Trip {
+    ) -> BurstPosition {
         let hop = &mut self.hops.all[place];
-        let waited = asked.map_or(hop.shows.handled, |asked| {
-            let (later, queued) = sent.map_or((false, false), |sent| (sent > asked, asked.since(sent) >= QUEUED_NS));
-            later || (at.since(asked) >= AT_ONCE_NS && !queued)
+        let waited = requested.map_or(hop.shows.processed, |requested| {
+            let (later, queued) = sent.map_or((false, false), |sent| {
+                (sent > requested, requested.since(sent) >= QUEUED_NS)
+            });
+            later || (at.since(requested) >= AT_ONCE_NS && !queued)
         });
         let thread = by.and_then(|by| Some((by, self.threads.get_mut(by)?)));
         let (by, (burst, frame)) = match thread {
-            Some((by, thread)) => (Taker::Thread(by), thread.burst.enter(wakeup, waited)),
-            None => (Taker::OfHop(hop.id), hop.burst.enter(wakeup, waited)),
+            Some((by, thread)) => (Receiver::Thread(by), thread.burst.enter(wakeup, waited)),
+            None => (Receiver::OfHop(hop.id), hop.burst.enter(wakeup, waited)),
         };
-        Trip { by, burst, frame }
+        BurstPosition { by, burst, frame }
     }
 
     /// Presumed receiver of a hop without observed receives: the main thread of the only process of that role. After an attach, a consumer
     /// far behind first receives older frames for a long time, and a stuck one receives nothing.
     pub fn only_receiver(&self, hop: &Hop) -> Option<ThreadId> {
-        let role = self.hops.passages.all.get(usize::from(hop.ends.to))?;
+        let role = self.hops.processing_stages.all.get(usize::from(hop.ends.to))?;
         self.threads.only_main(&role.role)
     }
 

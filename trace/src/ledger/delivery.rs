@@ -1,11 +1,10 @@
 //! Deliveries, matched against the chunks that were sent.
 
-use super::Ledger;
 use super::arithmetic::Evidence;
-use super::chunkline::Line;
-use super::health::HealthChecks;
-use super::shared::straggling;
+use super::delivery_tracker::DeliveryTracker;
+use super::shared::late_until;
 use super::stream::Stream;
+use super::{Ledger, WorstGap};
 use crate::clock::MonoNs;
 use crate::engine::Mode;
 use crate::event::{Delivery, Response};
@@ -17,7 +16,7 @@ const SLACK: u64 = 8;
 const ADDED_UP: u8 = 2;
 
 /// Whether the delivery repeats the `before` tokens that the client has, and adds new ones.
-fn gives_all_again(delivery: &Delivery<'_>, before: u64) -> bool {
+fn repeats_all_tokens(delivery: &Delivery<'_>, before: u64) -> bool {
     let (tokens, Some(to)) = (u64::from(delivery.tokens), delivery.completion_tokens.map(u64::from)) else {
         return false;
     };
@@ -26,7 +25,7 @@ fn gives_all_again(delivery: &Delivery<'_>, before: u64) -> bool {
 
 impl Ledger {
     pub(super) fn delivered(&mut self, at: MonoNs, delivery: &Delivery<'_>) {
-        if delivery.rid.is_empty() || HealthChecks::is_one(delivery.rid) {
+        if delivery.rid.is_empty() || self.engine.is_health_check(delivery.rid) {
             return;
         }
         if delivery.response == Response::Text {
@@ -43,7 +42,7 @@ impl Ledger {
                 .keep(delivery.rid, at, delivery.completion_tokens.unwrap_or(0));
             return;
         };
-        if self.delivered_to_either(at, ticket, &delivery) {
+        if self.deliver_shared(at, ticket, &delivery) {
             return;
         }
         let Some(request) = self.table.get_mut(ticket) else {
@@ -53,33 +52,33 @@ impl Ledger {
         if delivery.response == Response::Whole {
             self.totals.withdraw(request, &mut self.shelf);
         }
-        let met_late = request.streams.first().is_some_and(|stream| !stream.whole());
-        let line = request.line.get_or_insert_with(|| {
-            let mut line = Line::new(self.delivery_epoch, None);
-            line.scarred = met_late;
-            line.straggling = straggling(&self.predecessors, ticket);
-            if at < line.straggling {
-                line.doubts();
+        let joined_late = request.streams.first().is_some_and(|stream| !stream.whole());
+        let tracker = request.tracker.get_or_insert_with(|| {
+            let mut tracker = DeliveryTracker::new(self.delivery_epoch, None);
+            tracker.incomplete = joined_late;
+            tracker.previous_until = late_until(&self.predecessors, ticket);
+            if at < tracker.previous_until {
+                tracker.doubts();
             }
-            Box::new(line)
+            Box::new(tracker)
         });
-        let entries = line.entries();
-        let (before, ids) = (line.fates, line.ids_held());
+        let entries = tracker.entries();
+        let (before, ids) = (tracker.fates, tracker.ids_held());
         // A first delivery of all tokens so far is the same in either mode.
-        if delivery.completion_tokens != Some(delivery.tokens) || line.delivered_to() > 0 {
+        if delivery.completion_tokens != Some(delivery.tokens) || tracker.delivered_to() > 0 {
             match delivery.mode {
                 Mode::Incremental => self.totals.deliveries.0 += 1,
                 Mode::Cumulative => self.totals.deliveries.1 += 1,
             }
         }
-        let all_again = gives_all_again(&delivery, line.delivered_to());
-        line.all_again = line.all_again.saturating_add(u8::from(all_again));
-        let outcome = line.deliver(&delivery, self.delivery_epoch);
+        let repeated_all = repeats_all_tokens(&delivery, tracker.delivered_to());
+        tracker.repeated_all = tracker.repeated_all.saturating_add(u8::from(repeated_all));
+        let outcome = tracker.deliver(&delivery, self.delivery_epoch);
         if delivery.response == Response::Whole {
             self.totals.chunks.unstreamed += outcome.fates.delivered;
         }
-        self.outstanding -= entries - line.entries();
-        self.shelf.ids -= ids - line.ids_held();
+        self.in_flight -= entries - tracker.entries();
+        self.shelf.ids -= ids - tracker.ids_held();
         let totals = &mut self.totals;
         totals.chunks.fates.add(outcome.fates);
         totals.tokens.delivered += u64::from(outcome.new);
@@ -89,18 +88,29 @@ impl Ledger {
         }
         request.tokens_delivered = request.tokens_delivered.saturating_add(outcome.new);
         if outcome.missed {
-            line.last_at = None;
+            tracker.last_at = None;
         }
         if outcome.new > 0 {
-            if let Some(last) = line.last_at.replace(at) {
+            if let Some(last) = tracker.last_at.replace(at) {
                 let silence = at.since(last);
                 let by_token = silence / u64::from(outcome.new);
                 self.itl_delivered.record(at, silence);
                 self.itl_delivered_by_token.record_n(at, by_token, outcome.new.into());
-                let pace = request.pace.get_or_insert_default();
-                pace.delivered.record(by_token, outcome.new);
-            } else if !line.scarred && request.tokens_delivered == outcome.new {
+                let itl = request.itl.get_or_insert_default();
+                itl.delivered.record(by_token, outcome.new);
+            } else if !tracker.incomplete && request.tokens_delivered == outcome.new {
                 request.delivered_first = Some(at);
+                if let Some(received) = request.received_first {
+                    let ns = at.since(received);
+                    self.delivery_wait.record(at, ns);
+                    if ns >= self.worst_delivery_wait.ns {
+                        self.worst_delivery_wait = WorstGap {
+                            ns,
+                            rid: request.rid.clone(),
+                            at,
+                        };
+                    }
+                }
             }
         }
         if !outcome.lost.is_empty() {
@@ -113,42 +123,42 @@ impl Ledger {
         if outcome.fates.tokens_lost > 0 {
             totals
                 .drops
-                .enter(at, &request.rid, line.fates.tokens_lost, before.tokens_lost == 0);
+                .enter(at, &request.rid, tracker.fates.tokens_lost, before.tokens_lost == 0);
         }
-        if outcome.fates.coalesced > 0 {
-            let whose = match delivery.mode {
+        if outcome.fates.merged > 0 {
+            let sightings = match delivery.mode {
                 Mode::Incremental => &mut totals.merges,
                 Mode::Cumulative => {
-                    totals.replaced.0 += outcome.fates.coalesced;
+                    totals.replaced.0 += outcome.fates.merged;
                     &mut totals.replaced.1
                 }
             };
-            whose.enter(at, &request.rid, line.fates.coalesced, before.coalesced == 0);
+            sightings.enter(at, &request.rid, tracker.fates.merged, before.merged == 0);
         }
-        let mut made = u64::from(count).max(line.delivered_to());
-        if delivery.completion_tokens.is_some() && !line.scarred && line.claimed > made + SLACK {
+        let mut made = u64::from(count).max(tracker.delivered_to());
+        if delivery.completion_tokens.is_some() && !tracker.incomplete && tracker.claimed > made + SLACK {
             made = request
                 .streams
                 .iter()
                 .fold(made, |made, s| made.max(s.count.high.into()));
             // A request retracted unobserved restarts its count, so its tokens exceed the count.
             let lists_all = |s: &Stream| s.evidence() == Evidence::Cumulative;
-            let added_up = line.all_again >= ADDED_UP || request.streams.iter().any(lists_all);
-            if added_up && line.claimed > made + SLACK {
+            let summed = tracker.repeated_all >= ADDED_UP || request.streams.iter().any(lists_all);
+            if summed && tracker.claimed > made + SLACK {
                 let inflation = &mut totals.claimed_inflation;
-                let new_rid = !std::mem::replace(&mut line.inflated, true);
+                let new_rid = !std::mem::replace(&mut tracker.inflated, true);
                 let (counted, made) = if new_rid {
-                    (line.claimed, made)
+                    (tracker.claimed, made)
                 } else {
                     (u64::from(delivery.tokens), u64::from(outcome.new))
                 };
                 inflation.counted += counted;
                 inflation.made += made;
-                inflation.seen.enter(at, &request.rid, line.claimed, new_rid);
+                inflation.seen.enter(at, &request.rid, tracker.claimed, new_rid);
             }
         }
         if delivery.finished {
-            self.settle_if_over(ticket, at);
+            self.settle_if_finished(ticket, at);
         }
     }
 
@@ -157,15 +167,15 @@ impl Ledger {
         let Some(request) = self.table.find(rid).and_then(|ticket| self.table.get_mut(ticket)) else {
             return;
         };
-        let line = request
-            .line
-            .get_or_insert_with(|| Box::new(Line::new(self.delivery_epoch, None)));
-        if line.text || request.tokens_delivered > 0 {
+        let tracker = request
+            .tracker
+            .get_or_insert_with(|| Box::new(DeliveryTracker::new(self.delivery_epoch, None)));
+        if tracker.text || request.tokens_delivered > 0 {
             return;
         }
-        self.outstanding -= line.entries();
-        self.shelf.ids -= line.ids_held();
-        let (chunks, tokens) = line.carry_text();
+        self.in_flight -= tracker.entries();
+        self.shelf.ids -= tracker.ids_held();
+        let (chunks, tokens) = tracker.carry_text();
         self.totals.chunks.fates.unjudged += chunks;
         self.totals.tokens.uncounted += tokens;
         // Such a server sends the growth of the whole text, so the next delivery contains the text of a skipped chunk.

@@ -25,7 +25,7 @@ struct Early {
 /// Most recent early deliveries.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub(super) struct EarlyDeliveries {
-    told: VecDeque<Early>,
+    deliveries: VecDeque<Early>,
     /// Time of the newest evicted delivery.
     gone: Option<MonoNs>,
 }
@@ -33,13 +33,17 @@ pub(super) struct EarlyDeliveries {
 impl EarlyDeliveries {
     /// Records a delivery; `to` is 0 if it has no count.
     pub(super) fn keep(&mut self, rid: &str, at: MonoNs, to: u32) {
-        while self.told.front().is_some_and(|early| at.since(early.at) > PATIENCE_NS) {
-            self.told.pop_front();
+        while self
+            .deliveries
+            .front()
+            .is_some_and(|early| at.since(early.at) > PATIENCE_NS)
+        {
+            self.deliveries.pop_front();
         }
-        if self.told.len() >= KEPT {
-            self.gone = self.gone.max(self.told.pop_front().map(|early| early.at));
+        if self.deliveries.len() >= KEPT {
+            self.gone = self.gone.max(self.deliveries.pop_front().map(|early| early.at));
         }
-        self.told.push_back(Early {
+        self.deliveries.push_back(Early {
             hash: hash(rid),
             at,
             to,
@@ -48,11 +52,16 @@ impl EarlyDeliveries {
 
     /// Count reached by early deliveries of a request whose first chunk was sent at `since`; `None` without any.
     pub(super) fn of(&self, rid: &str, since: MonoNs) -> Option<u32> {
-        let may_be_gone = self.gone.is_some_and(|gone| gone >= since).then_some(0);
-        let hash = (!self.told.is_empty()).then(|| hash(rid));
+        let possibly_evicted = self.gone.is_some_and(|gone| gone >= since).then_some(0);
+        let hash = (!self.deliveries.is_empty()).then(|| hash(rid));
         // A delivery before the first send belongs to an earlier request with the rid.
         let its = |early: &&Early| Some(early.hash) == hash && early.at >= since;
-        self.told.iter().filter(its).map(|early| early.to).max().or(may_be_gone)
+        self.deliveries
+            .iter()
+            .filter(its)
+            .map(|early| early.to)
+            .max()
+            .or(possibly_evicted)
     }
 }
 
@@ -67,27 +76,31 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_delivery_before_its_send_is_of_the_request_that_was_sent_before_it() {
+    fn a_delivery_before_the_first_send_belongs_to_the_earlier_request() {
         let mut early = EarlyDeliveries::default();
         early.keep("a", MonoNs(20), 3);
         assert_eq!(early.of("a", MonoNs(10)), Some(3));
         assert_eq!(
             early.of("a", MonoNs(21)),
             None,
-            "that of another one, who had the rid before"
+            "belongs to the previous request with the rid"
         );
         assert_eq!(early.of("b", MonoNs(10)), None);
     }
 
     #[test]
-    fn what_made_room_leaves_a_doubt_and_what_is_old_does_not() {
+    fn an_eviction_makes_a_match_uncertain_and_an_expiry_does_not() {
         let mut early = EarlyDeliveries::default();
         for at in 0..=KEPT as u64 {
             early.keep("a", MonoNs(at), 1);
         }
-        assert_eq!(early.of("b", MonoNs(0)), Some(0), "its own may have been the first");
+        assert_eq!(
+            early.of("b", MonoNs(0)),
+            Some(0),
+            "its delivery may have been the evicted one"
+        );
         assert_eq!(early.of("b", MonoNs(1)), None);
         early.keep("c", MonoNs(2 * PATIENCE_NS), 1);
-        assert_eq!(early.told.len(), 1);
+        assert_eq!(early.deliveries.len(), 1);
     }
 }

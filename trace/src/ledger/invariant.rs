@@ -19,19 +19,19 @@ impl Ledger {
     /// The first sum that does not hold, with its terms.
     pub fn balances(&self) -> Result<(), String> {
         let chunks = self.totals.chunks;
-        let on_hops: u64 = self.hops.all.iter().map(|hop| hop.lined_up).sum();
-        equal("chunks expected, by hop and in total", on_hops, chunks.lined_up)?;
-        for hop in self.hops.all.iter().filter(|hop| hop.lines_up) {
-            let expected = hop.counts.chunks - hop.set_aside;
-            equal("chunks sent on a hop and expected", expected, hop.lined_up)?;
+        let on_hops: u64 = self.hops.all.iter().map(|hop| hop.tracked_chunks).sum();
+        equal("chunks expected, by hop and in total", on_hops, chunks.tracked)?;
+        for hop in self.hops.all.iter().filter(|hop| hop.tracks_deliveries) {
+            let expected = hop.counts.chunks - hop.untracked_chunks;
+            equal("chunks sent on a hop and expected", expected, hop.tracked_chunks)?;
         }
-        let lines = || self.table.iter().filter_map(|request| request.line.as_ref());
-        if let Some(line) = lines().find(|line| !line.balances()) {
-            return Err(format!("chunks of a request: {line:?}"));
+        let trackers = || self.table.iter().filter_map(|request| request.tracker.as_ref());
+        if let Some(tracker) = trackers().find(|tracker| !tracker.balances()) {
+            return Err(format!("chunks of a request: {tracker:?}"));
         }
-        let in_flight: u64 = lines().map(|line| line.outstanding()).sum();
+        let in_flight: u64 = trackers().map(|tracker| tracker.in_flight()).sum();
         let settled = chunks.fates.chunks() + in_flight + chunks.undelivered;
-        equal("chunks expected and their fates", chunks.lined_up, settled)?;
+        equal("chunks expected and their fates", chunks.tracked, settled)?;
         let waiting: u64 = self.hops.all.iter().map(|hop| hop.counts.backlog).sum();
         let by_line = self.hops.groups.iter().map(|group| group.backlog).sum();
         equal("frames that wait, by hop and by line", waiting, by_line)

@@ -63,7 +63,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_in_the_kernel_is_in_the_inbox() {
+    fn frames_not_in_the_kernel_queue_are_in_the_inbox() {
         let mut queue = KernelQueue::default();
         queue.enter(MonoNs(1), &sample(Some(0)), Some(850), 1_000);
         queue.enter(MonoNs(2), &sample(Some(2_500)), Some(10), 1_000);
@@ -75,7 +75,7 @@ mod tests {
         assert_eq!(
             (queue.bytes, queue.inbox_max),
             (None, Some(850)),
-            "what cannot be read is not 0"
+            "an unreadable value is not 0"
         );
         assert_eq!(queue.max_between(MonoNs(0), MonoNs(1)), Some(0));
         assert_eq!(queue.max_between(MonoNs(2), MonoNs(9)), Some(2_500));

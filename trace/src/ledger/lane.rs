@@ -7,6 +7,9 @@ use serde::{Deserialize, Serialize};
 use super::table::Ticket;
 use crate::clock::MonoNs;
 
+/// Number of send times kept: enough for [`Facts::unstreamed_tokens`](crate::engine::Facts::unstreamed_tokens) of every engine.
+pub(crate) const RECENT_SENDS: usize = 50;
+
 /// A chunk in a queued frame.
 #[derive(Clone, Copy, Debug, Serialize, Deserialize)]
 pub(crate) struct PendingChunk {
@@ -67,7 +70,7 @@ pub(crate) enum Sent {
     /// It was sent at this time; its chunks are at the front of the lane.
     At { at: MonoNs, chunks: u32 },
     /// It was sent, but evicted at a limit, or it precedes the lane's first observed frame.
-    Forgotten,
+    Evicted,
     /// Its send has not been observed yet.
     NotYet,
 }
@@ -79,13 +82,16 @@ pub(crate) struct Lane {
     pub(crate) chunks: VecDeque<PendingChunk>,
     forward: VecDeque<(u64, MonoNs)>,
     /// Queued frames evicted at a limit, all older than those in `frames`.
-    forgotten: u64,
+    evicted: u64,
     /// Sequence number after the last frame whose content was observed.
     next: Option<u64>,
     /// Number of consecutive frames whose content was observed.
     pub(crate) watched: u64,
     pub(crate) last_at: MonoNs,
     pub(crate) counts: LaneCounts,
+    /// Send times of the last [`RECENT_SENDS`] frames with chunks, oldest first.
+    #[serde(default)]
+    sends: VecDeque<MonoNs>,
 }
 
 impl Lane {
@@ -97,6 +103,25 @@ impl Lane {
         self.last_at = at;
         self.watched = if missed > 0 { 1 } else { self.watched + 1 };
         missed
+    }
+
+    /// Enters the content of a sent frame.
+    pub(crate) fn carries(&mut self, at: MonoNs, chunks: u64, tokens: u64) {
+        self.counts.chunks += chunks;
+        self.counts.tokens += tokens;
+        if chunks > 0 {
+            if self.sends.is_empty() {
+                self.sends.reserve_exact(RECENT_SENDS);
+            } else if self.sends.len() >= RECENT_SENDS {
+                self.sends.pop_front();
+            }
+            self.sends.push_back(at);
+        }
+    }
+
+    /// Number of frames with chunks sent after `at`, up to [`RECENT_SENDS`].
+    pub(crate) fn sends_since(&self, at: MonoNs) -> usize {
+        self.sends.iter().rev().take_while(|&&sent| sent > at).count()
     }
 
     pub(crate) fn push(&mut self, seq: u64, at: MonoNs, chunks: u32, load: Load) {
@@ -117,7 +142,7 @@ impl Lane {
         let sum = |(chunks, bytes): (u64, u64), f: &PendingFrame| {
             (chunks + u64::from(f.load.chunks), bytes + u64::from(f.load.bytes))
         };
-        (self.forgotten == 0).then(|| self.frames.iter().fold((0, 0), sum))
+        (self.evicted == 0).then(|| self.frames.iter().fold((0, 0), sum))
     }
 
     /// Number of queued frames, without evicted ones.
@@ -127,7 +152,7 @@ impl Lane {
 
     /// Number of queued frames, with evicted ones.
     pub(crate) fn backlog(&self) -> u64 {
-        self.frames.len() as u64 + self.forgotten
+        self.frames.len() as u64 + self.evicted
     }
 
     pub(crate) fn forwarding(&self) -> usize {
@@ -147,25 +172,25 @@ impl Lane {
     /// Evicts the oldest frame and returns its chunks.
     pub(crate) fn forget(&mut self) -> Option<impl ExactSizeIterator<Item = PendingChunk> + '_> {
         let frame = self.frames.pop_front()?;
-        self.forgotten += 1;
+        self.evicted += 1;
         Some(self.chunks.drain(..frame.chunks as usize))
     }
 
     /// Stops waiting for receives of the queued frames and moves their chunks to `to`. Returns the number of frames, without evicted ones.
     pub(crate) fn forget_waiting(&mut self, to: &mut Vec<PendingChunk>) -> usize {
         to.extend(self.chunks.drain(..));
-        self.forgotten = 0;
+        self.evicted = 0;
         let frames = self.frames.len();
         self.frames.clear();
         frames
     }
 
     /// Number of evicted frames that the receive of `seq` shows as received: itself, or all if `seq` is in the queue or later.
-    pub(crate) fn forgotten_before(&mut self, seq: u64) -> u64 {
+    pub(crate) fn evicted_before(&mut self, seq: u64) -> u64 {
         let all = self.first_waiting().is_some_and(|first| first <= seq);
-        let taken = if all { self.forgotten } else { self.forgotten.min(1) };
-        self.forgotten -= taken;
-        taken
+        let received = if all { self.evicted } else { self.evicted.min(1) };
+        self.evicted -= received;
+        received
     }
 
     /// Removes the frame ahead of `seq` and returns its number of chunks. Its receive was missed, since a lane keeps its order.
@@ -177,7 +202,7 @@ impl Lane {
     }
 
     /// Looks up and removes the received frame. `overtaken` has already removed the frames ahead of it.
-    pub(crate) fn take(&mut self, seq: u64) -> Sent {
+    pub(crate) fn receive(&mut self, seq: u64) -> Sent {
         match self.frames.front() {
             Some(f) if f.seq == seq => {
                 let found = Sent::At {
@@ -187,7 +212,7 @@ impl Lane {
                 self.frames.pop_front();
                 found
             }
-            _ if self.next.is_some_and(|next| seq < next) => Sent::Forgotten,
+            _ if self.next.is_some_and(|next| seq < next) => Sent::Evicted,
             _ => Sent::NotYet,
         }
     }
@@ -216,29 +241,29 @@ mod tests {
     use super::*;
 
     #[test]
-    fn frames_leave_in_order_and_gaps_are_noticed() {
+    fn frames_leave_a_lane_in_order_and_gaps_are_detected() {
         let mut lane = Lane::default();
-        assert_eq!(lane.seen(7, MonoNs(1)), 0, "an attach in mid-stream is no gap");
+        assert_eq!(lane.seen(7, MonoNs(1)), 0, "attaching mid-stream is not a gap");
         lane.push(7, MonoNs(1), 0, Load::of(3, 100));
         assert_eq!(lane.seen(8, MonoNs(2)), 0);
         lane.push(8, MonoNs(2), 0, Load::of(2, 50));
         assert_eq!(lane.waiting_load(), Some((5, 150)));
         assert_eq!(lane.seen(11, MonoNs(3)), 2);
         assert_eq!(
-            lane.take(7),
+            lane.receive(7),
             Sent::At {
                 at: MonoNs(1),
                 chunks: 0
             }
         );
-        assert_eq!(lane.take(5), Sent::Forgotten);
-        assert_eq!(lane.take(12), Sent::NotYet);
+        assert_eq!(lane.receive(5), Sent::Evicted);
+        assert_eq!(lane.receive(12), Sent::NotYet);
         assert_eq!(lane.overtaken(9), Some(0));
         assert_eq!(lane.waiting(), 0);
     }
 
     #[test]
-    fn forwards_find_their_send() {
+    fn forwards_are_matched_to_their_send() {
         let mut lane = Lane::default();
         for seq in 0..3 {
             lane.await_forward(seq, MonoNs(seq * 10));

@@ -21,29 +21,29 @@ pub struct Limits {
     /// Chunks inside those frames.
     pub pending_chunks: usize,
     /// Receives observed before their sends, per hop.
-    pub early_takes: usize,
+    pub early_receives: usize,
     /// Chunks of one request sent and not yet delivered; beyond this, neighbours share an entry.
-    pub outstanding_per_rid: usize,
+    pub in_flight_per_rid: usize,
     /// The same over all requests.
-    pub outstanding: usize,
+    pub in_flight: usize,
     /// Chunks of one request inside one process between two hops, with only one of receive and send known; the oldest is evicted.
-    pub passing_per_rid: usize,
+    pub in_process_per_rid: usize,
     /// The same over all requests.
-    pub passing: usize,
+    pub in_process: usize,
     /// Ranges of lost tokens kept per request, and of predicted ones; further ones are only counted.
     pub lost_ranges_per_rid: usize,
     /// The same over all requests; the oldest finished requests are evicted first.
     pub lost_ranges: usize,
     /// Finished requests that lost tokens; the oldest is evicted first.
-    pub lossy_kept: usize,
+    pub lossy_requests: usize,
     /// Token ids kept of undelivered and lost chunks, if ids are recorded.
     pub token_ids: usize,
     /// Threads of the engine.
     pub threads: usize,
     /// Functions per role in stack samples; the rarest is evicted first.
-    pub hot_functions: usize,
+    pub stack_functions: usize,
     /// CPU samples kept of each thread that receives frames: ten minutes.
-    pub samples_per_taker: usize,
+    pub samples_per_receiver: usize,
     /// Time slots of the run. When all are used, neighbours are merged, which doubles the length of a slot.
     pub series_slots: usize,
     /// A request without a chunk for this long is removed as an orphan, in nanoseconds.
@@ -65,18 +65,18 @@ impl Default for Limits {
             lanes_per_hop: 1_024,
             pending_frames: 524_288,
             pending_chunks: 2_097_152,
-            early_takes: 4_096,
-            outstanding_per_rid: 4_096,
-            outstanding: 1_048_576,
-            passing_per_rid: 256,
-            passing: 262_144,
+            early_receives: 4_096,
+            in_flight_per_rid: 4_096,
+            in_flight: 1_048_576,
+            in_process_per_rid: 256,
+            in_process: 262_144,
             lost_ranges_per_rid: 256,
             lost_ranges: 262_144,
-            lossy_kept: 10_000,
+            lossy_requests: 10_000,
             token_ids: 1_048_576,
             threads: 4_096,
-            hot_functions: 512,
-            samples_per_taker: 6_000,
+            stack_functions: 512,
+            samples_per_receiver: 6_000,
             series_slots: 600,
             orphan_after_ns: 600 * SECOND,
             settle_ns: 120 * SECOND,
@@ -88,28 +88,28 @@ impl Default for Limits {
 impl Limits {
     /// Returns the lower of both values of each memory limit. Timeouts are unchanged.
     #[must_use]
-    pub fn at_most(self, most: Self) -> Self {
+    pub fn at_most(self, other: Self) -> Self {
         Self {
-            live_rids: self.live_rids.min(most.live_rids),
-            finished_kept: self.finished_kept.min(most.finished_kept),
-            rid_bytes: self.rid_bytes.min(most.rid_bytes),
-            hops: self.hops.min(most.hops),
-            lanes_per_hop: self.lanes_per_hop.min(most.lanes_per_hop),
-            pending_frames: self.pending_frames.min(most.pending_frames),
-            pending_chunks: self.pending_chunks.min(most.pending_chunks),
-            early_takes: self.early_takes.min(most.early_takes),
-            outstanding_per_rid: self.outstanding_per_rid.min(most.outstanding_per_rid),
-            outstanding: self.outstanding.min(most.outstanding),
-            passing_per_rid: self.passing_per_rid.min(most.passing_per_rid),
-            passing: self.passing.min(most.passing),
-            lost_ranges_per_rid: self.lost_ranges_per_rid.min(most.lost_ranges_per_rid),
-            lost_ranges: self.lost_ranges.min(most.lost_ranges),
-            lossy_kept: self.lossy_kept.min(most.lossy_kept),
-            token_ids: self.token_ids.min(most.token_ids),
-            threads: self.threads.min(most.threads),
-            hot_functions: self.hot_functions.min(most.hot_functions),
-            samples_per_taker: self.samples_per_taker.min(most.samples_per_taker),
-            series_slots: self.series_slots.min(most.series_slots),
+            live_rids: self.live_rids.min(other.live_rids),
+            finished_kept: self.finished_kept.min(other.finished_kept),
+            rid_bytes: self.rid_bytes.min(other.rid_bytes),
+            hops: self.hops.min(other.hops),
+            lanes_per_hop: self.lanes_per_hop.min(other.lanes_per_hop),
+            pending_frames: self.pending_frames.min(other.pending_frames),
+            pending_chunks: self.pending_chunks.min(other.pending_chunks),
+            early_receives: self.early_receives.min(other.early_receives),
+            in_flight_per_rid: self.in_flight_per_rid.min(other.in_flight_per_rid),
+            in_flight: self.in_flight.min(other.in_flight),
+            in_process_per_rid: self.in_process_per_rid.min(other.in_process_per_rid),
+            in_process: self.in_process.min(other.in_process),
+            lost_ranges_per_rid: self.lost_ranges_per_rid.min(other.lost_ranges_per_rid),
+            lost_ranges: self.lost_ranges.min(other.lost_ranges),
+            lossy_requests: self.lossy_requests.min(other.lossy_requests),
+            token_ids: self.token_ids.min(other.token_ids),
+            threads: self.threads.min(other.threads),
+            stack_functions: self.stack_functions.min(other.stack_functions),
+            samples_per_receiver: self.samples_per_receiver.min(other.samples_per_receiver),
+            series_slots: self.series_slots.min(other.series_slots),
             ..self
         }
     }
@@ -136,15 +136,15 @@ pub struct ReachedCounts {
     pub(crate) lanes: u64,
     pub(crate) pending_frames: u64,
     pub(crate) pending_chunks: u64,
-    pub(crate) early_takes: u64,
-    pub(crate) outstanding: u64,
-    pub(crate) passing: u64,
+    pub(crate) early_receives: u64,
+    pub(crate) in_flight: u64,
+    pub(crate) in_process: u64,
     pub(crate) lost_ranges_per_rid: u64,
     pub(crate) lost_ranges: u64,
-    pub(crate) lossy_kept: u64,
+    pub(crate) lossy_requests: u64,
     pub(crate) token_ids: u64,
     pub(crate) threads: u64,
-    pub(crate) hot_functions: u64,
+    pub(crate) stack_functions: u64,
 }
 
 impl ReachedCounts {
@@ -159,19 +159,19 @@ impl ReachedCounts {
             of("lanes_per_hop", limits.lanes_per_hop, self.lanes),
             of("pending_frames", limits.pending_frames, self.pending_frames),
             of("pending_chunks", limits.pending_chunks, self.pending_chunks),
-            of("early_takes", limits.early_takes, self.early_takes),
-            of("outstanding", limits.outstanding, self.outstanding),
-            of("passing", limits.passing, self.passing),
+            of("early_receives", limits.early_receives, self.early_receives),
+            of("in_flight", limits.in_flight, self.in_flight),
+            of("in_process", limits.in_process, self.in_process),
             of(
                 "lost_ranges_per_rid",
                 limits.lost_ranges_per_rid,
                 self.lost_ranges_per_rid,
             ),
             of("lost_ranges", limits.lost_ranges, self.lost_ranges),
-            of("lossy_kept", limits.lossy_kept, self.lossy_kept),
+            of("lossy_requests", limits.lossy_requests, self.lossy_requests),
             of("token_ids", limits.token_ids, self.token_ids),
             of("threads", limits.threads, self.threads),
-            of("hot_functions", limits.hot_functions, self.hot_functions),
+            of("stack_functions", limits.stack_functions, self.stack_functions),
         ]
     }
 }

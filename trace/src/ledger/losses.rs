@@ -61,18 +61,18 @@ pub struct Losses {
 }
 
 impl Losses {
-    /// Enters a range. One that does not extend the last range needs `room`. Returns whether it was added as a new range.
-    fn enter(&mut self, range: LostRange, room: bool) -> bool {
+    /// Enters a range. One that does not extend the last range needs `fits`. Returns whether it was added as a new range.
+    fn enter(&mut self, range: LostRange, fits: bool) -> bool {
         self.tokens += range.len();
         if self.ranges.last_mut().is_some_and(|last| last.extend(&range)) {
             return false;
         }
-        if room {
+        if fits {
             self.ranges.push(range);
         } else {
             self.unlisted += range.len();
         }
-        room
+        fits
     }
 
     fn ids(&self) -> usize {
@@ -95,12 +95,12 @@ impl Shelf {
             reached.token_ids += 1;
         }
         let (ids, unlisted) = (range.ids.len(), to.unlisted);
-        let all_full = self.ranges >= limits.lost_ranges;
-        let own_full = to.ranges.len() >= limits.lost_ranges_per_rid;
-        self.ranges += usize::from(to.enter(range, !all_full && !own_full));
+        let total_full = self.ranges >= limits.lost_ranges;
+        let request_full = to.ranges.len() >= limits.lost_ranges_per_rid;
+        self.ranges += usize::from(to.enter(range, !total_full && !request_full));
         if to.unlisted == unlisted {
             self.ids += ids;
-        } else if own_full {
+        } else if request_full {
             reached.lost_ranges_per_rid += 1;
         } else {
             reached.lost_ranges += 1;
@@ -111,7 +111,7 @@ impl Shelf {
 /// A finished request that lost tokens, or was predicted to.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Lossy {
-    /// SGLang's request id.
+    /// The engine's request id.
     pub rid: Box<str>,
     /// When it was first seen.
     pub first_at: MonoNs,
@@ -156,10 +156,13 @@ mod tests {
     }
 
     #[test]
-    fn neighbours_become_one_range_and_what_has_no_room_is_counted() {
+    fn adjacent_losses_merge_and_losses_over_the_limit_are_counted() {
         let mut losses = Losses::default();
         assert!(losses.enter(range([2, 2], 2, &[12]), true));
-        assert!(!losses.enter(range([3, 5], 3, &[13, 14, 15]), true), "it goes on");
+        assert!(
+            !losses.enter(range([3, 5], 3, &[13, 14, 15]), true),
+            "extends the previous range"
+        );
         assert!(!losses.enter(range([7, 8], 5, &[]), false));
         let whole = LostRange {
             tokens: [2, 5],
@@ -173,7 +176,7 @@ mod tests {
     }
 
     #[test]
-    fn a_range_without_ids_does_not_go_on_in_one_with_them() {
+    fn ranges_with_and_without_ids_do_not_merge() {
         let mut losses = Losses::default();
         losses.enter(range([1, 1], 1, &[]), true);
         losses.enter(range([2, 2], 2, &[9]), true);

@@ -8,29 +8,31 @@ mod ageing;
 mod answer;
 mod arithmetic;
 mod bounds;
-mod chunkline;
+mod chunk;
 mod consumer;
 mod delivery;
+mod delivery_tracker;
 mod early;
+mod finished;
 mod frame;
 mod health;
 mod hop;
-mod hot;
+mod hops;
+mod inter_token_latency;
 mod invariant;
 mod kernel;
 mod lane;
 mod limits;
 mod losses;
-mod over;
-mod pace;
-mod passage;
+mod processing_stage;
+mod receive;
 mod request;
 mod shared;
+mod stacks;
 pub mod stages;
 mod stream;
 mod sums;
 mod table;
-mod take;
 mod threads;
 mod timeline;
 mod totals;
@@ -42,56 +44,57 @@ pub use absence::AwayTimes;
 pub use answer::Answers;
 pub use arithmetic::Evidence;
 pub use bounds::{BOUNDS, Bound};
-pub use chunkline::Fates;
-pub use hop::{Group, Hop, HopCounts};
-pub use hot::{Hits, HotCounts, HotFunction, HotRole};
+pub use delivery_tracker::Fates;
+pub use hop::{Hop, HopCounts};
+pub use hops::Group;
+pub use inter_token_latency::{ItlEnds, ItlSummary};
 pub use kernel::KernelQueue;
 pub use lane::LaneCounts;
 pub use limits::{Limits, Reached, ReachedCounts};
 pub use losses::{Losses, Lossy, LostRange};
-pub use pace::{Paces, TokenPace};
-pub use passage::Passage;
+pub use processing_stage::ProcessingStage;
 pub use request::{Request, Summary};
+pub use stacks::{Hits, StackCounts, StackFunction, StackRole};
 pub use stages::Stages;
 pub use stream::Stream;
 pub use sums::IdCounts;
 pub use threads::Thread;
 pub use timeline::Spent;
-pub use totals::{ChunkCounts, Inflation, Missed, Predictions, RequestCounts, Sightings, TokenCounts, Totals};
+pub use totals::{ChunkCounts, Inflation, MissedCounts, Predictions, RequestCounts, Sightings, TokenCounts, Totals};
 pub use waits::{WaitBreakdown, Waits};
 
 use serde::{Deserialize, Serialize};
 
 use self::early::EarlyDeliveries;
+use self::finished::FinishedRequests;
 use self::health::HealthChecks;
-use self::hop::Hops;
-use self::hot::Hot;
+use self::hops::Hops;
 use self::lane::{Load, PendingChunk};
 use self::losses::Shelf;
-use self::over::Over;
 use self::shared::Predecessor;
+use self::stacks::Stacks;
 use self::table::Table;
 pub(crate) use self::table::Ticket;
 use self::threads::Threads;
 use crate::clock::MonoNs;
-use crate::engine::{EngineState, Mode, Waiter};
-use crate::event::{Event, Lost, LostCause, Undecoded, What};
+use crate::engine::{EngineState, Engines, Mode, Waiter};
+use crate::event::{Event, Missed, MissedCause, Undecoded, What};
 use crate::stats::{Buckets, Distribution};
 
 /// Caps a number from an event, so that sums of hostile values cannot overflow.
-fn believable(number: u64) -> u64 {
-    const MOST: u64 = 1 << 40;
-    number.min(MOST)
+fn capped(number: u64) -> u64 {
+    const MAX: u64 = 1 << 40;
+    number.min(MAX)
 }
 
-/// Worst observed gap.
+/// Worst observed wait of a first token.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct WorstGap {
-    /// First receive minus first send, in nanoseconds.
+    /// Length in nanoseconds.
     pub ns: u64,
     /// Rid of the request.
     pub rid: Box<str>,
-    /// When its first token was received.
+    /// When the wait ended.
     pub at: MonoNs,
 }
 
@@ -103,7 +106,7 @@ pub struct Ledger {
     engine: EngineState,
     hops: Hops,
     table: Table,
-    finished: Over,
+    finished: FinishedRequests,
     /// First-token wait from which a request is notable, in nanoseconds.
     slow_ns: u64,
     /// Finished requests that lost tokens, oldest first. Kept longer than the others.
@@ -117,9 +120,14 @@ pub struct Ledger {
     /// Gaps in the current time slot.
     gap_slot: Buckets,
     worst_gap: WorstGap,
+    /// First delivery minus first receive, over requests.
+    #[serde(default)]
+    delivery_wait: Distribution,
+    #[serde(default)]
+    worst_delivery_wait: WorstGap,
     waits: Waits,
     threads: Threads,
-    hot: Hot,
+    stacks: Stacks,
     stages: Stages,
     itl_sent: Distribution,
     itl_delivered: Distribution,
@@ -131,7 +139,7 @@ pub struct Ledger {
     now: MonoNs,
     pending_frames: usize,
     pending_chunks: usize,
-    outstanding: usize,
+    in_flight: usize,
     shelf: Shelf,
     /// Check its sums in debug builds. False for a deserialized snapshot, whose sums come from outside.
     #[serde(skip)]
@@ -151,7 +159,7 @@ pub struct Ledger {
     scratch: Vec<PendingChunk>,
     /// Requests touched by the last frame.
     #[serde(skip)]
-    met: Vec<Ticket>,
+    touched: Vec<Ticket>,
 }
 
 impl Ledger {
@@ -163,7 +171,7 @@ impl Ledger {
             engine: EngineState::default(),
             hops: Hops::default(),
             table: Table::default(),
-            finished: Over::default(),
+            finished: FinishedRequests::default(),
             slow_ns: u64::MAX,
             lossy: VecDeque::new(),
             lingering: VecDeque::new(),
@@ -172,9 +180,11 @@ impl Ledger {
             gap: Distribution::default(),
             gap_slot: Buckets::default(),
             worst_gap: WorstGap::default(),
+            delivery_wait: Distribution::default(),
+            worst_delivery_wait: WorstGap::default(),
             waits: Waits::default(),
             threads: Threads::default(),
-            hot: Hot::default(),
+            stacks: Stacks::default(),
             stages: Stages::default(),
             itl_sent: Distribution::default(),
             itl_delivered: Distribution::default(),
@@ -185,7 +195,7 @@ impl Ledger {
             now: MonoNs::default(),
             pending_frames: 0,
             pending_chunks: 0,
-            outstanding: 0,
+            in_flight: 0,
             shelf: Shelf::default(),
             checked: true,
             predecessors: BTreeMap::new(),
@@ -194,7 +204,7 @@ impl Ledger {
             delivery_epoch: 0,
             early: EarlyDeliveries::default(),
             scratch: Vec::new(),
-            met: Vec::new(),
+            touched: Vec::new(),
         }
     }
 
@@ -205,25 +215,25 @@ impl Ledger {
         self.started = Some(self.started.map_or(at, |started| started.min(at)));
         self.now = self.now.max(at);
         self.totals.events += 1;
-        self.met.clear();
+        self.touched.clear();
         match &event.what {
             What::Engine(engine) => self.engine.set(engine),
             What::Hop(hop) => self.announced(hop),
             What::Sent(frame) => self.sent(at, frame),
             What::Forwarded(id) => self.forwarded(at, *id),
-            What::Taken(taken) => self.taken(at, taken),
-            What::Handled(id) => self.handled(at, *id),
+            What::Received(received) => self.received(at, received),
+            What::Processed(id) => self.processed(at, *id),
             What::Delivered(delivery) => self.delivered(at, delivery),
             What::Answered(answer) => self.answered(at, answer),
             What::Undecoded(undecoded) => self.undecoded(at, undecoded),
             What::Cpu(sample) => self.cpu(at, sample),
             What::Queue(sample) => self.queue(at, sample),
-            What::Hot(sample) => self.hot_sample(at, sample),
+            What::Stack(sample) => self.stack_sample(at, sample),
             What::Stage(stage) => self.staged(at, stage),
-            What::Told(told) => self.told(at, told),
+            What::LoggedState(logged) => self.logged_state(at, logged),
             What::Merged(merged) => self.merged(at, merged),
-            What::Lost(lost) if lost.cause == LostCause::Ended => self.ended(at),
-            What::Lost(lost) => self.lost(at, lost),
+            What::Missed(missed) if missed.cause == MissedCause::Ended => self.ended(at),
+            What::Missed(missed) => self.missed(at, missed),
         }
     }
 
@@ -235,42 +245,41 @@ impl Ledger {
             return;
         };
         let hop = &mut self.hops.all[place];
-        hop.counts.undecoded += 1;
-        hop.counts.bytes += believable(undecoded.bytes);
+        hop.count_undecoded(undecoded.reason);
+        hop.counts.bytes += capped(undecoded.bytes);
         // Its content is unknown, so no stream can be judged across it.
         hop.epoch += 1;
         if let Some(lane) = hop.lanes.get_mut(&undecoded.id.lane) {
             lane.watched = 0;
         }
-        self.delivery_epoch += u32::from(hop.lines_up);
-        self.hops.groups[hop.group].undecoded(undecoded.reason);
+        self.delivery_epoch += u32::from(hop.tracks_deliveries);
         if hop.shows.sent {
             self.enter_sent(at, undecoded.id, place, Load::of(0, undecoded.bytes));
         } else {
-            hop.counts.frames_taken += 1;
+            hop.counts.frames_received += 1;
         }
     }
 
-    fn lost(&mut self, at: MonoNs, lost: &Lost) {
-        let count = believable(lost.count);
-        self.totals.missed.enter(at, lost.cause, count);
-        let mut deliveries = lost.hop.is_none();
+    fn missed(&mut self, at: MonoNs, missed: &Missed) {
+        let count = capped(missed.count);
+        self.totals.missed.enter(at, missed.cause, count);
+        let mut deliveries = missed.hop.is_none();
         for hop in self
             .hops
             .all
             .iter_mut()
-            .filter(|h| lost.hop.is_none_or(|id| id == h.id))
+            .filter(|h| missed.hop.is_none_or(|id| id == h.id))
         {
             hop.epoch += 1;
-            hop.excused += count;
+            hop.reported_missed += count;
             hop.counts.lost += count;
-            deliveries |= hop.sees.delivered;
+            deliveries |= hop.capabilities.delivered;
             for lane in hop.lanes.values_mut() {
                 lane.watched = 0;
                 // Their receives may be among the missed observations, so they may no longer be waiting.
                 for chunk in lane.chunks.iter().filter(|chunk| chunk.first) {
                     if let Some(request) = self.table.get_mut(chunk.ticket) {
-                        request.first_take_missed = true;
+                        request.first_receive_missed = true;
                     }
                 }
             }
@@ -287,6 +296,13 @@ impl Ledger {
     #[must_use]
     pub(crate) fn slow_from(self, ns: u64) -> Self {
         Self { slow_ns: ns, ..self }
+    }
+
+    /// Sets the known engines.
+    #[must_use]
+    pub(crate) fn of_engines(mut self, engines: Engines) -> Self {
+        self.engine.resolve(engines);
+        self
     }
 
     /// Implements [`crate::Analysis::keep_within`].
@@ -312,8 +328,33 @@ impl Ledger {
     }
 
     /// Whether no observation of its hops was missed since its last chunks. Otherwise its silence proves nothing.
-    pub fn heard_all_since(&self, request: &Request) -> bool {
-        request.streams().iter().all(|stream| self.hops.heard_all_since(stream))
+    fn observed_all_since(&self, request: &Request) -> bool {
+        request
+            .streams()
+            .iter()
+            .all(|stream| self.hops.observed_all_since(stream))
+    }
+
+    /// Whether the request is unfinished and has produced no token for `ns`. Requests known only from the engine's log have no observed
+    /// tokens, and one with missed observations since its last chunk may have continued unseen.
+    pub fn is_stalled(&self, request: &Request, now: MonoNs, ns: u64) -> bool {
+        request.finish().is_none()
+            && now.since(request.last_at()) >= ns
+            && !request.streams().is_empty()
+            && self.observed_all_since(request)
+            && !self.may_hold_tokens_back(request)
+    }
+
+    /// Whether the request may be producing tokens although it is silent: it may not be streamed, and its scheduler has made fewer steps
+    /// since its last chunk than it makes for the next one.
+    fn may_hold_tokens_back(&self, request: &Request) -> bool {
+        let Some(tokens) = self.engine.facts().unstreamed_tokens() else {
+            return false;
+        };
+        request.streams().iter().any(|stream| {
+            let is_unstreamed = stream.chunks <= 1 + stream.count.high / tokens;
+            is_unstreamed && (1..tokens as usize).contains(&self.hops.sends_since(stream))
+        })
     }
 
     /// Tokenizer worker of a request; `None` if there is only one, or it is unknown.
@@ -328,8 +369,8 @@ impl Ledger {
     }
 
     /// Like [`Self::placed`] for the rid of a chunk in the last event, without a lookup. `None` if a lookup is needed.
-    pub(crate) fn met(&self, chunk: usize) -> Option<(Ticket, &Request)> {
-        let ticket = *self.met.get(chunk)?;
+    pub(crate) fn touched(&self, chunk: usize) -> Option<(Ticket, &Request)> {
+        let ticket = *self.touched.get(chunk)?;
         let request = self.table.get(ticket).filter(|request| request.mapped)?;
         Some((ticket, request))
     }
@@ -377,13 +418,22 @@ impl Ledger {
     }
 
     /// Processes between hops, in the order first observed; those at the path's ends have no data.
-    pub fn passages(&self) -> &[Passage] {
-        &self.hops.passages.all
+    pub fn processing_stages(&self) -> &[ProcessingStage] {
+        &self.hops.processing_stages.all
     }
 
     /// The hops of one group.
     pub fn members(&self, group: usize) -> impl Iterator<Item = &Hop> {
         self.hops.all.iter().filter(move |h| h.group == group)
+    }
+
+    /// Number of undecoded frames of a group by reason.
+    pub fn undecoded_by_reason(&self, group: usize) -> BTreeMap<&str, u64> {
+        let mut reasons = BTreeMap::new();
+        for (reason, count) in self.members(group).flat_map(Hop::undecoded) {
+            *reasons.entry(reason.as_str()).or_default() += count;
+        }
+        reasons
     }
 
     /// All counters.
@@ -405,7 +455,7 @@ impl Ledger {
     pub(crate) fn next_slot(&mut self) {
         self.gap_slot.clear();
         for group in &mut self.hops.groups {
-            group.residence_slot.clear();
+            group.queue_wait_slot.clear();
             group.backlog_slot = group.backlog;
         }
     }
@@ -413,6 +463,16 @@ impl Ledger {
     /// Worst gap; `None` if no gap was observed.
     pub fn worst_gap(&self) -> Option<&WorstGap> {
         (self.gap.count() > 0).then_some(&self.worst_gap)
+    }
+
+    /// First delivery minus first receive, over requests.
+    pub fn delivery_wait(&self) -> &Distribution {
+        &self.delivery_wait
+    }
+
+    /// Worst of [`Self::delivery_wait`]; `None` if none was observed.
+    pub fn worst_delivery_wait(&self) -> Option<&WorstGap> {
+        (self.delivery_wait.count() > 0).then_some(&self.worst_delivery_wait)
     }
 
     /// Time between chunks of one request at the scheduler.
@@ -458,7 +518,7 @@ impl Ledger {
     /// Chunks sent and not yet delivered, those of closed requests included.
     pub fn undelivered(&self) -> u64 {
         let chunks = self.totals.chunks;
-        chunks.lined_up - chunks.fates.chunks()
+        chunks.tracked - chunks.fates.chunks()
     }
 
     /// Whether the hops of this name are the path's last: those into the tokenizer.
@@ -470,14 +530,14 @@ impl Ledger {
     }
 
     /// Whether the receives of a hop into the tokenizer are or were observed.
-    pub fn sees_takes(&self) -> bool {
-        self.hops.all.iter().any(|h| h.last && h.sees.taken)
+    pub fn observes_receives(&self) -> bool {
+        self.hops.all.iter().any(|h| h.last && h.capabilities.received)
     }
 
     /// Whether gaps are observable: sends and receives are both observed, or the engine logs both.
     pub fn sees_gaps(&self) -> bool {
-        let origin = |h: &Hop| h.sees.sent && (h.origin || !self.hops.any_origin);
-        (self.sees_takes() && self.hops.all.iter().any(origin)) || self.stages.sees_gaps()
+        let origin = |h: &Hop| h.capabilities.sent && (h.origin || !self.hops.any_origin);
+        (self.observes_receives() && self.hops.all.iter().any(origin)) || self.stages.sees_gaps()
     }
 
     /// Tokens delivered; `None` if deliveries are not observed, or every response carries text only.
@@ -490,17 +550,16 @@ impl Ledger {
     /// Reasons why parts of the data are unjudged or were evicted, one line each.
     pub fn degraded(&self) -> impl Iterator<Item = String> + use<> {
         let shared = self.totals.requests.shared;
-        let shared = (shared > 0).then(|| {
-            format!("{shared} requests began under the id of one that had not ended: nothing of either is judged")
-        });
+        let shared = (shared > 0)
+            .then(|| format!("{shared} requests reused the id of an unfinished request: neither is judged"));
         let reached = self.limits().into_iter().filter(|limit| limit.times > 0).map(|limit| {
             let (name, most, times) = (limit.name, limit.limit, limit.times);
-            format!("limit {name} = {most} was reached {times} times: older knowledge was given up for newer")
+            format!("limit {name} = {most} was reached {times} times: the oldest entries were evicted")
         });
         let unnamed = self.totals.unnamed;
         let unnamed = (unnamed > 0).then(|| {
             format!(
-                "{unnamed} chunks had a request id that is empty, too long or no UTF-8: they belong to no request here"
+                "{unnamed} chunks had a request id that is empty, too long or not UTF-8: they are counted for no request"
             )
         });
         shared.into_iter().chain(unnamed).chain(reached)

@@ -3,12 +3,12 @@
 use serde::{Deserialize, Serialize};
 use smallvec::SmallVec;
 
-use super::chunkline::{Fates, Line};
-use super::hop::Trip;
+use super::delivery_tracker::{DeliveryTracker, Fates};
+use super::hop::BurstPosition;
+use super::inter_token_latency::{InterTokenLatency, ItlEnds};
 use super::limits::{Limits, ReachedCounts};
 use super::losses::{Losses, Lossy, LostRange, Shelf};
-use super::pace::{Pace, Paces};
-use super::passage::Passing;
+use super::processing_stage::InProcess;
 use super::stages::Marks;
 use super::stream::Stream;
 use crate::clock::MonoNs;
@@ -23,11 +23,11 @@ pub struct Request {
     /// Its rid maps to this record. False once another request has taken over the rid.
     pub(crate) mapped: bool,
     /// The receive of its first chunk was missed, or its time was.
-    pub(crate) first_take_missed: bool,
+    pub(crate) first_receive_missed: bool,
     /// Its engine has ended.
-    pub(crate) outlived: bool,
+    pub(crate) after_engine_end: bool,
     /// Its final chunk has left the tokenizer's inbox.
-    pub(crate) final_taken: bool,
+    pub(crate) final_received: bool,
     /// In the queue of requests that are over.
     pub(crate) queued: bool,
     /// One of its streams lists more ids than new tokens.
@@ -42,7 +42,7 @@ pub struct Request {
     pub(crate) burst_seen: bool,
     /// Its response loses no tokens when its waiter skips chunks: it carries text, or one body at the end.
     #[serde(default)]
-    pub(crate) skips_nothing: bool,
+    pub(crate) lossless: bool,
     pub(crate) finish: Option<Finish>,
     pub(crate) retractions: u32,
     pub(crate) last_at: MonoNs,
@@ -52,21 +52,21 @@ pub struct Request {
     pub(crate) cached_tokens: Option<u32>,
     pub(crate) chunks_sent: u32,
     pub(crate) tokens_sent: u32,
-    pub(crate) tokens_taken: u32,
+    pub(crate) tokens_received: u32,
     /// The last received chunk: count after it, its tokens, and its number.
-    pub(crate) taken_last: [u32; 3],
+    pub(crate) received_last: [u32; 3],
     /// Number of its chunks that its waiter finds when it runs.
     pub(crate) burst: u32,
     pub(crate) wire_missing: u32,
-    pub(crate) taken_first: Option<MonoNs>,
+    pub(crate) received_first: Option<MonoNs>,
     /// Position of the receive that last called its waiter.
-    pub(crate) called: Option<Trip>,
-    pub(crate) line: Option<Box<Line>>,
+    pub(crate) called: Option<BurstPosition>,
+    pub(crate) tracker: Option<Box<DeliveryTracker>>,
     /// Inter-token latency, if deliveries are observed.
-    pub(crate) pace: Option<Box<Pace>>,
+    pub(crate) itl: Option<Box<InterTokenLatency>>,
     pub(crate) streams: SmallVec<[Stream; 2]>,
     /// Unmatched times of its chunks inside processes between two hops.
-    pub(crate) passing: Vec<Passing>,
+    pub(crate) in_process: Vec<InProcess>,
     pub(crate) first_at: MonoNs,
     /// First send by the scheduler, if it was the request's first chunk.
     pub(crate) sent_first: Option<MonoNs>,
@@ -90,16 +90,16 @@ impl Request {
         Self {
             rid: rid.into(),
             streams: SmallVec::new(),
-            passing: Vec::new(),
+            in_process: Vec::new(),
             first_at: at,
             last_at: at,
             sent_first: None,
-            taken_first: None,
-            first_take_missed: false,
-            outlived: false,
+            received_first: None,
+            first_receive_missed: false,
+            after_engine_end: false,
             gap_ns: None,
             tokens_sent: 0,
-            tokens_taken: 0,
+            tokens_received: 0,
             tokens_delivered: 0,
             chunks_sent: 0,
             wire_missing: 0,
@@ -108,8 +108,8 @@ impl Request {
             retractions: 0,
             finish: None,
             called: None,
-            final_taken: false,
-            line: None,
+            final_received: false,
+            tracker: None,
             mapped: true,
             queued: false,
             inflated: false,
@@ -118,21 +118,23 @@ impl Request {
             finish_seen: false,
             burst: 0,
             burst_seen: false,
-            skips_nothing: false,
+            lossless: false,
             sharing: 0,
             silence_ns: None,
             marks: None,
             delivered_first: None,
-            pace: None,
+            itl: None,
             losses: None,
             predicted: None,
-            taken_last: [0; 3],
+            received_last: [0; 3],
         }
     }
 
     /// When the oldest chunk was received that the process at the end of this stream's hop has not forwarded yet; `None` without one.
     pub(crate) fn inside_since(&self, stream: &Stream) -> Option<MonoNs> {
-        self.passing.iter().find_map(|passing| passing.since(stream.ends.to))
+        self.in_process
+            .iter()
+            .find_map(|in_process| in_process.since(stream.ends.to))
     }
 
     /// Reads a field in each cache line that every chunk needs, to prefetch them.
@@ -140,13 +142,13 @@ impl Request {
         let stream = self.streams.first();
         [
             self.last_at.0,
-            u64::from(self.tokens_taken),
+            u64::from(self.tokens_received),
             self.called.map_or(0, |called| called.burst),
             stream.map_or(0, |stream| stream.last_at.0),
         ]
     }
 
-    /// SGLang's request id.
+    /// The engine's request id.
     pub fn rid(&self) -> &str {
         &self.rid
     }
@@ -177,14 +179,14 @@ impl Request {
     }
 
     /// When the tokenizer received its first chunk; `None` if not observed.
-    pub fn taken_first(&self) -> Option<MonoNs> {
-        self.taken_first
+    pub fn received_first(&self) -> Option<MonoNs> {
+        self.received_first
     }
 
     /// Start of its first token's wait for the tokenizer; `None` if it does not wait, or that is unknown.
     pub fn waiting_since(&self) -> Option<MonoNs> {
         self.sent_first
-            .filter(|_| self.taken_first.is_none() && !self.first_take_missed)
+            .filter(|_| self.received_first.is_none() && !self.first_receive_missed)
     }
 
     /// Tokens sent by the scheduler.
@@ -193,8 +195,8 @@ impl Request {
     }
 
     /// Tokens received by the tokenizer; only meaningful if receives are observed.
-    pub fn tokens_taken(&self) -> u32 {
-        self.tokens_taken
+    pub fn tokens_received(&self) -> u32 {
+        self.tokens_received
     }
 
     /// Tokens delivered; only meaningful if deliveries are observed.
@@ -233,18 +235,18 @@ impl Request {
     }
 
     /// Its delivery tracker; `None` if deliveries are not observed or its response carries text only.
-    fn seen_line(&self) -> Option<&Line> {
-        self.line.as_deref().filter(|line| !line.text)
+    fn seen_tracker(&self) -> Option<&DeliveryTracker> {
+        self.tracker.as_deref().filter(|tracker| !tracker.text)
     }
 
     /// Outcomes of its chunks; `None` if its deliveries are not observed.
     pub fn fates(&self) -> Option<Fates> {
-        self.seen_line().map(|l| l.fates)
+        self.seen_tracker().map(|tracker| tracker.fates)
     }
 
     /// Chunks sent and not yet delivered; `None` if its deliveries are not observed.
-    pub fn outstanding(&self) -> Option<u64> {
-        self.seen_line().map(Line::outstanding)
+    pub fn in_flight(&self) -> Option<u64> {
+        self.seen_tracker().map(DeliveryTracker::in_flight)
     }
 
     /// Tokens that never crossed the wire, by its streams' counts.
@@ -273,8 +275,8 @@ impl Request {
     }
 
     /// Inter-token latency at both ends; empty if deliveries are not observed.
-    pub fn paces(&self) -> Paces {
-        self.pace.as_ref().map(|pace| pace.brief()).unwrap_or_default()
+    pub fn itl(&self) -> ItlEnds {
+        self.itl.as_ref().map(|itl| itl.brief()).unwrap_or_default()
     }
 
     /// Losses proven by deliveries; `None` if there are none.
@@ -288,8 +290,8 @@ impl Request {
     }
 
     /// Predicts a drop of the last received chunk.
-    pub(crate) fn foresee_drop(&mut self, shelf: &mut Shelf, limits: &Limits, reached: &mut ReachedCounts) {
-        let [end, tokens, nth] = self.taken_last;
+    pub(crate) fn predict_drop(&mut self, shelf: &mut Shelf, limits: &Limits, reached: &mut ReachedCounts) {
+        let [end, tokens, nth] = self.received_last;
         let predicted = self.predicted.get_or_insert_default();
         predicted.chunks += 1;
         if tokens == 0 {
@@ -311,37 +313,37 @@ impl Request {
             first_at: self.first_at,
             finish: self.finish,
             tokens_sent: self.tokens_sent,
-            tokens_delivered: self.seen_line().map(|_| self.tokens_delivered),
+            tokens_delivered: self.seen_tracker().map(|_| self.tokens_delivered),
             confirmed,
             predicted,
         })
     }
 
     pub(crate) fn summary(self, worker: Option<u16>) -> Summary {
-        let (paces, fates) = (self.paces(), self.fates());
+        let (itl, fates) = (self.itl(), self.fates());
         Summary {
-            tokens_delivered: self.seen_line().map(|_| self.tokens_delivered),
-            coalesced: fates.map(|f| f.coalesced as u32),
+            tokens_delivered: self.seen_tracker().map(|_| self.tokens_delivered),
+            merged: fates.map(|f| f.merged as u32),
             dropped: fates.map(|f| f.dropped as u32),
             tokens_lost: fates.map(|f| f.tokens_lost as u32),
             rid: self.rid,
             first_at: self.first_at,
             last_at: self.last_at,
             sent_first: self.sent_first,
-            taken_first: self.taken_first,
+            received_first: self.received_first,
             gap_ns: self.gap_ns,
             tokens_sent: self.tokens_sent,
             chunks_sent: self.chunks_sent,
             prompt_tokens: self.prompt_tokens,
             finish: self.finish,
-            tokens_taken: self.tokens_taken,
+            tokens_received: self.tokens_received,
             wire_missing: self.wire_missing,
             retractions: self.retractions,
             inflated: self.inflated,
             bursts: self.burst_seen,
             silence_ns: self.silence_ns,
             delivered_first: self.delivered_first,
-            paces,
+            itl,
             worker,
         }
     }
@@ -350,7 +352,7 @@ impl Request {
 /// Summary of a finished request.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Summary {
-    /// SGLang's request id.
+    /// The engine's request id.
     pub rid: Box<str>,
     /// When it was first seen.
     pub first_at: MonoNs,
@@ -359,7 +361,7 @@ pub struct Summary {
     /// When the scheduler sent its first chunk; `None` if not observed.
     pub sent_first: Option<MonoNs>,
     /// When the tokenizer received its first chunk; `None` if not observed.
-    pub taken_first: Option<MonoNs>,
+    pub received_first: Option<MonoNs>,
     /// First receive by the tokenizer minus first send by the scheduler, in nanoseconds.
     pub gap_ns: Option<u64>,
     /// Tokens sent by the scheduler.
@@ -371,11 +373,11 @@ pub struct Summary {
     /// How it ended; `None` if it was removed unfinished.
     pub finish: Option<Finish>,
     /// Tokens received by the tokenizer; only meaningful if receives are observed.
-    pub tokens_taken: u32,
+    pub tokens_received: u32,
     /// Tokens delivered; `None` if deliveries are not observed.
     pub tokens_delivered: Option<u32>,
     /// Chunks merged into another chunk's delivery; `None` if deliveries are not observed.
-    pub coalesced: Option<u32>,
+    pub merged: Option<u32>,
     /// Chunks proven dropped; `None` if deliveries are not observed.
     pub dropped: Option<u32>,
     /// Tokens in them.
@@ -393,7 +395,7 @@ pub struct Summary {
     /// When its first tokens were accepted for its client; `None` if not observed.
     pub delivered_first: Option<MonoNs>,
     /// Inter-token latency at both ends; empty if deliveries are not observed.
-    pub paces: Paces,
+    pub itl: ItlEnds,
     /// Its tokenizer worker; `None` if there is only one, or it is unknown.
     pub worker: Option<u16>,
 }
@@ -406,5 +408,5 @@ pub(crate) enum Closed {
     /// Silent for too long.
     Orphaned,
     /// Evicted at a limit.
-    Forgotten,
+    Evicted,
 }

@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 
 use super::Ledger;
 use super::arithmetic::{Evidence, Step, Verdict};
-use super::frame::Seen;
+use super::chunk::Seen;
 use super::stream::Stream;
 use super::table::Ticket;
 use crate::clock::MonoNs;
@@ -17,7 +17,7 @@ use crate::engine::Mode;
 use crate::event::{Chunk, Delivery};
 
 /// How long after the last chunk of a rid's previous request a delivery may still belong to it, in nanoseconds.
-const STRAGGLES_NS: u64 = 5_000_000_000;
+const LATE_NS: u64 = 5_000_000_000;
 
 /// Limit on the rids remembered as shared.
 const SHARED_RIDS: usize = 1024;
@@ -35,21 +35,21 @@ impl Predecessor {
         Self { ticket, stream }
     }
 
-    fn goes_on(&self, seen: &Seen, chunk: &Chunk<'_>, epoch: u32) -> bool {
+    fn continues(&self, seen: &Seen, chunk: &Chunk<'_>, epoch: u32) -> bool {
         let mut stream = self.stream.clone();
-        let mixed = stream.count.may_mix();
+        let mixed = stream.count.may_mix_requests();
         let step = stream.step(chunk, seen.claim, epoch, None);
         // Tokens of its own may be missing before the chunk.
         let fits = matches!(step.verdict, Verdict::Fits | Verdict::Overlap | Verdict::Loss { .. });
-        let at_its_end = chunk.listed == Some(0) && chunk.completion_tokens == Some(self.stream.count.high);
-        stream.hop == seen.hop && (mixed || fits && (step.new > 0 || at_its_end))
+        let repeats_last_count = chunk.listed == Some(0) && chunk.completion_tokens == Some(self.stream.count.high);
+        stream.hop == seen.hop && (mixed || fits && (step.new > 0 || repeats_last_count))
     }
 }
 
 /// Time until which a delivery may belong to the previous request with the rid of `ticket`; 0 without one.
-pub(super) fn straggling(predecessors: &BTreeMap<Ticket, Predecessor>, ticket: Ticket) -> MonoNs {
+pub(super) fn late_until(predecessors: &BTreeMap<Ticket, Predecessor>, ticket: Ticket) -> MonoNs {
     let last = predecessors.get(&ticket).map(|before| before.stream.last_at);
-    last.map_or(MonoNs(0), |last| MonoNs(last.0.saturating_add(STRAGGLES_NS)))
+    last.map_or(MonoNs(0), |last| MonoNs(last.0.saturating_add(LATE_NS)))
 }
 
 impl Ledger {
@@ -61,7 +61,7 @@ impl Ledger {
     }
 
     /// Whether several requests have, or may have, had one rid.
-    pub(super) fn knows_shared(&self) -> bool {
+    pub(super) fn has_shared_rids(&self) -> bool {
         !self.predecessors.is_empty() || !self.shared_rids.is_empty()
     }
 
@@ -77,38 +77,38 @@ impl Ledger {
         step: Step,
     ) -> bool {
         let fits = step.verdict == Verdict::Fits && chunk.listed.is_none_or(|listed| listed == step.new);
-        let odd = matches!(step.verdict, Verdict::Loss { .. } | Verdict::Overlap);
-        if odd && at > 0 && self.predecessors.contains_key(&ticket) {
+        let contradicts = matches!(step.verdict, Verdict::Loss { .. } | Verdict::Overlap);
+        if contradicts && at > 0 && self.predecessors.contains_key(&ticket) {
             return true;
         }
         let recent = |before: &&Predecessor| {
-            !fits || !before.stream.shows_tokens(seen.claim) && seen.at.since(before.stream.last_at) < STRAGGLES_NS
+            !fits || !before.stream.shows_tokens(seen.claim) && seen.at.since(before.stream.last_at) < LATE_NS
         };
         self.predecessors_of(ticket)
             .filter(recent)
-            .any(|before| before.goes_on(seen, chunk, seen.epoch))
+            .any(|before| before.continues(seen, chunk, seen.epoch))
     }
 
     /// Whether a previous request with the rid of `ticket` sent a chunk within the last seconds, so that both may live.
-    pub(super) fn begins_amid(&self, ticket: Ticket, at: MonoNs) -> bool {
+    pub(super) fn overlaps_predecessor(&self, ticket: Ticket, at: MonoNs) -> bool {
         self.predecessors_of(ticket)
-            .any(|before| at.since(before.stream.last_at) < STRAGGLES_NS)
+            .any(|before| at.since(before.stream.last_at) < LATE_NS)
     }
 
     /// Whether this chunk begins a second live request with the rid: the known one is unfinished on another hop of the same name.
-    pub(super) fn begins_beside(&self, ticket: Ticket, seen: &Seen) -> bool {
+    pub(super) fn begins_concurrent_request(&self, ticket: Ticket, seen: &Seen) -> bool {
         let Some(request) = self.table.get(ticket) else {
             return false;
         };
-        let beside = |s: &Stream| {
-            s.on_line(seen.group) && s.whole() && !s.finished() && s.evidence() == Evidence::Delta && s.count.high > 1
+        let is_live = |s: &Stream| {
+            s.on_group(seen.group) && s.whole() && !s.finished() && s.evidence() == Evidence::Delta && s.count.high > 1
         };
         let known = request.streams.iter().any(|s| s.hop == seen.hop);
-        !known && !request.is_shared() && request.retractions == 0 && request.streams.iter().any(beside)
+        !known && !request.is_shared() && request.retractions == 0 && request.streams.iter().any(is_live)
     }
 
     /// Marks the request and the previous ones with its rid as live at the same time, which the last chunk shows.
-    pub(super) fn both_live(&mut self, ticket: Ticket) {
+    pub(super) fn mark_concurrent(&mut self, ticket: Ticket) {
         let before = self.predecessors_of(ticket).count() as u64;
         let overwritten = &mut self.totals.requests.overwritten;
         *overwritten = overwritten.saturating_sub(before);
@@ -125,16 +125,16 @@ impl Ledger {
             request.sharing = u8::try_from(before.len() + 1).unwrap_or(u8::MAX).max(2);
             self.totals.requests.shared += 1;
             let rid = request.rid.clone();
-            self.remember_shared(rid);
+            self.add_shared_rid(rid);
         }
         for ticket in before.into_iter().chain([ticket]) {
             self.predecessors.remove(&ticket);
-            self.doubt_waiting(ticket);
+            self.mark_in_flight_unjudged(ticket);
         }
     }
 
     /// Remembers a rid whose later requests cannot be judged.
-    pub(super) fn remember_shared(&mut self, rid: Box<str>) {
+    pub(super) fn add_shared_rid(&mut self, rid: Box<str>) {
         if self.shared_rids.len() >= SHARED_RIDS {
             self.shared_rids.pop_first();
         }
@@ -142,13 +142,13 @@ impl Ledger {
     }
 
     /// Makes the request's chunks in flight unjudged.
-    fn doubt_waiting(&mut self, ticket: Ticket) {
-        let line = self.table.get_mut(ticket).and_then(|request| request.line.as_mut());
-        let Some(line) = line else { return };
-        line.shared = true;
-        self.outstanding -= line.entries();
-        self.shelf.ids -= line.ids_held();
-        self.totals.chunks.fates.unjudged += line.give_up_waiting().0;
+    fn mark_in_flight_unjudged(&mut self, ticket: Ticket) {
+        let tracker = self.table.get_mut(ticket).and_then(|request| request.tracker.as_mut());
+        let Some(tracker) = tracker else { return };
+        tracker.shared = true;
+        self.in_flight -= tracker.entries();
+        self.shelf.ids -= tracker.ids_held();
+        self.totals.chunks.fates.unjudged += tracker.give_up_waiting().0;
     }
 
     /// Step for a chunk of a shared rid: counts the ids it lists and draws no conclusions. Other requests keep `step`.
@@ -168,13 +168,13 @@ impl Ledger {
     }
 
     /// Enters a delivery for a rid that several requests share or recently shared. Returns `false` if it must be processed as usual.
-    pub(super) fn delivered_to_either(&mut self, at: MonoNs, ticket: Ticket, delivery: &Delivery<'_>) -> bool {
+    pub(super) fn deliver_shared(&mut self, at: MonoNs, ticket: Ticket, delivery: &Delivery<'_>) -> bool {
         let Some(request) = self.table.get_mut(ticket) else {
             return false;
         };
         if !request.is_shared() {
-            if let Some(line) = request.line.as_mut().filter(|line| at < line.straggling) {
-                line.doubts();
+            if let Some(tracker) = request.tracker.as_mut().filter(|tracker| at < tracker.previous_until) {
+                tracker.doubts();
             }
             return false;
         }
@@ -188,11 +188,11 @@ impl Ledger {
         self.totals.tokens.delivered += u64::from(tokens);
         if delivery.finished {
             if request.sharing == 1
-                && let Some(line) = &mut request.line
+                && let Some(tracker) = &mut request.tracker
             {
-                line.finished = true;
+                tracker.finished = true;
             }
-            self.settle_if_over(ticket, at);
+            self.settle_if_finished(ticket, at);
         }
         true
     }
@@ -202,7 +202,7 @@ impl Ledger {
 mod tests {
     use crate::clock::MonoNs;
     use crate::engine::Mode;
-    use crate::event::{Chunk, Delivery, Event, Finish, Frame, Hop, IdColumn, Kind, Response, Sees, What};
+    use crate::event::{Capabilities, Chunk, Delivery, Event, Finish, Frame, Hop, IdColumn, Kind, Response, What};
     use crate::id::{FrameId, HopId};
     use crate::ledger::{Ledger, Limits};
 
@@ -225,23 +225,23 @@ mod tests {
         }
 
         fn name(&mut self, id: u16, name: &str) {
-            let sees = Sees {
+            let capabilities = Capabilities {
                 sent: true,
                 delivered: !name.ends_with('?'),
-                ..Sees::default()
+                ..Capabilities::default()
             };
-            self.say(What::Hop(Hop {
+            self.apply(What::Hop(Hop {
                 id: HopId(id),
                 name,
                 endpoint: "",
                 worker: None,
                 origin: true,
                 last: !name.ends_with('?'),
-                sees,
+                capabilities,
             }));
         }
 
-        fn say(&mut self, what: What<'_>) {
+        fn apply(&mut self, what: What<'_>) {
             self.now += 1_000_000;
             let at = MonoNs(self.now);
             self.ledger.apply(&Event { at, what });
@@ -272,7 +272,7 @@ mod tests {
                 lane: 0,
                 seq,
             };
-            self.say(What::Sent(Frame {
+            self.apply(What::Sent(Frame {
                 id,
                 bytes: 1,
                 kind: Kind::TokenIds,
@@ -282,7 +282,7 @@ mod tests {
         }
 
         fn deliver(&mut self, count: u32, finished: bool) {
-            self.say(What::Delivered(Delivery {
+            self.apply(What::Delivered(Delivery {
                 rid: "a",
                 tokens: 1,
                 mode: Mode::Incremental,
@@ -299,7 +299,7 @@ mod tests {
             let totals = self.ledger.totals();
             let requests = totals.requests;
             let lines = self.ledger.groups().iter();
-            let odd = lines.map(|line| line.out_of_order.rids + line.moved.rids).sum();
+            let misplaced = lines.map(|line| line.out_of_order.rids + line.moved.rids).sum();
             (
                 [requests.seen, requests.finished, requests.shared],
                 [totals.tokens.sent, totals.tokens.delivered],
@@ -307,14 +307,14 @@ mod tests {
                     totals.wire_loss.1,
                     totals.chunks.fates.tokens_lost,
                     totals.anomalies.1,
-                    odd,
+                    misplaced,
                 ],
             )
         }
     }
 
     #[test]
-    fn of_two_live_requests_under_one_rid_nothing_is_judged() {
+    fn two_live_requests_with_one_rid_are_unjudged() {
         for (first, second) in [(57, 1), (3, 1)] {
             let mut engine = Engine::new();
             (1..=first).for_each(|count| engine.pass(0, count, false));
@@ -333,7 +333,7 @@ mod tests {
     }
 
     #[test]
-    fn chunks_in_flight_when_a_rid_is_used_again_are_not_taken_for_lost() {
+    fn chunks_in_flight_when_a_rid_is_reused_are_not_reported_as_lost() {
         let mut engine = Engine::new();
         (1..=5).for_each(|count| engine.send(0, count, false));
         engine.send(0, 1, false);
@@ -345,7 +345,7 @@ mod tests {
     }
 
     #[test]
-    fn a_second_request_on_another_connection_is_one_too() {
+    fn a_second_request_with_the_rid_on_another_connection_is_detected() {
         let mut engine = Engine::new();
         (1..=9).for_each(|count| engine.pass(0, count, false));
         for count in 1..=5 {
@@ -356,7 +356,7 @@ mod tests {
     }
 
     #[test]
-    fn a_rid_used_again_after_a_silent_end_is_judged() {
+    fn a_rid_reused_after_a_silent_end_is_judged() {
         let mut engine = Engine::new();
         (1..=5).for_each(|count| engine.pass(0, count, false));
         engine.now += 6_000_000_000;
@@ -365,11 +365,15 @@ mod tests {
         engine.deliver(3, false);
         engine.send(0, 5, false);
         assert_eq!(engine.counts().0, [2, 0, 0]);
-        assert_eq!(engine.counts().2[..2], [1, 1], "token 4 on the wire, token 2 behind it");
+        assert_eq!(
+            engine.counts().2[..2],
+            [1, 1],
+            "token 4 was lost on the wire, token 2 was dropped after it"
+        );
     }
 
     #[test]
-    fn a_rid_used_again_behind_another_scheduler_is_another_request_whenever_their_receiver_is_known() {
+    fn a_rid_reused_on_another_scheduler_is_another_request_even_before_receivers_are_known() {
         let mut engine = Engine::new();
         engine.name(0, "scheduler->?");
         engine.name(1, "scheduler->?");

@@ -2,8 +2,8 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::arithmetic::{Count, Evidence, Said, Step};
-use super::passage::Ends;
+use super::arithmetic::{Count, Evidence, Reported, Step};
+use super::processing_stage::Ends;
 use crate::clock::MonoNs;
 use crate::event::{Chunk, IdColumn};
 use crate::id::HopId;
@@ -53,20 +53,25 @@ impl Stream {
 
     /// Checks a chunk against the stream. `watched`: consecutive frames observed on its connection before. The caller updates the times.
     pub(crate) fn step(&mut self, chunk: &Chunk<'_>, claim: IdColumn, epoch: u32, watched: Option<u64>) -> Step {
-        let most = u32::from(u16::MAX);
-        let retractions = chunk.retractions.map_or(self.retractions, |n| n.min(most) as u16);
+        let max = u32::from(u16::MAX);
+        let retractions = chunk.retractions.map_or(self.retractions, |n| n.min(max) as u16);
         let retracted = retractions > self.retractions;
         self.retractions = retractions;
         self.epoch = epoch;
-        let said = Said {
+        let reported = Reported {
             claim,
             listed: chunk.listed,
             completion: chunk.completion_tokens,
             finish: chunk.finish,
             retracted,
-            watched,
+            // In a format without counts, only a stream's first chunk has the prompt's length.
+            watched: if claim == IdColumn::Uncounted && chunk.prompt_tokens.is_some() {
+                Some(u64::MAX)
+            } else {
+                watched
+            },
         };
-        self.count.step(said, epoch)
+        self.count.step(reported, epoch)
     }
 
     /// Moves the stream to the new group of its hop.
@@ -75,7 +80,7 @@ impl Stream {
     }
 
     /// Whether it belongs to the group at that index.
-    pub(crate) fn on_line(&self, group: usize) -> bool {
+    pub(crate) fn on_group(&self, group: usize) -> bool {
         self.group as usize == group
     }
 

@@ -3,7 +3,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::hop::Hops;
+use super::hops::Hops;
 use super::request::Request;
 use super::{Ledger, Totals};
 use crate::clock::MonoNs;
@@ -49,7 +49,7 @@ impl Request {
         let line = self.streams.get(before).map(|claiming| claiming.group);
         let sums = |stream: &super::Stream| {
             let summed = stream.chunks >= CHUNKS && u64::from(claimed) == stream.sum;
-            summed && line != Some(stream.group) && hops.heard_all_since(stream)
+            summed && line != Some(stream.group) && hops.observed_all_since(stream)
         };
         (claimed > made && streams().any(sums)).then_some(made.into())
     }

@@ -22,7 +22,7 @@ pub(crate) struct Ticket {
 
 impl Ticket {
     /// Handle of no record.
-    pub(crate) const NOBODY: Self = Self { slot: u32::MAX, age: 0 };
+    pub(crate) const NONE: Self = Self { slot: u32::MAX, age: 0 };
 }
 
 /// Fixed field order and cache-line alignment, so that a chunk touches only the four lines described at [`Request`]. A slot has seven.
@@ -35,7 +35,7 @@ struct Slot {
 
 /// The records.
 #[derive(Debug, Default, Serialize, Deserialize)]
-#[serde(try_from = "Kept")]
+#[serde(try_from = "Serialized")]
 pub(crate) struct Table {
     slots: Vec<Slot>,
     free: Vec<u32>,
@@ -51,17 +51,17 @@ pub(crate) struct Table {
 
 /// Serialized part of a table. The index is rebuilt.
 #[derive(Deserialize)]
-struct Kept {
+struct Serialized {
     slots: Vec<Slot>,
     free: Vec<u32>,
     hand: usize,
 }
 
-impl TryFrom<Kept> for Table {
+impl TryFrom<Serialized> for Table {
     type Error = &'static str;
 
-    fn try_from(kept: Kept) -> Result<Self, Self::Error> {
-        let Kept { slots, free, hand } = kept;
+    fn try_from(stored: Serialized) -> Result<Self, Self::Error> {
+        let Serialized { slots, free, hand } = stored;
         let empty = slots.iter().filter(|slot| slot.request.is_none()).count();
         let named: HashSet<u32> = free.iter().copied().collect();
         let is_empty = |slot: &u32| slots.get(*slot as usize).is_some_and(|s| s.request.is_none());
@@ -109,9 +109,9 @@ impl Table {
     }
 
     /// Like [`Self::find`], but prefetches the memory that every chunk of the record reads and writes.
-    pub(crate) fn foresee(&self, rid: &str) -> Ticket {
+    pub(crate) fn prefetch(&self, rid: &str) -> Ticket {
         let found = self.find(rid);
-        found.inspect(|&ticket| self.fetch(ticket)).unwrap_or(Ticket::NOBODY)
+        found.inspect(|&ticket| self.fetch(ticket)).unwrap_or(Ticket::NONE)
     }
 
     /// Prefetches a record's cache lines.
@@ -190,9 +190,9 @@ impl Table {
 
     /// Every record's ticket, in ascending order.
     pub(crate) fn tickets(&self) -> Vec<Ticket> {
-        let taken = |slot: &u32| self.slots[*slot as usize].request.is_some();
+        let received = |slot: &u32| self.slots[*slot as usize].request.is_some();
         (0..self.slots.len() as u32)
-            .filter(taken)
+            .filter(received)
             .map(|slot| self.ticket(slot))
             .collect()
     }
@@ -247,7 +247,7 @@ mod tests {
     /// The sizes assume 64-bit pointers.
     #[cfg(target_pointer_width = "64")]
     #[test]
-    fn what_every_chunk_touches_is_in_four_lines() {
+    fn the_fields_used_per_chunk_fit_four_cache_lines() {
         let streams = offset_of!(Slot, request) + offset_of!(Request, streams);
         assert!(streams + 16 + offset_of!(Stream, first_at) <= 256);
         // An odd number of lines spreads records over all sets of a cache.
@@ -255,7 +255,7 @@ mod tests {
     }
 
     #[test]
-    fn a_slot_used_again_does_not_answer_to_an_old_ticket() {
+    fn a_reused_slot_is_not_found_by_an_old_ticket() {
         let mut table = Table::default();
         let old = table.insert("a", MonoNs(1));
         assert_eq!(table.find("a"), Some(old));
@@ -267,7 +267,7 @@ mod tests {
     }
 
     #[test]
-    fn a_rid_taken_over_leads_to_the_new_record_and_keeps_the_old() {
+    fn a_reused_rid_maps_to_the_new_record_and_the_old_one_stays() {
         let mut table = Table::default();
         let old = table.insert("a", MonoNs(1));
         table.unmap(old);
@@ -279,7 +279,7 @@ mod tests {
     }
 
     #[test]
-    fn the_hand_visits_every_record() {
+    fn the_eviction_cursor_visits_every_record() {
         let mut table = Table::default();
         for rid in ["a", "b", "c", "d"] {
             table.insert(rid, MonoNs(0));

@@ -23,7 +23,7 @@ pub struct Thread {
     name: Box<str>,
     part: Option<ThreadPart>,
     /// Whether it has received frames.
-    takes: bool,
+    receives: bool,
     /// When it asked for the next frame; `None` after it receives one.
     asked: Option<MonoNs>,
     /// Its current burst of receives, over all hops.
@@ -44,7 +44,7 @@ impl Thread {
             role: Box::default(),
             name: Box::default(),
             part: None,
-            takes: false,
+            receives: false,
             asked: None,
             burst: Burst::default(),
             last_at: at,
@@ -76,8 +76,8 @@ impl Thread {
     }
 
     /// Whether it has received frames from a hop.
-    pub fn takes(&self) -> bool {
-        self.takes
+    pub fn is_receiver(&self) -> bool {
+        self.receives
     }
 
     /// Time use over the run; `None` before the first sample.
@@ -111,27 +111,27 @@ impl Thread {
     }
 
     /// Enters a request for a frame.
-    pub(crate) fn asks(&mut self, at: MonoNs) {
+    pub(crate) fn request_frame(&mut self, at: MonoNs) {
         self.asked = Some(at);
     }
 
     /// Enters a receive at `at`. Returns the time since the thread asked for the frame.
-    pub(crate) fn took(&mut self, at: MonoNs) -> Option<u64> {
-        self.asked.take().map(|asked| at.since(asked))
+    pub(crate) fn receive(&mut self, at: MonoNs) -> Option<u64> {
+        self.asked.take().map(|requested| at.since(requested))
     }
 
     /// When it asked for the next frame; `None` after it receives one.
-    pub(crate) fn asked(&self) -> Option<MonoNs> {
+    pub(crate) fn requested_at(&self) -> Option<MonoNs> {
         self.asked
     }
 
     /// Adds the processing time of a frame.
-    pub(crate) fn handled(&mut self, ns: u64) {
-        self.sums.handling_ns = self.sums.handling_ns.saturating_add(ns);
+    pub(crate) fn processed(&mut self, ns: u64) {
+        self.sums.processing_ns = self.sums.processing_ns.saturating_add(ns);
     }
 
     fn enter(&mut self, at: MonoNs, sample: &CpuSample<'_>, kept: usize) {
-        let keep_ns = if self.takes { u64::MAX } else { KEPT_NS };
+        let keep_ns = if self.receives { u64::MAX } else { KEPT_NS };
         if self.timeline.is_empty() {
             let begin = MonoNs(at.0.saturating_sub(sample.interval_ns));
             self.timeline.push(begin, self.sums, keep_ns, kept);
@@ -149,7 +149,7 @@ impl Thread {
             on_ns: sample.on_ns,
             wait_ns: sample.wait_ns,
             throttled_ns: sample.throttled_ns,
-            handling_ns: 0,
+            processing_ns: 0,
         });
         self.timeline.push(at, self.sums, keep_ns, kept);
         self.absences.enter(at, sample);
@@ -181,10 +181,10 @@ impl Threads {
 
     /// Main thread of the only process of a role: the presumed receiver if no receive was observed.
     pub(crate) fn only_main(&self, role: &str) -> Option<ThreadId> {
-        let is_it = |t: &&Thread| *t.role == *role && t.part == Some(ThreadPart::Main);
-        let mut mains = self.all.iter().filter(is_it);
-        let only = mains.next()?;
-        mains.next().is_none().then_some(only.id)
+        let is_main = |t: &&Thread| *t.role == *role && t.part == Some(ThreadPart::Main);
+        let mut main_threads = self.all.iter().filter(is_main);
+        let only = main_threads.next()?;
+        main_threads.next().is_none().then_some(only.id)
     }
 
     pub(crate) fn get_mut(&mut self, id: ThreadId) -> Option<&mut Thread> {
@@ -201,9 +201,9 @@ impl Threads {
     }
 
     /// Marks a thread as a receiver of frames and returns it; `None` at the limit of threads.
-    pub(crate) fn taker(&mut self, id: ThreadId, at: MonoNs, limit: usize) -> Option<&mut Thread> {
+    pub(crate) fn receiving_thread(&mut self, id: ThreadId, at: MonoNs, limit: usize) -> Option<&mut Thread> {
         let thread = self.admit(id, at, limit)?;
-        thread.takes = true;
+        thread.receives = true;
         Some(thread)
     }
 
@@ -219,9 +219,9 @@ impl Threads {
             let place = self
                 .all
                 .iter()
-                .position(|t| !t.takes && at.since(t.last_at) > SILENT_NS)?;
-            let gone = std::mem::replace(&mut self.all[place], Thread::new(id, at));
-            self.by_id.remove(&gone.id);
+                .position(|t| !t.receives && at.since(t.last_at) > SILENT_NS)?;
+            let evicted = std::mem::replace(&mut self.all[place], Thread::new(id, at));
+            self.by_id.remove(&evicted.id);
             place
         };
         self.by_id.insert(id, place);
@@ -251,9 +251,9 @@ mod tests {
     }
 
     #[test]
-    fn who_takes_keeps_its_past_and_others_a_few_seconds() {
+    fn receiving_threads_keep_their_samples_and_others_a_few_seconds() {
         let mut threads = Threads::default();
-        threads.taker(ThreadId { pid: 1, tid: 1 }, MonoNs(0), 8);
+        threads.receiving_thread(ThreadId { pid: 1, tid: 1 }, MonoNs(0), 8);
         for n in 1..=600 {
             assert!(threads.sample(MonoNs(n * 100 * MS), &sample(1, 90), 6_000, 8));
             assert!(threads.sample(MonoNs(n * 100 * MS), &sample(2, 10), 6_000, 8));
@@ -270,7 +270,7 @@ mod tests {
     }
 
     #[test]
-    fn ended_threads_make_room_and_living_ones_do_not() {
+    fn only_silent_threads_are_evicted() {
         let mut threads = Threads::default();
         assert!(threads.sample(MonoNs(0), &sample(1, 1), 10, 1));
         assert!(!threads.sample(MonoNs(MS), &sample(2, 1), 10, 1));
@@ -279,10 +279,14 @@ mod tests {
     }
 
     #[test]
-    fn the_wait_for_a_frame_begins_when_it_is_asked_for() {
+    fn the_receive_wait_starts_when_a_frame_is_requested() {
         let mut thread = Thread::new(ThreadId { pid: 1, tid: 1 }, MonoNs(0));
-        assert_eq!(thread.took(MonoNs(5)), None, "when it asked was not seen");
-        thread.asks(MonoNs(7));
-        assert_eq!((thread.took(MonoNs(9)), thread.took(MonoNs(11))), (Some(2), None));
+        assert_eq!(
+            thread.receive(MonoNs(5)),
+            None,
+            "the request for the frame was not observed"
+        );
+        thread.request_frame(MonoNs(7));
+        assert_eq!((thread.receive(MonoNs(9)), thread.receive(MonoNs(11))), (Some(2), None));
     }
 }

@@ -18,7 +18,7 @@ pub struct Spent {
     /// Throttled time of its cgroup, summed over CPUs.
     pub throttled_ns: Option<u64>,
     /// From receiving a frame to asking for the next one.
-    pub handling_ns: u64,
+    pub processing_ns: u64,
 }
 
 impl Spent {
@@ -66,7 +66,7 @@ impl Spent {
             on_ns: by(self.on_ns, other.on_ns),
             wait_ns: either(self.wait_ns, other.wait_ns),
             throttled_ns: either(self.throttled_ns, other.throttled_ns),
-            handling_ns: by(self.handling_ns, other.handling_ns),
+            processing_ns: by(self.processing_ns, other.processing_ns),
         }
     }
 
@@ -77,7 +77,7 @@ impl Spent {
             on_ns: of(self.on_ns),
             wait_ns: self.wait_ns.map(of),
             throttled_ns: self.throttled_ns.map(of),
-            handling_ns: of(self.handling_ns),
+            processing_ns: of(self.processing_ns),
         }
     }
 }
@@ -157,7 +157,7 @@ mod tests {
 
     /// A recording may contain any times, so sums must not overflow.
     #[test]
-    fn times_that_nobody_can_have_do_not_run_over() {
+    fn impossible_times_saturate() {
         let spent = Spent {
             interval_ns: 5,
             on_ns: u64::MAX,
@@ -169,7 +169,7 @@ mod tests {
     }
 
     #[test]
-    fn an_interval_takes_its_part_of_the_samples_it_cuts() {
+    fn samples_are_split_at_the_ends_of_an_interval() {
         let line = line(&[100, 0, 50]);
         let spent = line.between(MonoNs(50 * MS), MonoNs(250 * MS)).unwrap();
         assert_eq!((spent.interval_ns, spent.on_ns), (200 * MS, 75 * MS));
@@ -178,18 +178,18 @@ mod tests {
         assert_eq!(
             line.between(MonoNs(400 * MS), MonoNs(500 * MS)),
             None,
-            "nothing is known of it"
+            "no sample covers it"
         );
     }
 
     #[test]
-    fn throttling_on_other_cpus_is_not_this_threads() {
+    fn throttling_on_other_cpus_is_not_attributed_to_the_thread() {
         let spent = Spent {
             interval_ns: 100,
             on_ns: 40,
             wait_ns: Some(50),
             throttled_ns: Some(180),
-            handling_ns: 0,
+            processing_ns: 0,
         };
         assert_eq!((spent.held_ns(), spent.starved_ns()), (Some(50), Some(0)));
         assert_eq!(
@@ -203,7 +203,7 @@ mod tests {
     }
 
     #[test]
-    fn old_marks_go() {
+    fn old_marks_are_evicted() {
         let mut line = Timeline::default();
         for n in 0..1000 {
             line.push(MonoNs(n * 100 * MS), Spent::default(), 1_000 * MS, 50);
@@ -213,13 +213,13 @@ mod tests {
         assert_eq!(
             line.end(),
             Some(MonoNs(999 * 100 * MS)),
-            "a sample from the past changes nothing"
+            "an older sample changes nothing"
         );
     }
 
     proptest! {
         #[test]
-        fn parts_add_up_to_the_whole(shares in prop::collection::vec(0u64..=100, 1..40), a in 0u64..4_000, b in 0u64..4_000) {
+        fn adjacent_intervals_add_up(shares in prop::collection::vec(0u64..=100, 1..40), a in 0u64..4_000, b in 0u64..4_000) {
             let line = line(&shares);
             let end = shares.len() as u64 * 100;
             let (a, b) = (a.min(b).min(end), a.max(b).min(end));

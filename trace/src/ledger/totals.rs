@@ -2,11 +2,11 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::chunkline::Fates;
+use super::delivery_tracker::Fates;
 use super::losses::Shelf;
 use super::request::Request;
 use crate::clock::MonoNs;
-use crate::event::LostCause;
+use crate::event::MissedCause;
 
 /// Number of affected requests, with the worst one and the time of the first.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -51,7 +51,7 @@ pub struct RequestCounts {
     /// Removed after a long silence.
     pub orphaned: u64,
     /// Evicted at a limit.
-    pub forgotten: u64,
+    pub evicted: u64,
     /// The first observed chunk was not the first chunk.
     pub joined_late: u64,
     /// Health checks of the server, not judged.
@@ -68,9 +68,9 @@ pub struct ChunkCounts {
     /// Sent by the scheduler.
     pub sent: u64,
     /// Received by the tokenizer.
-    pub taken: u64,
-    /// Tracked until delivery: each has one of the outcomes in `fates`, is outstanding, or counts as undelivered.
-    pub lined_up: u64,
+    pub received: u64,
+    /// Tracked until delivery: each has one of the outcomes in `fates`, is in flight, or counts as undelivered.
+    pub tracked: u64,
     /// Outcomes of the chunks.
     pub fates: Fates,
     /// Not delivered before their request was closed.
@@ -88,7 +88,7 @@ pub struct TokenCounts {
     /// Sent by the scheduler, by its own counts.
     pub sent: u64,
     /// Received by the tokenizer.
-    pub taken: u64,
+    pub received: u64,
     /// Delivered, each counted once.
     pub delivered: u64,
     /// Sent to the tokenizer for text-only responses, where the number of delivered tokens is unknown.
@@ -102,7 +102,7 @@ pub struct Predictions {
     /// Dropped: the waiter keeps only the last chunk, with new tokens only.
     pub dropped: u64,
     /// Merged into one, or replaced by a later chunk with the same tokens.
-    pub coalesced: u64,
+    pub merged: u64,
     /// Of those, chunks replaced by a later one in cumulative mode; in incremental mode they would be dropped.
     pub replaced: u64,
     /// Delivered separately.
@@ -128,7 +128,7 @@ pub struct Inflation {
 
 /// Observations that tokengap missed.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Missed {
+pub struct MissedCounts {
     /// Reported by the source: the queue was full.
     pub queue_full: u64,
     /// Frame boundaries could not be found in the stream.
@@ -143,14 +143,14 @@ pub struct Missed {
     pub since: Option<MonoNs>,
 }
 
-impl Missed {
-    pub(crate) fn enter(&mut self, at: MonoNs, cause: LostCause, count: u64) {
+impl MissedCounts {
+    pub(crate) fn enter(&mut self, at: MonoNs, cause: MissedCause, count: u64) {
         let counter = match cause {
-            LostCause::QueueFull => &mut self.queue_full,
-            LostCause::Unframed => &mut self.unframed,
-            LostCause::TooLarge => &mut self.too_large,
-            LostCause::CutShort => &mut self.cut_short,
-            LostCause::Ended => return,
+            MissedCause::QueueFull => &mut self.queue_full,
+            MissedCause::Unframed => &mut self.unframed,
+            MissedCause::TooLarge => &mut self.too_large,
+            MissedCause::CutShort => &mut self.cut_short,
+            MissedCause::Ended => return,
         };
         *counter += count;
         self.since.get_or_insert(at);
@@ -191,7 +191,7 @@ pub struct Totals {
     /// Requests predicted to lose or merge chunks.
     pub bursts: Sightings,
     /// Requests predicted to lose chunks; the amount is in chunks.
-    pub foreseen: Sightings,
+    pub predicted_drops: Sightings,
     /// Requests with tokens lost on the wire, and the total number of these tokens.
     pub wire_loss: (Sightings, u64),
     /// Requests with inconsistent counts but no missing tokens, and the number of such chunks.
@@ -218,7 +218,7 @@ pub struct Totals {
     /// Deliveries without a known request.
     pub deliveries_unmatched: u64,
     /// Observations missed by tokengap.
-    pub missed: Missed,
+    pub missed: MissedCounts,
     /// Frames that could not be decoded.
     pub undecoded: u64,
     /// Time of the first undecoded frame.
@@ -227,16 +227,19 @@ pub struct Totals {
     pub engine_ends: u64,
     /// Time of the last one.
     pub engine_ended: Option<MonoNs>,
+    /// Time at which an engine first reported that it failed, and the number of requests that were live then.
+    #[serde(default)]
+    pub engine_failed: Option<(MonoNs, u64)>,
 }
 
 impl Totals {
     /// Withdraws the predicted losses of a request whose response contains the tokens of skipped chunks.
     pub(crate) fn withdraw(&mut self, request: &mut Request, shelf: &mut Shelf) {
-        request.skips_nothing = true;
+        request.lossless = true;
         if let Some(losses) = request.predicted.take() {
             shelf.ranges -= losses.ranges.len();
             self.predicted.dropped -= losses.chunks;
-            self.foreseen.rids -= 1;
+            self.predicted_drops.rids -= 1;
         }
     }
 }

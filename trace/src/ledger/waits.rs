@@ -6,7 +6,7 @@ use std::collections::VecDeque;
 
 use serde::{Deserialize, Serialize};
 
-use super::hop::Group;
+use super::hops::Group;
 use super::threads::Threads;
 use super::timeline::Spent;
 use crate::clock::MonoNs;
@@ -27,7 +27,7 @@ pub(crate) struct Wait {
     pub(crate) sent: MonoNs,
     /// Sent on the last hop.
     pub(crate) arrived: MonoNs,
-    pub(crate) taken: MonoNs,
+    pub(crate) received: MonoNs,
     /// Group of the last hop.
     pub(crate) group: usize,
     /// Receiving thread.
@@ -43,7 +43,7 @@ pub struct WaitBreakdown {
     pub gap_ns: u64,
     /// Part before the first token was sent on the last hop.
     pub upstream_ns: u64,
-    /// Time use of the receiving thread in the rest. `handling_ns` is for frames before the request's own.
+    /// Time use of the receiving thread in the rest. `processing_ns` is for frames before the request's own.
     pub spent: Spent,
     /// Maximum bytes in the last hop's kernel queues in that time; `None` if not observed.
     pub kernel_bytes_max: Option<u64>,
@@ -87,9 +87,9 @@ impl Waits {
         };
         let mut pending = std::mem::take(&mut self.pending);
         pending.retain(|wait| {
-            let due = wait.by == by && wait.taken <= end;
+            let due = wait.by == by && wait.received <= end;
             if due {
-                self.judge(wait, thread.between(wait.arrived, wait.taken), &groups[wait.group]);
+                self.judge(wait, thread.between(wait.arrived, wait.received), &groups[wait.group]);
             }
             !due
         });
@@ -101,8 +101,8 @@ impl Waits {
             self.unjudged += 1;
             return;
         };
-        let gap_ns = wait.taken.since(wait.sent);
-        let kernel = group.kernel.max_between(wait.arrived, wait.taken);
+        let gap_ns = wait.received.since(wait.sent);
+        let kernel = group.kernel.max_between(wait.arrived, wait.received);
         let one = WaitBreakdown {
             requests: 1,
             gap_ns,
@@ -127,7 +127,7 @@ impl Waits {
     pub(crate) fn age(&mut self, now: MonoNs) {
         while self
             .pending
-            .pop_front_if(|wait| now.since(wait.taken) > PATIENCE_NS)
+            .pop_front_if(|wait| now.since(wait.received) > PATIENCE_NS)
             .is_some()
         {
             self.unjudged += 1;
@@ -143,12 +143,12 @@ mod tests {
     const MS: u64 = 1_000_000;
     const BY: ThreadId = ThreadId { pid: 7, tid: 7 };
 
-    fn wait(rid: &str, arrived_ms: u64, taken_ms: u64) -> Wait {
+    fn wait(rid: &str, arrived_ms: u64, received_ms: u64) -> Wait {
         Wait {
             rid: rid.into(),
             sent: MonoNs((arrived_ms - 50) * MS),
             arrived: MonoNs(arrived_ms * MS),
-            taken: MonoNs(taken_ms * MS),
+            received: MonoNs(received_ms * MS),
             group: 0,
             by: BY,
         }
@@ -171,10 +171,10 @@ mod tests {
     }
 
     #[test]
-    fn a_wait_is_judged_when_the_samples_have_reached_its_end() {
+    fn a_wait_is_evaluated_once_samples_cover_it() {
         let (mut threads, mut waits) = (Threads::default(), Waits::default());
         let mut groups = [Group::default()];
-        threads.taker(BY, MonoNs(0), 4);
+        threads.receiving_thread(BY, MonoNs(0), 4);
         let kernel = QueueSample {
             hop: "",
             receive_bytes: Some(4_096),
@@ -200,7 +200,7 @@ mod tests {
     }
 
     #[test]
-    fn a_wait_without_samples_is_given_up_and_counted() {
+    fn a_wait_without_samples_is_dropped_and_counted() {
         let mut waits = Waits::default();
         waits.push(wait("a", 100, 400));
         waits.sampled(BY, &Threads::default(), &[]);

@@ -14,7 +14,7 @@ use crate::ledger::{Group, Hop, Ledger, Spent, Thread};
 use crate::report::{ReportInput, dropped_predicted};
 use crate::stats::{Distribution, WINDOW_NS};
 
-/// Input of the metrics besides ledger and findings.
+/// Input of the metrics, except the ledger and the findings.
 #[derive(Clone, Copy, Debug)]
 pub struct Input<'a> {
     /// Input of a report at this time.
@@ -69,7 +69,7 @@ fn run(f: &mut Families, ledger: &Ledger, input: &Input<'_>) {
     f.int(&n::BUILD, [input.version], 1);
     f.int(&n::SOURCE, [&input.report.kind], 1);
     let known = [
-        input.report.engine.as_str(),
+        engine.facts().name(),
         engine.version.as_deref().unwrap_or_default(),
         engine.mode.map(mode).unwrap_or_default(),
         engine.waiter.map(waiter).unwrap_or_default(),
@@ -95,21 +95,21 @@ fn requests(f: &mut Families, ledger: &Ledger) {
 fn tokens(f: &mut Families, ledger: &Ledger) {
     let totals = ledger.totals();
     let (tokens, chunks, fates) = (totals.tokens, totals.chunks, totals.chunks.fates);
-    let (takes, deliveries) = (ledger.sees_takes(), ledger.sees_deliveries());
+    let (receives, deliveries) = (ledger.observes_receives(), ledger.sees_deliveries());
     f.int(&n::TOKENS_SENT, [], tokens.sent);
-    f.int(&n::TOKENS_TAKEN, [], takes.then_some(tokens.taken));
+    f.int(&n::TOKENS_RECEIVED, [], receives.then_some(tokens.received));
     f.int(&n::TOKENS_DELIVERED, [], deliveries.then_some(tokens.delivered));
     f.int(&n::TOKENS_LOST, [], deliveries.then_some(fates.tokens_lost));
     f.int(&n::TOKENS_MISSING_ON_WIRE, [], totals.wire_loss.1);
     f.int(&n::CHUNKS_SENT, [], chunks.sent);
-    f.int(&n::CHUNKS_TAKEN, [], takes.then_some(chunks.taken));
+    f.int(&n::CHUNKS_RECEIVED, [], receives.then_some(chunks.received));
     f.int(&n::CHUNKS_DELIVERED, [], deliveries.then_some(fates.delivered));
-    f.int(&n::CHUNKS_COALESCED, [], deliveries.then_some(fates.coalesced));
+    f.int(&n::CHUNKS_MERGED, [], deliveries.then_some(fates.merged));
     let predicted = dropped_predicted(&totals.predicted, ledger.engine());
     f.int(&n::CHUNKS_DROPPED, ["predicted"], predicted);
     f.int(&n::CHUNKS_DROPPED, ["confirmed"], deliveries.then_some(fates.dropped));
     f.int(&n::CHUNKS_UNJUDGED, [], deliveries.then_some(fates.unjudged));
-    f.int(&n::CHUNKS_OUTSTANDING, [], deliveries.then(|| ledger.undelivered()));
+    f.int(&n::CHUNKS_IN_FLIGHT, [], deliveries.then(|| ledger.undelivered()));
     if ledger.sees_gaps() {
         f.histogram(&n::GAP, [], Histogram::seconds(ledger.gap()));
     }
@@ -137,17 +137,17 @@ fn answers(f: &mut Families, ledger: &Ledger) {
     f.int(&n::ANSWERS, ["whole"], answers.seen.saturating_sub(left));
     f.int(&n::ANSWERS, ["client_left"], answers.client_left);
     f.int(&n::ANSWERS, ["server_left"], answers.server_left);
-    f.int(&n::ANSWERS_HELD_UP, [], answers.held_up);
+    f.int(&n::ANSWERS_SHORT_WRITES, [], answers.short_writes);
     f.int(&n::ANSWERS_UNCOUNTED, [], answers.uncounted);
-    f.int(&n::ANSWERS_TOKENS_LOST, [], answers.apart_tokens_lost);
+    f.int(&n::ANSWERS_TOKENS_LOST, [], answers.judged_alone_tokens_lost);
 }
 
 fn hop(f: &mut Families, group: &Group, members: &[&Hop], now: MonoNs) {
     let name = [group.name.as_str()];
     let sum = |what: fn(&Hop) -> u64| members.iter().map(|h| what(h)).sum::<u64>();
-    let sent = members.iter().any(|h| h.sees().sent);
-    let forwarded = members.iter().any(|h| h.sees().forwarded);
-    let taken = members.iter().any(|h| h.sees().taken);
+    let sent = members.iter().any(|h| h.capabilities().sent);
+    let forwarded = members.iter().any(|h| h.capabilities().forwarded);
+    let received = members.iter().any(|h| h.capabilities().received);
     f.int(&n::HOP_FRAMES_SENT, name, sent.then(|| sum(|h| h.counts().frames_sent)));
     f.int(
         &n::HOP_FRAMES_FORWARDED,
@@ -155,14 +155,14 @@ fn hop(f: &mut Families, group: &Group, members: &[&Hop], now: MonoNs) {
         forwarded.then(|| sum(|h| h.counts().frames_forwarded)),
     );
     f.int(
-        &n::HOP_FRAMES_TAKEN,
+        &n::HOP_FRAMES_RECEIVED,
         name,
-        taken.then(|| sum(|h| h.counts().frames_taken)),
+        received.then(|| sum(|h| h.counts().frames_received)),
     );
     f.int(&n::HOP_FRAMES_UNDECODED, name, sum(|h| h.counts().undecoded));
     f.int(&n::HOP_CHUNKS, name, sum(|h| h.counts().chunks));
     f.int(&n::HOP_BYTES, name, sum(|h| h.counts().bytes));
-    if sent && taken {
+    if sent && received {
         let load = members.iter().try_fold((0, 0), |(chunks, bytes), hop| {
             hop.waiting_load().map(|load| (chunks + load.0, bytes + load.1))
         });
@@ -176,9 +176,9 @@ fn hop(f: &mut Families, group: &Group, members: &[&Hop], now: MonoNs) {
     f.int(&n::HOP_KERNEL_RECEIVE, name, group.kernel.bytes);
     f.int(&n::HOP_KERNEL_SEND, name, group.kernel.send_bytes);
     let times: [(&'static super::Definition, &Distribution); 4] = [
-        (&n::HOP_RESIDENCE, &group.residence),
+        (&n::HOP_QUEUE_WAIT, &group.queue_wait),
         (&n::HOP_RELAY, &group.relay),
-        (&n::HOP_HANDLING, &group.handling),
+        (&n::HOP_PROCESSING, &group.processing),
         (&n::HOP_RECV_WAIT, &group.recv_wait),
     ];
     for (definition, times) in times.into_iter().filter(|(_, times)| times.count() > 0) {
@@ -244,9 +244,9 @@ fn threads(f: &mut Families, ledger: &Ledger) {
                 f.seconds(&n::CPU_STATE, [role, part(which), state], ns);
             }
         }
-        let takers = || threads.iter().filter(|t| t.takes());
-        consumer(f, role, takers().copied(), ledger.now());
-        let polls = takers().filter_map(|t| t.poll());
+        let receivers = || threads.iter().filter(|t| t.is_receiver());
+        consumer(f, role, receivers().copied(), ledger.now());
+        let polls = receivers().filter_map(|t| t.poll());
         if let Some((observed, polled)) = polls
             .map(|p| (p.interval_ns, p.polled_ns))
             .reduce(|a, b| (a.0 + b.0, a.1 + b.1))
@@ -257,9 +257,9 @@ fn threads(f: &mut Families, ledger: &Ledger) {
     }
 }
 
-fn consumer<'a>(f: &mut Families, role: &str, takers: impl Iterator<Item = &'a Thread>, now: MonoNs) {
+fn consumer<'a>(f: &mut Families, role: &str, receivers: impl Iterator<Item = &'a Thread>, now: MonoNs) {
     let from = MonoNs(now.0.saturating_sub(WINDOW_NS));
-    let recent = takers
+    let recent = receivers
         .filter_map(|thread| thread.between(from, now))
         .filter(|spent| spent.interval_ns > 0);
     if let Some(spent) = recent.max_by(|a, b| a.share(a.on_ns).total_cmp(&b.share(b.on_ns))) {
@@ -316,7 +316,7 @@ mod tests {
     use std::collections::BTreeSet;
 
     use super::*;
-    use crate::event::{Chunk, CpuSample, Event, Frame, IdColumn, Kind, Sees, Taken, What};
+    use crate::event::{Capabilities, Chunk, CpuSample, Event, Frame, IdColumn, Kind, Received, What};
     use crate::id::{FrameId, HopId, ThreadId};
     use crate::{Analysis, Config};
 
@@ -336,24 +336,24 @@ mod tests {
         Some(&point.value)
     }
 
-    fn hop(analysis: &mut Analysis, id: u16, name: &str, taken: bool) {
-        let sees = Sees {
+    fn hop(analysis: &mut Analysis, id: u16, name: &str, received: bool) {
+        let capabilities = Capabilities {
             sent: true,
-            taken,
-            ..Sees::default()
+            received,
+            ..Capabilities::default()
         };
-        let said = crate::event::Hop {
+        let announced = crate::event::Hop {
             id: HopId(id),
             name,
             endpoint: "",
             worker: None,
             origin: id == 0,
             last: id == 0,
-            sees,
+            capabilities,
         };
         analysis.apply(&Event {
             at: MonoNs(0),
-            what: What::Hop(said),
+            what: What::Hop(announced),
         });
     }
 
@@ -391,15 +391,15 @@ mod tests {
     }
 
     #[test]
-    fn what_waits_is_told_in_frames_chunks_and_bytes_and_what_is_unseen_is_absent() {
+    fn backlog_is_exported_in_frames_chunks_and_bytes_and_unobserved_values_are_absent() {
         let (mut seen, mut unseen) = (Analysis::new(Config::default()), Analysis::new(Config::default()));
-        for (analysis, taken) in [(&mut seen, true), (&mut unseen, false)] {
-            hop(analysis, 0, "scheduler->tokenizer", taken);
+        for (analysis, received) in [(&mut seen, true), (&mut unseen, false)] {
+            hop(analysis, 0, "scheduler->tokenizer", received);
             for seq in 0..3 {
                 send(analysis, frame(0, seq), &format!("rid-{seq}"));
             }
         }
-        let taken = Taken {
+        let received = Received {
             id: frame(0, 0),
             wakeup: Some(1),
             by: None,
@@ -407,38 +407,44 @@ mod tests {
         };
         seen.apply(&Event {
             at: MonoNs(42 * MS),
-            what: What::Taken(taken),
+            what: What::Received(received),
         });
-        let (told, name) = (metrics(&seen), ["scheduler->tokenizer"]);
-        assert_eq!(value(&told, "tokengap.hop.backlog.frames", &name), Some(&Value::Int(2)));
-        assert_eq!(value(&told, "tokengap.hop.backlog.chunks", &name), Some(&Value::Int(2)));
+        let (exported, name) = (metrics(&seen), ["scheduler->tokenizer"]);
         assert_eq!(
-            value(&told, "tokengap.hop.backlog.size", &name),
+            value(&exported, "tokengap.hop.backlog.frames", &name),
+            Some(&Value::Int(2))
+        );
+        assert_eq!(
+            value(&exported, "tokengap.hop.backlog.chunks", &name),
+            Some(&Value::Int(2))
+        );
+        assert_eq!(
+            value(&exported, "tokengap.hop.backlog.size", &name),
             Some(&Value::Int(1_400))
         );
         assert_eq!(
-            value(&told, "tokengap.hop.oldest_waiting", &name),
+            value(&exported, "tokengap.hop.oldest_waiting", &name),
             Some(&Value::Float(0.04))
         );
-        let Some(Value::Histogram(gap)) = value(&told, "tokengap.gap", &[]) else {
+        let Some(Value::Histogram(gap)) = value(&exported, "tokengap.gap", &[]) else {
             panic!("a gap was seen");
         };
         assert_eq!((gap.count, (gap.sum * 1e3).round()), (1, 41.0));
-        let told = metrics(&unseen);
+        let exported = metrics(&unseen);
         for name in [
             "tokengap.gap",
-            "tokengap.tokens.taken",
+            "tokengap.tokens.received",
             "tokengap.hop.backlog.frames",
             "tokengap.cpu.time",
         ] {
-            assert!(told.iter().all(|f| f.definition.name != name), "{name}");
+            assert!(exported.iter().all(|f| f.definition.name != name), "{name}");
         }
-        assert_eq!(value(&told, "tokengap.tokens.sent", &[]), Some(&Value::Int(3)));
-        assert_eq!(value(&told, "tokengap.chunks.dropped", &["confirmed"]), None);
+        assert_eq!(value(&exported, "tokengap.tokens.sent", &[]), Some(&Value::Int(3)));
+        assert_eq!(value(&exported, "tokengap.chunks.dropped", &["confirmed"]), None);
     }
 
     #[test]
-    fn names_beyond_the_bound_make_no_series_and_are_counted() {
+    fn labels_over_the_limit_create_no_series_and_are_counted() {
         let mut analysis = Analysis::new(Config::default());
         for n in 0..200_u16 {
             hop(&mut analysis, n, &format!("a->b{n}"), true);
@@ -462,9 +468,9 @@ mod tests {
                 what: What::Cpu(sample),
             });
         }
-        let told = metrics(&analysis);
+        let exported = metrics(&analysis);
         let labels = |place: &str| -> BTreeSet<&str> {
-            let families = told.iter().filter_map(|f| {
+            let families = exported.iter().filter_map(|f| {
                 let at = f.definition.labels.iter().position(|l| *l == place)?;
                 Some((f, at))
             });
@@ -473,15 +479,15 @@ mod tests {
                 .collect()
         };
         assert_eq!((labels("hop").len(), labels("role").len()), (HOPS, ROLES));
-        let left_out = |label| value(&told, "tokengap.self.labels_left_out", &[label]);
+        let left_out = |label| value(&exported, "tokengap.self.labels_left_out", &[label]);
         assert_eq!(left_out("hop"), Some(&Value::Int(200 - HOPS as u64)));
         assert_eq!(left_out("role"), Some(&Value::Int(40 - ROLES as u64)));
-        let state = |state| value(&told, "tokengap.cpu.time", &["role-0", "main", state]);
+        let state = |state| value(&exported, "tokengap.cpu.time", &["role-0", "main", state]);
         assert_eq!((state("on_cpu"), state("run_wait")), (Some(&Value::Float(0.04)), None));
-        let told = told.iter().flat_map(|f| f.points.iter().flat_map(|p| &p.labels));
+        let exported = exported.iter().flat_map(|f| f.points.iter().flat_map(|p| &p.labels));
         assert!(
-            told.into_iter().all(|label| !label.starts_with("cmpl-7f3a")),
-            "no label is a request"
+            exported.into_iter().all(|label| !label.starts_with("cmpl-7f3a")),
+            "no label contains a rid"
         );
     }
 }

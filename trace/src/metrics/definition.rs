@@ -33,7 +33,7 @@ impl Unit {
             Self::Seconds => "s",
             Self::Bytes => "By",
             Self::Ratio => "1",
-            Self::Of(things) => things,
+            Self::Of(text) => text,
             Self::Info => "",
         }
     }
@@ -92,7 +92,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn names_keep_to_the_conventions() {
+    fn metric_names_follow_the_conventions() {
         let mut known = BTreeSet::new();
         for metric in ALL {
             let name = metric.prometheus();
@@ -112,7 +112,7 @@ mod tests {
     }
 
     #[test]
-    fn the_documents_table_is_the_list() {
+    fn the_documented_metrics_match_the_definitions() {
         let document = include_str!("../../../docs/reference/metrics.md");
         let (_, table) = document
             .split_once("| name | type | labels | |\n|---|---|---|---|\n")
@@ -127,8 +127,8 @@ mod tests {
                 metric.help
             )
         };
-        let wanted: Vec<String> = ALL.iter().map(line).collect();
+        let expected: Vec<String> = ALL.iter().map(line).collect();
         let found: Vec<&str> = table.lines().collect();
-        assert_eq!(found, wanted, "\n{}", wanted.join("\n"));
+        assert_eq!(found, expected, "\n{}", expected.join("\n"));
     }
 }

@@ -73,7 +73,7 @@ mod tests {
     use crate::clock::MonoNs;
 
     #[test]
-    fn classes_add_up_to_all() {
+    fn histogram_buckets_add_up_to_the_count() {
         let mut d = Distribution::default();
         for ms in [0, 1, 3, 40, 40, 700, 200_000] {
             d.record(MonoNs(0), ms * 1_000_000);

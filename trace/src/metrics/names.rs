@@ -32,68 +32,63 @@ const fn define(
 }
 
 // The run and the engine.
-pub(super) const BUILD: Definition = gauge(
-    "tokengap.build.info",
-    Info,
-    &["version"],
-    "The tokengap that tells this",
-);
+pub(super) const BUILD: Definition = gauge("tokengap.build.info", Info, &["version"], "Version of tokengap");
 pub(super) const ENGINE: Definition = gauge(
     "tokengap.engine.info",
     Info,
     &["engine", "version", "mode", "waiter"],
-    "The engine as far as it is known; a label is empty where it is not",
+    "Engine; labels are empty if unknown",
 );
 pub(super) const ENGINE_ENDED: Definition = counter(
     "tokengap.engine.ended",
     Of("{time}"),
     &[],
-    "How often the engine was seen to end; with --follow its next start is waited for",
+    "Number of times the engine exited; with --follow, tokengap waits for the next one",
 );
-pub(super) const SOURCE: Definition = gauge(
-    "tokengap.source.info",
-    Info,
-    &["kind"],
-    "Where the observations come from",
+pub(super) const SOURCE: Definition = gauge("tokengap.source.info", Info, &["kind"], "Source of the observations");
+pub(super) const WINDOW: Definition = gauge(
+    "tokengap.window",
+    Seconds,
+    &[],
+    "Time from the first to the latest event",
 );
-pub(super) const WINDOW: Definition = gauge("tokengap.window", Seconds, &[], "From the first event to the latest");
 
 // Requests.
 pub(super) const REQUESTS_SEEN: Definition = counter(
     "tokengap.requests.seen",
     Of("{request}"),
     &[],
-    "Requests seen on any hop, health checks apart",
+    "Requests observed on any hop, without health checks",
 );
 pub(super) const REQUESTS_FINISHED: Definition = counter(
     "tokengap.requests.finished",
     Of("{request}"),
     &[],
-    "Requests with a finish reason in a frame, whatever the reason",
+    "Requests with a finish reason, of any kind, in a frame",
 );
 pub(super) const REQUESTS_ABORTED: Definition = counter(
     "tokengap.requests.aborted",
     Of("{request}"),
     &[],
-    "Requests that an abort ended",
+    "Requests that ended with an abort",
 );
 pub(super) const REQUESTS_JOINED_LATE: Definition = counter(
     "tokengap.requests.joined_late",
     Of("{request}"),
     &[],
-    "Requests whose first chunk was not seen",
+    "Requests whose first chunk was not observed",
 );
 pub(super) const REQUESTS_OVERWRITTEN: Definition = counter(
     "tokengap.requests.overwritten",
     Of("{request}"),
     &[],
-    "Requests whose rid another one took over in flight",
+    "Requests whose rid was reused while in flight",
 );
 pub(super) const REQUESTS_ORPHANED: Definition = counter(
     "tokengap.requests.orphaned",
     Of("{request}"),
     &[],
-    "Requests that were silent too long and were forgotten unfinished",
+    "Unfinished requests evicted after a long silence",
 );
 pub(super) const REQUESTS_LIVE: Definition = gauge(
     "tokengap.requests.live",
@@ -105,7 +100,7 @@ pub(super) const HEALTH_CHECKS: Definition = counter(
     "tokengap.health_checks",
     Of("{request}"),
     &[],
-    "The server's own probes, judged nowhere",
+    "The server's own health checks, which are not judged",
 );
 
 // Tokens and chunks.
@@ -113,19 +108,19 @@ pub(super) const TOKENS_SENT: Definition = counter(
     "tokengap.tokens.sent",
     Of("{token}"),
     &[],
-    "Tokens sent by the scheduler, by its own count",
+    "Tokens sent by the scheduler according to its own count",
 );
-pub(super) const TOKENS_TAKEN: Definition = counter(
-    "tokengap.tokens.taken",
+pub(super) const TOKENS_RECEIVED: Definition = counter(
+    "tokengap.tokens.received",
     Of("{token}"),
     &[],
-    "Tokens taken by the tokenizer",
+    "Tokens received by the tokenizer",
 );
 pub(super) const TOKENS_DELIVERED: Definition = counter(
     "tokengap.tokens.delivered",
     Of("{token}"),
     &[],
-    "Tokens accepted for clients, each counted once",
+    "Tokens accepted by the kernel for clients, each counted once",
 );
 pub(super) const TOKENS_LOST: Definition = counter(
     "tokengap.tokens.lost",
@@ -137,7 +132,7 @@ pub(super) const TOKENS_MISSING_ON_WIRE: Definition = counter(
     "tokengap.tokens.missing_on_wire",
     Of("{token}"),
     &[],
-    "Tokens missing on the wire by the streams' own arithmetic",
+    "Tokens missing on the wire according to the streams' own counts",
 );
 pub(super) const CHUNKS_SENT: Definition = counter(
     "tokengap.chunks.sent",
@@ -145,23 +140,23 @@ pub(super) const CHUNKS_SENT: Definition = counter(
     &[],
     "Chunks sent by the scheduler",
 );
-pub(super) const CHUNKS_TAKEN: Definition = counter(
-    "tokengap.chunks.taken",
+pub(super) const CHUNKS_RECEIVED: Definition = counter(
+    "tokengap.chunks.received",
     Of("{chunk}"),
     &[],
-    "Chunks taken by the tokenizer",
+    "Chunks received by the tokenizer",
 );
 pub(super) const CHUNKS_DELIVERED: Definition = counter(
     "tokengap.chunks.delivered",
     Of("{chunk}"),
     &[],
-    "Chunks carried by a delivery; of those that share one, the first",
+    "Delivered chunks; of chunks merged into one delivery, only the first",
 );
-pub(super) const CHUNKS_COALESCED: Definition = counter(
-    "tokengap.chunks.coalesced",
+pub(super) const CHUNKS_MERGED: Definition = counter(
+    "tokengap.chunks.merged",
     Of("{chunk}"),
     &[],
-    "Chunks whose tokens left inside another chunk's delivery",
+    "Chunks delivered merged with another chunk",
 );
 pub(super) const CHUNKS_DROPPED: Definition = counter(
     "tokengap.chunks.dropped",
@@ -173,13 +168,13 @@ pub(super) const CHUNKS_UNJUDGED: Definition = counter(
     "tokengap.chunks.unjudged",
     Of("{chunk}"),
     &[],
-    "Chunks whose delivery fell into a time of missed observations, or of which counts alone do not show whether they were delivered",
+    "Chunks whose delivery is unknown: observations were missed, or counts alone do not show it",
 );
-pub(super) const CHUNKS_OUTSTANDING: Definition = gauge(
-    "tokengap.chunks.outstanding",
+pub(super) const CHUNKS_IN_FLIGHT: Definition = gauge(
+    "tokengap.chunks.in_flight",
     Of("{chunk}"),
     &[],
-    "Chunks sent and not delivered, those of closed requests included",
+    "Chunks sent but not delivered, including those of closed requests",
 );
 
 // Times.
@@ -187,7 +182,7 @@ pub(super) const GAP: Definition = histogram(
     "tokengap.gap",
     Seconds,
     &[],
-    "First take at the tokenizer minus first send by the scheduler, a value a request",
+    "First receive at the tokenizer minus first send by the scheduler, one value per request",
 );
 pub(super) const ITL_SENT: Definition = histogram(
     "tokengap.itl.sent",
@@ -205,13 +200,13 @@ pub(super) const ITL_SENT_BY_TOKEN: Definition = histogram(
     "tokengap.itl.sent_by_token",
     Seconds,
     &[],
-    "Inter-token latency at the scheduler: each token's share of the time between chunks",
+    "Inter-token latency at the scheduler: time between chunks divided by the tokens of a chunk",
 );
 pub(super) const ITL_DELIVERED_BY_TOKEN: Definition = histogram(
     "tokengap.itl.delivered_by_token",
     Seconds,
     &[],
-    "Inter-token latency as the client saw it: each token's share of the time between deliveries",
+    "Inter-token latency at the client: time between deliveries divided by the tokens of a delivery",
 );
 
 // Responses.
@@ -219,13 +214,13 @@ pub(super) const ANSWERS: Definition = counter(
     "tokengap.answers.ended",
     Of("{response}"),
     &["end"],
-    "Finished responses to clients, by the side that ended them",
+    "Finished responses to clients, by the side that closed them",
 );
-pub(super) const ANSWERS_HELD_UP: Definition = counter(
-    "tokengap.answers.held_up",
+pub(super) const ANSWERS_SHORT_WRITES: Definition = counter(
+    "tokengap.answers.short_writes",
     Of("{response}"),
     &[],
-    "Responses whose socket took less than it was given: the client read more slowly than the server wrote",
+    "Responses whose socket accepted only part of a write: the client read more slowly than the server wrote",
 );
 pub(super) const ANSWERS_UNCOUNTED: Definition = counter(
     "tokengap.answers.uncounted",
@@ -237,7 +232,7 @@ pub(super) const ANSWERS_TOKENS_LOST: Definition = counter(
     "tokengap.answers.tokens_lost",
     Of("{token}"),
     &[],
-    "Tokens that responses without frames claim in their last event and did not carry",
+    "Tokens that responses without frames claimed in their last event but did not carry",
 );
 
 // Hops.
@@ -245,7 +240,7 @@ pub(super) const PATH_SHARE: Definition = gauge(
     "tokengap.path.share",
     Ratio,
     &["leg", "kind", "of"],
-    "Part of the time between scheduler and tokenizer that went to a leg of the path over the run, of first tokens or of chunks",
+    "Share of a leg in the time between scheduler and tokenizer over the run, for first tokens or chunks",
 );
 pub(super) const HOP_FRAMES_SENT: Definition = counter(
     "tokengap.hop.frames.sent",
@@ -257,19 +252,19 @@ pub(super) const HOP_FRAMES_FORWARDED: Definition = counter(
     "tokengap.hop.frames.forwarded",
     Of("{frame}"),
     &["hop"],
-    "Frames that the relay wrote on",
+    "Frames that the relay forwarded",
 );
-pub(super) const HOP_FRAMES_TAKEN: Definition = counter(
-    "tokengap.hop.frames.taken",
+pub(super) const HOP_FRAMES_RECEIVED: Definition = counter(
+    "tokengap.hop.frames.received",
     Of("{frame}"),
     &["hop"],
-    "Frames that the application took",
+    "Frames that the application received",
 );
 pub(super) const HOP_FRAMES_UNDECODED: Definition = counter(
     "tokengap.hop.frames.undecoded",
     Of("{frame}"),
     &["hop"],
-    "Frames that could not be read",
+    "Frames that could not be decoded",
 );
 pub(super) const HOP_CHUNKS: Definition = counter(
     "tokengap.hop.chunks",
@@ -282,49 +277,49 @@ pub(super) const HOP_BACKLOG_FRAMES: Definition = gauge(
     "tokengap.hop.backlog.frames",
     Of("{frame}"),
     &["hop"],
-    "Frames sent and not taken",
+    "Frames sent but not received",
 );
 pub(super) const HOP_BACKLOG_CHUNKS: Definition = gauge(
     "tokengap.hop.backlog.chunks",
     Of("{chunk}"),
     &["hop"],
-    "Chunks inside them; absent while some are only counted, for a limit of memory",
+    "Chunks in queued frames; absent while a memory limit allows counting only",
 );
 pub(super) const HOP_BACKLOG_BYTES: Definition = gauge(
     "tokengap.hop.backlog.size",
     Bytes,
     &["hop"],
-    "Bytes of the waiting frames; absent while some are only counted, for a limit of memory",
+    "Bytes of queued frames; absent while a memory limit allows counting only",
 );
 pub(super) const HOP_BACKLOG_MAX: Definition = gauge(
     "tokengap.hop.backlog.max_frames",
     Of("{frame}"),
     &["hop"],
-    "The most frames that were sent and not taken at one time of the run",
+    "Maximum number of queued frames during the run",
 );
 pub(super) const HOP_OLDEST: Definition = gauge(
     "tokengap.hop.oldest_waiting",
     Seconds,
     &["hop"],
-    "Age of the frame that waits longest for its take; 0 when none waits",
+    "Age of the oldest queued frame; 0 if none",
 );
 pub(super) const HOP_KERNEL_RECEIVE: Definition = gauge(
     "tokengap.hop.kernel.receive",
     Bytes,
     &["hop"],
-    "Bytes in the receivers' sockets that their libzmq has not read",
+    "Bytes in the receivers' sockets that libzmq has not read",
 );
 pub(super) const HOP_KERNEL_SEND: Definition = gauge(
     "tokengap.hop.kernel.send",
     Bytes,
     &["hop"],
-    "Bytes in the senders' sockets; on Unix sockets the same ones with the kernel's overhead",
+    "Bytes in the senders' sockets; on Unix sockets, the same bytes plus kernel overhead",
 );
-pub(super) const HOP_RESIDENCE: Definition = histogram(
-    "tokengap.hop.residence",
+pub(super) const HOP_QUEUE_WAIT: Definition = histogram(
+    "tokengap.hop.queue_wait",
     Seconds,
     &["hop"],
-    "Taken minus sent, a value a frame",
+    "Received minus sent, one value per frame",
 );
 pub(super) const HOP_RELAY: Definition = histogram(
     "tokengap.hop.relay",
@@ -332,19 +327,19 @@ pub(super) const HOP_RELAY: Definition = histogram(
     &["hop"],
     "Forwarded minus sent: the time inside the relay",
 );
-pub(super) const HOP_HANDLING: Definition =
-    histogram("tokengap.hop.handling", Seconds, &["hop"], "Handled minus taken");
+pub(super) const HOP_PROCESSING: Definition =
+    histogram("tokengap.hop.processing", Seconds, &["hop"], "Processed minus received");
 pub(super) const HOP_RECV_WAIT: Definition = histogram(
     "tokengap.hop.recv_wait",
     Seconds,
     &["hop"],
-    "Taken minus asked for: tiny while the receiver is behind",
+    "Received minus asked for: near zero while the receiver is behind",
 );
 pub(super) const HOP_WAKEUP: Definition = histogram(
     "tokengap.hop.wakeup.frames",
     Of("{frame}"),
     &["hop"],
-    "Frames taken in one wakeup, over wakeups that have ended",
+    "Frames received per completed wakeup",
 );
 
 // CPU.
@@ -352,31 +347,31 @@ pub(super) const CPU_STATE: Definition = counter(
     "tokengap.cpu.time",
     Seconds,
     &["role", "part", "state"],
-    "Time of the engine's threads by known state: on_cpu, run_wait (runnable, waiting for a CPU), throttled (by a CPU quota), asleep",
+    "Time of the engine's threads by state: on_cpu, run_wait (runnable, waiting for a CPU), throttled (by a CPU quota), asleep",
 );
 pub(super) const CPU_OBSERVED: Definition = counter(
     "tokengap.cpu.observed",
     Seconds,
     &["role", "part"],
-    "Time for which they were watched: the states are shares of it",
+    "Observed time of the threads, the total of all states",
 );
 pub(super) const CONSUMER_CPU: Definition = gauge(
     "tokengap.consumer.cpu",
     Ratio,
     &["role", "state"],
-    "How the busiest thread of the role that takes frames spent the last 10 seconds",
+    "Share of each state in the last 10 seconds of the role's busiest receiving thread",
 );
 pub(super) const POLL_AWAY: Definition = counter(
     "tokengap.consumer.poll_away",
     Seconds,
     &["role"],
-    "Time that event loops of threads that take frames were away from their poll",
+    "Time that event loops of receiving threads were away from their poll",
 );
 pub(super) const POLL_OBSERVED: Definition = counter(
     "tokengap.consumer.poll_observed",
     Seconds,
     &["role"],
-    "Time for which that was watched",
+    "Observed time of those event loops",
 );
 
 // Findings.
@@ -384,13 +379,13 @@ pub(super) const FINDINGS: Definition = counter(
     "tokengap.findings",
     Of("{finding}"),
     &["kind"],
-    "Findings of the report, one for each kind and hop",
+    "Findings of the report, one per kind and hop",
 );
 pub(super) const FINDINGS_ACTIVE: Definition = gauge(
     "tokengap.active_findings",
     Of("{finding}"),
     &["kind", "severity"],
-    "Those that the last look still found, by the severity they have now",
+    "Active findings by current severity",
 );
 
 // Tokengap itself.
@@ -405,45 +400,50 @@ pub(super) const SELF_FRAMES_UNANNOUNCED: Definition = counter(
     "tokengap.self.frames.unannounced",
     Of("{frame}"),
     &[],
-    "Frames that passed without any report, by their connection's numbering",
+    "Frames not observed at all, according to their connection's numbering",
 );
 pub(super) const SELF_FRAMES_UNDECODED: Definition = counter(
     "tokengap.self.frames.undecoded",
     Of("{frame}"),
     &[],
-    "Frames that could not be read",
+    "Frames that could not be decoded",
 );
 pub(super) const SELF_LIMIT_REACHED: Definition = counter(
     "tokengap.self.limit_reached",
     Of("{time}"),
     &["limit"],
-    "How often a limit of memory was reached",
+    "Number of times a memory limit was reached",
 );
 pub(super) const SELF_DEGRADED: Definition = gauge(
     "tokengap.self.degraded",
     Of("{reason}"),
     &[],
-    "Features that could not be attached or failed; the report describes each",
+    "Features that are unavailable or failed; the report describes each",
 );
 pub(super) const SELF_CPU: Definition = counter("tokengap.self.cpu", Seconds, &[], "CPU time of this process");
-pub(super) const SELF_MEMORY: Definition = gauge("tokengap.self.resident_memory", Bytes, &[], "Its resident memory");
+pub(super) const SELF_MEMORY: Definition = gauge(
+    "tokengap.self.resident_memory",
+    Bytes,
+    &[],
+    "Resident memory of this process",
+);
 pub(super) const SELF_LABELS_LEFT_OUT: Definition = gauge(
     "tokengap.self.labels_left_out",
     Of("{label}"),
     &["label"],
-    "Names that no series was made for, since there are more than their bound",
+    "Label values without a series because the limit on series was reached",
 );
 pub(super) const SELF_PUSHED: Definition = counter(
     "tokengap.self.pushed",
     Of("{item}"),
     &["signal"],
-    "Spans and metric points that the OTLP receiver has accepted",
+    "Spans and metric points accepted by the OTLP receiver",
 );
 pub(super) const SELF_PUSH_DROPPED: Definition = counter(
     "tokengap.self.push_dropped",
     Of("{item}"),
     &["signal"],
-    "Those that were given up: the queue was full, or the receiver refused them or could not be reached",
+    "Spans and metric points dropped: queue full, refused by the receiver, or receiver unreachable",
 );
 
 /// All metrics, in output order.
@@ -462,30 +462,30 @@ pub const ALL: &[&Definition] = &[
     &REQUESTS_LIVE,
     &HEALTH_CHECKS,
     &TOKENS_SENT,
-    &TOKENS_TAKEN,
+    &TOKENS_RECEIVED,
     &TOKENS_DELIVERED,
     &TOKENS_LOST,
     &TOKENS_MISSING_ON_WIRE,
     &CHUNKS_SENT,
-    &CHUNKS_TAKEN,
+    &CHUNKS_RECEIVED,
     &CHUNKS_DELIVERED,
-    &CHUNKS_COALESCED,
+    &CHUNKS_MERGED,
     &CHUNKS_DROPPED,
     &CHUNKS_UNJUDGED,
-    &CHUNKS_OUTSTANDING,
+    &CHUNKS_IN_FLIGHT,
     &GAP,
     &ITL_SENT,
     &ITL_DELIVERED,
     &ITL_SENT_BY_TOKEN,
     &ITL_DELIVERED_BY_TOKEN,
     &ANSWERS,
-    &ANSWERS_HELD_UP,
+    &ANSWERS_SHORT_WRITES,
     &ANSWERS_UNCOUNTED,
     &ANSWERS_TOKENS_LOST,
     &PATH_SHARE,
     &HOP_FRAMES_SENT,
     &HOP_FRAMES_FORWARDED,
-    &HOP_FRAMES_TAKEN,
+    &HOP_FRAMES_RECEIVED,
     &HOP_FRAMES_UNDECODED,
     &HOP_CHUNKS,
     &HOP_BYTES,
@@ -496,9 +496,9 @@ pub const ALL: &[&Definition] = &[
     &HOP_OLDEST,
     &HOP_KERNEL_RECEIVE,
     &HOP_KERNEL_SEND,
-    &HOP_RESIDENCE,
+    &HOP_QUEUE_WAIT,
     &HOP_RELAY,
-    &HOP_HANDLING,
+    &HOP_PROCESSING,
     &HOP_RECV_WAIT,
     &HOP_WAKEUP,
     &CPU_STATE,

@@ -7,13 +7,13 @@ use std::path::{Path, PathBuf};
 #[derive(Debug, thiserror::Error)]
 pub enum RecordError {
     /// The file already exists.
-    #[error("{path} exists already; name another file, or give --force to replace it")]
+    #[error("{path} already exists; choose another file, or use --force to replace it")]
     Exists {
         /// The file.
         path: PathBuf,
     },
     /// The path exists and is not a plain file.
-    #[error("{path} is not a plain file; name another file")]
+    #[error("{path} is not a regular file; choose another file")]
     NotAFile {
         /// Path of the existing file.
         path: PathBuf,
@@ -30,13 +30,13 @@ pub enum RecordError {
         error: io::Error,
     },
     /// The file was deleted during the recording, so its data is lost.
-    #[error("{path} was removed while it was written: nothing of it is left")]
+    #[error("{path} was removed while it was being written: nothing was saved")]
     Removed {
         /// Path of the deleted file.
         path: PathBuf,
     },
     /// The ring cannot hold its own header and a block.
-    #[error("a ring of {size} bytes is too small; give it at least {least}")]
+    #[error("a ring of {size} bytes is too small; the minimum is {least}")]
     TooSmall {
         /// Requested size in bytes.
         size: u64,
@@ -47,7 +47,7 @@ pub enum RecordError {
     #[error("{0}")]
     Stopped(String),
     /// The disk did not answer in time; the file may lack its end.
-    #[error("{path}: the disk has not answered for {seconds} s; its last blocks may be missing")]
+    #[error("{path}: no response from the disk for {seconds} s; its last blocks may be missing")]
     Silent {
         /// The file.
         path: PathBuf,
@@ -55,7 +55,7 @@ pub enum RecordError {
         seconds: u64,
     },
     /// The ring has no data yet.
-    #[error("the ring holds nothing yet")]
+    #[error("the ring is still empty")]
     Empty,
 }
 
@@ -82,14 +82,14 @@ pub enum OpenError {
         error: io::Error,
     },
     /// The file does not start with the magic number of recordings.
-    #[error("{path} is no recording of tokengap; give what --record or --hindsight wrote")]
+    #[error("{path} is not a tokengap recording; use a file written by --record or --hindsight")]
     NotARecording {
         /// The file.
         path: PathBuf,
     },
     /// The file ends before its first block, or its header is damaged.
     #[error(
-        "{path} was cut or damaged in its first {bytes} bytes: nothing in it can be read; if it is a copy, copy it again"
+        "{path} is truncated or damaged in its first {bytes} bytes and cannot be read; if it is a copy, copy it again"
     )]
     NoHeader {
         /// The file.
@@ -97,12 +97,12 @@ pub enum OpenError {
         /// Length of the header, in bytes.
         bytes: u64,
     },
-    /// A newer version wrote the file.
+    /// The file has another major version of the format.
     #[error(
-        "{path} is of format {major}.{minor}; this version reads up to {}.x: use a newer tokengap",
+        "{path} has format {major}.{minor}; this tokengap reads {}.x: use the version that wrote the file",
         super::section::MAJOR
     )]
-    Newer {
+    OtherFormat {
         /// The file.
         path: PathBuf,
         /// Major version of its format.

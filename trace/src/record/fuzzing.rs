@@ -15,7 +15,7 @@ pub fn block(columns: &[u8], records: u16, chunks: u16) -> Vec<u8> {
         },
         ..Section::default()
     };
-    let mut packer = Packer::new(1).expect("room to pack");
+    let mut packer = Packer::new(1).expect("a compressor");
     packer
         .bytes(columns, &mut section)
         .expect("bytes can be packed")

@@ -9,7 +9,7 @@ use super::read::unpack;
 use super::section::{SECTION_HEADER, Section, kind};
 use super::write::Packer;
 use crate::clock::MonoNs;
-use crate::event::{Event, Lost, LostCause, What};
+use crate::event::{Event, Missed, MissedCause, What};
 
 /// Size in bytes at which a block is closed, however little time it covers.
 const BLOCK_BYTES: usize = 1 << 20;
@@ -168,15 +168,15 @@ impl BlockReader {
         self.unknown
     }
 
-    /// Passes on the records of a block. If records are missing before it, a [`What::Lost`] comes first and the standing data is repeated.
+    /// Passes on the records of a block. If records are missing before it, a [`What::Missed`] comes first and the standing data is repeated.
     /// A block that was already read yields nothing.
     pub fn read(&mut self, bytes: &[u8], give: &mut dyn FnMut(Record<'_>)) -> Result<(), BadBlock> {
         let bad = |why: &str| BadBlock(why.to_owned());
         let (head, packed) = bytes
             .split_first_chunk::<SECTION_HEADER>()
-            .ok_or_else(|| bad("it is too short"))?;
+            .ok_or_else(|| bad("it is truncated"))?;
         let section = Section::of(head).filter(|s| s.kind == kind::BLOCK);
-        let section = section.ok_or_else(|| bad("its header is not what was written"))?;
+        let section = section.ok_or_else(|| bad("its header was altered"))?;
         if packed.len() != section.packed as usize || crc32fast::hash(packed) != section.crc {
             return Err(bad("its checksum does not match"));
         }
@@ -190,10 +190,10 @@ impl BlockReader {
         if missed > 0 {
             give(Record::Event(Event {
                 at: content.from,
-                what: What::Lost(Lost {
+                what: What::Missed(Missed {
                     hop: None,
                     count: missed,
-                    cause: LostCause::QueueFull,
+                    cause: MissedCause::QueueFull,
                 }),
             }));
         }

@@ -9,9 +9,9 @@ use crate::clock::MonoNs;
 const MAGIC: [u8; 8] = *b"\x89TGAP\r\n\x1a";
 const SECTION: [u8; 4] = *b"\xf7tgs";
 
-/// Version of the format. A reader refuses a later `MAJOR`. It reads a later `MINOR` and skips unknown data.
-pub(super) const MAJOR: u16 = 1;
-pub(super) const MINOR: u16 = 2;
+/// Version of the format. A reader refuses any other `MAJOR`. It reads a later `MINOR` and skips unknown data.
+pub(super) const MAJOR: u16 = 2;
+pub(super) const MINOR: u16 = 3;
 
 pub(super) const PREAMBLE: usize = 16;
 pub(super) const SECTION_HEADER: usize = 88;

@@ -74,12 +74,12 @@ pub(super) fn line(path: &[LegLine], width: usize) -> Option<String> {
         .enumerate()
         .flat_map(|(place, cells)| std::iter::repeat_n(sign(place), cells))
         .collect();
-    let told: Vec<String> = segments
+    let labels: Vec<String> = segments
         .iter()
         .enumerate()
         .map(|(place, segment)| format!("{} {} {}", sign(place), percent(segment.share), segment.name))
         .collect();
-    Some(format!("[{bar}] {}", told.join(", ")))
+    Some(format!("[{bar}] {}", labels.join(", ")))
 }
 
 #[cfg(test)]
@@ -87,7 +87,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn cells_fill_the_width_and_none_is_empty() {
+    fn cells_fill_the_width_and_every_segment_has_one() {
         let segment = |share| Segment {
             name: String::new(),
             share,

@@ -2,21 +2,19 @@
 
 use super::Report;
 use crate::detect::Severity;
-use crate::engine::{DROPS_FIXED_IN, Mode, Waiter};
+use crate::engine::{Mode, Waiter};
 
 /// Summary of the worst finding in one sentence.
 pub(crate) fn verdict(report: &Report) -> String {
     match report.findings.first().filter(|worst| worst.severity > Severity::Info) {
         Some(worst) => format!("{}: {}", worst.severity.as_str().to_uppercase(), worst.summary),
-        None if report.requests.seen == 0 => {
-            String::from("NOTHING SEEN: no request crossed the hops that were watched")
-        }
+        None if report.requests.seen == 0 => String::from("NOTHING OBSERVED: no request crossed the watched hops"),
         None if report.findings.is_empty() => String::from("HEALTHY: nothing found"),
         None => String::from("HEALTHY: no warnings"),
     }
 }
 
-/// The engine: `sglang 0.5.9, incremental`.
+/// The engine: `NAME 0.5.9, incremental`.
 pub(crate) fn engine(report: &Report) -> String {
     let source = &report.source;
     let release = source.engine_version.as_deref().unwrap_or("of unknown release");
@@ -30,41 +28,40 @@ pub(crate) fn engine(report: &Report) -> String {
 
 /// Whether the release is known to drop chunks, if the release is known.
 pub(crate) fn known_to_lose(report: &Report) -> String {
+    let fixed_in = report.source.drops_fixed_in.as_deref().unwrap_or("a later release");
     match (report.source.waiter, report.source.mode) {
         (Some(Waiter::KeepsLast), Some(Mode::Incremental)) => {
-            format!(
-                "known to lose chunks: a waiter keeps only the last of several queued ones; fixed in {DROPS_FIXED_IN}"
-            )
+            format!("known to lose chunks: a waiter keeps only the last of several queued ones; fixed in {fixed_in}")
         }
         (Some(Waiter::KeepsLast), Some(Mode::Cumulative)) => format!(
-            "a waiter keeps only the last of several queued chunks (until {DROPS_FIXED_IN}), which loses nothing in cumulative mode"
+            "a waiter keeps only the last of several queued chunks (until {fixed_in}), which loses nothing in cumulative mode"
         ),
         (Some(Waiter::KeepsLast), None) => {
             format!(
-                "a waiter keeps only the last of several queued chunks (until {DROPS_FIXED_IN}): lost in incremental mode, which is not known here"
+                "a waiter keeps only the last of several queued chunks (until {fixed_in}): lost in incremental mode, which is not known here"
             )
         }
-        (Some(Waiter::YieldsAll), _) => String::from("hands out every queued chunk by itself: known to lose none"),
+        (Some(Waiter::YieldsAll), _) => String::from("yields every queued chunk separately: known to lose none"),
         (Some(Waiter::Merges), _) => {
-            String::from("merges queued chunks into one: known to lose none, but they arrive late and at once")
+            String::from("merges queued chunks into one: known to lose none, but tokens arrive late and in bursts")
         }
         (None, _) => String::from("whether this release loses queued chunks is not known"),
     }
 }
 
 /// Stages that this source cannot observe, with the consequences.
-pub(crate) fn unseen(report: &Report) -> Vec<&'static str> {
+pub(crate) fn not_observed(report: &Report) -> Vec<&'static str> {
     let mut missing = Vec::new();
-    if report.is_told() {
-        missing.push("any frame: all times are the engine's own words");
-    } else if report.tokens.taken.is_none() {
-        missing.push("when the tokenizer takes frames (gap, backlog and residence)");
+    if report.is_log_only() {
+        missing.push("any frame: all times are the engine's log");
+    } else if report.tokens.received.is_none() {
+        missing.push("when the tokenizer receives frames (gap, backlog and queue wait)");
     }
-    if report.chunks.dropped_predicted.is_none() && report.tokens.taken.is_some() {
+    if report.chunks.dropped_predicted.is_none() && report.tokens.received.is_some() {
         missing.push("the frames of each wakeup, or the engine's behaviour with them (predicted drops)");
     }
     if report.tokens.delivered.is_none() {
-        missing.push("deliveries to clients (confirmed drops, coalescing)");
+        missing.push("deliveries to clients (confirmed drops, merging)");
     }
     if report.cpu.is_none() {
         missing.push("CPU of the engine's threads");
@@ -74,8 +71,8 @@ pub(crate) fn unseen(report: &Report) -> Vec<&'static str> {
 
 /// Describes what could not be attached or was given up.
 pub(crate) fn degraded(report: &Report) -> impl Iterator<Item = String> + '_ {
-    let said = |d: &serde_json::Value| d.as_str().map_or_else(|| d.to_string(), str::to_owned);
-    report.own.degraded.iter().map(said)
+    let text = |d: &serde_json::Value| d.as_str().map_or_else(|| d.to_string(), str::to_owned);
+    report.own.degraded.iter().map(text)
 }
 
 /// Names of the limits that were reached, with their counts.

@@ -5,22 +5,28 @@ use super::series::series;
 use super::slowest::slowest;
 use super::{
     AnswerCounts, Chunks, FindingLine, Gap, HopLine, Itl, LaneLine, LegLine, LimitLine, Own, Report, ReportInput,
-    Requests, SCHEMA, Source, Spread, Tokens, WorkerLine, cpu, hot, modes, stages,
+    Requests, SCHEMA, Source, Spread, Tokens, WorkerLine, cpu, modes, stacks, stages,
 };
 use crate::clock::MonoNs;
-use crate::course::Course;
 use crate::detect::attribution::busy;
 use crate::detect::{Findings, imbalance};
 use crate::engine::{EngineState, Waiter};
-use crate::event::Sees;
+use crate::event::Capabilities;
 use crate::ledger::{Group, Hop, Ledger, Predictions};
 use crate::stats::{Distribution, Tally};
+use crate::time_series::TimeSeries;
 
 /// Maximum number of connections listed per line, busiest first.
 const LANES: usize = 64;
 
 /// Builds the report of the run so far.
-pub fn build(ledger: &Ledger, course: &Course, findings: &Findings, path: Vec<LegLine>, input: &ReportInput) -> Report {
+pub fn build(
+    ledger: &Ledger,
+    time_series: &TimeSeries,
+    findings: &Findings,
+    path: Vec<LegLine>,
+    input: &ReportInput,
+) -> Report {
     ledger.debug_check();
     let (from, to) = input
         .window
@@ -31,11 +37,12 @@ pub fn build(ledger: &Ledger, course: &Course, findings: &Findings, path: Vec<Le
         schema: SCHEMA.to_owned(),
         source: Source {
             kind: input.kind.clone(),
-            engine: input.engine.clone(),
+            engine: engine.facts().name().to_owned(),
             engine_version: engine.version.as_deref().map(str::to_owned),
             mode: engine.mode.or(modes::delivered(ledger)),
             waiter: engine.waiter,
             wire: input.wire.clone(),
+            drops_fixed_in: engine.facts().drops().map(|drops| drops.fixed_in.to_owned()),
         },
         window_ns: [0, to.since(from)],
         window_mono_ns: [from.0, to.0],
@@ -45,7 +52,7 @@ pub fn build(ledger: &Ledger, course: &Course, findings: &Findings, path: Vec<Le
         requests: requests(ledger),
         tokens: Tokens {
             sent: totals.tokens.sent,
-            taken: ledger.sees_takes().then_some(totals.tokens.taken),
+            received: ledger.observes_receives().then_some(totals.tokens.received),
             delivered: ledger.tokens_delivered(),
             uncounted: ledger.sees_deliveries().then_some(totals.tokens.uncounted),
             missing_on_wire: totals.wire_loss.1,
@@ -68,8 +75,8 @@ pub fn build(ledger: &Ledger, course: &Course, findings: &Findings, path: Vec<Le
         path,
         cpu: cpu::lines(ledger),
         stages: stages::stages(ledger, input.slowest, from),
-        hot: hot::lines(ledger),
-        series: series(ledger, course, (from, to)),
+        stacks: stacks::lines(ledger),
+        series: series(ledger, time_series, (from, to)),
         findings: finding_lines(findings, from),
         own: own(ledger, input),
         limits: ledger
@@ -127,13 +134,13 @@ fn chunks(ledger: &Ledger) -> Chunks {
     let delivered = ledger.sees_deliveries();
     Chunks {
         sent: counts.sent,
-        taken: ledger.sees_takes().then_some(counts.taken),
+        received: ledger.observes_receives().then_some(counts.received),
         delivered: delivered.then_some(fates.delivered),
-        coalesced: delivered.then_some(fates.coalesced),
+        merged: delivered.then_some(fates.merged),
         dropped_predicted: dropped_predicted(&totals.predicted, ledger.engine()),
         dropped_confirmed: delivered.then_some(fates.dropped),
         tokens_lost: delivered.then_some(fates.tokens_lost),
-        outstanding: delivered.then(|| ledger.undelivered()),
+        in_flight: delivered.then(|| ledger.undelivered()),
         unjudged: delivered.then_some(fates.unjudged),
     }
 }
@@ -144,11 +151,11 @@ fn answers(ledger: &Ledger) -> Option<AnswerCounts> {
         seen: answers.seen,
         client_left: answers.client_left,
         server_left: answers.server_left,
-        held_up: answers.held_up,
+        short_writes: answers.short_writes,
         uncounted: answers.uncounted,
-        apart: answers.apart,
-        apart_tokens: answers.apart_tokens,
-        apart_tokens_lost: answers.apart_tokens_lost,
+        judged_alone: answers.judged_alone,
+        judged_alone_tokens: answers.judged_alone_tokens,
+        judged_alone_tokens_lost: answers.judged_alone_tokens_lost,
     })
 }
 
@@ -180,13 +187,13 @@ fn hop(ledger: &Ledger, place: usize, window_ns: u64) -> Option<HopLine> {
     if members.is_empty() {
         return None;
     }
-    let sees = |what: fn(Sees) -> bool| members.iter().any(|h| what(h.sees()));
+    let capabilities = |what: fn(Capabilities) -> bool| members.iter().any(|h| what(h.capabilities()));
     let sum = |what: fn(&Hop) -> u64| members.iter().map(|h| what(h)).sum::<u64>();
-    let (sent, taken) = (sees(|s| s.sent), sees(|s| s.taken));
+    let (sent, received) = (capabilities(|s| s.sent), capabilities(|s| s.received));
     let seconds = window_ns as f64 / 1e9;
     let per_second = |n: u64| if seconds > 0.0 { n as f64 / seconds } else { 0.0 };
     let chunks = sum(|h| h.counts().chunks);
-    let frames = sum(|h| h.counts().frames_sent.max(h.counts().frames_taken));
+    let frames = sum(|h| h.counts().frames_sent.max(h.counts().frames_received));
     let wakeups = members
         .iter()
         .map(|h| h.counts().wakeup_frames_max)
@@ -195,25 +202,29 @@ fn hop(ledger: &Ledger, place: usize, window_ns: u64) -> Option<HopLine> {
     Some(HopLine {
         name: group.name.clone(),
         frames_sent: sent.then(|| sum(|h| h.counts().frames_sent)),
-        frames_forwarded: sees(|s| s.forwarded).then(|| sum(|h| h.counts().frames_forwarded)),
-        frames_taken: taken.then(|| sum(|h| h.counts().frames_taken)),
+        frames_forwarded: capabilities(|s| s.forwarded).then(|| sum(|h| h.counts().frames_forwarded)),
+        frames_received: received.then(|| sum(|h| h.counts().frames_received)),
         chunks,
         tokens: Some(sum(|h| h.counts().tokens)),
         bytes: sum(|h| h.counts().bytes),
         frames_per_s: per_second(frames),
         chunks_per_s: per_second(chunks),
-        backlog_frames: (sent && taken).then_some(group.backlog),
-        backlog_max_frames: (sent && taken).then_some(group.backlog_max),
-        residence_ns: spread(&group.residence),
-        residence_classes: group.residence.classes(),
+        backlog_frames: (sent && received).then_some(group.backlog),
+        backlog_max_frames: (sent && received).then_some(group.backlog_max),
+        queue_wait_ns: spread(&group.queue_wait),
+        queue_wait_classes: group.queue_wait.classes(),
         relay_ns: spread(&group.relay),
-        handling_ns: spread(&group.handling),
+        processing_ns: spread(&group.processing),
         recv_wait_ns: spread(&group.recv_wait),
         wakeup_frames_max: wakeups,
         wakeup_frames: spread(&group.wakeups),
         kernel_bytes_max: group.kernel.bytes_max,
         inbox_max_frames: group.kernel.inbox_max,
-        undecoded: group.undecoded.clone(),
+        undecoded: ledger
+            .undecoded_by_reason(place)
+            .into_iter()
+            .map(|(reason, count)| (reason.to_owned(), count))
+            .collect(),
         busy: busy(ledger, members.iter().copied(), window_ns),
         imbalance: imbalance(&members),
         rids_moved: Some(group.moved.rids),
@@ -250,19 +261,19 @@ fn lanes(members: &[&Hop], chunks: u64) -> Option<Vec<LaneLine>> {
 }
 
 fn worker(ledger: &Ledger, hop: &Hop, chunks: u64, window_ns: u64) -> WorkerLine {
-    let (counts, sees) = (hop.counts(), hop.sees());
+    let (counts, capabilities) = (hop.counts(), hop.capabilities());
     WorkerLine {
         tokens: Some(counts.tokens),
         share: share(counts.chunks, chunks),
-        residence_ns: tally(&hop.residence()),
+        queue_wait_ns: tally(&hop.queue_wait()),
         busy: busy(ledger, std::iter::once(hop), window_ns),
         worker: hop.worker(),
         endpoint: hop.endpoint().to_owned(),
-        frames_sent: sees.sent.then_some(counts.frames_sent),
-        frames_taken: sees.taken.then_some(counts.frames_taken),
+        frames_sent: capabilities.sent.then_some(counts.frames_sent),
+        frames_received: capabilities.received.then_some(counts.frames_received),
         chunks: counts.chunks,
         bytes: counts.bytes,
-        backlog_max_frames: (sees.sent && sees.taken).then_some(counts.backlog_max),
+        backlog_max_frames: (capabilities.sent && capabilities.received).then_some(counts.backlog_max),
     }
 }
 

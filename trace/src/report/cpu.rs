@@ -5,29 +5,29 @@ use crate::event::ThreadPart;
 use crate::ledger::{Ledger, Thread};
 
 /// Threads that need less than this share of a CPU are left out, except main threads and receivers.
-const WORTH_A_LINE: f64 = 0.005;
+const MIN_SHARE: f64 = 0.005;
 
 /// Processes in the order first observed, main threads first; `None` without samples.
 pub(super) fn lines(ledger: &Ledger) -> Option<Vec<CpuLine>> {
     let sampled: Vec<&Thread> = ledger.threads().iter().filter(|t| t.total().is_some()).collect();
-    let first_met = |pid: u32| sampled.iter().position(|t| t.id().pid == pid);
-    let mut worth: Vec<&Thread> = sampled.iter().copied().filter(|t| matters(t)).collect();
-    worth.sort_by_key(|t| {
+    let first_seen = |pid: u32| sampled.iter().position(|t| t.id().pid == pid);
+    let mut relevant: Vec<&Thread> = sampled.iter().copied().filter(|t| is_relevant(t)).collect();
+    relevant.sort_by_key(|t| {
         (
-            first_met(t.id().pid),
+            first_seen(t.id().pid),
             t.part() != Some(ThreadPart::Main),
-            !t.takes(),
+            !t.is_receiver(),
             t.id().tid,
         )
     });
-    (!sampled.is_empty()).then(|| worth.into_iter().filter_map(line).collect())
+    (!sampled.is_empty()).then(|| relevant.into_iter().filter_map(line).collect())
 }
 
-fn matters(thread: &Thread) -> bool {
+fn is_relevant(thread: &Thread) -> bool {
     let busy = thread
         .total()
-        .is_some_and(|spent| spent.share(spent.wanted_ns()) >= WORTH_A_LINE);
-    busy || thread.takes() || thread.part() == Some(ThreadPart::Main)
+        .is_some_and(|spent| spent.share(spent.wanted_ns()) >= MIN_SHARE);
+    busy || thread.is_receiver() || thread.part() == Some(ThreadPart::Main)
 }
 
 fn line(thread: &Thread) -> Option<CpuLine> {
@@ -38,7 +38,7 @@ fn line(thread: &Thread) -> Option<CpuLine> {
         pid: id.pid,
         tid: id.tid,
         name: thread.name().to_owned(),
-        takes: thread.takes(),
+        receives: thread.is_receiver(),
         on_cpu: Some(spent.share(spent.on_ns)),
         run_wait: spent.starved_ns().map(|ns| spent.share(ns)),
         throttled: spent.held_ns().map(|ns| spent.share(ns)),

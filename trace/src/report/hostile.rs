@@ -10,7 +10,7 @@ pub fn plain(text: &str) -> String {
     let mut out: String = text
         .chars()
         .take(LONGEST)
-        .map(|c| if unfit(c) { '\u{fffd}' } else { c })
+        .map(|c| if is_unprintable(c) { '\u{fffd}' } else { c })
         .collect();
     if text.chars().nth(LONGEST).is_some() {
         out.push('\u{2026}');
@@ -18,15 +18,15 @@ pub fn plain(text: &str) -> String {
     out
 }
 
-fn unfit(c: char) -> bool {
-    let hides = matches!(c, '\u{ad}' | '\u{200b}'..='\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2060}'..='\u{206f}' | '\u{feff}');
-    c.is_control() || hides || matches!(c, '\u{2028}' | '\u{2029}' | '\u{e0000}'..='\u{e007f}')
+fn is_unprintable(c: char) -> bool {
+    let is_invisible = matches!(c, '\u{ad}' | '\u{200b}'..='\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2060}'..='\u{206f}' | '\u{feff}');
+    c.is_control() || is_invisible || matches!(c, '\u{2028}' | '\u{2029}' | '\u{e0000}'..='\u{e007f}')
 }
 
 /// Same for text of several lines, of any length.
 pub fn lines(text: &str) -> String {
     text.chars()
-        .map(|c| if unfit(c) && c != '\n' { '\u{fffd}' } else { c })
+        .map(|c| if is_unprintable(c) && c != '\n' { '\u{fffd}' } else { c })
         .collect()
 }
 
@@ -42,7 +42,7 @@ impl fmt::Display for Html<'_> {
                 '>' => f.write_str("&gt;")?,
                 '"' => f.write_str("&quot;")?,
                 '\'' => f.write_str("&#39;")?,
-                c if unfit(c) && c != '\n' => f.write_str("\u{fffd}")?,
+                c if is_unprintable(c) && c != '\n' => f.write_str("\u{fffd}")?,
                 c => fmt::Write::write_char(f, c)?,
             }
         }
@@ -92,7 +92,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn nothing_hostile_gets_through() {
+    fn hostile_input_is_escaped() {
         let rid = "<script>alert('x')</script>\" onload=\"y\u{202e}\u{1b}[2J";
         let html = Html(rid).to_string();
         assert!(!html.contains(['<', '>', '"', '\'', '\u{202e}', '\u{1b}']), "{html}");
@@ -105,7 +105,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn code_ends_where_it_should(text in "[`|a ]{0,12}") {
+        fn code_spans_cannot_be_closed_by_their_content(text in "[`|a ]{0,12}") {
             let code = markdown_code(&text);
             let fence = code.len() - code.trim_start_matches('`').len();
             let inside = &code[fence..code.len() - fence];

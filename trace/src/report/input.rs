@@ -10,8 +10,6 @@ use crate::clock::MonoNs;
 pub struct ReportInput {
     /// The source: `demo`, `tap`, `attach`, ...
     pub kind: String,
-    /// The engine: `sglang`.
-    pub engine: String,
     /// Start and end of the capture; `None` means from the first event to the last.
     pub window: Option<(MonoNs, MonoNs)>,
     /// An instant with its wall-clock time in nanoseconds since the Unix epoch; `None` if unknown.
@@ -37,7 +35,6 @@ impl ReportInput {
     pub fn of(kind: &str) -> Self {
         Self {
             kind: kind.to_owned(),
-            engine: String::from("sglang"),
             window: None,
             wall: None,
             slowest: 10,

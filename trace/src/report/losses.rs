@@ -2,11 +2,10 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::slowest::word;
 use crate::ledger::{self, Ledger, Request};
 
 /// Maximum number of requests listed, worst first.
-const MOST: usize = 1_000;
+const LIMIT: usize = 1_000;
 
 /// Both lists. `null` means not observable with the attached sources.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -29,7 +28,7 @@ pub struct LossList {
 /// Losses of one request.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct LossLine {
-    /// SGLang's request id.
+    /// The engine's request id.
     pub rid: String,
     /// Tokens sent by the scheduler.
     pub tokens_sent: u64,
@@ -70,7 +69,7 @@ pub(super) fn losses(ledger: &Ledger) -> Losses {
             lines: list(ledger, Request::losses, |l| l.confirmed.as_deref()),
         }),
         predicted: predicts.then(|| LossList {
-            requests: totals.foreseen.rids,
+            requests: totals.predicted_drops.rids,
             lines: list(ledger, Request::predicted, |l| l.predicted.as_deref()),
         }),
     }
@@ -88,7 +87,7 @@ fn list(
             rid: request.rid().to_owned(),
             tokens_sent: request.tokens_sent().into(),
             tokens_delivered: deliveries.then(|| request.tokens_delivered().into()),
-            finish: request.finish().map(word),
+            finish: request.finish().map(|finish| finish.as_str().to_owned()),
             ..LossLine::none()
         };
         Some((lost, head))
@@ -98,14 +97,14 @@ fn list(
             rid: lossy.rid.to_string(),
             tokens_sent: lossy.tokens_sent.into(),
             tokens_delivered: lossy.tokens_delivered.map(u64::from),
-            finish: lossy.finish.map(word),
+            finish: lossy.finish.map(|finish| finish.as_str().to_owned()),
             ..LossLine::none()
         };
         Some((over(lossy)?, head))
     });
     let mut all: Vec<(&ledger::Losses, LossLine)> = open.chain(closed).collect();
     all.sort_unstable_by(|a, b| (b.0.tokens, &a.1.rid).cmp(&(a.0.tokens, &b.1.rid)));
-    all.truncate(MOST);
+    all.truncate(LIMIT);
     all.into_iter().map(|(lost, head)| head.with(lost)).collect()
 }
 
@@ -138,21 +137,21 @@ impl LossLine {
         }
     }
 
-    /// Formats the positions as `3, 7-9`, with at most `most` ranges.
-    pub fn places(&self, most: usize) -> String {
+    /// Formats the positions as `3, 7-9`, with at most `limit` ranges.
+    pub fn places(&self, limit: usize) -> String {
         let ranges = self.ranges.iter().map(|range| range.tokens);
-        places(ranges, most, self.tokens_unlisted)
+        places(ranges, limit, self.tokens_unlisted)
     }
 
-    /// Ids of the first `most` lost tokens; empty if unknown.
-    pub fn ids(&self, most: usize) -> String {
-        ids(self.ranges.iter().flat_map(|range| &range.ids), most)
+    /// Ids of the first `limit` lost tokens; empty if unknown.
+    pub fn ids(&self, limit: usize) -> String {
+        ids(self.ranges.iter().flat_map(|range| &range.ids), limit)
     }
 }
 
 /// Formats positions: `3, 7-9, ...`.
-pub fn places(ranges: impl ExactSizeIterator<Item = [u32; 2]>, most: usize, unlisted: u64) -> String {
-    let more = if ranges.len() > most || unlisted > 0 {
+pub fn places(ranges: impl ExactSizeIterator<Item = [u32; 2]>, limit: usize, unlisted: u64) -> String {
+    let more = if ranges.len() > limit || unlisted > 0 {
         ", ..."
     } else {
         ""
@@ -164,13 +163,13 @@ pub fn places(ranges: impl ExactSizeIterator<Item = [u32; 2]>, most: usize, unli
             format!("{first}-{last}")
         }
     };
-    ranges.take(most).map(word).collect::<Vec<_>>().join(", ") + more
+    ranges.take(limit).map(word).collect::<Vec<_>>().join(", ") + more
 }
 
 /// Formats ids: `13, 14, ...`.
-pub fn ids<'i>(ids: impl Iterator<Item = &'i i64>, most: usize) -> String {
+pub fn ids<'i>(ids: impl Iterator<Item = &'i i64>, limit: usize) -> String {
     let mut ids = ids.peekable();
-    let shown: Vec<String> = ids.by_ref().take(most).map(i64::to_string).collect();
+    let shown: Vec<String> = ids.by_ref().take(limit).map(i64::to_string).collect();
     shown.join(", ") + if ids.peek().is_some() { ", ..." } else { "" }
 }
 
@@ -179,7 +178,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn places_and_ids_say_when_there_are_more() {
+    fn long_lists_of_positions_and_ids_end_with_an_ellipsis() {
         let ranges = [[1, 1], [3, 5], [7, 7]];
         assert_eq!(places(ranges.into_iter(), 9, 0), "1, 3-5, 7");
         assert_eq!(places(ranges.into_iter(), 2, 0), "1, 3-5, ...");

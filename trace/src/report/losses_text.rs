@@ -8,7 +8,7 @@ use super::{LossLine, LossList, Report};
 use crate::words::{count, plural};
 
 /// Maximum number of requests named; the JSON lists more.
-const MOST: usize = 5;
+const LIMIT: usize = 5;
 /// Maximum number of ranges and ids per request.
 const RANGES: usize = 12;
 
@@ -27,10 +27,10 @@ pub(super) fn render(out: &mut String, report: &Report) {
 
 fn lines(out: &mut String, list: &LossList, how: &str) {
     let _ = writeln!(out, "{how}: {}", plural(list.requests, "request"));
-    for line in list.lines.iter().take(MOST) {
-        wrap(out, &said(line), "  ", "    ");
+    for line in list.lines.iter().take(LIMIT) {
+        wrap(out, &describe(line), "  ", "    ");
     }
-    let more = list.requests.saturating_sub(MOST.min(list.lines.len()) as u64);
+    let more = list.requests.saturating_sub(LIMIT.min(list.lines.len()) as u64);
     if more > 0 {
         let _ = writeln!(
             out,
@@ -42,8 +42,8 @@ fn lines(out: &mut String, list: &LossList, how: &str) {
     let _ = writeln!(out);
 }
 
-fn said(line: &LossLine) -> String {
-    let mut said = format!(
+fn describe(line: &LossLine) -> String {
+    let mut text = format!(
         "{}: {} of {} tokens in {}",
         plain(&line.rid),
         count(line.tokens),
@@ -52,11 +52,11 @@ fn said(line: &LossLine) -> String {
     );
     let places = line.places(RANGES);
     if !places.is_empty() {
-        let _ = write!(said, ", at {places}");
+        let _ = write!(text, ", at {places}");
     }
     let ids = line.ids(RANGES);
     if !ids.is_empty() {
-        let _ = write!(said, " (ids {ids})");
+        let _ = write!(text, " (ids {ids})");
     }
-    said
+    text
 }

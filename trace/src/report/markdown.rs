@@ -8,7 +8,7 @@ use crate::detect::Severity;
 use crate::words::{bytes, count, duration, percent, plural, share};
 
 /// Maximum number of requests and findings listed.
-const MOST: usize = 10;
+const LIMIT: usize = 10;
 /// Width of the bar in cells.
 const BAR: usize = 40;
 
@@ -27,8 +27,8 @@ pub(super) fn render(report: &Report, clock: &Clock) -> String {
     out
 }
 
-fn unseen() -> String {
-    String::from("not seen")
+fn not_observed() -> String {
+    String::from("not observed")
 }
 
 fn opt(n: Option<u64>) -> String {
@@ -54,7 +54,7 @@ fn head(out: &mut String, report: &Report, clock: &Clock) {
         count(r.live),
         duration(report.window_ns[1])
     );
-    let gap = report.gap_ns.as_ref().map_or_else(unseen, |g| {
+    let gap = report.gap_ns.as_ref().map_or_else(not_observed, |g| {
         format!(
             "median {}, p90 {}, p99 {}, max {}",
             time(g.p50),
@@ -73,7 +73,7 @@ fn head(out: &mut String, report: &Report, clock: &Clock) {
             share(n, c.sent)
         ),
         (None, Some(n)) => format!("{} chunks predicted; deliveries were not observed", count(n)),
-        (None, None) => unseen(),
+        (None, None) => not_observed(),
     };
     let _ = writeln!(out, "- **lost** {lost}");
     let itl = &report.itl_ns;
@@ -98,7 +98,7 @@ fn head(out: &mut String, report: &Report, clock: &Clock) {
 }
 
 fn findings(out: &mut String, report: &Report, clock: &Clock) {
-    for (n, finding) in report.findings.iter().take(MOST).enumerate() {
+    for (n, finding) in report.findings.iter().take(LIMIT).enumerate() {
         let mark = match finding.severity {
             Severity::Critical => "critical",
             Severity::Warning => "warning",
@@ -120,8 +120,8 @@ fn findings(out: &mut String, report: &Report, clock: &Clock) {
             let _ = writeln!(out, "   **do** {}", markdown(advice));
         }
     }
-    if report.findings.len() > MOST {
-        let _ = writeln!(out, "\nand {} more", report.findings.len() - MOST);
+    if report.findings.len() > LIMIT {
+        let _ = writeln!(out, "\nand {} more", report.findings.len() - LIMIT);
     }
     if !report.findings.is_empty() {
         out.push('\n');
@@ -135,17 +135,17 @@ fn lossy(out: &mut String, report: &Report) {
     };
     let _ = writeln!(
         out,
-        "### Lost tokens, confirmed: {}\n\n| request | tokens sent | lost | places in the output |\n|---|--:|--:|---|",
+        "### Lost tokens, confirmed: {}\n\n| request | tokens sent | lost | positions in the output |\n|---|--:|--:|---|",
         plural(list.requests, "request")
     );
-    for line in list.lines.iter().take(MOST) {
+    for line in list.lines.iter().take(LIMIT) {
         let _ = writeln!(
             out,
             "| {} | {} | {} | {} |",
             markdown_code(&line.rid),
             count(line.tokens_sent),
             count(line.tokens),
-            line.places(MOST)
+            line.places(LIMIT)
         );
     }
     out.push('\n');
@@ -158,16 +158,16 @@ fn slowest(out: &mut String, report: &Report) {
     let _ = writeln!(out, "### Worst requests\n");
     let _ = writeln!(
         out,
-        "| request | first sent | gap | first taken | tokens sent | lost | finish |\n|---|--:|--:|--:|--:|--:|---|"
+        "| request | first sent | gap | first received | tokens sent | lost | finish |\n|---|--:|--:|--:|--:|--:|---|"
     );
-    for line in report.slowest.iter().take(MOST) {
+    for line in report.slowest.iter().take(LIMIT) {
         let _ = writeln!(
             out,
             "| {} | {} | {} | {} | {} | {} | {} |",
             markdown_code(&line.rid),
             time(line.first_sent_ns),
             time(line.gap_ns),
-            time(line.first_taken_ns),
+            time(line.first_received_ns),
             count(line.tokens_sent),
             opt(line.tokens_lost),
             markdown(line.finish.as_deref().unwrap_or("-"))
@@ -184,7 +184,7 @@ fn path(out: &mut String, report: &Report) {
     let _ = writeln!(out, "### Where the time goes\n\n{}\n", markdown_code(&bar));
     let _ = writeln!(
         out,
-        "| leg | first tokens | chunks | mean of a chunk | receiver busy | its thread |\n|---|--:|--:|--:|--:|---|"
+        "| leg | first tokens | chunks | mean per chunk | receiver busy | its thread |\n|---|--:|--:|--:|--:|---|"
     );
     for leg in &report.path {
         let share = |share: Option<f64>| share.map_or_else(|| String::from("-"), percent);
@@ -209,16 +209,16 @@ fn hops(out: &mut String, report: &Report) {
     let _ = writeln!(out, "### Hops\n");
     let _ = writeln!(
         out,
-        "| hop | frames sent | taken | backlog, most | in the kernel, most | residence p50 | p99 | max |\n|---|--:|--:|--:|--:|--:|--:|--:|"
+        "| hop | frames sent | received | backlog, max | in the kernel, max | queue wait p50 | p99 | max |\n|---|--:|--:|--:|--:|--:|--:|--:|"
     );
     for hop in &report.hops {
-        let spread = |of: fn(&super::Spread) -> u64| time(hop.residence_ns.as_ref().map(of));
+        let spread = |of: fn(&super::Spread) -> u64| time(hop.queue_wait_ns.as_ref().map(of));
         let _ = writeln!(
             out,
             "| {} | {} | {} | {} | {} | {} | {} | {} |",
             markdown_code(&hop.name),
             opt(hop.frames_sent),
-            opt(hop.frames_taken),
+            opt(hop.frames_received),
             opt(hop.backlog_max_frames),
             hop.kernel_bytes_max.map_or_else(|| String::from("-"), bytes),
             spread(|s| s.p50),
@@ -235,16 +235,16 @@ fn cpu(out: &mut String, report: &Report) {
     };
     let _ = writeln!(
         out,
-        "### CPU\n\n| thread | on a CPU | waiting for one | throttled |\n|---|--:|--:|--:|"
+        "### CPU\n\n| thread | on CPU | waiting for a CPU | throttled |\n|---|--:|--:|--:|"
     );
     for line in lines {
         let share = |of: Option<f64>| of.map_or_else(|| String::from("-"), |s| format!("{:.1} %", 100.0 * s));
-        let who = format!("{} {}/{} {}", line.role, line.pid, line.tid, line.name);
+        let name = format!("{} {}/{} {}", line.role, line.pid, line.tid, line.name);
         let _ = writeln!(
             out,
             "| {}{} | {} | {} | {} |",
-            markdown_code(&who),
-            if line.takes { " takes frames" } else { "" },
+            markdown_code(&name),
+            if line.receives { " receives frames" } else { "" },
             share(line.on_cpu),
             share(line.run_wait),
             share(line.throttled)
@@ -254,10 +254,10 @@ fn cpu(out: &mut String, report: &Report) {
 }
 
 fn functions(out: &mut String, report: &Report) {
-    for line in report.hot.iter().flatten() {
+    for line in report.stacks.iter().flatten() {
         let _ = writeln!(out, "### Python functions of {}\n", markdown(&line.role));
         let _ = writeln!(out, "| function | file | innermost | anywhere |\n|---|---|--:|--:|");
-        for function in line.functions.iter().take(MOST) {
+        for function in line.functions.iter().take(LIMIT) {
             let _ = writeln!(
                 out,
                 "| {} | {} | {} | {} |",
@@ -281,7 +281,7 @@ fn stages(out: &mut String, report: &Report) {
         "### Worst request by the engine's log: {}\n",
         markdown_code(&table.rid)
     );
-    let _ = writeln!(out, "| stage | by | at | since the one before |\n|---|---|--:|--:|");
+    let _ = writeln!(out, "| stage | by | at | since the previous |\n|---|---|--:|--:|");
     for row in &table.stages {
         let _ = writeln!(
             out,
@@ -296,12 +296,12 @@ fn stages(out: &mut String, report: &Report) {
 }
 
 fn own(out: &mut String, report: &Report) {
-    let _ = writeln!(out, "### Not observed, and own losses\n");
-    for what in brief::unseen(report) {
-        let _ = writeln!(out, "- not seen: {what}");
+    let _ = writeln!(out, "### Not observed, and missed observations\n");
+    for what in brief::not_observed(report) {
+        let _ = writeln!(out, "- not observed: {what}");
     }
-    for said in brief::degraded(report) {
-        let _ = writeln!(out, "- not attached or given up: {}", markdown(&said));
+    for failure in brief::degraded(report) {
+        let _ = writeln!(out, "- unavailable or failed: {}", markdown(&failure));
     }
     for (name, limit, times) in brief::limits_reached(report) {
         let _ = writeln!(

@@ -1,4 +1,4 @@
-//! The report of a run, schema `tokengap.report/1`: fields may be added but never change their meaning. `null` means not observable with
+//! The report of a run, schema `tokengap.report/2`: fields may be added but never change their meaning. `null` means not observable with
 //! the attached sources, never 0. All times are nanoseconds; `window_ns` and `at_ns` count from the start of the capture.
 
 pub mod bar;
@@ -6,7 +6,6 @@ pub(crate) mod brief;
 mod build;
 mod cpu;
 pub mod hostile;
-mod hot;
 mod html;
 mod input;
 mod losses;
@@ -19,6 +18,7 @@ mod path;
 mod path_text;
 mod series;
 mod slowest;
+mod stacks;
 pub mod stages;
 mod stages_text;
 mod text;
@@ -31,7 +31,6 @@ use serde_json::Value;
 pub use crate::detect::attribution::{LegKind, ThreadState};
 pub use build::build;
 pub(crate) use build::dropped_predicted;
-pub use hot::{HotFunctionLine, HotLine, HotShare, SamplingCost};
 pub use input::ReportInput;
 pub use losses::{LossLine, LossList, Losses, RangeLine, ids, places};
 pub use modes::{ModeLine, Modes};
@@ -40,13 +39,14 @@ pub use path::LegLine;
 pub(crate) use path::legs;
 pub use series::{ChunkSeries, HopSeries, RequestSeries, Series, SpreadSeries, ThreadSeries, TokenSeries};
 pub use slowest::{SlowLine, TokenItl};
+pub use stacks::{SamplingCost, StackFunctionLine, StackLine, StackShare};
 pub(crate) use text::wrap;
 
 use crate::detect::Severity;
 use crate::engine::{Mode, Waiter};
 
 /// Name of the schema in reports.
-pub const SCHEMA: &str = "tokengap.report/1";
+pub const SCHEMA: &str = "tokengap.report/2";
 
 /// Report of a run.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -95,7 +95,7 @@ pub struct Report {
     pub stages: Option<stages::StageReport>,
     /// Python functions of the engine by role; `null` when no stacks were sampled.
     #[serde(default)]
-    pub hot: Option<Vec<HotLine>>,
+    pub stacks: Option<Vec<StackLine>>,
     /// Time series of the run; `null` in reports of versions without this field.
     #[serde(default)]
     pub series: Option<Series>,
@@ -123,7 +123,7 @@ impl Report {
     }
 
     /// Whether all data comes from the engine's own log. Then no frame was observed, and zero frames, chunks and tokens mean nothing.
-    pub fn is_told(&self) -> bool {
+    pub fn is_log_only(&self) -> bool {
         self.hops.is_empty() && self.stages.is_some()
     }
 
@@ -148,7 +148,7 @@ impl Report {
 pub struct Source {
     /// `demo`, `tap`, `attach`, ...
     pub kind: String,
-    /// `sglang`.
+    /// Name of the engine, in lower case.
     pub engine: String,
     /// Release, or the range of releases that match the wire format.
     pub engine_version: Option<String>,
@@ -158,6 +158,9 @@ pub struct Source {
     pub waiter: Option<Waiter>,
     /// Codecs and schemas reported by the source.
     pub wire: Option<Value>,
+    /// First release that drops no queued chunk, if earlier ones do.
+    #[serde(default)]
+    pub drops_fixed_in: Option<String>,
 }
 
 /// Numbers of requests.
@@ -165,7 +168,7 @@ pub struct Source {
 pub struct Requests {
     /// Requests on any hop, without health checks.
     pub seen: u64,
-    /// Requests with a finish reason in a frame, whatever the reason.
+    /// Requests with a finish reason, of any kind, in a frame.
     pub finished: u64,
     /// Requests that ended with an abort: in such a frame, or by an `AbortReq` alone.
     pub aborted: u64,
@@ -175,7 +178,7 @@ pub struct Requests {
     pub joined_late: u64,
     /// Requests whose rid was reused by another request in flight.
     pub overwritten: u64,
-    /// Requests forgotten unfinished after a long silence.
+    /// Requests removed unfinished after a long silence.
     pub orphaned: u64,
     /// Health checks of the server, excluded from all findings.
     pub health_checks: u64,
@@ -187,7 +190,7 @@ pub struct Tokens {
     /// Sent by the scheduler, by its own counts.
     pub sent: u64,
     /// Received by the tokenizer.
-    pub taken: Option<u64>,
+    pub received: Option<u64>,
     /// Delivered, each counted once; `null` if every response carries text only.
     pub delivered: Option<u64>,
     /// Sent to the tokenizer for text-only responses. Their delivery is unknown, and `delivered` excludes them.
@@ -223,11 +226,11 @@ pub struct Chunks {
     /// Sent by the scheduler.
     pub sent: u64,
     /// Received by the tokenizer.
-    pub taken: Option<u64>,
+    pub received: Option<u64>,
     /// Carried by a delivery; of merged chunks, the first.
     pub delivered: Option<u64>,
     /// Merged into another chunk's delivery.
-    pub coalesced: Option<u64>,
+    pub merged: Option<u64>,
     /// Predicted drops: received in one wakeup with an earlier chunk of the request, in incremental mode on a release that keeps the last.
     pub dropped_predicted: Option<u64>,
     /// Dropped: in no delivery although a later chunk was delivered. Proven by counts.
@@ -235,7 +238,7 @@ pub struct Chunks {
     /// Tokens in the dropped chunks.
     pub tokens_lost: Option<u64>,
     /// Not delivered at the end of the window or of their request.
-    pub outstanding: Option<u64>,
+    pub in_flight: Option<u64>,
     /// Unknown outcome: observations were missed, or counts do not show which delivery carried the chunk.
     pub unjudged: Option<u64>,
 }
@@ -250,15 +253,15 @@ pub struct AnswerCounts {
     /// Closed early by the server.
     pub server_left: u64,
     /// Responses with a partial or refused socket write: the client read more slowly than the server wrote.
-    pub held_up: u64,
+    pub short_writes: u64,
     /// Responses whose tokens could not be counted: text only, or partly observed.
     pub uncounted: u64,
-    /// Complete responses matched to no frame (Dynamo's response plane).
-    pub apart: u64,
+    /// Complete responses matched to no frame (a response plane).
+    pub judged_alone: u64,
     /// Tokens carried by the unmatched responses.
-    pub apart_tokens: u64,
+    pub judged_alone_tokens: u64,
     /// Tokens claimed by their last events but not carried.
-    pub apart_tokens_lost: u64,
+    pub judged_alone_tokens_lost: u64,
 }
 
 /// Time between chunks with tokens of one request, by chunk and by token. By token, the time is divided by the tokens of the later chunk
@@ -302,7 +305,7 @@ pub struct HopLine {
     /// Frames forwarded by the relay.
     pub frames_forwarded: Option<u64>,
     /// Frames received by the application.
-    pub frames_taken: Option<u64>,
+    pub frames_received: Option<u64>,
     /// Chunks in the frames.
     pub chunks: u64,
     /// New tokens in them, from the streams' own counts; `null` in reports of versions without this field.
@@ -319,14 +322,14 @@ pub struct HopLine {
     /// Largest backlog in frames.
     pub backlog_max_frames: Option<u64>,
     /// Queue wait: received minus sent.
-    pub residence_ns: Option<Spread>,
+    pub queue_wait_ns: Option<Spread>,
     /// Non-empty buckets of the queue wait: start, end (exclusive), number of frames.
     #[serde(default)]
-    pub residence_classes: Vec<[u64; 3]>,
+    pub queue_wait_classes: Vec<[u64; 3]>,
     /// Forwarded minus sent: the time inside the relay.
     pub relay_ns: Option<Spread>,
     /// Processed minus received.
-    pub handling_ns: Option<Spread>,
+    pub processing_ns: Option<Spread>,
     /// Received minus asked for: how long receivers waited for a frame. Near zero while they are behind.
     pub recv_wait_ns: Option<Spread>,
     /// Most frames received in one wakeup.
@@ -387,7 +390,7 @@ pub struct WorkerLine {
     pub share: Option<f64>,
     /// Queue wait (received minus sent) in buckets of an eighth; `null` if receives are not observed.
     #[serde(default)]
-    pub residence_ns: Option<Spread>,
+    pub queue_wait_ns: Option<Spread>,
     /// Share of the window in which its receiver was processing a frame.
     #[serde(default)]
     pub busy: Option<f64>,
@@ -398,7 +401,7 @@ pub struct WorkerLine {
     /// Frames that entered.
     pub frames_sent: Option<u64>,
     /// Frames received by the application.
-    pub frames_taken: Option<u64>,
+    pub frames_received: Option<u64>,
     /// Chunks in the frames.
     pub chunks: u64,
     /// Bytes of the frames.
@@ -421,7 +424,7 @@ pub struct CpuLine {
     pub name: String,
     /// Whether it receives frames from a hop.
     #[serde(default)]
-    pub takes: bool,
+    pub receives: bool,
     /// Time on a CPU.
     pub on_cpu: Option<f64>,
     /// Time runnable without a CPU.

@@ -106,7 +106,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_other_mode_is_estimated_from_ids_alone() {
+    fn the_other_modes_bytes_are_estimated_from_ids() {
         // Ten tokens, one per chunk.
         let counts = |listed| IdCounts {
             tokens: 10,

@@ -17,10 +17,10 @@ fn hop(line: &ModeLine) -> String {
         .map_or_else(String::new, |n| format!("{n:.0} bytes a token, "));
     let other = if line.ids_repeated > 0 {
         let less = line.bytes_if_incremental_estimate.map(bytes);
-        less.map(|less| format!("; new ids only: about {less} in all"))
+        less.map(|less| format!("; new ids only: about {less} in total"))
     } else {
         let more = line.bytes_if_cumulative_estimate.map(bytes);
-        more.map(|more| format!("; all ids so far: about {more} in all"))
+        more.map(|more| format!("; all ids so far: about {more} in total"))
     };
     format!(
         "{}: {per_token}{} of {} ids are repeats{}",

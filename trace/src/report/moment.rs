@@ -28,12 +28,12 @@ impl Clock {
 
     /// Date and time of `at_ns` after the start, with time zone: `2026-11-21 07:20:03.120 UTC`; `None` if unknown.
     pub fn wall(&self, at_ns: u64) -> Option<String> {
-        self.told(at_ns, "%Y-%m-%d %H:%M:%S%.3f %Z")
+        self.format(at_ns, "%Y-%m-%d %H:%M:%S%.3f %Z")
     }
 
     /// Hours, minutes and seconds.
     pub fn time_of_day(&self, at_ns: u64) -> Option<String> {
-        self.told(at_ns, "%H:%M:%S")
+        self.format(at_ns, "%H:%M:%S")
     }
 
     /// Relative and absolute time: `12.300 s (2026-11-21 07:20:03.120 UTC)`.
@@ -44,7 +44,7 @@ impl Clock {
         }
     }
 
-    fn told(&self, at_ns: u64, format: &str) -> Option<String> {
+    fn format(&self, at_ns: u64, format: &str) -> Option<String> {
         let at = self.start?.as_nanosecond().checked_add(at_ns.into())?;
         let at = Timestamp::from_nanosecond(at).ok()?.to_zoned(self.zone.clone());
         Some(at.strftime(format).to_string())

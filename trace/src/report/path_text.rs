@@ -9,7 +9,7 @@ use super::{HopLine, LegKind, Report, ThreadState, bar};
 use crate::words::{count, duration, percent};
 
 /// Maximum number of workers and connections per line; the JSON lists more.
-const MOST: usize = 16;
+const LIMIT: usize = 16;
 const NAME: usize = 38;
 /// Width of the bar in cells.
 const BAR: usize = 40;
@@ -51,10 +51,10 @@ pub(super) fn render(out: &mut String, report: &Report) {
 /// Number of receivers of a line with several hops; hops to the same endpoint count once.
 pub(super) fn behind(hop: &HopLine) -> Option<String> {
     let hops = hop.workers.as_ref()?;
-    let apart = hops.iter().filter(|h| h.worker.is_none() && h.endpoint.is_empty());
+    let unknown = hops.iter().filter(|h| h.worker.is_none() && h.endpoint.is_empty());
     let places: BTreeSet<_> = hops.iter().map(|h| (h.worker, h.endpoint.as_str())).collect();
     let known = places.iter().filter(|place| **place != (None, ""));
-    Some(match apart.count() + known.count() {
+    Some(match unknown.count() + known.count() {
         1 => format!("{} sockets send into one", hops.len()),
         workers => format!("{workers} workers"),
     })
@@ -62,7 +62,7 @@ pub(super) fn behind(hop: &HopLine) -> Option<String> {
 
 /// Renders the load of each worker of a line and of each connection into it.
 pub(super) fn members(out: &mut String, hop: &HopLine) {
-    for worker in hop.workers.iter().flatten().take(MOST) {
+    for worker in hop.workers.iter().flatten().take(LIMIT) {
         let name = worker
             .worker
             .map_or_else(|| plain(&worker.endpoint), |n| format!("worker {n}"));
@@ -70,11 +70,11 @@ pub(super) fn members(out: &mut String, hop: &HopLine) {
         if let Some(most) = worker.backlog_max_frames {
             parts.push(format!("backlog up to {}", count(most)));
         }
-        if let Some(residence) = &worker.residence_ns {
+        if let Some(queue_wait) = &worker.queue_wait_ns {
             parts.push(format!(
                 "res. {} (p99 {})",
-                duration(residence.p50),
-                duration(residence.p99)
+                duration(queue_wait.p50),
+                duration(queue_wait.p99)
             ));
         }
         if let Some(busy) = worker.busy {
@@ -82,7 +82,7 @@ pub(super) fn members(out: &mut String, hop: &HopLine) {
         }
         wrap(out, &format!("{name}: {}", parts.join(", ")), "  ", "    ");
     }
-    for lane in hop.lanes.iter().flatten().take(MOST) {
+    for lane in hop.lanes.iter().flatten().take(LIMIT) {
         let into = lane.worker.map_or_else(String::new, |n| format!(" into worker {n}"));
         let load = load(lane.chunks, Some(lane.tokens), lane.share);
         wrap(out, &format!("connection {}{into}: {load}", lane.lane), "  ", "    ");

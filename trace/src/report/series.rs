@@ -3,10 +3,10 @@
 use serde::{Deserialize, Serialize};
 
 use crate::clock::MonoNs;
-use crate::course::{Course, HopSlot, Moment, Passed};
-use crate::event::Sees;
+use crate::event::Capabilities;
 use crate::ledger::{Ledger, Spent, Thread};
 use crate::stats::Tally;
+use crate::time_series::{HopSlot, Moment, Passed, TimeSeries};
 
 /// Columns of equal length. A `null` column is not observable; a `null` value means nothing to measure in that slot.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -77,7 +77,7 @@ pub struct TokenSeries {
     /// Sent by the scheduler.
     pub sent: Vec<u64>,
     /// Received by the tokenizer.
-    pub taken: Option<Vec<u64>>,
+    pub received: Option<Vec<u64>>,
     /// Delivered.
     pub delivered: Option<Vec<u64>>,
     /// Proven lost.
@@ -90,7 +90,7 @@ pub struct ChunkSeries {
     /// Sent by the scheduler.
     pub sent: Vec<u64>,
     /// Merged into another chunk's delivery.
-    pub coalesced: Option<Vec<u64>>,
+    pub merged: Option<Vec<u64>>,
     /// Predicted drops.
     pub dropped_predicted: Option<Vec<u64>>,
     /// Proven drops.
@@ -118,7 +118,7 @@ pub struct HopSeries {
     /// Frames that entered.
     pub frames_sent: Option<Vec<u64>>,
     /// Frames received.
-    pub frames_taken: Option<Vec<u64>>,
+    pub frames_received: Option<Vec<u64>>,
     /// Chunks in the frames.
     pub chunks: Vec<u64>,
     /// Bytes of the frames.
@@ -130,7 +130,7 @@ pub struct HopSeries {
     /// Largest sample of the bytes in kernel queues.
     pub kernel_bytes_max: Option<Vec<Option<u64>>>,
     /// Queue wait: received minus sent.
-    pub residence_ns: Option<SpreadSeries>,
+    pub queue_wait_ns: Option<SpreadSeries>,
 }
 
 /// CPU use of a thread by slot: shares of one core.
@@ -145,7 +145,7 @@ pub struct ThreadSeries {
     /// Name of the thread.
     pub name: String,
     /// Whether it receives frames from a hop.
-    pub takes: bool,
+    pub receives: bool,
     /// On a CPU.
     pub on_cpu: Vec<Option<f64>>,
     /// Runnable without a CPU.
@@ -155,13 +155,13 @@ pub struct ThreadSeries {
 }
 
 /// Time series of a run; `None` before the first event.
-pub(super) fn series(ledger: &Ledger, course: &Course, (from, to): (MonoNs, MonoNs)) -> Option<Series> {
-    let (begun, moments) = (course.begun()?, course.moments(ledger));
+pub(super) fn series(ledger: &Ledger, time_series: &TimeSeries, (from, to): (MonoNs, MonoNs)) -> Option<Series> {
+    let (begun, moments) = (time_series.begun()?, time_series.moments(ledger));
     let delivered = ledger.sees_deliveries();
     let column = |what: fn(&Passed) -> u64| moments.iter().map(|m| what(&m.passed)).collect::<Vec<u64>>();
     let names = ledger.groups().iter().enumerate();
     Some(Series {
-        slot_ns: course.slot_ns(),
+        slot_ns: time_series.slot_ns(),
         from_ns: begun.since(from),
         to_ns: to.since(from),
         requests: RequestSeries {
@@ -171,13 +171,13 @@ pub(super) fn series(ledger: &Ledger, course: &Course, (from, to): (MonoNs, Mono
         },
         tokens: TokenSeries {
             sent: column(|p| p.tokens_sent),
-            taken: ledger.sees_takes().then(|| column(|p| p.tokens_taken)),
+            received: ledger.observes_receives().then(|| column(|p| p.tokens_received)),
             delivered: delivered.then(|| column(|p| p.tokens_delivered)),
             lost: delivered.then(|| column(|p| p.tokens_lost)),
         },
         chunks: ChunkSeries {
             sent: column(|p| p.chunks_sent),
-            coalesced: delivered.then(|| column(|p| p.chunks_coalesced)),
+            merged: delivered.then(|| column(|p| p.chunks_merged)),
             dropped_predicted: super::build::dropped_predicted(&ledger.totals().predicted, ledger.engine())
                 .map(|_| column(|p| p.dropped_predicted)),
             dropped_confirmed: delivered.then(|| column(|p| p.chunks_dropped)),
@@ -188,7 +188,7 @@ pub(super) fn series(ledger: &Ledger, course: &Course, (from, to): (MonoNs, Mono
         hops: names
             .filter_map(|(place, group)| hop(ledger, place, &group.name, &moments))
             .collect(),
-        threads: course
+        threads: time_series
             .threads()
             .enumerate()
             .filter_map(|(place, id)| thread(ledger.thread(id)?, place, &moments))
@@ -211,8 +211,8 @@ fn hop(ledger: &Ledger, place: usize, name: &str, moments: &[Moment]) -> Option<
     // Renaming a hop can leave its old line without hops, and hops beyond the limit have no series.
     ledger.members(place).next()?;
     moments.iter().find(|m| m.hops.len() > place)?;
-    let sees = |what: fn(Sees) -> bool| ledger.members(place).any(|h| what(h.sees()));
-    let (sent, taken) = (sees(|s| s.sent), sees(|s| s.taken));
+    let capabilities = |what: fn(Capabilities) -> bool| ledger.members(place).any(|h| what(h.capabilities()));
+    let (sent, received) = (capabilities(|s| s.sent), capabilities(|s| s.received));
     let slots = moments.iter().map(|m| m.hops.get(place));
     let column = |what: fn(&HopSlot) -> u64| slots.clone().map(|s| s.map_or(0, what)).collect::<Vec<u64>>();
     let kernel: Vec<Option<u64>> = slots.clone().map(|s| s?.kernel_bytes_max).collect();
@@ -220,13 +220,13 @@ fn hop(ledger: &Ledger, place: usize, name: &str, moments: &[Moment]) -> Option<
     Some(HopSeries {
         name: name.to_owned(),
         frames_sent: sent.then(|| column(|h| h.passed.frames_sent)),
-        frames_taken: taken.then(|| column(|h| h.passed.frames_taken)),
+        frames_received: received.then(|| column(|h| h.passed.frames_received)),
         chunks: column(|h| h.passed.chunks),
         bytes: column(|h| h.passed.bytes),
         wakeups: wakeups.iter().any(|&n| n > 0).then_some(wakeups),
-        backlog_max_frames: (sent && taken).then(|| column(|h| h.backlog_max)),
+        backlog_max_frames: (sent && received).then(|| column(|h| h.backlog_max)),
         kernel_bytes_max: kernel.iter().any(Option::is_some).then_some(kernel),
-        residence_ns: (sent && taken).then(|| spread(&slots.clone().map(|s| s.map(|s| &s.residence)))),
+        queue_wait_ns: (sent && received).then(|| spread(&slots.clone().map(|s| s.map(|s| &s.queue_wait)))),
     })
 }
 
@@ -244,7 +244,7 @@ fn thread(of: &Thread, place: usize, moments: &[Moment]) -> Option<ThreadSeries>
         pid: of.id().pid,
         tid: of.id().tid,
         name: of.name().to_owned(),
-        takes: of.takes(),
+        receives: of.is_receiver(),
         on_cpu: column(|s| Some(s.on_ns)),
         run_wait: known(column(Spent::starved_ns)),
         throttled: known(column(Spent::held_ns)),

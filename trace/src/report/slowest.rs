@@ -4,24 +4,23 @@ use serde::{Deserialize, Serialize};
 
 use super::Spread;
 use crate::clock::MonoNs;
-use crate::event::Finish;
-use crate::ledger::{Ledger, Paces, Request, Summary, TokenPace};
+use crate::ledger::{ItlEnds, ItlSummary, Ledger, Request, Summary};
 
 /// One listed request. Times are relative to the start of the capture.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SlowLine {
-    /// SGLang's request id.
+    /// The engine's request id.
     pub rid: String,
     /// First receive at the tokenizer minus first send by the scheduler; `null` until both are observed.
     pub gap_ns: Option<u64>,
     /// Time when the scheduler sent its first chunk.
     pub first_sent_ns: Option<u64>,
     /// Time when the tokenizer received its first chunk.
-    pub first_taken_ns: Option<u64>,
+    pub first_received_ns: Option<u64>,
     /// Tokens sent by the scheduler.
     pub tokens_sent: u64,
     /// Tokens received by the tokenizer.
-    pub tokens_taken: Option<u64>,
+    pub tokens_received: Option<u64>,
     /// Chunks sent by the scheduler.
     pub chunks_sent: u64,
     /// Time when its first tokens were accepted for its client.
@@ -51,25 +50,25 @@ pub struct TokenItl {
 }
 
 impl TokenItl {
-    fn of(paces: Paces) -> Self {
-        let spread = |pace: TokenPace| Spread {
-            count: pace.count,
-            p50: pace.p50,
-            p90: pace.p90,
-            p99: pace.p99,
-            max: pace.max,
+    fn of(itl: ItlEnds) -> Self {
+        let spread = |itl: ItlSummary| Spread {
+            count: itl.count,
+            p50: itl.p50,
+            p90: itl.p90,
+            p99: itl.p99,
+            max: itl.max,
         };
         Self {
-            sent: paces.sent.map(spread),
-            delivered: paces.delivered.map(spread),
+            sent: itl.sent.map(spread),
+            delivered: itl.delivered.map(spread),
         }
     }
 }
 
-/// The `most` slowest requests kept by the ledger, worst gap first. A request whose first token still waits ranks by its wait until `to`.
+/// The `limit` slowest requests kept by the ledger, worst gap first. A request whose first token still waits ranks by its wait until `to`.
 /// Requests of unknown gap come last.
-pub(super) fn slowest(ledger: &Ledger, most: usize, (from, to): (MonoNs, MonoNs)) -> Vec<SlowLine> {
-    if most == 0 {
+pub(super) fn slowest(ledger: &Ledger, limit: usize, (from, to): (MonoNs, MonoNs)) -> Vec<SlowLine> {
+    if limit == 0 {
         return Vec::new();
     }
     let live = ledger.requests().map(Record::Live);
@@ -78,13 +77,13 @@ pub(super) fn slowest(ledger: &Ledger, most: usize, (from, to): (MonoNs, MonoNs)
     let worst_first = |a: &(Option<u64>, Record<'_>), b: &(Option<u64>, Record<'_>)| {
         b.0.cmp(&a.0).then_with(|| a.1.rid().cmp(b.1.rid()))
     };
-    if most < ranked.len() {
-        ranked.select_nth_unstable_by(most, worst_first);
-        ranked.truncate(most);
+    if limit < ranked.len() {
+        ranked.select_nth_unstable_by(limit, worst_first);
+        ranked.truncate(limit);
     }
     ranked.sort_unstable_by(worst_first);
-    let takes = ledger.sees_takes();
-    ranked.iter().map(|(_, record)| record.line(from, takes)).collect()
+    let receives = ledger.observes_receives();
+    ranked.iter().map(|(_, record)| record.line(from, receives)).collect()
 }
 
 /// A request, kept in full or as a summary.
@@ -108,7 +107,7 @@ impl Record<'_> {
         }
     }
 
-    fn line(&self, from: MonoNs, takes: bool) -> SlowLine {
+    fn line(&self, from: MonoNs, receives: bool) -> SlowLine {
         let after = |at: Option<MonoNs>| at.map(|at| at.since(from));
         match *self {
             Self::Live(request) => {
@@ -117,43 +116,33 @@ impl Record<'_> {
                     rid: request.rid().to_owned(),
                     gap_ns: request.gap_ns(),
                     first_sent_ns: after(request.sent_first()),
-                    first_taken_ns: after(request.taken_first()),
+                    first_received_ns: after(request.received_first()),
                     tokens_sent: request.tokens_sent().into(),
-                    tokens_taken: takes.then(|| request.tokens_taken().into()),
+                    tokens_received: receives.then(|| request.tokens_received().into()),
                     chunks_sent: request.chunks_sent().into(),
                     first_delivered_ns: after(request.delivered_first()),
                     tokens_delivered: fates.map(|_| request.tokens_delivered().into()),
-                    itl_ns: TokenItl::of(request.paces()),
+                    itl_ns: TokenItl::of(request.itl()),
                     dropped: fates.map(|f| f.dropped),
                     tokens_lost: fates.map(|f| f.tokens_lost),
-                    finish: request.finish().map(word),
+                    finish: request.finish().map(|finish| finish.as_str().to_owned()),
                 }
             }
             Self::Over(summary) => SlowLine {
                 rid: summary.rid.to_string(),
                 gap_ns: summary.gap_ns,
                 first_sent_ns: after(summary.sent_first),
-                first_taken_ns: after(summary.taken_first),
+                first_received_ns: after(summary.received_first),
                 tokens_sent: summary.tokens_sent.into(),
-                tokens_taken: takes.then(|| summary.tokens_taken.into()),
+                tokens_received: receives.then(|| summary.tokens_received.into()),
                 chunks_sent: summary.chunks_sent.into(),
                 first_delivered_ns: after(summary.delivered_first),
                 tokens_delivered: summary.tokens_delivered.map(u64::from),
-                itl_ns: TokenItl::of(summary.paces),
+                itl_ns: TokenItl::of(summary.itl),
                 dropped: summary.dropped.map(u64::from),
                 tokens_lost: summary.tokens_lost.map(u64::from),
-                finish: summary.finish.map(word),
+                finish: summary.finish.map(|finish| finish.as_str().to_owned()),
             },
         }
     }
-}
-
-pub(super) fn word(finish: Finish) -> String {
-    let word = match finish {
-        Finish::Length => "length",
-        Finish::Stop => "stop",
-        Finish::Abort => "abort",
-        Finish::Other => "other",
-    };
-    word.to_owned()
 }

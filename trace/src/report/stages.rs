@@ -4,14 +4,15 @@ use serde::{Deserialize, Serialize};
 
 use super::Spread;
 use crate::clock::MonoNs;
-use crate::ledger::stages::{Mark, Slow, Teller, place_of};
+use crate::engine::StageNames;
+use crate::ledger::stages::{LoggedProcess, Mark, Slow};
 use crate::ledger::{Ledger, Stages};
 
 /// Data from the engine's log.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct StageReport {
     /// Number of stages logged, without health checks.
-    pub told: u64,
+    pub logged: u64,
     /// Requests with at least one stage.
     pub requests: u64,
     /// Duplicates: the same stage of a request, from the same process or in the same millisecond. The first one counts.
@@ -46,7 +47,7 @@ pub struct Correlated {
 /// One request, stage by stage.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct StageTable {
-    /// SGLang's request id, as in the log: a trailing `...` marks a truncated id.
+    /// The engine's request id, as in the log: a trailing `...` marks a truncated id.
     pub rid: String,
     /// From its `first_output_stream` to its `tokenizer_first_token`.
     pub gap_ns: u64,
@@ -110,7 +111,7 @@ pub struct ProcessLine {
     /// Highest CPU use, as a share of one core. There is no mean, because it may only log high values.
     pub cpu_max: Option<f64>,
     /// Number of CPU values logged.
-    pub cpu_told: u64,
+    pub cpu_logged: u64,
 }
 
 /// Merged chunks in the engine's log. It logs only merges of 20 chunks or more, so these numbers are lower bounds.
@@ -128,12 +129,12 @@ pub struct MergedLine {
 
 /// `None` if the engine logged nothing.
 pub(super) fn stages(ledger: &Ledger, slowest: usize, from: MonoNs) -> Option<StageReport> {
-    let told = ledger.stages();
-    let merged = &told.merged;
-    if told.counts.told == 0 && told.tellers().is_empty() && merged.times == 0 {
+    let (log, names) = (ledger.stages(), ledger.engine().facts().stages());
+    let merged = &log.merged;
+    if log.counts.logged == 0 && log.processes().is_empty() && merged.times == 0 {
         return None;
     }
-    let mut between: Vec<Between> = told
+    let mut between: Vec<Between> = log
         .between()
         .filter_map(|(from, to, durations)| {
             Some(Between {
@@ -149,24 +150,24 @@ pub(super) fn stages(ledger: &Ledger, slowest: usize, from: MonoNs) -> Option<St
             .then_with(|| (&a.from, &a.to).cmp(&(&b.from, &b.to)))
     });
     Some(StageReport {
-        told: told.counts.told,
-        requests: told.counts.requests,
-        repeats: told.counts.repeats,
-        late: told.counts.late,
-        left_out: told.counts.left_out,
-        gap_with_states: told.correlation().map(|c| Correlated {
+        logged: log.counts.logged,
+        requests: log.counts.requests,
+        repeats: log.counts.repeats,
+        late: log.counts.late,
+        left_out: log.counts.left_out,
+        gap_with_states: log.correlation().map(|c| Correlated {
             spearman: (c.rho * 1e4).round() / 1e4,
             n: c.of,
             sampled: c.sampled,
         }),
-        slowest: told
+        slowest: log
             .slowest()
             .iter()
             .take(slowest)
-            .map(|slow| table(told, slow, from))
+            .map(|slow| table(log, names, slow, from))
             .collect(),
         between,
-        processes: told.tellers().iter().map(|teller| process(teller, from)).collect(),
+        processes: log.processes().iter().map(|logged| process(logged, from)).collect(),
         merged: (merged.times > 0).then(|| MergedLine {
             times: merged.times,
             chunks: merged.chunks,
@@ -176,19 +177,19 @@ pub(super) fn stages(ledger: &Ledger, slowest: usize, from: MonoNs) -> Option<St
     })
 }
 
-fn table(told: &Stages, slow: &Slow, from: MonoNs) -> StageTable {
+fn table(log: &Stages, names: &StageNames, slow: &Slow, from: MonoNs) -> StageTable {
     let mut before: Option<&Mark> = None;
     let mut furthest = 0;
     let rows = slow.marks.list().iter().map(|mark| {
-        let name = told.name(mark);
-        let place = place_of(name);
+        let name = log.name(mark);
+        let place = names.place_of(name);
         let out_of_order = place.is_some_and(|place| place < furthest);
         furthest = furthest.max(place.unwrap_or(0));
         StageRow {
             stage: name.to_owned(),
             at_ns: mark.at.since(from),
             delta_ns: before.replace(mark).map(|before| mark.at.since(before.at)),
-            by: told.by(mark).to_owned(),
+            by: log.by(mark).to_owned(),
             tokens: mark.tokens,
             pending: mark.pending,
             states: mark.states,
@@ -202,18 +203,18 @@ fn table(told: &Stages, slow: &Slow, from: MonoNs) -> StageTable {
     }
 }
 
-fn process(teller: &Teller, from: MonoNs) -> ProcessLine {
+fn process(logged: &LoggedProcess, from: MonoNs) -> ProcessLine {
     ProcessLine {
-        by: teller.by.to_string(),
-        messages: teller.messages,
-        more_ready: teller.more_share(),
-        recv_wait_ns: super::build::spread(&teller.recv_wait),
-        states_max: teller.states.most.map(|(_, most)| most),
-        states_max_at_ns: teller.states.most.map(|(at, _)| at.since(from)),
-        step_ns: teller.states.step_ns,
-        from_ns: teller.states.from.since(from),
-        states: teller.states.steps.clone(),
-        cpu_max: teller.cpu_max.map(|(_, cpu)| cpu),
-        cpu_told: teller.cpu_told,
+        by: logged.by.to_string(),
+        messages: logged.messages,
+        more_ready: logged.more_share(),
+        recv_wait_ns: super::build::spread(&logged.recv_wait),
+        states_max: logged.states.most.map(|(_, most)| most),
+        states_max_at_ns: logged.states.most.map(|(at, _)| at.since(from)),
+        step_ns: logged.states.step_ns,
+        from_ns: logged.states.from.since(from),
+        states: logged.states.steps.clone(),
+        cpu_max: logged.cpu_max.map(|(_, cpu)| cpu),
+        cpu_logged: logged.cpu_logged,
     }
 }

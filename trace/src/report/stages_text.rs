@@ -15,17 +15,17 @@ const TABLES: usize = 3;
 const PAIRS: usize = 12;
 
 pub(super) fn render(out: &mut String, report: &Report) {
-    let Some(told) = &report.stages else { return };
+    let Some(log) = &report.stages else { return };
     row(
         out,
         "engine's log",
         &format!(
-            "{} of {}, by the engine's own words",
-            plural(told.told, "stage"),
-            plural(told.requests, "request")
+            "{} of {}, by the engine's log",
+            plural(log.logged, "stage"),
+            plural(log.requests, "request")
         ),
     );
-    for process in &told.processes {
+    for process in &log.processes {
         let mut parts = Vec::new();
         if let Some(most) = process.states_max {
             parts.push(format!("up to {} states", count(most.into())));
@@ -42,9 +42,9 @@ pub(super) fn render(out: &mut String, report: &Report) {
         }
         wrap(out, &format!("{}: {}", process.by, parts.join(", ")), "  ", "    ");
     }
-    if let Some(merged) = &told.merged {
+    if let Some(merged) = &log.merged {
         let line = format!(
-            "merged as told: {} chunks in {}, up to {} at once ({}); it warns from 20 on only, so there were more",
+            "merged according to the log: {} chunks in {}, up to {} at once ({}); only merges of 20 or more are logged, so there were more",
             count(merged.chunks),
             plural(merged.times, "warning"),
             merged.most,
@@ -52,24 +52,24 @@ pub(super) fn render(out: &mut String, report: &Report) {
         );
         wrap(out, &line, "  ", "    ");
     }
-    if let Some(correlation) = &told.gap_with_states {
+    if let Some(correlation) = &log.gap_with_states {
         wrap(out, &correlated(correlation), "  ", "    ");
     }
     let _ = writeln!(out);
     let wall = report.window_wall_ns.map(|[from, _]| from);
-    for slow in told.slowest.iter().take(TABLES) {
+    for slow in log.slowest.iter().take(TABLES) {
         table(out, slow, wall);
     }
-    pairs(out, told);
+    pairs(out, log);
 }
 
 fn correlated(correlation: &Correlated) -> String {
     let Correlated { spearman, n, sampled } = *correlation;
     let words = match spearman {
-        s if s >= 0.7 => "gaps rise with states",
-        s if s >= 0.3 => "gaps tend to rise with states",
-        s if s > -0.3 => "gaps do not go with states",
-        _ => "gaps fall as states rise",
+        s if s >= 0.7 => "gaps increase with states",
+        s if s >= 0.3 => "gaps tend to increase with states",
+        s if s > -0.3 => "gaps do not depend on states",
+        _ => "gaps decrease as states increase",
     };
     let sample = if sampled < n {
         format!(" (from a sample of {})", count(sampled))
@@ -134,12 +134,12 @@ fn clock_time(wall_ns: u64) -> String {
     at.strftime("%H:%M:%S%.6f").to_string()
 }
 
-fn pairs(out: &mut String, told: &StageReport) {
-    if told.between.is_empty() {
+fn pairs(out: &mut String, log: &StageReport) {
+    if log.between.is_empty() {
         return;
     }
     let pair = |b: &super::stages::Between| format!("{} -> {}", b.from, b.to);
-    let shown = &told.between[..told.between.len().min(PAIRS)];
+    let shown = &log.between[..log.between.len().min(PAIRS)];
     let widest = shown.iter().map(|b| pair(b).chars().count()).max().unwrap_or(0).min(50);
     let _ = writeln!(
         out,
@@ -158,8 +158,8 @@ fn pairs(out: &mut String, told: &StageReport) {
             duration(ns.max)
         );
     }
-    if told.between.len() > PAIRS {
-        let _ = writeln!(out, "  {} more in the JSON report", told.between.len() - PAIRS);
+    if log.between.len() > PAIRS {
+        let _ = writeln!(out, "  {} more in the JSON report", log.between.len() - PAIRS);
     }
     let _ = writeln!(out);
 }

@@ -5,7 +5,7 @@ use std::fmt::Write as _;
 use serde_json::Value;
 
 use super::hostile::{lines, plain};
-use super::{Chunks, HopLine, Report, Spread, brief, hot, path_text};
+use super::{Chunks, HopLine, Report, Spread, brief, path_text, stacks};
 use crate::detect::Severity;
 use crate::words::{bytes, count, duration, percent, plural};
 
@@ -24,11 +24,11 @@ pub(super) fn render(report: &Report) -> String {
     hops(&mut out, report);
     path_text::render(&mut out, report);
     cpu(&mut out, report);
-    if let Some(lines) = &report.hot {
-        hot::text(&mut out, lines, report.own.sampling.as_ref());
+    if let Some(lines) = &report.stacks {
+        stacks::text(&mut out, lines, report.own.sampling.as_ref());
     }
     findings(&mut out, report);
-    unseen(&mut out, report);
+    not_observed(&mut out, report);
     own(&mut out, report);
     // Names come from the wire and must not control the terminal.
     lines(&out)
@@ -41,11 +41,11 @@ fn truth(out: &mut String, report: &Report) {
     };
     let of = |name: &str| count(truth.get(name).and_then(Value::as_u64).unwrap_or_default());
     let line = format!(
-        "{} requests, {} chunks and {} tokens sent, {} coalesced, {} dropped, {} tokens lost",
+        "{} requests, {} chunks and {} tokens sent, {} merged, {} dropped, {} tokens lost",
         of("requests"),
         of("chunks"),
         of("tokens"),
-        of("chunks_coalesced"),
+        of("chunks_merged"),
         of("chunks_dropped"),
         of("tokens_lost")
     );
@@ -88,15 +88,15 @@ fn numbers(out: &mut String, report: &Report) {
         let _ = write!(line, ", {}", plural(r.health_checks, "health check"));
     }
     row(out, "requests", &line);
-    if !report.is_told() {
+    if !report.is_log_only() {
         let t = &report.tokens;
         row(
             out,
             "tokens",
             &format!(
-                "{} sent, {} taken, {} delivered{}",
+                "{} sent, {} received, {} delivered{}",
                 count(t.sent),
-                opt(t.taken),
+                opt(t.received),
                 opt(t.delivered),
                 uncounted(t.uncounted)
             ),
@@ -150,9 +150,9 @@ fn uncounted(tokens: Option<u64>) -> String {
 }
 
 fn chunks(c: &Chunks) -> String {
-    let mut line = format!("{} sent, {} taken", count(c.sent), opt(c.taken));
+    let mut line = format!("{} sent, {} received", count(c.sent), opt(c.received));
     for (n, what) in [
-        (c.coalesced, "coalesced"),
+        (c.merged, "merged"),
         (c.dropped_predicted, "dropped (predicted)"),
         (c.dropped_confirmed, "dropped (confirmed)"),
         (c.tokens_lost, "tokens lost"),
@@ -167,14 +167,14 @@ fn chunks(c: &Chunks) -> String {
 /// All slowest requests of the report.
 fn slowest(out: &mut String, report: &Report) {
     // If gaps are not observed, no request is known to be slow. Requests from the log follow stage by stage.
-    if report.gap_ns.is_none() || report.slowest.is_empty() || report.is_told() {
+    if report.gap_ns.is_none() || report.slowest.is_empty() || report.is_log_only() {
         return;
     }
     let widest = 36;
     let _ = writeln!(
         out,
         "{:widest$}  {:>10} {:>10} {:>8} {:>8} {:>8}  FINISH",
-        "SLOWEST", "SENT AT", "GAP", "SENT", "TAKEN", "LOST"
+        "SLOWEST", "SENT AT", "GAP", "SENT", "RECEIVED", "LOST"
     );
     for line in &report.slowest {
         let rid: String = plain(&line.rid).chars().take(widest).collect();
@@ -185,7 +185,7 @@ fn slowest(out: &mut String, report: &Report) {
             time(line.first_sent_ns),
             time(line.gap_ns),
             count(line.tokens_sent),
-            opt(line.tokens_taken),
+            opt(line.tokens_received),
             opt(line.tokens_lost),
             plain(line.finish.as_deref().unwrap_or(UNSEEN)),
         );
@@ -207,12 +207,12 @@ fn hops(out: &mut String, report: &Report) {
     let _ = writeln!(
         out,
         "{:widest$}  {:>9} {:>9} {:>10} {:>9} {:>8} {:>9} {:>9}",
-        "HOP", "SENT", "TAKEN", "CHUNKS", "BYTES", "BACKLOG", "RES. P50", "RES. MAX"
+        "HOP", "SENT", "RECEIVED", "CHUNKS", "BYTES", "BACKLOG", "WAIT P50", "WAIT MAX"
     );
     for hop in &report.hops {
         let name: String = plain(&hop.name).chars().take(widest).collect();
-        let residence = |of: fn(&Spread) -> u64| {
-            hop.residence_ns
+        let queue_wait = |of: fn(&Spread) -> u64| {
+            hop.queue_wait_ns
                 .as_ref()
                 .map_or_else(|| UNSEEN.to_owned(), |s| duration(of(s)))
         };
@@ -220,12 +220,12 @@ fn hops(out: &mut String, report: &Report) {
             out,
             "{name:widest$}  {:>9} {:>9} {:>10} {:>9} {:>8} {:>9} {:>9}",
             opt(hop.frames_sent),
-            opt(hop.frames_taken),
+            opt(hop.frames_received),
             count(hop.chunks),
             bytes(hop.bytes),
             opt(hop.backlog_max_frames),
-            residence(|s| s.p50),
-            residence(|s| s.max),
+            queue_wait(|s| s.p50),
+            queue_wait(|s| s.max),
         );
         detail(out, hop);
     }
@@ -241,11 +241,11 @@ fn detail(out: &mut String, hop: &HopLine) {
             duration(relay.p99)
         ));
     }
-    if let Some(handling) = &hop.handling_ns {
+    if let Some(processing) = &hop.processing_ns {
         parts.push(format!(
-            "handled in {} (p99 {})",
-            duration(handling.p50),
-            duration(handling.p99)
+            "processed in {} (p99 {})",
+            duration(processing.p50),
+            duration(processing.p99)
         ));
     }
     if let Some(wait) = &hop.recv_wait_ns {
@@ -268,7 +268,7 @@ fn detail(out: &mut String, hop: &HopLine) {
         parts.push(format!("{most} in the kernel"));
     }
     if let Some(frames) = hop.wakeup_frames_max.filter(|&n| n > 1) {
-        parts.push(format!("up to {frames} frames a wakeup"));
+        parts.push(format!("up to {frames} frames per wakeup"));
     }
     if let Some(busy) = hop.busy {
         parts.push(format!("receiver busy for {}", percent(busy)));
@@ -289,9 +289,9 @@ fn cpu(out: &mut String, report: &Report) {
     };
     let share = |of: Option<f64>| of.map_or_else(|| UNSEEN.to_owned(), |s| format!("{:.1} %", 100.0 * s));
     for line in lines {
-        let (on, wait, held) = (share(line.on_cpu), share(line.run_wait), share(line.throttled));
+        let (on, wait, throttled) = (share(line.on_cpu), share(line.run_wait), share(line.throttled));
         let mut text = format!(
-            "{} ({}/{} {}): {on} on cpu, {wait} waiting for one, {held} throttled",
+            "{} ({}/{} {}): {on} on cpu, {wait} waiting for a CPU, {throttled} throttled",
             line.role, line.pid, line.tid, line.name
         );
         if let Some(away) = line.away_from_poll {
@@ -329,13 +329,13 @@ fn mark(severity: Severity) -> &'static str {
 }
 
 /// Stages that this source cannot observe, with the consequences.
-fn unseen(out: &mut String, report: &Report) {
-    let missing = brief::unseen(report);
+fn not_observed(out: &mut String, report: &Report) {
+    let missing = brief::not_observed(report);
     if !missing.is_empty() {
-        row(out, "not seen", &missing.join("; "));
+        row(out, "not observed", &missing.join("; "));
     }
-    for said in brief::degraded(report) {
-        row(out, "degraded", &said);
+    for failure in brief::degraded(report) {
+        row(out, "degraded", &failure);
     }
 }
 
@@ -395,7 +395,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn lines_break_at_blanks_and_keep_their_indent() {
+    fn lines_wrap_at_spaces_and_keep_their_indent() {
         let mut out = String::new();
         wrap(&mut out, &"word ".repeat(40), "name  ", "      ");
         assert!(out.lines().count() > 1 && out.lines().all(|l| l.len() <= WIDTH));

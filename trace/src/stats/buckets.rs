@@ -153,7 +153,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn a_value_lies_in_its_class(ns in 0_u64..4_000_000_000_000) {
+        fn every_value_falls_into_its_bucket(ns in 0_u64..4_000_000_000_000) {
             let (least, beyond) = bounds(class(ns));
             prop_assert!(least <= ns);
             prop_assert!(ns < beyond || class(ns) == CLASSES - 1);
@@ -161,7 +161,7 @@ mod tests {
         }
 
         #[test]
-        fn merged_tallies_are_the_tally_of_all(a in prop::collection::vec(any::<u64>(), 0..40),
+        fn merging_buckets_equals_counting_all_values(a in prop::collection::vec(any::<u64>(), 0..40),
                                                b in prop::collection::vec(0_u64..100_000, 0..40)) {
             let mut merged = tally(&a);
             merged.add(&tally(&b));
@@ -170,7 +170,7 @@ mod tests {
     }
 
     #[test]
-    fn quantiles_are_near_and_never_beyond_the_maximum() {
+    fn quantiles_are_accurate_and_never_exceed_the_maximum() {
         let all: Vec<u64> = (1..=1000).map(|n| n * 1_000_000).collect();
         let tally = tally(&all);
         let p50 = tally.quantile(0.5).unwrap();
@@ -181,7 +181,7 @@ mod tests {
     }
 
     #[test]
-    fn cleared_is_empty() {
+    fn clearing_removes_all_values() {
         let mut buckets = Buckets::default();
         buckets.record(0);
         buckets.clear();

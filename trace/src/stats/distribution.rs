@@ -115,11 +115,11 @@ impl Distribution {
                 _ => classes.push((class, value.count_since_last_iteration())),
             }
         }
-        let told = |(class, count)| {
+        let with_bounds = |(class, count)| {
             let (from, to) = buckets::bounds(class);
             [from, to, count]
         };
-        classes.into_iter().map(told).collect()
+        classes.into_iter().map(with_bounds).collect()
     }
 
     /// Histogram of the last ten seconds before `now`, for a live view.
@@ -200,7 +200,7 @@ mod tests {
     const SECOND: u64 = 1_000_000_000;
 
     #[test]
-    fn the_window_forgets_and_the_whole_does_not() {
+    fn the_window_expires_old_values_and_the_total_keeps_them() {
         let mut d = Distribution::default();
         for second in 0..30 {
             d.record(MonoNs(second * SECOND), (second + 1) * 1000);
@@ -213,7 +213,7 @@ mod tests {
     }
 
     #[test]
-    fn quantiles_keep_three_digits_and_never_pass_the_maximum() {
+    fn quantiles_have_three_digits_and_never_exceed_the_maximum() {
         let mut d = Distribution::default();
         assert_eq!(d.quantile(0.5), None);
         for ms in 1..=1000 {
@@ -229,7 +229,7 @@ mod tests {
     }
 
     #[test]
-    fn bounds_hold_all_below_them_and_the_sum_is_exact() {
+    fn cumulative_buckets_and_the_sum_are_exact() {
         let mut d = Distribution::default();
         assert_eq!((d.sum(), d.at_most(&[1, 2])), (0, vec![0, 0]));
         for frames in 1..=64 {

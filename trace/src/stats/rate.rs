@@ -90,7 +90,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_steady_stream_has_its_rate_and_a_stopped_one_none() {
+    fn the_rate_of_a_steady_stream_is_exact_and_of_a_stopped_one_zero() {
         let mut rate = Rate::default();
         for tick in 0..200 {
             rate.record(MonoNs(tick * SECOND_NS / 10), 256, 256, 25_000);

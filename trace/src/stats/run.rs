@@ -38,7 +38,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn runs_are_what_their_durations_are_one_by_one(values in prop::collection::vec((0_u64..4, 1_u64..3), 0..60)) {
+        fn recording_a_run_equals_recording_each_value(values in prop::collection::vec((0_u64..4, 1_u64..3), 0..60)) {
             let (at, mut run) = (MonoNs(7), Run::default());
             let (mut together, mut single) = (Distribution::default(), Distribution::default());
             for &(ns, times) in &values {
@@ -46,8 +46,8 @@ mod tests {
                 (0..times).for_each(|_| single.record(at, ns));
             }
             run.end(&mut together, at);
-            let told = |d: &Distribution| (d.count(), d.sum(), d.max(), d.classes(), d.recent(at).len());
-            prop_assert_eq!(told(&together), told(&single));
+            let numbers = |d: &Distribution| (d.count(), d.sum(), d.max(), d.classes(), d.recent(at).len());
+            prop_assert_eq!(numbers(&together), numbers(&single));
         }
     }
 }

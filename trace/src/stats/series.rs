@@ -60,24 +60,24 @@ impl<S: Slot> Series<S> {
     }
 
     /// Closes the current slot with its content and adds empty slots up to `now`. Joining two empty slots must give an empty slot.
-    pub fn close(&mut self, now: MonoNs, running: S, mut quiet: impl FnMut() -> S) {
+    pub fn close(&mut self, now: MonoNs, running: S, mut empty: impl FnMut() -> S) {
         self.push(running);
         // A long silence adds no more slots than are kept.
         while now.0 >= self.end() && self.end() < u64::MAX {
             if self.slots.len() % 2 == 1 {
-                self.slots.push(quiet());
+                self.slots.push(empty());
             }
             self.halve();
         }
         while now >= self.due() && self.due().0 < u64::MAX {
-            self.push(quiet());
+            self.push(empty());
         }
     }
 
     /// Whether the slot limit of a deserialized image is one that [`Self::new`] sets, and is respected.
     pub(crate) fn is_sound(&self) -> bool {
-        const MOST: usize = 1 << 17;
-        let most = (2..=MOST).contains(&self.most) && self.most.is_multiple_of(2);
+        const MAX_SLOTS: usize = 1 << 17;
+        let most = (2..=MAX_SLOTS).contains(&self.most) && self.most.is_multiple_of(2);
         most && self.width_ns > 0 && self.slots.len() < self.most
     }
 
@@ -121,7 +121,7 @@ mod tests {
     }
 
     #[test]
-    fn a_full_series_halves_and_keeps_its_sum_and_its_clock() {
+    fn a_full_series_halves_its_resolution_and_keeps_sum_and_time() {
         let (mut series, mut running) = (Series::new(MonoNs(7), 10, 8), 0);
         for at in 7..1007 {
             if MonoNs(at) >= series.due() {
@@ -136,7 +136,7 @@ mod tests {
     }
 
     #[test]
-    fn a_clock_that_jumps_to_its_end_costs_little_and_ends() {
+    fn closing_after_a_clock_jump_takes_bounded_steps() {
         let mut series = Series::new(MonoNs(0), 1_000_000_000, 600);
         let mut made = 0;
         series.close(MonoNs(u64::MAX), Sum(1), || {
@@ -149,16 +149,16 @@ mod tests {
 
     proptest::proptest! {
         #[test]
-        fn a_silence_at_once_is_the_same_as_slot_by_slot(
+        fn closing_many_empty_slots_at_once_equals_closing_each(
             begun in 0..50_u64, width in 1..20_u64, most in 2..9_usize, jumps in proptest::collection::vec((0..2000_u64, 0..5_u64), 1..20),
         ) {
             let mut at_once = Series::new(MonoNs(begun), width, most);
             let (mut one_by_one, mut now) = (at_once.clone(), begun);
-            for (jump, held) in jumps {
+            for (jump, value) in jumps {
                 now += jump;
                 if MonoNs(now) >= at_once.due() {
-                    at_once.close(MonoNs(now), Sum(held), || Sum(0));
-                    one_by_one.push(Sum(held));
+                    at_once.close(MonoNs(now), Sum(value), || Sum(0));
+                    one_by_one.push(Sum(value));
                     while MonoNs(now) >= one_by_one.due() {
                         one_by_one.push(Sum(0));
                     }

@@ -83,7 +83,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_window_holds_ten_seconds_and_the_whole_holds_all() {
+    fn the_window_covers_ten_seconds_and_the_total_everything() {
         const SECOND: u64 = 1_000_000_000;
         let mut sum = WindowedSum::default();
         for second in 0..30 {

@@ -69,7 +69,7 @@ mod tests {
     }
 
     #[test]
-    fn peaks_of_a_level_that_returns_to_zero_are_not_rising() {
+    fn peaks_between_returns_to_zero_are_not_a_rising_trend() {
         let mut trend = Trend::default();
         for second in 0..9 {
             let at = |ms: u64| MonoNs(second * SECOND_NS + ms * 1_000_000);
@@ -80,7 +80,7 @@ mod tests {
     }
 
     #[test]
-    fn only_a_level_that_rises_and_does_not_fall_is_rising() {
+    fn a_falling_level_is_not_a_rising_trend() {
         assert_eq!(trend(&[9, 1, 2, 2, 5]).rising(), Some((3, 1, 5)));
         assert_eq!(trend(&[1, 2, 3, 2]).rising(), None);
         assert_eq!(trend(&[4, 4, 4]).rising(), None);

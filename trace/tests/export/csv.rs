@@ -15,11 +15,11 @@ fn sum(rows: &[HashMap<String, String>], column: &str) -> Option<u64> {
 }
 
 #[test]
-fn there_is_a_row_for_every_request_and_the_sums_are_the_reports() {
+fn rows_cover_every_request_and_add_up_to_the_report() {
     let (rows, report) = rows(Options::default());
     assert_eq!(rows.len() as u64, report.requests.seen);
     assert_eq!(sum(&rows, "tokens_sent"), Some(report.tokens.sent));
-    assert_eq!(sum(&rows, "tokens_taken"), report.tokens.taken);
+    assert_eq!(sum(&rows, "tokens_received"), report.tokens.received);
     assert_eq!(sum(&rows, "tokens_delivered"), report.tokens.delivered);
     assert_eq!(sum(&rows, "chunks_sent"), Some(report.chunks.sent));
     assert_eq!(sum(&rows, "chunks_dropped"), report.chunks.dropped_confirmed);
@@ -28,18 +28,21 @@ fn there_is_a_row_for_every_request_and_the_sums_are_the_reports() {
     assert_eq!(gaps.max(), report.gap_ns.and_then(|gap| gap.max));
     let finished = rows.iter().filter(|row| row["state"] == "finished").count();
     assert_eq!(finished as u64, report.requests.finished);
-    let odd = rows.iter().find(|row| row["rid"].starts_with("odd")).expect("its row");
-    assert_eq!(odd["rid"], "odd \"rid\", with\\all\nof it");
+    let special = rows
+        .iter()
+        .find(|row| row["rid"].starts_with("special"))
+        .expect("its row");
+    assert_eq!(special["rid"], "special \"rid\", with\\all\nof it");
     assert!(
-        odd["first_seen"].starts_with("2025-11-21T01:53:2"),
+        special["first_seen"].starts_with("2025-11-21T01:53:2"),
         "{}",
-        odd["first_seen"]
+        special["first_seen"]
     );
-    assert!(odd["first_residence_ns"].contains("\"scheduler->detokenizer\":1000000"));
+    assert!(special["first_queue_wait_ns"].contains("\"scheduler->detokenizer\":1000000"));
 }
 
 #[test]
-fn filters_leave_the_others_out() {
+fn filters_select_requests() {
     let (one, _) = rows(Options {
         rids: vec!["request-4".into()],
         ..Options::default()
@@ -58,7 +61,7 @@ fn filters_leave_the_others_out() {
     let (none, _) = export(
         Format::Csv,
         Options {
-            rids: vec!["nobody".into()],
+            rids: vec!["unknown".into()],
             ..Options::default()
         },
     );

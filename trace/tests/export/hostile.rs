@@ -4,7 +4,7 @@ use std::collections::HashMap;
 
 use proptest::prelude::*;
 use serde_json::Value;
-use trace::event::{Chunk, Event, Finish, Frame, Hop, IdColumn, Kind, Sees, Taken, What};
+use trace::event::{Capabilities, Chunk, Event, Finish, Frame, Hop, IdColumn, Kind, Received, What};
 use trace::export::{Export, Format, Opening, Options};
 use trace::ledger::Limits;
 use trace::report::{Report, ReportInput};
@@ -17,8 +17,8 @@ enum Op {
     /// Sends a frame with one chunk for each of these: rid, count, and whether it is the last chunk.
     Send(Vec<(u8, u32, bool)>),
     /// Receives the n-th latest frame; 0 is a frame not sent yet.
-    Take(u64),
-    Handle(u64),
+    Receive(u64),
+    Process(u64),
     Tick(u64),
 }
 
@@ -26,14 +26,14 @@ fn ops() -> impl Strategy<Value = Vec<Op>> {
     let part = (0_u8..6, 1_u32..5, prop::bool::weighted(0.2));
     let op = prop_oneof![
         4 => prop::collection::vec(part, 1..5).prop_map(Op::Send),
-        2 => (0_u64..6).prop_map(Op::Take),
-        1 => (0_u64..6).prop_map(Op::Handle),
+        2 => (0_u64..6).prop_map(Op::Receive),
+        1 => (0_u64..6).prop_map(Op::Process),
         1 => (1_u64..3_000).prop_map(Op::Tick),
     ];
     prop::collection::vec(op, 1..120)
 }
 
-fn play(format: Format, ops: &[Op], live_rids: usize) -> (String, Report) {
+fn export_ops(format: Format, ops: &[Op], live_rids: usize) -> (String, Report) {
     let limits = Limits {
         live_rids,
         finished_kept: 0,
@@ -58,15 +58,15 @@ fn play(format: Format, ops: &[Op], live_rids: usize) -> (String, Report) {
         worker: None,
         origin: true,
         last: true,
-        sees: Sees {
+        capabilities: Capabilities {
             sent: true,
-            taken: true,
-            handled: true,
-            ..Sees::default()
+            received: true,
+            processed: true,
+            ..Capabilities::default()
         },
     };
     let (mut at, mut seq) = (1, 0_u64);
-    enter(&mut export, at, What::Hop(hop));
+    apply(&mut export, at, What::Hop(hop));
     for op in ops {
         let id = |seq| FrameId {
             hop: HopId(0),
@@ -85,19 +85,19 @@ fn play(format: Format, ops: &[Op], live_rids: usize) -> (String, Report) {
                     ids: IdColumn::Delta,
                     chunks: &chunks,
                 };
-                enter(&mut export, at, What::Sent(frame));
+                apply(&mut export, at, What::Sent(frame));
                 seq += 1;
             }
-            Op::Take(back) => {
-                let taken = Taken {
+            Op::Receive(back) => {
+                let received = Received {
                     id: id(seq.saturating_sub(*back)),
                     wakeup: Some(at),
                     by: None,
                     frame: None,
                 };
-                enter(&mut export, at, What::Taken(taken));
+                apply(&mut export, at, What::Received(received));
             }
-            Op::Handle(back) => enter(&mut export, at, What::Handled(id(seq.saturating_sub(*back)))),
+            Op::Process(back) => apply(&mut export, at, What::Processed(id(seq.saturating_sub(*back)))),
             Op::Tick(ms) => {
                 at += ms;
                 export.tick(MonoNs(at * MS)).expect("a vector");
@@ -108,7 +108,7 @@ fn play(format: Format, ops: &[Op], live_rids: usize) -> (String, Report) {
     (String::from_utf8(out).expect("UTF-8"), report)
 }
 
-fn enter(export: &mut Export<'_>, at: u64, what: What<'_>) {
+fn apply(export: &mut Export<'_>, at: u64, what: What<'_>) {
     let at = MonoNs(at * MS);
     export.event(&Event { at, what }).expect("a vector");
 }
@@ -131,8 +131,8 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(64))]
 
     #[test]
-    fn every_request_has_its_row(ops in ops(), live_rids in 1_usize..8) {
-        let (text, report) = play(Format::Csv, &ops, live_rids);
+    fn every_request_has_one_row(ops in ops(), live_rids in 1_usize..8) {
+        let (text, report) = export_ops(Format::Csv, &ops, live_rids);
         let mut reader = ::csv::Reader::from_reader(text.as_bytes());
         let rows: Vec<HashMap<String, String>> = reader.deserialize().map(|row| row.expect("a row")).collect();
         let sum = |column: &str| rows.iter().map(|row| row[column].parse::<u64>().expect("a count")).sum::<u64>();
@@ -142,8 +142,8 @@ proptest! {
     }
 
     #[test]
-    fn spans_are_nested_and_arrows_have_both_ends(ops in ops(), live_rids in 1_usize..8) {
-        let (text, report) = play(Format::Perfetto, &ops, live_rids);
+    fn spans_are_nested_and_flows_have_both_ends(ops in ops(), live_rids in 1_usize..8) {
+        let (text, report) = export_ops(Format::Perfetto, &ops, live_rids);
         let events: Vec<Value> = serde_json::from_str(&text).expect("one JSON array");
         let mut open: HashMap<&str, Vec<&str>> = HashMap::new();
         let mut requests = 0;
@@ -167,14 +167,14 @@ proptest! {
             let time = |e: &Value| (e["bind_id"].to_string(), e["ts"].as_f64().expect("a time"));
             ends.map(time).collect()
         };
-        let begun = times("flow_out");
-        prop_assert!(times("flow_in").keys().all(|id| begun.contains_key(id)));
+        let starts = times("flow_out");
+        prop_assert!(times("flow_in").keys().all(|id| starts.contains_key(id)));
     }
 
     #[test]
     fn lines_are_json(ops in ops(), live_rids in 1_usize..8) {
         for format in [Format::Otlp, Format::Events] {
-            let (text, report) = play(format, &ops, live_rids);
+            let (text, report) = export_ops(format, &ops, live_rids);
             let lines = text.lines().map(serde_json::from_str::<Value>).collect::<Result<Vec<_>, _>>();
             let lines = lines.expect("JSON");
             if format == Format::Otlp {

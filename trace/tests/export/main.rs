@@ -1,6 +1,8 @@
 //! Reads back every format of one run and compares it with the report.
 
 mod csv;
+#[path = "../common/engine.rs"]
+mod engine;
 mod events;
 mod hostile;
 mod otlp;
@@ -8,9 +10,9 @@ mod perfetto;
 mod run;
 
 use serde_json::Value;
+use trace::MonoNs;
 use trace::export::{Export, Format, Opening, Options};
 use trace::report::{Report, ReportInput};
-use trace::{Config, MonoNs};
 
 /// Exports the run and returns the output and the report.
 fn export(format: Format, options: Options) -> (String, Report) {
@@ -21,7 +23,7 @@ fn export(format: Format, options: Options) -> (String, Report) {
         .take_while(|step| step.with(|event| opening.learn(event)))
         .count();
     let mut out = Vec::new();
-    let mut export = Export::new(format, options, Config::default(), &opening, &mut out).expect("a vector");
+    let mut export = Export::new(format, options, engine::config(), &opening, &mut out).expect("a vector");
     let mut tick = run::START;
     for step in &steps {
         while tick < step.at().0 {

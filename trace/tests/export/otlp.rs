@@ -31,7 +31,7 @@ fn nanos(span: &Value, name: &str) -> u64 {
 }
 
 #[test]
-fn there_is_a_trace_for_every_request_and_one_for_the_capture() {
+fn every_request_and_the_capture_have_a_trace() {
     let (text, report) = export(Format::Otlp, Options::default());
     let lines = lines(&text);
     assert_eq!(lines.len() as u64, report.requests.seen + 1);
@@ -40,7 +40,7 @@ fn there_is_a_trace_for_every_request_and_one_for_the_capture() {
     assert_eq!(traces.len(), lines.len());
     assert!(
         traces.contains("5b8efff798038103d269b633813fc60c"),
-        "a UUID is its own trace id"
+        "a UUID rid is used as the trace id"
     );
     let (capture, requests) = roots.split_last().expect("the capture");
     assert_eq!(capture["name"], "capture");
@@ -53,7 +53,7 @@ fn there_is_a_trace_for_every_request_and_one_for_the_capture() {
 }
 
 #[test]
-fn stages_lie_inside_their_parents() {
+fn child_spans_do_not_exceed_their_parents() {
     let (text, _) = export(Format::Otlp, Options::default());
     let mut names = BTreeSet::new();
     for line in &lines(&text) {
@@ -85,7 +85,7 @@ fn stages_lie_inside_their_parents() {
         "detokenizer",
         "detokenizer->tokenizer",
         "first token gap",
-        "handling",
+        "processing",
         "relay",
         "scheduler->detokenizer",
         "streaming",
@@ -94,7 +94,7 @@ fn stages_lie_inside_their_parents() {
 }
 
 #[test]
-fn what_the_log_says_of_a_request_is_an_event_of_its_span() {
+fn log_statements_of_a_request_are_events_of_its_span() {
     let options = Options {
         rids: vec!["request-4".into()],
         ..Options::default()
@@ -114,5 +114,5 @@ fn what_the_log_says_of_a_request_is_an_event_of_its_span() {
             && events.contains(&"dropped")
             && events.contains(&"answered")
     );
-    assert_eq!(root["status"]["code"], 2, "tokens of it were lost");
+    assert_eq!(root["status"]["code"], 2, "it lost tokens");
 }

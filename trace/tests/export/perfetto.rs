@@ -22,7 +22,7 @@ fn nanos(event: &Value, field: &str) -> u64 {
 }
 
 #[test]
-fn counts_are_the_reports() {
+fn counts_match_the_report() {
     let (events, report) = events(Options {
         chunks: u32::MAX,
         ..Options::default()
@@ -37,8 +37,8 @@ fn counts_are_the_reports() {
         named(&events, "i", "frame undecoded").len() as u64,
         report.own.frames_undecoded
     );
-    let taken: u64 = report.hops.iter().filter_map(|hop| hop.frames_taken).sum();
-    assert_eq!(named(&events, "X", "take").len() as u64, taken);
+    let received: u64 = report.hops.iter().filter_map(|hop| hop.frames_received).sum();
+    assert_eq!(named(&events, "X", "receive").len() as u64, received);
     assert_eq!(named(&events, "n", "chunk sent").len() as u64, report.chunks.sent);
     let dropped: u64 = named(&events, "i", "chunks dropped")
         .iter()
@@ -57,9 +57,9 @@ fn counts_are_the_reports() {
         assert_eq!(nanos(found, "ts"), finding.at_ns);
     }
     let backlog = named(&events, "C", "backlog detokenizer->tokenizer");
-    let most = backlog.iter().filter_map(|e| e["args"]["frames"].as_u64()).max();
+    let maximum = backlog.iter().filter_map(|e| e["args"]["frames"].as_u64()).max();
     let line = report.hops.iter().find(|hop| hop.name == "detokenizer->tokenizer");
-    assert_eq!(most, line.and_then(|hop| hop.backlog_max_frames));
+    assert_eq!(maximum, line.and_then(|hop| hop.backlog_max_frames));
 }
 
 #[test]
@@ -77,14 +77,8 @@ fn slices_of_a_thread_do_not_overlap() {
             .or_default()
             .push((from, from + nanos(slice, "dur")));
     }
-    assert!(
-        threads.contains_key(&(4242, 4242)),
-        "takes are drawn on the thread that made them"
-    );
-    assert!(
-        threads.contains_key(&(4100, 4100)),
-        "sends on the one scheduler there is"
-    );
+    assert!(threads.contains_key(&(4242, 4242)), "receives are on their thread");
+    assert!(threads.contains_key(&(4100, 4100)), "sends are on the only scheduler");
     for (thread, mut slices) in threads {
         slices.sort_unstable();
         assert!(slices.windows(2).all(|w| w[0].1 <= w[1].0), "{thread:?}: {slices:?}");
@@ -92,7 +86,7 @@ fn slices_of_a_thread_do_not_overlap() {
 }
 
 #[test]
-fn spans_of_a_request_open_and_close_like_brackets() {
+fn request_spans_are_properly_nested() {
     let (events, _) = events(Options::default());
     let mut open: BTreeMap<&str, Vec<(&str, u64)>> = BTreeMap::new();
     for event in &events {
@@ -108,9 +102,9 @@ fn spans_of_a_request_open_and_close_like_brackets() {
                 stack.push((name, at));
             }
             "e" => {
-                let begun = stack.pop().expect("it was begun");
-                assert_eq!(begun.0, name, "{id}");
-                assert!(begun.1 <= nanos(event, "ts"));
+                let start = stack.pop().expect("a start for every end");
+                assert_eq!(start.0, name, "{id}");
+                assert!(start.1 <= nanos(event, "ts"));
             }
             _ => {}
         }
@@ -119,9 +113,9 @@ fn spans_of_a_request_open_and_close_like_brackets() {
 }
 
 #[test]
-fn arrows_end_where_others_begin() {
+fn every_flow_end_has_a_start() {
     let (events, _) = events(Options::default());
-    let begun: Vec<&Value> = events
+    let starts: Vec<&Value> = events
         .iter()
         .filter(|e| e["flow_out"] == true)
         .map(|e| &e["bind_id"])
@@ -131,20 +125,20 @@ fn arrows_end_where_others_begin() {
         .filter(|e| e["flow_in"] == true)
         .map(|e| &e["bind_id"])
         .collect();
-    assert!(!ends.is_empty() && ends.iter().all(|end| begun.contains(end)));
+    assert!(!ends.is_empty() && ends.iter().all(|end| starts.contains(end)));
 }
 
 #[test]
-fn a_trace_that_was_cut_still_begins_as_an_array_of_whole_lines() {
+fn a_truncated_trace_is_the_start_of_a_json_array() {
     let (text, _) = export(Format::Perfetto, Options::default());
-    let cut = &text[..text.len() / 2];
-    let whole = cut.rfind(",\n").expect("more than one event");
-    let events: Vec<Value> = serde_json::from_str(&format!("{}]", &cut[..whole])).expect("an array");
+    let truncated = &text[..text.len() / 2];
+    let last_line = truncated.rfind(",\n").expect("more than one event");
+    let events: Vec<Value> = serde_json::from_str(&format!("{}]", &truncated[..last_line])).expect("an array");
     assert!(events.len() > 100);
 }
 
 #[test]
-fn chunks_are_shown_up_to_the_limit_and_the_last_one_always() {
+fn chunks_are_limited_but_the_last_one_is_always_shown() {
     let options = Options {
         rids: vec!["request-4".into()],
         chunks: 5,

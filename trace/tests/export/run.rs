@@ -3,8 +3,9 @@
 
 use trace::engine::{Mode, Waiter};
 use trace::event::{
-    Answer, AnswerEnd, Chunk, CpuSample, Delivery, Engine, Event, Finish, Frame, Hop, HotSample, IdColumn, Kind, Lost,
-    LostCause, Merged, PollUse, QueueSample, Response, Sees, Stage, Taken, ThreadPart, Told, Undecoded, What,
+    Answer, AnswerEnd, Capabilities, Chunk, CpuSample, Delivery, Engine, Event, Finish, Frame, Hop, IdColumn, Kind,
+    LoggedState, Merged, Missed, MissedCause, PollUse, QueueSample, Received, Response, StackSample, Stage, ThreadPart,
+    Undecoded, What,
 };
 use trace::{FrameId, HopId, MonoNs, ThreadId};
 
@@ -21,12 +22,12 @@ const TOKENIZER: ThreadId = ThreadId { pid: 4242, tid: 4242 };
 /// An owned event and its time.
 pub(crate) struct Step {
     at: u64,
-    what: Did,
+    what: StepKind,
 }
 
 type Part = (String, u32, Option<Finish>);
 
-enum Did {
+enum StepKind {
     Sent(FrameId, Vec<Part>),
     Delivered(String, u32, u32, bool),
     Plain(What<'static>),
@@ -38,7 +39,7 @@ pub(crate) fn steps() -> Vec<Step> {
     let mut plain = |at: u64, what| {
         steps.push(Step {
             at,
-            what: Did::Plain(what),
+            what: StepKind::Plain(what),
         });
     };
     announce(&mut plain);
@@ -49,32 +50,32 @@ pub(crate) fn steps() -> Vec<Step> {
         let (up, down) = (id(UP, frame), id(DOWN, frame));
         steps.push(Step {
             at: sent,
-            what: Did::Sent(up, parts.clone()),
+            what: StepKind::Sent(up, parts.clone()),
         });
         let mut plain = |at: u64, what| {
             steps.push(Step {
                 at,
-                what: Did::Plain(what),
+                what: StepKind::Plain(what),
             });
         };
         plain(sent + 20_000, What::Forwarded(up));
-        plain(sent + MS, take(up, None, None));
-        plain(sent + 2 * MS, What::Handled(up));
+        plain(sent + MS, receive(up, None, None));
+        plain(sent + 2 * MS, What::Processed(up));
         // The tokenizer receives two frames per wakeup and falls behind by 5 ms with each frame.
         let wakeup = frame / 2;
-        let taken = START + 30 * MS + wakeup * 30 * MS + frame % 2 * 200_000;
-        plain(taken, take(down, Some(wakeup), Some(TOKENIZER)));
-        plain(taken + 150_000, What::Handled(down));
+        let received = START + 30 * MS + wakeup * 30 * MS + frame % 2 * 200_000;
+        plain(received, receive(down, Some(wakeup), Some(TOKENIZER)));
+        plain(received + 150_000, What::Processed(down));
         steps.push(Step {
             at: sent + 2 * MS,
-            what: Did::Sent(down, parts.clone()),
+            what: StepKind::Sent(down, parts.clone()),
         });
         // Its waiters keep only the last chunk of a wakeup.
         for (rid, count, finish) in parts.into_iter().filter(|p| p.2 != Some(Finish::Abort)) {
             if frame % 2 == 1 || rid == "5b8efff798038103d269b633813fc60c" {
                 steps.push(Step {
-                    at: taken + 400_000,
-                    what: Did::Delivered(rid, 1, count, finish.is_some()),
+                    at: received + 400_000,
+                    what: StepKind::Delivered(rid, 1, count, finish.is_some()),
                 });
             }
         }
@@ -87,7 +88,7 @@ pub(crate) fn steps() -> Vec<Step> {
 fn rid(request: usize) -> String {
     match request {
         0 => String::from("5b8efff798038103d269b633813fc60c"),
-        1 => String::from("odd \"rid\", with\\all\nof it"),
+        1 => String::from("special \"rid\", with\\all\nof it"),
         n => format!("request-{n}"),
     }
 }
@@ -116,8 +117,8 @@ fn id(hop: HopId, seq: u64) -> FrameId {
     FrameId { hop, lane: 0, seq }
 }
 
-fn take(id: FrameId, wakeup: Option<u64>, by: Option<ThreadId>) -> What<'static> {
-    What::Taken(Taken {
+fn receive(id: FrameId, wakeup: Option<u64>, by: Option<ThreadId>) -> What<'static> {
+    What::Received(Received {
         id,
         wakeup,
         by,
@@ -126,11 +127,11 @@ fn take(id: FrameId, wakeup: Option<u64>, by: Option<ThreadId>) -> What<'static>
 }
 
 fn announce(plain: &mut impl FnMut(u64, What<'static>)) {
-    let all = Sees {
+    let all = Capabilities {
         sent: true,
         forwarded: true,
-        taken: true,
-        handled: true,
+        received: true,
+        processed: true,
         delivered: false,
     };
     let engine = Engine {
@@ -138,6 +139,7 @@ fn announce(plain: &mut impl FnMut(u64, What<'static>)) {
         mode: Some(Mode::Incremental),
         waiter: Some(Waiter::KeepsLast),
         turnaround: Some(3),
+        ..Engine::default()
     };
     plain(START, What::Engine(engine));
     let up = Hop {
@@ -147,7 +149,7 @@ fn announce(plain: &mut impl FnMut(u64, What<'static>)) {
         worker: None,
         origin: true,
         last: false,
-        sees: all,
+        capabilities: all,
     };
     plain(START, What::Hop(up));
     let down = Hop {
@@ -156,7 +158,7 @@ fn announce(plain: &mut impl FnMut(u64, What<'static>)) {
         endpoint: "ipc:///tmp/tokenizer",
         origin: false,
         last: true,
-        sees: Sees {
+        capabilities: Capabilities {
             forwarded: false,
             delivered: true,
             ..all
@@ -190,28 +192,28 @@ fn samples(plain: &mut impl FnMut(u64, What<'static>)) {
         away: None,
         ..cpu
     };
-    for tenth in 1..8 {
-        plain(START + tenth * 100 * MS, What::Cpu(cpu));
-        plain(START + tenth * 100 * MS, What::Cpu(scheduler));
+    for interval in 1..8 {
+        plain(START + interval * 100 * MS, What::Cpu(cpu));
+        plain(START + interval * 100 * MS, What::Cpu(scheduler));
         let queue = QueueSample {
             hop: "detokenizer->tokenizer",
             receive_bytes: Some(0),
             send_bytes: None,
         };
-        plain(START + tenth * 100 * MS, What::Queue(queue));
+        plain(START + interval * 100 * MS, What::Queue(queue));
     }
-    let hot = HotSample {
+    let stacks = StackSample {
         thread: TOKENIZER,
         role: "tokenizer",
         function: "_handle_batch_output",
         file: "tokenizer_manager.py",
         interval_ns: 1_000 * MS,
-        taken: 100,
+        samples: 100,
         total: 80,
         own: 40,
         gil: Some(39),
     };
-    plain(START + 310 * MS, What::Hot(hot));
+    plain(START + 310 * MS, What::Stack(stacks));
     let stage = Stage {
         rid: "request-4",
         name: "tokenizer_first_token",
@@ -220,7 +222,7 @@ fn samples(plain: &mut impl FnMut(u64, What<'static>)) {
         pending: Some(256),
     };
     plain(START + 320 * MS, What::Stage(stage));
-    let told = Told {
+    let logged_state = LoggedState {
         by: "tokenizer",
         states: Some(850),
         rids: Some(12),
@@ -229,7 +231,7 @@ fn samples(plain: &mut impl FnMut(u64, What<'static>)) {
         cpu: Some(2.25),
         cpu_system: None,
     };
-    plain(START + 330 * MS, What::Told(told));
+    plain(START + 330 * MS, What::LoggedState(logged_state));
     let merged = Merged {
         rid: "request-4",
         chunks: 21,
@@ -241,7 +243,7 @@ fn samples(plain: &mut impl FnMut(u64, What<'static>)) {
         tokens: Some(12),
         completion_tokens: Some(24),
         end: AnswerEnd::ClientLeft,
-        held_up: 2,
+        short_writes: 2,
         unacknowledged: Some(512),
     };
     plain(START + 780 * MS, What::Answered(answer));
@@ -255,12 +257,12 @@ fn samples(plain: &mut impl FnMut(u64, What<'static>)) {
         reason: "no known class",
     };
     plain(START + 700 * MS, What::Undecoded(undecoded));
-    let lost = Lost {
+    let missed = Missed {
         hop: None,
         count: 3,
-        cause: LostCause::QueueFull,
+        cause: MissedCause::QueueFull,
     };
-    plain(START + 790 * MS, What::Lost(lost));
+    plain(START + 790 * MS, What::Missed(missed));
 }
 
 impl Step {
@@ -268,12 +270,12 @@ impl Step {
         MonoNs(self.at)
     }
 
-    /// Passes the step to `use_it` as an event.
-    pub(crate) fn with<T>(&self, use_it: impl FnOnce(&Event<'_>) -> T) -> T {
+    /// Passes the step to `apply` as an event.
+    pub(crate) fn with<T>(&self, apply: impl FnOnce(&Event<'_>) -> T) -> T {
         let at = MonoNs(self.at);
         match &self.what {
-            Did::Plain(what) => use_it(&Event { at, what: *what }),
-            Did::Delivered(rid, tokens, count, finished) => {
+            StepKind::Plain(what) => apply(&Event { at, what: *what }),
+            StepKind::Delivered(rid, tokens, count, finished) => {
                 let delivery = Delivery {
                     rid,
                     tokens: *tokens,
@@ -282,12 +284,12 @@ impl Step {
                     finished: *finished,
                     response: Response::Streamed,
                 };
-                use_it(&Event {
+                apply(&Event {
                     at,
                     what: What::Delivered(delivery),
                 })
             }
-            Did::Sent(id, parts) => {
+            StepKind::Sent(id, parts) => {
                 let chunks: Vec<Chunk<'_>> = parts.iter().map(chunk).collect();
                 let frame = Frame {
                     id: *id,
@@ -296,7 +298,7 @@ impl Step {
                     ids: IdColumn::Delta,
                     chunks: &chunks,
                 };
-                use_it(&Event {
+                apply(&Event {
                     at,
                     what: What::Sent(frame),
                 })

@@ -4,7 +4,7 @@ use proptest::collection::vec;
 use proptest::prelude::*;
 use trace::event::IdColumn;
 
-use crate::told::Part;
+use crate::events::Part;
 
 /// How a waiter of the tokenizer treats queued chunks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -26,7 +26,7 @@ pub(crate) enum Path {
     Workers(u16),
 }
 
-/// Content of the token id column, and the layout's claim about it.
+/// Content of the token id column, and its declaration in the layout.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Column {
     /// New ids.
@@ -34,19 +34,19 @@ pub(crate) enum Column {
     /// All ids so far.
     All,
     /// New ids or all ids, with a layout that does not say which.
-    NewUntold,
-    AllUntold,
+    NewUndeclared,
+    AllUndeclared,
     /// No ids.
     Absent,
 }
 
 impl Column {
-    /// Claim of the layout.
-    pub(crate) fn claim(self) -> IdColumn {
+    /// Declaration of the layout.
+    pub(crate) fn declared(self) -> IdColumn {
         match self {
             Self::New => IdColumn::Delta,
             Self::All => IdColumn::Cumulative,
-            Self::NewUntold | Self::AllUntold => IdColumn::Undecided,
+            Self::NewUndeclared | Self::AllUndeclared => IdColumn::Undecided,
             Self::Absent => IdColumn::Absent,
         }
     }
@@ -59,8 +59,8 @@ impl Column {
     /// Number of ids listed for `part`; `None` without a column.
     pub(crate) fn listed(self, part: &Part) -> Option<u32> {
         match self {
-            Self::New | Self::NewUntold => Some(part.tokens),
-            Self::All | Self::AllUntold => Some(part.said),
+            Self::New | Self::NewUndeclared => Some(part.tokens),
+            Self::All | Self::AllUndeclared => Some(part.reported),
             Self::Absent => None,
         }
     }
@@ -78,37 +78,37 @@ pub(crate) struct Shape {
     pub(crate) column: Column,
     /// Number of schedulers, each with its own connection.
     pub(crate) ranks: u32,
-    pub(crate) takes_seen: bool,
-    pub(crate) deliveries_seen: bool,
+    pub(crate) receives_observed: bool,
+    pub(crate) deliveries_observed: bool,
     /// Whether the ends of responses are observed, and whether their tokens are counted.
-    pub(crate) answers_seen: bool,
+    pub(crate) answers_observed: bool,
     pub(crate) answers_counted: bool,
     /// Events do not advance the clock.
-    pub(crate) equal_stamps: bool,
+    pub(crate) equal_timestamps: bool,
     /// Number of steps before observation begins.
     pub(crate) attached_after: usize,
     /// Clients reuse a rid after its request is over.
-    pub(crate) rids_again: bool,
-    /// All requests have one of two rids, whether or not another one with it is live.
+    pub(crate) rids_reused: bool,
+    /// All requests use one of two rids, even while another request with it is live.
     pub(crate) rids_shared: bool,
 }
 
-/// Observation of a receiving process.
+/// Visibility of a receiving process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Watched {
-    Yes,
-    No,
+pub(crate) enum Visibility {
+    Observed,
+    Unobserved,
     /// Unobserved, and not identified either.
-    Unknown,
+    Unidentified,
 }
 
 /// Kind of observation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Sight {
+pub(crate) enum Observation {
     /// Sends and receives of frames on the hops at this position of the path.
     Frames(usize),
     /// Receives only.
-    Takes(usize),
+    Receives(usize),
     /// Content of frames.
     Content(usize),
     /// Deliveries.
@@ -123,23 +123,27 @@ pub(crate) enum Step {
     /// A scheduler sends a frame: (request, new tokens, whether it finishes) each.
     Send { rank: u32, parts: Vec<(usize, u32, bool)> },
     /// An intermediate process receives frames and forwards each. `hop` selects one of the connections with queued frames.
-    Pass { hop: usize, frames: u8 },
+    Forward { hop: usize, frames: u8 },
     /// A tokenizer receives frames of a connection in one wakeup.
-    Take { lane: usize, frames: u8 },
+    Receive { lane: usize, frames: u8 },
     /// The waiter of a request wakes and serves its client.
     Serve { request: usize },
     /// A client disconnects: its waiter ends, and the scheduler aborts the request with its next chunk.
-    Leave { request: usize },
+    Disconnect { request: usize },
     /// A scheduler retracts a request and computes its tokens again.
     Retract { request: usize },
     /// A request is aborted in the queue.
     AbortQueued { rank: u32 },
     /// The next frame of a scheduler is lost before it enters the hop.
-    Cut { rank: u32 },
+    LoseFrame { rank: u32 },
     /// The next `count` observations of a kind are missed. The source reports that at once, or with its next observation of the hop.
-    Blind { what: Sight, count: u8, at_once: bool },
+    Miss {
+        kind: Observation,
+        count: u8,
+        at_once: bool,
+    },
     /// Observation of a tokenizer worker starts or stops, or the worker can no longer be identified.
-    Watch { worker: u16, sight: Watched },
+    SetVisibility { worker: u16, visibility: Visibility },
     /// The engine restarts and loses all frames and requests.
     Restart,
     /// Time advances, in milliseconds.
@@ -161,8 +165,8 @@ fn columns() -> impl Strategy<Value = Column> {
     prop::sample::select(vec![
         Column::New,
         Column::All,
-        Column::NewUntold,
-        Column::AllUntold,
+        Column::NewUndeclared,
+        Column::AllUndeclared,
         Column::Absent,
     ])
 }
@@ -176,7 +180,7 @@ fn paths() -> impl Strategy<Value = Path> {
 }
 
 /// Any server, observed completely and from its start.
-pub(crate) fn watched() -> impl Strategy<Value = Shape> {
+pub(crate) fn fully_observed() -> impl Strategy<Value = Shape> {
     let flags = (any::<bool>(), any::<bool>(), any::<bool>(), any::<bool>());
     let release = (policies(), columns());
     (release, paths(), 1_u32..4, flags).prop_map(|((policy, column), path, ranks, flags)| Shape {
@@ -184,34 +188,34 @@ pub(crate) fn watched() -> impl Strategy<Value = Shape> {
         path,
         column,
         ranks,
-        takes_seen: true,
-        deliveries_seen: true,
-        answers_seen: flags.2,
+        receives_observed: true,
+        deliveries_observed: true,
+        answers_observed: flags.2,
         answers_counted: flags.3,
-        equal_stamps: flags.0,
+        equal_timestamps: flags.0,
         attached_after: 0,
         // Counts alone do not show that another request has the rid.
-        rids_again: flags.1 && column.shows_tokens(),
+        rids_reused: flags.1 && column.shows_tokens(),
         rids_shared: false,
     })
 }
 
 /// Any server, with some stages possibly unobserved and observation possibly starting late.
-pub(crate) fn glimpsed() -> impl Strategy<Value = Shape> {
+pub(crate) fn partly_observed() -> impl Strategy<Value = Shape> {
     let late = prop_oneof![2 => Just(0_usize), 1 => 0_usize..80];
-    let seen = (any::<bool>(), any::<bool>(), any::<bool>());
-    (watched(), seen, late).prop_map(|(shape, seen, attached_after)| Shape {
-        takes_seen: seen.0,
-        deliveries_seen: seen.1,
-        rids_again: seen.2,
+    let observed = (any::<bool>(), any::<bool>(), any::<bool>());
+    (fully_observed(), observed, late).prop_map(|(shape, observed, attached_after)| Shape {
+        receives_observed: observed.0,
+        deliveries_observed: observed.1,
+        rids_reused: observed.2,
         attached_after,
         ..shape
     })
 }
 
 /// Any server whose clients give live requests the same rid.
-pub(crate) fn shared() -> impl Strategy<Value = Shape> {
-    watched().prop_map(|shape| Shape {
+pub(crate) fn shared_rids() -> impl Strategy<Value = Shape> {
+    fully_observed().prop_map(|shape| Shape {
         column: Column::New,
         rids_shared: true,
         ..shape
@@ -220,8 +224,8 @@ pub(crate) fn shared() -> impl Strategy<Value = Shape> {
 
 /// A server whose chunks do not show their own tokens, observed from some later step on.
 pub(crate) fn joined_late() -> impl Strategy<Value = Shape> {
-    let vague = columns().prop_filter("it shows", |column| !column.shows_tokens());
-    (glimpsed(), vague, 1_usize..80).prop_map(|(shape, column, attached_after)| Shape {
+    let ambiguous = columns().prop_filter("the column does not show tokens", |column| !column.shows_tokens());
+    (partly_observed(), ambiguous, 1_usize..80).prop_map(|(shape, column, attached_after)| Shape {
         column,
         attached_after,
         ..shape
@@ -241,8 +245,8 @@ fn sends(tokens: u32) -> impl Strategy<Value = Step> {
 fn ordinary() -> BoxedStrategy<Step> {
     prop_oneof![
         8 => sends(4),
-        6 => (0_usize..2, 1_u8..5).prop_map(|(hop, frames)| Step::Pass { hop, frames }),
-        6 => (0_usize..4, 1_u8..5).prop_map(|(lane, frames)| Step::Take { lane, frames }),
+        6 => (0_usize..2, 1_u8..5).prop_map(|(hop, frames)| Step::Forward { hop, frames }),
+        6 => (0_usize..4, 1_u8..5).prop_map(|(lane, frames)| Step::Receive { lane, frames }),
         8 => request().prop_map(|request| Step::Serve { request }),
         1 => prop_oneof![0_u32..50, 0_u32..2_000, Just(31_000_u32)].prop_map(Step::Wait),
         2 => Just(Step::Tick),
@@ -252,37 +256,41 @@ fn ordinary() -> BoxedStrategy<Step> {
 
 fn unusual() -> BoxedStrategy<Step> {
     prop_oneof![
-        3 => request().prop_map(|request| Step::Leave { request }),
+        3 => request().prop_map(|request| Step::Disconnect { request }),
         1 => (0_u32..3).prop_map(|rank| Step::AbortQueued { rank }),
     ]
     .boxed()
 }
 
-fn blinding() -> BoxedStrategy<Step> {
-    let what = prop_oneof![
-        (0_usize..3).prop_map(Sight::Frames),
-        (0_usize..3).prop_map(Sight::Takes),
-        (0_usize..3).prop_map(Sight::Content),
-        Just(Sight::Deliveries),
-        Just(Sight::Answers),
+fn missed_observation() -> BoxedStrategy<Step> {
+    let kind = prop_oneof![
+        (0_usize..3).prop_map(Observation::Frames),
+        (0_usize..3).prop_map(Observation::Receives),
+        (0_usize..3).prop_map(Observation::Content),
+        Just(Observation::Deliveries),
+        Just(Observation::Answers),
     ];
-    (what, 1_u8..6, any::<bool>())
-        .prop_map(|(what, count, at_once)| Step::Blind { what, count, at_once })
+    (kind, 1_u8..6, any::<bool>())
+        .prop_map(|(kind, count, at_once)| Step::Miss { kind, count, at_once })
         .boxed()
 }
 
 /// Changes in which tokenizers are observed.
-fn watching() -> BoxedStrategy<Step> {
-    let sight = prop::sample::select(vec![Watched::Yes, Watched::No, Watched::Unknown]);
-    (0_u16..3, sight)
-        .prop_map(|(worker, sight)| Step::Watch { worker, sight })
+fn visibility_change() -> BoxedStrategy<Step> {
+    let visibility = prop::sample::select(vec![
+        Visibility::Observed,
+        Visibility::Unobserved,
+        Visibility::Unidentified,
+    ]);
+    (0_u16..3, visibility)
+        .prop_map(|(worker, visibility)| Step::SetVisibility { worker, visibility })
         .boxed()
 }
 
 /// Schedules in which observation of tokenizers starts and stops; the server may lose frames.
-pub(crate) fn coming_and_going() -> impl Strategy<Value = Vec<Step>> {
+pub(crate) fn visibility_changes() -> impl Strategy<Value = Vec<Step>> {
     vec(
-        prop_oneof![36 => ordinary(), 2 => unusual(), 1 => trouble(), 4 => watching(), 1 => blinding()],
+        prop_oneof![36 => ordinary(), 2 => unusual(), 1 => server_fault(), 4 => visibility_change(), 1 => missed_observation()],
         1..250,
     )
 }
@@ -293,10 +301,10 @@ pub(crate) fn healthy() -> impl Strategy<Value = Vec<Step>> {
 }
 
 /// Server faults: retractions, lost frames, restarts.
-fn trouble() -> BoxedStrategy<Step> {
+fn server_fault() -> BoxedStrategy<Step> {
     prop_oneof![
         3 => request().prop_map(|request| Step::Retract { request }),
-        2 => (0_u32..3).prop_map(|rank| Step::Cut { rank }),
+        2 => (0_u32..3).prop_map(|rank| Step::LoseFrame { rank }),
         1 => Just(Step::Restart),
     ]
     .boxed()
@@ -304,30 +312,33 @@ fn trouble() -> BoxedStrategy<Step> {
 
 /// Schedules with server faults, observed completely.
 pub(crate) fn faulty() -> impl Strategy<Value = Vec<Step>> {
-    vec(prop_oneof![24 => ordinary(), 1 => unusual(), 1 => trouble()], 1..250)
+    vec(
+        prop_oneof![24 => ordinary(), 1 => unusual(), 1 => server_fault()],
+        1..250,
+    )
 }
 
 /// Schedules with server faults and missed observations.
-pub(crate) fn anything() -> impl Strategy<Value = Vec<Step>> {
+pub(crate) fn faulty_with_misses() -> impl Strategy<Value = Vec<Step>> {
     vec(
-        prop_oneof![24 => ordinary(), 1 => unusual(), 1 => trouble(), 2 => blinding()],
+        prop_oneof![24 => ordinary(), 1 => unusual(), 1 => server_fault(), 2 => missed_observation()],
         1..250,
     )
 }
 
 /// Schedules with missed observations on a server that loses no frames.
-pub(crate) fn blinded() -> impl Strategy<Value = Vec<Step>> {
+pub(crate) fn healthy_with_misses() -> impl Strategy<Value = Vec<Step>> {
     let retract = request().prop_map(|request| Step::Retract { request });
     vec(
-        prop_oneof![48 => ordinary(), 2 => unusual(), 1 => retract, 4 => blinding()],
+        prop_oneof![48 => ordinary(), 2 => unusual(), 1 => retract, 4 => missed_observation()],
         1..250,
     )
 }
 
-/// Like [`anything`], with large chunks, so that counts pass the limit above which an observed first chunk counts as a late join.
-pub(crate) fn long_chunks() -> impl Strategy<Value = Vec<Step>> {
+/// Like [`faulty_with_misses`], with large chunks, so that counts pass the limit above which an observed first chunk counts as a late join.
+pub(crate) fn large_chunks() -> impl Strategy<Value = Vec<Step>> {
     vec(
-        prop_oneof![8 => sends(40), 16 => ordinary(), 1 => unusual(), 1 => trouble(), 2 => blinding()],
+        prop_oneof![8 => sends(40), 16 => ordinary(), 1 => unusual(), 1 => server_fault(), 2 => missed_observation()],
         1..250,
     )
 }

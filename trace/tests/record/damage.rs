@@ -8,31 +8,31 @@ use trace::event::What;
 use trace::record::{OpenError, ReadError, Record, Recording};
 
 use super::traffic::traffic;
-use super::{Folder, Said, events, options, record};
+use super::{Folder, Input, events, options, record};
 
 /// Reads all readable events and checks that each was written, in order. Returns their number and that of damaged blocks.
-fn read(path: &Path, said: &[Said]) -> Result<(usize, usize, Option<String>), OpenError> {
+fn read(path: &Path, inputs: &[Input]) -> Result<(usize, usize, Option<String>), OpenError> {
     let recording = Recording::open(path)?;
     let mut reader = recording.reader();
     let (mut at, mut read, mut damaged) = (0, 0, 0);
     loop {
         let more = reader.next(&mut |record| {
-            let is = |said: &Said| match (record, said) {
-                (Record::Event(event), Said::Event(e)) => event == *e,
-                (Record::Tick(now), Said::Tick(t)) => now.0 == *t,
+            let is_written = |input: &Input| match (record, input) {
+                (Record::Event(event), Input::Event(written)) => event == *written,
+                (Record::Tick(now), Input::Tick(written)) => now.0 == *written,
                 _ => false,
             };
             match record {
                 Record::Closing(closing) => assert_eq!(*closing, super::closing()),
-                Record::Event(event) if !said[at..].iter().any(is) => {
-                    // After a damaged block come a loss event and the standing data.
+                Record::Event(event) if !inputs[at..].iter().any(is_written) => {
+                    // After a damaged block come an event for the missed records and the current hops and engine.
                     assert!(
-                        matches!(event.what, What::Lost(_) | What::Hop(_) | What::Engine(_)),
+                        matches!(event.what, What::Missed(_) | What::Hop(_) | What::Engine(_)),
                         "{event:?}"
                     );
                 }
                 _ => {
-                    at += 1 + said[at..].iter().position(is).expect("what was said");
+                    at += 1 + inputs[at..].iter().position(is_written).expect("a written record");
                     read += 1;
                 }
             }
@@ -48,26 +48,26 @@ fn read(path: &Path, said: &[Said]) -> Result<(usize, usize, Option<String>), Op
 }
 
 #[test]
-fn cut_at_any_byte_it_opens_up_to_its_last_whole_block() {
+fn a_file_truncated_at_any_byte_opens_up_to_its_last_complete_block() {
     let folder = Folder::new();
-    let said = traffic(40, 6, 9);
+    let inputs = traffic(40, 6, 9);
     let file = folder.file("run.tgap");
-    record(&file, &said, options(300));
+    record(&file, &inputs, options(300));
     let bytes = fs::read(&file).expect("a file");
     let recording = Recording::open(&file).expect("a recording");
     assert!(recording.is_indexed() && recording.missing().is_none() && recording.blocks().len() > 4);
     let first = recording.blocks()[0].offset;
-    let cut = folder.file("cut.tgap");
+    let truncated = folder.file("truncated.tgap");
     for length in 0..bytes.len() as u64 {
-        fs::write(&cut, &bytes[..length as usize]).expect("a shorter file");
+        fs::write(&truncated, &bytes[..length as usize]).expect("a shorter file");
         let blocks = recording.blocks().iter().take_while(|b| b.offset + b.bytes <= length);
-        let whole: u32 = blocks.map(|b| b.records).sum();
-        match read(&cut, &said) {
+        let complete: u32 = blocks.map(|b| b.records).sum();
+        match read(&truncated, &inputs) {
             Ok((read, damaged, missing)) => {
-                assert_eq!((read, damaged), (whole as usize, 0), "cut at {length}");
+                assert_eq!((read, damaged), (complete as usize, 0), "truncated at {length}");
                 assert!(
-                    missing.is_some() || length + 20 > bytes.len() as u64 || whole as usize == said.len(),
-                    "cut at {length}"
+                    missing.is_some() || length + 20 > bytes.len() as u64 || complete as usize == inputs.len(),
+                    "truncated at {length}"
                 );
             }
             Err(OpenError::NotARecording { .. }) => assert_eq!(length, 0),
@@ -78,29 +78,29 @@ fn cut_at_any_byte_it_opens_up_to_its_last_whole_block() {
 }
 
 #[test]
-fn any_byte_changed_is_noticed_or_changes_nothing() {
+fn any_changed_byte_is_detected_or_harmless() {
     let folder = Folder::new();
-    let said = traffic(24, 5, 7);
+    let inputs = traffic(24, 5, 7);
     let file = folder.file("run.tgap");
-    record(&file, &said, options(300));
+    record(&file, &inputs, options(300));
     let bytes = fs::read(&file).expect("a file");
     let changed = folder.file("changed.tgap");
-    for place in 0..bytes.len() {
-        let mut other = bytes.clone();
-        other[place] ^= 1 << (place % 8);
-        fs::write(&changed, &other).expect("a changed file");
-        if let Ok((read, damaged, missing)) = read(&changed, &said) {
+    for index in 0..bytes.len() {
+        let mut corrupted = bytes.clone();
+        corrupted[index] ^= 1 << (index % 8);
+        fs::write(&changed, &corrupted).expect("a changed file");
+        if let Ok((read, damaged, missing)) = read(&changed, &inputs) {
             assert!(
-                read == said.len() || damaged > 0 || missing.is_some(),
-                "byte {place}: {read} of {}",
-                said.len()
+                read == inputs.len() || damaged > 0 || missing.is_some(),
+                "byte {index}: {read} of {}",
+                inputs.len()
             );
         }
     }
 }
 
 #[test]
-fn a_recording_that_was_not_closed_says_so() {
+fn an_unclosed_recording_reports_missing_data() {
     let folder = Folder::new();
     let file = folder.file("run.tgap");
     record(&file, &traffic(40, 6, 9), options(300));
@@ -111,17 +111,17 @@ fn a_recording_that_was_not_closed_says_so() {
     let recording = Recording::open(&file).expect("a recording");
     let missing = recording.missing().expect("something is missing").to_string();
     assert!(
-        missing.contains("its last block was cut") && missing.contains("it was not closed"),
+        missing.contains("its last block is truncated") && missing.contains("it was not closed"),
         "{missing}"
     );
     assert!(!recording.is_indexed() && recording.blocks() == &blocks[..blocks.len() - 1]);
 }
 
 #[test]
-fn other_files_are_no_recordings() {
+fn other_files_are_rejected() {
     let folder = Folder::new();
     let file = folder.file("report.json");
-    fs::write(&file, "{\"schema\": \"tokengap.report/1\"}").expect("a file");
+    fs::write(&file, "{\"schema\": \"tokengap.report/2\"}").expect("a file");
     assert!(matches!(Recording::open(&file), Err(OpenError::NotARecording { .. })));
     assert!(matches!(
         Recording::open(&folder.0),
@@ -137,17 +137,17 @@ proptest! {
     #![proptest_config(ProptestConfig { cases: 150, failure_persistence: None, ..ProptestConfig::default() })]
 
     #[test]
-    fn a_file_with_any_bytes_behind_a_true_header_does_no_harm(
-        said in events::said(),
-        places in prop::collection::vec((any::<prop::sample::Index>(), any::<u8>()), 1..20),
+    fn changed_bytes_cause_no_panic(
+        inputs in events::inputs(),
+        changes in prop::collection::vec((any::<prop::sample::Index>(), any::<u8>()), 1..20),
     ) {
         let folder = Folder::new();
         let file = folder.file("run.tgap");
-        record(&file, &said, options(400));
+        record(&file, &inputs, options(400));
         let mut bytes = fs::read(&file).expect("a file");
-        for (place, value) in places {
-            let place = place.index(bytes.len());
-            bytes[place] = value;
+        for (index, value) in changes {
+            let index = index.index(bytes.len());
+            bytes[index] = value;
         }
         fs::write(&file, &bytes).expect("a changed file");
         if let Ok(recording) = Recording::open(&file) {

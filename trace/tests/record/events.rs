@@ -6,13 +6,13 @@ use proptest::prelude::*;
 use proptest::string::string_regex;
 use trace::engine::{Mode, Waiter};
 use trace::event::{
-    Answer, AnswerEnd, Away, AwayState, Chunk, CpuSample, Delivery, Engine, Event, Finish, Frame, Hop, HotSample,
-    IdColumn, Kind, Lost, LostCause, Merged, PollUse, QueueSample, Response, Sees, Stage, Taken, ThreadPart, Told,
-    Undecoded, What,
+    Answer, AnswerEnd, Away, AwayState, Capabilities, Chunk, CpuSample, Delivery, Engine, Event, Finish, Frame, Hop,
+    IdColumn, Kind, LoggedState, Merged, Missed, MissedCause, PollUse, QueueSample, Received, Response, StackSample,
+    Stage, ThreadPart, Undecoded, What,
 };
 use trace::{FrameId, HopId, MonoNs, ThreadId};
 
-use super::Said;
+use super::Input;
 
 fn leak(text: String) -> &'static str {
     Box::leak(text.into_boxed_str())
@@ -113,11 +113,11 @@ fn hop() -> impl Strategy<Value = Hop<'static>> {
         worker,
         origin: flags[0],
         last: flags[1],
-        sees: Sees {
+        capabilities: Capabilities {
             sent: flags[2],
             forwarded: flags[3],
-            taken: flags[4],
-            handled: flags[5],
+            received: flags[4],
+            processed: flags[5],
             delivered: flags[6],
         },
     })
@@ -148,7 +148,7 @@ fn cpu() -> impl Strategy<Value = CpuSample<'static>> {
     )
 }
 
-fn hot() -> impl Strategy<Value = HotSample<'static>> {
+fn stacks() -> impl Strategy<Value = StackSample<'static>> {
     (
         thread(),
         text(),
@@ -159,13 +159,13 @@ fn hot() -> impl Strategy<Value = HotSample<'static>> {
         of(small()),
     )
         .prop_map(
-            |(thread, role, function, file, interval_ns, [taken, total, own], gil)| HotSample {
+            |(thread, role, function, file, interval_ns, [samples, total, own], gil)| StackSample {
                 thread,
                 role,
                 function,
                 file,
                 interval_ns,
-                taken,
+                samples,
                 total,
                 own,
                 gil,
@@ -173,7 +173,7 @@ fn hot() -> impl Strategy<Value = HotSample<'static>> {
         )
 }
 
-fn told() -> impl Strategy<Value = Told<'static>> {
+fn logged_state() -> impl Strategy<Value = LoggedState<'static>> {
     let share = of(prop::num::f64::NORMAL | prop::num::f64::ZERO);
     (
         text(),
@@ -184,7 +184,7 @@ fn told() -> impl Strategy<Value = Told<'static>> {
         share.clone(),
         share,
     )
-        .prop_map(|(by, states, rids, recv_wait_ns, more, cpu, cpu_system)| Told {
+        .prop_map(|(by, states, rids, recv_wait_ns, more, cpu, cpu_system)| LoggedState {
             by,
             states,
             rids,
@@ -198,12 +198,12 @@ fn told() -> impl Strategy<Value = Told<'static>> {
 fn answer() -> impl Strategy<Value = Answer<'static>> {
     let end = prop::sample::select(vec![AnswerEnd::Whole, AnswerEnd::ClientLeft, AnswerEnd::ServerLeft]);
     (text(), of(small()), of(small()), end, small(), of(large())).prop_map(
-        |(rid, tokens, completion_tokens, end, held_up, unacknowledged)| Answer {
+        |(rid, tokens, completion_tokens, end, short_writes, unacknowledged)| Answer {
             rid,
             tokens,
             completion_tokens,
             end,
-            held_up,
+            short_writes,
             unacknowledged,
         },
     )
@@ -211,7 +211,7 @@ fn answer() -> impl Strategy<Value = Answer<'static>> {
 
 fn what() -> impl Strategy<Value = What<'static>> {
     let waiter = prop::sample::select(vec![Waiter::KeepsLast, Waiter::YieldsAll, Waiter::Merges]);
-    let engine = (of(text()), of(mode()), of(waiter), of(any::<u8>()));
+    let engine = (of(text()), of(text()), of(mode()), of(waiter), of(any::<u8>()));
     let response = prop::sample::select(vec![Response::Streamed, Response::Whole, Response::Text]);
     let delivery = (
         text(),
@@ -222,25 +222,25 @@ fn what() -> impl Strategy<Value = What<'static>> {
         response,
     );
     let causes = vec![
-        LostCause::QueueFull,
-        LostCause::Unframed,
-        LostCause::TooLarge,
-        LostCause::CutShort,
-        LostCause::Ended,
+        MissedCause::QueueFull,
+        MissedCause::Unframed,
+        MissedCause::TooLarge,
+        MissedCause::CutShort,
+        MissedCause::Ended,
     ];
-    let lost = (of(any::<u16>()), large(), prop::sample::select(causes));
+    let missed = (of(any::<u16>()), large(), prop::sample::select(causes));
     prop_oneof![
-        1 => engine.prop_map(|(version, mode, waiter, turnaround)| {
-            What::Engine(Engine { version, mode, waiter, turnaround })
+        1 => engine.prop_map(|(name, version, mode, waiter, turnaround)| {
+            What::Engine(Engine { name, version, mode, waiter, turnaround })
         }),
         1 => hop().prop_map(What::Hop),
         8 => frame().prop_map(What::Sent),
         2 => id().prop_map(What::Forwarded),
         6 => (id(), of(large()), of(thread()), of(frame()), any::<bool>()).prop_map(|(id, wakeup, by, frame, same)| {
             let frame = frame.map(|f| Frame { id: if same { id } else { f.id }, ..f });
-            What::Taken(Taken { id, wakeup, by, frame })
+            What::Received(Received { id, wakeup, by, frame })
         }),
-        2 => id().prop_map(What::Handled),
+        2 => id().prop_map(What::Processed),
         5 => delivery.prop_map(|(rid, tokens, mode, completion_tokens, finished, response)| {
             What::Delivered(Delivery { rid, tokens, mode, completion_tokens, finished, response })
         }),
@@ -249,22 +249,22 @@ fn what() -> impl Strategy<Value = What<'static>> {
         1 => (text(), of(large()), of(large())).prop_map(|(hop, receive_bytes, send_bytes)| {
             What::Queue(QueueSample { hop, receive_bytes, send_bytes })
         }),
-        1 => hot().prop_map(What::Hot),
+        1 => stacks().prop_map(What::Stack),
         1 => (text(), text(), text(), of(small()), of(small())).prop_map(|(rid, name, by, tokens, pending)| {
             What::Stage(Stage { rid, name, by, tokens, pending })
         }),
-        1 => told().prop_map(What::Told),
+        1 => logged_state().prop_map(What::LoggedState),
         1 => answer().prop_map(What::Answered),
         1 => (text(), small(), text()).prop_map(|(rid, chunks, by)| What::Merged(Merged { rid, chunks, by })),
-        1 => lost.prop_map(|(hop, count, cause)| What::Lost(Lost { hop: hop.map(HopId), count, cause })),
+        1 => missed.prop_map(|(hop, count, cause)| What::Missed(Missed { hop: hop.map(HopId), count, cause })),
     ]
 }
 
-pub(crate) fn said() -> impl Strategy<Value = Vec<Said>> {
+pub(crate) fn inputs() -> impl Strategy<Value = Vec<Input>> {
     let at = prop_oneof![8 => 0_u64..1_000_000, 1 => any::<u64>()];
     let one = (at, prop_oneof![9 => what().prop_map(Some), 1 => Just(None)]).prop_map(|(at, what)| match what {
-        Some(what) => Said::Event(Event { at: MonoNs(at), what }),
-        None => Said::Tick(at),
+        Some(what) => Input::Event(Event { at: MonoNs(at), what }),
+        None => Input::Tick(at),
     });
     vec(one, 1..60)
 }

@@ -8,34 +8,34 @@ use trace::event::What;
 use trace::record::{Record, RecordError, RecordOptions, Recorder, Recording};
 
 use super::traffic::traffic;
-use super::{Folder, Said, closing, compare, header, options, record};
+use super::{Folder, Input, closing, compare, header, options, record};
 
 #[test]
-fn a_recording_is_its_owners_alone_and_replaces_nothing_unasked() {
+fn a_recording_is_private_and_overwrites_only_with_force() {
     let folder = Folder::new();
     let file = folder.file("run.tgap");
-    fs::write(&file, "something of value").expect("a file");
+    fs::write(&file, "previous content").expect("a file");
     let refused = Recorder::create(&file, &header(), options(100));
     assert!(matches!(refused, Err(RecordError::Exists { .. })));
-    assert_eq!(fs::read(&file).expect("still there"), b"something of value");
+    assert_eq!(fs::read(&file).expect("still there"), b"previous content");
     let force = RecordOptions {
         force: true,
         ..options(100)
     };
-    let said = traffic(3, 2, 5);
-    record(&file, &said, force);
-    assert_eq!(compare(&file, &said), said.len());
+    let inputs = traffic(3, 2, 5);
+    record(&file, &inputs, force);
+    assert_eq!(compare(&file, &inputs), inputs.len());
     let mode = fs::metadata(&file).expect("a file").permissions().mode();
     assert_eq!(mode & 0o777, 0o600);
     assert_eq!(
         fs::read_dir(&folder.0).expect("a folder").count(),
         1,
-        "nothing is left beside it"
+        "no temporary file remains"
     );
 }
 
 #[test]
-fn a_link_or_a_device_is_never_written_through() {
+fn a_symlink_is_never_followed() {
     let folder = Folder::new();
     let link = folder.file("run.tgap");
     std::os::unix::fs::symlink(folder.file("elsewhere"), &link).expect("a link");
@@ -48,7 +48,7 @@ fn a_link_or_a_device_is_never_written_through() {
 }
 
 #[test]
-fn it_stops_at_its_largest_size_and_says_so() {
+fn a_recording_stops_at_the_size_limit_with_a_reason() {
     let folder = Folder::new();
     let file = folder.file("run.tgap");
     let small = RecordOptions {
@@ -56,8 +56,8 @@ fn it_stops_at_its_largest_size_and_says_so() {
         ..options(400)
     };
     let summary = record(&file, &traffic(2_000, 20, 9), small);
-    let why = summary.stopped.expect("it stopped");
-    assert!(why.contains("largest size of 20000 bytes"), "{why}");
+    let reason = summary.stopped.expect("it stopped");
+    assert!(reason.contains("size limit of 20000 bytes"), "{reason}");
     assert!(fs::metadata(&file).expect("a file").len() <= 20_000);
     let recording = Recording::open(&file).expect("a recording");
     assert!(recording.is_indexed() && recording.missing().is_some_and(|m| m.stopped));
@@ -65,7 +65,7 @@ fn it_stops_at_its_largest_size_and_says_so() {
 }
 
 #[test]
-fn each_of_several_files_opens_alone() {
+fn each_rotated_file_opens_on_its_own() {
     let folder = Folder::new();
     let file = folder.file("run.tgap");
     let rotating = RecordOptions {
@@ -73,8 +73,8 @@ fn each_of_several_files_opens_alone() {
         rotate: Some(3),
         ..options(400)
     };
-    let said = traffic(2_000, 20, 9);
-    let summary = record(&file, &said, rotating);
+    let inputs = traffic(2_000, 20, 9);
+    let summary = record(&file, &inputs, rotating);
     assert_eq!((summary.files.len(), summary.stopped, summary.dropped), (3, None, 0));
     assert_eq!(
         fs::read_dir(&folder.0).expect("a folder").count(),
@@ -82,30 +82,30 @@ fn each_of_several_files_opens_alone() {
         "older ones are removed"
     );
     let mut next = None;
-    for (place, part) in summary.files.iter().enumerate() {
+    for (index, part) in summary.files.iter().enumerate() {
         let recording = Recording::open(part).expect("a recording");
         let first = recording.blocks()[0].first_record;
-        assert!(next.is_none_or(|next| next == first), "files follow each other");
+        assert!(next.is_none_or(|next| next == first), "files are contiguous");
         next = Some(first + recording.records());
         let mut hops = 0;
         let mut reader = recording.reader();
         let first =
             reader.next(&mut |r| hops += usize::from(matches!(r, Record::Event(e) if matches!(e.what, What::Hop(_)))));
-        assert!(first.expect("a whole block") && hops == 1, "what stands is said again");
-        let missing = recording.missing().expect("the first of the run");
-        assert_eq!((missing.continued, missing.unfinished), (place < 2, false));
-        assert_eq!(recording.closing().is_some(), place == 2);
+        assert!(first.expect("an intact block") && hops == 1, "the hops are repeated");
+        let missing = recording.missing().expect("older files were removed");
+        assert_eq!((missing.continued, missing.unfinished), (index < 2, false));
+        assert_eq!(recording.closing().is_some(), index == 2);
         assert!(recording.bytes() <= 20_000 && part.to_string_lossy().ends_with(".tgap"));
     }
-    assert_eq!(next, Some(said.len() as u64));
+    assert_eq!(next, Some(inputs.len() as u64));
 }
 
 #[test]
-fn a_reader_can_begin_with_any_block() {
+fn a_reader_can_start_at_any_block() {
     let folder = Folder::new();
     let file = folder.file("run.tgap");
-    let said = traffic(200, 20, 9);
-    record(&file, &said, options(2_000));
+    let inputs = traffic(200, 20, 9);
+    record(&file, &inputs, options(2_000));
     let recording = Recording::open(&file).expect("a recording");
     let (from, to) = recording.span().expect("not empty");
     assert_eq!((from, to > MonoNs(2_000_000_000)), (MonoNs(0), true));
@@ -115,21 +115,21 @@ fn a_reader_can_begin_with_any_block() {
         recording
             .reader_at(block)
             .next(&mut |r| records.push(format!("{r:?}")))
-            .expect("a whole block");
+            .expect("an intact block");
         assert!(records[0].contains("Hop(Hop"));
         let first = info.first_record as usize;
-        let expected = said[first..first + info.records as usize]
+        let expected = inputs[first..first + info.records as usize]
             .iter()
-            .map(|said| match said {
-                Said::Event(event) => format!("{:?}", Record::Event(*event)),
-                Said::Tick(at) => format!("{:?}", Record::Tick(MonoNs(*at))),
+            .map(|input| match input {
+                Input::Event(event) => format!("{:?}", Record::Event(*event)),
+                Input::Tick(at) => format!("{:?}", Record::Tick(MonoNs(*at))),
             });
         assert!(records[1..].iter().eq(expected.collect::<Vec<_>>().iter()));
     }
 }
 
 #[test]
-fn what_the_system_refuses_is_said() {
+fn system_errors_are_reported() {
     let folder = Folder::new();
     let error =
         Recorder::create(&folder.file("no/such/folder/run.tgap"), &header(), options(100)).expect_err("no folder");
@@ -137,7 +137,7 @@ fn what_the_system_refuses_is_said() {
 }
 
 #[test]
-fn without_tokens_asked_for_no_id_is_in_the_file() {
+fn token_ids_are_recorded_only_on_request() {
     use trace::event::{Chunk, Event, Frame, IdColumn, Kind};
     use trace::record::{Header, Payload};
     use trace::{FrameId, HopId};
@@ -173,18 +173,21 @@ fn without_tokens_asked_for_no_id_is_in_the_file() {
             chunks,
         })
     };
-    let (at, with, without) = (MonoNs(1), [chunk], [Chunk { ids: &[], ..chunk }]);
-    recorder.event(&Event { at, what: frame(&with) });
+    let (at, with_ids, without_ids) = (MonoNs(1), [chunk], [Chunk { ids: &[], ..chunk }]);
+    recorder.event(&Event {
+        at,
+        what: frame(&with_ids),
+    });
     recorder.finish(&closing()).expect("finished");
     let recording = Recording::open(&file).expect("a recording");
-    let mut seen = false;
+    let mut read = false;
     recording
         .reader()
         .next(&mut |record| {
-            let what = frame(&without);
+            let what = frame(&without_ids);
             assert_eq!(record, Record::Event(Event { at, what }));
-            seen = true;
+            read = true;
         })
-        .expect("a whole block");
-    assert!(seen);
+        .expect("an intact block");
+    assert!(read);
 }

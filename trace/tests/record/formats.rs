@@ -1,4 +1,4 @@
-//! Recordings of every format version still open and produce the same reports.
+//! Recordings of every format version open and produce the expected reports; other major versions are refused.
 
 use std::path::Path;
 
@@ -6,25 +6,25 @@ use trace::detect::Severity;
 use trace::record::{Recording, analyse};
 use trace::report::{Report, ThreadState};
 
-/// Report of a complete recording in format 1.0.
+/// Report of a complete recording in format 2.0.
 fn report(name: &str) -> Report {
-    report_of(&format!("1.0-{name}.tgap"))
+    report_of(&format!("2.0-{name}.tgap"))
 }
 
 fn report_of(file: &str) -> Report {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("fixtures/recordings");
     let recording = Recording::open(folder.join(file)).expect("it opens");
     assert!(recording.is_indexed() && recording.missing().is_none());
-    let (analysis, input) = analyse(&recording, &mut |_, _| {}).expect("it reads");
+    let (analysis, input) = analyse(&recording, crate::engine::ENGINES, &mut |_, _| {}).expect("it reads");
     let report = analysis.report(&input);
     assert!(report.own.degraded.is_empty() && report.own.events_missed == 0);
     report
 }
 
 #[test]
-fn the_demo_in_format_1_0_still_tells_what_its_peers_counted() {
+fn the_demo_report_matches_its_ground_truth() {
     let report = report("demo-race");
-    let demo = report.demo.as_ref().expect("the demo's truth is in it");
+    let demo = report.demo.as_ref().expect("the demo's ground truth");
     let truth = |name: &str| demo["truth"][name].as_u64().expect(name);
     assert_eq!(report.chunks.sent, truth("chunks"));
     assert_eq!(report.tokens.sent, truth("tokens"));
@@ -36,7 +36,7 @@ fn the_demo_in_format_1_0_still_tells_what_its_peers_counted() {
 
 /// Checks the two runs below against the engine's own counts: 198 frames, 12 of them without output, 2,646 chunks, 5,610 tokens
 /// and 80 clients.
-fn is_the_mixed_run(report: &Report) {
+fn check_mixed_run(report: &Report) {
     assert_eq!(report.source.engine_version.as_deref(), Some("0.5.9"));
     assert_eq!(
         (report.requests.seen, report.requests.aborted, report.requests.live),
@@ -47,31 +47,31 @@ fn is_the_mixed_run(report: &Report) {
 }
 
 #[test]
-fn a_tap_of_the_real_engine_still_tells_what_was_sent_and_claims_no_more() {
+fn the_tap_report_has_sent_tokens_and_no_unobserved_values() {
     let report = report("tap-0.5.9");
-    is_the_mixed_run(&report);
+    check_mixed_run(&report);
     assert_eq!((report.source.kind.as_str(), report.own.events), ("tap", 783));
-    assert!(report.gap_ns.is_none() && report.tokens.taken.is_none() && report.chunks.dropped_confirmed.is_none());
+    assert!(report.gap_ns.is_none() && report.tokens.received.is_none() && report.chunks.dropped_confirmed.is_none());
 }
 
 #[test]
-fn an_attach_to_the_real_engine_still_tells_when_frames_were_taken() {
+fn the_attach_report_has_receive_times() {
     let report = report("attach-0.5.9");
-    is_the_mixed_run(&report);
+    check_mixed_run(&report);
     assert_eq!((report.source.kind.as_str(), report.own.events), ("attach", 1_343));
-    let gap = report.gap_ns.as_ref().expect("takes were seen");
+    let gap = report.gap_ns.as_ref().expect("receives were observed");
     assert_eq!((gap.count, gap.max), (74, Some(1_203_173)));
-    let taken: Vec<_> = report
+    let received: Vec<_> = report
         .hops
         .iter()
-        .map(|hop| (hop.frames_sent, hop.frames_taken))
+        .map(|hop| (hop.frames_sent, hop.frames_received))
         .collect();
-    assert_eq!(taken, [186, 186, 12].map(|frames| (Some(frames), Some(frames))));
+    assert_eq!(received, [186, 186, 12].map(|frames| (Some(frames), Some(frames))));
     assert!(report.tokens.delivered.is_none() && report.chunks.dropped_confirmed.is_none());
 }
 
 #[test]
-fn what_the_real_engine_lost_is_still_confirmed() {
+fn tokens_lost_by_the_real_engine_are_confirmed() {
     let report = report("egress-0.5.9");
     // Counted by its 64 HTTP clients: 6,656 of 12,800 tokens were delivered.
     assert_eq!((report.tokens.sent, report.tokens.delivered), (12_800, Some(6_656)));
@@ -88,8 +88,8 @@ fn what_the_real_engine_lost_is_still_confirmed() {
 }
 
 #[test]
-fn a_stopped_tokenizer_of_a_real_server_is_still_called_stopped() {
-    let report = report_of("1.2-stopped-0.5.9.tgap");
+fn a_stopped_tokenizer_of_a_real_server_is_reported_as_stopped() {
+    let report = report_of("2.0-stopped-0.5.9.tgap");
     // Counted by the clients: 166 streams of 10,607 tokens, of which 1,196 never arrived.
     assert_eq!((report.requests.seen, report.tokens.sent), (166, 10_607));
     assert_eq!(report.chunks.tokens_lost, Some(1_196));
@@ -103,4 +103,18 @@ fn a_stopped_tokenizer_of_a_real_server_is_still_called_stopped() {
     let waits = report.path.iter().filter_map(|leg| leg.thread);
     assert!(waits.clone().any(|thread| thread == ThreadState::Stopped));
     assert!(!waits.clone().any(|thread| thread == ThreadState::Starved));
+}
+
+#[test]
+fn another_major_version_is_refused_with_its_number() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let file = folder.path().join("run.tgap");
+    let fixture = Path::new(env!("CARGO_MANIFEST_DIR")).join("fixtures/recordings/2.0-demo-race.tgap");
+    let mut bytes = std::fs::read(fixture).expect("it is read");
+    for (major, expected) in [(1, "format 1.0"), (3, "format 3.0")] {
+        bytes[8] = major;
+        std::fs::write(&file, &bytes).expect("it is written");
+        let error = Recording::open(&file).map(drop).expect_err("refused").to_string();
+        assert!(error.contains(expected), "{error}");
+    }
 }

@@ -1,7 +1,7 @@
 //! Lost tokens in a recording. Counts show their positions; their values need recorded token ids.
 
 use trace::engine::Mode;
-use trace::event::{Chunk, Delivery, Event, Frame, Hop, IdColumn, Kind, Response, Sees, What};
+use trace::event::{Capabilities, Chunk, Delivery, Event, Frame, Hop, IdColumn, Kind, Response, What};
 use trace::record::{Closing, Payload, Recorder, Recording, analyse};
 use trace::report::{Losses, RangeLine, ReportInput};
 use trace::{Analysis, FrameId, HopId, MonoNs};
@@ -13,13 +13,13 @@ const RID: &str = "9f1c2a77d1f84f0b8a53c6b0f2de4417";
 /// A live run of six chunks with two tokens each; only the third and the last are delivered.
 fn live(recorder: &mut Recorder, with_ids: bool) -> Analysis {
     let mut analysis = Analysis::new(header().config);
-    let mut say = |at: u64, what: What<'_>| {
+    let mut apply = |at: u64, what: What<'_>| {
         let at = MonoNs(at);
         analysis.apply(&Event { at, what });
         recorder.event(&Event { at, what });
     };
     let hop = HopId(0);
-    say(
+    apply(
         0,
         What::Hop(Hop {
             id: hop,
@@ -28,10 +28,10 @@ fn live(recorder: &mut Recorder, with_ids: bool) -> Analysis {
             worker: None,
             origin: true,
             last: true,
-            sees: Sees {
+            capabilities: Capabilities {
                 sent: true,
                 delivered: true,
-                ..Sees::default()
+                ..Capabilities::default()
             },
         }),
     );
@@ -57,7 +57,7 @@ fn live(recorder: &mut Recorder, with_ids: bool) -> Analysis {
             ids: IdColumn::Delta,
             chunks: &[chunk],
         };
-        say(seq * 10 + 1, What::Sent(frame));
+        apply(seq * 10 + 1, What::Sent(frame));
     }
     for to in [6, 12] {
         let delivery = Delivery {
@@ -68,13 +68,13 @@ fn live(recorder: &mut Recorder, with_ids: bool) -> Analysis {
             finished: false,
             response: Response::Streamed,
         };
-        say(100 + u64::from(to), What::Delivered(delivery));
+        apply(100 + u64::from(to), What::Delivered(delivery));
     }
     analysis
 }
 
 /// Losses reported by the live run and by a replay of its recording.
-fn both(payload: Payload) -> (Losses, Losses) {
+fn live_and_replayed(payload: Payload) -> (Losses, Losses) {
     let folder = Folder::new();
     let file = folder.file("run.tgap");
     let header = trace::record::Header { payload, ..header() };
@@ -83,30 +83,30 @@ fn both(payload: Payload) -> (Losses, Losses) {
     let input = ReportInput::of("model");
     recorder.finish(&Closing::of(&input)).expect("finished");
     let recording = Recording::open(&file).expect("a recording");
-    let (replayed, told) = analyse(&recording, &mut |_, _| {}).expect("readable");
-    (analysis.report(&input).losses, replayed.report(&told).losses)
+    let (replayed, replayed_input) = analyse(&recording, crate::engine::ENGINES, &mut |_, _| {}).expect("readable");
+    (analysis.report(&input).losses, replayed.report(&replayed_input).losses)
 }
 
 fn ranges(losses: &Losses) -> Vec<RangeLine> {
-    let list = losses.confirmed.as_ref().expect("deliveries are seen");
+    let list = losses.confirmed.as_ref().expect("deliveries are observed");
     list.lines.iter().flat_map(|line| line.ranges.clone()).collect()
 }
 
 #[test]
-fn places_are_in_every_recording_and_ids_in_those_that_were_asked_for_them() {
+fn positions_are_always_recorded_and_ids_only_on_request() {
     let range = |tokens, chunks, ids: &[i64]| RangeLine {
         tokens,
         chunks: Some(chunks),
         ids: ids.to_vec(),
     };
-    let (live, replayed) = both(Payload::Tokens);
+    let (live, replayed) = live_and_replayed(Payload::Tokens);
     let ids: Vec<i64> = (151_001..=151_010).collect();
     assert_eq!(
         ranges(&live),
         [range([1, 4], [1, 2], &ids[..4]), range([7, 10], [4, 5], &ids[6..])]
     );
     assert_eq!(replayed, live);
-    let (live, replayed) = both(Payload::Lengths);
+    let (live, replayed) = live_and_replayed(Payload::Lengths);
     assert_eq!(ranges(&live), [range([1, 4], [1, 2], &[]), range([7, 10], [4, 5], &[])]);
     assert_eq!(replayed, live);
 }

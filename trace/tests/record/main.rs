@@ -1,6 +1,9 @@
 //! Recordings: the data read equals the data written, or the damage is reported.
 
 mod damage;
+mod disk_errors;
+#[path = "../common/engine.rs"]
+mod engine;
 mod events;
 mod files;
 mod formats;
@@ -8,13 +11,11 @@ mod live;
 mod losses;
 mod replay;
 mod ring;
+mod round_trip;
 mod traffic;
-mod trouble;
-mod whole;
 
 use std::path::{Path, PathBuf};
 
-use trace::Config;
 use trace::record::{Anchor, Closing, Header, Payload, Record, RecordOptions, Recorder, Recording};
 use trace::{Event, MonoNs};
 
@@ -31,7 +32,7 @@ impl Folder {
             COUNT.fetch_add(1, Ordering::Relaxed)
         );
         let path = std::env::temp_dir().join(name);
-        std::fs::create_dir(&path).expect("a folder of our own");
+        std::fs::create_dir(&path).expect("a new folder");
         Self(path)
     }
 
@@ -48,7 +49,7 @@ impl Drop for Folder {
 
 /// A recorded event or tick.
 #[derive(Clone, Copy, Debug)]
-enum Said {
+enum Input {
     Event(Event<'static>),
     Tick(u64),
 }
@@ -60,13 +61,13 @@ fn header() -> Header {
             wall_ns: 1_700_000_000_000_000_000,
         },
         payload: Payload::Tokens,
-        ..Header::of("model", Config::default())
+        ..Header::of("model", engine::config())
     }
 }
 
 fn closing() -> Closing {
     Closing {
-        degraded: vec!["nothing to speak of".into()],
+        degraded: vec!["an example".into()],
         cpu_ns: Some(7),
         ..Closing::default()
     }
@@ -80,38 +81,38 @@ fn options(block_bytes: usize) -> RecordOptions {
     }
 }
 
-fn record(path: &Path, said: &[Said], options: RecordOptions) -> trace::record::Summary {
+fn record(path: &Path, inputs: &[Input], options: RecordOptions) -> trace::record::Summary {
     let mut recorder = Recorder::create(path, &header(), options).expect("a new file");
-    for said in said {
-        match said {
-            Said::Event(event) => recorder.event(event),
-            Said::Tick(at) => recorder.tick(MonoNs(*at)),
+    for input in inputs {
+        match input {
+            Input::Event(event) => recorder.event(event),
+            Input::Tick(at) => recorder.tick(MonoNs(*at)),
         }
     }
-    recorder.finish(&closing()).expect("a file that can be finished")
+    recorder.finish(&closing()).expect("a complete file")
 }
 
-/// Reads the recording and compares it with `said`; returns the number of matches.
-fn compare(path: &Path, said: &[Said]) -> usize {
+/// Reads the recording and compares it with `inputs`; returns the number of matches.
+fn compare(path: &Path, inputs: &[Input]) -> usize {
     let recording = Recording::open(path).expect("a recording");
     let mut reader = recording.reader();
     let mut at = 0;
     let mut closed = false;
     while reader
         .next(&mut |record| {
-            match (record, said.get(at)) {
+            match (record, inputs.get(at)) {
                 (Record::Closing(c), None) => {
                     assert_eq!(*c, closing());
                     closed = true;
                     return;
                 }
-                (Record::Event(event), Some(Said::Event(expected))) => assert_eq!(event, *expected),
-                (Record::Tick(now), Some(Said::Tick(expected))) => assert_eq!(now.0, *expected),
+                (Record::Event(event), Some(Input::Event(expected))) => assert_eq!(event, *expected),
+                (Record::Tick(now), Some(Input::Tick(expected))) => assert_eq!(now.0, *expected),
                 other => panic!("{other:?} at {at}"),
             }
             at += 1;
         })
-        .expect("a whole block")
+        .expect("an intact block")
     {}
     assert!(closed);
     assert_eq!(reader.unknown(), 0);

@@ -5,10 +5,10 @@ use trace::report::ReportInput;
 use trace::{Analysis, MonoNs};
 
 use super::traffic::traffic;
-use super::{Folder, Said, header, options};
+use super::{Folder, Input, header, options};
 
 #[test]
-fn the_report_of_a_recording_is_that_of_the_run() {
+fn a_replay_gives_the_report_of_the_live_run() {
     let folder = Folder::new();
     let file = folder.file("run.tgap");
     let mut header = header();
@@ -16,13 +16,13 @@ fn the_report_of_a_recording_is_that_of_the_run() {
     header.config.thresholds.gap_warning_ns = 1_200_000;
     let mut analysis = Analysis::new(header.config);
     let mut recorder = Recorder::create(&file, &header, options(3_000)).expect("a new file");
-    for said in traffic(500, 40, 23) {
-        match said {
-            Said::Event(event) => {
+    for input in traffic(500, 40, 23) {
+        match input {
+            Input::Event(event) => {
                 analysis.apply(&event);
                 recorder.event(&event);
             }
-            Said::Tick(at) => {
+            Input::Tick(at) => {
                 analysis.tick(MonoNs(at));
                 recorder.tick(MonoNs(at));
             }
@@ -32,7 +32,7 @@ fn the_report_of_a_recording_is_that_of_the_run() {
         slowest: 3,
         cpu_ns: Some(12),
         rss_bytes: Some(13),
-        degraded: vec!["no permission for something".into()],
+        degraded: vec!["an example".into()],
         wire: Some(serde_json::json!({"forms": []})),
         wall: Some((header.anchor.mono, header.anchor.wall_ns)),
         ..ReportInput::of("model")
@@ -40,16 +40,19 @@ fn the_report_of_a_recording_is_that_of_the_run() {
     recorder.finish(&Closing::of(&input)).expect("finished");
     let recording = Recording::open(&file).expect("a recording");
     let mut steps = Vec::new();
-    let (replayed, told) = analyse(&recording, &mut |done, of| steps.push((done, of))).expect("readable");
+    let (replayed, replayed_input) = analyse(&recording, crate::engine::ENGINES, &mut |done, total| {
+        steps.push((done, total));
+    })
+    .expect("readable");
     let live = analysis.report(&input);
     assert!(!live.findings.is_empty() && live.requests.finished > 800);
-    assert_eq!(replayed.report(&told).to_json(), live.to_json());
+    assert_eq!(replayed.report(&replayed_input).to_json(), live.to_json());
     assert!(steps.is_sorted() && steps.len() == recording.blocks().len());
     assert_eq!(steps.last(), Some(&(recording.bytes(), recording.bytes())));
 }
 
 #[test]
-fn a_damaged_block_is_passed_over_and_told() {
+fn a_damaged_block_is_skipped_and_reported() {
     let folder = Folder::new();
     let file = folder.file("run.tgap");
     super::record(&file, &traffic(500, 40, 23), options(3_000));
@@ -58,16 +61,16 @@ fn a_damaged_block_is_passed_over_and_told() {
     bytes[(block.offset + block.bytes - 5) as usize] ^= 4;
     std::fs::write(&file, bytes).expect("a changed file");
     let recording = Recording::open(&file).expect("a recording");
-    let (analysis, input) = analyse(&recording, &mut |_, _| {}).expect("readable");
+    let (analysis, input) = analyse(&recording, crate::engine::ENGINES, &mut |_, _| {}).expect("readable");
     let report = analysis.report(&input);
     assert_eq!(report.own.events_missed, u64::from(block.records));
     assert!(
         !report.findings.iter().any(|f| f.kind == "wire-loss"),
-        "our own hole accuses nobody"
+        "missed observations are not reported as losses"
     );
-    let told = report.own.degraded.iter().any(|d| {
+    let reported = report.own.degraded.iter().any(|d| {
         d.as_str()
             .is_some_and(|d| d.contains("block 2") && d.contains("is damaged"))
     });
-    assert!(told, "{:?}", report.own.degraded);
+    assert!(reported, "{:?}", report.own.degraded);
 }

@@ -6,15 +6,15 @@ use trace::MonoNs;
 use trace::record::{Hindsight, Record, RecordError, RecordOptions, Recording};
 
 use super::traffic::traffic;
-use super::{Folder, Said, closing, header, options};
+use super::{Folder, Input, closing, header, options};
 
 const SIZE: u64 = 4 << 20;
 
-fn feed(ring: &mut Hindsight, said: &[Said]) {
-    for said in said {
-        match said {
-            Said::Event(event) => ring.event(event),
-            Said::Tick(at) => ring.tick(MonoNs(*at)),
+fn feed(ring: &mut Hindsight, inputs: &[Input]) {
+    for input in inputs {
+        match input {
+            Input::Event(event) => ring.event(event),
+            Input::Tick(at) => ring.tick(MonoNs(*at)),
         }
     }
 }
@@ -25,28 +25,28 @@ fn records(recording: &Recording) -> (u64, Vec<String>) {
     let mut reader = recording.reader();
     while reader
         .next(&mut |r| records.push(format!("{r:?}")))
-        .expect("whole blocks")
+        .expect("intact blocks")
     {}
     (recording.blocks()[0].first_record, records)
 }
 
 /// Poorly compressible data, so that the ring wraps several times.
-fn noise() -> Vec<Said> {
+fn noise() -> Vec<Input> {
     traffic(6_000, 200, 2)
 }
 
 #[test]
-fn the_newest_is_whole_and_can_be_dumped_while_it_goes_on() {
+fn the_newest_blocks_are_complete_and_can_be_dumped_during_the_run() {
     let folder = Folder::new();
     let (file, dumped) = (folder.file("ring"), folder.file("dump.tgap"));
     let mut ring = Hindsight::create(&file, SIZE, &header(), options(100_000)).expect("a ring");
     assert_eq!(fs::metadata(&file).expect("a file").len(), SIZE);
-    let said = noise();
-    feed(&mut ring, &said);
+    let inputs = noise();
+    feed(&mut ring, &inputs);
     let summary = ring.dump(&dumped, &closing(), false).expect("a dump");
     assert!(
         ring.status().bytes > 2 * SIZE,
-        "it went round: {} bytes",
+        "it wrapped: {} bytes",
         ring.status().bytes
     );
     assert_eq!(fs::metadata(&file).expect("a file").len(), SIZE);
@@ -58,7 +58,7 @@ fn the_newest_is_whole_and_can_be_dumped_while_it_goes_on() {
     assert!(dump_records.pop().is_some_and(|last| last.starts_with("Closing")));
     assert_eq!((from, dump_records.len()), (live_from, live_records.len()));
     assert_eq!(dump_records, live_records);
-    assert_eq!(summary.records + from, said.len() as u64);
+    assert_eq!(summary.records + from, inputs.len() as u64);
     assert!(
         from > 0
             && dump
@@ -66,11 +66,11 @@ fn the_newest_is_whole_and_can_be_dumped_while_it_goes_on() {
                 .is_some_and(|m| m.records_before == from && m.records_between == 0)
     );
     let bytes: u64 = live.blocks().iter().map(|b| b.bytes).sum();
-    assert!(bytes > SIZE / 2, "{bytes} bytes of {SIZE} are of use");
-    // The standing data comes first, then the records from that point on.
-    let expected = said[from as usize..].iter().map(|said| match said {
-        Said::Event(event) => format!("{:?}", Record::Event(*event)),
-        Said::Tick(at) => format!("{:?}", Record::Tick(MonoNs(*at))),
+    assert!(bytes > SIZE / 2, "{bytes} of {SIZE} bytes hold blocks");
+    // The current hops come first, then the records from that point on.
+    let expected = inputs[from as usize..].iter().map(|input| match input {
+        Input::Event(event) => format!("{:?}", Record::Event(*event)),
+        Input::Tick(at) => format!("{:?}", Record::Tick(MonoNs(*at))),
     });
     assert!(dump_records[0].contains("Hop(Hop"));
     assert!(dump_records[1..].iter().eq(expected.collect::<Vec<_>>().iter()));
@@ -78,7 +78,7 @@ fn the_newest_is_whole_and_can_be_dumped_while_it_goes_on() {
 }
 
 #[test]
-fn a_ring_of_a_run_that_was_killed_is_not_overwritten() {
+fn the_ring_of_a_killed_run_is_not_overwritten() {
     let folder = Folder::new();
     let file = folder.file("ring");
     drop(Hindsight::create(&file, SIZE, &header(), options(100_000)).expect("a ring"));

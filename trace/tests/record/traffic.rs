@@ -1,9 +1,9 @@
 //! Simulated engine output: frames of overlapping requests, each received shortly after its send.
 
-use trace::event::{Chunk, Event, Finish, Frame, Hop, IdColumn, Kind, Sees, Taken, What};
+use trace::event::{Capabilities, Chunk, Event, Finish, Frame, Hop, IdColumn, Kind, Received, What};
 use trace::{FrameId, HopId, MonoNs};
 
-use super::Said;
+use super::Input;
 
 const MS: u64 = 1_000_000;
 
@@ -16,18 +16,18 @@ fn rid(n: u64) -> &'static str {
     Box::leak(text.into_boxed_str())
 }
 
-fn say(at: u64, what: What<'static>) -> Said {
-    Said::Event(Event { at: MonoNs(at), what })
+fn event(at: u64, what: What<'static>) -> Input {
+    Input::Event(Event { at: MonoNs(at), what })
 }
 
 /// `frames` frames of `requests` requests with `tokens` tokens each, one frame every 10 ms, with a tick after every tenth.
-pub(crate) fn traffic(frames: u64, requests: u64, tokens: u32) -> Vec<Said> {
-    let sees = Sees {
+pub(crate) fn traffic(frames: u64, requests: u64, tokens: u32) -> Vec<Input> {
+    let capabilities = Capabilities {
         sent: true,
-        taken: true,
-        ..Sees::default()
+        received: true,
+        ..Capabilities::default()
     };
-    let mut said = vec![say(
+    let mut inputs = vec![event(
         0,
         What::Hop(Hop {
             id: HopId(0),
@@ -36,11 +36,11 @@ pub(crate) fn traffic(frames: u64, requests: u64, tokens: u32) -> Vec<Said> {
             worker: None,
             origin: true,
             last: true,
-            sees,
+            capabilities,
         }),
     )];
     let mut slots: Vec<(&'static str, u32)> = (0..requests).map(|n| (rid(n), n as u32 % tokens)).collect();
-    let mut born = requests;
+    let mut started = requests;
     for seq in 0..frames {
         let at = (seq + 1) * 10 * MS + seq * 7_919 % 1_000;
         let mut chunks = Vec::new();
@@ -59,8 +59,8 @@ pub(crate) fn traffic(frames: u64, requests: u64, tokens: u32) -> Vec<Said> {
                 ids: &[],
             });
             if finish {
-                *slot = (rid(born), 0);
-                born += 1;
+                *slot = (rid(started), 0);
+                started += 1;
             }
         }
         let id = FrameId {
@@ -75,17 +75,17 @@ pub(crate) fn traffic(frames: u64, requests: u64, tokens: u32) -> Vec<Said> {
             ids: IdColumn::Delta,
             chunks: chunks.leak(),
         };
-        let taken = Taken {
+        let received = Received {
             id,
             wakeup: Some(seq),
             by: None,
             frame: None,
         };
-        said.push(say(at, What::Sent(frame)));
-        said.push(say(at + MS + seq * 104_729 % 500_000, What::Taken(taken)));
+        inputs.push(event(at, What::Sent(frame)));
+        inputs.push(event(at + MS + seq * 104_729 % 500_000, What::Received(received)));
         if seq % 10 == 9 {
-            said.push(Said::Tick(at + 2 * MS));
+            inputs.push(Input::Tick(at + 2 * MS));
         }
     }
-    said
+    inputs
 }

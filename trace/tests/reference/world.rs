@@ -5,7 +5,8 @@ use std::collections::{BTreeMap, VecDeque};
 use trace::clock::MonoNs;
 use trace::engine::{Mode, Waiter};
 use trace::event::{
-    self, Chunk, Delivery, Engine, Event, Finish, Frame, Hop, IdColumn, Kind, LostCause, Response, Sees, Taken, What,
+    self, Capabilities, Chunk, Delivery, Engine, Event, Finish, Frame, Hop, IdColumn, Kind, MissedCause, Received,
+    Response, What,
 };
 use trace::report::LossList;
 use trace::{Analysis, Config, FrameId, HopId};
@@ -16,7 +17,7 @@ pub(crate) enum Op {
     /// The scheduler sends a frame on a lane: (request, new tokens, whether it finishes) each.
     Send { lane: u32, parts: Vec<(usize, u32, bool)> },
     /// The tokenizer receives the next frame of a lane.
-    Take { lane: u32 },
+    Receive { lane: u32 },
     /// The tokenizer returns to its poll: the next frame received belongs to another wakeup.
     Poll,
     /// The relay forwards the next frame of a lane.
@@ -26,11 +27,11 @@ pub(crate) enum Op {
     /// The scheduler retracts a request and computes its tokens again.
     Retract { request: usize },
     /// The send of the next frame on a lane is missed.
-    Blind { lane: u32 },
+    MissSend { lane: u32 },
     /// The next frame of a lane is lost on the wire.
-    Cut { lane: u32 },
+    LoseFrame { lane: u32 },
     /// The next delivery is missed.
-    Deaf,
+    MissDelivery,
 }
 
 /// Behaviour of a waiter.
@@ -50,20 +51,20 @@ pub(crate) struct Truth {
     pub(crate) aborted: u64,
     pub(crate) chunks: u64,
     pub(crate) tokens: u64,
-    pub(crate) chunks_taken: u64,
-    pub(crate) tokens_taken: u64,
+    pub(crate) chunks_received: u64,
+    pub(crate) tokens_received: u64,
     pub(crate) tokens_delivered: u64,
     pub(crate) chunks_delivered: u64,
-    pub(crate) coalesced: u64,
+    pub(crate) merged: u64,
     pub(crate) dropped: u64,
     pub(crate) tokens_lost: u64,
-    pub(crate) outstanding: u64,
+    pub(crate) in_flight: u64,
     pub(crate) missing_on_wire: u64,
     pub(crate) backlog: u64,
     /// Frames that the relay forwarded, if their send was observed.
     pub(crate) forwarded: u64,
     /// Chunks predicted as dropped: another chunk of the request arrived before its waiter ran, and the waiter keeps the last one.
-    /// A waiter runs three event-loop turns after it is called, and a frame takes two turns.
+    /// A waiter runs three event-loop turns after it is woken, and a frame takes two turns.
     pub(crate) predicted: u64,
 }
 
@@ -75,23 +76,23 @@ struct Part {
     end: u32,
     /// Number of the chunk among the observed chunks of its request.
     nth: u32,
-    said: u32,
+    reported_count: u32,
     finish: bool,
 }
 
 impl Part {
-    fn places(&self) -> impl Iterator<Item = u32> {
+    fn positions(&self) -> impl Iterator<Item = u32> {
         self.end - self.tokens + 1..=self.end
     }
 
-    fn add_to(&self, lost: &mut Lost) {
-        lost.extend(self.places().map(|place| (place, (self.nth, id_at(place)))));
+    fn add_to(&self, lost: &mut LostTokens) {
+        lost.extend(self.positions().map(|position| (position, (self.nth, id_at(position)))));
     }
 }
 
 /// Id of the token at a position.
-fn id_at(place: u32) -> i64 {
-    i64::from(place) + 150_000
+fn id_at(position: u32) -> i64 {
+    i64::from(position) + 150_000
 }
 
 #[derive(Debug, Default)]
@@ -99,25 +100,25 @@ fn id_at(place: u32) -> i64 {
     clippy::struct_excessive_bools,
     reason = "each is one fact about the request, read by its name"
 )]
-struct Living {
-    born: u64,
-    made: u32,
+struct LiveRequest {
+    incarnation: u64,
+    generated: u32,
     sent: u32,
     retracted: bool,
     retractions: u32,
     finished: bool,
-    seen: bool,
+    observed: bool,
     /// Tokens lost on the wire since the last chunk that crossed it.
-    cut: u64,
-    out: VecDeque<Part>,
+    lost_on_wire: u64,
+    queued: VecDeque<Part>,
     /// Chunks whose send was observed.
     chunks: u32,
-    served_to: u32,
+    tokens_served: u32,
     closed: bool,
 }
 
 /// Lost tokens of a request, by position: the number of the chunk and the token's id.
-pub(crate) type Lost = BTreeMap<u32, (u32, i64)>;
+pub(crate) type LostTokens = BTreeMap<u32, (u32, i64)>;
 
 #[derive(Debug, Default)]
 struct Lane {
@@ -125,30 +126,30 @@ struct Lane {
     queue: VecDeque<(u64, Vec<Part>)>,
     /// Frames not yet forwarded, and whether their send was observed.
     relay: VecDeque<(u64, bool)>,
-    blind: bool,
-    cut: bool,
+    miss_send: bool,
+    lose: bool,
 }
 
 pub(crate) struct World {
     pub(crate) analysis: Analysis,
     pub(crate) truth: Truth,
     policy: Policy,
-    requests: BTreeMap<usize, Living>,
+    requests: BTreeMap<usize, LiveRequest>,
     lanes: BTreeMap<u32, Lane>,
     now: u64,
-    deaf: bool,
+    miss_delivery: bool,
     wakeup: u64,
     /// Frames received in this wakeup.
-    taken: u32,
-    /// For each request, the index of the frame in this wakeup that called its waiter.
-    called: BTreeMap<String, u32>,
+    received: u32,
+    /// For each request, the index of the frame in this wakeup that woke its waiter.
+    notified: BTreeMap<String, u32>,
     /// Losses of each request.
-    pub(crate) lost: BTreeMap<String, Lost>,
-    /// Predicted losses of each request; `before` has its last received chunk.
-    pub(crate) bound: BTreeMap<String, Lost>,
-    before: BTreeMap<String, Part>,
+    pub(crate) lost: BTreeMap<String, LostTokens>,
+    /// Predicted losses of each request; `previous` is its last received chunk.
+    pub(crate) predicted_lost: BTreeMap<String, LostTokens>,
+    previous: BTreeMap<String, Part>,
     /// Whether any observation was missed.
-    pub(crate) hidden: bool,
+    pub(crate) incomplete: bool,
 }
 
 const HOP: HopId = HopId(3);
@@ -163,31 +164,31 @@ impl World {
             requests: BTreeMap::new(),
             lanes: BTreeMap::new(),
             now: 1_000 * MS,
-            deaf: false,
+            miss_delivery: false,
             wakeup: 0,
-            taken: 0,
-            called: BTreeMap::new(),
+            received: 0,
+            notified: BTreeMap::new(),
             lost: BTreeMap::new(),
-            bound: BTreeMap::new(),
-            before: BTreeMap::new(),
-            hidden: false,
+            predicted_lost: BTreeMap::new(),
+            previous: BTreeMap::new(),
+            incomplete: false,
         };
-        let sees = Sees {
+        let capabilities = Capabilities {
             sent: true,
             forwarded: true,
-            taken: true,
-            handled: false,
+            received: true,
+            processed: false,
             delivered: true,
         };
         let name = "scheduler->tokenizer";
-        world.say(What::Hop(Hop {
+        world.emit(What::Hop(Hop {
             id: HOP,
             name,
             endpoint: "",
             worker: None,
             origin: true,
             last: true,
-            sees,
+            capabilities,
         }));
         let (mode, waiter) = match policy {
             Policy::KeepsLast => (Mode::Incremental, Waiter::KeepsLast),
@@ -195,16 +196,16 @@ impl World {
             Policy::Merges => (Mode::Incremental, Waiter::Merges),
             Policy::Cumulative => (Mode::Cumulative, Waiter::KeepsLast),
         };
-        world.say(What::Engine(Engine {
-            version: None,
+        world.emit(What::Engine(Engine {
             mode: Some(mode),
             waiter: Some(waiter),
             turnaround: Some(3),
+            ..Engine::default()
         }));
         world
     }
 
-    fn say(&mut self, what: What<'_>) {
+    fn emit(&mut self, what: What<'_>) {
         self.analysis.apply(&Event {
             at: MonoNs(self.now),
             what,
@@ -212,25 +213,28 @@ impl World {
     }
 
     fn rid(&self, request: usize) -> String {
-        format!("r{request}-{}", self.requests.get(&request).map_or(0, |r| r.born))
+        format!(
+            "r{request}-{}",
+            self.requests.get(&request).map_or(0, |r| r.incarnation)
+        )
     }
 
     pub(crate) fn step(&mut self, op: &Op) {
         self.now += MS;
         match op {
             Op::Send { lane, parts } => self.send(*lane, parts),
-            Op::Take { lane } => self.take(*lane),
+            Op::Receive { lane } => self.receive(*lane),
             Op::Poll => {
                 self.wakeup += 1;
-                self.taken = 0;
-                self.called.clear();
+                self.received = 0;
+                self.notified.clear();
             }
             Op::Forward { lane } => {
-                let Some((seq, seen)) = self.lanes.entry(*lane).or_default().relay.pop_front() else {
+                let Some((seq, observed)) = self.lanes.entry(*lane).or_default().relay.pop_front() else {
                     return;
                 };
-                self.truth.forwarded += u64::from(seen);
-                self.say(What::Forwarded(FrameId {
+                self.truth.forwarded += u64::from(observed);
+                self.emit(What::Forwarded(FrameId {
                     hop: HOP,
                     lane: *lane,
                     seq,
@@ -241,16 +245,16 @@ impl World {
                 // At most once per request: a chunk does not show whether counts run behind a second time. In cumulative mode a delivery
                 // covers every lower count, so it does not show that either.
                 let cumulative = self.policy == Policy::Cumulative;
-                let fit = |r: &&mut Living| !cumulative && !r.retracted && r.sent > 0 && !r.finished;
-                if let Some(r) = self.requests.get_mut(request).filter(fit) {
-                    r.made = 0;
+                let eligible = |r: &&mut LiveRequest| !cumulative && !r.retracted && r.sent > 0 && !r.finished;
+                if let Some(r) = self.requests.get_mut(request).filter(eligible) {
+                    r.generated = 0;
                     r.retracted = true;
                     r.retractions += 1;
                 }
             }
-            Op::Blind { lane } => self.lanes.entry(*lane).or_default().blind = true,
-            Op::Cut { lane } => self.lanes.entry(*lane).or_default().cut = true,
-            Op::Deaf => self.deaf = true,
+            Op::MissSend { lane } => self.lanes.entry(*lane).or_default().miss_send = true,
+            Op::LoseFrame { lane } => self.lanes.entry(*lane).or_default().lose = true,
+            Op::MissDelivery => self.miss_delivery = true,
         }
         self.analysis.tick(MonoNs(self.now));
     }
@@ -263,32 +267,32 @@ impl World {
             if frame.iter().any(|p| p.request == request) {
                 continue;
             }
-            let living = self.requests.entry(request).or_default();
-            if living.finished {
-                if !living.closed {
+            let live = self.requests.entry(request).or_default();
+            if live.finished {
+                if !live.closed {
                     continue;
                 }
-                *living = Living {
-                    born: living.born + 1,
-                    ..Living::default()
+                *live = LiveRequest {
+                    incarnation: live.incarnation + 1,
+                    ..LiveRequest::default()
                 };
             }
             // Only the last chunk of a request may be empty, unless its counts run behind.
-            let new = if new == 0 && (!finish || living.sent == 0) {
+            let new = if new == 0 && (!finish || live.sent == 0) {
                 1
             } else {
                 new
             };
-            living.made += new;
-            let tokens = living.made.saturating_sub(living.sent);
-            living.sent = living.sent.max(living.made);
-            living.finished = finish;
+            live.generated += new;
+            let tokens = live.generated.saturating_sub(live.sent);
+            live.sent = live.sent.max(live.generated);
+            live.finished = finish;
             frame.push(Part {
                 request,
                 tokens,
-                end: living.sent,
+                end: live.sent,
                 nth: 0,
-                said: living.made,
+                reported_count: live.generated,
                 finish,
             });
         }
@@ -296,45 +300,45 @@ impl World {
             return;
         }
         let state = self.lanes.entry(lane).or_default();
-        if std::mem::take(&mut state.cut) {
+        if std::mem::take(&mut state.lose) {
             for part in &frame {
-                let living = self.requests.entry(part.request).or_default();
-                living.cut += u64::from(part.tokens);
-                // Its end is lost too: the tokenizer will never answer.
-                living.closed |= part.finish;
+                let live = self.requests.entry(part.request).or_default();
+                live.lost_on_wire += u64::from(part.tokens);
+                // Its last chunk is lost too, so the tokenizer never answers.
+                live.closed |= part.finish;
             }
             return;
         }
-        let (seq, blind) = (state.seq, std::mem::take(&mut state.blind));
+        let (seq, miss_send) = (state.seq, std::mem::take(&mut state.miss_send));
         for part in &mut frame {
-            let living = self.requests.entry(part.request).or_default();
-            living.chunks += u32::from(!blind);
-            part.nth = living.chunks;
+            let live = self.requests.entry(part.request).or_default();
+            live.chunks += u32::from(!miss_send);
+            part.nth = live.chunks;
         }
         let state = self.lanes.entry(lane).or_default();
         state.seq += 1;
-        state.relay.push_back((seq, !blind));
+        state.relay.push_back((seq, !miss_send));
         state.queue.push_back((seq, frame.clone()));
         self.truth.backlog += 1;
         let id = FrameId { hop: HOP, lane, seq };
-        if blind {
-            self.hidden = true;
-            self.say(What::Lost(event::Lost {
+        if miss_send {
+            self.incomplete = true;
+            self.emit(What::Missed(event::Missed {
                 hop: Some(HOP),
                 count: 1,
-                cause: LostCause::QueueFull,
+                cause: MissedCause::QueueFull,
             }));
             return;
         }
         self.count_sent(&frame);
         let rids: Vec<String> = frame.iter().map(|p| self.rid(p.request)).collect();
-        let ids: Vec<Vec<i64>> = frame.iter().map(|part| part.places().map(id_at).collect()).collect();
+        let ids: Vec<Vec<i64>> = frame.iter().map(|part| part.positions().map(id_at).collect()).collect();
         let chunks: Vec<Chunk<'_>> = (frame.iter().zip(&rids))
             .zip(&ids)
             .map(|((part, rid), ids)| Chunk {
                 rid,
                 listed: Some(part.tokens),
-                completion_tokens: Some(part.said),
+                completion_tokens: Some(part.reported_count),
                 prompt_tokens: Some(10),
                 cached_tokens: None,
                 finish: part
@@ -360,50 +364,50 @@ impl World {
 
     fn count_sent(&mut self, frame: &[Part]) {
         for part in frame {
-            let living = self.requests.entry(part.request).or_default();
+            let live = self.requests.entry(part.request).or_default();
             let truth = &mut self.truth;
-            truth.requests += u64::from(!living.seen);
+            truth.requests += u64::from(!live.observed);
             truth.chunks += 1;
             truth.tokens += u64::from(part.tokens);
             truth.finished += u64::from(part.finish);
             truth.aborted += u64::from(part.finish && part.tokens == 0);
             // Tokens missing before an abort's frame may have been trimmed, so they are not judged.
-            if living.seen && !(part.finish && part.tokens == 0) {
-                truth.missing_on_wire += living.cut;
+            if live.observed && !(part.finish && part.tokens == 0) {
+                truth.missing_on_wire += live.lost_on_wire;
             }
-            living.cut = 0;
-            living.seen = true;
+            live.lost_on_wire = 0;
+            live.observed = true;
         }
     }
 
-    fn take(&mut self, lane: u32) {
+    fn receive(&mut self, lane: u32) {
         let Some((seq, frame)) = self.lanes.entry(lane).or_default().queue.pop_front() else {
             return;
         };
         self.truth.backlog -= 1;
         for part in frame {
-            self.truth.chunks_taken += 1;
-            self.truth.tokens_taken += u64::from(part.tokens);
+            self.truth.chunks_received += 1;
+            self.truth.tokens_received += u64::from(part.tokens);
             let rid = self.rid(part.request);
-            let frame = self.taken;
-            let before = self.before.insert(rid.clone(), part);
-            if self.called.get(&rid).is_some_and(|called| frame - called <= 1) {
+            let frame = self.received;
+            let previous = self.previous.insert(rid.clone(), part);
+            if self.notified.get(&rid).is_some_and(|notified| frame - notified <= 1) {
                 if self.policy == Policy::KeepsLast {
                     self.truth.predicted += 1;
-                    let bound = self.bound.entry(rid).or_default();
-                    if let Some(part) = before {
-                        part.add_to(bound);
+                    let predicted_lost = self.predicted_lost.entry(rid).or_default();
+                    if let Some(part) = previous {
+                        part.add_to(predicted_lost);
                     }
                 }
             } else {
-                self.called.insert(rid, frame);
+                self.notified.insert(rid, frame);
             }
-            if let Some(living) = self.requests.get_mut(&part.request) {
-                living.out.push_back(part);
+            if let Some(live) = self.requests.get_mut(&part.request) {
+                live.queued.push_back(part);
             }
         }
-        self.taken += 1;
-        self.say(What::Taken(Taken {
+        self.received += 1;
+        self.emit(What::Received(Received {
             id: FrameId { hop: HOP, lane, seq },
             wakeup: Some(self.wakeup),
             by: None,
@@ -414,12 +418,12 @@ impl World {
     fn serve(&mut self, request: usize) {
         let policy = self.policy;
         let rid = self.rid(request);
-        let Some(living) = self.requests.get_mut(&request).filter(|r| !r.out.is_empty()) else {
+        let Some(live) = self.requests.get_mut(&request).filter(|r| !r.queued.is_empty()) else {
             return;
         };
         let served: Vec<Part> = match policy {
-            Policy::YieldsAll => living.out.pop_front().into_iter().collect(),
-            _ => living.out.drain(..).collect(),
+            Policy::YieldsAll => live.queued.pop_front().into_iter().collect(),
+            _ => live.queued.drain(..).collect(),
         };
         let Some(&last) = served.last() else { return };
         let truth = &mut self.truth;
@@ -432,33 +436,37 @@ impl World {
                     truth.tokens_lost += u64::from(part.tokens);
                     part.add_to(self.lost.entry(rid.clone()).or_default());
                 }
-                Policy::KeepsLast => truth.coalesced += 1,
+                Policy::KeepsLast => truth.merged += 1,
                 _ => {
-                    truth.coalesced += 1;
+                    truth.merged += 1;
                     tokens += part.tokens;
                 }
             }
         }
         truth.tokens_delivered += u64::from(tokens);
-        living.served_to += tokens;
-        living.closed = last.finish;
+        live.tokens_served += tokens;
+        live.closed = last.finish;
         let mode = if policy == Policy::Cumulative {
             Mode::Cumulative
         } else {
             Mode::Incremental
         };
-        let tokens = if mode == Mode::Cumulative { last.said } else { tokens };
-        if std::mem::take(&mut self.deaf) {
-            self.hidden = true;
-            self.say(What::Lost(event::Lost {
+        let tokens = if mode == Mode::Cumulative {
+            last.reported_count
+        } else {
+            tokens
+        };
+        if std::mem::take(&mut self.miss_delivery) {
+            self.incomplete = true;
+            self.emit(What::Missed(event::Missed {
                 hop: None,
                 count: 1,
-                cause: LostCause::QueueFull,
+                cause: MissedCause::QueueFull,
             }));
             return;
         }
-        let completion_tokens = Some(last.said);
-        self.say(What::Delivered(Delivery {
+        let completion_tokens = Some(last.reported_count);
+        self.emit(What::Delivered(Delivery {
             rid: &rid,
             tokens,
             mode,
@@ -471,15 +479,15 @@ impl World {
     /// Ground truth, with the chunks currently in flight.
     pub(crate) fn truth(&self) -> Truth {
         let t = self.truth;
-        let gone = t.chunks_delivered + t.coalesced + t.dropped;
+        let settled = t.chunks_delivered + t.merged + t.dropped;
         Truth {
-            outstanding: t.chunks.saturating_sub(gone),
+            in_flight: t.chunks.saturating_sub(settled),
             ..t
         }
     }
 
     /// The report's numbers in the same form.
-    pub(crate) fn told(&self) -> Truth {
+    pub(crate) fn reported(&self) -> Truth {
         let report = self.analysis.report(&trace::report::ReportInput::of("model"));
         let (c, t, r) = (&report.chunks, &report.tokens, &report.requests);
         Truth {
@@ -488,14 +496,14 @@ impl World {
             aborted: r.aborted,
             chunks: c.sent,
             tokens: t.sent,
-            chunks_taken: c.taken.unwrap_or(0),
-            tokens_taken: t.taken.unwrap_or(0),
+            chunks_received: c.received.unwrap_or(0),
+            tokens_received: t.received.unwrap_or(0),
             tokens_delivered: t.delivered.unwrap_or(0),
             chunks_delivered: c.delivered.unwrap_or(0),
-            coalesced: c.coalesced.unwrap_or(0),
+            merged: c.merged.unwrap_or(0),
             dropped: c.dropped_confirmed.unwrap_or(0),
             tokens_lost: c.tokens_lost.unwrap_or(0),
-            outstanding: c.outstanding.unwrap_or(0),
+            in_flight: c.in_flight.unwrap_or(0),
             missing_on_wire: t.missing_on_wire,
             backlog: report.hops.iter().filter_map(|h| h.backlog_frames).sum(),
             forwarded: report.hops.iter().filter_map(|h| h.relay_ns).map(|r| r.count).sum(),
@@ -504,22 +512,22 @@ impl World {
     }
 
     /// Lost tokens in the report with their ids; no ids unless `with_ids`.
-    pub(crate) fn listed(list: Option<LossList>, with_ids: bool) -> BTreeMap<String, Lost> {
+    pub(crate) fn listed(list: Option<LossList>, with_ids: bool) -> BTreeMap<String, LostTokens> {
         let mut all = BTreeMap::new();
         for line in list.map(|list| list.lines).unwrap_or_default() {
-            let mut lost = Lost::new();
+            let mut lost = LostTokens::new();
             let mut chunks = std::collections::BTreeSet::new();
             for range in &line.ranges {
                 let [first, last] = range.tokens;
-                let [from, to] = range.chunks.expect("no chunks were kept as one");
+                let [from, to] = range.chunks.expect("every range lists its chunks");
                 chunks.extend(from..=to);
-                for place in first..=last {
-                    let id = range.ids.get((place - first) as usize).copied();
+                for position in first..=last {
+                    let id = range.ids.get((position - first) as usize).copied();
                     let id = id
                         .filter(|_| with_ids)
-                        .unwrap_or_else(|| id_at(place) * i64::from(!with_ids));
+                        .unwrap_or_else(|| id_at(position) * i64::from(!with_ids));
                     // The range does not show which of its chunks held the token.
-                    lost.insert(place, (if from == to { from } else { 0 }, id));
+                    lost.insert(position, (if from == to { from } else { 0 }, id));
                 }
             }
             assert_eq!(line.tokens, lost.len() as u64 + line.tokens_unlisted);

@@ -1,25 +1,27 @@
 //! Key sequences of a user, and their results.
 
 use ratatui::crossterm::event::{KeyCode, KeyEvent, KeyModifiers};
+use session::ScreenCommand;
+use session::playback::Play;
 
-use crate::action::{Action, Effect};
 use crate::keys;
-use crate::observer::Wish;
-use crate::replay::Play;
 use crate::state::Model;
+use crate::state::action::{Action, Effect, ExportAs};
 use crate::state::flags::Flag;
 use crate::state::history::Sample;
 use crate::state::model::{FindingLine, HopLine};
 use crate::state::row::{Column, Row};
-use crate::state::ui::{Dialog, ExportAs, Saved, Sort, Tab, Ui, ZOOM};
+use crate::state::tab::Tab;
+use crate::state::table::Sort;
+use crate::state::ui::{Dialog, Saved, Ui, ZOOM};
 
 /// A model with three requests and two findings, and its user interface state.
-struct Seat {
+struct Fixture {
     model: Model,
     ui: Ui,
 }
 
-impl Seat {
+impl Fixture {
     fn new() -> Self {
         let mut model = Model::default();
         for (rid, gap, flag) in [("aaa", 1, Flag::Gap), ("bbb", 9, Flag::Dropped), ("ccc", 5, Flag::Gap)] {
@@ -44,18 +46,18 @@ impl Seat {
         for second in 0..100 {
             model.history.enter(second, Sample::default());
         }
-        let mut seat = Self {
+        let mut fixture = Self {
             model,
             ui: Ui {
                 page: 2,
                 ..Ui::default()
             },
         };
-        seat.look();
-        seat
+        fixture.update();
+        fixture
     }
 
-    fn look(&mut self) {
+    fn update(&mut self) {
         self.model.arrange(&self.ui.filter.1, self.ui.sort, &self.ui.pins);
         self.ui.settle(&self.model);
     }
@@ -63,7 +65,7 @@ impl Seat {
     fn key(&mut self, code: KeyCode) -> Option<Effect> {
         let action = keys::action(&KeyEvent::new(code, KeyModifiers::NONE), &self.ui)?;
         let effect = self.ui.apply(action, &self.model);
-        self.look();
+        self.update();
         effect
     }
 
@@ -80,133 +82,145 @@ impl Seat {
 
 #[test]
 fn the_worst_request_is_first_and_enter_opens_it() {
-    let mut seat = Seat::new();
-    seat.type_in("2");
-    assert_eq!((seat.ui.tab, seat.selected()), (Tab::Requests, "bbb"));
-    seat.type_in("j");
-    assert_eq!(seat.selected(), "ccc");
-    seat.key(KeyCode::Enter);
-    assert_eq!(seat.ui.tab, Tab::Request);
-    seat.key(KeyCode::Esc);
-    assert_eq!((seat.ui.tab, seat.selected()), (Tab::Requests, "ccc"));
-    seat.key(KeyCode::End);
-    assert_eq!(seat.selected(), "aaa");
-    seat.key(KeyCode::PageUp);
-    assert_eq!(seat.selected(), "bbb");
+    let mut fixture = Fixture::new();
+    fixture.type_in("2");
+    assert_eq!((fixture.ui.tab, fixture.selected()), (Tab::Requests, "bbb"));
+    fixture.type_in("j");
+    assert_eq!(fixture.selected(), "ccc");
+    fixture.key(KeyCode::Enter);
+    assert_eq!(fixture.ui.tab, Tab::Request);
+    fixture.key(KeyCode::Esc);
+    assert_eq!((fixture.ui.tab, fixture.selected()), (Tab::Requests, "ccc"));
+    fixture.key(KeyCode::End);
+    assert_eq!(fixture.selected(), "aaa");
+    fixture.key(KeyCode::PageUp);
+    assert_eq!(fixture.selected(), "bbb");
 }
 
 #[test]
 fn a_filter_is_typed_corrected_applied_and_cleared() {
-    let mut seat = Seat::new();
-    seat.type_in("/drpo>0");
-    assert!(matches!(&seat.ui.dialog, Dialog::Filter(text, Some(wrong)) if text == "drpo>0" && wrong.at == 0));
-    seat.key(KeyCode::Enter);
-    assert!(matches!(seat.ui.dialog, Dialog::Filter(..)), "a mistake is not applied");
+    let mut fixture = Fixture::new();
+    fixture.type_in("/drpo>0");
+    assert!(matches!(&fixture.ui.dialog, Dialog::Filter(text, Some(wrong)) if text == "drpo>0" && wrong.at == 0));
+    fixture.key(KeyCode::Enter);
+    assert!(
+        matches!(fixture.ui.dialog, Dialog::Filter(..)),
+        "a mistake is not applied"
+    );
     for _ in 0.."drpo>0".len() {
-        seat.key(KeyCode::Backspace);
+        fixture.key(KeyCode::Backspace);
     }
-    seat.type_in("gap>4ns q");
-    seat.key(KeyCode::Backspace);
-    seat.key(KeyCode::Enter);
+    fixture.type_in("gap>4ns q");
+    fixture.key(KeyCode::Backspace);
+    fixture.key(KeyCode::Enter);
     assert_eq!(
-        (seat.ui.dialog == Dialog::None, seat.ui.filter.0.as_str()),
+        (fixture.ui.dialog == Dialog::None, fixture.ui.filter.0.as_str()),
         (true, "gap>4ns")
     );
-    assert_eq!((seat.model.visible_count(), seat.selected()), (2, "bbb"));
-    seat.key(KeyCode::Esc);
-    assert_eq!((seat.model.visible_count(), seat.ui.filter.0.as_str()), (3, ""));
+    assert_eq!((fixture.model.visible_count(), fixture.selected()), (2, "bbb"));
+    fixture.key(KeyCode::Esc);
+    assert_eq!((fixture.model.visible_count(), fixture.ui.filter.0.as_str()), (3, ""));
 }
 
 #[test]
 fn a_pinned_request_stays_on_top_of_any_order() {
-    let mut seat = Seat::new();
-    seat.type_in("2G ");
-    assert_eq!((seat.selected(), seat.model.place("aaa")), ("aaa", Some(0)));
-    seat.type_in("<s>");
-    assert_eq!(seat.model.place("aaa"), Some(0));
-    seat.type_in(" ");
-    assert!(seat.ui.pins.is_empty());
+    let mut fixture = Fixture::new();
+    fixture.type_in("2G ");
+    assert_eq!((fixture.selected(), fixture.model.place("aaa")), ("aaa", Some(0)));
+    fixture.type_in("<s>");
+    assert_eq!(fixture.model.place("aaa"), Some(0));
+    fixture.type_in(" ");
+    assert!(fixture.ui.pins.is_empty());
 }
 
 #[test]
 fn following_keeps_the_worst_selected_until_the_reader_moves() {
-    let mut seat = Seat::new();
-    seat.type_in("2w");
-    assert_eq!(seat.selected(), "bbb");
-    seat.model.table.clear();
+    let mut fixture = Fixture::new();
+    fixture.type_in("2w");
+    assert_eq!(fixture.selected(), "bbb");
+    fixture.model.table.clear();
     let mut row = Row {
         rid: "zzz".into(),
         ..Row::default()
     };
     row.flags.set(Flag::Loss, true);
-    *seat.model.table.next() = row;
-    seat.look();
-    assert_eq!(seat.selected(), "zzz");
-    seat.type_in("k");
-    assert!(!seat.ui.follow);
+    *fixture.model.table.next() = row;
+    fixture.update();
+    assert_eq!(fixture.selected(), "zzz");
+    fixture.type_in("k");
+    assert!(!fixture.ui.follow);
 }
 
 #[test]
-fn a_finding_leads_to_its_request_or_to_its_moment() {
-    let mut seat = Seat::new();
-    seat.type_in("5");
-    seat.key(KeyCode::Enter);
-    assert_eq!((seat.ui.tab, seat.selected()), (Tab::Request, "ccc"));
-    seat.type_in("5j");
-    seat.key(KeyCode::Enter);
-    assert_eq!((seat.ui.tab, seat.ui.time_end(&seat.model)), (Tab::Overview, 25));
+fn enter_on_a_finding_opens_its_request_or_its_time() {
+    let mut fixture = Fixture::new();
+    fixture.type_in("5");
+    fixture.key(KeyCode::Enter);
+    assert_eq!((fixture.ui.tab, fixture.selected()), (Tab::Request, "ccc"));
+    fixture.type_in("5j");
+    fixture.key(KeyCode::Enter);
+    assert_eq!(
+        (fixture.ui.tab, fixture.ui.time_end(&fixture.model)),
+        (Tab::Overview, 25)
+    );
 }
 
 #[test]
-fn a_paused_view_stands_still_and_time_can_be_walked() {
-    let mut seat = Seat::new();
-    seat.type_in("p");
-    seat.model.history.enter(150, Sample::default());
-    assert_eq!(seat.ui.time_end(&seat.model), 99);
-    seat.type_in("-h");
-    assert_eq!((ZOOM[seat.ui.zoom], seat.ui.time_end(&seat.model)), (2, 89));
-    seat.type_in("lp");
-    assert_eq!((seat.ui.paused, seat.ui.time_end(&seat.model)), (None, 150));
-    seat.type_in("++++++++");
-    assert_eq!(ZOOM[seat.ui.zoom], 1);
+fn a_paused_view_is_frozen_and_can_be_scrolled_in_time() {
+    let mut fixture = Fixture::new();
+    fixture.type_in("p");
+    fixture.model.history.enter(150, Sample::default());
+    assert_eq!(fixture.ui.time_end(&fixture.model), 99);
+    fixture.type_in("-h");
+    assert_eq!((ZOOM[fixture.ui.zoom], fixture.ui.time_end(&fixture.model)), (2, 89));
+    fixture.type_in("lp");
+    assert_eq!((fixture.ui.paused, fixture.ui.time_end(&fixture.model)), (None, 150));
+    fixture.type_in("++++++++");
+    assert_eq!(ZOOM[fixture.ui.zoom], 1);
 }
 
 #[test]
-fn help_takes_the_keys_and_gives_them_back() {
-    let mut seat = Seat::new();
-    seat.type_in("2?j");
-    assert_eq!((&seat.ui.dialog, seat.selected()), (&Dialog::Help(1), "bbb"));
-    assert_eq!(seat.key(KeyCode::Char('q')), None);
-    assert_eq!(seat.ui.dialog, Dialog::None);
-    assert_eq!(seat.key(KeyCode::Char('q')), Some(Effect::Quit));
+fn help_captures_keys_until_it_is_closed() {
+    let mut fixture = Fixture::new();
+    fixture.type_in("2?j");
+    assert_eq!((&fixture.ui.dialog, fixture.selected()), (&Dialog::Help(1), "bbb"));
+    assert_eq!(fixture.key(KeyCode::Char('q')), None);
+    assert_eq!(fixture.ui.dialog, Dialog::None);
+    assert_eq!(fixture.key(KeyCode::Char('q')), Some(Effect::Quit));
 }
 
 #[test]
-fn what_only_the_loop_can_do_comes_back_as_an_effect() {
-    let mut seat = Seat::new();
-    seat.type_in("e");
-    assert_eq!(seat.ui.dialog, Dialog::Export);
-    assert_eq!(seat.key(KeyCode::Char('h')), Some(Effect::Export(ExportAs::Html)));
-    assert_eq!(seat.ui.dialog, Dialog::None);
-    seat.type_in("2");
-    assert_eq!(seat.key(KeyCode::Char('y')), Some(Effect::Copy("bbb".into())));
+fn exports_copies_and_quitting_are_returned_as_effects() {
+    let mut fixture = Fixture::new();
+    fixture.type_in("e");
+    assert_eq!(fixture.ui.dialog, Dialog::Export);
+    assert_eq!(fixture.key(KeyCode::Char('h')), Some(Effect::Export(ExportAs::Html)));
+    assert_eq!(fixture.ui.dialog, Dialog::None);
+    fixture.type_in("2");
+    assert_eq!(fixture.key(KeyCode::Char('y')), Some(Effect::Copy("bbb".into())));
     let ctrl_c = KeyEvent::new(KeyCode::Char('c'), KeyModifiers::CONTROL);
-    assert_eq!(keys::action(&ctrl_c, &seat.ui), Some(Action::Quit));
+    assert_eq!(keys::action(&ctrl_c, &fixture.ui), Some(Action::Quit));
 }
 
 #[test]
-fn a_recording_is_played_by_keys_that_mean_nothing_live() {
-    let play = |play| Some(Effect::Wish(Wish::Play(play)));
-    let mut seat = Seat::new();
-    assert_eq!(seat.key(KeyCode::Char('f')), None);
-    assert_eq!(seat.key(KeyCode::Char('r')), Some(Effect::Wish(Wish::Record)));
-    assert_eq!(seat.key(KeyCode::Char('d')), Some(Effect::Wish(Wish::Dump)));
-    seat.ui.replay = true;
-    assert_eq!(seat.key(KeyCode::Char('r')), None, "a recording is not recorded");
-    for (key, wish) in [
+fn playback_keys_work_only_in_a_replay() {
+    let play = |play| Some(Effect::Command(ScreenCommand::Play(play)));
+    let mut fixture = Fixture::new();
+    assert_eq!(fixture.key(KeyCode::Char('f')), None);
+    assert_eq!(
+        fixture.key(KeyCode::Char('r')),
+        Some(Effect::Command(ScreenCommand::Record))
+    );
+    assert_eq!(
+        fixture.key(KeyCode::Char('d')),
+        Some(Effect::Command(ScreenCommand::Dump))
+    );
+    fixture.ui.replay = true;
+    assert_eq!(fixture.key(KeyCode::Char('r')), None, "a recording is not recorded");
+    for (key, command) in [
         ('p', Play::Toggle),
-        (']', Play::Pace(1)),
-        ('[', Play::Pace(-1)),
+        (']', Play::Speed(1)),
+        ('[', Play::Speed(-1)),
         (',', Play::Skip(-10)),
         ('.', Play::Skip(10)),
         ('f', Play::Finding(true)),
@@ -214,31 +228,31 @@ fn a_recording_is_played_by_keys_that_mean_nothing_live() {
         ('0', Play::To(0)),
         ('$', Play::End),
     ] {
-        assert_eq!(seat.key(KeyCode::Char(key)), play(wish), "{key}");
+        assert_eq!(fixture.key(KeyCode::Char(key)), play(command), "{key}");
     }
-    assert_eq!(seat.ui.paused, None, "the recording pauses, not the view");
+    assert_eq!(fixture.ui.paused, None, "the recording pauses, not the view");
 }
 
 #[test]
-fn a_time_is_typed_and_gone_to() {
-    let mut seat = Seat::new();
-    seat.ui.replay = true;
-    seat.type_in("t1:2x");
-    assert_eq!(seat.ui.dialog, Dialog::Time("1:2x".into(), false));
-    assert_eq!(seat.key(KeyCode::Enter), None);
-    seat.key(KeyCode::Backspace);
+fn a_typed_time_is_sought() {
+    let mut fixture = Fixture::new();
+    fixture.ui.replay = true;
+    fixture.type_in("t1:2x");
+    assert_eq!(fixture.ui.dialog, Dialog::Time("1:2x".into(), false));
+    assert_eq!(fixture.key(KeyCode::Enter), None);
+    fixture.key(KeyCode::Backspace);
     assert_eq!(
-        seat.key(KeyCode::Enter),
-        Some(Effect::Wish(Wish::Play(Play::To(62_000_000_000))))
+        fixture.key(KeyCode::Enter),
+        Some(Effect::Command(ScreenCommand::Play(Play::To(62_000_000_000))))
     );
-    assert_eq!(seat.ui.dialog, Dialog::None);
-    seat.type_in("t");
-    seat.key(KeyCode::Esc);
-    assert_eq!(seat.ui.dialog, Dialog::None);
+    assert_eq!(fixture.ui.dialog, Dialog::None);
+    fixture.type_in("t");
+    fixture.key(KeyCode::Esc);
+    assert_eq!(fixture.ui.dialog, Dialog::None);
 }
 
 #[test]
-fn no_key_at_all_breaks_an_empty_screen() {
+fn no_key_panics_on_an_empty_screen() {
     let model = Model::default();
     let mut ui = Ui::default();
     for tab in Tab::ALL {
@@ -256,102 +270,111 @@ fn no_key_at_all_breaks_an_empty_screen() {
 }
 
 #[test]
-fn an_action_is_found_by_its_words_and_done() {
-    let mut seat = Seat::new();
-    seat.type_in(":sort right");
-    assert_eq!(keys::found("sort right", &seat.ui).len(), 1);
-    let before = seat.ui.sort.column;
-    seat.key(KeyCode::Enter);
-    let done = (seat.ui.tab, seat.ui.sort.column, &seat.ui.dialog);
-    assert_eq!(done, (Tab::Requests, before.step(1), &Dialog::None));
-    seat.type_in(":no such action");
-    assert_eq!(seat.key(KeyCode::Enter), None);
-    assert!(
-        matches!(seat.ui.dialog, Dialog::Palette(..)),
-        "nothing to do, nothing done"
-    );
-    seat.key(KeyCode::Esc);
-    assert_eq!(seat.ui.dialog, Dialog::None);
+fn the_palette_finds_an_action_by_its_words_and_executes_it() {
+    let mut fixture = Fixture::new();
+    fixture.type_in(":sort right");
+    assert_eq!(keys::found("sort right", &fixture.ui).len(), 1);
+    let before = fixture.ui.sort.column;
+    fixture.key(KeyCode::Enter);
+    let state = (fixture.ui.tab, fixture.ui.sort.column, &fixture.ui.dialog);
+    assert_eq!(state, (Tab::Requests, before.step(1), &Dialog::None));
+    fixture.type_in(":no such action");
+    assert_eq!(fixture.key(KeyCode::Enter), None);
+    assert!(matches!(fixture.ui.dialog, Dialog::Palette(..)), "no match, no effect");
+    fixture.key(KeyCode::Esc);
+    assert_eq!(fixture.ui.dialog, Dialog::None);
 }
 
 #[test]
-fn the_list_of_actions_has_every_key_that_holds() {
-    let seat = Seat::new();
-    let apart = ["in a replay", "in watch"];
-    let all = keys::BINDINGS.iter().filter(|b| !apart.contains(&b.place())).count();
-    assert_eq!(keys::found("", &seat.ui).len(), all - 1, "all but the list itself");
+fn the_palette_lists_every_applicable_action() {
+    let fixture = Fixture::new();
+    let other_places = ["in a replay", "in watch"];
+    let all = keys::BINDINGS
+        .iter()
+        .filter(|b| !other_places.contains(&b.place()))
+        .count();
+    assert_eq!(keys::found("", &fixture.ui).len(), all - 1, "all but the list itself");
 }
 
 #[test]
-fn a_saved_filter_is_put_in_force_by_its_name() {
-    let mut seat = Seat::new();
-    seat.ui.saved = vec![Saved {
+fn a_saved_filter_is_applied_by_name() {
+    let mut fixture = Fixture::new();
+    fixture.ui.saved = vec![Saved {
         name: "slow".into(),
         text: "gap>4ns".into(),
         query: crate::state::query::Query::parse("gap>4ns").expect("a filter"),
     }];
-    seat.type_in("/@slow");
-    assert_eq!(seat.ui.dialog, Dialog::Filter("@slow".into(), None));
-    seat.key(KeyCode::Enter);
-    assert_eq!((seat.ui.filter.0.as_str(), seat.model.visible_count()), ("gap>4ns", 2));
-    seat.key(KeyCode::Esc);
-    seat.type_in(":@slow");
-    seat.key(KeyCode::Enter);
-    assert_eq!(seat.model.visible_count(), 2);
+    fixture.type_in("/@slow");
+    assert_eq!(fixture.ui.dialog, Dialog::Filter("@slow".into(), None));
+    fixture.key(KeyCode::Enter);
+    assert_eq!(
+        (fixture.ui.filter.0.as_str(), fixture.model.visible_count()),
+        ("gap>4ns", 2)
+    );
+    fixture.key(KeyCode::Esc);
+    fixture.type_in(":@slow");
+    fixture.key(KeyCode::Enter);
+    assert_eq!(fixture.model.visible_count(), 2);
 }
 
 #[test]
-fn who_ends_while_a_recording_is_written_is_asked_once() {
-    let mut seat = Seat::new();
-    seat.model.doing = "live";
-    seat.model.writing.recording = Some(crate::sink::Written::default());
-    assert_eq!(seat.key(KeyCode::Char('q')), None);
-    assert!(seat.ui.message.as_deref().is_some_and(|said| said.contains("q again")));
-    seat.type_in("1");
-    assert_eq!(seat.key(KeyCode::Char('q')), None, "another key has answered no");
-    assert_eq!(seat.key(KeyCode::Char('q')), Some(Effect::Quit));
+fn quitting_during_a_recording_asks_once() {
+    let mut fixture = Fixture::new();
+    fixture.model.doing = "live";
+    fixture.model.writing.recording = Some(session::sink::Written::default());
+    assert_eq!(fixture.key(KeyCode::Char('q')), None);
+    assert!(
+        fixture
+            .ui
+            .message
+            .as_deref()
+            .is_some_and(|text| text.contains("q again"))
+    );
+    fixture.type_in("1");
+    assert_eq!(fixture.key(KeyCode::Char('q')), None, "another key cancels quitting");
+    assert_eq!(fixture.key(KeyCode::Char('q')), Some(Effect::Quit));
 }
 
 #[test]
-fn a_header_sorts_and_sorts_the_other_way_and_s_resets() {
-    let mut seat = Seat::new();
-    let sort = |seat: &mut Seat| {
-        seat.ui.apply(Action::SortBy(Column::Gap), &seat.model);
-        (seat.ui.sort.column, seat.ui.sort.descending)
+fn a_click_on_a_header_sorts_a_second_reverses_and_s_resets() {
+    let mut fixture = Fixture::new();
+    let sort = |fixture: &mut Fixture| {
+        fixture.ui.apply(Action::SortBy(Column::Gap), &fixture.model);
+        (fixture.ui.sort.column, fixture.ui.sort.descending)
     };
-    assert_eq!(sort(&mut seat), (Column::Gap, true));
-    assert_eq!(sort(&mut seat), (Column::Gap, false));
-    seat.type_in("2S");
-    assert_eq!(seat.ui.sort, Sort::default());
+    assert_eq!(sort(&mut fixture), (Column::Gap, true));
+    assert_eq!(sort(&mut fixture), (Column::Gap, false));
+    fixture.type_in("2S");
+    assert_eq!(fixture.ui.sort, Sort::default());
 }
 
 #[test]
-fn enter_on_a_hop_leads_to_what_was_found_about_it_and_back() {
-    let mut seat = Seat::new();
+fn enter_on_a_hop_opens_its_finding_and_back() {
+    let mut fixture = Fixture::new();
     for name in ["scheduler->router", "router->tokenizer"] {
-        seat.model.hops.push(HopLine {
+        fixture.model.hops.push(HopLine {
             name: name.into(),
             ..HopLine::default()
         });
     }
-    seat.model.findings[1].hop = "router->tokenizer".into();
-    seat.type_in("4j");
-    seat.key(KeyCode::Enter);
-    assert_eq!((seat.ui.tab, seat.ui.finding), (Tab::Findings, 1));
-    seat.ui.hop = 0;
-    seat.key(KeyCode::Enter);
-    assert_eq!((seat.ui.tab, seat.ui.hop), (Tab::Hops, 1));
-    seat.type_in("k");
-    seat.key(KeyCode::Enter);
-    assert_eq!(seat.ui.tab, Tab::Requests, "nothing was found about this one");
+    fixture.model.findings[1].hop = "router->tokenizer".into();
+    fixture.type_in("4j");
+    fixture.key(KeyCode::Enter);
+    assert_eq!((fixture.ui.tab, fixture.ui.finding), (Tab::Findings, 1));
+    fixture.ui.hop = 0;
+    fixture.key(KeyCode::Enter);
+    assert_eq!((fixture.ui.tab, fixture.ui.hop), (Tab::Hops, 1));
+    fixture.type_in("k");
+    fixture.key(KeyCode::Enter);
+    assert_eq!(fixture.ui.tab, Tab::Requests, "no finding about this hop");
 }
 
 #[test]
-fn a_click_on_a_plot_ends_the_lines_at_its_second() {
-    let mut seat = Seat::new();
-    assert_eq!(seat.ui.apply(Action::At(40), &seat.model), None);
-    assert_eq!(seat.ui.time_end(&seat.model), 40);
-    seat.ui.replay = true;
-    let to = seat.ui.apply(Action::At(40), &seat.model);
-    assert_eq!(to, Some(Effect::Wish(Wish::Play(Play::To(40_000_000_000)))));
+fn a_click_on_a_plot_moves_the_end_of_the_time_axis() {
+    let mut fixture = Fixture::new();
+    assert_eq!(fixture.ui.apply(Action::At(40), &fixture.model), None);
+    assert_eq!(fixture.ui.time_end(&fixture.model), 40);
+    fixture.ui.replay = true;
+    let to = fixture.ui.apply(Action::At(40), &fixture.model);
+    assert_eq!(to, Some(Effect::Command(ScreenCommand::Play(Play::To(40_000_000_000)))));
 }

@@ -28,7 +28,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_length_is_padded_as_rfc_4648_says() {
+    fn base64_pads_as_rfc_4648_requires() {
         let known = [
             ("", ""),
             ("f", "Zg=="),

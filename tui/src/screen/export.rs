@@ -7,13 +7,14 @@ use std::sync::mpsc::{Receiver, channel};
 use std::thread;
 
 use anyhow::Context;
+use session::Run;
+use trace::engine::Engines;
 use trace::export::{self, Format, Options};
 use trace::record::Recording;
 use trace::report::Clock;
 use trace::storage;
 
-use crate::observer::Run;
-use crate::state::ui::ExportAs;
+use crate::state::action::ExportAs;
 
 /// Maximum number of chunks and deliveries drawn per request, as in `tokengap export`.
 const CHUNKS: u32 = 64;
@@ -25,7 +26,7 @@ pub(super) struct Exports(Option<Receiver<String>>);
 impl Exports {
     /// Exports the current state. Returns a message with the file name or the error.
     pub(super) fn begin(&mut self, format: ExportAs, run: &Run<'_>) -> String {
-        let said = match format {
+        let result = match format {
             ExportAs::Html => {
                 let report = (run.report)();
                 write("report", "html", &report.to_html(&Clock::of(&report, None)))
@@ -33,50 +34,51 @@ impl Exports {
             ExportAs::Json => write("report", "json", &(run.report)().to_json()),
             ExportAs::Perfetto => self.trace(run),
         };
-        said.unwrap_or_else(|error| format!("! {error:#}"))
+        result.unwrap_or_else(|error| format!("! {error:#}"))
     }
 
     /// Result of the trace, once finished.
-    pub(super) fn news(&mut self) -> Option<String> {
-        let said = self.0.as_ref()?.try_recv().ok()?;
+    pub(super) fn take_result(&mut self) -> Option<String> {
+        let result = self.0.as_ref()?.try_recv().ok()?;
         self.0 = None;
-        Some(said)
+        Some(result)
     }
 
     fn trace(&mut self, run: &Run<'_>) -> anyhow::Result<String> {
         let recorded = || (run.writing)().recording.map(|written| PathBuf::from(written.name));
         let Some(recording) = run.file.map(Path::to_owned).or_else(recorded) else {
-            return Ok("a trace is made of a recording: r begins one".to_owned());
+            return Ok("a trace needs a recording: press r to start one".to_owned());
         };
         if self.0.is_some() {
             return Ok("a trace is being written".to_owned());
         }
         let (name, file) = new("trace", "json")?;
-        let said = format!("writing {name}");
-        let (tell, told) = channel();
+        let message = format!("writing {name}");
+        let engines = run.analysis.ledger().engine().known();
+        let (sender, receiver) = channel();
         thread::Builder::new().name("export".into()).spawn(move || {
-            let said = match perfetto(&recording, &file) {
-                Ok(()) => format!("{name} is written: open it at ui.perfetto.dev"),
+            let result = match perfetto(&recording, engines, &file) {
+                Ok(()) => format!("wrote {name}: open it at ui.perfetto.dev"),
                 Err(error) => {
                     let _ = storage::remove(Path::new(&name));
                     format!("! {name}: {error:#}")
                 }
             };
-            let _ = tell.send(said);
+            let _ = sender.send(result);
         })?;
-        self.0 = Some(told);
-        Ok(said)
+        self.0 = Some(receiver);
+        Ok(message)
     }
 }
 
-fn perfetto(recording: &Path, file: &File) -> anyhow::Result<()> {
+fn perfetto(recording: &Path, engines: Engines, file: &File) -> anyhow::Result<()> {
     let recording = Recording::open(recording)?;
     let options = Options {
         chunks: CHUNKS,
         ..Options::default()
     };
     let mut out = BufWriter::new(file);
-    export::recorded(&recording, Format::Perfetto, options, &mut out, &mut |_, _| {})?;
+    export::recorded(&recording, engines, Format::Perfetto, options, &mut out, &mut |_, _| {})?;
     Ok(out.flush()?)
 }
 
@@ -84,7 +86,7 @@ fn write(what: &str, kind: &str, text: &str) -> anyhow::Result<String> {
     let (name, mut file) = new(what, kind)?;
     file.write_all(text.as_bytes())
         .with_context(|| format!("cannot write {name}"))?;
-    Ok(format!("the {what} so far is in {name}"))
+    Ok(format!("wrote the {what} so far to {name}"))
 }
 
 /// Creates a file with a unique name.
@@ -97,11 +99,10 @@ fn new(what: &str, kind: &str) -> anyhow::Result<(String, File)> {
             Ok(file) => return Ok((name, file)),
             Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
             Err(error) => {
-                return Err(error).with_context(|| {
-                    format!("cannot make {name} in this folder; start tokengap in one that is writable")
-                });
+                return Err(error)
+                    .with_context(|| format!("cannot create {name} in this folder; start tokengap in a writable one"));
             }
         }
     }
-    anyhow::bail!("a hundred files of this second are here already; try again in a moment")
+    anyhow::bail!("this folder already has 100 files from this second; try again in a moment")
 }

@@ -3,11 +3,12 @@
 //! It never delays the source. Keys are read every 10 ms. The model is refreshed at most 5 times a second, and less often if that is
 //! expensive or nothing is new. A separate thread writes to the terminal; a slow terminal skips frames.
 
+mod changes;
 mod clipboard;
 mod export;
-mod news;
 mod outlet;
 pub(crate) mod pick;
+mod pod;
 mod terminal;
 
 use std::collections::VecDeque;
@@ -15,27 +16,41 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, ensure};
 use ratatui::crossterm::event::{self, Event as Input, KeyEventKind, MouseButton, MouseEvent, MouseEventKind};
+use session::idle;
+use session::own;
+use session::{Observer, Run, ScreenCommand, Stage};
 use trace::stats::Distribution;
 use trace::{Analysis, Event, MonoNs};
 
-use crate::action::{Action, Effect};
-use crate::cli::ScreenArgs;
 use crate::keys;
-use crate::log::Hold;
-use crate::observer::{Observer, Run, Stage, Wish};
-use crate::own;
-use crate::rest;
+use crate::log::LogHold;
 use crate::state::Model;
+use crate::state::action::{Action, Effect};
 use crate::state::journal::Journal;
+use crate::state::past::OwnPast;
 use crate::state::pods::PodLine;
 use crate::state::refresh::Outside;
-use crate::state::ui::{Tab, Ui};
+use crate::state::tab::Tab;
+use crate::state::ui::{Saved, Ui};
 use crate::theme::{Surroundings, Theme};
 use crate::view::{self, Hits};
 
+pub use pod::PodView;
+
+use changes::ChangeTracker;
 use export::Exports;
-use news::News;
 use terminal::Terminal;
+
+/// What the screen remembers of each run.
+#[derive(Clone, Debug)]
+pub struct Options {
+    /// Maximum number of moments of chunks kept for the view of one request.
+    pub journal: usize,
+    /// Maximum number of finished requests in the table.
+    pub rows: usize,
+    /// Filters with names.
+    pub filters: Vec<Saved>,
+}
 
 /// Interval of key reads.
 const KEYS: Duration = Duration::from_millis(10);
@@ -44,14 +59,15 @@ const REFRESH: Duration = Duration::from_millis(200);
 /// Refreshing rows may take at most one part in this many of the time.
 const ROWS_SHARE: u32 = 20;
 /// Interval at which stories of important requests are kept.
-const KEEP: Duration = Duration::from_secs(2);
+const KEEP_INTERVAL: Duration = Duration::from_secs(2);
 /// Maximum number of inputs per turn, so that a held key does not delay the source.
 const INPUTS_A_TURN: usize = 16;
 
-pub(crate) struct Screen {
+/// The screen as an observer of one run, or of several.
+pub struct Screen {
     // Drop order matters: the terminal must be restored before held log lines are written to it.
     terminal: Terminal,
-    _hold: Hold,
+    _log_hold: LogHold,
     theme: Theme,
     model: Model,
     ui: Ui,
@@ -62,25 +78,25 @@ pub(crate) struct Screen {
     next_refresh: Instant,
     next_rows: Instant,
     next_keep: Instant,
-    news: News,
+    changes: ChangeTracker,
     /// Set if something changed since the last draw.
     stale: bool,
     /// Pending requests to the run, oldest first.
-    wishes: VecDeque<Wish>,
+    commands: VecDeque<ScreenCommand>,
     /// Number of the last message shown.
     notice: u64,
     exports: Exports,
     /// Time to refresh and draw a frame.
     draws: Distribution,
     /// State of each watched run that is not shown. The slot of the shown one is `None`.
-    aside: Vec<Option<Face>>,
+    hidden: Vec<Option<View>>,
     shown: usize,
     /// Lines of the run list.
     pods: Vec<PodLine>,
 }
 
 /// Screen state of one run.
-struct Face {
+struct View {
     model: Model,
     journal: Journal,
 }
@@ -94,13 +110,13 @@ struct Cost {
 
 impl Screen {
     /// Takes over the terminal.
-    pub(crate) fn open(keep: &ScreenArgs) -> anyhow::Result<Self> {
+    pub fn open(keep: &Options) -> anyhow::Result<Self> {
         let now = Instant::now();
-        let hold = Hold::begin();
+        let log_hold = LogHold::begin();
         let terminal = Terminal::open().context("cannot take over the terminal; --headless runs without one")?;
         Ok(Self {
             terminal,
-            _hold: hold,
+            _log_hold: log_hold,
             theme: Theme::of(&Surroundings::read()),
             model: Model::default(),
             ui: Ui {
@@ -120,92 +136,97 @@ impl Screen {
             next_refresh: now,
             next_rows: now,
             next_keep: now,
-            news: News::default(),
+            changes: ChangeTracker::default(),
             stale: true,
-            wishes: VecDeque::new(),
+            commands: VecDeque::new(),
             notice: 0,
             exports: Exports::default(),
             draws: Distribution::default(),
-            aside: Vec::new(),
+            hidden: Vec::new(),
             shown: 0,
             pods: Vec::new(),
         })
     }
 
     /// Prepares for `runs` watched runs and shows the first.
-    pub(crate) fn watch(&mut self, runs: usize) {
-        let face = |place| {
-            (place > 0).then(|| Face {
+    pub fn watch(&mut self, runs: usize) {
+        let view = |place| {
+            (place > 0).then(|| View {
                 model: Model::default(),
                 journal: Journal::new(self.ui.journal),
             })
         };
-        self.aside = (0..runs).map(face).collect();
+        self.hidden = (0..runs).map(view).collect();
     }
 
     /// Index of the shown run.
-    pub(crate) fn shown(&self) -> usize {
+    pub fn shown(&self) -> usize {
         self.shown
     }
 
     /// Sets the lines of the run list.
-    pub(crate) fn set_pods(&mut self, pods: Vec<PodLine>) {
+    pub fn set_pods(&mut self, pods: Vec<PodLine>) {
         self.pods = pods;
     }
 
+    /// Continues the time series of a run from those received.
+    pub fn take_over(&mut self, run: usize, past: OwnPast) {
+        self.model(run).take_over(past);
+    }
+
     /// Model of a run.
-    pub(crate) fn model(&mut self, run: usize) -> &mut Model {
-        match self.aside.get_mut(run) {
-            Some(Some(face)) => &mut face.model,
+    fn model(&mut self, run: usize) -> &mut Model {
+        match self.hidden.get_mut(run) {
+            Some(Some(view)) => &mut view.model,
             _ => &mut self.model,
         }
     }
 
     /// Processes an event of a run, whether it is shown or not.
-    pub(crate) fn observe(&mut self, run: usize, event: &Event<'_>) {
-        self.news.note(event);
-        match self.aside.get_mut(run) {
-            Some(Some(face)) => face.journal.observe(event),
+    fn observe(&mut self, run: usize, event: &Event<'_>) {
+        self.changes.count(event);
+        match self.hidden.get_mut(run) {
+            Some(Some(view)) => view.journal.observe(event),
             _ => self.journal.observe(event),
         }
     }
 
     /// Clears the state of a run that restarts.
-    pub(crate) fn forget(&mut self, run: usize) {
-        match self.aside.get_mut(run) {
-            Some(Some(face)) => {
-                face.model = Model::default();
-                face.journal = Journal::new(self.ui.journal);
+    fn restart_run(&mut self, run: usize) {
+        match self.hidden.get_mut(run) {
+            Some(Some(view)) => {
+                view.model = Model::default();
+                view.journal = Journal::new(self.ui.journal);
             }
-            _ => self.anew(),
+            _ => self.restart(),
         }
     }
 
     /// Switches to another run.
-    fn turn_to(&mut self, run: usize) {
-        let Some(Face { model, journal }) = self.aside.get_mut(run).and_then(Option::take) else {
+    fn switch_to(&mut self, run: usize) {
+        let Some(View { model, journal }) = self.hidden.get_mut(run).and_then(Option::take) else {
             return;
         };
-        let face = Face {
+        let view = View {
             model: std::mem::replace(&mut self.model, model),
             journal: std::mem::replace(&mut self.journal, journal),
         };
-        self.aside[self.shown] = Some(face);
+        self.hidden[self.shown] = Some(view);
         self.shown = run;
         self.ui.other_run();
-        self.hurry();
+        self.refresh_now();
         self.stale = true;
     }
 
     /// Forces a refresh in the next turn.
-    fn hurry(&mut self) {
+    fn refresh_now(&mut self) {
         (self.next_refresh, self.next_rows) = (Instant::now(), Instant::now());
-        self.news.forget();
+        self.changes.reset();
     }
 
     fn read_keys(&mut self, run: &Run<'_>) -> anyhow::Result<()> {
         for _ in 0..INPUTS_A_TURN {
-            ensure!(!terminal::is_gone(), "the terminal is gone");
+            ensure!(!terminal::is_closed(), "the terminal was closed");
             if !event::poll(Duration::ZERO).context("cannot read the terminal")? {
                 break;
             }
@@ -243,25 +264,26 @@ impl Screen {
         match (before.1, self.ui.paused.is_some()) {
             // Pausing freezes view and table at the same instant.
             (false, true) => self.read(run, true),
-            (_, false) if before.0 != self.ui.tab || before.1 => self.hurry(),
+            (_, false) if before.0 != self.ui.tab || before.1 => self.refresh_now(),
             _ => {}
         }
         match effect {
             None => {}
-            Some(Effect::Quit) => self.wishes.push_back(Wish::End),
-            Some(Effect::Wish(wish)) => self.wishes.push_back(wish),
-            Some(Effect::Run(run)) => self.turn_to(run),
+            Some(Effect::Quit) => self.commands.push_back(ScreenCommand::End),
+            Some(Effect::Command(command)) => self.commands.push_back(command),
+            Some(Effect::Run(run)) => self.switch_to(run),
             Some(Effect::NextRun(by)) => {
-                let runs = self.aside.len().max(1) as isize;
-                self.turn_to((self.shown as isize + by).rem_euclid(runs) as usize);
+                let runs = self.hidden.len().max(1) as isize;
+                self.switch_to((self.shown as isize + by).rem_euclid(runs) as usize);
             }
             Some(Effect::Copy(rid)) => {
-                self.terminal.say(&clipboard::copy(&rid));
-                self.ui.say(format!("sent to the terminal's clipboard: {rid}"));
+                self.terminal.write_sequence(&clipboard::copy(&rid));
+                self.ui
+                    .show_message(format!("copied to the terminal's clipboard: {rid}"));
             }
             Some(Effect::Export(format)) => {
-                let said = self.exports.begin(format, run);
-                self.ui.say(said);
+                let message = self.exports.begin(format, run);
+                self.ui.show_message(message);
             }
         }
     }
@@ -271,7 +293,7 @@ impl Screen {
         self.cost.update(now);
         self.stale = true;
         if now >= self.next_keep {
-            self.next_keep = now + KEEP;
+            self.next_keep = now + KEEP_INTERVAL;
             let found = self
                 .model
                 .findings
@@ -284,13 +306,13 @@ impl Screen {
         if self.ui.paused.is_some() {
             return;
         }
-        let wanted = matches!(self.ui.tab, Tab::Requests) || self.ui.follow || self.model.table.count() == 0;
+        let rows = matches!(self.ui.tab, Tab::Requests) || self.ui.follow || self.model.table.count() == 0;
         // The whole frame must show one instant: if a large table is not due, neither is the rest.
-        if wanted && now < self.next_rows {
+        if rows && now < self.next_rows {
             return;
         }
-        self.read(run, wanted);
-        if wanted {
+        self.read(run, rows);
+        if rows {
             self.next_rows = now + now.elapsed() * ROWS_SHARE;
         }
     }
@@ -315,12 +337,12 @@ impl Screen {
             .map(|((mono, wall), start)| wall.saturating_add(start.since(mono)).saturating_sub(mono.since(start)));
         if rows {
             // A filter searches all requests that the ledger holds.
-            let most = if self.ui.filter.1.is_empty() {
+            let max_rows = if self.ui.filter.1.is_empty() {
                 self.ui.rows
             } else {
                 usize::MAX
             };
-            self.model.refresh_rows(run.analysis, most, &self.ui.pins);
+            self.model.refresh_rows(run.analysis, max_rows, &self.ui.pins);
         }
     }
 
@@ -342,7 +364,8 @@ impl Screen {
         if run.stage == Stage::Ending {
             let under_way = (run.under_way)();
             let under_way = under_way.as_deref().unwrap_or("waiting for frames in flight");
-            self.ui.say(format!("ending: {under_way}; q again leaves at once"));
+            self.ui
+                .show_message(format!("stopping: {under_way}; press q again to quit immediately"));
         }
         self.model.position = run.position.cloned();
         self.model.writing = (run.writing)();
@@ -363,7 +386,7 @@ impl Screen {
 
 impl Observer for Screen {
     fn event(&mut self, event: &Event<'_>) {
-        self.news.note(event);
+        self.changes.count(event);
         self.journal.observe(event);
     }
 
@@ -371,31 +394,31 @@ impl Observer for Screen {
         self.model.remember(analysis);
     }
 
-    fn anew(&mut self) {
+    fn restart(&mut self) {
         self.model = Model::default();
         self.journal = Journal::new(self.ui.journal);
         self.ui.back = 0;
-        self.hurry();
+        self.refresh_now();
     }
 
-    fn turn(&mut self, run: &Run<'_>) -> anyhow::Result<Wish> {
-        if let Some(wish) = self.wishes.pop_front() {
-            return Ok(wish);
+    fn turn(&mut self, run: &Run<'_>) -> anyhow::Result<ScreenCommand> {
+        if let Some(command) = self.commands.pop_front() {
+            return Ok(command);
         }
         let now = Instant::now();
         if now < self.next_keys {
-            return Ok(Wish::Stay);
+            return Ok(ScreenCommand::Stay);
         }
         self.next_keys = now + KEYS;
         self.ui.replay = run.position.is_some();
-        self.ui.watches = !self.aside.is_empty();
+        self.ui.watches = !self.hidden.is_empty();
         if run.notice.0 != self.notice {
             self.notice = run.notice.0;
-            self.ui.say(run.notice.1);
+            self.ui.show_message(run.notice.1);
             self.stale = true;
         }
-        if let Some(said) = self.exports.news() {
-            self.ui.say(said);
+        if let Some(message) = self.exports.take_result() {
+            self.ui.show_message(message);
             self.stale = true;
         }
         self.read_keys(run)?;
@@ -405,20 +428,20 @@ impl Observer for Screen {
         if due {
             self.next_refresh = now + REFRESH;
         }
-        let refreshed = due && self.news.come(run, now);
+        let refreshed = due && self.changes.needs_refresh(run, now);
         if refreshed {
             self.refresh(run, now);
         }
         if self.stale {
             self.show(run, refreshed)?;
         }
-        Ok(self.wishes.pop_front().unwrap_or(Wish::Stay))
+        Ok(self.commands.pop_front().unwrap_or(ScreenCommand::Stay))
     }
 
-    fn rest(&mut self, time: Duration) {
+    fn sleep(&mut self, time: Duration) {
         // A frame skipped because the terminal was busy is drawn soon.
-        let time = if self.stale { time.min(rest::SHORT) } else { time };
-        if self.wishes.is_empty() && terminal::wait(time) {
+        let time = if self.stale { time.min(idle::SHORT) } else { time };
+        if self.commands.is_empty() && terminal::wait(time) {
             self.next_keys = Instant::now();
         }
     }
@@ -427,9 +450,9 @@ impl Observer for Screen {
 impl Drop for Screen {
     fn drop(&mut self) {
         let of = |q| self.draws.quantile(q).map_or(0, |ns| ns / 1_000);
-        let (frames, most) = (self.draws.count(), self.draws.max().unwrap_or(0) / 1_000);
+        let (frames, longest) = (self.draws.count(), self.draws.max().unwrap_or(0) / 1_000);
         tracing::info!(
-            "screen: {frames} frames, drawn in {} us, p99 {} us, {most} us at most",
+            "screen: {frames} frames, drawn in {} us, p99 {} us, {longest} us at most",
             of(0.5),
             of(0.99)
         );
@@ -438,10 +461,10 @@ impl Drop for Screen {
 
 impl Cost {
     fn update(&mut self, now: Instant) {
-        let passed = now - self.since;
-        if passed >= Duration::from_secs(1) {
+        let elapsed = now - self.since;
+        if elapsed >= Duration::from_secs(1) {
             let cpu_ns = own::cpu_ns();
-            self.share = Some((cpu_ns - self.cpu_ns) as f64 / passed.as_nanos() as f64);
+            self.share = Some((cpu_ns - self.cpu_ns) as f64 / elapsed.as_nanos() as f64);
             (self.since, self.cpu_ns) = (now, cpu_ns);
         }
     }
@@ -450,6 +473,6 @@ impl Cost {
 /// Degradations of the run, and the newest line of tokengap's log, which the screen hides.
 fn degraded(run: &Run<'_>) -> Vec<String> {
     let mut all = (run.degraded)();
-    all.extend(Hold::newest().map(|(line, lines)| format!("log ({lines} lines, shown at the end): {line}")));
+    all.extend(LogHold::newest().map(|(line, lines)| format!("log ({lines} lines, shown at the end): {line}")));
     all
 }

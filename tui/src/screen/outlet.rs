@@ -8,8 +8,8 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 /// Maximum time to write the last frame at exit.
-const LAST: Duration = Duration::from_secs(1);
-const LOOK: Duration = Duration::from_millis(2);
+const LAST_FRAME: Duration = Duration::from_secs(1);
+const POLL_INTERVAL: Duration = Duration::from_millis(2);
 
 /// Collects one frame and passes it to the thread on flush.
 pub(super) struct Outlet {
@@ -29,12 +29,12 @@ impl Busy {
 
     /// Waits a limited time until the frame is written. Returns whether it was.
     pub(super) fn wait(&self) -> bool {
-        let end = Instant::now() + LAST;
+        let end = Instant::now() + LAST_FRAME;
         while self.is_set() {
             if Instant::now() >= end {
                 return false;
             }
-            thread::sleep(LOOK);
+            thread::sleep(POLL_INTERVAL);
         }
         true
     }
@@ -48,7 +48,7 @@ impl Outlet {
         let done = busy.clone();
         thread::Builder::new()
             .name("terminal".into())
-            .spawn(move || carry(&inbox, terminal, &done))?;
+            .spawn(move || write_frames(&inbox, terminal, &done))?;
         Ok(Self {
             frame: Vec::new(),
             frames,
@@ -61,7 +61,7 @@ impl Outlet {
     }
 }
 
-fn carry(inbox: &Receiver<Vec<u8>>, mut terminal: impl Write, busy: &Busy) {
+fn write_frames(inbox: &Receiver<Vec<u8>>, mut terminal: impl Write, busy: &Busy) {
     for frame in inbox {
         if terminal.write_all(&frame).and_then(|()| terminal.flush()).is_err() {
             // Dropping the receiver makes the next flush fail, which reports the closed terminal.
@@ -82,8 +82,8 @@ impl Write for Outlet {
             return Ok(());
         }
         self.busy.0.store(true, Ordering::Release);
-        let gone = |_| io::Error::new(io::ErrorKind::BrokenPipe, "the terminal is gone");
-        self.frames.try_send(std::mem::take(&mut self.frame)).map_err(gone)
+        let closed = |_| io::Error::new(io::ErrorKind::BrokenPipe, "the terminal was closed");
+        self.frames.try_send(std::mem::take(&mut self.frame)).map_err(closed)
     }
 }
 
@@ -113,7 +113,7 @@ mod tests {
     }
 
     #[test]
-    fn a_terminal_that_stands_still_holds_up_nobody() {
+    fn a_stalled_terminal_does_not_block_the_caller() {
         let (let_go, gate) = channel();
         let seen = Arc::new(Mutex::new(Vec::new()));
         let mut outlet = Outlet::start(Slow(gate, Arc::clone(&seen))).expect("a thread");
@@ -135,7 +135,7 @@ mod tests {
     }
 
     #[test]
-    fn a_terminal_that_is_gone_is_an_error_in_the_end() {
+    fn a_closed_terminal_ends_in_an_error() {
         let (let_go, gate) = channel();
         drop(let_go);
         let mut outlet = Outlet::start(Slow(gate, Arc::default())).expect("a thread");

@@ -7,9 +7,9 @@ use anyhow::{Context, ensure};
 use ratatui::crossterm::event::{self, Event as Input, KeyEventKind, MouseButton, MouseEventKind};
 
 use super::terminal::{self, Terminal};
-use crate::action::Action;
 use crate::keys;
-use crate::log::Hold;
+use crate::log::LogHold;
+use crate::state::action::Action;
 use crate::state::pick::{Choice, Kind, Offer, Pick};
 use crate::theme::{Surroundings, Theme};
 use crate::view;
@@ -18,26 +18,30 @@ use crate::view;
 const WAIT: Duration = Duration::from_millis(100);
 
 /// Result of a search.
-pub(crate) struct Found {
-    pub(crate) engines: Vec<Offer>,
-    pub(crate) published: Vec<Offer>,
-    pub(crate) recordings: Vec<Offer>,
-    pub(crate) blind: Vec<String>,
+pub struct Found {
+    /// Engines on this machine.
+    pub engines: Vec<Offer>,
+    /// Runs that other processes publish.
+    pub published: Vec<Offer>,
+    /// Recordings in the working folder.
+    pub recordings: Vec<Offer>,
+    /// Places that could not be searched.
+    pub blind: Vec<String>,
 }
 
 /// Shows `pick`, updated from `found`, until the user chooses or quits. Restores the terminal afterwards.
-pub(crate) fn pick(mut pick: Pick, found: &Receiver<Found>) -> anyhow::Result<Choice> {
-    let _hold = Hold::begin();
+pub fn pick(mut pick: Pick, found: &Receiver<Found>) -> anyhow::Result<Choice> {
+    let _log_hold = LogHold::begin();
     let mut terminal =
         Terminal::open().context("cannot take over the terminal; tokengap --help lists what can be run")?;
     let theme = Theme::of(&Surroundings::read());
     loop {
-        if let Some(news) = found.try_iter().last() {
+        if let Some(latest) = found.try_iter().last() {
             pick.looked = true;
-            pick.blind = news.blind;
-            pick.offer(Kind::Engine, news.engines);
-            pick.offer(Kind::Published, news.published);
-            pick.offer(Kind::Recording, news.recordings);
+            pick.blind = latest.blind;
+            pick.offer(Kind::Engine, latest.engines);
+            pick.offer(Kind::Published, latest.published);
+            pick.offer(Kind::Recording, latest.recordings);
         }
         let mut hits = view::Hits::default();
         if terminal.is_ready() {
@@ -46,7 +50,7 @@ pub(crate) fn pick(mut pick: Pick, found: &Receiver<Found>) -> anyhow::Result<Ch
                 .context("cannot draw on the terminal")?;
             pick.page = hits.page;
         }
-        ensure!(!terminal::is_gone(), "the terminal is gone");
+        ensure!(!terminal::is_closed(), "the terminal was closed");
         if !event::poll(WAIT).context("cannot read the terminal")? {
             continue;
         }

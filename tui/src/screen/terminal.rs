@@ -18,7 +18,7 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use super::outlet::{Busy, Outlet};
 
 /// Set while the terminal is taken over.
-static TAKEN: AtomicBool = AtomicBool::new(false);
+static ACTIVE: AtomicBool = AtomicBool::new(false);
 static HOOK: Once = Once::new();
 
 /// A terminal in raw mode on the alternate screen, restored on drop.
@@ -34,9 +34,9 @@ impl Terminal {
     pub(super) fn open() -> io::Result<Self> {
         let outlet = Outlet::start(io::stdout())?;
         let busy = outlet.busy();
-        HOOK.call_once(give_back_on_panic);
+        HOOK.call_once(restore_on_panic);
         enable_raw_mode()?;
-        TAKEN.store(true, Ordering::Release);
+        ACTIVE.store(true, Ordering::Release);
         let opened = execute!(io::stdout(), EnterAlternateScreen, EnableMouseCapture, Hide)
             .and_then(|()| ratatui::Terminal::new(CrosstermBackend::new(outlet)))
             .and_then(|mut inner| inner.clear().map(|()| inner));
@@ -47,7 +47,7 @@ impl Terminal {
                 broken: false,
             }),
             Err(error) => {
-                give_back();
+                restore();
                 Err(error)
             }
         }
@@ -66,7 +66,7 @@ impl Terminal {
     }
 
     /// Sends an escape sequence with the next frame.
-    pub(super) fn say(&mut self, sequence: &str) {
+    pub(super) fn write_sequence(&mut self, sequence: &str) {
         // Only buffers; an error appears at the next frame.
         let _ = self.inner.backend_mut().write_all(sequence.as_bytes());
     }
@@ -77,7 +77,7 @@ impl Drop for Terminal {
         if !self.broken {
             self.busy.wait();
         }
-        give_back();
+        restore();
     }
 }
 
@@ -85,17 +85,17 @@ impl Drop for Terminal {
 pub(super) fn wait(time: Duration) -> bool {
     let stdin = io::stdin();
     // If stdin is a file, which is always readable, keys come from elsewhere.
-    let most = Timespec::try_from(time).ok().filter(|_| stdin.is_terminal());
-    let Some(most) = most else {
+    let timeout = Timespec::try_from(time).ok().filter(|_| stdin.is_terminal());
+    let Some(timeout) = timeout else {
         thread::sleep(time);
         return false;
     };
-    poll(&mut [PollFd::new(&stdin, PollFlags::IN)], Some(&most)).is_ok_and(|ready| ready > 0)
+    poll(&mut [PollFd::new(&stdin, PollFlags::IN)], Some(&timeout)).is_ok_and(|ready| ready > 0)
 }
 
 /// Returns whether the terminal has been closed. Must be checked before every read, because crossterm would loop forever at the end of
 /// input.
-pub(super) fn is_gone() -> bool {
+pub(super) fn is_closed() -> bool {
     let stdin = io::stdin();
     let mut fds = [PollFd::new(&stdin, PollFlags::IN)];
     let now = Timespec::default();
@@ -106,8 +106,8 @@ pub(super) fn is_gone() -> bool {
 }
 
 /// Restores the terminal. Further calls do nothing.
-fn give_back() {
-    if !TAKEN.swap(false, Ordering::AcqRel) {
+fn restore() {
+    if !ACTIVE.swap(false, Ordering::AcqRel) {
         return;
     }
     // Errors cannot be reported if the terminal is closed.
@@ -118,10 +118,10 @@ fn give_back() {
 }
 
 /// Restores the terminal before a panic message is printed.
-fn give_back_on_panic() {
+fn restore_on_panic() {
     let before = std::panic::take_hook();
     std::panic::set_hook(Box::new(move |info| {
-        give_back();
+        restore();
         before(info);
     }));
 }

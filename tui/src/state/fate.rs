@@ -14,11 +14,11 @@ pub(crate) enum Fate {
     /// Sent but not received.
     Waiting,
     /// Received; the rest is not observable, or has not happened yet.
-    Taken,
+    Received,
     /// First chunk of the delivery that carried its tokens.
     Delivered,
     /// Delivered together with an earlier chunk.
-    Coalesced,
+    Merged,
     /// Proven lost: a later delivery skipped its tokens.
     Dropped,
     /// Predicted loss: a later chunk arrived before the request's coroutine ran, on a release that keeps only the last chunk.
@@ -32,9 +32,9 @@ impl Fate {
     pub(crate) const ALL: [Self; 8] = [
         Self::Sent,
         Self::Waiting,
-        Self::Taken,
+        Self::Received,
         Self::Delivered,
-        Self::Coalesced,
+        Self::Merged,
         Self::Dropped,
         Self::DropPredicted,
         Self::Unknown,
@@ -45,9 +45,9 @@ impl Fate {
         match self {
             Self::Sent => "sent",
             Self::Waiting => "waiting",
-            Self::Taken => "taken",
+            Self::Received => "received",
             Self::Delivered => "delivered",
-            Self::Coalesced => "coalesced",
+            Self::Merged => "merged",
             Self::Dropped => "DROPPED",
             Self::DropPredicted => "dropped?",
             Self::Unknown => "unknown",
@@ -58,8 +58,8 @@ impl Fate {
     pub(crate) fn sign(self) -> char {
         match self {
             Self::Waiting => '.',
-            Self::Sent | Self::Taken | Self::Delivered => '|',
-            Self::Coalesced => 'o',
+            Self::Sent | Self::Received | Self::Delivered => '|',
+            Self::Merged => 'o',
             Self::Dropped => 'x',
             Self::DropPredicted | Self::Unknown => '?',
         }
@@ -67,7 +67,7 @@ impl Fate {
 
     /// Returns whether its tokens were merged or lost, or may have been.
     pub(crate) fn is_harm(self) -> bool {
-        !matches!(self, Self::Sent | Self::Waiting | Self::Taken | Self::Delivered)
+        !matches!(self, Self::Sent | Self::Waiting | Self::Received | Self::Delivered)
     }
 }
 
@@ -94,16 +94,20 @@ pub(crate) fn fates(chunks: &[ChunkSeen], deliveries: &[DeliverySeen], known: Kn
         Some(match end <= from {
             true if lists(known.confirmed, end) => Fate::Dropped,
             true => Fate::Unknown,
-            false if std::mem::replace(&mut carried, true) => Fate::Coalesced,
+            false if std::mem::replace(&mut carried, true) => Fate::Merged,
             false => Fate::Delivered,
         })
     };
     let fate = |chunk: &ChunkSeen| {
-        let predicted = |end: u32| deliveries.is_empty() && lists(known.predicted, end);
-        let told = chunk.end.and_then(&mut by_delivery);
-        let foreseen = chunk.end.filter(|end| predicted(*end)).map(|_| Fate::DropPredicted);
-        let seen = if chunk.taken.is_some() { Fate::Taken } else { known.idle };
-        told.or(foreseen).unwrap_or(seen)
+        let is_predicted = |end: u32| deliveries.is_empty() && lists(known.predicted, end);
+        let determined = chunk.end.and_then(&mut by_delivery);
+        let predicted = chunk.end.filter(|end| is_predicted(*end)).map(|_| Fate::DropPredicted);
+        let seen = if chunk.received.is_some() {
+            Fate::Received
+        } else {
+            known.idle
+        };
+        determined.or(predicted).unwrap_or(seen)
     };
     chunks.iter().map(fate).collect()
 }
@@ -147,7 +151,7 @@ mod tests {
 
     use super::*;
 
-    fn told(chunks: &[ChunkSeen], deliveries: &[DeliverySeen], lost: [Option<&Losses>; 2]) -> Vec<Fate> {
+    fn fates_of(chunks: &[ChunkSeen], deliveries: &[DeliverySeen], lost: [Option<&Losses>; 2]) -> Vec<Fate> {
         let [confirmed, predicted] = lost;
         let idle = Fate::Waiting;
         fates(
@@ -176,11 +180,11 @@ mod tests {
     }
 
     fn chunk(end: u32, wakeup: u32) -> ChunkSeen {
-        let (sent, taken) = (Some(MonoNs(u64::from(end))), Some(MonoNs(100)));
+        let (sent, received) = (Some(MonoNs(u64::from(end))), Some(MonoNs(100)));
         ChunkSeen {
             hop: HopId(0),
             sent,
-            taken,
+            received,
             wakeup: Some((wakeup, 1)),
             tokens: 1,
             end: Some(end),
@@ -197,42 +201,45 @@ mod tests {
     }
 
     #[test]
-    fn a_chunk_in_no_delivery_is_dropped_only_where_the_ledger_says_so() {
+    fn an_undelivered_chunk_is_dropped_only_if_the_ledger_confirms_it() {
         let chunks: Vec<_> = (1..=6).map(|end| chunk(end, 1)).collect();
         let deliveries = [delivery(1, 1), delivery(1, 3), delivery(2, 5)];
-        let rest = [Fate::Delivered, Fate::Delivered, Fate::Coalesced, Fate::Taken];
+        let rest = [Fate::Delivered, Fate::Delivered, Fate::Merged, Fate::Received];
         for (confirmed, second) in [
             (Some(losses(&[2], 0)), Fate::Dropped),
             (Some(losses(&[1], 1)), Fate::Dropped),
             (Some(losses(&[4], 0)), Fate::Unknown),
             (None, Fate::Unknown),
         ] {
-            let found = told(&chunks, &deliveries, [confirmed.as_ref(), None]);
+            let found = fates_of(&chunks, &deliveries, [confirmed.as_ref(), None]);
             assert_eq!((found[0], found[1]), (Fate::Delivered, second), "{confirmed:?}");
             assert_eq!(found[2..], rest);
         }
     }
 
     #[test]
-    fn a_prediction_is_the_ledgers_and_only_without_deliveries() {
+    fn predictions_come_from_the_ledger_and_apply_only_without_deliveries() {
         let chunks = [chunk(1, 1), chunk(2, 2), chunk(3, 2)];
         let predicted = losses(&[2], 0);
-        let found = told(&chunks, &[], [None, Some(&predicted)]);
-        assert_eq!(found, [Fate::Taken, Fate::DropPredicted, Fate::Taken]);
-        assert_eq!(told(&chunks, &[], [None, None])[1], Fate::Taken);
+        let found = fates_of(&chunks, &[], [None, Some(&predicted)]);
+        assert_eq!(found, [Fate::Received, Fate::DropPredicted, Fate::Received]);
+        assert_eq!(fates_of(&chunks, &[], [None, None])[1], Fate::Received);
         assert_eq!(
-            told(&chunks, &[delivery(1, 1)], [None, Some(&predicted)])[1],
-            Fate::Taken
+            fates_of(&chunks, &[delivery(1, 1)], [None, Some(&predicted)])[1],
+            Fate::Received
         );
     }
 
     #[test]
-    fn a_cumulative_delivery_covers_all_before_it() {
+    fn a_cumulative_delivery_covers_all_earlier_chunks() {
         let chunks = [chunk(1, 1), chunk(2, 1)];
-        let said = DeliverySeen {
+        let cumulative = DeliverySeen {
             mode: Mode::Cumulative,
             ..delivery(2, 2)
         };
-        assert_eq!(told(&chunks, &[said], [None, None]), [Fate::Delivered, Fate::Coalesced]);
+        assert_eq!(
+            fates_of(&chunks, &[cumulative], [None, None]),
+            [Fate::Delivered, Fate::Merged]
+        );
     }
 }

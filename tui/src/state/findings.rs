@@ -1,11 +1,11 @@
 //! Converts findings into lines: active ones first, numbers as text.
 
 use serde_json::Value;
+use session::units::{count, duration};
 use trace::detect::Finding;
 use trace::{Analysis, MonoNs};
 
 use super::model::FindingLine;
-use super::units::{count, duration};
 
 /// Findings at the same instant as all other numbers of the frame; active ones first, then by severity.
 pub(crate) fn read(analysis: &Analysis, start: MonoNs) -> Vec<FindingLine> {
@@ -52,7 +52,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn evidence_is_told_in_its_unit() {
+    fn evidence_is_formatted_in_its_unit() {
         assert_eq!(
             number("longest_wait_ns", &1_500_000_000_u64.into()),
             ("longest wait".into(), "1.50 s".into())

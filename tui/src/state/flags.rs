@@ -37,9 +37,9 @@ impl Flag {
     /// Label in the row, and value of `flag:` in a filter.
     pub(crate) fn word(self) -> &'static str {
         match self {
-            Self::Loss => "LOSS",
-            Self::Dropped => "DROP!",
-            Self::DropPredicted => "DROP?",
+            Self::Loss => "WIRE-LOSS",
+            Self::Dropped => "DROPPED",
+            Self::DropPredicted => "DROPPED?",
             Self::Stall => "STALL",
             Self::Gap => "GAP",
             Self::Inflated => "INFLATE",
@@ -51,14 +51,14 @@ impl Flag {
     /// Explanation for the help.
     pub(crate) fn what(self) -> &'static str {
         match self {
-            Self::Loss => "its frames list fewer tokens than they count: some never crossed the wire",
-            Self::Dropped => "tokens of it were lost between tokenizer and client: deliveries show it",
-            Self::DropPredicted => "likely so: chunks shared a wakeup, and this release keeps only the last",
-            Self::Stall => "it has begun, has not finished, and nothing new has come for long",
-            Self::Gap => "its first token waits, or waited, long",
-            Self::Inflated => "its frames list all tokens so far where new ones are meant",
+            Self::Loss => "its frames list fewer tokens than they count: some were lost on the wire",
+            Self::Dropped => "its tokens were lost between tokenizer and client, confirmed by deliveries",
+            Self::DropPredicted => "predicted drop: chunks shared a wakeup, and this release keeps only the last",
+            Self::Stall => "it is unfinished and has had no new token for long",
+            Self::Gap => "its first token waited too long or is still waiting",
+            Self::Inflated => "its frames list all tokens so far instead of new ones",
             Self::Aborted => "it was aborted by the client, the scheduler or an error",
-            Self::Retracted => "the scheduler took it off the batch to make room",
+            Self::Retracted => "the scheduler removed it from the batch to free memory",
         }
     }
 

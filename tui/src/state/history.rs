@@ -32,7 +32,7 @@ pub(crate) struct HopSample {
     pub(crate) frames: f32,
     pub(crate) backlog: Option<f32>,
     /// p99 of the queue wait over the sliding window, in nanoseconds.
-    pub(crate) residence_p99: Option<f32>,
+    pub(crate) queue_wait_p99: Option<f32>,
 }
 
 /// One second of a thread, as shares from 0 to 1.
@@ -145,7 +145,7 @@ mod tests {
     }
 
     #[test]
-    fn a_column_holds_the_largest_of_its_seconds_and_the_time_before_the_start_is_blank() {
+    fn columns_show_the_maximum_and_are_blank_before_the_start() {
         let history = ramp(10);
         let tokens: Metric<Sample> = |s| Some(s.tokens);
         assert_eq!(history.series(tokens, 9, 1, 3), [Some(7.0), Some(8.0), Some(9.0)]);
@@ -155,7 +155,7 @@ mod tests {
     }
 
     #[test]
-    fn an_hour_is_kept_and_a_sleep_does_not_shift_time() {
+    fn history_covers_an_hour_and_gaps_do_not_shift_time() {
         let mut history = ramp(2 * KEPT as u64);
         assert_eq!(history.depth(), KEPT as u64 - 1);
         let before = history.newest();

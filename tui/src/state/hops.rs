@@ -5,9 +5,10 @@ use trace::ledger::{Group, Hop, Ledger};
 use trace::path;
 use trace::stats::Distribution;
 
-use super::model::{CLASSES, FindingLine, Health, HopLine, Member};
-use super::refresh::whole;
+use super::health::Health;
+use super::model::{CLASSES, FindingLine, HopLine, Member};
 use super::request::HopEnds;
+use super::spread::whole;
 
 /// Maximum number of reasons for undecoded frames shown per hop.
 const REASONS: usize = 4;
@@ -40,7 +41,7 @@ pub(crate) fn ends(ledger: &Ledger) -> Vec<HopEnds> {
             id: hop.id(),
             from,
             to,
-            sees_taken: hop.sees().taken,
+            observes_received: hop.capabilities().received,
         }
     });
     let mut ends: Vec<HopEnds> = ends.collect();
@@ -58,8 +59,9 @@ fn split(name: &str) -> (String, String) {
 fn line(ledger: &Ledger, thresholds: &Thresholds, found: Health, (group, members): (&Group, &[&Hop])) -> HopLine {
     let now = ledger.now();
     let sum = |count: fn(&trace::ledger::HopCounts) -> u64| members.iter().map(|h| count(&h.counts())).sum();
-    let sees = |stage: fn(&trace::event::Sees) -> bool| members.iter().any(|h| stage(&h.sees()));
-    let takes = sees(|s| s.taken);
+    let capabilities =
+        |stage: fn(&trace::event::Capabilities) -> bool| members.iter().any(|h| stage(&h.capabilities()));
+    let receives = capabilities(|s| s.received);
     let (from, to) = split(&group.name);
     let rates = group.rate.recent(now);
     let oldest_ns = members
@@ -67,40 +69,46 @@ fn line(ledger: &Ledger, thresholds: &Thresholds, found: Health, (group, members
         .filter_map(|h| h.oldest_waiting())
         .min()
         .map(|at| now.since(at));
-    let mut reasons: Vec<(String, u64)> = group.undecoded.iter().map(|(why, &n)| (why.clone(), n)).collect();
+    let place = members.first().map(|hop| hop.group());
+    let reasons = place.map(|place| ledger.undecoded_by_reason(place)).unwrap_or_default();
+    let mut reasons: Vec<(String, u64)> = reasons.into_iter().map(|(why, n)| (why.to_owned(), n)).collect();
     reasons.sort_by_key(|r| std::cmp::Reverse(r.1));
     reasons.truncate(REASONS);
     let wakeup = members.iter().map(|h| h.counts().wakeup_frames_max).max().unwrap_or(0);
-    let passage = ledger.passages().iter().find(|p| p.role == to);
+    let stage = ledger.processing_stages().iter().find(|p| p.role == to);
     HopLine {
         name: group.name.clone(),
-        inside: passage.and_then(|p| whole(&p.inside)),
+        inside: stage.and_then(|p| whole(&p.inside)),
         busy: busy(ledger, members),
         from,
         to,
         health: health(
             group,
-            takes,
+            receives,
             oldest_ns,
-            sum(|c| c.frames_sent.max(c.frames_taken)),
+            sum(|c| c.frames_sent.max(c.frames_received)),
             thresholds,
         )
         .max(found),
         frames_per_s: rates.frames,
         chunks_per_s: rates.chunks,
         bytes_per_s: rates.bytes,
-        frames: sum(|c| c.frames_sent.max(c.frames_taken)),
+        frames: sum(|c| c.frames_sent.max(c.frames_received)),
         chunks: sum(|c| c.chunks),
         bytes: sum(|c| c.bytes),
         undecoded: sum(|c| c.undecoded),
         reasons,
-        backlog: takes.then_some(group.backlog),
-        backlog_max: takes.then_some(group.backlog_max),
-        oldest_ns: oldest_ns.filter(|_| takes),
-        residence: whole(&group.residence).filter(|_| takes),
-        residence_classes: if takes { classes(&group.residence) } else { Vec::new() },
+        backlog: receives.then_some(group.backlog),
+        backlog_max: receives.then_some(group.backlog_max),
+        oldest_ns: oldest_ns.filter(|_| receives),
+        queue_wait: whole(&group.queue_wait).filter(|_| receives),
+        queue_wait_classes: if receives {
+            classes(&group.queue_wait)
+        } else {
+            Vec::new()
+        },
         relay: whole(&group.relay),
-        handling: whole(&group.handling),
+        processing: whole(&group.processing),
         wakeup_frames_max: (wakeup > 0).then_some(wakeup.into()),
         kernel_bytes: group.kernel.bytes.zip(group.kernel.bytes_max),
         inbox_max: group.kernel.inbox_max,
@@ -113,9 +121,9 @@ fn member(ledger: &Ledger, hop: &Hop) -> Member {
     Member {
         worker: hop.worker(),
         endpoint: hop.endpoint().to_owned(),
-        frames: counts.frames_sent.max(counts.frames_taken),
+        frames: counts.frames_sent.max(counts.frames_received),
         chunks: counts.chunks,
-        backlog: hop.sees().taken.then_some(counts.backlog),
+        backlog: hop.capabilities().received.then_some(counts.backlog),
         busy: busy(ledger, &[hop]),
     }
 }
@@ -127,12 +135,12 @@ fn busy(ledger: &Ledger, members: &[&Hop]) -> Option<f64> {
 }
 
 /// Health by the oldest waiting frame, judged by the first-token thresholds; a large backlog alone is a warning.
-fn health(group: &Group, takes: bool, oldest_ns: Option<u64>, frames: u64, thresholds: &Thresholds) -> Health {
+fn health(group: &Group, receives: bool, oldest_ns: Option<u64>, frames: u64, thresholds: &Thresholds) -> Health {
     match oldest_ns {
         Some(wait) if wait >= thresholds.gap_critical_ns => Health::Critical,
         Some(wait) if wait >= thresholds.gap_warning_ns => Health::Warning,
-        _ if takes && group.backlog >= thresholds.backlog_critical_frames => Health::Warning,
-        _ if takes && frames > 0 => Health::Good,
+        _ if receives && group.backlog >= thresholds.backlog_critical_frames => Health::Warning,
+        _ if receives && frames > 0 => Health::Good,
         _ => Health::Unknown,
     }
 }
@@ -151,21 +159,21 @@ fn classes(of: &Distribution) -> Vec<u64> {
 
 #[cfg(test)]
 mod tests {
-    use trace::event::Sees;
+    use trace::event::Capabilities;
 
     use super::*;
     use crate::state::scene::{MS, Scene};
 
     #[test]
-    fn hops_stand_in_the_order_of_the_path_whatever_order_they_came_in() {
-        let sees = Sees {
+    fn hops_are_listed_in_path_order() {
+        let capabilities = Capabilities {
             sent: true,
-            ..Sees::default()
+            ..Capabilities::default()
         };
         let scene = Scene::new(&[
-            ("router->tokenizer", sees),
-            ("detokenizer->router", sees),
-            ("scheduler->detokenizer", sees),
+            ("router->tokenizer", capabilities),
+            ("detokenizer->router", capabilities),
+            ("scheduler->detokenizer", capabilities),
         ]);
         let lines = read(scene.analysis.ledger(), scene.analysis.thresholds(), &[]);
         let from: Vec<&str> = lines.iter().map(|l| l.from.as_str()).collect();
@@ -173,14 +181,14 @@ mod tests {
     }
 
     #[test]
-    fn a_frame_that_waits_makes_its_hop_ill_and_an_unseen_take_makes_it_unknown() {
+    fn a_waiting_frame_is_critical_and_unobserved_receives_are_unknown() {
         let mut scene = Scene::delivering();
         scene.send(0, &[("a", 1, 1)]);
-        scene.take(3 * MS, 0, 1);
+        scene.receive(3 * MS, 0, 1);
         scene.send(5 * MS, &[("a", 1, 2)]);
         let at = |scene: &Scene| read(scene.analysis.ledger(), scene.analysis.thresholds(), &[]).remove(0);
         assert_eq!(
-            (at(&scene).health, at(&scene).residence_classes),
+            (at(&scene).health, at(&scene).queue_wait_classes),
             (Health::Good, vec![0, 0, 1, 0, 0, 0, 0, 0])
         );
         scene.tick(6_000 * MS);

@@ -10,7 +10,7 @@ use trace::event::{Chunk, Event, Frame, Response, What};
 use trace::{FrameId, HopId, MonoNs};
 
 /// Default capacity in moments (12 MiB).
-pub(crate) const DEFAULT_MOMENTS: usize = 262_144;
+pub const DEFAULT_MOMENTS: usize = 262_144;
 /// Maximum number of stories kept outside the ring.
 const KEPT: usize = 8;
 
@@ -18,7 +18,7 @@ const KEPT: usize = 8;
 #[derive(Clone, Copy, Debug)]
 struct Moment {
     at: MonoNs,
-    /// Hash of the rid. Unused for [`Kind::Taken`].
+    /// Hash of the rid. Unused for [`Kind::Received`].
     key: u64,
     /// Sequence number of the frame in its lane; 0 for deliveries.
     seq: u64,
@@ -37,7 +37,7 @@ enum Kind {
     /// A chunk in a frame whose send was not observed.
     Carried,
     /// A frame was received; `true` if its wakeup is known.
-    Taken(bool),
+    Received(bool),
     Delivered(Mode),
 }
 
@@ -60,7 +60,7 @@ pub(crate) struct ChunkSeen {
     pub(crate) hop: HopId,
     /// `None` if the send was not observed.
     pub(crate) sent: Option<MonoNs>,
-    pub(crate) taken: Option<MonoNs>,
+    pub(crate) received: Option<MonoNs>,
     /// Wakeup that received the chunk, and the position of its frame in that wakeup.
     pub(crate) wakeup: Option<(u32, u32)>,
     /// Listed tokens.
@@ -108,14 +108,14 @@ impl Journal {
         let at = event.at;
         match &event.what {
             What::Sent(frame) => self.frame(at, frame, Kind::Sent),
-            What::Taken(taken) => {
-                if let Some(frame) = &taken.frame {
+            What::Received(received) => {
+                if let Some(frame) = &received.frame {
                     self.frame(at, frame, Kind::Carried);
                 }
-                let FrameId { hop, lane, seq } = taken.id;
-                let kind = Kind::Taken(taken.wakeup.is_some());
-                let end = taken.wakeup.unwrap_or(0) as u32;
-                let tokens = taken.wakeup.map_or(0, |wakeup| self.place_in_wakeup(hop, wakeup));
+                let FrameId { hop, lane, seq } = received.id;
+                let kind = Kind::Received(received.wakeup.is_some());
+                let end = received.wakeup.unwrap_or(0) as u32;
+                let tokens = received.wakeup.map_or(0, |wakeup| self.place_in_wakeup(hop, wakeup));
                 self.push(Moment {
                     at,
                     key: 0,
@@ -127,16 +127,16 @@ impl Journal {
                     kind,
                 });
             }
-            What::Delivered(said) if said.response != Response::Text => {
-                let kind = Kind::Delivered(said.mode);
-                let end = said.completion_tokens.unwrap_or(NO_COUNT);
-                let key = self.keys.hash_one(said.rid);
+            What::Delivered(delivered) if delivered.response != Response::Text => {
+                let kind = Kind::Delivered(delivered.mode);
+                let end = delivered.completion_tokens.unwrap_or(NO_COUNT);
+                let key = self.keys.hash_one(delivered.rid);
                 self.push(Moment {
                     at,
                     key,
                     seq: 0,
                     lane: 0,
-                    tokens: said.tokens,
+                    tokens: delivered.tokens,
                     end,
                     hop: HopId(0),
                     kind,
@@ -145,14 +145,14 @@ impl Journal {
             What::Engine(_)
             | What::Hop(_)
             | What::Forwarded(_)
-            | What::Handled(_)
-            | What::Lost(_)
+            | What::Processed(_)
+            | What::Missed(_)
             | What::Undecoded(_)
             | What::Cpu(_)
             | What::Queue(_)
-            | What::Hot(_)
+            | What::Stack(_)
             | What::Stage(_)
-            | What::Told(_)
+            | What::LoggedState(_)
             | What::Merged(_)
             | What::Delivered(_)
             | What::Answered(_) => {}
@@ -238,7 +238,7 @@ impl Journal {
                     let chunk = ChunkSeen {
                         hop: moment.hop,
                         sent,
-                        taken: None,
+                        received: None,
                         wakeup: None,
                         tokens: moment.tokens,
                         end,
@@ -253,13 +253,13 @@ impl Journal {
                         end,
                     });
                 }
-                Kind::Taken(_) => {}
+                Kind::Received(_) => {}
             }
         }
         for moment in &self.moments {
-            let Kind::Taken(known) = moment.kind else { continue };
+            let Kind::Received(known) = moment.kind else { continue };
             for &at in frames.get(&moment.frame()).into_iter().flatten() {
-                story.chunks[at].taken = Some(moment.at);
+                story.chunks[at].received = Some(moment.at);
                 story.chunks[at].wakeup = known.then_some((moment.end, moment.tokens));
             }
         }
@@ -285,17 +285,17 @@ mod tests {
     use crate::state::scene::{MS, Scene};
 
     #[test]
-    fn a_story_joins_sends_takes_and_deliveries_of_one_request() {
+    fn a_story_joins_sends_receives_and_deliveries_of_one_request() {
         let mut scene = Scene::delivering();
         scene.send(10 * MS, &[("a", 1, 1), ("b", 1, 1)]);
         scene.send(20 * MS, &[("a", 2, 3)]);
-        scene.take(50 * MS, 0, 7);
-        scene.take(51 * MS, 1, 7);
+        scene.receive(50 * MS, 0, 7);
+        scene.receive(51 * MS, 1, 7);
         scene.deliver(60 * MS, "a", 2, 3);
         let story = scene.journal.story("a");
-        let taken: Vec<_> = story.chunks.iter().map(|c| (c.taken, c.wakeup, c.end)).collect();
+        let received: Vec<_> = story.chunks.iter().map(|c| (c.received, c.wakeup, c.end)).collect();
         assert_eq!(
-            taken,
+            received,
             [
                 (Some(MonoNs(50 * MS)), Some((7, 1)), Some(1)),
                 (Some(MonoNs(51 * MS)), Some((7, 2)), Some(3))
@@ -311,7 +311,7 @@ mod tests {
         let mut scene = Scene::delivering();
         scene.journal = Journal::new(8);
         scene.send(0, &[("a", 1, 1)]);
-        scene.take(MS, 0, 1);
+        scene.receive(MS, 0, 1);
         scene.journal.keep(&["a"]);
         for n in 0..20 {
             scene.send(n * MS, &[("b", 1, n as u32 + 1)]);
@@ -323,7 +323,7 @@ mod tests {
     }
 
     #[test]
-    fn a_full_ring_forgets_the_oldest_and_says_so() {
+    fn a_full_ring_evicts_the_oldest_and_reports_it() {
         let mut journal = Journal::new(4);
         let mut scene = Scene::delivering();
         scene.observer = Some(Box::new(move |event| {

@@ -1,11 +1,12 @@
 //! State of the screen: its data ([`Model`]) and the user's position in it ([`ui::Ui`]). Independent of the terminal.
 
+pub(crate) mod action;
 pub(crate) mod fate;
 mod findings;
 pub(crate) mod flags;
+pub(crate) mod health;
 pub(crate) mod history;
 mod hops;
-pub(crate) mod hot;
 pub(crate) mod journal;
 pub(crate) mod model;
 pub(crate) mod past;
@@ -15,11 +16,14 @@ pub(crate) mod query;
 pub(crate) mod refresh;
 pub(crate) mod request;
 pub(crate) mod row;
+mod row_context;
 #[cfg(test)]
 pub(crate) mod scene;
+pub(crate) mod spread;
+pub(crate) mod stacks;
+pub(crate) mod tab;
 pub(crate) mod table;
 pub(crate) mod threads;
 pub(crate) mod ui;
-pub(crate) mod units;
 
-pub(crate) use model::Model;
+pub use model::Model;

@@ -3,68 +3,26 @@
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 use serde::{Deserialize, Serialize};
+use session::playback::Position;
+use session::sink::Writing;
 use trace::ThreadId;
-use trace::detect::Severity;
 use trace::ledger::Summary;
 use trace::report::bar::Segment;
 
+use super::health::{Health, Verdict};
 use super::history::{History, HopSample, Sample, ThreadSample};
-use super::hot::HotTable;
 use super::pods::PodLine;
 use super::query::Query;
 use super::request::{Detail, HopEnds};
 use super::row::Row;
-use super::table::Table;
+use super::spread::Spread;
+use super::stacks::StackTable;
+use super::table::{Sort, Table};
 use super::threads::ThreadLine;
-use super::ui::Sort;
-use crate::replay::Position;
-use crate::sink::Writing;
-
-/// Health of a component, in ascending order of severity.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) enum Health {
-    /// No statement is possible.
-    #[default]
-    Unknown,
-    /// No problem found.
-    Good,
-    /// Worth knowing.
-    Info,
-    /// Worth investigating.
-    Warning,
-    /// Affects users.
-    Critical,
-}
-
-impl Health {
-    /// Every state, from the least severe on, with `Unknown` last.
-    pub(crate) const ALL: [Self; 5] = [Self::Good, Self::Info, Self::Warning, Self::Critical, Self::Unknown];
-
-    /// Label shown beside the colour.
-    pub(crate) fn word(self) -> &'static str {
-        match self {
-            Self::Unknown => "unseen",
-            Self::Good => "ok",
-            Self::Info => "info",
-            Self::Warning => "WARNING",
-            Self::Critical => "CRITICAL",
-        }
-    }
-}
-
-impl From<Severity> for Health {
-    fn from(severity: Severity) -> Self {
-        match severity {
-            Severity::Info => Self::Info,
-            Severity::Warning => Self::Warning,
-            Severity::Critical => Self::Critical,
-        }
-    }
-}
 
 /// Everything shown on the screen. `None` means not observable with the attached source.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Model {
+pub struct Model {
     /// Source of the run: `demo`, `tap`.
     pub(crate) source: String,
     /// State of the run: `live`, `ending`, `ended`.
@@ -95,7 +53,7 @@ pub(crate) struct Model {
     /// Threads of the engine; `None` if threads are not observed.
     pub(crate) threads: Option<Vec<ThreadLine>>,
     /// Functions the threads ran in, by role; empty if no stacks are sampled.
-    pub(crate) hot: Vec<HotTable>,
+    pub(crate) stacks: Vec<StackTable>,
     pub(crate) own: Own,
     /// Playback position of a recording; `None` for live sources.
     pub(crate) position: Option<Position>,
@@ -116,13 +74,6 @@ pub(crate) struct Model {
     pub(super) harm: Option<Harm>,
 }
 
-/// The most severe current finding.
-#[derive(Clone, Debug, Default, PartialEq)]
-pub(crate) struct Verdict {
-    pub(crate) health: Health,
-    pub(crate) text: String,
-}
-
 /// Chunks that did not leave on their own.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Harm {
@@ -141,18 +92,8 @@ pub(crate) struct Flow {
     pub(crate) finished: u64,
     pub(crate) aborted: u64,
     pub(crate) tokens_sent: u64,
-    pub(crate) tokens_taken: Option<u64>,
+    pub(crate) tokens_received: Option<u64>,
     pub(crate) tokens_delivered: Option<u64>,
-}
-
-/// Summary of a distribution, in nanoseconds.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Spread {
-    pub(crate) count: u64,
-    pub(crate) p50: u64,
-    pub(crate) p90: u64,
-    pub(crate) p99: u64,
-    pub(crate) max: u64,
 }
 
 /// First-token gap over the last ten seconds and over the whole run.
@@ -171,13 +112,13 @@ pub(crate) struct GapLine {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct ChunkSums {
     pub(crate) sent: u64,
-    pub(crate) taken: Option<u64>,
+    pub(crate) received: Option<u64>,
     pub(crate) delivered: Option<u64>,
-    pub(crate) coalesced: Option<u64>,
+    pub(crate) merged: Option<u64>,
     pub(crate) dropped: Option<u64>,
     pub(crate) tokens_lost: Option<u64>,
     pub(crate) dropped_predicted: Option<u64>,
-    pub(crate) coalesced_predicted: Option<u64>,
+    pub(crate) merged_predicted: Option<u64>,
     pub(crate) missing_on_wire: u64,
 }
 
@@ -210,11 +151,11 @@ pub(crate) struct HopLine {
     pub(crate) backlog_max: Option<u64>,
     /// Queue wait so far of the frame at the head of the queue.
     pub(crate) oldest_ns: Option<u64>,
-    pub(crate) residence: Option<Spread>,
+    pub(crate) queue_wait: Option<Spread>,
     /// Frames by queue wait over the whole run, in the classes of [`CLASSES`].
-    pub(crate) residence_classes: Vec<u64>,
+    pub(crate) queue_wait_classes: Vec<u64>,
     pub(crate) relay: Option<Spread>,
-    pub(crate) handling: Option<Spread>,
+    pub(crate) processing: Option<Spread>,
     /// Time from receiving a chunk to sending it on; `None` at the end of the path.
     pub(crate) inside: Option<Spread>,
     /// Share of the run during which receivers were processing a frame.

@@ -3,18 +3,19 @@
 use std::collections::HashMap;
 
 use serde::{Deserialize, Serialize};
-use trace::ThreadId;
+use session::sink::{self, Image, ImageError};
+use trace::{Analysis, ThreadId};
 
 use super::Model;
 use super::history::{History, HopSample, Sample, ThreadSample};
 use super::model::Harm;
 
 /// Maximum number of hop names and of threads accepted from the sender.
-const MOST: usize = 4_096;
+const MAX_NAMES: usize = 4_096;
 
 /// Time series to send.
 #[derive(Debug, Serialize)]
-pub(crate) struct Past<'a> {
+struct Past<'a> {
     history: &'a History<Sample>,
     hops: &'a HashMap<String, History<HopSample>>,
     threads: &'a HashMap<ThreadId, History<ThreadSample>>,
@@ -23,24 +24,29 @@ pub(crate) struct Past<'a> {
 
 /// Received time series.
 #[derive(Debug, Default, Deserialize)]
-pub(crate) struct OwnPast {
+pub struct OwnPast {
     history: History<Sample>,
     hops: HashMap<String, History<HopSample>>,
     threads: HashMap<ThreadId, History<ThreadSample>>,
     harm_before: Option<Harm>,
 }
 
-impl Model {
-    /// Current time series.
-    pub(crate) fn past(&self) -> Past<'_> {
-        Past {
+impl sink::Past for Model {
+    fn remember(&mut self, analysis: &Analysis) {
+        self.remember(analysis);
+    }
+
+    fn image(&self) -> Result<Image, ImageError> {
+        Image::of(&Past {
             history: &self.history,
             hops: &self.hop_history,
             threads: &self.thread_history,
             harm_before: self.harm_before,
-        }
+        })
     }
+}
 
+impl Model {
     /// Replaces the time series with those of another screen. Ignores input above the limits.
     pub(crate) fn take_over(&mut self, past: OwnPast) {
         let OwnPast {
@@ -49,7 +55,7 @@ impl Model {
             threads,
             harm_before,
         } = past;
-        if hops.len() > MOST || threads.len() > MOST {
+        if hops.len() > MAX_NAMES || threads.len() > MAX_NAMES {
             return;
         }
         self.history = history.bounded();

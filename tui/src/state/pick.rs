@@ -1,13 +1,17 @@
 //! Sources offered by `tokengap` without arguments, and the current selection.
 
-use crate::action::Action;
+use crate::state::action::Action;
 
 /// Kind of source.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) enum Kind {
+pub enum Kind {
+    /// An engine on this machine.
     Engine,
+    /// A run that another process publishes.
     Published,
+    /// A recording.
     Recording,
+    /// A demo scenario.
     Demo,
 }
 
@@ -15,27 +19,30 @@ impl Kind {
     /// Heading of its group.
     pub(crate) fn head(self) -> &'static str {
         match self {
-            Self::Engine => "engines that run here",
-            Self::Published => "runs that other tokengaps publish here",
+            Self::Engine => "engines running on this machine",
+            Self::Published => "runs published by other tokengap processes here",
             Self::Recording => "recordings in this folder",
-            Self::Demo => "demos: an engine with a known fault, played in this process",
+            Self::Demo => "demos: a simulated engine with a known fault",
         }
     }
 }
 
 /// A source the user can watch.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Offer {
-    pub(crate) kind: Kind,
-    pub(crate) title: String,
-    pub(crate) note: String,
+pub struct Offer {
+    /// Kind, which selects the group.
+    pub kind: Kind,
+    /// Name.
+    pub title: String,
+    /// Description of the command.
+    pub note: String,
     /// Equivalent arguments to `tokengap`.
-    pub(crate) command: Vec<String>,
+    pub command: Vec<String>,
 }
 
 /// Offered sources and the current selection.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Pick {
+pub struct Pick {
     offers: Vec<Offer>,
     at: usize,
     /// Set once the user moves the cursor. From then on the selection survives changes of the list.
@@ -52,15 +59,16 @@ pub(crate) struct Pick {
 
 /// Outcome of the picker.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum Choice {
+pub enum Choice {
     /// Arguments to run `tokengap` with.
     Run(Vec<String>),
+    /// Quit without a choice.
     Leave,
 }
 
 impl Pick {
     /// Replaces the offers of `kind`.
-    pub(crate) fn offer(&mut self, kind: Kind, offers: Vec<Offer>) {
+    pub fn offer(&mut self, kind: Kind, offers: Vec<Offer>) {
         let selected = self.selected().filter(|_| self.moved).map(|o| o.command.clone());
         self.offers.retain(|o| o.kind != kind);
         self.offers.extend(offers);
@@ -125,16 +133,20 @@ pub(crate) mod tests {
     }
 
     #[test]
-    fn engines_come_first_and_what_was_chosen_stays_chosen() {
+    fn engines_are_listed_first_and_the_selection_is_kept() {
         let mut pick = Pick::default();
-        assert_eq!(pick.apply(Action::Open), None, "there is nothing yet");
+        assert_eq!(pick.apply(Action::Open), None, "no offers");
         pick.offer(
             Kind::Demo,
             vec![offer(Kind::Demo, "race"), offer(Kind::Demo, "backlog")],
         );
         assert_eq!(pick.selected().map(|o| &*o.title), Some("race"));
         pick.offer(Kind::Engine, vec![offer(Kind::Engine, "sglang")]);
-        assert_eq!(pick.selected().map(|o| &*o.title), Some("sglang"), "nobody had chosen");
+        assert_eq!(
+            pick.selected().map(|o| &*o.title),
+            Some("sglang"),
+            "the first offer is selected by default"
+        );
         pick.apply(Action::End);
         pick.offer(Kind::Engine, Vec::new());
         assert_eq!(pick.selected().map(|o| &*o.title), Some("backlog"));

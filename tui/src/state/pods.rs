@@ -1,14 +1,10 @@
 //! Watched runs of other tokengap processes: one line each, and their sum.
 
-use trace::Analysis;
-
-use super::Model;
-use super::model::Verdict;
-use super::refresh::Outside;
+use super::health::Verdict;
 
 /// State of the connection to a source.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) enum Link {
+pub enum Link {
     /// Not reached yet.
     #[default]
     Away,
@@ -24,7 +20,7 @@ pub(crate) enum Link {
 
 impl Link {
     /// Label on the screen.
-    pub(crate) fn word(self) -> &'static str {
+    pub fn word(self) -> &'static str {
         match self {
             Self::Away => "away",
             Self::Live => "live",
@@ -37,22 +33,24 @@ impl Link {
 
 /// One run.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub(crate) struct PodLine {
+pub struct PodLine {
     /// Name reported by the source, or its address until the name is known.
-    pub(crate) name: String,
-    pub(crate) link: Link,
+    pub name: String,
+    /// State of the connection.
+    pub link: Link,
     /// Time in this connection state, in nanoseconds.
-    pub(crate) since_ns: u64,
+    pub since_ns: u64,
     /// Reason why the source is away or lost.
-    pub(crate) why: String,
+    pub why: String,
     /// Missed records.
-    pub(crate) missed: u64,
-    pub(crate) brief: Brief,
+    pub missed: u64,
+    /// Key figures.
+    pub brief: Brief,
 }
 
 /// Key figures of a run. `None` means not observable.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub(crate) struct Brief {
+pub struct Brief {
     pub(crate) tokens_per_s: f64,
     pub(crate) live: u64,
     pub(crate) seen: u64,
@@ -66,21 +64,6 @@ pub(crate) struct Brief {
 }
 
 impl Brief {
-    /// Key figures of one run at this moment.
-    pub(crate) fn of(analysis: &Analysis) -> Self {
-        let mut model = Model::default();
-        model.refresh(analysis, &Outside::default());
-        Self {
-            tokens_per_s: model.flow.tokens_per_s,
-            live: model.flow.live,
-            seen: model.flow.seen,
-            gap_p99: model.gap.window.map(|w| w.p99),
-            backlog: sum(model.hops.iter().map(|hop| hop.backlog)),
-            tokens_lost: model.chunks.tokens_lost,
-            verdict: model.verdict,
-        }
-    }
-
     /// Key figures of all runs: sums, the longest gap and the worst verdict.
     pub(crate) fn all(pods: &[PodLine]) -> Self {
         let briefs = || pods.iter().map(|pod| &pod.brief);
@@ -101,14 +84,14 @@ impl Brief {
 }
 
 /// Sum of the known values; `None` if none is known.
-fn sum(of: impl Iterator<Item = Option<u64>>) -> Option<u64> {
+pub(super) fn sum(of: impl Iterator<Item = Option<u64>>) -> Option<u64> {
     of.flatten().reduce(|a, b| a + b)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::state::model::Health;
+    use crate::state::health::Health;
 
     fn pod(name: &str, tokens_per_s: f64, gap_p99: Option<u64>, health: Health) -> PodLine {
         let verdict = Verdict {
@@ -128,7 +111,7 @@ mod tests {
     }
 
     #[test]
-    fn the_sum_has_the_longest_gap_and_the_worst_verdict_and_invents_nothing() {
+    fn the_sum_has_the_longest_gap_and_worst_verdict_and_keeps_unknowns() {
         let all = Brief::all(&[
             pod("a", 10.0, Some(5), Health::Good),
             pod("b", 20.0, Some(9), Health::Critical),

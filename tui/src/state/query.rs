@@ -33,10 +33,10 @@ enum Field {
     Gap,
     Silence,
     Sent,
-    Taken,
+    Received,
     Delivered,
     Chunks,
-    Coalesced,
+    Merged,
     Dropped,
     Lost,
     Prompt,
@@ -51,12 +51,11 @@ const FIELDS: &[(&str, Field, bool)] = &[
     ("silence", Field::Silence, true),
     ("sent", Field::Sent, false),
     ("tokens", Field::Sent, false),
-    ("taken", Field::Taken, false),
+    ("received", Field::Received, false),
     ("deliv", Field::Delivered, false),
     ("delivered", Field::Delivered, false),
     ("chunks", Field::Chunks, false),
-    ("coal", Field::Coalesced, false),
-    ("coalesced", Field::Coalesced, false),
+    ("merged", Field::Merged, false),
     ("drop", Field::Dropped, false),
     ("dropped", Field::Dropped, false),
     ("lost", Field::Lost, false),
@@ -94,13 +93,16 @@ pub(crate) const HELP: &[(&str, &str)] = &[
     ("5b92", "the rid contains 5b92 (also rid:5b92)"),
     (
         "gap>1s",
-        "numbers: gap age silence sent taken deliv chunks coal drop lost prompt retract",
+        "numbers: gap age silence sent received deliv chunks merged drop lost prompt retract",
     ),
     ("", "with > >= < <= = ; durations in ns us ms s m h, counts with k or M"),
     ("worker:1", "it goes to tokenizer worker 1"),
-    ("state:live", "waiting, live, done, aborted or gone"),
-    ("flag:drop!", "LOSS DROP! DROP? STALL GAP INFLATE ABORT RETRACT"),
-    ("-state:done", "a minus sign turns a term round; all terms must hold"),
+    ("state:live", "waiting, live, done, aborted or orphaned"),
+    (
+        "flag:dropped",
+        "WIRE-LOSS DROPPED DROPPED? STALL GAP INFLATE ABORT RETRACT",
+    ),
+    ("-state:done", "`-` negates a term; all terms must match"),
 ];
 
 impl Query {
@@ -147,7 +149,7 @@ fn term(word: &str, at: usize) -> Result<Term, Mistake> {
     if body.is_empty() {
         return Err(Mistake {
             at,
-            what: "a term is missing after the minus sign".into(),
+            what: "missing term after the minus sign".into(),
         });
     }
     let Some(end) = body.find([':', '<', '>', '=']) else {
@@ -189,7 +191,7 @@ fn term(word: &str, at: usize) -> Result<Term, Mistake> {
     if !matches!(test, Test::Number(..)) && op != Op::Equal {
         return Err(Mistake {
             at: at + name.chars().count(),
-            what: format!("{name} has no order; write {name}:{value}"),
+            what: format!("{name} cannot be compared; use {name}:{value}"),
         });
     }
     Ok(Term { negated, test })
@@ -198,7 +200,7 @@ fn term(word: &str, at: usize) -> Result<Term, Mistake> {
 fn unknown(name: &str) -> String {
     let mut names: Vec<&str> = vec!["rid", "state", "flag"];
     names.extend(FIELDS.iter().map(|f| f.0));
-    format!("there is no {name:?}; there are {}", names.join(" "))
+    format!("unknown name {name:?}; use one of {}", names.join(" "))
 }
 
 fn operator(rest: &str) -> (Op, &str) {
@@ -221,20 +223,26 @@ fn state(value: &str, at: usize) -> Result<Life, Mistake> {
         .find(|l| l.word().eq_ignore_ascii_case(value))
         .ok_or_else(|| Mistake {
             at,
-            what: format!("{value:?} is no state; one of {}", Life::ALL.map(Life::word).join(" ")),
+            what: format!(
+                "{value:?} is not a state: use one of {}",
+                Life::ALL.map(Life::word).join(" ")
+            ),
         })
 }
 
 fn flag(value: &str, at: usize) -> Result<Flag, Mistake> {
     Flag::parse(value).ok_or_else(|| Mistake {
         at,
-        what: format!("{value:?} is no flag; one of {}", Flag::ALL.map(Flag::word).join(" ")),
+        what: format!(
+            "{value:?} is not a flag: use one of {}",
+            Flag::ALL.map(Flag::word).join(" ")
+        ),
     })
 }
 
 fn number(value: &str, at: usize) -> Result<u64, Mistake> {
     const UNITS: [(&str, f64); 3] = [("", 1.0), ("k", 1e3), ("m", 1e6)];
-    measured(value, at, &UNITS, "a count is meant, for example 0, 250 or 10k")
+    measured(value, at, &UNITS, "expected a count, for example 0, 250 or 10k")
 }
 
 fn duration(value: &str, at: usize) -> Result<u64, Mistake> {
@@ -246,7 +254,7 @@ fn duration(value: &str, at: usize) -> Result<u64, Mistake> {
         ("m", 6e10),
         ("h", 3.6e12),
     ];
-    measured(value, at, &UNITS, "a duration is meant, for example 250ms, 1s or 2m")
+    measured(value, at, &UNITS, "expected a duration, for example 250ms, 1s or 2m")
 }
 
 fn measured(value: &str, at: usize, units: &[(&str, f64)], meant: &str) -> Result<u64, Mistake> {
@@ -296,10 +304,10 @@ impl Field {
             Self::Gap => row.gap_ns,
             Self::Silence => row.silence_ns,
             Self::Sent => Some(row.sent),
-            Self::Taken => row.taken,
+            Self::Received => row.received,
             Self::Delivered => row.delivered,
             Self::Chunks => Some(row.chunks),
-            Self::Coalesced => row.coalesced,
+            Self::Merged => row.merged,
             Self::Dropped => row.dropped,
             Self::Lost => row.lost,
             Self::Prompt => row.prompt,
@@ -347,7 +355,7 @@ mod tests {
     }
 
     #[test]
-    fn terms_hold_together() {
+    fn all_terms_must_match() {
         for text in [
             "",
             "  ",
@@ -361,29 +369,36 @@ mod tests {
         ] {
             assert!(passes(text), "{text:?}");
         }
-        for text in ["gap>2s", "-5b92", "state:done", "drop=0 5b92", "flag:loss", "worker:0"] {
+        for text in [
+            "gap>2s",
+            "-5b92",
+            "state:done",
+            "drop=0 5b92",
+            "flag:wire-loss",
+            "worker:0",
+        ] {
             assert!(!passes(text), "{text:?}");
         }
     }
 
     #[test]
-    fn what_is_not_observable_satisfies_no_comparison() {
+    fn unobservable_values_satisfy_no_comparison() {
         assert!(!passes("deliv>0") && !passes("deliv<1") && !passes("deliv=0"));
     }
 
     #[test]
-    fn a_mistake_is_pointed_at() {
+    fn parse_errors_have_a_position_and_a_hint() {
         let at = |text: &str| Query::parse(text).map_err(|m| (m.at, m.what));
         for (text, place, hint) in [
-            ("gap>1s drpo>0", 7, "there is no \"drpo\""),
+            ("gap>1s drpo>0", 7, "unknown name \"drpo\""),
             ("gap>", 4, "needs a value"),
             ("gap>fast", 4, "250ms"),
             ("gap>1parsec", 5, "250ms"),
             ("x -", 3, "after the minus"),
             ("state:dead", 6, "waiting live"),
-            ("flag:bad", 5, "DROP!"),
+            ("flag:bad", 5, "DROPPED"),
             ("state>live", 5, "state:live"),
-            ("ä rid>5", 5, "no order"),
+            ("ä rid>5", 5, "cannot be compared"),
         ] {
             let (found, what) = at(text).expect_err(text);
             assert!(found == place && what.contains(hint), "{text:?}: {found} {what}");
@@ -392,7 +407,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn any_text_is_read_or_its_mistake_lies_inside_it(text in any::<String>()) {
+        fn parse_errors_are_positioned_inside_the_text(text in any::<String>()) {
             match Query::parse(&text) {
                 Ok(query) => { query.matches(&row()); }
                 Err(mistake) => prop_assert!(mistake.at <= text.chars().count(), "{text:?} {mistake}"),
@@ -400,7 +415,7 @@ mod tests {
         }
 
         #[test]
-        fn a_well_formed_term_means_what_it_says(
+        fn comparisons_match_the_reference(
             gap in proptest::option::of(0u64..10_000), bound in 0u64..10_000, negated in any::<bool>(), op in 0usize..5,
         ) {
             let sign = [">", ">=", "<", "<=", "="][op];
@@ -412,7 +427,7 @@ mod tests {
         }
 
         #[test]
-        fn words_near_the_language_never_confuse_it(
+        fn nearly_valid_queries_never_panic(
             text in "(-?(gap|drop|rid|state|flag|age|x)(:|>|>=|<|<=|=)?[0-9a-z.!? ]{0,6} ?){0,4}",
         ) {
             if let Err(mistake) = Query::parse(&text) {

@@ -7,17 +7,19 @@ use trace::report::bar;
 use trace::stats::Distribution;
 use trace::{Analysis, MonoNs};
 
-use super::flags::{Flag, Flags};
+use super::health::{Health, Verdict};
 use super::history::{History, HopSample, Sample, ThreadSample};
 use super::journal::Journal;
-use super::model::{ChunkSums, Flow, GapLine, Harm, Health, Itl, Model, Own, Spread, Verdict};
+use super::model::{ChunkSums, Flow, GapLine, Harm, Itl, Model, Own};
+use super::pods::{Brief, sum};
 use super::request::{Detail, Kept, Sources};
-use super::row::{Life, Row};
+use super::row_context::{RowContext, new_row};
+use super::spread::{recent, whole};
 use super::threads::Shares;
-use super::{findings, hops, hot, threads};
+use super::{findings, hops, stacks, threads};
 
 /// Default number of finished requests in the table; the report counts all of them.
-pub(crate) const FINISHED_SHOWN: usize = 2_000;
+pub const FINISHED_SHOWN: usize = 2_000;
 
 /// Values known to the run loop but not to the analysis.
 #[derive(Clone, Debug, Default)]
@@ -52,8 +54,8 @@ impl Model {
         self.ends = hops::ends(ledger);
         self.path = bar::segments(&analysis.path());
         self.threads = threads::read(ledger);
-        self.hot = hot::read(ledger);
-        self.verdict = self.judge();
+        self.stacks = stacks::read(ledger);
+        self.verdict = self.verdict_now();
         self.own = own(ledger, outside);
     }
 
@@ -62,7 +64,7 @@ impl Model {
     pub(crate) fn remember(&mut self, analysis: &Analysis) {
         let ledger = analysis.ledger();
         let second = ledger.now().since(ledger.started().unwrap_or_default()) / 1_000_000_000;
-        let sees_backlog = ledger.hops().iter().any(|h| h.sees().taken);
+        let sees_backlog = ledger.hops().iter().any(|h| h.capabilities().received);
         let backlog = sees_backlog.then(|| ledger.groups().iter().map(|g| g.backlog).sum::<u64>() as f64);
         let harm = harm(ledger);
         let same = second == self.history.newest() && !self.history.is_empty();
@@ -81,15 +83,12 @@ impl Model {
             if let Some(sample) = self.history.newest_mut() {
                 (sample.merged, sample.lost) = (merged, lost);
                 sample.live = sample.live.max(ledger.live() as f64);
-                sample.backlog = sample.backlog.zip(backlog).map(|(most, now)| most.max(now)).or(backlog);
+                sample.backlog = sample.backlog.zip(backlog).map(|(max, now)| max.max(now)).or(backlog);
             }
             for group in ledger.groups() {
                 let sample = self.hop_history.get_mut(&group.name).and_then(History::newest_mut);
-                if let Some(HopSample {
-                    backlog: Some(most), ..
-                }) = sample
-                {
-                    *most = most.max(group.backlog as f32);
+                if let Some(HopSample { backlog: Some(max), .. }) = sample {
+                    *max = max.max(group.backlog as f32);
                 }
             }
             return;
@@ -106,11 +105,11 @@ impl Model {
         };
         self.history.enter(second, sample);
         for (place, group) in ledger.groups().iter().enumerate() {
-            let takes = ledger.members(place).any(|hop| hop.sees().taken);
+            let receives = ledger.members(place).any(|hop| hop.capabilities().received);
             let sample = HopSample {
                 frames: group.rate.recent(ledger.now()).frames as f32,
-                backlog: takes.then_some(group.backlog as f32),
-                residence_p99: recent(&group.residence, ledger.now()).map(|s| s.p99 as f32),
+                backlog: receives.then_some(group.backlog as f32),
+                queue_wait_p99: recent(&group.queue_wait, ledger.now()).map(|s| s.p99 as f32),
             };
             // Copies the name only on first use.
             match self.hop_history.get_mut(&group.name) {
@@ -151,14 +150,14 @@ impl Model {
     /// over newer ones.
     pub(crate) fn refresh_rows(&mut self, analysis: &Analysis, finished_shown: usize, pins: &BTreeSet<String>) {
         let ledger = analysis.ledger();
-        let look = Look::new(analysis);
+        let context = RowContext::new(analysis);
         self.table.clear();
         for request in ledger.requests() {
             let row = self.table.next();
-            look.request(request, ledger.heard_all_since(request), row);
+            context.request(request, ledger, row);
             row.worker = ledger.worker_of(request).map(u64::from);
         }
-        let over = ledger.finished();
+        let finished = ledger.finished();
         let kept = ledger.finished_count();
         self.rows_left_out = kept.saturating_sub(finished_shown) as u64;
         self.rows_forgotten = ledger.totals().requests.closed.saturating_sub(kept as u64);
@@ -167,23 +166,23 @@ impl Model {
             0 => 0,
             _ => ledger.finished().filter(|s| chosen(s)).count().min(finished_shown),
         };
-        let mut rooms = [finished_shown - notable, notable];
-        let mut known = BTreeSet::new();
-        for summary in over.rev() {
+        let mut slots = [finished_shown - notable, notable];
+        let mut pinned_rids = BTreeSet::new();
+        for summary in finished.rev() {
             // Keeps the newest summary if the rid was reused.
-            if pins.contains(&*summary.rid) && known.insert(&*summary.rid) {
+            if pins.contains(&*summary.rid) && pinned_rids.insert(&*summary.rid) {
                 self.pinned.insert(summary.rid.to_string(), summary.clone());
             }
-            let room = &mut rooms[usize::from(self.rows_left_out > 0 && chosen(summary))];
-            if *room > 0 {
-                *room -= 1;
-                look.summary(summary, self.table.next());
+            let slots_left = &mut slots[usize::from(self.rows_left_out > 0 && chosen(summary))];
+            if *slots_left > 0 {
+                *slots_left -= 1;
+                context.summary(summary, self.table.next());
             }
         }
         self.pinned.retain(|rid, _| pins.contains(rid));
         for (rid, summary) in &self.pinned {
-            if !known.contains(&**rid) && ledger.request(rid).is_none() {
-                look.summary(summary, self.table.next());
+            if !pinned_rids.contains(&**rid) && ledger.request(rid).is_none() {
+                context.summary(summary, self.table.next());
             }
         }
     }
@@ -191,11 +190,11 @@ impl Model {
     /// Updates the detail of one request.
     pub(crate) fn refresh_detail(&mut self, analysis: &Analysis, journal: &Journal, rid: &str) {
         let ledger = analysis.ledger();
-        let look = Look::new(analysis);
+        let context = RowContext::new(analysis);
         let request = ledger.request(rid);
         let row = match request {
             Some(request) => Some(new_row(|row| {
-                look.request(request, ledger.heard_all_since(request), row);
+                context.request(request, ledger, row);
                 row.worker = ledger.worker_of(request).map(u64::from);
             })),
             None => ledger
@@ -203,21 +202,21 @@ impl Model {
                 .rev()
                 .find(|s| &*s.rid == rid)
                 .or_else(|| self.pinned.get(rid))
-                .map(|summary| new_row(|row| look.summary(summary, row))),
+                .map(|summary| new_row(|row| context.summary(summary, row))),
         };
-        let first = request.map_or((None, None), |r| (r.sent_first(), r.taken_first()));
+        let first = request.map_or((None, None), |r| (r.sent_first(), r.received_first()));
         let sources = Sources {
             story: journal.story(rid),
             row,
             hops: &self.ends,
             engine: ledger.engine(),
             first,
-            kept: kept(ledger, request, rid),
+            kept: losses_and_itl(ledger, request, rid),
         };
         self.detail = Some(Detail::build(rid, sources));
     }
 
-    fn judge(&self) -> Verdict {
+    fn verdict_now(&self) -> Verdict {
         if let Some(worst) = self.findings.iter().find(|f| f.active && f.health > Health::Info) {
             return Verdict {
                 health: worst.health,
@@ -233,20 +232,37 @@ impl Model {
         if self.chunks.sent == 0 {
             return Verdict {
                 health: Health::Unknown,
-                text: "no tokens have passed yet".into(),
+                text: "no tokens observed yet".into(),
             };
         }
         let text = match self.gap.whole {
             Some(gap) => format!(
-                "tokens flow; the longest first-token gap was {}",
-                super::units::duration(gap.max)
+                "tokens are flowing; the longest first-token gap was {}",
+                session::units::duration(gap.max)
             ),
-            None if self.gap.seen => "tokens flow; no first token has been taken yet".into(),
-            None => "tokens flow; receives are not observed here, so the gap is unknown".into(),
+            None if self.gap.seen => "tokens are flowing; no first token has been received yet".into(),
+            None => "tokens are flowing; receives are not observed, so the gap is unknown".into(),
         };
         Verdict {
             health: Health::Good,
             text,
+        }
+    }
+}
+
+impl Brief {
+    /// Key figures of one run at this moment.
+    pub fn of(analysis: &Analysis) -> Self {
+        let mut model = Model::default();
+        model.refresh(analysis, &Outside::default());
+        Self {
+            tokens_per_s: model.flow.tokens_per_s,
+            live: model.flow.live,
+            seen: model.flow.seen,
+            gap_p99: model.gap.window.map(|w| w.p99),
+            backlog: sum(model.hops.iter().map(|hop| hop.backlog)),
+            tokens_lost: model.chunks.tokens_lost,
+            verdict: model.verdict,
         }
     }
 }
@@ -256,12 +272,12 @@ fn percentiles(of: &Distribution) -> Option<[u64; 3]> {
 }
 
 /// Losses and inter-token latency of a request in the ledger, live or finished.
-fn kept(ledger: &Ledger, request: Option<&Request>, rid: &str) -> Kept {
+fn losses_and_itl(ledger: &Ledger, request: Option<&Request>, rid: &str) -> Kept {
     if let Some(request) = request {
         return Kept {
             confirmed: request.losses().cloned(),
             predicted: request.predicted().cloned(),
-            paces: request.paces(),
+            itl: request.itl(),
             delivered_first: request.delivered_first(),
         };
     }
@@ -270,49 +286,15 @@ fn kept(ledger: &Ledger, request: Option<&Request>, rid: &str) -> Kept {
     Kept {
         confirmed: lossy.and_then(|l| l.confirmed.as_deref().cloned()),
         predicted: lossy.and_then(|l| l.predicted.as_deref().cloned()),
-        paces: summary.map(|s| s.paces).unwrap_or_default(),
+        itl: summary.map(|s| s.itl).unwrap_or_default(),
         delivered_first: summary.and_then(|s| s.delivered_first),
     }
-}
-
-/// Quantiles over the whole run; `None` without samples.
-pub(crate) fn whole(of: &Distribution) -> Option<Spread> {
-    Some(Spread {
-        count: of.count(),
-        p50: of.quantile(0.5)?,
-        p90: of.quantile(0.9)?,
-        p99: of.quantile(0.99)?,
-        max: of.max()?,
-    })
-}
-
-/// Quantiles over the last ten seconds.
-pub(crate) fn recent(of: &Distribution, now: MonoNs) -> Option<Spread> {
-    let window = of.recent(now);
-    if window.is_empty() {
-        return None;
-    }
-    // The window has two-digit precision, so its upper bounds are clamped to the true maximum.
-    let most = of.max()?;
-    let at = |q| window.value_at_quantile(q).min(most);
-    Some(Spread {
-        count: window.len(),
-        p50: at(0.5),
-        p90: at(0.9),
-        p99: at(0.99),
-        max: window.max().min(most),
-    })
 }
 
 fn engine(ledger: &Ledger) -> String {
     use trace::engine::{Mode, Waiter};
     let state = ledger.engine();
-    let mut words = vec![
-        state
-            .version
-            .as_deref()
-            .map_or("SGLang".to_owned(), |v| format!("SGLang {v}")),
-    ];
+    let mut words = vec![state.title()];
     words.extend(state.mode.map(|m| {
         if m == Mode::Incremental {
             "incremental"
@@ -349,7 +331,7 @@ fn flow(ledger: &Ledger) -> Flow {
         finished: totals.requests.finished,
         aborted: totals.requests.aborted,
         tokens_sent: totals.tokens.sent,
-        tokens_taken: ledger.sees_takes().then_some(totals.tokens.taken),
+        tokens_received: ledger.observes_receives().then_some(totals.tokens.received),
         tokens_delivered: ledger.sees_deliveries().then_some(totals.tokens.delivered),
     }
 }
@@ -377,13 +359,13 @@ fn chunks(ledger: &Ledger) -> ChunkSums {
     let predicted = Some(totals.predicted).filter(|p| p.wakeups_seen);
     ChunkSums {
         sent: totals.chunks.sent,
-        taken: ledger.sees_takes().then_some(totals.chunks.taken),
+        received: ledger.observes_receives().then_some(totals.chunks.received),
         delivered: delivered.map(|f| f.delivered),
-        coalesced: delivered.map(|f| f.coalesced),
+        merged: delivered.map(|f| f.merged),
         dropped: delivered.map(|f| f.dropped),
         tokens_lost: delivered.map(|f| f.tokens_lost),
         dropped_predicted: predicted.map(|p| p.dropped),
-        coalesced_predicted: predicted.map(|p| p.coalesced),
+        merged_predicted: predicted.map(|p| p.merged),
         missing_on_wire: totals.wire_loss.1,
     }
 }
@@ -391,9 +373,9 @@ fn chunks(ledger: &Ledger) -> ChunkSums {
 /// Merged and lost chunks so far: confirmed if deliveries are observable, else predicted.
 fn harm(ledger: &Ledger) -> Option<Harm> {
     let sums = chunks(ledger);
-    let confirmed = sums.coalesced.zip(sums.dropped);
+    let confirmed = sums.merged.zip(sums.dropped);
     confirmed
-        .or(sums.coalesced_predicted.zip(sums.dropped_predicted))
+        .or(sums.merged_predicted.zip(sums.dropped_predicted))
         .map(|(merged, lost)| Harm { merged, lost })
 }
 
@@ -411,132 +393,22 @@ fn own(ledger: &Ledger, outside: &Outside) -> Own {
     }
 }
 
-fn new_row(write: impl FnOnce(&mut Row)) -> Row {
-    let mut row = Row::default();
-    write(&mut row);
-    row
-}
-
-/// Values shared by all rows of one refresh.
-struct Look {
-    now: MonoNs,
-    sees_gaps: bool,
-    sees_takes: bool,
-    keeps_last: bool,
-    gap_ns: u64,
-    stalled_ns: u64,
-}
-
-impl Look {
-    fn new(analysis: &Analysis) -> Self {
-        let (ledger, thresholds) = (analysis.ledger(), analysis.thresholds());
-        Self {
-            now: ledger.now(),
-            sees_gaps: ledger.sees_gaps(),
-            sees_takes: ledger.sees_takes(),
-            keeps_last: ledger.predicts_drops(),
-            gap_ns: thresholds.gap_warning_ns,
-            stalled_ns: thresholds.stalled_ns,
-        }
-    }
-
-    /// `heard`: no observation of the request was missed since it was last seen.
-    fn request(&self, from: &Request, heard: bool, row: &mut Row) {
-        let over = from.finish().is_some();
-        // The scheduler can finish a request whose first token nobody has received: that wait matters most.
-        let waiting_since = from.waiting_since().filter(|_| self.sees_gaps);
-        let fates = from.fates();
-        row.rid.clear();
-        row.rid.push_str(from.rid());
-        row.life = match from.finish() {
-            Some(trace::event::Finish::Abort) => Life::Aborted,
-            _ if waiting_since.is_some() => Life::Waiting,
-            Some(_) => Life::Done,
-            None => Life::Live,
-        };
-        let end = if over && waiting_since.is_none() {
-            from.last_at()
-        } else {
-            self.now
-        };
-        row.age_ns = end.since(from.first_at());
-        row.gap_ns = from.gap_ns().or(waiting_since.map(|at| self.now.since(at)));
-        row.silence_ns = from.silence_ns();
-        row.sent = from.tokens_sent().into();
-        row.taken = self.sees_takes.then_some(from.tokens_taken().into());
-        row.delivered = fates.map(|_| from.tokens_delivered().into());
-        row.chunks = from.chunks_sent().into();
-        row.coalesced = fates.map(|f| f.coalesced);
-        row.dropped = fates.map(|f| f.dropped);
-        row.dropped_tokens = fates.map_or(0, |f| f.tokens_lost);
-        row.lost = lost(fates.map(|f| f.tokens_lost), from.wire_missing());
-        row.prompt = from.prompt_tokens().map(u64::from);
-        row.retractions = from.retractions().into();
-        let stalled = !over && heard && self.now.since(from.last_at()) >= self.stalled_ns;
-        row.flags = self.flags(row, from.wire_missing(), from.bursts(), from.inflated(), stalled);
-    }
-
-    fn summary(&self, from: &Summary, row: &mut Row) {
-        row.rid.clear();
-        row.rid.push_str(&from.rid);
-        row.life = match from.finish {
-            Some(trace::event::Finish::Abort) => Life::Aborted,
-            Some(_) => Life::Done,
-            None => Life::Gone,
-        };
-        row.age_ns = from.last_at.since(from.first_at);
-        row.gap_ns = from.gap_ns;
-        row.silence_ns = from.silence_ns;
-        row.sent = from.tokens_sent.into();
-        row.taken = self.sees_takes.then_some(from.tokens_taken.into());
-        row.delivered = from.tokens_delivered.map(u64::from);
-        row.chunks = from.chunks_sent.into();
-        row.coalesced = from.coalesced.map(u64::from);
-        row.dropped = from.dropped.map(u64::from);
-        row.dropped_tokens = from.tokens_lost.unwrap_or(0).into();
-        row.lost = lost(from.tokens_lost.map(u64::from), from.wire_missing);
-        row.prompt = from.prompt_tokens.map(u64::from);
-        row.retractions = from.retractions.into();
-        row.worker = from.worker.map(u64::from);
-        row.flags = self.flags(row, from.wire_missing, from.bursts, from.inflated, false);
-    }
-
-    fn flags(&self, row: &Row, missing: u32, bursts: bool, inflated: bool, stalled: bool) -> Flags {
-        let mut flags = Flags::default();
-        flags.set(Flag::Loss, missing > 0);
-        flags.set(Flag::Dropped, row.dropped.is_some_and(|d| d > 0));
-        flags.set(Flag::DropPredicted, self.keeps_last && bursts);
-        flags.set(Flag::Stall, stalled);
-        flags.set(Flag::Gap, row.gap_ns.is_some_and(|g| g >= self.gap_ns));
-        flags.set(Flag::Inflated, inflated);
-        flags.set(Flag::Aborted, row.life == Life::Aborted);
-        flags.set(Flag::Retracted, row.retractions > 0);
-        flags
-    }
-}
-
-/// Tokens that will never arrive. Tokens missing on the wire are known wherever frames are decoded.
-fn lost(dropped: Option<u64>, missing: u32) -> Option<u64> {
-    match (dropped, missing) {
-        (None, 0) => None,
-        (dropped, missing) => Some(dropped.unwrap_or(0) + u64::from(missing)),
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use proptest::prelude::*;
     use trace::event::Finish;
 
+    use super::super::flags::Flag;
     use super::super::query::Query;
-    use super::super::ui::Sort;
-    use super::super::units::count;
+    use super::super::row::{Life, Row};
+    use super::super::table::Sort;
     use super::*;
     use crate::state::scene::{MS, Scene};
+    use session::units::count;
 
     /// If such requests appeared as done, they would hide the backlog.
     #[test]
-    fn a_request_that_nobody_has_taken_waits_though_the_scheduler_is_done_with_it() {
+    fn a_finished_request_with_unreceived_frames_is_waiting() {
         let mut scene = Scene::delivering();
         scene.send(0, &[("a", 1, 1)]);
         scene.finish(10 * MS, &[("a", 1, 2)], Finish::Stop);
@@ -549,14 +421,14 @@ mod tests {
             (row.life, row.gap_ns, row.age_ns, row.flags.has(Flag::Gap)),
             (Life::Waiting, Some(5_000 * MS), 5_000 * MS, true)
         );
-        scene.take(6_000 * MS, 0, 1);
+        scene.receive(6_000 * MS, 0, 1);
         model.refresh_rows(&scene.analysis, FINISHED_SHOWN, &BTreeSet::new());
         model.arrange(&Query::default(), Sort::default(), &BTreeSet::default());
         assert_eq!(model.visible(0).map(|row| row.life), Some(Life::Done));
     }
 
     #[test]
-    fn requests_with_lost_tokens_and_pinned_ones_outlive_newer_ordinary_ones_in_the_table() {
+    fn lossy_and_pinned_requests_outlive_newer_ordinary_ones_in_the_table() {
         let mut scene = Scene::delivering();
         for n in 0..6_u64 {
             let (rid, at) = (format!("r{n}"), n * 100 * MS);
@@ -564,7 +436,7 @@ mod tests {
             scene.send(at + MS, &[(&rid, 1, 2)]);
             scene.finish(at + 2 * MS, &[(&rid, 1, 3)], Finish::Stop);
             for frame in 0..3 {
-                scene.take(at + 3 * MS + frame, n * 3 + frame, n * 3 + frame);
+                scene.receive(at + 3 * MS + frame, n * 3 + frame, n * 3 + frame);
             }
             // No delivery contains the first request's second token.
             let delivered: &[u32] = if n == 0 { &[1, 3] } else { &[1, 2, 3] };
@@ -606,18 +478,18 @@ mod tests {
     }
 
     #[test]
-    fn a_second_of_the_history_keeps_its_largest_backlog_and_losses_apart_from_merged_chunks() {
+    fn history_seconds_keep_the_peak_backlog_and_count_losses_apart_from_merges() {
         let mut scene = Scene::delivering();
         let mut model = Model::default();
         scene.send(0, &[("a", 1, 1)]);
-        scene.take(MS, 0, 0);
+        scene.receive(MS, 0, 0);
         scene.tick(2 * MS);
         model.remember(&scene.analysis);
         for token in 2..29_u32 {
             scene.send((1_100 + u64::from(token)) * MS, &[("a", 1, token)]);
         }
         for (at, from) in [(1_000, 0), (1_200, 0), (1_800, 1)] {
-            (from..28 * from).for_each(|seq| scene.take(1_700 * MS, seq, 1));
+            (from..28 * from).for_each(|seq| scene.receive(1_700 * MS, seq, 1));
             if from > 0 {
                 scene.deliver(1_750 * MS, "a", 1, 28);
             }
@@ -638,18 +510,18 @@ mod tests {
     proptest! {
         /// Detectors run every half second, but events arrive at any time. Figures shown in two places must still agree.
         #[test]
-        fn banner_findings_sums_and_rows_are_of_one_instant(
+        fn banner_findings_sums_and_rows_agree(
             requests in prop::collection::vec((1_u32..6, any::<u8>(), 0_u64..700), 1..20),
         ) {
             let mut scene = Scene::delivering();
             let (mut at, mut seq) = (0, 0);
-            for (n, &(tokens, lacking, pause)) in requests.iter().enumerate() {
+            for (n, &(tokens, dropped_mask, pause)) in requests.iter().enumerate() {
                 let rid = format!("r{n}");
                 for token in 1..=tokens {
                     scene.send(at, &[(&rid, 1, token)]);
-                    scene.take(at + MS, seq, seq);
+                    scene.receive(at + MS, seq, seq);
                     seq += 1;
-                    if lacking & (1 << token) == 0 {
+                    if dropped_mask & (1 << token) == 0 {
                         scene.deliver(at + 2 * MS, &rid, 1, token);
                     }
                     at += 3 * MS;
@@ -672,11 +544,11 @@ mod tests {
             let finding = model.findings.iter().find(|f| f.kind == "dropped-chunks");
             prop_assert_eq!(finding.is_some(), lost > 0);
             if let Some(finding) = finding {
-                let said = |name: &str| finding.evidence.iter().find(|(n, _)| n == name).map(|(_, v)| v.clone());
-                prop_assert_eq!(said("tokens lost"), Some(count(lost)));
-                prop_assert_eq!(said("chunks dropped"), model.chunks.dropped.map(count));
+                let evidence = |name: &str| finding.evidence.iter().find(|(n, _)| n == name).map(|(_, v)| v.clone());
+                prop_assert_eq!(evidence("tokens lost"), Some(count(lost)));
+                prop_assert_eq!(evidence("chunks dropped"), model.chunks.dropped.map(count));
                 let harmed = rows.iter().filter(|row| row.lost > Some(0)).count();
-                prop_assert_eq!(said("requests"), Some(count(harmed as u64)));
+                prop_assert_eq!(evidence("requests"), Some(count(harmed as u64)));
                 prop_assert_eq!(&model.verdict.text, &finding.summary);
             }
         }

@@ -1,17 +1,17 @@
 //! Detail of one request: stages, the fate of each chunk, and evidence for its flags.
 
+use session::units::{count, duration};
 use trace::engine::EngineState;
-use trace::ledger::{Losses, Paces};
+use trace::ledger::{ItlEnds, Losses};
 use trace::report::LegKind;
 use trace::report::bar::{Segment, gathered};
 use trace::report::{ids, places};
-use trace::{HopId, MonoNs};
+use trace::{HopId, MonoNs, path};
 
 use super::fate::{Fate, Known, fates};
 use super::flags::Flag;
 use super::journal::{ChunkSeen, Story};
 use super::row::Row;
-use super::units::{count, duration};
 
 /// Maximum number of lost token ranges, and of ids, named in the evidence.
 const RANGES: usize = 6;
@@ -21,7 +21,7 @@ const RANGES: usize = 6;
 pub(crate) struct Kept {
     pub(crate) confirmed: Option<Losses>,
     pub(crate) predicted: Option<Losses>,
-    pub(crate) paces: Paces,
+    pub(crate) itl: ItlEnds,
     pub(crate) delivered_first: Option<MonoNs>,
 }
 
@@ -68,7 +68,7 @@ pub(crate) struct Detail {
     /// Roles that receive the chunks, in the order of the path.
     pub(crate) path: Vec<String>,
     /// Inter-token latency at both ends.
-    pub(crate) paces: Paces,
+    pub(crate) itl: ItlEnds,
     /// One sentence per flag.
     pub(crate) evidence: Vec<(Flag, String)>,
     /// Start of the known chunks, if earlier ones were overwritten.
@@ -81,7 +81,7 @@ pub(crate) struct HopEnds {
     pub(crate) id: HopId,
     pub(crate) from: String,
     pub(crate) to: String,
-    pub(crate) sees_taken: bool,
+    pub(crate) observes_received: bool,
 }
 
 /// Inputs of [`Detail::build`].
@@ -112,24 +112,24 @@ impl Detail {
         };
         // Behind a detokenizer, deliveries correspond to chunks of the last hop. Chunks of the first hop have the same counts.
         let of_origin = of_hop(origin);
-        let sees_taken = hops.iter().any(|h| Some(h.id) == origin && h.sees_taken);
+        let observes_received = hops.iter().any(|h| Some(h.id) == origin && h.observes_received);
         let known = Known {
             confirmed: kept.confirmed.as_ref(),
             predicted: kept.predicted.as_ref(),
-            idle: if sees_taken { Fate::Waiting } else { Fate::Sent },
+            idle: if observes_received { Fate::Waiting } else { Fate::Sent },
         };
         let fates = fates(&of_origin, &story.deliveries, known);
-        let met = met(&story);
-        let legs: Vec<Vec<ChunkSeen>> = met.iter().map(|hop| of_hop(Some(*hop))).collect();
+        let path_hops = hops_of(&story);
+        let legs: Vec<Vec<ChunkSeen>> = path_hops.iter().map(|hop| of_hop(Some(*hop))).collect();
         let chunks = lines(&of_origin, &legs, &fates);
         let receiver = |hop: &HopId| hops.iter().find(|ends| ends.id == *hop).map(|ends| ends.to.clone());
-        let path = met.iter().map(|hop| receiver(hop).unwrap_or_default()).collect();
+        let path = path_hops.iter().map(|hop| receiver(hop).unwrap_or_default()).collect();
         let firsts = firsts(&story, hops, first);
         Self {
             rid: rid.to_owned(),
             time: time(&firsts, kept.delivered_first),
             stages: stages(&firsts, &story, kept.delivered_first),
-            paces: kept.paces,
+            itl: kept.itl,
             tracks: tracks(&story, hops, &fates, origin),
             evidence: row.as_ref().map(|row| evidence(row, engine, &kept)).unwrap_or_default(),
             since: story.since,
@@ -151,14 +151,14 @@ impl Detail {
 }
 
 /// Hops that the chunks crossed, in the order of the path.
-fn met(story: &Story) -> Vec<HopId> {
-    let mut met: Vec<HopId> = Vec::new();
+fn hops_of(story: &Story) -> Vec<HopId> {
+    let mut hops: Vec<HopId> = Vec::new();
     for chunk in &story.chunks {
-        if !met.contains(&chunk.hop) {
-            met.push(chunk.hop);
+        if !hops.contains(&chunk.hop) {
+            hops.push(chunk.hop);
         }
     }
-    met
+    hops
 }
 
 /// Follows each chunk of the first hop through all hops by token count. A process between two hops may merge chunks, so a chunk continues
@@ -168,22 +168,22 @@ fn lines(of_origin: &[ChunkSeen], legs: &[Vec<ChunkSeen>], fates: &[Fate]) -> Ve
     let mut last: Vec<Option<ChunkSeen>> = Vec::new();
     let mut lines: Vec<ChunkLine> = Vec::new();
     for (place, (chunk, &fate)) in of_origin.iter().zip(fates).enumerate() {
-        let mut way = vec![Some(*chunk)];
+        let mut hops_seen = vec![Some(*chunk)];
         for (leg, next) in legs.iter().zip(&mut next).skip(1) {
             while let (Some(seen), Some(end)) = (leg.get(*next), chunk.end)
                 && seen.end.is_some_and(|passed| passed < end)
             {
                 *next += 1;
             }
-            let by_count = |seen: &ChunkSeen| seen.end.zip(chunk.end).is_some_and(|(seen, mine)| seen >= mine);
+            let by_count = |seen: &ChunkSeen| seen.end.zip(chunk.end).is_some_and(|(seen, end)| seen >= end);
             let by_place = || leg.get(place).filter(|seen| seen.end.is_none() || chunk.end.is_none());
-            way.push(leg.get(*next).filter(|seen| by_count(seen)).or_else(by_place).copied());
+            hops_seen.push(leg.get(*next).filter(|seen| by_count(seen)).or_else(by_place).copied());
         }
-        let wait = |seen: &Option<ChunkSeen>| seen.and_then(|seen| Some(seen.taken?.since(seen.sent?)));
-        let received = way.last().copied().flatten();
+        let wait = |seen: &Option<ChunkSeen>| seen.and_then(|seen| Some(seen.received?.since(seen.sent?)));
+        let received = hops_seen.last().copied().flatten();
         lines.push(ChunkLine {
             sent: chunk.sent,
-            waits: way.iter().map(wait).collect(),
+            waits: hops_seen.iter().map(wait).collect(),
             wakeup: received.and_then(|seen| seen.wakeup).map(|wakeup| wakeup.0),
             tokens: chunk.tokens,
             end: chunk.end,
@@ -196,7 +196,7 @@ fn lines(of_origin: &[ChunkSeen], legs: &[Vec<ChunkSeen>], fates: &[Fate]) -> Ve
         if let [Some(one), Some(other)] = pair
             && lines[place].fate.is_harm()
             && one.wakeup.map(|w| w.0) == other.wakeup.map(|w| w.0)
-            && let (Some(first), Some(second), Some(_)) = (one.taken, other.taken, one.wakeup)
+            && let (Some(first), Some(second), Some(_)) = (one.received, other.received, one.wakeup)
         {
             lines[place].followed = Some((place + 2, second.since(first)));
         }
@@ -208,24 +208,24 @@ fn lines(of_origin: &[ChunkSeen], legs: &[Vec<ChunkSeen>], fates: &[Fate]) -> Ve
 struct First<'a> {
     ends: &'a HopEnds,
     sent: Option<MonoNs>,
-    taken: Option<MonoNs>,
+    received: Option<MonoNs>,
 }
 
 /// First send and receive on each hop, in the order of the path.
 fn firsts<'a>(story: &Story, hops: &'a [HopEnds], first: (Option<MonoNs>, Option<MonoNs>)) -> Vec<First<'a>> {
-    let met = met(story);
+    let path_hops = hops_of(story);
     let in_journal = |at: Option<MonoNs>| at.filter(|_| story.since.is_none());
-    let places = met.len();
+    let places = path_hops.len();
     let on = |(place, hop): (usize, HopId)| {
         let ends = hops.iter().find(|h| h.id == hop)?;
-        let mine = || story.chunks.iter().filter(|c| c.hop == hop);
+        let on_hop = || story.chunks.iter().filter(|c| c.hop == hop);
         Some(First {
             ends,
-            sent: in_journal(mine().find_map(|c| c.sent)).or(first.0.filter(|_| place == 0)),
-            taken: in_journal(mine().find_map(|c| c.taken)).or(first.1.filter(|_| place + 1 == places)),
+            sent: in_journal(on_hop().find_map(|c| c.sent)).or(first.0.filter(|_| place == 0)),
+            received: in_journal(on_hop().find_map(|c| c.received)).or(first.1.filter(|_| place + 1 == places)),
         })
     };
-    met.into_iter().enumerate().filter_map(on).collect()
+    path_hops.into_iter().enumerate().filter_map(on).collect()
 }
 
 /// Breakdown of the first chunk's time between the first and last known moments, with the segment names of the run's path.
@@ -234,10 +234,10 @@ fn time(firsts: &[First<'_>], delivered: Option<MonoNs>) -> Vec<Segment> {
     for (place, hop) in firsts.iter().enumerate() {
         let to = &hop.ends.to;
         let next = firsts.get(place + 1).map_or(delivered, |next| next.sent);
-        if hop.taken.is_some() {
-            let wait = LegKind::Wait.of(&format!("{}->{to}", hop.ends.from));
-            legs.push((wait, hop.sent, hop.taken));
-            legs.push((LegKind::Inside.of(to), hop.taken, next));
+        if hop.received.is_some() {
+            let wait = LegKind::Wait.of(&path::name(&hop.ends.from, to));
+            legs.push((wait, hop.sent, hop.received));
+            legs.push((LegKind::Inside.of(to), hop.received, next));
         } else {
             legs.push((LegKind::WaitAndInside.of(to), hop.sent, next));
         }
@@ -260,7 +260,7 @@ fn time(firsts: &[First<'_>], delivered: Option<MonoNs>) -> Vec<Segment> {
     }
     let seen: f64 = parts.iter().map(|part| part.share).sum();
     parts.push(Segment {
-        name: "not seen".into(),
+        name: "not observed".into(),
         share: (1.0 - seen).max(0.0),
     });
     gathered(parts.into_iter())
@@ -271,16 +271,16 @@ fn stages(firsts: &[First<'_>], story: &Story, delivered: Option<MonoNs>) -> Vec
     for (place, hop) in firsts.iter().enumerate() {
         let (origin, last) = (place == 0, place + 1 == firsts.len());
         if let Some(at) = hop.sent {
-            let known_as = if origin { " (first_output_stream)" } else { "" };
+            let log_name = if origin { " (first_output_stream)" } else { "" };
             stages.push(Stage {
-                what: format!("{} sent its first chunk{known_as}", hop.ends.from),
+                what: format!("{} sent its first chunk{log_name}", hop.ends.from),
                 at,
             });
         }
-        if let Some(at) = hop.taken {
-            let known_as = if last { " (tokenizer_first_token)" } else { "" };
+        if let Some(at) = hop.received {
+            let log_name = if last { " (tokenizer_first_token)" } else { "" };
             stages.push(Stage {
-                what: format!("{} took it{known_as}", hop.ends.to),
+                what: format!("{} received it{log_name}", hop.ends.to),
                 at,
             });
         }
@@ -309,24 +309,24 @@ fn stages(firsts: &[First<'_>], story: &Story, delivered: Option<MonoNs>) -> Vec
 fn tracks(story: &Story, hops: &[HopEnds], fates: &[Fate], origin: Option<HopId>) -> Vec<Track> {
     let mut tracks = Vec::new();
     for ends in hops.iter().filter(|h| story.chunks.iter().any(|c| c.hop == h.id)) {
-        let mine = || story.chunks.iter().filter(|c| c.hop == ends.id);
+        let on_hop = || story.chunks.iter().filter(|c| c.hop == ends.id);
         let sent: Vec<_> = if Some(ends.id) == origin {
-            mine()
+            on_hop()
                 .zip(fates)
                 .filter_map(|(c, fate)| Some((c.sent?, fate.sign())))
                 .collect()
         } else {
-            mine().filter_map(|c| Some((c.sent?, '|'))).collect()
+            on_hop().filter_map(|c| Some((c.sent?, '|'))).collect()
         };
         tracks.push(Track {
             label: format!("{} sent", ends.from),
             ticks: sent,
         });
-        if ends.sees_taken {
-            let taken = mine().filter_map(|c| Some((c.taken?, '|'))).collect();
+        if ends.observes_received {
+            let received = on_hop().filter_map(|c| Some((c.received?, '|'))).collect();
             tracks.push(Track {
-                label: format!("{} took", ends.to),
-                ticks: taken,
+                label: format!("{} received", ends.to),
+                ticks: received,
             });
         }
     }
@@ -354,9 +354,9 @@ fn named(losses: Option<&Losses>) -> String {
         ),
         ("ids", ids(losses.ranges.iter().flat_map(|range| &range.ids), RANGES)),
     ];
-    let said = parts.iter().filter(|(_, what)| !what.is_empty());
-    let said: Vec<String> = said.map(|(name, what)| format!("{name} {what}")).collect();
-    format!(" ({})", said.join("; "))
+    let listed = parts.iter().filter(|(_, what)| !what.is_empty());
+    let listed: Vec<String> = listed.map(|(name, what)| format!("{name} {what}")).collect();
+    format!(" ({})", listed.join("; "))
 }
 
 fn evidence(row: &Row, engine: &EngineState, kept: &Kept) -> Vec<(Flag, String)> {
@@ -367,7 +367,7 @@ fn evidence(row: &Row, engine: &EngineState, kept: &Kept) -> Vec<(Flag, String)>
             let why = match flag {
                 Flag::Gap => match row.life {
                     super::row::Life::Waiting => format!(
-                        "the scheduler sent its first token {} ago and the tokenizer has not taken it",
+                        "the scheduler sent its first token {} ago and the tokenizer has not received it",
                         duration(row.gap_ns.unwrap_or(0))
                     ),
                     _ => format!(
@@ -376,30 +376,27 @@ fn evidence(row: &Row, engine: &EngineState, kept: &Kept) -> Vec<(Flag, String)>
                     ),
                 },
                 Flag::Dropped => format!(
-                    "confirmed: {} lost tokens in {} chunks, in no delivery though later ones are{}",
+                    "confirmed: {} lost tokens in {} chunks that were dropped while later ones were delivered{}",
                     count(row.dropped_tokens),
                     of(row.dropped),
                     named(kept.confirmed.as_ref())
                 ),
                 Flag::DropPredicted => format!(
-                    "several of its chunks were taken in one wakeup, and {} keeps only the last of them{}",
-                    engine
-                        .version
-                        .as_deref()
-                        .map_or("this release".into(), |v| format!("SGLang {v}")),
+                    "several of its chunks were received in one wakeup, and {} keeps only the last{}",
+                    engine.title(),
                     named(kept.predicted.as_ref())
                 ),
                 Flag::Loss => format!(
-                    "completion_tokens rose by more than the frames list: {} tokens never crossed the wire",
+                    "completion_tokens increased by more than the frames list: {} tokens were lost on the wire",
                     of(row.lost.map(|l| l.saturating_sub(row.dropped_tokens)))
                 ),
-                Flag::Stall => "it has begun, has not finished, and nothing new has come for long".into(),
+                Flag::Stall => "it is unfinished and has had no new token for long".into(),
                 Flag::Inflated => {
-                    "its frames list all tokens so far where new ones are meant: sums count them many times".into()
+                    "its frames list all tokens so far instead of new ones: sums count tokens repeatedly".into()
                 }
                 Flag::Aborted => "it was aborted by the client, the scheduler or an error".into(),
                 Flag::Retracted => format!(
-                    "the scheduler took it off the batch {} times to make room",
+                    "the scheduler removed it from the batch {} times to free memory",
                     row.retractions
                 ),
             };
@@ -417,11 +414,11 @@ mod tests {
 
     const MS: u64 = 1_000_000;
 
-    fn seen(hop: u16, end: u32, [sent, taken]: [u64; 2], wakeup: u32) -> ChunkSeen {
+    fn seen(hop: u16, end: u32, [sent, received]: [u64; 2], wakeup: u32) -> ChunkSeen {
         ChunkSeen {
             hop: HopId(hop),
             sent: Some(MonoNs(sent * MS)),
-            taken: Some(MonoNs(taken * MS)),
+            received: Some(MonoNs(received * MS)),
             wakeup: Some((wakeup, 1)),
             tokens: 1,
             end: Some(end),
@@ -430,12 +427,12 @@ mod tests {
 
     /// Expected pattern behind a detokenizer: each of its receives has its own wakeup, while those of the tokenizer share one.
     #[test]
-    fn a_chunk_is_followed_through_every_hop_to_the_wakeup_that_loses_it() {
+    fn a_chunk_is_followed_through_every_hop_to_the_wakeup_that_drops_it() {
         let ends = |id, from: &str, to: &str| HopEnds {
             id: HopId(id),
             from: from.into(),
             to: to.into(),
-            sees_taken: true,
+            observes_received: true,
         };
         let story = Story {
             chunks: vec![
@@ -503,7 +500,7 @@ mod tests {
     }
 
     #[test]
-    fn chunks_that_a_process_merged_leave_in_the_next_one() {
+    fn merged_chunks_continue_in_the_next_chunk_sent() {
         let of_origin: Vec<_> = (1..=3).map(|end| seen(0, end, [0, 1], 1)).collect();
         let merged = vec![seen(1, 2, [2, 4], 5), seen(1, 3, [3, 9], 6)];
         let legs = [of_origin.clone(), merged];
@@ -513,7 +510,7 @@ mod tests {
     }
 
     #[test]
-    fn lost_tokens_are_named_by_their_chunks_places_and_ids() {
+    fn lost_tokens_are_listed_by_chunk_position_and_id() {
         let range = |tokens, chunks, ids: &[i64]| LostRange {
             tokens,
             chunks: Some(chunks),

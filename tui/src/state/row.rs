@@ -17,12 +17,12 @@ pub(crate) enum Life {
     Done,
     Aborted,
     /// Evicted unfinished: silent for too long, or its rid was reused.
-    Gone,
+    Orphaned,
 }
 
 impl Life {
     /// Every state, for the help and for `state:`.
-    pub(crate) const ALL: [Self; 5] = [Self::Waiting, Self::Live, Self::Done, Self::Aborted, Self::Gone];
+    pub(crate) const ALL: [Self; 5] = [Self::Waiting, Self::Live, Self::Done, Self::Aborted, Self::Orphaned];
 
     /// Label in the row, and value of `state:` in a filter.
     pub(crate) fn word(self) -> &'static str {
@@ -31,7 +31,7 @@ impl Life {
             Self::Live => "live",
             Self::Done => "done",
             Self::Aborted => "aborted",
-            Self::Gone => "gone",
+            Self::Orphaned => "orphaned",
         }
     }
 }
@@ -48,10 +48,10 @@ pub(crate) struct Row {
     /// Longest time between two chunks of the scheduler.
     pub(crate) silence_ns: Option<u64>,
     pub(crate) sent: u64,
-    pub(crate) taken: Option<u64>,
+    pub(crate) received: Option<u64>,
     pub(crate) delivered: Option<u64>,
     pub(crate) chunks: u64,
-    pub(crate) coalesced: Option<u64>,
+    pub(crate) merged: Option<u64>,
     pub(crate) dropped: Option<u64>,
     /// Tokens that will never arrive: dropped, or missing on the wire.
     pub(crate) lost: Option<u64>,
@@ -73,10 +73,10 @@ pub(crate) enum Column {
     Gap,
     Silence,
     Sent,
-    Taken,
+    Received,
     Delivered,
     Chunks,
-    Coalesced,
+    Merged,
     Dropped,
     Lost,
     Worker,
@@ -92,10 +92,10 @@ impl Column {
         Self::Gap,
         Self::Silence,
         Self::Sent,
-        Self::Taken,
+        Self::Received,
         Self::Delivered,
         Self::Chunks,
-        Self::Coalesced,
+        Self::Merged,
         Self::Dropped,
         Self::Lost,
         Self::Worker,
@@ -111,10 +111,10 @@ impl Column {
             Self::Gap => "gap",
             Self::Silence => "silence",
             Self::Sent => "sent",
-            Self::Taken => "taken",
+            Self::Received => "recv",
             Self::Delivered => "deliv",
             Self::Chunks => "chunks",
-            Self::Coalesced => "coal",
+            Self::Merged => "merged",
             Self::Dropped => "drop",
             Self::Lost => "lost",
             Self::Worker => "worker",
@@ -127,20 +127,22 @@ impl Column {
         match self {
             Self::Rid => "the request's id",
             Self::State => {
-                "waiting (for its first token to be received), live, done, aborted, or gone (silent too long)"
+                "waiting (for its first token to be received), live, done, aborted, or orphaned (silent too long)"
             }
-            Self::Age => "since it was first seen; to its end when it has one",
-            Self::Gap => "first token: received by the tokenizer minus sent by the scheduler; so far, while it waits",
-            Self::Silence => "the longest time between two chunks of the scheduler",
+            Self::Age => "time since it was first observed, or until it ended",
+            Self::Gap => {
+                "first-token gap: received by the tokenizer minus sent by the scheduler; still growing while it waits"
+            }
+            Self::Silence => "longest time between two chunks sent by the scheduler",
             Self::Sent => "tokens that the scheduler sent",
-            Self::Taken => "of those, received by the tokenizer",
-            Self::Delivered => "of those, handed to the client",
+            Self::Received => "tokens received by the tokenizer",
+            Self::Delivered => "tokens delivered to the client",
             Self::Chunks => "chunks that the scheduler sent",
-            Self::Coalesced => "chunks that reached the client merged with a later one",
-            Self::Dropped => "chunks that are in no delivery though later ones are",
-            Self::Lost => "tokens that will never arrive: of dropped chunks, and missing on the wire",
-            Self::Worker => "the tokenizer worker that it goes to",
-            Self::Flags => "what is wrong with it, worst first",
+            Self::Merged => "chunks delivered merged with a later one",
+            Self::Dropped => "chunks dropped: later ones were delivered, these were not",
+            Self::Lost => "lost tokens: in dropped chunks, or missing on the wire",
+            Self::Worker => "tokenizer worker of the request",
+            Self::Flags => "problems of the request, worst first",
         }
     }
 
@@ -156,7 +158,7 @@ impl Column {
         match self {
             Self::Rid => Key::default(),
             Self::State => (row.life as u8, 0, 0, 0),
-            Self::Flags => row.badness(),
+            Self::Flags => row.severity(),
             _ => {
                 let number = self.number(row);
                 (0, u8::from(number.is_some()), number.unwrap_or(0), 0)
@@ -170,10 +172,10 @@ impl Column {
             Self::Gap => row.gap_ns,
             Self::Silence => row.silence_ns,
             Self::Sent => Some(row.sent),
-            Self::Taken => row.taken,
+            Self::Received => row.received,
             Self::Delivered => row.delivered,
             Self::Chunks => Some(row.chunks),
-            Self::Coalesced => row.coalesced,
+            Self::Merged => row.merged,
             Self::Dropped => row.dropped,
             Self::Lost => row.lost,
             Self::Worker => row.worker,
@@ -185,22 +187,22 @@ impl Column {
 impl Row {
     /// Severity of the row, larger for worse. Order: worst flag, unfinished before finished before aborted, lost tokens, gap. Unfinished
     /// requests can still be helped; nobody waits for an aborted one.
-    pub(crate) fn badness(&self) -> Key {
-        let standing = match self.life {
+    pub(crate) fn severity(&self) -> Key {
+        let rank = match self.life {
             Life::Waiting | Life::Live => 2,
-            Life::Done | Life::Gone => 1,
+            Life::Done | Life::Orphaned => 1,
             Life::Aborted => 0,
         };
         (
             self.flags.weight(),
-            standing,
+            rank,
             self.lost.unwrap_or(0),
             self.gap_ns.unwrap_or(0),
         )
     }
 
     /// Returns whether the request shows any problem.
-    pub(crate) fn is_ill(&self) -> bool {
+    pub(crate) fn is_unhealthy(&self) -> bool {
         self.flags.any() || self.lost.is_some_and(|n| n > 0) || self.gap_ns.is_some_and(|ns| ns > 0)
     }
 }
@@ -210,7 +212,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn of_equally_ill_requests_the_living_come_first_and_the_aborted_last() {
+    fn equally_unhealthy_requests_sort_live_first_and_aborted_last() {
         use super::super::flags::Flag;
         let row = |life, lost, aborted| {
             let mut row = Row {
@@ -230,7 +232,7 @@ mod tests {
         ];
         rows.sort_by_key(|row| std::cmp::Reverse(Column::Flags.key(row)));
         assert_eq!(rows.map(|r| r.lost), [Some(1), Some(7), Some(5), Some(9)]);
-        assert!(!Row::default().is_ill());
+        assert!(!Row::default().is_unhealthy());
     }
 
     #[test]
@@ -242,12 +244,12 @@ mod tests {
             ..Row::default()
         };
         aborted.flags.set(Flag::Aborted, true);
-        assert!(aborted.badness() < Row::default().badness());
-        assert!(aborted.is_ill(), "it stays among requests with a flag");
+        assert!(aborted.severity() < Row::default().severity());
+        assert!(aborted.is_unhealthy(), "its flag still counts");
     }
 
     #[test]
-    fn what_is_not_observable_sorts_below_zero() {
+    fn unobservable_values_sort_below_zero() {
         let (unseen, none) = (
             Row::default(),
             Row {

@@ -1,7 +1,9 @@
 //! A small run for tests, which feeds events into a real analysis and journal.
 
 use trace::engine::Mode;
-use trace::event::{Chunk, Delivery, Engine, Event, Finish, Frame, Hop, IdColumn, Kind, Response, Sees, Taken, What};
+use trace::event::{
+    Capabilities, Chunk, Delivery, Engine, Event, Finish, Frame, Hop, IdColumn, Kind, Received, Response, What,
+};
 use trace::{Analysis, FrameId, HopId, MonoNs};
 
 use super::journal::{DEFAULT_MOMENTS, Journal};
@@ -20,28 +22,34 @@ pub(crate) struct Scene {
 impl Scene {
     /// A 0.5.9 engine in incremental mode whose scheduler sends straight to the tokenizer; sends, receives and deliveries are observable.
     pub(crate) fn delivering() -> Self {
-        let sees = Sees {
+        let capabilities = Capabilities {
             sent: true,
-            taken: true,
+            received: true,
             delivered: true,
-            ..Sees::default()
+            ..Capabilities::default()
         };
-        Self::new(&[("scheduler->tokenizer", sees)])
+        Self::new(&[("scheduler->tokenizer", capabilities)])
     }
 
     /// Capabilities of a tap: sends and forwards, through a detokenizer.
     pub(crate) fn tapped() -> Self {
-        let sees = Sees {
+        let capabilities = Capabilities {
             sent: true,
             forwarded: true,
-            ..Sees::default()
+            ..Capabilities::default()
         };
-        Self::new(&[("scheduler->detokenizer", sees), ("detokenizer->tokenizer", sees)])
+        Self::new(&[
+            ("scheduler->detokenizer", capabilities),
+            ("detokenizer->tokenizer", capabilities),
+        ])
     }
 
     /// Creates hops in the order of the path: the first is the origin, the last goes to the tokenizer.
-    pub(crate) fn new(hops: &[(&str, Sees)]) -> Self {
-        let analysis = Analysis::new(trace::Config::default());
+    pub(crate) fn new(hops: &[(&str, Capabilities)]) -> Self {
+        let analysis = Analysis::new(trace::Config {
+            engines: engines::FACTS,
+            ..trace::Config::default()
+        });
         let journal = Journal::new(DEFAULT_MOMENTS);
         let mut scene = Self {
             analysis,
@@ -49,10 +57,10 @@ impl Scene {
             observer: None,
             seq: vec![0; hops.len()],
         };
-        for (id, &(name, sees)) in hops.iter().enumerate() {
+        for (id, &(name, capabilities)) in hops.iter().enumerate() {
             let (origin, last) = (id == 0, name.ends_with("->tokenizer"));
             let id = HopId(id as u16);
-            scene.say(
+            scene.emit(
                 0,
                 What::Hop(Hop {
                     id,
@@ -61,23 +69,22 @@ impl Scene {
                     worker: None,
                     origin,
                     last,
-                    sees,
+                    capabilities,
                 }),
             );
         }
-        scene.say(
+        scene.emit(
             0,
             What::Engine(Engine {
                 version: Some("0.5.9"),
                 mode: Some(Mode::Incremental),
-                waiter: None,
-                turnaround: None,
+                ..Engine::default()
             }),
         );
         scene
     }
 
-    pub(crate) fn say(&mut self, at: u64, what: What<'_>) {
+    pub(crate) fn emit(&mut self, at: u64, what: What<'_>) {
         let event = Event { at: MonoNs(at), what };
         self.analysis.apply(&event);
         self.journal.observe(&event);
@@ -125,19 +132,19 @@ impl Scene {
             ids: IdColumn::Delta,
             chunks: &chunks,
         };
-        self.say(at, What::Sent(frame));
+        self.emit(at, What::Sent(frame));
     }
 
     /// Receives frame `seq` on the first hop.
-    pub(crate) fn take(&mut self, at: u64, seq: u64, wakeup: u64) {
+    pub(crate) fn receive(&mut self, at: u64, seq: u64, wakeup: u64) {
         let id = FrameId {
             hop: HopId(0),
             lane: 0,
             seq,
         };
-        self.say(
+        self.emit(
             at,
-            What::Taken(Taken {
+            What::Received(Received {
                 id,
                 wakeup: Some(wakeup),
                 by: None,
@@ -156,7 +163,7 @@ impl Scene {
             finished: false,
             response: Response::Streamed,
         };
-        self.say(at, What::Delivered(delivery));
+        self.emit(at, What::Delivered(delivery));
     }
 
     pub(crate) fn tick(&mut self, at: u64) {

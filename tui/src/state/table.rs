@@ -6,7 +6,22 @@ use std::ops::Range;
 
 use super::query::Query;
 use super::row::{Column, Key, Row};
-use super::ui::Sort;
+
+/// Sort order of the request table.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Sort {
+    pub(crate) column: Column,
+    pub(crate) descending: bool,
+}
+
+impl Default for Sort {
+    fn default() -> Self {
+        Self {
+            column: Column::Flags,
+            descending: true,
+        }
+    }
+}
 
 /// Rows and their order. Rows are reused by the next refresh, so a steady table does not allocate.
 ///
@@ -152,8 +167,8 @@ impl Table {
     /// Worst of the shown rows; `None` if all are healthy.
     pub(crate) fn worst(&self) -> Option<&Row> {
         let shown = self.shown.iter().map(|entry| &self.rows[entry.row as usize]);
-        let ill = shown.filter(|row| row.is_ill());
-        ill.max_by(|a, b| a.badness().cmp(&b.badness()).then_with(|| a.rid.cmp(&b.rid)))
+        let unhealthy = shown.filter(|row| row.is_unhealthy());
+        unhealthy.max_by(|a, b| a.severity().cmp(&b.severity()).then_with(|| a.rid.cmp(&b.rid)))
     }
 }
 
@@ -206,7 +221,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn what_is_looked_at_stands_where_sorting_all_would_put_it(
+        fn visible_rows_match_a_full_sort(
             rows in vec(("[ab]{0,9}", 0..4_u64), 0..40), from in 0..45_usize, length in 0..45_usize, descending: bool, rids: bool,
         ) {
             let column = if rids { Column::Rid } else { Column::Gap };

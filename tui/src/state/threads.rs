@@ -17,7 +17,7 @@ pub(crate) struct ThreadLine {
     pub(crate) name: String,
     pub(crate) id: ThreadId,
     /// Set if it receives frames from a hop.
-    pub(crate) takes: bool,
+    pub(crate) receives: bool,
     /// The last ten seconds; `None` if it was not sampled in that time.
     pub(crate) recent: Option<Shares>,
     pub(crate) whole: Shares,
@@ -54,7 +54,11 @@ impl Shares {
 pub(crate) fn read(ledger: &Ledger) -> Option<Vec<ThreadLine>> {
     let now = ledger.now();
     let mut lines: Vec<ThreadLine> = ledger.threads().iter().filter_map(|thread| line(thread, now)).collect();
-    lines.sort_by(|a, b| b.takes.cmp(&a.takes).then(b.whole.running.total_cmp(&a.whole.running)));
+    lines.sort_by(|a, b| {
+        b.receives
+            .cmp(&a.receives)
+            .then(b.whole.running.total_cmp(&a.whole.running))
+    });
     lines.truncate(SHOWN);
     (!lines.is_empty()).then_some(lines)
 }
@@ -65,7 +69,7 @@ fn line(thread: &Thread, now: MonoNs) -> Option<ThreadLine> {
         role: thread.role().to_owned(),
         name: thread.name().to_owned(),
         id: thread.id(),
-        takes: thread.takes(),
+        receives: thread.is_receiver(),
         recent: thread.between(from, now).map(|spent| Shares {
             away: away(thread, &spent, from, now),
             ..Shares::of(&spent)
@@ -96,7 +100,7 @@ mod tests {
     use crate::state::scene::{MS, Scene};
 
     #[test]
-    fn the_last_seconds_are_told_apart_from_the_whole_run() {
+    fn recent_shares_are_separate_from_those_of_the_whole_run() {
         let mut scene = Scene::delivering();
         assert_eq!(read(scene.analysis.ledger()), None);
         for tenth in 1..=200 {
@@ -113,7 +117,7 @@ mod tests {
                 poll: None,
                 away: None,
             };
-            scene.say(tenth * 100 * MS, What::Cpu(sample));
+            scene.emit(tenth * 100 * MS, What::Cpu(sample));
         }
         let lines = read(scene.analysis.ledger()).unwrap_or_default();
         let recent = lines[0].recent.unwrap_or_default();

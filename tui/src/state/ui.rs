@@ -2,69 +2,16 @@
 
 use std::collections::BTreeSet;
 
+use session::ScreenCommand;
+use session::playback::Play;
+use session::units;
+
 use super::Model;
+use super::action::{Action, Effect};
 use super::query::{Mistake, Query};
 use super::row::Column;
-use super::units;
-use crate::action::{Action, Effect};
-use crate::observer::Wish;
-use crate::replay::Play;
-
-/// A tab. To add one, add it here with a title, and draw it in `view::draw_tab`.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) enum Tab {
-    #[default]
-    Overview,
-    Requests,
-    Request,
-    Hops,
-    Findings,
-    /// Exists only if the source observes threads.
-    Cpu,
-    /// Exists only when watching runs of other tokengap processes.
-    Pods,
-}
-
-impl Tab {
-    /// Every tab from left to right; the number keys follow this order.
-    pub(crate) const ALL: [Self; 7] = [
-        Self::Overview,
-        Self::Requests,
-        Self::Request,
-        Self::Hops,
-        Self::Findings,
-        Self::Cpu,
-        Self::Pods,
-    ];
-
-    /// Returns whether the tab has anything to show.
-    pub(crate) fn exists(self, model: &Model) -> bool {
-        match self {
-            Self::Cpu => model.threads.is_some(),
-            Self::Pods => !model.pods.is_empty(),
-            _ => true,
-        }
-    }
-
-    /// Label in the tab bar.
-    pub(crate) fn title(self) -> &'static str {
-        match self {
-            Self::Overview => "Overview",
-            Self::Requests => "Requests",
-            Self::Request => "Request",
-            Self::Hops => "Hops",
-            Self::Findings => "Findings",
-            Self::Cpu => "CPU",
-            Self::Pods => "Pods",
-        }
-    }
-
-    fn step(self, by: isize, model: &Model) -> Self {
-        let all: Vec<Self> = Self::ALL.into_iter().filter(|t| t.exists(model)).collect();
-        let at = all.iter().position(|t| *t == self).unwrap_or(0);
-        all[(at as isize + by).rem_euclid(all.len() as isize) as usize]
-    }
-}
+use super::tab::Tab;
+use super::table::Sort;
 
 /// Dialog over the tab that receives the keys.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -83,21 +30,32 @@ pub(crate) enum Dialog {
     Export,
 }
 
-/// Export format.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum ExportAs {
-    Html,
-    Json,
-    Perfetto,
-}
-
 /// A named filter.
 #[derive(Clone, Debug, PartialEq)]
-pub(crate) struct Saved {
+pub struct Saved {
     pub(crate) name: String,
     /// Text as typed.
     pub(crate) text: String,
     pub(crate) query: Query,
+}
+
+impl Saved {
+    /// Parses `NAME=FILTER`.
+    pub fn parse(text: &str) -> Result<Self, String> {
+        let split = text.split_once('=').filter(|(name, _)| {
+            let letters = |c: char| c.is_ascii_alphanumeric() || c == '-' || c == '_';
+            !name.is_empty() && name.chars().all(letters)
+        });
+        let Some((name, filter)) = split else {
+            return Err("expected NAME=FILTER, for example slow=gap>1s; a name has letters, digits, - and _".into());
+        };
+        let query = Query::parse(filter).map_err(|wrong| format!("invalid filter {wrong}"))?;
+        Ok(Self {
+            name: name.into(),
+            text: filter.trim().into(),
+            query,
+        })
+    }
 }
 
 /// Zoom levels of the time series, in seconds per column.
@@ -159,27 +117,11 @@ pub(crate) struct Ui {
     pub(crate) message: Option<String>,
 }
 
-/// Sort order of the request table.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Sort {
-    pub(crate) column: Column,
-    pub(crate) descending: bool,
-}
-
-impl Default for Sort {
-    fn default() -> Self {
-        Self {
-            column: Column::Flags,
-            descending: true,
-        }
-    }
-}
-
 impl Ui {
     /// Applies `action` to the user interface and returns the remaining work for the run loop.
     pub(crate) fn apply(&mut self, action: Action, model: &Model) -> Option<Effect> {
         self.message = None;
-        let asked = std::mem::take(&mut self.leaving);
+        let asked_to_quit = std::mem::take(&mut self.leaving);
         if matches!(self.dialog, Dialog::Palette(..) | Dialog::Export)
             && !matches!(
                 action,
@@ -189,14 +131,16 @@ impl Ui {
             self.dialog = Dialog::None;
         }
         match action {
-            Action::Quit if !asked && model.doing == "live" && model.writing.recording.is_some() => {
+            Action::Quit if !asked_to_quit && model.doing == "live" && model.writing.recording.is_some() => {
                 self.leaving = true;
-                self.say("a recording is being written: q again ends the run and closes it, any other key goes on");
+                self.show_message(
+                    "a recording is in progress: press q again to stop and close it, any other key to continue",
+                );
             }
             Action::Quit => return Some(Effect::Quit),
-            Action::Go(tab) if !tab.exists(model) => self.say(match tab {
-                Tab::Pods => "one run is observed here; tokengap watch shows several",
-                _ => "this source watches no threads; attach does",
+            Action::Go(tab) if !tab.exists(model) => self.show_message(match tab {
+                Tab::Pods => "this screen shows one run; tokengap watch shows several",
+                _ => "this source does not observe threads; attach does",
             }),
             Action::Go(tab) => {
                 // Keeps the request under the cursor even if another one becomes the first row.
@@ -227,18 +171,18 @@ impl Ui {
             Action::Seek(by) => self.seek(by, model),
             Action::Follow => {
                 self.follow = !self.follow;
-                self.say(if self.follow {
+                self.show_message(if self.follow {
                     "following the worst request"
                 } else {
-                    "no longer following"
+                    "stopped following"
                 });
             }
             Action::Pin => self.pin(),
-            Action::Pause if self.replay => return Some(Effect::Wish(Wish::Play(Play::Toggle))),
+            Action::Pause if self.replay => return Some(Effect::Command(ScreenCommand::Play(Play::Toggle))),
             Action::Pause => self.pause(model),
-            Action::Record => return Some(Effect::Wish(Wish::Record)),
-            Action::Dump => return Some(Effect::Wish(Wish::Dump)),
-            Action::Play(play) => return Some(Effect::Wish(Wish::Play(play))),
+            Action::Record => return Some(Effect::Command(ScreenCommand::Record)),
+            Action::Dump => return Some(Effect::Command(ScreenCommand::Dump)),
+            Action::Play(play) => return Some(Effect::Command(ScreenCommand::Play(play))),
             Action::Time => self.dialog = Dialog::Time(String::new(), false),
             Action::Zoom(by) => self.zoom = self.zoom.saturating_add_signed(by).min(ZOOM.len() - 1),
             Action::Scroll(by) => self.scroll(by, model),
@@ -253,7 +197,7 @@ impl Ui {
                 self.go(Tab::Findings);
             }
             Action::At(second) if self.replay => {
-                return Some(Effect::Wish(Wish::Play(Play::To(second * 1_000_000_000))));
+                return Some(Effect::Command(ScreenCommand::Play(Play::To(second * 1_000_000_000))));
             }
             Action::At(second) => {
                 let newest = model.history.newest();
@@ -279,7 +223,7 @@ impl Ui {
             Action::NextRun(by) => return Some(Effect::NextRun(by)),
             Action::CopyRid => match self.selected.clone() {
                 Some(rid) => return Some(Effect::Copy(rid)),
-                None => self.say("no request is selected: choose one in Requests (2)"),
+                None => self.show_message("no request is selected: choose one in Requests (2)"),
             },
             Action::Pick(row) => self.pick(row, model),
             Action::Type(c) => self.edit(|text| {
@@ -324,7 +268,7 @@ impl Ui {
     }
 
     /// Shows `text` until the next key.
-    pub(crate) fn say(&mut self, text: impl Into<String>) {
+    pub(crate) fn show_message(&mut self, text: impl Into<String>) {
         self.message = Some(text.into());
     }
 
@@ -376,7 +320,7 @@ impl Ui {
         self.sought = true;
         match found {
             Some(place) => self.chunk = place,
-            None => self.say("no known lost or merged chunk in that direction"),
+            None => self.show_message("no known lost or merged chunk in that direction"),
         }
     }
 
@@ -427,7 +371,7 @@ impl Ui {
                 descending: true,
             };
             self.go(Tab::Requests);
-            self.say(format!("nothing was found about {}: its requests by gap", hop.name));
+            self.show_message(format!("no finding about {}: its requests by gap", hop.name));
         }
     }
 
@@ -458,7 +402,7 @@ impl Ui {
             (Dialog::None, Tab::Request) => self.go(Tab::Requests),
             (Dialog::None, Tab::Requests) if !self.filter.1.is_empty() => {
                 self.filter = Default::default();
-                self.say("filter cleared");
+                self.show_message("filter cleared");
             }
             (Dialog::None, _) => self.back = 0,
             _ => self.dialog = Dialog::None,
@@ -469,12 +413,12 @@ impl Ui {
         let Some(rid) = self.selected.clone() else { return };
         self.chosen = true;
         if self.pins.remove(&rid) {
-            self.say("unpinned");
+            self.show_message("unpinned");
         } else if self.pins.len() < PINS {
             self.pins.insert(rid);
-            self.say("pinned to the top");
+            self.show_message("pinned to the top");
         } else {
-            self.say(format!("{PINS} rows are pinned: unpin one first"));
+            self.show_message(format!("{PINS} rows are pinned: unpin one first"));
         }
     }
 
@@ -544,7 +488,7 @@ impl Ui {
             Dialog::Time(text, _) => {
                 let to = units::moment(text)?;
                 self.dialog = Dialog::None;
-                return Some(Effect::Wish(Wish::Play(Play::To(to))));
+                return Some(Effect::Command(ScreenCommand::Play(Play::To(to))));
             }
             Dialog::None | Dialog::Help(_) | Dialog::Palette(..) | Dialog::Export => {}
         }

@@ -2,23 +2,23 @@
 
 use ratatui::layout::Rect;
 use ratatui::style::Style;
+use session::units::clock;
 
 use super::Hits;
 use super::pad::Pad;
 use super::position::wall;
-use crate::action::Action;
 use crate::state::Model;
+use crate::state::action::Action;
+use crate::state::health::Health;
 use crate::state::history::{History, Metric};
-use crate::state::model::Health;
 use crate::state::ui::{Ui, ZOOM};
-use crate::state::units::clock;
 use crate::theme::STRONG;
 
 const BLOCKS: [&str; 9] = [" ", "▁", "▂", "▃", "▄", "▅", "▆", "▇", "█"];
 const ASCII: [&str; 9] = [" ", ".", ".", ":", ":", "i", "i", "|", "|"];
 const SECOND_NS: u64 = 1_000_000_000;
 /// Cells reserved for the label and for the scale.
-const LABEL: u16 = 13;
+const LABEL: u16 = 14;
 const SCALE: u16 = 11;
 
 /// One time series to draw.
@@ -144,7 +144,7 @@ pub(super) fn draw<T: Copy>(pad: &mut Pad<'_>, line: &Line<'_, T>, history: &His
     let top = values.iter().flatten().copied().fold(0.0, f64::max);
     pad.fit(1, rows - 1, LABEL, line.label, theme.head());
     if values.iter().all(Option::is_none) {
-        pad.text(LABEL + 1, rows - 1, "not seen here", theme.dim());
+        pad.text(LABEL + 1, rows - 1, "not observed here", theme.dim());
         return;
     }
     let style = if line.health >= Health::Warning {

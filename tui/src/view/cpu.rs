@@ -1,18 +1,18 @@
 //! CPU tab: how the engine's threads spend their time (running, waiting for a CPU, throttled by a quota, asleep).
 
 use ratatui::layout::Rect;
+use session::units::{count, known};
 
 use super::Hits;
 use super::chart::{self, Line, Window};
 use super::pad::Pad;
-use crate::action::Action;
 use crate::state::Model;
+use crate::state::action::Action;
+use crate::state::health::Health;
 use crate::state::history::{Metric, ThreadSample};
-use crate::state::hot::HotTable;
-use crate::state::model::Health;
+use crate::state::stacks::StackTable;
 use crate::state::threads::{Shares, ThreadLine};
 use crate::state::ui::Ui;
-use crate::state::units::{count, known};
 use crate::theme::{PLAIN, STRONG};
 
 /// Cells of a bar that stands for one full core.
@@ -32,7 +32,7 @@ pub(super) fn draw(pad: &mut Pad<'_>, model: &Model, ui: &Ui, hits: &mut Hits) {
     pad.text(
         1,
         0,
-        "the last 10 s of each thread; those that take frames are marked *",
+        "last 10 s of each thread; * marks threads that receive frames",
         theme.dim(),
     );
     pad.text(3, 1, "role", theme.dim());
@@ -40,11 +40,11 @@ pub(super) fn draw(pad: &mut Pad<'_>, model: &Model, ui: &Ui, hits: &mut Hits) {
     for (place, head) in ["tid", "runs", "waits", "quota", "asleep"].iter().enumerate() {
         pad.number(28 + place as u16 * 7, 1, 7, head, theme.dim());
     }
-    let most = (pad.height().saturating_sub(2) / 2).max(4);
-    hits.page = most.into();
-    let top = ui.thread.saturating_sub(usize::from(most) - 1);
+    let max_rows = (pad.height().saturating_sub(2) / 2).max(4);
+    hits.page = max_rows.into();
+    let top = ui.thread.saturating_sub(usize::from(max_rows) - 1);
     let mut y = 2;
-    for (place, thread) in threads.iter().enumerate().skip(top).take(most.into()) {
+    for (place, thread) in threads.iter().enumerate().skip(top).take(max_rows.into()) {
         line(pad, y, thread);
         if place == ui.thread {
             pad.row_style(y, theme.selected());
@@ -61,7 +61,11 @@ pub(super) fn draw(pad: &mut Pad<'_>, model: &Model, ui: &Ui, hits: &mut Hits) {
     }
     if let Some(thread) = threads.get(ui.thread) {
         // With stack samples, the function table gets the space of the charts.
-        let table = model.hot.iter().find(|t| t.role == thread.role).or(model.hot.first());
+        let table = model
+            .stacks
+            .iter()
+            .find(|t| t.role == thread.role)
+            .or(model.stacks.first());
         let rows = if table.is_some() { 1 } else { CHART_ROWS };
         y = over_time(pad, y + 1, rows, thread, model, ui);
         if let Some(table) = table {
@@ -71,13 +75,13 @@ pub(super) fn draw(pad: &mut Pad<'_>, model: &Model, ui: &Ui, hits: &mut Hits) {
 }
 
 /// Draws the functions in which the threads of a role ran.
-fn functions(pad: &mut Pad<'_>, y: u16, table: &HotTable) {
+fn functions(pad: &mut Pad<'_>, y: u16, table: &StackTable) {
     let theme = pad.theme();
     let title = format!(
-        "{}: functions by {} stacks of {} read that ran",
+        "{}: functions in {} running stacks of {} read",
         table.role,
         count(table.running),
-        count(table.taken)
+        count(table.samples)
     );
     pad.rule(y, &title);
     for (place, head) in ["own", "total", "GIL", "growing"].iter().enumerate() {
@@ -85,31 +89,31 @@ fn functions(pad: &mut Pad<'_>, y: u16, table: &HotTable) {
     }
     pad.text(35, y + 1, "function", theme.dim());
     let percent = |share: f64| format!("{:.1}%", share * 100.0);
-    for (row, hot) in table.functions.iter().enumerate() {
+    for (row, stacks) in table.functions.iter().enumerate() {
         let y = y + 2 + row as u16;
         if y >= pad.height() {
             return;
         }
         let cells = [
-            percent(hot.own),
-            percent(hot.total),
-            known(hot.gil, percent),
-            known(hot.growing, percent),
+            percent(stacks.own),
+            percent(stacks.total),
+            known(stacks.gil, percent),
+            known(stacks.growing, percent),
         ];
         for (place, text) in cells.iter().enumerate() {
             pad.number(1 + place as u16 * 8, y, 7, text, PLAIN);
         }
-        let x = pad.text(35, y, &hot.function, STRONG);
-        pad.text(x + 2, y, &hot.file, theme.dim());
+        let x = pad.text(35, y, &stacks.function, STRONG);
+        pad.text(x + 2, y, &stacks.file, theme.dim());
     }
 }
 
-/// Draws time series of the selected thread, each at most `most` rows high. Returns the next free row.
-fn over_time(pad: &mut Pad<'_>, y: u16, most: u16, thread: &ThreadLine, model: &Model, ui: &Ui) -> u16 {
+/// Draws time series of the selected thread, each at most `max_rows` rows high. Returns the next free row.
+fn over_time(pad: &mut Pad<'_>, y: u16, max_rows: u16, thread: &ThreadLine, model: &Model, ui: &Ui) -> u16 {
     let window = Window::of(model, ui);
-    let when = window.words(chart::columns(pad.width()), model);
-    let who = format!("{} {} {}", thread.role, thread.name, thread.id.tid);
-    pad.rule(y, &format!("{who}: {when}"));
+    let time_range = window.words(chart::columns(pad.width()), model);
+    let thread_name = format!("{} {} {}", thread.role, thread.name, thread.id.tid);
+    pad.rule(y, &format!("{thread_name}: {time_range}"));
     let Some(history) = model.thread_history.get(&thread.id) else {
         return y + 1;
     };
@@ -119,7 +123,7 @@ fn over_time(pad: &mut Pad<'_>, y: u16, most: u16, thread: &ThreadLine, model: &
         ("lacks a CPU", |s| s.waiting.map(f64::from), Health::Warning),
         ("quota", |s| s.held.map(f64::from), Health::Warning),
     ];
-    let rows = (pad.height().saturating_sub(y + 1) / metrics.len() as u16).clamp(1, most);
+    let rows = (pad.height().saturating_sub(y + 1) / metrics.len() as u16).clamp(1, max_rows);
     for (place, &(label, metric, health)) in metrics.iter().enumerate() {
         let line = Line {
             label,
@@ -137,7 +141,7 @@ fn over_time(pad: &mut Pad<'_>, y: u16, most: u16, thread: &ThreadLine, model: &
 
 fn line(pad: &mut Pad<'_>, y: u16, thread: &ThreadLine) {
     let theme = pad.theme();
-    let mark = if thread.takes { "*" } else { " " };
+    let mark = if thread.receives { "*" } else { " " };
     pad.fit(3, y, 12, &format!("{mark}{}", thread.role), STRONG);
     pad.fit(16, y, 12, &thread.name, PLAIN);
     pad.number(28, y, 7, &thread.id.tid.to_string(), PLAIN);
@@ -178,7 +182,7 @@ pub(super) fn verdict(shares: &Shares) -> (Health, &'static str) {
     if let Some(state) = shares.away {
         (Health::Warning, state.as_str())
     } else if least(shares.held, STARVED) {
-        (Health::Warning, "held by quota")
+        (Health::Warning, "throttled")
     } else if least(shares.waiting, STARVED) {
         (Health::Warning, "lacks a CPU")
     } else if shares.running >= BOUND {
@@ -194,7 +198,7 @@ mod tests {
     use trace::event::AwayState;
 
     #[test]
-    fn bound_starved_and_throttled_are_three_verdicts() {
+    fn bound_starved_and_throttled_have_distinct_verdicts() {
         let of = |running, waiting, held| {
             let blocked = None;
             verdict(&Shares {
@@ -208,7 +212,7 @@ mod tests {
         };
         assert_eq!(of(0.95, 0.01, Some(0.0)), "bound");
         assert_eq!(of(0.60, 0.30, None), "lacks a CPU");
-        assert_eq!(of(0.50, 0.20, Some(0.4)), "held by quota");
+        assert_eq!(of(0.50, 0.20, Some(0.4)), "throttled");
         assert_eq!(of(0.10, 0.0, None), "has room");
         let stopped = Shares {
             away: Some(AwayState::Stopped),

@@ -1,14 +1,15 @@
 //! Findings tab: each finding with its start, state, evidence and advice.
 
 use ratatui::layout::Rect;
+use session::units::clock;
 
 use super::Hits;
 use super::pad::Pad;
-use crate::action::Action;
 use crate::state::Model;
-use crate::state::model::{FindingLine, Health};
+use crate::state::action::Action;
+use crate::state::health::Health;
+use crate::state::model::FindingLine;
 use crate::state::ui::Ui;
-use crate::state::units::clock;
 use crate::theme::{PLAIN, STRONG};
 
 pub(super) fn draw(pad: &mut Pad<'_>, model: &Model, ui: &Ui, hits: &mut Hits) {
@@ -22,13 +23,13 @@ pub(super) fn draw(pad: &mut Pad<'_>, model: &Model, ui: &Ui, hits: &mut Hits) {
         y = pad.paragraph(12, y, 2, line, PLAIN);
     }
     if model.findings.is_empty() {
-        pad.text(1, y, "nothing has been found", PLAIN);
+        pad.text(1, y, "no findings", PLAIN);
         return;
     }
-    let most = (pad.height() - y).saturating_sub(10).max(3);
-    let top = ui.finding.saturating_sub(usize::from(most) - 1);
-    hits.page = most.into();
-    for (place, finding) in model.findings.iter().enumerate().skip(top).take(most.into()) {
+    let max_rows = (pad.height() - y).saturating_sub(10).max(3);
+    let top = ui.finding.saturating_sub(usize::from(max_rows) - 1);
+    hits.page = max_rows.into();
+    for (place, finding) in model.findings.iter().enumerate().skip(top).take(max_rows.into()) {
         line(pad, y, finding);
         if place == ui.finding {
             pad.row_style(y, theme.selected());
@@ -82,7 +83,7 @@ fn detail(pad: &mut Pad<'_>, y: u16, finding: &FindingLine) {
     if !finding.rid.is_empty() {
         let x = pad.text(1, y, "worst rid ", theme.head());
         let x = pad.text(x, y, &finding.rid, PLAIN);
-        pad.text(x + 2, y, "(Enter: look at it)", theme.dim());
+        pad.text(x + 2, y, "(Enter: open)", theme.dim());
         y += 1;
     }
     let numbers: Vec<String> = finding

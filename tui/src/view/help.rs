@@ -4,10 +4,11 @@ use super::pad::Pad;
 use crate::keys::BINDINGS;
 use crate::state::fate::Fate;
 use crate::state::flags::Flag;
-use crate::state::model::Health;
+use crate::state::health::Health;
 use crate::state::query;
 use crate::state::row::Column;
-use crate::state::ui::{Tab, Ui};
+use crate::state::tab::Tab;
+use crate::state::ui::Ui;
 use crate::theme::PLAIN;
 
 /// Draws over the tab, scrolled down by `scrolled` lines. Returns the number of lines per page.
@@ -22,22 +23,22 @@ pub(super) fn draw(pad: &mut Pad<'_>, scrolled: usize, ui: &Ui) -> usize {
     }
     lines.extend(BINDINGS.iter().map(|b| (b.shown, b.what.into(), b.place())));
     lines.push(("", String::new(), ""));
-    lines.push(("filter", "what it lets through".into(), ""));
+    lines.push(("filter", "matches".into(), ""));
     lines.extend(query::HELP.iter().map(|&(term, what)| (term, what.into(), "")));
     lines.push(("", String::new(), ""));
     let health = Health::ALL.map(|health| format!("{} {}", theme.sign(health), health.word()));
-    lines.push(("signs", format!("{}   - not seen", health.join("   ")), ""));
+    lines.push(("signs", format!("{}   - not observed", health.join("   ")), ""));
     let fates = Fate::ALL.map(|fate| format!("{} {}", fate.sign(), fate.word()));
     lines.push(("chunks", fates.join("   "), ""));
     lines.push(("", String::new(), ""));
-    lines.push(("flags", "of a request, worst first".into(), ""));
+    lines.push(("flags", "flags of a request, worst first".into(), ""));
     lines.extend(Flag::ALL.map(|flag| (flag.word(), flag.what().into(), "")));
     lines.push(("", String::new(), ""));
     lines.push(("columns", "of a request".into(), ""));
     lines.extend(Column::ALL.map(|column| (column.head(), column.what().into(), "")));
     lines.push((
         "TTFT",
-        "is no column: when a request arrived is not observed, and it would be a guess".into(),
+        "is not a column because the arrival of a request is not observed".into(),
         "",
     ));
     let rows = usize::from(pad.height().saturating_sub(1));

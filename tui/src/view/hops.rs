@@ -1,16 +1,18 @@
 //! Hops tab: one line per hop, and details of the selected one (queue wait, wakeups, backlog over time, workers).
 
 use ratatui::layout::Rect;
+use session::units::{bytes, count, duration, known, rate};
 
 use super::Hits;
 use super::chart::{self, Line, Window};
 use super::pad::Pad;
-use crate::action::Action;
 use crate::state::Model;
+use crate::state::action::Action;
+use crate::state::health::Health;
 use crate::state::history::{HopSample, Metric};
-use crate::state::model::{CLASSES, Health, HopLine, Spread};
+use crate::state::model::{CLASSES, HopLine};
+use crate::state::spread::Spread;
 use crate::state::ui::Ui;
-use crate::state::units::{bytes, count, duration, known, rate};
 use crate::theme::{PLAIN, STRONG};
 
 /// Cells of the longest histogram bar.
@@ -21,7 +23,7 @@ const TREND_ROWS: u16 = 9;
 pub(super) fn draw(pad: &mut Pad<'_>, model: &Model, ui: &Ui, hits: &mut Hits) {
     let theme = pad.theme();
     if model.hops.is_empty() {
-        pad.text(2, 1, "no hop has been seen yet", theme.dim());
+        pad.text(2, 1, "no hop observed yet", theme.dim());
         return;
     }
     let columns = Columns::of(model, pad.width());
@@ -66,11 +68,11 @@ const COLUMNS: [Column; 7] = [
     ("byte/s", |hop| bytes(hop.bytes_per_s as u64)),
     ("backlog", |hop| known(hop.backlog, count)),
     ("max", |hop| known(hop.backlog_max, count)),
-    ("p50", |hop| known(hop.residence, |s| duration(s.p50))),
-    ("p99", |hop| known(hop.residence, |s| duration(s.p99))),
+    ("p50", |hop| known(hop.queue_wait, |s| duration(s.p50))),
+    ("p99", |hop| known(hop.queue_wait, |s| duration(s.p99))),
 ];
 /// Columns hidden to make room for long names, in this order. The detail below still shows them for the selected hop.
-const LEAVE: [usize; 2] = [2, 4];
+const OMIT_ORDER: [usize; 2] = [2, 4];
 const CELL: u16 = 8;
 /// Cells for the name if all names are short.
 const NAME: u16 = 21;
@@ -85,13 +87,15 @@ impl Columns {
     fn of(model: &Model, width: u16) -> Self {
         let length = |hop: &HopLine| (hop.from.chars().count() + 1 + hop.to.chars().count()) as u16;
         let longest = model.hops.iter().map(length).max().unwrap_or(0).max(NAME);
-        let room = |left: usize| width.saturating_sub(3 + CELL * (COLUMNS.len() - left) as u16);
-        let left = (0..LEAVE.len())
-            .find(|&left| room(left) >= longest)
-            .unwrap_or(LEAVE.len());
+        let name_width = |omitted: usize| width.saturating_sub(3 + CELL * (COLUMNS.len() - omitted) as u16);
+        let omitted = (0..OMIT_ORDER.len())
+            .find(|&omitted| name_width(omitted) >= longest)
+            .unwrap_or(OMIT_ORDER.len());
         Self {
-            name: longest.min(room(left).max(NAME)),
-            shown: (0..COLUMNS.len()).filter(|at| !LEAVE[..left].contains(at)).collect(),
+            name: longest.min(name_width(omitted).max(NAME)),
+            shown: (0..COLUMNS.len())
+                .filter(|at| !OMIT_ORDER[..omitted].contains(at))
+                .collect(),
         }
     }
 
@@ -147,25 +151,25 @@ fn detail(pad: &mut Pad<'_>, hop: &HopLine, model: &Model, ui: &Ui) {
                 bytes(hop.bytes)
             ),
         ),
-        ("residence", spread(hop.residence)),
+        ("queue wait", spread(hop.queue_wait)),
         ("in the relay", spread(hop.relay)),
-        ("handling", handling(hop, &spread)),
+        ("processing", processing(hop, &spread)),
         (
-            "a wakeup took",
+            "per wakeup",
             known(hop.wakeup_frames_max, |n| format!("up to {n} frames")),
         ),
         ("kernel queue", kernel(hop)),
-        ("head waits", known(hop.oldest_ns, duration)),
+        ("oldest", known(hop.oldest_ns, duration)),
     ];
     let mut y = 1;
     for (name, text) in &facts {
         let x = pad.fit(1, y, 14, name, theme.head()).max(15);
-        let unseen = text == "-";
+        let not_observed = text == "-";
         pad.text(
             x,
             y,
-            if unseen { "not seen here" } else { text },
-            if unseen { theme.dim() } else { PLAIN },
+            if not_observed { "not observed here" } else { text },
+            if not_observed { theme.dim() } else { PLAIN },
         );
         y += 1;
     }
@@ -175,12 +179,12 @@ fn detail(pad: &mut Pad<'_>, hop: &HopLine, model: &Model, ui: &Ui) {
             .iter()
             .map(|(why, n)| format!("{why} {}", count(*n)))
             .collect();
-        let text = format!("{} frames could not be read: {}", count(hop.undecoded), why.join(", "));
+        let text = format!("cannot decode {} frames: {}", count(hop.undecoded), why.join(", "));
         pad.text(1, y, &text, theme.health(Health::Warning));
         y += 1;
     }
     let wide = pad.width() >= 120;
-    if !hop.residence_classes.is_empty() {
+    if !hop.queue_wait_classes.is_empty() {
         let right = if wide { pad.width() / 2 } else { 45 };
         trends(pad, right, y, hop, model, ui);
         histogram(pad, y, hop);
@@ -188,14 +192,14 @@ fn detail(pad: &mut Pad<'_>, hop: &HopLine, model: &Model, ui: &Ui) {
 }
 
 /// Time that receivers need per frame, their busy share, and the median time a chunk stays with them.
-fn handling(hop: &HopLine, spread: &dyn Fn(Option<Spread>) -> String) -> String {
+fn processing(hop: &HopLine, spread: &dyn Fn(Option<Spread>) -> String) -> String {
     let busy = hop
         .busy
         .map_or_else(String::new, |busy| format!("  busy {:.0} %", 100.0 * busy));
     let inside = hop
         .inside
         .map_or_else(String::new, |s| format!("  chunk inside {}", duration(s.p50)));
-    spread(hop.handling) + &busy + &inside
+    spread(hop.processing) + &busy + &inside
 }
 
 /// Kernel queue and libzmq inbox. The kernel queue can be empty while the inbox behind it holds the backlog.
@@ -210,9 +214,9 @@ fn kernel(hop: &HopLine) -> String {
 
 fn histogram(pad: &mut Pad<'_>, y: u16, hop: &HopLine) {
     let theme = pad.theme();
-    pad.text(1, y, "frames by residence", theme.head());
-    let most = hop.residence_classes.iter().copied().max().unwrap_or(0).max(1);
-    for (row, &frames) in hop.residence_classes.iter().enumerate() {
+    pad.text(1, y, "frames by queue wait", theme.head());
+    let most = hop.queue_wait_classes.iter().copied().max().unwrap_or(0).max(1);
+    for (row, &frames) in hop.queue_wait_classes.iter().enumerate() {
         let y = y + 1 + row as u16;
         let label = match CLASSES.get(row) {
             Some(&bound) => format!("<{}", duration(bound)),
@@ -244,8 +248,8 @@ fn trends(pad: &mut Pad<'_>, x: u16, y: u16, hop: &HopLine, model: &Model, ui: &
     let lines: [Line<'_, HopSample>; 3] = [
         line("backlog", |s| s.backlog.map(f64::from), |n| count(n as u64)),
         line(
-            "residence p99",
-            |s| s.residence_p99.map(f64::from),
+            "queue wait p99",
+            |s| s.queue_wait_p99.map(f64::from),
             |ns| duration(ns as u64),
         ),
         line("frames/s", |s| Some(f64::from(s.frames)), rate),
@@ -256,9 +260,9 @@ fn trends(pad: &mut Pad<'_>, x: u16, y: u16, hop: &HopLine, model: &Model, ui: &
         let values = window.values(history, line.metric, columns);
         let top = values.iter().flatten().copied().fold(0.0, f64::max);
         let max = format!(" max {} ", (line.show)(top));
-        let room = columns.saturating_sub(max.len() as u16);
+        let title_width = columns.saturating_sub(max.len() as u16);
         let title = format!("{}, {}", line.label, window.words(columns, model));
-        pad.fit(x, y, room, &title, theme.head());
+        pad.fit(x, y, title_width, &title, theme.head());
         pad.right(y, &max, theme.dim());
         let height = pad.height().saturating_sub(y + 1).min(TREND_ROWS - 1);
         chart::bars(&mut pad.below(y + 1, height), x, &values, theme.line());
@@ -268,9 +272,9 @@ fn trends(pad: &mut Pad<'_>, x: u16, y: u16, hop: &HopLine, model: &Model, ui: &
 /// Draws one branch per receiving worker below the hop. Returns the next free row.
 fn members(pad: &mut Pad<'_>, y: u16, hop: &HopLine) -> u16 {
     let theme = pad.theme();
-    let whole = hop.members.iter().map(|m| m.chunks).sum::<u64>().max(1);
-    let most = usize::from(pad.height().saturating_sub(y) / 3);
-    let shown = hop.members.len().min(most);
+    let total = hop.members.iter().map(|m| m.chunks).sum::<u64>().max(1);
+    let max_lines = usize::from(pad.height().saturating_sub(y) / 3);
+    let shown = hop.members.len().min(max_lines);
     for (row, member) in hop.members.iter().take(shown).enumerate() {
         let y = y + row as u16;
         let more = hop.members.len() - shown;
@@ -280,7 +284,7 @@ fn members(pad: &mut Pad<'_>, y: u16, hop: &HopLine) -> u16 {
         } else {
             theme.pick("├", "|")
         };
-        let share = 100.0 * member.chunks as f64 / whole as f64;
+        let share = 100.0 * member.chunks as f64 / total as f64;
         let name = format!("{branch} {}", known(member.worker, |w| format!("worker {w}")));
         let more = if last && more > 0 {
             format!("(and {more} more)  ")

@@ -19,13 +19,14 @@ mod share;
 use ratatui::Frame;
 use ratatui::layout::Rect;
 use ratatui::style::Modifier;
+use session::units::{bytes, clock, count, duration, known};
 
-use crate::action::Action;
 use crate::keys::BINDINGS;
 use crate::state::Model;
-use crate::state::model::Health;
-use crate::state::ui::{Dialog, Tab, Ui};
-use crate::state::units::{bytes, clock, count, duration, known};
+use crate::state::action::Action;
+use crate::state::health::Health;
+use crate::state::tab::Tab;
+use crate::state::ui::{Dialog, Ui};
 use crate::theme::{PLAIN, STRONG, Theme};
 use pad::Pad;
 
@@ -163,9 +164,9 @@ fn tab_bar(pad: &mut Pad<'_>, model: &Model, ui: &Ui, hits: &mut Hits) {
         Some(pod) => (pod.name.as_str(), state),
         None => (model.source.as_str(), state),
     };
-    let whole = format!(" {source} {state} {time} ");
-    let fits = usize::from(x) + whole.len() <= usize::from(pad.width());
-    let right = if fits { whole } else { format!(" {state} {time} ") };
+    let full = format!(" {source} {state} {time} ");
+    let fits = usize::from(x) + full.len() <= usize::from(pad.width());
+    let right = if fits { full } else { format!(" {state} {time} ") };
     pad.right(0, &right, style);
 }
 
@@ -185,8 +186,8 @@ fn verdict_line(pad: &mut Pad<'_>, model: &Model, theme: Theme) {
 fn own_line(pad: &mut Pad<'_>, model: &Model) {
     let (theme, own) = (pad.theme(), &model.own);
     let cpu = known(own.cpu, |c| format!("{:.1}%", c * 100.0));
-    let whose = if model.source == "demo" { "self+demo" } else { "self" };
-    let cost = format!("{whose}: cpu {cpu}  rss {}  ", known(own.rss_bytes, bytes));
+    let label = if model.source == "demo" { "self+demo" } else { "self" };
+    let cost = format!("{label}: cpu {cpu}  rss {}  ", known(own.rss_bytes, bytes));
     let x = writing(pad, 1, model);
     let mut x = pad.text(x, 0, &cost, theme.dim());
     for (word, n) in [("missed", own.missed), ("undecoded", own.undecoded)] {
@@ -294,23 +295,23 @@ fn hint_line(pad: &mut Pad<'_>, ui: &Ui) {
         return;
     }
     // Help and quit stay visible; the other hints are cut first.
-    let (ways_out, rest): (Vec<_>, Vec<_>) = hints(ui)
+    let (always_shown, rest): (Vec<_>, Vec<_>) = hints(ui)
         .into_iter()
         .partition(|(_, hint)| ["help", "quit"].contains(hint));
-    let spare = ways_out
+    let reserved = always_shown
         .iter()
         .map(|(keys, hint)| keys.len() + hint.len() + 3)
         .sum::<usize>() as u16;
     let area = pad.area();
     let mut x = 1;
     for (keys, hint) in rest {
-        if x + (keys.len() + hint.len() + 1) as u16 + spare > area.width {
+        if x + (keys.len() + hint.len() + 1) as u16 + reserved > area.width {
             break;
         }
         x = pad.text(x, 0, &keys, theme.head());
         x = pad.text(x + 1, 0, hint, theme.dim()) + 2;
     }
-    for (keys, hint) in ways_out {
+    for (keys, hint) in always_shown {
         x = pad.text(x, 0, &keys, theme.head());
         x = pad.text(x + 1, 0, hint, theme.dim()) + 2;
     }
@@ -322,7 +323,7 @@ fn hints(ui: &Ui) -> Vec<(String, &'static str)> {
     // During playback of a recording, its keys come first.
     let (first, rest): (Vec<_>, Vec<_>) = BINDINGS
         .iter()
-        .filter(|b| !b.hint.is_empty() && b.holds(ui))
+        .filter(|b| !b.hint.is_empty() && b.applies(ui))
         .partition(|b| b.is_for_replay());
     for binding in first.into_iter().chain(rest) {
         let key = binding.shown.split(' ').next().unwrap_or(binding.shown);

@@ -1,18 +1,19 @@
 //! Overview tab: health of the engine, and the place and time of problems.
 
 use ratatui::layout::Rect;
+use session::units::{clock, count, duration, known, rate};
 
 use super::Hits;
 use super::chart::{self, Line, Window};
 use super::pad::Pad;
 use super::path;
 use super::share;
-use crate::action::Action;
 use crate::state::Model;
+use crate::state::action::Action;
+use crate::state::health::Health;
 use crate::state::history::Sample;
-use crate::state::model::{Health, Spread};
+use crate::state::spread::Spread;
 use crate::state::ui::Ui;
-use crate::state::units::{clock, count, duration, known, rate};
 use crate::theme::{PLAIN, STRONG};
 
 /// Maximum number of rows of one time series.
@@ -51,7 +52,7 @@ fn gap(pad: &mut Pad<'_>, y: u16, model: &Model) -> u16 {
         pad.text(
             18,
             y,
-            "not seen: it needs the scheduler's sends and the tokenizer's takes",
+            "not observed: needs the scheduler's sends and the tokenizer's receives",
             theme.dim(),
         );
         return y + 1;
@@ -86,9 +87,9 @@ fn gap(pad: &mut Pad<'_>, y: u16, model: &Model) -> u16 {
     }
     let waiting = match gap.open {
         Some((0, _)) | None => "no first token is waiting now".to_owned(),
-        Some((1, longest)) => format!("1 first token waits now, for {}", duration(longest)),
+        Some((1, longest)) => format!("1 first token is waiting, for {}", duration(longest)),
         Some((n, longest)) => format!(
-            "{} first tokens wait now, the longest for {}",
+            "{} first tokens are waiting, the longest for {}",
             count(n),
             duration(longest)
         ),
@@ -118,9 +119,9 @@ fn flow(pad: &mut Pad<'_>, y: u16, model: &Model) -> u16 {
 
     let x = pad.text(1, y + 1, "tokens", theme.head());
     let tokens = format!(
-        "{} sent  {} taken  {} delivered",
+        "{} sent  {} received  {} delivered",
         count(flow.tokens_sent),
-        known(flow.tokens_taken, count),
+        known(flow.tokens_received, count),
         known(flow.tokens_delivered, count)
     );
     let mut x = pad.text(x + 3, y + 1, &tokens, PLAIN);
@@ -141,11 +142,7 @@ fn flow(pad: &mut Pad<'_>, y: u16, model: &Model) -> u16 {
     let x = pad.text(
         x + 3,
         y + 2,
-        &format!(
-            "{} sent  {} coalesced",
-            count(chunks.sent),
-            known(chunks.coalesced, count)
-        ),
+        &format!("{} sent  {} merged", count(chunks.sent), known(chunks.merged, count)),
         PLAIN,
     );
     let dropped = chunks.dropped.unwrap_or(0);
@@ -167,14 +164,14 @@ fn itl(pad: &mut Pad<'_>, y: u16, model: &Model, roomy: bool) -> u16 {
     if !roomy && model.itl.client.is_none() {
         return y;
     }
-    let said = |itl: Option<[u64; 3]>| {
+    let format_itl = |itl: Option<[u64; 3]>| {
         known(itl, |[p50, p90, p99]| {
             format!("{}/{}/{}", duration(p50), duration(p90), duration(p99))
         })
     };
     let x = pad.text(1, y, "itl", theme.head());
-    let x = pad.text(x + 6, y, &format!("client {}", said(model.itl.client)), PLAIN);
-    let engine = format!("engine {}  (p50/p90/p99)", said(model.itl.sent));
+    let x = pad.text(x + 6, y, &format!("client {}", format_itl(model.itl.client)), PLAIN);
+    let engine = format!("engine {}  (p50/p90/p99)", format_itl(model.itl.sent));
     pad.text(x + 2, y, &engine, theme.dim());
     y + 1
 }
@@ -182,18 +179,18 @@ fn itl(pad: &mut Pad<'_>, y: u16, model: &Model, roomy: bool) -> u16 {
 /// Draws how the thread that receives tokens spends its time, if threads are observed.
 fn consumer(pad: &mut Pad<'_>, y: u16, model: &Model) -> u16 {
     let theme = pad.theme();
-    let mut takers = model
+    let mut receiving = model
         .threads
         .iter()
         .flatten()
-        .filter(|t| t.takes && t.role == "tokenizer");
-    let Some((thread, shares)) = takers.find_map(|t| Some((t, t.recent?))) else {
+        .filter(|t| t.receives && t.role == "tokenizer");
+    let Some((thread, shares)) = receiving.find_map(|t| Some((t, t.recent?))) else {
         return y;
     };
     let share = |s: Option<f64>| known(s, |s| format!("{:.0}%", s * 100.0));
     let x = pad.text(1, y, &thread.role, theme.head());
     let text = format!(
-        "{} running  {} lacks a CPU  {} held by quota  {} asleep",
+        "{} running  {} starved of CPU  {} throttled  {} asleep",
         share(Some(shares.running)),
         share(shares.waiting),
         share(shares.held),

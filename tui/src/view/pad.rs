@@ -69,14 +69,14 @@ impl<'a> Pad<'a> {
         let width = width.min(self.area.width - x);
         let (x0, y0) = (self.area.x + x, self.area.y + y);
         if text.bytes().all(is_plain) {
-            let taken = (text.len() as u64).min(width.into()) as u16;
-            for (x, byte) in (x0..x0 + taken).zip(text.bytes()) {
+            let received = (text.len() as u64).min(width.into()) as u16;
+            for (x, byte) in (x0..x0 + received).zip(text.bytes()) {
                 self.buffer[(x, y0)].set_char(byte.into()).set_style(style);
             }
             if width > 1 && text.len() > width.into() {
                 self.buffer[(x0 + width - 1, y0)].set_symbol(self.theme.pick("…", "~"));
             }
-            return x + taken;
+            return x + received;
         }
         let clean = clean(text);
         let end = self.buffer.set_stringn(x0, y0, &clean, width.into(), style).0;
@@ -90,14 +90,14 @@ impl<'a> Pad<'a> {
 
     /// Writes right-aligned into `width` cells from `x`.
     pub(crate) fn number(&mut self, x: u16, y: u16, width: u16, text: &str, style: Style) {
-        let taken = text.chars().count().min(width.into()) as u16;
-        self.fit(x + width - taken, y, taken, text, style);
+        let received = text.chars().count().min(width.into()) as u16;
+        self.fit(x + width - received, y, received, text, style);
     }
 
     /// Writes right-aligned at the edge of the pad.
     pub(crate) fn right(&mut self, y: u16, text: &str, style: Style) {
-        let taken = (text.chars().count() as u16).min(self.area.width);
-        self.text(self.area.width - taken, y, text, style);
+        let received = (text.chars().count() as u16).min(self.area.width);
+        self.text(self.area.width - received, y, text, style);
     }
 
     /// Sets the style of a row.
@@ -194,7 +194,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_cut_says_so_and_nothing_leaves_its_cells() {
+    fn truncated_text_is_marked_and_stays_inside_its_cells() {
         let rows = drawn(|pad| {
             pad.fit(0, 0, 5, "abcdefgh", Style::new());
             pad.number(0, 1, 6, "42", Style::new());
@@ -205,7 +205,7 @@ mod tests {
     }
 
     #[test]
-    fn a_paragraph_breaks_at_blanks_and_stops_in_time() {
+    fn a_paragraph_wraps_at_spaces_and_stops_at_its_line_limit() {
         let rows = drawn(|pad| {
             assert_eq!(pad.paragraph(0, 0, 2, "one two three four five", Style::new()), 2);
         });

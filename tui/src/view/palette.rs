@@ -24,6 +24,6 @@ pub(super) fn draw(pad: &mut Pad<'_>, words: &str, at: usize, ui: &Ui) {
         }
     }
     if found.is_empty() {
-        pad.text(2, 1, "no action has these words", theme.dim());
+        pad.text(2, 1, "no matching action", theme.dim());
     }
 }

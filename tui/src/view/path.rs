@@ -1,14 +1,15 @@
 //! The path from left to right, each hop with its rate, backlog and queue wait. A list if the screen is too narrow.
 
 use ratatui::layout::Rect;
+use session::units::{count, duration, known, rate};
 
 use super::Hits;
 use super::pad::Pad;
-use crate::action::Action;
 use crate::state::Model;
-use crate::state::model::{Health, HopLine};
-use crate::state::ui::Tab;
-use crate::state::units::{count, duration, known, rate};
+use crate::state::action::Action;
+use crate::state::health::Health;
+use crate::state::model::HopLine;
+use crate::state::tab::Tab;
 use crate::theme::{PLAIN, STRONG};
 
 /// Minimum width of an arrow with its numbers.
@@ -43,7 +44,7 @@ pub(super) fn draw(pad: &mut Pad<'_>, y: u16, model: &Model, hits: &mut Hits) ->
     };
     let mut arrows: Vec<Arrow> = in_line(&model.hops).into_iter().map(drawn).collect();
     let Some(last) = arrows.last() else {
-        pad.text(1, y, "no hop has been seen yet", theme.dim());
+        pad.text(1, y, "no hop observed yet", theme.dim());
         return y + 1;
     };
     arrows.push(client(model, &last.to));
@@ -142,17 +143,17 @@ fn hop(hop: &HopLine) -> Arrow {
     } else {
         String::new()
     };
-    let wait = match (hop.residence, hop.relay) {
+    let wait = match (hop.queue_wait, hop.relay) {
         (Some(spread), _) => format!("wait p99 {} (run)", duration(spread.p99)),
         (None, Some(relay)) => format!("relay {} p99", duration(relay.p99)),
-        (None, None) => "wait not seen".into(),
+        (None, None) => "wait not observed".into(),
     };
     let backlog = match hop.backlog {
         Some(frames) => format!("backlog {}", count(frames)),
-        None => "backlog unseen".into(),
+        None => "backlog unknown".into(),
     };
     // An unhealthy hop shows its problem first.
-    let mut lines = [format!("{} fr/s{workers}", rate(hop.frames_per_s)), backlog, wait];
+    let mut lines = [format!("{} frames/s{workers}", rate(hop.frames_per_s)), backlog, wait];
     if hop.health >= Health::Warning {
         lines.swap(0, 1);
         lines[0].push_str(&hop.oldest_ns.map(|ns| format!(" {}", duration(ns))).unwrap_or_default());
@@ -177,15 +178,15 @@ fn client(model: &Model, from: &str) -> Arrow {
     let drops = match (chunks.dropped, chunks.dropped_predicted) {
         (Some(dropped), _) => format!("dropped {}", count(dropped)),
         (None, Some(predicted)) => format!("dropped? {}", count(predicted)),
-        (None, None) => "drops unseen".into(),
+        (None, None) => "drops unknown".into(),
     };
     let lost = known(chunks.tokens_lost, |n| format!("lost {} tok", count(n)));
     let lost = if chunks.tokens_lost.is_none() {
-        "delivery unseen".into()
+        "delivery unknown".into()
     } else {
         lost
     };
-    let merged = match (chunks.coalesced, chunks.coalesced_predicted) {
+    let merged = match (chunks.merged, chunks.merged_predicted) {
         (Some(merged), _) => format!("merged {}", count(merged)),
         (None, Some(predicted)) => format!("merged? {}", count(predicted)),
         (None, None) => String::new(),

@@ -5,28 +5,22 @@ use ratatui::layout::Rect;
 
 use super::Hits;
 use super::pad::Pad;
-use crate::action::Action;
-use crate::state::model::Health;
+use crate::state::action::Action;
+use crate::state::health::Health;
 use crate::state::pick::{Kind, Offer, Pick};
 use crate::theme::{PLAIN, STRONG, Theme};
 
 const KEYS: &str = "Up Down choose   Enter run   ? help   q quit   (tokengap --help has every command)";
 /// Text of the help.
 const HELP: [(&str, &str); 9] = [
-    ("Up Down j k", "choose; PgUp PgDn Home End go further"),
+    ("Up Down j k", "choose; PgUp PgDn Home End move faster"),
     ("Enter", "run the selection; a second click does the same"),
     ("? Esc", "show this, leave it"),
     ("q", "leave"),
     ("", ""),
-    (
-        "engines",
-        "are attached to: nothing is changed, nothing waits for tokengap",
-    ),
-    ("published", "runs are watched from here, on the same screen"),
-    (
-        "recordings",
-        "are played; tokengap report tells them as text, JSON or HTML",
-    ),
+    ("engines", "attach: passive, nothing in the engine changes"),
+    ("published", "watch a run on the same screen"),
+    ("recordings", "replay; tokengap report prints text, JSON or HTML"),
     ("demos", "need no engine, no root and no GPU"),
 ];
 
@@ -94,7 +88,7 @@ pub(crate) fn draw(pick: &Pick, theme: Theme, frame: &mut Frame<'_>) -> Hits {
     if let Some(first) = pick.blind.first() {
         let more = pick.blind.len() - 1;
         let more = if more > 0 {
-            format!(" (and {more} more: tokengap attach tells)")
+            format!(" (and {more} more: tokengap attach lists them)")
         } else {
             String::new()
         };
@@ -127,11 +121,11 @@ fn lines(pick: &Pick) -> Vec<Line<'_>> {
         }
         lines.push(Line::Head(kind));
         let before = lines.len();
-        let mine = pick.offers().iter().enumerate().filter(|(_, o)| o.kind == kind);
-        lines.extend(mine.map(|(place, offer)| Line::Offer(place, offer)));
+        let of_kind = pick.offers().iter().enumerate().filter(|(_, o)| o.kind == kind);
+        lines.extend(of_kind.map(|(place, offer)| Line::Offer(place, offer)));
         if lines.len() == before {
             lines.push(Line::None(match kind {
-                Kind::Engine if pick.looked => "none found; it is looked for again every second",
+                Kind::Engine if pick.looked => "none found; looking again every second",
                 Kind::Engine => "looking ...",
                 _ => "none",
             }));

@@ -1,15 +1,15 @@
 //! Pods tab: one line per watched run, and the sum of all.
 
 use ratatui::layout::Rect;
+use session::units::{count, duration, known, rate};
 
 use super::Hits;
 use super::pad::Pad;
-use crate::action::Action;
 use crate::state::Model;
-use crate::state::model::Health;
+use crate::state::action::Action;
+use crate::state::health::Health;
 use crate::state::pods::{Brief, Link, PodLine};
 use crate::state::ui::Ui;
-use crate::state::units::{count, duration, known, rate};
 use crate::theme::{PLAIN, STRONG};
 
 /// Width of the name, and first cells of the state and number columns.
@@ -28,11 +28,11 @@ pub(super) fn draw(pad: &mut Pad<'_>, model: &Model, ui: &Ui, hits: &mut Hits) {
     for (place, head) in ["tok lost", "missed"].into_iter().enumerate() {
         pad.number(NUMBERS + (4 + place as u16) * WIDE, 0, WIDE, head, theme.dim());
     }
-    let most = pad.height().saturating_sub(8).max(2);
-    let top = ui.pod.saturating_sub(usize::from(most) - 1);
-    hits.page = most.into();
+    let max_rows = pad.height().saturating_sub(8).max(2);
+    let top = ui.pod.saturating_sub(usize::from(max_rows) - 1);
+    hits.page = max_rows.into();
     let mut y = 1;
-    for (place, pod) in model.pods.iter().enumerate().skip(top).take(most.into()) {
+    for (place, pod) in model.pods.iter().enumerate().skip(top).take(max_rows.into()) {
         line(pad, y, pod, place == model.pod);
         if place == ui.pod {
             pad.row_style(y, theme.selected());
@@ -100,7 +100,7 @@ fn detail(pad: &mut Pad<'_>, y: u16, pod: &PodLine) {
     }
     if pod.missed > 0 {
         let text = format!(
-            "{} records of it were not received here: they were lost on the way to this screen, not by the engine",
+            "{} records of it were missed: lost on the way to this screen, not in the engine",
             count(pod.missed)
         );
         pad.text(1, y + 2, &text, theme.dim());

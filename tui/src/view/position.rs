@@ -1,14 +1,14 @@
 //! Playback position of a recording: speed, time, a bar with the findings, and gaps of the recording.
 
 use ratatui::layout::Rect;
+use session::playback::{Doing, Play, Position};
+use session::units::{clock, count};
 
 use super::Hits;
 use super::pad::Pad;
-use crate::action::Action;
-use crate::replay::{Doing, Play, Position};
 use crate::state::Model;
-use crate::state::model::Health;
-use crate::state::units::{clock, count};
+use crate::state::action::Action;
+use crate::state::health::Health;
 use crate::theme::{PLAIN, STRONG};
 
 /// Minimum and maximum number of cells of the bar.

@@ -1,17 +1,17 @@
 //! Request tab: stages to scale, every chunk as a tick, the list of chunks, and evidence for the flags.
 
-use trace::ledger::TokenPace;
+use session::units::{count, duration, known};
+use trace::ledger::ItlSummary;
 
 use super::Hits;
 use super::pad::Pad;
 use super::share;
 use crate::state::Model;
 use crate::state::fate::Fate;
-use crate::state::model::Health;
+use crate::state::health::Health;
 use crate::state::request::{ChunkLine, Detail};
 use crate::state::row::Row;
 use crate::state::ui::Ui;
-use crate::state::units::{count, duration, known};
 use crate::theme::{PLAIN, STRONG, Theme};
 
 /// Cells reserved for the labels of the tracks.
@@ -43,7 +43,7 @@ fn head(pad: &mut Pad<'_>, detail: &Detail) -> u16 {
     let x = pad.text(x, 0, &detail.rid, STRONG) + 2;
     match &detail.row {
         None => {
-            pad.text(x, 0, "the ledger no longer knows it", theme.dim());
+            pad.text(x, 0, "the ledger has evicted it", theme.dim());
         }
         Some(row) => {
             let x = pad.text(x, 0, row.life.word(), STRONG);
@@ -56,19 +56,19 @@ fn head(pad: &mut Pad<'_>, detail: &Detail) -> u16 {
 /// Draws the inter-token latency at both ends, if known.
 fn itl(pad: &mut Pad<'_>, y: u16, detail: &Detail) -> u16 {
     let theme = pad.theme();
-    let said = |pace: Option<TokenPace>| {
-        known(pace, |pace| {
-            let [p50, p90, p99] = [pace.p50, pace.p90, pace.p99].map(duration);
+    let format_itl = |itl: Option<ItlSummary>| {
+        known(itl, |itl| {
+            let [p50, p90, p99] = [itl.p50, itl.p90, itl.p99].map(duration);
             format!("{p50}/{p90}/{p99}")
         })
     };
-    let paces = &detail.paces;
-    if paces.delivered.is_none() && paces.sent.is_none() {
+    let itl = &detail.itl;
+    if itl.delivered.is_none() && itl.sent.is_none() {
         return y;
     }
     let x = pad.text(1, y, "itl ", theme.head());
-    let x = pad.text(x, y, &format!("client {}", said(paces.delivered)), PLAIN);
-    let engine = format!("engine {}  (p50/p90/p99)", said(paces.sent));
+    let x = pad.text(x, y, &format!("client {}", format_itl(itl.delivered)), PLAIN);
+    let engine = format!("engine {}  (p50/p90/p99)", format_itl(itl.sent));
     pad.text(x + 2, y, &engine, theme.dim());
     y + 1
 }
@@ -89,7 +89,7 @@ fn stages(pad: &mut Pad<'_>, y: u16, detail: &Detail) -> u16 {
     let theme = pad.theme();
     pad.rule(y, "stages");
     if detail.stages.is_empty() {
-        pad.text(3, y + 1, "the journal no longer reaches back to them", theme.dim());
+        pad.text(3, y + 1, "the journal no longer contains them", theme.dim());
         return y + 2;
     }
     let (first, last) = (detail.stages[0].at, detail.stages[detail.stages.len() - 1].at);
@@ -128,7 +128,7 @@ fn tracks(pad: &mut Pad<'_>, y: u16, detail: &Detail) -> u16 {
             let place = u128::from(at.since(first)) * u128::from(width.saturating_sub(1))
                 / u128::from(last.since(first).max(1));
             let cell: &mut Option<char> = &mut cells[place as usize];
-            *cell = Some(cell.map_or(sign, |there| louder(there, sign)));
+            *cell = Some(cell.map_or(sign, |there| more_severe(there, sign)));
         }
         for (x, cell) in cells.into_iter().enumerate() {
             let (text, style) = match cell {
@@ -143,7 +143,7 @@ fn tracks(pad: &mut Pad<'_>, y: u16, detail: &Detail) -> u16 {
 }
 
 /// Returns the worse of two ticks that share a cell.
-fn louder(a: char, b: char) -> char {
+fn more_severe(a: char, b: char) -> char {
     let rank = |c| ['|', '.', 'o', '?', 'x'].iter().position(|&known| known == c);
     if rank(b) > rank(a) { b } else { a }
 }
@@ -161,13 +161,13 @@ fn chunks(pad: &mut Pad<'_>, y: u16, detail: &Detail, ui: &Ui, hits: &mut Hits) 
     let rows = pad.height().saturating_sub(y + 2);
     hits.page = rows.into();
     let reach = match detail.since {
-        Some(_) => format!("; older ones are forgotten (--journal {} is reached)", ui.journal),
+        Some(_) => format!("; older ones were evicted (--journal {} is reached)", ui.journal),
         None => String::new(),
     };
     pad.rule(
         y,
         &format!(
-            "{} chunks (| sent  . waits  o coalesced  x dropped  ? predicted or unknown){reach}",
+            "{} chunks (| sent  . waiting  o merged  x dropped  ? predicted or unknown){reach}",
             detail.chunks.len()
         ),
     );
@@ -183,7 +183,7 @@ fn chunks(pad: &mut Pad<'_>, y: u16, detail: &Detail, ui: &Ui, hits: &mut Hits) 
     for (place, name) in columns.enumerate() {
         pad.number(layout.x(place), y + 1, 8, name, theme.dim());
     }
-    pad.text(layout.fate, y + 1, "what became of it", theme.dim());
+    pad.text(layout.fate, y + 1, "outcome", theme.dim());
     let top = ui.chunk.min(detail.chunks.len().saturating_sub(rows.into()));
     let start = detail.span().map(|s| s.0);
     for row in 0..rows {
@@ -250,9 +250,9 @@ fn chunk_line(
     }
     let style = match chunk.fate {
         Fate::Dropped => theme.health(Health::Critical),
-        Fate::DropPredicted | Fate::Coalesced | Fate::Unknown => theme.health(Health::Warning),
+        Fate::DropPredicted | Fate::Merged | Fate::Unknown => theme.health(Health::Warning),
         Fate::Delivered => theme.health(Health::Good),
-        Fate::Sent | Fate::Waiting | Fate::Taken => PLAIN,
+        Fate::Sent | Fate::Waiting | Fate::Received => PLAIN,
     };
     let x = pad.text(layout.fate, y, chunk.fate.word(), style);
     if let Some((next, later)) = chunk.followed {

@@ -2,14 +2,14 @@
 
 use ratatui::layout::Rect;
 use ratatui::style::Style;
+use session::units::{count, duration, known};
 
 use super::Hits;
 use super::pad::Pad;
-use crate::action::Action;
 use crate::state::Model;
+use crate::state::action::Action;
 use crate::state::row::{Column, Life, Row};
 use crate::state::ui::Ui;
-use crate::state::units::{count, duration, known};
 use crate::theme::{PLAIN, STRONG, Theme};
 
 /// Columns with widths in cells, most important first. Narrow screens show only the first ones.
@@ -20,11 +20,11 @@ const WIDTHS: [(Column, u16); 14] = [
     (Column::Flags, 10),
     (Column::Dropped, 5),
     (Column::Lost, 5),
-    (Column::Coalesced, 5),
+    (Column::Merged, 6),
     (Column::Sent, 6),
     (Column::Delivered, 6),
     (Column::Age, 7),
-    (Column::Taken, 6),
+    (Column::Received, 6),
     (Column::Silence, 7),
     (Column::Chunks, 6),
     (Column::Worker, 7),
@@ -64,9 +64,9 @@ pub(super) fn draw(pad: &mut Pad<'_>, model: &Model, ui: &Ui, hits: &mut Hits) {
     hits.page = rows.into();
     if model.visible_count() == 0 {
         let why = if model.table.count() == 0 {
-            "no request has been seen yet"
+            "no request observed yet"
         } else {
-            "no request passes the filter; Esc clears it"
+            "no request matches the filter; Esc clears it"
         };
         pad.text(2, 3, why, theme.dim());
         return;
@@ -106,7 +106,7 @@ fn title(pad: &mut Pad<'_>, model: &Model, ui: &Ui) {
         );
     } else if model.rows_forgotten > 0 {
         text = format!(
-            "{text} ({} older finished ones are beyond reach: only totals are left of them)",
+            "{text} ({} older finished ones were evicted: only their totals remain)",
             count(model.rows_forgotten)
         );
     }
@@ -204,7 +204,7 @@ fn mark(pad: &mut Pad<'_>, y: u16, columns: &[(Column, u16)], row: &Row, ui: &Ui
 }
 
 fn cell(row: &Row, column: Column, theme: Theme) -> (String, Style) {
-    use crate::state::model::Health::Critical;
+    use crate::state::health::Health::Critical;
     let harm = |n: Option<u64>| {
         if n.is_some_and(|n| n > 0) {
             theme.health(Critical)
@@ -217,10 +217,10 @@ fn cell(row: &Row, column: Column, theme: Theme) -> (String, Style) {
         Column::Gap => known(row.gap_ns, duration),
         Column::Silence => known(row.silence_ns, duration),
         Column::Sent => count(row.sent),
-        Column::Taken => known(row.taken, count),
+        Column::Received => known(row.received, count),
         Column::Delivered => known(row.delivered, count),
         Column::Chunks => count(row.chunks),
-        Column::Coalesced => known(row.coalesced, count),
+        Column::Merged => known(row.merged, count),
         Column::Dropped => known(row.dropped, count),
         Column::Lost => known(row.lost, count),
         Column::Worker => known(row.worker, count),
@@ -262,7 +262,7 @@ mod tests {
     }
 
     #[test]
-    fn the_selected_row_is_in_sight() {
+    fn the_selected_row_is_visible() {
         for (selected, count, rows) in [(0, 5, 10), (9, 10, 5), (500, 10_000, 20), (9_999, 10_000, 20)] {
             let top = first_shown(selected, count, rows);
             assert!(top <= selected && selected < top + rows && top + rows <= count.max(rows));

@@ -16,16 +16,16 @@ pub(super) fn draw(pad: &mut Pad<'_>, y: u16, title: &str, parts: &[Segment]) ->
         return y;
     }
     let signs = theme.pick(["█", "▒", "░"], ["#", "=", "-"]);
-    let look = |place: usize| (signs[place % 3], [theme.line(), theme.head(), theme.dim()][place % 3]);
+    let sign_and_style = |place: usize| (signs[place % 3], [theme.line(), theme.head(), theme.dim()][place % 3]);
     let mut x = pad.text(1, y, title, theme.head()) + 1;
     for (place, cells) in bar::cells(parts, BAR).into_iter().enumerate() {
-        let (sign, style) = look(place);
+        let (sign, style) = sign_and_style(place);
         x = pad.text(x, y, &sign.repeat(cells), style);
     }
     let mut parts: Vec<(usize, &Segment)> = parts.iter().enumerate().collect();
     parts.sort_by(|a, b| b.1.share.total_cmp(&a.1.share));
     for (place, part) in parts {
-        let (sign, style) = look(place);
+        let (sign, style) = sign_and_style(place);
         x = pad.text(x + 1, y, sign, style);
         x = pad.text(x + 1, y, &format!("{} {}", percent(part.share), part.name), PLAIN);
     }

@@ -2,28 +2,28 @@
 
 use ratatui::Terminal;
 use ratatui::backend::TestBackend;
-use trace::event::{CpuSample, Finish, HotSample, Sees, Taken, ThreadPart, What};
+use session::playback::{Doing, Play, Position, Speed};
+use session::sink::{Writing, Written};
+use trace::event::{Capabilities, CpuSample, Finish, Received, StackSample, ThreadPart, What};
 use trace::{FrameId, HopId, ThreadId};
 
 use super::*;
-use crate::replay::{Doing, Play, Position, Speed};
-use crate::sink::{Writing, Written};
 use crate::state::journal::Journal;
 use crate::state::refresh::{FINISHED_SHOWN, Outside};
 use crate::state::scene::{MS, Scene};
-use crate::state::ui::Sort;
+use crate::state::table::Sort;
 use crate::theme::Surroundings;
 
 const SIZES: [(u16, u16); 2] = [(80, 24), (200, 50)];
 
 /// Model and user interface state, with the scene they are drawn from.
-struct Stand {
+struct Fixture {
     scene: Scene,
     model: Model,
     ui: Ui,
 }
 
-impl Stand {
+impl Fixture {
     fn of(scene: Scene) -> Self {
         Self {
             scene,
@@ -44,11 +44,11 @@ impl Stand {
         self.model.refresh(&self.scene.analysis, &outside);
         self.model
             .refresh_rows(&self.scene.analysis, FINISHED_SHOWN, &self.ui.pins);
-        self.look();
+        self.update();
     }
 
     /// Updates the selection and the detail as the run loop does before drawing.
-    fn look(&mut self) {
+    fn update(&mut self) {
         self.model.arrange(&self.ui.filter.1, self.ui.sort, &self.ui.pins);
         self.ui.settle(&self.model);
         if let (Tab::Request, Some(rid)) = (self.ui.tab, self.ui.selected.clone()) {
@@ -60,17 +60,17 @@ impl Stand {
     fn press(&mut self, actions: &[Action]) {
         for &action in actions {
             self.ui.apply(action, &self.model);
-            self.look();
+            self.update();
         }
     }
 
     fn drawn(&self, (width, height): (u16, u16), locale: &str) -> String {
-        let around = Surroundings {
+        let surroundings = Surroundings {
             no_color: true,
             locale: locale.into(),
             ..Surroundings::default()
         };
-        let theme = Theme::of(&around);
+        let theme = Theme::of(&surroundings);
         on_terminal((width, height), |frame| drop(draw(&self.model, &self.ui, theme, frame)))
     }
 
@@ -96,8 +96,8 @@ fn on_terminal((width, height): (u16, u16), draw: impl FnOnce(&mut Frame<'_>)) -
 }
 
 /// A 0.5.9 engine under load whose tokenizer falls behind for seconds, receives in bursts, and loses queued chunks.
-fn race() -> Stand {
-    let mut stand = Stand::of(Scene::delivering());
+fn race() -> Fixture {
+    let mut fixture = Fixture::of(Scene::delivering());
     let rids: Vec<String> = (0..24)
         .map(|n| {
             format!(
@@ -108,70 +108,70 @@ fn race() -> Stand {
         .collect();
     for frame in 0..300u64 {
         let at = 1_000 * MS + frame * 40 * MS;
-        let born = (frame as usize / 4 + 1).min(rids.len());
+        let started = (frame as usize / 4 + 1).min(rids.len());
         let of = |n: usize| (rids[n].as_str(), 1, frame as u32 + 1 - n as u32 * 4);
-        let chunks: Vec<_> = (0..born)
+        let chunks: Vec<_> = (0..started)
             .filter(|&n| frame >= n as u64 * 4 && !(n < 6 && frame > 200))
             .map(of)
             .collect();
-        stand.scene.send(at, &chunks);
+        fixture.scene.send(at, &chunks);
         if frame == 200 {
             let last: Vec<_> = (0..6).map(|n| (rids[n].as_str(), 1, 202 - n as u32 * 4)).collect();
-            stand.scene.finish(at + MS, &last, Finish::Stop);
+            fixture.scene.finish(at + MS, &last, Finish::Stop);
         }
         // The tokenizer wakes at every fourth frame and receives two, so it falls behind.
         if frame % 4 == 3 {
             for take in 0..2 {
                 let seq = frame / 4 * 2 + take;
-                stand.scene.take(at + 5 * MS + take * MS, seq, frame);
+                fixture.scene.receive(at + 5 * MS + take * MS, seq, frame);
             }
             let end = frame as u32 / 4 * 2 + 2;
             for (n, rid) in rids.iter().enumerate().take(4) {
                 if let Some(to) = end.checked_sub(n as u32 * 4).filter(|&to| to > 1) {
-                    stand.scene.deliver(at + 9 * MS, rid, 1 + n as u32 % 2, to);
+                    fixture.scene.deliver(at + 9 * MS, rid, 1 + n as u32 % 2, to);
                 }
             }
         }
         if frame % 5 == 0 {
-            stand.scene.tick(at + 10 * MS);
-            stand.model.remember(&stand.scene.analysis);
+            fixture.scene.tick(at + 10 * MS);
+            fixture.model.remember(&fixture.scene.analysis);
         }
     }
-    stand.refresh();
-    stand
+    fixture.refresh();
+    fixture
 }
 
 /// A run observed by a tap alone.
-fn tapped() -> Stand {
-    let mut stand = Stand::of(Scene::tapped());
+fn tapped() -> Fixture {
+    let mut fixture = Fixture::of(Scene::tapped());
     for frame in 0..100u64 {
         let at = 1_000 * MS + frame * 50 * MS;
-        stand.scene.send_on(0, at, &[("5b92f00d", 1, frame as u32 + 1)], None);
-        stand
+        fixture.scene.send_on(0, at, &[("5b92f00d", 1, frame as u32 + 1)], None);
+        fixture
             .scene
             .send_on(1, at + 2 * MS, &[("5b92f00d", 1, frame as u32 + 1)], None);
-        stand.scene.tick(at + 3 * MS);
-        stand.model.remember(&stand.scene.analysis);
+        fixture.scene.tick(at + 3 * MS);
+        fixture.model.remember(&fixture.scene.analysis);
     }
-    stand.refresh();
-    stand
+    fixture.refresh();
+    fixture
 }
 
 #[test]
-fn overview() {
+fn overview_matches_its_snapshots() {
     race().snapshot("overview");
     tapped().snapshot("overview_tapped");
-    let mut empty = Stand::of(Scene::new(&[]));
+    let mut empty = Fixture::of(Scene::new(&[]));
     empty.refresh();
     empty.snapshot("overview_empty");
 }
 
 #[test]
-fn a_long_path_is_a_list_where_it_does_not_fit() {
-    let sees = Sees {
+fn a_path_that_does_not_fit_is_drawn_as_a_list() {
+    let capabilities = Capabilities {
         sent: true,
-        taken: true,
-        ..Sees::default()
+        received: true,
+        ..Capabilities::default()
     };
     let hops = [
         "scheduler->router",
@@ -179,93 +179,93 @@ fn a_long_path_is_a_list_where_it_does_not_fit() {
         "detokenizer->router2",
         "router2->tokenizer",
     ];
-    let mut stand = Stand::of(Scene::new(&hops.map(|name| (name, sees))));
-    stand.scene.send(MS, &[("5b92f00d", 1, 1)]);
-    stand.refresh();
-    stand.snapshot("overview_routers");
+    let mut fixture = Fixture::of(Scene::new(&hops.map(|name| (name, capabilities))));
+    fixture.scene.send(MS, &[("5b92f00d", 1, 1)]);
+    fixture.refresh();
+    fixture.snapshot("overview_routers");
 }
 
 #[test]
-fn hops_with_long_names() {
-    let sees = Sees {
+fn hops_with_long_names_match_their_snapshots() {
+    let capabilities = Capabilities {
         sent: true,
-        taken: true,
-        ..Sees::default()
+        received: true,
+        ..Capabilities::default()
     };
     let hops = [
         "scheduler->detokenizer-router",
         "detokenizer-router->detokenizer",
         "detokenizer->worker",
     ];
-    let mut stand = Stand::of(Scene::new(&hops.map(|name| (name, sees))));
-    stand.scene.send(MS, &[("5b92f00d", 1, 1)]);
-    stand.refresh();
-    stand.press(&[Action::Go(Tab::Hops)]);
-    stand.snapshot("hops_routers");
+    let mut fixture = Fixture::of(Scene::new(&hops.map(|name| (name, capabilities))));
+    fixture.scene.send(MS, &[("5b92f00d", 1, 1)]);
+    fixture.refresh();
+    fixture.press(&[Action::Go(Tab::Hops)]);
+    fixture.snapshot("hops_routers");
 }
 
 #[test]
-fn requests() {
-    let mut stand = race();
-    stand.press(&[Action::Go(Tab::Requests)]);
-    stand.snapshot("requests");
-    stand.press(&[Action::Move(2), Action::Pin, Action::Filter]);
+fn requests_match_their_snapshots() {
+    let mut fixture = race();
+    fixture.press(&[Action::Go(Tab::Requests)]);
+    fixture.snapshot("requests");
+    fixture.press(&[Action::Move(2), Action::Pin, Action::Filter]);
     for c in "gap>1s drpo>0".chars() {
-        stand.press(&[Action::Type(c)]);
+        fixture.press(&[Action::Type(c)]);
     }
-    stand.snapshot("requests_filter_mistake");
-    stand.press(&[
+    fixture.snapshot("requests_filter_mistake");
+    fixture.press(&[
         Action::EraseAll,
         Action::Type('0'),
         Action::Accept,
         Action::Sort(1),
         Action::Reverse,
     ]);
-    stand.snapshot("requests_filtered");
+    fixture.snapshot("requests_filtered");
 }
 
 #[test]
-fn one_request() {
-    let mut stand = race();
-    stand.press(&[Action::Go(Tab::Requests), Action::Open]);
-    stand.snapshot("request");
-    stand.press(&[Action::Seek(1), Action::Seek(1), Action::Seek(1)]);
-    assert_eq!(stand.ui.chunk, 4, "chunks 1, 3 and 5 were dropped");
-    stand.press(&[Action::Seek(-1)]);
-    assert_eq!(stand.ui.chunk, 2);
+fn one_request_matches_its_snapshots() {
+    let mut fixture = race();
+    fixture.press(&[Action::Go(Tab::Requests), Action::Open]);
+    fixture.snapshot("request");
+    fixture.press(&[Action::Seek(1), Action::Seek(1), Action::Seek(1)]);
+    assert_eq!(fixture.ui.chunk, 4, "chunks 1, 3 and 5 were dropped");
+    fixture.press(&[Action::Seek(-1)]);
+    assert_eq!(fixture.ui.chunk, 2);
     let mut tapped = tapped();
     tapped.press(&[Action::Go(Tab::Request)]);
     tapped.snapshot("request_tapped");
     tapped.scene.journal = Journal::new(0);
-    tapped.look();
+    tapped.update();
     tapped.snapshot("request_forgotten");
 }
 
 #[test]
-fn hops() {
-    let mut stand = race();
-    stand.press(&[Action::Go(Tab::Hops)]);
-    stand.snapshot("hops");
-    let mut stand = tapped();
-    stand.press(&[Action::Go(Tab::Hops)]);
-    stand.snapshot("hops_tapped");
+fn hops_match_their_snapshots() {
+    let mut fixture = race();
+    fixture.press(&[Action::Go(Tab::Hops)]);
+    fixture.snapshot("hops");
+    let mut fixture = tapped();
+    fixture.press(&[Action::Go(Tab::Hops)]);
+    fixture.snapshot("hops_tapped");
 }
 
 #[test]
-fn findings() {
-    let mut stand = race();
-    stand.press(&[Action::Go(Tab::Findings)]);
-    stand.model.own.degraded =
+fn findings_match_their_snapshots() {
+    let mut fixture = race();
+    fixture.press(&[Action::Go(Tab::Findings)]);
+    fixture.model.own.degraded =
         vec!["probe: eBPF is not permitted here; add CAP_BPF and CAP_PERFMON to the container".into()];
-    stand.snapshot("findings");
+    fixture.snapshot("findings");
 }
 
 #[test]
-fn cpu_where_threads_are_watched() {
-    let mut stand = race();
-    stand.press(&[Action::Go(Tab::Cpu)]);
+fn the_cpu_tab_appears_with_thread_samples() {
+    let mut fixture = race();
+    fixture.press(&[Action::Go(Tab::Cpu)]);
     assert_eq!(
-        stand.ui.tab,
+        fixture.ui.tab,
         Tab::Overview,
         "there is no such tab before there is something on it"
     );
@@ -289,9 +289,9 @@ fn cpu_where_threads_are_watched() {
                 poll: None,
                 away: None,
             };
-            stand.scene.say(tenth * 100 * MS, What::Cpu(sample));
+            fixture.scene.emit(tenth * 100 * MS, What::Cpu(sample));
         }
-        stand.model.remember(&stand.scene.analysis);
+        fixture.model.remember(&fixture.scene.analysis);
     }
     let (id, by) = (
         FrameId {
@@ -301,50 +301,50 @@ fn cpu_where_threads_are_watched() {
         },
         Some(ThreadId { pid: 4_000, tid: 4_321 }),
     );
-    let taken = Taken {
+    let received = Received {
         id,
         by,
         wakeup: None,
         frame: None,
     };
-    stand.scene.say(23_000 * MS, What::Taken(taken));
-    stand.refresh();
-    stand.snapshot("overview_cpu");
-    stand.press(&[Action::Go(Tab::Cpu)]);
-    stand.snapshot("cpu");
+    fixture.scene.emit(23_000 * MS, What::Received(received));
+    fixture.refresh();
+    fixture.snapshot("overview_cpu");
+    fixture.press(&[Action::Go(Tab::Cpu)]);
+    fixture.snapshot("cpu");
     for (function, own, total) in [
         ("_handle_batch_output", 61, 80),
         ("recv_pyobj", 20, 22),
         ("generate", 4, 4),
     ] {
-        let sample = HotSample {
+        let sample = StackSample {
             thread: ThreadId { pid: 4_000, tid: 4_321 },
             role: "tokenizer",
             function,
             file: "managers/tokenizer_manager.py",
             interval_ns: 1_000 * MS,
-            taken: 100,
+            samples: 100,
             total,
             own,
             gil: Some(own),
         };
-        stand.scene.say(23_500 * MS, What::Hot(sample));
+        fixture.scene.emit(23_500 * MS, What::Stack(sample));
     }
-    stand.refresh();
-    stand.snapshot("cpu_functions");
+    fixture.refresh();
+    fixture.snapshot("cpu_functions");
 }
 
 #[test]
-fn help() {
-    let mut stand = race();
-    stand.press(&[Action::Help]);
-    stand.snapshot("help");
-    stand.press(&[Action::Page(1), Action::Page(1)]);
-    stand.snapshot("help_end");
+fn help_matches_its_snapshots() {
+    let mut fixture = race();
+    fixture.press(&[Action::Help]);
+    fixture.snapshot("help");
+    fixture.press(&[Action::Page(1), Action::Page(1)]);
+    fixture.snapshot("help_end");
 }
 
 #[test]
-fn picking() {
+fn the_start_menu_matches_its_snapshots() {
     use crate::state::pick::{Kind, Offer, Pick};
     let offer = |kind, title: &str, note: &str, command: &[&str]| Offer {
         kind,
@@ -361,13 +361,13 @@ fn picking() {
         ],
     );
     let show = |pick: &Pick, (width, height): (u16, u16)| {
-        let around = Surroundings {
+        let surroundings = Surroundings {
             no_color: true,
             locale: "C.UTF-8".into(),
             ..Surroundings::default()
         };
         on_terminal((width, height), |frame| {
-            drop(pick::draw(pick, Theme::of(&around), frame));
+            drop(pick::draw(pick, Theme::of(&surroundings), frame));
         })
     };
     insta::assert_snapshot!("pick_80x24", show(&pick, (80, 24)));
@@ -390,10 +390,10 @@ fn picking() {
 }
 
 /// Playback of the race as a recording of one minute.
-fn replay() -> Stand {
-    let mut stand = race();
-    stand.ui.replay = true;
-    stand.model.position = Some(Position {
+fn replay() -> Fixture {
+    let mut fixture = race();
+    fixture.ui.replay = true;
+    fixture.model.position = Some(Position {
         at_ns: 12_000 * MS,
         whole_ns: 60_000 * MS,
         wall_ns: Some(1_768_722_900_330_146_000),
@@ -401,30 +401,30 @@ fn replay() -> Stand {
         doing: Doing::Playing,
         since_ns: None,
     });
-    stand
+    fixture
 }
 
 #[test]
-fn playing_a_recording() {
-    let mut stand = replay();
-    stand.snapshot("replay");
-    stand.press(&[Action::Time]);
+fn a_replay_matches_its_snapshots() {
+    let mut fixture = replay();
+    fixture.snapshot("replay");
+    fixture.press(&[Action::Time]);
     for c in "1:2x".chars() {
-        stand.press(&[Action::Type(c)]);
+        fixture.press(&[Action::Type(c)]);
     }
-    let position = stand.model.position.as_mut().expect("a replay");
+    let position = fixture.model.position.as_mut().expect("a replay");
     (position.doing, position.since_ns) = (Doing::Paused, Some(5_000 * MS));
-    stand.snapshot("replay_time");
-    stand.press(&[Action::Back, Action::Help, Action::Page(1)]);
-    stand.snapshot("replay_help");
+    fixture.snapshot("replay_time");
+    fixture.press(&[Action::Back, Action::Help, Action::Page(1)]);
+    fixture.snapshot("replay_help");
 }
 
 #[test]
-fn a_click_on_the_bar_goes_there() {
-    let stand = replay();
+fn a_click_on_the_playback_bar_seeks() {
+    let fixture = replay();
     let mut hits = Hits::default();
     let theme = Theme::of(&Surroundings::default());
-    on_terminal((80, 24), |frame| hits = draw(&stand.model, &stand.ui, theme, frame));
+    on_terminal((80, 24), |frame| hits = draw(&fixture.model, &fixture.ui, theme, frame));
     let places: Vec<u64> = (0..80)
         .filter_map(|x| match hits.at(x, 22) {
             Some(Action::Play(Play::To(ns))) => Some(ns),
@@ -436,23 +436,23 @@ fn a_click_on_the_bar_goes_there() {
 }
 
 #[test]
-fn what_is_written_is_on_the_screen() {
-    let mut stand = race();
+fn outputs_in_progress_are_shown() {
+    let mut fixture = race();
     let written = |bytes, dropped| Written {
         name: "run.tgap".into(),
         bytes,
         dropped,
     };
-    stand.model.writing = Writing {
+    fixture.model.writing = Writing {
         recording: Some(written(5 << 20, 12)),
         ring: Some(written(64 << 20, 0)),
         feed: None,
     };
-    stand.snapshot("recording");
+    fixture.snapshot("recording");
 }
 
 #[test]
-fn below_the_smallest_size_it_says_so() {
+fn a_too_small_terminal_shows_the_required_size() {
     let small = race().drawn((60, 6), "C.UTF-8");
     for text in [
         "needs 80x24; this is 60x6",
@@ -468,24 +468,24 @@ fn below_the_smallest_size_it_says_so() {
 }
 
 #[test]
-fn without_utf8_nothing_but_ascii_is_drawn() {
-    let mut stand = race();
+fn without_utf8_only_ascii_is_drawn() {
+    let mut fixture = race();
     for tab in Tab::ALL {
-        stand.press(&[Action::Go(tab)]);
-        let text = stand.drawn((200, 50), "C");
+        fixture.press(&[Action::Go(tab)]);
+        let text = fixture.drawn((200, 50), "C");
         assert!(text.is_ascii(), "{tab:?}: {text}");
     }
 }
 
 #[test]
-fn a_click_on_a_tab_or_a_row_is_its_action() {
-    let mut stand = race();
-    stand.press(&[Action::Go(Tab::Requests)]);
+fn clicks_on_tabs_and_rows_map_to_actions() {
+    let mut fixture = race();
+    fixture.press(&[Action::Go(Tab::Requests)]);
     let mut terminal = Terminal::new(TestBackend::new(80, 24)).expect("a terminal in memory");
     let mut hits = Hits::default();
     let theme = Theme::of(&Surroundings::default());
     terminal
-        .draw(|frame| hits = draw(&stand.model, &stand.ui, theme, frame))
+        .draw(|frame| hits = draw(&fixture.model, &fixture.ui, theme, frame))
         .expect("drawn");
     assert_eq!(hits.at(12, 0), Some(Action::Go(Tab::Overview)));
     assert_eq!(
@@ -496,12 +496,12 @@ fn a_click_on_a_tab_or_a_row_is_its_action() {
 
 #[test]
 fn every_size_and_tab_can_be_drawn() {
-    let mut stand = race();
+    let mut fixture = race();
     for tab in Tab::ALL {
-        stand.press(&[Action::Go(tab)]);
+        fixture.press(&[Action::Go(tab)]);
         for width in (78..260).step_by(13) {
             for height in (22..70).step_by(7) {
-                stand.drawn((width, height), "C.UTF-8");
+                fixture.drawn((width, height), "C.UTF-8");
             }
         }
     }
@@ -513,17 +513,20 @@ fn ten_thousand_requests_are_sorted_filtered_and_drawn() {
     for n in 0..10_000u64 {
         scene.send(MS * n, &[(format!("{n:032x}").as_str(), 1, 1)]);
     }
-    let mut stand = Stand::of(scene);
-    stand.refresh();
-    stand.press(&[Action::Go(Tab::Requests)]);
-    stand.ui.sort = Sort {
+    let mut fixture = Fixture::of(scene);
+    fixture.refresh();
+    fixture.press(&[Action::Go(Tab::Requests)]);
+    fixture.ui.sort = Sort {
         column: crate::state::row::Column::Gap,
         descending: true,
     };
-    stand.look();
+    fixture.update();
     assert_eq!(
-        (stand.model.visible_count(), stand.model.visible(0).map(|r| r.gap_ns)),
+        (
+            fixture.model.visible_count(),
+            fixture.model.visible(0).map(|r| r.gap_ns)
+        ),
         (10_000, Some(Some(9_999 * MS)))
     );
-    assert!(stand.drawn((80, 24), "C.UTF-8").contains("00000000000000…"));
+    assert!(fixture.drawn((80, 24), "C.UTF-8").contains("00000000000000…"));
 }

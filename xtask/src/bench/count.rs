@@ -1,140 +1,126 @@
-//! Instructions of the hot paths per frame of 256 requests, counted by callgrind and compared with the baseline beside this file. The
-//! counts do not depend on machine load, so continuous integration can detect a slower path.
+//! Instructions of the hot paths, counted by gungraun (the `count` bench targets) and compared with the baseline beside this file. The counts
+//! do not depend on machine load, so continuous integration can detect a slower path.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
-use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use anyhow::{Context, bail, ensure};
+use serde_json::Value;
 
-use super::relay;
+use super::root;
 
 /// Baseline file: the compiler in the first line, then lines of `PATH INSTRUCTIONS`.
 const BASELINE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/src/bench/count.txt");
-/// Laps of the two runs whose difference is counted, so that the setup before the first lap cancels out.
-const LAPS: [u64; 2] = [256, 512];
 /// Allowed deviation in percent: hash tables get a new seed in each run.
 const TOLERANCE: f64 = 3.0;
-/// A frame of a thousand requests, which Python pickles in two batches and two frames. Its cost per byte must match that of short ones.
-const LONG: &str = "decode-0.5.9-pickle-long";
-const LONG_BYTES: u64 = 107_000;
+/// Frames in a benchmark: the constant `LAPS` of the bench targets.
+const FRAMES: u64 = 256;
+/// Use the same memcpy on every machine, not the best one for its CPU.
+const TUNABLES: &str = "--envs=GLIBC_TUNABLES=glibc.cpu.hwcaps=-AVX2,-AVX512F,-ERMS,-FSRM";
+/// Bytes of a frame of a thousand requests, whose cost per byte must match that of short ones.
+const LONG: &str = "107000";
 
-#[derive(clap::Args)]
-pub(crate) struct Args {
-    /// Write the counts to the baseline instead of comparing them
-    #[arg(long)]
-    bless: bool,
-    /// Count these paths only
-    #[arg(value_name = "PATH")]
-    paths: Vec<String>,
-}
-
-pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
+pub(crate) fn run(bless: bool) -> anyhow::Result<()> {
     if Command::new("valgrind").arg("--version").output().is_err() {
         println!("SKIPPED: instructions are counted by valgrind, and there is none: apt-get install valgrind");
         return Ok(());
     }
-    let program = build()?;
-    let names = match args.paths.as_slice() {
-        [] => {
-            let names = text(&mut Command::new(&program))?;
-            names.lines().chain([LONG]).map(String::from).collect()
-        }
-        some => some.to_vec(),
-    };
-    let folder = tempfile::tempdir()?;
-    let long = folder.path().join("long.pkl");
-    relay::frame(
-        &Path::new(env!("CARGO_MANIFEST_DIR"))
-            .parent()
-            .context("the workspace")?
-            .join(relay::FIXTURE),
-        LONG_BYTES,
-        &long,
-    )?;
-    let long = format!("{}{}", hot::paths::DECODE, long.display());
+    let counted = counts()?;
     let (compiler, known) = baseline()?;
-    let here = compiler_here()?;
-    let (mut written, mut wrong) = (format!("# {here}\n"), Vec::new());
-    println!(
-        "{:26} {:>12} {:>12} {:>8}",
-        "instructions a frame", "written down", "counted", ""
-    );
-    for name in &names {
-        let path = if name == LONG { &long } else { name };
-        let [few, many] = LAPS.map(|laps| instructions(&program, path, laps));
-        let counted = many?.saturating_sub(few?) / (LAPS[1] - LAPS[0]);
-        let before = known.get(name).copied();
-        let change = before.map(|before| (counted as f64 / before as f64 - 1.0) * 100.0);
-        println!(
-            "{name:26} {:>12} {counted:>12} {:>8}",
-            before.map_or_else(|| "-".into(), |before| before.to_string()),
-            change.map_or_else(|| "new".into(), |change| format!("{change:+.1} %"))
-        );
-        writeln!(written, "{name} {counted}")?;
-        if change.is_none_or(|change| change.abs() > TOLERANCE) {
+    let current = compiler_here()?;
+    let (mut written, mut wrong) = (format!("# {current}\n"), Vec::new());
+    println!("{:32} {:>12} {:>12}", "instructions a frame", "baseline", "counted");
+    for (name, count) in &counted {
+        let before = known.get(name).copied().unwrap_or(0);
+        let change = (*count as f64 / before as f64 - 1.0) * 100.0;
+        println!("{name:32} {before:>12} {count:>12} {change:+8.1} %");
+        writeln!(written, "{name} {count}")?;
+        if change.abs() > TOLERANCE {
             wrong.push(name.as_str());
         }
     }
-    if args.bless {
-        ensure!(args.paths.is_empty(), "--bless writes all paths: name none");
+    wrong.extend(
+        known
+            .keys()
+            .filter(|name| !counted.contains_key(*name))
+            .map(String::as_str),
+    );
+    if bless {
         std::fs::write(BASELINE, written).with_context(|| BASELINE.to_string())?;
-    } else if compiler != here {
-        println!("SKIPPED: not held to what is written down, which is of {compiler:?}; this is {here:?}");
+    } else if compiler != current {
+        println!("SKIPPED: not compared, because the baseline is of {compiler:?} and this is {current:?}");
     } else if !wrong.is_empty() {
         bail!(
-            "more than {TOLERANCE} % off: {}; look for the cause, and where it is wanted `cargo xtask bench count --bless` writes it down",
+            "more than {TOLERANCE} % off the baseline, or not counted: {}; if that is intended, `cargo xtask bench --bless` writes a new baseline",
             wrong.join(", ")
         );
     }
     Ok(())
 }
 
-/// Builds the paths as one small program in its own target folder, so that other builds and their settings do not affect it.
-fn build() -> anyhow::Result<PathBuf> {
+/// Runs the bench targets in a target folder of their own, which other builds and their settings do not affect.
+fn counts() -> anyhow::Result<BTreeMap<String, u64>> {
+    let (root, tools) = (root()?, root()?.join(".tools/bin"));
     let metadata = cargo_metadata::MetadataCommand::new().no_deps().exec()?;
-    let target = metadata.target_directory.join("hot");
+    let target = metadata.target_directory.join("count").into_std_path_buf();
+    std::fs::create_dir_all(target.join("tmp"))?;
+    let mut python = Command::new("python3");
+    python.arg(root.join("engines/benches/decode/frame.py"));
+    python.arg(root.join("zmq-tap/fixtures/messages/0.5.9/skip_delta_256rid.pkl"));
+    text(python.arg(LONG).arg(target.join("tmp/long.pkl")))?;
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    let path = std::env::join_paths([tools].into_iter().chain(std::env::split_paths(&path)))?;
     let mut cargo = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
-    let status = cargo
-        .args(["build", "--quiet", "--release", "--package", "hot", "--target-dir"])
-        .arg(&target)
-        .status()?;
-    ensure!(status.success(), "{cargo:?}: {status}");
-    Ok(target.join("release/hot").into())
+    cargo.args([
+        "bench",
+        "--quiet",
+        "--package",
+        "engines",
+        "--package",
+        "trace",
+        "--bench",
+        "count",
+    ]);
+    cargo.arg("--target-dir").arg(&target);
+    cargo.args([
+        "--",
+        "--output-format=json",
+        "--callgrind-args=--cache-sim=no",
+        TUNABLES,
+    ]);
+    let summaries = text(cargo.current_dir(root).env("PATH", path))
+        .context("it needs the runner: cargo install --locked --root .tools --version 0.20.0 gungraun-runner")?;
+    summaries
+        .lines()
+        .filter(|line| line.starts_with('{'))
+        .map(count)
+        .collect()
 }
 
-fn instructions(program: &Path, name: &str, laps: u64) -> anyhow::Result<u64> {
-    let out = tempfile::NamedTempFile::new()?;
-    let mut valgrind = Command::new("valgrind");
-    valgrind
-        .arg("--tool=callgrind")
-        .arg(format!("--callgrind-out-file={}", out.path().display()))
-        .arg(program)
-        .arg(name)
-        .arg(laps.to_string())
-        // Use the same memcpy on every machine, not the best one for its CPU.
-        .env("GLIBC_TUNABLES", "glibc.cpu.hwcaps=-AVX2,-AVX512F,-ERMS,-FSRM");
-    text(&mut valgrind)?;
-    let counted = std::fs::read_to_string(out.path())?;
-    let total = counted.lines().find_map(|line| line.strip_prefix("summary: "));
-    let total = total.and_then(|line| line.split(' ').next()?.parse().ok());
-    total.with_context(|| format!("{valgrind:?} left no summary"))
+/// Name of a benchmark and its instructions per frame, from its summary in JSON.
+fn count(line: &str) -> anyhow::Result<(String, u64)> {
+    let summary: Value = serde_json::from_str(line)?;
+    let [function, id] = ["function_name", "id"].map(|key| summary[key].as_str().unwrap_or_default());
+    let counted = &summary["profiles"][0]["data"]["total"]["metrics"]["Ir"]["values"]["new"];
+    let counted = counted.as_u64().with_context(|| format!("no instructions: {line}"))?;
+    Ok((
+        format!("{}/{id}", function.trim_start_matches("count_")),
+        counted / FRAMES,
+    ))
 }
 
 /// Standard output of a command.
 fn text(command: &mut Command) -> anyhow::Result<String> {
     let output = command.output().with_context(|| format!("{command:?}"))?;
-    let said = String::from_utf8_lossy(&output.stderr);
-    ensure!(output.status.success(), "{command:?}: {}\n{said}", output.status);
+    let stderr = String::from_utf8_lossy(&output.stderr);
+    ensure!(output.status.success(), "{command:?}: {}\n{stderr}", output.status);
     Ok(String::from_utf8(output.stdout)?)
 }
 
 /// The compiler of the baseline, and its counts.
 fn baseline() -> anyhow::Result<(String, BTreeMap<String, u64>)> {
-    let Ok(lines) = std::fs::read_to_string(BASELINE) else {
-        return Ok((String::new(), BTreeMap::new()));
-    };
+    let lines = std::fs::read_to_string(BASELINE).unwrap_or_default();
     let compiler = lines.lines().next().and_then(|line| line.strip_prefix("# "));
     let count = |line: &str| -> anyhow::Result<(String, u64)> {
         let (name, count) = line.split_once(' ').with_context(|| format!("{BASELINE}: {line:?}"))?;

@@ -1,42 +1,22 @@
 //! `cargo xtask e2e`: the real engine's output path through `tokengap tap` and under `tokengap attach`, with the report checked against the
-//! engine's own processes. Every count must be equal and every byte must arrive; one difference at two attempts fails the run.
+//! engine's own processes. The rows are in `engine/e2e`, and those of a real server in `engine/real`; this command prepares the programs.
 
-mod accidents;
-pub(crate) mod attach;
-mod beside;
 pub(crate) mod check;
-mod dynamo;
-mod moved;
-mod narrow;
+pub(crate) mod kernel;
 pub(crate) mod plain_relay;
-pub(crate) mod plan;
 pub(crate) mod process;
 mod real;
-pub(crate) mod record;
-mod scenario;
-mod served;
-pub(crate) mod session;
 pub(crate) mod setup;
-mod table;
-pub(crate) mod tap;
-pub(crate) mod truth;
-mod verdicts;
-mod workers;
 
-use std::collections::BTreeSet;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use anyhow::{Context, Result, bail, ensure};
+use anyhow::{Context, Result, ensure};
 
-use self::accidents::{killed, stranger};
-use self::check::exact;
-use self::plan::Engine;
-use self::scenario::{RELEASES, SCENARIOS, engines};
-use self::session::{Outcome, Session, Setting};
 use self::setup::Home;
-use self::table::{Needs, Pass, Table};
-use self::tap::{Relay, Transport};
+
+/// Releases that `cargo xtask engine` unpacks without an argument.
+const RELEASES: &str = include_str!("../../../engine/releases.txt");
 
 /// Options of `cargo xtask e2e`.
 #[derive(clap::Args, Debug)]
@@ -69,9 +49,6 @@ pub(crate) struct Options {
     /// Scenarios that run at once, of those that need no more than a core; the others have the machine to themselves.
     #[arg(long, value_name = "N", default_value_t = std::thread::available_parallelism().map_or(1, usize::from))]
     jobs: usize,
-    /// Run this row of the table and print it for the program that asked for it.
-    #[arg(long, value_name = "NAME", hide = true)]
-    row: Option<String>,
 }
 
 /// Options of `cargo xtask engine`.
@@ -86,11 +63,14 @@ pub(crate) struct EngineOptions {
 
 /// `cargo xtask engine`: prepares the harness for manual use or other tests.
 pub(crate) fn prepare(options: &EngineOptions) -> Result<()> {
-    let wanted: Vec<&str> = options.releases.iter().map(String::as_str).collect();
     let home = Home::find();
-    home.prepare(if wanted.is_empty() { &RELEASES } else { &wanted })?;
+    if options.releases.is_empty() {
+        home.prepare(&RELEASES.split_whitespace().collect::<Vec<_>>())?;
+    } else {
+        home.prepare(&options.releases.iter().map(String::as_str).collect::<Vec<_>>())?;
+    }
     if !options.dynamo.is_empty() {
-        dynamo::prepare(&home, &options.dynamo)?;
+        home.prepare_dynamo(&options.dynamo)?;
     }
     println!(
         "{} -m engine RELEASE ...  (see engine/README.md)",
@@ -105,131 +85,33 @@ pub(crate) fn run(options: &Options) -> Result<()> {
     if options.real {
         return real::run(&home, options);
     }
-    let engines = engines(&options.releases);
-    home.prepare(&engines.iter().map(|engine| engine.release.as_str()).collect::<Vec<_>>())?;
-    let relay = if options.plain {
-        Relay::Plain
-    } else {
-        Relay::Tokengap(tokengap(&home, options)?)
-    };
-    if let Some(name) = &options.row {
-        let mut table = Table::new(Pass::One(name.clone(), None));
-        rows(&mut table, options, &home, &relay, &engines)?;
-        let row = table.one().with_context(|| format!("there is no {name}"))?;
-        println!("{}", serde_json::to_string(&row)?);
-        return Ok(());
+    home.prepare(&[])?;
+    let mut rows = Command::new(&home.python);
+    rows.current_dir(&home.root).args(["-m", "engine.e2e", "--xtask"]);
+    rows.arg(std::env::current_exe()?);
+    if !options.plain {
+        rows.arg("--tokengap")
+            .arg(setup::tokengap(&home, options.tokengap.as_deref())?);
     }
-    Table::head();
-    let mut table = Table::new(Pass::Rest(BTreeSet::new()));
-    if options.jobs > 1 {
-        let mut noted = Table::new(Pass::Note(Vec::new()));
-        rows(&mut noted, options, &home, &relay, &engines)?;
-        beside::run(&mut table, options, &relay, noted.noted());
+    for release in &options.releases {
+        rows.args(["--release", release]);
     }
-    rows(&mut table, options, &home, &relay, &engines)?;
-    if table.repeat() {
-        rows(&mut table, options, &home, &relay, &engines)?;
-    }
-    table.end()
-}
-
-/// Runs all rows of the table.
-fn rows(table: &mut Table, options: &Options, home: &Home, relay: &Relay, engines: &[Engine]) -> Result<()> {
-    table.group("tap", Needs::Core);
-    for engine in engines {
-        let wanted = if options.quick { 1 } else { SCENARIOS.len() };
-        for (name, change) in &SCENARIOS[..wanted] {
-            let mut setting = Setting::new(engine);
-            change(&mut setting);
-            table.row(options, engine, name, |checks, dir| {
-                let mut session = Session::start(home, &setting, relay, dir)?;
-                session.go()?;
-                let outcome = session.finish()?;
-                exact(&outcome, checks);
-                Ok(summary(&outcome))
-            });
-        }
-    }
-    if !options.quick {
-        let engine = engines.last().context("no release to run with")?;
-        for (name, transport) in [("stranger ipc", Transport::Ipc), ("stranger tcp", Transport::Tcp)] {
-            table.row(options, engine, name, |checks, dir| {
-                Ok(summary(&stranger(home, engine, transport, relay, dir, checks)?))
-            });
-        }
-        table.needs(Needs::Machine);
-        for (name, transport) in [("killed ipc", Transport::Ipc), ("killed tcp", Transport::Tcp)] {
-            table.row(options, engine, name, |checks, dir| {
-                let tolls: Vec<_> = [relay, &Relay::Plain]
-                    .iter()
-                    .enumerate()
-                    .map(|(number, relay)| {
-                        let dir = dir.join(number.to_string());
-                        std::fs::create_dir(&dir)?;
-                        killed(home, engine, transport, relay, &dir, checks)
-                    })
-                    .collect::<Result<_>>()?;
-                let [ours, plain] = &tolls[..] else {
-                    bail!("two relays were tried")
-                };
-                Ok(format!(
-                    "lost {} of {}; with a plain relay {} of {}",
-                    ours.lost, ours.sent, plain.lost, plain.sent
-                ))
-            });
-        }
-    }
-    table.group("workers", Needs::Core);
-    workers::rows(table, options, home, relay, engines);
-    if let Relay::Tokengap(program) = relay {
-        table.group("attach", Needs::Machine);
-        attach::rows(table, options, home, program, engines);
-        table.group("dynamo", Needs::Core);
-        dynamo::rows(table, options, home, program);
-        if !options.quick {
-            table.group("served", Needs::Core);
-            served::rows(table, options, home, program, engines);
-        }
-        table.group("narrow", Needs::Machine);
-        narrow::rows(table, options, home, program, engines);
-        table.group("record", Needs::Machine);
-        record::rows(table, options, home, program, engines);
-        table.group("moved", Needs::Machine);
-        moved::rows(table, options, home, program, engines);
-        table.group("verdicts", Needs::Machine);
-        verdicts::rows(table, options, home, program, engines);
-    }
+    rows.args(options.quick.then_some("--quick"));
+    rows.args(options.readers.then_some("--readers"));
+    rows.args(["--jobs", &options.jobs.to_string()]);
+    pass_on(&mut rows, options)?;
+    ensure!(rows.status().context("starting engine.e2e")?.success(), "rows failed");
     Ok(())
 }
 
-/// Path of the program under test: given, or built from this workspace.
-fn tokengap(home: &Home, options: &Options) -> Result<PathBuf> {
-    if let Some(program) = &options.tokengap {
-        return std::fs::canonicalize(program).with_context(|| format!("looking for {}", program.display()));
+/// Options that rows of both kinds have.
+fn pass_on(rows: &mut Command, options: &Options) -> Result<()> {
+    if let Some(only) = &options.only {
+        rows.args(["--only", only]);
     }
-    let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
-    let mut build = Command::new(cargo);
-    build
-        .current_dir(&home.root)
-        .args(["build", "--quiet", "--release", "--package", "tui", "--bin", "tokengap"]);
-    ensure!(
-        build.status().context("starting cargo")?.success(),
-        "tokengap does not build"
-    );
-    let target = std::env::var_os("CARGO_TARGET_DIR").map_or_else(|| home.root.join("target"), PathBuf::from);
-    Ok(target.join("release/tokengap"))
-}
-
-/// Summary of the engine's own counts.
-fn summary(outcome: &Outcome) -> String {
-    let output: truth::Counts = outcome.senders.iter().map(|sender| sender.totals.output).sum();
-    let client = outcome.receiver.totals.given;
-    let lost = match client.clients_without_ids {
-        0 => format!("lost {} of {} tokens", client.lost, client.completion_tokens),
-        _ => "and no ids to tell loss by".into(),
-    };
-    format!(
-        "{} frames, {} chunks, {} tokens; {} clients got {} outputs, {lost}",
-        outcome.receiver.totals.frames, output.chunks, output.tokens, client.finished, client.outputs
-    )
+    if let Some(keep) = &options.keep {
+        std::fs::create_dir_all(keep)?;
+        rows.args([Path::new("--keep"), &keep.canonicalize()?]);
+    }
+    Ok(())
 }

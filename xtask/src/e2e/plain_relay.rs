@@ -15,9 +15,6 @@ pub(crate) struct Options {
     listen: Vec<String>,
     #[arg(long, required = true)]
     upstream: Vec<String>,
-    /// Taken and ignored.
-    #[arg(long)]
-    hop: Vec<String>,
 }
 
 /// Relays until killed.
@@ -34,7 +31,7 @@ pub(crate) fn run(options: &Options) -> Result<()> {
 }
 
 /// Parses a ZMQ endpoint into a socket address.
-pub(crate) fn address(endpoint: &str) -> Result<SockAddr> {
+fn address(endpoint: &str) -> Result<SockAddr> {
     match endpoint.split_once("://") {
         Some(("ipc", path)) => Ok(SockAddr::unix(path)?),
         Some(("tcp" | "http", address)) => Ok(SockAddr::from(address.parse::<SocketAddr>()?)),

@@ -63,33 +63,14 @@ impl Process {
                     bail!(
                         "{} did not say {word} within {patience:?}{}",
                         self.name,
-                        self.complaint()
+                        self.stderr_note()
                     )
                 }
                 Err(RecvTimeoutError::Disconnected) => {
-                    bail!("{} ended before it said {word}{}", self.name, self.complaint())
+                    bail!("{} ended before it said {word}{}", self.name, self.stderr_note())
                 }
             }
         }
-    }
-
-    /// Waits until its standard error contains `word`.
-    pub(crate) fn remark(&mut self, word: &str, patience: Duration) -> Result<()> {
-        let until = Instant::now() + patience;
-        while !fs::read_to_string(&self.stderr)?.contains(word) {
-            if let Some(complaint) = self.ended()? {
-                bail!("{complaint}");
-            }
-            if Instant::now() > until {
-                bail!(
-                    "{} did not say {word} within {patience:?}{}",
-                    self.name,
-                    self.complaint()
-                );
-            }
-            thread::sleep(Duration::from_millis(20));
-        }
-        Ok(())
     }
 
     /// Process id.
@@ -98,29 +79,18 @@ impl Process {
     }
 
     /// Writes a line to its standard input.
-    pub(crate) fn say(&mut self, word: &str) -> Result<()> {
+    pub(crate) fn write_line(&mut self, word: &str) -> Result<()> {
         let stdin = self
             .stdin
             .as_mut()
             .with_context(|| format!("{} takes no orders", self.name))?;
-        writeln!(stdin, "{word}").with_context(|| format!("telling {} to {word}{}", self.name, self.complaint()))
-    }
-
-    /// Asks it to stop; it may have exited already.
-    pub(crate) fn stop(&mut self) {
-        let _ = self.say("stop");
+        writeln!(stdin, "{word}").with_context(|| format!("telling {} to {word}{}", self.name, self.stderr_note()))
     }
 
     /// Sends it a signal.
     pub(crate) fn signal(&self, signal: Signal) -> Result<()> {
         let pid = Pid::from_child(&self.child);
         kill_process(pid, signal).with_context(|| format!("sending {signal:?} to {}", self.name))
-    }
-
-    /// Describes its exit, with the end of its standard error, if it has exited.
-    pub(crate) fn ended(&mut self) -> Result<Option<String>> {
-        let status = self.child.try_wait()?;
-        Ok(status.map(|status| format!("{} ended with {status}{}", self.name, self.complaint())))
     }
 
     /// Waits for its exit; returns its status and the unread lines of standard output.
@@ -131,25 +101,15 @@ impl Process {
                 break status;
             }
             if Instant::now() > until {
-                bail!("{} did not end within {patience:?}{}", self.name, self.complaint());
+                bail!("{} did not end within {patience:?}{}", self.name, self.stderr_note());
             }
             thread::sleep(Duration::from_millis(5));
         };
         Ok((status, self.lines.iter().collect()))
     }
 
-    /// Waits for its exit and expects success.
-    pub(crate) fn end_well(self, patience: Duration) -> Result<Vec<String>> {
-        let (name, stderr) = (self.name.clone(), self.stderr.clone());
-        let (status, lines) = self.end(patience)?;
-        if !status.success() {
-            bail!("{name} ended with {status}{}", last_words(&stderr));
-        }
-        Ok(lines)
-    }
-
-    fn complaint(&self) -> String {
-        last_words(&self.stderr)
+    fn stderr_note(&self) -> String {
+        stderr_tail(&self.stderr)
     }
 }
 
@@ -162,7 +122,7 @@ impl Drop for Process {
 }
 
 /// The end of a standard error file, for an error message.
-fn last_words(path: &Path) -> String {
+fn stderr_tail(path: &Path) -> String {
     let text = fs::read_to_string(path).unwrap_or_default();
     let lines: Vec<_> = text.lines().collect();
     let tail = lines[lines.len().saturating_sub(12)..].join("\n    ");

@@ -8,8 +8,8 @@ use std::process::Command;
 
 use anyhow::{Context, Result, ensure};
 
-use super::setup::Home;
-use super::{Options, tokengap};
+use super::setup::{Home, tokengap};
+use super::{Options, pass_on};
 
 const RELEASES: [&str; 2] = ["0.5.9", "0.5.23"];
 
@@ -25,16 +25,11 @@ pub(super) fn run(home: &Home, options: &Options) -> Result<()> {
             servers.display()
         );
     }
-    let program = tokengap(home, options)?;
+    let program = tokengap(home, options.tokengap.as_deref())?;
     let mut rows = Command::new(servers.join("venv-0.5.9/bin/python"));
     rows.args(["-m", "engine.real", "--tokengap"]).arg(program);
     rows.arg("--home").arg(&servers).current_dir(&home.root);
-    if let Some(only) = &options.only {
-        rows.args(["--only", only]);
-    }
-    if let Some(keep) = &options.keep {
-        rows.arg("--keep").arg(keep);
-    }
+    pass_on(&mut rows, options)?;
     ensure!(rows.status().context("starting engine.real")?.success(), "rows failed");
     Ok(())
 }

@@ -3,7 +3,6 @@
 //! Wheels are unpacked, not installed: their dependencies include the GPU stack, which `engine/stubs.py` replaces. Downloads use pip's
 //! normal configuration and are not repeated.
 
-use std::ffi::OsString;
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -66,9 +65,9 @@ impl Home {
         run(Command::new(python)
             .args(["-m", "venv", "--clear"])
             .arg(self.root.join(".venv-engine")))?;
-        let install = ["-m", "pip", "install", "--quiet", "--disable-pip-version-check", "-r"];
-        run(Command::new(&self.python)
-            .args(install)
+        run(self
+            .pip("install")
+            .arg("-r")
             .arg(self.root.join("engine/requirements.txt")))?;
         fs::write(made_from, wanted)?;
         Ok(())
@@ -80,28 +79,22 @@ impl Home {
     }
 
     /// Folder of an unpacked Dynamo release.
-    pub(crate) fn dynamo(&self, release: &str) -> PathBuf {
+    fn dynamo(&self, release: &str) -> PathBuf {
         self.sources().join("dynamo").join(release)
     }
 
-    /// Like [`Home::prepare`], with Dynamo releases as well.
-    pub(crate) fn prepare_dynamo(&self, dynamo: &[&str], releases: &[&str]) -> Result<()> {
-        self.prepare(releases)?;
+    /// Unpacks Dynamo releases where missing.
+    pub(super) fn prepare_dynamo(&self, releases: &[String]) -> Result<()> {
         let folder = self.sources().join("dynamo");
         fs::create_dir_all(&folder)?;
         let lock = File::create(self.sources().join("lock"))?;
         lock.lock()
             .context("waiting for another run that prepares the engine")?;
-        for release in dynamo {
+        for release in releases {
             self.unpack(&["ai-dynamo-runtime", "ai-dynamo"], release, &self.dynamo(release))
                 .with_context(|| format!("unpacking Dynamo {release}"))?;
         }
         self.frontend()
-    }
-
-    /// Python path of a Dynamo frontend.
-    pub(crate) fn frontend_path(&self, release: &str) -> Result<OsString> {
-        Ok(std::env::join_paths([self.dynamo(release), self.dynamo("frontend")])?)
     }
 
     /// Installs the frontend's dependencies unless the folder holds a copy of the current requirements.
@@ -113,23 +106,20 @@ impl Home {
             return Ok(());
         }
         eprintln!("engine: installing what Dynamo's frontend imports");
-        let install = [
-            "-m",
-            "pip",
-            "install",
-            "--quiet",
-            "--disable-pip-version-check",
-            "--no-deps",
-            "--upgrade",
-        ];
-        run(Command::new(&self.python)
-            .args(install)
-            .arg("--target")
+        run(self
+            .pip("install")
+            .args(["--no-deps", "--upgrade", "--target"])
             .arg(&target)
             .arg("-r")
             .arg(self.root.join("engine/dynamo/requirements.txt")))?;
         fs::write(made_from, wanted)?;
         Ok(())
+    }
+
+    fn pip(&self, command: &str) -> Command {
+        let mut pip = Command::new(&self.python);
+        pip.args(["-m", "pip", command, "--quiet", "--disable-pip-version-check"]);
+        pip
     }
 
     /// Downloads a release's wheels and unpacks them into one folder.
@@ -146,22 +136,9 @@ impl Home {
         eprintln!("engine: unpacking {} {release}", packages.join(" and "));
         let wheels = tempfile::tempdir_in(self.sources())?;
         let arch = std::env::consts::ARCH;
-        let mut download = Command::new(&self.python);
-        download.args([
-            "-m",
-            "pip",
-            "download",
-            "--quiet",
-            "--disable-pip-version-check",
-            "--no-deps",
-        ]);
-        download.args([
-            "--only-binary=:all:",
-            "--implementation",
-            "cp",
-            "--python-version",
-            "3.11",
-        ]);
+        let mut download = self.pip("download");
+        download.args(["--no-deps", "--only-binary=:all:"]);
+        download.args(["--implementation", "cp", "--python-version", "3.11"]);
         for platform in [
             format!("manylinux_2_34_{arch}"),
             format!("manylinux_2_28_{arch}"),
@@ -187,4 +164,36 @@ fn run(command: &mut Command) -> Result<()> {
     let status = command.status().with_context(|| format!("starting {command:?}"))?;
     ensure!(status.success(), "{command:?} ended with {status}");
     Ok(())
+}
+
+/// Path of the program under test: given, or built from this workspace.
+pub(crate) fn tokengap(home: &Home, given: Option<&Path>) -> Result<PathBuf> {
+    if let Some(program) = given {
+        return fs::canonicalize(program).with_context(|| format!("looking for {}", program.display()));
+    }
+    build(home, &["--release"])?;
+    Ok(target(home).join("release/tokengap"))
+}
+
+/// Builds the program with the `fault-injection` feature, unoptimised to save time, and moves it so that it is not mistaken for another.
+pub(crate) fn tokengap_with_faults(home: &Home) -> Result<PathBuf> {
+    build(home, &["--features", "tokengap/fault-injection"])?;
+    let kept = target(home).join("faults");
+    fs::create_dir_all(&kept)?;
+    let (program, kept) = (target(home).join("debug/tokengap"), kept.join("tokengap"));
+    fs::rename(&program, &kept).with_context(|| format!("moving {}", program.display()))?;
+    Ok(kept)
+}
+
+fn build(home: &Home, options: &[&str]) -> Result<()> {
+    let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
+    let mut build = Command::new(cargo);
+    build
+        .current_dir(&home.root)
+        .args(["build", "--quiet", "--package", "tokengap", "--bin", "tokengap"]);
+    run(build.args(options)).context("building tokengap")
+}
+
+fn target(home: &Home) -> PathBuf {
+    std::env::var_os("CARGO_TARGET_DIR").map_or_else(|| home.root.join("target"), PathBuf::from)
 }

@@ -1,24 +1,23 @@
 //! `cargo xtask faults`: injects faults around tokengap between real peers that keep their own truth. docs/internals/FAULTS.md has the
-//! results.
+//! results. Faults of the relay are in `engine/e2e/faults.py`; those of the probe are here, because they call it as a library.
 
 mod peers;
 mod probe;
-mod raw;
-mod relay;
-pub(crate) mod tap;
+mod resources;
 
 use std::fmt::Write as _;
-use std::path::{Path, PathBuf};
-use std::process::Command;
+use std::io::{BufRead, BufReader};
+use std::path::PathBuf;
+use std::process::{Command, Stdio};
 use std::time::Instant;
 
-use anyhow::{Context, Result, bail, ensure};
-use serde_json::Value;
+use anyhow::{Context, Result, ensure};
+use serde::Deserialize;
 
 use crate::document;
-use crate::e2e::attach::kernel::refusal;
 use crate::e2e::check::Checks;
-use crate::e2e::setup::Home;
+use crate::e2e::kernel::refusal;
+use crate::e2e::setup::{Home, tokengap, tokengap_with_faults};
 
 /// Options of `cargo xtask faults`.
 #[derive(clap::Args, Debug)]
@@ -37,150 +36,138 @@ pub(crate) struct Options {
     write: bool,
 }
 
-/// Context of every fault.
-pub(crate) struct Bench {
+/// Context of the probe's faults.
+struct Bench {
     home: Home,
-    /// The release build.
-    tokengap: PathBuf,
-    /// A build with the `fault-injection` feature.
-    faulty: PathBuf,
     long: bool,
 }
 
-/// One row of the table.
-struct Fault {
-    name: &'static str,
-    /// Description of the fault.
-    what: &'static str,
-    run: fn(&Bench, &Path, &mut Checks) -> Result<Seen>,
-}
-
-/// Result of a fault.
+/// Result of a fault of the probe.
 struct Seen {
     /// Messages whose arrival was checked.
     messages: u64,
-    told: String,
+    outcome: String,
+}
+
+/// A finished row of the table.
+#[derive(Deserialize)]
+struct Row {
+    name: String,
+    what: String,
+    seconds: f64,
+    /// Number of comparisons, and those that failed or the error that ended the row.
+    made: u32,
+    failed: Vec<String>,
+    messages: u64,
+    outcome: String,
+}
+
+/// The table, printed as rows finish.
+#[derive(Default)]
+struct Table {
+    rows: String,
+    failed: u32,
+    made: u32,
+    messages: u64,
 }
 
 /// Runs `cargo xtask faults`.
 pub(crate) fn run(options: &Options) -> Result<()> {
     let home = Home::find();
     home.prepare(&[])?;
+    let started = Instant::now();
+    let mut table = Table::default();
+    relay(&home, options, &mut table)?;
     let bench = Bench {
-        faulty: built(&home, true)?,
-        tokengap: released(&home, options.tokengap.as_deref())?,
         home,
         long: options.long,
     };
-    let wanted = |fault: &&Fault| {
-        options
-            .only
-            .as_ref()
-            .is_none_or(|text| fault.name.contains(text.as_str()))
-    };
-    let mut faults: Vec<&Fault> = relay::FAULTS.iter().filter(wanted).collect();
-    match refusal() {
-        None => faults.extend(probe::FAULTS.iter().filter(wanted)),
-        Some(why) => println!("SKIPPED, {} faults of the probe: {why}", probe::FAULTS.len()),
-    }
-    ensure!(!faults.is_empty(), "no fault has that name");
-    let (mut failed, mut messages, mut made) = (0, 0, 0);
-    let mut rows = String::from("| fault | done | result |\n|---|---|---|\n");
-    let started = Instant::now();
-    for fault in faults {
-        let begun = Instant::now();
-        let mut checks = Checks::default();
-        let dir = tempfile::tempdir().context("making a folder")?;
-        let result = (fault.run)(&bench, dir.path(), &mut checks);
-        let good = result.is_ok() && checks.mismatches.is_empty();
-        let verdict = if good { "ok" } else { "FAIL" };
-        let told = result.as_ref().map_or("did not run to its end", |seen| &seen.told);
-        let seconds = begun.elapsed().as_secs_f64();
-        println!(
-            "{:<20} {seconds:>5.1}s {:>4} {verdict:<4} {told}",
-            fault.name, checks.made
-        );
-        for mismatch in &checks.mismatches {
-            println!("    {mismatch}");
-        }
-        match &result {
-            Ok(seen) => messages += seen.messages,
-            Err(error) => println!("    {error:#}"),
-        }
-        failed += u32::from(!good);
-        made += checks.made;
-        writeln!(rows, "| {} | {} | {told} |", fault.name, fault.what)?;
-    }
+    probe(&bench, options, &mut table)?;
+    ensure!(!table.rows.is_empty(), "no fault has that name");
     let summary = format!(
-        "{messages} messages checked by hash, {made} comparisons, {:.0} s",
+        "{} messages checked by hash, {} comparisons, {:.0} s",
+        table.messages,
+        table.made,
         started.elapsed().as_secs_f64()
     );
     println!("{summary}");
-    if failed > 0 {
-        bail!("{failed} faults did harm");
-    }
+    ensure!(table.failed == 0, "{} faults did harm", table.failed);
     if options.write {
-        let command = if options.long {
-            "cargo xtask faults --long"
-        } else {
-            "cargo xtask faults"
-        };
-        document::write(
-            &bench.home.root,
-            "internals/FAULTS.md",
-            "Faults",
-            &format!("`{command}`: {summary}.\n\n{rows}"),
-        )?;
+        let long = if options.long { " --long" } else { "" };
+        let text = format!(
+            "`cargo xtask faults{long}`: {summary}.\n\n| fault | done | result |\n|---|---|---|\n{}",
+            table.rows
+        );
+        document::write(&bench.home.root, "internals/FAULTS.md", "Faults", &text)?;
     }
     Ok(())
 }
 
-impl Bench {
-    /// Returns the report of a recording.
-    fn report(&self, recording: &Path) -> Result<Value> {
-        let mut command = Command::new(&self.tokengap);
-        let output = command.arg("replay").arg(recording).arg("--json").output()?;
-        ensure!(
-            output.status.success(),
-            "replay ended with {}: {}",
-            output.status,
-            String::from_utf8_lossy(&output.stderr)
+/// Faults of the relay and its environment.
+fn relay(home: &Home, options: &Options, table: &mut Table) -> Result<()> {
+    let mut command = Command::new(&home.python);
+    command.current_dir(&home.root).args(["-m", "engine.e2e.faults"]);
+    command.arg("--faulty").arg(tokengap_with_faults(home)?);
+    command
+        .arg("--tokengap")
+        .arg(tokengap(home, options.tokengap.as_deref())?);
+    command.arg("--xtask").arg(std::env::current_exe()?);
+    command.args(options.long.then_some("--long"));
+    command.args(options.only.iter().flat_map(|text| ["--only", text]));
+    let mut faults = command
+        .stdout(Stdio::piped())
+        .spawn()
+        .context("starting engine.e2e.faults")?;
+    for line in BufReader::new(faults.stdout.take().context("no standard output")?).lines() {
+        table.add(&serde_json::from_str(&line?)?);
+    }
+    ensure!(faults.wait()?.success(), "engine.e2e.faults did not run to its end");
+    Ok(())
+}
+
+fn probe(bench: &Bench, options: &Options, table: &mut Table) -> Result<()> {
+    if let Some(why) = refusal() {
+        println!("SKIPPED: {} faults of the probe: {why}", probe::FAULTS.len());
+        return Ok(());
+    }
+    let only = options.only.as_deref().unwrap_or_default();
+    for fault in probe::FAULTS.iter().filter(|fault| fault.name.contains(only)) {
+        let (started, mut checks) = (Instant::now(), Checks::default());
+        let dir = tempfile::tempdir().context("making a folder")?;
+        let seen = (fault.run)(bench, dir.path(), &mut checks).unwrap_or_else(|error| {
+            checks.mismatches.push(format!("{error:#}"));
+            Seen {
+                messages: 0,
+                outcome: "did not run to its end".into(),
+            }
+        });
+        table.add(&Row {
+            name: fault.name.into(),
+            what: fault.what.into(),
+            seconds: started.elapsed().as_secs_f64(),
+            made: checks.made,
+            failed: checks.mismatches,
+            messages: seen.messages,
+            outcome: seen.outcome,
+        });
+    }
+    Ok(())
+}
+
+impl Table {
+    fn add(&mut self, row: &Row) {
+        let Row {
+            name, what, outcome, ..
+        } = row;
+        let verdict = if row.failed.is_empty() { "ok" } else { "FAIL" };
+        println!(
+            "{name:<20} {:>5.1}s {:>4} {verdict:<4} {outcome}",
+            row.seconds, row.made
         );
-        Ok(serde_json::from_slice(&output.stdout)?)
+        row.failed.iter().for_each(|line| println!("    {line}"));
+        let _ = writeln!(self.rows, "| {name} | {what} | {outcome} |");
+        self.failed += u32::from(!row.failed.is_empty());
+        self.made += row.made;
+        self.messages += row.messages;
     }
-}
-
-/// The release program: given, or built from this workspace.
-pub(crate) fn released(home: &Home, given: Option<&Path>) -> Result<PathBuf> {
-    match given {
-        Some(program) => std::fs::canonicalize(program).with_context(|| format!("looking for {}", program.display())),
-        None => built(home, false),
-    }
-}
-
-/// Builds the program from this workspace. The fault-injection build is unoptimised to save time, and uses its own folder so that it is not
-/// mistaken for the other.
-fn built(home: &Home, faulty: bool) -> Result<PathBuf> {
-    let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
-    let mut build = Command::new(cargo);
-    build.current_dir(&home.root);
-    build.args(["build", "--quiet", "--package", "tui", "--bin", "tokengap"]);
-    build.args(if faulty {
-        ["--features", "tui/fault-injection"].as_slice()
-    } else {
-        ["--release"].as_slice()
-    });
-    ensure!(
-        build.status().context("starting cargo")?.success(),
-        "tokengap does not build"
-    );
-    let target = std::env::var_os("CARGO_TARGET_DIR").map_or_else(|| home.root.join("target"), PathBuf::from);
-    if !faulty {
-        return Ok(target.join("release/tokengap"));
-    }
-    let kept = target.join("faults");
-    std::fs::create_dir_all(&kept)?;
-    let (program, kept) = (target.join("debug/tokengap"), kept.join("tokengap"));
-    std::fs::rename(&program, &kept).with_context(|| format!("moving {}", program.display()))?;
-    Ok(kept)
 }

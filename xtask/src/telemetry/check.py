@@ -1,6 +1,6 @@
 """Prometheus scrapes a demo that also pushes to a collector; both must hold the numbers of its report.
 
-usage: check.py TOKENGAP ROOT FOLDER
+usage: check.py TOKENGAP
 
 Run with a Python that has rotel (a collector) and opentelemetry-proto (the schema's classes). Everything listens on loopback.
 """
@@ -8,9 +8,11 @@ Run with a Python that has rotel (a collector) and opentelemetry-proto (the sche
 import gzip
 import json
 import pathlib
+import shutil
 import socket
 import subprocess
 import sys
+import tempfile
 import threading
 import time
 import urllib.parse
@@ -22,7 +24,9 @@ import rotel
 from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import ExportMetricsServiceRequest
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 
-TOKENGAP, ROOT, FOLDER = sys.argv[1], pathlib.Path(sys.argv[2]), pathlib.Path(sys.argv[3])
+TOKENGAP, ROOT = sys.argv[1], pathlib.Path(__file__).parents[3]
+temporary = tempfile.TemporaryDirectory()
+FOLDER = pathlib.Path(temporary.name)
 LINGER_S = 6
 checks = 0
 
@@ -130,7 +134,9 @@ def attributes(pairs):
 def demo(scenario, *flags, env=None, tail=0.0):
     """Runs the demo to its end; returns its report and its log."""
     command = [TOKENGAP, "demo", "--scenario", scenario, "--json", "--duration", "6s", *flags]
-    done = subprocess.run([str(c) for c in command], env=env, capture_output=True, text=True, timeout=90, check=True)
+    done = subprocess.run([str(c) for c in command], env=env, capture_output=True, text=True, timeout=90)
+    if done.returncode != 0:
+        sys.exit(f"{' '.join(map(str, command))}: exit code {done.returncode}: {done.stderr}{done.stdout}")
     return json.loads(done.stdout), done.stderr
 
 
@@ -151,11 +157,11 @@ scrape_configs:
         wait_for("Prometheus", lambda: "Ready" in get(f"{base}/-/ready"))
         lint = []
 
-        def look():
+        def lint_metrics():
             text = wait_for("metrics", lambda: get(f"http://127.0.0.1:{metrics}/metrics"))
             lint.append(subprocess.run(["promtool", "check", "metrics"], input=text, capture_output=True, text=True))
 
-        watcher = threading.Thread(target=look)
+        watcher = threading.Thread(target=lint_metrics)
         watcher.start()
         report, _ = demo("race", "--metrics", f"127.0.0.1:{metrics}", "--metrics-linger", f"{LINGER_S}s")
         watcher.join()
@@ -186,10 +192,10 @@ def compare_prometheus(report, value):
     for state in ["seen", "finished", "aborted", "joined_late", "overwritten", "orphaned"]:
         equal(f"requests {state}", value(f"tokengap_requests_{state}_total"), requests[state])
     equal("live", value("tokengap_requests_live"), requests["live"])
-    for stage in ["sent", "taken", "delivered", "missing_on_wire"]:
+    for stage in ["sent", "received", "delivered", "missing_on_wire"]:
         equal(f"tokens {stage}", value(f"tokengap_tokens_{stage}_total"), tokens[stage])
     equal("tokens lost", value("tokengap_tokens_lost_total"), chunks["tokens_lost"])
-    for fate in ["sent", "taken", "delivered", "coalesced", "unjudged"]:
+    for fate in ["sent", "received", "delivered", "merged", "unjudged"]:
         equal(f"chunks {fate}", value(f"tokengap_chunks_{fate}_total"), chunks[fate])
     for certainty in ["predicted", "confirmed"]:
         got = value(f'tokengap_chunks_dropped_total{{certainty="{certainty}"}}')
@@ -199,19 +205,19 @@ def compare_prometheus(report, value):
         equal(f"ITL {where}", value(f"tokengap_itl_{where}_seconds_count"), report["itl_ns"][where]["count"])
     for line in report["hops"]:
         name = line["name"]
-        for told, series in [("frames_sent", "frames_sent_total"), ("frames_taken", "frames_taken_total"),
+        for field, series in [("frames_sent", "frames_sent_total"), ("frames_received", "frames_received_total"),
                              ("frames_forwarded", "frames_forwarded_total"), ("chunks", "chunks_total"),
                              ("bytes", "payload_bytes_total"), ("backlog_frames", "backlog_frames"),
                              ("backlog_max_frames", "backlog_max_frames")]:
-            equal(f"{name} {told}", value(hop(series, name)), line[told])
-        for told, series in [("residence_ns", "residence_seconds"), ("relay_ns", "relay_seconds"),
-                             ("handling_ns", "handling_seconds"), ("wakeup_frames", "wakeup_frames")]:
-            equal(f"{name} {told}", value(hop(f"{series}_count", name)), line[told] and line[told]["count"])
-        if line["residence_ns"]:
+            equal(f"{name} {field}", value(hop(series, name)), line[field])
+        for field, series in [("queue_wait_ns", "queue_wait_seconds"), ("relay_ns", "relay_seconds"),
+                             ("processing_ns", "processing_seconds"), ("wakeup_frames", "wakeup_frames")]:
+            equal(f"{name} {field}", value(hop(f"{series}_count", name)), line[field] and line[field]["count"])
+        if line["queue_wait_ns"]:
             for bound in [0.001, 0.01, 0.1, 1.0]:
-                below = sum(c[2] for c in line["residence_classes"] if c[1] <= bound * 1e9)
-                all_below = sum(c[2] for c in line["residence_classes"] if c[0] <= bound * 1e9)
-                got = value(f'tokengap_hop_residence_seconds_bucket{{hop="{name}",le="{bound}"}}')
+                below = sum(c[2] for c in line["queue_wait_classes"] if c[1] <= bound * 1e9)
+                all_below = sum(c[2] for c in line["queue_wait_classes"] if c[0] <= bound * 1e9)
+                got = value(f'tokengap_hop_queue_wait_seconds_bucket{{hop="{name}",le="{bound}"}}')
                 if not below <= got <= all_below:
                     sys.exit(f"{name}: {got} frames within {bound} s, and the report says {below} to {all_below}")
     for kind in {finding["kind"] for finding in report["findings"]}:
@@ -228,33 +234,33 @@ def compare_prometheus(report, value):
 def dashboard(query):
     """Every expression of the dashboard is one that Prometheus understands, and most have an answer."""
     board = json.loads((ROOT / "deploy/grafana/tokengap.json").read_text())
-    asked = answered = 0
+    total = answered = 0
     for panel in board["panels"]:
         for target in panel.get("targets", []):
             expression = target["expr"].replace("$__rate_interval", "1m").replace("$job", ".*").replace("$instance", ".*")
-            asked += 1
+            total += 1
             answered += query(f"last_over_time(({expression})[2m:1s])") is not None
-    if answered * 2 < asked:
-        sys.exit(f"only {answered} of the dashboard's {asked} expressions have an answer")
-    print(f"dashboard: {answered} of {asked} expressions have an answer in the demo")
+    if answered * 2 < total:
+        sys.exit(f"only {answered} of the dashboard's {total} expressions have an answer")
+    print(f"dashboard: {answered} of {total} expressions have an answer in the demo")
 
 
 def against_collector():
-    behind, http = Receiver(), free_port()
+    receiver, http = Receiver(), free_port()
     agent = pathlib.Path(rotel.__file__).parent / "rotel-agent"
     command = [agent, "start", "--otlp-http-endpoint", f"127.0.0.1:{http}", "--otlp-grpc-endpoint",
                f"127.0.0.1:{free_port()}", "--exporter", "otlp", "--otlp-exporter-protocol", "http",
-               "--otlp-exporter-endpoint", f"http://127.0.0.1:{behind.port}"]
+               "--otlp-exporter-endpoint", f"http://127.0.0.1:{receiver.port}"]
     with running(*command, log="rotel.log"):
         wait_for("the collector", lambda: socket.create_connection(("127.0.0.1", http), 1).close() or True)
         env = {"PATH": "/usr/bin:/bin", "OTEL_SERVICE_NAME": "llm", "OTEL_RESOURCE_ATTRIBUTES": "k8s.pod.name=pod%2D7"}
-        report, said = demo("race", "--otlp", f"http://127.0.0.1:{http}", "--otlp-requests", "all",
+        report, log = demo("race", "--otlp", f"http://127.0.0.1:{http}", "--otlp-requests", "all",
                             "--otlp-interval", "1s", env=env)
-        wait_for("the capture's span", lambda: any(span.name == "capture" for _, span in behind.spans), 15)
+        wait_for("the capture's span", lambda: any(span.name == "capture" for _, span in receiver.spans), 15)
         time.sleep(1)
-    requests = [(about, span) for about, span in behind.spans if span.name == "request"]
+    requests = [(about, span) for about, span in receiver.spans if span.name == "request"]
     equal("traces of requests", len(requests), report["requests"]["seen"])
-    about, capture = next((about, span) for about, span in behind.spans if span.name == "capture")
+    about, capture = next((about, span) for about, span in receiver.spans if span.name == "capture")
     equal("service.name", about["service.name"], "llm")
     equal("k8s.pod.name", about["k8s.pod.name"], "pod-7")
     totals = attributes(capture.attributes)
@@ -265,12 +271,12 @@ def against_collector():
     equal("capture's findings", sorted(e.name for e in capture.events), sorted(f["kind"] for f in report["findings"]))
     lost = sum(attributes(span.attributes).get("tokengap.tokens.lost", 0) for _, span in requests)
     equal("tokens lost over requests", lost, report["chunks"]["tokens_lost"])
-    began = [span for _, span in behind.spans if "tokengap.finding.state" in attributes(span.attributes)]
+    began = [span for _, span in receiver.spans if "tokengap.finding.state" in attributes(span.attributes)]
     if not any(span.parent_span_id == capture.span_id and span.trace_id == capture.trace_id for span in began):
         sys.exit("no finding's span lies below the capture's")
 
     def point(name, **labels):
-        metric = behind.metrics[name]
+        metric = receiver.metrics[name]
         data = getattr(metric, metric.WhichOneof("data"))
         for point in data.data_points:
             if attributes(point.attributes) == labels:
@@ -283,7 +289,7 @@ def against_collector():
     itl = point("tokengap.itl.sent")
     equal("sent ITL", itl.count, report["itl_ns"]["sent"]["count"])
     equal("its buckets", sum(itl.bucket_counts), itl.count)
-    equal("unit", behind.metrics["tokengap.itl.sent"].unit, "s")
+    equal("unit", receiver.metrics["tokengap.itl.sent"].unit, "s")
     equal("degraded", report["self"]["degraded"], [])
 
 
@@ -292,11 +298,11 @@ def against_a_receiver_in_trouble():
     run ends."""
     receiver = Receiver(refusals=2)
     env = {"PATH": "/usr/bin:/bin", "OTEL_EXPORTER_OTLP_HEADERS": "authorization=Bearer%20abc"}
-    report, said = demo("race", "--otlp", f"http://127.0.0.1:{receiver.port}", "--otlp-slower-than", "1h", env=env)
+    report, log = demo("race", "--otlp", f"http://127.0.0.1:{receiver.port}", "--otlp-slower-than", "1h", env=env)
     equal("headers", {h.get("authorization") for h in receiver.headers}, {"Bearer abc"})
     equal("degraded", report["self"]["degraded"], [])
-    if "it is tried again" not in said:
-        sys.exit(f"nothing was said of the refusals: {said}")
+    if "retrying" not in log:
+        sys.exit(f"the refusals were not logged: {log}")
     requests = [span for span in receiver.spans if span["name"] == "request"]
     if not 0 < len(requests) < report["requests"]["seen"]:
         sys.exit(f"{len(requests)} of {report['requests']['seen']} requests were pushed: those that lost tokens are meant")
@@ -305,13 +311,16 @@ def against_a_receiver_in_trouble():
     if time.monotonic() - began > 20:
         sys.exit("a receiver that is not there has kept the run from its end")
     degraded = report["self"]["degraded"]
-    equal("told of what was given up", len(degraded), 1)
+    equal("degradations", len(degraded), 1)
     if "spans and" not in degraded[0]:
         sys.exit(f"degraded: {degraded}")
     equal("the demo's tokens", report["tokens"]["sent"], report["demo"]["truth"]["tokens"])
     print(degraded[0])
 
 
+for tool in ["prometheus", "promtool"]:
+    if not shutil.which(tool):
+        sys.exit(f"{tool} is missing: install prometheus (Debian: apt-get install prometheus)")
 for part in [against_prometheus, against_collector, against_a_receiver_in_trouble]:
     started = time.monotonic()
     part()

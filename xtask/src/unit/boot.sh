@@ -1,3 +1,4 @@
+#!/bin/sh
 # A systemd of its own, PID 1 of new namespaces, on an overlay of this machine's root: nothing of the machine's is changed.
 # usage: boot.sh EMPTY_FOLDER PROGRAM DEPLOY_SYSTEMD SHARED_FOLDER PROJECT RELEASE
 set -eu

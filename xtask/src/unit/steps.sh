@@ -1,3 +1,4 @@
+#!/bin/bash
 # What an administrator does to the service, in order; the last line says that all of it held.
 set -eu
 wait_for() { # WHAT TIMES
@@ -14,13 +15,13 @@ systemctl start engine
 wait_for 'attached to' 1
 sleep 2
 systemctl reload tokengap
-wait_for 'configuration read again' 1
+wait_for 'configuration reloaded' 1
 echo "reloaded: $(systemctl is-active tokengap)"
 systemctl kill --signal=KILL --kill-who=main tokengap
 wait_for 'attached to' 2
 echo "killed and started again: $(systemctl show --property=NRestarts --value tokengap) time"
 systemctl restart engine
-wait_for 'the engine has ended' 1
+wait_for 'the engine exited' 1
 wait_for 'attached to' 3
 sleep 2
 systemctl show --property=ActiveState,SubState,Type,NRestarts tokengap

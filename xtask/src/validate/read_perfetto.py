@@ -67,7 +67,7 @@ try:
         rows = sum(1 for _ in processor.query(query))
         print(f"perfetto: query {number} of the documentation: {rows} rows")
         # Both are about what the tokenizer takes.
-        if rows == 0 and report["tokens"]["taken"] is not None:
+        if rows == 0 and report["tokens"]["received"] is not None:
             sys.exit(f"perfetto: it finds nothing:\n{query}")
 finally:
     node.kill()

@@ -57,13 +57,13 @@ impl Chunked {
                     data(now);
                 }
                 State::Size | State::AfterData | State::Trailer => {
-                    if !self.take_line(input) {
-                        let room = if self.state == State::Trailer {
+                    if !self.read_line(input) {
+                        let limit = if self.state == State::Trailer {
                             LONGEST_TRAILER
                         } else {
                             LONGEST_LINE
                         };
-                        return if self.line.len() > room {
+                        return if self.line.len() > limit {
                             Progress::Broken
                         } else {
                             Progress::More
@@ -71,7 +71,7 @@ impl Chunked {
                     }
                     match self.end_line() {
                         Some(Progress::More) => {}
-                        Some(over) => return over,
+                        Some(progress) => return progress,
                         None => return Progress::Broken,
                     }
                 }
@@ -81,12 +81,12 @@ impl Chunked {
     }
 
     /// Moves bytes up to a line end into `line`. Returns false if the line end is missing.
-    fn take_line(&mut self, input: &mut &[u8]) -> bool {
+    fn read_line(&mut self, input: &mut &[u8]) -> bool {
         let end = memchr::memchr(b'\n', input);
         let (now, rest) = input.split_at(end.map_or(input.len(), |at| at + 1));
         *input = rest;
-        let room = LONGEST_TRAILER.saturating_sub(self.line.len()) + 1;
-        self.line.extend_from_slice(&now[..now.len().min(room)]);
+        let limit = LONGEST_TRAILER.saturating_sub(self.line.len()) + 1;
+        self.line.extend_from_slice(&now[..now.len().min(limit)]);
         end.is_some()
     }
 
@@ -143,7 +143,7 @@ mod tests {
     }
 
     #[test]
-    fn sizes_in_either_case_extensions_and_trailers() {
+    fn hex_sizes_in_either_case_extensions_and_trailers_parse() {
         let text = b"A;x=1\r\n0123456789\r\n3\r\nabc\r\n0\r\nX: y\r\n\r\nHTTP/1.1";
         let (body, progress, rest) = all(&mut Chunked::default(), text);
         assert_eq!(
@@ -153,13 +153,13 @@ mod tests {
     }
 
     #[test]
-    fn joins_inside_a_chunk() {
+    fn a_stream_joined_inside_a_chunk_syncs() {
         let (body, progress, _) = all(&mut Chunked::inside(2), b"ab\r\n1\r\nc\r\n0\r\n\r\n");
         assert_eq!((body.as_slice(), progress), (&b"abc"[..], Progress::Done));
     }
 
     #[test]
-    fn what_is_no_size_is_refused() {
+    fn an_invalid_size_is_rejected() {
         for text in [
             &b"data: x\r\n"[..],
             b"-1\r\n",
@@ -174,7 +174,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn any_split_gives_the_same_body(chunks in prop::collection::vec(prop::collection::vec(any::<u8>(), 1..40), 0..8), cuts in prop::collection::vec(1_usize..9, 1..60)) {
+        fn the_body_is_independent_of_read_boundaries(chunks in prop::collection::vec(prop::collection::vec(any::<u8>(), 1..40), 0..8), cuts in prop::collection::vec(1_usize..9, 1..60)) {
             let mut wire = Vec::new();
             for chunk in &chunks {
                 wire.extend(format!("{:x}\r\n", chunk.len()).bytes());

@@ -1,4 +1,4 @@
-//! Matching of Dynamo response streams to `SGLang` requests by their tokens, when no id connects them.
+//! Matching of Dynamo response streams to engine requests by their tokens, when no id connects them.
 //!
 //! Tokens are compared as marks: hashes with a key of this run, kept only as long as the comparison needs them. Token ids are not kept. A
 //! stream matches a request if its chunks occur in order in the request's output and its token count equals the request's. A stream that
@@ -8,13 +8,13 @@ use std::collections::{HashMap, VecDeque};
 use std::hash::{BuildHasher, RandomState};
 
 /// Maximum number of requests whose tokens are kept for comparison.
-const MOST_REQUESTS: usize = 4_096;
+const MAX_REQUESTS: usize = 4_096;
 /// Maximum number of id pairs kept for reporting.
-const MOST_PAIRS: usize = 1_000;
+const MAX_PAIRS: usize = 1_000;
 /// Maximum number of tokens kept for one request.
-const MOST_TOKENS: usize = 65_536;
+const MAX_TOKENS: usize = 65_536;
 /// Maximum number of tokens kept for all requests.
-const MOST_MARKS: usize = 4 << 20;
+const MAX_MARKS: usize = 4 << 20;
 
 /// Outputs that no stream has been matched to yet, and the results of matching.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -31,8 +31,8 @@ pub struct Content {
     /// Number of streams that fit no request.
     pub unknown: u64,
     /// Number of requests evicted because a limit was reached.
-    pub forgotten: u64,
-    /// Latest matches: the frontend's id of a request, and `SGLang`'s.
+    pub evicted: u64,
+    /// Latest matches: the frontend's id of a request, and the engine's.
     pub pairs: VecDeque<(String, String)>,
 }
 
@@ -41,16 +41,16 @@ pub struct Content {
 struct Sent {
     marks: Vec<u32>,
     /// A part was missed, or a limit was reached.
-    torn: bool,
+    incomplete: bool,
 }
 
 /// Chunks of one stream.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(super) struct Heard {
+pub(super) struct StreamTokens {
     marks: Vec<u32>,
     /// End index of each chunk in `marks`.
     ends: Vec<usize>,
-    torn: bool,
+    incomplete: bool,
 }
 
 impl Content {
@@ -68,17 +68,17 @@ impl Content {
     pub fn sent(&mut self, rid: &str, ids: &[i64], count: u32) {
         let Some(key) = self.key else { return };
         if !self.sent.contains_key(rid) {
-            if self.order.len() == MOST_REQUESTS {
-                self.forget_oldest();
+            if self.order.len() == MAX_REQUESTS {
+                self.evict_oldest();
             }
             self.order.push_back(rid.to_owned());
             self.sent.insert(rid.to_owned(), Sent::default());
         }
         let Some(sent) = self.sent.get_mut(rid) else { return };
         let new = (count as usize).checked_sub(sent.marks.len());
-        let fits = new.filter(|&new| new <= ids.len() && count as usize <= MOST_TOKENS);
-        let Some(new) = fits.filter(|_| !sent.torn) else {
-            sent.torn = true;
+        let fits = new.filter(|&new| new <= ids.len() && count as usize <= MAX_TOKENS);
+        let Some(new) = fits.filter(|_| !sent.incomplete) else {
+            sent.incomplete = true;
             self.marks -= sent.marks.len();
             sent.marks = Vec::new();
             return;
@@ -86,47 +86,47 @@ impl Content {
         sent.marks
             .extend(ids[ids.len() - new..].iter().map(|&id| mark(key, id as u32)));
         self.marks += new;
-        while self.marks > MOST_MARKS && self.order.len() > 1 {
-            self.forget_oldest();
+        while self.marks > MAX_MARKS && self.order.len() > 1 {
+            self.evict_oldest();
         }
     }
 
-    fn forget_oldest(&mut self) {
+    fn evict_oldest(&mut self) {
         if let Some(oldest) = self.order.pop_front() {
-            self.forgotten += 1;
+            self.evicted += 1;
             self.marks -= self.sent.remove(&oldest).map_or(0, |sent| sent.marks.len());
         }
     }
 
     /// Records a chunk of a stream.
-    pub(super) fn heard(&self, heard: &mut Heard, ids: &[u32]) {
+    pub(super) fn received(&self, received: &mut StreamTokens, ids: &[u32]) {
         let Some(key) = self.key else { return };
-        heard.torn |= heard.marks.len() + ids.len() > MOST_TOKENS;
-        if !heard.torn && !ids.is_empty() {
-            heard.marks.extend(ids.iter().map(|&id| mark(key, id)));
-            heard.ends.push(heard.marks.len());
+        received.incomplete |= received.marks.len() + ids.len() > MAX_TOKENS;
+        if !received.incomplete && !ids.is_empty() {
+            received.marks.extend(ids.iter().map(|&id| mark(key, id)));
+            received.ends.push(received.marks.len());
         }
     }
 
     /// Matches a finished stream that claims `count` tokens. Returns the request if exactly one fits.
-    pub(super) fn join(&mut self, heard: &Heard, count: u32) -> Option<String> {
-        if !self.compares() || heard.marks.is_empty() || heard.torn {
+    pub(super) fn join(&mut self, received: &StreamTokens, count: u32) -> Option<String> {
+        if !self.compares() || received.marks.is_empty() || received.incomplete {
             return None;
         }
         let of_length = self.sent.iter().filter(|(_, sent)| sent.marks.len() == count as usize);
-        let mut fitting = of_length.filter(|(_, sent)| heard.lies_in(&sent.marks));
+        let mut fitting = of_length.filter(|(_, sent)| received.occurs_in(&sent.marks));
         let (first, second) = (fitting.next().map(|(rid, _)| rid.clone()), fitting.next().is_some());
         let Some(rid) = first.filter(|_| !second) else {
             *(if second { &mut self.ambiguous } else { &mut self.unknown }) += 1;
             return None;
         };
         self.joined += 1;
-        self.settled(&rid);
+        self.forget(&rid);
         Some(rid)
     }
 
     /// Forgets a request that has been matched to its stream.
-    pub(super) fn settled(&mut self, rid: &str) {
+    pub(super) fn forget(&mut self, rid: &str) {
         let Some(sent) = self.sent.remove(rid) else { return };
         self.marks -= sent.marks.len();
         if let Some(at) = self.order.iter().position(|known| known == rid) {
@@ -138,23 +138,23 @@ impl Content {
 impl Content {
     /// Keeps a pair of ids for reporting.
     pub(super) fn remember(&mut self, context: &str, rid: &str) {
-        if self.pairs.len() == MOST_PAIRS {
+        if self.pairs.len() == MAX_PAIRS {
             self.pairs.pop_front();
         }
         self.pairs.push_back((context.to_owned(), rid.to_owned()));
     }
 }
 
-impl Heard {
+impl StreamTokens {
     pub(super) fn clear(&mut self) {
         self.marks.clear();
         self.ends.clear();
-        self.torn = false;
+        self.incomplete = false;
     }
 
     /// Whether the chunks occur in `sent` in order, each contiguous. Tokens between them were lost. The earliest position of a chunk leaves
     /// the most room for later chunks, so no other position needs to be tried.
-    fn lies_in(&self, sent: &[u32]) -> bool {
+    fn occurs_in(&self, sent: &[u32]) -> bool {
         let (mut rest, mut begin) = (sent, 0);
         self.ends.iter().all(|&end| {
             let chunk = &self.marks[begin..end];
@@ -188,64 +188,64 @@ mod tests {
         content
     }
 
-    fn heard(content: &Content, chunks: &[&[u32]]) -> Heard {
-        let mut heard = Heard::default();
+    fn received(content: &Content, chunks: &[&[u32]]) -> StreamTokens {
+        let mut received = StreamTokens::default();
         for chunk in chunks {
-            content.heard(&mut heard, chunk);
+            content.received(&mut received, chunk);
         }
-        heard
+        received
     }
 
     #[test]
-    fn a_stream_is_the_request_whose_tokens_it_carries_though_some_were_lost() {
+    fn a_stream_is_matched_to_its_request_even_with_lost_tokens() {
         let mut content = compared(&[("a", &[&[1], &[2], &[3], &[4]]), ("b", &[&[1], &[3], &[2], &[4]])]);
-        let whole = heard(&content, &[&[1], &[3], &[2], &[4]]);
+        let whole = received(&content, &[&[1], &[3], &[2], &[4]]);
         assert_eq!(content.join(&whole, 4).as_deref(), Some("b"));
-        let lossy = heard(&content, &[&[2], &[4]]);
+        let lossy = received(&content, &[&[2], &[4]]);
         assert_eq!(content.join(&lossy, 4).as_deref(), Some("a"));
         assert_eq!((content.joined, content.marks, content.order.len()), (2, 0, 0));
     }
 
     #[test]
-    fn merged_chunks_lie_in_one_piece_and_speculative_ones_too() {
+    fn merged_and_speculative_chunks_match_across_boundaries() {
         let mut content = compared(&[("a", &[&[1, 2], &[3], &[4, 5]]), ("b", &[&[1, 9], &[3], &[4, 5]])]);
-        let merged = heard(&content, &[&[1], &[2, 3, 4], &[5]]);
+        let merged = received(&content, &[&[1], &[2, 3, 4], &[5]]);
         assert_eq!(content.join(&merged, 5).as_deref(), Some("a"));
     }
 
     #[test]
-    fn what_several_requests_could_be_is_nobodys() {
+    fn an_ambiguous_stream_is_assigned_to_no_request() {
         let mut content = compared(&[("a", &[&[1], &[2]]), ("b", &[&[1], &[2]]), ("c", &[&[7]])]);
-        let either = heard(&content, &[&[1], &[2]]);
+        let either = received(&content, &[&[1], &[2]]);
         assert_eq!(content.join(&either, 2), None);
-        assert_eq!(content.join(&either, 3), None, "none has that many");
+        assert_eq!(content.join(&either, 3), None, "no request has that token count");
         assert_eq!((content.ambiguous, content.unknown), (1, 1));
     }
 
     #[test]
-    fn cumulative_lists_are_told_by_their_count_and_holes_tear() {
+    fn cumulative_lists_are_recognised_by_their_count_and_a_gap_prevents_a_match() {
         let mut content = compared(&[]);
         content.sent("a", &[1], 1);
         content.sent("a", &[1, 2, 3], 3);
         content.sent("torn", &[1], 1);
         content.sent("torn", &[3], 3);
-        let stream = heard(&content, &[&[1], &[2], &[3]]);
+        let stream = received(&content, &[&[1], &[2], &[3]]);
         assert_eq!(content.join(&stream, 3).as_deref(), Some("a"));
-        assert_eq!(content.join(&heard(&content, &[&[1], &[3]]), 3), None);
+        assert_eq!(content.join(&received(&content, &[&[1], &[3]]), 3), None);
     }
 
     #[test]
-    fn without_being_asked_nothing_is_kept_and_with_it_as_much_as_there_is_room_for() {
+    fn tokens_are_stored_only_on_request_and_up_to_the_limit() {
         let mut content = Content::default();
         content.sent("a", &[1], 1);
         assert_eq!(content, Content::default());
         content.compare();
-        for n in 0..=MOST_REQUESTS {
+        for n in 0..=MAX_REQUESTS {
             content.sent(&n.to_string(), &[1], 1);
         }
         assert_eq!(
-            (content.forgotten, content.sent.len(), content.marks),
-            (1, MOST_REQUESTS, MOST_REQUESTS)
+            (content.evicted, content.sent.len(), content.marks),
+            (1, MAX_REQUESTS, MAX_REQUESTS)
         );
     }
 }

@@ -7,7 +7,7 @@ use std::borrow::Cow;
 use serde::Deserialize;
 use serde::de::IgnoredAny;
 
-use super::fields::{AnyFinished, Count, Text};
+use super::fields::{Choices, Count, Text};
 
 /// Longest accepted rid in bytes; the same as on the ZMQ side.
 const LONGEST_RID: usize = 4096;
@@ -17,7 +17,7 @@ const LONGEST_RID: usize = 4096;
 pub enum Form {
     /// `/generate`: `meta_info`, with token ids or with the whole text so far.
     Generate,
-    /// `/v1/completions`, `/v1/chat/completions`: `choices`, text only.
+    /// `/v1/completions`, `/v1/chat/completions`: `choices` with text, and with token ids where the client asked for them (vLLM).
     OpenAi,
     /// Dynamo's response plane: new token ids, and the stream's own name in place of the rid.
     ResponsePlane,
@@ -25,8 +25,8 @@ pub enum Form {
 
 /// The part of a response that belongs to one request.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Said<'a> {
-    /// `SGLang`'s request id: `meta_info.id`, or `id` on the `OpenAI` endpoints. On a response plane it is the stream's subject.
+pub struct Completion<'a> {
+    /// The engine's request id: `meta_info.id`, or `id` on the `OpenAI` endpoints. On a response plane it is the stream's subject.
     pub rid: Cow<'a, str>,
     /// Kind of endpoint.
     pub form: Form,
@@ -34,6 +34,8 @@ pub struct Said<'a> {
     pub tokens: Option<u32>,
     /// Cumulative token count stated in the event, if any.
     pub completion_tokens: Option<u32>,
+    /// Index of the choice that the event is about; 0 for other forms.
+    pub choice: u32,
     /// Whether the event has a finish reason.
     pub finished: bool,
     /// Whether this is the body of a response that does not stream.
@@ -44,11 +46,13 @@ pub struct Said<'a> {
 
 /// Reason why an event was not read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum NotRead {
+pub enum Undecoded {
     /// Not JSON of the expected form.
     Malformed,
-    /// Readable, but not about a request: `[DONE]`, an error object, another application's response.
+    /// Readable, but not about a request: `[DONE]`, another application's response.
     OtherKind,
+    /// An error object: the server gives up the response.
+    Failed,
 }
 
 #[derive(Deserialize)]
@@ -63,9 +67,14 @@ struct Body<'a> {
     #[serde(borrow, default)]
     meta_info: Option<Meta<'a>>,
     #[serde(default)]
-    choices: Option<AnyFinished>,
+    choices: Option<Choices>,
+    /// In the first event of a stream: a list if the events will list the ids of their tokens.
+    #[serde(default)]
+    prompt_token_ids: Option<Count>,
     #[serde(default)]
     usage: Option<Usage>,
+    #[serde(default)]
+    error: Option<IgnoredAny>,
 }
 
 #[derive(Deserialize)]
@@ -85,54 +94,71 @@ struct Usage {
 }
 
 impl<'a> Body<'a> {
-    fn said(self) -> Option<Said<'a>> {
-        let said = if let Some(meta) = self.meta_info {
-            Said {
+    fn completion(self) -> Option<Completion<'a>> {
+        let completion = if let Some(meta) = self.meta_info {
+            Completion {
                 rid: meta.id?.0,
                 form: Form::Generate,
                 tokens: self.output_ids.or(self.token_ids).map(|count| count.0),
                 completion_tokens: meta.completion_tokens,
+                choice: 0,
                 finished: meta.finish_reason.is_some(),
                 whole: false,
                 ids: &[],
             }
         } else {
             let choices = self.choices?;
-            Said {
+            Completion {
                 rid: self.id?.0,
                 form: Form::OpenAi,
-                tokens: None,
+                // A final event with the usage alone lists none, nor does the first one of a chat, which names the role.
+                tokens: match choices.len {
+                    0 => Some(0),
+                    1 => choices.tokens.or(self.prompt_token_ids.map(|_| 0)),
+                    _ => None,
+                },
                 completion_tokens: self.usage.and_then(|usage| usage.completion_tokens),
-                finished: choices.0,
+                choice: choices.index,
+                finished: choices.finished,
                 whole: false,
                 ids: &[],
             }
         };
-        (!said.rid.is_empty() && said.rid.len() <= LONGEST_RID).then_some(said)
+        (!completion.rid.is_empty() && completion.rid.len() <= LONGEST_RID).then_some(completion)
     }
 }
 
 /// Parses the data of one server-sent event.
-pub fn event(json: &[u8]) -> Result<Said<'_>, NotRead> {
+pub fn event(json: &[u8]) -> Result<Completion<'_>, Undecoded> {
     if json.trim_ascii_start().first() != Some(&b'{') {
-        return Err(NotRead::OtherKind);
+        return Err(Undecoded::OtherKind);
     }
-    let body: Body<'_> = serde_json::from_slice(json).map_err(|_| NotRead::Malformed)?;
-    body.said().ok_or(NotRead::OtherKind)
+    let body: Body<'_> = serde_json::from_slice(json).map_err(|_| Undecoded::Malformed)?;
+    let failed = body.error.is_some();
+    body.completion().ok_or(if failed {
+        Undecoded::Failed
+    } else {
+        Undecoded::OtherKind
+    })
 }
 
 /// Parses the body of a response that does not stream: one object, or a list of objects for a batch.
-pub fn body(json: &[u8], mut see: impl FnMut(Said<'_>)) -> Result<(), NotRead> {
+pub fn body(json: &[u8], mut emit: impl FnMut(Completion<'_>)) -> Result<(), Undecoded> {
     if json.trim_ascii_start().first() != Some(&b'[') {
-        see(Said {
+        emit(Completion {
             whole: true,
             ..event(json)?
         });
         return Ok(());
     }
-    let bodies: Vec<Body<'_>> = serde_json::from_slice(json).map_err(|_| NotRead::Malformed)?;
-    let said = bodies.into_iter().filter_map(Body::said);
-    said.map(|said| Said { whole: true, ..said }).for_each(see);
+    let bodies: Vec<Body<'_>> = serde_json::from_slice(json).map_err(|_| Undecoded::Malformed)?;
+    let completions = bodies.into_iter().filter_map(Body::completion);
+    completions
+        .map(|completion| Completion {
+            whole: true,
+            ..completion
+        })
+        .for_each(emit);
     Ok(())
 }
 
@@ -141,21 +167,21 @@ mod tests {
     use super::*;
 
     #[test]
-    fn ids_are_counted_and_the_claim_is_read() {
+    fn ids_are_counted_and_the_reported_count_is_read() {
         let json = br#"{"output_ids":[1001,1002,1003],"meta_info":{"id":"a-1","finish_reason":null,"prompt_tokens":3,"completion_tokens":7}}"#;
-        let said = event(json).unwrap();
+        let completion = event(json).unwrap();
         assert_eq!(
-            (said.rid.as_ref(), said.tokens, said.completion_tokens),
+            (completion.rid.as_ref(), completion.tokens, completion.completion_tokens),
             ("a-1", Some(3), Some(7))
         );
-        assert!(!said.finished && matches!(said.rid, Cow::Borrowed(_)));
+        assert!(!completion.finished && matches!(completion.rid, Cow::Borrowed(_)));
     }
 
     #[test]
-    fn the_first_releases_and_text_alone() {
+    fn token_ids_of_the_first_releases_and_text_only_events_parse() {
         let old = br#"{"text": "a [1] {", "token_ids": [], "meta_info": {"id": "r", "finish_reason": {"type": "stop", "matched": 2}, "completion_tokens": 0}}"#;
-        let said = event(old).unwrap();
-        assert_eq!((said.tokens, said.finished), (Some(0), true));
+        let completion = event(old).unwrap();
+        assert_eq!((completion.tokens, completion.finished), (Some(0), true));
         let text = br#"{"text":"abc","meta_info":{"id":"r","completion_tokens":4}}"#;
         assert_eq!(
             (event(text).unwrap().tokens, event(text).unwrap().completion_tokens),
@@ -164,11 +190,16 @@ mod tests {
     }
 
     #[test]
-    fn the_openai_forms_give_text_and_at_most_a_claim() {
+    fn openai_events_give_text_and_at_most_a_reported_count() {
         let chunk = br#"{"id":"r","object":"chat.completion.chunk","choices":[{"index":0,"delta":{"content":"x"},"finish_reason":"stop"}],"usage":null}"#;
-        let said = event(chunk).unwrap();
+        let completion = event(chunk).unwrap();
         assert_eq!(
-            (said.form, said.tokens, said.completion_tokens, said.finished),
+            (
+                completion.form,
+                completion.tokens,
+                completion.completion_tokens,
+                completion.finished
+            ),
             (Form::OpenAi, None, None, true)
         );
         let usage =
@@ -177,21 +208,25 @@ mod tests {
     }
 
     #[test]
-    fn what_speaks_of_no_request_is_told_from_what_cannot_be_read() {
-        assert_eq!(event(b"[DONE]"), Err(NotRead::OtherKind));
-        assert_eq!(event(br#"{"error":{"message":"no"}}"#), Err(NotRead::OtherKind));
-        assert_eq!(event(br#"{"output_ids":[1,2"#), Err(NotRead::Malformed));
+    fn events_without_a_request_are_distinguished_from_undecodable_ones() {
+        assert_eq!(event(b"[DONE]"), Err(Undecoded::OtherKind));
+        assert_eq!(event(br#"{"error":{"message":"no"}}"#), Err(Undecoded::Failed));
+        assert_eq!(event(br#"{"text":"no"}"#), Err(Undecoded::OtherKind));
+        assert_eq!(event(br#"{"output_ids":[1,2"#), Err(Undecoded::Malformed));
         assert_eq!(
             event(br#"{"output_ids":[1],"meta_info":{"id":"r","completion_tokens":-1}}"#),
-            Err(NotRead::Malformed)
+            Err(Undecoded::Malformed)
         );
     }
 
     #[test]
-    fn a_batch_answers_with_a_list() {
+    fn a_batch_response_is_a_list() {
         let json = br#"[{"output_ids":[1],"meta_info":{"id":"a","completion_tokens":1}},{"output_ids":[1,2],"meta_info":{"id":"b","completion_tokens":2}}]"#;
         let mut seen = Vec::new();
-        body(json, |said| seen.push((said.rid.into_owned(), said.tokens))).unwrap();
+        body(json, |completion| {
+            seen.push((completion.rid.into_owned(), completion.tokens));
+        })
+        .unwrap();
         assert_eq!(seen, [("a".to_owned(), Some(1)), ("b".to_owned(), Some(2))]);
     }
 }

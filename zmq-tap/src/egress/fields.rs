@@ -58,33 +58,49 @@ impl<'de: 'a, 'a> Deserialize<'de> for Text<'a> {
     }
 }
 
-/// Whether any item of a list has a `finish_reason`.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct AnyFinished(pub(super) bool);
+/// The choices of an answer.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Choices {
+    /// Whether any has a `finish_reason`.
+    pub(super) finished: bool,
+    /// Number of choices.
+    pub(super) len: u32,
+    /// `index` of the last one.
+    pub(super) index: u32,
+    /// Number of `token_ids` of the last one, if it lists them.
+    pub(super) tokens: Option<u32>,
+}
 
-impl<'de> Deserialize<'de> for AnyFinished {
+impl<'de> Deserialize<'de> for Choices {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         #[derive(Deserialize)]
         struct Choice {
             #[serde(default)]
             finish_reason: Option<IgnoredAny>,
+            #[serde(default)]
+            index: u32,
+            #[serde(default)]
+            token_ids: Option<Count>,
         }
-        struct Choices;
-        impl<'de> Visitor<'de> for Choices {
-            type Value = AnyFinished;
+        struct List;
+        impl<'de> Visitor<'de> for List {
+            type Value = Choices;
 
             fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
                 f.write_str("a list of choices")
             }
 
-            fn visit_seq<A: SeqAccess<'de>>(self, mut items: A) -> Result<AnyFinished, A::Error> {
-                let mut any = false;
+            fn visit_seq<A: SeqAccess<'de>>(self, mut items: A) -> Result<Choices, A::Error> {
+                let mut choices = Choices::default();
                 while let Some(choice) = items.next_element::<Choice>()? {
-                    any |= choice.finish_reason.is_some();
+                    choices.finished |= choice.finish_reason.is_some();
+                    choices.len = choices.len.saturating_add(1);
+                    choices.index = choice.index;
+                    choices.tokens = choice.token_ids.map(|count| count.0);
                 }
-                Ok(AnyFinished(any))
+                Ok(choices)
             }
         }
-        deserializer.deserialize_seq(Choices)
+        deserializer.deserialize_seq(List)
     }
 }

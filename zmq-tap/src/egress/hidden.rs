@@ -14,30 +14,26 @@ impl Server {
         let hidden = self.unreadable.iter().filter(|(why, _)| why.hides_responses());
         let mut degraded: Vec<String> = hidden
             .map(|(why, times)| {
-                format!(
-                    "egress: on {times} connections or responses of the server the deliveries cannot be read: {why}"
-                )
+                format!("egress: cannot read the deliveries of {times} connections or responses: {why}")
             })
             .collect();
         if self.text_only > 0 {
             degraded.push(format!(
-                "egress: {} answers carried text without token ids; how many tokens they delivered is not observable",
+                "egress: {} responses carried text without token ids; their number of delivered tokens is not observable",
                 self.text_only
             ));
         }
         let content = &self.content;
         if content.ambiguous + content.unknown > 0 {
             degraded.push(format!(
-                "egress: by what they carry, {} Dynamo response streams could be several of SGLang's requests and {} none; {} requests were \
-                 given up for want of room",
-                content.ambiguous, content.unknown, content.forgotten
+                "egress: by content, {} Dynamo response streams match several SGLang requests and {} match none; {} requests were evicted to free memory",
+                content.ambiguous, content.unknown, content.evicted
             ));
         }
-        if self.nameless > 0 {
+        if self.unnamed > 0 {
             degraded.push(format!(
-                "egress: {} Dynamo response streams do not say which of SGLang's requests they answer: each is judged by its own sums, beside \
-                 the frames",
-                self.nameless
+                "egress: {} Dynamo response streams do not identify their SGLang request: each is judged only by its own sums",
+                self.unnamed
             ));
         }
         degraded

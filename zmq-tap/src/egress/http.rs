@@ -5,7 +5,7 @@ use super::sse::{Events, Found};
 use super::{Limits, Unreadable};
 
 /// Maximum number of headers in one response.
-const MOST_HEADERS: usize = 64;
+const MAX_HEADERS: usize = 64;
 
 /// An element found in the bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -82,50 +82,50 @@ impl Responses {
     }
 
     /// Processes the end of the connection, which ends a body without a length of its own.
-    pub(super) fn closed(&mut self, mut see: impl FnMut(Item<'_>)) {
+    pub(super) fn closed(&mut self, mut emit: impl FnMut(Item<'_>)) {
         if let State::Body {
             framing: Framing::UntilClosed,
             content,
         } = self.state
             && !(content == Content::Events && self.events.is_inside())
         {
-            self.end(content, &mut see);
+            self.end(content, &mut emit);
         }
     }
 
     /// Parses the next bytes of the connection.
-    pub(super) fn feed(&mut self, mut input: &[u8], mut see: impl FnMut(Item<'_>)) {
+    pub(super) fn feed(&mut self, mut input: &[u8], mut emit: impl FnMut(Item<'_>)) {
         while !input.is_empty() {
             match &mut self.state {
                 State::Broken => return,
-                State::Head => self.head(&mut input, &mut see),
+                State::Head => self.head(&mut input, &mut emit),
                 State::Body { framing, content } => {
                     let content = *content;
                     // A response to HEAD announces a body that never follows.
                     if matches!(framing, Framing::Length(_)) && self.partial.is_empty() && input.starts_with(b"HTTP/1.")
                     {
-                        self.end(Content::Other, &mut see);
+                        self.end(Content::Other, &mut emit);
                         continue;
                     }
                     let (partial, events, limits) = (&mut self.partial, &mut self.events, &self.limits);
                     let mut data = |piece: &[u8]| match content {
                         Content::Events => events.feed(piece, limits.event_bytes, |found| {
-                            see(match found {
+                            emit(match found {
                                 Found::Data(data) => Item::Event(data),
                                 Found::TooLong => Item::TooLong,
                             });
                         }),
                         Content::Json => {
-                            let room = (limits.event_bytes + 1).saturating_sub(partial.len());
-                            partial.extend_from_slice(&piece[..piece.len().min(room)]);
+                            let space = (limits.event_bytes + 1).saturating_sub(partial.len());
+                            partial.extend_from_slice(&piece[..piece.len().min(space)]);
                         }
                         Content::Other => {}
                     };
                     match framing {
                         Framing::Chunked(chunked) => match chunked.feed(&mut input, data) {
                             Progress::More => {}
-                            Progress::Done => self.end(content, &mut see),
-                            Progress::Broken => return self.give_up(Unreadable::Chunks, &mut see),
+                            Progress::Done => self.end(content, &mut emit),
+                            Progress::Broken => return self.give_up(Unreadable::Chunks, &mut emit),
                         },
                         Framing::Length(left) => {
                             let take = input.len().min(usize::try_from(*left).unwrap_or(usize::MAX));
@@ -133,7 +133,7 @@ impl Responses {
                             input = &input[take..];
                             *left -= take as u64;
                             if *left == 0 {
-                                self.end(content, &mut see);
+                                self.end(content, &mut emit);
                             }
                         }
                         Framing::UntilClosed => {
@@ -146,16 +146,16 @@ impl Responses {
         }
     }
 
-    fn give_up(&mut self, why: Unreadable, see: &mut impl FnMut(Item<'_>)) {
+    fn give_up(&mut self, why: Unreadable, emit: &mut impl FnMut(Item<'_>)) {
         self.state = State::Broken;
         self.partial = Vec::new();
         self.events = Events::default();
-        see(Item::Broken(why));
+        emit(Item::Broken(why));
     }
 
-    fn end(&mut self, content: Content, see: &mut impl FnMut(Item<'_>)) {
+    fn end(&mut self, content: Content, emit: &mut impl FnMut(Item<'_>)) {
         if content == Content::Json && !self.partial.is_empty() {
-            see(if self.partial.len() > self.limits.event_bytes {
+            emit(if self.partial.len() > self.limits.event_bytes {
                 Item::TooLong
             } else {
                 Item::Json(&self.partial)
@@ -164,20 +164,20 @@ impl Responses {
         self.partial.clear();
         self.events.clear();
         self.state = State::Head;
-        see(Item::Ended);
+        emit(Item::Ended);
     }
 
-    fn head(&mut self, input: &mut &[u8], see: &mut impl FnMut(Item<'_>)) {
+    fn head(&mut self, input: &mut &[u8], emit: &mut impl FnMut(Item<'_>)) {
         let before = self.partial.len();
-        let room = self.limits.head_bytes.saturating_sub(before);
-        self.partial.extend_from_slice(&input[..input.len().min(room)]);
+        let space = self.limits.head_bytes.saturating_sub(before);
+        self.partial.extend_from_slice(&input[..input.len().min(space)]);
         // Line ends between two responses belong to neither of them.
         let blank = self
             .partial
             .iter()
             .take_while(|byte| matches!(byte, b'\r' | b'\n'))
             .count();
-        let mut headers = [httparse::EMPTY_HEADER; MOST_HEADERS];
+        let mut headers = [httparse::EMPTY_HEADER; MAX_HEADERS];
         let mut response = httparse::Response::new(&mut headers);
         let length = match response.parse(&self.partial[blank..]) {
             Ok(httparse::Status::Complete(length)) => blank + length,
@@ -185,30 +185,30 @@ impl Responses {
                 *input = &[];
                 return;
             }
-            _ => return self.give_up(Unreadable::Head, see),
+            _ => return self.give_up(Unreadable::Head, emit),
         };
         let form = Form::of(&response);
         *input = &input[length - before..];
         self.partial.clear();
         match form {
             Form::NoBody => {}
-            Form::Upgraded => self.give_up(Unreadable::Upgraded, see),
+            Form::Upgraded => self.give_up(Unreadable::Upgraded, emit),
             Form::Body {
                 framing,
                 content,
                 unreadable,
             } => {
                 self.state = State::Body { framing, content };
-                see(Item::Began);
+                emit(Item::Began);
                 if let Some(why) = unreadable {
-                    see(Item::Body(why));
+                    emit(Item::Body(why));
                 }
                 if let State::Body {
                     framing: Framing::Length(0),
                     ..
                 } = self.state
                 {
-                    self.end(content, see);
+                    self.end(content, emit);
                 }
             }
         }

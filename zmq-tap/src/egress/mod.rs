@@ -19,9 +19,10 @@ mod stream;
 use std::fmt;
 
 pub use content::Content;
-pub use event::{Form, NotRead, Said, body, event};
+pub use event::{Completion, Form, Undecoded, body, event};
+pub use names::ResponseIds;
 pub use reader::{Closing, Reader, Server};
-pub use request_plane::{Asked, Requests};
+pub use request_plane::{RequestIds, Requests};
 pub use stream::{Item, Stream};
 
 /// Memory limits of one connection.
@@ -89,13 +90,13 @@ impl fmt::Display for Unreadable {
             Self::Http2 => "it is HTTP/2",
             Self::Upgraded => "it was upgraded to another protocol",
             Self::Compressed => "its bodies are compressed",
-            Self::Head => "its heads are not those of HTTP/1",
-            Self::Chunks => "its chunks do not add up",
-            Self::Frames => "its frames do not add up",
-            Self::Quic => "it is answered over QUIC",
-            Self::Request => "requests go out on it",
+            Self::Head => "it is not HTTP/1",
+            Self::Chunks => "its HTTP chunks are inconsistent",
+            Self::Frames => "its frames are inconsistent",
+            Self::Quic => "its responses use QUIC",
+            Self::Request => "it carries outgoing requests",
             Self::Zmq => "it is a ZMQ connection",
-            Self::Unknown => "it is no protocol known here",
+            Self::Unknown => "it uses an unknown protocol",
         })
     }
 }

@@ -3,10 +3,13 @@
 use std::borrow::Cow;
 use std::collections::{HashMap, VecDeque};
 
-use super::event::Said;
+use trace::event::Chunk;
+
+use super::event::Completion;
+use crate::decode::ReadResponseId;
 
 /// Maximum number of streams that have not begun.
-const MOST_WAITING: usize = 16_384;
+const MAX_WAITING: usize = 16_384;
 
 /// Streams that were announced and have not begun.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -25,9 +28,9 @@ pub(super) struct Named {
 }
 
 impl Streams {
-    /// Records that stream `subject` will answer the request `context`. `rid` is `SGLang`'s id of it, if known.
-    pub(super) fn keep(&mut self, subject: &str, context: &str, rid: Option<&str>) {
-        if self.order.len() == MOST_WAITING
+    /// Records that stream `subject` will answer the request `context`. `rid` is the engine's id of it, if known.
+    pub(super) fn insert(&mut self, subject: &str, context: &str, rid: Option<&str>) {
+        if self.order.len() == MAX_WAITING
             && let Some(oldest) = self.order.pop_front()
         {
             self.by_subject.remove(&oldest);
@@ -54,44 +57,47 @@ impl Streams {
 }
 
 impl Named {
-    /// Whether the id is `SGLang`'s own, which frames carry as well.
+    /// Whether the id is the engine's own, which frames carry as well.
     pub(super) fn is_rid(&self) -> bool {
         self.is_rid
     }
 
-    /// `SGLang`'s id if known, otherwise the frontend's.
+    /// The engine's id if known, otherwise the frontend's.
     pub(super) fn id(&self) -> &str {
         &self.id
     }
 
-    /// Sets `SGLang`'s id once it is known.
-    pub(super) fn becomes(&mut self, rid: String) {
+    /// Sets the engine's id once it is known.
+    pub(super) fn set_rid(&mut self, rid: String) {
         (self.id, self.is_rid) = (rid, true);
     }
 
     /// Replaces the stream's name with the request's id.
-    pub(super) fn rename<'a>(&'a self, said: &Said<'a>) -> Option<Said<'a>> {
-        let choice = said.rid.strip_prefix(self.subject.as_str())?;
+    pub(super) fn rename<'a>(&'a self, completion: &Completion<'a>) -> Option<Completion<'a>> {
+        let choice = completion.rid.strip_prefix(self.subject.as_str())?;
         let rid = if choice.is_empty() {
             Cow::Borrowed(&*self.id)
         } else {
             Cow::Owned(format!("{}{choice}", self.id))
         };
-        Some(Said { rid, ..said.clone() })
+        Some(Completion {
+            rid,
+            ..completion.clone()
+        })
     }
 }
 
-/// `SGLang`'s request ids by the frontends' ids, from a worker's log.
+/// The engine's request ids by the frontends' ids, from a worker's log.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(super) struct Told {
+pub(super) struct LoggedIds {
     by_context: HashMap<String, String>,
     /// Oldest first.
     order: VecDeque<String>,
 }
 
-impl Told {
-    pub(super) fn keep(&mut self, context: &str, rid: &str) {
-        if self.order.len() == MOST_WAITING
+impl LoggedIds {
+    pub(super) fn insert(&mut self, context: &str, rid: &str) {
+        if self.order.len() == MAX_WAITING
             && let Some(oldest) = self.order.pop_front()
         {
             self.by_context.remove(&oldest);
@@ -111,19 +117,91 @@ impl Told {
     }
 }
 
+/// Request ids on the hops by the ids that responses show, for engines whose responses show another id.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct ResponseIds {
+    /// Index of a choice, and the id of its request; `None` if two live requests claim it.
+    by_response: HashMap<String, Vec<(u32, Option<String>)>>,
+    /// Oldest first.
+    order: VecDeque<String>,
+}
+
+impl ResponseIds {
+    /// Records the requests of a frame.
+    pub fn sent(&mut self, read: ReadResponseId, chunks: &[Chunk<'_>]) {
+        for chunk in chunks {
+            if let Some((id, choice)) = read(chunk.rid) {
+                self.keep(id, choice, chunk.rid);
+            }
+        }
+    }
+
+    /// Records that choice `choice` of response `id` carries the output of request `rid`.
+    fn keep(&mut self, id: &str, choice: u32, rid: &str) {
+        if let Some(choices) = self.by_response.get_mut(id) {
+            match choices.iter_mut().find(|(known, _)| *known == choice) {
+                Some((_, known)) if known.as_deref() == Some(rid) => {}
+                Some((_, known)) => *known = None,
+                None => choices.push((choice, Some(rid.to_owned()))),
+            }
+            return;
+        }
+        if self.order.len() == MAX_WAITING
+            && let Some(oldest) = self.order.pop_front()
+        {
+            self.by_response.remove(&oldest);
+        }
+        self.by_response
+            .insert(id.to_owned(), vec![(choice, Some(rid.to_owned()))]);
+        self.order.push_back(id.to_owned());
+    }
+
+    /// Request whose output this choice carries.
+    pub(super) fn find(&self, id: &str, choice: u32) -> Option<&str> {
+        let choices = self.by_response.get(id)?;
+        choices.iter().find(|(known, _)| *known == choice)?.1.as_deref()
+    }
+
+    /// Forgets a response that has ended. Later requests may have its id again.
+    pub(super) fn forget(&mut self, id: &str) {
+        if self.by_response.remove(id).is_some()
+            && let Some(at) = self.order.iter().position(|known| known == id)
+        {
+            self.order.remove(at);
+        }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
 
     #[test]
-    fn names_that_are_never_wanted_are_bounded() {
+    fn a_response_id_of_two_live_requests_names_neither() {
+        let mut ids = ResponseIds::default();
+        ids.keep("cmpl-a", 0, "cmpl-a-0-11111111");
+        ids.keep("cmpl-a", 1, "cmpl-a-1-11111111");
+        ids.keep("cmpl-a", 0, "cmpl-a-0-11111111");
+        assert_eq!(ids.find("cmpl-a", 0), Some("cmpl-a-0-11111111"));
+        ids.keep("cmpl-a", 0, "cmpl-a-0-22222222");
+        assert_eq!(
+            (ids.find("cmpl-a", 0), ids.find("cmpl-a", 1)),
+            (None, Some("cmpl-a-1-11111111"))
+        );
+        ids.forget("cmpl-a");
+        ids.keep("cmpl-a", 0, "cmpl-a-0-22222222");
+        assert_eq!((ids.find("cmpl-a", 0), ids.order.len()), (Some("cmpl-a-0-22222222"), 1));
+    }
+
+    #[test]
+    fn unclaimed_names_are_bounded() {
         let mut streams = Streams::default();
-        for n in 0..=MOST_WAITING {
-            streams.keep(&n.to_string(), "context", None);
+        for n in 0..=MAX_WAITING {
+            streams.insert(&n.to_string(), "context", None);
         }
         assert_eq!(
             (streams.by_subject.len(), streams.order.len()),
-            (MOST_WAITING, MOST_WAITING)
+            (MAX_WAITING, MAX_WAITING)
         );
         assert_eq!(streams.take("0"), None);
         assert!(
@@ -131,6 +209,6 @@ mod tests {
                 .take("1")
                 .is_some_and(|named| named.id == "context" && !named.is_rid())
         );
-        assert_eq!(streams.order.len(), MOST_WAITING - 1);
+        assert_eq!(streams.order.len(), MAX_WAITING - 1);
     }
 }

@@ -1,12 +1,14 @@
 //! Conversion of one connection's bytes into events: deliveries, and an answer for each request when its response ends.
 
+use std::borrow::Cow;
+
 use trace::MonoNs;
 use trace::engine::Mode;
-use trace::event::{Answer, AnswerEnd, Delivery, Event, Lost, LostCause, Response, What};
+use trace::event::{Answer, AnswerEnd, Delivery, Event, Missed, MissedCause, Response, What};
 
-use super::content::{Content, Heard};
-use super::event::{Form, Said};
-use super::names::{Named, Streams, Told};
+use super::content::{Content, StreamTokens};
+use super::event::{Completion, Form};
+use super::names::{LoggedIds, Named, ResponseIds, Streams};
 use super::stream::{Item, Stream};
 use super::{Limits, Unreadable};
 
@@ -14,9 +16,9 @@ use super::{Limits, Unreadable};
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Server {
     /// Output mode of the tokenizer, if known in advance.
-    pub told: Option<Mode>,
+    pub mode: Option<Mode>,
     /// Output mode that the last conclusive response showed.
-    shown: Option<Mode>,
+    observed_mode: Option<Mode>,
     /// Number of deliveries reported.
     pub deliveries: u64,
     /// Number of answers whose tokens were counted.
@@ -25,15 +27,17 @@ pub struct Server {
     pub text_only: u64,
     /// Number of unreadable connections and bodies by reason; each reason has one entry.
     pub unreadable: Vec<(Unreadable, u64)>,
-    /// Number of response streams whose `SGLang` request id is known.
+    /// Number of response streams whose engine request id is known.
     pub named: u64,
-    /// Number of response streams whose `SGLang` request id is unknown.
-    pub nameless: u64,
+    /// Number of response streams whose engine request id is unknown.
+    pub unnamed: u64,
     streams: Streams,
-    /// `SGLang`'s request ids by the frontends' ids, from the worker's log.
-    told_rids: Told,
+    /// The engine's request ids by the frontends' ids, from the worker's log.
+    logged_rids: LoggedIds,
     /// Matching of response streams to requests by their tokens.
     pub content: Content,
+    /// Requests of responses that show another id than the hops.
+    pub response_ids: ResponseIds,
 }
 
 /// How a connection was closed.
@@ -62,13 +66,13 @@ struct Open {
     begun: bool,
     /// Whether all of it has been observed so far.
     whole: bool,
-    held_up: u32,
+    short_writes: u32,
     /// The request of a stream, if a request plane announced it.
     name: Option<Named>,
     /// Whether this is a Dynamo response stream.
     plane: bool,
     /// How the response ended, if that is known before its connection ends.
-    told: Option<AnswerEnd>,
+    end: Option<AnswerEnd>,
 }
 
 #[derive(Clone, Debug)]
@@ -77,8 +81,10 @@ struct Part {
     tokens: u32,
     counted: bool,
     claimed: Option<u32>,
+    /// Id that the response shows, if it differs from `rid`.
+    shown: String,
     /// Tokens of a stream that can only be matched by content.
-    heard: Heard,
+    received: StreamTokens,
 }
 
 impl Reader {
@@ -98,12 +104,12 @@ impl Reader {
 
     /// Records that the client has cancelled. Tokens generated from now on are not written and do not count as lost.
     pub fn stopped(&mut self) {
-        self.open.told.get_or_insert(AnswerEnd::ClientLeft);
+        self.open.end.get_or_insert(AnswerEnd::ClientLeft);
     }
 
     /// Records that the socket accepted none or only a part of a write.
-    pub fn held_up(&mut self) {
-        self.open.held_up = self.open.held_up.saturating_add(1);
+    pub fn short_writes(&mut self) {
+        self.open.short_writes = self.open.short_writes.saturating_add(1);
     }
 
     /// Records that bytes were not observed, so their content is unknown.
@@ -111,7 +117,7 @@ impl Reader {
         if !self.stream.is_unreadable() {
             self.stream.missed();
             self.open.whole = false;
-            lost(at, LostCause::Unframed, sink);
+            lost(at, MissedCause::Unframed, sink);
         }
     }
 
@@ -136,7 +142,7 @@ impl Reader {
             self.stream
                 .closed(&mut |item| open.enter(at, &item, limits, server, sink));
         }
-        let end = self.open.told.unwrap_or(if closing.by_client {
+        let end = self.open.end.unwrap_or(if closing.by_client {
             AnswerEnd::ClientLeft
         } else {
             AnswerEnd::ServerLeft
@@ -156,30 +162,50 @@ impl Open {
     ) {
         match item {
             Item::Began => {
-                let held_up = if self.begun { 0 } else { self.held_up };
-                (self.used, self.begun, self.whole, self.held_up) = (0, true, true, held_up);
+                let short_writes = if self.begun { 0 } else { self.short_writes };
+                (self.used, self.begun, self.whole, self.short_writes) = (0, true, true, short_writes);
             }
             Item::Subject(subject) => {
                 (self.used, self.begun, self.whole, self.plane) = (0, true, true, true);
                 self.name = server.streams.take(subject);
             }
-            Item::Said(said) => {
+            Item::Completion(completion) => {
                 self.begun = true;
                 let mut name = self.name.take();
                 // Events reported earlier under another id keep that id.
                 if let Some(name) = name.as_mut().filter(|name| self.used == 0 && !name.is_rid())
-                    && let Some(rid) = server.told_rids.take(name.id())
+                    && let Some(rid) = server.logged_rids.take(name.id())
                 {
-                    name.becomes(rid);
+                    name.set_rid(rid);
                 }
-                let renamed = name.as_ref().and_then(|name| name.rename(said));
-                let said = renamed.as_ref().unwrap_or(said);
+                let shown = completion;
+                let ids = std::mem::take(&mut server.response_ids);
+                let renamed = match name.as_ref() {
+                    Some(name) => name.rename(completion),
+                    None if completion.form == Form::OpenAi => {
+                        let rid = ids.find(&completion.rid, completion.choice).map(Cow::Borrowed);
+                        rid.map(|rid| Completion {
+                            rid,
+                            ..completion.clone()
+                        })
+                    }
+                    None => None,
+                };
+                let completion = renamed.as_ref().unwrap_or(completion);
                 let joined = name.as_ref().is_some_and(Named::is_rid);
-                let delivery = if said.form == Form::OpenAi {
-                    let begins = !self.parts[..self.used].iter().any(|part| part.rid == said.rid);
-                    begins.then(|| text_only(&said.rid))
+                let delivery = if completion.form == Form::OpenAi {
+                    let begins = || !self.parts[..self.used].iter().any(|part| part.rid == completion.rid);
+                    match completion.tokens {
+                        None => begins().then(|| text_only(&completion.rid)),
+                        // A role, or the usage alone.
+                        Some(0) if !completion.finished => None,
+                        Some(tokens) => {
+                            server.deliveries += 1;
+                            Some(listed(completion, tokens))
+                        }
+                    }
                 } else {
-                    server.delivery(said, self.claimed(&said.rid), joined)
+                    server.delivery(completion, self.claimed(&completion.rid), joined)
                 };
                 if let Some(delivery) = delivery {
                     sink(&Event {
@@ -187,25 +213,28 @@ impl Open {
                         what: What::Delivered(delivery),
                     });
                 }
-                self.add(said, limits);
-                if said.form == Form::ResponsePlane && !joined {
-                    let part = self.parts[..self.used].iter_mut().find(|part| part.rid == said.rid);
+                self.add(completion, &shown.rid, limits);
+                if completion.form == Form::ResponsePlane && !joined {
+                    let part = self.parts[..self.used]
+                        .iter_mut()
+                        .find(|part| part.rid == completion.rid);
                     if let Some(part) = part {
-                        server.content.heard(&mut part.heard, said.ids);
+                        server.content.received(&mut part.received, completion.ids);
                     }
                 }
                 drop(renamed);
+                server.response_ids = ids;
                 self.name = name;
             }
-            Item::Failed => self.told = Some(AnswerEnd::ServerLeft),
+            Item::Failed => self.end = Some(AnswerEnd::ServerLeft),
             // The content of this event, or of the bytes before it, is unknown.
-            Item::NotRead | Item::Resumed => {
+            Item::Undecoded | Item::Resumed => {
                 self.whole = false;
-                lost(at, LostCause::Unframed, sink);
+                lost(at, MissedCause::Unframed, sink);
             }
             Item::Ended => {
                 // A failed generator may still send its final marker.
-                let failed = self.told == Some(AnswerEnd::ServerLeft);
+                let failed = self.end == Some(AnswerEnd::ServerLeft);
                 let end = if failed {
                     AnswerEnd::ServerLeft
                 } else {
@@ -226,42 +255,52 @@ impl Open {
         part.claimed
     }
 
-    fn add(&mut self, said: &Said<'_>, limits: &Limits) {
-        let known = self.parts[..self.used].iter().position(|part| part.rid == said.rid);
+    fn add(&mut self, completion: &Completion<'_>, shown: &str, limits: &Limits) {
+        let known = self.parts[..self.used]
+            .iter()
+            .position(|part| part.rid == completion.rid);
         let place = match known {
             Some(place) => place,
             None if self.used == limits.requests => return,
             None => {
                 let fresh = Part {
                     rid: String::new(),
+                    shown: String::new(),
                     tokens: 0,
                     counted: true,
                     claimed: None,
-                    heard: Heard::default(),
+                    received: StreamTokens::default(),
                 };
                 if self.used == self.parts.len() {
                     self.parts.push(fresh);
                 }
                 let part = &mut self.parts[self.used];
                 part.rid.clear();
-                part.rid.push_str(&said.rid);
+                part.rid.push_str(&completion.rid);
+                part.shown.clear();
+                if completion.rid != shown {
+                    part.shown.push_str(shown);
+                }
                 (part.tokens, part.counted, part.claimed) = (0, true, None);
-                part.heard.clear();
+                part.received.clear();
                 self.used += 1;
                 self.used - 1
             }
         };
         let part = &mut self.parts[place];
-        let new = said.tokens.unwrap_or(0);
-        part.counted &= said.tokens.is_some();
+        let new = completion.tokens.unwrap_or(0);
+        part.counted &= completion.tokens.is_some();
         // A count equal to the number of ids means that the ids are cumulative. The first event of an incremental response also matches,
         // with the same result.
-        part.tokens = if said.completion_tokens == said.tokens {
+        part.tokens = if completion.form != Form::OpenAi && completion.completion_tokens == completion.tokens {
             new
         } else {
             part.tokens.saturating_add(new)
         };
-        part.claimed = said.completion_tokens.or(part.claimed);
+        // The final usage of several choices is their sum.
+        if completion.form != Form::OpenAi || self.used == 1 {
+            part.claimed = completion.completion_tokens.or(part.claimed);
+        }
     }
 
     fn end(
@@ -276,27 +315,30 @@ impl Open {
         for part in &self.parts[..self.used] {
             // A matched stream is still remembered under its own name, so that both ids are reported together.
             let found = match (part.claimed, self.plane && !named && self.whole) {
-                (Some(claimed), true) => server.content.join(&part.heard, claimed),
+                (Some(claimed), true) => server.content.join(&part.received, claimed),
                 _ => None,
             };
             if self.plane {
                 *(if named || found.is_some() {
                     &mut server.named
                 } else {
-                    &mut server.nameless
+                    &mut server.unnamed
                 }) += 1;
+            }
+            if !part.shown.is_empty() {
+                server.response_ids.forget(&part.shown);
             }
             if let Some(rid) = &found {
                 server.content.remember(&part.rid, rid);
             } else if named {
-                server.content.settled(&part.rid);
+                server.content.forget(&part.rid);
             }
             let answer = Answer {
                 rid: found.as_deref().unwrap_or(&part.rid),
                 tokens: (part.counted && self.whole).then_some(part.tokens),
                 completion_tokens: part.claimed,
                 end,
-                held_up: self.held_up,
+                short_writes: self.short_writes,
                 unacknowledged,
             };
             *(if part.counted {
@@ -309,16 +351,16 @@ impl Open {
                 what: What::Answered(answer),
             });
         }
-        (self.used, self.begun, self.whole, self.held_up) = (0, false, false, 0);
-        (self.told, self.name, self.plane) = (None, None, false);
+        (self.used, self.begun, self.whole, self.short_writes) = (0, false, false, 0);
+        (self.end, self.name, self.plane) = (None, None, false);
     }
 }
 
 impl Server {
     /// Creates a server whose output mode is known in advance, if given.
-    pub fn new(told: Option<Mode>) -> Self {
+    pub fn new(mode: Option<Mode>) -> Self {
         Self {
-            told,
+            mode,
             ..Self::default()
         }
     }
@@ -331,47 +373,52 @@ impl Server {
         }
     }
 
-    /// Records a request announced on a request plane: the frontend's id and, if known, `SGLang`'s.
-    pub fn asked(&mut self, subject: &str, context: &str, rid: Option<&str>) {
-        self.streams.keep(subject, context, rid);
+    /// Records a request announced on a request plane: the frontend's id and, if known, the engine's.
+    pub fn announced(&mut self, subject: &str, context: &str, rid: Option<&str>) {
+        self.streams.insert(subject, context, rid);
     }
 
-    /// Records `SGLang`'s id of the request `context`, from the worker's log. Call this before the request's first token.
+    /// Records the engine's id of the request `context`, from the worker's log. Call this before the request's first token.
     pub fn submitted(&mut self, context: &str, rid: &str) {
-        self.told_rids.keep(context, rid);
+        self.logged_rids.insert(context, rid);
     }
 
     /// Delivery in an event, where `before` is the count stated in the previous event of the response. Returns `None` if the event has no
     /// token ids or no count, or belongs to a request that cannot be joined to frames.
-    fn delivery<'a>(&mut self, said: &'a Said<'_>, before: Option<u32>, joined: bool) -> Option<Delivery<'a>> {
-        if said.form == Form::ResponsePlane && joined {
+    fn delivery<'a>(
+        &mut self,
+        completion: &'a Completion<'_>,
+        before: Option<u32>,
+        joined: bool,
+    ) -> Option<Delivery<'a>> {
+        if completion.form == Form::ResponsePlane && joined {
             self.deliveries += 1;
             return Some(Delivery {
-                rid: &said.rid,
-                tokens: said.tokens?,
+                rid: &completion.rid,
+                tokens: completion.tokens?,
                 mode: Mode::Incremental,
-                completion_tokens: said.completion_tokens,
-                finished: said.finished,
+                completion_tokens: completion.completion_tokens,
+                finished: completion.finished,
                 response: Response::Streamed,
             });
         }
-        if said.form != Form::Generate {
+        if completion.form != Form::Generate {
             return None;
         }
-        let claimed = said.completion_tokens;
+        let claimed = completion.completion_tokens;
         // Up to 0.4.10 an event has either ids or the whole text so far. Whole text always includes earlier tokens.
-        let (tokens, shown) = match said.tokens {
+        let (tokens, shown) = match completion.tokens {
             Some(tokens) => (tokens, claimed.and_then(|count| shape(tokens, count, before))),
             None => (claimed?, Some(Mode::Cumulative)),
         };
         // An engine known to be cumulative stays cumulative, even if one event has too few ids.
-        let mode = if self.told == Some(Mode::Cumulative) {
-            self.told
+        let mode = if self.mode == Some(Mode::Cumulative) {
+            self.mode
         } else {
-            shown.or(self.told).or(self.shown)
+            shown.or(self.mode).or(self.observed_mode)
         };
         if claimed != before {
-            self.shown = shown.or(self.shown);
+            self.observed_mode = shown.or(self.observed_mode);
         }
         self.deliveries += 1;
         let mode = mode.unwrap_or(Mode::Cumulative);
@@ -381,17 +428,33 @@ impl Server {
             _ => tokens,
         };
         Some(Delivery {
-            rid: &said.rid,
+            rid: &completion.rid,
             tokens,
             mode,
             completion_tokens: claimed,
-            finished: said.finished,
-            response: if said.whole {
+            finished: completion.finished,
+            response: if completion.whole {
                 Response::Whole
             } else {
                 Response::Streamed
             },
         })
+    }
+}
+
+/// Delivery of an event that lists the ids of its new tokens.
+fn listed<'a>(completion: &'a Completion<'_>, tokens: u32) -> Delivery<'a> {
+    Delivery {
+        rid: &completion.rid,
+        tokens,
+        mode: Mode::Incremental,
+        completion_tokens: None,
+        finished: completion.finished,
+        response: if completion.whole {
+            Response::Whole
+        } else {
+            Response::Streamed
+        },
     }
 }
 
@@ -419,10 +482,10 @@ fn shape(tokens: u32, count: u32, before: Option<u32>) -> Option<Mode> {
     }
 }
 
-fn lost(at: MonoNs, cause: LostCause, sink: &mut dyn FnMut(&Event<'_>)) {
+fn lost(at: MonoNs, cause: MissedCause, sink: &mut dyn FnMut(&Event<'_>)) {
     sink(&Event {
         at,
-        what: What::Lost(Lost {
+        what: What::Missed(Missed {
             hop: None,
             count: 1,
             cause,
@@ -435,7 +498,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_shape_of_an_event_tells_the_mode_where_it_can() {
+    fn the_mode_is_inferred_from_token_counts_where_possible() {
         let (new, all) = (Some(Mode::Incremental), Some(Mode::Cumulative));
         // First events: everything at once, or the last of several queued chunks.
         assert_eq!(

@@ -13,12 +13,12 @@ const LONGEST: usize = 64 << 10;
 
 /// Ids of one request message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Asked<'a> {
+pub struct RequestIds<'a> {
     /// Name of the response connection; `None` when the response uses another transport.
     pub subject: Option<&'a str>,
     /// Request id of the frontend, which also appears in the HTTP response.
     pub context: &'a str,
-    /// `SGLang`'s request id, in releases that derive it from the trace id (0.8.0 to 1.5.0, with tracing on).
+    /// The engine's request id, in releases that derive it from the trace id (0.8.0 to 1.5.0, with tracing on).
     pub rid: Option<&'a str>,
     /// Transport of the response: `tcp_server`, or `quic-response`.
     pub transport: &'a str,
@@ -32,7 +32,7 @@ pub struct Requests {
     /// Remaining bytes of the current message's body.
     skip: u64,
     /// The position of the next message is unknown.
-    astray: bool,
+    out_of_sync: bool,
     /// Number of bytes skipped because they were not messages or the position was lost.
     pub unread: u64,
 }
@@ -85,17 +85,17 @@ impl Requests {
             self.skip -= bytes;
         } else {
             self.partial.clear();
-            (self.skip, self.astray) = (0, true);
+            (self.skip, self.out_of_sync) = (0, true);
         }
     }
 
     /// Parses the next bytes. `begins` marks the start of a read, where a message may begin.
-    pub fn feed(&mut self, mut input: &[u8], begins: bool, mut see: impl FnMut(Asked<'_>)) {
-        if self.astray && !begins {
+    pub fn feed(&mut self, mut input: &[u8], begins: bool, mut emit: impl FnMut(RequestIds<'_>)) {
+        if self.out_of_sync && !begins {
             self.unread += input.len() as u64;
             return;
         }
-        self.astray = false;
+        self.out_of_sync = false;
         while !input.is_empty() {
             if self.skip > 0 {
                 let skip = input.len().min(usize::try_from(self.skip).unwrap_or(usize::MAX));
@@ -103,15 +103,15 @@ impl Requests {
                 input = &input[skip..];
                 continue;
             }
-            let mut kept = std::mem::take(&mut self.partial);
-            let before = kept.len();
-            let bytes = if kept.is_empty() {
+            let mut pending = std::mem::take(&mut self.partial);
+            let before = pending.len();
+            let bytes = if pending.is_empty() {
                 input
             } else {
-                kept.extend_from_slice(input);
-                &kept
+                pending.extend_from_slice(input);
+                &pending
             };
-            match message(bytes, &mut see) {
+            match message(bytes, &mut emit) {
                 Found::Message(used, follow) => {
                     input = &input[used.saturating_sub(before).min(input.len())..];
                     self.skip = follow;
@@ -122,7 +122,7 @@ impl Requests {
                 }
                 Found::Nothing => {
                     self.unread += bytes.len() as u64;
-                    self.astray = true;
+                    self.out_of_sync = true;
                     return;
                 }
             }
@@ -131,7 +131,7 @@ impl Requests {
 }
 
 /// Parses the message at the start of `bytes`: path, headers and control header, each with a big-endian length.
-fn message(bytes: &[u8], see: &mut impl FnMut(Asked<'_>)) -> Found {
+fn message(bytes: &[u8], emit: &mut impl FnMut(RequestIds<'_>)) -> Found {
     let Some((path, rest)) = part::<2>(bytes) else {
         return more(bytes, 2, |path| path.iter().all(u8::is_ascii_graphic));
     };
@@ -159,7 +159,7 @@ fn message(bytes: &[u8], see: &mut impl FnMut(Asked<'_>)) -> Found {
     let Some(control) = rest.get(..header as usize) else {
         return Found::More;
     };
-    tell(path, &headers, control, see);
+    emit_ids(path, &headers, control, emit);
     Found::Message(bytes.len() - rest.len() + control.len(), body)
 }
 
@@ -171,14 +171,14 @@ fn part<const N: usize>(bytes: &[u8]) -> Option<(&[u8], &[u8])> {
 }
 
 /// Returns `More`, unless the bytes present rule out a valid part.
-fn more(bytes: &[u8], length: usize, may_be: impl Fn(&[u8]) -> bool) -> Found {
+fn more(bytes: &[u8], length: usize, is_valid: impl Fn(&[u8]) -> bool) -> Found {
     match bytes.get(length..) {
-        Some(there) if !there.is_empty() && !may_be(there) => Found::Nothing,
+        Some(present) if !present.is_empty() && !is_valid(present) => Found::Nothing,
         _ => Found::More,
     }
 }
 
-fn tell(path: &[u8], headers: &Headers<'_>, control: &[u8], see: &mut impl FnMut(Asked<'_>)) {
+fn emit_ids(path: &[u8], headers: &Headers<'_>, control: &[u8], emit: &mut impl FnMut(RequestIds<'_>)) {
     let Ok(Control { id, connection_info }) = serde_json::from_slice(control) else {
         return;
     };
@@ -191,7 +191,7 @@ fn tell(path: &[u8], headers: &Headers<'_>, control: &[u8], see: &mut impl FnMut
         .as_ref()
         .and_then(|parent| parent.0.split('-').nth(1));
     let is_id = |id: &&str| id.len() == 32 && id.bytes().all(|byte| byte.is_ascii_hexdigit());
-    see(Asked {
+    emit(RequestIds {
         subject: subject.as_ref().map(|subject| &*subject.0),
         context: &id.0,
         rid: trace.filter(|_| by_trace).filter(is_id),

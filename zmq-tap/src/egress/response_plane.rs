@@ -20,7 +20,7 @@ pub(super) enum Item<'a> {
     /// One output of the engine.
     Chunk(Chunk<'a>),
     /// A chunk that was not read: too long, or of another kind.
-    NotRead,
+    Undecoded,
     /// The worker's final marker: everything was written.
     Ended,
     /// The generator failed. Nothing more follows, and the client did not cause it.
@@ -53,7 +53,7 @@ pub(super) struct Frames {
     skip: u64,
     broken: bool,
     /// The final marker has arrived.
-    over: bool,
+    ended: bool,
 }
 
 #[derive(Deserialize)]
@@ -120,13 +120,13 @@ impl Frames {
             partial: Vec::new(),
             skip: 0,
             broken: false,
-            over: false,
+            ended: false,
         }
     }
 
     /// Parses the next bytes of the connection.
-    pub(super) fn feed(&mut self, mut input: &[u8], mut see: impl FnMut(Item<'_>)) {
-        while !input.is_empty() && !self.broken && !self.over {
+    pub(super) fn feed(&mut self, mut input: &[u8], mut emit: impl FnMut(Item<'_>)) {
+        while !input.is_empty() && !self.broken && !self.ended {
             if self.skip > 0 {
                 let skip = input.len().min(usize::try_from(self.skip).unwrap_or(usize::MAX));
                 self.skip -= skip as u64;
@@ -135,21 +135,21 @@ impl Frames {
             }
             if self.partial.is_empty() {
                 // A complete frame is parsed in place.
-                match self.frame(input, &mut see) {
-                    Taken::Frame(used) => input = &input[used..],
-                    Taken::More(_) => {
+                match self.frame(input, &mut emit) {
+                    Received::Frame(used) => input = &input[used..],
+                    Received::More(_) => {
                         self.partial.extend_from_slice(input);
                         return;
                     }
-                    Taken::Nothing => return,
+                    Received::Nothing => return,
                 }
                 continue;
             }
             let partial = std::mem::take(&mut self.partial);
-            let more = match self.frame(&partial, &mut see) {
-                Taken::More(more) => more,
+            let more = match self.frame(&partial, &mut emit) {
+                Received::More(more) => more,
                 // The frame was incomplete before, so a complete one ends exactly here.
-                Taken::Frame(_) | Taken::Nothing => return,
+                Received::Frame(_) | Received::Nothing => return,
             };
             self.partial = partial;
             let take = input.len().min(more);
@@ -157,18 +157,18 @@ impl Frames {
             input = &input[take..];
             if take == more {
                 let whole = std::mem::take(&mut self.partial);
-                match self.frame(&whole, &mut see) {
-                    Taken::Frame(_) | Taken::Nothing => {}
-                    Taken::More(_) => self.partial = whole,
+                match self.frame(&whole, &mut emit) {
+                    Received::Frame(_) | Received::Nothing => {}
+                    Received::More(_) => self.partial = whole,
                 }
             }
         }
     }
 
     /// Parses the frame at the start of `bytes`.
-    fn frame(&mut self, bytes: &[u8], see: &mut impl FnMut(Item<'_>)) -> Taken {
+    fn frame(&mut self, bytes: &[u8], emit: &mut impl FnMut(Item<'_>)) -> Received {
         let Some(prefix) = bytes.first_chunk::<PREFIX>() else {
-            return Taken::More(PREFIX - bytes.len());
+            return Received::More(PREFIX - bytes.len());
         };
         let number = |at: usize| {
             prefix[at..at + 8]
@@ -178,29 +178,29 @@ impl Frames {
         let (header, body) = (number(0), number(8));
         if header > LONGEST_HEADER || body > u64::from(u32::MAX) {
             self.broken = true;
-            see(Item::Broken(Unreadable::Frames));
-            return Taken::Nothing;
+            emit(Item::Broken(Unreadable::Frames));
+            return Received::Nothing;
         }
         let length = PREFIX + (header + body) as usize;
         if body > self.limits.event_bytes as u64 {
             self.skip = (length - bytes.len().min(length)) as u64;
-            see(Item::NotRead);
-            return Taken::Frame(bytes.len().min(length));
+            emit(Item::Undecoded);
+            return Received::Frame(bytes.len().min(length));
         }
         if bytes.len() < length {
-            return Taken::More(length - bytes.len());
+            return Received::More(length - bytes.len());
         }
         let (header, body) = bytes[PREFIX..length].split_at(header as usize);
         if let Ok(Handshake { subject }) = serde_json::from_slice(header) {
-            see(Item::Subject(&subject.0));
+            emit(Item::Subject(&subject.0));
         }
         if !body.is_empty() {
-            self.chunk(body, see);
+            self.chunk(body, emit);
         }
-        Taken::Frame(length)
+        Received::Frame(length)
     }
 
-    fn chunk(&mut self, body: &[u8], see: &mut impl FnMut(Item<'_>)) {
+    fn chunk(&mut self, body: &[u8], emit: &mut impl FnMut(Item<'_>)) {
         let outer: Option<Outer<'_>> = match body.first() {
             Some(b'{') => serde_json::from_slice(body).ok(),
             _ => rmp_serde::from_slice(body).ok(),
@@ -209,13 +209,13 @@ impl Frames {
             Some(Outer {
                 complete_final: true, ..
             }) => {
-                self.over = true;
-                see(Item::Ended);
+                self.ended = true;
+                emit(Item::Ended);
             }
             Some(Outer {
                 data: Some(Annotated { data: Some(output), .. }),
                 ..
-            }) => see(Item::Chunk(Chunk {
+            }) => emit(Item::Chunk(Chunk {
                 index: output.index.unwrap_or(0),
                 tokens: output.token_ids.as_ref().map(|ids| ids.len() as u32),
                 completion_tokens: output.completion_usage.and_then(|usage| usage.completion_tokens),
@@ -228,15 +228,15 @@ impl Frames {
                 ..
             }) => {
                 if event.0 == "error" {
-                    see(Item::Failed);
+                    emit(Item::Failed);
                 }
             }
-            Some(_) | None => see(Item::NotRead),
+            Some(_) | None => emit(Item::Undecoded),
         }
     }
 }
 
-enum Taken {
+enum Received {
     /// Number of bytes that belong to a frame, or to a skipped frame.
     Frame(usize),
     /// Minimum number of missing bytes.

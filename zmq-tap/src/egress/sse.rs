@@ -22,20 +22,20 @@ pub(super) enum Found<'a> {
 
 impl Events {
     /// Parses a piece of the body. Events longer than `limit` bytes are skipped.
-    pub(super) fn feed(&mut self, piece: &[u8], limit: usize, mut see: impl FnMut(Found<'_>)) {
+    pub(super) fn feed(&mut self, piece: &[u8], limit: usize, mut emit: impl FnMut(Found<'_>)) {
         if self.buffer.is_empty() {
-            let used = self.blocks(piece, 0, &mut see);
-            self.keep(&piece[used..], limit, &mut see);
+            let used = self.blocks(piece, 0, &mut emit);
+            self.keep(&piece[used..], limit, &mut emit);
             return;
         }
         // A cut can fall anywhere between the two line ends of a blank line.
         let from = self.buffer.len().saturating_sub(2);
         let mut buffer = std::mem::take(&mut self.buffer);
         buffer.extend_from_slice(piece);
-        let used = self.blocks(&buffer, from, &mut see);
+        let used = self.blocks(&buffer, from, &mut emit);
         buffer.drain(..used);
         self.buffer = buffer;
-        self.bound(limit, &mut see);
+        self.bound(limit, &mut emit);
     }
 
     /// Discards the incomplete event.
@@ -49,24 +49,24 @@ impl Events {
         self.skipping || !self.buffer.trim_ascii().is_empty()
     }
 
-    fn keep(&mut self, rest: &[u8], limit: usize, see: &mut impl FnMut(Found<'_>)) {
+    fn keep(&mut self, rest: &[u8], limit: usize, emit: &mut impl FnMut(Found<'_>)) {
         self.buffer.extend_from_slice(rest);
-        self.bound(limit, see);
+        self.bound(limit, emit);
     }
 
-    fn bound(&mut self, limit: usize, see: &mut impl FnMut(Found<'_>)) {
+    fn bound(&mut self, limit: usize, emit: &mut impl FnMut(Found<'_>)) {
         if self.buffer.len() <= limit {
             return;
         }
         if !std::mem::replace(&mut self.skipping, true) {
-            see(Found::TooLong);
+            emit(Found::TooLong);
         }
         let tail = self.buffer.len().saturating_sub(2);
         self.buffer.drain(..tail);
     }
 
     /// Parses every complete block, and returns the number of bytes they take. The first `from` bytes contain no end of a block.
-    fn blocks(&mut self, bytes: &[u8], from: usize, see: &mut impl FnMut(Found<'_>)) -> usize {
+    fn blocks(&mut self, bytes: &[u8], from: usize, emit: &mut impl FnMut(Found<'_>)) -> usize {
         let mut start = 0;
         for newline in memchr_iter(b'\n', &bytes[from..]).map(|at| from + at) {
             let after = &bytes[newline + 1..];
@@ -80,20 +80,20 @@ impl Events {
                 continue;
             }
             if !std::mem::take(&mut self.skipping) {
-                self.block(&bytes[start..newline], see);
+                self.block(&bytes[start..newline], emit);
             }
             start = newline + 1 + blank;
         }
         start
     }
 
-    fn block(&mut self, block: &[u8], see: &mut impl FnMut(Found<'_>)) {
+    fn block(&mut self, block: &[u8], emit: &mut impl FnMut(Found<'_>)) {
         let mut lines = block.split(|byte| *byte == b'\n').filter_map(data);
         let (Some(first), second) = (lines.next(), lines.next()) else {
             return;
         };
         let Some(second) = second else {
-            return see(Found::Data(first));
+            return emit(Found::Data(first));
         };
         self.joined.clear();
         self.joined.extend_from_slice(first);
@@ -101,7 +101,7 @@ impl Events {
             self.joined.push(b'\n');
             self.joined.extend_from_slice(line);
         }
-        see(Found::Data(&self.joined));
+        emit(Found::Data(&self.joined));
     }
 }
 
@@ -129,20 +129,20 @@ mod tests {
     }
 
     #[test]
-    fn either_line_end_comments_and_several_lines_of_data() {
+    fn line_endings_comments_and_multi_line_data_parse() {
         let text = b"data: a\n\n: ping\n\nevent: x\r\ndata:b\r\ndata: c\r\n\r\nid: 7\n\ndata: [DONE]\n\ndata: open";
         assert_eq!(read(&[text], 100).0, ["a", "b\nc", "[DONE]"]);
     }
 
     #[test]
-    fn an_event_beyond_the_limit_is_told_and_the_next_one_read() {
+    fn an_oversized_event_is_reported_and_the_next_one_parses() {
         let (found, long) = read(&[b"data: 0123456789", b"0123456789", b"01234\n", b"\ndata: x\n\n"], 16);
         assert_eq!((found, long), (vec!["x".to_owned()], 1));
     }
 
     proptest! {
         #[test]
-        fn any_split_gives_the_same_events(text in "(data: ?[a-z{}]{0,12}(\n|\r\n)|\n|\r\n|: p\n){0,24}", cuts in prop::collection::vec(1_usize..7, 1..40)) {
+        fn events_are_independent_of_read_boundaries(text in "(data: ?[a-z{}]{0,12}(\n|\r\n)|\n|\r\n|: p\n){0,24}", cuts in prop::collection::vec(1_usize..7, 1..40)) {
             let whole = read(&[text.as_bytes()], 1000).0;
             let (mut pieces, mut rest) = (Vec::new(), text.as_bytes());
             for cut in cuts.iter().cycle() {

@@ -5,13 +5,13 @@ use std::borrow::Cow;
 use memchr::memmem;
 
 use super::chunked::hex;
-use super::event::{self, Form, NotRead, Said};
+use super::event::{self, Completion, Form, Undecoded};
 use super::http::{self, Responses};
 use super::response_plane::{self, Frames};
 use super::{Limits, Unreadable};
 
 /// Number of bytes that suffice to identify every supported protocol.
-const TELLING: usize = 40;
+const DETECT_BYTES: usize = 40;
 
 /// An element found in the bytes.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -21,9 +21,9 @@ pub enum Item<'a> {
     /// Start of a Dynamo response stream, with the stream's name.
     Subject(&'a str),
     /// An event of a response, for one request.
-    Said(Said<'a>),
+    Completion(Completion<'a>),
     /// An event that could not be read, so its content is unknown.
-    NotRead,
+    Undecoded,
     /// End of a complete response.
     Ended,
     /// The response was aborted by a failure of the server.
@@ -93,14 +93,14 @@ impl Stream {
     }
 
     /// Processes the end of the connection, which also ends a body without a length.
-    pub fn closed(&mut self, see: &mut dyn FnMut(Item<'_>)) {
+    pub fn closed(&mut self, emit: &mut dyn FnMut(Item<'_>)) {
         if let State::Http(responses) = &mut self.state {
-            responses.closed(|item| tell(&item, see));
+            responses.closed(|item| convert(&item, emit));
         }
     }
 
     /// Parses the next bytes. `begins` marks the start of a write.
-    pub fn feed(&mut self, bytes: &[u8], begins: bool, see: &mut dyn FnMut(Item<'_>)) {
+    pub fn feed(&mut self, bytes: &[u8], begins: bool, emit: &mut dyn FnMut(Item<'_>)) {
         match &mut self.state {
             State::Unreadable => {}
             State::Http(responses) => {
@@ -109,16 +109,16 @@ impl Stream {
                     if let http::Item::Broken(why) = item {
                         broken = Some(why);
                     } else {
-                        tell(&item, see);
+                        convert(&item, emit);
                     }
                 });
                 match broken {
                     // The server's framing was valid so far, so bytes must have been missed.
                     Some(Unreadable::Chunks) => {
                         self.missed();
-                        see(Item::NotRead);
+                        emit(Item::Undecoded);
                     }
-                    Some(why) => self.give_up(why, see),
+                    Some(why) => self.give_up(why, emit),
                     None => {}
                 }
             }
@@ -128,41 +128,42 @@ impl Stream {
                 frames.feed(bytes, |item| match item {
                     response_plane::Item::Subject(name) => {
                         name.clone_into(subject);
-                        see(Item::Subject(name));
+                        emit(Item::Subject(name));
                     }
-                    response_plane::Item::Chunk(chunk) => see(Item::Said(Said {
+                    response_plane::Item::Chunk(chunk) => emit(Item::Completion(Completion {
                         rid: choice(subject, chunk.index),
                         form: Form::ResponsePlane,
                         tokens: chunk.tokens,
                         completion_tokens: chunk.completion_tokens,
+                        choice: 0,
                         finished: chunk.finished,
                         whole: false,
                         ids: chunk.ids,
                     })),
-                    response_plane::Item::NotRead => see(Item::NotRead),
-                    response_plane::Item::Ended => see(Item::Ended),
-                    response_plane::Item::Failed => see(Item::Failed),
+                    response_plane::Item::Undecoded => emit(Item::Undecoded),
+                    response_plane::Item::Ended => emit(Item::Ended),
+                    response_plane::Item::Failed => emit(Item::Failed),
                     response_plane::Item::Broken(why) => broken = Some(why),
                 });
                 if let Some(why) = broken {
-                    self.give_up(why, see);
+                    self.give_up(why, emit);
                 }
             }
-            State::Seeking(kept) if kept.is_empty() => self.seek(bytes, begins, see),
-            State::Seeking(kept) => {
-                let mut kept = std::mem::take(kept);
-                kept.extend_from_slice(bytes);
-                self.seek(&kept, true, see);
+            State::Seeking(pending) if pending.is_empty() => self.seek(bytes, begins, emit),
+            State::Seeking(pending) => {
+                let mut pending = std::mem::take(pending);
+                pending.extend_from_slice(bytes);
+                self.seek(&pending, true, emit);
             }
         }
     }
 
-    fn give_up(&mut self, why: Unreadable, see: &mut dyn FnMut(Item<'_>)) {
+    fn give_up(&mut self, why: Unreadable, emit: &mut dyn FnMut(Item<'_>)) {
         self.state = State::Unreadable;
-        see(Item::Unreadable(why));
+        emit(Item::Unreadable(why));
     }
 
-    fn seek(&mut self, bytes: &[u8], begins: bool, see: &mut dyn FnMut(Item<'_>)) {
+    fn seek(&mut self, bytes: &[u8], begins: bool, emit: &mut dyn FnMut(Item<'_>)) {
         let at_start = if begins || self.passed == 0 {
             guess(bytes)
         } else {
@@ -181,12 +182,12 @@ impl Stream {
                 self.state = State::Seeking(bytes.to_vec());
                 return;
             }
-            Guess::Unknown if self.passed > self.limits.seek_bytes => return self.give_up(Unreadable::Unknown, see),
+            Guess::Unknown if self.passed > self.limits.seek_bytes => return self.give_up(Unreadable::Unknown, emit),
             Guess::Unknown => {
                 self.state = State::Seeking(Vec::new());
                 return;
             }
-            Guess::No(why) => return self.give_up(why, see),
+            Guess::No(why) => return self.give_up(why, emit),
             Guess::Http => State::Http(Box::new(Responses::new(self.limits))),
             Guess::Events => State::Http(Box::new(Responses::within_events(self.limits))),
             Guess::Plane => {
@@ -195,9 +196,9 @@ impl Stream {
             }
         };
         if std::mem::take(&mut self.passed) > 0 {
-            see(Item::Resumed);
+            emit(Item::Resumed);
         }
-        self.feed(&bytes[at..], false, see);
+        self.feed(&bytes[at..], false, emit);
     }
 }
 
@@ -210,19 +211,20 @@ fn choice(subject: &str, index: u32) -> Cow<'_, str> {
 }
 
 /// Converts an element of HTTP into an element of the stream.
-fn tell(item: &http::Item<'_>, see: &mut dyn FnMut(Item<'_>)) {
+fn convert(item: &http::Item<'_>, emit: &mut dyn FnMut(Item<'_>)) {
     match *item {
-        http::Item::Began => see(Item::Began),
+        http::Item::Began => emit(Item::Began),
         http::Item::Event(data) => match event::event(data) {
-            Ok(said) => see(Item::Said(said)),
-            Err(NotRead::Malformed) => see(Item::NotRead),
-            Err(NotRead::OtherKind) => {}
+            Ok(completion) => emit(Item::Completion(completion)),
+            Err(Undecoded::Malformed) => emit(Item::Undecoded),
+            Err(Undecoded::Failed) => emit(Item::Failed),
+            Err(Undecoded::OtherKind) => {}
         },
         // JSON responses are of many kinds; those without the form of a completion are ignored.
-        http::Item::Json(json) => drop(event::body(json, |said| see(Item::Said(said)))),
-        http::Item::TooLong => see(Item::NotRead),
-        http::Item::Ended => see(Item::Ended),
-        http::Item::Body(why) | http::Item::Broken(why) => see(Item::Unreadable(why)),
+        http::Item::Json(json) => drop(event::body(json, |completion| emit(Item::Completion(completion)))),
+        http::Item::TooLong => emit(Item::Undecoded),
+        http::Item::Ended => emit(Item::Ended),
+        http::Item::Body(why) | http::Item::Broken(why) => emit(Item::Unreadable(why)),
     }
 }
 
@@ -258,7 +260,7 @@ fn guess(bytes: &[u8]) -> Guess {
     match size_line(bytes) {
         Some(after) if bytes[after..].starts_with(b"data:") => Guess::Events,
         Some(after) if bytes.len() - after < 5 && b"data:".starts_with(&bytes[after..]) => Guess::Short,
-        None if short(TELLING) && bytes.iter().all(u8::is_ascii_hexdigit) => Guess::Short,
+        None if short(DETECT_BYTES) && bytes.iter().all(u8::is_ascii_hexdigit) => Guess::Short,
         _ => Guess::Unknown,
     }
 }

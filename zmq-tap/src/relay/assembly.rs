@@ -36,7 +36,7 @@ pub(super) struct Assembly {
     /// Parts of the incomplete message, except its last one.
     parts: Vec<Range<u64>>,
     bytes: u64,
-    refused: Option<NotKept>,
+    not_kept: Option<NotKept>,
     max_bytes: u64,
     max_parts: usize,
 }
@@ -48,69 +48,69 @@ impl Assembly {
             unread: Vec::new(),
             parts: Vec::new(),
             bytes: 0,
-            refused: None,
+            not_kept: None,
             max_bytes,
             max_parts,
         }
     }
 
     /// Processes a mark from bytes that were read at `read_at`. `kept` says whether those bytes are still in memory.
-    pub(super) fn take(&mut self, mark: Mark, read_at: MonoNs, kept: bool) {
+    pub(super) fn apply(&mut self, mark: Mark, read_at: MonoNs, kept: bool) {
         match mark {
             Mark::Frame { span, more } => {
                 self.bytes += span.end - span.body;
                 if self.bytes > self.max_bytes {
-                    self.refuse(NotKept::TooLarge);
+                    self.discard(NotKept::TooLarge);
                 }
                 if !kept {
-                    self.refuse(NotKept::Budget);
+                    self.discard(NotKept::Budget);
                 }
                 if more {
                     self.part(span.body..span.end);
                 } else {
-                    self.whole(span.body..span.end, read_at);
+                    self.complete(span.body..span.end, read_at);
                 }
             }
             Mark::Opaque(why) => self.unread.push(why.into()),
             Mark::Garbage { why, .. } => {
-                self.start_over();
+                self.reset();
                 self.unread.push(why.into());
             }
-            Mark::Synced { .. } => self.start_over(),
+            Mark::Synced { .. } => self.reset(),
             Mark::Greeting(_) | Mark::Command(..) => {}
         }
     }
 
     /// Marks the bytes of the incomplete message as unavailable.
-    pub(super) fn refuse(&mut self, why: NotKept) {
-        if self.refused.is_none() {
-            self.refused = Some(why);
+    pub(super) fn discard(&mut self, why: NotKept) {
+        if self.not_kept.is_none() {
+            self.not_kept = Some(why);
             self.parts.clear();
         }
     }
 
     /// Whether the incomplete message is to be kept. A message that claims too many bytes is not.
-    pub(super) fn keeps(&mut self, pending: Pending) -> bool {
-        let headers_and_all = pending.frame_end.map_or(0, |end| end - pending.start);
+    pub(super) fn is_kept(&mut self, pending: Pending) -> bool {
+        let total = pending.frame_end.map_or(0, |end| end - pending.start);
         // This length includes one header, and one counter is cheaper than two: allow for the header's size.
-        if headers_and_all > self.max_bytes.saturating_add(9) {
-            self.refuse(NotKept::TooLarge);
+        if total > self.max_bytes.saturating_add(9) {
+            self.discard(NotKept::TooLarge);
         }
-        self.refused.is_none()
+        self.not_kept.is_none()
     }
 
     fn part(&mut self, part: Range<u64>) {
         if self.parts.len() + 1 >= self.max_parts {
-            self.refuse(NotKept::TooManyParts);
+            self.discard(NotKept::TooManyParts);
         }
-        if self.refused.is_none() {
+        if self.not_kept.is_none() {
             self.parts.push(part);
         }
     }
 
-    fn whole(&mut self, last: Range<u64>, read_at: MonoNs) {
+    fn complete(&mut self, last: Range<u64>, read_at: MonoNs) {
         let end = last.end;
-        let parts = match self.refused {
+        let parts = match self.not_kept {
             Some(why) => Err(why),
             None if self.parts.is_empty() => Ok(Parts::One(last)),
             None => {
@@ -125,12 +125,12 @@ impl Assembly {
             bytes: self.bytes,
             parts,
         });
-        self.start_over();
+        self.reset();
     }
 
-    fn start_over(&mut self) {
+    fn reset(&mut self) {
         self.parts.clear();
         self.bytes = 0;
-        self.refused = None;
+        self.not_kept = None;
     }
 }

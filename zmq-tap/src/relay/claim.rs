@@ -1,4 +1,4 @@
-//! Ownership of a socket file. A note beside it (`PATH.tokengap`) records its device, inode and time of creation, and stays locked while
+//! Ownership of a socket file. A note next to it (`PATH.tokengap`) records its device, inode and time of creation, and stays locked while
 //! tokengap runs. A later start can then tell a socket left by a killed tokengap from a socket that it must not touch.
 
 use std::fs::{self, File, FileType, Metadata, Permissions};
@@ -19,7 +19,7 @@ use super::error::RelayError;
 pub(crate) struct Identity {
     device: u64,
     inode: u64,
-    made: (i64, i64),
+    created: (i64, i64),
 }
 
 impl Identity {
@@ -27,18 +27,21 @@ impl Identity {
         Self {
             device: metadata.dev(),
             inode: metadata.ino(),
-            made: (metadata.mtime(), metadata.mtime_nsec()),
+            created: (metadata.mtime(), metadata.mtime_nsec()),
         }
     }
 
     #[cfg(test)]
-    pub(crate) fn new(device: u64, inode: u64, made: (i64, i64)) -> Self {
-        Self { device, inode, made }
+    pub(crate) fn new(device: u64, inode: u64, created: (i64, i64)) -> Self {
+        Self { device, inode, created }
     }
 
     /// The fields as a note stores them.
     pub(crate) fn numbers(&self) -> String {
-        format!("{} {} {}.{:09}", self.device, self.inode, self.made.0, self.made.1)
+        format!(
+            "{} {} {}.{:09}",
+            self.device, self.inode, self.created.0, self.created.1
+        )
     }
 
     /// Parses the fields of a note.
@@ -50,7 +53,7 @@ impl Identity {
         let read = Self {
             device,
             inode,
-            made: (seconds.parse().ok()?, nanoseconds.parse().ok()?),
+            created: (seconds.parse().ok()?, nanoseconds.parse().ok()?),
         };
         (read.numbers() == text).then_some(read)
     }
@@ -68,7 +71,7 @@ pub(super) struct Claim {
     note: Note,
 }
 
-/// A note beside a socket file, locked while this process runs.
+/// A note next to a socket file, locked while this process runs.
 #[derive(Debug)]
 pub(crate) struct Note {
     path: PathBuf,
@@ -76,9 +79,9 @@ pub(crate) struct Note {
 }
 
 impl Claim {
-    /// Listens at `path`. Replaces only a socket that a killed tokengap left there. A user who may not connect to the socket file `before`
+    /// Listens at `path`. Replaces only a socket that a killed tokengap left there. A user who may not connect to the socket file `upstream`
     /// may not connect here either.
-    pub(super) fn listen(path: &Path, before: Option<&Path>) -> Result<(UnixListener, Self), RelayError> {
+    pub(super) fn listen(path: &Path, upstream: Option<&Path>) -> Result<(UnixListener, Self), RelayError> {
         let endpoint = Endpoint::Path(path.to_owned());
         let failed = |source| RelayError::Bind {
             endpoint: endpoint.clone(),
@@ -95,7 +98,9 @@ impl Claim {
         }
         let mut note = Note::lock_own(path, found.is_none())?;
         if let Some(metadata) = &found {
-            let ours = note.as_mut().is_some_and(|note| note.names(&Identity::of(metadata)));
+            let ours = note
+                .as_mut()
+                .is_some_and(|note| note.identifies(&Identity::of(metadata)));
             if is_listening(path).map_err(failed)? {
                 return Err(RelayError::InUse(endpoint));
             }
@@ -107,9 +112,9 @@ impl Claim {
         let Some(note) = note else {
             return Err(RelayError::Foreign(path.to_owned()));
         };
-        let made = bind(path, before).and_then(|listener| Ok((listener, fs::symlink_metadata(path)?)));
-        let (listener, metadata) = match made {
-            Ok(made) => made,
+        let created = bind(path, upstream).and_then(|listener| Ok((listener, fs::symlink_metadata(path)?)));
+        let (listener, metadata) = match created {
+            Ok(created) => created,
             Err(error) => {
                 note.remove();
                 return Err(match error.kind() {
@@ -145,24 +150,24 @@ impl Drop for Claim {
 }
 
 impl Note {
-    /// Creates the note beside `socket`, or reuses one that a killed tokengap left.
-    pub(crate) fn make(socket: &Path) -> Result<Self, RelayError> {
-        let made = Self::lock_own(socket, true)?;
-        made.ok_or_else(|| RelayError::Foreign(socket.to_owned()))
+    /// Creates the note next to `socket`, or reuses one that a killed tokengap left.
+    pub(crate) fn create(socket: &Path) -> Result<Self, RelayError> {
+        let created = Self::lock_own(socket, true)?;
+        created.ok_or_else(|| RelayError::Foreign(socket.to_owned()))
     }
 
-    /// Opens and locks the note beside `socket`, whichever user created it.
+    /// Opens and locks the note next to `socket`, whichever user created it.
     pub(crate) fn lock(socket: &Path) -> Result<Option<Self>, RelayError> {
         Self::open(socket, false, false)
     }
 
-    /// Opens and locks a note that is [`Self::is_own`]; creates one if `make` is set and none exists. A file of another user, or one with a
+    /// Opens and locks a note that is [`Self::is_own`]; creates one if `create` is set and none exists. A file of another user, or one with a
     /// second name, is never written to, and is refused whether or not it is locked.
-    fn lock_own(socket: &Path, make: bool) -> Result<Option<Self>, RelayError> {
-        Self::open(socket, make, true)
+    fn lock_own(socket: &Path, create: bool) -> Result<Option<Self>, RelayError> {
+        Self::open(socket, create, true)
     }
 
-    fn open(socket: &Path, make: bool, only_own: bool) -> Result<Option<Self>, RelayError> {
+    fn open(socket: &Path, create: bool, only_own: bool) -> Result<Option<Self>, RelayError> {
         let mut path = socket.as_os_str().to_owned();
         path.push(".tokengap");
         let path = PathBuf::from(path);
@@ -171,12 +176,12 @@ impl Note {
             source: error.into(),
         };
         let flags = OFlags::RDWR | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
-        let flags = if make { flags | OFlags::CREATE } else { flags };
+        let flags = if create { flags | OFlags::CREATE } else { flags };
         // A tokengap that stops removes its note, so the locked file may have left the folder. Then try again.
         for _ in 0..8 {
             let file: File = match rustix::fs::open(&path, flags, Mode::RUSR | Mode::WUSR) {
                 Ok(file) => file.into(),
-                Err(Errno::NOENT) if !make => return Ok(None),
+                Err(Errno::NOENT) if !create => return Ok(None),
                 Err(error) => return Err(failed(error)),
             };
             let trusted = !only_own || is_own(&file);
@@ -203,7 +208,7 @@ impl Note {
         is_in_place(&self.file, &self.path)
     }
 
-    fn names(&mut self, identity: &Identity) -> bool {
+    fn identifies(&mut self, identity: &Identity) -> bool {
         self.read().is_some_and(|text| text == identity.written())
     }
 
@@ -237,15 +242,15 @@ impl Note {
     }
 }
 
-/// Binds with at most the permissions of the socket file `before`. While `before` does not exist, others get no write permission.
-fn bind(path: &Path, before: Option<&Path>) -> io::Result<UnixListener> {
+/// Binds with at most the permissions of the socket file `upstream`. While `upstream` does not exist, others get no write permission.
+fn bind(path: &Path, upstream: Option<&Path>) -> io::Result<UnixListener> {
     let umask = rustix::process::umask(Mode::RWXG | Mode::RWXO);
     let bound = UnixListener::bind(path);
     rustix::process::umask(umask);
     let listener = bound?;
-    let usual = 0o777 & !umask.bits();
-    let upstream = before.map(|path| fs::metadata(path).map_or(0o775, |found| found.permissions().mode()));
-    let mode = Permissions::from_mode(usual & upstream.unwrap_or(0o777));
+    let default_mode = 0o777 & !umask.bits();
+    let upstream = upstream.map(|path| fs::metadata(path).map_or(0o775, |found| found.permissions().mode()));
+    let mode = Permissions::from_mode(default_mode & upstream.unwrap_or(0o777));
     if let Err(error) = fs::set_permissions(path, mode) {
         let _ = fs::remove_file(path);
         return Err(error);
@@ -300,33 +305,33 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_note_with_another_name_is_neither_written_to_nor_trusted() {
+    fn a_hard_linked_note_is_neither_written_nor_trusted() {
         let folder = tempfile::tempdir().expect("a folder");
         let (socket, precious) = (folder.path().join("socket"), folder.path().join("precious"));
         fs::write(&precious, "precious").expect("written");
         let planted = folder.path().join("socket.tokengap");
         fs::hard_link(&precious, &planted).expect("a link");
         // A lock on the planted file must not be reported as a running tokengap.
-        let locked = File::open(&planted).expect("it opens");
+        let locked = File::open(&planted).expect("opened");
         flock(&locked, FlockOperation::NonBlockingLockExclusive).expect("a lock");
-        let refused = Claim::listen(&socket, None).expect_err("it is not ours");
+        let refused = Claim::listen(&socket, None).expect_err("a foreign note");
         assert!(
             matches!(&refused, RelayError::ForeignNote(path) if *path == planted),
             "{refused}"
         );
-        assert_eq!(fs::read(&precious).expect("it is there"), b"precious");
+        assert_eq!(fs::read(&precious).expect("it exists"), b"precious");
         fs::remove_file(&planted).expect("removed");
         drop(Claim::listen(&socket, None).expect("nothing is in the way"));
     }
 
     #[test]
-    fn a_socket_is_no_more_open_than_the_one_behind_it() {
+    fn a_socket_has_no_wider_permissions_than_its_upstream() {
         let folder = tempfile::tempdir().expect("a folder");
         let (listen, upstream) = (folder.path().join("listen"), folder.path().join("upstream"));
         let _bound = UnixListener::bind(&upstream).expect("bound");
         fs::set_permissions(&upstream, Permissions::from_mode(0o700)).expect("closed to others");
-        let _claim = Claim::listen(&listen, Some(&upstream)).expect("it listens");
-        let mode = fs::metadata(&listen).expect("it is there").permissions().mode();
+        let _claim = Claim::listen(&listen, Some(&upstream)).expect("the listener accepts");
+        let mode = fs::metadata(&listen).expect("it exists").permissions().mode();
         assert_eq!(mode & 0o777, 0o700);
     }
 }

@@ -12,49 +12,49 @@ use super::gate::Gate;
 use super::journal::Journal;
 use super::observation::{Direction, Ending, Observation};
 use super::pump::{End, pump};
-use super::responses::Bytewise;
+use super::responses::ByteWatch;
 use super::socket::Socket;
 use super::stop::Stop;
-use super::watch::{Onlooker, Watch};
+use super::watch::{Observer, Watch};
 use super::window::Window;
 
 /// A pair with the gate its connections wait at.
 #[derive(Debug)]
-pub(super) struct Way {
-    place: u16,
+pub(super) struct Route {
+    index: u16,
     pub(super) pair: Pair,
     gate: Gate,
 }
 
-impl Way {
-    pub(super) fn new(place: u16, pair: Pair, gate: Gate) -> Self {
-        Self { place, pair, gate }
+impl Route {
+    pub(super) fn new(index: u16, pair: Pair, gate: Gate) -> Self {
+        Self { index, pair, gate }
     }
 }
 
 /// Relays one accepted connection until it ends.
-pub(super) async fn serve(shared: Arc<Shared>, way: Arc<Way>, lane: u32, accepted: Socket, mut stop: Stop) {
+pub(super) async fn serve(shared: Arc<Shared>, route: Arc<Route>, lane: u32, accepted: Socket, mut stop: Stop) {
     let patience = shared.options.connect_patience;
-    let led_on = async {
-        way.gate.wait().await;
-        dial(&way.pair.upstream, &accepted, patience).await
+    let connected = async {
+        route.gate.wait().await;
+        dial(&route.pair.upstream, &accepted, patience).await
     };
     let dialled = tokio::select! {
-        dialled = led_on => dialled,
-        () = stop.heard() => return,
+        dialled = connected => dialled,
+        () = stop.received() => return,
     };
     let Some(dialled) = dialled else {
         shared.counters.connections_unanswered.add(1);
-        if way.pair.upstream.speaks_http() {
+        if route.pair.upstream.speaks_http() {
             // Reply like the server's own host does when nobody listens.
             accepted.reset_on_close();
         }
-        let _ = shared.observations.push(Observation::Refused { pair: way.place });
+        let _ = shared.observations.push(Observation::Refused { pair: route.index });
         return;
     };
-    let journal = Journal::open(shared, way.place, lane);
-    let (ending, first) = if way.pair.upstream.speaks_http() {
-        both_ways(&journal, &accepted, &dialled, &mut stop, Bytewise::new).await
+    let journal = Journal::open(shared, route.index, lane);
+    let (ending, first) = if route.pair.upstream.speaks_http() {
+        both_ways(&journal, &accepted, &dialled, &mut stop, ByteWatch::new).await
     } else {
         both_ways(&journal, &accepted, &dialled, &mut stop, Watch::new).await
     };
@@ -64,20 +64,20 @@ pub(super) async fn serve(shared: Arc<Shared>, way: Arc<Way>, lane: u32, accepte
 }
 
 /// Relays both directions. Returns the cause of the end and the side that ended first.
-async fn both_ways<W: Onlooker>(
+async fn both_ways<W: Observer>(
     journal: &Arc<Journal>,
     accepted: &Socket,
     upstream: &Socket,
     stop: &mut Stop,
-    onlooker: impl Fn(Arc<Journal>, Direction) -> W,
+    observer: impl Fn(Arc<Journal>, Direction) -> W,
 ) -> (Ending, Option<Direction>) {
     let window = || Window::new(journal.shared.pool.clone(), journal.shared.options.buffer_bytes);
-    let mut forward_watch = onlooker(journal.clone(), Direction::Forward);
-    let mut backward_watch = onlooker(journal.clone(), Direction::Backward);
+    let mut forward_watch = observer(journal.clone(), Direction::Forward);
+    let mut backward_watch = observer(journal.clone(), Direction::Backward);
     let (mut forward_end, mut backward_end) = (None, None);
     let (mut stopping, mut first) = (false, None);
     let options = &journal.shared.options;
-    let mut asked = None;
+    let mut leave_deadline = None;
     {
         let mut forward = pin!(pump(accepted, upstream, &mut forward_watch, window()));
         let mut backward = pin!(pump(upstream, accepted, &mut backward_watch, window()));
@@ -86,31 +86,31 @@ async fn both_ways<W: Onlooker>(
             tokio::select! {
                 end = &mut forward, if forward_end.is_none() => {
                     forward_end = Some(end);
-                    first = first.or(Some(whose(end, Direction::Forward)));
+                    first = first.or(Some(ended_by(end, Direction::Forward)));
                 }
                 end = &mut backward, if backward_end.is_none() => {
                     backward_end = Some(end);
-                    first = first.or(Some(whose(end, Direction::Backward)));
+                    first = first.or(Some(ended_by(end, Direction::Backward)));
                 }
-                () = stop.heard(), if !stopping => {
+                () = stop.received(), if !stopping => {
                     stopping = true;
                     if options.ask_to_leave {
                         accepted.end_writing();
-                        asked = Some(Instant::now() + options.drain / 2);
+                        leave_deadline = Some(Instant::now() + options.drain / 2);
                     } else {
                         accepted.end_reading();
                         upstream.end_reading();
                     }
                 }
                 // The peer did not close its connection in response.
-                () = until(asked) => {
-                    asked = None;
+                () = until(leave_deadline) => {
+                    leave_deadline = None;
                     accepted.end_reading();
                     upstream.end_reading();
                 }
                 () = until(deadline) => break,
             }
-            let reset = |end: Option<End>| matches!(end, Some(End::Source { carried: false, .. }));
+            let reset = |end: Option<End>| matches!(end, Some(End::Source { relayed: false, .. }));
             if reset(forward_end) || reset(backward_end) {
                 break;
             }
@@ -121,10 +121,10 @@ async fn both_ways<W: Onlooker>(
         }
     }
     // Pass a failure on as a reset, unless the reset can discard messages that the kernel still holds for that side.
-    if connector_failure(forward_end, backward_end).is_some() && !forward_watch.has_carried() {
+    if connector_failure(forward_end, backward_end).is_some() && !forward_watch.has_relayed() {
         upstream.reset_on_close();
     }
-    if upstream_failure(forward_end, backward_end).is_some() && !backward_watch.has_carried() {
+    if upstream_failure(forward_end, backward_end).is_some() && !backward_watch.has_relayed() {
         accepted.reset_on_close();
     }
     if stopping {
@@ -138,7 +138,7 @@ async fn both_ways<W: Onlooker>(
 }
 
 /// The side that caused the end of a direction: the source of the stream, unless the sink failed.
-fn whose(end: End, direction: Direction) -> Direction {
+fn ended_by(end: End, direction: Direction) -> Direction {
     match (end, direction) {
         (End::Sink(_), Direction::Forward) => Direction::Backward,
         (End::Sink(_), Direction::Backward) => Direction::Forward,

@@ -15,8 +15,8 @@ const FIRST_PAUSE: Duration = Duration::from_millis(5);
 const LONGEST_PAUSE: Duration = Duration::from_millis(100);
 
 /// Connects, with retries for `patience`. An HTTP server that refuses is not retried, since its clients expect an immediate error. Returns
-/// `None` if nobody accepted, or if the peer behind `for_whom` has gone away.
-pub(super) async fn dial(upstream: &Endpoint, for_whom: &Socket, patience: Duration) -> Option<Socket> {
+/// `None` if no listener accepted, or if `peer` has disconnected.
+pub(super) async fn dial(upstream: &Endpoint, peer: &Socket, patience: Duration) -> Option<Socket> {
     let deadline = Instant::now() + patience;
     let mut pause = FIRST_PAUSE;
     loop {
@@ -26,7 +26,7 @@ pub(super) async fn dial(upstream: &Endpoint, for_whom: &Socket, patience: Durat
             Err(_) => return None,
         }
         let next = Instant::now() + pause;
-        if upstream.speaks_http() || next >= deadline || for_whom.is_closed_by_peer().await {
+        if upstream.speaks_http() || next >= deadline || peer.is_closed_by_peer().await {
             return None;
         }
         sleep_until(next).await;

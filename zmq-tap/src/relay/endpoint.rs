@@ -54,10 +54,10 @@ pub enum EndpointError {
     #[error("{0:?} is not an endpoint: write ipc:///path, ipc://@name, tcp://host:port or http://host:port")]
     Transport(String),
     /// `ipc://` without a path, or with a wildcard.
-    #[error("{0:?} names no socket: give the path that the engine was given, for example ipc:///tmp/tmpab12cd")]
+    #[error("{0:?} has no path: use the engine's socket path, for example ipc:///tmp/tmpab12cd")]
     NoPath(String),
     /// Longer than a socket address allows.
-    #[error("{0:?} is too long for a socket: {1} bytes, {LONGEST_PATH} are possible")]
+    #[error("{0:?} is too long for a socket: {1} bytes exceed the limit of {LONGEST_PATH}")]
     TooLong(String, usize),
     /// The port is missing or not a number.
     #[error(
@@ -65,7 +65,7 @@ pub enum EndpointError {
     )]
     Port(String),
     /// A source address or interface name, where only addresses are supported.
-    #[error("{0:?}: name the address to use, not the interface or a source address")]
+    #[error("{0:?}: use an address, not an interface or a source address")]
     Interface(String),
     /// An encrypted endpoint, which the relay cannot read.
     #[error(
@@ -73,7 +73,7 @@ pub enum EndpointError {
     )]
     Tls(String),
     /// A URL with more than a host and a port.
-    #[error("{0:?} names more than a server: the relay passes all paths; write http://host:port")]
+    #[error("{0:?} has a path, but the relay passes all paths: write http://host:port")]
     Url(String),
 }
 
@@ -168,11 +168,11 @@ mod tests {
     use super::*;
 
     #[test]
-    fn endpoints_of_engines_are_read_and_written_alike() {
+    fn endpoints_round_trip_through_text() {
         for text in [
             "ipc:///tmp/tmpab12cd",
             "ipc://relative.sock",
-            "ipc://@sglang",
+            "ipc://@engine",
             "tcp://127.0.0.1:30233",
             "tcp://*:5555",
             "tcp://localhost:*",
@@ -190,12 +190,12 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_endpoint_is_refused_with_the_form_it_should_have() {
+    fn an_invalid_endpoint_is_rejected_with_the_expected_form() {
         let refusal = |text: &str| text.parse::<Endpoint>().expect_err(text).to_string();
         assert!(refusal("/tmp/socket").contains("ipc:///path"));
         assert!(refusal("inproc://x").contains("tcp://host:port"));
-        assert!(refusal("ipc://").contains("names no socket"));
-        assert!(refusal("ipc://*").contains("names no socket"));
+        assert!(refusal("ipc://").contains("has no path"));
+        assert!(refusal("ipc://*").contains("has no path"));
         assert!(refusal(&format!("ipc:///{}", "x".repeat(200))).contains("too long"));
         assert!(refusal("tcp://localhost").contains("no port"));
         assert!(refusal("tcp://localhost:70000").contains("no port"));
@@ -209,7 +209,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn any_text_is_read_or_refused(text in "(ipc://|tcp://|http://|)[ -~]{0,40}") {
+        fn arbitrary_text_never_panics(text in "(ipc://|tcp://|http://|)[ -~]{0,40}") {
             if let Ok(endpoint) = text.parse::<Endpoint>() {
                 prop_assert_eq!(endpoint.to_string().parse::<Endpoint>(), Ok(endpoint));
             }

@@ -9,17 +9,15 @@ use super::endpoint::Endpoint;
 #[derive(Debug, thiserror::Error)]
 pub enum RelayError {
     /// No pair, or more than 32,767 pairs.
-    #[error("{0} pairs of endpoints: give at least one, and at most 32,767")]
+    #[error("{0} pairs of endpoints: 1 to 32,767 are supported")]
     Pairs(usize),
     /// Listener and upstream are the same endpoint.
     #[error(
-        "{0} is both the listener and the upstream: the relay would connect to itself; give it another place to listen at"
+        "{0} is both the listener and the upstream, so the relay would connect to itself: listen on another endpoint"
     )]
     Itself(Endpoint),
     /// One side speaks HTTP, the other ZMQ.
-    #[error(
-        "{listen} and {upstream} do not belong together: one speaks HTTP and the other does not; give http:// for both or for neither"
-    )]
+    #[error("{listen} and {upstream} do not match: use http:// for both or for neither")]
     Mixed {
         /// Address to listen at.
         listen: Endpoint,
@@ -28,28 +26,28 @@ pub enum RelayError {
     },
     /// A process already listens there.
     #[error(
-        "{0} is in use: somebody listens there. Move that listener to another endpoint and name it as the upstream, or listen elsewhere"
+        "{0} is in use by another listener: move that listener to another endpoint and use it as the upstream, or listen elsewhere"
     )]
     InUse(Endpoint),
     /// Another tokengap relays there.
     #[error("{0} is in use by another tokengap: stop that one first, or listen elsewhere")]
     InUseByTokengap(Endpoint),
     /// A socket file of a dead process that was not a tokengap.
-    #[error("{} is a socket without a listener that tokengap did not create: if its owner will not return, remove it with: rm '{}'", .0.display(), .0.display())]
+    #[error("{} is a socket without a listener that tokengap did not create: if its owner has exited, remove it with: rm '{}'", .0.display(), .0.display())]
     Foreign(PathBuf),
     /// The note's path holds another user's file, or a file with a second name.
     #[error("{} belongs to another user or has a second name, so tokengap neither trusts nor overwrites it: remove it, or listen in a folder that only you may write to", .0.display())]
     ForeignNote(PathBuf),
     /// The path holds something other than a socket.
-    #[error("{} is {what}, not a socket: tokengap does not touch it; remove it yourself or listen elsewhere", .path.display())]
+    #[error("{} is {what}, not a socket: remove it or listen elsewhere", .path.display())]
     NotASocket {
         /// Path of the file.
         path: PathBuf,
         /// Type of the file, for example "a symbolic link".
         what: &'static str,
     },
-    /// The note beside the socket cannot be written. A later start recognises tokengap's own socket by it.
-    #[error("cannot keep the note {}: {source}; the folder must be writable for the relay's user", .path.display())]
+    /// The note next to the socket cannot be written. A later start recognises tokengap's own socket by it.
+    #[error("cannot write {}: {source}; the folder must be writable for the relay's user", .path.display())]
     Note {
         /// Path of the note.
         path: PathBuf,
@@ -65,7 +63,7 @@ pub enum RelayError {
         source: io::Error,
     },
     /// A pair was added after the relay had stopped.
-    #[error("the relay has been stopped: start another")]
+    #[error("the relay has been stopped")]
     Stopped,
     /// The relay's thread could not be started.
     #[error("cannot start the relay's thread: {0}")]

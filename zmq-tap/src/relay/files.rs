@@ -1,5 +1,5 @@
 //! A separate table of open files for the relay thread. When a process is killed, a table closes once the last thread that shares it has
-//! been scheduled to exit. Until then senders write into sockets that nobody reads.
+//! been scheduled to exit. Until then senders write into sockets without a reader.
 
 use std::fs;
 use std::io::{self, IoSlice, IoSliceMut};
@@ -42,26 +42,26 @@ fn unshare() -> io::Result<()> {
 }
 
 /// Gives the calling thread, and threads that it starts, a separate file table. The table keeps, under their numbers, the standard streams,
-/// the runtime's event files and the socket of `taker`. A container may refuse the call; then nothing has changed but the signal mask.
-pub(super) fn separate(taker: &Taker) -> io::Result<()> {
+/// the runtime's event files and the socket of `receiver`. A container may refuse the call; then nothing has changed but the signal mask.
+pub(super) fn separate(receiver: &ListenerReceiver) -> io::Result<()> {
     // Signal handlers write to pipes by number. In the new table that number may become a peer's socket.
-    let mut handled = SigSet::all();
+    let mut blocked = SigSet::all();
     for fault in FAULTS {
-        handled.remove(fault);
+        blocked.remove(fault);
     }
-    handled.thread_block()?;
+    blocked.thread_block()?;
     unshare()?;
     // A file that another thread closes must really close, so this table must not keep it open.
-    let held = fs::read_dir("/proc/thread-self/fd")?.flatten();
-    let held = held.filter(|file| {
+    let open = fs::read_dir("/proc/thread-self/fd")?.flatten();
+    let open = open.filter(|file| {
         let what = fs::read_link(file.path());
         !what.is_ok_and(|what| what.to_string_lossy().starts_with("anon_inode:[event"))
     });
-    let held: Vec<i32> = held
+    let open: Vec<i32> = open
         .filter_map(|file| file.file_name().to_str()?.parse().ok())
         .collect();
-    for file in held {
-        if file > STANDARD && file != taker.0.as_raw_fd() {
+    for file in open {
+        if file > STANDARD && file != receiver.0.as_raw_fd() {
             // The list includes the descriptor of the folder it was read from, which is closed by now.
             let _ = close(file);
         }
@@ -71,21 +71,21 @@ pub(super) fn separate(taker: &Taker) -> io::Result<()> {
 
 /// Sends listeners from one file table to another.
 #[derive(Debug)]
-pub(super) struct Giver(UnixStream);
+pub(super) struct ListenerSender(UnixStream);
 
 /// Receives listeners, in the order in which they were sent.
 #[derive(Debug)]
-pub(super) struct Taker(UnixStream);
+pub(super) struct ListenerReceiver(UnixStream);
 
 /// Creates both ends. Call this before the file tables are separated.
-pub(super) fn handover() -> io::Result<(Giver, Taker)> {
-    let (give, take) = UnixStream::pair()?;
-    take.set_nonblocking(true)?;
-    Ok((Giver(give), Taker(take)))
+pub(super) fn handover() -> io::Result<(ListenerSender, ListenerReceiver)> {
+    let (send, receive) = UnixStream::pair()?;
+    receive.set_nonblocking(true)?;
+    Ok((ListenerSender(send), ListenerReceiver(receive)))
 }
 
-impl Giver {
-    pub(super) fn give(&self, listener: &UnixListener) -> io::Result<()> {
+impl ListenerSender {
+    pub(super) fn send(&self, listener: &UnixListener) -> io::Result<()> {
         let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
         let mut rights = SendAncillaryBuffer::new(&mut space);
         let files = [listener.as_fd()];
@@ -95,9 +95,9 @@ impl Giver {
     }
 }
 
-impl Taker {
+impl ListenerReceiver {
     /// Returns the next listener, or an error if none was sent.
-    pub(super) fn take(&self) -> io::Result<UnixListener> {
+    pub(super) fn receive(&self) -> io::Result<UnixListener> {
         let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
         let mut rights = RecvAncillaryBuffer::new(&mut space);
         let mut byte = [0];
@@ -112,7 +112,7 @@ impl Taker {
             _ => None,
         });
         file.map(UnixListener::from)
-            .ok_or_else(|| io::Error::other("no listener came with it: no file was left to take it"))
+            .ok_or_else(|| io::Error::other("no listener was passed: the limit of open files is reached"))
     }
 }
 
@@ -121,44 +121,44 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_thread_of_its_own_files_is_given_a_listener() {
+    fn a_thread_with_its_own_file_table_receives_a_listener() {
         let folder = tempfile::tempdir().expect("a folder");
         let path = folder.path().join("socket");
-        let (giver, taker) = handover().expect("a pair");
-        let beside = fs::File::open("/dev/null").expect("there");
-        let number = beside.as_raw_fd();
-        let (parted, go) = (std::sync::mpsc::channel(), std::sync::mpsc::channel());
+        let (sender, receiver) = handover().expect("a pair");
+        let other_file = fs::File::open("/dev/null").expect("it exists");
+        let number = other_file.as_raw_fd();
+        let (separated_channel, go) = (std::sync::mpsc::channel(), std::sync::mpsc::channel());
         let thread = std::thread::spawn(move || {
-            let separated = separate(&taker);
+            let separated = separate(&receiver);
             let own = |fd: i32| fs::read_link(format!("/proc/thread-self/fd/{fd}")).ok();
-            assert_eq!(own(number).is_some(), separated.is_err(), "of others it holds nothing");
-            parted.0.send(()).expect("heard");
-            go.1.recv().expect("told");
-            let listener = taker.take();
+            assert_eq!(own(number).is_some(), separated.is_err(), "no other file is open");
+            separated_channel.0.send(()).expect("received");
+            go.1.recv().expect("sent");
+            let listener = receiver.receive();
             let shown = listener.as_ref().ok().and_then(|listener| own(listener.as_raw_fd()));
             (separated, shown, listener.map(|listener| listener.local_addr()))
         });
-        parted.1.recv().expect("it runs");
+        separated_channel.1.recv().expect("the thread runs");
         let listener = UnixListener::bind(&path).expect("bound");
-        giver.give(&listener).expect("given");
-        go.0.send(()).expect("told");
-        let (separated, shown, address) = thread.join().expect("it ends");
+        sender.send(&listener).expect("sent");
+        go.0.send(()).expect("sent");
+        let (separated, shown, address) = thread.join().expect("the thread ends");
         if let Err(error) = separated {
-            println!("SKIPPED: no table of its own here: {error}");
+            println!("SKIPPED: no separate file table here: {error}");
             return;
         }
-        let here = fs::read_link(format!("/proc/thread-self/fd/{}", listener.as_raw_fd())).expect("open");
-        assert_eq!(shown, Some(here), "one socket in two tables");
-        drop(beside);
-        let address = address.expect("taken").expect("bound");
+        let expected = fs::read_link(format!("/proc/thread-self/fd/{}", listener.as_raw_fd())).expect("open");
+        assert_eq!(shown, Some(expected), "one socket in two tables");
+        drop(other_file);
+        let address = address.expect("received").expect("bound");
         assert_eq!(address.as_pathname(), Some(path.as_path()));
     }
 
     #[test]
-    fn what_was_not_given_cannot_be_taken() {
-        let (_giver, taker) = handover().expect("a pair");
+    fn receiving_without_a_sent_listener_fails() {
+        let (_sender, receiver) = handover().expect("a pair");
         assert_eq!(
-            taker.take().map_err(|error| error.kind()).expect_err("none"),
+            receiver.receive().map_err(|error| error.kind()).expect_err("none"),
             io::ErrorKind::WouldBlock
         );
     }

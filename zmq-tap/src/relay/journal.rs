@@ -51,7 +51,7 @@ impl Journal {
     }
 
     /// Queues an observation, or returns it if the queue is full.
-    pub(super) fn tell(&self, observation: Observation) -> Result<(), Observation> {
+    pub(super) fn push(&self, observation: Observation) -> Result<(), Observation> {
         if self.announce() {
             self.shared.observations.push(observation)
         } else {
@@ -59,28 +59,28 @@ impl Journal {
         }
     }
 
-    /// Queues a rare observation that must not be lost. If the queue is full, it goes to the reserve behind all frames.
-    pub(super) fn insist(&self, observation: Observation) {
-        let Err(observation) = self.tell(observation) else {
+    /// Queues a rare observation that must not be lost. If the queue is full, it is queued after all frames.
+    pub(super) fn push_rare(&self, observation: Observation) {
+        let Err(observation) = self.push(observation) else {
             return;
         };
         if !self.announced.swap(true, Ordering::Relaxed) {
-            self.reserve(Observation::Opened {
+            self.push_late(Observation::Opened {
                 pair: self.pair,
                 lane: self.lane,
                 at: self.opened,
             });
         }
-        self.reserve(observation);
+        self.push_late(observation);
     }
 
-    fn reserve(&self, observation: Observation) {
+    fn push_late(&self, observation: Observation) {
         if !self.shared.observations.push_late(observation) {
-            self.shared.counters.untold.add(1);
+            self.shared.counters.unreported.add(1);
         }
     }
 
-    pub(super) fn note_cut(&self) {
+    pub(super) fn record_cut(&self) {
         self.cut_short.store(true, Ordering::Relaxed);
         self.shared.counters.cut_short.add(1);
     }
@@ -102,13 +102,13 @@ impl Journal {
 
 impl Drop for Journal {
     fn drop(&mut self) {
-        let said = self.ending.lock().unwrap_or_else(PoisonError::into_inner).take();
-        let (why, first) = said.unwrap_or(if std::thread::panicking() {
+        let recorded = self.ending.lock().unwrap_or_else(PoisonError::into_inner).take();
+        let (why, first) = recorded.unwrap_or(if std::thread::panicking() {
             (Ending::Panicked, None)
         } else {
             (Ending::Stopped, None)
         });
-        self.insist(Observation::Closed {
+        self.push_rare(Observation::Closed {
             pair: self.pair,
             lane: self.lane,
             at: MonoNs::now(),
@@ -125,11 +125,11 @@ mod tests {
     use crate::relay::options::Options;
 
     #[test]
-    fn a_panic_is_told_as_an_ending() {
+    fn a_panic_is_reported_as_an_ending() {
         let shared = Shared::new(Options::default());
-        let its = shared.clone();
+        let task_shared = shared.clone();
         let task = std::thread::spawn(move || {
-            let _journal = Journal::open(its, 3, 7);
+            let _journal = Journal::open(task_shared, 3, 7);
             panic!("on purpose");
         });
         assert!(task.join().is_err());

@@ -12,7 +12,7 @@ use tokio::task::JoinSet;
 
 use super::Shared;
 use super::claim::Claim;
-use super::connection::{self, Way};
+use super::connection::{self, Route};
 use super::endpoint::Endpoint;
 use super::error::RelayError;
 use super::socket::Socket;
@@ -37,11 +37,11 @@ impl Listener {
         };
         match endpoint {
             Endpoint::Path(path) => {
-                let before = match upstream {
+                let upstream = match upstream {
                     Endpoint::Path(path) => Some(path.as_path()),
                     _ => None,
                 };
-                let (listener, claim) = Claim::listen(path, before)?;
+                let (listener, claim) = Claim::listen(path, upstream)?;
                 Ok((Self::unix(listener, Some(claim)).map_err(failed)?, endpoint.clone()))
             }
             Endpoint::Abstract(name) => {
@@ -63,7 +63,7 @@ impl Listener {
     }
 
     /// Wraps a listener that the caller has bound. Needs a runtime's context.
-    pub(super) fn given(listener: StdUnixListener) -> io::Result<Self> {
+    pub(super) fn from_bound(listener: StdUnixListener) -> io::Result<Self> {
         Self::unix(listener, None)
     }
 
@@ -91,10 +91,10 @@ impl Listener {
 }
 
 /// Accepts connections of one pair until the relay stops, then waits for open connections to end.
-pub(super) async fn serve(shared: Arc<Shared>, way: Way, mut listener: Listener, mut stop: Stop) {
-    let way = Arc::new(way);
+pub(super) async fn serve(shared: Arc<Shared>, route: Route, mut listener: Listener, mut stop: Stop) {
+    let route = Arc::new(route);
     let mut connections = JoinSet::new();
-    let (hand_down, mut lane) = (stop.clone(), 0);
+    let (connection_stop, mut lane) = (stop.clone(), 0);
     loop {
         tokio::select! {
             accepted = listener.accept() => match accepted {
@@ -102,23 +102,23 @@ pub(super) async fn serve(shared: Arc<Shared>, way: Way, mut listener: Listener,
                     if !shared.admit() {
                         continue;
                     }
-                    let guest = Guest(shared.clone());
-                    let served = connection::serve(shared.clone(), way.clone(), lane, socket, hand_down.clone());
+                    let slot = ConnectionSlot(shared.clone());
+                    let served = connection::serve(shared.clone(), route.clone(), lane, socket, connection_stop.clone());
                     connections.spawn(async move {
-                        let _guest = guest;
+                        let _slot = slot;
                         served.await;
                     });
                     lane += 1;
                 }
                 Err(error) => {
-                    tracing::debug!(%error, listen = %way.pair.listen, "cannot accept");
+                    tracing::debug!(%error, listen = %route.pair.listen, "cannot accept");
                     shared.counters.accept_errors.add(1);
                     // Probably out of file descriptors: open connections continue, and new ones wait in the kernel.
                     tokio::time::sleep(Duration::from_millis(50)).await;
                 }
             },
-            Some(over) = connections.join_next() => note_panic(&shared, &over),
-            () = stop.heard() => break,
+            Some(ended) = connections.join_next() => record_panic(&shared, &ended),
+            () = stop.received() => break,
         }
     }
     if let Listener::Unix(_, claim) = &mut listener {
@@ -126,29 +126,29 @@ pub(super) async fn serve(shared: Arc<Shared>, way: Way, mut listener: Listener,
         drop(claim.take());
     }
     drop(listener);
-    while let Some(over) = connections.join_next().await {
-        note_panic(&shared, &over);
+    while let Some(ended) = connections.join_next().await {
+        record_panic(&shared, &ended);
     }
 }
 
-fn note_panic(shared: &Shared, over: &Result<(), tokio::task::JoinError>) {
-    if over.as_ref().is_err_and(tokio::task::JoinError::is_panic) {
+fn record_panic(shared: &Shared, ended: &Result<(), tokio::task::JoinError>) {
+    if ended.as_ref().is_err_and(tokio::task::JoinError::is_panic) {
         shared.counters.panics.add(1);
-        tracing::error!("a connection's task panicked; the others go on");
+        tracing::error!("a connection's task panicked; others continue");
     }
 }
 
 /// Counts one connection against `Options::max_connections` while it is open.
-struct Guest(Arc<Shared>);
+struct ConnectionSlot(Arc<Shared>);
 
-impl Drop for Guest {
+impl Drop for ConnectionSlot {
     fn drop(&mut self) {
         self.0.counters.connections_open.subtract(1);
     }
 }
 
 impl Shared {
-    /// Counts a new connection if the limit allows; [`Guest`] reverses the count.
+    /// Counts a new connection if the limit allows; [`ConnectionSlot`] reverses the count.
     fn admit(&self) -> bool {
         if self.counters.connections_open.get() >= self.options.max_connections as u64 {
             self.counters.connections_refused.add(1);

@@ -55,8 +55,8 @@ pub use priority::step_aside;
 pub use queue::Observations;
 pub use stats::Stats;
 
-use connection::Way;
-use files::{Giver, Taker};
+use connection::Route;
+use files::{ListenerReceiver, ListenerSender};
 use listener::Listener;
 use pool::Pool;
 use stats::Counters;
@@ -66,7 +66,7 @@ use thread::Thread;
 /// Time beyond `Options::drain` before remaining connections are cut.
 const GRACE: Duration = Duration::from_millis(500);
 /// Limit of pairs. Each pair has two directions, and hop ids have 16 bits.
-const MOST_PAIRS: u16 = u16::MAX / 2;
+const MAX_PAIRS: u16 = u16::MAX / 2;
 
 /// State shared by all parts of one relay.
 #[derive(Debug)]
@@ -100,15 +100,15 @@ pub struct Relay {
     stop: Stopper,
     thread: Option<Thread>,
     listening: Vec<Endpoint>,
-    late: UnboundedSender<Late>,
-    giver: Giver,
+    added: UnboundedSender<AddedPair>,
+    listener_sender: ListenerSender,
     pairs: usize,
 }
 
-/// A pair that joins a running relay. Its listener arrives through the [`Taker`].
+/// A pair that joins a running relay. Its listener arrives through the [`ListenerReceiver`].
 #[derive(Debug)]
-struct Late {
-    place: u16,
+struct AddedPair {
+    index: u16,
     pair: Pair,
     gate: Gate,
 }
@@ -132,39 +132,43 @@ impl Relay {
     #[expect(clippy::needless_pass_by_value, reason = "the caller is done with the listener")]
     pub fn add(&mut self, pair: Pair, listener: UnixListener, gate: Gate) -> Result<u16, RelayError> {
         // Each pair takes two hop ids of 16 bits.
-        let place = u16::try_from(self.pairs).ok().filter(|place| *place < MOST_PAIRS);
-        let place = place.ok_or(RelayError::Pairs(self.pairs + 1))?;
-        self.giver.give(&listener).map_err(|source| RelayError::Bind {
-            endpoint: pair.listen.clone(),
-            source,
-        })?;
-        self.late
-            .send(Late { place, pair, gate })
+        let index = u16::try_from(self.pairs).ok().filter(|index| *index < MAX_PAIRS);
+        let index = index.ok_or(RelayError::Pairs(self.pairs + 1))?;
+        self.listener_sender
+            .send(&listener)
+            .map_err(|source| RelayError::Bind {
+                endpoint: pair.listen.clone(),
+                source,
+            })?;
+        self.added
+            .send(AddedPair { index, pair, gate })
             .map_err(|_| RelayError::Stopped)?;
         self.pairs += 1;
-        Ok(place)
+        Ok(index)
     }
 
     fn begin(pairs: Vec<Pair>, options: Options) -> Result<Self, RelayError> {
-        let options = options.sane();
-        if pairs.len() > usize::from(MOST_PAIRS) {
+        let options = options.at_least_minimum();
+        if pairs.len() > usize::from(MAX_PAIRS) {
             return Err(RelayError::Pairs(pairs.len()));
         }
         let count = pairs.len();
         let shared = Shared::new(options);
         let (stop, stopped) = stop::pair();
-        let (late, joining) = unbounded_channel();
-        let (giver, taker) = files::handover().map_err(RelayError::Thread)?;
-        let its = shared.clone();
-        let work = async move |listeners, taker: &Taker| run(its, listeners, joining, taker, stopped).await;
-        let (thread, listening) = Thread::start(taker, move || bind(pairs), work)?;
+        let (added, joining) = unbounded_channel();
+        let (listener_sender, listener_receiver) = files::handover().map_err(RelayError::Thread)?;
+        let task_shared = shared.clone();
+        let work = async move |listeners, listener_receiver: &ListenerReceiver| {
+            run(task_shared, listeners, joining, listener_receiver, stopped).await;
+        };
+        let (thread, listening) = Thread::start(listener_receiver, move || bind(pairs), work)?;
         Ok(Self {
             shared,
             stop,
             thread: Some(thread),
             listening,
-            late,
-            giver,
+            added,
+            listener_sender,
             pairs: count,
         })
     }
@@ -197,7 +201,7 @@ impl Relay {
     }
 
     fn end(&mut self) {
-        self.stop.say();
+        self.stop.send();
         if let Some(thread) = self.thread.take() {
             thread.join();
         }
@@ -216,7 +220,7 @@ type Bound = Vec<(u16, Pair, Listener)>;
 /// Binds every listener and returns also the endpoint of each. Needs a runtime's context.
 fn bind(pairs: Vec<Pair>) -> Result<(Bound, Vec<Endpoint>), RelayError> {
     let mut bound = (Vec::new(), Vec::new());
-    for (place, pair) in (0_u16..).zip(pairs) {
+    for (index, pair) in (0_u16..).zip(pairs) {
         if pair.listen == pair.upstream {
             return Err(RelayError::Itself(pair.listen));
         }
@@ -225,7 +229,7 @@ fn bind(pairs: Vec<Pair>) -> Result<(Bound, Vec<Endpoint>), RelayError> {
             return Err(RelayError::Mixed { listen, upstream });
         }
         let (listener, actual) = Listener::bind(&pair.listen, &pair.upstream)?;
-        bound.0.push((place, pair, listener));
+        bound.0.push((index, pair, listener));
         bound.1.push(actual);
     }
     Ok(bound)
@@ -234,26 +238,26 @@ fn bind(pairs: Vec<Pair>) -> Result<(Bound, Vec<Endpoint>), RelayError> {
 async fn run(
     shared: Arc<Shared>,
     listeners: Bound,
-    mut joining: UnboundedReceiver<Late>,
-    taker: &Taker,
+    mut joining: UnboundedReceiver<AddedPair>,
+    listener_receiver: &ListenerReceiver,
     mut stop: Stop,
 ) {
     let mut pairs = JoinSet::new();
-    for (place, pair, listener) in listeners {
-        let way = Way::new(place, pair, Gate::open());
-        pairs.spawn(listener::serve(shared.clone(), way, listener, stop.clone()));
+    for (index, pair, listener) in listeners {
+        let route = Route::new(index, pair, Gate::open());
+        pairs.spawn(listener::serve(shared.clone(), route, listener, stop.clone()));
     }
     loop {
-        let late = tokio::select! {
-            Some(late) = joining.recv() => late,
-            () = stop.heard() => break,
+        let added = tokio::select! {
+            Some(added) = joining.recv() => added,
+            () = stop.received() => break,
         };
-        match taker.take().and_then(Listener::given) {
+        match listener_receiver.receive().and_then(Listener::from_bound) {
             Ok(listener) => {
-                let way = Way::new(late.place, late.pair, late.gate);
-                pairs.spawn(listener::serve(shared.clone(), way, listener, stop.clone()));
+                let route = Route::new(added.index, added.pair, added.gate);
+                pairs.spawn(listener::serve(shared.clone(), route, listener, stop.clone()));
             }
-            Err(error) => tracing::error!(listen = %late.pair.listen, "cannot be relayed: {error}"),
+            Err(error) => tracing::error!(listen = %added.pair.listen, "cannot be relayed: {error}"),
         }
     }
     let all = async { while pairs.join_next().await.is_some() {} };

@@ -4,7 +4,7 @@ use std::io;
 
 use bytes::Bytes;
 use trace::MonoNs;
-use trace::event::LostCause;
+use trace::event::MissedCause;
 
 use crate::zmtp::{Garbage, Opaque};
 
@@ -82,7 +82,7 @@ pub enum Observation {
         /// Number of the connection within its pair.
         lane: u32,
     },
-    /// A connection was closed because nobody accepted at its upstream.
+    /// A connection was closed because its upstream did not accept.
     Refused {
         /// Index of the pair.
         pair: u16,
@@ -109,11 +109,11 @@ pub enum Observation {
         direction: Direction,
         /// Number of the connection within its pair.
         lane: u32,
-        /// Number of messages, or of stretches of bytes. For [`LostCause::Unframed`] it counts stretches, since the messages in them cannot
+        /// Number of messages, or of stretches of bytes. For [`MissedCause::Unframed`] it counts stretches, since the messages in them cannot
         /// be counted.
         count: u64,
         /// Cause of the loss.
-        cause: LostCause,
+        cause: MissedCause,
     },
 }
 

@@ -2,9 +2,13 @@
 
 use std::time::Duration;
 
+use crate::decode::Format;
+
 /// Limits of a relay. All have defaults.
 #[derive(Clone, Debug)]
 pub struct Options {
+    /// Message formats of the known engines. Default: none.
+    pub formats: &'static [Format],
     /// Maximum number of unpolled observations. Further ones are dropped and reported as lost. Default 16,384.
     pub queue_frames: usize,
     /// Memory for bytes in flight and for bytes that observations refer to. Beyond it frames are copied without being kept. Default 64 MiB.
@@ -20,7 +24,7 @@ pub struct Options {
     /// How long a connection waits for its upstream to accept before it is closed. `libzmq` then retries by itself. An HTTP server that
     /// refuses is asked only once. Default 5 s.
     pub connect_patience: Duration,
-    /// Maximum number of simultaneous connections over all pairs. Further ones are closed at once. Default 16,384.
+    /// Maximum number of simultaneous connections over all pairs. Further ones are closed immediately. Default 16,384.
     pub max_connections: usize,
     /// How long [`super::Relay::stop`] drains bytes that were already accepted, and how long a connection with one broken side may finish
     /// the other direction. Default 2 s.
@@ -34,6 +38,7 @@ pub struct Options {
 impl Default for Options {
     fn default() -> Self {
         Self {
+            formats: &[],
             queue_frames: 16_384,
             budget_bytes: 64 << 20,
             max_frame_bytes: 16 << 20,
@@ -50,7 +55,7 @@ impl Default for Options {
 
 impl Options {
     /// Raises limits that are too small to the least value that works.
-    pub(super) fn sane(mut self) -> Self {
+    pub(super) fn at_least_minimum(mut self) -> Self {
         self.queue_frames = self.queue_frames.max(1);
         self.buffer_bytes = self.buffer_bytes.max(4 << 10);
         self.block_bytes = self.block_bytes.max(self.buffer_bytes);

@@ -19,7 +19,7 @@ mod tests {
     use rustix::process::getpriority_process;
 
     #[test]
-    fn only_the_calling_thread_steps_aside() {
+    fn only_the_calling_thread_is_niced() {
         let before = getpriority_process(None).expect("readable");
         let inside = std::thread::spawn(|| {
             super::step_aside().expect("needs no privilege");

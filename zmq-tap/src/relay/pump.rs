@@ -5,11 +5,11 @@ use std::io;
 use trace::MonoNs;
 
 use super::socket::Socket;
-use super::watch::Onlooker;
+use super::watch::Observer;
 use super::window::Window;
 
 /// Bytes after which a busy direction yields to the others.
-const TURN: usize = 1 << 20;
+const YIELD_BYTES: usize = 1 << 20;
 
 /// Bytes a receiver must accept before the kernel may buffer its usual amount for it. Until then the buffer stays small, since bytes
 /// buffered for a receiver that never reads cannot be recovered.
@@ -29,24 +29,24 @@ pub(super) enum End {
         kind: io::ErrorKind,
         /// Messages had come from the source, so the sink received an ordinary end of stream behind them. If false, a reset can report the
         /// failure.
-        carried: bool,
+        relayed: bool,
     },
     /// The sink failed.
     Sink(io::ErrorKind),
 }
 
 /// Copies until the source ends or one of the two sockets fails. An ordinary end is passed to the sink as a shutdown.
-pub(super) async fn pump(from: &Socket, to: &Socket, watch: &mut impl Onlooker, mut window: Window) -> End {
-    let mut turn = 0;
-    let mut narrowed = to.narrow();
-    if narrowed.is_some() {
-        window.read_at_once(UNTRUSTED);
+pub(super) async fn pump(from: &Socket, to: &Socket, watch: &mut impl Observer, mut window: Window) -> End {
+    let mut since_yield = 0;
+    let mut saved_size = to.shrink_send_buffer();
+    if saved_size.is_some() {
+        window.limit_reads(UNTRUSTED);
     }
     loop {
         if let Err(error) = from.readable().await {
             return source_failed(&error, to, watch);
         }
-        let kept = window.make_room(watch.keep());
+        let kept = window.reserve(watch.keep());
         if !kept {
             watch.forget();
         }
@@ -56,13 +56,13 @@ pub(super) async fn pump(from: &Socket, to: &Socket, watch: &mut impl Onlooker, 
                 return End::Finished;
             }
             Ok(count) => count,
-            Err(error) if waits(&error) => {
+            Err(error) if is_retryable(&error) => {
                 window.settle(watch.keep().from);
                 continue;
             }
             Err(error) => return source_failed(&error, to, watch),
         };
-        watch.read(window.fresh(count), MonoNs::now(), kept);
+        watch.read(window.appended(count), MonoNs::now(), kept);
         while !window.unwritten().is_empty() {
             match to.try_write(window.unwritten()) {
                 Ok(written) => {
@@ -70,14 +70,14 @@ pub(super) async fn pump(from: &Socket, to: &Socket, watch: &mut impl Onlooker, 
                     watch.count(written);
                     watch.wrote(&mut window, MonoNs::now());
                     if window.written() >= TRUSTED
-                        && let Some(held) = narrowed.take()
+                        && let Some(size) = saved_size.take()
                     {
-                        to.widen(held);
-                        window.read_at_once(usize::MAX);
+                        to.restore_send_buffer(size);
+                        window.limit_reads(usize::MAX);
                     }
                 }
-                Err(error) if waits(&error) => {
-                    watch.held_up();
+                Err(error) if is_retryable(&error) => {
+                    watch.short_writes();
                     if let Err(error) = to.writable().await {
                         return End::Sink(error.kind());
                     }
@@ -86,26 +86,26 @@ pub(super) async fn pump(from: &Socket, to: &Socket, watch: &mut impl Onlooker, 
             }
         }
         window.settle(watch.keep().from);
-        turn += count;
-        if turn >= TURN {
-            turn = 0;
+        since_yield += count;
+        if since_yield >= YIELD_BYTES {
+            since_yield = 0;
             tokio::task::yield_now().await;
         }
     }
 }
 
-fn source_failed(error: &io::Error, to: &Socket, watch: &impl Onlooker) -> End {
-    let carried = watch.has_carried();
-    if carried {
+fn source_failed(error: &io::Error, to: &Socket, watch: &impl Observer) -> End {
+    let relayed = watch.has_relayed();
+    if relayed {
         // The end of the stream stays in order, behind the bytes that the kernel still holds for the sink.
         to.end_writing();
     }
     End::Source {
         kind: error.kind(),
-        carried,
+        relayed,
     }
 }
 
-fn waits(error: &io::Error) -> bool {
+fn is_retryable(error: &io::Error) -> bool {
     matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted)
 }

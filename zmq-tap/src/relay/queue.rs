@@ -16,16 +16,16 @@ pub struct Observations {
     /// Openings, closings and losses that found `frames` full. They are delivered once `frames` is empty.
     late: Mutex<VecDeque<Observation>>,
     late_len: AtomicUsize,
-    late_most: usize,
+    late_limit: usize,
 }
 
 impl Observations {
-    pub(super) fn new(frames: usize, late_most: usize) -> Self {
+    pub(super) fn new(frames: usize, late_limit: usize) -> Self {
         Self {
             frames: ArrayQueue::new(frames),
             late: Mutex::default(),
             late_len: AtomicUsize::new(0),
-            late_most,
+            late_limit,
         }
     }
 
@@ -66,7 +66,7 @@ impl Observations {
     /// Queues a rare observation that must not be lost. Returns false if even the reserve is full.
     pub(super) fn push_late(&self, observation: Observation) -> bool {
         let mut late = self.late.lock().unwrap_or_else(PoisonError::into_inner);
-        if late.len() >= self.late_most {
+        if late.len() >= self.late_limit {
             return false;
         }
         late.push_back(observation);

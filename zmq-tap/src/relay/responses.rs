@@ -4,46 +4,46 @@
 use std::sync::Arc;
 
 use trace::MonoNs;
-use trace::event::LostCause;
+use trace::event::MissedCause;
 
 use super::journal::Journal;
 use super::observation::{Direction, Observation};
-use super::watch::Onlooker;
+use super::watch::Observer;
 use super::window::{Keep, Window};
 
 /// Observer of one direction of an HTTP connection.
 #[derive(Debug)]
-pub(super) struct Bytewise {
+pub(super) struct ByteWatch {
     journal: Arc<Journal>,
     direction: Direction,
     /// The window holds the bytes of the last read.
     kept: bool,
-    carried: bool,
+    relayed: bool,
     /// Number of unreported stretches of bytes since the last `Lost`.
-    untold: u64,
+    unreported: u64,
 }
 
-impl Bytewise {
+impl ByteWatch {
     pub(super) fn new(journal: Arc<Journal>, direction: Direction) -> Self {
         Self {
             journal,
             direction,
             kept: true,
-            carried: false,
-            untold: 0,
+            relayed: false,
+            unreported: 0,
         }
     }
 
-    fn is_told(&self) -> bool {
+    fn is_reported(&self) -> bool {
         self.direction == Direction::Backward
     }
 
     /// Reports unreported bytes, if there are any. Returns false if the queue is still full.
-    fn tell_untold(&mut self) -> bool {
-        if self.untold > 0 && self.journal.tell(self.lost()).is_ok() {
-            self.untold = 0;
+    fn report_missed(&mut self) -> bool {
+        if self.unreported > 0 && self.journal.push(self.lost()).is_ok() {
+            self.unreported = 0;
         }
-        self.untold == 0
+        self.unreported == 0
     }
 
     fn lost(&self) -> Observation {
@@ -51,13 +51,13 @@ impl Bytewise {
             pair: self.journal.pair,
             direction: self.direction,
             lane: self.journal.lane,
-            count: self.untold,
-            cause: LostCause::QueueFull,
+            count: self.unreported,
+            cause: MissedCause::QueueFull,
         }
     }
 }
 
-impl Onlooker for Bytewise {
+impl Observer for ByteWatch {
     fn keep(&mut self) -> Keep {
         // Nothing is kept after it is written: the reader of the observations joins events that span several writes.
         Keep {
@@ -73,27 +73,27 @@ impl Onlooker for Bytewise {
     }
 
     fn wrote(&mut self, window: &mut Window, at: MonoNs) {
-        self.carried = true;
-        if !self.is_told() {
+        self.relayed = true;
+        if !self.is_reported() {
             return;
         }
-        let told = self.kept && self.tell_untold() && {
+        let reported = self.kept && self.report_missed() && {
             let (_, bytes) = window.cut(window.written());
             let (pair, lane) = (self.journal.pair, self.journal.lane);
             let passed = Observation::Passed { pair, lane, at, bytes };
-            self.journal.tell(passed).is_ok()
+            self.journal.push(passed).is_ok()
         };
-        if !told {
-            self.untold += 1;
-            self.journal.shared.counters.passed_untold.add(1);
+        if !reported {
+            self.unreported += 1;
+            self.journal.shared.counters.ranges_unreported.add(1);
         }
     }
 
-    fn held_up(&mut self) {
-        if self.is_told() {
+    fn short_writes(&mut self) {
+        if self.is_reported() {
             let (pair, lane) = (self.journal.pair, self.journal.lane);
             // Deliveries do not depend on this observation, so it may be dropped.
-            let _ = self.journal.tell(Observation::HeldUp { pair, lane });
+            let _ = self.journal.push(Observation::HeldUp { pair, lane });
         }
     }
 
@@ -101,16 +101,16 @@ impl Onlooker for Bytewise {
         self.journal.count(self.direction, bytes);
     }
 
-    fn has_carried(&self) -> bool {
+    fn has_relayed(&self) -> bool {
         // A client that is gone needs no more data, and a reset reports its end to the server.
-        self.is_told() && self.carried
+        self.is_reported() && self.relayed
     }
 }
 
-impl Drop for Bytewise {
+impl Drop for ByteWatch {
     fn drop(&mut self) {
-        if self.untold > 0 {
-            self.journal.insist(self.lost());
+        if self.unreported > 0 {
+            self.journal.push_rare(self.lost());
         }
     }
 }

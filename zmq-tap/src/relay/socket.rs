@@ -13,10 +13,10 @@ use tokio::net::{TcpStream, UnixStream};
 use tokio::time::{sleep, timeout};
 
 /// Kernel send buffer for a receiver that has not read anything yet. The kernel doubles the number and may enforce a minimum.
-const NARROW: usize = 2 << 10;
+const SMALL_SEND_BUFFER: usize = 2 << 10;
 
 /// Time a writer waits when no file descriptor is available for waiting.
-const LOOK_AGAIN: Duration = Duration::from_millis(1);
+const RETRY_INTERVAL: Duration = Duration::from_millis(1);
 
 /// One end of a connection.
 #[derive(Debug)]
@@ -53,16 +53,16 @@ impl Socket {
         if let Ok(waiting) = file.and_then(Sender::from_owned_fd_unchecked) {
             waiting.writable().await
         } else {
-            sleep(LOOK_AGAIN).await;
+            sleep(RETRY_INTERVAL).await;
             Ok(())
         }
     }
 
     /// Reads available bytes, up to the room in `buffer`.
     pub(super) fn try_read<B: BufMut>(&self, buffer: &mut B) -> io::Result<usize> {
-        let asked = buffer.remaining_mut();
+        let requested = buffer.remaining_mut();
         let count = self.stream.try_read_buf(buffer)?;
-        if 0 < count && count < asked {
+        if 0 < count && count < requested {
             // A short read means that nothing is left. Clearing readiness saves the read that would return `WouldBlock`.
             let _ = self
                 .stream
@@ -75,21 +75,21 @@ impl Socket {
         Ok(send(&self.stream, bytes, SendFlags::NOSIGNAL)?)
     }
 
-    /// Reduces the kernel's send buffer. Returns the previous size for [`Socket::widen`], or `None` for TCP, where setting a size disables
-    /// the kernel's autotuning.
-    pub(super) fn narrow(&self) -> Option<usize> {
+    /// Reduces the kernel's send buffer. Returns the previous size for [`Socket::restore_send_buffer`], or `None` for TCP, where setting a
+    /// size disables the kernel's autotuning.
+    pub(super) fn shrink_send_buffer(&self) -> Option<usize> {
         if self.tcp {
             return None;
         }
-        let held = socket_send_buffer_size(&self.stream).ok()?;
-        set_socket_send_buffer_size(&self.stream, NARROW).ok()?;
-        Some(held)
+        let size = socket_send_buffer_size(&self.stream).ok()?;
+        set_socket_send_buffer_size(&self.stream, SMALL_SEND_BUFFER).ok()?;
+        Some(size)
     }
 
-    /// Restores a send buffer of `held` bytes.
-    pub(super) fn widen(&self, held: usize) {
+    /// Restores a send buffer of `size` bytes.
+    pub(super) fn restore_send_buffer(&self, size: usize) {
         // The kernel doubles the size it is asked for, and reports the doubled size.
-        let _ = set_socket_send_buffer_size(&self.stream, held / 2);
+        let _ = set_socket_send_buffer_size(&self.stream, size / 2);
     }
 
     /// Shuts down writing. Errors are ignored, since a peer that is gone needs no end of stream.

@@ -29,29 +29,29 @@ counters! {
     connections_open,
     /// Connections accepted so far.
     connections_total,
-    /// Connections closed at once because `Options::max_connections` were open.
+    /// Connections closed immediately because `Options::max_connections` were open.
     connections_refused,
     /// Connections closed because their upstream did not accept within `Options::connect_patience`.
     connections_unanswered,
     /// Times that accepting failed (no file descriptors left, for example).
     accept_errors,
-    /// Connections ended by a defect of ours.
+    /// Connections ended by a crash in tokengap.
     panics,
-    /// Bytes passed on from connecting sides to upstreams.
+    /// Bytes relayed from connecting sides to upstreams.
     bytes_forward,
-    /// Bytes passed on from upstreams to connecting sides.
+    /// Bytes relayed from upstreams to connecting sides.
     bytes_backward,
-    /// Messages passed on from connecting sides to upstreams.
+    /// Messages relayed from connecting sides to upstreams.
     frames_forward,
-    /// Messages passed on from upstreams to connecting sides.
+    /// Messages relayed from upstreams to connecting sides.
     frames_backward,
-    /// Messages passed on whose bytes were not kept: too large, too many parts, or the budget was in use.
+    /// Messages relayed whose bytes were not kept: too large, too many parts, or the budget was used up.
     frames_not_kept,
-    /// Messages passed on whose observation was dropped because the queue was full.
+    /// Messages relayed whose observation was dropped because the queue was full.
     frames_dropped,
-    /// Stretches of bytes from servers of HTTP that were passed on and not told: the queue was full, or the budget in use.
-    passed_untold,
-    /// Messages read whole that the other side failed to accept.
+    /// Ranges of bytes from HTTP servers that were relayed without an observation, because the queue was full or the budget was used up.
+    ranges_unreported,
+    /// Messages that were read completely but that the other side failed to accept.
     frames_undelivered,
     /// Directions that ended inside a message.
     cut_short,
@@ -59,9 +59,9 @@ counters! {
     opaque,
     /// Times that framing was lost inside a stream.
     garbage,
-    /// Openings, closings and losses that could not be told.
-    untold,
-    /// Bytes held now for reads and for observations.
+    /// Openings, closings and losses that were not reported.
+    unreported,
+    /// Bytes currently allocated for reads and observations.
     held_bytes,
 }
 

@@ -11,19 +11,19 @@ pub(super) struct Stopper(watch::Sender<bool>);
 pub(super) struct Stop(watch::Receiver<bool>);
 
 pub(super) fn pair() -> (Stopper, Stop) {
-    let (say, hear) = watch::channel(false);
-    (Stopper(say), Stop(hear))
+    let (sender, receiver) = watch::channel(false);
+    (Stopper(sender), Stop(receiver))
 }
 
 impl Stopper {
-    pub(super) fn say(&self) {
+    pub(super) fn send(&self) {
         self.0.send_replace(true);
     }
 }
 
 impl Stop {
     /// Returns once the signal is sent, or the sender is dropped.
-    pub(super) async fn heard(&mut self) {
+    pub(super) async fn received(&mut self) {
         let _ = self.0.wait_for(|stop| *stop).await;
     }
 }

@@ -14,77 +14,88 @@ use tokio::time::timeout;
 use super::GRACE;
 use super::endpoint::Endpoint;
 use super::error::RelayError;
-use super::files::{Taker, separate};
+use super::files::{ListenerReceiver, separate};
 
 /// Objects that are valid in both file tables.
 #[derive(Debug)]
-struct Lent {
+struct Transferred {
     runtime: Runtime,
-    taker: Taker,
+    listener_receiver: ListenerReceiver,
 }
 
 /// Handle to a relay thread.
 #[derive(Debug)]
-pub(super) struct Thread(JoinHandle<Option<Lent>>);
+pub(super) struct Thread(JoinHandle<Option<Transferred>>);
 
 impl Thread {
     /// Starts the thread, which runs `bind` and then `work` in the context of its runtime. Returns once all listeners are bound.
     pub(super) fn start<B>(
-        taker: Taker,
+        listener_receiver: ListenerReceiver,
         bind: impl FnOnce() -> Result<(B, Vec<Endpoint>), RelayError> + Send + 'static,
-        work: impl AsyncFnOnce(B, &Taker) + Send + 'static,
+        work: impl AsyncFnOnce(B, &ListenerReceiver) + Send + 'static,
     ) -> Result<(Self, Vec<Endpoint>), RelayError> {
         let runtime = tokio::runtime::Builder::new_current_thread()
             .enable_all()
             .build()
             .map_err(RelayError::Thread)?;
-        let (tell, told) = sync_channel(1);
-        let lent = Lent { runtime, taker };
+        let (sender, receiver) = sync_channel(1);
+        let transferred = Transferred {
+            runtime,
+            listener_receiver,
+        };
         let thread = std::thread::Builder::new()
             .name("tokengap-relay".into())
             .spawn(move || {
-                if let Err(error) = separate(&lent.taker) {
+                if let Err(error) = separate(&transferred.listener_receiver) {
                     tracing::debug!("the relay shares its files with the other threads: {error}");
                 }
                 let relayed = catch_unwind(AssertUnwindSafe(|| {
-                    let context = lent.runtime.enter();
-                    let bound = bind().map(|(bound, listening)| (tell.send(Ok(listening)), bound));
+                    let context = transferred.runtime.enter();
+                    let bound = bind().map(|(bound, listening)| (sender.send(Ok(listening)), bound));
                     drop(context);
                     match bound {
-                        Ok((_, bound)) => lent.runtime.block_on(work(bound, &lent.taker)),
-                        Err(error) => drop(tell.send(Err(error))),
+                        Ok((_, bound)) => transferred
+                            .runtime
+                            .block_on(work(bound, &transferred.listener_receiver)),
+                        Err(error) => drop(sender.send(Err(error))),
                     }
                 }));
                 if relayed.is_err() {
                     tracing::error!("the relay's thread panicked");
                 }
-                lent.emptied()
+                transferred.drain()
             })
             .map_err(RelayError::Thread)?;
         let thread = Self(thread);
-        match told.recv() {
+        match receiver.recv() {
             Ok(Ok(listening)) => Ok((thread, listening)),
             Ok(Err(error)) => {
                 thread.join();
                 Err(error)
             }
-            Err(_) => Err(RelayError::Thread(std::io::Error::other("it ended before it listened"))),
+            Err(_) => Err(RelayError::Thread(std::io::Error::other(
+                "it ended before it was listening",
+            ))),
         }
     }
 
     /// Waits until the thread ends.
     pub(super) fn join(self) {
-        if let Ok(Some(Lent { runtime, taker })) = self.0.join() {
-            drop(taker);
+        if let Ok(Some(Transferred {
+            runtime,
+            listener_receiver,
+        })) = self.0.join()
+        {
+            drop(listener_receiver);
             runtime.shutdown_background();
         }
     }
 }
 
-impl Lent {
+impl Transferred {
     /// Waits until all tasks, and with them their sockets, are gone. Returns `None` if some tasks do not end; their sockets close with the
     /// table.
-    fn emptied(self) -> Option<Self> {
+    fn drain(self) -> Option<Self> {
         let metrics = self.runtime.handle().metrics();
         let all = async {
             while metrics.num_alive_tasks() > 0 {

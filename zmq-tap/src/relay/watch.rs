@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use trace::MonoNs;
-use trace::event::LostCause;
+use trace::event::MissedCause;
 
 use super::assembly::{Assembly, Message, Parts};
 use super::journal::Journal;
@@ -13,27 +13,27 @@ use super::window::{Keep, Window};
 use crate::zmtp::{Opaque, Scanner};
 
 /// Observer of the bytes of one direction while they are copied. It neither delays nor changes them.
-pub(super) trait Onlooker {
+pub(super) trait Observer {
     /// Bytes that the window must keep for the incomplete message.
     fn keep(&mut self) -> Keep;
 
     /// Notes that the window could not keep those bytes.
     fn forget(&mut self);
 
-    /// Observes bytes that were just read. `kept`: the window holds them, and all earlier bytes that [`Onlooker::keep`] asked for.
+    /// Observes bytes that were just read. `kept`: the window holds them, and all earlier bytes that [`Observer::keep`] asked for.
     fn read(&mut self, bytes: &[u8], at: MonoNs, kept: bool);
 
     /// Reports messages or bytes that have been written.
     fn wrote(&mut self, window: &mut Window, at: MonoNs);
 
     /// Notes that the sink accepted none or only a part of the bytes.
-    fn held_up(&mut self) {}
+    fn short_writes(&mut self) {}
 
     /// Counts relayed bytes.
     fn count(&self, bytes: usize);
 
     /// Whether data went this way that a reset of the other side can discard.
-    fn has_carried(&self) -> bool;
+    fn has_relayed(&self) -> bool;
 }
 
 /// Observer of one direction of a ZMTP connection.
@@ -54,7 +54,9 @@ impl Watch {
     pub(super) fn new(journal: Arc<Journal>, direction: Direction) -> Self {
         let options = &journal.shared.options;
         let assembly = Assembly::new(options.max_frame_bytes, options.max_parts);
-        let scanner = Scanner::from_greeting().seeking_up_to(options.max_frame_bytes);
+        let scanner = Scanner::from_greeting()
+            .seeking_up_to(options.max_frame_bytes)
+            .expecting(options.formats);
         Self {
             journal,
             direction,
@@ -66,7 +68,7 @@ impl Watch {
         }
     }
 
-    fn tell_frame(&mut self, message: Message, base: u64, bytes: &Bytes, written_at: MonoNs) {
+    fn push_frame(&mut self, message: Message, base: u64, bytes: &Bytes, written_at: MonoNs) {
         let seq = self.seq;
         self.seq += 1;
         let cut = |part: std::ops::Range<u64>| {
@@ -86,10 +88,10 @@ impl Watch {
         if payload.is_err() {
             self.journal.shared.counters.frames_not_kept.add(1);
         }
-        let told = self.tell_dropped()
+        let queued = self.push_dropped()
             && self
                 .journal
-                .tell(Observation::Frame {
+                .push(Observation::Frame {
                     pair: self.journal.pair,
                     direction: self.direction,
                     lane: self.journal.lane,
@@ -100,21 +102,26 @@ impl Watch {
                     payload: payload.unwrap_or_else(Payload::NotKept),
                 })
                 .is_ok();
-        if !told {
+        if !queued {
             self.dropped += 1;
             self.journal.shared.counters.frames_dropped.add(1);
         }
     }
 
     /// Reports the number of dropped observations, if there are any. Returns false if the queue is still full.
-    fn tell_dropped(&mut self) -> bool {
-        if self.dropped > 0 && self.journal.tell(self.lost(self.dropped, LostCause::QueueFull)).is_ok() {
+    fn push_dropped(&mut self) -> bool {
+        if self.dropped > 0
+            && self
+                .journal
+                .push(self.lost(self.dropped, MissedCause::QueueFull))
+                .is_ok()
+        {
             self.dropped = 0;
         }
         self.dropped == 0
     }
 
-    fn tell_unread(&mut self, why: Unread, at: MonoNs) {
+    fn push_unread(&mut self, why: Unread, at: MonoNs) {
         self.unreadable = true;
         let counters = &self.journal.shared.counters;
         match why {
@@ -122,7 +129,7 @@ impl Watch {
             Unread::Garbage(_) => counters.garbage.add(1),
         }
         let (pair, lane) = (self.journal.pair, self.journal.lane);
-        self.journal.insist(Observation::Unread {
+        self.journal.push_rare(Observation::Unread {
             pair,
             direction: self.direction,
             lane,
@@ -131,11 +138,11 @@ impl Watch {
         });
         // A peer that does not speak ZMTP had no messages to lose. A stretch that stays unframed was reported when it began.
         if !matches!(why, Unread::Opaque(Opaque::NotZmtp | Opaque::Unframed)) {
-            self.journal.insist(self.lost(1, LostCause::Unframed));
+            self.journal.push_rare(self.lost(1, MissedCause::Unframed));
         }
     }
 
-    fn lost(&self, count: u64, cause: LostCause) -> Observation {
+    fn lost(&self, count: u64, cause: MissedCause) -> Observation {
         let (pair, lane) = (self.journal.pair, self.journal.lane);
         Observation::Lost {
             pair,
@@ -147,10 +154,10 @@ impl Watch {
     }
 }
 
-impl Onlooker for Watch {
+impl Observer for Watch {
     fn keep(&mut self) -> Keep {
         match self.scanner.pending() {
-            Some(pending) if self.assembly.keeps(pending) => Keep {
+            Some(pending) if self.assembly.is_kept(pending) => Keep {
                 from: pending.start,
                 frame_end: pending.frame_end,
             },
@@ -163,18 +170,18 @@ impl Onlooker for Watch {
 
     fn forget(&mut self) {
         if self.scanner.pending().is_some() {
-            self.assembly.refuse(NotKept::Budget);
+            self.assembly.discard(NotKept::Budget);
         }
     }
 
     fn read(&mut self, bytes: &[u8], at: MonoNs, kept: bool) {
         let Self { scanner, assembly, .. } = self;
-        scanner.feed(bytes, &mut |mark| assembly.take(mark, at, kept));
+        scanner.feed(bytes, &mut |mark| assembly.apply(mark, at, kept));
         if !kept {
             self.forget();
         }
         for why in std::mem::take(&mut self.assembly.unread) {
-            self.tell_unread(why, at);
+            self.push_unread(why, at);
         }
     }
 
@@ -194,7 +201,7 @@ impl Onlooker for Watch {
             let Some(message) = self.assembly.done.pop_front() else {
                 return;
             };
-            self.tell_frame(message, base, &bytes, at);
+            self.push_frame(message, base, &bytes, at);
         }
         let counters = &self.journal.shared.counters;
         match self.direction {
@@ -203,7 +210,7 @@ impl Onlooker for Watch {
         }
     }
 
-    fn has_carried(&self) -> bool {
+    fn has_relayed(&self) -> bool {
         self.seq > 0 || self.unreadable || self.scanner.pending().is_some()
     }
 
@@ -220,11 +227,11 @@ impl Drop for Watch {
             .frames_undelivered
             .add(self.assembly.done.len() as u64);
         if self.dropped > 0 {
-            self.journal.insist(self.lost(self.dropped, LostCause::QueueFull));
+            self.journal.push_rare(self.lost(self.dropped, MissedCause::QueueFull));
         }
         if self.scanner.pending().is_some() {
-            self.journal.note_cut();
-            self.journal.insist(self.lost(1, LostCause::CutShort));
+            self.journal.record_cut();
+            self.journal.push_rare(self.lost(1, MissedCause::CutShort));
         }
     }
 }

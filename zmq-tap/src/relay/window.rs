@@ -1,4 +1,4 @@
-//! The stretch of a stream that the relay holds: bytes read and not yet written, or part of an incomplete message.
+//! The section of a stream that the relay holds: bytes read and not yet written, or part of an incomplete message.
 
 use std::sync::Arc;
 
@@ -27,7 +27,7 @@ pub(super) struct Window {
     /// Maximum size of a read.
     buffer: usize,
     /// Current limit of a read.
-    at_once: usize,
+    read_limit: usize,
 }
 
 impl Window {
@@ -39,55 +39,55 @@ impl Window {
             written: 0,
             end: 0,
             buffer,
-            at_once: buffer,
+            read_limit: buffer,
         }
     }
 
-    /// Limits reads to `most` bytes, and at most to the buffer size.
-    pub(super) fn read_at_once(&mut self, most: usize) {
-        self.at_once = most.min(self.buffer);
+    /// Limits reads to `limit` bytes, and at most to the buffer size.
+    pub(super) fn limit_reads(&mut self, limit: usize) {
+        self.read_limit = limit.min(self.buffer);
     }
 
-    /// Minimum room of a usable block.
-    fn least(&self) -> usize {
+    /// Minimum spare bytes of a usable block.
+    fn min_spare(&self) -> usize {
         self.buffer / 4
     }
 
-    /// Ensures room for a read, contiguous with the kept bytes. Returns false if the budget is exhausted. Then the kept bytes are
+    /// Ensures space for a read, contiguous with the kept bytes. Returns false if the budget is exhausted. Then the kept bytes are
     /// discarded, and the next read has no beginning.
-    pub(super) fn make_room(&mut self, keep: Keep) -> bool {
+    pub(super) fn reserve(&mut self, keep: Keep) -> bool {
         self.forget(keep.from);
-        let have = self.block.as_ref().map_or(0, |block| block.bytes.len());
-        let room = self.block.as_ref().map_or(0, Block::room);
-        let outside = self.block.as_ref().is_some_and(Block::is_outside);
-        let left = keep
+        let buffered = self.block.as_ref().map_or(0, |block| block.bytes.len());
+        let spare = self.block.as_ref().map_or(0, Block::spare_bytes);
+        let unbudgeted = self.block.as_ref().is_some_and(Block::is_unbudgeted);
+        let rest_of_frame = keep
             .frame_end
             .map_or(0, |end| usize::try_from(end - self.end).unwrap_or(usize::MAX));
         let block = self.pool.block_bytes();
-        // A message that does not fit moves to another block while it is short. Later it moves only when there is no room at all.
-        let enough = if have < self.least() {
-            left.clamp(self.least(), block / 2)
-        } else if left > 0 {
-            left.min(self.least())
+        // A message that does not fit moves to another block while it is short. Later it moves only when there is no space at all.
+        let required = if buffered < self.min_spare() {
+            rest_of_frame.clamp(self.min_spare(), block / 2)
+        } else if rest_of_frame > 0 {
+            rest_of_frame.min(self.min_spare())
         } else {
-            self.least()
+            self.min_spare()
         };
-        if room >= enough && !outside {
+        if spare >= required && !unbudgeted {
             return true;
         }
         // The length that a header claims is trusted step by step: at most a block, or as much as has already arrived.
-        let more = left.max(self.least()).min(have.max(block));
-        if let Some(mut larger) = self.pool.take(have + more) {
+        let more = rest_of_frame.max(self.min_spare()).min(buffered.max(block));
+        if let Some(mut larger) = self.pool.acquire(buffered + more) {
             if let Some(old) = self.block.take() {
                 larger.bytes.extend_from_slice(&old.bytes);
-                self.pool.give(old, usize::MAX);
+                self.pool.release(old, usize::MAX);
             }
             self.block = Some(larger);
             return true;
         }
-        self.give_back();
+        self.release_block();
         self.base = self.end;
-        self.block = Some(self.pool.outside(self.buffer));
+        self.block = Some(self.pool.unbudgeted(self.buffer));
         false
     }
 
@@ -96,13 +96,13 @@ impl Window {
         let Self {
             block, pool, buffer, ..
         } = self;
-        let block = block.get_or_insert_with(|| pool.outside(*buffer));
-        let limit = block.room().min(self.at_once);
+        let block = block.get_or_insert_with(|| pool.unbudgeted(*buffer));
+        let limit = block.spare_bytes().min(self.read_limit);
         (&mut block.bytes).limit(limit)
     }
 
     /// Records that `count` bytes were read, and returns them.
-    pub(super) fn fresh(&mut self, count: usize) -> &[u8] {
+    pub(super) fn appended(&mut self, count: usize) -> &[u8] {
         self.end += count as u64;
         let bytes = self.block.as_ref().map_or(&[][..], |block| &block.bytes);
         &bytes[bytes.len() - count..]
@@ -140,27 +140,27 @@ impl Window {
     pub(super) fn settle(&mut self, from: u64) {
         self.forget(from);
         if self.base == self.end {
-            self.give_back();
+            self.release_block();
         }
     }
 
     fn forget(&mut self, from: u64) {
-        let upto = from.min(self.written);
-        if upto > self.base {
-            drop(self.cut(upto));
+        let end = from.min(self.written);
+        if end > self.base {
+            drop(self.cut(end));
         }
     }
 
-    fn give_back(&mut self) {
+    fn release_block(&mut self) {
         if let Some(block) = self.block.take() {
-            self.pool.give(block, self.least());
+            self.pool.release(block, self.min_spare());
         }
     }
 }
 
 impl Drop for Window {
     fn drop(&mut self) {
-        self.give_back();
+        self.release_block();
     }
 }
 
@@ -175,19 +175,19 @@ mod tests {
     fn copied(length: u64, before: usize) -> usize {
         let pool = Arc::new(Pool::new(1 << 20, 64 << 20, Arc::new(Counters::default())));
         let mut window = Window::new(pool, 128 << 10);
-        assert!(window.make_room(Keep {
+        assert!(window.reserve(Keep {
             from: 0,
             frame_end: None
         }));
         window.spare().put_bytes(1, before);
-        let fresh = window.fresh(before).len();
-        window.wrote(fresh);
+        let appended = window.appended(before).len();
+        window.wrote(appended);
         let (from, end) = (before as u64, before as u64 + length);
         let mut copied = 0;
         while window.end < end {
             let kept = (window.end - from) as usize;
             let place = window.block.as_ref().map(|block| block.bytes.as_ptr());
-            assert!(window.make_room(Keep {
+            assert!(window.reserve(Keep {
                 from,
                 frame_end: Some(end)
             }));
@@ -197,15 +197,15 @@ mod tests {
             let count = spare.remaining_mut().min((end - from) as usize - kept);
             assert!(count > 0);
             spare.put_bytes(2, count);
-            let fresh = window.fresh(count).len();
-            window.wrote(fresh);
+            let appended = window.appended(count).len();
+            window.wrote(appended);
         }
         assert_eq!(window.cut(end).1.len() as u64, length);
         copied
     }
 
     #[test]
-    fn a_long_message_is_moved_seldom() {
+    fn a_long_message_is_rarely_moved() {
         assert_eq!(copied(60_000, 100), 0, "it fits");
         assert_eq!(copied(900_000, 100_000), 0, "it fits");
         for length in [2 << 20, 16 << 20] {

@@ -17,7 +17,7 @@ pub enum SpliceError {
         source: io::Error,
     },
     /// A name that a note file cannot represent.
-    #[error("{0:?} is no plain file name: tokengap moves sockets within their folder only")]
+    #[error("{0:?} is not a plain file name: tokengap moves sockets only within their folder")]
     Name(String),
     /// No socket file has this name.
     #[error("{} is not a socket: nothing was moved", .0.display())]
@@ -36,7 +36,7 @@ pub enum SpliceError {
     #[error(transparent)]
     Note(#[from] RelayError),
     /// The engine's socket is not at the path it was moved to.
-    #[error("{} is not where tokengap had put it, and {} was left as it is", .aside.display(), .path.display())]
+    #[error("{} is not where tokengap moved it; {} was not changed", .aside.display(), .path.display())]
     Gone {
         /// Original path of the socket.
         path: PathBuf,

@@ -12,7 +12,7 @@ use super::error::SpliceError;
 /// A folder of sockets, in any mount namespace reachable through `/proc/PID/root`.
 #[derive(Clone, Debug)]
 pub struct Folder {
-    held: Arc<OwnedFd>,
+    fd: Arc<OwnedFd>,
     shown: PathBuf,
 }
 
@@ -21,8 +21,8 @@ impl Folder {
     pub fn open(path: &Path, shown: &Path) -> Result<Self, SpliceError> {
         let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
         match rustix::fs::open(path, flags, Mode::empty()) {
-            Ok(held) => Ok(Self {
-                held: Arc::new(held),
+            Ok(fd) => Ok(Self {
+                fd: Arc::new(fd),
                 shown: shown.to_owned(),
             }),
             Err(errno) => Err(SpliceError::Folder {
@@ -41,7 +41,7 @@ impl Folder {
 
     /// Path of the folder itself, valid in this process only.
     pub(super) fn path(&self) -> PathBuf {
-        format!("/proc/self/fd/{}", self.held.as_raw_fd()).into()
+        format!("/proc/self/fd/{}", self.fd.as_raw_fd()).into()
     }
 
     /// Path of the file as its owner knows it.

@@ -1,6 +1,6 @@
 //! Takeover of the path of a socket file that an engine listens on, and its restoration (docs/internals/SPLICE.md).
 //!
-//! An exchange of names moves the engine's socket aside, so that the path that peers connect to always has a listener. A note beside it
+//! An exchange of names moves the engine's socket aside, so that the path that peers connect to always has a listener. A note next to it
 //! records the move, so that any later process can reverse it after a crash ([`restore`]).
 
 mod error;

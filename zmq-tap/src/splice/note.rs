@@ -80,7 +80,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn what_is_written_is_read(engine in identity(), ours in proptest::option::of(identity()),
+        fn notes_round_trip(engine in identity(), ours in proptest::option::of(identity()),
                                    name in "[a-zA-Z0-9_.-]{1,20}", number: u32) {
             let moved = Move { engine, ours, aside: aside(&name, number) };
             prop_assert_eq!(Move::read(&moved.written(), &name), Some(moved.clone()));
@@ -89,14 +89,14 @@ mod tests {
         }
 
         #[test]
-        fn a_note_cut_anywhere_is_none(engine in identity(), cut in 0usize..100) {
+        fn a_truncated_note_is_rejected(engine in identity(), cut in 0usize..100) {
             let text = Move { engine, ours: None, aside: aside("tmpab12", 7) }.written();
             let cut = cut.min(text.len() - 1);
             prop_assert_eq!(Move::read(&text[..cut], "tmpab12"), None);
         }
 
         #[test]
-        fn any_text_is_survived(text in any::<String>(), name in any::<String>()) {
+        fn arbitrary_text_never_panics(text in any::<String>(), name in any::<String>()) {
             let read = Move::read(&text, &name);
             prop_assert!(read.is_none());
             is_ours(&name);
@@ -104,7 +104,7 @@ mod tests {
     }
 
     #[test]
-    fn a_note_never_leads_out_of_its_folder() {
+    fn a_note_never_refers_outside_its_folder() {
         let with = |aside: &str| {
             let text = format!("{TITLE}\nengine 1 2 3.000000004\naside {aside}\n");
             Move::read(&text, "tmpab12")

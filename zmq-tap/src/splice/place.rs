@@ -17,7 +17,7 @@ use crate::relay::claim::{Identity, Note};
 pub use super::note::is_ours;
 
 /// Limit of earlier sockets moved aside under one name. Each restart of an engine leaves at most one.
-const MOST_ASIDE: u32 = 1_000;
+const MAX_ASIDE: u32 = 1_000;
 
 /// A socket path held by tokengap. Dropping it restores the engine's socket.
 #[derive(Debug)]
@@ -26,7 +26,7 @@ pub struct Place {
     name: String,
     moved: Move,
     note: Note,
-    given_back: bool,
+    restored: bool,
 }
 
 impl Place {
@@ -42,17 +42,20 @@ impl Place {
             path: folder.shown(name),
             source,
         };
-        let found = fs::symlink_metadata(&path).map_err(|source| failed("look at", source))?;
+        let found = fs::symlink_metadata(&path).map_err(|source| failed("examine", source))?;
         if !found.file_type().is_socket() {
             return Err(SpliceError::NotASocket(folder.shown(name)));
         }
-        let free = (1..=MOST_ASIDE)
+        let free = (1..=MAX_ASIDE)
             .map(|number| aside(name, number))
             .find(|aside| fs::symlink_metadata(folder.at(aside)).is_err());
         let Some(aside) = free else {
-            return Err(failed("find a place to put aside", io::ErrorKind::AlreadyExists.into()));
+            return Err(failed(
+                "find a name for moving aside",
+                io::ErrorKind::AlreadyExists.into(),
+            ));
         };
-        let note = Note::make(&path)?;
+        let note = Note::create(&path)?;
         let engine = Identity::of(&found);
         let mut place = Self {
             folder: folder.clone(),
@@ -64,16 +67,16 @@ impl Place {
             },
             note,
             // Nothing is moved yet: until then, dropping `place` must not try to restore.
-            given_back: true,
+            restored: true,
         };
-        let made = place.listen(&found);
-        match made {
+        let created = place.listen(&found);
+        match created {
             Ok(listener) => {
-                place.given_back = false;
+                place.restored = false;
                 Ok((listener, place))
             }
             Err((what, source)) => {
-                place.clear_away();
+                place.remove_leftovers();
                 place.note.remove();
                 Err(failed(what, source))
             }
@@ -83,17 +86,17 @@ impl Place {
     /// Writes the note, binds the socket, copies the engine's owner and mode, and then exchanges the names.
     fn listen(&mut self, engine: &fs::Metadata) -> Result<UnixListener, (&'static str, io::Error)> {
         let ours = self.folder.at(&self.moved.aside);
-        let note = |error| ("keep a note beside", error);
+        let note = |error| ("write a note next to", error);
         self.note.write(&self.moved.written()).map_err(note)?;
-        let listener = UnixListener::bind(&ours).map_err(|error| ("listen beside", error))?;
-        let made = fs::symlink_metadata(&ours).map_err(|error| ("look beside", error))?;
-        self.moved.ours = Some(Identity::of(&made));
+        let listener = UnixListener::bind(&ours).map_err(|error| ("listen next to", error))?;
+        let created = fs::symlink_metadata(&ours).map_err(|error| ("examine the new socket next to", error))?;
+        self.moved.ours = Some(Identity::of(&created));
         self.note.write(&self.moved.written()).map_err(note)?;
-        admit_as(&ours, engine).map_err(|error| ("open a socket for the same users beside", error))?;
+        copy_permissions(&ours, engine)
+            .map_err(|error| ("create a socket with the same permissions next to", error))?;
         // One atomic step, so that a connecting peer finds either the engine's socket or tokengap's.
         let engines = self.folder.at(&self.name);
-        renameat_with(CWD, &ours, CWD, &engines, RenameFlags::EXCHANGE)
-            .map_err(|errno| ("take the place of", errno.into()))?;
+        renameat_with(CWD, &ours, CWD, &engines, RenameFlags::EXCHANGE).map_err(|errno| ("replace", errno.into()))?;
         Ok(listener)
     }
 
@@ -114,7 +117,7 @@ impl Place {
 
     /// Whether the path still leads to tokengap's socket. A restarted engine removes that file and binds its own.
     pub fn is_held(&self) -> bool {
-        self.is(&self.name, self.moved.ours.as_ref())
+        self.has_identity(&self.name, self.moved.ours.as_ref())
     }
 
     /// Stops accepting new peers: they find no socket file, and retry.
@@ -130,12 +133,13 @@ impl Place {
     }
 
     fn undo(&mut self) -> Result<(), SpliceError> {
-        if std::mem::replace(&mut self.given_back, true) {
+        if std::mem::replace(&mut self.restored, true) {
             return Ok(());
         }
         let (path, aside) = (self.folder.at(&self.name), self.folder.at(&self.moved.aside));
-        let taken = fs::symlink_metadata(&path).is_ok();
-        let result = if !self.is(&self.moved.aside, Some(&self.moved.engine)) || (taken && !self.is_held()) {
+        let occupied = fs::symlink_metadata(&path).is_ok();
+        let result = if !self.has_identity(&self.moved.aside, Some(&self.moved.engine)) || (occupied && !self.is_held())
+        {
             self.close();
             Err(SpliceError::Gone {
                 path: self.shown(),
@@ -149,24 +153,24 @@ impl Place {
             })
         };
         if result.is_ok() || matches!(result, Err(SpliceError::Gone { .. })) {
-            self.clear_away();
+            self.remove_leftovers();
             self.note.remove();
         }
         result
     }
 
-    /// Removes the file aside if it is tokengap's socket, or a socket of the engine that nobody listens on any more.
-    fn clear_away(&self) {
+    /// Removes the file aside if it is tokengap's socket, or an engine socket without a listener.
+    fn remove_leftovers(&self) {
         let aside = self.folder.at(&self.moved.aside);
-        let ours = self.is(&self.moved.aside, self.moved.ours.as_ref());
-        let dead = self.is(&self.moved.aside, Some(&self.moved.engine))
+        let ours = self.has_identity(&self.moved.aside, self.moved.ours.as_ref());
+        let dead = self.has_identity(&self.moved.aside, Some(&self.moved.engine))
             && matches!(crate::relay::claim::is_listening(&aside), Ok(false));
         if ours || dead {
             let _ = fs::remove_file(aside);
         }
     }
 
-    fn is(&self, name: &str, identity: Option<&Identity>) -> bool {
+    fn has_identity(&self, name: &str, identity: Option<&Identity>) -> bool {
         let found = fs::symlink_metadata(self.folder.at(name));
         found.is_ok_and(|found| identity == Some(&Identity::of(&found)))
     }
@@ -182,13 +186,13 @@ impl Drop for Place {
 
 /// Gives the socket file at `path` the owner and mode of `model`, so that the same peers may connect. An open descriptor ensures that both
 /// changes apply to one and the same file.
-fn admit_as(path: &Path, model: &fs::Metadata) -> io::Result<()> {
-    let held = rustix::fs::open(path, OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC, Mode::empty())?;
+fn copy_permissions(path: &Path, model: &fs::Metadata) -> io::Result<()> {
+    let opened = rustix::fs::open(path, OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC, Mode::empty())?;
     let now = fs::symlink_metadata(path)?;
     if (now.uid(), now.gid()) != (model.uid(), model.gid()) {
         let (uid, gid) = (Uid::from_raw(model.uid()), Gid::from_raw(model.gid()));
-        chownat(&held, "", Some(uid), Some(gid), AtFlags::EMPTY_PATH)?;
+        chownat(&opened, "", Some(uid), Some(gid), AtFlags::EMPTY_PATH)?;
     }
-    let by_descriptor = format!("/proc/self/fd/{}", held.as_raw_fd());
+    let by_descriptor = format!("/proc/self/fd/{}", opened.as_raw_fd());
     fs::set_permissions(by_descriptor, Permissions::from_mode(model.mode() & 0o7777))
 }

@@ -11,7 +11,7 @@ use crate::relay::RelayError;
 use crate::relay::claim::{Identity, Note, is_listening};
 
 /// Limit of directory entries read in one folder.
-const MOST_FILES: usize = 65_536;
+const MAX_FILES: usize = 65_536;
 
 /// Outcome for one note.
 #[derive(Debug)]
@@ -30,10 +30,10 @@ pub enum Restored {
 
 /// The file found under a name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum There {
-    Nothing,
-    Engines,
-    /// A socket made by tokengap that nobody listens on any more.
+enum Found {
+    Missing,
+    Engine,
+    /// A socket made by tokengap that no longer has a listener.
     Ours,
     Other,
 }
@@ -55,16 +55,16 @@ enum Step {
     Replaced,
 }
 
-fn decide(name: There, aside: There) -> Step {
+fn decide(name: Found, aside: Found) -> Step {
     match (name, aside) {
-        (There::Engines, aside) => Step::Clean {
-            aside: aside == There::Ours,
+        (Found::Engine, aside) => Step::Clean {
+            aside: aside == Found::Ours,
         },
-        (There::Nothing | There::Ours, There::Engines) => Step::PutBack,
-        (There::Other, There::Engines) => Step::Replaced,
+        (Found::Missing | Found::Ours, Found::Engine) => Step::PutBack,
+        (Found::Other, Found::Engine) => Step::Replaced,
         (name, aside) => Step::Forget {
-            name: name == There::Ours,
-            aside: aside == There::Ours,
+            name: name == Found::Ours,
+            aside: aside == Found::Ours,
         },
     }
 }
@@ -77,20 +77,20 @@ pub fn restore(folder: &Folder) -> Result<Vec<Restored>, SpliceError> {
         source,
     };
     let mut restored = Vec::new();
-    for entry in fs::read_dir(folder.path()).map_err(failed)?.take(MOST_FILES) {
+    for entry in fs::read_dir(folder.path()).map_err(failed)?.take(MAX_FILES) {
         let file = entry.map_err(failed)?.file_name();
         let name = file.to_str().and_then(|file| file.strip_suffix(".tokengap"));
         if let Some(name) = name
-            && let Some(one) = one(folder, name)
+            && let Some(outcome) = restore_one(folder, name)
         {
-            restored.push(one);
+            restored.push(outcome);
         }
     }
     Ok(restored)
 }
 
 /// Restores one socket. Returns `None` if the note does not describe a move.
-fn one(folder: &Folder, name: &str) -> Option<Restored> {
+fn restore_one(folder: &Folder, name: &str) -> Option<Restored> {
     let (path, shown) = (folder.at(name), folder.shown(name));
     let mut note = match Note::lock(&path) {
         Ok(note) => note?,
@@ -99,15 +99,15 @@ fn one(folder: &Folder, name: &str) -> Option<Restored> {
     };
     let moved = Move::read(&note.read()?, name)?;
     if !note.is_own() {
-        let why = "its note was made by another user: run this as that user";
+        let why = "its note belongs to another user: run this command as that user";
         return Some(Restored::Refused(shown, why.into()));
     }
     let aside = folder.at(&moved.aside);
-    let step = decide(there(&path, &moved), there(&aside, &moved));
+    let step = decide(identify(&path, &moved), identify(&aside, &moved));
     match step {
         Step::PutBack => {
             if let Err(error) = fs::rename(&aside, &path) {
-                return Some(Restored::Refused(shown, format!("it cannot be put back: {error}")));
+                return Some(Restored::Refused(shown, format!("cannot move it back: {error}")));
             }
         }
         Step::Replaced if !matches!(is_listening(&aside), Ok(false)) => {
@@ -140,20 +140,20 @@ fn one(folder: &Folder, name: &str) -> Option<Restored> {
     })
 }
 
-fn there(path: &std::path::Path, moved: &Move) -> There {
+fn identify(path: &std::path::Path, moved: &Move) -> Found {
     let Ok(found) = fs::symlink_metadata(path) else {
-        return There::Nothing;
+        return Found::Missing;
     };
     let is = Identity::of(&found);
     if is == moved.engine {
-        There::Engines
+        Found::Engine
     } else if moved.ours.as_ref() == Some(&is)
         || (moved.ours.is_none() && found.file_type().is_socket() && path.ends_with(&moved.aside))
     {
         // This socket was made just before its identity could be recorded: only tokengap uses this name.
-        There::Ours
+        Found::Ours
     } else {
-        There::Other
+        Found::Other
     }
 }
 
@@ -161,28 +161,28 @@ fn there(path: &std::path::Path, moved: &Move) -> There {
 mod tests {
     use super::*;
 
-    const ALL: [There; 4] = [There::Nothing, There::Engines, There::Ours, There::Other];
+    const ALL: [Found; 4] = [Found::Missing, Found::Engine, Found::Ours, Found::Other];
 
     #[test]
-    fn nothing_but_our_own_is_ever_removed_or_replaced() {
+    fn only_sockets_of_tokengap_are_removed_or_replaced() {
         for name in ALL {
             for aside in ALL {
                 match decide(name, aside) {
                     Step::PutBack => {
-                        assert_eq!(aside, There::Engines);
-                        assert!(matches!(name, There::Nothing | There::Ours));
+                        assert_eq!(aside, Found::Engine);
+                        assert!(matches!(name, Found::Missing | Found::Ours));
                     }
                     Step::Clean { aside: removes } => {
-                        assert_eq!((name, removes), (There::Engines, aside == There::Ours));
+                        assert_eq!((name, removes), (Found::Engine, aside == Found::Ours));
                     }
                     Step::Forget {
                         name: at_name,
                         aside: at_aside,
                     } => {
-                        assert_eq!((at_name, at_aside), (name == There::Ours, aside == There::Ours));
-                        assert!(name != There::Engines && aside != There::Engines);
+                        assert_eq!((at_name, at_aside), (name == Found::Ours, aside == Found::Ours));
+                        assert!(name != Found::Engine && aside != Found::Engine);
                     }
-                    Step::Replaced => assert_eq!((name, aside), (There::Other, There::Engines)),
+                    Step::Replaced => assert_eq!((name, aside), (Found::Other, Found::Engine)),
                 }
             }
         }

@@ -3,8 +3,9 @@
 use std::collections::HashMap;
 
 use trace::MonoNs;
-use trace::event::Event;
+use trace::event::{Chunk, Event};
 
+use crate::decode::ReadResponseId;
 use crate::egress::{Closing, Limits, Reader, Server};
 use crate::relay::Direction;
 
@@ -26,6 +27,11 @@ impl Served {
         self.server.degraded()
     }
 
+    /// Records the requests of a frame, for engines whose responses show other ids.
+    pub(super) fn sent(&mut self, read: ReadResponseId, chunks: &[Chunk<'_>]) {
+        self.server.response_ids.sent(read, chunks);
+    }
+
     /// Processes bytes that the client's socket accepted.
     pub(super) fn passed(&mut self, lane: u32, at: MonoNs, bytes: &[u8], sink: &mut dyn FnMut(&Event<'_>)) {
         let reader = self.connections.entry(lane).or_insert_with(new);
@@ -35,8 +41,8 @@ impl Served {
     }
 
     /// Records that the client's socket accepted none or only a part of a write.
-    pub(super) fn held_up(&mut self, lane: u32) {
-        self.connections.entry(lane).or_insert_with(new).held_up();
+    pub(super) fn short_writes(&mut self, lane: u32) {
+        self.connections.entry(lane).or_insert_with(new).short_writes();
     }
 
     /// Records that bytes were relayed without being observed.

@@ -30,22 +30,24 @@ pub enum Command {
 /// The first bytes of a command's body, enough to identify its name.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Name {
-    held: [u8; 10],
-    have: usize,
+    buffer: [u8; 10],
+    filled: usize,
 }
 
 impl Name {
     /// Appends bytes from the front of `bytes` until the buffer is full.
     pub(super) fn push(&mut self, bytes: &[u8]) {
-        let room = self.held.len() - self.have;
-        let taken = &bytes[..bytes.len().min(room)];
-        self.held[self.have..self.have + taken.len()].copy_from_slice(taken);
-        self.have += taken.len();
+        let space = self.buffer.len() - self.filled;
+        let added = &bytes[..bytes.len().min(space)];
+        self.buffer[self.filled..self.filled + added.len()].copy_from_slice(added);
+        self.filled += added.len();
     }
 
     pub(super) fn command(&self) -> Command {
-        let held = &self.held[..self.have];
-        let name = held.split_first().and_then(|(&length, rest)| rest.get(..length.into()));
+        let buffer = &self.buffer[..self.filled];
+        let name = buffer
+            .split_first()
+            .and_then(|(&length, rest)| rest.get(..length.into()));
         match name {
             Some(b"READY") => Command::Ready,
             Some(b"ERROR") => Command::Error,

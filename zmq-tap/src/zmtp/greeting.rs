@@ -11,7 +11,7 @@ pub(super) const V2_LENGTH: usize = 12;
 /// Index of the byte in which a 2.0 stream and a 3.x greeting differ. A version 3 peer that replies to a 2.0 peer sends its major version,
 /// then a socket type, then the zero flag byte of the identity frame. A version 3 greeting has the first letter of its mechanism in that
 /// place.
-const DECIDES: usize = 12;
+const DECIDING_BYTE: usize = 12;
 
 /// Framing that a greeting selects.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -51,47 +51,47 @@ pub struct Greeting {
 
 /// Collects a greeting from slices of any length.
 #[derive(Clone, Debug)]
-pub(super) struct Reading {
-    held: [u8; V3_LENGTH],
-    have: usize,
+pub(super) struct GreetingReader {
+    bytes: [u8; V3_LENGTH],
+    filled: usize,
 }
 
 /// Result of reading the greeting up to the current byte.
 pub(super) enum Step {
     More,
     /// The greeting is complete. The second field is a byte of the next frame, if one was needed to decide.
-    Whole(Greeting, Option<u8>),
-    Not(Opaque),
+    Complete(Greeting, Option<u8>),
+    Invalid(Opaque),
 }
 
-impl Reading {
+impl GreetingReader {
     pub(super) fn new() -> Self {
         Self {
-            held: [0; V3_LENGTH],
-            have: 0,
+            bytes: [0; V3_LENGTH],
+            filled: 0,
         }
     }
 
     /// Adds one byte and returns the result so far.
     pub(super) fn push(&mut self, byte: u8) -> Step {
-        self.held[self.have] = byte;
-        self.have += 1;
-        match (self.have, byte) {
+        self.bytes[self.filled] = byte;
+        self.filled += 1;
+        match (self.filled, byte) {
             // ZMTP 1.0 without a signature opens with an anonymous identity frame: 01 00.
             (1, 0xff | 1) => Step::More,
-            (2, 0) if self.held[0] == 1 => Step::Not(Opaque::Version1),
-            (1, _) => Step::Not(Opaque::NotZmtp),
-            (2, _) if self.held[0] == 1 => Step::Not(Opaque::NotZmtp),
+            (2, 0) if self.bytes[0] == 1 => Step::Invalid(Opaque::Version1),
+            (1, _) => Step::Invalid(Opaque::NotZmtp),
+            (2, _) if self.bytes[0] == 1 => Step::Invalid(Opaque::NotZmtp),
             // An even last byte of the signature is the flag byte of a long ZMTP 1.0 frame (libzmq makes the same test).
-            (10, last) if last & 1 == 0 => Step::Not(Opaque::Version1),
-            (11, 0) => Step::Not(Opaque::Version1),
-            (V2_LENGTH, _) if self.held[10] < 3 => Step::Whole(v2(), None),
-            (have, 0) if have == DECIDES + 1 => Step::Whole(v2(), Some(0)),
+            (10, last) if last & 1 == 0 => Step::Invalid(Opaque::Version1),
+            (11, 0) => Step::Invalid(Opaque::Version1),
+            (V2_LENGTH, _) if self.bytes[10] < 3 => Step::Complete(v2(), None),
+            (filled, 0) if filled == DECIDING_BYTE + 1 => Step::Complete(v2(), Some(0)),
             (V3_LENGTH, _) => {
-                let mechanism = Mechanism::named(&self.held[12..32]);
-                Step::Whole(
+                let mechanism = Mechanism::named(&self.bytes[12..32]);
+                Step::Complete(
                     Greeting {
-                        version: Version::V3 { minor: self.held[11] },
+                        version: Version::V3 { minor: self.bytes[11] },
                         mechanism,
                     },
                     None,
@@ -119,10 +119,10 @@ impl Mechanism {
             b"CURVE" => Self::Curve,
             b"GSSAPI" => Self::Gssapi,
             name => {
-                let mut kept = [0; 20];
-                let length = name.len().min(kept.len());
-                kept[..length].copy_from_slice(&name[..length]);
-                Self::Other(kept)
+                let mut padded = [0; 20];
+                let length = name.len().min(padded.len());
+                padded[..length].copy_from_slice(&name[..length]);
+                Self::Other(padded)
             }
         }
     }

@@ -15,6 +15,3 @@ pub use command::Command;
 pub use greeting::{Greeting, Mechanism, Version};
 pub use header::Garbage;
 pub use scanner::{Mark, Opaque, Pending, Scanner, Span};
-
-#[cfg(test)]
-mod tests;

@@ -1,9 +1,10 @@
 //! The scanner, which turns bytes into marks.
 
 use super::command::{Command, Name};
-use super::greeting::{Greeting, Mechanism, Reading, Step, V2_LENGTH, Version};
+use super::greeting::{Greeting, GreetingReader, Mechanism, Step, V2_LENGTH, Version};
 use super::header::{self, Garbage, Header};
 use super::seek::Seeker;
+use crate::decode::Format;
 
 /// Position of a frame, in offsets from the first byte fed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -58,7 +59,7 @@ pub enum Opaque {
     /// The mechanism hides messages from a third party.
     #[error("encrypted by {0}")]
     Encrypted(Mechanism),
-    /// The stream was entered in its middle, or lost its framing, and a long stretch held no SGLang message.
+    /// The stream was entered in its middle, or lost its framing, and a long stretch held no message of a known format.
     #[error("no message was found in it")]
     Unframed,
 }
@@ -81,14 +82,15 @@ pub struct Scanner {
     message: Option<u64>,
     state: State,
     seek_longest: u64,
+    formats: &'static [Format],
 }
 
 #[derive(Clone, Debug)]
 enum State {
-    Greeting(Reading),
+    Greeting(GreetingReader),
     Header {
-        held: [u8; header::LONGEST],
-        have: usize,
+        buffer: [u8; header::LONGEST],
+        filled: usize,
     },
     Body {
         header: Header,
@@ -101,8 +103,8 @@ enum State {
 }
 
 const NO_HEADER: State = State::Header {
-    held: [0; header::LONGEST],
-    have: 0,
+    buffer: [0; header::LONGEST],
+    filled: 0,
 };
 
 impl Scanner {
@@ -115,19 +117,28 @@ impl Scanner {
             at: 0,
             version: Version::V3 { minor: 1 },
             message: None,
-            state: State::Greeting(Reading::new()),
+            state: State::Greeting(GreetingReader::new()),
             seek_longest: Self::SEEK_LONGEST,
+            formats: &[],
         }
     }
 
-    /// Creates a scanner for a stream that is entered somewhere after its handshake. It emits [`Mark::Synced`] after one whole SGLang
-    /// message frame and the start of the next. It gives up ([`Opaque::Unframed`]) after four times the length of the longest frame.
-    pub fn mid_stream() -> Self {
-        let state = State::Seeking(Seeker::new(0, Self::SEEK_LONGEST));
+    /// Creates a scanner for a stream that is entered somewhere after its handshake. It emits [`Mark::Synced`] after one whole message
+    /// frame of these formats and the start of the next. It gives up ([`Opaque::Unframed`]) after four times the length of the longest frame.
+    pub fn mid_stream(formats: &'static [Format]) -> Self {
+        let state = State::Seeking(Seeker::new(0, Self::SEEK_LONGEST, formats));
         Self {
             state,
+            formats,
             ..Self::from_greeting()
         }
+    }
+
+    /// Sets the formats whose messages may prove a boundary again after garbage.
+    #[must_use]
+    pub fn expecting(mut self, formats: &'static [Format]) -> Self {
+        self.formats = formats;
+        self
     }
 
     /// Sets the length in bytes of the longest frame that may prove a boundary.
@@ -135,7 +146,7 @@ impl Scanner {
     pub fn seeking_up_to(mut self, longest: u64) -> Self {
         self.seek_longest = longest;
         if let State::Seeking(_) = self.state {
-            self.state = State::Seeking(Seeker::new(self.at, longest));
+            self.state = State::Seeking(Seeker::new(self.at, longest, self.formats));
         }
         self
     }
@@ -148,8 +159,11 @@ impl Scanner {
     /// Returns the incomplete message, if any. Commands do not count as messages.
     pub fn pending(&self) -> Option<Pending> {
         match &self.state {
-            State::Header { held, have: have @ 1.. } if !header::is_command(held[0]) => Some(Pending {
-                start: self.message.unwrap_or(self.at - *have as u64),
+            State::Header {
+                buffer,
+                filled: filled @ 1..,
+            } if !header::is_command(buffer[0]) => Some(Pending {
+                start: self.message.unwrap_or(self.at - *filled as u64),
                 frame_end: None,
             }),
             State::Body { header, at, left, .. } if !header.command => Some(Pending {
@@ -164,18 +178,18 @@ impl Scanner {
     /// Scans the next bytes of the stream and calls `mark` for every element that ends in them, in order.
     pub fn feed(&mut self, mut bytes: &[u8], mark: &mut impl FnMut(Mark)) {
         while !bytes.is_empty() {
-            let taken = match &mut self.state {
+            let consumed = match &mut self.state {
                 State::Greeting(_) => self.greeting(bytes[0], mark),
                 State::Header { .. } => self.header(bytes, mark),
                 State::Body { left, header, name, .. } => {
-                    let taken = usize::try_from(*left).map_or(bytes.len(), |left| left.min(bytes.len()));
+                    let consumed = usize::try_from(*left).map_or(bytes.len(), |left| left.min(bytes.len()));
                     if header.command {
-                        name.push(&bytes[..taken]);
+                        name.push(&bytes[..consumed]);
                     }
-                    *left -= taken as u64;
-                    self.at += taken as u64;
+                    *left -= consumed as u64;
+                    self.at += consumed as u64;
                     self.end_of_body(mark);
-                    taken
+                    consumed
                 }
                 State::Seeking(_) => self.seek(bytes, mark),
                 State::Opaque => {
@@ -183,7 +197,7 @@ impl Scanner {
                     bytes.len()
                 }
             };
-            bytes = &bytes[taken..];
+            bytes = &bytes[consumed..];
         }
     }
 
@@ -195,16 +209,16 @@ impl Scanner {
         self.at += 1;
         match step {
             Step::More => {}
-            Step::Not(why) => self.close(why, mark),
-            Step::Whole(greeting, next) => {
+            Step::Invalid(why) => self.close(why, mark),
+            Step::Complete(greeting, next) => {
                 self.version = greeting.version;
                 mark(Mark::Greeting(greeting));
                 if !greeting.mechanism.is_clear() {
                     self.close(Opaque::Encrypted(greeting.mechanism), mark);
                 } else if let Some(first) = next {
-                    let mut held = [0; header::LONGEST];
-                    held[0] = first;
-                    self.state = State::Header { held, have: 1 };
+                    let mut buffer = [0; header::LONGEST];
+                    buffer[0] = first;
+                    self.state = State::Header { buffer, filled: 1 };
                 } else {
                     self.state = NO_HEADER;
                 }
@@ -219,14 +233,14 @@ impl Scanner {
     }
 
     fn header(&mut self, bytes: &[u8], mark: &mut impl FnMut(Mark)) -> usize {
-        let State::Header { held, have } = &mut self.state else {
+        let State::Header { buffer, filled } = &mut self.state else {
             return 0;
         };
-        let before = *have;
-        let fresh = bytes.len().min(held.len() - before);
-        held[before..before + fresh].copy_from_slice(&bytes[..fresh]);
+        let before = *filled;
+        let added = bytes.len().min(buffer.len() - before);
+        buffer[before..before + added].copy_from_slice(&bytes[..added]);
         let start = self.at - before as u64;
-        let read = header::read(&held[..before + fresh], self.version);
+        let read = header::read(&buffer[..before + added], self.version);
         let read = match read {
             // The end of the body must fit into an offset.
             Ok(Some(header)) if start.checked_add(header.size as u64 + header.length).is_none() => {
@@ -236,13 +250,13 @@ impl Scanner {
         };
         match read {
             Ok(None) => {
-                *have += fresh;
-                self.at += fresh as u64;
-                fresh
+                *filled += added;
+                self.at += added as u64;
+                added
             }
             Ok(Some(header)) => {
-                let taken = header.size - before;
-                self.at += taken as u64;
+                let consumed = header.size - before;
+                self.at += consumed as u64;
                 self.state = State::Body {
                     header,
                     at: start,
@@ -250,14 +264,14 @@ impl Scanner {
                     name: Name::default(),
                 };
                 self.end_of_body(mark);
-                taken
+                consumed
             }
             Err(why) => {
                 mark(Mark::Garbage { at: start, why });
                 self.message = None;
                 // The next header may begin directly behind the first byte of the invalid one, wherever the input was cut.
-                let (known, begins) = (*held, before.max(1));
-                let mut seeker = Seeker::new(start + 1, self.seek_longest);
+                let (known, begins) = (*buffer, before.max(1));
+                let mut seeker = Seeker::new(start + 1, self.seek_longest, self.formats);
                 // These bytes are too few for the seeker to find a boundary yet.
                 seeker.feed(&known[1..begins]);
                 self.at = start + begins as u64;
@@ -308,7 +322,7 @@ impl Scanner {
         };
         let Some(found) = seeker.feed(bytes) else {
             self.at += bytes.len() as u64;
-            if seeker.is_hopeless() {
+            if seeker.is_exhausted() {
                 self.close(Opaque::Unframed, mark);
             }
             return bytes.len();
@@ -316,7 +330,7 @@ impl Scanner {
         self.at = found.at;
         self.state = NO_HEADER;
         mark(Mark::Synced { at: found.at });
-        self.feed(&found.held, mark);
-        found.taken
+        self.feed(&found.buffer, mark);
+        found.consumed
     }
 }

@@ -2,13 +2,14 @@
 //!
 //! Every position is tested as an anchor ([`super::anchor`]). One anchor proves nothing. When the length in its header leads exactly to
 //! another anchor, framing begins at the second one, and the frame before it is lost. The search holds fewer bytes than one anchor needs,
-//! and at most [`MOST_CANDIDATES`] candidates.
+//! and at most [`MAX_CANDIDATES`] candidates.
 
 use super::anchor::{self, Verdict};
 use super::command::{Command, Name};
+use crate::decode::Format;
 
 /// Limit of anchors that wait for a successor. The farthest ones are discarded first.
-const MOST_CANDIDATES: usize = 64;
+const MAX_CANDIDATES: usize = 64;
 /// Bytes added at a time, to keep the held buffer small.
 const PIECE: usize = 4096;
 
@@ -23,15 +24,16 @@ struct Candidate {
 #[derive(Clone, Debug)]
 pub(super) struct Seeker {
     /// Bytes without a decision yet; the first is at stream offset `at`.
-    held: Vec<u8>,
+    buffer: Vec<u8>,
     at: u64,
-    /// The byte before `held`.
+    /// The byte before `buffer`.
     before: Option<u8>,
     candidates: Vec<Candidate>,
     /// Nearest `end` of all candidates.
     nearest: u64,
     longest: u64,
-    began: u64,
+    formats: &'static [Format],
+    start_at: u64,
 }
 
 /// Position where framing begins.
@@ -39,62 +41,63 @@ pub(super) struct Found {
     /// Stream offset of a frame's header.
     pub(super) at: u64,
     /// Bytes of the stream from there to the end of the consumed input.
-    pub(super) held: Vec<u8>,
+    pub(super) buffer: Vec<u8>,
     /// Number of bytes consumed from the input slice.
-    pub(super) taken: usize,
+    pub(super) consumed: usize,
 }
 
 impl Seeker {
     /// `at` is the stream offset of the next byte. Frames longer than `longest` are not considered.
-    pub(super) fn new(at: u64, longest: u64) -> Self {
+    pub(super) fn new(at: u64, longest: u64, formats: &'static [Format]) -> Self {
         Self {
-            held: Vec::new(),
+            buffer: Vec::new(),
             at,
             before: None,
             candidates: Vec::new(),
             nearest: u64::MAX,
             longest,
-            began: at,
+            formats,
+            start_at: at,
         }
     }
 
-    /// Whether the search is long enough to rule out SGLang messages. Searching costs more than framing.
-    pub(super) fn is_hopeless(&self) -> bool {
-        self.at - self.began > self.longest.saturating_mul(4)
+    /// Whether the search is long enough to rule out messages of the formats. Searching costs more than framing.
+    pub(super) fn is_exhausted(&self) -> bool {
+        self.at - self.start_at > self.longest.saturating_mul(4)
     }
 
     pub(super) fn feed(&mut self, bytes: &[u8]) -> Option<Found> {
-        let mut taken = 0;
+        let mut consumed = 0;
         for piece in bytes.chunks(PIECE) {
-            self.held.extend_from_slice(piece);
-            taken += piece.len();
+            self.buffer.extend_from_slice(piece);
+            consumed += piece.len();
             if let Some(start) = self.search() {
                 return Some(Found {
                     at: self.at + start as u64,
-                    held: self.held.split_off(start),
-                    taken,
+                    buffer: self.buffer.split_off(start),
+                    consumed,
                 });
             }
         }
         None
     }
 
-    /// Decides on as many positions as possible. Returns the index in `held` of a proved header.
+    /// Decides on as many positions as possible. Returns the index in `buffer` of a proved header.
     fn search(&mut self) -> Option<usize> {
         let mut start = 0;
-        while let Some(&first) = self.held.get(start) {
+        while let Some(&first) = self.buffer.get(start) {
             let at = self.at + start as u64;
             // Only a few byte values can begin a header, and few positions are the end of a candidate.
             if anchor::may_begin_with(first) || at == self.nearest {
-                let rest = &self.held[start..];
-                let expected = at == self.nearest && self.arrival(at, start);
-                match anchor::look(rest, self.longest) {
+                let rest = &self.buffer[start..];
+                let expected = at == self.nearest && self.completes_candidate(at, start);
+                match anchor::test(rest, self.longest, self.formats) {
                     Verdict::More => break,
                     Verdict::Yes { .. } if expected => return Some(start),
-                    Verdict::Yes { length, tail } => self.wait_for(at.saturating_add(length), tail),
+                    Verdict::Yes { length, tail } => self.add_candidate(at.saturating_add(length), tail),
                     // Heartbeats may occur between two messages.
                     Verdict::No if expected => match heartbeat(rest) {
-                        Verdict::Yes { length, tail } => self.wait_for(at + length, tail),
+                        Verdict::Yes { length, tail } => self.add_candidate(at + length, tail),
                         Verdict::More => break,
                         Verdict::No => {}
                     },
@@ -102,39 +105,39 @@ impl Seeker {
                 }
                 if at == self.nearest {
                     self.candidates.retain(|candidate| candidate.end > at);
-                    self.find_nearest();
+                    self.update_nearest();
                 }
             }
             start += 1;
         }
         if let Some(last) = start.checked_sub(1) {
-            self.before = Some(self.held[last]);
+            self.before = Some(self.buffer[last]);
         }
-        self.held.drain(..start);
+        self.buffer.drain(..start);
         self.at += start as u64;
         None
     }
 
-    /// Whether a candidate leads to `at`, which is `held[start]`, with the right last byte.
-    fn arrival(&self, at: u64, start: usize) -> bool {
-        let before = start.checked_sub(1).map_or(self.before, |last| Some(self.held[last]));
+    /// Whether a candidate leads to `at`, which is `buffer[start]`, with the right last byte.
+    fn completes_candidate(&self, at: u64, start: usize) -> bool {
+        let before = start.checked_sub(1).map_or(self.before, |last| Some(self.buffer[last]));
         self.candidates
             .iter()
             .any(|candidate| candidate.end == at && (candidate.tail.is_none() || candidate.tail == before))
     }
 
-    fn wait_for(&mut self, end: u64, tail: Option<u8>) {
+    fn add_candidate(&mut self, end: u64, tail: Option<u8>) {
         self.candidates.push(Candidate { end, tail });
-        if self.candidates.len() > MOST_CANDIDATES {
-            let farthest = (0..self.candidates.len()).max_by_key(|&place| self.candidates[place].end);
-            if let Some(place) = farthest {
-                self.candidates.swap_remove(place);
+        if self.candidates.len() > MAX_CANDIDATES {
+            let farthest = (0..self.candidates.len()).max_by_key(|&index| self.candidates[index].end);
+            if let Some(index) = farthest {
+                self.candidates.swap_remove(index);
             }
         }
-        self.find_nearest();
+        self.update_nearest();
     }
 
-    fn find_nearest(&mut self) {
+    fn update_nearest(&mut self) {
         self.nearest = self
             .candidates
             .iter()

@@ -18,14 +18,14 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(256))]
 
     #[test]
-    fn arbitrary_bytes(bytes in prop::collection::vec(any::<u8>(), 0..600), lengths in prop::collection::vec(1_usize..90, 1..9)) {
+    fn arbitrary_bytes_never_panic(bytes in prop::collection::vec(any::<u8>(), 0..600), lengths in prop::collection::vec(1_usize..90, 1..9)) {
         let mut connection = Connection::new(None);
         connection.pieces(&bytes, &lengths);
         connection.closed(false);
     }
 
     #[test]
-    fn damaged_recordings(mut bytes in any_bytes(), damage in prop::collection::vec((any::<prop::sample::Index>(), any::<u8>()), 1..12), lengths in prop::collection::vec(1_usize..900, 1..9)) {
+    fn damaged_recordings_never_panic(mut bytes in any_bytes(), damage in prop::collection::vec((any::<prop::sample::Index>(), any::<u8>()), 1..12), lengths in prop::collection::vec(1_usize..900, 1..9)) {
         for (at, byte) in damage {
             let at = at.index(bytes.len());
             bytes[at] = byte;
@@ -39,7 +39,7 @@ proptest! {
 }
 
 #[test]
-fn what_cannot_be_read_is_named() {
+fn unreadable_connections_are_counted_by_reason() {
     let cases: [(&[u8], Unreadable); 5] = [
         (&[0x16, 3, 3, 0, 122, 2, 0, 0, 118, 3, 3], Unreadable::Tls),
         (&[0, 0, 18, 4, 0, 0, 0, 0, 0, 0, 3, 0, 0, 0, 100], Unreadable::Http2),
@@ -54,15 +54,15 @@ fn what_cannot_be_read_is_named() {
         let mut connection = Connection::new(None);
         connection.feed(bytes, true);
         assert_eq!(connection.server.unreadable, [(why, 1)]);
-        assert!(connection.told.is_empty());
+        assert!(connection.events.is_empty());
     }
 }
 
 #[test]
-fn a_connection_that_says_nothing_known_is_given_up() {
+fn a_connection_of_unknown_protocol_is_abandoned() {
     let mut connection = Connection::new(None);
-    let most = Limits::default().seek_bytes;
-    for _ in 0..=most / 1000 {
+    let limit = Limits::default().seek_bytes;
+    for _ in 0..=limit / 1000 {
         connection.feed(&[0x55; 1000], true);
     }
     assert_eq!(connection.server.unreadable, [(Unreadable::Unknown, 1)]);

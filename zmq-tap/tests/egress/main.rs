@@ -35,17 +35,17 @@ fn recorded(folder: &str) -> Vec<(String, Vec<u8>)> {
 
 /// An event of a connection, in owned form.
 #[derive(Clone, Debug, PartialEq, Eq)]
-enum Told {
+enum Observed {
     Delivered(String, u32, Option<u32>, bool, Mode),
     Answered(String, Option<u32>, Option<u32>, AnswerEnd),
-    Lost,
+    Missed,
 }
 
 /// A connection that is read piece by piece.
 struct Connection {
     reader: Reader,
     server: Server,
-    told: Vec<Told>,
+    events: Vec<Observed>,
 }
 
 impl Connection {
@@ -54,33 +54,34 @@ impl Connection {
         Self {
             reader: Reader::new(Limits::default()),
             server,
-            told: Vec::new(),
+            events: Vec::new(),
         }
     }
 
     fn feed(&mut self, bytes: &[u8], begins: bool) {
-        let told = &mut self.told;
+        let events = &mut self.events;
         self.reader
             .feed(MonoNs(1), bytes, begins, &mut self.server, &mut |event| {
-                told.push(own(event));
+                events.push(own(event));
             });
     }
 
     fn missed(&mut self) {
-        let told = &mut self.told;
-        self.reader.missed(MonoNs(1), &mut |event| told.push(own(event)));
+        let events = &mut self.events;
+        self.reader.missed(MonoNs(1), &mut |event| events.push(own(event)));
     }
 
     fn closed(&mut self, by_client: bool) {
-        let (closing, told) = (
+        let (closing, events) = (
             Closing {
                 by_client,
                 unacknowledged: None,
             },
-            &mut self.told,
+            &mut self.events,
         );
-        self.reader
-            .closed(MonoNs(1), closing, &mut self.server, &mut |event| told.push(own(event)));
+        self.reader.closed(MonoNs(1), closing, &mut self.server, &mut |event| {
+            events.push(own(event));
+        });
     }
 
     /// Feeds `bytes` in pieces of the given lengths, repeated as needed.
@@ -96,11 +97,11 @@ impl Connection {
     }
 }
 
-fn own(event: &Event<'_>) -> Told {
+fn own(event: &Event<'_>) -> Observed {
     match event.what {
-        What::Delivered(d) => Told::Delivered(d.rid.to_owned(), d.tokens, d.completion_tokens, d.finished, d.mode),
-        What::Answered(a) => Told::Answered(a.rid.to_owned(), a.tokens, a.completion_tokens, a.end),
-        What::Lost(_) => Told::Lost,
+        What::Delivered(d) => Observed::Delivered(d.rid.to_owned(), d.tokens, d.completion_tokens, d.finished, d.mode),
+        What::Answered(a) => Observed::Answered(a.rid.to_owned(), a.tokens, a.completion_tokens, a.end),
+        What::Missed(_) => Observed::Missed,
         ref other => panic!("{other:?}"),
     }
 }

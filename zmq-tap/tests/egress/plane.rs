@@ -3,7 +3,7 @@
 use proptest::prelude::*;
 use trace::event::AnswerEnd;
 
-use super::{Connection, Told, recorded};
+use super::{Connection, Observed, recorded};
 
 /// For each recording: token count, count stated in the last chunk, and whether the generator completed. Decoded by a separate program from
 /// Dynamo's documented framing.
@@ -18,33 +18,33 @@ fn truth(name: &str) -> Option<(u32, Option<u32>, bool)> {
     })
 }
 
-fn answers(connection: &Connection) -> Vec<Told> {
+fn answers(connection: &Connection) -> Vec<Observed> {
     connection
-        .told
+        .events
         .iter()
-        .filter(|told| matches!(told, Told::Answered(..)))
+        .filter(|event| matches!(event, Observed::Answered(..)))
         .cloned()
         .collect()
 }
 
 #[test]
-fn the_last_chunk_of_a_stream_says_how_many_there_were() {
+fn the_last_chunk_of_a_stream_has_the_total_count() {
     let mut checked = 0;
     for (name, bytes) in recorded("dynamo") {
-        let Some((tokens, claimed, done)) = truth(&name) else {
+        let Some((tokens, stated, done)) = truth(&name) else {
             continue;
         };
         let mut connection = Connection::new(None);
         connection.feed(&bytes, true);
         connection.closed(false);
         let end = if done { AnswerEnd::Whole } else { AnswerEnd::ServerLeft };
-        let [Told::Answered(subject, ..)] = &answers(&connection)[..] else {
-            panic!("{name}: {:?}", connection.told)
+        let [Observed::Answered(subject, ..)] = &answers(&connection)[..] else {
+            panic!("{name}: {:?}", connection.events)
         };
         assert_eq!(subject.len(), 36, "{name}");
         assert_eq!(
-            connection.told,
-            [Told::Answered(subject.clone(), Some(tokens), claimed, end)],
+            connection.events,
+            [Observed::Answered(subject.clone(), Some(tokens), stated, end)],
             "{name}"
         );
         checked += 1;
@@ -53,23 +53,23 @@ fn the_last_chunk_of_a_stream_says_how_many_there_were() {
 }
 
 #[test]
-fn the_frontends_own_answer_is_text() {
+fn the_response_of_the_frontend_is_text() {
     let (_, bytes) = recorded("dynamo")
         .into_iter()
         .find(|(name, _)| name.ends_with("http"))
         .unwrap();
     let mut connection = Connection::new(None);
     connection.feed(&bytes, true);
-    let told = answers(&connection);
+    let events = answers(&connection);
     assert!(
-        matches!(&told[..], [Told::Answered(id, None, ..)] if id.starts_with("chatcmpl-")),
-        "{told:?}"
+        matches!(&events[..], [Observed::Answered(id, None, ..)] if id.starts_with("chatcmpl-")),
+        "{events:?}"
     );
     assert_eq!(connection.server.text_only, 1);
 }
 
 #[test]
-fn a_chunk_that_is_taken_out_is_a_loss() {
+fn a_removed_chunk_is_a_loss() {
     let (_, bytes) = recorded("dynamo")
         .into_iter()
         .find(|(name, _)| name == "v1.6.1-01")
@@ -80,10 +80,10 @@ fn a_chunk_that_is_taken_out_is_a_loss() {
     let without = [&bytes[..at], &bytes[at + prefix + body..]].concat();
     let mut connection = Connection::new(None);
     connection.feed(&without, true);
-    let told = answers(&connection);
+    let events = answers(&connection);
     assert!(
-        matches!(&told[..], [Told::Answered(_, Some(4), Some(5), AnswerEnd::Whole)]),
-        "{told:?}"
+        matches!(&events[..], [Observed::Answered(_, Some(4), Some(5), AnswerEnd::Whole)]),
+        "{events:?}"
     );
 }
 
@@ -91,13 +91,13 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(96))]
 
     #[test]
-    fn wherever_the_bytes_are_cut(place: prop::sample::Index, lengths in prop::collection::vec(1_usize..200, 1..20)) {
+    fn events_are_independent_of_read_boundaries(place: prop::sample::Index, lengths in prop::collection::vec(1_usize..200, 1..20)) {
         let all = recorded("dynamo");
         let (name, bytes) = place.get(&all);
         let mut whole = Connection::new(None);
         whole.feed(bytes, true);
         let mut cut = Connection::new(None);
         cut.pieces(bytes, &lengths);
-        prop_assert_eq!(&cut.told, &whole.told, "{}", name);
+        prop_assert_eq!(&cut.events, &whole.events, "{}", name);
     }
 }

@@ -6,17 +6,17 @@ use zmq_tap::egress::Requests;
 use super::recorded;
 
 /// Subject, context and request id of every message.
-type Asked = Vec<(Option<String>, String, Option<String>)>;
+type Ids = Vec<(Option<String>, String, Option<String>)>;
 
-fn read(pieces: &[&[u8]]) -> Asked {
-    let (mut requests, mut asked) = (Requests::default(), Asked::new());
+fn read(pieces: &[&[u8]]) -> Ids {
+    let (mut requests, mut ids) = (Requests::default(), Ids::new());
     for piece in pieces {
-        requests.feed(piece, true, |one| {
+        requests.feed(piece, true, |request| {
             let own = |text: Option<&str>| text.map(str::to_owned);
-            asked.push((own(one.subject), one.context.to_owned(), own(one.rid)));
+            ids.push((own(request.subject), request.context.to_owned(), own(request.rid)));
         });
     }
-    asked
+    ids
 }
 
 fn plane(name: &str) -> Vec<u8> {
@@ -47,14 +47,14 @@ fn every_request_names_its_stream() {
             "631dd30e-a74d-4e1b-bb13-9dc94f995cfd",
         ),
     ] {
-        let asked = read(&[&plane(name)]);
-        assert_eq!(asked.len(), requests, "{name}");
-        assert_eq!(asked[0], (Some(subject.to_owned()), context.to_owned(), None), "{name}");
+        let ids = read(&[&plane(name)]);
+        assert_eq!(ids.len(), requests, "{name}");
+        assert_eq!(ids[0], (Some(subject.to_owned()), context.to_owned(), None), "{name}");
     }
 }
 
 #[test]
-fn a_trace_is_a_request_id_where_the_path_is_the_older_one() {
+fn the_trace_id_is_the_request_id_only_with_the_older_path() {
     let traced = |path: &str| {
         let headers = format!(
             r#"{{"x-endpoint-path":"{path}","traceparent":"00-0af7651916cd43dd8448eb211c80319c-00f067aa0ba902b7-01"}}"#
@@ -80,7 +80,7 @@ fn a_trace_is_a_request_id_where_the_path_is_the_older_one() {
 }
 
 #[test]
-fn a_prompt_that_was_not_observed_costs_nothing_and_a_name_that_was_not_costs_its_request() {
+fn a_gap_in_a_prompt_loses_nothing_and_a_gap_in_a_header_loses_its_request() {
     let bytes = plane("v1.0.0-frontend");
     // Every message begins with the same path and its length.
     let start = &bytes[..27];
@@ -91,25 +91,25 @@ fn a_prompt_that_was_not_observed_costs_nothing_and_a_name_that_was_not_costs_it
     assert!(second > 600);
     let (head, rest) = bytes.split_at(second - 100);
     let mut requests = Requests::default();
-    let mut asked = 0;
-    requests.feed(head, true, |_| asked += 1);
+    let mut count = 0;
+    requests.feed(head, true, |_| count += 1);
     requests.missed(50);
-    requests.feed(&rest[50..], false, |_| asked += 1);
-    assert_eq!(asked, 4);
+    requests.feed(&rest[50..], false, |_| count += 1);
+    assert_eq!(count, 4);
     let mut requests = Requests::default();
-    let mut asked = 0;
-    requests.feed(&bytes[..second + 10], true, |_| asked += 1);
+    let mut count = 0;
+    requests.feed(&bytes[..second + 10], true, |_| count += 1);
     requests.missed(30);
-    requests.feed(&bytes[second + 40..], false, |_| asked += 1);
-    assert_eq!(asked, 1);
+    requests.feed(&bytes[second + 40..], false, |_| count += 1);
+    assert_eq!(count, 1);
     // The next read begins with a message.
-    requests.feed(&bytes, true, |_| asked += 1);
-    assert_eq!(asked, 5);
+    requests.feed(&bytes, true, |_| count += 1);
+    assert_eq!(count, 5);
 }
 
 proptest! {
     #[test]
-    fn cut_anywhere_it_says_the_same(cuts in prop::collection::vec(1_usize..400, 1..30), which in 0_usize..3) {
+    fn requests_are_independent_of_read_boundaries(cuts in prop::collection::vec(1_usize..400, 1..30), which in 0_usize..3) {
         let bytes = recorded("requests").swap_remove(which).1;
         let (mut pieces, mut rest) = (Vec::new(), &bytes[..]);
         for cut in cuts.iter().cycle() {
@@ -122,7 +122,7 @@ proptest! {
     }
 
     #[test]
-    fn any_bytes_are_survived(pieces in prop::collection::vec(prop::collection::vec(any::<u8>(), 0..200), 0..20), missed in 0_u64..1000) {
+    fn arbitrary_bytes_never_panic(pieces in prop::collection::vec(prop::collection::vec(any::<u8>(), 0..200), 0..20), missed in 0_u64..1000) {
         let mut requests = Requests::default();
         for (n, piece) in pieces.iter().enumerate() {
             requests.feed(piece, n % 2 == 0, |_| {});

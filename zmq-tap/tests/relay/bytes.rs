@@ -11,7 +11,7 @@ use zmq_tap::relay::{Direction, Endpoint, Observation, Options, Pair, Payload, R
 use crate::support::{Bench, handshake, message, noise, part, read_all, write_all};
 
 #[test]
-fn a_stream_passes_unchanged_and_its_messages_are_told_in_order() {
+fn a_stream_is_relayed_unchanged_and_its_messages_are_reported_in_order() {
     let bench = Bench::new();
     let upstream = bench.upstream();
     let (sender, receiver) = bench.through(&upstream);
@@ -23,7 +23,7 @@ fn a_stream_passes_unchanged_and_its_messages_are_told_in_order() {
         .collect();
     let writing = write_all(sender, stream.clone());
     let reading = std::thread::spawn(move || read_all(receiver));
-    let mut told = Vec::new();
+    let mut reported = Vec::new();
     let mut last_written = 0;
     bench.watch(|observation| {
         if let Observation::Frame {
@@ -36,44 +36,44 @@ fn a_stream_passes_unchanged_and_its_messages_are_told_in_order() {
             ..
         } = observation
         {
-            assert_eq!((seq, bytes), (told.len() as u64, body.len() as u64));
+            assert_eq!((seq, bytes), (reported.len() as u64, body.len() as u64));
             assert_eq!(direction, Direction::Forward);
             assert!(read_at <= written_at && last_written <= written_at.0);
             last_written = written_at.0;
-            told.push(body);
+            reported.push(body);
         }
-        told.len() == bodies.len()
+        reported.len() == bodies.len()
     });
-    assert!(told == bodies, "the messages told are the messages sent");
+    assert!(reported == bodies, "the reported messages equal the sent ones");
     drop(writing.join().expect("the writer ends"));
     assert!(
         reading.join().expect("the reader ends") == stream,
-        "the bytes received are the bytes sent"
+        "the received bytes equal the sent ones"
     );
 }
 
 #[test]
-fn each_direction_ends_in_its_own_time() {
+fn each_direction_closes_independently() {
     let bench = Bench::new();
     let upstream = bench.upstream();
     let (mut sender, mut receiver) = bench.through(&upstream);
     sender.write_all(b"all of it").expect("written");
     sender.shutdown(Shutdown::Write).expect("half closed");
-    let mut heard = Vec::new();
-    receiver.read_to_end(&mut heard).expect("the end is passed on");
-    assert_eq!(heard, b"all of it");
+    let mut received = Vec::new();
+    receiver.read_to_end(&mut received).expect("the end is relayed");
+    assert_eq!(received, b"all of it");
     // The other direction must still work.
-    let answer = noise(5, 3_000_000);
-    let answering = write_all(receiver, answer.clone());
-    let mut back = vec![0; answer.len()];
-    sender.read_exact(&mut back).expect("answered after the end");
-    assert!(back == answer);
-    drop(answering.join().expect("the answer was written"));
-    assert_eq!(read_all(sender), b"", "and then it ends too");
+    let reply = noise(5, 3_000_000);
+    let replying = write_all(receiver, reply.clone());
+    let mut back = vec![0; reply.len()];
+    sender.read_exact(&mut back).expect("replied after the end");
+    assert!(back == reply);
+    drop(replying.join().expect("the reply was written"));
+    assert_eq!(read_all(sender), b"", "then this direction ends too");
 }
 
 #[test]
-fn parts_of_a_message_are_told_as_one() {
+fn parts_of_a_message_are_reported_as_one() {
     let bench = Bench::new();
     let upstream = bench.upstream();
     let (mut sender, receiver) = bench.through(&upstream);
@@ -93,11 +93,11 @@ fn parts_of_a_message_are_told_as_one() {
     bench.watch(|observation| match observation {
         Observation::Frame {
             bytes,
-            payload: Payload::Multipart(told),
+            payload: Payload::Multipart(reported),
             ..
         } => {
             assert_eq!(bytes, 70_005);
-            assert!(told == parts);
+            assert!(reported == parts);
             true
         }
         other => {
@@ -133,14 +133,14 @@ fn tcp_and_abstract_names_are_relayed_too() {
     let mut sender = TcpStream::connect(("127.0.0.1", port)).expect("accepted");
     sender.write_all(&noise(1, 40_000)).expect("written");
     sender.shutdown(Shutdown::Write).expect("half closed");
-    let mut heard = Vec::new();
+    let mut received = Vec::new();
     receiver
         .accept()
         .expect("connected")
         .0
-        .read_to_end(&mut heard)
+        .read_to_end(&mut received)
         .expect("read");
-    assert!(heard == noise(1, 40_000));
+    assert!(received == noise(1, 40_000));
 
     let address = SocketAddr::from_abstract_name(format!("{name}-in")).expect("a name");
     let mut sender = UnixStream::connect_addr(&address).expect("accepted");
@@ -153,7 +153,7 @@ fn tcp_and_abstract_names_are_relayed_too() {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(24))]
     #[test]
-    fn any_cut_of_any_stream_passes_unchanged(
+    fn any_stream_is_relayed_unchanged_for_any_write_boundaries(
         sizes in prop::collection::vec(0_usize..90_000, 1..12),
         cuts in prop::collection::vec(1_usize..60_000, 1..40),
         buffer in 4096_usize..200_000,
@@ -174,17 +174,17 @@ proptest! {
         }
         sender.write_all(rest).expect("written");
         drop(sender);
-        let mut told = Vec::new();
+        let mut reported = Vec::new();
         bench.watch(|observation| {
             match observation {
-                Observation::Frame { payload: Payload::Whole(body), .. } => told.push(body),
+                Observation::Frame { payload: Payload::Whole(body), .. } => reported.push(body),
                 Observation::Closed { cut_short, .. } => { assert!(!cut_short); return true }
                 Observation::Opened { .. } => {}
                 other => panic!("{other:?}"),
             }
             false
         });
-        prop_assert!(told == bodies);
+        prop_assert!(reported == bodies);
         prop_assert!(reading.join().expect("the reader ends") == stream);
     }
 }

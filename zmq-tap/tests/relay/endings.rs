@@ -5,27 +5,31 @@ use std::net::{Shutdown, TcpListener, TcpStream};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::time::Duration;
 
-use trace::event::LostCause;
+use trace::event::MissedCause;
 use zmq_tap::relay::{Ending, Endpoint, Observation, Options, Pair, Payload, Relay, Unread};
 use zmq_tap::zmtp::{Garbage, Opaque};
 
 use crate::support::{Bench, eventually, fill, handshake, message, noise, read_all, write_all};
 
 #[test]
-fn a_sender_that_dies_inside_a_frame_cuts_its_own_lane_only() {
+fn a_sender_that_dies_mid_frame_truncates_only_its_own_lane() {
     let bench = Bench::new();
     let upstream = bench.upstream();
-    let (mut dying, its) = bench.through(&upstream);
+    let (mut dying, dying_peer) = bench.through(&upstream);
     let (mut healthy, mut other) = bench.through(&upstream);
-    let whole = [handshake(), message(&noise(1, 5_000))].concat();
+    let complete = [handshake(), message(&noise(1, 5_000))].concat();
     dying
-        .write_all(&[&whole[..], &message(&noise(2, 90_000))[..40_000]].concat())
+        .write_all(&[&complete[..], &message(&noise(2, 90_000))[..40_000]].concat())
         .expect("written");
     drop(dying);
-    assert_eq!(read_all(its).len(), whole.len() + 40_000, "what came is passed on");
-    healthy.write_all(&whole).expect("written");
-    let mut heard = vec![0; whole.len()];
-    other.read_exact(&mut heard).expect("passed on");
+    assert_eq!(
+        read_all(dying_peer).len(),
+        complete.len() + 40_000,
+        "all received bytes are relayed"
+    );
+    healthy.write_all(&complete).expect("written");
+    let mut received = vec![0; complete.len()];
+    other.read_exact(&mut received).expect("relayed");
     let (mut frames, mut cut) = ([0, 0], 0);
     bench.watch(|observation| {
         match observation {
@@ -33,7 +37,7 @@ fn a_sender_that_dies_inside_a_frame_cuts_its_own_lane_only() {
             Observation::Lost {
                 lane: 0,
                 count,
-                cause: LostCause::CutShort,
+                cause: MissedCause::CutShort,
                 ..
             } => cut += count,
             Observation::Closed { lane, cut_short, .. } => assert_eq!((lane, cut_short), (0, true)),
@@ -46,10 +50,10 @@ fn a_sender_that_dies_inside_a_frame_cuts_its_own_lane_only() {
 }
 
 #[test]
-fn garbage_hurts_nobody_and_is_passed_on() {
+fn garbage_is_relayed_and_affects_no_other_connection() {
     let bench = Bench::new();
     let upstream = bench.upstream();
-    let (mut healthy, mut its) = bench.through(&upstream);
+    let (mut healthy, mut healthy_peer) = bench.through(&upstream);
     let (mut garbage, other) = bench.through(&upstream);
     garbage.write_all(b"GET / HTTP/1.1\r\n\r\n").expect("written");
     drop(garbage);
@@ -58,8 +62,8 @@ fn garbage_hurts_nobody_and_is_passed_on() {
     healthy
         .write_all(&[&handshake()[..], &message(b"one"), &[0xf3; 300], &message(b"two")].concat())
         .expect("written");
-    let mut heard = vec![0; handshake().len() + 5 + 300 + 5];
-    its.read_exact(&mut heard).expect("passed on");
+    let mut received = vec![0; handshake().len() + 5 + 300 + 5];
+    healthy_peer.read_exact(&mut received).expect("relayed");
     let mut unread = Vec::new();
     let mut lost = Vec::new();
     bench.watch(|observation| {
@@ -79,11 +83,11 @@ fn garbage_hurts_nobody_and_is_passed_on() {
             (1, Unread::Opaque(Opaque::NotZmtp))
         ]
     );
-    assert_eq!(lost, [(0, 1, LostCause::Unframed)]);
+    assert_eq!(lost, [(0, 1, MissedCause::Unframed)]);
 }
 
 #[test]
-fn an_encrypted_stream_passes_and_is_named() {
+fn an_encrypted_stream_is_relayed_and_reported() {
     let bench = Bench::new();
     let upstream = bench.upstream();
     let (mut sender, mut receiver) = bench.through(&upstream);
@@ -91,9 +95,9 @@ fn an_encrypted_stream_passes_and_is_named() {
     stream[12..17].copy_from_slice(b"CURVE");
     stream.extend_from_slice(&noise(1, 5_000));
     sender.write_all(&stream).expect("written");
-    let mut heard = vec![0; stream.len()];
-    receiver.read_exact(&mut heard).expect("passed on");
-    assert!(heard == stream);
+    let mut received = vec![0; stream.len()];
+    receiver.read_exact(&mut received).expect("relayed");
+    assert!(received == stream);
     bench.watch(|observation| match observation {
         Observation::Unread { why, .. } => {
             assert_eq!(why.to_string(), "encrypted by CURVE");
@@ -105,7 +109,7 @@ fn an_encrypted_stream_passes_and_is_named() {
 }
 
 #[test]
-fn an_upstream_may_come_late() {
+fn an_upstream_may_start_late() {
     let bench = Bench::new();
     let sender = bench.sender();
     let writing = write_all(sender, [handshake(), message(b"early")].concat());
@@ -117,7 +121,7 @@ fn an_upstream_may_come_late() {
 }
 
 #[test]
-fn a_sender_that_stops_sending_before_the_upstream_comes_loses_nothing() {
+fn a_sender_that_finishes_before_the_upstream_starts_loses_nothing() {
     let bench = Bench::new();
     let mut sender = bench.sender();
     let sent = [handshake(), message(b"early")].concat();
@@ -130,7 +134,7 @@ fn a_sender_that_stops_sending_before_the_upstream_comes_loses_nothing() {
 }
 
 #[test]
-fn an_upstream_that_never_comes_ends_the_wait() {
+fn waiting_for_a_missing_upstream_times_out() {
     let bench = Bench::with(Options {
         connect_patience: Duration::from_millis(100),
         ..Options::default()
@@ -140,7 +144,7 @@ fn an_upstream_that_never_comes_ends_the_wait() {
     // The relay must not wait for a sender that has gone away.
     let bench = Bench::new();
     drop(bench.sender());
-    eventually("the place is free again", || {
+    eventually("the connection is closed", || {
         let stats = bench.relay.stats();
         stats.connections_total == 1 && stats.connections_open == 0
     });
@@ -153,7 +157,7 @@ fn an_upstream_may_restart() {
     let (mut sender, receiver) = bench.through(&upstream);
     drop((upstream, receiver));
     let mut end = [0];
-    assert!(!matches!(sender.read(&mut end), Ok(1..)), "the sender learns of it");
+    assert!(!matches!(sender.read(&mut end), Ok(1..)), "the sender is disconnected");
     std::fs::remove_file(bench.path("out.sock")).expect("removed by the new receiver");
     let upstream = bench.upstream();
     let (sender, receiver) = bench.through(&upstream);
@@ -163,7 +167,7 @@ fn an_upstream_may_restart() {
 }
 
 #[test]
-fn a_reset_is_passed_on_over_tcp() {
+fn a_reset_is_forwarded_over_tcp() {
     let upstream = TcpListener::bind("127.0.0.1:0").expect("a port");
     let to: Endpoint = format!("tcp://{}", upstream.local_addr().expect("bound"))
         .parse()
@@ -183,7 +187,7 @@ fn a_reset_is_passed_on_over_tcp() {
     drop(receiver);
     let error = sender.read(&mut [0; 8]).expect_err("not an orderly end");
     assert_eq!(error.kind(), std::io::ErrorKind::ConnectionReset);
-    eventually("it is told", || {
+    eventually("the reset is reported", || {
         std::iter::from_fn(|| relay.poll()).any(|observation| {
             matches!(
                 observation,
@@ -197,7 +201,7 @@ fn a_reset_is_passed_on_over_tcp() {
 }
 
 #[test]
-fn messages_before_a_reset_of_the_sender_are_not_thrown_away() {
+fn messages_before_a_reset_of_the_sender_are_delivered() {
     let upstream = TcpListener::bind("127.0.0.1:0").expect("a port");
     let to: Endpoint = format!("tcp://{}", upstream.local_addr().expect("bound"))
         .parse()
@@ -215,13 +219,13 @@ fn messages_before_a_reset_of_the_sender_are_not_thrown_away() {
     eventually("the relay has them", || relay.stats().frames_forward == 1);
     eventually("the answer arrived", || relay.stats().bytes_backward == 20);
     drop(sender);
-    let mut heard = Vec::new();
-    receiver.read_to_end(&mut heard).expect("an orderly end");
-    assert!(heard == stream);
+    let mut received = Vec::new();
+    receiver.read_to_end(&mut received).expect("an orderly end");
+    assert!(received == stream);
 }
 
 #[test]
-fn stopping_lets_accepted_bytes_flow_out() {
+fn stopping_drains_accepted_bytes() {
     let bench = Bench::new();
     let upstream = bench.upstream();
     let (mut sender, receiver) = bench.through(&upstream);
@@ -231,10 +235,10 @@ fn stopping_lets_accepted_bytes_flow_out() {
     let reading = std::thread::spawn(move || read_all(receiver));
     let observations = bench.relay.observations();
     let stats = bench.relay.stop();
-    let heard = reading.join().expect("the reader ends");
-    assert!(heard == stream[..sent], "sent {sent}, heard {}", heard.len());
+    let received = reading.join().expect("the reader ends");
+    assert!(received == stream[..sent], "sent {sent}, received {}", received.len());
     assert_eq!((stats.connections_open, stats.bytes_forward), (0, sent as u64));
-    assert!(sender.write(b"x").is_err(), "the sender learns of it");
+    assert!(sender.write(b"x").is_err(), "the sender is disconnected");
     let last = std::iter::from_fn(|| observations.poll()).last();
     assert!(
         matches!(
@@ -259,7 +263,7 @@ fn stopping_does_not_wait_for_a_receiver_that_hangs() {
     let (sender, _receiver) = bench.through(&upstream);
     let mut writer = sender.try_clone().expect("cloned");
     let writing = std::thread::spawn(move || writer.write_all(&noise(1, 16 << 20)));
-    eventually("bytes are under way", || bench.relay.stats().bytes_forward > 1_000);
+    eventually("bytes are in flight", || bench.relay.stats().bytes_forward > 1_000);
     let begun = std::time::Instant::now();
     bench.relay.stop();
     assert!(begun.elapsed() < Duration::from_secs(10), "{:?}", begun.elapsed());
@@ -267,32 +271,32 @@ fn stopping_does_not_wait_for_a_receiver_that_hangs() {
 }
 
 #[test]
-fn for_a_receiver_that_never_reads_no_message_more_is_taken() {
+fn the_relay_accepts_no_extra_bytes_for_a_stalled_receiver() {
     let bench = Bench::new();
     let upstream = bench.upstream();
     let (mut sender, receiver) = bench.through(&upstream);
     sender.set_nonblocking(true).expect("set");
     let mut direct = UnixStream::pair().expect("a pair");
     direct.0.set_nonblocking(true).expect("set");
-    let taken = |stream: &mut UnixStream| {
-        let mut taken = 0;
+    let accepted = |stream: &mut UnixStream| {
+        let mut accepted = 0;
         for _ in 0..400 {
             match stream.write(&[0; 16 << 10]) {
-                Ok(count) => taken += count,
+                Ok(count) => accepted += count,
                 Err(_) => std::thread::sleep(Duration::from_millis(1)),
             }
         }
-        taken
+        accepted
     };
-    let (beyond, direct) = (taken(&mut sender), taken(&mut direct.0));
+    let (with_relay, direct) = (accepted(&mut sender), accepted(&mut direct.0));
     // The relay and its kernel buffers hold less than one of these messages. The last message's buffer is freed only when all of it has
     // been read.
-    assert_eq!(beyond, direct, "bytes with a relay and without");
+    assert_eq!(with_relay, direct, "bytes with a relay and without");
     drop(receiver);
 }
 
 #[test]
-fn two_hundred_connections_leave_no_file_descriptor_behind() {
+fn two_hundred_connections_leak_no_file_descriptor() {
     let bench = Bench::new();
     let upstream = bench.upstream();
     // Counts over all threads, since the relay's thread may have its own file table. Other tests open files and end threads at the same

@@ -27,46 +27,46 @@ fn stopping_removes_the_socket_and_its_note() {
 }
 
 #[test]
-fn stopping_leaves_what_has_taken_the_place() {
+fn stopping_does_not_remove_a_replacement_file() {
     let bench = Bench::new();
     let path = bench.path("in.sock");
-    std::fs::remove_file(&path).expect("an engine removes it");
-    let engine = UnixListener::bind(&path).expect("and listens there itself");
+    std::fs::remove_file(&path).expect("the engine removes the path");
+    let engine = UnixListener::bind(&path).expect("the engine binds the path");
     bench.relay.stop();
     UnixStream::connect(&path).expect("the engine's socket is still there");
     drop(engine);
 }
 
 #[test]
-fn a_live_socket_is_refused() {
+fn a_live_socket_is_rejected() {
     let folder = folder();
     let path = folder.path().join("in.sock");
     let engine = UnixListener::bind(&path).expect("the engine listens");
     let error = start(&folder).expect_err("refused");
     assert!(matches!(error, RelayError::InUse(_)), "{error}");
-    assert!(error.to_string().contains("name it as the upstream"), "{error}");
+    assert!(error.to_string().contains("use it as the upstream"), "{error}");
     UnixStream::connect(&path).expect("untouched");
     drop(engine);
-    let error = start(&folder).expect_err("a dead socket of somebody else's is refused too");
+    let error = start(&folder).expect_err("a dead socket of another owner is refused too");
     assert!(matches!(error, RelayError::Foreign(_)), "{error}");
     assert!(error.to_string().contains("rm '"), "{error}");
     assert!(path.exists());
     assert_eq!(
         std::fs::read_dir(folder.path()).expect("readable").count(),
         1,
-        "nothing is left beside it"
+        "no other file is left"
     );
 }
 
 #[test]
-fn another_relay_in_the_same_place_is_refused() {
+fn another_relay_on_the_same_path_is_rejected() {
     let bench = Bench::new();
     let error = start(&bench.folder).expect_err("refused");
     assert!(matches!(error, RelayError::InUseByTokengap(_)), "{error}");
 }
 
 #[test]
-fn links_folders_and_files_are_refused_and_left() {
+fn links_folders_and_files_are_rejected_and_not_removed() {
     let folder = folder();
     let (path, target) = (folder.path().join("in.sock"), folder.path().join("target"));
     std::fs::write(&target, "precious").expect("written");
@@ -97,7 +97,7 @@ fn a_note_that_is_a_link_is_not_followed() {
 }
 
 #[test]
-fn a_second_pair_that_cannot_listen_leaves_nothing_of_the_first() {
+fn a_failed_second_pair_removes_the_first() {
     let folder = folder();
     let mut second = pair(&folder);
     second.listen = "ipc:///nowhere/at/all".parse().expect("an endpoint");
@@ -134,18 +134,21 @@ fn a_killed_relay_is_replaced() {
         .expect("started");
     // The socket exists shortly before its note is written. A relay killed in between leaves a socket that is not recognised.
     let note = folder.path().join("in.sock.tokengap");
-    let noted = || std::fs::read(&note).is_ok_and(|note| !note.is_empty());
-    eventually("it listens", || UnixStream::connect(&path).is_ok() && noted());
+    let note_written = || std::fs::read(&note).is_ok_and(|note| !note.is_empty());
+    eventually("it listens", || UnixStream::connect(&path).is_ok() && note_written());
     assert!(matches!(start(&folder), Err(RelayError::InUseByTokengap(_))));
     victim.kill().expect("killed");
-    victim.wait().expect("gone");
+    victim.wait().expect("exited");
     assert!(path.exists(), "a killed process leaves its socket");
     let relay = start(&folder).expect("its socket is replaced");
     let upstream = UnixListener::bind(folder.path().join("out.sock")).expect("the upstream listens");
     let mut sender = UnixStream::connect(&path).expect("accepted");
-    sender.write_all(&message(b"on we go")).expect("written");
+    sender.write_all(&message(b"after the restart")).expect("written");
     drop(sender);
-    assert_eq!(read_all(upstream.accept().expect("connected").0), message(b"on we go"));
+    assert_eq!(
+        read_all(upstream.accept().expect("connected").0),
+        message(b"after the restart")
+    );
     relay.stop();
     assert!(!path.exists());
 }

@@ -4,7 +4,7 @@ use std::io::{Read, Write};
 use std::net::{Shutdown, TcpListener, TcpStream};
 use std::time::Instant;
 
-use trace::event::{AnswerEnd, LostCause, What};
+use trace::event::{AnswerEnd, MissedCause, What};
 use zmq_tap::relay::{Direction, Endpoint, Observation, Options, Pair, Relay, RelayError};
 use zmq_tap::tap::{Tap, TapHop};
 
@@ -45,13 +45,13 @@ fn through(options: Options) -> (Relay, TcpStream, TcpStream) {
 }
 
 /// Reported bytes and number of losses up to the end of the connection, and the side that ended first.
-fn told(relay: &Relay) -> (Vec<u8>, u64, Option<Direction>) {
+fn reported(relay: &Relay) -> (Vec<u8>, u64, Option<Direction>) {
     let (mut bytes, mut lost, until) = (Vec::new(), 0, Instant::now() + PATIENCE);
     while Instant::now() < until {
         match relay.poll() {
             Some(Observation::Passed { bytes: more, .. }) => bytes.extend_from_slice(&more),
             Some(Observation::Lost { count, cause, .. }) => {
-                assert_eq!(cause, LostCause::QueueFull);
+                assert_eq!(cause, MissedCause::QueueFull);
                 lost += count;
             }
             Some(Observation::Closed { first, .. }) => return (bytes, lost, first),
@@ -60,18 +60,18 @@ fn told(relay: &Relay) -> (Vec<u8>, u64, Option<Direction>) {
             None => std::thread::sleep(std::time::Duration::from_millis(1)),
         }
     }
-    panic!("the end was never told; {:?}", relay.stats());
+    panic!("the end was never reported; {:?}", relay.stats());
 }
 
 #[test]
-fn answers_on_a_kept_connection_pass_both_ways_unchanged_and_are_told() {
+fn responses_on_a_keep_alive_connection_are_relayed_unchanged_and_reported() {
     let (relay, mut client, mut server) = through(Options::default());
     let requests = REQUEST.repeat(3);
     // Pipelining: all requests precede the first response.
     client.write_all(&requests).expect("written");
-    let mut heard = vec![0; requests.len()];
-    server.read_exact(&mut heard).expect("passed on");
-    assert_eq!(heard, requests);
+    let mut received = vec![0; requests.len()];
+    server.read_exact(&mut received).expect("relayed");
+    assert_eq!(received, requests);
     let answers = [ANSWER, &noise(3, 700_000), ANSWER].concat();
     let (mut side, sent) = (server.try_clone().expect("cloned"), answers.clone());
     let writing = std::thread::spawn(move || side.write_all(&sent));
@@ -81,100 +81,95 @@ fn answers_on_a_kept_connection_pass_both_ways_unchanged_and_are_told() {
     client.read_exact(&mut got).expect("answered");
     assert!(got == answers);
     writing.join().expect("no panic").expect("written");
-    assert_eq!(server.read(&mut [0; 8]).expect("the half close is passed on"), 0);
+    assert_eq!(server.read(&mut [0; 8]).expect("the half close is relayed"), 0);
     drop(server);
     assert_eq!(client.read(&mut [0; 8]).expect("an orderly end"), 0);
-    let (bytes, lost, first) = told(&relay);
-    assert!(bytes == answers, "what is told is what was passed on");
+    let (bytes, lost, first) = reported(&relay);
+    assert!(bytes == answers, "the reported bytes equal the relayed ones");
     assert_eq!((lost, first), (0, Some(Direction::Forward)));
 }
 
 #[test]
-fn who_ended_first_is_told_and_a_reset_of_the_client_reaches_the_server() {
+fn the_side_that_closed_first_is_reported_and_a_client_reset_reaches_the_server() {
     let (relay, client, mut server) = through(Options::default());
     server.write_all(ANSWER).expect("written");
-    eventually("it was passed on", || {
-        relay.stats().bytes_backward == ANSWER.len() as u64
-    });
+    eventually("it was relayed", || relay.stats().bytes_backward == ANSWER.len() as u64);
     // Closing a socket with unread bytes sends a reset.
     drop(client);
     let error = server.read(&mut [0; 8]).expect_err("not an orderly end");
     assert_eq!(error.kind(), std::io::ErrorKind::ConnectionReset);
-    assert_eq!(told(&relay).2, Some(Direction::Forward));
+    assert_eq!(reported(&relay).2, Some(Direction::Forward));
 
     let (relay, mut client, mut server) = through(Options::default());
     server.write_all(&ANSWER[..120]).expect("written");
     drop(server);
-    let mut heard = Vec::new();
-    client.read_to_end(&mut heard).expect("an orderly end");
-    assert_eq!(heard, &ANSWER[..120]);
+    let mut received = Vec::new();
+    client.read_to_end(&mut received).expect("an orderly end");
+    assert_eq!(received, &ANSWER[..120]);
     drop(client);
-    assert_eq!(told(&relay).2, Some(Direction::Backward));
+    assert_eq!(reported(&relay).2, Some(Direction::Backward));
 }
 
 #[test]
-fn a_client_that_stops_reading_stops_the_server_and_is_told_of() {
+fn a_client_that_stops_reading_blocks_the_server_and_is_reported() {
     let options = Options::default();
     let (relay, mut client, server) = through(options.clone());
     let (mut side, all) = (server.try_clone().expect("cloned"), noise(1, 24 << 20));
     let sent = all.clone();
     let writing = std::thread::spawn(move || side.write_all(&sent));
-    let (mut before, mut held_up) = (0, false);
-    eventually("nothing more goes through", || {
+    let (mut before, mut short_writes) = (0, false);
+    eventually("the relay has stalled", || {
         std::thread::sleep(std::time::Duration::from_millis(200));
         while let Some(observation) = relay.poll() {
-            held_up |= matches!(observation, Observation::HeldUp { .. });
+            short_writes |= matches!(observation, Observation::HeldUp { .. });
         }
         let now = relay.stats().bytes_backward;
         std::mem::replace(&mut before, now) == now && now > 0
     });
-    assert!(!writing.is_finished(), "the server feels it");
-    let held = relay.stats().held_bytes;
+    assert!(!writing.is_finished(), "the server is blocked");
+    let allocated = relay.stats().held_bytes;
     assert!(
-        held <= 8 * options.block_bytes as u64,
-        "{held} bytes are held for one connection"
+        allocated <= 8 * options.block_bytes as u64,
+        "{allocated} bytes are allocated for one connection"
     );
     // The client resumes reading and must not miss any byte.
-    let mut heard = vec![0; all.len()];
-    let reading = std::thread::spawn(move || client.read_exact(&mut heard).map(|()| (heard, client)));
+    let mut received = vec![0; all.len()];
+    let reading = std::thread::spawn(move || client.read_exact(&mut received).map(|()| (received, client)));
     let mut passed = 0;
     while !reading.is_finished() {
         match relay.poll() {
             Some(Observation::Passed { bytes, .. }) => passed += bytes.len(),
-            Some(Observation::HeldUp { .. }) => held_up = true,
+            Some(Observation::HeldUp { .. }) => short_writes = true,
             Some(other) => panic!("{other:?}"),
             None => std::thread::sleep(std::time::Duration::from_millis(1)),
         }
     }
-    assert!(held_up && passed > 0);
+    assert!(short_writes && passed > 0);
     assert!(reading.join().expect("no panic").expect("read").0 == all);
     writing.join().expect("no panic").expect("written");
 }
 
 #[test]
-fn a_full_queue_leaves_a_hole_that_is_told_and_no_byte_behind() {
+fn a_full_queue_reports_a_gap_and_relays_every_byte() {
     let (relay, mut client, mut server) = through(Options {
         queue_frames: 4,
         ..Options::default()
     });
-    let mut heard = [0; 5];
+    let mut received = [0; 5];
     for _ in 0..40 {
         server.write_all(b"piece").expect("written");
-        client.read_exact(&mut heard).expect("passed on");
+        client.read_exact(&mut received).expect("relayed");
     }
     // The client may have its bytes shortly before the relay counts them.
-    eventually("all are passed on", || relay.stats().passed_untold == 37);
+    eventually("all are relayed", || relay.stats().ranges_unreported == 37);
     drop((server, client));
-    let (bytes, lost, _) = told(&relay);
-    assert_eq!(
-        bytes, b"piecepiecepiece",
-        "four places, one of them taken by the opening"
-    );
+    let (bytes, lost, _) = reported(&relay);
+    assert_eq!(bytes, b"piecepiecepiece", "four slots, one of them used by the opening");
     assert_eq!(lost, 37);
 }
 
 #[test]
-fn a_server_that_is_not_there_refuses_at_once() {
+fn a_missing_server_is_refused_immediately() {
     let (server, pair) = server();
     drop(server);
     let upstream = pair.upstream.to_string();
@@ -184,21 +179,21 @@ fn a_server_that_is_not_there_refuses_at_once() {
     let error = client(&relay.listening()[0]).read(&mut [0; 8]).expect_err("no answer");
     assert_eq!(error.kind(), std::io::ErrorKind::ConnectionReset);
     assert!(began.elapsed().as_secs() < 4, "{:?}", began.elapsed());
-    eventually("it is told", || {
+    eventually("the refusal is reported", || {
         matches!(relay.poll(), Some(Observation::Refused { pair: 0 }))
     });
     assert_eq!(relay.stats().connections_unanswered, 1);
 
     let mut tap = Tap::start(vec![hop], Options::default()).expect("the tap starts");
     let _ = client(&tap.listening()[0]).read(&mut [0; 8]);
-    eventually("the report says so", || {
+    eventually("the tap reports it", || {
         tap.poll(16, &mut |_, _| {});
         tap.degraded().iter().any(|why| why.contains(&upstream))
     });
 }
 
 #[test]
-fn http_and_zmq_are_not_paired() {
+fn http_and_zmq_endpoints_cannot_be_paired() {
     let pair = Pair {
         listen: "http://127.0.0.1:*".parse().expect("an endpoint"),
         upstream: "tcp://127.0.0.1:1".parse().expect("an endpoint"),
@@ -207,45 +202,45 @@ fn http_and_zmq_are_not_paired() {
     assert!(matches!(refusal, RelayError::Mixed { .. }), "{refusal}");
 }
 
-/// Events of the tap for one connection on which the server sends `says` and closes.
-fn events(says: &[u8], close_early: bool) -> (Vec<String>, Vec<String>) {
+/// Events of the tap for one connection on which the server sends `response` and closes.
+fn events(response: &[u8], close_early: bool) -> (Vec<String>, Vec<String>) {
     let (server, pair) = server();
     let mut tap = Tap::start(vec![TapHop::new(pair)], Options::default()).expect("the tap starts");
     let mut client = client(&tap.listening()[0]);
     let mut served = server.accept().expect("connected").0;
     client.write_all(REQUEST).expect("written");
-    served.write_all(says).expect("written");
-    let mut heard = vec![0; says.len()];
-    client.read_exact(&mut heard).expect("passed on");
-    assert_eq!(heard, says);
+    served.write_all(response).expect("written");
+    let mut received = vec![0; response.len()];
+    client.read_exact(&mut received).expect("relayed");
+    assert_eq!(received, response);
     if close_early {
         client.shutdown(Shutdown::Write).expect("half closed");
-        while served.read(&mut [0; 64]).expect("the end is passed on") > 0 {}
+        while served.read(&mut [0; 64]).expect("the end is relayed") > 0 {}
     }
     drop(served);
-    client.read_to_end(&mut heard).expect("an orderly end");
+    client.read_to_end(&mut received).expect("an orderly end");
     drop(client);
-    let mut told = Vec::new();
-    eventually("both sides' ends are passed on", || tap.stats().connections_open == 0);
+    let mut reported = Vec::new();
+    eventually("the connection is closed", || tap.stats().connections_open == 0);
     tap.stop();
     let until = Instant::now() + PATIENCE;
     while !tap.has_ended() && Instant::now() < until {
         tap.poll(64, &mut |event, _| match &event.what {
-            What::Delivered(d) => told.push(format!("{} {} of {:?}", d.rid, d.tokens, d.completion_tokens)),
-            What::Answered(a) => told.push(format!("{} {:?} {:?}", a.rid, a.tokens, a.end)),
-            What::Hop(hop) => panic!("clients are no hop: {hop:?}"),
-            other => told.push(format!("{other:?}")),
+            What::Delivered(d) => reported.push(format!("{} {} of {:?}", d.rid, d.tokens, d.completion_tokens)),
+            What::Answered(a) => reported.push(format!("{} {:?} {:?}", a.rid, a.tokens, a.end)),
+            What::Hop(hop) => panic!("clients are not a hop: {hop:?}"),
+            other => reported.push(format!("{other:?}")),
         });
         std::thread::sleep(std::time::Duration::from_millis(1));
     }
-    (told, tap.degraded())
+    (reported, tap.degraded())
 }
 
 #[test]
-fn deliveries_and_answers_come_out_of_the_tap() {
-    let (told, degraded) = events(ANSWER, false);
+fn the_tap_reports_deliveries_and_responses() {
+    let (reported, degraded) = events(ANSWER, false);
     assert_eq!(
-        told,
+        reported,
         [
             "r-1 1 of Some(1)".to_owned(),
             "r-1 1 of Some(3)".to_owned(),
@@ -261,13 +256,13 @@ fn deliveries_and_answers_come_out_of_the_tap() {
 }
 
 #[test]
-fn what_cannot_be_read_passes_and_is_named() {
+fn undecodable_connections_are_relayed_and_reported() {
     let websocket = b"HTTP/1.1 101 Switching Protocols\r\nupgrade: websocket\r\n\r\n\x81\x05hello";
     let tls = [&[0x16, 3, 3, 0, 122, 2, 0, 0, 118][..], &noise(5, 300)].concat();
     let http2 = [&[0, 0, 18, 4, 0, 0, 0, 0, 0][..], &noise(6, 300)].concat();
-    for (says, name) in [(&websocket[..], "upgraded"), (&tls, "TLS"), (&http2, "HTTP/2")] {
-        let (told, degraded) = events(says, false);
-        assert!(told.is_empty(), "{told:?}");
+    for (response, name) in [(&websocket[..], "upgraded"), (&tls, "TLS"), (&http2, "HTTP/2")] {
+        let (reported, degraded) = events(response, false);
+        assert!(reported.is_empty(), "{reported:?}");
         assert!(
             degraded.len() == 1 && degraded[0].contains(name),
             "{name}: {degraded:?}"

@@ -3,7 +3,7 @@
 use std::io::{Read, Write};
 use std::os::unix::net::UnixStream;
 
-use trace::event::LostCause;
+use trace::event::MissedCause;
 use zmq_tap::relay::{NotKept, Observation, Options, Payload};
 
 use crate::support::{Bench, eventually, fill, handshake, message, noise, part, read_all, write_all};
@@ -21,12 +21,12 @@ fn a_full_queue_loses_observations_and_no_bytes() {
         .flatten()
         .collect();
     sender.write_all(&burst).expect("written");
-    let mut heard = vec![0; burst.len()];
-    receiver.read_exact(&mut heard).expect("passed on");
-    assert!(heard == burst);
-    eventually("all are passed on", || bench.relay.stats().frames_forward == 200);
+    let mut received = vec![0; burst.len()];
+    receiver.read_exact(&mut received).expect("relayed");
+    assert!(received == burst);
+    eventually("all are relayed", || bench.relay.stats().frames_forward == 200);
     let dropped = bench.relay.stats().frames_dropped;
-    assert_eq!(dropped, 200 - 9, "ten places, one of them taken by the opening");
+    assert_eq!(dropped, 200 - 9, "ten slots, one of them used by the opening");
     // Once there is room, the loss is reported before the next frame, and sequence numbers continue as if nothing were lost.
     while bench.relay.poll().is_some() {}
     sender.write_all(&message(b"after")).expect("written");
@@ -34,7 +34,7 @@ fn a_full_queue_loses_observations_and_no_bytes() {
     bench.watch(|observation| match observation {
         Observation::Lost {
             count,
-            cause: LostCause::QueueFull,
+            cause: MissedCause::QueueFull,
             ..
         } => {
             lost += count;
@@ -49,7 +49,7 @@ fn a_full_queue_loses_observations_and_no_bytes() {
 }
 
 #[test]
-fn a_connection_that_opens_and_closes_beside_a_full_queue_is_told_of() {
+fn a_connection_that_opens_and_closes_while_the_queue_is_full_is_reported() {
     let bench = Bench::with(Options {
         queue_frames: 1,
         ..Options::default()
@@ -81,11 +81,11 @@ fn a_connection_that_opens_and_closes_beside_a_full_queue_is_told_of() {
         }
     }
     assert_eq!((opened, closed, frames + lost), (3, 3, 6));
-    assert_eq!(bench.relay.stats().untold, 0);
+    assert_eq!(bench.relay.stats().unreported, 0);
 }
 
 #[test]
-fn a_message_above_the_limit_passes_without_being_kept() {
+fn a_message_above_the_limit_is_relayed_without_being_stored() {
     let bench = Bench::with(Options {
         max_frame_bytes: 100_000,
         max_parts: 2,
@@ -119,7 +119,7 @@ fn a_message_above_the_limit_passes_without_being_kept() {
 }
 
 #[test]
-fn observations_that_nobody_takes_use_no_more_than_the_budget() {
+fn unread_observations_stay_within_the_budget() {
     let budget = 2 << 20;
     let options = Options {
         budget_bytes: budget,
@@ -175,7 +175,7 @@ fn observations_that_nobody_takes_use_no_more_than_the_budget() {
 }
 
 #[test]
-fn a_reader_that_keeps_up_needs_a_few_blocks_however_much_passes() {
+fn a_reader_that_keeps_up_needs_few_blocks() {
     let bench = Bench::new();
     let upstream = bench.upstream();
     let (sender, receiver) = bench.through(&upstream);
@@ -196,12 +196,12 @@ fn a_reader_that_keeps_up_needs_a_few_blocks_however_much_passes() {
         seen == frames
     });
     assert_eq!(reading.join().expect("the reader ends"), length);
-    let held = bench.relay.stats().held_bytes;
-    assert!(held < length as u64 / 2, "{held} bytes for {length}");
+    let allocated = bench.relay.stats().held_bytes;
+    assert!(allocated < length as u64 / 2, "{allocated} bytes for {length}");
 }
 
 #[test]
-fn a_claim_of_a_gibibyte_costs_nothing() {
+fn a_claimed_gibibyte_allocates_nothing() {
     let bench = Bench::new();
     let upstream = bench.upstream();
     let mut streams = Vec::new();
@@ -216,8 +216,8 @@ fn a_claim_of_a_gibibyte_costs_nothing() {
     }
     let expected = handshake().len() + 9 + 11;
     for (_, receiver) in &mut streams {
-        let mut heard = vec![0; expected];
-        receiver.read_exact(&mut heard).expect("passed on");
+        let mut received = vec![0; expected];
+        receiver.read_exact(&mut received).expect("relayed");
     }
     let (sender, receiver) = bench.through(&upstream);
     std::thread::spawn(move || read_all(receiver));
@@ -235,7 +235,7 @@ fn a_claim_of_a_gibibyte_costs_nothing() {
 }
 
 #[test]
-fn a_receiver_that_stops_stops_the_sender() {
+fn a_stalled_receiver_blocks_the_sender() {
     let buffer = 64 << 10;
     let bench = Bench::with(Options {
         buffer_bytes: buffer,
@@ -248,18 +248,18 @@ fn a_receiver_that_stops_stops_the_sender() {
     assert!(sent < stream.len(), "the sender was stopped");
     // Capacity of a connection without a relay, twice (one for each side of the relay), plus one buffer between them.
     let (mut direct, _unread) = UnixStream::pair().expect("a pair");
-    let most = 2 * fill(&mut direct, &stream) + buffer;
-    assert!(sent <= most, "the relay took {sent} bytes, {most} are due");
+    let limit = 2 * fill(&mut direct, &stream) + buffer;
+    assert!(sent <= limit, "the relay accepted {sent} bytes; the limit is {limit}");
     let (rest, mut writer) = (stream[sent..].to_vec(), sender.try_clone().expect("cloned"));
     let writing = std::thread::spawn(move || writer.write_all(&rest));
-    let mut heard = vec![0; stream.len()];
-    receiver.read_exact(&mut heard).expect("it goes on");
-    assert!(heard == stream);
+    let mut received = vec![0; stream.len()];
+    receiver.read_exact(&mut received).expect("the relay continues");
+    assert!(received == stream);
     writing.join().expect("the writer ends").expect("written");
 }
 
 #[test]
-fn connections_above_the_limit_are_closed_at_once() {
+fn connections_above_the_limit_are_closed_immediately() {
     let bench = Bench::with(Options {
         max_connections: 2,
         ..Options::default()
@@ -270,6 +270,6 @@ fn connections_above_the_limit_are_closed_at_once() {
     assert_eq!(read_all(third), b"");
     assert_eq!(bench.relay.stats().connections_refused, 1);
     drop((first, second));
-    eventually("places are free again", || bench.relay.stats().connections_open == 0);
+    eventually("connections are closed", || bench.relay.stats().connections_open == 0);
     bench.through(&upstream);
 }

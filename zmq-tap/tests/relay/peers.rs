@@ -26,7 +26,7 @@ fn numbered(sender: u64, n: u64) -> Vec<u8> {
     .concat()
 }
 
-async fn within<T>(what: impl Future<Output = T>) -> T {
+async fn with_timeout<T>(what: impl Future<Output = T>) -> T {
     tokio::time::timeout(PATIENCE, what).await.expect("in time")
 }
 
@@ -36,7 +36,7 @@ fn many_senders_reach_one_receiver_through_one_listener() {
     let at = |name: &str| format!("ipc://{}", bench.path(name).display());
     let (senders, each) = (5_u64, 60_u64);
     let mut received: BTreeMap<u64, Vec<Vec<u8>>> = BTreeMap::new();
-    runtime().block_on(within(async {
+    runtime().block_on(with_timeout(async {
         let mut pull = PullSocket::new();
         pull.bind(&at("out.sock")).await.expect("bound");
         let sending = (0..senders).map(|sender| {
@@ -64,7 +64,7 @@ fn many_senders_reach_one_receiver_through_one_listener() {
         assert!(received[&sender] == (0..each).map(|n| numbered(sender, n)).collect::<Vec<_>>());
     }
     // The reported messages must equal the sent ones. Each lane is one sender, in its order.
-    let mut told: BTreeMap<u32, Vec<Vec<u8>>> = BTreeMap::new();
+    let mut reported: BTreeMap<u32, Vec<Vec<u8>>> = BTreeMap::new();
     bench.watch(|observation| {
         if let Observation::Frame {
             lane,
@@ -74,13 +74,13 @@ fn many_senders_reach_one_receiver_through_one_listener() {
             ..
         } = observation
         {
-            let of_lane = told.entry(lane).or_default();
-            assert_eq!((seq, direction), (of_lane.len() as u64, Direction::Forward));
-            of_lane.push(body.to_vec());
+            let lane_messages = reported.entry(lane).or_default();
+            assert_eq!((seq, direction), (lane_messages.len() as u64, Direction::Forward));
+            lane_messages.push(body.to_vec());
         }
-        told.values().map(Vec::len).sum::<usize>() as u64 == senders * each
+        reported.values().map(Vec::len).sum::<usize>() as u64 == senders * each
     });
-    let mut lanes: Vec<_> = told.into_values().collect();
+    let mut lanes: Vec<_> = reported.into_values().collect();
     lanes.sort();
     let mut sent: Vec<_> = received.into_values().collect();
     sent.sort();
@@ -91,7 +91,7 @@ fn many_senders_reach_one_receiver_through_one_listener() {
 fn the_side_that_connects_may_be_the_receiver() {
     let bench = Bench::new();
     let at = |name: &str| format!("ipc://{}", bench.path(name).display());
-    runtime().block_on(within(async {
+    runtime().block_on(with_timeout(async {
         let mut push = PushSocket::new();
         push.bind(&at("out.sock")).await.expect("bound");
         let mut pull = PullSocket::new();
@@ -115,27 +115,27 @@ fn the_side_that_connects_may_be_the_receiver() {
 }
 
 #[test]
-fn questions_and_answers_pass_over_tcp_as_multipart_messages() {
+fn requests_and_replies_are_relayed_over_tcp_as_multipart_messages() {
     let bench = over_tcp();
-    let questions = 10;
-    runtime().block_on(within(async {
+    let requests = 10;
+    runtime().block_on(with_timeout(async {
         let mut router = RouterSocket::new();
         router.bind(&bench.upstream).await.expect("bound");
         let mut dealer = DealerSocket::new();
         dealer.connect(&bench.listen).await.expect("connected");
-        for n in 0..questions {
-            let mut question = ZmqMessage::from(numbered(1, n));
-            question.push_back("more".into());
-            dealer.send(question).await.expect("sent");
-            let asked = router.recv().await.expect("received");
-            assert_eq!(asked.len(), 3, "the router puts the asker's identity first");
-            router.send(asked).await.expect("answered");
+        for n in 0..requests {
+            let mut request = ZmqMessage::from(numbered(1, n));
+            request.push_back("more".into());
+            dealer.send(request).await.expect("sent");
+            let received = router.recv().await.expect("received");
+            assert_eq!(received.len(), 3, "the router prepends the identity of the dealer");
+            router.send(received).await.expect("answered");
             assert!(dealer.recv().await.expect("received").get(0).expect("a part")[..] == numbered(1, n));
         }
     }));
-    let mut told = (0, 0);
+    let mut reported = (0, 0);
     let until = std::time::Instant::now() + PATIENCE;
-    while told != (questions, questions) && std::time::Instant::now() < until {
+    while reported != (requests, requests) && std::time::Instant::now() < until {
         match bench.relay.poll() {
             Some(Observation::Frame {
                 direction,
@@ -144,16 +144,16 @@ fn questions_and_answers_pass_over_tcp_as_multipart_messages() {
             }) => {
                 assert_eq!((parts.len(), &parts[1][..]), (2, &b"more"[..]));
                 if direction == Direction::Forward {
-                    told.0 += 1;
+                    reported.0 += 1;
                 } else {
-                    told.1 += 1;
+                    reported.1 += 1;
                 }
             }
             Some(Observation::Frame { payload, .. }) => panic!("{payload:?}"),
             _ => std::thread::sleep(Duration::from_millis(1)),
         }
     }
-    assert_eq!(told, (questions, questions));
+    assert_eq!(reported, (requests, requests));
 }
 
 struct Tcp {

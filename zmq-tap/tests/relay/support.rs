@@ -48,18 +48,18 @@ impl Bench {
         (sender, upstream.accept().expect("the relay connects").0)
     }
 
-    /// Polls until `wanted` returns true.
-    pub(crate) fn watch(&self, mut wanted: impl FnMut(Observation) -> bool) {
+    /// Polls until `is_done` returns true.
+    pub(crate) fn watch(&self, mut is_done: impl FnMut(Observation) -> bool) {
         let until = Instant::now() + PATIENCE;
         loop {
             while let Some(observation) = self.relay.poll() {
-                if wanted(observation) {
+                if is_done(observation) {
                     return;
                 }
             }
             assert!(
                 Instant::now() < until,
-                "what was waited for did not happen; counters: {:?}",
+                "the expected observations did not arrive; counters: {:?}",
                 self.relay.stats()
             );
             std::thread::sleep(Duration::from_millis(1));
@@ -79,9 +79,9 @@ pub(crate) fn pair(folder: &TempDir) -> Pair {
     }
 }
 
-pub(crate) fn eventually(what: &str, mut holds: impl FnMut() -> bool) {
+pub(crate) fn eventually(what: &str, mut condition: impl FnMut() -> bool) {
     let until = Instant::now() + PATIENCE;
-    while !holds() {
+    while !condition() {
         assert!(Instant::now() < until, "{what}: not within {PATIENCE:?}");
         std::thread::sleep(Duration::from_millis(1));
     }
@@ -134,7 +134,7 @@ pub(crate) fn read_all(mut stream: UnixStream) -> Vec<u8> {
 /// Writes from a separate thread, so that back-pressure does not block the test.
 pub(crate) fn write_all(mut stream: UnixStream, bytes: Vec<u8>) -> std::thread::JoinHandle<UnixStream> {
     std::thread::spawn(move || {
-        stream.write_all(&bytes).expect("the relay takes the bytes");
+        stream.write_all(&bytes).expect("the relay accepts the bytes");
         stream
     })
 }

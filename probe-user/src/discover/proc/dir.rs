@@ -167,7 +167,7 @@ impl ProcDir {
     /// Its sockets as descriptor and inode. Reads at most `limit` descriptors; the flag tells whether there are more.
     pub(crate) fn sockets(&self, limit: usize) -> Result<(Vec<(u32, u64)>, bool), ReadError> {
         let (fds, more) = self.numbers("fd", limit)?;
-        let held = fds.into_iter().filter_map(|fd| {
+        let sockets = fds.into_iter().filter_map(|fd| {
             // A descriptor that was closed since the listing is skipped.
             let target = self.link(&format!("fd/{fd}")).ok()?;
             let name = target.as_os_str().as_bytes();
@@ -176,7 +176,7 @@ impl ProcDir {
                 .flatten()
                 .map(|inode| (fd, inode))
         });
-        Ok((held.collect(), more))
+        Ok((sockets.collect(), more))
     }
 
     /// Opens a regular file by an absolute path in the process's own root.
@@ -224,10 +224,10 @@ fn open_if_regular(located: &OwnedFd) -> Result<File, ReadError> {
     if FileType::from_raw_mode(fstat(located)?.st_mode) != FileType::RegularFile {
         return Err(ReadError::NotRegular);
     }
-    let here = format!("/proc/self/fd/{}", located.as_raw_fd());
+    let path = format!("/proc/self/fd/{}", located.as_raw_fd());
     Ok(File::from(openat(
         CWD,
-        here,
+        path,
         OFlags::RDONLY | OFlags::CLOEXEC,
         Mode::empty(),
     )?))
@@ -260,7 +260,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn reads_itself() {
+    fn reads_the_current_process() {
         let me = ProcRoot::new("/proc").process(std::process::id()).unwrap();
         assert_eq!(me.link("exe").unwrap(), std::env::current_exe().unwrap());
         assert!(me.namespace("net").unwrap() > 0);
@@ -274,12 +274,12 @@ mod tests {
         let fd = std::os::fd::AsRawFd::as_raw_fd(&a) as u32;
         let me = ProcRoot::new("/proc").process(std::process::id()).unwrap();
         let (sockets, more) = me.sockets(100_000).unwrap();
-        assert!(sockets.iter().any(|&(held, inode)| held == fd && inode > 0));
+        assert!(sockets.iter().any(|&(socket_fd, inode)| socket_fd == fd && inode > 0));
         assert!(!more);
     }
 
     #[test]
-    fn an_exited_process_reads_as_gone_even_when_its_pid_is_used_again() {
+    fn reads_of_an_exited_process_fail_as_gone() {
         let mut child = std::process::Command::new("true").spawn().unwrap();
         let dir = ProcRoot::new("/proc").process(child.id()).unwrap();
         child.wait().unwrap();

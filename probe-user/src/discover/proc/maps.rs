@@ -30,35 +30,37 @@ impl MappedFile {
 pub(crate) fn files(text: &[u8]) -> Vec<MappedFile> {
     let mut seen = HashSet::new();
     text.split(|&b| b == b'\n')
-        .filter_map(file)
-        .filter(|file| seen.insert((file.dev, file.inode)))
+        .filter_map(|line| file(line, &mut |id| seen.insert(id)))
         .collect()
 }
 
-/// Parses a line such as `7f12-7f34 r-xp 00002000 fe:00 247030      /usr/lib/x.so (deleted)`.
-fn file(line: &[u8]) -> Option<MappedFile> {
+/// Parses a line such as `7f12-7f34 r-xp 00002000 fe:00 247030      /usr/lib/x.so (deleted)`. `None` as well if the file, given by
+/// device and inode, is not new: most lines are further mappings of a file.
+fn file(line: &[u8], is_new: &mut impl FnMut(((u32, u32), u64)) -> bool) -> Option<MappedFile> {
     let slash = line.iter().position(|&b| b == b'/')?;
     let head = std::str::from_utf8(&line[..slash]).ok()?;
     let mut fields = head.split_ascii_whitespace();
     let (start, end) = fields.next()?.split_once('-')?;
     let (major, minor) = fields.nth(2)?.split_once(':')?;
     let inode = fields.next()?.parse().ok().filter(|&inode| inode != 0)?;
-    if fields.next().is_some() {
+    let dev = (
+        u32::from_str_radix(major, 16).ok()?,
+        u32::from_str_radix(minor, 16).ok()?,
+    );
+    let range = (u64::from_str_radix(start, 16).ok()?, u64::from_str_radix(end, 16).ok()?);
+    if fields.next().is_some() || !is_new((dev, inode)) {
         return None;
     }
     let name = &line[slash..];
     let (name, deleted) = name
         .strip_suffix(b" (deleted)")
-        .map_or((name, false), |kept| (kept, true));
+        .map_or((name, false), |path| (path, true));
     Some(MappedFile {
         path: PathBuf::from(OsString::from_vec(unescape(name))),
-        dev: (
-            u32::from_str_radix(major, 16).ok()?,
-            u32::from_str_radix(minor, 16).ok()?,
-        ),
+        dev,
         inode,
         deleted,
-        range: (u64::from_str_radix(start, 16).ok()?, u64::from_str_radix(end, 16).ok()?),
+        range,
     })
 }
 
@@ -82,8 +84,8 @@ fn unescape(path: &[u8]) -> Vec<u8> {
 pub(crate) fn site_packages(files: &[MappedFile]) -> Vec<PathBuf> {
     let mut dirs: Vec<PathBuf> = Vec::new();
     for file in files {
-        let site = |dir: &&Path| dir.ends_with("site-packages") || dir.ends_with("dist-packages");
-        if let Some(dir) = file.path.ancestors().find(site)
+        let is_packages_dir = |dir: &&Path| dir.ends_with("site-packages") || dir.ends_with("dist-packages");
+        if let Some(dir) = file.path.ancestors().find(is_packages_dir)
             && !dirs.iter().any(|d| d == dir)
         {
             dirs.push(dir.to_owned());
@@ -111,7 +113,7 @@ mod tests {
 ";
 
     #[test]
-    fn each_file_once() {
+    fn each_mapped_file_is_listed_once() {
         let files = files(MAPS);
         let names: Vec<_> = files
             .iter()
@@ -143,12 +145,12 @@ mod tests {
 
     proptest! {
         #[test]
-        fn any_bytes_are_survived(bytes in proptest::collection::vec(any::<u8>(), 0..400)) {
+        fn arbitrary_bytes_never_panic(bytes in proptest::collection::vec(any::<u8>(), 0..400)) {
             files(&bytes);
         }
 
         #[test]
-        fn a_file_with_any_name_is_read_back(name in "[^\n\\\\\0/]{1,40}") {
+        fn arbitrary_file_names_round_trip(name in "[^\n\\\\\0/]{1,40}") {
             prop_assume!(!name.ends_with(" (deleted)"));
             let line = format!("7f00-7f01 r-xp 00000000 fe:01 9                          /opt/{name}");
             let found = files(line.as_bytes());

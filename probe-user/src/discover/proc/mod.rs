@@ -29,9 +29,9 @@ mod tests {
 
     #[test]
     fn a_rewritten_title_is_one_string() {
-        let mut cmdline = b"sglang::scheduler_DP0_TP0".to_vec();
+        let mut cmdline = b"engine::scheduler_DP0_TP0".to_vec();
         cmdline.resize(138, 0);
-        assert_eq!(strings(&cmdline), ["sglang::scheduler_DP0_TP0"]);
+        assert_eq!(strings(&cmdline), ["engine::scheduler_DP0_TP0"]);
     }
 
     #[test]

@@ -134,7 +134,7 @@ Num       RefCount Protocol Flags    Type St Inode Path
 
     #[test]
     #[cfg(target_endian = "little")]
-    fn reads_both_ends_and_no_orphan() {
+    fn parses_both_ends_and_skips_orphans() {
         let (sockets, more) = tcp(TCP, 10);
         let at = |port: u16| SocketAddr::from(([127, 0, 0, 1], port));
         assert_eq!(
@@ -156,7 +156,7 @@ Num       RefCount Protocol Flags    Type St Inode Path
     }
 
     #[test]
-    fn named_stream_sockets_only() {
+    fn only_named_stream_sockets_are_listed() {
         let (sockets, _) = unix(UNIX, 10);
         let seen: Vec<_> = sockets
             .iter()
@@ -174,7 +174,7 @@ Num       RefCount Protocol Flags    Type St Inode Path
 
     proptest! {
         #[test]
-        fn any_bytes_are_survived(bytes in proptest::collection::vec(any::<u8>(), 0..400)) {
+        fn arbitrary_bytes_never_panic(bytes in proptest::collection::vec(any::<u8>(), 0..400)) {
             tcp(&bytes, 100);
             unix(&bytes, 100);
             tcp_line(&bytes);
@@ -182,7 +182,7 @@ Num       RefCount Protocol Flags    Type St Inode Path
         }
 
         #[test]
-        fn any_address_is_read_back(ip: u32, port: u16) {
+        fn arbitrary_addresses_round_trip(ip: u32, port: u16) {
             let text = format!("{:08X}:{port:04X}", u32::from_ne_bytes(Ipv4Addr::from(ip).octets()));
             prop_assert_eq!(address(&text), Some(SocketAddr::from((Ipv4Addr::from(ip), port))));
         }

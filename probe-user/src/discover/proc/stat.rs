@@ -72,10 +72,10 @@ mod tests {
     }
 
     #[test]
-    fn a_name_may_look_like_the_rest_of_the_line() {
-        let odd = String::from_utf8_lossy(SCHEDULER).replace("sglang::schedul", "a) S 1 (b");
-        assert_eq!(Stat::parse(odd.as_bytes()).unwrap().parent, 11541);
-        assert_eq!(Stat::parse(odd.as_bytes()).unwrap().comm, "a) S 1 (b");
+    fn a_name_that_looks_like_the_rest_of_the_line_parses() {
+        let tricky = String::from_utf8_lossy(SCHEDULER).replace("sglang::schedul", "a) S 1 (b");
+        assert_eq!(Stat::parse(tricky.as_bytes()).unwrap().parent, 11541);
+        assert_eq!(Stat::parse(tricky.as_bytes()).unwrap().comm, "a) S 1 (b");
     }
 
     #[test]
@@ -87,13 +87,13 @@ mod tests {
 
     proptest! {
         #[test]
-        fn any_bytes_are_survived(bytes in proptest::collection::vec(any::<u8>(), 0..400)) {
+        fn arbitrary_bytes_never_panic(bytes in proptest::collection::vec(any::<u8>(), 0..400)) {
             let _ = Stat::parse(&bytes);
             let _ = ns_pids(&bytes);
         }
 
         #[test]
-        fn a_line_cut_anywhere_gives_nothing_or_the_truth(cut in 0..SCHEDULER.len()) {
+        fn a_truncated_line_gives_nothing_or_correct_values(cut in 0..SCHEDULER.len()) {
             if let Some(stat) = Stat::parse(&SCHEDULER[..cut]) {
                 prop_assert_eq!(stat.parent, 11541);
             }

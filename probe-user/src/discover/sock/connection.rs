@@ -106,7 +106,7 @@ mod tests {
     }
 
     #[test]
-    fn the_named_side_accepted() {
+    fn the_named_socket_is_the_acceptor() {
         let table = [
             unix_socket(1, "/tmp/tok", None, true),
             unix_socket(2, "/tmp/tok", Some(3), false),
@@ -123,7 +123,7 @@ mod tests {
     }
 
     #[test]
-    fn a_connector_with_a_name_of_its_own_did_not_accept() {
+    fn a_named_connector_is_not_the_acceptor() {
         let table = [
             unix_socket(1, "@tok", None, true),
             unix_socket(2, "@tok", Some(3), false),
@@ -135,7 +135,7 @@ mod tests {
     }
 
     #[test]
-    fn tcp_ends_find_each_other() {
+    fn tcp_ends_are_paired() {
         let at = |port: u16| SocketAddr::from(([127, 0, 0, 1], port));
         let socket = |local, remote, state, inode| TcpSocket {
             local,

@@ -166,7 +166,7 @@ mod tests {
     }
 
     #[test]
-    fn a_fin_is_no_byte_and_a_listener_has_no_queue() {
+    fn a_fin_is_not_counted_as_a_byte_and_a_listener_has_no_queue() {
         let received = |state, receive| match parse(&tcp_reply(state, receive)) {
             Reply::Found(77, depth) => depth.receive_bytes,
             other => panic!("{other:?}"),
@@ -178,7 +178,7 @@ mod tests {
     }
 
     #[test]
-    fn the_end_of_a_dump_may_be_an_error() {
+    fn a_dump_may_end_with_an_error() {
         let done = |errno: i32| {
             let mut bytes = vec![0; HEADER];
             bytes[0..4].copy_from_slice(&20u32.to_ne_bytes());
@@ -191,7 +191,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn any_bytes_are_survived(bytes in proptest::collection::vec(any::<u8>(), 0..200)) {
+        fn arbitrary_bytes_never_panic(bytes in proptest::collection::vec(any::<u8>(), 0..200)) {
             parse(&bytes);
             unix_depth(&bytes);
             tcp_depth(&bytes);

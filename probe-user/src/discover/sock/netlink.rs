@@ -23,10 +23,10 @@ const DATAGRAM: usize = 64 * 1024;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum DiagError {
     /// Entering another network namespace was refused.
-    #[error("entering its network namespace was refused ({0})")]
+    #[error("cannot enter its network namespace ({0})")]
     Enter(ReadError),
     /// A netlink socket cannot be used here.
-    #[error("a netlink sock_diag socket could not be used ({0})")]
+    #[error("cannot use a netlink sock_diag socket ({0})")]
     Socket(Errno),
     /// The kernel refused the request.
     #[error("the kernel has no unix_diag ({0})")]
@@ -155,7 +155,7 @@ mod tests {
     }
 
     #[test]
-    fn the_kernel_names_the_other_end() {
+    fn the_kernel_reports_the_peer_socket() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("tokenizer_ipc");
         let listener = UnixListener::bind(&path).unwrap();
@@ -175,7 +175,7 @@ mod tests {
     }
 
     #[test]
-    fn entering_our_own_namespace_gives_the_socket_or_a_reason() {
+    fn entering_the_current_namespace_gives_a_socket_or_a_reason() {
         let me = ProcRoot::new("/proc").process(std::process::id()).unwrap();
         match Diag::inside(&me) {
             Ok(diag) => assert!(diag.unix_sockets(100_000).is_ok()),

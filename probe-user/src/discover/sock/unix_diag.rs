@@ -150,7 +150,7 @@ mod tests {
     }
 
     #[test]
-    fn reads_an_accepted_socket_and_the_end() {
+    fn parses_an_accepted_socket_and_the_end() {
         let accepted = body(
             TCP_ESTABLISHED,
             53112,
@@ -180,20 +180,20 @@ mod tests {
     }
 
     #[test]
-    fn a_missing_module_is_a_refusal() {
+    fn a_missing_kernel_module_is_reported_as_a_refusal() {
         let datagram = message(NLMSG_ERROR, &(-2i32).to_ne_bytes());
         assert_eq!(parse(&datagram, &mut Vec::new()), Answer::Refused(2));
     }
 
     proptest! {
         #[test]
-        fn any_bytes_are_survived(bytes in proptest::collection::vec(any::<u8>(), 0..400)) {
+        fn arbitrary_bytes_never_panic(bytes in proptest::collection::vec(any::<u8>(), 0..400)) {
             parse(&bytes, &mut Vec::new());
             socket(&bytes);
         }
 
         #[test]
-        fn a_datagram_cut_anywhere_gives_whole_sockets(cut in 0usize..200) {
+        fn a_truncated_datagram_gives_only_complete_sockets(cut in 0usize..200) {
             let one = body(TCP_ESTABLISHED, 7, &[attribute(0, b"/tmp/x"), attribute(2, &8u32.to_ne_bytes())]);
             let datagram = [message(20, &one), message(20, &one)].concat();
             let mut sockets = Vec::new();

@@ -1,6 +1,7 @@
 //! Envelope of spans and metrics: resource and instrumentation scope.
 
 use super::attributes::text;
+use crate::engine::EngineState;
 use crate::export::json::{Array, Object};
 
 /// Semantic conventions that define the `gen_ai.*` attributes.
@@ -9,8 +10,10 @@ const CONVENTIONS: &str = "https://opentelemetry.io/schemas/1.37.0";
 /// The observed service.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Resource {
-    /// `service.name`.
-    pub service: String,
+    /// `service.name`; `None` is the name of the observed engine.
+    pub service: Option<String>,
+    /// Name of the observed engine.
+    pub engine: String,
     /// `service.version`, if known.
     pub version: Option<String>,
     /// `tokengap.source`: `demo`, `tap`, `attach`, ...
@@ -25,7 +28,8 @@ impl Resource {
     /// Envelope for a source, with this version of tokengap.
     pub fn of(source: &str, tokengap: &str) -> Self {
         Self {
-            service: "sglang".to_owned(),
+            service: None,
+            engine: String::new(),
             version: None,
             source: source.to_owned(),
             more: Vec::new(),
@@ -33,9 +37,15 @@ impl Resource {
         }
     }
 
+    /// Updates the engine and its release.
+    pub(super) fn learn(&mut self, engine: &EngineState) {
+        self.version = engine.version.as_deref().map(str::to_owned);
+        engine.facts().name().clone_into(&mut self.engine);
+    }
+
     fn write(&self, o: &mut Object<'_>) {
         o.array("attributes", |a| {
-            text(a, "service.name", &self.service);
+            text(a, "service.name", self.service.as_deref().unwrap_or(&self.engine));
             if let Some(version) = &self.version {
                 text(a, "service.version", version);
             }

@@ -6,7 +6,7 @@ use super::envelope::{self, Resource};
 use super::spans;
 use crate::event::Event;
 use crate::export::json::Stream;
-use crate::export::{Closed, Exporter, Look, Opening};
+use crate::export::{Closed, ExportContext, Exporter, Opening};
 use crate::report::Report;
 
 pub(in crate::export) struct Otlp<'w> {
@@ -22,35 +22,35 @@ impl<'w> Otlp<'w> {
         }
     }
 
-    fn learn(&mut self, look: &Look<'_>) {
-        self.resource.version = look.ledger.engine().version.as_deref().map(str::to_owned);
+    fn learn(&mut self, context: &ExportContext<'_>) {
+        self.resource.learn(context.ledger.engine());
     }
 }
 
 impl Exporter for Otlp<'_> {
-    fn event(&mut self, _: &Event<'_>, _: &Look<'_>) -> io::Result<()> {
+    fn event(&mut self, _: &Event<'_>, _: &ExportContext<'_>) -> io::Result<()> {
         Ok(())
     }
 
-    fn closed(&mut self, request: &Closed<'_>, look: &Look<'_>) -> io::Result<()> {
-        if !look.options.wants(request.summary) {
+    fn closed(&mut self, request: &Closed<'_>, context: &ExportContext<'_>) -> io::Result<()> {
+        if !context.options.wants(request.summary) {
             return Ok(());
         }
-        self.learn(look);
+        self.learn(context);
         let Self { out, resource } = self;
         out.object(|o| {
             envelope::traces(o, resource, |list| {
-                spans::request(list, request, look);
+                spans::request(list, request, context);
             });
         })
     }
 
-    fn finish(&mut self, report: &Report, look: &Look<'_>) -> io::Result<()> {
-        self.learn(look);
+    fn finish(&mut self, report: &Report, context: &ExportContext<'_>) -> io::Result<()> {
+        self.learn(context);
         let Self { out, resource } = self;
         out.object(|o| {
             envelope::traces(o, resource, |list| {
-                spans::capture(list, &resource.source, report, look.clock);
+                spans::capture(list, &resource.source, report, context.clock);
             });
         })?;
         self.out.finish()

@@ -10,7 +10,7 @@ use crate::clock::MonoNs;
 use crate::event::Event;
 use crate::export::follow::Follow;
 use crate::export::json::{Array, Object};
-use crate::export::{Closed, Exporter, Look, Opening, Options};
+use crate::export::{Closed, ExportContext, Exporter, Opening, Options};
 use crate::report::Report;
 
 /// Encoded spans, and their number.
@@ -28,18 +28,18 @@ impl Encoded {
 }
 
 impl Exporter for Encoded {
-    fn event(&mut self, _: &Event<'_>, _: &Look<'_>) -> io::Result<()> {
+    fn event(&mut self, _: &Event<'_>, _: &ExportContext<'_>) -> io::Result<()> {
         Ok(())
     }
 
-    fn closed(&mut self, request: &Closed<'_>, look: &Look<'_>) -> io::Result<()> {
-        if look.options.wants(request.summary) {
-            self.add(|list| spans::request(list, request, look));
+    fn closed(&mut self, request: &Closed<'_>, context: &ExportContext<'_>) -> io::Result<()> {
+        if context.options.wants(request.summary) {
+            self.add(|list| spans::request(list, request, context));
         }
         Ok(())
     }
 
-    fn finish(&mut self, _: &Report, _: &Look<'_>) -> io::Result<()> {
+    fn finish(&mut self, _: &Report, _: &ExportContext<'_>) -> io::Result<()> {
         Ok(())
     }
 }
@@ -151,7 +151,7 @@ impl LiveSpans {
 
     /// Updates the service's version from the analysis and returns the service.
     pub fn learn(&mut self, analysis: &Analysis) -> &Resource {
-        self.resource.version = analysis.ledger().engine().version.as_deref().map(str::to_owned);
+        self.resource.learn(analysis.ledger().engine());
         &self.resource
     }
 }

@@ -9,10 +9,10 @@ use crate::clock::MonoNs;
 use crate::detect::{Finding, Severity};
 use crate::event::Finish;
 use crate::export::json::{Array, Object};
-use crate::export::life::{Note, Said};
+use crate::export::life::{Note, NoteKind};
 use crate::export::span_id::{SpanIds, TraceId};
 use crate::export::stage::{self, Kind, Stage};
-use crate::export::{Clock, Closed, Look, words};
+use crate::export::{Clock, Closed, ExportContext, words};
 use crate::report::Report;
 
 /// `SPAN_KIND_INTERNAL`, `SPAN_KIND_SERVER`.
@@ -22,20 +22,20 @@ const SERVER: u64 = 2;
 const ERROR: u64 = 2;
 
 /// Writes the spans of a request and its stages. Returns their number.
-pub(super) fn request(spans: &mut Array<'_>, request: &Closed<'_>, look: &Look<'_>) -> usize {
+pub(super) fn request(spans: &mut Array<'_>, request: &Closed<'_>, context: &ExportContext<'_>) -> usize {
     let span = stage::span(request);
-    let trace = TraceId::of_request(&request.summary.rid, look.clock.wall(request.summary.first_at));
-    let mut ids = SpanIds::of(&trace, look.clock.wall(request.summary.first_at));
+    let trace = TraceId::of_request(&request.summary.rid, context.clock.wall(request.summary.first_at));
+    let mut ids = SpanIds::of(&trace, context.clock.wall(request.summary.first_at));
     let root = ids.next();
-    let stages = stage::stages(request, look.hops);
+    let stages = stage::stages(request, context.hops);
     spans.object(|o| {
         o.text("traceId", &trace.hex).text("spanId", &root).int("flags", 1_u64);
         o.text("name", "request").int("kind", SERVER);
-        times(o, span, look.clock);
-        o.array("attributes", |a| request_attributes(a, request, &trace, look));
+        times(o, span, context.clock);
+        o.array("attributes", |a| request_attributes(a, request, &trace, context));
         o.array("events", |list| {
             for note in &request.life.notes {
-                note_event(list, note, look);
+                note_event(list, note, context);
             }
         });
         o.int("droppedEventsCount", request.life.notes_left_out);
@@ -50,8 +50,8 @@ pub(super) fn request(spans: &mut Array<'_>, request: &Closed<'_>, look: &Look<'
             o.text("parentSpanId", above.last().map_or("", |id| id))
                 .int("flags", 1_u64);
             o.text("name", &stage.name).int("kind", INTERNAL);
-            times(o, (stage.from, stage.to), look.clock);
-            o.array("attributes", |a| stage_attributes(a, stage, look));
+            times(o, (stage.from, stage.to), context.clock);
+            o.array("attributes", |a| stage_attributes(a, stage, context));
         });
         above.push(id);
     }
@@ -75,8 +75,8 @@ pub(super) fn capture(spans: &mut Array<'_>, source: &str, report: &Report, cloc
                     let at = MonoNs(from.0.saturating_add(finding.at_ns));
                     o.int_text("timeUnixNano", clock.wall(at)).text("name", &finding.kind);
                     o.array("attributes", |a| {
-                        let told = (finding.severity, finding.summary.as_str(), finding.rid.as_str());
-                        finding_attributes(a, told, finding.hop.as_deref(), &finding.evidence);
+                        let verdict_fields = (finding.severity, finding.summary.as_str(), finding.rid.as_str());
+                        finding_attributes(a, verdict_fields, finding.hop.as_deref(), &finding.evidence);
                     });
                 });
             }
@@ -113,9 +113,9 @@ pub(super) fn finding(
         times(o, (episode.from, episode.to), clock);
         o.array("attributes", |a| {
             text(a, "tokengap.finding.state", if episode.over { "over" } else { "began" });
-            let told = (verdict.severity, verdict.summary.as_str(), verdict.rid.as_str());
+            let verdict_fields = (verdict.severity, verdict.summary.as_str(), verdict.rid.as_str());
             let hop = Some(verdict.hop.as_str()).filter(|hop| !hop.is_empty());
-            finding_attributes(a, told, hop, &verdict.evidence);
+            finding_attributes(a, verdict_fields, hop, &verdict.evidence);
         });
         if verdict.severity == Severity::Critical {
             o.object("status", |s| {
@@ -166,9 +166,9 @@ fn times(o: &mut Object<'_>, (from, to): (MonoNs, MonoNs), clock: &Clock) {
     o.int_text("endTimeUnixNano", clock.wall(to));
 }
 
-fn request_attributes(a: &mut Array<'_>, request: &Closed<'_>, trace: &TraceId, look: &Look<'_>) {
+fn request_attributes(a: &mut Array<'_>, request: &Closed<'_>, trace: &TraceId, context: &ExportContext<'_>) {
     let (s, life) = (request.summary, request.life);
-    text(a, "gen_ai.provider.name", "sglang");
+    text(a, "gen_ai.provider.name", context.ledger.engine().facts().name());
     text(a, "gen_ai.response.id", &s.rid);
     int(a, "gen_ai.usage.input_tokens", s.prompt_tokens);
     int(a, "gen_ai.usage.output_tokens", Some(s.tokens_sent));
@@ -178,7 +178,7 @@ fn request_attributes(a: &mut Array<'_>, request: &Closed<'_>, trace: &TraceId, 
             v.object("arrayValue", |o| {
                 o.array("values", |list| {
                     list.object(|o| {
-                        o.text("stringValue", words::finish(finish));
+                        o.text("stringValue", finish.as_str());
                     });
                 });
             });
@@ -191,21 +191,21 @@ fn request_attributes(a: &mut Array<'_>, request: &Closed<'_>, trace: &TraceId, 
     text(a, "tokengap.state", request.state());
     int(a, "tokengap.worker", s.worker);
     int(a, "tokengap.gap_ns", s.gap_ns);
-    int(a, "tokengap.last_gap_ns", stage::last_gap(life, look.hops));
+    int(a, "tokengap.last_gap_ns", stage::last_gap(life, context.hops));
     int(a, "tokengap.silence_max_ns", s.silence_ns);
     int(a, "tokengap.first_token_delivery_ns", stage::first_delivery(s));
-    for (end, pace) in [("client", s.paces.delivered), ("sent", s.paces.sent)] {
-        int(a, &format!("tokengap.itl.{end}.p50_ns"), pace.map(|p| p.p50));
-        int(a, &format!("tokengap.itl.{end}.p90_ns"), pace.map(|p| p.p90));
-        int(a, &format!("tokengap.itl.{end}.p99_ns"), pace.map(|p| p.p99));
+    for (end, itl) in [("client", s.itl.delivered), ("sent", s.itl.sent)] {
+        int(a, &format!("tokengap.itl.{end}.p50_ns"), itl.map(|p| p.p50));
+        int(a, &format!("tokengap.itl.{end}.p90_ns"), itl.map(|p| p.p90));
+        int(a, &format!("tokengap.itl.{end}.p99_ns"), itl.map(|p| p.p99));
     }
     int(a, "tokengap.chunks.sent", Some(s.chunks_sent));
-    int(a, "tokengap.chunks.coalesced", s.coalesced);
+    int(a, "tokengap.chunks.merged", s.merged);
     int(a, "tokengap.chunks.dropped", s.dropped);
     int(
         a,
-        "tokengap.tokens.taken",
-        look.ledger.sees_takes().then_some(s.tokens_taken),
+        "tokengap.tokens.received",
+        context.ledger.observes_receives().then_some(s.tokens_received),
     );
     int(a, "tokengap.tokens.delivered", s.tokens_delivered);
     int(a, "tokengap.tokens.lost", s.tokens_lost);
@@ -215,12 +215,12 @@ fn request_attributes(a: &mut Array<'_>, request: &Closed<'_>, trace: &TraceId, 
     flag(a, "tokengap.inflated", s.inflated);
 }
 
-fn stage_attributes(a: &mut Array<'_>, stage: &Stage<'_>, look: &Look<'_>) {
+fn stage_attributes(a: &mut Array<'_>, stage: &Stage<'_>, context: &ExportContext<'_>) {
     if let Some(frame) = stage.frame {
         int(a, "tokengap.frame.hop", Some(frame.hop.0));
         int(a, "tokengap.frame.lane", Some(frame.lane));
         int(a, "tokengap.frame.seq", Some(frame.seq));
-        if let Some(worker) = look.hops.get(frame.hop).and_then(|h| h.worker) {
+        if let Some(worker) = context.hops.get(frame.hop).and_then(|h| h.worker) {
             int(a, "tokengap.worker", Some(worker));
         }
     }
@@ -229,35 +229,39 @@ fn stage_attributes(a: &mut Array<'_>, stage: &Stage<'_>, look: &Look<'_>) {
     }
 }
 
-fn note_event(list: &mut Array<'_>, note: &Note, look: &Look<'_>) {
+fn note_event(list: &mut Array<'_>, note: &Note, context: &ExportContext<'_>) {
     list.object(|o| {
-        o.int_text("timeUnixNano", look.clock.wall(note.at));
+        o.int_text("timeUnixNano", context.clock.wall(note.at));
         let name = match &note.what {
-            Said::Stage { name, .. } => name,
-            Said::Merged { .. } => "merged",
-            Said::Answered { .. } => "answered",
-            Said::FirstReceived => "first_token_received",
-            Said::Dropped { .. } => "dropped",
+            NoteKind::Stage { name, .. } => name,
+            NoteKind::Merged { .. } => "merged",
+            NoteKind::Answered { .. } => "answered",
+            NoteKind::FirstReceived => "first_token_received",
+            NoteKind::Dropped { .. } => "dropped",
         };
         o.text("name", name).array("attributes", |a| match &note.what {
-            Said::Stage {
+            NoteKind::Stage {
                 by, tokens, pending, ..
             } => {
                 text(a, "tokengap.by", by);
                 int(a, "tokengap.tokens", *tokens);
                 int(a, "tokengap.pending", *pending);
             }
-            Said::Merged { chunks, by } => {
+            NoteKind::Merged { chunks, by } => {
                 text(a, "tokengap.by", by);
                 int(a, "tokengap.chunks", Some(*chunks));
             }
-            Said::Answered { end, tokens, held_up } => {
+            NoteKind::Answered {
+                end,
+                tokens,
+                short_writes,
+            } => {
                 text(a, "tokengap.end", words::end(*end));
                 int(a, "tokengap.tokens", *tokens);
-                int(a, "tokengap.held_up", Some(*held_up));
+                int(a, "tokengap.short_writes", Some(*short_writes));
             }
-            Said::FirstReceived => {}
-            Said::Dropped { chunks, tokens } => {
+            NoteKind::FirstReceived => {}
+            NoteKind::Dropped { chunks, tokens } => {
                 int(a, "tokengap.chunks", Some(*chunks));
                 int(a, "tokengap.tokens", Some(*tokens));
             }
@@ -269,10 +273,7 @@ fn note_event(list: &mut Array<'_>, note: &Note, look: &Look<'_>) {
 fn status(o: &mut Object<'_>, request: &Closed<'_>) {
     let lost = request.summary.tokens_lost.unwrap_or(0);
     let message = match request.summary.finish {
-        _ if lost > 0 => format!(
-            "{} were lost before the client",
-            crate::words::plural(lost.into(), "token")
-        ),
+        _ if lost > 0 => format!("{} lost before the client", crate::words::plural(lost.into(), "token")),
         Some(Finish::Abort) => String::from("aborted"),
         _ => return,
     };
@@ -290,7 +291,7 @@ fn totals(a: &mut Array<'_>, report: &Report) {
     int(a, "tokengap.tokens.lost", chunks.tokens_lost);
     int(a, "tokengap.chunks.sent", Some(chunks.sent));
     int(a, "tokengap.chunks.dropped", chunks.dropped_confirmed);
-    int(a, "tokengap.chunks.coalesced", chunks.coalesced);
+    int(a, "tokengap.chunks.merged", chunks.merged);
     int(a, "tokengap.events", Some(report.own.events));
     int(a, "tokengap.events_missed", Some(report.own.events_missed));
 }

@@ -7,8 +7,8 @@ use hashbrown::HashMap;
 use super::head;
 use super::tracks::{HOPS, LOG, REQUESTS, Track};
 use crate::clock::MonoNs;
-use crate::event::{CpuSample, QueueSample, Told};
-use crate::export::Look;
+use crate::event::{CpuSample, LoggedState, QueueSample};
+use crate::export::ExportContext;
 use crate::export::json::{Object, Stream};
 use crate::id::HopId;
 use crate::ledger::Hop;
@@ -39,13 +39,23 @@ impl Counters {
     }
 
     /// Updates the backlog after a send or receive on the hop.
-    pub(super) fn backlog(&mut self, out: &mut Stream<'_>, at: MonoNs, hop: HopId, look: &Look<'_>) -> io::Result<()> {
+    pub(super) fn backlog(
+        &mut self,
+        out: &mut Stream<'_>,
+        at: MonoNs,
+        hop: HopId,
+        context: &ExportContext<'_>,
+    ) -> io::Result<()> {
         // The backlog is only known if sends and receives are both observed.
-        if !look.hops.get(hop).is_some_and(|h| h.sees.sent && h.sees.taken) {
+        if !context
+            .hops
+            .get(hop)
+            .is_some_and(|h| h.capabilities.sent && h.capabilities.received)
+        {
             return Ok(());
         }
         let known = self.groups.get(&hop).copied();
-        let Some(place) = known.or_else(|| look.ledger.hops().iter().find(|h| h.id() == hop).map(Hop::group)) else {
+        let Some(place) = known.or_else(|| context.ledger.hops().iter().find(|h| h.id() == hop).map(Hop::group)) else {
             return Ok(());
         };
         self.groups.insert(hop, place);
@@ -53,56 +63,60 @@ impl Counters {
             self.gauges.resize(place + 1, Gauge::default());
         }
         let gauge = &mut self.gauges[place];
-        let now = (at, look.ledger.groups()[place].backlog);
+        let now = (at, context.ledger.groups()[place].backlog);
         gauge.last = now;
         if now.1 >= gauge.peak.1 {
             gauge.peak = now;
         }
         if gauge.drawn.is_none_or(|drawn| at.since(drawn.0) >= EVERY_NS) {
-            self.draw(out, place, look)?;
+            self.draw(out, place, context)?;
         }
         Ok(())
     }
 
     /// Draws the current backlog of a group, and its peak since the last value if that was higher.
-    fn draw(&mut self, out: &mut Stream<'_>, place: usize, look: &Look<'_>) -> io::Result<()> {
+    fn draw(&mut self, out: &mut Stream<'_>, place: usize, context: &ExportContext<'_>) -> io::Result<()> {
         let gauge = &mut self.gauges[place];
         let (last, peak) = (gauge.last, gauge.peak);
         let before = gauge.drawn.replace(last).map(|drawn| drawn.1);
         gauge.peak = last;
-        let name = format!("backlog {}", look.ledger.groups()[place].name);
+        let name = format!("backlog {}", context.ledger.groups()[place].name);
         if peak.1 > last.1 && Some(peak.1) > before {
-            counter(out, HOPS, &name, look.clock.at(peak.0), |args| {
+            counter(out, HOPS, &name, context.clock.at(peak.0), |args| {
                 args.int("frames", peak.1);
             })?;
         }
         if before == Some(last.1) {
             return Ok(());
         }
-        counter(out, HOPS, &name, look.clock.at(last.0), |args| {
+        counter(out, HOPS, &name, context.clock.at(last.0), |args| {
             args.int("frames", last.1);
         })
     }
 
-    pub(super) fn tick(&mut self, out: &mut Stream<'_>, now: MonoNs, look: &Look<'_>) -> io::Result<()> {
+    pub(super) fn tick(&mut self, out: &mut Stream<'_>, now: MonoNs, context: &ExportContext<'_>) -> io::Result<()> {
         for place in 0..self.gauges.len() {
             if self.gauges[place]
                 .drawn
                 .is_some_and(|drawn| drawn != self.gauges[place].last)
             {
-                self.draw(out, place, look)?;
+                self.draw(out, place, context)?;
             }
         }
-        let waiting = look.ledger.requests().filter(|r| r.waiting_since().is_some()).count();
-        let requests = (look.lives.len(), waiting);
+        let waiting = context
+            .ledger
+            .requests()
+            .filter(|r| r.waiting_since().is_some())
+            .count();
+        let requests = (context.lives.len(), waiting);
         if self.requests.replace(requests) == Some(requests) {
             return Ok(());
         }
-        let ts = look.clock.at(now);
-        counter(out, REQUESTS, "requests under way", ts, |args| {
+        let ts = context.clock.at(now);
+        counter(out, REQUESTS, "requests in flight", ts, |args| {
             args.int("requests", requests.0 as u64);
         })?;
-        if look.ledger.sees_gaps() {
+        if context.ledger.sees_gaps() {
             counter(out, REQUESTS, "waiting for the first token", ts, |args| {
                 args.int("requests", requests.1 as u64);
             })?;
@@ -110,15 +124,20 @@ impl Counters {
         Ok(())
     }
 
-    pub(super) fn finish(&mut self, out: &mut Stream<'_>, look: &Look<'_>) -> io::Result<()> {
-        self.tick(out, look.ledger.now(), look)
+    pub(super) fn finish(&mut self, out: &mut Stream<'_>, context: &ExportContext<'_>) -> io::Result<()> {
+        self.tick(out, context.ledger.now(), context)
     }
 }
 
 /// Bytes in a hop's kernel queues.
-pub(super) fn queue(out: &mut Stream<'_>, at: MonoNs, sample: &QueueSample<'_>, look: &Look<'_>) -> io::Result<()> {
+pub(super) fn queue(
+    out: &mut Stream<'_>,
+    at: MonoNs,
+    sample: &QueueSample<'_>,
+    context: &ExportContext<'_>,
+) -> io::Result<()> {
     let name = format!("kernel queue {}", sample.hop);
-    counter(out, HOPS, &name, look.clock.at(at), |args| {
+    counter(out, HOPS, &name, context.clock.at(at), |args| {
         for (name, bytes) in [
             ("receive_bytes", sample.receive_bytes),
             ("send_bytes", sample.send_bytes),
@@ -136,11 +155,11 @@ pub(super) fn cpu(
     track: Track,
     at: MonoNs,
     sample: &CpuSample<'_>,
-    look: &Look<'_>,
+    context: &ExportContext<'_>,
 ) -> io::Result<()> {
     let percent = |ns: u64, of: u64| 100.0 * ns as f64 / of.max(1) as f64;
     let name = format!("CPU % {} {}", sample.name, track.tid);
-    counter(out, track, &name, look.clock.at(at), |args| {
+    counter(out, track, &name, context.clock.at(at), |args| {
         args.float("on", percent(sample.on_ns, sample.interval_ns));
         for (name, ns) in [("waiting", sample.wait_ns), ("throttled", sample.throttled_ns)] {
             if let Some(ns) = ns {
@@ -155,21 +174,26 @@ pub(super) fn cpu(
 }
 
 /// State of an engine process from its own log.
-pub(super) fn told(out: &mut Stream<'_>, at: MonoNs, told: &Told<'_>, look: &Look<'_>) -> io::Result<()> {
-    let name = format!("told by {}", told.by);
-    counter(out, LOG, &name, look.clock.at(at), |args| {
-        for (name, count) in [("states", told.states), ("rids", told.rids)] {
+pub(super) fn logged_state(
+    out: &mut Stream<'_>,
+    at: MonoNs,
+    logged_state: &LoggedState<'_>,
+    context: &ExportContext<'_>,
+) -> io::Result<()> {
+    let name = format!("logged by {}", logged_state.by);
+    counter(out, LOG, &name, context.clock.at(at), |args| {
+        for (name, count) in [("states", logged_state.states), ("rids", logged_state.rids)] {
             if let Some(count) = count {
                 args.int(name, count);
             }
         }
-        if let Some(ns) = told.recv_wait_ns {
+        if let Some(ns) = logged_state.recv_wait_ns {
             args.int("recv_wait_ns", ns);
         }
-        if let Some(more) = told.more {
+        if let Some(more) = logged_state.more {
             args.int("more", u64::from(more));
         }
-        for (name, share) in [("cpu %", told.cpu), ("cpu_system %", told.cpu_system)] {
+        for (name, share) in [("cpu %", logged_state.cpu), ("cpu_system %", logged_state.cpu_system)] {
             if let Some(share) = share {
                 args.float(name, 100.0 * share);
             }

@@ -11,8 +11,8 @@ use hashbrown::HashMap;
 use super::head;
 use super::tracks::{Track, Tracks};
 use crate::clock::MonoNs;
-use crate::event::{Frame, Taken};
-use crate::export::Look;
+use crate::event::{Frame, Received};
+use crate::export::ExportContext;
 use crate::export::json::Stream;
 use crate::id::{FrameId, HopId};
 
@@ -44,7 +44,7 @@ pub(super) struct Frames {
     waiting: HashMap<(HopId, u32), VecDeque<Sent>>,
     open: HashMap<Track, Open>,
     /// Thread of the last receive on each hop.
-    taker: HashMap<HopId, Track>,
+    receiving_thread: HashMap<HopId, Track>,
     /// End of each thread's last slice.
     ends: HashMap<Track, MonoNs>,
 }
@@ -56,14 +56,14 @@ impl Frames {
         tracks: &mut Tracks,
         at: MonoNs,
         frame: &Frame<'_>,
-        look: &Look<'_>,
+        context: &ExportContext<'_>,
     ) -> io::Result<()> {
         let id = frame.id;
-        let track = tracks.sends(out, id.hop, id.lane, look.hops)?;
-        let sees = look.hops.get(id.hop).map(|h| h.sees).unwrap_or_default();
-        if sees.taken || sees.forwarded {
-            let room = self.waiting.len() < CONNECTIONS || self.waiting.contains_key(&(id.hop, id.lane));
-            if !room {
+        let track = tracks.sends(out, id.hop, id.lane, context.hops)?;
+        let capabilities = context.hops.get(id.hop).map(|h| h.capabilities).unwrap_or_default();
+        if capabilities.received || capabilities.forwarded {
+            let fits = self.waiting.len() < CONNECTIONS || self.waiting.contains_key(&(id.hop, id.lane));
+            if !fits {
                 self.waiting.retain(|_, frames| !frames.is_empty());
             }
             let frames = self.waiting.entry((id.hop, id.lane)).or_default();
@@ -77,9 +77,9 @@ impl Frames {
                 chunks: frame.chunks.len() as u32,
             });
         }
-        let hop = look.hops.name(id.hop);
+        let hop = context.hops.name(id.hop);
         out.object(|o| {
-            head(o, "X", track, "send", look.clock.at(at));
+            head(o, "X", track, "send", context.clock.at(at));
             o.micros("dur", 0)
                 .word("cat", "frame")
                 .hex("bind_id", flow(id))
@@ -98,18 +98,18 @@ impl Frames {
         tracks: &mut Tracks,
         at: MonoNs,
         id: FrameId,
-        look: &Look<'_>,
+        context: &ExportContext<'_>,
     ) -> io::Result<()> {
-        let taken_too = look.hops.get(id.hop).is_some_and(|h| h.sees.taken);
-        let Some(sent) = self.find(id, !taken_too) else {
+        let expects_receive = context.hops.get(id.hop).is_some_and(|h| h.capabilities.received);
+        let Some(sent) = self.find(id, !expects_receive) else {
             return Ok(());
         };
-        let track = tracks.relay(out, id.hop, id.lane, look.hops)?;
+        let track = tracks.relay(out, id.hop, id.lane, context.hops)?;
         // An arrow must end later than it starts.
         let arrival = MonoNs(sent.at.0.saturating_add(1));
         let (from, to) = self.place(track, arrival, at);
         out.object(|o| {
-            head(o, "X", track, "relay", look.clock.at(from));
+            head(o, "X", track, "relay", context.clock.at(from));
             o.micros("dur", to.since(from)).word("cat", "frame");
             if from == arrival {
                 o.hex("bind_id", flow(id)).flag("flow_in", true).flag("flow_out", true);
@@ -120,55 +120,61 @@ impl Frames {
         })
     }
 
-    pub(super) fn taken(
+    pub(super) fn received(
         &mut self,
         out: &mut Stream<'_>,
         tracks: &mut Tracks,
         at: MonoNs,
-        taken: &Taken<'_>,
-        look: &Look<'_>,
+        received: &Received<'_>,
+        context: &ExportContext<'_>,
     ) -> io::Result<()> {
-        let id = taken.id;
-        let hop = look.hops.get(id.hop);
-        let track = match taken.by {
+        let id = received.id;
+        let hop = context.hops.get(id.hop);
+        let track = match received.by {
             Some(by) => tracks.thread(out, by, hop.map_or("", |h| h.to()), "")?,
-            None => tracks.takes(out, id.hop, look.hops)?,
+            None => tracks.receives(out, id.hop, context.hops)?,
         };
         if let Some(before) = self.open.remove(&track) {
-            self.write(out, track, &before, at, false, look)?;
+            self.write(out, track, &before, at, false, context)?;
         }
         let open = Open {
             id,
             at,
             sent: self.find(id, true).filter(|sent| sent.at < at),
-            wakeup: taken.wakeup,
+            wakeup: received.wakeup,
         };
-        if hop.is_some_and(|h| h.sees.handled) {
-            self.taker.insert(id.hop, track);
+        if hop.is_some_and(|h| h.capabilities.processed) {
+            self.receiving_thread.insert(id.hop, track);
             self.open.insert(track, open);
             Ok(())
         } else {
-            self.write(out, track, &open, at, false, look)
+            self.write(out, track, &open, at, false, context)
         }
     }
 
-    pub(super) fn handled(&mut self, out: &mut Stream<'_>, at: MonoNs, id: FrameId, look: &Look<'_>) -> io::Result<()> {
-        let Some(&track) = self.taker.get(&id.hop) else {
+    pub(super) fn processed(
+        &mut self,
+        out: &mut Stream<'_>,
+        at: MonoNs,
+        id: FrameId,
+        context: &ExportContext<'_>,
+    ) -> io::Result<()> {
+        let Some(&track) = self.receiving_thread.get(&id.hop) else {
             return Ok(());
         };
         match self.open.get(&track).copied().filter(|open| open.id == id) {
             Some(open) => {
                 self.open.remove(&track);
-                self.write(out, track, &open, at, true, look)
+                self.write(out, track, &open, at, true, context)
             }
             None => Ok(()),
         }
     }
 
     /// Writes frames that are still being processed.
-    pub(super) fn finish(&mut self, out: &mut Stream<'_>, look: &Look<'_>) -> io::Result<()> {
+    pub(super) fn finish(&mut self, out: &mut Stream<'_>, context: &ExportContext<'_>) -> io::Result<()> {
         for (track, open) in std::mem::take(&mut self.open) {
-            self.write(out, track, &open, look.ledger.now(), false, look)?;
+            self.write(out, track, &open, context.ledger.now(), false, context)?;
         }
         Ok(())
     }
@@ -179,14 +185,14 @@ impl Frames {
         track: Track,
         open: &Open,
         end: MonoNs,
-        handled: bool,
-        look: &Look<'_>,
+        processed: bool,
+        context: &ExportContext<'_>,
     ) -> io::Result<()> {
         let (from, to) = self.place(track, open.at, end);
         let id = open.id;
-        let sees_handled = look.hops.get(id.hop).is_some_and(|h| h.sees.handled);
+        let observes_processed = context.hops.get(id.hop).is_some_and(|h| h.capabilities.processed);
         out.object(|o| {
-            head(o, "X", track, "take", look.clock.at(from));
+            head(o, "X", track, "receive", context.clock.at(from));
             o.micros("dur", to.since(from))
                 .word("cat", "frame")
                 .hex("bind_id", flow(id));
@@ -194,18 +200,18 @@ impl Frames {
                 o.flag("flow_in", true);
             }
             o.flag("flow_out", true).object("args", |args| {
-                args.text("hop", look.hops.name(id.hop))
+                args.text("hop", context.hops.name(id.hop))
                     .int("lane", id.lane)
                     .int("seq", id.seq);
                 if let Some(sent) = open.sent {
-                    args.int("residence_ns", open.at.since(sent.at));
+                    args.int("queue_wait_ns", open.at.since(sent.at));
                     args.int("bytes", sent.bytes).int("chunks", sent.chunks);
                 }
                 if let Some(wakeup) = open.wakeup {
                     args.int("wakeup", wakeup);
                 }
-                if sees_handled {
-                    args.flag("handled", handled);
+                if observes_processed {
+                    args.flag("processed", processed);
                 }
             });
         })

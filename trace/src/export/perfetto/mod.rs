@@ -11,9 +11,9 @@ mod tracks;
 use std::io;
 
 use super::json::{Object, Stream};
-use super::{Closed, Exporter, Look, Opening, words};
+use super::{Closed, ExportContext, Exporter, Opening, words};
 use crate::clock::MonoNs;
-use crate::event::{Event, HotSample, Lost, Response, Stage, Undecoded, What};
+use crate::event::{Event, Missed, Response, StackSample, Stage, Undecoded, What};
 use crate::report::Report;
 use counters::Counters;
 use frames::Frames;
@@ -44,20 +44,20 @@ impl<'w> Perfetto<'w> {
         })
     }
 
-    fn lost(&mut self, at: MonoNs, lost: &Lost, look: &Look<'_>) -> io::Result<()> {
-        let ts = look.clock.at(at);
+    fn lost(&mut self, at: MonoNs, lost: &Missed, context: &ExportContext<'_>) -> io::Result<()> {
+        let ts = context.clock.at(at);
         instant(&mut self.out, tracks::LOSSES, "observations missed", ts, |args| {
             args.int("count", lost.count).text("cause", words::cause(lost.cause));
             if let Some(hop) = lost.hop {
-                args.text("hop", look.hops.name(hop));
+                args.text("hop", context.hops.name(hop));
             }
         })
     }
 
-    fn undecoded(&mut self, at: MonoNs, frame: &Undecoded<'_>, look: &Look<'_>) -> io::Result<()> {
-        let ts = look.clock.at(at);
+    fn undecoded(&mut self, at: MonoNs, frame: &Undecoded<'_>, context: &ExportContext<'_>) -> io::Result<()> {
+        let ts = context.clock.at(at);
         instant(&mut self.out, tracks::LOSSES, "frame undecoded", ts, |args| {
-            args.text("hop", look.hops.name(frame.id.hop))
+            args.text("hop", context.hops.name(frame.id.hop))
                 .int("lane", frame.id.lane);
             args.int("seq", frame.id.seq)
                 .int("bytes", frame.bytes)
@@ -66,25 +66,25 @@ impl<'w> Perfetto<'w> {
     }
 
     /// Marks chunks proven lost by a delivery.
-    fn dropped(&mut self, at: MonoNs, rid: &str, look: &Look<'_>) -> io::Result<()> {
-        let Some((chunks, tokens)) = look.lives.lost_now().filter(|_| look.options.wants_rid(rid)) else {
+    fn dropped(&mut self, at: MonoNs, rid: &str, context: &ExportContext<'_>) -> io::Result<()> {
+        let Some((chunks, tokens)) = context.lives.lost_now().filter(|_| context.options.wants_rid(rid)) else {
             return Ok(());
         };
-        let ts = look.clock.at(at);
+        let ts = context.clock.at(at);
         instant(&mut self.out, tracks::LOSSES, "chunks dropped", ts, |args| {
             args.text("rid", rid).int("chunks", chunks).int("tokens", tokens);
         })
     }
 
-    fn hot(&mut self, at: MonoNs, sample: &HotSample<'_>, look: &Look<'_>) -> io::Result<()> {
+    fn stacks(&mut self, at: MonoNs, sample: &StackSample<'_>, context: &ExportContext<'_>) -> io::Result<()> {
         if sample.function.is_empty() {
             return Ok(());
         }
         let track = self.tracks.thread(&mut self.out, sample.thread, sample.role, "")?;
-        let ts = look.clock.at(at);
+        let ts = context.clock.at(at);
         instant(&mut self.out, track, sample.function, ts, |args| {
             args.text("file", sample.file).int("interval_ns", sample.interval_ns);
-            args.int("stacks", sample.taken)
+            args.int("samples", sample.samples)
                 .int("total", sample.total)
                 .int("own", sample.own);
             if let Some(gil) = sample.gil {
@@ -93,11 +93,11 @@ impl<'w> Perfetto<'w> {
         })
     }
 
-    fn stage(&mut self, at: MonoNs, stage: &Stage<'_>, look: &Look<'_>) -> io::Result<()> {
-        if !look.options.wants_rid(stage.rid) {
+    fn stage(&mut self, at: MonoNs, stage: &Stage<'_>, context: &ExportContext<'_>) -> io::Result<()> {
+        if !context.options.wants_rid(stage.rid) {
             return Ok(());
         }
-        let ts = look.clock.at(at);
+        let ts = context.clock.at(at);
         instant(&mut self.out, tracks::LOG, stage.name, ts, |args| {
             args.text("rid", stage.rid).text("by", stage.by);
             for (name, count) in [("tokens", stage.tokens), ("pending", stage.pending)] {
@@ -110,7 +110,7 @@ impl<'w> Perfetto<'w> {
 }
 
 impl Exporter for Perfetto<'_> {
-    fn event(&mut self, event: &Event<'_>, look: &Look<'_>) -> io::Result<()> {
+    fn event(&mut self, event: &Event<'_>, context: &ExportContext<'_>) -> io::Result<()> {
         let at = event.at;
         let Self {
             out,
@@ -119,7 +119,7 @@ impl Exporter for Perfetto<'_> {
             counters,
         } = self;
         match &event.what {
-            What::Engine(engine) => instant(out, tracks::LOG, "engine", look.clock.at(at), |args| {
+            What::Engine(engine) => instant(out, tracks::LOG, "engine", context.clock.at(at), |args| {
                 args.maybe_text("version", engine.version);
                 args.maybe_text("mode", engine.mode.map(words::mode));
                 args.maybe_text("waiter", engine.waiter.map(words::waiter));
@@ -129,32 +129,32 @@ impl Exporter for Perfetto<'_> {
                 Ok(())
             }
             What::Sent(frame) => {
-                frames.sent(out, tracks, at, frame, look)?;
-                requests::sent(out, at, frame, look)?;
-                counters.backlog(out, at, frame.id.hop, look)
+                frames.sent(out, tracks, at, frame, context)?;
+                requests::sent(out, at, frame, context)?;
+                counters.backlog(out, at, frame.id.hop, context)
             }
-            What::Forwarded(id) => frames.forwarded(out, tracks, at, *id, look),
-            What::Taken(taken) => {
-                frames.taken(out, tracks, at, taken, look)?;
-                counters.backlog(out, at, taken.id.hop, look)
+            What::Forwarded(id) => frames.forwarded(out, tracks, at, *id, context),
+            What::Received(received) => {
+                frames.received(out, tracks, at, received, context)?;
+                counters.backlog(out, at, received.id.hop, context)
             }
-            What::Handled(id) => frames.handled(out, at, *id, look),
+            What::Processed(id) => frames.processed(out, at, *id, context),
             What::Delivered(delivery) if delivery.response == Response::Text => Ok(()),
             What::Delivered(delivery) => {
-                requests::delivered(out, at, delivery, look)?;
-                self.dropped(at, delivery.rid, look)
+                requests::delivered(out, at, delivery, context)?;
+                self.dropped(at, delivery.rid, context)
             }
-            What::Undecoded(frame) => self.undecoded(at, frame, look),
+            What::Undecoded(frame) => self.undecoded(at, frame, context),
             What::Cpu(sample) => {
                 let track = tracks.thread(out, sample.thread, sample.role, sample.name)?;
-                counters::cpu(out, track, at, sample, look)
+                counters::cpu(out, track, at, sample, context)
             }
-            What::Queue(sample) => counters::queue(out, at, sample, look),
-            What::Hot(sample) => self.hot(at, sample, look),
-            What::Stage(stage) => self.stage(at, stage, look),
-            What::Told(told) => counters::told(out, at, told, look),
-            What::Merged(merged) if look.options.wants_rid(merged.rid) => {
-                instant(out, tracks::LOG, "chunks merged", look.clock.at(at), |args| {
+            What::Queue(sample) => counters::queue(out, at, sample, context),
+            What::Stack(sample) => self.stacks(at, sample, context),
+            What::Stage(stage) => self.stage(at, stage, context),
+            What::LoggedState(logged_state) => counters::logged_state(out, at, logged_state, context),
+            What::Merged(merged) if context.options.wants_rid(merged.rid) => {
+                instant(out, tracks::LOG, "chunks merged", context.clock.at(at), |args| {
                     args.text("rid", merged.rid)
                         .int("chunks", merged.chunks)
                         .text("by", merged.by);
@@ -162,24 +162,24 @@ impl Exporter for Perfetto<'_> {
             }
             // Drawn on the request's own row after it has ended.
             What::Merged(_) | What::Answered(_) => Ok(()),
-            What::Lost(lost) => self.lost(at, lost, look),
+            What::Missed(lost) => self.lost(at, lost, context),
         }
     }
 
-    fn tick(&mut self, now: MonoNs, look: &Look<'_>) -> io::Result<()> {
-        self.counters.tick(&mut self.out, now, look)
+    fn tick(&mut self, now: MonoNs, context: &ExportContext<'_>) -> io::Result<()> {
+        self.counters.tick(&mut self.out, now, context)
     }
 
-    fn closed(&mut self, request: &Closed<'_>, look: &Look<'_>) -> io::Result<()> {
-        requests::closed(&mut self.out, request, look)
+    fn closed(&mut self, request: &Closed<'_>, context: &ExportContext<'_>) -> io::Result<()> {
+        requests::closed(&mut self.out, request, context)
     }
 
-    fn finish(&mut self, report: &Report, look: &Look<'_>) -> io::Result<()> {
-        self.frames.finish(&mut self.out, look)?;
-        self.counters.finish(&mut self.out, look)?;
+    fn finish(&mut self, report: &Report, context: &ExportContext<'_>) -> io::Result<()> {
+        self.frames.finish(&mut self.out, context)?;
+        self.counters.finish(&mut self.out, context)?;
         let from = MonoNs(report.window_mono_ns[0]);
         for finding in &report.findings {
-            let ts = look.clock.at(MonoNs(from.0.saturating_add(finding.at_ns)));
+            let ts = context.clock.at(MonoNs(from.0.saturating_add(finding.at_ns)));
             instant(&mut self.out, tracks::FINDINGS, &finding.kind, ts, |args| {
                 args.text("severity", finding.severity.as_str())
                     .text("summary", &finding.summary);

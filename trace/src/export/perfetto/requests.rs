@@ -8,29 +8,29 @@ use super::tracks::REQUESTS;
 use crate::clock::MonoNs;
 use crate::event::{Delivery, Frame, Kind as Message};
 use crate::export::json::{Object, Stream};
-use crate::export::life::{Life, Note, Said};
+use crate::export::life::{Life, Note, NoteKind};
 use crate::export::stage::{self, Kind};
-use crate::export::{Closed, Look, words};
+use crate::export::{Closed, ExportContext, words};
 
 /// Draws the chunks of a sent frame as points on the rows of their requests.
-pub(super) fn sent(out: &mut Stream<'_>, at: MonoNs, frame: &Frame<'_>, look: &Look<'_>) -> io::Result<()> {
-    if !look.hops.is_origin(frame.id.hop) || frame.kind == Message::Abort {
+pub(super) fn sent(out: &mut Stream<'_>, at: MonoNs, frame: &Frame<'_>, context: &ExportContext<'_>) -> io::Result<()> {
+    if !context.hops.is_origin(frame.id.hop) || frame.kind == Message::Abort {
         return Ok(());
     }
     // The chunks of a frame differ only in row and count.
-    let same = Object::fields(|o| moment(o, "n", "chunk sent", at, look));
+    let same = Object::fields(|o| moment(o, "n", "chunk sent", at, context));
     for (place, chunk) in frame.chunks.iter().enumerate() {
-        let Some(life) = shows(place, chunk.finish.is_some(), look) else {
+        let Some(life) = shows(place, chunk.finish.is_some(), context) else {
             continue;
         };
         out.object(|o| {
-            row(o.append(&same), life, look);
+            row(o.append(&same), life, context);
             o.object("args", |args| {
                 if let Some(count) = chunk.completion_tokens {
                     args.int("completion_tokens", count);
                 }
                 if let Some(finish) = chunk.finish {
-                    args.word("finish", words::finish(finish));
+                    args.word("finish", finish.as_str());
                 }
             });
         })?;
@@ -39,55 +39,64 @@ pub(super) fn sent(out: &mut Stream<'_>, at: MonoNs, frame: &Frame<'_>, look: &L
 }
 
 /// Draws a delivery as a point on the row of its request.
-pub(super) fn delivered(out: &mut Stream<'_>, at: MonoNs, delivery: &Delivery<'_>, look: &Look<'_>) -> io::Result<()> {
-    let always = delivery.finished || look.lives.lost_now().is_some();
-    let Some(life) = shows(0, always, look) else {
+pub(super) fn delivered(
+    out: &mut Stream<'_>,
+    at: MonoNs,
+    delivery: &Delivery<'_>,
+    context: &ExportContext<'_>,
+) -> io::Result<()> {
+    let always = delivery.finished || context.lives.lost_now().is_some();
+    let Some(life) = shows(0, always, context) else {
         return Ok(());
     };
-    point(out, "delivered", life, at, look, |args| {
+    point(out, "delivered", life, at, context, |args| {
         args.int("tokens", delivery.tokens)
             .word("mode", words::mode(delivery.mode));
         if let Some(count) = delivery.completion_tokens {
             args.int("completion_tokens", count);
         }
-        if let Some((chunks, tokens)) = look.lives.lost_now() {
+        if let Some((chunks, tokens)) = context.lives.lost_now() {
             args.int("chunks_dropped", chunks).int("tokens_lost", tokens);
         }
     })
 }
 
 /// Request of the current event's chunk `place`, if the chunk is to be drawn; `always` ignores the limit of points.
-fn shows<'a>(place: usize, always: bool, look: &Look<'a>) -> Option<&'a Life> {
-    let options = look.options;
-    let life = look.lives.current(place)?;
+fn shows<'a>(place: usize, always: bool, context: &ExportContext<'a>) -> Option<&'a Life> {
+    let options = context.options;
+    let life = context.lives.current(place)?;
     if !(always || life.points <= options.chunks) || !options.wants_rid(&life.rid) {
         return None;
     }
     if let Some(least) = options.slow_ns {
-        look.ledger.request(&life.rid)?.gap_ns().filter(|&gap| gap >= least)?;
+        context
+            .ledger
+            .request(&life.rid)?
+            .gap_ns()
+            .filter(|&gap| gap >= least)?;
     }
     Some(life)
 }
 
 /// Draws a closed request. One in flight at the end of the capture gets a mark.
-pub(super) fn closed(out: &mut Stream<'_>, request: &Closed<'_>, look: &Look<'_>) -> io::Result<()> {
+pub(super) fn closed(out: &mut Stream<'_>, request: &Closed<'_>, context: &ExportContext<'_>) -> io::Result<()> {
     let (summary, life) = (request.summary, request.life);
-    if !look.options.wants(summary) {
+    if !context.options.wants(summary) {
         return Ok(());
     }
     let (from, to) = stage::span(request);
-    begin(out, &life.rid, life, from, look, |o| {
-        o.object("args", |args| facts(args, request, look));
+    begin(out, &life.rid, life, from, context, |o| {
+        o.object("args", |args| facts(args, request, context));
     })?;
     let mut open: Vec<(String, MonoNs)> = Vec::new();
-    for stage in stage::stages(request, look.hops) {
+    for stage in stage::stages(request, context.hops) {
         while open.len() > stage.depth {
-            close_last(out, life, &mut open, look)?;
+            close_last(out, life, &mut open, context)?;
         }
-        begin(out, &stage.name, life, stage.from, look, |o| {
+        begin(out, &stage.name, life, stage.from, context, |o| {
             if let Some(frame) = stage.frame {
                 // The arrow starts at the frame's receive.
-                if stage.kind == Kind::Handling {
+                if stage.kind == Kind::Processing {
                     o.hex("bind_id", flow(frame)).flag("flow_in", true);
                 }
                 o.object("args", |args| {
@@ -100,45 +109,45 @@ pub(super) fn closed(out: &mut Stream<'_>, request: &Closed<'_>, look: &Look<'_>
         open.push((stage.name.into_owned(), stage.to));
     }
     while !open.is_empty() {
-        close_last(out, life, &mut open, look)?;
+        close_last(out, life, &mut open, context)?;
     }
     for note in &life.notes {
-        draw_note(out, life, note, look)?;
+        draw_note(out, life, note, context)?;
     }
     if request.open {
-        point(out, "capture ended", life, to, look, |_| {})?;
+        point(out, "capture ended", life, to, context, |_| {})?;
     }
-    end(out, &life.rid, life, to, look)
+    end(out, &life.rid, life, to, context)
 }
 
-fn draw_note(out: &mut Stream<'_>, life: &Life, note: &Note, look: &Look<'_>) -> io::Result<()> {
+fn draw_note(out: &mut Stream<'_>, life: &Life, note: &Note, context: &ExportContext<'_>) -> io::Result<()> {
     let name = match &note.what {
-        Said::Stage { name, .. } => &**name,
-        Said::Merged { .. } => "chunks merged",
-        Said::Answered { .. } => "answered",
-        Said::FirstReceived => "first_token_received",
+        NoteKind::Stage { name, .. } => &**name,
+        NoteKind::Merged { .. } => "chunks merged",
+        NoteKind::Answered { .. } => "answered",
+        NoteKind::FirstReceived => "first_token_received",
         // Drawn with the delivery that proved it.
-        Said::Dropped { .. } => return Ok(()),
+        NoteKind::Dropped { .. } => return Ok(()),
     };
-    point(out, name, life, note.at, look, |args| match &note.what {
-        Said::Merged { chunks, .. } => {
+    point(out, name, life, note.at, context, |args| match &note.what {
+        NoteKind::Merged { chunks, .. } => {
             args.int("chunks", *chunks);
         }
-        Said::Answered { end, held_up, .. } => {
-            args.text("end", words::end(*end)).int("held_up", *held_up);
+        NoteKind::Answered { end, short_writes, .. } => {
+            args.text("end", words::end(*end)).int("short_writes", *short_writes);
         }
-        Said::Stage { by, .. } => {
+        NoteKind::Stage { by, .. } => {
             args.text("by", by);
         }
-        Said::FirstReceived | Said::Dropped { .. } => {}
+        NoteKind::FirstReceived | NoteKind::Dropped { .. } => {}
     })
 }
 
-fn facts(args: &mut Object<'_>, request: &Closed<'_>, look: &Look<'_>) {
+fn facts(args: &mut Object<'_>, request: &Closed<'_>, context: &ExportContext<'_>) {
     let (s, life) = (request.summary, request.life);
     args.text("rid", &s.rid).text("state", request.state());
     if let Some(finish) = s.finish {
-        args.text("finish", words::finish(finish));
+        args.text("finish", finish.as_str());
     }
     args.int("tokens_sent", s.tokens_sent).int("chunks_sent", s.chunks_sent);
     let known = [
@@ -146,15 +155,15 @@ fn facts(args: &mut Object<'_>, request: &Closed<'_>, look: &Look<'_>) {
         ("prompt_tokens", s.prompt_tokens.map(u64::from)),
         ("cached_tokens", life.cached_tokens.map(u64::from)),
         ("gap_ns", s.gap_ns),
-        ("last_gap_ns", stage::last_gap(life, look.hops)),
+        ("last_gap_ns", stage::last_gap(life, context.hops)),
         ("longest_silence_ns", s.silence_ns),
         ("tokens_delivered", s.tokens_delivered.map(u64::from)),
-        ("chunks_coalesced", s.coalesced.map(u64::from)),
+        ("chunks_merged", s.merged.map(u64::from)),
         ("chunks_dropped", s.dropped.map(u64::from)),
         ("tokens_lost", s.tokens_lost.map(u64::from)),
         ("first_token_delivery_ns", stage::first_delivery(s)),
-        ("itl_client_p99_ns", s.paces.delivered.map(|pace| pace.p99)),
-        ("itl_sent_p99_ns", s.paces.sent.map(|pace| pace.p99)),
+        ("itl_client_p99_ns", s.itl.delivered.map(|itl| itl.p99)),
+        ("itl_sent_p99_ns", s.itl.sent.map(|itl| itl.p99)),
     ];
     for (name, value) in known {
         if let Some(value) = value {
@@ -163,32 +172,40 @@ fn facts(args: &mut Object<'_>, request: &Closed<'_>, look: &Look<'_>) {
     }
 }
 
-fn close_last(out: &mut Stream<'_>, life: &Life, open: &mut Vec<(String, MonoNs)>, look: &Look<'_>) -> io::Result<()> {
+fn close_last(
+    out: &mut Stream<'_>,
+    life: &Life,
+    open: &mut Vec<(String, MonoNs)>,
+    context: &ExportContext<'_>,
+) -> io::Result<()> {
     match open.pop() {
-        Some((name, to)) => end(out, &name, life, to, look),
+        Some((name, to)) => end(out, &name, life, to, context),
         None => Ok(()),
     }
 }
 
 /// Writes the fields of an event on a request's row.
-fn on_row(o: &mut Object<'_>, phase: &'static str, name: &str, life: &Life, at: MonoNs, look: &Look<'_>) {
-    moment(o, phase, name, at, look);
-    row(o, life, look);
+fn on_row(o: &mut Object<'_>, phase: &'static str, name: &str, life: &Life, at: MonoNs, context: &ExportContext<'_>) {
+    moment(o, phase, name, at, context);
+    row(o, life, context);
 }
 
 /// Writes the name and time of such an event.
-fn moment(o: &mut Object<'_>, phase: &'static str, name: &str, at: MonoNs, look: &Look<'_>) {
-    head(o, phase, REQUESTS, name, look.clock.at(at));
+fn moment(o: &mut Object<'_>, phase: &'static str, name: &str, at: MonoNs, context: &ExportContext<'_>) {
+    head(o, phase, REQUESTS, name, context.clock.at(at));
     o.word("cat", "request");
 }
 
 /// Writes the row of such an event.
-fn row(o: &mut Object<'_>, life: &Life, look: &Look<'_>) {
+fn row(o: &mut Object<'_>, life: &Life, context: &ExportContext<'_>) {
     // A process-local id; with a global one, Perfetto draws the row outside the process.
     o.object("id2", |id| {
         if life.again {
             // Two live requests with one rid need a row each.
-            id.text("local", &format!("{} from {}", life.rid, look.clock.at(life.first_at)));
+            id.text(
+                "local",
+                &format!("{} from {}", life.rid, context.clock.at(life.first_at)),
+            );
         } else {
             id.text("local", &life.rid);
         }
@@ -200,17 +217,17 @@ fn begin(
     name: &str,
     life: &Life,
     at: MonoNs,
-    look: &Look<'_>,
+    context: &ExportContext<'_>,
     more: impl FnOnce(&mut Object<'_>),
 ) -> io::Result<()> {
     out.object(|o| {
-        on_row(o, "b", name, life, at, look);
+        on_row(o, "b", name, life, at, context);
         more(o);
     })
 }
 
-fn end(out: &mut Stream<'_>, name: &str, life: &Life, at: MonoNs, look: &Look<'_>) -> io::Result<()> {
-    out.object(|o| on_row(o, "e", name, life, at, look))
+fn end(out: &mut Stream<'_>, name: &str, life: &Life, at: MonoNs, context: &ExportContext<'_>) -> io::Result<()> {
+    out.object(|o| on_row(o, "e", name, life, at, context))
 }
 
 fn point(
@@ -218,11 +235,11 @@ fn point(
     name: &str,
     life: &Life,
     at: MonoNs,
-    look: &Look<'_>,
+    context: &ExportContext<'_>,
     args: impl FnOnce(&mut Object<'_>),
 ) -> io::Result<()> {
     out.object(|o| {
-        on_row(o, "n", name, life, at, look);
+        on_row(o, "n", name, life, at, context);
         o.object("args", args);
     })
 }

@@ -16,25 +16,25 @@ pub(super) struct Track {
 }
 
 /// First synthetic process id; Linux has no pid above 4,194,304.
-const MADE_UP: u32 = 10_000_000;
+const SYNTHETIC: u32 = 10_000_000;
 
-pub(super) const FINDINGS: Track = made_up(0, 0);
-pub(super) const LOSSES: Track = made_up(0, 1);
-pub(super) const LOG: Track = made_up(0, 2);
-pub(super) const HOPS: Track = made_up(10, 0);
-pub(super) const REQUESTS: Track = made_up(20, 0);
+pub(super) const FINDINGS: Track = synthetic(0, 0);
+pub(super) const LOSSES: Track = synthetic(0, 1);
+pub(super) const LOG: Track = synthetic(0, 2);
+pub(super) const HOPS: Track = synthetic(10, 0);
+pub(super) const REQUESTS: Track = synthetic(20, 0);
 
 /// Sort indices of rows, from the top.
 const ROLES_PLACE: u32 = 100;
 const LAST_PLACE: u32 = 10_000;
 
 /// Maximum number of separate rows for connections, inboxes and threads; further ones share a row per role.
-const APART: usize = 8_192;
+const MAX_ROWS: usize = 8_192;
 
-const fn made_up(process: u32, thread: u32) -> Track {
+const fn synthetic(process: u32, thread: u32) -> Track {
     Track {
-        pid: MADE_UP + process,
-        tid: MADE_UP + process + thread,
+        pid: SYNTHETIC + process,
+        tid: SYNTHETIC + process + thread,
     }
 }
 
@@ -63,7 +63,7 @@ impl Tracks {
             known: HashMap::new(),
             processes: HashMap::new(),
             roles: HashMap::new(),
-            next: MADE_UP + 100,
+            next: SYNTHETIC + 100,
         };
         tracks.name_process(out, FINDINGS.pid, "tokengap", 0)?;
         for (track, name) in [(FINDINGS, "findings"), (LOSSES, "losses"), (LOG, "engine's log")] {
@@ -98,18 +98,18 @@ impl Tracks {
     }
 
     /// Track of a hop's receives if the receiving thread is unknown.
-    pub(super) fn takes(&mut self, out: &mut Stream<'_>, hop: HopId, hops: &Hops) -> io::Result<Track> {
+    pub(super) fn receives(&mut self, out: &mut Stream<'_>, hop: HopId, hops: &Hops) -> io::Result<Track> {
         let key = Key::Takes(hop);
         if let Some(&track) = self.known.get(&key) {
             return Ok(track);
         }
         let Some(it) = hops.get(hop) else {
-            return self.add(out, key, "", || format!("takes of hop {}", hop.0));
+            return self.add(out, key, "", || format!("receives of hop {}", hop.0));
         };
         let role = it
             .worker
             .map_or_else(|| it.to().to_owned(), |n| format!("{} {n}", it.to()));
-        self.add(out, key, &role, || format!("takes from {}", it.name))
+        self.add(out, key, &role, || format!("receives from {}", it.name))
     }
 
     /// Track of a real thread, with the role of its process and its name.
@@ -125,11 +125,11 @@ impl Tracks {
             tid: thread.tid,
         };
         let place = ROLES_PLACE + self.processes.len() as u32;
-        if !role.is_empty() && self.processes.len() < APART && !self.processes.contains_key(&thread.pid) {
+        if !role.is_empty() && self.processes.len() < MAX_ROWS && !self.processes.contains_key(&thread.pid) {
             self.name_process(out, thread.pid, role, place)?;
         }
         let key = Key::Thread(thread);
-        if !name.is_empty() && self.known.len() < APART && !self.known.contains_key(&key) {
+        if !name.is_empty() && self.known.len() < MAX_ROWS && !self.known.contains_key(&key) {
             self.known.insert(key, track);
             name_thread(out, track, name)?;
         }
@@ -160,7 +160,7 @@ impl Tracks {
             self.name_process(out, pid, role, place)?;
             pid
         };
-        if self.known.len() >= APART {
+        if self.known.len() >= MAX_ROWS {
             return Ok(Track { pid, tid: pid });
         }
         let track = Track {

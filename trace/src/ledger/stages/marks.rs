@@ -6,7 +6,7 @@ use smallvec::SmallVec;
 use crate::clock::MonoNs;
 
 /// Maximum number of stages kept per request.
-const MOST: usize = 32;
+const LIMIT: usize = 32;
 /// Two logs of one process agree on a stage's time to the microsecond; two servers differ by more than this, in nanoseconds.
 const SAME_NS: u64 = 1_000_000;
 
@@ -69,7 +69,7 @@ impl Marks {
         if self.list.iter().any(|m| m.name == mark.name && same(m)) {
             return Entered::Repeat;
         }
-        if self.list.len() == MOST {
+        if self.list.len() == LIMIT {
             return Entered::NoRoom;
         }
         let place = self.list.partition_point(|m| m.at <= mark.at);
@@ -86,13 +86,13 @@ impl Marks {
 
     /// New gaps: receives with a known send. A receive belongs to the latest send
     /// before it: a request that went through two servers has two of each.
-    pub(super) fn gaps(&mut self, sent: u8, taken: u8) -> SmallVec<[Gap; 1]> {
+    pub(super) fn gaps(&mut self, sent: u8, received: u8) -> SmallVec<[Gap; 1]> {
         let mut gaps = SmallVec::new();
         let mut begin = None;
         for (place, mark) in self.list.iter().enumerate() {
             if mark.name == sent {
                 begin = Some(*mark);
-            } else if mark.name == taken && self.judged & (1 << place) == 0 {
+            } else if mark.name == received && self.judged & (1 << place) == 0 {
                 // Clocks of two processes may differ slightly: a receive just before its only send is a gap of 0.
                 let begin = begin.or_else(|| self.list.iter().find(|m| m.name == sent).copied());
                 if let Some(begin) = begin {
@@ -109,7 +109,7 @@ impl Marks {
     }
 
     /// Sets the number of requests with state in the logging process, for the stage at `place`.
-    pub(super) fn held(&mut self, place: usize, states: Option<u32>) {
+    pub(super) fn set_states(&mut self, place: usize, states: Option<u32>) {
         self.list[place].states = states;
     }
 }

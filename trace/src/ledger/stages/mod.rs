@@ -3,66 +3,30 @@
 //! Tokengap cannot verify it. Gaps of requests whose frames were not observed come from here.
 
 mod enter;
+mod logged_processes;
 mod marks;
 mod names;
 mod rank;
 mod slowest;
-mod tellers;
 
+pub use logged_processes::{LoggedProcess, States};
 pub use marks::{Mark, Marks};
 pub use rank::Correlation;
 pub use slowest::Slow;
-pub use tellers::{States, Teller};
 
 use std::collections::VecDeque;
 
 use hashbrown::HashMap;
 use serde::{Deserialize, Serialize};
 
+use self::logged_processes::LoggedProcesses;
 use self::names::Names;
 use self::rank::Pairs;
 use self::slowest::Slowest;
-use self::tellers::Tellers;
 use super::Ledger;
 use super::table::Ticket;
 use crate::clock::MonoNs;
 use crate::stats::Distribution;
-
-/// The scheduler hands a request's first output to its socket.
-pub const FIRST_SENT: &str = "first_output_stream";
-/// The tokenizer processes it.
-pub const FIRST_TAKEN: &str = "tokenizer_first_token";
-/// Stages that end a request.
-const ENDS: [&str; 3] = ["request_finished", "decode_finished", "finish_logged"];
-
-/// Known stages, in the order in which a request passes them.
-const ORDER: &[&str] = &[
-    "request_received",
-    "receive_logged",
-    "request_sent_to_scheduler",
-    "api_server_dispatch_finish",
-    "wait_queue_entry",
-    "transfer_done",
-    "waiting_to_running",
-    "forward_entry",
-    "prefill_finished",
-    "first_token_generated",
-    FIRST_SENT,
-    "output_send",
-    FIRST_TAKEN,
-    "tokenizer_event_set",
-    "first_token_received",
-    "response_sent_to_client",
-    "completion",
-    "decode_finished",
-    "request_finished",
-    "finish_logged",
-];
-
-/// Position of a stage in the order that requests pass them; `None` for unknown stages.
-pub fn place_of(stage: &str) -> Option<usize> {
-    ORDER.iter().position(|&known| known == stage)
-}
 
 /// Maximum number of stage names, and of logging processes. Stages beyond that are only counted.
 const NAMES: usize = 128;
@@ -77,7 +41,7 @@ pub struct Stages {
     names: Names,
     by: Names,
     between: HashMap<(u8, u8), Distribution>,
-    tellers: Tellers,
+    logged_processes: LoggedProcesses,
     gaps: Pairs,
     slowest: Slowest,
     /// First sends without a logged receive yet, by sender, in order.
@@ -94,7 +58,7 @@ pub struct Stages {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct StageCounts {
     /// Logged stages, without health checks.
-    pub told: u64,
+    pub logged: u64,
     /// Requests with at least one logged stage.
     pub requests: u64,
     /// Duplicates of a request's stage, from the same process or within a millisecond. The first one counts.
@@ -103,10 +67,10 @@ pub struct StageCounts {
     pub late: u64,
     /// Ignored: too many stages of one request, or too many names.
     pub left_out: u64,
-    /// Number of `first_output_stream` lines.
+    /// Number of logged first sends.
     pub sends: u64,
-    /// Number of `tokenizer_first_token` lines.
-    pub takes: u64,
+    /// Number of logged first receives.
+    pub receives: u64,
 }
 
 /// Merged chunks in the engine's log. It logs only merges of 20 chunks or more, so these are lower bounds.
@@ -137,7 +101,7 @@ impl Stages {
 
     /// Whether both ends of gaps are logged, even if for different requests.
     pub fn sees_gaps(&self) -> bool {
-        self.counts.sends > 0 && self.counts.takes > 0
+        self.counts.sends > 0 && self.counts.receives > 0
     }
 
     /// Time from one stage to the next of the same request, in the order they happened: from, to, durations.
@@ -158,8 +122,8 @@ impl Stages {
     }
 
     /// Processes that log their state.
-    pub fn tellers(&self) -> &[Teller] {
-        self.tellers.list()
+    pub fn processes(&self) -> &[LoggedProcess] {
+        self.logged_processes.list()
     }
 
     /// Correlation of gaps with `states`; `None` with fewer than three requests where both are known, or without variation.

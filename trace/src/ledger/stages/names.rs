@@ -7,12 +7,12 @@ use serde::{Deserialize, Serialize};
 pub(super) struct Names(Vec<Box<str>>);
 
 impl Names {
-    /// Index of `name`, which is added if unknown. `None` at `most` names (at most 256).
-    pub(super) fn id(&mut self, name: &str, most: usize) -> Option<u8> {
+    /// Index of `name`, which is added if unknown. `None` at `limit` names (at most 256).
+    pub(super) fn id(&mut self, name: &str, limit: usize) -> Option<u8> {
         if let Some(known) = self.known(name) {
             return Some(known);
         }
-        if self.0.len() >= most.min(256) {
+        if self.0.len() >= limit.min(256) {
             return None;
         }
         self.0.push(name.into());

@@ -97,13 +97,13 @@ mod tests {
     }
 
     #[test]
-    fn order_counts_and_shape_does_not() {
+    fn correlation_depends_on_ranks_only() {
         assert_eq!(of(&[(1, 1), (10, 2), (1_000_000, 3)]), Some(1.0));
         assert_eq!(of(&[(1, 9), (10, 5), (11, 1)]), Some(-1.0));
         assert_eq!(
             of(&[(1, 5), (2, 5), (3, 5)]),
             None,
-            "states that do not change say nothing"
+            "constant states have no correlation"
         );
         assert_eq!(of(&[(1, 1), (2, 2)]), None);
         // By hand: ranks 0 1 2 3 4 against 1 0 3 2 4, rho = 1 - 6 * 4 / (5 * 24).
@@ -112,12 +112,12 @@ mod tests {
     }
 
     #[test]
-    fn ties_share_their_rank() {
+    fn ties_share_a_rank() {
         assert_eq!(ranks([7, 3, 7, 1].into_iter()), [2.5, 1.0, 2.5, 0.0]);
     }
 
     #[test]
-    fn more_pairs_than_are_kept_are_sampled_and_said_to_be() {
+    fn pairs_over_the_limit_are_sampled_and_counted() {
         let mut all = Pairs::default();
         for n in 0..2 * KEPT as u64 {
             all.push(n, n as u32);

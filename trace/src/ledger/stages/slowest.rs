@@ -10,9 +10,9 @@ const KEPT: usize = 16;
 /// A request with a long gap.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Slow {
-    /// SGLang's request id, as logged.
+    /// The engine's request id, as logged.
     pub rid: Box<str>,
-    /// From its `first_output_stream` to its `tokenizer_first_token`, in nanoseconds.
+    /// From its first send to its first receive, in nanoseconds.
     pub gap_ns: u64,
     /// All its logged stages.
     pub marks: Marks,

@@ -1,10 +1,11 @@
 use super::*;
-use crate::event::{Event, Stage, Told, What};
+use crate::engine::example::{self, FIRST_RECEIVED, FIRST_SENT};
+use crate::event::{Event, LoggedState, Stage, What};
 use crate::ledger::Limits;
 
 const MS: u64 = 1_000_000;
 
-fn say(ledger: &mut Ledger, at: u64, rid: &str, name: &str, by: &str) {
+fn log_stage(ledger: &mut Ledger, at: u64, rid: &str, name: &str, by: &str) {
     let stage = Stage {
         rid,
         name,
@@ -19,14 +20,14 @@ fn say(ledger: &mut Ledger, at: u64, rid: &str, name: &str, by: &str) {
 }
 
 fn states(ledger: &mut Ledger, at: u64, states: u32) {
-    let told = Told {
+    let logged = LoggedState {
         by: "tokenizer",
         states: Some(states),
-        ..Told::default()
+        ..LoggedState::default()
     };
     ledger.apply(&Event {
         at: MonoNs(at),
-        what: What::Told(told),
+        what: What::LoggedState(logged),
     });
 }
 
@@ -41,13 +42,13 @@ const REPORT: [(&str, u64); 6] = [
 ];
 
 #[test]
-fn the_gap_of_the_report_is_exact_in_whatever_order_its_lines_come() {
+fn the_gap_is_exact_for_any_order_of_log_lines() {
     for turn in 0..REPORT.len() {
-        let mut ledger = Ledger::new(Limits::default());
+        let mut ledger = Ledger::new(Limits::default()).of_engines(example::ENGINES);
         let mut lines = REPORT;
         lines.rotate_left(turn);
         for (name, at) in lines {
-            say(&mut ledger, at, "5b920f43", name, "");
+            log_stage(&mut ledger, at, "5b920f43", name, "");
         }
         assert_eq!(ledger.worst_gap().map(|g| g.ns), Some(23_838_678_000));
         assert_eq!((ledger.gap().count(), ledger.totals().requests.seen), (1, 1));
@@ -57,23 +58,23 @@ fn the_gap_of_the_report_is_exact_in_whatever_order_its_lines_come() {
         assert_eq!(
             names[2..4],
             ["first_output_stream", "first_token_generated"],
-            "in the order of time"
+            "in order of time"
         );
         assert_eq!(names.len(), 6);
     }
 }
 
 #[test]
-fn a_request_of_two_servers_has_a_gap_on_each_and_the_worse_is_its_own() {
-    let mut ledger = Ledger::new(Limits::default());
+fn a_request_on_two_servers_has_two_gaps_and_reports_the_worse() {
+    let mut ledger = Ledger::new(Limits::default()).of_engines(example::ENGINES);
     for (at, name, by) in [
         (0, FIRST_SENT, "scheduler (prefill.log)"),
-        (MS, FIRST_TAKEN, "tokenizer (prefill.log)"),
+        (MS, FIRST_RECEIVED, "tokenizer (prefill.log)"),
         (50 * MS, FIRST_SENT, "scheduler (decode.log)"),
-        (9_050 * MS, FIRST_TAKEN, "tokenizer (decode.log)"),
-        (9_051 * MS, FIRST_TAKEN, "tokenizer (decode.log)"),
+        (9_050 * MS, FIRST_RECEIVED, "tokenizer (decode.log)"),
+        (9_051 * MS, FIRST_RECEIVED, "tokenizer (decode.log)"),
     ] {
-        say(&mut ledger, at, "a", name, by);
+        log_stage(&mut ledger, at, "a", name, by);
     }
     assert_eq!((ledger.gap().count(), ledger.gap().max()), (2, Some(9_000 * MS)));
     assert_eq!(
@@ -84,27 +85,27 @@ fn a_request_of_two_servers_has_a_gap_on_each_and_the_worse_is_its_own() {
 }
 
 #[test]
-fn gaps_are_set_against_the_states_of_their_moment() {
-    let mut ledger = Ledger::new(Limits::default());
+fn gaps_correlate_with_the_states_logged_at_their_time() {
+    let mut ledger = Ledger::new(Limits::default()).of_engines(example::ENGINES);
     for n in 1..=20_u64 {
         let (rid, at) = (format!("r{n}"), n * 1_000 * MS);
-        say(&mut ledger, at, &rid, FIRST_SENT, "scheduler");
+        log_stage(&mut ledger, at, &rid, FIRST_SENT, "scheduler");
         states(&mut ledger, at + n * MS, (n * 40) as u32);
-        say(&mut ledger, at + n * MS, &rid, FIRST_TAKEN, "tokenizer");
+        log_stage(&mut ledger, at + n * MS, &rid, FIRST_RECEIVED, "tokenizer");
     }
     let found = ledger.stages().correlation().unwrap();
     assert_eq!((found.of, found.sampled), (20, 20));
     assert!((found.rho - 1.0).abs() < 1e-12);
     assert_eq!(ledger.stages().slowest()[0].marks.list()[1].states, Some(800));
-    assert_eq!(ledger.stages().tellers()[0].states.most.map(|m| m.1), Some(800));
+    assert_eq!(ledger.stages().processes()[0].states.most.map(|m| m.1), Some(800));
 }
 
 #[test]
-fn what_is_told_is_bounded() {
-    let mut ledger = Ledger::new(Limits::default());
+fn logged_stages_are_bounded() {
+    let mut ledger = Ledger::new(Limits::default()).of_engines(example::ENGINES);
     for n in 0..1_000_u64 {
-        say(&mut ledger, n, "a", &format!("stage_{n}"), "");
-        say(&mut ledger, n, &format!("r{n}"), FIRST_SENT, &format!("teller {n}"));
+        log_stage(&mut ledger, n, "a", &format!("stage_{n}"), "");
+        log_stage(&mut ledger, n, &format!("r{n}"), FIRST_SENT, &format!("process {n}"));
     }
     let counts = ledger.stages().counts;
     assert!(
@@ -112,53 +113,53 @@ fn what_is_told_is_bounded() {
             .request("a")
             .is_some_and(|r| r.marks.as_ref().is_some_and(|m| m.list().len() <= 32))
     );
-    assert!(counts.left_out > 1_000 && counts.told == 2_000, "{counts:?}");
+    assert!(counts.left_out > 1_000 && counts.logged == 2_000, "{counts:?}");
 }
 
 #[test]
-fn a_health_check_is_no_request() {
-    let mut ledger = Ledger::new(Limits::default());
-    say(&mut ledger, 1, "HEALTH_CHECK_1700000000.5", FIRST_SENT, "");
-    say(&mut ledger, 2, "HEALTH_CHECK_1700000000.5", FIRST_TAKEN, "");
+fn health_checks_are_not_counted_as_requests() {
+    let mut ledger = Ledger::new(Limits::default()).of_engines(example::ENGINES);
+    log_stage(&mut ledger, 1, "HEALTH_CHECK_1700000000.5", FIRST_SENT, "");
+    log_stage(&mut ledger, 2, "HEALTH_CHECK_1700000000.5", FIRST_RECEIVED, "");
     let counts = ledger.totals().requests;
     assert_eq!((counts.seen, counts.health_checks, ledger.gap().count()), (0, 1, 0));
 }
 
 #[test]
-fn the_end_of_a_request_is_told_once() {
-    let mut ledger = Ledger::new(Limits::default());
-    say(&mut ledger, 1, "a", "request_received", "");
-    say(&mut ledger, 5, "a", "request_finished", "");
-    say(&mut ledger, 5, "a", "decode_finished", "");
+fn a_request_with_several_end_stages_finishes_once() {
+    let mut ledger = Ledger::new(Limits::default()).of_engines(example::ENGINES);
+    log_stage(&mut ledger, 1, "a", "request_received", "");
+    log_stage(&mut ledger, 5, "a", "request_finished", "");
+    log_stage(&mut ledger, 5, "a", "decode_finished", "");
     assert_eq!((ledger.totals().requests.finished, ledger.live()), (1, 0));
 }
 
 #[test]
-fn a_missing_line_is_no_wait_once_a_later_token_has_been_taken() {
-    let mut ledger = Ledger::new(Limits::default());
+fn a_request_with_a_later_receive_no_longer_waits() {
+    let mut ledger = Ledger::new(Limits::default()).of_engines(example::ENGINES);
     let waiting = |ledger: &Ledger| ledger.requests().filter(|r| r.waiting_since().is_some()).count();
     for (at, rid) in [(0, "a"), (MS, "b"), (2 * MS, "c"), (3 * MS, "d")] {
-        say(&mut ledger, at, rid, FIRST_SENT, "scheduler");
+        log_stage(&mut ledger, at, rid, FIRST_SENT, "scheduler");
     }
     assert_eq!(waiting(&ledger), 4);
-    say(&mut ledger, 9 * MS, "b", FIRST_TAKEN, "tokenizer");
+    log_stage(&mut ledger, 9 * MS, "b", FIRST_RECEIVED, "tokenizer");
     assert_eq!(waiting(&ledger), 2, "a was sent before b");
-    say(&mut ledger, 9 * MS, "c", "first_token_received", "handler");
-    assert_eq!(waiting(&ledger), 1, "c has it");
-    say(&mut ledger, 10 * MS, "a", FIRST_TAKEN, "tokenizer");
+    log_stage(&mut ledger, 9 * MS, "c", "first_token_received", "handler");
+    assert_eq!(waiting(&ledger), 1, "c received it");
+    log_stage(&mut ledger, 10 * MS, "a", FIRST_RECEIVED, "tokenizer");
     assert_eq!(
         (ledger.gap().count(), ledger.gap().max()),
         (2, Some(10 * MS)),
-        "a late word counts all the same"
+        "a line logged late counts too"
     );
 }
 
 #[test]
-fn a_request_whose_end_nobody_tells_is_over_and_not_lost() {
-    let mut ledger = Ledger::new(Limits::default());
-    say(&mut ledger, 1, "a", FIRST_SENT, "");
-    say(&mut ledger, 2, "b", FIRST_SENT, "");
-    say(&mut ledger, 3, "a", FIRST_TAKEN, "");
+fn a_request_without_a_logged_end_is_closed_and_not_lost() {
+    let mut ledger = Ledger::new(Limits::default()).of_engines(example::ENGINES);
+    log_stage(&mut ledger, 1, "a", FIRST_SENT, "");
+    log_stage(&mut ledger, 2, "b", FIRST_SENT, "");
+    log_stage(&mut ledger, 3, "a", FIRST_RECEIVED, "");
     for tick in 0..10 {
         ledger.tick(MonoNs(700_000 * MS + tick));
     }
@@ -166,20 +167,21 @@ fn a_request_whose_end_nobody_tells_is_over_and_not_lost() {
 }
 
 #[test]
-fn room_is_made_by_those_past_their_wait_and_not_by_those_that_wait() {
+fn requests_that_still_wait_are_evicted_last() {
     let mut ledger = Ledger::new(Limits {
         live_rids: 10,
         settle_ns: 100 * MS,
         ..Limits::default()
-    });
-    say(&mut ledger, 0, "waits", FIRST_SENT, "other scheduler");
+    })
+    .of_engines(example::ENGINES);
+    log_stage(&mut ledger, 0, "waits", FIRST_SENT, "other scheduler");
     for n in 1..500_u64 {
         let (rid, at) = (format!("r{n}"), n * 50 * MS);
-        say(&mut ledger, at, &rid, FIRST_SENT, "scheduler");
-        say(&mut ledger, at + MS, &rid, FIRST_TAKEN, "tokenizer");
+        log_stage(&mut ledger, at, &rid, FIRST_SENT, "scheduler");
+        log_stage(&mut ledger, at + MS, &rid, FIRST_RECEIVED, "tokenizer");
     }
-    say(&mut ledger, 30_000 * MS, "waits", FIRST_TAKEN, "tokenizer");
+    log_stage(&mut ledger, 30_000 * MS, "waits", FIRST_RECEIVED, "tokenizer");
     assert_eq!((ledger.totals().requests.seen, ledger.gap().count()), (500, 500));
     assert_eq!(ledger.gap().max(), Some(30_000 * MS));
-    assert!(ledger.limits().iter().all(|l| l.times == 0), "nothing was lost by it");
+    assert!(ledger.limits().iter().all(|l| l.times == 0), "no limit was reached");
 }

@@ -64,9 +64,9 @@ impl<'a> Cursor<'a> {
     }
 
     pub(super) fn bytes(&mut self, n: usize) -> Result<&'a [u8], Malformed> {
-        let (taken, rest) = self.rest.split_at_checked(n).ok_or(SHORT)?;
+        let (received, rest) = self.rest.split_at_checked(n).ok_or(SHORT)?;
         self.rest = rest;
-        Ok(taken)
+        Ok(received)
     }
 
     pub(super) fn byte(&mut self) -> Result<u8, Malformed> {
@@ -94,7 +94,7 @@ impl<'a> Cursor<'a> {
                 return Ok(value);
             }
         }
-        Err(Malformed("a number does not end"))
+        Err(Malformed("unterminated number"))
     }
 
     pub(super) fn signed(&mut self) -> Result<i64, Malformed> {
@@ -140,7 +140,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn numbers_come_back(n in any::<u64>(), s in any::<i64>(), m in any::<Option<u64>>(), v in any::<Option<u32>>(), e in any::<Option<u32>>()) {
+        fn numbers_round_trip(n in any::<u64>(), s in any::<i64>(), m in any::<Option<u64>>(), v in any::<Option<u32>>(), e in any::<Option<u32>>()) {
             let mut column = Vec::new();
             column.number(n);
             column.signed(s);
@@ -155,14 +155,14 @@ mod tests {
         }
 
         #[test]
-        fn any_bytes_are_taken_or_refused(bytes in prop::collection::vec(any::<u8>(), 0..30)) {
+        fn any_bytes_decode_or_are_rejected(bytes in prop::collection::vec(any::<u8>(), 0..30)) {
             let mut cursor = Cursor::new(&bytes);
             while cursor.number().is_ok() && cursor.maybe().is_ok() && cursor.near(Some(7)).is_ok() {}
         }
     }
 
     #[test]
-    fn the_largest_numbers_come_back() {
+    fn the_largest_numbers_round_trip() {
         let mut column = Vec::new();
         column.maybe(Some(u64::MAX));
         column.maybe(Some(u64::MAX - 1));

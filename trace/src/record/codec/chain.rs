@@ -14,7 +14,7 @@ pub(super) struct Link<S> {
     pub(super) text: u32,
     next: u32,
     /// It has ended, so it is not expected again.
-    over: bool,
+    finished: bool,
     pub(super) state: S,
 }
 
@@ -75,42 +75,42 @@ impl<S> Chain<S> {
         self.links.push(Link {
             text,
             next: NONE,
-            over: false,
+            finished: false,
             state,
         });
         self.links.len() as u32 - 1
     }
 
-    pub(super) fn set_over(&mut self, at: u32, over: bool) {
-        self.links[at as usize].over = over;
+    pub(super) fn set_finished(&mut self, at: u32, finished: bool) {
+        self.links[at as usize].finished = finished;
     }
 
     /// Predicted next request if the order is unchanged.
     pub(super) fn expected(&self, place: Place) -> u32 {
-        match self.living(self.get(place.last).map_or(NONE, |l| l.next)) {
-            NONE => self.living(place.missed),
+        match self.skip_finished(self.get(place.last).map_or(NONE, |l| l.next)) {
+            NONE => self.skip_finished(place.missed),
             next => next,
         }
     }
 
-    fn living(&self, mut at: u32) -> u32 {
+    fn skip_finished(&self, mut at: u32) -> u32 {
         for _ in 0..STEPS {
             match self.get(at) {
-                Some(link) if link.over => at = link.next,
+                Some(link) if link.finished => at = link.next,
                 _ => break,
             }
         }
         at
     }
 
-    /// Advances the stream to request `came`, where `expected` was predicted.
-    pub(super) fn came(&mut self, place: &mut Place, expected: u32, came: u32) {
+    /// Advances the stream to request `actual`, where `expected` was predicted.
+    pub(super) fn advance(&mut self, place: &mut Place, expected: u32, actual: u32) {
         if let Some(last) = self.links.get_mut(place.last as usize) {
-            last.next = came;
+            last.next = actual;
         }
-        if came != expected {
+        if actual != expected {
             place.missed = expected;
         }
-        place.last = came;
+        place.last = actual;
     }
 }

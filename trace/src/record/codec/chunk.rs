@@ -15,7 +15,7 @@ enum Listing {
 
 /// Values of the last chunk of one request in one lane.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Said {
+pub(super) struct Predictor {
     pub(super) begun: bool,
     listing: Listing,
     /// Its chunks carry ids.
@@ -30,7 +30,7 @@ pub(super) struct Said {
     pub(super) worker: u32,
 }
 
-impl Said {
+impl Predictor {
     /// Prediction for a new request: the same start as the previous new request of the lane.
     pub(super) fn after(first: &First) -> Self {
         Self {
@@ -65,7 +65,7 @@ impl Said {
 
     /// Updates the state from a chunk.
     #[inline]
-    pub(super) fn take(&mut self, chunk: &Chunk<'_>, worker: u32, ids: bool) {
+    pub(super) fn update(&mut self, chunk: &Chunk<'_>, worker: u32, ids: bool) {
         let (listed, completion) = (chunk.listed, chunk.completion_tokens);
         if self.begun {
             let step = completion
@@ -108,19 +108,19 @@ pub(super) struct First {
 }
 
 impl First {
-    pub(super) fn of(said: &Said) -> Self {
+    pub(super) fn of(predictor: &Predictor) -> Self {
         Self {
-            ids: said.ids,
-            prompt: said.prompt,
-            cached: said.cached,
-            retractions: said.retractions,
-            worker: said.worker,
+            ids: predictor.ids,
+            prompt: predictor.prompt,
+            cached: predictor.cached,
+            retractions: predictor.retractions,
+            worker: predictor.worker,
         }
     }
 }
 
 /// Flags of a chunk's mispredicted fields.
-pub(super) mod odd {
+pub(super) mod flags {
     pub(in crate::record::codec) const COMPLETION: u8 = 1;
     pub(in crate::record::codec) const LISTED: u8 = 1 << 1;
     pub(in crate::record::codec) const PROMPT: u8 = 1 << 2;

@@ -2,7 +2,7 @@
 
 use super::bytes::Malformed;
 use crate::engine::{Mode, Waiter};
-use crate::event::{AnswerEnd, AwayState, Finish, IdColumn, Kind, LostCause, Response, ThreadPart};
+use crate::event::{AnswerEnd, AwayState, Finish, IdColumn, Kind, MissedCause, Response, ThreadPart};
 
 /// An enum with numeric codes.
 pub(super) trait Code: Sized {
@@ -30,8 +30,8 @@ macro_rules! codes {
 }
 
 codes! {
-    Kind { TokenIds = 0, Text = 1, Embedding = 2, Multimodal = 3, Abort = 4, Control = 5 }
-    IdColumn { Delta = 0, Cumulative = 1, DeltaAfterPromptTail = 2, Absent = 3, Undecided = 4 }
+    Kind { TokenIds = 0, Text = 1, Embedding = 2, Multimodal = 3, Abort = 4, Control = 5, Failed = 6 }
+    IdColumn { Delta = 0, Cumulative = 1, DeltaAfterPromptTail = 2, Absent = 3, Undecided = 4, Uncounted = 5 }
     Finish { Length = 0, Stop = 1, Abort = 2, Other = 3 }
     Mode { Incremental = 0, Cumulative = 1 }
     Waiter { KeepsLast = 0, YieldsAll = 1, Merges = 2 }
@@ -39,7 +39,7 @@ codes! {
     AwayState { Stopped = 0, Traced = 1, Frozen = 2, Blocked = 3, Polling = 4, Asleep = 5 }
     Response { Streamed = 0, Whole = 1, Text = 2 }
     AnswerEnd { Whole = 0, ClientLeft = 1, ServerLeft = 2 }
-    LostCause { QueueFull = 0, Unframed = 1, TooLarge = 2, CutShort = 3, Ended = 4 }
+    MissedCause { QueueFull = 0, Unframed = 1, TooLarge = 2, CutShort = 3, Ended = 4 }
 }
 
 /// Kind of a record: the low bits of its `op`. From [`op::RARE`] on, its content is in `rare` after its length, so that a reader can skip
@@ -48,8 +48,8 @@ pub(super) mod op {
     pub(in crate::record::codec) const TICK: u8 = 0;
     pub(in crate::record::codec) const SENT: u8 = 1;
     pub(in crate::record::codec) const FORWARDED: u8 = 2;
-    pub(in crate::record::codec) const TAKEN: u8 = 3;
-    pub(in crate::record::codec) const HANDLED: u8 = 4;
+    pub(in crate::record::codec) const RECEIVED: u8 = 3;
+    pub(in crate::record::codec) const PROCESSED: u8 = 4;
     pub(in crate::record::codec) const DELIVERED: u8 = 5;
     /// First kind whose records start with a length.
     pub(in crate::record::codec) const RARE: u8 = 8;
@@ -61,7 +61,7 @@ pub(super) mod op {
     pub(in crate::record::codec) const QUEUE: u8 = 13;
     pub(in crate::record::codec) const HOT: u8 = 14;
     pub(in crate::record::codec) const STAGE: u8 = 15;
-    pub(in crate::record::codec) const TOLD: u8 = 16;
+    pub(in crate::record::codec) const LOGGED_STATE: u8 = 16;
     pub(in crate::record::codec) const MERGED: u8 = 17;
     pub(in crate::record::codec) const LOST: u8 = 18;
     pub(in crate::record::codec) const ANSWERED: u8 = 19;

@@ -2,16 +2,16 @@
 
 use super::bytes::{Cursor, Malformed};
 use super::chain::Chain;
-use super::chunk::Said;
+use super::chunk::Predictor;
 use super::codes::op;
 use super::columns::Columns;
 use super::delivery::Deliveries;
 use super::encoder::Content;
 use super::lane::{Lanes, Step};
-use super::rare::Taking;
+use super::rare::RareReader;
 use super::text::{Read, Reading};
 use crate::clock::MonoNs;
-use crate::event::{Chunk, Event, Taken, What};
+use crate::event::{Chunk, Event, Received, What};
 use crate::id::{FrameId, ThreadId};
 use crate::record::Record;
 use crate::record::header::Anchor;
@@ -28,7 +28,7 @@ pub(in crate::record) struct Scratch {
 #[derive(Debug, Default)]
 pub(super) struct State {
     pub(super) lanes: Lanes,
-    pub(super) chain: Chain<Said>,
+    pub(super) chain: Chain<Predictor>,
     pub(super) given: Deliveries,
 }
 
@@ -83,15 +83,15 @@ pub(in crate::record) fn decode(
     if whole {
         Ok(unknown)
     } else {
-        Err(Malformed("more in the block than its header says"))
+        Err(Malformed("the block has more data than its header states"))
     }
 }
 
 impl<'b> Decoder<'_, 'b> {
     fn standing(&mut self, content: &Content, wanted: bool, give: &mut dyn FnMut(Record<'_>)) -> Result<(), Malformed> {
         while !self.columns.standing.is_empty() {
-            let mut taking = Taking::next(&mut self.columns.standing, &mut self.texts)?;
-            if let (true, Ok(Some(what))) = (wanted, taking.standing()) {
+            let mut reader = RareReader::next(&mut self.columns.standing, &mut self.texts)?;
+            if let (true, Ok(Some(what))) = (wanted, reader.standing()) {
                 give(Record::Event(Event { at: content.from, what }));
             }
         }
@@ -117,24 +117,24 @@ impl<'b> Decoder<'_, 'b> {
                 What::Sent(self.frame(lane, id, chunks)?.with(chunks))
             }
             op::FORWARDED => What::Forwarded(self.step(code, Step::Forwarded)?.1),
-            op::TAKEN => What::Taken(self.taken(code, chunks)?),
-            op::HANDLED => What::Handled(self.step(code, Step::Handled)?.1),
+            op::RECEIVED => What::Received(self.received(code, chunks)?),
+            op::PROCESSED => What::Processed(self.step(code, Step::Processed)?.1),
             op::DELIVERED => What::Delivered(self.delivery(code & op::EXPECTED != 0)?),
             _ if number >= op::RARE => return self.rare(number, at, give),
-            _ => return Err(Malformed("a record of no kind")),
+            _ => return Err(Malformed("record of unknown kind")),
         };
         give(Record::Event(Event { at, what }));
         Ok(true)
     }
 
     fn rare(&mut self, number: u8, at: MonoNs, give: &mut dyn FnMut(Record<'_>)) -> Result<bool, Malformed> {
-        let mut taking = Taking::next(&mut self.columns.rare, &mut self.texts)?;
+        let mut reader = RareReader::next(&mut self.columns.rare, &mut self.texts)?;
         if number == op::ANCHOR {
-            let wall_ns = taking.wall_ns()?;
+            let wall_ns = reader.wall_ns()?;
             give(Record::Anchor(Anchor { mono: at, wall_ns }));
             return Ok(true);
         }
-        let Ok(Some(what)) = taking.what(number) else {
+        let Ok(Some(what)) = reader.what(number) else {
             return Ok(false);
         };
         give(Record::Event(Event { at, what }));
@@ -149,11 +149,11 @@ impl<'b> Decoder<'_, 'b> {
         }
     }
 
-    fn taken<'c>(&mut self, code: u8, chunks: &'c mut Vec<Chunk<'b>>) -> Result<Taken<'c>, Malformed>
+    fn received<'c>(&mut self, code: u8, chunks: &'c mut Vec<Chunk<'b>>) -> Result<Received<'c>, Malformed>
     where
         'b: 'c,
     {
-        let (lane, id) = self.step(code, Step::Taken)?;
+        let (lane, id) = self.step(code, Step::Received)?;
         let stream = self.state.lanes.get(lane);
         let distance = self.columns.wakeup.maybe()?;
         let wakeup = distance.map(|d| {
@@ -180,7 +180,7 @@ impl<'b> Decoder<'_, 'b> {
         } else {
             None
         };
-        Ok(Taken { id, wakeup, by, frame })
+        Ok(Received { id, wakeup, by, frame })
     }
 }
 
@@ -188,19 +188,19 @@ impl<'b> Decoder<'_, 'b> {
 mod tests {
     use super::super::encoder::Encoder;
     use super::*;
-    use crate::event::{Lost, LostCause};
+    use crate::event::{Missed, MissedCause};
     use crate::record::Payload;
 
     /// Behaviour of a format 1.0 reader on the cause added in 1.1.
     #[test]
-    fn a_word_of_a_later_minor_version_costs_its_record_and_is_counted() {
+    fn records_with_codes_of_a_later_minor_version_are_skipped_and_counted() {
         let mut encoder = Encoder::new(Payload::Lengths);
-        let lost = Lost {
+        let missed = Missed {
             hop: None,
             count: 0x55,
-            cause: LostCause::Ended,
+            cause: MissedCause::Ended,
         };
-        let what = What::Lost(lost);
+        let what = What::Missed(missed);
         encoder.event(&Event { at: MonoNs(7), what });
         encoder.tick(MonoNs(9));
         let (mut columns, content) = encoder.close(Columns::default());
@@ -212,7 +212,7 @@ mod tests {
         };
         assert_eq!(read(&columns), (0, 2));
         let cause = columns.rare.last_mut().expect("the cause is its last byte");
-        *cause = LostCause::Ended as u8 + 1;
+        *cause = MissedCause::Ended as u8 + 1;
         assert_eq!(read(&columns), (1, 1));
     }
 }

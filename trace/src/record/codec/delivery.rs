@@ -76,13 +76,13 @@ impl Deliveries {
     fn take(&mut self, expected: u32, at: u32, delivery: &Delivery<'_>) {
         self.mode = delivery.mode;
         self.chain.state(at).take(delivery);
-        self.chain.came(&mut self.place, expected, at);
-        self.chain.set_over(at, delivery.finished);
+        self.chain.advance(&mut self.place, expected, at);
+        self.chain.set_finished(at, delivery.finished);
     }
 }
 
 /// Flags of mispredicted fields.
-mod odd {
+mod flags {
     pub(super) const WHOSE: u8 = 1;
     pub(super) const TOKENS: u8 = 1 << 1;
     pub(super) const MODE: u8 = 1 << 2;
@@ -97,11 +97,11 @@ impl Encoder {
     pub(super) fn delivery(&mut self, delivery: &Delivery<'_>) -> bool {
         let expected = self.given.chain.expected(self.given.place);
         let known = self.given.chain.get(expected);
-        let mut odd = 0;
+        let mut flags = 0;
         let at = if known.is_some_and(|link| self.texts.is(link.text, delivery.rid)) {
             expected
         } else {
-            odd |= odd::WHOSE;
+            flags |= flags::WHOSE;
             let (text, new) = self.texts.place(delivery.rid, &mut self.columns);
             let known = if new { None } else { self.links.find(NONE, text) };
             known.unwrap_or_else(|| {
@@ -115,45 +115,45 @@ impl Encoder {
         };
         let completion = given.completion();
         let tokens = given.tokens(delivery.mode, delivery.completion_tokens);
-        let mark = |is_odd: bool, field: u8| if is_odd { field } else { 0 };
-        odd |= mark(delivery.tokens != tokens, odd::TOKENS)
-            | mark(delivery.mode != self.given.mode, odd::MODE)
-            | mark(delivery.completion_tokens != completion, odd::COMPLETION)
-            | mark(delivery.finished, odd::FINISHED)
-            | mark(delivery.response != Response::Streamed, odd::RESPONSE);
-        if odd != 0 {
+        let mark = |differs: bool, field: u8| if differs { field } else { 0 };
+        flags |= mark(delivery.tokens != tokens, flags::TOKENS)
+            | mark(delivery.mode != self.given.mode, flags::MODE)
+            | mark(delivery.completion_tokens != completion, flags::COMPLETION)
+            | mark(delivery.finished, flags::FINISHED)
+            | mark(delivery.response != Response::Streamed, flags::RESPONSE);
+        if flags != 0 {
             let column = &mut self.columns.delivery;
-            column.push(odd);
-            if odd & odd::WHOSE != 0 {
+            column.push(flags);
+            if flags & flags::WHOSE != 0 {
                 column.number(u64::from(text));
                 column.number(u64::from(at));
             }
-            if odd & odd::MODE != 0 {
+            if flags & flags::MODE != 0 {
                 column.push(delivery.mode.code());
             }
-            if odd & odd::COMPLETION != 0 {
+            if flags & flags::COMPLETION != 0 {
                 column.near(delivery.completion_tokens, completion);
             }
-            if odd & odd::TOKENS != 0 {
+            if flags & flags::TOKENS != 0 {
                 column.near(Some(delivery.tokens), Some(tokens));
             }
-            if odd & odd::RESPONSE != 0 {
+            if flags & flags::RESPONSE != 0 {
                 column.push(delivery.response.code());
             }
         }
         self.given.take(expected, at, delivery);
-        odd == 0
+        flags == 0
     }
 }
 
 impl<'b> Decoder<'_, 'b> {
-    pub(super) fn delivery(&mut self, as_expected: bool) -> Result<Delivery<'b>, Malformed> {
+    pub(super) fn delivery(&mut self, predicted: bool) -> Result<Delivery<'b>, Malformed> {
         let column = &mut self.columns.delivery;
         let deliveries = &mut self.state.given;
-        let odd = if as_expected { 0 } else { column.byte()? };
+        let flags = if predicted { 0 } else { column.byte()? };
         let expected = deliveries.chain.expected(deliveries.place);
         let mut at = expected;
-        if odd & odd::WHOSE != 0 {
+        if flags & flags::WHOSE != 0 {
             let text = column.small()?;
             self.texts.named(text)?;
             at = column.small()?;
@@ -162,22 +162,22 @@ impl<'b> Decoder<'_, 'b> {
             }
         }
         let link = deliveries.chain.get(at);
-        let &Link { text, state: given, .. } = link.ok_or(Malformed("a delivery to nobody"))?;
+        let &Link { text, state: given, .. } = link.ok_or(Malformed("delivery without a request"))?;
         let mut mode = deliveries.mode;
-        if odd & odd::MODE != 0 {
+        if flags & flags::MODE != 0 {
             mode = Mode::of(column.byte()?)?;
         }
         let mut completion_tokens = given.completion();
-        if odd & odd::COMPLETION != 0 {
+        if flags & flags::COMPLETION != 0 {
             completion_tokens = column.near(completion_tokens)?;
         }
         let mut tokens = given.tokens(mode, completion_tokens);
-        if odd & odd::TOKENS != 0 {
+        if flags & flags::TOKENS != 0 {
             let near = column.near(Some(tokens))?;
             tokens = near.ok_or(Malformed("a delivery without a count"))?;
         }
         let mut response = Response::Streamed;
-        if odd & odd::RESPONSE != 0 {
+        if flags & flags::RESPONSE != 0 {
             response = Response::of(column.byte()?)?;
         }
         let delivery = Delivery {
@@ -185,7 +185,7 @@ impl<'b> Decoder<'_, 'b> {
             tokens,
             mode,
             completion_tokens,
-            finished: odd & odd::FINISHED != 0,
+            finished: flags & flags::FINISHED != 0,
             response,
         };
         deliveries.take(expected, at, &delivery);

@@ -4,7 +4,7 @@ use hashbrown::HashMap;
 
 use super::bytes::Put;
 use super::chain::Chain;
-use super::chunk::Said;
+use super::chunk::Predictor;
 use super::codes::op;
 use super::columns::Columns;
 use super::delivery::Deliveries;
@@ -14,7 +14,7 @@ use super::rare::Writing;
 use super::standing::Standing;
 use super::text::Texts;
 use crate::clock::MonoNs;
-use crate::event::{Event, Frame, Lost, LostCause, Taken, What};
+use crate::event::{Event, Frame, Missed, MissedCause, Received, What};
 use crate::id::FrameId;
 use crate::record::header::{Anchor, Payload};
 
@@ -44,7 +44,7 @@ pub(in crate::record) struct Encoder {
     pub(super) columns: Columns<Vec<u8>>,
     pub(super) texts: Texts,
     pub(super) lanes: Lanes,
-    pub(super) chain: Chain<Said>,
+    pub(super) chain: Chain<Predictor>,
     pub(super) links: Links,
     pub(super) given: Deliveries,
     pub(super) tokens: bool,
@@ -97,16 +97,16 @@ impl Encoder {
 
     /// Stores standing data without writing it.
     pub(in crate::record) fn note(&mut self, what: &What<'_>) {
-        self.standing.take(what);
+        self.standing.update(what);
     }
 
     pub(in crate::record) fn tick(&mut self, now: MonoNs) {
-        self.stand();
+        self.write_standing();
         self.begin(op::TICK, now.0);
     }
 
     pub(in crate::record) fn anchor(&mut self, anchor: Anchor) {
-        self.stand();
+        self.write_standing();
         self.begin(op::ANCHOR, anchor.mono.0);
         let mut writing = Writing::new(&mut self.texts, &mut self.columns, &mut self.fields);
         writing.number(anchor.wall_ns);
@@ -115,9 +115,9 @@ impl Encoder {
 
     /// Writes an event. Returns `false` if it is too large; then only its loss is written.
     pub(in crate::record) fn event(&mut self, event: &Event<'_>) -> bool {
-        self.stand();
+        self.write_standing();
         if let Some(lost) = too_large(&event.what, self.tokens) {
-            self.rare(event.at.0, &What::Lost(lost));
+            self.rare(event.at.0, &What::Missed(lost));
             return false;
         }
         match &event.what {
@@ -128,9 +128,9 @@ impl Encoder {
             What::Forwarded(id) => {
                 self.step(op::FORWARDED, Step::Forwarded, event.at.0, *id);
             }
-            What::Taken(taken) => self.taken(event.at.0, taken),
-            What::Handled(id) => {
-                self.step(op::HANDLED, Step::Handled, event.at.0, *id);
+            What::Received(received) => self.received(event.at.0, received),
+            What::Processed(id) => {
+                self.step(op::PROCESSED, Step::Processed, event.at.0, *id);
             }
             What::Delivered(delivery) => {
                 let expected = self.delivery(delivery);
@@ -192,22 +192,22 @@ impl Encoder {
         }
     }
 
-    fn taken(&mut self, at: u64, taken: &Taken<'_>) {
-        let mut op = op::TAKEN;
-        if let Some(frame) = &taken.frame {
+    fn received(&mut self, at: u64, received: &Received<'_>) {
+        let mut op = op::RECEIVED;
+        if let Some(frame) = &received.frame {
             op |= op::SHOWN;
-            if frame.id != taken.id {
+            if frame.id != received.id {
                 op |= op::RENAMED;
             }
         }
-        let lane = self.step(op, Step::Taken, at, taken.id);
+        let lane = self.step(op, Step::Received, at, received.id);
         let stream = self.lanes.get(lane);
-        let distance = taken.wakeup.map(|n| n.wrapping_sub(stream.wakeup) as i64);
+        let distance = received.wakeup.map(|n| n.wrapping_sub(stream.wakeup) as i64);
         self.columns
             .wakeup
             .maybe(distance.map(|d| ((d << 1) ^ (d >> 63)) as u64));
-        stream.wakeup = taken.wakeup.unwrap_or(stream.wakeup);
-        match taken.by {
+        stream.wakeup = received.wakeup.unwrap_or(stream.wakeup);
+        match received.by {
             None => self.columns.by.push(0),
             by if by == stream.by => self.columns.by.push(1),
             Some(by) => {
@@ -217,8 +217,8 @@ impl Encoder {
                 stream.by = Some(by);
             }
         }
-        if let Some(frame) = &taken.frame {
-            let lane = if frame.id == taken.id {
+        if let Some(frame) = &received.frame {
+            let lane = if frame.id == received.id {
                 lane
             } else {
                 self.lanes.write(Step::Sent, frame.id, &mut self.columns)
@@ -234,11 +234,11 @@ impl Encoder {
         };
         writing.end(false);
         self.begin(op, at);
-        self.standing.take(what);
+        self.standing.update(what);
     }
 
     /// Writes the standing data, once, before the block's first record.
-    fn stand(&mut self) {
+    fn write_standing(&mut self) {
         if self.records > 0 {
             return;
         }
@@ -255,10 +255,10 @@ impl Encoder {
 }
 
 /// The loss to record instead of an event that could exceed the size limit of an event.
-fn too_large(what: &What<'_>, tokens: bool) -> Option<Lost> {
+fn too_large(what: &What<'_>, tokens: bool) -> Option<Missed> {
     let text = |texts: &[&str]| texts.iter().map(|t| t.len()).sum::<usize>();
     let (hop, bytes) = match what {
-        What::Sent(frame) | What::Taken(Taken { frame: Some(frame), .. }) => {
+        What::Sent(frame) | What::Received(Received { frame: Some(frame), .. }) => {
             (Some(frame.id.hop), frame_bytes(frame, tokens))
         }
         What::Delivered(delivery) => (None, text(&[delivery.rid])),
@@ -268,16 +268,16 @@ fn too_large(what: &What<'_>, tokens: bool) -> Option<Lost> {
         What::Undecoded(undecoded) => (Some(undecoded.id.hop), text(&[undecoded.reason])),
         What::Cpu(sample) => (None, text(&[sample.role, sample.name])),
         What::Queue(sample) => (None, text(&[sample.hop])),
-        What::Hot(sample) => (None, text(&[sample.role, sample.function, sample.file])),
+        What::Stack(sample) => (None, text(&[sample.role, sample.function, sample.file])),
         What::Stage(stage) => (None, text(&[stage.rid, stage.name, stage.by])),
-        What::Told(told) => (None, text(&[told.by])),
+        What::LoggedState(logged) => (None, text(&[logged.by])),
         What::Merged(merged) => (None, text(&[merged.rid, merged.by])),
-        What::Forwarded(_) | What::Handled(_) | What::Lost(_) | What::Taken(_) => return None,
+        What::Forwarded(_) | What::Processed(_) | What::Missed(_) | What::Received(_) => return None,
     };
-    (bytes > EVENT_BYTES).then_some(Lost {
+    (bytes > EVENT_BYTES).then_some(Missed {
         hop,
         count: 1,
-        cause: LostCause::TooLarge,
+        cause: MissedCause::TooLarge,
     })
 }
 

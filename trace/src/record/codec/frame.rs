@@ -2,7 +2,7 @@
 
 use super::bytes::{Cursor, Malformed, Put};
 use super::chain::NONE;
-use super::chunk::{First, Said, odd};
+use super::chunk::{First, Predictor, flags};
 use super::codes::Code;
 use super::columns::Columns;
 use super::decoder::Decoder;
@@ -41,25 +41,25 @@ impl Encoder {
                 _ => {
                     self.columns.whose.number(followed);
                     followed = 0;
-                    self.whose(lane, chunk.rid, place.last(), &first)
+                    self.write_request(lane, chunk.rid, place.last(), &first)
                 }
             };
-            self.chain.came(&mut place, expected, at);
-            let said = self.chain.state(at);
+            self.chain.advance(&mut place, expected, at);
+            let predictor = self.chain.state(at);
             let worker = match chunk.worker {
                 None => 0,
-                Some(worker) if said.worker > 0 && self.texts.is(said.worker - 1, worker) => said.worker,
+                Some(worker) if predictor.worker > 0 && self.texts.is(predictor.worker - 1, worker) => predictor.worker,
                 Some(worker) => self.texts.place(worker, &mut self.columns).0 + 1,
             };
             let ids = if self.tokens { chunk.ids } else { &[] };
-            let odd = oddness(said, chunk, worker, !ids.is_empty());
-            if odd == 0 {
+            let flags = mispredicted_fields(predictor, chunk, worker, !ids.is_empty());
+            if flags == 0 {
                 plain += 1;
             } else {
                 self.columns.shape.number(plain);
-                self.columns.shape.push(odd);
+                self.columns.shape.push(flags);
                 plain = 0;
-                write(&mut self.columns, said, chunk, worker, odd);
+                write(&mut self.columns, predictor, chunk, worker, flags);
             }
             if !ids.is_empty() {
                 let listed = i64::from(chunk.listed.unwrap_or(0));
@@ -69,12 +69,12 @@ impl Encoder {
                 }
                 self.ids += ids.len();
             }
-            let new = !said.begun;
-            said.take(chunk, worker, !ids.is_empty());
+            let new = !predictor.begun;
+            predictor.update(chunk, worker, !ids.is_empty());
             if new {
-                first = First::of(said);
+                first = First::of(predictor);
             }
-            self.chain.set_over(at, chunk.finish.is_some());
+            self.chain.set_finished(at, chunk.finish.is_some());
         }
         if followed > 0 {
             self.columns.whose.number(followed);
@@ -88,7 +88,7 @@ impl Encoder {
     }
 
     /// Writes the request of a chunk that does not belong to the predicted request.
-    fn whose(&mut self, lane: u32, rid: &str, last: u32, first: &First) -> u32 {
+    fn write_request(&mut self, lane: u32, rid: &str, last: u32, first: &First) -> u32 {
         let (text, new) = self.texts.place(rid, &mut self.columns);
         let known = if new { None } else { self.links.find(lane, text) };
         if let Some(at) = known {
@@ -103,45 +103,47 @@ impl Encoder {
             self.columns.whose.number(NEW_HERE);
             self.columns.whose.number(u64::from(text));
         }
-        let at = self.chain.push(text, Said::after(first));
+        let at = self.chain.push(text, Predictor::after(first));
         self.links.insert(lane, text, at);
         at
     }
 }
 
-fn oddness(said: &Said, chunk: &Chunk<'_>, worker: u32, ids: bool) -> u8 {
+fn mispredicted_fields(predictor: &Predictor, chunk: &Chunk<'_>, worker: u32, ids: bool) -> u8 {
     let completion = chunk.completion_tokens;
-    let mark = |is_odd: bool, field: u8| if is_odd { field } else { 0 };
-    mark(completion != said.completion(), odd::COMPLETION)
-        | mark(chunk.listed != said.listed(completion), odd::LISTED)
-        | mark(chunk.prompt_tokens != said.prompt, odd::PROMPT)
-        | mark(chunk.cached_tokens != said.cached, odd::CACHED)
-        | mark(chunk.retractions != said.retractions, odd::RETRACTIONS)
-        | mark(chunk.finish.is_some(), odd::FINISH)
-        | mark(worker != said.worker, odd::WORKER)
-        | mark(ids != said.ids, odd::IDS)
+    let mark = |differs: bool, field: u8| if differs { field } else { 0 };
+    mark(completion != predictor.completion(), flags::COMPLETION)
+        | mark(chunk.listed != predictor.listed(completion), flags::LISTED)
+        | mark(chunk.prompt_tokens != predictor.prompt, flags::PROMPT)
+        | mark(chunk.cached_tokens != predictor.cached, flags::CACHED)
+        | mark(chunk.retractions != predictor.retractions, flags::RETRACTIONS)
+        | mark(chunk.finish.is_some(), flags::FINISH)
+        | mark(worker != predictor.worker, flags::WORKER)
+        | mark(ids != predictor.ids, flags::IDS)
 }
 
-fn write(columns: &mut Columns<Vec<u8>>, said: &Said, chunk: &Chunk<'_>, worker: u32, odd: u8) {
-    if odd & odd::COMPLETION != 0 {
-        columns.completion.near(chunk.completion_tokens, said.completion());
+fn write(columns: &mut Columns<Vec<u8>>, predictor: &Predictor, chunk: &Chunk<'_>, worker: u32, flags: u8) {
+    if flags & flags::COMPLETION != 0 {
+        columns.completion.near(chunk.completion_tokens, predictor.completion());
     }
-    if odd & odd::LISTED != 0 {
-        columns.listed.near(chunk.listed, said.listed(chunk.completion_tokens));
+    if flags & flags::LISTED != 0 {
+        columns
+            .listed
+            .near(chunk.listed, predictor.listed(chunk.completion_tokens));
     }
-    if odd & odd::PROMPT != 0 {
-        columns.prompt.near(chunk.prompt_tokens, said.prompt);
+    if flags & flags::PROMPT != 0 {
+        columns.prompt.near(chunk.prompt_tokens, predictor.prompt);
     }
-    if odd & odd::CACHED != 0 {
-        columns.cached.near(chunk.cached_tokens, said.cached);
+    if flags & flags::CACHED != 0 {
+        columns.cached.near(chunk.cached_tokens, predictor.cached);
     }
-    if odd & odd::RETRACTIONS != 0 {
-        columns.retractions.near(chunk.retractions, said.retractions);
+    if flags & flags::RETRACTIONS != 0 {
+        columns.retractions.near(chunk.retractions, predictor.retractions);
     }
     if let Some(finish) = chunk.finish {
         columns.finish.push(finish.code());
     }
-    if odd & odd::WORKER != 0 {
+    if flags & flags::WORKER != 0 {
         columns.worker.number(u64::from(worker));
     }
 }
@@ -154,11 +156,11 @@ impl<'b> Decoder<'_, 'b> {
         let bytes = stream.bytes.wrapping_add(self.columns.bytes.signed()? as u64);
         let count = i64::from(stream.count).checked_add(self.columns.count.signed()?);
         let count = count.filter(|n| (0..=CHUNKS as i64).contains(n));
-        let count = count.ok_or(Malformed("more chunks than a frame may have"))? as u32;
+        let count = count.ok_or(Malformed("more chunks than a frame can have"))? as u32;
         self.chunks_left = self
             .chunks_left
             .checked_sub(count)
-            .ok_or(Malformed("more chunks than the block's header says"))?;
+            .ok_or(Malformed("more chunks than the block's header states"))?;
         stream.bytes = bytes;
         stream.count = count;
         let (mut place, mut first) = (stream.place, stream.first);
@@ -170,40 +172,40 @@ impl<'b> Decoder<'_, 'b> {
             let at = if run(&mut followed, &mut self.columns.whose)? {
                 expected
             } else {
-                let (text, known) = whose(&mut self.columns.whose, &mut self.texts, place.last())?;
-                known.unwrap_or_else(|| chain.push(text, Said::after(&first)))
+                let (text, known) = read_request(&mut self.columns.whose, &mut self.texts, place.last())?;
+                known.unwrap_or_else(|| chain.push(text, Predictor::after(&first)))
             };
-            let text = chain.get(at).ok_or(Malformed("a request that is not there"))?.text;
-            chain.came(&mut place, expected, at);
-            let said = chain.state(at);
-            let odd = if run(&mut plain, &mut self.columns.shape)? {
+            let text = chain.get(at).ok_or(Malformed("reference to an unknown request"))?.text;
+            chain.advance(&mut place, expected, at);
+            let predictor = chain.state(at);
+            let flags = if run(&mut plain, &mut self.columns.shape)? {
                 0
             } else {
                 self.columns.shape.byte()?
             };
-            let mut chunk = read(&mut self.columns, said, odd)?;
+            let mut chunk = read(&mut self.columns, predictor, flags)?;
             chunk.rid = self.texts.get(text)?;
-            let mut worker = said.worker;
-            if odd & odd::WORKER != 0 {
+            let mut worker = predictor.worker;
+            if flags & flags::WORKER != 0 {
                 worker = self.columns.worker.small()?;
             }
             if let Some(id) = worker.checked_sub(1) {
                 chunk.worker = Some(self.texts.named(id)?);
             }
-            let has_ids = said.ids != (odd & odd::IDS != 0);
+            let has_ids = predictor.ids != (flags & flags::IDS != 0);
             if has_ids {
                 let listed = i64::from(chunk.listed.unwrap_or(0));
                 let n = listed.checked_add(self.columns.id_count.signed()?);
                 let n = n.and_then(|n| usize::try_from(n).ok()).filter(|&n| n > 0);
                 let split = n.and_then(|n| self.ids.split_at_checked(n));
-                (chunk.ids, self.ids) = split.ok_or(Malformed("ids that are not there"))?;
+                (chunk.ids, self.ids) = split.ok_or(Malformed("reference to unknown ids"))?;
             }
-            let new = !said.begun;
-            said.take(&chunk, worker, has_ids);
+            let new = !predictor.begun;
+            predictor.update(&chunk, worker, has_ids);
             if new {
-                first = First::of(said);
+                first = First::of(predictor);
             }
-            chain.set_over(at, chunk.finish.is_some());
+            chain.set_finished(at, chunk.finish.is_some());
             chunks.push(chunk);
         }
         let stream = self.state.lanes.get(lane);
@@ -250,7 +252,7 @@ fn run(left: &mut Option<u64>, column: &mut Cursor<'_>) -> Result<bool, Malforme
 }
 
 /// Reads the request after a run: the text index of a new request, or the link of a known one.
-fn whose(column: &mut Cursor<'_>, texts: &mut Reading<'_>, last: u32) -> Result<(u32, Option<u32>), Malformed> {
+fn read_request(column: &mut Cursor<'_>, texts: &mut Reading<'_>, last: u32) -> Result<(u32, Option<u32>), Malformed> {
     match column.number()? {
         NEW => Ok((texts.new_place()?, None)),
         NEW_HERE => Ok((column.small()?, None)),
@@ -259,42 +261,42 @@ fn whose(column: &mut Cursor<'_>, texts: &mut Reading<'_>, last: u32) -> Result<
             let distance = (distance >> 1) as i64 ^ -((distance & 1) as i64);
             let at = i64::from(if last == NONE { 0 } else { last }).checked_add(distance);
             let at = at.and_then(|at| u32::try_from(at).ok());
-            Ok((NONE, Some(at.ok_or(Malformed("a request that is not there"))?)))
+            Ok((NONE, Some(at.ok_or(Malformed("reference to an unknown request"))?)))
         }
     }
 }
 
-fn read<'b>(columns: &mut Columns<Cursor<'_>>, said: &Said, odd: u8) -> Result<Chunk<'b>, Malformed> {
-    let is = |field: u8| odd & field != 0;
-    let mut completion = said.completion();
-    if is(odd::COMPLETION) {
+fn read<'b>(columns: &mut Columns<Cursor<'_>>, predictor: &Predictor, flags: u8) -> Result<Chunk<'b>, Malformed> {
+    let is = |field: u8| flags & field != 0;
+    let mut completion = predictor.completion();
+    if is(flags::COMPLETION) {
         completion = columns.completion.near(completion)?;
     }
-    let mut listed = said.listed(completion);
-    if is(odd::LISTED) {
+    let mut listed = predictor.listed(completion);
+    if is(flags::LISTED) {
         listed = columns.listed.near(listed)?;
     }
     let mut chunk = Chunk {
         rid: "",
         listed,
         completion_tokens: completion,
-        prompt_tokens: said.prompt,
-        cached_tokens: said.cached,
+        prompt_tokens: predictor.prompt,
+        cached_tokens: predictor.cached,
         finish: None,
-        retractions: said.retractions,
+        retractions: predictor.retractions,
         worker: None,
         ids: &[],
     };
-    if is(odd::PROMPT) {
-        chunk.prompt_tokens = columns.prompt.near(said.prompt)?;
+    if is(flags::PROMPT) {
+        chunk.prompt_tokens = columns.prompt.near(predictor.prompt)?;
     }
-    if is(odd::CACHED) {
-        chunk.cached_tokens = columns.cached.near(said.cached)?;
+    if is(flags::CACHED) {
+        chunk.cached_tokens = columns.cached.near(predictor.cached)?;
     }
-    if is(odd::RETRACTIONS) {
-        chunk.retractions = columns.retractions.near(said.retractions)?;
+    if is(flags::RETRACTIONS) {
+        chunk.retractions = columns.retractions.near(predictor.retractions)?;
     }
-    if is(odd::FINISH) {
+    if is(flags::FINISH) {
         chunk.finish = Some(Finish::of(columns.finish.byte()?)?);
     }
     Ok(chunk)

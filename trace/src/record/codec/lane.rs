@@ -13,8 +13,8 @@ use crate::id::{FrameId, HopId, ThreadId};
 pub(super) enum Step {
     Sent,
     Forwarded,
-    Taken,
-    Handled,
+    Received,
+    Processed,
 }
 
 const STEPS: usize = 4;
@@ -127,7 +127,7 @@ impl Lanes {
             }));
         } else {
             let lane = self.all.get_mut(at as usize);
-            let next = &mut lane.ok_or(Malformed("a lane that is not there"))?.next[step as usize];
+            let next = &mut lane.ok_or(Malformed("reference to an unknown lane"))?.next[step as usize];
             *next = next.wrapping_add(columns.seq.signed()? as u64);
         }
         self.last[step as usize] = at;

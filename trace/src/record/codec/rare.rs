@@ -7,8 +7,8 @@ use super::columns::Columns;
 use super::text::{Reading, Texts};
 use crate::engine::{Mode, Waiter};
 use crate::event::{
-    Answer, AnswerEnd, Away, AwayState, CpuSample, Engine, Hop, HotSample, Lost, LostCause, Merged, PollUse,
-    QueueSample, Sees, Stage, ThreadPart, Told, Undecoded, What,
+    Answer, AnswerEnd, Away, AwayState, Capabilities, CpuSample, Engine, Hop, LoggedState, Merged, Missed, MissedCause,
+    PollUse, QueueSample, StackSample, Stage, ThreadPart, Undecoded, What,
 };
 use crate::id::{FrameId, HopId, ThreadId};
 
@@ -101,7 +101,7 @@ impl<'a> Writing<'a> {
                 self.maybe(sample.send_bytes);
                 op::QUEUE
             }
-            What::Hot(sample) => self.hot(sample),
+            What::Stack(sample) => self.stacks(sample),
             What::Stage(stage) => {
                 self.text(stage.rid);
                 self.text(stage.name);
@@ -110,7 +110,7 @@ impl<'a> Writing<'a> {
                 self.maybe(stage.pending);
                 op::STAGE
             }
-            What::Told(told) => self.told(told),
+            What::LoggedState(logged) => self.logged(logged),
             What::Answered(answer) => self.answer(answer),
             What::Merged(merged) => {
                 self.text(merged.rid);
@@ -118,13 +118,15 @@ impl<'a> Writing<'a> {
                 self.text(merged.by);
                 op::MERGED
             }
-            What::Lost(lost) => {
+            What::Missed(lost) => {
                 self.maybe(lost.hop.map(|hop| hop.0));
                 self.number(lost.count);
                 self.code(lost.cause);
                 op::LOST
             }
-            What::Sent(_) | What::Forwarded(_) | What::Taken(_) | What::Handled(_) | What::Delivered(_) => return None,
+            What::Sent(_) | What::Forwarded(_) | What::Received(_) | What::Processed(_) | What::Delivered(_) => {
+                return None;
+            }
         })
     }
 
@@ -134,6 +136,9 @@ impl<'a> Writing<'a> {
         self.maybe_code(engine.mode);
         self.maybe_code(engine.waiter);
         self.maybe(engine.turnaround);
+        if let Some(name) = engine.name {
+            self.text(name);
+        }
         op::ENGINE
     }
 
@@ -145,11 +150,11 @@ impl<'a> Writing<'a> {
         let flags = [
             hop.origin,
             hop.last,
-            hop.sees.sent,
-            hop.sees.forwarded,
-            hop.sees.taken,
-            hop.sees.handled,
-            hop.sees.delivered,
+            hop.capabilities.sent,
+            hop.capabilities.forwarded,
+            hop.capabilities.received,
+            hop.capabilities.processed,
+            hop.capabilities.delivered,
         ];
         let flags = flags.iter().rev().fold(0, |all, &flag| all << 1 | u64::from(flag));
         self.number(flags);
@@ -178,13 +183,13 @@ impl<'a> Writing<'a> {
         op::CPU
     }
 
-    fn hot(&mut self, sample: &HotSample<'_>) -> u8 {
+    fn stacks(&mut self, sample: &StackSample<'_>) -> u8 {
         self.thread(sample.thread);
         self.text(sample.role);
         self.text(sample.function);
         self.text(sample.file);
         self.number(sample.interval_ns);
-        for count in [sample.taken, sample.total, sample.own] {
+        for count in [sample.samples, sample.total, sample.own] {
             self.number(u64::from(count));
         }
         self.maybe(sample.gil);
@@ -196,30 +201,30 @@ impl<'a> Writing<'a> {
         self.maybe(answer.tokens);
         self.maybe(answer.completion_tokens);
         self.code(answer.end);
-        self.number(u64::from(answer.held_up));
+        self.number(u64::from(answer.short_writes));
         self.maybe(answer.unacknowledged);
         op::ANSWERED
     }
 
-    fn told(&mut self, told: &Told<'_>) -> u8 {
-        self.text(told.by);
-        self.maybe(told.states);
-        self.maybe(told.rids);
-        self.maybe(told.recv_wait_ns);
-        self.maybe(told.more);
-        self.share(told.cpu);
-        self.share(told.cpu_system);
-        op::TOLD
+    fn logged(&mut self, logged: &LoggedState<'_>) -> u8 {
+        self.text(logged.by);
+        self.maybe(logged.states);
+        self.maybe(logged.rids);
+        self.maybe(logged.recv_wait_ns);
+        self.maybe(logged.more);
+        self.share(logged.cpu);
+        self.share(logged.cpu_system);
+        op::LOGGED_STATE
     }
 }
 
 /// A record being read.
-pub(super) struct Taking<'b> {
+pub(super) struct RareReader<'b> {
     fields: Cursor<'b>,
     texts: Reading<'b>,
 }
 
-impl<'b> Taking<'b> {
+impl<'b> RareReader<'b> {
     /// Reads the next record of a column. Always skips its new texts in `texts`.
     pub(super) fn next(column: &mut Cursor<'b>, texts: &mut Reading<'b>) -> Result<Self, Malformed> {
         let length = column.number()?;
@@ -318,13 +323,13 @@ impl<'b> Taking<'b> {
                 receive_bytes: self.maybe()?,
                 send_bytes: self.maybe()?,
             }),
-            op::HOT => What::Hot(HotSample {
+            op::HOT => What::Stack(StackSample {
                 thread: self.thread()?,
                 role: self.text()?,
                 function: self.text()?,
                 file: self.text()?,
                 interval_ns: self.number()?,
-                taken: self.small()?,
+                samples: self.small()?,
                 total: self.small()?,
                 own: self.small()?,
                 gil: self.maybe()?,
@@ -336,7 +341,7 @@ impl<'b> Taking<'b> {
                 tokens: self.maybe()?,
                 pending: self.maybe()?,
             }),
-            op::TOLD => What::Told(Told {
+            op::LOGGED_STATE => What::LoggedState(LoggedState {
                 by: self.text()?,
                 states: self.maybe()?,
                 rids: self.maybe()?,
@@ -355,13 +360,13 @@ impl<'b> Taking<'b> {
                 tokens: self.maybe()?,
                 completion_tokens: self.maybe()?,
                 end: self.code::<AnswerEnd>()?,
-                held_up: self.small()?,
+                short_writes: self.small()?,
                 unacknowledged: self.maybe()?,
             }),
-            op::LOST => What::Lost(Lost {
+            op::LOST => What::Missed(Missed {
                 hop: self.maybe()?.map(HopId),
                 count: self.number()?,
-                cause: self.code::<LostCause>()?,
+                cause: self.code::<MissedCause>()?,
             }),
             _ => return Ok(None),
         }))
@@ -375,6 +380,12 @@ impl<'b> Taking<'b> {
             mode: self.maybe_code::<Mode>()?,
             waiter: self.maybe_code::<Waiter>()?,
             turnaround: self.maybe()?,
+            // Since format 1.3; omitted if unknown.
+            name: if self.fields.is_empty() {
+                None
+            } else {
+                Some(self.text()?)
+            },
         })
     }
 
@@ -390,11 +401,11 @@ impl<'b> Taking<'b> {
             worker,
             origin: flag(0),
             last: flag(1),
-            sees: Sees {
+            capabilities: Capabilities {
                 sent: flag(2),
                 forwarded: flag(3),
-                taken: flag(4),
-                handled: flag(5),
+                received: flag(4),
+                processed: flag(5),
                 delivered: flag(6),
             },
         })

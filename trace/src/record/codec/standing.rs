@@ -1,7 +1,7 @@
 //! Standing data: engine and hops, which a source announces once. Every block begins with it, so that a reader can start at any block.
 
 use crate::engine::{Mode, Waiter};
-use crate::event::{Engine, Hop, Sees, What};
+use crate::event::{Capabilities, Engine, Hop, What};
 use crate::id::HopId;
 
 /// Maximum number of hops kept; equal to the ledger's default limit.
@@ -16,6 +16,7 @@ pub(super) struct Standing {
 
 #[derive(Debug)]
 struct OwnEngine {
+    name: Option<Box<str>>,
     version: Option<Box<str>>,
     mode: Option<Mode>,
     waiter: Option<Waiter>,
@@ -30,14 +31,15 @@ struct OwnHop {
     worker: Option<u16>,
     origin: bool,
     last: bool,
-    sees: Sees,
+    capabilities: Capabilities,
 }
 
 impl Standing {
-    pub(super) fn take(&mut self, what: &What<'_>) {
+    pub(super) fn update(&mut self, what: &What<'_>) {
         match what {
             What::Engine(engine) => {
                 self.engine = Some(OwnEngine {
+                    name: engine.name.map(Into::into),
                     version: engine.version.map(Into::into),
                     mode: engine.mode,
                     waiter: engine.waiter,
@@ -52,7 +54,7 @@ impl Standing {
                     worker: hop.worker,
                     origin: hop.origin,
                     last: hop.last,
-                    sees: hop.sees,
+                    capabilities: hop.capabilities,
                 };
                 if let Some(known) = self.hops.iter_mut().find(|known| known.id == hop.id) {
                     *known = own;
@@ -68,6 +70,7 @@ impl Standing {
     pub(super) fn events(&self) -> impl Iterator<Item = What<'_>> {
         let engine = self.engine.iter().map(|own| {
             What::Engine(Engine {
+                name: own.name.as_deref(),
                 version: own.version.as_deref(),
                 mode: own.mode,
                 waiter: own.waiter,
@@ -82,7 +85,7 @@ impl Standing {
                 worker: own.worker,
                 origin: own.origin,
                 last: own.last,
-                sees: own.sees,
+                capabilities: own.capabilities,
             })
         });
         engine.chain(hops)

@@ -153,7 +153,7 @@ impl Read {
     }
 
     pub(super) fn get(&self, id: u32) -> Result<&str, Malformed> {
-        self.arena.get(id).ok_or(Malformed("a text that is not there"))
+        self.arena.get(id).ok_or(Malformed("reference to an unknown text"))
     }
 
     pub(super) fn len(&self) -> u32 {
@@ -181,7 +181,7 @@ impl<'b> Reading<'b> {
     pub(super) fn new_place(&mut self) -> Result<u32, Malformed> {
         let id = self.next;
         if id >= self.texts.len() {
-            return Err(Malformed("a text that is not there"));
+            return Err(Malformed("reference to an unknown text"));
         }
         self.next += 1;
         Ok(id)
@@ -222,13 +222,13 @@ mod tests {
 
     proptest! {
         #[test]
-        fn texts_come_back(texts in prop::collection::vec("[0-9a-f]{31,33}|[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}|[0-9a-g-]{36}|\\PC{0,40}", 0..20)) {
+        fn texts_round_trip(texts in prop::collection::vec("[0-9a-f]{31,33}|[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}|[0-9a-g-]{36}|\\PC{0,40}", 0..20)) {
             round_trip(&texts)?;
         }
     }
 
     #[test]
-    fn a_uuid_takes_sixteen_bytes() {
+    fn a_uuid_is_stored_in_sixteen_bytes() {
         let mut columns = Columns::default();
         let mut texts = Texts::default();
         texts.place("20cba755fa2c4d6aa1e2b0c1d2e3f405", &mut columns);

@@ -5,18 +5,23 @@ use serde_json::Value;
 use super::super::Record;
 use super::super::error::ReadError;
 use super::open::Recording;
-use crate::Analysis;
+use crate::engine::Engines;
 use crate::report::ReportInput;
 use crate::words;
+use crate::{Analysis, Config};
 
 /// Replays a whole recording. Damaged blocks are skipped; missing parts are listed in the input's `degraded`. Calls `progress` after each
 /// block with the bytes done and the total.
 pub fn analyse(
     recording: &Recording,
+    engines: Engines,
     progress: &mut dyn FnMut(u64, u64),
 ) -> Result<(Analysis, ReportInput), ReadError> {
     let header = recording.header();
-    let mut analysis = Analysis::new(header.config);
+    let mut analysis = Analysis::new(Config {
+        engines,
+        ..header.config
+    });
     let mut input = match recording.closing() {
         Some(closing) => closing.input(&header.source),
         None => ReportInput::of(&header.source),
@@ -49,7 +54,7 @@ pub fn analyse(
     if reader.unknown() > 0 {
         let records = words::plural(reader.unknown(), "record");
         input.degraded.push(Value::from(format!(
-            "recording: {records} of kinds that this version does not know were passed over; a newer tokengap reads them"
+            "recording: {records} of kinds unknown to this version were skipped; a newer tokengap reads them"
         )));
     }
     Ok((analysis, input))

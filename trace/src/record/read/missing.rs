@@ -24,7 +24,7 @@ pub struct Missing {
 }
 
 impl Missing {
-    pub(super) fn is_anything(&self) -> bool {
+    pub(super) fn any(&self) -> bool {
         *self != Self::default()
     }
 }
@@ -34,7 +34,7 @@ impl fmt::Display for Missing {
         let mut parts = Vec::new();
         if self.records_before > 0 {
             let records = words::plural(self.records_before, "record");
-            parts.push(format!("{records} of the run came before it"));
+            parts.push(format!("{records} of the run precede it"));
         }
         if self.records_between > 0 {
             let records = words::plural(self.records_between, "record");
@@ -42,7 +42,7 @@ impl fmt::Display for Missing {
         }
         if self.cut_bytes > 0 {
             parts.push(format!(
-                "its last block was cut: {} are unreadable",
+                "its last block is truncated: {} are unreadable",
                 words::bytes(self.cut_bytes)
             ));
         }
@@ -53,10 +53,10 @@ impl fmt::Display for Missing {
             parts.push("it was not closed: observations after its last block are missing".to_owned());
         }
         if self.continued {
-            parts.push("it goes on in the next file".to_owned());
+            parts.push("it continues in the next file".to_owned());
         }
         if self.stopped {
-            parts.push("it ended before the run: for its largest size, or the disk".to_owned());
+            parts.push("it ended before the run because of its size limit or the disk".to_owned());
         }
         f.write_str(&parts.join("; "))
     }

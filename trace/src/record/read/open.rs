@@ -161,7 +161,7 @@ impl Recording {
 
     /// Missing parts of the recording; `None` if complete.
     pub fn missing(&self) -> Option<Missing> {
-        self.missing.is_anything().then_some(self.missing)
+        self.missing.any().then_some(self.missing)
     }
 
     /// Its blocks, in order.
@@ -232,8 +232,8 @@ fn begin(file: &File, path: &Path, bytes: u64) -> Result<(Preamble, u64, u64, He
         bytes: least,
     })?;
     let Preamble { major, minor, .. } = preamble;
-    if major > MAJOR {
-        return Err(OpenError::Newer {
+    if major != MAJOR {
+        return Err(OpenError::OtherFormat {
             path: path(),
             major,
             minor,

@@ -8,7 +8,7 @@ use super::super::codec::{Scratch, decode};
 use super::super::error::ReadError;
 use super::super::section::{SECTION_HEADER, Section};
 use super::open::Recording;
-use crate::event::{Event, Lost, LostCause, What};
+use crate::event::{Event, Missed, MissedCause, What};
 
 /// Reads a recording, starting at one of its blocks. Keeps one block in memory.
 pub struct Reader<'r> {
@@ -52,7 +52,7 @@ impl<'r> Reader<'r> {
         self.unknown
     }
 
-    /// Passes on the next block's records; `false` at the end. If records are missing before the block, a [`What::Lost`] comes first and
+    /// Passes on the next block's records; `false` at the end. If records are missing before the block, a [`What::Missed`] comes first and
     /// the standing data is repeated. A damaged block is an error; the next call continues after it.
     pub fn next(&mut self, give: &mut dyn FnMut(Record<'_>)) -> Result<bool, ReadError> {
         let Some((offset, section)) = self.recording.section(self.next) else {
@@ -93,18 +93,18 @@ impl<'r> Reader<'r> {
         if missed > 0 {
             // Blocks are numbered as written. Without a gap in the numbers, the records were never written.
             let cause = if section.seq == self.seq + 1 {
-                LostCause::QueueFull
+                MissedCause::QueueFull
             } else {
-                LostCause::Unframed
+                MissedCause::Unframed
             };
-            let lost = Lost {
+            let missed = Missed {
                 hop: None,
                 count: missed,
                 cause,
             };
             give(Record::Event(Event {
                 at: content.from,
-                what: What::Lost(lost),
+                what: What::Missed(missed),
             }));
         }
         match decode(&self.raw, &content, &mut self.scratch, begins, give) {
@@ -145,6 +145,6 @@ pub(in crate::record) fn unpack(
     if bytes == section.raw as usize {
         Ok(())
     } else {
-        Err(io::Error::other("it unpacks to another length"))
+        Err(io::Error::other("its length does not match after decompression"))
     }
 }

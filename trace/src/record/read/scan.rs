@@ -22,7 +22,7 @@ pub(super) struct Scan {
 /// its payload.
 pub(super) fn scan(file: &File, run: u64, from: u64, to: u64, whole: bool) -> io::Result<Scan> {
     let mut scan = Scan::default();
-    let mut room = Vec::new();
+    let mut buffer = Vec::new();
     let mut at = from;
     while at < to {
         match section(file, run, at, to)? {
@@ -30,12 +30,12 @@ pub(super) fn scan(file: &File, run: u64, from: u64, to: u64, whole: bool) -> io
                 scan.cut_bytes = to - at;
                 return Ok(scan);
             }
-            Some(section) if !whole || has_payload(file, at, &section, &mut room)? => {
+            Some(section) if !whole || has_payload(file, at, &section, &mut buffer)? => {
                 scan.sections.push((at, section));
                 at += section.length();
             }
             _ => {
-                let Some(found) = next(file, run, at + 1, to, &mut room)? else {
+                let Some(found) = next(file, run, at + 1, to, &mut buffer)? else {
                     // A truncated header, or other data at the end of the file.
                     scan.cut_bytes = to - at;
                     return Ok(scan);
@@ -58,19 +58,19 @@ pub(super) fn section(file: &File, run: u64, at: u64, to: u64) -> io::Result<Opt
     Ok(Section::of(&bytes).filter(|section| section.run == run))
 }
 
-fn has_payload(file: &File, at: u64, section: &Section, room: &mut Vec<u8>) -> io::Result<bool> {
-    room.resize(section.packed as usize, 0);
-    file.read_exact_at(room, at + SECTION_HEADER as u64)?;
-    Ok(crc32fast::hash(room) == section.crc)
+fn has_payload(file: &File, at: u64, section: &Section, buffer: &mut Vec<u8>) -> io::Result<bool> {
+    buffer.resize(section.packed as usize, 0);
+    file.read_exact_at(buffer, at + SECTION_HEADER as u64)?;
+    Ok(crc32fast::hash(buffer) == section.crc)
 }
 
 /// Offset of the next section at or after `at`.
-fn next(file: &File, run: u64, mut at: u64, to: u64, room: &mut Vec<u8>) -> io::Result<Option<u64>> {
+fn next(file: &File, run: u64, mut at: u64, to: u64, buffer: &mut Vec<u8>) -> io::Result<Option<u64>> {
     while to.saturating_sub(at) >= SECTION_HEADER as u64 {
         let size = (to - at).min(WINDOW as u64) as usize;
-        room.resize(size, 0);
-        file.read_exact_at(room, at)?;
-        for place in Section::begins(room) {
+        buffer.resize(size, 0);
+        file.read_exact_at(buffer, at)?;
+        for place in Section::begins(buffer) {
             let place = at + place as u64;
             if section(file, run, place, to)?.is_some() {
                 return Ok(Some(place));

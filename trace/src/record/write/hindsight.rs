@@ -28,7 +28,7 @@ pub struct Dumping {
     silent: Option<RecordError>,
 }
 
-const GONE: &str = "the thread that writes the ring has failed (this is a bug)";
+const WRITER_CRASHED: &str = "the thread that writes the ring crashed. Please report this bug.";
 
 impl Dumping {
     /// Result of the dump; `None` while it is in progress.
@@ -36,7 +36,7 @@ impl Dumping {
         match self.answer.try_recv() {
             Ok(done) => Some(done),
             Err(TryRecvError::Empty) => None,
-            Err(TryRecvError::Disconnected) => Some(Err(RecordError::Stopped(GONE.into()))),
+            Err(TryRecvError::Disconnected) => Some(Err(RecordError::Stopped(WRITER_CRASHED.into()))),
         }
     }
 
@@ -48,7 +48,7 @@ impl Dumping {
         {
             Ok(done) => done,
             Err(RecvTimeoutError::Timeout) => Err(self.silent.take().unwrap_or(RecordError::Empty)),
-            Err(RecvTimeoutError::Disconnected) => Err(RecordError::Stopped(GONE.into())),
+            Err(RecvTimeoutError::Disconnected) => Err(RecordError::Stopped(WRITER_CRASHED.into())),
         }
     }
 }
@@ -92,7 +92,7 @@ impl Hindsight {
             path: to.clone(),
             seconds: deadline.saturating_duration_since(Instant::now()).as_secs(),
         };
-        let answer = self.stream.ask(Instant::now(), |reply| Job::Dump {
+        let answer = self.stream.request(Instant::now(), |reply| Job::Dump {
             to,
             force,
             closing,

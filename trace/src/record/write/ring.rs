@@ -17,7 +17,7 @@ use super::{RecordOptions, Summary};
 use crate::storage;
 
 /// Minimum size of a ring: space for a typical block and the data after it.
-pub(super) const LEAST: u64 = 4 << 20;
+pub(super) const MIN_SIZE: u64 = 4 << 20;
 
 pub(super) struct Ring {
     path: PathBuf,
@@ -35,8 +35,8 @@ pub(super) struct Ring {
 
 impl Ring {
     pub(super) fn create(path: &Path, size: u64, header: &Header, run: u64, force: bool) -> Result<Self, RecordError> {
-        if size < LEAST {
-            return Err(RecordError::TooSmall { size, least: LEAST });
+        if size < MIN_SIZE {
+            return Err(RecordError::TooSmall { size, least: MIN_SIZE });
         }
         let (file, begin) = create(path, force, header, run, true)?;
         // Reserve all space now, so that a full disk cannot stop the ring later.
@@ -46,7 +46,7 @@ impl Ring {
         };
         if let Err(error) = reserved {
             storage::remove(path).ok();
-            return Err(RecordError::io("reserve room for", path, error));
+            return Err(RecordError::io("reserve space for", path, error));
         }
         Ok(Self {
             path: path.to_owned(),

@@ -18,7 +18,7 @@ use crate::event::Event;
 use crate::fault;
 
 /// Interval between attempts to hand over a job at the end.
-const AGAIN: Duration = Duration::from_millis(2);
+const RETRY_INTERVAL: Duration = Duration::from_millis(2);
 
 #[derive(Debug)]
 pub(super) struct Stream {
@@ -118,7 +118,7 @@ impl Stream {
         let old = now.since(self.encoder.began()) >= self.options.block_ns;
         if old || self.encoder.is_full(self.options.block_bytes) {
             let job = self.close();
-            self.hand_over(job);
+            self.submit(job);
         }
     }
 
@@ -135,13 +135,13 @@ impl Stream {
         })
     }
 
-    fn hand_over(&mut self, job: Job) {
-        let handed = if self.options.wait {
-            self.jobs.send(job).map_err(|gone| TrySendError::Disconnected(gone.0))
+    fn submit(&mut self, job: Job) {
+        let submitted = if self.options.wait {
+            self.jobs.send(job).map_err(|error| TrySendError::Disconnected(error.0))
         } else {
             self.jobs.try_send(job)
         };
-        match handed {
+        match submitted {
             Err(TrySendError::Full(Job::Block(block))) => {
                 let records = u64::from(block.content.records);
                 self.shared.dropped.fetch_add(records, Ordering::Relaxed);
@@ -150,14 +150,14 @@ impl Stream {
             // Jobs that need a reply use `push` instead.
             Ok(()) | Err(TrySendError::Full(_)) => {}
             Err(TrySendError::Disconnected(_)) => self.shared.stop(format!(
-                "recording stopped: the thread that writes {} has failed (this is a bug)",
+                "recording stopped: the thread that writes {} crashed. Please report this bug.",
                 self.path.display()
             )),
         }
     }
 
     /// Closes the current block and sends a job that needs a reply. Waits for space in the queue until `deadline`.
-    pub(super) fn ask(
+    pub(super) fn request(
         &mut self,
         deadline: Instant,
         job: impl FnOnce(std::sync::mpsc::Sender<Result<Summary, RecordError>>) -> Job,
@@ -177,7 +177,7 @@ impl Stream {
                 Ok(()) => return Ok(()),
                 Err(TrySendError::Full(back)) if Instant::now() < deadline => {
                     job = back;
-                    thread::sleep(AGAIN);
+                    thread::sleep(RETRY_INTERVAL);
                 }
                 Err(TrySendError::Full(back)) => {
                     if let Job::Block(block) = back {
@@ -186,7 +186,7 @@ impl Stream {
                     }
                     return Err(self.silent());
                 }
-                Err(TrySendError::Disconnected(_)) => return Err(self.gone()),
+                Err(TrySendError::Disconnected(_)) => return Err(self.writer_crashed()),
             }
         }
     }
@@ -194,11 +194,11 @@ impl Stream {
     pub(super) fn finish(&mut self, closing: &Closing) -> Result<Summary, RecordError> {
         let deadline = self.deadline();
         let closing = Box::new(closing.clone());
-        let answer = self.ask(deadline, |reply| Job::Finish { closing, reply })?;
+        let answer = self.request(deadline, |reply| Job::Finish { closing, reply })?;
         match answer.recv_timeout(deadline.saturating_duration_since(Instant::now())) {
             Ok(finished) => finished,
             Err(RecvTimeoutError::Timeout) => Err(self.silent()),
-            Err(RecvTimeoutError::Disconnected) => Err(self.gone()),
+            Err(RecvTimeoutError::Disconnected) => Err(self.writer_crashed()),
         }
     }
 
@@ -213,11 +213,11 @@ impl Stream {
         }
     }
 
-    fn gone(&self) -> RecordError {
+    fn writer_crashed(&self) -> RecordError {
         let why = self.shared.stopped();
         RecordError::Stopped(why.unwrap_or_else(|| {
             format!(
-                "the thread that writes {} has failed (this is a bug)",
+                "the thread that writes {} crashed. Please report this bug.",
                 self.path.display()
             )
         }))
@@ -229,7 +229,7 @@ impl Drop for Stream {
     fn drop(&mut self) {
         if !self.encoder.is_empty() && !self.has_stopped() {
             let job = self.close();
-            self.hand_over(job);
+            self.submit(job);
         }
     }
 }

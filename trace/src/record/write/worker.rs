@@ -138,7 +138,7 @@ impl Worker {
             Ok(sealed) => sealed,
             Err(error) => {
                 return self.stop(&format!(
-                    "cannot pack a block for {}: {error}",
+                    "cannot compress a block for {}: {error}",
                     self.store.path().display()
                 ));
             }
@@ -157,7 +157,7 @@ impl Worker {
                     let dropped = self.shared.dropped.load(Ordering::Relaxed);
                     let ended = files.end(Why::Full, dropped, None);
                     let how = ended.err().map(|error| format!("; {error}")).unwrap_or_default();
-                    self.stop(&format!("{path} has reached its largest size of {max} bytes{how}"));
+                    self.stop(&format!("{path} has reached its size limit of {max} bytes{how}"));
                 }
                 // The block is larger than the whole ring; the next one may fit.
                 Store::Ring(_) => {

@@ -4,20 +4,20 @@ use std::fmt::Write as _;
 
 use super::super::hostile::Html;
 use super::super::stages::StageTable;
-use super::super::{Clock, HotLine, Report};
+use super::super::{Clock, Report, StackLine};
 use crate::words::{count, duration, percent, plural};
 
 /// Maximum number of functions and pairs of stages listed; the JSON has more.
-const MOST: usize = 12;
+const LIMIT: usize = 12;
 /// Maximum number of requests shown stage by stage.
 const TABLES: usize = 5;
 
 /// Stack samples by function.
 pub(super) fn functions(report: &Report) -> String {
-    report.hot.iter().flatten().map(role).collect()
+    report.stacks.iter().flatten().map(role).collect()
 }
 
-fn role(line: &HotLine) -> String {
+fn role(line: &StackLine) -> String {
     let mut out = format!(
         concat!(
             "<h3>{}</h3><p class=\"dim\">{} of running threads, of {} read</p><div class=\"scroll\"><table><thead><tr><th>Function</th>",
@@ -28,7 +28,7 @@ fn role(line: &HotLine) -> String {
         plural(line.running, "stack"),
         count(line.stacks)
     );
-    for function in line.functions.iter().take(MOST) {
+    for function in line.functions.iter().take(LIMIT) {
         let growing = function
             .growing
             .map_or_else(|| String::from("-"), |share| percent(share.own));
@@ -47,31 +47,31 @@ fn role(line: &HotLine) -> String {
 
 /// Stages of requests, named by the engine.
 pub(super) fn log(report: &Report, clock: &Clock) -> String {
-    let Some(told) = &report.stages else {
+    let Some(log) = &report.stages else {
         return String::new();
     };
     let mut out = format!(
-        "<p>{} of {}; by the engine's own clock, nothing of it was observed on a socket.</p>\n",
-        plural(told.told, "stage"),
-        plural(told.requests, "request")
+        "<p>{} of {}, by the engine's own clock; not observed on a socket.</p>\n",
+        plural(log.logged, "stage"),
+        plural(log.requests, "request")
     );
-    if let Some(with) = &told.gap_with_states {
+    if let Some(with) = &log.gap_with_states {
         let _ = writeln!(
             out,
-            "<p>Gaps and the number of states that the tokenizer held go together by {:.2} (Spearman's rank correlation, {}).</p>",
+            "<p>Gaps and the tokenizer's number of request states correlate with {:.2} (Spearman's rank correlation, {}).</p>",
             with.spearman,
             plural(with.n, "request")
         );
     }
-    for table in told.slowest.iter().take(TABLES) {
+    for table in log.slowest.iter().take(TABLES) {
         request(&mut out, table, clock);
     }
-    if !told.between.is_empty() {
+    if !log.between.is_empty() {
         out.push_str(concat!(
             "<h3>From stage to stage</h3><div class=\"scroll\"><table><thead><tr><th>From</th><th>To</th><th class=\"n\">Requests</th>",
             "<th class=\"n\">p50</th><th class=\"n\">p99</th><th class=\"n\">max</th></tr></thead><tbody>\n"
         ));
-        for pair in told.between.iter().take(MOST) {
+        for pair in log.between.iter().take(LIMIT) {
             let _ = writeln!(
                 out,
                 "<tr><td>{}</td><td>{}</td><td class=\"n\">{}</td><td class=\"n\">{}</td><td class=\"n\">{}</td><td class=\"n\">{}</td></tr>",
@@ -93,7 +93,7 @@ fn request(out: &mut String, table: &StageTable, clock: &Clock) {
         out,
         concat!(
             "<h3 class=\"rid\">{}</h3><p class=\"dim\">gap {}</p><div class=\"scroll\"><table><thead><tr><th>Stage</th><th>By</th>",
-            "<th class=\"n\">At</th><th class=\"n\">Since the one before</th><th class=\"n\">Tokens</th><th class=\"n\">Pending</th>",
+            "<th class=\"n\">At</th><th class=\"n\">Since the previous</th><th class=\"n\">Tokens</th><th class=\"n\">Pending</th>",
             "<th class=\"n\">States</th></tr></thead><tbody>\n"
         ),
         Html(&table.rid),

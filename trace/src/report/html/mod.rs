@@ -49,7 +49,7 @@ pub(super) fn render(report: &Report, clock: &Clock) -> String {
     let named = lost.flat_map(|line| &line.ranges).any(|range| !range.ids.is_empty());
     let _ = write!(
         out,
-        "<footer>Made by tokengap from a {} report. Numbers on requests and tokens only: no prompt, no text, {}.</footer>\n</main></body></html>\n",
+        "<footer>Made by tokengap from a {} report. Contains only numbers about requests and tokens: no prompt, no text, {}.</footer>\n</main></body></html>\n",
         Html(&report.schema),
         if named {
             "and token ids of lost tokens only"
@@ -76,7 +76,7 @@ fn head(out: &mut String, report: &Report, clock: &Clock, verdict: &str) {
     let when = match (clock.wall(0), clock.wall(window)) {
         (Some(from), Some(to)) => format!("{from} to {to} ({})", duration(window)),
         _ => format!(
-            "{}; by which clock is not known, so times count from the start of the capture",
+            "{}; the clock is unknown, so times count from the start of the capture",
             duration(window)
         ),
     };
@@ -110,7 +110,7 @@ fn fact(out: &mut String, name: &str, value: &str, note: &str) {
 }
 
 fn facts(out: &mut String, report: &Report) {
-    let unseen = || String::from("not seen");
+    let not_observed = || String::from("not observed");
     out.push_str("<dl class=\"facts\">");
     let requests = &report.requests;
     fact(
@@ -125,24 +125,24 @@ fn facts(out: &mut String, report: &Report) {
         ),
     );
     let gap = report.gap_ns.as_ref();
-    let d = |ns: Option<u64>| ns.map_or_else(unseen, duration);
+    let d = |ns: Option<u64>| ns.map_or_else(not_observed, duration);
     fact(
         out,
         "Gap, median",
         &d(gap.and_then(|g| g.p50)),
-        &gap.map_or_else(unseen, |g| {
+        &gap.map_or_else(not_observed, |g| {
             format!("p90 {}, p99 {}, max {}", d(g.p90), d(g.p99), d(g.max))
         }),
     );
     let tokens = &report.tokens;
-    let reached = |n: Option<u64>| n.map_or_else(unseen, count);
+    let reached = |n: Option<u64>| n.map_or_else(not_observed, count);
     fact(
         out,
         "Tokens sent",
         &count(tokens.sent),
         &format!(
-            "{} taken, {} delivered",
-            reached(tokens.taken),
+            "{} received, {} delivered",
+            reached(tokens.received),
             reached(tokens.delivered)
         ),
     );
@@ -154,11 +154,11 @@ fn facts(out: &mut String, report: &Report) {
         &match (chunks.dropped_confirmed, chunks.dropped_predicted) {
             (Some(n), _) => format!("in {} chunks, {} of all", count(n), share(n, chunks.sent)),
             (None, Some(n)) => format!("{} chunks predicted to be lost", count(n)),
-            (None, None) => unseen(),
+            (None, None) => not_observed(),
         },
     );
     let itl = &report.itl_ns;
-    let p99 = |of: Option<super::Spread>| of.map_or_else(unseen, |s| duration(s.p99));
+    let p99 = |of: Option<super::Spread>| of.map_or_else(not_observed, |s| duration(s.p99));
     fact(
         out,
         "Inter-token latency p99, client",
@@ -173,19 +173,19 @@ fn facts(out: &mut String, report: &Report) {
     fact(
         out,
         "Backlog, most",
-        &most.map_or_else(unseen, |(n, _)| format!("{} frames", count(n))),
+        &most.map_or_else(not_observed, |(n, _)| format!("{} frames", count(n))),
         &most.map_or_else(String::new, |(_, name)| name.clone()),
     );
-    let busiest = report.cpu.iter().flatten().filter(|c| c.takes);
+    let busiest = report.cpu.iter().flatten().filter(|c| c.receives);
     let busiest = busiest.max_by(|a, b| a.on_cpu.unwrap_or(0.0).total_cmp(&b.on_cpu.unwrap_or(0.0)));
-    let percent = |s: Option<f64>| s.map_or_else(unseen, crate::words::percent);
+    let percent = |s: Option<f64>| s.map_or_else(not_observed, crate::words::percent);
     fact(
         out,
         "Busiest consumer, on CPU",
-        &busiest.map_or_else(unseen, |c| percent(c.on_cpu)),
+        &busiest.map_or_else(not_observed, |c| percent(c.on_cpu)),
         &busiest.map_or_else(String::new, |c| {
             format!(
-                "{} {}: {} waiting for one, {} throttled",
+                "{} {}: {} waiting for a CPU, {} throttled",
                 c.role,
                 c.tid,
                 percent(c.run_wait),

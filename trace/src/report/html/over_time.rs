@@ -10,34 +10,34 @@ const HOVERS: usize = 120;
 /// Maximum number of marked findings.
 const MARKS: usize = 12;
 /// Maximum number of threads and hops drawn; the tables list all.
-const MOST: usize = 6;
+const LIMIT: usize = 6;
 const HEIGHT: f64 = 190.0;
 
 /// All charts, or the reason why there are none.
 pub(super) fn drawings(report: &Report, clock: &Clock) -> String {
     let Some(series) = report.series.as_ref().filter(|s| s.len() > 1) else {
-        return String::from("<p>The capture is too short, or the report too old, to say how it went over time.</p>");
+        return String::from("<p>No time series: the capture is too short or the report too old.</p>");
     };
-    let course = Course { report, series, clock };
+    let time_series = TimeSeries { report, series, clock };
     [
-        Some(course.tokens()),
-        course.gaps(),
-        course.backlog(),
-        course.threads(),
-        course.fates(),
+        Some(time_series.tokens()),
+        time_series.gaps(),
+        time_series.backlog(),
+        time_series.threads(),
+        time_series.fates(),
     ]
     .into_iter()
     .flatten()
     .collect()
 }
 
-struct Course<'a> {
+struct TimeSeries<'a> {
     report: &'a Report,
     series: &'a Series,
     clock: &'a Clock,
 }
 
-impl Course<'_> {
+impl TimeSeries<'_> {
     /// Middle of a slot, in seconds.
     fn middle(&self, slot: usize) -> f64 {
         self.series.begin_ns(slot) as f64 / 1e9 + self.series.seconds(slot) / 2.0
@@ -60,23 +60,23 @@ impl Course<'_> {
 
     fn marks(&self, plot: &mut Plot) {
         for (n, finding) in self.report.findings.iter().take(MARKS).enumerate() {
-            let told = format!(
+            let tooltip = format!(
                 "{} since {}: {}",
                 finding.kind,
                 duration(finding.at_ns),
                 finding.summary
             );
-            plot.finding(n + 1, finding.severity.as_str(), finding.at_ns as f64 / 1e9, &told);
+            plot.finding(n + 1, finding.severity.as_str(), finding.at_ns as f64 / 1e9, &tooltip);
         }
     }
 
     /// Numbers of an interval; for several slots, of the first.
-    fn hovers(&self, plot: &mut Plot, told: impl Fn(usize) -> String) {
+    fn hovers(&self, plot: &mut Plot, tooltip: impl Fn(usize) -> String) {
         let step = self.series.len().div_ceil(HOVERS);
         for slot in (0..self.series.len()).step_by(step) {
             let from = self.series.begin_ns(slot);
             let to = (self.series.begin_ns(slot + step)).min(self.series.to_ns);
-            let text = format!("{}: {}", self.clock.both(from), told(slot));
+            let text = format!("{}: {}", self.clock.both(from), tooltip(slot));
             plot.hover((from as f64 / 1e9, to as f64 / 1e9), &text);
         }
     }
@@ -90,18 +90,18 @@ impl Course<'_> {
         };
         let columns: Vec<(&str, &str, &[u64])> = [
             ("c0", "sent", Some(&tokens.sent)),
-            ("c1 dashed", "taken", tokens.taken.as_ref()),
+            ("c1 dashed", "received", tokens.received.as_ref()),
             ("c2 dotted", "delivered", tokens.delivered.as_ref()),
         ]
         .into_iter()
         .filter_map(|(class, name, column)| Some((class, name, column?.as_slice())))
         .collect();
         let slots = 0..self.series.len();
-        let most = columns
+        let max = columns
             .iter()
             .flat_map(|c| slots.clone().filter_map(|s| rate(c.2, s)))
             .fold(0.0, f64::max);
-        let mut plot = self.plot(Axis::counting(most));
+        let mut plot = self.plot(Axis::counting(max));
         plot.y_ticks(short);
         self.x_ticks(&mut plot);
         for (class, name, column) in &columns {
@@ -116,27 +116,31 @@ impl Course<'_> {
             parts.join(", ")
         });
         self.marks(&mut plot);
-        let says = format!("Tokens per second; the most in a slot is {}.", count(most as u64));
-        plot.finish("tokens", "Tokens per second", says)
+        let description = format!("Tokens per second; the maximum of a slot is {}.", count(max as u64));
+        plot.finish("tokens", "Tokens per second", description)
     }
 
     fn gaps(&self) -> Option<String> {
         let gap = self.series.gap_ns.as_ref()?;
         let all = || gap.p50.iter().chain(&gap.max).flatten().map(|&ns| ns as f64);
-        let (least, most) = (all().fold(f64::MAX, f64::min), all().fold(0.0, f64::max));
-        if most == 0.0 {
+        let (min, max) = (all().fold(f64::MAX, f64::min), all().fold(0.0, f64::max));
+        if max == 0.0 {
             return None;
         }
-        let mut plot = self.plot(Axis::decades(least.max(1e3), most));
+        let mut plot = self.plot(Axis::decades(min.max(1e3), max));
         plot.y_ticks(nanoseconds);
         self.x_ticks(&mut plot);
         self.spread(&mut plot, gap);
         self.marks(&mut plot);
-        let says = format!(
-            "First-token gap by slot on a logarithmic scale; the largest is {}.",
-            duration(most as u64)
+        let description = format!(
+            "First-token gap by slot on a logarithmic scale; the maximum is {}.",
+            duration(max as u64)
         );
-        Some(plot.finish("gap-course", "Gap of the first tokens taken then", says))
+        Some(plot.finish(
+            "gap-series",
+            "Gap of the first tokens received in each slot",
+            description,
+        ))
     }
 
     fn spread(&self, plot: &mut Plot, of: &SpreadSeries) {
@@ -166,10 +170,10 @@ impl Course<'_> {
             .hops
             .iter()
             .filter_map(|h| Some((h, h.backlog_max_frames.as_ref()?)))
-            .take(MOST)
+            .take(LIMIT)
             .collect();
-        let most = hops.iter().flat_map(|h| h.1).copied().max()?;
-        let mut plot = self.plot(Axis::counting(most as f64));
+        let max = hops.iter().flat_map(|h| h.1).copied().max()?;
+        let mut plot = self.plot(Axis::counting(max as f64));
         plot.y_ticks(short);
         self.x_ticks(&mut plot);
         for (n, (hop, backlog)) in hops.iter().enumerate() {
@@ -188,27 +192,27 @@ impl Course<'_> {
             each.collect::<Vec<_>>().join("; ")
         });
         self.marks(&mut plot);
-        let says = format!(
-            "Frames sent and not taken, by hop; the most at one time are {}.",
-            count(most)
+        let description = format!(
+            "Frames sent but not received, by hop; the most at one time are {}.",
+            count(max)
         );
         Some(plot.finish(
             "backlog",
-            "Backlog: frames sent and not yet taken, most in each slot",
-            says,
+            "Backlog: frames sent but not yet received, maximum of each slot",
+            description,
         ))
     }
 
     /// One chart for each receiving thread, or for main threads if no receiving thread is known.
     fn threads(&self) -> Option<String> {
-        let takes = self.series.threads.iter().any(|t| t.takes);
+        let receives = self.series.threads.iter().any(|t| t.receives);
         let mut drawings = String::new();
         for (n, thread) in self
             .series
             .threads
             .iter()
-            .filter(|t| t.takes == takes)
-            .take(MOST)
+            .filter(|t| t.receives == receives)
+            .take(LIMIT)
             .enumerate()
         {
             let mut plot = self.plot(Axis::linear(0.0, 1.0));
@@ -244,20 +248,20 @@ impl Course<'_> {
                 plot.name(class, name, points.last().map_or(0.0, |p| f64::midpoint(p.1, p.2)));
             }
             self.hovers(&mut plot, |slot| {
-                let share = |s: Option<f64>| s.map_or_else(|| String::from("not seen"), percent);
+                let share = |s: Option<f64>| s.map_or_else(|| String::from("not observed"), percent);
                 format!(
-                    "{} on a CPU, {} waiting for one, {} throttled",
+                    "{} on CPU, {} waiting for a CPU, {} throttled",
                     share(thread.on_cpu[slot]),
                     share(of(&thread.run_wait, slot)),
                     share(of(&thread.throttled, slot))
                 )
             });
             self.marks(&mut plot);
-            let who = format!("{} {}/{} {}", thread.role, thread.pid, thread.tid, plain(&thread.name));
-            let heading = format!("CPU of {who}, share of one core");
-            let says =
-                format!("How the thread {who} spent its time: on a CPU, waiting for one, held back by its quota.");
-            drawings.push_str(&plot.finish(&format!("cpu-{n}"), &heading, says));
+            let name = format!("{} {}/{} {}", thread.role, thread.pid, thread.tid, plain(&thread.name));
+            let heading = format!("CPU of {name}, share of one core");
+            let description =
+                format!("How the thread {name} spent its time: on a CPU, waiting for one, throttled by its quota.");
+            drawings.push_str(&plot.finish(&format!("cpu-{n}"), &heading, description));
         }
         (!drawings.is_empty()).then_some(drawings)
     }
@@ -268,14 +272,14 @@ impl Course<'_> {
         let columns: Vec<(&str, &str, &Vec<u64>)> = [
             ("c3", "dropped (confirmed)", &chunks.dropped_confirmed),
             ("c4 dashed", "dropped (predicted)", &chunks.dropped_predicted),
-            ("c1 dotted", "coalesced", &chunks.coalesced),
+            ("c1 dotted", "merged", &chunks.merged),
         ]
         .into_iter()
         .filter_map(|(class, name, column)| Some((class, name, column.as_ref()?)))
         .filter(|c| c.2.iter().any(|&n| n > 0))
         .collect();
-        let most = columns.iter().flat_map(|c| c.2).copied().max()?;
-        let mut plot = self.plot(Axis::counting(most as f64));
+        let max = columns.iter().flat_map(|c| c.2).copied().max()?;
+        let mut plot = self.plot(Axis::counting(max as f64));
         plot.y_ticks(short);
         self.x_ticks(&mut plot);
         for (class, name, column) in &columns {
@@ -288,16 +292,13 @@ impl Course<'_> {
             each.collect::<Vec<_>>().join(", ")
         });
         self.marks(&mut plot);
-        let says = format!(
-            "Chunks dropped or coalesced in each slot; the most are {}.",
-            count(most)
-        );
-        Some(plot.finish("fates", "Chunks dropped and coalesced, in each slot", says))
+        let description = format!("Chunks dropped or merged in each slot; the maximum is {}.", count(max));
+        Some(plot.finish("fates", "Chunks dropped and merged, in each slot", description))
     }
 }
 
 fn style(n: usize) -> &'static str {
-    ["c0", "c1 dashed", "c2 dotted", "c3", "c4 dashed", "c5 dotted"][n % MOST]
+    ["c0", "c1 dashed", "c2 dotted", "c3", "c4 dashed", "c5 dotted"][n % LIMIT]
 }
 
 fn short(n: f64) -> String {

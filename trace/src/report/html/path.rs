@@ -37,7 +37,7 @@ pub(super) fn draw(report: &Report) -> String {
     }
     out.push_str(
         "</p>\n<div class=\"scroll\"><table><thead><tr><th>leg</th><th class=\"n\">first tokens</th><th class=\"n\">chunks</th>\
-         <th class=\"n\">mean of a chunk</th><th class=\"n\">receiver busy</th><th>its thread while frames wait</th></tr></thead><tbody>\n",
+         <th class=\"n\">mean per chunk</th><th class=\"n\">receiver busy</th><th>its thread while frames wait</th></tr></thead><tbody>\n",
     );
     for leg in &report.path {
         let share = |share: Option<f64>| share.map_or_else(|| String::from("-"), percent);

@@ -35,7 +35,7 @@ impl Axis {
     /// Linear scale from zero to a round number of at least `most`.
     pub(super) fn counting(most: f64) -> Self {
         let most = if most > 0.0 { most } else { 1.0 };
-        let step = nice(most / 4.0);
+        let step = round_step(most / 4.0);
         Self::linear(0.0, (most / step).ceil() * step)
     }
 
@@ -62,13 +62,13 @@ impl Axis {
             let decades = (self.to / self.from).log10().round() as i32;
             (0..=decades).map(|n| self.from * 10_f64.powi(n)).collect()
         } else {
-            steps(nice((self.to - self.from) / most))
+            steps(round_step((self.to - self.from) / most))
         }
     }
 }
 
 /// Smallest of 1, 2, 5, 10, 20 ... that is at least `step`.
-fn nice(step: f64) -> f64 {
+fn round_step(step: f64) -> f64 {
     let decade = 10_f64.powf(step.max(1e-12).log10().floor());
     let steps = [1.0, 2.0, 5.0, 10.0].map(|n| n * decade);
     steps.into_iter().find(|&n| n >= step * 0.999).unwrap_or(10.0 * decade)
@@ -110,7 +110,7 @@ impl Plot {
     }
 
     /// Ticks on the left, each with a grid line.
-    pub(super) fn y_ticks(&mut self, told: impl Fn(f64) -> String) {
+    pub(super) fn y_ticks(&mut self, label: impl Fn(f64) -> String) {
         for tick in self.y.ticks(4.0) {
             let (y, end) = (self.y_at(tick), WIDTH - RIGHT);
             let _ = write!(
@@ -118,13 +118,13 @@ impl Plot {
                 r#"<path class="grid" d="M{LEFT} {y:.1}H{end:.1}"/><text class="tick" x="{:.1}" y="{:.1}" text-anchor="end">{}</text>"#,
                 LEFT - 6.0,
                 y + 4.0,
-                Html(&told(tick))
+                Html(&label(tick))
             );
         }
     }
 
     /// Ticks at the bottom: a value and an optional second line.
-    pub(super) fn x_ticks(&mut self, told: impl Fn(f64) -> (String, Option<String>)) {
+    pub(super) fn x_ticks(&mut self, label: impl Fn(f64) -> (String, Option<String>)) {
         let bottom = self.bottom();
         let _ = write!(
             self.body,
@@ -133,7 +133,7 @@ impl Plot {
         );
         for tick in self.x.ticks(8.0) {
             let x = self.x_at(tick);
-            let (first, second) = told(tick);
+            let (first, second) = label(tick);
             let _ = write!(
                 self.body,
                 r#"<path class="axis" d="M{x:.1} {bottom:.1}v4"/><text class="tick" x="{x:.1}" y="{:.1}" text-anchor="middle">{}</text>"#,
@@ -191,7 +191,7 @@ impl Plot {
     }
 
     /// Bar over `from..to` with a tooltip.
-    pub(super) fn bar(&mut self, class: &str, (from, to): (f64, f64), value: f64, told: &str) {
+    pub(super) fn bar(&mut self, class: &str, (from, to): (f64, f64), value: f64, tooltip: &str) {
         let (x, y) = (self.x_at(from), self.y_at(value));
         let width = (self.x_at(to) - x - 0.6).max(0.8);
         let height = (self.bottom() - y).max(if value > 0.0 { 1.0 } else { 0.0 });
@@ -199,40 +199,40 @@ impl Plot {
             self.body,
             r#"<rect class="bar {class}" x="{x:.1}" y="{:.1}" width="{width:.1}" height="{height:.1}"><title>{}</title></rect>"#,
             self.bottom() - height,
-            Html(told)
+            Html(tooltip)
         );
     }
 
     /// Tooltip of an interval of the x axis.
-    pub(super) fn hover(&mut self, (from, to): (f64, f64), told: &str) {
+    pub(super) fn hover(&mut self, (from, to): (f64, f64), tooltip: &str) {
         let x = self.x_at(from);
         let _ = write!(
             self.body,
             r#"<rect class="hover" x="{x:.1}" y="{TOP}" width="{:.1}" height="{:.1}"><title>{}</title></rect>"#,
             (self.x_at(to) - x).max(0.5),
             self.bottom() - TOP,
-            Html(told)
+            Html(tooltip)
         );
     }
 
     /// Vertical line with a numbered marker that links to the finding with that number.
-    pub(super) fn finding(&mut self, number: usize, class: &str, at: f64, told: &str) {
+    pub(super) fn finding(&mut self, number: usize, class: &str, at: f64, tooltip: &str) {
         let x = self.x_at(at);
         // Findings of the same time are drawn side by side.
         let mut ring = x;
-        while self.rings.iter().any(|taken| (taken - ring).abs() < RING) {
+        while self.rings.iter().any(|occupied| (occupied - ring).abs() < RING) {
             ring += RING;
         }
         self.rings.push(ring);
         let _ = write!(
             self.body,
             concat!(
-                r##"<a href="#finding-{n}" class="mark {class}"><title>{told}</title><path d="M{x:.1} {TOP}V{bottom:.1}"/>"##,
+                r##"<a href="#finding-{n}" class="mark {class}"><title>{tooltip}</title><path d="M{x:.1} {TOP}V{bottom:.1}"/>"##,
                 r#"<circle cx="{ring:.1}" cy="{cy:.1}" r="8"/><text x="{ring:.1}" y="{ty:.1}" text-anchor="middle">{n}</text></a>"#
             ),
             n = number,
             class = class,
-            told = Html(told),
+            tooltip = Html(tooltip),
             x = x,
             ring = ring,
             TOP = TOP,
@@ -243,7 +243,7 @@ impl Plot {
     }
 
     /// Named vertical line; its name is in one of several rows.
-    pub(super) fn upright(&mut self, name: &str, at: f64, row: usize) {
+    pub(super) fn vertical_line(&mut self, name: &str, at: f64, row: usize) {
         let (x, y) = (self.x_at(at), TOP + 9.0 + row as f64 * LINE_HEIGHT);
         let left = x > WIDTH - RIGHT - 60.0;
         let (anchor, x_name) = if left { ("end", x - 4.0) } else { ("start", x + 4.0) };
@@ -256,14 +256,14 @@ impl Plot {
     }
 
     /// Renders the chart with a heading and a text description for screen readers.
-    pub(super) fn finish(mut self, id: &str, heading: &str, says: impl Display) -> String {
+    pub(super) fn finish(mut self, id: &str, heading: &str, description: impl Display) -> String {
         let mut names = std::mem::take(&mut self.names);
         names.sort_by(|a, b| a.0.total_cmp(&b.0));
         let mut least = TOP;
         let most = self.bottom() + 4.0;
-        let room = most - LINE_HEIGHT * names.len() as f64;
+        let space = most - LINE_HEIGHT * names.len() as f64;
         for (n, (y, class, name)) in names.into_iter().enumerate() {
-            let y = y.min(room + LINE_HEIGHT * (n + 1) as f64).max(least);
+            let y = y.min(space + LINE_HEIGHT * (n + 1) as f64).max(least);
             least = y + LINE_HEIGHT;
             let short: String = if name.chars().count() > NAME {
                 name.chars().take(NAME - 1).chain(['\u{2026}']).collect()
@@ -282,13 +282,13 @@ impl Plot {
         format!(
             concat!(
                 r#"<figure><figcaption id="{id}">{heading}</figcaption><svg viewBox="0 0 {WIDTH} {height}" role="img" "#,
-                r#"aria-labelledby="{id} {id}-says"><desc id="{id}-says">{says}</desc>{body}</svg></figure>"#
+                r#"aria-labelledby="{id} {id}-says"><desc id="{id}-says">{description}</desc>{body}</svg></figure>"#
             ),
             id = id,
             heading = Html(heading),
             WIDTH = WIDTH,
             height = self.height,
-            says = Html(&says.to_string()),
+            description = Html(&description.to_string()),
             body = self.body
         )
     }
@@ -299,7 +299,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn ticks_are_round_and_inside() {
+    fn ticks_are_round_and_within_the_axis() {
         assert_eq!(Axis::counting(9_100.0).ticks(4.0), [0.0, 5_000.0, 10_000.0]);
         assert_eq!(Axis::decades(2e3, 8e6).ticks(4.0), [1e3, 1e4, 1e5, 1e6, 1e7]);
         assert!((Axis::counting(0.0).share(0.5) - 0.5).abs() < 1e-9);
@@ -312,12 +312,12 @@ mod tests {
     }
 
     #[test]
-    fn names_keep_their_distance_and_stay_inside() {
+    fn curve_names_do_not_overlap_and_stay_inside_the_plot() {
         let mut plot = Plot::new(Axis::linear(0.0, 1.0), Axis::counting(1.0), 150.0);
         for n in 0..6 {
             plot.name("c0", &format!("name {n}"), 0.0);
         }
-        let svg = plot.finish("x", "Heading", "says");
+        let svg = plot.finish("x", "Heading", "description");
         let ys: Vec<f64> = svg
             .split(r#"class="name""#)
             .skip(1)

@@ -27,40 +27,40 @@ pub(super) fn losses(report: &Report) -> String {
     row(
         "Dropped, confirmed",
         c.dropped_confirmed,
-        "proven: a later delivery of the same request came without them, and the counts say so",
+        "proven: a later delivery of the same request lacks them, and the counts confirm it",
     );
     row(
         "Dropped, predicted",
         c.dropped_predicted,
-        "taken in one wakeup behind another chunk of their request, on a release that keeps the last",
+        "received in one wakeup with another chunk of their request, on a release that keeps only the last",
     );
     row(
-        "Coalesced",
-        c.coalesced,
-        "left inside another chunk's delivery: no token is lost, but they arrive late and at once",
+        "Merged",
+        c.merged,
+        "delivered merged with another chunk: no token is lost, but they arrive late and in bursts",
     );
     row(
-        "Outstanding",
-        c.outstanding,
+        "InFlight",
+        c.in_flight,
         "not delivered at the end of the capture, or when their request was closed",
     );
     row(
         "Unjudged",
         c.unjudged,
-        "their delivery fell into a time for which observations were missed, or counts alone do not show which it carried",
+        "observations were missed during their delivery, or counts alone do not show its content",
     );
     let wire = report.tokens.missing_on_wire;
     let _ = writeln!(
         out,
-        "<tr><th>Missing on the wire</th><td class=\"n\">{}</td><td>tokens that a stream's own counts say were sent and no frame carried</td></tr></tbody></table>",
+        "<tr><th>Missing on the wire</th><td class=\"n\">{}</td><td>tokens that were sent according to a stream's own counts but that no frame carried</td></tr></tbody></table>",
         count(wire)
     );
     let losses = &report.losses;
     if let Some(list) = &losses.confirmed {
-        who_lost(&mut out, list, "Which tokens were lost: confirmed");
+        affected_requests(&mut out, list, "Which tokens were lost: confirmed");
     }
     if let Some(list) = losses.predicted.as_ref().filter(|_| losses.confirmed.is_none()) {
-        who_lost(&mut out, list, "Which tokens are expected to be lost: predicted");
+        affected_requests(&mut out, list, "Which tokens are expected to be lost: predicted");
     }
     out
 }
@@ -70,7 +70,7 @@ const LOSSY: usize = 50;
 /// Maximum number of ranges and ids per request.
 const RANGES: usize = 40;
 
-fn who_lost(out: &mut String, list: &LossList, heading: &str) {
+fn affected_requests(out: &mut String, list: &LossList, heading: &str) {
     if list.lines.is_empty() {
         return;
     }
@@ -78,8 +78,8 @@ fn who_lost(out: &mut String, list: &LossList, heading: &str) {
     let _ = write!(
         out,
         concat!(
-            "<h3>{}</h3><p>{}, the worst first.</p><div class=\"scroll\"><table><thead><tr><th>Request</th><th class=\"n\">Tokens sent</th>",
-            "<th class=\"n\">Delivered</th><th class=\"n\">Lost</th><th class=\"n\">Chunks</th><th>Places in the output, from 1</th>{}",
+            "<h3>{}</h3><p>{}, worst first.</p><div class=\"scroll\"><table><thead><tr><th>Request</th><th class=\"n\">Tokens sent</th>",
+            "<th class=\"n\">Delivered</th><th class=\"n\">Lost</th><th class=\"n\">Chunks</th><th>Positions in the output, from 1</th>{}",
             "</tr></thead><tbody>\n"
         ),
         heading,
@@ -120,9 +120,9 @@ pub(super) fn modes(report: &Report) -> String {
     }
     let mut out = format!(
         concat!(
-            "<p class=\"dim\">Estimates take an id for {} bytes.</p><div class=\"scroll\"><table><thead><tr><th>Where</th>",
+            "<p class=\"dim\">Estimates assume {} bytes per id.</p><div class=\"scroll\"><table><thead><tr><th>Where</th>",
             "<th class=\"n\">Tokens</th><th class=\"n\">Ids listed</th><th class=\"n\">Repeats</th><th class=\"n\">Bytes</th>",
-            "<th class=\"n\">Bytes a token</th><th class=\"n\">New ids only, estimate</th><th class=\"n\">All ids so far, estimate</th>",
+            "<th class=\"n\">Bytes per token</th><th class=\"n\">New ids only, estimate</th><th class=\"n\">All ids so far, estimate</th>",
             "</tr></thead><tbody>\n"
         ),
         modes.bytes_per_id
@@ -153,29 +153,29 @@ pub(super) fn hops(report: &Report) -> String {
         return String::new();
     }
     let mut out = String::from(concat!(
-        "<div class=\"scroll\"><table><thead><tr><th>Hop</th><th class=\"n\">Frames sent</th><th class=\"n\">Taken</th>",
-        "<th class=\"n\">Chunks</th><th class=\"n\">Bytes</th><th class=\"n\">Backlog, most</th><th class=\"n\">In libzmq's inbox, most</th>",
-        "<th class=\"n\">In the kernel, most</th><th class=\"n\">Residence p50</th><th class=\"n\">p99</th><th class=\"n\">max</th>",
-        "<th class=\"n\">Frames a wakeup, most</th></tr></thead><tbody>\n"
+        "<div class=\"scroll\"><table><thead><tr><th>Hop</th><th class=\"n\">Frames sent</th><th class=\"n\">Received</th>",
+        "<th class=\"n\">Chunks</th><th class=\"n\">Bytes</th><th class=\"n\">Backlog, max</th><th class=\"n\">In libzmq's inbox, max</th>",
+        "<th class=\"n\">In the kernel, max</th><th class=\"n\">Queue wait p50</th><th class=\"n\">p99</th><th class=\"n\">max</th>",
+        "<th class=\"n\">Frames per wakeup, max</th></tr></thead><tbody>\n"
     ));
     for hop in &report.hops {
-        let residence = |of: fn(&super::super::Spread) -> u64| {
-            hop.residence_ns
+        let queue_wait = |of: fn(&super::super::Spread) -> u64| {
+            hop.queue_wait_ns
                 .as_ref()
                 .map_or_else(|| String::from("-"), |s| duration(of(s)))
         };
         let _ = write!(out, "<tr><td class=\"hop\">{}{}</td>", Html(&hop.name), workers(hop));
         for cell in [
             opt(hop.frames_sent),
-            opt(hop.frames_taken),
+            opt(hop.frames_received),
             count(hop.chunks),
             bytes(hop.bytes),
             opt(hop.backlog_max_frames),
             opt(hop.inbox_max_frames),
             hop.kernel_bytes_max.map_or_else(|| String::from("-"), bytes),
-            residence(|s| s.p50),
-            residence(|s| s.p99),
-            residence(|s| s.max),
+            queue_wait(|s| s.p50),
+            queue_wait(|s| s.p99),
+            queue_wait(|s| s.max),
             opt(hop.wakeup_frames_max.map(u64::from)),
         ] {
             let _ = write!(out, "<td class=\"n\">{cell}</td>");
@@ -197,17 +197,17 @@ pub(super) fn cpu(report: &Report) -> String {
         return String::new();
     };
     let mut out = String::from(concat!(
-        "<div class=\"scroll\"><table><thead><tr><th>Thread</th><th class=\"n\">On a CPU</th><th class=\"n\">Waiting for one</th>",
-        "<th class=\"n\">Throttled</th><th class=\"n\">Away from its poll</th><th>Takes frames</th></tr></thead><tbody>\n"
+        "<div class=\"scroll\"><table><thead><tr><th>Thread</th><th class=\"n\">On a CPU</th><th class=\"n\">Waiting for a CPU</th>",
+        "<th class=\"n\">Throttled</th><th class=\"n\">Away from its poll</th><th>Receives frames</th></tr></thead><tbody>\n"
     ));
     for line in lines {
         let share = |of: Option<f64>| of.map_or_else(|| String::from("-"), |s| format!("{:.1} %", 100.0 * s));
-        let who = format!("{} {}/{} {}", line.role, line.pid, line.tid, plain(&line.name));
-        let _ = write!(out, "<tr><td>{}</td>", Html(&who));
+        let name = format!("{} {}/{} {}", line.role, line.pid, line.tid, plain(&line.name));
+        let _ = write!(out, "<tr><td>{}</td>", Html(&name));
         for cell in [line.on_cpu, line.run_wait, line.throttled, line.away_from_poll].map(share) {
             let _ = write!(out, "<td class=\"n\">{cell}</td>");
         }
-        let _ = writeln!(out, "<td>{}</td></tr>", if line.takes { "yes" } else { "" });
+        let _ = writeln!(out, "<td>{}</td></tr>", if line.receives { "yes" } else { "" });
     }
     out.push_str("</tbody></table></div>\n");
     out
@@ -216,11 +216,11 @@ pub(super) fn cpu(report: &Report) -> String {
 pub(super) fn own(report: &Report) -> String {
     let own = &report.own;
     let mut out = String::from("<ul>\n");
-    for what in brief::unseen(report) {
-        let _ = writeln!(out, "<li>Not seen: {}.</li>", Html(what));
+    for what in brief::not_observed(report) {
+        let _ = writeln!(out, "<li>Not observed: {}.</li>", Html(what));
     }
-    for said in brief::degraded(report) {
-        let _ = writeln!(out, "<li>Not attached or given up: {}.</li>", Html(&said));
+    for failure in brief::degraded(report) {
+        let _ = writeln!(out, "<li>Unavailable or failed: {}.</li>", Html(&failure));
     }
     for (name, limit, times) in brief::limits_reached(report) {
         let _ = writeln!(

@@ -6,53 +6,57 @@ use std::rc::Rc;
 use trace::HopId;
 use trace::event::{Finish, Kind};
 
-use super::{Life, Running, World};
+use super::{RequestTruth, Running, World};
+use crate::events::Part;
 use crate::schedule::{Column, Policy};
-use crate::told::Part;
 
 impl World {
     /// Sends a frame from a scheduler. Schedulers share no requests.
     pub(super) fn schedule(&mut self, rank: u32, wanted: &[(usize, u32, bool)]) {
         let mut parts: Vec<Part> = Vec::new();
-        for &(request, new, finish) in wanted {
-            let request = request * 3 + rank as usize;
-            let twice = parts
+        for &(slot, new, finish) in wanted {
+            let slot = slot * 3 + rank as usize;
+            let repeated = parts
                 .iter()
-                .any(|part| self.requests.get(&request).is_some_and(|r| r.life == part.life));
-            if twice {
+                .any(|part| self.running.get(&slot).is_some_and(|r| r.request == part.request));
+            if repeated {
                 continue;
             }
-            if self.requests.get(&request).is_some_and(|r| r.finished && r.closed) {
-                self.requests.remove(&request);
+            if self.running.get(&slot).is_some_and(|r| r.finished && r.closed) {
+                self.running.remove(&slot);
             }
-            if !self.requests.contains_key(&request) {
-                self.begin(request);
+            if !self.running.contains_key(&slot) {
+                self.begin(slot);
             }
-            let Some(running) = self.requests.get_mut(&request).filter(|r| !r.finished) else {
+            let Some(running) = self.running.get_mut(&slot).filter(|r| !r.finished) else {
                 continue;
             };
-            let finish = finish || running.left;
+            let finish = finish || running.disconnected;
             // Only a request's last chunk may be empty.
             let new = if new == 0 && (!finish || running.sent == 0) {
                 1
             } else {
                 new
             };
-            running.made += new;
-            let tokens = running.made.saturating_sub(running.sent);
-            running.sent = running.sent.max(running.made);
+            running.generated += new;
+            let tokens = running.generated.saturating_sub(running.sent);
+            running.sent = running.sent.max(running.generated);
             running.finished = finish;
-            let life = &mut self.lives[running.life];
-            life.made = running.sent;
-            life.over |= finish;
-            life.last_at = self.now;
+            let request = &mut self.requests[running.request];
+            request.generated = running.sent;
+            request.finished |= finish;
+            request.last_at = self.now;
             parts.push(Part {
-                rid: life.rid.clone(),
-                life: running.life,
+                rid: request.rid.clone(),
+                request: running.request,
                 tokens,
                 end: running.sent,
-                said: running.made,
-                finish: finish.then_some(if running.left { Finish::Abort } else { Finish::Stop }),
+                reported: running.generated,
+                finish: finish.then_some(if running.disconnected {
+                    Finish::Abort
+                } else {
+                    Finish::Stop
+                }),
                 retractions: running.retractions,
             });
         }
@@ -60,15 +64,17 @@ impl World {
             return;
         }
         // Without its first chunk, the second live request of a rid looks like a continuation of the first.
-        let begins = parts.iter().any(|part| self.lives[part.life].first_sent.is_none());
-        if !(self.shape.rids_shared && begins) && self.cut.remove(&rank) {
-            self.vanish(&parts);
+        let begins = parts
+            .iter()
+            .any(|part| self.requests[part.request].first_sent.is_none());
+        if !(self.shape.rids_shared && begins) && self.lossy_ranks.remove(&rank) {
+            self.lose_frame(&parts);
             return;
         }
         for part in &parts {
-            let life = &mut self.lives[part.life];
-            let new = life.first_sent.is_none();
-            life.first_sent.get_or_insert(self.now);
+            let request = &mut self.requests[part.request];
+            let new = request.first_sent.is_none();
+            request.first_sent.get_or_insert(self.now);
             let counts = &mut self.counts;
             counts.requests += u64::from(new);
             counts.chunks_sent += 1;
@@ -80,61 +86,64 @@ impl World {
     }
 
     /// Loses a frame before it enters the first hop.
-    fn vanish(&mut self, parts: &[Part]) {
-        self.vanished = true;
+    fn lose_frame(&mut self, parts: &[Part]) {
+        self.frame_lost = true;
         for part in parts {
-            self.counts.tokens_cut += u64::from(part.tokens);
-            self.lives[part.life].cut.extend(part.places());
+            self.counts.tokens_missing_on_wire += u64::from(part.tokens);
+            self.requests[part.request].lost_on_wire.extend(part.positions());
             if part.finish.is_some() {
                 // The tokenizer and the client would wait forever.
-                self.requests.retain(|_, r| r.life != part.life);
+                self.running.retain(|_, r| r.request != part.request);
             }
         }
     }
 
-    pub(super) fn begin(&mut self, request: usize) {
-        let born = self.born.entry(request).or_default();
-        let times = if self.shape.rids_again { 2 } else { 1 };
+    pub(super) fn begin(&mut self, slot: usize) {
+        let started = self.started.entry(slot).or_default();
+        let uses_per_rid = if self.shape.rids_reused { 2 } else { 1 };
         let rid: Rc<str> = if self.shape.rids_shared {
-            format!("s{}", request % 2).into()
+            format!("s{}", slot % 2).into()
         } else {
-            format!("r{request}-{}", *born / times).into()
+            format!("r{slot}-{}", *started / uses_per_rid).into()
         };
-        *born += 1;
+        *started += 1;
         self.serve_finished(&rid);
-        self.lives.push(Life { rid, ..Life::default() });
+        self.requests.push(RequestTruth {
+            rid,
+            ..RequestTruth::default()
+        });
         let running = Running {
-            life: self.lives.len() - 1,
-            made: 0,
+            request: self.requests.len() - 1,
+            generated: 0,
             sent: 0,
             retractions: 0,
-            left: false,
+            disconnected: false,
             finished: false,
             closed: false,
-            out: VecDeque::new(),
+            queued: VecDeque::new(),
             received: 0,
-            carried: 0,
+            in_response: 0,
             claimed: None,
         };
-        self.requests.insert(request, running);
+        self.running.insert(slot, running);
     }
 
     /// Serves the requests with this rid whose final chunk the tokenizer has. They are no longer live.
     fn serve_finished(&mut self, rid: &str) {
-        let over = |r: &Running| {
-            r.out
+        let is_finished = |r: &Running| {
+            r.queued
                 .back()
                 .is_some_and(|part| &*part.rid == rid && part.finish.is_some())
         };
-        let over: Vec<usize> = self
-            .requests
+        let finished: Vec<usize> = self
+            .running
             .iter()
-            .filter(|(_, r)| over(r))
+            .filter(|(_, r)| is_finished(r))
             .map(|(&at, _)| at)
             .collect();
-        for request in over {
-            while self.requests.get(&request).is_some_and(|r| !r.out.is_empty()) {
-                self.serve(request);
+        for slot in finished {
+            while self.running.get(&slot).is_some_and(|r| !r.queued.is_empty()) {
+                self.serve(slot);
             }
         }
     }
@@ -142,34 +151,34 @@ impl World {
     pub(super) fn abort_queued(&mut self, rank: u32) {
         self.queued_aborts += 1;
         let rid: Rc<str> = format!("q{}", self.queued_aborts).into();
-        self.lives.push(Life {
+        self.requests.push(RequestTruth {
             rid: rid.clone(),
-            over: true,
-            ..Life::default()
+            finished: true,
+            ..RequestTruth::default()
         });
         self.counts.requests += 1;
         self.counts.aborted += 1;
         let part = Part {
             rid,
-            life: self.lives.len() - 1,
+            request: self.requests.len() - 1,
             tokens: 0,
             end: 0,
-            said: 0,
+            reported: 0,
             finish: Some(Finish::Abort),
             retractions: 0,
         };
         self.send(HopId(0), rank, Kind::Abort, [part].into());
     }
 
-    pub(super) fn retract(&mut self, request: usize) {
+    pub(super) fn retract(&mut self, slot: usize) {
         // Once per request. Not for cumulative deliveries, where counts that run behind are ambiguous.
         // All releases whose counts fall list new ids, and their layouts say so.
-        let fit = |r: &&mut Running| r.retractions == 0 && r.sent > 0 && !r.finished;
+        let eligible = |r: &&mut Running| r.retractions == 0 && r.sent > 0 && !r.finished;
         if self.shape.policy != Policy::Cumulative
             && self.shape.column == Column::New
-            && let Some(running) = self.requests.get_mut(&request).filter(fit)
+            && let Some(running) = self.running.get_mut(&slot).filter(eligible)
         {
-            running.made = 0;
+            running.generated = 0;
             running.retractions = 1;
         }
     }

@@ -4,46 +4,46 @@ use trace::engine::Mode;
 use trace::event::{AnswerEnd, Kind};
 
 use super::{Running, World};
-use crate::schedule::{Policy, Sight};
-use crate::told::{Part, Told};
+use crate::events::{OwnedEvent, Part};
+use crate::schedule::{Observation, Policy};
 
 impl World {
-    pub(super) fn take_last(&mut self, choice: usize) {
+    pub(super) fn receive_on_last_hop(&mut self, choice: usize) {
         let waiting = self.waiting(true);
         let Some(&(hop, lane)) = waiting.get(choice % waiting.len().max(1)) else {
             return;
         };
-        let taken_at = self.now;
-        let Some(flight) = self.take(hop, lane) else { return };
-        if flight.kind == Kind::Abort {
+        let received_at = self.now;
+        let Some(frame) = self.receive(hop, lane) else { return };
+        if frame.kind == Kind::Abort {
             return;
         }
-        for part in flight.parts.iter() {
-            self.counts.chunks_taken += 1;
-            self.counts.tokens_taken += u64::from(part.tokens);
-            let life = &mut self.lives[part.life];
-            life.first_taken.get_or_insert(taken_at);
-            life.last_at = taken_at;
-            let running = self.requests.values_mut().find(|r| r.life == part.life);
+        for part in frame.parts.iter() {
+            self.counts.chunks_received += 1;
+            self.counts.tokens_received += u64::from(part.tokens);
+            let request = &mut self.requests[part.request];
+            request.first_received.get_or_insert(received_at);
+            request.last_at = received_at;
+            let running = self.running.values_mut().find(|r| r.request == part.request);
             match running {
                 // The client has left.
-                Some(running) if running.left => running.closed |= part.finish.is_some(),
-                Some(running) => running.out.push_back(part.clone()),
+                Some(running) if running.disconnected => running.closed |= part.finish.is_some(),
+                Some(running) => running.queued.push_back(part.clone()),
                 None => {}
             }
         }
     }
 
-    pub(super) fn serve(&mut self, request: usize) {
+    pub(super) fn serve(&mut self, slot: usize) {
         let policy = self.shape.policy;
-        let Some(running) = self.requests.get_mut(&request).filter(|r| !r.out.is_empty()) else {
+        let Some(running) = self.running.get_mut(&slot).filter(|r| !r.queued.is_empty()) else {
             return;
         };
         let served: Vec<Part> = match policy {
-            Policy::YieldsAll => running.out.pop_front().into_iter().collect(),
-            _ => running.out.drain(..).collect(),
+            Policy::YieldsAll => running.queued.pop_front().into_iter().collect(),
+            _ => running.queued.drain(..).collect(),
         };
-        let Some((last, before)) = served.split_last() else {
+        let Some((last, earlier)) = served.split_last() else {
             return;
         };
         running.closed |= last.finish.is_some();
@@ -52,43 +52,46 @@ impl World {
         let mut tokens = last.tokens;
         let counts = &mut self.counts;
         counts.chunks_delivered += 1;
-        counts.outstanding -= served.len() as u64;
-        let life = &mut self.lives[last.life];
-        for part in before {
+        counts.in_flight -= served.len() as u64;
+        let request = &mut self.requests[last.request];
+        for part in earlier {
             if policy == Policy::KeepsLast && part.tokens > 0 {
                 counts.dropped += 1;
                 counts.tokens_lost += u64::from(part.tokens);
-                life.chunks_dropped += 1;
-                life.dropped.extend(part.places());
+                request.chunks_dropped += 1;
+                request.dropped.extend(part.positions());
             } else {
-                counts.coalesced += 1;
+                counts.merged += 1;
                 tokens += if policy == Policy::KeepsLast { 0 } else { part.tokens };
             }
         }
         counts.tokens_delivered += u64::from(tokens);
-        life.last_at = self.now;
+        request.last_at = self.now;
         let cumulative = policy == Policy::Cumulative;
         if cumulative {
-            running.carried = received;
+            running.in_response = received;
         } else {
-            running.carried += tokens;
+            running.in_response += tokens;
         }
-        running.claimed = Some(last.said);
-        let over = (last.finish.is_some()).then(|| running.clone());
-        self.delivered(last, if cumulative { received } else { tokens });
-        if let Some(over) = over {
-            self.answered(&over, AnswerEnd::Whole);
+        running.claimed = Some(last.reported);
+        let ended = (last.finish.is_some()).then(|| running.clone());
+        self.record_delivery(last, if cumulative { received } else { tokens });
+        if let Some(ended) = ended {
+            self.record_answer(&ended, AnswerEnd::Whole);
         }
     }
 
     /// Records a delivery, if observed. `tokens`: new tokens, or all so far in cumulative mode.
-    fn delivered(&mut self, last: &Part, tokens: u32) {
-        if !self.shape.deliveries_seen || !self.is_served_in_sight(last.life) || self.loses(Sight::Deliveries, None) {
+    fn record_delivery(&mut self, last: &Part, tokens: u32) {
+        if !self.shape.deliveries_observed
+            || !self.tokenizer_is_observed(last.request)
+            || self.misses(Observation::Deliveries, None)
+        {
             return;
         }
-        self.own_up(None);
+        self.report_missed(None);
         let cumulative = self.shape.policy == Policy::Cumulative;
-        self.say(Told::Delivered {
+        self.emit(OwnedEvent::Delivered {
             rid: last.rid.clone(),
             tokens,
             mode: if cumulative {
@@ -96,29 +99,29 @@ impl World {
             } else {
                 Mode::Incremental
             },
-            said: last.said,
+            reported: last.reported,
             finished: last.finish.is_some(),
         });
     }
 
     /// Disconnects the client, which ends its waiter.
-    pub(super) fn leave(&mut self, request: usize) {
-        let there = |r: &&mut Running| !r.closed && !r.left && r.sent > 0;
-        let Some(running) = self.requests.get_mut(&request).filter(there) else {
+    pub(super) fn disconnect(&mut self, slot: usize) {
+        let connected = |r: &&mut Running| !r.closed && !r.disconnected && r.sent > 0;
+        let Some(running) = self.running.get_mut(&slot).filter(connected) else {
             return;
         };
-        running.left = true;
-        running.closed |= running.out.iter().any(|part| part.finish.is_some());
-        running.out.clear();
-        let over = running.clone();
-        self.answered(&over, AnswerEnd::ClientLeft);
+        running.disconnected = true;
+        running.closed |= running.queued.iter().any(|part| part.finish.is_some());
+        running.queued.clear();
+        let ended = running.clone();
+        self.record_answer(&ended, AnswerEnd::ClientLeft);
     }
 
     /// Records the end of a response, if observed. A response without deliveries has no end to record.
-    pub(super) fn answered(&mut self, running: &Running, end: AnswerEnd) {
+    pub(super) fn record_answer(&mut self, running: &Running, end: AnswerEnd) {
         let Some(claimed) = running.claimed else { return };
-        let seen = self.shape.answers_seen && self.attached && self.is_served_in_sight(running.life);
-        if !seen || self.loses(Sight::Answers, None) {
+        let observed = self.shape.answers_observed && self.attached && self.tokenizer_is_observed(running.request);
+        if !observed || self.misses(Observation::Answers, None) {
             return;
         }
         let counts = &mut self.counts;
@@ -126,12 +129,12 @@ impl World {
         counts.client_left += u64::from(end == AnswerEnd::ClientLeft);
         counts.server_left += u64::from(end == AnswerEnd::ServerLeft);
         if end == AnswerEnd::Whole {
-            self.short += u64::from(claimed.saturating_sub(running.carried));
+            self.tokens_short += u64::from(claimed.saturating_sub(running.in_response));
         }
-        self.own_up(None);
-        self.say(Told::Answered {
-            rid: self.lives[running.life].rid.clone(),
-            tokens: self.shape.answers_counted.then_some(running.carried),
+        self.report_missed(None);
+        self.emit(OwnedEvent::Answered {
+            rid: self.requests[running.request].rid.clone(),
+            tokens: self.shape.answers_counted.then_some(running.in_response),
             claimed,
             end,
         });

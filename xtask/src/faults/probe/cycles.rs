@@ -6,10 +6,10 @@ use std::time::Duration;
 use anyhow::Result;
 use probe_user::Options;
 
-use super::{Bench, Checks, Held, Load, Objects, Pair, Seen, Told};
+use super::{Bench, Checks, Counts, Load, Objects, Pair, Resources, Seen};
 
 /// Allowed memory growth over all cycles in KiB, for allocator slack. A leak of one page a cycle would be 2,000 in 500 cycles.
-const MOST_KIB: u64 = 1_500;
+const MAX_KIB: u64 = 1_500;
 
 pub(super) fn run(bench: &Bench, dir: &Path, checks: &mut Checks) -> Result<Seen> {
     let cycles = if bench.long { 500 } else { 50 };
@@ -21,68 +21,52 @@ pub(super) fn run(bench: &Bench, dir: &Path, checks: &mut Checks) -> Result<Seen
     let mut pair = Pair::start(bench, load, dir)?;
     pair.sender.go()?;
     let own = std::process::id();
-    let mut before = None;
-    let (mut told, mut held, mut blind) = (Told::default(), Objects::default(), 0);
+    let mut before = Vec::new();
+    let (mut counts, mut objects, mut blind) = (Counts::default(), Objects::default(), 0);
     for cycle in 0..cycles {
         let mut probe = pair.attach(Options::default())?;
-        held.merge(Objects::of(own)?);
-        let mut this = Told::default();
+        objects.merge(Objects::of(own)?);
+        let mut this = Counts::default();
         this.read_for(&mut probe, Duration::from_millis(40))?;
         // Wait for traffic: on a busy machine the peers may not have run.
-        this.read_until(&mut probe, |told| told.sent > 0 && told.taken > 0)?;
-        blind += u32::from(this.sent == 0 || this.taken == 0);
-        told.sent += this.sent;
-        told.taken += this.taken;
-        told.lost += this.lost + this.overflowed;
+        this.read_until(&mut probe, |counts| counts.sent > 0 && counts.received > 0)?;
+        blind += u32::from(this.sent == 0 || this.received == 0);
+        counts.sent += this.sent;
+        counts.received += this.received;
+        counts.lost += this.lost + this.overflowed;
         drop(probe);
         // Measure after one-time allocations: libraries, buffers, and the kernel's page for a process's first uprobe.
         if cycle == 4 {
-            before = Some((Held::by(own)?, pair.pids().map(Held::by)));
+            let [receiver, sender] = pair.pids();
+            for (name, pid) in [("tokengap", own), ("receiver", receiver), ("sender", sender)] {
+                before.push((name, pid, Resources::of(pid)?));
+            }
         }
     }
     checks.equal("cycles that saw nothing", &0, &blind);
-    checks.equal("records lost", &0, &told.lost);
-    let left = held.gone_within(Duration::from_secs(10));
-    checks.equal(
-        "programs, links and maps left in the kernel",
-        &Objects::default(),
-        &left,
-    );
+    checks.equal("records lost", &0, &counts.lost);
+    objects.check_freed(checks);
     let mut grown = Vec::new();
-    if let Some((own_before, before)) = before {
-        let sides = [("tokengap", own, Ok(own_before))].into_iter();
-        let [receiver, sender] = pair.pids();
-        let [of_receiver, of_sender] = before;
-        for (name, pid, before) in sides.chain([("receiver", receiver, of_receiver), ("sender", sender, of_sender)]) {
-            let (before, after) = (before?, Held::by(pid)?);
-            // Allow fewer, because the kernel may still be removing links of the previous probe at the first reading.
-            let mut same = |what: &str, before: u64, after: u64| {
-                let told = format!("no more {what} of the {name} ({before}, then {after})");
-                checks.equal(&told, &true, &(after <= before));
-            };
-            same("open files", before.files as u64, after.files as u64);
-            same("threads", before.threads, after.threads);
-            let more = after.mappings.saturating_sub(before.mappings);
-            checks.equal(
-                &format!("a leak of mappings in the {name} ({more})"),
-                &true,
-                &(more < 20),
-            );
-            let kib = after.memory.saturating_sub(before.memory);
-            checks.equal(
-                &format!("a leak of memory in the {name} ({kib} KiB)"),
-                &true,
-                &(kib < MOST_KIB),
-            );
-            grown.push(format!("{name} {kib} KiB"));
+    for (name, pid, before) in before {
+        let after = Resources::of(pid)?;
+        // Allow fewer, because the kernel may still be removing links of the previous probe at the first reading.
+        let bounds = [
+            ("open files", before.files, after.files, 0),
+            ("threads", before.threads, after.threads, 0),
+            ("mappings", before.mappings, after.mappings, 19),
+            ("KiB", before.memory, after.memory, MAX_KIB - 1),
+        ];
+        for (what, before, after, slack) in bounds {
+            let claim = format!("no more {what} of the {name} ({before}, then {after})");
+            checks.holds(&claim, after <= before + slack);
         }
+        grown.push(format!("{name} {} KiB", after.memory.saturating_sub(before.memory)));
     }
-    let arrived = pair.end()?;
-    arrived.exactly(checks);
+    let arrived = pair.end(checks)?;
     Ok(Seen {
         messages: arrived.messages(),
-        told: format!(
-            "{cycles} cycles, {held} all gone; grown: {}; {arrived}",
+        outcome: format!(
+            "{cycles} cycles, {objects}, all freed; grown: {}; {arrived}",
             grown.join(", ")
         ),
     })

@@ -12,11 +12,18 @@ use anyhow::{Context, Result};
 use probe_user::{Capture, Loss, Observation, Options, Probe, Target};
 
 use super::peers::{Arrived, Load, Receiver, Sender};
-use super::tap::Held;
-use super::{Bench, Fault, Seen};
-use crate::e2e::attach::kernel::Objects;
+use super::resources::Resources;
+use super::{Bench, Seen};
 use crate::e2e::check::Checks;
-use crate::e2e::tap::Transport;
+use crate::e2e::kernel::Objects;
+
+/// One row of the table.
+pub(super) struct Fault {
+    pub(super) name: &'static str,
+    /// Description of the fault.
+    pub(super) what: &'static str,
+    pub(super) run: fn(&Bench, &Path, &mut Checks) -> Result<Seen>,
+}
 
 /// All faults, in the order of the table.
 pub(super) const FAULTS: &[Fault] = &[
@@ -38,7 +45,7 @@ pub(super) const FAULTS: &[Fault] = &[
     Fault {
         name: "target stopped",
         what: "SIGSTOP for the sender before the attach, SIGCONT after it",
-        run: |bench, dir, checks| targets::frozen(bench, &targets::Signals, dir, checks),
+        run: targets::stopped,
     },
     Fault {
         name: "target frozen",
@@ -60,7 +67,7 @@ pub(super) const FAULTS: &[Fault] = &[
 /// Bytes captured of each message.
 const CAPTURE: Capture = Capture {
     sent: 4096,
-    taken: 4096,
+    received: 4096,
 };
 
 /// A sender connected directly to its receiver.
@@ -72,10 +79,10 @@ struct Pair {
 impl Pair {
     /// Starts both; the sender waits for a command.
     fn start(bench: &Bench, load: Load, dir: &Path) -> Result<Self> {
-        let endpoint = Transport::Ipc.endpoint(dir, "hop")?;
+        let endpoint = format!("ipc://{}", dir.join("hop").display());
         Ok(Self {
-            receiver: Receiver::start(bench, &endpoint, load.room, dir)?,
-            sender: Sender::start(bench, "sender", &endpoint, load, dir)?,
+            receiver: Receiver::start(&bench.home, &endpoint, dir)?,
+            sender: Sender::start(&bench.home, "sender", &endpoint, load, dir)?,
         })
     }
 
@@ -88,9 +95,9 @@ impl Pair {
         attach(&self.pids(), options)
     }
 
-    fn end(self) -> Result<Arrived> {
-        let sent = self.sender.end()?;
-        self.receiver.end(sent)
+    /// Ends both, and checks that everything arrived.
+    fn end(self, checks: &mut Checks) -> Result<Arrived> {
+        self.receiver.end(self.sender, checks)
     }
 }
 
@@ -107,9 +114,9 @@ fn attach(pids: &[u32], options: Options) -> Result<Probe> {
 
 /// Counts of a probe's observations.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-struct Told {
+struct Counts {
     sent: u64,
-    taken: u64,
+    received: u64,
     /// Records dropped because the ring buffer was full.
     overflowed: u64,
     /// Other missed observations.
@@ -117,11 +124,11 @@ struct Told {
     exited: u64,
 }
 
-impl Told {
-    fn see(&mut self, seen: &Observation<'_>) {
+impl Counts {
+    fn count(&mut self, seen: &Observation<'_>) {
         match seen {
             Observation::Sent(_) => self.sent += 1,
-            Observation::Taken(_) => self.taken += 1,
+            Observation::Received(_) => self.received += 1,
             Observation::Lost {
                 cause: Loss::RingFull,
                 count,
@@ -132,7 +139,7 @@ impl Told {
                 ..
             }
             | Observation::Unsent(_)
-            | Observation::Handled(_)
+            | Observation::Processed(_)
             | Observation::Egress { .. } => {}
             Observation::Lost { count, .. } => self.lost += count,
             Observation::Exited { .. } => self.exited += 1,
@@ -149,7 +156,7 @@ impl Told {
     fn read_until(&mut self, probe: &mut Probe, done: impl Fn(&Self) -> bool) -> Result<()> {
         let until = Instant::now() + Duration::from_mins(3);
         while !done(self) && Instant::now() < until {
-            probe.poll(Duration::from_millis(2), |seen| self.see(&seen))?;
+            probe.poll(Duration::from_millis(2), |seen| self.count(&seen))?;
         }
         Ok(())
     }

@@ -9,7 +9,7 @@ use anyhow::{Context, Result};
 use probe_user::{Options, Probe, Target};
 use rustix::process::Signal;
 
-use super::{Bench, CAPTURE, Checks, Load, Objects, Pair, Seen, Sender, Told, attach};
+use super::{Bench, CAPTURE, Checks, Counts, Load, Objects, Pair, Seen, Sender, attach};
 
 /// A load with a known count, so that every record can be accounted for.
 const COUNTED: Load = Load {
@@ -28,7 +28,7 @@ pub(super) fn dies(bench: &Bench, dir: &Path, checks: &mut Checks) -> Result<See
     pair.sender.go()?;
     let endpoint = format!("ipc://{}", dir.join("hop").display());
     let own = std::process::id();
-    let (mut held, mut told, mut refused) = (Objects::default(), Told::default(), 0);
+    let (mut objects, mut counts, mut refused) = (Objects::default(), Counts::default(), 0);
     let mut probe = attach(&[pair.receiver.pid()], Options::default())?;
     for round in 0..rounds {
         let name = format!("victim{round}");
@@ -36,7 +36,7 @@ pub(super) fn dies(bench: &Bench, dir: &Path, checks: &mut Checks) -> Result<See
             first: 100 + round * 10,
             ..endless
         };
-        let mut victim = Sender::start(bench, &name, &endpoint, load, dir)?;
+        let mut victim = Sender::start(&bench.home, &name, &endpoint, load, dir)?;
         victim.go()?;
         let pid = victim.pid();
         let killer = thread::spawn(move || {
@@ -46,29 +46,23 @@ pub(super) fn dies(bench: &Bench, dir: &Path, checks: &mut Checks) -> Result<See
         // Killed before, during or after attach: either an error, or a target whose exit is reported.
         refused += u32::from(probe.add(&[Target { pid, capture: CAPTURE }]).is_err());
         killer.join().expect("it only kills")?;
-        told.read_for(&mut probe, Duration::from_millis(150))?;
-        held.merge(Objects::of(own)?);
+        counts.read_for(&mut probe, Duration::from_millis(150))?;
+        objects.merge(Objects::of(own)?);
     }
     checks.equal(
-        "ends that were told, or refused",
+        "reported exits and refused attaches",
         &u64::from(rounds),
-        &(told.exited + u64::from(refused)),
+        &(counts.exited + u64::from(refused)),
     );
-    checks.equal("the receiver is watched all the time", &true, &(told.taken > 100));
+    checks.holds("the receiver is watched all the time", counts.received > 100);
     drop(probe);
-    let left = held.gone_within(Duration::from_secs(10));
-    checks.equal(
-        "programs, links and maps left in the kernel",
-        &Objects::default(),
-        &left,
-    );
-    let arrived = pair.end()?;
-    arrived.exactly(checks);
+    objects.check_freed(checks);
+    let arrived = pair.end(checks)?;
     Ok(Seen {
         messages: arrived.messages(),
-        told: format!(
-            "{rounds} of them, {} ends told; the other sender: {arrived}",
-            told.exited
+        outcome: format!(
+            "{rounds} rounds, {} exits reported; the other sender: {arrived}",
+            counts.exited
         ),
     })
 }
@@ -78,74 +72,64 @@ pub(super) fn execs(bench: &Bench, dir: &Path, checks: &mut Checks) -> Result<Se
     let mut pair = Pair::start(bench, COUNTED, dir)?;
     let mut probe = pair.attach(Options::default())?;
     pair.sender.become_another()?;
-    let mut told = Told::default();
-    told.read_for(&mut probe, Duration::from_millis(200))?;
+    let mut counts = Counts::default();
+    counts.read_for(&mut probe, Duration::from_millis(200))?;
     drop(probe);
     let mut probe = pair.attach(Options::default())?;
     pair.sender.go()?;
-    all_told(&mut probe, checks)?;
+    all_reported(&mut probe, checks)?;
     drop(probe);
-    let arrived = pair.end()?;
-    arrived.exactly(checks);
+    let arrived = pair.end(checks)?;
     Ok(Seen {
         messages: arrived.messages(),
-        told: format!("{arrived}, each seen sent and taken"),
+        outcome: format!("{arrived}, each seen sent and received"),
     })
 }
 
-/// Method of freezing a process.
-pub(super) trait Still {
-    fn freeze(&self, sender: &Sender) -> Result<()>;
-    fn thaw(&self, sender: &Sender) -> Result<()>;
-}
-
-pub(super) struct Signals;
-
-impl Still for Signals {
-    fn freeze(&self, sender: &Sender) -> Result<()> {
-        sender.signal(Signal::STOP)
-    }
-
-    fn thaw(&self, sender: &Sender) -> Result<()> {
-        sender.signal(Signal::CONT)
-    }
+/// SIGSTOP before the attach and SIGCONT after it.
+pub(super) fn stopped(bench: &Bench, dir: &Path, checks: &mut Checks) -> Result<Seen> {
+    let set_frozen = |sender: &Sender, freeze| sender.signal(if freeze { Signal::STOP } else { Signal::CONT });
+    frozen(bench, &set_frozen, dir, checks)
 }
 
 /// Checks that attaching to a frozen process takes no longer than usual, and that its later messages are observed.
-pub(super) fn frozen(bench: &Bench, how: &impl Still, dir: &Path, checks: &mut Checks) -> Result<Seen> {
+fn frozen(
+    bench: &Bench,
+    freeze: &dyn Fn(&Sender, bool) -> Result<()>,
+    dir: &Path,
+    checks: &mut Checks,
+) -> Result<Seen> {
     let mut pair = Pair::start(bench, COUNTED, dir)?;
-    how.freeze(&pair.sender)?;
+    freeze(&pair.sender, true)?;
     let begun = Instant::now();
     let probe = pair.attach(Options::default());
-    let took = begun.elapsed();
-    how.thaw(&pair.sender)?;
+    let attach_time = begun.elapsed();
+    freeze(&pair.sender, false)?;
     let mut probe = probe?;
-    checks.equal(
-        &format!("the attach does not wait ({took:?})"),
-        &true,
-        &(took < Duration::from_secs(10)),
+    let limit = Duration::from_secs(10);
+    checks.holds(
+        &format!("the attach does not wait ({attach_time:?})"),
+        attach_time < limit,
     );
     pair.sender.go()?;
-    all_told(&mut probe, checks)?;
+    all_reported(&mut probe, checks)?;
     // Detach while it is frozen, too.
-    how.freeze(&pair.sender)?;
+    freeze(&pair.sender, true)?;
     let begun = Instant::now();
     drop(probe);
-    let took_leaving = begun.elapsed();
-    how.thaw(&pair.sender)?;
-    checks.equal(
-        &format!("the detach does not wait ({took_leaving:?})"),
-        &true,
-        &(took_leaving < Duration::from_secs(10)),
+    let detach_time = begun.elapsed();
+    freeze(&pair.sender, false)?;
+    checks.holds(
+        &format!("the detach does not wait ({detach_time:?})"),
+        detach_time < limit,
     );
-    let arrived = pair.end()?;
-    arrived.exactly(checks);
+    let arrived = pair.end(checks)?;
     Ok(Seen {
         messages: arrived.messages(),
-        told: format!(
-            "attached in {} ms, detached in {} ms; {arrived}, each seen sent and taken",
-            took.as_millis(),
-            took_leaving.as_millis()
+        outcome: format!(
+            "attached in {} ms, detached in {} ms; {arrived}, each seen sent and received",
+            attach_time.as_millis(),
+            detach_time.as_millis()
         ),
     })
 }
@@ -179,27 +163,16 @@ impl Freezer {
         anyhow::bail!("no cgroup with a freezer can be made here")
     }
 
-    fn say(&self, file: &str, word: &str) -> Result<()> {
+    fn write(&self, file: &str, word: &str) -> Result<()> {
         let path = self.place.join(file);
         fs::write(&path, word).with_context(|| format!("writing {word} to {}", path.display()))
-    }
-}
-
-impl Still for Freezer {
-    fn freeze(&self, sender: &Sender) -> Result<()> {
-        self.say("cgroup.procs", &sender.pid().to_string())?;
-        self.say(self.file, self.words[0])
-    }
-
-    fn thaw(&self, _: &Sender) -> Result<()> {
-        self.say(self.file, self.words[1])
     }
 }
 
 impl Drop for Freezer {
     fn drop(&mut self) {
         // Thaw first: a frozen process cannot exit. At most an empty folder remains.
-        let _ = self.say(self.file, self.words[1]);
+        let _ = self.write(self.file, self.words[1]);
         for _ in 0..100 {
             if fs::remove_dir(&self.place).is_ok() {
                 return;
@@ -211,23 +184,29 @@ impl Drop for Freezer {
 
 pub(super) fn in_freezer(bench: &Bench, dir: &Path, checks: &mut Checks) -> Result<Seen> {
     match Freezer::make() {
-        Ok(freezer) => frozen(bench, &freezer, dir, checks),
+        Ok(freezer) => {
+            let set_frozen = |sender: &Sender, freeze: bool| {
+                freezer.write("cgroup.procs", &sender.pid().to_string())?;
+                freezer.write(freezer.file, freezer.words[usize::from(!freeze)])
+            };
+            frozen(bench, &set_frozen, dir, checks)
+        }
         Err(why) => Ok(Seen {
             messages: 0,
-            told: format!("SKIPPED: {why}"),
+            outcome: format!("SKIPPED: {why}"),
         }),
     }
 }
 
 /// Checks that the probe reports every message of [`COUNTED`] at both ends.
-fn all_told(probe: &mut Probe, checks: &mut Checks) -> Result<()> {
+fn all_reported(probe: &mut Probe, checks: &mut Checks) -> Result<()> {
     let wanted = u64::from(COUNTED.count * COUNTED.connections);
-    let mut told = Told::default();
-    told.read_until(probe, |told| told.taken >= wanted)?;
+    let mut counts = Counts::default();
+    counts.read_until(probe, |counts| counts.received >= wanted)?;
     checks.equal(
-        "sent and taken, as told",
+        "messages reported as sent, received and lost",
         &(wanted, wanted, 0),
-        &(told.sent, told.taken, told.lost),
+        &(counts.sent, counts.received, counts.lost),
     );
     Ok(())
 }

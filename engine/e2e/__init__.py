@@ -1,0 +1,1 @@
+"""End-to-end rows: the real engine's processes under tokengap, and its report checked against their truth files."""

@@ -1,0 +1,40 @@
+"""`python -m engine.e2e`: the rows of `cargo xtask e2e`, which prepares the programs and passes its options on."""
+
+import argparse
+import subprocess
+import sys
+from pathlib import Path
+
+from .process import ROOT
+from .rows import rows
+from .table import Table, as_json, run_row
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(prog="python -m engine.e2e", description=__doc__)
+    parser.add_argument("--xtask", type=Path, required=True, help="the project's own commands")
+    parser.add_argument("--tokengap", type=Path, help="the program to judge; without it, a relay that only copies")
+    parser.add_argument("--release", dest="releases", action="append", default=[], help="instead of the usual ones")
+    parser.add_argument("--quick", action="store_true", help="one scenario a release, and no accidents")
+    parser.add_argument("--only", default="", help="only rows whose name contains this")
+    parser.add_argument("--readers", action="store_true", help="read the exports with third-party tools")
+    parser.add_argument("--keep", type=Path, help="folder for recordings")
+    parser.add_argument("--jobs", type=int, default=1, help="rows side by side")
+    parser.add_argument("--row", help="run this row and print its result as JSON")
+    options = parser.parse_args()
+    options.plain, options.python, options.engines = options.tokengap is None, Path(sys.executable), ROOT / ".engine"
+    wanted = [row for row in rows(options) if options.only in row.full]
+    if options.row:
+        (row,) = (row for row in wanted if row.full == options.row)
+        print(as_json(run_row(row, options)))
+        return 0
+    if not wanted:
+        sys.exit("no row has that name")
+    releases = {row.engine.release for row in wanted if row.group != "dynamo"}
+    if releases:
+        subprocess.run([options.xtask, "engine", *sorted(releases)], check=True, stdout=subprocess.DEVNULL)
+    return 0 if Table(wanted, options).run() else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,305 @@
+"""The rows: releases, scenarios as changes to the default setting, and what is compared."""
+
+import functools
+import re
+import subprocess
+from dataclasses import replace
+from pathlib import Path
+
+from . import accidents, attach, dynamo, losses, moved, pressure, routers
+from .checks import Checks, relayed, sent, summary
+from .kernel import refused
+from .process import ROOT
+from .record import recorded
+from .session import MIXED, PLAIN, Engine, Run, Setting, attached, tapped
+from .table import Row
+
+# Releases that differ in their wire format (docs/internals/WIRE.md): column order, codec, protocol, message class.
+RELEASES = (ROOT / "engine/releases.txt").read_text().split()
+# First release that supports msgpack.
+MSGPACK_SINCE = [0, 5, 15]
+# Those that differ in their processes and their wire formats.
+ATTACHED = ("0.5.6", "0.5.9", "0.5.23")
+# Releases that split a batch for several workers differently: a message for each request, or one for each worker.
+ROUTERS = ("0.5.13", "0.5.23")
+# Release for the tokenizers' router, which accepts token ids from 0.5.16 on.
+SKIPS = "0.5.23"
+
+RANKS = dict(plan=MIXED | dict(senders=3), tcp=True)
+BACKLOG = dict(plan=PLAIN, gap_ms=0, backlog=True)
+TAP = {
+    "mixed ipc": {},
+    "3 ranks tcp": RANKS,
+    "detokenizer": dict(detokenizer=True),
+    "detokenizer, 3 ranks tcp": RANKS | dict(detokenizer=True),
+    "backlog": BACKLOG,
+    "backlog, cumulative": BACKLOG | dict(receiver=("--cumulative",)),
+    "backlog, http": BACKLOG | dict(http=True),
+    "slow client": dict(plan=PLAIN, gap_ms=1, receiver=("--busy", "5e-5")),
+}
+
+# A tokenizer that spends a millisecond of CPU per output, so that frames wait, on most releases for seconds.
+SLOW = dict(gap_ms=1, receiver=("--busy", "1e-3"))
+SLOW_RANKS = dict(plan=MIXED | dict(senders=3, requests=16, unary=2), tcp=True)
+ATTACH = {
+    "attach": {},
+    "attach, slow": SLOW,
+    "attach, detokenizer": dict(detokenizer=True),
+    "attach, detokenizer, slow": SLOW | dict(detokenizer=True),
+    "attach, 3 ranks tcp, slow": SLOW | SLOW_RANKS,
+    "attach, backlog": BACKLOG,
+}
+
+# All frames queue up before the tokenizer receives the first.
+QUEUED = dict(plan=PLAIN | dict(tokens=200), gap_ms=0, backlog=True)
+
+
+def consumer(*options: str, **more) -> dict:
+    return QUEUED | dict(receiver=options) | more
+
+
+# Consumers that need different numbers of event loop turns. The flag is on the command line as in production: without it attach does not know the
+# mode and predicts nothing.
+SCORED = {
+    "scored, generator": consumer("--stream-output"),
+    "scored, 4 more turns": consumer("--stream-output", "--turns", "4"),
+    "scored, other thread": consumer("--stream-output", "--other-thread"),
+    "scored, http": consumer("--stream-output", http=True),
+    "scored, http, asyncio": consumer("--stream-output", "--loop", "asyncio", http=True),
+    "scored, cumulative": consumer("--cumulative"),
+}
+
+# An event loop that blocks twice, for about a dozen frames each, with few of many requests live, as reported from real servers.
+STALLS = dict(
+    plan=PLAIN | dict(requests=1000, tokens=16, stagger=1), gap_ms=4, receiver=("--stall", "0.05", "--stall-every", "6000")
+)
+# Scenarios of clients in their own processes that speak HTTP, and their releases.
+SERVED = {
+    "http, mixed": (("0.5.6", "0.5.23"), {}),
+    "http, backlog": (("0.4.6.post4", "0.5.6", "0.5.9", "0.5.23"), QUEUED),
+    "http, asyncio, backlog": (("0.5.6", "0.5.23"), consumer("--loop", "asyncio")),
+    "http, middleware, backlog": (("0.4.6.post4", "0.5.9", "0.5.23"), consumer("--middleware")),
+    "http, middleware, asyncio": (("0.5.6",), consumer("--middleware", "--loop", "asyncio")),
+    "http, other thread, backlog": (("0.5.6", "0.5.9"), consumer("--other-thread")),
+    "http, more turns, backlog": (("0.4.6.post4", "0.5.9"), consumer("--turns", "4")),
+    "http, cumulative, backlog": (("0.5.6", "0.5.23"), consumer("--cumulative")),
+    "http, detokenizer, backlog": (("0.5.6", "0.5.23"), QUEUED | dict(detokenizer=True)),
+    "http, stalls": (("0.5.6", "0.5.9", "0.5.23"), STALLS),
+}
+LEAVERS = dict(
+    plan=PLAIN | dict(requests=12, tokens=150), gap_ms=4, clients=("--closing", "3", "--resetting", "3", "--stuck", "3")
+)
+OPENAI = BACKLOG | dict(plan=PLAIN | dict(requests=16), detokenizer=True, receiver=("--openai",), clients=("--openai",))
+
+
+def play(watch, setting: Setting, *judges):
+    """A row that watches one run and compares its report; a comparison may return something to print."""
+
+    def run_row(run: Run) -> str:
+        outcome = watch(run, setting)
+        notes = [judge(run.checks, outcome) for judge in judges]
+        return "; ".join(filter(None, [*notes, summary(outcome)]))
+
+    return run_row
+
+
+def with_relays(run: Run, setting: Setting):
+    """Observes with relays in front of the engine's sockets and of its HTTP port, which needs no privileges."""
+    return tapped(run, replace(setting, http_relayed=setting.http))
+
+
+def engines(releases: list[str]) -> list[Engine]:
+    """The requested or default releases with their default codec, and with msgpack where supported."""
+    releases = releases or RELEASES
+    msgpack = [r for r in releases if [int(n) for n in re.findall(r"\d+", r)] >= MSGPACK_SINCE]
+    return [Engine(release) for release in releases] + [Engine(release, True) for release in msgpack]
+
+
+def rows(options) -> list[Row]:
+    """All rows, in the order of the table."""
+    found, explicit = engines(options.releases), bool(options.releases)
+    table = tap_rows(found, options.quick)
+    if not options.quick:
+        table += router_rows(found, options.plain)
+    if not options.plain:
+        table += attach_rows(found, explicit, options.quick)
+        table += dynamo_rows(options)
+        if not options.quick:
+            table += [row for engine in found for row in served_rows(engine, explicit)]
+        table += last_rows(found, options.quick)
+    return table
+
+
+def tap_rows(engines: list[Engine], quick: bool) -> list[Row]:
+    scenarios = list(TAP.items())[: 1 if quick else None]
+    rows = [
+        Row("tap", engine, name, play(tapped, Setting(**change), relayed)) for engine in engines for name, change in scenarios
+    ]
+    for name, play_, alone in (("stranger", accidents.strangers, False), ("killed", accidents.relay_killed, True)):
+        for transport in () if quick else ("ipc", "tcp"):
+            accident = functools.partial(play_, tcp=transport == "tcp")
+            rows.append(Row("tap", engines[-1], f"{name} {transport}", accident, alone))
+    return rows
+
+
+VICTIMS = {
+    "router": (0, lambda setup: setup.router),
+    "one detokenizer of two": (1, lambda setup: setup.detokenizers[1]),
+    "one worker of four": (2, lambda setup: setup.workers[2]),
+}
+
+
+def router_rows(engines: list[Engine], plain: bool) -> list[Row]:
+    rows = []
+
+    def add(engine: Engine, name: str, play, **more) -> None:
+        rows.append(Row("workers", engine, name, play, **more))
+
+    for engine in (engine for engine in engines if engine.release in ROUTERS):
+        add(engine, "detokenizer router", functools.partial(routers.tapped, topology="detokenizers"))
+        # The codec does not affect routing.
+        if engine.msgpack or plain:
+            continue
+        add(engine, "attach, detokenizer router", routers.attached, needs=(refused,))
+        for name, (hop, victim) in VICTIMS.items() if engine.release == SKIPS else ():
+            stopped = functools.partial(routers.stopped, hop=hop, victim=victim)
+            add(engine, f"attach, {name} stopped", stopped, needs=(refused,))
+    plan = PLAIN | dict(tokens=20, stagger=1)
+    tokens = plan["requests"] * plan["tokens"]
+    # Every second group of four is a sampling group, whose first request only warms the cache and sends no token.
+    warm_ups = plan["requests"] // 4 // 2 * plan["tokens"]
+    grouped = dict(sender=("--group", "4"), receiver=("--group", "4"))
+    sides = {
+        "prefill server": (dict(sender=("--disaggregation", "prefill")), plan["requests"]),
+        "decode server": (dict(sender=("--disaggregation", "decode")), tokens),
+        "batches and samples": (grouped, tokens - warm_ups),
+    }
+    for engine in (engine for engine in engines if engine.release == SKIPS):
+        add(engine, "tokenizer router", functools.partial(routers.tapped, topology="tokenizers"))
+        for name, (change, count) in {} if engine.msgpack else sides.items():
+            setting = Setting(plan=plan, **change)
+            add(engine, name, play(tapped, setting, relayed, functools.partial(sends, count=count)))
+    return rows
+
+
+def sends(checks: Checks, outcome, count: int) -> None:
+    checks.equal("tokens sent", count, sent(outcome, "output")["tokens"])
+
+
+def attach_rows(engines: list[Engine], explicit: bool, quick: bool) -> list[Row]:
+    usual, last = [engine for engine in engines if explicit or engine.release in ATTACHED], engines[-1]
+    rows = []
+
+    def add(engine: Engine, name: str, play, alone: bool = True) -> None:
+        rows.append(Row("attach", engine, name, play, alone, (refused,)))
+
+    for engine in usual:
+        for name, change in list(ATTACH.items())[: 1 if quick else None]:
+            judges = [attach.exact, *([attach.slow] if "receiver" in change else [])]
+            add(engine, name, play(attached, Setting(**change), *judges))
+    if quick:
+        return rows
+    without = functools.partial(attached_with, "--no-wakeups")
+    for engine in usual:
+        add(engine, "attach, no wakeups", play(without, Setting(**SLOW), attach.without_wakeups, attach.exact))
+    for engine in usual:
+        # Test all consumers on one release only: their differences do not depend on the release.
+        for name, change in list(SCORED.items())[: None if explicit or engine.release == "0.5.9" else 1]:
+            setting = Setting(**change)
+            add(engine, name, play(attached, setting, exactly, losses.predictions(setting)), False)
+    for engine in usual:
+        add(engine, "attach, against none", accidents.unchanged, False)
+    add(last, "attach, following three lives", accidents.three_lifetimes)
+    add(last, "attach, killed", accidents.attach_killed)
+    return rows
+
+
+def attached_with(flag: str, run: Run, setting: Setting):
+    return attached(run, setting, flag)
+
+
+def exactly(checks: Checks, outcome) -> None:
+    attach.exact(checks, outcome)
+
+
+def dynamo_rows(options) -> list[Row]:
+    rows = []
+    for release in dynamo.RELEASES:
+        more = [] if options.quick or release != dynamo.RELEASES[-1] else dynamo.NEWEST
+        for name, sglang, change, judges in dynamo.SCENARIOS[: 1 if options.quick else None] + more:
+            setting = dynamo.Setting(**change)
+            needs = (refused, functools.partial(unpacked, options.xtask, release, sglang))
+            engine = Engine(f"{release}+{sglang}")
+            rows.append(Row("dynamo", engine, name, dynamo.row(release, setting, judges), setting.standstill, needs))
+    return rows
+
+
+@functools.cache
+def unpacked(xtask: Path, *releases: str) -> str | None:
+    """Unpacks a Dynamo release and an SGLang release; returns why that failed."""
+    made = subprocess.run([xtask, "engine", "--dynamo", *releases], capture_output=True, text=True)
+    return made.stderr.strip() or f"ended with {made.returncode}" if made.returncode else None
+
+
+def served_rows(engine: Engine, explicit: bool) -> list[Row]:
+    """Reported deliveries and losses must equal what the clients got and missed, by attach and by relays only: both for one release and for
+    requested ones, a single way for the others."""
+    ways = {"attach": (attached, exactly, (refused,)), "tap": (with_relays, relayed, ())}
+    if not explicit and engine.release != "0.5.9":
+        ways.pop("attach" if refused() else "tap")
+    rows = []
+
+    def runs(*releases: str) -> bool:
+        return explicit or engine.release in releases
+
+    for way, (watch, exact, needs) in ways.items():
+
+        def add(name: str, change: dict, *judges, http: bool = True) -> None:
+            # In these scenarios timing decides which clients lose tokens.
+            alone = name in ("http, stalls", "http, leavers")
+            row = play(watch, Setting(**change | dict(http=http)), *judges)
+            rows.append(Row("served", engine, f"{way}, {name}", row, alone, needs))
+
+        # The internal wire format does not affect deliveries, except for how outputs queue up.
+        for name, (releases, change) in list(SERVED.items())[: 2 if engine.msgpack else None]:
+            judges = [exact, losses.delivered, losses.confirmed, *([losses.stalled] if change is STALLS else [])]
+            if runs(*releases):
+                add(name, change, *judges)
+        if engine.msgpack:
+            continue
+        if runs("0.5.6", "0.5.23"):
+            add("http, leavers", LEAVERS, losses.clients_left)
+        if runs("0.5.9", "0.5.23"):
+            add("openai", OPENAI, losses.text_only)
+        if runs("0.5.9"):
+            # Without the flag on the command line, the mode is unknown and nothing is predicted.
+            inside = consumer("--stream-output", "--other-thread")
+            predicted = [losses.some_predicted] if way == "attach" else []
+            add("clients inside", inside, exact, losses.only_predicted, *predicted, http=False)
+    return rows
+
+
+def last_rows(engines: list[Engine], quick: bool) -> list[Row]:
+    """Rows for one release, each with the machine to itself."""
+    last, usual = engines[-1], next((e for e in engines if e.release == "0.5.9"), engines[0])
+    recording, losing = Setting(detokenizer=True), Setting(**QUEUED | dict(http=True))
+    rows = [
+        ("narrow", "tap, tiny queue", accidents.tiny_queue, ()),
+        ("narrow", "attach, tiny ring", accidents.tiny_ring, (refused,)),
+        ("record", "tap, recorded", recorded(tapped, recording), ()),
+        ("record", "attach, recorded", recorded(attached, recording), (refused,)),
+        ("record", "egress, backlog, recorded", recorded(attached, losing), (refused,)),
+    ]
+    if not quick:
+        # Only libzmq handles these bytes.
+        rows += [
+            ("moved", "run", moved.complete_run, ()),
+            ("moved", "run, past", moved.connected_early, ()),
+            ("moved", "run, killed", moved.run_killed, ()),
+            ("moved", "splice", moved.spliced, (refused,)),
+            ("moved", "splice, killed", moved.splice_killed, ()),
+        ]
+    table = [Row(group, last, name, play_, True, needs) for group, name, play_, needs in rows]
+    for case in [] if quick else pressure.CASES:
+        table.append(Row("verdicts", usual, case.verdict, pressure.row(case), True, (refused, case.needs)))
+    return table

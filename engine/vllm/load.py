@@ -1,0 +1,83 @@
+"""Streaming clients of a vLLM server, and their own count: one JSON line for each request.
+
+usage: load.py URL FILE STREAMS SECONDS TOKENS LEAVE SEED
+
+LEAVE is the share of clients that hang up after their fifth event. Needs aiohttp.
+"""
+
+import asyncio
+import json
+import random
+import sys
+import time
+
+import aiohttp
+
+URL, FILE, STREAMS, SECONDS, TOKENS, LEAVE, SEED = sys.argv[1:]
+draw = random.Random(int(SEED))
+# Events of a client that leaves.
+FEW = 5
+
+
+async def request(session, results):
+    wanted = max(1, int(float(TOKENS) * draw.uniform(0.5, 1.5)))
+    chat, leaves = draw.random() < 0.5, draw.random() < float(LEAVE)
+    prompt = " ".join(f"w{draw.randrange(9999)}" for _ in range(8))
+    body = {
+        **{"model": "m", "max_tokens": wanted, "ignore_eos": True, "stream": True, "return_token_ids": True},
+        "stream_options": {"include_usage": True},
+    }
+    if chat:
+        path, body["messages"] = "/v1/chat/completions", [{"role": "user", "content": prompt}]
+    else:
+        path, body["prompt"] = "/v1/completions", prompt
+    result = {"received": 0, "events": 0, "completion": None, "left": False, "silence_s": 0.0, "first_s": None}
+    began = last = time.monotonic()
+    async with session.post(URL + path, json=body) as response:
+        async for line in response.content:
+            if not line.startswith(b"data: {"):
+                continue
+            event = json.loads(line[6:])
+            if "choices" not in event:
+                break
+            result["id"] = event["id"]
+            if not event["choices"]:
+                result["completion"] = event["usage"]["completion_tokens"]
+                continue
+            ids = event["choices"][0].get("token_ids") or []
+            if not ids:
+                continue
+            now = time.monotonic()
+            if result["first_s"] is None:
+                result["first_s"] = now - began
+            else:
+                result["silence_s"] = max(result["silence_s"], now - last)
+            last = now
+            result["received"] += len(ids)
+            result["events"] += 1
+            if leaves and result["events"] == FEW:
+                result["left"] = True
+                response.close()
+                break
+    results.append(result)
+
+
+async def main():
+    results, ends = [], time.monotonic() + float(SECONDS)
+
+    async def client(session):
+        while time.monotonic() < ends:
+            try:
+                await request(session, results)
+            except aiohttp.ClientError:
+                # The server is gone.
+                return
+
+    connector, timeout = aiohttp.TCPConnector(limit=0), aiohttp.ClientTimeout(total=300)
+    async with aiohttp.ClientSession(connector=connector, timeout=timeout) as session:
+        await asyncio.gather(*(client(session) for _ in range(int(STREAMS))))
+    with open(FILE, "w") as file:
+        file.writelines(json.dumps(result) + "\n" for result in results)
+
+
+asyncio.run(main())

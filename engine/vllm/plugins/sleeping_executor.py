@@ -1,0 +1,124 @@
+"""An executor without a model: everything else of the engine is vLLM's own, the forward pass is a sleep. `STEP_MS`: its length.
+
+`FAIL_AFTER`: number of steps after which a step fails, and the engine with it."""
+
+import os
+import time
+import zlib
+from concurrent.futures import Future
+
+import torch
+from vllm.v1.executor.abstract import Executor
+from vllm.v1.kv_cache_interface import FullAttentionSpec
+from vllm.v1.outputs import ModelRunnerOutput
+
+# Ids below are special tokens.
+FIRST = 5
+
+
+def future(value):
+    made = Future()
+    made.set_result(value)
+    return made
+
+
+class SleepingExecutor(Executor):
+    supports_pp = True
+
+    def _init_executor(self):
+        self.vocabulary = self.vllm_config.model_config.get_vocab_size()
+        self.step_s = float(os.environ.get("STEP_MS", "10")) / 1e3
+        self.steps = int(os.environ.get("FAIL_AFTER", "0"))
+        # Prompt tokens and generated tokens of each request.
+        self.requests = {}
+
+    def get_kv_cache_specs(self, *_, **__):
+        layers = self.model_config.hf_config.num_hidden_layers
+        size = self.cache_config.block_size
+        spec = {
+            f"layer.{layer}": FullAttentionSpec(block_size=size, num_kv_heads=2, head_size=16, dtype=torch.float16)
+            for layer in range(layers)
+        }
+        return [spec]
+
+    def get_supported_kv_cache_layouts(self):
+        return [["LBNHC"]]
+
+    def set_kv_cache_layout(self, *_, **__):
+        pass
+
+    def determine_available_memory(self, *_, **__):
+        return [1 << 30]
+
+    def initialize_from_config(self, *_, **__):
+        pass
+
+    def compile_or_warm_up_model(self, *_, **__):
+        pass
+
+    def get_kv_connector_handshake_metadata(self):
+        return [None]
+
+    @property
+    def supported_tasks(self):
+        return ("generate",)
+
+    def supports_draft_weight_updates(self):
+        return False
+
+    def collective_rpc(self, method, timeout=None, args=(), kwargs=None, non_block=False):
+        return future([None]) if non_block else [None]
+
+    def execute_dummy_batch(self):
+        time.sleep(self.step_s)
+
+    def take_draft_token_ids(self):
+        return None
+
+    def check_health(self):
+        pass
+
+    def shutdown(self):
+        pass
+
+    def execute_model(self, scheduled, non_block=False):
+        output = self.step(scheduled)
+        return future(output) if non_block else output
+
+    def sample_tokens(self, grammar_output, non_block=False):
+        return future(None) if non_block else None
+
+    def step(self, scheduled):
+        for finished in scheduled.finished_req_ids:
+            self.requests.pop(finished, None)
+        computed = {}
+        for new in scheduled.scheduled_new_reqs:
+            self.requests[new.req_id] = [len(new.prompt_token_ids or ()), 0]
+            computed[new.req_id] = new.num_computed_tokens
+        cached = scheduled.scheduled_cached_reqs
+        computed.update(zip(cached.req_ids, cached.num_computed_tokens))
+        if scheduled.total_num_scheduled_tokens == 0:
+            return ModelRunnerOutput(req_ids=[], req_id_to_index={})
+        time.sleep(self.step_s)
+        self.steps -= 1
+        if self.steps == 0:
+            raise RuntimeError("FAIL_AFTER")
+        ids, tokens = list(scheduled.num_scheduled_tokens), []
+        for request in ids:
+            prompt, generated = self.requests[request]
+            if computed[request] + scheduled.num_scheduled_tokens[request] < prompt + generated:
+                # The prompt is not processed yet.
+                tokens.append([])
+                continue
+            place = zlib.crc32(f"{request}:{generated}".encode())
+            tokens.append([FIRST + place % (self.vocabulary - FIRST)])
+            self.requests[request][1] += 1
+        places = {request: index for index, request in enumerate(ids)}
+        return ModelRunnerOutput(
+            req_ids=ids,
+            req_id_to_index=places,
+            sampled_token_ids=tokens,
+            logprobs=None,
+            prompt_logprobs_dict={},
+            pooler_output=[],
+        )

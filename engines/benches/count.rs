@@ -1,0 +1,108 @@
+//! Instructions of decoding and of scanning a connection for [`LAPS`] frames: `cargo xtask bench count`.
+#![allow(
+    missing_docs,
+    unused_qualifications,
+    reason = "the benchmark macros generate public modules"
+)]
+
+use std::hint::black_box;
+use std::path::Path;
+
+use engines::sglang::wire::{Decoder, Limits};
+use gungraun::{library_benchmark, library_benchmark_group, main};
+use zmq_tap::zmtp::{Mark, Scanner};
+
+const LAPS: usize = 256;
+/// Written by the command: a thousand requests, which Python pickles in two batches and two frames.
+const LONG: &str = concat!(env!("CARGO_TARGET_TMPDIR"), "/long.pkl");
+
+fn message(file: &str) -> Vec<u8> {
+    let folder = Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/../zmq-tap/fixtures/messages"));
+    std::fs::read(folder.join(file)).unwrap_or_else(|why| panic!("{file}: {why}"))
+}
+
+/// A decoder with all its buffers allocated, and the message.
+fn decoder(file: &str) -> (Decoder, Vec<u8>) {
+    let (mut decoder, message) = (Decoder::new(Limits::default()), message(file));
+    assert!(decoder.decode(&message).is_ok_and(|batch| batch.len() >= 256), "{file}");
+    (decoder, message)
+}
+
+#[library_benchmark]
+#[bench::pickle_0_4_4(decoder("0.4.4/skip_delta_256rid.pkl"))]
+#[bench::pickle_0_5_9(decoder("0.5.9/skip_delta_256rid.pkl"))]
+#[bench::pickle_0_5_9_long(decoder(LONG))]
+#[bench::pickle_0_5_23(decoder("0.5.23/skip_delta_256rid.pkl"))]
+#[bench::msgpack_0_5_23(decoder("0.5.23-msgpack/skip_delta_256rid.msgpack"))]
+fn count_decode((mut decoder, message): (Decoder, Vec<u8>)) -> (Decoder, Vec<u8>) {
+    for _ in 0..LAPS {
+        black_box(decoder.decode(black_box(&message)).map(|batch| batch.len()).ok());
+    }
+    (decoder, message)
+}
+
+/// A decoder of vLLM's messages with all its buffers allocated, and a message of 256 requests.
+fn vllm_decoder(release: &str) -> (engines::vllm::Decoder, Vec<u8>) {
+    let folder = Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/fixtures/vllm"));
+    let file = folder.join(release).join("delta_256.0");
+    let message = std::fs::read(&file).unwrap_or_else(|why| panic!("{}: {why}", file.display()));
+    let mut decoder = engines::vllm::Decoder::new(1 << 20);
+    assert!(
+        decoder
+            .decode(&[&message])
+            .is_ok_and(|decoded| decoded.chunks().len() == 256),
+        "{release}"
+    );
+    (decoder, message)
+}
+
+#[library_benchmark]
+#[bench::vllm_0_8_3(vllm_decoder("0.8.3"))]
+#[bench::vllm_0_33_0(vllm_decoder("0.33.0"))]
+fn count_decode_vllm((mut decoder, message): (engines::vllm::Decoder, Vec<u8>)) -> (engines::vllm::Decoder, Vec<u8>) {
+    for _ in 0..LAPS {
+        black_box(
+            decoder
+                .decode(black_box(&[&message]))
+                .map(|decoded| decoded.chunks().len())
+                .ok(),
+        );
+    }
+    (decoder, message)
+}
+
+/// A scanner behind a connection's greeting, and the bytes of one message as a ZMTP frame.
+fn scanner(file: &str) -> (Scanner, Vec<u8>) {
+    let message = message(file);
+    let mut frame = vec![2];
+    frame.extend_from_slice(&(message.len() as u64).to_be_bytes());
+    frame.extend_from_slice(&message);
+    let mut scanner = Scanner::from_greeting();
+    let mut greeting = [0; 64];
+    greeting[..12].copy_from_slice(&[0xff, 0, 0, 0, 0, 0, 0, 0, 1, 0x7f, 3, 1]);
+    greeting[12..16].copy_from_slice(b"NULL");
+    scanner.feed(&greeting, &mut |_| {});
+    (scanner, frame)
+}
+
+#[library_benchmark]
+#[bench::frame(scanner("0.5.9/skip_delta_256rid.pkl"))]
+fn count_scan((mut scanner, frame): (Scanner, Vec<u8>)) -> (Scanner, Vec<u8>) {
+    let mut found = 0;
+    for _ in 0..LAPS {
+        // Pieces of the size in which a connection is read.
+        for piece in frame.chunks(16 << 10) {
+            scanner.feed(black_box(piece), &mut |mark| {
+                found += usize::from(matches!(mark, Mark::Frame { .. }));
+            });
+        }
+    }
+    assert_eq!(found, LAPS, "frames");
+    (scanner, frame)
+}
+
+library_benchmark_group!(
+    name = hot_paths,
+    benchmarks = [count_decode, count_decode_vllm, count_scan]
+);
+main!(library_benchmark_groups = hot_paths);

@@ -1,0 +1,109 @@
+//! Decoding a frame: tokengap beside CPython's `pickle.loads`, msgspec, serde-pickle and rmp-serde on the same bytes, in CPU time.
+
+mod python;
+
+use std::hint::black_box;
+use std::path::Path;
+use std::process::Command;
+use std::time::Duration;
+
+use criterion::{BenchmarkId, Criterion, Throughput, criterion_group, criterion_main};
+use engines::sglang::wire::{Decoder, Limits};
+use python::Peer;
+use rustix::time::{ClockId, clock_gettime};
+use serde::de::IgnoredAny;
+use serde_pickle::{DeOptions, Value};
+
+const MESSAGES: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../zmq-tap/fixtures/messages");
+/// Frames of 256 requests written by real releases.
+const FRAMES: [(&str, &str); 4] = [
+    ("pickle of 0.4.4", "0.4.4/skip_delta_256rid.pkl"),
+    ("pickle of 0.5.9", "0.5.9/skip_delta_256rid.pkl"),
+    ("pickle of 0.5.23", "0.5.23/skip_delta_256rid.pkl"),
+    ("msgpack of 0.5.23", "0.5.23-msgpack/skip_delta_256rid.msgpack"),
+];
+
+/// CPU time of `n` calls of `work` on this thread.
+fn cpu(n: u64, mut work: impl FnMut()) -> Duration {
+    let now = || {
+        let t = clock_gettime(ClockId::ThreadCPUTime);
+        Duration::new(t.tv_sec as u64, t.tv_nsec as u32)
+    };
+    let start = now();
+    (0..n).for_each(|_| work());
+    now().saturating_sub(start)
+}
+
+fn frames(c: &mut Criterion) {
+    for (name, file) in FRAMES {
+        let path = Path::new(MESSAGES).join(file);
+        let message = std::fs::read(&path).unwrap_or_else(|why| panic!("{file}: {why}"));
+        let mut decoder = Decoder::new(Limits::default());
+        let layout = decoder
+            .decode(&message)
+            .map(|batch| (batch.shape().class, batch.shape().schema));
+        let (class, schema) = layout.expect("a recorded frame");
+        let peer = Peer::start(&path, class, schema);
+        let mut group = c.benchmark_group(format!("decode/{name}"));
+        group.bench_function("tokengap", |bencher| {
+            bencher.iter_custom(|n| {
+                cpu(n, || {
+                    assert_eq!(decoder.decode(black_box(&message)).map_or(0, |b| b.len()), 256);
+                })
+            });
+        });
+        match peer {
+            Ok(mut peer) => {
+                group.bench_function("Python", |bencher| bencher.iter_custom(|n| peer.turn(n)));
+            }
+            Err(why) => println!("SKIPPED: Python: {why}"),
+        }
+        let (peer, read): (_, fn(&[u8])) = if name.starts_with("pickle") {
+            ("serde-pickle", unpickle)
+        } else {
+            ("rmp-serde", unpack)
+        };
+        group.bench_function(peer, |bencher| {
+            bencher.iter_custom(|n| cpu(n, || read(black_box(&message))));
+        });
+        group.finish();
+    }
+}
+
+/// Treats classes as null and calls as their arguments; without these options serde-pickle rejects every frame.
+fn unpickle(message: &[u8]) {
+    let options = DeOptions::new().keep_restore_state().replace_unresolved_globals();
+    let value: Value = serde_pickle::value_from_slice(message, options).expect("a recorded frame");
+    black_box(value);
+}
+
+/// Reads every value and keeps none, which any type that is built by serde exceeds.
+fn unpack(message: &[u8]) {
+    let value: IgnoredAny = rmp_serde::from_slice(message).expect("a recorded frame");
+    black_box(value);
+}
+
+/// Cost by requests in the frame.
+fn growth(c: &mut Criterion) {
+    let mut group = c.benchmark_group("decode/requests");
+    for requests in [1, 64, 1_024, 65_536_u64] {
+        let file = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("{requests}.pkl"));
+        let script = concat!(env!("CARGO_MANIFEST_DIR"), "/benches/decode/frame.py");
+        let mut python = Command::new("python3");
+        python.arg(script).arg(Path::new(MESSAGES).join(FRAMES[1].1));
+        // About a hundred bytes per request, plus the column names.
+        python.arg((requests * 100).to_string()).arg(&file);
+        assert!(python.output().is_ok_and(|out| out.status.success()), "{python:?}");
+        let message = std::fs::read(&file).expect("written");
+        let mut decoder = Decoder::new(Limits::default());
+        let requests = decoder.decode(&message).expect("a frame").len();
+        group.throughput(Throughput::Elements(requests as u64));
+        group.bench_function(BenchmarkId::from_parameter(requests), |bencher| {
+            bencher.iter_custom(|n| cpu(n, || assert!(decoder.decode(black_box(&message)).is_ok())));
+        });
+    }
+    group.finish();
+}
+
+criterion_group!(name = benches; config = Criterion::default().without_plots(); targets = frames, growth);
+criterion_main!(benches);

@@ -1,0 +1,171 @@
+//! Recognition of a worker: SGLang's `sgl.Engine` inside a Dynamo process, 0.5 to 1.6.
+
+mod log;
+
+use std::path::Path;
+
+use probe_user::discover::{
+    Evidence, FlagName, Origin, Package, Program, Recognise, Release, Role, Setting, Settings, program,
+};
+use trace::engine::Mode;
+
+use crate::sglang::discover::SKIP_TOKENIZER_INIT;
+use crate::sglang::discover::role::TOKENIZER;
+use crate::sglang::discover::streaming::{self, Unset, absent};
+
+/// Flag of releases before 1.1.0, which skip the detokenizer otherwise.
+const USE_TOKENIZER: &str = "--use-sglang-tokenizer";
+
+/// Recognises a Dynamo worker. Its processes have the roles of the engine inside.
+#[derive(Clone, Copy, Debug)]
+pub struct Dynamo;
+
+impl Recognise for Dynamo {
+    fn name(&self) -> &'static str {
+        "dynamo"
+    }
+
+    fn title(&self) -> &'static str {
+        "Dynamo"
+    }
+
+    fn package(&self) -> Option<Package> {
+        Some(Package {
+            name: "ai_dynamo",
+            source: &[],
+        })
+    }
+
+    fn launch(&self, argv: &[String]) -> Option<(Role, &'static str)> {
+        is_worker(argv).then_some((TOKENIZER, "python -m dynamo.sglang"))
+    }
+
+    fn flags(&self) -> &'static [FlagName] {
+        const FLAGS: &[FlagName] = &[FlagName::switch(USE_TOKENIZER, "--use-sg")];
+        FLAGS
+    }
+
+    /// Its native module is `dynamo/_core.abi3.so` of `ai-dynamo-runtime`.
+    fn connects_to_clients(&self, mapped: &Path) -> bool {
+        let is_module = |name: &str| {
+            name.starts_with("_core.") && Path::new(name).extension().is_some_and(|extension| extension == "so")
+        };
+        let name = mapped.file_name().and_then(|name| name.to_str());
+        name.is_some_and(is_module) && mapped.parent().is_some_and(|folder| folder.ends_with("dynamo"))
+    }
+
+    fn ids_in_log<'a>(&self, line: &'a str) -> Option<(&'a str, &'a str)> {
+        log::submitted(line)
+    }
+
+    /// On a response stream, frontends send only these, each in its own frame.
+    fn cancels(&self, message: &[u8]) -> bool {
+        message.ends_with(br#""stop""#) || message.ends_with(br#""kill""#)
+    }
+
+    fn settings(&self, evidence: &Evidence<'_>) -> Settings {
+        streaming::settings(evidence, &unset(evidence))
+    }
+}
+
+/// Whether this is the command line of a worker with SGLang.
+fn is_worker(argv: &[String]) -> bool {
+    match program(argv) {
+        Some(Program::Module(module)) => module == "dynamo.sglang" || module.starts_with("dynamo.sglang."),
+        Some(Program::Script(script)) => {
+            let path = Path::new(script);
+            path.ends_with("dynamo/sglang/main.py") || path.ends_with("dynamo/sglang/__main__.py")
+        }
+        None => false,
+    }
+}
+
+/// Settings that the release decides.
+fn unset(evidence: &Evidence<'_>) -> Unset {
+    let Some(release) = evidence.release(&Dynamo) else {
+        return Unset::default();
+    };
+    let forced = || Origin::Release(format!("Dynamo {release}"));
+    // Skipped before 1.1.0; later releases leave it to the user.
+    let skip = if release < Release::new(1, 1, 0).rc(0) {
+        Some(match evidence.flags.get(USE_TOKENIZER) {
+            Some(argument) => Setting::new(false, evidence.argument(argument)),
+            None => Setting::new(true, forced()),
+        })
+    } else {
+        absent(evidence, SKIP_TOKENIZER_INIT).map(|origin| Setting::new(false, origin))
+    };
+    // Incremental from 0.9.0. Earlier releases leave it off, and their handler slices the cumulative list.
+    let mode = if release >= Release::new(0, 9, 0).rc(0) {
+        Mode::Incremental
+    } else {
+        Mode::Cumulative
+    };
+    Unset {
+        skip,
+        mode: Some(Setting::new(mode, forced())),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use trace::engine::Waiter;
+
+    use super::*;
+    use crate::fixture::evidence_of;
+
+    #[test]
+    fn settings_follow_the_releases() {
+        let read = |sglang, dynamo, flags: &str| {
+            let releases = [("sglang", sglang), ("dynamo", dynamo)];
+            let command = format!("python -m dynamo.sglang {flags}");
+            let settings = evidence_of(&command, &releases, |evidence| Dynamo.settings(evidence));
+            let skip = settings.skip_tokenizer_init.map(|skip| skip.value);
+            let (mode, waiter) = (settings.mode.map(|mode| mode.value), settings.waiter);
+            (skip, mode, waiter.map(|waiter| waiter.value))
+        };
+        let keeps = Some(Waiter::KeepsLast);
+        assert_eq!(
+            read("0.5.6.post2", "0.8.1", ""),
+            (Some(true), Some(Mode::Cumulative), keeps)
+        );
+        assert_eq!(read("0.5.8", "0.9.0", ""), (Some(true), Some(Mode::Incremental), keeps));
+        assert_eq!(
+            read("0.5.9", "1.0.0", "--use-sglang-tokenizer"),
+            (Some(false), Some(Mode::Incremental), keeps)
+        );
+        assert_eq!(
+            read("0.5.10.post1", "1.1.0", ""),
+            (Some(false), Some(Mode::Incremental), Some(Waiter::Merges))
+        );
+    }
+
+    #[test]
+    fn a_stop_message_on_the_stream_cancels() {
+        let stop = [&[0; 7][..], &[6], &[0; 16], br#""stop""#].concat();
+        assert!(Dynamo.cancels(&stop) && !Dynamo.cancels(b"GET "));
+    }
+
+    #[test]
+    fn workers_are_recognised_by_their_command_line() {
+        let cases = [
+            ("python3 -m dynamo.sglang --model-path x", true),
+            ("python3 -m dynamo.sglang.decode_worker --model x", true),
+            ("python3 /opt/dynamo/sglang/main.py", true),
+            ("python3 -m dynamo.frontend --http-port 8000", false),
+            ("python -m sglang.launch_server", false),
+        ];
+        for (line, expected) in cases {
+            let argv: Vec<String> = line.split(' ').map(str::to_owned).collect();
+            assert_eq!(is_worker(&argv), expected, "{line}");
+        }
+    }
+
+    #[test]
+    fn the_runtime_is_recognised_by_its_module() {
+        let is = |path| Dynamo.connects_to_clients(Path::new(path));
+        assert!(is("/usr/lib/python3.12/site-packages/dynamo/_core.abi3.so"));
+        assert!(!is("/usr/lib/python3.12/site-packages/pydantic_core/_core.abi3.so"));
+        assert!(!is("/usr/lib/python3.12/site-packages/dynamo/_core.py"));
+    }
+}

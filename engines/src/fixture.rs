@@ -1,0 +1,25 @@
+//! Main processes for tests of settings.
+
+use probe_user::discover::{Evidence, Flags, Launcher, Origin, PackageRelease, Setting};
+
+use crate::DISCOVERED;
+
+/// Passes the evidence of a main process with this command and these releases, an empty environment and no visible hops.
+pub(crate) fn evidence_of<T>(command: &str, releases: &[(&str, &str)], read: impl FnOnce(&Evidence<'_>) -> T) -> T {
+    let argv: Vec<String> = command.split(' ').map(str::to_owned).collect();
+    let flags = Flags::parse(&argv, DISCOVERED.iter().flat_map(|engine| engine.flags()));
+    let release = |(name, release): &(&str, &str)| PackageRelease {
+        engine: *DISCOVERED.iter().find(|engine| engine.name() == *name).unwrap(),
+        release: Setting::new((*release).to_owned(), Origin::Sockets),
+    };
+    let releases: Vec<PackageRelease> = releases.iter().map(release).collect();
+    read(&Evidence {
+        pid: 1,
+        launcher: Launcher::of(&argv, DISCOVERED),
+        flags: &flags,
+        environment: Some(&[]),
+        releases: &releases,
+        python: None,
+        hops: &[],
+    })
+}

@@ -1,0 +1,24 @@
+//! The supported LLM engines, one module for each. The other crates name no engine: each defines the small trait that it needs, and the
+//! engines implement them.
+
+pub mod dynamo;
+#[cfg(all(test, target_os = "linux"))]
+mod fixture;
+mod msgpack;
+pub mod sglang;
+mod undecoded;
+pub mod vllm;
+
+/// Facts about every engine for the analysis. The first is assumed where no source names the engine.
+pub const FACTS: trace::engine::Engines = trace::engine::Engines(&[&sglang::SgLang, &vllm::Vllm]);
+
+/// Message format of every engine.
+pub const FORMATS: &[zmq_tap::decode::Format] = &[sglang::FORMAT, vllm::FORMAT];
+
+/// The engines that discovery recognises.
+#[cfg(target_os = "linux")]
+pub const DISCOVERED: probe_user::discover::Engines = &[
+    probe_user::discover::EngineKind::new(&sglang::discover::Sglang),
+    probe_user::discover::EngineKind::new(&dynamo::discover::Dynamo),
+    probe_user::discover::EngineKind::new(&vllm::discover::VllmServer),
+];

@@ -1,0 +1,272 @@
+//! A msgpack reader without allocation: one pass validates the message, and later reads go directly to a position.
+
+pub(crate) mod runs;
+
+use runs::{repeats, words};
+
+/// Bytes that are not msgpack.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Broken {
+    /// The bytes end inside the value that starts here.
+    Truncated { at: usize },
+    /// A type byte without a meaning.
+    Reserved { at: usize },
+}
+
+/// Head of a value, with the end of its payload.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(crate) enum Head {
+    Nil,
+    Bool(bool),
+    Int(i64),
+    /// An unsigned integer beyond `i64`.
+    Huge(u64),
+    Float(f64),
+    /// UTF-8 according to msgpack, unchecked here.
+    Str {
+        end: usize,
+    },
+    Bin {
+        end: usize,
+    },
+    Array {
+        len: u32,
+    },
+    Map {
+        len: u32,
+    },
+    /// An extension type and the end of its bytes.
+    Ext {
+        kind: i8,
+        end: usize,
+    },
+}
+
+/// Reads the head at `at`. Returns it with the start of its payload (string bytes, first item).
+pub(crate) fn head(b: &[u8], at: usize) -> Option<(Head, usize)> {
+    let first = *b.get(at)?;
+    let at = at + 1;
+    let fixed = |head| Some((head, at));
+    match first {
+        0x00..=0x7f => fixed(Head::Int(i64::from(first))),
+        0xe0..=0xff => fixed(Head::Int(i64::from(first as i8))),
+        0x80..=0x8f => fixed(Head::Map {
+            len: u32::from(first & 0x0f),
+        }),
+        0x90..=0x9f => fixed(Head::Array {
+            len: u32::from(first & 0x0f),
+        }),
+        0xa0..=0xbf => sized(b, at, usize::from(first & 0x1f), |end| Head::Str { end }),
+        0xc0 => fixed(Head::Nil),
+        0xc2 => fixed(Head::Bool(false)),
+        0xc3 => fixed(Head::Bool(true)),
+        0xc4..=0xc6 => {
+            let (len, at) = length(b, at, first - 0xc4)?;
+            sized(b, at, len, |end| Head::Bin { end })
+        }
+        0xc7..=0xc9 => {
+            let (len, at) = length(b, at, first - 0xc7)?;
+            let kind = *b.get(at)? as i8;
+            sized(b, at + 1, len, |end| Head::Ext { kind, end })
+        }
+        0xca => Some((Head::Float(f64::from(f32::from_be_bytes(number(b, at)?))), at + 4)),
+        0xcb => Some((Head::Float(f64::from_be_bytes(number(b, at)?)), at + 8)),
+        0xcc => Some((Head::Int(i64::from(*b.get(at)?)), at + 1)),
+        0xcd => Some((Head::Int(i64::from(u16::from_be_bytes(number(b, at)?))), at + 2)),
+        0xce => Some((Head::Int(i64::from(u32::from_be_bytes(number(b, at)?))), at + 4)),
+        0xcf => {
+            let wide = u64::from_be_bytes(number(b, at)?);
+            Some((i64::try_from(wide).map_or(Head::Huge(wide), Head::Int), at + 8))
+        }
+        0xd0 => Some((Head::Int(i64::from(*b.get(at)? as i8)), at + 1)),
+        0xd1 => Some((Head::Int(i64::from(i16::from_be_bytes(number(b, at)?))), at + 2)),
+        0xd2 => Some((Head::Int(i64::from(i32::from_be_bytes(number(b, at)?))), at + 4)),
+        0xd3 => Some((Head::Int(i64::from_be_bytes(number(b, at)?)), at + 8)),
+        0xd4..=0xd8 => {
+            let kind = *b.get(at)? as i8;
+            sized(b, at + 1, 1 << (first - 0xd4), |end| Head::Ext { kind, end })
+        }
+        0xd9..=0xdb => {
+            let (len, at) = length(b, at, first - 0xd9)?;
+            sized(b, at, len, |end| Head::Str { end })
+        }
+        0xdc | 0xdd => {
+            let (len, at) = length(b, at, first - 0xdb)?;
+            Some((Head::Array { len: len as u32 }, at))
+        }
+        0xde | 0xdf => {
+            let (len, at) = length(b, at, first - 0xdd)?;
+            Some((Head::Map { len: len as u32 }, at))
+        }
+        // 0xc1 is never used.
+        _ => None,
+    }
+}
+
+/// The bytes of the string at `at`, and the offset after it.
+pub(crate) fn string(b: &[u8], at: usize) -> Option<(&[u8], usize)> {
+    // Request ids have this form.
+    if let [0xd9, len, rest @ ..] = b.get(at..)? {
+        let text = rest.get(..usize::from(*len))?;
+        return Some((text, at + 2 + text.len()));
+    }
+    match head(b, at)? {
+        (Head::Str { end }, start) => Some((b.get(start..end)?, end)),
+        _ => None,
+    }
+}
+
+/// Reads a big-endian length of 1, 2 or 4 bytes (`width` 0, 1, 2).
+fn length(b: &[u8], at: usize, width: u8) -> Option<(usize, usize)> {
+    Some(match width {
+        0 => (usize::from(*b.get(at)?), at + 1),
+        1 => (usize::from(u16::from_be_bytes(number(b, at)?)), at + 2),
+        _ => (u32::from_be_bytes(number(b, at)?) as usize, at + 4),
+    })
+}
+
+fn sized(b: &[u8], at: usize, len: usize, head: impl FnOnce(usize) -> Head) -> Option<(Head, usize)> {
+    let end = at.checked_add(len)?;
+    (end <= b.len()).then(|| (head(end), at))
+}
+
+pub(crate) fn number<const N: usize>(b: &[u8], at: usize) -> Option<[u8; N]> {
+    b.get(at..)?.first_chunk().copied()
+}
+
+/// Length of a value by its first byte, including the payload; 0 if the first byte does not determine it.
+const LENGTH: [u8; 256] = {
+    let mut length = [0; 256];
+    let mut first = 0;
+    while first < 256 {
+        length[first] = match first {
+            0x00..=0x7f | 0xe0..=0xff | 0xc0 | 0xc2 | 0xc3 => 1,
+            0xa0..=0xbf => 1 + (first as u8 & 0x1f),
+            0xcc | 0xd0 => 2,
+            0xcd | 0xd1 => 3,
+            0xca | 0xce | 0xd2 => 5,
+            0xcb | 0xcf | 0xd3 => 9,
+            _ => 0,
+        };
+        first += 1;
+    }
+    length
+};
+
+/// End of the value at `at` in a message that has been validated.
+pub(crate) fn next(b: &[u8], at: usize) -> Option<usize> {
+    match *b.get(at..)? {
+        [0xc7, len, ..] => Some(at + 3 + usize::from(len)),
+        [first, ..] if LENGTH[usize::from(first)] > 0 => Some(at + usize::from(LENGTH[usize::from(first)])),
+        _ => skip(b, at).ok(),
+    }
+}
+
+/// End of the value at `at`. Works without recursion: a container only adds to the number of values left.
+pub(crate) fn skip(b: &[u8], mut at: usize) -> Result<usize, Broken> {
+    let mut left = 1u64;
+    while left > 0 {
+        left -= 1;
+        let rest = b.get(at..).unwrap_or_default();
+        match *rest {
+            [first, ..] if LENGTH[usize::from(first)] == 1 => {
+                let run = fixint_run(rest, left);
+                at += 1 + run;
+                left -= run as u64;
+                continue;
+            }
+            [first, ..] if LENGTH[usize::from(first)] > 0 => {
+                at += usize::from(LENGTH[usize::from(first)]);
+                continue;
+            }
+            // Strings, bytes and extensions with a one-byte length, and following values of the same kind.
+            [kind @ (0xd9 | 0xc4 | 0xc7), len, ..] => {
+                let head = 2 + usize::from(kind == 0xc7);
+                at += head + usize::from(len);
+                while left > 0
+                    && let Some([next, len]) = b.get(at..at + 2)
+                    && *next == kind
+                {
+                    at += head + usize::from(*len);
+                    left -= 1;
+                }
+                continue;
+            }
+            _ => {}
+        }
+        let (head, payload) = head(b, at).ok_or_else(|| broken(b, at))?;
+        at = match head {
+            Head::Str { end } | Head::Bin { end } | Head::Ext { end, .. } => end,
+            Head::Array { len } => {
+                left += u64::from(len);
+                payload
+            }
+            Head::Map { len } => {
+                left += 2 * u64::from(len);
+                payload
+            }
+            _ => payload,
+        };
+    }
+    if at <= b.len() {
+        Ok(at)
+    } else {
+        Err(Broken::Truncated { at: b.len() })
+    }
+}
+
+/// Number of further one-byte values, at most `left`, that follow the first value in `b`. A small integer is followed by any small
+/// integers, another value by identical ones.
+fn fixint_run(b: &[u8], left: u64) -> usize {
+    let max = usize::try_from(left).map_or(b.len(), |left| b.len().min(left + 1));
+    let b = b.get(..max).unwrap_or_default();
+    if !matches!(b, [0x00..=0x7f, ..]) {
+        return repeats::<1>(b, 0);
+    }
+    let aligned = 8 * words(b, 0, 0x8080_8080_8080_8080, 0);
+    aligned + b[aligned..].iter().take_while(|first| **first < 0x80).count() - 1
+}
+
+fn broken(b: &[u8], at: usize) -> Broken {
+    match b.get(at) {
+        Some(0xc1) => Broken::Reserved { at },
+        _ => Broken::Truncated { at },
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    proptest! {
+        /// Compares the length table and the shortcuts with the reader of heads, one value at a time.
+        #[test]
+        fn skipping_agrees_with_reading(bytes in proptest::collection::vec(any::<u8>(), 0..64)) {
+            match (skip(&bytes, 0), head(&bytes, 0)) {
+                (Ok(end), Some((Head::Str { end: read } | Head::Bin { end: read } | Head::Ext { end: read, .. }, _))) => {
+                    prop_assert_eq!(end, read);
+                }
+                (Ok(end), Some((Head::Array { .. } | Head::Map { .. }, first))) => {
+                    prop_assert!(end >= first && end <= bytes.len());
+                }
+                (Ok(end), Some((_, next))) => prop_assert_eq!(end, next),
+                (Ok(end), None) => prop_assert!(false, "skipped to {end}, but reading fails"),
+                (Err(_), Some((Head::Array { .. } | Head::Map { .. }, _)) | None) => {}
+                (Err(why), Some(head)) => prop_assert!(false, "{head:?}: {why:?}"),
+            }
+            if let Ok(end) = skip(&bytes, 0) {
+                prop_assert_eq!(next(&bytes, 0), Some(end));
+            }
+        }
+    }
+
+    #[test]
+    fn containers_of_absurd_length_are_reported_as_truncated() {
+        assert_eq!(
+            skip(&[0xdd, 0xff, 0xff, 0xff, 0xff].repeat(1000), 0),
+            Err(Broken::Truncated { at: 5000 })
+        );
+        assert_eq!(skip(&[0x91, 0xc1], 0), Err(Broken::Reserved { at: 1 }));
+    }
+}

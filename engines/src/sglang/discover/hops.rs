@@ -1,0 +1,184 @@
+//! Content and direction of each connection between SGLang's processes.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use probe_user::discover::{Carries, Confidence, Played, Reading, Role, Wire};
+
+use super::role::{DETOKENIZER, DETOKENIZER_ROUTER, DP_CONTROLLER, ROLES, ROUTER, SCHEDULER, TOKENIZER, WORKER};
+
+/// Interprets every wire.
+pub(super) fn read(wires: &[Wire<'_>], roles: &[Option<Played>]) -> Vec<Option<Reading>> {
+    let bound = Bound::of(wires, roles);
+    wires.iter().map(|wire| reading(wire, roles, &bound)).collect()
+}
+
+fn reading(wire: &Wire<'_>, roles: &[Option<Played>], bound: &Bound<'_>) -> Option<Reading> {
+    let known_role = |node: usize| roles[node].filter(|(role, _)| ROLES.contains(role));
+    let (to, known) = known_role(wire.acceptor)?;
+    let Some(connector) = wire.connector else {
+        return one_sided(to);
+    };
+    let (from, by) = known_role(connector)?;
+    let confidence = Confidence::of([by, known]);
+    match (from, to) {
+        (SCHEDULER, DETOKENIZER | DETOKENIZER_ROUTER)
+        | (DETOKENIZER_ROUTER, DETOKENIZER)
+        | (DETOKENIZER, TOKENIZER | ROUTER | WORKER)
+        | (ROUTER, WORKER) => Some(Reading::forward(Carries::Output, confidence)),
+        (SCHEDULER, TOKENIZER | ROUTER) => bound.scheduler_to_main(wire, confidence),
+        // Sockets that receive requests also connect: to the main process, or to the controller in front of the schedulers.
+        (DP_CONTROLLER, TOKENIZER | ROUTER) | (SCHEDULER, DP_CONTROLLER) => Some(Reading::requests_back(confidence)),
+        (WORKER, ROUTER) => Some(Reading::forward(Carries::Requests, confidence)),
+        _ => None,
+    }
+}
+
+/// A process and one of its bound endpoints.
+type Endpoint<'a> = (usize, &'a str);
+
+/// Roles that connect to each bound endpoint.
+struct Bound<'a>(BTreeMap<Endpoint<'a>, BTreeSet<Role>>);
+
+impl<'a> Bound<'a> {
+    fn of(wires: &[Wire<'a>], roles: &[Option<Played>]) -> Self {
+        let mut bound: BTreeMap<Endpoint<'a>, BTreeSet<Role>> = BTreeMap::new();
+        for wire in wires {
+            if let Some((role, _)) = wire.connector.and_then(|connector| roles[connector]) {
+                bound.entry((wire.acceptor, wire.endpoint)).or_default().insert(role);
+            }
+        }
+        Self(bound)
+    }
+
+    /// Schedulers connect to several sockets of the main process: output, requests, RPC, metrics. The output socket is the one that
+    /// detokenizers connect to as well (they are started even where they stay idle).
+    fn scheduler_to_main(&self, wire: &Wire<'_>, confidence: Confidence) -> Option<Reading> {
+        let known_role = (wire.acceptor, wire.endpoint);
+        let with = |role: Role| {
+            let of_acceptor = self.0.iter().filter(|((acceptor, _), _)| *acceptor == known_role.0);
+            of_acceptor
+                .filter(|(_, from)| from.contains(&role))
+                .map(|(at, _)| *at)
+                .collect::<Vec<Endpoint<'_>>>()
+        };
+        let output = with(DETOKENIZER);
+        if output.contains(&known_role) {
+            return Some(Reading::forward(Carries::Output, confidence));
+        }
+        let others = with(SCHEDULER).into_iter().filter(|at| !output.contains(at)).count();
+        let Some((_, output)) = output.first() else {
+            let carries = if others == 1 { Carries::Output } else { Carries::Unknown };
+            return Some(Reading::forward(carries, Confidence::Inferred));
+        };
+        // An engine binds all its sockets with one transport; the transfer server of a prefill engine is TCP.
+        if transport(output) != transport(known_role.1) {
+            return None;
+        }
+        if others == 1 && with(DP_CONTROLLER).is_empty() {
+            return Some(Reading::requests_back(Confidence::Inferred));
+        }
+        Some(Reading::forward(Carries::Unknown, Confidence::Inferred))
+    }
+}
+
+/// Transport of an endpoint: `ipc` or `tcp`.
+fn transport(endpoint: &str) -> Option<&str> {
+    endpoint.split(':').next()
+}
+
+/// Interprets a wire of which only the accepting side is visible.
+fn one_sided(acceptor: Role) -> Option<Reading> {
+    let carries = match acceptor {
+        TOKENIZER | ROUTER => Carries::Unknown,
+        _ if acceptor.receives_output() => Carries::Output,
+        _ => return None,
+    };
+    Some(Reading::forward(carries, Confidence::Inferred))
+}
+
+#[cfg(test)]
+mod tests {
+    use probe_user::discover::RoleSource;
+
+    use super::*;
+
+    fn link(connector: usize, acceptor: usize, endpoint: &str) -> Wire<'_> {
+        Wire {
+            connector: Some(connector),
+            acceptor,
+            endpoint,
+        }
+    }
+
+    fn titled<const N: usize>(roles: [Role; N]) -> [Option<Played>; N] {
+        roles.map(|role| Some((role, RoleSource::Title)))
+    }
+
+    #[test]
+    fn the_detokenizer_identifies_the_output_socket() {
+        let roles = titled([SCHEDULER, DETOKENIZER, TOKENIZER]);
+        let links = [
+            link(0, 1, "detok"),
+            link(0, 2, "ipc:tok"),
+            link(1, 2, "ipc:tok"),
+            link(0, 2, "ipc:input"),
+        ];
+        let read: Vec<_> = read(&links, &roles)
+            .into_iter()
+            .map(|r| r.map(|r| (r.reversed, r.carries, r.confidence)))
+            .collect();
+        let confidence = Some((false, Carries::Output, Confidence::Certain));
+        assert_eq!(
+            read,
+            [
+                confidence,
+                confidence,
+                confidence,
+                Some((true, Carries::Requests, Confidence::Inferred))
+            ]
+        );
+    }
+
+    #[test]
+    fn without_a_detokenizer_one_socket_is_output_and_several_are_ambiguous() {
+        let roles = titled([SCHEDULER, TOKENIZER]);
+        let reading = read(&[link(0, 1, "tok")], &roles);
+        assert_eq!(reading[0].unwrap().carries, Carries::Output);
+        let two = read(&[link(0, 1, "tok"), link(0, 1, "input")], &roles);
+        assert_eq!(two.map_carries(), [Carries::Unknown, Carries::Unknown]);
+    }
+
+    #[test]
+    fn several_sockets_besides_output_are_ambiguous() {
+        let roles = titled([SCHEDULER, DETOKENIZER, TOKENIZER, DP_CONTROLLER]);
+        let rpc = [link(1, 2, "ipc:tok"), link(0, 2, "ipc:input"), link(0, 2, "ipc:rpc")];
+        assert_eq!(
+            read(&rpc, &roles).map_carries(),
+            [Carries::Output, Carries::Unknown, Carries::Unknown]
+        );
+        let dp = [link(1, 2, "ipc:tok"), link(3, 2, "ipc:input"), link(0, 2, "ipc:rpc")];
+        assert_eq!(
+            read(&dp, &roles).map_carries(),
+            [Carries::Output, Carries::Requests, Carries::Unknown]
+        );
+        let bootstrap = [link(1, 2, "ipc:tok"), link(0, 2, "tcp:8998")];
+        assert_eq!(read(&bootstrap, &roles)[1], None);
+    }
+
+    #[test]
+    fn scheduler_to_scheduler_links_are_not_hops() {
+        let [a, b] = titled([SCHEDULER; 2]);
+        let roles = [a, b, None];
+        assert_eq!(read(&[link(0, 1, "kv"), link(0, 2, "x")], &roles), [None, None]);
+    }
+
+    trait MapCarries {
+        fn map_carries(&self) -> Vec<Carries>;
+    }
+
+    impl MapCarries for Vec<Option<Reading>> {
+        fn map_carries(&self) -> Vec<Carries> {
+            self.iter().flatten().map(|r| r.carries).collect()
+        }
+    }
+}

@@ -1,0 +1,260 @@
+//! Inference of unknown roles from parents and connections.
+//!
+//! On the path to the client the receiver binds and the sender connects (PUSH connects, PULL binds). An unnamed process is therefore
+//! recognised by its neighbours, and a group of unnamed processes by its order.
+
+use probe_user::discover::{Edge, Node, Played, Role, RoleSource, connected};
+
+use super::role::{DETOKENIZER, DETOKENIZER_ROUTER, ROLES, ROUTER, SCHEDULER, TOKENIZER, WORKER};
+
+/// Infers a role for each node where possible.
+pub(super) fn infer(nodes: &[Node], edges: &[Edge], roles: &mut Roles) {
+    by_children(nodes, roles);
+    by_neighbours(nodes, edges, roles);
+    infer_unnamed(nodes, edges, roles);
+    routers(nodes, edges, roles);
+}
+
+type Roles = [Option<Played>];
+
+fn role(roles: &Roles, node: usize) -> Option<Role> {
+    roles[node].map(|(role, _)| role)
+}
+
+/// The parent of a scheduler or detokenizer is the engine's main process, whatever its command.
+fn by_children(nodes: &[Node], roles: &mut Roles) {
+    for child in 0..nodes.len() {
+        let started = matches!(nodes[child].stated, Some((r, RoleSource::Title)) if !r.is_main() && ROLES.contains(&r));
+        if let Some(parent) = nodes[child].parent
+            && started
+            && nodes[parent].zmq
+            && roles[parent].is_none()
+        {
+            roles[parent] = Some((TOKENIZER, RoleSource::Children));
+        }
+    }
+}
+
+/// Infers unnamed processes next to named ones, until nothing changes.
+fn by_neighbours(nodes: &[Node], edges: &[Edge], roles: &mut Roles) {
+    let receives = |node: usize| edges.iter().any(|&(_, to)| to == node);
+    let sends = |node: usize| edges.iter().any(|&(from, _)| from == node);
+    loop {
+        let mut changed = false;
+        for &(from, to) in edges {
+            let (node, found) = match (role(roles, from), role(roles, to)) {
+                (None, Some(DETOKENIZER | DETOKENIZER_ROUTER)) => (from, Some(SCHEDULER)),
+                (None, Some(TOKENIZER | ROUTER)) => (from, Some(if receives(from) { DETOKENIZER } else { SCHEDULER })),
+                (Some(SCHEDULER), None) => (to, Some(if sends(to) { DETOKENIZER } else { TOKENIZER })),
+                (Some(DETOKENIZER_ROUTER), None) => (to, Some(DETOKENIZER)),
+                (Some(DETOKENIZER), None) => {
+                    // A detokenizer connects to every worker and also to the main process.
+                    let main = edges
+                        .iter()
+                        .any(|&(f, t)| f == from && matches!(role(roles, t), Some(TOKENIZER | ROUTER)));
+                    (to, Some(if main { WORKER } else { TOKENIZER }))
+                }
+                _ => continue,
+            };
+            if let Some(found) = found.filter(|_| nodes[node].zmq) {
+                roles[node] = Some((found, RoleSource::Sockets));
+                changed = true;
+            }
+        }
+        if !changed {
+            return;
+        }
+    }
+}
+
+/// Infers the roles of a group without any named process: a process that only connects is a scheduler, one that only accepts is a
+/// tokenizer, and one that does both is a detokenizer. A group in any other order is not an engine.
+fn infer_unnamed(nodes: &[Node], edges: &[Edge], roles: &mut Roles) {
+    let free: Vec<bool> = roles
+        .iter()
+        .enumerate()
+        .map(|(i, r)| r.is_none() && nodes[i].zmq)
+        .collect();
+    let touches_named = |node: usize| {
+        edges
+            .iter()
+            .any(|&(f, t)| (f == node && !free[t]) || (t == node && !free[f]))
+    };
+    let guess = |node: usize| {
+        let receives = edges.iter().any(|&(_, to)| to == node);
+        let sends = edges.iter().any(|&(from, _)| from == node);
+        match (receives, sends) {
+            _ if !free[node] => None,
+            (false, true) => Some(SCHEDULER),
+            (true, true) => Some(DETOKENIZER),
+            (true, false) => Some(TOKENIZER),
+            (false, false) => None,
+        }
+    };
+    let guesses: Vec<Option<Role>> = (0..nodes.len()).map(guess).collect();
+    for group in connected(nodes.len(), edges.iter().copied()) {
+        let ordered = edges.iter().filter(|(f, _)| group.contains(f)).all(|&(f, t)| {
+            matches!(
+                (guesses[f], guesses[t]),
+                (Some(SCHEDULER), Some(DETOKENIZER | TOKENIZER)) | (Some(DETOKENIZER), Some(TOKENIZER))
+            )
+        });
+        if ordered && !group.iter().any(|&n| touches_named(n)) {
+            for &node in &group {
+                roles[node] = roles[node].or(guesses[node].map(|r| (r, RoleSource::Sockets)));
+            }
+        }
+    }
+}
+
+/// Turns the main process of an engine with tokenizer workers into a router.
+fn routers(nodes: &[Node], edges: &[Edge], roles: &mut Roles) {
+    for node in 0..nodes.len() {
+        if role(roles, node) != Some(TOKENIZER) {
+            continue;
+        }
+        let worker = |other: usize| role(roles, other) == Some(WORKER);
+        let started = (0..nodes.len()).any(|n| worker(n) && nodes[n].parent == Some(node));
+        let linked = edges
+            .iter()
+            .any(|&(f, t)| (f == node && worker(t)) || (t == node && worker(f)));
+        // A detokenizer that connects to both a worker and this process serves one engine.
+        let shares_detokenizer =
+            |n: usize| worker(n) && edges.iter().any(|&(f, t)| t == n && edges.contains(&(f, node)));
+        let linked = linked || (0..nodes.len()).any(shares_detokenizer);
+        let by_hand = matches!(roles[node], Some((_, RoleSource::Hand)));
+        if (started || linked) && !by_hand {
+            roles[node] = roles[node].map(|(_, source)| (ROUTER, source));
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    const UNNAMED: Node = Node {
+        stated: None,
+        parent: None,
+        zmq: true,
+    };
+
+    fn titled(role: Role, parent: Option<usize>) -> Node {
+        Node {
+            stated: Some((role, RoleSource::Title)),
+            parent,
+            zmq: true,
+        }
+    }
+
+    fn roles(nodes: &[Node], edges: &[Edge]) -> Vec<Option<Played>> {
+        let mut roles: Vec<_> = nodes.iter().map(|n| n.stated).collect();
+        infer(nodes, edges, &mut roles);
+        roles
+    }
+
+    fn inferred(nodes: &[Node], edges: &[Edge]) -> Vec<Option<Role>> {
+        roles(nodes, edges)
+            .into_iter()
+            .map(|r| r.map(|(role, _)| role))
+            .collect()
+    }
+
+    #[test]
+    fn a_custom_launcher_is_recognised_by_its_children() {
+        let nodes = [UNNAMED, titled(SCHEDULER, Some(0)), titled(DETOKENIZER, Some(0))];
+        let found = roles(&nodes, &[(1, 2), (2, 0), (1, 0)]);
+        assert_eq!(found[0], Some((TOKENIZER, RoleSource::Children)));
+    }
+
+    #[test]
+    fn unnamed_processes_get_roles_by_their_order() {
+        let two = inferred(&[UNNAMED; 2], &[(0, 1)]);
+        assert_eq!(two, [Some(SCHEDULER), Some(TOKENIZER)]);
+        let three = inferred(&[UNNAMED; 4], &[(0, 2), (1, 2), (2, 3), (0, 3)]);
+        assert_eq!(
+            three,
+            [Some(SCHEDULER), Some(SCHEDULER), Some(DETOKENIZER), Some(TOKENIZER)]
+        );
+    }
+
+    #[test]
+    fn processes_connected_both_ways_are_not_an_engine() {
+        assert_eq!(inferred(&[UNNAMED; 2], &[(0, 1), (1, 0)]), [None, None]);
+        assert_eq!(inferred(&[UNNAMED; 1], &[]), [None]);
+        let chain = inferred(&[UNNAMED; 4], &[(0, 1), (1, 2), (2, 3)]);
+        assert_eq!(chain, [None; 4], "two detokenizers in a row");
+    }
+
+    #[test]
+    fn a_role_set_by_hand_determines_its_neighbours() {
+        let tokenizer = Node {
+            stated: Some((TOKENIZER, RoleSource::Hand)),
+            ..UNNAMED
+        };
+        assert_eq!(
+            inferred(&[UNNAMED, tokenizer], &[(0, 1)]),
+            [Some(SCHEDULER), Some(TOKENIZER)]
+        );
+        let scheduler = Node {
+            stated: Some((SCHEDULER, RoleSource::Hand)),
+            ..UNNAMED
+        };
+        assert_eq!(
+            inferred(&[UNNAMED, scheduler], &[(1, 0)]),
+            [Some(TOKENIZER), Some(SCHEDULER)]
+        );
+    }
+
+    #[test]
+    fn workers_make_the_main_process_a_router() {
+        let main = Node {
+            stated: Some((TOKENIZER, RoleSource::CommandLine)),
+            ..UNNAMED
+        };
+        let nodes = [main, titled(WORKER, Some(0)), titled(DETOKENIZER, Some(0))];
+        assert_eq!(inferred(&nodes, &[(2, 1), (2, 0)])[0], Some(ROUTER));
+        // The children of a Dynamo leader have no title; the detokenizer connects to them and to the leader.
+        let nodes = [main, UNNAMED, titled(DETOKENIZER, Some(0))];
+        let found = inferred(&nodes, &[(2, 1), (2, 0)]);
+        assert_eq!((found[0], found[1]), (Some(ROUTER), Some(WORKER)));
+    }
+
+    proptest! {
+        #[test]
+        fn inference_terminates_and_keeps_stated_roles(
+            stated in proptest::collection::vec((0usize..10, any::<bool>(), 0usize..8), 1..8),
+            wires in proptest::collection::vec((0usize..8, 0usize..8), 0..20),
+        ) {
+            let count = stated.len();
+            let source = |role| (role, RoleSource::Title);
+            let nodes: Vec<Node> = stated
+                .iter()
+                .map(|&(role, zmq, parent)| Node {
+                    stated: ROLES.get(role).copied().map(source),
+                    parent: (parent < count).then_some(parent),
+                    zmq,
+                })
+                .collect();
+            let edges: Vec<Edge> = wires.into_iter().filter(|&(f, t)| f != t && f < count && t < count).collect();
+            for (node, found) in nodes.iter().zip(roles(&nodes, &edges)) {
+                match (node.stated, found) {
+                    (Some((TOKENIZER, _)), Some((found, _))) => {
+                        prop_assert!(matches!(found, TOKENIZER | ROUTER));
+                    }
+                    (Some(stated), found) => prop_assert_eq!(Some(stated), found),
+                    (None, Some(_)) => prop_assert!(node.zmq, "a role without libzmq"),
+                    (None, None) => {}
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn an_acceptor_without_libzmq_gets_no_role() {
+        let unrelated = Node { zmq: false, ..UNNAMED };
+        assert_eq!(inferred(&[titled(SCHEDULER, None), unrelated], &[(0, 1)])[1], None);
+    }
+}

@@ -1,0 +1,335 @@
+//! Rules for an engine's streaming: codec, mode, waiter. They combine release, flags and environment; if one of these is unreadable, the
+//! result is `None`. The rules cover SGLang 0.4.0 to 0.5.23 and Dynamo 0.5 to 1.6 as released.
+
+use probe_user::discover::{
+    Carries, Codec, Disaggregation, End, Evidence, HopSeen, Origin, PythonVersion, Release, Setting, Settings, Stage,
+};
+use trace::engine::{Mode, Waiter};
+
+use super::Sglang;
+use super::launch::{CONFIG, DISAGGREGATION, INCREMENTAL, SKIP_TOKENIZER_INIT, STREAM_OUTPUT};
+use super::role::{DETOKENIZER, DETOKENIZER_ROUTER, SCHEDULER};
+
+/// Sends one frame per request, with the first token and the finish reason `length`.
+const PREFILL: Disaggregation = Disaggregation {
+    word: "prefill",
+    sends: "one frame a request, with its first token",
+};
+/// Sends every token, beginning with the one from prefill.
+const DECODE: Disaggregation = Disaggregation {
+    word: "decode",
+    sends: "every token, the one made by prefill first",
+};
+
+/// Environment variable that selects the codec.
+pub(super) const PICKLE_SWITCH: &str = "SGLANG_USE_PICKLE_IPC";
+/// Environment variable of 0.5.17 and later: output goes through a ring inside the process instead of ZMQ.
+pub(super) const RUST_SERVER: &str = "SGLANG_RUST_SERVER";
+
+/// Settings that the launcher decides where the flags of the server leave them open.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Unset {
+    /// Whether it skips the detokenizer.
+    pub(crate) skip: Option<Setting<bool>>,
+    /// Output mode.
+    pub(crate) mode: Option<Setting<Mode>>,
+}
+
+impl Unset {
+    /// The defaults of SGLang's own server.
+    pub(super) fn of_server(evidence: &Evidence<'_>) -> Self {
+        let renamed = evidence.release(&Sglang) >= Some(Release::new(0, 5, 10).rc(0));
+        let flag = if renamed { INCREMENTAL } else { STREAM_OUTPUT };
+        Self {
+            skip: absent(evidence, SKIP_TOKENIZER_INIT).map(|origin| Setting::new(false, origin)),
+            mode: absent(evidence, flag).map(|origin| Setting::new(Mode::Cumulative, origin)),
+        }
+    }
+}
+
+/// Origin for a missing argument. A missing argument proves nothing if a configuration file may contain it.
+pub(crate) fn absent(evidence: &Evidence<'_>, argument: &'static str) -> Option<Origin> {
+    let pid = evidence.pid;
+    let no_config_file = evidence.flags.get(CONFIG).is_none();
+    no_config_file.then_some(Origin::NoArgument { pid, argument })
+}
+
+/// Settings of an engine whose launcher decides `unset`.
+pub(crate) fn settings(evidence: &Evidence<'_>, unset: &Unset) -> Settings {
+    let rules = Rules {
+        evidence,
+        release: evidence.release(&Sglang),
+        unset,
+    };
+    let skip = rules.skip_tokenizer_init().or_else(|| skip_by_sockets(evidence.hops));
+    Settings {
+        codec: rules.codec(),
+        mode: rules.mode(skip.as_ref().map(|skip| skip.value)),
+        skip_tokenizer_init: skip,
+        disaggregation: rules.disaggregation(),
+        waiter: rules.waiter(),
+        turnaround: evidence.python.and_then(|python| rules.turnaround(python)),
+        avoids_zmq: rules.output_avoids_zmq(),
+    }
+}
+
+/// A scheduler connects to the detokenizer or, when told to skip it, a second time to the tokenizer.
+fn skip_by_sockets(hops: &[HopSeen]) -> Option<Setting<bool>> {
+    let output: Vec<(End, End)> = hops
+        .iter()
+        .filter(|h| h.carries == Carries::Output)
+        .filter_map(|h| Some((h.from?, h.to?)))
+        .collect();
+    let from_scheduler = || output.iter().filter(|(from, _)| from.role == SCHEDULER);
+    let to_detokenizer = from_scheduler().any(|(_, to)| matches!(to.role, DETOKENIZER | DETOKENIZER_ROUTER));
+    let twice = from_scheduler().any(|(a, to)| {
+        !to_detokenizer
+            && from_scheduler().any(|(b, other)| a.pid == b.pid && a.inode != b.inode && to.pid == other.pid)
+    });
+    (to_detokenizer || twice).then(|| Setting::new(twice, Origin::Sockets))
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Rules<'a> {
+    evidence: &'a Evidence<'a>,
+    release: Option<Release>,
+    unset: &'a Unset,
+}
+
+impl Rules<'_> {
+    /// Parses a variable like SGLang's `EnvBool`.
+    fn switch(&self, name: &str) -> Option<Setting<bool>> {
+        let value = self.evidence.variable(name)?;
+        let on = match value.to_ascii_lowercase().as_str() {
+            "true" | "1" | "yes" | "y" => true,
+            "false" | "0" | "no" | "n" => false,
+            _ => return None,
+        };
+        Some(Setting::new(
+            on,
+            Origin::Environment {
+                pid: self.evidence.pid,
+                variable: format!("{name}={value}"),
+            },
+        ))
+    }
+
+    /// Codec of the engine's frames.
+    fn codec(&self) -> Option<Setting<Codec>> {
+        let release = self.release?;
+        if release < Release::new(0, 5, 15).rc(0) {
+            return Some(Setting::new(
+                Codec::Pickle,
+                Origin::Release(format!("SGLang {release}")),
+            ));
+        }
+        if let Some(pickle) = self.switch(PICKLE_SWITCH) {
+            let codec = if pickle.value { Codec::Pickle } else { Codec::Msgpack };
+            return Some(Setting::new(codec, pickle.origin));
+        }
+        let absent = self.evidence.environment.is_some() && self.evidence.variable(PICKLE_SWITCH).is_none();
+        absent.then(|| {
+            Setting::new(
+                Codec::Pickle,
+                Origin::NoVariable {
+                    pid: self.evidence.pid,
+                    variable: PICKLE_SWITCH,
+                },
+            )
+        })
+    }
+
+    /// The variable that makes its output bypass ZMQ, if set (0.5.17 and later).
+    fn output_avoids_zmq(&self) -> Option<String> {
+        let on = self.switch(RUST_SERVER)?.value && self.release.is_none_or(|r| r >= Release::new(0, 5, 17));
+        on.then(|| {
+            format!(
+                "{RUST_SERVER}={}",
+                self.evidence.variable(RUST_SERVER).unwrap_or_default()
+            )
+        })
+    }
+
+    /// Whether the scheduler sends token ids directly to the tokenizer.
+    fn skip_tokenizer_init(&self) -> Option<Setting<bool>> {
+        match self.evidence.flags.get(SKIP_TOKENIZER_INIT) {
+            Some(argument) => Some(Setting::new(true, self.evidence.argument(argument))),
+            None => self.unset.skip.clone(),
+        }
+    }
+
+    /// Side of a disaggregated pair, from its flag (0.4.4 and later).
+    fn disaggregation(&self) -> Option<Setting<Disaggregation>> {
+        let value = self.evidence.flags.get(DISAGGREGATION)?;
+        let side = [PREFILL, DECODE].into_iter().find(|side| side.word == value)?;
+        Some(Setting::new(
+            side,
+            self.evidence.argument(&format!("{DISAGGREGATION} {value}")),
+        ))
+    }
+
+    /// Behaviour of a waiter with several queued chunks (changed in 0.5.10rc0 and 0.5.10).
+    fn waiter(&self) -> Option<Setting<Waiter>> {
+        let release = self.release?;
+        let waiter = match release {
+            r if r < Release::new(0, 5, 10).rc(0) => Waiter::KeepsLast,
+            r if r.number == [0, 5, 10] && matches!(r.stage, Stage::Candidate(_)) => Waiter::YieldsAll,
+            _ => Waiter::Merges,
+        };
+        Some(Setting::new(waiter, Origin::Release(format!("SGLang {release}"))))
+    }
+
+    /// Number of event-loop turns from the wake-up of a waiter to its run. Up to `CPython` 3.11, `asyncio.wait_for` creates an additional
+    /// task. Known only for `SGLang`'s own server, since other consumers add turns or run in another thread.
+    fn turnaround(&self, python: &Setting<PythonVersion>) -> Option<Setting<u8>> {
+        let is_sglang = self.evidence.is_launched_by(&Sglang);
+        let turns = if python.value < (PythonVersion { major: 3, minor: 12 }) {
+            3
+        } else {
+            1
+        };
+        is_sglang.then(|| Setting::new(turns, python.origin.clone()))
+    }
+
+    /// Output mode of the tokenizer. `skip` is the result from flags or sockets.
+    fn mode(&self, skip: Option<bool>) -> Option<Setting<Mode>> {
+        let release = self.release?;
+        let by_release = |mode| Some(Setting::new(mode, Origin::Release(format!("SGLang {release}"))));
+        // Deltas exist on the skip path from 0.4.3.post4, on every path from 0.5.0, and depend on the flag alone from 0.5.6.
+        if release < Release::new(0, 4, 3).post(4) {
+            return by_release(Mode::Cumulative);
+        }
+        if release < Release::new(0, 5, 6).rc(0) {
+            let text_path = if release < Release::new(0, 5, 0).rc(0) {
+                Mode::Cumulative
+            } else {
+                Mode::Incremental
+            };
+            return match skip {
+                Some(false) => by_release(text_path),
+                Some(true) => self.by_flag(),
+                // Without the flag, both paths of 0.4.x are cumulative.
+                None => self.by_flag().filter(|flag| flag.value == text_path),
+            };
+        }
+        self.by_flag()
+    }
+
+    /// Incremental if the flag is set; otherwise as the launcher decides.
+    fn by_flag(&self) -> Option<Setting<Mode>> {
+        let flags = self.evidence.flags;
+        match flags.get(INCREMENTAL).or_else(|| flags.get(STREAM_OUTPUT)) {
+            Some(argument) => Some(Setting::new(Mode::Incremental, self.evidence.argument(argument))),
+            None => self.unset.mode.clone(),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::fixture::evidence_of;
+
+    const SERVER: &str = "python -m sglang.launch_server";
+
+    fn rules<T>(command: &str, release: &str, see: impl FnOnce(Rules<'_>) -> T) -> T {
+        evidence_of(command, &[("sglang", release)], |evidence| {
+            let unset = if evidence.is_launched_by(&Sglang) {
+                Unset::of_server(evidence)
+            } else {
+                Unset::default()
+            };
+            see(Rules {
+                evidence,
+                release: evidence.release(&Sglang),
+                unset: &unset,
+            })
+        })
+    }
+
+    #[test]
+    fn modes_follow_the_release() {
+        use Mode::{Cumulative, Incremental};
+        let (none, stream, file) = ("", "--stream-output", "--config x.yaml");
+        let incremental = "--incremental-streaming-output";
+        let cases = [
+            ("0.4.2", stream, Some(true), Some(Cumulative)),
+            ("0.4.6.post4", stream, Some(true), Some(Incremental)),
+            ("0.4.6.post4", stream, Some(false), Some(Cumulative)),
+            ("0.4.6.post4", stream, None, None),
+            ("0.4.6.post4", none, None, Some(Cumulative)),
+            ("0.5.5.post3", none, Some(false), Some(Incremental)),
+            ("0.5.5.post3", none, Some(true), Some(Cumulative)),
+            ("0.5.5.post3", none, None, None),
+            ("0.5.9", none, Some(true), Some(Cumulative)),
+            ("0.5.9", stream, None, Some(Incremental)),
+            ("0.5.9", file, None, None),
+            ("0.5.10rc0", incremental, None, Some(Incremental)),
+            ("0.5.23", none, None, Some(Cumulative)),
+        ];
+        for (release, flags, skip, expected) in cases {
+            let mode = rules(&format!("{SERVER} {flags}"), release, |rules| rules.mode(skip));
+            assert_eq!(mode.map(|m| m.value), expected, "{release} {flags} skip {skip:?}");
+        }
+    }
+
+    #[test]
+    fn the_codec_needs_a_readable_environment_from_0_5_15_on() {
+        fn codec(release: &str, environment: Option<&[(String, String)]>) -> Option<Codec> {
+            rules("", release, |rules| {
+                let evidence = &Evidence {
+                    environment,
+                    ..*rules.evidence
+                };
+                Rules { evidence, ..rules }.codec().map(|codec| codec.value)
+            })
+        }
+        assert_eq!(codec("0.5.14", None), Some(Codec::Pickle));
+        assert_eq!(codec("0.5.15", None), None);
+        assert_eq!(codec("0.5.15", Some(&[])), Some(Codec::Pickle));
+        for (value, expected) in [
+            ("0", Some(Codec::Msgpack)),
+            ("True", Some(Codec::Pickle)),
+            ("perhaps", None),
+        ] {
+            let environment = [(PICKLE_SWITCH.to_owned(), value.to_owned())];
+            assert_eq!(codec("0.5.23", Some(environment.as_slice())), expected, "{value}");
+        }
+    }
+
+    #[test]
+    fn an_unknown_launcher_leaves_the_mode_open() {
+        rules("python engine.py", "0.5.9", |rules| {
+            assert_eq!((rules.mode(None), rules.skip_tokenizer_init()), (None, None));
+        });
+    }
+
+    #[test]
+    fn the_side_of_a_pair_is_an_argument() {
+        let side = |flags: &str| {
+            rules(&format!("{SERVER} {flags}"), "0.5.9", |rules| rules.disaggregation()).map(|side| side.value.word)
+        };
+        assert_eq!(side("--disaggregation-mode prefill --tp 2"), Some("prefill"));
+        assert_eq!(side("--disaggregation-mode=decode"), Some("decode"));
+        assert_eq!(side("--disaggregation-bootstrap-port 8998"), None);
+    }
+
+    #[test]
+    fn event_loop_turns_follow_the_python_version() {
+        let turns = |command, minor| {
+            let python = Setting::new(PythonVersion { major: 3, minor }, Origin::Sockets);
+            rules(command, "0.5.9", |rules| rules.turnaround(&python)).map(|turns| turns.value)
+        };
+        assert_eq!(turns(SERVER, 11), Some(3));
+        assert_eq!(turns(SERVER, 12), Some(1));
+        assert_eq!(turns("python -m dynamo.sglang", 11), None);
+    }
+
+    #[test]
+    fn waiter_behaviour_follows_the_release() {
+        let waiter = |release| rules("", release, |rules| rules.waiter()).unwrap().value;
+        assert_eq!(waiter("0.5.9"), Waiter::KeepsLast);
+        assert_eq!(waiter("0.5.10rc0"), Waiter::YieldsAll);
+        assert_eq!(waiter("0.5.10"), Waiter::Merges);
+    }
+}

@@ -1,0 +1,129 @@
+//! SGLang's messages as seen by the relay and the probe: how a message begins, and its decoder behind the generic trait.
+//!
+//! Probability that a message seems to begin at one position of random bytes, in addition to the frame header's 2^-7:
+//! - pickle 4 and 5 (Python 3.8 and later): `80 04|05 95` (2^-23), then the pickle's own eight-byte frame length. That length must be the
+//!   ZMTP length less 11 or, in a large pickle of several frames, lie between 4 and that;
+//! - msgpack: array header with a string header (2^-6), and a class name of 8 to 64 characters, a capital followed by letters, digits or
+//!   underscores (2^-3.3 and 7 times 2^-2 or less).
+//!
+//! Together below 2^-30 for any frame length.
+
+use trace::event::Kind;
+use zmq_tap::decode::{Decode, Decoded, Format, Opening, Refused};
+
+use super::NAME;
+use super::wire::{Decoder, Limits};
+
+/// SGLang's message format.
+pub const FORMAT: Format = Format {
+    engine: NAME,
+    decoder,
+    may_begin_with,
+    opening,
+    hop: |kind| match kind {
+        Kind::Text => Some("detokenizer->tokenizer"),
+        Kind::TokenIds | Kind::Embedding => Some("scheduler->upstream"),
+        Kind::Multimodal | Kind::Abort | Kind::Control | Kind::Failed => None,
+    },
+    receivers: &["tokenizer", "worker"],
+    response_id: None,
+};
+
+const MIN_NAME: usize = 8;
+const MAX_NAME: usize = 64;
+/// Length of `PROTO n`, `FRAME` and the frame length of a pickle.
+const PICKLE_HEAD: u64 = 11;
+
+fn decoder(longest: usize) -> Box<dyn Decode> {
+    Box::new(Decoder::new(Limits {
+        message: longest,
+        ..Limits::default()
+    }))
+}
+
+impl Decode for Decoder {
+    fn recognises(&self, parts: &[&[u8]]) -> bool {
+        matches!(
+            parts,
+            [[0x80, ..] | [0x90..=0x9f, 0xa0..=0xbf | 0xd9, ..] | [0xdc, _, _, 0xa0..=0xbf | 0xd9, ..]]
+        )
+    }
+
+    fn keep_ids(&mut self) {
+        self.keep_ids();
+    }
+
+    fn decode<'a>(&'a mut self, parts: &[&'a [u8]]) -> Result<Decoded<'a>, Refused> {
+        let &[message] = parts else {
+            return Err(Refused {
+                reason: "multipart",
+                detail: format!("a message of {} parts, and SGLang sends one", parts.len()),
+            });
+        };
+        match self.decode(message) {
+            Ok(batch) => Ok(batch.generic()),
+            Err(why) => Err(Refused {
+                reason: why.reason(),
+                detail: why.to_string(),
+            }),
+        }
+    }
+}
+
+fn may_begin_with(byte: u8) -> bool {
+    matches!(byte, 0x80 | 0x91..=0x9f | 0xdc)
+}
+
+fn opening(message: &[u8], length: u64) -> Opening {
+    match message.first() {
+        None => Opening::More,
+        Some(0x80) => pickle(message, length),
+        Some(_) => msgpack(message, length),
+    }
+}
+
+fn pickle(body: &[u8], length: u64) -> Opening {
+    match *body {
+        [0x80, 4 | 5, 0x95, ref rest @ ..] => match rest.first_chunk::<8>() {
+            None => Opening::More,
+            Some(&frame) => {
+                let frame = u64::from_le_bytes(frame);
+                // A pickler ends a frame at 64 KiB, or earlier when it writes a large object outside of any frame.
+                let frame_length = length.checked_sub(PICKLE_HEAD);
+                let fits = frame_length.is_some_and(|frame_length| {
+                    frame == frame_length || (frame >= 4 && frame < frame_length && frame_length > 65_536)
+                });
+                if fits { Opening::Yes(Some(b'.')) } else { Opening::No }
+            }
+        },
+        [0x80] | [0x80, 4 | 5] => Opening::More,
+        _ => Opening::No,
+    }
+}
+
+fn msgpack(body: &[u8], length: u64) -> Opening {
+    let string = match *body {
+        [0x91..=0x9f, ref rest @ ..] | [0xdc, _, _, ref rest @ ..] => rest,
+        [0xdc, ..] => return Opening::More,
+        _ => return Opening::No,
+    };
+    let (name_length, name) = match *string {
+        [head @ 0xa0..=0xbf, ref rest @ ..] => (usize::from(head & 0x1f), rest),
+        [0xd9, length, ref rest @ ..] => (usize::from(length), rest),
+        [] | [0xd9] => return Opening::More,
+        _ => return Opening::No,
+    };
+    if !(MIN_NAME..=MAX_NAME).contains(&name_length) || (name_length as u64) >= length {
+        return Opening::No;
+    }
+    let name = &name[..name.len().min(name_length)];
+    let sound = name.iter().enumerate().all(|(at, byte)| match at {
+        0 => byte.is_ascii_uppercase(),
+        _ => byte.is_ascii_alphanumeric() || *byte == b'_',
+    });
+    match (sound, name.len() == name_length) {
+        (false, _) => Opening::No,
+        (true, false) => Opening::More,
+        (true, true) => Opening::Yes(None),
+    }
+}

@@ -1,0 +1,14 @@
+//! SGLang, 0.4.0 to 0.5.23.
+
+#[cfg(target_os = "linux")]
+pub mod discover;
+mod facts;
+mod format;
+mod releases;
+pub mod wire;
+
+pub use facts::SgLang;
+pub use format::FORMAT;
+
+/// Name in reports, metrics and exports.
+pub const NAME: &str = "sglang";

@@ -1,0 +1,215 @@
+//! Behaviour of each release between the wire and the client, taken from the releases' `srt/managers/tokenizer_manager.py` and
+//! `io_struct.py` (docs/internals/WIRE.md).
+
+use trace::engine::{Behaviour, Handout, Mode, Version, VersionRange, Waiter};
+use trace::event::IdColumn;
+
+/// First release that drops no queued chunk.
+pub(super) const DROPS_FIXED_IN: &str = "0.5.10";
+
+/// Behaviour of a release, or common to all releases of a range.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Release {
+    /// Behaviour between the wire and the client.
+    pub(super) behaviour: Behaviour,
+    /// `output_ids` of the scheduler's frames.
+    pub(super) token_ids: Option<IdColumn>,
+    /// `output_ids` of the detokenizer's frames.
+    pub(super) text_ids: Option<IdColumn>,
+}
+
+struct Row {
+    from: &'static str,
+    waiter: Waiter,
+    token_path: Handout,
+    text_path: Handout,
+    token_ids: IdColumn,
+    text_ids: IdColumn,
+}
+
+const ALL: Handout = Handout::Always(Mode::Cumulative);
+const NEW: Handout = Handout::Always(Mode::Incremental);
+const STREAM_OUTPUT: Handout = Handout::ByFlag("--stream-output");
+/// The new name of 0.5.10rc0; the old one stays as an alias.
+const INCREMENTAL: Handout = Handout::ByFlag("--incremental-streaming-output");
+
+/// Each row applies from its release up to the next row's.
+const ROWS: &[Row] = &[
+    row(
+        "0.4.0",
+        Waiter::KeepsLast,
+        ALL,
+        ALL,
+        IdColumn::Cumulative,
+        IdColumn::Absent,
+    ),
+    row(
+        "0.4.3.post4",
+        Waiter::KeepsLast,
+        STREAM_OUTPUT,
+        ALL,
+        IdColumn::Cumulative,
+        IdColumn::Absent,
+    ),
+    row(
+        "0.4.6.post4",
+        Waiter::KeepsLast,
+        STREAM_OUTPUT,
+        ALL,
+        IdColumn::Delta,
+        IdColumn::Absent,
+    ),
+    row(
+        "0.5.0rc0",
+        Waiter::KeepsLast,
+        STREAM_OUTPUT,
+        NEW,
+        IdColumn::Delta,
+        IdColumn::DeltaAfterPromptTail,
+    ),
+    row(
+        "0.5.0rc1",
+        Waiter::KeepsLast,
+        STREAM_OUTPUT,
+        NEW,
+        IdColumn::Delta,
+        IdColumn::Delta,
+    ),
+    row(
+        "0.5.1",
+        Waiter::KeepsLast,
+        STREAM_OUTPUT,
+        NEW,
+        IdColumn::Delta,
+        IdColumn::DeltaAfterPromptTail,
+    ),
+    row(
+        "0.5.4.post3",
+        Waiter::KeepsLast,
+        STREAM_OUTPUT,
+        NEW,
+        IdColumn::Delta,
+        IdColumn::Delta,
+    ),
+    row(
+        "0.5.6",
+        Waiter::KeepsLast,
+        STREAM_OUTPUT,
+        STREAM_OUTPUT,
+        IdColumn::Delta,
+        IdColumn::Delta,
+    ),
+    row(
+        "0.5.10rc0",
+        Waiter::YieldsAll,
+        INCREMENTAL,
+        INCREMENTAL,
+        IdColumn::Delta,
+        IdColumn::Delta,
+    ),
+    row(
+        "0.5.10",
+        Waiter::Merges,
+        INCREMENTAL,
+        INCREMENTAL,
+        IdColumn::Delta,
+        IdColumn::Delta,
+    ),
+];
+
+const fn row(
+    from: &'static str,
+    waiter: Waiter,
+    token_path: Handout,
+    text_path: Handout,
+    token_ids: IdColumn,
+    text_ids: IdColumn,
+) -> Row {
+    Row {
+        from,
+        waiter,
+        token_path,
+        text_path,
+        token_ids,
+        text_ids,
+    }
+}
+
+impl Release {
+    /// Facts about a release or a range such as `0.5.12..0.5.14`; empty for any other text.
+    pub(super) fn of(version: &str) -> Self {
+        version.parse().map(Self::of_range).unwrap_or_default()
+    }
+
+    pub(super) fn of_range(range: VersionRange) -> Self {
+        let starts = |row: &Row| row.from.parse::<Version>().ok();
+        // The row in force at the range's first release, and every row that begins within the range.
+        let first = ROWS.iter().rposition(|r| starts(r).is_some_and(|v| v <= range.first));
+        let last = ROWS.iter().rposition(|r| starts(r).is_some_and(|v| v <= range.last));
+        let (Some(first), Some(last)) = (first, last) else {
+            return Self::default();
+        };
+        let rows = &ROWS[first..=last];
+        Self {
+            behaviour: Behaviour {
+                waiter: agreed(rows, |r| r.waiter),
+                token_path: agreed(rows, |r| r.token_path),
+                text_path: agreed(rows, |r| r.text_path),
+            },
+            token_ids: agreed(rows, |r| r.token_ids),
+            text_ids: agreed(rows, |r| r.text_ids),
+        }
+    }
+}
+
+fn agreed<T: PartialEq + Copy>(rows: &[Row], of: impl Fn(&Row) -> T) -> Option<T> {
+    let first = of(rows.first()?);
+    rows.iter().all(|r| of(r) == first).then_some(first)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_range_has_only_the_properties_its_releases_share() {
+        let waiter = |v| Release::of(v).behaviour.waiter;
+        assert_eq!(waiter("0.5.9"), Some(Waiter::KeepsLast));
+        assert_eq!(waiter("0.5.10rc0"), Some(Waiter::YieldsAll));
+        assert_eq!(waiter("0.5.10.post1"), Some(Waiter::Merges));
+        assert_eq!(waiter("0.5.12..0.5.14"), Some(Waiter::Merges));
+        assert_eq!(waiter("0.5.9..0.5.11"), None);
+        assert_eq!(waiter("0.3.6"), None);
+        assert_eq!(waiter("main"), None);
+    }
+
+    #[test]
+    fn delivery_mode_text_path_and_flag_follow_the_release() {
+        assert_eq!(Release::of("0.4.3").behaviour.mode(), Some(Mode::Cumulative));
+        assert_eq!(Release::of("0.5.5.post3").behaviour.text_path, Some(NEW));
+        assert_eq!(Release::of("0.5.9").behaviour.flag(), Some("--stream-output"));
+        assert_eq!(
+            Release::of("0.5.23").behaviour.flag(),
+            Some("--incremental-streaming-output")
+        );
+        assert_eq!(Release::of("0.5.5..0.5.6").behaviour.text_path, None);
+    }
+
+    #[test]
+    fn id_columns_change_at_the_right_releases() {
+        let ids = |v| Release::of(v).token_ids;
+        assert_eq!(ids("0.4.6.post3"), Some(IdColumn::Cumulative));
+        assert_eq!(ids("0.4.6.post4"), Some(IdColumn::Delta));
+        assert_eq!(ids("0.4.6.post3..0.4.6.post4"), None);
+        assert_eq!(
+            Release::of("0.5.4.post2").text_ids,
+            Some(IdColumn::DeltaAfterPromptTail)
+        );
+    }
+
+    #[test]
+    fn rows_are_in_order() {
+        let starts: Vec<Version> = ROWS.iter().map(|r| r.from.parse().unwrap()).collect();
+        assert!(starts.windows(2).all(|w| w[0] < w[1]));
+    }
+}

@@ -1,0 +1,262 @@
+//! Access to the values of a decoded message, independent of its codec.
+
+use super::arena::{Arena, NONE, Node, Object, Seq, kinds};
+use super::pickle;
+use super::words;
+use crate::msgpack::{self, Head};
+
+/// A message with the data that decoding built for it.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Doc<'a> {
+    pub(super) bytes: &'a [u8],
+    pub(super) arena: &'a Arena,
+}
+
+impl<'a> Doc<'a> {
+    pub(super) fn is_nil(self, node: Node) -> bool {
+        match node {
+            Node::Nil => true,
+            Node::Pack(at) => self.bytes.get(at as usize) == Some(&0xc0),
+            _ => false,
+        }
+    }
+
+    /// An integer that fits 64 bits. Python's booleans do not count as integers.
+    pub(super) fn int(self, node: Node) -> Option<i64> {
+        match node {
+            Node::Int(at) | Node::Long(at) => pickle::int(self.bytes, at as usize),
+            Node::Pack(at) => match msgpack::head(self.bytes, at as usize)? {
+                (Head::Int(value), _) => Some(value),
+                _ => None,
+            },
+            // An enum pickles as `Class(value)`. The only enum in these messages is http.HTTPStatus.
+            Node::Object(id) => match self.object(id) {
+                (_, b"HTTPStatus", object) => self.int(self.items(object.args)?.next()?),
+                _ => None,
+            },
+            _ => None,
+        }
+    }
+
+    /// Bytes of a string. Both codecs specify UTF-8; this is not checked here.
+    pub(super) fn string(self, node: Node) -> Option<&'a [u8]> {
+        match node {
+            Node::Str(at) => {
+                let (start, end) = pickle::payload(self.bytes, at as usize)?;
+                self.bytes.get(start..end)
+            }
+            Node::Pack(at) => match msgpack::head(self.bytes, at as usize)? {
+                (Head::Str { end }, start) => self.bytes.get(start..end),
+                _ => None,
+            },
+            _ => None,
+        }
+    }
+
+    /// Whether the value is the string `text`.
+    #[inline]
+    pub(super) fn text_equals(self, node: Node, text: &[u8]) -> bool {
+        match node {
+            Node::Str(at) => pickle::text_equals(self.bytes, at as usize, text),
+            _ => self.string(node) == Some(text),
+        }
+    }
+
+    /// Items of a list or tuple.
+    pub(super) fn items(self, node: Node) -> Option<Items<'a>> {
+        match node {
+            Node::List(seq) | Node::Tuple(seq) => Some(self.seq(seq)),
+            Node::Ints { len, at } => Some(Items {
+                doc: self,
+                run: Run::Flat { at: at as usize },
+                left: u32::from(len),
+                next: NONE,
+            }),
+            Node::Pack(at) => match msgpack::head(self.bytes, at as usize)? {
+                (Head::Array { len }, at) => Some(Items {
+                    doc: self,
+                    run: Run::Pack { at },
+                    left: len,
+                    next: NONE,
+                }),
+                _ => None,
+            },
+            _ => None,
+        }
+    }
+
+    /// Number of items of a list or tuple.
+    pub(super) fn len(self, node: Node) -> Option<u32> {
+        match node {
+            Node::List(seq) | Node::Tuple(seq) => Some(self.arena.seqs[seq as usize].total),
+            Node::Ints { len, .. } => Some(u32::from(len)),
+            Node::Pack(_) => self.items(node).map(|items| items.left),
+            _ => None,
+        }
+    }
+
+    /// Whether a list is known to hold only `None`.
+    pub(super) fn all_nil(self, node: Node) -> bool {
+        match node {
+            Node::List(seq) => self.arena.seqs[seq as usize].kinds == kinds::NIL,
+            Node::Pack(at) => match msgpack::head(self.bytes, at as usize) {
+                Some((Head::Array { len }, at)) => self
+                    .bytes
+                    .get(at..at + len as usize)
+                    .is_some_and(|items| items.iter().all(|item| *item == 0xc0)),
+                _ => false,
+            },
+            _ => false,
+        }
+    }
+
+    /// Keys and values of a dict or map, alternating.
+    pub(super) fn entries(self, node: Node) -> Option<Items<'a>> {
+        match node {
+            Node::Dict(seq) => Some(self.seq(seq)),
+            Node::Pack(at) => match msgpack::head(self.bytes, at as usize)? {
+                (Head::Map { len }, at) => {
+                    let left = len.checked_mul(2)?;
+                    Some(Items {
+                        doc: self,
+                        run: Run::Pack { at },
+                        left,
+                        next: NONE,
+                    })
+                }
+                _ => None,
+            },
+            _ => None,
+        }
+    }
+
+    /// Keys and values of a pickled dict, if they are contiguous, as for most dicts.
+    pub(super) fn pairs(self, node: Node) -> Option<&'a [[Node; 2]]> {
+        let Node::Dict(seq) = node else { return None };
+        let seq = self.arena.seqs[seq as usize];
+        let cells = self.arena.cells.get(seq.start as usize..seq.end as usize);
+        cells
+            .filter(|_| !seq.flat && seq.next == NONE)
+            .map(|cells| cells.as_chunks().0)
+    }
+
+    /// The value under `key` of a dict or map. Searches only the first 64 entries: real dicts have about ten, and a hostile message may
+    /// refer to one large dict many times.
+    pub(super) fn entry(self, node: Node, key: &[u8]) -> Option<Node> {
+        let mut entries = self.entries(node)?.take(128);
+        let mut found = None;
+        while let (Some(name), Some(value)) = (entries.next(), entries.next()) {
+            if self.string(name) == Some(key) {
+                found = Some(value);
+            }
+        }
+        found
+    }
+
+    /// The 64-bit words of an `array('q')`.
+    pub(super) fn words(self, node: Node) -> Option<&'a [u8]> {
+        let (start, end) = self.words_at(node)?;
+        self.bytes.get(start..end)
+    }
+
+    /// Start and end of the words of an `array('q')`.
+    #[inline]
+    pub(super) fn words_at(self, node: Node) -> Option<(usize, usize)> {
+        let (start, end) = match node {
+            Node::Words { words, at } => (at as usize, at as usize + 8 * usize::from(words)),
+            Node::Array(at) => pickle::payload(self.bytes, at as usize)?,
+            Node::Pack(at) => words::array_q(self.bytes, at as usize)?,
+            _ => return None,
+        };
+        ((end - start) % 8 == 0).then_some((start, end))
+    }
+
+    /// Module and name of a class or function.
+    pub(super) fn global(self, node: Node) -> Option<(&'a [u8], &'a [u8])> {
+        let Node::Global(id) = node else { return None };
+        let global = self.arena.globals.get(id as usize)?;
+        let text = |start: u32, len: u32| self.bytes.get(start as usize..(start + len) as usize);
+        Some((
+            text(global.module.start, global.module.len)?,
+            text(global.name.start, global.name.len)?,
+        ))
+    }
+
+    /// A recorded construction: module and name of its class, and the record.
+    pub(super) fn object(self, id: u32) -> (&'a [u8], &'a [u8], Object) {
+        let object = self.arena.objects[id as usize];
+        let (module, name) = self.global(object.callable).unwrap_or_default();
+        (module, name, object)
+    }
+
+    fn seq(self, id: u32) -> Items<'a> {
+        let seq = self.arena.seqs[id as usize];
+        Items {
+            doc: self,
+            run: Run::of(&seq),
+            left: seq.len,
+            next: seq.next,
+        }
+    }
+}
+
+/// Iterator over the items of a list.
+#[derive(Clone, Debug)]
+pub(super) struct Items<'a> {
+    pub(super) doc: Doc<'a>,
+    pub(super) run: Run,
+    /// Number of items left in this run.
+    pub(super) left: u32,
+    /// Index of the next run's [`Seq`].
+    pub(super) next: u32,
+}
+
+/// Position of the next item in a run.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Run {
+    /// Next position in a flat run of pickle opcodes.
+    Flat { at: usize },
+    /// Next index in the cells.
+    Cells { at: usize },
+    /// Next position in a msgpack array.
+    Pack { at: usize },
+}
+
+impl Run {
+    pub(super) fn of(seq: &Seq) -> Self {
+        let at = seq.start as usize;
+        if seq.flat {
+            Self::Flat { at }
+        } else {
+            Self::Cells { at }
+        }
+    }
+}
+
+impl Iterator for Items<'_> {
+    type Item = Node;
+
+    fn next(&mut self) -> Option<Node> {
+        while self.left == 0 {
+            let seq = self.doc.arena.seqs.get(self.next as usize)?;
+            (self.run, self.left, self.next) = (Run::of(seq), seq.len, seq.next);
+        }
+        self.left -= 1;
+        match &mut self.run {
+            Run::Flat { at } => {
+                let (node, next) = pickle::flat_item(self.doc.bytes, *at, &self.doc.arena.memo)?;
+                *at = next;
+                Some(node)
+            }
+            Run::Cells { at } => {
+                *at += 1;
+                self.doc.arena.cells.get(*at - 1).copied()
+            }
+            Run::Pack { at } => {
+                let start = *at;
+                *at = msgpack::next(self.doc.bytes, start)?;
+                Some(Node::Pack(start as u32))
+            }
+        }
+    }
+}

@@ -1,0 +1,174 @@
+//! Construction of containers, names and records of calls.
+
+use super::super::Undecoded;
+use super::super::arena::{Global, Name, Node, Object};
+use super::vm::Vm;
+use super::{flat, op, scalar};
+
+impl Vm<'_, '_> {
+    pub(super) fn empty(&mut self, node: impl FnOnce(u32) -> Node) -> Result<(), Undecoded> {
+        let seq = self.arena.new_seq(self.limits)?;
+        self.push(node(seq))
+    }
+
+    /// `EMPTY_LIST`, together with what usually follows: its memo slot, and its only batch, which is left in the message.
+    pub(super) fn list(&mut self) -> Result<(), Undecoded> {
+        let list = Node::List(self.arena.seqs.len() as u32);
+        self.push(list)?;
+        self.memoize_next()?;
+        let batch = match self.b.get(self.at) {
+            Some(&op::MARK) => flat::scan(self.b, self.at + 1, &mut self.arena.memo, self.limits.memo),
+            _ => flat::single(self.b, self.at),
+        };
+        if let Some(batch) = &batch {
+            // Continue after the APPEND or APPENDS that ends the batch.
+            self.at = batch.end + 1;
+        }
+        self.arena.new_list(batch.map(|batch| batch.run()), self.limits)
+    }
+
+    pub(super) fn extend(&mut self, target: Node, items: &[Node]) -> Result<(), Undecoded> {
+        match target {
+            Node::List(seq) => self.arena.extend(seq, items, self.limits),
+            // A class that collects items in itself; none of the fields read has such a class.
+            Node::Object(_) => Ok(()),
+            _ => Err(self.no_list(target)),
+        }
+    }
+
+    /// Error for appending to `target`. No pickler appends to a list after it has completed it.
+    fn no_list(&self, target: Node) -> Undecoded {
+        self.malformed(match target {
+            Node::Ints { .. } => "items for a completed list",
+            _ => "items for something that is not a list",
+        })
+    }
+
+    pub(super) fn set_items(&mut self, target: Node, pair: &[Node]) -> Result<(), Undecoded> {
+        match target {
+            Node::Dict(seq) => self.arena.extend(seq, pair, self.limits),
+            Node::Object(_) => Ok(()),
+            _ => Err(self.malformed("items for something that is not a dict")),
+        }
+    }
+
+    pub(super) fn extend_from_mark(&mut self) -> Result<(), Undecoded> {
+        let mark = self.pop_mark()?;
+        match self.value_below(mark)? {
+            Node::List(seq) => self.arena.extend(seq, &self.stack[mark..], self.limits)?,
+            Node::Object(_) => {}
+            target => return Err(self.no_list(target)),
+        }
+        self.stack.truncate(mark);
+        Ok(())
+    }
+
+    pub(super) fn set_items_from_mark(&mut self) -> Result<(), Undecoded> {
+        let mark = self.pop_mark()?;
+        if (self.stack.len() - mark) % 2 == 1 {
+            return Err(self.malformed("a dict with a key and no value"));
+        }
+        match self.value_below(mark)? {
+            Node::Dict(seq) => self.arena.extend(seq, &self.stack[mark..], self.limits)?,
+            Node::Object(_) => {}
+            _ => return Err(self.malformed("items for something that is not a dict")),
+        }
+        self.stack.truncate(mark);
+        Ok(())
+    }
+
+    /// Builds a tuple from the stack's values from `from` on.
+    pub(super) fn tuple(&mut self, from: usize) -> Result<(), Undecoded> {
+        let seq = self.arena.new_seq(self.limits)?;
+        self.arena.extend(seq, &self.stack[from..], self.limits)?;
+        self.stack.truncate(from);
+        self.push(Node::Tuple(seq))
+    }
+
+    pub(super) fn stack_global(&mut self) -> Result<(), Undecoded> {
+        let (name, module) = (self.pop()?, self.pop()?);
+        let (Node::Str(name), Node::Str(module)) = (name, module) else {
+            return Err(self.malformed("a class whose name is not a string"));
+        };
+        let node = self.global(Global {
+            module: self.name(module as usize)?,
+            name: self.name(name as usize)?,
+        })?;
+        self.push(node)
+    }
+
+    fn name(&self, at: usize) -> Result<Name, Undecoded> {
+        let (start, end) = scalar::payload(self.b, at).ok_or(Undecoded::Truncated { at })?;
+        Ok(Name {
+            start: start as u32,
+            len: (end - start) as u32,
+        })
+    }
+
+    /// Reads the two lines of text that follow `GLOBAL` and `INST`.
+    pub(super) fn text_global(&mut self) -> Result<Node, Undecoded> {
+        let global = Global {
+            module: self.line()?,
+            name: self.line()?,
+        };
+        self.global(global)
+    }
+
+    fn line(&mut self) -> Result<Name, Undecoded> {
+        let at = self.at;
+        let len = self.b[at..]
+            .iter()
+            .position(|b| *b == b'\n')
+            .ok_or(Undecoded::Truncated { at })?;
+        self.at += len + 1;
+        Ok(Name {
+            start: at as u32,
+            len: len as u32,
+        })
+    }
+
+    fn global(&mut self, global: Global) -> Result<Node, Undecoded> {
+        if self.arena.globals.len() >= self.limits.items {
+            return Err(Undecoded::Limit {
+                limit: "items",
+                value: self.limits.items,
+            });
+        }
+        self.arena.globals.push(global);
+        Ok(Node::Global((self.arena.globals.len() - 1) as u32))
+    }
+
+    /// `callable(*args)`: builds an array if it is one, and otherwise records the call.
+    pub(super) fn construct(&mut self, callable: Node, args: Node) -> Result<(), Undecoded> {
+        match self.array(callable, args) {
+            Some(array) => self.push(array),
+            None => self.object(callable, args),
+        }
+    }
+
+    /// Skips the empty state of an object that was just built: `}`, its memo slot and `BUILD`.
+    pub(super) fn empty_state(&mut self) -> bool {
+        let empty = self.b[self.at..].starts_with(&[op::EMPTY_DICT, op::MEMOIZE, op::BUILD])
+            && self.arena.memo.len() < self.limits.memo;
+        if empty {
+            self.arena.memo.push(Node::Unbuilt);
+            self.at += 3;
+        }
+        empty
+    }
+
+    pub(super) fn object(&mut self, callable: Node, args: Node) -> Result<(), Undecoded> {
+        if self.arena.objects.len() >= self.limits.items {
+            return Err(Undecoded::Limit {
+                limit: "items",
+                value: self.limits.items,
+            });
+        }
+        self.arena.objects.push(Object {
+            callable,
+            args,
+            state: Node::Nil,
+        });
+        self.push(Node::Object((self.arena.objects.len() - 1) as u32))
+    }
+}

@@ -1,0 +1,45 @@
+//! A pickle machine without side effects: classes are names, calls are records, and nothing is resolved or executed.
+//!
+//! Supports protocols 2 to 5. docs/internals/WIRE.md describes the objects that SGLang pickles. The opcodes are those of Python's
+//! `pickletools`.
+
+mod array;
+mod build;
+mod flat;
+mod nested;
+mod op;
+mod scalar;
+#[cfg(test)]
+mod tests;
+mod vm;
+
+pub(super) use flat::{item as flat_item, short_int as flat_int, string as flat_string};
+pub(super) use scalar::{float, int, payload, text_equals};
+
+use super::arena::{Arena, Node};
+use super::{Limits, Undecoded};
+use vm::Vm;
+
+/// Memory of the machine that is kept between messages.
+#[derive(Debug, Default)]
+pub(super) struct Scratch {
+    stack: Vec<Node>,
+    /// Stack length at each open `MARK`.
+    marks: Vec<u32>,
+}
+
+/// Reads the whole message into `arena`. Returns the pickled value and the protocol.
+pub(super) fn load(
+    message: &[u8],
+    arena: &mut Arena,
+    scratch: &mut Scratch,
+    limits: &Limits,
+) -> Result<(Node, u8), Undecoded> {
+    arena.clear();
+    let protocol = match message {
+        [op::PROTO, protocol @ 2..=5, ..] => *protocol,
+        _ => return Err(super::not_a_codec(message)),
+    };
+    let value = Vm::new(message, arena, scratch, limits)?.run()?;
+    Ok((value, protocol))
+}

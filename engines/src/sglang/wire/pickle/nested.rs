@@ -1,0 +1,77 @@
+//! Fast path one level up: a batch of lists that are themselves flat, such as the token ids of a whole frame.
+
+use super::super::Undecoded;
+use super::super::arena::{Node, Seq};
+use super::vm::Vm;
+use super::{flat, op};
+
+impl Vm<'_, '_> {
+    /// Reads the batch of flat lists at `self.at` into list `outer`. Returns false if it contains any other item; then nothing has
+    /// changed, and the machine reads the items one by one. Fails if `outer` may not grow.
+    #[inline(never)]
+    pub(super) fn lists(&mut self, outer: u32) -> Result<bool, Undecoded> {
+        let before = (self.arena.memo.len(), self.arena.seqs.len(), self.arena.cells.len());
+        let Some(end) = self.take_lists() else {
+            self.arena.memo.truncate(before.0);
+            self.arena.seqs.truncate(before.1);
+            self.arena.cells.truncate(before.2);
+            return Ok(false);
+        };
+        let run = Seq::cells(before.2 as u32, self.arena.cells.len() as u32);
+        self.at = end;
+        self.arena.append(outer, run, self.limits)?;
+        Ok(true)
+    }
+
+    fn take_lists(&mut self) -> Option<usize> {
+        let (b, limits) = (self.b, self.limits);
+        let mut at = self.at;
+        loop {
+            at = self.number_lists(at);
+            match b.get(at..at + 3)? {
+                [op::EMPTY_LIST, op::MEMOIZE, next] => {
+                    let arena = &mut *self.arena;
+                    let full = arena.memo.len() >= limits.memo || arena.seqs.len() >= limits.items;
+                    if full || arena.cells.len() >= limits.items {
+                        return None;
+                    }
+                    let list = Node::List(arena.seqs.len() as u32);
+                    arena.memo.push(list);
+                    arena.cells.push(list);
+                    let batch = match *next {
+                        op::MARK => Some(flat::walk(b, at + 3, &mut arena.memo, limits.memo)?),
+                        op::EMPTY_LIST | op::APPENDS => None,
+                        _ => Some(flat::single(b, at + 2)?),
+                    };
+                    at = batch.as_ref().map_or(at + 2, |batch| batch.end + 1);
+                    arena.seqs.push(batch.map_or(Seq::EMPTY, |batch| batch.run()));
+                }
+                [op::FRAME, ..] => at = flat::frame(b, at)?,
+                [op::APPENDS, ..] => return Some(at + 1),
+                _ => return None,
+            }
+        }
+    }
+
+    /// Reads lists of only short integers from `at` on, as nearly all are. Returns the position of the first other item. The integers
+    /// inside need no memo slots, so the lists are memoized in one step.
+    fn number_lists(&mut self, mut at: usize) -> usize {
+        let (b, limits, arena) = (self.b, self.limits, &mut *self.arena);
+        let first = arena.cells.len();
+        let mut budget = (limits.items.saturating_sub(first)).min(limits.memo.saturating_sub(arena.memo.len()));
+        let mut rest = b.get(at..).unwrap_or_default();
+        while budget > 0
+            && let Some(flat::Numbers { len, first, next }) = flat::number_list(rest)
+            && let Some(after) = rest.get(next..)
+        {
+            arena.cells.push(Node::Ints {
+                len,
+                at: (at + first) as u32,
+            });
+            (at, rest) = (at + next, after);
+            budget -= 1;
+        }
+        arena.memo.extend_from_slice(&arena.cells[first..]);
+        at
+    }
+}

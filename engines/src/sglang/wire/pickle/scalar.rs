@@ -1,0 +1,79 @@
+//! Opcodes that carry their value: their lengths and values, read in place.
+
+use super::op;
+
+/// Start and end of the payload of a length-prefixed opcode (string or bytes) at `at`.
+#[inline]
+pub(in super::super) fn payload(b: &[u8], at: usize) -> Option<(usize, usize)> {
+    let (start, len) = match *b.get(at)? {
+        op::SHORT_BINUNICODE | op::SHORT_BINBYTES => (at + 2, usize::from(*b.get(at + 1)?)),
+        op::BINUNICODE | op::BINBYTES => (at + 5, u32::from_le_bytes(*b.get(at + 1..)?.first_chunk()?) as usize),
+        op::BINUNICODE8 | op::BINBYTES8 | op::BYTEARRAY8 => (
+            at + 9,
+            usize::try_from(u64::from_le_bytes(*b.get(at + 1..)?.first_chunk()?)).ok()?,
+        ),
+        _ => return None,
+    };
+    let end = start.checked_add(len)?;
+    (end <= b.len()).then_some((start, end))
+}
+
+/// Whether the string at `at` is `text`.
+#[inline]
+pub(in super::super) fn text_equals(b: &[u8], at: usize, text: &[u8]) -> bool {
+    // The encoding of field names.
+    if let Some([op::SHORT_BINUNICODE, len, rest @ ..]) = b.get(at..) {
+        return usize::from(*len) == text.len() && rest.starts_with(text);
+    }
+    payload(b, at).and_then(|(start, end)| b.get(start..end)) == Some(text)
+}
+
+/// Integer of the opcode at `at`; `None` when it does not fit 64 bits.
+pub(in super::super) fn int(b: &[u8], at: usize) -> Option<i64> {
+    let rest = b.get(at + 1..)?;
+    Some(match *b.get(at)? {
+        op::BININT1 => i64::from(*rest.first()?),
+        op::BININT2 => i64::from(u16::from_le_bytes(*rest.first_chunk()?)),
+        op::BININT => i64::from(i32::from_le_bytes(*rest.first_chunk()?)),
+        op::LONG1 => long(rest.get(1..1 + usize::from(*rest.first()?))?)?,
+        op::LONG4 => long(rest.get(4..4usize.checked_add(u32::from_le_bytes(*rest.first_chunk()?) as usize)?)?)?,
+        _ => return None,
+    })
+}
+
+/// Integer of at most 32 bits at `at`, and the offset after it.
+pub(super) fn short_int(b: &[u8], at: usize) -> Option<(i32, usize)> {
+    let rest = b.get(at..)?;
+    Some(match *rest.first()? {
+        op::BININT1 => (i32::from(*rest.get(1)?), at + 2),
+        op::BININT2 => (i32::from(u16::from_le_bytes([*rest.get(1)?, *rest.get(2)?])), at + 3),
+        op::BININT => (i32::from_le_bytes(*rest.get(1..)?.first_chunk()?), at + 5),
+        _ => return None,
+    })
+}
+
+/// Decodes two's complement, little endian, in the minimum number of bytes.
+fn long(digits: &[u8]) -> Option<i64> {
+    let negative = digits.last().is_some_and(|top| top & 0x80 != 0);
+    let mut wide = [if negative { 0xff } else { 0 }; 8];
+    wide.get_mut(..digits.len())?.copy_from_slice(digits);
+    Some(i64::from_le_bytes(wide))
+}
+
+/// Float of the `BINFLOAT` at `at`.
+pub(in super::super) fn float(b: &[u8], at: usize) -> Option<f64> {
+    Some(f64::from_be_bytes(*b.get(at + 1..)?.first_chunk()?))
+}
+
+/// Length of the integer opcode at `at`, whose value may exceed 64 bits.
+pub(super) fn int_len(b: &[u8], at: usize) -> Option<usize> {
+    let len = match *b.get(at)? {
+        op::BININT1 => 2,
+        op::BININT2 => 3,
+        op::BININT => 5,
+        op::LONG1 => 2 + usize::from(*b.get(at + 1)?),
+        op::LONG4 => 5usize.checked_add(u32::from_le_bytes(*b.get(at + 1..)?.first_chunk()?) as usize)?,
+        _ => return None,
+    };
+    (at.checked_add(len)? <= b.len()).then_some(len)
+}

@@ -1,0 +1,358 @@
+//! The machine: executes opcodes in order over a stack of positions.
+
+use std::ops::Range;
+
+use super::super::arena::{Arena, Node};
+use super::super::{Limits, Undecoded};
+use super::{Scratch, flat, op, scalar};
+
+/// Calls of `array`'s reconstructor in this message.
+#[derive(Default)]
+pub(super) struct Call {
+    /// Start of the call whose callable was most recently fetched from the memo.
+    pub(super) latest: usize,
+    /// Bytes of one complete call, up to the length of its data.
+    pub(super) known: Range<usize>,
+}
+
+pub(super) struct Vm<'m, 'x> {
+    pub(super) b: &'m [u8],
+    /// Position of the next opcode.
+    pub(super) at: usize,
+    pub(super) arena: &'x mut Arena,
+    pub(super) stack: &'x mut Vec<Node>,
+    pub(super) marks: &'x mut Vec<u32>,
+    pub(super) limits: &'x Limits,
+    /// The one shared empty tuple: pickles contain many, and nothing can append to one.
+    empty_tuple: u32,
+    pub(super) call: Call,
+}
+
+impl<'m, 'x> Vm<'m, 'x> {
+    pub(super) fn new(
+        message: &'m [u8],
+        arena: &'x mut Arena,
+        scratch: &'x mut Scratch,
+        limits: &'x Limits,
+    ) -> Result<Self, Undecoded> {
+        let Scratch { stack, marks } = scratch;
+        stack.clear();
+        marks.clear();
+        let empty_tuple = arena.new_seq(limits)?;
+        // Skip PROTO and its version.
+        Ok(Self {
+            b: message,
+            at: 2,
+            arena,
+            stack,
+            marks,
+            limits,
+            empty_tuple,
+            call: Call::default(),
+        })
+    }
+
+    pub(super) fn run(&mut self) -> Result<Node, Undecoded> {
+        loop {
+            let at = self.at;
+            let op = *self.b.get(at).ok_or(Undecoded::Truncated { at })?;
+            self.at += 1;
+            match op {
+                op::STOP => return self.stop(),
+                op::MEMOIZE => self.memoize(self.arena.memo.len())?,
+                op::BINPUT => {
+                    let slot = usize::from(self.read_bytes::<1>()?[0]);
+                    self.memoize(slot)?;
+                }
+                op::LONG_BINPUT => {
+                    let slot = u32::from_le_bytes(self.read_bytes()?) as usize;
+                    self.memoize(slot)?;
+                }
+                op::BINGET => {
+                    let slot = usize::from(self.read_bytes::<1>()?[0]);
+                    self.get(at, slot)?;
+                }
+                op::LONG_BINGET => {
+                    let slot = u32::from_le_bytes(self.read_bytes()?) as usize;
+                    self.get(at, slot)?;
+                }
+                op::SHORT_BINUNICODE | op::BINUNICODE | op::BINUNICODE8 => {
+                    self.at = self.payload_end(at)?;
+                    self.push(Node::Str(at as u32))?;
+                }
+                op::SHORT_BINBYTES | op::BINBYTES | op::BINBYTES8 | op::BYTEARRAY8 => {
+                    self.at = self.payload_end(at)?;
+                    self.push(Node::Bytes(at as u32))?;
+                }
+                op::BININT1 | op::BININT2 | op::BININT => {
+                    self.at += scalar::int_len(self.b, at).ok_or(Undecoded::Truncated { at })? - 1;
+                    self.push(Node::Int(at as u32))?;
+                }
+                op::LONG1 | op::LONG4 => {
+                    self.at += scalar::int_len(self.b, at).ok_or(Undecoded::Truncated { at })? - 1;
+                    self.push(Node::Long(at as u32))?;
+                }
+                op::BINFLOAT => {
+                    self.read_bytes::<8>()?;
+                    self.push(Node::Float(at as u32))?;
+                }
+                op::NONE => self.push(Node::Nil)?,
+                op::NEWTRUE => self.push(Node::Bool(true))?,
+                op::NEWFALSE => self.push(Node::Bool(false))?,
+                op::EMPTY_LIST => self.list()?,
+                op::EMPTY_SET => self.empty(Node::List)?,
+                op::EMPTY_DICT => self.empty(Node::Dict)?,
+                op::EMPTY_TUPLE if self.b.get(self.at) == Some(&op::NEWOBJ) => {
+                    self.at += 1;
+                    let callable = self.pop()?;
+                    self.object(callable, Node::Tuple(self.empty_tuple))?;
+                    let numbered = self.memoize_next()?;
+                    if self.empty_state() && numbered {
+                        self.repeated_objects();
+                    }
+                }
+                op::EMPTY_TUPLE => self.push(Node::Tuple(self.empty_tuple))?,
+                op::MARK => self.mark()?,
+                op::APPEND => {
+                    let item = self.pop()?;
+                    self.extend(self.top()?, &[item])?;
+                }
+                op::APPENDS | op::ADDITEMS => self.extend_from_mark()?,
+                op::SETITEM => {
+                    let value = self.pop()?;
+                    let key = self.pop()?;
+                    self.set_items(self.top()?, &[key, value])?;
+                }
+                op::SETITEMS => self.set_items_from_mark()?,
+                op::TUPLE1 | op::TUPLE2 | op::TUPLE3 => {
+                    let from = self.reach(usize::from(op - op::TUPLE1) + 1)?;
+                    self.tuple(from)?;
+                }
+                op::TUPLE | op::FROZENSET => {
+                    let mark = self.pop_mark()?;
+                    self.tuple(mark)?;
+                }
+                op::STACK_GLOBAL => self.stack_global()?,
+                op::GLOBAL => {
+                    let global = self.text_global()?;
+                    self.push(global)?;
+                }
+                op::REDUCE | op::NEWOBJ => {
+                    let args = self.pop()?;
+                    let callable = self.pop()?;
+                    self.construct(callable, args)?;
+                }
+                op::NEWOBJ_EX => {
+                    let _kwargs = self.pop()?;
+                    let args = self.pop()?;
+                    let callable = self.pop()?;
+                    self.construct(callable, args)?;
+                }
+                op::OBJ => {
+                    let mark = self.pop_mark()?;
+                    let callable = *self
+                        .stack
+                        .get(mark)
+                        .ok_or_else(|| self.malformed("an object without a class"))?;
+                    self.tuple(mark + 1)?;
+                    let args = self.pop()?;
+                    self.stack.truncate(mark);
+                    self.construct(callable, args)?;
+                }
+                op::INST => {
+                    let callable = self.text_global()?;
+                    let mark = self.pop_mark()?;
+                    self.tuple(mark)?;
+                    let args = self.pop()?;
+                    self.construct(callable, args)?;
+                }
+                op::BUILD => {
+                    let state = self.pop()?;
+                    // A list or array with a state keeps its items. The state itself is not read.
+                    if let Node::Object(id) = self.top()? {
+                        self.arena.objects[id as usize].state = state;
+                    }
+                }
+                op::FRAME => {
+                    let length = u64::from_le_bytes(self.read_bytes()?);
+                    // CPython reads a whole frame before it interprets any of it.
+                    if length > (self.b.len() - self.at) as u64 {
+                        return Err(Undecoded::Truncated { at });
+                    }
+                }
+                op::POP if self.stack.len() > self.fence() => {
+                    self.stack.pop();
+                }
+                op::POP | op::POP_MARK => {
+                    let mark = self.pop_mark()?;
+                    self.stack.truncate(mark);
+                }
+                op::DUP => self.push(self.top()?)?,
+                _ => return Err(refuse(op, at)),
+            }
+        }
+    }
+
+    fn stop(&mut self) -> Result<Node, Undecoded> {
+        if self.at != self.b.len() {
+            return Err(self.malformed("bytes after the end of the pickle"));
+        }
+        match (self.stack.as_slice(), self.marks.is_empty()) {
+            ([value], true) => Ok(*value),
+            _ => Err(self.malformed("the pickle ends with values left over")),
+        }
+    }
+
+    /// Opens a mark, or leaves the whole batch in the message if it fills a list.
+    fn mark(&mut self) -> Result<(), Undecoded> {
+        if let Some(Node::List(seq)) = self.stack.last().copied()
+            && self.stack.len() > self.fence()
+        {
+            if self.b.get(self.at) == Some(&op::EMPTY_LIST) {
+                if self.lists(seq)? {
+                    return Ok(());
+                }
+            } else if let Some(batch) = flat::scan(self.b, self.at, &mut self.arena.memo, self.limits.memo) {
+                self.at = batch.end + 1;
+                return self.arena.append(seq, batch.run(), self.limits);
+            }
+        }
+        if self.marks.len() >= self.limits.depth {
+            return Err(Undecoded::Limit {
+                limit: "depth",
+                value: self.limits.depth,
+            });
+        }
+        self.marks.push(self.stack.len() as u32);
+        Ok(())
+    }
+
+    fn memoize(&mut self, slot: usize) -> Result<(), Undecoded> {
+        if slot != self.arena.memo.len() {
+            // Every CPython pickler numbers slots from 0 without gaps; references left in the message depend on that.
+            return Err(self.malformed("memo slots out of order"));
+        }
+        if slot >= self.limits.memo {
+            return Err(Undecoded::Limit {
+                limit: "memo",
+                value: self.limits.memo,
+            });
+        }
+        let top = self.top()?;
+        self.arena.memo.push(top);
+        Ok(())
+    }
+
+    /// Memoizes the value just pushed if the next opcode is `MEMOIZE`, as it nearly always is.
+    pub(super) fn memoize_next(&mut self) -> Result<bool, Undecoded> {
+        let numbered = self.b.get(self.at) == Some(&op::MEMOIZE);
+        if numbered {
+            self.at += 1;
+            self.memoize(self.arena.memo.len())?;
+        }
+        Ok(numbered)
+    }
+
+    fn get(&mut self, at: usize, slot: usize) -> Result<(), Undecoded> {
+        let node = *self
+            .arena
+            .memo
+            .get(slot)
+            .ok_or_else(|| self.malformed("a reference to an unset memo"))?;
+        match (node, self.b.get(self.at)) {
+            (Node::Global(_), Some(&op::MARK)) if self.repeated_calls(at) => Ok(()),
+            (Node::Global(_), Some(&op::EMPTY_TUPLE)) => {
+                self.call.latest = at;
+                self.push(node)
+            }
+            (Node::Unbuilt, _) => Err(self.malformed("a self-reference outside its object")),
+            _ => self.push(node),
+        }
+    }
+
+    pub(super) fn push(&mut self, node: Node) -> Result<(), Undecoded> {
+        if self.stack.len() >= self.limits.stack {
+            return Err(Undecoded::Limit {
+                limit: "stack",
+                value: self.limits.stack,
+            });
+        }
+        self.stack.push(node);
+        Ok(())
+    }
+
+    pub(super) fn pop(&mut self) -> Result<Node, Undecoded> {
+        let from = self.reach(1)?;
+        let node = self.stack[from];
+        self.stack.truncate(from);
+        Ok(node)
+    }
+
+    pub(super) fn top(&self) -> Result<Node, Undecoded> {
+        Ok(self.stack[self.reach(1)?])
+    }
+
+    /// Index of the `count`-th value from the top. Values below an open mark are out of reach.
+    fn reach(&self, count: usize) -> Result<usize, Undecoded> {
+        match self.stack.len().checked_sub(count) {
+            Some(from) if from >= self.fence() => Ok(from),
+            _ => Err(self.malformed("too few values on the stack")),
+        }
+    }
+
+    fn fence(&self) -> usize {
+        self.marks.last().map_or(0, |mark| *mark as usize)
+    }
+
+    pub(super) fn pop_mark(&mut self) -> Result<usize, Undecoded> {
+        match self.marks.pop() {
+            Some(mark) => Ok(mark as usize),
+            None => Err(self.malformed("no mark on the stack")),
+        }
+    }
+
+    /// The container below a mark that was just popped.
+    pub(super) fn value_below(&self, mark: usize) -> Result<Node, Undecoded> {
+        match mark.checked_sub(1) {
+            Some(index) if index >= self.fence() => Ok(self.stack[index]),
+            _ => Err(self.malformed("items without a container")),
+        }
+    }
+
+    fn read_bytes<const N: usize>(&mut self) -> Result<[u8; N], Undecoded> {
+        let bytes = self.b[self.at..]
+            .first_chunk()
+            .ok_or(Undecoded::Truncated { at: self.at })?;
+        self.at += N;
+        Ok(*bytes)
+    }
+
+    fn payload_end(&self, at: usize) -> Result<usize, Undecoded> {
+        scalar::payload(self.b, at)
+            .map(|(_, end)| end)
+            .ok_or(Undecoded::Truncated { at })
+    }
+
+    pub(super) fn malformed(&self, what: &'static str) -> Undecoded {
+        Undecoded::Malformed {
+            at: self.at.saturating_sub(1),
+            what,
+        }
+    }
+}
+
+fn refuse(op: u8, at: usize) -> Undecoded {
+    let what = match op {
+        op::PERSID | op::BINPERSID => "a persistent id, kept outside the message",
+        op::EXT1..=op::EXT4 => "an entry of the receiver's extension registry",
+        op::NEXT_BUFFER | op::READONLY_BUFFER => "a buffer sent outside the message",
+        b'F' | b'I' | b'L' | b'S' | b'T' | b'U' | b'V' | b'd' | b'g' | b'l' | b'p' => "protocol 0 or 1",
+        _ => {
+            return Undecoded::Malformed {
+                at,
+                what: "not a pickle opcode",
+            };
+        }
+    };
+    Undecoded::Refused { at, op, what }
+}

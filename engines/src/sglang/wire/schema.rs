@@ -1,0 +1,250 @@
+//! Fields of each message class, by release.
+//!
+//! The table is data: `cargo xtask schemas` extracts it from the released wheels. A layout that several releases share is one row, so such
+//! a message cannot be attributed to a single release.
+
+use std::sync::LazyLock;
+
+use trace::engine::{VersionRange, Waiter};
+use trace::event::{IdColumn, Kind};
+
+use crate::sglang::releases::Release;
+
+/// How a class is declared, which determines how it is serialised.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Form {
+    /// Serialised only as pickle.
+    Dataclass,
+    /// `msgspec.Struct`: serialised as pickle or msgpack.
+    Struct,
+}
+
+/// One layout of one class.
+#[derive(Debug)]
+pub(super) struct Layout {
+    pub(super) class: &'static str,
+    pub(super) form: Form,
+    /// Releases for display: `0.5.9`, `0.5.12..0.5.13.post1`, or several spans separated by commas.
+    pub(super) releases: &'static str,
+    /// Field names in wire order; none if the class is not read.
+    pub(super) fields: Vec<&'static str>,
+    pub(super) columns: Columns,
+    pub(super) kind: Kind,
+    pub(super) ids: Ids,
+    /// Behaviour of a waiter in these releases; `None` where they differ.
+    pub(super) waiter: Option<Waiter>,
+}
+
+impl Layout {
+    /// Whether a message with this number of fields fits.
+    pub(super) fn has_fields(&self, number: usize) -> bool {
+        self.fields.is_empty() || self.fields.len() == number
+    }
+}
+
+/// Meaning of a listed `output_ids` column in a layout's releases. The column may always be absent.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Ids {
+    Delta,
+    Cumulative,
+    /// Delta or cumulative, in different releases of the layout.
+    Undecided,
+    /// New ids. In at least one of the releases, the first chunk starts with the last ids of the prompt.
+    PromptTail,
+}
+
+/// Indices of the fields that are read.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Columns {
+    pub(super) rids: Option<u16>,
+    pub(super) finish: Option<u16>,
+    pub(super) ids: Option<u16>,
+    pub(super) completion: Option<u16>,
+    pub(super) prompt: Option<u16>,
+    pub(super) cached: Option<u16>,
+    pub(super) retractions: Option<u16>,
+    pub(super) workers: Option<u16>,
+    /// 0.4.0 only: a dict with counts and finish reason per request.
+    pub(super) meta: Option<u16>,
+    /// The id of a single request.
+    pub(super) rid: Option<u16>,
+    /// 0.5.2 and 0.5.3: the message inside a `MultiTokenizerWrapper`.
+    pub(super) wrapped: Option<u16>,
+}
+
+impl Columns {
+    /// Finds the fields among `names`, which are in wire order.
+    pub(super) fn find<'n>(names: impl Iterator<Item = &'n [u8]>) -> Self {
+        let mut columns = Self::default();
+        for (place, name) in names.enumerate().take(usize::from(u16::MAX)) {
+            let column = match name {
+                b"rids" => &mut columns.rids,
+                b"finished_reasons" | b"finished_reason" => &mut columns.finish,
+                b"output_ids" => &mut columns.ids,
+                b"completion_tokens" => &mut columns.completion,
+                b"prompt_tokens" => &mut columns.prompt,
+                b"cached_tokens" => &mut columns.cached,
+                b"retraction_counts" => &mut columns.retractions,
+                b"http_worker_ipcs" => &mut columns.workers,
+                b"meta_info" => &mut columns.meta,
+                b"rid" => &mut columns.rid,
+                b"obj" => &mut columns.wrapped,
+                _ => continue,
+            };
+            *column = Some(place as u16);
+        }
+        columns
+    }
+}
+
+/// The generated table as text.
+static TEXT: &str = include_str!("schemas.txt");
+
+/// Every known layout, sorted by class, then by release.
+static TABLE: LazyLock<Vec<Layout>> = LazyLock::new(|| {
+    // The first line lists the releases.
+    let lines = TEXT.lines().filter(|line| !line.starts_with('#')).skip(1);
+    lines.filter_map(layout).collect()
+});
+
+/// All layouts of `class`.
+pub(super) fn layouts(class: &[u8]) -> &'static [Layout] {
+    let from = TABLE.partition_point(|layout| layout.class.as_bytes() < class);
+    let to = TABLE.partition_point(|layout| layout.class.as_bytes() <= class);
+    &TABLE[from..to]
+}
+
+/// Parses a line of the table: class, form, releases, fields. The meaning of the ids and the behaviour of a waiter follow from the releases.
+fn layout(line: &'static str) -> Option<Layout> {
+    let mut words = line.split(' ');
+    let (class, form, releases) = (words.next()?, words.next()?, words.next()?);
+    let fields: Vec<&str> = words.collect();
+    let first = releases.split(',').next()?.split("..").next()?;
+    let last = releases.rsplit(',').next()?.rsplit("..").next()?;
+    let release = Release::of_range(VersionRange {
+        first: first.parse().ok()?,
+        last: last.parse().ok()?,
+    });
+    let kind = kind_of(class);
+    let ids = match (kind, release.text_ids, release.token_ids) {
+        (Kind::Text, Some(IdColumn::Delta), _) => Ids::Delta,
+        (Kind::Text, ..) => Ids::PromptTail,
+        (_, _, Some(IdColumn::Cumulative)) => Ids::Cumulative,
+        (_, _, Some(IdColumn::Delta)) => Ids::Delta,
+        _ => Ids::Undecided,
+    };
+    let columns = Columns::find(fields.iter().map(|name| name.as_bytes()));
+    let form = if form == "struct" {
+        Form::Struct
+    } else {
+        Form::Dataclass
+    };
+    Some(Layout {
+        class,
+        form,
+        releases,
+        fields,
+        columns,
+        kind,
+        ids,
+        waiter: release.behaviour.waiter,
+    })
+}
+
+fn kind_of(class: &str) -> Kind {
+    match class {
+        "BatchTokenIDOut" | "BatchTokenIDOutput" => Kind::TokenIds,
+        "BatchStrOut" | "BatchStrOutput" => Kind::Text,
+        "BatchEmbeddingOut" | "BatchEmbeddingOutput" => Kind::Embedding,
+        "BatchMultimodalDecodeReq" | "BatchMultimodalOut" | "BatchMultimodalOutput" => Kind::Multimodal,
+        "AbortReq" => Kind::Abort,
+        _ => Kind::Control,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn layout(class: &str, releases: &str) -> &'static Layout {
+        let found = layouts(class.as_bytes())
+            .iter()
+            .find(|layout| layout.releases == releases);
+        found.unwrap_or_else(|| panic!("no {class} of {releases}"))
+    }
+
+    #[test]
+    fn every_table_row_parses_as_a_layout() {
+        let lines = TEXT
+            .lines()
+            .filter(|line| !line.starts_with('#') && !line.starts_with("releases "));
+        assert_eq!(TABLE.len(), lines.count());
+        assert!(TABLE.is_sorted_by_key(|layout| layout.class));
+    }
+
+    #[test]
+    fn batch_layouts_have_all_required_columns() {
+        for layout in TABLE
+            .iter()
+            .filter(|layout| matches!(layout.kind, Kind::TokenIds | Kind::Text))
+        {
+            let Columns {
+                rids,
+                finish,
+                completion,
+                prompt,
+                meta,
+                ..
+            } = layout.columns;
+            assert!(rids.is_some() && finish.is_some(), "{layout:?}");
+            assert!(
+                meta.is_some() || (completion.is_some() && prompt.is_some()),
+                "{layout:?}"
+            );
+        }
+    }
+
+    #[test]
+    fn id_semantics_follow_the_release_and_are_undecided_across_a_change() {
+        assert_eq!(layout("BatchTokenIDOut", "0.4.3..0.4.3.post2").ids, Ids::Cumulative);
+        assert_eq!(layout("BatchTokenIDOut", "0.4.3.post3..0.5.2rc2").ids, Ids::Undecided);
+        assert_eq!(layout("BatchTokenIDOut", "0.5.2..0.5.3rc0").ids, Ids::Delta);
+        assert_eq!(
+            layout("BatchStrOutput", "0.5.4.post2..0.5.4.post3").ids,
+            Ids::PromptTail
+        );
+        assert_eq!(layout("BatchStrOutput", "0.5.5..0.5.5.post1").ids, Ids::Delta);
+    }
+
+    #[test]
+    fn the_waiter_behaviour_follows_the_release() {
+        assert_eq!(layout("BatchTokenIDOutput", "0.5.9").waiter, Some(Waiter::KeepsLast));
+        assert_eq!(
+            layout("BatchTokenIDOutput", "0.5.10rc0").waiter,
+            Some(Waiter::YieldsAll)
+        );
+        assert_eq!(
+            layout("BatchTokenIDOutput", "0.5.10..0.5.10.post1").waiter,
+            Some(Waiter::Merges)
+        );
+        assert_eq!(layout("AbortReq", "0.5.4.post2..0.5.14").waiter, None);
+    }
+
+    #[test]
+    fn msgpack_batches_are_identified_by_their_length() {
+        for class in [
+            "BatchTokenIDOutput",
+            "BatchStrOutput",
+            "BatchEmbeddingOutput",
+            "AbortReq",
+        ] {
+            let structs = || {
+                layouts(class.as_bytes())
+                    .iter()
+                    .filter(|layout| layout.form == Form::Struct)
+            };
+            let lengths: std::collections::HashSet<usize> = structs().map(|layout| layout.fields.len()).collect();
+            assert_eq!(lengths.len(), structs().count(), "{class}");
+        }
+    }
+}

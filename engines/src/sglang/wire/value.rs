@@ -1,0 +1,91 @@
+//! A borrowed view of a value in the message, for display.
+
+use super::arena::Node;
+use super::doc::{Doc, Items};
+use super::pickle;
+use crate::msgpack::{self, Head};
+
+/// A value in its wire form. Containers may share parts or contain themselves, so a caller that walks one must limit the depth.
+#[derive(Clone, Debug)]
+pub enum Value<'a> {
+    /// Python's `None` or msgpack's nil.
+    Null,
+    /// A boolean.
+    Bool(bool),
+    /// An integer, or an enum with an integer value (`http.HTTPStatus`).
+    Int(i64),
+    /// A float.
+    Float(f64),
+    /// Text.
+    Str(&'a str),
+    /// Bytes.
+    Bytes(&'a [u8]),
+    /// A list, tuple or set.
+    List(List<'a>),
+    /// A dict or map.
+    Map(Map<'a>),
+    /// A value without a plain form; the text describes it.
+    Other(&'static str),
+}
+
+/// Items of a [`Value::List`].
+#[derive(Clone, Debug)]
+pub struct List<'a>(Doc<'a>, Items<'a>);
+
+/// Entries of a [`Value::Map`], in wire order.
+#[derive(Clone, Debug)]
+pub struct Map<'a>(Doc<'a>, Items<'a>);
+
+impl<'a> Iterator for List<'a> {
+    type Item = Value<'a>;
+
+    fn next(&mut self) -> Option<Value<'a>> {
+        self.1.next().map(|node| Value::of(self.0, node))
+    }
+}
+
+impl<'a> Iterator for Map<'a> {
+    type Item = (Value<'a>, Value<'a>);
+
+    fn next(&mut self) -> Option<(Value<'a>, Value<'a>)> {
+        let (key, value) = (self.1.next()?, self.1.next()?);
+        Some((Value::of(self.0, key), Value::of(self.0, value)))
+    }
+}
+
+impl<'a> Value<'a> {
+    pub(super) fn of(doc: Doc<'a>, node: Node) -> Self {
+        if let Some(int) = doc.int(node) {
+            return Self::Int(int);
+        }
+        if let Some(text) = doc.string(node) {
+            return std::str::from_utf8(text).map_or(Self::Other("text that is not UTF-8"), Self::Str);
+        }
+        if let Some(items) = doc.items(node) {
+            return Self::List(List(doc, items));
+        }
+        if let Some(entries) = doc.entries(node) {
+            return Self::Map(Map(doc, entries));
+        }
+        match node {
+            Node::Nil => Self::Null,
+            Node::Bool(value) => Self::Bool(value),
+            Node::Float(at) => pickle::float(doc.bytes, at as usize).map_or(Self::Null, Self::Float),
+            Node::Bytes(at) | Node::Array(at) => pickle::payload(doc.bytes, at as usize)
+                .and_then(|(start, end)| doc.bytes.get(start..end))
+                .map_or(Self::Other("bytes"), Self::Bytes),
+            Node::Words { .. } => doc.words(node).map_or(Self::Other("bytes"), Self::Bytes),
+            Node::Pack(at) => match msgpack::head(doc.bytes, at as usize) {
+                Some((Head::Nil, _)) => Self::Null,
+                Some((Head::Bool(value), _)) => Self::Bool(value),
+                Some((Head::Float(value), _)) => Self::Float(value),
+                Some((Head::Bin { end }, start)) => doc.bytes.get(start..end).map_or(Self::Other("bytes"), Self::Bytes),
+                Some((Head::Ext { .. }, _)) => Self::Other("an extension"),
+                _ => Self::Other("an integer that exceeds 64 bits"),
+            },
+            Node::Long(_) => Self::Other("an integer that exceeds 64 bits"),
+            Node::Global(_) => Self::Other("a class"),
+            _ => Self::Other("an object"),
+        }
+    }
+}

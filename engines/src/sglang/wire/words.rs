@@ -1,0 +1,73 @@
+//! SGLang's msgpack form of `array('q')`.
+
+use crate::msgpack::{Head, head, number};
+
+/// Fast path for an `array('q')` of up to 31 words with two bytes of metadata. Returns the position of the first word and the number of
+/// words.
+#[inline]
+pub(super) fn short_array(b: &[u8], at: usize) -> Option<(usize, u16)> {
+    // `c7 LENGTH 01 00000002 a1 71`.
+    let rest = b.get(at..)?;
+    let head = u64::from_le_bytes(*rest.first_chunk()?);
+    let len = usize::from(rest[1]);
+    let whole = head & !0xff00 == 0xa102_0000_0001_00c7 && rest.get(8) == Some(&b'q') && rest.len() >= 3 + len;
+    (whole && len % 8 == 6).then_some((at + 9, (len / 8) as u16))
+}
+
+/// Start and end of the words of an `array('q')` from SGLang's encoder: extension type 1 (0.5.19 and later), or the pair `["q", bytes]`
+/// (0.5.15 to 0.5.18).
+pub(super) fn array_q(b: &[u8], at: usize) -> Option<(usize, usize)> {
+    if let Some((start, words)) = short_array(b, at) {
+        return Some((start, start + 8 * usize::from(words)));
+    }
+    let (start, end) = match head(b, at)? {
+        (Head::Ext { kind: 1, end }, start) => {
+            // A big-endian length, that many bytes of metadata (the type code as msgpack string), then the words.
+            let meta = start + 4;
+            let words = meta.checked_add(u32::from_be_bytes(number(b, start)?) as usize)?;
+            (words <= end && type_code(b, meta)?.1 == words).then_some((words, end))?
+        }
+        (Head::Array { len: 2 }, start) => {
+            let (_, next) = type_code(b, start)?;
+            match head(b, next)? {
+                (Head::Bin { end }, words) => (words, end),
+                _ => return None,
+            }
+        }
+        _ => return None,
+    };
+    ((end - start) % 8 == 0).then_some((start, end))
+}
+
+/// Reads the string "q" at `at`.
+fn type_code(b: &[u8], at: usize) -> Option<(Head, usize)> {
+    match head(b, at)? {
+        (string @ Head::Str { end }, start) if b.get(start..end)? == b"q" => Some((string, end)),
+        _ => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::msgpack::skip;
+
+    #[test]
+    fn an_integer_array_decodes_from_both_encodings() {
+        let words = 7i64.to_le_bytes();
+        let ext = [&[0xc7, 14, 1, 0, 0, 0, 2, 0xa1, b'q'], words.as_slice()].concat();
+        let long = [&[0xc8, 0, 14, 1, 0, 0, 0, 2, 0xa1, b'q'], words.as_slice()].concat();
+        let pair = [&[0x92, 0xa1, b'q', 0xc4, 8], words.as_slice()].concat();
+        for message in [ext, long, pair] {
+            let (start, end) = array_q(&message, 0).unwrap();
+            assert_eq!(message[start..end], words);
+            assert_eq!(skip(&message, 0), Ok(message.len()));
+        }
+        assert_eq!(
+            array_q(&[0xc7, 7, 1, 0, 0, 0, 2, 0xa1, b'q', 9], 0),
+            None,
+            "an incomplete word"
+        );
+        assert_eq!(array_q(&[0x92, 0xa1, b'd', 0xc4, 0], 0), None, "floats");
+    }
+}

@@ -1,0 +1,464 @@
+//! Decoder of vLLM's messages: `EngineCoreOutputs` in msgpack, one array for each request. Further parts hold raw arrays, which are not read.
+
+use ascii::AsciiStr;
+use trace::event::{Chunk, Finish, IdColumn, Kind};
+use zmq_tap::decode::{Decoded, Shape, recycle};
+
+use super::NAME;
+use super::layout::{Columns, Envelope, Layout, TABLE, envelope};
+use crate::msgpack::{Head, head, skip, string};
+use crate::undecoded::Undecoded;
+
+/// The whole message of an engine that dies.
+const DEAD: &str = "ENGINE_CORE_DEAD";
+const CLASS: &str = "EngineCoreOutputs";
+/// Class of a request's part of it.
+const OUTPUT: &str = "EngineCoreOutput";
+const UNLISTED: &str = "no release has that many";
+/// Maximum number of requests, and of ids, in a message.
+const ITEMS: usize = 1 << 22;
+/// Maximum length in bytes of a request id.
+const TEXT: usize = 4096;
+
+/// Decodes messages one after another. After the first few messages it no longer allocates.
+#[derive(Debug)]
+pub struct Decoder {
+    longest: usize,
+    ids_wanted: bool,
+    ids: Vec<i64>,
+    chunks: Vec<Chunk<'static>>,
+    last: Option<(&'static Envelope, &'static Layout)>,
+}
+
+impl Decoder {
+    /// Creates a decoder for messages up to `longest` bytes that counts token ids and does not collect them.
+    pub fn new(longest: usize) -> Self {
+        Self {
+            longest,
+            ids_wanted: false,
+            ids: Vec::new(),
+            chunks: Vec::new(),
+            last: None,
+        }
+    }
+
+    /// Fills [`Chunk::ids`] from the next message on.
+    pub fn keep_ids(&mut self) {
+        self.ids_wanted = true;
+    }
+
+    /// Decodes all parts of one message. On error no part of the message is used.
+    pub fn decode<'a>(&'a mut self, parts: &[&'a [u8]]) -> Result<Decoded<'a>, Undecoded> {
+        let message = *parts.first().unwrap_or(&&[][..]);
+        if parts.iter().map(|part| part.len()).sum::<usize>() > self.longest {
+            return Err(Undecoded::Limit {
+                limit: "message",
+                value: self.longest,
+            });
+        }
+        let shape = |class, schema, waiter, kind| Shape {
+            engine: NAME,
+            class,
+            codec: "msgpack",
+            schema,
+            kind,
+            ids: match kind {
+                Kind::TokenIds => IdColumn::Uncounted,
+                _ => IdColumn::Absent,
+            },
+            waiter,
+        };
+        if let Some((kind, class, codec, releases)) = other(parts) {
+            let shape = Shape {
+                codec,
+                ..shape(class, releases, None, kind)
+            };
+            let chunks = recycle(std::mem::take(&mut self.chunks));
+            return Ok(Decoded::new(shape, chunks, &mut self.chunks));
+        }
+        let Some((Head::Array { len }, first)) = head(message, 0) else {
+            return Err(Undecoded::Codec {
+                expected: "neither a msgpack array nor ENGINE_CORE_DEAD",
+                first: message[..message.len().min(8)].to_vec(),
+            });
+        };
+        let envelope = envelope(len).ok_or(Undecoded::Layout {
+            class: CLASS,
+            fields: len as usize,
+            what: UNLISTED,
+        })?;
+        let (outputs, count) = list(message, first, envelope)?;
+        self.ids.clear();
+        let mut chunks: Vec<Chunk<'a>> = recycle(std::mem::take(&mut self.chunks));
+        let mut rows = Rows {
+            message,
+            chunks: &mut chunks,
+            ids: self.ids_wanted.then_some(&mut self.ids),
+        };
+        let found = rows.read(envelope, self.last, outputs, count);
+        let whole = found.and_then(|(layout, pooled, end)| {
+            let behind = (envelope.outputs + 1..len).try_fold(end, |at, _| skip(message, at))?;
+            if behind == message.len() {
+                Ok((layout, pooled))
+            } else {
+                Err(Undecoded::Malformed {
+                    at: behind,
+                    what: "bytes after the end of the message",
+                })
+            }
+        });
+        let (layout, pooled) = match whole {
+            Ok(found) => found,
+            Err(why) => {
+                self.chunks = recycle(chunks);
+                return Err(why);
+            }
+        };
+        let shape = match layout {
+            Some(layout) => {
+                self.last = Some((envelope, layout));
+                let kind = if pooled { Kind::Embedding } else { Kind::TokenIds };
+                shape(CLASS, layout.releases, layout.waiter, kind)
+            }
+            None => shape(CLASS, envelope.releases, None, Kind::Control),
+        };
+        if self.ids_wanted {
+            let mut ids = self.ids.as_slice();
+            for chunk in &mut chunks {
+                (chunk.ids, ids) = ids.split_at(chunk.listed.unwrap_or(0) as usize);
+            }
+        }
+        Ok(Decoded::new(shape, chunks, &mut self.chunks))
+    }
+}
+
+/// Kind, class, codec and releases of a message that is no batch: requests, and messages of starting, stopping and failing engines. Their content
+/// is not read.
+pub(super) fn other(parts: &[&[u8]]) -> Option<(Kind, &'static str, &'static str, &'static str)> {
+    let control = |class, codec| Some((Kind::Control, class, codec, TABLE.all));
+    match *parts {
+        [dead] if dead == DEAD.as_bytes() => Some((Kind::Failed, DEAD, "text", TABLE.dead)),
+        // The first message of an engine, in releases that do not send a dictionary.
+        [[]] => control("empty", "none"),
+        [[0x81..=0x8f, 0xa0..=0xbf | 0xd9, ..] | [0xde, _, _, 0xa0..=0xbf | 0xd9, ..]] => {
+            let end = skip(parts[0], 0).ok()?;
+            control("handshake", "msgpack").filter(|_| end == parts[0].len())
+        }
+        // Between the coordinator of data-parallel engines and the others: subscriptions, and `(counts, wave, running)` or `(engine, wave)`.
+        [[0 | 1] | b"READY"] => control("coordination", "text"),
+        [[0x92 | 0x93, ..]] => control("coordination", "msgpack").filter(|_| is_wave(parts[0])),
+        // ADD, ABORT, START_DP_WAVE, UTILITY, EXECUTOR_FAILED, WAKEUP.
+        [[0..=5], ..] if parts.len() > 1 => control("EngineCoreRequest", "msgpack"),
+        _ => None,
+    }
+}
+
+/// Whether a message is the coordinator's `(counts of requests of each engine or nil, wave, whether engines run)`, or a tuple to it that
+/// begins with an engine's identity or a word.
+fn is_wave(message: &[u8]) -> bool {
+    let whole = || {
+        let (Head::Array { len }, mut at) = head(message, 0)? else {
+            return None;
+        };
+        let mut fields = [Head::Nil; 3];
+        for field in fields.get_mut(..len as usize)? {
+            *field = head(message, at)?.0;
+            at = skip(message, at).ok()?;
+        }
+        (at == message.len()).then_some((len, fields))
+    };
+    matches!(
+        whole(),
+        Some(
+            (3, [Head::Array { .. } | Head::Nil, Head::Int(_), Head::Bool(_)])
+                | (2, [Head::Bin { .. } | Head::Str { .. }, Head::Int(_), _])
+        )
+    )
+}
+
+/// Position of the first output, and the number of outputs.
+fn list(message: &[u8], first: usize, envelope: &Envelope) -> Result<(usize, u32), Undecoded> {
+    let at = (0..envelope.outputs).try_fold(first, |at, _| skip(message, at))?;
+    match head(message, at) {
+        Some((Head::Array { len }, _)) if len as usize > ITEMS => Err(Undecoded::Limit {
+            limit: "items",
+            value: ITEMS,
+        }),
+        Some((Head::Array { len }, outputs)) => Ok((outputs, len)),
+        Some(_) => Err(Undecoded::Malformed {
+            at,
+            what: "`outputs` is not a list",
+        }),
+        None => Err(Undecoded::Truncated { at }),
+    }
+}
+
+/// The outputs of one message.
+struct Rows<'a, 'x> {
+    message: &'a [u8],
+    chunks: &'x mut Vec<Chunk<'a>>,
+    ids: Option<&'x mut Vec<i64>>,
+}
+
+/// Values of an output after its ids. Most outputs of a message have the same.
+#[derive(Clone, Copy, Default)]
+struct Tail {
+    finish: Option<Finish>,
+    prompt: Option<u32>,
+    cached: Option<u32>,
+    pooled: bool,
+}
+
+/// Layout of the outputs if there is one, whether all of them are pooling results, and the end of the list.
+type Found = (Option<&'static Layout>, bool, usize);
+
+impl Rows<'_, '_> {
+    /// Reads the list in the layout of the last message if it fits, otherwise in the only one of its length that fits.
+    fn read(
+        &mut self,
+        envelope: &'static Envelope,
+        last: Option<(&'static Envelope, &'static Layout)>,
+        at: usize,
+        count: u32,
+    ) -> Result<Found, Undecoded> {
+        if count == 0 {
+            return Ok((None, false, at));
+        }
+        let fields = match head(self.message, at) {
+            Some((Head::Array { len }, _)) => len,
+            Some(_) => {
+                return Err(Undecoded::Malformed {
+                    at,
+                    what: "an output is not an array",
+                });
+            }
+            None => return Err(Undecoded::Truncated { at }),
+        };
+        let last = last
+            .filter(|(of, _)| std::ptr::eq(*of, envelope))
+            .map(|(_, layout)| layout);
+        let others = envelope
+            .layouts
+            .iter()
+            .filter(|layout| !last.is_some_and(|last| std::ptr::eq(last, *layout)));
+        let mut refused = Undecoded::Layout {
+            class: OUTPUT,
+            fields: fields as usize,
+            what: UNLISTED,
+        };
+        for layout in last.into_iter().chain(others).filter(|layout| layout.len == fields) {
+            self.chunks.clear();
+            if let Some(ids) = &mut self.ids {
+                ids.clear();
+            }
+            match self.read_as(layout, at, count) {
+                Ok((pooled, end)) => return Ok((Some(layout), pooled, end)),
+                Err(why) => refused = why,
+            }
+        }
+        Err(refused)
+    }
+
+    fn read_as(&mut self, layout: &Layout, mut at: usize, count: u32) -> Result<(bool, usize), Undecoded> {
+        let b = self.message;
+        // The previous output's bytes after its ids, and the values read from them.
+        let (mut bytes, mut tail): (&[u8], Tail) = (&[], Tail::default());
+        let (mut pooled, mut listed) = (true, 0);
+        // The first bytes of every output.
+        let header = &b[at..array(b, at, layout.len)?];
+        for row in 0..count as usize {
+            at = if b[at..].starts_with(header) {
+                at + header.len()
+            } else {
+                array(b, at, layout.len)?
+            };
+            let (rid, next) = string(b, at).ok_or_else(|| column(b, at, "request_id", row, "not a string"))?;
+            if rid.len() > TEXT {
+                return Err(Undecoded::Limit {
+                    limit: "text",
+                    value: TEXT,
+                });
+            }
+            // An id is nearly always ASCII, which is much faster to validate.
+            let rid = match AsciiStr::from_ascii(rid) {
+                Ok(rid) => rid.as_str(),
+                Err(_) => str::from_utf8(rid).map_err(|_| column(b, at, "request_id", row, "not UTF-8"))?,
+            };
+            let (new, end) = match one_id(&b[next..]).filter(|_| self.ids.is_none()) {
+                Some(length) => (1, next + length),
+                None => self.new_ids(next, row)?,
+            };
+            listed += new as usize;
+            if listed > ITEMS {
+                return Err(Undecoded::Limit {
+                    limit: "items",
+                    value: ITEMS,
+                });
+            }
+            at = if !bytes.is_empty() && b[end..].starts_with(bytes) {
+                end + bytes.len()
+            } else {
+                let (next, read) = read_tail(b, end, row, layout)?;
+                (bytes, tail) = (&b[end..next], read);
+                next
+            };
+            pooled &= tail.pooled;
+            self.chunks.push(Chunk {
+                rid,
+                listed: Some(new),
+                completion_tokens: None,
+                prompt_tokens: tail.prompt,
+                cached_tokens: tail.cached,
+                finish: tail.finish,
+                retractions: None,
+                worker: None,
+                ids: &[],
+            });
+        }
+        if pooled {
+            self.chunks.iter_mut().for_each(|chunk| chunk.listed = None);
+        }
+        Ok((pooled, at))
+    }
+
+    /// Number of the new ids at `at`, and their end.
+    fn new_ids(&mut self, at: usize, row: usize) -> Result<(u32, usize), Undecoded> {
+        let b = self.message;
+        let Some((Head::Array { len }, mut at)) = head(b, at) else {
+            return Err(column(b, at, "new_token_ids", row, "not a list"));
+        };
+        for _ in 0..len {
+            let Some((Head::Int(id), next)) = head(b, at) else {
+                return Err(column(b, at, "new_token_ids", row, "not an integer"));
+            };
+            if let Some(ids) = &mut self.ids {
+                ids.push(id);
+            }
+            at = next;
+        }
+        Ok((len, at))
+    }
+}
+
+/// Start of the first field of an output with `fields` fields.
+fn array(b: &[u8], at: usize, fields: u32) -> Result<usize, Undecoded> {
+    match head(b, at) {
+        Some((Head::Array { len }, first)) if len == fields => Ok(first),
+        Some((Head::Array { len }, _)) => Err(Undecoded::Layout {
+            class: OUTPUT,
+            fields: len as usize,
+            what: UNLISTED,
+        }),
+        Some(_) => Err(Undecoded::Malformed {
+            at,
+            what: "an output is not an array",
+        }),
+        None => Err(Undecoded::Truncated { at }),
+    }
+}
+
+/// Length of a list of one id, which most outputs have; `None` for other lists.
+#[inline]
+fn one_id(b: &[u8]) -> Option<usize> {
+    match b {
+        [0x91, 0x00..=0x7f, ..] => Some(2),
+        [0x91, 0xcc, _, ..] => Some(3),
+        [0x91, 0xcd, _, _, ..] => Some(4),
+        [0x91, 0xce, _, _, _, _, ..] => Some(6),
+        _ => None,
+    }
+}
+
+/// Reads the fields after the ids; returns their end.
+fn read_tail(b: &[u8], mut at: usize, row: usize, layout: &Layout) -> Result<(usize, Tail), Undecoded> {
+    let Columns {
+        finish,
+        finished,
+        cached,
+        prefill,
+        pooling,
+    } = layout.columns;
+    let mut tail = Tail::default();
+    let mut ended = false;
+    for field in 2..layout.len {
+        let next = skip(b, at)?;
+        let is = |column: Option<u32>| column == Some(field);
+        let (value, first) = head(b, at).ok_or(Undecoded::Truncated { at })?;
+        if is(finish) {
+            tail.finish = finish_reason(b, value, first).map_err(|what| column(b, at, "finish_reason", row, what))?;
+        } else if is(finished) {
+            let Head::Bool(value) = value else {
+                return Err(column(b, at, "finished", row, "not a boolean"));
+            };
+            ended = value;
+        } else if is(cached) {
+            tail.cached = match value {
+                Head::Int(count) => u32::try_from(count).ok(),
+                _ => return Err(column(b, at, "num_cached_tokens", row, "not an integer")),
+            };
+        } else if is(prefill) {
+            match value {
+                Head::Nil => {}
+                Head::Map { len } => (tail.prompt, tail.cached) = prefill_stats(b, first, len)?,
+                _ => return Err(column(b, at, "prefill_stats", row, "not a map")),
+            }
+        } else if is(pooling) {
+            tail.pooled = value != Head::Nil;
+        }
+        at = next;
+    }
+    tail.finish = tail.finish.or(ended.then_some(Finish::Other));
+    Ok((at, tail))
+}
+
+fn finish_reason(b: &[u8], value: Head, first: usize) -> Result<Option<Finish>, &'static str> {
+    match value {
+        Head::Nil => Ok(None),
+        Head::Int(0) => Ok(Some(Finish::Stop)),
+        Head::Int(1) => Ok(Some(Finish::Length)),
+        // ABORT and ERROR.
+        Head::Int(2 | 3) => Ok(Some(Finish::Abort)),
+        Head::Int(_) => Ok(Some(Finish::Other)),
+        // Up to 0.7.1.
+        Head::Str { end } => Ok(Some(match &b[first..end] {
+            b"stop" => Finish::Stop,
+            b"length" => Finish::Length,
+            b"abort" | b"error" => Finish::Abort,
+            _ => Finish::Other,
+        })),
+        _ => Err("neither nil, an integer nor a string"),
+    }
+}
+
+/// Lengths of the prompt and of its cached part.
+fn prefill_stats(b: &[u8], mut at: usize, len: u32) -> Result<(Option<u32>, Option<u32>), Undecoded> {
+    let (mut prompt, mut cached) = (None, None);
+    for _ in 0..len {
+        let value = skip(b, at)?;
+        let next = skip(b, value)?;
+        let count = match head(b, value) {
+            Some((Head::Int(count), _)) => u32::try_from(count).ok(),
+            _ => None,
+        };
+        match string(b, at) {
+            Some((b"num_prompt_tokens", _)) => prompt = count,
+            Some((b"num_cached_tokens", _)) => cached = count,
+            _ => {}
+        }
+        at = next;
+    }
+    Ok((prompt, cached))
+}
+
+/// Error for the value at `at`, which is incomplete or not what the field holds.
+fn column(b: &[u8], at: usize, field: &'static str, row: usize, what: &'static str) -> Undecoded {
+    match skip(b, at) {
+        Ok(_) => Undecoded::Column {
+            class: OUTPUT,
+            field,
+            row,
+            what,
+        },
+        Err(why) => why.into(),
+    }
+}

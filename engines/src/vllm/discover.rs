@@ -1,0 +1,228 @@
+//! Recognition of the processes of vLLM 0.6.4 to 0.33.0.
+
+use std::path::Path;
+
+use probe_user::discover::{
+    Carries, Codec, Confidence, Edge, Evidence, Function, Node, Origin, Package, Played, Program, Rank, Reading,
+    Recognise, Role, RoleSource, Setting, Settings, Wire, program,
+};
+use trace::engine::Mode;
+use trace::event::Kind;
+
+use super::NAME;
+use super::facts::waiter;
+
+/// Runs the scheduler and the model; one for each data-parallel rank.
+pub const ENGINE_CORE: Role = Role::new(0, "engine-core", Function::Source);
+/// Balances requests between data-parallel ranks.
+pub const COORDINATOR: Role = Role::new(1, "coordinator", Function::Control);
+/// Starts several API servers, or the Rust frontend, and serves no client itself.
+pub const LAUNCHER: Role = Role::new(2, "launcher", Function::Control).main();
+/// Serves clients.
+pub const API_SERVER: Role = Role::new(3, "api-server", Function::Receiver).main();
+
+const ROLES: &[Role] = &[ENGINE_CORE, COORDINATOR, LAUNCHER, API_SERVER];
+
+/// Recognises vLLM's processes.
+#[derive(Clone, Copy, Debug)]
+pub struct VllmServer;
+
+impl Recognise for VllmServer {
+    fn name(&self) -> &'static str {
+        NAME
+    }
+
+    fn title(&self) -> &'static str {
+        "vLLM"
+    }
+
+    fn package(&self) -> Option<Package> {
+        Some(Package {
+            name: "vllm",
+            source: &["vllm/_version.py"],
+        })
+    }
+
+    fn roles(&self) -> &'static [Role] {
+        ROLES
+    }
+
+    fn alias(&self, word: &str) -> Option<Role> {
+        match word {
+            "engine" | "enginecore" => Some(ENGINE_CORE),
+            "apiserver" | "vllm-rs" => Some(API_SERVER),
+            "dp-coordinator" => Some(COORDINATOR),
+            _ => None,
+        }
+    }
+
+    fn role_of_title(&self, title: &str) -> Option<(Role, Rank)> {
+        of_title(title)
+    }
+
+    fn launch(&self, argv: &[String]) -> Option<(Role, &'static str)> {
+        if is_rust_frontend(argv) {
+            return Some((API_SERVER, "vllm-rs frontend"));
+        }
+        is_server(argv).then_some((API_SERVER, "vllm serve"))
+    }
+
+    fn infer(&self, nodes: &[Node], edges: &[Edge], roles: &mut [Option<Played>]) {
+        launchers(nodes, roles);
+        untitled_engines(nodes, edges, roles);
+    }
+
+    /// An engine and an API server share two connections, one for requests and one for output. Both end in sockets of the API server (up to
+    /// 0.8.2: of the engine) with random names, so that only their traffic tells them apart.
+    fn hops(&self, wires: &[Wire<'_>], roles: &[Option<Played>]) -> Vec<Option<Reading>> {
+        let read = |wire: &Wire<'_>| {
+            let ((connector, by), (acceptor, known)) = (roles[wire.connector?]?, roles[wire.acceptor]?);
+            let reading = Reading::forward(Carries::Unknown, Confidence::of([by, known]));
+            match (connector, acceptor) {
+                // The coordinator receives statistics alone.
+                (ENGINE_CORE, API_SERVER | COORDINATOR) => Some(reading),
+                (API_SERVER, ENGINE_CORE) => Some(Reading {
+                    reversed: true,
+                    ..reading
+                }),
+                _ => None,
+            }
+        };
+        wires.iter().map(read).collect()
+    }
+
+    fn settings(&self, evidence: &Evidence<'_>) -> Settings {
+        let Some(installed) = evidence.releases.iter().find(|known| known.engine.name() == NAME) else {
+            return Settings::default();
+        };
+        let release = &installed.release;
+        let origin = || Origin::Release(format!("vLLM {}", release.value));
+        Settings {
+            codec: Some(Setting::new(Codec::Msgpack, origin())),
+            mode: Some(Setting::new(Mode::Incremental, origin())),
+            waiter: waiter(&release.value).map(|waiter| Setting::new(waiter, origin())),
+            ..Settings::default()
+        }
+    }
+
+    fn sender_of(&self, kind: Kind) -> Option<Role> {
+        matches!(kind, Kind::TokenIds | Kind::Embedding).then_some(ENGINE_CORE)
+    }
+
+    fn receiver(&self) -> Option<Role> {
+        Some(API_SERVER)
+    }
+}
+
+/// Parses a process title (0.10.1 and later): `VLLM::EngineCore_DP1`, where `VLLM_PROCESS_NAME_PREFIX` may change the first word.
+fn of_title(title: &str) -> Option<(Role, Rank)> {
+    const TITLES: [(&str, Role); 3] = [
+        ("EngineCore", ENGINE_CORE),
+        ("APIServer", API_SERVER),
+        ("DPCoordinator", COORDINATOR),
+    ];
+    let (_, title) = title.trim_end().split_once("::")?;
+    let (rest, role) = TITLES
+        .iter()
+        .find_map(|(name, role)| Some((title.strip_prefix(name)?, *role)))?;
+    if !(rest.is_empty() || rest.starts_with('_')) {
+        return None;
+    }
+    let number = |prefix| rest.split('_').find_map(|part| part.strip_prefix(prefix)?.parse().ok());
+    let rank = Rank {
+        dp: (role == ENGINE_CORE).then(|| number("DP")).flatten(),
+        ..Rank::default()
+    };
+    Some((role, rank))
+}
+
+/// Whether this is the command line of a server.
+fn is_server(argv: &[String]) -> bool {
+    // `vllm bench serve` is a client.
+    let serves = || argv.iter().any(|argument| argument == "serve") && argv.iter().all(|argument| argument != "bench");
+    match program(argv) {
+        Some(Program::Module("vllm.entrypoints.openai.api_server")) => true,
+        Some(Program::Module("vllm" | "vllm.entrypoints.cli.main")) => serves(),
+        Some(Program::Script(script)) => {
+            let path = Path::new(script);
+            path.ends_with("vllm/entrypoints/openai/api_server.py")
+                || (path.file_name().is_some_and(|name| name == "vllm") && serves())
+        }
+        _ => false,
+    }
+}
+
+/// Whether this is the Rust frontend (0.22 and later), which has no libzmq.
+fn is_rust_frontend(argv: &[String]) -> bool {
+    matches!(argv, [program, command, ..]
+        if command == "frontend" && Path::new(program).file_name().is_some_and(|name| name == "vllm-rs"))
+}
+
+/// The parent of an API server is its launcher.
+fn launchers(nodes: &[Node], roles: &mut [Option<Played>]) {
+    for child in nodes {
+        if let (Some((API_SERVER, RoleSource::Title | RoleSource::CommandLine)), Some(parent)) =
+            (child.stated, child.parent)
+            && let Some((API_SERVER, source @ RoleSource::CommandLine)) = roles[parent]
+        {
+            roles[parent] = Some((LAUNCHER, source));
+        }
+    }
+}
+
+/// Before 0.10.1 an engine has no title: it is a child of the API server, and connected with it.
+fn untitled_engines(nodes: &[Node], edges: &[Edge], roles: &mut [Option<Played>]) {
+    for child in 0..nodes.len() {
+        if let Some(parent) = nodes[child].parent
+            && roles[child].is_none()
+            && nodes[child].zmq
+            && matches!(roles[parent], Some((API_SERVER, _)))
+            && (edges.contains(&(child, parent)) || edges.contains(&(parent, child)))
+        {
+            roles[child] = Some((ENGINE_CORE, RoleSource::Sockets));
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn titles_of_the_releases() {
+        let dp = |dp| Rank { dp, ..Rank::default() };
+        for (title, expected) in [
+            ("VLLM::EngineCore", Some((ENGINE_CORE, dp(None)))),
+            ("VLLM::EngineCore_DP1", Some((ENGINE_CORE, dp(Some(1))))),
+            ("VLLM::EngineCore_DP3_EP3 ", Some((ENGINE_CORE, dp(Some(3))))),
+            ("prod::EngineCore", Some((ENGINE_CORE, dp(None)))),
+            ("VLLM::APIServer_0", Some((API_SERVER, dp(None)))),
+            ("VLLM::DPCoordinator", Some((COORDINATOR, dp(None)))),
+            ("VLLM::Worker_TP0", None),
+            ("VLLM::EngineCores", None),
+            ("EngineCore", None),
+            ("sglang::scheduler_TP0", None),
+            ("", None),
+        ] {
+            assert_eq!(of_title(title), expected, "{title}");
+        }
+    }
+
+    #[test]
+    fn commands_of_servers() {
+        for (line, expected) in [
+            ("/opt/venv/bin/python3 /opt/venv/bin/vllm serve model --port 1", true),
+            ("python -m vllm.entrypoints.openai.api_server --model x", true),
+            ("python3 -m vllm.entrypoints.cli.main serve x", true),
+            ("/opt/venv/bin/python3 /opt/venv/bin/vllm bench serve", false),
+            ("/opt/venv/bin/python3 /opt/venv/bin/vllm chat", false),
+            ("/venv/lib/vllm/vllm-rs frontend --listen-fd 3", true),
+            ("/venv/lib/vllm/vllm-rs bench", false),
+            ("python3 -m dynamo.vllm --model x", false),
+            ("bash -c vllm serve", false),
+        ] {
+            let argv: Vec<String> = line.split(' ').map(str::to_owned).collect();
+            assert_eq!(VllmServer.launch(&argv).is_some(), expected, "{line}");
+        }
+    }
+}

@@ -1,0 +1,90 @@
+//! Facts about vLLM for the analysis.
+
+use trace::engine::{Behaviour, Facts, Handout, Mode, Version, VersionRange, Waiter};
+
+use super::NAME;
+
+/// vLLM.
+#[derive(Debug)]
+pub struct Vllm;
+
+/// First release that merges several waiting outputs of one request into one event (`RequestOutputCollector`).
+const MERGES_FROM: &str = "0.8.2";
+/// First release whose engine sends `ENGINE_CORE_DEAD` when it dies.
+pub(super) const DEAD_FROM: &str = "0.8.5";
+
+/// Behaviour of the releases of a range such as `0.8.3..0.8.4` when several outputs of one request wait; `None` if they differ.
+pub(super) fn waiter(releases: &str) -> Option<Waiter> {
+    let range: VersionRange = releases.parse().ok()?;
+    let from: Version = MERGES_FROM.parse().ok()?;
+    match (range.first >= from, range.last >= from) {
+        (true, true) => Some(Waiter::Merges),
+        (false, false) => Some(Waiter::YieldsAll),
+        _ => None,
+    }
+}
+
+impl Facts for Vllm {
+    fn name(&self) -> &'static str {
+        NAME
+    }
+
+    fn title(&self) -> &'static str {
+        "vLLM"
+    }
+
+    fn behaviour(&self, version: &str) -> Behaviour {
+        let new_only = Some(Handout::Always(Mode::Incremental));
+        Behaviour {
+            waiter: waiter(version),
+            token_path: new_only,
+            text_path: new_only,
+        }
+    }
+
+    fn source(&self) -> &'static str {
+        "engine core"
+    }
+
+    fn receiver(&self) -> &'static str {
+        "API server"
+    }
+
+    /// An aborted request stops appearing, and the API server aborts a request that matched a stop string.
+    fn ends_silently(&self) -> bool {
+        true
+    }
+
+    /// All messages are taken out of ZMQ before any response is written.
+    fn queues_after_receive(&self) -> bool {
+        true
+    }
+
+    fn balance(&self) -> &'static str {
+        "all API servers accept on one port, and a client's connection stays with the one that accepted it: let clients or the load \
+         balancer open more connections, and renew them"
+    }
+
+    fn relief(&self, role: &str) -> &'static str {
+        match role {
+            "api-server" | "API server" => {
+                "a higher --api-server-count spreads it over processes, a larger --stream-interval makes fewer and larger events"
+            }
+            _ => "a larger --stream-interval makes fewer and larger events",
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn outputs_are_merged_from_the_release_of_the_collector_on() {
+        assert_eq!(waiter("0.8.1"), Some(Waiter::YieldsAll));
+        assert_eq!(waiter("0.8.2"), Some(Waiter::Merges));
+        assert_eq!(waiter("0.32.0..0.33.0"), Some(Waiter::Merges));
+        assert_eq!(waiter("0.7.3..0.8.2"), None);
+        assert_eq!(waiter("main"), None);
+    }
+}

@@ -1,0 +1,123 @@
+//! vLLM's messages as seen by the relay and the probe: how a message begins, and its decoder behind the generic trait.
+//!
+//! Probability that a message seems to begin at one position of random bytes, in addition to the frame header's 2^-7: a known length
+//! of the message (6 of 256), an engine index (2^-1) or none, a list of outputs (2^-4), a known length of an output (2^-4.4), a string header
+//! (2^-3), and 8 characters of a request id (each 2^-1.9). Together below 2^-30. A message without outputs is not recognised in the
+//! middle of a stream.
+
+use trace::event::Kind;
+use zmq_tap::decode::{Decode, Decoded, Format, Opening, Refused};
+
+use super::NAME;
+use super::decoder::{Decoder, other};
+use super::layout::envelope;
+use super::response_id::response_id;
+
+/// vLLM's message format.
+pub const FORMAT: Format = Format {
+    engine: NAME,
+    decoder: |longest| Box::new(Decoder::new(longest)),
+    may_begin_with: |byte| byte & 0xf0 == 0x90,
+    opening: |body, _| opening(body).map_or_else(|certain| certain, |()| Opening::Yes(None)),
+    hop: |kind| matches!(kind, Kind::TokenIds | Kind::Embedding).then_some("engine-core->api-server"),
+    receivers: &["api-server"],
+    response_id: Some(response_id),
+};
+
+/// Characters of a request id that are tested.
+const TESTED: usize = 8;
+
+impl Decode for Decoder {
+    fn recognises(&self, parts: &[&[u8]]) -> bool {
+        match parts {
+            _ if other(parts).is_some() => true,
+            [first, ..] => {
+                let list = |byte: u8| byte & 0xf0 == 0x90 || byte == 0xdc;
+                match **first {
+                    // From 0.8.3 on the engine's index comes first.
+                    [0x97..=0x99, 0..=0x7f, byte, ..] | [0x91 | 0x92 | 0x94, byte, ..] => list(byte),
+                    _ => false,
+                }
+            }
+            [] => false,
+        }
+    }
+
+    fn keep_ids(&mut self) {
+        self.keep_ids();
+    }
+
+    fn decode<'a>(&'a mut self, parts: &[&'a [u8]]) -> Result<Decoded<'a>, Refused> {
+        self.decode(parts).map_err(|why| Refused {
+            reason: why.reason(),
+            detail: why.to_string(),
+        })
+    }
+}
+
+/// Tests whether a message with outputs begins with these bytes. The error is a certain answer, or that more bytes are needed.
+fn opening(body: &[u8]) -> Result<(), Opening> {
+    let mut bytes = body.iter().copied();
+    let mut byte = || bytes.next().ok_or(Opening::More);
+    let require = |holds: bool| if holds { Ok(()) } else { Err(Opening::No) };
+    let first = byte()?;
+    let envelope = (first & 0xf0 == 0x90)
+        .then(|| envelope(u32::from(first & 0x0f)))
+        .flatten();
+    let envelope = envelope.ok_or(Opening::No)?;
+    if envelope.outputs == 1 {
+        require(byte()? < 0x80)?;
+    }
+    match byte()? {
+        0x91..=0x9f => {}
+        0xdc => require((byte()?, byte()?) != (0, 0))?,
+        _ => return Err(Opening::No),
+    }
+    let fields = match byte()? {
+        short @ 0x90..=0x9f => u32::from(short & 0x0f),
+        0xdc => u32::from(byte()?) << 8 | u32::from(byte()?),
+        _ => return Err(Opening::No),
+    };
+    require(envelope.layouts.iter().any(|layout| layout.len == fields))?;
+    let length = match byte()? {
+        short @ 0xa0..=0xbf => usize::from(short & 0x1f),
+        0xd9 => usize::from(byte()?),
+        _ => return Err(Opening::No),
+    };
+    require(length >= TESTED)?;
+    for _ in 0..TESTED {
+        require(matches!(byte()?, b'a'..=b'z' | b'A'..=b'Z' | b'0'..=b'9' | b'-' | b'_' | b'.' | b':'))?;
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_message_with_outputs_is_recognised_from_any_prefix_on() {
+        let body = b"\x99\x00\x91\xdc\x00\x13\xd9\x32chatcmpl-6428a04600e45671";
+        for length in 0..body.len() {
+            let seen = (FORMAT.opening)(&body[..length], 90);
+            let expected = if length < 16 { Opening::More } else { Opening::Yes(None) };
+            assert_eq!(seen, expected, "{length}");
+        }
+    }
+
+    #[test]
+    fn other_bytes_are_rejected() {
+        for body in [
+            &b"\x98\x00\x90\xc0"[..],
+            b"\x93\x00\x91",
+            b"\x98\x80",
+            b"\x98\x00\x91\x9fabc",
+            b"\x98\x00\x91\x9d\xa7",
+            b"\x98\x00\x91\x9d\xa9chat\x00",
+            b"\x80\x04\x95",
+            b"ENGINE_CORE_DEAD",
+        ] {
+            assert_eq!((FORMAT.opening)(body, 90), Opening::No, "{body:02x?}");
+        }
+    }
+}

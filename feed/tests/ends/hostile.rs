@@ -1,0 +1,254 @@
+//! Invalid or hostile peers are bounded in number, time and message size. Valid watchers continue, and refused peers are counted.
+
+use std::io::{Read, Write};
+use std::net::{Shutdown, SocketAddr, TcpStream};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use feed::{Key, PublishOptions};
+
+use crate::fixture::{Source, Watched, options};
+
+/// Read timeout, longer than any `patience` below.
+const SOON: Duration = Duration::from_secs(10);
+
+/// Greeting and READY of a ZMTP 3 SUB socket.
+fn opening() -> Vec<u8> {
+    let mut bytes = vec![0xff, 0, 0, 0, 0, 0, 0, 0, 1, 0x7f, 3, 0];
+    bytes.extend_from_slice(b"NULL");
+    bytes.resize(64, 0);
+    bytes.extend_from_slice(b"\x04\x19\x05READY\x0bSocket-Type\0\0\0\x03SUB");
+    bytes
+}
+
+/// Subscription to all topics.
+const SUBSCRIPTION: &[u8] = b"\0\x01\x01";
+
+fn connect(to: SocketAddr) -> TcpStream {
+    let stream = TcpStream::connect(to).expect("the listener accepts");
+    stream.set_read_timeout(Some(SOON)).expect("set");
+    stream
+}
+
+/// Whether the other end closes the connection within [`SOON`].
+fn is_ended(peer: &mut TcpStream) -> bool {
+    use std::io::ErrorKind::{TimedOut, WouldBlock};
+    let read = peer.read_to_end(&mut Vec::new());
+    !read.is_err_and(|error| matches!(error.kind(), WouldBlock | TimedOut))
+}
+
+/// A source with one watcher.
+fn watched(options: PublishOptions) -> (Source, Watched) {
+    let mut source = Source::new(options);
+    let mut watched = source.watch(None);
+    watched.wait_until("the first state", Some(&mut source), |w| w.analysis.is_some());
+    (source, watched)
+}
+
+/// Checks that new records reach the watcher without loss.
+fn assert_records_arrive(source: &mut Source, watched: &mut Watched) {
+    let before = watched.records;
+    watched.wait_until("new records", Some(source), |w| w.records > before);
+    assert_eq!((watched.reader.lost(), watched.down.len()), (0, 0));
+}
+
+#[test]
+fn invalid_peers_are_rejected_and_use_no_slot() {
+    let mut source = Source::new(options(None));
+    let address = source.publisher.address();
+    let garbage: [&[u8]; 5] = [
+        b"GET / HTTP/1.1\r\n\r\n",
+        &[0xff; 4_096],
+        &[0; 4_096],
+        // A greeting, then a frame of 2^63 bytes.
+        &[
+            &[0xff, 0, 0, 0, 0, 0, 0, 0, 1, 0x7f, 3, 0][..],
+            b"NULL\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0",
+            &[0; 32],
+            &[2, 0x80, 0, 0, 0, 0, 0, 0, 0],
+        ]
+        .concat(),
+        b"",
+    ];
+    for bytes in garbage {
+        let mut peer = TcpStream::connect(address).expect("a connection");
+        peer.write_all(bytes).ok();
+        if bytes.is_empty() {
+            peer.shutdown(Shutdown::Write).expect("half closed");
+        }
+        peer.set_read_timeout(Some(Duration::from_secs(10))).expect("set");
+        let begun = Instant::now();
+        let mut received = Vec::new();
+        // The source closes the connection at once, or after `patience`.
+        peer.read_to_end(&mut received).ok();
+        assert!(begun.elapsed() < Duration::from_secs(5), "{bytes:?}");
+        assert!(received.len() < 200, "only a greeting is sent");
+    }
+    assert_eq!(source.publisher.status().watchers, 0);
+    // A peer that closed the connection itself does not count as refused.
+    assert_eq!(source.publisher.status().refused, 4);
+    let mut watched = source.watch(None);
+    watched.wait_until("the first state", Some(&mut source), |w| w.analysis.is_some());
+    assert_eq!(source.publisher.status().watchers, 1);
+}
+
+#[test]
+fn connections_are_limited() {
+    let mut source = Source::new(options(None));
+    let mut all: Vec<Watched> = (0..3).map(|_| source.watch(None)).collect();
+    for watched in &mut all {
+        watched.wait_until("the first state", Some(&mut source), |w| w.analysis.is_some());
+    }
+    let mut fourth = source.watch(None);
+    fourth.wait_until("the refusal", Some(&mut source), |w| !w.down.is_empty());
+    assert!(
+        fourth.analysis.is_none() && fourth.down[0].contains("--feed-watchers"),
+        "{:?}",
+        fourth.down
+    );
+    assert!(source.publisher.status().refused > 0);
+    all.clear();
+    fourth.wait_until("a free slot", Some(&mut source), |w| w.analysis.is_some());
+}
+
+#[test]
+fn an_idle_client_does_not_block_others() {
+    let mut source = Source::new(PublishOptions {
+        patience: SOON,
+        ..options(None)
+    });
+    let mut idle: Vec<TcpStream> = (0..20).map(|_| connect(source.publisher.address())).collect();
+    let begun = Instant::now();
+    let mut watched = source.watch(None);
+    watched.wait_until("the first state", Some(&mut source), |w| w.analysis.is_some());
+    assert!(begun.elapsed() < SOON && watched.down.is_empty(), "{:?}", watched.down);
+    assert!(is_ended(&mut idle[0]), "the oldest idle connection is closed");
+    // With a key, a peer without the key counts as silent.
+    let key = Key::new([9; 32]);
+    let mut source = Source::new(PublishOptions {
+        patience: SOON,
+        ..options(Some(key.clone()))
+    });
+    let _silent: Vec<TcpStream> = (0..20).map(|_| connect(source.publisher.address())).collect();
+    let mut watched = source.watch(Some(key));
+    watched.wait_until("the first state", Some(&mut source), |w| w.analysis.is_some());
+    assert!(watched.down.is_empty(), "{:?}", watched.down);
+    assert!(
+        source.publisher.status().refused >= 17,
+        "{:?}",
+        source.publisher.status()
+    );
+}
+
+#[test]
+fn a_client_that_sends_slowly_is_closed_in_time() {
+    let (mut source, mut watched) = watched(options(None));
+    let mut peer = connect(source.publisher.address());
+    let begun = Instant::now();
+    for byte in opening() {
+        if peer.write_all(&[byte]).is_err() || source.publisher.status().refused > 0 {
+            break;
+        }
+        source.step(1);
+        thread::sleep(Duration::from_millis(40));
+    }
+    assert!(is_ended(&mut peer) && begun.elapsed() < SOON, "{:?}", begun.elapsed());
+    assert_eq!(source.publisher.status().refused, 1);
+    assert_records_arrive(&mut source, &mut watched);
+}
+
+#[test]
+fn excessive_requests_are_rejected() {
+    let (mut source, mut watched) = watched(options(None));
+    let topics = SUBSCRIPTION.repeat(17);
+    let long = [SUBSCRIPTION, b"\x02\0\0\0\0\0\0\x01\x02"].concat();
+    let invalid: [&[u8]; 5] = [
+        &topics,
+        // Frames of 258 and of 2^40 bytes, a message of many frames, a command where none is allowed.
+        &long,
+        b"\x02\0\0\x01\0\0\0\0\0",
+        &b"\x01\x01\x05".repeat(3),
+        b"\x05\x01\x05",
+    ];
+    for (done, request) in (1..).zip(invalid) {
+        let mut peer = connect(source.publisher.address());
+        peer.write_all(&[&opening(), request].concat()).expect("written");
+        assert!(is_ended(&mut peer), "{request:?}");
+        let end = Instant::now() + SOON;
+        while source.publisher.status().refused < done {
+            assert!(
+                Instant::now() < end,
+                "{request:?} is not counted: {:?}",
+                source.publisher.status()
+            );
+            thread::sleep(Duration::from_millis(1));
+        }
+    }
+    assert_records_arrive(&mut source, &mut watched);
+}
+
+/// Constant resubscription costs at most one state a second; replies to pings wait in the same bounded queue.
+#[test]
+fn a_busy_client_does_not_block_others() {
+    let (mut source, mut watched) = watched(options(None));
+    let mut peer = connect(source.publisher.address());
+    peer.write_all(&[&opening(), SUBSCRIPTION].concat()).expect("written");
+    peer.set_write_timeout(Some(Duration::from_millis(50))).expect("set");
+    let request = [
+        b"\0\x07\x01stream\0\x07\0stream".as_slice(),
+        b"\x04\x09\x04PING\0\x0aab",
+    ]
+    .concat()
+    .repeat(500);
+    let (begun, mut ended) = (Instant::now(), false);
+    while !ended {
+        assert!(begun.elapsed() < SOON, "{:?}", source.publisher.status());
+        source.step(1);
+        ended = peer.write_all(&request).is_err_and(|error| {
+            use std::io::ErrorKind::{BrokenPipe, ConnectionReset};
+            matches!(error.kind(), BrokenPipe | ConnectionReset)
+        });
+        watched.receive();
+        // A watcher's queue is sized for an engine's output, not for a tight loop.
+        thread::sleep(Duration::from_millis(1));
+    }
+    assert_records_arrive(&mut source, &mut watched);
+    assert_eq!(source.publisher.status().refused, 1);
+}
+
+#[test]
+fn a_watcher_that_never_reads_is_disconnected_after_its_queue_is_full() {
+    let stall = Duration::from_millis(700);
+    let (mut source, mut watched) = watched(PublishOptions {
+        stall,
+        queue_bytes: 4 << 20,
+        ..options(None)
+    });
+    let mut stalled: Vec<TcpStream> = (0..2).map(|_| connect(source.publisher.address())).collect();
+    for peer in &mut stalled {
+        peer.write_all(&[&opening(), SUBSCRIPTION].concat()).expect("written");
+    }
+    let begun = Instant::now();
+    while source.publisher.status().refused < 2 {
+        assert!(begun.elapsed() < 2 * SOON, "{:?}", source.publisher.status());
+        source.send_incompressible();
+        source.step(1);
+        watched.receive();
+        thread::sleep(Duration::from_millis(1));
+    }
+    assert!(begun.elapsed() > stall);
+    watched.wait_until("one watcher remains", Some(&mut source), |_| true);
+    assert_eq!(source.publisher.status().watchers, 1);
+    assert_records_arrive(&mut source, &mut watched);
+}
+
+#[test]
+fn a_half_closed_peer_is_disconnected() {
+    let (mut source, mut watched) = watched(options(None));
+    let mut peer = connect(source.publisher.address());
+    peer.write_all(&[&opening(), SUBSCRIPTION].concat()).expect("written");
+    peer.shutdown(Shutdown::Write).expect("half closed");
+    assert!(is_ended(&mut peer));
+    assert_records_arrive(&mut source, &mut watched);
+    assert_eq!(source.publisher.status().refused, 0);
+}

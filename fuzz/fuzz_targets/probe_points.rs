@@ -1,0 +1,6 @@
+//! Arbitrary bytes as a shared library: the search returns probe points or an error.
+#![no_main]
+
+use libfuzzer_sys::fuzz_target;
+
+fuzz_target!(|image: &[u8]| probe_user::fuzzing::probe_points(image));

@@ -1,0 +1,94 @@
+"""Fuzzing seeds: real messages, connections, recordings and logs in the input format of each target. `cargo xtask fuzz` adds those of
+`block` and the states of `feed`."""
+
+import struct
+from pathlib import Path
+
+ROOT = Path(__file__).parent.parent
+# Maximum size of a pickle in bytes; longer files slow the fuzzer and add little coverage.
+LONGEST = 64 << 10
+FILTERS = [
+    b"gap>1s drop>0 rid:5b92 state:live",
+    b"silence>=250ms age<2h sent=10k -flag:abort",
+    b"deliv<=1M chunks>0 merged=3 lost>0 prompt<4k retract>0 worker:1",
+    b"flag:DROPPED -state:done 5b92",
+    b"GAP<1.5us received>9ns",
+]
+CONFIGURATIONS = [
+    b'[live]\nheadless = true\nrate = 0.5\n[attach]\npid = [1, 2]\nname = "x"\nverbose = 3\n[tap]\nseed = 7\n',
+    b'[run]\npod = "p"\n\n[demo]\nseed = 8\npayload = "tokens"\n',
+    b"live.payload = 'safe'\nattach = { pid = 9, pod = \"a\" }\n",
+]
+# Greeting of a ZMTP 3.1 peer, and a READY command.
+GREETING = (b"\xff\0\0\0\0\0\0\0\1\x7f\3\1NULL").ljust(64, b"\0") + b"\x04\x19\x05READY\x0bSocket-Type\0\0\0\x04PUSH"
+
+
+def files(folder, *kinds):
+    """Contents of the files below `folder` with one of these extensions, the shortest first."""
+    found = [path for path in (ROOT / folder).rglob("*") if path.suffix[1:] in kinds and path.is_file()]
+    short = [path for path in found if path.suffix != ".pkl" or path.stat().st_size <= LONGEST]
+    return [path.read_bytes() for path in sorted(short, key=lambda path: (path.stat().st_size, path))]
+
+
+def frame(body):
+    """A single-part ZMTP message."""
+    return (bytes([0, len(body)]) if len(body) < 256 else b"\2" + struct.pack(">Q", len(body))) + body
+
+
+def record(kind, seq, body):
+    """A record of the probe's ring buffer, prefixed with half its length."""
+    head = struct.pack("=8Q3I", 7, 1, seq, len(body), 0, 0, 0, 0, 0, 9, len(body)) + bytes([kind, 0, 0, 102]) + body
+    head += bytes(len(head) % 2)
+    return bytes([len(head) // 2 & 0xFF]) + head
+
+
+def libraries():
+    """Leading bytes of a few real libraries: those of this Python, and the engine's libzmq if it is installed."""
+    mapped = {Path(line.split()[5]) for line in Path("/proc/self/maps").read_text().splitlines() if ".so" in line}
+    zmq = ROOT.glob(".venv-engine/lib/*/site-packages/pyzmq.libs/libzmq*")
+    return [path.read_bytes()[: 60 << 10] for path in [*sorted(mapped), *zmq] if path.exists()]
+
+
+def tables():
+    """The kernel's tables that exist here."""
+    names = ("self/maps", "self/stat", "self/status", "net/tcp", "net/unix", "self/cmdline")
+    paths = (Path("/proc") / name for name in names)
+    return [path.read_bytes()[: 3 << 10] for path in paths if path.exists()]
+
+
+def seeds():
+    """The seeds of each target. Where a target's first bytes are its mode, its chunk sizes or the share sent forward, they precede."""
+    messages = files("zmq-tap/fixtures/messages", "pkl", "msgpack")
+    short = [body for body in messages if len(body) < 400]
+    frames = [frame(body) for body in messages]
+    triples = zip(frames, frames[1:], frames[2:])
+    pairs = list(zip(frames, frames[1:]))[::8]
+    logs = files("trace/tests/logs", "log")
+    connection = frame(b"\x01stream") + frame(bytes([7]) * 300) + b"\x04\x09\x04PING\x00\x0aab"
+    return {
+        "wire": messages,
+        "msgpack": files("zmq-tap/fixtures/messages", "msgpack"),
+        "vllm": [body for body in files("engines/fixtures/vllm", "0") if len(body) <= 16 << 10],
+        "zmtp": [b"\x10" + GREETING + one for one in frames],
+        "zmtp_midstream": [b"\x10" + first[1:] + second + third for first, second, third in triples],
+        "egress": [bytes([2, 40]) + served[: 8 << 10] for served in files("zmq-tap/fixtures/egress", "bin")],
+        "response_plane": [bytes([1, 40]) + plane[: 8 << 10] for plane in files("zmq-tap/fixtures/egress/dynamo", "bin")],
+        "recording": [recording[: 60 << 10] for recording in files("trace/fixtures/recordings", "tgap")],
+        "recording_roundtrip": messages[:100],
+        # A few excerpts of each log.
+        "import": [log[at : at + 1500] for log in logs for at in range(0, len(log), 7 * 1500)],
+        "probe_record": [record(1, 0, b) + record(3, 0, b) + record(4, 0, b"") + record(2, 1, b"") for b in short],
+        "probe_points": libraries(),
+        "proc": tables(),
+        "relay": [bytes([40, 90, 200]) + GREETING + forth + GREETING + back for forth, back in pairs],
+        "feed": [bytes([mode, 9]) + connection for mode in (2, 3)],
+        "query": FILTERS,
+        "config": CONFIGURATIONS,
+    }
+
+
+def write(folder):
+    for target, contents in seeds().items():
+        (folder / target).mkdir(parents=True, exist_ok=True)
+        for index, content in enumerate(contents):
+            (folder / target / f"s{index:04}").write_bytes(content)

@@ -1,0 +1,131 @@
+//! Engines discovered from fake processes, for tests of engine recognition.
+
+use super::assemble;
+use super::candidate::{Candidate, Stated};
+use super::launch::Flags;
+use super::libzmq::LibZmq;
+use super::links::{Link, OpenSocket};
+use super::package::Installed;
+use super::recognise::Engines;
+use super::setting::{Origin, Setting};
+use super::topology::{Engine, PackageRelease, ProcessId};
+
+/// A fake process.
+#[derive(Clone, Debug)]
+pub struct FakeProcess {
+    pid: u32,
+    parent: u32,
+    argv: Vec<String>,
+    releases: Vec<(&'static str, &'static str)>,
+}
+
+impl FakeProcess {
+    /// A process with an uninformative title and command.
+    pub fn unnamed(pid: u32) -> Self {
+        Self {
+            pid,
+            parent: 1,
+            argv: Vec::new(),
+            releases: Vec::new(),
+        }
+    }
+
+    /// A process with this title.
+    pub fn titled(pid: u32, title: &str) -> Self {
+        Self {
+            argv: vec![title.to_owned()],
+            ..Self::unnamed(pid)
+        }
+    }
+
+    /// A process with this command, whose arguments contain no blanks.
+    pub fn launched(pid: u32, command: &str) -> Self {
+        Self {
+            argv: command.split(' ').map(str::to_owned).collect(),
+            ..Self::unnamed(pid)
+        }
+    }
+
+    /// The same process as a child of another.
+    #[must_use]
+    pub fn child_of(self, parent: u32) -> Self {
+        Self { parent, ..self }
+    }
+
+    /// The same process with a release of an engine's package on its import path.
+    #[must_use]
+    pub fn with(mut self, engine: &'static str, release: &'static str) -> Self {
+        self.releases.push((engine, release));
+        self
+    }
+
+    fn candidate(&self, engines: Engines) -> Candidate {
+        let Stated { role, titled, launcher } = Stated::of(&self.argv, None, engines);
+        let installed = self.releases.iter().filter_map(|(name, release)| {
+            let engine = engines.iter().copied().find(|engine| engine.name() == *name)?;
+            let release = Setting::new((*release).to_owned(), Origin::Sockets);
+            Some(PackageRelease { engine, release })
+        });
+        let libzmq = LibZmq {
+            path: "/opt/venv/lib/python3.12/site-packages/pyzmq.libs/libzmq-7b073b3d.so.5.2.5".into(),
+            open_at: None,
+            dev: (0xfe, 0),
+            inode: 1052,
+            release: "4.3.5".parse().ok(),
+            functions: None,
+        };
+        let title = if titled.is_some() {
+            &self.argv[0]
+        } else {
+            "python engine.py"
+        };
+        Candidate {
+            id: ProcessId {
+                pid: self.pid,
+                start_time: u64::from(self.pid),
+            },
+            ns_pids: vec![self.pid],
+            parent: self.parent,
+            group: 1,
+            title: title.into(),
+            stated: role,
+            rank: titled.map(|(_, rank)| rank).unwrap_or_default(),
+            launcher,
+            flags: Flags::parse(&self.argv, engines.iter().flat_map(|engine| engine.flags())),
+            environment: None,
+            libzmq: Some(libzmq),
+            python: None,
+            installed: Installed {
+                engines: installed.collect(),
+                pyzmq: None,
+            },
+            io_threads: Vec::new(),
+            connects_to_clients: None,
+            net_ns: None,
+            last_role: None,
+            refused: Vec::new(),
+            libzmq_error: None,
+        }
+    }
+}
+
+/// Engines of these processes. Each connection has the indices of its connecting and its accepting process, and an endpoint.
+pub fn discover(engines: Engines, processes: &[FakeProcess], connected: &[(usize, usize, &str)]) -> Vec<Engine> {
+    let candidates: Vec<Candidate> = processes.iter().map(|process| process.candidate(engines)).collect();
+    let socket = |candidate, n: usize| OpenSocket {
+        candidate,
+        fd: n as u32,
+        inode: n as u64,
+    };
+    let links: Vec<Link> = connected
+        .iter()
+        .enumerate()
+        .map(|(n, &(from, to, endpoint))| Link {
+            acceptor: socket(to, 2 * n),
+            endpoint: endpoint.into(),
+            connector: Some(socket(from, 2 * n + 1)),
+        })
+        .collect();
+    let candidates: Vec<&Candidate> = candidates.iter().collect();
+    assemble::engines(engines, &candidates, &links, &mut Vec::new()).0
+}

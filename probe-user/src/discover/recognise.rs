@@ -1,0 +1,376 @@
+//! The trait by which discovery recognises an engine. The crate `engines` implements it for each.
+
+use std::fmt;
+use std::ops::Deref;
+use std::path::Path;
+
+use trace::engine::{Mode, Waiter};
+use trace::event::Kind;
+
+use super::launch::{FlagName, Flags};
+use super::package::PythonVersion;
+use super::release::Release;
+use super::role::{Rank, Role, RoleSource};
+use super::setting::{Origin, Setting};
+use super::topology::{Carries, Confidence, HopSeen, PackageRelease};
+
+/// A role with its source.
+pub type Played = (Role, RoleSource);
+
+/// Recognises the processes of one engine, or of a program that runs another engine inside (which has no roles of its own).
+pub trait Recognise: fmt::Debug + Send + Sync {
+    /// Word in records and tables.
+    fn name(&self) -> &'static str;
+
+    /// Name in headlines.
+    fn title(&self) -> &'static str;
+
+    /// The Python package whose version is the release.
+    fn package(&self) -> Option<Package> {
+        None
+    }
+
+    /// Roles in the order of the token path.
+    fn roles(&self) -> &'static [Role] {
+        &[]
+    }
+
+    /// Role with this other name, in lower case with dashes.
+    fn alias(&self, _word: &str) -> Option<Role> {
+        None
+    }
+
+    /// Role and rank according to a process title (`setproctitle`).
+    fn role_of_title(&self, _title: &str) -> Option<(Role, Rank)> {
+        None
+    }
+
+    /// Role of a main process with this command line, and the command for display without its arguments.
+    fn launch(&self, _argv: &[String]) -> Option<(Role, &'static str)> {
+        None
+    }
+
+    /// Flags of the launcher that affect how tokens are sent.
+    fn flags(&self) -> &'static [FlagName] {
+        &[]
+    }
+
+    /// Environment variables that affect how tokens are sent.
+    fn variables(&self) -> &'static [&'static str] {
+        &[]
+    }
+
+    /// Whether a process that has mapped this file connects to its clients, instead of listening for them.
+    fn connects_to_clients(&self, _mapped: &Path) -> bool {
+        false
+    }
+
+    /// Id of a response stream, and the request id on the hops that belongs to it, from a line of the log of such a process.
+    fn ids_in_log<'a>(&self, _line: &'a str) -> Option<(&'a str, &'a str)> {
+        None
+    }
+
+    /// Whether this message from a client over such a connection cancels the stream.
+    fn cancels(&self, _message: &[u8]) -> bool {
+        false
+    }
+
+    /// Infers missing roles from parents and connections.
+    fn infer(&self, _nodes: &[Node], _edges: &[Edge], _roles: &mut [Option<Played>]) {}
+
+    /// Content and direction of each wire; `None` for one that is no hop of the output or request path. Unless the engine says otherwise,
+    /// its roles send output over each connection to a role that receives it.
+    fn hops(&self, wires: &[Wire<'_>], roles: &[Option<Played>]) -> Vec<Option<Reading>> {
+        let own = |node: usize| roles[node].filter(|(role, _)| self.roles().contains(role));
+        let read = |wire: &Wire<'_>| {
+            let ((from, by), (to, known)) = (own(wire.connector?)?, own(wire.acceptor)?);
+            let confidence = Confidence::of([by, known]);
+            (from.sends_output() && to.receives_output()).then(|| Reading::forward(Carries::Output, confidence))
+        };
+        wires.iter().map(read).collect()
+    }
+
+    /// Settings of the engine as a whole.
+    fn settings(&self, _evidence: &Evidence<'_>) -> Settings {
+        Settings::default()
+    }
+
+    /// Role of a process that sends messages of this kind, if no other role sends them.
+    fn sender_of(&self, _kind: Kind) -> Option<Role> {
+        None
+    }
+
+    /// Role of a process that receives tokens, if nothing else is known of it.
+    fn receiver(&self) -> Option<Role> {
+        self.roles().iter().copied().find(|role| role.answers_clients())
+    }
+}
+
+/// A known engine; two are equal if they have the same name.
+#[derive(Clone, Copy)]
+pub struct EngineKind(&'static dyn Recognise);
+
+impl EngineKind {
+    /// Makes an entry of a registry.
+    pub const fn new(engine: &'static dyn Recognise) -> Self {
+        Self(engine)
+    }
+}
+
+impl Deref for EngineKind {
+    type Target = dyn Recognise;
+
+    fn deref(&self) -> &Self::Target {
+        self.0
+    }
+}
+
+impl PartialEq for EngineKind {
+    fn eq(&self, other: &Self) -> bool {
+        self.name() == other.name()
+    }
+}
+
+impl Eq for EngineKind {}
+
+impl fmt::Debug for EngineKind {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())
+    }
+}
+
+/// Registry of known engines. Where a process matches several, the first decides.
+pub type Engines = &'static [EngineKind];
+
+/// The Python package of an engine.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Package {
+    /// Name as in `dist-info`, in lower case with underscores.
+    pub name: &'static str,
+    /// Files of a source tree that assign `__version__`, relative to an import directory.
+    pub source: &'static [&'static str],
+}
+
+/// Program that started an engine.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Launcher {
+    /// Engine that recognised the command.
+    pub engine: EngineKind,
+    /// Role of the process.
+    pub role: Role,
+    /// Command for display.
+    pub command: &'static str,
+}
+
+impl Launcher {
+    /// Recognises a command line.
+    pub fn of(argv: &[String], engines: &[EngineKind]) -> Option<Self> {
+        engines.iter().find_map(|&engine| {
+            let (role, command) = engine.launch(argv)?;
+            Some(Self { engine, role, command })
+        })
+    }
+
+    /// Name of the launcher.
+    pub fn word(&self) -> &'static str {
+        self.engine.name()
+    }
+}
+
+/// Properties of a process that inference uses.
+#[derive(Clone, Copy, Debug)]
+pub struct Node {
+    /// Role from the user, the title or the command.
+    pub stated: Option<Played>,
+    /// Index of the process that started it.
+    pub parent: Option<usize>,
+    /// Whether the process may use ZMQ.
+    pub zmq: bool,
+}
+
+/// A connection: the process that connected, and the one that accepted.
+pub type Edge = (usize, usize);
+
+/// A connection between processes, given by their indices.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Wire<'a> {
+    /// Process that connected; `None` if it is not visible.
+    pub connector: Option<usize>,
+    /// Process that bound the endpoint.
+    pub acceptor: usize,
+    /// Endpoint in ZMQ's notation.
+    pub endpoint: &'a str,
+}
+
+/// Interpretation of a wire. `reversed`: the content flows from the side that bound to the side that connected.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Reading {
+    /// Direction.
+    pub reversed: bool,
+    /// Content.
+    pub carries: Carries,
+    /// Certainty.
+    pub confidence: Confidence,
+}
+
+impl Reading {
+    /// Content that flows from the side that connected.
+    pub const fn forward(carries: Carries, confidence: Confidence) -> Self {
+        Self {
+            reversed: false,
+            carries,
+            confidence,
+        }
+    }
+
+    /// Requests that flow from the side that bound.
+    pub const fn requests_back(confidence: Confidence) -> Self {
+        Self {
+            reversed: true,
+            carries: Carries::Requests,
+            confidence,
+        }
+    }
+}
+
+/// Properties of an engine's main process, and of the engine.
+#[derive(Clone, Copy, Debug)]
+pub struct Evidence<'a> {
+    /// Process id.
+    pub pid: u32,
+    /// Command that started it.
+    pub launcher: Option<Launcher>,
+    /// Flags of the command.
+    pub flags: &'a Flags,
+    /// Names and values of the relevant variables; `None` when the environment is unreadable.
+    pub environment: Option<&'a [(String, String)]>,
+    /// Releases of packages on its import path.
+    pub releases: &'a [PackageRelease],
+    /// Version of its interpreter.
+    pub python: Option<&'a Setting<PythonVersion>>,
+    /// Hops of the engine.
+    pub hops: &'a [HopSeen],
+}
+
+impl Evidence<'_> {
+    /// Whether this engine's command started it.
+    pub fn is_launched_by(&self, engine: &dyn Recognise) -> bool {
+        self.launcher.is_some_and(|launcher| launcher.word() == engine.name())
+    }
+
+    /// Release of an engine's package.
+    pub fn release(&self, engine: &dyn Recognise) -> Option<Release> {
+        let installed = self.releases.iter().find(|known| known.engine.name() == engine.name());
+        installed.and_then(|known| known.release.value.parse().ok())
+    }
+
+    /// Value of an environment variable.
+    pub fn variable(&self, name: &str) -> Option<&str> {
+        self.environment?
+            .iter()
+            .find(|(n, _)| n == name)
+            .map(|(_, value)| value.as_str())
+    }
+
+    /// Origin of a setting that an argument decides.
+    pub fn argument(&self, argument: &str) -> Origin {
+        Origin::Argument {
+            pid: self.pid,
+            argument: argument.to_owned(),
+        }
+    }
+}
+
+/// Settings of an engine that affect how tokens are sent. Unknown ones are `None`.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Settings {
+    /// Serialisation format of frames.
+    pub codec: Option<Setting<Codec>>,
+    /// Whether the scheduler sends token ids directly to the process that responds to clients.
+    pub skip_tokenizer_init: Option<Setting<bool>>,
+    /// Side of a disaggregated pair.
+    pub disaggregation: Option<Setting<Disaggregation>>,
+    /// Output mode.
+    pub mode: Option<Setting<Mode>>,
+    /// Behaviour of a waiter with several queued chunks.
+    pub waiter: Option<Setting<Waiter>>,
+    /// Number of event-loop turns from the wake-up of a waiter to its run.
+    pub turnaround: Option<Setting<u8>>,
+    /// The variable, as `NAME=value`, that makes output bypass ZMQ.
+    pub avoids_zmq: Option<String>,
+}
+
+/// Serialisation format of frames.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Codec {
+    /// `pickle`.
+    Pickle,
+    /// `msgpack`.
+    Msgpack,
+}
+
+impl Codec {
+    /// Name of the codec.
+    pub fn word(self) -> &'static str {
+        match self {
+            Self::Pickle => "pickle",
+            Self::Msgpack => "msgpack",
+        }
+    }
+}
+
+/// Side of an engine in a disaggregated pair of servers, named by the engine.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Disaggregation {
+    /// Name of the side: `prefill`, `decode`.
+    pub word: &'static str,
+    /// Description of the output on its hops.
+    pub sends: &'static str,
+}
+
+/// A minimal engine for tests of the generic parts.
+#[cfg(test)]
+pub(crate) mod toy {
+    use super::super::role::Function;
+    use super::*;
+
+    pub(crate) const TOY: EngineKind = EngineKind::new(&Toy);
+    pub(crate) const SOURCE: Role = Role::new(0, "source", Function::Source);
+    pub(crate) const SERVER: Role = Role::new(1, "server", Function::Receiver).main();
+
+    #[derive(Debug)]
+    struct Toy;
+
+    impl Recognise for Toy {
+        fn name(&self) -> &'static str {
+            "toy"
+        }
+
+        fn title(&self) -> &'static str {
+            "Toy"
+        }
+
+        fn package(&self) -> Option<Package> {
+            Some(Package {
+                name: "toy_engine",
+                source: &[],
+            })
+        }
+
+        fn roles(&self) -> &'static [Role] {
+            &[SOURCE, SERVER]
+        }
+
+        fn alias(&self, word: &str) -> Option<Role> {
+            (word == "http-server").then_some(SERVER)
+        }
+
+        fn launch(&self, argv: &[String]) -> Option<(Role, &'static str)> {
+            (argv.first()? == "toy-serve").then_some((SERVER, "toy-serve"))
+        }
+
+        fn variables(&self) -> &'static [&'static str] {
+            &["TOY_CODEC"]
+        }
+    }
+}

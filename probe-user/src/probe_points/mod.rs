@@ -1,0 +1,190 @@
+//! Selection of the instructions to probe in a library.
+
+mod find;
+mod walk;
+
+use std::collections::HashMap;
+use std::fs::File;
+use std::io::Read as _;
+use std::os::unix::fs::MetadataExt as _;
+use std::path::Path;
+use std::sync::Arc;
+
+use object::{Object as _, ObjectSegment as _, ObjectSymbol as _};
+
+pub(crate) use find::{NextRequest, Received, Refused};
+use walk::Code64;
+
+/// Maximum file size. libzmq has about 1 MB, libc 2 MB, and an extension module with libzmq linked in a few.
+const LARGEST: u64 = 64 << 20;
+/// Maximum number of cached libraries; a cached file is read once for all processes that map it.
+const REMEMBERED: usize = 64;
+
+/// Functions to probe.
+const FUNCTIONS: [&str; 9] = [
+    "zmq_msg_send",
+    "zmq_msg_recv",
+    "zmq_send",
+    "zmq_send_const",
+    "zmq_recv",
+    "zmq_getsockopt",
+    "epoll_wait",
+    "epoll_pwait",
+    "poll",
+];
+
+/// Error of finding a library's functions.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum SitesError {
+    #[error("read {path}: {source}")]
+    Read { path: String, source: std::io::Error },
+    #[error("{path} is not a library for this machine: {source}")]
+    Elf { path: String, source: object::Error },
+    #[error("{path} is larger than {LARGEST} bytes")]
+    Large { path: String },
+    #[error("{path} does not export {symbol}")]
+    Missing { path: String, symbol: &'static str },
+}
+
+/// Probe points in one library, as offsets in its file.
+#[derive(Debug, Default)]
+pub(crate) struct ProbePoints {
+    path: String,
+    /// Entry point of each function.
+    functions: Vec<(&'static str, u64)>,
+    /// Point inside `zmq_msg_recv`; `None` if the compiled code is not understood.
+    pub(crate) received: Option<Received>,
+    /// Point inside the function that `zmq_msg_send` calls; `None` as above.
+    pub(crate) refused: Option<Refused>,
+    /// Point inside the function that `zmq_getsockopt` calls; `None` as above.
+    pub(crate) option_request: Option<NextRequest>,
+    /// Point inside the function that `zmq_msg_recv` calls; `None` as above.
+    pub(crate) waits: Option<NextRequest>,
+}
+
+impl ProbePoints {
+    /// Offset to probe for the entry or the return of `symbol`.
+    pub(crate) fn entry(&self, symbol: &'static str) -> Result<u64, SitesError> {
+        let found = self.functions.iter().find(|(name, _)| *name == symbol);
+        found.map(|(_, entry)| *entry).ok_or_else(|| SitesError::Missing {
+            path: self.path.clone(),
+            symbol,
+        })
+    }
+
+    /// Parses an ELF image.
+    pub(crate) fn of(path: String, image: &[u8]) -> Result<Self, SitesError> {
+        let elf = match object::File::parse(image) {
+            Ok(elf) => elf,
+            Err(source) => return Err(SitesError::Elf { path, source }),
+        };
+        let mut probe_points = Self {
+            path,
+            ..Self::default()
+        };
+        for symbol in elf.dynamic_symbols().filter(|symbol| !symbol.is_undefined()) {
+            let known = symbol
+                .name()
+                .ok()
+                .and_then(|name| FUNCTIONS.into_iter().find(|known| *known == name));
+            let Some(name) = known else { continue };
+            let Some(code) = code(&elf, symbol.address()) else {
+                continue;
+            };
+            // A symbol may have several versions; use the first.
+            if probe_points.functions.iter().any(|(known, _)| *known == name) {
+                continue;
+            }
+            let in_file = |address: u64| address.wrapping_sub(code.text.at).wrapping_add(code.offset);
+            let first = symbol.address();
+            let entry = if cfg!(target_arch = "x86_64") {
+                find::entry(code.text, first)
+            } else {
+                first
+            };
+            probe_points.functions.push((name, in_file(entry)));
+            if !cfg!(target_arch = "x86_64") {
+                continue;
+            }
+            let next_request = |found: Option<NextRequest>| {
+                found.map(|found| NextRequest {
+                    at: in_file(found.at),
+                    ..found
+                })
+            };
+            match name {
+                "zmq_msg_recv" => {
+                    probe_points.received = find::received(code.text, first).map(|found| Received {
+                        at: in_file(found.at),
+                        ..found
+                    });
+                    probe_points.waits = next_request(find::waits(code.text, first));
+                }
+                "zmq_msg_send" => {
+                    probe_points.refused = find::refused(code.text, first).map(|found| Refused {
+                        at: in_file(found.at),
+                        ..found
+                    });
+                }
+                "zmq_getsockopt" => probe_points.option_request = next_request(find::option_request(code.text, first)),
+                _ => {}
+            }
+        }
+        Ok(probe_points)
+    }
+}
+
+/// A loaded segment of a library, with its file offset.
+struct Loaded<'a> {
+    text: Code64<'a>,
+    offset: u64,
+}
+
+/// Segment that contains `address`.
+fn code<'a>(elf: &object::File<'a>, address: u64) -> Option<Loaded<'a>> {
+    let segment = elf
+        .segments()
+        .find(|segment| (segment.address()..segment.address().saturating_add(segment.size())).contains(&address))?;
+    Some(Loaded {
+        text: Code64 {
+            bytes: segment.data().ok()?,
+            at: segment.address(),
+        },
+        offset: segment.file_range().0,
+    })
+}
+
+/// Cache of parsed libraries, by device and inode.
+#[derive(Debug, Default)]
+pub(crate) struct Known(HashMap<(u64, u64), Arc<ProbePoints>>);
+
+impl Known {
+    /// Probe points in the library at `path`.
+    pub(crate) fn of(&mut self, path: &Path) -> Result<Arc<ProbePoints>, SitesError> {
+        let shown = path.display().to_string();
+        let read = |source| SitesError::Read {
+            path: path.display().to_string(),
+            source,
+        };
+        let mut file = File::open(path).map_err(read)?;
+        let metadata = file.metadata().map_err(read)?;
+        let key = (metadata.dev(), metadata.ino());
+        if let Some(known) = self.0.get(&key) {
+            return Ok(Arc::clone(known));
+        }
+        if metadata.len() > LARGEST {
+            return Err(SitesError::Large { path: shown });
+        }
+        let mut image = Vec::with_capacity(metadata.len() as usize);
+        file.by_ref().take(LARGEST).read_to_end(&mut image).map_err(read)?;
+        let probe_points = Arc::new(ProbePoints::of(shown, &image)?);
+        if self.0.len() == REMEMBERED {
+            self.0.clear();
+        }
+        self.0.insert(key, Arc::clone(&probe_points));
+        Ok(probe_points)
+    }
+}
+
+#[cfg(test)]
+mod tests;

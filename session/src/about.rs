@@ -1,0 +1,55 @@
+//! Information about a run in its report, in addition to its events.
+
+use std::path::Path;
+
+use serde_json::Value;
+use trace::MonoNs;
+use trace::report::SamplingCost;
+
+use crate::own;
+
+/// Information about a run that a report needs. The defaults are those of a live source.
+pub trait About {
+    /// Name of the source in the report.
+    fn kind(&self) -> &str;
+
+    /// Attachments and observations that failed, each with its fix.
+    fn degraded(&self) -> Vec<String> {
+        Vec::new()
+    }
+
+    /// Description of work in flight after the source was asked to end, if draining can take a while.
+    fn under_way(&self) -> Option<String> {
+        None
+    }
+
+    /// Content of `source.wire` in the report: the observed message formats.
+    fn wire(&self) -> Option<Value> {
+        None
+    }
+
+    /// Cost of sampling the engine's Python stacks, if enabled.
+    fn sampling(&self) -> Option<SamplingCost> {
+        None
+    }
+
+    /// Content of `demo` in the report: the ground truth kept by the demo's own peers.
+    fn truth(&self) -> Option<Value> {
+        None
+    }
+
+    /// One instant on both clocks; `None` if the wall clock is unknown.
+    fn wall(&self) -> Option<(MonoNs, u64)> {
+        Some((MonoNs::now(), trace::clock::wall_ns()))
+    }
+
+    /// The recording being played, if any.
+    fn file(&self) -> Option<&Path> {
+        None
+    }
+
+    /// CPU time in nanoseconds and resident bytes used by tokengap.
+    fn cost(&self) -> (Option<u64>, Option<u64>) {
+        (Some(own::cpu_ns()), own::rss_bytes())
+    }
+}

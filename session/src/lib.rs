@@ -1,0 +1,26 @@
+//! A run of tokengap: the loop that feeds events from a source to the analysis, and the readers of the analysis: the screen, recordings, the
+//! feed and telemetry.
+//!
+//! Knows no flags, prints nothing and draws nothing.
+
+mod about;
+pub mod idle;
+mod observer;
+pub mod own;
+pub mod playback;
+pub mod replay;
+mod run;
+mod service;
+mod session;
+mod signals;
+pub mod sink;
+mod source;
+pub mod telemetry;
+pub mod units;
+
+pub use about::About;
+pub use observer::{NoObserver, Observer, Run, ScreenCommand, Stage};
+pub use run::{Terms, run};
+pub use session::Session;
+pub use signals::Signals;
+pub use source::{Flow, Source};

@@ -1,0 +1,94 @@
+//! Interface for observers of a run, such as the screen.
+
+use std::path::Path;
+use std::thread;
+use std::time::Duration;
+
+use trace::report::Report;
+use trace::{Analysis, Event, MonoNs};
+
+use crate::playback::{Play, Position};
+use crate::sink::Writing;
+
+/// Progress of a run.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Stage {
+    /// The source delivers events.
+    Running,
+    /// The source was asked to end and is draining.
+    Ending,
+    /// The source has ended.
+    Ended,
+}
+
+/// The run as visible to an observer.
+pub struct Run<'a> {
+    /// State of the analysis.
+    pub analysis: &'a Analysis,
+    /// Name of the source in the report.
+    pub source: &'a str,
+    /// Progress of the run.
+    pub stage: Stage,
+    /// Playback position of a recording; `None` for live sources.
+    pub position: Option<&'a Position>,
+    /// The recording being played.
+    pub file: Option<&'a Path>,
+    /// One instant on both clocks of the observed machine; `None` if its wall clock is unknown.
+    pub wall: Option<(MonoNs, u64)>,
+    /// Latest message to the user, and its number.
+    pub notice: (u64, &'a str),
+    /// Outputs being written.
+    pub writing: &'a dyn Fn() -> Writing,
+    /// Missing observations, and features given up.
+    pub degraded: &'a dyn Fn() -> Vec<String>,
+    /// Description of the work that an ending source waits for.
+    pub under_way: &'a dyn Fn() -> Option<String>,
+    /// Creates the report as of now.
+    pub report: &'a dyn Fn() -> Report,
+}
+
+/// Request of an observer to the run.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ScreenCommand {
+    /// None: the run is over once its source has ended.
+    None,
+    /// Keep the run open after its source has ended.
+    Stay,
+    /// End the run; a second request ends it at once.
+    End,
+    /// Start or stop a recording.
+    Record,
+    /// Dump the hindsight ring.
+    Dump,
+    /// Control the playback of a recording.
+    Play(Play),
+}
+
+/// An observer of a run.
+pub trait Observer {
+    /// Called after the analysis has processed an event.
+    fn event(&mut self, _: &Event<'_>) {}
+
+    /// Called after the analysis has processed a tick.
+    fn tick(&mut self, _: &Analysis) {}
+
+    /// Called when the run restarts from its beginning with an empty state.
+    fn restart(&mut self) {}
+
+    /// Called every few milliseconds by the run loop. Must be quick, because the source is not polled meanwhile.
+    fn turn(&mut self, run: &Run<'_>) -> anyhow::Result<ScreenCommand>;
+
+    /// Called when the source is idle: sleeps for `time`, or until the next turn has something to do.
+    fn sleep(&mut self, time: Duration) {
+        thread::sleep(time);
+    }
+}
+
+/// Observer that does nothing.
+pub struct NoObserver;
+
+impl Observer for NoObserver {
+    fn turn(&mut self, _: &Run<'_>) -> anyhow::Result<ScreenCommand> {
+        Ok(ScreenCommand::None)
+    }
+}

@@ -1,0 +1,345 @@
+//! Playback control: decides how far playback may proceed. Independent of recording and screen.
+
+use std::fmt;
+use std::str::FromStr;
+use std::time::{Duration, Instant};
+
+use trace::MonoNs;
+
+use super::{Doing, Play, Position};
+use crate::idle;
+
+const SECOND_NS: u64 = 1_000_000_000;
+
+/// Playback speed, as an index into [`Speed::ALL`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Speed(usize);
+
+impl Speed {
+    /// Recorded time per real time; the last means maximum speed.
+    const ALL: [f64; 10] = [0.25, 0.5, 1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 64.0, f64::INFINITY];
+
+    fn factor(self) -> f64 {
+        Self::ALL[self.0]
+    }
+
+    fn step(self, by: isize) -> Self {
+        Self(self.0.saturating_add_signed(by).min(Self::ALL.len() - 1))
+    }
+}
+
+impl Default for Speed {
+    fn default() -> Self {
+        Self(2)
+    }
+}
+
+impl fmt::Display for Speed {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.factor() {
+            all if all.is_infinite() => f.write_str("max"),
+            factor => write!(f, "{factor}x"),
+        }
+    }
+}
+
+impl FromStr for Speed {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let all = (0..Self::ALL.len()).map(Self);
+        let named = |speed: &Self| speed.to_string().trim_end_matches('x') == text.trim_end_matches('x');
+        all.clone().find(named).ok_or_else(|| {
+            let names: Vec<String> = all.map(|s| s.to_string()).collect();
+            format!("{text:?} is not a speed: use one of {}", names.join(", "))
+        })
+    }
+}
+
+/// Target of a seek.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Target {
+    Time(MonoNs),
+    /// Start of a finding that had not started when the seek began.
+    Finding,
+    End,
+}
+
+/// Playback state.
+#[derive(Debug)]
+pub struct Player {
+    first: MonoNs,
+    last: MonoNs,
+    at: MonoNs,
+    speed: Speed,
+    playing: bool,
+    ended: bool,
+    target: Option<Target>,
+    /// Real time and recorded time at which the current pace was set.
+    clock_base: (Instant, MonoNs),
+    /// Set to seek backwards: replay from an earlier block up to this time.
+    restart: Option<MonoNs>,
+    leaves: bool,
+    pub(crate) since: Option<MonoNs>,
+}
+
+impl Player {
+    /// Starts at the beginning of a recording that covers `span`.
+    pub fn new(span: (MonoNs, MonoNs), speed: Speed) -> Self {
+        let (first, last) = span;
+        Self {
+            first,
+            last,
+            at: first,
+            speed,
+            playing: true,
+            ended: false,
+            target: None,
+            clock_base: (Instant::now(), first),
+            restart: None,
+            leaves: false,
+            since: None,
+        }
+    }
+
+    /// Notes that the recording has been played up to `at`.
+    pub(crate) fn reached(&mut self, at: MonoNs) {
+        self.at = self.at.max(at);
+        if let Some(Target::Time(to)) = self.target
+            && at >= to
+        {
+            self.arrive();
+        }
+    }
+
+    /// Handles the start of a finding. Returns whether it was sought.
+    pub(crate) fn found(&mut self) -> bool {
+        let sought = self.target == Some(Target::Finding);
+        if sought {
+            self.playing = false;
+            self.arrive();
+        }
+        sought
+    }
+
+    /// Handles the end of the recording.
+    pub(crate) fn end(&mut self) {
+        self.ended = true;
+        self.target = None;
+        self.at = self.last;
+    }
+
+    /// Returns whether the whole recording has been played.
+    pub fn has_ended(&self) -> bool {
+        self.ended
+    }
+
+    /// Starts playing from the beginning, or from `since`.
+    pub(crate) fn begin(&mut self, since: Option<MonoNs>) {
+        self.at = since.unwrap_or(self.first);
+        self.since = since;
+        self.ended = false;
+        self.clock_base = (Instant::now(), self.at);
+    }
+
+    /// Time to wait before the next record; `None` if it is due.
+    pub(crate) fn wait(&self, now: Instant) -> Option<Duration> {
+        if self.target.is_some() {
+            return None;
+        }
+        if !self.playing {
+            return Some(idle::LONG);
+        }
+        let played = self.at.since(self.clock_base.1) as f64 / self.speed.factor();
+        let due = self.clock_base.0 + Duration::from_nanos(played as u64);
+        due.checked_duration_since(now)
+            .filter(|d| !d.is_zero())
+            .map(|d| d.min(idle::LONG))
+    }
+
+    /// Returns whether the current pass must stop.
+    pub(crate) fn interrupted(&self) -> bool {
+        self.leaves || self.restart.is_some()
+    }
+
+    pub(crate) fn leave(&mut self) {
+        self.leaves = true;
+    }
+
+    pub(crate) fn leaves(&self) -> bool {
+        self.leaves
+    }
+
+    /// Takes the target of a pending backward seek.
+    pub(crate) fn take_restart(&mut self) -> Option<MonoNs> {
+        self.restart.take()
+    }
+
+    /// Returns whether the next finding is sought.
+    pub(crate) fn seeks_finding(&self) -> bool {
+        self.target == Some(Target::Finding)
+    }
+
+    /// Executes a command. `began` are the start times of the known findings.
+    pub(crate) fn execute(&mut self, play: Play, began: &[MonoNs]) {
+        self.reset_clock();
+        match play {
+            // The key aborts a long seek.
+            Play::Toggle if self.target.is_some() => {
+                self.playing = false;
+                self.arrive();
+            }
+            Play::Toggle if self.ended => self.go_to(self.first),
+            Play::Toggle => self.playing = !self.playing,
+            Play::Speed(by) => self.speed = self.speed.step(by),
+            Play::Skip(seconds) => {
+                let by = seconds.unsigned_abs() * SECOND_NS;
+                self.go_to(MonoNs(if seconds < 0 {
+                    self.at.0.saturating_sub(by)
+                } else {
+                    self.at.0.saturating_add(by)
+                }));
+            }
+            Play::To(ns) => self.go_to(MonoNs(self.first.0.saturating_add(ns))),
+            Play::End => self.target = (!self.ended).then_some(Target::End),
+            Play::Finding(true) => self.target = (!self.ended).then_some(Target::Finding),
+            Play::Finding(false) => {
+                let before = MonoNs(self.at.0.saturating_sub(SECOND_NS));
+                if let Some(&to) = began.iter().filter(|at| **at < before).max() {
+                    self.playing = false;
+                    self.go_to(to);
+                }
+            }
+        }
+    }
+
+    /// Playback position, for the screen.
+    pub(crate) fn position(&self, wall_ns: Option<u64>) -> Position {
+        Position {
+            at_ns: self.at.since(self.first),
+            whole_ns: self.last.since(self.first),
+            wall_ns,
+            speed: self.speed,
+            doing: match () {
+                () if self.target.is_some() || self.restart.is_some() => Doing::Seeking,
+                () if self.ended => Doing::Ended,
+                () if self.playing => Doing::Playing,
+                () => Doing::Paused,
+            },
+            since_ns: self.since.map(|since| since.since(self.first)),
+        }
+    }
+
+    pub(crate) fn at(&self) -> MonoNs {
+        self.at
+    }
+
+    fn go_to(&mut self, to: MonoNs) {
+        let to = to.clamp(self.first, self.last);
+        if to < self.at {
+            self.restart = Some(to);
+        }
+        // At the end, there is nothing ahead to seek to.
+        let ahead = to < self.at || !self.ended;
+        self.target = ahead.then_some(Target::Time(to));
+    }
+
+    fn arrive(&mut self) {
+        self.target = None;
+        self.reset_clock();
+    }
+
+    /// Restarts the pace from the current time.
+    fn reset_clock(&mut self) {
+        self.clock_base = (Instant::now(), self.at);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn second(n: u64) -> MonoNs {
+        MonoNs(n * SECOND_NS)
+    }
+
+    fn player() -> Player {
+        Player::new((second(100), second(160)), Speed::default())
+    }
+
+    fn doing(player: &Player) -> (u64, Doing) {
+        let position = player.position(None);
+        (position.at_ns / SECOND_NS, position.doing)
+    }
+
+    #[test]
+    fn speeds_parse_and_step_within_their_range() {
+        for name in ["0.25x", "1x", "64x", "max", "2"] {
+            assert!(name.parse::<Speed>().is_ok(), "{name}");
+        }
+        assert!("3x".parse::<Speed>().is_err_and(|why| why.contains("0.25x")));
+        assert_eq!(Speed::default().step(-9).to_string(), "0.25x");
+        assert_eq!(Speed::default().step(99).to_string(), "max");
+    }
+
+    #[test]
+    fn playback_keeps_its_speed_and_does_not_catch_up_after_a_pause() {
+        let mut player = player();
+        player.reached(second(110));
+        let now = Instant::now();
+        assert!(player.wait(now).is_some(), "ten seconds are not over");
+        assert_eq!(player.wait(now + Duration::from_secs(11)), None);
+        player.execute(Play::Toggle, &[]);
+        assert!(player.wait(now + Duration::from_mins(1)).is_some());
+        player.execute(Play::Toggle, &[]);
+        player.reached(second(111));
+        assert!(player.wait(Instant::now()).is_some(), "the pause is not caught up with");
+        player.execute(Play::Speed(9), &[]);
+        assert_eq!(player.wait(Instant::now()), None);
+    }
+
+    #[test]
+    fn forward_seeks_play_through_and_backward_seeks_restart() {
+        let mut player = player();
+        player.reached(second(110));
+        player.execute(Play::Skip(10), &[]);
+        assert_eq!((player.wait(Instant::now()), player.interrupted()), (None, false));
+        player.reached(second(120));
+        assert_eq!(doing(&player), (20, Doing::Playing));
+        player.execute(Play::Skip(-15), &[]);
+        assert!(player.interrupted());
+        assert_eq!(player.take_restart(), Some(second(105)));
+        player.begin(None);
+        assert_eq!(doing(&player), (0, Doing::Seeking));
+        player.reached(second(105));
+        assert_eq!(doing(&player), (5, Doing::Playing));
+        player.execute(Play::Skip(-1_000), &[]);
+        assert_eq!(player.take_restart(), Some(second(100)), "not before the start");
+    }
+
+    #[test]
+    fn a_finding_seek_pauses_at_the_start_of_the_finding() {
+        let mut player = player();
+        assert!(!player.found(), "no seek is active");
+        player.execute(Play::Finding(true), &[]);
+        player.reached(second(130));
+        assert_eq!(doing(&player).1, Doing::Seeking);
+        assert!(player.found());
+        assert_eq!(doing(&player), (30, Doing::Paused));
+        player.execute(Play::Finding(false), &[second(105), second(112), second(130)]);
+        assert_eq!(player.take_restart(), Some(second(112)));
+    }
+
+    #[test]
+    fn playback_stays_ended_until_it_is_restarted() {
+        let mut player = player();
+        player.execute(Play::End, &[]);
+        player.end();
+        assert_eq!(doing(&player), (60, Doing::Ended));
+        player.execute(Play::Finding(true), &[]);
+        assert_eq!(doing(&player).1, Doing::Ended);
+        player.execute(Play::Toggle, &[]);
+        assert!(player.has_ended());
+        assert_eq!(player.take_restart(), Some(second(100)));
+    }
+}

@@ -1,0 +1,255 @@
+//! Pipeline of a run, live or recorded: every event and tick goes to the analysis, the outputs and the observer.
+
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::time::Duration;
+
+use serde_json::Value;
+use trace::report::{Report, ReportInput};
+use trace::{Analysis, Config, Event, MonoNs};
+
+use crate::about::About;
+use crate::observer::{NoObserver, Observer, Run, ScreenCommand, Stage};
+use crate::playback::Position;
+use crate::sink::{Rules, Sink};
+use crate::telemetry::Telemetry;
+
+/// A run, live or recorded: every event and tick goes to the analysis, the outputs and the observer.
+pub struct Session {
+    analysis: Analysis,
+    config: Config,
+    observer: Box<dyn Observer>,
+    sink: Sink,
+    telemetry: Telemetry,
+    /// Features given up during the run.
+    degraded: Vec<String>,
+    notice: (u64, String),
+    slowest: usize,
+}
+
+impl Session {
+    /// Creates a run that lists the `slowest` requests in its report.
+    pub fn new(config: &Config, observer: Box<dyn Observer>, sink: Sink, slowest: usize) -> Self {
+        Self {
+            analysis: Analysis::new(*config),
+            config: *config,
+            observer,
+            sink,
+            telemetry: Telemetry::default(),
+            degraded: Vec::new(),
+            notice: (0, String::new()),
+            slowest,
+        }
+    }
+
+    /// Adds telemetry to the run.
+    #[must_use]
+    pub fn with_telemetry(self, telemetry: Telemetry) -> Self {
+        Self { telemetry, ..self }
+    }
+
+    /// State of the analysis.
+    pub fn analysis(&self) -> &Analysis {
+        &self.analysis
+    }
+
+    /// Processes an event.
+    pub fn event(&mut self, event: &Event<'_>) {
+        self.analysis.apply(event);
+        self.sink.event(event);
+        self.telemetry.event(event, &self.analysis);
+        self.observer.event(event);
+    }
+
+    /// Processes a tick.
+    pub fn tick(&mut self, now: MonoNs, about: &dyn About) {
+        self.analysis.tick(now);
+        let trouble = self.trouble();
+        let (degraded, slowest) = (&self.degraded, self.slowest);
+        let input = || input(about, all_degraded(about, &trouble, degraded), slowest);
+        self.sink.tick(now, &self.analysis, &input);
+        self.telemetry.tick(now, &self.analysis, &input);
+        for message in [self.sink.take_message(), self.telemetry.take_message()]
+            .into_iter()
+            .flatten()
+        {
+            self.notify(message);
+        }
+        self.observer.tick(&self.analysis);
+    }
+
+    /// Restarts the run with an empty state.
+    pub fn restart(&mut self) {
+        self.analysis = Analysis::new(self.config);
+        self.observer.restart();
+    }
+
+    /// Continues from a state received from elsewhere. `missed` records lie between it and the last processed one.
+    pub fn take_over(&mut self, analysis: Analysis, missed: u64) {
+        self.analysis = analysis.with_engines(self.config.engines);
+        self.sink.resume(&self.analysis, missed);
+    }
+
+    /// Outputs of the run.
+    pub fn sink(&mut self) -> &mut Sink {
+        &mut self.sink
+    }
+
+    /// Sets the configuration to use after the next restart of the analysis.
+    pub fn set_config(&mut self, config: Config) {
+        self.config = Config {
+            engines: self.config.engines,
+            ..config
+        };
+    }
+
+    /// Closes the outputs of the run and returns messages about them.
+    pub fn close(&mut self, input: &ReportInput) -> Vec<String> {
+        self.sink.finish(&self.analysis, input)
+    }
+
+    /// Applies the flags that can change during a run.
+    pub fn retune(&mut self, slowest: usize, rules: Rules) {
+        self.slowest = slowest;
+        self.sink.retune(rules);
+    }
+
+    /// Shows a message to the observer.
+    pub fn notify(&mut self, text: String) {
+        self.notice = (self.notice.0 + 1, text);
+    }
+
+    /// Records in the report that a feature was given up.
+    pub fn give_up(&mut self, what: String) {
+        self.degraded.push(what);
+    }
+
+    /// Removes the observer, which restores the terminal.
+    pub fn dismiss(&mut self) {
+        self.observer = Box::new(NoObserver);
+    }
+
+    /// Dumps the hindsight ring.
+    pub fn dump(&mut self, why: &str, about: &dyn About) {
+        let input = self.input(about);
+        let message = self.sink.dump(why, &input);
+        self.notify(message);
+    }
+
+    /// Runs the observer. Handles requests about outputs and returns any other request.
+    pub fn turn(&mut self, about: &dyn About, stage: Stage, position: Option<&Position>) -> ScreenCommand {
+        let Self {
+            analysis,
+            observer,
+            sink,
+            telemetry,
+            degraded,
+            notice,
+            slowest,
+            ..
+        } = self;
+        let mut trouble = sink.trouble();
+        trouble.extend(telemetry.trouble());
+        let all = || all_degraded(about, &trouble, degraded);
+        telemetry.turn(analysis, &|| input(about, all(), *slowest));
+        let command = catch_unwind(AssertUnwindSafe(|| {
+            observer.turn(&Run {
+                analysis,
+                source: about.kind(),
+                stage,
+                position,
+                file: about.file(),
+                wall: about.wall(),
+                notice: (notice.0, &notice.1),
+                writing: &|| sink.writing(),
+                degraded: &all,
+                under_way: &|| about.under_way(),
+                report: &|| analysis.report(&input(about, all(), *slowest)),
+            })
+        }));
+        match command {
+            Ok(Ok(ScreenCommand::Record)) => {
+                let input = self.input(about);
+                let message = self.sink.toggle(&self.analysis, &input);
+                self.notify(message);
+                ScreenCommand::Stay
+            }
+            Ok(Ok(ScreenCommand::Dump)) => {
+                self.dump("asked for on the screen", about);
+                ScreenCommand::Stay
+            }
+            Ok(Ok(command)) => command,
+            Ok(Err(error)) => {
+                self.dismiss();
+                self.give_up(format!("screen: {error:#}"));
+                ScreenCommand::End
+            }
+            Err(_) => {
+                self.dismiss();
+                self.give_up("screen crashed and was disabled; the run continues. Please report this bug.".into());
+                ScreenCommand::None
+            }
+        }
+    }
+
+    /// Sleeps for `time`, or until the observer needs attention.
+    pub fn sleep(&mut self, time: Duration) {
+        self.observer.sleep(time);
+    }
+
+    /// Ends the run and closes the recording with the contents of the report. Passes messages about the outputs to `show`.
+    pub fn finish(mut self, about: &dyn About, show: &dyn Fn(&str)) -> Report {
+        self.dismiss();
+        let input = self.input(about);
+        for message in self.close(&input) {
+            show(&message);
+        }
+        if self.telemetry.pushes() {
+            let report = self.analysis.report(&input);
+            self.telemetry.conclude(&self.analysis, &report, &input);
+        }
+        let degraded = all_degraded(about, &self.trouble(), &self.degraded);
+        let input = ReportInput {
+            degraded: degraded.into_iter().map(Value::from).collect(),
+            ..input
+        };
+        self.telemetry.finish(&self.analysis, &input);
+        self.analysis.report(&input)
+    }
+
+    fn input(&self, about: &dyn About) -> ReportInput {
+        input(
+            about,
+            all_degraded(about, &self.trouble(), &self.degraded),
+            self.slowest,
+        )
+    }
+
+    /// Problems of outputs and telemetry.
+    fn trouble(&self) -> Vec<String> {
+        let mut trouble = self.sink.trouble();
+        trouble.extend(self.telemetry.trouble());
+        trouble
+    }
+}
+
+fn all_degraded(about: &dyn About, trouble: &[String], degraded: &[String]) -> Vec<String> {
+    let mut all = about.degraded();
+    all.extend(trouble.iter().cloned());
+    all.extend(degraded.iter().cloned());
+    all
+}
+
+fn input(about: &dyn About, degraded: Vec<String>, slowest: usize) -> ReportInput {
+    let (cpu_ns, rss_bytes) = about.cost();
+    ReportInput {
+        wall: about.wall(),
+        slowest,
+        cpu_ns,
+        rss_bytes,
+        degraded: degraded.into_iter().map(Value::from).collect(),
+        wire: about.wire(),
+        sampling: about.sampling(),
+        demo: about.truth(),
+        ..ReportInput::of(about.kind())
+    }
+}

@@ -1,0 +1,337 @@
+//! Outputs of a live run: recording, hindsight ring and feed. A failure here is reported but does not affect the run.
+
+mod feed;
+mod onset;
+mod preamble;
+mod ring;
+
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::path::{Path, PathBuf};
+
+use trace::event::{Missed, MissedCause, What};
+use trace::record::{Anchor, Closing, Header, Payload, RecordError, RecordOptions, Recorder, Status};
+use trace::report::ReportInput;
+use trace::{Analysis, Config, Event, MonoNs};
+
+use self::feed::Feed;
+pub use self::feed::{Past, Publishing};
+pub use ::feed::{Image, ImageError, PublishOptions};
+pub use onset::Rules;
+use ring::Ring;
+pub use ring::RingOptions;
+
+use crate::units::{bytes, count};
+
+/// Files that a run writes.
+#[derive(Clone, Debug)]
+pub struct Files {
+    /// Recording of the whole run.
+    pub record: Option<PathBuf>,
+    /// Size, rotation and replacement of recordings, including those started during the run.
+    pub options: RecordOptions,
+    /// Content of recordings.
+    pub payload: Payload,
+    /// The hindsight ring.
+    pub ring: Option<RingOptions>,
+}
+
+/// Outputs being written, for the screen.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Writing {
+    /// The recording, if any.
+    pub recording: Option<Written>,
+    /// The hindsight ring, if kept.
+    pub ring: Option<Written>,
+    /// The feed, if published.
+    pub feed: Option<Publishing>,
+}
+
+/// A file being written.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Written {
+    /// Path as given.
+    pub name: String,
+    /// Bytes written.
+    pub bytes: u64,
+    /// Records dropped because the disk queue was full.
+    pub dropped: u64,
+}
+
+/// All outputs of a run.
+pub struct Sink {
+    header: Header,
+    /// Set if the run is observed on another machine.
+    elsewhere: bool,
+    options: RecordOptions,
+    recording: Option<Recording>,
+    ring: Option<Ring>,
+    feed: Option<Feed>,
+    trouble: Vec<String>,
+    /// Message for the user.
+    message: Option<String>,
+}
+
+/// A recording in progress.
+struct Recording {
+    recorder: Recorder,
+    /// Set once its unexpected end has been reported.
+    reported: bool,
+}
+
+impl Sink {
+    /// Opens `files`. Called before the run, so that errors appear at once.
+    pub fn open(files: &Files, source: &str, config: &Config) -> anyhow::Result<Self> {
+        let mut sink = Self::none(source, config);
+        sink.header.payload = files.payload;
+        sink.options = files.options;
+        if let Some(path) = &files.record {
+            sink.record(path)?;
+        }
+        if let Some(ring) = &files.ring {
+            sink.ring = Some(Ring::open(ring, files.options.force, &sink.header)?);
+        }
+        Ok(sink)
+    }
+
+    /// Creates a sink without outputs.
+    pub fn none(source: &str, config: &Config) -> Self {
+        Self {
+            header: Header::of(source, *config),
+            elsewhere: false,
+            options: RecordOptions::default(),
+            recording: None,
+            ring: None,
+            feed: None,
+            trouble: Vec::new(),
+            message: None,
+        }
+    }
+
+    /// Updates the limits for dumping the ring.
+    pub fn retune(&mut self, rules: Rules) {
+        if let Some(ring) = &mut self.ring {
+            ring.retune(rules);
+        }
+    }
+
+    /// Publishes the run.
+    pub fn publish(&mut self, options: PublishOptions, past: Box<dyn Past>) -> anyhow::Result<()> {
+        let feed = Feed::open(options, &self.header, past)?;
+        self.message = Some(format!("published on tcp://{}", feed.publishing().address));
+        self.feed = Some(feed);
+        Ok(())
+    }
+
+    /// Continues the recording from a state received from elsewhere, `missed` records after the last written one.
+    pub fn resume(&mut self, analysis: &Analysis, missed: u64) {
+        self.guarded(|sink| {
+            let Some(recording) = &mut sink.recording else {
+                return;
+            };
+            if missed > 0 {
+                recording.recorder.event(&Event {
+                    at: analysis.ledger().now(),
+                    what: What::Missed(Missed {
+                        hop: None,
+                        count: missed,
+                        cause: MissedCause::QueueFull,
+                    }),
+                });
+            }
+            preamble::write(analysis.ledger(), &mut |event| recording.recorder.event(event));
+        });
+    }
+
+    /// Sets the header for a run observed elsewhere, whose clocks differ from ours.
+    pub fn describe(&mut self, header: Header, options: RecordOptions) {
+        (self.header, self.options, self.elsewhere) = (header, options, true);
+    }
+
+    fn is_idle(&self) -> bool {
+        self.recording.is_none() && self.ring.is_none() && self.feed.is_none()
+    }
+
+    /// Starts a recording.
+    pub fn record(&mut self, path: &Path) -> Result<(), RecordError> {
+        let recorder = Recorder::create(path, &self.header, self.options)?;
+        self.recording = Some(Recording {
+            recorder,
+            reported: false,
+        });
+        Ok(())
+    }
+
+    /// Writes an event that the analysis has processed.
+    pub fn event(&mut self, event: &Event<'_>) {
+        if self.is_idle() {
+            return;
+        }
+        self.guarded(|sink| {
+            if let Some(recording) = &mut sink.recording {
+                recording.recorder.event(event);
+            }
+            if let Some(ring) = &mut sink.ring {
+                ring.event(event);
+            }
+            if let Some(feed) = &mut sink.feed {
+                feed.event(event);
+            }
+        });
+    }
+
+    /// Writes a tick that the analysis has processed. `input` returns the current input of a report.
+    pub fn tick(&mut self, now: MonoNs, analysis: &Analysis, input: &dyn Fn() -> ReportInput) {
+        if self.is_idle() {
+            return;
+        }
+        self.guarded(|sink| {
+            if let Some(recording) = &mut sink.recording {
+                recording.recorder.tick(now);
+            }
+            if let Some(ring) = &mut sink.ring {
+                ring.tick(now);
+                let onset = ring.onset(now, analysis, &|| Closing::of(&input()));
+                sink.message = onset.or_else(|| ring.take_message()).or(sink.message.take());
+            }
+            if let Some(feed) = &mut sink.feed {
+                feed.tick(now, analysis, input);
+                if let Some(trouble) = feed.trouble() {
+                    let message = sink.note(trouble);
+                    sink.message = Some(message);
+                }
+            }
+        });
+        self.watch();
+    }
+
+    /// Takes the message for the user, if any.
+    pub fn take_message(&mut self) -> Option<String> {
+        self.message.take()
+    }
+
+    /// Starts a recording in the working folder, or ends the current one. Returns a message.
+    pub fn toggle(&mut self, analysis: &Analysis, input: &ReportInput) -> String {
+        if self.recording.is_some() {
+            return self.close(input).unwrap_or_default();
+        }
+        let path = PathBuf::from(format!("tokengap-{}.tgap", trace::clock::wall_ns() / 1_000_000_000));
+        if !self.elsewhere {
+            self.header.anchor = Anchor::now();
+        }
+        match self.record(&path) {
+            Ok(()) => {
+                self.guarded(|sink| {
+                    if let Some(recording) = &mut sink.recording {
+                        preamble::write(analysis.ledger(), &mut |event| recording.recorder.event(event));
+                    }
+                });
+                format!("recording to {}; press r to stop", path.display())
+            }
+            Err(error) => format!("! nothing is recorded: {error}"),
+        }
+    }
+
+    /// Dumps the ring and returns a message with the file name.
+    pub fn dump(&mut self, why: &str, input: &ReportInput) -> String {
+        let closing = Closing::of(input);
+        let Some(ring) = &mut self.ring else {
+            return "no hindsight ring: start with --hindsight SIZE".into();
+        };
+        match catch_unwind(AssertUnwindSafe(|| ring.dump(why, &closing))) {
+            Ok(message) => message,
+            Err(_) => self.failed(),
+        }
+    }
+
+    /// Outputs being written now.
+    pub fn writing(&self) -> Writing {
+        let recording = self.recording.as_ref().map(|r| &r.recorder);
+        Writing {
+            recording: recording.map(|recorder| written(recorder.path(), &recorder.status())),
+            ring: self.ring.as_ref().map(Ring::written),
+            feed: self.feed.as_ref().map(Feed::publishing),
+        }
+    }
+
+    /// Problems with the outputs, for the report.
+    pub fn trouble(&self) -> Vec<String> {
+        let refused = self.feed.as_ref().and_then(Feed::refused);
+        self.trouble.iter().cloned().chain(refused).collect()
+    }
+
+    /// Closes all outputs and returns messages about them.
+    pub fn finish(&mut self, analysis: &Analysis, input: &ReportInput) -> Vec<String> {
+        let mut messages: Vec<String> = self.close(input).into_iter().collect();
+        if let Some(ring) = self.ring.take() {
+            let closing = Closing::of(input);
+            match catch_unwind(AssertUnwindSafe(|| ring.finish(&closing))) {
+                Ok(more) => messages.extend(more),
+                Err(_) => messages.push(self.failed()),
+            }
+        }
+        if let Some(feed) = self.feed.take() {
+            self.trouble.extend(feed.refused());
+            messages.extend(feed.finish(analysis, &|| input.clone()));
+        }
+        messages
+    }
+
+    /// Closes the recording.
+    fn close(&mut self, input: &ReportInput) -> Option<String> {
+        let Recording { recorder, reported } = self.recording.take()?;
+        let path = recorder.path().to_owned();
+        let closing = Closing::of(input);
+        Some(match catch_unwind(AssertUnwindSafe(|| recorder.finish(&closing))) {
+            Ok(Ok(summary)) => {
+                let dropped = match summary.dropped {
+                    0 => String::new(),
+                    n => format!(", {} records did not fit", count(n)),
+                };
+                let size = bytes(summary.bytes);
+                format!("recorded to {} ({size}{dropped})", path.display())
+            }
+            Ok(Err(error)) if reported => format!("! recording: {error}"),
+            Ok(Err(error)) => self.note(format!("recording: {error}")),
+            Err(_) => self.failed(),
+        })
+    }
+
+    /// Detects a recording that stopped by itself: size limit, full disk, vanished mount.
+    fn watch(&mut self) {
+        let Some(recording) = self.recording.as_mut().filter(|r| !r.reported) else {
+            return;
+        };
+        if let Some(why) = recording.recorder.status().stopped {
+            recording.reported = true;
+            let message = self.note(why);
+            self.message = Some(message);
+        }
+    }
+
+    /// Runs `write`. A panic ends the outputs, but not the run.
+    fn guarded(&mut self, write: impl FnOnce(&mut Self)) {
+        if catch_unwind(AssertUnwindSafe(|| write(self))).is_err() {
+            let message = self.failed();
+            self.message = Some(message);
+        }
+    }
+
+    fn failed(&mut self) -> String {
+        (self.recording, self.ring, self.feed) = (None, None, None);
+        self.note("recording crashed and was disabled; the run continues. Please report this bug.".into())
+    }
+
+    fn note(&mut self, trouble: String) -> String {
+        let message = format!("! {trouble}");
+        self.trouble.push(trouble);
+        message
+    }
+}
+
+fn written(path: &Path, status: &Status) -> Written {
+    Written {
+        name: path.display().to_string(),
+        bytes: status.bytes,
+        dropped: status.dropped,
+    }
+}

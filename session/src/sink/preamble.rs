@@ -1,0 +1,96 @@
+//! Initial events of a recording that starts during a run: the engine and its hops.
+
+use trace::Event;
+use trace::event::{self, What};
+use trace::ledger::Ledger;
+
+/// Emits the ledger's current state of the engine and of every hop.
+pub(super) fn write(ledger: &Ledger, sink: &mut dyn FnMut(&Event<'_>)) {
+    let at = ledger.now();
+    let engine = ledger.engine();
+    sink(&Event {
+        at,
+        what: What::Engine(event::Engine {
+            name: engine.name.as_deref(),
+            version: engine.version.as_deref(),
+            mode: engine.mode,
+            waiter: engine.waiter,
+            turnaround: engine.turnaround,
+        }),
+    });
+    for hop in ledger.hops() {
+        let hop = event::Hop {
+            id: hop.id(),
+            name: &ledger.groups()[hop.group()].name,
+            endpoint: hop.endpoint(),
+            worker: hop.worker(),
+            origin: hop.is_origin(),
+            last: hop.is_last(),
+            capabilities: hop.capabilities(),
+        };
+        sink(&Event {
+            at,
+            what: What::Hop(hop),
+        });
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use trace::engine::{Mode, Waiter};
+    use trace::event::Capabilities;
+    use trace::{Analysis, Config, HopId, MonoNs};
+
+    use super::*;
+
+    #[test]
+    fn preamble_reproduces_the_engine_and_hops() {
+        let mut early = Analysis::new(Config::default());
+        let mut apply = |what| early.apply(&Event { at: MonoNs(1), what });
+        apply(What::Engine(event::Engine {
+            name: Some("example"),
+            version: Some("0.5.9"),
+            mode: Some(Mode::Incremental),
+            waiter: Some(Waiter::KeepsLast),
+            turnaround: None,
+        }));
+        for (id, name) in ["scheduler->detokenizer", "detokenizer->tokenizer"]
+            .into_iter()
+            .enumerate()
+        {
+            apply(What::Hop(event::Hop {
+                id: HopId(id as u16),
+                name,
+                endpoint: "ipc:///tmp/hop",
+                worker: None,
+                origin: id == 0,
+                last: id == 1,
+                capabilities: Capabilities {
+                    sent: true,
+                    forwarded: true,
+                    ..Capabilities::default()
+                },
+            }));
+        }
+        let mut late = Analysis::new(Config::default());
+        write(early.ledger(), &mut |event| late.apply(event));
+        let (before, after) = (early.ledger(), late.ledger());
+        assert_eq!(after.engine(), before.engine());
+        let describe = |ledger: &Ledger| -> Vec<String> {
+            let hops = ledger.hops().iter();
+            hops.map(|h| {
+                let name = &ledger.groups()[h.group()].name;
+                format!(
+                    "{name} {:?} {} {} {} {:?}",
+                    h.id(),
+                    h.endpoint(),
+                    h.is_origin(),
+                    h.is_last(),
+                    h.capabilities()
+                )
+            })
+            .collect()
+        };
+        assert_eq!(describe(after), describe(before));
+    }
+}

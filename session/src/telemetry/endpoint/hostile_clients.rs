@@ -1,0 +1,224 @@
+//! Slow, silent and malformed clients: other clients are still answered, and refused connections are counted.
+
+use std::io::{Read, Write};
+use std::net::{Shutdown, TcpStream as Client};
+use std::time::Instant;
+
+use trace::metrics::{Family, Point, Value};
+
+use super::super::scrapes::{MetricsPublisher, pair};
+use super::*;
+
+/// The default limits, with shorter times.
+const QUICK: Bounds = Bounds {
+    head: Duration::from_millis(400),
+    whole: Duration::from_millis(1_200),
+    ..BOUNDS
+};
+/// Longer than any of the times above, but much shorter than the sum over all clients.
+const SOON: Duration = Duration::from_secs(10);
+
+struct Endpoint {
+    at: SocketAddr,
+    publisher: MetricsPublisher,
+    refused: Arc<Refused>,
+}
+
+fn endpoint(bounds: Bounds) -> Endpoint {
+    let (publisher, client) = pair();
+    publisher.publish(Vec::new(), true);
+    let (at, refused) = serve(SocketAddr::from(([127, 0, 0, 1], 0)), client, bounds).expect("a free port");
+    Endpoint { at, publisher, refused }
+}
+
+impl Endpoint {
+    fn connect(&self) -> Client {
+        let client = Client::connect(self.at).expect("it listens");
+        client.set_read_timeout(Some(SOON)).expect("set");
+        client
+    }
+
+    fn ask(&self, request: &str) -> String {
+        let mut client = self.connect();
+        client.write_all(request.as_bytes()).expect("it reads");
+        let mut answer = String::new();
+        client.read_to_string(&mut answer).expect("it answers and closes");
+        answer
+    }
+
+    /// Scrapes and checks that the response arrives within `head`, so that no other client delays it.
+    fn answers_at_once(&self, bounds: Bounds) {
+        let began = Instant::now();
+        let answer = self.ask(SCRAPE);
+        assert!(answer.starts_with("HTTP/1.1 200 "), "{answer}");
+        assert!(began.elapsed() < bounds.head, "{:?}", began.elapsed());
+    }
+
+    fn counted(&self) -> (u64, u64) {
+        let of = |count: &AtomicU64| count.load(Ordering::Relaxed);
+        (of(&self.refused.displaced), of(&self.refused.failed))
+    }
+
+    fn until(&self, what: &str, is: impl Fn((u64, u64)) -> bool) {
+        let end = Instant::now() + SOON;
+        while !is(self.counted()) {
+            assert!(Instant::now() < end, "{what}: {:?}", self.counted());
+            thread::sleep(Duration::from_millis(10));
+        }
+    }
+}
+
+const SCRAPE: &str = "GET /metrics HTTP/1.1\r\nhost: x\r\n\r\n";
+
+/// Returns whether the other side has closed, so that nothing more can be read.
+fn is_closed(client: &mut Client) -> bool {
+    let mut rest = Vec::new();
+    let ended = client.read_to_end(&mut rest);
+    !ended.is_err_and(|error| {
+        matches!(
+            error.kind(),
+            std::io::ErrorKind::WouldBlock | std::io::ErrorKind::TimedOut
+        )
+    })
+}
+
+#[test]
+fn only_get_metrics_is_served() {
+    let server = endpoint(BOUNDS);
+    let metrics = server.ask(SCRAPE);
+    assert!(metrics.starts_with("HTTP/1.1 200 "), "{metrics}");
+    assert!(metrics.contains("content-type: text/plain; version=0.0.4"), "{metrics}");
+    let other_path = server.ask("GET / HTTP/1.1\r\nhost: x\r\n\r\n");
+    assert!(other_path.starts_with("HTTP/1.1 404 "), "{other_path}");
+    let posted = server.ask("POST /metrics HTTP/1.1\r\nhost: x\r\ncontent-length: 0\r\n\r\n");
+    assert!(
+        posted.starts_with("HTTP/1.1 405 ") && posted.contains("allow: GET, HEAD"),
+        "{posted}"
+    );
+    assert_eq!(server.refused.trouble(), None);
+}
+
+#[test]
+fn oversized_and_malformed_heads_are_refused_and_counted() {
+    let server = endpoint(BOUNDS);
+    let heads = [
+        format!(
+            "GET /metrics HTTP/1.1\r\nx: {}\r\n\r\n",
+            "y".repeat(2 * BOUNDS.request_bytes)
+        ),
+        format!("GET /{} HTTP/1.1\r\n\r\n", "y".repeat(8 * BOUNDS.request_bytes)),
+        format!("GET /metrics HTTP/1.1\r\n{}\r\n", "x: y\r\n".repeat(2_000)),
+        "\u{1}\u{2}\u{3}\r\n\r\n".to_owned(),
+    ];
+    for head in &heads {
+        let mut client = server.connect();
+        // The server may hang up before reading everything.
+        client.write_all(head.as_bytes()).ok();
+        let mut answer = Vec::new();
+        client.read_to_end(&mut answer).ok();
+        assert!(
+            !answer.starts_with(b"HTTP/1.1 200"),
+            "{}",
+            String::from_utf8_lossy(&answer)
+        );
+    }
+    server.until("counted", |(_, failed)| failed == heads.len() as u64);
+    let problem = server.refused.trouble().expect("a report line");
+    assert!(
+        problem.contains("0 replaced by newer ones") && problem.contains("4 too slow"),
+        "{problem}"
+    );
+}
+
+#[test]
+fn a_client_that_sends_slowly_is_closed_in_time() {
+    let server = endpoint(QUICK);
+    let began = Instant::now();
+    let mut client = server.connect();
+    let drips = SCRAPE.as_bytes().iter().take(30);
+    for byte in drips {
+        if client.write_all(&[*byte]).is_err() {
+            break;
+        }
+        thread::sleep(Duration::from_millis(60));
+        if server.counted().1 > 0 {
+            break;
+        }
+    }
+    assert!(is_closed(&mut client));
+    server.until("given up", |counted| counted == (0, 1));
+    assert!(began.elapsed() < QUICK.whole + SOON, "{:?}", began.elapsed());
+    // The server does not wait for an endless body.
+    let posted = server.ask("POST /metrics HTTP/1.1\r\nhost: x\r\ncontent-length: 1000000000000\r\n\r\nabc");
+    assert!(posted.starts_with("HTTP/1.1 405 "), "{posted}");
+    let chunked = server.ask("GET /metrics HTTP/1.1\r\nhost: x\r\ntransfer-encoding: chunked\r\n\r\nffffffff\r\nabc");
+    assert!(chunked.starts_with("HTTP/1.1 200 "), "{chunked}");
+}
+
+#[test]
+fn an_idle_client_does_not_block_others() {
+    let bounds = Bounds { head: SOON, ..BOUNDS };
+    let server = endpoint(bounds);
+    let mut silent: Vec<Client> = (0..3 * bounds.connections).map(|_| server.connect()).collect();
+    for _ in 0..5 {
+        server.answers_at_once(bounds);
+    }
+    server.until("excess connections are displaced", |(displaced, _)| {
+        displaced >= 2 * bounds.connections as u64
+    });
+    assert!(is_closed(&mut silent[0]), "the oldest is displaced");
+    drop(silent);
+    server.answers_at_once(bounds);
+}
+
+#[test]
+fn a_client_that_never_reads_is_closed_in_time() {
+    let server = endpoint(QUICK);
+    // Exceeds the kernel's buffers for a client that does not read.
+    let label = "x".repeat(1_000);
+    let family = || Family {
+        definition: trace::metrics::ALL
+            .iter()
+            .find(|one| one.name == "tokengap.hop.chunks")
+            .expect("a metric with a label"),
+        points: (0..20_000)
+            .map(|n| Point {
+                labels: vec![format!("{n}{label}")],
+                value: Value::Int(n),
+            })
+            .collect(),
+    };
+    server.publisher.publish(vec![family()], true);
+    let began = Instant::now();
+    let not_reading: Vec<Client> = (0..4)
+        .map(|_| {
+            let mut client = server.connect();
+            client.write_all(SCRAPE.as_bytes()).expect("asked");
+            client
+        })
+        .collect();
+    server.until("given up", |(_, failed)| failed == 4);
+    assert!(began.elapsed() < SOON, "{:?}", began.elapsed());
+    drop(not_reading);
+    server.publisher.publish(Vec::new(), true);
+    server.answers_at_once(BOUNDS);
+}
+
+#[test]
+fn a_half_closed_client_is_answered() {
+    let server = endpoint(BOUNDS);
+    let mut client = server.connect();
+    client.write_all(SCRAPE.as_bytes()).expect("asked");
+    client.shutdown(Shutdown::Write).expect("half closed");
+    let mut answer = String::new();
+    client.read_to_string(&mut answer).expect("answered");
+    assert!(answer.starts_with("HTTP/1.1 200 "), "{answer}");
+    // A client that disconnects early causes no report.
+    for part in [0, 5, SCRAPE.len()] {
+        let mut client = server.connect();
+        client.write_all(&SCRAPE.as_bytes()[..part]).expect("begun");
+        client.shutdown(Shutdown::Both).ok();
+    }
+    server.answers_at_once(BOUNDS);
+    assert_eq!(server.refused.trouble(), None);
+}

@@ -1,0 +1,118 @@
+//! OpenTelemetry's standard environment variables.
+
+use std::time::Duration;
+
+use anyhow::{Context, bail};
+use percent_encoding::percent_decode_str;
+
+/// Push settings from the environment.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(super) struct Environment {
+    /// `OTEL_EXPORTER_OTLP_HEADERS`.
+    pub(super) headers: Vec<(String, String)>,
+    /// `OTEL_RESOURCE_ATTRIBUTES`.
+    pub(super) attributes: Vec<(String, String)>,
+    /// `OTEL_SERVICE_NAME`; overrides a `service.name` among the attributes.
+    pub(super) service: Option<String>,
+    /// `OTEL_EXPORTER_OTLP_TIMEOUT`: maximum time per request.
+    pub(super) timeout: Option<Duration>,
+}
+
+impl Environment {
+    /// Reads the settings; `get` returns the value of a variable.
+    pub(super) fn read(get: impl Fn(&str) -> Option<String>) -> anyhow::Result<Self> {
+        let get = |name: &str| get(name).filter(|value| !value.trim().is_empty());
+        let list = |name: &str| -> anyhow::Result<Vec<(String, String)>> {
+            get(name).map_or(Ok(Vec::new()), |value| pairs(&value).with_context(|| name.to_owned()))
+        };
+        let attributes = list("OTEL_RESOURCE_ATTRIBUTES")?;
+        let named = attributes.iter().rev().find(|(name, _)| name == "service.name");
+        let service = get("OTEL_SERVICE_NAME").or_else(|| named.map(|(_, value)| value.clone()));
+        let timeout = match get("OTEL_EXPORTER_OTLP_TIMEOUT") {
+            None => None,
+            Some(value) => match value.trim().parse() {
+                Ok(0) | Err(_) => {
+                    bail!("OTEL_EXPORTER_OTLP_TIMEOUT is {value:?}: expected milliseconds, for example 10000")
+                }
+                Ok(ms) => Some(Duration::from_millis(ms)),
+            },
+        };
+        Ok(Self {
+            headers: list("OTEL_EXPORTER_OTLP_HEADERS")?,
+            service,
+            attributes,
+            timeout,
+        })
+    }
+}
+
+/// Parses `name=value,name=value`, percent-encoded.
+fn pairs(text: &str) -> anyhow::Result<Vec<(String, String)>> {
+    let entries = text.split(',').map(str::trim).filter(|entry| !entry.is_empty());
+    entries
+        .map(|entry| {
+            let both = entry.split_once('=').filter(|(name, _)| !name.trim().is_empty());
+            let (name, value) = both.with_context(|| format!("{entry:?} is not of the form name=value"))?;
+            let decoded = |part: &str| percent_decode_str(part.trim()).decode_utf8().map(String::from);
+            Ok((decoded(name)?, decoded(value)?))
+        })
+        .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn read(variables: &[(&str, &str)]) -> anyhow::Result<Environment> {
+        Environment::read(|name| {
+            let found = variables.iter().find(|v| v.0 == name);
+            found.map(|v| v.1.to_owned())
+        })
+    }
+
+    #[test]
+    fn environment_variables_of_the_specification_are_honoured() {
+        let read = read(&[
+            ("OTEL_EXPORTER_OTLP_HEADERS", "authorization=Bearer%20abc, x-scope = 1 "),
+            ("OTEL_RESOURCE_ATTRIBUTES", "service.name=llm,k8s.pod.name=a%2Cb"),
+            ("OTEL_EXPORTER_OTLP_TIMEOUT", "250"),
+            ("OTEL_SERVICE_NAME", ""),
+        ])
+        .expect("it is well formed");
+        assert_eq!(read.headers[0], ("authorization".into(), "Bearer abc".into()));
+        assert_eq!(read.headers[1], ("x-scope".into(), "1".into()));
+        assert_eq!(read.attributes[1], ("k8s.pod.name".into(), "a,b".into()));
+        assert_eq!(read.service.as_deref(), Some("llm"));
+        assert_eq!(read.timeout, Some(Duration::from_millis(250)));
+    }
+
+    #[test]
+    fn otel_service_name_overrides_the_attribute_and_errors_name_the_variable() {
+        let both = [
+            ("OTEL_SERVICE_NAME", "a"),
+            ("OTEL_RESOURCE_ATTRIBUTES", "service.name=b"),
+        ];
+        assert_eq!(read(&both).expect("well formed").service.as_deref(), Some("a"));
+        for (name, value) in [
+            ("OTEL_RESOURCE_ATTRIBUTES", "alone"),
+            ("OTEL_EXPORTER_OTLP_TIMEOUT", "soon"),
+        ] {
+            let refused = read(&[(name, value)]).expect_err("nonsense");
+            assert!(format!("{refused:#}").contains(name), "{refused:#}");
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn any_text_parses_or_fails_naming_the_variable(text: String) {
+            for name in ["OTEL_RESOURCE_ATTRIBUTES", "OTEL_EXPORTER_OTLP_HEADERS", "OTEL_EXPORTER_OTLP_TIMEOUT"] {
+                if let Err(why) = read(&[(name, &text)]) {
+                    let message = format!("{why:#}");
+                    prop_assert!(message.contains(name), "{}", message);
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,193 @@
+//! Metrics as text: `OpenMetrics` 1.0, or the older Prometheus text format if the client does not accept it.
+
+use std::fmt;
+
+use prometheus_client::collector::Collector;
+use prometheus_client::encoding::{DescriptorEncoder, EncodeLabelSet, MetricEncoder, NoLabelSet, text};
+use prometheus_client::metrics::MetricType;
+use prometheus_client::registry::{Registry, Unit as Base};
+use trace::metrics::{Family, Kind, Point, Unit, Value};
+
+/// Response to a scrape.
+pub(super) struct Exposition {
+    pub(super) content_type: &'static str,
+    pub(super) body: String,
+}
+
+/// Encodes `families`, as `OpenMetrics` if `accept` contains it.
+pub(super) fn encode(families: Vec<Family>, accept: &str) -> Result<Exposition, fmt::Error> {
+    let counters: Vec<String> = families
+        .iter()
+        .filter(|family| family.definition.kind == Kind::Counter)
+        .map(|family| family.definition.prometheus())
+        .collect();
+    let mut registry = Registry::default();
+    registry.register_collector(Box::new(Families(families)));
+    let mut body = String::new();
+    text::encode(&mut body, &registry)?;
+    Ok(if accept.contains("application/openmetrics-text") {
+        Exposition {
+            content_type: "application/openmetrics-text; version=1.0.0; charset=utf-8",
+            body,
+        }
+    } else {
+        Exposition {
+            content_type: "text/plain; version=0.0.4; charset=utf-8",
+            body: older(&body, &counters),
+        }
+    })
+}
+
+/// Converts to the older format, in which comments of counters use the full name, and units and the end are not marked.
+fn older(body: &str, counters: &[String]) -> String {
+    let mut out = String::with_capacity(body.len());
+    for line in body.lines() {
+        let mut words = line.splitn(4, ' ');
+        match (words.next(), words.next(), words.next(), words.next()) {
+            (Some("#"), Some("UNIT" | "EOF"), ..) => continue,
+            (Some("#"), Some(what), Some(name), Some(rest)) => {
+                let full = counters.iter().find(|full| full.strip_suffix("_total") == Some(name));
+                let name = full.map_or(name, String::as_str);
+                out.extend(["# ", what, " ", name, " ", rest]);
+            }
+            _ => out.push_str(line),
+        }
+        out.push('\n');
+    }
+    out
+}
+
+/// Collected values, in the form the encoder requires.
+#[derive(Debug)]
+struct Families(Vec<Family>);
+
+impl Collector for Families {
+    fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> Result<(), fmt::Error> {
+        for family in &self.0 {
+            let of = family.definition;
+            let kind = match of.kind {
+                Kind::Counter => MetricType::Counter,
+                Kind::Gauge => MetricType::Gauge,
+                Kind::Histogram => MetricType::Histogram,
+            };
+            // The encoder appends the two units it knows to the name.
+            let (name, unit) = match of.unit {
+                Unit::Seconds => (of.stem(), Some(Base::Seconds)),
+                Unit::Bytes => (of.stem(), Some(Base::Bytes)),
+                Unit::Ratio | Unit::Info => (of.prometheus(), None),
+                Unit::Of(_) => (of.stem(), None),
+            };
+            let mut metric = encoder.encode_descriptor(&name, of.help, unit.as_ref(), kind)?;
+            for point in &family.points {
+                if of.labels.is_empty() {
+                    value::<NoLabelSet>(&mut metric, of.kind, point)?;
+                } else {
+                    let labels: Vec<(&str, &str)> =
+                        (of.labels.iter().copied().zip(point.labels.iter().map(String::as_str))).collect();
+                    value::<NoLabelSet>(&mut metric.encode_family(&labels)?, of.kind, point)?;
+                }
+            }
+        }
+        Ok(())
+    }
+}
+
+fn value<S: EncodeLabelSet>(metric: &mut MetricEncoder<'_>, kind: Kind, point: &Point) -> Result<(), fmt::Error> {
+    match (kind, &point.value) {
+        (Kind::Counter, Value::Int(value)) => metric.encode_counter::<S, _, f64>(value, None),
+        (Kind::Counter, Value::Float(value)) => metric.encode_counter::<S, _, f64>(value, None),
+        (_, Value::Int(value)) => metric.encode_gauge(value),
+        (_, Value::Float(value)) => metric.encode_gauge(value),
+        (_, Value::Histogram(h)) => {
+            let bounds = h.at_most.iter().map(|class| class.0).chain([f64::INFINITY]);
+            let classes: Vec<(f64, u64)> = bounds.zip(h.classes()).collect();
+            metric.encode_histogram::<S>(h.sum, h.count, &classes, None)
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use trace::metrics::{ALL, Definition, Histogram};
+
+    use super::*;
+
+    fn of(name: &str) -> &'static Definition {
+        ALL.iter().find(|d| d.name == name).expect("a metric of that name")
+    }
+
+    fn family(name: &str, labels: &[&str], value: Value) -> Family {
+        Family {
+            definition: of(name),
+            points: vec![Point {
+                labels: labels.iter().map(|&label| label.to_owned()).collect(),
+                value,
+            }],
+        }
+    }
+
+    fn sample_families() -> Vec<Family> {
+        let gap = Histogram {
+            count: 3,
+            sum: 1.5,
+            at_most: vec![(0.25, 1), (0.5, 2)],
+        };
+        vec![
+            family("tokengap.chunks.dropped", &["confirmed"], Value::Int(7)),
+            family("tokengap.consumer.cpu", &["tokenizer", "on_cpu"], Value::Float(0.25)),
+            family("tokengap.hop.payload", &["a\"b\\\n->c"], Value::Int(9)),
+            family("tokengap.gap", &[], Value::Histogram(gap)),
+        ]
+    }
+
+    #[test]
+    fn open_metrics_text_has_units_and_eof() {
+        let exposition = encode(
+            sample_families(),
+            "application/openmetrics-text;version=1.0.0,text/plain;q=0.5",
+        )
+        .expect("text");
+        assert!(exposition.content_type.starts_with("application/openmetrics-text"));
+        for line in [
+            "# TYPE tokengap_chunks_dropped counter",
+            "tokengap_chunks_dropped_total{certainty=\"confirmed\"} 7",
+            "tokengap_consumer_cpu_ratio{role=\"tokenizer\",state=\"on_cpu\"} 0.25",
+            "# UNIT tokengap_hop_payload_bytes bytes",
+            "tokengap_hop_payload_bytes_total{hop=\"a\\\"b\\\\\\n->c\"} 9",
+            "tokengap_gap_seconds_bucket{le=\"0.25\"} 1",
+            "tokengap_gap_seconds_bucket{le=\"0.5\"} 2",
+            "tokengap_gap_seconds_bucket{le=\"+Inf\"} 3",
+            "tokengap_gap_seconds_sum 1.5",
+        ] {
+            assert!(
+                exposition.body.lines().any(|l| l == line),
+                "{line}\n{}",
+                exposition.body
+            );
+        }
+        assert!(exposition.body.ends_with("# EOF\n"));
+    }
+
+    #[test]
+    fn prometheus_text_has_full_counter_names_and_no_units() {
+        let exposition = encode(sample_families(), "*/*").expect("text");
+        assert_eq!(exposition.content_type, "text/plain; version=0.0.4; charset=utf-8");
+        assert!(
+            exposition
+                .body
+                .contains("# TYPE tokengap_chunks_dropped_total counter\n"),
+            "{}",
+            exposition.body
+        );
+        assert!(
+            exposition.body.contains("# TYPE tokengap_gap_seconds histogram\n"),
+            "{}",
+            exposition.body
+        );
+        assert!(
+            !exposition.body.contains("# UNIT") && !exposition.body.contains("# EOF"),
+            "{}",
+            exposition.body
+        );
+    }
+}

@@ -1,0 +1,145 @@
+//! Export of metrics and spans during a run: metrics on scrape, spans and metrics by push. A failure here, even a panic, is reported but
+//! does not affect the run.
+
+mod budget;
+mod endpoint;
+mod environment;
+mod exposition;
+mod push;
+mod queue;
+mod scrapes;
+mod sender;
+
+use std::net::SocketAddr;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
+
+use trace::metrics::{Family, Input, Pushed};
+use trace::report::{Report, ReportInput};
+use trace::{Analysis, Event, MonoNs};
+
+use endpoint::Refused;
+use push::Push;
+pub use push::PushOptions;
+use scrapes::MetricsPublisher;
+
+/// Version in metrics and spans.
+const VERSION: &str = env!("CARGO_PKG_VERSION");
+
+/// All telemetry of a run.
+#[derive(Default)]
+pub struct Telemetry {
+    publisher: Option<MetricsPublisher>,
+    bound: Option<SocketAddr>,
+    refused: Option<Arc<Refused>>,
+    push: Option<Push>,
+    failed: Option<String>,
+}
+
+impl Telemetry {
+    /// Opens the endpoint and the push. Called before the run, so that errors appear at once. `source` is the name in the report.
+    pub fn open(metrics: Option<SocketAddr>, push: Option<&PushOptions>, source: &str) -> anyhow::Result<Self> {
+        let mut telemetry = Self {
+            push: push.map(|options| Push::open(options, source)).transpose()?,
+            ..Self::default()
+        };
+        if let Some(address) = metrics {
+            let (publisher, client) = scrapes::pair();
+            let (bound, refused) = endpoint::serve(address, client, endpoint::BOUNDS)?;
+            telemetry.refused = Some(refused);
+            telemetry.bound = Some(bound);
+            telemetry.publisher = Some(publisher);
+        }
+        Ok(telemetry)
+    }
+
+    /// Address of the metrics endpoint, if there is one.
+    pub fn bound(&self) -> Option<SocketAddr> {
+        self.bound
+    }
+
+    /// Processes an event after `analysis`.
+    pub fn event(&mut self, event: &Event<'_>, analysis: &Analysis) {
+        if self.push.is_some() {
+            self.guarded(|telemetry| {
+                if let Some(push) = &mut telemetry.push {
+                    push.event(event, analysis);
+                }
+            });
+        }
+    }
+
+    /// Processes a tick after `analysis`.
+    pub fn tick(&mut self, now: MonoNs, analysis: &Analysis, input: &dyn Fn() -> ReportInput) {
+        if self.push.is_some() {
+            self.guarded(|telemetry| {
+                if let Some(push) = &mut telemetry.push {
+                    push.tick(now, analysis, &|pushed| metrics(analysis, &input(), Some(pushed)));
+                }
+            });
+        }
+    }
+
+    /// Answers pending scrapes. Called between two turns of the run loop.
+    pub fn turn(&mut self, analysis: &Analysis, input: &dyn Fn() -> ReportInput) {
+        if self.publisher.as_ref().is_some_and(MetricsPublisher::is_requested) {
+            self.guarded(|telemetry| telemetry.answer(analysis, &input(), false));
+        }
+    }
+
+    /// Pushes the rest at the end of a run with `report`.
+    pub fn conclude(&mut self, analysis: &Analysis, report: &Report, input: &ReportInput) {
+        self.guarded(|telemetry| {
+            if let Some(push) = &mut telemetry.push {
+                push.finish(analysis, report, &|pushed| metrics(analysis, input, Some(pushed)));
+            }
+        });
+    }
+
+    /// Publishes the final metrics. `input` is that of the report.
+    pub fn finish(&mut self, analysis: &Analysis, input: &ReportInput) {
+        self.guarded(|telemetry| telemetry.answer(analysis, input, true));
+    }
+
+    /// Returns whether anything is pushed, in which case the end must wait for it.
+    pub fn pushes(&self) -> bool {
+        self.push.is_some()
+    }
+
+    /// Problems, for the report.
+    pub fn trouble(&self) -> Vec<String> {
+        let push = self.push.as_ref().and_then(Push::trouble);
+        let refused = self.refused.as_ref().and_then(|refused| refused.trouble());
+        push.into_iter().chain(refused).chain(self.failed.clone()).collect()
+    }
+
+    /// Message for the user since the last call.
+    pub fn take_message(&self) -> Option<String> {
+        self.push.as_ref().and_then(Push::take_message)
+    }
+
+    fn answer(&mut self, analysis: &Analysis, input: &ReportInput, last: bool) {
+        let pushed = self.push.as_ref().map(Push::pushed);
+        if let Some(publisher) = &self.publisher {
+            publisher.publish(metrics(analysis, input, pushed), last);
+        }
+    }
+
+    /// Runs `export`. A panic ends the telemetry, but not the run.
+    fn guarded(&mut self, export: impl FnOnce(&mut Self)) {
+        if catch_unwind(AssertUnwindSafe(|| export(self))).is_err() {
+            *self = Self {
+                failed: Some("metrics crashed and were disabled; the run continues. Please report this bug.".into()),
+                ..Self::default()
+            };
+        }
+    }
+}
+
+fn metrics(analysis: &Analysis, report: &ReportInput, pushed: Option<Pushed>) -> Vec<Family> {
+    analysis.metrics(&Input {
+        report,
+        version: VERSION,
+        pushed,
+    })
+}

@@ -1,0 +1,149 @@
+//! Push to an OTLP receiver: spans when they are complete, metrics at an interval.
+
+use std::sync::Arc;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use anyhow::Context;
+use trace::export::{LiveSpans, Opening, Options, Resource, metrics_data};
+use trace::metrics::{Family, Pushed};
+use trace::report::Report;
+use trace::{Analysis, Event, MonoNs};
+
+use super::VERSION;
+use super::budget::ByteBudget;
+use super::environment::Environment;
+use super::queue::{Body, Queue, Signal};
+use super::sender::Sender;
+
+/// Maximum time that spans are gathered for one request.
+const GATHER_TIME: Duration = Duration::from_secs(1);
+/// Maximum bytes of spans per request.
+const MAX_SPANS_BYTES: usize = 256 * 1024;
+/// Maximum wait for in flight requests at the end of a run.
+const FLUSH: Duration = Duration::from_secs(5);
+
+/// Receiver and limits of a push.
+#[derive(Clone, Debug)]
+pub struct PushOptions {
+    /// Base URL of the OTLP receiver.
+    pub url: String,
+    /// Requests that become spans; `None` for none.
+    pub requests: Option<Options>,
+    /// Interval of metrics.
+    pub interval: Duration,
+    /// Maximum bytes of spans sent in a minute.
+    pub bytes_a_minute: u64,
+    /// Maximum bytes that wait to be sent.
+    pub queue_bytes: u64,
+}
+
+/// State of the push.
+pub(super) struct Push {
+    spans: LiveSpans,
+    queue: Arc<Queue>,
+    budget: ByteBudget,
+    interval: Duration,
+    gathered: Instant,
+    measured: Instant,
+    anchor: (MonoNs, u64),
+}
+
+impl Push {
+    /// Starts the sender.
+    pub(super) fn open(options: &PushOptions, source: &str) -> anyhow::Result<Self> {
+        let environment = Environment::read(|name| std::env::var(name).ok())?;
+        let sender = Sender::new(&options.url, &environment)?;
+        let queue = Arc::new(Queue::new(usize::try_from(options.queue_bytes).unwrap_or(usize::MAX)));
+        let for_thread = Arc::clone(&queue);
+        thread::Builder::new()
+            .name("otlp".into())
+            .spawn(move || sender.run(&for_thread))
+            .context("cannot start pushing to the OTLP receiver")?;
+        let mut resource = Resource::of(source, VERSION);
+        resource.service = environment.service;
+        resource.more = environment.attributes;
+        let anchor = (MonoNs::now(), trace::clock::wall_ns());
+        let opening = Opening::new(source, VERSION, anchor.0, anchor.1);
+        Ok(Self {
+            spans: LiveSpans::new(options.requests.clone(), opening, resource),
+            queue,
+            budget: ByteBudget::new(options.bytes_a_minute, Instant::now()),
+            interval: options.interval,
+            gathered: Instant::now(),
+            measured: Instant::now(),
+            anchor,
+        })
+    }
+
+    pub(super) fn event(&mut self, event: &Event<'_>, analysis: &Analysis) {
+        self.spans.event(event, analysis);
+        if self.spans.waiting() >= MAX_SPANS_BYTES {
+            self.send_spans(analysis);
+        }
+    }
+
+    /// Processes a tick; `metrics` collects the metrics.
+    pub(super) fn tick(&mut self, now: MonoNs, analysis: &Analysis, metrics: &dyn Fn(Pushed) -> Vec<Family>) {
+        self.spans.tick(now, analysis);
+        if self.gathered.elapsed() >= GATHER_TIME {
+            self.send_spans(analysis);
+        }
+        if self.measured.elapsed() >= self.interval {
+            self.send_metrics(now, analysis, metrics);
+        }
+    }
+
+    /// Sends the rest at the end of the run and waits a limited time for it.
+    pub(super) fn finish(&mut self, analysis: &Analysis, report: &Report, metrics: &dyn Fn(Pushed) -> Vec<Family>) {
+        self.spans.finish(analysis, report);
+        self.send_spans(analysis);
+        self.send_metrics(MonoNs::now(), analysis, metrics);
+        self.queue.close(Instant::now() + FLUSH);
+    }
+
+    fn send_spans(&mut self, analysis: &Analysis) {
+        self.gathered = Instant::now();
+        if let Some((json, items)) = self.spans.take(analysis) {
+            if self.budget.admits(json.len(), Instant::now()) {
+                self.send(Signal::Traces, json, items);
+            } else {
+                self.queue
+                    .count_dropped(Signal::Traces, items, "the limit per minute is reached (--otlp-pace)");
+            }
+        }
+    }
+
+    fn send_metrics(&mut self, now: MonoNs, analysis: &Analysis, metrics: &dyn Fn(Pushed) -> Vec<Family>) {
+        self.measured = Instant::now();
+        let wall = |at: MonoNs| {
+            let (mono, wall_ns) = self.anchor;
+            wall_ns.saturating_add(at.since(mono)).saturating_sub(mono.since(at))
+        };
+        let times = (wall(analysis.ledger().started().unwrap_or(now)), wall(now));
+        let families = metrics(self.queue.pushed());
+        let (json, items) = metrics_data(&families, self.spans.learn(analysis), times);
+        self.send(Signal::Metrics, json, items);
+    }
+
+    fn send(&self, signal: Signal, json: Vec<u8>, items: u64) {
+        self.queue.push(Body {
+            signal,
+            json,
+            items,
+            since: Instant::now(),
+        });
+    }
+
+    pub(super) fn pushed(&self) -> Pushed {
+        self.queue.pushed()
+    }
+
+    pub(super) fn trouble(&self) -> Option<String> {
+        self.queue.trouble()
+    }
+
+    pub(super) fn take_message(&self) -> Option<String> {
+        self.queue.take_message()
+    }
+}

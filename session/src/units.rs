@@ -1,0 +1,185 @@
+//! Human-readable numbers for narrow columns: durations, counts, rates, bytes. At most seven cells wide.
+
+/// A duration in nanoseconds with three significant digits: `850 ns`, `12.3 us`, `48.8 s`, `2m05s`, `1h02m`.
+pub fn duration(ns: u64) -> String {
+    const MINUTE: u64 = 60_000_000_000;
+    match ns {
+        0..1_000 => format!("{ns} ns"),
+        1_000..999_500 => three(ns as f64 / 1e3, " us"),
+        999_500..999_500_000 => three(ns as f64 / 1e6, " ms"),
+        999_500_000..MINUTE => three((ns as f64 / 1e9).min(59.9), " s"),
+        _ => {
+            let seconds = ns / 1_000_000_000;
+            match seconds {
+                0..3_600 => format!("{}m{:02}s", seconds / 60, seconds % 60),
+                3_600..360_000 => format!("{}h{:02}m", seconds / 3_600, seconds / 60 % 60),
+                360_000..86_400_000 => format!("{}d{:02}h", seconds / 86_400, seconds / 3_600 % 24),
+                _ => ">1000d".to_owned(),
+            }
+        }
+    }
+}
+
+/// Time on a clock that started at 0: `0:07`, `12:34`, `1:02:03`.
+pub fn clock(ns: u64) -> String {
+    let seconds = ns / 1_000_000_000;
+    match seconds {
+        0..3_600 => format!("{}:{:02}", seconds / 60, seconds % 60),
+        _ => format!("{}:{:02}:{:02}", seconds / 3_600, seconds / 60 % 60, seconds % 60),
+    }
+}
+
+/// Parses a time on that clock as typed by a user, into nanoseconds: `1:23`, `1:02:03`, `83`, `90s`, `2m`.
+pub fn moment(text: &str) -> Option<u64> {
+    const LONGEST: u64 = u64::MAX / 1_000_000_000;
+    let text = text.trim();
+    let seconds = match text.strip_suffix(['s', 'm', 'h']) {
+        Some(amount) => {
+            let unit = match &text[amount.len()..] {
+                "s" => 1,
+                "m" => 60,
+                _ => 3_600,
+            };
+            amount.parse::<u64>().ok()?.checked_mul(unit)?
+        }
+        None if text.is_empty() || text.split(':').count() > 3 => return None,
+        None => text
+            .split(':')
+            .try_fold(0u64, |sum, part| sum.checked_mul(60)?.checked_add(part.parse().ok()?))?,
+    };
+    (seconds <= LONGEST).then(|| seconds * 1_000_000_000)
+}
+
+/// A count: exact up to 9,999, then `12.3k`, `4.56M`.
+pub fn count(n: u64) -> String {
+    match n {
+        0..10_000 => trace::words::count(n),
+        10_000..999_500 => three(n as f64 / 1e3, "k"),
+        999_500..999_500_000 => three(n as f64 / 1e6, "M"),
+        999_500_000..999_500_000_000 => three(n as f64 / 1e9, "G"),
+        999_500_000_000..999_500_000_000_000 => three(n as f64 / 1e12, "T"),
+        _ => ">999T".to_owned(),
+    }
+}
+
+/// A rate per second, without the `/s`: one decimal below 100.
+pub fn rate(per_second: f64) -> String {
+    if per_second > 0.0 && per_second < 99.95 {
+        format!("{per_second:.1}")
+    } else {
+        count(per_second.round() as u64)
+    }
+}
+
+/// Bytes in binary units: `512 B`, `9.5 KiB`, `23 KiB`.
+pub fn bytes(n: u64) -> String {
+    const KIB: f64 = 1024.0;
+    let n = n as f64;
+    if n < KIB {
+        return format!("{n:.0} B");
+    }
+    let (scaled, unit) = [
+        (" KiB", KIB),
+        (" MiB", KIB * KIB),
+        (" GiB", KIB.powi(3)),
+        (" TiB", KIB.powi(4)),
+        (" PiB", KIB.powi(5)),
+    ]
+    .iter()
+    .map(|&(unit, size)| (n / size, unit))
+    .find(|&(scaled, _)| scaled < 1000.0)
+    .unwrap_or((n / KIB.powi(6), " EiB"));
+    let decimals = usize::from(scaled < 9.95);
+    format!("{scaled:.decimals$}{unit}")
+}
+
+/// Formats the value, or `-` if it is not observable.
+pub fn known<T>(value: Option<T>, show: impl FnOnce(T) -> String) -> String {
+    value.map_or_else(|| "-".to_owned(), show)
+}
+
+fn three(value: f64, unit: &str) -> String {
+    let decimals = match value {
+        v if v < 9.995 => 2,
+        v if v < 99.95 => 1,
+        _ => 0,
+    };
+    format!("{value:.decimals$}{unit}")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn durations_keep_three_digits_through_every_unit() {
+        let shown: Vec<String> = [
+            0,
+            999,
+            1_000,
+            12_345,
+            999_499,
+            999_500,
+            48_835_000_000,
+            59_999_999_999,
+            125_000_000_000,
+            3_720_000_000_000,
+        ]
+        .map(duration)
+        .to_vec();
+        assert_eq!(
+            shown,
+            [
+                "0 ns", "999 ns", "1.00 us", "12.3 us", "999 us", "1.00 ms", "48.8 s", "59.9 s", "2m05s", "1h02m"
+            ]
+        );
+    }
+
+    #[test]
+    fn moment_parses_what_clock_formats() {
+        for ns in [0, 7_000_000_000, 754_000_000_000, 3_723_000_000_000] {
+            assert_eq!(moment(&clock(ns)), Some(ns));
+        }
+        assert_eq!(
+            (moment("90s"), moment("2m"), moment(" 5 ")),
+            (Some(90_000_000_000), Some(120_000_000_000), Some(5_000_000_000))
+        );
+        for text in [
+            "",
+            "soon",
+            "1:2:3:4",
+            "1:-2",
+            "99999999999999999999",
+            "ä",
+            "18446744073709551615h",
+        ] {
+            assert_eq!(moment(text), None, "{text}");
+        }
+    }
+
+    #[test]
+    fn formatted_values_fit_their_columns() {
+        for shift in 0..64 {
+            let n = u64::MAX >> shift;
+            assert!(
+                duration(n).len() <= 7 && bytes(n).len() <= 7,
+                "{n}: {} {}",
+                duration(n),
+                bytes(n)
+            );
+            assert!(count(n).len() <= 6, "{n}: {}", count(n));
+        }
+        assert_eq!(
+            (count(9_999), count(132_140), rate(12.34), rate(0.0)),
+            ("9,999".into(), "132k".into(), "12.3".into(), "0".into())
+        );
+        assert_eq!(
+            (clock(7_900_000_000), clock(3_723_000_000_000)),
+            ("0:07".into(), "1:02:03".into())
+        );
+        assert_eq!(
+            (bytes(512), bytes(24_000), bytes(1 << 30)),
+            ("512 B".into(), "23 KiB".into(), "1.0 GiB".into())
+        );
+    }
+}

@@ -1,0 +1,88 @@
+//! `--limit NAME=N`: a bound of the ledger's memory other than its default.
+
+use std::fmt::Write as _;
+
+use trace::ledger::{BOUNDS, Bound, Limits};
+
+/// A bound with its value.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Limit {
+    bound: &'static Bound,
+    value: usize,
+}
+
+#[derive(clap::Args, Clone, Debug, Default)]
+pub(crate) struct LimitArgs {
+    #[arg(long = "limit", value_name = "NAME=N", value_parser = limit, help = SHORT, long_help = long())]
+    limits: Vec<Limit>,
+}
+
+const SHORT: &str = "Set a memory limit; repeatable. --help lists them";
+
+impl LimitArgs {
+    /// Applies the given bounds to `limits`.
+    pub(crate) fn on(&self, mut limits: Limits) -> Limits {
+        for limit in &self.limits {
+            limit.bound.set(&mut limits, limit.value);
+        }
+        limits
+    }
+}
+
+fn long() -> String {
+    let mut text = "Set a memory limit; repeatable. At a limit, the oldest entries are evicted and the report's `limits` and `self.degraded` show it. Names and defaults:\n"
+        .to_owned();
+    for bound in BOUNDS {
+        // Writing to a string cannot fail.
+        let _ = write!(
+            text,
+            "\n  {}={}  {}",
+            bound.name,
+            bound.get(Limits::default()),
+            bound.about
+        );
+    }
+    text
+}
+
+fn limit(text: &str) -> Result<Limit, String> {
+    let (name, value) = text
+        .split_once('=')
+        .ok_or("expected NAME=N, for example lost_ranges=1000000")?;
+    let bound = Bound::named(name).ok_or_else(|| match name {
+        "live_rids" => "use --max-live for it".to_owned(),
+        "finished_kept" => "use --max-finished for it".to_owned(),
+        _ => {
+            let names: Vec<_> = BOUNDS.iter().map(|bound| bound.name).collect();
+            format!("unknown limit {name:?}; the limits are {}", names.join(", "))
+        }
+    })?;
+    let value = super::at_least_one(value)?;
+    Ok(Limit { bound, value })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn limits_use_the_names_of_the_report() {
+        let given = LimitArgs {
+            limits: vec![
+                limit("lossy_requests=3").expect("known"),
+                limit("token_ids=5").expect("known"),
+            ],
+        };
+        let limits = given.on(Limits::default());
+        assert_eq!((limits.lossy_requests, limits.token_ids), (3, 5));
+        assert_eq!(limits.lost_ranges, Limits::default().lost_ranges);
+        for (wrong, why) in [
+            ("hops", "for example"),
+            ("hops=0", "at least 1"),
+            ("hop=3", "the limits are rid_bytes, hops"),
+            ("live_rids=3", "--max-live"),
+        ] {
+            assert!(limit(wrong).expect_err("refused").contains(why), "{wrong}");
+        }
+    }
+}

@@ -1,0 +1,111 @@
+//! Flags that every live source has, and those of the screen.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use clap::Args;
+use trace::detect::Severity;
+use trace::ledger::Limits;
+use tui::{DEFAULT_MOMENTS, FINISHED_SHOWN, Saved};
+
+use super::{FeedArgs, LimitArgs, RecordArgs, TelemetryArgs, at_least_one, duration, severity};
+
+/// Flags of every live source.
+#[derive(Args, Clone, Debug)]
+pub(crate) struct LiveArgs {
+    /// Run without the screen and print the report at the end. Implied when stdout is not a terminal.
+    #[arg(long)]
+    pub(crate) headless: bool,
+
+    /// Print the report as JSON, schema tokengap.report/2 (implies --headless).
+    #[arg(long)]
+    pub(crate) json: bool,
+
+    /// Stop after this time, for example 5s, 2m or 1h 30m.
+    #[arg(long, value_name = "T", value_parser = duration)]
+    pub(crate) duration: Option<Duration>,
+
+    /// Exit with status 1 if a finding has at least this severity.
+    #[arg(long, value_name = "SEVERITY", value_parser = severity)]
+    pub(crate) fail_on: Option<Severity>,
+
+    /// Maximum number of live requests followed. Beyond it, the oldest are evicted and counted.
+    #[arg(long, value_name = "N", default_value_t = Limits::default().live_rids, value_parser = at_least_one)]
+    pub(crate) max_live: usize,
+
+    /// Maximum number of finished requests kept in detail. Older ones remain in the totals.
+    #[arg(long, value_name = "N", default_value_t = Limits::default().finished_kept)]
+    pub(crate) max_finished: usize,
+
+    #[command(flatten)]
+    pub(crate) limits: LimitArgs,
+
+    #[command(flatten)]
+    pub(crate) report: ReportArgs,
+
+    #[command(flatten)]
+    pub(crate) screen: ScreenArgs,
+
+    /// Read flags from this TOML file: one section per command, and [live] for flags that live commands share. Flags on the
+    /// command line take precedence. SIGHUP reloads it.
+    #[arg(long, value_name = "FILE")]
+    pub(crate) config: Option<PathBuf>,
+
+    /// Print the effective configuration as TOML and exit.
+    #[arg(long)]
+    pub(crate) print_config: bool,
+
+    #[command(flatten)]
+    pub(crate) record: RecordArgs,
+
+    #[command(flatten)]
+    pub(crate) telemetry: TelemetryArgs,
+
+    #[command(flatten)]
+    pub(crate) feed: FeedArgs,
+}
+
+impl LiveArgs {
+    pub(crate) fn limits(&self) -> Limits {
+        self.limits.on(Limits {
+            live_rids: self.max_live,
+            finished_kept: self.max_finished,
+            ..Limits::default()
+        })
+    }
+}
+
+/// What the report of a run lists.
+#[derive(Args, Clone, Copy, Debug)]
+pub(crate) struct ReportArgs {
+    /// Number of slowest requests listed in the report; 0 lists none.
+    #[arg(long, value_name = "N", default_value_t = 10)]
+    pub(crate) slowest: usize,
+}
+
+/// Limits of the screen's memory, for each run that it shows.
+#[derive(Args, Clone, Debug)]
+pub(crate) struct ScreenArgs {
+    /// Maximum number of chunk timestamps kept for the request view, 48 bytes each; the oldest are evicted.
+    #[arg(long, value_name = "N", default_value_t = DEFAULT_MOMENTS)]
+    pub(crate) journal: usize,
+
+    /// Maximum number of finished requests in the table. Older ones remain in the totals.
+    #[arg(long, value_name = "N", default_value_t = FINISHED_SHOWN)]
+    pub(crate) rows: usize,
+
+    /// A filter of requests with a name, for the screen: `slow=gap>1s`; / and then @slow puts it in force. May be given several times.
+    #[arg(long = "filter", value_name = "NAME=FILTER", value_parser = Saved::parse)]
+    pub(crate) filters: Vec<Saved>,
+}
+
+impl ScreenArgs {
+    /// Settings of the screen.
+    pub(crate) fn options(&self) -> tui::Options {
+        tui::Options {
+            journal: self.journal,
+            rows: self.rows,
+            filters: self.filters.clone(),
+        }
+    }
+}

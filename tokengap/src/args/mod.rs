@@ -1,0 +1,83 @@
+//! Flags, each declared once and shared by the commands that have it.
+
+mod feed;
+mod limit;
+mod live;
+mod record;
+mod telemetry;
+
+use std::time::Duration;
+
+use trace::detect::Severity;
+
+pub(crate) use feed::FeedArgs;
+pub(crate) use limit::LimitArgs;
+pub(crate) use live::{LiveArgs, ReportArgs, ScreenArgs};
+pub(crate) use record::{RecordArgs, Tokens};
+pub(crate) use telemetry::TelemetryArgs;
+
+pub(crate) fn at_least_one(text: &str) -> Result<usize, String> {
+    match text.parse() {
+        Ok(0) => Err("must be at least 1".into()),
+        Ok(n) => Ok(n),
+        Err(error) => Err(format!("{error}; expected a whole number, for example 100000")),
+    }
+}
+
+pub(crate) fn duration(text: &str) -> Result<Duration, String> {
+    let hint = "write it like 5s, 500ms, 2m or 1h 30m";
+    if text.parse::<f64>().is_ok() {
+        return Err(format!(
+            "{text} has no unit; write {text}s, or {text}ms, {text}m or {text}h"
+        ));
+    }
+    let span: jiff::SignedDuration = text.parse().map_err(|e| format!("{e}; {hint}"))?;
+    match Duration::try_from(span) {
+        Ok(d) if !d.is_zero() => Ok(d),
+        _ => Err(format!("must be greater than zero; {hint}")),
+    }
+}
+
+pub(crate) fn severity(text: &str) -> Result<Severity, String> {
+    match text {
+        "info" => Ok(Severity::Info),
+        "warning" => Ok(Severity::Warning),
+        "critical" => Ok(Severity::Critical),
+        other => Err(format!("{other:?} is not a severity: use info, warning or critical")),
+    }
+}
+
+/// Parses a size in bytes; units are binary with or without the `i`.
+pub(crate) fn size(text: &str) -> Result<u64, String> {
+    const HINT: &str = "expected a size like 64MiB, 500M or 2GiB";
+    let digits = text.find(|c: char| !c.is_ascii_digit()).unwrap_or(text.len());
+    let (amount, unit) = text.split_at(digits);
+    let amount: u64 = amount.parse().map_err(|_| format!("{text:?} is not a size; {HINT}"))?;
+    let shift = match unit.trim().to_ascii_lowercase().as_str() {
+        "" | "b" => 0,
+        "k" | "kb" | "kib" => 10,
+        "m" | "mb" | "mib" => 20,
+        "g" | "gb" | "gib" => 30,
+        "t" | "tb" | "tib" => 40,
+        _ => return Err(format!("{unit:?} is not a unit of size; {HINT}")),
+    };
+    match amount.checked_shl(shift).filter(|bytes| bytes >> shift == amount) {
+        Some(0) | None => Err(format!("{text:?} is out of range for a file size; {HINT}")),
+        Some(bytes) => Ok(bytes),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sizes_parse_with_units() {
+        for (text, bytes) in [("1", 1), ("64MiB", 64 << 20), ("2g", 2 << 30), ("10 kb", 10 << 10)] {
+            assert_eq!(size(text), Ok(bytes), "{text}");
+        }
+        for text in ["", "0", "MiB", "5 parsecs", "99999999999999T", "-1"] {
+            assert!(size(text).is_err_and(|why| why.contains("64MiB")), "{text}");
+        }
+    }
+}

@@ -1,0 +1,124 @@
+//! Telemetry flags, shared by all live sources.
+
+use std::net::{SocketAddr, ToSocketAddrs};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use clap::Args;
+use session::telemetry::PushOptions;
+use trace::export::Options;
+
+use super::{duration, size};
+
+/// Flags for exporting metrics and spans during the run.
+#[derive(Args, Clone, Debug)]
+#[command(next_help_heading = "Metrics")]
+#[expect(
+    clippy::doc_markdown,
+    reason = "variables of the environment are help for a terminal"
+)]
+pub(crate) struct TelemetryArgs {
+    /// Serve metrics for Prometheus at http://ADDR/metrics. ADDR is HOST:PORT, or a PORT of this machine's loopback. There is
+    /// no authentication: numbers only, no request ids, no text.
+    #[arg(long, value_name = "ADDR", value_parser = address)]
+    pub(crate) metrics: Option<SocketAddr>,
+
+    /// Keep serving the final metrics for this long after the run, so that the last scrape equals the report.
+    #[arg(long, value_name = "T", value_parser = duration, requires = "metrics")]
+    pub(crate) metrics_linger: Option<Duration>,
+
+    /// Push findings and requests as spans, and metrics, to an OpenTelemetry collector or any receiver of OTLP over HTTP, as
+    /// JSON: http://HOST:4318. OTEL_EXPORTER_OTLP_HEADERS, OTEL_RESOURCE_ATTRIBUTES and OTEL_SERVICE_NAME are honoured.
+    #[arg(long, value_name = "URL")]
+    pub(crate) otlp: Option<String>,
+
+    /// Requests exported as spans. Findings are always exported.
+    #[arg(long, value_enum, default_value_t = Requests::Slow, requires = "otlp")]
+    pub(crate) otlp_requests: Requests,
+
+    /// A request is slow if its first token waited at least this long between scheduler and tokenizer.
+    #[arg(long, value_name = "T", value_parser = duration, default_value = "1s", requires = "otlp")]
+    pub(crate) otlp_slower_than: Duration,
+
+    /// Interval between pushes of metrics.
+    #[arg(long, value_name = "T", value_parser = duration, default_value = "15s", requires = "otlp")]
+    pub(crate) otlp_interval: Duration,
+
+    /// Maximum bytes of spans sent per minute. Beyond it, spans are dropped and counted until the minute ends. Metrics are
+    /// always sent.
+    #[arg(long, value_name = "SIZE", value_parser = size, default_value = "64MiB", requires = "otlp")]
+    pub(crate) otlp_pace: u64,
+
+    /// Maximum bytes queued while the receiver does not accept them. Beyond it, spans are dropped and counted.
+    #[arg(long, value_name = "SIZE", value_parser = size, default_value = "8MiB", requires = "otlp")]
+    pub(crate) otlp_queue: u64,
+}
+
+impl TelemetryArgs {
+    /// Options of the push; `None` if nothing is pushed.
+    pub(crate) fn push(&self) -> Option<PushOptions> {
+        let slow_ns = u64::try_from(self.otlp_slower_than.as_nanos()).unwrap_or(u64::MAX);
+        let wanted = |slow_ns| Options {
+            slow_ns,
+            losing: true,
+            ..Options::default()
+        };
+        self.otlp.as_ref().map(|url| PushOptions {
+            url: url.clone(),
+            requests: match self.otlp_requests {
+                Requests::Slow => Some(wanted(Some(slow_ns))),
+                Requests::All => Some(wanted(None)),
+                Requests::None => None,
+            },
+            interval: self.otlp_interval,
+            bytes_a_minute: self.otlp_pace,
+            queue_bytes: self.otlp_queue,
+        })
+    }
+
+    /// Keeps serving the final metrics for the time asked for, unless `asked_to_end`.
+    pub(crate) fn linger(&self, asked_to_end: impl Fn() -> bool) {
+        let began = Instant::now();
+        while self.metrics_linger.is_some_and(|most| began.elapsed() < most) && !asked_to_end() {
+            thread::sleep(Duration::from_millis(20));
+        }
+    }
+}
+
+/// Requests exported as spans.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+pub(crate) enum Requests {
+    /// Slow ones (--otlp-slower-than), and those that lost tokens.
+    Slow,
+    /// Every one: some kilobytes each.
+    All,
+    /// None.
+    None,
+}
+
+fn address(text: &str) -> Result<SocketAddr, String> {
+    const HINT: &str = "expected an address like 9464, 127.0.0.1:9464, [::1]:9464 or 0.0.0.0:9464";
+    if let Ok(port) = text.parse::<u16>() {
+        return Ok(SocketAddr::from(([127, 0, 0, 1], port)));
+    }
+    if text.starts_with(':') {
+        return Err(format!("{text:?} has no listening address; {HINT}"));
+    }
+    let mut found = text.to_socket_addrs().map_err(|error| format!("{error}; {HINT}"))?;
+    found.next().ok_or_else(|| format!("{text:?} has no address; {HINT}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_bare_port_binds_the_loopback_address() {
+        assert_eq!(address("9464"), Ok(SocketAddr::from(([127, 0, 0, 1], 9464))));
+        assert_eq!(address("0.0.0.0:1"), Ok(SocketAddr::from(([0, 0, 0, 0], 1))));
+        assert!(address("[::1]:9464").is_ok_and(|a| a.ip().is_loopback()));
+        for text in ["", ":9464", "99999", "somewhere", "127.0.0.1"] {
+            assert!(address(text).is_err_and(|why| why.contains("127.0.0.1:9464")), "{text}");
+        }
+    }
+}

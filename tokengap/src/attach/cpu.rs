@@ -1,0 +1,213 @@
+//! CPU time of the engine's threads as events. While frames flow, threads on the token path are sampled every 100 ms, the others every
+//! second; at rest every second and every 5 s.
+
+use std::collections::{HashMap, HashSet};
+use std::time::{Duration, Instant};
+
+use probe_user::Probe;
+use probe_user::cpu::{Away, Sample, Sampler, ThreadUse};
+use probe_user::discover::Process;
+use trace::event::{self, CpuSample, Event, PollUse, ThreadPart, What};
+use trace::{MonoNs, ThreadId};
+
+use super::lanes::{Lanes, Sink};
+
+/// Number of threads sampled often: the main thread, libzmq's and the next few, which move frames.
+const THREADS_OF_THE_PATH: usize = 8;
+/// Maximum number of threads sampled per process.
+const MAX_THREADS: usize = 256;
+const EVERY: Duration = Duration::from_millis(100);
+/// Interval for the other threads and event loops, and for the threads on the path while no frames flow.
+const SLOWER: Duration = Duration::from_secs(1);
+/// Interval for the other threads and event loops while no frames flow.
+const AT_REST: Duration = Duration::from_secs(5);
+
+/// Samplers of all watched processes.
+#[derive(Default)]
+pub(super) struct CpuWatch {
+    processes: Vec<Watched>,
+    polls: Polls,
+    sampled: Option<Instant>,
+    sampled_all: Option<Instant>,
+}
+
+struct Watched {
+    role: &'static str,
+    pid: u32,
+    io_threads: Vec<u32>,
+    path: Sampler,
+    others: Sampler,
+}
+
+impl CpuWatch {
+    /// Adds a process, or returns why it cannot be sampled.
+    pub(super) fn add(&mut self, process: &Process) -> Result<(), String> {
+        let pid = process.id.pid;
+        let sampler = |places| Sampler::new(pid, places).map_err(|error| error.to_string());
+        self.processes.push(Watched {
+            role: process.role.word(),
+            pid,
+            io_threads: process.io_threads.clone(),
+            path: sampler(0..THREADS_OF_THE_PATH)?,
+            others: sampler(THREADS_OF_THE_PATH..MAX_THREADS)?,
+        });
+        Ok(())
+    }
+
+    /// Takes a sample if one is due.
+    pub(super) fn poll(&mut self, probe: &Probe, lanes: &Lanes, sink: Sink<'_>) {
+        let now = Instant::now();
+        let due = |last: Option<Instant>, every| last.is_none_or(|last| now.duration_since(last) >= every);
+        if !due(self.sampled, EVERY) {
+            return;
+        }
+        let flows = lanes.flows();
+        if !flows && !due(self.sampled, SLOWER) {
+            return;
+        }
+        self.sampled = Some(now);
+        let slower = due(self.sampled_all, if flows { SLOWER } else { AT_REST });
+        if slower {
+            self.sampled_all = Some(now);
+        }
+        let polls = if slower {
+            self.polls.update(probe)
+        } else {
+            HashMap::new()
+        };
+        // The reason why a receiver is not running is read only while frames wait for it.
+        let oldest = lanes.oldest_waiting();
+        let late = oldest.is_some_and(|sent| MonoNs::now().since(sent) >= EVERY.as_nanos() as u64);
+        let keeps_waiting = |thread| late && lanes.is_receiver(thread);
+        // An exited process keeps its past samples but is not sampled again.
+        self.processes
+            .retain_mut(|process| process.sample(slower, &polls, &keeps_waiting, sink));
+    }
+}
+
+impl Watched {
+    /// Takes a sample. Returns whether the process is still running.
+    fn sample(
+        &mut self,
+        slower: bool,
+        polls: &HashMap<ThreadId, PollUse>,
+        keeps_waiting: &dyn Fn(ThreadId) -> bool,
+        sink: Sink<'_>,
+    ) -> bool {
+        let Ok(path) = self.path.sample() else { return false };
+        self.emit(&path, &HashSet::new(), polls, keeps_waiting, sink);
+        if !slower {
+            return true;
+        }
+        let Ok(others) = self.others.sample() else { return false };
+        // A thread that libzmq's new threads have moved down the order is sampled in both.
+        let sampled = path.threads.iter().map(|thread| thread.tid).collect();
+        self.emit(&others, &sampled, polls, &|_| false, sink);
+        true
+    }
+
+    fn emit(
+        &self,
+        sample: &Sample,
+        skip: &HashSet<u32>,
+        polls: &HashMap<ThreadId, PollUse>,
+        keeps_waiting: &dyn Fn(ThreadId) -> bool,
+        sink: Sink<'_>,
+    ) {
+        for thread in sample.threads.iter().filter(|thread| !skip.contains(&thread.tid)) {
+            let id = ThreadId {
+                pid: self.pid,
+                tid: thread.tid,
+            };
+            let part = if thread.tid == self.pid {
+                ThreadPart::Main
+            } else if self.io_threads.contains(&thread.tid) || thread.name.starts_with("ZMQbg/IO") {
+                ThreadPart::Io
+            } else {
+                ThreadPart::Other
+            };
+            let away = (is_idle(thread, sample.interval_ns) && keeps_waiting(id))
+                .then(|| Away::of(self.pid, thread.tid))
+                .flatten();
+            let what = CpuSample {
+                thread: id,
+                role: self.role,
+                name: &thread.name,
+                part,
+                interval_ns: sample.interval_ns,
+                on_ns: thread.on_ns,
+                wait_ns: thread.wait_ns,
+                throttled_ns: sample.throttle.map(|throttle| throttle.throttled_ns),
+                poll: polls.get(&id).copied(),
+                away: away.as_ref().map(|away| event::Away {
+                    state: away.state,
+                    place: &away.place,
+                }),
+            };
+            sink(&Event {
+                at: sample.at,
+                what: What::Cpu(what),
+            });
+        }
+    }
+}
+
+/// Returns whether a thread spent most of the interval neither on a CPU nor waiting for one.
+fn is_idle(thread: &ThreadUse, interval_ns: u64) -> bool {
+    thread.on_ns.saturating_add(thread.wait_ns.unwrap_or(0)) < interval_ns / 2
+}
+
+/// Poll counters of event loops at the previous sample.
+#[derive(Default)]
+struct Polls {
+    last: HashMap<ThreadId, Polled>,
+}
+
+#[derive(Clone, Copy)]
+struct Polled {
+    at: MonoNs,
+    inside_ns: u64,
+    wakeups: u64,
+}
+
+impl Polls {
+    /// Difference to the previous sample. Leaves out threads that only use `poll`, whose return is not observed.
+    fn update(&mut self, probe: &Probe) -> HashMap<ThreadId, PollUse> {
+        let at = MonoNs::now();
+        let threads = probe.threads().unwrap_or_else(|error| {
+            tracing::debug!("cannot read the threads' polls: {error}");
+            Vec::new()
+        });
+        let now: HashMap<ThreadId, Polled> = threads
+            .into_iter()
+            .filter(|(_, thread)| thread.epolls > 0)
+            .map(|(pid, thread)| {
+                let inside = if thread.polling == 1 {
+                    at.0.saturating_sub(thread.poll_ns)
+                } else {
+                    0
+                };
+                let polled = Polled {
+                    at,
+                    inside_ns: thread.polled_ns + inside,
+                    wakeups: thread.waits,
+                };
+                (ThreadId { pid, tid: thread.tid }, polled)
+            })
+            .collect();
+        let before = std::mem::replace(&mut self.last, now);
+        let added = |(id, now): (&ThreadId, &Polled)| Some((*id, now.since(before.get(id)?)));
+        self.last.iter().filter_map(added).collect()
+    }
+}
+
+impl Polled {
+    fn since(&self, before: &Self) -> PollUse {
+        let interval_ns = self.at.since(before.at);
+        PollUse {
+            interval_ns,
+            polled_ns: self.inside_ns.saturating_sub(before.inside_ns).min(interval_ns),
+            wakeups: self.wakeups.saturating_sub(before.wakeups),
+        }
+    }
+}

@@ -1,0 +1,234 @@
+//! Converts socket writes of serving processes into deliveries, in kernel order; parsed by `zmq_tap::egress`.
+
+use std::collections::HashMap;
+use std::path::Path;
+
+use probe_user::Probe;
+use probe_user::discover::{Engine, EngineKind, Process};
+use probe_user::egress::{CAPTURE, CAPTURE_READ, Kind, Record, Serves, Step, Track, listening};
+use serde_json::{Value, json};
+use trace::MonoNs;
+use trace::engine::Mode;
+use trace::event::{Frame, Kind as FrameKind};
+use zmq_tap::decode::ReadResponseId;
+use zmq_tap::egress::{Closing, Limits, Reader, Server};
+
+use super::lanes::Sink;
+use super::requests::RequestPlane;
+use super::submitted::Logs;
+
+/// Maximum number of connections parsed at once; writes on others are counted in `left_out`.
+const MAX_CONNECTIONS: usize = 16_384;
+
+/// All client connections of an engine.
+pub(super) struct Egress {
+    server: Server,
+    connections: HashMap<u64, Connection>,
+    requests: RequestPlane,
+    /// Set if writes of at least one serving process are observed.
+    serves: bool,
+    /// Set if one of them connects to its clients. Its deliveries name no request unless its request plane does.
+    plane: Option<EngineKind>,
+    /// Reads from a request id the id that its response shows, for engines with two.
+    response_id: Option<ReadResponseId>,
+    /// Connections the kernel side should ignore.
+    useless: Vec<u64>,
+    /// Logs of the workers.
+    logs: Logs,
+    left_out: u64,
+}
+
+struct Connection {
+    track: Track,
+    reader: Reader,
+}
+
+impl Egress {
+    pub(super) fn new(mode: Option<Mode>, response_id: Option<ReadResponseId>) -> Self {
+        Self {
+            server: Server::new(mode),
+            response_id,
+            connections: HashMap::new(),
+            requests: RequestPlane::default(),
+            serves: false,
+            plane: None,
+            useless: Vec::new(),
+            logs: Logs::default(),
+            left_out: 0,
+        }
+    }
+
+    /// Starts observing the writes of a process that answers clients; must run before its messages are observed. Returns whether it does,
+    /// or why it cannot.
+    pub(super) fn serve(&mut self, probe: &mut Probe, process: &Process, engine: &Engine) -> Result<bool, String> {
+        let pid = process.id.pid;
+        if !process.role.answers_clients() {
+            return Ok(false);
+        }
+        let ports = listening(pid).map_err(|error| format!("cannot read where pid {pid} listens: {error}"))?;
+        // A client process that merely has libzmq loaded, without threads of it, looks like a peer. Its connection is HTTP.
+        let speaks_zmq = |pid: u32| {
+            engine
+                .process(pid)
+                .is_some_and(|process| !process.io_threads.is_empty())
+        };
+        let of_zmq = |port: &u16| {
+            let here = |endpoint: &str| endpoint.starts_with("tcp://") && endpoint.ends_with(&format!(":{port}"));
+            let mut hops = engine.hops.iter();
+            hops.any(|hop| here(&hop.endpoint) && hop.from.is_some_and(|from| speaks_zmq(from.pid)))
+        };
+        // If it has no listening port for clients, they are in-process and nothing is written to a socket. Some programs connect to
+        // their clients instead.
+        let plane = process.connects_to_clients;
+        if plane.is_none() && ports.iter().all(of_zmq) {
+            return Ok(false);
+        }
+        let serves = Serves {
+            written: CAPTURE,
+            read: if plane.is_some() { CAPTURE_READ } else { 0 },
+        };
+        let observed = probe.serve(pid, serves).map_err(|error| error.to_string())?;
+        self.serves |= observed;
+        if let Some(plane) = plane.filter(|_| observed) {
+            self.plane = Some(plane);
+            self.server.content.compare();
+            self.logs.follow_output(process);
+        }
+        Ok(observed)
+    }
+
+    /// Also follows the log of a worker.
+    pub(super) fn follow(&mut self, log: &Path) -> std::io::Result<()> {
+        self.logs.follow(log)
+    }
+
+    /// Returns whether streams are matched by their tokens, which requires the token ids of frames.
+    pub(super) fn compares(&self) -> bool {
+        self.server.content.compares()
+    }
+
+    /// Returns whether deliveries are matched with the help of frames.
+    pub(super) fn follows_frames(&self) -> bool {
+        self.compares() || self.response_id.is_some()
+    }
+
+    /// Records a frame sent by the process that generates tokens.
+    pub(super) fn sent(&mut self, frame: &Frame<'_>) {
+        if frame.kind != FrameKind::TokenIds {
+            return;
+        }
+        if let Some(read) = self.response_id {
+            self.server.response_ids.sent(read, frame.chunks);
+        }
+        for chunk in frame.chunks {
+            if let Some(count) = chunk.completion_tokens {
+                self.server.content.sent(chunk.rid, chunk.ids, count);
+            }
+        }
+    }
+
+    /// Reads new lines of the logs.
+    pub(super) fn read_logs(&mut self) {
+        let (server, names) = (&mut self.server, &mut self.requests.names_rids);
+        self.logs.poll(|line| {
+            if let Some((context, rid)) = engines::DISCOVERED.iter().find_map(|engine| engine.ids_in_log(line)) {
+                server.submitted(context, rid);
+                *names = true;
+            }
+        });
+    }
+
+    /// Statistics and latest pairs of requests matched between frontend and engine by their tokens.
+    pub(super) fn pairs(&self) -> Option<Value> {
+        let content = &self.server.content;
+        (content.joined > 0).then(|| {
+            let pairs = content.pairs.iter();
+            json!({
+                "joined": content.joined,
+                "ambiguous": content.ambiguous,
+                "unknown": content.unknown,
+                "latest": pairs.map(|(context, rid)| json!({"context": context, "rid": rid})).collect::<Vec<_>>(),
+            })
+        })
+    }
+
+    /// Returns whether deliveries are observable; they are not if all traffic is encrypted or contains only text.
+    pub(super) fn capabilities(&self) -> bool {
+        let named = self.plane.is_none() || self.requests.names_rids;
+        self.serves && named && self.server.shows_deliveries()
+    }
+
+    /// Processes a record of a connection.
+    pub(super) fn enter(&mut self, record: &Record<'_>, sink: Sink<'_>) {
+        let (at, socket) = (MonoNs(record.head.at_ns), record.head.socket);
+        if record.kind == Kind::Read {
+            if !self.plane.is_some_and(|plane| plane.cancels(record.payload)) {
+                self.requests.enter(record, &mut self.server);
+            } else if let Some(connection) = self.connections.get_mut(&socket) {
+                connection.reader.stopped();
+            }
+            return;
+        }
+        let full = self.connections.len() >= MAX_CONNECTIONS;
+        if full && !self.connections.contains_key(&socket) {
+            self.left_out += 1;
+            self.useless.push(socket);
+            return;
+        }
+        let connection = self.connections.entry(socket).or_insert_with(|| Connection {
+            track: Track::default(),
+            reader: Reader::new(Limits::default()),
+        });
+        let Connection { track, reader } = connection;
+        let (server, mut closed) = (&mut self.server, false);
+        track.enter(record, |step| match step {
+            Step::Opened => *reader = Reader::new(Limits::default()),
+            Step::Bytes { bytes, begins } => reader.feed(at, bytes, begins, server, sink),
+            Step::Missed => reader.missed(at, sink),
+            Step::HeldUp => reader.short_writes(),
+            Step::Closed {
+                by_client,
+                unacknowledged,
+            } => {
+                let unacknowledged = Some(u64::from(unacknowledged));
+                let closing = Closing {
+                    by_client,
+                    unacknowledged,
+                };
+                reader.closed(at, closing, server, sink);
+                closed = true;
+            }
+        });
+        let useless = reader.is_unreadable();
+        if closed || useless {
+            self.connections.remove(&socket);
+        }
+        if closed {
+            self.requests.closed(socket);
+        }
+        if useless && !closed && !self.requests.is_relevant(socket) {
+            self.useless.push(socket);
+        }
+    }
+
+    /// Passes the ignored connections on to the kernel side.
+    pub(super) fn ignore(&mut self, probe: &mut Probe) {
+        for socket in self.useless.drain(..) {
+            if let Err(error) = probe.ignore(socket) {
+                tracing::debug!("cannot ignore a connection: {error}");
+            }
+        }
+    }
+
+    /// Traffic that was not observable.
+    pub(super) fn degraded(&self) -> Vec<String> {
+        let mut degraded = self.server.degraded();
+        if self.left_out > 0 {
+            degraded.push(format!(
+                "egress: {} writes on connections beyond the limit",
+                self.left_out
+            ));
+        }
+        degraded
+    }
+}

@@ -1,0 +1,355 @@
+//! Converts observed libzmq calls into events: the hop of each socket's messages, and their content.
+//!
+//! See [`super::paths`] for how hops are identified. Sockets that never carry messages of the engine are left out.
+
+use std::collections::{HashMap, HashSet};
+
+use probe_user::matcher::Limits as MatcherLimits;
+use probe_user::{Call, Matcher, Message, SocketId};
+use trace::engine::Waiter;
+use trace::event::{Capabilities, Event, Frame, Hop, Missed, MissedCause, Received, Undecoded, What};
+use trace::{FrameId, HopId, MonoNs, ThreadId, path};
+use zmq_tap::decode::{Carries, Decoders, LONGEST, Shape};
+
+use super::paths::Paths;
+pub(super) use super::paths::Sink;
+use super::roles::Roles;
+use super::sight::Sight;
+
+/// Time after the last message during which messages count as flowing.
+const FLOWS_NS: u64 = 1_000_000_000;
+
+/// All lanes of an attach.
+pub(super) struct Lanes {
+    matcher: Matcher,
+    decoders: Decoders,
+    /// Message format of the engine, once known.
+    carries: Carries,
+    paths: Paths,
+    /// Time of the last send.
+    sent_at: Option<MonoNs>,
+    /// Threads observed to receive.
+    receivers: HashSet<ThreadId>,
+    /// Hops of sockets whose senders are not watched, by receiving socket, with the last frame number.
+    unseen_senders: HashMap<SocketId, (HopId, u64)>,
+    /// Release deduced from the message layout, used if discovery found none.
+    wire: Option<Release>,
+    /// Missed messages that gaps in socket numbering have revealed, but that the kernel side's counter does not include yet.
+    ahead: u64,
+}
+
+/// An engine with a range of its releases, and the behaviour of their waiters.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Release {
+    pub(super) engine: &'static str,
+    pub(super) schema: &'static str,
+    pub(super) waiter: Option<Waiter>,
+}
+
+impl Release {
+    fn of(shape: &Shape) -> Self {
+        Self {
+            engine: shape.engine,
+            schema: shape.schema,
+            waiter: shape.waiter,
+        }
+    }
+}
+
+impl Lanes {
+    pub(super) fn new(roles: Roles, sight: Sight) -> Self {
+        Self {
+            matcher: Matcher::new(MatcherLimits::default()),
+            decoders: Decoders::new(engines::FORMATS, LONGEST),
+            carries: Carries::default(),
+            paths: Paths::new(roles, sight),
+            sent_at: None,
+            receivers: HashSet::new(),
+            unseen_senders: HashMap::new(),
+            wire: None,
+            ahead: 0,
+        }
+    }
+
+    pub(super) fn paths(&self) -> &Paths {
+        &self.paths
+    }
+
+    pub(super) fn paths_mut(&mut self) -> &mut Paths {
+        &mut self.paths
+    }
+
+    pub(super) fn keep_ids(&mut self) {
+        self.decoders.keep_ids();
+    }
+
+    /// Releases that match the layout of the last frame with chunks.
+    pub(super) fn release(&self) -> Option<Release> {
+        self.wire
+    }
+
+    /// Received frames without an observed send, and other failed matches.
+    pub(super) fn misses(&self) -> probe_user::matcher::Misses {
+        self.matcher.misses()
+    }
+
+    /// Processes a message that entered a socket.
+    pub(super) fn sent(&mut self, message: &Message<'_>, sink: Sink<'_>) {
+        self.sent_at = Some(message.call.at);
+        let before = self.matcher.misses().lost_sent;
+        let name = self.matcher.sent(message);
+        let unseen = self.matcher.misses().lost_sent - before;
+        self.report_missed(name.lane, unseen, message.call.at, sink);
+        let (at, from) = (message.call.at, self.paths.roles.of(message.call.socket.pid));
+        if from.sends_requests() {
+            return;
+        }
+        let lane = name.lane as usize;
+        let decoded = match complete_payload(message) {
+            Ok(bytes) => self
+                .decoders
+                .decode(&mut self.carries, &[bytes])
+                .map_err(|why| why.reason),
+            Err(why) => Err(why),
+        };
+        let batch = match decoded {
+            Ok(batch) => batch,
+            Err(reason) => {
+                if let Some(known) = self.paths.of_lane(lane) {
+                    let id = FrameId {
+                        hop: known.id,
+                        lane: self.paths.ids.generation(),
+                        seq: name.seq,
+                    };
+                    sink(&Event {
+                        at,
+                        what: What::Undecoded(Undecoded {
+                            id,
+                            bytes: message.bytes,
+                            reason,
+                        }),
+                    });
+                }
+                return;
+            }
+        };
+        let kind = batch.shape().kind;
+        if !batch.chunks().is_empty() {
+            self.wire = Some(Release::of(batch.shape()));
+        }
+        if let Some(known) = self
+            .paths
+            .sent(lane, (message.call.socket, kind, !batch.chunks().is_empty()), at, sink)
+        {
+            let id = FrameId {
+                hop: known.id,
+                lane: self.paths.ids.generation(),
+                seq: name.seq,
+            };
+            let frame = Frame {
+                id,
+                bytes: message.bytes,
+                kind,
+                ids: batch.shape().ids,
+                chunks: batch.chunks(),
+            };
+            sink(&Event {
+                at,
+                what: What::Sent(frame),
+            });
+        }
+    }
+
+    /// Returns whether messages were sent within the last second or are waiting.
+    pub(super) fn flows(&self) -> bool {
+        let now = MonoNs::now();
+        let recent = self.sent_at.is_some_and(|at| now.since(at) < FLOWS_NS);
+        recent || self.oldest_waiting().is_some()
+    }
+
+    /// Send time of the oldest frame that waits for a watched receiver.
+    pub(super) fn oldest_waiting(&self) -> Option<MonoNs> {
+        let lanes = self.paths.watched_lanes();
+        lanes.filter_map(|lane| self.matcher.oldest_waiting(lane)).min()
+    }
+
+    /// Returns whether the thread receives: it was observed to, or it is the main thread of a process where none was.
+    pub(super) fn is_receiver(&self, thread: ThreadId) -> bool {
+        let known = self.receivers.iter().any(|receiver| receiver.pid == thread.pid);
+        self.receivers.contains(&thread) || thread.tid == thread.pid && !known
+    }
+
+    /// Processes a message that left a socket.
+    pub(super) fn received(&mut self, message: &Message<'_>, sink: Sink<'_>) {
+        let Call {
+            at,
+            socket,
+            tid,
+            wakeup,
+            ..
+        } = message.call;
+        let by = Some(ThreadId { pid: socket.pid, tid });
+        let before = self.matcher.misses().lost_received;
+        let found = self.matcher.received(message);
+        let unseen = self.matcher.misses().lost_received - before;
+        let Some(found) = found else {
+            return self.received_unsent(message, sink);
+        };
+        self.report_missed(found.frame.lane, unseen, at, sink);
+        let Some(known) = self.paths.received(found.frame.lane as usize, socket.pid, at, sink) else {
+            return;
+        };
+        self.receivers.extend(by);
+        let id = FrameId {
+            hop: known.id,
+            lane: self.paths.ids.generation(),
+            seq: found.frame.seq,
+        };
+        sink(&Event {
+            at,
+            what: What::Received(Received {
+                id,
+                wakeup,
+                by,
+                frame: None,
+            }),
+        });
+    }
+
+    /// Reports messages of a lane missed according to its numbering. Must precede later messages, so that their absence is not taken for a
+    /// loss.
+    fn report_missed(&mut self, lane: u32, count: u64, at: MonoNs, sink: Sink<'_>) {
+        if let Some(known) = self.paths.of_lane(lane as usize).filter(|_| count > 0) {
+            self.ahead += count;
+            let hop = Some(known.id);
+            let cause = MissedCause::QueueFull;
+            sink(&Event {
+                at,
+                what: What::Missed(Missed { hop, count, cause }),
+            });
+        }
+    }
+
+    /// Number of newly counted missed records that were not reported yet, given the increase of the kernel side's counter.
+    pub(super) fn unreported(&mut self, count: u64) -> u64 {
+        let reported = count.min(self.ahead);
+        self.ahead -= reported;
+        count - reported
+    }
+
+    /// Processes the receiver's call for the next message, which marks the previous one as processed.
+    pub(super) fn processed(&mut self, call: &Call, sink: Sink<'_>) {
+        let Some(name) = self.matcher.processed(call) else {
+            return;
+        };
+        if let Some(known) = self.paths.of_lane(name.lane as usize) {
+            let id = FrameId {
+                hop: known.id,
+                lane: self.paths.ids.generation(),
+                seq: name.seq,
+            };
+            sink(&Event {
+                at: call.at,
+                what: What::Processed(id),
+            });
+        }
+    }
+
+    /// Handles a refused send, whose number is used again.
+    pub(super) fn unsent(&mut self, call: &Call) {
+        self.matcher.unsent(call);
+    }
+
+    /// Processes a frame from an unwatched sender, which can only be decoded where it is received.
+    fn received_unsent(&mut self, message: &Message<'_>, sink: Sink<'_>) {
+        let Call {
+            at,
+            socket,
+            tid,
+            wakeup,
+            ..
+        } = message.call;
+        let by = Some(ThreadId { pid: socket.pid, tid });
+        if self.paths.roles.watches_a_sender() {
+            return;
+        }
+        let Ok(Ok(batch)) = complete_payload(message).map(|bytes| self.decoders.decode(&mut self.carries, &[bytes]))
+        else {
+            return;
+        };
+        if batch.chunks().is_empty() {
+            return;
+        }
+        self.wire = Some(Release::of(batch.shape()));
+        let known = self.unseen_senders.get_mut(&socket);
+        let (hop, seq) = if let Some((hop, seq)) = known {
+            *seq += 1;
+            (*hop, *seq)
+        } else {
+            let (from, to) = (
+                self.paths.roles.unwatched_sender(batch.shape().kind),
+                self.paths.roles.receiver(socket.pid, batch.shape().kind),
+            );
+            let name = path::name(from.word(), to.word());
+            let Some(id) = self.paths.ids.assign(&name) else {
+                self.paths.left_out += 1;
+                return;
+            };
+            self.unseen_senders.insert(socket, (id, 0));
+            let hop = Hop {
+                id,
+                name: &name,
+                endpoint: "",
+                worker: to.rank(),
+                origin: false,
+                last: to.is_tokenizer(),
+                capabilities: Capabilities {
+                    received: true,
+                    processed: self.paths.sight.processed,
+                    delivered: self.paths.sight.serves(&[socket.pid].into()).is_some(),
+                    ..Capabilities::default()
+                },
+            };
+            sink(&Event {
+                at,
+                what: What::Hop(hop),
+            });
+            (id, 0)
+        };
+        let id = FrameId {
+            hop,
+            lane: self.paths.ids.generation(),
+            seq,
+        };
+        let frame = Frame {
+            id,
+            bytes: message.bytes,
+            kind: batch.shape().kind,
+            ids: batch.shape().ids,
+            chunks: batch.chunks(),
+        };
+        sink(&Event {
+            at,
+            what: What::Received(Received {
+                id,
+                wakeup,
+                by,
+                frame: Some(frame),
+            }),
+        });
+    }
+}
+
+/// Bytes of the message, if they were copied completely.
+fn complete_payload<'m>(message: &Message<'m>) -> Result<&'m [u8], &'static str> {
+    if message.more {
+        Err("multipart")
+    } else if message.payload.len() as u64 == message.bytes {
+        Ok(message.payload)
+    } else {
+        Err("cut-by-capture")
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,277 @@
+//! Events for missed message records, and for receivers that come and go.
+
+use engines::sglang::discover::role;
+use probe_user::{Call, Message, SocketId};
+use trace::detect::Severity;
+use trace::event::{Event, What};
+use trace::report::{Report, ReportInput};
+use trace::{Analysis, Config, MonoNs};
+
+use super::super::roles::Roles;
+use super::super::sight::Sight;
+use super::Lanes;
+
+const FRAME: &[u8] = include_bytes!("../../../../zmq-tap/fixtures/messages/0.5.9/skip_delta_256rid.pkl");
+
+/// The recorded frame with a different first rid.
+fn frame(seq: u64) -> Vec<u8> {
+    let mut bytes = FRAME.to_vec();
+    let rid = bytes
+        .windows(8)
+        .position(|at| at == b"d5a06630")
+        .expect("the recorded rid");
+    bytes[rid] = b'0' + seq as u8;
+    bytes
+}
+
+fn message(pid: u32, seq: u64, bytes: &[u8]) -> Message<'_> {
+    Message {
+        call: Call {
+            at: MonoNs(1_000_000 * (seq + u64::from(pid))),
+            socket: SocketId { pid, address: 0x1000 },
+            tid: pid,
+            seq,
+            cpu: None,
+            wakeup: None,
+        },
+        bytes: bytes.len() as u64,
+        more: false,
+        payload: bytes,
+    }
+}
+
+#[test]
+fn a_sequence_gap_is_reported_once_before_the_next_frame() {
+    let mut sight = Sight::new(false, false);
+    sight.watch(2, MonoNs(0));
+    let mut lanes = Lanes::new(Roles::new(engines::DISCOVERED.first().copied()), sight);
+    let mut analysis = Analysis::new(Config {
+        engines: engines::FACTS,
+        ..Config::default()
+    });
+    let mut events = Vec::new();
+    let mut enter = |event: &Event<'_>| {
+        analysis.apply(event);
+        match &event.what {
+            What::Missed(missed) => events.push(("missed", missed.count)),
+            What::Sent(frame) => events.push(("sent", frame.id.seq)),
+            What::Received(received) => events.push(("received", received.id.seq)),
+            _ => {}
+        }
+    };
+    for seq in [0, 4] {
+        lanes.sent(&message(1, seq, &frame(seq)), &mut enter);
+    }
+    for seq in [0, 1, 4] {
+        lanes.received(&message(2, seq, &frame(seq)), &mut enter);
+    }
+    assert_eq!(events[..3], [("sent", 0), ("missed", 3), ("sent", 4)]);
+    assert_eq!(
+        events[3..]
+            .iter()
+            .filter(|event| event.0 == "missed")
+            .collect::<Vec<_>>(),
+        [&("missed", 2)]
+    );
+    // The kernel side counts seven, of which five are reported already.
+    assert_eq!(
+        (lanes.unreported(3), lanes.unreported(4), lanes.unreported(1)),
+        (0, 2, 1)
+    );
+    let report = analysis.report(&ReportInput::of("attach"));
+    assert_eq!((report.own.events_missed, report.own.frames_unannounced), (5, 0));
+}
+
+#[test]
+fn lanes_flow_while_a_message_waits_and_shortly_after_the_last() {
+    let mut sight = Sight::new(false, false);
+    sight.watch(2, MonoNs(0));
+    let mut lanes = Lanes::new(Roles::new(engines::DISCOVERED.first().copied()), sight);
+    assert!(!lanes.flows());
+    for seq in 0..2 {
+        lanes.sent(&message(1, seq, &frame(seq)), &mut |_| {});
+    }
+    lanes.received(&message(2, 0, &frame(0)), &mut |_| {});
+    assert!(lanes.flows(), "a waiting message counts regardless of age");
+    lanes.received(&message(2, 1, &frame(1)), &mut |_| {});
+    assert!(!lanes.flows());
+    let bytes = frame(2);
+    let mut now = message(1, 2, &bytes);
+    now.call.at = MonoNs::now();
+    lanes.sent(&now, &mut |_| {});
+    lanes.received(&message(2, 2, &bytes), &mut |_| {});
+    assert!(lanes.flows());
+}
+
+/// A scheduler (pid 1) that sends to one tokenizer (pid 2) and, from another socket, to a second one.
+struct Engine {
+    lanes: Lanes,
+    analysis: Analysis,
+    now: u64,
+}
+
+const SCHEDULER: u32 = 1;
+const FIRST: u32 = 2;
+const SECOND: u32 = 3;
+
+impl Engine {
+    fn new() -> Self {
+        let roles = Roles::with_parts(
+            &[(SCHEDULER, role::SCHEDULER), (FIRST, role::TOKENIZER)],
+            &[(SCHEDULER, FIRST)],
+        );
+        let mut sight = Sight::new(true, true);
+        for pid in [SCHEDULER, FIRST] {
+            sight.watch(pid, MonoNs(0));
+        }
+        sight.serve(FIRST, MonoNs(0));
+        Self {
+            lanes: Lanes::new(roles, sight),
+            analysis: Analysis::new(Config {
+                engines: engines::FACTS,
+                ..Config::default()
+            }),
+            now: 0,
+        }
+    }
+
+    /// The recorded frame for request `rid`, carrying its `count`th token.
+    fn frame(rid: u8, count: u64) -> Vec<u8> {
+        let mut bytes = frame(count);
+        let at = bytes
+            .windows(8)
+            .position(|at| at[1..] == b"d5a06630"[1..])
+            .expect("the recorded rid");
+        bytes[at + 1] = rid;
+        bytes
+    }
+
+    fn call(&mut self, pid: u32, socket: u64, seq: u64) -> Call {
+        self.now += 1_000_000;
+        Call {
+            at: MonoNs(self.now),
+            socket: SocketId { pid, address: socket },
+            tid: pid,
+            seq,
+            cpu: None,
+            wakeup: None,
+        }
+    }
+
+    fn send(&mut self, socket: u64, seq: u64) {
+        let bytes = Self::frame(b'0' + socket as u8, seq);
+        let call = self.call(SCHEDULER, socket, seq);
+        let analysis = &mut self.analysis;
+        self.lanes.sent(&of(call, &bytes), &mut |event| analysis.apply(event));
+    }
+
+    fn receive(&mut self, pid: u32, socket: u64, seq: u64, number: u64) {
+        let bytes = Self::frame(b'0' + socket as u8, seq);
+        let call = self.call(pid, 0x9000, number);
+        let analysis = &mut self.analysis;
+        self.lanes
+            .received(&of(call, &bytes), &mut |event| analysis.apply(event));
+    }
+
+    /// Adds and watches the second tokenizer.
+    fn join(&mut self, pid: u32) {
+        self.now += 1_000_000;
+        let at = MonoNs(self.now);
+        let paths = self.lanes.paths_mut();
+        let mut parts = vec![(SCHEDULER, role::SCHEDULER), (pid, role::TOKENIZER)];
+        parts.extend(paths.sight.is_watched(FIRST).then_some((FIRST, role::TOKENIZER)));
+        paths.roles = Roles::with_parts(&parts, &[(SCHEDULER, FIRST), (SCHEDULER, pid)]);
+        paths.sight.watch(pid, at);
+        paths.sight.serve(pid, at);
+        let analysis = &mut self.analysis;
+        paths.reconsider(at, &mut |event| analysis.apply(event));
+    }
+
+    fn exit(&mut self, pid: u32) {
+        let at = MonoNs(self.now);
+        let analysis = &mut self.analysis;
+        self.lanes
+            .paths_mut()
+            .exited(pid, at, &mut |event| analysis.apply(event));
+    }
+
+    fn report(&mut self) -> Report {
+        self.analysis.ledger().balances().expect("sums that hold");
+        self.analysis.report(&ReportInput::of("attach"))
+    }
+}
+
+impl Engine {
+    /// Findings above severity info.
+    fn warnings(&mut self) -> Vec<String> {
+        let findings = self.report().findings.into_iter();
+        let warnings = findings.filter(|finding| finding.severity > Severity::Info);
+        warnings.map(|finding| finding.summary).collect()
+    }
+}
+
+fn of(call: Call, bytes: &[u8]) -> Message<'_> {
+    Message {
+        call,
+        bytes: bytes.len() as u64,
+        more: false,
+        payload: bytes,
+    }
+}
+
+#[test]
+fn messages_to_an_unknown_process_are_not_backlog() {
+    let mut engine = Engine::new();
+    engine.send(1, 0);
+    engine.receive(FIRST, 1, 0, 0);
+    (0..50).for_each(|seq| engine.send(2, seq));
+    engine.now += 10_000_000_000;
+    let report = engine.report();
+    assert!(
+        report.hops.iter().all(|hop| hop.backlog_max_frames <= Some(1)),
+        "{:?}",
+        report.hops
+    );
+    assert_eq!(engine.warnings(), [""; 0], "whether they wait is unknown");
+    assert_eq!(engine.lanes.paths().unwatched, 50);
+}
+
+#[test]
+fn chunks_are_judged_once_their_receiver_is_watched() {
+    let mut engine = Engine::new();
+    engine.send(1, 0);
+    engine.receive(FIRST, 1, 0, 0);
+    (0..3).for_each(|seq| engine.send(2, seq));
+    engine.join(SECOND);
+    let before = engine.report();
+    let sent_before = before.chunks.unjudged.expect("deliveries are seen");
+    assert!(sent_before >= 3, "{:?}", before.chunks);
+    engine.send(2, 3);
+    engine.receive(SECOND, 2, 3, 0);
+    let report = engine.report();
+    assert_eq!(report.chunks.unjudged, Some(sent_before), "{:?}", report.chunks);
+    assert_eq!(engine.lanes.paths().unwatched, 3);
+}
+
+#[test]
+fn frames_of_an_exited_receiver_are_neither_backlog_nor_lost() {
+    let mut engine = Engine::new();
+    (0..3).for_each(|seq| engine.send(1, seq));
+    engine.receive(FIRST, 1, 0, 0);
+    engine.exit(FIRST);
+    (3..6).for_each(|seq| engine.send(1, seq));
+    engine.now += 10_000_000_000;
+    assert_eq!(engine.warnings(), [""; 0]);
+    // Another receiver takes over, and frames sent to it count again.
+    engine.join(SECOND);
+    assert_eq!(
+        engine.analysis.ledger().undelivered(),
+        0,
+        "the exited receiver may have delivered frames in flight"
+    );
+    (6..8).for_each(|seq| engine.send(1, seq));
+    engine.receive(SECOND, 1, 6, 0);
+    let waiting = engine.analysis.ledger().hops().iter().map(|hop| hop.counts().backlog);
+    assert_eq!(waiting.sum::<u64>(), 1);
+    assert_eq!(engine.warnings(), [""; 0]);
+}

@@ -1,0 +1,574 @@
+//! Source of `tokengap attach`: discovery finds the processes, the probe observes them, [`lanes`] interprets the observations.
+
+mod cpu;
+mod egress;
+mod follow;
+mod hopids;
+mod lanes;
+mod lookout;
+mod newcomers;
+mod paths;
+mod python;
+mod queues;
+mod requests;
+mod roles;
+mod sight;
+mod submitted;
+mod trial;
+
+use std::collections::BTreeSet;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use anyhow::Context;
+use probe_user::discover::{Change, Engine, Process, RoleSource, Watcher};
+use probe_user::examine::namespace;
+use probe_user::{Capture, Feature, Loss, Observation, Options, Probe, Target};
+use serde_json::{Value, json};
+use session::{About, Flow, Source};
+use trace::MonoNs;
+use trace::event::{Chunk, Event, Frame, Missed, MissedCause, What};
+use trace::report::SamplingCost;
+use zmq_tap::decode::Format;
+
+use crate::confinement;
+use cpu::CpuWatch;
+use egress::Egress;
+pub(crate) use follow::Follow;
+use hopids::HopIds;
+use lanes::{Lanes, Release, Sink};
+use lookout::Lookout;
+use newcomers::Newcomers;
+pub(crate) use python::PythonOptions;
+use python::PythonWatch;
+use queues::QueueWatch;
+use roles::Roles;
+use sight::Sight;
+pub(crate) use trial::{Outcome, State, reason};
+
+/// Bytes copied of a message that is decoded at its sender, enough to identify it. Frames of two ranks differ only in rids, which follow a
+/// dozen column names. Covers a small frame completely, and both ends of a large one.
+const TO_COMPARE: u32 = 4096;
+
+/// Options set by the user.
+#[derive(Clone, Debug)]
+pub(crate) struct AttachOptions {
+    /// Processes named by the user, watched regardless of their connections.
+    pub(crate) named: BTreeSet<u32>,
+    /// Maximum number of bytes copied per message.
+    pub(crate) capture: u32,
+    /// Observe writes to clients.
+    pub(crate) egress: bool,
+    /// Logs of Dynamo workers, in addition to files that receive their standard output and error.
+    pub(crate) logs: Vec<PathBuf>,
+    /// Limits of the probe.
+    pub(crate) probe: Options,
+    /// Options for sampling Python stacks, if enabled.
+    pub(crate) python: Option<PythonOptions>,
+}
+
+/// A probe attached to a running engine.
+pub(crate) struct Attach {
+    lookout: Lookout,
+    probe: Probe,
+    lanes: Lanes,
+    egress: Egress,
+    cpu: CpuWatch,
+    queues: QueueWatch,
+    python: Option<PythonWatch>,
+    options: AttachOptions,
+    engine: Engine,
+    /// Processes with probes attached.
+    probed: BTreeSet<u32>,
+    newcomers: Newcomers,
+    /// Release from the wire that the last engine event was based on.
+    reported_release: Option<Release>,
+    engine_reported: bool,
+    /// Set if events should include token ids.
+    ids_requested: bool,
+    /// Allocation for the chunks of a frame without token ids.
+    spare: Vec<Chunk<'static>>,
+    stopping: bool,
+    /// Observations dropped because the ring buffer was full.
+    overflowed: u64,
+    degraded: Vec<String>,
+}
+
+impl Attach {
+    /// Attaches to every process of `engine` on the token path.
+    pub(crate) fn start(watcher: Watcher, engine: Engine, options: AttachOptions) -> anyhow::Result<Self> {
+        Self::with(&mut None, watcher, engine, options)
+    }
+
+    /// As `start`, with a probe that has no targets, if there is one. It is taken only if nothing fails.
+    fn with(
+        loaded: &mut Option<Probe>,
+        watcher: Watcher,
+        engine: Engine,
+        options: AttachOptions,
+    ) -> anyhow::Result<Self> {
+        let mut roles = Roles::new(engine.kind);
+        for process in engine.processes.iter().filter(|p| speaks_zmq(p)) {
+            roles.learn(process);
+        }
+        roles.connect(&engine);
+        let targets = targets(&engine, &options);
+        let probed: BTreeSet<u32> = targets.iter().map(|target| target.pid).collect();
+        let refused = "cannot attach the probe; `tokengap tap` watches a hop without privileges";
+        let probe = match loaded {
+            Some(probe) => probe,
+            None => loaded.insert(Probe::attach(&[], options.probe).context(refused)?),
+        };
+        let mode = engine.mode.as_ref().map(|mode| mode.value);
+        let format = |format: &&Format| engine.kind.is_some_and(|kind| kind.name() == format.engine);
+        let response_id = engines::FORMATS
+            .iter()
+            .find(format)
+            .and_then(|format| format.response_id);
+        let mut egress = Egress::new(mode, response_id);
+        let mut newcomers = Newcomers::new();
+        let serving = engine.processes.iter().filter(|_| options.egress);
+        let served = serving.map(|process| newcomers.serve(process, &mut egress, probe, &engine));
+        let refusals = served.filter_map(|served| Some(format!("egress: {}", served.err()?)));
+        let refusals: Vec<String> = refusals.collect();
+        for log in &options.logs {
+            let failure = || format!("cannot follow the log {}", log.display());
+            egress.follow(log).with_context(failure)?;
+        }
+        probe.add(&targets).context(refused)?;
+        let mut sight = Sight::new(options.probe.processed, egress.capabilities());
+        for pid in &probed {
+            sight.watch(*pid, MonoNs(0));
+        }
+        for pid in newcomers.take_served() {
+            sight.serve(pid, MonoNs(0));
+        }
+        let mut degraded = refusals;
+        for pid in options.named.iter().filter(|pid| !probed.contains(*pid)) {
+            degraded.push(format!(
+                "pid {pid} from --pid is not watched: it has no libzmq that can be probed"
+            ));
+        }
+        if !options.probe.polls {
+            degraded.push(format!("{} (--no-wakeups)", Feature::Polls.without()));
+        }
+        degraded.extend(watcher.topology().blind.iter().map(trial::with_remedy));
+        degraded.extend(clocks());
+        let lookout = Lookout::start(watcher).context("cannot start a thread that looks for new workers")?;
+        let python = options.python.map(PythonWatch::start).transpose()?;
+        let mut attach = Self {
+            lookout,
+            probe: loaded.take().context(refused)?,
+            lanes: Lanes::new(roles, sight),
+            egress,
+            cpu: CpuWatch::default(),
+            queues: QueueWatch::default(),
+            python,
+            options,
+            engine,
+            probed,
+            newcomers,
+            reported_release: None,
+            engine_reported: false,
+            ids_requested: false,
+            spare: Vec::new(),
+            stopping: false,
+            overflowed: 0,
+            degraded,
+        };
+        let processes = attach.engine.processes.clone();
+        for process in &processes {
+            attach.watch_threads(process);
+        }
+        attach.queues.rewire(&attach.engine);
+        Ok(attach)
+    }
+
+    /// Refuses to load further eBPF programs, once those that new workers may need are loaded.
+    pub(crate) fn refuse_programs(&mut self) {
+        self.probe.load_programs();
+        confinement::refuse_programs();
+    }
+
+    /// The probe without targets, for the next engine.
+    fn into_probe(self) -> Probe {
+        let mut probe = self.probe;
+        probe.reset();
+        probe
+    }
+
+    /// Continues with the hop ids of earlier engine generations.
+    fn succeed(&mut self, ids: HopIds) {
+        self.lanes.paths_mut().ids = ids;
+    }
+
+    /// Returns whether all watched processes have exited.
+    fn has_ended(&self) -> bool {
+        let there = |p: &Process| {
+            let engines = &self.lookout.topology().engines;
+            engines
+                .iter()
+                .any(|e| e.process(p.id.pid).is_some_and(|now| now.id == p.id))
+        };
+        let watched = |p: &&Process| self.probed.contains(&p.id.pid);
+        !self.engine.processes.iter().filter(watched).any(there)
+    }
+
+    /// Number of processes with probes attached.
+    pub(crate) fn watched(&self) -> usize {
+        self.probed.len()
+    }
+
+    fn watch_threads(&mut self, process: &Process) {
+        if let Err(why) = self.cpu.add(process) {
+            self.degraded.push(format!("cpu: {why}"));
+        }
+        if let Some(python) = &mut self.python {
+            python.add(process);
+        }
+    }
+
+    /// Processes new workers and exits.
+    fn poll_topology(&mut self) {
+        let changes = self.lookout.take_changes();
+        for change in &changes {
+            if let Change::Exited(process) = change {
+                tracing::info!("{} {} has ended", process.role, process.id.pid);
+            }
+        }
+        if !changes.is_empty() {
+            self.rewire();
+        }
+        self.newcomers
+            .serve_again(&mut self.egress, &mut self.probe, &self.engine);
+    }
+
+    /// Updates processes and connections. A process joins this engine once it is connected to one of its processes, possibly long after its
+    /// start.
+    fn rewire(&mut self) {
+        let engines = &self.lookout.topology().engines;
+        let ours = |engine: &&Engine| engine.processes.iter().any(|p| self.knows(p));
+        let Some(engine) = engines.iter().find(ours).cloned() else {
+            return;
+        };
+        self.queues.rewire(&engine);
+        let joins = |p: &&Process| !self.knows(p) && speaks_zmq(p);
+        let new: Vec<Process> = engine.processes.iter().filter(joins).cloned().collect();
+        for process in &new {
+            self.engine.processes.retain(|known| known.id.pid != process.id.pid);
+            self.engine.processes.push(process.clone());
+            // The pid may have been reused.
+            self.probed.remove(&process.id.pid);
+            self.lanes.paths_mut().roles.learn(process);
+        }
+        self.lanes.paths_mut().roles.connect(&engine);
+        let mut late: Vec<Target> = new
+            .iter()
+            .filter_map(|p| target(p, &engine, self.options.capture))
+            .collect();
+        // Processes that were not on the path before may be now.
+        late.extend(targets(&engine, &self.options));
+        for target in late {
+            if !self.probed.contains(&target.pid)
+                && let Some(process) = engine.process(target.pid)
+                && self.knows(process)
+            {
+                self.add_probe(target, process);
+            }
+        }
+        for process in &new {
+            self.watch_threads(process);
+        }
+        self.newcomers.rewired();
+    }
+
+    fn knows(&self, process: &Process) -> bool {
+        self.engine.processes.iter().any(|known| known.id == process.id)
+    }
+
+    /// Attaches to a process that started later, or was not on the path before.
+    fn add_probe(&mut self, target: Target, process: &Process) {
+        self.probed.insert(target.pid);
+        if self.options.egress
+            && let Err(why) = self
+                .newcomers
+                .serve(process, &mut self.egress, &mut self.probe, &self.engine)
+        {
+            self.degraded.push(format!("egress: {why}"));
+        }
+        match self.probe.add(&[target]) {
+            Ok(()) => self.newcomers.watched(target.pid),
+            Err(error) => self
+                .degraded
+                .push(format!("new process {} is not watched: {error}", target.pid)),
+        }
+    }
+
+    /// Reports the engine as found by discovery, completed by what the wire reveals.
+    fn report_engine(&mut self, sink: Sink<'_>) {
+        let release = self.lanes.release();
+        if std::mem::replace(&mut self.engine_reported, true) && self.reported_release == release {
+            return;
+        }
+        self.reported_release = release;
+        let mut what = self.engine.event();
+        what.name = what.name.or(release.map(|release| release.engine));
+        what.version = what.version.or(release.map(|release| release.schema));
+        what.waiter = what.waiter.or(release.and_then(|release| release.waiter));
+        sink(&Event {
+            at: MonoNs::now(),
+            what: What::Engine(what),
+        });
+    }
+}
+
+/// Warns if this time namespace's clock differs from the kernel's, which stamps the observations.
+fn clocks() -> Option<String> {
+    let ahead = namespace::clock_offset_ns().filter(|ns| *ns != 0)?;
+    Some(format!(
+        "the clock of this time namespace is {:.3} s ahead of the kernel's: CPU samples and queues do not line up with frames; run it outside the time namespace",
+        ahead as f64 / 1e9
+    ))
+}
+
+impl About for Attach {
+    fn kind(&self) -> &'static str {
+        "attach"
+    }
+
+    fn wire(&self) -> Option<Value> {
+        let side = self.engine.disaggregation.as_ref().map(|side| side.value);
+        let side = side.map(|side| ("disaggregation", json!({"mode": side.word, "sends": side.sends})));
+        let pairs = self.egress.pairs().map(|pairs| ("joined_by_content", pairs));
+        // Counted by the kernel side's numbering of messages per socket, which continues across lost records.
+        let misses = self.lanes.misses();
+        let missed = (misses.lost_sent > 0 || misses.lost_received > 0).then(|| {
+            (
+                "missed",
+                json!({"sends": misses.lost_sent, "receives": misses.lost_received}),
+            )
+        });
+        let fields = side.into_iter().chain(pairs).chain(missed);
+        let fields: serde_json::Map<String, Value> = fields.map(|(k, v)| (k.to_owned(), v)).collect();
+        (!fields.is_empty()).then_some(Value::Object(fields))
+    }
+
+    fn sampling(&self) -> Option<SamplingCost> {
+        self.python.as_ref().map(PythonWatch::cost)
+    }
+
+    fn degraded(&self) -> Vec<String> {
+        let without = self.probe.degraded().iter();
+        let mut degraded: Vec<String> = without.map(|d| format!("{d}; {}", d.remedy())).collect();
+        degraded.extend(self.degraded.iter().cloned());
+        degraded.extend(self.newcomers.degraded());
+        if self.lanes.paths().unwatched > 0 {
+            degraded.push(format!(
+                "{} messages with tokens were sent to a process that was not yet watched or had exited: their chunks are not judged",
+                self.lanes.paths().unwatched
+            ));
+        }
+        let misses = self.lanes.misses();
+        if misses.unsent > 0 {
+            degraded.push(format!(
+                "{} frames were received whose sender was not observed",
+                misses.unsent
+            ));
+        }
+        if self.lanes.paths().left_out > 0 {
+            degraded.push(format!(
+                "{} messages on sockets beyond the limit of hops",
+                self.lanes.paths().left_out
+            ));
+        }
+        degraded.extend(self.egress.degraded());
+        if self.overflowed > 0 {
+            degraded.push(format!(
+                "{} observations dropped because the ring buffer was full: use a larger --ring than {} bytes, or give tokengap a CPU",
+                self.overflowed, self.options.probe.ring_bytes
+            ));
+        }
+        if let Some(why) = &self.queues.refused {
+            degraded.push(format!("queues: {why}"));
+        }
+        if self.queues.left_out > 0 {
+            degraded.push(format!("queues: {} connections beyond the limit", self.queues.left_out));
+        }
+        degraded.extend(self.python.iter().flat_map(PythonWatch::degraded));
+        degraded
+    }
+}
+
+impl Source for Attach {
+    fn keep_ids(&mut self) {
+        self.ids_requested = true;
+        self.lanes.keep_ids();
+    }
+
+    fn poll(&mut self, sink: &mut dyn FnMut(&Event<'_>)) -> Flow {
+        self.report_engine(sink);
+        self.cpu.poll(&self.probe, &self.lanes, sink);
+        self.queues.poll(self.lanes.flows(), sink);
+        if let Some(python) = &self.python {
+            python.poll(sink);
+        }
+        if !self.stopping {
+            self.poll_topology();
+        }
+        self.egress.read_logs();
+        if self.egress.compares() {
+            self.lanes.keep_ids();
+        }
+        let (lanes, egress, overflowed) = (&mut self.lanes, &mut self.egress, &mut self.overflowed);
+        let (ids_requested, spare) = (self.ids_requested, &mut self.spare);
+        let seen = self.probe.poll(Duration::ZERO, |observation| {
+            if let Observation::Lost {
+                cause: Loss::RingFull,
+                count,
+            } = observation
+            {
+                *overflowed += count;
+            }
+            enter(
+                lanes,
+                egress,
+                &observation,
+                (!ids_requested).then_some(&mut *spare),
+                sink,
+            );
+        });
+        self.egress.ignore(&mut self.probe);
+        self.newcomers.settle(&mut self.lanes, sink);
+        self.lanes
+            .paths_mut()
+            .delivers(self.egress.capabilities(), MonoNs::now(), sink);
+        match seen {
+            Ok(0) if self.stopping => Flow::Ended,
+            Ok(0) => Flow::Idle,
+            Ok(_) => Flow::Busy,
+            Err(error) => {
+                self.degraded.push(format!("the probe stopped early: {error}"));
+                Flow::Ended
+            }
+        }
+    }
+
+    fn stop(&mut self) {
+        self.stopping = true;
+    }
+}
+
+/// Emits the events of an observation. Without `spare`, the events of frames include token ids.
+fn enter(
+    lanes: &mut Lanes,
+    egress: &mut Egress,
+    observation: &Observation<'_>,
+    mut spare: Option<&mut Vec<Chunk<'static>>>,
+    sink: Sink<'_>,
+) {
+    match observation {
+        Observation::Sent(message) if egress.follows_frames() => lanes.sent(message, &mut |event| match &event.what {
+            What::Sent(frame) => {
+                egress.sent(frame);
+                match spare.as_deref_mut().filter(|_| egress.compares()) {
+                    Some(spare) => without_ids(event.at, frame, spare, sink),
+                    None => sink(event),
+                }
+            }
+            _ => sink(event),
+        }),
+        Observation::Sent(message) => lanes.sent(message, sink),
+        Observation::Unsent(call) => lanes.unsent(call),
+        Observation::Received(message) => lanes.received(message, sink),
+        Observation::Processed(call) => lanes.processed(call, sink),
+        Observation::Egress { record, .. } => egress.enter(record, sink),
+        Observation::Lost { cause, count } => {
+            tracing::warn!("{count} observations missed: {}", cause.words());
+            let count = match cause {
+                Loss::RingFull => lanes.unreported(*count),
+                _ => *count,
+            };
+            let (hop, cause) = (None, MissedCause::QueueFull);
+            if count > 0 {
+                sink(&Event {
+                    at: MonoNs::now(),
+                    what: What::Missed(Missed { hop, count, cause }),
+                });
+            }
+        }
+        Observation::Exited { pid } => {
+            tracing::info!("process {pid} has ended");
+            lanes.paths_mut().exited(*pid, MonoNs::now(), sink);
+        }
+    }
+}
+
+/// Emits the frame without token ids, which were only needed internally. Keeps the allocation in `spare` for the next frame.
+fn without_ids(at: MonoNs, frame: &Frame<'_>, spare: &mut Vec<Chunk<'static>>, sink: Sink<'_>) {
+    let mut chunks: Vec<Chunk<'_>> = std::mem::take(spare);
+    chunks.extend(frame.chunks.iter().map(|chunk| Chunk { ids: &[], ..*chunk }));
+    let what = What::Sent(Frame {
+        chunks: &chunks,
+        ..*frame
+    });
+    sink(&Event { at, what });
+    *spare = emptied(chunks);
+}
+
+/// The allocation of a vector for elements of another lifetime: `collect` reuses it, since their sizes agree.
+fn emptied<T, U>(mut used: Vec<T>) -> Vec<U> {
+    used.clear();
+    used.into_iter().filter_map(|_| None).collect()
+}
+
+/// Returns whether the process announced its role or has libzmq threads. A client that merely has libzmq loaded looks like a peer.
+fn speaks_zmq(process: &Process) -> bool {
+    process.role_source < RoleSource::Sockets || !process.io_threads.is_empty()
+}
+
+/// Processes on the token path and named ones; all processes if no connection is visible.
+fn targets(engine: &Engine, options: &AttachOptions) -> Vec<Target> {
+    let most = options.capture;
+    let mut on_path: Vec<&Process> = engine.on_token_path().collect();
+    if on_path.is_empty() {
+        on_path.extend(&engine.processes);
+    }
+    let named = engine.processes.iter().filter(|p| options.named.contains(&p.id.pid));
+    let apart: Vec<&Process> = named
+        .filter(|p| !on_path.iter().any(|other| other.id == p.id))
+        .collect();
+    on_path.extend(apart);
+    on_path
+        .into_iter()
+        .filter_map(|process| target(process, engine, most))
+        .collect()
+}
+
+/// Chooses the bytes copied of a process's messages. Output is copied at its sender, requests not at all. Received messages are copied far
+/// enough to identify the frame, or completely if no sender is watched.
+fn target(process: &Process, engine: &Engine, most: u32) -> Option<Target> {
+    process.libzmq.as_ref()?;
+    let senders_watched = engine.processes.iter().any(|p| p.role.sends_output());
+    let capture = Capture {
+        sent: if process.role.sends_output() { most } else { TO_COMPARE },
+        received: if senders_watched { TO_COMPARE } else { most },
+    };
+    Some(Target {
+        pid: process.id.pid,
+        capture,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::emptied;
+
+    #[test]
+    fn a_vector_keeps_its_allocation_when_its_lifetime_changes() {
+        let text = String::from("rid");
+        let mut used: Vec<&str> = Vec::with_capacity(256);
+        used.push(&text);
+        let kept: Vec<&'static str> = emptied(used);
+        assert!(kept.is_empty() && kept.capacity() == 256);
+    }
+}

@@ -1,0 +1,127 @@
+//! Processes that start after the attach.
+
+use std::collections::BTreeSet;
+use std::time::{Duration, Instant};
+
+use probe_user::Probe;
+use probe_user::discover::{Engine, Process};
+use trace::MonoNs;
+
+use super::egress::Egress;
+use super::lanes::{Lanes, Sink};
+
+/// Time during which a tokenizer without a listening port is checked again; it opens the port once the model is loaded.
+const SERVES_WITHIN: Duration = Duration::from_mins(5);
+const RETRY_INTERVAL: Duration = Duration::from_secs(1);
+/// Maximum number of pids named in a line of `degraded`.
+const NAMED: usize = 8;
+
+/// New processes, until all observations from before they were watched have been read.
+#[derive(Debug)]
+pub(super) struct Newcomers {
+    /// Connections have changed, and the hops are not updated yet.
+    rewired: bool,
+    /// Processes watched from the end of this poll on.
+    watched: BTreeSet<u32>,
+    /// Processes whose writes to clients are observed from the end of this poll on.
+    served: BTreeSet<u32>,
+    /// Tokenizers that served no clients when checked, and when checking started.
+    unserved: Vec<(Process, Instant)>,
+    last_check: Instant,
+    /// All processes watched only since some time after the attach.
+    all: BTreeSet<u32>,
+}
+
+impl Newcomers {
+    pub(super) fn new() -> Self {
+        Self {
+            rewired: false,
+            watched: BTreeSet::new(),
+            served: BTreeSet::new(),
+            unserved: Vec::new(),
+            last_check: Instant::now(),
+            all: BTreeSet::new(),
+        }
+    }
+
+    /// Requests an update of the hops.
+    pub(super) fn rewired(&mut self) {
+        self.rewired = true;
+    }
+
+    /// Marks a process as probed.
+    pub(super) fn watched(&mut self, pid: u32) {
+        self.watched.insert(pid);
+        self.all.insert(pid);
+    }
+
+    /// Observes writes to clients if the process serves any. Tokenizers that do not serve yet are checked again later.
+    pub(super) fn serve(
+        &mut self,
+        process: &Process,
+        egress: &mut Egress,
+        probe: &mut Probe,
+        engine: &Engine,
+    ) -> Result<(), String> {
+        if egress.serve(probe, process, engine)? {
+            self.served.insert(process.id.pid);
+        } else if process.role.answers_clients() {
+            self.unserved.push((process.clone(), Instant::now()));
+        }
+        Ok(())
+    }
+
+    /// Takes the processes whose writes are newly observed.
+    pub(super) fn take_served(&mut self) -> BTreeSet<u32> {
+        std::mem::take(&mut self.served)
+    }
+
+    /// Checks tokenizers again that served no clients before.
+    pub(super) fn serve_again(&mut self, egress: &mut Egress, probe: &mut Probe, engine: &Engine) {
+        if self.last_check.elapsed() < RETRY_INTERVAL {
+            return;
+        }
+        self.last_check = Instant::now();
+        self.unserved.retain(|(_, since)| since.elapsed() < SERVES_WITHIN);
+        let served = &mut self.served;
+        self.unserved
+            .retain(|(process, _)| match egress.serve(probe, process, engine) {
+                Ok(true) => {
+                    served.insert(process.id.pid);
+                    false
+                }
+                Ok(false) => true,
+                // The process has exited, or its sockets are no longer readable.
+                Err(_) => false,
+            });
+    }
+
+    /// Activates new processes once older observations have been read. Their receives and deliveries count from now on.
+    pub(super) fn settle(&mut self, lanes: &mut Lanes, sink: Sink<'_>) {
+        let changed = std::mem::take(&mut self.rewired) || !self.watched.is_empty() || !self.served.is_empty();
+        if !changed {
+            return;
+        }
+        let (paths, now) = (lanes.paths_mut(), MonoNs::now());
+        for pid in std::mem::take(&mut self.watched) {
+            paths.sight.watch(pid, now);
+        }
+        for pid in self.take_served() {
+            paths.sight.serve(pid, now);
+        }
+        paths.reconsider(now, sink);
+    }
+
+    /// Notes that these processes were not watched from the start.
+    pub(super) fn degraded(&self) -> Option<String> {
+        let pids: Vec<String> = self.all.iter().take(NAMED).map(u32::to_string).collect();
+        (!pids.is_empty()).then(|| {
+            format!(
+                "{} processes started while attached and are now watched (pid {}{}): chunks sent to them earlier are not judged",
+                self.all.len(),
+                pids.join(", "),
+                if self.all.len() > NAMED { ", ..." } else { "" }
+            )
+        })
+    }
+}

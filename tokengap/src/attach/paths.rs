@@ -1,0 +1,308 @@
+//! The hop of each socket's messages, and the hop events.
+//!
+//! A hop here is one sending socket. Its name is found in two steps: the sender's role from the first decoded message, the receiver's from
+//! connections. The first observed receive confirms the receiver.
+
+use probe_user::SocketId;
+use trace::event::{Capabilities, Event, Hop, Kind, What};
+use trace::{HopId, MonoNs, path};
+
+use super::hopids::HopIds;
+use super::roles::{Part, Presumed, Receiver, Roles};
+use super::sight::Sight;
+
+/// Receiver of events.
+pub(super) type Sink<'s> = &'s mut dyn FnMut(&Event<'_>);
+
+/// Hops of all lanes, and the processes at their ends.
+pub(super) struct Paths {
+    pub(super) roles: Roles,
+    pub(super) sight: Sight,
+    /// By lane number of the matcher; `None` until a decodable message is sent on the lane.
+    hops: Vec<Option<Known>>,
+    pub(super) ids: HopIds,
+    /// Sockets beyond the limit of hops.
+    pub(super) left_out: u64,
+    /// Messages with tokens sent to unwatched receivers.
+    pub(super) unwatched: u64,
+}
+
+/// A lane with a known hop.
+#[derive(Clone, Debug)]
+pub(super) struct Known {
+    pub(super) id: HopId,
+    from: Part,
+    sender: SocketId,
+    to: Option<Receiver>,
+    /// Set once a receive has confirmed the receiver; until then `to` is deduced from connections.
+    confirmed: bool,
+    /// Set if the receiver must be a process that is not known yet.
+    receiver_unknown: bool,
+    /// Set if messages of its socket use another lane now.
+    replaced: bool,
+    kind: Kind,
+    /// Time of the first send.
+    since: MonoNs,
+    /// Last known endpoint.
+    endpoint: String,
+    /// State last reported.
+    announced: Option<Announced>,
+}
+
+/// Part of a hop event that can change.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Announced {
+    from: Part,
+    to: Option<Receiver>,
+    origin: bool,
+    capabilities: Capabilities,
+}
+
+impl Paths {
+    pub(super) fn new(roles: Roles, sight: Sight) -> Self {
+        Self {
+            roles,
+            sight,
+            hops: Vec::new(),
+            ids: HopIds::default(),
+            left_out: 0,
+            unwatched: 0,
+        }
+    }
+
+    /// Hop of a lane; `None` before its first decodable message.
+    pub(super) fn of_lane(&self, lane: usize) -> Option<&Known> {
+        self.hops.get(lane)?.as_ref()
+    }
+
+    /// Processes a send on a lane and returns its hop. `None` beyond the limit of hops.
+    pub(super) fn sent(
+        &mut self,
+        lane: usize,
+        (socket, kind, tokens): (SocketId, Kind, bool),
+        at: MonoNs,
+        sink: Sink<'_>,
+    ) -> Option<&Known> {
+        if self.hops.len() <= lane {
+            self.hops.resize(lane + 1, None);
+        }
+        match &mut self.hops[lane] {
+            Some(known) if !known.kind.is_control() || kind.is_control() => {}
+            Some(known) => {
+                known.kind = kind;
+                known.from = self.roles.sender(socket.pid, kind);
+                self.presume(lane);
+                self.announce(lane, at, sink);
+            }
+            None => {
+                self.create(lane, socket, kind, at)?;
+                self.announce(lane, at, sink);
+            }
+        }
+        let known = self.hops[lane].as_ref()?;
+        let watched = known.announced.is_some_and(|announced| announced.capabilities.received);
+        self.unwatched += u64::from(tokens && !watched);
+        Some(known)
+    }
+
+    fn create(&mut self, lane: usize, socket: SocketId, kind: Kind, at: MonoNs) -> Option<()> {
+        // Numbering has restarted, so the socket's previous lane has ended.
+        for old in self.hops.iter_mut().flatten().filter(|known| known.sender == socket) {
+            old.replaced = true;
+        }
+        let from = self.roles.sender(socket.pid, kind);
+        let presumed = self.presumed(socket, kind, None);
+        let to = match presumed {
+            Presumed::By(receiver) => Some(receiver),
+            Presumed::Unknown | Presumed::Another => None,
+        };
+        let Some(id) = self.ids.assign(&name_of(from, to)) else {
+            self.left_out += 1;
+            return None;
+        };
+        self.hops[lane] = Some(Known {
+            id,
+            from,
+            sender: socket,
+            to,
+            confirmed: false,
+            receiver_unknown: presumed == Presumed::Another,
+            replaced: false,
+            kind,
+            since: at,
+            endpoint: String::new(),
+            announced: None,
+        });
+        Some(())
+    }
+
+    /// Lanes whose receives are observed.
+    pub(super) fn watched_lanes(&self) -> impl Iterator<Item = u32> {
+        let seen =
+            |known: &Known| !known.replaced && known.announced.is_some_and(|announced| announced.capabilities.received);
+        let lanes = self.hops.iter().zip(0..);
+        lanes.filter_map(move |(known, lane)| known.as_ref().is_some_and(seen).then_some(lane))
+    }
+
+    /// Processes a receive by `pid` and returns the lane's hop.
+    pub(super) fn received(&mut self, lane: usize, pid: u32, at: MonoNs, sink: Sink<'_>) -> Option<&Known> {
+        let known = self.hops.get_mut(lane)?.as_mut()?;
+        // A restarted process receives on the hop of its predecessor.
+        let receiver = known.to.and_then(|to| to.pid);
+        let another = receiver != Some(pid) && receiver.is_none_or(|before| !self.sight.is_watched(before));
+        if !std::mem::replace(&mut known.confirmed, true) || another {
+            known.receiver_unknown = false;
+            known.to = Some(Receiver {
+                part: self.roles.receiver(pid, known.kind),
+                pid: Some(pid),
+            });
+            self.announce(lane, at, sink);
+        }
+        self.of_lane(lane)
+    }
+
+    /// Reports whether deliveries behind the last hops are observable, if that has changed.
+    pub(super) fn delivers(&mut self, seen: bool, at: MonoNs, sink: Sink<'_>) {
+        if std::mem::replace(&mut self.sight.delivered, seen) != seen {
+            self.announce_all(at, sink);
+        }
+    }
+
+    /// Updates the receivers after processes or connections have changed.
+    pub(super) fn reconsider(&mut self, at: MonoNs, sink: Sink<'_>) {
+        for lane in 0..self.hops.len() {
+            self.presume(lane);
+        }
+        self.announce_all(at, sink);
+    }
+
+    /// Handles the exit of a process. From now on, no watched process receives its messages.
+    pub(super) fn exited(&mut self, pid: u32, at: MonoNs, sink: Sink<'_>) {
+        self.sight.forget(pid);
+        self.roles.forget(pid);
+        self.announce_all(at, sink);
+    }
+
+    /// Receiver deduced from connections. Each receiver of tokens has its own socket, so receivers of the sender's other sockets are
+    /// excluded.
+    fn presumed(&self, socket: SocketId, kind: Kind, lane: Option<usize>) -> Presumed {
+        let control = |kind: Kind| kind.is_control() || kind == Kind::Abort;
+        let lanes = self.hops.iter().enumerate();
+        let others = lanes.filter_map(|(number, known)| known.as_ref().filter(|_| Some(number) != lane));
+        let received = others
+            .filter(|known| !known.replaced && known.sender.pid == socket.pid && !control(known.kind) && !control(kind))
+            .filter_map(|known| known.to?.pid)
+            .collect();
+        self.roles.presumed_receiver(socket.pid, kind, &received)
+    }
+
+    /// Deduces the receiver of a lane again, unless a watched receiver was confirmed.
+    fn presume(&mut self, lane: usize) {
+        let Some(known) = &self.hops[lane] else { return };
+        let watched = known
+            .to
+            .and_then(|to| to.pid)
+            .is_some_and(|pid| self.sight.is_watched(pid));
+        if known.replaced || (known.confirmed && watched) {
+            return;
+        }
+        let presumed = self.presumed(known.sender, known.kind, Some(lane));
+        if let Some(known) = &mut self.hops[lane] {
+            match presumed {
+                Presumed::By(receiver) => (known.to, known.receiver_unknown) = (Some(receiver), false),
+                // Keep the name of a receiver that has exited or whose connection is not visible at the moment.
+                Presumed::Unknown => {}
+                Presumed::Another if known.confirmed => {}
+                Presumed::Another => (known.to, known.receiver_unknown) = (None, true),
+            }
+        }
+    }
+
+    fn announce_all(&mut self, at: MonoNs, sink: Sink<'_>) {
+        for lane in 0..self.hops.len() {
+            self.announce(lane, at, sink);
+        }
+    }
+
+    /// Reports a hop if its state has changed.
+    fn announce(&mut self, lane: usize, at: MonoNs, sink: Sink<'_>) {
+        let Some(known) = &mut self.hops[lane] else { return };
+        let receiver = known.to.and_then(|to| to.pid);
+        let endpoint = receiver.map_or("", |pid| self.roles.endpoint(known.sender.pid, pid));
+        if !endpoint.is_empty() && endpoint != known.endpoint {
+            endpoint.clone_into(&mut known.endpoint);
+        }
+        let known = &*known;
+        let receivers = match known.to {
+            Some(Receiver { pid: Some(pid), .. }) => [pid].into(),
+            Some(Receiver { part, pid: None }) => self.roles.with_role(part),
+            None => self.roles.may_receive_from(known.from),
+        };
+        let received = self.sight.watches(&receivers).filter(|_| !known.receiver_unknown);
+        let last = known.to.is_some_and(|to| to.part.is_tokenizer());
+        let delivered = self.sight.serves(&receivers).filter(|_| last);
+        let capabilities = Capabilities {
+            sent: true,
+            received: received.is_some(),
+            processed: received.is_some() && self.sight.processed,
+            delivered: delivered.is_some(),
+            ..Capabilities::default()
+        };
+        let announced = Announced {
+            from: known.from,
+            to: known.to,
+            origin: known.from.is_scheduler() && !known.kind.is_control(),
+            capabilities,
+        };
+        let before = known.announced;
+        if before == Some(announced) {
+            return;
+        }
+        // Frames sent before their receiver was watched may have been received and delivered unobserved, so they must not be judged.
+        let since = |stage: Option<MonoNs>| stage.is_some_and(|at| at > known.since);
+        let newly = |stage: fn(Capabilities) -> bool| {
+            before.is_none_or(|before| before.to != announced.to || !stage(before.capabilities))
+        };
+        let hidden = Capabilities {
+            sent: true,
+            received: capabilities.received && !(since(received) && newly(|capabilities| capabilities.received)),
+            delivered: capabilities.delivered && !(since(delivered) && newly(|capabilities| capabilities.delivered)),
+            ..capabilities
+        };
+        if hidden != capabilities {
+            emit(
+                known,
+                Announced {
+                    capabilities: hidden,
+                    ..announced
+                },
+                at,
+                sink,
+            );
+        }
+        emit(known, announced, at, sink);
+        if let Some(known) = &mut self.hops[lane] {
+            known.announced = Some(announced);
+        }
+    }
+}
+
+fn emit(known: &Known, announced: Announced, at: MonoNs, sink: Sink<'_>) {
+    let hop = Hop {
+        id: known.id,
+        name: &name_of(known.from, known.to),
+        endpoint: &known.endpoint,
+        worker: known.to.and_then(|to| to.part.rank()),
+        origin: announced.origin,
+        last: known.to.is_some_and(|to| to.part.is_tokenizer()),
+        capabilities: announced.capabilities,
+    };
+    sink(&Event {
+        at,
+        what: What::Hop(hop),
+    });
+}
+
+fn name_of(from: Part, to: Option<Receiver>) -> String {
+    path::name(from.word(), to.map_or(path::UNKNOWN, |to| to.part.word()))
+}

@@ -1,0 +1,104 @@
+//! Requests that a worker reads from frontends. They supply the ids for responses, which use separate connections.
+
+use std::collections::HashMap;
+
+use probe_user::egress::Record;
+use zmq_tap::egress::{Requests, Server, Unreadable};
+
+/// Maximum number of connections parsed at once; frontends have a few.
+const MAX_CONNECTIONS: usize = 1024;
+
+/// All connections that a worker reads from.
+#[derive(Default)]
+pub(super) struct RequestPlane {
+    connections: HashMap<u64, Inbound>,
+    /// Set once a request contains the id from which the engine derives its rid.
+    pub(super) names_rids: bool,
+}
+
+#[derive(Default)]
+struct Inbound {
+    /// Expected position of the next byte in the kernel's count.
+    next: Option<u32>,
+    requests: Requests,
+}
+
+impl RequestPlane {
+    /// Processes data read by the worker.
+    pub(super) fn enter(&mut self, record: &Record<'_>, server: &mut Server) {
+        let (head, bytes) = (&record.head, record.payload);
+        if self.connections.len() >= MAX_CONNECTIONS && !self.connections.contains_key(&head.socket) {
+            return;
+        }
+        let inbound = self.connections.entry(head.socket).or_default();
+        let length = u32::try_from(head.accepted).unwrap_or(0);
+        let begins_at = head.written.wrapping_sub(length).wrapping_add(head.from);
+        match inbound.next.map(|next| begins_at.wrapping_sub(next)) {
+            Some(0) | None => {}
+            Some(missed) => inbound.requests.missed(missed.into()),
+        }
+        inbound.next = Some(begins_at.wrapping_add(bytes.len() as u32));
+        let names_rids = &mut self.names_rids;
+        inbound.requests.feed(bytes, head.from == 0, |request| {
+            if request.transport.starts_with("quic") {
+                server.unreadable(Unreadable::Quic);
+            }
+            if let Some(subject) = request.subject {
+                *names_rids |= request.rid.is_some();
+                server.announced(subject, request.context, request.rid);
+            }
+        });
+    }
+
+    /// Returns whether the connection carries requests, or may.
+    pub(super) fn is_relevant(&self, socket: u64) -> bool {
+        self.connections
+            .get(&socket)
+            .is_some_and(|inbound| !inbound.requests.is_other())
+    }
+
+    /// Forgets a closed connection.
+    pub(super) fn closed(&mut self, socket: u64) {
+        self.connections.remove(&socket);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use probe_user::egress::Kind;
+
+    use super::*;
+
+    fn read(socket: u64, consumed: u32, payload: &[u8]) -> Record<'_> {
+        let mut record = Record {
+            kind: Kind::Read,
+            head: probe_user::egress::Head::default(),
+            payload,
+        };
+        (record.head.socket, record.head.written) = (socket, consumed);
+        (record.head.accepted, record.head.captured) = (payload.len() as i64, payload.len() as u32);
+        record
+    }
+
+    #[test]
+    fn a_request_connection_is_relevant_until_it_closes() {
+        let (mut plane, mut server) = (RequestPlane::default(), Server::default());
+        plane.enter(&read(2, 4, b"GET "), &mut server);
+        assert!(!plane.names_rids && plane.is_relevant(2) && !plane.is_relevant(1));
+        plane.closed(2);
+        assert!(!plane.is_relevant(2));
+    }
+
+    #[test]
+    fn quic_responses_are_reported_as_unreadable() {
+        let (mut plane, mut server) = (RequestPlane::default(), Server::default());
+        let control = br#"{"id":"c","connection_info":{"transport":"quic-response","info":"{}"}}"#;
+        let (path, headers) = (b"1/generate", b"{}");
+        let length = |bytes: &[u8]| (bytes.len() as u64).to_be_bytes();
+        let mut message = [&[0, 10][..], path, &[0, 2], headers].concat();
+        message.extend((24 + control.len() as u32).to_be_bytes());
+        message.extend([&length(control)[..], &[0; 16], control].concat());
+        plane.enter(&read(1, message.len() as u32, &message), &mut server);
+        assert_eq!(server.unreadable, [(Unreadable::Quic, 1)]);
+    }
+}

@@ -1,0 +1,236 @@
+//! A process that stays root and creates the files of results for a tokengap that gave up root's user id.
+//!
+//! Requests and replies are messages of a socket pair. A request is a byte for the operation and two paths, separated by a zero byte; a
+//! reply is an error number of the system, 0 for success, with the descriptor of a created file. The process ends when tokengap does.
+
+mod rules;
+
+use std::ffi::OsStr;
+use std::fs::File;
+use std::io::{self, IoSlice, IoSliceMut};
+use std::mem::MaybeUninit;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::sync::{Mutex, PoisonError};
+
+use anyhow::Context;
+use rustix::io::{Errno, retry_on_intr};
+use rustix::net::{
+    AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer, SendAncillaryMessage,
+    SendFlags, SocketFlags, SocketType, recvmsg, sendmsg, socketpair,
+};
+use trace::storage::Delegate;
+
+use self::rules::Rules;
+
+/// Files that a run may write.
+#[derive(Clone, Debug, Default, PartialEq, Eq, clap::Args)]
+pub(crate) struct Results {
+    /// A file named on the command line.
+    #[arg(long, value_name = "FILE")]
+    pub(crate) file: Vec<PathBuf>,
+
+    /// A folder for files whose names tokengap chooses.
+    #[arg(long, value_name = "DIR")]
+    pub(crate) folder: Vec<PathBuf>,
+
+    /// Named files may replace existing ones.
+    #[arg(long)]
+    pub(crate) force: bool,
+}
+
+impl Results {
+    pub(crate) fn is_empty(&self) -> bool {
+        self.file.is_empty() && self.folder.is_empty()
+    }
+}
+
+/// Maximum length of a request.
+const REQUEST: usize = 16 << 10;
+/// Length of a reply.
+const REPLY: usize = size_of::<i32>();
+
+// Operations.
+const START: u8 = 0;
+const CREATE: u8 = 1;
+const RENAME: u8 = 2;
+const REMOVE: u8 = 3;
+
+/// Starts the process, and has it create, rename and remove the files of this one from now on. This process must still be root.
+pub(crate) fn start(results: &Results) -> anyhow::Result<()> {
+    let (our_end, child_end) = socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None)?;
+    let mut command = Command::new("/proc/self/exe");
+    command.arg("broker");
+    for file in &results.file {
+        command.arg("--file").arg(file);
+    }
+    for folder in &results.folder {
+        command.arg("--folder").arg(rules::or_working_folder(folder));
+    }
+    if results.force {
+        command.arg("--force");
+    }
+    let started = command.stdin(child_end).stdout(Stdio::null()).spawn();
+    drop(command);
+    started.context("cannot start the process that creates files")?;
+    let broker = Broker(Mutex::new(our_end));
+    let nothing = Path::new("");
+    broker.ask(START, nothing, nothing)?;
+    trace::storage::delegate(Box::new(broker));
+    Ok(())
+}
+
+/// This side of the socket pair.
+struct Broker(Mutex<OwnedFd>);
+
+impl Broker {
+    fn ask(&self, operation: u8, path: &Path, to: &Path) -> io::Result<Option<OwnedFd>> {
+        let mut request = vec![operation];
+        request.extend_from_slice(path.as_os_str().as_bytes());
+        request.push(0);
+        request.extend_from_slice(to.as_os_str().as_bytes());
+        if request.len() > REQUEST {
+            return Err(Errno::NAMETOOLONG.into());
+        }
+        // Held until the reply has arrived, so that it is the reply to this request.
+        let socket = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        retry_on_intr(|| {
+            let mut none = SendAncillaryBuffer::default();
+            sendmsg(&*socket, &[IoSlice::new(&request)], &mut none, SendFlags::NOSIGNAL)
+        })
+        .map_err(|_| ended())?;
+        let mut reply = [0; REPLY];
+        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
+        let mut control = RecvAncillaryBuffer::new(&mut space);
+        let got = retry_on_intr(|| {
+            let flags = RecvFlags::CMSG_CLOEXEC;
+            recvmsg(&*socket, &mut [IoSliceMut::new(&mut reply)], &mut control, flags)
+        })?;
+        if got.bytes != REPLY {
+            return Err(ended());
+        }
+        match i32::from_le_bytes(reply) {
+            0 => Ok(control.drain().find_map(|message| match message {
+                RecvAncillaryMessage::ScmRights(mut files) => files.next(),
+                _ => None,
+            })),
+            error => Err(io::Error::from_raw_os_error(error)),
+        }
+    }
+}
+
+impl Delegate for Broker {
+    fn create(&self, path: &Path) -> io::Result<File> {
+        let file = self.ask(CREATE, path, Path::new(""))?;
+        file.map(File::from).ok_or_else(ended)
+    }
+
+    fn rename(&self, from: &Path, to: &Path) -> io::Result<()> {
+        self.ask(RENAME, from, to).map(drop)
+    }
+
+    fn remove(&self, path: &Path) -> io::Result<()> {
+        self.ask(REMOVE, path, Path::new("")).map(drop)
+    }
+}
+
+fn ended() -> io::Error {
+    io::Error::other("the process that creates files for tokengap has exited")
+}
+
+/// Serves requests on `socket` until its other end is closed.
+pub(crate) fn serve(socket: BorrowedFd<'_>, results: &Results) -> io::Result<()> {
+    let mut rules = Rules::new(results.clone());
+    let mut request = vec![0; REQUEST];
+    loop {
+        let got = retry_on_intr(|| {
+            let mut none = RecvAncillaryBuffer::default();
+            recvmsg(
+                socket,
+                &mut [IoSliceMut::new(&mut request)],
+                &mut none,
+                RecvFlags::empty(),
+            )
+        })?;
+        if got.bytes == 0 {
+            return Ok(());
+        }
+        let done = execute(&mut rules, &request[..got.bytes]);
+        let number = done
+            .as_ref()
+            .err()
+            .map_or(0, |error| error.raw_os_error().unwrap_or(Errno::IO.raw_os_error()));
+        let file = done.ok().flatten();
+        let files: Vec<BorrowedFd<'_>> = file.iter().map(AsFd::as_fd).collect();
+        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
+        let mut control = SendAncillaryBuffer::new(&mut space);
+        if !files.is_empty() {
+            control.push(SendAncillaryMessage::ScmRights(&files));
+        }
+        sendmsg(
+            socket,
+            &[IoSlice::new(&number.to_le_bytes())],
+            &mut control,
+            SendFlags::NOSIGNAL,
+        )?;
+    }
+}
+
+fn execute(rules: &mut Rules, request: &[u8]) -> io::Result<Option<File>> {
+    let invalid = || io::Error::from(Errno::INVAL);
+    let (&operation, paths) = request.split_first().ok_or_else(invalid)?;
+    let between = paths.iter().position(|&byte| byte == 0).ok_or_else(invalid)?;
+    let path = |bytes| Path::new(OsStr::from_bytes(bytes));
+    let (path, to) = (path(&paths[..between]), path(&paths[between + 1..]));
+    match operation {
+        START => Ok(None),
+        CREATE => rules.create(path).map(Some),
+        RENAME => rules.rename(path, to).map(|()| None),
+        REMOVE => rules.remove(path).map(|()| None),
+        _ => Err(invalid()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::Write;
+
+    use super::*;
+
+    #[test]
+    fn files_are_created_renamed_and_removed_through_the_socket() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let (run, new) = (folder.path().join("run.tgap"), folder.path().join(".run.tgap.7.new"));
+        let flags = SocketFlags::CLOEXEC;
+        let (our_end, child_end) = socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None).expect("a pair");
+        let results = Results {
+            file: vec![run.clone()],
+            ..Results::default()
+        };
+        let served = std::thread::spawn(move || serve(child_end.as_fd(), &results));
+        let broker = Broker(Mutex::new(our_end));
+        broker
+            .create(&new)
+            .expect("created")
+            .write_all(b"whole")
+            .expect("written");
+        broker.rename(&new, &run).expect("renamed");
+        assert_eq!(std::fs::read(&run).expect("there"), b"whole");
+        let other = broker.create(&folder.path().join("beside")).expect_err("not a result");
+        assert_eq!(other.kind(), io::ErrorKind::PermissionDenied);
+        broker.remove(&run).expect("removed");
+        assert!(!run.exists());
+        for invalid in [&[9, 0][..], &[CREATE]] {
+            let socket = broker.0.lock().expect("free");
+            let mut none = SendAncillaryBuffer::default();
+            sendmsg(&*socket, &[IoSlice::new(invalid)], &mut none, SendFlags::empty()).expect("sent");
+            let mut reply = [0; REPLY];
+            rustix::net::recv(&*socket, &mut reply, RecvFlags::empty()).expect("a reply");
+            assert_eq!(i32::from_le_bytes(reply), Errno::INVAL.raw_os_error());
+        }
+        drop(broker);
+        served.join().expect("it ends").expect("without an error");
+    }
+}

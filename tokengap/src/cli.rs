@@ -1,0 +1,146 @@
+//! The command line: its commands and global flags. Help, man pages and completions are generated from it; every flag is declared once, in
+//! `args` or beside its command.
+
+use std::process::ExitCode;
+
+use clap::{CommandFactory as _, Parser, Subcommand};
+
+use crate::cmd;
+
+/// Shows where an LLM server's tokens wait between the scheduler and the client, and which ones never arrive.
+#[derive(Parser)]
+#[command(name = "tokengap", version, max_term_width = 100, arg_required_else_help = true)]
+#[command(after_help = "Exit codes: 0 done, 1 findings at or above --fail-on, 2 error.")]
+pub(crate) struct Cli {
+    #[command(subcommand)]
+    command: Command,
+
+    /// Log more to stderr (-v, -vv).
+    #[arg(short, long, global = true, action = clap::ArgAction::Count)]
+    pub(crate) verbose: u8,
+
+    /// Keep all privileges: neither capabilities nor files nor system calls are given up (docs/internals/CONFINEMENT.md).
+    #[arg(long, global = true)]
+    pub(crate) no_confine: bool,
+
+    /// Colours of the screen; auto follows `NO_COLOR` and the colours that the terminal reports.
+    #[arg(long, global = true, value_enum, value_name = "THEME", default_value_t)]
+    pub(crate) theme: Theme,
+}
+
+#[derive(Subcommand)]
+enum Command {
+    #[cfg(target_os = "linux")]
+    Attach(cmd::attach::Args),
+    #[cfg(target_os = "linux")]
+    Demo(cmd::demo::Args),
+    Replay(cmd::replay::Args),
+    Decode(cmd::decode::Args),
+    Export(cmd::export::Args),
+    Diff(cmd::diff::Args),
+    #[cfg(target_os = "linux")]
+    Doctor(cmd::doctor::Args),
+    Report(cmd::report::Args),
+    Import(cmd::import::Args),
+    #[cfg(target_os = "linux")]
+    Tap(cmd::tap::Args),
+    Watch(cmd::watch::Args),
+    #[cfg(target_os = "linux")]
+    Run(cmd::run::Args),
+    #[cfg(target_os = "linux")]
+    Splice(cmd::splice::Args),
+    #[cfg(target_os = "linux")]
+    Guard(cmd::guard::Args),
+    #[cfg(target_os = "linux")]
+    Broker(cmd::broker::Args),
+    Generate(cmd::generate::Args),
+}
+
+impl Cli {
+    pub(crate) fn run(self) -> anyhow::Result<ExitCode> {
+        match self.command {
+            #[cfg(target_os = "linux")]
+            Command::Attach(args) => {
+                cmd::attach::confine(&args);
+                cmd::attach::run(&args)
+            }
+            #[cfg(target_os = "linux")]
+            Command::Demo(args) => {
+                cmd::demo::confine(&args);
+                cmd::demo::run(args)
+            }
+            Command::Replay(args) => {
+                cmd::replay::confine(&args);
+                cmd::replay::run(&args)
+            }
+            Command::Decode(args) => {
+                cmd::decode::confine(&args);
+                cmd::decode::run(&args)
+            }
+            Command::Export(args) => {
+                cmd::export::confine(&args);
+                cmd::export::run(&args)
+            }
+            Command::Report(args) => {
+                cmd::report::confine(&args);
+                cmd::report::run(&args)
+            }
+            Command::Diff(args) => {
+                cmd::diff::confine(&args);
+                cmd::diff::run(&args)
+            }
+            #[cfg(target_os = "linux")]
+            Command::Doctor(args) => cmd::doctor::run(&args),
+            Command::Import(args) => {
+                cmd::import::confine(&args);
+                cmd::import::run(&args)
+            }
+            #[cfg(target_os = "linux")]
+            Command::Tap(args) => {
+                cmd::tap::confine(&args);
+                cmd::tap::run(&args)
+            }
+            Command::Watch(args) => {
+                cmd::watch::confine(&args);
+                cmd::watch::run(&args)
+            }
+            #[cfg(target_os = "linux")]
+            Command::Run(args) => cmd::run::run(&args),
+            #[cfg(target_os = "linux")]
+            Command::Splice(args) => cmd::splice::run(&args),
+            #[cfg(target_os = "linux")]
+            Command::Guard(args) => cmd::guard::run(&args),
+            #[cfg(target_os = "linux")]
+            Command::Broker(args) => {
+                cmd::broker::confine(&args);
+                cmd::broker::run(&args)
+            }
+            Command::Generate(args) => cmd::generate::run(&args, Self::command()),
+        }
+    }
+}
+
+/// Colours that the user asks for.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::ValueEnum)]
+pub(crate) enum Theme {
+    /// Detected from the terminal.
+    #[default]
+    Auto,
+    /// 256 colours on a dark ground.
+    Dark,
+    /// 256 colours on a light ground.
+    Light,
+    /// Bold, dim and reverse only.
+    Mono,
+}
+
+impl From<Theme> for tui::theme::Choice {
+    fn from(theme: Theme) -> Self {
+        match theme {
+            Theme::Auto => Self::Auto,
+            Theme::Dark => Self::Dark,
+            Theme::Light => Self::Light,
+            Theme::Mono => Self::Mono,
+        }
+    }
+}

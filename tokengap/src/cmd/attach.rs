@@ -1,0 +1,182 @@
+//! `tokengap attach`: passive, on an engine that already runs.
+
+use std::io::{IsTerminal, Write};
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use anyhow::{Context, bail};
+use probe_user::discover::{self, Engine, PickError, RoleSpec, RoleSpecError, Topology, Watcher};
+use probe_user::{Feature, Options, Permissions};
+
+use session::Signals;
+
+use crate::app;
+use crate::args::LiveArgs;
+use crate::attach::{Attach, AttachOptions, Follow, PythonOptions};
+use crate::confinement;
+
+/// Watch a running engine without touching it: eBPF probes on libzmq show each frame sent, received and processed.
+///
+/// Finds the engine's processes by itself. Needs root, or `CAP_SYS_ADMIN` and `CAP_SYS_PTRACE`.
+#[derive(clap::Args)]
+#[command(
+    after_help = "Examples:\n  tokengap attach\n  tokengap attach --pid 4711=scheduler --pid 4712=tokenizer --duration 30s"
+)]
+#[expect(clippy::struct_excessive_bools, reason = "each is a flag of its own")]
+pub(crate) struct Args {
+    /// A process to watch, and its role if its title does not show it: scheduler, detokenizer, tokenizer, worker, router,
+    /// detokenizer-router. Repeatable; without it the engine that runs here.
+    #[arg(long, value_name = "PID[=ROLE]", value_parser = role_spec)]
+    pid: Vec<RoleSpec>,
+
+    /// Maximum bytes copied of a message. Longer messages are counted as undecoded.
+    #[arg(long, value_name = "BYTES", default_value_t = probe_ebpf_most())]
+    capture: u32,
+
+    /// Size of the ring buffer between the kernel and tokengap. Observations that do not fit are dropped and counted; the target is never delayed.
+    #[arg(long, value_name = "BYTES", default_value_t = Options::default().ring_bytes)]
+    ring: u32,
+
+    /// Do not observe responses to clients: deliveries are unknown and no drop is confirmed.
+    #[arg(long)]
+    no_egress: bool,
+
+    /// Do not probe the polls of the engine's event loops, the largest cost for a tokenizer at full speed. Frames per wakeup are
+    /// then unknown, and no drop is predicted.
+    #[arg(long)]
+    no_wakeups: bool,
+
+    /// Log file of a Dynamo worker, release 1.6 or later, which contains SGLang's id of each request. Repeatable. Files that
+    /// receive a worker's standard output or error are found without it.
+    #[arg(long, value_name = "FILE")]
+    worker_log: Vec<PathBuf>,
+
+    /// Sample the tokenizer's Python stacks this many times a second, 1 to 1000, without stopping it. Shows the functions that
+    /// run while frames are queued. A sample costs tokengap a few hundred microseconds of CPU.
+    #[arg(long, value_name = "HZ", value_parser = clap::value_parser!(u32).range(1..=1_000))]
+    python_stacks: Option<u32>,
+
+    /// Sample the stacks of every process of the engine, not only the tokenizers'.
+    #[arg(long, requires = "python_stacks")]
+    python_stacks_all: bool,
+
+    /// Wait for an engine to start, and after it exits, for the next one. Counters and the recording continue; the report lists
+    /// each exit.
+    #[arg(long, conflicts_with = "pid")]
+    follow: bool,
+
+    #[command(flatten)]
+    live: LiveArgs,
+}
+
+const fn probe_ebpf_most() -> u32 {
+    1 << 20
+}
+
+impl Args {
+    fn options(&self) -> AttachOptions {
+        AttachOptions {
+            named: self.pid.iter().map(|spec| spec.pid).collect(),
+            capture: self.capture,
+            egress: !self.no_egress,
+            logs: self.worker_log.clone(),
+            probe: Options {
+                ring_bytes: self.ring,
+                polls: !self.no_wakeups,
+                ..Options::default()
+            },
+            python: self.python_stacks.map(|hertz| PythonOptions {
+                hertz,
+                every_role: self.python_stacks_all,
+            }),
+        }
+    }
+}
+
+/// Restricts the process to the access this command needs.
+pub(crate) fn confine(args: &Args) {
+    confinement::attach(&args.live);
+}
+
+pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
+    if args.follow {
+        return app::run(Follow::new(args.options()), &args.live);
+    }
+    let watcher = Watcher::new(discover::Options {
+        named: args.pid.clone(),
+        ..discover::Options::new(engines::DISCOVERED)
+    })
+    .context("cannot look for the engine's processes")?;
+    let engine = choose(watcher.topology(), &args.pid)?;
+    if let Some(side) = &engine.disaggregation {
+        let (word, sends) = (side.value.word, side.value.sends);
+        errln!(
+            "tokengap: this is the {word} server of a pair ({}); it sends {sends}",
+            side.origin
+        );
+    }
+    // Handle signals before announcing the attach, so that an interrupt right after it still prints a report.
+    let signals = Signals::install().context("cannot listen for signals")?;
+    let mut attach = Attach::start(watcher, engine, args.options())?;
+    attach.refuse_programs();
+    errln!("tokengap: attached to {} processes", attach.watched());
+    let report = app::watch(attach, &args.live, &signals)?;
+    app::conclude(&report, args.live.json, args.live.fail_on)
+}
+
+/// Parses the argument of `--pid`.
+pub(super) fn role_spec(text: &str) -> Result<RoleSpec, RoleSpecError> {
+    RoleSpec::parse(text, engines::DISCOVERED)
+}
+
+/// Selects the engine: that of the named processes, the only one running, or the user's choice from a list.
+pub(super) fn choose(topology: &Topology, named: &[RoleSpec]) -> anyhow::Result<Engine> {
+    match topology.pick(named) {
+        Ok(engine) => Ok(engine.clone()),
+        // The named processes may not be connected yet. The user knows that they belong together.
+        Err(PickError::Unconnected(_)) => Ok(only(topology, named)),
+        Err(PickError::Several(_)) if std::io::stdin().is_terminal() => ask(topology),
+        Err(error) => {
+            if !topology.engines.is_empty() || !topology.blind.is_empty() {
+                err!("{topology}");
+            }
+            if matches!(error, PickError::None(_)) && !Permissions::here().lacks(Feature::Queues).is_empty() {
+                bail!("{error}; or run as root: other users' processes are only partly visible");
+            }
+            bail!(error)
+        }
+    }
+}
+
+/// Engine of only the named processes, even if they were assigned to different engines.
+fn only(topology: &Topology, named: &[RoleSpec]) -> Engine {
+    let is_named = |pid: u32| named.iter().any(|spec| spec.pid == pid);
+    let first = topology
+        .engines
+        .iter()
+        .find(|engine| engine.processes.iter().any(|p| is_named(p.id.pid)));
+    let mut engine = first.cloned().unwrap_or_default();
+    engine.processes = topology
+        .engines
+        .iter()
+        .flat_map(|e| &e.processes)
+        .filter(|p| is_named(p.id.pid))
+        .cloned()
+        .collect();
+    engine
+}
+
+fn ask(topology: &Topology) -> anyhow::Result<Engine> {
+    err!("{topology}\nWhich engine? [1-{}] ", topology.engines.len());
+    std::io::stderr().flush()?;
+    let mut answer = String::new();
+    std::io::stdin().read_line(&mut answer)?;
+    let picked = answer
+        .trim()
+        .parse::<usize>()
+        .ok()
+        .and_then(|n| topology.engines.get(n.checked_sub(1)?));
+    picked
+        .cloned()
+        .with_context(|| format!("{:?} is not one of the listed numbers", answer.trim()))
+}

@@ -1,0 +1,275 @@
+//! JSON output: written directly from the message, with fields in wire order.
+
+use std::cell::Cell;
+use std::io::{self, Write};
+
+use engines::sglang::wire::Value;
+use serde::ser::{SerializeMap, SerializeSeq, SerializeStruct};
+use serde::{Serialize, Serializer};
+use trace::event::{Finish, Kind};
+
+use super::OutputBudget;
+use super::message::Message;
+
+/// Maximum number of values shown of one finish reason. Real ones have about five; in a hostile message, containers can share parts or
+/// contain themselves.
+const SHOWN: u32 = 10_000;
+/// Maximum nesting depth shown.
+const DEPTH: u32 = 16;
+
+/// Approximate output size of a chunk without tokens, and of a token, in bytes.
+const EMPTY: usize = 160;
+const ID: usize = 6;
+
+pub(super) fn message(
+    out: &mut impl Write,
+    file: &str,
+    message: &Message<'_>,
+    budget: &OutputBudget,
+) -> io::Result<()> {
+    line(out, &Line { file, message, budget })
+}
+
+pub(super) fn error(out: &mut impl Write, file: &str, why: &str) -> io::Result<()> {
+    #[derive(Serialize)]
+    struct Failed<'a> {
+        file: &'a str,
+        error: &'a str,
+    }
+    line(out, &Failed { file, error: why })
+}
+
+fn line(out: &mut impl Write, value: &impl Serialize) -> io::Result<()> {
+    serde_json::to_writer(&mut *out, value)?;
+    out.write_all(b"\n")
+}
+
+struct Line<'a> {
+    file: &'a str,
+    message: &'a Message<'a>,
+    budget: &'a OutputBudget,
+}
+
+impl Serialize for Line<'_> {
+    fn serialize<S: Serializer>(&self, to: S) -> Result<S::Ok, S::Error> {
+        let (shape, chunks) = (self.message.shape(), self.message.chunks());
+        let mut fields = to.serialize_struct("Message", 8)?;
+        fields.serialize_field("file", self.file)?;
+        fields.serialize_field("engine", shape.engine)?;
+        fields.serialize_field("class", shape.class)?;
+        fields.serialize_field("codec", shape.codec)?;
+        fields.serialize_field("schema", shape.schema)?;
+        fields.serialize_field("ids", super::text::ids(shape.ids))?;
+        // An AbortReq names a request but has no chunks, like other control messages.
+        if shape.kind == Kind::Abort {
+            fields.serialize_field("rid", &chunks.first().map(|chunk| chunk.rid))?;
+        }
+        fields.serialize_field("chunks", &Chunks(self.message, self.budget))?;
+        if self.budget.is_exhausted() {
+            fields.serialize_field("truncated", &true)?;
+        }
+        fields.end()
+    }
+}
+
+struct Chunks<'a>(&'a Message<'a>, &'a OutputBudget);
+
+impl Serialize for Chunks<'_> {
+    fn serialize<S: Serializer>(&self, to: S) -> Result<S::Ok, S::Error> {
+        let rows = match self.0.shape().kind {
+            Kind::Abort => 0,
+            _ => self.0.chunks().len(),
+        };
+        let shown = (0..rows).take_while(|_| self.1.charge(EMPTY));
+        to.collect_seq(shown.map(|row| Chunk(self.0, row, self.1)))
+    }
+}
+
+struct Chunk<'a>(&'a Message<'a>, usize, &'a OutputBudget);
+
+impl Serialize for Chunk<'_> {
+    fn serialize<S: Serializer>(&self, to: S) -> Result<S::Ok, S::Error> {
+        let Self(message, row, budget) = *self;
+        let chunk = message.chunks()[row];
+        budget.charge(chunk.rid.len() + chunk.worker.map_or(0, str::len));
+        let mut fields = to.serialize_struct("Chunk", 8)?;
+        fields.serialize_field("rid", chunk.rid)?;
+        fields.serialize_field("tokens", &chunk.listed.map(|_| Tokens(message, row, budget)))?;
+        fields.serialize_field("completion_tokens", &chunk.completion_tokens)?;
+        fields.serialize_field("prompt_tokens", &chunk.prompt_tokens)?;
+        fields.serialize_field("cached_tokens", &chunk.cached_tokens)?;
+        fields.serialize_field("retractions", &chunk.retractions)?;
+        let left = Cell::new(SHOWN);
+        match message.finish(row) {
+            Some(value) => fields.serialize_field(
+                "finish",
+                &Wire {
+                    value,
+                    depth: DEPTH,
+                    left: &left,
+                    budget,
+                },
+            )?,
+            None => fields.serialize_field("finish", &chunk.finish.map(FinishKind::of))?,
+        }
+        fields.serialize_field("http_worker_ipc", &chunk.worker)?;
+        fields.end()
+    }
+}
+
+/// The kind of a finish reason, in the form of SGLang's.
+#[derive(Serialize)]
+struct FinishKind {
+    r#type: &'static str,
+}
+
+impl FinishKind {
+    fn of(finish: Finish) -> Self {
+        Self {
+            r#type: finish.as_str(),
+        }
+    }
+}
+
+struct Tokens<'a>(&'a Message<'a>, usize, &'a OutputBudget);
+
+impl Serialize for Tokens<'_> {
+    fn serialize<S: Serializer>(&self, to: S) -> Result<S::Ok, S::Error> {
+        to.collect_seq(self.0.tokens(self.1).take_while(|_| self.2.charge(ID)))
+    }
+}
+
+/// A value as it is on the wire.
+struct Wire<'a> {
+    value: Value<'a>,
+    depth: u32,
+    left: &'a Cell<u32>,
+    budget: &'a OutputBudget,
+}
+
+impl<'a> Wire<'a> {
+    fn inner(&self, value: Value<'a>) -> Self {
+        Wire {
+            value,
+            depth: self.depth - 1,
+            left: self.left,
+            budget: self.budget,
+        }
+    }
+
+    /// Returns whether one more value may be shown, and counts it.
+    fn next(&self) -> bool {
+        let left = self.left.get();
+        self.left.set(left.saturating_sub(1));
+        left > 0 && self.depth > 0 && self.budget.charge(ID)
+    }
+}
+
+impl Serialize for Wire<'_> {
+    fn serialize<S: Serializer>(&self, to: S) -> Result<S::Ok, S::Error> {
+        match self.value.clone() {
+            Value::Null => to.serialize_unit(),
+            Value::Bool(value) => to.serialize_bool(value),
+            Value::Int(value) => to.serialize_i64(value),
+            Value::Float(value) => to.serialize_f64(value),
+            Value::Str(value) => {
+                self.budget.charge(value.len());
+                to.serialize_str(value)
+            }
+            Value::Bytes(value) => to.collect_str(&format_args!("{} bytes", value.len())),
+            Value::Other(what) => to.serialize_str(what),
+            Value::List(items) => {
+                let mut list = to.serialize_seq(None)?;
+                for item in items.take_while(|_| self.next()) {
+                    list.serialize_element(&self.inner(item))?;
+                }
+                list.end()
+            }
+            Value::Map(entries) => {
+                let mut map = to.serialize_map(None)?;
+                for (key, value) in entries.take_while(|_| self.next()) {
+                    match key {
+                        Value::Str(key) => {
+                            self.budget.charge(key.len());
+                            map.serialize_entry(key, &self.inner(value))?;
+                        }
+                        Value::Int(key) => map.serialize_entry(&key.to_string(), &self.inner(value))?,
+                        _ => map.serialize_entry("?", &self.inner(value))?,
+                    }
+                }
+                map.end()
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::message::Reader;
+    use super::*;
+
+    /// Output of `decode --json` for a recorded message.
+    fn decoded(name: &str) -> serde_json::Value {
+        decoded_within(name, 1 << 20)
+    }
+
+    fn decoded_within(name: &str, budget: usize) -> serde_json::Value {
+        let path = format!("{}/../zmq-tap/fixtures/messages/{name}", env!("CARGO_MANIFEST_DIR"));
+        let bytes = std::fs::read(&path).unwrap();
+        let mut reader = Reader::new(1 << 20);
+        let decoded = reader.read(&bytes).unwrap();
+        let mut out = Vec::new();
+        message(&mut out, name, &decoded, &OutputBudget::new(budget)).unwrap();
+        assert_eq!(out.pop(), Some(b'\n'));
+        serde_json::from_slice(&out).unwrap()
+    }
+
+    #[test]
+    fn a_finish_reason_keeps_its_form() {
+        for name in [
+            "0.5.23/skip_finish_mix_6rid.pkl",
+            "0.5.23-msgpack/skip_finish_mix_6rid.msgpack",
+        ] {
+            let chunks = &decoded(name)["chunks"];
+            assert_eq!(chunks[0]["finish"], serde_json::json!({"type": "length", "length": 3}));
+            assert_eq!(
+                chunks[2]["finish"],
+                serde_json::json!({"type": "stop", "matched": "</s>"})
+            );
+            assert_eq!(chunks[3]["finish"]["status_code"], 503);
+            assert_eq!(chunks[5]["finish"], serde_json::Value::Null);
+            assert_eq!(chunks[1]["tokens"], serde_json::json!([65536]));
+        }
+    }
+
+    #[test]
+    fn output_over_the_limit_is_truncated_and_marked() {
+        let name = "0.5.9/skip_finish_mix_6rid.pkl";
+        let (whole, cut) = (decoded(name), decoded_within(name, 500));
+        assert_eq!(
+            (whole["chunks"].as_array().unwrap().len(), &whole["truncated"]),
+            (6, &serde_json::Value::Null)
+        );
+        assert!(cut["chunks"].as_array().unwrap().len() < 4);
+        assert_eq!(cut["truncated"], true);
+    }
+
+    #[test]
+    fn a_control_message_has_no_chunks() {
+        let abort = decoded("0.5.9/ctl_abort_req.pkl");
+        assert_eq!(abort["chunks"], serde_json::json!([]));
+        assert!(abort["rid"].is_string());
+        assert_eq!(
+            decoded("0.5.9/ctl_health_check_output.pkl")["chunks"],
+            serde_json::json!([])
+        );
+    }
+
+    #[test]
+    fn an_absent_id_column_is_null_and_never_an_empty_list() {
+        assert_eq!(
+            decoded("0.4.4/str_first_3rid.pkl")["chunks"][0]["tokens"],
+            serde_json::Value::Null
+        );
+    }
+}

@@ -1,0 +1,87 @@
+//! A decoded message of any engine. SGLang's keep what only they show: the pickle protocol and the finish reason as it is on the wire.
+
+use engines::sglang::wire::{Batch, Codec, Decoder, Limits, Value};
+use trace::event::Chunk;
+use zmq_tap::decode::{Carries, Decode as _, Decoded, Decoders, Shape};
+
+/// Decoders of every engine.
+pub(super) struct Reader {
+    sglang: Decoder,
+    all: Decoders,
+}
+
+pub(super) enum Message<'a> {
+    Sglang(Batch<'a>),
+    Other(Decoded<'a>),
+}
+
+impl Reader {
+    /// Reads messages up to `longest` bytes.
+    pub(super) fn new(longest: usize) -> Self {
+        let limits = Limits {
+            message: longest,
+            ..Limits::default()
+        };
+        let mut all = Decoders::new(engines::FORMATS, longest);
+        all.keep_ids();
+        Self {
+            sglang: Decoder::new(limits),
+            all,
+        }
+    }
+
+    pub(super) fn read<'a>(&'a mut self, message: &'a [u8]) -> Result<Message<'a>, String> {
+        if self.sglang.recognises(&[message]) {
+            let batch = self.sglang.decode(message);
+            return batch.map(Message::Sglang).map_err(|why| why.to_string());
+        }
+        let decoded = self.all.decode(&mut Carries::default(), &[message]);
+        decoded.map(Message::Other).map_err(|why| match why.reason {
+            "codec" => format!("{why}; expected one message as returned by recv()"),
+            _ => why.to_string(),
+        })
+    }
+}
+
+impl<'a> Message<'a> {
+    pub(super) fn shape(&self) -> &Shape {
+        match self {
+            Self::Sglang(batch) => batch.shape(),
+            Self::Other(decoded) => decoded.shape(),
+        }
+    }
+
+    /// Name of the codec, with the protocol of a pickle.
+    pub(super) fn codec(&self) -> String {
+        match self {
+            Self::Sglang(batch) => match batch.codec() {
+                Codec::Pickle { protocol } => format!("pickle protocol {protocol}"),
+                Codec::Msgpack => "msgpack".to_owned(),
+            },
+            Self::Other(decoded) => decoded.shape().codec.to_owned(),
+        }
+    }
+
+    pub(super) fn chunks(&self) -> &[Chunk<'a>] {
+        match self {
+            Self::Sglang(batch) => batch.chunks(),
+            Self::Other(decoded) => decoded.chunks(),
+        }
+    }
+
+    /// Token ids of a chunk.
+    pub(super) fn tokens(&self, row: usize) -> Box<dyn Iterator<Item = i64> + '_> {
+        match self {
+            Self::Sglang(batch) => Box::new(batch.tokens(row)),
+            Self::Other(decoded) => Box::new(decoded.chunks()[row].ids.iter().copied()),
+        }
+    }
+
+    /// Finish reason of a chunk as it is on the wire, where it holds more than its kind.
+    pub(super) fn finish(&self, row: usize) -> Option<Value<'a>> {
+        match self {
+            Self::Sglang(batch) => batch.finish(row),
+            Self::Other(_) => None,
+        }
+    }
+}

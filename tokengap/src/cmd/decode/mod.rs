@@ -1,0 +1,122 @@
+//! `tokengap decode`: prints the content of captured messages.
+
+mod json;
+mod message;
+mod text;
+
+use std::cell::Cell;
+use std::fs::File;
+use std::io::{self, BufWriter, Read, Write};
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+
+use anyhow::Context as _;
+use zmq_tap::decode::LONGEST;
+
+use crate::{advice, confinement};
+
+/// Show the content of captured messages: class, codec, release, and the tokens, counts and finish reason of each request.
+///
+/// A file holds one ZMQ message of SGLang or vLLM as it was on the wire (a pickle or msgpack), for example as `recv()` returned it. Of
+/// a message of several parts, the first.
+#[derive(clap::Args)]
+#[command(after_help = "Exit codes: 0 every file decoded, 2 at least one failed (the others are still shown).")]
+pub(crate) struct Args {
+    /// One JSON object a line, one line a message.
+    #[arg(long)]
+    json: bool,
+
+    /// Largest message that is read.
+    #[arg(long, value_name = "BYTES", default_value_t = LONGEST)]
+    max_bytes: usize,
+
+    /// Bytes of a message's content that are shown; the rest is omitted with a note.
+    #[arg(long, value_name = "BYTES", default_value_t = 16 << 20)]
+    max_output: usize,
+
+    /// Messages; - is standard input.
+    #[arg(required = true, value_name = "FILE")]
+    files: Vec<PathBuf>,
+}
+
+/// Remaining output budget of a message. A small hostile message could otherwise repeat one long value a million times.
+struct OutputBudget(Cell<usize>);
+
+impl OutputBudget {
+    fn new(bytes: usize) -> Self {
+        Self(Cell::new(bytes))
+    }
+
+    /// Charges about `bytes` to the budget and returns whether any is left.
+    fn charge(&self, bytes: usize) -> bool {
+        self.0.set(self.0.get().saturating_sub(bytes));
+        !self.is_exhausted()
+    }
+
+    fn is_exhausted(&self) -> bool {
+        self.0.get() == 0
+    }
+}
+
+/// Restricts the process to the access this command needs.
+pub(crate) fn confine(args: &Args) {
+    let files: Vec<&Path> = args.files.iter().map(PathBuf::as_path).collect();
+    confinement::files(&files, &[]);
+}
+
+pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
+    let mut reader = message::Reader::new(args.max_bytes);
+    let mut out = BufWriter::new(io::stdout().lock());
+    let mut code = ExitCode::SUCCESS;
+    for file in &args.files {
+        let name = if file.as_os_str() == "-" {
+            "stdin".into()
+        } else {
+            file.display().to_string()
+        };
+        let message = read(file, args.max_bytes);
+        let decoded = match &message {
+            Ok(message) if message.is_empty() => {
+                Err(String::from("it is empty; expected a message as returned by recv()"))
+            }
+            Ok(message) => reader.read(message),
+            Err(why) => Err(advice::line(why)),
+        };
+        let budget = OutputBudget::new(args.max_output);
+        match (&decoded, args.json) {
+            (Ok(message), true) => json::message(&mut out, &name, message, &budget)?,
+            (Ok(message), false) => text::message(&mut out, &name, message, &budget)?,
+            (Err(why), true) => json::error(&mut out, &name, why)?,
+            (Err(why), false) => {
+                // Flush first, so that both streams keep their order on a terminal.
+                out.flush()?;
+                errln!("{name}: {why}");
+            }
+        }
+        if budget.is_exhausted() {
+            out.flush()?;
+            errln!(
+                "{name}: more than {} bytes of content; the rest is omitted (--max-output)",
+                args.max_output
+            );
+        }
+        if decoded.is_err() {
+            code = ExitCode::from(2);
+        }
+    }
+    out.flush()?;
+    Ok(code)
+}
+
+/// Reads the message, up to one byte beyond the limit so that the decoder reports an oversized one.
+fn read(file: &Path, most: usize) -> anyhow::Result<Vec<u8>> {
+    let mut message = Vec::new();
+    let most = (most as u64).saturating_add(1);
+    if file.as_os_str() == "-" {
+        io::stdin().lock().take(most).read_to_end(&mut message)
+    } else {
+        File::open(file).and_then(|file| file.take(most).read_to_end(&mut message))
+    }
+    .context("it cannot be read")?;
+    Ok(message)
+}

@@ -1,0 +1,107 @@
+//! Text output: one line per message, one per request.
+
+use std::fmt::Write as _;
+use std::io::{self, Write};
+
+use engines::sglang::wire::Value;
+use trace::event::{Finish, IdColumn};
+use trace::report::hostile::{lines, plain};
+
+use super::OutputBudget;
+use super::message::Message;
+
+/// Maximum number of token ids shown per request.
+const IDS: usize = 12;
+
+pub(super) fn message(
+    out: &mut impl Write,
+    file: &str,
+    message: &Message<'_>,
+    budget: &OutputBudget,
+) -> io::Result<()> {
+    let (shape, chunks) = (message.shape(), message.chunks());
+    let (file, class, codec) = (lines(file), plain(shape.class), message.codec());
+    let engine = engines::FACTS.facts(Some(shape.engine)).title();
+    write!(out, "{file}: {class}, {codec}, {engine} {}", shape.schema)?;
+    match chunks.len() {
+        0 => writeln!(out)?,
+        1 => writeln!(out, ", 1 request, ids {}", ids(shape.ids))?,
+        many => writeln!(out, ", {many} requests, ids {}", ids(shape.ids))?,
+    }
+    let widest = chunks.iter().map(|chunk| chunk.rid.len()).max().unwrap_or(0).min(48);
+    for (row, chunk) in chunks.iter().enumerate() {
+        let mut line = format!("  {:widest$}", chunk.rid.escape_debug().to_string());
+        if let Some(listed) = chunk.listed {
+            let _ = write!(
+                line,
+                "  {listed:>4} ids {}",
+                first(message.tokens(row), listed as usize)
+            );
+        }
+        for (name, count) in [
+            ("of", chunk.completion_tokens),
+            ("prompt", chunk.prompt_tokens),
+            ("cached", chunk.cached_tokens),
+            ("retracted", chunk.retractions.filter(|count| *count > 0)),
+        ] {
+            if let Some(count) = count {
+                let _ = write!(line, "  {name} {count}");
+            }
+        }
+        if let Some(finish) = chunk.finish {
+            let _ = write!(line, "  {}", reason(finish, message.finish(row)));
+        }
+        if let Some(worker) = chunk.worker {
+            let _ = write!(line, "  -> {}", worker.escape_debug());
+        }
+        if !budget.charge(line.len() + 1) {
+            break;
+        }
+        writeln!(out, "{line}")?;
+    }
+    Ok(())
+}
+
+/// Label for the meaning of the id column.
+pub(super) fn ids(column: IdColumn) -> &'static str {
+    match column {
+        IdColumn::Delta => "delta",
+        IdColumn::Cumulative => "cumulative",
+        IdColumn::DeltaAfterPromptTail => "delta-after-prompt-tail",
+        IdColumn::Absent => "absent",
+        IdColumn::Undecided => "undecided",
+        IdColumn::Uncounted => "uncounted",
+    }
+}
+
+fn first(tokens: impl Iterator<Item = i64>, all: usize) -> String {
+    let shown: Vec<String> = tokens.take(IDS).map(|id| id.to_string()).collect();
+    let more = if all > IDS { ", ..." } else { "" };
+    format!("[{}{more}]", shown.join(", "))
+}
+
+/// Formats the type of the finish reason and its top-level details: `finished: stop (matched 128009)`.
+fn reason(finish: Finish, wire: Option<Value<'_>>) -> String {
+    let mut kind = finish.as_str().to_owned();
+    let mut details = Vec::new();
+    if let Some(Value::Map(entries)) = wire {
+        for (key, value) in entries.take(8) {
+            let Value::Str(key) = key else { continue };
+            let value = match value {
+                Value::Int(value) => value.to_string(),
+                Value::Str(value) => format!("{:?}", plain(value)),
+                _ => continue,
+            };
+            if key == "type" && finish == Finish::Other {
+                kind = value;
+            } else if key != "type" {
+                details.push(format!("{} {value}", plain(key)));
+            }
+        }
+    }
+    if details.is_empty() {
+        format!("finished: {kind}")
+    } else {
+        format!("finished: {kind} ({})", details.join(", "))
+    }
+}

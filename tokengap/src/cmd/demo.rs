@@ -1,0 +1,64 @@
+//! `tokengap demo`: a simulated engine over real ZMQ sockets.
+
+use std::path::PathBuf;
+use std::process::ExitCode;
+use std::time::Duration;
+
+use confine::Work;
+
+use crate::app;
+use crate::args::LiveArgs;
+use crate::confinement;
+use crate::demo::{Demo, DemoOptions, Scenario};
+
+/// Watch a simulated engine with a known fault: no root, no GPU, no SGLang.
+///
+/// A simulated scheduler and tokenizer communicate over real ZMQ sockets through the real relay. They count their own losses;
+/// the report shows that count beside tokengap's.
+#[derive(clap::Args)]
+pub(crate) struct Args {
+    /// Scenario to simulate.
+    #[arg(long, value_enum, default_value_t = Scenario::Race)]
+    scenario: Scenario,
+
+    /// Seed of the random traffic. The same seed produces the same requests.
+    #[arg(long, default_value_t = 1)]
+    seed: u64,
+
+    /// Play only this phase of a scenario that has several, for a comparison: of `regression`, 1 is before and 2 after.
+    #[arg(long, value_name = "N")]
+    phase: Option<usize>,
+
+    /// How many workers there are, in scenarios about workers: detokenizers, tokenizer workers or schedulers.
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u8).range(1..=16))]
+    workers: Option<u8>,
+
+    #[command(flatten)]
+    live: LiveArgs,
+}
+
+/// Default duration without a terminal, where no key can end the demo.
+const HEADLESS_DURATION: Duration = Duration::from_secs(10);
+
+/// Restricts the process to the access this command needs.
+pub(crate) fn confine(args: &Args) {
+    let mut plan = confinement::live(Work::Network, &args.live);
+    // The demo creates its socket folder in one of these.
+    for folder in [std::env::temp_dir(), PathBuf::from("/tmp"), PathBuf::from(".")] {
+        plan = plan.write(folder);
+    }
+    confinement::apply(&plan);
+}
+
+pub(crate) fn run(mut args: Args) -> anyhow::Result<ExitCode> {
+    if app::is_headless(&args.live) {
+        args.live.duration.get_or_insert(HEADLESS_DURATION);
+    }
+    let demo = Demo::start(&DemoOptions {
+        scenario: args.scenario,
+        seed: args.seed,
+        workers: args.workers,
+        phase: args.phase,
+    })?;
+    app::run(demo, &args.live)
+}

@@ -1,0 +1,101 @@
+//! `tokengap diff`: comparison of two runs.
+
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+
+use trace::diff::{Diff, Options};
+
+use crate::cmd::saved;
+use crate::{confinement, output};
+
+/// Compare two runs: changes beyond noise, and their known causes.
+///
+/// Each measure is computed in every time slot under load. A change is reported if it exceeds the noise, corrected for the number of
+/// measures, and is large enough to matter. The result states the method.
+#[derive(clap::Args)]
+pub(crate) struct Args {
+    /// The run before: a recording or a report's JSON.
+    a: PathBuf,
+
+    /// The run after.
+    b: PathBuf,
+
+    /// Output format.
+    #[arg(long, value_enum, default_value_t = Format::Text)]
+    format: Format,
+
+    /// Write to this file, whole or not at all; without it to standard output.
+    #[arg(short, long, value_name = "OUT")]
+    output: Option<PathBuf>,
+
+    /// Replace OUT if it exists.
+    #[arg(long)]
+    force: bool,
+
+    /// Exit with 1 when the gravest trouble that changed is worse; where none changed, when any measure is.
+    #[arg(long)]
+    fail_on_worse: bool,
+
+    /// The chance of a false alarm, over all measures together.
+    #[arg(long, value_name = "P", default_value_t = Options::default().alpha, value_parser = share)]
+    alpha: f64,
+
+    /// Least relative change of rates, sizes and shares that counts: 0.1 is a tenth.
+    #[arg(long, value_name = "SHARE", default_value_t = Options::default().least_change, value_parser = share)]
+    least_change: f64,
+
+    /// Slots of time under load that each run needs.
+    #[arg(long, value_name = "N", default_value_t = Options::default().least_slots)]
+    least_slots: usize,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+enum Format {
+    /// For a terminal.
+    Text,
+    /// Schema tokengap.diff/1.
+    Json,
+    /// For an issue.
+    Markdown,
+}
+
+/// A comparison lists no requests.
+const SLOWEST: usize = 0;
+
+/// Restricts the process to the access this command needs.
+pub(crate) fn confine(args: &Args) {
+    confinement::files(&[&args.a, &args.b], &[args.output.as_deref()]);
+}
+
+pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
+    let options = Options {
+        alpha: args.alpha,
+        least_change: args.least_change,
+        least_slots: args.least_slots,
+        ..Options::default()
+    };
+    let (a, b) = (saved::report(&args.a, SLOWEST)?, saved::report(&args.b, SLOWEST)?);
+    let diff = Diff::of((&name(&args.a), &a), (&name(&args.b), &b), &options);
+    let text = match args.format {
+        Format::Text => diff.to_text(),
+        Format::Json => diff.to_json() + "\n",
+        Format::Markdown => diff.to_markdown(),
+    };
+    output::write(args.output.as_deref(), &text, args.force)?;
+    let failed = args.fail_on_worse && diff.worse();
+    Ok(if failed { ExitCode::from(1) } else { ExitCode::SUCCESS })
+}
+
+fn name(path: &Path) -> String {
+    path.file_name()
+        .unwrap_or(path.as_os_str())
+        .to_string_lossy()
+        .into_owned()
+}
+
+fn share(text: &str) -> Result<f64, String> {
+    match text.parse::<f64>() {
+        Ok(n) if n > 0.0 && n < 1.0 => Ok(n),
+        _ => Err(String::from("expected a number between 0 and 1, for example 0.05")),
+    }
+}

@@ -1,0 +1,213 @@
+//! Facts about the machine and the engine, read or tested without side effects.
+
+use probe_user::btf::Btf;
+use probe_user::cpu::Sampler;
+use probe_user::discover::{Engine, Process, Setting};
+use probe_user::examine::filter::{self, Call, Mode};
+use probe_user::examine::library::understood;
+use probe_user::examine::namespace::{Kind, clock_offset_ns};
+use probe_user::examine::{own_uprobe, setting};
+use probe_user::{Capability, Permissions};
+use rustix::process::{Resource, getrlimit};
+use serde::Serialize;
+
+/// A named fact.
+#[derive(Clone, Debug, Serialize)]
+pub(super) struct Fact {
+    pub(super) name: String,
+    /// `null` if it cannot be determined.
+    pub(super) value: Option<String>,
+}
+
+fn fact(name: impl Into<String>, value: impl Into<Option<String>>) -> Fact {
+    Fact {
+        name: name.into(),
+        value: value.into(),
+    }
+}
+
+/// Facts that are independent of the engine.
+pub(super) fn machine() -> Vec<Fact> {
+    let mut facts = vec![
+        fact("kernel", setting::read("/proc/sys/kernel/osrelease")),
+        fact("kernel types (BTF)", types()),
+        fact("uprobes", uprobes()),
+        fact("capabilities", capabilities()),
+    ];
+    for kind in [Kind::User, Kind::Pid, Kind::Time] {
+        let own = kind
+            .is_initial()
+            .map(|initial| if initial { "the machine's" } else { "its own" });
+        facts.push(fact(format!("{} namespace", kind.name()), own.map(str::to_owned)));
+    }
+    facts.push(fact("clock", clock()));
+    facts.push(fact("seccomp", seccomp()));
+    for (name, path) in [
+        (
+            "kernel.unprivileged_bpf_disabled",
+            "/proc/sys/kernel/unprivileged_bpf_disabled",
+        ),
+        ("kernel.perf_event_paranoid", "/proc/sys/kernel/perf_event_paranoid"),
+        ("kernel.yama.ptrace_scope", "/proc/sys/kernel/yama/ptrace_scope"),
+    ] {
+        facts.push(fact(name, setting::read(path)));
+    }
+    facts.push(fact("lockdown", setting::lockdown()));
+    facts.push(fact("locked memory", memory()));
+    facts.push(fact("cgroups", cgroups().map(str::to_owned)));
+    facts
+}
+
+/// Version of the cgroup hierarchy visible here, from which CPU limits are read.
+fn cgroups() -> Option<&'static str> {
+    let there = |file: &str| std::path::Path::new("/sys/fs/cgroup").join(file).exists();
+    if there("cgroup.controllers") {
+        return Some("version 2");
+    }
+    (there("cpu") || there("cpu,cpuacct")).then_some("version 1")
+}
+
+fn types() -> String {
+    match Btf::running() {
+        Ok(btf) if btf.offsets().sched() => "readable, with the required fields of task_struct".to_owned(),
+        Ok(_) => "readable, without the required fields of task_struct".to_owned(),
+        Err(error) => error.to_string(),
+    }
+}
+
+fn uprobes() -> String {
+    match own_uprobe() {
+        Ok(true) => "set on tokengap itself, with one link for multiple probe points".to_owned(),
+        Ok(false) => "set on tokengap itself, with one perf event per probe point".to_owned(),
+        Err(error) => error.0.to_string(),
+    }
+}
+
+/// Relevant capabilities: effective ones, and those available only to root here.
+fn capabilities() -> String {
+    let here = Permissions::here();
+    let list = |keep: &dyn Fn(Capability) -> bool| {
+        let names: Vec<String> = Capability::ALL
+            .into_iter()
+            .filter(|c| keep(*c))
+            .map(|c| c.to_string())
+            .collect();
+        if names.is_empty() {
+            "none".to_owned()
+        } else {
+            names.join(", ")
+        }
+    };
+    let effective = list(&|c| here.has(c));
+    let bounding = list(&|c| !here.has(c) && here.may_have(c));
+    let worth = if here.mapped() {
+        "; from a user namespace, so they do not allow tracing"
+    } else {
+        ""
+    };
+    format!("{effective}; root would also have: {bounding}{worth}")
+}
+
+fn clock() -> Option<String> {
+    let ahead = clock_offset_ns()?;
+    Some(if ahead == 0 {
+        "CLOCK_MONOTONIC is the kernel's".to_owned()
+    } else {
+        format!("CLOCK_MONOTONIC is {:.3} s ahead of the kernel's", ahead as f64 / 1e9)
+    })
+}
+
+fn seccomp() -> Option<String> {
+    let tried: Vec<String> = Call::ALL
+        .into_iter()
+        .map(Call::attempt)
+        .map(|attempt| match attempt.refused {
+            None => format!("{} passes", attempt.call.name()),
+            Some(errno) => format!("{} is refused (os error {errno})", attempt.call.name()),
+        })
+        .collect();
+    let mode = match filter::mode()? {
+        Mode::Off => "no filter",
+        Mode::Strict => "strict",
+        Mode::Filter => "a filter",
+    };
+    Some(format!("{mode}: {}", tried.join(", ")))
+}
+
+/// Limit of locked memory, which BPF maps count against before Linux 5.11.
+fn memory() -> String {
+    match getrlimit(Resource::Memlock).current {
+        Some(bytes) => format!("{bytes} bytes"),
+        None => "unlimited".to_owned(),
+    }
+}
+
+/// Facts about this engine.
+pub(super) fn engine(engine: &Engine) -> Vec<Fact> {
+    let mut facts = vec![
+        fact(
+            engine.kind.map_or("engine", |kind| kind.name()),
+            describe(engine.release(), Clone::clone),
+        ),
+        fact(
+            "mode",
+            describe(engine.mode.as_ref(), |mode| format!("{mode:?}").to_lowercase()),
+        ),
+        fact(
+            "waiter",
+            describe(engine.waiter.as_ref(), |waiter| format!("{waiter:?}").to_lowercase()),
+        ),
+        fact(
+            "turns of its event loop",
+            describe(engine.turnaround.as_ref(), ToString::to_string),
+        ),
+    ];
+    for process in &engine.processes {
+        let name = format!("{} {}", process.role.word(), process.id.pid);
+        facts.push(fact(format!("{name}: libzmq"), libzmq(process)));
+        facts.push(fact(format!("{name}: reported release"), inside(process)));
+        facts.push(fact(format!("{name}: CPU limit"), limit(process)));
+    }
+    facts
+}
+
+fn describe<T>(setting: Option<&Setting<T>>, show: impl Fn(&T) -> String) -> Option<String> {
+    setting.map(|setting| format!("{} ({})", show(&setting.value), setting.origin))
+}
+
+fn libzmq(process: &Process) -> Option<String> {
+    let library = process.libzmq.as_ref()?;
+    let release = library
+        .release
+        .as_ref()
+        .map_or("of unknown release".to_owned(), ToString::to_string);
+    let what = match understood(library) {
+        Ok(code) => {
+            let places = if code.receives && code.refused {
+                "its code is supported"
+            } else {
+                "probed at entries and returns"
+            };
+            let layout = match code.layout {
+                Some(true) => "known message layout",
+                Some(false) => "unknown message layout",
+                None => "assumed message layout",
+            };
+            format!("{places}, {layout}")
+        }
+        Err(error) => error,
+    };
+    Some(format!("{release}, {}: {what}", library.path.display()))
+}
+
+fn inside(process: &Process) -> Option<String> {
+    let inner = process.ns_pids.last()?;
+    Some(format!("pid {inner}"))
+}
+
+fn limit(process: &Process) -> Option<String> {
+    let sample = Sampler::new(process.id.pid, 0..1)
+        .and_then(|mut sampler| sampler.sample())
+        .ok()?;
+    sample.throttle.map(|_| "cpu.stat of its cgroup is readable".to_owned())
+}

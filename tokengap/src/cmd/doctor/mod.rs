@@ -1,0 +1,98 @@
+//! `tokengap doctor`: tests what this machine permits, and prints the command that grants the rest.
+
+mod facts;
+mod row;
+mod table;
+mod tried;
+
+use std::process::ExitCode;
+
+use anyhow::Context;
+use probe_user::Place;
+use probe_user::discover::{self, Engine, PickError, RoleSpec, Watcher};
+use serde::Serialize;
+
+use crate::cmd::attach::{choose, role_spec};
+use crate::output;
+use facts::Fact;
+use row::{Row, State};
+
+/// Show which features work on this machine, and the command that enables each of the others.
+///
+/// Attaches to the engine briefly, as `attach` does, and checks the result. Without an engine, it sets a uprobe on itself.
+/// Nothing is recorded and nothing stays attached.
+#[derive(clap::Args)]
+#[command(
+    after_help = "Exit codes: 0 everything works, 1 something is degraded or missing, 2 error.\n\n\
+                  Examples:\n  tokengap doctor\n  tokengap doctor --pid 4711 --json"
+)]
+pub(crate) struct Args {
+    /// A process of the engine to try it on, and its role if its title does not show it. Repeatable; without it the engine that
+    /// runs here.
+    #[arg(long, value_name = "PID[=ROLE]", value_parser = role_spec)]
+    pid: Vec<RoleSpec>,
+
+    /// JSON, schema tokengap.doctor/1.
+    #[arg(long)]
+    json: bool,
+}
+
+/// Result of all tests.
+#[derive(Debug, Serialize)]
+pub(crate) struct Diagnosis {
+    schema: &'static str,
+    /// Environment of this process, which determines the form of a fix.
+    place: &'static str,
+    /// Tested processes of the engine; `null` without an engine.
+    pids: Option<Vec<u32>>,
+    features: Vec<Row>,
+    facts: Vec<Fact>,
+}
+
+pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
+    let watcher = Watcher::new(discover::Options {
+        named: args.pid.clone(),
+        ..discover::Options::new(engines::DISCOVERED)
+    })
+    .context("cannot look for the engine's processes")?;
+    let engine = match watcher.topology().pick(&args.pid) {
+        Err(PickError::None(_)) => None,
+        _ => Some(choose(watcher.topology(), &args.pid)?),
+    };
+    let diagnosis = diagnose(watcher, engine);
+    if args.json {
+        output::write(None, &format!("{}\n", serde_json::to_string_pretty(&diagnosis)?), false)?;
+    } else {
+        output::write(None, &table::text(&diagnosis), false)?;
+    }
+    let well = diagnosis.features.iter().all(|row| row.state == State::Works);
+    Ok(ExitCode::from(u8::from(!well)))
+}
+
+fn diagnose(watcher: Watcher, engine: Option<Engine>) -> Diagnosis {
+    let mut facts = facts::machine();
+    facts.extend(engine.iter().flat_map(facts::engine));
+    let mut features = vec![row::engine(engine.as_ref(), watcher.topology())];
+    let pids = engine.as_ref().map(|engine| {
+        let mut pids: Vec<u32> = engine.processes.iter().map(|process| process.id.pid).collect();
+        pids.sort_unstable();
+        pids
+    });
+    match engine {
+        Some(engine) => {
+            features.push(row::thread_times(&engine));
+            let seen = engine.clone();
+            features.extend(tried::on_engine(watcher, engine));
+            features.push(row::splice(&seen));
+        }
+        None => features.extend(tried::on_ourselves()),
+    }
+    features.extend([row::tap(), row::recording()]);
+    Diagnosis {
+        schema: "tokengap.doctor/1",
+        place: Place::here().word(),
+        pids,
+        features,
+        facts,
+    }
+}

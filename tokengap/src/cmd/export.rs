@@ -1,0 +1,129 @@
+//! `tokengap export`: converts a recording into the formats of other tools.
+
+use std::io::{self, IsTerminal, Write};
+use std::path::PathBuf;
+use std::process::ExitCode;
+use std::time::Duration;
+
+use anyhow::ensure;
+use trace::export;
+use trace::record::{Payload, Recording};
+
+use crate::args::Tokens;
+use crate::progress::Progress;
+use crate::{args, confinement, output};
+
+/// Write a recording in the format of another tool: Perfetto's UI, OpenTelemetry, `DuckDB`, a spreadsheet.
+///
+/// docs/reference/exports.md describes each format, with example queries. Text is never written; token ids only with --payload tokens.
+#[derive(clap::Args)]
+#[command(
+    after_help = "Examples:\n  tokengap export run.tgap --format perfetto -o trace.json    (open it at ui.perfetto.dev)\n  tokengap export run.tgap --format csv | head"
+)]
+pub(crate) struct Args {
+    /// The recording, or a hindsight ring.
+    #[arg(value_name = "FILE")]
+    file: PathBuf,
+
+    /// Output format.
+    #[arg(long, value_enum)]
+    format: Format,
+
+    /// Output file, written completely or not at all. Default, or with -: standard output.
+    #[arg(short, long, value_name = "OUT")]
+    output: Option<PathBuf>,
+
+    /// Replace OUT if it exists.
+    #[arg(long)]
+    force: bool,
+
+    /// Only this request. Repeatable.
+    #[arg(long = "rid", value_name = "RID")]
+    rids: Vec<String>,
+
+    /// Only requests whose first token waited at least this long between scheduler and tokenizer: 500ms, 5s.
+    #[arg(long, value_name = "GAP", value_parser = args::duration)]
+    slow_only: Option<Duration>,
+
+    /// Maximum number of chunks and deliveries drawn for each request with --format perfetto; the last ones are always drawn.
+    #[arg(long, value_name = "N", default_value_t = 64)]
+    chunks: u32,
+
+    /// Write the number of generated tokens, or with --format events their ids if the recording contains them.
+    #[arg(long, value_enum, default_value_t = Tokens::Lengths)]
+    payload: Tokens,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+enum Format {
+    /// Chrome trace events as a JSON array, for ui.perfetto.dev.
+    Perfetto,
+    /// OTLP/JSON, one trace per request, one line each.
+    Otlp,
+    /// All events, one flat JSON object per line.
+    Events,
+    /// One row per request.
+    Csv,
+}
+
+/// Restricts the process to the access this command needs.
+pub(crate) fn confine(args: &Args) {
+    confinement::files(&[&args.file], &[args.output.as_deref()]);
+}
+
+pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
+    ensure!(
+        args.format != Format::Events || args.slow_only.is_none(),
+        "--slow-only does not work with --format events, which writes events before a request's gap is known: use --rid"
+    );
+    let recording = Recording::open(&args.file)?;
+    let tokens = args.payload == Tokens::Tokens;
+    ensure!(
+        !tokens || recording.header().payload == Payload::Tokens,
+        "{} holds no token ids: record with --payload tokens to keep them",
+        args.file.display()
+    );
+    if let Some(missing) = recording.missing() {
+        errln!("tokengap: {}: {missing}", args.file.display());
+    }
+    if let Some(path) = output::named(args.output.as_deref()) {
+        let mut target = output::Target::open(path, args.force)?;
+        write(&recording, args, target.writer(), Progress::of("exporting"))?;
+        target.finish()?;
+    } else {
+        let out = io::stdout().lock();
+        let progress = if out.is_terminal() {
+            Progress::none()
+        } else {
+            Progress::of("exporting")
+        };
+        write(&recording, args, out, progress)?;
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+fn write(recording: &Recording, args: &Args, out: impl Write, mut progress: Progress) -> anyhow::Result<()> {
+    let options = export::Options {
+        rids: args.rids.clone(),
+        slow_ns: args
+            .slow_only
+            .map(|gap| u64::try_from(gap.as_nanos()).unwrap_or(u64::MAX)),
+        chunks: args.chunks,
+        tokens: args.payload == Tokens::Tokens,
+        losing: false,
+    };
+    let format = match args.format {
+        Format::Perfetto => export::Format::Perfetto,
+        Format::Otlp => export::Format::Otlp,
+        Format::Events => export::Format::Events,
+        Format::Csv => export::Format::Csv,
+    };
+    let all = recording.bytes();
+    export::recorded(recording, engines::FACTS, format, options, out, &mut |done, damaged| {
+        if let Some(error) = damaged {
+            errln!("tokengap: {error}");
+        }
+        progress.at(done, all);
+    })?;
+    Ok(())
+}

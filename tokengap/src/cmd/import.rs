@@ -1,0 +1,344 @@
+//! `tokengap import`: reads engine log files as a source.
+
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+use std::time::Duration;
+
+use anyhow::{Context, bail};
+use jiff::tz::TimeZone;
+use serde_json::{Value, json};
+use trace::import::{Import, Options, Stats};
+use trace::ledger::Limits;
+use trace::record::{Anchor, Closing, Header, RecordError, RecordOptions, Recorder};
+use trace::report::ReportInput;
+use trace::words::{bytes, count, plural};
+use trace::{Analysis, Config, MonoNs};
+
+use crate::args::{LimitArgs, ReportArgs};
+use crate::cmd::report::ReportOutput;
+use crate::progress::Progress;
+use crate::{args, confinement};
+
+/// Read an engine's log files: where its requests' first tokens waited, by the engine's own log lines.
+///
+/// Files may be plain, gzip or zstd, folders are walked, rotated sets belong together, lines may come out of order. Known are
+/// [TRACE ..] and [TOK ..] lines, streaming backlog warnings, request logs, request metrics and time stats (docs/reference/import.md).
+#[derive(clap::Args)]
+pub(crate) struct Args {
+    /// Log files, and folders that hold them.
+    #[arg(required = true, value_name = "PATH")]
+    paths: Vec<PathBuf>,
+
+    /// The zone of stamps that name none: an IANA name such as Europe/Berlin, an offset such as +01:00, or system.
+    #[arg(long, value_name = "ZONE", default_value = "UTC", value_parser = zone)]
+    timezone: TimeZone,
+
+    /// The year of stamps that name none [default: that of the file's last change].
+    #[arg(long, value_name = "YEAR", value_parser = clap::value_parser!(i16).range(1970..=2100))]
+    year: Option<i16>,
+
+    /// Put lines in order over this much log time.
+    #[arg(long, value_name = "T", default_value = "2m", value_parser = args::duration)]
+    reorder: Duration,
+
+    /// Maximum number of lines held back for that.
+    #[arg(long, value_name = "N", default_value_t = Options::default().held_lines)]
+    max_held: usize,
+
+    /// Maximum number of files read.
+    #[arg(long, value_name = "N", default_value_t = Options::default().files)]
+    max_files: usize,
+
+    /// Write a recording to this file instead of printing the report.
+    #[arg(long, value_name = "FILE")]
+    record: Option<PathBuf>,
+
+    #[command(flatten)]
+    report_output: ReportOutput,
+
+    /// Requests followed at once; the oldest are given up, and counted, beyond it.
+    #[arg(long, value_name = "N", default_value_t = Limits::default().live_rids, value_parser = args::at_least_one)]
+    max_live: usize,
+
+    #[command(flatten)]
+    limits: LimitArgs,
+
+    #[command(flatten)]
+    report: ReportArgs,
+}
+
+/// Log time between detector runs. The detectors that apply to logs judge lasting conditions.
+const TICK_NS: u64 = 5_000_000_000;
+
+/// Restricts the process to the access this command needs.
+pub(crate) fn confine(args: &Args) {
+    let paths: Vec<&Path> = args.paths.iter().map(PathBuf::as_path).collect();
+    confinement::files(&paths, &[args.record.as_deref(), args.report_output.file()]);
+}
+
+pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
+    if let Some(path) = args
+        .record
+        .as_ref()
+        .filter(|path| path.exists() && !args.report_output.force)
+    {
+        return Err(RecordError::Exists { path: path.clone() }.into());
+    }
+    let (analysis, input, recorder) = read(args)?;
+    let report = analysis.report(&input);
+    let Some(recorder) = recorder else {
+        return args.report_output.write(&report);
+    };
+    let path = recorder.path().to_owned();
+    let written = recorder.finish(&Closing::of(&input))?;
+    if let Some(why) = written.stopped {
+        bail!("{why}");
+    }
+    let (events, path) = (plural(report.own.events, "event"), path.display());
+    errln!("tokengap: {events} written to {path} ({})", bytes(written.bytes));
+    Ok(args.report_output.verdict(&report))
+}
+
+/// Reads all files, and writes a recording if requested.
+fn read(args: &Args) -> anyhow::Result<(Analysis, ReportInput, Option<Recorder>)> {
+    let options = Options {
+        zone: args.timezone.clone(),
+        year: args.year,
+        window_ns: u64::try_from(args.reorder.as_nanos()).context("--reorder is too long")?,
+        held_lines: args.max_held,
+        files: args.max_files,
+        ..Options::default()
+    };
+    let mut import = Import::open(&args.paths, options)?;
+    let limits = args.limits.on(Limits {
+        live_rids: args.max_live,
+        ..Limits::default()
+    });
+    let config = Config {
+        limits,
+        engines: engines::FACTS,
+        ..Config::default()
+    };
+    let mut analysis = Analysis::new(config);
+    let (mut recorder, mut failed, mut next_tick) = (None, None, None);
+    let mut progress = Progress::of("importing");
+    let mut more = true;
+    while more && failed.is_none() {
+        more = import.next(&mut |event| {
+            // Create the file at the first event, so that an empty import does not overwrite an older recording.
+            if let Some(path) = args.record.as_ref().filter(|_| recorder.is_none() && failed.is_none()) {
+                match create(path, &config, args.report_output.force) {
+                    Ok(made) => recorder = Some(made),
+                    Err(error) => failed = Some(error),
+                }
+            }
+            let due = *next_tick.get_or_insert(MonoNs(event.at.0.saturating_add(TICK_NS)));
+            if event.at >= due {
+                tick(&mut analysis, recorder.as_mut(), event.at);
+                next_tick = Some(MonoNs(event.at.0.saturating_add(TICK_NS)));
+            }
+            analysis.apply(event);
+            if let Some(recorder) = &mut recorder {
+                recorder.event(event);
+            }
+        });
+        let (done, all) = import.progress();
+        progress.at(done, all);
+    }
+    drop(progress);
+    if let Some(error) = failed {
+        return Err(error.into());
+    }
+    import.check()?;
+    let end = analysis.ledger().now();
+    tick(&mut analysis, recorder.as_mut(), end);
+    let mut notes = notes(import.stats(), args);
+    if analysis.ledger().totals().requests.finished == 0 {
+        notes.push(String::from(
+            "log: no line for the end of a request; requests of its last ten minutes count as live",
+        ));
+    }
+    let input = ReportInput {
+        slowest: args.report.slowest,
+        cpu_ns: Some(session::own::cpu_ns()),
+        rss_bytes: session::own::rss_bytes(),
+        degraded: notes.into_iter().map(Value::from).collect(),
+        wire: Some(json!({ "log": import.stats() })),
+        wall: Some((MonoNs(0), 0)),
+        ..ReportInput::of("import")
+    };
+    Ok((analysis, input, recorder))
+}
+
+fn tick(analysis: &mut Analysis, recorder: Option<&mut Recorder>, now: MonoNs) {
+    analysis.tick(now);
+    if let Some(recorder) = recorder {
+        recorder.tick(now);
+    }
+}
+
+/// Creates a recording on the log's clock, which starts at the epoch.
+fn create(path: &Path, config: &Config, force: bool) -> Result<Recorder, RecordError> {
+    let header = Header {
+        anchor: Anchor::default(),
+        ..Header::of("import", *config)
+    };
+    let options = RecordOptions {
+        force,
+        ..RecordOptions::offline()
+    };
+    Recorder::create(path, &header, options)
+}
+
+/// Describes the assumptions made and the lines not read.
+fn notes(stats: &Stats, args: &Args) -> Vec<String> {
+    let mut notes = vec![format!(
+        "log: {} in {}, {} of a known form, {} of unknown form",
+        plural(stats.lines, "line"),
+        plural(stats.files, "file"),
+        count(stats.known()),
+        count(stats.unknown)
+    )];
+    let cut = stats.rids_completed + stats.rids_ambiguous + stats.rids_incomplete;
+    let evicted = if cut > 0 { stats.rids_evicted } else { 0 };
+    let zone = args
+        .timezone
+        .iana_name()
+        .map_or_else(|| String::from("the given zone"), str::to_owned);
+    for (n, what) in [
+        (
+            stats.zone_assumed,
+            format!("have no time zone and were read as {zone} (--timezone)"),
+        ),
+        (stats.year_assumed, String::from("have no year (--year)")),
+        (
+            stats.whole_seconds,
+            String::from("have times in whole seconds: intervals are accurate to one second only"),
+        ),
+        (
+            stats.malformed,
+            String::from("start like a known form but continue differently"),
+        ),
+        (stats.undated, String::from("have a known form but no time: skipped")),
+        (stats.cut, String::from("were longer than 64 KiB and truncated")),
+        (stats.late, String::from("were too late to be put in order (--reorder)")),
+        (
+            stats.passed_early,
+            String::from("were put out early because too many lines were held (--max-held)"),
+        ),
+        (
+            stats.rids_ambiguous,
+            String::from("have a truncated rid that matches several: kept separate"),
+        ),
+        (
+            stats.rids_incomplete,
+            String::from(
+                "have a truncated rid whose full form is not in the log: requests with the same prefix count as one",
+            ),
+        ),
+        (
+            evicted,
+            String::from("full rids were evicted before truncated ones could be matched"),
+        ),
+    ] {
+        if n > 0 {
+            notes.push(format!("log: {} {what}", count(n)));
+        }
+    }
+    if stats.files_skipped > 0 {
+        notes.push(format!(
+            "log: {} skipped: {}{}",
+            plural(stats.files_skipped, "file"),
+            stats.skipped.join("; "),
+            if stats.files_skipped > stats.skipped.len() as u64 {
+                "; .."
+            } else {
+                ""
+            }
+        ));
+    }
+    notes.extend(
+        stats
+            .broken
+            .iter()
+            .map(|why| format!("log: {why}; the lines before it are included")),
+    );
+    notes
+}
+
+fn zone(text: &str) -> Result<TimeZone, String> {
+    if text == "system" {
+        return Ok(TimeZone::system());
+    }
+    let offset = format!("2000-01-01T00:00:00{text}");
+    if text.starts_with(['+', '-'])
+        && let Ok(pieces) = jiff::fmt::temporal::DateTimeParser::new().parse_timestamp(&offset)
+    {
+        let seconds = 946_684_800 - pieces.as_second();
+        let offset = jiff::tz::Offset::from_seconds(i32::try_from(seconds).map_err(|e| e.to_string())?);
+        return offset.map(TimeZone::fixed).map_err(|e| e.to_string());
+    }
+    TimeZone::get(text).map_err(|e| format!("{e}; expected an IANA name, an offset such as +01:00, or system"))
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::Parser;
+
+    use super::*;
+
+    #[derive(clap::Parser)]
+    struct Line {
+        #[command(flatten)]
+        args: Args,
+    }
+
+    fn args(line: &[&str]) -> Args {
+        Line::parse_from(["import"].iter().chain(line)).args
+    }
+
+    const LOG: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../trace/tests/logs/report/decode.log");
+
+    #[test]
+    fn a_recording_of_an_import_gives_the_same_report() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let path = folder.path().join("run.tgap");
+        let (analysis, input, recorder) = read(&args(&[LOG, "--record", &path.to_string_lossy()])).expect("read");
+        let report = analysis.report(&input);
+        recorder.expect("made").finish(&Closing::of(&input)).expect("finished");
+        let recording = trace::record::Recording::open(&path).expect("opened");
+        let (replayed, closing) = trace::record::analyse(&recording, engines::FACTS, &mut |_, _| {}).expect("replayed");
+        let mut replayed = replayed.report(&closing);
+        // Wall-clock times derive from the header's anchor, which is the epoch itself.
+        assert_eq!(recording.header().anchor, Anchor::default());
+        replayed.window_wall_ns = report.window_wall_ns;
+        assert_eq!(replayed.to_json(), report.to_json());
+    }
+
+    #[test]
+    fn a_failed_import_does_not_overwrite_a_recording() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let (log, old) = (folder.path().join("x.log"), folder.path().join("old.tgap"));
+        std::fs::write(&log, "nothing known\n").expect("written");
+        std::fs::write(&old, "precious").expect("written");
+        let (log, old) = (log.to_string_lossy(), old.to_string_lossy());
+        assert!(run(&args(&[&log, "--record", &old, "--force"])).is_err());
+        assert!(run(&args(&[LOG, "--record", &old])).is_err(), "not without --force");
+        assert_eq!(std::fs::read_to_string(&*old).expect("there"), "precious");
+    }
+
+    #[test]
+    fn time_zones_parse_from_names_and_offsets() {
+        for (text, seconds) in [
+            ("+01:00", 3_600),
+            ("-08:30", -30_600),
+            ("UTC", 0),
+            ("Asia/Tokyo", 32_400),
+        ] {
+            let at = jiff::Timestamp::UNIX_EPOCH;
+            let zone = zone(text).expect(text);
+            assert_eq!(zone.to_offset(at).seconds(), seconds, "{text}");
+        }
+        assert!(zone("Nowhere").is_err() && zone("+99:00").is_err());
+    }
+}

@@ -1,0 +1,201 @@
+//! `tokengap` without arguments on a terminal: offers running engines, local recordings and demos.
+
+use std::path::Path;
+use std::sync::mpsc::{self, Sender};
+use std::thread;
+use std::time::{Duration, SystemTime};
+
+use clap::ValueEnum;
+use probe_user::discover::{self, Engine, Topology, Watcher};
+use session::units::{bytes, duration};
+use tui::pick::{Choice, Found, Kind, Offer, Pick, pick};
+
+use crate::demo::Scenario;
+
+/// Interval between searches for engines and recordings.
+const SEARCH_INTERVAL: Duration = Duration::from_secs(1);
+/// Maximum number of folder entries read, and of recordings offered (newest first).
+const MAX_ENTRIES: usize = 10_000;
+const MAX_RECORDINGS: usize = 100;
+
+/// Runs the picker. Returns the arguments to run `tokengap` with, or `None` if the user quits.
+pub(crate) fn run() -> anyhow::Result<Option<Vec<String>>> {
+    let (sender, found) = mpsc::channel();
+    thread::Builder::new()
+        .name("discovery".into())
+        .spawn(move || search_loop(&sender))?;
+    let mut offers = Pick::default();
+    offers.offer(
+        Kind::Demo,
+        Scenario::value_variants().iter().copied().filter_map(demo).collect(),
+    );
+    Ok(match pick(offers, &found)? {
+        Choice::Run(line) => Some(line),
+        Choice::Leave => None,
+    })
+}
+
+/// Repeatedly sends the sources found, until the receiver is dropped.
+fn search_loop(sender: &Sender<Found>) {
+    let mut watcher = Watcher::new(discover::Options::new(engines::DISCOVERED));
+    loop {
+        let (engines, blind) = match &mut watcher {
+            Ok(watcher) => {
+                let failed = watcher.poll().err().map(|error| error.to_string());
+                let (engines, mut blind) = engines(watcher.topology());
+                blind.extend(failed);
+                (engines, blind)
+            }
+            Err(error) => (Vec::new(), vec![format!("cannot look for engines: {error}")]),
+        };
+        let found = Found {
+            engines,
+            published: published(),
+            recordings: recordings(),
+            blind,
+        };
+        if sender.send(found).is_err() {
+            return;
+        }
+        thread::sleep(SEARCH_INTERVAL);
+    }
+}
+
+fn engines(topology: &Topology) -> (Vec<Offer>, Vec<String>) {
+    let engines = topology.engines.iter().filter_map(engine).collect();
+    (engines, topology.blind.iter().map(ToString::to_string).collect())
+}
+
+fn engine(engine: &Engine) -> Option<Offer> {
+    let pid = engine.main()?.id.pid;
+    let headline = engine.to_string();
+    let processes = engine.processes.len();
+    Some(Offer {
+        kind: Kind::Engine,
+        title: headline.lines().next().unwrap_or_default().trim().to_owned(),
+        note: format!("attach to its {processes} processes, passively (pid {pid} and others)"),
+        command: vec!["attach".into(), "--pid".into(), pid.to_string()],
+    })
+}
+
+/// Local runs whose command line contains the address they are published at.
+fn published() -> Vec<Offer> {
+    let Ok(processes) = std::fs::read_dir("/proc") else {
+        return Vec::new();
+    };
+    let mut offers = Vec::new();
+    for entry in processes.flatten() {
+        let Some(pid) = entry.file_name().to_str().and_then(|name| name.parse::<u32>().ok()) else {
+            continue;
+        };
+        let line = std::fs::read(entry.path().join("cmdline")).unwrap_or_default();
+        let words: Vec<&str> = line
+            .split(|&b| b == 0)
+            .filter_map(|w| std::str::from_utf8(w).ok())
+            .collect();
+        if let Some(command) = watching(&words) {
+            offers.push(Offer {
+                kind: Kind::Published,
+                title: command[1].clone(),
+                note: format!("watch it: published by process {pid}"),
+                command,
+            });
+        }
+    }
+    offers
+}
+
+/// Arguments to watch the run published by a tokengap with this command line.
+fn watching(words: &[&str]) -> Option<Vec<String>> {
+    if !Path::new(words.first()?).ends_with("tokengap") {
+        return None;
+    }
+    let value = |flag: &str| {
+        words
+            .iter()
+            .enumerate()
+            .find_map(|(at, word)| match word.strip_prefix(flag)? {
+                "" => words.get(at + 1).copied(),
+                rest => rest.strip_prefix('='),
+            })
+    };
+    // For port 0, the command line does not contain the actual port.
+    let address = value("--publish").filter(|address| !address.ends_with(":0"))?;
+    let mut command = vec!["watch".to_owned(), address.to_owned()];
+    if let Some(key) = value("--feed-key") {
+        command.extend(["--feed-key".into(), key.into()]);
+    }
+    Some(command)
+}
+
+/// Recordings in the working folder, newest first.
+fn recordings() -> Vec<Offer> {
+    let Ok(folder) = std::fs::read_dir(".") else {
+        return Vec::new();
+    };
+    let mut found: Vec<(SystemTime, u64, String)> = folder
+        .take(MAX_ENTRIES)
+        .filter_map(|entry| {
+            let entry = entry.ok()?;
+            let name = entry.file_name().into_string().ok()?;
+            let about = entry.metadata().ok()?;
+            let is_recording = Path::new(&name).extension().is_some_and(|e| e == "tgap") && about.is_file();
+            is_recording.then(|| (about.modified().ok(), about.len(), name))
+        })
+        .map(|(at, size, name)| (at.unwrap_or(SystemTime::UNIX_EPOCH), size, name))
+        .collect();
+    found.sort_by(|a, b| b.cmp(a));
+    found.truncate(MAX_RECORDINGS);
+    found
+        .into_iter()
+        .map(|(at, size, name)| {
+            let age = at.elapsed().unwrap_or_default();
+            Offer {
+                kind: Kind::Recording,
+                note: format!(
+                    "replay it: {}, written {} ago",
+                    bytes(size),
+                    duration(age.as_nanos() as u64)
+                ),
+                command: vec!["replay".into(), name.clone()],
+                title: name,
+            }
+        })
+        .collect()
+}
+
+fn demo(scenario: Scenario) -> Option<Offer> {
+    let value = scenario.to_possible_value()?;
+    let name = value.get_name().to_owned();
+    Some(Offer {
+        kind: Kind::Demo,
+        note: value.get_help().map(ToString::to_string).unwrap_or_default(),
+        command: vec!["demo".into(), "--scenario".into(), name.clone()],
+        title: name,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn published_runs_are_found_by_their_command_line() {
+        let command = |line: &str| watching(&line.split(' ').collect::<Vec<_>>()).map(|words| words.join(" "));
+        for (line, expected) in [
+            (
+                "/usr/bin/tokengap attach --publish tcp://127.0.0.1:5600",
+                Some("watch tcp://127.0.0.1:5600"),
+            ),
+            (
+                "tokengap demo --publish=127.0.0.1:5601 --feed-key k",
+                Some("watch 127.0.0.1:5601 --feed-key k"),
+            ),
+            ("tokengap demo --publish tcp://127.0.0.1:0", None),
+            ("tokengap demo", None),
+            ("python x.py --publish tcp://127.0.0.1:5600", None),
+        ] {
+            assert_eq!(command(line).as_deref(), expected, "{line}");
+        }
+    }
+}

@@ -1,0 +1,104 @@
+//! `tokengap report`: summarises a finished run.
+
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+
+use trace::detect::Severity;
+use trace::report::{Clock, Report};
+
+use crate::cmd::saved;
+use crate::{args, confinement, output};
+
+/// Summarise a finished run as text, JSON, Markdown for an issue, or one HTML page for an incident.
+///
+/// The HTML page is one file without scripts or external resources: distributions, backlog and CPU over time with findings,
+/// the slowest requests, lost tokens with their evidence, and missing observations.
+#[derive(clap::Args)]
+pub(crate) struct Args {
+    /// A recording, or a JSON report as printed by --json; - reads a report from standard input.
+    file: PathBuf,
+
+    /// Number of slowest requests listed, if the file is a recording; 0 lists none.
+    #[arg(long, value_name = "N", default_value_t = 10)]
+    slowest: usize,
+
+    #[command(flatten)]
+    report_output: ReportOutput,
+}
+
+/// Format and destination of a report.
+#[derive(clap::Args)]
+pub(crate) struct ReportOutput {
+    /// Output format.
+    #[arg(long, value_enum, default_value_t = Format::Text)]
+    format: Format,
+
+    /// Write to this file, whole or not at all; without it to standard output.
+    #[arg(short, long, value_name = "OUT")]
+    output: Option<PathBuf>,
+
+    /// Replace a file that exists.
+    #[arg(long)]
+    pub(crate) force: bool,
+
+    /// Exit with 1 when a finding is at least this severe.
+    #[arg(long, value_name = "SEVERITY", value_parser = args::severity)]
+    fail_on: Option<Severity>,
+
+    /// The zone of times of day, for example Europe/Berlin; UTC without it.
+    #[arg(long, value_name = "ZONE", value_parser = zone)]
+    zone: Option<jiff::tz::TimeZone>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+enum Format {
+    /// For a terminal, at most 100 columns.
+    Text,
+    /// Schema tokengap.report/2.
+    Json,
+    /// For an issue or an incident channel: short, details after.
+    Markdown,
+    /// One page with drawings.
+    Html,
+}
+
+/// Restricts the process to the access this command needs.
+pub(crate) fn confine(args: &Args) {
+    confinement::files(&[&args.file], &[args.report_output.file()]);
+}
+
+pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
+    let report = saved::report(&args.file, args.slowest)?;
+    args.report_output.write(&report)
+}
+
+impl ReportOutput {
+    /// Output file, if any.
+    pub(crate) fn file(&self) -> Option<&Path> {
+        self.output.as_deref()
+    }
+
+    /// Writes `report` in the requested format and returns the exit code for `--fail-on`.
+    pub(crate) fn write(&self, report: &Report) -> anyhow::Result<ExitCode> {
+        let clock = Clock::of(report, self.zone.clone());
+        let text = match self.format {
+            Format::Text => report.to_text(),
+            Format::Json => report.to_json() + "\n",
+            Format::Markdown => report.to_markdown(&clock),
+            Format::Html => report.to_html(&clock),
+        };
+        output::write(self.output.as_deref(), &text, self.force)?;
+        Ok(self.verdict(report))
+    }
+
+    /// Exit code for `--fail-on`.
+    pub(crate) fn verdict(&self, report: &Report) -> ExitCode {
+        let failed = self.fail_on.is_some_and(|least| report.worst() >= Some(least));
+        if failed { ExitCode::from(1) } else { ExitCode::SUCCESS }
+    }
+}
+
+fn zone(text: &str) -> Result<jiff::tz::TimeZone, String> {
+    jiff::tz::TimeZone::get(text)
+        .map_err(|error| format!("{error}; expected a time zone name, for example Europe/Berlin"))
+}

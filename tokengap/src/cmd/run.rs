@@ -1,0 +1,140 @@
+//! `tokengap run`: starts an engine with the relay in place from its first frame.
+
+use std::ffi::OsString;
+use std::fs::{File, OpenOptions};
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+use std::time::Duration;
+
+use anyhow::Context;
+use confine::Work;
+use zmq_tap::relay::{Options, step_aside};
+use zmq_tap::tap::Tap;
+
+use session::Signals;
+
+use crate::app;
+use crate::args::LiveArgs;
+use crate::confinement;
+use crate::guard::{Afterwards, Guard};
+use crate::output;
+use crate::run::{Child, Forwarding, Private, Run};
+
+/// Start an engine with the relay in place from the first frame: it connects as always and finds the relay there.
+///
+/// The command gets a temporary folder of its own (TMPDIR), where SGLang and vLLM make their sockets; each is relayed as it appears.
+/// Output, signals and exit code pass through: tokengap's own report goes to stderr, or to --report. Docs: docs/relay.md.
+#[derive(clap::Args)]
+#[command(
+    after_help = "Examples:\n  tokengap run -- python -m sglang.launch_server --model-path /models/m\n  tokengap run --record run.tgap --report run.txt -- ./serve.sh"
+)]
+pub(crate) struct Args {
+    /// The command and its arguments.
+    #[arg(required = true, last = true, value_name = "CMD")]
+    command: Vec<OsString>,
+
+    /// Directory for the command's temporary files, writable only by its owner, kept at the end. By default a new directory,
+    /// removed with its contents when the command exits.
+    #[arg(long, value_name = "DIR")]
+    folder: Option<PathBuf>,
+
+    /// Write the report to FILE instead of stderr.
+    #[arg(long, value_name = "FILE")]
+    report: Option<PathBuf>,
+
+    /// New file for the command's output while the screen is shown. Default: tokengap-run-PID.log in the directory for
+    /// temporary files.
+    #[arg(long, value_name = "FILE")]
+    output: Option<PathBuf>,
+
+    #[command(flatten)]
+    live: LiveArgs,
+}
+
+/// Extra time for the command to exit after it was asked to.
+const PATIENCE: Duration = Duration::from_secs(5);
+
+pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
+    if let Some(report) = &args.report {
+        output::Target::check(report, args.live.record.force)?;
+    }
+    let signals = Forwarding::install()?;
+    let folder = Private::open(args.folder.as_deref())?;
+    let command_output = if app::is_headless(&args.live) {
+        None
+    } else {
+        Some(log(args)?)
+    };
+    let output = command_output.as_ref().map(|(file, _)| file.try_clone()).transpose()?;
+    let child = Child::start(&args.command, folder.path(), output)?;
+    let afterwards = folder.is_own().then(|| Afterwards {
+        child: child.pid(),
+        remove: folder.path(),
+    });
+    let started = Guard::start(&[folder.path().to_owned()], afterwards).and_then(|guard| {
+        // No other program starts after this point, and no output of the child has been read yet.
+        confine(args, folder.path());
+        signals.to(&child).context("cannot pass signals on")?;
+        let options = Options {
+            formats: engines::FORMATS,
+            ..Options::default()
+        };
+        let tap = Tap::waiting(options).context("the relay did not start")?;
+        Run::start(tap, child.clone(), &folder, guard)
+    });
+    let source = match started {
+        Ok(source) => source,
+        Err(error) => {
+            child.ask_to_end();
+            child.exit_code(PATIENCE);
+            return Err(error);
+        }
+    };
+    if let Some((_, path)) = &command_output {
+        errln!("tokengap: the output of {} is in {}", child.name(), path.display());
+    }
+    // Lower the priority of this thread, which decodes, so that the relay's thread is scheduled first.
+    if let Err(error) = step_aside() {
+        tracing::info!("cannot lower the priority of decoding: {error}");
+    }
+    let watched = app::watch(source, &args.live, &Signals::none());
+    let code = child.exit_code(PATIENCE);
+    drop(folder);
+    let report = watched?;
+    let text = if args.live.json {
+        serde_json::to_string(&report)? + "\n"
+    } else {
+        report.to_text()
+    };
+    match &args.report {
+        Some(path) => output::write(Some(path), &text, args.live.record.force).inspect_err(|_| err!("{text}"))?,
+        None => err!("{text}"),
+    }
+    if let Some((_, path)) = &command_output {
+        errln!("tokengap: the output of the command is in {}", path.display());
+    }
+    let failed = args
+        .live
+        .fail_on
+        .is_some_and(|least| app::has_finding_of(&report, least));
+    Ok(ExitCode::from(if code == 0 { u8::from(failed) } else { code }))
+}
+
+/// Restricts the process to the access needed once the child runs.
+fn confine(args: &Args, folder: &Path) {
+    let mut plan = confinement::probes(confinement::live(Work::Move, &args.live)).write(folder);
+    if let Some(report) = &args.report {
+        plan = plan.make(report);
+    }
+    confinement::apply(&plan.keep(confinement::MOVING));
+}
+
+/// Creates the log file for the command's output while the screen is active.
+fn log(args: &Args) -> anyhow::Result<(File, PathBuf)> {
+    let by_default = || std::env::temp_dir().join(format!("tokengap-run-{}.log", std::process::id()));
+    let path = args.output.clone().unwrap_or_else(by_default);
+    let file = OpenOptions::new().append(true).create_new(true).mode(0o600).open(&path);
+    let file = file.with_context(|| format!("cannot create {} for the output of the command", path.display()))?;
+    Ok((file, path))
+}

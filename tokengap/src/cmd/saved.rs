@@ -1,0 +1,133 @@
+//! Reads recordings and reports. The format is detected from the content, not the file name.
+
+use std::fs::File;
+use std::io::Read;
+use std::path::Path;
+
+use anyhow::{Context, bail, ensure};
+use trace::record::{OpenError, Recording};
+use trace::report::{Report, ReportInput, SCHEMA};
+
+use crate::progress;
+
+/// Maximum size of a report file; the largest possible report has about ten megabytes.
+const LARGEST_JSON: u64 = 256 << 20;
+
+/// Report of `file`: parsed from JSON, or computed from a recording with at most `slowest` requests listed. `-` reads JSON from standard
+/// input.
+pub(crate) fn report(file: &Path, slowest: usize) -> anyhow::Result<Report> {
+    let name = file.display();
+    if file == Path::new("-") {
+        let text = read(std::io::stdin().lock()).context("cannot read standard input")?;
+        return json(&text, "standard input");
+    }
+    let unreadable = || format!("cannot read {name}");
+    let mut begin = [0; 64];
+    let mut content = File::open(file).with_context(unreadable)?;
+    let length = content.read(&mut begin).with_context(unreadable)?;
+    if begin[..length].trim_ascii_start().first() == Some(&b'{') || length == 0 {
+        let text = File::open(file)
+            .map_err(anyhow::Error::from)
+            .and_then(read)
+            .with_context(unreadable)?;
+        return json(&text, &name.to_string());
+    }
+    match Recording::open(file) {
+        Ok(recording) => replayed(&recording, slowest),
+        Err(OpenError::NotARecording { .. }) => {
+            bail!(
+                "{name} is neither a tokengap recording nor a report: use a file written by --record or printed by --json"
+            )
+        }
+        Err(error) => Err(error.into()),
+    }
+}
+
+fn replayed(recording: &Recording, slowest: usize) -> anyhow::Result<Report> {
+    let (analysis, input) = progress::analysed(recording)?;
+    let anchor = recording.header().anchor;
+    Ok(analysis.report(&ReportInput {
+        wall: Some((anchor.mono, anchor.wall_ns)),
+        slowest,
+        ..input
+    }))
+}
+
+fn json(text: &[u8], name: &str) -> anyhow::Result<Report> {
+    ensure!(
+        !text.trim_ascii().is_empty(),
+        "{name} is empty: the run that wrote it may have failed"
+    );
+    parse(text).with_context(|| format!("{name} is not a tokengap report"))
+}
+
+fn read(from: impl Read) -> anyhow::Result<Vec<u8>> {
+    let mut bytes = Vec::new();
+    from.take(LARGEST_JSON + 1).read_to_end(&mut bytes)?;
+    ensure!(
+        bytes.len() as u64 <= LARGEST_JSON,
+        "it is larger than the limit for reports of {LARGEST_JSON} bytes"
+    );
+    Ok(bytes)
+}
+
+fn parse(text: &[u8]) -> anyhow::Result<Report> {
+    #[derive(serde::Deserialize)]
+    struct Head {
+        schema: Option<String>,
+    }
+    let head: Head = serde_json::from_slice(text).map_err(unread)?;
+    match head.schema.as_deref() {
+        Some(SCHEMA) => serde_json::from_slice(text).map_err(unread),
+        Some(other) => bail!("its schema is {other:?}; this tokengap reads {SCHEMA}"),
+        None => bail!("it has no schema; use the output of --json or report --format json"),
+    }
+}
+
+fn unread(error: serde_json::Error) -> anyhow::Error {
+    if error.is_eof() {
+        anyhow::Error::from(error).context("it is truncated; print or copy it again")
+    } else {
+        error.into()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn error_of(content: &[u8]) -> String {
+        let mut file = tempfile::NamedTempFile::new().expect("a file");
+        std::io::Write::write_all(&mut file, content).expect("written");
+        format!("{:#}", report(file.path(), 10).expect_err("no report"))
+    }
+
+    #[test]
+    fn files_that_are_not_reports_are_refused() {
+        for (content, expected) in [
+            (&b""[..], "is empty"),
+            (b"\x00\x01", "neither a tokengap recording nor a report"),
+            (
+                b"{\"schema\": \"x/2\"}",
+                "its schema is \"x/2\"; this tokengap reads tokengap.report/2",
+            ),
+            (b"{}", "it has no schema"),
+            (b"{\"schema\": \"tokengap.report/2\"}", "missing field"),
+            (b"{\"schema\": ", "it is truncated; print or copy it again"),
+        ] {
+            let error = error_of(content);
+            assert!(error.contains(expected), "{error}");
+        }
+    }
+
+    #[test]
+    fn a_report_without_time_series_parses() {
+        let report = trace::Analysis::new(trace::Config::default()).report(&ReportInput::of("tap"));
+        let mut value = serde_json::to_value(report).expect("JSON");
+        for added in ["series", "window_wall_ns"] {
+            value.as_object_mut().expect("an object").remove(added);
+        }
+        let report = parse(value.to_string().as_bytes()).expect("fields may be missing that came later");
+        assert!(report.series.is_none() && report.window_wall_ns.is_none());
+    }
+}

@@ -1,0 +1,173 @@
+//! `tokengap splice`: moves live hops of a running engine behind the relay, and back.
+
+use std::io::{IsTerminal, Write};
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use anyhow::{Context, bail, ensure};
+use confine::Work;
+use probe_user::discover::{self, RoleSpec, Watcher};
+use session::Signals;
+use zmq_tap::relay::{Options, step_aside};
+use zmq_tap::splice::{Folder, Restored, restore};
+
+use super::guard::describe;
+
+use crate::app;
+use crate::args::LiveArgs;
+use crate::confinement;
+use crate::guard::Guard;
+use crate::splice::{Prepared, SETTLE, Splice, folders, plan};
+
+/// Move live ipc hops of a running engine behind the relay, without a restart, and back at the end.
+///
+/// Unlike attach this touches the traffic: each sender is made to reconnect, which takes it about 0.2 s. Refused above
+/// --max-rate. The sockets are put back on exit, on SIGTERM, and by a guard should tokengap be killed. Docs: docs/relay.md.
+#[derive(clap::Args)]
+#[command(
+    after_help = "Examples:\n  tokengap splice --pid 4711\n  tokengap splice --pid 4711 --hop 'scheduler->tokenizer' --yes --duration 1m --record run.tgap\n  tokengap splice --restore --pid 4711"
+)]
+pub(crate) struct Args {
+    /// A process of the engine.
+    #[arg(long, value_name = "PID", required_unless_present = "restore")]
+    pid: Option<u32>,
+
+    /// Move only the hop of this name, such as scheduler->detokenizer. By default all that carry output over ipc.
+    #[arg(long, value_name = "NAME")]
+    hop: Option<String>,
+
+    /// Do not ask before it is done.
+    #[arg(long)]
+    yes: bool,
+
+    /// Refuse when the senders send more messages a second than this.
+    #[arg(long, value_name = "N", default_value_t = 1_000)]
+    max_rate: u64,
+
+    /// Put back what a killed tokengap had moved, and do nothing else. Doing it again changes nothing.
+    #[arg(long, conflicts_with_all = ["hop", "yes"])]
+    restore: bool,
+
+    /// With --restore: a folder of sockets to look in. Repeatable; by default the folder for temporary files, here and in
+    /// the filesystem of --pid.
+    #[arg(long, value_name = "DIR", requires = "restore")]
+    folder: Vec<PathBuf>,
+
+    #[command(flatten)]
+    live: LiveArgs,
+}
+
+const RISK: &str = "\
+Risk: a message is lost if its sender is still writing it when its connection ends. This requires a message larger than the
+socket's buffer (about 200 KB), or a receiver that does not keep up. Senders reconnect in about 0.2 s; their messages wait
+until then. If tokengap is killed, messages inside it are lost, and a guard puts the engine's sockets back.";
+
+pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
+    if args.restore {
+        return restore_sockets(args);
+    }
+    let pid = args.pid.context("no --pid was given")?;
+    let watcher = Watcher::new(discover::Options {
+        named: vec![RoleSpec { pid, role: None }],
+        ..discover::Options::new(engines::DISCOVERED)
+    })?;
+    let engine = watcher.topology().engine_of(pid);
+    let engine =
+        engine.with_context(|| format!("process {pid} belongs to no visible engine; tokengap attach lists them"))?;
+    let planned = plan(engine, args.hop.as_deref())?;
+    let guard = Guard::start(&folders(&planned), None)?;
+    // No other program starts after this point, and no message has been read yet.
+    let needs = confinement::probes(confinement::live(Work::Move, &args.live));
+    confinement::apply(&needs.keep(confinement::MOVING));
+    let prepared = Prepared::new(engine, planned)?;
+    err!("tokengap: sockets to move behind the relay:\n{}", prepared.describe());
+    if let Err(why) = &prepared.witness {
+        errln!("tokengap: cannot check whether the move loses frames: {why}");
+    }
+    let Some(rate) = prepared.rate else {
+        bail!("cannot measure the senders' rate, so nothing was moved: run as root, or use tokengap attach");
+    };
+    ensure!(
+        rate.per_second <= args.max_rate,
+        "refused: {} messages per second exceed the limit of {} (--max-rate): nothing was changed; tokengap attach works at any rate",
+        rate.per_second,
+        args.max_rate
+    );
+    errln!("{RISK}");
+    if !args.yes && !confirm()? {
+        errln!("tokengap: nothing was changed");
+        return Ok(ExitCode::SUCCESS);
+    }
+    let signals = Signals::install().context("cannot listen for signals")?;
+    let splice = prepared.execute(&Options::default(), guard)?;
+    std::thread::sleep(SETTLE);
+    print_result(&splice);
+    if let Err(error) = step_aside() {
+        tracing::info!("cannot lower the priority of decoding: {error}");
+    }
+    let report = app::watch(splice, &args.live, &signals)?;
+    app::conclude(&report, args.live.json, args.live.fail_on)
+}
+
+/// Prints the result of the move.
+fn print_result(splice: &Splice) {
+    errln!(
+        "tokengap: moved; connections were interrupted for {} ms",
+        splice.outage.as_millis()
+    );
+    for doubt in &splice.doubts {
+        errln!("tokengap: {doubt}");
+    }
+    if let Ok(seen) = splice.seen() {
+        if seen.broken.is_empty() {
+            errln!(
+                "tokengap: continuous: {} requests continued across the move without a missing chunk ({} messages unread)",
+                seen.crossed,
+                seen.unread
+            );
+        }
+        for broken in seen.broken {
+            errln!("tokengap: NOT continuous: {broken}");
+        }
+    }
+}
+
+fn confirm() -> anyhow::Result<bool> {
+    ensure!(
+        std::io::stdin().is_terminal(),
+        "cannot ask for confirmation without a terminal: use --yes to accept the risk"
+    );
+    err!("Go on? [y/N] ");
+    std::io::stderr().flush()?;
+    let mut answer = String::new();
+    std::io::stdin().read_line(&mut answer)?;
+    Ok(matches!(answer.trim(), "y" | "Y" | "yes"))
+}
+
+fn restore_sockets(args: &Args) -> anyhow::Result<ExitCode> {
+    let mut folders = args.folder.clone();
+    if folders.is_empty() {
+        folders.push(std::env::temp_dir());
+        folders.extend(args.pid.map(|pid| PathBuf::from(format!("/proc/{pid}/root/tmp"))));
+    }
+    let mut refused = false;
+    let mut found = 0;
+    for path in &folders {
+        for restored in restore(&Folder::open(path, path)?)? {
+            found += 1;
+            refused |= matches!(restored, Restored::Refused(..) | Restored::Held(_));
+            println!("{}", describe(&restored));
+        }
+    }
+    if found == 0 {
+        println!(
+            "no moved socket found in {}",
+            folders
+                .iter()
+                .map(|f| f.display().to_string())
+                .collect::<Vec<_>>()
+                .join(", ")
+        );
+    }
+    Ok(ExitCode::from(if refused { 2 } else { 0 }))
+}

@@ -1,0 +1,143 @@
+//! `tokengap tap`: a transparent relay in the connection path.
+
+use std::process::ExitCode;
+
+use anyhow::{Context, bail};
+use confine::Work;
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+use zmq_tap::relay::{Endpoint, Options, Pair, step_aside};
+use zmq_tap::tap::{Tap, TapHop};
+
+use crate::app;
+use crate::args::LiveArgs;
+use crate::confinement;
+use crate::tap::TapSource;
+
+/// File descriptors for purposes other than connections: recordings, libraries, the terminal.
+const OTHER_FILES: u64 = 64;
+
+/// Relay ZMQ and HTTP connections byte for byte, and analyse the traffic.
+///
+/// Start it, then point the connecting side (the scheduler's PUSH socket) at --listen instead of the endpoint that the
+/// receiver has bound. Both flags repeat, in pairs. A pair of http:// endpoints in front of the engine's HTTP port shows the
+/// responses to clients, so lost tokens are confirmed instead of predicted.
+#[derive(clap::Args)]
+#[expect(clippy::doc_markdown, reason = "the endpoints are help for a terminal")]
+#[command(
+    after_help = "Example, the second pair for the clients:\n  tokengap tap --listen ipc:///tmp/tap.sock --upstream ipc:///tmp/tokenizer.sock \\\n    --listen http://127.0.0.1:8000 --upstream http://127.0.0.1:30000"
+)]
+pub(crate) struct Args {
+    /// Endpoint to listen on: ipc://PATH, ipc://@ABSTRACT, tcp://ADDRESS:PORT or http://ADDRESS:PORT. Repeatable, one for each
+    /// --upstream.
+    #[arg(long, value_name = "EP", required = true)]
+    listen: Vec<Endpoint>,
+
+    /// Endpoint to forward to: the receiver's bound endpoint, or the HTTP server. Repeatable, one for each --listen.
+    #[arg(long, value_name = "EP", required = true)]
+    upstream: Vec<Endpoint>,
+
+    /// Name of each pair in reports, for example scheduler->tokenizer. Pairs with the same name are workers of one hop; http://
+    /// pairs have no name. By default derived from the messages. With several pairs and one http:// pair, the names show which
+    /// pair leads to the tokenizer.
+    #[arg(long, value_name = "NAME")]
+    hop: Vec<String>,
+
+    /// Maximum number of frames queued for the analysis. Beyond it, observations are dropped and counted; traffic is not affected.
+    #[arg(long, value_name = "N", default_value_t = Options::default().queue_frames)]
+    queue_frames: usize,
+
+    /// Maximum bytes of frames queued for the analysis. Beyond it, observations are dropped and counted.
+    #[arg(long, value_name = "BYTES", default_value_t = Options::default().budget_bytes)]
+    queue_bytes: usize,
+
+    /// Largest frame that is looked into; larger ones pass and are counted as undecoded.
+    #[arg(long, value_name = "BYTES", default_value_t = Options::default().max_frame_bytes)]
+    max_frame: u64,
+
+    /// Connections at one time, over all pairs; beyond it new ones are closed at once and counted.
+    #[arg(long, value_name = "N", default_value_t = Options::default().max_connections)]
+    max_connections: usize,
+
+    #[command(flatten)]
+    live: LiveArgs,
+}
+
+/// Restricts the process to the access this command needs.
+pub(crate) fn confine(args: &Args) {
+    let plan = confinement::live(Work::Network, &args.live);
+    confinement::apply(&confinement::relay(plan, &args.listen, &args.upstream));
+}
+
+pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
+    let hops = hops(args)?;
+    allow_files(args.max_connections);
+    let options = Options {
+        formats: engines::FORMATS,
+        queue_frames: args.queue_frames,
+        budget_bytes: args.queue_bytes,
+        max_frame_bytes: args.max_frame,
+        max_connections: args.max_connections,
+        ..Options::default()
+    };
+    let tap = Tap::start(hops, options).context("the tap did not start")?;
+    // Lower the priority of this thread, which decodes, so that the relay's thread is scheduled first.
+    if let Err(error) = step_aside() {
+        tracing::info!("cannot lower the priority of decoding: {error}");
+    }
+    app::run(TapSource::new(tap), &args.live)
+}
+
+fn hops(args: &Args) -> anyhow::Result<Vec<TapHop>> {
+    let (listens, upstreams) = (args.listen.len(), args.upstream.len());
+    if listens != upstreams {
+        bail!("{listens} --listen but {upstreams} --upstream: give one --upstream for each --listen");
+    }
+    let of_zmq = args.listen.iter().filter(|listen| !listen.speaks_http()).count();
+    if !args.hop.is_empty() && args.hop.len() != of_zmq {
+        let names = args.hop.len();
+        bail!("{names} --hop for {of_zmq} pairs that are not http://: name all of them or none");
+    }
+    let mut names = args.hop.iter();
+    let named: Vec<Option<&String>> = args
+        .listen
+        .iter()
+        .map(|listen| if listen.speaks_http() { None } else { names.next() })
+        .collect();
+    // Pairs with the same name are workers of one hop.
+    let place = |i: usize| {
+        let same = (0..listens).filter(|&other| named[other].is_some() && named[other] == named[i]);
+        let (count, before) = same.fold((0, 0_u16), |(all, before), other| {
+            (all + 1, before + u16::from(other < i))
+        });
+        (count > 1).then_some(before)
+    };
+    let pairs = args.listen.iter().cloned().zip(args.upstream.iter().cloned());
+    Ok(pairs
+        .enumerate()
+        .map(|(i, (listen, upstream))| TapHop {
+            name: named[i].cloned(),
+            worker: place(i),
+            ..TapHop::new(Pair { listen, upstream })
+        })
+        .collect())
+}
+
+/// Raises the soft limit of open files to two per connection, as far as the hard limit allows.
+fn allow_files(connections: usize) {
+    let now = getrlimit(Resource::Nofile);
+    let wanted = Some(connections as u64 * 2 + OTHER_FILES);
+    let limit = |most: Option<u64>| most.unwrap_or(u64::MAX);
+    let raised = Rlimit {
+        current: if limit(wanted) < limit(now.maximum) {
+            wanted
+        } else {
+            now.maximum
+        },
+        maximum: now.maximum,
+    };
+    if limit(now.current) < limit(raised.current)
+        && let Err(error) = setrlimit(Resource::Nofile, raised)
+    {
+        tracing::info!("cannot raise the limit of open files: {error}");
+    }
+}

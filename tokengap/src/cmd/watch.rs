@@ -1,0 +1,155 @@
+//! `tokengap watch`: shows runs published by other tokengap processes.
+
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+use std::time::Duration;
+
+use feed::{Key, WatchOptions};
+use trace::detect::Severity;
+use trace::ledger::Limits;
+use tui::Screen;
+
+use crate::app;
+use crate::args::{LimitArgs, ReportArgs, ScreenArgs, at_least_one, duration, severity, size};
+use crate::confinement;
+use crate::watch::{self, Options};
+
+/// Watch runs that other tokengap processes publish (--publish): the same screen, for one pod or several.
+///
+/// A late joiner receives the current state, then live updates. An unreachable source is retried.
+#[derive(clap::Args)]
+#[command(
+    after_help = "Examples:\n  tokengap watch tcp://127.0.0.1:5600\n  tokengap watch --feed-key feed.key tcp://10.0.0.7:5600 tcp://10.0.0.8:5600"
+)]
+pub(crate) struct Args {
+    /// Address of a published run: tcp://HOST:PORT. Repeatable.
+    #[arg(value_name = "EP", required = true, value_parser = endpoint)]
+    endpoints: Vec<String>,
+
+    /// File with the sources' shared key, if they use one.
+    #[arg(long, value_name = "FILE")]
+    feed_key: Option<PathBuf>,
+
+    /// Watch without the screen and print the report when every source has ended. Implied when stdout is not a terminal.
+    #[arg(long)]
+    headless: bool,
+
+    /// Print the report as JSON (implies --headless): schema tokengap.report/2 of one source, tokengap.watch/1 of several.
+    #[arg(long)]
+    json: bool,
+
+    /// Stop after this time, for example 5s, 2m or 1h 30m.
+    #[arg(long, value_name = "T", value_parser = duration)]
+    duration: Option<Duration>,
+
+    /// Exit with status 1 if a finding has at least this severity.
+    #[arg(long, value_name = "SEVERITY", value_parser = severity)]
+    fail_on: Option<Severity>,
+
+    /// Maximum number of live requests followed per source, unless the source has a lower limit.
+    #[arg(long, value_name = "N", default_value_t = Limits::default().live_rids, value_parser = at_least_one)]
+    max_live: usize,
+
+    /// Maximum number of finished requests kept in detail per source, unless the source has a lower limit.
+    #[arg(long, value_name = "N", default_value_t = Limits::default().finished_kept)]
+    max_finished: usize,
+
+    #[command(flatten)]
+    limits: LimitArgs,
+
+    /// Maximum size of a message from a source.
+    #[arg(long, value_name = "SIZE", default_value = "128MiB", value_parser = size)]
+    max_message: u64,
+
+    #[command(flatten)]
+    report: ReportArgs,
+
+    #[command(flatten)]
+    screen: ScreenArgs,
+
+    /// Record to FILE. With several sources, one file each, with the source's address in its name.
+    #[arg(long, value_name = "FILE", help_heading = "Recording")]
+    record: Option<PathBuf>,
+
+    /// Maximum size of a recording, for example 500MiB or 2GiB. At the limit, the recording ends.
+    #[arg(long, value_name = "SIZE", value_parser = size, help_heading = "Recording")]
+    record_max_size: Option<u64>,
+
+    /// Replace files that exist.
+    #[arg(long, help_heading = "Recording")]
+    force: bool,
+}
+
+/// Restricts the process to the access this command needs.
+pub(crate) fn confine(args: &Args) {
+    let ports = args
+        .endpoints
+        .iter()
+        .filter_map(|endpoint| endpoint.rsplit_once(':')?.1.parse().ok());
+    let here = (!is_headless(args)).then(|| Path::new("report.json"));
+    confinement::watching(ports, args.feed_key.as_deref(), &[args.record.as_deref(), here]);
+}
+
+fn is_headless(args: &Args) -> bool {
+    args.headless || args.json || !app::has_terminal()
+}
+
+pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
+    let key = args.feed_key.as_deref().map(Key::read).transpose()?;
+    let source = |address: &String| WatchOptions {
+        address: address.clone(),
+        key: key.clone(),
+        max_message: args.max_message as usize,
+    };
+    let options = Options {
+        sources: args.endpoints.iter().map(source).collect(),
+        limits: args.limits.on(Limits {
+            live_rids: args.max_live,
+            finished_kept: args.max_finished,
+            ..Limits::default()
+        }),
+        slowest: args.report.slowest,
+        duration: args.duration,
+        record: args.record.clone(),
+        record_max_size: args.record_max_size,
+        force: args.force,
+    };
+    let screen = if is_headless(args) {
+        None
+    } else {
+        Some(Screen::open(&args.screen.options())?)
+    };
+    let watched = watch::run(&options, screen)?;
+    watch::conclude(&watched, args.json, args.fail_on)
+}
+
+/// Parses `tcp://HOST:PORT`.
+fn endpoint(text: &str) -> Result<String, String> {
+    let hint = "expected an address like tcp://127.0.0.1:5600";
+    let rest = text.strip_prefix("tcp://").unwrap_or(text);
+    match rest.rsplit_once(':') {
+        Some((host, port)) if !host.is_empty() && port.parse::<u16>().is_ok_and(|p| p > 0) => Ok(rest.to_owned()),
+        _ => Err(format!("{text:?} is not an address to connect to; {hint}")),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn endpoints_have_a_host_and_a_port() {
+        assert_eq!(endpoint("tcp://pod-7.ns:5600").as_deref(), Ok("pod-7.ns:5600"));
+        assert_eq!(endpoint("[::1]:5600").as_deref(), Ok("[::1]:5600"));
+        for wrong in [
+            "",
+            "pod-7",
+            "tcp://:5600",
+            "tcp://pod-7:0",
+            "tcp://pod-7:x",
+            "ipc:///tmp/x",
+        ] {
+            assert!(endpoint(wrong).is_err(), "{wrong}");
+        }
+    }
+}

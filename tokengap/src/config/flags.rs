@@ -1,0 +1,86 @@
+//! Converts between clap's flags and values of a file.
+
+use std::ffi::OsString;
+
+use clap::{Arg, ArgAction, Command};
+use toml_edit::Value;
+
+/// Flags that a file can set: all of the subcommand and the program, except those about the file itself.
+pub(super) fn settable(command: &Command, section: &str) -> Vec<Arg> {
+    let of = command.find_subcommand(section);
+    let own = of.into_iter().flat_map(Command::get_arguments);
+    let global = command.get_arguments().filter(|arg| arg.is_global_set());
+    own.chain(global).filter(|arg| is_settable(arg)).cloned().collect()
+}
+
+fn is_settable(arg: &Arg) -> bool {
+    let about_the_file = ["config", "print_config"].contains(&arg.get_id().as_str());
+    let does = matches!(
+        arg.get_action(),
+        ArgAction::Set | ArgAction::Append | ArgAction::SetTrue | ArgAction::Count
+    );
+    arg.get_long().is_some() && does && !about_the_file && !arg.is_hide_set()
+}
+
+/// Finds the flag of a subcommand with this long name.
+pub(super) fn find(command: &Command, section: &str, long: &str) -> Option<Arg> {
+    settable(command, section)
+        .into_iter()
+        .find(|arg| arg.get_long() == Some(long))
+}
+
+/// Command-line words that set the flag to the value; none if it is off.
+pub(super) fn of(arg: &Arg, value: &Value) -> Result<Vec<OsString>, String> {
+    let flag = format!("--{}", arg.get_long().unwrap_or_default());
+    let wants = |what: &str| format!("{} must be {what}, not {}", &flag[2..], a(value));
+    match arg.get_action() {
+        ArgAction::SetTrue => match value.as_bool() {
+            Some(true) => Ok(vec![flag.into()]),
+            Some(false) => Ok(Vec::new()),
+            None => Err(wants("true or false")),
+        },
+        ArgAction::Count => match value.as_integer() {
+            Some(n @ 0..=255) => Ok(vec![flag.into(); n as usize]),
+            _ => Err(wants("a number from 0 to 255")),
+        },
+        ArgAction::Append => match value {
+            Value::Array(several) => several
+                .iter()
+                .map(|one| word(&flag, one).ok_or_else(|| wants("a list of values")))
+                .collect(),
+            one => Ok(vec![word(&flag, one).ok_or_else(|| wants("a list of values"))?]),
+        },
+        _ => Ok(vec![word(&flag, value).ok_or_else(|| wants("a string or a number"))?]),
+    }
+}
+
+fn word(flag: &str, value: &Value) -> Option<OsString> {
+    let text = match value {
+        Value::String(text) => text.value().clone(),
+        Value::Integer(n) => n.value().to_string(),
+        Value::Float(x) => x.value().to_string(),
+        Value::Boolean(_) | Value::Datetime(_) | Value::Array(_) | Value::InlineTable(_) => return None,
+    };
+    Some(format!("{flag}={text}").into())
+}
+
+fn a(value: &Value) -> &'static str {
+    match value {
+        Value::String(_) => "a text",
+        Value::Integer(_) => "a whole number",
+        Value::Float(_) => "a number",
+        Value::Boolean(_) => "true or false",
+        Value::Datetime(_) => "a date",
+        Value::Array(_) => "a list",
+        Value::InlineTable(_) => "a table",
+    }
+}
+
+/// `; did you mean X?` with the most similar of the known names, if any is similar.
+pub(super) fn nearest<'a>(name: &str, known: impl Iterator<Item = &'a str>) -> String {
+    let like = known
+        .map(|k| (strsim::jaro(name, k), k))
+        .filter(|(score, _)| *score > 0.7);
+    let best = like.max_by(|a, b| a.0.total_cmp(&b.0));
+    best.map_or_else(String::new, |(_, k)| format!("; did you mean {k}?"))
+}

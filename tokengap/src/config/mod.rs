@@ -1,0 +1,97 @@
+//! Configuration file with flags of the live sources in TOML. Its values are inserted before the flags of the command line, which take
+//! precedence. Flag definitions exist only in clap.
+
+mod file;
+mod flags;
+mod print;
+mod reload;
+
+use std::ffi::OsString;
+use std::path::{Path, PathBuf};
+
+use anyhow::Context as _;
+use clap::error::ErrorKind;
+use clap::parser::ValueSource;
+use clap::{ArgMatches, Command};
+
+use file::File;
+pub(crate) use print::effective;
+pub(crate) use reload::{Configured, define};
+
+/// Error in a configuration file.
+#[derive(Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{path}:{line}:{column}: {what}")]
+pub(crate) struct ConfigError {
+    path: String,
+    line: usize,
+    column: usize,
+    what: String,
+}
+
+/// Adds the flags of the configuration file, if the command line names one. An invalid command line is returned unchanged, so that clap
+/// reports the error.
+pub(crate) fn resolve(command: &Command, line: Vec<OsString>) -> anyhow::Result<Vec<OsString>> {
+    let Some((section, matches, path)) = requested_file(command, &line) else {
+        return Ok(line);
+    };
+    let text =
+        std::fs::read_to_string(&path).with_context(|| format!("--config {}: cannot read the file", path.display()))?;
+    Ok(with_file(command, line, &section, &matches, &path, &text)?)
+}
+
+/// Subcommand, its matches without the file, and the path of the file.
+fn requested_file(command: &Command, line: &[OsString]) -> Option<(String, ArgMatches, PathBuf)> {
+    // Ignore errors, since the file may provide required flags.
+    let matches = command.clone().ignore_errors(true).try_get_matches_from(line).ok()?;
+    let (section, matches) = matches.subcommand()?;
+    let path = matches.try_get_one::<PathBuf>("config").ok()??.clone();
+    Some((section.to_owned(), matches.clone(), path))
+}
+
+/// Inserts the flags of `text` after the subcommand's name in `line`.
+fn with_file(
+    command: &Command,
+    line: Vec<OsString>,
+    section: &str,
+    matches: &ArgMatches,
+    path: &Path,
+    text: &str,
+) -> Result<Vec<OsString>, ConfigError> {
+    let file = File::parse(path, text)?;
+    let mut flags = Vec::new();
+    for entry in file.entries(command, section)? {
+        let on_command_line = matches.value_source(entry.arg.get_id().as_str()) == Some(ValueSource::CommandLine);
+        let given = flags::of(&entry.arg, &entry.value).map_err(|what| file.error(entry.at, what))?;
+        if let Err(what) = accepts(command, section, &given) {
+            return Err(file.error(entry.at, what));
+        }
+        if !on_command_line {
+            flags.extend(given);
+        }
+    }
+    let at = line
+        .iter()
+        .position(|word| word == section)
+        .map_or(line.len(), |at| at + 1);
+    let mut full_line = line;
+    full_line.splice(at..at, flags);
+    Ok(full_line)
+}
+
+/// Checks with clap whether the flag accepts the value.
+fn accepts(command: &Command, section: &str, given: &[OsString]) -> Result<(), String> {
+    let line = ["tokengap".into(), section.into()]
+        .into_iter()
+        .chain(given.iter().cloned());
+    match command.clone().try_get_matches_from(line) {
+        Err(error) if matches!(error.kind(), ErrorKind::ValueValidation | ErrorKind::InvalidValue) => {
+            let message = error.to_string();
+            let first = message.lines().next().unwrap_or_default();
+            Err(first.trim_start_matches("error: ").to_owned())
+        }
+        _ => Ok(()),
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,115 @@
+//! SIGHUP: reads the file again and applies the changes that are possible during a run. Other changes are listed, and an invalid file
+//! changes nothing.
+
+use std::sync::OnceLock;
+
+use clap::{ArgMatches, Command, FromArgMatches};
+
+use super::{effective, resolve};
+use crate::args::LiveArgs;
+use crate::log;
+
+/// Flags that can change during a run.
+const LIVE: [&str; 5] = [
+    "verbose",
+    "slowest",
+    "hindsight-on",
+    "hindsight-every",
+    "hindsight-most",
+];
+
+/// Definition of the command line.
+static DEFINITION: OnceLock<fn() -> Command> = OnceLock::new();
+
+/// Sets the definition of the command line, by which the file is read again.
+pub(crate) fn define(command: fn() -> Command) {
+    DEFINITION.get_or_init(|| command);
+}
+
+fn command() -> Command {
+    DEFINITION
+        .get()
+        .map_or_else(|| Command::new("tokengap"), |command| command())
+}
+
+/// Flags in effect.
+pub(crate) struct Configured {
+    section: String,
+    matches: ArgMatches,
+}
+
+impl Configured {
+    /// Flags at the start of the program; `None` without a file.
+    pub(crate) fn at_start(args: &LiveArgs) -> anyhow::Result<Option<Self>> {
+        args.config.as_ref().map(|_| Self::read()).transpose()
+    }
+
+    fn read() -> anyhow::Result<Self> {
+        let command = command();
+        let line = resolve(&command, std::env::args_os().collect())?;
+        let matches = command.try_get_matches_from(line)?;
+        let (section, matches) = matches.subcommand().ok_or_else(|| anyhow::anyhow!("no command"))?;
+        Ok(Self {
+            section: section.to_owned(),
+            matches: matches.clone(),
+        })
+    }
+
+    /// Reads the file again. Returns the new flags and a message. An error changes nothing.
+    pub(crate) fn reread(&mut self) -> anyhow::Result<(LiveArgs, String)> {
+        let new = Self::read()?;
+        let args = LiveArgs::from_arg_matches(&new.matches)?;
+        log::init(new.matches.get_count("verbose"));
+        let message = difference(&self.text(), &new.text());
+        *self = new;
+        Ok((args, message))
+    }
+
+    fn text(&self) -> String {
+        effective(&command(), &self.section, &self.matches)
+    }
+}
+
+/// Lists the changed flags, and those that take effect at the next start.
+fn difference(old: &str, new: &str) -> String {
+    let changed = old.lines().zip(new.lines()).filter(|(old, new)| old != new);
+    let name = |line: &str| {
+        line.trim_start_matches("# ")
+            .split(' ')
+            .next()
+            .unwrap_or_default()
+            .to_owned()
+    };
+    let names = changed.map(|(_, new)| name(new));
+    let (now, later): (Vec<String>, Vec<String>) = names.partition(|name| LIVE.contains(&name.as_str()));
+    let list = |names: &[String]| names.join(", ");
+    match (now.as_slice(), later.as_slice()) {
+        ([], []) => "configuration reloaded: no changes".into(),
+        (now, []) => format!("configuration reloaded: changed {}", list(now)),
+        ([], later) => format!(
+            "! configuration reloaded: {} will change at the next start",
+            list(later)
+        ),
+        (now, later) => format!(
+            "! configuration reloaded: changed {}; {} will change at the next start",
+            list(now),
+            list(later)
+        ),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_reload_reports_immediate_and_deferred_changes() {
+        let old = "[attach]\nslowest = 1\n# ring = 5\n";
+        assert_eq!(difference(old, old), "configuration reloaded: no changes");
+        let new = "[attach]\nslowest = 2\nring = 6\n";
+        assert_eq!(
+            difference(old, new),
+            "! configuration reloaded: changed slowest; ring will change at the next start"
+        );
+    }
+}

@@ -1,0 +1,225 @@
+//! Joins the reports of the peers with the frames observed by the tap, in order of time.
+//!
+//! A peer identifies a frame by its bytes, the ledger by lane and number. The tap reports a frame after its last byte is written, when the
+//! receiver may already have received it. A report therefore waits until its frame is known.
+
+use std::collections::{HashMap, VecDeque};
+use std::time::Duration;
+
+use trace::engine::{Mode, Waiter};
+use trace::event::{Delivery, Engine, Event, Received, Response, What};
+use trace::{FrameId, HopId, MonoNs};
+
+use super::peers::{Did, Fingerprint, PeerEvent};
+
+/// Time a report waits for earlier observations of the tap.
+const HOLD: Duration = Duration::from_millis(20);
+/// Maximum time a report waits for its frame. After that the tap has missed the frame, and reports that itself.
+const PATIENCE: Duration = Duration::from_secs(2);
+
+/// Pending reports, and the engine they are about.
+pub(super) struct Join {
+    version: &'static str,
+    waiter: Waiter,
+    turnaround: u8,
+    /// In order of time, because the peers share a thread.
+    reports: VecDeque<PeerEvent>,
+    /// Frames sent but not processed. Bounded by the requests that clients have open.
+    frames: HashMap<(HopId, Fingerprint), FrameId>,
+}
+
+impl Join {
+    pub(super) fn new(version: &'static str, waiter: Waiter, turnaround: u8) -> Self {
+        Self {
+            version,
+            waiter,
+            turnaround,
+            reports: VecDeque::new(),
+            frames: HashMap::new(),
+        }
+    }
+
+    /// Engine event for an engine in `mode`, which the wire does not reveal.
+    pub(super) fn engine(&self, mode: Mode) -> What<'static> {
+        What::Engine(Engine {
+            name: Some(engines::sglang::NAME),
+            version: Some(self.version),
+            mode: Some(mode),
+            waiter: Some(self.waiter),
+            turnaround: Some(self.turnaround),
+        })
+    }
+
+    /// Adds a report of a peer.
+    pub(super) fn add_report(&mut self, report: PeerEvent) {
+        self.reports.push_back(report);
+    }
+
+    /// Passes on an event of the tap, after all earlier reports.
+    pub(super) fn seen(&mut self, event: &Event<'_>, message: &[u8], sink: &mut dyn FnMut(&Event<'_>)) {
+        match &event.what {
+            What::Engine(_) => return,
+            What::Sent(frame) => {
+                self.frames.insert((frame.id.hop, Fingerprint::of(message)), frame.id);
+            }
+            _ => {}
+        }
+        while self.next_is_due(|at| at < event.at) {
+            self.pass_on(sink);
+        }
+        sink(event);
+    }
+
+    /// Passes on the reports that have waited long enough, or all of them. Returns whether there were any.
+    pub(super) fn settle(&mut self, now: MonoNs, all: bool, sink: &mut dyn FnMut(&Event<'_>)) -> bool {
+        let mut any = false;
+        loop {
+            let late = |limit: Duration| move |at| Duration::from_nanos(now.since(at)) >= limit;
+            let given_up = self
+                .reports
+                .front()
+                .is_some_and(|report| all || late(PATIENCE)(report.at));
+            if !given_up && !self.next_is_due(late(HOLD)) {
+                return any;
+            }
+            self.pass_on(sink);
+            any = true;
+        }
+    }
+
+    /// Returns whether the oldest report's time satisfies `due` and its frame is known.
+    fn next_is_due(&self, due: impl Fn(MonoNs) -> bool) -> bool {
+        self.reports.front().is_some_and(|report| {
+            due(report.at)
+                && match &report.did {
+                    Did::Received { hop, print, .. } => self.frames.contains_key(&(*hop, *print)),
+                    Did::Processed { .. } | Did::Delivered(_) | Did::Serves(_) => true,
+                }
+        })
+    }
+
+    /// Passes on the oldest report, unless its frame was never observed.
+    fn pass_on(&mut self, sink: &mut dyn FnMut(&Event<'_>)) {
+        let Some(PeerEvent { at, did }) = self.reports.pop_front() else {
+            return;
+        };
+        let what = match &did {
+            Did::Received { hop, print, wakeup } => match self.frames.get(&(*hop, *print)) {
+                Some(&id) => What::Received(Received {
+                    id,
+                    wakeup: Some(*wakeup),
+                    by: None,
+                    frame: None,
+                }),
+                None => return,
+            },
+            Did::Processed { hop, print } => match self.frames.remove(&(*hop, *print)) {
+                Some(id) => What::Processed(id),
+                None => return,
+            },
+            Did::Delivered(given) => What::Delivered(Delivery {
+                rid: &given.rid,
+                tokens: given.tokens,
+                mode: given.mode,
+                completion_tokens: Some(given.completion_tokens),
+                finished: given.finished,
+                response: Response::Streamed,
+            }),
+            Did::Serves(mode) => self.engine(*mode),
+        };
+        sink(&Event { at, what });
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use trace::event::{Frame, IdColumn, Kind};
+
+    use super::*;
+
+    const HOP: HopId = HopId(0);
+    const MS: u64 = 1_000_000;
+
+    fn join() -> Join {
+        Join::new("0.5.9", Waiter::KeepsLast, 3)
+    }
+
+    fn frame(seq: u64) -> FrameId {
+        FrameId { hop: HOP, lane: 0, seq }
+    }
+
+    fn sent(seq: u64, at: u64) -> Event<'static> {
+        let frame = Frame {
+            id: frame(seq),
+            bytes: 5,
+            kind: Kind::TokenIds,
+            ids: IdColumn::Delta,
+            chunks: &[],
+        };
+        Event {
+            at: MonoNs(at),
+            what: What::Sent(frame),
+        }
+    }
+
+    fn received(message: &[u8], at: u64) -> PeerEvent {
+        PeerEvent {
+            at: MonoNs(at),
+            did: Did::Received {
+                hop: HOP,
+                print: Fingerprint::of(message),
+                wakeup: 1,
+            },
+        }
+    }
+
+    /// Formats a sent frame as `+seq`, a received one as `-seq`, with the time in milliseconds.
+    fn note(event: &Event<'_>) -> String {
+        match &event.what {
+            What::Sent(frame) => format!("+{} {}", frame.id.seq, event.at.0 / MS),
+            What::Received(received) => format!("-{} {}", received.id.seq, event.at.0 / MS),
+            other => format!("{other:?}"),
+        }
+    }
+
+    #[test]
+    fn a_report_is_emitted_after_its_frame() {
+        let (mut join, mut notes) = (join(), Vec::new());
+        join.add_report(received(b"frame", 100 * MS));
+        assert!(
+            !join.settle(MonoNs(200 * MS), false, &mut |e| notes.push(note(e))),
+            "its frame has not been seen yet"
+        );
+        join.seen(&sent(7, 99 * MS), b"frame", &mut |e| notes.push(note(e)));
+        join.settle(MonoNs(200 * MS), false, &mut |e| notes.push(note(e)));
+        assert_eq!(notes, ["+7 99", "-7 100"]);
+    }
+
+    #[test]
+    fn reports_are_interleaved_with_frames_by_time() {
+        let (mut join, mut notes) = (join(), Vec::new());
+        join.add_report(received(b"one", 11 * MS));
+        join.add_report(received(b"two", 31 * MS));
+        let frames = [(1, 10, b"one" as &[u8]), (2, 20, b"two"), (3, 30, b"three")];
+        for (seq, at, message) in frames {
+            join.seen(&sent(seq, at * MS), message, &mut |e| notes.push(note(e)));
+        }
+        assert_eq!(notes, ["+1 10", "-1 11", "+2 20", "+3 30"]);
+        assert!(
+            !join.settle(MonoNs(40 * MS), false, &mut |_| {}),
+            "the tap may still report an earlier frame"
+        );
+        join.settle(MonoNs(51 * MS), false, &mut |e| notes.push(note(e)));
+        assert_eq!(notes[4..], ["-2 31"]);
+    }
+
+    #[test]
+    fn a_report_of_an_unseen_frame_does_not_block_later_ones() {
+        let (mut join, mut notes) = (join(), Vec::new());
+        join.add_report(received(b"lost", 100 * MS));
+        join.add_report(received(b"frame", 101 * MS));
+        join.seen(&sent(1, 99 * MS), b"frame", &mut |e| notes.push(note(e)));
+        join.settle(MonoNs(3000 * MS), false, &mut |e| notes.push(note(e)));
+        assert_eq!(notes, ["+1 99", "-1 101"]);
+    }
+}

@@ -1,0 +1,274 @@
+//! `tokengap demo`: an engine simulated in this process, over real ZMQ sockets and through the real relay.
+//!
+//! The peers write the frames of real releases byte for byte ([`encode`]) and forward them as the real processes do ([`peers`]). They also
+//! keep the ground truth of lost tokens ([`truth`]). In place of a probe, they report received, processed and delivered frames; [`join`]
+//! merges these reports with the observations of the tap. The ledger gets no other input.
+
+mod encode;
+mod join;
+mod peers;
+mod play;
+mod random;
+mod scenario;
+mod topology;
+mod truth;
+
+#[cfg(test)]
+mod tests;
+
+use std::fs::Permissions;
+use std::os::unix::fs::PermissionsExt;
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
+
+use anyhow::Context;
+use serde_json::Value;
+use session::{About, Flow, Source};
+use tempfile::TempDir;
+use trace::MonoNs;
+use trace::event::{Capabilities, Event, Missed, MissedCause, What};
+use zmq_tap::relay::{Options, Pair};
+use zmq_tap::tap::{Tap, TapHop};
+
+use join::Join;
+use peers::{Network, Reports, Stage};
+use play::Play;
+use random::Random;
+pub(crate) use scenario::Scenario;
+use scenario::Script;
+use topology::{HopPlan, Receiver};
+use truth::{Account, DemoTruth};
+
+use crate::tap::wire_forms;
+
+/// Options of a demo.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct DemoOptions {
+    pub(crate) scenario: Scenario,
+    /// Seed of the requests; the same seed gives the same requests.
+    pub(crate) seed: u64,
+    /// Number of the workers that the scenario is about; its default without a value.
+    pub(crate) workers: Option<u8>,
+    /// The only phase to run, counted from 1. Without it, the phases of a scenario alternate.
+    pub(crate) phase: Option<usize>,
+}
+
+/// Maximum number of observations and reports per poll. Bounds a poll to some milliseconds, so that ticks and signals are not delayed.
+const FRAMES_A_TURN: usize = 256;
+const REPORTS_A_TURN: usize = 8192;
+
+/// A socket address is limited to 108 bytes, of which the demo's part of the path needs about 30.
+const LONGEST_PARENT: usize = 70;
+
+/// A running demo.
+pub(crate) struct Demo {
+    script: Script,
+    seed: u64,
+    account: Account,
+    reports: Reports,
+    join: Join,
+    announced: bool,
+    stopping: bool,
+    // Drop order matters: first the peers, then the tap they communicate through, then the folder with its sockets.
+    play: Play,
+    tap: Tap,
+    _folder: TempDir,
+}
+
+impl Demo {
+    /// Creates a private folder for the sockets, starts the relay in it, and starts the peers.
+    pub(crate) fn start(options: &DemoOptions) -> anyhow::Result<Self> {
+        let mut script = match options.workers {
+            None => options.scenario.script(),
+            Some(workers) => options.scenario.with_workers(workers.into()).with_context(|| {
+                let name = options.scenario.script().name;
+                format!("{name} has a fixed number of workers: --workers works with router, tokenizer-workers, detokenizers and data-parallel")
+            })?,
+        };
+        if let Some(phase) = options.phase {
+            let only = phase.checked_sub(1).and_then(|at| script.phases.get(at..=at));
+            let of = script.phases.len();
+            script.phases =
+                only.with_context(|| format!("{} has phases 1 to {of}: there is no phase {phase}", script.name))?;
+        }
+        Self::play(script, options.seed, private_folder()?)
+    }
+
+    fn play(script: Script, seed: u64, folder: TempDir) -> anyhow::Result<Self> {
+        let hops = topology::hops(script.route, folder.path());
+        let tap = start_tap(&hops, folder.path())?;
+        let (account, reports) = (Account::default(), Reports::new());
+        let stage = Stage {
+            script: script.clone(),
+            hops,
+            account: account.clone(),
+            reports: reports.clone(),
+            network: Network::Sockets,
+            ending: Arc::new(AtomicBool::new(false)),
+        };
+        let play = Play::start(stage, Random::new(seed))?;
+        Ok(Self {
+            join: Join::new(script.release.version(), script.waiter, script.waiter_turns),
+            script,
+            seed,
+            account,
+            reports,
+            announced: false,
+            stopping: false,
+            play,
+            tap,
+            _folder: folder,
+        })
+    }
+
+    /// Ground truth so far; final once [`Source::poll`] has returned [`Flow::Ended`].
+    pub(crate) fn account(&self) -> DemoTruth {
+        DemoTruth {
+            scenario: self.script.name,
+            seed: self.seed,
+            truth: self.account.truth(),
+        }
+    }
+
+    /// Collects reports of the peers. Returns whether there were any.
+    fn collect(&mut self, sink: &mut dyn FnMut(&Event<'_>)) -> bool {
+        let mut any = false;
+        for report in std::iter::from_fn(|| self.reports.next()).take(REPORTS_A_TURN) {
+            self.join.add_report(report);
+            any = true;
+        }
+        let count = self.reports.take_dropped();
+        if count > 0 {
+            let missed = Missed {
+                hop: None,
+                count,
+                cause: MissedCause::QueueFull,
+            };
+            sink(&Event {
+                at: MonoNs::now(),
+                what: What::Missed(missed),
+            });
+        }
+        any
+    }
+
+    /// Stops the tap once every client has received its last tokens.
+    fn stop_tap_after_play(&mut self) {
+        if !self.stopping && self.play.is_over() {
+            if let Err(error) = self.play.join() {
+                tracing::error!("the demo failed, so its results are unreliable: {error:#}");
+            }
+            self.tap.stop();
+            self.stopping = true;
+        }
+    }
+}
+
+impl About for Demo {
+    fn kind(&self) -> &'static str {
+        "demo"
+    }
+
+    fn under_way(&self) -> Option<String> {
+        let open = self.account.open();
+        (open > 0).then(|| format!("{open} requests of the demo are still waiting for their last tokens"))
+    }
+
+    fn wire(&self) -> Option<Value> {
+        Some(wire_forms(&self.tap))
+    }
+
+    fn truth(&self) -> Option<Value> {
+        serde_json::to_value(self.account()).ok()
+    }
+}
+
+impl Source for Demo {
+    fn keep_ids(&mut self) {
+        self.tap.keep_ids();
+    }
+
+    fn poll(&mut self, sink: &mut dyn FnMut(&Event<'_>)) -> Flow {
+        if !std::mem::replace(&mut self.announced, true) {
+            sink(&Event {
+                at: MonoNs::now(),
+                what: self.join.engine(self.script.phases[0].mode),
+            });
+        }
+        self.stop_tap_after_play();
+        // Checked before collecting, so that nothing that arrives before the end is missed.
+        let ended = self.stopping && self.tap.has_ended();
+        let reported = self.collect(sink);
+        let join = &mut self.join;
+        let seen = self
+            .tap
+            .poll(FRAMES_A_TURN, &mut |event, message| join.seen(event, message, sink))
+            > 0;
+        let all = ended && !reported && !seen;
+        let settled = self.join.settle(MonoNs::now(), all, sink);
+        match (reported || seen || settled, all) {
+            (true, _) => Flow::Busy,
+            (false, true) => Flow::Ended,
+            (false, false) => Flow::Idle,
+        }
+    }
+
+    fn stop(&mut self) {
+        self.play.end();
+    }
+}
+
+/// Creates a folder that no other user's process can access.
+fn private_folder() -> anyhow::Result<TempDir> {
+    let parent = std::env::temp_dir();
+    let parent = if parent.as_os_str().len() > LONGEST_PARENT {
+        Path::new("/tmp")
+    } else {
+        &parent
+    };
+    let within = |parent: &Path| {
+        tempfile::Builder::new()
+            .prefix("tokengap-")
+            .permissions(Permissions::from_mode(0o700))
+            .tempdir_in(parent)
+    };
+    // A container's root may have no temporary folder; the working folder may be usable.
+    let folder = within(parent).or_else(|error| within(Path::new(".")).map_err(|_| error));
+    folder.with_context(|| {
+        let parent = parent.display();
+        format!("cannot create a folder for the demo's sockets in {parent}; set TMPDIR to a writable folder")
+    })
+}
+
+fn start_tap(hops: &[HopPlan], folder: &Path) -> anyhow::Result<Tap> {
+    let taps = hops.iter().map(tap_hop).collect::<anyhow::Result<_>>();
+    let taps = taps.with_context(|| format!("{} cannot hold the demo's sockets", folder.display()))?;
+    let options = Options {
+        formats: engines::FORMATS,
+        ..Options::default()
+    };
+    Tap::start(taps, options).context("cannot start the demo's relay")
+}
+
+/// Hop for the tap to announce, with the additional capabilities of the peers.
+fn tap_hop(hop: &HopPlan) -> anyhow::Result<TapHop> {
+    let last = hop.to == Receiver::Tokenizer;
+    Ok(TapHop {
+        pair: Pair {
+            listen: hop.listen.parse()?,
+            upstream: hop.upstream.parse()?,
+        },
+        name: Some(hop.name.clone()),
+        worker: hop.worker,
+        also: Capabilities {
+            received: true,
+            processed: true,
+            delivered: last,
+            ..Capabilities::default()
+        },
+        origin: hop.is_origin(),
+        last,
+        endpoint: None,
+    })
+}

@@ -1,0 +1,66 @@
+//! Clock of the scenario: the current phase, and the pauses of the tokenizer's loop.
+
+use std::time::Duration;
+
+use tokio::time::Instant;
+
+use super::report::{Did, Reports};
+use crate::demo::random::Random;
+use crate::demo::scenario::{Pauses, Phase, Script};
+
+/// Clock of the scenario for one tokenizer.
+pub(super) struct Clock {
+    phases: &'static [Phase],
+    phase: Duration,
+    pauses: Option<Pauses>,
+    next_pause: Instant,
+    start: Instant,
+    current: usize,
+    random: Random,
+}
+
+impl Clock {
+    pub(super) fn new(script: &Script, random: Random) -> Self {
+        let start = Instant::now();
+        let mut clock = Self {
+            phases: script.phases,
+            phase: script.phase,
+            pauses: script.pauses,
+            next_pause: start,
+            start,
+            current: 0,
+            random,
+        };
+        clock.plan_pause();
+        clock
+    }
+
+    /// Current phase; reports a change of mode.
+    pub(super) fn phase(&mut self, reports: &Reports) -> Phase {
+        let count = (self.start.elapsed().as_nanos() / self.phase.as_nanos().max(1)) as usize;
+        let current = count % self.phases.len();
+        if current != self.current {
+            self.current = current;
+            reports.push(Did::Serves(self.phases[current].mode));
+        }
+        self.phases[current]
+    }
+
+    /// Length of a pause due now; zero if none is.
+    pub(super) fn pause(&mut self) -> Duration {
+        match self.pauses {
+            Some(pauses) if Instant::now() >= self.next_pause => {
+                self.plan_pause();
+                let (least, most) = (pauses.least.as_micros() as u32, pauses.most.as_micros() as u32);
+                Duration::from_micros(u64::from(self.random.between(least, most)))
+            }
+            _ => Duration::ZERO,
+        }
+    }
+
+    fn plan_pause(&mut self) {
+        if let Some(pauses) = self.pauses {
+            self.next_pause = Instant::now() + Duration::from_secs_f64(self.random.wait(pauses.every.as_secs_f64()));
+        }
+    }
+}

@@ -1,0 +1,149 @@
+//! Peers between scheduler and tokenizer: the detokenizer, and the router in front of several. Both are synchronous loops: receive,
+//! process, send.
+
+use std::sync::Arc;
+
+use anyhow::Context;
+use bytes::Bytes;
+use engines::sglang::wire::{Batch, Decoder, Limits};
+use trace::HopId;
+use trace::event::{self, Kind};
+
+use super::busy::Busy;
+use super::inbox::Inbox;
+use super::network::Outlet;
+use super::report::{Did, Fingerprint, Reports};
+use super::text;
+use crate::demo::encode::{Finish, Release, Row, text_batch, token_batch};
+use crate::demo::scenario::Cost;
+use crate::demo::topology::detokenizer_of;
+
+/// Index of the outlet, and the message to send.
+type Outgoing = (usize, Vec<u8>);
+
+/// A peer that forwards messages.
+pub(super) struct Forwarder {
+    pub(super) hop: HopId,
+    pub(super) inbox: Inbox,
+    pub(super) reports: Reports,
+    pub(super) release: Release,
+    pub(super) cost: Cost,
+    pub(super) role: Role,
+}
+
+/// Connections with their endpoints.
+type Outlets = Vec<(Arc<str>, Outlet)>;
+
+/// Role of the peer.
+pub(super) enum Role {
+    /// Splits each batch into one message per request. The checksum of the request's worker selects the detokenizer, except for requests
+    /// that stray midway.
+    Router { outlets: Outlets, strays: Option<u32> },
+    /// Converts ids to text. With several workers, sends one message per request to the worker waiting for it.
+    Detokenizer(Outlets),
+}
+
+impl Forwarder {
+    /// Forwards messages as long as they arrive.
+    pub(super) async fn run(mut self) -> anyhow::Result<()> {
+        let (mut decoder, mut busy, mut wakeup) = (Decoder::new(Limits::default()), Busy::new(), 0);
+        loop {
+            if self.inbox.is_empty() {
+                self.inbox.wait().await;
+                wakeup += 1;
+            }
+            let Some(message) = self.inbox.take() else { continue };
+            let (hop, print) = (self.hop, Fingerprint::of(&message));
+            self.reports.push(Did::Received { hop, print, wakeup });
+            let (chunks, outgoing) = self.transform(&mut decoder, &message)?;
+            busy.spend(self.cost.per_frame + self.cost.per_chunk * chunks).await;
+            for (to, message) in outgoing {
+                self.role.outlet(to).send(message).await?;
+            }
+            self.reports.push(Did::Processed { hop, print });
+        }
+    }
+
+    /// Returns the number of chunks in `message`, and the messages to send.
+    fn transform(&self, decoder: &mut Decoder, message: &Bytes) -> anyhow::Result<(u32, Vec<Outgoing>)> {
+        let batch = decoder.decode(message).context("a demo peer cannot read a frame")?;
+        anyhow::ensure!(
+            batch.shape().kind == Kind::TokenIds,
+            "a {} where the scheduler's output was expected",
+            batch.shape().class
+        );
+        let content = Content::of(&batch)?;
+        let rows: Vec<_> = (0..batch.len()).map(|i| content.row(&batch, i)).collect();
+        let outgoing = match &self.role {
+            Role::Router { outlets, strays } => rows
+                .iter()
+                .map(|row| {
+                    let stray = strays.is_some_and(|every| is_astray(row, every));
+                    let to = detokenizer_of(row.worker.unwrap_or_default(), outlets.len()) + usize::from(stray);
+                    (to % outlets.len(), token_batch(self.release, &[*row], true))
+                })
+                .collect(),
+            Role::Detokenizer(workers) if workers.len() > 1 => rows
+                .iter()
+                .map(|row| {
+                    let to = workers.iter().position(|(worker, _)| Some(&**worker) == row.worker);
+                    let alone = Row { worker: None, ..*row };
+                    Ok((
+                        to.context("a chunk for a worker that is not there")?,
+                        text_batch(self.release, &[alone], true),
+                    ))
+                })
+                .collect::<anyhow::Result<_>>()?,
+            Role::Detokenizer(_) => vec![(0, text_batch(self.release, &rows, false))],
+        };
+        Ok((rows.len() as u32, outgoing))
+    }
+}
+
+impl Role {
+    fn outlet(&mut self, at: usize) -> &mut Outlet {
+        let (Self::Router { outlets, .. } | Self::Detokenizer(outlets)) = self;
+        &mut outlets[at].1
+    }
+}
+
+/// Returns whether the request strays: one in `every` does, from its tenth token on.
+fn is_astray(row: &Row<'_>, every: u32) -> bool {
+    row.completion_tokens >= 10 && crc32fast::hash(row.rid.as_bytes()).is_multiple_of(every)
+}
+
+/// Ids and texts of a batch, borrowed by its rows.
+struct Content {
+    ids: Vec<Vec<u32>>,
+    texts: Vec<String>,
+}
+
+impl Content {
+    fn of(batch: &Batch<'_>) -> anyhow::Result<Self> {
+        let ids = (0..batch.len())
+            .map(|i| batch.tokens(i).map(|id| Ok(u32::try_from(id)?)).collect())
+            .collect::<anyhow::Result<Vec<Vec<u32>>>>()?;
+        let texts = ids.iter().map(|ids| text::of(ids)).collect();
+        Ok(Self { ids, texts })
+    }
+
+    fn row<'a>(&'a self, batch: &Batch<'a>, i: usize) -> Row<'a> {
+        let chunk = batch.chunk(i);
+        let completion_tokens = chunk.completion_tokens.unwrap_or(0);
+        let finish = chunk.finish.map(|finish| match (finish, self.ids[i].last()) {
+            (event::Finish::Abort, _) => Finish::Abort,
+            (event::Finish::Stop, Some(&last)) => Finish::Stop(last),
+            _ => Finish::Length(completion_tokens),
+        });
+        Row {
+            rid: chunk.rid,
+            worker: chunk.worker,
+            finish,
+            prompt_tail: &[],
+            ids: &self.ids[i],
+            text: &self.texts[i],
+            prompt_tokens: chunk.prompt_tokens.unwrap_or(0),
+            completion_tokens,
+        }
+    }
+}

@@ -1,0 +1,86 @@
+//! Network for runs on a virtual clock: a message reaches its inbox as soon as it is sent.
+
+use std::collections::{HashMap, VecDeque};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use anyhow::Context;
+use bytes::Bytes;
+use trace::{FrameId, HopId, MonoNs};
+
+use super::inbox::Inbox;
+use super::report::Reports;
+
+/// Inboxes, and the messages sent to them.
+#[derive(Clone)]
+pub(in crate::demo) struct Memory {
+    reports: Reports,
+    state: Arc<Mutex<State>>,
+}
+
+#[derive(Default)]
+struct State {
+    /// Inboxes, with the number of connections to each.
+    inboxes: HashMap<HopId, (Inbox, u32)>,
+    sent: VecDeque<Sent>,
+}
+
+/// A message as the relay would observe it.
+pub(in crate::demo) struct Sent {
+    pub(in crate::demo) at: MonoNs,
+    pub(in crate::demo) id: FrameId,
+    pub(in crate::demo) message: Bytes,
+}
+
+pub(super) struct Lane {
+    memory: Memory,
+    inbox: Inbox,
+    next: FrameId,
+}
+
+impl Memory {
+    /// Creates a network without inboxes, whose messages get times from `reports`.
+    pub(in crate::demo) fn new(reports: Reports) -> Self {
+        Self {
+            reports,
+            state: Arc::default(),
+        }
+    }
+
+    /// Takes the oldest message not taken yet.
+    pub(in crate::demo) fn next(&self) -> Option<Sent> {
+        self.state().sent.pop_front()
+    }
+
+    pub(super) fn bind(&self, hop: HopId) -> Inbox {
+        self.state().inboxes.entry(hop).or_default().0.clone()
+    }
+
+    pub(super) fn connect(&self, hop: HopId) -> anyhow::Result<Lane> {
+        let mut state = self.state();
+        let (inbox, lanes) = state.inboxes.get_mut(&hop).context("a hop without a receiver")?;
+        let lane = *lanes;
+        *lanes += 1;
+        Ok(Lane {
+            memory: self.clone(),
+            inbox: inbox.clone(),
+            next: FrameId { hop, lane, seq: 0 },
+        })
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Lane {
+    pub(super) fn send(&mut self, message: Bytes) {
+        let sent = Sent {
+            at: self.memory.reports.now(),
+            id: self.next,
+            message: message.clone(),
+        };
+        self.next.seq += 1;
+        self.memory.state().sent.push_back(sent);
+        self.inbox.push(message);
+    }
+}

@@ -1,0 +1,106 @@
+//! Reports of the peers about their own actions, in place of a probe.
+
+use std::hash::{DefaultHasher, Hasher};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use crossbeam_queue::ArrayQueue;
+use trace::engine::Mode;
+use trace::{HopId, MonoNs};
+
+/// Queue length for a source that lags; some seconds of the busiest scenario.
+const QUEUE: usize = 1 << 16;
+
+/// A timestamped action of a peer.
+#[derive(Clone, Debug)]
+pub(in crate::demo) struct PeerEvent {
+    pub(in crate::demo) at: MonoNs,
+    pub(in crate::demo) did: Did,
+}
+
+/// Action of a peer. Peers do not know the relay's lanes, so they identify a frame by its fingerprint.
+#[derive(Clone, Debug)]
+pub(in crate::demo) enum Did {
+    /// Received a frame from its inbox, in its `wakeup`th return from the poll.
+    Received {
+        hop: HopId,
+        print: Fingerprint,
+        wakeup: u64,
+    },
+    /// Finished processing a frame.
+    Processed { hop: HopId, print: Fingerprint },
+    /// Delivered tokens to a client.
+    Delivered(Given),
+    /// Serves new requests in this mode from now on.
+    Serves(Mode),
+}
+
+/// Tokens delivered to a client.
+#[derive(Clone, Debug)]
+pub(in crate::demo) struct Given {
+    pub(in crate::demo) rid: Arc<str>,
+    /// New tokens, or all so far, depending on `mode`.
+    pub(in crate::demo) tokens: u32,
+    pub(in crate::demo) mode: Mode,
+    /// Token count reported with the delivery.
+    pub(in crate::demo) completion_tokens: u32,
+    pub(in crate::demo) finished: bool,
+}
+
+/// Hash that identifies a frame of a hop: no two frames of a run contain the same requests at the same counts.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(in crate::demo) struct Fingerprint(u64);
+
+impl Fingerprint {
+    pub(in crate::demo) fn of(message: &[u8]) -> Self {
+        let mut hasher = DefaultHasher::new();
+        hasher.write(message);
+        Self(hasher.finish())
+    }
+}
+
+/// Bounded queue from the peers to the source. If it is full, a report is dropped and counted.
+#[derive(Clone)]
+pub(in crate::demo) struct Reports(Arc<Inner>);
+
+struct Inner {
+    now: Box<dyn Fn() -> MonoNs + Send + Sync>,
+    queue: ArrayQueue<PeerEvent>,
+    dropped: AtomicU64,
+}
+
+impl Reports {
+    pub(in crate::demo) fn new() -> Self {
+        Self::at_times_of(MonoNs::now)
+    }
+
+    /// Creates a queue whose reports get their times from `now`.
+    pub(in crate::demo) fn at_times_of(now: impl Fn() -> MonoNs + Send + Sync + 'static) -> Self {
+        Self(Arc::new(Inner {
+            now: Box::new(now),
+            queue: ArrayQueue::new(QUEUE),
+            dropped: AtomicU64::new(0),
+        }))
+    }
+
+    pub(in crate::demo) fn now(&self) -> MonoNs {
+        (self.0.now)()
+    }
+
+    /// Adds a report about an action that just happened.
+    pub(in crate::demo) fn push(&self, did: Did) {
+        if self.0.queue.push(PeerEvent { at: self.now(), did }).is_err() {
+            self.0.dropped.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+
+    /// Takes the oldest report.
+    pub(in crate::demo) fn next(&self) -> Option<PeerEvent> {
+        self.0.queue.pop()
+    }
+
+    /// Number of reports dropped since the last call.
+    pub(in crate::demo) fn take_dropped(&self) -> u64 {
+        self.0.dropped.swap(0, Ordering::Relaxed)
+    }
+}

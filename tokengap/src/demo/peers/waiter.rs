@@ -1,0 +1,204 @@
+//! Behaviour of `_wait_one_response` when it finds queued chunks for its request.
+
+use std::sync::Arc;
+
+use trace::engine::{Mode, Waiter};
+
+use super::report::Given;
+use crate::demo::truth::Account;
+
+/// A queued chunk in `out_list`.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Queued {
+    /// Number of new tokens.
+    pub(super) tokens: u32,
+    /// Number of tokens so far.
+    pub(super) completion_tokens: u32,
+    pub(super) finished: bool,
+}
+
+/// State of a request in `rid_to_state`.
+#[derive(Debug)]
+pub(super) struct State {
+    rid: Arc<str>,
+    mode: Mode,
+    clients_add_up: bool,
+    out_list: Vec<Queued>,
+    /// Set while the event is set and the waiter is due to run.
+    pub(super) woken: bool,
+    given: u32,
+    /// Set once one of its chunks was dropped or merged.
+    affected: bool,
+}
+
+impl State {
+    pub(super) fn new(rid: &str, mode: Mode, clients_add_up: bool) -> Self {
+        Self {
+            rid: rid.into(),
+            mode,
+            clients_add_up,
+            out_list: Vec::new(),
+            woken: false,
+            given: 0,
+            affected: false,
+        }
+    }
+
+    pub(super) fn rid(&self) -> &Arc<str> {
+        &self.rid
+    }
+
+    pub(super) fn queue(&mut self, chunk: Queued) {
+        self.out_list.push(chunk);
+    }
+
+    /// Runs the waiter: passes deliveries to `give` and counts dropped and merged chunks in `account`.
+    pub(super) fn wake(&mut self, waiter: Waiter, account: &Account, mut give: impl FnMut(Given)) {
+        self.woken = false;
+        let queued = std::mem::take(&mut self.out_list);
+        let Some((&last, earlier)) = queued.split_last() else {
+            return;
+        };
+        let tokens_before: u32 = earlier.iter().map(|chunk| chunk.tokens).sum();
+        let others = earlier.len() as u64;
+        match (self.mode, waiter) {
+            (Mode::Incremental, Waiter::YieldsAll) => {
+                for &chunk in &queued {
+                    give(self.deliver(chunk.tokens, chunk, account));
+                }
+                return;
+            }
+            (Mode::Incremental, Waiter::KeepsLast) => {
+                if others > 0 {
+                    account.dropped(others, u64::from(tokens_before));
+                    self.affect(account);
+                }
+                give(self.deliver(last.tokens, last, account));
+            }
+            (Mode::Incremental, Waiter::Merges) => give(self.deliver(tokens_before + last.tokens, last, account)),
+            (Mode::Cumulative, _) => give(self.deliver(last.completion_tokens, last, account)),
+        }
+        let merged = self.mode == Mode::Cumulative || waiter == Waiter::Merges;
+        if merged && others > 0 {
+            account.merged(others);
+            self.affect(account);
+        }
+    }
+
+    /// Counts the request once. Kept here, so that nothing needs to be stored for finished requests.
+    fn affect(&mut self, account: &Account) {
+        if !std::mem::replace(&mut self.affected, true) {
+            account.affected();
+        }
+    }
+
+    /// Delivers `tokens` to the client, which counts them as new, or as all so far minus those it has.
+    fn deliver(&mut self, tokens: u32, chunk: Queued, account: &Account) -> Given {
+        let mode = if self.clients_add_up {
+            Mode::Incremental
+        } else {
+            self.mode
+        };
+        let counted = match mode {
+            Mode::Incremental => tokens,
+            Mode::Cumulative => tokens - self.given,
+        };
+        self.given = chunk.completion_tokens;
+        account.claimed(u64::from(counted));
+        if chunk.finished {
+            account.closed();
+        }
+        Given {
+            rid: Arc::clone(&self.rid),
+            tokens,
+            mode,
+            completion_tokens: chunk.completion_tokens,
+            finished: chunk.finished,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Wakes a waiter once for three chunks of 1, 2 and 4 tokens, the last one finished. Returns the tokens of the deliveries.
+    fn wake(mode: Mode, waiter: Waiter, clients_add_up: bool) -> (Vec<u32>, Account) {
+        let account = Account::default();
+        account.request();
+        let mut state = State::new("d5a06630b7c75f3897de269456fef0c2", mode, clients_add_up);
+        for (tokens, completion_tokens) in [(1, 1), (2, 3), (4, 7)] {
+            state.queue(Queued {
+                tokens,
+                completion_tokens,
+                finished: completion_tokens == 7,
+            });
+        }
+        let mut given = Vec::new();
+        state.wake(waiter, &account, |g| given.push(g.tokens));
+        assert_eq!(account.open(), 0);
+        (given, account)
+    }
+
+    #[test]
+    fn keeping_the_last_delta_drops_the_others() {
+        let (given, account) = wake(Mode::Incremental, Waiter::KeepsLast, false);
+        let truth = account.truth();
+        assert_eq!(given, [4]);
+        assert_eq!(
+            (
+                truth.chunks_dropped,
+                truth.tokens_lost,
+                truth.chunks_merged,
+                truth.rids_affected
+            ),
+            (2, 3, 0, 1)
+        );
+    }
+
+    #[test]
+    fn merging_deltas_loses_nothing() {
+        let (given, account) = wake(Mode::Incremental, Waiter::Merges, false);
+        let truth = account.truth();
+        assert_eq!(given, [7]);
+        assert_eq!(
+            (truth.chunks_dropped, truth.chunks_merged, truth.rids_affected),
+            (0, 2, 1)
+        );
+        assert_eq!(truth.tokens_claimed, 7);
+    }
+
+    #[test]
+    fn yielding_all_deltas_merges_none() {
+        let (given, account) = wake(Mode::Incremental, Waiter::YieldsAll, false);
+        assert_eq!(given, [1, 2, 4]);
+        assert_eq!(account.truth().chunks_merged, 0);
+    }
+
+    #[test]
+    fn the_last_cumulative_chunk_contains_the_earlier_ones() {
+        let (given, account) = wake(Mode::Cumulative, Waiter::KeepsLast, false);
+        let truth = account.truth();
+        assert_eq!(given, [7]);
+        assert_eq!(
+            (truth.chunks_dropped, truth.chunks_merged, truth.tokens_claimed),
+            (0, 2, 7)
+        );
+    }
+
+    #[test]
+    fn a_client_that_sums_cumulative_output_counts_too_many_tokens() {
+        let account = Account::default();
+        account.request();
+        let mut state = State::new("r", Mode::Cumulative, true);
+        for n in 1..=4 {
+            state.queue(Queued {
+                tokens: 1,
+                completion_tokens: n,
+                finished: n == 4,
+            });
+            state.wake(Waiter::KeepsLast, &account, |_| {});
+        }
+        assert_eq!(account.truth().tokens_claimed, 1 + 2 + 3 + 4);
+    }
+}

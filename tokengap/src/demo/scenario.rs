@@ -1,0 +1,447 @@
+//! The scenarios. Each one only describes an engine and its load.
+
+use std::time::Duration;
+
+use trace::engine::{Mode, Waiter};
+
+use super::encode::Release;
+
+/// Workload of the demo.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+pub(crate) enum Scenario {
+    /// Everything keeps up: scheduler, detokenizer, tokenizer.
+    Healthy,
+    /// The same without a detokenizer: the scheduler sends straight to the tokenizer (--skip-tokenizer-init).
+    SkipTokenizer,
+    /// The tokenizer is slower than the scheduler: first tokens wait for seconds, nothing is lost.
+    Backlog,
+    /// A tokenizer that keeps only the last queued chunk and pauses now and then: tokens are lost.
+    Race,
+    /// The same pauses on a release that merges queued chunks: nothing is lost, deliveries come in lumps.
+    Merge,
+    /// By turns: clients that add up cumulative output (inflated counts), and deltas that cost more than there is time for.
+    Regression,
+    /// Detokenizers behind a router, as many tokenizer workers (--workers, 2): more hops, more frames.
+    Router,
+    /// One detokenizer, tokenizer workers that it sends to one by one (--workers, 4).
+    TokenizerWorkers,
+    /// Detokenizers that need more time than there is (--workers, 4): with 1 they are the bottleneck, with 4 still, with 8 it is
+    /// their router. Compare with `tokengap diff`.
+    Detokenizers,
+    /// Four detokenizers for two tokenizer workers, so that two have nothing to do; some requests change theirs half-way.
+    Uneven,
+    /// Data-parallel schedulers into one detokenizer (--workers, 4).
+    DataParallel,
+    /// The prefill server of a disaggregated pair: one frame per request, with its first token.
+    Prefill,
+    /// The decode server of such a pair: its first frame has the token that prefill made.
+    Decode,
+    /// Batch requests and parallel sampling (n > 1): a rid for each prompt and each sample, one to warm up the cache.
+    Sampling,
+}
+
+/// Definition of a scenario.
+#[derive(Clone, Debug)]
+pub(super) struct Script {
+    pub(super) name: &'static str,
+    /// Release whose frames the peers write.
+    pub(super) release: Release,
+    pub(super) route: Route,
+    pub(super) load: Load,
+    /// Costs of a router and of a detokenizer.
+    pub(super) router: Cost,
+    pub(super) detokenizer: Cost,
+    /// One in this many requests changes its detokenizer midway, as after restarting a router with a different number of them.
+    pub(super) strays: Option<u32>,
+    /// Behaviour of a waiter with several queued chunks.
+    pub(super) waiter: Waiter,
+    /// Event loop turns between waking a waiter and its execution: 3 inside `asyncio.wait_for` up to CPython 3.11, 1 from 3.12, more with
+    /// another thread in between. The loop receives a message every 2 turns.
+    pub(super) waiter_turns: u8,
+    /// Phases that alternate, each for [`Self::phase`].
+    pub(super) phases: &'static [Phase],
+    pub(super) phase: Duration,
+    /// Pauses of the tokenizer, as caused by garbage collection or by tokenizing a long prompt on the event loop.
+    pub(super) pauses: Option<Pauses>,
+}
+
+/// Number of processes per role.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Route {
+    /// Number of data-parallel schedulers.
+    pub(super) schedulers: usize,
+    /// Number of detokenizers. 0 means `--skip-tokenizer-init`; several have a router in front.
+    pub(super) detokenizers: usize,
+    /// Number of tokenizer workers. Each of several has its own inbox.
+    pub(super) workers: usize,
+}
+
+/// Cost of a frame, and of each chunk in it.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Cost {
+    pub(super) per_frame: Duration,
+    pub(super) per_chunk: Duration,
+}
+
+/// Form of the requests.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Requests {
+    /// Single requests.
+    Single,
+    /// Alternately batches of four prompts, and four samples of one prompt.
+    Groups,
+    /// Single requests that end after prefill (`FINISH_LENGTH(length=0)`).
+    Prefill,
+}
+
+/// Requests, and how the scheduler serves them.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Load {
+    /// Time between frames.
+    pub(super) step: Duration,
+    /// Maximum number of running requests.
+    pub(super) running: usize,
+    /// Maximum number of open requests; clients delay further ones.
+    pub(super) open: usize,
+    /// New requests per second.
+    pub(super) arrivals: f64,
+    pub(super) prompt: Lengths,
+    pub(super) answer: Lengths,
+    /// Maximum number of tokens per request and step (above 1 for speculative decoding).
+    pub(super) burst: u32,
+    /// Share of requests whose client disconnects midway.
+    pub(super) aborts: f64,
+    pub(super) come: Requests,
+}
+
+/// Log-normal lengths in tokens, clamped at both ends.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Lengths {
+    pub(super) least: u32,
+    pub(super) median: f64,
+    pub(super) sigma: f64,
+    pub(super) most: u32,
+}
+
+/// Delivery mode of the tokenizer for a while, and its cost.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Phase {
+    /// Mode for requests that start in this phase.
+    pub(super) mode: Mode,
+    /// Set if their clients treat all received tokens as new.
+    pub(super) clients_add_up: bool,
+    pub(super) per_frame: Duration,
+    pub(super) per_chunk: Duration,
+}
+
+/// Pauses of the tokenizer's event loop.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Pauses {
+    /// Mean time between pauses.
+    pub(super) every: Duration,
+    pub(super) least: Duration,
+    pub(super) most: Duration,
+}
+
+const fn ms(ms: u64) -> Duration {
+    Duration::from_millis(ms)
+}
+
+const fn us(us: u64) -> Duration {
+    Duration::from_micros(us)
+}
+
+const DIRECT: Route = Route {
+    schedulers: 1,
+    detokenizers: 0,
+    workers: 1,
+};
+const DETOKENIZER: Route = Route {
+    detokenizers: 1,
+    ..DIRECT
+};
+/// Cost that causes no waits.
+const LIGHT: Cost = Cost {
+    per_frame: us(40),
+    per_chunk: us(8),
+};
+
+const PROMPT: Lengths = Lengths {
+    least: 8,
+    median: 400.0,
+    sigma: 1.2,
+    most: 8000,
+};
+const ANSWER: Lengths = Lengths {
+    least: 4,
+    median: 80.0,
+    sigma: 0.7,
+    most: 600,
+};
+
+/// Easily keeps up, and delivers all tokens so far.
+const QUICK: Phase = Phase {
+    mode: Mode::Cumulative,
+    clients_add_up: false,
+    per_frame: us(300),
+    per_chunk: us(15),
+};
+/// Needs 23 ms per frame of 128 requests.
+const SLOW: Phase = Phase {
+    per_frame: us(1000),
+    per_chunk: us(170),
+    ..QUICK
+};
+/// Delivers only new tokens.
+const DELTAS: Phase = Phase {
+    mode: Mode::Incremental,
+    per_chunk: us(30),
+    ..QUICK
+};
+/// Delivers all tokens so far, to clients that treat them as new.
+const ADDED_UP: Phase = Phase {
+    clients_add_up: true,
+    per_chunk: us(50),
+    ..QUICK
+};
+/// Delivers only new tokens, at a cost too high for a frame every 10 ms.
+const COSTLY_DELTAS: Phase = Phase {
+    per_chunk: us(250),
+    ..DELTAS
+};
+/// One request per frame.
+const SMALL_FRAMES: Phase = Phase {
+    per_frame: us(60),
+    per_chunk: us(20),
+    ..DELTAS
+};
+
+impl Scenario {
+    pub(super) fn script(self) -> Script {
+        let load = Load {
+            step: ms(12),
+            running: 64,
+            open: 128,
+            arrivals: 45.0,
+            prompt: PROMPT,
+            answer: ANSWER,
+            burst: 1,
+            aborts: 0.02,
+            come: Requests::Single,
+        };
+        match self {
+            Self::Healthy => Script {
+                name: "healthy",
+                release: Release::V0_5_9,
+                route: DETOKENIZER,
+                load,
+                router: LIGHT,
+                detokenizer: LIGHT,
+                strays: None,
+                waiter: Waiter::KeepsLast,
+                waiter_turns: 1,
+                phases: &[QUICK],
+                phase: ms(1000),
+                pauses: None,
+            },
+            Self::SkipTokenizer => Script {
+                name: "skip-tokenizer",
+                route: DIRECT,
+                phases: &[DELTAS],
+                ..Self::Healthy.script()
+            },
+            // As in the original report: a token every 13 ms, and up to 850 open requests.
+            Self::Backlog => Script {
+                name: "backlog",
+                route: DIRECT,
+                load: Load {
+                    step: ms(13),
+                    running: 128,
+                    open: 850,
+                    arrivals: 120.0,
+                    ..load
+                },
+                waiter_turns: 3,
+                phases: &[SLOW],
+                ..Self::Healthy.script()
+            },
+            Self::Race => Script {
+                name: "race",
+                route: DIRECT,
+                load: Load {
+                    step: ms(10),
+                    running: 96,
+                    arrivals: 80.0,
+                    burst: 4,
+                    ..load
+                },
+                waiter_turns: 3,
+                phases: &[DELTAS],
+                pauses: Some(Pauses {
+                    every: ms(700),
+                    least: ms(40),
+                    most: ms(150),
+                }),
+                ..Self::Healthy.script()
+            },
+            Self::Merge => Script {
+                name: "merge",
+                release: Release::V0_5_10,
+                waiter: Waiter::Merges,
+                waiter_turns: 12,
+                ..Self::Race.script()
+            },
+            Self::Regression => Script {
+                name: "regression",
+                release: Release::V0_5_10,
+                waiter: Waiter::Merges,
+                route: DIRECT,
+                load: Load {
+                    step: ms(10),
+                    running: 96,
+                    arrivals: 80.0,
+                    ..load
+                },
+                waiter_turns: 3,
+                phases: &[ADDED_UP, COSTLY_DELTAS],
+                phase: ms(2500),
+                ..Self::Healthy.script()
+            },
+            Self::Router => Script {
+                name: "router",
+                release: Release::V0_5_13,
+                route: Route {
+                    detokenizers: 2,
+                    workers: 2,
+                    ..DIRECT
+                },
+                load: Load {
+                    step: ms(25),
+                    running: 48,
+                    open: 96,
+                    arrivals: 20.0,
+                    ..load
+                },
+                waiter: Waiter::Merges,
+                phases: &[SMALL_FRAMES],
+                ..Self::Healthy.script()
+            },
+            Self::TokenizerWorkers => Script {
+                name: "tokenizer-workers",
+                route: Route {
+                    workers: 4,
+                    ..DETOKENIZER
+                },
+                ..Self::Router.script()
+            },
+            // Chunks per second: the load is 2,000, a detokenizer can process 200, the router 1,100.
+            Self::Detokenizers => Script {
+                name: "detokenizers",
+                route: Route {
+                    detokenizers: 4,
+                    workers: 8,
+                    ..DIRECT
+                },
+                load: Load {
+                    step: ms(24),
+                    running: 48,
+                    open: 128,
+                    arrivals: 500.0,
+                    answer: Lengths {
+                        most: 24,
+                        median: 12.0,
+                        ..ANSWER
+                    },
+                    ..load
+                },
+                router: Cost {
+                    per_chunk: us(900),
+                    ..LIGHT
+                },
+                detokenizer: Cost {
+                    per_chunk: us(5000),
+                    ..LIGHT
+                },
+                ..Self::Router.script()
+            },
+            Self::Uneven => Script {
+                name: "uneven",
+                route: Route {
+                    detokenizers: 4,
+                    workers: 2,
+                    ..DIRECT
+                },
+                strays: Some(20),
+                ..Self::Router.script()
+            },
+            Self::DataParallel => Script {
+                name: "data-parallel",
+                route: Route {
+                    schedulers: 4,
+                    ..DETOKENIZER
+                },
+                load: Load {
+                    running: 16,
+                    arrivals: 12.0,
+                    ..load
+                },
+                ..Self::Healthy.script()
+            },
+            Self::Prefill => Script {
+                name: "prefill",
+                route: DIRECT,
+                load: Load {
+                    arrivals: 200.0,
+                    answer: Lengths {
+                        least: 1,
+                        most: 1,
+                        ..ANSWER
+                    },
+                    aborts: 0.0,
+                    come: Requests::Prefill,
+                    ..load
+                },
+                phases: &[DELTAS],
+                ..Self::Healthy.script()
+            },
+            Self::Decode => Script {
+                name: "decode",
+                ..Self::SkipTokenizer.script()
+            },
+            Self::Sampling => Script {
+                name: "sampling",
+                load: Load {
+                    come: Requests::Groups,
+                    ..load
+                },
+                ..Self::SkipTokenizer.script()
+            },
+        }
+    }
+
+    /// The scenario with a different number of the workers it is about; `None` if it is not about workers.
+    pub(super) fn with_workers(self, workers: usize) -> Option<Script> {
+        let script = self.script();
+        let route = match self {
+            Self::Router => Route {
+                detokenizers: workers,
+                workers,
+                ..script.route
+            },
+            Self::TokenizerWorkers => Route {
+                workers,
+                ..script.route
+            },
+            Self::Detokenizers => Route {
+                detokenizers: workers,
+                ..script.route
+            },
+            Self::DataParallel => Route {
+                schedulers: workers,
+                ..script.route
+            },
+            _ => return None,
+        };
+        Some(Script { route, ..script })
+    }
+}

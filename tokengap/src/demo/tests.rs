@@ -1,0 +1,207 @@
+//! Runs every scenario briefly and compares the findings with the ground truth.
+
+mod matrix;
+mod topologies;
+mod virtual_run;
+
+use std::os::unix::fs::PermissionsExt;
+use std::time::{Duration, Instant};
+
+use serde_json::Value;
+use session::{About, Flow, Source};
+use trace::report::{Report, ReportInput};
+use trace::{Analysis, Config, MonoNs};
+
+use super::scenario::{Phase, Script};
+use super::truth::DemoTruth;
+use super::{Demo, Scenario, private_folder};
+
+/// Timeout for a demo that does not end; generous enough for a busy machine.
+const PATIENCE: Duration = Duration::from_secs(90);
+
+fn json(report: &Report) -> Value {
+    serde_json::to_value(report).expect("a report is JSON")
+}
+
+/// Runs `script` on a virtual clock for `time`, then until everything is delivered.
+fn play(script: Script, time: Duration) -> (Value, DemoTruth) {
+    let (report, account) = virtual_run::play(script, time);
+    (json(&report), account)
+}
+
+/// Runs `script` on the real clock, through sockets and the relay.
+fn play_through_sockets(script: Script, time: Duration) -> (Value, DemoTruth) {
+    let folder = private_folder().expect("a folder");
+    let mut demo = Demo::play(script, 1, folder).expect("a demo needs nothing but a folder");
+    let mut analysis = Analysis::new(Config {
+        engines: engines::FACTS,
+        ..Config::default()
+    });
+    let start = Instant::now();
+    loop {
+        match demo.poll(&mut |event| analysis.apply(event)) {
+            Flow::Ended => break,
+            Flow::Busy => {}
+            Flow::Idle => std::thread::sleep(Duration::from_millis(2)),
+        }
+        analysis.tick(MonoNs::now());
+        if start.elapsed() > time {
+            demo.stop();
+        }
+        assert!(
+            start.elapsed() < PATIENCE,
+            "the demo does not end: {:?}",
+            demo.account()
+        );
+    }
+    let input = ReportInput {
+        demo: demo.truth(),
+        ..ReportInput::of(demo.kind())
+    };
+    (json(&analysis.report(&input)), demo.account())
+}
+
+/// Runs a scenario on a virtual clock and checks the report against the ground truth.
+fn agree(script: Script, time: Duration) -> (Value, DemoTruth) {
+    check_against_truth(play(script, time))
+}
+
+fn check_against_truth((report, account): (Value, DemoTruth)) -> (Value, DemoTruth) {
+    let truth = &account.truth;
+    let count = |path: &str| report.pointer(path).and_then(Value::as_u64);
+    for (path, true_count) in [
+        ("/requests/seen", truth.requests),
+        ("/requests/finished", truth.requests),
+        ("/chunks/sent", truth.chunks),
+        ("/chunks/received", truth.chunks),
+        ("/tokens/sent", truth.tokens),
+        ("/tokens/received", truth.tokens),
+        ("/tokens/delivered", truth.tokens - truth.tokens_lost),
+        ("/chunks/dropped_confirmed", truth.chunks_dropped),
+        ("/chunks/tokens_lost", truth.tokens_lost),
+        ("/chunks/merged", truth.chunks_merged),
+        ("/self/events_missed", 0),
+        ("/self/frames_undecoded", 0),
+    ] {
+        assert_eq!(
+            count(path),
+            Some(true_count),
+            "{path} of {}\n{report:#}",
+            account.scenario
+        );
+    }
+    for hop in report["hops"].as_array().expect("hops") {
+        assert_eq!(hop["frames_sent"], hop["frames_received"], "{hop:#}");
+    }
+    assert_eq!(report["demo"], serde_json::to_value(&account).expect("JSON"));
+    assert!(truth.chunks > 100, "{truth:?}");
+    (report, account)
+}
+
+fn findings(report: &Value) -> Vec<&str> {
+    let findings = report["findings"].as_array().expect("findings");
+    findings.iter().filter_map(|finding| finding["kind"].as_str()).collect()
+}
+
+const SHORT_RUN: Duration = Duration::from_millis(1500);
+
+#[test]
+fn healthy_agrees_and_shows_no_loss() {
+    let (report, account) = agree(Scenario::Healthy.script(), SHORT_RUN);
+    assert_eq!(
+        (account.truth.chunks_dropped, account.truth.tokens_claimed),
+        (0, account.truth.tokens)
+    );
+    for loss in [
+        "wire-loss",
+        "wire-arithmetic",
+        "dropped-chunks",
+        "inflation",
+        "missed-observations",
+        "undecoded",
+    ] {
+        assert!(!findings(&report).contains(&loss), "{report:#}");
+    }
+}
+
+#[test]
+fn backlog_agrees_and_shows_first_token_gaps_of_seconds() {
+    let script = Scenario::Backlog.script();
+    // Twice as slow, so that a short run suffices.
+    let slow = Phase {
+        per_chunk: script.phases[0].per_chunk * 2,
+        ..script.phases[0]
+    };
+    let (report, account) = agree(
+        Script {
+            phases: vec![slow].leak(),
+            ..script
+        },
+        SHORT_RUN,
+    );
+    assert_eq!(account.truth.chunks_dropped, 0);
+    assert!(report["gap_ns"]["max"].as_u64() > Some(1_000_000_000), "{report:#}");
+    assert!(findings(&report).contains(&"first-token-gap"), "{report:#}");
+}
+
+#[test]
+fn race_agrees_on_every_dropped_chunk() {
+    let (report, account) = check_against_truth(play_through_sockets(Scenario::Race.script(), SHORT_RUN));
+    assert!(account.truth.chunks_dropped > 0, "{account:?}");
+    assert_eq!(
+        account.truth.tokens_claimed,
+        account.truth.tokens - account.truth.tokens_lost
+    );
+    assert!(findings(&report).contains(&"dropped-chunks"), "{report:#}");
+}
+
+#[test]
+fn merge_agrees_on_every_merged_chunk() {
+    let (_, account) = agree(Scenario::Merge.script(), SHORT_RUN);
+    assert!(
+        account.truth.chunks_merged > 0 && account.truth.chunks_dropped == 0,
+        "{account:?}"
+    );
+}
+
+#[test]
+fn regression_agrees_and_shows_inflated_counts() {
+    let script = Script {
+        phase: SHORT_RUN / 2,
+        ..Scenario::Regression.script()
+    };
+    let (report, account) = agree(script, SHORT_RUN);
+    assert!(account.truth.tokens_claimed > 2 * account.truth.tokens, "{account:?}");
+    assert!(findings(&report).contains(&"inflation"), "{report:#}");
+}
+
+#[test]
+fn router_agrees_over_three_hops() {
+    let (report, account) = check_against_truth(play_through_sockets(Scenario::Router.script(), SHORT_RUN));
+    let hops = report["hops"].as_array().expect("hops");
+    let names: Vec<_> = hops.iter().filter_map(|hop| hop["name"].as_str()).collect();
+    assert_eq!(
+        names,
+        [
+            "scheduler->detokenizer-router",
+            "detokenizer-router->detokenizer",
+            "detokenizer->worker"
+        ]
+    );
+    // The router and the detokenizers send one message per request.
+    for hop in &hops[1..] {
+        assert_eq!(hop["frames_sent"].as_u64(), Some(account.truth.chunks), "{hop:#}");
+    }
+}
+
+#[test]
+fn a_demo_dropped_early_removes_its_folder() {
+    let folder = private_folder().expect("a folder");
+    let path = folder.path().to_owned();
+    let mode = path.metadata().expect("the folder is there").permissions().mode();
+    assert_eq!(mode & 0o777, 0o700);
+    let demo = Demo::play(Scenario::Race.script(), 1, folder).expect("a demo");
+    std::thread::sleep(Duration::from_millis(100));
+    drop(demo);
+    assert!(!path.exists());
+}

@@ -1,0 +1,218 @@
+//! Every scenario on every topology: hop, cause and severity of the headline, and no other warning.
+
+use std::time::Duration;
+
+use super::super::Scenario;
+use super::super::scenario::{Phase, Route, Script};
+use super::agree;
+
+/// Long enough for every threshold, since a backlog has to grow for three seconds. One frame per request is much more expensive to
+/// simulate.
+fn duration(route: Route) -> Duration {
+    Duration::from_millis(if route.workers == 1 { 6000 } else { 4200 })
+}
+
+/// Topology of a test case.
+#[derive(Clone, Copy, Debug)]
+enum At {
+    /// Topology of the scenario.
+    Own,
+    /// Topology of the scenario with this number of workers.
+    Number(usize),
+    /// Scheduler to tokenizer.
+    Direct,
+    /// With a detokenizer in between.
+    Detokenizer,
+    /// With a detokenizer and four tokenizer workers.
+    Workers,
+    /// With two detokenizers behind a router and two tokenizer workers.
+    Router,
+}
+
+const EVERYWHERE: [At; 4] = [At::Direct, At::Detokenizer, At::Workers, At::Router];
+
+fn script(scenario: Scenario, at: At) -> Script {
+    let (schedulers, detokenizers, workers) = match at {
+        At::Own => return scenario.script(),
+        At::Number(number) => return scenario.with_workers(number).expect("a scenario about workers"),
+        At::Direct => (1, 0, 1),
+        At::Detokenizer => (1, 1, 1),
+        At::Workers => (1, 1, 4),
+        At::Router => (1, 2, 2),
+    };
+    let route = Route {
+        schedulers,
+        detokenizers,
+        workers,
+    };
+    Script {
+        route,
+        ..scenario.script()
+    }
+}
+
+/// Runs the scenario and checks that its report has exactly these warnings, headline first. Each contains severity, kind and hop, and for
+/// the wait of a first token the state of the bottleneck thread. Without warnings, `--fail-on warning` exits 0.
+fn check(script: Script, at: At, expected: &[&str]) {
+    let (name, duration) = (script.name, duration(script.route));
+    let (report, _) = agree(script, duration);
+    let mut warnings = Vec::new();
+    for finding in report["findings"].as_array().expect("findings") {
+        if finding["severity"] == "info" {
+            continue;
+        }
+        assert!(finding["advice"].is_string(), "{name} {at:?}: {finding:#}");
+        let fields = ["/severity", "/kind", "/hop", "/evidence/bottleneck_thread"];
+        let words = fields.iter().filter_map(|path| finding.pointer(path)?.as_str());
+        warnings.push(words.collect::<Vec<_>>().join(" "));
+    }
+    assert_eq!(warnings, expected, "{name} {at:?}\n{:#}", report["findings"]);
+}
+
+fn check_all(scenario: Scenario, places: &[At], expected: &[&str]) {
+    for &at in places {
+        check(script(scenario, at), at, expected);
+    }
+}
+
+#[test]
+fn no_findings_while_every_receiver_keeps_up() {
+    check_all(Scenario::Healthy, &EVERYWHERE, &[]);
+}
+
+#[test]
+fn a_missing_detokenizer_causes_no_findings() {
+    check_all(Scenario::SkipTokenizer, &EVERYWHERE, &[]);
+    check_all(Scenario::Decode, &[At::Direct], &[]);
+}
+
+#[test]
+fn batches_and_samples_cause_no_findings() {
+    check_all(Scenario::Sampling, &EVERYWHERE, &[]);
+    check_all(Scenario::Prefill, &EVERYWHERE, &[]);
+}
+
+#[test]
+fn a_router_causes_no_findings() {
+    check_all(Scenario::Router, &EVERYWHERE, &[]);
+    check_all(Scenario::Router, &[1, 4, 8].map(At::Number), &[]);
+}
+
+#[test]
+fn tokenizer_workers_and_data_parallel_schedulers_cause_no_findings() {
+    check_all(Scenario::TokenizerWorkers, &[2, 8, 16].map(At::Number), &[]);
+    check_all(Scenario::DataParallel, &[1, 2, 4, 8].map(At::Number), &[]);
+    check_all(Scenario::DataParallel, &EVERYWHERE, &[]);
+}
+
+#[test]
+fn a_slow_tokenizer_is_the_headline() {
+    for (at, hop) in [
+        (At::Direct, "scheduler->tokenizer"),
+        (At::Detokenizer, "detokenizer->tokenizer"),
+    ] {
+        let gap = format!("warning first-token-gap {hop} busy");
+        let backlog = format!("warning backlog-growing {hop}");
+        check(script(Scenario::Backlog, at), at, &[&gap, &backlog]);
+    }
+    // With one message per request, each message costs as much as a frame.
+    let expected = [
+        "critical first-token-gap detokenizer->worker busy",
+        "critical backlog-growing detokenizer->worker",
+    ];
+    check_all(Scenario::Backlog, &[At::Workers, At::Router], &expected);
+}
+
+#[test]
+fn lost_tokens_are_the_headline() {
+    let expected = ["critical dropped-chunks"];
+    check_all(Scenario::Race, &[At::Direct, At::Detokenizer], &expected);
+    // A worker receives a request's chunks too far apart to lose one.
+    check_all(Scenario::Race, &[At::Workers, At::Router], &[]);
+}
+
+#[test]
+fn merged_deliveries_are_not_reported_as_lost() {
+    check_all(
+        Scenario::Merge,
+        &[At::Direct, At::Detokenizer],
+        &["warning merged-chunks"],
+    );
+    check_all(Scenario::Merge, &[At::Workers, At::Router], &[]);
+}
+
+#[test]
+fn inflated_counts_rank_above_waits() {
+    for (at, hop) in [
+        (At::Direct, "scheduler->tokenizer"),
+        (At::Detokenizer, "detokenizer->tokenizer"),
+    ] {
+        // It is slow in only one of its two phases.
+        let gap = format!("warning first-token-gap {hop} unknown");
+        let backlog = format!("warning backlog-growing {hop}");
+        let expected = ["critical inflation", &gap, &backlog, "warning merged-chunks"];
+        check(script(Scenario::Regression, at), at, &expected);
+    }
+    check_all(Scenario::Regression, &[At::Workers], &["critical inflation"]);
+    let expected = [
+        "critical inflation",
+        "critical backlog-growing detokenizer->worker",
+        "warning first-token-gap detokenizer->worker busy",
+    ];
+    check_all(Scenario::Regression, &[At::Router], &expected);
+}
+
+#[test]
+fn each_phase_of_the_regression_has_its_own_headline() {
+    let phase = |n: usize| -> Script {
+        let script = Scenario::Regression.script();
+        let phases: &'static [Phase] = &script.phases[n..=n];
+        Script { phases, ..script }
+    };
+    check(phase(0), At::Direct, &["critical inflation"]);
+    let expected = [
+        "warning first-token-gap scheduler->tokenizer busy",
+        "warning backlog-growing scheduler->tokenizer",
+        "warning merged-chunks",
+    ];
+    check(phase(1), At::Direct, &expected);
+}
+
+#[test]
+fn the_slow_stage_is_found_for_any_number_of_detokenizers() {
+    let one = [
+        "critical first-token-gap scheduler->detokenizer busy",
+        "warning backlog-growing scheduler->detokenizer",
+    ];
+    let several = [
+        "critical backlog-growing detokenizer-router->detokenizer",
+        "warning first-token-gap detokenizer-router->detokenizer busy",
+    ];
+    let router = ["warning first-token-gap scheduler->detokenizer-router busy"];
+    check_all(Scenario::Detokenizers, &[At::Direct], &[]);
+    check_all(
+        Scenario::Detokenizers,
+        &[At::Number(1), At::Detokenizer, At::Workers],
+        &one,
+    );
+    check_all(
+        Scenario::Detokenizers,
+        &[At::Number(2), At::Number(4), At::Router],
+        &several,
+    );
+    check_all(Scenario::Detokenizers, &[8, 16].map(At::Number), &router);
+}
+
+#[test]
+fn requests_that_change_detokenizers_are_found() {
+    check_all(Scenario::Uneven, &[At::Direct, At::Detokenizer, At::Workers], &[]);
+    let expected = ["warning rid-changed-worker detokenizer-router->detokenizer"];
+    check_all(Scenario::Uneven, &[At::Router], &expected);
+    check_all(Scenario::Uneven, &[At::Own], &expected);
+}
+
+#[test]
+fn a_seed_gives_an_identical_report() {
+    let run = || agree(Scenario::Race.script(), Duration::from_secs(2)).0;
+    assert_eq!(run(), run());
+}

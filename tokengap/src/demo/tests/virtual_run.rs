@@ -1,0 +1,169 @@
+//! Runs a demo on a virtual clock: fast, and with the same events for the same seed on every machine.
+
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::Duration;
+
+use engines::sglang::wire::{Decoder, Limits};
+use tokio::time::{Instant, sleep};
+use trace::event::{Capabilities, Event, Frame, Hop, What};
+use trace::report::{Report, ReportInput};
+use trace::{Analysis, Config, MonoNs};
+
+use super::super::join::Join;
+use super::super::peers::{Memory, Network, Reports, Stage};
+use super::super::random::Random;
+use super::super::scenario::Script;
+use super::super::topology::{self, HopPlan, Receiver};
+use super::super::truth::{Account, DemoTruth};
+
+const SEED: u64 = 1;
+/// Poll interval of the source.
+const TURN: Duration = Duration::from_millis(10);
+
+/// Runs `script` for `time`, then until everything is delivered.
+pub(super) fn play(script: Script, time: Duration) -> (Report, DemoTruth) {
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_time()
+        .start_paused(true)
+        .build();
+    runtime.expect("a runtime").block_on(async {
+        let reports = Reports::at_times_of(clock());
+        let memory = Memory::new(reports.clone());
+        let hops = topology::hops(script.route, Path::new("/demo"));
+        let mut watch = Watch::new(&script, &hops, memory.clone(), reports.clone());
+        let ending = Arc::new(AtomicBool::new(false));
+        let account = Account::default();
+        let name = script.name;
+        let stage = Stage {
+            script,
+            hops,
+            account: account.clone(),
+            reports,
+            network: Network::Memory(memory),
+            ending: Arc::clone(&ending),
+        };
+        let watched = async {
+            let start = Instant::now();
+            loop {
+                sleep(TURN).await;
+                watch.turn(false);
+                ending.store(start.elapsed() >= time, Ordering::Relaxed);
+            }
+        };
+        tokio::select! {
+            biased;
+            played = stage.play(Random::new(SEED), || {}) => played.expect("the peers play"),
+            () = watched => {}
+        }
+        watch.turn(true);
+        let truth = DemoTruth {
+            scenario: name,
+            seed: SEED,
+            truth: account.truth(),
+        };
+        let input = ReportInput {
+            demo: serde_json::to_value(&truth).ok(),
+            ..ReportInput::of("demo")
+        };
+        (watch.analysis.report(&input), truth)
+    })
+}
+
+/// Clock of the runtime. Readings are at least a microsecond apart, so that no two events have the same time.
+fn clock() -> impl Fn() -> MonoNs + Send + Sync {
+    let (start, last) = (Instant::now(), AtomicU64::new(0));
+    move || {
+        let now = start.elapsed().as_nanos() as u64;
+        let next = |last: u64| Some(now.max(last + 1_000));
+        let last = last.fetch_update(Ordering::Relaxed, Ordering::Relaxed, next);
+        MonoNs(now.max(last.unwrap_or_default() + 1_000))
+    }
+}
+
+/// The tap, the join and the analysis.
+struct Watch {
+    memory: Memory,
+    reports: Reports,
+    join: Join,
+    decoder: Decoder,
+    analysis: Analysis,
+}
+
+impl Watch {
+    fn new(script: &Script, hops: &[HopPlan], memory: Memory, reports: Reports) -> Self {
+        let join = Join::new(script.release.version(), script.waiter, script.waiter_turns);
+        let mut analysis = Analysis::new(Config {
+            engines: engines::FACTS,
+            ..Config::default()
+        });
+        let (at, what) = (reports.now(), join.engine(script.phases[0].mode));
+        analysis.apply(&Event { at, what });
+        for hop in hops {
+            analysis.apply(&announcement(hop, at));
+        }
+        Self {
+            memory,
+            reports,
+            join,
+            decoder: Decoder::new(Limits::default()),
+            analysis,
+        }
+    }
+
+    fn turn(&mut self, all: bool) {
+        while let Some(report) = self.reports.next() {
+            self.join.add_report(report);
+        }
+        assert_eq!(self.reports.take_dropped(), 0, "reports that found no room");
+        let Self {
+            memory,
+            join,
+            decoder,
+            analysis,
+            ..
+        } = self;
+        let mut apply = |event: &Event<'_>| analysis.apply(event);
+        while let Some(sent) = memory.next() {
+            let at = sent.at;
+            let batch = decoder.decode(&sent.message).expect("the peers' own frames");
+            let frame = Frame {
+                id: sent.id,
+                bytes: sent.message.len() as u64,
+                kind: batch.shape().kind,
+                ids: batch.shape().ids,
+                chunks: batch.chunks(),
+            };
+            let what = What::Sent(frame);
+            join.seen(&Event { at, what }, &sent.message, &mut apply);
+            let what = What::Forwarded(sent.id);
+            join.seen(&Event { at, what }, &[], &mut apply);
+        }
+        let now = self.reports.now();
+        join.settle(now, all, &mut apply);
+        self.analysis.tick(now);
+    }
+}
+
+/// Announcement of the hop by the demo's tap.
+fn announcement(hop: &HopPlan, at: MonoNs) -> Event<'_> {
+    let last = hop.to == Receiver::Tokenizer;
+    let capabilities = Capabilities {
+        sent: true,
+        forwarded: true,
+        received: true,
+        processed: true,
+        delivered: last,
+    };
+    let what = What::Hop(Hop {
+        id: hop.id,
+        name: &hop.name,
+        endpoint: &hop.upstream,
+        worker: hop.worker,
+        origin: hop.is_origin(),
+        last,
+        capabilities,
+    });
+    Event { at, what }
+}

@@ -1,0 +1,106 @@
+//! Ground truth, counted by the peers. The ledger never sees it.
+
+use std::sync::{Arc, Mutex, PoisonError};
+
+use serde::Serialize;
+
+/// Content of `demo` in the report.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub(crate) struct DemoTruth {
+    pub(crate) scenario: &'static str,
+    /// Seed of the requests.
+    pub(crate) seed: u64,
+    /// Counts of the peers.
+    pub(crate) truth: Truth,
+}
+
+/// Counts of the peers. Chunks are those sent by the scheduler; dropped and merged ones are disjoint.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+pub(crate) struct Truth {
+    /// Requests with at least one chunk sent by the scheduler.
+    pub(crate) requests: u64,
+    /// Chunks sent by the scheduler.
+    pub(crate) chunks: u64,
+    /// Tokens in these chunks.
+    pub(crate) tokens: u64,
+    /// Chunks that a waiter discarded and whose tokens no other chunk contains.
+    pub(crate) chunks_dropped: u64,
+    /// Tokens in the dropped chunks.
+    pub(crate) tokens_lost: u64,
+    /// Chunks delivered together with another chunk.
+    pub(crate) chunks_merged: u64,
+    /// Requests with a dropped or merged chunk.
+    pub(crate) rids_affected: u64,
+    /// Count of a client that adds up everything it receives. Exceeds `tokens` if each delivery contains all tokens so far.
+    pub(crate) tokens_claimed: u64,
+}
+
+/// Shared counts that the peers update.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Account(Arc<Mutex<Inner>>);
+
+#[derive(Debug, Default)]
+struct Inner {
+    truth: Truth,
+    open: usize,
+}
+
+impl Account {
+    /// Counts a request at its first chunk sent by the scheduler.
+    pub(super) fn request(&self) {
+        self.with(|a| {
+            a.truth.requests += 1;
+            a.open += 1;
+        });
+    }
+
+    /// Counts a frame sent by the scheduler.
+    pub(super) fn sent(&self, chunks: u64, tokens: u64) {
+        self.with(|a| {
+            a.truth.chunks += chunks;
+            a.truth.tokens += tokens;
+        });
+    }
+
+    /// Counts chunks discarded by a waiter.
+    pub(super) fn dropped(&self, chunks: u64, tokens: u64) {
+        self.with(|a| {
+            a.truth.chunks_dropped += chunks;
+            a.truth.tokens_lost += tokens;
+        });
+    }
+
+    /// Counts chunks that a waiter delivered together with another one.
+    pub(super) fn merged(&self, chunks: u64) {
+        self.with(|a| a.truth.chunks_merged += chunks);
+    }
+
+    /// Counts a request at its first dropped or merged chunk.
+    pub(super) fn affected(&self) {
+        self.with(|a| a.truth.rids_affected += 1);
+    }
+
+    /// Counts tokens that a client added to its total.
+    pub(super) fn claimed(&self, tokens: u64) {
+        self.with(|a| a.truth.tokens_claimed += tokens);
+    }
+
+    /// Counts a request whose client has received the last chunk.
+    pub(super) fn closed(&self) {
+        self.with(|a| a.open -= 1);
+    }
+
+    /// Number of started requests whose clients are still waiting.
+    pub(super) fn open(&self) -> usize {
+        self.with(|a| a.open)
+    }
+
+    /// Current counts.
+    pub(super) fn truth(&self) -> Truth {
+        self.with(|a| a.truth.clone())
+    }
+
+    fn with<T>(&self, use_it: impl FnOnce(&mut Inner) -> T) -> T {
+        use_it(&mut self.0.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+}

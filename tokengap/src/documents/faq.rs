@@ -1,0 +1,191 @@
+//! Checks that docs/messages.md covers exactly the lines a report's `degraded` can contain.
+
+use std::path::{Path, PathBuf};
+
+use probe_user::{Capability, Degraded, Feature, Missing};
+use trace::event::MissedCause;
+use trace::ledger::{Ledger, Limits};
+use zmq_tap::egress::Unreadable;
+
+/// Calls in the sources that add a line to `degraded`; its text is the next string literal.
+const REPORT_CALLS: [&str; 5] = [
+    "degraded.push(",
+    ".give_up(",
+    "doubts.push(",
+    "self.note(",
+    "degraded.extend(refused",
+];
+
+fn root() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("..")
+}
+
+/// Entries of the page: the fixed parts of the text in each row's first cell.
+fn entries() -> Vec<Vec<String>> {
+    let page = std::fs::read_to_string(root().join("docs/messages.md")).expect("the page is there");
+    let quoted = page
+        .lines()
+        .filter_map(|line| line.strip_prefix("| `")?.split_once('`'));
+    quoted.map(|(text, _)| fixed(text, '…', '…')).collect()
+}
+
+/// Parts of `text` outside of placeholders.
+fn fixed(text: &str, opens: char, closes: char) -> Vec<String> {
+    let mut parts = vec![String::new()];
+    let mut inside = false;
+    for c in text.chars() {
+        if c == opens && !inside {
+            inside = opens != closes;
+            parts.push(String::new());
+        } else if c == closes {
+            inside = false;
+        } else if !inside {
+            parts.last_mut().expect("there is always one").push(c);
+        }
+    }
+    parts.retain(|part| part.chars().any(char::is_alphanumeric));
+    parts
+}
+
+fn is_documented(entries: &[Vec<String>], text: &str) -> bool {
+    entries.iter().any(|parts| {
+        let mut rest = text;
+        parts.iter().all(|part| {
+            let found = rest.find(part.as_str());
+            rest = found.map_or("", |at| &rest[at + part.len()..]);
+            found.is_some()
+        })
+    })
+}
+
+/// All sources without tests, with continued string literals joined.
+fn sources() -> String {
+    fn walk(folder: &Path, all: &mut String) {
+        for entry in std::fs::read_dir(folder).expect("sources are there") {
+            let path = entry.expect("it is listed").path();
+            if path.is_dir() && !path.ends_with("documents") {
+                walk(&path, all);
+            } else if path.extension().is_some_and(|kind| kind == "rs") && !path.ends_with("tests.rs") {
+                let text = std::fs::read_to_string(&path).expect("it is text");
+                all.push_str(text.split("#[cfg(test)]").next().unwrap_or_default());
+            }
+        }
+    }
+    let mut all = String::new();
+    for part in [
+        "trace",
+        "zmq-tap",
+        "probe-user",
+        "engines",
+        "feed",
+        "session",
+        "tui",
+        "tokengap",
+    ] {
+        walk(&root().join(part).join("src"), &mut all);
+    }
+    let (mut whole, mut continues) = (String::new(), false);
+    for line in all.lines() {
+        let line = if continues { line.trim_start() } else { line };
+        continues = line.ends_with('\\');
+        whole.push_str(line.strip_suffix('\\').unwrap_or(line));
+        if !continues {
+            whole.push('\n');
+        }
+    }
+    whole
+}
+
+#[test]
+fn every_degradation_in_the_sources_is_documented() {
+    let (entries, sources) = (entries(), sources());
+    let mut texts = Vec::new();
+    for by in REPORT_CALLS {
+        for (at, _) in sources.match_indices(by) {
+            let rest = &sources[at + by.len()..];
+            // Text passed as a variable is found where it is created.
+            if let Some((before, string)) = rest.split_once('"')
+                && !before.contains([';', ','])
+            {
+                let string = string.split('"').next().unwrap_or_default();
+                texts.push(fixed(string, '{', '}').join(" 7 "));
+            }
+        }
+    }
+    assert!(texts.len() > 20, "only {texts:?} were found");
+    texts.retain(|text| !is_documented(&entries, text));
+    assert_eq!(texts, Vec::<String>::new(), "docs/messages.md has no entry for these");
+}
+
+#[test]
+fn every_degradation_kind_is_documented() {
+    let entries = entries();
+    let why = [
+        Missing::Capabilities(Capability::ALL.to_vec()),
+        Missing::UserNamespace,
+        Missing::Filtered(Feature::Messages.calls().to_vec()),
+        Missing::PtraceScope,
+        Missing::Lockdown,
+        Missing::Kernel {
+            needs: (5, 8),
+            runs: (5, 4),
+        },
+        Missing::KernelTypes("task_struct".into()),
+        Missing::Libzmq,
+        Missing::Refused("Operation not permitted".into()),
+    ];
+    let missing = why.into_iter().map(|missing| {
+        let whole = Degraded {
+            feature: Feature::Messages,
+            pid: None,
+            missing,
+        };
+        whole.to_string().replace(Feature::Messages.without(), "")
+    });
+    let features = Feature::ALL.map(|feature| feature.without().to_owned());
+    let lost = [
+        MissedCause::QueueFull,
+        MissedCause::Unframed,
+        MissedCause::TooLarge,
+        MissedCause::CutShort,
+        MissedCause::Ended,
+    ];
+    let lost = lost.map(|cause| serde_json::to_string(&cause).expect("it is a word"));
+    let unreadable = [
+        Unreadable::Tls,
+        Unreadable::Http2,
+        Unreadable::Upgraded,
+        Unreadable::Compressed,
+        Unreadable::Head,
+        Unreadable::Chunks,
+        Unreadable::Frames,
+        Unreadable::Quic,
+        Unreadable::Request,
+        Unreadable::Zmq,
+        Unreadable::Unknown,
+    ];
+    let limits = Ledger::new(Limits::default())
+        .limits()
+        .map(|reached| reached.name.to_owned());
+    let texts: Vec<String> = missing
+        .chain(features)
+        .chain(lost)
+        .chain(unreadable.map(|why| why.to_string()))
+        .chain(limits)
+        .filter(|text| !is_documented(&entries, text))
+        .collect();
+    assert_eq!(texts, Vec::<String>::new(), "docs/messages.md has no entry for these");
+}
+
+#[test]
+fn every_documented_message_exists_in_the_sources() {
+    let sources = sources();
+    // The names of loss causes come from serde.
+    let causes = ["queue_full", "unframed", "too_large", "cut_short", "ended"];
+    let orphans: Vec<String> = entries()
+        .into_iter()
+        .flatten()
+        .filter(|part| !causes.contains(&part.as_str()) && !sources.contains(part.as_str()))
+        .collect();
+    assert_eq!(orphans, Vec::<String>::new(), "docs/messages.md explains these words");
+}

@@ -1,0 +1,168 @@
+//! Checks that every command and flag in the documentation exists.
+
+mod faq;
+
+use std::collections::BTreeSet;
+use std::path::{Path, PathBuf};
+
+use clap::{Command, CommandFactory as _};
+
+/// Flags of other programs that pages mention by name alone.
+const FOREIGN_FLAGS: &[&str] = &[
+    // The engines' servers.
+    "--api-server-count",
+    "--detokenizer-worker-num",
+    "--disaggregation-mode",
+    "--enable-http2",
+    "--enable-metrics",
+    "--enable-request-time-stats-logging",
+    "--export-metrics-to-file",
+    "--log-requests",
+    "--skip-tokenizer-init",
+    "--ssl-keyfile",
+    "--stream-interval",
+    "--stream-output",
+    "--tokenizer-worker-num",
+    // kubectl, its plugin, the kubelet, container engines.
+    "--cap-add",
+    "--custom",
+    "--dry-run",
+    "--prefix",
+    "--seccomp-default",
+    "--target",
+    // `cargo xtask`.
+    "--check",
+];
+
+fn pages() -> Vec<(PathBuf, String)> {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
+    let mut paths: Vec<PathBuf> = [
+        "README.md",
+        "CONTRIBUTING.md",
+        "SECURITY.md",
+        "docs",
+        "docs/reference",
+        "docs/internals",
+        "deploy",
+        "deploy/systemd",
+    ]
+    .iter()
+    .flat_map(|place| match std::fs::read_dir(root.join(place)) {
+        Ok(folder) => folder.map(|entry| entry.expect("it is listed").path()).collect(),
+        Err(_) => vec![root.join(place)],
+    })
+    .filter(|path| path.is_file())
+    .collect();
+    paths.sort();
+    let read = |path: PathBuf| Some((path.clone(), std::fs::read_to_string(path).ok()?));
+    paths.into_iter().filter_map(read).collect()
+}
+
+/// `tokengap` command lines of a page with their line numbers, from code blocks and inline code.
+fn commands(text: &str) -> Vec<(usize, String)> {
+    let mut found = Vec::new();
+    let mut block = None;
+    for (at, line) in text.lines().enumerate() {
+        let line = line.trim();
+        if let Some(language) = line.strip_prefix("```") {
+            block = block.is_none().then_some(language);
+        } else if block.is_some_and(|language| language != "text") || line.starts_with("ExecStart=") {
+            let line = line.trim_start_matches("$ ").trim_start_matches("ExecStart=");
+            found.push((at + 1, line.trim_start_matches("sudo ").trim_start_matches("/usr/bin/")));
+        } else {
+            let code_spans = line.split('`').skip(1).step_by(2);
+            found.extend(code_spans.map(|span| (at + 1, span.trim_start_matches("sudo "))));
+        }
+    }
+    let ours = found
+        .into_iter()
+        .filter(|(_, command)| command.starts_with("tokengap "));
+    ours.map(|(at, command)| (at, command.to_owned())).collect()
+}
+
+fn flags(of: &Command) -> BTreeSet<String> {
+    let mut all: BTreeSet<String> = of
+        .get_arguments()
+        .filter_map(|argument| argument.get_long())
+        .map(|long| format!("--{long}"))
+        .collect();
+    all.extend(["--help".to_owned(), "--version".to_owned(), "--verbose".to_owned()]);
+    all
+}
+
+/// Words of a command line up to `--`, a pipe or a redirection, without values after `=`.
+fn words(command: &str) -> impl Iterator<Item = &str> {
+    command
+        .split_whitespace()
+        .skip(1)
+        .take_while(|word| !matches!(*word, "--" | "|" | "&&" | "#" | ">" | ";"))
+        .map(|word| {
+            word.split('=')
+                .next()
+                .unwrap_or(word)
+                .trim_end_matches([',', ';', ')', '.'])
+        })
+}
+
+#[test]
+fn documented_commands_and_their_flags_exist() {
+    let cli = crate::cli::Cli::command();
+    let mut wrong = Vec::new();
+    let mut seen = 0;
+    for (path, text) in pages() {
+        for (at, command) in commands(&text) {
+            let mut words = words(&command);
+            let Some(name) = words
+                .next()
+                .filter(|name| name.starts_with(|c: char| c.is_ascii_lowercase()))
+            else {
+                continue;
+            };
+            seen += 1;
+            let Some(of) = cli.find_subcommand(name) else {
+                wrong.push(format!("{}:{at}: no command {name}: {command}", path.display()));
+                continue;
+            };
+            let known = flags(of);
+            for flag in words.filter(|word| word.starts_with("--") && !known.contains(*word)) {
+                wrong.push(format!("{}:{at}: {name} has no {flag}", path.display()));
+            }
+        }
+    }
+    assert_eq!(wrong, Vec::<String>::new());
+    assert!(seen > 50, "only {seen} commands were found");
+}
+
+#[test]
+fn flags_mentioned_alone_exist() {
+    let cli = crate::cli::Cli::command();
+    let mut known: BTreeSet<String> = cli.get_subcommands().flat_map(flags).collect();
+    known.extend(flags(&cli));
+    known.extend(FOREIGN_FLAGS.iter().map(|&flag| flag.to_owned()));
+    let mut wrong = Vec::new();
+    for (path, text) in pages()
+        .into_iter()
+        .filter(|(path, _)| path.extension().is_some_and(|kind| kind == "md"))
+    {
+        for (at, line) in text.lines().enumerate() {
+            let code_spans = line.split('`').skip(1).step_by(2);
+            for flag in code_spans
+                .filter_map(|span| span.split([' ', '=']).next())
+                .filter(|span| span.starts_with("--"))
+            {
+                if !known.contains(flag) {
+                    wrong.push(format!("{}:{}: {flag}", path.display(), at + 1));
+                }
+            }
+        }
+    }
+    assert_eq!(wrong, Vec::<String>::new());
+}
+
+#[test]
+fn every_finding_has_an_entry_in_troubleshooting() {
+    let page = include_str!("../../../docs/troubleshooting.md");
+    let kinds = trace::detect::ALL.iter().map(|detector| detector.kind());
+    let missing: Vec<&str> = kinds.filter(|kind| !page.contains(&format!("`{kind}`"))).collect();
+    assert_eq!(missing, Vec::<&str>::new());
+}

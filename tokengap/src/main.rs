@@ -1,0 +1,114 @@
+//! `tokengap`: where an LLM server's tokens wait between the scheduler and the client, and which ones never arrive.
+
+#![cfg_attr(
+    not(target_os = "linux"),
+    allow(dead_code, reason = "code for live sources is unused on other systems")
+)]
+
+#[macro_use]
+mod stderr;
+
+mod advice;
+mod app;
+mod args;
+#[cfg(target_os = "linux")]
+mod attach;
+#[cfg(target_os = "linux")]
+mod broker;
+mod cli;
+mod cmd;
+mod config;
+mod confinement;
+#[cfg(target_os = "linux")]
+mod demo;
+#[cfg(all(test, target_os = "linux"))]
+mod documents;
+#[cfg(target_os = "linux")]
+mod engine_facts;
+#[cfg(target_os = "linux")]
+mod guard;
+mod headless;
+mod log;
+mod output;
+mod progress;
+#[cfg(target_os = "linux")]
+mod run;
+#[cfg(target_os = "linux")]
+mod splice;
+#[cfg(target_os = "linux")]
+mod tap;
+mod watch;
+
+#[cfg(target_os = "linux")]
+use std::io::IsTerminal;
+use std::process::ExitCode;
+use std::sync::Arc;
+
+use anyhow::Context;
+#[cfg(target_os = "linux")]
+use clap::Parser;
+use clap::{CommandFactory, FromArgMatches};
+use signal_hook::consts::SIGXFSZ;
+
+fn main() -> ExitCode {
+    session::own::start();
+    match run() {
+        Ok(code) => code,
+        Err(error) if is_broken_pipe(&error) => ExitCode::SUCCESS,
+        Err(error) => {
+            errln!("tokengap: {}", advice::line(&error));
+            ExitCode::from(2)
+        }
+    }
+}
+
+fn run() -> anyhow::Result<ExitCode> {
+    // With SIGXFSZ caught, a file size limit causes a write error that is reported. The process survives, since traffic may pass through
+    // it.
+    signal_hook::flag::register(SIGXFSZ, Arc::default()).context("cannot listen for signals")?;
+    let Some(cli) = parse_command_line()? else {
+        return Ok(ExitCode::SUCCESS);
+    };
+    log::init(cli.verbose);
+    tui::theme::choose(cli.theme.into());
+    if cli.no_confine {
+        confinement::disable();
+    }
+    cli.run()
+}
+
+/// Parses the command line. An empty one on a terminal opens the picker.
+fn parse_command_line() -> anyhow::Result<Option<cli::Cli>> {
+    #[cfg(target_os = "linux")]
+    if std::env::args_os().len() == 1 && app::has_terminal() && std::io::stdin().is_terminal() {
+        let Some(line) = cmd::pick::run()? else {
+            return Ok(None);
+        };
+        errln!("tokengap {}", line.join(" "));
+        let line = std::iter::once("tokengap".to_owned()).chain(line);
+        return Ok(Some(cli::Cli::parse_from(line)));
+    }
+    let command = cli::Cli::command();
+    config::define(cli::Cli::command);
+    let line = config::resolve(&command, std::env::args_os().collect())?;
+    let matches = command.clone().get_matches_from(line);
+    if let Some((section, of)) = matches.subcommand()
+        && of
+            .try_get_one::<bool>("print_config")
+            .is_ok_and(|print| print == Some(&true))
+    {
+        print!("{}", config::effective(&command, section, of));
+        return Ok(None);
+    }
+    Ok(Some(
+        cli::Cli::from_arg_matches(&matches).unwrap_or_else(|error| error.exit()),
+    ))
+}
+
+/// A closed pipe is no error: the reader (`tokengap ... | head`) has all it wants.
+fn is_broken_pipe(error: &anyhow::Error) -> bool {
+    error
+        .chain()
+        .filter_map(|cause| cause.downcast_ref::<std::io::Error>())
+        .any(|io| io.kind() == std::io::ErrorKind::BrokenPipe)
+}

@@ -1,0 +1,196 @@
+//! Destination of a command's result: standard output, a pipe, a device, or a file.
+//!
+//! Files appear complete or not at all. They are readable by the owner only, because they contain rids and endpoints, and replace existing
+//! files only on request. Symbolic links are not followed, because anyone who can write to the folder could plant one.
+
+use std::fs::{File, OpenOptions, Permissions};
+use std::io::{self, Write};
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt, PermissionsExt};
+use std::path::Path;
+
+use anyhow::{Context, bail, ensure};
+use rustix::fs::OFlags;
+use tempfile::NamedTempFile;
+
+/// Mode of new files.
+const OWNER_ONLY: u32 = 0o600;
+/// Names of standard output in a shell.
+const STANDARD: [&str; 2] = ["-", "/dev/stdout"];
+
+/// File named by `path`; `None` for standard output.
+pub(crate) fn named(path: Option<&Path>) -> Option<&Path> {
+    path.filter(|path| !STANDARD.iter().any(|standard| *path == Path::new(standard)))
+}
+
+/// Writes `text` to `path`, or to standard output without a path.
+pub(crate) fn write(path: Option<&Path>, text: &str, force: bool) -> anyhow::Result<()> {
+    let Some(path) = named(path) else {
+        let mut out = io::stdout().lock();
+        out.write_all(text.as_bytes())?;
+        out.flush()?;
+        return Ok(());
+    };
+    let mut target = Target::open(path, force)?;
+    let written = target.writer().write_all(text.as_bytes());
+    written.with_context(|| format!("cannot write {}", path.display()))?;
+    target.finish()
+}
+
+/// Output being written.
+pub(crate) struct Target<'a> {
+    path: &'a Path,
+    force: bool,
+    kind: Kind,
+}
+
+enum Kind {
+    Whole(NamedTempFile),
+    /// A pipe or device, written to directly.
+    Through(File),
+}
+
+impl<'a> Target<'a> {
+    /// Checks that `path` can be written. An existing file is replaced only with `force`, and only in `finish`.
+    pub(crate) fn open(path: &'a Path, force: bool) -> anyhow::Result<Self> {
+        let failure = || format!("cannot write {}", path.display());
+        let kind = match path.symlink_metadata() {
+            Ok(metadata) if metadata.is_symlink() => Kind::Through(linked(path).with_context(failure)?),
+            Ok(metadata) if metadata.is_file() => {
+                ensure!(
+                    force,
+                    "{} already exists; choose another name, or use --force to replace it",
+                    path.display()
+                );
+                Kind::Whole(temporary_beside(path).with_context(failure)?)
+            }
+            Ok(_) => Kind::Through(through(path, OFlags::NOFOLLOW).with_context(failure)?),
+            Err(_) => Kind::Whole(temporary_beside(path).with_context(failure)?),
+        };
+        Ok(Self { path, force, kind })
+    }
+
+    /// Checks that `path` can be written later. A pipe is not opened: its reader would see an end.
+    pub(crate) fn check(path: &'a Path, force: bool) -> anyhow::Result<()> {
+        match path.symlink_metadata() {
+            Ok(metadata) if !metadata.is_file() => Ok(()),
+            _ => Self::open(path, force).map(drop),
+        }
+    }
+
+    pub(crate) fn writer(&mut self) -> &mut dyn Write {
+        match &mut self.kind {
+            Kind::Whole(file) => file,
+            Kind::Through(file) => file,
+        }
+    }
+
+    /// Moves the finished file into place.
+    pub(crate) fn finish(self) -> anyhow::Result<()> {
+        let Kind::Whole(file) = self.kind else {
+            return Ok(());
+        };
+        let placed = if self.force {
+            file.persist(self.path)
+        } else {
+            file.persist_noclobber(self.path)
+        };
+        placed.with_context(|| format!("cannot write {}", self.path.display()))?;
+        Ok(())
+    }
+}
+
+/// Opens a pipe or device through a link that no other user can have created: `/dev/fd/63`, `/dev/stderr`.
+fn linked(path: &Path) -> anyhow::Result<File> {
+    let folder = path.parent().unwrap_or(Path::new("/")).metadata()?;
+    let own = [0, rustix::process::geteuid().as_raw()].contains(&folder.uid());
+    let alone = own && folder.mode() & 0o022 == 0;
+    if !alone || path.metadata().is_ok_and(|metadata| metadata.is_file()) {
+        bail!("it is a symbolic link, which is not followed: use the file itself");
+    }
+    Ok(through(path, OFlags::empty())?)
+}
+
+fn through(path: &Path, flags: OFlags) -> io::Result<File> {
+    OpenOptions::new()
+        .write(true)
+        .custom_flags(flags.bits() as i32)
+        .open(path)
+}
+
+/// Creates a temporary file beside `path` that replaces it once complete.
+fn temporary_beside(path: &Path) -> io::Result<NamedTempFile> {
+    let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty());
+    let folder = folder.unwrap_or(Path::new("."));
+    // Check the folder first, so that the error does not name the temporary file.
+    folder.metadata()?;
+    tempfile::Builder::new()
+        .prefix(".tokengap-")
+        .permissions(Permissions::from_mode(OWNER_ONLY))
+        .tempfile_in(folder)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn files_are_replaced_only_with_force_and_a_missing_folder_is_an_error() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let path = folder.path().join("report.html");
+        for text in ["first", "second"] {
+            write(Some(&path), text, true).expect("written");
+            assert_eq!(std::fs::read_to_string(&path).expect("read"), text);
+        }
+        let error = write(Some(&path), "third", false).expect_err("it exists");
+        assert!(error.to_string().contains("--force"), "{error:#}");
+        assert_eq!(std::fs::read_to_string(&path).expect("read"), "second");
+        assert_eq!(
+            folder.path().read_dir().expect("listed").count(),
+            1,
+            "no temporary file remains"
+        );
+        let error = write(Some(&folder.path().join("no/such")), "x", false).expect_err("no folder");
+        assert!(format!("{error:#}").contains("cannot write"), "{error:#}");
+    }
+
+    #[test]
+    fn files_appear_complete_or_not_at_all_and_only_for_their_owner() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let path = folder.path().join("trace.json");
+        let listed = || folder.path().read_dir().expect("a folder").count();
+
+        let mut given_up = Target::open(&path, false).expect("opened");
+        given_up.writer().write_all(b"[").expect("written");
+        assert!(!path.exists());
+        drop(given_up);
+        assert_eq!(listed(), 0, "a dropped target leaves no file");
+
+        let mut whole = Target::open(&path, false).expect("opened");
+        whole.writer().write_all(b"[]").expect("written");
+        whole.finish().expect("placed");
+        let mode = path.metadata().expect("there").permissions().mode();
+        assert_eq!(
+            (std::fs::read(&path).expect("read"), mode & 0o777),
+            (b"[]".to_vec(), 0o600)
+        );
+    }
+
+    #[test]
+    fn symbolic_links_in_shared_folders_are_refused() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let (target, link) = (folder.path().join("precious"), folder.path().join("out"));
+        std::fs::write(&target, "precious").expect("written");
+        for to in [target.as_path(), Path::new("/dev/null"), Path::new("nowhere")] {
+            std::os::unix::fs::symlink(to, &link).expect("linked");
+            std::fs::set_permissions(folder.path(), Permissions::from_mode(0o777)).expect("set");
+            for force in [false, true] {
+                let error = write(Some(&link), "x", force).expect_err("refused");
+                assert!(format!("{error:#}").contains("symbolic link"), "{error:#}");
+            }
+            assert_eq!(std::fs::read_link(&link).expect("still there"), to);
+            std::fs::remove_file(&link).expect("removed");
+        }
+        assert_eq!(std::fs::read_to_string(&target).expect("read"), "precious");
+        assert!(!folder.path().join("nowhere").exists());
+    }
+}

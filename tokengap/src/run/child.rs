@@ -1,0 +1,170 @@
+//! The child program: start, signal forwarding, and termination.
+
+use std::ffi::{OsStr, OsString};
+use std::fs::File;
+use std::io;
+use std::os::unix::process::ExitStatusExt;
+use std::path::Path;
+use std::process::{Command, ExitStatus, Stdio};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use anyhow::Context;
+use rustix::process::{Pid, Signal, kill_process};
+use signal_hook::consts::{SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGUSR1, SIGUSR2, SIGWINCH};
+use signal_hook::iterator::SignalsInfo;
+use signal_hook::iterator::exfiltrator::origin::WithOrigin;
+use signal_hook::low_level::siginfo::{Cause, Origin};
+
+/// Forwarded signals.
+const SIGNALS: [i32; 7] = [SIGINT, SIGTERM, SIGHUP, SIGQUIT, SIGUSR1, SIGUSR2, SIGWINCH];
+
+/// Signals caught for a child. Install before starting it, so that no signal is missed.
+pub(crate) struct Forwarding(SignalsInfo<WithOrigin>);
+
+impl Forwarding {
+    /// Catches the signals. Ignored ones remain ignored, also in the child (`nohup`).
+    pub(crate) fn install() -> anyhow::Result<Self> {
+        let ignored = ignored();
+        let wanted = SIGNALS.iter().filter(|&&signal| ignored & (1 << (signal - 1)) == 0);
+        let caught = SignalsInfo::new(wanted.copied()).context("cannot listen for signals")?;
+        Ok(Self(caught))
+    }
+
+    /// Forwards signals to `child`, except those sent by a terminal, which reach the child as a member of the process group.
+    pub(crate) fn to(mut self, child: &Arc<Child>) -> io::Result<()> {
+        let child = Arc::clone(child);
+        thread::Builder::new().name("signals".into()).spawn(move || {
+            for Origin { signal, cause, .. } in self.0.forever() {
+                if cause != Cause::Kernel
+                    && let Some(signal) = Signal::from_named_raw(signal)
+                {
+                    child.signal(signal);
+                }
+            }
+        })?;
+        Ok(())
+    }
+}
+
+/// Bit N-1 is set if signal N was ignored when tokengap started.
+fn ignored() -> u64 {
+    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let mask = status.lines().find_map(|line| line.strip_prefix("SigIgn:"));
+    mask.and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok())
+        .unwrap_or(0)
+}
+
+/// The program, during and after its execution.
+pub(crate) struct Child {
+    name: String,
+    pid: u32,
+    process: Mutex<(std::process::Child, Option<ExitStatus>)>,
+}
+
+impl Child {
+    /// Starts `command` with `folder` for its temporary files. Its output goes to `output`, or is inherited.
+    pub(crate) fn start(command: &[OsString], folder: &Path, output: Option<File>) -> anyhow::Result<Arc<Self>> {
+        let (program, args) = command.split_first().context("no command to run")?;
+        let mut process = Command::new(program);
+        process.args(args).env("TMPDIR", folder);
+        if let Some(output) = output {
+            process.stdin(Stdio::null());
+            process.stdout(output.try_clone()?).stderr(output);
+        }
+        let name = Path::new(program).file_name().unwrap_or(OsStr::new("?"));
+        let process = process
+            .spawn()
+            .with_context(|| format!("cannot start {}", program.display()))?;
+        Ok(Arc::new(Self {
+            name: format!("{} ({})", name.display(), process.id()),
+            pid: process.id(),
+            process: Mutex::new((process, None)),
+        }))
+    }
+
+    pub(crate) fn pid(&self) -> u32 {
+        self.pid
+    }
+
+    /// Name and pid of the program, for messages.
+    pub(crate) fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// Returns whether it has exited.
+    pub(crate) fn has_ended(&self) -> bool {
+        self.status().is_some()
+    }
+
+    fn status(&self) -> Option<ExitStatus> {
+        let mut process = self.process.lock().unwrap_or_else(PoisonError::into_inner);
+        if process.1.is_none() {
+            process.1 = process.0.try_wait().ok().flatten();
+        }
+        process.1
+    }
+
+    /// Sends a signal unless the child has exited, because its pid may have been reused.
+    fn signal(&self, signal: Signal) {
+        let process = self.process.lock().unwrap_or_else(PoisonError::into_inner);
+        if process.1.is_none() {
+            let _ = kill_process(Pid::from_child(&process.0), signal);
+        }
+    }
+
+    /// Asks it to exit with SIGTERM.
+    pub(crate) fn ask_to_end(&self) {
+        self.signal(Signal::TERM);
+    }
+
+    /// Exit code as reported by a shell: 128 plus the signal number if it was ended by a signal. A child that does not exit within
+    /// `patience` is killed.
+    pub(crate) fn exit_code(&self, patience: Duration) -> u8 {
+        let until = Instant::now() + patience;
+        loop {
+            if let Some(status) = self.status() {
+                let code = status.code().or(status.signal().map(|signal| 128 + signal));
+                return code.and_then(|code| u8::try_from(code).ok()).unwrap_or(u8::MAX);
+            }
+            if Instant::now() >= until {
+                errln!("tokengap: {} does not exit; killing it", self.name);
+                self.signal(Signal::KILL);
+            }
+            thread::sleep(Duration::from_millis(20));
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn start(script: &str) -> Arc<Child> {
+        let command = ["sh", "-c", script].map(OsString::from);
+        let signals = Forwarding::install().expect("caught");
+        let child = Child::start(&command, Path::new("/tmp"), None).expect("started");
+        signals.to(&child).expect("passed on");
+        child
+    }
+
+    #[test]
+    fn exit_codes_follow_the_shell_convention() {
+        let patience = Duration::from_secs(20);
+        assert_eq!(start("exit 0").exit_code(patience), 0);
+        assert_eq!(start("exit 77").exit_code(patience), 77);
+        assert_eq!(start("kill -9 $$").exit_code(patience), 137);
+        let terminated = start("sleep 20 & wait");
+        terminated.ask_to_end();
+        assert_eq!(terminated.exit_code(patience), 143);
+        let stubborn = start("trap '' TERM; while :; do sleep 0.1; done");
+        assert_eq!(stubborn.exit_code(Duration::from_millis(100)), 137);
+    }
+
+    #[test]
+    fn a_failed_start_is_reported() {
+        let error = Child::start(&["/no/such/engine".into()], Path::new("/tmp"), None);
+        assert!(format!("{:#}", error.err().expect("refused")).contains("/no/such/engine"));
+    }
+}

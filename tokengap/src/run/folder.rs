@@ -1,0 +1,78 @@
+//! Folder for the child's temporary files, in which its sockets appear.
+
+use std::fs::{DirBuilder, Permissions};
+use std::os::unix::fs::{DirBuilderExt, MetadataExt, PermissionsExt};
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, ensure};
+use tempfile::TempDir;
+use zmq_tap::splice::Folder;
+
+/// A folder that no other user can enter.
+#[derive(Debug)]
+pub(crate) struct Private {
+    path: PathBuf,
+    pub(crate) held: Folder,
+    /// Removed with its contents when the run is over; `None` for a folder named by the user.
+    own: Option<TempDir>,
+}
+
+impl Private {
+    /// Opens the folder `named`, creating it if missing, and keeps it at the end. Without a name, creates a folder that is removed at the
+    /// end.
+    pub(crate) fn open(named: Option<&Path>) -> anyhow::Result<Self> {
+        let (path, own) = if let Some(path) = named {
+            let made = DirBuilder::new().mode(0o700).recursive(true).create(path);
+            made.with_context(|| format!("cannot create the folder {}", path.display()))?;
+            let path = path.canonicalize()?;
+            let found = path.metadata()?;
+            let alone = found.uid() == rustix::process::geteuid().as_raw() && found.mode() & 0o022 == 0;
+            ensure!(
+                alone,
+                "{} is writable by other users: tokengap trusts the sockets in it, so use a private folder (chmod 700)",
+                path.display()
+            );
+            (path, None)
+        } else {
+            let own = tempfile::Builder::new()
+                .prefix("tokengap-run-")
+                .permissions(Permissions::from_mode(0o700))
+                .tempdir()
+                .context("cannot create a folder for the command's sockets")?;
+            (own.path().to_owned(), Some(own))
+        };
+        let held = Folder::open(&path, &path)?;
+        Ok(Self { path, held, own })
+    }
+
+    pub(crate) fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// Returns whether it is removed at the end.
+    pub(crate) fn is_own(&self) -> bool {
+        self.own.is_some()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_temporary_folder_is_private_and_removed_a_named_one_remains() {
+        let private = Private::open(None).expect("made");
+        let path = private.path().to_owned();
+        assert_eq!(path.metadata().expect("there").mode() & 0o777, 0o700);
+        drop(private);
+        assert!(!path.exists());
+
+        let parent = tempfile::tempdir().expect("a folder");
+        let path = parent.path().join("a/b");
+        drop(Private::open(Some(&path)).expect("made"));
+        assert_eq!(path.metadata().expect("kept").mode() & 0o777, 0o700);
+        std::fs::set_permissions(&path, PermissionsExt::from_mode(0o777)).expect("set");
+        let error = Private::open(Some(&path)).expect_err("anybody may write there");
+        assert!(error.to_string().contains("chmod 700"), "{error}");
+    }
+}

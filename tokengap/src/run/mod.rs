@@ -1,0 +1,191 @@
+//! Source of `tokengap run`: starts an engine and puts the relay in front of each of its sockets as it appears.
+
+mod child;
+mod folder;
+mod mover;
+
+use std::sync::Arc;
+use std::sync::mpsc::Receiver;
+use std::time::{Duration, Instant};
+
+use serde_json::{Value, json};
+use session::{About, Flow, Source};
+use trace::event::{self, What};
+use trace::{Event, MonoNs};
+use zmq_tap::relay::{Endpoint, Gate, Pair};
+use zmq_tap::splice::Place;
+use zmq_tap::tap::{Tap, TapHop};
+
+pub(crate) use child::{Child, Forwarding};
+pub(crate) use folder::Private;
+use mover::{Mover, MoverEvent};
+
+use crate::engine_facts::EngineFacts;
+
+use crate::guard::Guard;
+use crate::tap::{TapSource, wire_forms};
+
+/// Interval of checks whether the child has exited.
+const CHECK_INTERVAL: Duration = Duration::from_millis(50);
+
+/// A child whose sockets are relayed.
+pub(crate) struct Run {
+    tap: TapSource,
+    child: Arc<Child>,
+    mover: Option<Mover>,
+    events: Receiver<MoverEvent>,
+    /// Restored when the relay has ended, before the guard looks for leftovers.
+    places: Vec<Place>,
+    bypasses: Vec<String>,
+    moved: usize,
+    last_check: Instant,
+    engine: Option<EngineFacts>,
+    /// Set if the engine facts have changed since the last engine event.
+    engine_changed: bool,
+    ending: bool,
+    _guard: Guard,
+}
+
+impl Run {
+    /// Watches `folder`, the temporary folder of `child`. `guard` restores moved sockets if this process is killed.
+    pub(crate) fn start(tap: Tap, child: Arc<Child>, folder: &Private, guard: Guard) -> anyhow::Result<Self> {
+        let (mover, events) = Mover::start(folder, child.pid())?;
+        Ok(Self {
+            tap: TapSource::new(tap),
+            child,
+            mover: Some(mover),
+            events,
+            places: Vec::new(),
+            bypasses: Vec::new(),
+            moved: 0,
+            last_check: Instant::now(),
+            engine: None,
+            engine_changed: false,
+            ending: false,
+            _guard: guard,
+        })
+    }
+
+    /// Processes news from the mover.
+    fn process_events(&mut self, sink: &mut dyn FnMut(&Event<'_>)) {
+        for event in self.events.try_iter() {
+            match event {
+                MoverEvent::Moved(listener, place) => {
+                    let pair = Pair {
+                        listen: Endpoint::Path(place.shown()),
+                        upstream: Endpoint::Path(place.aside()),
+                    };
+                    let hop = TapHop {
+                        endpoint: Some(pair.listen.to_string()),
+                        ..TapHop::new(pair)
+                    };
+                    match self.tap.tap_mut().add(hop, listener, Gate::open()) {
+                        Ok(()) => {
+                            self.moved += 1;
+                            // An engine that listens again gives up its previous socket.
+                            self.places.retain(Place::is_held);
+                            self.places.push(place);
+                        }
+                        Err(error) => self.bypasses.push(format!("{}: {error}", place.shown().display())),
+                    }
+                }
+                MoverEvent::Engine(known) => (self.engine, self.engine_changed) = (Some(known), true),
+                MoverEvent::Hop(listen, name) => {
+                    let listen = Endpoint::Path(listen);
+                    self.tap
+                        .tap_mut()
+                        .name(&listen, &name, MonoNs::now(), &mut |event, _| sink(event));
+                }
+                MoverEvent::Bypass(message) => {
+                    tracing::warn!("{message}");
+                    self.bypasses.push(message);
+                }
+            }
+        }
+    }
+
+    /// Handles the exit of the child: no more sockets are moved, and the relay drains.
+    fn drain(&mut self, sink: &mut dyn FnMut(&Event<'_>)) {
+        self.ending = true;
+        self.mover = None;
+        self.process_events(sink);
+        self.tap.stop();
+    }
+
+    /// Polls the relay.
+    fn poll_relay(&mut self, sink: &mut dyn FnMut(&Event<'_>)) -> Flow {
+        let flow = self.tap.poll(sink);
+        if flow == Flow::Ended {
+            self.places.clear();
+        }
+        flow
+    }
+}
+
+impl About for Run {
+    fn kind(&self) -> &'static str {
+        "run"
+    }
+
+    fn under_way(&self) -> Option<String> {
+        (!self.ending).then(|| format!("waiting for {} to end", self.child.name()))
+    }
+
+    fn wire(&self) -> Option<Value> {
+        let mut wire = wire_forms(self.tap.tap());
+        wire["run"] = json!({"sockets_relayed": self.moved, "past_the_relay": self.bypasses});
+        Some(wire)
+    }
+
+    fn degraded(&self) -> Vec<String> {
+        let mut degraded = self.tap.degraded();
+        degraded.extend(self.bypasses.iter().cloned());
+        if self.moved == 0 {
+            degraded.push(format!(
+                "no socket to relay appeared in the temporary folder of {}: it uses TCP or ignores TMPDIR",
+                self.child.name()
+            ));
+        }
+        degraded
+    }
+}
+
+impl Source for Run {
+    fn is_in_the_path(&self) -> bool {
+        true
+    }
+
+    fn keep_ids(&mut self) {
+        self.tap.keep_ids();
+    }
+
+    fn poll(&mut self, sink: &mut dyn FnMut(&Event<'_>)) -> Flow {
+        if !self.ending {
+            self.process_events(sink);
+            if self.last_check.elapsed() >= CHECK_INTERVAL {
+                self.last_check = Instant::now();
+                if self.child.has_ended() {
+                    self.drain(sink);
+                }
+            }
+        }
+        let Some(known) = self.engine.take() else {
+            return self.poll_relay(sink);
+        };
+        if std::mem::take(&mut self.engine_changed) {
+            let what = What::Engine(known.or(event::Engine::default()));
+            sink(&Event {
+                at: MonoNs::now(),
+                what,
+            });
+        }
+        let flow = self.poll_relay(&mut |event| known.forward(event, sink));
+        self.engine = Some(known);
+        flow
+    }
+
+    /// Asks the child to exit, which ends the run.
+    fn stop(&mut self) {
+        self.child.ask_to_end();
+    }
+}

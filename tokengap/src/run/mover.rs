@@ -1,0 +1,360 @@
+//! Watches the child's folder for sockets, replaces each one immediately, and looks for connections that bypass the relay.
+
+use std::collections::{BTreeSet, HashMap, HashSet};
+use std::io;
+use std::mem::MaybeUninit;
+use std::os::fd::OwnedFd;
+use std::os::unix::fs::{FileTypeExt, MetadataExt};
+use std::os::unix::net::UnixListener;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::{Receiver, Sender, channel};
+use std::thread::{self, JoinHandle};
+use std::time::{Duration, Instant};
+
+use anyhow::Context;
+use probe_user::discover::{self, Carries, Engine, Role, Topology, Watcher};
+use probe_user::handoff::disconnect;
+use probe_user::peers::{Connection, Peers, holders};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::fs::inotify::{self, CreateFlags, Reader, WatchFlags};
+use rustix::io::Errno;
+use trace::path;
+use zmq_tap::splice::{Folder, Place, is_ours};
+
+use super::folder::Private;
+use crate::engine_facts::EngineFacts;
+
+/// Interval of checks for bypassing connections after a socket was moved, and of checks for the end.
+const TURN: Duration = Duration::from_millis(100);
+/// Time after a move during which a peer may still bypass the relay. New connections reach the relay; only those made before the move
+/// bypass it.
+const SETTLED: Duration = Duration::from_secs(5);
+/// Interval of discovery for other hops of the engine, which takes a while to start.
+const DISCOVER_EVERY: Duration = Duration::from_secs(5);
+/// Maximum number of attempts to identify both ends of a socket. Afterwards its hop keeps the name deduced from messages.
+const NAME_ATTEMPTS: u32 = 12;
+/// Maximum wait for a bypassing connection to pause before it is left alone.
+const PAUSE: Duration = Duration::from_secs(2);
+
+/// Message from the mover.
+pub(super) enum MoverEvent {
+    /// A socket was replaced by the relay's.
+    Moved(UnixListener, Place),
+    /// Traffic bypasses the relay, or did for a while.
+    Bypass(String),
+    /// Facts about the engine from the child's command line, environment and packages.
+    Engine(EngineFacts),
+    /// Path of a socket in the folder, and the name of its hop.
+    Hop(PathBuf, String),
+}
+
+/// The watching thread. Dropping this value ends it.
+pub(super) struct Mover {
+    end: Arc<AtomicBool>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Mover {
+    pub(super) fn start(folder: &Private, child: u32) -> anyhow::Result<(Self, Receiver<MoverEvent>)> {
+        let failure = || format!("cannot watch {} for sockets", folder.path().display());
+        let watch = inotify::init(CreateFlags::CLOEXEC | CreateFlags::NONBLOCK).with_context(failure)?;
+        let appears = WatchFlags::CREATE | WatchFlags::MOVED_TO | WatchFlags::ONLYDIR;
+        inotify::add_watch(&watch, folder.path(), appears).with_context(failure)?;
+        let (sender, events) = channel();
+        let socket_watch = SocketWatch {
+            folder: folder.held.clone(),
+            place: folder.path().to_owned(),
+            child,
+            sender,
+            sockets: HashMap::new(),
+            peers: Peers::here().ok(),
+            reported: HashSet::new(),
+            known_connections: HashSet::new(),
+            moved: None,
+            engine: None,
+            unnamed: Vec::new(),
+        };
+        let end = Arc::new(AtomicBool::new(false));
+        let ends = Arc::clone(&end);
+        let thread = thread::Builder::new()
+            .name("mover".into())
+            .spawn(move || socket_watch.run(&watch, &ends))?;
+        let thread = Some(thread);
+        Ok((Self { end, thread }, events))
+    }
+}
+
+impl Drop for Mover {
+    fn drop(&mut self) {
+        self.end.store(true, Ordering::Relaxed);
+        if let Some(thread) = self.thread.take()
+            && thread.join().is_err()
+        {
+            tracing::error!("the thread that watches for sockets panicked");
+        }
+    }
+}
+
+struct SocketWatch {
+    folder: Folder,
+    place: PathBuf,
+    child: u32,
+    sender: Sender<MoverEvent>,
+    /// Replaced sockets: names, and the inodes of the replacements.
+    sockets: HashMap<String, u64>,
+    peers: Option<Peers>,
+    /// Messages already sent.
+    reported: HashSet<String>,
+    /// Connections with a known holder: the relay, or one already reported.
+    known_connections: HashSet<Connection>,
+    /// Time of the last move.
+    moved: Option<Instant>,
+    /// Engine facts last sent.
+    engine: Option<EngineFacts>,
+    /// Relayed sockets without a known sender and receiver: name, bound path, and number of attempts so far.
+    unnamed: Vec<(String, PathBuf, u32)>,
+}
+
+impl SocketWatch {
+    fn run(mut self, watch: &OwnedFd, end: &AtomicBool) {
+        // Sockets that appeared before the watch started.
+        self.scan_folder();
+        let mut watcher: Option<Watcher> = None;
+        let mut discovered = Instant::now();
+        let mut last_scan = Instant::now();
+        while !end.load(Ordering::Relaxed) {
+            if let Err(error) = self.process_new_sockets(watch) {
+                let place = self.place.display();
+                return self.report(format!("stopped watching {place} for sockets: {error}"));
+            }
+            let settled = self.moved.is_none_or(|at| at.elapsed() >= SETTLED);
+            if last_scan.elapsed() >= if settled { DISCOVER_EVERY } else { TURN } {
+                last_scan = Instant::now();
+                self.reconnect_bypassing_peers();
+            }
+            if discovered.elapsed() >= DISCOVER_EVERY {
+                discovered = Instant::now();
+                match &mut watcher {
+                    Some(watcher) => drop(watcher.poll()),
+                    None => watcher = Watcher::new(discover::Options::new(engines::DISCOVERED)).ok(),
+                }
+                if let Some(watcher) = &watcher {
+                    self.update_engine(watcher.topology());
+                    self.find_hop_names(watcher.topology());
+                }
+            }
+        }
+    }
+
+    /// Waits for at most one turn.
+    fn process_new_sockets(&mut self, watch: &OwnedFd) -> Result<(), Errno> {
+        let turn = Timespec {
+            tv_sec: 0,
+            tv_nsec: TURN.as_nanos() as i64,
+        };
+        match poll(&mut [PollFd::new(watch, PollFlags::IN)], Some(&turn)) {
+            Ok(0) | Err(Errno::INTR) => return Ok(()),
+            Ok(_) => {}
+            Err(errno) => return Err(errno),
+        }
+        let mut buffer = [MaybeUninit::uninit(); 4096];
+        let mut reader = Reader::new(watch, &mut buffer);
+        let mut names = Vec::new();
+        loop {
+            match reader.next() {
+                // An event without a name is a queue overflow, which requires a full scan.
+                Ok(event) => names.push(event.file_name().map(|name| name.to_string_lossy().into_owned())),
+                Err(Errno::WOULDBLOCK) => break,
+                Err(errno) => return Err(errno),
+            }
+        }
+        for name in names {
+            match name {
+                Some(name) => self.check_socket(&name),
+                None => self.scan_folder(),
+            }
+        }
+        Ok(())
+    }
+
+    fn scan_folder(&mut self) {
+        let Ok(entries) = std::fs::read_dir(&self.place) else {
+            return;
+        };
+        for entry in entries.flatten() {
+            self.check_socket(&entry.file_name().to_string_lossy());
+        }
+    }
+
+    fn check_socket(&mut self, name: &str) {
+        let folder = self.folder.clone();
+        let inode = |name: &str| {
+            let found = std::fs::symlink_metadata(folder.at(name)).ok()?;
+            found.file_type().is_socket().then(|| found.ino())
+        };
+        let Some(found) = inode(name).filter(|_| !is_ours(name)) else {
+            return;
+        };
+        // The move itself triggers an event for the relay's own socket, which is ignored.
+        if self.sockets.get(name) == Some(&found) {
+            return;
+        }
+        match Place::take(&self.folder, name) {
+            Ok((listener, place)) => {
+                self.sockets.insert(name.to_owned(), inode(name).unwrap_or_default());
+                self.unnamed.push((name.to_owned(), place.aside(), 0));
+                let _ = self.sender.send(MoverEvent::Moved(listener, place));
+                self.moved = Some(Instant::now());
+                self.reconnect_bypassing_peers();
+            }
+            Err(error) => self.report(format!("{name}: not relayed: {error}")),
+        }
+    }
+
+    /// Finds peers that connected between a socket's appearance and its move, and makes them reconnect.
+    fn reconnect_bypassing_peers(&mut self) {
+        let Some(peers) = &self.peers else { return };
+        let mut open: Vec<(String, Connection)> = Vec::new();
+        for name in self.sockets.keys() {
+            let found = peers.connected_to(&self.place.join(name)).unwrap_or_default();
+            open.extend(found.into_iter().map(|connection| (name.clone(), connection)));
+        }
+        self.known_connections
+            .retain(|known| open.iter().any(|(_, connection)| connection == known));
+        open.retain(|(_, connection)| !self.known_connections.contains(connection));
+        if open.is_empty() {
+            return;
+        }
+        let inodes: Vec<u64> = open.iter().map(|(_, connection)| connection.connector).collect();
+        // Expensive, since it reads every process's descriptors; done only for new connections.
+        let holders = holders(&inodes);
+        let us = std::process::id();
+        for (name, connection) in open {
+            let Some(socket_holders) = holders.get(&connection.connector) else {
+                continue;
+            };
+            self.known_connections.insert(connection);
+            if socket_holders.iter().all(|holder| holder.pid != us) {
+                self.reconnect(&name, connection, socket_holders[0]);
+            }
+        }
+    }
+
+    fn reconnect(&mut self, name: &str, connection: Connection, holder: probe_user::peers::Holder) {
+        let comm = std::fs::read_to_string(format!("/proc/{}/comm", holder.pid)).unwrap_or_default();
+        let peer = format!("{name}: process {} ({})", holder.pid, comm.trim_end());
+        if !self.reported.insert(format!("{peer} {}", connection.connector)) {
+            return;
+        }
+        match disconnect(holder, connection.connector, PAUSE) {
+            Ok(_) => self.report(format!(
+                "{peer} connected before the relay started and was reconnected; messages that it sent earlier are not observed"
+            )),
+            Err(error) => self.report(format!("{peer} bypasses the relay: {error}")),
+        }
+    }
+
+    /// Updates the engine facts, and reports hops whose sockets are outside the folder.
+    fn update_engine(&mut self, topology: &Topology) {
+        let of_child = |engine: &&Engine| engine.processes.iter().any(|p| descends(p.id.pid, self.child));
+        if let Some(known) = topology
+            .engines
+            .iter()
+            .find(of_child)
+            .map(|engine| EngineFacts::from(engine.event()))
+            && self.engine.as_ref() != Some(&known)
+        {
+            self.engine = Some(known.clone());
+            let _ = self.sender.send(MoverEvent::Engine(known));
+        }
+        let inside = format!("ipc://{}/", self.place.display());
+        let bypassing: Vec<String> = topology
+            .engines
+            .iter()
+            .filter(of_child)
+            .flat_map(|engine| &engine.hops)
+            .filter(|hop| hop.carries != Carries::Requests && !hop.endpoint.starts_with(&inside))
+            .map(|hop| {
+                format!(
+                    "{} over {} bypasses the relay: it is no socket file in TMPDIR",
+                    hop.name(),
+                    hop.endpoint
+                )
+            })
+            .collect();
+        for message in bypassing {
+            if self.reported.insert(message.clone()) {
+                self.report(message);
+            }
+        }
+    }
+
+    /// Finds the processes at both ends of the relay, which determine the hop names.
+    fn find_hop_names(&mut self, topology: &Topology) {
+        let Some(peers) = &self.peers else { return };
+        let us = std::process::id();
+        let role = |pid: u32| {
+            topology
+                .engines
+                .iter()
+                .find_map(|engine| engine.process(pid))
+                .map(|p| p.role)
+        };
+        self.unnamed.retain_mut(|(name, bound, attempts)| {
+            let path = self.place.join(&*name);
+            let inodes = |of: &Path, end: fn(&Connection) -> u64| -> Vec<u64> {
+                let found = peers.connected_to(of).unwrap_or_default();
+                found.iter().map(end).collect()
+            };
+            let senders = inodes(bound, |connection| connection.connector);
+            let receivers = inodes(&path, |connection| connection.acceptor);
+            if senders.is_empty() || receivers.is_empty() {
+                return true;
+            }
+            *attempts += 1;
+            // Reads every process's descriptors.
+            let holders_by_inode = holders(&[senders.clone(), receivers.clone()].concat());
+            let roles = |inodes: &[u64]| -> BTreeSet<Role> {
+                let holders = inodes.iter().filter_map(|inode| holders_by_inode.get(inode)).flatten();
+                holders
+                    .filter(|holder| holder.pid != us)
+                    .filter_map(|holder| role(holder.pid))
+                    .collect()
+            };
+            let (from, to) = (roles(&senders), roles(&receivers));
+            if let (1, Some(from), 1, Some(to)) = (from.len(), from.first(), to.len(), to.first()) {
+                let _ = self
+                    .sender
+                    .send(MoverEvent::Hop(path, path::name(from.word(), to.word())));
+                return false;
+            }
+            *attempts < NAME_ATTEMPTS
+        });
+    }
+
+    fn report(&self, message: String) {
+        let _ = self.sender.send(MoverEvent::Bypass(message));
+    }
+}
+
+/// Returns whether `pid` is `ancestor` or one of its descendants.
+fn descends(mut pid: u32, ancestor: u32) -> bool {
+    let parent = |pid: u32| -> io::Result<Option<u32>> {
+        let status = std::fs::read_to_string(format!("/proc/{pid}/status"))?;
+        let line = status.lines().find_map(|line| line.strip_prefix("PPid:"));
+        Ok(line.and_then(|parent| parent.trim().parse().ok()))
+    };
+    // Deeper than any process tree.
+    for _ in 0..1_000 {
+        if pid == ancestor {
+            return true;
+        }
+        match parent(pid) {
+            Ok(Some(parent)) if parent > 0 => pid = parent,
+            _ => return false,
+        }
+    }
+    false
+}

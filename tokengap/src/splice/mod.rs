@@ -1,0 +1,401 @@
+//! Source of `tokengap splice`: moves live hops behind the relay, observes them there, and moves them back.
+
+mod plan;
+mod rate;
+mod witness;
+
+use std::collections::BTreeSet;
+use std::path::PathBuf;
+use std::thread::{self, JoinHandle};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, bail};
+use probe_user::discover::Engine;
+use probe_user::handoff::disconnect;
+use probe_user::peers::{Connection, Holder, Peers, holders, sleeps_in_poll};
+use serde_json::{Value, json};
+use session::{About, Flow, Source};
+use trace::event::{self, What};
+use trace::{Event, MonoNs};
+use zmq_tap::relay::{Endpoint, Gate, Options, Pair};
+use zmq_tap::splice::Place;
+use zmq_tap::tap::{Tap, TapHop};
+
+use crate::engine_facts::EngineFacts;
+use crate::guard::Guard;
+use crate::tap::{TapSource, wire_forms};
+pub(crate) use plan::{Planned, plan};
+pub(crate) use rate::{Rate, measure};
+pub(crate) use witness::{Seen, Witness};
+
+/// Maximum wait for a sender to pause, and for a cut connection to close.
+const PAUSE: Duration = Duration::from_secs(2);
+/// Maximum wait for receivers to process messages of the old connection before the gate to the new one opens.
+const CATCH_UP: Duration = Duration::from_secs(10);
+/// Consecutive checks, a millisecond apart, that find a receiver asleep before its inbox counts as empty.
+const ASLEEP: u32 = 5;
+/// Maximum wait for senders to reconnect.
+const RECONNECT: Duration = Duration::from_secs(5);
+/// Time the witness continues after the move.
+pub(crate) const SETTLE: Duration = Duration::from_secs(1);
+
+/// A connection to be moved behind the relay.
+#[derive(Clone, Copy, Debug)]
+struct Live {
+    connection: Connection,
+    holder: Holder,
+}
+
+/// Planned move with its connections and measurements. Nothing has been changed yet.
+pub(crate) struct Prepared {
+    planned: Vec<Planned>,
+    live: Vec<Live>,
+    pub(crate) witness: Result<Witness, String>,
+    pub(crate) rate: Option<Rate>,
+    engine: EngineFacts,
+}
+
+/// Folders in which sockets will be moved.
+pub(crate) fn folders(planned: &[Planned]) -> Vec<PathBuf> {
+    let folders: BTreeSet<PathBuf> = planned.iter().map(|one| one.folder.clone()).collect();
+    folders.into_iter().collect()
+}
+
+impl Prepared {
+    /// Finds every connection of the planned listeners and measures the message rate.
+    pub(crate) fn new(engine: &Engine, planned: Vec<Planned>) -> anyhow::Result<Self> {
+        let mut live = Vec::new();
+        for one in &planned {
+            let found = Peers::of(one.receiver)
+                .and_then(|peers| peers.connected_to(&one.bound))
+                .context("cannot look up the connections")?;
+            let inodes: Vec<u64> = found.iter().flat_map(|c| [c.connector, c.acceptor]).collect();
+            let holders = holders(&inodes);
+            let held_by = |inode: u64, pid: u32| holders.get(&inode).is_some_and(|h| h.iter().any(|h| h.pid == pid));
+            // A socket of another engine may have the same name in another container.
+            for connection in found.into_iter().filter(|c| held_by(c.acceptor, one.receiver)) {
+                let holder = holders.get(&connection.connector).and_then(|holders| holders.first());
+                let holder = *holder.with_context(|| {
+                    format!(
+                        "cannot see a sender of {}: run as root, or as the engine's user",
+                        one.title()
+                    )
+                })?;
+                live.push(Live { connection, holder });
+            }
+        }
+        if live.is_empty() {
+            bail!("no process is connected to the hops to move");
+        }
+        let senders: BTreeSet<u32> = live.iter().map(|live| live.holder.pid).collect();
+        let receivers = planned.iter().map(|one| one.receiver).collect();
+        let witness = Witness::start(&senders, &receivers);
+        let senders: Vec<u32> = senders.into_iter().collect();
+        let rate = measure(witness.as_ref().ok(), engine, &senders);
+        Ok(Self {
+            planned,
+            live,
+            witness,
+            rate,
+            engine: EngineFacts::from(engine.event()),
+        })
+    }
+
+    /// Describes the planned move.
+    pub(crate) fn describe(&self) -> String {
+        let receivers = self.planned.iter().map(|one| {
+            format!(
+                "  {}  {}, received by process {}\n",
+                one.title(),
+                one.endpoint(),
+                one.receiver
+            )
+        });
+        let senders: BTreeSet<u32> = self.live.iter().map(|live| live.holder.pid).collect();
+        let senders: Vec<String> = senders.iter().map(ToString::to_string).collect();
+        let rate = match self.rate {
+            Some(rate) => format!("{} messages a second, {}", rate.per_second, rate.by),
+            None => "unknown number of messages per second".into(),
+        };
+        format!(
+            "{}  {} connections of processes {}\n  {rate}\n",
+            receivers.collect::<String>(),
+            self.live.len(),
+            senders.join(", ")
+        )
+    }
+
+    /// Moves everything, or restores everything and returns the reason.
+    pub(crate) fn execute(self, options: &Options, guard: Guard) -> anyhow::Result<Splice> {
+        let mut tap = Tap::waiting(Options {
+            formats: engines::FORMATS,
+            ask_to_leave: true,
+            ..options.clone()
+        })?;
+        let mut places = Vec::new();
+        let gate = Gate::closed();
+        for one in &self.planned {
+            let (listener, place) = Place::take(&one.open()?, &one.file)?;
+            let pair = Pair {
+                listen: Endpoint::Path(one.bound.clone()),
+                upstream: Endpoint::Path(place.aside()),
+            };
+            let hop = TapHop {
+                name: one.name().map(str::to_owned),
+                endpoint: Some(one.endpoint()),
+                ..TapHop::new(pair)
+            };
+            places.push(place);
+            tap.add(hop, listener, gate.clone())?;
+        }
+        if let Ok(witness) = &self.witness {
+            witness.mark();
+        }
+        let mut last_cut = Instant::now();
+        for live in &self.live {
+            match disconnect(live.holder, live.connection.connector, PAUSE) {
+                Ok(at) => last_cut = at,
+                Err(error) => {
+                    // Senders that were already disconnected wait at the gate, and will find the engine's own socket again.
+                    drop(places);
+                    return Err(error).context("a connection could not be moved, so everything was restored");
+                }
+            }
+        }
+        let mut doubts = Vec::new();
+        if !wait(PAUSE, || self.are_closed()) {
+            doubts.push(
+                "a sender did not close its old connection: messages that it still sends there are not observed"
+                    .to_owned(),
+            );
+        }
+        let caught_up = caught_up(&self.planned);
+        gate.let_through();
+        if !caught_up {
+            let doubt = "a receiver never became idle: chunks of the old and the new connection may be reordered";
+            doubts.push(doubt.into());
+        }
+        let all = self.live.len() as u64;
+        let connected = wait(RECONNECT, || tap.stats().connections_total >= all);
+        if !connected {
+            doubts.push(format!("not all of {all} connections came back within {RECONNECT:?}"));
+        }
+        let outage = last_cut.elapsed();
+        Ok(Splice {
+            tap: TapSource::new(tap),
+            places,
+            planned: self.planned,
+            engine: self.engine,
+            engine_reported: false,
+            connections: self.live.len(),
+            rate: self.rate,
+            witness: self.witness,
+            outage,
+            doubts,
+            state: State::Running,
+            _guard: guard,
+        })
+    }
+
+    /// Returns whether all old connections are closed. Then everything they carried is in the receivers' inboxes.
+    fn are_closed(&self) -> bool {
+        self.planned.iter().all(|one| {
+            let found = Peers::of(one.receiver).and_then(|peers| peers.connected_to(&one.bound));
+            found.is_ok_and(|found| !self.live.iter().any(|live| found.contains(&live.connection)))
+        })
+    }
+}
+
+/// Waits at most `patience` for `condition`, and returns whether it became true.
+fn wait(patience: Duration, condition: impl Fn() -> bool) -> bool {
+    let until = Instant::now() + patience;
+    while !condition() {
+        if Instant::now() >= until {
+            return false;
+        }
+        thread::sleep(Duration::from_millis(1));
+    }
+    true
+}
+
+/// Waits until every receiver sleeps in its poll, which means that it has received all messages.
+fn caught_up(planned: &[Planned]) -> bool {
+    let until = Instant::now() + CATCH_UP;
+    planned.iter().all(|one| {
+        let mut asleep = 0;
+        while asleep < ASLEEP {
+            match sleeps_in_poll(one.receiver, one.receiver) {
+                Ok(true) => asleep += 1,
+                Ok(false) => asleep = 0,
+                Err(_) => return false,
+            }
+            if Instant::now() >= until {
+                return false;
+            }
+            thread::sleep(Duration::from_millis(1));
+        }
+        true
+    })
+}
+
+enum State {
+    Running,
+    /// The relay closes its connections; nobody can connect.
+    Closing,
+    /// Receivers drain, then the sockets are restored.
+    Returning(JoinHandle<Vec<String>>),
+    /// The witness observes the first frames of the direct connections.
+    Settling(Instant),
+    Over,
+}
+
+/// Hops moved behind the relay.
+pub(crate) struct Splice {
+    tap: TapSource,
+    places: Vec<Place>,
+    planned: Vec<Planned>,
+    engine: EngineFacts,
+    engine_reported: bool,
+    connections: usize,
+    rate: Option<Rate>,
+    witness: Result<Witness, String>,
+    /// Time from cutting the last connection until all had reconnected.
+    pub(crate) outage: Duration,
+    pub(crate) doubts: Vec<String>,
+    state: State,
+    _guard: Guard,
+}
+
+impl Splice {
+    /// Results of the witness, or the reason why there are none.
+    pub(crate) fn seen(&self) -> Result<Seen, &str> {
+        self.witness.as_ref().map(Witness::seen).map_err(String::as_str)
+    }
+
+    /// Waits for receivers and restores the sockets, on a thread because it takes a while.
+    fn restore(&mut self) -> State {
+        let (places, planned) = (std::mem::take(&mut self.places), self.planned.clone());
+        let all = move || {
+            let mut doubts = Vec::new();
+            if !caught_up(&planned) {
+                doubts.push("while moving back, a receiver never became idle: chunks may be reordered".to_owned());
+            }
+            doubts.extend(
+                places
+                    .into_iter()
+                    .filter_map(|place| place.give_back().err())
+                    .map(|e| e.to_string()),
+            );
+            doubts
+        };
+        match thread::Builder::new().name("way-back".into()).spawn(all) {
+            Ok(thread) => State::Returning(thread),
+            // The closure was dropped, which restored the sockets.
+            Err(_) => State::Over,
+        }
+    }
+
+    fn advance(&mut self) {
+        let state = std::mem::replace(&mut self.state, State::Over);
+        self.state = match state {
+            State::Returning(thread) if thread.is_finished() => {
+                self.doubts.extend(thread.join().unwrap_or_default());
+                if let Ok(witness) = &self.witness {
+                    witness.mark();
+                }
+                State::Settling(Instant::now() + SETTLE)
+            }
+            State::Settling(until) if Instant::now() >= until => State::Over,
+            other => other,
+        };
+    }
+}
+
+impl About for Splice {
+    fn kind(&self) -> &'static str {
+        "splice"
+    }
+
+    fn under_way(&self) -> Option<String> {
+        Some("moving the hops back".into())
+    }
+
+    fn wire(&self) -> Option<Value> {
+        let mut wire = wire_forms(self.tap.tap());
+        let hops = self
+            .planned
+            .iter()
+            .map(|one| json!({"name": one.name(), "endpoint": one.endpoint()}));
+        let continuity = self.seen().ok().map(|seen| {
+            json!({"messages_received": seen.received, "requests_across": seen.crossed, "messages_unread": seen.unread,
+                   "broken": seen.broken})
+        });
+        wire["splice"] = json!({
+            "hops": hops.collect::<Vec<_>>(),
+            "connections": self.connections,
+            "messages_per_second": self.rate.map(|rate| rate.per_second),
+            "moved_in_ms": self.outage.as_millis() as u64,
+            "continuity": continuity,
+            "doubts": self.doubts,
+        });
+        Some(wire)
+    }
+
+    fn degraded(&self) -> Vec<String> {
+        let mut degraded = self.tap.degraded();
+        degraded.extend(self.doubts.iter().cloned());
+        match &self.witness {
+            Ok(witness) => {
+                let broken = witness.seen().broken;
+                degraded.extend(broken.into_iter().map(|what| format!("across the move: {what}")));
+            }
+            Err(why) => degraded.push(format!("cannot check whether the move lost frames: {why}")),
+        }
+        degraded
+    }
+}
+
+impl Source for Splice {
+    fn is_in_the_path(&self) -> bool {
+        true
+    }
+
+    fn keep_ids(&mut self) {
+        self.tap.keep_ids();
+    }
+
+    fn poll(&mut self, sink: &mut dyn FnMut(&Event<'_>)) -> Flow {
+        match self.state {
+            State::Running | State::Closing => {
+                if !std::mem::replace(&mut self.engine_reported, true) {
+                    let what = What::Engine(self.engine.or(event::Engine::default()));
+                    sink(&Event {
+                        at: MonoNs::now(),
+                        what,
+                    });
+                }
+                let known = &self.engine;
+                let flow = self.tap.poll(&mut |event| known.forward(event, sink));
+                if flow != Flow::Ended {
+                    return flow;
+                }
+                self.state = self.restore();
+                Flow::Idle
+            }
+            State::Over => Flow::Ended,
+            State::Returning(_) | State::Settling(_) => {
+                self.advance();
+                Flow::Idle
+            }
+        }
+    }
+
+    fn stop(&mut self) {
+        if matches!(self.state, State::Running) {
+            // From here on, connecting fails; senders retry until the engine's own socket is back.
+            self.places.iter().for_each(Place::close);
+            self.tap.stop();
+            self.state = State::Closing;
+        }
+    }
+}

@@ -1,0 +1,260 @@
+//! Probe on both ends of the hops during a move, on its own thread. It counts sent messages, and checks for every request that the received
+//! token counts add up before and after the move.
+
+use std::collections::{BTreeSet, HashMap};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::{Sender, channel};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::thread::{self, JoinHandle};
+use std::time::{Duration, Instant};
+
+use engines::sglang::wire::{Decoder, Limits};
+use probe_user::{Capture, Message, Observation, Options, Probe, Target};
+use trace::Analysis;
+use trace::event::{Capabilities, Event, Frame, Hop, Missed, MissedCause, What};
+use trace::{Config, FrameId, HopId};
+
+/// Maximum number of bytes copied of a received message.
+const CAPTURE: u32 = 1 << 20;
+const PATIENCE: Duration = Duration::from_millis(4);
+/// Interval of the checks.
+const SUM_EVERY: Duration = Duration::from_millis(100);
+/// Maximum number of requests followed across the move.
+const MAX_RIDS: usize = 262_144;
+
+/// Results so far.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Seen {
+    /// Messages passed to libzmq by the senders.
+    pub(crate) sent: u64,
+    /// Messages received by the receivers.
+    pub(crate) received: u64,
+    /// Requests that started before the last mark and continued after it.
+    pub(crate) crossed: u64,
+    /// Messages that could not be decoded or were missed. They lead to no conclusion.
+    pub(crate) unread: u64,
+    /// Descriptions of counts that do not add up.
+    pub(crate) broken: Vec<String>,
+}
+
+/// The watching thread. Dropping this value ends it.
+pub(crate) struct Witness {
+    shared: Arc<Shared>,
+    thread: Option<JoinHandle<()>>,
+}
+
+#[derive(Default)]
+struct Shared {
+    end: AtomicBool,
+    mark: AtomicBool,
+    seen: Mutex<Seen>,
+}
+
+impl Witness {
+    /// Starts watching, or returns why that is not possible.
+    pub(crate) fn start(senders: &BTreeSet<u32>, receivers: &BTreeSet<u32>) -> Result<Self, String> {
+        let all: BTreeSet<u32> = senders | receivers;
+        let targets: Vec<Target> = all
+            .iter()
+            .map(|&pid| Target {
+                pid,
+                capture: Capture {
+                    sent: 0,
+                    received: if receivers.contains(&pid) { CAPTURE } else { 0 },
+                },
+            })
+            .collect();
+        let shared = Arc::new(Shared::default());
+        let (thread_shared, senders, receivers) = (Arc::clone(&shared), senders.clone(), receivers.clone());
+        let (sender, receiver) = channel();
+        let thread = thread::Builder::new().name("witness".into()).spawn(move || {
+            let options = Options {
+                processed: false,
+                scheduler: false,
+                polls: false,
+                ring_bytes: 32 << 20,
+                ..Options::default()
+            };
+            match Probe::attach(&targets, options) {
+                Ok(probe) => watch(probe, &thread_shared, &senders, &receivers, &sender),
+                Err(error) => drop(sender.send(Err(error.to_string()))),
+            }
+        });
+        let thread = thread.map_err(|error| error.to_string())?;
+        receiver.recv().unwrap_or(Err("its thread failed".into()))?;
+        Ok(Self {
+            shared,
+            thread: Some(thread),
+        })
+    }
+
+    /// Results so far.
+    pub(crate) fn seen(&self) -> Seen {
+        self.shared.seen.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// Marks the requests that are live now as those that cross the move.
+    pub(crate) fn mark(&self) {
+        self.shared.mark.store(true, Ordering::Relaxed);
+    }
+}
+
+impl Drop for Witness {
+    fn drop(&mut self) {
+        self.shared.end.store(true, Ordering::Relaxed);
+        if let Some(thread) = self.thread.take() {
+            let _ = thread.join();
+        }
+    }
+}
+
+fn watch(
+    mut probe: Probe,
+    shared: &Shared,
+    senders: &BTreeSet<u32>,
+    receivers: &BTreeSet<u32>,
+    sender: &Sender<Result<(), String>>,
+) {
+    // Sends are counted from the attach on, so the rate measurement waits for it.
+    let _ = sender.send(Ok(()));
+    let mut tally = Tally::new();
+    let mut summed = Instant::now();
+    loop {
+        // Read before the last poll, so that its observations are included.
+        let ending = shared.end.load(Ordering::Relaxed);
+        if shared.mark.swap(false, Ordering::Relaxed) {
+            tally.marked.clone_from(&tally.live);
+        }
+        let polled = probe.poll(PATIENCE, |observation| match observation {
+            Observation::Sent(message) if senders.contains(&message.call.socket.pid) => tally.seen.sent += 1,
+            Observation::Received(message) if receivers.contains(&message.call.socket.pid) => tally.receive(&message),
+            Observation::Lost { count, .. } => tally.lost(count),
+            _ => {}
+        });
+        if ending || summed.elapsed() >= SUM_EVERY {
+            summed = Instant::now();
+            tally.collect_findings();
+        }
+        if let Err(error) = &polled {
+            tally.seen.broken.push(format!("the probe ended: {error}"));
+        }
+        tally
+            .seen
+            .clone_into(&mut shared.seen.lock().unwrap_or_else(PoisonError::into_inner));
+        if ending || polled.is_err() {
+            return;
+        }
+    }
+}
+
+/// Checks the token counts of received messages with an analysis in which every receiver's inbox is a hop.
+struct Tally {
+    analysis: Analysis,
+    decoder: Decoder,
+    hops: HashMap<probe_user::SocketId, (HopId, u64)>,
+    live: BTreeSet<String>,
+    marked: BTreeSet<String>,
+    seen: Seen,
+}
+
+impl Tally {
+    fn new() -> Self {
+        Self {
+            analysis: Analysis::new(Config {
+                engines: engines::FACTS,
+                ..Config::default()
+            }),
+            decoder: Decoder::new(Limits::default()),
+            hops: HashMap::new(),
+            live: BTreeSet::new(),
+            marked: BTreeSet::new(),
+            seen: Seen::default(),
+        }
+    }
+
+    fn receive(&mut self, message: &Message<'_>) {
+        self.seen.received += 1;
+        let at = message.call.at;
+        let next = HopId(self.hops.len().min(usize::from(u16::MAX)) as u16);
+        let (hop, seq) = self.hops.entry(message.call.socket).or_insert((next, 0));
+        let id = FrameId {
+            hop: *hop,
+            lane: 0,
+            seq: *seq,
+        };
+        *seq += 1;
+        let batch = match self.decoder.decode(message.payload) {
+            Ok(batch) => batch,
+            Err(why) => {
+                tracing::debug!("the witness cannot read a message of {} bytes: {why}", message.bytes);
+                self.seen.unread += 1;
+                self.analysis.apply(&unknown(1));
+                return;
+            }
+        };
+        if id.seq == 0 {
+            let hop = Hop {
+                id: id.hop,
+                name: "witness",
+                endpoint: "",
+                worker: None,
+                origin: false,
+                last: false,
+                capabilities: Capabilities {
+                    sent: true,
+                    ..Capabilities::default()
+                },
+            };
+            let what = What::Hop(hop);
+            self.analysis.apply(&Event { at, what });
+        }
+        for chunk in batch.chunks() {
+            if self.marked.contains(chunk.rid) {
+                self.marked.remove(chunk.rid);
+                self.seen.crossed += 1;
+            }
+            if chunk.finish.is_some() {
+                self.live.remove(chunk.rid);
+            } else if self.live.len() < MAX_RIDS && !self.live.contains(chunk.rid) {
+                self.live.insert(chunk.rid.to_owned());
+            }
+        }
+        let frame = Frame {
+            id,
+            bytes: message.bytes,
+            kind: batch.shape().kind,
+            ids: batch.shape().ids,
+            chunks: batch.chunks(),
+        };
+        let what = What::Sent(frame);
+        self.analysis.apply(&Event { at, what });
+    }
+
+    fn lost(&mut self, count: u64) {
+        self.seen.unread += count;
+        self.analysis.apply(&unknown(count));
+    }
+
+    /// Collects findings of the detectors that check wire arithmetic.
+    fn collect_findings(&mut self) {
+        self.analysis.tick(trace::MonoNs::now());
+        let is_loss = |finding: &&&trace::detect::Finding| matches!(finding.kind, "wire-loss" | "wire-arithmetic");
+        let findings = self.analysis.findings();
+        let broken = findings.iter().filter(is_loss);
+        self.seen.broken = broken
+            .map(|finding| format!("{}: {}", finding.kind, finding.verdict.summary))
+            .collect();
+    }
+}
+
+/// Event for `count` messages whose content is unknown.
+fn unknown(count: u64) -> Event<'static> {
+    Event {
+        at: trace::MonoNs::now(),
+        what: What::Missed(Missed {
+            hop: None,
+            count,
+            cause: MissedCause::QueueFull,
+        }),
+    }
+}

@@ -1,0 +1,340 @@
+//! One watched run: its connection, its analysis, and its missed records.
+
+use std::mem;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use feed::{Body, Head, Image, ImageError, Message, Start, WatchEvent, Watcher};
+use session::Session;
+use session::sink::Sink;
+use session::units::{count, duration};
+use session::{Observer, ScreenCommand, Stage};
+use trace::ledger::Limits;
+use trace::record::{BlockReader, Header, Record, RecordOptions};
+use trace::{Analysis, Config};
+use tui::OwnPast;
+use tui::pods::{Brief, Link, PodLine};
+
+use super::source_info::SourceInfo;
+use super::{Options, Watched};
+use crate::app;
+
+/// Time without a message until a source counts as silent. Sources send ten messages a second.
+const SILENT: Duration = Duration::from_secs(3);
+
+pub(super) struct Pod {
+    watcher: Watcher,
+    name: String,
+    about: SourceInfo,
+    run: Session,
+    reader: BlockReader,
+    instance: String,
+    link: Link,
+    since: Instant,
+    last_message: Instant,
+    /// Reason for a missing connection.
+    why: String,
+    /// Reason why earlier state was not loaded, or why the run cannot be followed any further.
+    incomplete_reason: Option<String>,
+    broken: bool,
+    gaps: u64,
+    past: Option<OwnPast>,
+    limits: Limits,
+    record: Option<PathBuf>,
+    options: RecordOptions,
+}
+
+impl Pod {
+    pub(super) fn new(watcher: Watcher, observer: Box<dyn Observer>, options: &Options, several: bool) -> Self {
+        let now = Instant::now();
+        let config = Config {
+            limits: options.limits,
+            engines: engines::FACTS,
+            ..Config::default()
+        };
+        let record = options.record.clone();
+        Self {
+            name: watcher.address().to_owned(),
+            about: SourceInfo::default(),
+            run: Session::new(&config, observer, Sink::none("watch", &config), options.slowest),
+            reader: BlockReader::default(),
+            instance: String::new(),
+            link: Link::default(),
+            since: now,
+            last_message: now,
+            why: String::new(),
+            incomplete_reason: None,
+            broken: false,
+            gaps: 0,
+            past: None,
+            limits: options.limits,
+            record: if several {
+                record.map(|path| recording_path(&path, watcher.address()))
+            } else {
+                record
+            },
+            options: RecordOptions {
+                max_bytes: options.record_max_size,
+                force: options.force,
+                // The source's clocks differ from ours.
+                anchor_every_ns: None,
+                ..RecordOptions::default()
+            },
+            watcher,
+        }
+    }
+
+    /// Processes one message; `false` if there is none.
+    pub(super) fn turn(&mut self) -> bool {
+        match self.watcher.poll() {
+            None => return false,
+            Some(WatchEvent::Up) => {}
+            Some(WatchEvent::Down(why)) => self.down(why),
+            Some(WatchEvent::Message(message)) => self.process(*message),
+        }
+        true
+    }
+
+    /// Takes the time series received from the source.
+    pub(super) fn take_past(&mut self) -> Option<OwnPast> {
+        self.past.take()
+    }
+
+    fn down(&mut self, why: String) {
+        self.why = why;
+        let link = match self.link {
+            Link::Live | Link::Silent => Link::Lost,
+            link => link,
+        };
+        if self.set(link) {
+            self.run.notify(format!("! {} was lost: {}", self.name, self.why));
+        }
+    }
+
+    fn set(&mut self, link: Link) -> bool {
+        let changed = mem::replace(&mut self.link, link) != link;
+        if changed {
+            self.since = Instant::now();
+        }
+        changed
+    }
+
+    fn process(&mut self, Message { head, body }: Message) {
+        self.last_message = Instant::now();
+        self.about.anchor = Some(head.anchor());
+        match body {
+            Body::Start(start, analysis) => self.begin(&head, *start, analysis),
+            // Records of a run with an unknown start cannot be interpreted.
+            _ if head.instance != self.instance => return,
+            Body::Block(block) => self.block(&block),
+            Body::About(closing) => self.about.closing = *closing,
+            Body::End(closing) => {
+                self.about.closing = *closing;
+                self.set(Link::Ended);
+                self.run.notify(format!("{} has ended", self.name));
+                return;
+            }
+        }
+        self.why.clear();
+        self.set(Link::Live);
+    }
+
+    /// Loads the state of the source: on first contact, after a gap, and after a restart of the source.
+    fn begin(&mut self, head: &Head, start: Start, analysis: Result<Box<Analysis>, ImageError>) {
+        let known = head.instance == self.instance;
+        if !known {
+            self.start_run(head, &start);
+        }
+        let own_version = env!("CARGO_PKG_VERSION");
+        let analysis = analysis.map_err(|e| e.to_string()).and_then(|analysis| {
+            let same = start.tokengap == own_version;
+            let other = || format!("the source is tokengap {} and this is {own_version}", start.tokengap);
+            same.then_some(analysis).ok_or_else(other)
+        });
+        self.about.closing = start.closing;
+        match analysis {
+            Ok(mut analysis) => {
+                if analysis.keep_within(self.limits) {
+                    self.incomplete_reason = Some(
+                        "its limits are higher than --max-live and --max-finished here: older requests are evicted"
+                            .into(),
+                    );
+                }
+                let missed = self.reader.go_on(start.record);
+                self.missed(missed);
+                self.run.take_over(*analysis, missed);
+                let past = start.history.filter(|_| !known);
+                self.past = past.and_then(|past| Image::unpack(&past).ok());
+            }
+            // The next block contains the current position, which gives the number of missing records.
+            Err(why) => {
+                self.incomplete_reason = Some(format!("its earlier history is unknown: {why}"));
+            }
+        }
+    }
+
+    fn start_run(&mut self, head: &Head, start: &Start) {
+        if !self.instance.is_empty() {
+            for message in self.run.close(&trace::report::ReportInput::of(&self.about.kind)) {
+                self.run.notify(message);
+            }
+            self.run
+                .notify(format!("{} was restarted: this is the new run", head.pod));
+            self.record = None;
+        }
+        let mut config = start.config;
+        config.limits = config.limits.at_most(self.limits);
+        self.run.set_config(config);
+        self.run.restart();
+        (self.reader, self.incomplete_reason, self.gaps) = (BlockReader::default(), None, 0);
+        self.instance.clone_from(&head.instance);
+        self.name = head.pod.chars().filter(|c| !c.is_control()).take(100).collect();
+        self.about.kind = start.source.chars().filter(|c| !c.is_control()).take(40).collect();
+        let header = Header {
+            tokengap: start.tokengap.clone(),
+            source: self.about.kind.clone(),
+            config,
+            anchor: head.anchor(),
+            payload: start.payload,
+            part: 0,
+        };
+        self.run.sink().describe(header, self.options);
+        if let Some(path) = self.record.take()
+            && let Err(error) = self.run.sink().record(&path)
+        {
+            self.run.give_up(format!("recording: {error}"));
+            self.run.notify(format!("! recording: {error}"));
+        }
+    }
+
+    fn block(&mut self, block: &[u8]) {
+        if self.broken {
+            return;
+        }
+        let Self { reader, run, about, .. } = self;
+        let lost = reader.lost();
+        let read = catch_unwind(AssertUnwindSafe(|| {
+            reader.read(block, &mut |record| match record {
+                Record::Event(event) => run.event(&event),
+                Record::Tick(now) => run.tick(now, &*about),
+                Record::Anchor(_) | Record::Closing(_) => {}
+            })
+        }));
+        let missed = self.reader.lost() - lost;
+        match read {
+            Ok(Ok(())) => {}
+            Ok(Err(error)) => tracing::warn!("{}: {error}", self.name),
+            Err(_) => {
+                self.broken = true;
+                self.incomplete_reason = Some(
+                    "its events could not be analysed, so it is no longer followed. Please report this bug.".into(),
+                );
+            }
+        }
+        self.missed(missed);
+    }
+
+    fn missed(&mut self, records: u64) {
+        if records > 0 {
+            self.gaps += 1;
+            self.run
+                .notify(format!("! {} records of {} were missed", count(records), self.name));
+        }
+    }
+
+    /// Updates the state of the connection.
+    pub(super) fn update_link(&mut self, now: Instant) {
+        if self.link == Link::Live && now - self.last_message >= SILENT {
+            self.set(Link::Silent);
+        }
+        let since = duration((now - self.since).as_nanos() as u64);
+        let mut own = Vec::new();
+        match self.link {
+            Link::Live | Link::Ended => {}
+            Link::Away if self.why.is_empty() => {}
+            Link::Away => own.push(format!("{} has been unreachable for {since}: {}", self.name, self.why)),
+            Link::Silent => own.push(format!(
+                "{} has been silent for {since}: its values are that old",
+                self.name
+            )),
+            Link::Lost => own.push(format!("{} was lost {since} ago: {}", self.name, self.why)),
+        }
+        if self.reader.lost() > 0 {
+            own.push(format!(
+                "feed: {} records of {} were missed, in {} gaps: lost on the way to this watcher, not in the engine",
+                count(self.reader.lost()),
+                self.name,
+                self.gaps
+            ));
+        }
+        own.extend(
+            self.incomplete_reason
+                .iter()
+                .map(|why| format!("feed: {}: {why}", self.name)),
+        );
+        self.about.own = own;
+    }
+
+    /// Runs the observer.
+    pub(super) fn show(&mut self, stage: Stage) -> ScreenCommand {
+        self.run.turn(&self.about, stage, None)
+    }
+
+    /// Summary line of the run.
+    pub(super) fn line(&self, now: Instant) -> PodLine {
+        PodLine {
+            name: self.name.clone(),
+            link: self.link,
+            since_ns: (now - self.since).as_nanos() as u64,
+            why: self.about.own.first().cloned().unwrap_or_default(),
+            missed: self.reader.lost(),
+            brief: Brief::of(self.run.analysis()),
+        }
+    }
+
+    pub(super) fn has_ended(&self) -> bool {
+        self.link == Link::Ended
+    }
+
+    pub(super) fn dismiss(&mut self) {
+        self.update_link(Instant::now());
+        self.run.dismiss();
+    }
+
+    pub(super) fn finish(self) -> Watched {
+        Watched {
+            address: self.watcher.address().to_owned(),
+            link: self.link.word(),
+            missed: self.reader.lost(),
+            gaps: self.gaps,
+            report: self.run.finish(&self.about, &app::print_message),
+            name: self.name,
+        }
+    }
+}
+
+/// Derives a file name per source from `run.tgap`: `run-ADDRESS.tgap`.
+fn recording_path(path: &Path, address: &str) -> PathBuf {
+    let plain: String = address
+        .chars()
+        .map(|c| if c.is_ascii_alphanumeric() || c == '.' { c } else { '-' })
+        .collect();
+    let stem = path.file_stem().unwrap_or_default().to_string_lossy();
+    let end = path
+        .extension()
+        .map_or_else(String::new, |e| format!(".{}", e.to_string_lossy()));
+    path.with_file_name(format!("{stem}-{plain}{end}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_watched_source_records_to_its_own_file() {
+        let path = recording_path(Path::new("/var/tmp/run.tgap"), "pod-7:5600");
+        assert_eq!(path, Path::new("/var/tmp/run-pod-7-5600.tgap"));
+        assert_eq!(recording_path(Path::new("run"), "[::1]:1"), Path::new("run----1--1"));
+    }
+}

@@ -1,0 +1,322 @@
+//! Searches every output for confidential words.
+//!
+//! The words are put into all input: complete and broken messages, client requests and responses, and the environment. Searched are the log
+//! at its highest level, report, recording, exports, metrics, pushed and published data, and the screen. Request ids may appear by design.
+
+#![cfg(target_os = "linux")]
+
+mod outlets;
+
+use std::io::{Read, Write};
+use std::net::{Shutdown, TcpListener, TcpStream};
+use std::path::Path;
+use std::process::{Command, Stdio};
+use std::sync::atomic::{AtomicU16, Ordering};
+use std::time::Duration;
+
+/// Replaces a text of the recorded message of the same length.
+const TEXT: &[u8; 14] = b" CanaryText007";
+const RECORDED_TEXT: &[u8; 14] = b" t65535 t65536";
+const BROKEN: &str = "CanaryBroken";
+const SECRET: &str = "CanarySecret";
+const WORD: &str = "Canary";
+/// Token ids in the recorded message.
+const IDS: [&str; 2] = ["151643", "199999"];
+/// Request id in the recorded message.
+const RID: &str = "da7231f9ebd455a494d508416fc22d7a";
+
+fn tokengap() -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_tokengap"));
+    let headers = format!("authorization=Bearer%20{SECRET}");
+    command
+        .env("OTEL_EXPORTER_OTLP_HEADERS", headers)
+        .env("API_KEY", SECRET)
+        .env_remove("TOKENGAP_LOG");
+    command
+}
+
+/// The recorded message with a confidential text.
+fn message() -> Vec<u8> {
+    let path = concat!(
+        env!("CARGO_MANIFEST_DIR"),
+        "/../zmq-tap/fixtures/messages/0.5.19-msgpack/str_delta_3rid.msgpack"
+    );
+    let mut message = std::fs::read(path).expect("a recorded message");
+    let at = message.windows(TEXT.len()).position(|part| part == RECORDED_TEXT);
+    let at = at.expect("its text");
+    message[at..at + TEXT.len()].copy_from_slice(TEXT);
+    message
+}
+
+/// Start of a ZMTP 3.1 connection: the greeting with mechanism NULL, and READY.
+fn hello(kind: &str) -> Vec<u8> {
+    let mut greeting = vec![0xff, 0, 0, 0, 0, 0, 0, 0, 1, 0x7f, 3, 1];
+    greeting.extend_from_slice(b"NULL");
+    greeting.resize(64, 0);
+    let mut ready = b"\x05READY\x0bSocket-Type".to_vec();
+    ready.extend_from_slice(&(kind.len() as u32).to_be_bytes());
+    ready.extend_from_slice(kind.as_bytes());
+    greeting.extend_from_slice(&[4, ready.len() as u8]);
+    greeting.extend_from_slice(&ready);
+    greeting
+}
+
+fn frame(payload: &[u8]) -> Vec<u8> {
+    let mut frame = vec![2];
+    frame.extend_from_slice(&(payload.len() as u64).to_be_bytes());
+    frame.extend_from_slice(payload);
+    frame
+}
+
+/// A free port, different on each call. It lies outside the kernel's ephemeral range, which concurrent tests use.
+fn port() -> u16 {
+    const FIRST: u16 = 20_000;
+    static NEXT: AtomicU16 = AtomicU16::new(0);
+    let place = (std::process::id() % 1_000) as u16 * 10;
+    let next = || FIRST + (place + NEXT.fetch_add(1, Ordering::Relaxed)) % 10_000;
+    let free = |port: &u16| TcpListener::bind(("127.0.0.1", *port)).is_ok();
+    std::iter::repeat_with(next).take(10_000).find(free).expect("a port")
+}
+
+fn connect(port: u16) -> TcpStream {
+    for _ in 0..500 {
+        if let Ok(stream) = TcpStream::connect(("127.0.0.1", port)) {
+            return stream;
+        }
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    panic!("nobody listens at {port}");
+}
+
+/// Checks that `output` contains no confidential word.
+fn search_words(what: &str, output: &[u8]) {
+    let text = String::from_utf8_lossy(output);
+    let found = text.find(WORD).map(|at| {
+        let context = text.get(at.saturating_sub(80)..(at + 80).min(text.len()));
+        context.unwrap_or(WORD).to_owned()
+    });
+    assert_eq!(found, None, "{what} contains a canary");
+}
+
+/// Returns whether a token id appears as a whole number.
+fn contains_an_id(text: &str) -> bool {
+    let mut numbers = text.split(|c: char| !c.is_ascii_digit());
+    numbers.any(|number| IDS.contains(&number))
+}
+
+/// Checks that `output` contains neither a confidential word nor a token id.
+fn search(what: &str, output: &[u8]) {
+    search_words(what, output);
+    let text = String::from_utf8_lossy(output);
+    assert!(!contains_an_id(&text), "{what} contains a token id:\n{text}");
+}
+
+/// Outputs of a run, by destination.
+struct Outputs {
+    /// Report and log.
+    log_and_report: Vec<u8>,
+    metrics: Vec<u8>,
+    /// Bodies of pushed requests.
+    pushed: Vec<u8>,
+    /// All topics of the feed, as received by a subscriber.
+    published: Vec<u8>,
+    /// Report and log of a watcher.
+    watcher: Vec<u8>,
+}
+
+/// Runs a tap with the flags `more` in `folder`, and sends it the messages and a client's request and response.
+fn tap(folder: &Path, more: &[&str]) -> Outputs {
+    let upstream = TcpListener::bind("127.0.0.1:0").expect("a port");
+    let (listen, metrics, publish, clients) = (port(), port(), port(), port());
+    let (collector, server) = (outlets::Collector::start(), outlets::server());
+    let tcp = |port| format!("tcp://127.0.0.1:{port}");
+    let child = tokengap()
+        .current_dir(folder)
+        .args([
+            "-vvv",
+            "tap",
+            "--headless",
+            "--json",
+            "--duration",
+            "6s",
+            "--record",
+            "run.tgap",
+        ])
+        .args([
+            "--listen",
+            &tcp(listen),
+            "--upstream",
+            &tcp(upstream.local_addr().expect("bound").port()),
+        ])
+        .args([
+            "--listen",
+            &format!("http://127.0.0.1:{clients}"),
+            "--upstream",
+            &format!("http://127.0.0.1:{server}"),
+        ])
+        .args(["--metrics", &metrics.to_string(), "--publish", &tcp(publish)])
+        .args(["--otlp", &format!("http://127.0.0.1:{}", collector.port)])
+        .args(["--otlp-requests", "all", "--otlp-interval", "1s"])
+        .args(more)
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .expect("tokengap runs");
+    let mut sender = connect(listen);
+    let subscriber = outlets::subscribe(publish);
+    let watcher = tokengap()
+        .current_dir(folder)
+        .args([
+            "-vvv",
+            "watch",
+            "--headless",
+            "--json",
+            "--record",
+            "watched.tgap",
+            &tcp(publish),
+        ])
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .expect("tokengap runs");
+    let (mut receiver, _) = upstream.accept().expect("the relay connects");
+    sender.write_all(&hello("PUSH")).expect("said");
+    receiver.write_all(&hello("PULL")).expect("said");
+    // Time for the watchers to connect.
+    std::thread::sleep(Duration::from_secs(1));
+    let whole = message();
+    let cut = [&whole[..whole.len() / 2], BROKEN.as_bytes()].concat();
+    let strange = [b"\x80\x04\x95", BROKEN.as_bytes()].concat();
+    for payload in [&whole, &cut, &strange] {
+        sender.write_all(&frame(payload)).expect("sent");
+    }
+    outlets::chat(clients);
+    std::thread::sleep(Duration::from_millis(1_500));
+    let mut scraped = Vec::new();
+    let mut scrape = connect(metrics);
+    write!(scrape, "GET /metrics HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n").expect("asked");
+    scrape.read_to_end(&mut scraped).expect("answered");
+    sender.shutdown(Shutdown::Both).ok();
+    let all = |child: std::process::Child| {
+        let ended = child.wait_with_output().expect("it ends");
+        assert!(ended.status.success(), "{}", String::from_utf8_lossy(&ended.stderr));
+        [ended.stdout, ended.stderr].concat()
+    };
+    let outputs = Outputs {
+        log_and_report: all(child),
+        metrics: scraped,
+        watcher: all(watcher),
+        pushed: collector.bodies(),
+        published: subscriber.join().expect("it reads to the end"),
+    };
+    for (what, output, word) in [
+        ("the report", &outputs.log_and_report, RID),
+        ("metrics", &outputs.metrics, "tokengap_requests_seen_total"),
+        ("pushed telemetry", &outputs.pushed, RID),
+        ("the feed", &outputs.published, RID),
+        ("the watcher's report", &outputs.watcher, RID),
+    ] {
+        let text = String::from_utf8_lossy(output);
+        assert!(
+            text.contains(word),
+            "{what} is empty, so the search proves nothing: {text}"
+        );
+    }
+    outputs
+}
+
+impl Outputs {
+    fn search(&self) {
+        search("the tap", &self.log_and_report);
+        search("metrics", &self.metrics);
+        search("pushed telemetry", &self.pushed);
+        search("the feed", &self.published);
+        search("a watcher", &self.watcher);
+    }
+}
+
+/// Searches the output of every command that reads the recordings.
+fn search_recordings(folder: &Path) {
+    for file in ["run.tgap", "watched.tgap"] {
+        search(file, &std::fs::read(folder.join(file)).expect("recorded"));
+        let made = |args: &[&str]| {
+            let out = tokengap().current_dir(folder).arg("-vvv").args(args).output();
+            let out = out.expect("tokengap runs");
+            assert!(
+                out.status.success(),
+                "{args:?}: {}",
+                String::from_utf8_lossy(&out.stderr)
+            );
+            search(&args.join(" "), &[out.stdout, out.stderr].concat());
+        };
+        for format in ["text", "json", "markdown", "html"] {
+            made(&["report", file, "--format", format]);
+        }
+        for format in ["perfetto", "otlp", "events", "csv"] {
+            made(&["export", file, "--format", format]);
+        }
+        made(&["replay", file, "--json"]);
+        made(&["diff", file, file]);
+    }
+}
+
+#[test]
+fn no_text_token_id_or_secret_leaks() {
+    let folder = tempfile::tempdir().expect("a folder");
+    tap(folder.path(), &[]).search();
+    search_recordings(folder.path());
+    if let Some(shown) = outlets::screen(folder.path(), &tokengap()) {
+        let text = String::from_utf8_lossy(&shown);
+        assert!(text.contains(&RID[..8]), "the request is on the screen: {text}");
+        search("the screen", &shown);
+    }
+}
+
+/// Token ids are then recorded, and exported only on a second request; texts and secrets appear nowhere.
+#[test]
+fn payload_tokens_exports_ids_only_on_a_second_request() {
+    let folder = tempfile::tempdir().expect("a folder");
+    tap(folder.path(), &["--payload", "tokens"]).search();
+    search_recordings(folder.path());
+    let mut export = tokengap();
+    export.current_dir(folder.path());
+    export.args([
+        "-vvv",
+        "export",
+        "run.tgap",
+        "--format",
+        "events",
+        "--payload",
+        "tokens",
+    ]);
+    let out = export.output().expect("tokengap runs");
+    search_words("the events with their ids", &[&out.stdout[..], &out.stderr].concat());
+    assert!(
+        contains_an_id(&String::from_utf8_lossy(&out.stdout)),
+        "the ids that were asked for"
+    );
+}
+
+#[test]
+fn errors_contain_no_message_content() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let whole = message();
+    // The cuts lie behind the class name, which errors about unknown classes contain.
+    for cut in [40, 80, 120, 200, whole.len() - 1] {
+        let broken = [&whole[..cut], BROKEN.as_bytes(), &whole[cut..]].concat();
+        std::fs::write(folder.path().join("broken"), broken).expect("written");
+        let out = tokengap()
+            .args(["-vvv", "decode"])
+            .arg(folder.path().join("broken"))
+            .output();
+        let out = out.expect("tokengap runs");
+        search("decode's errors", &out.stderr);
+        for command in ["report", "replay"] {
+            let out = tokengap()
+                .args(["-vvv", command])
+                .arg(folder.path().join("broken"))
+                .output();
+            search(command, &out.expect("tokengap runs").stderr);
+        }
+    }
+}

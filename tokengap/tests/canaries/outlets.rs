@@ -1,0 +1,146 @@
+//! Counterparts of tokengap: a collector, a subscriber, a client with its server, and a terminal.
+
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::{TcpListener, TcpStream};
+use std::path::Path;
+use std::process::{Command, Stdio};
+use std::sync::{Arc, Mutex};
+use std::thread::{self, JoinHandle};
+use std::time::Duration;
+
+use crate::{SECRET, connect, hello};
+
+/// Accepts any POST request.
+pub(crate) struct Collector {
+    pub(crate) port: u16,
+    bodies: Arc<Mutex<Vec<u8>>>,
+}
+
+impl Collector {
+    pub(crate) fn start() -> Self {
+        let bodies = Arc::<Mutex<Vec<u8>>>::default();
+        let for_thread = Arc::clone(&bodies);
+        let port = serve(move |stream| {
+            while let Some((_, body)) = request(&mut BufReader::new(&stream)) {
+                for_thread.lock().expect("whole").extend(body);
+                let response = b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: 2\r\n\r\n{}";
+                if (&stream).write_all(response).is_err() {
+                    return;
+                }
+            }
+        });
+        Self { port, bodies }
+    }
+
+    pub(crate) fn bodies(&self) -> Vec<u8> {
+        self.bodies.lock().expect("whole").clone()
+    }
+}
+
+/// Passes each connection to `handle` and returns the port. The threads end with the test.
+fn serve(handle: impl Fn(TcpStream) + Clone + Send + 'static) -> u16 {
+    let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
+    let port = listener.local_addr().expect("bound").port();
+    thread::spawn(move || {
+        for stream in listener.incoming().flatten() {
+            let handle = handle.clone();
+            thread::spawn(move || handle(stream));
+        }
+    });
+    port
+}
+
+/// Reads the head and body of the next request.
+fn request(from: &mut impl BufRead) -> Option<(String, Vec<u8>)> {
+    let mut head = String::new();
+    while !head.ends_with("\r\n\r\n") {
+        if from.read_line(&mut head).ok()? == 0 {
+            return None;
+        }
+    }
+    let length = head.lines().find_map(|line| {
+        let (name, value) = line.split_once(':')?;
+        name.eq_ignore_ascii_case("content-length")
+            .then(|| value.trim().parse().ok())?
+    });
+    let mut body = vec![0; length.unwrap_or(0)];
+    from.read_exact(&mut body).ok()?;
+    Some((head, body))
+}
+
+const ANSWER: &str = "HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\nconnection: close\r\n\r\n";
+const EVENT: &str = "data: {\"text\":\"CanaryAnswer\",\"output_ids\":[151643],\"meta_info\":{\"id\":\"5b92c0ffee\",\
+                     \"completion_tokens\":COUNT,\"finish_reason\":null}}\n\n";
+
+/// HTTP server of an engine, which streams a response.
+pub(crate) fn server() -> u16 {
+    serve(|mut stream| {
+        let Some((head, _)) = request(&mut BufReader::new(&stream)) else {
+            return;
+        };
+        assert!(head.contains(SECRET), "the relay has changed the request: {head}");
+        let events: String = (1..=3)
+            .map(|count| EVENT.replace("COUNT", &count.to_string()))
+            .collect();
+        let response = format!("{ANSWER}{events}data: [DONE]\n\n");
+        stream.write_all(response.as_bytes()).ok();
+    })
+}
+
+/// A client with a key and a prompt.
+pub(crate) fn chat(port: u16) {
+    let mut stream = connect(port);
+    let body = "{\"text\":\"CanaryPrompt\",\"stream\":true}";
+    write!(
+        stream,
+        "POST /generate?key={SECRET} HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer {SECRET}\r\nCookie: {SECRET}\r\n\
+         Content-Length: {}\r\n\r\n{body}",
+        body.len()
+    )
+    .expect("asked");
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer).expect("answered");
+    assert!(answer.contains("CanaryAnswer"), "{answer}");
+}
+
+/// Reads every topic of the feed until it ends.
+pub(crate) fn subscribe(port: u16) -> JoinHandle<Vec<u8>> {
+    let mut stream = connect(port);
+    stream.write_all(&hello("SUB")).expect("said");
+    stream.write_all(b"\0\x01\x01").expect("subscribed");
+    thread::spawn(move || {
+        let mut all = Vec::new();
+        // A connection that is cut has ended as well.
+        stream.read_to_end(&mut all).ok();
+        all
+    })
+}
+
+/// Output to a terminal while every page of the recording is shown. Returns `None`, with a message, if `script` is not installed.
+pub(crate) fn screen(folder: &Path, tokengap: &Command) -> Option<Vec<u8>> {
+    let line = format!(
+        "stty cols 200 rows 50; exec {} replay run.tgap",
+        tokengap.get_program().to_string_lossy()
+    );
+    let child = Command::new("script")
+        .current_dir(folder)
+        .args(["-qec", &line, "/dev/null"])
+        .envs(tokengap.get_envs().filter_map(|(name, value)| Some((name, value?))))
+        .env("TERM", "xterm-256color")
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn();
+    let Ok(mut child) = child else {
+        eprintln!("SKIPPED: there is no script(1), so the screen was not searched");
+        return None;
+    };
+    let mut keys = child.stdin.take().expect("piped");
+    // The first input answers the cursor position query sent to every terminal.
+    for key in ["\x1b[1;1R", "1", "2", "\r", "3", "4", "5", "?", "?", "2", "q"] {
+        thread::sleep(Duration::from_millis(500));
+        keys.write_all(key.as_bytes()).ok();
+    }
+    let ended = child.wait_with_output().expect("it ends");
+    Some([ended.stdout, ended.stderr].concat())
+}

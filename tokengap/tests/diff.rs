@@ -1,0 +1,85 @@
+//! End-to-end comparison of two runs: demos, their reports as files, and the output of `tokengap diff`.
+
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+
+use serde_json::Value;
+
+/// Duration in seconds that gives ten slots, of which the first and the last are omitted.
+const DURATION: &str = "10s";
+
+/// Runs a demo with its report in `file`.
+fn play(file: &Path, args: &[&str]) -> Child {
+    let out = std::fs::File::create(file).expect("a file");
+    Command::new(env!("CARGO_BIN_EXE_tokengap"))
+        .args(["demo", "--json", "--duration", DURATION])
+        .args(args)
+        .stdout(out)
+        .stderr(Stdio::null())
+        .spawn()
+        .expect("the demo runs")
+}
+
+fn diff(a: &Path, b: &Path) -> Value {
+    let output = Command::new(env!("CARGO_BIN_EXE_tokengap"))
+        .arg("diff")
+        .args([a, b])
+        .args(["--format", "json"])
+        .output()
+        .expect("diff runs");
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    serde_json::from_slice(&output.stdout).expect("JSON")
+}
+
+fn verdict_of<'a>(diff: &'a Value, measure: &str) -> &'a str {
+    let measures = diff["measures"].as_array().expect("measures");
+    let found = measures.iter().find(|m| m["name"] == measure);
+    found
+        .and_then(|m| m["verdict"].as_str())
+        .unwrap_or_else(|| panic!("no {measure} in {diff:#}"))
+}
+
+#[test]
+fn diff_finds_the_regression_and_calls_identical_runs_unchanged() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let file = |name: &str| -> PathBuf { folder.path().join(name) };
+    let regression = |phase| ["--scenario", "regression", "--phase", phase];
+    let runs = [
+        play(&file("before"), &regression("1")),
+        play(&file("after"), &regression("2")),
+        play(&file("once"), &["--scenario", "healthy"]),
+        play(&file("again"), &["--scenario", "healthy"]),
+    ];
+    for mut run in runs {
+        assert!(run.wait().expect("it ends").success());
+    }
+    let change = diff(&file("before"), &file("after"));
+    for measure in [
+        "gap, p99",
+        "queue wait, median on scheduler->tokenizer",
+        "backlog, frames on scheduler->tokenizer",
+    ] {
+        assert_eq!(verdict_of(&change, measure), "worse", "{measure} of {change:#}");
+    }
+    // The significance of the throughput change depends on the load of the machine during these ten seconds.
+    let delivered = change["measures"]
+        .as_array()
+        .into_iter()
+        .flatten()
+        .find(|m| m["name"] == "tokens delivered");
+    let fell = delivered.and_then(|m| m["change"].as_f64());
+    assert!(fell.is_some_and(|change| change < -0.2), "{change:#}");
+    let patterns: Vec<&str> = change["patterns"]
+        .as_array()
+        .into_iter()
+        .flatten()
+        .filter_map(|p| p["title"].as_str())
+        .collect();
+    assert_eq!(
+        patterns,
+        ["incremental output was enabled", "token counts are no longer inflated"]
+    );
+    let same = diff(&file("once"), &file("again"));
+    let verdict = same["verdict"].as_str().expect("a verdict");
+    assert!(verdict.starts_with("UNCHANGED: "), "{same:#}");
+}

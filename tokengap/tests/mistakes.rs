@@ -1,0 +1,185 @@
+//! User errors with files, addresses and processes: each message names the operation, the object and the next step.
+
+use std::fs::{self, Permissions};
+use std::os::unix::fs::PermissionsExt as _;
+use std::path::Path;
+use std::process::Command;
+
+const RECORDING: &str = concat!(
+    env!("CARGO_MANIFEST_DIR"),
+    "/../trace/fixtures/recordings/2.0-demo-race.tgap"
+);
+/// Advice for a name that does not exist.
+const NOT_FOUND: &str = "check the name";
+
+/// Creates unusable files in `folder`.
+fn prepare(folder: &Path) {
+    let recording = fs::read(RECORDING).expect("a recording");
+    let write = |name: &str, bytes: &[u8]| fs::write(folder.join(name), bytes).expect("written");
+    write("whole.tgap", &recording);
+    write("cut.tgap", &recording[..60]);
+    write("closed.tgap", &recording);
+    write("empty", b"");
+    write("text", b"hello world\n");
+    write("cut.json", b"{\"schema\": \"tokengap.report/2\", \"source\": {");
+    fs::create_dir(folder.join("dir")).expect("a folder");
+    fs::set_permissions(folder.join("closed.tgap"), Permissions::from_mode(0o000)).expect("closed");
+}
+
+#[test]
+fn user_errors_name_the_object_and_the_next_step() {
+    let folder = tempfile::tempdir().expect("a folder");
+    prepare(folder.path());
+    let (live, here) = ("--headless --duration 1s", folder.path().display().to_string());
+    let mut cases: Vec<(String, Vec<&str>)> = Vec::new();
+    for command in [
+        "replay --headless",
+        "report",
+        "export --format csv",
+        "import",
+        "diff whole.tgap",
+    ] {
+        cases.push((format!("{command} gone"), vec!["cannot read gone: ", NOT_FOUND]));
+    }
+    for command in ["replay --headless", "report", "export --format csv"] {
+        cases.push((
+            format!("{command} text"),
+            vec!["text is n", "use a file written by --record"],
+        ));
+        cases.push((
+            format!("{command} cut.tgap"),
+            vec!["cut.tgap is truncated or damaged", "copy it again"],
+        ));
+    }
+    // Root can read the file regardless of its permissions.
+    if fs::read(folder.path().join("closed.tgap")).is_err() {
+        for command in ["replay --headless", "report", "export --format csv", "import"] {
+            cases.push((
+                format!("{command} closed.tgap"),
+                vec!["cannot read closed.tgap: ", "run as the user that `ls -l` shows"],
+            ));
+        }
+    }
+    cases.extend(
+        [
+            ("report empty", vec!["empty is empty: the run", "may have failed"]),
+            ("report dir", vec!["cannot read dir: ", "choose a file"]),
+            (
+                "report cut.json",
+                vec![
+                    "cut.json is not a tokengap report",
+                    "it is truncated; print or copy it again",
+                ],
+            ),
+            (
+                "replay --headless dir",
+                vec!["dir is not a tokengap recording", "use a file written by --record"],
+            ),
+            (
+                "replay --headless empty",
+                vec!["empty is not a tokengap recording", "use a file written by --record"],
+            ),
+            ("import dir", vec!["no log file in dir", "are skipped"]),
+            ("import text", vec!["none of a known form", "request logs"]),
+            ("decode gone", vec!["gone: it cannot be read: ", NOT_FOUND]),
+            ("decode dir", vec!["dir: it cannot be read: ", "choose a file"]),
+            ("decode empty", vec!["empty: it is empty", "expected a message"]),
+            (
+                "decode text",
+                vec!["text: not in a known format", "expected one message"],
+            ),
+            ("report whole.tgap -o gone/x", vec!["cannot write gone/x: ", NOT_FOUND]),
+            ("report whole.tgap -o dir", vec!["cannot write dir: ", "choose a file"]),
+            ("report whole.tgap -o text", vec!["text already exists", "--force"]),
+            (
+                "import text --record whole.tgap",
+                vec!["whole.tgap already exists", "--force"],
+            ),
+            (
+                "demo --config gone LIVE",
+                vec!["--config gone: cannot read the file: ", NOT_FOUND],
+            ),
+            ("demo --record gone/x LIVE", vec!["cannot create gone/x: ", NOT_FOUND]),
+            (
+                "demo --record dir LIVE",
+                vec!["dir is not a regular file", "choose another"],
+            ),
+            (
+                "demo --metrics 192.0.2.1:9464 LIVE",
+                vec!["cannot serve metrics at 192.0.2.1:9464", "choose another"],
+            ),
+            (
+                "watch gone LIVE",
+                vec![
+                    "\"gone\" is not an address to connect to",
+                    "expected an address like tcp://",
+                ],
+            ),
+            (
+                "tap --listen tcp://192.0.2.1:5999 --upstream tcp://127.0.0.1:1 LIVE",
+                vec!["cannot listen at tcp://192.0.2.1:5999: ", "choose one that it has"],
+            ),
+            (
+                "tap --listen ipc://HERE/text --upstream ipc://HERE/x LIVE",
+                vec!["text is a file, not a socket", "listen elsewhere"],
+            ),
+            (
+                "attach --pid 4194305 LIVE",
+                vec!["--pid 4194305: there is no such process", "as shown by ps"],
+            ),
+            (
+                "splice --pid 4194305 LIVE",
+                vec!["--pid 4194305: there is no such process", "as shown by ps"],
+            ),
+            (
+                "doctor --pid 4194305",
+                vec!["--pid 4194305: there is no such process", "as shown by ps"],
+            ),
+            (
+                "run --report text LIVE -- gone/engine",
+                vec!["text already exists", "--force"],
+            ),
+            ("run LIVE -- gone/engine", vec!["cannot start gone/engine: ", NOT_FOUND]),
+        ]
+        .map(|(line, phrases)| (line.replace("LIVE", live).replace("HERE", &here), phrases)),
+    );
+    let mut wrong = Vec::new();
+    for (line, phrases) in cases {
+        let output = Command::new(env!("CARGO_BIN_EXE_tokengap"))
+            .current_dir(folder.path())
+            .args(line.split(' '))
+            .output()
+            .expect("tokengap runs");
+        let stderr = String::from_utf8_lossy(&output.stderr);
+        let missing: Vec<&str> = phrases.into_iter().filter(|phrase| !stderr.contains(phrase)).collect();
+        if output.status.code() != Some(2) || !missing.is_empty() || stderr.contains("panicked") {
+            wrong.push(format!(
+                "tokengap {line}: {}, does not say {missing:?}: {stderr}",
+                output.status
+            ));
+        }
+    }
+    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+}
+
+#[test]
+fn file_names_and_reports_cannot_inject_escape_sequences() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let name = "\u{1b}]0;x\u{7}\u{202e}.json";
+    let file = folder.path().join(name);
+    fs::write(&file, b"{\"schema\": \"tokengap.report/2\", \"\x1b[2J\x07\": {").expect("written");
+    for command in ["report", "diff", "decode", "replay --headless", "export --format csv"] {
+        let mut words = command.split(' ');
+        let mut program = Command::new(env!("CARGO_BIN_EXE_tokengap"));
+        program.args(words.by_ref()).arg(&file);
+        if command == "diff" {
+            program.arg(&file);
+        }
+        let output = program.output().expect("it runs");
+        let text = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert!(
+            text.contains("]0;x") && !text.contains(['\u{1b}', '\u{7}', '\u{202e}']),
+            "{command}: {text:?}"
+        );
+    }
+}

@@ -1,0 +1,248 @@
+//! The real binary on a real terminal: tests press keys in tmux and read the pane.
+
+use std::path::Path;
+use std::process::Command;
+use std::time::{Duration, Instant};
+
+/// Timeout of any step, generous enough for a busy machine.
+const PATIENCE: Duration = Duration::from_mins(1);
+
+/// A tmux server for one test, stopped on drop.
+struct Tmux {
+    folder: tempfile::TempDir,
+}
+
+impl Tmux {
+    /// Runs `tokengap` with `args` in an 80x24 pane. Returns `None`, with a message, if tmux is not installed.
+    fn run(args: &str) -> Option<Self> {
+        if Command::new("tmux").arg("-V").output().is_err() {
+            eprintln!("SKIPPED: tmux is not installed, so the screen was not tried on a terminal");
+            return None;
+        }
+        let tmux = Self {
+            folder: tempfile::tempdir().expect("a folder"),
+        };
+        let command = format!(
+            "cd {}; exec {} {args}",
+            tmux.folder.path().display(),
+            env!("CARGO_BIN_EXE_tokengap")
+        );
+        tmux.command(&["new-session", "-d", "-x", "80", "-y", "24", "exec sh"]);
+        tmux.command(&["set-option", "-g", "remain-on-exit", "on"]);
+        tmux.command(&["respawn-pane", "-k", "-e", "LC_ALL=C.UTF-8", &command]);
+        Some(tmux)
+    }
+
+    fn command(&self, args: &[&str]) -> String {
+        let socket = self.folder.path().join("tmux");
+        let output = Command::new("tmux")
+            .arg("-S")
+            .arg(&socket)
+            .args(["-f", "/dev/null"])
+            .args(args)
+            .output();
+        let output = output.expect("tmux runs");
+        assert!(
+            output.status.success(),
+            "tmux {args:?}: {}",
+            String::from_utf8_lossy(&output.stderr)
+        );
+        String::from_utf8_lossy(&output.stdout).into_owned()
+    }
+
+    fn pane(&self) -> String {
+        self.command(&["capture-pane", "-p"])
+    }
+
+    /// Content of the pane including tmux's scrollback.
+    fn whole_pane(&self) -> String {
+        self.command(&["capture-pane", "-p", "-S", "-"])
+    }
+
+    fn value(&self, name: &str) -> String {
+        self.command(&["display-message", "-p", &format!("#{{{name}}}")])
+            .trim()
+            .to_owned()
+    }
+
+    fn press(&self, keys: &[&str]) {
+        self.command(&[&["send-keys"], keys].concat());
+    }
+
+    fn wait_for(&self, text: &str) -> String {
+        self.wait(&format!("{text:?} on the screen"), || self.pane().contains(text));
+        self.pane()
+    }
+
+    fn wait(&self, what: &str, condition: impl Fn() -> bool) {
+        let end = Instant::now() + PATIENCE;
+        while !condition() {
+            assert!(
+                Instant::now() < end,
+                "timed out waiting for {what}; the pane shows:\n{}",
+                self.pane()
+            );
+            std::thread::sleep(Duration::from_millis(50));
+        }
+    }
+
+    /// Waits for the exit and checks that the terminal is restored.
+    fn wait_for_end(&self) {
+        self.wait("the end", || self.value("pane_dead") == "1");
+        for (mode, name) in [
+            ("alternate_on", "the alternate screen"),
+            ("mouse_any_flag", "the mouse"),
+        ] {
+            assert_ne!(self.value(mode), "1", "{name} was not restored");
+        }
+    }
+}
+
+impl Drop for Tmux {
+    fn drop(&mut self) {
+        let socket = self.folder.path().join("tmux");
+        // The server may have exited with its pane.
+        let _ = Command::new("tmux").arg("-S").arg(socket).arg("kill-server").output();
+    }
+}
+
+fn exported(folder: &Path) -> Option<String> {
+    let names = std::fs::read_dir(folder)
+        .expect("the folder")
+        .filter_map(|e| e.ok()?.file_name().into_string().ok());
+    let name = names.into_iter().find(|name| name.starts_with("tokengap-report-"))?;
+    std::fs::read_to_string(folder.join(name)).ok()
+}
+
+#[test]
+fn the_race_demo_shows_the_loss_and_its_request() {
+    let Some(tmux) = Tmux::run("demo --scenario race") else {
+        return;
+    };
+    let overview = tmux.wait_for("CRITICAL");
+    assert!(
+        overview.contains("scheduler ─") && overview.contains("self+demo: cpu"),
+        "{overview}"
+    );
+
+    tmux.press(&["2"]);
+    tmux.wait_for("flags▼");
+    tmux.press(&["/"]);
+    tmux.press(&["-l", "drop>0 state:live"]);
+    tmux.press(&["Enter"]);
+    tmux.wait_for("filter: drop>0 state:live");
+    tmux.wait_for("DROPPED");
+
+    tmux.press(&["Enter"]);
+    let request = tmux.wait_for("first_output_stream");
+    assert!(request.contains("lost tokens"), "{request}");
+    tmux.press(&["n"]);
+    tmux.wait_for("DROPPED");
+
+    tmux.press(&["4"]);
+    tmux.wait_for("frames by queue wait");
+    tmux.press(&["5"]);
+    tmux.wait_for("dropped-chunks");
+    tmux.press(&["?"]);
+    tmux.wait_for("help: lines");
+    tmux.press(&["Escape"]);
+    // Sent together, Escape and a letter would be read as Alt and the letter.
+    tmux.wait_for("worst rid");
+    tmux.press(&["e"]);
+    tmux.wait_for("j JSON report");
+    tmux.press(&["j"]);
+    tmux.wait_for("wrote the report so far to");
+    let report = exported(tmux.folder.path()).expect("the file that the screen names");
+    assert!(report.contains("tokengap.report/2"), "{report}");
+
+    tmux.press(&["q"]);
+    tmux.wait_for_end();
+    assert!(
+        tmux.whole_pane().contains("never delivered"),
+        "the report follows: {}",
+        tmux.whole_pane()
+    );
+}
+
+/// A recording made from the screen shows the same loss, found with a key.
+#[test]
+fn a_recording_made_from_the_screen_can_be_replayed() {
+    let Some(tmux) = Tmux::run("demo --scenario race") else {
+        return;
+    };
+    tmux.wait_for("live 0:02");
+    tmux.press(&["r"]);
+    tmux.wait_for("REC tokengap-");
+    tmux.wait_for("live 0:08");
+    tmux.press(&["r"]);
+    tmux.wait_for("recorded to tokengap-");
+    tmux.press(&["q"]);
+    tmux.wait_for_end();
+
+    let command = format!(
+        "cd {}; exec {} replay tokengap-*.tgap",
+        tmux.folder.path().display(),
+        env!("CARGO_BIN_EXE_tokengap")
+    );
+    tmux.command(&["respawn-pane", "-k", "-e", "LC_ALL=C.UTF-8", &command]);
+    tmux.wait_for("demo replay");
+    tmux.press(&["f"]);
+    tmux.wait_for("begins here");
+    tmux.wait_for("PAUSED 1x");
+    tmux.press(&["$"]);
+    tmux.wait_for("END");
+    tmux.wait_for("CRITICAL");
+    tmux.press(&["t"]);
+    tmux.press(&["-l", "0:02"]);
+    tmux.press(&["Enter"]);
+    tmux.wait_for("replay 0:02");
+    tmux.press(&["q"]);
+    tmux.wait_for_end();
+}
+
+#[test]
+fn without_a_command_the_terminal_shows_the_start_menu() {
+    let Some(tmux) = Tmux::run("") else { return };
+    tmux.wait_for("engines running on this machine");
+    tmux.press(&["End"]);
+    tmux.wait_for("runs: tokengap demo --scenario sampling");
+    tmux.press(&["Enter"]);
+    tmux.wait_for("demo live");
+    tmux.press(&["q"]);
+    tmux.wait_for_end();
+}
+
+#[test]
+fn a_signal_restores_the_terminal() {
+    let Some(tmux) = Tmux::run("demo --scenario healthy") else {
+        return;
+    };
+    tmux.wait_for("tokens are flowing");
+    assert_eq!(tmux.value("alternate_on"), "1");
+    let pid = tmux.value("pane_pid");
+    assert!(
+        Command::new("kill")
+            .args(["-TERM", &pid])
+            .status()
+            .expect("kill runs")
+            .success()
+    );
+    tmux.wait_for_end();
+}
+
+/// Reading a closed terminal returns end of input forever, which must not keep the run in a loop that ignores signals.
+#[test]
+fn a_closed_terminal_ends_the_run() {
+    let Some(tmux) = Tmux::run("demo --scenario healthy") else {
+        return;
+    };
+    tmux.wait_for("tokens are flowing");
+    let process = format!("/proc/{}", tmux.value("pane_pid"));
+    assert!(Path::new(&process).exists(), "{process} is the demo");
+    tmux.command(&["kill-server"]);
+    let end = Instant::now() + PATIENCE;
+    while Path::new(&process).exists() {
+        assert!(Instant::now() < end, "{process} still runs without a terminal");
+        std::thread::sleep(Duration::from_millis(50));
+    }
+}

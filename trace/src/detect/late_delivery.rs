@@ -1,0 +1,224 @@
+//! Tokens that wait in a receiver after it received them, where a receive does not end a wait.
+
+use super::{DetectContext, Detector, Severity, Verdict, advice};
+use crate::words::{duration, plural};
+
+pub(super) struct LateDelivery;
+
+/// A silence at the client is not explained by the engine if it is this many times longer than any silence of the engine.
+const UNEXPLAINED: u64 = 4;
+
+impl Detector for LateDelivery {
+    fn kind(&self) -> &'static str {
+        "late-delivery"
+    }
+
+    fn check(&self, context: &DetectContext<'_>, found: &mut Vec<Verdict>) {
+        let (ledger, limits) = (context.ledger, context.thresholds);
+        let engine = ledger.engine().facts();
+        if !engine.queues_after_receive() {
+            return;
+        }
+        let waits = ledger.delivery_wait();
+        let first = ledger.worst_delivery_wait();
+        let first_ns = first.map_or(0, |worst| worst.ns);
+        let (sent_ns, delivered_ns) = (
+            ledger.itl_sent().max().unwrap_or(0),
+            ledger.itl_delivered().max().unwrap_or(0),
+        );
+        // A wait on a hop before the receive is reported by the findings about that hop.
+        let on_hop_ns = ledger
+            .groups()
+            .iter()
+            .filter_map(|group| group.queue_wait.max())
+            .max()
+            .unwrap_or(0);
+        let explained_ns = sent_ns.saturating_mul(UNEXPLAINED).max(on_hop_ns.saturating_mul(2));
+        let silence_ns = if delivered_ns > explained_ns { delivered_ns } else { 0 };
+        let worst = first_ns.max(silence_ns);
+        if worst < limits.gap_warning_ns {
+            return;
+        }
+        let severity = if worst >= limits.gap_critical_ns {
+            Severity::Critical
+        } else {
+            Severity::Warning
+        };
+        let receiver = engine.receiver();
+        let mut parts = Vec::new();
+        if first_ns >= limits.gap_warning_ns {
+            parts.push(format!(
+                "first tokens wait up to {} in the {receiver} after it received them (median {}, {})",
+                duration(first_ns),
+                duration(waits.quantile(0.5).unwrap_or(0)),
+                plural(waits.count(), "request"),
+            ));
+        }
+        if silence_ns >= limits.gap_warning_ns {
+            parts.push(format!(
+                "responses stall for up to {} and continue in a burst, while the {} sends new tokens at least every {}",
+                duration(silence_ns),
+                engine.source(),
+                duration(sent_ns),
+            ));
+        }
+        let mut verdict = Verdict::new(severity, parts.join("; "))
+            .weight(worst)
+            .with("requests", waits.count())
+            .with("first_token_max_ns", first_ns)
+            .with("stall_max_ns", delivered_ns)
+            .with("engine_itl_max_ns", sent_ns)
+            .advice(format!(
+                "responses are written only after all queued messages are processed, so the whole queue delays each of them; if its event \
+                 loop is busy, {}",
+                advice::own_work(engine, receiver)
+            ));
+        if let Some(first) = first.filter(|first| first.ns == worst) {
+            verdict = verdict.rid(&first.rid);
+        }
+        found.push(verdict);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::Thresholds;
+    use super::*;
+    use crate::clock::MonoNs;
+    use crate::engine::{Engines, Facts, Mode};
+    use crate::event::{Capabilities, Chunk, Delivery, Event, Frame, Hop, IdColumn, Kind, Received, Response, What};
+    use crate::id::{FrameId, HopId};
+    use crate::ledger::{Ledger, Limits};
+
+    #[derive(Debug)]
+    struct Queueing;
+
+    impl Facts for Queueing {
+        fn name(&self) -> &'static str {
+            "queueing"
+        }
+
+        fn title(&self) -> &'static str {
+            "Queueing"
+        }
+
+        fn queues_after_receive(&self) -> bool {
+            true
+        }
+    }
+
+    const MS: u64 = 1_000_000;
+
+    fn apply(ledger: &mut Ledger, at: u64, what: What<'_>) {
+        ledger.apply(&Event { at: MonoNs(at), what });
+    }
+
+    /// One request with a token every 10 ms, which are received at once and delivered at these times in milliseconds.
+    fn found(engines: Engines, delivered_at: &[(u64, u32)]) -> Vec<Verdict> {
+        found_after(engines, 0, delivered_at)
+    }
+
+    /// The same, but the last token is received this many milliseconds later.
+    fn found_after(engines: Engines, late: u64, delivered_at: &[(u64, u32)]) -> Vec<Verdict> {
+        let mut ledger = Ledger::new(Limits::default()).of_engines(engines);
+        let id = |seq| FrameId {
+            hop: HopId(0),
+            lane: 0,
+            seq,
+        };
+        apply(
+            &mut ledger,
+            0,
+            What::Hop(Hop {
+                id: HopId(0),
+                name: "engine->server",
+                endpoint: "",
+                worker: None,
+                origin: true,
+                last: true,
+                capabilities: Capabilities {
+                    sent: true,
+                    received: true,
+                    delivered: true,
+                    ..Capabilities::default()
+                },
+            }),
+        );
+        for seq in 0..10 {
+            let chunks = [Chunk {
+                rid: "a",
+                listed: Some(1),
+                completion_tokens: Some(seq as u32 + 1),
+                prompt_tokens: None,
+                cached_tokens: None,
+                finish: None,
+                retractions: None,
+                worker: None,
+                ids: &[],
+            }];
+            let frame = Frame {
+                id: id(seq),
+                bytes: 1,
+                kind: Kind::TokenIds,
+                ids: IdColumn::Delta,
+                chunks: &chunks,
+            };
+            apply(&mut ledger, (1 + seq) * 10 * MS, What::Sent(frame));
+            let received = Received {
+                id: id(seq),
+                wakeup: None,
+                by: None,
+                frame: None,
+            };
+            let late = if seq == 9 { late * MS } else { 0 };
+            apply(&mut ledger, (1 + seq) * 10 * MS + 1 + late, What::Received(received));
+        }
+        for &(at, tokens) in delivered_at {
+            apply(
+                &mut ledger,
+                at * MS,
+                What::Delivered(Delivery {
+                    rid: "a",
+                    tokens,
+                    mode: Mode::Incremental,
+                    completion_tokens: None,
+                    finished: false,
+                    response: Response::Streamed,
+                }),
+            );
+        }
+        let (thresholds, mut found) = (Thresholds::default(), Vec::new());
+        LateDelivery.check(
+            &DetectContext::at(&ledger, &thresholds, MonoNs(60_000 * MS)),
+            &mut found,
+        );
+        found
+    }
+
+    const QUEUEING: Engines = Engines(&[&Queueing]);
+
+    #[test]
+    fn a_late_first_token_and_a_stall_are_reported() {
+        let late = found(QUEUEING, &[(20_000, 10)]);
+        assert_eq!((late.len(), &*late[0].rid), (1, "a"));
+        let summary = &late[0].summary;
+        assert!(
+            summary.starts_with("first tokens wait up to 19.990 s in the receiver"),
+            "{summary}"
+        );
+        let stalled = found(QUEUEING, &[(20, 1), (15_020, 9)]);
+        let summary = &stalled[0].summary;
+        assert!(summary.starts_with("responses stall for up to 15.000 s"), "{summary}");
+    }
+
+    #[test]
+    fn a_stall_that_a_wait_on_the_hop_explains_is_not_reported() {
+        assert!(found_after(QUEUEING, 8_000, &[(20, 1), (8_020, 1), (15_020, 8)]).is_empty());
+    }
+
+    #[test]
+    fn prompt_deliveries_and_engines_without_such_a_queue_are_not_reported() {
+        assert!(found(QUEUEING, &[(20, 1), (50, 9)]).is_empty());
+        assert!(found(Engines::default(), &[(20_000, 10)]).is_empty());
+    }
+}

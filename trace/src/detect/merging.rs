@@ -1,0 +1,102 @@
+//! Merged chunks: no token is lost, but the client sees bursts.
+
+use super::{DetectContext, Detector, Severity, Verdict, advice};
+use crate::words::{plural, share};
+
+pub(super) struct Merging;
+
+impl Detector for Merging {
+    fn kind(&self) -> &'static str {
+        "merged-chunks"
+    }
+
+    fn check(&self, context: &DetectContext<'_>, found: &mut Vec<Verdict>) {
+        let totals = context.ledger.totals();
+        let confirmed = context.ledger.sees_deliveries();
+        // Chunks replaced by a cumulative delivery are reported by `would-drop`.
+        let (chunks, of, seen) = if confirmed {
+            let merged = totals.chunks.fates.merged - totals.replaced.0;
+            let streamed = totals.chunks.tracked - totals.chunks.fates.unjudged - totals.chunks.unstreamed;
+            (merged, streamed, &totals.merges)
+        } else {
+            let merged = totals.predicted.merged - totals.predicted.replaced;
+            (merged, totals.chunks.received, &totals.bursts)
+        };
+        if chunks == 0 {
+            return;
+        }
+        let heavy = chunks as f64 >= context.thresholds.merged_warning_share * of as f64;
+        let severity = if heavy { Severity::Warning } else { Severity::Info };
+        let summary = format!(
+            "{} ({}){} merged with a later chunk, in {}: no token is lost, but tokens arrive in bursts",
+            plural(chunks, "chunk"),
+            share(chunks, of),
+            if confirmed {
+                " left"
+            } else {
+                " will have left (predicted)"
+            },
+            plural(seen.rids, "request"),
+        );
+        found.push(
+            Verdict::new(severity, summary)
+                .rid(&seen.worst)
+                .since(seen.since)
+                .weight(chunks)
+                .with("requests", seen.rids)
+                .with("chunks", chunks)
+                .with("confirmed", confirmed)
+                .advice(advice::merging(context.ledger.engine().facts())),
+        );
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::scene::Scene;
+    use super::*;
+    use crate::event::Response;
+
+    #[test]
+    fn merged_deliveries_are_reported_as_merged_not_lost() {
+        let mut scene = Scene::delivering();
+        scene.send(0, &[("a", 1, 1)]);
+        scene.deliver(1, "a", 1, 1, false);
+        assert!(scene.check(&Merging, 2).is_empty());
+        scene.send(3, &[("a", 1, 2)]);
+        scene.send(4, &[("a", 1, 3)]);
+        scene.deliver(5, "a", 2, 3, false);
+        let found = scene.check(&Merging, 6);
+        assert_eq!(
+            (&found[0].evidence["chunks"], &found[0].evidence["confirmed"]),
+            (&1.into(), &true.into())
+        );
+    }
+
+    #[test]
+    fn a_non_streaming_response_is_not_reported_as_merging() {
+        let mut scene = Scene::delivering();
+        (1..=3).for_each(|n| scene.send(n, &[("a", 1, n as u32)]));
+        scene.respond(5, Response::Whole, "a", 3);
+        assert!(scene.check(&Merging, 6).is_empty());
+        let fates = scene.ledger.totals().chunks.fates;
+        assert_eq!((fates.delivered, fates.merged), (3, 0));
+        assert_eq!(scene.ledger.balances(), Ok(()));
+    }
+
+    #[test]
+    fn chunks_of_a_text_only_response_are_unjudged_and_its_tokens_unknown() {
+        let mut scene = Scene::delivering();
+        scene.send(1, &[("a", 1, 1)]);
+        scene.respond(2, Response::Text, "a", 0);
+        scene.send(3, &[("a", 1, 2)]);
+        let totals = scene.ledger.totals();
+        assert_eq!((totals.chunks.fates.unjudged, totals.tokens.uncounted), (2, 2));
+        assert_eq!((scene.ledger.undelivered(), scene.ledger.tokens_delivered()), (0, None));
+        assert_eq!(scene.ledger.request("a").expect("it is live").fates(), None);
+        scene.send(4, &[("b", 1, 1)]);
+        scene.deliver(5, "b", 1, 1, false);
+        assert_eq!(scene.ledger.tokens_delivered(), Some(1));
+        assert_eq!(scene.ledger.balances(), Ok(()));
+    }
+}

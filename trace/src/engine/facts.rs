@@ -1,0 +1,154 @@
+//! Facts about an engine that the analysis needs, and the registry of known engines.
+
+use std::fmt;
+
+use super::Behaviour;
+
+/// Facts about one engine. The defaults describe an unknown engine.
+pub trait Facts: fmt::Debug + Sync {
+    /// Name in reports, metrics and exports, in lower case.
+    fn name(&self) -> &'static str;
+
+    /// Name in sentences.
+    fn title(&self) -> &'static str;
+
+    /// Behaviour of a release or of a range such as `0.5.12..0.5.14`; empty where it is unknown or the releases differ.
+    fn behaviour(&self, _version: &str) -> Behaviour {
+        Behaviour::default()
+    }
+
+    /// Event-loop iterations from one receive to the next while messages are queued. The default is that of pyzmq on asyncio, measured:
+    /// docs/internals/WIRE.md.
+    fn turns_per_message(&self) -> u64 {
+        2
+    }
+
+    /// Prefix of the ids of the server's own health checks; empty if it has none.
+    fn health_check_prefix(&self) -> &'static str {
+        ""
+    }
+
+    /// Names of the stages in its logs.
+    fn stages(&self) -> &'static StageNames {
+        &StageNames::NONE
+    }
+
+    /// How to relieve a CPU-bound process of this role, or any process for an empty role; empty if unknown.
+    fn relief(&self, _role: &str) -> &'static str {
+        ""
+    }
+
+    /// Process that generates tokens, in sentences.
+    fn source(&self) -> &'static str {
+        "sender"
+    }
+
+    /// Process that receives tokens and responds to clients, in sentences.
+    fn receiver(&self) -> &'static str {
+        "receiver"
+    }
+
+    /// Number of tokens after which the output of a request that is not streamed is sent; `None` if it is sent as it is generated.
+    fn unstreamed_tokens(&self) -> Option<u32> {
+        None
+    }
+
+    /// Whether no finish reason is sent for a request whose client left or whose stop string matched. The end of its response then ends the
+    /// request.
+    fn ends_silently(&self) -> bool {
+        false
+    }
+
+    /// Whether received frames wait in a queue of the receiver, so that a receive does not end a token's wait.
+    fn queues_after_receive(&self) -> bool {
+        false
+    }
+
+    /// How requests are assigned to one of several receivers, and what balances them.
+    fn balance(&self) -> &'static str {
+        "each request is assigned to a receiver before its tokens are queued: look at what assigns them"
+    }
+
+    /// Releases that drop queued chunks in incremental mode, if any does.
+    fn drops(&self) -> Option<Drops> {
+        None
+    }
+}
+
+/// Releases that drop queued chunks in incremental mode.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Drops {
+    /// First release that drops none.
+    pub fixed_in: &'static str,
+    /// Flag that selects incremental mode before that.
+    pub flag: &'static str,
+}
+
+/// Names of the stages in an engine's logs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct StageNames {
+    /// The scheduler hands a request's first output to its socket.
+    pub first_sent: &'static str,
+    /// The receiving process processes it.
+    pub first_received: &'static str,
+    /// Stages that end a request.
+    pub ends: &'static [&'static str],
+    /// Known stages, in the order in which a request passes them.
+    pub order: &'static [&'static str],
+}
+
+impl StageNames {
+    /// No known stage.
+    pub const NONE: Self = Self {
+        first_sent: "",
+        first_received: "",
+        ends: &[],
+        order: &[],
+    };
+
+    /// Position of a stage in the order that requests pass them; `None` for unknown stages.
+    pub fn place_of(&self, stage: &str) -> Option<usize> {
+        self.order.iter().position(|&known| known == stage)
+    }
+}
+
+/// An engine without known facts.
+#[derive(Debug)]
+struct Unknown;
+
+impl Facts for Unknown {
+    fn name(&self) -> &'static str {
+        "unknown"
+    }
+
+    fn title(&self) -> &'static str {
+        "the engine"
+    }
+}
+
+impl PartialEq for dyn Facts {
+    fn eq(&self, other: &Self) -> bool {
+        self.name() == other.name()
+    }
+}
+
+impl Default for &'static dyn Facts {
+    fn default() -> Self {
+        &Unknown
+    }
+}
+
+/// The known engines. Until a source names the engine, the first one is assumed: logs and recordings of format 1.2 and earlier name none.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Engines(pub &'static [&'static dyn Facts]);
+
+impl Engines {
+    /// Facts about the engine of this name.
+    pub fn facts(self, name: Option<&str>) -> &'static dyn Facts {
+        let known = match name {
+            Some(name) => self.0.iter().find(|engine| engine.name() == name),
+            None => self.0.first(),
+        };
+        known.copied().unwrap_or_default()
+    }
+}

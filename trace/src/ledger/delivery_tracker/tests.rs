@@ -1,0 +1,370 @@
+//! Tests of the delivery tracker alone: covered, merged and dropped chunks.
+
+use super::*;
+
+/// Each chunk's ids are the positions of its tokens.
+fn put(tracker: &mut DeliveryTracker, end: u32, counted: u32, tokens: u32, whole: bool) {
+    let ids: Vec<i64> = (end - tokens..end).map(|place| i64::from(place) + 1).collect();
+    let nth = tracker.in_flight.len() as u32 + 1;
+    let chunk = Entering {
+        end,
+        counted,
+        tokens,
+        missing: 0,
+        nth,
+        ids: &ids,
+        imprecise: false,
+        rebased: false,
+    };
+    tracker.push(chunk, whole);
+}
+
+/// Chunks known only by their counts.
+fn imprecise(ends: &[u32]) -> DeliveryTracker {
+    let mut tracker = DeliveryTracker::new(0, None);
+    let mut before = 0;
+    for (nth, &end) in (1..).zip(ends) {
+        let ids: Vec<i64> = (before..end).map(|place| i64::from(place) + 1).collect();
+        let chunk = Entering {
+            end,
+            counted: end,
+            tokens: end - before,
+            missing: 0,
+            nth,
+            ids: &ids,
+            imprecise: true,
+            rebased: false,
+        };
+        tracker.push(chunk, true);
+        before = end;
+    }
+    tracker
+}
+
+/// Returns (delivered, merged, dropped, tokens lost, unjudged).
+fn counts(fates: Fates) -> [u64; 5] {
+    [
+        fates.delivered,
+        fates.merged,
+        fates.dropped,
+        fates.tokens_lost,
+        fates.unjudged,
+    ]
+}
+
+fn tracker(chunks: &[(u32, u32)]) -> DeliveryTracker {
+    let mut tracker = DeliveryTracker::new(0, None);
+    for &(end, tokens) in chunks {
+        put(&mut tracker, end, end, tokens, true);
+    }
+    tracker
+}
+
+fn delivery(mode: Mode, tokens: u32, to: u32, finished: bool) -> Delivery<'static> {
+    Delivery {
+        rid: "r",
+        tokens,
+        mode,
+        completion_tokens: Some(to),
+        finished,
+        response: Response::Streamed,
+    }
+}
+
+fn incremental(tokens: u32, to: u32) -> Delivery<'static> {
+    delivery(Mode::Incremental, tokens, to, false)
+}
+
+#[test]
+fn a_waiter_that_keeps_the_last_chunk_drops_the_others() {
+    let mut tracker = tracker(&[(1, 1), (2, 1), (4, 2), (5, 1)]);
+    let outcome = tracker.deliver(&incremental(1, 5), 0);
+    assert_eq!(
+        outcome.fates,
+        Fates {
+            delivered: 1,
+            dropped: 3,
+            tokens_lost: 4,
+            ..Fates::default()
+        }
+    );
+    assert_eq!((outcome.new, tracker.in_flight()), (1, 0));
+}
+
+#[test]
+fn a_waiter_that_merges_loses_nothing() {
+    let mut tracker = tracker(&[(1, 1), (2, 1), (4, 2), (5, 1)]);
+    assert_eq!(
+        tracker.deliver(&incremental(4, 4), 0).fates,
+        Fates {
+            delivered: 1,
+            merged: 2,
+            ..Fates::default()
+        }
+    );
+    assert_eq!(
+        tracker.deliver(&incremental(1, 5), 0).fates,
+        Fates {
+            delivered: 1,
+            ..Fates::default()
+        }
+    );
+}
+
+#[test]
+fn cumulative_deliveries_cover_what_they_skip() {
+    let mut tracker = tracker(&[(1, 1), (2, 1), (3, 1), (4, 1)]);
+    let outcome = tracker.deliver(&delivery(Mode::Cumulative, 3, 3, false), 0);
+    assert_eq!(
+        outcome.fates,
+        Fates {
+            delivered: 1,
+            merged: 2,
+            ..Fates::default()
+        }
+    );
+    assert_eq!((outcome.new, tracker.in_flight()), (3, 1));
+}
+
+#[test]
+fn an_empty_finish_is_delivered_merged_or_alone() {
+    let mut merged = tracker(&[(1, 1), (1, 0)]);
+    let last = delivery(Mode::Incremental, 1, 1, true);
+    assert_eq!(
+        merged.deliver(&last, 0).fates,
+        Fates {
+            delivered: 1,
+            merged: 1,
+            ..Fates::default()
+        }
+    );
+    let mut replaced = tracker(&[(1, 1), (1, 0)]);
+    let empty = delivery(Mode::Incremental, 0, 1, true);
+    let fates = Fates {
+        delivered: 1,
+        dropped: 1,
+        tokens_lost: 1,
+        ..Fates::default()
+    };
+    assert_eq!(replaced.deliver(&empty, 0).fates, fates);
+    let mut separate = tracker(&[(1, 1), (1, 0)]);
+    assert_eq!(
+        separate.deliver(&incremental(1, 1), 0).fates,
+        Fates {
+            delivered: 1,
+            ..Fates::default()
+        }
+    );
+    assert_eq!(
+        separate.deliver(&empty, 0).fates,
+        Fates {
+            delivered: 1,
+            ..Fates::default()
+        }
+    );
+}
+
+#[test]
+fn missed_deliveries_are_not_reported_as_drops() {
+    let mut tracker = tracker(&[(1, 1), (2, 1), (3, 1)]);
+    let outcome = tracker.deliver(&incremental(1, 3), 1);
+    assert_eq!(
+        outcome.fates,
+        Fates {
+            delivered: 1,
+            unjudged: 2,
+            ..Fates::default()
+        }
+    );
+}
+
+#[test]
+fn an_aborts_repeated_id_delivers_nothing_new() {
+    let mut tracker = tracker(&[(1, 1), (2, 1)]);
+    tracker.deliver(&incremental(2, 2), 0);
+    let outcome = tracker.deliver(&delivery(Mode::Incremental, 1, 2, true), 0);
+    assert_eq!((outcome.new, outcome.repeated, outcome.fates), (0, 1, Fates::default()));
+}
+
+#[test]
+fn a_merge_across_recomputed_chunks_is_not_a_drop() {
+    let mut tracker = tracker(&[(99, 99)]);
+    tracker.deliver(&incremental(99, 99), 0);
+    put(&mut tracker, 100, 100, 1, true);
+    put(&mut tracker, 100, 51, 0, true);
+    let fates = tracker.deliver(&incremental(1, 51), 0).fates;
+    assert_eq!(
+        fates,
+        Fates {
+            delivered: 1,
+            merged: 1,
+            ..Fates::default()
+        }
+    );
+    put(&mut tracker, 101, 101, 1, true);
+    assert_eq!(
+        tracker.deliver(&incremental(1, 101), 0).fates,
+        Fates {
+            delivered: 1,
+            ..Fates::default()
+        }
+    );
+}
+
+#[test]
+fn a_full_tracker_keeps_exact_token_counts() {
+    let mut tracker = tracker(&[(1, 1)]);
+    for end in 2..=4 {
+        put(&mut tracker, end, end, 1, false);
+    }
+    put(&mut tracker, 5, 5, 1, true);
+    assert_eq!((tracker.entries(), tracker.in_flight()), (2, 5));
+    let outcome = tracker.deliver(&incremental(1, 5), 0);
+    assert_eq!(
+        outcome.fates,
+        Fates {
+            delivered: 1,
+            dropped: 4,
+            tokens_lost: 4,
+            ..Fates::default()
+        }
+    );
+}
+
+/// The column does not show where the chunk begins. Tokens before it were delivered before observation began and are not dropped.
+#[test]
+fn an_imprecise_first_chunk_proves_no_loss_before_it() {
+    let mut tracker = imprecise(&[5, 6]);
+    assert_eq!(counts(tracker.deliver(&incremental(1, 5), 0).fates), [1, 0, 0, 0, 0]);
+    assert_eq!(counts(tracker.deliver(&incremental(1, 6), 0).fates), [1, 0, 0, 0, 0]);
+}
+
+/// Counts do not show a frame lost before the first hop. Its tokens must not count as dropped from the next chunk.
+#[test]
+fn tokens_of_a_lost_frame_are_not_dropped_from_the_next_chunk() {
+    let mut tracker = imprecise(&[1, 3]);
+    tracker.deliver(&incremental(1, 1), 0);
+    assert_eq!(counts(tracker.deliver(&incremental(1, 3), 0).fates), [1, 0, 0, 0, 0]);
+}
+
+/// Two chunks merged across such a frame may carry as many tokens as the second chunk alone.
+#[test]
+fn a_merge_of_vague_chunks_is_not_a_drop() {
+    let mut tracker = imprecise(&[1, 4]);
+    assert_eq!(counts(tracker.deliver(&incremental(2, 4), 0).fates), [1, 0, 0, 0, 1]);
+}
+
+#[test]
+fn counts_alone_prove_only_the_last_token_of_each_chunk_dropped() {
+    let mut tracker = imprecise(&[1, 4, 5]);
+    let outcome = tracker.deliver(&incremental(1, 5), 0);
+    assert_eq!(counts(outcome.fates), [1, 0, 2, 2, 0]);
+    let places: Vec<_> = outcome.lost.iter().map(|lost| (lost.tokens, &*lost.ids)).collect();
+    assert_eq!(places, [([1, 1], &[1][..]), ([4, 4], &[4][..])]);
+    // A delivery of all 5 tokens contains both chunks.
+    assert_eq!(
+        counts(imprecise(&[2, 5]).deliver(&incremental(5, 5), 0).fates),
+        [1, 1, 0, 0, 0]
+    );
+}
+
+/// A request's last chunk may carry no tokens; those delivered with it may belong to the previous chunk.
+#[test]
+fn a_vague_finish_proves_no_drop() {
+    let mut tracker = imprecise(&[1, 2, 3]);
+    let last = delivery(Mode::Incremental, 1, 3, true);
+    assert_eq!(counts(tracker.deliver(&last, 0).fates), [1, 0, 1, 1, 1]);
+    assert_eq!(
+        counts(
+            imprecise(&[1, 2])
+                .deliver(&delivery(Mode::Incremental, 1, 2, true), 0)
+                .fates
+        ),
+        [1, 0, 0, 0, 1]
+    );
+}
+
+/// The wire lost token 2, and the frame of token 3 was not observed. A delivery of tokens 1 and 3 must not drop token 1.
+#[test]
+fn a_delivery_beyond_the_observed_chunks_proves_no_drop() {
+    let mut tracker = tracker(&[(1, 1)]);
+    assert_eq!(counts(tracker.deliver(&incremental(2, 3), 0).fates), [0, 0, 0, 0, 1]);
+}
+
+/// Two empty chunks with counts 1 and 3 share an entry at the limit. Two deliveries end with them, but match neither, since a shared
+/// entry has no count of its own. The chunks must be unjudged, not dropped.
+#[test]
+fn merged_entries_of_a_recomputing_request_match_no_delivery() {
+    let mut tracker = tracker(&[(2, 2), (3, 1)]);
+    put(&mut tracker, 3, 1, 0, true);
+    put(&mut tracker, 3, 3, 0, false);
+    assert_eq!(counts(tracker.deliver(&incremental(3, 1), 0).fates), [0; 5]);
+    assert_eq!(counts(tracker.deliver(&incremental(0, 3), 0).fates), [0, 0, 0, 0, 4]);
+    assert_eq!((tracker.in_flight(), tracker.behind), (0, 0));
+    put(&mut tracker, 4, 4, 1, true);
+    assert_eq!(counts(tracker.deliver(&incremental(1, 4), 0).fates), [1, 0, 0, 0, 0]);
+}
+
+#[test]
+fn the_first_cumulative_delivery_of_a_late_join_counts_no_new_tokens() {
+    let mut tracker = DeliveryTracker::new(0, None);
+    tracker.incomplete = true;
+    let outcome = tracker.deliver(&delivery(Mode::Cumulative, 7, 7, false), 0);
+    assert_eq!((outcome.new, outcome.missed), (0, true));
+    put(&mut tracker, 8, 8, 1, true);
+    let outcome = tracker.deliver(&delivery(Mode::Cumulative, 8, 8, false), 0);
+    assert_eq!((outcome.new, counts(outcome.fates)), (1, [1, 0, 0, 0, 0]));
+}
+
+#[test]
+fn a_delivery_reported_before_its_chunk_is_not_a_drop() {
+    let mut tracker = DeliveryTracker::new(0, Some(1));
+    put(&mut tracker, 1, 1, 1, true);
+    put(&mut tracker, 2, 2, 1, true);
+    assert_eq!(counts(tracker.fates), [0, 0, 0, 0, 1]);
+    assert_eq!(counts(tracker.deliver(&incremental(1, 2), 0).fates), [1, 0, 0, 0, 0]);
+}
+
+#[test]
+fn chunks_queued_for_another_worker_are_not_dropped() {
+    let mut tracker = tracker(&[]);
+    tracker.arrives_on(HopId(1));
+    put(&mut tracker, 1, 1, 1, true);
+    tracker.arrives_on(HopId(2));
+    put(&mut tracker, 2, 2, 1, true);
+    assert_eq!(counts(tracker.deliver(&incremental(1, 2), 0).fates), [1, 0, 0, 0, 1]);
+    tracker.arrives_on(HopId(2));
+    put(&mut tracker, 3, 3, 1, true);
+    put(&mut tracker, 4, 4, 1, true);
+    assert_eq!(counts(tracker.deliver(&incremental(1, 4), 0).fates), [1, 0, 1, 1, 0]);
+}
+
+/// Tokens 2, 3 and 5 share an entry at the limit, and token 4 never arrived. After the delivery of 3, the delivery of 5 proves no drop.
+#[test]
+fn a_delivery_that_ends_inside_a_merged_entry_proves_no_later_drop() {
+    let mut tracker = imprecise(&[1]);
+    put(&mut tracker, 2, 2, 1, true);
+    put(&mut tracker, 3, 3, 1, false);
+    put(&mut tracker, 5, 5, 1, false);
+    tracker.deliver(&incremental(1, 3), 1);
+    assert_eq!(counts(tracker.deliver(&incremental(1, 5), 1).fates), [0, 0, 0, 0, 3]);
+}
+
+#[test]
+fn chunks_merged_with_unobserved_tokens_are_not_dropped() {
+    let mut tracker = tracker(&[(1, 1), (2, 1)]);
+    tracker.deliver(&incremental(1, 1), 0);
+    let rebased = Entering {
+        end: 4,
+        counted: 4,
+        tokens: 1,
+        missing: 0,
+        nth: 3,
+        ids: &[4],
+        imprecise: false,
+        rebased: true,
+    };
+    tracker.push(rebased, true);
+    // The delivery holds tokens 2 and 4; token 3 was lost on the wire.
+    assert_eq!(counts(tracker.deliver(&incremental(2, 4), 0).fates), [1, 0, 0, 0, 1]);
+}

@@ -1,0 +1,93 @@
+//! Summaries of finished requests in bounded memory. Ordinary ones are evicted before notable ones.
+
+use std::collections::VecDeque;
+
+use serde::{Deserialize, Serialize};
+
+use super::request::Summary;
+
+/// Kept summaries.
+#[derive(Debug, Default, Serialize, Deserialize)]
+pub(super) struct FinishedRequests {
+    /// Notable ones, each older than every recent one; oldest first.
+    notable: VecDeque<Summary>,
+    /// All others, oldest first.
+    recent: VecDeque<Summary>,
+    /// Total length of all rids, in bytes.
+    rid_bytes: usize,
+}
+
+impl FinishedRequests {
+    /// Adds a summary. At the limit, evicts the oldest ordinary one, or the oldest notable one if those fill half of the space.
+    pub(super) fn enter(
+        &mut self,
+        summary: Summary,
+        (limit, byte_limit): (usize, usize),
+        is_notable: impl Fn(&Summary) -> bool,
+    ) {
+        if limit == 0 || summary.rid.len() > byte_limit {
+            return;
+        }
+        while self.len() >= limit || self.rid_bytes + summary.rid.len() > byte_limit {
+            let evicted = match self.recent.pop_front() {
+                Some(oldest) if is_notable(&oldest) => {
+                    self.notable.push_back(oldest);
+                    let full = self.notable.len() > limit / 2;
+                    full.then(|| self.notable.pop_front()).flatten()
+                }
+                Some(oldest) => Some(oldest),
+                None => match self.notable.pop_front() {
+                    Some(oldest) => Some(oldest),
+                    None => break,
+                },
+            };
+            self.rid_bytes = self.rid_bytes.saturating_sub(evicted.map_or(0, |of| of.rid.len()));
+        }
+        self.rid_bytes = self.rid_bytes.saturating_add(summary.rid.len());
+        self.recent.push_back(summary);
+    }
+
+    pub(super) fn len(&self) -> usize {
+        self.notable.len() + self.recent.len()
+    }
+
+    /// Oldest first.
+    pub(super) fn iter(&self) -> impl DoubleEndedIterator<Item = &Summary> {
+        self.notable.iter().chain(&self.recent)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::MonoNs;
+    use crate::ledger::request::Request;
+
+    fn summary(rid: &str, missing: u32) -> Summary {
+        let summary = Request::new(rid, MonoNs(0)).summary(None);
+        Summary {
+            wire_missing: missing,
+            ..summary
+        }
+    }
+
+    #[test]
+    fn notable_requests_are_evicted_after_ordinary_ones() {
+        let mut finished = FinishedRequests::default();
+        let mut enter = |rid: &str, missing| finished.enter(summary(rid, missing), (4, 1_000), |s| s.wire_missing > 0);
+        enter("lost-0", 1);
+        for n in 0..100 {
+            enter(&format!("{n}"), 0);
+        }
+        let rids: Vec<&str> = finished.iter().map(|s| &*s.rid).collect();
+        assert_eq!(rids, ["lost-0", "97", "98", "99"]);
+        let mut enter = |rid: &str, missing| finished.enter(summary(rid, missing), (4, 1_000), |s| s.wire_missing > 0);
+        for n in 1..9 {
+            enter(&format!("lost-{n}"), 1);
+        }
+        enter("last", 0);
+        let rids: Vec<&str> = finished.iter().map(|s| &*s.rid).collect();
+        assert_eq!((rids.len(), rids[3], finished.len()), (4, "last", 4));
+        assert!(rids[..3].iter().all(|rid| rid.starts_with("lost-")), "{rids:?}");
+    }
+}

@@ -1,0 +1,302 @@
+//! All hops, and groups of hops with one name.
+
+use hashbrown::HashMap;
+use serde::{Deserialize, Serialize};
+
+use super::kernel::KernelQueue;
+use super::lane::Lane;
+use super::processing_stage::{Ends, ProcessingStages};
+use super::stream::Stream;
+use super::totals::Sightings;
+use crate::clock::MonoNs;
+use crate::event::{self, Capabilities};
+use crate::id::HopId;
+use crate::path;
+use crate::stats::{Buckets, Distribution, Rate, Trend};
+
+use super::hop::Hop;
+
+/// Hops of one name, reported together.
+#[derive(Debug, Default, Serialize, Deserialize)]
+pub struct Group {
+    /// `from->to`, by role.
+    pub name: String,
+    /// Frames sent and not received, over all of its hops.
+    pub backlog: u64,
+    /// Maximum backlog at one time.
+    pub backlog_max: u64,
+    /// Time of the maximum backlog.
+    pub backlog_max_at: MonoNs,
+    /// Maximum backlog in the current time slot.
+    pub(crate) backlog_slot: u64,
+    /// Queue wait: received minus sent.
+    pub queue_wait: Distribution,
+    /// Queue waits in the current time slot.
+    pub(crate) queue_wait_slot: Buckets,
+    /// Forwarded minus sent.
+    pub relay: Distribution,
+    /// Processed minus received.
+    pub processing: Distribution,
+    /// Received minus requested: how long receivers waited for a frame.
+    pub recv_wait: Distribution,
+    /// Frames received per wakeup, over finished wakeups; a count, not a time.
+    pub wakeups: Distribution,
+    /// Bytes in kernel queues.
+    pub kernel: KernelQueue,
+    /// Traffic per second.
+    pub rate: Rate,
+    /// Backlog over time.
+    pub trend: Trend,
+    /// Number of streams whose counts show new ids only, and of those that list all ids so far.
+    pub streams: (u64, u64),
+    /// Token ids that crossed.
+    pub ids: super::IdCounts,
+    /// Requests whose chunks went to more than one receiver of the group.
+    pub moved: Sightings,
+    /// Chunks received after a later chunk of their request.
+    pub out_of_order: Sightings,
+}
+
+impl Group {
+    pub(crate) fn record_queue_wait(&mut self, until: MonoNs, ns: u64) {
+        self.queue_wait.record(until, ns);
+        self.queue_wait_slot.record(ns);
+    }
+}
+
+/// All hops.
+#[derive(Debug, Default, Serialize, Deserialize)]
+#[expect(
+    clippy::struct_excessive_bools,
+    reason = "each is one fact about all hops, read by its name"
+)]
+pub(crate) struct Hops {
+    pub(crate) all: Vec<Hop>,
+    pub(crate) groups: Vec<Group>,
+    /// Roles at the ends of hops, and time inside each process between two hops.
+    pub(crate) processing_stages: ProcessingStages,
+    /// Index in `all` by id.
+    by_id: HashMap<HopId, usize>,
+    pub(crate) any_origin: bool,
+    pub(crate) any_last: bool,
+    /// Receives are or were observed on some hop.
+    #[serde(default)]
+    pub(crate) any_received: bool,
+    /// Deliveries are or were observed on some hop.
+    pub(crate) any_delivered: bool,
+}
+
+impl Hops {
+    /// Whether all indices are valid.
+    pub(crate) fn is_sound(&self) -> bool {
+        self.by_id.values().all(|&place| place < self.all.len())
+            && self.all.iter().all(|hop| hop.group < self.groups.len())
+    }
+
+    /// The hop of a stream.
+    pub(crate) fn of(&self, stream: &Stream) -> Option<&Hop> {
+        self.by_id.get(&stream.hop).and_then(|&place| self.all.get(place))
+    }
+
+    /// Whether no observation of the hop was missed since the stream's last chunk.
+    pub(crate) fn observed_all_since(&self, stream: &Stream) -> bool {
+        let hop = self.of(stream);
+        hop.is_some_and(|hop| hop.epoch == stream.epoch)
+    }
+
+    /// Number of frames with chunks that the stream's connection carried after its last chunk, up to
+    /// [`RECENT_SENDS`](super::lane::RECENT_SENDS).
+    pub(crate) fn sends_since(&self, stream: &Stream) -> usize {
+        let mut lanes = self.of(stream).into_iter().flat_map(|hop| &hop.lanes);
+        let lane = lanes.find(|(number, _)| **number as u16 == stream.lane);
+        lane.map_or(0, |(_, lane)| lane.sends_since(stream.last_at))
+    }
+
+    /// Index of the hop, which is added if unknown. `None` at the limit of hops.
+    pub(crate) fn place(&mut self, id: HopId, limit: usize) -> Option<usize> {
+        if let Some(&place) = self.by_id.get(&id) {
+            return Some(place);
+        }
+        self.add(id, &format!("hop {}", id.0), limit)
+    }
+
+    fn add(&mut self, id: HopId, name: &str, limit: usize) -> Option<usize> {
+        if self.all.len() >= limit {
+            return None;
+        }
+        let group = self.group(name);
+        let mut hop = Hop::new(id, group);
+        hop.ends = self.ends(name);
+        (hop.shows.sent, hop.capabilities.sent) = (true, true);
+        self.all.push(hop);
+        self.by_id.insert(id, self.all.len() - 1);
+        Some(self.all.len() - 1)
+    }
+
+    /// Tokenizer worker at the end of these streams; `None` if there is only one, or none is known yet.
+    pub(crate) fn worker_of(&self, streams: &[Stream]) -> Option<u16> {
+        let hops = streams
+            .iter()
+            .rev()
+            .filter_map(|s| self.all.get(*self.by_id.get(&s.hop)?));
+        hops.filter(|hop| hop.last).find_map(|hop| hop.worker)
+    }
+
+    pub(crate) fn announce(&mut self, announced: &event::Hop<'_>, limit: usize) -> bool {
+        let known = self.by_id.get(&announced.id).copied();
+        let Some(place) = known.or_else(|| self.add(announced.id, announced.name, limit)) else {
+            return false;
+        };
+        let before = self.all[place].group;
+        let alone = !self.all.iter().any(|h| h.group == before && h.id != announced.id);
+        if alone && self.group_named(announced.name).is_none() {
+            // The whole group takes the new name, with its history.
+            announced.name.clone_into(&mut self.groups[before].name);
+        }
+        let (group, ends) = (self.group(announced.name), self.ends(announced.name));
+        let hop = &mut self.all[place];
+        (hop.group, hop.ends) = (group, ends);
+        hop.endpoint = announced.endpoint.into();
+        (hop.worker, hop.origin, hop.last, hop.shows) = (
+            announced.worker,
+            announced.origin,
+            announced.last,
+            announced.capabilities,
+        );
+        // A hop used before its announcement has presumed stages that count as observed; a new hop has none.
+        let previous = known.map_or(Capabilities::default(), |_| hop.capabilities);
+        hop.capabilities = previous.or(announced.capabilities);
+        hop.open = path::ends(announced.name).1 == path::UNKNOWN;
+        if announced.capabilities.received && !announced.last {
+            self.processing_stages.mark_receives_observed(ends.to);
+        }
+        if before != group {
+            self.renamed(place, before);
+        }
+        self.any_origin = self.all.iter().any(|h| h.origin);
+        self.any_last = self.all.iter().any(|h| h.last);
+        // Chunks are tracked on one hop only: the hop into the tokenizer, if deliveries are observed there.
+        let at_last = self.all.iter().any(|h| h.last && h.capabilities.delivered);
+        for hop in &mut self.all {
+            hop.tracks_deliveries = hop.capabilities.delivered && (hop.last || !at_last);
+        }
+        self.any_received = self.all.iter().any(|h| h.capabilities.received);
+        self.any_delivered = self.all.iter().any(|h| h.capabilities.delivered);
+        true
+    }
+
+    /// Moves the frames queued on the hop at `place` to its new group. Times and rates stay with the old group.
+    fn renamed(&mut self, place: usize, before: usize) {
+        let (group, counts) = (self.all[place].group, self.all[place].counts);
+        let others = self.all.iter().filter(|h| h.group == before);
+        let others_max = others.map(|h| h.counts.backlog_max).sum();
+        let old = &mut self.groups[before];
+        let at = old.backlog_max_at;
+        old.backlog -= counts.backlog;
+        old.backlog_max = old.backlog_max.min(others_max);
+        let new = &mut self.groups[group];
+        new.backlog += counts.backlog;
+        let max = counts.backlog_max.max(new.backlog);
+        if max > new.backlog_max {
+            (new.backlog_max, new.backlog_max_at) = (max, at);
+        }
+    }
+
+    fn ends(&mut self, name: &str) -> Ends {
+        let (from, to) = path::ends(name);
+        Ends {
+            from: self.processing_stages.role(from),
+            to: self.processing_stages.role(to),
+        }
+    }
+
+    pub(crate) fn group_named(&self, name: &str) -> Option<usize> {
+        self.groups.iter().position(|g| g.name == name)
+    }
+
+    fn group(&mut self, name: &str) -> usize {
+        self.group_named(name).unwrap_or_else(|| {
+            self.groups.push(Group {
+                name: name.to_owned(),
+                ..Group::default()
+            });
+            self.groups.len() - 1
+        })
+    }
+
+    /// Makes room for a new lane. Evicts and returns the lane with the fewest queued frames, or the one silent longest.
+    pub(crate) fn make_room(hop: &mut Hop, lane: u32, limit: usize) -> Option<Lane> {
+        if hop.lanes.len() < limit.max(1) || hop.lanes.contains_key(&lane) {
+            return None;
+        }
+        let quietest = hop
+            .lanes
+            .iter()
+            .min_by_key(|(_, l)| (l.waiting(), l.last_at))
+            .map(|(&id, _)| id)?;
+        hop.lanes.remove(&quietest)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn named(id: u16, name: &str) -> event::Hop<'_> {
+        let capabilities = Capabilities {
+            sent: true,
+            ..Capabilities::default()
+        };
+        event::Hop {
+            id: HopId(id),
+            name,
+            endpoint: "",
+            worker: None,
+            origin: id == 0,
+            last: false,
+            capabilities,
+        }
+    }
+
+    #[test]
+    fn hops_with_one_name_share_a_group_and_a_late_name_moves_the_hop() {
+        let mut hops = Hops::default();
+        assert_eq!(hops.place(HopId(1), 3), Some(0));
+        assert_eq!(hops.groups[0].name, "hop 1");
+        assert!(hops.announce(&named(0, "router->detokenizer"), 3));
+        assert!(hops.announce(&named(1, "router->detokenizer"), 3));
+        assert_eq!(hops.all[0].group, hops.all[1].group);
+        assert!(hops.announce(&named(2, "x"), 3) && !hops.announce(&named(3, "y"), 3));
+    }
+
+    #[test]
+    fn a_late_name_moves_the_backlog_of_its_hop() {
+        let mut hops = Hops::default();
+        assert!(hops.announce(&named(0, "scheduler->?"), 8));
+        let wait = |hops: &mut Hops, place: usize, frames: u64| {
+            let group = hops.all[place].group;
+            (hops.all[place].counts.backlog, hops.all[place].counts.backlog_max) = (frames, frames);
+            hops.groups[group].backlog += frames;
+            hops.groups[group].backlog_max = hops.groups[group].backlog;
+        };
+        wait(&mut hops, 0, 5);
+        assert!(hops.announce(&named(0, "scheduler->tokenizer"), 8));
+        let of = |hops: &Hops, name: &str| {
+            hops.group_named(name)
+                .map(|g| (hops.groups[g].backlog, hops.groups[g].backlog_max))
+        };
+        assert_eq!(
+            (of(&hops, "scheduler->?"), of(&hops, "scheduler->tokenizer")),
+            (None, Some((5, 5)))
+        );
+        // One of two hops with the same name is renamed to the name of a third.
+        assert!(hops.announce(&named(1, "scheduler->?"), 8) && hops.announce(&named(2, "scheduler->?"), 8));
+        wait(&mut hops, 1, 3);
+        wait(&mut hops, 2, 2);
+        assert!(hops.announce(&named(1, "scheduler->tokenizer"), 8));
+        assert_eq!(
+            (of(&hops, "scheduler->?"), of(&hops, "scheduler->tokenizer")),
+            (Some((2, 2)), Some((8, 8)))
+        );
+    }
+}

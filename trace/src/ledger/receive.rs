@@ -1,0 +1,402 @@
+//! Events of a frame after its send: forwarded, received, processed.
+
+use super::Ledger;
+use super::hop::{BurstPosition, EarlyReceive};
+use super::lane::{Load, PendingChunk, Sent};
+use super::processing_stage::LimitCheck;
+use super::table::AHEAD;
+use super::waits::{Wait, Waits};
+use crate::clock::MonoNs;
+use crate::engine::{EngineState, Mode, Waiter};
+use crate::event::Received;
+use crate::id::FrameId;
+
+/// How long a receive waits for its send before the send counts as missed, in nanoseconds.
+const EARLY_NS: u64 = 5_000_000_000;
+
+/// Whether the waiter called at `called` has not run yet when a chunk is received at `now`.
+fn waiter_is_pending(called: BurstPosition, now: BurstPosition, engine: &EngineState) -> bool {
+    let frames = now.frame.saturating_sub(called.frame);
+    (called.by, called.burst) == (now.by, now.burst) && engine.still_waits(frames)
+}
+
+/// Receive of a frame, applied to its chunks.
+#[derive(Clone, Copy)]
+struct Receive {
+    /// Time of the receive, or of its detection if it was not observed.
+    at: MonoNs,
+    /// Index of the hop.
+    place: usize,
+    position: Option<BurstPosition>,
+    /// When the frame was sent on this hop.
+    sent: Option<MonoNs>,
+    /// The receive was observed, so `at` is exact.
+    seen: bool,
+}
+
+impl Ledger {
+    /// Enters the send of a frame. `scratch` has its chunks that wait for a receive.
+    pub(super) fn enter_sent(&mut self, at: MonoNs, id: FrameId, place: usize, load: Load) {
+        let chunks = self.scratch.len();
+        let hop = &mut self.hops.all[place];
+        hop.counts.frames_sent += 1;
+        let Some(lane) = hop.lanes.get_mut(&id.lane) else {
+            return;
+        };
+        if hop.shows.forwarded {
+            if self.pending_frames >= self.limits.pending_frames {
+                self.reached.pending_frames += 1;
+                self.pending_frames -= usize::from(lane.forget_forward());
+            }
+            if self.pending_frames < self.limits.pending_frames {
+                lane.await_forward(id.seq, at);
+                self.pending_frames += 1;
+            }
+        }
+        if !hop.shows.received {
+            return;
+        }
+        let early = hop
+            .early
+            .iter()
+            .position(|e| e.id == id)
+            .and_then(|at| hop.early.remove(at));
+        if let Some(early) = early {
+            let group = &mut self.hops.groups[hop.group];
+            let ns = early.at.since(at);
+            group.record_queue_wait(early.at, ns);
+            hop.queue_wait.record(ns);
+            hop.chunk_waits.record_n(early.at, ns, chunks as u64);
+            self.receive_scratch(Receive {
+                at: early.at,
+                place,
+                position: early.trip,
+                sent: Some(at),
+                seen: true,
+            });
+            return;
+        }
+        while self.pending_frames >= self.limits.pending_frames
+            || self.pending_chunks + chunks > self.limits.pending_chunks
+        {
+            let for_chunks = self.pending_frames < self.limits.pending_frames;
+            *(if for_chunks {
+                &mut self.reached.pending_chunks
+            } else {
+                &mut self.reached.pending_frames
+            }) += 1;
+            // The newest frame of a lane is never evicted.
+            let Some(evicted) = lane.forget() else { break };
+            self.pending_frames -= 1;
+            self.pending_chunks -= evicted.len();
+            for chunk in evicted.filter(|chunk| chunk.first) {
+                if let Some(request) = self.table.get_mut(chunk.ticket) {
+                    request.first_receive_missed = true;
+                }
+            }
+        }
+        lane.push(id.seq, at, chunks as u32, load);
+        lane.chunks.extend(&self.scratch);
+        self.scratch.clear();
+        self.pending_frames += 1;
+        self.pending_chunks += chunks;
+        hop.counts.backlog += 1;
+        hop.counts.backlog_max = hop.counts.backlog_max.max(hop.counts.backlog);
+        let group = &mut self.hops.groups[hop.group];
+        group.backlog += 1;
+        group.backlog_slot = group.backlog_slot.max(group.backlog);
+        if group.backlog > group.backlog_max {
+            (group.backlog_max, group.backlog_max_at) = (group.backlog, at);
+        }
+    }
+
+    pub(super) fn forwarded(&mut self, at: MonoNs, id: FrameId) {
+        let Some(place) = self.hops.place(id.hop, self.limits.hops) else {
+            return;
+        };
+        let hop = &mut self.hops.all[place];
+        hop.counts.frames_forwarded += 1;
+        let Some(lane) = hop.lanes.get_mut(&id.lane) else {
+            return;
+        };
+        let (sent, left) = lane.forwarded(id.seq);
+        self.pending_frames -= left;
+        if let Some(sent) = sent {
+            self.hops.groups[hop.group].relay.record(at, at.since(sent));
+        }
+    }
+
+    pub(super) fn processed(&mut self, at: MonoNs, id: FrameId) {
+        let Some(place) = self.hops.place(id.hop, self.limits.hops) else {
+            return;
+        };
+        let hop = &mut self.hops.all[place];
+        hop.counts.frames_processed += 1;
+        hop.asked = Some(at);
+        let (by, processing) = (hop.by, hop.processed(id).map(|received| at.since(received)));
+        if let Some(ns) = processing {
+            hop.counts.busy_ns = hop.counts.busy_ns.saturating_add(ns);
+            self.hops.groups[hop.group].processing.record(at, ns);
+        }
+        if let Some(thread) = by.and_then(|by| self.threads.get_mut(by)) {
+            thread.request_frame(at);
+            thread.processed(processing.unwrap_or(0));
+        }
+    }
+
+    pub(super) fn received(&mut self, at: MonoNs, received: &Received<'_>) {
+        let id = received.id;
+        let place = match &received.frame {
+            Some(_) => self.place(at, id),
+            None => self.hops.place(id.hop, self.limits.hops),
+        };
+        let Some(place) = place else { return };
+        let hop = &mut self.hops.all[place];
+        hop.counts.frames_received += 1;
+        hop.add_unprocessed(id, at);
+        let group = &mut self.hops.groups[hop.group];
+        if let Some(frames) = received.wakeup.and_then(|wakeup| hop.enter_wakeup(wakeup)) {
+            group.wakeups.record(at, u64::from(frames));
+        }
+        self.totals.predicted.wakeups_seen |= received.wakeup.is_some() && hop.last;
+        hop.by = received.by.or(hop.by);
+        let requested = self.receiving_thread(at, place, received.by);
+        let mut receive = Receive {
+            at,
+            place,
+            position: None,
+            sent: None,
+            seen: true,
+        };
+        if let Some(frame) = &received.frame {
+            receive.position = received
+                .wakeup
+                .map(|wakeup| self.burst_position(place, (wakeup, received.by), at, requested, None));
+            self.scratch.clear();
+            self.content(at, place, frame, false);
+            self.receive_scratch(receive);
+            return;
+        }
+        self.infer_earlier_receives(id, place, at);
+        let hop = &mut self.hops.all[place];
+        let sent = hop
+            .lanes
+            .get_mut(&id.lane)
+            .map_or(Sent::NotYet, |lane| lane.receive(id.seq));
+        let sent_at = match sent {
+            Sent::At { at, .. } => Some(at),
+            _ => None,
+        };
+        let position = received
+            .wakeup
+            .map(|wakeup| self.burst_position(place, (wakeup, received.by), at, requested, sent_at));
+        receive.position = position;
+        match sent {
+            Sent::At { at: sent, chunks } => {
+                self.left(place, id.lane, chunks);
+                let hop = &mut self.hops.all[place];
+                hop.queue_wait.record(at.since(sent));
+                hop.chunk_waits.record_n(at, at.since(sent), chunks.into());
+                self.hops.groups[hop.group].record_queue_wait(at, at.since(sent));
+                receive.sent = Some(sent);
+                self.receive_scratch(receive);
+            }
+            Sent::NotYet if self.hops.all[place].shows.sent => {
+                let hop = &mut self.hops.all[place];
+                if hop.early.len() >= self.limits.early_receives {
+                    hop.early.pop_front();
+                    self.reached.early_receives += 1;
+                }
+                hop.early.push_back(EarlyReceive { id, at, trip: position });
+            }
+            Sent::NotYet | Sent::Evicted => {}
+        }
+    }
+
+    /// A lane keeps its order, so frames sent before the received one were received too, unobserved.
+    fn infer_earlier_receives(&mut self, id: FrameId, place: usize, at: MonoNs) {
+        let hop = &mut self.hops.all[place];
+        if let Some(lane) = hop.lanes.get_mut(&id.lane) {
+            let overtaken = lane.first_waiting().is_some_and(|first| first <= id.seq);
+            let evicted = lane.evicted_before(id.seq);
+            hop.counts.backlog -= evicted;
+            self.hops.groups[hop.group].backlog -= evicted;
+            if overtaken {
+                hop.counts.frames_received += evicted;
+                hop.counts.receives_inferred += evicted;
+            }
+        }
+        while let Some(chunks) = self.hops.all[place]
+            .lanes
+            .get_mut(&id.lane)
+            .and_then(|l| l.overtaken(id.seq))
+        {
+            let hop = &mut self.hops.all[place];
+            hop.counts.frames_received += 1;
+            hop.counts.receives_inferred += 1;
+            self.left(place, id.lane, chunks);
+            self.receive_scratch(Receive {
+                at,
+                place,
+                position: None,
+                sent: None,
+                seen: false,
+            });
+        }
+    }
+
+    /// Subtracts a frame that has left its lane from the queue totals, and moves its chunks to `scratch`.
+    fn left(&mut self, place: usize, lane: u32, chunks: u32) {
+        let hop = &mut self.hops.all[place];
+        hop.counts.backlog -= 1;
+        self.hops.groups[hop.group].backlog -= 1;
+        self.pending_frames -= 1;
+        self.pending_chunks -= chunks as usize;
+        self.scratch.clear();
+        if let Some(lane) = hop.lanes.get_mut(&lane) {
+            lane.pop_chunks(chunks as usize, &mut self.scratch);
+        }
+    }
+
+    fn receive_scratch(&mut self, receive: Receive) {
+        let chunks = std::mem::take(&mut self.scratch);
+        let last = self.hops.all[receive.place].last;
+        for block in chunks.chunks(AHEAD) {
+            for chunk in block {
+                self.table.fetch(chunk.ticket);
+            }
+            for chunk in block {
+                if chunk.nth == 1 && receive.seen {
+                    self.first_received(receive, *chunk);
+                }
+                if last {
+                    self.receive_chunk(receive, *chunk);
+                } else if receive.seen {
+                    self.pass_chunk(receive, *chunk);
+                }
+            }
+        }
+        self.scratch = chunks;
+        self.scratch.clear();
+    }
+
+    /// Records the queue wait of a request's first chunk.
+    fn first_received(&mut self, receive: Receive, chunk: PendingChunk) {
+        let hop = &mut self.hops.all[receive.place];
+        let request = self.table.get_mut(chunk.ticket);
+        let whole = request.is_some_and(|r| r.streams.iter().any(|s| s.hop == hop.id && s.whole()));
+        if let Some(sent) = receive.sent.filter(|_| whole) {
+            hop.first_waits.record_n(receive.at, receive.at.since(sent), 1);
+        }
+    }
+
+    /// Records the receive of a chunk by a process that forwards it.
+    fn pass_chunk(&mut self, receive: Receive, chunk: PendingChunk) {
+        let by = self.hops.all[receive.place].ends.to;
+        if let Some(request) = self.table.get_mut(chunk.ticket) {
+            let mut check = LimitCheck {
+                limits: &self.limits,
+                reached: &mut self.reached,
+            };
+            let first = chunk.nth == 1;
+            self.hops
+                .processing_stages
+                .received(request, by, (chunk.end, first), receive.at, &mut check);
+        }
+    }
+
+    fn receive_chunk(&mut self, receive: Receive, chunk: PendingChunk) {
+        let Receive { at, position, .. } = receive;
+        self.totals.chunks.received += 1;
+        self.totals.tokens.received += u64::from(chunk.tokens);
+        let Some(request) = self.table.get_mut(chunk.ticket) else {
+            return;
+        };
+        request.tokens_received = request.tokens_received.saturating_add(chunk.tokens);
+        if request.received_first.is_none() && !(chunk.first && receive.seen) {
+            request.first_receive_missed = true;
+        }
+        if chunk.first && receive.seen && request.received_first.is_none() {
+            request.received_first = Some(at);
+            if let Some(sent) = request.sent_first.filter(|_| !request.after_engine_end) {
+                let gap = at.since(sent);
+                request.gap_ns = Some(gap);
+                self.gap.record(at, gap);
+                self.gap_slot.record(gap);
+                if gap >= self.worst_gap.ns {
+                    self.worst_gap.ns = gap;
+                    self.worst_gap.rid = request.rid.clone();
+                    self.worst_gap.at = at;
+                }
+                let hop = &self.hops.all[receive.place];
+                if let Some((by, arrived)) = hop.by.zip(receive.sent).filter(|_| Waits::resolves(gap)) {
+                    self.waits.push(Wait {
+                        rid: request.rid.clone(),
+                        sent,
+                        arrived,
+                        received: at,
+                        group: hop.group,
+                        by,
+                    });
+                }
+            }
+        }
+        if let (Some(now), Some(called)) = (position, request.called)
+            && !request.lossless
+            && !request.is_shared()
+            && waiter_is_pending(called, now, &self.engine)
+        {
+            request.burst += 1;
+            let predicted = &mut self.totals.predicted;
+            predicted.burst_max = predicted.burst_max.max(request.burst);
+            let (waiter, mode) = (self.engine.waiter, self.engine.mode);
+            if (waiter, mode) == (Some(Waiter::KeepsLast), Some(Mode::Incremental)) {
+                let new_rid = request.predicted.is_none();
+                request.predict_drop(&mut self.shelf, &self.limits, &mut self.reached);
+                let chunks = request.predicted.as_ref().map_or(0, |losses| losses.chunks);
+                self.totals.predicted_drops.enter(at, &request.rid, chunks, new_rid);
+            }
+            *match (waiter, mode) {
+                (Some(Waiter::KeepsLast), Some(Mode::Incremental)) => &mut predicted.dropped,
+                (Some(Waiter::KeepsLast), Some(Mode::Cumulative)) | (Some(Waiter::Merges), _) => &mut predicted.merged,
+                (Some(Waiter::YieldsAll), _) => &mut predicted.passed,
+                _ => &mut predicted.unknown,
+            } += 1;
+            predicted.replaced += u64::from((waiter, mode) == (Some(Waiter::KeepsLast), Some(Mode::Cumulative)));
+            let new_rid = !std::mem::replace(&mut request.burst_seen, true);
+            self.totals
+                .bursts
+                .enter(at, &request.rid, u64::from(request.burst), new_rid);
+        } else {
+            request.called = position;
+            request.burst = 1;
+        }
+        request.received_last = [chunk.end, chunk.tokens, chunk.nth];
+        if chunk.last {
+            request.final_received = true;
+            self.settle_if_finished(chunk.ticket, at);
+        }
+    }
+
+    /// Drops old receives without a send: their sends were missed.
+    pub(super) fn expire_early_receives(&mut self, now: MonoNs) {
+        for hop in &mut self.hops.all {
+            while hop.early.front().is_some_and(|e| now.since(e.at) > EARLY_NS) {
+                hop.early.pop_front();
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::hop::Burst;
+
+    #[test]
+    fn a_wait_for_a_frame_starts_a_new_burst() {
+        let mut burst = Burst::default();
+        assert_eq!((burst.enter(7, false), burst.enter(7, false)), ((1, 0), (1, 1)));
+        assert_eq!((burst.enter(7, true), burst.enter(7, false)), ((2, 0), (2, 1)));
+        assert_eq!(burst.enter(8, false), (3, 0));
+    }
+}

@@ -1,0 +1,322 @@
+//! Functions of the engine's threads, by stack sampling: over the whole run, and while the backlog grew.
+//!
+//! A busy consumer always has a hot function. The functions that dominate while the backlog grows are the cause of the growth.
+
+use hashbrown::HashMap;
+use serde::{Deserialize, Serialize};
+
+use super::Ledger;
+use super::hop::Hop;
+use super::hops::Hops;
+use crate::clock::MonoNs;
+use crate::event::StackSample;
+use crate::id::ThreadId;
+use crate::path;
+
+/// Minimum number of queued frames for a growing backlog; fewer are normal.
+const MIN_BACKLOG: u64 = 4;
+/// Maximum number of processes with a tracked backlog; the one silent longest is evicted.
+const PROCESSES: usize = 256;
+
+/// Numbers of stack samples, by state of the thread.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct StackCounts {
+    /// Stacks read.
+    pub samples: u64,
+    /// Those of a thread that was running or runnable.
+    pub running: u64,
+    /// Those of a running thread that held the GIL; only meaningful with [`StackRole::gil_observed`].
+    pub gil: u64,
+}
+
+/// Number of stacks of running threads that contain a function.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Hits {
+    /// As the innermost function.
+    pub own: u64,
+    /// At any depth.
+    pub total: u64,
+    /// As the innermost function of a thread that held the GIL; only meaningful with [`StackRole::gil_observed`].
+    pub gil: u64,
+}
+
+/// One function.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct StackFunction {
+    /// Function name, with the class name if the interpreter provides it (CPython 3.11 and later).
+    pub function: Box<str>,
+    /// Source file.
+    pub file: Box<str>,
+    /// Over the run.
+    pub all: Hits,
+    /// While frames piled up in front of its process.
+    pub growing: Hits,
+}
+
+/// Stack samples of the processes of one role.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct StackRole {
+    /// `tokenizer`, `scheduler`, ...
+    pub role: Box<str>,
+    /// Over the run.
+    pub all: StackCounts,
+    /// While frames piled up in front of the process.
+    pub growing: StackCounts,
+    /// Whether its processes were seen to receive frames, so that a backlog is known.
+    pub receives: bool,
+    /// Whether every sample showed the holder of the GIL.
+    pub gil_observed: bool,
+    /// Stacks whose innermost function was evicted at the limit.
+    pub left_out: u64,
+    functions: Vec<StackFunction>,
+}
+
+impl StackRole {
+    /// Its functions, most frequent innermost function first.
+    pub fn functions(&self) -> Vec<&StackFunction> {
+        let mut sorted: Vec<_> = self.functions.iter().collect();
+        sorted.sort_by(|a, b| (b.all.own, b.all.total, &a.function).cmp(&(a.all.own, a.all.total, &b.function)));
+        sorted
+    }
+
+    fn new(role: &str) -> Self {
+        Self {
+            role: role.into(),
+            all: StackCounts::default(),
+            growing: StackCounts::default(),
+            receives: false,
+            gil_observed: true,
+            left_out: 0,
+            functions: Vec::new(),
+        }
+    }
+
+    /// Enters a function. Returns `false` if one was evicted or rejected at the limit.
+    fn enter(&mut self, sample: &StackSample<'_>, growing: bool, limit: usize) -> bool {
+        let hits = Hits {
+            own: u64::from(sample.own),
+            total: u64::from(sample.total),
+            gil: u64::from(sample.gil.unwrap_or(0)),
+        };
+        let same_function = |f: &&mut StackFunction| *f.function == *sample.function && *f.file == *sample.file;
+        if let Some(known) = self.functions.iter_mut().find(same_function) {
+            known.add(hits, growing);
+            return true;
+        }
+        let mut new = StackFunction {
+            function: sample.function.into(),
+            file: sample.file.into(),
+            all: Hits::default(),
+            growing: Hits::default(),
+        };
+        new.add(hits, growing);
+        if self.functions.len() < limit {
+            self.functions.push(new);
+            return true;
+        }
+        // The rarest function is evicted, unless the new one is rarer still.
+        let rarest = self.functions.iter_mut().min_by_key(|f| (f.all.total, f.all.own));
+        let evicted = match rarest {
+            Some(rarest) if rarest.all.total < hits.total => std::mem::replace(rarest, new),
+            _ => new,
+        };
+        self.left_out += evicted.all.own;
+        false
+    }
+}
+
+impl StackFunction {
+    fn add(&mut self, hits: Hits, growing: bool) {
+        self.all.add(hits);
+        if growing {
+            self.growing.add(hits);
+        }
+    }
+}
+
+impl Hits {
+    fn add(&mut self, more: Self) {
+        self.own += more.own;
+        self.total += more.total;
+        self.gil += more.gil;
+    }
+}
+
+/// A process's backlog from one interval of samples to the next.
+#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
+struct Window {
+    at: MonoNs,
+    backlog: Option<u64>,
+    growing: bool,
+    /// Thread of the samples being entered.
+    thread: ThreadId,
+}
+
+/// All roles.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+pub(crate) struct Stacks {
+    roles: Vec<StackRole>,
+    windows: HashMap<u32, Window>,
+}
+
+impl Stacks {
+    /// Enters a sample. `backlog` is the number of frames waiting for its process; `None` if it is not seen to receive frames.
+    fn enter(
+        &mut self,
+        at: MonoNs,
+        sample: &StackSample<'_>,
+        backlog: impl FnOnce() -> Option<u64>,
+        limit: usize,
+    ) -> bool {
+        let pid = sample.thread.pid;
+        if !self.windows.contains_key(&pid) && self.windows.len() >= PROCESSES {
+            let silent = self
+                .windows
+                .iter()
+                .min_by_key(|(_, window)| window.at)
+                .map(|(pid, _)| *pid);
+            self.windows.retain(|pid, _| Some(*pid) != silent);
+        }
+        let last = self.windows.get(&pid).copied();
+        let (window, begins) = match last {
+            Some(same) if same.at == at => (same, same.thread != sample.thread),
+            last => {
+                let now = backlog();
+                let before = last.and_then(|last| last.backlog);
+                let window = Window {
+                    at,
+                    backlog: now,
+                    growing: now
+                        .zip(before)
+                        .is_some_and(|(now, before)| now > before && now >= MIN_BACKLOG),
+                    thread: sample.thread,
+                };
+                (window, true)
+            }
+        };
+        self.windows.insert(
+            pid,
+            Window {
+                thread: sample.thread,
+                ..window
+            },
+        );
+        let place = self
+            .roles
+            .iter()
+            .position(|r| *r.role == *sample.role)
+            .unwrap_or_else(|| {
+                self.roles.push(StackRole::new(sample.role));
+                self.roles.len() - 1
+            });
+        let role = &mut self.roles[place];
+        role.receives |= window.backlog.is_some();
+        role.gil_observed &= sample.gil.is_some();
+        let more = StackCounts {
+            samples: if begins { u64::from(sample.samples) } else { 0 },
+            running: u64::from(sample.own),
+            gil: u64::from(sample.gil.unwrap_or(0)),
+        };
+        role.all.add(more);
+        if window.growing {
+            role.growing.add(more);
+        }
+        // An empty function name means that the thread did not run.
+        sample.function.is_empty() || role.enter(sample, window.growing, limit)
+    }
+}
+
+impl StackCounts {
+    fn add(&mut self, more: Self) {
+        self.samples += more.samples;
+        self.running += more.running;
+        self.gil += more.gil;
+    }
+}
+
+impl Ledger {
+    pub(super) fn stack_sample(&mut self, at: MonoNs, sample: &StackSample<'_>) {
+        let pid = sample.thread.pid;
+        let Hops { all: hops, groups, .. } = &self.hops;
+        let backlog = || {
+            // A consumer far behind may not have received any frame sent since the attach. Then the hop's name identifies its role.
+            let its = |hop: &&Hop| match hop.by {
+                Some(by) => by.pid == pid,
+                None => hop.shows.received && path::ends(&groups[hop.group].name).1 == sample.role,
+            };
+            let waiting = hops.iter().filter(its).map(|hop| hop.counts.backlog);
+            waiting.reduce(|a, b| a + b)
+        };
+        let fits = self.stacks.enter(at, sample, backlog, self.limits.stack_functions);
+        self.reached.stack_functions += u64::from(!fits);
+    }
+
+    /// Functions of the engine's threads, by role in the order first observed; empty without stack samples.
+    pub fn stacks(&self) -> &[StackRole] {
+        &self.stacks.roles
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const MS: u64 = 1_000_000;
+
+    fn sample(tid: u32, function: &'static str, [samples, total, own]: [u32; 3]) -> StackSample<'static> {
+        StackSample {
+            thread: ThreadId { pid: 7, tid },
+            role: "tokenizer",
+            function,
+            file: "tokenizer_manager.py",
+            interval_ns: 500 * MS,
+            samples,
+            total,
+            own,
+            gil: Some(own),
+        }
+    }
+
+    #[test]
+    fn functions_are_counted_separately_while_the_backlog_grows() {
+        let mut stacks = Stacks::default();
+        let mut enter = |ms: u64, sample: &StackSample<'_>, backlog: u64| {
+            assert!(stacks.enter(MonoNs(ms * MS), sample, || Some(backlog), 8));
+        };
+        enter(500, &sample(7, "recv_pyobj", [50, 5, 5]), 0);
+        enter(1_000, &sample(7, "_handle_batch_output", [50, 40, 40]), 120);
+        enter(1_000, &sample(7, "recv_pyobj", [50, 42, 2]), 120);
+        enter(1_000, &sample(9, "", [50, 0, 0]), 120);
+        enter(1_500, &sample(7, "recv_pyobj", [50, 9, 9]), 60);
+        let role = &stacks.roles[0];
+        assert_eq!((role.all.samples, role.all.running), (200, 56));
+        assert_eq!((role.growing.samples, role.growing.running), (100, 42));
+        let functions = role.functions();
+        assert_eq!(&*functions[0].function, "_handle_batch_output");
+        assert_eq!((functions[1].all.own, functions[1].growing.own), (16, 2));
+    }
+
+    #[test]
+    fn the_rarest_function_is_evicted_and_its_stacks_are_counted() {
+        let mut stacks = Stacks::default();
+        let mut enter = |function, numbers| stacks.enter(MonoNs(1), &sample(7, function, numbers), || None, 2);
+        assert!(enter("a", [9, 9, 1]) && enter("b", [9, 2, 2]));
+        assert!(!enter("c", [9, 1, 1]));
+        assert!(!enter("d", [9, 5, 5]));
+        let role = &stacks.roles[0];
+        let names: Vec<_> = role.functions().iter().map(|f| &*f.function).collect();
+        assert_eq!((names, role.left_out, role.receives), (vec!["d", "a"], 3, false));
+        assert_eq!(role.all.running, 9, "stacks of evicted functions count as running");
+    }
+
+    #[test]
+    fn processes_are_bounded() {
+        let mut stacks = Stacks::default();
+        for pid in 0..2_000 {
+            let mut one = sample(1, "f", [1, 1, 1]);
+            one.thread.pid = pid;
+            stacks.enter(MonoNs(u64::from(pid)), &one, || Some(1), 8);
+        }
+        assert_eq!(stacks.windows.len(), PROCESSES);
+    }
+}

@@ -1,0 +1,201 @@
+//! Processes that log their state: `states`, wait for messages, whether more messages were ready, CPU use.
+
+use serde::{Deserialize, Serialize};
+
+use crate::clock::MonoNs;
+use crate::event::LoggedState;
+use crate::stats::Distribution;
+
+/// Maximum number of processes; further ones are ignored.
+const PROCESSES: usize = 64;
+/// Maximum age of a logged value that is still current, in nanoseconds.
+const FRESH_NS: u64 = 10_000_000_000;
+/// Maximum number of steps in a timeline. When all are used, neighbours are merged, which doubles their length.
+const STEPS: usize = 240;
+
+/// State of one process, from its own log.
+#[derive(Debug, Serialize, Deserialize)]
+pub struct LoggedProcess {
+    /// Source: a role, a process, or the log file.
+    pub by: Box<str>,
+    /// Number of messages it logged as received.
+    pub messages: u64,
+    /// Number of log lines that show whether more messages were ready, and of those where some were.
+    pub more: (u64, u64),
+    /// Wait for a message.
+    pub recv_wait: Distribution,
+    /// Requests with state in the process.
+    pub states: States,
+    /// Last logged value of `states`.
+    last_states: Option<(MonoNs, u32)>,
+    /// Number of log lines with CPU use.
+    pub cpu_logged: u64,
+    /// Highest logged share of one core, and its time.
+    pub cpu_max: Option<(MonoNs, f64)>,
+    /// Last logged share of one core, and its time.
+    pub cpu: Option<(MonoNs, f64)>,
+}
+
+/// Maximum of `states` over time, in steps.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct States {
+    /// Overall maximum, and its time.
+    pub most: Option<(MonoNs, u32)>,
+    /// Length of a step in nanoseconds.
+    pub step_ns: u64,
+    /// Start of the first step.
+    pub from: MonoNs,
+    /// Maximum in each step; `None` without a log line.
+    pub steps: Vec<Option<u32>>,
+}
+
+impl States {
+    fn enter(&mut self, at: MonoNs, states: u32) {
+        if self.most.is_none_or(|(_, most)| states > most) {
+            self.most = Some((at, states));
+        }
+        if self.steps.is_empty() {
+            (self.step_ns, self.from) = (1_000_000_000, at);
+        }
+        // Earlier values count in the first step, since timestamps may go back slightly.
+        let mut place = at.since(self.from) / self.step_ns;
+        while place >= STEPS as u64 {
+            let halves = self.steps.chunks(2).map(|two| two.iter().copied().flatten().max());
+            self.steps = halves.collect();
+            self.step_ns = self.step_ns.saturating_mul(2);
+            place = at.since(self.from) / self.step_ns;
+        }
+        let place = place as usize;
+        if self.steps.len() <= place {
+            self.steps.resize(place + 1, None);
+        }
+        self.steps[place] = self.steps[place].max(Some(states));
+    }
+}
+
+impl LoggedProcess {
+    fn new(by: &str) -> Self {
+        Self {
+            by: by.into(),
+            messages: 0,
+            more: (0, 0),
+            recv_wait: Distribution::default(),
+            states: States::default(),
+            last_states: None,
+            cpu_logged: 0,
+            cpu_max: None,
+            cpu: None,
+        }
+    }
+
+    /// Its last logged `states`, if recent enough to be valid at `at`.
+    pub fn states_at(&self, at: MonoNs) -> Option<u32> {
+        let (logged, states) = self.last_states?;
+        (at.since(logged) <= FRESH_NS).then_some(states)
+    }
+
+    /// Its last logged CPU use, if recent enough to be valid at `at`.
+    pub fn cpu_at(&self, at: MonoNs) -> Option<f64> {
+        let (logged, cpu) = self.cpu?;
+        (at.since(logged) <= FRESH_NS).then_some(cpu)
+    }
+
+    /// Share of received messages after which more were ready.
+    pub fn more_share(&self) -> Option<f64> {
+        let (logged, ready) = self.more;
+        (logged > 0).then(|| ready as f64 / logged as f64)
+    }
+}
+
+#[derive(Debug, Default, Serialize, Deserialize)]
+pub(super) struct LoggedProcesses(Vec<LoggedProcess>);
+
+impl LoggedProcesses {
+    pub(super) fn list(&self) -> &[LoggedProcess] {
+        &self.0
+    }
+
+    pub(super) fn enter(&mut self, at: MonoNs, logged: &LoggedState<'_>) {
+        let place = match self.0.iter().position(|t| *t.by == *logged.by) {
+            Some(place) => place,
+            None if self.0.len() < PROCESSES => {
+                self.0.push(LoggedProcess::new(logged.by));
+                self.0.len() - 1
+            }
+            None => return,
+        };
+        let process = &mut self.0[place];
+        process.messages += u64::from(logged.rids.is_some());
+        if let Some(ready) = logged.more {
+            process.more.0 += 1;
+            process.more.1 += u64::from(ready);
+        }
+        if let Some(ns) = logged.recv_wait_ns {
+            process.recv_wait.record(at, ns);
+        }
+        if let Some(states) = logged.states {
+            process.states.enter(at, states);
+            if process.last_states.is_none_or(|(last, _)| last <= at) {
+                process.last_states = Some((at, states));
+            }
+        }
+        if let Some(cpu) = logged.cpu.filter(|cpu| cpu.is_finite()) {
+            process.cpu_logged += 1;
+            if process.cpu_max.is_none_or(|(_, most)| cpu > most) {
+                process.cpu_max = Some((at, cpu));
+            }
+            if process.cpu.is_none_or(|(last, _)| last <= at) {
+                process.cpu = Some((at, cpu));
+            }
+        }
+    }
+
+    /// States at `at` of the source with that name, or of the only source that logs states if none has that name.
+    pub(super) fn states(&self, by: &str, at: MonoNs) -> Option<u32> {
+        if let Some(process) = self.0.iter().find(|t| *t.by == *by && t.last_states.is_some()) {
+            return process.states_at(at);
+        }
+        let mut logging = self.0.iter().filter(|t| t.last_states.is_some());
+        let only = logging.next()?;
+        logging.next().is_none().then(|| only.states_at(at))?
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const SECOND: u64 = 1_000_000_000;
+
+    #[test]
+    fn peaks_survive_when_steps_are_merged() {
+        let mut states = States::default();
+        for second in 0..1_000 {
+            states.enter(MonoNs(second * SECOND), if second == 777 { 900 } else { 5 });
+        }
+        assert!(states.steps.len() <= STEPS && states.step_ns == 8 * SECOND);
+        assert_eq!(states.steps[777 / 8], Some(900));
+        assert_eq!(states.most, Some((MonoNs(777 * SECOND), 900)));
+        assert_eq!(states.steps.iter().flatten().filter(|&&s| s == 900).count(), 1);
+    }
+
+    #[test]
+    fn logged_states_expire_and_belong_to_their_process() {
+        let mut processes = LoggedProcesses::default();
+        let logged = |by, states| LoggedState {
+            by,
+            states: Some(states),
+            ..LoggedState::default()
+        };
+        processes.enter(MonoNs(0), &logged("a", 850));
+        assert_eq!(
+            processes.states("elsewhere", MonoNs(SECOND)),
+            Some(850),
+            "the only process that logs states"
+        );
+        processes.enter(MonoNs(SECOND), &logged("b", 10));
+        assert_eq!(processes.states("elsewhere", MonoNs(SECOND)), None);
+        assert_eq!(processes.states("b", MonoNs(2 * SECOND)), Some(10));
+        assert_eq!(processes.states("a", MonoNs(60 * SECOND)), None);
+    }
+}

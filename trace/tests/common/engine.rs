@@ -1,0 +1,113 @@
+//! An engine for tests of the generic crate.
+
+use trace::Config;
+use trace::engine::{Behaviour, Drops, Engines, Facts, Handout, Mode, StageNames, Waiter};
+
+/// A release that drops queued chunks in incremental mode.
+pub(crate) const DROPS: &str = "0.5.9";
+/// The first release that merges them.
+const MERGES: &str = "0.5.10";
+const FLAG: &str = "--incremental";
+
+#[derive(Debug)]
+pub(crate) struct Example;
+
+/// A registry with only the example engine.
+pub(crate) const ENGINES: Engines = Engines(&[&Example]);
+
+/// Default limits, with the example engine.
+#[allow(dead_code, reason = "shared by several test programs")]
+pub(crate) fn config() -> Config {
+    Config {
+        engines: ENGINES,
+        ..Config::default()
+    }
+}
+
+/// The scheduler hands a request's first output to its socket.
+pub(crate) const FIRST_SENT: &str = "first_output_stream";
+/// The tokenizer processes it.
+pub(crate) const FIRST_RECEIVED: &str = "tokenizer_first_token";
+
+/// Stages of the example's logs.
+pub(crate) const STAGES: StageNames = StageNames {
+    first_sent: FIRST_SENT,
+    first_received: FIRST_RECEIVED,
+    ends: &["request_finished", "decode_finished", "finish_logged"],
+    order: &[
+        "request_received",
+        "receive_logged",
+        "request_sent_to_scheduler",
+        "api_server_dispatch_finish",
+        "wait_queue_entry",
+        "transfer_done",
+        "waiting_to_running",
+        "forward_entry",
+        "prefill_finished",
+        "first_token_generated",
+        "first_output_stream",
+        "output_send",
+        "tokenizer_first_token",
+        "tokenizer_event_set",
+        "first_token_received",
+        "response_sent_to_client",
+        "completion",
+        "decode_finished",
+        "request_finished",
+        "finish_logged",
+    ],
+};
+
+impl Facts for Example {
+    fn name(&self) -> &'static str {
+        "example"
+    }
+
+    fn title(&self) -> &'static str {
+        "Example"
+    }
+
+    fn behaviour(&self, version: &str) -> Behaviour {
+        let waiter = match version {
+            DROPS => Waiter::KeepsLast,
+            _ if version >= MERGES => Waiter::Merges,
+            _ => return Behaviour::default(),
+        };
+        Behaviour {
+            waiter: Some(waiter),
+            token_path: Some(Handout::ByFlag(FLAG)),
+            text_path: Some(Handout::Always(Mode::Cumulative)),
+        }
+    }
+
+    fn source(&self) -> &'static str {
+        "scheduler"
+    }
+
+    fn receiver(&self) -> &'static str {
+        "tokenizer"
+    }
+
+    fn unstreamed_tokens(&self) -> Option<u32> {
+        Some(50)
+    }
+
+    fn health_check_prefix(&self) -> &'static str {
+        "HEALTH_CHECK"
+    }
+
+    fn stages(&self) -> &'static StageNames {
+        &STAGES
+    }
+
+    fn relief(&self, _role: &str) -> &'static str {
+        "--workers spreads it"
+    }
+
+    fn drops(&self) -> Option<Drops> {
+        Some(Drops {
+            fixed_in: MERGES,
+            flag: FLAG,
+        })
+    }
+}

@@ -1,0 +1,537 @@
+//! Request lifecycles: start, end, rid reuse and several hops. Each request has one record and is reported once.
+
+#[path = "common/engine.rs"]
+mod engine;
+
+use trace::event::{
+    Capabilities, Chunk, Event, Finish, Frame, Hop, IdColumn, Kind, Missed, MissedCause, Received, What,
+};
+use trace::ledger::{Limits, RequestCounts};
+use trace::{Analysis, Config, FrameId, HopId, MonoNs};
+
+const SECOND: u64 = 1_000_000_000;
+
+struct Path {
+    analysis: Analysis,
+    now: u64,
+    seqs: [u64; 4],
+}
+
+impl Path {
+    /// scheduler -> detokenizer -> tokenizer, with sends and receives observed.
+    fn text() -> Self {
+        let mut path = Self::bare(engine::config());
+        let capabilities = Capabilities {
+            sent: true,
+            received: true,
+            ..Capabilities::default()
+        };
+        path.announce(0, "scheduler->detokenizer", true, false, capabilities);
+        path.announce(1, "detokenizer->tokenizer", false, true, capabilities);
+        path
+    }
+
+    /// One hop at an unknown position, with only sends observed.
+    fn relay() -> Self {
+        let mut path = Self::bare(engine::config());
+        path.announce(
+            0,
+            "a->b",
+            false,
+            false,
+            Capabilities {
+                sent: true,
+                ..Capabilities::default()
+            },
+        );
+        path
+    }
+
+    fn bare(config: Config) -> Self {
+        Self {
+            analysis: Analysis::new(config),
+            now: SECOND,
+            seqs: [0; 4],
+        }
+    }
+
+    fn announce(&mut self, id: u16, name: &str, origin: bool, last: bool, capabilities: Capabilities) {
+        self.apply(What::Hop(Hop {
+            id: HopId(id),
+            name,
+            endpoint: "",
+            worker: None,
+            origin,
+            last,
+            capabilities,
+        }));
+    }
+
+    fn apply(&mut self, what: What<'_>) {
+        self.analysis.apply(&Event {
+            at: MonoNs(self.now),
+            what,
+        });
+    }
+
+    fn frame(&mut self, hop: u16, kind: Kind, ids: IdColumn, chunk: Chunk<'_>) -> FrameId {
+        self.now += 1_000_000;
+        let seq = &mut self.seqs[usize::from(hop)];
+        let id = FrameId {
+            hop: HopId(hop),
+            lane: 0,
+            seq: *seq,
+        };
+        *seq += 1;
+        self.apply(What::Sent(Frame {
+            id,
+            bytes: 900,
+            kind,
+            ids,
+            chunks: &[chunk],
+        }));
+        id
+    }
+
+    fn send(&mut self, hop: u16, rid: &str, listed: u32, completion: u32, finish: Option<Finish>) -> FrameId {
+        self.frame(
+            hop,
+            Kind::TokenIds,
+            IdColumn::Delta,
+            chunk(rid, listed, completion, finish),
+        )
+    }
+
+    fn cumulative(&mut self, rid: &str, completion: u32, finish: Option<Finish>) {
+        self.frame(
+            0,
+            Kind::TokenIds,
+            IdColumn::Cumulative,
+            chunk(rid, completion, completion, finish),
+        );
+    }
+
+    fn abort_req(&mut self, hop: u16, rid: &str) {
+        let abort = Chunk {
+            listed: None,
+            completion_tokens: None,
+            ..chunk(rid, 0, 0, Some(Finish::Abort))
+        };
+        self.frame(hop, Kind::Abort, IdColumn::Absent, abort);
+    }
+
+    fn receive(&mut self, id: FrameId) {
+        self.now += 1_000_000;
+        self.apply(What::Received(Received {
+            id,
+            wakeup: None,
+            by: None,
+            frame: None,
+        }));
+    }
+
+    fn wait(&mut self, seconds: u64) {
+        for _ in 0..seconds * 10 {
+            self.now += SECOND / 10;
+            self.analysis.tick(MonoNs(self.now));
+        }
+    }
+
+    fn requests(&self) -> RequestCounts {
+        self.analysis.ledger().totals().requests
+    }
+}
+
+fn chunk(rid: &str, listed: u32, completion: u32, finish: Option<Finish>) -> Chunk<'_> {
+    Chunk {
+        rid,
+        listed: Some(listed),
+        completion_tokens: Some(completion),
+        prompt_tokens: None,
+        cached_tokens: None,
+        finish,
+        retractions: None,
+        worker: None,
+        ids: &[],
+    }
+}
+
+const STOP: Option<Finish> = Some(Finish::Stop);
+
+#[test]
+fn a_gap_spans_all_hops_and_a_request_counts_once() {
+    let mut path = Path::text();
+    let first = path.send(0, "a", 1, 1, None);
+    path.receive(first);
+    path.now += 2 * SECOND;
+    let text = path.send(1, "a", 1, 1, None);
+    path.now += 3 * SECOND;
+    path.receive(text);
+    let ledger = path.analysis.ledger();
+    assert_eq!(
+        ledger.worst_gap().map(|g| (&*g.rid, g.ns)),
+        Some(("a", 5 * SECOND + 3_000_000))
+    );
+    assert_eq!(
+        (
+            ledger.totals().chunks.sent,
+            ledger.totals().chunks.received,
+            ledger.totals().tokens.sent
+        ),
+        (1, 1, 1)
+    );
+    assert_eq!(path.requests().seen, 1);
+}
+
+#[test]
+fn a_request_ends_after_its_last_receive() {
+    let mut path = Path::text();
+    for hop in 0..2 {
+        path.send(hop, "a", 1, 1, STOP);
+    }
+    path.wait(60);
+    assert_eq!((path.analysis.ledger().remembered(), path.requests().settling), (1, 1));
+    path.receive(FrameId {
+        hop: HopId(1),
+        lane: 0,
+        seq: 0,
+    });
+    path.wait(3);
+    let ledger = path.analysis.ledger();
+    assert_eq!(
+        (ledger.remembered(), ledger.finished_count(), path.requests().settling),
+        (0, 1, 0)
+    );
+    assert_eq!(ledger.worst_gap().map(|g| g.ns / SECOND), Some(60));
+}
+
+#[test]
+fn a_rid_reused_after_its_end_is_a_new_request() {
+    let mut path = Path::relay();
+    for wait in [0, 5, 0] {
+        path.wait(wait);
+        path.send(0, "same", 1, 1, None);
+        path.send(0, "same", 2, 3, STOP);
+    }
+    let counts = path.requests();
+    assert_eq!((counts.seen, counts.finished, counts.overwritten), (3, 3, 0));
+    assert_eq!(path.analysis.ledger().totals().wire_loss.1, 0);
+}
+
+/// The first request is first observed on the second hop, as when observation begins late. If the second request continued its
+/// record, the second request's lost frame would count as a loss on both hops.
+#[test]
+fn a_rid_reused_at_the_scheduler_is_a_new_request_on_every_hop() {
+    let mut path = Path::text();
+    path.send(1, "a", 1, 1, None);
+    path.send(0, "a", 0, 1, STOP);
+    path.send(1, "a", 0, 1, STOP);
+    for hop in 0..2 {
+        path.send(hop, "a", 1, 1, None);
+        path.send(hop, "a", 1, 3, None);
+    }
+    assert_eq!(path.analysis.ledger().totals().wire_loss.1, 1);
+    assert_eq!(path.requests().seen, 2);
+}
+
+#[test]
+fn a_repeated_finish_ends_one_request() {
+    let mut path = Path::relay();
+    path.cumulative("a", 1, None);
+    path.cumulative("a", 2, STOP);
+    path.cumulative("a", 2, STOP);
+    path.wait(10);
+    let totals = path.analysis.ledger().totals();
+    assert_eq!(
+        (totals.requests.seen, totals.requests.finished, totals.chunks.repeats),
+        (1, 1, 1)
+    );
+    assert_eq!(totals.tokens.sent, 2);
+}
+
+#[test]
+fn a_rid_overwritten_in_flight_makes_two_requests_on_every_hop() {
+    let mut path = Path::text();
+    for completion in 1..=3 {
+        path.send(0, "a", 1, completion, None);
+    }
+    path.send(1, "a", 1, 1, None);
+    path.send(0, "a", 1, 1, None);
+    // The detokenizer's remaining chunks of the old request, then the new one.
+    path.send(1, "a", 1, 2, None);
+    path.send(1, "a", 1, 3, None);
+    path.send(1, "a", 1, 1, None);
+    path.send(0, "a", 1, 2, STOP);
+    path.send(1, "a", 1, 2, STOP);
+    let totals = path.analysis.ledger().totals();
+    assert_eq!(
+        (
+            totals.requests.seen,
+            totals.requests.overwritten,
+            totals.requests.finished
+        ),
+        (2, 1, 1)
+    );
+    assert_eq!((totals.wire_loss.1, totals.anomalies.1, totals.tokens.sent), (0, 0, 5));
+}
+
+#[test]
+fn an_abort_is_counted_once_by_message_or_by_frame() {
+    let mut path = Path::text();
+    path.abort_req(1, "queued");
+    path.abort_req(1, "queued");
+    path.send(0, "running", 1, 1, None);
+    path.send(0, "running", 0, 1, Some(Finish::Abort));
+    path.send(1, "running", 0, 1, Some(Finish::Abort));
+    let counts = path.requests();
+    assert_eq!((counts.seen, counts.aborted, counts.finished), (2, 2, 1));
+    path.wait(3);
+    assert!(path.analysis.ledger().request("queued").is_none());
+}
+
+#[test]
+fn health_checks_are_counted_separately() {
+    let mut path = Path::text();
+    for hop in 0..2 {
+        path.send(hop, "HEALTH_CHECK_1768600000.1", 1, 1, Some(Finish::Length));
+    }
+    let totals = path.analysis.ledger().totals();
+    assert_eq!(
+        (totals.requests.health_checks, totals.requests.seen, totals.chunks.sent),
+        (1, 0, 0)
+    );
+}
+
+#[test]
+fn a_prefill_server_has_no_losses() {
+    let mut path = Path::relay();
+    for _ in 0..3 {
+        path.send(0, "a", 0, 1, Some(Finish::Length));
+        path.send(0, "b", 1, 1, Some(Finish::Length));
+    }
+    let totals = path.analysis.ledger().totals();
+    assert_eq!((totals.wire_loss.1, totals.anomalies.1), (0, 0));
+}
+
+#[test]
+fn a_silent_request_is_orphaned_and_freed() {
+    let limits = Limits {
+        orphan_after_ns: 5 * SECOND,
+        ..Limits::default()
+    };
+    let mut path = Path::bare(Config {
+        limits,
+        ..engine::config()
+    });
+    path.announce(
+        0,
+        "a->b",
+        true,
+        false,
+        Capabilities {
+            sent: true,
+            ..Capabilities::default()
+        },
+    );
+    path.send(0, "a", 1, 1, None);
+    path.wait(4);
+    assert_eq!(path.analysis.ledger().remembered(), 1);
+    path.wait(3);
+    assert_eq!((path.analysis.ledger().remembered(), path.requests().orphaned), (0, 1));
+}
+
+#[test]
+fn frames_with_unobserved_sends_are_counted() {
+    let mut path = Path::bare(engine::config());
+    path.announce(
+        0,
+        "scheduler->tokenizer",
+        true,
+        true,
+        Capabilities {
+            received: true,
+            ..Capabilities::default()
+        },
+    );
+    for seq in 0..3_u32 {
+        let id = FrameId {
+            hop: HopId(0),
+            lane: 0,
+            seq: u64::from(seq),
+        };
+        let chunks = [chunk("a", 1, seq + 1, None)];
+        let frame = Frame {
+            id,
+            bytes: 900,
+            kind: Kind::TokenIds,
+            ids: IdColumn::Delta,
+            chunks: &chunks,
+        };
+        path.apply(What::Received(Received {
+            id,
+            wakeup: None,
+            by: None,
+            frame: Some(frame),
+        }));
+    }
+    let ledger = path.analysis.ledger();
+    assert_eq!((ledger.totals().tokens.sent, ledger.totals().tokens.received), (3, 3));
+    assert!(
+        !ledger.sees_gaps() && ledger.gap().count() == 0,
+        "a gap needs both ends"
+    );
+}
+
+#[test]
+fn a_receive_may_be_observed_before_its_send() {
+    let mut path = Path::text();
+    let id = FrameId {
+        hop: HopId(1),
+        lane: 0,
+        seq: 0,
+    };
+    path.send(0, "a", 1, 1, None);
+    path.receive(id);
+    path.send(1, "a", 1, 1, None);
+    let ledger = path.analysis.ledger();
+    assert_eq!(
+        (
+            ledger.totals().tokens.received,
+            ledger.groups()[1].backlog,
+            ledger.gap().count()
+        ),
+        (1, 0, 1)
+    );
+}
+
+/// Releases up to 0.4.8 emit only at multiples of the interval. A request with several tokens per step may never hit one: its
+/// finish is its first chunk.
+#[test]
+fn a_single_chunk_request_has_a_first_send_on_a_long_observed_connection() {
+    let absent = |rid, completion, finish| Chunk {
+        listed: None,
+        ..chunk(rid, 0, completion, finish)
+    };
+    let mut path = Path::text();
+    path.frame(
+        0,
+        Kind::TokenIds,
+        IdColumn::Absent,
+        absent("early", 80, Some(Finish::Length)),
+    );
+    for n in 1..=50 {
+        path.frame(0, Kind::TokenIds, IdColumn::Absent, absent("stream", n, None));
+    }
+    path.frame(
+        0,
+        Kind::TokenIds,
+        IdColumn::Absent,
+        absent("unary", 80, Some(Finish::Length)),
+    );
+    let sent_first = |rid| {
+        path.analysis
+            .ledger()
+            .request(rid)
+            .and_then(trace::ledger::Request::sent_first)
+            .is_some()
+    };
+    assert_eq!(
+        [sent_first("early"), sent_first("stream"), sent_first("unary")],
+        [false, true, true]
+    );
+}
+
+#[test]
+fn no_wait_is_reported_if_the_receive_may_have_been_missed() {
+    let mut path = Path::bare(engine::config());
+    let capabilities = Capabilities {
+        sent: true,
+        received: true,
+        ..Capabilities::default()
+    };
+    path.announce(0, "scheduler->tokenizer", true, true, capabilities);
+    path.send(0, "a", 1, 1, None);
+    let waits = |path: &Path, rid: &str| path.analysis.ledger().request(rid).unwrap().waiting_since().is_some();
+    assert!(waits(&path, "a"));
+    path.apply(What::Missed(Missed {
+        hop: None,
+        count: 3,
+        cause: MissedCause::QueueFull,
+    }));
+    let b = path.send(0, "b", 1, 1, None);
+    assert_eq!((waits(&path, "a"), waits(&path, "b")), (false, true));
+    path.receive(b);
+    assert!(!waits(&path, "b"));
+}
+
+#[test]
+fn frames_sent_before_the_receiver_is_identified_have_a_gap() {
+    let mut path = Path::bare(engine::config());
+    let capabilities = Capabilities {
+        sent: true,
+        received: true,
+        ..Capabilities::default()
+    };
+    path.announce(0, "scheduler->?", true, false, capabilities);
+    path.announce(1, "scheduler->?", true, false, capabilities);
+    let a = path.send(0, "a", 1, 1, None);
+    let b = path.send(1, "b", 1, 1, None);
+    path.announce(0, "scheduler->worker", true, true, capabilities);
+    path.announce(1, "scheduler->detokenizer", true, false, capabilities);
+    path.receive(a);
+    path.receive(b);
+    let ledger = path.analysis.ledger();
+    let gap = |rid| ledger.request(rid).and_then(trace::ledger::Request::gap_ns);
+    assert_eq!((gap("a"), gap("b")), (Some(2_000_000), None));
+    assert_eq!(
+        (ledger.totals().chunks.received, ledger.totals().tokens.received),
+        (1, 1)
+    );
+    let backlog: Vec<_> = ledger
+        .groups()
+        .iter()
+        .map(|g| (g.name.as_str(), g.backlog, g.backlog_max))
+        .collect();
+    assert!(backlog.contains(&("scheduler->worker", 0, 1)), "{backlog:?}");
+}
+
+#[test]
+fn an_engine_exit_clears_the_backlog_and_the_next_engine_continues_the_counts() {
+    let mut path = Path::text();
+    let first = path.send(0, "a", 1, 1, None);
+    path.receive(first);
+    path.send(0, "a", 1, 2, None);
+    path.send(0, "b", 1, 1, None);
+    let backlog = |path: &Path| path.analysis.ledger().groups()[0].backlog;
+    assert_eq!(backlog(&path), 2);
+    path.apply(What::Missed(Missed {
+        hop: None,
+        count: 0,
+        cause: MissedCause::Ended,
+    }));
+    assert_eq!(backlog(&path), 0);
+    assert_eq!(path.analysis.ledger().hops()[0].oldest_waiting(), None);
+    assert_eq!(
+        path.analysis.ledger().totals().missed.reported(),
+        0,
+        "nothing was missed"
+    );
+    let next = FrameId {
+        hop: HopId(0),
+        lane: 1,
+        seq: 0,
+    };
+    path.now += SECOND;
+    path.apply(What::Sent(Frame {
+        id: next,
+        bytes: 900,
+        kind: Kind::TokenIds,
+        ids: IdColumn::Delta,
+        chunks: &[chunk("c", 1, 1, Some(Finish::Stop))],
+    }));
+    assert_eq!(backlog(&path), 1);
+    path.receive(next);
+    assert_eq!(backlog(&path), 0);
+    assert_eq!(path.analysis.ledger().totals().chunks.sent, 4);
+    assert_eq!(path.analysis.ledger().totals().missed.unannounced, 0);
+}

@@ -1,0 +1,71 @@
+//! Recording at a steady rate allocates nothing on the caller's thread. This is a separate test binary because the allocator's
+//! counters cover the whole process.
+
+use std::alloc::System;
+
+use stats_alloc::{INSTRUMENTED_SYSTEM, Region, StatsAlloc};
+use trace::event::{Chunk, Event, Frame, IdColumn, Kind, What};
+use trace::record::{Closing, Header, RecordOptions, Recorder};
+use trace::{Config, FrameId, HopId, MonoNs};
+
+#[global_allocator]
+static ALLOCATOR: &StatsAlloc<System> = &INSTRUMENTED_SYSTEM;
+
+fn chunk(rid: &str, completion: u32) -> Chunk<'_> {
+    Chunk {
+        rid,
+        listed: Some(1),
+        completion_tokens: Some(completion),
+        prompt_tokens: Some(100),
+        cached_tokens: Some(0),
+        finish: None,
+        retractions: Some(0),
+        worker: Some("ipc:///tmp/worker"),
+        ids: &[],
+    }
+}
+
+#[test]
+fn recording_known_requests_does_not_allocate() {
+    let path = std::env::temp_dir().join(format!("tokengap-allocations-{}.tgap", std::process::id()));
+    // With no limit on block size, no block goes to the writer thread while allocations are counted.
+    let options = RecordOptions {
+        block_bytes: usize::MAX,
+        ..RecordOptions::offline()
+    };
+    let mut recorder = Recorder::create(&path, &Header::of("model", Config::default()), options).expect("a new file");
+    let rids: Vec<String> = (0..256).map(|n| format!("{n:032x}")).collect();
+    let frames: Vec<Vec<Chunk<'_>>> = (1..=400)
+        .map(|n| rids.iter().map(|rid| chunk(rid, n)).collect())
+        .collect();
+    let mut seq = 0;
+    let mut record = |chunks| {
+        let id = FrameId {
+            hop: HopId(0),
+            lane: 0,
+            seq,
+        };
+        let frame = Frame {
+            id,
+            bytes: 25_000,
+            kind: Kind::TokenIds,
+            ids: IdColumn::Delta,
+            chunks,
+        };
+        recorder.event(&Event {
+            at: MonoNs(seq * 10_000_000),
+            what: What::Sent(frame),
+        });
+        recorder.tick(MonoNs(seq * 10_000_000 + 1));
+        seq += 1;
+    };
+    // Warm up: the columns grow to their size.
+    frames[..300].iter().for_each(|frame| record(frame));
+    let region = Region::new(ALLOCATOR);
+    frames[300..].iter().for_each(|frame| record(frame));
+    let allocations = region.change().allocations;
+    // A column may double its capacity once. A chunk alone never allocates.
+    assert!(allocations <= 4, "{allocations} allocations for 25,600 chunks");
+    recorder.finish(&Closing::default()).expect("finished");
+    std::fs::remove_file(&path).ok();
+}

@@ -1,0 +1,26 @@
+//! The terminal screen of a run: its state, its drawing and its keys. An observer of a [`session`] that knows neither sources nor flags.
+
+mod keys;
+pub mod log;
+mod screen;
+mod state;
+pub mod theme;
+mod view;
+
+pub use screen::{Options, PodView, Screen};
+pub use state::Model;
+pub use state::journal::DEFAULT_MOMENTS;
+pub use state::past::OwnPast;
+pub use state::refresh::FINISHED_SHOWN;
+pub use state::ui::Saved;
+
+/// The picker of a source.
+pub mod pick {
+    pub use crate::screen::pick::{Found, pick};
+    pub use crate::state::pick::{Choice, Kind, Offer, Pick};
+}
+
+/// Lines of watched runs.
+pub mod pods {
+    pub use crate::state::pods::{Brief, Link, PodLine};
+}

@@ -1,0 +1,118 @@
+//! Rows of the request table, filled from requests and their summaries.
+
+use trace::ledger::{Ledger, Request, Summary};
+use trace::{Analysis, MonoNs};
+
+use super::flags::{Flag, Flags};
+use super::row::{Life, Row};
+
+pub(super) fn new_row(write: impl FnOnce(&mut Row)) -> Row {
+    let mut row = Row::default();
+    write(&mut row);
+    row
+}
+
+/// Values shared by all rows of one refresh.
+pub(super) struct RowContext {
+    now: MonoNs,
+    sees_gaps: bool,
+    observes_receives: bool,
+    keeps_last: bool,
+    gap_ns: u64,
+    stalled_ns: u64,
+}
+
+impl RowContext {
+    pub(super) fn new(analysis: &Analysis) -> Self {
+        let (ledger, thresholds) = (analysis.ledger(), analysis.thresholds());
+        Self {
+            now: ledger.now(),
+            sees_gaps: ledger.sees_gaps(),
+            observes_receives: ledger.observes_receives(),
+            keeps_last: ledger.predicts_drops(),
+            gap_ns: thresholds.gap_warning_ns,
+            stalled_ns: thresholds.stalled_ns,
+        }
+    }
+
+    pub(super) fn request(&self, from: &Request, ledger: &Ledger, row: &mut Row) {
+        let over = from.finish().is_some();
+        // The scheduler can finish a request whose first token nobody has received: that wait matters most.
+        let waiting_since = from.waiting_since().filter(|_| self.sees_gaps);
+        let fates = from.fates();
+        row.rid.clear();
+        row.rid.push_str(from.rid());
+        row.life = match from.finish() {
+            Some(trace::event::Finish::Abort) => Life::Aborted,
+            _ if waiting_since.is_some() => Life::Waiting,
+            Some(_) => Life::Done,
+            None => Life::Live,
+        };
+        let end = if over && waiting_since.is_none() {
+            from.last_at()
+        } else {
+            self.now
+        };
+        row.age_ns = end.since(from.first_at());
+        row.gap_ns = from.gap_ns().or(waiting_since.map(|at| self.now.since(at)));
+        row.silence_ns = from.silence_ns();
+        row.sent = from.tokens_sent().into();
+        row.received = self.observes_receives.then_some(from.tokens_received().into());
+        row.delivered = fates.map(|_| from.tokens_delivered().into());
+        row.chunks = from.chunks_sent().into();
+        row.merged = fates.map(|f| f.merged);
+        row.dropped = fates.map(|f| f.dropped);
+        row.dropped_tokens = fates.map_or(0, |f| f.tokens_lost);
+        row.lost = lost(fates.map(|f| f.tokens_lost), from.wire_missing());
+        row.prompt = from.prompt_tokens().map(u64::from);
+        row.retractions = from.retractions().into();
+        let stalled = ledger.is_stalled(from, self.now, self.stalled_ns);
+        row.flags = self.flags(row, from.wire_missing(), from.bursts(), from.inflated(), stalled);
+    }
+
+    pub(super) fn summary(&self, from: &Summary, row: &mut Row) {
+        row.rid.clear();
+        row.rid.push_str(&from.rid);
+        row.life = match from.finish {
+            Some(trace::event::Finish::Abort) => Life::Aborted,
+            Some(_) => Life::Done,
+            None => Life::Orphaned,
+        };
+        row.age_ns = from.last_at.since(from.first_at);
+        row.gap_ns = from.gap_ns;
+        row.silence_ns = from.silence_ns;
+        row.sent = from.tokens_sent.into();
+        row.received = self.observes_receives.then_some(from.tokens_received.into());
+        row.delivered = from.tokens_delivered.map(u64::from);
+        row.chunks = from.chunks_sent.into();
+        row.merged = from.merged.map(u64::from);
+        row.dropped = from.dropped.map(u64::from);
+        row.dropped_tokens = from.tokens_lost.unwrap_or(0).into();
+        row.lost = lost(from.tokens_lost.map(u64::from), from.wire_missing);
+        row.prompt = from.prompt_tokens.map(u64::from);
+        row.retractions = from.retractions.into();
+        row.worker = from.worker.map(u64::from);
+        row.flags = self.flags(row, from.wire_missing, from.bursts, from.inflated, false);
+    }
+
+    fn flags(&self, row: &Row, missing: u32, bursts: bool, inflated: bool, stalled: bool) -> Flags {
+        let mut flags = Flags::default();
+        flags.set(Flag::Loss, missing > 0);
+        flags.set(Flag::Dropped, row.dropped.is_some_and(|d| d > 0));
+        flags.set(Flag::DropPredicted, self.keeps_last && bursts);
+        flags.set(Flag::Stall, stalled);
+        flags.set(Flag::Gap, row.gap_ns.is_some_and(|g| g >= self.gap_ns));
+        flags.set(Flag::Inflated, inflated);
+        flags.set(Flag::Aborted, row.life == Life::Aborted);
+        flags.set(Flag::Retracted, row.retractions > 0);
+        flags
+    }
+}
+
+/// Tokens that will never arrive. Tokens missing on the wire are known wherever frames are decoded.
+fn lost(dropped: Option<u64>, missing: u32) -> Option<u64> {
+    match (dropped, missing) {
+        (None, 0) => None,
+        (dropped, missing) => Some(dropped.unwrap_or(0) + u64::from(missing)),
+    }
+}

@@ -1,0 +1,116 @@
+"""Cost of an observer for the process that it observes: tokengap's probe, empty programs at its probe points, bpftrace. Each turn is measured
+without the observer, with it, and without it again."""
+
+import shutil
+import signal
+import subprocess
+from pathlib import Path
+
+from common import HERE, PATIENCE, Process, example, median, python, result, root
+
+# Time, thread, socket and length of each message sent and received.
+MESSAGES = """
+uprobe:LIBZMQ:zmq_msg_send { $m = arg0;
+  if (*(uint8 *)($m + 42) == 101) { $n = (uint64)*(uint8 *)($m + 41); } else { $n = *(uint64 *)(*(uint64 *)($m + 8) + 8); }
+  printf("s %llu %d %llx %llu\\n", nsecs, tid, arg1, $n); }
+uprobe:LIBZMQ:zmq_msg_recv { @socket[tid] = arg1; }
+uretprobe:LIBZMQ:zmq_msg_recv /(int32)retval >= 0/ { printf("r %llu %d %llx %d\\n", nsecs, tid, @socket[tid], (int32)retval); }
+BEGIN { printf("attached\\n"); }
+"""
+WRITES = """
+tracepoint:raw_syscalls:sys_exit /pid == PID && args->id == 1/ { @[args->ret] = count(); }
+BEGIN { printf("attached\\n"); }
+"""
+# Name, operation that is measured, observer.
+PROBE = [
+    ("traps alone, at tokengap's places", ("pair", 100), "traps"),
+    ("traps alone, at entries and a return", ("pair", 100), "traps-at-calls"),
+    ("traps alone, everything attached", ("pair", 100), "traps-everywhere"),
+    ("lengths", ("pair", 100), "lengths"),
+    ("lengths, everything attached", ("pair", 100), "lengths-everything"),
+    ("bpftrace, lengths", ("pair", 100), MESSAGES),
+    ("16 KiB copied at the sender, 4 at the receiver", ("pair", 16 << 10), "content"),
+    ("the same, everything attached", ("pair", 16 << 10), "content-everything"),
+    ("16 KiB copied both ways", ("pair", 16 << 10), "content-both-ways"),
+]
+EGRESS = [
+    ("a watched write: where sockets send", ("write", 600), "writes"),
+    ("a watched write: where any call returns", ("write", 600), "writes-any-call"),
+    ("a watched write: bpftrace at sys_exit", ("write", 600), WRITES),
+    ("another process's call: where sockets send", ("call",), "writes"),
+    ("another process's call: where any call returns", ("call",), "writes-any-call"),
+    ("another process's call: bpftrace at sys_exit", ("call",), WRITES),
+]
+
+
+def observer(observe, way, pid):
+    """Starts an observer of a process, and waits until it has attached; None if bpftrace cannot."""
+    if way not in (MESSAGES, WRITES):
+        return Process(observe, way, pid).expect("attached")
+    maps = Path(f"/proc/{pid}/maps").read_text().splitlines()
+    libzmq = next((line.split()[-1] for line in maps if "/libzmq" in line), "")
+    script = way.replace("LIBZMQ", libzmq).replace("PID", str(pid))
+    child = Process("bpftrace", "-p", pid, "-e", script, quiet=True)
+    while "attached" not in (line := child.child.stdout.readline()):
+        if not line:
+            return None
+    # Its output is read, so that it never blocks.
+    subprocess.Popen(["cat"], stdin=child.child.stdout, stdout=subprocess.DEVNULL)
+    return child
+
+
+def detach(child, way):
+    """Ends an observer; returns the observations that it missed."""
+    with child:
+        if way in (MESSAGES, WRITES):
+            child.child.send_signal(signal.SIGINT)
+            child.child.wait(PATIENCE)
+            return 0
+        return int(child.child.communicate()[0] or 0)
+
+
+def measure(rows, interpreter, observe, operations, rounds):
+    """Added nanoseconds of each row."""
+    print(f"{'CPU ns per operation':50}{'without':>10}{'added':>10}   (least..most)")
+    medians = {}
+    with Process("sleep", "3600") as another:
+        for name, operation, way in rows:
+            if way in (MESSAGES, WRITES) and not shutil.which("bpftrace"):
+                print(f"SKIPPED: {name}: apt-get install bpftrace")
+                continue
+            with Process(interpreter, HERE / "peer.py", *operation) as peer:
+                pid = int(peer.line())
+                turn = lambda: float(peer.ask(operations))
+                turn()
+                without, added, missed = [], [], 0
+                for _ in range(rounds):
+                    before = turn()
+                    child = observer(observe, way, another.pid if operation[0] == "call" else pid)
+                    if child is None:
+                        break
+                    observed = turn()
+                    missed += detach(child, way)
+                    without.append((before + turn()) / 2)
+                    added.append(observed - without[-1])
+            if not added:
+                print(f"SKIPPED: {name}: bpftrace cannot attach here")
+                continue
+            medians[name] = median(added)
+            span = f"({min(added):.0f}..{max(added):.0f})"
+            print(f"{name:50}{median(without):10.0f}{medians[name]:10.0f}   {span}{f'  {missed} missed' if missed else ''}", flush=True)
+    return medians
+
+
+def probe(quick):
+    root()
+    medians = measure(PROBE, python("pyzmq"), example("probe-user", "observe"), 30_000, 1 if quick else 5)
+    ours, traps, bpftrace = (medians.get(name) for name in ("lengths", PROBE[0][0], "bpftrace, lengths"))
+    beside = {"the_traps_alone": traps / 1e3, "bpftrace": bpftrace and bpftrace / 1e3}
+    result("probe.pair", ours / 1e3, **beside)
+    if bpftrace:
+        result("probe.bpftrace", ours / bpftrace)
+
+
+def egress(quick):
+    root()
+    measure(EGRESS, "python3", example("probe-user", "observe"), 50_000, 1 if quick else 7)

@@ -1,0 +1,40 @@
+#!/usr/bin/env bash
+# Builds the static program for TARGET, or only compiles it, and says where the standard library is from. zig is the C compiler and linker for
+# all targets and provides musl and libunwind; cargo-zigbuild puts it to use.
+# usage: build.sh zigbuild|check TARGET
+set -euo pipefail
+cd "$(dirname "$0")/../../.."
+. xtask/src/dist/rust.sh
+
+# Pinned versions that, with the compiler and Cargo.lock, reproduce a build.
+tools=(ziglang==0.17.0 cargo-zigbuild==0.24.0)
+what=$1 target=$2
+zig=$PWD/.tools/zig
+
+if [ "$(cat "$zig/tokengap-tools" 2>/dev/null)" != "${tools[*]}" ]; then
+  echo "installing ${tools[*]} into .tools/zig" >&2
+  "${PYTHON:-python3}" -m venv --clear "$zig"
+  "$zig/bin/python" -m pip install --quiet --disable-pip-version-check "${tools[@]}"
+  echo "${tools[*]}" >"$zig/tokengap-tools"
+fi
+
+paths=("$PWD=/tokengap" "${CARGO_HOME:-$HOME/.cargo}=/cargo")
+case $target in
+  *-musl) flags=(-Ctarget-feature=+crt-static -Clink-self-contained=no) ;; # zig provides the start files as well
+  *) flags=(-Ctarget-cpu=generic) ;;
+esac
+options=(--quiet --locked --package tokengap --bin tokengap --profile dist --target "$target")
+from="rustup's standard library"
+if [ ! -d "$(rustc --print sysroot)/lib/rustlib/$target/lib" ]; then
+  from='a standard library compiled here: rustup has none for the target'
+  library=$(library)
+  paths+=("$library=/rust-src")
+  options+=(-Z 'build-std=std,panic_unwind')
+  # A stable compiler builds the standard library only with these variables.
+  export RUSTC_BOOTSTRAP=1 __CARGO_TESTS_ONLY_SRC_ROOT=$library
+fi
+unset RUSTC_WRAPPER RUSTC_WORKSPACE_WRAPPER
+CARGO_ENCODED_RUSTFLAGS=$(remapped "${flags[@]}" -- "${paths[@]}") PATH=$zig/bin:$PATH \
+  CARGO_ZIGBUILD_CACHE_DIR=$PWD/.tools/zig-cache ZIG_GLOBAL_CACHE_DIR=$PWD/.tools/zig-cache \
+  cargo-zigbuild "$what" "${options[@]}"
+echo "$target: $from"

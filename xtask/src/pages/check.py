@@ -1,0 +1,78 @@
+"""Opens the HTML report of demo runs in headless Chromium. Fails on any browser error, any request of the page, and any missing content.
+
+usage: check.py TOKENGAP FOLDER BROWSER     with a Python that has Playwright
+"""
+
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+from playwright.sync_api import sync_playwright
+
+TOKENGAP, FOLDER, BROWSER = sys.argv[1], Path(sys.argv[2]).resolve(), shutil.which(sys.argv[3])
+# Scenarios to run, and the expected content of their pages.
+PAGES = {
+    "race": ["CRITICAL", "dropped-chunks", "fixed in 0.5.10", "Worst requests", "proven", "Limits and cost of the observation"],
+    "backlog": ["CRITICAL", "first-token-gap", "Backlog: frames sent but not yet received", "How long tokens waited", "UTC"],
+    "router": ["detokenizer->worker", "Queue wait on scheduler->detokenizer-router", "Tokens per second"],
+}
+# Screenshot names, with the display settings of each.
+VARIANTS = {"light": ("light", 1100), "dark": ("dark", 1100), "narrow": ("light", 420)}
+
+
+def make(scenario):
+    """Runs a scenario; returns its page."""
+    report, page = FOLDER / f"{scenario}.json", FOLDER / f"{scenario}.html"
+    with open(report, "w") as out:
+        demo = [TOKENGAP, "demo", "--json", "--duration", "12s", "--scenario", scenario]
+        subprocess.run(demo, stdout=out, check=True)
+    subprocess.run([TOKENGAP, "report", report, "--force", "--format", "html", "--output", page], check=True)
+    return page.as_uri()
+
+
+def open_page(browser, url, scenario, name):
+    """Opens the page and takes its picture; returns the open page."""
+    scheme, width = VARIANTS[name]
+    page = browser.new_page(color_scheme=scheme, viewport={"width": width, "height": 900})
+    complaints, requests = [], []
+    page.on("console", lambda message: complaints.append(message.text))
+    page.on("pageerror", lambda error: complaints.append(str(error)))
+    page.on("request", lambda request: requests.append(request.url))
+    page.goto(url, wait_until="load")
+    text = page.inner_text("body")
+    page.screenshot(path=FOLDER / f"{scenario}-{name}.png", full_page=True)
+    # Events still to come after a page was loaded.
+    page.wait_for_timeout(300)
+
+    def expect(holds, message):
+        if not holds:
+            sys.exit(f"{scenario}, {name}: {message}")
+
+    expect(not complaints, f"the browser complains: {complaints}")
+    expect(requests == [url], f"the page asks for {requests}")
+    expect(page.evaluate("document.documentElement.scrollWidth <= innerWidth"), "the page is wider than its window")
+    for part in PAGES[scenario]:
+        expect(part in text, f"the page does not say {part!r}")
+    return page
+
+
+def main():
+    if not BROWSER:
+        sys.exit(f"there is no {sys.argv[3]}: install it (Debian: apt-get install chromium)")
+    FOLDER.mkdir(parents=True, exist_ok=True)
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=BROWSER, chromium_sandbox=False)
+        for scenario in PAGES:
+            url = make(scenario)
+            pages = [open_page(browser, url, scenario, name) for name in VARIANTS]
+            paper = pages[-1].pdf(path=FOLDER / f"{scenario}.pdf", prefer_css_page_size=True)
+            if not paper.startswith(b"%PDF-"):
+                sys.exit(f"{scenario}: it does not print")
+            print(f"{scenario}: no complaint, no request, all said")
+        browser.close()
+    print(f"pages and pictures are in {FOLDER}")
+
+
+if __name__ == "__main__":
+    main()

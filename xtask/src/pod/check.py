@@ -1,0 +1,204 @@
+"""The released program alone in a root folder, and in containers beside a running engine with all privileges that a pod may grant.
+
+usage: check.py PROGRAM RELEASE VERSION     as root, alone in a PID namespace
+"""
+
+import json
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+from container import Image
+from levels import ISOLATED, EVERYTHING, FEATURES, LEVELS, NOTHING
+
+from engine.served import ROOT, Served, shared_folder
+
+ATTACH = "attach --headless --json --slowest 0 --duration 2500ms --python-stacks 50".split()
+# Default capabilities of the engine's own container.
+USUAL = (
+    "-all,+chown,+dac_override,+fsetid,+fowner,+mknod,+net_raw,+setgid,+setuid,+setfcap,+setpcap,"
+    "+net_bind_service,+sys_chroot,+kill,+audit_write"
+)
+SEES_ONLY_ITSELF = "only processes of this container are visible"
+# What attach reports without a feature whose numbers another source replaces.
+WITHOUT_STATES = "consumer thread states are only sampled every 100 ms"
+WITHOUT_DELIVERIES = "deliveries to clients are not observed: no drop can be confirmed"
+
+
+def expect(holds, message):
+    if not holds:
+        sys.exit(message)
+
+
+def engine(folder, name, uid):
+    """An engine of this user, with a container's usual capabilities."""
+    own = Path(folder) / name
+    own.mkdir(mode=0o777)
+    own.chmod(0o777)
+    wrapper = ["setpriv", "--reuid", uid, "--regid", uid, "--clear-groups", "--inh-caps", "-all", "--bounding-set", USUAL]
+    return Served(RELEASE, own, wrapper)
+
+
+class Fresh:
+    """The program in a root folder that contains nothing but `/proc`."""
+
+    def __init__(self, folder):
+        self.root = Path(folder) / "fresh"
+        (self.root / "proc").mkdir(parents=True)
+        shutil.copy(PROGRAM, self.root / "tokengap")
+
+    def run(self, *args):
+        # The mount disappears with the shell's mount namespace.
+        enter = 'mount --bind /proc "$0/proc" && exec chroot "$0" /tokengap "$@"'
+        done = subprocess.run(["unshare", "--mount", "sh", "-c", enter, self.root, *args], capture_output=True, text=True)
+        expect(done.returncode == 0, f"in a root with only /proc, tokengap {args} ended with {done.returncode}: {done.stderr}")
+        return done.stdout
+
+    def without_engine(self):
+        """Everything that needs no engine."""
+        version = self.run("--version").strip()
+        expect(version == f"tokengap {VERSION}", f"it is {version}")
+        live = json.loads(self.run("demo", "--headless", "--json", "--duration", "3s", "--record", "/run.tgap"))
+        saved = json.loads(self.run("report", "/run.tgap", "--format", "json"))
+        for part, name in [("requests", "seen"), ("tokens", "sent"), ("tokens", "delivered"), ("chunks", "tokens_lost")]:
+            live_value, recorded = live[part][name], saved[part][name]
+            expect(live_value > 0 and live_value == recorded, f"{part} {name}: {live_value} live, {recorded} in the report of its recording")
+        shutil.copy(ROOT / "zmq-tap/fixtures/messages/0.5.9/str_delta_3rid.pkl", self.root / "message.pkl")
+        decoded = json.loads(self.run("decode", "--json", "/message.pkl"))
+        expect(len(decoded["chunks"]) == 3, f"decoded: {decoded}")
+        print("a root with only /proc: version, demo, report, decode")
+
+    def attached(self):
+        found = works(json.loads(self.run(*ATTACH)))
+        print(f"a root with only /proc: attach, as root: {found}")
+        # Other processes' sockets are found through it too; nothing of /sys is needed.
+        expect(found == EVERYTHING, f"attach in a root with only /proc: {found}")
+
+
+def works(report):
+    """The letters of the features that a report proves to have worked, by its numbers rather than its claims.
+
+    >>> works(None)
+    '-------'
+    >>> works({"hops": [{"frames_received": 3, "processing_ns": {"p50": 1}, "kernel_bytes_max": None}],
+    ...        "cpu": [{"away_from_poll": None}], "answers": None, "stacks": None, "self": {"degraded": [WITHOUT_STATES]}})
+    'fh-----'
+    """
+    if report is None:
+        return NOTHING
+    hops, threads, stacks = (report.get(name) or [] for name in ("hops", "cpu", "stacks"))
+    degraded = " ".join(report["self"]["degraded"])
+
+    def some(rows, name):
+        return any(row.get(name) is not None for row in rows)
+
+    proven = {
+        "f": any(hop["frames_received"] for hop in hops),
+        "h": some(hops, "processing_ns"),
+        # Its numbers replace those of /proc and look the same.
+        "s": threads and WITHOUT_STATES not in degraded,
+        "w": some(threads, "away_from_poll"),
+        "q": some(hops, "kernel_bytes_max"),
+        "d": ((report.get("answers") or {}).get("seen") is not None) and WITHOUT_DELIVERIES not in degraded,
+        "p": any(process["stacks"] for process in stacks),
+    }
+    return "".join(letter if proven[letter] else "-" for letter in FEATURES)
+
+
+def compare_diagnosis(diagnosis, found, attach):
+    """Doctor finds to work what attach did, and attach gave every reason that has a remedy in the same words.
+
+    >>> rows = [{"name": "frames", "state": "works", "reasons": []},
+    ...         {"name": "processed", "state": "degraded", "reasons": [{"why": "a", "fix": "b"}]},
+    ...         {"name": "tap", "state": "missing", "reasons": [{"why": "c", "fix": "d"}]}]
+    >>> compare_diagnosis({"features": rows}, "f------", "a; b")
+    []
+    >>> len(compare_diagnosis({"features": rows}, "fh-----", "a"))
+    2
+    """
+    rows = {row["name"]: row for row in diagnosis["features"]}
+    state = "".join(letter if rows.get(name, {}).get("state") == "works" else "-" for letter, name in FEATURES.items())
+    wrong = [] if state == found else [f"doctor says {state} works, attach did {found}"]
+    for name in FEATURES.values():
+        for reason in rows.get(name, {}).get("reasons", []):
+            why, fix = reason.get("why"), reason.get("fix")
+            if why and fix and not (why in attach and fix in attach):
+                wrong.append(f"doctor says {why!r} and {fix!r}, attach said {attach}")
+    return wrong
+
+
+class Table:
+    """The rows of the document's table, as they are found."""
+
+    def __init__(self, image):
+        self.image, self.rows, self.wrong = image, [], []
+        print(f"| container | {' | '.join(FEATURES.values())} |\n|{'---|' * (len(FEATURES) + 1)}")
+
+    def row(self, level):
+        name = f"level{len(self.rows)}"
+        attach = self.image.run(level, name, *ATTACH)
+        report = json.loads(attach.stdout) if attach.returncode == 0 else None
+        found = works(report)
+        self.rows.append(f"| {level.name} | {' | '.join('-' if c == '-' else 'yes' for c in found)} |")
+        print(self.rows[-1], flush=True)
+        degraded = " ".join(report["self"]["degraded"]) if report else attach.stderr
+        doctor = self.image.run(level, f"{name}-doctor", "doctor", "--json")
+        try:
+            wrong = compare_diagnosis(json.loads(doctor.stdout), found, degraded)
+        except ValueError:
+            wrong = [f"doctor said no JSON: {doctor.stdout}{doctor.stderr}"]
+        if found != level.works:
+            wrong.append(f"{found} works, expected {level.works}; it said: {degraded}")
+        self.wrong += [f"{level.name}: {what}" for what in wrong]
+
+    def recorded(self):
+        """A container that may write nowhere leaves its recording in another process's root."""
+        level = next(level for level in LEVELS if level.works == EVERYTHING)
+        kept = self.image.folder / "run.tgap"
+        done = self.image.run(level, "recorded", *ATTACH, "--record", f"/proc/1/root{kept}")
+        expect(done.returncode == 0 and kept.is_file(), f"no recording at /proc/1/root{kept}: {done.stderr}")
+        print(f"{level.name}: recorded into /proc/1/root{kept}")
+
+    def isolated(self):
+        """In a container that does not see the engine's processes, attach says so and names the remedy."""
+        attach = self.image.run(ISOLATED, "isolated", *ATTACH)
+        expect(attach.returncode != 0 and SEES_ONLY_ITSELF in attach.stderr, f"{ISOLATED.name}: attach said {attach.stderr}")
+        doctor = json.loads(self.image.run(ISOLATED, "apart-doctor", "doctor", "--json").stdout)
+        engine = doctor["features"][0]
+        reasons = engine["reasons"]
+        reported = engine["state"] == "missing" and SEES_ONLY_ITSELF in str(reasons) and isinstance(reasons[0]["fix"], str)
+        expect(reported, f"{ISOLATED.name}: doctor said {engine}")
+        print(f"{ISOLATED.name}: {SEES_ONLY_ITSELF}; {reasons[0]['fix']}")
+
+    def end(self):
+        expect(not self.wrong, "\n".join(self.wrong))
+        document = (ROOT / "docs/install.md").read_text()
+        untold = [row for row in self.rows if row not in document]
+        expect(not untold, "docs/install.md lacks these rows of what was found:\n" + "\n".join(untold))
+        print(f"{len(self.rows)} levels are what docs/install.md says")
+        print(subprocess.run(["runc", "--version"], capture_output=True, text=True, check=True).stdout.splitlines()[0])
+
+
+def main():
+    with shared_folder() as folder:
+        fresh = Fresh(folder)
+        fresh.without_engine()
+        table = Table(Image(PROGRAM, folder))
+        with engine(folder, "root", "0"):
+            fresh.attached()
+            for level in LEVELS:
+                if not level.other_user:
+                    table.row(level)
+            table.recorded()
+            table.isolated()
+        with engine(folder, "user", "1000"):
+            for level in LEVELS:
+                if level.other_user:
+                    table.row(level)
+        table.end()
+
+
+if __name__ == "__main__":
+    PROGRAM, RELEASE, VERSION = sys.argv[1:]
+    main()

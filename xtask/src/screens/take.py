@@ -1,0 +1,125 @@
+"""Takes the screens that documents show from the demo, in tmux.
+
+usage: take.py TOKENGAP [picture]     with a Python that has rich; `picture`: write the README's picture only
+
+In docs/screens.md and docs/recordings.md a comment says how the block behind it is taken:
+`<!-- shown by: COMMAND; keys: K K; lines: 1-9 -->` is a screen after those keys; blocks with the same command share one run.
+`<!-- printed by: COMMAND; lines: 1-9 -->` is standard output.
+"""
+
+import os
+import re
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+from tmux import Tmux
+
+ROOT = Path(__file__).parents[3]
+GALLERY, PICTURE = ROOT / "docs/reference/gallery.md", ROOT / "docs/overview.svg"
+GUIDES = [ROOT / "docs/screens.md", ROOT / "docs/recordings.md"]
+SIZE = (100, 30)
+# The demo is unhealthy by then.
+WARM_S = 15
+SETTLE_S = 1.5
+# Arguments of the run in the picture, and of the run that is recorded for the replay.
+PICTURED = "demo --scenario race --theme dark"
+RECORD = "demo --scenario race --headless --duration 20s --record race.tgap"
+OVERVIEW = ("Overview", "The worst finding, its hop and its beginning.", "1")
+# Runs of the program: arguments, description, seconds before the first screen; and of each screen the title, the question that it
+# answers, and the keys that lead to it from the previous one.
+SCENES = [
+    ("", "Without arguments: engines, recordings in the folder, demos.", 3, [
+        ("What there is to watch", "Enter runs what the line at the bottom says.", ""),
+    ]),
+    ("demo --scenario race", "Plays an engine that keeps only the last queued chunk: tokens are lost.", WARM_S, [
+        OVERVIEW,
+        ("Requests", "All requests, worst first; `/` filters, `<` and `>` sort.", "2"),
+        ("Request", "The selected request chunk by chunk: queue wait, merged and lost chunks.", "Enter"),
+        ("Hops", "Queue wait and backlog of each hop.", "4"),
+        ("Findings", "Findings with their beginning, evidence and advice.", "5"),
+        ("Help", "Every key.", "?"),
+    ]),
+    ("demo --scenario backlog", "Plays a tokenizer that is too slow: first tokens wait for seconds.", WARM_S, [OVERVIEW]),
+    ("replay race.tgap", "The first of these runs, recorded with `--record race.tgap`.", 4, [
+        ("The next finding", "`f` goes to where it begins and pauses.", "0 f"),
+        ("A moment", "`t` goes to a time; every number is that moment's.", "t 0:12 Enter"),
+    ]),
+]  # fmt: skip
+
+
+def gallery(program, folder):
+    """The page with the screens of every scene, and their number."""
+    page = "# Screens\n\nScreens of a terminal of 100x30. `cargo xtask screens` takes them from the demo.\n"
+    for arguments, about, warm, shots in SCENES:
+        page += f"\n## `{f'tokengap {arguments}'.strip()}`\n\n{about}\n"
+        with Tmux(SIZE, f"cd {folder}; exec {program} {arguments}", warm) as tmux:
+            for title, answers, keys in shots:
+                tmux.press(keys.split(), SETTLE_S)
+                page += f"\n### {title}\n\n{answers}\n\n```text\n{tmux.pane().rstrip()}\n```\n"
+    return page
+
+
+BLOCK = re.compile(r"^<!-- (?P<how>shown|printed) by: (?P<command>[^\n]*?)(?:; keys: (?P<keys>[^\n]*?))?; lines: (?P<first>\d+)-(?P<last>\d+) -->\n"
+                   r"```text\n(?P<old>.*?)^```\n", re.MULTILINE | re.DOTALL)  # fmt: skip
+
+
+def retake(page, program, folder):
+    """The page with its blocks received again in `folder`, and their number.
+
+    >>> page = "a\\n<!-- printed by: printf '1\\\\n2\\\\n3\\\\n'; lines: 2-3 -->\\n```text\\nold\\n```\\nb\\n"
+    >>> new, received = retake(page, "/bin/true", "/")
+    >>> received, new == page.replace("old", "2\\n3")
+    (1, True)
+    """
+    sessions = {}
+
+    def shown(command, keys):
+        if command not in sessions:
+            line = command.replace("tokengap", str(program), 1)
+            sessions[command] = Tmux(SIZE, f"cd {folder}; exec {line}", WARM_S)
+        sessions[command].press(keys.split(), SETTLE_S)
+        return sessions[command].pane()
+
+    def printed(command):
+        env = os.environ | {"PATH": f"{Path(program).parent}:{os.environ['PATH']}"}
+        return subprocess.run(["bash", "-c", command], cwd=folder, env=env, stdout=subprocess.PIPE, text=True, check=True).stdout
+
+    def new(block):
+        shows = block["how"] == "shown"
+        text = shown(block["command"], block["keys"]) if shows else printed(block["command"])
+        lines = [line.rstrip() for line in text.splitlines()[max(int(block["first"]), 1) - 1 : int(block["last"])]]
+        return block[0].replace(f"```text\n{block['old']}", "```text\n" + "\n".join(lines).rstrip() + "\n", 1)
+
+    try:
+        return BLOCK.subn(new, page)
+    finally:
+        for session in sessions.values():
+            session.end()
+
+
+def main():
+    from picture import svg
+
+    program = sys.argv[1]
+    with Tmux(SIZE, f"exec {program} {PICTURED}", WARM_S) as tmux:
+        PICTURE.write_text(svg(tmux.pane("-e"), SIZE))
+    print(f"{PICTURE} is written")
+    if "picture" in sys.argv:
+        return
+    with tempfile.TemporaryDirectory() as folder:
+        subprocess.run([program, *RECORD.split()], cwd=folder, stdout=subprocess.DEVNULL, check=True)
+        for guide in GUIDES:
+            page = guide.read_text()
+            new, received = retake(page, program, folder)
+            if received != len(re.findall(r"^<!-- (?:shown|printed) by: ", page, re.MULTILINE)):
+                sys.exit(f"{guide}: a comment that says how a block is taken has no such block, or is not understood")
+            guide.write_text(new)
+            print(f"{received} blocks of {guide} are replaced")
+        GALLERY.write_text(gallery(program, folder))
+    print(f"{GALLERY} is written")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,69 @@
+//! Commands whose work is a Python script of this folder. Rust reads their options and makes ready what the script needs.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use anyhow::{Context as _, Result};
+
+use crate::dist::root;
+use crate::toolchain::succeed;
+
+/// `python3 SCRIPT`, in the project's folder. `requirements.txt` beside the script is installed into a virtual environment, once.
+pub(crate) fn python(script: &str) -> Result<Command> {
+    let root = root()?;
+    let script = root.join("xtask/src").join(script);
+    let requirements = script.with_file_name("requirements.txt");
+    let mut command = Command::new(if requirements.exists() {
+        environment(&root, &requirements)?
+    } else {
+        "python3".into()
+    });
+    // The scripts also use the engine's harness.
+    command.arg(script).env("PYTHONPATH", &root).current_dir(root);
+    Ok(command)
+}
+
+/// Runs the script of [`python`] with these arguments.
+pub(crate) fn run<A: AsRef<std::ffi::OsStr>>(script: &str, arguments: impl IntoIterator<Item = A>) -> Result<()> {
+    succeed(python(script)?.args(arguments))
+}
+
+/// Runs a command in a PID namespace where nothing else runs, and no process outlives it.
+pub(crate) fn in_pid_namespace(command: &Command) -> Result<()> {
+    let mut unshare = Command::new("unshare");
+    unshare
+        .args(["--mount", "--pid", "--fork", "--kill-child", "--mount-proc"])
+        .arg(command.get_program())
+        .args(command.get_args());
+    unshare.envs(command.get_envs().filter_map(|(name, value)| Some((name, value?))));
+    succeed(unshare.current_dir(root()?))
+}
+
+/// Python of a virtual environment with the required packages.
+fn environment(root: &Path, requirements: &Path) -> Result<PathBuf> {
+    let name = requirements.parent().and_then(Path::file_name).unwrap_or_default();
+    let folder = root.join(format!(".venv-{}", name.display()));
+    let (python, made_from) = (folder.join("bin/python"), folder.join("requirements.txt"));
+    let wanted = fs::read_to_string(requirements).with_context(|| format!("read {}", requirements.display()))?;
+    if fs::read_to_string(&made_from).is_ok_and(|made| made == wanted) {
+        return Ok(python);
+    }
+    succeed(Command::new("python3").args(["-m", "venv", "--clear"]).arg(&folder))
+        .context("a virtual environment cannot be made: install python3-venv")?;
+    succeed(
+        Command::new(&python)
+            .args(["-m", "pip", "install", "--quiet", "--requirement"])
+            .arg(requirements),
+    )?;
+    fs::write(made_from, wanted)?;
+    Ok(python)
+}
+
+/// The program to test: the given one, or a release build of this tree.
+pub(crate) fn tokengap(given: Option<&Path>) -> Result<PathBuf> {
+    match given {
+        Some(binary) => fs::canonicalize(binary).with_context(|| format!("there is no {}", binary.display())),
+        None => crate::screens::build(),
+    }
+}

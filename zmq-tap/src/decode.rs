@@ -1,0 +1,183 @@
+//! Decoding of an engine's messages: the trait that an engine implements, and the choice of the engine whose format a socket carries.
+
+use std::fmt;
+
+use trace::engine::Waiter;
+use trace::event::{Chunk, IdColumn, Kind};
+
+/// Default length in bytes of the longest message to decode.
+pub const LONGEST: usize = 64 << 20;
+
+/// Message format of one engine.
+#[derive(Clone, Copy, Debug)]
+pub struct Format {
+    /// Name of the engine.
+    pub engine: &'static str,
+    /// Creates a decoder for messages up to this many bytes.
+    pub decoder: fn(usize) -> Box<dyn Decode>,
+    /// Whether a message may begin with this byte. Rejects most positions of a stream that is entered in its middle.
+    pub may_begin_with: fn(u8) -> bool,
+    /// Tests whether a message of this length begins with these bytes, which may be fewer. At random bytes, a false answer must be
+    /// less likely than 2^-23: see [`crate::zmtp`].
+    pub opening: fn(&[u8], u64) -> Opening,
+    /// Name of the hop that carries this kind of message, as far as the kind shows it: `scheduler->upstream`.
+    pub hop: fn(Kind) -> Option<&'static str>,
+    /// Roles in hop names that respond to clients.
+    pub receivers: &'static [&'static str],
+    /// How a response names its request, if not by the id on the hops.
+    pub response_id: Option<ReadResponseId>,
+}
+
+/// Reads from a request id the id that its response shows, and the index of its choice there. `None` for a request whose choice is not known.
+pub type ReadResponseId = fn(&str) -> Option<(&str, u32)>;
+
+/// Whether a message begins at the tested position.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Opening {
+    /// No message begins here.
+    No,
+    /// Too few bytes to tell.
+    More,
+    /// A message begins here, with this last byte if the format defines one.
+    Yes(Option<u8>),
+}
+
+/// Decoder of one engine's messages. Reuses its memory from message to message.
+pub trait Decode: fmt::Debug + Send {
+    /// Whether the message looks like one of this engine, judged by its first bytes.
+    fn recognises(&self, parts: &[&[u8]]) -> bool;
+
+    /// Fills [`Chunk::ids`] from the next message on.
+    fn keep_ids(&mut self);
+
+    /// Decodes all parts of one message. On error no part of the message is used.
+    fn decode<'a>(&'a mut self, parts: &[&'a [u8]]) -> Result<Decoded<'a>, Refused>;
+}
+
+/// Reason why a message was not decoded.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{detail}")]
+pub struct Refused {
+    /// Stable short name, for counting.
+    pub reason: &'static str,
+    /// Description of the error.
+    pub detail: String,
+}
+
+impl Refused {
+    fn unknown(parts: &[&[u8]]) -> Self {
+        if parts.len() > 1 {
+            return Self {
+                reason: "multipart",
+                detail: format!("a message of {} parts, which no known engine sends", parts.len()),
+            };
+        }
+        let first: Vec<u8> = parts.iter().flat_map(|part| part.iter().copied()).take(8).collect();
+        Self {
+            reason: "codec",
+            detail: format!("not in a known format: it begins with {first:02x?}"),
+        }
+    }
+}
+
+/// Properties of a message that follow from its class and layout alone.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Shape {
+    /// Name of the engine.
+    pub engine: &'static str,
+    /// Class of the message.
+    pub class: &'static str,
+    /// Serialisation format: `pickle`, `msgpack`, ...
+    pub codec: &'static str,
+    /// The releases whose layout it fits.
+    pub schema: &'static str,
+    /// Kind of message.
+    pub kind: Kind,
+    /// Meaning of the id column.
+    pub ids: IdColumn,
+    /// Behaviour of a waiter in these releases; `None` if they differ or are not known.
+    pub waiter: Option<Waiter>,
+}
+
+/// A decoded message. Borrows the message and the decoder; drop it before decoding the next.
+#[derive(Debug)]
+pub struct Decoded<'a> {
+    shape: Shape,
+    chunks: Vec<Chunk<'a>>,
+    /// Buffer that the memory of `chunks` returns to.
+    home: &'a mut Vec<Chunk<'static>>,
+}
+
+impl<'a> Decoded<'a> {
+    /// A message with its entries. Their memory returns to `home`.
+    pub fn new(shape: Shape, chunks: Vec<Chunk<'a>>, home: &'a mut Vec<Chunk<'static>>) -> Self {
+        Self { shape, chunks, home }
+    }
+
+    /// Properties of the message.
+    pub fn shape(&self) -> &Shape {
+        &self.shape
+    }
+
+    /// Entries per request, ready for [`trace::event::Frame`]; none for control messages and idle batches.
+    pub fn chunks(&self) -> &[Chunk<'a>] {
+        &self.chunks
+    }
+}
+
+impl Drop for Decoded<'_> {
+    fn drop(&mut self) {
+        *self.home = recycle(std::mem::take(&mut self.chunks));
+    }
+}
+
+/// Returns an empty vector with the memory of `chunks`. The standard library collects a vector's own iterator in place, so only the
+/// lifetime changes.
+pub fn recycle<'to>(mut chunks: Vec<Chunk<'_>>) -> Vec<Chunk<'to>> {
+    chunks.clear();
+    chunks
+        .into_iter()
+        .map(|_| unreachable!("the vector was cleared"))
+        .collect()
+}
+
+/// One decoder of each known engine.
+#[derive(Debug)]
+pub struct Decoders(Vec<Box<dyn Decode>>);
+
+/// The format that a socket carries, once known.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Carries(Option<usize>);
+
+impl Carries {
+    /// The format, once known. `formats` are those of the decoders.
+    pub fn format(self, formats: &[Format]) -> Option<&Format> {
+        formats.get(self.0?)
+    }
+}
+
+impl Decoders {
+    /// Decoders for messages up to `longest` bytes.
+    pub fn new(formats: &[Format], longest: usize) -> Self {
+        Self(formats.iter().map(|format| (format.decoder)(longest)).collect())
+    }
+
+    /// Fills [`Chunk::ids`] from the next message on.
+    pub fn keep_ids(&mut self) {
+        self.0.iter_mut().for_each(|decoder| decoder.keep_ids());
+    }
+
+    /// Decodes all parts of one message. The first format that recognises and decodes a batch of a socket is kept for that socket;
+    /// control messages may look alike.
+    pub fn decode<'a>(&'a mut self, carries: &mut Carries, parts: &[&'a [u8]]) -> Result<Decoded<'a>, Refused> {
+        let recognised = || self.0.iter().position(|decoder| decoder.recognises(parts));
+        let Some(place) = carries.0.or_else(recognised) else {
+            return Err(Refused::unknown(parts));
+        };
+        let decoded = self.0[place].decode(parts)?;
+        if !decoded.shape.kind.is_control() {
+            carries.0 = Some(place);
+        }
+        Ok(decoded)
+    }
+}
