@@ -132,8 +132,8 @@ def missed(checks: Checks, outcome: Outcome) -> str:
     """Some observations were missed, and the report does not blame the engine for them."""
     same_bytes(checks, outcome)
     report, lost = outcome.report, outcome.lost
-    unseen = number(report, "self/events_missed")
-    checks.true("missed observations are counted", unseen + number(report, "self/frames_unannounced") > 0)
+    missed = number(report, "self/events_missed")
+    checks.true("missed observations are counted", missed + number(report, "self/frames_unannounced") > 0)
     tokens, reported = sent(outcome, "output")["tokens"], number(report, "tokens/sent")
     checks.true("no more tokens are reported than were sent", reported <= tokens)
     checks.equal("tokens reported missing on the wire", 0, number(report, "tokens/missing_on_wire"))
@@ -142,7 +142,7 @@ def missed(checks: Checks, outcome: Outcome) -> str:
     unexpected = kinds & (LOSS_FINDINGS - {"dropped-chunks"} if lost else LOSS_FINDINGS)
     checks.equal("accusations", set(), unexpected)
     checks.true("the missed observations are a finding of their own", "missed-observations" in kinds)
-    return f"{unseen} observations missed, {reported} of {tokens} tokens seen; {summary(outcome)}"
+    return f"{missed} observations missed, {reported} of {tokens} tokens seen; {summary(outcome)}"
 
 
 def attach_killed(run: Run) -> str:

@@ -78,8 +78,8 @@ def stalled(checks: Checks, outcome: Outcome) -> None:
 
 def only_predicted(checks: Checks, outcome: Outcome) -> None:
     """Clients inside the engine's process: deliveries cannot be observed, so loss is predicted, never confirmed."""
-    report, unseen = outcome.report, ("delivered", "dropped_confirmed", "tokens_lost", "merged")
-    checks.matches(report, dict.fromkeys(["tokens/delivered", *(f"chunks/{name}" for name in unseen)]))
+    report, not_observed = outcome.report, ("delivered", "dropped_confirmed", "tokens_lost", "merged")
+    checks.matches(report, dict.fromkeys(["tokens/delivered", *(f"chunks/{name}" for name in not_observed)]))
     checks.equal("answers", None, report.get("answers"))
     confirms = [f for f in findings(report) if f["kind"] == "short-answers" or "never delivered" in f["summary"]]
     checks.equal("findings that confirm what was not seen", [], confirms)

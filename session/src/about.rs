@@ -19,7 +19,7 @@ pub trait About {
     }
 
     /// Description of work in flight after the source was asked to end, if draining can take a while.
-    fn under_way(&self) -> Option<String> {
+    fn pending(&self) -> Option<String> {
         None
     }
 

@@ -42,7 +42,7 @@ pub struct Run<'a> {
     /// Missing observations, and features given up.
     pub degraded: &'a dyn Fn() -> Vec<String>,
     /// Description of the work that an ending source waits for.
-    pub under_way: &'a dyn Fn() -> Option<String>,
+    pub pending: &'a dyn Fn() -> Option<String>,
     /// Creates the report as of now.
     pub report: &'a dyn Fn() -> Report,
 }

@@ -162,7 +162,7 @@ impl Session {
                 notice: (notice.0, &notice.1),
                 writing: &|| sink.writing(),
                 degraded: &all,
-                under_way: &|| about.under_way(),
+                pending: &|| about.pending(),
                 report: &|| analysis.report(&input(about, all(), *slowest)),
             })
         }));

@@ -21,8 +21,8 @@ impl Observer for Progress {
             && self.last_shown.get_or_insert_with(Instant::now).elapsed() >= Duration::from_secs(1)
         {
             self.last_shown = Some(Instant::now());
-            if let Some(under_way) = (run.under_way)() {
-                errln!("tokengap: {under_way}");
+            if let Some(pending) = (run.pending)() {
+                errln!("tokengap: {pending}");
             }
         }
         Ok(ScreenCommand::None)

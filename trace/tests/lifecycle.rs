@@ -377,7 +377,7 @@ fn frames_with_unobserved_sends_are_counted() {
     let ledger = path.analysis.ledger();
     assert_eq!((ledger.totals().tokens.sent, ledger.totals().tokens.received), (3, 3));
     assert!(
-        !ledger.sees_gaps() && ledger.gap().count() == 0,
+        !ledger.observes_gaps() && ledger.gap().count() == 0,
         "a gap needs both ends"
     );
 }

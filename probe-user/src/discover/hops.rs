@@ -69,13 +69,13 @@ mod tests {
         let stated = [("source", Function::Source), ("server", Function::Receiver)];
         let stated = stated.map(|(word, function)| Some((Role::new(0, word, function), RoleSource::Title)));
         let stated = [&stated[..], &[None]].concat();
-        let unseen = |endpoint: &str| Link {
+        let unobserved = |endpoint: &str| Link {
             connector: None,
             ..link(0, 1, endpoint)
         };
         let output = link(0, 1, "ipc:tok");
-        let clients = [unseen("tcp:30000"), link(2, 1, "tcp:30000")];
-        let others = [unseen("ipc:tok"), link(2, 1, "ipc:tok")];
+        let clients = [unobserved("tcp:30000"), link(2, 1, "tcp:30000")];
+        let others = [unobserved("ipc:tok"), link(2, 1, "ipc:tok")];
         let all = [&[output.clone()][..], &clients, &others].concat();
         assert_eq!(without_clients(&all, &stated), [&[output][..], &others].concat());
         // If no process has a known role, every peer may belong to the engine.

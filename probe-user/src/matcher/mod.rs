@@ -171,10 +171,10 @@ impl Matcher {
         let Call { socket, seq, .. } = message.call;
         let receiver = self.receivers.entry(socket).or_default();
         // A decreasing number means a new socket at the same address.
-        let unseen = receiver.next.map_or(0, |next| seq.saturating_sub(next));
+        let missed = receiver.next.map_or(0, |next| seq.saturating_sub(next));
         receiver.next = Some(seq.wrapping_add(1));
-        receiver.unassigned = receiver.unassigned.saturating_add(unseen);
-        self.misses.lost_received = self.misses.lost_received.saturating_add(unseen);
+        receiver.unassigned = receiver.unassigned.saturating_add(missed);
+        self.misses.lost_received = self.misses.lost_received.saturating_add(missed);
 
         let fingerprint = Fingerprint::of(message.bytes, message.payload);
         let Some((lane, position, how)) = self.find_position(socket, &fingerprint) else {

@@ -95,7 +95,7 @@ impl Probe {
     }
 
     /// Whether reads are observed, if any process requested it.
-    pub fn sees_reads(&self) -> bool {
+    pub fn observes_reads(&self) -> bool {
         !self.serving.reads.is_empty()
     }
 

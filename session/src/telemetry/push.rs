@@ -109,7 +109,7 @@ impl Push {
                 self.send(Signal::Traces, json, items);
             } else {
                 self.queue
-                    .count_dropped(Signal::Traces, items, "the limit per minute is reached (--otlp-pace)");
+                    .count_dropped(Signal::Traces, items, "the limit per minute is reached (--otlp-rate)");
             }
         }
     }

@@ -47,7 +47,7 @@ pub(crate) struct TelemetryArgs {
     /// Maximum bytes of spans sent per minute. Beyond it, spans are dropped and counted until the minute ends. Metrics are
     /// always sent.
     #[arg(long, value_name = "SIZE", value_parser = size, default_value = "64MiB", requires = "otlp")]
-    pub(crate) otlp_pace: u64,
+    pub(crate) otlp_rate: u64,
 
     /// Maximum bytes queued while the receiver does not accept them. Beyond it, spans are dropped and counted.
     #[arg(long, value_name = "SIZE", value_parser = size, default_value = "8MiB", requires = "otlp")]
@@ -71,7 +71,7 @@ impl TelemetryArgs {
                 Requests::None => None,
             },
             interval: self.otlp_interval,
-            bytes_a_minute: self.otlp_pace,
+            bytes_a_minute: self.otlp_rate,
             queue_bytes: self.otlp_queue,
         })
     }

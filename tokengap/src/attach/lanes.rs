@@ -31,7 +31,7 @@ pub(super) struct Lanes {
     /// Threads observed to receive.
     receivers: HashSet<ThreadId>,
     /// Hops of sockets whose senders are not watched, by receiving socket, with the last frame number.
-    unseen_senders: HashMap<SocketId, (HopId, u64)>,
+    unknown_senders: HashMap<SocketId, (HopId, u64)>,
     /// Release deduced from the message layout, used if discovery found none.
     wire: Option<Release>,
     /// Missed messages that gaps in socket numbering have revealed, but that the kernel side's counter does not include yet.
@@ -65,7 +65,7 @@ impl Lanes {
             paths: Paths::new(roles, sight),
             sent_at: None,
             receivers: HashSet::new(),
-            unseen_senders: HashMap::new(),
+            unknown_senders: HashMap::new(),
             wire: None,
             ahead: 0,
         }
@@ -98,8 +98,8 @@ impl Lanes {
         self.sent_at = Some(message.call.at);
         let before = self.matcher.misses().lost_sent;
         let name = self.matcher.sent(message);
-        let unseen = self.matcher.misses().lost_sent - before;
-        self.report_missed(name.lane, unseen, message.call.at, sink);
+        let missed = self.matcher.misses().lost_sent - before;
+        self.report_missed(name.lane, missed, message.call.at, sink);
         let (at, from) = (message.call.at, self.paths.roles.of(message.call.socket.pid));
         if from.sends_requests() {
             return;
@@ -191,11 +191,11 @@ impl Lanes {
         let by = Some(ThreadId { pid: socket.pid, tid });
         let before = self.matcher.misses().lost_received;
         let found = self.matcher.received(message);
-        let unseen = self.matcher.misses().lost_received - before;
+        let missed = self.matcher.misses().lost_received - before;
         let Some(found) = found else {
             return self.received_unsent(message, sink);
         };
-        self.report_missed(found.frame.lane, unseen, at, sink);
+        self.report_missed(found.frame.lane, missed, at, sink);
         let Some(known) = self.paths.received(found.frame.lane as usize, socket.pid, at, sink) else {
             return;
         };
@@ -281,7 +281,7 @@ impl Lanes {
             return;
         }
         self.wire = Some(Release::of(batch.shape()));
-        let known = self.unseen_senders.get_mut(&socket);
+        let known = self.unknown_senders.get_mut(&socket);
         let (hop, seq) = if let Some((hop, seq)) = known {
             *seq += 1;
             (*hop, *seq)
@@ -295,7 +295,7 @@ impl Lanes {
                 self.paths.left_out += 1;
                 return;
             };
-            self.unseen_senders.insert(socket, (id, 0));
+            self.unknown_senders.insert(socket, (id, 0));
             let hop = Hop {
                 id,
                 name: &name,

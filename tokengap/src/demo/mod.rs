@@ -170,7 +170,7 @@ impl About for Demo {
         "demo"
     }
 
-    fn under_way(&self) -> Option<String> {
+    fn pending(&self) -> Option<String> {
         let open = self.account.open();
         (open > 0).then(|| format!("{open} requests of the demo are still waiting for their last tokens"))
     }

@@ -127,7 +127,7 @@ impl About for Run {
         "run"
     }
 
-    fn under_way(&self) -> Option<String> {
+    fn pending(&self) -> Option<String> {
         (!self.ending).then(|| format!("waiting for {} to end", self.child.name()))
     }
 

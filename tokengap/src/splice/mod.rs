@@ -316,7 +316,7 @@ impl About for Splice {
         "splice"
     }
 
-    fn under_way(&self) -> Option<String> {
+    fn pending(&self) -> Option<String> {
         Some("moving the hops back".into())
     }
 

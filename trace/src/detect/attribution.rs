@@ -342,7 +342,7 @@ fn state(spent: &Spent, away: &AwayTimes, busy: Option<f64>, thresholds: &Thresh
         } else {
             ThreadState::Frozen
         }
-    } else if at_least(spent.held_ns(), thresholds.throttled_share) {
+    } else if at_least(spent.throttled_ns(), thresholds.throttled_share) {
         ThreadState::Throttled
     } else if at_least(spent.starved_ns(), thresholds.starved_share) {
         ThreadState::Starved
@@ -398,7 +398,7 @@ struct Open<'l> {
 /// First tokens that have not reached the tokenizer, with the time since each was last observed, by leg.
 fn open_waits(ledger: &Ledger) -> Vec<Open<'_>> {
     let mut open: Vec<Open<'_>> = Vec::new();
-    if !ledger.sees_gaps() {
+    if !ledger.observes_gaps() {
         return open;
     }
     for request in ledger.requests().filter(|r| r.waiting_since().is_some()) {

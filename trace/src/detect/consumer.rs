@@ -82,7 +82,7 @@ impl Late<'_> {
             .with("oldest_waiting_ns", self.waited_ns);
         for (name, ns) in [
             ("run_wait", spent.starved_ns()),
-            ("throttled", spent.held_ns()),
+            ("throttled", spent.throttled_ns()),
             ("blocked", spent.blocked_ns()),
         ] {
             if let Some(ns) = ns {
@@ -171,7 +171,7 @@ pub(super) fn rest(spent: &Spent) -> String {
     let mut parts = Vec::new();
     for (ns, what) in [
         (spent.starved_ns(), "waiting for a CPU"),
-        (spent.held_ns(), "throttled by its quota"),
+        (spent.throttled_ns(), "throttled by its quota"),
         (spent.blocked_ns(), "asleep"),
     ] {
         if let Some(ns) = ns {

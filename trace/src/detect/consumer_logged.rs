@@ -46,7 +46,7 @@ impl Detector for ConsumerCpuLogged {
             .filter(|&ns| ns >= limits.late_ns);
         let (waiting, oldest_ns) = waits.fold((0, 0), |(n, oldest), ns| (n + 1, u64::max(oldest, ns)));
         let worst_ns = context.ledger.worst_gap().map_or(0, |w| w.ns).max(oldest_ns);
-        if worst_ns < limits.gap_warning_ns && (waiting > 0 || context.ledger.sees_gaps()) {
+        if worst_ns < limits.gap_warning_ns && (waiting > 0 || context.ledger.observes_gaps()) {
             return;
         }
         let severity = if worst_ns >= limits.gap_critical_ns {

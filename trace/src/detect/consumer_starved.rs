@@ -19,7 +19,7 @@ impl Detector for ConsumerStarved {
         // A stopped or mostly throttled thread does not lack a CPU: another verdict names its cause. The kernel counts a throttled period
         // when it ends, so a period in progress looks like waiting for a CPU.
         let starved = |one: &Late<'_>| {
-            let suspended = one.away.sum(&SUSPENDED).max(one.spent.held_ns().unwrap_or(0));
+            let suspended = one.away.sum(&SUSPENDED).max(one.spent.throttled_ns().unwrap_or(0));
             one.spent
                 .starved_ns()
                 .filter(|ns| *ns > suspended)

@@ -16,7 +16,7 @@ impl Detector for ConsumerThrottled {
     }
 
     fn check(&self, context: &DetectContext<'_>, found: &mut Vec<Verdict>) {
-        let throttled = |one: &Late<'_>| one.spent.held_ns().map(|ns| one.spent.share(ns));
+        let throttled = |one: &Late<'_>| one.spent.throttled_ns().map(|ns| one.spent.share(ns));
         for (one, share) in worst_of_each_line(late(context), context.thresholds.throttled_share, throttled) {
             let summary = format!(
                 "{} is throttled by its CPU limit {} of the time {} ({} running; {})",

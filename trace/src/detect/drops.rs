@@ -87,7 +87,7 @@ impl Detector for DropsPredicted {
     fn check(&self, context: &DetectContext<'_>, found: &mut Vec<Verdict>) {
         let totals = context.ledger.totals();
         // If deliveries are observed, they decide instead of the prediction.
-        if totals.predicted.dropped == 0 || context.ledger.sees_deliveries() {
+        if totals.predicted.dropped == 0 || context.ledger.observes_deliveries() {
             return;
         }
         let at_most = if context.ledger.engine().turnaround.is_some() {

@@ -23,7 +23,7 @@ impl Detector for FirstTokenGap {
 
     fn check(&self, context: &DetectContext<'_>, found: &mut Vec<Verdict>) {
         let (ledger, limits) = (context.ledger, context.thresholds);
-        if !ledger.sees_gaps() {
+        if !ledger.observes_gaps() {
             return;
         }
         let (mut waiting, mut oldest_ns, mut oldest_rid) = (0, 0, "");
@@ -150,7 +150,7 @@ fn causes(verdict: Verdict, of: &str, what: &WaitBreakdown) -> Verdict {
         ("processing_ns", Some(spent.processing_ns)),
         ("on_cpu_ns", Some(spent.on_ns)),
         ("run_wait_ns", spent.starved_ns()),
-        ("throttled_ns", spent.held_ns()),
+        ("throttled_ns", spent.throttled_ns()),
         ("blocked_ns", spent.blocked_ns()),
     ];
     numbers

@@ -12,7 +12,7 @@ impl Detector for Merging {
 
     fn check(&self, context: &DetectContext<'_>, found: &mut Vec<Verdict>) {
         let totals = context.ledger.totals();
-        let confirmed = context.ledger.sees_deliveries();
+        let confirmed = context.ledger.observes_deliveries();
         // Chunks replaced by a cumulative delivery are reported by `would-drop`.
         let (chunks, of, seen) = if confirmed {
             let merged = totals.chunks.fates.merged - totals.replaced.0;

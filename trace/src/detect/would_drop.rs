@@ -17,7 +17,7 @@ impl Detector for WouldDrop {
         if engine.waiter != Some(Waiter::KeepsLast) {
             return;
         }
-        let confirmed = context.ledger.sees_deliveries();
+        let confirmed = context.ledger.observes_deliveries();
         let (chunks, of, seen) = if confirmed {
             (totals.replaced.0, totals.chunks.tracked, &totals.replaced.1)
         } else {

@@ -109,13 +109,13 @@ fn path(a: &Report, b: &Report) -> Option<Pattern> {
         names.collect::<Vec<_>>().join(", ")
     };
     let (removed, new) = (only(a, b), only(b, a));
-    let says = match (removed.is_empty(), new.is_empty()) {
+    let summary = match (removed.is_empty(), new.is_empty()) {
         (true, true) => return None,
         (true, false) => format!("New hops: {new}."),
         (false, true) => format!("Removed hops: {removed}."),
         (false, false) => format!("Removed hops: {removed}. New hops: {new}."),
     };
-    Some(pattern("path", "another path", says))
+    Some(pattern("path", "another path", summary))
 }
 
 fn workers<'a>(a: &'a Report, b: &'a Report) -> impl Iterator<Item = Pattern> + 'a {
@@ -124,11 +124,15 @@ fn workers<'a>(a: &'a Report, b: &'a Report) -> impl Iterator<Item = Pattern> + 
         let after = b.hops.iter().find(|h| h.name == before.name)?;
         let (was, is) = (of(before), of(after));
         (was != is).then(|| {
-            let says = format!(
+            let summary = format!(
                 "{} had {was} receivers or senders and has {is}: the load is distributed differently.",
                 before.name
             );
-            pattern("workers", format!("{was} workers became {is} on {}", before.name), says)
+            pattern(
+                "workers",
+                format!("{was} workers became {is} on {}", before.name),
+                summary,
+            )
         })
     })
 }
@@ -165,11 +169,11 @@ fn cpu_bound(a: &Report, b: &Report) -> Option<Pattern> {
     };
     let (before, after) = (busiest(a)?, busiest(b)?);
     (before.0 < CPU_BOUND && after.0 >= CPU_BOUND).then(|| {
-        let says = format!(
+        let summary = format!(
             "It was on CPU {} of the time and is now {}: it cannot receive frames faster.",
             percent(before.0),
             percent(after.0)
         );
-        pattern("cpu-bound", format!("the {} became CPU-bound", after.1), says)
+        pattern("cpu-bound", format!("the {} became CPU-bound", after.1), summary)
     })
 }

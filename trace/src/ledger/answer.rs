@@ -37,10 +37,10 @@ impl Ledger {
         }
         // A request with observed deliveries is judged chunk by chunk.
         let request = self.table.find(answer.rid).and_then(|ticket| self.table.get(ticket));
-        let unseen = answer.tokens > Some(0);
+        let has_tokens = answer.tokens > Some(0);
         let judged = match request {
             Some(r) => {
-                !(unseen
+                !(has_tokens
                     && r.tokens_delivered() == 0
                     && r.tracker.as_ref().is_none_or(|tracker| tracker.delivered_to() == 0))
             }

@@ -34,7 +34,7 @@ pub(super) struct Seen {
     pub(super) between: bool,
     pub(super) tracks_deliveries: bool,
     /// The outcome of its chunks is not observed: the receiver is not watched yet, or no longer.
-    pub(super) unseen: bool,
+    pub(super) unwatched: bool,
     /// The hop may lead to the tokenizer and its receives are not observed, though those of other hops are.
     pub(super) hides_receives: bool,
     pub(super) claim: IdColumn,
@@ -400,7 +400,7 @@ impl Ledger {
                 tracker.previous_until = shared::late_until(&self.predecessors, ticket);
                 Box::new(tracker)
             });
-            if count.is_none() || seen.unseen || tracker.shared {
+            if count.is_none() || seen.unwatched || tracker.shared {
                 // Without a count it cannot be matched with a delivery, and an unwatched receiver reports none.
                 tracker.skip(1);
                 self.totals.chunks.fates.unjudged += 1;
@@ -473,10 +473,10 @@ impl Ledger {
             return;
         };
         request.last_at = request.last_at.max(at);
-        let unseen = request.streams.is_empty();
+        let never_sent = request.streams.is_empty();
         self.totals.requests.aborted += 1;
         self.finish(ticket, at, Finish::Abort);
-        if unseen {
+        if never_sent {
             self.linger(ticket, at);
         }
     }

@@ -31,7 +31,7 @@ struct Entry {
     /// Its id column does not show its own tokens: some counted tokens may belong to an unobserved or lost chunk.
     imprecise: bool,
     /// Observations between the previous entry and this one were missed.
-    after_unseen: bool,
+    after_gap: bool,
 }
 
 /// A chunk that enters the tracker.
@@ -244,7 +244,7 @@ impl DeliveryTracker {
             end, counted, tokens, ..
         } = chunk;
         self.entered += 1;
-        let after_unseen = chunk.rebased && self.begun;
+        let after_gap = chunk.rebased && self.begun;
         if !self.begun {
             self.begun = true;
             self.delivered_to = self.delivered_to.max(end.saturating_sub(tokens));
@@ -279,7 +279,7 @@ impl DeliveryTracker {
                 last.tokens = last.tokens.saturating_add(tokens);
                 last.missing = last.missing.saturating_add(chunk.missing);
                 last.imprecise |= chunk.imprecise;
-                last.after_unseen |= after_unseen;
+                last.after_gap |= after_gap;
                 last.chunks += 1;
             }
             _ => {
@@ -294,7 +294,7 @@ impl DeliveryTracker {
                     nth: chunk.nth,
                     ids: chunk.ids.len() as u32,
                     imprecise: chunk.imprecise,
-                    after_unseen,
+                    after_gap,
                 });
             }
         }
@@ -310,8 +310,8 @@ impl DeliveryTracker {
         // A delivery may contain unobserved tokens before one of its chunks.
         let to = delivery.completion_tokens.unwrap_or(0);
         let mut reached = self.in_flight.iter().take_while(|entry| entry.end <= to);
-        let unseen = reached.any(|entry| entry.after_unseen);
-        let broken = std::mem::take(&mut self.doubt) || missed || ambiguous || unseen;
+        let gap = reached.any(|entry| entry.after_gap);
+        let broken = std::mem::take(&mut self.doubt) || missed || ambiguous || gap;
         let mut outcome = match (delivery.mode, delivery.completion_tokens) {
             (Mode::Cumulative, to) => self.cover(to.unwrap_or(delivery.tokens), delivery.finished),
             (Mode::Incremental, None) => self.by_count(delivery.tokens),
@@ -368,8 +368,8 @@ impl DeliveryTracker {
         }
         // No entry ends at `to`: the last delivered chunk was not observed. Tokens lost on the wire before it are unknown, and so is
         // the start of the delivery.
-        let unseen = self.covered_to(to).is_some_and(|end| end < to);
-        let broken = broken || unseen;
+        let gap = self.covered_to(to).is_some_and(|end| end < to);
+        let broken = broken || gap;
         let (mut fates, mut carrier, mut inside) = (Fates::default(), false, 0_u32);
         let mut ranges = Vec::new();
         while let Some(entry) = self.in_flight.front().copied() {
@@ -399,7 +399,7 @@ impl DeliveryTracker {
                 ranges.push(self.range_of(&entry, start, start + lost));
             }
         }
-        self.doubt = (self.incomplete || unseen) && inside != delivery.tokens;
+        self.doubt = (self.incomplete || gap) && inside != delivery.tokens;
         Outcome {
             fates,
             lost: ranges,

@@ -95,7 +95,7 @@ impl Ledger {
             last: (hop.last || hop.open) && (hop.shows.received || !sent),
             between: !hop.last && !hop.open && (hop.shows.received || !sent),
             tracks_deliveries: hop.tracks_deliveries,
-            unseen: !hop.shows.delivered,
+            unwatched: !hop.shows.delivered,
             hides_receives: sent && any_received && hop.hides_receives(),
             claim: frame.ids,
             watched: hop

@@ -336,7 +336,7 @@ impl Ledger {
     }
 
     /// Whether the request is unfinished and has produced no token for `ns`. Requests known only from the engine's log have no observed
-    /// tokens, and one with missed observations since its last chunk may have continued unseen.
+    /// tokens, and one with missed observations since its last chunk may have continued unobserved.
     pub fn is_stalled(&self, request: &Request, now: MonoNs, ns: u64) -> bool {
         request.finish().is_none()
             && now.since(request.last_at()) >= ns
@@ -404,7 +404,9 @@ impl Ledger {
     /// Whether a burst predicts a loss: deliveries are not observed, and the engine keeps only the last of several chunks.
     pub fn predicts_drops(&self) -> bool {
         let engine = &self.engine;
-        !self.sees_deliveries() && engine.waiter == Some(Waiter::KeepsLast) && engine.mode == Some(Mode::Incremental)
+        !self.observes_deliveries()
+            && engine.waiter == Some(Waiter::KeepsLast)
+            && engine.mode == Some(Mode::Incremental)
     }
 
     /// Hops in the order first observed.
@@ -535,16 +537,16 @@ impl Ledger {
     }
 
     /// Whether gaps are observable: sends and receives are both observed, or the engine logs both.
-    pub fn sees_gaps(&self) -> bool {
+    pub fn observes_gaps(&self) -> bool {
         let origin = |h: &Hop| h.capabilities.sent && (h.origin || !self.hops.any_origin);
-        (self.observes_receives() && self.hops.all.iter().any(origin)) || self.stages.sees_gaps()
+        (self.observes_receives() && self.hops.all.iter().any(origin)) || self.stages.observes_gaps()
     }
 
     /// Tokens delivered; `None` if deliveries are not observed, or every response carries text only.
     pub fn tokens_delivered(&self) -> Option<u64> {
         let tokens = self.totals.tokens;
-        let unseen = tokens.delivered == 0 && tokens.uncounted > 0;
-        (self.sees_deliveries() && !unseen).then_some(tokens.delivered)
+        let uncounted = tokens.delivered == 0 && tokens.uncounted > 0;
+        (self.observes_deliveries() && !uncounted).then_some(tokens.delivered)
     }
 
     /// Reasons why parts of the data are unjudged or were evicted, one line each.
@@ -566,7 +568,7 @@ impl Ledger {
     }
 
     /// Whether deliveries are or were observed anywhere.
-    pub fn sees_deliveries(&self) -> bool {
+    pub fn observes_deliveries(&self) -> bool {
         let now = self.hops.all.iter().any(|hop| hop.shows.delivered);
         now || (self.hops.any_delivered && self.totals.tokens.delivered > 0)
     }

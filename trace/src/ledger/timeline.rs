@@ -28,14 +28,14 @@ impl Spent {
     }
 
     /// Time throttled by the quota. Capped at the thread's own wait, because the cgroup's sum includes other CPUs.
-    pub fn held_ns(&self) -> Option<u64> {
+    pub fn throttled_ns(&self) -> Option<u64> {
         let most = self.wait_ns.unwrap_or(self.interval_ns.saturating_sub(self.on_ns));
         self.throttled_ns.map(|throttled| throttled.min(most))
     }
 
     /// Time runnable without a CPU and not throttled.
     pub fn starved_ns(&self) -> Option<u64> {
-        self.wait_ns.map(|wait| wait - self.held_ns().unwrap_or(0))
+        self.wait_ns.map(|wait| wait - self.throttled_ns().unwrap_or(0))
     }
 
     /// Time asleep: in its poll, on a lock, in I/O.
@@ -191,7 +191,7 @@ mod tests {
             throttled_ns: Some(180),
             processing_ns: 0,
         };
-        assert_eq!((spent.held_ns(), spent.starved_ns()), (Some(50), Some(0)));
+        assert_eq!((spent.throttled_ns(), spent.starved_ns()), (Some(50), Some(0)));
         assert_eq!(
             Spent {
                 throttled_ns: None,

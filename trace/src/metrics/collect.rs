@@ -95,7 +95,7 @@ fn requests(f: &mut Families, ledger: &Ledger) {
 fn tokens(f: &mut Families, ledger: &Ledger) {
     let totals = ledger.totals();
     let (tokens, chunks, fates) = (totals.tokens, totals.chunks, totals.chunks.fates);
-    let (receives, deliveries) = (ledger.observes_receives(), ledger.sees_deliveries());
+    let (receives, deliveries) = (ledger.observes_receives(), ledger.observes_deliveries());
     f.int(&n::TOKENS_SENT, [], tokens.sent);
     f.int(&n::TOKENS_RECEIVED, [], receives.then_some(tokens.received));
     f.int(&n::TOKENS_DELIVERED, [], deliveries.then_some(tokens.delivered));
@@ -110,7 +110,7 @@ fn tokens(f: &mut Families, ledger: &Ledger) {
     f.int(&n::CHUNKS_DROPPED, ["confirmed"], deliveries.then_some(fates.dropped));
     f.int(&n::CHUNKS_UNJUDGED, [], deliveries.then_some(fates.unjudged));
     f.int(&n::CHUNKS_IN_FLIGHT, [], deliveries.then(|| ledger.undelivered()));
-    if ledger.sees_gaps() {
+    if ledger.observes_gaps() {
         f.histogram(&n::GAP, [], Histogram::seconds(ledger.gap()));
     }
     if ledger.itl_sent().count() > 0 {
@@ -209,7 +209,7 @@ fn states(spent: &Spent) -> [(&'static str, Option<u64>); 4] {
     [
         ("on_cpu", Some(spent.on_ns)),
         ("run_wait", spent.starved_ns()),
-        ("throttled", spent.held_ns()),
+        ("throttled", spent.throttled_ns()),
         ("asleep", spent.blocked_ns()),
     ]
 }
@@ -392,8 +392,8 @@ mod tests {
 
     #[test]
     fn backlog_is_exported_in_frames_chunks_and_bytes_and_unobserved_values_are_absent() {
-        let (mut seen, mut unseen) = (Analysis::new(Config::default()), Analysis::new(Config::default()));
-        for (analysis, received) in [(&mut seen, true), (&mut unseen, false)] {
+        let (mut seen, mut unobserved) = (Analysis::new(Config::default()), Analysis::new(Config::default()));
+        for (analysis, received) in [(&mut seen, true), (&mut unobserved, false)] {
             hop(analysis, 0, "scheduler->tokenizer", received);
             for seq in 0..3 {
                 send(analysis, frame(0, seq), &format!("rid-{seq}"));
@@ -430,7 +430,7 @@ mod tests {
             panic!("a gap was seen");
         };
         assert_eq!((gap.count, (gap.sum * 1e3).round()), (1, 41.0));
-        let exported = metrics(&unseen);
+        let exported = metrics(&unobserved);
         for name in [
             "tokengap.gap",
             "tokengap.tokens.received",

@@ -54,19 +54,19 @@ pub fn build(
             sent: totals.tokens.sent,
             received: ledger.observes_receives().then_some(totals.tokens.received),
             delivered: ledger.tokens_delivered(),
-            uncounted: ledger.sees_deliveries().then_some(totals.tokens.uncounted),
+            uncounted: ledger.observes_deliveries().then_some(totals.tokens.uncounted),
             missing_on_wire: totals.wire_loss.1,
         },
-        gap_ns: ledger.sees_gaps().then(|| gap(ledger)),
+        gap_ns: ledger.observes_gaps().then(|| gap(ledger)),
         slowest: slowest(ledger, input.slowest, (from, to)),
         chunks: chunks(ledger),
         losses: losses(ledger),
         answers: answers(ledger),
         itl_ns: Itl {
             sent: spread(ledger.itl_sent()),
-            delivered: spread(ledger.itl_delivered()).filter(|_| ledger.sees_deliveries()),
+            delivered: spread(ledger.itl_delivered()).filter(|_| ledger.observes_deliveries()),
             sent_by_token: spread(ledger.itl_sent_by_token()),
-            delivered_by_token: spread(ledger.itl_delivered_by_token()).filter(|_| ledger.sees_deliveries()),
+            delivered_by_token: spread(ledger.itl_delivered_by_token()).filter(|_| ledger.observes_deliveries()),
         },
         modes: modes::modes(ledger),
         hops: (0..ledger.groups().len())
@@ -131,7 +131,7 @@ fn gap(ledger: &Ledger) -> Gap {
 fn chunks(ledger: &Ledger) -> Chunks {
     let totals = ledger.totals();
     let (counts, fates) = (totals.chunks, totals.chunks.fates);
-    let delivered = ledger.sees_deliveries();
+    let delivered = ledger.observes_deliveries();
     Chunks {
         sent: counts.sent,
         received: ledger.observes_receives().then_some(counts.received),

@@ -41,7 +41,7 @@ fn line(thread: &Thread) -> Option<CpuLine> {
         receives: thread.is_receiver(),
         on_cpu: Some(spent.share(spent.on_ns)),
         run_wait: spent.starved_ns().map(|ns| spent.share(ns)),
-        throttled: spent.held_ns().map(|ns| spent.share(ns)),
+        throttled: spent.throttled_ns().map(|ns| spent.share(ns)),
         away_from_poll: poll.map(|p| 1.0 - p.polled_ns as f64 / p.interval_ns as f64),
         wakeups_per_s: poll.map(|p| p.wakeups as f64 * 1e9 / p.interval_ns as f64),
     })

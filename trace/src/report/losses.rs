@@ -61,7 +61,7 @@ pub struct RangeLine {
 /// Converts the losses kept by the ledger.
 pub(super) fn losses(ledger: &Ledger) -> Losses {
     let totals = ledger.totals();
-    let deliveries = ledger.sees_deliveries();
+    let deliveries = ledger.observes_deliveries();
     let predicts = super::build::dropped_predicted(&totals.predicted, ledger.engine()).is_some();
     Losses {
         confirmed: deliveries.then(|| LossList {
@@ -80,7 +80,7 @@ fn list(
     live: fn(&Request) -> Option<&ledger::Losses>,
     over: fn(&ledger::Lossy) -> Option<&ledger::Losses>,
 ) -> Vec<LossLine> {
-    let deliveries = ledger.sees_deliveries();
+    let deliveries = ledger.observes_deliveries();
     let open = ledger.requests().filter_map(|request| {
         let lost = live(request)?;
         let head = LossLine {

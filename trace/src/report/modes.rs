@@ -96,7 +96,7 @@ pub(super) fn modes(ledger: &Ledger) -> Modes {
     Modes {
         delivered: delivered(ledger),
         hops: (0..ledger.groups().len()).filter_map(hop).collect(),
-        client: client.filter(|_| ledger.sees_deliveries()),
+        client: client.filter(|_| ledger.observes_deliveries()),
         bytes_per_id: BYTES_PER_ID,
     }
 }

@@ -157,7 +157,7 @@ pub struct ThreadSeries {
 /// Time series of a run; `None` before the first event.
 pub(super) fn series(ledger: &Ledger, time_series: &TimeSeries, (from, to): (MonoNs, MonoNs)) -> Option<Series> {
     let (begun, moments) = (time_series.begun()?, time_series.moments(ledger));
-    let delivered = ledger.sees_deliveries();
+    let delivered = ledger.observes_deliveries();
     let column = |what: fn(&Passed) -> u64| moments.iter().map(|m| what(&m.passed)).collect::<Vec<u64>>();
     let names = ledger.groups().iter().enumerate();
     Some(Series {
@@ -183,7 +183,7 @@ pub(super) fn series(ledger: &Ledger, time_series: &TimeSeries, (from, to): (Mon
             dropped_confirmed: delivered.then(|| column(|p| p.chunks_dropped)),
         },
         gap_ns: ledger
-            .sees_gaps()
+            .observes_gaps()
             .then(|| spread(&moments.iter().map(|m| Some(&m.gap)))),
         hops: names
             .filter_map(|(place, group)| hop(ledger, place, &group.name, &moments))
@@ -247,6 +247,6 @@ fn thread(of: &Thread, place: usize, moments: &[Moment]) -> Option<ThreadSeries>
         receives: of.is_receiver(),
         on_cpu: column(|s| Some(s.on_ns)),
         run_wait: known(column(Spent::starved_ns)),
-        throttled: known(column(Spent::held_ns)),
+        throttled: known(column(Spent::throttled_ns)),
     })
 }

@@ -82,7 +82,7 @@ mod tests {
             notice: (0, ""),
             writing: &Writing::default,
             degraded: &Vec::new,
-            under_way: &|| None,
+            pending: &|| None,
             report: &|| analysis.report(&trace::report::ReportInput::of("tap")),
         };
         changes.needs_refresh(&run, now)

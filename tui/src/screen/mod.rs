@@ -362,10 +362,10 @@ impl Screen {
             }
         }
         if run.stage == Stage::Ending {
-            let under_way = (run.under_way)();
-            let under_way = under_way.as_deref().unwrap_or("waiting for frames in flight");
+            let pending = (run.pending)();
+            let pending = pending.as_deref().unwrap_or("waiting for frames in flight");
             self.ui
-                .show_message(format!("stopping: {under_way}; press q again to quit immediately"));
+                .show_message(format!("stopping: {pending}; press q again to quit immediately"));
         }
         self.model.position = run.position.cloned();
         self.model.writing = (run.writing)();

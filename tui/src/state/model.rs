@@ -45,7 +45,7 @@ pub struct Model {
     /// Finished requests in the ledger that the table omits.
     pub(crate) rows_left_out: u64,
     /// Finished requests that are only part of the totals and that no filter finds.
-    pub(crate) rows_forgotten: u64,
+    pub(crate) rows_evicted: u64,
     /// Summaries of finished pinned requests by rid, kept for when the ledger has evicted them.
     pub(crate) pinned: BTreeMap<String, Summary>,
     pub(crate) detail: Option<Detail>,

@@ -47,7 +47,7 @@ impl Model {
         self.chunks = chunks(ledger);
         self.itl = Itl {
             sent: percentiles(ledger.itl_sent_by_token()),
-            client: percentiles(ledger.itl_delivered_by_token()).filter(|_| ledger.sees_deliveries()),
+            client: percentiles(ledger.itl_delivered_by_token()).filter(|_| ledger.observes_deliveries()),
         };
         self.findings = findings::read(analysis, start);
         self.hops = hops::read(ledger, analysis.thresholds(), &self.findings);
@@ -64,8 +64,8 @@ impl Model {
     pub(crate) fn remember(&mut self, analysis: &Analysis) {
         let ledger = analysis.ledger();
         let second = ledger.now().since(ledger.started().unwrap_or_default()) / 1_000_000_000;
-        let sees_backlog = ledger.hops().iter().any(|h| h.capabilities().received);
-        let backlog = sees_backlog.then(|| ledger.groups().iter().map(|g| g.backlog).sum::<u64>() as f64);
+        let observes_backlog = ledger.hops().iter().any(|h| h.capabilities().received);
+        let backlog = observes_backlog.then(|| ledger.groups().iter().map(|g| g.backlog).sum::<u64>() as f64);
         let harm = harm(ledger);
         let same = second == self.history.newest() && !self.history.is_empty();
         let before = match (same, self.harm) {
@@ -160,7 +160,7 @@ impl Model {
         let finished = ledger.finished();
         let kept = ledger.finished_count();
         self.rows_left_out = kept.saturating_sub(finished_shown) as u64;
-        self.rows_forgotten = ledger.totals().requests.closed.saturating_sub(kept as u64);
+        self.rows_evicted = ledger.totals().requests.closed.saturating_sub(kept as u64);
         let chosen = |s: &Summary| ledger.is_notable(s) || pins.contains(&*s.rid);
         let notable = match self.rows_left_out {
             0 => 0,
@@ -332,7 +332,7 @@ fn flow(ledger: &Ledger) -> Flow {
         aborted: totals.requests.aborted,
         tokens_sent: totals.tokens.sent,
         tokens_received: ledger.observes_receives().then_some(totals.tokens.received),
-        tokens_delivered: ledger.sees_deliveries().then_some(totals.tokens.delivered),
+        tokens_delivered: ledger.observes_deliveries().then_some(totals.tokens.delivered),
     }
 }
 
@@ -345,17 +345,17 @@ fn gap(ledger: &Ledger) -> GapLine {
         .filter_map(Request::waiting_since);
     let open = waits.fold((0, 0), |(n, longest), at| (n + 1, now.since(at).max(longest)));
     GapLine {
-        seen: ledger.sees_gaps(),
+        seen: ledger.observes_gaps(),
         window: recent(ledger.gap(), now),
         whole: whole(ledger.gap()),
         worst_rid: ledger.worst_gap().map(|w| w.rid.to_string()).unwrap_or_default(),
-        open: ledger.sees_gaps().then_some(open),
+        open: ledger.observes_gaps().then_some(open),
     }
 }
 
 fn chunks(ledger: &Ledger) -> ChunkSums {
     let totals = ledger.totals();
-    let delivered = ledger.sees_deliveries().then_some(totals.chunks.fates);
+    let delivered = ledger.observes_deliveries().then_some(totals.chunks.fates);
     let predicted = Some(totals.predicted).filter(|p| p.wakeups_seen);
     ChunkSums {
         sent: totals.chunks.sent,
@@ -453,7 +453,7 @@ mod tests {
         let mut rids: Vec<&str> = model.table.visible_at(0..9).iter().map(|r| r.rid.as_str()).collect();
         rids.sort_unstable();
         assert_eq!(rids, ["r0", "r1", "r5"]);
-        assert_eq!((model.rows_left_out, model.rows_forgotten), (3, 0));
+        assert_eq!((model.rows_left_out, model.rows_evicted), (3, 0));
     }
 
     #[test]
@@ -474,7 +474,7 @@ mod tests {
         }
         model.arrange(&Query::default(), Sort::default(), &pins);
         let rids: Vec<&str> = model.table.visible_at(0..9).iter().map(|r| r.rid.as_str()).collect();
-        assert_eq!((rids[0], rids.len(), model.rows_forgotten), ("r0", 3, 2));
+        assert_eq!((rids[0], rids.len(), model.rows_evicted), ("r0", 3, 2));
     }
 
     #[test]

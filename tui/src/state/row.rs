@@ -250,14 +250,14 @@ mod tests {
 
     #[test]
     fn unobservable_values_sort_below_zero() {
-        let (unseen, none) = (
+        let (unobserved, none) = (
             Row::default(),
             Row {
                 gap_ns: Some(0),
                 ..Row::default()
             },
         );
-        assert!(Column::Gap.key(&unseen) < Column::Gap.key(&none));
+        assert!(Column::Gap.key(&unobserved) < Column::Gap.key(&none));
         assert_eq!(Column::Flags.step(1), Column::Rid);
         assert_eq!(Column::Rid.step(-1), Column::Flags);
     }

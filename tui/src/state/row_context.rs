@@ -15,7 +15,7 @@ pub(super) fn new_row(write: impl FnOnce(&mut Row)) -> Row {
 /// Values shared by all rows of one refresh.
 pub(super) struct RowContext {
     now: MonoNs,
-    sees_gaps: bool,
+    observes_gaps: bool,
     observes_receives: bool,
     keeps_last: bool,
     gap_ns: u64,
@@ -27,7 +27,7 @@ impl RowContext {
         let (ledger, thresholds) = (analysis.ledger(), analysis.thresholds());
         Self {
             now: ledger.now(),
-            sees_gaps: ledger.sees_gaps(),
+            observes_gaps: ledger.observes_gaps(),
             observes_receives: ledger.observes_receives(),
             keeps_last: ledger.predicts_drops(),
             gap_ns: thresholds.gap_warning_ns,
@@ -38,7 +38,7 @@ impl RowContext {
     pub(super) fn request(&self, from: &Request, ledger: &Ledger, row: &mut Row) {
         let over = from.finish().is_some();
         // The scheduler can finish a request whose first token nobody has received: that wait matters most.
-        let waiting_since = from.waiting_since().filter(|_| self.sees_gaps);
+        let waiting_since = from.waiting_since().filter(|_| self.observes_gaps);
         let fates = from.fates();
         row.rid.clear();
         row.rid.push_str(from.rid());

@@ -30,7 +30,7 @@ pub(crate) struct Shares {
     /// Runnable and within its quota, but without a CPU.
     pub(crate) waiting: Option<f64>,
     /// Throttled by the CPU quota of its cgroup.
-    pub(crate) held: Option<f64>,
+    pub(crate) throttled: Option<f64>,
     /// Asleep.
     pub(crate) blocked: Option<f64>,
     /// State that kept the thread from running for at least a quarter of the time while frames waited for it.
@@ -43,7 +43,7 @@ impl Shares {
         Self {
             running: share(spent.on_ns),
             waiting: spent.starved_ns().map(share),
-            held: spent.held_ns().map(share),
+            throttled: spent.throttled_ns().map(share),
             blocked: spent.blocked_ns().map(share),
             away: None,
         }
@@ -126,7 +126,7 @@ mod tests {
             "{lines:?}"
         );
         assert!(
-            recent.waiting.is_some_and(|w| (w - 0.1).abs() < 0.02) && recent.held.is_none(),
+            recent.waiting.is_some_and(|w| (w - 0.1).abs() < 0.02) && recent.throttled.is_none(),
             "{recent:?}"
         );
     }

@@ -121,7 +121,7 @@ fn over_time(pad: &mut Pad<'_>, y: u16, max_rows: u16, thread: &ThreadLine, mode
     let metrics: [(&str, Metric<ThreadSample>, Health); 3] = [
         ("running", |s| s.running.map(f64::from), Health::Good),
         ("lacks a CPU", |s| s.waiting.map(f64::from), Health::Warning),
-        ("quota", |s| s.held.map(f64::from), Health::Warning),
+        ("quota", |s| s.throttled.map(f64::from), Health::Warning),
     ];
     let rows = (pad.height().saturating_sub(y + 1) / metrics.len() as u16).clamp(1, max_rows);
     for (place, &(label, metric, health)) in metrics.iter().enumerate() {
@@ -153,7 +153,7 @@ fn line(pad: &mut Pad<'_>, y: u16, thread: &ThreadLine) {
     let (health, verdict) = verdict(shares);
     pad.text(1, y, theme.sign(health), theme.health(health));
     let percent = |s: Option<f64>| known(s, |s| format!("{:.1}%", s * 100.0));
-    for (place, share) in [Some(shares.running), shares.waiting, shares.held, shares.blocked]
+    for (place, share) in [Some(shares.running), shares.waiting, shares.throttled, shares.blocked]
         .into_iter()
         .enumerate()
     {
@@ -167,7 +167,7 @@ fn line(pad: &mut Pad<'_>, y: u16, thread: &ThreadLine) {
         &theme.pick("█", "#").repeat(cells(shares.running)),
         theme.line(),
     );
-    let lack = shares.waiting.unwrap_or(0.0) + shares.held.unwrap_or(0.0);
+    let lack = shares.waiting.unwrap_or(0.0) + shares.throttled.unwrap_or(0.0);
     pad.text(
         x,
         y,
@@ -181,7 +181,7 @@ pub(super) fn verdict(shares: &Shares) -> (Health, &'static str) {
     let least = |share: Option<f64>, bound| share.is_some_and(|s| s >= bound);
     if let Some(state) = shares.away {
         (Health::Warning, state.as_str())
-    } else if least(shares.held, STARVED) {
+    } else if least(shares.throttled, STARVED) {
         (Health::Warning, "throttled")
     } else if least(shares.waiting, STARVED) {
         (Health::Warning, "lacks a CPU")
@@ -199,12 +199,12 @@ mod tests {
 
     #[test]
     fn bound_starved_and_throttled_have_distinct_verdicts() {
-        let of = |running, waiting, held| {
+        let of = |running, waiting, throttled| {
             let blocked = None;
             verdict(&Shares {
                 running,
                 waiting: Some(waiting),
-                held,
+                throttled,
                 blocked,
                 away: None,
             })

@@ -101,13 +101,13 @@ fn title(pad: &mut Pad<'_>, model: &Model, ui: &Ui) {
     if model.rows_left_out > 0 {
         text = format!(
             "{text} ({} older finished ones are in the totals; --rows {} is reached)",
-            count(model.rows_left_out + model.rows_forgotten),
+            count(model.rows_left_out + model.rows_evicted),
             ui.rows
         );
-    } else if model.rows_forgotten > 0 {
+    } else if model.rows_evicted > 0 {
         text = format!(
             "{text} ({} older finished ones were evicted: only their totals remain)",
-            count(model.rows_forgotten)
+            count(model.rows_evicted)
         );
     }
     let mut x = pad.text(1, 0, &text, PLAIN);

@@ -238,7 +238,7 @@ fn one_request_matches_its_snapshots() {
     tapped.snapshot("request_tapped");
     tapped.scene.journal = Journal::new(0);
     tapped.update();
-    tapped.snapshot("request_forgotten");
+    tapped.snapshot("request_evicted");
 }
 
 #[test]

@@ -110,8 +110,7 @@ def without_screen(kit, program, times, seconds):
         report = json.loads(attach.interrupt())
         sent = engine.sent
     observed = report["hops"][0]["frames_sent"]
-    unseen = (report["source"]["wire"] or {}).get("unseen") or {}
-    missed = unseen.get("sends") or 0
+    missed = ((report["source"]["wire"] or {}).get("missed") or {}).get("sends") or 0
     missing = (report["tokens"]["missing_on_wire"] or 0) + (report["chunks"]["tokens_lost"] or 0)
     print(
         f"{times:3} times, {per_s:.0f} tokens/s: {share:.1f} % of a core, {mib:.0f} MiB; of {sent['frames']:.0f} frames {observed} observed,"

@@ -116,7 +116,7 @@ impl Counters {
         counter(out, REQUESTS, "requests in flight", ts, |args| {
             args.int("requests", requests.0 as u64);
         })?;
-        if context.ledger.sees_gaps() {
+        if context.ledger.observes_gaps() {
             counter(out, REQUESTS, "waiting for the first token", ts, |args| {
                 args.int("requests", requests.1 as u64);
             })?;

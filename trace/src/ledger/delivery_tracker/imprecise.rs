@@ -30,8 +30,8 @@ impl DeliveryTracker {
     pub(super) fn enter_imprecise(&mut self, delivery: &Delivery<'_>, to: u32, broken: bool) -> Outcome {
         // No entry ends at `to`: the last delivered chunk was not observed, or shares an entry with later chunks.
         // The last covered entry is then not the end of the delivery.
-        let unseen = self.covered_to(to).is_some_and(|end| end < to);
-        let broken = broken || unseen;
+        let gap = self.covered_to(to).is_some_and(|end| end < to);
+        let broken = broken || gap;
         let mut covered = self.in_flight.iter().take_while(|e| e.end <= to).count();
         while covered > 1 && may_follow(&self.in_flight[covered - 1], to, true, delivery.finished) {
             covered -= 1;
@@ -58,7 +58,7 @@ impl DeliveryTracker {
             }
         }
         // The match is uncertain, so the next delivery may follow unobserved chunks.
-        self.doubt = unseen || (self.incomplete && fewest < most);
+        self.doubt = gap || (self.incomplete && fewest < most);
         Outcome {
             fates,
             lost,

@@ -249,7 +249,7 @@ fn tokens_of_a_lost_frame_are_not_dropped_from_the_next_chunk() {
 
 /// Two chunks merged across such a frame may carry as many tokens as the second chunk alone.
 #[test]
-fn a_merge_of_vague_chunks_is_not_a_drop() {
+fn a_merge_of_imprecise_chunks_is_not_a_drop() {
     let mut tracker = imprecise(&[1, 4]);
     assert_eq!(counts(tracker.deliver(&incremental(2, 4), 0).fates), [1, 0, 0, 0, 1]);
 }
@@ -270,7 +270,7 @@ fn counts_alone_prove_only_the_last_token_of_each_chunk_dropped() {
 
 /// A request's last chunk may carry no tokens; those delivered with it may belong to the previous chunk.
 #[test]
-fn a_vague_finish_proves_no_drop() {
+fn an_imprecise_finish_proves_no_drop() {
     let mut tracker = imprecise(&[1, 2, 3]);
     let last = delivery(Mode::Incremental, 1, 3, true);
     assert_eq!(counts(tracker.deliver(&last, 0).fates), [1, 0, 1, 1, 1]);

@@ -100,7 +100,7 @@ impl Stages {
     }
 
     /// Whether both ends of gaps are logged, even if for different requests.
-    pub fn sees_gaps(&self) -> bool {
+    pub fn observes_gaps(&self) -> bool {
         self.counts.sends > 0 && self.counts.receives > 0
     }
 

@@ -52,7 +52,7 @@ fn the_gap_is_exact_for_any_order_of_log_lines() {
         }
         assert_eq!(ledger.worst_gap().map(|g| g.ns), Some(23_838_678_000));
         assert_eq!((ledger.gap().count(), ledger.totals().requests.seen), (1, 1));
-        assert!(ledger.sees_gaps());
+        assert!(ledger.observes_gaps());
         let slow = &ledger.stages().slowest()[0];
         let names: Vec<&str> = slow.marks.list().iter().map(|m| ledger.stages().name(m)).collect();
         assert_eq!(

@@ -282,7 +282,7 @@ impl Plot {
         format!(
             concat!(
                 r#"<figure><figcaption id="{id}">{heading}</figcaption><svg viewBox="0 0 {WIDTH} {height}" role="img" "#,
-                r#"aria-labelledby="{id} {id}-says"><desc id="{id}-says">{description}</desc>{body}</svg></figure>"#
+                r#"aria-labelledby="{id} {id}-description"><desc id="{id}-description">{description}</desc>{body}</svg></figure>"#
             ),
             id = id,
             heading = Html(heading),
