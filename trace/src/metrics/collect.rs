@@ -11,7 +11,7 @@ use crate::detect::{ALL as DETECTORS, Findings};
 use crate::event::ThreadPart;
 use crate::export::words::{mode, waiter};
 use crate::ledger::{Group, Hop, Ledger, Spent, Thread};
-use crate::report::{ReportInput, dropped_predicted};
+use crate::report::ReportInput;
 use crate::stats::{Distribution, WINDOW_NS};
 
 /// Input of the metrics, except the ledger and the findings.
@@ -105,7 +105,7 @@ fn tokens(f: &mut Families, ledger: &Ledger) {
     f.int(&n::CHUNKS_RECEIVED, [], receives.then_some(chunks.received));
     f.int(&n::CHUNKS_DELIVERED, [], deliveries.then_some(fates.delivered));
     f.int(&n::CHUNKS_MERGED, [], deliveries.then_some(fates.merged));
-    let predicted = dropped_predicted(&totals.predicted, ledger.engine());
+    let predicted = ledger.dropped_predicted();
     f.int(&n::CHUNKS_DROPPED, ["predicted"], predicted);
     f.int(&n::CHUNKS_DROPPED, ["confirmed"], deliveries.then_some(fates.dropped));
     f.int(&n::CHUNKS_UNJUDGED, [], deliveries.then_some(fates.unjudged));
