@@ -8,8 +8,8 @@ use super::{Family, HOPS, Histogram, ROLES, Value};
 use crate::MonoNs;
 use crate::detect::attribution::Attribution;
 use crate::detect::{ALL as DETECTORS, Findings};
+use crate::engine::{Mode, Waiter};
 use crate::event::ThreadPart;
-use crate::export::words::{mode, waiter};
 use crate::ledger::{Group, Hop, Ledger, Spent, Thread};
 use crate::report::ReportInput;
 use crate::stats::{Distribution, WINDOW_NS};
@@ -71,8 +71,8 @@ fn run(f: &mut Families, ledger: &Ledger, input: &Input<'_>) {
     let known = [
         engine.facts().name(),
         engine.version.as_deref().unwrap_or_default(),
-        engine.mode.map(mode).unwrap_or_default(),
-        engine.waiter.map(waiter).unwrap_or_default(),
+        engine.mode.map(Mode::as_str).unwrap_or_default(),
+        engine.waiter.map(Waiter::as_str).unwrap_or_default(),
     ];
     f.int(&n::ENGINE, known, 1);
     f.int(&n::ENGINE_ENDED, [], ledger.totals().engine_ends);
