@@ -1,10 +1,12 @@
-//! The libzmq and libc files that a process has mapped, as paths valid in this process.
+//! The libzmq and libc files that a process has mapped, as paths valid in this process, and whether a libzmq's code is understood.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use crate::discover::libzmq::open;
 use crate::discover::proc::maps::{self, MappedFile};
 use crate::discover::proc::{ProcDir, ProcRoot, ReadError};
+use crate::discover::{LibZmq, Release};
+use crate::probe_points::Known;
 
 /// Maximum size of `/proc/PID/maps` in bytes, enough for tens of thousands of mapped files.
 const LONGEST_MAPS: usize = 16 << 20;
@@ -68,6 +70,32 @@ fn of_pyzmq(file: &MappedFile, files: &[MappedFile]) -> bool {
 
 fn contains(name: &[u8], part: &[u8]) -> bool {
     name.windows(part.len()).any(|window| window == part)
+}
+
+/// How the probe can attach to a libzmq.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Understood {
+    /// A receive is observed at a single point with its socket and message; otherwise at entry and return.
+    pub receives: bool,
+    /// A refused send is observed at a single point.
+    pub refused: bool,
+    /// Whether its release has the known message layout (4.2.5 to 4.3.5); `None` if the file name does not contain the release.
+    pub layout: Option<bool>,
+}
+
+/// Analyses the library's code. The error names a missing file or symbol.
+pub fn understood(libzmq: &LibZmq) -> Result<Understood, String> {
+    let path: &Path = libzmq.open_at.as_deref().ok_or("no permission to open its file")?;
+    let probe_points = Known::default().of(path).map_err(|error| error.to_string())?;
+    for symbol in ["zmq_msg_send", "zmq_msg_recv", "zmq_getsockopt"] {
+        probe_points.entry(symbol).map_err(|error| error.to_string())?;
+    }
+    let known = |release: Release| ([4, 2, 5]..=[4, 3, 5]).contains(&release.number);
+    Ok(Understood {
+        receives: probe_points.received.is_some(),
+        refused: probe_points.refused.is_some(),
+        layout: libzmq.release.map(known),
+    })
 }
 
 #[cfg(test)]

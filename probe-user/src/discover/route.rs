@@ -2,8 +2,9 @@
 
 use trace::event;
 
+use super::hop::{Carries, HopSeen};
 use super::role::Role;
-use super::topology::{Carries, Engine, HopSeen};
+use super::topology::Engine;
 
 /// A hop of the token path: all connections from senders with one role into one socket. Each connection is a lane.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -2,7 +2,8 @@
 
 use std::fmt;
 
-use super::topology::{Carries, Confidence, Engine, HopSeen, Process, Topology};
+use super::hop::{Carries, Confidence, HopSeen};
+use super::topology::{Engine, Process, Topology};
 
 impl fmt::Display for Topology {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

@@ -1,7 +1,7 @@
 //! A probe on running processes: attach, read, detach.
 
+pub(crate) mod batches;
 mod losses;
-pub(crate) mod multi;
 mod options;
 mod read;
 mod serving;
@@ -15,7 +15,7 @@ use aya::maps::{Array, HashMap, Map, MapData, MapError, RingBuf};
 use probe_ebpf::{Capture, Loss, MAX_TARGETS, Offsets, Thread, Watched};
 use rustix::process::{Pid, PidfdFlags};
 
-use crate::attach::{self, Batch, Link, UPROBES, Way};
+use crate::attach::{self, Link, Way};
 use crate::btf::{Btf, VMLINUX};
 use crate::capability::{Feature, Permissions};
 use crate::degraded::{Degraded, Missing};
@@ -28,8 +28,8 @@ use crate::observation::Observation;
 use crate::plain::Plain;
 use crate::probe_points::Known;
 
+use batches::UPROBES;
 use losses::Losses;
-use multi::Multi;
 use serving::Serving;
 
 pub use options::{Options, ProbeError, Target};
@@ -101,7 +101,7 @@ impl Probe {
         let mut ebpf = load::load(settings).map_err(|error| {
             ProbeError::Unavailable(Degraded::explain(Feature::Messages, None, permissions, chain(&error)))
         })?;
-        let way = way(&ebpf);
+        let way = Way::of(&ebpf, &UPROBES);
         let records = map(&mut ebpf, "RECORDS", RingBuf::try_from)?;
         let losses = map(&mut ebpf, "LOSSES", Losses::new)?;
         let watched = map(&mut ebpf, "WATCHED", Array::try_from)?;
@@ -339,9 +339,9 @@ impl Probe {
         library: &Library,
     ) -> Result<Vec<Link>, attach::AttachError> {
         let (probe_points, target) = (self.libraries.of(&library.path)?, index as u32);
-        let batches: Vec<Batch> = match feature {
-            Feature::Polls => attach::polls(&probe_points, target, !self.sleeps)?,
-            _ => attach::messages(library, &probe_points, target, &self.options)?,
+        let batches = match feature {
+            Feature::Polls => batches::polls(&probe_points, target, !self.sleeps)?,
+            _ => batches::messages(library, &probe_points, target, &self.options)?,
         };
         let Some(pid) = NonZeroU32::new(self.targets[index].pid) else {
             return Ok(Vec::new());
@@ -366,17 +366,6 @@ impl Drop for Probe {
         let mut links = std::mem::take(&mut self.global);
         links.extend(self.targets.iter_mut().flat_map(|slot| std::mem::take(&mut slot.links)));
         attach::detach(links);
-    }
-}
-
-/// Uses one link for many probe points if the kernel supports it, otherwise one perf event per point.
-fn way(ebpf: &Ebpf) -> Way {
-    match Multi::load(ebpf, &UPROBES) {
-        Ok(multi) => Way::Multi(multi),
-        Err(error) => {
-            tracing::debug!("one perf event per probe point: {error}");
-            Way::Perf
-        }
     }
 }
 

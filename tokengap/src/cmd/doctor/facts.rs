@@ -3,10 +3,11 @@
 use probe_user::btf::Btf;
 use probe_user::cpu::Sampler;
 use probe_user::discover::{Engine, Process, Setting};
+use probe_user::empty_probes::own_uprobe;
 use probe_user::examine::filter::{self, Call, Mode};
-use probe_user::examine::library::understood;
 use probe_user::examine::namespace::{Kind, clock_offset_ns};
-use probe_user::examine::{own_uprobe, setting};
+use probe_user::examine::setting;
+use probe_user::library::understood;
 use probe_user::{Capability, Permissions};
 use rustix::process::{Resource, getrlimit};
 use serde::Serialize;

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use probe_user::discover::{Engine, Watcher};
 use probe_user::egress::{CAPTURE, Serves};
-use probe_user::examine::own_uprobe;
+use probe_user::empty_probes::own_uprobe;
 use probe_user::{Degraded, Feature, Missing, Options, Permissions, Probe, ProbeError};
 
 use super::row::{Reason, Row, State};
