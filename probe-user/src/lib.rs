@@ -10,7 +10,6 @@ pub mod btf;
 pub mod capability;
 pub mod cpu;
 pub mod degraded;
-mod diagnostics;
 pub mod discover;
 pub mod egress;
 pub mod empty_probes;

@@ -13,16 +13,16 @@ const LONGEST_MAPS: usize = 16 << 20;
 
 /// A library that a process has mapped.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Library {
+pub(crate) struct Library {
     /// Path that is valid in this process.
-    pub path: PathBuf,
+    pub(crate) path: PathBuf,
     /// Whether plain buffers may be sent or received through it (`zmq_send`). pyzmq always uses messages (`zmq_msg_send`).
-    pub buffers: bool,
+    pub(crate) buffers: bool,
 }
 
 /// Mapped files whose names indicate that they contain libzmq: `libzmq-<hash>.so.5.2.5` from pyzmq wheels, `libzmq.so.5` from a
 /// distribution, or an extension module that links it statically (`_zmq.abi3.so`).
-pub fn libzmq(pid: u32) -> Result<Vec<Library>, ReadError> {
+pub(crate) fn libzmq(pid: u32) -> Result<Vec<Library>, ReadError> {
     let (process, files) = mapped(pid)?;
     let buffers = |file: &MappedFile| !of_pyzmq(file, &files);
     let found = holds_zmq(&files).into_iter();
@@ -30,7 +30,7 @@ pub fn libzmq(pid: u32) -> Result<Vec<Library>, ReadError> {
 }
 
 /// The mapped C library: glibc's `libc.so.6` (`libc-2.31.so` before 2.34) or musl's `ld-musl-<machine>.so.1`.
-pub fn libc(pid: u32) -> Result<Vec<Library>, ReadError> {
+pub(crate) fn libc(pid: u32) -> Result<Vec<Library>, ReadError> {
     let named = |file: &&MappedFile| {
         let name = file.name();
         name == b"libc.so.6" || name.starts_with(b"libc-2.") || name.starts_with(b"ld-musl-")

@@ -1,6 +1,7 @@
 //! A probe on running processes: attach, read, detach.
 
 pub(crate) mod batches;
+mod diagnostics;
 mod losses;
 mod options;
 mod read;
@@ -12,6 +13,7 @@ use std::time::{Duration, Instant};
 
 use aya::Ebpf;
 use aya::maps::{Array, HashMap, Map, MapData, MapError, RingBuf};
+use aya_log::EbpfLogger;
 use probe_ebpf::{Capture, Loss, MAX_TARGETS, Offsets, Thread, Watched};
 use rustix::process::{Pid, PidfdFlags};
 
@@ -19,7 +21,6 @@ use crate::attach::{self, Link, Way};
 use crate::btf::{Btf, VMLINUX};
 use crate::capability::{Feature, Permissions};
 use crate::degraded::{Degraded, Missing};
-use crate::diagnostics::Diagnostics;
 use crate::discover::ReadError;
 use crate::egress::places;
 use crate::library::{self, Library};
@@ -29,6 +30,7 @@ use crate::plain::Plain;
 use crate::probe_points::Known;
 
 use batches::UPROBES;
+use diagnostics::ToTracing;
 use losses::Losses;
 use serving::Serving;
 
@@ -56,7 +58,7 @@ pub struct Probe {
     degraded: Vec<Degraded>,
     permissions: Permissions,
     options: Options,
-    diagnostics: Option<Diagnostics>,
+    diagnostics: Option<EbpfLogger<ToTracing>>,
     serving: Serving,
     kept_at: Instant,
     /// Time of the last check for losses.
@@ -106,7 +108,8 @@ impl Probe {
         let losses = map(&mut ebpf, "LOSSES", Losses::new)?;
         let watched = map(&mut ebpf, "WATCHED", Array::try_from)?;
         let diagnostics = if options.diagnostics {
-            Diagnostics::of(&mut ebpf)
+            // The object may have no log.
+            EbpfLogger::init_with_logger(&mut ebpf, ToTracing).ok()
         } else {
             None
         };
@@ -169,18 +172,6 @@ impl Probe {
     /// Unavailable features, with remedies.
     pub fn degraded(&self) -> &[Degraded] {
         &self.degraded
-    }
-
-    /// Changes the capture limits for a process's messages.
-    pub fn set_capture(&mut self, pid: u32, capture: Capture) -> Result<(), ProbeError> {
-        for index in 0..self.targets.len() {
-            let slot = &mut self.targets[index];
-            if slot.pid == pid && !slot.free {
-                slot.capture = capture;
-                self.update_watched(index, 1)?;
-            }
-        }
-        Ok(())
     }
 
     /// Passes new observations to `emit`, oldest first, and returns their number. If there are none, waits up to `patience`. A few

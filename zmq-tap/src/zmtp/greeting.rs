@@ -143,7 +143,7 @@ impl Mechanism {
     }
 
     /// Whether a third party can read the messages.
-    pub fn is_clear(self) -> bool {
+    pub(super) fn is_clear(self) -> bool {
         matches!(self, Self::Null | Self::Plain)
     }
 }
