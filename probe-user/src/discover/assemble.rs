@@ -152,16 +152,12 @@ fn determine_settings(engine: &mut Engine, group: &[usize], candidates: &[&Candi
     };
     let decides = main.launcher.map(|launcher| launcher.engine).or(engine.kind)?;
     let settings = decides.settings(&evidence);
-    engine.codec = settings.codec;
-    engine.waiter = settings.waiter;
-    engine.turnaround = settings.turnaround;
-    engine.skip_tokenizer_init = settings.skip_tokenizer_init;
-    engine.disaggregation = settings.disaggregation;
-    engine.mode = settings.mode;
-    settings.avoids_zmq.map(|variable| Blind::NoZmqOutput {
+    let blind = settings.avoids_zmq.clone().map(|variable| Blind::NoZmqOutput {
         pid: main.id.pid,
         variable,
-    })
+    });
+    engine.settings = settings;
+    blind
 }
 
 /// Releases of the engine, and of programs that run engines inside. Other engines may be installed next to them.

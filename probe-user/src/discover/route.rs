@@ -61,9 +61,9 @@ impl Engine {
         event::Engine {
             name: self.kind.map(|kind| kind.name()),
             version: self.release().map(|release| release.value.as_str()),
-            mode: self.mode.as_ref().map(|mode| mode.value),
-            waiter: self.waiter.as_ref().map(|waiter| waiter.value),
-            turnaround: self.turnaround.as_ref().map(|turns| turns.value),
+            mode: self.settings.mode.as_ref().map(|mode| mode.value),
+            waiter: self.settings.waiter.as_ref().map(|waiter| waiter.value),
+            turnaround: self.settings.turnaround.as_ref().map(|turns| turns.value),
         }
     }
 }

@@ -2,13 +2,11 @@
 
 use std::collections::BTreeSet;
 
-use trace::engine::{Mode, Waiter};
-
 use super::degraded::Blind;
 use super::hop::{Carries, HopSeen};
 use super::libzmq::LibZmq;
 use super::python_version::PythonVersion;
-use super::recognise::{Codec, Disaggregation, EngineKind, Launcher, PackageRelease};
+use super::recognise::{EngineKind, Launcher, PackageRelease, Settings};
 use super::role::{Rank, Role, RoleSource, RoleWords};
 use super::setting::Setting;
 use super::spec::RoleSpec;
@@ -37,18 +35,8 @@ pub struct Engine {
     pub kind: Option<EngineKind>,
     /// Releases of the engine, and of programs that run it inside, on its import path.
     pub releases: Vec<PackageRelease>,
-    /// Serialisation format of frames.
-    pub codec: Option<Setting<Codec>>,
-    /// Whether the source of tokens sends them directly to the process that responds to clients.
-    pub skip_tokenizer_init: Option<Setting<bool>>,
-    /// Side of a disaggregated pair; `None` when it is not part of one, or unknown.
-    pub disaggregation: Option<Setting<Disaggregation>>,
-    /// Output mode of the process that responds to clients.
-    pub mode: Option<Setting<Mode>>,
-    /// Behaviour of a waiter with several queued chunks.
-    pub waiter: Option<Setting<Waiter>>,
-    /// Number of event-loop turns from the wake-up of a waiter to its run.
-    pub turnaround: Option<Setting<u8>>,
+    /// Settings that affect how tokens are sent.
+    pub settings: Settings,
 }
 
 /// A pid with the start time that makes it unique.

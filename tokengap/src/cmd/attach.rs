@@ -108,7 +108,7 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     })
     .context("cannot look for the engine's processes")?;
     let engine = choose(watcher.topology(), &args.pid)?;
-    if let Some(side) = &engine.disaggregation {
+    if let Some(side) = &engine.settings.disaggregation {
         let (word, sends) = (side.value.word, side.value.sends);
         errln!(
             "tokengap: this is the {word} server of a pair ({}); it sends {sends}",

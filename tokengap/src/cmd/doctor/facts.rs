@@ -152,15 +152,17 @@ pub(super) fn engine(engine: &Engine) -> Vec<Fact> {
         ),
         fact(
             "mode",
-            describe(engine.mode.as_ref(), |mode| format!("{mode:?}").to_lowercase()),
+            describe(engine.settings.mode.as_ref(), |mode| format!("{mode:?}").to_lowercase()),
         ),
         fact(
             "waiter",
-            describe(engine.waiter.as_ref(), |waiter| format!("{waiter:?}").to_lowercase()),
+            describe(engine.settings.waiter.as_ref(), |waiter| {
+                format!("{waiter:?}").to_lowercase()
+            }),
         ),
         fact(
             "turns of its event loop",
-            describe(engine.turnaround.as_ref(), ToString::to_string),
+            describe(engine.settings.turnaround.as_ref(), ToString::to_string),
         ),
     ];
     for process in &engine.processes {
