@@ -306,7 +306,7 @@ def stopped(server: Server, title: str):
 def cost(tokengap: Path, home: Path, log: Path, pairs: int):
     """Throughput with and without `attach` in turns: tokens a second at the clients, and steps a second of the engine."""
     ratios: dict[str, list[float]] = {"tokens": [], "steps": []}
-    with Server(home, log, [], {}) as server, tempfile.TemporaryDirectory() as folder:
+    with Server(home, log, [], {}) as server:
 
         def steps() -> float:
             with urllib.request.urlopen(f"http://127.0.0.1:{server.port}/metrics", timeout=30) as metrics:
@@ -314,12 +314,14 @@ def cost(tokengap: Path, home: Path, log: Path, pairs: int):
             return sum(float(line.split()[-1]) for line in lines if line.startswith("vllm:iteration_tokens_total_count"))
 
         def rates(attach: bool, load: list[str]) -> dict[str, float]:
-            truth, before = Path(folder) / "truth.jsonl", steps()
-            if attach:
-                clients = attached(tokengap, server, Path(folder), load)[1]
-            else:
-                server.load(truth, load)
-                clients = [json.loads(line) for line in truth.read_text().splitlines()]
+            before = steps()
+            with tempfile.TemporaryDirectory() as folder:
+                if attach:
+                    clients = attached(tokengap, server, Path(folder), load)[1]
+                else:
+                    truth = Path(folder) / "truth.jsonl"
+                    server.load(truth, load)
+                    clients = [json.loads(line) for line in truth.read_text().splitlines()]
             seconds = max(r["ended_s"] for r in clients) - min(r["began_s"] for r in clients)
             return {"tokens": sum(r["received"] for r in clients) / seconds, "steps": (steps() - before) / seconds}
 
