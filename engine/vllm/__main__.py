@@ -1,4 +1,4 @@
-"""`python -m engine.vllm --tokengap FILE --home DIR`: `attach` beside a real vLLM server; its report is compared with the clients' own count.
+"""`python -m engine.vllm --tokengap FILE --home DIR`: reports about a real vLLM server, compared with the clients' own count.
 
 Every number that both know must be equal. A row fails with one line for each that is not. `install.sh DIR RELEASE` makes DIR.
 """
@@ -7,6 +7,7 @@ import argparse
 import json
 import os
 import signal
+import statistics
 import subprocess
 import sys
 import tempfile
@@ -73,9 +74,9 @@ class Server:
             pass
         self.process.wait()
 
-    def load(self, truth: Path, load: list[str]):
+    def load(self, truth: Path, load: list[str], port: int | None = None):
         """Runs the clients, which write what they count to `truth`."""
-        clients = [str(self.python), str(HERE / "load.py"), f"http://127.0.0.1:{self.port}", str(truth), *load]
+        clients = [str(self.python), str(HERE / "load.py"), f"http://127.0.0.1:{port or self.port}", str(truth), *load]
         subprocess.run(clients, check=True, timeout=LOAD_SECONDS)
 
     def pid(self, title: str) -> int:
@@ -97,11 +98,7 @@ def attached(tokengap: Path, server: Server, folder: Path, load: list[str], duri
         command = [str(tokengap), "attach", "--pid", str(server.process.pid), "--json", "--record", str(folder / "run.tgap")]
         attach = subprocess.Popen(command, stdout=report, stderr=log)
         try:
-            deadline = time.monotonic() + ATTACH_SECONDS
-            while b"attached to" not in errors.read_bytes():
-                if attach.poll() is not None or time.monotonic() > deadline:
-                    raise RuntimeError(f"not attached: {errors.read_text()}")
-                time.sleep(0.1)
+            marked(attach, errors, b"attached to")
             if during:
                 threading.Thread(target=during, daemon=True).start()
             server.load(truth, load)
@@ -111,6 +108,92 @@ def attached(tokengap: Path, server: Server, folder: Path, load: list[str], duri
             attach.send_signal(signal.SIGINT)
             attach.wait(30)
     return json.loads((folder / "report.json").read_text()), [json.loads(line) for line in truth.read_text().splitlines()]
+
+
+def unequal(counts: dict[str, tuple]) -> list[str]:
+    """Counts whose reported and true value differ."""
+    return [f"{what}: {reported}, expected {true}" for what, (reported, true) in counts.items() if reported != true]
+
+
+def marked(process: subprocess.Popen, errors: Path, mark: bytes):
+    """Waits until a command has written `mark` to its standard error."""
+    deadline = time.monotonic() + ATTACH_SECONDS
+    while mark not in errors.read_bytes():
+        if process.poll() is not None or time.monotonic() > deadline:
+            raise RuntimeError(f"no {mark.decode()!r}: {errors.read_text()}")
+        time.sleep(0.1)
+
+
+def spliced(tokengap: Path, server: Server, folder: Path, streams: str) -> list[str]:
+    """Moves the hops of a server behind the relay and back twice: while clients stream, and before and after a load. Returns what is wrong."""
+    report, errors, truth = folder / "report.json", folder / "splice.err", folder / "truth.jsonl"
+    command = [str(tokengap), "splice", "--pid", str(server.process.pid), "--yes", "--json"]
+
+    def during(load: list[str], across: bool) -> tuple[dict, list[dict]]:
+        clients = threading.Thread(target=server.load, args=(truth, load))
+        if across:
+            clients.start()
+            time.sleep(1)
+        with open(report, "wb") as out, open(errors, "wb") as log:
+            process = subprocess.Popen(command, stdout=out, stderr=log)
+        try:
+            marked(process, errors, b"moved; connections")
+            if across:
+                time.sleep(2)
+            else:
+                clients.start()
+                clients.join()
+        finally:
+            process.send_signal(signal.SIGINT)
+            process.wait(60)
+        clients.join()
+        return json.loads(report.read_text()), [json.loads(line) for line in truth.read_text().splitlines()]
+
+    def moved(got: dict) -> dict:
+        wire = got["source"]["wire"]["splice"]
+        return {
+            "doubts": (wire["doubts"], []),
+            "lost or reordered": (wire["continuity"]["broken"], []),
+            "messages unread": (wire["continuity"]["messages_unread"], 0),
+            "hops": ({hop["name"] for hop in got["hops"]}, {"engine-core->api-server"}),
+            "findings": ([f["kind"] for f in got["findings"] if f["kind"] != "worker-imbalance"], []),
+            "frames undecoded": (got["self"]["frames_undecoded"], 0),
+        }
+
+    got, clients = during([streams, "8", "64", "0", "9"], across=True)
+    counts = moved(got)
+    counts["requests across the move"] = (got["source"]["wire"]["splice"]["continuity"]["requests_across"] > 0, True)
+    counts["tokens of the clients"] = (sum(r["received"] for r in clients), sum(r["completion"] or 0 for r in clients))
+    wrong = [f"across: {line}" for line in unequal(counts)]
+    got, clients = during([streams, "4", "64", "0", "10"], across=False)
+    counts = moved(got)
+    counts["requests"] = ([got["requests"]["seen"], got["requests"]["finished"]], [len(clients)] * 2)
+    counts["tokens"] = (got["tokens"]["sent"], sum(r["received"] for r in clients))
+    wrong += [f"between: {line}" for line in unequal(counts)]
+    server.load(truth, [streams, "1", "16", "0", "11"])
+    return wrong
+
+
+def tapped(tokengap: Path, server: Server, folder: Path, load: list[str]) -> list[str]:
+    """Relays the clients' connections alone. Returns what the report and the clients count differently."""
+    report, errors, truth, port = folder / "report.json", folder / "tap.err", folder / "truth.jsonl", free_port()
+    pair = ["--listen", f"http://127.0.0.1:{port}", "--upstream", f"http://127.0.0.1:{server.port}"]
+    with open(report, "wb") as out, open(errors, "wb") as log:
+        process = subprocess.Popen([str(tokengap), "tap", *pair, "--json"], stdout=out, stderr=log)
+    try:
+        marked(process, errors, b"listening on")
+        server.load(truth, load, port)
+    finally:
+        process.send_signal(signal.SIGINT)
+        process.wait(30)
+    got, clients = json.loads(report.read_text()), [json.loads(line) for line in truth.read_text().splitlines()]
+    counts = {
+        "responses": (got["answers"]["judged_alone"], len(clients)),
+        "tokens": (got["answers"]["judged_alone_tokens"], sum(r["received"] for r in clients)),
+        "tokens lost": (got["answers"]["judged_alone_tokens_lost"], 0),
+        "findings": (got["findings"], []),
+    }
+    return unequal(counts)
 
 
 def relayed(tokengap: Path, home: Path, log: Path, folder: Path, flags: list[str], load: list[str]) -> list[str]:
@@ -136,7 +219,7 @@ def relayed(tokengap: Path, home: Path, log: Path, folder: Path, flags: list[str
         # Few connections may all reach one API server.
         "findings": ([f["kind"] for f in got["findings"] if f["kind"] != "worker-imbalance"], []),
     }
-    return [f"{what}: {reported}, expected {true}" for what, (reported, true) in counts.items() if reported != true]
+    return unequal(counts)
 
 
 def differences(report: dict, truth: list[dict], required: list[set[str]]) -> list[str]:
@@ -190,6 +273,23 @@ def failure(report: dict, truth: list[dict], streams: int) -> list[str]:
     return wrong
 
 
+def rust_frontend(report: dict, truth: list[dict]) -> list[str]:
+    """What is wrong with the report of a server whose API server has no libzmq, so that its receives are not observed."""
+    received, tokens = sum(r["received"] for r in truth), report["tokens"]
+    reasons = [reason for reason in report["self"]["degraded"] if "libzmq is not loaded" in reason]
+    (hop,) = [hop for hop in report["hops"] if hop["name"] == "engine-core->api-server"]
+    counts = {
+        "requests": ([report["requests"]["seen"], report["requests"]["finished"]], [len(truth)] * 2),
+        "tokens": ([tokens["sent"], tokens["delivered"]], [received] * 2),
+        "receives": ([tokens["received"], hop["frames_received"], hop["queue_wait_ns"]], [None] * 3),
+        "reasons": (len(reasons), 1),
+        "tokens lost": (report["chunks"]["tokens_lost"], 0),
+        "findings": ([f["kind"] for f in report["findings"] if f["kind"] not in SLOW], []),
+        "frames undecoded": (report["self"]["frames_undecoded"], 0),
+    }
+    return unequal(counts)
+
+
 def stopped(server: Server, title: str):
     """Stops a process for some seconds, soon after the load has begun."""
 
@@ -203,10 +303,44 @@ def stopped(server: Server, title: str):
     return during
 
 
+def cost(tokengap: Path, home: Path, log: Path, pairs: int):
+    """Throughput with and without `attach` in turns: tokens a second at the clients, and steps a second of the engine."""
+    ratios: dict[str, list[float]] = {"tokens": [], "steps": []}
+    with Server(home, log, [], {}) as server:
+
+        def steps() -> float:
+            with urllib.request.urlopen(f"http://127.0.0.1:{server.port}/metrics", timeout=30) as metrics:
+                lines = metrics.read().decode().splitlines()
+            return sum(float(line.split()[-1]) for line in lines if line.startswith("vllm:iteration_tokens_total_count"))
+
+        def rates(attach: bool, load: list[str]) -> dict[str, float]:
+            before = steps()
+            with tempfile.TemporaryDirectory() as folder:
+                if attach:
+                    clients = attached(tokengap, server, Path(folder), load)[1]
+                else:
+                    truth = Path(folder) / "truth.jsonl"
+                    server.load(truth, load)
+                    clients = [json.loads(line) for line in truth.read_text().splitlines()]
+            seconds = max(r["ended_s"] for r in clients) - min(r["began_s"] for r in clients)
+            return {"tokens": sum(r["received"] for r in clients) / seconds, "steps": (steps() - before) / seconds}
+
+        rates(False, ["64", "4", "64", "0", "1"])
+        for pair in range(pairs):
+            # The same requests in both, the order by turns.
+            by = {attach: rates(attach, ["64", "10", "64", "0", str(pair)]) for attach in ([False, True] if pair % 2 else [True, False])}
+            for what, values in ratios.items():
+                values.append(by[True][what] / by[False][what])
+                print(f"pair {pair + 1}: {by[False][what]:.0f} {what}/s without, {by[True][what]:.0f} with attach", flush=True)
+    for what, values in ratios.items():
+        print(f"{what}/s, with over without: median {statistics.median(values):.3f} ({min(values):.3f} to {max(values):.3f})")
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m engine.vllm", description=__doc__)
     parser.add_argument("--tokengap", type=Path, required=True, help="the program to judge")
     parser.add_argument("--home", type=Path, required=True, help="where install.sh put the server")
+    parser.add_argument("--cost", type=int, metavar="PAIRS", help="measure what attach costs instead of running the rows")
     asked = parser.parse_args()
     tokengap, failed = asked.tokengap.resolve(), 0
 
@@ -214,6 +348,11 @@ def main() -> int:
         with tempfile.TemporaryDirectory() as folder:
             report, truth = attached(tokengap, server, Path(folder), load, during)
         judged(f"{name}: {len(truth)} requests, {report['tokens']['sent']} tokens", differences(report, truth, required))
+
+    def own(name: str, compared):
+        """A row whose comparison writes its files to a folder of its own."""
+        with tempfile.TemporaryDirectory() as folder:
+            judged(name, compared(Path(folder)))
 
     def judged(name: str, wrong: list[str]):
         nonlocal failed
@@ -227,20 +366,28 @@ def main() -> int:
             row("8 streams", server, ["8", "5", "64", "0", "1"])
             row("64 streams", server, ["64", "8", "64", "0", "2"])
             row("clients that leave", server, ["32", "5", "64", "0.3", "3"])
+            own("splice, one engine", lambda folder: spliced(tokengap, server, folder, "32"))
+            own("tap of HTTP", lambda folder: tapped(tokengap, server, folder, ["8", "3", "32", "0", "12"]))
         with Server(asked.home, log, [], {"SLOW_OUTPUT_MS": "5"}) as server:
             row("a slow API server", server, ["64", "5", "32", "0", "4"], required=[{"merged-chunks"}, WAITS])
         with Server(asked.home, log, ["--api-server-count", "2", "--data-parallel-size", "2"], {}) as server:
             row("two API servers, two engines", server, ["48", "6", "64", "0", "5"])
+            own("splice, two API servers, two engines", lambda folder: spliced(tokengap, server, folder, "16"))
             during = stopped(server, "VLLM::APIServer_1")
             row("a stopped API server", server, ["32", "10", "64", "0", "6"], required=[{"consumer-stopped"}], during=during)
 
         with Server(asked.home, log, [], {"FAIL_AFTER": "300"}) as server:
-            with tempfile.TemporaryDirectory() as own:
-                report, truth = attached(tokengap, server, Path(own), ["16", "8", "64", "0", "8"])
-            judged("an engine that fails", failure(report, truth, 16))
+            load = ["16", "8", "64", "0", "8"]
+            own("an engine that fails", lambda folder: failure(*attached(tokengap, server, folder, load), 16))
+        with Server(asked.home, log, [], {"VLLM_USE_RUST_FRONTEND": "1"}) as server:
+            load = ["16", "5", "64", "0", "13"]
+            own("the Rust frontend", lambda folder: rust_frontend(*attached(tokengap, server, folder, load)))
 
     with tempfile.TemporaryDirectory() as folder:
         log = Path(folder) / "server.log"
+        if asked.cost:
+            cost(tokengap, asked.home, log, asked.cost)
+            return 0
         try:
             rows(folder, log)
         except NotUp:

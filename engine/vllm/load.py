@@ -32,7 +32,7 @@ async def request(session, results):
     else:
         path, body["prompt"] = "/v1/completions", prompt
     result = {"received": 0, "events": 0, "completion": None, "left": False, "silence_s": 0.0, "first_s": None}
-    began = last = time.monotonic()
+    began = last = result["began_s"] = time.monotonic()
     async with session.post(URL + path, json=body) as response:
         async for line in response.content:
             if not line.startswith(b"data: {"):
@@ -47,7 +47,7 @@ async def request(session, results):
             ids = event["choices"][0].get("token_ids") or []
             if not ids:
                 continue
-            now = time.monotonic()
+            now = result["ended_s"] = time.monotonic()
             if result["first_s"] is None:
                 result["first_s"] = now - began
             else:

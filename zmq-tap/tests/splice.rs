@@ -9,8 +9,9 @@ use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
 use tempfile::TempDir;
+use zeromq::{PullSocket, RouterSocket, Socket};
 use zmq_tap::relay::{Endpoint, Gate, Observation, Options, Pair, Relay};
-use zmq_tap::splice::{Folder, Place, Restored, SpliceError, restore};
+use zmq_tap::splice::{Folder, Place, Restored, SpliceError, restore, socket_type};
 
 const NAME: &str = "tmpk3v_0qz7";
 const PATIENCE: Duration = Duration::from_secs(10);
@@ -47,6 +48,29 @@ fn wait_until_closed(path: &Path) {
         assert!(Instant::now() < until, "somebody listens at {}", path.display());
         std::thread::sleep(Duration::from_millis(1));
     }
+}
+
+#[test]
+fn the_socket_type_of_a_listener_is_read() {
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let opened = Folder::open(folder.path(), folder.path()).expect("opened");
+    let endpoint = |name: &str| format!("ipc://{}", folder.path().join(name).display());
+    let runtime = tokio::runtime::Runtime::new().expect("a runtime");
+    let (mut pull, mut router) = (PullSocket::new(), RouterSocket::new());
+    runtime.block_on(async {
+        pull.bind(&endpoint("pull")).await.expect("bound");
+        router.bind(&endpoint("router")).await.expect("bound");
+    });
+    for name in ["pull", "router"] {
+        let kind = socket_type(&opened, name).expect("a ZMQ socket");
+        assert_eq!(kind, name.to_uppercase());
+    }
+    let _silent = UnixListener::bind(folder.path().join("silent")).expect("bound");
+    let error = socket_type(&opened, "silent").expect_err("no handshake");
+    assert!(
+        error.to_string().contains("cannot read the ZMQ socket type of"),
+        "{error}"
+    );
 }
 
 #[test]

@@ -137,7 +137,10 @@ impl Attach {
         }
         probe.add(&targets).context(refused)?;
         let mut sight = Sight::new(options.probe.processed, egress.capabilities());
-        for pid in &probed {
+        for pid in probed
+            .iter()
+            .filter(|pid| engine.process(**pid).is_some_and(has_libzmq))
+        {
             sight.watch(*pid, MonoNs(0));
         }
         for pid in newcomers.take_served() {
@@ -297,7 +300,8 @@ impl Attach {
             self.degraded.push(format!("egress: {why}"));
         }
         match self.probe.add(&[target]) {
-            Ok(()) => self.newcomers.watched(target.pid),
+            Ok(()) if has_libzmq(process) => self.newcomers.watched(target.pid),
+            Ok(()) => {}
             Err(error) => self
                 .degraded
                 .push(format!("new process {} is not watched: {error}", target.pid)),
@@ -364,7 +368,7 @@ impl About for Attach {
         degraded.extend(self.newcomers.degraded());
         if self.lanes.paths().unwatched > 0 {
             degraded.push(format!(
-                "{} messages with tokens were sent to a process that was not yet watched or had exited: their chunks are not judged",
+                "{} messages with tokens were sent to a process whose receives were not observed: their queue wait is not known",
                 self.lanes.paths().unwatched
             ));
         }
@@ -526,6 +530,10 @@ fn speaks_zmq(process: &Process) -> bool {
     process.role_source < RoleSource::Sockets || !process.io_threads.is_empty()
 }
 
+fn has_libzmq(process: &Process) -> bool {
+    process.libzmq.is_some()
+}
+
 /// Processes on the token path and named ones; all processes if no connection is visible.
 fn targets(engine: &Engine, options: &AttachOptions) -> Vec<Target> {
     let most = options.capture;
@@ -547,7 +555,11 @@ fn targets(engine: &Engine, options: &AttachOptions) -> Vec<Target> {
 /// Chooses the bytes copied of a process's messages. Output is copied at its sender, requests not at all. Received messages are copied far
 /// enough to identify the frame, or completely if no sender is watched.
 fn target(process: &Process, engine: &Engine, most: u32) -> Option<Target> {
-    process.libzmq.as_ref()?;
+    // A server without libzmq receives unobserved, but its writes to clients are observed.
+    let serves = || process.role.answers_clients() && engine.on_token_path().any(|other| other.id == process.id);
+    if !has_libzmq(process) && !serves() {
+        return None;
+    }
     let senders_watched = engine.processes.iter().any(|p| p.role.sends_output());
     let capture = Capture {
         sent: if process.role.sends_output() { most } else { TO_COMPARE },

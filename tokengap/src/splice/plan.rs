@@ -5,7 +5,11 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context, bail};
 use probe_user::discover::{Carries, Engine};
-use zmq_tap::splice::Folder;
+use zmq_tap::splice::{Folder, socket_type};
+
+/// Type of the sockets that can be moved: their senders keep messages while they reconnect. A ROUTER discards messages for a peer that
+/// reconnects.
+const MOVABLE: &str = "PULL";
 
 /// A listener to be moved.
 #[derive(Clone, Debug)]
@@ -52,6 +56,7 @@ pub(crate) fn plan(engine: &Engine, wanted: Option<&str>) -> anyhow::Result<Vec<
     let mut left = Vec::new();
     for hop in engine.hops.iter().filter(|hop| hop.carries != Carries::Requests) {
         match hop.to {
+            Some(to) if !to.role.receives_output() => {}
             Some(to) => listeners.entry((to.pid, &hop.endpoint)).or_default().push(hop.name()),
             None => left.push(format!("{}: its receiver is not visible", hop.endpoint)),
         }
@@ -64,9 +69,22 @@ pub(crate) fn plan(engine: &Engine, wanted: Option<&str>) -> anyhow::Result<Vec<
             left.push(format!("{} ({endpoint}): not selected", names.join(", ")));
             continue;
         }
+        if engine.process(receiver).is_none_or(|process| process.libzmq.is_none()) {
+            left.push(format!(
+                "{endpoint}: process {receiver} has no libzmq, so its idleness is not observed; use tokengap attach"
+            ));
+            continue;
+        }
         match endpoint.strip_prefix("ipc://") {
             Some(path) if !path.starts_with('@') => {
-                planned.push(reach(names, Path::new(path), receiver)?);
+                let one = reach(names, Path::new(path), receiver)?;
+                match one.open().and_then(|folder| Ok(socket_type(&folder, &one.file)?)) {
+                    Ok(kind) if kind == MOVABLE => planned.push(one),
+                    Ok(kind) => left.push(format!(
+                        "{endpoint}: its socket type {kind} loses messages while peers reconnect"
+                    )),
+                    Err(why) => left.push(why.to_string()),
+                }
             }
             Some(_) => left.push(format!(
                 "{endpoint}: an abstract name has no file to move; use tokengap tap"

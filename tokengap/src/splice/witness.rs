@@ -1,5 +1,5 @@
-//! Probe on both ends of the hops during a move, on its own thread. It counts sent messages, and checks for every request that the received
-//! token counts add up before and after the move.
+//! Probe on both ends of the hops during a move, on its own thread. It counts sent messages, checks that they are received in the order of
+//! their sending, and for every request that the received token counts add up before and after the move.
 
 use std::collections::{BTreeSet, HashMap};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -8,14 +8,17 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
-use engines::sglang::wire::{Decoder, Limits};
-use probe_user::{Capture, Message, Observation, Options, Probe, Target};
+use probe_user::matcher::Limits;
+use probe_user::{Capture, Matcher, Message, Observation, Options, Probe, SocketId, Target};
 use trace::Analysis;
 use trace::event::{Capabilities, Event, Frame, Hop, Missed, MissedCause, What};
 use trace::{Config, FrameId, HopId};
+use zmq_tap::decode::{Carries, Decoders, LONGEST};
 
 /// Maximum number of bytes copied of a received message.
 const CAPTURE: u32 = 1 << 20;
+/// Maximum number of bytes copied of a sent message, which is enough for the [`Matcher`].
+const TO_COMPARE: u32 = 4096;
 const PATIENCE: Duration = Duration::from_millis(4);
 /// Interval of the checks.
 const SUM_EVERY: Duration = Duration::from_millis(100);
@@ -59,7 +62,7 @@ impl Witness {
             .map(|&pid| Target {
                 pid,
                 capture: Capture {
-                    sent: 0,
+                    sent: TO_COMPARE,
                     received: if receivers.contains(&pid) { CAPTURE } else { 0 },
                 },
             })
@@ -126,7 +129,13 @@ fn watch(
             tally.marked.clone_from(&tally.live);
         }
         let polled = probe.poll(PATIENCE, |observation| match observation {
-            Observation::Sent(message) if senders.contains(&message.call.socket.pid) => tally.seen.sent += 1,
+            Observation::Sent(message) if senders.contains(&message.call.socket.pid) => {
+                tally.seen.sent += 1;
+                tally.matcher.sent(&message);
+            }
+            Observation::Unsent(call) => {
+                tally.matcher.unsent(&call);
+            }
             Observation::Received(message) if receivers.contains(&message.call.socket.pid) => tally.receive(&message),
             Observation::Lost { count, .. } => tally.lost(count),
             _ => {}
@@ -147,14 +156,22 @@ fn watch(
     }
 }
 
-/// Checks the token counts of received messages with an analysis in which every receiver's inbox is a hop.
+/// Checks the order of messages, and their token counts with an analysis in which every receiver's inbox is a hop.
 struct Tally {
     analysis: Analysis,
-    decoder: Decoder,
-    hops: HashMap<probe_user::SocketId, (HopId, u64)>,
+    decoders: Decoders,
+    matcher: Matcher,
+    inboxes: HashMap<SocketId, Inbox>,
     live: BTreeSet<String>,
     marked: BTreeSet<String>,
     seen: Seen,
+}
+
+/// A receiving socket.
+struct Inbox {
+    hop: HopId,
+    seq: u64,
+    carries: Carries,
 }
 
 impl Tally {
@@ -164,8 +181,9 @@ impl Tally {
                 engines: engines::FACTS,
                 ..Config::default()
             }),
-            decoder: Decoder::new(Limits::default()),
-            hops: HashMap::new(),
+            decoders: Decoders::new(engines::FORMATS, LONGEST),
+            matcher: Matcher::new(Limits::default()),
+            inboxes: HashMap::new(),
             live: BTreeSet::new(),
             marked: BTreeSet::new(),
             seen: Seen::default(),
@@ -175,16 +193,23 @@ impl Tally {
     fn receive(&mut self, message: &Message<'_>) {
         self.seen.received += 1;
         let at = message.call.at;
-        let next = HopId(self.hops.len().min(usize::from(u16::MAX)) as u16);
-        let (hop, seq) = self.hops.entry(message.call.socket).or_insert((next, 0));
+        let matched = self.matcher.received(message);
+        let next = HopId(self.inboxes.len().min(usize::from(u16::MAX)) as u16);
+        let inbox = self.inboxes.entry(message.call.socket).or_insert(Inbox {
+            hop: next,
+            seq: 0,
+            carries: Carries::default(),
+        });
         let id = FrameId {
-            hop: *hop,
+            hop: inbox.hop,
             lane: 0,
-            seq: *seq,
+            seq: inbox.seq,
         };
-        *seq += 1;
-        let batch = match self.decoder.decode(message.payload) {
+        inbox.seq += 1;
+        let batch = match self.decoders.decode(&mut inbox.carries, &[message.payload]) {
             Ok(batch) => batch,
+            // Another process sent it, such as a coordinator of several engines.
+            Err(_) if matched.is_none() => return,
             Err(why) => {
                 tracing::debug!("the witness cannot read a message of {} bytes: {why}", message.bytes);
                 self.seen.unread += 1;
@@ -241,9 +266,16 @@ impl Tally {
         let is_loss = |finding: &&&trace::detect::Finding| matches!(finding.kind, "wire-loss" | "wire-arithmetic");
         let findings = self.analysis.findings();
         let broken = findings.iter().filter(is_loss);
-        self.seen.broken = broken
+        let mut broken: Vec<String> = broken
             .map(|finding| format!("{}: {}", finding.kind, finding.verdict.summary))
             .collect();
+        let skipped = self.matcher.misses().skipped;
+        if skipped > 0 {
+            broken.push(format!(
+                "{skipped} messages were lost, or received after later messages of their sender"
+            ));
+        }
+        self.seen.broken = broken;
     }
 }
 

@@ -8,8 +8,10 @@ mod folder;
 mod note;
 mod place;
 mod restore;
+mod socket_type;
 
 pub use error::SpliceError;
 pub use folder::Folder;
 pub use place::{Place, is_ours};
 pub use restore::{Restored, restore};
+pub use socket_type::socket_type;

@@ -1,0 +1,69 @@
+//! Type of the ZMQ socket that listens on a socket file.
+
+use std::io::{self, Read, Write};
+use std::os::unix::net::UnixStream;
+use std::time::{Duration, Instant};
+
+use super::error::SpliceError;
+use super::folder::Folder;
+use crate::zmtp::{Command, Mark, Scanner};
+
+/// Maximum wait for the listener's part of the handshake, which an I/O thread sends.
+const PATIENCE: Duration = Duration::from_secs(1);
+/// Limit of the listener's part of the handshake in bytes.
+const LONGEST: usize = 4096;
+
+/// Returns the type of the ZMQ socket that listens on the file `name`, such as `PULL`.
+///
+/// Reads it from the handshake on a new connection, and leaves before that connection is a peer of the socket.
+pub fn socket_type(folder: &Folder, name: &str) -> Result<String, SpliceError> {
+    handshake(folder, name).map_err(|source| SpliceError::File {
+        what: "read the ZMQ socket type of",
+        path: folder.shown(name),
+        source,
+    })
+}
+
+fn handshake(folder: &Folder, name: &str) -> io::Result<String> {
+    let mut stream = UnixStream::connect(folder.at(name))?;
+    let mut greeting = [0; 64];
+    greeting[..16].copy_from_slice(b"\xff\0\0\0\0\0\0\0\x01\x7f\x03\0NULL");
+    stream.write_all(&greeting)?;
+    let (mut scanner, mut bytes) = (Scanner::from_greeting(), Vec::new());
+    let until = Instant::now() + PATIENCE;
+    while bytes.len() < LONGEST {
+        let left = until.saturating_duration_since(Instant::now());
+        stream.set_read_timeout(Some(left.max(Duration::from_millis(1))))?;
+        let mut buffer = [0; 512];
+        let read = match stream.read(&mut buffer) {
+            Ok(0) => return Err(io::ErrorKind::UnexpectedEof.into()),
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Err(io::ErrorKind::TimedOut.into()),
+            read => read?,
+        };
+        bytes.extend_from_slice(&buffer[..read]);
+        let mut found = None;
+        scanner.feed(&buffer[..read], &mut |mark| match mark {
+            Mark::Command(Command::Ready, span) => {
+                found = bytes.get(span.body as usize..span.end as usize).map(type_of_ready);
+            }
+            Mark::Opaque(why) => found = Some(Err(io::Error::other(why))),
+            _ => {}
+        });
+        if let Some(found) = found {
+            return found;
+        }
+    }
+    Err(io::ErrorKind::InvalidData.into())
+}
+
+/// Value of the property `Socket-Type` of a READY command.
+fn type_of_ready(body: &[u8]) -> io::Result<String> {
+    const NAME: &[u8] = b"Socket-Type";
+    let value = || {
+        let at = memchr::memmem::find(body, NAME)?;
+        let (length, value) = body[at + NAME.len()..].split_first_chunk::<4>()?;
+        let value = value.get(..u32::from_be_bytes(*length) as usize)?;
+        str::from_utf8(value).ok()
+    };
+    value().map(str::to_owned).ok_or(io::ErrorKind::InvalidData.into())
+}
