@@ -7,11 +7,9 @@ use rustix::thread::{
     remove_capability_from_bounding_set, set_capabilities,
 };
 
-use crate::plan::{Missing, Plan};
+use crate::outcome::Missing;
+use crate::plan::{Capabilities, Plan};
 use crate::user;
-
-/// Capabilities that the process keeps, with the kernel's names.
-pub type Capabilities = CapabilitySet;
 
 /// Bypasses file permissions. Kept if a named file needs it.
 const BYPASS_PERMISSIONS: Capabilities = CapabilitySet::DAC_OVERRIDE;

@@ -15,13 +15,16 @@
 //! The process must have one thread, since capabilities and Landlock belong to threads. Steps that failed are listed in
 //! [`Outcome::missing`] and are no errors: the commands must work on old kernels too.
 
+mod apply;
 mod caps;
 mod files;
+mod outcome;
 mod plan;
 mod seccomp;
 mod syscalls;
 mod user;
 
-pub use caps::Capabilities;
-pub use plan::{Missing, Outcome, Plan, PortAccess, Work, refuse_programs};
+pub use apply::refuse_programs;
+pub use outcome::{Missing, Outcome};
+pub use plan::{Capabilities, Plan, PortAccess, Work};
 pub use user::{UNPRIVILEGED, can_drop_root};

@@ -1,13 +1,12 @@
-//! The rights that a command needs, and dropping all others.
+//! The rights that a command needs.
 
 use std::os::unix::fs::FileTypeExt;
 use std::path::{Path, PathBuf};
 
-use rustix::io::Errno;
-use rustix::process::{Resource, Rlimit, setrlimit};
+use rustix::thread::CapabilitySet;
 
-use crate::caps::{self, Capabilities};
-use crate::{files, seccomp};
+/// Capabilities that the process keeps, with the kernel's names.
+pub type Capabilities = CapabilitySet;
 
 /// Kind of work, which determines the permitted system calls.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -49,56 +48,6 @@ pub struct Plan {
     pub(crate) ports: Vec<PortAccess>,
     pub(crate) abstract_sockets: bool,
     pub(crate) unprivileged: bool,
-}
-
-/// Result of [`Plan::apply`].
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Outcome {
-    /// Steps that failed.
-    pub missing: Vec<Missing>,
-    /// Remaining capabilities.
-    pub kept: Capabilities,
-    /// Whether root's user id was changed to [`UNPRIVILEGED`](crate::UNPRIVILEGED).
-    pub unprivileged: bool,
-    /// Whether files are confined.
-    pub landlock: bool,
-    /// Whether system calls are filtered.
-    pub seccomp: bool,
-}
-
-/// A step that failed.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum Missing {
-    /// Other threads were already running, which keep their capabilities and files.
-    #[error("confinement: {0} threads were started earlier and keep their capabilities and file access")]
-    Threads(usize),
-    /// The capabilities could not be removed.
-    #[error("confinement: cannot drop capabilities: {0}")]
-    Capabilities(Errno),
-    /// Root's user id could not be changed.
-    #[error("confinement: still running as root with write access to its files: {0}")]
-    User(Errno),
-    /// Core dumps could not be disabled, so a crash may write memory to a disk.
-    #[error("confinement: cannot disable core dumps: {0}")]
-    Cores(Errno),
-    /// `no_new_privs` could not be set, which Landlock and seccomp require.
-    #[error("confinement: cannot set no_new_privs: {0}")]
-    NewPrivileges(Errno),
-    /// The kernel has no Landlock, it is disabled, or a container's filter refuses it.
-    #[error("confinement: file access is not restricted: {0}; this needs Linux 5.13 or later with landlock in lsm=")]
-    Landlock(String),
-    /// Loading of eBPF programs could not be refused.
-    #[error("confinement: eBPF programs can still be loaded: {0}")]
-    Programs(String),
-    /// The kernel has no seccomp, or refused the filter.
-    #[error("confinement: system calls are not filtered: {0}")]
-    Seccomp(String),
-}
-
-/// Refuses to load eBPF programs from now on, for all threads of a process with [`Work::Probe`]. The programs that it has loaded can still be
-/// attached.
-pub fn refuse_programs() -> Result<(), Missing> {
-    seccomp::install_final().map_err(Missing::Programs)
 }
 
 impl Plan {
@@ -172,47 +121,5 @@ impl Plan {
     pub fn unprivileged(mut self) -> Self {
         self.unprivileged = true;
         self
-    }
-
-    /// Drops all other rights. This cannot be undone.
-    pub fn apply(&self) -> Outcome {
-        let mut outcome = Outcome {
-            missing: Vec::new(),
-            kept: Capabilities::empty(),
-            unprivileged: false,
-            landlock: false,
-            seccomp: false,
-        };
-        let threads = std::fs::read_dir("/proc/self/task").map_or(1, Iterator::count);
-        if threads > 1 {
-            outcome.missing.push(Missing::Threads(threads));
-        }
-        let rules = files::Rules::of(self);
-        let none = Rlimit {
-            current: Some(0),
-            maximum: Some(0),
-        };
-        if let Err(error) = setrlimit(Resource::Core, none) {
-            outcome.missing.push(Missing::Cores(error));
-        }
-        match caps::drop_capabilities(self, &mut outcome.missing) {
-            Ok((kept, unprivileged)) => (outcome.kept, outcome.unprivileged) = (kept, unprivileged),
-            Err(error) => outcome.missing.push(Missing::Capabilities(error)),
-        }
-        if let Err(error) = rustix::thread::set_no_new_privs(true) {
-            outcome.missing.push(Missing::NewPrivileges(error));
-            return outcome;
-        }
-        if !self.work.observes_processes() {
-            match rules.restrict() {
-                Ok(()) => outcome.landlock = true,
-                Err(reason) => outcome.missing.push(Missing::Landlock(reason)),
-            }
-        }
-        match seccomp::install(self.work) {
-            Ok(()) => outcome.seccomp = true,
-            Err(reason) => outcome.missing.push(Missing::Seccomp(reason)),
-        }
-        outcome
     }
 }

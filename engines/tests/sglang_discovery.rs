@@ -235,7 +235,7 @@ fn the_table_shows_two_engines_and_an_unobserved_process() {
         engines: discover(&processes, &connected),
         blind: vec![Blind::NoRole {
             pid: 40,
-            roles: RoleWords::of(DISCOVERED),
+            roles: RoleWords::of(DISCOVERED.iter().flat_map(|engine| engine.roles())),
         }],
         ..Topology::default()
     };

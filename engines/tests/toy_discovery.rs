@@ -130,7 +130,7 @@ fn its_processes_are_found_next_to_another_engine() {
     assert_eq!(toy.main().unwrap().id.pid, 10);
     assert_eq!(toy.launcher.unwrap().word(), "toy");
     assert_eq!(toy.release().unwrap().value, "2.1");
-    let codec = toy.codec.as_ref().unwrap();
+    let codec = toy.settings.codec.as_ref().unwrap();
     assert_eq!(codec.value, Codec::Msgpack);
     assert!(matches!(codec.origin, Origin::Argument { pid: 10, .. }));
 }

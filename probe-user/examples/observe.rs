@@ -10,7 +10,7 @@ use std::thread;
 use std::time::Duration;
 
 use probe_user::egress::{CAPTURE, Serves};
-use probe_user::floor::{Floor, Traps};
+use probe_user::empty_probes::{EmptyProbes, Traps};
 use probe_user::{Capture, Observation, Options, Probe, Target};
 
 /// Only the probes of messages.
@@ -72,7 +72,7 @@ fn writes(pid: u32, every_call: bool) -> Result<Probe, Box<dyn Error>> {
 }
 
 fn empty(pid: u32, traps: Traps) -> Result<(), Box<dyn Error>> {
-    let _floor = Floor::attach(pid, traps)?;
+    let _probes = EmptyProbes::attach(pid, traps)?;
     println!("attached");
     std::io::stdin().read_to_end(&mut Vec::new())?;
     println!("0");

@@ -9,7 +9,7 @@ use std::path::PathBuf;
 use probe_ebpf::Offsets;
 
 /// Type information of the running kernel (5.4 and later with `CONFIG_DEBUG_INFO_BTF`).
-pub const VMLINUX: &str = "/sys/kernel/btf/vmlinux";
+pub(crate) const VMLINUX: &str = "/sys/kernel/btf/vmlinux";
 
 const MAGIC: u16 = 0xeb9f;
 const HEADER: usize = 24;

@@ -115,7 +115,7 @@ impl Feature {
     }
 
     /// Whether the feature loads programs into the kernel.
-    pub const fn is_in_kernel(self) -> bool {
+    pub(crate) const fn is_in_kernel(self) -> bool {
         !matches!(self, Self::Queues | Self::PythonStacks)
     }
 

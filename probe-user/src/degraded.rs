@@ -48,7 +48,12 @@ pub enum Missing {
 
 impl Degraded {
     /// Determines why `feature` failed with `error`: checks the known requirements first, then uses the error text.
-    pub fn explain(feature: Feature, pid: Option<u32>, permissions: Permissions, error: impl fmt::Display) -> Self {
+    pub(crate) fn explain(
+        feature: Feature,
+        pid: Option<u32>,
+        permissions: Permissions,
+        error: impl fmt::Display,
+    ) -> Self {
         let lacking = permissions.lacks(feature);
         let missing = if permissions.kernel() < feature.kernel() {
             Missing::Kernel {
@@ -71,7 +76,7 @@ impl Degraded {
     }
 
     /// Remedy in another environment.
-    pub fn remedy_at(&self, place: Place) -> String {
+    fn remedy_at(&self, place: Place) -> String {
         match &self.missing {
             Missing::Capabilities(_) => place.grant(self.feature.needs(Permissions::here().kernel())),
             Missing::UserNamespace => place.host_users().to_owned(),

@@ -10,11 +10,10 @@ pub mod btf;
 pub mod capability;
 pub mod cpu;
 pub mod degraded;
-mod diagnostics;
 pub mod discover;
 pub mod egress;
+pub mod empty_probes;
 pub mod examine;
-pub mod floor;
 #[cfg(feature = "fuzzing")]
 pub mod fuzzing;
 pub mod handoff;

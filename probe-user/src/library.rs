@@ -1,26 +1,28 @@
-//! The libzmq and libc files that a process has mapped, as paths valid in this process.
+//! The libzmq and libc files that a process has mapped, as paths valid in this process, and whether a libzmq's code is understood.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use crate::discover::libzmq::open;
 use crate::discover::proc::maps::{self, MappedFile};
 use crate::discover::proc::{ProcDir, ProcRoot, ReadError};
+use crate::discover::{LibZmq, Release};
+use crate::probe_points::Known;
 
 /// Maximum size of `/proc/PID/maps` in bytes, enough for tens of thousands of mapped files.
 const LONGEST_MAPS: usize = 16 << 20;
 
 /// A library that a process has mapped.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Library {
+pub(crate) struct Library {
     /// Path that is valid in this process.
-    pub path: PathBuf,
+    pub(crate) path: PathBuf,
     /// Whether plain buffers may be sent or received through it (`zmq_send`). pyzmq always uses messages (`zmq_msg_send`).
-    pub buffers: bool,
+    pub(crate) buffers: bool,
 }
 
 /// Mapped files whose names indicate that they contain libzmq: `libzmq-<hash>.so.5.2.5` from pyzmq wheels, `libzmq.so.5` from a
 /// distribution, or an extension module that links it statically (`_zmq.abi3.so`).
-pub fn libzmq(pid: u32) -> Result<Vec<Library>, ReadError> {
+pub(crate) fn libzmq(pid: u32) -> Result<Vec<Library>, ReadError> {
     let (process, files) = mapped(pid)?;
     let buffers = |file: &MappedFile| !of_pyzmq(file, &files);
     let found = holds_zmq(&files).into_iter();
@@ -28,7 +30,7 @@ pub fn libzmq(pid: u32) -> Result<Vec<Library>, ReadError> {
 }
 
 /// The mapped C library: glibc's `libc.so.6` (`libc-2.31.so` before 2.34) or musl's `ld-musl-<machine>.so.1`.
-pub fn libc(pid: u32) -> Result<Vec<Library>, ReadError> {
+pub(crate) fn libc(pid: u32) -> Result<Vec<Library>, ReadError> {
     let named = |file: &&MappedFile| {
         let name = file.name();
         name == b"libc.so.6" || name.starts_with(b"libc-2.") || name.starts_with(b"ld-musl-")
@@ -68,6 +70,32 @@ fn of_pyzmq(file: &MappedFile, files: &[MappedFile]) -> bool {
 
 fn contains(name: &[u8], part: &[u8]) -> bool {
     name.windows(part.len()).any(|window| window == part)
+}
+
+/// How the probe can attach to a libzmq.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Understood {
+    /// A receive is observed at a single point with its socket and message; otherwise at entry and return.
+    pub receives: bool,
+    /// A refused send is observed at a single point.
+    pub refused: bool,
+    /// Whether its release has the known message layout (4.2.5 to 4.3.5); `None` if the file name does not contain the release.
+    pub layout: Option<bool>,
+}
+
+/// Analyses the library's code. The error names a missing file or symbol.
+pub fn understood(libzmq: &LibZmq) -> Result<Understood, String> {
+    let path: &Path = libzmq.open_at.as_deref().ok_or("no permission to open its file")?;
+    let probe_points = Known::default().of(path).map_err(|error| error.to_string())?;
+    for symbol in ["zmq_msg_send", "zmq_msg_recv", "zmq_getsockopt"] {
+        probe_points.entry(symbol).map_err(|error| error.to_string())?;
+    }
+    let known = |release: Release| ([4, 2, 5]..=[4, 3, 5]).contains(&release.number);
+    Ok(Understood {
+        receives: probe_points.received.is_some(),
+        refused: probe_points.refused.is_some(),
+        layout: libzmq.release.map(known),
+    })
 }
 
 #[cfg(test)]

@@ -107,7 +107,7 @@ impl Place {
     }
 
     /// How to permit these system calls.
-    pub fn unfiltered(self, calls: &[&str]) -> String {
+    pub(crate) fn unfiltered(self, calls: &[&str]) -> String {
         match self {
             Self::Host => "start it outside the sandbox that set the filter".to_owned(),
             Self::Unit => format!("in [Service]: SystemCallFilter={}", calls.join(" ")),
@@ -117,7 +117,7 @@ impl Place {
     }
 
     /// How to leave the user namespace.
-    pub const fn host_users(self) -> &'static str {
+    pub(crate) const fn host_users(self) -> &'static str {
         match self {
             Self::Host => "run it outside the user namespace, as root of the host",
             Self::Unit => "in [Service]: PrivateUsers=no",

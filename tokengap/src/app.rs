@@ -10,7 +10,7 @@ use session::{Observer, Session, Signals, Source, Terms};
 use trace::Config;
 use trace::detect::Severity;
 use trace::record::Payload;
-use trace::report::Report;
+use trace::report::{HopLine, Report};
 use tui::Screen;
 
 use crate::args::LiveArgs;
@@ -46,6 +46,14 @@ pub(crate) fn report_no_terminal() {
     if let Some(why) = no_terminal() {
         errln!("tokengap: the screen is off: {why}; --headless runs without one");
     }
+}
+
+/// Returns whether a relay or a watched source passed nothing at all.
+pub(crate) fn saw_nothing(report: &Report) -> bool {
+    let frames = |hop: &HopLine| hop.frames_sent.max(hop.frames_received).unwrap_or(0);
+    report.hops.iter().all(|hop| frames(hop) == 0)
+        && report.own.frames_undecoded == 0
+        && report.answers.as_ref().is_none_or(|answers| answers.seen == 0)
 }
 
 /// Runs `source` until it ends, `--duration` is over, the user quits or a signal arrives. Then prints the report.

@@ -10,7 +10,7 @@ use crate::cmd;
 /// Shows where an LLM server's tokens wait between the scheduler and the client, and which ones never arrive.
 #[derive(Parser)]
 #[command(name = "tokengap", version, max_term_width = 100, arg_required_else_help = true)]
-#[command(after_help = "Exit codes: 0 done, 1 findings at or above --fail-on, 2 error.")]
+#[command(after_help = "Exit codes: 0 done, 1 findings at or above --fail-on, or nothing to watch, 2 error.")]
 pub(crate) struct Cli {
     #[command(subcommand)]
     command: Command,
@@ -26,6 +26,26 @@ pub(crate) struct Cli {
     /// Colours of the screen; auto follows `NO_COLOR` and the colours that the terminal reports.
     #[arg(long, global = true, value_enum, value_name = "THEME", default_value_t)]
     pub(crate) theme: Theme,
+}
+
+/// Flags of live commands that `-h` shows; `--help` shows all.
+const EVERYDAY: &[&str] = &[
+    "pid", "follow", "listen", "upstream", "scenario", "report", "yes", "restore", "duration", "record", "headless",
+    "json", "metrics", "fail_on", "feed_key", "help",
+];
+
+/// The command line with everyday flags only in the short help of live commands.
+pub(crate) fn with_short_help(command: clap::Command) -> clap::Command {
+    let is_live = |command: &clap::Command| command.get_arguments().any(|arg| arg.get_id() == "headless");
+    command.mut_subcommands(|command| {
+        if !is_live(&command) {
+            return command;
+        }
+        command.mut_args(|arg| {
+            let everyday = arg.is_positional() || EVERYDAY.contains(&arg.get_id().as_str());
+            arg.hide_short_help(!everyday)
+        })
+    })
 }
 
 #[derive(Subcommand)]

@@ -91,7 +91,7 @@ fn parse_command_line() -> anyhow::Result<Option<cli::Cli>> {
     let command = cli::Cli::command();
     config::define(cli::Cli::command);
     let line = config::resolve(&command, std::env::args_os().collect())?;
-    let matches = command.clone().get_matches_from(line);
+    let matches = cli::with_short_help(command.clone()).get_matches_from(line);
     if let Some((section, of)) = matches.subcommand()
         && of
             .try_get_one::<bool>("print_config")

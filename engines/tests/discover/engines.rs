@@ -102,10 +102,10 @@ fn ordinary_engine(peer: &Peer, tokenizer: &str, scheduler: &str, detokenizer: &
     engine.processes.iter().for_each(assert_has_the_wheels_libzmq);
     assert!(engine.is_named());
     assert_eq!(engine.main().unwrap().id.pid, peer.pid());
-    let skip = engine.skip_tokenizer_init.unwrap();
+    let skip = engine.settings.skip_tokenizer_init.unwrap();
     assert_eq!((skip.value, skip.origin), (false, Origin::Sockets));
     assert_eq!(
-        (engine.launcher, engine.mode),
+        (engine.launcher, engine.settings.mode),
         (None, None),
         "a custom launcher leaves the mode open"
     );
@@ -238,15 +238,15 @@ fn a_server_that_loses_tokens_is_recognised_by_release_and_flags() {
         pid,
         argument: argument.into(),
     };
-    let mode = engine.mode.as_ref().unwrap();
+    let mode = engine.settings.mode.as_ref().unwrap();
     assert_eq!(
         (mode.value, &mode.origin),
         (Mode::Incremental, &argument("--stream-output"))
     );
-    let skip = engine.skip_tokenizer_init.as_ref().unwrap();
+    let skip = engine.settings.skip_tokenizer_init.as_ref().unwrap();
     assert_eq!((skip.value, &skip.origin), (true, &argument("--skip-tokenizer-init")));
-    assert_eq!(engine.waiter.as_ref().unwrap().value, Waiter::KeepsLast);
-    assert_eq!(engine.codec.as_ref().unwrap().value, Codec::Pickle);
+    assert_eq!(engine.settings.waiter.as_ref().unwrap().value, Waiter::KeepsLast);
+    assert_eq!(engine.settings.codec.as_ref().unwrap().value, Codec::Pickle);
     let turns = if engine.main().unwrap().python.as_ref().unwrap().value.minor < 12 {
         3
     } else {
@@ -271,7 +271,7 @@ fn a_msgpack_server_is_recognised_by_its_environment() {
         return;
     };
     let engine = engine(&server, 4);
-    let codec = engine.codec.as_ref().unwrap();
+    let codec = engine.settings.codec.as_ref().unwrap();
     let variable = "SGLANG_USE_PICKLE_IPC=0".to_owned();
     assert_eq!(
         (codec.value, &codec.origin),
@@ -283,8 +283,8 @@ fn a_msgpack_server_is_recognised_by_its_environment() {
             }
         )
     );
-    assert_eq!(engine.mode.as_ref().unwrap().value, Mode::Cumulative);
-    assert_eq!(engine.waiter.as_ref().unwrap().value, Waiter::Merges);
+    assert_eq!(engine.settings.mode.as_ref().unwrap().value, Mode::Cumulative);
+    assert_eq!(engine.settings.waiter.as_ref().unwrap().value, Waiter::Merges);
 }
 
 #[test]
@@ -307,11 +307,11 @@ fn a_dynamo_worker_has_the_settings_its_release_forces() {
     let release = |known: &PackageRelease| (known.engine.name(), known.release.value.clone());
     let releases: Vec<_> = engine.releases.iter().map(release).collect();
     assert_eq!(releases, [("dynamo", "0.9.0".into()), ("sglang", "0.5.8".into())]);
-    let mode = engine.mode.as_ref().unwrap();
+    let mode = engine.settings.mode.as_ref().unwrap();
     assert_eq!(
         (mode.value, &mode.origin),
         (Mode::Incremental, &Origin::Release("Dynamo 0.9.0".into()))
     );
-    assert!(engine.skip_tokenizer_init.as_ref().unwrap().value);
-    assert_eq!(engine.waiter.as_ref().unwrap().value, Waiter::KeepsLast);
+    assert!(engine.settings.skip_tokenizer_init.as_ref().unwrap().value);
+    assert_eq!(engine.settings.waiter.as_ref().unwrap().value, Waiter::KeepsLast);
 }

@@ -41,7 +41,7 @@ fn a_pair_is_a_scheduler_and_a_tokenizer() {
         assert_eq!((hop.from.unwrap().pid, hop.to.unwrap().pid), (push.pid(), pull.pid()));
         assert_eq!(hop.endpoint, endpoint);
         assert!(
-            engine.releases.is_empty() && engine.codec.is_none(),
+            engine.releases.is_empty() && engine.settings.codec.is_none(),
             "the release is unknown"
         );
     }

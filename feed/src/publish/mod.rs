@@ -5,10 +5,10 @@
 
 mod connections;
 mod events;
-mod job;
 mod peer;
 mod queue;
 mod serve;
+mod shared;
 
 use std::io;
 use std::net::SocketAddr;
@@ -23,8 +23,7 @@ use trace::record::{BlockWriter, Closing, Header};
 use trace::report::{Report, ReportInput};
 use trace::{Analysis, Event, MonoNs};
 
-use self::job::Job;
-use self::serve::Shared;
+use self::shared::{Job, Shared, State};
 use crate::image::{Image, ImageError};
 use crate::key::Key;
 
@@ -218,19 +217,19 @@ impl Publisher {
     /// Sends the current state; watchers that wait for one continue from it.
     fn send_start(&mut self, run: &RunState<'_>) {
         self.active = true;
-        let start = self.state(run, true);
-        if self.send(Job::Start(Box::new(start))) {
+        let state = self.state(run, true);
+        if self.send(Job::Start(Box::new(state))) {
             self.starts += 1;
         }
     }
 
     /// Returns the state of the run, with images if `images` is set.
-    fn state(&mut self, run: &RunState<'_>, images: bool) -> job::Start {
+    fn state(&mut self, run: &RunState<'_>, images: bool) -> State {
         let image = images.then(|| Image::of(run.analysis));
         if let Some(Err(error)) = &image {
             self.problem = Some(format!("feed: {error}; new watchers start without earlier state"));
         }
-        job::Start {
+        State {
             record: self.blocks.next_record(),
             closing: Closing::of(&(run.input)()),
             image: image.and_then(Result::ok),

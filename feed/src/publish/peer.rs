@@ -11,7 +11,7 @@ use tokio::time::timeout;
 
 use super::PublishOptions;
 use super::queue::{Queue, TOPIC};
-use super::serve::Shared;
+use super::shared::Shared;
 use crate::line::{self, Incoming, Outgoing};
 use crate::zmtp::{self, Input, Limits, Role, Zmtp};
 

@@ -2,151 +2,26 @@
 
 use std::io;
 use std::net::TcpListener;
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use bytes::Bytes;
 use serde_bytes::ByteBuf;
 use tokio::sync::mpsc::Receiver;
 use tokio::task::JoinSet;
-use trace::MonoNs;
-use trace::clock::wall_ns;
-use trace::record::{BlockPacker, Header};
+use trace::record::BlockPacker;
 
 use super::connections::Connections;
 use super::events::EventBodies;
-use super::job::{self, Job};
-use super::queue::{Flow, Queue};
-use super::{PublishOptions, Published, peer};
-use crate::message::{self, Head, Kind, SCHEMA, Start, Topic, body};
+use super::queue::Queue;
+use super::shared::{Job, Shared, State};
+use super::{PublishOptions, peer};
+use crate::message::{self, Kind, Start, Topic, body};
 use crate::zmtp;
 
 /// Time limit for emptying the queues at the end.
 const LAST: Duration = Duration::from_millis(1_500);
-
-/// State shared by the run and the feed's thread.
-#[derive(Debug)]
-pub(super) struct Shared {
-    header: Header,
-    pod: String,
-    instance: String,
-    pub(super) bytes: AtomicU64,
-    /// Watchers that wait for a state, that receive the stream or its events, and that receive reports.
-    pub(super) wants: AtomicUsize,
-    pub(super) streams: AtomicUsize,
-    pub(super) reports: AtomicUsize,
-    /// States queued for watchers. Once a state counts here, `streams` includes the watchers that continue from it.
-    pub(super) started: AtomicU64,
-    events: AtomicUsize,
-    /// Messages dropped for watchers that have left.
-    dropped_before: AtomicU64,
-    /// Connections closed or refused.
-    refused: AtomicU64,
-    queues: Mutex<Vec<Arc<Queue>>>,
-    problem: Mutex<Option<String>>,
-}
-
-impl Shared {
-    pub(super) fn new(header: &Header, pod: String) -> Self {
-        Self {
-            header: header.clone(),
-            pod,
-            instance: format!("{:016x}{:08x}", wall_ns(), std::process::id()),
-            bytes: AtomicU64::new(0),
-            wants: AtomicUsize::new(0),
-            streams: AtomicUsize::new(0),
-            reports: AtomicUsize::new(0),
-            started: AtomicU64::new(0),
-            events: AtomicUsize::new(0),
-            dropped_before: AtomicU64::new(0),
-            refused: AtomicU64::new(0),
-            queues: Mutex::default(),
-            problem: Mutex::default(),
-        }
-    }
-
-    fn queues(&self) -> MutexGuard<'_, Vec<Arc<Queue>>> {
-        self.queues.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    pub(super) fn take_problem(&self) -> Option<String> {
-        self.problem.lock().unwrap_or_else(PoisonError::into_inner).take()
-    }
-
-    fn report_problem(&self, problem: String) {
-        *self.problem.lock().unwrap_or_else(PoisonError::into_inner) = Some(problem);
-    }
-
-    pub(super) fn status(&self) -> Published {
-        let queues = self.queues();
-        let dropped: u64 = queues.iter().map(|q| q.dropped()).sum();
-        Published {
-            watchers: queues.len() as u64,
-            bytes: self.bytes.load(Ordering::Relaxed),
-            dropped: dropped + self.dropped_before.load(Ordering::Relaxed),
-            refused: self.refused.load(Ordering::Relaxed),
-        }
-    }
-
-    /// Records a gap: a stream message did not fit the queue to the feed's thread.
-    pub(super) fn skip(&self) {
-        self.queues().iter().for_each(|q| q.skip());
-        self.count();
-    }
-
-    pub(super) fn joined(&self, queue: &Arc<Queue>) {
-        self.queues().push(Arc::clone(queue));
-        self.count();
-    }
-
-    fn left(&self, queue: &Arc<Queue>) {
-        let mut queues = self.queues();
-        queues.retain(|q| !Arc::ptr_eq(q, queue));
-        drop(queues);
-        self.dropped_before.fetch_add(queue.dropped(), Ordering::Relaxed);
-        self.count();
-    }
-
-    /// Updates the counters that the run reads.
-    pub(super) fn count(&self) {
-        let queues = self.queues();
-        let of = |which: &dyn Fn(&Queue) -> bool| queues.iter().filter(|q| which(q)).count();
-        let events = of(&|q| q.wants(Topic::Events));
-        let stream = |flow| of(&|q| q.flow() == flow);
-        self.events.store(events, Ordering::Release);
-        self.reports.store(of(&|q| q.wants(Topic::Report)), Ordering::Release);
-        self.streams.store(stream(Flow::Receives) + events, Ordering::Release);
-        // Watchers of events alone need no state, but blocks have to flow: request a start while no stream is active.
-        let idle = usize::from(events > 0 && stream(Flow::Receives) == 0);
-        self.wants.store(stream(Flow::Waits) + idle, Ordering::Release);
-    }
-
-    /// Counts a refused connection and logs the reason at powers of two, to bound the log.
-    fn refuse(&self, why: std::fmt::Arguments<'_>) {
-        let refused = self.refused.fetch_add(1, Ordering::Relaxed) + 1;
-        if refused.is_power_of_two() {
-            tracing::warn!("feed: refused {why}; {refused} in total");
-        }
-    }
-
-    /// Whether any watcher subscribes to the stream.
-    pub(super) fn is_followed(&self) -> bool {
-        self.queues().iter().any(|q| q.flow() != Flow::None)
-    }
-
-    fn head(&self, kind: Kind, seq: u64) -> Head {
-        Head {
-            schema: SCHEMA.to_owned(),
-            kind,
-            pod: self.pod.clone(),
-            instance: self.instance.clone(),
-            seq,
-            mono_ns: MonoNs::now().0,
-            wall_ns: wall_ns(),
-        }
-    }
-}
 
 /// Serves until the run ends.
 pub(super) async fn serve(
@@ -235,22 +110,22 @@ impl Sender {
                 }
                 Err(error) => self.failed(&error),
             },
-            Job::Start(start) => self.start(*start),
+            Job::Start(state) => self.start(*state),
             Job::About(closing) => self.send(Topic::Stream, Kind::About, body::about(*closing)),
             Job::Report(report) => self.send(Topic::Report, Kind::Report, body::report(&*report)),
             Job::End(..) => {}
         }
     }
 
-    fn start(&mut self, start: job::Start) {
-        if let Some(message) = self.state(start) {
+    fn start(&mut self, state: State) {
+        if let Some(message) = self.state(state) {
             self.shared.queues().iter().for_each(|q| q.start(&message));
         }
         self.shared.count();
         self.shared.started.fetch_add(1, Ordering::Release);
     }
 
-    fn end(&mut self, last: job::Start) {
+    fn end(&mut self, last: State) {
         let closing = last.closing.clone();
         let state = self.state(last);
         let end = self.message(Topic::Stream, Kind::End, body::about(closing));
@@ -259,7 +134,7 @@ impl Sender {
         }
     }
 
-    fn state(&self, start: job::Start) -> Option<Bytes> {
+    fn state(&self, state: State) -> Option<Bytes> {
         let packed = |image: Option<crate::Image>| image.and_then(|i| i.pack().ok()).map(ByteBuf::from);
         let header = &self.shared.header;
         let start = Start {
@@ -267,10 +142,10 @@ impl Sender {
             source: header.source.clone(),
             config: header.config,
             payload: header.payload,
-            record: start.record,
-            closing: start.closing,
-            image: packed(start.image),
-            history: packed(start.history),
+            record: state.record,
+            closing: state.closing,
+            image: packed(state.image),
+            history: packed(state.history),
         };
         let head = self.shared.head(Kind::Start, self.seq[Topic::Stream as usize]);
         match body::start(&start).and_then(|body| message::encode(&head, &body)) {

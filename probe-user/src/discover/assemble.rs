@@ -2,10 +2,11 @@
 
 use super::candidate::Candidate;
 use super::degraded::Blind;
-use super::hops;
+use super::hop::{Carries, End, HopSeen};
 use super::links::{Link, OpenSocket};
-use super::recognise::{EngineKind, Evidence, Node, Played, Reading};
-use super::topology::{Carries, End, Engine, HopSeen, PackageRelease, Process};
+use super::recognise::{EngineKind, Evidence, Node, PackageRelease, Played, Reading};
+use super::topology::{Engine, Process};
+use super::wires;
 
 /// Returns the engines, and the role of each candidate (`None` if it belongs to no engine).
 pub(crate) fn engines(
@@ -24,7 +25,7 @@ pub(crate) fn engines(
         })
         .collect();
     let stated: Vec<Option<Played>> = nodes.iter().map(|node| node.stated).collect();
-    let links = &hops::without_clients(links, &stated);
+    let links = &wires::without_clients(links, &stated);
     let mut edges: Vec<(usize, usize)> = links
         .iter()
         .filter_map(|l| Some((l.connector?.candidate, l.acceptor.candidate)))
@@ -38,7 +39,7 @@ pub(crate) fn engines(
     for (role, candidate) in roles.iter_mut().zip(candidates) {
         *role = role.or(candidate.last_role);
     }
-    let readings = hops::read(known, links, &roles);
+    let readings = wires::read(known, links, &roles);
 
     let connected = links
         .iter()
@@ -151,16 +152,12 @@ fn determine_settings(engine: &mut Engine, group: &[usize], candidates: &[&Candi
     };
     let decides = main.launcher.map(|launcher| launcher.engine).or(engine.kind)?;
     let settings = decides.settings(&evidence);
-    engine.codec = settings.codec;
-    engine.waiter = settings.waiter;
-    engine.turnaround = settings.turnaround;
-    engine.skip_tokenizer_init = settings.skip_tokenizer_init;
-    engine.disaggregation = settings.disaggregation;
-    engine.mode = settings.mode;
-    settings.avoids_zmq.map(|variable| Blind::NoZmqOutput {
+    let blind = settings.avoids_zmq.clone().map(|variable| Blind::NoZmqOutput {
         pid: main.id.pid,
         variable,
-    })
+    });
+    engine.settings = settings;
+    blind
 }
 
 /// Releases of the engine, and of programs that run engines inside. Other engines may be installed next to them.

@@ -5,9 +5,10 @@ use std::path::{Path, PathBuf};
 use super::degraded::Part;
 use super::launch::{self, Flags, Program};
 use super::libzmq::{self, LibZmq, Libraries};
-use super::package::{self, Installed, Interpreter, PythonVersion};
+use super::package::{self, Installed, Interpreter};
 use super::proc::stat::Stat;
 use super::proc::{ProcDir, ReadError, maps, stat, strings};
+use super::python_version::PythonVersion;
 use super::recognise::{EngineKind, Launcher, Played};
 use super::role::{Rank, Role, RoleSource};
 use super::setting::Setting;
@@ -123,7 +124,7 @@ pub(crate) fn examine(
         },
         environment: None,
         libzmq: None,
-        python: package::python(&files),
+        python: PythonVersion::of(&files),
         installed: Installed::default(),
         io_threads: io_threads(process),
         connects_to_clients: engines.iter().copied().find(|engine| {

@@ -6,9 +6,9 @@ use super::launch::Flags;
 use super::libzmq::LibZmq;
 use super::links::{Link, OpenSocket};
 use super::package::Installed;
-use super::recognise::Engines;
+use super::recognise::{Engines, PackageRelease};
 use super::setting::{Origin, Setting};
-use super::topology::{Engine, PackageRelease, ProcessId};
+use super::topology::{Engine, ProcessId};
 
 /// A fake process.
 #[derive(Clone, Debug)]

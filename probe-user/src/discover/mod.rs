@@ -28,7 +28,7 @@ mod error;
 #[cfg(feature = "fake")]
 pub mod fake;
 mod group;
-mod hops;
+mod hop;
 mod known;
 mod launch;
 pub(crate) mod libzmq;
@@ -36,6 +36,7 @@ mod links;
 mod own;
 mod package;
 pub(crate) mod proc;
+mod python_version;
 mod recognise;
 mod release;
 mod role;
@@ -46,6 +47,7 @@ mod spec;
 mod table;
 mod topology;
 mod watch;
+mod wires;
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -54,13 +56,14 @@ pub use change::Change;
 pub use degraded::{Blind, Part};
 pub use error::DiscoverError;
 pub use group::connected;
+pub use hop::{Carries, Confidence, End, HopSeen};
 pub use launch::{FlagName, Flags, Program, program};
 pub use libzmq::{FUNCTIONS, LibZmq};
-pub use package::PythonVersion;
 pub use proc::ReadError;
+pub use python_version::PythonVersion;
 pub use recognise::{
-    Codec, Disaggregation, Edge, EngineKind, Engines, Evidence, Launcher, Node, Package, Played, Reading, Recognise,
-    Settings, Wire,
+    Codec, Disaggregation, Edge, EngineKind, Engines, Evidence, Launcher, Node, Package, PackageRelease, Played,
+    Reading, Recognise, Settings, Wire,
 };
 pub use release::{NoRelease, Release, Stage};
 pub use role::{Function, Rank, Role, RoleSource, RoleWords, UnknownRole};
@@ -68,9 +71,7 @@ pub use route::Route;
 pub use setting::{Origin, Setting};
 pub use sock::netlink::DiagError;
 pub use spec::{RoleSpec, RoleSpecError};
-pub use topology::{
-    Carries, Confidence, End, Engine, HopSeen, PackageRelease, PickError, Process, ProcessId, Topology,
-};
+pub use topology::{Engine, PickError, Process, ProcessId, Topology};
 pub use watch::Watcher;
 
 /// Scope and limits of discovery.

@@ -4,54 +4,14 @@ use std::path::{Path, PathBuf};
 
 use super::proc::ProcDir;
 use super::proc::maps::{MappedFile, site_packages};
-use super::recognise::EngineKind;
+use super::python_version::PythonVersion;
+use super::recognise::{EngineKind, PackageRelease};
 use super::setting::{Origin, Setting};
-use super::topology::PackageRelease;
 
 /// Maximum number of entries read in one package directory.
 const ENTRIES: usize = 50_000;
 /// Maximum size of `METADATA`, which contains the README after its headers.
 const METADATA: usize = 4 << 20;
-
-/// Python's major and minor version, which determine the behaviour of its event loop.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct PythonVersion {
-    /// Major version: 3.
-    pub major: u16,
-    /// Minor version, for example 11 in 3.11.
-    pub minor: u16,
-}
-
-impl std::fmt::Display for PythonVersion {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "{}.{}", self.major, self.minor)
-    }
-}
-
-/// Version of the interpreter, from the names of mapped files: `python3.11`, `libpython3.11.so.1.0`, `lib/python3.11/lib-dynload/...`.
-pub(crate) fn python(files: &[MappedFile]) -> Option<Setting<PythonVersion>> {
-    files.iter().find_map(|file| {
-        let path = file.path.to_str()?;
-        let version = path
-            .match_indices("python")
-            .find_map(|(at, word)| numbers(&path[at + word.len()..]))?;
-        Some(Setting::new(version, Origin::Mapped(file.path.clone())))
-    })
-}
-
-/// Parses a version such as `3.11` at the beginning of `text`.
-fn numbers(text: &str) -> Option<PythonVersion> {
-    let end = text
-        .find(|c: char| !c.is_ascii_digit() && c != '.')
-        .unwrap_or(text.len());
-    let (major, rest) = text[..end].split_once('.')?;
-    let minor = rest.split('.').next()?;
-    let major = major.parse().ok().filter(|&major| major == 3)?;
-    Some(PythonVersion {
-        major,
-        minor: minor.parse().ok()?,
-    })
-}
 
 /// Properties of a process that determine its import path.
 #[derive(Clone, Copy, Debug)]
@@ -209,37 +169,15 @@ mod tests {
     use super::super::recognise::toy::TOY;
     use super::*;
 
-    fn mapped(path: &str) -> MappedFile {
-        MappedFile {
-            path: path.into(),
+    #[test]
+    fn a_virtual_environment_takes_precedence_over_its_base_interpreter() {
+        let files = [MappedFile {
+            path: "/opt/venv/lib/python3.11/site-packages/pyzmq.libs/libzmq-2f02442c.so.5.2.5".into(),
             dev: (0, 0),
             inode: 1,
             deleted: false,
             range: (0, 1),
-        }
-    }
-
-    #[test]
-    fn mapped_files_give_the_python_version() {
-        let version = |path: &str| python(&[mapped(path)]).map(|s| s.value.to_string());
-        assert_eq!(version("/usr/bin/python3.12").as_deref(), Some("3.12"));
-        assert_eq!(
-            version("/usr/lib/x86_64-linux-gnu/libpython3.10.so.1.0").as_deref(),
-            Some("3.10")
-        );
-        assert_eq!(
-            version("/opt/v/lib/python3.11/site-packages/zmq/_zmq.so").as_deref(),
-            Some("3.11")
-        );
-        assert_eq!(version("/usr/lib/python3/dist-packages/apt_pkg.so"), None);
-        assert_eq!(version("/home/python/lib/libc.so.6"), None);
-    }
-
-    #[test]
-    fn a_virtual_environment_takes_precedence_over_its_base_interpreter() {
-        let files = [mapped(
-            "/opt/venv/lib/python3.11/site-packages/pyzmq.libs/libzmq-2f02442c.so.5.2.5",
-        )];
+        }];
         let interpreter = Interpreter {
             files: &files,
             version: Some(PythonVersion { major: 3, minor: 11 }),
@@ -310,7 +248,6 @@ mod tests {
             let _ = version_header(&bytes);
             let _ = version_assignment(&text);
             let _ = dist_info(&text);
-            let _ = numbers(&text);
         }
     }
 }

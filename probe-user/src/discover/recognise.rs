@@ -7,12 +7,12 @@ use std::path::Path;
 use trace::engine::{Mode, Waiter};
 use trace::event::Kind;
 
+use super::hop::{Carries, Confidence, HopSeen};
 use super::launch::{FlagName, Flags};
-use super::package::PythonVersion;
+use super::python_version::PythonVersion;
 use super::release::Release;
 use super::role::{Rank, Role, RoleSource};
 use super::setting::{Origin, Setting};
-use super::topology::{Carries, Confidence, HopSeen, PackageRelease};
 
 /// A role with its source.
 pub type Played = (Role, RoleSource);
@@ -149,6 +149,15 @@ pub struct Package {
     pub name: &'static str,
     /// Files of a source tree that assign `__version__`, relative to an import directory.
     pub source: &'static [&'static str],
+}
+
+/// Release of an engine's package.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PackageRelease {
+    /// The engine.
+    pub engine: EngineKind,
+    /// Its release.
+    pub release: Setting<String>,
 }
 
 /// Program that started an engine.

@@ -2,8 +2,6 @@
 
 use std::fmt;
 
-use super::recognise::EngineKind;
-
 /// Function of a role on the token path, in terms that hold for every engine.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Function {
@@ -90,10 +88,10 @@ impl fmt::Display for Role {
 pub struct RoleWords(Vec<&'static str>);
 
 impl RoleWords {
-    /// Names of the roles of these engines.
-    pub fn of(engines: &[EngineKind]) -> Self {
+    /// Names of these roles, each once.
+    pub fn of<'a>(roles: impl IntoIterator<Item = &'a Role>) -> Self {
         let mut words: Vec<&'static str> = Vec::new();
-        for role in engines.iter().flat_map(|engine| engine.roles()) {
+        for role in roles {
             if !words.contains(&role.word) {
                 words.push(role.word);
             }

@@ -2,8 +2,9 @@
 
 use trace::event;
 
+use super::hop::{Carries, HopSeen};
 use super::role::Role;
-use super::topology::{Carries, Engine, HopSeen};
+use super::topology::Engine;
 
 /// A hop of the token path: all connections from senders with one role into one socket. Each connection is a lane.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -60,9 +61,9 @@ impl Engine {
         event::Engine {
             name: self.kind.map(|kind| kind.name()),
             version: self.release().map(|release| release.value.as_str()),
-            mode: self.mode.as_ref().map(|mode| mode.value),
-            waiter: self.waiter.as_ref().map(|waiter| waiter.value),
-            turnaround: self.turnaround.as_ref().map(|turns| turns.value),
+            mode: self.settings.mode.as_ref().map(|mode| mode.value),
+            waiter: self.settings.waiter.as_ref().map(|waiter| waiter.value),
+            turnaround: self.settings.turnaround.as_ref().map(|turns| turns.value),
         }
     }
 }

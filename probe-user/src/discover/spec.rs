@@ -52,7 +52,7 @@ fn named(text: &str, engines: &[EngineKind]) -> Result<Role, UnknownRole> {
     };
     engines.iter().find_map(in_engine).ok_or_else(|| UnknownRole {
         text: text.to_owned(),
-        roles: RoleWords::of(engines),
+        roles: RoleWords::of(engines.iter().flat_map(|engine| engine.roles())),
     })
 }
 

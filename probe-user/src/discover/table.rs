@@ -2,7 +2,8 @@
 
 use std::fmt;
 
-use super::topology::{Carries, Confidence, Engine, HopSeen, Process, Topology};
+use super::hop::{Carries, Confidence, HopSeen};
+use super::topology::{Engine, Process, Topology};
 
 impl fmt::Display for Topology {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -62,21 +63,13 @@ fn headline(engine: &Engine) -> String {
     if !engine.is_named() {
         parts.push("from its sockets".into());
     }
-    parts.extend(engine.mode.as_ref().map(|m| format!("{:?}", m.value).to_lowercase()));
-    parts.extend(engine.codec.as_ref().map(|c| c.value.word().to_owned()));
-    parts.extend(
-        engine
-            .skip_tokenizer_init
-            .as_ref()
-            .filter(|s| s.value)
-            .map(|_| "no detokenizer in the path".to_owned()),
-    );
-    parts.extend(
-        engine
-            .disaggregation
-            .as_ref()
-            .map(|d| format!("{} server: sends {}", d.value.word, d.value.sends)),
-    );
+    let settings = &engine.settings;
+    parts.extend(settings.mode.as_ref().map(|m| format!("{:?}", m.value).to_lowercase()));
+    parts.extend(settings.codec.as_ref().map(|c| c.value.word().to_owned()));
+    let skips = settings.skip_tokenizer_init.as_ref().filter(|s| s.value);
+    parts.extend(skips.map(|_| "no detokenizer in the path".to_owned()));
+    let side = settings.disaggregation.as_ref();
+    parts.extend(side.map(|d| format!("{} server: sends {}", d.value.word, d.value.sends)));
     parts.join(", ")
 }
 

@@ -2,13 +2,11 @@
 
 use std::collections::BTreeSet;
 
-use trace::engine::{Mode, Waiter};
-use trace::path;
-
 use super::degraded::Blind;
+use super::hop::{Carries, HopSeen};
 use super::libzmq::LibZmq;
-use super::package::PythonVersion;
-use super::recognise::{Codec, Disaggregation, EngineKind, Launcher};
+use super::python_version::PythonVersion;
+use super::recognise::{EngineKind, Launcher, PackageRelease, Settings};
 use super::role::{Rank, Role, RoleSource, RoleWords};
 use super::setting::Setting;
 use super::spec::RoleSpec;
@@ -37,27 +35,8 @@ pub struct Engine {
     pub kind: Option<EngineKind>,
     /// Releases of the engine, and of programs that run it inside, on its import path.
     pub releases: Vec<PackageRelease>,
-    /// Serialisation format of frames.
-    pub codec: Option<Setting<Codec>>,
-    /// Whether the source of tokens sends them directly to the process that responds to clients.
-    pub skip_tokenizer_init: Option<Setting<bool>>,
-    /// Side of a disaggregated pair; `None` when it is not part of one, or unknown.
-    pub disaggregation: Option<Setting<Disaggregation>>,
-    /// Output mode of the process that responds to clients.
-    pub mode: Option<Setting<Mode>>,
-    /// Behaviour of a waiter with several queued chunks.
-    pub waiter: Option<Setting<Waiter>>,
-    /// Number of event-loop turns from the wake-up of a waiter to its run.
-    pub turnaround: Option<Setting<u8>>,
-}
-
-/// Release of an engine's package.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct PackageRelease {
-    /// The engine.
-    pub engine: EngineKind,
-    /// Its release.
-    pub release: Setting<String>,
+    /// Settings that affect how tokens are sent.
+    pub settings: Settings,
 }
 
 /// A pid with the start time that makes it unique.
@@ -99,83 +78,6 @@ pub struct Process {
     pub io_threads: Vec<u32>,
     /// The program whose runtime it has mapped, if that connects to clients instead of listening for them.
     pub connects_to_clients: Option<EngineKind>,
-}
-
-/// One end of a connection.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct End {
-    /// Process that holds it.
-    pub pid: u32,
-    /// Number of its descriptor.
-    pub fd: u32,
-    /// Inode of the socket.
-    pub inode: u64,
-    /// Role of the process.
-    pub role: Role,
-}
-
-/// Content of a hop.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum Carries {
-    /// Tokens on the way to the client.
-    Output,
-    /// Requests on the way to the source.
-    Requests,
-    /// Output or control messages, which cannot be distinguished from outside.
-    Unknown,
-}
-
-/// Certainty of a hop's direction and content.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum Confidence {
-    /// Both roles are stated, and the engine connects the two in only one way.
-    Certain,
-    /// Derived from roles or connections that were inferred themselves.
-    Inferred,
-}
-
-impl Confidence {
-    /// Certainty of a hop between roles with these sources.
-    pub fn of(sources: [RoleSource; 2]) -> Self {
-        if sources.iter().all(|source| *source < RoleSource::Sockets) {
-            Self::Certain
-        } else {
-            Self::Inferred
-        }
-    }
-}
-
-/// A connection between two processes of an engine, in the direction of its content.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct HopSeen {
-    /// Sending end; `None` when only the other end is visible.
-    pub from: Option<End>,
-    /// Receiving end; `None` when only the other end is visible.
-    pub to: Option<End>,
-    /// Endpoint in ZMQ's notation. The receiver binds on the output path, the sender on the request path.
-    pub endpoint: String,
-    /// Content.
-    pub carries: Carries,
-    /// Certainty.
-    pub confidence: Confidence,
-}
-
-impl HopSeen {
-    /// Whether this is the first hop of the token path.
-    pub fn starts_at_source(&self) -> bool {
-        self.carries != Carries::Requests && self.from.is_some_and(|end| end.role.is_source())
-    }
-
-    /// Whether this is the last hop of the token path, whose receiver responds to clients.
-    pub fn ends_at_receiver(&self) -> bool {
-        self.carries != Carries::Requests && self.to.is_some_and(|end| end.role.answers_clients())
-    }
-
-    /// Name such as `scheduler->tokenizer`, with `?` for an invisible end.
-    pub fn name(&self) -> String {
-        let word = |end: Option<End>| end.map_or(path::UNKNOWN, |e| e.role.word());
-        path::name(word(self.from), word(self.to))
-    }
 }
 
 impl Engine {

@@ -133,7 +133,7 @@ impl Watcher {
             .map(|(candidate, _)| candidate)
             .collect();
         let (engines, roles) = assemble::engines(self.options.engines, &candidates, &found.links, &mut found.blind);
-        let role_words = RoleWords::of(self.options.engines);
+        let role_words = RoleWords::of(self.options.engines.iter().flat_map(|engine| engine.roles()));
         for (candidate, role) in candidates.iter().zip(&roles) {
             let pid = candidate.id.pid;
             for part in &candidate.refused {

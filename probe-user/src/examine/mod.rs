@@ -1,9 +1,5 @@
-//! Permissions of this process, determined by harmless attempts: for `tokengap doctor`, and for explaining refusals.
+//! Restrictions of this process that apply despite its capabilities: seccomp filters, namespaces and kernel settings.
 
 pub mod filter;
-pub mod library;
 pub mod namespace;
-mod own;
 pub mod setting;
-
-pub use own::{OwnError, own_uprobe};

@@ -1,7 +1,8 @@
 //! A probe on running processes: attach, read, detach.
 
+pub(crate) mod batches;
+mod diagnostics;
 mod losses;
-pub(crate) mod multi;
 mod options;
 mod read;
 mod serving;
@@ -12,14 +13,14 @@ use std::time::{Duration, Instant};
 
 use aya::Ebpf;
 use aya::maps::{Array, HashMap, Map, MapData, MapError, RingBuf};
+use aya_log::EbpfLogger;
 use probe_ebpf::{Capture, Loss, MAX_TARGETS, Offsets, Thread, Watched};
 use rustix::process::{Pid, PidfdFlags};
 
-use crate::attach::{self, Batch, Link, UPROBES, Way};
+use crate::attach::{self, Link, Way};
 use crate::btf::{Btf, VMLINUX};
 use crate::capability::{Feature, Permissions};
 use crate::degraded::{Degraded, Missing};
-use crate::diagnostics::Diagnostics;
 use crate::discover::ReadError;
 use crate::egress::places;
 use crate::library::{self, Library};
@@ -28,8 +29,9 @@ use crate::observation::Observation;
 use crate::plain::Plain;
 use crate::probe_points::Known;
 
+use batches::UPROBES;
+use diagnostics::ToTracing;
 use losses::Losses;
-use multi::Multi;
 use serving::Serving;
 
 pub use options::{Options, ProbeError, Target};
@@ -56,7 +58,7 @@ pub struct Probe {
     degraded: Vec<Degraded>,
     permissions: Permissions,
     options: Options,
-    diagnostics: Option<Diagnostics>,
+    diagnostics: Option<EbpfLogger<ToTracing>>,
     serving: Serving,
     kept_at: Instant,
     /// Time of the last check for losses.
@@ -101,12 +103,13 @@ impl Probe {
         let mut ebpf = load::load(settings).map_err(|error| {
             ProbeError::Unavailable(Degraded::explain(Feature::Messages, None, permissions, chain(&error)))
         })?;
-        let way = way(&ebpf);
+        let way = Way::of(&ebpf, &UPROBES);
         let records = map(&mut ebpf, "RECORDS", RingBuf::try_from)?;
         let losses = map(&mut ebpf, "LOSSES", Losses::new)?;
         let watched = map(&mut ebpf, "WATCHED", Array::try_from)?;
         let diagnostics = if options.diagnostics {
-            Diagnostics::of(&mut ebpf)
+            // The object may have no log.
+            EbpfLogger::init_with_logger(&mut ebpf, ToTracing).ok()
         } else {
             None
         };
@@ -169,18 +172,6 @@ impl Probe {
     /// Unavailable features, with remedies.
     pub fn degraded(&self) -> &[Degraded] {
         &self.degraded
-    }
-
-    /// Changes the capture limits for a process's messages.
-    pub fn set_capture(&mut self, pid: u32, capture: Capture) -> Result<(), ProbeError> {
-        for index in 0..self.targets.len() {
-            let slot = &mut self.targets[index];
-            if slot.pid == pid && !slot.free {
-                slot.capture = capture;
-                self.update_watched(index, 1)?;
-            }
-        }
-        Ok(())
     }
 
     /// Passes new observations to `emit`, oldest first, and returns their number. If there are none, waits up to `patience`. A few
@@ -339,9 +330,9 @@ impl Probe {
         library: &Library,
     ) -> Result<Vec<Link>, attach::AttachError> {
         let (probe_points, target) = (self.libraries.of(&library.path)?, index as u32);
-        let batches: Vec<Batch> = match feature {
-            Feature::Polls => attach::polls(&probe_points, target, !self.sleeps)?,
-            _ => attach::messages(library, &probe_points, target, &self.options)?,
+        let batches = match feature {
+            Feature::Polls => batches::polls(&probe_points, target, !self.sleeps)?,
+            _ => batches::messages(library, &probe_points, target, &self.options)?,
         };
         let Some(pid) = NonZeroU32::new(self.targets[index].pid) else {
             return Ok(Vec::new());
@@ -366,17 +357,6 @@ impl Drop for Probe {
         let mut links = std::mem::take(&mut self.global);
         links.extend(self.targets.iter_mut().flat_map(|slot| std::mem::take(&mut slot.links)));
         attach::detach(links);
-    }
-}
-
-/// Uses one link for many probe points if the kernel supports it, otherwise one perf event per point.
-fn way(ebpf: &Ebpf) -> Way {
-    match Multi::load(ebpf, &UPROBES) {
-        Ok(multi) => Way::Multi(multi),
-        Err(error) => {
-            tracing::debug!("one perf event per probe point: {error}");
-            Way::Perf
-        }
     }
 }
 

@@ -94,11 +94,6 @@ impl Probe {
         }
     }
 
-    /// Whether reads are observed, if any process requested it.
-    pub fn observes_reads(&self) -> bool {
-        !self.serving.reads.is_empty()
-    }
-
     /// Stops observing a connection.
     pub fn ignore(&mut self, socket: u64) -> Result<(), ProbeError> {
         let Some(map) = self.ebpf.map_mut("STREAMS") else {

@@ -133,7 +133,7 @@ mod tests {
             at_most: vec![(0.25, 1), (0.5, 2)],
         };
         vec![
-            family("tokengap.chunks.dropped", &["confirmed"], Value::Int(7)),
+            family("tokengap.requests.aborted", &[], Value::Int(7)),
             family("tokengap.consumer.cpu", &["tokenizer", "on_cpu"], Value::Float(0.25)),
             family("tokengap.hop.payload", &["a\"b\\\n->c"], Value::Int(9)),
             family("tokengap.gap", &[], Value::Histogram(gap)),
@@ -149,8 +149,8 @@ mod tests {
         .expect("text");
         assert!(exposition.content_type.starts_with("application/openmetrics-text"));
         for line in [
-            "# TYPE tokengap_chunks_dropped counter",
-            "tokengap_chunks_dropped_total{certainty=\"confirmed\"} 7",
+            "# TYPE tokengap_requests_aborted counter",
+            "tokengap_requests_aborted_total 7",
             "tokengap_consumer_cpu_ratio{role=\"tokenizer\",state=\"on_cpu\"} 0.25",
             "# UNIT tokengap_hop_payload_bytes bytes",
             "tokengap_hop_payload_bytes_total{hop=\"a\\\"b\\\\\\n->c\"} 9",
@@ -175,7 +175,7 @@ mod tests {
         assert!(
             exposition
                 .body
-                .contains("# TYPE tokengap_chunks_dropped_total counter\n"),
+                .contains("# TYPE tokengap_requests_aborted_total counter\n"),
             "{}",
             exposition.body
         );

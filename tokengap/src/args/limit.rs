@@ -13,7 +13,7 @@ pub(crate) struct Limit {
 
 #[derive(clap::Args, Clone, Debug, Default)]
 pub(crate) struct LimitArgs {
-    #[arg(long = "limit", value_name = "NAME=N", value_parser = limit, help = SHORT, long_help = long())]
+    #[arg(long = "limit", value_name = "NAME=N", value_parser = limit, help_heading = super::TUNING, help = SHORT, long_help = long())]
     limits: Vec<Limit>,
 }
 

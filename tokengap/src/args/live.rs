@@ -8,7 +8,7 @@ use trace::detect::Severity;
 use trace::ledger::Limits;
 use tui::{DEFAULT_MOMENTS, FINISHED_SHOWN, Saved};
 
-use super::{FeedArgs, LimitArgs, RecordArgs, TelemetryArgs, at_least_one, duration, severity};
+use super::{FeedArgs, LimitArgs, RecordArgs, TUNING, TelemetryArgs, at_least_one, duration, severity};
 
 /// Flags of every live source.
 #[derive(Args, Clone, Debug)]
@@ -29,22 +29,8 @@ pub(crate) struct LiveArgs {
     #[arg(long, value_name = "SEVERITY", value_parser = severity)]
     pub(crate) fail_on: Option<Severity>,
 
-    /// Maximum number of live requests followed. Beyond it, the oldest are evicted and counted.
-    #[arg(long, value_name = "N", default_value_t = Limits::default().live_rids, value_parser = at_least_one)]
-    pub(crate) max_live: usize,
-
-    /// Maximum number of finished requests kept in detail. Older ones remain in the totals.
-    #[arg(long, value_name = "N", default_value_t = Limits::default().finished_kept)]
-    pub(crate) max_finished: usize,
-
-    #[command(flatten)]
-    pub(crate) limits: LimitArgs,
-
     #[command(flatten)]
     pub(crate) report: ReportArgs,
-
-    #[command(flatten)]
-    pub(crate) screen: ScreenArgs,
 
     /// Read flags from this TOML file: one section per command, and [live] for flags that live commands share. Flags on the
     /// command line take precedence. SIGHUP reloads it.
@@ -63,6 +49,20 @@ pub(crate) struct LiveArgs {
 
     #[command(flatten)]
     pub(crate) feed: FeedArgs,
+
+    #[command(flatten)]
+    pub(crate) screen: ScreenArgs,
+
+    /// Maximum number of live requests followed. Beyond it, the oldest are evicted and counted.
+    #[arg(long, value_name = "N", default_value_t = Limits::default().live_rids, value_parser = at_least_one, help_heading = TUNING)]
+    pub(crate) max_live: usize,
+
+    /// Maximum number of finished requests kept in detail. Older ones remain in the totals.
+    #[arg(long, value_name = "N", default_value_t = Limits::default().finished_kept, help_heading = TUNING)]
+    pub(crate) max_finished: usize,
+
+    #[command(flatten)]
+    pub(crate) limits: LimitArgs,
 }
 
 impl LiveArgs {
@@ -86,17 +86,17 @@ pub(crate) struct ReportArgs {
 /// Limits of the screen's memory, for each run that it shows.
 #[derive(Args, Clone, Debug)]
 pub(crate) struct ScreenArgs {
+    /// Named filter of requests for the screen: `slow=gap>1s`. Type /@slow to apply it. Repeatable.
+    #[arg(long = "filter", value_name = "NAME=FILTER", value_parser = Saved::parse, help_heading = "Screen")]
+    pub(crate) filters: Vec<Saved>,
+
     /// Maximum number of chunk timestamps kept for the request view, 48 bytes each; the oldest are evicted.
-    #[arg(long, value_name = "N", default_value_t = DEFAULT_MOMENTS)]
+    #[arg(long, value_name = "N", default_value_t = DEFAULT_MOMENTS, help_heading = TUNING)]
     pub(crate) journal: usize,
 
     /// Maximum number of finished requests in the table. Older ones remain in the totals.
-    #[arg(long, value_name = "N", default_value_t = FINISHED_SHOWN)]
+    #[arg(long, value_name = "N", default_value_t = FINISHED_SHOWN, help_heading = TUNING)]
     pub(crate) rows: usize,
-
-    /// A filter of requests with a name, for the screen: `slow=gap>1s`; / and then @slow puts it in force. May be given several times.
-    #[arg(long = "filter", value_name = "NAME=FILTER", value_parser = Saved::parse)]
-    pub(crate) filters: Vec<Saved>,
 }
 
 impl ScreenArgs {

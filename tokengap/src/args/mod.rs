@@ -24,6 +24,9 @@ pub(crate) fn at_least_one(text: &str) -> Result<usize, String> {
     }
 }
 
+/// Heading of the flags that few people need; the last one in the help.
+pub(crate) const TUNING: &str = "Tuning";
+
 pub(crate) fn duration(text: &str) -> Result<Duration, String> {
     let hint = "write it like 5s, 500ms, 2m or 1h 30m";
     if text.parse::<f64>().is_ok() {

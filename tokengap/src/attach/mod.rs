@@ -119,7 +119,7 @@ impl Attach {
             Some(probe) => probe,
             None => loaded.insert(Probe::attach(&[], options.probe).context(refused)?),
         };
-        let mode = engine.mode.as_ref().map(|mode| mode.value);
+        let mode = engine.settings.mode.as_ref().map(|mode| mode.value);
         let format = |format: &&Format| engine.kind.is_some_and(|kind| kind.name() == format.engine);
         let response_id = engines::FORMATS
             .iter()
@@ -337,7 +337,7 @@ impl About for Attach {
     }
 
     fn wire(&self) -> Option<Value> {
-        let side = self.engine.disaggregation.as_ref().map(|side| side.value);
+        let side = self.engine.settings.disaggregation.as_ref().map(|side| side.value);
         let side = side.map(|side| ("disaggregation", json!({"mode": side.word, "sends": side.sends})));
         let pairs = self.egress.pairs().map(|pairs| ("joined_by_content", pairs));
         // Counted by the kernel side's numbering of messages per socket, which continues across lost records.

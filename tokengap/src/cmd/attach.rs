@@ -11,7 +11,7 @@ use probe_user::{Feature, Options, Permissions};
 use session::Signals;
 
 use crate::app;
-use crate::args::LiveArgs;
+use crate::args::{LiveArgs, TUNING};
 use crate::attach::{Attach, AttachOptions, Follow, PythonOptions};
 use crate::confinement;
 
@@ -28,14 +28,6 @@ pub(crate) struct Args {
     /// detokenizer-router. Repeatable; without it the engine that runs here.
     #[arg(long, value_name = "PID[=ROLE]", value_parser = role_spec)]
     pid: Vec<RoleSpec>,
-
-    /// Maximum bytes copied of a message. Longer messages are counted as undecoded.
-    #[arg(long, value_name = "BYTES", default_value_t = probe_ebpf_most())]
-    capture: u32,
-
-    /// Size of the ring buffer between the kernel and tokengap. Observations that do not fit are dropped and counted; the target is never delayed.
-    #[arg(long, value_name = "BYTES", default_value_t = Options::default().ring_bytes)]
-    ring: u32,
 
     /// Do not observe responses to clients: deliveries are unknown and no drop is confirmed.
     #[arg(long)]
@@ -67,6 +59,14 @@ pub(crate) struct Args {
 
     #[command(flatten)]
     live: LiveArgs,
+
+    /// Maximum bytes copied of a message. Longer messages are counted as undecoded.
+    #[arg(long, value_name = "BYTES", default_value_t = probe_ebpf_most(), help_heading = TUNING)]
+    capture: u32,
+
+    /// Size of the ring buffer between the kernel and tokengap. Observations that do not fit are dropped and counted; the target is never delayed.
+    #[arg(long, value_name = "BYTES", default_value_t = Options::default().ring_bytes, help_heading = TUNING)]
+    ring: u32,
 }
 
 const fn probe_ebpf_most() -> u32 {
@@ -108,7 +108,7 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     })
     .context("cannot look for the engine's processes")?;
     let engine = choose(watcher.topology(), &args.pid)?;
-    if let Some(side) = &engine.disaggregation {
+    if let Some(side) = &engine.settings.disaggregation {
         let (word, sends) = (side.value.word, side.value.sends);
         errln!(
             "tokengap: this is the {word} server of a pair ({}); it sends {sends}",

@@ -29,7 +29,7 @@ pub(crate) struct Args {
     #[arg(long, value_name = "N")]
     phase: Option<usize>,
 
-    /// How many workers there are, in scenarios about workers: detokenizers, tokenizer workers or schedulers.
+    /// Number of workers, in scenarios with workers: detokenizers, tokenizer workers or schedulers.
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u8).range(1..=16))]
     workers: Option<u8>,
 

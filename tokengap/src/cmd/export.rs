@@ -1,11 +1,14 @@
 //! `tokengap export`: converts a recording into the formats of other tools.
 
 use std::io::{self, IsTerminal, Write};
+use std::ops::RangeInclusive;
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::Duration;
 
 use anyhow::ensure;
+use flate2::Compression;
+use flate2::write::GzEncoder;
 use trace::export;
 use trace::record::{Payload, Recording};
 
@@ -18,7 +21,7 @@ use crate::{args, confinement, output};
 /// docs/reference/exports.md describes each format, with example queries. Text is never written; token ids only with --payload tokens.
 #[derive(clap::Args)]
 #[command(
-    after_help = "Examples:\n  tokengap export run.tgap --format perfetto -o trace.json    (open it at ui.perfetto.dev)\n  tokengap export run.tgap --format csv | head"
+    after_help = "Examples:\n  tokengap export run.tgap --format perfetto -o trace.json.gz    (open it at ui.perfetto.dev)\n  tokengap export run.tgap --format csv | head"
 )]
 pub(crate) struct Args {
     /// The recording, or a hindsight ring.
@@ -29,7 +32,7 @@ pub(crate) struct Args {
     #[arg(long, value_enum)]
     format: Format,
 
-    /// Output file, written completely or not at all. Default, or with -: standard output.
+    /// Output file, written completely or not at all; gzip if its name ends in .gz. Default, or with -: standard output.
     #[arg(short, long, value_name = "OUT")]
     output: Option<PathBuf>,
 
@@ -44,6 +47,14 @@ pub(crate) struct Args {
     /// Only requests whose first token waited at least this long between scheduler and tokenizer: 500ms, 5s.
     #[arg(long, value_name = "GAP", value_parser = args::duration)]
     slow_only: Option<Duration>,
+
+    /// Only from this time of the recording on: 90s.
+    #[arg(long, value_name = "TIME", value_parser = args::duration)]
+    from: Option<Duration>,
+
+    /// Only up to this time of the recording: 2m. Requests that overlap the range are exported whole.
+    #[arg(long, value_name = "TIME", value_parser = args::duration)]
+    to: Option<Duration>,
 
     /// Maximum number of chunks and deliveries drawn for each request with --format perfetto; the last ones are always drawn.
     #[arg(long, value_name = "N", default_value_t = 64)]
@@ -76,6 +87,10 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
         args.format != Format::Events || args.slow_only.is_none(),
         "--slow-only does not work with --format events, which writes events before a request's gap is known: use --rid"
     );
+    ensure!(
+        range(args).is_none_or(|range| !range.is_empty()),
+        "--from must not be later than --to"
+    );
     let recording = Recording::open(&args.file)?;
     let tokens = args.payload == Tokens::Tokens;
     ensure!(
@@ -88,7 +103,14 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     }
     if let Some(path) = output::named(args.output.as_deref()) {
         let mut target = output::Target::open(path, args.force)?;
-        write(&recording, args, target.writer(), Progress::of("exporting"))?;
+        let progress = Progress::of("exporting");
+        if path.extension().is_some_and(|extension| extension == "gz") {
+            let mut gzip = GzEncoder::new(target.writer(), Compression::default());
+            write(&recording, args, &mut gzip, progress)?;
+            gzip.finish()?;
+        } else {
+            write(&recording, args, target.writer(), progress)?;
+        }
         target.finish()?;
     } else {
         let out = io::stdout().lock();
@@ -102,12 +124,20 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
+fn nanoseconds(duration: Duration) -> u64 {
+    u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX)
+}
+
+fn range(args: &Args) -> Option<RangeInclusive<u64>> {
+    let (from, to) = (args.from.map(nanoseconds), args.to.map(nanoseconds));
+    (from.is_some() || to.is_some()).then(|| from.unwrap_or(0)..=to.unwrap_or(u64::MAX))
+}
+
 fn write(recording: &Recording, args: &Args, out: impl Write, mut progress: Progress) -> anyhow::Result<()> {
     let options = export::Options {
         rids: args.rids.clone(),
-        slow_ns: args
-            .slow_only
-            .map(|gap| u64::try_from(gap.as_nanos()).unwrap_or(u64::MAX)),
+        slow_ns: args.slow_only.map(nanoseconds),
+        range_ns: range(args),
         chunks: args.chunks,
         tokens: args.payload == Tokens::Tokens,
         losing: false,

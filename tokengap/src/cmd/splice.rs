@@ -36,7 +36,7 @@ pub(crate) struct Args {
     #[arg(long, value_name = "NAME")]
     hop: Option<String>,
 
-    /// Do not ask before it is done.
+    /// Do not ask for confirmation.
     #[arg(long)]
     yes: bool,
 
@@ -44,11 +44,11 @@ pub(crate) struct Args {
     #[arg(long, value_name = "N", default_value_t = 1_000)]
     max_rate: u64,
 
-    /// Put back what a killed tokengap had moved, and do nothing else. Doing it again changes nothing.
+    /// Restore the sockets that a killed tokengap had moved, then exit. Repeating it changes nothing.
     #[arg(long, conflicts_with_all = ["hop", "yes"])]
     restore: bool,
 
-    /// With --restore: a folder of sockets to look in. Repeatable; by default the folder for temporary files, here and in
+    /// With --restore: a directory of sockets to search. Repeatable; by default the folder for temporary files, here and in
     /// the filesystem of --pid.
     #[arg(long, value_name = "DIR", requires = "restore")]
     folder: Vec<PathBuf>,

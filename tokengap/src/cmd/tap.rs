@@ -8,8 +8,10 @@ use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use zmq_tap::relay::{Endpoint, Options, Pair, step_aside};
 use zmq_tap::tap::{Tap, TapHop};
 
+use session::Signals;
+
 use crate::app;
-use crate::args::LiveArgs;
+use crate::args::{LiveArgs, TUNING};
 use crate::confinement;
 use crate::tap::TapSource;
 
@@ -42,24 +44,24 @@ pub(crate) struct Args {
     #[arg(long, value_name = "NAME")]
     hop: Vec<String>,
 
+    #[command(flatten)]
+    live: LiveArgs,
+
     /// Maximum number of frames queued for the analysis. Beyond it, observations are dropped and counted; traffic is not affected.
-    #[arg(long, value_name = "N", default_value_t = Options::default().queue_frames)]
+    #[arg(long, value_name = "N", default_value_t = Options::default().queue_frames, help_heading = TUNING)]
     queue_frames: usize,
 
     /// Maximum bytes of frames queued for the analysis. Beyond it, observations are dropped and counted.
-    #[arg(long, value_name = "BYTES", default_value_t = Options::default().budget_bytes)]
+    #[arg(long, value_name = "BYTES", default_value_t = Options::default().budget_bytes, help_heading = TUNING)]
     queue_bytes: usize,
 
-    /// Largest frame that is looked into; larger ones pass and are counted as undecoded.
-    #[arg(long, value_name = "BYTES", default_value_t = Options::default().max_frame_bytes)]
+    /// Largest frame that is decoded; larger ones are relayed and counted as undecoded.
+    #[arg(long, value_name = "BYTES", default_value_t = Options::default().max_frame_bytes, help_heading = TUNING)]
     max_frame: u64,
 
-    /// Connections at one time, over all pairs; beyond it new ones are closed at once and counted.
-    #[arg(long, value_name = "N", default_value_t = Options::default().max_connections)]
+    /// Maximum number of connections over all pairs. Beyond it, new ones are closed at once and counted.
+    #[arg(long, value_name = "N", default_value_t = Options::default().max_connections, help_heading = TUNING)]
     max_connections: usize,
-
-    #[command(flatten)]
-    live: LiveArgs,
 }
 
 /// Restricts the process to the access this command needs.
@@ -84,7 +86,27 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     if let Err(error) = step_aside() {
         tracing::info!("cannot lower the priority of decoding: {error}");
     }
-    app::run(TapSource::new(tap), &args.live)
+    for (listen, upstream) in args.listen.iter().zip(&args.upstream) {
+        errln!("tokengap: listening on {listen} -> {upstream}{}", state(upstream));
+    }
+    let signals = Signals::install().context("cannot listen for signals")?;
+    let report = app::watch(TapSource::new(tap), &args.live, &signals)?;
+    let code = app::conclude(&report, args.live.json, args.live.fail_on)?;
+    if app::saw_nothing(&report) {
+        errln!(
+            "tokengap: nothing passed through the relay; check that the sender connects to the endpoint of --listen"
+        );
+        return Ok(ExitCode::from(1));
+    }
+    Ok(code)
+}
+
+/// State of an upstream as far as its address shows it: a connection of our own would reach the receiver.
+fn state(upstream: &Endpoint) -> &'static str {
+    match upstream {
+        Endpoint::Path(path) if !path.exists() => " (not there yet: clients are disconnected and retry until it is)",
+        _ => "",
+    }
 }
 
 fn hops(args: &Args) -> anyhow::Result<Vec<TapHop>> {

@@ -10,7 +10,7 @@ use trace::ledger::Limits;
 use tui::Screen;
 
 use crate::app;
-use crate::args::{LimitArgs, ReportArgs, ScreenArgs, at_least_one, duration, severity, size};
+use crate::args::{LimitArgs, ReportArgs, ScreenArgs, TUNING, at_least_one, duration, severity, size};
 use crate::confinement;
 use crate::watch::{self, Options};
 
@@ -46,26 +46,8 @@ pub(crate) struct Args {
     #[arg(long, value_name = "SEVERITY", value_parser = severity)]
     fail_on: Option<Severity>,
 
-    /// Maximum number of live requests followed per source, unless the source has a lower limit.
-    #[arg(long, value_name = "N", default_value_t = Limits::default().live_rids, value_parser = at_least_one)]
-    max_live: usize,
-
-    /// Maximum number of finished requests kept in detail per source, unless the source has a lower limit.
-    #[arg(long, value_name = "N", default_value_t = Limits::default().finished_kept)]
-    max_finished: usize,
-
-    #[command(flatten)]
-    limits: LimitArgs,
-
-    /// Maximum size of a message from a source.
-    #[arg(long, value_name = "SIZE", default_value = "128MiB", value_parser = size)]
-    max_message: u64,
-
     #[command(flatten)]
     report: ReportArgs,
-
-    #[command(flatten)]
-    screen: ScreenArgs,
 
     /// Record to FILE. With several sources, one file each, with the source's address in its name.
     #[arg(long, value_name = "FILE", help_heading = "Recording")]
@@ -78,6 +60,24 @@ pub(crate) struct Args {
     /// Replace files that exist.
     #[arg(long, help_heading = "Recording")]
     force: bool,
+
+    #[command(flatten)]
+    screen: ScreenArgs,
+
+    /// Maximum number of live requests followed per source, unless the source has a lower limit.
+    #[arg(long, value_name = "N", default_value_t = Limits::default().live_rids, value_parser = at_least_one, help_heading = TUNING)]
+    max_live: usize,
+
+    /// Maximum number of finished requests kept in detail per source, unless the source has a lower limit.
+    #[arg(long, value_name = "N", default_value_t = Limits::default().finished_kept, help_heading = TUNING)]
+    max_finished: usize,
+
+    #[command(flatten)]
+    limits: LimitArgs,
+
+    /// Maximum size of a message from a source.
+    #[arg(long, value_name = "SIZE", default_value = "128MiB", value_parser = size, help_heading = TUNING)]
+    max_message: u64,
 }
 
 /// Restricts the process to the access this command needs.
@@ -120,7 +120,12 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
         Some(Screen::open(&args.screen.options())?)
     };
     let watched = watch::run(&options, screen)?;
-    watch::conclude(&watched, args.json, args.fail_on)
+    let code = watch::conclude(&watched, args.json, args.fail_on)?;
+    if watched.iter().all(|one| app::saw_nothing(&one.report)) {
+        errln!("tokengap: no traffic was received from {}", args.endpoints.join(", "));
+        return Ok(ExitCode::from(1));
+    }
+    Ok(code)
 }
 
 /// Parses `tcp://HOST:PORT`.

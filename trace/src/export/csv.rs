@@ -53,8 +53,9 @@ struct Row<'a> {
     retractions: u32,
     inflated: bool,
     bursts: bool,
-    /// Queue wait of the first chunk on each hop, as a JSON object, in nanoseconds.
-    first_queue_wait_ns: String,
+    /// Hop on which the first chunk waited longest, and its queue wait there.
+    slowest_hop: Option<&'a str>,
+    slowest_hop_wait_ns: Option<u64>,
 }
 
 pub(super) struct Csv<'w> {
@@ -105,7 +106,7 @@ fn plain(error: csv::Error) -> io::Error {
     }
 }
 
-fn row<'a>(request: &Closed<'a>, context: &ExportContext<'_>) -> Row<'a> {
+fn row<'a>(request: &Closed<'a>, context: &ExportContext<'a>) -> Row<'a> {
     let (s, life) = (request.summary, request.life);
     let at = |time: Option<MonoNs>| time.map(|t| context.clock.at(t));
     let arrival = life
@@ -113,6 +114,11 @@ fn row<'a>(request: &Closed<'a>, context: &ExportContext<'_>) -> Row<'a> {
         .iter()
         .find(|h| context.hops.get(h.hop).is_some_and(|h| h.last));
     let (from, to) = stage::span(request);
+    let slowest = request.life.hops.iter().filter_map(|h| {
+        let (sent, received) = h.first.sent.zip(h.first.received)?;
+        Some((received.since(sent), context.hops.name(h.hop)))
+    });
+    let slowest = slowest.max_by_key(|(wait, _)| *wait);
     Row {
         rid: cell(&s.rid),
         first_seen: date(context.clock.wall(from)),
@@ -149,7 +155,8 @@ fn row<'a>(request: &Closed<'a>, context: &ExportContext<'_>) -> Row<'a> {
         retractions: s.retractions,
         inflated: s.inflated,
         bursts: s.bursts,
-        first_queue_wait_ns: queue_wait(request, context),
+        slowest_hop: slowest.map(|(_, hop)| hop),
+        slowest_hop_wait_ns: slowest.map(|(wait, _)| wait),
     }
 }
 
@@ -176,15 +183,6 @@ fn lost_places(s: &Summary, context: &ExportContext<'_>) -> String {
     };
     let ranges = losses.ranges.iter().map(|range| range.tokens);
     places(ranges, usize::MAX, losses.unlisted)
-}
-
-fn queue_wait(request: &Closed<'_>, context: &ExportContext<'_>) -> String {
-    let of = |h: &super::OnHop| {
-        let (sent, received) = h.first.sent.zip(h.first.received)?;
-        Some((context.hops.name(h.hop).to_owned(), received.since(sent).into()))
-    };
-    let all: serde_json::Map<String, serde_json::Value> = request.life.hops.iter().filter_map(of).collect();
-    serde_json::Value::Object(all).to_string()
 }
 
 fn date(wall_ns: u64) -> String {

@@ -4,7 +4,7 @@ use std::io;
 
 use super::hops::Hops;
 use super::lives::Lives;
-use super::{Clock, Closed, ExportContext, Exporter, Options};
+use super::{Clock, Closed, ExportContext, Exporter, Options, stage};
 use crate::analysis::Analysis;
 use crate::clock::MonoNs;
 use crate::event::{Event, What};
@@ -46,13 +46,17 @@ impl Follow {
             _ => {}
         }
         self.lives.event(event, analysis.ledger(), &self.hops);
-        exporter.event(event, &self.context(analysis))?;
+        if matches!(event.what, What::Hop(_) | What::Engine(_)) || self.in_range(event.at, event.at) {
+            exporter.event(event, &self.context(analysis))?;
+        }
         self.write_closed(analysis, exporter)
     }
 
     /// Enters a tick already entered into `analysis`.
     pub(super) fn tick(&mut self, now: MonoNs, analysis: &Analysis, exporter: &mut dyn Exporter) -> io::Result<()> {
-        exporter.tick(now, &self.context(analysis))?;
+        if self.in_range(now, now) {
+            exporter.tick(now, &self.context(analysis))?;
+        }
         self.write_closed(analysis, exporter)
     }
 
@@ -102,7 +106,19 @@ impl Follow {
             life: &life,
             open,
         };
-        exporter.closed(&request, &self.context(analysis))
+        let (from, to) = stage::span(&request);
+        if self.in_range(from, to) {
+            exporter.closed(&request, &self.context(analysis))?;
+        }
+        Ok(())
+    }
+
+    /// Whether the time from `from` to `to` overlaps the exported range.
+    fn in_range(&self, from: MonoNs, to: MonoNs) -> bool {
+        self.options
+            .range_ns
+            .as_ref()
+            .is_none_or(|range| self.clock.at(from) <= *range.end() && *range.start() <= self.clock.at(to))
     }
 
     fn context<'a>(&'a self, analysis: &'a Analysis) -> ExportContext<'a> {

@@ -21,6 +21,7 @@ mod stage;
 pub(crate) mod words;
 
 use std::io;
+use std::ops::RangeInclusive;
 
 pub use self::clock::Clock;
 pub use self::opening::Opening;
@@ -59,6 +60,8 @@ pub struct Options {
     pub slow_ns: Option<u64>,
     /// With [`Self::slow_ns`], also export requests that lost tokens.
     pub losing: bool,
+    /// Export only what was observed in this range, in nanoseconds since the start of the capture, and requests that overlap it.
+    pub range_ns: Option<RangeInclusive<u64>>,
     /// Maximum number of chunks and deliveries per request in [`Format::Perfetto`]; the first and the last are always shown.
     pub chunks: u32,
     /// Write token ids in [`Format::Events`], if the recording contains them.

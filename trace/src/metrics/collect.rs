@@ -106,8 +106,8 @@ fn tokens(f: &mut Families, ledger: &Ledger) {
     f.int(&n::CHUNKS_DELIVERED, [], deliveries.then_some(fates.delivered));
     f.int(&n::CHUNKS_MERGED, [], deliveries.then_some(fates.merged));
     let predicted = dropped_predicted(&totals.predicted, ledger.engine());
-    f.int(&n::CHUNKS_DROPPED, ["predicted"], predicted);
-    f.int(&n::CHUNKS_DROPPED, ["confirmed"], deliveries.then_some(fates.dropped));
+    f.int(&n::CHUNKS_PREDICTED_DROPPED, [], predicted);
+    f.int(&n::CHUNKS_DROPPED, [], deliveries.then_some(fates.dropped));
     f.int(&n::CHUNKS_UNJUDGED, [], deliveries.then_some(fates.unjudged));
     f.int(&n::CHUNKS_IN_FLIGHT, [], deliveries.then(|| ledger.undelivered()));
     if ledger.observes_gaps() {
@@ -440,7 +440,7 @@ mod tests {
             assert!(exported.iter().all(|f| f.definition.name != name), "{name}");
         }
         assert_eq!(value(&exported, "tokengap.tokens.sent", &[]), Some(&Value::Int(3)));
-        assert_eq!(value(&exported, "tokengap.chunks.dropped", &["confirmed"]), None);
+        assert_eq!(value(&exported, "tokengap.chunks.dropped", &[]), None);
     }
 
     #[test]

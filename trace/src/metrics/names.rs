@@ -161,8 +161,14 @@ pub(super) const CHUNKS_MERGED: Definition = counter(
 pub(super) const CHUNKS_DROPPED: Definition = counter(
     "tokengap.chunks.dropped",
     Of("{chunk}"),
-    &["certainty"],
-    "Chunks that never reach the client: predicted from wakeups and the behaviour of the release, or confirmed by counting deliveries",
+    &[],
+    "Chunks that never reached the client, confirmed by counting deliveries",
+);
+pub(super) const CHUNKS_PREDICTED_DROPPED: Definition = counter(
+    "tokengap.chunks.predicted_dropped",
+    Of("{chunk}"),
+    &[],
+    "Chunks predicted to be dropped, from wakeups and the behaviour of the release",
 );
 pub(super) const CHUNKS_UNJUDGED: Definition = counter(
     "tokengap.chunks.unjudged",
@@ -471,6 +477,7 @@ pub const ALL: &[&Definition] = &[
     &CHUNKS_DELIVERED,
     &CHUNKS_MERGED,
     &CHUNKS_DROPPED,
+    &CHUNKS_PREDICTED_DROPPED,
     &CHUNKS_UNJUDGED,
     &CHUNKS_IN_FLIGHT,
     &GAP,

@@ -40,7 +40,7 @@ fn counts_match_the_report() {
     let received: u64 = report.hops.iter().filter_map(|hop| hop.frames_received).sum();
     assert_eq!(named(&events, "X", "receive").len() as u64, received);
     assert_eq!(named(&events, "n", "chunk sent").len() as u64, report.chunks.sent);
-    let dropped: u64 = named(&events, "i", "chunks dropped")
+    let dropped: u64 = named(&events, "n", "chunks dropped")
         .iter()
         .filter_map(|e| e["args"]["chunks"].as_u64())
         .sum();

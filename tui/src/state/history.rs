@@ -40,7 +40,7 @@ pub(crate) struct HopSample {
 pub(crate) struct ThreadSample {
     pub(crate) running: Option<f32>,
     pub(crate) waiting: Option<f32>,
-    pub(crate) held: Option<f32>,
+    pub(crate) throttled: Option<f32>,
 }
 
 /// Selects a number of a sample for a chart.

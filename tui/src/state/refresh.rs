@@ -137,7 +137,7 @@ impl Model {
             let sample = ThreadSample {
                 running: spent.map(|s| s.running as f32),
                 waiting: spent.and_then(|s| s.waiting).map(|share| share as f32),
-                held: spent.and_then(|s| s.held).map(|share| share as f32),
+                throttled: spent.and_then(|s| s.throttled).map(|share| share as f32),
             };
             self.thread_history
                 .entry(thread.id())

@@ -193,7 +193,7 @@ fn consumer(pad: &mut Pad<'_>, y: u16, model: &Model) -> u16 {
         "{} running  {} starved of CPU  {} throttled  {} asleep",
         share(Some(shares.running)),
         share(shares.waiting),
-        share(shares.held),
+        share(shares.throttled),
         share(shares.blocked)
     );
     pad.text(x + 1, y, &text, PLAIN);

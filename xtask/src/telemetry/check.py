@@ -8,6 +8,7 @@ Run with a Python that has rotel (a collector) and opentelemetry-proto (the sche
 import gzip
 import json
 import pathlib
+import re
 import shutil
 import socket
 import subprocess
@@ -28,6 +29,8 @@ TOKENGAP, ROOT = sys.argv[1], pathlib.Path(__file__).parents[3]
 temporary = tempfile.TemporaryDirectory()
 FOLDER = pathlib.Path(temporary.name)
 LINGER_S = 6
+# Metrics that the demo does not have, as it is no process of its own: xtask/src/unit/check.py finds them in the service.
+ELSEWHERE = ["tokengap_hop_kernel_receive_bytes", "tokengap_engine_ended_total"]
 checks = 0
 
 
@@ -181,7 +184,7 @@ scrape_configs:
         equal("falling counters", query("max(resets(tokengap_tokens_sent_total[2m]))"), 0.0)
         rules = json.loads(get(f"{base}/api/v1/rules"))["data"]["groups"][0]["rules"]
         equal("rules in good health", sum(rule["health"] == "ok" for rule in rules), len(rules))
-        dashboard(query)
+        dashboard(query, rules)
 
 
 def compare_prometheus(report, value):
@@ -197,9 +200,8 @@ def compare_prometheus(report, value):
     equal("tokens lost", value("tokengap_tokens_lost_total"), chunks["tokens_lost"])
     for fate in ["sent", "received", "delivered", "merged", "unjudged"]:
         equal(f"chunks {fate}", value(f"tokengap_chunks_{fate}_total"), chunks[fate])
-    for certainty in ["predicted", "confirmed"]:
-        got = value(f'tokengap_chunks_dropped_total{{certainty="{certainty}"}}')
-        equal(f"{certainty} drops", got, chunks[f"dropped_{certainty}"])
+    equal("confirmed drops", value("tokengap_chunks_dropped_total"), chunks["dropped_confirmed"])
+    equal("predicted drops", value("tokengap_chunks_predicted_dropped_total"), chunks["dropped_predicted"])
     equal("gaps", value("tokengap_gap_seconds_count"), report["gap_ns"] and report["gap_ns"]["count"])
     for where in ["sent", "delivered", "sent_by_token", "delivered_by_token"]:
         equal(f"ITL {where}", value(f"tokengap_itl_{where}_seconds_count"), report["itl_ns"][where]["count"])
@@ -231,18 +233,19 @@ def compare_prometheus(report, value):
         sys.exit("the demo has lost nothing: there was nothing to compare")
 
 
-def dashboard(query):
-    """Every expression of the dashboard is one that Prometheus understands, and most have an answer."""
+def dashboard(query, rules):
+    """Every panel's expression returns data, and so does every series of the alerts."""
     board = json.loads((ROOT / "deploy/grafana/tokengap.json").read_text())
-    total = answered = 0
-    for panel in board["panels"]:
-        for target in panel.get("targets", []):
-            expression = target["expr"].replace("$__rate_interval", "1m").replace("$job", ".*").replace("$instance", ".*")
-            total += 1
-            answered += query(f"last_over_time(({expression})[2m:1s])") is not None
-    if answered * 2 < total:
-        sys.exit(f"only {answered} of the dashboard's {total} expressions have an answer")
-    print(f"dashboard: {answered} of {total} expressions have an answer in the demo")
+    panels = [target["expr"] for panel in board["panels"] for target in panel.get("targets", [])]
+    variables = {"$__rate_interval": "1m", "$__range": "2m", "$job": ".*", "$instance": ".*"}
+    for name, setting in variables.items():
+        panels = [expression.replace(name, setting) for expression in panels]
+    series = [found for rule in rules for found in re.findall(r"(?:tokengap_\w+|\bup\b)(?:{[^}]*})?", rule["query"])]
+    empty = [expression for expression in panels + series if query(f"last_over_time(({expression})[2m:1s])") is None]
+    empty = [expression for expression in empty if not any(name in expression for name in ELSEWHERE)]
+    if empty:
+        sys.exit("no data in the demo for\n" + "\n".join(empty))
+    print(f"dashboard and alerts: {len(panels)} expressions and {len(series)} series have data")
 
 
 def against_collector():

@@ -78,7 +78,7 @@ pub enum Unreadable {
 
 impl Unreadable {
     /// Whether responses to clients may be missed for this reason.
-    pub fn hides_responses(self) -> bool {
+    fn hides_responses(self) -> bool {
         !matches!(self, Self::Request | Self::Zmq | Self::Unknown)
     }
 }

@@ -1,8 +1,6 @@
-//! The greeting that opens a connection: the peer's version and its security mechanism.
+//! The greeting that opens a connection: the peer's version and its security mechanism, or why its stream cannot be read.
 
 use std::fmt;
-
-use super::scanner::Opaque;
 
 /// Length of a ZMTP 3 greeting in bytes.
 const V3_LENGTH: usize = 64;
@@ -47,6 +45,23 @@ pub struct Greeting {
     pub version: Version,
     /// Security mechanism of the bytes after the greeting.
     pub mechanism: Mechanism,
+}
+
+/// Why a stream cannot be read.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, thiserror::Error)]
+pub enum Opaque {
+    /// The stream does not open with a ZMTP greeting. A ZMTP peer would reject it too.
+    #[error("not ZMTP")]
+    NotZmtp,
+    /// ZMTP 1.0, which only libzmq 2.x speaks.
+    #[error("ZMTP 1.0")]
+    Version1,
+    /// The mechanism hides messages from a third party.
+    #[error("encrypted by {0}")]
+    Encrypted(Mechanism),
+    /// The stream was entered in its middle, or lost its framing, and a long stretch held no message of a known format.
+    #[error("no message was found in it")]
+    Unframed,
 }
 
 /// Collects a greeting from slices of any length.
@@ -128,7 +143,7 @@ impl Mechanism {
     }
 
     /// Whether a third party can read the messages.
-    pub fn is_clear(self) -> bool {
+    pub(super) fn is_clear(self) -> bool {
         matches!(self, Self::Null | Self::Plain)
     }
 }

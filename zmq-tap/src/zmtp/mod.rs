@@ -12,6 +12,6 @@ mod scanner;
 mod seek;
 
 pub use command::Command;
-pub use greeting::{Greeting, Mechanism, Version};
+pub use greeting::{Greeting, Mechanism, Opaque, Version};
 pub use header::Garbage;
-pub use scanner::{Mark, Opaque, Pending, Scanner, Span};
+pub use scanner::{Mark, Pending, Scanner, Span};

@@ -1,7 +1,7 @@
 //! The scanner, which turns bytes into marks.
 
 use super::command::{Command, Name};
-use super::greeting::{Greeting, GreetingReader, Mechanism, Step, V2_LENGTH, Version};
+use super::greeting::{Greeting, GreetingReader, Opaque, Step, V2_LENGTH, Version};
 use super::header::{self, Garbage, Header};
 use super::seek::Seeker;
 use crate::decode::Format;
@@ -45,23 +45,6 @@ pub enum Mark {
     },
     /// No byte of this stream can be read, now or later.
     Opaque(Opaque),
-}
-
-/// Why a stream cannot be read.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, thiserror::Error)]
-pub enum Opaque {
-    /// The stream does not open with a ZMTP greeting. A ZMTP peer would reject it too.
-    #[error("not ZMTP")]
-    NotZmtp,
-    /// ZMTP 1.0, which only libzmq 2.x speaks.
-    #[error("ZMTP 1.0")]
-    Version1,
-    /// The mechanism hides messages from a third party.
-    #[error("encrypted by {0}")]
-    Encrypted(Mechanism),
-    /// The stream was entered in its middle, or lost its framing, and a long stretch held no message of a known format.
-    #[error("no message was found in it")]
-    Unframed,
 }
 
 /// The incomplete message at the end of the bytes fed.

@@ -3,10 +3,11 @@
 use probe_user::btf::Btf;
 use probe_user::cpu::Sampler;
 use probe_user::discover::{Engine, Process, Setting};
+use probe_user::empty_probes::own_uprobe;
 use probe_user::examine::filter::{self, Call, Mode};
-use probe_user::examine::library::understood;
 use probe_user::examine::namespace::{Kind, clock_offset_ns};
-use probe_user::examine::{own_uprobe, setting};
+use probe_user::examine::setting;
+use probe_user::library::understood;
 use probe_user::{Capability, Permissions};
 use rustix::process::{Resource, getrlimit};
 use serde::Serialize;
@@ -151,15 +152,17 @@ pub(super) fn engine(engine: &Engine) -> Vec<Fact> {
         ),
         fact(
             "mode",
-            describe(engine.mode.as_ref(), |mode| format!("{mode:?}").to_lowercase()),
+            describe(engine.settings.mode.as_ref(), |mode| format!("{mode:?}").to_lowercase()),
         ),
         fact(
             "waiter",
-            describe(engine.waiter.as_ref(), |waiter| format!("{waiter:?}").to_lowercase()),
+            describe(engine.settings.waiter.as_ref(), |waiter| {
+                format!("{waiter:?}").to_lowercase()
+            }),
         ),
         fact(
             "turns of its event loop",
-            describe(engine.turnaround.as_ref(), ToString::to_string),
+            describe(engine.settings.turnaround.as_ref(), ToString::to_string),
         ),
     ];
     for process in &engine.processes {

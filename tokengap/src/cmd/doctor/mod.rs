@@ -19,18 +19,22 @@ use row::{Row, State};
 
 /// Show which features work on this machine, and the command that enables each of the others.
 ///
-/// Attaches to the engine briefly, as `attach` does, and checks the result. Without an engine, it sets a uprobe on itself.
-/// Nothing is recorded and nothing stays attached.
+/// Loads the probe with a uprobe on itself, and leaves the engine alone. With --try it attaches to the engine briefly, as `attach`
+/// does, and checks the result. Nothing is recorded and nothing stays attached.
 #[derive(clap::Args)]
 #[command(
     after_help = "Exit codes: 0 everything works, 1 something is degraded or missing, 2 error.\n\n\
-                  Examples:\n  tokengap doctor\n  tokengap doctor --pid 4711 --json"
+                  Examples:\n  tokengap doctor\n  tokengap doctor --try --pid 4711 --json"
 )]
 pub(crate) struct Args {
-    /// A process of the engine to try it on, and its role if its title does not show it. Repeatable; without it the engine that
+    /// A process of the engine, and its role if its title does not show it. Repeatable; without it the engine that
     /// runs here.
     #[arg(long, value_name = "PID[=ROLE]", value_parser = role_spec)]
     pid: Vec<RoleSpec>,
+
+    /// Attach to the engine briefly. Without it, memory access is judged by capabilities.
+    #[arg(long = "try")]
+    attach: bool,
 
     /// JSON, schema tokengap.doctor/1.
     #[arg(long)]
@@ -59,7 +63,7 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
         Err(PickError::None(_)) => None,
         _ => Some(choose(watcher.topology(), &args.pid)?),
     };
-    let diagnosis = diagnose(watcher, engine);
+    let diagnosis = diagnose(watcher, engine, args.attach);
     if args.json {
         output::write(None, &format!("{}\n", serde_json::to_string_pretty(&diagnosis)?), false)?;
     } else {
@@ -69,7 +73,7 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     Ok(ExitCode::from(u8::from(!well)))
 }
 
-fn diagnose(watcher: Watcher, engine: Option<Engine>) -> Diagnosis {
+fn diagnose(watcher: Watcher, engine: Option<Engine>, attach: bool) -> Diagnosis {
     let mut facts = facts::machine();
     facts.extend(engine.iter().flat_map(facts::engine));
     let mut features = vec![row::engine(engine.as_ref(), watcher.topology())];
@@ -78,14 +82,14 @@ fn diagnose(watcher: Watcher, engine: Option<Engine>) -> Diagnosis {
         pids.sort_unstable();
         pids
     });
+    features.extend(engine.as_ref().map(row::thread_times));
     match engine {
-        Some(engine) => {
-            features.push(row::thread_times(&engine));
+        Some(engine) if attach => {
             let seen = engine.clone();
             features.extend(tried::on_engine(watcher, engine));
             features.push(row::splice(&seen));
         }
-        None => features.extend(tried::on_ourselves()),
+        _ => features.extend(tried::on_ourselves()),
     }
     features.extend([row::tap(), row::recording()]);
     Diagnosis {

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use probe_user::discover::{Engine, Watcher};
 use probe_user::egress::{CAPTURE, Serves};
-use probe_user::examine::own_uprobe;
+use probe_user::empty_probes::own_uprobe;
 use probe_user::{Degraded, Feature, Missing, Options, Permissions, Probe, ProbeError};
 
 use super::row::{Reason, Row, State};
@@ -45,7 +45,7 @@ pub(super) fn on_engine(watcher: Watcher, engine: Engine) -> Vec<Row> {
     }
 }
 
-/// Without an engine, tests the global parts and a uprobe on this program. Reading another process may need more privileges.
+/// Tests the global parts and a uprobe on this program. Reading another process may need more privileges.
 pub(super) fn on_ourselves() -> Vec<Row> {
     let mut probe = match Probe::attach(&[], Options::default()) {
         Ok(probe) => probe,
@@ -88,7 +88,7 @@ pub(super) fn on_ourselves() -> Vec<Row> {
                 }
                 "raw tracepoints of writes"
             }
-            Feature::Queues | Feature::PythonStacks => "capabilities only; there is no engine to test",
+            Feature::Queues | Feature::PythonStacks => "capabilities only; --try tests a running engine",
         };
         let lacking = permissions.lacks(feature);
         // Reading one's own memory always works; that of another user's process needs capabilities.

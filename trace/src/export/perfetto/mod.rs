@@ -46,7 +46,7 @@ impl<'w> Perfetto<'w> {
 
     fn lost(&mut self, at: MonoNs, lost: &Missed, context: &ExportContext<'_>) -> io::Result<()> {
         let ts = context.clock.at(at);
-        instant(&mut self.out, tracks::LOSSES, "observations missed", ts, |args| {
+        instant(&mut self.out, tracks::MISSED, "observations missed", ts, |args| {
             args.int("count", lost.count).text("cause", words::cause(lost.cause));
             if let Some(hop) = lost.hop {
                 args.text("hop", context.hops.name(hop));
@@ -56,23 +56,12 @@ impl<'w> Perfetto<'w> {
 
     fn undecoded(&mut self, at: MonoNs, frame: &Undecoded<'_>, context: &ExportContext<'_>) -> io::Result<()> {
         let ts = context.clock.at(at);
-        instant(&mut self.out, tracks::LOSSES, "frame undecoded", ts, |args| {
+        instant(&mut self.out, tracks::MISSED, "frame undecoded", ts, |args| {
             args.text("hop", context.hops.name(frame.id.hop))
                 .int("lane", frame.id.lane);
             args.int("seq", frame.id.seq)
                 .int("bytes", frame.bytes)
                 .text("reason", frame.reason);
-        })
-    }
-
-    /// Marks chunks proven lost by a delivery.
-    fn dropped(&mut self, at: MonoNs, rid: &str, context: &ExportContext<'_>) -> io::Result<()> {
-        let Some((chunks, tokens)) = context.lives.lost_now().filter(|_| context.options.wants_rid(rid)) else {
-            return Ok(());
-        };
-        let ts = context.clock.at(at);
-        instant(&mut self.out, tracks::LOSSES, "chunks dropped", ts, |args| {
-            args.text("rid", rid).int("chunks", chunks).int("tokens", tokens);
         })
     }
 
@@ -140,10 +129,7 @@ impl Exporter for Perfetto<'_> {
             }
             What::Processed(id) => frames.processed(out, at, *id, context),
             What::Delivered(delivery) if delivery.response == Response::Text => Ok(()),
-            What::Delivered(delivery) => {
-                requests::delivered(out, at, delivery, context)?;
-                self.dropped(at, delivery.rid, context)
-            }
+            What::Delivered(delivery) => requests::delivered(out, at, delivery, context),
             What::Undecoded(frame) => self.undecoded(at, frame, context),
             What::Cpu(sample) => {
                 let track = tracks.thread(out, sample.thread, sample.role, sample.name)?;

@@ -55,9 +55,6 @@ pub(super) fn delivered(
         if let Some(count) = delivery.completion_tokens {
             args.int("completion_tokens", count);
         }
-        if let Some((chunks, tokens)) = context.lives.lost_now() {
-            args.int("chunks_dropped", chunks).int("tokens_lost", tokens);
-        }
     })
 }
 
@@ -126,8 +123,7 @@ fn draw_note(out: &mut Stream<'_>, life: &Life, note: &Note, context: &ExportCon
         NoteKind::Merged { .. } => "chunks merged",
         NoteKind::Answered { .. } => "answered",
         NoteKind::FirstReceived => "first_token_received",
-        // Drawn with the delivery that proved it.
-        NoteKind::Dropped { .. } => return Ok(()),
+        NoteKind::Dropped { .. } => "chunks dropped",
     };
     point(out, name, life, note.at, context, |args| match &note.what {
         NoteKind::Merged { chunks, .. } => {
@@ -139,7 +135,10 @@ fn draw_note(out: &mut Stream<'_>, life: &Life, note: &Note, context: &ExportCon
         NoteKind::Stage { by, .. } => {
             args.text("by", by);
         }
-        NoteKind::FirstReceived | NoteKind::Dropped { .. } => {}
+        NoteKind::Dropped { chunks, tokens } => {
+            args.int("chunks", *chunks).int("tokens", *tokens);
+        }
+        NoteKind::FirstReceived => {}
     })
 }
 

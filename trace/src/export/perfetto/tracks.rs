@@ -19,7 +19,7 @@ pub(super) struct Track {
 const SYNTHETIC: u32 = 10_000_000;
 
 pub(super) const FINDINGS: Track = synthetic(0, 0);
-pub(super) const LOSSES: Track = synthetic(0, 1);
+pub(super) const MISSED: Track = synthetic(0, 1);
 pub(super) const LOG: Track = synthetic(0, 2);
 pub(super) const HOPS: Track = synthetic(10, 0);
 pub(super) const REQUESTS: Track = synthetic(20, 0);
@@ -66,7 +66,11 @@ impl Tracks {
             next: SYNTHETIC + 100,
         };
         tracks.name_process(out, FINDINGS.pid, "tokengap", 0)?;
-        for (track, name) in [(FINDINGS, "findings"), (LOSSES, "losses"), (LOG, "engine's log")] {
+        for (track, name) in [
+            (FINDINGS, "findings"),
+            (MISSED, "missed observations"),
+            (LOG, "engine's log"),
+        ] {
             name_thread(out, track, name)?;
         }
         tracks.name_process(out, HOPS.pid, "hops", LAST_PLACE)?;

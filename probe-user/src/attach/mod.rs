@@ -1,5 +1,7 @@
 //! Attaching the probe's programs, and detaching them.
 
+mod multi;
+
 use std::num::NonZeroU32;
 use std::os::fd::OwnedFd;
 use std::path::Path;
@@ -9,12 +11,11 @@ use aya::Ebpf;
 use aya::programs::raw_trace_point::RawTracePointLink;
 use aya::programs::uprobe::{UProbeAttachLocation, UProbeAttachPoint, UProbeLink, UProbeScope};
 use aya::programs::{ProgramError, RawTracePoint, UProbe};
-use probe_ebpf::{Cookie, ProbePoint};
+use probe_ebpf::Cookie;
 
-use crate::library::Library;
-use crate::probe::Options;
-use crate::probe::multi::{Multi, MultiError};
-use crate::probe_points::{ProbePoints, Refused, SitesError};
+use crate::probe_points::SitesError;
+
+use multi::{Multi, MultiError};
 
 /// A program and the raw tracepoint it attaches to.
 type Tracepoint = (&'static str, &'static str);
@@ -24,14 +25,6 @@ const EGRESS_STATE: Tracepoint = ("egress_state", "inet_sock_set_state");
 /// Return of a write on a socket (Linux 6.5 and later), and return of any system call.
 const EGRESS_WRITES: [Tracepoint; 2] = [("egress_sent", "sock_send_length"), ("egress_written", "sys_exit")];
 const EGRESS_READS: Tracepoint = ("egress_received", "sock_recv_length");
-
-/// Uprobe programs, each of which may be attached at many addresses at once.
-pub(crate) const UPROBES: [&str; 4] = [ZMQ, ZMQ_RETURNED, POLL_ENTERED, POLL_LEFT];
-
-const ZMQ: &str = "zmq";
-const ZMQ_RETURNED: &str = "zmq_returned";
-const POLL_ENTERED: &str = "poll_entered";
-const POLL_LEFT: &str = "poll_left";
 
 /// Error of attaching a program.
 #[derive(Debug, thiserror::Error)]
@@ -72,123 +65,16 @@ pub(crate) fn detach(links: Vec<Link>) {
     });
 }
 
-/// A program with its probe points in one library: file offsets, each with a cookie for the program.
-#[derive(Debug, PartialEq, Eq)]
-pub(crate) struct Batch {
-    program: &'static str,
-    /// Attach at the returns of the functions that begin at these offsets.
-    returns: bool,
-    points: Points,
-}
-
-impl Batch {
-    /// A batch whose cookies are all zero.
-    pub(crate) fn of<const N: usize>(program: &'static str, returns: bool, offsets: [u64; N]) -> Self {
-        Self {
-            program,
-            returns,
-            points: offsets.map(|offset| (offset, Cookie(0))).to_vec(),
-        }
-    }
-
-    /// The same probe points with another program.
-    pub(crate) fn with(self, program: &'static str) -> Self {
-        Self { program, ..self }
-    }
-}
-
 /// Offsets in a library's file, each with its cookie.
-type Points = Vec<(u64, Cookie)>;
+pub(crate) type Points = Vec<(u64, Cookie)>;
 
-/// Probe points in libzmq. Entries come before returns, so that no return lacks its entry.
-pub(crate) fn messages(
-    library: &Library,
-    probe_points: &ProbePoints,
-    target: u32,
-    options: &Options,
-) -> Result<Vec<Batch>, SitesError> {
-    let (mut entries, mut returns) = (Points::new(), Points::new());
-    let at = |probe_point| Cookie::new(probe_point, target);
-    let (recv, send) = (probe_points.entry("zmq_msg_recv")?, probe_points.entry("zmq_msg_send")?);
-    if let Some(done) = probe_points.received {
-        let cookie = Cookie::received(target, done.socket, done.message);
-        if let Some(waits) = probe_points.waits.filter(|_| options.processed) {
-            // A non-blocking receive requests its message at the point where it has it.
-            entries.push((done.at, cookie.and_processed()));
-            entries.push((waits.at, Cookie::within(ProbePoint::Waits, target, waits.socket)));
-        } else {
-            entries.push((done.at, cookie));
-            if options.processed {
-                entries.push((recv, at(ProbePoint::Recv)));
-            }
-        }
-    } else {
-        entries.push((recv, at(ProbePoint::Recv).and_return()));
-        returns.push((recv, at(ProbePoint::RecvReturn)));
-    }
-    match probe_points.refused.filter(|_| options.refused) {
-        None if options.refused => {
-            entries.push((send, at(ProbePoint::Send).and_return()));
-            returns.push((send, at(ProbePoint::SendReturn)));
-        }
-        refused => {
-            entries.push((send, at(ProbePoint::Send)));
-            let cookie_of =
-                |refused: Refused| (refused.at, Cookie::within(ProbePoint::Refused, target, refused.socket));
-            entries.extend(refused.map(cookie_of));
-        }
-    }
-    if options.processed {
-        entries.push(match probe_points.option_request {
-            Some(request) => (
-                request.at,
-                Cookie::within(ProbePoint::OptionAsked, target, request.socket),
-            ),
-            None => (probe_points.entry("zmq_getsockopt")?, at(ProbePoint::Option)),
-        });
-    }
-    if library.buffers {
-        let recv = probe_points.entry("zmq_recv")?;
-        entries.push((recv, at(ProbePoint::BufferRecv).and_return()));
-        returns.push((recv, at(ProbePoint::BufferRecvReturn)));
-        for symbol in ["zmq_send", "zmq_send_const"] {
-            let send = probe_points.entry(symbol)?;
-            if options.refused {
-                entries.push((send, at(ProbePoint::BufferSend).and_return()));
-                returns.push((send, at(ProbePoint::SendReturn)));
-            } else {
-                entries.push((send, at(ProbePoint::BufferSend)));
-            }
-        }
-    }
-    Ok(batches([(ZMQ, false, entries), (ZMQ_RETURNED, true, returns)]))
-}
-
-/// Probe points in libc. If no scheduler program measures the time in a poll, they include the returns of polls. Return probes are attached
-/// first; the return of a poll whose entry was not observed is ignored.
-pub(crate) fn polls(probe_points: &ProbePoints, target: u32, with_returns: bool) -> Result<Vec<Batch>, SitesError> {
-    let at = |probe_point| Cookie::new(probe_point, target);
-    let epolls = [probe_points.entry("epoll_wait")?, probe_points.entry("epoll_pwait")?];
-    let (entered, returns) = if with_returns {
-        let returns = epolls.map(|entry| (entry, at(ProbePoint::EpollReturn)));
-        (at(ProbePoint::Epoll).and_return(), returns.to_vec())
-    } else {
-        (at(ProbePoint::Epoll), Points::new())
-    };
-    let mut entries = epolls.map(|entry| (entry, entered)).to_vec();
-    entries.push((probe_points.entry("poll")?, at(ProbePoint::Poll)));
-    Ok(batches([(POLL_LEFT, true, returns), (POLL_ENTERED, false, entries)]))
-}
-
-fn batches<const N: usize>(parts: [(&'static str, bool, Points); N]) -> Vec<Batch> {
-    let filled = parts.into_iter().filter(|(.., points)| !points.is_empty());
-    filled
-        .map(|(program, returns, points)| Batch {
-            program,
-            returns,
-            points,
-        })
-        .collect()
+/// A program with its probe points in one library.
+#[derive(Debug)]
+pub(crate) struct Batch {
+    pub(crate) program: &'static str,
+    /// Attach at the returns of the functions that begin at these offsets.
+    pub(crate) returns: bool,
+    pub(crate) points: Points,
 }
 
 /// Mechanism for attaching uprobes.
@@ -196,17 +82,28 @@ fn batches<const N: usize>(parts: [(&'static str, bool, Points); N]) -> Vec<Batc
 pub(crate) enum Way {
     /// One link per batch (Linux 6.6 and later).
     Multi(Multi),
-    /// One perf event per probe point.
-    Perf,
+    /// One perf event per probe point, for these programs.
+    Perf(&'static [&'static str]),
 }
 
 impl Way {
+    /// Uses one link for many probe points if the kernel supports it, otherwise one perf event per point.
+    pub(crate) fn of(ebpf: &Ebpf, programs: &'static [&'static str]) -> Self {
+        match Multi::load(ebpf, programs) {
+            Ok(multi) => Self::Multi(multi),
+            Err(error) => {
+                tracing::debug!("one perf event per probe point: {error}");
+                Self::Perf(programs)
+            }
+        }
+    }
+
     /// Loads all programs, so that none has to be loaded at an attach.
     pub(crate) fn load_all(&mut self, ebpf: &mut Ebpf) -> Result<(), AttachError> {
         match self {
             Self::Multi(multi) => Ok(multi.load_all()?),
-            Self::Perf => {
-                for name in UPROBES {
+            Self::Perf(programs) => {
+                for name in *programs {
                     let program: &mut UProbe = program(ebpf, name)?;
                     loaded(program.load())?;
                 }
@@ -228,7 +125,7 @@ impl Way {
                 let link = multi.attach(batch.program, batch.returns, path, pid.get(), &batch.points)?;
                 Ok(vec![Link::Multi(link)])
             }
-            Self::Perf => Ok(one_by_one(ebpf, batch, path, pid)?),
+            Self::Perf(_) => Ok(one_by_one(ebpf, batch, path, pid)?),
         }
     }
 }

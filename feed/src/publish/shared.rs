@@ -1,0 +1,157 @@
+//! Jobs and state that the run and the feed's thread share.
+
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::mpsc::Sender;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use trace::MonoNs;
+use trace::clock::wall_ns;
+use trace::record::{Closing, Header, OpenBlock};
+use trace::report::Report;
+
+use super::Published;
+use super::queue::{Flow, Queue};
+use crate::image::Image;
+use crate::message::{Head, Kind, SCHEMA, Topic};
+
+/// Messages from the run to the feed's thread, in order.
+pub(super) enum Job {
+    Block(Box<OpenBlock>),
+    /// State for watchers that wait for one.
+    Start(Box<State>),
+    About(Box<Closing>),
+    Report(Box<Report>),
+    /// The last state. The feed's thread replies when every watcher has received the end.
+    End(Box<State>, Sender<()>),
+}
+
+/// The state and the number of the next record.
+pub(super) struct State {
+    pub(super) record: u64,
+    pub(super) closing: Closing,
+    pub(super) image: Option<Image>,
+    pub(super) history: Option<Image>,
+}
+
+/// State shared by the run and the feed's thread.
+#[derive(Debug)]
+pub(super) struct Shared {
+    pub(super) header: Header,
+    pod: String,
+    instance: String,
+    pub(super) bytes: AtomicU64,
+    /// Watchers that wait for a state, that receive the stream or its events, and that receive reports.
+    pub(super) wants: AtomicUsize,
+    pub(super) streams: AtomicUsize,
+    pub(super) reports: AtomicUsize,
+    /// States queued for watchers. Once a state counts here, `streams` includes the watchers that continue from it.
+    pub(super) started: AtomicU64,
+    pub(super) events: AtomicUsize,
+    /// Messages dropped for watchers that have left.
+    dropped_before: AtomicU64,
+    /// Connections closed or refused.
+    refused: AtomicU64,
+    queues: Mutex<Vec<Arc<Queue>>>,
+    problem: Mutex<Option<String>>,
+}
+
+impl Shared {
+    pub(super) fn new(header: &Header, pod: String) -> Self {
+        Self {
+            header: header.clone(),
+            pod,
+            instance: format!("{:016x}{:08x}", wall_ns(), std::process::id()),
+            bytes: AtomicU64::new(0),
+            wants: AtomicUsize::new(0),
+            streams: AtomicUsize::new(0),
+            reports: AtomicUsize::new(0),
+            started: AtomicU64::new(0),
+            events: AtomicUsize::new(0),
+            dropped_before: AtomicU64::new(0),
+            refused: AtomicU64::new(0),
+            queues: Mutex::default(),
+            problem: Mutex::default(),
+        }
+    }
+
+    pub(super) fn queues(&self) -> MutexGuard<'_, Vec<Arc<Queue>>> {
+        self.queues.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(super) fn take_problem(&self) -> Option<String> {
+        self.problem.lock().unwrap_or_else(PoisonError::into_inner).take()
+    }
+
+    pub(super) fn report_problem(&self, problem: String) {
+        *self.problem.lock().unwrap_or_else(PoisonError::into_inner) = Some(problem);
+    }
+
+    pub(super) fn status(&self) -> Published {
+        let queues = self.queues();
+        let dropped: u64 = queues.iter().map(|q| q.dropped()).sum();
+        Published {
+            watchers: queues.len() as u64,
+            bytes: self.bytes.load(Ordering::Relaxed),
+            dropped: dropped + self.dropped_before.load(Ordering::Relaxed),
+            refused: self.refused.load(Ordering::Relaxed),
+        }
+    }
+
+    /// Records a gap: a stream message did not fit the queue to the feed's thread.
+    pub(super) fn skip(&self) {
+        self.queues().iter().for_each(|q| q.skip());
+        self.count();
+    }
+
+    pub(super) fn joined(&self, queue: &Arc<Queue>) {
+        self.queues().push(Arc::clone(queue));
+        self.count();
+    }
+
+    pub(super) fn left(&self, queue: &Arc<Queue>) {
+        let mut queues = self.queues();
+        queues.retain(|q| !Arc::ptr_eq(q, queue));
+        drop(queues);
+        self.dropped_before.fetch_add(queue.dropped(), Ordering::Relaxed);
+        self.count();
+    }
+
+    /// Updates the counters that the run reads.
+    pub(super) fn count(&self) {
+        let queues = self.queues();
+        let of = |which: &dyn Fn(&Queue) -> bool| queues.iter().filter(|q| which(q)).count();
+        let events = of(&|q| q.wants(Topic::Events));
+        let stream = |flow| of(&|q| q.flow() == flow);
+        self.events.store(events, Ordering::Release);
+        self.reports.store(of(&|q| q.wants(Topic::Report)), Ordering::Release);
+        self.streams.store(stream(Flow::Receives) + events, Ordering::Release);
+        // Watchers of events alone need no state, but blocks have to flow: request a start while no stream is active.
+        let idle = usize::from(events > 0 && stream(Flow::Receives) == 0);
+        self.wants.store(stream(Flow::Waits) + idle, Ordering::Release);
+    }
+
+    /// Counts a refused connection and logs the reason at powers of two, to bound the log.
+    pub(super) fn refuse(&self, why: std::fmt::Arguments<'_>) {
+        let refused = self.refused.fetch_add(1, Ordering::Relaxed) + 1;
+        if refused.is_power_of_two() {
+            tracing::warn!("feed: refused {why}; {refused} in total");
+        }
+    }
+
+    /// Whether any watcher subscribes to the stream.
+    pub(super) fn is_followed(&self) -> bool {
+        self.queues().iter().any(|q| q.flow() != Flow::None)
+    }
+
+    pub(super) fn head(&self, kind: Kind, seq: u64) -> Head {
+        Head {
+            schema: SCHEMA.to_owned(),
+            kind,
+            pod: self.pod.clone(),
+            instance: self.instance.clone(),
+            seq,
+            mono_ns: MonoNs::now().0,
+            wall_ns: wall_ns(),
+        }
+    }
+}

@@ -1,0 +1,82 @@
+//! A connection between two processes of an engine, with its content and direction.
+
+use trace::path;
+
+use super::role::{Role, RoleSource};
+
+/// One end of a connection.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct End {
+    /// Process that holds it.
+    pub pid: u32,
+    /// Number of its descriptor.
+    pub fd: u32,
+    /// Inode of the socket.
+    pub inode: u64,
+    /// Role of the process.
+    pub role: Role,
+}
+
+/// Content of a hop.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Carries {
+    /// Tokens on the way to the client.
+    Output,
+    /// Requests on the way to the source.
+    Requests,
+    /// Output or control messages, which cannot be distinguished from outside.
+    Unknown,
+}
+
+/// Certainty of a hop's direction and content.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Confidence {
+    /// Both roles are stated, and the engine connects the two in only one way.
+    Certain,
+    /// Derived from roles or connections that were inferred themselves.
+    Inferred,
+}
+
+impl Confidence {
+    /// Certainty of a hop between roles with these sources.
+    pub fn of(sources: [RoleSource; 2]) -> Self {
+        if sources.iter().all(|source| *source < RoleSource::Sockets) {
+            Self::Certain
+        } else {
+            Self::Inferred
+        }
+    }
+}
+
+/// A connection between two processes of an engine, in the direction of its content.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct HopSeen {
+    /// Sending end; `None` when only the other end is visible.
+    pub from: Option<End>,
+    /// Receiving end; `None` when only the other end is visible.
+    pub to: Option<End>,
+    /// Endpoint in ZMQ's notation. The receiver binds on the output path, the sender on the request path.
+    pub endpoint: String,
+    /// Content.
+    pub carries: Carries,
+    /// Certainty.
+    pub confidence: Confidence,
+}
+
+impl HopSeen {
+    /// Whether this is the first hop of the token path.
+    pub fn starts_at_source(&self) -> bool {
+        self.carries != Carries::Requests && self.from.is_some_and(|end| end.role.is_source())
+    }
+
+    /// Whether this is the last hop of the token path, whose receiver responds to clients.
+    pub fn ends_at_receiver(&self) -> bool {
+        self.carries != Carries::Requests && self.to.is_some_and(|end| end.role.answers_clients())
+    }
+
+    /// Name such as `scheduler->tokenizer`, with `?` for an invisible end.
+    pub fn name(&self) -> String {
+        let word = |end: Option<End>| end.map_or(path::UNKNOWN, |e| e.role.word());
+        path::name(word(self.from), word(self.to))
+    }
+}

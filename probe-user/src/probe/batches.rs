@@ -1,0 +1,107 @@
+//! Probe points that each feature needs in a library, by program.
+
+use probe_ebpf::{Cookie, ProbePoint};
+
+use super::Options;
+use crate::attach::{Batch, Points};
+use crate::library::Library;
+use crate::probe_points::{ProbePoints, Refused, SitesError};
+
+/// Uprobe programs, each of which may be attached at many addresses at once.
+pub(crate) const UPROBES: [&str; 4] = [ZMQ, ZMQ_RETURNED, POLL_ENTERED, POLL_LEFT];
+
+const ZMQ: &str = "zmq";
+const ZMQ_RETURNED: &str = "zmq_returned";
+const POLL_ENTERED: &str = "poll_entered";
+const POLL_LEFT: &str = "poll_left";
+
+/// Probe points in libzmq. Entries come before returns, so that no return lacks its entry.
+pub(crate) fn messages(
+    library: &Library,
+    probe_points: &ProbePoints,
+    target: u32,
+    options: &Options,
+) -> Result<Vec<Batch>, SitesError> {
+    let (mut entries, mut returns) = (Points::new(), Points::new());
+    let at = |probe_point| Cookie::new(probe_point, target);
+    let (recv, send) = (probe_points.entry("zmq_msg_recv")?, probe_points.entry("zmq_msg_send")?);
+    if let Some(done) = probe_points.received {
+        let cookie = Cookie::received(target, done.socket, done.message);
+        if let Some(waits) = probe_points.waits.filter(|_| options.processed) {
+            // A non-blocking receive requests its message at the point where it has it.
+            entries.push((done.at, cookie.and_processed()));
+            entries.push((waits.at, Cookie::within(ProbePoint::Waits, target, waits.socket)));
+        } else {
+            entries.push((done.at, cookie));
+            if options.processed {
+                entries.push((recv, at(ProbePoint::Recv)));
+            }
+        }
+    } else {
+        entries.push((recv, at(ProbePoint::Recv).and_return()));
+        returns.push((recv, at(ProbePoint::RecvReturn)));
+    }
+    match probe_points.refused.filter(|_| options.refused) {
+        None if options.refused => {
+            entries.push((send, at(ProbePoint::Send).and_return()));
+            returns.push((send, at(ProbePoint::SendReturn)));
+        }
+        refused => {
+            entries.push((send, at(ProbePoint::Send)));
+            let cookie_of =
+                |refused: Refused| (refused.at, Cookie::within(ProbePoint::Refused, target, refused.socket));
+            entries.extend(refused.map(cookie_of));
+        }
+    }
+    if options.processed {
+        entries.push(match probe_points.option_request {
+            Some(request) => (
+                request.at,
+                Cookie::within(ProbePoint::OptionAsked, target, request.socket),
+            ),
+            None => (probe_points.entry("zmq_getsockopt")?, at(ProbePoint::Option)),
+        });
+    }
+    if library.buffers {
+        let recv = probe_points.entry("zmq_recv")?;
+        entries.push((recv, at(ProbePoint::BufferRecv).and_return()));
+        returns.push((recv, at(ProbePoint::BufferRecvReturn)));
+        for symbol in ["zmq_send", "zmq_send_const"] {
+            let send = probe_points.entry(symbol)?;
+            if options.refused {
+                entries.push((send, at(ProbePoint::BufferSend).and_return()));
+                returns.push((send, at(ProbePoint::SendReturn)));
+            } else {
+                entries.push((send, at(ProbePoint::BufferSend)));
+            }
+        }
+    }
+    Ok(batches([(ZMQ, false, entries), (ZMQ_RETURNED, true, returns)]))
+}
+
+/// Probe points in libc. If no scheduler program measures the time in a poll, they include the returns of polls. Return probes are attached
+/// first; the return of a poll whose entry was not observed is ignored.
+pub(crate) fn polls(probe_points: &ProbePoints, target: u32, with_returns: bool) -> Result<Vec<Batch>, SitesError> {
+    let at = |probe_point| Cookie::new(probe_point, target);
+    let epolls = [probe_points.entry("epoll_wait")?, probe_points.entry("epoll_pwait")?];
+    let (entered, returns) = if with_returns {
+        let returns = epolls.map(|entry| (entry, at(ProbePoint::EpollReturn)));
+        (at(ProbePoint::Epoll).and_return(), returns.to_vec())
+    } else {
+        (at(ProbePoint::Epoll), Points::new())
+    };
+    let mut entries = epolls.map(|entry| (entry, entered)).to_vec();
+    entries.push((probe_points.entry("poll")?, at(ProbePoint::Poll)));
+    Ok(batches([(POLL_LEFT, true, returns), (POLL_ENTERED, false, entries)]))
+}
+
+fn batches<const N: usize>(parts: [(&'static str, bool, Points); N]) -> Vec<Batch> {
+    let filled = parts.into_iter().filter(|(.., points)| !points.is_empty());
+    filled
+        .map(|(program, returns, points)| Batch {
+            program,
+            returns,
+            points,
+        })
+        .collect()
+}
