@@ -6,7 +6,8 @@
 use serde::{Deserialize, Serialize};
 
 use crate::clock::MonoNs;
-use crate::engine::{Mode, Waiter};
+pub use crate::engine::Engine;
+use crate::engine::Mode;
 use crate::id::{FrameId, HopId, ThreadId};
 
 /// One observation with its timestamp.
@@ -55,22 +56,6 @@ pub enum What<'a> {
     Merged(Merged<'a>),
     /// tokengap missed observations. Anything derived from them is void from here on.
     Missed(Missed),
-}
-
-/// Known properties of the engine. `None` means unknown, never a guess.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
-pub struct Engine<'a> {
-    /// Name of the engine, in lower case.
-    pub name: Option<&'a str>,
-    /// Release, for example `0.5.9`; a range such as `0.5.12..0.5.13` if only the wire format is known.
-    pub version: Option<&'a str>,
-    /// Whether the tokenizer passes new or cumulative output to its waiters.
-    pub mode: Option<Mode>,
-    /// How a waiter processes several queued chunks.
-    pub waiter: Option<Waiter>,
-    /// Event-loop iterations from waking a waiter until it runs. 3 on CPython up to 3.11 (`asyncio.wait_for` creates a task), 1 from 3.12
-    /// on, more if the consumer yields again. Measured: docs/internals/WIRE.md.
-    pub turnaround: Option<u8>,
 }
 
 /// A directed ZMQ channel between two roles.

@@ -64,6 +64,14 @@ fn environment(root: &Path, requirements: &Path) -> Result<PathBuf> {
 pub(crate) fn tokengap(given: Option<&Path>) -> Result<PathBuf> {
     match given {
         Some(binary) => fs::canonicalize(binary).with_context(|| format!("there is no {}", binary.display())),
-        None => crate::screens::build(),
+        None => build(),
     }
+}
+
+/// Builds the same packages as `cargo run`: a build of one package would have other features of its dependencies, and all would be built
+/// again.
+fn build() -> Result<PathBuf> {
+    succeed(Command::new("cargo").args(["build", "--quiet", "--release", "--bin", "tokengap"]))?;
+    let target = std::env::var("CARGO_TARGET_DIR").unwrap_or_else(|_| "target".into());
+    fs::canonicalize(Path::new(&target).join("release/tokengap")).context("no tokengap was built")
 }

@@ -4,7 +4,6 @@ use std::fmt::Write as _;
 
 use super::Diff;
 use super::text::side_line;
-use super::verdict::{change, signed, value};
 use super::wait::place;
 use crate::report::hostile::markdown;
 use crate::words::{duration, percent};
@@ -43,7 +42,7 @@ pub(super) fn render(diff: &Diff) -> String {
     for measure in &diff.measures {
         let interval = measure.interval.map_or_else(
             || String::from("-"),
-            |[low, high]| format!("{} to {}", signed(measure.unit, low), signed(measure.unit, high)),
+            |[low, high]| format!("{} to {}", measure.unit.signed(low), measure.unit.signed(high)),
         );
         let verdict = match measure.verdict {
             verdict if verdict.counts() => format!("**{}**", verdict.as_str()),
@@ -57,9 +56,9 @@ pub(super) fn render(diff: &Diff) -> String {
             out,
             "| {} | {} | {} | {} | {interval} | {verdict}{note} |",
             markdown(&measure.name),
-            value(measure.unit, measure.a),
-            value(measure.unit, measure.b),
-            change(measure),
+            measure.unit.value(measure.a),
+            measure.unit.value(measure.b),
+            measure.change_text(),
         );
     }
     let _ = writeln!(out, "\n{}", markdown(&diff.method));

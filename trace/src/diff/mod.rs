@@ -22,6 +22,7 @@ pub use pattern::Pattern;
 pub use wait::{LegShift, WaitShift};
 
 use crate::report::Report;
+use crate::words::{count, duration};
 
 /// Name of the schema in comparisons.
 pub const SCHEMA: &str = "tokengap.diff/1";
@@ -152,6 +153,26 @@ pub enum Unit {
     Share,
 }
 
+impl Unit {
+    /// Formats a value; `-` without one.
+    fn value(self, value: Option<f64>) -> String {
+        match (self, value) {
+            (_, None) => String::from("-"),
+            (Self::PerSecond, Some(v)) => format!("{}/s", count(v.round() as u64)),
+            (Self::Ns, Some(v)) => duration(v.max(0.0).round() as u64),
+            (Self::Share, Some(v)) => format!("{:.1} %", 100.0 * v),
+            (Self::Number, Some(v)) if v >= 100.0 => count(v.round() as u64),
+            (Self::Number, Some(v)) => format!("{v:.2}"),
+        }
+    }
+
+    /// Formats a signed difference.
+    fn signed(self, difference: f64) -> String {
+        let sign = if difference < 0.0 { '-' } else { '+' };
+        format!("{sign}{}", self.value(Some(difference.abs())))
+    }
+}
+
 /// One measure of both runs.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Compared {
@@ -173,6 +194,18 @@ pub struct Compared {
     pub verdict: Verdict,
     /// Why it is not comparable, or what else the verdict is based on.
     pub note: Option<String>,
+}
+
+impl Compared {
+    /// Formats the relative change, or the difference if there is no ratio.
+    fn change_text(&self) -> String {
+        match (self.change, self.a, self.b) {
+            (Some(change), _, _) if change.abs() >= 9.95 => format!("x{:.0}", change + 1.0),
+            (Some(change), _, _) => format!("{:+.0} %", 100.0 * change),
+            (None, Some(a), Some(b)) => self.unit.signed(b - a),
+            _ => String::from("-"),
+        }
+    }
 }
 
 impl Diff {

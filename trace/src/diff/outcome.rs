@@ -3,7 +3,6 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::verdict::value;
 use super::{Compared, Verdict};
 use crate::report::Report;
 use crate::words::{count, duration, share};
@@ -113,11 +112,7 @@ fn numbers_of(measures: &[Compared], names: &[&str]) -> String {
         return String::new();
     };
     match (measure.a, measure.b) {
-        (Some(_), Some(_)) => format!(
-            "{} -> {}",
-            value(measure.unit, measure.a),
-            value(measure.unit, measure.b)
-        ),
+        (Some(_), Some(_)) => format!("{} -> {}", measure.unit.value(measure.a), measure.unit.value(measure.b)),
         _ => String::new(),
     }
 }

@@ -2,7 +2,6 @@
 
 use std::fmt::Write as _;
 
-use super::verdict::{change, signed, value};
 use super::wait::place;
 use super::{Compared, Diff, Side, WaitShift};
 use crate::report::hostile::lines;
@@ -78,17 +77,17 @@ pub(super) fn side_line(side: &Side) -> String {
 
 fn line(out: &mut String, measure: &Compared) {
     let name: String = measure.name.chars().take(NAME).collect();
-    let (a, b) = (value(measure.unit, measure.a), value(measure.unit, measure.b));
+    let (a, b) = (measure.unit.value(measure.a), measure.unit.value(measure.b));
     let _ = write!(
         out,
         "{name:NAME$} {a:>11} {b:>11} {:>8}  {}",
-        change(measure),
+        measure.change_text(),
         measure.verdict.as_str()
     );
     if let Some(note) = &measure.note {
         let _ = write!(out, "\n      {note}");
     } else if let Some([low, high]) = measure.interval.filter(|_| measure.verdict.counts()) {
-        let (low, high) = (signed(measure.unit, low), signed(measure.unit, high));
+        let (low, high) = (measure.unit.signed(low), measure.unit.signed(high));
         let _ = write!(out, "\n      B - A lies between {low} and {high} (99 %)");
     }
     let _ = writeln!(out);

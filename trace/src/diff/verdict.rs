@@ -3,36 +3,8 @@
 use std::fmt::Write as _;
 
 use super::outcome::{Outcome, State};
-use super::{Compared, Options, Pattern, Unit, Verdict};
+use super::{Compared, Options, Pattern, Verdict};
 use crate::words::{count, duration, percent};
-
-/// Formats a measure's value in its unit.
-pub(super) fn value(unit: Unit, value: Option<f64>) -> String {
-    match (unit, value) {
-        (_, None) => String::from("-"),
-        (Unit::PerSecond, Some(v)) => format!("{}/s", count(v.round() as u64)),
-        (Unit::Ns, Some(v)) => duration(v.max(0.0).round() as u64),
-        (Unit::Share, Some(v)) => format!("{:.1} %", 100.0 * v),
-        (Unit::Number, Some(v)) if v >= 100.0 => count(v.round() as u64),
-        (Unit::Number, Some(v)) => format!("{v:.2}"),
-    }
-}
-
-/// Formats a signed difference in its unit.
-pub(super) fn signed(unit: Unit, difference: f64) -> String {
-    let sign = if difference < 0.0 { '-' } else { '+' };
-    format!("{sign}{}", value(unit, Some(difference.abs())))
-}
-
-/// Formats the relative change, or the difference if there is no ratio.
-pub(super) fn change(of: &Compared) -> String {
-    match (of.change, of.a, of.b) {
-        (Some(change), _, _) if change.abs() >= 9.95 => format!("x{:.0}", change + 1.0),
-        (Some(change), _, _) => format!("{:+.0} %", 100.0 * change),
-        (None, Some(a), Some(b)) => signed(of.unit, b - a),
-        _ => String::from("-"),
-    }
-}
 
 /// Describes the most severe problem that changed, then the others. Measures outside these problems are only counted.
 pub(super) fn verdict(outcomes: &[Outcome], measures: &[Compared], patterns: &[Pattern]) -> String {
@@ -61,7 +33,7 @@ pub(super) fn verdict(outcomes: &[Outcome], measures: &[Compared], patterns: &[P
     if outcomes.iter().all(|o| !o.state.counts()) {
         let significant = with(Verdict::Worse).chain(with(Verdict::Better)).take(3);
         others = significant
-            .map(|m| format!("{} {} ({})", m.name, m.verdict.as_str(), change(m)))
+            .map(|m| format!("{} {} ({})", m.name, m.verdict.as_str(), m.change_text()))
             .collect();
     }
     let word = match outcomes.iter().find(|o| o.state.counts()) {

@@ -12,7 +12,7 @@ use serde::{Deserialize, Serialize};
 
 pub use behaviour::{Behaviour, Handout};
 pub use facts::{Drops, Engines, Facts, StageNames};
-pub use state::EngineState;
+pub use state::{Engine, EngineState};
 pub use version::{BadVersion, Version, VersionRange};
 
 /// Output that the tokenizer passes to a waiting request.
@@ -25,6 +25,16 @@ pub enum Mode {
     Cumulative,
 }
 
+impl Mode {
+    /// Name in exports and metrics.
+    pub(crate) fn as_str(self) -> &'static str {
+        match self {
+            Self::Incremental => "incremental",
+            Self::Cumulative => "cumulative",
+        }
+    }
+}
+
 /// What a waiter does when several chunks are queued for its request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
@@ -35,4 +45,15 @@ pub enum Waiter {
     YieldsAll,
     /// Merges them into one.
     Merges,
+}
+
+impl Waiter {
+    /// Name in exports and metrics.
+    pub(crate) fn as_str(self) -> &'static str {
+        match self {
+            Self::KeepsLast => "keeps-last",
+            Self::YieldsAll => "yields-all",
+            Self::Merges => "merges",
+        }
+    }
 }

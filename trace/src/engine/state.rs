@@ -3,9 +3,24 @@
 use serde::{Deserialize, Serialize};
 
 use super::{Behaviour, Engines, Facts, Mode, Waiter};
-use crate::event;
 
-/// Known properties of the engine.
+/// Known properties of the engine. `None` means unknown, never a guess.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
+pub struct Engine<'a> {
+    /// Name of the engine, in lower case.
+    pub name: Option<&'a str>,
+    /// Release, for example `0.5.9`; a range such as `0.5.12..0.5.13` if only the wire format is known.
+    pub version: Option<&'a str>,
+    /// Whether the tokenizer passes new or cumulative output to its waiters.
+    pub mode: Option<Mode>,
+    /// How a waiter processes several queued chunks.
+    pub waiter: Option<Waiter>,
+    /// Event-loop iterations from waking a waiter until it runs. 3 on CPython up to 3.11 (`asyncio.wait_for` creates a task), 1 from 3.12
+    /// on, more if the consumer yields again. Measured: docs/internals/WIRE.md.
+    pub turnaround: Option<u8>,
+}
+
+/// Known properties of the engine, completed from its release.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct EngineState {
     /// Name of the engine, if a source named it.
@@ -80,7 +95,7 @@ impl EngineState {
             .unwrap_or_default();
     }
 
-    pub(crate) fn set(&mut self, announced: &event::Engine<'_>) {
+    pub(crate) fn set(&mut self, announced: &Engine<'_>) {
         *self = Self {
             name: announced.name.map(Into::into),
             version: announced.version.map(Into::into),
@@ -109,18 +124,18 @@ mod tests {
     #[test]
     fn unset_fields_default_to_the_behaviour_of_the_release() {
         let mut state = example();
-        state.set(&event::Engine {
+        state.set(&Engine {
             version: Some(example::DROPS),
             mode: Some(Mode::Incremental),
-            ..event::Engine::default()
+            ..Engine::default()
         });
         assert_eq!(
             (state.mode, state.waiter),
             (Some(Mode::Incremental), Some(Waiter::KeepsLast))
         );
-        state.set(&event::Engine {
+        state.set(&Engine {
             waiter: Some(Waiter::Merges),
-            ..event::Engine::default()
+            ..Engine::default()
         });
         assert_eq!(
             (state.mode, state.waiter, state.version),
@@ -131,10 +146,10 @@ mod tests {
     #[test]
     fn an_engine_outside_the_registry_has_no_facts() {
         let mut state = example();
-        state.set(&event::Engine {
+        state.set(&Engine {
             name: Some("another"),
             version: Some(example::DROPS),
-            ..event::Engine::default()
+            ..Engine::default()
         });
         assert_eq!((state.facts().name(), state.waiter), ("unknown", None));
         assert!(!state.is_health_check("") && !state.is_health_check("HEALTH_CHECK_1"));

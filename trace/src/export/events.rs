@@ -5,6 +5,7 @@ use std::io;
 use super::json::{Object, Stream};
 use super::{ExportContext, Exporter, Opening, Options, words};
 use crate::clock::MonoNs;
+use crate::engine::{Mode, Waiter};
 use crate::event::{
     Chunk, CpuSample, Delivery, Event, Finish, Frame, LoggedState, Received, Response, StackSample, What,
 };
@@ -74,8 +75,8 @@ impl Exporter for Events<'_> {
         match &event.what {
             What::Engine(engine) => self.line("engine", at, context, |o| {
                 o.maybe_text("name", engine.name).maybe_text("version", engine.version);
-                o.maybe_text("mode", engine.mode.map(words::mode));
-                o.maybe_text("waiter", engine.waiter.map(words::waiter));
+                o.maybe_text("mode", engine.mode.map(Mode::as_str));
+                o.maybe_text("waiter", engine.waiter.map(Waiter::as_str));
                 o.maybe_int("turnaround", engine.turnaround);
             }),
             What::Hop(hop) => self.line("hop", at, context, |o| {
@@ -218,7 +219,7 @@ fn chunk_fields(o: &mut Object<'_>, chunk: &Chunk<'_>, tokens: bool) {
 
 fn delivery_fields(o: &mut Object<'_>, delivery: &Delivery<'_>) {
     o.text("rid", delivery.rid).int("tokens", delivery.tokens);
-    o.text("mode", words::mode(delivery.mode));
+    o.text("mode", delivery.mode.as_str());
     o.maybe_int("completion_tokens", delivery.completion_tokens);
     o.flag("finished", delivery.finished);
 }

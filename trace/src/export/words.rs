@@ -1,6 +1,5 @@
 //! Names of enum variants in exports.
 
-use crate::engine::{Mode, Waiter};
 use crate::event::{AnswerEnd, Kind, MissedCause, ThreadPart};
 
 pub(super) fn kind(kind: Kind) -> &'static str {
@@ -38,20 +37,5 @@ pub(super) fn part(part: ThreadPart) -> &'static str {
         ThreadPart::Main => "main",
         ThreadPart::Io => "io",
         ThreadPart::Other => "other",
-    }
-}
-
-pub(crate) fn mode(mode: Mode) -> &'static str {
-    match mode {
-        Mode::Incremental => "incremental",
-        Mode::Cumulative => "cumulative",
-    }
-}
-
-pub(crate) fn waiter(waiter: Waiter) -> &'static str {
-    match waiter {
-        Waiter::KeepsLast => "keeps-last",
-        Waiter::YieldsAll => "yields-all",
-        Waiter::Merges => "merges",
     }
 }

@@ -5,7 +5,7 @@ use std::fmt;
 
 use serde::de::{Deserialize, Deserializer, IgnoredAny, MapAccess, SeqAccess, Visitor};
 
-use super::recognise::Meta;
+use super::meta::Meta;
 
 /// Wanted fields of a line's JSON object; prompts and outputs are skipped.
 #[derive(Debug, Default)]

@@ -1,34 +1,8 @@
 //! Finished responses: losses proven by a response's own sums if its chunks are not tracked, and early disconnects.
 
-use serde::{Deserialize, Serialize};
-
 use super::Ledger;
-use super::totals::Sightings;
 use crate::clock::MonoNs;
 use crate::event::{Answer, AnswerEnd, Finish};
-
-/// Outcomes of responses to clients.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Answers {
-    /// Finished responses, one per request.
-    pub seen: u64,
-    /// Those that the client ended early.
-    pub client_left: u64,
-    /// Those that the server ended early.
-    pub server_left: u64,
-    /// Those whose socket at some time accepted less data than was written.
-    pub short_writes: u64,
-    /// Those without token ids, so the number of their tokens is unknown.
-    pub uncounted: u64,
-    /// Complete responses judged by their own sums: no frame named their request, or none of its deliveries was observed.
-    pub judged_alone: u64,
-    /// Tokens in these responses.
-    pub judged_alone_tokens: u64,
-    /// Those of them that carried fewer tokens than claimed in their last event; the amount is in tokens.
-    pub judged_alone_lost: Sightings,
-    /// Total of tokens claimed and not carried.
-    pub judged_alone_tokens_lost: u64,
-}
 
 impl Ledger {
     pub(super) fn answered(&mut self, at: MonoNs, answer: &Answer<'_>) {
@@ -105,7 +79,7 @@ mod tests {
     use crate::engine::Mode;
     use crate::event::{Capabilities, Chunk, Delivery, Event, Finish, Frame, Hop, IdColumn, Kind, Response, What};
     use crate::id::{FrameId, HopId};
-    use crate::ledger::Limits;
+    use crate::ledger::{Answers, Limits};
 
     fn answer(tokens: Option<u32>, claimed: Option<u32>, end: AnswerEnd) -> Answers {
         let mut ledger = Ledger::new(Limits::default());

@@ -3,61 +3,15 @@
 use super::Ledger;
 use super::arithmetic::{Evidence, Step, Verdict};
 use super::delivery_tracker::{DeliveryTracker, Entering};
+use super::frame::{Seen, Sums};
 use super::lane::PendingChunk;
-use super::processing_stage::{Ends, LimitCheck};
+use super::processing_stage::LimitCheck;
 use super::request::Request;
 use super::shared::{self, Predecessor};
 use super::stream::Stream;
-use super::sums::IdCounts;
-use super::table::Ticket;
+use super::ticket::Ticket;
 use crate::clock::MonoNs;
 use crate::event::{Chunk, Finish, IdColumn};
-use crate::id::HopId;
-use crate::stats::Run;
-
-/// Properties of the frame's hop that its chunks need.
-#[derive(Clone, Copy)]
-#[expect(
-    clippy::struct_excessive_bools,
-    reason = "each is one fact about the hop, read by its name"
-)]
-pub(super) struct Seen {
-    pub(super) at: MonoNs,
-    pub(super) hop: HopId,
-    pub(super) lane: u16,
-    pub(super) group: usize,
-    pub(super) ends: Ends,
-    pub(super) epoch: u32,
-    pub(super) origin: bool,
-    pub(super) last: bool,
-    /// The receiver forwards the frames it receives, and its receives are observed.
-    pub(super) between: bool,
-    pub(super) tracks_deliveries: bool,
-    /// The outcome of its chunks is not observed: the receiver is not watched yet, or no longer.
-    pub(super) unwatched: bool,
-    /// The hop may lead to the tokenizer and its receives are not observed, though those of other hops are.
-    pub(super) hides_receives: bool,
-    pub(super) claim: IdColumn,
-    /// Frames of its connection seen in a row before this one.
-    pub(super) watched: u64,
-    /// The frame was observed at its send; otherwise at its receive, and the send was not observed.
-    pub(super) sent: bool,
-}
-
-/// Totals over the chunks of one frame, added after its last chunk.
-#[derive(Default)]
-pub(super) struct Sums {
-    /// New tokens.
-    pub(super) tokens: u64,
-    /// Chunks that the scheduler sent, and tokens in them.
-    pub(super) origin: [u64; 2],
-    /// Chunks entered into delivery trackers, and chunks without an expected delivery.
-    pub(super) tracked_chunks: u64,
-    pub(super) untracked_chunks: u64,
-    pub(super) ids: IdCounts,
-    pub(super) itl: Run,
-    pub(super) itl_by_token: Run,
-}
 
 impl Ledger {
     /// Enters one chunk and returns its request. `prefetched` is the request of its rid as prefetched.

@@ -7,7 +7,6 @@ use serde::{Deserialize, Serialize};
 
 use super::absence::AwayTimes;
 use super::lane::{Lane, LaneCounts, PendingChunk};
-use super::processing_stage::Ends;
 use super::timeline::Spent;
 use crate::clock::MonoNs;
 use crate::event::Capabilities;
@@ -96,6 +95,22 @@ pub(crate) enum Receiver {
     Thread(ThreadId),
     /// The thread is not observed; each hop is assumed to have its own.
     OfHop(HopId),
+}
+
+/// Roles at a hop's ends, as indices into the list of processing stages.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Ends {
+    pub(crate) from: u16,
+    pub(crate) to: u16,
+}
+
+impl Default for Ends {
+    fn default() -> Self {
+        Self {
+            from: u16::MAX,
+            to: u16::MAX,
+        }
+    }
 }
 
 /// A directed channel.

@@ -5,16 +5,16 @@ use serde::{Deserialize, Serialize};
 
 use super::kernel::KernelQueue;
 use super::lane::Lane;
-use super::processing_stage::{Ends, ProcessingStages};
+use super::processing_stage::ProcessingStages;
 use super::stream::Stream;
-use super::totals::Sightings;
+use super::totals::{IdCounts, Sightings};
 use crate::clock::MonoNs;
 use crate::event::{self, Capabilities};
 use crate::id::HopId;
 use crate::path;
 use crate::stats::{Buckets, Distribution, Rate, Trend};
 
-use super::hop::Hop;
+use super::hop::{Ends, Hop};
 
 /// Hops of one name, reported together.
 #[derive(Debug, Default, Serialize, Deserialize)]
@@ -50,7 +50,7 @@ pub struct Group {
     /// Number of streams whose counts show new ids only, and of those that list all ids so far.
     pub streams: (u64, u64),
     /// Token ids that crossed.
-    pub ids: super::IdCounts,
+    pub ids: IdCounts,
     /// Requests whose chunks went to more than one receiver of the group.
     pub moved: Sightings,
     /// Chunks received after a later chunk of their request.

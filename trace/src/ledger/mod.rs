@@ -18,6 +18,7 @@ mod frame;
 mod health;
 mod hop;
 mod hops;
+mod in_process;
 mod inter_token_latency;
 mod invariant;
 mod kernel;
@@ -34,6 +35,7 @@ mod stream;
 mod sums;
 mod table;
 mod threads;
+mod ticket;
 mod timeline;
 mod totals;
 mod waits;
@@ -41,7 +43,6 @@ mod waits;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 pub use absence::AwayTimes;
-pub use answer::Answers;
 pub use arithmetic::Evidence;
 pub use bounds::{BOUNDS, Bound};
 pub use delivery_tracker::Fates;
@@ -57,10 +58,11 @@ pub use request::{Request, Summary};
 pub use stacks::{Hits, StackCounts, StackFunction, StackRole};
 pub use stages::Stages;
 pub use stream::Stream;
-pub use sums::IdCounts;
 pub use threads::Thread;
 pub use timeline::Spent;
-pub use totals::{ChunkCounts, Inflation, MissedCounts, Predictions, RequestCounts, Sightings, TokenCounts, Totals};
+pub use totals::{
+    Answers, ChunkCounts, IdCounts, Inflation, MissedCounts, Predictions, RequestCounts, Sightings, TokenCounts, Totals,
+};
 pub use waits::{WaitBreakdown, Waits};
 
 use serde::{Deserialize, Serialize};
@@ -74,8 +76,8 @@ use self::losses::Shelf;
 use self::shared::Predecessor;
 use self::stacks::Stacks;
 use self::table::Table;
-pub(crate) use self::table::Ticket;
 use self::threads::Threads;
+pub(crate) use self::ticket::Ticket;
 use crate::clock::MonoNs;
 use crate::engine::{EngineState, Engines, Mode, Waiter};
 use crate::event::{Event, Missed, MissedCause, Undecoded, What};

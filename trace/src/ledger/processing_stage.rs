@@ -3,10 +3,9 @@
 //! A chunk is identified by its request and its cumulative token count, which both frames contain. Different threads report receives and
 //! sends, so either may come first, and several of one kind may come before any of the other.
 
-use std::collections::VecDeque;
-
 use serde::{Deserialize, Serialize};
 
+use super::in_process::{InProcess, Side};
 use super::limits::{Limits, ReachedCounts};
 use super::request::Request;
 use crate::clock::MonoNs;
@@ -14,22 +13,6 @@ use crate::stats::{Distribution, WindowedSum};
 
 /// Maximum number of distinct roles; the ends of further ones are left unassigned.
 const ROLES: usize = 1_024;
-
-/// Roles at a hop's ends, as indices into the list of processing stages.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) struct Ends {
-    pub(crate) from: u16,
-    pub(crate) to: u16,
-}
-
-impl Default for Ends {
-    fn default() -> Self {
-        Self {
-            from: u16::MAX,
-            to: u16::MAX,
-        }
-    }
-}
 
 /// Processing stage: one role, with the time that chunks spend inside its processes.
 #[derive(Debug, Default, Serialize, Deserialize)]
@@ -59,56 +42,6 @@ impl ProcessingStage {
     fn through(&mut self, until: MonoNs, ns: u64) {
         self.through.record(until, ns);
         self.through_sum.record_n(until, ns, 1);
-    }
-}
-
-/// Side of a chunk's processing stage whose time is known.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-enum Side {
-    Received,
-    SentOn,
-}
-
-/// One request at one role: unmatched times of its chunks, all of the same side.
-///
-/// A request's chunks are received and sent on in order, so an entry older than a matched one will never be matched.
-#[derive(Clone, Debug, Serialize, Deserialize)]
-pub(crate) struct InProcess {
-    role: u16,
-    side: Side,
-    /// Cumulative token count and time of each.
-    waiting: VecDeque<(u32, MonoNs)>,
-}
-
-impl InProcess {
-    /// When the oldest chunk was received that `role` has not forwarded yet.
-    pub(crate) fn since(&self, role: u16) -> Option<MonoNs> {
-        let oldest = self
-            .waiting
-            .front()
-            .filter(|_| self.role == role && self.side == Side::Received)?;
-        Some(oldest.1)
-    }
-
-    /// Returns the time of the other side for the chunk of `count` tokens, if it is known.
-    fn pair(&mut self, side: Side, count: u32, at: MonoNs) -> Option<MonoNs> {
-        if self.side != side {
-            while self.waiting.front().is_some_and(|&(tokens, _)| tokens < count) {
-                self.waiting.pop_front();
-            }
-            let matched = self.waiting.pop_front_if(|&mut (tokens, _)| tokens == count);
-            if matched.is_some() || !self.waiting.is_empty() {
-                // Only later chunks wait, so this one's other time was missed.
-                return matched.map(|(_, other)| other);
-            }
-            self.side = side;
-        }
-        if self.waiting.back().is_some_and(|&(tokens, _)| tokens > count) {
-            // The count has restarted.
-            self.waiting.clear();
-        }
-        self.waiting.push_back((count, at));
-        None
     }
 }
 
@@ -196,7 +129,7 @@ impl ProcessingStages {
 
     /// Removes a closed request's times from the total.
     pub(crate) fn forget(&mut self, request: &Request) {
-        let waiting: usize = request.in_process.iter().map(|p| p.waiting.len()).sum();
+        let waiting: usize = request.in_process.iter().map(InProcess::waiting).sum();
         self.waiting = self.waiting.saturating_sub(waiting);
     }
 }
@@ -220,23 +153,19 @@ fn pair(
         .iter()
         .position(|p| p.role == role)
         .unwrap_or_else(|| {
-            request.in_process.push(InProcess {
-                role,
-                side,
-                waiting: VecDeque::new(),
-            });
+            request.in_process.push(InProcess::new(role, side));
             request.in_process.len() - 1
         });
     let in_process = &mut request.in_process[place];
-    let before = in_process.waiting.len();
+    let before = in_process.waiting();
     let other = in_process.pair(side, count, at);
-    if in_process.waiting.len() > check.limits.in_process_per_rid
-        || (in_process.waiting.len() > before && *all_waiting >= check.limits.in_process)
+    if in_process.waiting() > check.limits.in_process_per_rid
+        || (in_process.waiting() > before && *all_waiting >= check.limits.in_process)
     {
-        in_process.waiting.pop_front();
+        in_process.forget();
         check.reached.in_process += 1;
     }
-    *all_waiting = (*all_waiting + in_process.waiting.len()).saturating_sub(before);
+    *all_waiting = (*all_waiting + in_process.waiting()).saturating_sub(before);
     other
 }
 

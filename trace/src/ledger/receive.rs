@@ -378,6 +378,19 @@ impl Ledger {
         }
     }
 
+    /// Chunks predicted to be dropped. A prediction needs observed wakeups, and an engine with known turnaround and known behaviour on
+    /// bursts.
+    pub fn dropped_predicted(&self) -> Option<u64> {
+        let (predicted, engine) = (&self.totals.predicted, &self.engine);
+        let known = match engine.waiter {
+            Some(Waiter::KeepsLast) => engine.mode.is_some(),
+            Some(Waiter::YieldsAll | Waiter::Merges) => true,
+            None => false,
+        };
+        let timed = engine.turnaround.is_some() || predicted.dropped == 0;
+        (predicted.wakeups_seen && known && timed && predicted.unknown == 0).then_some(predicted.dropped)
+    }
+
     /// Drops old receives without a send: their sends were missed.
     pub(super) fn expire_early_receives(&mut self, now: MonoNs) {
         for hop in &mut self.hops.all {

@@ -5,10 +5,10 @@ use smallvec::SmallVec;
 
 use super::delivery_tracker::{DeliveryTracker, Fates};
 use super::hop::BurstPosition;
+use super::in_process::InProcess;
 use super::inter_token_latency::{InterTokenLatency, ItlEnds};
 use super::limits::{Limits, ReachedCounts};
 use super::losses::{Losses, Lossy, LostRange, Shelf};
-use super::processing_stage::InProcess;
 use super::stages::Marks;
 use super::stream::Stream;
 use crate::clock::MonoNs;

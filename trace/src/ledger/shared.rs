@@ -9,9 +9,9 @@ use serde::{Deserialize, Serialize};
 
 use super::Ledger;
 use super::arithmetic::{Evidence, Step, Verdict};
-use super::chunk::Seen;
+use super::frame::Seen;
 use super::stream::Stream;
-use super::table::Ticket;
+use super::ticket::Ticket;
 use crate::clock::MonoNs;
 use crate::engine::Mode;
 use crate::event::{Chunk, Delivery};

@@ -3,7 +3,7 @@
 use serde::{Deserialize, Serialize};
 
 use super::arithmetic::{Count, Evidence, Reported, Step};
-use super::processing_stage::Ends;
+use super::hop::Ends;
 use crate::clock::MonoNs;
 use crate::event::{Chunk, IdColumn};
 use crate::id::HopId;

@@ -1,8 +1,6 @@
 //! Consumers that add up cumulative counts: their count of a request is the sum of all counts received, a triangular number if tokens came
 //! one by one.
 
-use serde::{Deserialize, Serialize};
-
 use super::hops::Hops;
 use super::request::Request;
 use super::{Ledger, Totals};
@@ -10,31 +8,6 @@ use crate::clock::MonoNs;
 
 /// Minimum number of chunks for a sum of counts to be significant; sums of fewer may match by coincidence.
 const CHUNKS: u32 = 4;
-
-/// Token ids on one part of the path.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct IdCounts {
-    /// Tokens that crossed, each counted once.
-    pub tokens: u64,
-    /// Ids listed for them.
-    pub listed: u64,
-    /// Sum of the chunks' cumulative counts.
-    pub cumulative: u64,
-}
-
-impl IdCounts {
-    pub(crate) fn add(&mut self, tokens: u32, listed: u32, completion: u32) {
-        self.tokens += u64::from(tokens);
-        self.listed += u64::from(listed);
-        self.cumulative += u64::from(completion);
-    }
-
-    pub(crate) fn merge(&mut self, other: Self) {
-        self.tokens += other.tokens;
-        self.listed += other.listed;
-        self.cumulative += other.cumulative;
-    }
-}
 
 impl Request {
     /// Returns the number of generated tokens if `claimed` is the sum of all counts on one of the request's first `before` hops.

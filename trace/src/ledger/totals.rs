@@ -172,6 +172,54 @@ impl MissedCounts {
     }
 }
 
+/// Token ids on one part of the path.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct IdCounts {
+    /// Tokens that crossed, each counted once.
+    pub tokens: u64,
+    /// Ids listed for them.
+    pub listed: u64,
+    /// Sum of the chunks' cumulative counts.
+    pub cumulative: u64,
+}
+
+impl IdCounts {
+    pub(crate) fn add(&mut self, tokens: u32, listed: u32, completion: u32) {
+        self.tokens += u64::from(tokens);
+        self.listed += u64::from(listed);
+        self.cumulative += u64::from(completion);
+    }
+
+    pub(crate) fn merge(&mut self, other: Self) {
+        self.tokens += other.tokens;
+        self.listed += other.listed;
+        self.cumulative += other.cumulative;
+    }
+}
+
+/// Outcomes of responses to clients.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Answers {
+    /// Finished responses, one per request.
+    pub seen: u64,
+    /// Those that the client ended early.
+    pub client_left: u64,
+    /// Those that the server ended early.
+    pub server_left: u64,
+    /// Those whose socket at some time accepted less data than was written.
+    pub short_writes: u64,
+    /// Those without token ids, so the number of their tokens is unknown.
+    pub uncounted: u64,
+    /// Complete responses judged by their own sums: no frame named their request, or none of its deliveries was observed.
+    pub judged_alone: u64,
+    /// Tokens in these responses.
+    pub judged_alone_tokens: u64,
+    /// Those of them that carried fewer tokens than claimed in their last event; the amount is in tokens.
+    pub judged_alone_lost: Sightings,
+    /// Total of tokens claimed and not carried.
+    pub judged_alone_tokens_lost: u64,
+}
+
 /// All counters.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub struct Totals {
@@ -207,14 +255,14 @@ pub struct Totals {
     /// Consumers whose count of a request is the sum of all cumulative counts received.
     pub summed: Inflation,
     /// Token ids in deliveries.
-    pub delivered_ids: super::IdCounts,
+    pub delivered_ids: IdCounts,
     /// Chunks replaced by a later one in a cumulative delivery, and their requests.
     pub replaced: (u64, Sightings),
     /// Deliveries in each mode: incremental, cumulative.
     /// First deliveries that fit either mode are not counted.
     pub deliveries: (u64, u64),
     /// Finished responses.
-    pub answers: super::answer::Answers,
+    pub answers: Answers,
     /// Deliveries without a known request.
     pub deliveries_unmatched: u64,
     /// Observations missed by tokengap.

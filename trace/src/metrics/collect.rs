@@ -8,10 +8,10 @@ use super::{Family, HOPS, Histogram, ROLES, Value};
 use crate::MonoNs;
 use crate::detect::attribution::Attribution;
 use crate::detect::{ALL as DETECTORS, Findings};
+use crate::engine::{Mode, Waiter};
 use crate::event::ThreadPart;
-use crate::export::words::{mode, waiter};
 use crate::ledger::{Group, Hop, Ledger, Spent, Thread};
-use crate::report::{ReportInput, dropped_predicted};
+use crate::report::ReportInput;
 use crate::stats::{Distribution, WINDOW_NS};
 
 /// Input of the metrics, except the ledger and the findings.
@@ -71,8 +71,8 @@ fn run(f: &mut Families, ledger: &Ledger, input: &Input<'_>) {
     let known = [
         engine.facts().name(),
         engine.version.as_deref().unwrap_or_default(),
-        engine.mode.map(mode).unwrap_or_default(),
-        engine.waiter.map(waiter).unwrap_or_default(),
+        engine.mode.map(Mode::as_str).unwrap_or_default(),
+        engine.waiter.map(Waiter::as_str).unwrap_or_default(),
     ];
     f.int(&n::ENGINE, known, 1);
     f.int(&n::ENGINE_ENDED, [], ledger.totals().engine_ends);
@@ -105,8 +105,7 @@ fn tokens(f: &mut Families, ledger: &Ledger) {
     f.int(&n::CHUNKS_RECEIVED, [], receives.then_some(chunks.received));
     f.int(&n::CHUNKS_DELIVERED, [], deliveries.then_some(fates.delivered));
     f.int(&n::CHUNKS_MERGED, [], deliveries.then_some(fates.merged));
-    let predicted = dropped_predicted(&totals.predicted, ledger.engine());
-    f.int(&n::CHUNKS_PREDICTED_DROPPED, [], predicted);
+    f.int(&n::CHUNKS_PREDICTED_DROPPED, [], ledger.dropped_predicted());
     f.int(&n::CHUNKS_DROPPED, [], deliveries.then_some(fates.dropped));
     f.int(&n::CHUNKS_UNJUDGED, [], deliveries.then_some(fates.unjudged));
     f.int(&n::CHUNKS_IN_FLIGHT, [], deliveries.then(|| ledger.undelivered()));

@@ -10,10 +10,9 @@ use super::{
 use crate::clock::MonoNs;
 use crate::detect::attribution::busy;
 use crate::detect::{Findings, imbalance};
-use crate::engine::{EngineState, Waiter};
 use crate::event::Capabilities;
-use crate::ledger::{Group, Hop, Ledger, Predictions};
-use crate::stats::{Distribution, Tally};
+use crate::ledger::{Group, Hop, Ledger};
+use crate::stats::Tally;
 use crate::time_series::TimeSeries;
 
 /// Maximum number of connections listed per line, busiest first.
@@ -63,10 +62,10 @@ pub fn build(
         losses: losses(ledger),
         answers: answers(ledger),
         itl_ns: Itl {
-            sent: spread(ledger.itl_sent()),
-            delivered: spread(ledger.itl_delivered()).filter(|_| ledger.observes_deliveries()),
-            sent_by_token: spread(ledger.itl_sent_by_token()),
-            delivered_by_token: spread(ledger.itl_delivered_by_token()).filter(|_| ledger.observes_deliveries()),
+            sent: Spread::of(ledger.itl_sent()),
+            delivered: Spread::of(ledger.itl_delivered()).filter(|_| ledger.observes_deliveries()),
+            sent_by_token: Spread::of(ledger.itl_sent_by_token()),
+            delivered_by_token: Spread::of(ledger.itl_delivered_by_token()).filter(|_| ledger.observes_deliveries()),
         },
         modes: modes::modes(ledger),
         hops: (0..ledger.groups().len())
@@ -137,7 +136,7 @@ fn chunks(ledger: &Ledger) -> Chunks {
         received: ledger.observes_receives().then_some(counts.received),
         delivered: delivered.then_some(fates.delivered),
         merged: delivered.then_some(fates.merged),
-        dropped_predicted: dropped_predicted(&totals.predicted, ledger.engine()),
+        dropped_predicted: ledger.dropped_predicted(),
         dropped_confirmed: delivered.then_some(fates.dropped),
         tokens_lost: delivered.then_some(fates.tokens_lost),
         in_flight: delivered.then(|| ledger.undelivered()),
@@ -156,27 +155,6 @@ fn answers(ledger: &Ledger) -> Option<AnswerCounts> {
         judged_alone: answers.judged_alone,
         judged_alone_tokens: answers.judged_alone_tokens,
         judged_alone_tokens_lost: answers.judged_alone_tokens_lost,
-    })
-}
-
-/// A prediction needs observed wakeups, and an engine with known turnaround and known behaviour on bursts.
-pub(crate) fn dropped_predicted(predicted: &Predictions, engine: &EngineState) -> Option<u64> {
-    let known = match engine.waiter {
-        Some(Waiter::KeepsLast) => engine.mode.is_some(),
-        Some(Waiter::YieldsAll | Waiter::Merges) => true,
-        None => false,
-    };
-    let timed = engine.turnaround.is_some() || predicted.dropped == 0;
-    (predicted.wakeups_seen && known && timed && predicted.unknown == 0).then_some(predicted.dropped)
-}
-
-pub(super) fn spread(of: &Distribution) -> Option<Spread> {
-    Some(Spread {
-        count: of.count(),
-        p50: of.quantile(0.5)?,
-        p90: of.quantile(0.9)?,
-        p99: of.quantile(0.99)?,
-        max: of.max()?,
     })
 }
 
@@ -211,13 +189,13 @@ fn hop(ledger: &Ledger, place: usize, window_ns: u64) -> Option<HopLine> {
         chunks_per_s: per_second(chunks),
         backlog_frames: (sent && received).then_some(group.backlog),
         backlog_max_frames: (sent && received).then_some(group.backlog_max),
-        queue_wait_ns: spread(&group.queue_wait),
+        queue_wait_ns: Spread::of(&group.queue_wait),
         queue_wait_classes: group.queue_wait.classes(),
-        relay_ns: spread(&group.relay),
-        processing_ns: spread(&group.processing),
-        recv_wait_ns: spread(&group.recv_wait),
+        relay_ns: Spread::of(&group.relay),
+        processing_ns: Spread::of(&group.processing),
+        recv_wait_ns: Spread::of(&group.recv_wait),
         wakeup_frames_max: wakeups,
-        wakeup_frames: spread(&group.wakeups),
+        wakeup_frames: Spread::of(&group.wakeups),
         kernel_bytes_max: group.kernel.bytes_max,
         inbox_max_frames: group.kernel.inbox_max,
         undecoded: ledger

@@ -62,7 +62,7 @@ pub struct RangeLine {
 pub(super) fn losses(ledger: &Ledger) -> Losses {
     let totals = ledger.totals();
     let deliveries = ledger.observes_deliveries();
-    let predicts = super::build::dropped_predicted(&totals.predicted, ledger.engine()).is_some();
+    let predicts = ledger.dropped_predicted().is_some();
     Losses {
         confirmed: deliveries.then(|| LossList {
             requests: totals.drops.rids,

@@ -3,7 +3,7 @@
 use std::fmt::Write as _;
 
 use super::hostile::plain;
-use super::text::wrap;
+use super::wrap::wrap;
 use super::{LossLine, LossList, Report};
 use crate::words::{count, plural};
 

@@ -22,6 +22,7 @@ mod stacks;
 pub mod stages;
 mod stages_text;
 mod text;
+mod wrap;
 
 use std::collections::BTreeMap;
 
@@ -30,7 +31,6 @@ use serde_json::Value;
 
 pub use crate::detect::attribution::{LegKind, ThreadState};
 pub use build::build;
-pub(crate) use build::dropped_predicted;
 pub use input::ReportInput;
 pub use losses::{LossLine, LossList, Losses, RangeLine, ids, places};
 pub use modes::{ModeLine, Modes};
@@ -40,10 +40,11 @@ pub(crate) use path::legs;
 pub use series::{ChunkSeries, HopSeries, RequestSeries, Series, SpreadSeries, ThreadSeries, TokenSeries};
 pub use slowest::{SlowLine, TokenItl};
 pub use stacks::{SamplingCost, StackFunctionLine, StackLine, StackShare};
-pub(crate) use text::wrap;
+pub(crate) use wrap::wrap;
 
 use crate::detect::Severity;
 use crate::engine::{Mode, Waiter};
+use crate::stats::Distribution;
 
 /// Name of the schema in reports.
 pub const SCHEMA: &str = "tokengap.report/2";
@@ -293,6 +294,19 @@ pub struct Spread {
     pub p99: u64,
     /// Largest.
     pub max: u64,
+}
+
+impl Spread {
+    /// Quantiles of a distribution; `None` if it is empty.
+    fn of(values: &Distribution) -> Option<Self> {
+        Some(Self {
+            count: values.count(),
+            p50: values.quantile(0.5)?,
+            p90: values.quantile(0.9)?,
+            p99: values.quantile(0.99)?,
+            max: values.max()?,
+        })
+    }
 }
 
 /// Traffic on the hops of one name.

@@ -3,7 +3,6 @@
 use serde::{Deserialize, Serialize};
 
 use super::Spread;
-use super::build::spread;
 use crate::detect::attribution::{Attribution, Leg, LegKind, ThreadState, Time};
 
 /// One leg of the path.
@@ -59,7 +58,7 @@ fn line(leg: &Leg<'_>) -> LegLine {
     LegLine {
         name: leg.name.to_owned(),
         kind: leg.kind,
-        ns: spread(leg.spread),
+        ns: Spread::of(leg.spread),
         mean_ns: leg.chunk[0].sum.mean().unwrap_or(0),
         share: leg.chunk[0].share,
         recent_share: share(leg.chunk[1]),

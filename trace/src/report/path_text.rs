@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::fmt::Write as _;
 
 use super::hostile::plain;
-use super::text::wrap;
+use super::wrap::wrap;
 use super::{HopLine, LegKind, Report, ThreadState, bar};
 use crate::words::{count, duration, percent};
 

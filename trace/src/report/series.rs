@@ -178,8 +178,7 @@ pub(super) fn series(ledger: &Ledger, time_series: &TimeSeries, (from, to): (Mon
         chunks: ChunkSeries {
             sent: column(|p| p.chunks_sent),
             merged: delivered.then(|| column(|p| p.chunks_merged)),
-            dropped_predicted: super::build::dropped_predicted(&ledger.totals().predicted, ledger.engine())
-                .map(|_| column(|p| p.dropped_predicted)),
+            dropped_predicted: ledger.dropped_predicted().map(|_| column(|p| p.dropped_predicted)),
             dropped_confirmed: delivered.then(|| column(|p| p.chunks_dropped)),
         },
         gap_ns: ledger

@@ -140,7 +140,7 @@ pub(super) fn stages(ledger: &Ledger, slowest: usize, from: MonoNs) -> Option<St
             Some(Between {
                 from: from.to_owned(),
                 to: to.to_owned(),
-                ns: super::build::spread(durations)?,
+                ns: Spread::of(durations)?,
             })
         })
         .collect();
@@ -208,7 +208,7 @@ fn process(logged: &LoggedProcess, from: MonoNs) -> ProcessLine {
         by: logged.by.to_string(),
         messages: logged.messages,
         more_ready: logged.more_share(),
-        recv_wait_ns: super::build::spread(&logged.recv_wait),
+        recv_wait_ns: Spread::of(&logged.recv_wait),
         states_max: logged.states.most.map(|(_, most)| most),
         states_max_at_ns: logged.states.most.map(|(at, _)| at.since(from)),
         step_ns: logged.states.step_ns,

@@ -6,7 +6,7 @@ use jiff::Timestamp;
 
 use super::Report;
 use super::stages::{Correlated, StageReport, StageTable};
-use super::text::{row, wrap};
+use super::wrap::{row, wrap};
 use crate::words::{count, duration, percent, plural};
 
 /// Maximum number of requests shown stage by stage; the JSON has more.

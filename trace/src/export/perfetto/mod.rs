@@ -13,6 +13,7 @@ use std::io;
 use super::json::{Object, Stream};
 use super::{Closed, ExportContext, Exporter, Opening, words};
 use crate::clock::MonoNs;
+use crate::engine::{Mode, Waiter};
 use crate::event::{Event, Missed, Response, StackSample, Stage, Undecoded, What};
 use crate::report::Report;
 use counters::Counters;
@@ -110,8 +111,8 @@ impl Exporter for Perfetto<'_> {
         match &event.what {
             What::Engine(engine) => instant(out, tracks::LOG, "engine", context.clock.at(at), |args| {
                 args.maybe_text("version", engine.version);
-                args.maybe_text("mode", engine.mode.map(words::mode));
-                args.maybe_text("waiter", engine.waiter.map(words::waiter));
+                args.maybe_text("mode", engine.mode.map(Mode::as_str));
+                args.maybe_text("waiter", engine.waiter.map(Waiter::as_str));
             }),
             What::Hop(_) => {
                 counters.forget_groups();

@@ -50,8 +50,7 @@ pub(super) fn delivered(
         return Ok(());
     };
     point(out, "delivered", life, at, context, |args| {
-        args.int("tokens", delivery.tokens)
-            .word("mode", words::mode(delivery.mode));
+        args.int("tokens", delivery.tokens).word("mode", delivery.mode.as_str());
         if let Some(count) = delivery.completion_tokens {
             args.int("completion_tokens", count);
         }

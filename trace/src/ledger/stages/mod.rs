@@ -24,7 +24,7 @@ use self::names::Names;
 use self::rank::Pairs;
 use self::slowest::Slowest;
 use super::Ledger;
-use super::table::Ticket;
+use super::ticket::Ticket;
 use crate::clock::MonoNs;
 use crate::stats::Distribution;
 

@@ -1,6 +1,8 @@
 //! Prediction of the order of requests. A frame lists its requests mostly in the order of the previous frame, minus finished ones and plus
 //! new ones. So the predicted request is the one that last followed its neighbour in any frame.
 
+use hashbrown::HashMap;
+
 /// No link.
 pub(super) const NONE: u32 = u32::MAX;
 
@@ -112,5 +114,23 @@ impl<S> Chain<S> {
             place.missed = expected;
         }
         place.last = actual;
+    }
+}
+
+/// Maps a stream and the text index of a rid to the request's link.
+#[derive(Debug, Default)]
+pub(super) struct Links(HashMap<(u32, u32), u32>);
+
+impl Links {
+    pub(super) fn clear(&mut self) {
+        self.0.clear();
+    }
+
+    pub(super) fn find(&self, stream: u32, text: u32) -> Option<u32> {
+        self.0.get(&(stream, text)).copied()
+    }
+
+    pub(super) fn insert(&mut self, stream: u32, text: u32, at: u32) {
+        self.0.insert((stream, text), at);
     }
 }

@@ -1,13 +1,11 @@
 //! Decodes the columns of a block into records, one at a time. Memory holds the block's texts and ids, and one frame.
 
-use super::bytes::{Cursor, Malformed};
-use super::chain::Chain;
-use super::chunk::Predictor;
+use super::block::{DecodedBlock, State};
+use super::bytes::Malformed;
 use super::codes::op;
 use super::columns::Columns;
-use super::delivery::Deliveries;
 use super::encoder::Content;
-use super::lane::{Lanes, Step};
+use super::lane::Step;
 use super::rare::RareReader;
 use super::text::{Read, Reading};
 use crate::clock::MonoNs;
@@ -22,25 +20,6 @@ pub(in crate::record) struct Scratch {
     texts: Read,
     ids: Vec<i64>,
     state: State,
-}
-
-/// State of the block so far, equal in writer and reader.
-#[derive(Debug, Default)]
-pub(super) struct State {
-    pub(super) lanes: Lanes,
-    pub(super) chain: Chain<Predictor>,
-    pub(super) given: Deliveries,
-}
-
-/// A block being read.
-pub(super) struct Decoder<'s, 'b> {
-    pub(super) state: &'s mut State,
-    pub(super) columns: Columns<Cursor<'b>>,
-    pub(super) texts: Reading<'b>,
-    /// Token ids not yet assigned to chunks.
-    pub(super) ids: &'b [i64],
-    /// Remaining chunks of the number in the block's header.
-    pub(super) chunks_left: u32,
 }
 
 /// Reads the block `raw`, which must match `content` from its header. With `standing`, the standing data comes first, at the block's
@@ -59,27 +38,25 @@ pub(in crate::record) fn decode(
     while !columns.ids.is_empty() {
         ids.push(columns.ids.signed()?);
     }
-    state.lanes.clear();
-    state.chain.clear();
-    state.given.clear();
-    let mut decoder = Decoder {
+    state.clear();
+    let mut block = DecodedBlock {
         state,
         columns,
         texts: Reading::new(texts),
         ids,
         chunks_left: content.chunks,
     };
-    decoder.standing(content, standing, give)?;
+    block.standing(content, standing, give)?;
     let mut chunks = Vec::new();
     let mut unknown = 0;
     let mut at = 0_u64;
     for _ in 0..content.records {
-        let code = decoder.columns.op.byte()?;
-        at = at.wrapping_add(decoder.columns.time.signed()? as u64);
-        let known = decoder.record(code, MonoNs(at), &mut chunks, give)?;
+        let code = block.columns.op.byte()?;
+        at = at.wrapping_add(block.columns.time.signed()? as u64);
+        let known = block.record(code, MonoNs(at), &mut chunks, give)?;
         unknown += u64::from(!known);
     }
-    let whole = decoder.columns.op.is_empty() && decoder.chunks_left == 0;
+    let whole = block.columns.op.is_empty() && block.chunks_left == 0;
     if whole {
         Ok(unknown)
     } else {
@@ -87,7 +64,7 @@ pub(in crate::record) fn decode(
     }
 }
 
-impl<'b> Decoder<'_, 'b> {
+impl<'b> DecodedBlock<'_, 'b> {
     fn standing(&mut self, content: &Content, wanted: bool, give: &mut dyn FnMut(Record<'_>)) -> Result<(), Malformed> {
         while !self.columns.standing.is_empty() {
             let mut reader = RareReader::next(&mut self.columns.standing, &mut self.texts)?;
@@ -119,7 +96,10 @@ impl<'b> Decoder<'_, 'b> {
             op::FORWARDED => What::Forwarded(self.step(code, Step::Forwarded)?.1),
             op::RECEIVED => What::Received(self.received(code, chunks)?),
             op::PROCESSED => What::Processed(self.step(code, Step::Processed)?.1),
-            op::DELIVERED => What::Delivered(self.delivery(code & op::EXPECTED != 0)?),
+            op::DELIVERED => {
+                let (deliveries, column) = (&mut self.state.given, &mut self.columns.delivery);
+                What::Delivered(deliveries.read(code & op::EXPECTED != 0, column, &mut self.texts)?)
+            }
             _ if number >= op::RARE => return self.rare(number, at, give),
             _ => return Err(Malformed("record of unknown kind")),
         };

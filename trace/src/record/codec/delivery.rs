@@ -1,10 +1,10 @@
 //! Deliveries: one record each. A delivery as predicted takes one byte in addition to its time.
 
-use super::bytes::{Malformed, Put};
-use super::chain::{Chain, Link, NONE, Place};
+use super::bytes::{Cursor, Malformed, Put};
+use super::chain::{Chain, Link, Links, NONE, Place};
 use super::codes::Code;
-use super::decoder::Decoder;
-use super::encoder::Encoder;
+use super::columns::Columns;
+use super::text::{Reading, Texts};
 use crate::engine::Mode;
 use crate::event::{Delivery, Response};
 
@@ -73,56 +73,42 @@ impl Deliveries {
         self.mode = Mode::Incremental;
     }
 
-    fn take(&mut self, expected: u32, at: u32, delivery: &Delivery<'_>) {
-        self.mode = delivery.mode;
-        self.chain.state(at).take(delivery);
-        self.chain.advance(&mut self.place, expected, at);
-        self.chain.set_finished(at, delivery.finished);
-    }
-}
-
-/// Flags of mispredicted fields.
-mod flags {
-    pub(super) const WHOSE: u8 = 1;
-    pub(super) const TOKENS: u8 = 1 << 1;
-    pub(super) const MODE: u8 = 1 << 2;
-    pub(super) const COMPLETION: u8 = 1 << 3;
-    pub(super) const FINISHED: u8 = 1 << 4;
-    /// The response is not streamed with token ids: its kind follows.
-    pub(super) const RESPONSE: u8 = 1 << 5;
-}
-
-impl Encoder {
     /// Writes the mispredicted fields of a delivery. Returns whether there are none.
-    pub(super) fn delivery(&mut self, delivery: &Delivery<'_>) -> bool {
-        let expected = self.given.chain.expected(self.given.place);
-        let known = self.given.chain.get(expected);
+    pub(super) fn write(
+        &mut self,
+        delivery: &Delivery<'_>,
+        texts: &mut Texts,
+        links: &mut Links,
+        columns: &mut Columns<Vec<u8>>,
+    ) -> bool {
+        let expected = self.chain.expected(self.place);
+        let known = self.chain.get(expected);
         let mut flags = 0;
-        let at = if known.is_some_and(|link| self.texts.is(link.text, delivery.rid)) {
+        let at = if known.is_some_and(|link| texts.is(link.text, delivery.rid)) {
             expected
         } else {
             flags |= flags::WHOSE;
-            let (text, new) = self.texts.place(delivery.rid, &mut self.columns);
-            let known = if new { None } else { self.links.find(NONE, text) };
+            let (text, new) = texts.place(delivery.rid, columns);
+            let known = if new { None } else { links.find(NONE, text) };
             known.unwrap_or_else(|| {
-                let at = self.given.chain.push(text, Given::default());
-                self.links.insert(NONE, text, at);
+                let at = self.chain.push(text, Given::default());
+                links.insert(NONE, text, at);
                 at
             })
         };
-        let Some(&Link { text, state: given, .. }) = self.given.chain.get(at) else {
+        let Some(&Link { text, state: given, .. }) = self.chain.get(at) else {
             return false;
         };
         let completion = given.completion();
         let tokens = given.tokens(delivery.mode, delivery.completion_tokens);
         let mark = |differs: bool, field: u8| if differs { field } else { 0 };
         flags |= mark(delivery.tokens != tokens, flags::TOKENS)
-            | mark(delivery.mode != self.given.mode, flags::MODE)
+            | mark(delivery.mode != self.mode, flags::MODE)
             | mark(delivery.completion_tokens != completion, flags::COMPLETION)
             | mark(delivery.finished, flags::FINISHED)
             | mark(delivery.response != Response::Streamed, flags::RESPONSE);
         if flags != 0 {
-            let column = &mut self.columns.delivery;
+            let column = &mut columns.delivery;
             column.push(flags);
             if flags & flags::WHOSE != 0 {
                 column.number(u64::from(text));
@@ -141,29 +127,31 @@ impl Encoder {
                 column.push(delivery.response.code());
             }
         }
-        self.given.take(expected, at, delivery);
+        self.take(expected, at, delivery);
         flags == 0
     }
-}
 
-impl<'b> Decoder<'_, 'b> {
-    pub(super) fn delivery(&mut self, predicted: bool) -> Result<Delivery<'b>, Malformed> {
-        let column = &mut self.columns.delivery;
-        let deliveries = &mut self.state.given;
+    /// Reads a delivery.
+    pub(super) fn read<'b>(
+        &mut self,
+        predicted: bool,
+        column: &mut Cursor<'_>,
+        texts: &mut Reading<'b>,
+    ) -> Result<Delivery<'b>, Malformed> {
         let flags = if predicted { 0 } else { column.byte()? };
-        let expected = deliveries.chain.expected(deliveries.place);
+        let expected = self.chain.expected(self.place);
         let mut at = expected;
         if flags & flags::WHOSE != 0 {
             let text = column.small()?;
-            self.texts.named(text)?;
+            texts.named(text)?;
             at = column.small()?;
-            if at == deliveries.chain.len() {
-                deliveries.chain.push(text, Given::default());
+            if at == self.chain.len() {
+                self.chain.push(text, Given::default());
             }
         }
-        let link = deliveries.chain.get(at);
+        let link = self.chain.get(at);
         let &Link { text, state: given, .. } = link.ok_or(Malformed("delivery without a request"))?;
-        let mut mode = deliveries.mode;
+        let mut mode = self.mode;
         if flags & flags::MODE != 0 {
             mode = Mode::of(column.byte()?)?;
         }
@@ -181,14 +169,32 @@ impl<'b> Decoder<'_, 'b> {
             response = Response::of(column.byte()?)?;
         }
         let delivery = Delivery {
-            rid: self.texts.get(text)?,
+            rid: texts.get(text)?,
             tokens,
             mode,
             completion_tokens,
             finished: flags & flags::FINISHED != 0,
             response,
         };
-        deliveries.take(expected, at, &delivery);
+        self.take(expected, at, &delivery);
         Ok(delivery)
     }
+
+    fn take(&mut self, expected: u32, at: u32, delivery: &Delivery<'_>) {
+        self.mode = delivery.mode;
+        self.chain.state(at).take(delivery);
+        self.chain.advance(&mut self.place, expected, at);
+        self.chain.set_finished(at, delivery.finished);
+    }
+}
+
+/// Flags of mispredicted fields.
+mod flags {
+    pub(super) const WHOSE: u8 = 1;
+    pub(super) const TOKENS: u8 = 1 << 1;
+    pub(super) const MODE: u8 = 1 << 2;
+    pub(super) const COMPLETION: u8 = 1 << 3;
+    pub(super) const FINISHED: u8 = 1 << 4;
+    /// The response is not streamed with token ids: its kind follows.
+    pub(super) const RESPONSE: u8 = 1 << 5;
 }

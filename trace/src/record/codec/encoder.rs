@@ -1,18 +1,13 @@
 //! Encodes records into the columns of a block. In steady state nothing is allocated: tables and columns keep their capacity.
 
-use hashbrown::HashMap;
-
+use super::block::EncodedBlock;
 use super::bytes::Put;
-use super::chain::Chain;
-use super::chunk::Predictor;
 use super::codes::op;
 use super::columns::Columns;
-use super::delivery::Deliveries;
 use super::frame::CHUNKS;
-use super::lane::{Lanes, Step};
+use super::lane::Step;
 use super::rare::Writing;
 use super::standing::Standing;
-use super::text::Texts;
 use crate::clock::MonoNs;
 use crate::event::{Event, Frame, Missed, MissedCause, Received, What};
 use crate::id::FrameId;
@@ -41,15 +36,7 @@ pub(in crate::record) struct Content {
 /// The block being written.
 #[derive(Debug, Default)]
 pub(in crate::record) struct Encoder {
-    pub(super) columns: Columns<Vec<u8>>,
-    pub(super) texts: Texts,
-    pub(super) lanes: Lanes,
-    pub(super) chain: Chain<Predictor>,
-    pub(super) links: Links,
-    pub(super) given: Deliveries,
-    pub(super) tokens: bool,
-    pub(super) chunks: u32,
-    pub(super) ids: usize,
+    block: EncodedBlock,
     standing: Standing,
     fields: Vec<u8>,
     records: u32,
@@ -58,24 +45,13 @@ pub(in crate::record) struct Encoder {
     to: u64,
 }
 
-/// Maps a stream and the text index of a rid to the request's link.
-#[derive(Debug, Default)]
-pub(super) struct Links(HashMap<(u32, u32), u32>);
-
-impl Links {
-    pub(super) fn find(&self, stream: u32, text: u32) -> Option<u32> {
-        self.0.get(&(stream, text)).copied()
-    }
-
-    pub(super) fn insert(&mut self, stream: u32, text: u32, at: u32) {
-        self.0.insert((stream, text), at);
-    }
-}
-
 impl Encoder {
     pub(in crate::record) fn new(payload: Payload) -> Self {
         Self {
-            tokens: payload == Payload::Tokens,
+            block: EncodedBlock {
+                tokens: payload == Payload::Tokens,
+                ..EncodedBlock::default()
+            },
             ..Self::default()
         }
     }
@@ -92,7 +68,7 @@ impl Encoder {
 
     /// Whether the block must be closed: it has reached `bytes`, or the limit of a reader's memory.
     pub(in crate::record) fn is_full(&self, bytes: usize) -> bool {
-        self.columns.len() >= bytes || self.chunks >= BLOCK_CHUNKS || self.ids >= BLOCK_IDS
+        self.block.columns.len() >= bytes || self.block.chunks >= BLOCK_CHUNKS || self.block.ids >= BLOCK_IDS
     }
 
     /// Stores standing data without writing it.
@@ -108,7 +84,7 @@ impl Encoder {
     pub(in crate::record) fn anchor(&mut self, anchor: Anchor) {
         self.write_standing();
         self.begin(op::ANCHOR, anchor.mono.0);
-        let mut writing = Writing::new(&mut self.texts, &mut self.columns, &mut self.fields);
+        let mut writing = Writing::new(&mut self.block.texts, &mut self.block.columns, &mut self.fields);
         writing.number(anchor.wall_ns);
         writing.end(false);
     }
@@ -116,14 +92,14 @@ impl Encoder {
     /// Writes an event. Returns `false` if it is too large; then only its loss is written.
     pub(in crate::record) fn event(&mut self, event: &Event<'_>) -> bool {
         self.write_standing();
-        if let Some(lost) = too_large(&event.what, self.tokens) {
+        if let Some(lost) = too_large(&event.what, self.block.tokens) {
             self.rare(event.at.0, &What::Missed(lost));
             return false;
         }
         match &event.what {
             What::Sent(frame) => {
                 let lane = self.step(op::SENT, Step::Sent, event.at.0, frame.id);
-                self.frame(lane, frame);
+                self.block.frame(lane, frame);
             }
             What::Forwarded(id) => {
                 self.step(op::FORWARDED, Step::Forwarded, event.at.0, *id);
@@ -133,7 +109,9 @@ impl Encoder {
                 self.step(op::PROCESSED, Step::Processed, event.at.0, *id);
             }
             What::Delivered(delivery) => {
-                let expected = self.delivery(delivery);
+                let block = &mut self.block;
+                let deliveries = &mut block.state.given;
+                let expected = deliveries.write(delivery, &mut block.texts, &mut block.links, &mut block.columns);
                 self.begin(op::DELIVERED | if expected { op::EXPECTED } else { 0 }, event.at.0);
             }
             what => self.rare(event.at.0, what),
@@ -144,10 +122,10 @@ impl Encoder {
     /// Returns the block in exchange for empty columns, and starts the next one.
     pub(in crate::record) fn close(&mut self, mut empty: Columns<Vec<u8>>) -> (Columns<Vec<u8>>, Content) {
         empty.clear();
-        let full = std::mem::replace(&mut self.columns, empty);
+        let full = std::mem::replace(&mut self.block.columns, empty);
         let content = Content {
             records: self.records,
-            chunks: self.chunks,
+            chunks: self.block.chunks,
             from: MonoNs(self.from),
             to: MonoNs(self.to),
         };
@@ -161,12 +139,8 @@ impl Encoder {
     }
 
     fn reset(&mut self) {
-        self.texts.clear();
-        self.lanes.clear();
-        self.chain.clear();
-        self.links.0.clear();
-        self.given.clear();
-        (self.records, self.chunks, self.ids, self.last) = (0, 0, 0, 0);
+        self.block.clear();
+        (self.records, self.last) = (0, 0);
     }
 
     /// Starts a record. The first record starts the block.
@@ -175,20 +149,20 @@ impl Encoder {
             (self.from, self.to) = (at, at);
         }
         self.records += 1;
-        self.columns.op.push(op);
-        self.columns.time.signed(at.wrapping_sub(self.last) as i64);
+        self.block.columns.op.push(op);
+        self.block.columns.time.signed(at.wrapping_sub(self.last) as i64);
         self.last = at;
         self.from = self.from.min(at);
         self.to = self.to.max(at);
     }
 
     fn step(&mut self, op: u8, step: Step, at: u64, id: FrameId) -> u32 {
-        if let Some(lane) = self.lanes.expected(step, id) {
+        if let Some(lane) = self.block.state.lanes.expected(step, id) {
             self.begin(op | op::EXPECTED, at);
             lane
         } else {
             self.begin(op, at);
-            self.lanes.write(step, id, &mut self.columns)
+            self.block.state.lanes.write(step, id, &mut self.block.columns)
         }
     }
 
@@ -201,19 +175,20 @@ impl Encoder {
             }
         }
         let lane = self.step(op, Step::Received, at, received.id);
-        let stream = self.lanes.get(lane);
+        let stream = self.block.state.lanes.get(lane);
         let distance = received.wakeup.map(|n| n.wrapping_sub(stream.wakeup) as i64);
-        self.columns
+        self.block
+            .columns
             .wakeup
             .maybe(distance.map(|d| ((d << 1) ^ (d >> 63)) as u64));
         stream.wakeup = received.wakeup.unwrap_or(stream.wakeup);
         match received.by {
-            None => self.columns.by.push(0),
-            by if by == stream.by => self.columns.by.push(1),
+            None => self.block.columns.by.push(0),
+            by if by == stream.by => self.block.columns.by.push(1),
             Some(by) => {
-                self.columns.by.push(2);
-                self.columns.by.number(u64::from(by.pid));
-                self.columns.by.number(u64::from(by.tid));
+                self.block.columns.by.push(2);
+                self.block.columns.by.number(u64::from(by.pid));
+                self.block.columns.by.number(u64::from(by.tid));
                 stream.by = Some(by);
             }
         }
@@ -221,14 +196,17 @@ impl Encoder {
             let lane = if frame.id == received.id {
                 lane
             } else {
-                self.lanes.write(Step::Sent, frame.id, &mut self.columns)
+                self.block
+                    .state
+                    .lanes
+                    .write(Step::Sent, frame.id, &mut self.block.columns)
             };
-            self.frame(lane, frame);
+            self.block.frame(lane, frame);
         }
     }
 
     fn rare(&mut self, at: u64, what: &What<'_>) {
-        let mut writing = Writing::new(&mut self.texts, &mut self.columns, &mut self.fields);
+        let mut writing = Writing::new(&mut self.block.texts, &mut self.block.columns, &mut self.fields);
         let Some(op) = writing.what(what) else {
             return;
         };
@@ -244,7 +222,7 @@ impl Encoder {
         }
         for what in self.standing.events() {
             let mut fields = std::mem::take(&mut self.fields);
-            let mut writing = Writing::new(&mut self.texts, &mut self.columns, &mut fields);
+            let mut writing = Writing::new(&mut self.block.texts, &mut self.block.columns, &mut fields);
             let engine = matches!(what, What::Engine(_));
             writing.number(u64::from(if engine { op::ENGINE } else { op::HOP }));
             writing.what(&what);

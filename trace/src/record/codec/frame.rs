@@ -1,12 +1,11 @@
 //! Frames and their chunks. A chunk as predicted only extends two run lengths.
 
+use super::block::{DecodedBlock, EncodedBlock};
 use super::bytes::{Cursor, Malformed, Put};
 use super::chain::NONE;
 use super::chunk::{First, Predictor, flags};
 use super::codes::Code;
 use super::columns::Columns;
-use super::decoder::Decoder;
-use super::encoder::Encoder;
 use super::text::Reading;
 use crate::event::{Chunk, Finish, Frame, IdColumn, Kind};
 use crate::id::FrameId;
@@ -19,10 +18,10 @@ const NEW: u64 = 0;
 const NEW_HERE: u64 = 1;
 const KNOWN: u64 = 2;
 
-impl Encoder {
+impl EncodedBlock {
     pub(super) fn frame(&mut self, lane: u32, frame: &Frame<'_>) {
         let columns = &mut self.columns;
-        let stream = self.lanes.get(lane);
+        let stream = self.state.lanes.get(lane);
         let count = frame.chunks.len() as u32;
         columns.form.push(frame.kind.code() << 4 | frame.ids.code());
         columns.bytes.signed(frame.bytes.wrapping_sub(stream.bytes) as i64);
@@ -32,8 +31,8 @@ impl Encoder {
         let (mut place, mut first) = (stream.place, stream.first);
         let (mut followed, mut plain) = (0_u64, 0_u64);
         for chunk in frame.chunks {
-            let expected = self.chain.expected(place);
-            let at = match self.chain.get(expected) {
+            let expected = self.state.chain.expected(place);
+            let at = match self.state.chain.get(expected) {
                 Some(link) if self.texts.is(link.text, chunk.rid) => {
                     followed += 1;
                     expected
@@ -44,8 +43,8 @@ impl Encoder {
                     self.write_request(lane, chunk.rid, place.last(), &first)
                 }
             };
-            self.chain.advance(&mut place, expected, at);
-            let predictor = self.chain.state(at);
+            self.state.chain.advance(&mut place, expected, at);
+            let predictor = self.state.chain.state(at);
             let worker = match chunk.worker {
                 None => 0,
                 Some(worker) if predictor.worker > 0 && self.texts.is(predictor.worker - 1, worker) => predictor.worker,
@@ -74,7 +73,7 @@ impl Encoder {
             if new {
                 first = First::of(predictor);
             }
-            self.chain.set_finished(at, chunk.finish.is_some());
+            self.state.chain.set_finished(at, chunk.finish.is_some());
         }
         if followed > 0 {
             self.columns.whose.number(followed);
@@ -82,7 +81,7 @@ impl Encoder {
         if plain > 0 {
             self.columns.shape.number(plain);
         }
-        let stream = self.lanes.get(lane);
+        let stream = self.state.lanes.get(lane);
         (stream.place, stream.first) = (place, first);
         self.chunks += count;
     }
@@ -103,7 +102,7 @@ impl Encoder {
             self.columns.whose.number(NEW_HERE);
             self.columns.whose.number(u64::from(text));
         }
-        let at = self.chain.push(text, Predictor::after(first));
+        let at = self.state.chain.push(text, Predictor::after(first));
         self.links.insert(lane, text, at);
         at
     }
@@ -148,7 +147,7 @@ fn write(columns: &mut Columns<Vec<u8>>, predictor: &Predictor, chunk: &Chunk<'_
     }
 }
 
-impl<'b> Decoder<'_, 'b> {
+impl<'b> DecodedBlock<'_, 'b> {
     /// Reads the next frame, and its chunks into `chunks`.
     pub(super) fn frame(&mut self, lane: u32, id: FrameId, chunks: &mut Vec<Chunk<'b>>) -> Result<Head, Malformed> {
         let form = self.columns.form.byte()?;

@@ -3,6 +3,7 @@
 //! A block is self-contained: its texts, its lanes and the predictions for each request start from scratch. Writer and reader make the same
 //! predictions for every frame, and only differences are written.
 
+mod block;
 mod bytes;
 mod chain;
 mod chunk;

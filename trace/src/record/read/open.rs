@@ -9,7 +9,6 @@ use super::super::error::OpenError;
 use super::super::header::{Anchor, Closing, End, Header, Why};
 use super::super::section::{MAJOR, PAYLOAD, PREAMBLE, Preamble, SECTION_HEADER, Section, TRAILER, index_of, kind};
 use super::missing::Missing;
-use super::reader::Reader;
 use super::scan::{Scan, scan, section};
 use crate::clock::MonoNs;
 
@@ -172,16 +171,6 @@ impl Recording {
     /// Whether the blocks come from the file's index, not from a scan.
     pub fn is_indexed(&self) -> bool {
         self.indexed
-    }
-
-    /// Reader of the whole recording.
-    pub fn reader(&self) -> Reader<'_> {
-        self.reader_at(0)
-    }
-
-    /// Reader that starts at a block. The standing data (engine and hops) comes first.
-    pub fn reader_at(&self, block: usize) -> Reader<'_> {
-        Reader::new(self, block)
     }
 
     /// Index of the block that contains an instant, or of the last one before it.

@@ -26,10 +26,16 @@ pub struct Reader<'r> {
     scratch: Scratch,
 }
 
-impl<'r> Reader<'r> {
-    pub(super) fn new(recording: &'r Recording, block: usize) -> Self {
-        Self {
-            recording,
+impl Recording {
+    /// Reader of the whole recording.
+    pub fn reader(&self) -> Reader<'_> {
+        self.reader_at(0)
+    }
+
+    /// Reader that starts at a block. The standing data (engine and hops) comes first.
+    pub fn reader_at(&self, block: usize) -> Reader<'_> {
+        Reader {
+            recording: self,
             next: block,
             expected: None,
             seq: 0,
@@ -41,7 +47,9 @@ impl<'r> Reader<'r> {
             scratch: Scratch::default(),
         }
     }
+}
 
+impl Reader<'_> {
     /// Index of the next block.
     pub fn position(&self) -> usize {
         self.next
