@@ -180,11 +180,11 @@ fn vllm_outputs_match_the_recorded_bytes() {
             .collect();
         let rows = vllm_rows(decoded.chunks(), &ids);
         let stats = Stats {
-            running: 64,
+            running: rows.len().max(64),
             waiting: 3,
             step: 17,
         };
-        let written = vllm::outputs(&rows, (case == "delta_1").then_some(stats), 12345.678901);
+        let written = vllm::outputs(&rows, (case != "delta_15").then_some(stats), 12_345.678_901);
         assert_eq!(written, message, "{case}");
     }
 }
