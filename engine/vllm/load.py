@@ -1,8 +1,9 @@
 """Streaming clients of a vLLM server, and their own count: one JSON line for each request.
 
-usage: load.py URL FILE STREAMS SECONDS TOKENS LEAVE SEED
+usage: load.py URL FILE STREAMS SECONDS TOKENS LEAVE SEED [COUNT]
 
-LEAVE is the share of clients that hang up after their fifth event. Needs aiohttp.
+LEAVE is the share of clients that hang up after their fifth event. COUNT is how events count their tokens: `ids` (the default), `logprobs`
+or `usage`. Needs aiohttp.
 """
 
 import asyncio
@@ -13,10 +14,21 @@ import time
 
 import aiohttp
 
-URL, FILE, STREAMS, SECONDS, TOKENS, LEAVE, SEED = sys.argv[1:]
+URL, FILE, STREAMS, SECONDS, TOKENS, LEAVE, SEED, COUNT = [*sys.argv[1:], "ids"][:8]
 draw = random.Random(int(SEED))
 # Events of a client that leaves.
 FEW = 5
+
+
+def new_tokens(event, before):
+    """Number of tokens of an event, if the events before had `before`."""
+    choice = event["choices"][0]
+    if COUNT == "usage":
+        return event["usage"]["completion_tokens"] - before
+    if COUNT == "logprobs":
+        logprobs = choice.get("logprobs") or {}
+        return len(logprobs.get("content") or logprobs.get("tokens") or [])
+    return len(choice.get("token_ids") or [])
 
 
 async def request(session, results):
@@ -24,9 +36,12 @@ async def request(session, results):
     chat, leaves = draw.random() < 0.5, draw.random() < float(LEAVE)
     prompt = " ".join(f"w{draw.randrange(9999)}" for _ in range(8))
     body = {
-        **{"model": "m", "max_tokens": wanted, "ignore_eos": True, "stream": True, "return_token_ids": True},
-        "stream_options": {"include_usage": True},
+        **{"model": "m", "max_tokens": wanted, "ignore_eos": True, "stream": True, "return_token_ids": COUNT == "ids"},
+        "stream_options": {"include_usage": True, "continuous_usage_stats": COUNT == "usage"},
     }
+    if COUNT == "logprobs":
+        # The number of alternatives on one endpoint, a switch on the other.
+        body["logprobs"] = True if chat else 1
     if chat:
         path, body["messages"] = "/v1/chat/completions", [{"role": "user", "content": prompt}]
     else:
@@ -44,8 +59,8 @@ async def request(session, results):
             if not event["choices"]:
                 result["completion"] = event["usage"]["completion_tokens"]
                 continue
-            ids = event["choices"][0].get("token_ids") or []
-            if not ids:
+            new = new_tokens(event, result["received"])
+            if not new:
                 continue
             now = result["ended_s"] = time.monotonic()
             if result["first_s"] is None:
@@ -53,7 +68,7 @@ async def request(session, results):
             else:
                 result["silence_s"] = max(result["silence_s"], now - last)
             last = now
-            result["received"] += len(ids)
+            result["received"] += new
             result["events"] += 1
             if leaves and result["events"] == FEW:
                 result["left"] = True

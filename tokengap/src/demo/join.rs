@@ -10,6 +10,7 @@ use trace::engine::{Mode, Waiter};
 use trace::event::{Delivery, Engine, Event, Received, Response, What};
 use trace::{FrameId, HopId, MonoNs};
 
+use super::encode::Engine as Simulated;
 use super::peers::{Did, Fingerprint, PeerEvent};
 
 /// Time a report waits for earlier observations of the tap.
@@ -19,9 +20,9 @@ const PATIENCE: Duration = Duration::from_secs(2);
 
 /// Pending reports, and the engine they are about.
 pub(super) struct Join {
-    version: &'static str,
+    simulated: Simulated,
     waiter: Waiter,
-    turnaround: u8,
+    turnaround: Option<u8>,
     /// In order of time, because the peers share a thread.
     reports: VecDeque<PeerEvent>,
     /// Frames sent but not processed. Bounded by the requests that clients have open.
@@ -29,9 +30,9 @@ pub(super) struct Join {
 }
 
 impl Join {
-    pub(super) fn new(version: &'static str, waiter: Waiter, turnaround: u8) -> Self {
+    pub(super) fn new(simulated: Simulated, waiter: Waiter, turnaround: Option<u8>) -> Self {
         Self {
-            version,
+            simulated,
             waiter,
             turnaround,
             reports: VecDeque::new(),
@@ -42,11 +43,11 @@ impl Join {
     /// Engine event for an engine in `mode`, which the wire does not reveal.
     pub(super) fn engine(&self, mode: Mode) -> What<'static> {
         What::Engine(Engine {
-            name: Some(engines::sglang::NAME),
-            version: Some(self.version),
+            name: Some(self.simulated.format().engine),
+            version: Some(self.simulated.version()),
             mode: Some(mode),
             waiter: Some(self.waiter),
-            turnaround: Some(self.turnaround),
+            turnaround: self.turnaround,
         })
     }
 
@@ -121,7 +122,7 @@ impl Join {
                 rid: &given.rid,
                 tokens: given.tokens,
                 mode: given.mode,
-                completion_tokens: Some(given.completion_tokens),
+                completion_tokens: self.simulated.states_counts().then_some(given.completion_tokens),
                 finished: given.finished,
                 response: Response::Streamed,
             }),
@@ -135,13 +136,14 @@ impl Join {
 mod tests {
     use trace::event::{Frame, IdColumn, Kind};
 
+    use super::super::encode::Release;
     use super::*;
 
     const HOP: HopId = HopId(0);
     const MS: u64 = 1_000_000;
 
     fn join() -> Join {
-        Join::new("0.5.9", Waiter::KeepsLast, 3)
+        Join::new(Simulated::Sglang(Release::V0_5_9), Waiter::KeepsLast, Some(3))
     }
 
     fn frame(seq: u64) -> FrameId {

@@ -96,7 +96,7 @@ impl Demo {
     }
 
     fn play(script: Script, seed: u64, folder: TempDir) -> anyhow::Result<Self> {
-        let hops = topology::hops(script.route, folder.path());
+        let hops = topology::hops(script.engine, script.route, folder.path());
         let tap = start_tap(&hops, folder.path())?;
         let (account, reports) = (Account::default(), Reports::new());
         let stage = Stage {
@@ -109,7 +109,7 @@ impl Demo {
         };
         let play = Play::start(stage, Random::new(seed))?;
         Ok(Self {
-            join: Join::new(script.release.version(), script.waiter, script.waiter_turns),
+            join: Join::new(script.engine, script.waiter, script.waiter_turns),
             script,
             seed,
             account,

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use trace::engine::{Mode, Waiter};
 
-use super::encode::Release;
+use super::encode::{Engine, Release};
 
 /// Workload of the demo.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
@@ -38,14 +38,16 @@ pub(crate) enum Scenario {
     Decode,
     /// Batch requests and parallel sampling (n > 1): a rid for each prompt and each sample, one to warm up the cache.
     Sampling,
+    /// vLLM: an engine core, and an API server that pauses now and then. Nothing is lost, chunks that wait together are merged.
+    Vllm,
 }
 
 /// Definition of a scenario.
 #[derive(Clone, Debug)]
 pub(super) struct Script {
     pub(super) name: &'static str,
-    /// Release whose frames the peers write.
-    pub(super) release: Release,
+    /// Engine and release whose frames the peers write.
+    pub(super) engine: Engine,
     pub(super) route: Route,
     pub(super) load: Load,
     /// Costs of a router and of a detokenizer.
@@ -56,8 +58,8 @@ pub(super) struct Script {
     /// Behaviour of a waiter with several queued chunks.
     pub(super) waiter: Waiter,
     /// Event loop turns between waking a waiter and its execution: 3 inside `asyncio.wait_for` up to CPython 3.11, 1 from 3.12, more with
-    /// another thread in between. The loop receives a message every 2 turns.
-    pub(super) waiter_turns: u8,
+    /// another thread in between. The loop receives a message every 2 turns. `None` if waiters run only when no message is left (vLLM).
+    pub(super) waiter_turns: Option<u8>,
     /// Phases that alternate, each for [`Self::phase`].
     pub(super) phases: &'static [Phase],
     pub(super) phase: Duration,
@@ -92,6 +94,8 @@ pub(super) enum Requests {
     Groups,
     /// Single requests that end after prefill (`FINISH_LENGTH(length=0)`).
     Prefill,
+    /// Single requests with the ids of vLLM's chat endpoint.
+    Chats,
 }
 
 /// Requests, and how the scheduler serves them.
@@ -232,14 +236,14 @@ impl Scenario {
         match self {
             Self::Healthy => Script {
                 name: "healthy",
-                release: Release::V0_5_9,
+                engine: Engine::Sglang(Release::V0_5_9),
                 route: DETOKENIZER,
                 load,
                 router: LIGHT,
                 detokenizer: LIGHT,
                 strays: None,
                 waiter: Waiter::KeepsLast,
-                waiter_turns: 1,
+                waiter_turns: Some(1),
                 phases: &[QUICK],
                 phase: ms(1000),
                 pauses: None,
@@ -261,7 +265,7 @@ impl Scenario {
                     arrivals: 120.0,
                     ..load
                 },
-                waiter_turns: 3,
+                waiter_turns: Some(3),
                 phases: &[SLOW],
                 ..Self::Healthy.script()
             },
@@ -275,7 +279,7 @@ impl Scenario {
                     burst: 4,
                     ..load
                 },
-                waiter_turns: 3,
+                waiter_turns: Some(3),
                 phases: &[DELTAS],
                 pauses: Some(Pauses {
                     every: ms(700),
@@ -286,14 +290,14 @@ impl Scenario {
             },
             Self::Merge => Script {
                 name: "merge",
-                release: Release::V0_5_10,
+                engine: Engine::Sglang(Release::V0_5_10),
                 waiter: Waiter::Merges,
-                waiter_turns: 12,
+                waiter_turns: Some(12),
                 ..Self::Race.script()
             },
             Self::Regression => Script {
                 name: "regression",
-                release: Release::V0_5_10,
+                engine: Engine::Sglang(Release::V0_5_10),
                 waiter: Waiter::Merges,
                 route: DIRECT,
                 load: Load {
@@ -302,14 +306,14 @@ impl Scenario {
                     arrivals: 80.0,
                     ..load
                 },
-                waiter_turns: 3,
+                waiter_turns: Some(3),
                 phases: &[ADDED_UP, COSTLY_DELTAS],
                 phase: ms(2500),
                 ..Self::Healthy.script()
             },
             Self::Router => Script {
                 name: "router",
-                release: Release::V0_5_13,
+                engine: Engine::Sglang(Release::V0_5_13),
                 route: Route {
                     detokenizers: 2,
                     workers: 2,
@@ -415,6 +419,22 @@ impl Scenario {
                     ..load
                 },
                 ..Self::SkipTokenizer.script()
+            },
+            Self::Vllm => Script {
+                name: "vllm",
+                engine: Engine::Vllm,
+                load: Load {
+                    step: ms(10),
+                    running: 96,
+                    arrivals: 80.0,
+                    // An aborted request stops appearing on the wire, so that only its client knows that it is over.
+                    aborts: 0.0,
+                    come: Requests::Chats,
+                    ..load
+                },
+                waiter: Waiter::Merges,
+                waiter_turns: None,
+                ..Self::Race.script()
             },
         }
     }

@@ -165,6 +165,28 @@ fn merge_agrees_on_every_merged_chunk() {
 }
 
 #[test]
+fn vllm_agrees_on_every_merged_chunk_in_its_own_words() {
+    let (report, account) = check_against_truth(play_through_sockets(Scenario::Vllm.script(), SHORT_RUN));
+    let truth = &account.truth;
+    assert!(truth.chunks_merged > 0, "{account:?}");
+    assert_eq!((truth.chunks_dropped, truth.tokens_claimed), (0, truth.tokens));
+    assert_eq!(report["source"]["engine"], "vllm", "{report:#}");
+    assert_eq!(report["hops"][0]["name"], "engine-core->api-server");
+    let merging = report["findings"].as_array().expect("findings").iter();
+    let advice: Vec<_> = merging
+        .filter(|finding| finding["kind"] == "merged-chunks")
+        .filter_map(|finding| finding["advice"].as_str())
+        .collect();
+    assert!(
+        matches!(advice[..], [advice] if advice.contains("API server")),
+        "{advice:?}"
+    );
+    for kind in ["dropped-chunks", "wire-loss", "inflation", "would-drop"] {
+        assert!(!findings(&report).contains(&kind), "{report:#}");
+    }
+}
+
+#[test]
 fn regression_agrees_and_shows_inflated_counts() {
     let script = Script {
         phase: SHORT_RUN / 2,

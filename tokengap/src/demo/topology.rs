@@ -4,6 +4,7 @@ use std::path::Path;
 
 use trace::{HopId, path};
 
+use super::encode::Engine;
 use super::scenario::Route;
 
 /// Receiver of a hop.
@@ -37,7 +38,7 @@ impl HopPlan {
 }
 
 /// Hops of `route`, in the order of the path, with their sockets in `folder`.
-pub(super) fn hops(route: Route, folder: &Path) -> Vec<HopPlan> {
+pub(super) fn hops(engine: Engine, route: Route, folder: &Path) -> Vec<HopPlan> {
     let mut plans: Vec<HopPlan> = Vec::new();
     let mut add = |name: &str, to: Receiver, count: usize| {
         for worker in 0..count {
@@ -45,9 +46,10 @@ pub(super) fn hops(route: Route, folder: &Path) -> Vec<HopPlan> {
             plans.push(plan(folder, id, name.to_owned(), to, worker, route.detokenizers));
         }
     };
-    let (last, tokenizer) = match (route.detokenizers, route.workers) {
-        (0, _) => ("scheduler", "tokenizer"),
-        (_, 1) => ("detokenizer", "tokenizer"),
+    let (last, tokenizer) = match (engine, route.detokenizers, route.workers) {
+        (Engine::Vllm, ..) => ("engine-core", "api-server"),
+        (_, 0, _) => ("scheduler", "tokenizer"),
+        (_, _, 1) => ("detokenizer", "tokenizer"),
         _ => ("detokenizer", "worker"),
     };
     match route.detokenizers {
@@ -92,6 +94,7 @@ pub(super) fn detokenizer_of(http_worker_ipc: &str, detokenizers: usize) -> usiz
 
 #[cfg(test)]
 mod tests {
+    use super::super::encode::Release;
     use super::*;
 
     #[test]
@@ -101,7 +104,8 @@ mod tests {
             detokenizers: 4,
             workers: 8,
         };
-        let hops = hops(route, Path::new("/tmp/demo"));
+        let engine = Engine::Sglang(Release::V0_5_13);
+        let hops = hops(engine, route, Path::new("/tmp/demo"));
         let served: Vec<_> = hops
             .iter()
             .filter(|hop| hop.to == Receiver::Tokenizer)

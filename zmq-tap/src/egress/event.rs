@@ -36,12 +36,25 @@ pub struct Completion<'a> {
     pub completion_tokens: Option<u32>,
     /// Index of the choice that the event is about; 0 for other forms.
     pub choice: u32,
+    /// Other counts of the choice.
+    pub hints: Hints,
     /// Whether the event has a finish reason.
     pub finished: bool,
     /// Whether this is the body of a response that does not stream.
     pub whole: bool,
     /// The token ids, on a response plane only; empty for other forms.
     pub ids: &'a [u32],
+}
+
+/// What an event with one choice states about its tokens besides their ids. Whether it is exact depends on the engine.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Hints {
+    /// Number of tokens of the choice so far (continuous usage).
+    pub so_far: Option<u32>,
+    /// Number of log probabilities of generated tokens.
+    pub logprobs: Option<u32>,
+    /// Whether the choice has no text.
+    pub empty: bool,
 }
 
 /// Reason why an event was not read.
@@ -102,12 +115,19 @@ impl<'a> Body<'a> {
                 tokens: self.output_ids.or(self.token_ids).map(|count| count.0),
                 completion_tokens: meta.completion_tokens,
                 choice: 0,
+                hints: Hints::default(),
                 finished: meta.finish_reason.is_some(),
                 whole: false,
                 ids: &[],
             }
         } else {
             let choices = self.choices?;
+            let completion_tokens = self.usage.and_then(|usage| usage.completion_tokens);
+            let hints = Hints {
+                so_far: completion_tokens,
+                logprobs: choices.logprobs,
+                empty: choices.empty,
+            };
             Completion {
                 rid: self.id?.0,
                 form: Form::OpenAi,
@@ -117,8 +137,9 @@ impl<'a> Body<'a> {
                     1 => choices.tokens.or(self.prompt_token_ids.map(|_| 0)),
                     _ => None,
                 },
-                completion_tokens: self.usage.and_then(|usage| usage.completion_tokens),
+                completion_tokens,
                 choice: choices.index,
+                hints: if choices.len == 1 { hints } else { Hints::default() },
                 finished: choices.finished,
                 whole: false,
                 ids: &[],

@@ -4,7 +4,7 @@ use std::borrow::Cow;
 use std::fmt;
 
 use serde::Deserialize;
-use serde::de::{Deserializer, IgnoredAny, SeqAccess, Visitor};
+use serde::de::{Deserializer, IgnoredAny, MapAccess, SeqAccess, Visitor};
 
 /// The length of a list.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -69,19 +69,30 @@ pub(super) struct Choices {
     pub(super) index: u32,
     /// Number of `token_ids` of the last one, if it lists them.
     pub(super) tokens: Option<u32>,
+    /// Number of log probabilities of the last one, if it lists them.
+    pub(super) logprobs: Option<u32>,
+    /// Whether the last one has no text.
+    pub(super) empty: bool,
+}
+
+#[derive(Deserialize)]
+struct Choice {
+    #[serde(default)]
+    finish_reason: Option<IgnoredAny>,
+    #[serde(default)]
+    index: u32,
+    #[serde(default)]
+    token_ids: Option<Count>,
+    #[serde(default)]
+    logprobs: Outline,
+    #[serde(default)]
+    text: Option<Outline>,
+    #[serde(default)]
+    delta: Option<Outline>,
 }
 
 impl<'de> Deserialize<'de> for Choices {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        #[derive(Deserialize)]
-        struct Choice {
-            #[serde(default)]
-            finish_reason: Option<IgnoredAny>,
-            #[serde(default)]
-            index: u32,
-            #[serde(default)]
-            token_ids: Option<Count>,
-        }
         struct List;
         impl<'de> Visitor<'de> for List {
             type Value = Choices;
@@ -93,14 +104,167 @@ impl<'de> Deserialize<'de> for Choices {
             fn visit_seq<A: SeqAccess<'de>>(self, mut items: A) -> Result<Choices, A::Error> {
                 let mut choices = Choices::default();
                 while let Some(choice) = items.next_element::<Choice>()? {
-                    choices.finished |= choice.finish_reason.is_some();
-                    choices.len = choices.len.saturating_add(1);
-                    choices.index = choice.index;
-                    choices.tokens = choice.token_ids.map(|count| count.0);
+                    choices = Choices {
+                        finished: choices.finished || choice.finish_reason.is_some(),
+                        len: choices.len.saturating_add(1),
+                        index: choice.index,
+                        tokens: choice.token_ids.map(|count| count.0),
+                        logprobs: choice.logprobs.generated(),
+                        empty: [choice.text, choice.delta].iter().flatten().all(|part| part.blank),
+                    };
                 }
                 Ok(choices)
             }
         }
         deserializer.deserialize_seq(List)
+    }
+}
+
+/// Outline of a value of any form.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+struct Outline {
+    null: bool,
+    /// Whether it is null, an empty string, an empty list, or an object whose values besides the role are blank.
+    blank: bool,
+    /// Length of a list. Of an object, that of its tokens: `content` of a chat, `tokens` of completions.
+    len: Option<u32>,
+    /// Whether a list contains null. Of an object, whether its `token_logprobs` do.
+    nulls: bool,
+}
+
+impl Outline {
+    /// Number of generated tokens in log probabilities, which have an entry for each. `None` if they also cover the prompt (`echo`), whose
+    /// first token has no log probability.
+    fn generated(self) -> Option<u32> {
+        self.len.filter(|_| !self.nulls)
+    }
+}
+
+impl<'de> Deserialize<'de> for Outline {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct Any;
+        impl<'de> Visitor<'de> for Any {
+            type Value = Outline;
+
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("any value")
+            }
+
+            fn visit_unit<E>(self) -> Result<Outline, E> {
+                let (null, blank) = (true, true);
+                Ok(Outline {
+                    null,
+                    blank,
+                    ..Outline::default()
+                })
+            }
+
+            fn visit_bool<E>(self, _: bool) -> Result<Outline, E> {
+                Ok(Outline::default())
+            }
+
+            fn visit_i64<E>(self, _: i64) -> Result<Outline, E> {
+                Ok(Outline::default())
+            }
+
+            fn visit_u64<E>(self, _: u64) -> Result<Outline, E> {
+                Ok(Outline::default())
+            }
+
+            fn visit_f64<E>(self, _: f64) -> Result<Outline, E> {
+                Ok(Outline::default())
+            }
+
+            fn visit_str<E>(self, text: &str) -> Result<Outline, E> {
+                let blank = text.is_empty();
+                Ok(Outline {
+                    blank,
+                    ..Outline::default()
+                })
+            }
+
+            fn visit_seq<A: SeqAccess<'de>>(self, mut items: A) -> Result<Outline, A::Error> {
+                let (mut len, mut nulls) = (0_u32, false);
+                while let Some(item) = items.next_element::<Outline>()? {
+                    len = len.saturating_add(1);
+                    nulls |= item.null;
+                }
+                Ok(Outline {
+                    null: false,
+                    blank: len == 0,
+                    len: Some(len),
+                    nulls,
+                })
+            }
+
+            fn visit_map<A: MapAccess<'de>>(self, mut fields: A) -> Result<Outline, A::Error> {
+                let mut outline = Outline {
+                    blank: true,
+                    ..Outline::default()
+                };
+                while let Some((Text(name), value)) = fields.next_entry::<Text<'_>, Outline>()? {
+                    outline.blank &= value.blank || name == "role";
+                    match &*name {
+                        "content" | "tokens" => outline.len = value.len,
+                        "token_logprobs" => outline.nulls = value.nulls,
+                        _ => {}
+                    }
+                }
+                Ok(outline)
+            }
+        }
+        deserializer.deserialize_any(Any)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn choices(json: &str) -> Choices {
+        serde_json::from_str(json).expect("choices of any form")
+    }
+
+    #[test]
+    fn log_probabilities_of_generated_tokens_are_counted_on_both_endpoints() {
+        let chat = r#"[{"index":0,"delta":{"content":"a b"},"logprobs":{"content":[
+            {"token":" a","logprob":-0.5,"bytes":[32,97],"top_logprobs":[{"token":" a","logprob":-0.5,"bytes":null}]},
+            {"token":" b","logprob":-1.5,"bytes":[32,98],"top_logprobs":[]}]}}]"#;
+        assert_eq!((choices(chat).logprobs, choices(chat).empty), (Some(2), false));
+        let completion = r#"[{"index":1,"text":"","logprobs":{"text_offset":[0,1],"token_logprobs":[-0.1,-9999.0],"tokens":["","\n"],
+            "top_logprobs":[{"":-0.1},{"\n":-9999.0}]}}]"#;
+        assert_eq!(
+            (choices(completion).logprobs, choices(completion).empty),
+            (Some(2), true)
+        );
+    }
+
+    #[test]
+    fn log_probabilities_of_an_echoed_prompt_are_not_counted() {
+        let json = r#"[{"text":"a b","logprobs":{"text_offset":[0,1],"token_logprobs":[null,-0.1],"tokens":["a"," b"],"top_logprobs":[null,{"b":-0.1}]}}]"#;
+        assert_eq!(choices(json).logprobs, None);
+    }
+
+    #[test]
+    fn values_of_unknown_form_count_nothing() {
+        for logprobs in ["null", "0.5", "true", "\"x\"", "-1", "{}", "{\"content\":null}"] {
+            let json = format!(r#"[{{"text":"a","logprobs":{logprobs}}}]"#);
+            assert_eq!(choices(&json).logprobs, None, "{logprobs}");
+        }
+    }
+
+    #[test]
+    fn a_choice_without_text_is_empty() {
+        for (choice, empty) in [
+            (r#"{"delta":{"role":"assistant","content":""},"logprobs":null}"#, true),
+            (r#"{"delta":{"content":"","tool_calls":[],"reasoning":null}}"#, true),
+            (r#"{"text":""}"#, true),
+            (r#"{"delta":{"role":"assistant","content":"a"}}"#, false),
+            (r#"{"delta":{"reasoning":"a"}}"#, false),
+            (r#"{"delta":{"tool_calls":[{"index":0}]}}"#, false),
+            (r#"{"text":" "}"#, false),
+        ] {
+            assert_eq!(choices(&format!("[{choice}]")).empty, empty, "{choice}");
+        }
     }
 }

@@ -19,7 +19,7 @@ mod stream;
 use std::fmt;
 
 pub use content::Content;
-pub use event::{Completion, Form, Undecoded, body, event};
+pub use event::{Completion, Form, Hints, Undecoded, body, event};
 pub use names::ResponseIds;
 pub use reader::{Closing, Reader, Server};
 pub use request_plane::{RequestIds, Requests};

@@ -81,6 +81,8 @@ struct Part {
     tokens: u32,
     counted: bool,
     claimed: Option<u32>,
+    /// Number of its tokens up to the last event; `None` if an earlier event was missed.
+    so_far: Option<u32>,
     /// Id that the response shows, if it differs from `rid`.
     shown: String,
     /// Tokens of a stream that can only be matched by content.
@@ -116,8 +118,7 @@ impl Reader {
     pub fn missed(&mut self, at: MonoNs, sink: &mut dyn FnMut(&Event<'_>)) {
         if !self.stream.is_unreadable() {
             self.stream.missed();
-            self.open.whole = false;
-            lost(at, MissedCause::Unframed, sink);
+            self.open.missed(at, sink);
         }
     }
 
@@ -183,9 +184,10 @@ impl Open {
                 let renamed = match name.as_ref() {
                     Some(name) => name.rename(completion),
                     None if completion.form == Form::OpenAi => {
-                        let rid = ids.find(&completion.rid, completion.choice).map(Cow::Borrowed);
+                        let rid = ids.find(&completion.rid, completion.choice);
                         rid.map(|rid| Completion {
-                            rid,
+                            rid: Cow::Borrowed(rid),
+                            tokens: self.count(at, rid, completion, limits, sink),
                             ..completion.clone()
                         })
                     }
@@ -194,7 +196,7 @@ impl Open {
                 let completion = renamed.as_ref().unwrap_or(completion);
                 let joined = name.as_ref().is_some_and(Named::is_rid);
                 let delivery = if completion.form == Form::OpenAi {
-                    let begins = || !self.parts[..self.used].iter().any(|part| part.rid == completion.rid);
+                    let begins = || self.part(&completion.rid).is_none_or(|part| part.counted);
                     match completion.tokens {
                         None => begins().then(|| text_only(&completion.rid)),
                         // A role, or the usage alone.
@@ -228,10 +230,7 @@ impl Open {
             }
             Item::Failed => self.end = Some(AnswerEnd::ServerLeft),
             // The content of this event, or of the bytes before it, is unknown.
-            Item::Undecoded | Item::Resumed => {
-                self.whole = false;
-                lost(at, MissedCause::Unframed, sink);
-            }
+            Item::Undecoded | Item::Resumed => self.missed(at, sink),
             Item::Ended => {
                 // A failed generator may still send its final marker.
                 let failed = self.end == Some(AnswerEnd::ServerLeft);
@@ -249,10 +248,55 @@ impl Open {
         }
     }
 
+    /// Records that events before this point were missed.
+    fn missed(&mut self, at: MonoNs, sink: &mut dyn FnMut(&Event<'_>)) {
+        self.whole = false;
+        self.parts[..self.used].iter_mut().for_each(|part| part.so_far = None);
+        lost(at, MissedCause::Unframed, sink);
+    }
+
+    /// Number of tokens in an event of an engine that counts each event's tokens in continuous usage, ids or log probabilities, in this order
+    /// of preference. `None` if the event has text and no count.
+    fn count(
+        &self,
+        at: MonoNs,
+        rid: &str,
+        completion: &Completion<'_>,
+        limits: &Limits,
+        sink: &mut dyn FnMut(&Event<'_>),
+    ) -> Option<u32> {
+        let part = self.part(rid);
+        if part.is_some_and(|part| !part.counted) {
+            return None;
+        }
+        let before = match part {
+            Some(part) => part.so_far,
+            None => (self.whole && self.used < limits.requests).then_some(0),
+        };
+        let hints = completion.hints;
+        let listed = completion.tokens.or(hints.logprobs);
+        match (hints.so_far, before) {
+            (Some(so_far), Some(before)) => so_far.checked_sub(before),
+            // The count includes missed events.
+            (Some(_), None) if listed.is_none() => {
+                lost(at, MissedCause::Unframed, sink);
+                Some(0)
+            }
+            // The role at the start of a chat. At the end it may be a token without text, unless earlier events were counted.
+            (None, _) if hints.empty && (!completion.finished || part.is_some_and(|part| part.tokens > 0)) => {
+                Some(listed.unwrap_or(0))
+            }
+            _ => listed,
+        }
+    }
+
     /// Token count stated in the last event of this request on this response.
     fn claimed(&self, rid: &str) -> Option<u32> {
-        let part = self.parts[..self.used].iter().find(|part| part.rid == rid)?;
-        part.claimed
+        self.part(rid)?.claimed
+    }
+
+    fn part(&self, rid: &str) -> Option<&Part> {
+        self.parts[..self.used].iter().find(|part| part.rid == rid)
     }
 
     fn add(&mut self, completion: &Completion<'_>, shown: &str, limits: &Limits) {
@@ -269,6 +313,7 @@ impl Open {
                     tokens: 0,
                     counted: true,
                     claimed: None,
+                    so_far: None,
                     received: StreamTokens::default(),
                 };
                 if self.used == self.parts.len() {
@@ -282,6 +327,7 @@ impl Open {
                     part.shown.push_str(shown);
                 }
                 (part.tokens, part.counted, part.claimed) = (0, true, None);
+                part.so_far = self.whole.then_some(0);
                 part.received.clear();
                 self.used += 1;
                 self.used - 1
@@ -297,8 +343,10 @@ impl Open {
         } else {
             part.tokens.saturating_add(new)
         };
+        let stated = completion.hints.so_far;
+        part.so_far = stated.or_else(|| Some(part.so_far?.saturating_add(new)));
         // The final usage of several choices is their sum.
-        if completion.form != Form::OpenAi || self.used == 1 {
+        if completion.form != Form::OpenAi || self.used == 1 || stated.is_some() {
             part.claimed = completion.completion_tokens.or(part.claimed);
         }
     }

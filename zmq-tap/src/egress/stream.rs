@@ -5,7 +5,7 @@ use std::borrow::Cow;
 use memchr::memmem;
 
 use super::chunked::hex;
-use super::event::{self, Completion, Form, Undecoded};
+use super::event::{self, Completion, Form, Hints, Undecoded};
 use super::http::{self, Responses};
 use super::response_plane::{self, Frames};
 use super::{Limits, Unreadable};
@@ -136,6 +136,7 @@ impl Stream {
                         tokens: chunk.tokens,
                         completion_tokens: chunk.completion_tokens,
                         choice: 0,
+                        hints: Hints::default(),
                         finished: chunk.finished,
                         whole: false,
                         ids: chunk.ids,

@@ -1,9 +1,12 @@
 //! Recorded frames of real releases are decoded and encoded again; every byte must match.
 
 use engines::sglang::wire::{Decoder, Limits};
+use trace::event::Chunk;
 
+use super::engine::Engine;
 use super::layout::Release;
 use super::message::{Finish, Row, text_batch, token_batch};
+use super::vllm::{self, Stats};
 
 macro_rules! recorded {
     ($case:literal of $($release:ident $version:literal),+) => {
@@ -139,5 +142,83 @@ fn finish_reasons_and_router_messages_decode() {
                 assert_eq!(batch.chunk(0).completion_tokens, Some(9));
             }
         }
+    }
+}
+
+/// Rows with the ids of a recorded message of vLLM.
+fn vllm_rows<'a>(chunks: &[Chunk<'a>], ids: &'a [Vec<u32>]) -> Vec<Row<'a>> {
+    let rows = chunks.iter().zip(ids);
+    rows.map(|(chunk, ids)| Row {
+        rid: chunk.rid,
+        worker: None,
+        finish: None,
+        prompt_tail: &[],
+        ids,
+        text: "",
+        prompt_tokens: 0,
+        completion_tokens: 0,
+    })
+    .collect()
+}
+
+#[test]
+fn vllm_outputs_match_the_recorded_bytes() {
+    macro_rules! recorded {
+        ($($case:literal),+) => {
+            [$(($case, include_bytes!(concat!("../../../../engines/fixtures/vllm/0.33.0/", $case, ".0")).as_slice())),+]
+        };
+    }
+    for (case, message) in recorded!("delta_1", "delta_15", "delta_64", "delta_256") {
+        let mut decoder = Engine::Vllm.decoder();
+        decoder.keep_ids();
+        let parts = [message];
+        let decoded = decoder.decode(&parts).expect("a recorded message");
+        let ids: Vec<Vec<u32>> = decoded
+            .chunks()
+            .iter()
+            .map(|chunk| chunk.ids.iter().map(|&id| id as u32).collect())
+            .collect();
+        let rows = vllm_rows(decoded.chunks(), &ids);
+        let stats = Stats {
+            running: rows.len().max(64),
+            waiting: 3,
+            step: 17,
+        };
+        let written = vllm::outputs(&rows, (case != "delta_15").then_some(stats), 12_345.678_901);
+        assert_eq!(written, message, "{case}");
+    }
+}
+
+#[test]
+fn vllm_finish_reasons_and_first_outputs_decode() {
+    let tail = [1; 5];
+    for (finish, prompt_tail) in [
+        (None, &tail[..]),
+        (Some(Finish::Length(2)), &[]),
+        (Some(Finish::Stop(13)), &[]),
+        (Some(Finish::Abort), &[]),
+    ] {
+        let row = Row {
+            rid: "chatcmpl-8135776a25397c1d-924710c0",
+            worker: None,
+            finish,
+            prompt_tail,
+            ids: &[13, 151_642],
+            text: "",
+            prompt_tokens: 400,
+            completion_tokens: 2,
+        };
+        let message = vllm::outputs(&[row], None, 0.0);
+        let mut decoder = Engine::Vllm.decoder();
+        let parts = [message.as_slice()];
+        let decoded = decoder.decode(&parts).expect("our own message");
+        let [chunk] = decoded.chunks() else {
+            panic!("{finish:?}: {decoded:?}")
+        };
+        assert_eq!((chunk.rid, chunk.listed), (row.rid, Some(2)));
+        assert_eq!(chunk.prompt_tokens, (!prompt_tail.is_empty()).then_some(400));
+        let kind = chunk.finish.map(|kind| format!("{kind:?}"));
+        let expected = finish.map(|finish| format!("{finish:?}").split('(').next().unwrap_or_default().to_owned());
+        assert_eq!(kind, expected);
     }
 }

@@ -21,6 +21,7 @@ use std::time::Duration;
 use anyhow::Context;
 use tokio::task::JoinSet;
 
+use super::encode::Engine;
 use super::random::Random;
 use super::scenario::Script;
 use super::topology::{HopPlan, Receiver};
@@ -64,7 +65,7 @@ impl Stage {
         }
         let mut peers = JoinSet::new();
         for (hop, inbox) in self.hops.iter().zip(inboxes) {
-            let (reports, release) = (self.reports.clone(), self.script.release);
+            let (reports, engine) = (self.reports.clone(), self.script.engine);
             let (role, cost) = match hop.to {
                 Receiver::Router => {
                     let (outlets, strays) = (self.outlets(Receiver::Detokenizer).await?, self.script.strays);
@@ -79,6 +80,9 @@ impl Stage {
                     peers.spawn(Tokenizer::new(hop.id, inbox, reports, account, script, random).run());
                     continue;
                 }
+            };
+            let Engine::Sglang(release) = engine else {
+                anyhow::bail!("{} has a detokenizer, and vLLM has none", self.script.name);
             };
             peers.spawn(
                 Forwarder {
@@ -102,7 +106,7 @@ impl Stage {
         let mut schedulers = JoinSet::new();
         for outlet in outlets {
             let mut scheduler = Scheduler {
-                release: self.script.release,
+                engine: self.script.engine,
                 load: self.script.load,
                 clients: Clients::new(self.script.load, workers.clone(), random.fork()),
                 outlet,

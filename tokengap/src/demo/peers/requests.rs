@@ -91,6 +91,10 @@ impl Clients {
         let mut fresh = || format!("{:016x}{:016x}", random.next(), random.next());
         match self.load.come {
             Requests::Single => (fresh(), None),
+            Requests::Chats => (
+                format!("chatcmpl-{:016x}-{:08x}", random.next(), random.next() as u32),
+                None,
+            ),
             Requests::Prefill => (fresh(), Some(1)),
             Requests::Groups => self.together.pop_front().unwrap_or_else(|| {
                 self.groups += 1;

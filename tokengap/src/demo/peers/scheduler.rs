@@ -9,13 +9,13 @@ use tokio::time::{Instant, sleep_until};
 
 use super::network::Outlet;
 use super::requests::{Clients, Request};
-use crate::demo::encode::{Release, Row, token_batch};
+use crate::demo::encode::{Engine, Row, Stats};
 use crate::demo::scenario::Load;
 use crate::demo::truth::Account;
 
 /// State of the scheduler.
 pub(super) struct Scheduler {
-    pub(super) release: Release,
+    pub(super) engine: Engine,
     pub(super) load: Load,
     pub(super) clients: Clients,
     pub(super) outlet: Outlet,
@@ -31,7 +31,7 @@ impl Scheduler {
         let mut running: Vec<Request> = Vec::with_capacity(self.load.running);
         let mut step = Instant::now();
         let mut arrival = step;
-        loop {
+        for steps in 1.. {
             step = (step + self.load.step).max(Instant::now());
             sleep_until(step).await;
             let ending = self.ending.load(Ordering::Relaxed);
@@ -46,17 +46,23 @@ impl Scheduler {
                 running.extend(waiting.drain(..free));
             }
             if !running.is_empty() {
-                let frame = self.step(&mut running, ending);
+                let stats = Stats {
+                    running: running.len(),
+                    waiting: waiting.len(),
+                    step: steps,
+                };
+                let frame = self.step(&mut running, ending, stats);
                 self.outlet.send(frame).await?;
             }
             if ending {
-                return Ok(());
+                break;
             }
         }
+        Ok(())
     }
 
     /// Forward pass: a chunk for each running request. Requests that end leave the batch.
-    fn step(&self, running: &mut Vec<Request>, last: bool) -> Vec<u8> {
+    fn step(&self, running: &mut Vec<Request>, last: bool, stats: Stats) -> Vec<u8> {
         let mut ids = Vec::with_capacity(running.len() * self.load.burst as usize);
         let steps: Vec<_> = running
             .iter_mut()
@@ -83,7 +89,7 @@ impl Scheduler {
                 completion_tokens: request.generated,
             })
             .collect();
-        let frame = token_batch(self.release, &rows, false);
+        let frame = self.engine.step(&rows, stats);
         self.account.sent(rows.len() as u64, ids.len() as u64);
         let mut finishes = steps.iter().map(|(.., finish)| finish.is_some());
         running.retain(|_| !finishes.next().unwrap_or(false));

@@ -10,14 +10,14 @@ use std::sync::Arc;
 
 use anyhow::Context;
 use bytes::Bytes;
-use engines::sglang::wire::{Decoder, Limits};
 use trace::HopId;
+use zmq_tap::decode::Decode;
 
 use super::busy::Busy;
 use super::clock::Clock;
 use super::inbox::Inbox;
 use super::report::{Did, Fingerprint, Reports};
-use super::waiter::{Queued, State};
+use super::waiter::State;
 use crate::demo::random::Random;
 use crate::demo::scenario::{Phase, Script};
 use crate::demo::truth::Account;
@@ -29,15 +29,15 @@ const TURNS_A_MESSAGE: u64 = 2;
 pub(super) struct Tokenizer {
     hop: HopId,
     inbox: Inbox,
-    decoder: Decoder,
+    decoder: Box<dyn Decode>,
     reports: Reports,
     account: Account,
     script: Script,
     busy: Busy,
     clock: Clock,
     states: HashMap<Arc<str>, State>,
-    /// Woken waiters, with the turn in which they run.
-    due: VecDeque<(u64, Arc<str>)>,
+    /// Woken waiters, with the turn in which they run; `None` if they wait until no message is left.
+    due: VecDeque<(Option<u64>, Arc<str>)>,
     turn: u64,
     wakeup: u64,
 }
@@ -55,7 +55,7 @@ impl Tokenizer {
         Self {
             hop,
             inbox,
-            decoder: Decoder::new(Limits::default()),
+            decoder: script.engine.decoder(),
             reports,
             account,
             script,
@@ -83,7 +83,11 @@ impl Tokenizer {
                 self.handle(&message).await?;
                 next_take = self.turn + TURNS_A_MESSAGE;
             }
-            while let Some((_, rid)) = self.due.pop_front_if(|(turn, _)| *turn <= self.turn) {
+            let drained = self.inbox.is_empty();
+            while let Some((_, rid)) = self
+                .due
+                .pop_front_if(|(turn, _)| turn.map_or(drained, |turn| turn <= self.turn))
+            {
                 self.wake(&rid);
             }
         }
@@ -111,27 +115,25 @@ impl Tokenizer {
     fn enter(&mut self, message: &[u8], phase: Phase) -> anyhow::Result<u32> {
         let batch = self
             .decoder
-            .decode(message)
+            .decode(&[message])
             .context("the demo's tokenizer cannot read a frame")?;
-        for i in 0..batch.len() {
-            let chunk = batch.chunk(i);
-            let chunk_of = Queued {
-                tokens: batch.tokens(i).count() as u32,
-                completion_tokens: chunk.completion_tokens.context("a chunk without a count")?,
-                finished: chunk.finish.is_some(),
-            };
+        for chunk in batch.chunks() {
             if !self.states.contains_key(chunk.rid) {
                 let state = State::new(chunk.rid, phase.mode, phase.clients_add_up);
                 self.states.insert(Arc::clone(state.rid()), state);
             }
             let state = self.states.get_mut(chunk.rid).context("a request without a state")?;
-            state.queue(chunk_of);
+            state.queue(
+                chunk.listed.unwrap_or(0),
+                chunk.completion_tokens,
+                chunk.finish.is_some(),
+            );
             if !std::mem::replace(&mut state.woken, true) {
-                self.due
-                    .push_back((self.turn + u64::from(self.script.waiter_turns), Arc::clone(state.rid())));
+                let turn = self.script.waiter_turns.map(|turns| self.turn + u64::from(turns));
+                self.due.push_back((turn, Arc::clone(state.rid())));
             }
         }
-        Ok(batch.len() as u32)
+        Ok(batch.chunks().len() as u32)
     }
 
     fn wake(&mut self, rid: &Arc<str>) {
@@ -194,7 +196,7 @@ mod tests {
         let phases = Vec::leak(vec![free]);
         let script = Script {
             waiter,
-            waiter_turns,
+            waiter_turns: Some(waiter_turns),
             phases,
             pauses: None,
             ..Scenario::Race.script()

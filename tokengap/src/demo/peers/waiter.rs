@@ -9,12 +9,12 @@ use crate::demo::truth::Account;
 
 /// A queued chunk in `out_list`.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Queued {
+struct Queued {
     /// Number of new tokens.
-    pub(super) tokens: u32,
+    tokens: u32,
     /// Number of tokens so far.
-    pub(super) completion_tokens: u32,
-    pub(super) finished: bool,
+    completion_tokens: u32,
+    finished: bool,
 }
 
 /// State of a request in `rid_to_state`.
@@ -26,6 +26,8 @@ pub(super) struct State {
     out_list: Vec<Queued>,
     /// Set while the event is set and the waiter is due to run.
     pub(super) woken: bool,
+    /// Number of tokens queued so far.
+    made: u32,
     given: u32,
     /// Set once one of its chunks was dropped or merged.
     affected: bool,
@@ -39,6 +41,7 @@ impl State {
             clients_add_up,
             out_list: Vec::new(),
             woken: false,
+            made: 0,
             given: 0,
             affected: false,
         }
@@ -48,8 +51,14 @@ impl State {
         &self.rid
     }
 
-    pub(super) fn queue(&mut self, chunk: Queued) {
-        self.out_list.push(chunk);
+    /// Queues a chunk of `tokens` tokens. `count` is the number of tokens so far, if the chunk states it.
+    pub(super) fn queue(&mut self, tokens: u32, count: Option<u32>, finished: bool) {
+        self.made = count.unwrap_or(self.made + tokens);
+        self.out_list.push(Queued {
+            tokens,
+            completion_tokens: self.made,
+            finished,
+        });
     }
 
     /// Runs the waiter: passes deliveries to `give` and counts dropped and merged chunks in `account`.
@@ -128,11 +137,7 @@ mod tests {
         account.request();
         let mut state = State::new("d5a06630b7c75f3897de269456fef0c2", mode, clients_add_up);
         for (tokens, completion_tokens) in [(1, 1), (2, 3), (4, 7)] {
-            state.queue(Queued {
-                tokens,
-                completion_tokens,
-                finished: completion_tokens == 7,
-            });
+            state.queue(tokens, Some(completion_tokens), completion_tokens == 7);
         }
         let mut given = Vec::new();
         state.wake(waiter, &account, |g| given.push(g.tokens));
@@ -192,11 +197,7 @@ mod tests {
         account.request();
         let mut state = State::new("r", Mode::Cumulative, true);
         for n in 1..=4 {
-            state.queue(Queued {
-                tokens: 1,
-                completion_tokens: n,
-                finished: n == 4,
-            });
+            state.queue(1, Some(n), n == 4);
             state.wake(Waiter::KeepsLast, &account, |_| {});
         }
         assert_eq!(account.truth().tokens_claimed, 1 + 2 + 3 + 4);

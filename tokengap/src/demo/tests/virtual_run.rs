@@ -5,11 +5,11 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
-use engines::sglang::wire::{Decoder, Limits};
 use tokio::time::{Instant, sleep};
 use trace::event::{Capabilities, Event, Frame, Hop, What};
 use trace::report::{Report, ReportInput};
 use trace::{Analysis, Config, MonoNs};
+use zmq_tap::decode::Decode;
 
 use super::super::join::Join;
 use super::super::peers::{Memory, Network, Reports, Stage};
@@ -31,7 +31,7 @@ pub(super) fn play(script: Script, time: Duration) -> (Report, DemoTruth) {
     runtime.expect("a runtime").block_on(async {
         let reports = Reports::at_times_of(clock());
         let memory = Memory::new(reports.clone());
-        let hops = topology::hops(script.route, Path::new("/demo"));
+        let hops = topology::hops(script.engine, script.route, Path::new("/demo"));
         let mut watch = Watch::new(&script, &hops, memory.clone(), reports.clone());
         let ending = Arc::new(AtomicBool::new(false));
         let account = Account::default();
@@ -87,13 +87,13 @@ struct Watch {
     memory: Memory,
     reports: Reports,
     join: Join,
-    decoder: Decoder,
+    decoder: Box<dyn Decode>,
     analysis: Analysis,
 }
 
 impl Watch {
     fn new(script: &Script, hops: &[HopPlan], memory: Memory, reports: Reports) -> Self {
-        let join = Join::new(script.release.version(), script.waiter, script.waiter_turns);
+        let join = Join::new(script.engine, script.waiter, script.waiter_turns);
         let mut analysis = Analysis::new(Config {
             engines: engines::FACTS,
             ..Config::default()
@@ -107,7 +107,7 @@ impl Watch {
             memory,
             reports,
             join,
-            decoder: Decoder::new(Limits::default()),
+            decoder: script.engine.decoder(),
             analysis,
         }
     }
@@ -127,7 +127,7 @@ impl Watch {
         let mut apply = |event: &Event<'_>| analysis.apply(event);
         while let Some(sent) = memory.next() {
             let at = sent.at;
-            let batch = decoder.decode(&sent.message).expect("the peers' own frames");
+            let batch = decoder.decode(&[&sent.message]).expect("the peers' own frames");
             let frame = Frame {
                 id: sent.id,
                 bytes: sent.message.len() as u64,

@@ -1,0 +1,196 @@
+//! `EngineCoreOutputs` as vLLM 0.33.0 encodes it: msgpack arrays without names, at full length.
+
+use super::message::{Finish, Row};
+
+/// Release whose layout this is.
+pub(super) const VERSION: &str = "0.33.0";
+
+/// The scheduler's state, which each message contains.
+#[derive(Clone, Copy, Debug)]
+pub(in crate::demo) struct Stats {
+    pub(in crate::demo) running: usize,
+    pub(in crate::demo) waiting: usize,
+    pub(in crate::demo) step: u64,
+}
+
+/// Encodes the outputs of one step at `at` seconds of the monotonic clock; without `stats` as an engine with `--disable-log-stats`. The time
+/// distinguishes messages with the same tokens.
+pub(super) fn outputs(rows: &[Row<'_>], stats: Option<Stats>, at: f64) -> Vec<u8> {
+    let mut p = Packer(Vec::with_capacity(1024 + rows.len() * 96));
+    p.array(9);
+    p.int(0); // engine_index
+    p.array(rows.len());
+    for row in rows {
+        output(&mut p, row);
+    }
+    match stats {
+        Some(stats) => scheduler_stats(&mut p, stats),
+        None => p.nils(1),
+    }
+    p.float(at);
+    p.nils(5); // utility_output, finished_requests, wave_complete, start_wave, weight_version
+    p.0
+}
+
+fn output(p: &mut Packer, row: &Row<'_>) {
+    p.array(19);
+    p.text(row.rid);
+    p.array(row.ids.len());
+    row.ids.iter().for_each(|&id| p.int(id.into()));
+    p.nils(3); // new_logprobs, new_prompt_logprobs_tensors, pooling_output
+    match row.finish {
+        None => p.nils(1),
+        Some(Finish::Stop(_)) => p.int(0),
+        Some(Finish::Length(_)) => p.int(1),
+        Some(Finish::Abort) => p.int(2),
+    }
+    p.nils(5); // stop_reason, events, kv_transfer_params, ec_transfer_params, trace_headers
+    // Only the first output of a request has them.
+    if row.prompt_tail.is_empty() {
+        p.nils(1);
+    } else {
+        prefill_stats(p, row.prompt_tokens);
+    }
+    p.nils(1); // routed_experts
+    p.int(0); // num_nans_in_logits
+    p.nils(5); // mm_cache_miss_hashes, new_sampling_mask, spec_decode_metrics, prompt_token_id_logprobs, error
+}
+
+fn prefill_stats(p: &mut Packer, prompt_tokens: u32) {
+    let cached = [
+        "num_cached_tokens",
+        "num_local_cached_tokens",
+        "num_external_cached_tokens",
+        "num_cache_creation_tokens",
+    ];
+    p.map(2 + cached.len());
+    for name in ["num_prompt_tokens", "num_computed_tokens"] {
+        p.text(name);
+        p.int(prompt_tokens.into());
+    }
+    for name in cached {
+        p.text(name);
+        p.int(0);
+    }
+}
+
+/// Writes `SchedulerStats`. The values that no screen shows are those of the recorded message.
+fn scheduler_stats(p: &mut Packer, stats: Stats) {
+    p.map(18);
+    for (name, value) in [
+        ("num_running_reqs", stats.running as u64),
+        ("num_waiting_reqs", stats.waiting as u64),
+        ("num_skipped_waiting_reqs", 0),
+    ] {
+        p.text(name);
+        p.int(value);
+    }
+    p.text("num_kv_fetch_reqs_by_stage");
+    p.map(0);
+    for (name, value) in [("step_counter", stats.step), ("current_wave", 1)] {
+        p.text(name);
+        p.int(value);
+    }
+    p.text("kv_cache_usage");
+    p.float(0.421_875);
+    p.text("iteration_details");
+    p.nils(1);
+    p.text("prefix_cache_stats");
+    p.map(8);
+    p.text("reset");
+    p.boolean(false);
+    for (name, value) in [
+        ("requests", 2),
+        ("queries", 64),
+        ("hits", 16),
+        ("preempted_requests", 0),
+        ("preempted_queries", 0),
+        ("preempted_hits", 0),
+    ] {
+        p.text(name);
+        p.int(value);
+    }
+    p.text("hits_by_source");
+    p.map(0);
+    p.text("connector_prefix_cache_stats");
+    p.nils(1);
+    p.text("kv_cache_eviction_events");
+    p.array(0);
+    for name in ["spec_decoding_stats", "kv_connector_stats", "ec_connector_stats"] {
+        p.text(name);
+        p.nils(1);
+    }
+    for name in ["waiting_lora_adapters", "running_lora_adapters"] {
+        p.text(name);
+        p.map(0);
+    }
+    for name in ["cudagraph_stats", "perf_stats"] {
+        p.text(name);
+        p.nils(1);
+    }
+}
+
+/// Writes msgpack in the shortest encodings, as `msgspec` does.
+struct Packer(Vec<u8>);
+
+impl Packer {
+    fn array(&mut self, len: usize) {
+        self.head(0x90, 0xdc, len);
+    }
+
+    fn map(&mut self, len: usize) {
+        self.head(0x80, 0xde, len);
+    }
+
+    /// Header of a collection: up to 15 items in the first byte, up to 65,535 in two more.
+    fn head(&mut self, short: u8, long: u8, len: usize) {
+        if len < 16 {
+            self.0.push(short | len as u8);
+        } else {
+            self.0.push(long);
+            self.0.extend_from_slice(&(len as u16).to_be_bytes());
+        }
+    }
+
+    fn nils(&mut self, count: usize) {
+        self.0.extend(std::iter::repeat_n(0xc0, count));
+    }
+
+    fn boolean(&mut self, value: bool) {
+        self.0.push(if value { 0xc3 } else { 0xc2 });
+    }
+
+    fn float(&mut self, value: f64) {
+        self.0.push(0xcb);
+        self.0.extend_from_slice(&value.to_be_bytes());
+    }
+
+    fn int(&mut self, value: u64) {
+        match value {
+            0..=0x7f => self.0.push(value as u8),
+            0x80..=0xff => self.0.extend_from_slice(&[0xcc, value as u8]),
+            0x100..=0xffff => {
+                self.0.push(0xcd);
+                self.0.extend_from_slice(&(value as u16).to_be_bytes());
+            }
+            0x1_0000..=0xffff_ffff => {
+                self.0.push(0xce);
+                self.0.extend_from_slice(&(value as u32).to_be_bytes());
+            }
+            _ => {
+                self.0.push(0xcf);
+                self.0.extend_from_slice(&value.to_be_bytes());
+            }
+        }
+    }
+
+    /// Writes a string of up to 255 bytes.
+    fn text(&mut self, text: &str) {
+        if text.len() < 32 {
+            self.0.push(0xa0 | text.len() as u8);
+        } else {
+            self.0.extend_from_slice(&[0xd9, text.len() as u8]);
+        }
+        self.0.extend_from_slice(text.as_bytes());
+    }
+}

@@ -1,0 +1,397 @@
+//! Responses of `/v1/completions` and `/v1/chat/completions`, in the form of vLLM 0.32.0.
+
+use proptest::prelude::*;
+use trace::engine::Mode;
+use trace::event::{AnswerEnd, Chunk};
+
+use super::{Connection, Observed};
+
+const CHAT: &str = "chatcmpl-8135776a25397c1d";
+const TEXT: &str = "cmpl-afe432b644745c15";
+
+/// What the client asks for, so that an event counts its tokens.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Asked {
+    Nothing,
+    Ids,
+    Logprobs,
+    Usage,
+}
+
+/// An event of choice `choice` with `new` of `so_far` tokens.
+#[derive(Clone, Copy, Debug)]
+struct Step {
+    choice: u32,
+    new: u32,
+    so_far: u32,
+    finished: bool,
+}
+
+/// The events of one choice with these numbers of tokens.
+fn steps(choice: u32, tokens: &[u32]) -> Vec<Step> {
+    let mut so_far = 0;
+    let step = |(at, &new): (usize, &u32)| {
+        so_far += new;
+        Step {
+            choice,
+            new,
+            so_far,
+            finished: at + 1 == tokens.len(),
+        }
+    };
+    tokens.iter().enumerate().map(step).collect()
+}
+
+fn list(count: u32, item: &str) -> String {
+    vec![item; count as usize].join(",")
+}
+
+fn usage(asked: Asked, completion: u32) -> String {
+    match asked {
+        Asked::Usage => {
+            let total = completion + 9;
+            format!(r#","usage":{{"prompt_tokens":9,"total_tokens":{total},"completion_tokens":{completion}}}"#)
+        }
+        _ => String::new(),
+    }
+}
+
+fn finish(finished: bool) -> &'static str {
+    if finished { "\"length\"" } else { "null" }
+}
+
+fn ids(asked: Asked, count: u32) -> String {
+    match asked {
+        Asked::Ids => format!("[{}]", list(count, "1207")),
+        _ => "null".to_owned(),
+    }
+}
+
+/// The first event of a choice of a chat.
+fn role(asked: Asked, choice: u32) -> String {
+    let prompt = if asked == Asked::Ids { "[1,2,3]" } else { "null" };
+    let usage = usage(asked, 0);
+    format!(
+        r#"{{"id":"{CHAT}","object":"chat.completion.chunk","created":1764000000,"model":"m","choices":[{{"index":{choice},"delta":{{"role":"assistant","content":""}},"logprobs":null,"finish_reason":null}}],"prompt_token_ids":{prompt}{usage}}}"#
+    )
+}
+
+fn chat(asked: Asked, step: Step) -> String {
+    let Step {
+        choice, new, so_far, ..
+    } = step;
+    let (text, finish, ids, usage) = (
+        list(new, " tok"),
+        finish(step.finished),
+        ids(asked, new),
+        usage(asked, so_far),
+    );
+    let entry = r#"{"token":" tok","logprob":-0.6931,"bytes":[32,116,111,107],"top_logprobs":[{"token":" tok","logprob":-0.6931,"bytes":[32,116,111,107]}]}"#;
+    let logprobs = match asked {
+        Asked::Logprobs => format!(r#"{{"content":[{}]}}"#, list(new, entry)),
+        _ => "null".to_owned(),
+    };
+    format!(
+        r#"{{"id":"{CHAT}","object":"chat.completion.chunk","created":1764000000,"model":"m","choices":[{{"index":{choice},"delta":{{"content":"{text}"}},"logprobs":{logprobs},"finish_reason":{finish},"token_ids":{ids}}}]{usage}}}"#
+    )
+}
+
+fn completion(asked: Asked, step: Step) -> String {
+    let Step {
+        choice, new, so_far, ..
+    } = step;
+    let (text, finish, ids, usage) = (
+        list(new, " tok"),
+        finish(step.finished),
+        ids(asked, new),
+        usage(asked, so_far),
+    );
+    let logprobs = match asked {
+        Asked::Logprobs => format!(
+            r#"{{"text_offset":[{}],"token_logprobs":[{}],"tokens":[{}],"top_logprobs":[{}]}}"#,
+            list(new, "0"),
+            list(new, "-0.6931"),
+            list(new, r#"" tok""#),
+            list(new, r#"{" tok":-0.6931}"#),
+        ),
+        _ => "null".to_owned(),
+    };
+    format!(
+        r#"{{"id":"{TEXT}","object":"text_completion","created":1764000000,"model":"m","choices":[{{"index":{choice},"text":"{text}","logprobs":{logprobs},"finish_reason":{finish},"stop_reason":null,"prompt_token_ids":null,"token_ids":{ids}}}]{usage}}}"#
+    )
+}
+
+/// The event after the last choice (`include_usage`).
+fn total(id: &str, tokens: u32) -> String {
+    let usage = usage(Asked::Usage, tokens);
+    format!(r#"{{"id":"{id}","object":"text_completion","created":1764000000,"model":"m","choices":[]{usage}}}"#)
+}
+
+const HEAD: &[u8] =
+    b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream; charset=utf-8\r\ntransfer-encoding: chunked\r\n\r\n";
+
+/// Each event as the server writes it.
+fn writes(events: &[String]) -> Vec<Vec<u8>> {
+    let chunk = |data: &str| {
+        let data = format!("data: {data}\n\n");
+        format!("{:x}\r\n{data}\r\n", data.len()).into_bytes()
+    };
+    let events = events.iter().map(String::as_str).chain(["[DONE]"]).map(chunk);
+    std::iter::once(HEAD.to_vec())
+        .chain(events)
+        .chain([b"0\r\n\r\n".to_vec()])
+        .collect()
+}
+
+/// Of `1_ID`, choice 1 of response `ID`.
+fn response_id(rid: &str) -> Option<(&str, u32)> {
+    let (choice, id) = rid.split_once('_')?;
+    Some((id, choice.parse().ok()?))
+}
+
+/// A connection to an engine whose frames name the requests of both endpoints.
+fn connection() -> Connection {
+    let mut connection = Connection::new(None);
+    let chunk = |rid| Chunk {
+        rid,
+        listed: Some(1),
+        completion_tokens: None,
+        prompt_tokens: None,
+        cached_tokens: None,
+        finish: None,
+        retractions: None,
+        worker: None,
+        ids: &[],
+    };
+    let rids: Vec<String> = [0, 1]
+        .iter()
+        .flat_map(|n| [CHAT, TEXT].map(|id| format!("{n}_{id}")))
+        .collect();
+    let chunks: Vec<_> = rids.iter().map(|rid| chunk(rid)).collect();
+    connection.server.response_ids.sent(response_id, &chunks);
+    connection
+}
+
+fn delivered(rid: &str, tokens: u32, finished: bool) -> Observed {
+    Observed::Delivered(rid.to_owned(), tokens, None, finished, Mode::Incremental)
+}
+
+fn answered(rid: &str, tokens: Option<u32>, stated: Option<u32>) -> Observed {
+    Observed::Answered(rid.to_owned(), tokens, stated, AnswerEnd::Whole)
+}
+
+/// Events of both endpoints, in which a request's second delivery has three tokens.
+fn responses(asked: Asked) -> [(&'static str, Vec<String>); 2] {
+    let steps = steps(0, &[1, 3, 1]);
+    let chats = std::iter::once(role(asked, 0)).chain(steps.iter().map(|&step| chat(asked, step)));
+    let texts = steps.iter().map(|&step| completion(asked, step));
+    [
+        (CHAT, chats.chain([total(CHAT, 5)]).collect()),
+        (TEXT, texts.chain([total(TEXT, 5)]).collect()),
+    ]
+}
+
+#[test]
+fn ids_log_probabilities_and_continuous_usage_count_the_tokens_of_each_event() {
+    for asked in [Asked::Ids, Asked::Logprobs, Asked::Usage] {
+        for (id, events) in responses(asked) {
+            let (mut connection, rid) = (connection(), format!("0_{id}"));
+            connection.feed(&writes(&events).concat(), true);
+            let expected = [
+                delivered(&rid, 1, false),
+                delivered(&rid, 3, false),
+                delivered(&rid, 1, true),
+                answered(&rid, Some(5), Some(5)),
+            ];
+            assert_eq!(connection.events, expected, "{asked:?} {id}");
+            assert_eq!((connection.server.counted, connection.server.text_only), (1, 0));
+        }
+    }
+}
+
+#[test]
+fn a_response_without_any_count_is_text() {
+    for (id, events) in responses(Asked::Nothing) {
+        let (mut connection, rid) = (connection(), format!("0_{id}"));
+        connection.feed(&writes(&events).concat(), true);
+        let text = Observed::Delivered(rid.clone(), 0, None, false, Mode::Cumulative);
+        assert_eq!(connection.events, [text, answered(&rid, None, Some(5))], "{id}");
+        assert_eq!(connection.server.text_only, 1);
+    }
+}
+
+/// SGLang leaves out events without text, and its usage includes tokens that its tokenizer lost.
+#[test]
+fn counts_of_an_engine_that_is_not_known_to_be_exact_are_ignored() {
+    for asked in [Asked::Logprobs, Asked::Usage] {
+        for (id, events) in responses(asked) {
+            let mut connection = Connection::new(None);
+            connection.feed(&writes(&events).concat(), true);
+            let text = Observed::Delivered(id.to_owned(), 0, None, false, Mode::Cumulative);
+            assert_eq!(connection.events, [text, answered(id, None, Some(5))], "{asked:?} {id}");
+        }
+    }
+}
+
+#[test]
+fn each_choice_has_its_own_continuous_usage() {
+    let (first, second) = (steps(0, &[1, 2, 2]), steps(1, &[2, 1, 4]));
+    let mut events = vec![role(Asked::Usage, 0), role(Asked::Usage, 1)];
+    for (&a, &b) in first.iter().zip(&second) {
+        events.extend([chat(Asked::Usage, a), chat(Asked::Usage, b)]);
+    }
+    events.push(total(CHAT, 12));
+    let mut connection = connection();
+    connection.feed(&writes(&events).concat(), true);
+    let (a, b) = (format!("0_{CHAT}"), format!("1_{CHAT}"));
+    let expected = [
+        delivered(&a, 1, false),
+        delivered(&b, 2, false),
+        delivered(&a, 2, false),
+        delivered(&b, 1, false),
+        delivered(&a, 2, true),
+        delivered(&b, 4, true),
+        answered(&a, Some(5), Some(5)),
+        answered(&b, Some(7), Some(7)),
+    ];
+    assert_eq!(connection.events, expected);
+}
+
+#[test]
+fn an_echoed_prompt_is_not_counted_as_output() {
+    let echo = format!(
+        r#"{{"id":"{TEXT}","choices":[{{"index":0,"text":"a tok","logprobs":{{"text_offset":[0,1],"token_logprobs":[null,-0.5],"tokens":["a"," tok"],"top_logprobs":[null,{{" tok":-0.5}}]}},"finish_reason":null}}]}}"#
+    );
+    let last = completion(Asked::Logprobs, steps(0, &[1])[0]);
+    let mut connection = connection();
+    connection.feed(&writes(&[echo, last]).concat(), true);
+    let rid = format!("0_{TEXT}");
+    let text = Observed::Delivered(rid.clone(), 0, None, false, Mode::Cumulative);
+    assert_eq!(connection.events, [text, answered(&rid, None, None)]);
+}
+
+/// The Rust frontend ends with an event that has only a reason.
+#[test]
+fn a_last_event_without_text_and_count_ends_a_counted_response() {
+    let last = format!(r#"{{"id":"{TEXT}","choices":[{{"index":0,"text":"","finish_reason":"stop"}}]}}"#);
+    let step = Step {
+        finished: false,
+        ..steps(0, &[1])[0]
+    };
+    for asked in [Asked::Ids, Asked::Logprobs] {
+        let mut connection = connection();
+        connection.feed(&writes(&[completion(asked, step), last.clone()]).concat(), true);
+        let rid = format!("0_{TEXT}");
+        let expected = [
+            delivered(&rid, 1, false),
+            delivered(&rid, 0, true),
+            answered(&rid, Some(1), None),
+        ];
+        assert_eq!(connection.events, expected, "{asked:?}");
+    }
+    // It may also be a token without text.
+    let mut connection = connection();
+    connection.feed(&writes(&[last]).concat(), true);
+    assert_eq!(connection.server.text_only, 1);
+}
+
+#[test]
+fn the_usage_of_a_body_counts_its_tokens() {
+    let body = format!(
+        r#"{{"id":"{CHAT}","object":"chat.completion","choices":[{{"index":0,"message":{{"role":"assistant","content":" tok tok"}},"logprobs":null,"finish_reason":"stop","token_ids":null}}]{}}}"#,
+        usage(Asked::Usage, 2)
+    );
+    let head = format!(
+        "HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: {}\r\n\r\n",
+        body.len()
+    );
+    let mut connection = connection();
+    connection.feed(format!("{head}{body}").as_bytes(), true);
+    let rid = format!("0_{CHAT}");
+    assert_eq!(
+        connection.events,
+        [delivered(&rid, 2, true), answered(&rid, Some(2), Some(2))]
+    );
+}
+
+#[test]
+fn the_first_usage_after_missed_events_counts_none_of_them() {
+    for (id, events) in responses(Asked::Usage) {
+        let (writes, rid) = (writes(&events), format!("0_{id}"));
+        // The end of a response: events of 3 tokens and of 1, the total, the marker, the last chunk.
+        let rest = writes.len() - 5;
+        let ends = [delivered(&rid, 1, true), answered(&rid, None, Some(5))];
+        let mut gap = connection();
+        gap.feed(&writes[..rest].concat(), true);
+        gap.missed();
+        gap.feed(&writes[rest..].concat(), true);
+        // The gap, the search for the next event, and its count.
+        let begin = [
+            &[delivered(&rid, 1, false)][..],
+            &[Observed::Missed, Observed::Missed, Observed::Missed],
+        ]
+        .concat();
+        assert_eq!(gap.events, [&begin[..], &ends].concat(), "{id}");
+        let mut late = connection();
+        late.feed(&writes[rest..].concat(), true);
+        assert_eq!(late.events, [&[Observed::Missed][..], &ends].concat(), "{id}");
+    }
+}
+
+fn any_response() -> impl Strategy<Value = (Asked, Vec<Step>, bool)> {
+    let asked = prop::sample::select(vec![Asked::Nothing, Asked::Ids, Asked::Logprobs, Asked::Usage]);
+    let tokens = prop::collection::vec(1_u32..5, 1..8);
+    (asked, tokens, any::<bool>()).prop_map(|(asked, tokens, is_chat)| (asked, steps(0, &tokens), is_chat))
+}
+
+fn written((asked, steps, is_chat): &(Asked, Vec<Step>, bool)) -> Vec<Vec<u8>> {
+    let event = |&step: &Step| {
+        if *is_chat {
+            chat(*asked, step)
+        } else {
+            completion(*asked, step)
+        }
+    };
+    let begin = is_chat.then(|| role(*asked, 0));
+    writes(&begin.into_iter().chain(steps.iter().map(event)).collect::<Vec<_>>())
+}
+
+fn tokens(events: &[Observed]) -> Vec<u32> {
+    let tokens = |event: &Observed| match event {
+        Observed::Delivered(_, tokens, ..) => Some(*tokens),
+        _ => None,
+    };
+    events.iter().filter_map(tokens).collect()
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(96))]
+
+    #[test]
+    fn events_are_independent_of_read_boundaries(response in any_response(), lengths in prop::collection::vec(1_usize..400, 1..20)) {
+        let bytes = written(&response).concat();
+        let (mut whole, mut cut) = (connection(), connection());
+        whole.feed(&bytes, true);
+        cut.pieces(&bytes, &lengths);
+        prop_assert_eq!(&cut.events, &whole.events);
+        let all: Vec<u32> = response.1.iter().map(|step| step.new).collect();
+        prop_assert_eq!(tokens(&whole.events), if response.0 == Asked::Nothing { vec![0] } else { all });
+    }
+
+    #[test]
+    fn a_gap_loses_events_and_invents_none(response in any_response(), from: prop::sample::Index, length in 1_usize..900) {
+        prop_assume!(response.0 != Asked::Nothing);
+        let bytes = written(&response).concat();
+        let from = from.index(bytes.len());
+        let to = bytes.len().min(from + length);
+        let mut connection = connection();
+        connection.feed(&bytes[..from], true);
+        connection.missed();
+        connection.feed(&bytes[to..], false);
+        let mut left = response.1.iter();
+        for tokens in tokens(&connection.events) {
+            // An event without a known count may still report the end.
+            prop_assert!(tokens == 0 || left.any(|step| step.new == tokens), "{tokens} out of nothing");
+        }
+    }
+}
