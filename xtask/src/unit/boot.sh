@@ -23,7 +23,7 @@ cp "$program" "$root/usr/bin/tokengap"
 units=$root/etc/systemd/system
 mkdir -p "$units/tokengap.service.d"
 cp "$deploy/tokengap.service" "$units/"
-sed 's/^headless = true/json = true\nmetrics = "127.0.0.1:19464"/' "$deploy/tokengap.toml" > "$root/etc/tokengap.toml"
+sed 's/^headless = true/json = true/' "$deploy/tokengap.toml" > "$root/etc/tokengap.toml"
 # No more than a test has to change: this systemd starts two services and nothing else.
 cat > "$units/tokengap.service.d/test.conf" <<'UNIT'
 [Unit]

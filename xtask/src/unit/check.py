@@ -14,8 +14,6 @@ PROGRAM, RELEASE = sys.argv[1:]
 HERE = Path(__file__).parent
 ROOT = HERE.parents[2]
 PATIENCE_S = 120
-# Metrics of the dashboard and the alerts that xtask/src/telemetry/check.py does not find in the demo, and others of attach.
-METRICS = ["tokengap_hop_kernel_receive_bytes", "tokengap_engine_ended_total", "tokengap_consumer_cpu_ratio", "tokengap_cpu_time_seconds_total"]
 
 
 def steps(shared):
@@ -63,6 +61,3 @@ with tempfile.TemporaryDirectory() as top, tempfile.TemporaryDirectory() as fold
         logs = (shared / name for name in ("boot.log", "log", "engine.log"))
         sys.exit(wrong + "\n" + "".join(log.read_text() for log in logs if log.exists()))
     check(json.loads((shared / "report.json").read_text()))
-    exposed = (shared / "metrics").read_text()
-    if missing := [name for name in METRICS if f"\n{name}" not in exposed]:
-        sys.exit(f"the service does not expose {missing}")
