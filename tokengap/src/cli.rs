@@ -10,7 +10,7 @@ use crate::cmd;
 /// Shows where an LLM server's tokens wait between the scheduler and the client, and which ones never arrive.
 #[derive(Parser)]
 #[command(name = "tokengap", version, max_term_width = 100, arg_required_else_help = true)]
-#[command(after_help = "Exit codes: 0 done, 1 findings at or above --fail-on, or nothing to watch, 2 error.")]
+#[command(after_help = "Exit codes: 0 done, 1 findings at or above --fail-on, 2 error.")]
 pub(crate) struct Cli {
     #[command(subcommand)]
     command: Command,

@@ -114,8 +114,7 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     if let Some((_, path)) = &command_output {
         errln!("tokengap: the output of the command is in {}", path.display());
     }
-    let nothing = app::saw_nothing(&report);
-    if nothing {
+    if app::saw_nothing(&report) {
         errln!(
             "tokengap: nothing was relayed: {} made no socket in its directory for temporary files (TMPDIR), or sent nothing",
             child.name()
@@ -125,11 +124,7 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
         .live
         .fail_on
         .is_some_and(|least| app::has_finding_of(&report, least));
-    Ok(ExitCode::from(if code == 0 {
-        u8::from(failed || nothing)
-    } else {
-        code
-    }))
+    Ok(ExitCode::from(if code == 0 { u8::from(failed) } else { code }))
 }
 
 /// Restricts the process to the access needed once the child runs.

@@ -123,7 +123,6 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     let code = watch::conclude(&watched, args.json, args.fail_on)?;
     if watched.iter().all(|one| app::saw_nothing(&one.report)) {
         errln!("tokengap: no traffic was received from {}", args.endpoints.join(", "));
-        return Ok(ExitCode::from(1));
     }
     Ok(code)
 }
