@@ -31,7 +31,7 @@ pub(crate) struct Cli {
 /// Flags of live commands that `-h` shows; `--help` shows all.
 const EVERYDAY: &[&str] = &[
     "pid", "follow", "listen", "upstream", "scenario", "report", "yes", "restore", "duration", "record", "headless",
-    "json", "metrics", "fail_on", "feed_key", "help",
+    "json", "metrics", "fail_on", "help",
 ];
 
 /// The command line with everyday flags only in the short help of live commands.

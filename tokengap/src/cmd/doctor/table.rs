@@ -16,9 +16,9 @@ pub(super) fn text(diagnosis: &Diagnosis) -> String {
     match &diagnosis.pids {
         Some(pids) => {
             let pids: Vec<String> = pids.iter().map(u32::to_string).collect();
-            let _ = writeln!(out, ", tried on pids {}\n", pids.join(", "));
+            let _ = writeln!(out, ", engine of pids {}\n", pids.join(", "));
         }
-        None => out.push_str(", tried without an engine\n\n"),
+        None => out.push_str(", without an engine\n\n"),
     }
     for row in &diagnosis.features {
         let _ = writeln!(out, "{:NAME$} {:STATE$} {}", row.name, row.state.word(), row.tried);
