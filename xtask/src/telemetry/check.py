@@ -239,6 +239,7 @@ def dashboard(query):
     empty = [expression for expression in expressions if query(f"last_over_time(({expression})[2m:1s])") is None]
     if len(empty) * 2 > len(expressions):
         sys.exit("too many expressions of the dashboard return no data:\n" + "\n".join(empty))
+    print("\n".join(["no data in the demo for", *empty]))
     print(f"dashboard: {len(expressions) - len(empty)} of {len(expressions)} expressions return data in the demo")
 
 
@@ -281,8 +282,7 @@ def against_collector():
         return None
 
     equal("tokens sent", point("tokengap.tokens.sent").as_int, report["tokens"]["sent"])
-    equal("confirmed drops", point("tokengap.chunks.dropped", certainty="confirmed").as_int,
-          report["chunks"]["dropped_confirmed"])
+    equal("confirmed drops", point("tokengap.chunks.dropped").as_int, report["chunks"]["dropped_confirmed"])
     itl = point("tokengap.itl.sent")
     equal("sent ITL", itl.count, report["itl_ns"]["sent"]["count"])
     equal("its buckets", sum(itl.bucket_counts), itl.count)
