@@ -28,6 +28,13 @@ TOKENGAP, ROOT = sys.argv[1], pathlib.Path(__file__).parents[3]
 temporary = tempfile.TemporaryDirectory()
 FOLDER = pathlib.Path(temporary.name)
 LINGER_S = 6
+# Metrics that need processes of their own, and predictions, which the dashboard hides where deliveries are observed.
+NOT_IN_THE_DEMO = [
+    "tokengap_chunks_predicted_dropped_total",
+    "tokengap_hop_kernel_receive_bytes",
+    "tokengap_consumer_cpu_ratio",
+    "tokengap_cpu_time_seconds_total",
+]
 checks = 0
 
 
@@ -231,16 +238,16 @@ def compare_prometheus(report, value):
 
 
 def dashboard(query):
-    """Prometheus understands every expression of the dashboard, and most return data."""
+    """Every expression of the dashboard returns data, except those that the demo cannot have."""
     board = json.loads((ROOT / "deploy/grafana/tokengap.json").read_text())
     expressions = [target["expr"] for panel in board["panels"] for target in panel.get("targets", [])]
     for name, setting in {"$__rate_interval": "1m", "$__range": "2m", "$job": ".*", "$instance": ".*"}.items():
         expressions = [expression.replace(name, setting) for expression in expressions]
     empty = [expression for expression in expressions if query(f"last_over_time(({expression})[2m:1s])") is None]
-    if len(empty) * 2 > len(expressions):
-        sys.exit("too many expressions of the dashboard return no data:\n" + "\n".join(empty))
-    print("\n".join(["no data in the demo for", *empty]))
-    print(f"dashboard: {len(expressions) - len(empty)} of {len(expressions)} expressions return data in the demo")
+    empty = [expression for expression in empty if not any(name in expression for name in NOT_IN_THE_DEMO)]
+    if empty:
+        sys.exit("these expressions of the dashboard return no data:\n" + "\n".join(empty))
+    print(f"dashboard: {len(expressions)} expressions return data, or are of metrics that only attach has")
 
 
 def against_collector():
