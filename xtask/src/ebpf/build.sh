@@ -42,9 +42,10 @@ unset RUSTC_WRAPPER RUSTC_WORKSPACE_WRAPPER
 cargo_bpf() {
   local what=$1 machine=$2
   shift 2
-  # A stable compiler builds `core` only with the first two variables.
+  # A stable compiler builds `core` only with the first two variables. Cargo names files below this folder by relative paths.
   RUSTC_BOOTSTRAP=1 __CARGO_TESTS_ONLY_SRC_ROOT=$library PATH=$PWD/.tools/bin:$PATH \
-    CARGO_ENCODED_RUSTFLAGS=$(remapped "--cfg=bpf_target_arch=\"$machine\"" -Cdebuginfo=2 -Clink-arg=--btf -- \
+    CARGO_ENCODED_RUSTFLAGS=$(remapped "--cfg=bpf_target_arch=\"$machine\"" -Cdebuginfo=2 -Clink-arg=--btf \
+      "--remap-path-prefix=${library#"$PWD/"}=/rust-src" -- \
       "$PWD=/src" "${CARGO_HOME:-$HOME/.cargo}=/cargo" "$library=/rust-src") \
     "${CARGO:-cargo}" "$what" --quiet --locked --package probe-ebpf --features kernel --bin tokengap-bpf --profile bpf \
     -Z build-std=core --target bpfel-unknown-none --target-dir "target/bpf/$machine" "$@"
