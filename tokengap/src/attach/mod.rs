@@ -6,6 +6,7 @@ mod follow;
 mod hopids;
 mod lanes;
 mod lookout;
+mod multipart;
 mod newcomers;
 mod paths;
 mod python;
@@ -372,11 +373,10 @@ impl About for Attach {
                 self.lanes.paths().unwatched
             ));
         }
-        let misses = self.lanes.misses();
-        if misses.unsent > 0 {
+        if self.lanes.senderless > 0 {
             degraded.push(format!(
                 "{} frames were received whose sender was not observed",
-                misses.unsent
+                self.lanes.senderless
             ));
         }
         if self.lanes.paths().left_out > 0 {

@@ -29,7 +29,11 @@ impl Detector for Merging {
         }
         let heavy = chunks as f64 >= context.thresholds.merged_warning_share * of as f64;
         let severity = if heavy { Severity::Warning } else { Severity::Info };
-        let outcome = if confirmed { "were merged" } else { "will be merged (predicted)" };
+        let outcome = if confirmed {
+            "were merged"
+        } else {
+            "will be merged (predicted)"
+        };
         let mut summary = format!(
             "{} ({}) {outcome} with a later chunk, in {}: no token is lost, but tokens arrive in bursts",
             plural(chunks, "chunk"),
@@ -79,7 +83,9 @@ mod tests {
         );
         assert_eq!(found[0].evidence["tokens_per_event"], 2.0);
         assert!(
-            found[0].summary.ends_with("in bursts of 2.0 tokens per event on average"),
+            found[0]
+                .summary
+                .ends_with("in bursts of 2.0 tokens per event on average"),
             "{}",
             found[0].summary
         );

@@ -83,6 +83,51 @@ fn a_sequence_gap_is_reported_once_before_the_next_frame() {
 }
 
 #[test]
+fn the_parts_of_a_message_are_one_frame() {
+    const PARTS: [&[u8]; 2] = [
+        include_bytes!("../../../../engines/fixtures/vllm/0.11.2/prompt_logprobs.0"),
+        include_bytes!("../../../../engines/fixtures/vllm/0.11.2/prompt_logprobs.1"),
+    ];
+    let vllm = engines::DISCOVERED.iter().find(|kind| kind.name() == "vllm");
+    let mut sight = Sight::new(false, false);
+    sight.watch(2, MonoNs(0));
+    let mut lanes = Lanes::new(Roles::new(vllm.copied()), sight);
+    let mut events = Vec::new();
+    let mut analysis = Analysis::new(Config {
+        engines: engines::FACTS,
+        ..Config::default()
+    });
+    let mut enter = |event: &Event<'_>| {
+        analysis.apply(event);
+        match &event.what {
+            What::Sent(frame) => events.push(("sent", frame.id.seq, frame.bytes, frame.chunks.len())),
+            What::Received(received) => events.push(("received", received.id.seq, 0, 0)),
+            What::Undecoded(undecoded) => panic!("{undecoded:?}"),
+            _ => {}
+        }
+    };
+    let parts = |pid: u32| {
+        let of = move |seq: u64| {
+            let part = seq as usize % PARTS.len();
+            Message {
+                more: part + 1 < PARTS.len(),
+                ..message(pid, seq, PARTS[part])
+            }
+        };
+        (0..6).map(of)
+    };
+    parts(1).for_each(|part| lanes.sent(&part, &mut enter));
+    parts(2).for_each(|part| lanes.received(&part, &mut enter));
+    let bytes = PARTS.iter().map(|part| part.len() as u64).sum();
+    let sent = [0, 1, 2].map(|seq| ("sent", seq, bytes, events[0].3));
+    assert_eq!(events[..3], sent);
+    assert!(events[0].3 > 0);
+    assert_eq!(events[3..], [0, 1, 2].map(|seq| ("received", seq, 0, 0)));
+    let report = analysis.report(&ReportInput::of("attach"));
+    assert_eq!((report.own.events_missed, report.own.frames_unannounced), (0, 0));
+}
+
+#[test]
 fn lanes_flow_while_a_message_waits_and_shortly_after_the_last() {
     let mut sight = Sight::new(false, false);
     sight.watch(2, MonoNs(0));
