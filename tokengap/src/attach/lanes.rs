@@ -5,7 +5,7 @@
 use std::collections::{HashMap, HashSet};
 
 use probe_user::matcher::Limits as MatcherLimits;
-use probe_user::{Call, FrameRef, Matcher, Message, SocketId};
+use probe_user::{Call, Matcher, Message, SocketId};
 use trace::engine::Waiter;
 use trace::event::{Capabilities, Event, Frame, Hop, Missed, MissedCause, Received, Undecoded, What};
 use trace::{FrameId, HopId, MonoNs, ThreadId, path};
