@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::Duration;
 
-use anyhow::Context;
+use anyhow::{Context, bail};
 use confine::Work;
 use zmq_tap::relay::{Options, step_aside};
 use zmq_tap::tap::Tap;
@@ -114,9 +114,9 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     if let Some((_, path)) = &command_output {
         errln!("tokengap: the output of the command is in {}", path.display());
     }
-    if app::saw_nothing(&report) {
-        errln!(
-            "tokengap: nothing was relayed: {} made no socket in its directory for temporary files (TMPDIR), or sent nothing",
+    if code == 0 && app::saw_nothing(&report) {
+        bail!(
+            "nothing was relayed: {} made no socket in its directory for temporary files (TMPDIR), or sent nothing",
             child.name()
         );
     }

@@ -93,9 +93,7 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     let report = app::watch(TapSource::new(tap), &args.live, &signals)?;
     let code = app::conclude(&report, args.live.json, args.live.fail_on)?;
     if app::saw_nothing(&report) {
-        errln!(
-            "tokengap: nothing passed through the relay; check that the sender connects to the endpoint of --listen"
-        );
+        bail!("nothing passed through the relay; check that the sender connects to the endpoint of --listen");
     }
     Ok(code)
 }
