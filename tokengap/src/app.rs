@@ -119,13 +119,13 @@ pub(crate) fn print_message(message: &str) {
 /// Prints the report and returns the exit code for `fail_on`.
 pub(crate) fn conclude(report: &Report, json: bool, fail_on: Option<Severity>) -> anyhow::Result<ExitCode> {
     print(report, json)?;
-    let failed = fail_on.is_some_and(|least| has_finding_of(report, least));
+    let failed = fail_on.is_some_and(|min| has_finding_of(report, min));
     Ok(if failed { ExitCode::from(1) } else { ExitCode::SUCCESS })
 }
 
 /// Returns whether the report has a finding of at least this severity.
-pub(crate) fn has_finding_of(report: &Report, least: Severity) -> bool {
-    report.worst() >= Some(least)
+pub(crate) fn has_finding_of(report: &Report, min: Severity) -> bool {
+    report.worst() >= Some(min)
 }
 
 /// Reads the configuration again and applies the settings that can change during a run.

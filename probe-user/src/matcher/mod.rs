@@ -308,11 +308,11 @@ impl Matcher {
     /// Searches lanes without a receiver, then lanes that ZMQ distributes to several.
     fn find_in_other_lanes(&self, own_lanes: &[usize], fingerprint: &Fingerprint) -> Option<(usize, usize)> {
         let depth = self.limits.depth;
-        let search = |received: bool, least: Agreement| {
+        let search = |received: bool, min: Agreement| {
             let lanes = self.lanes.iter().enumerate();
             lanes
                 .filter(|(i, lane)| lane.receivers.is_empty() != received && !own_lanes.contains(i))
-                .find_map(|(i, lane)| Some((i, lane.find(fingerprint, least, depth)?)))
+                .find_map(|(i, lane)| Some((i, lane.find(fingerprint, min, depth)?)))
         };
         search(false, Agreement::Ends).or_else(|| search(true, Agreement::Whole))
     }

@@ -79,7 +79,7 @@ impl TelemetryArgs {
     /// Keeps serving the final metrics for the time asked for, unless `asked_to_end`.
     pub(crate) fn linger(&self, asked_to_end: impl Fn() -> bool) {
         let began = Instant::now();
-        while self.metrics_linger.is_some_and(|most| began.elapsed() < most) && !asked_to_end() {
+        while self.metrics_linger.is_some_and(|max| began.elapsed() < max) && !asked_to_end() {
             thread::sleep(Duration::from_millis(20));
         }
     }

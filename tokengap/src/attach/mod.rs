@@ -536,7 +536,7 @@ fn has_libzmq(process: &Process) -> bool {
 
 /// Processes on the token path and named ones; all processes if no connection is visible.
 fn targets(engine: &Engine, options: &AttachOptions) -> Vec<Target> {
-    let most = options.capture;
+    let max = options.capture;
     let mut on_path: Vec<&Process> = engine.on_token_path().collect();
     if on_path.is_empty() {
         on_path.extend(&engine.processes);
@@ -548,13 +548,13 @@ fn targets(engine: &Engine, options: &AttachOptions) -> Vec<Target> {
     on_path.extend(apart);
     on_path
         .into_iter()
-        .filter_map(|process| target(process, engine, most))
+        .filter_map(|process| target(process, engine, max))
         .collect()
 }
 
 /// Chooses the bytes copied of a process's messages. Output is copied at its sender, requests not at all. Received messages are copied far
 /// enough to identify the frame, or completely if no sender is watched.
-fn target(process: &Process, engine: &Engine, most: u32) -> Option<Target> {
+fn target(process: &Process, engine: &Engine, max: u32) -> Option<Target> {
     // A server without libzmq receives unobserved, but its writes to clients are observed.
     let serves = || process.role.answers_clients() && engine.on_token_path().any(|other| other.id == process.id);
     if !has_libzmq(process) && !serves() {
@@ -562,8 +562,8 @@ fn target(process: &Process, engine: &Engine, most: u32) -> Option<Target> {
     }
     let senders_watched = engine.processes.iter().any(|p| p.role.sends_output());
     let capture = Capture {
-        sent: if process.role.sends_output() { most } else { TO_COMPARE },
-        received: if senders_watched { TO_COMPARE } else { most },
+        sent: if process.role.sends_output() { max } else { TO_COMPARE },
+        received: if senders_watched { TO_COMPARE } else { max },
     };
     Some(Target {
         pid: process.id.pid,

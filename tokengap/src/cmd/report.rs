@@ -93,7 +93,7 @@ impl ReportOutput {
 
     /// Exit code for `--fail-on`.
     pub(crate) fn verdict(&self, report: &Report) -> ExitCode {
-        let failed = self.fail_on.is_some_and(|least| report.worst() >= Some(least));
+        let failed = self.fail_on.is_some_and(|min| report.worst() >= Some(min));
         if failed { ExitCode::from(1) } else { ExitCode::SUCCESS }
     }
 }

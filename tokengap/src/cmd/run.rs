@@ -120,10 +120,7 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
             child.name()
         );
     }
-    let failed = args
-        .live
-        .fail_on
-        .is_some_and(|least| app::has_finding_of(&report, least));
+    let failed = args.live.fail_on.is_some_and(|min| app::has_finding_of(&report, min));
     Ok(ExitCode::from(if code == 0 { u8::from(failed) } else { code }))
 }
 

@@ -145,7 +145,7 @@ fn hops(args: &Args) -> anyhow::Result<Vec<TapHop>> {
 fn allow_files(connections: usize) {
     let now = getrlimit(Resource::Nofile);
     let wanted = Some(connections as u64 * 2 + OTHER_FILES);
-    let limit = |most: Option<u64>| most.unwrap_or(u64::MAX);
+    let limit = |max: Option<u64>| max.unwrap_or(u64::MAX);
     let raised = Rlimit {
         current: if limit(wanted) < limit(now.maximum) {
             wanted

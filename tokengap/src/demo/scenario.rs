@@ -121,10 +121,10 @@ pub(super) struct Load {
 /// Log-normal lengths in tokens, clamped at both ends.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Lengths {
-    pub(super) least: u32,
+    pub(super) min: u32,
     pub(super) median: f64,
     pub(super) sigma: f64,
-    pub(super) most: u32,
+    pub(super) max: u32,
 }
 
 /// Delivery mode of the tokenizer for a while, and its cost.
@@ -143,8 +143,8 @@ pub(super) struct Phase {
 pub(super) struct Pauses {
     /// Mean time between pauses.
     pub(super) every: Duration,
-    pub(super) least: Duration,
-    pub(super) most: Duration,
+    pub(super) min: Duration,
+    pub(super) max: Duration,
 }
 
 const fn ms(ms: u64) -> Duration {
@@ -171,16 +171,16 @@ const LIGHT: Cost = Cost {
 };
 
 const PROMPT: Lengths = Lengths {
-    least: 8,
+    min: 8,
     median: 400.0,
     sigma: 1.2,
-    most: 8000,
+    max: 8000,
 };
 const ANSWER: Lengths = Lengths {
-    least: 4,
+    min: 4,
     median: 80.0,
     sigma: 0.7,
-    most: 600,
+    max: 600,
 };
 
 /// Easily keeps up, and delivers all tokens so far.
@@ -283,8 +283,8 @@ impl Scenario {
                 phases: &[DELTAS],
                 pauses: Some(Pauses {
                     every: ms(700),
-                    least: ms(40),
-                    most: ms(150),
+                    min: ms(40),
+                    max: ms(150),
                 }),
                 ..Self::Healthy.script()
             },
@@ -352,7 +352,7 @@ impl Scenario {
                     open: 128,
                     arrivals: 500.0,
                     answer: Lengths {
-                        most: 24,
+                        max: 24,
                         median: 12.0,
                         ..ANSWER
                     },
@@ -397,8 +397,8 @@ impl Scenario {
                 load: Load {
                     arrivals: 200.0,
                     answer: Lengths {
-                        least: 1,
-                        most: 1,
+                        min: 1,
+                        max: 1,
                         ..ANSWER
                     },
                     aborts: 0.0,

@@ -193,8 +193,8 @@ impl<'l> Attribution<'l> {
     /// Leg with most of the first tokens' time over the run; `None` if no leg has half of it.
     pub fn bottleneck(&self) -> Option<&Leg<'l>> {
         let share = |s: &&Leg<'_>| s.first_token[0].share;
-        let most = self.legs.iter().max_by(|a, b| share(a).total_cmp(&share(b)))?;
-        (share(&most) >= BOTTLENECK).then_some(most)
+        let max = self.legs.iter().max_by(|a, b| share(a).total_cmp(&share(b)))?;
+        (share(&max) >= BOTTLENECK).then_some(max)
     }
 }
 
@@ -382,8 +382,8 @@ fn outlier<'h>(members: &[&'h Hop], now: MonoNs) -> Option<&'h Hop> {
         }
     }
     let whole: u128 = receivers.iter().map(|(_, ns)| ns).sum();
-    let (hop, most) = receivers.iter().max_by_key(|(_, ns)| *ns)?;
-    let share = part(*most as f64, whole as f64);
+    let (hop, max) = receivers.iter().max_by_key(|(_, ns)| *ns)?;
+    let share = part(*max as f64, whole as f64);
     let named = hop.worker().is_some() || !hop.endpoint().is_empty();
     (receivers.len() > 1 && named && share >= BOTTLENECK && share * receivers.len() as f64 >= 1.5).then_some(*hop)
 }

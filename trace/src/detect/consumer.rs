@@ -144,12 +144,12 @@ pub(super) fn late<'a>(context: &DetectContext<'a>) -> Vec<Late<'a>> {
 /// Keeps the worst consumer of each line by `share`, if its share is at least `least`.
 pub(super) fn worst_of_each_line<'a>(
     late: Vec<Late<'a>>,
-    least: f64,
+    min: f64,
     share: impl Fn(&Late<'_>) -> Option<f64>,
 ) -> Vec<(Late<'a>, f64)> {
     let mut worst: Vec<(Late<'a>, f64)> = Vec::new();
     for one in late {
-        let Some(share) = share(&one).filter(|s| *s >= least) else {
+        let Some(share) = share(&one).filter(|s| *s >= min) else {
             continue;
         };
         match worst.iter_mut().find(|(w, _)| w.group.name == one.group.name) {

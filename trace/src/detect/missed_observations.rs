@@ -56,8 +56,8 @@ fn advice(missed: &MissedCounts) -> &'static str {
             "give tokengap a core, or a larger --ring: frames passed without a record",
         ),
     ];
-    let most = causes.into_iter().max_by_key(|(n, _)| *n);
-    most.map_or("", |(_, advice)| advice)
+    let max = causes.into_iter().max_by_key(|(n, _)| *n);
+    max.map_or("", |(_, advice)| advice)
 }
 
 #[cfg(test)]

@@ -58,7 +58,7 @@ fn judge(measure: Measure, p: Option<f64>, beyond: bool, few: usize, options: &O
         (Some(a), Some(b), Some(_)) => bootstrap::interval(a, b, options.resamples, options.seed),
         _ => None,
     };
-    let excludes_zero = interval.is_some_and(|[least, most]| least > 0.0 || most < 0.0);
+    let excludes_zero = interval.is_some_and(|[min, max]| min > 0.0 || max < 0.0);
     let separated =
         p.is_some()
             && measure.a.as_ref().zip(measure.b.as_ref()).is_some_and(|(a, b)| {
@@ -109,7 +109,7 @@ fn judge(measure: Measure, p: Option<f64>, beyond: bool, few: usize, options: &O
 }
 
 fn rejection(measure: &Measure, few: usize, options: &Options) -> (Verdict, Option<String>) {
-    let least = options.least_slots;
+    let min = options.least_slots;
     let (verdict, why) = match (&measure.a, &measure.b) {
         (None, None) => (Verdict::NotComparable, String::from("neither run observes it")),
         (None, _) => (
@@ -120,13 +120,13 @@ fn rejection(measure: &Measure, few: usize, options: &Options) -> (Verdict, Opti
             Verdict::NotComparable,
             String::from("the second run does not observe it"),
         ),
-        _ if few < least => (
+        _ if few < min => (
             Verdict::NotEnoughData,
-            format!("a run has only {few} slots under load, {least} are needed: record for longer"),
+            format!("a run has only {few} slots under load, {min} are needed: record for longer"),
         ),
         _ => (
             Verdict::NotEnoughData,
-            format!("it has a value in fewer than {least} slots of a run"),
+            format!("it has a value in fewer than {min} slots of a run"),
         ),
     };
     (verdict, Some(why))
@@ -139,12 +139,12 @@ fn matters(unit: Unit, a: f64, b: f64, options: &Options) -> bool {
         (b - a).abs() / a.abs().max(b.abs()).max(f64::MIN_POSITIVE),
     );
     // Relative to the larger value: a rise by half and the fall back are the same step.
-    let least = options.least_change / (1.0 + options.least_change);
+    let min = options.least_change / (1.0 + options.least_change);
     match unit {
         Unit::Ns => distance >= options.least_time_ns as f64 && relative >= 1.0 / 3.0,
-        Unit::PerSecond | Unit::Number => relative >= least,
+        Unit::PerSecond | Unit::Number => relative >= min,
         // A change within a few hundredths is not meaningful.
-        Unit::Share => relative >= least && distance >= 0.02,
+        Unit::Share => relative >= min && distance >= 0.02,
     }
 }
 

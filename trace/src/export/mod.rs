@@ -75,7 +75,7 @@ impl Options {
 
     fn wants(&self, summary: &Summary) -> bool {
         let loses = self.losing && summary.tokens_lost.is_some_and(|lost| lost > 0);
-        let slow = self.slow_ns.is_none_or(|least| summary.gap_ns >= Some(least));
+        let slow = self.slow_ns.is_none_or(|min| summary.gap_ns >= Some(min));
         self.wants_rid(&summary.rid) && (slow || loses)
     }
 }

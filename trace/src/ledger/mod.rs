@@ -308,9 +308,9 @@ impl Ledger {
     }
 
     /// Implements [`crate::Analysis::keep_within`].
-    pub(crate) fn keep_within(&mut self, most: Limits) -> bool {
+    pub(crate) fn keep_within(&mut self, max: Limits) -> bool {
         let before = self.limits;
-        self.limits = before.at_most(most);
+        self.limits = before.at_most(max);
         before != self.limits
     }
 
@@ -557,8 +557,8 @@ impl Ledger {
         let shared = (shared > 0)
             .then(|| format!("{shared} requests reused the id of an unfinished request: neither is judged"));
         let reached = self.limits().into_iter().filter(|limit| limit.times > 0).map(|limit| {
-            let (name, most, times) = (limit.name, limit.limit, limit.times);
-            format!("limit {name} = {most} was reached {times} times: the oldest entries were evicted")
+            let (name, max, times) = (limit.name, limit.limit, limit.times);
+            format!("limit {name} = {max} was reached {times} times: the oldest entries were evicted")
         });
         let unnamed = self.totals.unnamed;
         let unnamed = (unnamed > 0).then(|| {

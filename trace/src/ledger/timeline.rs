@@ -29,8 +29,8 @@ impl Spent {
 
     /// Time throttled by the quota. Capped at the thread's own wait, because the cgroup's sum includes other CPUs.
     pub fn throttled_ns(&self) -> Option<u64> {
-        let most = self.wait_ns.unwrap_or(self.interval_ns.saturating_sub(self.on_ns));
-        self.throttled_ns.map(|throttled| throttled.min(most))
+        let max = self.wait_ns.unwrap_or(self.interval_ns.saturating_sub(self.on_ns));
+        self.throttled_ns.map(|throttled| throttled.min(max))
     }
 
     /// Time runnable without a CPU and not throttled.
@@ -91,11 +91,11 @@ pub(crate) struct Timeline {
 impl Timeline {
     /// Enters the sums at the end of a sample, which covers the time since the previous one. Removes marks older than `keep_ns`, and the
     /// oldest above `most`.
-    pub(crate) fn push(&mut self, at: MonoNs, sums: Spent, keep_ns: u64, most: usize) {
+    pub(crate) fn push(&mut self, at: MonoNs, sums: Spent, keep_ns: u64, max: usize) {
         if self.marks.back().is_some_and(|last| last.0 >= at) {
             return;
         }
-        while self.marks.len() > most.max(1) || self.marks.get(1).is_some_and(|m| at.since(m.0) > keep_ns) {
+        while self.marks.len() > max.max(1) || self.marks.get(1).is_some_and(|m| at.since(m.0) > keep_ns) {
             self.marks.pop_front();
         }
         self.marks.push_back((at, sums));

@@ -67,8 +67,8 @@ pub(super) fn members(out: &mut String, hop: &HopLine) {
             .worker
             .map_or_else(|| plain(&worker.endpoint), |n| format!("worker {n}"));
         let mut parts = vec![load(worker.chunks, worker.tokens, worker.share)];
-        if let Some(most) = worker.backlog_max_frames {
-            parts.push(format!("backlog up to {}", count(most)));
+        if let Some(max) = worker.backlog_max_frames {
+            parts.push(format!("backlog up to {}", count(max)));
         }
         if let Some(queue_wait) = &worker.queue_wait_ns {
             parts.push(format!(

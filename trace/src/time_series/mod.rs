@@ -20,7 +20,7 @@ const SLOT_NS: u64 = 1_000_000_000;
 /// Time series of a run.
 #[derive(Debug, Serialize, Deserialize)]
 pub struct TimeSeries {
-    most: usize,
+    max: usize,
     series: Option<Series<Moment>>,
     /// Counters at the start of the current slot.
     last: Reading,
@@ -29,9 +29,9 @@ pub struct TimeSeries {
 
 impl TimeSeries {
     /// Creates an empty time series that keeps at most `most` slots.
-    pub fn new(most: usize) -> Self {
+    pub fn new(max: usize) -> Self {
         Self {
-            most,
+            max,
             series: None,
             last: Reading::default(),
             due: MonoNs(0),
@@ -51,7 +51,7 @@ impl TimeSeries {
             series.close(now, running, || self.last.moment(ledger));
             self.due = series.due();
         } else {
-            let series = Series::new(now, SLOT_NS, self.most);
+            let series = Series::new(now, SLOT_NS, self.max);
             self.due = series.due();
             self.series = Some(series);
         }

@@ -109,13 +109,13 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
 }
 
 /// Reads the message, up to one byte beyond the limit so that the decoder reports an oversized one.
-fn read(file: &Path, most: usize) -> anyhow::Result<Vec<u8>> {
+fn read(file: &Path, max: usize) -> anyhow::Result<Vec<u8>> {
     let mut message = Vec::new();
-    let most = (most as u64).saturating_add(1);
+    let max = (max as u64).saturating_add(1);
     if file.as_os_str() == "-" {
-        io::stdin().lock().take(most).read_to_end(&mut message)
+        io::stdin().lock().take(max).read_to_end(&mut message)
     } else {
-        File::open(file).and_then(|file| file.take(most).read_to_end(&mut message))
+        File::open(file).and_then(|file| file.take(max).read_to_end(&mut message))
     }
     .context("it cannot be read")?;
     Ok(message)

@@ -51,8 +51,8 @@ impl Clock {
         match self.pauses {
             Some(pauses) if Instant::now() >= self.next_pause => {
                 self.plan_pause();
-                let (least, most) = (pauses.least.as_micros() as u32, pauses.most.as_micros() as u32);
-                Duration::from_micros(u64::from(self.random.between(least, most)))
+                let (min, max) = (pauses.min.as_micros() as u32, pauses.max.as_micros() as u32);
+                Duration::from_micros(u64::from(self.random.between(min, max)))
             }
             _ => Duration::ZERO,
         }

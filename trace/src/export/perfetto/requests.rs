@@ -64,12 +64,8 @@ fn shows<'a>(place: usize, always: bool, context: &ExportContext<'a>) -> Option<
     if !(always || life.points <= options.chunks) || !options.wants_rid(&life.rid) {
         return None;
     }
-    if let Some(least) = options.slow_ns {
-        context
-            .ledger
-            .request(&life.rid)?
-            .gap_ns()
-            .filter(|&gap| gap >= least)?;
+    if let Some(min) = options.slow_ns {
+        context.ledger.request(&life.rid)?.gap_ns().filter(|&gap| gap >= min)?;
     }
     Some(life)
 }

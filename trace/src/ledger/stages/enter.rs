@@ -158,8 +158,8 @@ impl Ledger {
         counts.times += 1;
         counts.chunks += u64::from(merged.chunks);
         counts.since.get_or_insert(at);
-        if merged.chunks > counts.most {
-            counts.most = merged.chunks;
+        if merged.chunks > counts.max {
+            counts.max = merged.chunks;
             counts.most_rid = merged.rid.into();
         }
     }

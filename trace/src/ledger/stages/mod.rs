@@ -81,7 +81,7 @@ pub struct MergedCounts {
     /// Total number of merged chunks.
     pub chunks: u64,
     /// Maximum number of chunks in one merge.
-    pub most: u32,
+    pub max: u32,
     /// Request of the largest merge.
     pub most_rid: Box<str>,
     /// Time of the first log line.

@@ -165,7 +165,7 @@ fn facts(out: &mut String, report: &Report) {
         &p99(itl.delivered_by_token),
         &format!("as the engine sent {}", p99(itl.sent_by_token)),
     );
-    let most = report
+    let max = report
         .hops
         .iter()
         .filter_map(|h| Some((h.backlog_max_frames?, &h.name)))
@@ -173,8 +173,8 @@ fn facts(out: &mut String, report: &Report) {
     fact(
         out,
         "Backlog, most",
-        &most.map_or_else(not_observed, |(n, _)| format!("{} frames", count(n))),
-        &most.map_or_else(String::new, |(_, name)| name.clone()),
+        &max.map_or_else(not_observed, |(n, _)| format!("{} frames", count(n))),
+        &max.map_or_else(String::new, |(_, name)| name.clone()),
     );
     let busiest = report.cpu.iter().flatten().filter(|c| c.receives);
     let busiest = busiest.max_by(|a, b| a.on_cpu.unwrap_or(0.0).total_cmp(&b.on_cpu.unwrap_or(0.0)));
