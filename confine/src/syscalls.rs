@@ -224,7 +224,7 @@ pub(crate) const MOVES: &[c_long] = &[
     libc::SYS_setsid,
 ];
 
-/// Calls that tokengap never makes and an attacker in the process would: other programs, memory of other processes, settings of the
+/// Calls that tokengap never makes but an attacker in the process might: other programs, memory of other processes, settings of the
 /// kernel.
 pub(crate) const FORBIDDEN: &[c_long] = &[
     libc::SYS_execve,
