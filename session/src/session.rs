@@ -20,7 +20,7 @@ pub struct Session {
     observer: Box<dyn Observer>,
     sink: Sink,
     telemetry: Telemetry,
-    /// Features given up during the run.
+    /// Features disabled during the run.
     degraded: Vec<String>,
     notice: (u64, String),
     slowest: usize,
@@ -118,7 +118,7 @@ impl Session {
         self.notice = (self.notice.0 + 1, text);
     }
 
-    /// Records in the report that a feature was given up.
+    /// Records in the report that a feature was disabled.
     pub fn give_up(&mut self, what: String) {
         self.degraded.push(what);
     }
@@ -174,7 +174,7 @@ impl Session {
                 ScreenCommand::Stay
             }
             Ok(Ok(ScreenCommand::Dump)) => {
-                self.dump("asked for on the screen", about);
+                self.dump("requested on the screen", about);
                 ScreenCommand::Stay
             }
             Ok(Ok(command)) => command,
