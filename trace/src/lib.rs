@@ -2,7 +2,7 @@
 //!
 //! This crate opens no socket and draws no screen. Sources pass events by reference; nothing here blocks.
 
-// Test support shared with integration tests names this crate as they do.
+// Test support shared with integration tests refers to this crate by its external name.
 #[cfg(test)]
 extern crate self as trace;
 

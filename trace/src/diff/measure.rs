@@ -138,7 +138,7 @@ fn matters(unit: Unit, a: f64, b: f64, options: &Options) -> bool {
         (b - a).abs(),
         (b - a).abs() / a.abs().max(b.abs()).max(f64::MIN_POSITIVE),
     );
-    // Relative to the larger value: a rise by half and the fall back are the same step.
+    // Relative to the larger value, so that a rise and the fall back to the old value count the same.
     let least = options.least_change / (1.0 + options.least_change);
     match unit {
         Unit::Ns => distance >= options.least_time_ns as f64 && relative >= 1.0 / 3.0,
@@ -219,7 +219,7 @@ fn measures((report_a, a): (&Report, &Series), (report_b, b): (&Report, &Series)
         });
         add(&on("frames a wakeup"), Unit::Number, Good::Neither, &|s| {
             let hop = hop(s, name)?;
-            // A receiver that never catches up ends no wakeup.
+            // A receiver that never catches up completes no wakeup.
             let wakeups = hop.wakeups.as_deref().unwrap_or_default();
             Some(ratio(s, hop.frames_received.as_ref()?, wakeups))
         });

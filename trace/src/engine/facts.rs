@@ -64,9 +64,9 @@ pub trait Facts: fmt::Debug + Sync {
         false
     }
 
-    /// How requests are assigned to one of several receivers, and what balances them.
+    /// Advice for uneven load: the assignment of requests to receivers, and how to balance it.
     fn balance(&self) -> &'static str {
-        "each request is assigned to a receiver before its tokens are queued: look at what assigns them"
+        "each request is assigned to a receiver before its tokens are queued: check the component that assigns requests"
     }
 
     /// Releases that drop queued chunks in incremental mode, if any does.
@@ -87,9 +87,9 @@ pub struct Drops {
 /// Names of the stages in an engine's logs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct StageNames {
-    /// The scheduler hands a request's first output to its socket.
+    /// Stage at which the scheduler hands a request's first output to its socket.
     pub first_sent: &'static str,
-    /// The receiving process processes it.
+    /// Stage at which the receiver processes a request's first output.
     pub first_received: &'static str,
     /// Stages that end a request.
     pub ends: &'static [&'static str],

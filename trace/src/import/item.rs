@@ -34,7 +34,7 @@ pub(super) enum Statement<'l> {
 /// A request id, and whether the line truncates it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Rid<'l> {
-    /// The present part.
+    /// The id, as far as the line contains it.
     pub(super) text: &'l str,
     pub(super) cut: bool,
 }

@@ -350,7 +350,7 @@ impl Hop {
         self.unprocessed.push_back((id, at));
     }
 
-    /// Returns when the processed frame was received. A receiver processes frames in the order received.
+    /// Returns the receive time of the processed frame. A receiver processes frames in the order received.
     pub(crate) fn processed(&mut self, id: FrameId) -> Option<MonoNs> {
         let at = self.unprocessed.iter().position(|u| u.0 == id)?;
         self.unprocessed.drain(..=at).next_back().map(|u| u.1)

@@ -75,7 +75,7 @@ impl ProcessingStages {
         }
     }
 
-    /// Enters the send of the chunk with count `count` on the hop of stream `on`. The time since its receive counts for the sending role.
+    /// Records the send of the chunk with count `count` on the hop of stream `on`. The time since its receive counts for the sending role.
     pub(crate) fn sent_on(
         &mut self,
         request: &mut Request,
@@ -106,7 +106,7 @@ impl ProcessingStages {
         }
     }
 
-    /// Enters the receive of the chunk with count `count` by role `to`, which forwards it. `first`: it is the request's first chunk.
+    /// Records the receive of the chunk with count `count` by role `to`, which forwards it. `first`: it is the request's first chunk.
     pub(crate) fn received(
         &mut self,
         request: &mut Request,
@@ -140,7 +140,7 @@ pub(crate) struct LimitCheck<'l> {
     pub(crate) reached: &'l mut ReachedCounts,
 }
 
-/// Enters the time of one side of a chunk; returns the other if it is known.
+/// Records the time of one side of a chunk; returns the other if it is known.
 fn pair(
     all_waiting: &mut usize,
     request: &mut Request,

@@ -35,7 +35,7 @@ struct Receive {
 }
 
 impl Ledger {
-    /// Enters the send of a frame. `scratch` has its chunks that wait for a receive.
+    /// Records the send of a frame. `scratch` holds its chunks that wait for a receive.
     pub(super) fn enter_sent(&mut self, at: MonoNs, id: FrameId, place: usize, load: Load) {
         let chunks = self.scratch.len();
         let hop = &mut self.hops.all[place];
@@ -391,7 +391,7 @@ impl Ledger {
         (predicted.wakeups_seen && known && timed && predicted.unknown == 0).then_some(predicted.dropped)
     }
 
-    /// Drops old receives without a send: their sends were missed.
+    /// Discards old receives without a send: their sends were missed.
     pub(super) fn expire_early_receives(&mut self, now: MonoNs) {
         for hop in &mut self.hops.all {
             while hop.early.front().is_some_and(|e| now.since(e.at) > EARLY_NS) {

@@ -39,11 +39,11 @@ impl Sightings {
 pub struct RequestCounts {
     /// Requests seen on any hop, without health checks.
     pub seen: u64,
-    /// A finish reason was seen in a frame, with aborts.
+    /// A finish reason was seen in a frame, including aborts.
     pub finished: u64,
     /// Aborted, by a finish reason or by an `AbortReq` alone.
     pub aborted: u64,
-    /// Another request took over the rid in flight.
+    /// The rid was reused by another request while this one was in flight.
     pub overwritten: u64,
     /// Began while another live request had the rid, so neither is judged.
     #[serde(default)]
@@ -223,7 +223,7 @@ pub struct Answers {
 /// All counters.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub struct Totals {
-    /// Events entered.
+    /// Events applied.
     pub events: u64,
     /// Requests.
     pub requests: RequestCounts,

@@ -45,13 +45,13 @@ impl BlockWriter {
         }
     }
 
-    /// Counts an event without subscribers and stores standing data. Call it between blocks.
+    /// Counts an event that is not written because there are no subscribers, and stores standing data. Call it between blocks.
     pub fn pass(&mut self, event: &Event<'_>) {
         self.encoder.note(&event.what);
         self.records += 1;
     }
 
-    /// Counts a tick without subscribers.
+    /// Counts a tick that is not written because there are no subscribers.
     pub fn pass_tick(&mut self) {
         self.records += 1;
     }

@@ -38,7 +38,7 @@ pub(crate) fn known_to_lose(report: &Report) -> String {
         ),
         (Some(Waiter::KeepsLast), None) => {
             format!(
-                "a waiter keeps only the last of several queued chunks (until {fixed_in}): lost in incremental mode, which is not known here"
+                "a waiter keeps only the last of several queued chunks (until {fixed_in}): the others are lost in incremental mode, but the mode is unknown"
             )
         }
         (Some(Waiter::YieldsAll), _) => String::from("yields every queued chunk separately: known to lose none"),
@@ -53,7 +53,7 @@ pub(crate) fn known_to_lose(report: &Report) -> String {
 pub(crate) fn not_observed(report: &Report) -> Vec<&'static str> {
     let mut missing = Vec::new();
     if report.is_log_only() {
-        missing.push("any frame: all times are the engine's log");
+        missing.push("any frame: all times come from the engine's log");
     } else if report.tokens.received.is_none() {
         missing.push("when the tokenizer receives frames (gap, backlog and queue wait)");
     }

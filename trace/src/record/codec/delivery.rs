@@ -8,7 +8,7 @@ use super::text::{Reading, Texts};
 use crate::engine::Mode;
 use crate::event::{Delivery, Response};
 
-/// Values of the last deliveries of one request.
+/// State after the last delivery of one request.
 #[derive(Clone, Copy, Debug)]
 struct Given {
     completion: Option<u32>,

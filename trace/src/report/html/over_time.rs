@@ -193,7 +193,7 @@ impl TimeSeries<'_> {
         });
         self.marks(&mut plot);
         let description = format!(
-            "Frames sent but not received, by hop; the most at one time are {}.",
+            "Frames sent but not received, by hop; the maximum is {}.",
             count(max)
         );
         Some(plot.finish(
