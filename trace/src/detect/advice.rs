@@ -71,7 +71,7 @@ pub(super) fn of_hop(engine: &dyn Facts, attribution: &Attribution<'_>, hop: &st
 
 /// For first tokens that wait, by the leg where they wait.
 pub(super) fn first_token(engine: &dyn Facts, bottleneck: Option<&Leg<'_>>) -> String {
-    const SPREAD: &str = "no single hop or process accounts for half of the wait: the report lists the share of each leg";
+    const SPREAD: &str = "no single hop or process has half of the wait: the report lists the share of each leg";
     match (bottleneck, engine.relief("")) {
         (Some(leg), _) => of_leg(engine, leg),
         (None, "") => SPREAD.to_owned(),
