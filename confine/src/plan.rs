@@ -23,7 +23,6 @@ pub enum Work {
 }
 
 impl Work {
-    /// Whether it observes other processes.
     pub(crate) const fn observes_processes(self) -> bool {
         matches!(self, Self::Probe | Self::Move)
     }

@@ -12,7 +12,6 @@ use std::process::{Command, ExitCode, Output};
 use confine::{Capabilities, Plan, PortAccess, UNPRIVILEGED, Work};
 use rustix::process::{Pid, Signal};
 
-/// Result of an attempt.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum AttemptResult {
     Allowed,
@@ -261,7 +260,6 @@ struct Fixture<'a> {
     own_port: u16,
     /// Expected user id.
     user: u32,
-    /// Expected capabilities.
     kept: Capabilities,
 }
 

@@ -56,7 +56,6 @@ impl FromStr for Speed {
     }
 }
 
-/// Target of a seek.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Target {
     Time(MonoNs),

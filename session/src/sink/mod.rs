@@ -67,7 +67,6 @@ pub struct Sink {
     ring: Option<Ring>,
     feed: Option<Feed>,
     trouble: Vec<String>,
-    /// Message for the user.
     message: Option<String>,
 }
 

@@ -38,7 +38,6 @@ pub struct PushOptions {
     pub queue_bytes: u64,
 }
 
-/// State of the push.
 pub(super) struct Push {
     spans: LiveSpans,
     queue: Arc<Queue>,

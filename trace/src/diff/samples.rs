@@ -65,7 +65,6 @@ pub(super) fn share(
     })
 }
 
-/// The hop with that name.
 pub(super) fn hop<'a>(series: &'a Series, name: &str) -> Option<&'a HopSeries> {
     series.hops.iter().find(|h| h.name == name)
 }

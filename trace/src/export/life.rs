@@ -93,7 +93,6 @@ pub(super) struct Life {
     pub(super) points: u32,
     pub(super) cached_tokens: Option<u32>,
     pub(super) hops: SmallVec<[OnHop; 2]>,
-    /// Unique number.
     pub(super) number: u64,
     /// Time of its first event. Identifies it together with the rid, which may be reused.
     pub(super) first_at: MonoNs,

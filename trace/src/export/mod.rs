@@ -83,7 +83,6 @@ impl Options {
 /// Upper bound on the number of requests that one frame can evict: more than any frame has chunks.
 const CLOSED_AT_ONCE: usize = 65_536;
 
-/// Input of an exporter.
 #[derive(Clone, Copy)]
 struct ExportContext<'a> {
     clock: &'a Clock,

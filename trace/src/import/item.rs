@@ -1,6 +1,5 @@
 //! Content of one line, borrowed from it.
 
-/// One statement.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) struct Item<'l> {
     /// Time of the event since the epoch, if the line describes an earlier event.

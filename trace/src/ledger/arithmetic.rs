@@ -59,7 +59,6 @@ pub(crate) enum Verdict {
     Inflated { listed: u32, new: u32, confirmed: bool },
 }
 
-/// One step of a stream.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Step {
     /// Tokens that the scheduler generated since the previous chunk, by its own count.

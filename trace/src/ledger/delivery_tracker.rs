@@ -232,7 +232,6 @@ impl DeliveryTracker {
         self.in_flight.len()
     }
 
-    /// Token ids held.
     pub(crate) fn ids_held(&self) -> usize {
         self.ids.len()
     }

@@ -212,7 +212,6 @@ impl Hop {
         &self.undecoded
     }
 
-    /// Counts an undecoded frame.
     pub(super) fn count_undecoded(&mut self, reason: &str) {
         self.counts.undecoded += 1;
         if let Some(count) = self.undecoded.get_mut(reason) {

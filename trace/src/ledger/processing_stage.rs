@@ -68,7 +68,6 @@ impl ProcessingStages {
         place.map_or(u16::MAX, |place| place as u16)
     }
 
-    /// Marks the receives of this role as observed.
     pub(crate) fn mark_receives_observed(&mut self, role: u16) {
         if let Some(processing_stage) = self.all.get_mut(usize::from(role)) {
             processing_stage.shows_receives = true;

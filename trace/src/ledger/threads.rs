@@ -162,7 +162,6 @@ impl Thread {
     }
 }
 
-/// All known threads.
 #[derive(Debug, Default, Serialize, Deserialize)]
 pub(crate) struct Threads {
     pub(crate) all: Vec<Thread>,

@@ -69,7 +69,6 @@ pub(super) mod kind {
     pub(in crate::record) const INDEX: u8 = 4;
 }
 
-/// The header of a section.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Section {
     pub(super) kind: u8,

@@ -102,7 +102,6 @@ pub(crate) enum Visibility {
     Unidentified,
 }
 
-/// Kind of observation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Observation {
     /// Sends and receives of frames on the hops at this position of the path.

@@ -31,7 +31,6 @@ pub(super) const RUST_SERVER: &str = "SGLANG_RUST_SERVER";
 pub(crate) struct Unset {
     /// Whether it skips the detokenizer.
     pub(crate) skip: Option<Setting<bool>>,
-    /// Output mode.
     pub(crate) mode: Option<Setting<Mode>>,
 }
 

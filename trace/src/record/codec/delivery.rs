@@ -131,7 +131,6 @@ impl Deliveries {
         flags == 0
     }
 
-    /// Reads a delivery.
     pub(super) fn read<'b>(
         &mut self,
         predicted: bool,
