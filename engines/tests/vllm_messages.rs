@@ -224,7 +224,7 @@ fn made() -> impl Strategy<Value = Made> {
         })
 }
 
-/// An output in a layout; fields that are not read hold anything.
+/// An output in a layout; fields that are not read have arbitrary values.
 fn output(fields: &[String], made: &Made, noise: &Value) -> Value {
     let field = |name: &String| match name.as_str() {
         "request_id" => Value::from(made.rid.as_str()),

@@ -1,4 +1,4 @@
-//! Pipeline of a run, live or recorded: every event and tick goes to the analysis, the outputs and the observer.
+//! Pipeline of a run, live or recorded.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::time::Duration;

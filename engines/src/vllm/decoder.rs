@@ -450,7 +450,7 @@ fn prefill_stats(b: &[u8], mut at: usize, len: u32) -> Result<(Option<u32>, Opti
     Ok((prompt, cached))
 }
 
-/// Error for the value at `at`, which is incomplete or not what the field holds.
+/// Error for the value at `at`, which is incomplete or has the wrong type for the field.
 fn column(b: &[u8], at: usize, field: &'static str, row: usize, what: &'static str) -> Undecoded {
     match skip(b, at) {
         Ok(_) => Undecoded::Column {

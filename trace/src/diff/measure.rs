@@ -66,7 +66,7 @@ fn judge(measure: Measure, p: Option<f64>, beyond: bool, few: usize, options: &O
             });
     let large = a.zip(b).is_some_and(|(a, b)| matters(measure.unit, a, b, options));
     let (verdict, note) = match (measure.exact, p) {
-        // Proven losses after a run without any are a fact, whatever the number of slots.
+        // Proven losses after a run without losses are a fact, regardless of the number of slots.
         (Some((0, some)), _) if some > 0 => (
             Verdict::Worse,
             Some(format!("none before, {some} after: counted, not sampled")),

@@ -53,8 +53,8 @@ pub trait Facts: fmt::Debug + Sync {
         None
     }
 
-    /// Whether no finish reason is sent for a request whose client left or whose stop string matched. The end of its response then ends the
-    /// request.
+    /// Whether the engine sends no finish reason for a request whose client disconnected or whose stop string matched. The end of the
+    /// response then ends the request.
     fn ends_silently(&self) -> bool {
         false
     }

@@ -121,7 +121,7 @@ trait Exporter {
         Ok(())
     }
 
-    /// Called once per request when it is complete, whatever the options.
+    /// Called once per request when it is complete, regardless of the options.
     fn closed(&mut self, _request: &Closed<'_>, _context: &ExportContext<'_>) -> io::Result<()> {
         Ok(())
     }

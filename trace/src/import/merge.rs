@@ -159,7 +159,7 @@ impl Import {
             files: plural(stats.files, "file"),
             undated,
             first: first.map_or_else(String::new, |shape| {
-                format!("; the first unknown one, without what could be a prompt, reads: {shape}")
+                format!("; the first unknown line, with possible prompt text removed: {shape}")
             }),
         })
     }

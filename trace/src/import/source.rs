@@ -1,4 +1,4 @@
-//! One log file: probed for its first timestamp, and opened when its time comes.
+//! One log file: probed for its first timestamp, and opened when that time is reached.
 
 use std::fs;
 use std::sync::Arc;

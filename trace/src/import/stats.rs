@@ -80,7 +80,7 @@ pub struct Stats {
     pub rids_incomplete: u64,
     /// Complete rids evicted at the limit.
     pub rids_evicted: u64,
-    /// First line of unknown form, without anything that could be a prompt.
+    /// First line of unknown form, without possible prompt text.
     #[serde(skip)]
     pub first_unknown: Option<String>,
 }

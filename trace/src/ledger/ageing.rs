@@ -70,7 +70,7 @@ impl Ledger {
                 return true;
             }
         }
-        // Next are requests whose first receive is logged. If one has been silent for the settle time, that loses no information either.
+        // Next are requests whose first receive is logged. Evicting one that is silent for the settle time loses no information either.
         while let Some(ticket) = self.stages.passed() {
             let silent = self.table.get(ticket).map_or(0, |r| self.now.since(r.last_at));
             *count(&mut self.reached) += u64::from(self.table.get(ticket).is_some() && silent < self.limits.settle_ns);

@@ -143,7 +143,7 @@ pub struct Ledger {
     pending_chunks: usize,
     in_flight: usize,
     shelf: Shelf,
-    /// Check its sums in debug builds. False for a deserialized snapshot, whose sums come from outside.
+    /// Whether debug builds check the sums. False for a deserialized snapshot, whose sums may be invalid.
     #[serde(skip)]
     checked: bool,
     /// Previous requests with a reused rid that had not ended, keyed by the request that has the rid now.
@@ -347,8 +347,8 @@ impl Ledger {
             && !self.may_hold_tokens_back(request)
     }
 
-    /// Whether the request may be producing tokens although it is silent: it may not be streamed, and its scheduler has made fewer steps
-    /// since its last chunk than it makes for the next one.
+    /// Whether the request may be producing tokens although it is silent. That is so if it may not be streamed, and its scheduler has made
+    /// fewer steps since its last chunk than a chunk takes.
     fn may_hold_tokens_back(&self, request: &Request) -> bool {
         let Some(tokens) = self.engine.facts().unstreamed_tokens() else {
             return false;

@@ -41,7 +41,7 @@ pub struct RequestCounts {
     pub seen: u64,
     /// A finish reason was seen in a frame, including aborts.
     pub finished: u64,
-    /// Aborted, by a finish reason or by an `AbortReq` alone.
+    /// Aborted, by a finish reason or only by an `AbortReq`.
     pub aborted: u64,
     /// The rid was reused by another request while this one was in flight.
     pub overwritten: u64,

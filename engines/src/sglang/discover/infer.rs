@@ -67,8 +67,8 @@ fn by_neighbours(nodes: &[Node], edges: &[Edge], roles: &mut Roles) {
     }
 }
 
-/// Infers the roles of a group without any named process: a process that only connects is a scheduler, one that only accepts is a
-/// tokenizer, and one that does both is a detokenizer. A group in any other order is not an engine.
+/// Infers the roles of a group without any named process. A process that only connects is a scheduler, one that only accepts a tokenizer,
+/// and one that does both a detokenizer. A group in any other order is not an engine.
 fn infer_unnamed(nodes: &[Node], edges: &[Edge], roles: &mut Roles) {
     let free: Vec<bool> = roles
         .iter()
