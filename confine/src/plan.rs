@@ -11,7 +11,7 @@ pub type Capabilities = CapabilitySet;
 /// Kind of work, which determines the permitted system calls.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Work {
-    /// Reads files, and writes files or to a terminal. A call for the network or another process ends the process.
+    /// Reads files, and writes to files or a terminal. A system call for the network or on another process ends the process.
     Files,
     /// Like `Files`, with sockets, but without access to other processes.
     Network,
