@@ -83,7 +83,7 @@ impl Session {
         self.observer.restart();
     }
 
-    /// Continues from a state received from elsewhere. `missed` records lie between it and the last processed one.
+    /// Continues from a state received from another process. `missed` records lie between it and the last processed one.
     pub fn take_over(&mut self, analysis: Analysis, missed: u64) {
         self.analysis = analysis.with_engines(self.config.engines);
         self.sink.resume(&self.analysis, missed);

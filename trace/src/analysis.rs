@@ -30,7 +30,7 @@ pub struct Config {
 }
 
 /// State of a run. Its serialized form is an image: applying the same later events to it, with the same version of this crate, gives the
-/// same report. Check an image from elsewhere with [`Self::is_sound`].
+/// same report. Check an untrusted image with [`Self::is_sound`].
 #[derive(Debug, Serialize, Deserialize)]
 pub struct Analysis {
     thresholds: Thresholds,

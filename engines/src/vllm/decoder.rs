@@ -9,7 +9,7 @@ use super::layout::{Columns, Envelope, Layout, TABLE, envelope};
 use crate::msgpack::{Head, head, skip, string};
 use crate::undecoded::Undecoded;
 
-/// The whole message of an engine that dies.
+/// Complete message of an engine that dies.
 const DEAD: &str = "ENGINE_CORE_DEAD";
 const CLASS: &str = "EngineCoreOutputs";
 /// Class of one request's part of a message.

@@ -138,7 +138,7 @@ impl Sink for BlockWriter {
 /// Numbers and times the frames on their way through the hops.
 #[derive(Clone, Copy)]
 pub(crate) struct Stream {
-    /// Hops that every frame passes in a row.
+    /// Number of consecutive hops that every frame passes.
     pub(crate) hops: u16,
     /// Connections of each hop, used in rotation.
     pub(crate) lanes: u64,

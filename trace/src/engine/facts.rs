@@ -48,7 +48,7 @@ pub trait Facts: fmt::Debug + Sync {
         "receiver"
     }
 
-    /// Number of tokens after which the output of a request that is not streamed is sent; `None` if it is sent as it is generated.
+    /// Number of tokens between outputs of a request that is not streamed; `None` if its output is sent as it is generated.
     fn unstreamed_tokens(&self) -> Option<u32> {
         None
     }

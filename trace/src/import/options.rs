@@ -11,7 +11,7 @@ pub struct Options {
     pub year: Option<i16>,
     /// Span of log time over which lines are sorted, in nanoseconds.
     pub window_ns: u64,
-    /// Maximum number of recognised lines held back for sorting.
+    /// Maximum number of recognised lines queued for sorting.
     pub held_lines: usize,
     /// Maximum length of a line in bytes; longer lines are truncated.
     pub line_bytes: usize,

@@ -68,7 +68,7 @@ pub struct Stats {
     pub events: u64,
     /// Events read after a later one was passed on.
     pub late: u64,
-    /// Events passed on early because too many were held back.
+    /// Events passed on early because too many were queued.
     pub passed_early: u64,
     /// Files opened late because too many were open.
     pub opened_late: u64,

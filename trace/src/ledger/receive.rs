@@ -14,7 +14,7 @@ use crate::id::FrameId;
 /// How long a receive waits for its send before the send counts as missed, in nanoseconds.
 const EARLY_NS: u64 = 5_000_000_000;
 
-/// Whether the waiter called at `called` has not run yet when a chunk is received at `now`.
+/// Whether the waiter woken at `called` has not run yet when a chunk is received at `now`.
 fn waiter_is_pending(called: BurstPosition, now: BurstPosition, engine: &EngineState) -> bool {
     let frames = now.frame.saturating_sub(called.frame);
     (called.by, called.burst) == (now.by, now.burst) && engine.still_waits(frames)

@@ -59,7 +59,7 @@ pub struct Request {
     pub(crate) burst: u32,
     pub(crate) wire_missing: u32,
     pub(crate) received_first: Option<MonoNs>,
-    /// Position of the receive that last called its waiter.
+    /// Position of the receive that last woke its waiter.
     pub(crate) called: Option<BurstPosition>,
     pub(crate) tracker: Option<Box<DeliveryTracker>>,
     /// Inter-token latency, if deliveries are observed.

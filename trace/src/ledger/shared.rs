@@ -66,8 +66,8 @@ impl Ledger {
     }
 
     /// Whether a chunk continues a previous request with the same rid. If its column does not show which tokens are new, a chunk that
-    /// fits both requests may belong to either. So may one that does not add up on a later hop, which chunks of the previous
-    /// request reach late.
+    /// fits both requests may belong to either. So may a chunk on a later hop that does not add up, because chunks of the previous
+    /// request arrive there late.
     pub(super) fn is_predecessors(
         &self,
         ticket: Ticket,

@@ -75,7 +75,7 @@ pub struct ChunkCounts {
     pub fates: Fates,
     /// Not delivered before their request was closed.
     pub undelivered: u64,
-    /// Of the delivered ones, those in responses that do not stream.
+    /// Delivered chunks in responses that do not stream.
     #[serde(default)]
     pub unstreamed: u64,
     /// Repeats of an earlier finish.

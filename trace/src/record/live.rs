@@ -150,7 +150,7 @@ pub struct BlockReader {
 }
 
 impl BlockReader {
-    /// Continues at `record`; earlier records are known from elsewhere. Returns the number of records skipped.
+    /// Continues at `record`, because earlier records are already known. Returns the number of records skipped.
     pub fn go_on(&mut self, record: u64) -> u64 {
         let missed = self.expected.map_or(0, |at| record.saturating_sub(at));
         self.expected = Some(record);

@@ -35,7 +35,7 @@ fn by_children(nodes: &[Node], roles: &mut Roles) {
     }
 }
 
-/// Infers unnamed processes next to named ones, until nothing changes.
+/// Infers the roles of unnamed processes from named neighbours, until no role changes.
 fn by_neighbours(nodes: &[Node], edges: &[Edge], roles: &mut Roles) {
     let receives = |node: usize| edges.iter().any(|&(_, to)| to == node);
     let sends = |node: usize| edges.iter().any(|&(from, _)| from == node);
