@@ -178,8 +178,8 @@ impl Count {
         }
     }
 
-    /// Enters a chunk of a format without counts. Only a stream that is whole has known positions: its connection was observed for long before
-    /// its first chunk, and no observation was missed since.
+    /// Enters a chunk of a format without counts. Positions are only known in a stream that is whole: its connection was observed for long
+    /// before its first chunk, and no observation was missed since.
     fn summed(&mut self, reported: Reported, epoch: u32) -> Step {
         let listed = reported.listed.unwrap_or(0);
         if self.finished {
