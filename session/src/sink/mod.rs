@@ -226,7 +226,7 @@ impl Sink {
                 });
                 format!("recording to {}; press r to stop", path.display())
             }
-            Err(error) => format!("! nothing is recorded: {error}"),
+            Err(error) => format!("! cannot record: {error}"),
         }
     }
 

@@ -38,12 +38,12 @@ pub trait Facts: fmt::Debug + Sync {
         ""
     }
 
-    /// Process that generates tokens, in sentences.
+    /// Name, in sentences, of the process that generates tokens.
     fn source(&self) -> &'static str {
         "sender"
     }
 
-    /// Process that receives tokens and responds to clients, in sentences.
+    /// Name, in sentences, of the process that receives tokens and responds to clients.
     fn receiver(&self) -> &'static str {
         "receiver"
     }

@@ -60,7 +60,7 @@ impl EngineState {
         &self.behaviour
     }
 
-    /// The engine in sentences, with its release if known.
+    /// Name of the engine in sentences, with its release if known.
     pub fn title(&self) -> String {
         let title = self.facts.title();
         self.version

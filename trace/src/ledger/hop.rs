@@ -167,7 +167,7 @@ pub struct Hop {
     /// Its receiver's burst, used if the receiving thread is not observed.
     #[serde(default)]
     pub(crate) burst: Burst,
-    /// When its receiver finished the last frame; `None` after the next receive. Used if the receiving thread is not observed.
+    /// When its receiver finished processing the last frame; `None` after the next receive. Used if the receiving thread is not observed.
     #[serde(default)]
     pub(crate) asked: Option<MonoNs>,
 }

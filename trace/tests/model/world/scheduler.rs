@@ -128,7 +128,7 @@ impl World {
         self.running.insert(slot, running);
     }
 
-    /// Serves the requests with this rid whose final chunk the tokenizer has. They are no longer live.
+    /// Serves the requests with this rid whose final chunk the tokenizer has received. They are no longer live.
     fn serve_finished(&mut self, rid: &str) {
         let is_finished = |r: &Running| {
             r.queued
