@@ -99,7 +99,7 @@ def early_and_late(key):
 
 
 def slow_watcher(key):
-    """A watcher with a 64 KiB queue is stopped for seven seconds: the source is unaffected and nothing is made up."""
+    """A watcher with a 64 KiB queue is stopped for seven seconds: the source is unaffected and the watcher reports no wrong numbers."""
     before = report(demo(5602, key, 14))
     source = demo(5602, key, 14, "--feed-queue", "64KiB")
     watcher = watch(5602, key)

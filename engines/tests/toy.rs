@@ -1,4 +1,4 @@
-//! A second engine, made of this file alone: its messages of two parts reach the tap, the ledger, findings, the report and an export.
+//! A toy engine defined in this file: its two-part messages reach the tap, the ledger, findings, the report and an export.
 #![cfg(target_os = "linux")]
 
 use std::io::{Read, Write};
@@ -206,7 +206,7 @@ fn run(messages: &[&str], deliveries: &[(u32, u32)]) -> (Report, String, Tap) {
 
 #[test]
 fn an_engine_in_one_file_is_followed_from_its_messages_to_the_report() {
-    // A stream is believed to begin only after its connection was observed for a while.
+    // A stream counts as observed from its start only if its connection was observed for a while before.
     let mut messages = vec![""; 60];
     messages.extend(["a 1", "a 3\nb 1", "a 2", "a 1 end"]);
     let (report, spans, tap) = run(&messages, &[(1, 1), (2, 6), (1, 7)]);

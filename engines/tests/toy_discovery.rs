@@ -1,4 +1,4 @@
-//! An engine that no other file knows: discovered from fake processes, with its hops named.
+//! A toy engine defined in this file: discovered from fake processes, with named hops.
 
 #![cfg(target_os = "linux")]
 
@@ -13,7 +13,7 @@ const MODEL: Role = Role::new(0, "model", Function::Source);
 const FAN: Role = Role::new(1, "fan", Function::Intermediate);
 const WEB: Role = Role::new(2, "web", Function::Receiver).main();
 
-/// The models send tokens to the fan, which distributes them among web servers, and receive requests from a socket that a web server binds.
+/// The models send tokens to the fan, which distributes them among web servers. They receive requests on a socket that a web server binds.
 #[derive(Debug)]
 struct Toy;
 

@@ -21,7 +21,7 @@ fn releases() -> Vec<PathBuf> {
     folders
 }
 
-/// Calls `check` with the release, the case, its parts and its truth.
+/// Calls `check` with the release, the case, its parts and its expected content.
 fn for_each_message(mut check: impl FnMut(&str, &str, &[&[u8]], &Json)) {
     for folder in releases() {
         let truth: Json = serde_json::from_slice(&fs::read(folder.join("truth.json")).expect("a truth")).expect("JSON");
@@ -224,7 +224,7 @@ fn made() -> impl Strategy<Value = Made> {
         })
 }
 
-/// An output in a layout; fields that are not read hold anything.
+/// An output in a layout; fields that are not read have arbitrary values.
 fn output(fields: &[String], made: &Made, noise: &Value) -> Value {
     let field = |name: &String| match name.as_str() {
         "request_id" => Value::from(made.rid.as_str()),

@@ -1,7 +1,6 @@
-//! A run of tokengap: the loop that feeds events from a source to the analysis, and the readers of the analysis: the screen, recordings, the
-//! feed and telemetry.
+//! A run of tokengap: the loop that feeds events from a source to the analysis, and to the screen, recordings, the feed and telemetry.
 //!
-//! Knows no flags, prints nothing and draws nothing.
+//! This crate parses no flags, prints nothing and draws nothing.
 
 mod about;
 pub mod idle;

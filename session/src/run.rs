@@ -24,7 +24,7 @@ pub struct Terms<'a> {
     pub duration: Option<Duration>,
     /// Called on SIGHUP to read the configuration again; without it SIGHUP ends the run.
     pub reload: Option<&'a mut dyn FnMut(&mut Session)>,
-    /// Shows a message about a run that goes on without its analysis.
+    /// Shows a message about a run that continues without its analysis.
     pub alarm: &'a dyn Fn(&str),
 }
 
@@ -112,9 +112,9 @@ fn continue_without_analysis(
 ) {
     let in_the_path = source.is_in_the_path();
     alarm(if in_the_path {
-        "the analysis failed; the traffic goes on unobserved until this process is asked to end"
+        "the analysis failed; traffic is relayed without being observed until this process is stopped"
     } else {
-        "the analysis failed; this run ends, which leaves the engine as it was"
+        "the analysis failed; this run ends and the engine is not affected"
     });
     // The panic may repeat at every message and has been reported once.
     std::panic::set_hook(Box::new(|_| {}));

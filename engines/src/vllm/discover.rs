@@ -79,7 +79,7 @@ impl Recognise for VllmServer {
             let ((connector, by), (acceptor, known)) = (roles[wire.connector?]?, roles[wire.acceptor]?);
             let reading = Reading::forward(Carries::Unknown, Confidence::of([by, known]));
             match (connector, acceptor) {
-                // The coordinator receives statistics alone.
+                // The coordinator receives only statistics.
                 (ENGINE_CORE, API_SERVER | COORDINATOR) => Some(reading),
                 (API_SERVER, ENGINE_CORE) => Some(Reading {
                     reversed: true,

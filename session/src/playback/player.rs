@@ -56,7 +56,6 @@ impl FromStr for Speed {
     }
 }
 
-/// Target of a seek.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Target {
     Time(MonoNs),
@@ -75,7 +74,7 @@ pub struct Player {
     playing: bool,
     ended: bool,
     target: Option<Target>,
-    /// Real time and recorded time at which the current pace was set.
+    /// Real time and recorded time from which the current speed is measured.
     clock_base: (Instant, MonoNs),
     /// Set to seek backwards: replay from an earlier block up to this time.
     restart: Option<MonoNs>,
@@ -102,7 +101,7 @@ impl Player {
         }
     }
 
-    /// Notes that the recording has been played up to `at`.
+    /// Records that the recording has been played up to `at`.
     pub(crate) fn reached(&mut self, at: MonoNs) {
         self.at = self.at.max(at);
         if let Some(Target::Time(to)) = self.target
@@ -249,7 +248,7 @@ impl Player {
         self.reset_clock();
     }
 
-    /// Restarts the pace from the current time.
+    /// Measures the playback speed from the current time on.
     fn reset_clock(&mut self) {
         self.clock_base = (Instant::now(), self.at);
     }

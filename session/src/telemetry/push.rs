@@ -20,7 +20,7 @@ use super::sender::Sender;
 const GATHER_TIME: Duration = Duration::from_secs(1);
 /// Maximum bytes of spans per request.
 const MAX_SPANS_BYTES: usize = 256 * 1024;
-/// Maximum wait for in flight requests at the end of a run.
+/// Maximum wait for in-flight requests at the end of a run.
 const FLUSH: Duration = Duration::from_secs(5);
 
 /// Receiver and limits of a push.
@@ -38,7 +38,6 @@ pub struct PushOptions {
     pub queue_bytes: u64,
 }
 
-/// State of the push.
 pub(super) struct Push {
     spans: LiveSpans,
     queue: Arc<Queue>,

@@ -11,9 +11,9 @@ use crate::path;
 use crate::stats::{Distribution, Sum, WindowedSum};
 use crate::words::percent;
 
-/// Share of the total from which a leg is the bottleneck.
+/// Minimum share of the total time that makes a leg the bottleneck.
 const BOTTLENECK: f64 = 0.5;
-/// Samples of a thread that are shorter than this in total do not show its state.
+/// Minimum total length of a thread's samples to derive its state from them.
 const SHORTEST_NS: u64 = 200_000_000;
 
 /// Kind of time a chunk spends on a leg.
@@ -24,7 +24,7 @@ pub enum LegKind {
     Wait,
     /// Inside a forwarding process: sent on minus received.
     Inside,
-    /// Both, if receives are not observed: sent on minus sent to it, of each request's first chunk.
+    /// Both together, if receives are not observed: sent on minus sent to the process, of each request's first chunk.
     WaitAndInside,
 }
 
@@ -70,7 +70,7 @@ pub enum ThreadState {
     Asleep,
     /// Neither computing nor runnable while frames wait; the reason is not observed.
     Waiting,
-    /// Not observed: no samples of its time.
+    /// Not observed: its CPU time is not sampled.
     Unknown,
 }
 
@@ -185,7 +185,7 @@ impl<'l> Attribution<'l> {
         let limit = if self.bottleneck().is_some() { 1 } else { 2 };
         let parts: Vec<String> = legs.iter().take(limit).map(|leg| leg.first_token_words()).collect();
         if parts.is_empty() {
-            return String::from("the place of the wait is not observed");
+            return String::from("where first tokens wait is not observed");
         }
         parts.join(", ")
     }

@@ -1,5 +1,5 @@
-//! Common base of the consumer detectors: which threads keep frames waiting now. They judge only while frames wait, over the wait of the
-//! oldest frame. A busy thread that keeps up is not a problem.
+//! Code shared by the consumer detectors: the threads that keep frames waiting now. A verdict needs queued frames and covers the wait of
+//! the oldest one. A busy thread that keeps up is not a problem.
 
 use super::{DetectContext, Severity, Verdict};
 use crate::clock::MonoNs;

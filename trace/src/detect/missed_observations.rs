@@ -35,7 +35,7 @@ impl Detector for MissedObservations {
     }
 }
 
-/// Advice against the most frequent cause.
+/// Advice for the most frequent cause.
 fn advice(missed: &MissedCounts) -> &'static str {
     let causes = [
         (

@@ -66,7 +66,7 @@ fn judge(measure: Measure, p: Option<f64>, beyond: bool, few: usize, options: &O
             });
     let large = a.zip(b).is_some_and(|(a, b)| matters(measure.unit, a, b, options));
     let (verdict, note) = match (measure.exact, p) {
-        // Proven losses after a run without any are a fact, whatever the number of slots.
+        // Proven losses after a run without losses are a fact, regardless of the number of slots.
         (Some((0, some)), _) if some > 0 => (
             Verdict::Worse,
             Some(format!("none before, {some} after: counted, not sampled")),
@@ -138,7 +138,7 @@ fn matters(unit: Unit, a: f64, b: f64, options: &Options) -> bool {
         (b - a).abs(),
         (b - a).abs() / a.abs().max(b.abs()).max(f64::MIN_POSITIVE),
     );
-    // Relative to the larger value: a rise by half and the fall back are the same step.
+    // Relative to the larger value, so that a rise and the fall back to the old value count the same.
     let min = options.least_change / (1.0 + options.least_change);
     match unit {
         Unit::Ns => distance >= options.least_time_ns as f64 && relative >= 1.0 / 3.0,
@@ -219,7 +219,7 @@ fn measures((report_a, a): (&Report, &Series), (report_b, b): (&Report, &Series)
         });
         add(&on("frames a wakeup"), Unit::Number, Good::Neither, &|s| {
             let hop = hop(s, name)?;
-            // A receiver that never catches up ends no wakeup.
+            // A receiver that never catches up completes no wakeup.
             let wakeups = hop.wakeups.as_deref().unwrap_or_default();
             Some(ratio(s, hop.frames_received.as_ref()?, wakeups))
         });

@@ -70,7 +70,7 @@ fn two_sided(z: f64) -> f64 {
     (sum * (-x * x).exp()).clamp(0.0, 1.0)
 }
 
-/// Factor between the nearest slots of both runs from which they are far apart.
+/// Minimum ratio between the closest slots of two runs that are far apart.
 const SEPARATION: f64 = 1.25;
 
 /// Whether every slot of one run is far beyond every slot of the other, which does not happen by chance in equal runs.

@@ -35,7 +35,7 @@ impl Mode {
     }
 }
 
-/// What a waiter does when several chunks are queued for its request.
+/// How a waiter processes several chunks queued for its request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Waiter {

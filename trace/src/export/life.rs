@@ -93,11 +93,10 @@ pub(super) struct Life {
     pub(super) points: u32,
     pub(super) cached_tokens: Option<u32>,
     pub(super) hops: SmallVec<[OnHop; 2]>,
-    /// Unique number.
     pub(super) number: u64,
     /// Time of its first event. Identifies it together with the rid, which may be reused.
     pub(super) first_at: MonoNs,
-    /// Whether the rid was taken over from a request that was not closed.
+    /// Whether the rid is reused from a request that was not closed.
     pub(super) again: bool,
     pub(super) first_delivered: Option<MonoNs>,
     pub(super) last_delivered: Option<MonoNs>,

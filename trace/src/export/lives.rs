@@ -16,7 +16,7 @@ pub(super) struct Lives {
     slots: Vec<Option<Life>>,
     /// Index of the latest request with a rid.
     by_rid: HashMap<Box<str>, usize>,
-    /// Indices of requests whose rid was taken over by another request.
+    /// Indices of requests whose rid was reused by another request.
     older: Vec<usize>,
     /// Requests whose record was evicted and its slot reused within the same event.
     displaced: Vec<Life>,
@@ -30,7 +30,7 @@ pub(super) struct Lives {
 }
 
 impl Lives {
-    /// Enters an event already entered into `ledger`.
+    /// Processes an event that `ledger` has already applied.
     pub(super) fn event(&mut self, event: &Event<'_>, ledger: &Ledger, hops: &Hops) {
         let at = event.at;
         self.lost_now = None;
@@ -180,7 +180,7 @@ impl Lives {
         self.pending.received(received.id, at, processed);
     }
 
-    /// Enters the content of a frame. Returns the requests whose first or finishing chunks it carries.
+    /// Records the content of a frame. Returns the requests whose first or finishing chunks it carries.
     fn content(
         &mut self,
         frame: &Frame<'_>,
@@ -228,7 +228,7 @@ impl Lives {
         marks
     }
 
-    /// Enters a later stage of a frame for the tracked chunks in it.
+    /// Records a later stage of a frame for the tracked chunks in it.
     fn reached(&mut self, id: FrameId, stamp: impl Fn(&mut FrameTimes)) {
         for mark in self.pending.marks(id) {
             let life = self.slots.get_mut(mark.place as usize).and_then(Option::as_mut);

@@ -60,7 +60,7 @@ pub struct Options {
     pub slow_ns: Option<u64>,
     /// With [`Self::slow_ns`], also export requests that lost tokens.
     pub losing: bool,
-    /// Export only what was observed in this range, in nanoseconds since the start of the capture, and requests that overlap it.
+    /// Export only observations in this range, in nanoseconds since the start of the capture, and requests that overlap it.
     pub range_ns: Option<RangeInclusive<u64>>,
     /// Maximum number of chunks and deliveries per request in [`Format::Perfetto`]; the first and the last are always shown.
     pub chunks: u32,
@@ -80,10 +80,9 @@ impl Options {
     }
 }
 
-/// Bound on the number of requests that one frame can evict: more than any frame has chunks.
+/// Upper bound on the number of requests that one frame can evict: more than any frame has chunks.
 const CLOSED_AT_ONCE: usize = 65_536;
 
-/// Input of an exporter.
 #[derive(Clone, Copy)]
 struct ExportContext<'a> {
     clock: &'a Clock,
@@ -114,7 +113,7 @@ impl Closed<'_> {
 
 /// Writer of one format.
 trait Exporter {
-    /// Writes an event that the analysis has entered.
+    /// Writes an event that the analysis has already applied.
     fn event(&mut self, event: &Event<'_>, context: &ExportContext<'_>) -> io::Result<()>;
 
     /// Called after each tick of the analysis.
@@ -122,7 +121,7 @@ trait Exporter {
         Ok(())
     }
 
-    /// Called once per request when it is complete, whatever the options.
+    /// Called once per request when it is complete, regardless of the options.
     fn closed(&mut self, _request: &Closed<'_>, _context: &ExportContext<'_>) -> io::Result<()> {
         Ok(())
     }
@@ -170,13 +169,13 @@ impl<'w> Export<'w> {
         })
     }
 
-    /// Enters an event.
+    /// Applies and exports an event.
     pub fn event(&mut self, event: &Event<'_>) -> io::Result<()> {
         self.analysis.apply(event);
         self.follow.event(event, &self.analysis, &mut *self.exporter)
     }
 
-    /// Enters a tick of the recorded run.
+    /// Applies a tick of the recorded run.
     pub fn tick(&mut self, now: MonoNs) -> io::Result<()> {
         self.analysis.tick(now);
         self.follow.tick(now, &self.analysis, &mut *self.exporter)

@@ -29,7 +29,7 @@ pub(super) enum Kind {
     Gap,
     /// A frame on a hop, from send to receive.
     Hop,
-    /// Part of it inside the relay.
+    /// Part of a hop's time inside the relay.
     Relay,
     /// From the receive on one hop to the send on the next: time inside an intermediate process.
     Between,

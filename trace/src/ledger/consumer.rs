@@ -64,7 +64,7 @@ impl Ledger {
         group.kernel.enter(at, sample, backlog, bytes / u64::max(frames, 1));
     }
 
-    /// Enters the thread that receives a frame from the hop at `place`. Returns when the receiver requested the frame.
+    /// Records the thread that receives a frame from the hop at `place`. Returns the time at which the receiver requested the frame.
     pub(super) fn receiving_thread(&mut self, at: MonoNs, place: usize, by: Option<ThreadId>) -> Option<MonoNs> {
         let Some(by) = by else {
             return self.hops.all[place].asked.take();

@@ -167,7 +167,7 @@ pub struct Hop {
     /// Its receiver's burst, used if the receiving thread is not observed.
     #[serde(default)]
     pub(crate) burst: Burst,
-    /// When its receiver finished the last frame; `None` after the next receive. Used if the receiving thread is not observed.
+    /// When its receiver finished processing the last frame; `None` after the next receive. Used if the receiving thread is not observed.
     #[serde(default)]
     pub(crate) asked: Option<MonoNs>,
 }
@@ -212,7 +212,6 @@ impl Hop {
         &self.undecoded
     }
 
-    /// Counts an undecoded frame.
     pub(super) fn count_undecoded(&mut self, reason: &str) {
         self.counts.undecoded += 1;
         if let Some(count) = self.undecoded.get_mut(reason) {
@@ -350,7 +349,7 @@ impl Hop {
         self.unprocessed.push_back((id, at));
     }
 
-    /// Returns when the processed frame was received. A receiver processes frames in the order received.
+    /// Returns the receive time of the processed frame. A receiver processes frames in the order received.
     pub(crate) fn processed(&mut self, id: FrameId) -> Option<MonoNs> {
         let at = self.unprocessed.iter().position(|u| u.0 == id)?;
         self.unprocessed.drain(..=at).next_back().map(|u| u.1)

@@ -110,12 +110,12 @@ impl Thread {
         self.timeline.end()
     }
 
-    /// Enters a request for a frame.
+    /// Records that the thread asks for the next frame.
     pub(crate) fn request_frame(&mut self, at: MonoNs) {
         self.asked = Some(at);
     }
 
-    /// Enters a receive at `at`. Returns the time since the thread asked for the frame.
+    /// Records a receive at `at`. Returns the time since the thread asked for the frame.
     pub(crate) fn receive(&mut self, at: MonoNs) -> Option<u64> {
         self.asked.take().map(|requested| at.since(requested))
     }
@@ -162,7 +162,6 @@ impl Thread {
     }
 }
 
-/// All known threads.
 #[derive(Debug, Default, Serialize, Deserialize)]
 pub(crate) struct Threads {
     pub(crate) all: Vec<Thread>,

@@ -39,11 +39,11 @@ impl Sightings {
 pub struct RequestCounts {
     /// Requests seen on any hop, without health checks.
     pub seen: u64,
-    /// A finish reason was seen in a frame, with aborts.
+    /// A finish reason was seen in a frame, including aborts.
     pub finished: u64,
-    /// Aborted, by a finish reason or by an `AbortReq` alone.
+    /// Aborted, by a finish reason or only by an `AbortReq`.
     pub aborted: u64,
-    /// Another request took over the rid in flight.
+    /// The rid was reused by another request while this one was in flight.
     pub overwritten: u64,
     /// Began while another live request had the rid, so neither is judged.
     #[serde(default)]
@@ -75,7 +75,7 @@ pub struct ChunkCounts {
     pub fates: Fates,
     /// Not delivered before their request was closed.
     pub undelivered: u64,
-    /// Of the delivered ones, those in responses that do not stream.
+    /// Delivered chunks in responses that do not stream.
     #[serde(default)]
     pub unstreamed: u64,
     /// Repeats of an earlier finish.
@@ -223,7 +223,7 @@ pub struct Answers {
 /// All counters.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub struct Totals {
-    /// Events entered.
+    /// Events applied.
     pub events: u64,
     /// Requests.
     pub requests: RequestCounts,

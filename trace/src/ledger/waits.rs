@@ -123,7 +123,7 @@ impl Waits {
         }
     }
 
-    /// Counts waits whose samples did not come in time as unjudged.
+    /// Counts waits whose samples did not arrive in time as unjudged.
     pub(crate) fn age(&mut self, now: MonoNs) {
         while self
             .pending

@@ -25,7 +25,7 @@ pub struct Input<'a> {
     pub pushed: Option<Pushed>,
 }
 
-/// Pushed items: accepted and given up.
+/// Pushed items: accepted and dropped.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Pushed {
     /// Spans.

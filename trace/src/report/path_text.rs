@@ -72,7 +72,7 @@ pub(super) fn members(out: &mut String, hop: &HopLine) {
         }
         if let Some(queue_wait) = &worker.queue_wait_ns {
             parts.push(format!(
-                "res. {} (p99 {})",
+                "queue wait {} (p99 {})",
                 duration(queue_wait.p50),
                 duration(queue_wait.p99)
             ));

@@ -115,7 +115,7 @@ pub struct SpreadSeries {
 pub struct HopSeries {
     /// As in [`super::HopLine::name`].
     pub name: String,
-    /// Frames that entered.
+    /// Frames that entered the hop.
     pub frames_sent: Option<Vec<u64>>,
     /// Frames received.
     pub frames_received: Option<Vec<u64>>,

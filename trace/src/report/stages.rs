@@ -123,7 +123,7 @@ pub struct MergedLine {
     pub chunks: u64,
     /// Largest merge.
     pub max: u32,
-    /// Requests affected.
+    /// Request of the largest merge.
     pub most_rid: String,
 }
 

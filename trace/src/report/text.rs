@@ -33,7 +33,7 @@ pub(super) fn render(report: &Report) -> String {
     lines(&out)
 }
 
-/// Ground truth of the demo beside the findings.
+/// Ground truth of the demo, for comparison with the findings.
 fn truth(out: &mut String, report: &Report) {
     let Some(truth) = report.demo.as_ref().and_then(|demo| demo.get("truth")) else {
         return;

@@ -24,9 +24,9 @@ pub(crate) fn config() -> Config {
     }
 }
 
-/// The scheduler hands a request's first output to its socket.
+/// Stage at which the scheduler hands a request's first output to its socket.
 pub(crate) const FIRST_SENT: &str = "first_output_stream";
-/// The tokenizer processes it.
+/// Stage at which the tokenizer processes a request's first output.
 pub(crate) const FIRST_RECEIVED: &str = "tokenizer_first_token";
 
 /// Stages of the example's logs.

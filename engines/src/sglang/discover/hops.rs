@@ -51,7 +51,7 @@ impl<'a> Bound<'a> {
     }
 
     /// Schedulers connect to several sockets of the main process: output, requests, RPC, metrics. The output socket is the one that
-    /// detokenizers connect to as well (they are started even where they stay idle).
+    /// detokenizers also connect to (they are started even where they are idle).
     fn scheduler_to_main(&self, wire: &Wire<'_>, confidence: Confidence) -> Option<Reading> {
         let known_role = (wire.acceptor, wire.endpoint);
         let with = |role: Role| {

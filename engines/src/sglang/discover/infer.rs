@@ -35,7 +35,7 @@ fn by_children(nodes: &[Node], roles: &mut Roles) {
     }
 }
 
-/// Infers unnamed processes next to named ones, until nothing changes.
+/// Infers the roles of unnamed processes from named neighbours, until no role changes.
 fn by_neighbours(nodes: &[Node], edges: &[Edge], roles: &mut Roles) {
     let receives = |node: usize| edges.iter().any(|&(_, to)| to == node);
     let sends = |node: usize| edges.iter().any(|&(from, _)| from == node);
@@ -67,8 +67,8 @@ fn by_neighbours(nodes: &[Node], edges: &[Edge], roles: &mut Roles) {
     }
 }
 
-/// Infers the roles of a group without any named process: a process that only connects is a scheduler, one that only accepts is a
-/// tokenizer, and one that does both is a detokenizer. A group in any other order is not an engine.
+/// Infers the roles of a group without any named process. A process that only connects is a scheduler, one that only accepts a tokenizer,
+/// and one that does both a detokenizer. A group in any other order is not an engine.
 fn infer_unnamed(nodes: &[Node], edges: &[Edge], roles: &mut Roles) {
     let free: Vec<bool> = roles
         .iter()

@@ -1,9 +1,9 @@
-//! Vague chunks: their id column does not show their own tokens. It lists all ids so far, none, or an unknown choice.
+//! Imprecise chunks: their id column does not show their own tokens. It lists all ids so far, none, or an unknown selection.
 //! The count of an imprecise chunk grows by its own tokens and by those of preceding chunks that were missed or lost.
 //!
 //! A delivery contains a run of consecutive chunks that ends with the last covered one. The run must be able to carry exactly the
-//! delivered tokens, which gives it a minimum and a maximum length. Chunks before the longest run are dropped. Only the last token
-//! of each imprecise one is proven lost. Chunks between the shortest and the longest run are unjudged.
+//! delivered tokens, which gives it a minimum and a maximum length. Chunks before the longest run are dropped. Of each imprecise
+//! chunk among them, only the last token is proven lost. Chunks between the shortest and the longest run are unjudged.
 
 use super::{Delivery, DeliveryTracker, Entry, Fates, Outcome, may_follow};
 

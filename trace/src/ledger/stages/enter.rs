@@ -1,4 +1,4 @@
-//! Enters data from the log into the ledger: finds the request of each stage and pairs first sends with receives.
+//! Entry of log data into the ledger: finds the request of each stage and pairs first sends with receives.
 
 use super::marks::{Entered, Mark};
 use super::{AWAITED, NAMES, PAIRS};

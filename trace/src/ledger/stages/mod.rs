@@ -1,6 +1,6 @@
 //! Data from the engine's own log: stages of requests, state of processes, merged chunks.
 //!
-//! Tokengap cannot verify it. Gaps of requests whose frames were not observed come from here.
+//! tokengap cannot verify this data. Gaps of requests whose frames were not observed are taken from it.
 
 mod enter;
 mod logged_processes;

@@ -8,7 +8,7 @@ use super::text::{Reading, Texts};
 use crate::engine::Mode;
 use crate::event::{Delivery, Response};
 
-/// Values of the last deliveries of one request.
+/// State after the last delivery of one request.
 #[derive(Clone, Copy, Debug)]
 struct Given {
     completion: Option<u32>,
@@ -131,7 +131,6 @@ impl Deliveries {
         flags == 0
     }
 
-    /// Reads a delivery.
     pub(super) fn read<'b>(
         &mut self,
         predicted: bool,

@@ -76,7 +76,7 @@ fn head(out: &mut String, report: &Report, clock: &Clock, verdict: &str) {
     let when = match (clock.wall(0), clock.wall(window)) {
         (Some(from), Some(to)) => format!("{from} to {to} ({})", duration(window)),
         _ => format!(
-            "{}; the clock is unknown, so times count from the start of the capture",
+            "{}; the wall clock is unknown, so times are relative to the start of the capture",
             duration(window)
         ),
     };
@@ -172,7 +172,7 @@ fn facts(out: &mut String, report: &Report) {
         .max();
     fact(
         out,
-        "Backlog, most",
+        "Backlog, max",
         &max.map_or_else(not_observed, |(n, _)| format!("{} frames", count(n))),
         &max.map_or_else(String::new, |(_, name)| name.clone()),
     );
