@@ -19,7 +19,7 @@ pub(crate) struct FeedArgs {
     #[arg(long, value_name = "EP", value_parser = address)]
     pub(crate) publish: Option<SocketAddr>,
 
-    /// Let others than this machine connect. Asks for a key: the feed is encrypted then.
+    /// Allow connections from other machines. Requires --feed-key, which encrypts the feed.
     #[arg(long, requires = "publish")]
     pub(crate) allow_remote: bool,
 

@@ -25,7 +25,7 @@ use crate::confinement;
 #[expect(clippy::struct_excessive_bools, reason = "each is a flag of its own")]
 pub(crate) struct Args {
     /// A process to watch, and its role if its title does not show it: scheduler, detokenizer, tokenizer, worker, router,
-    /// detokenizer-router. Repeatable; without it the engine that runs here.
+    /// detokenizer-router. Repeatable. Default: the engine running on this machine.
     #[arg(long, value_name = "PID[=ROLE]", value_parser = role_spec)]
     pid: Vec<RoleSpec>,
 

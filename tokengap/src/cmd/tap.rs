@@ -100,7 +100,7 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     Ok(code)
 }
 
-/// State of an upstream as far as its address shows it: a connection of our own would reach the receiver.
+/// State of an upstream, judged by its address only, because a test connection would reach the receiver.
 fn state(upstream: &Endpoint) -> &'static str {
     match upstream {
         Endpoint::Path(path) if !path.exists() => " (not there yet: clients are disconnected and retry until it is)",
