@@ -71,7 +71,7 @@ const PINS: usize = 16;
 #[derive(Clone, Debug, Default)]
 #[expect(
     clippy::struct_excessive_bools,
-    reason = "each is one choice of the reader's, read by its name"
+    reason = "each is an independent setting of the user"
 )]
 pub(crate) struct Ui {
     pub(crate) tab: Tab,
@@ -371,7 +371,7 @@ impl Ui {
                 descending: true,
             };
             self.go(Tab::Requests);
-            self.show_message(format!("no finding about {}: its requests by gap", hop.name));
+            self.show_message(format!("no finding about {}: showing its requests by gap", hop.name));
         }
     }
 
