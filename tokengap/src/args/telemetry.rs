@@ -13,10 +13,7 @@ use super::{duration, size};
 /// Flags for exporting metrics and spans during the run.
 #[derive(Args, Clone, Debug)]
 #[command(next_help_heading = "Metrics")]
-#[expect(
-    clippy::doc_markdown,
-    reason = "variables of the environment are help for a terminal"
-)]
+#[expect(clippy::doc_markdown, reason = "doc comments are the text of --help")]
 pub(crate) struct TelemetryArgs {
     /// Serve metrics for Prometheus at http://ADDR/metrics. ADDR is HOST:PORT, or only PORT for the loopback address. There is
     /// no authentication: numbers only, no request ids, no text.

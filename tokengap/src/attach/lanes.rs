@@ -216,8 +216,8 @@ impl Lanes {
         });
     }
 
-    /// Reports messages of a lane missed according to its numbering. Must precede later messages, so that their absence is not taken for a
-    /// loss.
+    /// Reports messages that are missing from a lane's numbering as missed. Must run before later messages are processed, so that the gap
+    /// is not taken for a loss.
     fn report_missed(&mut self, lane: u32, count: u64, at: MonoNs, sink: Sink<'_>) {
         if let Some(known) = self.paths.of_lane(lane as usize).filter(|_| count > 0) {
             self.ahead += count;

@@ -100,7 +100,7 @@ impl Attach {
         Self::with(&mut None, watcher, engine, options)
     }
 
-    /// As `start`, with a probe that has no targets, if there is one. It is taken only if nothing fails.
+    /// Like `start`, but reuses the given probe without targets, if any. Takes it only on success.
     fn with(
         loaded: &mut Option<Probe>,
         watcher: Watcher,
@@ -552,7 +552,7 @@ fn targets(engine: &Engine, options: &AttachOptions) -> Vec<Target> {
         .collect()
 }
 
-/// Chooses the bytes copied of a process's messages. Output is copied at its sender, requests not at all. Received messages are copied far
+/// Chooses how much is copied of a process's messages. Output is copied at its sender, requests are not copied. Received messages are copied far
 /// enough to identify the frame, or completely if no sender is watched.
 fn target(process: &Process, engine: &Engine, most: u32) -> Option<Target> {
     // A server without libzmq receives unobserved, but its writes to clients are observed.

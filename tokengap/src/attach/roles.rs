@@ -270,7 +270,7 @@ mod tests {
         assert_eq!(presumed(&roles, 9, Kind::Text), None);
         let others = |received: &[u32]| roles.presumed_receiver(2, Kind::Text, &received.iter().copied().collect());
         assert!(matches!(others(&[4]), Presumed::By(Receiver { pid: Some(5), .. })));
-        assert_eq!(others(&[4, 5]), Presumed::Another, "each has a socket of its own");
+        assert_eq!(others(&[4, 5]), Presumed::Another, "each receives from its own socket");
         assert_eq!((roles.endpoint(1, 2), roles.endpoint(1, 4)), ("ipc:///2", ""));
     }
 }

@@ -58,7 +58,7 @@ const CREATE: u8 = 1;
 const RENAME: u8 = 2;
 const REMOVE: u8 = 3;
 
-/// Starts the process, and has it create, rename and remove the files of this one from now on. This process must still be root.
+/// Starts the process, which then creates, renames and removes files for this one. This process must still be root.
 pub(crate) fn start(results: &Results) -> anyhow::Result<()> {
     let (our_end, child_end) = socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None)?;
     let mut command = Command::new("/proc/self/exe");

@@ -22,7 +22,7 @@ use crate::confinement;
 #[command(
     after_help = "Examples:\n  tokengap attach\n  tokengap attach --pid 4711=scheduler --pid 4712=tokenizer --duration 30s"
 )]
-#[expect(clippy::struct_excessive_bools, reason = "each is a flag of its own")]
+#[expect(clippy::struct_excessive_bools, reason = "each is a separate flag")]
 pub(crate) struct Args {
     /// A process to watch, and its role if its title does not show it: scheduler, detokenizer, tokenizer, worker, router,
     /// detokenizer-router. Repeatable. Default: the engine running on this machine.

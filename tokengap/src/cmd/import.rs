@@ -217,14 +217,17 @@ fn notes(stats: &Stats, args: &Args) -> Vec<String> {
         ),
         (
             stats.malformed,
-            String::from("start like a known form but continue differently"),
+            String::from("begin like a known form but continue differently"),
         ),
-        (stats.undated, String::from("have a known form but no time: skipped")),
+        (
+            stats.undated,
+            String::from("have a known form but no timestamp: skipped"),
+        ),
         (stats.cut, String::from("were longer than 64 KiB and truncated")),
-        (stats.late, String::from("were too late to be put in order (--reorder)")),
+        (stats.late, String::from("were too late to be sorted (--reorder)")),
         (
             stats.passed_early,
-            String::from("were put out early because too many lines were held (--max-held)"),
+            String::from("were processed early because the sort buffer was full (--max-held)"),
         ),
         (
             stats.rids_ambiguous,

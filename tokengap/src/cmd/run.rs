@@ -116,7 +116,7 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     }
     if app::saw_nothing(&report) {
         errln!(
-            "tokengap: nothing was relayed: {} made no socket in its directory for temporary files (TMPDIR), or sent nothing",
+            "tokengap: nothing was relayed: {} created no socket in its directory for temporary files (TMPDIR), or sent nothing",
             child.name()
         );
     }

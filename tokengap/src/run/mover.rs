@@ -278,7 +278,7 @@ impl SocketWatch {
             .filter(|hop| hop.carries != Carries::Requests && !hop.endpoint.starts_with(&inside))
             .map(|hop| {
                 format!(
-                    "{} over {} bypasses the relay: it is no socket file in TMPDIR",
+                    "{} over {} bypasses the relay: it is not a socket file in TMPDIR",
                     hop.name(),
                     hop.endpoint
                 )

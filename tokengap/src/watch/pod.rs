@@ -262,7 +262,7 @@ impl Pod {
         }
         if self.reader.lost() > 0 {
             own.push(format!(
-                "feed: {} records of {} were missed, in {} gaps: lost on the way to this watcher, not in the engine",
+                "feed: {} records of {} were missed, in {} gaps: lost between the run and this watcher, not in the engine",
                 count(self.reader.lost()),
                 self.name,
                 self.gaps

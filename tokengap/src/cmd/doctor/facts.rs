@@ -161,7 +161,7 @@ pub(super) fn engine(engine: &Engine) -> Vec<Fact> {
             }),
         ),
         fact(
-            "turns of its event loop",
+            "event loop turns before a waiter runs",
             describe(engine.settings.turnaround.as_ref(), ToString::to_string),
         ),
     ];
