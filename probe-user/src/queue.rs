@@ -89,7 +89,7 @@ enum Query {
 /// Reader of the queues of sockets in any number of processes.
 #[derive(Debug, Default)]
 pub struct Queues {
-    /// Netlink sockets by network namespace, each with whether the kernel reports TCP sockets; or why there is none.
+    /// By network namespace: the netlink socket and whether the kernel reports TCP sockets, or why there is no netlink socket.
     networks: HashMap<u64, Result<Network, DiagError>>,
     /// Result of finding each socket.
     sockets: HashMap<Socket, Result<Query, QueueError>>,
@@ -270,7 +270,7 @@ mod tests {
             assert_eq!(received(&mut queues, &to), Some(5000), "{bound}");
             assert_eq!(queues.depth(of(&from)).unwrap().unwrap().send_bytes, Some(0));
             from.shutdown(std::net::Shutdown::Write).unwrap();
-            assert_eq!(received(&mut queues, &to), Some(5000), "the end is no byte");
+            assert_eq!(received(&mut queues, &to), Some(5000), "a FIN is not a byte");
             let closed = of(&to);
             drop((from, to));
             assert_eq!(queues.depth(closed), Ok(None), "the listener is another socket");
