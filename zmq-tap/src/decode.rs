@@ -29,7 +29,7 @@ pub struct Format {
     pub response_id: Option<ReadResponseId>,
 }
 
-/// Reads from a request id the id that its response shows, and the index of its choice there. `None` for a request whose choice is not known.
+/// Derives from a request id the id shown in its response, and the index of its choice there. `None` if the choice is not known.
 pub type ReadResponseId = fn(&str) -> Option<(&str, u32)>;
 
 /// Whether a message begins at the tested position.

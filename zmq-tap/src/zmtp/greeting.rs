@@ -60,7 +60,7 @@ pub enum Opaque {
     #[error("encrypted by {0}")]
     Encrypted(Mechanism),
     /// The stream was entered in its middle, or lost its framing, and a long stretch held no message of a known format.
-    #[error("no message was found in it")]
+    #[error("no message of a known format was found")]
     Unframed,
 }
 

@@ -9,7 +9,7 @@ use super::{Connection, Observed};
 const CHAT: &str = "chatcmpl-8135776a25397c1d";
 const TEXT: &str = "cmpl-afe432b644745c15";
 
-/// What the client asks for, so that an event counts its tokens.
+/// Option of a request that makes its events count their tokens.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Asked {
     Nothing,
@@ -143,7 +143,7 @@ fn writes(events: &[String]) -> Vec<Vec<u8>> {
         .collect()
 }
 
-/// Of `1_ID`, choice 1 of response `ID`.
+/// Maps request id `1_ID` to choice 1 of response `ID`.
 fn response_id(rid: &str) -> Option<(&str, u32)> {
     let (choice, id) = rid.split_once('_')?;
     Some((id, choice.parse().ok()?))
