@@ -59,7 +59,6 @@ pub(crate) struct RecordArgs {
 }
 
 impl RecordArgs {
-    /// Files to write.
     pub(crate) fn files(&self) -> Files {
         Files {
             record: self.record.clone(),

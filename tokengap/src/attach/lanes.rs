@@ -19,7 +19,6 @@ use super::sight::Sight;
 /// Time after the last message during which messages count as flowing.
 const FLOWS_NS: u64 = 1_000_000_000;
 
-/// All lanes of an attach.
 pub(super) struct Lanes {
     matcher: Matcher,
     decoders: Decoders,

@@ -40,7 +40,6 @@ impl Part {
     }
 }
 
-/// Receiver of a hop.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Receiver {
     pub(super) part: Part,

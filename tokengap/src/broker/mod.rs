@@ -1,7 +1,7 @@
 //! A process that stays root and creates the files of results for a tokengap that gave up root's user id.
 //!
-//! Requests and replies are messages of a socket pair. A request is a byte for the operation and two paths, separated by a zero byte; a
-//! reply is an error number of the system, 0 for success, with the descriptor of a created file. The process ends when tokengap does.
+//! Requests and replies are messages of a socket pair. A request is a byte for the operation and two paths, separated by a zero byte. A
+//! reply is an errno, or 0 with the descriptor of the created file, if any. The process ends when tokengap does.
 
 mod rules;
 
@@ -49,7 +49,6 @@ impl Results {
 
 /// Maximum length of a request.
 const REQUEST: usize = 16 << 10;
-/// Length of a reply.
 const REPLY: usize = size_of::<i32>();
 
 // Operations.

@@ -57,7 +57,7 @@ pub(super) struct Script {
     pub(super) strays: Option<u32>,
     /// Behaviour of a waiter with several queued chunks.
     pub(super) waiter: Waiter,
-    /// Event loop turns between waking a waiter and its execution: 3 inside `asyncio.wait_for` up to CPython 3.11, 1 from 3.12, more with
+    /// Event loop turns between waking a waiter and running it: 3 inside `asyncio.wait_for` up to CPython 3.11, 1 from 3.12, and more with
     /// another thread in between. The loop receives a message every 2 turns. `None` if waiters run only when no message is left (vLLM).
     pub(super) waiter_turns: Option<u8>,
     /// Phases that alternate, each for [`Self::phase`].

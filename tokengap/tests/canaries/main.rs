@@ -113,7 +113,6 @@ fn search(what: &str, output: &[u8]) {
 
 /// Outputs of a run, by destination.
 struct Outputs {
-    /// Report and log.
     log_and_report: Vec<u8>,
     metrics: Vec<u8>,
     /// Bodies of pushed requests.

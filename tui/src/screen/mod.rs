@@ -174,7 +174,6 @@ impl Screen {
         self.model(run).take_over(past);
     }
 
-    /// Model of a run.
     fn model(&mut self, run: usize) -> &mut Model {
         match self.hidden.get_mut(run) {
             Some(Some(view)) => &mut view.model,
@@ -202,7 +201,6 @@ impl Screen {
         }
     }
 
-    /// Switches to another run.
     fn switch_to(&mut self, run: usize) {
         let Some(View { model, journal }) = self.hidden.get_mut(run).and_then(Option::take) else {
             return;

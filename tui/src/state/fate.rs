@@ -6,7 +6,6 @@ use trace::ledger::Losses;
 
 use super::journal::{ChunkSeen, DeliverySeen};
 
-/// Fate of a chunk.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Fate {
     /// Sent on a hop where nothing else is observable.

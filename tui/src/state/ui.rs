@@ -465,7 +465,6 @@ impl Ui {
         }
     }
 
-    /// Activates a filter.
     fn filter_by(&mut self, text: String, query: Query) {
         self.filter = (text, query);
         self.choose(None);

@@ -12,7 +12,6 @@ use probe_user::{Capability, Permissions};
 use rustix::process::{Resource, getrlimit};
 use serde::Serialize;
 
-/// A named fact.
 #[derive(Clone, Debug, Serialize)]
 pub(super) struct Fact {
     pub(super) name: String,
