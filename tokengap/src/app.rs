@@ -48,7 +48,7 @@ pub(crate) fn report_no_terminal() {
     }
 }
 
-/// Returns whether nothing was relayed by a relay, or received from a watched source.
+/// Returns whether the run observed no traffic.
 pub(crate) fn saw_nothing(report: &Report) -> bool {
     let frames = |hop: &HopLine| hop.frames_sent.max(hop.frames_received).unwrap_or(0);
     report.hops.iter().all(|hop| frames(hop) == 0)

@@ -281,7 +281,7 @@ impl Evidence<'_> {
             .map(|(_, value)| value.as_str())
     }
 
-    /// Origin of a setting that an argument decides.
+    /// Origin of a setting that an argument determines.
     pub fn argument(&self, argument: &str) -> Origin {
         Origin::Argument {
             pid: self.pid,

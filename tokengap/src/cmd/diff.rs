@@ -51,11 +51,11 @@ pub(crate) struct Args {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
 enum Format {
-    /// For a terminal.
+    /// Text for a terminal.
     Text,
-    /// Schema tokengap.diff/1.
+    /// JSON, schema tokengap.diff/1.
     Json,
-    /// For an issue tracker.
+    /// Markdown for an issue.
     Markdown,
 }
 

@@ -52,13 +52,13 @@ pub(crate) struct ReportOutput {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
 enum Format {
-    /// For a terminal, at most 100 columns.
+    /// Text for a terminal, at most 100 columns.
     Text,
-    /// Schema tokengap.report/2.
+    /// JSON, schema tokengap.report/2.
     Json,
-    /// For an issue or an incident channel: summary first, then details.
+    /// Markdown for an issue or an incident channel: summary first, then details.
     Markdown,
-    /// One page with charts.
+    /// One HTML page with charts.
     Html,
 }
 

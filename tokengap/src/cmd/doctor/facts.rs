@@ -37,7 +37,7 @@ pub(super) fn machine() -> Vec<Fact> {
     for kind in [Kind::User, Kind::Pid, Kind::Time] {
         let own = kind
             .is_initial()
-            .map(|initial| if initial { "the machine's" } else { "its own" });
+            .map(|initial| if initial { "initial" } else { "separate" });
         facts.push(fact(format!("{} namespace", kind.name()), own.map(str::to_owned)));
     }
     facts.push(fact("clock", clock()));
@@ -122,14 +122,14 @@ fn seccomp() -> Option<String> {
         .into_iter()
         .map(Call::attempt)
         .map(|attempt| match attempt.refused {
-            None => format!("{} passes", attempt.call.name()),
+            None => format!("{} is allowed", attempt.call.name()),
             Some(errno) => format!("{} is refused (os error {errno})", attempt.call.name()),
         })
         .collect();
     let mode = match filter::mode()? {
         Mode::Off => "no filter",
         Mode::Strict => "strict",
-        Mode::Filter => "a filter",
+        Mode::Filter => "filter active",
     };
     Some(format!("{mode}: {}", tried.join(", ")))
 }
@@ -186,7 +186,7 @@ fn libzmq(process: &Process) -> Option<String> {
     let what = match understood(library) {
         Ok(code) => {
             let places = if code.receives && code.refused {
-                "its code is supported"
+                "code supported"
             } else {
                 "probed at entries and returns"
             };
