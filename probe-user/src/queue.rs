@@ -296,7 +296,7 @@ mod tests {
     fn a_socket_in_another_network_namespace_is_measured() {
         let (sender, receiver) = std::sync::mpsc::channel();
         let (end, ended) = std::sync::mpsc::channel::<()>();
-        // A thread in a namespace of its own, where its sockets belong. The process stays in the old one; `/proc/TID` shows the new one.
+        // The thread creates its sockets in a new namespace. The process stays in the old one; `/proc/TID` shows the new one.
         let thread = std::thread::spawn(move || {
             #[expect(unsafe_code, reason = "only this short-lived thread enters the namespace")]
             // SAFETY: only the network namespace of this thread changes.

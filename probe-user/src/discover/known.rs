@@ -139,7 +139,7 @@ impl Known {
         }
     }
 
-    /// Keeps the roles from this scan. They remain valid while the neighbours they were inferred from are gone.
+    /// Keeps the roles from this scan. They remain valid while the peers from which they were inferred are absent.
     pub(crate) fn keep_roles(&mut self, roles: &[(ProcessId, Option<Played>)]) {
         for (id, role) in roles {
             let entry = self.processes.get_mut(&id.pid);

@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use super::links::Link;
 use super::recognise::{EngineKind, Played, Reading, Wire};
 
-/// Removes links of mere clients. An engine binds all its sockets with one transport. If processes with known roles reach it over socket
+/// Removes links of clients. An engine binds all its sockets with one transport. If processes with known roles reach it over socket
 /// files, others that connect over TCP are clients. There may be thousands, and their ends may be invisible.
 pub(crate) fn without_clients(links: &[Link], stated: &[Option<Played>]) -> Vec<Link> {
     let is_named = |link: &Link| {

@@ -7,7 +7,7 @@ use crate::attach::{Batch, Points};
 use crate::library::Library;
 use crate::probe_points::{ProbePoints, Refused, SitesError};
 
-/// Uprobe programs, each of which may be attached at many addresses at once.
+/// Uprobe programs, each of which may be attached at many addresses with one link.
 pub(crate) const UPROBES: [&str; 4] = [ZMQ, ZMQ_RETURNED, POLL_ENTERED, POLL_LEFT];
 
 const ZMQ: &str = "zmq";

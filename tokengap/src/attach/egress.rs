@@ -17,7 +17,7 @@ use super::lanes::Sink;
 use super::requests::RequestPlane;
 use super::submitted::Logs;
 
-/// Maximum number of connections parsed at once; writes on others are counted in `left_out`.
+/// Maximum number of connections parsed concurrently; writes on others are counted in `left_out`.
 const MAX_CONNECTIONS: usize = 16_384;
 
 /// All client connections of an engine.
@@ -66,7 +66,7 @@ impl Egress {
             return Ok(false);
         }
         let ports = listening(pid).map_err(|error| format!("cannot read where pid {pid} listens: {error}"))?;
-        // A client process that merely has libzmq loaded, without threads of it, looks like a peer. Its connection is HTTP.
+        // A client process that has libzmq loaded but runs no libzmq threads looks like a peer. Its connection is HTTP.
         let speaks_zmq = |pid: u32| {
             engine
                 .process(pid)

@@ -59,7 +59,7 @@ pub(crate) struct Args {
     #[arg(long, value_name = "BYTES", default_value_t = Options::default().max_frame_bytes, help_heading = TUNING)]
     max_frame: u64,
 
-    /// Maximum number of connections over all pairs. Beyond it, new ones are closed at once and counted.
+    /// Maximum number of connections over all pairs. Beyond it, new ones are closed immediately and counted.
     #[arg(long, value_name = "N", default_value_t = Options::default().max_connections, help_heading = TUNING)]
     max_connections: usize,
 }

@@ -127,7 +127,7 @@ pub(super) struct Lengths {
     pub(super) most: u32,
 }
 
-/// Delivery mode of the tokenizer for a while, and its cost.
+/// Delivery mode of the tokenizer during a phase, and its cost.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Phase {
     /// Mode for requests that start in this phase.

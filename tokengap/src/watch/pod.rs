@@ -77,7 +77,7 @@ impl Pod {
             options: RecordOptions {
                 max_bytes: options.record_max_size,
                 force: options.force,
-                // The source's clocks differ from ours.
+                // The source's clocks differ from those of this process.
                 anchor_every_ns: None,
                 ..RecordOptions::default()
             },

@@ -162,7 +162,7 @@ impl Note {
     }
 
     /// Opens and locks a note that is [`Self::is_own`]; creates one if `create` is set and none exists. A file of another user, or one with a
-    /// second name, is never written to, and is refused whether or not it is locked.
+    /// second name, is never written to. It is refused even if it is locked.
     fn lock_own(socket: &Path, create: bool) -> Result<Option<Self>, RelayError> {
         Self::open(socket, create, true)
     }

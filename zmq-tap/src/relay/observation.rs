@@ -64,7 +64,7 @@ pub enum Observation {
         payload: Payload,
     },
     /// Bytes from an HTTP server were relayed to its client. All bytes of a connection are reported in order, except those that a `Lost`
-    /// stands for.
+    /// reports.
     Passed {
         /// Index of the pair.
         pair: u16,
@@ -87,7 +87,7 @@ pub enum Observation {
         /// Index of the pair.
         pair: u16,
     },
-    /// A stream cannot be read. Its bytes are copied all the same.
+    /// A stream cannot be read. Its bytes are copied anyway.
     Unread {
         /// Index of the pair.
         pair: u16,

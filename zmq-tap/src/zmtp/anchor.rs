@@ -1,4 +1,4 @@
-//! Frame headers that can be trusted in a stream entered in its middle. An anchor is a header directly before a payload that begins like a
+//! Frame headers that can be trusted in a stream that is joined midway. An anchor is a header directly before a payload that begins like a
 //! message of a known engine. At one position of random bytes, a false anchor must be less likely than 2^-30, of which the header's flags
 //! give 2^-7.
 //!
