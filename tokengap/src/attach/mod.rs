@@ -525,7 +525,7 @@ fn emptied<T, U>(mut used: Vec<T>) -> Vec<U> {
     used.into_iter().filter_map(|_| None).collect()
 }
 
-/// Returns whether the process announced its role or has libzmq threads. A client that has libzmq loaded but does not use it looks like a peer.
+/// Returns whether the process announced its role or has libzmq threads. A client that has unused libzmq loaded looks like a peer.
 fn speaks_zmq(process: &Process) -> bool {
     process.role_source < RoleSource::Sockets || !process.io_threads.is_empty()
 }

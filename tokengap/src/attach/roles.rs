@@ -155,8 +155,8 @@ impl Roles {
         if kind.is_control() && reached.iter().any(is_control) {
             return Presumed::Another;
         }
-        // Tokens go through a process in between if there is one, else directly to one that responds to clients. Other messages go to the main
-        // process, which forwards them.
+        // Tokens go through a process in between if there is one, else directly to one that responds to clients. Other messages go to the
+        // main process, which forwards them.
         let preference = |role: Role| match role.function() {
             Function::Source | Function::Control => None,
             _ if kind.is_control() || kind == Kind::Abort => match role.function() {
