@@ -1,8 +1,8 @@
 //! Bytes in the kernel queues of a process's sockets, without eBPF and without the process's descriptors.
 //!
-//! The kernel's socket diagnostics (`sock_diag`) return exact byte counts: a Unix socket is named by its inode, a TCP socket by its addresses.
-//! A query needs no privilege in the current network namespace; opening another namespace needs `SYS_ADMIN`. These queues are only a
-//! part of a hop's queue, since libzmq drains them into its own.
+//! The kernel's socket diagnostics (`sock_diag`) return exact byte counts. A Unix socket is identified by its inode, a TCP socket by its
+//! addresses. A query needs no privilege in the current network namespace; opening another namespace needs `SYS_ADMIN`. These queues are
+//! only a part of a hop's queue, since libzmq drains them into its own.
 
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;

@@ -552,8 +552,8 @@ fn targets(engine: &Engine, options: &AttachOptions) -> Vec<Target> {
         .collect()
 }
 
-/// Chooses how much is copied of a process's messages. Output is copied at its sender, requests are not copied. Received messages are copied far
-/// enough to identify the frame, or completely if no sender is watched.
+/// Chooses how much is copied of a process's messages. Output is copied at its sender, requests are not copied. Enough of a received
+/// message is copied to identify the frame, or all of it if no sender is watched.
 fn target(process: &Process, engine: &Engine, most: u32) -> Option<Target> {
     // A server without libzmq receives unobserved, but its writes to clients are observed.
     let serves = || process.role.answers_clients() && engine.on_token_path().any(|other| other.id == process.id);

@@ -64,7 +64,8 @@ pub(crate) struct Args {
     #[arg(long, value_name = "BYTES", default_value_t = probe_ebpf_most(), help_heading = TUNING)]
     capture: u32,
 
-    /// Size of the ring buffer between the kernel and tokengap. Observations that do not fit are dropped and counted; the target is never delayed.
+    /// Size of the ring buffer between the kernel and tokengap. Observations that do not fit are dropped and counted; the target is
+    /// never delayed.
     #[arg(long, value_name = "BYTES", default_value_t = Options::default().ring_bytes, help_heading = TUNING)]
     ring: u32,
 }

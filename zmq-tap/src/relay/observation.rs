@@ -109,8 +109,8 @@ pub enum Observation {
         direction: Direction,
         /// Number of the connection within its pair.
         lane: u32,
-        /// Number of messages, or of stretches of bytes. For [`MissedCause::Unframed`] it counts stretches, since the messages in them cannot
-        /// be counted.
+        /// Number of messages, or of stretches of bytes. For [`MissedCause::Unframed`] it counts stretches, because the messages in them
+        /// cannot be counted.
         count: u64,
         /// Cause of the loss.
         cause: MissedCause,
