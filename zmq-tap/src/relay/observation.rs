@@ -100,8 +100,7 @@ pub enum Observation {
         /// Reason.
         why: Unread,
     },
-    /// Messages were relayed that no `Frame` reports. Precedes the lane's next `Frame`. For HTTP: bytes, and it precedes the lane's next
-    /// `Passed`.
+    /// Messages were relayed without a `Frame`, or HTTP bytes without a `Passed`. Emitted before the lane's next `Frame` or `Passed`.
     Lost {
         /// Index of the pair.
         pair: u16,
