@@ -85,8 +85,8 @@ impl Flags {
     }
 }
 
-/// Finds a switch. Python's argparse accepts any unambiguous prefix of a flag; `shortest` is the shortest accepted here. A switch with a
-/// value such as `false` counts as absent.
+/// Finds a switch and returns the argument as written. Python's argparse accepts any unambiguous prefix of a flag; `shortest` is the
+/// shortest accepted here. A switch with a value such as `false` counts as absent.
 fn flag(argv: &[String], name: &str, shortest: &str) -> Option<String> {
     let is_it = |argument: &&String| {
         let (flag, value) = argument.split_once('=').unwrap_or((argument, ""));

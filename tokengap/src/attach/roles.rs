@@ -150,7 +150,7 @@ impl Roles {
     pub(super) fn presumed_receiver(&self, pid: u32, kind: Kind, received: &BTreeSet<u32>) -> Presumed {
         let pids: BTreeSet<u32> = self.of_sender(pid).map(|place| place.1).collect();
         let reached: Vec<(u32, Role)> = pids.iter().filter_map(|&pid| Some((pid, self.of(pid).role?))).collect();
-        // Without tokens, a message may be for a process that is not watched.
+        // A message without tokens may be for a process that is not watched.
         let is_control = |(_, role): &(u32, Role)| matches!(role.function(), Function::Control);
         if kind.is_control() && reached.iter().any(is_control) {
             return Presumed::Another;
