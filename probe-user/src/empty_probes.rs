@@ -15,7 +15,7 @@ use crate::probe::Options;
 use crate::probe::batches::{messages, polls};
 use crate::probe_points::Known;
 
-/// Name of a program that returns at once.
+/// Name of a program that returns immediately.
 const NOTHING: &str = "nothing";
 
 /// Set of probe points for the measurement.
@@ -95,7 +95,7 @@ fn batch<const N: usize>(returns: bool, offsets: [u64; N]) -> Batch {
     }
 }
 
-/// The same probe points with the program that returns at once.
+/// The same probe points with the program that returns immediately.
 fn emptied(batch: Batch) -> Batch {
     Batch {
         program: NOTHING,

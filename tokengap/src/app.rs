@@ -48,7 +48,7 @@ pub(crate) fn report_no_terminal() {
     }
 }
 
-/// Returns whether a relay or a watched source passed nothing at all.
+/// Returns whether the run observed no traffic.
 pub(crate) fn saw_nothing(report: &Report) -> bool {
     let frames = |hop: &HopLine| hop.frames_sent.max(hop.frames_received).unwrap_or(0);
     report.hops.iter().all(|hop| frames(hop) == 0)
@@ -135,7 +135,7 @@ fn reload(session: &mut Session, configured: &mut Configured) {
             session.retune(args.report.slowest, args.record.rules());
             session.notify(message);
         }
-        Err(error) => session.notify(format!("! the configuration stays as it was: {error:#}")),
+        Err(error) => session.notify(format!("! configuration not reloaded: {error:#}")),
     }
 }
 

@@ -20,7 +20,7 @@ pub mod pick {
     pub use crate::state::pick::{Choice, Kind, Offer, Pick};
 }
 
-/// Lines of watched runs.
+/// Summary lines of watched runs.
 pub mod pods {
     pub use crate::state::pods::{Brief, Link, PodLine};
 }

@@ -12,15 +12,15 @@ pub(crate) const PLAIN: Style = Style::new();
 /// Important text.
 pub(crate) const STRONG: Style = Style::new().add_modifier(Modifier::BOLD);
 
-/// Colours that the user asks for.
+/// Colour theme requested by the user.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Choice {
     /// Detected from the terminal.
     #[default]
     Auto,
-    /// 256 colours on a dark ground.
+    /// 256 colours on a dark background.
     Dark,
-    /// 256 colours on a light ground.
+    /// 256 colours on a light background.
     Light,
     /// Bold, dim and reverse only.
     Mono,
@@ -47,7 +47,7 @@ pub(crate) enum Palette {
     None,
 }
 
-/// Style settings of all drawing.
+/// Style settings for all drawing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Theme {
     palette: Palette,

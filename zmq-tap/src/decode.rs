@@ -15,7 +15,7 @@ pub struct Format {
     pub engine: &'static str,
     /// Creates a decoder for messages up to this many bytes.
     pub decoder: fn(usize) -> Box<dyn Decode>,
-    /// Whether a message may begin with this byte. Rejects most positions of a stream that is entered in its middle.
+    /// Whether a message may begin with this byte. Rejects most positions of a stream that is joined midway.
     pub may_begin_with: fn(u8) -> bool,
     /// Tests whether a message of this length begins with these bytes, which may be fewer. At random bytes, a false answer must be
     /// less likely than 2^-23: see [`crate::zmtp`].
@@ -29,7 +29,7 @@ pub struct Format {
     pub response_id: Option<ReadResponseId>,
 }
 
-/// Reads from a request id the id that its response shows, and the index of its choice there. `None` for a request whose choice is not known.
+/// Derives from a request id the id shown in its response, and the index of its choice there. `None` if the choice is not known.
 pub type ReadResponseId = fn(&str) -> Option<(&str, u32)>;
 
 /// Whether a message begins at the tested position.

@@ -65,7 +65,7 @@ pub trait Recognise: fmt::Debug + Send + Sync {
         false
     }
 
-    /// Id of a response stream, and the request id on the hops that belongs to it, from a line of the log of such a process.
+    /// Parses a log line of such a process: the id of a response stream, and the matching request id on the hops.
     fn ids_in_log<'a>(&self, _line: &'a str) -> Option<(&'a str, &'a str)> {
         None
     }
@@ -281,7 +281,7 @@ impl Evidence<'_> {
             .map(|(_, value)| value.as_str())
     }
 
-    /// Origin of a setting that an argument decides.
+    /// Origin of a setting that an argument determines.
     pub fn argument(&self, argument: &str) -> Origin {
         Origin::Argument {
             pid: self.pid,

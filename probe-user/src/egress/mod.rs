@@ -1,5 +1,5 @@
-//! Writes of serving processes to their clients' sockets: kernel offsets for observing them ([`places`]), and the order of one connection's
-//! writes, including missed ones and its end ([`Track`]).
+//! Writes of serving processes to their clients' sockets. [`places`] finds the kernel offsets for observing them. [`Track`] orders the
+//! writes of one connection, and detects missed ones and its end.
 
 mod listeners;
 mod places;

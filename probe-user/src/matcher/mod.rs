@@ -1,12 +1,12 @@
 //! Matching of each sent frame with its receipt.
 //!
 //! A lane is one sending socket, whose order ZMQ preserves. The kernel side numbers the messages of every socket even when it drops a
-//! record, so order survives losses. Content decides which sender a frame came from, and at which frame a lane was at the attach. The
+//! record, so order survives losses. Content determines which sender a frame came from, and the position of a lane at the attach. The
 //! receiver of a lane is learned from the first frame that crosses.
 //!
-//! Identical frames are ambiguous. Frames in flight at the attach that equal the first later ones byte for byte are mistaken for those. If
-//! the next frames of two lanes are identical (idle batches, health checks), the older one is chosen. The following frames of each lane
-//! show if that was wrong, and no other match shifts.
+//! Identical frames are ambiguous. Frames in flight at the attach are mistaken for the first later ones if they are identical. If the next
+//! frames of two lanes are identical (idle batches, health checks), the older one is chosen. The following frames of each lane show
+//! whether that was wrong, and no other match shifts.
 
 mod fingerprint;
 mod lane;

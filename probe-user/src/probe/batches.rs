@@ -7,7 +7,7 @@ use crate::attach::{Batch, Points};
 use crate::library::Library;
 use crate::probe_points::{ProbePoints, Refused, SitesError};
 
-/// Uprobe programs, each of which may be attached at many addresses at once.
+/// Uprobe programs, each of which may be attached at many addresses with one link.
 pub(crate) const UPROBES: [&str; 4] = [ZMQ, ZMQ_RETURNED, POLL_ENTERED, POLL_LEFT];
 
 const ZMQ: &str = "zmq";
@@ -28,7 +28,7 @@ pub(crate) fn messages(
     if let Some(done) = probe_points.received {
         let cookie = Cookie::received(target, done.socket, done.message);
         if let Some(waits) = probe_points.waits.filter(|_| options.processed) {
-            // A non-blocking receive requests its message at the point where it has it.
+            // A receive that does not wait never reaches `waits`, so its completion marks the previous message as processed.
             entries.push((done.at, cookie.and_processed()));
             entries.push((waits.at, Cookie::within(ProbePoint::Waits, target, waits.socket)));
         } else {

@@ -269,8 +269,8 @@ impl Probe {
             .map_err(wrong("WATCHED"))
     }
 
-    /// Adds a process to the kernel's map of targets, or removes it. In a separate pid namespace its id is ambiguous in the kernel, so
-    /// there the kernel side learns the process at the target's first probe hit.
+    /// Adds a process to the kernel's map of targets, or removes it. In a separate pid namespace its id is ambiguous in the kernel. There,
+    /// the kernel side learns the process at the target's first probe hit.
     fn update_targets(&mut self, pid: u32, index: Option<u32>) -> Result<(), ProbeError> {
         if load::namespace().1 != 0 {
             return Ok(());

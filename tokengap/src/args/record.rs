@@ -59,7 +59,6 @@ pub(crate) struct RecordArgs {
 }
 
 impl RecordArgs {
-    /// Files to write.
     pub(crate) fn files(&self) -> Files {
         Files {
             record: self.record.clone(),
@@ -94,7 +93,7 @@ impl RecordArgs {
 pub(crate) enum Tokens {
     /// Only their number.
     Lengths,
-    /// Their ids, too: with the model's vocabulary these are the answers' text.
+    /// Token ids too. With the model's vocabulary, they reveal the text of the answers.
     Tokens,
 }
 

@@ -13,12 +13,9 @@ use super::{duration, size};
 /// Flags for exporting metrics and spans during the run.
 #[derive(Args, Clone, Debug)]
 #[command(next_help_heading = "Metrics")]
-#[expect(
-    clippy::doc_markdown,
-    reason = "variables of the environment are help for a terminal"
-)]
+#[expect(clippy::doc_markdown, reason = "doc comments are the text of --help")]
 pub(crate) struct TelemetryArgs {
-    /// Serve metrics for Prometheus at http://ADDR/metrics. ADDR is HOST:PORT, or a PORT of this machine's loopback. There is
+    /// Serve metrics for Prometheus at http://ADDR/metrics. ADDR is HOST:PORT, or only PORT for the loopback address. There is
     /// no authentication: numbers only, no request ids, no text.
     #[arg(long, value_name = "ADDR", value_parser = address)]
     pub(crate) metrics: Option<SocketAddr>,
@@ -88,11 +85,11 @@ impl TelemetryArgs {
 /// Requests exported as spans.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
 pub(crate) enum Requests {
-    /// Slow ones (--otlp-slower-than), and those that lost tokens.
+    /// Slow requests (--otlp-slower-than), and those that lost tokens.
     Slow,
-    /// Every one: some kilobytes each.
+    /// All requests, some kilobytes each.
     All,
-    /// None.
+    /// No requests.
     None,
 }
 

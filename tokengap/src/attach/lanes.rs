@@ -20,7 +20,6 @@ use super::sight::Sight;
 /// Time after the last message during which messages count as flowing.
 const FLOWS_NS: u64 = 1_000_000_000;
 
-/// All lanes of an attach.
 pub(super) struct Lanes {
     matcher: Matcher,
     multiparts: Multiparts,
@@ -227,8 +226,8 @@ impl Lanes {
         });
     }
 
-    /// Reports messages of a lane missed according to its numbering. Must precede later messages, so that their absence is not taken for a
-    /// loss.
+    /// Reports messages that are missing from a lane's numbering as missed. Must run before later messages are processed, so that the gap
+    /// is not taken for a loss.
     fn report_missed(&mut self, lane: u32, count: u64, at: MonoNs, sink: Sink<'_>) {
         if let Some(known) = self.paths.of_lane(lane as usize).filter(|_| count > 0) {
             self.ahead += count;

@@ -101,7 +101,7 @@ impl Attach {
         Self::with(&mut None, watcher, engine, options)
     }
 
-    /// As `start`, with a probe that has no targets, if there is one. It is taken only if nothing fails.
+    /// Like `start`, but reuses the given probe without targets, if any. Takes it only on success.
     fn with(
         loaded: &mut Option<Probe>,
         watcher: Watcher,
@@ -525,7 +525,7 @@ fn emptied<T, U>(mut used: Vec<T>) -> Vec<U> {
     used.into_iter().filter_map(|_| None).collect()
 }
 
-/// Returns whether the process announced its role or has libzmq threads. A client that merely has libzmq loaded looks like a peer.
+/// Returns whether the process announced its role or has libzmq threads. A client that has unused libzmq loaded looks like a peer.
 fn speaks_zmq(process: &Process) -> bool {
     process.role_source < RoleSource::Sockets || !process.io_threads.is_empty()
 }
@@ -552,8 +552,8 @@ fn targets(engine: &Engine, options: &AttachOptions) -> Vec<Target> {
         .collect()
 }
 
-/// Chooses the bytes copied of a process's messages. Output is copied at its sender, requests not at all. Received messages are copied far
-/// enough to identify the frame, or completely if no sender is watched.
+/// Chooses how much is copied of a process's messages. Output is copied at its sender, requests are not copied. Enough of a received
+/// message is copied to identify the frame, or all of it if no sender is watched.
 fn target(process: &Process, engine: &Engine, max: u32) -> Option<Target> {
     // A server without libzmq receives unobserved, but its writes to clients are observed.
     let serves = || process.role.answers_clients() && engine.on_token_path().any(|other| other.id == process.id);

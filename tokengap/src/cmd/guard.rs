@@ -19,11 +19,11 @@ pub(crate) struct Args {
     #[arg(long, value_name = "DIR")]
     folder: Vec<PathBuf>,
 
-    /// Wait for this process to end, then remove --remove.
+    /// Wait for this process to end, then remove the folder of --remove.
     #[arg(long, value_name = "PID", requires = "remove")]
     child: Option<u32>,
 
-    /// Removed at the end.
+    /// Folder to remove at the end.
     #[arg(long, value_name = "DIR", requires = "child")]
     remove: Option<PathBuf>,
 }

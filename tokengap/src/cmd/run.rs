@@ -21,10 +21,10 @@ use crate::guard::{Afterwards, Guard};
 use crate::output;
 use crate::run::{Child, Forwarding, Private, Run};
 
-/// Start an engine with the relay in place from the first frame: it connects as always and finds the relay there.
+/// Start an engine with the relay in place from its first frame. The engine needs no configuration.
 ///
-/// The command gets a temporary folder of its own (TMPDIR), where SGLang and vLLM make their sockets; each is relayed as it appears.
-/// Output, signals and exit code pass through: tokengap's own report goes to stderr, or to --report. Docs: docs/relay.md.
+/// The command gets its own temporary folder (TMPDIR), where SGLang and vLLM create their sockets. Each is relayed as it appears.
+/// Output, signals and exit code pass through; tokengap's own report goes to stderr, or to --report. Docs: docs/relay.md.
 #[derive(clap::Args)]
 #[command(
     after_help = "Examples:\n  tokengap run -- python -m sglang.launch_server --model-path /models/m\n  tokengap run --record run.tgap --report run.txt -- ./serve.sh"
@@ -116,7 +116,7 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     }
     if code == 0 && app::saw_nothing(&report) {
         bail!(
-            "nothing was relayed: {} made no socket in its directory for temporary files (TMPDIR), or sent nothing",
+            "nothing was relayed: {} created no socket in its directory for temporary files (TMPDIR), or sent nothing",
             child.name()
         );
     }

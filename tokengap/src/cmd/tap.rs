@@ -24,7 +24,7 @@ const OTHER_FILES: u64 = 64;
 /// receiver has bound. Both flags repeat, in pairs. A pair of http:// endpoints in front of the engine's HTTP port shows the
 /// responses to clients, so lost tokens are confirmed instead of predicted.
 #[derive(clap::Args)]
-#[expect(clippy::doc_markdown, reason = "the endpoints are help for a terminal")]
+#[expect(clippy::doc_markdown, reason = "doc comments are the text of --help")]
 #[command(
     after_help = "Example, the second pair for the clients:\n  tokengap tap --listen ipc:///tmp/tap.sock --upstream ipc:///tmp/tokenizer.sock \\\n    --listen http://127.0.0.1:8000 --upstream http://127.0.0.1:30000"
 )]
@@ -59,7 +59,7 @@ pub(crate) struct Args {
     #[arg(long, value_name = "BYTES", default_value_t = Options::default().max_frame_bytes, help_heading = TUNING)]
     max_frame: u64,
 
-    /// Maximum number of connections over all pairs. Beyond it, new ones are closed at once and counted.
+    /// Maximum number of connections over all pairs. Beyond it, new ones are closed immediately and counted.
     #[arg(long, value_name = "N", default_value_t = Options::default().max_connections, help_heading = TUNING)]
     max_connections: usize,
 }
@@ -98,10 +98,10 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     Ok(code)
 }
 
-/// State of an upstream as far as its address shows it: a connection of our own would reach the receiver.
+/// State of an upstream, judged by its address only, because a test connection would reach the receiver.
 fn state(upstream: &Endpoint) -> &'static str {
     match upstream {
-        Endpoint::Path(path) if !path.exists() => " (not there yet: clients are disconnected and retry until it is)",
+        Endpoint::Path(path) if !path.exists() => " (does not exist yet: clients are disconnected and must retry)",
         _ => "",
     }
 }

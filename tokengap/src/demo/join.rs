@@ -51,7 +51,6 @@ impl Join {
         })
     }
 
-    /// Adds a report of a peer.
     pub(super) fn add_report(&mut self, report: PeerEvent) {
         self.reports.push_back(report);
     }

@@ -1,5 +1,5 @@
-//! Probe on both ends of the hops during a move, on its own thread. It counts sent messages, checks that they are received in the order of
-//! their sending, and for every request that the received token counts add up before and after the move.
+//! Probe on both ends of the hops during a move, on its own thread. It counts sent messages and checks that they are received in order. For
+//! every request, it checks that token counts add up across the move.
 
 use std::collections::{BTreeSet, HashMap};
 use std::sync::atomic::{AtomicBool, Ordering};

@@ -77,7 +77,7 @@ impl Pod {
             options: RecordOptions {
                 max_bytes: options.record_max_size,
                 force: options.force,
-                // The source's clocks differ from ours.
+                // The source's clocks differ from those of this process.
                 anchor_every_ns: None,
                 ..RecordOptions::default()
             },
@@ -262,7 +262,7 @@ impl Pod {
         }
         if self.reader.lost() > 0 {
             own.push(format!(
-                "feed: {} records of {} were missed, in {} gaps: lost on the way to this watcher, not in the engine",
+                "feed: {} records of {} were missed, in {} gaps: lost between the run and this watcher, not in the engine",
                 count(self.reader.lost()),
                 self.name,
                 self.gaps

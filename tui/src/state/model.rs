@@ -74,7 +74,7 @@ pub struct Model {
     pub(super) harm: Option<Harm>,
 }
 
-/// Chunks that did not leave on their own.
+/// Number of merged and of lost chunks.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Harm {
     pub(crate) merged: u64,

@@ -15,7 +15,7 @@ use crate::state::threads::{Shares, ThreadLine};
 use crate::state::ui::Ui;
 use crate::theme::{PLAIN, STRONG};
 
-/// Cells of a bar that stands for one full core.
+/// Cells of a bar that represents one full core.
 const BAR: usize = 40;
 /// Maximum number of rows of one time series.
 const CHART_ROWS: u16 = 4;

@@ -191,7 +191,7 @@ fn detail(pad: &mut Pad<'_>, hop: &HopLine, model: &Model, ui: &Ui) {
     }
 }
 
-/// Time that receivers need per frame, their busy share, and the median time a chunk stays with them.
+/// Processing time per frame, busy share of the receivers, and the median time that a chunk spends in them.
 fn processing(hop: &HopLine, spread: &dyn Fn(Option<Spread>) -> String) -> String {
     let busy = hop
         .busy

@@ -51,7 +51,7 @@ pub(super) fn draw(pad: &mut Pad<'_>, model: &Model, position: &Position, hits: 
     }
 }
 
-/// Draws the bar, with known findings at their start. A click seeks to that time.
+/// Draws the bar, with a mark at the start of each known finding. A click seeks to that time.
 fn bar(pad: &mut Pad<'_>, x: u16, length: u16, model: &Model, position: &Position, hits: &mut Hits) {
     let theme = pad.theme();
     let whole = u128::from(position.whole_ns.max(1));

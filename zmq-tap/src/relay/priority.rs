@@ -2,8 +2,8 @@
 
 use std::io;
 
-/// On a busy machine the relay thread then gets three times the CPU share. A higher value is harmful where the relay thread has no file
-/// table of its own. There, a killed process closes its sockets only when its last thread has been scheduled to exit (numbers in
+/// On a busy machine the relay thread then gets three times the CPU share. A higher value is harmful where the relay thread does not have
+/// its own file table. There, a killed process closes its sockets only when its last thread has been scheduled to exit (numbers in
 /// docs/internals/RELIABILITY.md).
 const NICE: i32 = 5;
 

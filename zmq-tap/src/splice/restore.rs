@@ -70,7 +70,7 @@ fn decide(name: Found, aside: Found) -> Step {
 }
 
 /// Reverses every move that a note in `folder` records and whose tokengap has exited. The operation is idempotent. It changes only sockets
-/// that a note of its own user identifies by device, inode and time of creation, and follows no links.
+/// that a note of the current user identifies by device, inode and time of creation, and follows no links.
 pub fn restore(folder: &Folder) -> Result<Vec<Restored>, SpliceError> {
     let failed = |source| SpliceError::Folder {
         path: folder.shown(""),

@@ -241,7 +241,7 @@ impl Engine {
     }
 
     fn report(&mut self) -> Report {
-        self.analysis.ledger().balances().expect("sums that hold");
+        self.analysis.ledger().balances().expect("balanced sums");
         self.analysis.report(&ReportInput::of("attach"))
     }
 }

@@ -1,4 +1,4 @@
-//! A decoded message of any engine. SGLang's keep what only they show: the pickle protocol and the finish reason as it is on the wire.
+//! A decoded message of any engine. SGLang messages also have the pickle protocol and the unabridged finish reason.
 
 use engines::sglang::wire::{Batch, Codec, Decoder, Limits, Value};
 use trace::event::Chunk;
@@ -77,7 +77,7 @@ impl<'a> Message<'a> {
         }
     }
 
-    /// Finish reason of a chunk as it is on the wire, where it holds more than its kind.
+    /// Unabridged finish reason of a chunk, if it contains more than its kind.
     pub(super) fn finish(&self, row: usize) -> Option<Value<'a>> {
         match self {
             Self::Sglang(batch) => batch.finish(row),

@@ -89,7 +89,7 @@ impl Forwarder {
                     let to = workers.iter().position(|(worker, _)| Some(&**worker) == row.worker);
                     let alone = Row { worker: None, ..*row };
                     Ok((
-                        to.context("a chunk for a worker that is not there")?,
+                        to.context("chunk for an unknown worker")?,
                         text_batch(self.release, &[alone], true),
                     ))
                 })

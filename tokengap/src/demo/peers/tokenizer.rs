@@ -1,5 +1,5 @@
-//! The `TokenizerManager`: an event loop that receives frames, appends each chunk to the `out_list` of its request, and wakes the request's
-//! waiter, which runs some turns later.
+//! The `TokenizerManager`: an event loop that receives frames and appends each chunk to the `out_list` of its request. It then wakes the
+//! request's waiter, which runs some turns later.
 //!
 //! The loop receives a message every two turns, and a waiter runs `waiter_turns` after it is woken. Both numbers are measured on the real
 //! process (docs/internals/WIRE.md). Chunks therefore meet in an `out_list` only while messages are queued, and the two numbers determine
@@ -25,7 +25,6 @@ use crate::demo::truth::Account;
 /// Turns between two calls of `await recv_pyobj()` while messages are queued.
 const TURNS_A_MESSAGE: u64 = 2;
 
-/// A tokenizer worker.
 pub(super) struct Tokenizer {
     hop: HopId,
     inbox: Inbox,
@@ -215,8 +214,8 @@ mod tests {
         }
     }
 
-    /// The real `TokenizerManager` of 0.5.6 and 0.5.9, given the same queue, lost 6,400 of 12,800 chunks with CPython 3.11 (3 turns), and
-    /// none with 3.12 (1 turn).
+    /// With the same queue, the real `TokenizerManager` of 0.5.6 and 0.5.9 lost 6,400 of 12,800 chunks with CPython 3.11 (3 turns). With
+    /// 3.12 (1 turn) it lost none.
     #[tokio::test]
     async fn a_queued_backlog_loses_as_many_chunks_as_the_real_tokenizer() {
         let python_3_11 = play(Waiter::KeepsLast, 3).await;
