@@ -5,8 +5,8 @@
 use engines::DISCOVERED;
 use probe_user::discover::fake::{FakeProcess, discover};
 use probe_user::discover::{
-    Carries, Codec, Confidence, EngineKind, Engines, Evidence, FlagName, Function, HopSeen, Origin, Package, Played,
-    Program, Rank, Reading, Recognise, Role, RoleSource, RoleSpec, Setting, Settings, Wire, program,
+    Carries, Codec, Confidence, EngineKind, Engines, Evidence, FlagName, Function, HopSeen, Origin, Package, Program,
+    Rank, Reading, Recognise, Role, RoleSource, RoleSpec, RoleWithSource, Setting, Settings, Wire, program,
 };
 
 const MODEL: Role = Role::new(0, "model", Function::Source);
@@ -60,7 +60,7 @@ impl Recognise for Toy {
         FLAGS
     }
 
-    fn hops(&self, wires: &[Wire<'_>], roles: &[Option<Played>]) -> Vec<Option<Reading>> {
+    fn hops(&self, wires: &[Wire<'_>], roles: &[Option<RoleWithSource>]) -> Vec<Option<Reading>> {
         let read = |wire: &Wire<'_>| {
             let ((from, by), (to, known)) = (roles[wire.connector?]?, roles[wire.acceptor]?);
             let confidence = Confidence::of([by, known]);

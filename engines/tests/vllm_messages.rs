@@ -8,7 +8,7 @@ use proptest::prelude::*;
 use rmpv::Value;
 use serde_json::Value as Json;
 use trace::event::{Finish, IdColumn, Kind};
-use zmq_tap::decode::{Carries, Decoders, LONGEST, Opening};
+use zmq_tap::decode::{Decoders, LONGEST, Opening, SocketFormat};
 
 /// Folders of the releases.
 fn releases() -> Vec<PathBuf> {
@@ -160,7 +160,7 @@ fn refusals_name_their_reason() {
 #[test]
 fn requests_handshakes_and_coordination_are_control_messages() {
     let mut decoders = Decoders::new(&[FORMAT], LONGEST);
-    let mut carries = Carries::default();
+    let mut carries = SocketFormat::default();
     for (class, parts) in [
         ("EngineCoreRequest", &[&b"\x00"[..], b"\x95\xa1a", b"raw"][..]),
         ("EngineCoreRequest", &[b"\x01", b"\x91\xa1a"]),
@@ -185,7 +185,11 @@ fn requests_handshakes_and_coordination_are_control_messages() {
     let dead = decoders.decode(&mut carries, &[b"ENGINE_CORE_DEAD"]).expect("dead");
     assert_eq!(dead.shape().kind, Kind::Failed);
     drop(dead);
-    assert_eq!(carries, Carries::default(), "only a batch shows what a socket carries");
+    assert_eq!(
+        carries,
+        SocketFormat::default(),
+        "only a batch shows what a socket carries"
+    );
 }
 
 /// Fields of every class, by its releases, from the generated table.

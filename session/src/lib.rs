@@ -19,7 +19,7 @@ pub mod units;
 
 pub use about::About;
 pub use observer::{NoObserver, Observer, Run, ScreenCommand, Stage};
-pub use run::{Terms, run};
+pub use run::{RunOptions, run};
 pub use session::Session;
 pub use signals::Signals;
 pub use source::{Flow, Source};

@@ -19,7 +19,7 @@ const TICK: Duration = Duration::from_millis(100);
 const DRAIN: Duration = Duration::from_secs(40);
 
 /// Conditions of a run.
-pub struct Terms<'a> {
+pub struct RunOptions<'a> {
     /// Time after which the run ends.
     pub duration: Option<Duration>,
     /// Called on SIGHUP to read the configuration again; without it SIGHUP ends the run.
@@ -29,7 +29,7 @@ pub struct Terms<'a> {
 }
 
 /// Runs `source` until it ends, `terms.duration` is over, the observer ends it or a signal arrives.
-pub fn run(source: &mut dyn Source, session: &mut Session, signals: &Signals, mut terms: Terms<'_>) {
+pub fn run(source: &mut dyn Source, session: &mut Session, signals: &Signals, mut terms: RunOptions<'_>) {
     signals.reloads(terms.reload.is_some());
     service::ready();
     poll(source, session, signals, &mut terms);
@@ -37,7 +37,7 @@ pub fn run(source: &mut dyn Source, session: &mut Session, signals: &Signals, mu
 }
 
 /// Polls the source until the run is over.
-fn poll(source: &mut dyn Source, session: &mut Session, signals: &Signals, terms: &mut Terms<'_>) {
+fn poll(source: &mut dyn Source, session: &mut Session, signals: &Signals, terms: &mut RunOptions<'_>) {
     let duration = terms.duration;
     let mut watchdog = Watchdog::new();
     let start = Instant::now();

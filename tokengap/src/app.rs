@@ -6,7 +6,7 @@ use std::process::ExitCode;
 use anyhow::Context;
 use session::sink::Sink;
 use session::telemetry::Telemetry;
-use session::{Observer, Session, Signals, Source, Terms};
+use session::{Observer, RunOptions, Session, Signals, Source};
 use trace::Config;
 use trace::detect::Severity;
 use trace::record::Payload;
@@ -99,7 +99,7 @@ pub(crate) fn watch(mut source: impl Source, args: &LiveArgs, signals: &Signals)
     let mut reload = configured
         .as_mut()
         .map(|configured| |session: &mut Session| reload(session, configured));
-    let terms = Terms {
+    let terms = RunOptions {
         duration: args.duration,
         reload: reload.as_mut().map(|reload| reload as &mut dyn FnMut(&mut Session)),
         alarm: &print_message,

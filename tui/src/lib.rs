@@ -10,7 +10,7 @@ mod view;
 pub use screen::{Options, PodView, Screen};
 pub use state::Model;
 pub use state::journal::DEFAULT_MOMENTS;
-pub use state::past::OwnPast;
+pub use state::past::ReceivedHistory;
 pub use state::refresh::FINISHED_SHOWN;
 pub use state::ui::Saved;
 

@@ -148,9 +148,9 @@ pub struct Decoders(Vec<Box<dyn Decode>>);
 
 /// The format that a socket carries, once known.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Carries(Option<usize>);
+pub struct SocketFormat(Option<usize>);
 
-impl Carries {
+impl SocketFormat {
     /// The format, once known. `formats` are those of the decoders.
     pub fn format(self, formats: &[Format]) -> Option<&Format> {
         formats.get(self.0?)
@@ -170,7 +170,7 @@ impl Decoders {
 
     /// Decodes all parts of one message. The first format that recognises and decodes a batch of a socket is kept for that socket;
     /// control messages may look alike.
-    pub fn decode<'a>(&'a mut self, carries: &mut Carries, parts: &[&'a [u8]]) -> Result<Decoded<'a>, Refused> {
+    pub fn decode<'a>(&'a mut self, carries: &mut SocketFormat, parts: &[&'a [u8]]) -> Result<Decoded<'a>, Refused> {
         let recognised = || self.0.iter().position(|decoder| decoder.recognises(parts));
         let Some(place) = carries.0.or_else(recognised) else {
             return Err(Refused::unknown(parts));

@@ -1,6 +1,6 @@
 //! Facts about vLLM for the analysis.
 
-use trace::engine::{Behaviour, Facts, Handout, Mode, Version, VersionRange, Waiter};
+use trace::engine::{Behaviour, Facts, Mode, OutputModeRule, Version, VersionRange, Waiter};
 
 use super::NAME;
 
@@ -34,7 +34,7 @@ impl Facts for Vllm {
     }
 
     fn behaviour(&self, version: &str) -> Behaviour {
-        let new_only = Some(Handout::Always(Mode::Incremental));
+        let new_only = Some(OutputModeRule::Always(Mode::Incremental));
         Behaviour {
             waiter: waiter(version),
             token_path: new_only,

@@ -7,7 +7,7 @@ use super::candidate::{self, Candidate, Examined};
 use super::libzmq::Libraries;
 use super::proc::stat::Stat;
 use super::proc::{ProcDir, ProcRoot};
-use super::recognise::{Engines, Played};
+use super::recognise::{Engines, RoleWithSource};
 use super::spec::RoleSpec;
 use super::topology::ProcessId;
 
@@ -140,7 +140,7 @@ impl Known {
     }
 
     /// Keeps the roles from this scan. They remain valid while the peers from which they were inferred are absent.
-    pub(crate) fn keep_roles(&mut self, roles: &[(ProcessId, Option<Played>)]) {
+    pub(crate) fn keep_roles(&mut self, roles: &[(ProcessId, Option<RoleWithSource>)]) {
         for (id, role) in roles {
             let entry = self.processes.get_mut(&id.pid);
             if let Some(State::Candidate(candidate, _)) = entry.map(|entry| &mut entry.state) {

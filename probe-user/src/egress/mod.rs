@@ -6,7 +6,7 @@ mod places;
 mod track;
 
 pub use listeners::listening;
-pub use places::Unplaced;
+pub use places::MissingField;
 pub(crate) use places::places;
 pub use probe_ebpf::egress::{Head, Kind, Record, Serves};
 pub use track::{Step, Track};

@@ -21,7 +21,7 @@ use trace::MonoNs;
 use crate::observation::{Call, Message, SocketId};
 use fingerprint::{Agreement, Fingerprint};
 use lane::Lane;
-use twins::Twins;
+use twins::IdenticalFrames;
 
 /// Limits of a matcher's memory and work.
 #[derive(Clone, Copy, Debug)]
@@ -121,7 +121,7 @@ struct Receiver {
     /// Number of frames received unobserved that are not assigned to a lane yet.
     unassigned: u64,
     last: Option<(u64, FrameRef)>,
-    twins: Twins,
+    twins: IdenticalFrames,
 }
 
 impl Matcher {

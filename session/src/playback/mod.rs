@@ -33,14 +33,14 @@ pub struct Position {
     /// Chosen speed.
     pub speed: Speed,
     /// Current playback state.
-    pub doing: Doing,
+    pub doing: PlaybackState,
     /// Start of the known part, if playback started in the middle of the recording.
     pub since_ns: Option<u64>,
 }
 
 /// Playback state.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Doing {
+pub enum PlaybackState {
     /// Playing at the chosen speed.
     #[default]
     Playing,

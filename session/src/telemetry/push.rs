@@ -33,7 +33,7 @@ pub struct PushOptions {
     /// Interval of metrics.
     pub interval: Duration,
     /// Maximum bytes of spans sent in a minute.
-    pub bytes_a_minute: u64,
+    pub bytes_per_minute: u64,
     /// Maximum bytes that wait to be sent.
     pub queue_bytes: u64,
 }
@@ -67,7 +67,7 @@ impl Push {
         Ok(Self {
             spans: LiveSpans::new(options.requests.clone(), opening, resource),
             queue,
-            budget: ByteBudget::new(options.bytes_a_minute, Instant::now()),
+            budget: ByteBudget::new(options.bytes_per_minute, Instant::now()),
             interval: options.interval,
             gathered: Instant::now(),
             measured: Instant::now(),

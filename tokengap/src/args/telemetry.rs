@@ -68,7 +68,7 @@ impl TelemetryArgs {
                 Requests::None => None,
             },
             interval: self.otlp_interval,
-            bytes_a_minute: self.otlp_rate,
+            bytes_per_minute: self.otlp_rate,
             queue_bytes: self.otlp_queue,
         })
     }

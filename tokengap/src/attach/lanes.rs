@@ -9,13 +9,13 @@ use probe_user::{Call, Matcher, Message, SocketId};
 use trace::engine::Waiter;
 use trace::event::{Capabilities, Event, Frame, Hop, Missed, MissedCause, Received, Undecoded, What};
 use trace::{FrameId, HopId, MonoNs, ThreadId, path};
-use zmq_tap::decode::{Carries, Decoders, LONGEST, Shape};
+use zmq_tap::decode::{Decoders, LONGEST, Shape, SocketFormat};
 
 use super::multipart::{Multiparts, Part};
 use super::paths::Paths;
 pub(super) use super::paths::Sink;
 use super::roles::Roles;
-use super::sight::Sight;
+use super::sight::Observability;
 
 /// Time after the last message during which messages count as flowing.
 const FLOWS_NS: u64 = 1_000_000_000;
@@ -25,7 +25,7 @@ pub(super) struct Lanes {
     multiparts: Multiparts,
     decoders: Decoders,
     /// Message format of the engine, once known.
-    carries: Carries,
+    carries: SocketFormat,
     paths: Paths,
     /// Time of the last send.
     sent_at: Option<MonoNs>,
@@ -60,12 +60,12 @@ impl Release {
 }
 
 impl Lanes {
-    pub(super) fn new(roles: Roles, sight: Sight) -> Self {
+    pub(super) fn new(roles: Roles, sight: Observability) -> Self {
         Self {
             matcher: Matcher::new(MatcherLimits::default()),
             multiparts: Multiparts::default(),
             decoders: Decoders::new(engines::FORMATS, LONGEST),
-            carries: Carries::default(),
+            carries: SocketFormat::default(),
             paths: Paths::new(roles, sight),
             sent_at: None,
             receivers: HashSet::new(),

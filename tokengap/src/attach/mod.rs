@@ -38,13 +38,13 @@ use egress::Egress;
 pub(crate) use follow::Follow;
 use hopids::HopIds;
 use lanes::{Lanes, Release, Sink};
-use lookout::Lookout;
-use newcomers::Newcomers;
+use lookout::DiscoveryThread;
+use newcomers::LateProcesses;
 pub(crate) use python::PythonOptions;
 use python::PythonWatch;
 use queues::QueueWatch;
 use roles::Roles;
-use sight::Sight;
+use sight::Observability;
 pub(crate) use trial::{Outcome, State, reason};
 
 /// Bytes copied of a message that is decoded at its sender, enough to identify it. Frames of two ranks differ only in rids, which follow a
@@ -70,7 +70,7 @@ pub(crate) struct AttachOptions {
 
 /// A probe attached to a running engine.
 pub(crate) struct Attach {
-    lookout: Lookout,
+    lookout: DiscoveryThread,
     probe: Probe,
     lanes: Lanes,
     egress: Egress,
@@ -81,7 +81,7 @@ pub(crate) struct Attach {
     engine: Engine,
     /// Processes with probes attached.
     probed: BTreeSet<u32>,
-    newcomers: Newcomers,
+    newcomers: LateProcesses,
     /// Release from the wire that the last engine event was based on.
     reported_release: Option<Release>,
     engine_reported: bool,
@@ -127,7 +127,7 @@ impl Attach {
             .find(format)
             .and_then(|format| format.response_id);
         let mut egress = Egress::new(mode, response_id);
-        let mut newcomers = Newcomers::new();
+        let mut newcomers = LateProcesses::new();
         let serving = engine.processes.iter().filter(|_| options.egress);
         let served = serving.map(|process| newcomers.serve(process, &mut egress, probe, &engine));
         let refusals = served.filter_map(|served| Some(format!("egress: {}", served.err()?)));
@@ -137,7 +137,7 @@ impl Attach {
             egress.follow(log).with_context(failure)?;
         }
         probe.add(&targets).context(refused)?;
-        let mut sight = Sight::new(options.probe.processed, egress.capabilities());
+        let mut sight = Observability::new(options.probe.processed, egress.capabilities());
         for pid in probed
             .iter()
             .filter(|pid| engine.process(**pid).is_some_and(has_libzmq))
@@ -158,7 +158,7 @@ impl Attach {
         }
         degraded.extend(watcher.topology().blind.iter().map(trial::with_remedy));
         degraded.extend(clocks());
-        let lookout = Lookout::start(watcher).context("cannot start a thread that looks for new workers")?;
+        let lookout = DiscoveryThread::start(watcher).context("cannot start a thread that looks for new workers")?;
         let python = options.python.map(PythonWatch::start).transpose()?;
         let mut attach = Self {
             lookout,

@@ -6,7 +6,7 @@ use trace::MonoNs;
 
 /// Observable stages at the receiving ends of hops.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Sight {
+pub(super) struct Observability {
     /// Set if processed messages are reported.
     pub(super) processed: bool,
     /// Set if deliveries are visible in the responses of processes whose writes are observed.
@@ -17,7 +17,7 @@ pub(super) struct Sight {
     served: BTreeMap<u32, MonoNs>,
 }
 
-impl Sight {
+impl Observability {
     pub(super) fn new(processed: bool, delivered: bool) -> Self {
         Self {
             processed,

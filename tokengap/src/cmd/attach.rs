@@ -61,7 +61,7 @@ pub(crate) struct Args {
     live: LiveArgs,
 
     /// Maximum bytes copied of a message. Longer messages are counted as undecoded.
-    #[arg(long, value_name = "BYTES", default_value_t = probe_ebpf_most(), help_heading = TUNING)]
+    #[arg(long, value_name = "BYTES", default_value_t = max_capture(), help_heading = TUNING)]
     capture: u32,
 
     /// Size of the ring buffer between the kernel and tokengap. Observations that do not fit are dropped and counted; the target is
@@ -70,7 +70,7 @@ pub(crate) struct Args {
     ring: u32,
 }
 
-const fn probe_ebpf_most() -> u32 {
+const fn max_capture() -> u32 {
     1 << 20
 }
 

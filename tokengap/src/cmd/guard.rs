@@ -66,7 +66,7 @@ pub(crate) fn describe(restored: &Restored) -> String {
     match restored {
         Restored::Back(path) => format!("{}: the engine's socket has been restored", path.display()),
         Restored::WasBack(path) => format!("{}: was not moved", path.display()),
-        Restored::Outlived(path) => format!(
+        Restored::Superseded(path) => format!(
             "{}: nothing to restore: the engine has exited or is listening again",
             path.display()
         ),

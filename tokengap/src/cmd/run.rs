@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use anyhow::{Context, bail};
 use confine::Work;
-use zmq_tap::relay::{Options, step_aside};
+use zmq_tap::relay::{Options, lower_priority};
 use zmq_tap::tap::Tap;
 
 use session::Signals;
@@ -17,7 +17,7 @@ use session::Signals;
 use crate::app;
 use crate::args::LiveArgs;
 use crate::confinement;
-use crate::guard::{Afterwards, Guard};
+use crate::guard::{Cleanup, Guard};
 use crate::output;
 use crate::run::{Child, Forwarding, Private, Run};
 
@@ -68,7 +68,7 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     };
     let output = command_output.as_ref().map(|(file, _)| file.try_clone()).transpose()?;
     let child = Child::start(&args.command, folder.path(), output)?;
-    let afterwards = folder.is_own().then(|| Afterwards {
+    let afterwards = folder.is_own().then(|| Cleanup {
         child: child.pid(),
         remove: folder.path(),
     });
@@ -95,7 +95,7 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
         errln!("tokengap: the output of {} is in {}", child.name(), path.display());
     }
     // Lower the priority of this thread, which decodes, so that the relay's thread is scheduled first.
-    if let Err(error) = step_aside() {
+    if let Err(error) = lower_priority() {
         tracing::info!("cannot lower the priority of decoding: {error}");
     }
     let watched = app::watch(source, &args.live, &Signals::none());

@@ -8,7 +8,7 @@ use anyhow::{Context, bail, ensure};
 use confine::Work;
 use probe_user::discover::{self, RoleSpec, Watcher};
 use session::Signals;
-use zmq_tap::relay::{Options, step_aside};
+use zmq_tap::relay::{Options, lower_priority};
 use zmq_tap::splice::{Folder, Restored, restore};
 
 use super::guard::describe;
@@ -102,7 +102,7 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     let splice = prepared.execute(&Options::default(), guard)?;
     std::thread::sleep(SETTLE);
     print_result(&splice);
-    if let Err(error) = step_aside() {
+    if let Err(error) = lower_priority() {
         tracing::info!("cannot lower the priority of decoding: {error}");
     }
     let report = app::watch(splice, &args.live, &signals)?;

@@ -5,7 +5,7 @@ use std::process::ExitCode;
 use anyhow::{Context, bail};
 use confine::Work;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
-use zmq_tap::relay::{Endpoint, Options, Pair, step_aside};
+use zmq_tap::relay::{Endpoint, Options, Pair, lower_priority};
 use zmq_tap::tap::{Tap, TapHop};
 
 use session::Signals;
@@ -83,7 +83,7 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     };
     let tap = Tap::start(hops, options).context("the tap did not start")?;
     // Lower the priority of this thread, which decodes, so that the relay's thread is scheduled first.
-    if let Err(error) = step_aside() {
+    if let Err(error) = lower_priority() {
         tracing::info!("cannot lower the priority of decoding: {error}");
     }
     for (listen, upstream) in args.listen.iter().zip(&args.upstream) {

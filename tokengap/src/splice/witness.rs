@@ -13,7 +13,7 @@ use probe_user::{Capture, Matcher, Message, Observation, Options, Probe, SocketI
 use trace::Analysis;
 use trace::event::{Capabilities, Event, Frame, Hop, Missed, MissedCause, What};
 use trace::{Config, FrameId, HopId};
-use zmq_tap::decode::{Carries, Decoders, LONGEST};
+use zmq_tap::decode::{Decoders, LONGEST, SocketFormat};
 
 /// Maximum number of bytes copied of a received message.
 const CAPTURE: u32 = 1 << 20;
@@ -171,7 +171,7 @@ struct Tally {
 struct Inbox {
     hop: HopId,
     seq: u64,
-    carries: Carries,
+    carries: SocketFormat,
 }
 
 impl Tally {
@@ -198,7 +198,7 @@ impl Tally {
         let inbox = self.inboxes.entry(message.call.socket).or_insert(Inbox {
             hop: next,
             seq: 0,
-            carries: Carries::default(),
+            carries: SocketFormat::default(),
         });
         let id = FrameId {
             hop: inbox.hop,

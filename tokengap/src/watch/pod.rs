@@ -13,7 +13,7 @@ use session::{Observer, ScreenCommand, Stage};
 use trace::ledger::Limits;
 use trace::record::{BlockReader, Header, Record, RecordOptions};
 use trace::{Analysis, Config};
-use tui::OwnPast;
+use tui::ReceivedHistory;
 use tui::pods::{Brief, Link, PodLine};
 
 use super::source_info::SourceInfo;
@@ -39,7 +39,7 @@ pub(super) struct Pod {
     incomplete_reason: Option<String>,
     broken: bool,
     gaps: u64,
-    past: Option<OwnPast>,
+    past: Option<ReceivedHistory>,
     limits: Limits,
     record: Option<PathBuf>,
     options: RecordOptions,
@@ -97,7 +97,7 @@ impl Pod {
     }
 
     /// Takes the time series received from the source.
-    pub(super) fn take_past(&mut self) -> Option<OwnPast> {
+    pub(super) fn take_past(&mut self) -> Option<ReceivedHistory> {
         self.past.take()
     }
 

@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 use super::Thresholds;
 use crate::clock::MonoNs;
 use crate::event::AwayState;
-use crate::ledger::{AwayTimes, Group, Hop, Ledger, ProcessingStage, Spent};
+use crate::ledger::{AwayTimes, Group, Hop, Ledger, ProcessingStage, TimeUse};
 use crate::path;
 use crate::stats::{Distribution, Sum, WindowedSum};
 use crate::words::percent;
@@ -112,7 +112,7 @@ pub struct Leg<'l> {
     /// State of the receiving thread while frames wait for it.
     pub thread: ThreadState,
     /// Shares of that thread's time while frames waited for it; empty if not sampled.
-    pub spent: Spent,
+    pub spent: TimeUse,
     /// The receiver with most of the wait, if one of several stands out: `worker 2` or its endpoint.
     pub worker: Option<String>,
 }
@@ -261,7 +261,7 @@ fn wait<'l>(
     let spent = slow
         .iter()
         .map(|hop| hop.while_waiting())
-        .fold(Spent::default(), Spent::plus);
+        .fold(TimeUse::default(), TimeUse::plus);
     let away = slow
         .iter()
         .map(|hop| hop.away())
@@ -315,13 +315,13 @@ fn inside<'l>(
         first_token: times(of_first),
         busy,
         thread: ThreadState::Unknown,
-        spent: Spent::default(),
+        spent: TimeUse::default(),
         worker: None,
     })
 }
 
 /// Derives the state of a thread from its time while frames waited for it.
-fn state(spent: &Spent, away: &AwayTimes, busy: Option<f64>, thresholds: &Thresholds) -> ThreadState {
+fn state(spent: &TimeUse, away: &AwayTimes, busy: Option<f64>, thresholds: &Thresholds) -> ThreadState {
     let at_least = |ns: Option<u64>, share: f64| ns.is_some_and(|ns| spent.share(ns) >= share);
     if spent.interval_ns < SHORTEST_NS {
         return match busy {

@@ -4,7 +4,7 @@
 use super::{DetectContext, Severity, Verdict};
 use crate::clock::MonoNs;
 use crate::event::AwayState;
-use crate::ledger::{AwayTimes, Group, Spent, Thread};
+use crate::ledger::{AwayTimes, Group, Thread, TimeUse};
 use crate::words::{duration, percent, plural};
 
 /// Longest time that a verdict looks back.
@@ -24,7 +24,7 @@ pub(super) struct Late<'a> {
     /// Start of the judged interval.
     pub(super) from: MonoNs,
     /// Its time use since then.
-    pub(super) spent: Spent,
+    pub(super) spent: TimeUse,
     /// Time since then by reason for not running, where checked.
     pub(super) away: AwayTimes,
 }
@@ -167,7 +167,7 @@ pub(super) fn rounded(share: f64) -> f64 {
 }
 
 /// Describes the remaining known shares: `12 % waiting for a CPU, 85 % asleep`.
-pub(super) fn rest(spent: &Spent) -> String {
+pub(super) fn rest(spent: &TimeUse) -> String {
     let mut parts = Vec::new();
     for (ns, what) in [
         (spent.starved_ns(), "waiting for a CPU"),

@@ -10,7 +10,7 @@ mod version;
 
 use serde::{Deserialize, Serialize};
 
-pub use behaviour::{Behaviour, Handout};
+pub use behaviour::{Behaviour, OutputModeRule};
 pub use facts::{Drops, Engines, Facts, StageNames};
 pub use state::{Engine, EngineState};
 pub use version::{BadVersion, Version, VersionRange};

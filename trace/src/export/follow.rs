@@ -3,7 +3,7 @@
 use std::io;
 
 use super::hops::Hops;
-use super::lives::Lives;
+use super::lives::LiveRequests;
 use super::{Clock, Closed, ExportContext, Exporter, Options, stage};
 use crate::analysis::Analysis;
 use crate::clock::MonoNs;
@@ -13,7 +13,7 @@ use crate::report::Report;
 
 /// Tracks the live requests of an analysis for an exporter.
 pub(super) struct Follow {
-    lives: Lives,
+    lives: LiveRequests,
     hops: Hops,
     clock: Clock,
     options: Options,
@@ -23,7 +23,7 @@ pub(super) struct Follow {
 impl Follow {
     pub(super) fn new(clock: Clock, options: Options) -> Self {
         Self {
-            lives: Lives::default(),
+            lives: LiveRequests::default(),
             hops: Hops::default(),
             clock,
             options,

@@ -85,7 +85,7 @@ const NOTES: usize = 64;
 /// One request. The field order keeps the fields that every chunk reads or writes together.
 #[derive(Clone, Debug, Default)]
 #[repr(C)]
-pub(super) struct Life {
+pub(super) struct LiveRequest {
     pub(super) rid: Box<str>,
     /// Its record in the ledger; `None` if it was created only when the request closed.
     pub(super) ticket: Option<Ticket>,
@@ -106,7 +106,7 @@ pub(super) struct Life {
     pub(super) dropped: (u64, u64),
 }
 
-impl Life {
+impl LiveRequest {
     pub(super) fn new(rid: &str, number: u64, first_at: MonoNs) -> Self {
         Self {
             rid: rid.into(),

@@ -30,8 +30,8 @@ pub use self::recorded::recorded;
 
 use self::follow::Follow;
 use self::hops::Hops;
-use self::life::{Life, OnHop};
-use self::lives::Lives;
+use self::life::{LiveRequest, OnHop};
+use self::lives::LiveRequests;
 use crate::analysis::{Analysis, Config};
 use crate::clock::MonoNs;
 use crate::event::Event;
@@ -88,14 +88,14 @@ struct ExportContext<'a> {
     clock: &'a Clock,
     ledger: &'a Ledger,
     hops: &'a Hops,
-    lives: &'a Lives,
+    lives: &'a LiveRequests,
     options: &'a Options,
 }
 
 /// A closed request, or one in flight at the end of the capture.
 struct Closed<'a> {
     summary: &'a Summary,
-    life: &'a Life,
+    life: &'a LiveRequest,
     /// The capture ended before the request did.
     open: bool,
 }

@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 
 use super::absence::AwayTimes;
 use super::lane::{Lane, LaneCounts, PendingChunk};
-use super::timeline::Spent;
+use super::timeline::TimeUse;
 use crate::clock::MonoNs;
 use crate::event::Capabilities;
 use crate::id::{FrameId, HopId, ThreadId};
@@ -160,7 +160,7 @@ pub struct Hop {
     /// Queue waits of requests' first chunks.
     pub(crate) first_waits: WindowedSum,
     /// Time of the receiving thread while frames waited for it.
-    pub(crate) while_waiting: Spent,
+    pub(crate) while_waiting: TimeUse,
     #[serde(default)]
     pub(crate) away: AwayTimes,
     wakeup: Option<(u64, u32)>,
@@ -199,7 +199,7 @@ impl Hop {
             queue_wait: Buckets::default(),
             chunk_waits: WindowedSum::default(),
             first_waits: WindowedSum::default(),
-            while_waiting: Spent::default(),
+            while_waiting: TimeUse::default(),
             away: AwayTimes::default(),
             wakeup: None,
             burst: Burst::default(),
@@ -242,7 +242,7 @@ impl Hop {
     }
 
     /// Time of the receiving thread while frames waited for it; empty if not sampled.
-    pub fn while_waiting(&self) -> Spent {
+    pub fn while_waiting(&self) -> TimeUse {
         self.while_waiting
     }
 

@@ -59,9 +59,10 @@ pub use stacks::{Hits, StackCounts, StackFunction, StackRole};
 pub use stages::Stages;
 pub use stream::Stream;
 pub use threads::Thread;
-pub use timeline::Spent;
+pub use timeline::TimeUse;
 pub use totals::{
-    Answers, ChunkCounts, IdCounts, Inflation, MissedCounts, Predictions, RequestCounts, Sightings, TokenCounts, Totals,
+    AffectedRequests, Answers, ChunkCounts, IdCounts, Inflation, MissedCounts, Predictions, RequestCounts, TokenCounts,
+    Totals,
 };
 pub use waits::{WaitBreakdown, Waits};
 
@@ -72,7 +73,7 @@ use self::finished::FinishedRequests;
 use self::health::HealthChecks;
 use self::hops::Hops;
 use self::lane::{Load, PendingChunk};
-use self::losses::Shelf;
+use self::losses::LossStore;
 use self::shared::Predecessor;
 use self::stacks::Stacks;
 use self::table::Table;
@@ -142,7 +143,7 @@ pub struct Ledger {
     pending_frames: usize,
     pending_chunks: usize,
     in_flight: usize,
-    shelf: Shelf,
+    shelf: LossStore,
     /// Whether debug builds check the sums. False for a deserialized snapshot, whose sums may be invalid.
     #[serde(skip)]
     checked: bool,
@@ -198,7 +199,7 @@ impl Ledger {
             pending_frames: 0,
             pending_chunks: 0,
             in_flight: 0,
-            shelf: Shelf::default(),
+            shelf: LossStore::default(),
             checked: true,
             predecessors: BTreeMap::new(),
             shared_rids: BTreeSet::new(),

@@ -8,7 +8,7 @@ use super::hop::BurstPosition;
 use super::in_process::InProcess;
 use super::inter_token_latency::{InterTokenLatency, ItlEnds};
 use super::limits::{Limits, ReachedCounts};
-use super::losses::{Losses, Lossy, LostRange, Shelf};
+use super::losses::{LossStore, Losses, Lossy, LostRange};
 use super::stages::Marks;
 use super::stream::Stream;
 use crate::clock::MonoNs;
@@ -290,7 +290,7 @@ impl Request {
     }
 
     /// Predicts a drop of the last received chunk.
-    pub(crate) fn predict_drop(&mut self, shelf: &mut Shelf, limits: &Limits, reached: &mut ReachedCounts) {
+    pub(crate) fn predict_drop(&mut self, shelf: &mut LossStore, limits: &Limits, reached: &mut ReachedCounts) {
         let [end, tokens, nth] = self.received_last;
         let predicted = self.predicted.get_or_insert_default();
         predicted.chunks += 1;

@@ -4,7 +4,7 @@
 mod reading;
 mod slot;
 
-pub use slot::{HopSlot, Moment, Passed, PassedHop};
+pub use slot::{HopSlot, HopSlotCounts, SlotCounts, SlotValues};
 
 use serde::{Deserialize, Serialize};
 
@@ -21,7 +21,7 @@ const SLOT_NS: u64 = 1_000_000_000;
 #[derive(Debug, Serialize, Deserialize)]
 pub struct TimeSeries {
     max: usize,
-    series: Option<Series<Moment>>,
+    series: Option<Series<SlotValues>>,
     /// Counters at the start of the current slot.
     last: Reading,
     due: MonoNs,
@@ -73,7 +73,7 @@ impl TimeSeries {
     }
 
     /// All slots, oldest first; the last is the current, unfinished one.
-    pub fn moments(&self, ledger: &Ledger) -> Vec<Moment> {
+    pub fn moments(&self, ledger: &Ledger) -> Vec<SlotValues> {
         let Some(series) = &self.series else {
             return Vec::new();
         };
@@ -84,7 +84,7 @@ impl TimeSeries {
         moments
     }
 
-    /// Threads covered by [`Moment::threads`], in its order.
+    /// Threads covered by [`SlotValues::threads`], in its order.
     pub fn threads(&self) -> impl Iterator<Item = ThreadId> + '_ {
         self.last.threads()
     }

@@ -1,7 +1,7 @@
 //! An engine for tests of the generic crate.
 
 use trace::Config;
-use trace::engine::{Behaviour, Drops, Engines, Facts, Handout, Mode, StageNames, Waiter};
+use trace::engine::{Behaviour, Drops, Engines, Facts, Mode, OutputModeRule, StageNames, Waiter};
 
 /// A release that drops queued chunks in incremental mode.
 pub(crate) const DROPS: &str = "0.5.9";
@@ -75,8 +75,8 @@ impl Facts for Example {
         };
         Behaviour {
             waiter: Some(waiter),
-            token_path: Some(Handout::ByFlag(FLAG)),
-            text_path: Some(Handout::Always(Mode::Cumulative)),
+            token_path: Some(OutputModeRule::ByFlag(FLAG)),
+            text_path: Some(OutputModeRule::Always(Mode::Cumulative)),
         }
     }
 

@@ -27,12 +27,12 @@ use crate::log::LogHold;
 use crate::state::Model;
 use crate::state::action::{Action, Effect};
 use crate::state::journal::Journal;
-use crate::state::past::OwnPast;
+use crate::state::past::ReceivedHistory;
 use crate::state::pods::PodLine;
-use crate::state::refresh::Outside;
+use crate::state::refresh::RunValues;
 use crate::state::tab::Tab;
 use crate::state::ui::{Saved, Ui};
-use crate::theme::{Surroundings, Theme};
+use crate::theme::{Environment, Theme};
 use crate::view::{self, Hits};
 
 pub use pod::PodView;
@@ -117,7 +117,7 @@ impl Screen {
         Ok(Self {
             terminal,
             _log_hold: log_hold,
-            theme: Theme::of(&Surroundings::read()),
+            theme: Theme::of(&Environment::read()),
             model: Model::default(),
             ui: Ui {
                 rows: keep.rows,
@@ -170,7 +170,7 @@ impl Screen {
     }
 
     /// Replaces the time series of a run with the received ones.
-    pub fn take_over(&mut self, run: usize, past: OwnPast) {
+    pub fn take_over(&mut self, run: usize, past: ReceivedHistory) {
         self.model(run).take_over(past);
     }
 
@@ -317,7 +317,7 @@ impl Screen {
 
     /// Refreshes the model to the current state.
     fn read(&mut self, run: &Run<'_>, rows: bool) {
-        let outside = Outside {
+        let outside = RunValues {
             source: run.source.to_owned(),
             doing: match run.stage {
                 Stage::Running | Stage::Ended if run.position.is_some() => "replay",

@@ -8,7 +8,7 @@ use session::units;
 
 use super::Model;
 use super::action::{Action, Effect};
-use super::query::{Mistake, Query};
+use super::query::{Query, SyntaxError};
 use super::row::Column;
 use super::tab::Tab;
 use super::table::Sort;
@@ -21,7 +21,7 @@ pub(crate) enum Dialog {
     /// Key help, with the scroll offset in lines.
     Help(usize),
     /// Filter being typed, and the current syntax error.
-    Filter(String, Option<Mistake>),
+    Filter(String, Option<SyntaxError>),
     /// Time being typed, and whether it is valid so far.
     Time(String, bool),
     /// Search text of the command palette, and the index of the selected match.

@@ -3,7 +3,7 @@
 //! On the path to the client the receiver binds and the sender connects (PUSH connects, PULL binds). An unnamed process is therefore
 //! recognised by its neighbours, and a group of unnamed processes by its order.
 
-use probe_user::discover::{Edge, Node, Played, Role, RoleSource, connected};
+use probe_user::discover::{Edge, Node, Role, RoleSource, RoleWithSource, connected};
 
 use super::role::{DETOKENIZER, DETOKENIZER_ROUTER, ROLES, ROUTER, SCHEDULER, TOKENIZER, WORKER};
 
@@ -15,7 +15,7 @@ pub(super) fn infer(nodes: &[Node], edges: &[Edge], roles: &mut Roles) {
     routers(nodes, edges, roles);
 }
 
-type Roles = [Option<Played>];
+type Roles = [Option<RoleWithSource>];
 
 fn role(roles: &Roles, node: usize) -> Option<Role> {
     roles[node].map(|(role, _)| role)
@@ -149,7 +149,7 @@ mod tests {
         }
     }
 
-    fn roles(nodes: &[Node], edges: &[Edge]) -> Vec<Option<Played>> {
+    fn roles(nodes: &[Node], edges: &[Edge]) -> Vec<Option<RoleWithSource>> {
         let mut roles: Vec<_> = nodes.iter().map(|n| n.stated).collect();
         infer(nodes, edges, &mut roles);
         roles

@@ -8,7 +8,7 @@ use trace::report::{Report, ReportInput};
 use trace::{Analysis, Config, MonoNs};
 
 use super::super::roles::Roles;
-use super::super::sight::Sight;
+use super::super::sight::Observability;
 use super::Lanes;
 
 const FRAME: &[u8] = include_bytes!("../../../../zmq-tap/fixtures/messages/0.5.9/skip_delta_256rid.pkl");
@@ -42,7 +42,7 @@ fn message(pid: u32, seq: u64, bytes: &[u8]) -> Message<'_> {
 
 #[test]
 fn a_sequence_gap_is_reported_once_before_the_next_frame() {
-    let mut sight = Sight::new(false, false);
+    let mut sight = Observability::new(false, false);
     sight.watch(2, MonoNs(0));
     let mut lanes = Lanes::new(Roles::new(engines::DISCOVERED.first().copied()), sight);
     let mut analysis = Analysis::new(Config {
@@ -89,7 +89,7 @@ fn the_parts_of_a_message_are_one_frame() {
         include_bytes!("../../../../engines/fixtures/vllm/0.11.2/prompt_logprobs.1"),
     ];
     let vllm = engines::DISCOVERED.iter().find(|kind| kind.name() == "vllm");
-    let mut sight = Sight::new(false, false);
+    let mut sight = Observability::new(false, false);
     sight.watch(2, MonoNs(0));
     let mut lanes = Lanes::new(Roles::new(vllm.copied()), sight);
     let mut events = Vec::new();
@@ -129,7 +129,7 @@ fn the_parts_of_a_message_are_one_frame() {
 
 #[test]
 fn lanes_flow_while_a_message_waits_and_shortly_after_the_last() {
-    let mut sight = Sight::new(false, false);
+    let mut sight = Observability::new(false, false);
     sight.watch(2, MonoNs(0));
     let mut lanes = Lanes::new(Roles::new(engines::DISCOVERED.first().copied()), sight);
     assert!(!lanes.flows());
@@ -165,7 +165,7 @@ impl Engine {
             &[(SCHEDULER, role::SCHEDULER), (FIRST, role::TOKENIZER)],
             &[(SCHEDULER, FIRST)],
         );
-        let mut sight = Sight::new(true, true);
+        let mut sight = Observability::new(true, true);
         for pid in [SCHEDULER, FIRST] {
             sight.watch(pid, MonoNs(0));
         }

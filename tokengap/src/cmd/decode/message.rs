@@ -2,7 +2,7 @@
 
 use engines::sglang::wire::{Batch, Codec, Decoder, Limits, Value};
 use trace::event::Chunk;
-use zmq_tap::decode::{Carries, Decode as _, Decoded, Decoders, Shape};
+use zmq_tap::decode::{Decode as _, Decoded, Decoders, Shape, SocketFormat};
 
 /// Decoders of every engine.
 pub(super) struct Reader {
@@ -35,7 +35,7 @@ impl Reader {
             let batch = self.sglang.decode(message);
             return batch.map(Message::Sglang).map_err(|why| why.to_string());
         }
-        let decoded = self.all.decode(&mut Carries::default(), &[message]);
+        let decoded = self.all.decode(&mut SocketFormat::default(), &[message]);
         decoded.map(Message::Other).map_err(|why| match why.reason {
             "codec" => format!("{why}; expected one message as returned by recv()"),
             _ => why.to_string(),

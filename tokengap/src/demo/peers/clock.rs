@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
-use super::report::{Did, Reports};
+use super::report::{PeerAction, Reports};
 use crate::demo::random::Random;
 use crate::demo::scenario::{Pauses, Phase, Script};
 
@@ -41,7 +41,7 @@ impl Clock {
         let current = count % self.phases.len();
         if current != self.current {
             self.current = current;
-            reports.push(Did::Serves(self.phases[current].mode));
+            reports.push(PeerAction::Serves(self.phases[current].mode));
         }
         self.phases[current]
     }

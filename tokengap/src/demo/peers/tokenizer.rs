@@ -16,7 +16,7 @@ use zmq_tap::decode::Decode;
 use super::busy::Busy;
 use super::clock::Clock;
 use super::inbox::Inbox;
-use super::report::{Did, Fingerprint, Reports};
+use super::report::{Fingerprint, PeerAction, Reports};
 use super::waiter::State;
 use crate::demo::random::Random;
 use crate::demo::scenario::{Phase, Script};
@@ -95,7 +95,7 @@ impl Tokenizer {
     /// `handle_loop`: processes one message, up to the call for the next one.
     async fn handle(&mut self, message: &Bytes) -> anyhow::Result<()> {
         let (hop, print) = (self.hop, Fingerprint::of(message));
-        self.reports.push(Did::Received {
+        self.reports.push(PeerAction::Received {
             hop,
             print,
             wakeup: self.wakeup,
@@ -106,7 +106,7 @@ impl Tokenizer {
         self.busy
             .spend(phase.per_frame + phase.per_chunk * chunks + pause)
             .await;
-        self.reports.push(Did::Processed { hop, print });
+        self.reports.push(PeerAction::Processed { hop, print });
         Ok(())
     }
 
@@ -140,7 +140,7 @@ impl Tokenizer {
         let mut finished = false;
         state.wake(self.script.waiter, &self.account, |given| {
             finished |= given.finished;
-            self.reports.push(Did::Delivered(given));
+            self.reports.push(PeerAction::Delivered(given));
         });
         if finished {
             self.states.remove(rid);
