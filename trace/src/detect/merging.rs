@@ -45,7 +45,7 @@ impl Detector for Merging {
         let tokens = context.ledger.itl_delivered_by_token().count();
         let mean = (confirmed && events > 0).then(|| tokens as f64 / events as f64);
         if let Some(mean) = mean {
-            let _ = write!(summary, " of {mean:.1} tokens per event on average");
+            let _ = write!(summary, ": {mean:.1} tokens per event on average");
         }
         found.push(
             Verdict::new(severity, summary)
@@ -85,7 +85,7 @@ mod tests {
         assert!(
             found[0]
                 .summary
-                .ends_with("in bursts of 2.0 tokens per event on average"),
+                .ends_with("in bursts: 2.0 tokens per event on average"),
             "{}",
             found[0].summary
         );

@@ -31,7 +31,7 @@ pub struct ReceivedHistory {
     harm_before: Option<MergedAndLost>,
 }
 
-impl sink::SentHistory for Model {
+impl sink::Past for Model {
     fn remember(&mut self, analysis: &Analysis) {
         self.remember(analysis);
     }
