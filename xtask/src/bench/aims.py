@@ -1,4 +1,4 @@
-"""What is measured, with the bound that it is judged by: key, quantity, bound, limit, unit, in the order of the table."""
+"""Measured quantities and their limits, in the order of the table: key, quantity, bound, limit, unit."""
 
 MOST, LEAST = "at most", "at least"
 AIMS = {

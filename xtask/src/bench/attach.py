@@ -1,5 +1,5 @@
-"""`attach` on an engine's traffic: real frames of 256 requests between libzmq peers, 4,096 live requests at 132,000 tokens a second, then at
-multiples of that rate until observations are missed. Its counts must match the peers' own."""
+"""`attach` on an engine's traffic: real frames of 256 requests between libzmq peers, with 4,096 live requests. The rate is 132,000 tokens a
+second, then multiples of it until observations are missed. The counts of `attach` must match those of the peers."""
 
 import json
 import os
@@ -23,7 +23,7 @@ def free_port():
 
 
 def scrape(port):
-    """A scrape, requested as Prometheus does."""
+    """Scrapes the metrics endpoint like Prometheus."""
     accept = {"Accept": "application/openmetrics-text;version=1.0.0"}
     request = urllib.request.Request(f"http://127.0.0.1:{port}/metrics", headers=accept)
     return urllib.request.urlopen(request, timeout=PATIENCE).read().decode()
@@ -57,7 +57,7 @@ class Engine:
         self.folder.cleanup()
 
     def send(self, frames, rate):
-        """Sends so many frames; returns tokens a second, and the CPU microseconds a frame of sender and receiver."""
+        """Sends frames; returns tokens per second, and CPU microseconds per frame of sender and receiver."""
         before = [cpu(pid) for pid in self.pids]
         numbers = [float(number) for number in self.sender.ask(f"{frames} {rate}").split()]
         spent = [(cpu(pid) - was) * 1e6 / frames for pid, was in zip(self.pids, before)]
@@ -66,7 +66,7 @@ class Engine:
         return numbers[1] / numbers[4], spent
 
     def pass_by(self, times, seconds):
-        """Sends at a multiple of the rate, then a few frames slowly, whose numbers reveal earlier misses. Waits until all are received."""
+        """Sends at a multiple of the rate, then slowly: sequence numbers of the last frames reveal earlier misses. Waits for all."""
         rate = times * RATE / REQUESTS
         sent = self.send(int(rate * seconds), rate)
         self.send(32, 200.0)
@@ -102,7 +102,7 @@ def with_screen(kit, program, times, seconds):
 
 
 def without_screen(kit, program, times, seconds):
-    """Without a screen: frames in neither count of the report, and tokens that it says are missing."""
+    """Without a screen: frames neither observed nor counted as missed, and tokens reported missing."""
     with Engine(kit) as engine, attached(program, *engine.flags) as attach:
         before, begun = cpu(attach.pid), time.monotonic()
         per_s, _ = engine.pass_by(times, seconds)

@@ -1,4 +1,4 @@
-"""Cost of an observer for the process that it observes: tokengap's probe, empty programs at its probe points, bpftrace. Each turn is measured
+"""Cost of an observer for the observed process: tokengap's probe, empty programs at its probe points, bpftrace. Each turn measures
 without the observer, with it, and without it again."""
 
 import shutil
@@ -21,7 +21,7 @@ WRITES = """
 tracepoint:raw_syscalls:sys_exit /pid == PID && args->id == 1/ { @[args->ret] = count(); }
 BEGIN { printf("attached\\n"); }
 """
-# Name, operation that is measured, observer.
+# Name, measured operation, observer.
 PROBE = [
     ("traps alone, at tokengap's places", ("pair", 100), "traps"),
     ("traps alone, at entries and a return", ("pair", 100), "traps-at-calls"),
@@ -44,7 +44,7 @@ EGRESS = [
 
 
 def observer(observe, way, pid):
-    """Starts an observer of a process, and waits until it has attached; None if bpftrace cannot."""
+    """Starts an observer of a process, and waits until it has attached; `None` if bpftrace cannot attach."""
     if way not in (MESSAGES, WRITES):
         return Process(observe, way, pid).expect("attached")
     maps = Path(f"/proc/{pid}/maps").read_text().splitlines()
@@ -54,13 +54,13 @@ def observer(observe, way, pid):
     while "attached" not in (line := child.child.stdout.readline()):
         if not line:
             return None
-    # Its output is read, so that it never blocks.
+    # Drain its output, so that it never blocks.
     subprocess.Popen(["cat"], stdin=child.child.stdout, stdout=subprocess.DEVNULL)
     return child
 
 
 def detach(child, way):
-    """Ends an observer; returns the observations that it missed."""
+    """Stops an observer; returns the number of missed observations."""
     with child:
         if way in (MESSAGES, WRITES):
             child.child.send_signal(signal.SIGINT)
@@ -70,7 +70,7 @@ def detach(child, way):
 
 
 def measure(rows, interpreter, observe, operations, rounds):
-    """Added nanoseconds of each row."""
+    """Measures the added nanoseconds of each row, and prints them."""
     print(f"{'CPU ns per operation':50}{'without':>10}{'added':>10}   (least..most)")
     medians = {}
     with Process("sleep", "3600") as another:
