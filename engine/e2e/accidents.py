@@ -46,7 +46,7 @@ def count_losses(checks: Checks, outcome: Outcome, killed: int, replaced: int) -
     received = {message["hash"] for message in outcome.receiver.received}
     output, known = messages(outcome, "output"), {message["hash"] for message in messages(outcome)}
     lost = [message for message in output if message["hash"] not in received]
-    checks.equal("messages at the tokenizer that nobody sent", 0, len(received - known))
+    checks.equal("messages at the tokenizer that were never sent", 0, len(received - known))
     before = sum(message["sent_ns"] < killed for message in output)
     after = sum(message["sent_ns"] > replaced + REOPENED for message in output)
     checks.true("the run had begun before the kill and went on after it", before > 50 and after > 50)

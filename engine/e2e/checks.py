@@ -153,7 +153,7 @@ def arrived(checks: Checks, where: str, connections: list[list[str]], messages: 
     expected = Counter(hash for connection in connections for hash in connection)
     received = Counter(message["hash"] for message in messages)
     checks.equal(f"messages that never reached the {where}", 0, (expected - received).total())
-    checks.equal(f"messages at the {where} that nobody sent", 0, (received - expected).total())
+    checks.equal(f"messages at the {where} that were never sent", 0, (received - expected).total())
     for index, connection in enumerate(connections):
         left = (message["hash"] for message in messages)
         checks.true(f"connection {index} into the {where} kept its order", all(hash in left for hash in connection))

@@ -448,7 +448,7 @@ def main() -> None:
     for fault in FAULTS:
         if options.only not in fault.name:
             continue
-        started, checks, messages, outcome = time.monotonic(), Checks(), 0, "did not run to its end"
+        started, checks, messages, outcome = time.monotonic(), Checks(), 0, "did not complete"
         with tempfile.TemporaryDirectory(prefix="fault-", ignore_cleanup_errors=True) as folder:
             run = Run(options, Engine(""), fault.name, Path(folder), checks)
             try:

@@ -20,7 +20,7 @@ PEER = Path(__file__).with_name("peer.py")
 class Load:
     """Load of a sender process; by default four connections at a steady rate until stopped."""
 
-    # Number of its first connection; unique among the connections of one receiver.
+    # Number of its first connection, unique for each receiver.
     first: int = 0
     connections: int = 4
     # Messages per connection, and in a long run; 0 means until stopped.
@@ -86,8 +86,8 @@ class Arrived:
 
     def losses_at_breaks(self, breaks: int, checks: Checks) -> tuple[int, int]:
         """Messages arrive unchanged, in order and once, except for one gap per connection for each break; returns the messages and bytes lost."""
-        checks.equal("messages whose hash is not theirs", 0, self.received["corrupt"])
-        checks.equal("messages that nobody sent", 0, self.received["strange"])
+        checks.equal("messages with a wrong hash", 0, self.received["corrupt"])
+        checks.equal("messages that were never sent", 0, self.received["strange"])
         messages = bytes_ = 0
         for connection, sent in self.sent.items():
             got = self.received["connections"].get(connection)

@@ -56,7 +56,7 @@ class Result:
 
 def run_row(row: Row, options) -> Result:
     """Runs one row in this process."""
-    started, checks, summary = time.monotonic(), Checks(), "did not run to its end"
+    started, checks, summary = time.monotonic(), Checks(), "did not complete"
     with tempfile.TemporaryDirectory(prefix="e2e-", ignore_cleanup_errors=True) as folder:
         run = Run(options, row.engine, row.name, Path(folder), checks)
         try:

@@ -48,7 +48,7 @@ class Comparisons(unittest.TestCase):
         self.assertEqual([], self.failed(same_bytes, outcome(["a", "b", "c"], ["a", "b", "c"])))
         lost = ["messages that never reached the tokenizer", "connection 0 into the tokenizer kept its order"]
         self.assertEqual(lost, self.failed(same_bytes, outcome(["a", "b"], ["a"])))
-        repeated = ["messages at the tokenizer that nobody sent"]
+        repeated = ["messages at the tokenizer that were never sent"]
         self.assertEqual(repeated, self.failed(same_bytes, outcome(["a", "b"], ["a", "b", "b"])))
         reordered = ["connection 0 into the tokenizer kept its order"]
         self.assertEqual(reordered, self.failed(same_bytes, outcome(["a", "b"], ["b", "a"])))

@@ -1,8 +1,8 @@
-"""Keeps the table of vLLM's message layouts, read from the released wheels by syntax alone: nothing is installed, imported or run.
+"""Updates the table of vLLM's message layouts by parsing released wheels: nothing is installed, imported or run.
 
 usage: layouts.py TABLE [--all] [--check]
 
-Options and the form of the table are those of schemas.py.
+Options and table format are those of schemas.py.
 """
 
 import ast
@@ -20,7 +20,7 @@ CLASSES = ("EngineCoreOutputs", "EngineCoreOutput")
 
 
 def layouts_of(tree):
-    """Layouts of a release: `CLASS FORM FIELD...`. The members of `FinishReason` are the fields of a class of its own.
+    """Layouts of a release: `CLASS FORM FIELD...`. `FinishReason` is listed as a class whose fields are its members.
 
     >>> layouts_of(ast.parse("class EngineCoreOutput(S):\\n  request_id: str\\n  n: int = 0\\nclass FinishReason(E):\\n  STOP = 0\\n"))
     ['EngineCoreOutput struct request_id n', 'FinishReason enum STOP']

@@ -1,8 +1,8 @@
-//! Comparisons of what was expected with what tokengap says.
+//! Comparisons of expected values with tokengap's.
 
 use std::fmt::Debug;
 
-/// Comparisons made, and those that failed.
+/// Number of comparisons, and the failed ones.
 #[derive(Debug, Default)]
 pub(crate) struct Checks {
     pub(crate) made: u32,

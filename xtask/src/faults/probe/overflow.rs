@@ -46,7 +46,7 @@ pub(super) fn run(bench: &Bench, dir: &Path, checks: &mut Checks) -> Result<Seen
         &(2 * wanted),
         &both(&counts),
     );
-    checks.equal("lost for another cause", &0, &counts.lost);
+    checks.equal("lost for another reason", &0, &counts.lost);
     checks.holds("the ring was full", counts.overflowed > wanted / 10);
     drop(probe);
     let arrived = pair.end(checks)?;
