@@ -1,9 +1,9 @@
-"""Keeps the table of SGLang's message layouts, read from the released wheels by syntax alone: nothing is installed, imported or run.
+"""Updates the table of SGLang's message layouts by parsing released wheels: nothing is installed, imported or run.
 
 usage: schemas.py TABLE [--all] [--check]
 
-Releases already in the table are kept, unless --all reads them again. Consecutive releases with the same
-layout share one line. With --check nothing is written, and a table that would change is an error.
+Releases already in the table are kept, unless --all reads them again. Consecutive releases with the same layout share one line. --check
+writes nothing and fails if the table would change.
 
 Field order is wire order: dataclasses and msgspec.Structs collect their fields from the base classes first, in reverse method resolution
 order.
@@ -22,18 +22,18 @@ from pathlib import Path
 from pip._internal.models.index import PyPI
 
 MODULE = "sglang/srt/managers/io_struct.py"
-# Classes whose fields are read: output, aborts and what wraps them.
+# Classes whose fields are read: output, aborts and their wrappers.
 READ = re.compile(r"Batch(TokenID|Str|Embedding|Multimodal)[A-Z]\w*|AbortReq|MultiTokenizerW\w*")
 HEADER = """\
 # Every message class of SGLang's io_struct, and every layout of those that are read. Written by `cargo xtask schemas`; do not edit.
 # CLASS FORM RELEASES FIELD...   fields in the order of the wire, equal layouts of neighbouring releases in one line
 """
-# First release to read.
+# Oldest release to read.
 FIRST = "0.4.0"
 
 
 def name_of(node):
-    """The last part of a dotted name: `msgspec.Struct` -> `Struct`, `dataclass(kw_only=True)` -> `dataclass`."""
+    """Last part of a dotted name: `msgspec.Struct` -> `Struct`, `dataclass(kw_only=True)` -> `dataclass`."""
     if isinstance(node, ast.Call):
         return name_of(node.func)
     if isinstance(node, ast.Subscript):
@@ -111,14 +111,14 @@ class Ranges(io.RawIOBase):
         with urllib.request.urlopen(wanted, timeout=60) as answer:
             data = answer.read()
         if len(data) != end - self.at:
-            raise OSError(f"{self.url}: asked for {end - self.at} bytes and received {len(data)}")
+            raise OSError(f"{self.url}: requested {end - self.at} bytes, received {len(data)}")
         buffer[: len(data)] = data
         self.at = end
         return len(data)
 
 
 def wheels(package):
-    """The index's entry of one wheel of each release; the Python files are the same in all."""
+    """The index entry of one wheel for each release. All wheels of a release have the same Python files."""
     page = urllib.request.Request(f"{PyPI.simple_url}/{package}/", headers={"Accept": "application/vnd.pypi.simple.v1+json"})
     with urllib.request.urlopen(page, timeout=60) as answer:
         files = json.load(answer)["files"]
@@ -126,13 +126,13 @@ def wheels(package):
 
 
 def read(wheel, module):
-    """The parsed module of a wheel, which the index describes. Only the wheel's directory and the module are transferred."""
+    """A parsed module of the wheel of an index entry. Downloads only the wheel's directory and the module."""
     with zipfile.ZipFile(io.BufferedReader(Ranges(wheel["url"], wheel["size"]), 1 << 17)) as files:
         return ast.parse(files.read(module))
 
 
 def layouts_of(tree):
-    """Layouts of a release: `CLASS FORM FIELD...`, where FORM is dataclass or struct. Of classes that are not read, no fields."""
+    """Layouts of a release: `CLASS FORM FIELD...`, where FORM is dataclass or struct. Classes that are not read have no fields."""
     module = Module(tree)
 
     def layout(name, form):
@@ -152,7 +152,7 @@ def published(package):
 
 
 def parse(text):
-    """Releases of a table, and the releases that have each layout."""
+    """Releases of a table, and the releases of each layout."""
     releases, layouts = [], {}
     for line in text.splitlines():
         match line.split(" "):
@@ -165,12 +165,12 @@ def parse(text):
                 having = {release for first, last in ends for release in releases[first : last + 1]}
                 layouts[" ".join((name, form, *fields))] = having
             case _:
-                sys.exit(f"a line of the table with too few words: {line}")
+                sys.exit(f"invalid line in the table: {line}")
     return releases, layouts
 
 
 def render(header, releases, layouts):
-    """The table, as `parse` reads it.
+    """The table as text; the inverse of `parse`.
 
     >>> text = (Path(__file__).parents[2] / "engines/src/sglang/wire/schemas.txt").read_text()
     >>> releases, layouts = parse(text)
@@ -185,7 +185,7 @@ def render(header, releases, layouts):
 
 
 def spans(releases, having):
-    """The releases in order, neighbours joined.
+    """Ranges of consecutive releases.
 
     >>> spans(["0.5.4", "0.5.5", "0.5.6", "0.5.7"], {"0.5.7", "0.5.4", "0.5.5"})
     '0.5.4..0.5.5,0.5.7'
@@ -200,11 +200,11 @@ def spans(releases, having):
 
 
 def keep(table, header, package, first, layouts_of, module, options):
-    """Brings a table up to date with the published releases of a package, from `first` on."""
+    """Updates a table with the published releases of a package, from `first` on."""
     text = Path(table).read_text()
     known, layouts = parse(text)
     if render(header, known, layouts) != text:
-        sys.exit(f"{table} was edited by hand: it differs from what its own layouts render to")
+        sys.exit(f"{table} is not in canonical form: it was edited by hand")
     if "--all" in options:
         known, layouts = [], {}
     having, releases = wheels(package), published(package)

@@ -1,4 +1,4 @@
-"""Privileges that a pod may grant, and what attach achieves with them: the rows of the table in docs/install.md."""
+"""Privilege levels of a pod, and the features of attach that work at each: the rows of the table in docs/install.md."""
 
 from dataclasses import dataclass
 
@@ -24,13 +24,13 @@ class Level:
     add: str = ""
     works: str = NOTHING
     uid: int = 0
-    # `seccompProfile: RuntimeDefault`, as a runtime older than 2023 has it.
+    # `seccompProfile: RuntimeDefault` of a runtime older than 2023.
     seccomp: bool = False
-    # Namespaces beside the PID namespace. "pod": the pod's network. "node": a network of its own, as with `hostPID`. "isolated": a PID
-    # namespace of its own: neither `--target` nor `shareProcessNamespace`. "mapped": `hostUsers: false`, so that the capabilities
-    # have no effect outside its user namespace.
+    # Namespaces. "pod": shares the PID and network namespaces. "node": has its own network namespace, as with `hostPID`. "isolated": has
+    # its own PID namespace, without `--target` or `shareProcessNamespace`. "mapped": `hostUsers: false`, so that capabilities have no
+    # effect outside its user namespace.
     place: str = "pod"
-    # The engine runs as a user other than root.
+    # The engine runs as a non-root user.
     other_user: bool = False
 
     def capabilities(self):

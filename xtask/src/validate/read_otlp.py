@@ -1,4 +1,4 @@
-"""OpenTelemetry's own protobuf definitions read every line of the export, unknown fields refused.
+"""OpenTelemetry's protobuf classes read every line of the export and reject unknown fields.
 
 read_otlp.py TRACES REPORT
 """
@@ -14,7 +14,7 @@ IDS = ("traceId", "spanId", "parentSpanId")
 
 
 def as_protobuf_wants(value):
-    """OTLP/JSON writes ids in hex; protobuf's own JSON reads bytes as base64."""
+    """Converts ids from hex, as in OTLP/JSON, to base64, as in protobuf's JSON."""
     if isinstance(value, dict):
         return {
             key: base64.b64encode(bytes.fromhex(inner)).decode() if key in IDS else as_protobuf_wants(inner)
