@@ -99,7 +99,7 @@ def early_and_late(key):
 
 
 def slow_watcher(key):
-    """A watcher with a 64 KiB queue is stopped for seven seconds: the source is unaffected and nothing is made up."""
+    """A watcher with a 64 KiB queue is stopped for seven seconds: the source is unaffected, and the watcher invents nothing."""
     before = report(demo(5602, key, 14))
     source = demo(5602, key, 14, "--feed-queue", "64KiB")
     watcher = watch(5602, key)
@@ -113,7 +113,7 @@ def slow_watcher(key):
     truth, seen = report(source), report(watcher)
     ratio = truth["tokens"]["sent"] / before["tokens"]["sent"]
     missed_lines = [line for line in seen["self"]["degraded"] if "were missed" in line]
-    print(f"stopped watcher: source's tokens x{ratio:.3f}, its memory {grown / 2**20:+.1f} MiB; told: {missed_lines}")
+    print(f"stopped watcher: source's tokens x{ratio:.3f}, its memory {grown / 2**20:+.1f} MiB; watcher's log: {missed_lines}")
     assert 0.9 < ratio < 1.1 and grown < 24 << 20
     for what in ("tokens", "chunks", "requests"):
         assert truth[what] == seen[what], (what, truth[what], seen[what])
@@ -133,7 +133,7 @@ def refused(key):
         degraded = seen["self"]["degraded"]
         assert seen["tokens"]["sent"] == 0 and any("key" in line for line in degraded), (name, degraded)
     report(source)
-    print("refused: another key, and none")
+    print("refused: wrong key, no key")
 
 
 def several(key):
@@ -208,7 +208,7 @@ def same_screen(key, folder):
         time.sleep(12)
         for tab in "1245":
             source.press(tab), watcher.press(tab)
-            # Ages grow every second, and the screens are not drawn at the same instant: look several times.
+            # Ages grow every second, and the screens are not drawn at the same instant: compare several times.
             for _ in range(10):
                 time.sleep(0.7)
                 source_lines, watcher_lines = masked(source.shows()), masked(watcher.shows())

@@ -31,7 +31,7 @@ def main(endpoint, want):
     tokens = None
     for topic, message in messages(endpoint, "report", "events", "stream"):
         known = last.get(topic)
-        # A start message repeats the number of the message before it.
+        # A start message repeats the number of the previous message.
         step = 0 if message["kind"] == "start" else 1
         assert known is None or message["seq"] == known + step, (topic, known, message["seq"])
         last[topic] = message["seq"]

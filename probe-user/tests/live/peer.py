@@ -1,4 +1,4 @@
-"""A process that sends or receives messages over ZMQ and records them itself. It does not know about any probe.
+"""A process that sends or receives messages over ZMQ and records them, unaware of any probe.
 
 Each line on stdin is a command; each line on stdout is JSON. First {"pid"}, then one object per command:
   send COUNT SIZE PACE_US FIRST   -> {"sent": N, "refused": N, "at": [monotonic ns before each call]}
@@ -31,7 +31,7 @@ PUSH, PULL, DONTWAIT, SNDHWM, RCVHWM, LINGER = 8, 7, 1, 23, 24, 17
 
 
 class Native:
-    """One socket of a libzmq that no pyzmq for this Python contains."""
+    """A socket of a libzmq version that no pyzmq for this Python includes."""
 
     def __init__(self, path, kind, url, bind):
         for library in glob.glob(os.path.join(os.path.dirname(path), "libsodium-*")):
