@@ -1,4 +1,4 @@
-"""`python -m unittest engine.e2e.test`: the comparisons themselves, without an engine."""
+"""`python -m unittest engine.e2e.test`: tests of the comparisons, without an engine."""
 
 import unittest
 from types import SimpleNamespace
