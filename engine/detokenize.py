@@ -40,7 +40,7 @@ def run(options) -> int:
     life = process.Life(options.deadline, options.wait_go)
     truth = Truth(options.truth)
     setproctitle.setproctitle("sglang::detokenizer")
-    zmq.Context = StampedContext  # the manager's own __init__ makes the context and both sockets
+    zmq.Context = StampedContext  # the manager's __init__ creates the context and both sockets
     tally, tallies, alone = Tally(), {}, len(options.connect) == 1
     if not alone:
         tallies = mapping.watch(release.module("sglang.srt.managers.multi_tokenizer_mixin"), truth, tally)

@@ -82,7 +82,7 @@ class Plan:
         return ("batch", uuid.uuid5(_RIDS, f"{self.seed}/{sender}/{round_}/batch{number}").hex, place, self.group)
 
     def rid_of(self, sender: int, round_: int, index: int, group: tuple | None) -> str:
-        """The rid on the wire."""
+        """Request id on the wire."""
         if group and group[0] == "batch":
             return f"{group[1]}_{group[2]}"
         return uuid.uuid5(_RIDS, f"{self.seed}/{sender}/{round_}/{index}").hex

@@ -1,4 +1,4 @@
-"""One SGLang release, unpacked from its wheel and importable beside the stubs."""
+"""One SGLang release, unpacked from its wheel and importable together with the stubs."""
 
 import asyncio
 import dataclasses
@@ -26,7 +26,7 @@ class Settings(types.SimpleNamespace):
 
 
 class Release:
-    """The modules of one release. One per process: SGLang's module names are global."""
+    """The modules of one release; only one instance per process, because module names are global."""
 
     def __init__(self, version: str):
         sources = Path(os.environ.get("ENGINE_SOURCES", DEFAULT_SOURCES)).resolve()
@@ -65,7 +65,7 @@ class Release:
         return "pickle" if getattr(self.io, "_USE_PICKLE_IPC", True) else "msgpack"
 
     def zmq_socket(self, context, kind, endpoint: str, bind: bool):
-        """A socket made by the release's own `get_zmq_socket`, with its high-water marks and buffer sizes."""
+        """A socket created by the release's own `get_zmq_socket`, with its high-water marks and buffer sizes."""
         for name in ("sglang.srt.utils.network", "sglang.srt.utils.common", "sglang.srt.utils"):
             if self.has(name) and hasattr(module := self.module(name), "get_zmq_socket"):
                 return module.get_zmq_socket(context, kind, endpoint, bind)

@@ -24,7 +24,7 @@ class Outlet:
 
 
 class NoSpeculation:
-    """`spec_algorithm` with speculation off."""
+    """`spec_algorithm` with speculative decoding disabled."""
 
     def is_none(self):
         return True
@@ -147,7 +147,7 @@ class Scheduler:
             req.finished_reason = self.batch.FINISH_LENGTH(length=len(req.output_ids))
 
     def abort_queued(self, rid: str) -> None:
-        """Tells the tokenizer that a request was dropped from the waiting queue."""
+        """Notifies the tokenizer that a request was dropped from the waiting queue."""
         self.control.send_output(self.release.io.AbortReq(rid=rid))
 
     def health_check(self) -> None:

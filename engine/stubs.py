@@ -36,7 +36,7 @@ GPU_SIDE = (
 
 
 class InertType(abc.ABCMeta):
-    """Type of every inert class: class attributes are inert too."""
+    """Metaclass of inert classes, whose class attributes are also inert."""
 
     def __getattr__(cls, name):
         if name.startswith("__"):

@@ -85,7 +85,7 @@ def watch(port, key, *more, inside=True):
 
 
 def early_and_late(key):
-    """Encrypted, from another namespace: an early and a late watcher both reach the source's report."""
+    """Two encrypted watchers in another namespace, early and late: both end with the source's report."""
     source = demo(5601, key, 12)
     early = watch(5601, key)
     time.sleep(6)
@@ -137,7 +137,7 @@ def refused(key):
 
 
 def several(key):
-    """Three addresses: one pod that stays up, one that ends and is restarted, and one that does not exist."""
+    """Watches three addresses: a pod that stays up, one that exits and is restarted, and one that does not exist."""
     first, second = demo(5604, key, 14), demo(5605, key, 3, scenario="backlog")
     places = [f"tcp://{HERE}:{port}" for port in (5604, 5605, 5606)]
     watcher = start(TOKENGAP, "watch", *places, "--feed-key", key, "--json", "--duration", "12s", inside=True)

@@ -1,4 +1,4 @@
-"""Reads a feed with pyzmq and msgpack only, without tokengap code. docs/reference/feed.md includes the part between the markers."""
+"""Reads a feed with only pyzmq and msgpack, without tokengap code. docs/reference/feed.md includes the part between the markers."""
 
 import collections
 import sys

@@ -95,8 +95,8 @@ def compare(message, data):
     except UnicodeDecodeError:
         return "unread"
     except (TypeError, AttributeError):
-        # Calling a non-class, an unhashable key, or state for an object without any: only execution detects these, and the decoder executes
-        # nothing.
+        # A call of a non-class, an unhashable key, or state for an object without state: detecting these requires execution, and the
+        # decoder executes nothing.
         return "unbuilt"
     except Exception as error:
         if "argument must be" in str(error) or "state is not" in str(error):

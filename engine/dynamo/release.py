@@ -1,4 +1,4 @@
-"""One Dynamo release, unpacked from its wheels and importable beside an SGLang release."""
+"""One Dynamo release, unpacked from its wheels and importable together with an SGLang release."""
 
 import importlib
 import importlib.machinery
@@ -41,7 +41,7 @@ class Finder(stubs.GpuSideFinder):
 
 
 class Dynamo:
-    """The modules of one release. One per process."""
+    """The modules of one release; only one instance per process."""
 
     def __init__(self, version: str, sglang: Release | None = None):
         root = (sglang.root.parent if sglang else sources()) / "dynamo" / version

@@ -50,7 +50,7 @@ class Worker(receive.Receiver):
         return self
 
     async def start(self) -> str:
-        """Starts serving, and registers the model if there is one."""
+        """Starts serving, and registers the model, if any."""
         endpoint = self.dynamo.endpoint(self.dynamo.connect(asyncio.get_running_loop()))
         self.serving = asyncio.ensure_future(endpoint.serve_endpoint(self.generate))
         if self.options.model:

@@ -75,7 +75,7 @@ def malformed_inputs() -> list[bytes]:
         signature + noise(65_536),
         # No READY after the greeting.
         greeting + noise(65_536),
-        # A frame that claims 2^62 bytes.
+        # A frame that announces 2^62 bytes.
         handshake + b"\x02" + (1 << 62).to_bytes(8) + noise(100_000),
         # A truncated frame.
         handshake + bytes([0, 200]) + noise(100),

@@ -48,7 +48,7 @@ class Environment:
 
 
 class Line:
-    """Senders, a tap and a receiver, connected."""
+    """Senders, a tap and a receiver that are connected."""
 
     def __init__(self, run: Run, loads: tuple[Load, ...], environment: Environment, tcp: bool):
         self.run, self.folder = run, run.folder
@@ -58,14 +58,14 @@ class Line:
         self.senders = [self.join(load) for load in loads]
 
     def join(self, load: Load) -> Sender:
-        """Starts a process of senders, which begins at once."""
+        """Starts a sender process, which begins at once."""
         return Sender(self.run, f"sender{load.first}", self.front, load, self.folder)
 
     def resources(self) -> Resources:
         return Resources.at(self.tap.pid, 0)
 
     def end(self) -> tuple[Arrived, dict]:
-        """Ends the senders, then the tap; returns the received messages and the report."""
+        """Stops the senders, then the tap; returns the received messages and the report."""
         sent = {}
         for sender in self.senders:
             sent |= sender.end()
@@ -126,7 +126,7 @@ def wait(seconds: float):
 
 
 def nothing(line: Line, checks: Checks) -> None:
-    """The loads end by themselves."""
+    """Does nothing, because the loads end by themselves."""
 
 
 def count_unobserved(checks: Checks, report: dict, arrived: Arrived, run: Run) -> str:
@@ -134,7 +134,7 @@ def count_unobserved(checks: Checks, report: dict, arrived: Arrived, run: Run) -
 
 
 def names_shortage(shortage: str):
-    """The list of degraded parts names the shortage."""
+    """Checks that the report's list of degraded parts names the shortage."""
 
     def compare(checks: Checks, report: dict, arrived: Arrived, run: Run) -> str:
         checks.true(f"the report says so: {report['self']['degraded']}", shortage in degraded(report))
@@ -182,13 +182,13 @@ def dropped(checks: Checks, report: dict, arrived: Arrived, run: Run) -> str:
 
 
 def strangers(strange: Callable[[Line, Checks], str | None]):
-    """Invalid peers beside normal traffic. Only their own connections may suffer; memory and files are the same before and after them."""
+    """Invalid peers besides normal traffic. Only their own connections may be affected; memory and open files do not grow."""
 
     def action(line: Line, checks: Checks) -> str | None:
         time.sleep(1)
         before = line.resources()
         outcome = strange(line, checks)
-        # A connection broken on one side may linger on the other for two seconds, and a refused one may not have been accepted yet. Wait until
+        # A connection broken on one side may linger on the other for two seconds, and a refused one may still be in the backlog. Wait until
         # the counts stay stable.
         ends, calm = time.monotonic() + 10, 0
         while calm < 10 and time.monotonic() < ends:
@@ -205,7 +205,7 @@ def strangers(strange: Callable[[Line, Checks], str | None]):
 
 
 def dead_in_mid_frame(line: Line, checks: Checks) -> str:
-    """Half a message, then the connection is closed or reset."""
+    """Sends half a message, then closes or resets the connection."""
     for index in range(100):
         peer = send_raw(line.front, HANDSHAKE + claim(1 << 20) + bytes([7]) * index * 5000)
         time.sleep(0.005)

@@ -34,7 +34,7 @@ def lost_by_client(truth: Truth) -> dict[str, int]:
 
 
 def lost_by_request(report: dict) -> dict[str, int]:
-    """The same according to the report."""
+    """Lost tokens by request, according to the report."""
     return {line["rid"]: line["tokens_lost"] for line in report["slowest"] if line.get("tokens_lost")}
 
 

@@ -134,6 +134,6 @@ def send_more(peer: socket.socket, what: bytes) -> None:
 
 
 def reset(peer: socket.socket) -> None:
-    """Closes with a reset, where the transport supports it."""
+    """Closes with a reset, if the transport supports it."""
     peer.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
     peer.close()

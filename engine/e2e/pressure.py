@@ -37,7 +37,7 @@ def run_at_realtime_priority(tid: int) -> None:
 
 
 def cpus() -> tuple[int, int]:
-    """First and last CPU available to us; equal if there is only one."""
+    """First and last available CPU; equal if there is only one."""
     ours = sorted(os.sched_getaffinity(0))
     return ours[0], ours[-1]
 

@@ -1,4 +1,4 @@
-"""Child processes of a row, and the endpoints between them."""
+"""Child processes of a row, and the endpoints that connect them."""
 
 import os
 import queue
@@ -113,7 +113,7 @@ class Process:
         return status, [line for line in lines if line is not None]
 
     def end_well(self, seconds: float) -> str:
-        """Waits for its exit and expects success; returns what it printed."""
+        """Waits for its exit and expects success; returns its output."""
         status, lines = self.end(seconds)
         if status != 0:
             raise RuntimeError(f"{self.name} exited with {status}{self.stderr_tail()}")
@@ -124,7 +124,7 @@ class Process:
         self.child.wait()
 
     def kill_running(self) -> None:
-        """Kills it with SIGKILL and checks that this ended it."""
+        """Kills it with SIGKILL and checks that the signal caused the exit."""
         self.kill()
         if self.child.returncode != -signal.SIGKILL:
             raise RuntimeError(f"{self.name} exited with {self.child.returncode} before it was killed{self.stderr_tail()}")

@@ -12,7 +12,7 @@ from .session import PLAIN, STARTUP, Run, Splice, Tap, Truth, Watch, pairs, plan
 
 WORKERS = 4
 DETOKENIZERS = 2
-# Hops of the path, by the router behind the scheduler.
+# Hops of the path, by type of router.
 HOPS = {
     "detokenizers": ["scheduler->detokenizer-router", "detokenizer-router->detokenizer", "detokenizer->worker"],
     "tokenizers": ["scheduler->router", "router->worker"],
@@ -80,7 +80,7 @@ class RouterSetup:
         time.sleep(SETTLED)
 
     def finish(self, report: dict | None, since: int = 0) -> str:
-        """Stops every process in the order of the path, and compares the report with what they recorded after `since`."""
+        """Stops every process in path order, and compares the report with their records after `since`."""
         truth = {}
         for process in [*self.senders, self.router, *self.detokenizers, *self.workers]:
             process.stop()

@@ -73,7 +73,7 @@ SCORED = {
 STALLS = dict(
     plan=PLAIN | dict(requests=1000, tokens=16, stagger=1), gap_ms=4, receiver=("--stall", "0.05", "--stall-every", "6000")
 )
-# Scenarios of clients in their own processes that speak HTTP, and their releases.
+# Scenarios with HTTP clients in separate processes, and their releases.
 SERVED = {
     "http, mixed": (("0.5.6", "0.5.23"), {}),
     "http, backlog": (("0.4.6.post4", "0.5.6", "0.5.9", "0.5.23"), QUEUED),

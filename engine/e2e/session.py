@@ -85,12 +85,12 @@ class Outcome:
     receiver: Truth
     # The HTTP clients.
     clients: Truth | None
-    # Report of the last tap, or of attach; `None` without either.
+    # Report of the last tap or of attach, if any.
     report: dict | None
 
     @property
     def lost(self) -> int:
-        """Tokens that clients missed, by their own count."""
+        """Tokens lost by clients, according to their own counts."""
         return (self.clients or self.receiver).totals["lost"]
 
 
@@ -119,7 +119,7 @@ class Run:
     def role(self, role: str, name: str, options: list, folder: Path | None = None, truth: bool = True, **more) -> Process:
         """Starts a process of the harness, with its truth in `NAME.truth`."""
         release = self.engine.release
-        # The server's command line shows how it streams and that its consumers are in process.
+        # The server's command line shows the streaming mode, and that consumers are in the same process.
         launched = role == "receive" and "--stream-output" in options
         command = [self.options.python, *(["engine/sglang/launch_server.py"] if launched else ["-m", "engine"]), release, role]
         command += ["--wait-go", "--deadline", DEADLINE, *options]

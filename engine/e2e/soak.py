@@ -26,7 +26,7 @@ RELEASE = "0.5.23"
 EXTRA_TIME = 600
 # Number of samples over a run.
 SAMPLES = 200
-# Allowed memory growth in KiB over the judged two thirds of a run. A leak of 20 bytes per message exceeds it within an hour.
+# Allowed memory growth in KiB over the last two thirds of a run. A leak of 20 bytes per message exceeds it within an hour.
 MAX_KIB = 4096
 ENDING = 60
 
@@ -36,7 +36,7 @@ class Resources:
     """Resource use of a process."""
 
     minutes: float
-    # KiB resident.
+    # Resident memory in KiB.
     memory: int
     # Maximum number of open files of any thread: the relay's thread has a separate descriptor table.
     files: int
@@ -71,7 +71,7 @@ def entries(folder: Path) -> int:
 
 
 def slope(points: list[tuple[float, float]]) -> tuple[float, float]:
-    """Least squares fit: units per minute, and twice the slope's standard error."""
+    """Slope of a least-squares fit in units per minute, and twice its standard error."""
     count = len(points)
     x, y = (sum(values) / count for values in zip(*points))
     spread = sum((at - x) ** 2 for at, _ in points)
@@ -123,7 +123,7 @@ class Load:
         return self.run.start("tokengap", [self.run.program, source, *options, *flags], self.folder)
 
     def engine(self, back: str, front: str, between, http: list[str]) -> None:
-        """Starts the tokenizer, and what `between` waits for, then clients and scheduler; nothing is sent yet."""
+        """Starts the tokenizer, calls `between`, then starts clients and scheduler, which do not send yet."""
         plan = plan_options(PLAIN | dict(requests=16, rounds=0, burst=2, stagger=1))
 
         def part(role: str, *options) -> Process:
@@ -148,7 +148,7 @@ class Load:
         self.samples.append(Resources.at(self.tokengap.pid, minutes))
 
     def end(self, checks: Checks) -> tuple[str, str]:
-        """Ends the traffic, then the observer; compares its report with the truth and with its recording."""
+        """Stops the traffic, then the observer; compares its report with the truth and with its recording."""
 
         def totals(process: Process) -> dict:
             process.stop()

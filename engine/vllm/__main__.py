@@ -111,7 +111,7 @@ def attached(tokengap: Path, server: Server, folder: Path, load: list[str], duri
 
 
 def unequal(counts: dict[str, tuple]) -> list[str]:
-    """Counts whose reported and true value differ."""
+    """Descriptions of the counts whose reported and true values differ."""
     return [f"{what}: {reported}, expected {true}" for what, (reported, true) in counts.items() if reported != true]
 
 

@@ -15,7 +15,7 @@ use rustix::fs::{MemfdFlags, memfd_create};
 #[path = "../../tokengap/src/config/mod.rs"]
 mod config;
 
-/// A command with a flag of each kind in each section.
+/// Returns a command with a flag of each kind in each section.
 mod cli {
     use std::path::PathBuf;
 

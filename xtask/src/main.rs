@@ -23,7 +23,7 @@ mod validate;
 use clap::{Parser, Subcommand};
 
 #[derive(Parser)]
-#[command(name = "cargo xtask", about = "Tasks of the project: build, test, measure, release")]
+#[command(name = "cargo xtask", about = "Development tasks: build, test, measure, release")]
 struct Cli {
     #[command(subcommand)]
     command: Command,
@@ -97,7 +97,7 @@ fn main() -> anyhow::Result<()> {
     }
 }
 
-/// Whether a command line that starts with `cargo xtask` names an existing command.
+/// Checks that a command line that starts with `cargo xtask` is valid.
 pub(crate) fn understood<'a>(words: impl Iterator<Item = &'a str>) -> Result<(), clap::Error> {
     Cli::try_parse_from(words).map(drop)
 }

@@ -30,7 +30,7 @@ def scrape(port):
 
 
 class Kit:
-    """The compiled peers and their frames."""
+    """The compiled peers and their files of frames."""
 
     def __init__(self, folder):
         self.peer, self.frames = compile_c("engine.c", folder), Path(folder) / "frames"
@@ -77,7 +77,7 @@ class Engine:
 
 
 def with_screen(kit, program, times, seconds):
-    """The screen at 200x50; counts come from the metrics endpoint."""
+    """Measures `attach` with a 200x50 screen. Counts come from the metrics endpoint."""
     with Engine(kit) as engine:
         _, alone = engine.pass_by(times, min(seconds, 10))
     port = free_port()
@@ -102,7 +102,7 @@ def with_screen(kit, program, times, seconds):
 
 
 def without_screen(kit, program, times, seconds):
-    """Without a screen: frames neither observed nor counted as missed, and tokens reported missing."""
+    """Measures `attach` without a screen: frames neither observed nor counted as missed, and tokens reported missing."""
     with Engine(kit) as engine, attached(program, *engine.flags) as attach:
         before, begun = cpu(attach.pid), time.monotonic()
         per_s, _ = engine.pass_by(times, seconds)
@@ -122,7 +122,7 @@ def without_screen(kit, program, times, seconds):
 
 
 def starts(kit, program, times):
-    """Time to the first number on the screen, and from `q` to the end of the process."""
+    """Measures the time to the first number on the screen, and from `q` to the exit of the process."""
     has_number = lambda pane: any(line.startswith(" tokens ") and line.split()[1][0] in "123456789" for line in pane.splitlines() if " sent" in line)
     first_ms, quit_ms = [], []
     with Engine(kit) as engine:

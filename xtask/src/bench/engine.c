@@ -1,4 +1,4 @@
-// The libzmq peers of `cargo xtask bench attach`: a scheduler and a tokenizer, as far as a probe on libzmq can tell.
+// The libzmq peers of `cargo xtask bench attach`, which look like a scheduler and a tokenizer to a probe on libzmq.
 //   send EP FILE  PUSH, connects, prints READY. For each line "FRAMES RATE" on stdin, sends FRAMES frames of the file's requests at
 //                 RATE per second, and prints "FRAMES TOKENS BEGUN ENDED SECONDS": tokens sent, requests begun and ended.
 //   recv EP       PULL, binds, prints READY. Receives like pyzmq: poll, then RCVTIMEO and receives until the queue is empty. For each
@@ -73,7 +73,7 @@ static void send_all(void *context, const char *endpoint, const char *path) {
             double early = start + i / rate - seconds();
             if (early > 0)
                 nanosleep(&(struct timespec){(time_t)early, (long)((early - (time_t)early) * 1e9)}, NULL);
-            // Groups end at different times.
+            // Make the groups end at different times.
             int group = next % groups, life = LONGEST - 5 * (group % 16);
             long generation = step[group] / life;
             int token = step[group]++ % life + 1;

@@ -28,7 +28,7 @@ pub(crate) struct Bench {
 enum Name {
     /// Instructions of the hot paths, compared with the baseline
     Count,
-    /// Decoding a frame: tokengap, CPython's pickle, msgspec, crates
+    /// Decoding of a frame by tokengap, CPython's pickle, msgspec and Rust crates
     Decode,
     /// The ledger compared with a hash map of counters; the ledger's growth with requests, hops and connections
     Ledger,
@@ -36,9 +36,9 @@ enum Name {
     Memory,
     /// Recordings, compared with zstd of the raw frames
     Record,
-    /// The relay, a direct connection, `zmq_proxy`, the `zeromq` crate, socat
+    /// The relay compared with a direct connection, `zmq_proxy`, the `zeromq` crate and socat
     Relay,
-    /// `attach` with its screen on 4,096 requests, and at multiples until observations are missed
+    /// `attach` with a screen on 4,096 requests, at increasing rates until observations are missed
     Attach,
     /// Exports, compared with Python's `json.dump` of the same trace
     Export,
@@ -46,7 +46,7 @@ enum Name {
     Screen,
     /// Cost of the probe for its target: traps only, lengths, content, bpftrace
     Probe,
-    /// Cost of observing responses, for the process that writes them and for unrelated processes
+    /// Cost of observing responses, for the writing process and for unrelated processes
     Egress,
     /// Bytes that one pod sends and writes: metrics scrape, OTLP, feed, recording
     Volume,

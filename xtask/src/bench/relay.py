@@ -19,7 +19,7 @@ WAYS = {"direct": "direct", **OURS, **PEERS, "copy": "floor: read, write"}
 
 
 class Relay:
-    """A process between a sender and a receiver, with sockets of its own folder."""
+    """A process between a sender and a receiver, with sockets in its own folder."""
 
     def __init__(self, kit, way, connections, stack):
         folder = stack.enter_context(tempfile.TemporaryDirectory())

@@ -1,4 +1,4 @@
-"""`cargo xtask bench`: comparative measurements. Peers alternate with tokengap in the same run.
+"""`cargo xtask bench`: comparative measurements, in which tokengap and its peers alternate in the same run.
 
 usage: run.py [--quick] [--write] [NAME...]
 """

@@ -17,7 +17,7 @@ from pages import ROOT, blocks, broken, pages
 
 from engine.served import Served
 
-# Run time of a live command, overriding the page's.
+# Run time of a live command; overrides the one in the page.
 LIVE = "2s"
 # A command that runs longer counts as hung.
 PATIENCE_S = 60
@@ -59,7 +59,7 @@ class Page:
         self.env = os.environ | {"PATH": f"{programs}:{os.environ['PATH']}"}
 
     def run(self, block, pid):
-        """What went wrong, or nothing."""
+        """Runs a command; returns its error, if any."""
         if block.first and (wrong := self.end(self.start(block.first, pid))):
             return wrong
         if "together" not in block.how:

@@ -1,4 +1,4 @@
-"""The project's pages: their shell blocks, and the links between them."""
+"""Pages of the documentation: their shell blocks, and the links between them."""
 
 import re
 from dataclasses import dataclass, field

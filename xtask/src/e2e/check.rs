@@ -10,7 +10,6 @@ pub(crate) struct Checks {
 }
 
 impl Checks {
-    /// Compares two values.
     pub(crate) fn equal<T: PartialEq + Debug>(&mut self, what: &str, expected: &T, got: &T) {
         self.made += 1;
         if expected != got {
@@ -19,7 +18,6 @@ impl Checks {
         }
     }
 
-    /// Checks a condition.
     pub(crate) fn holds(&mut self, what: &str, got: bool) {
         self.equal(what, &true, &got);
     }

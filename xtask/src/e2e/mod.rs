@@ -21,7 +21,7 @@ const RELEASES: &str = include_str!("../../../engine/releases.txt");
 
 /// Options of `cargo xtask e2e`.
 #[derive(clap::Args, Debug)]
-#[expect(clippy::struct_excessive_bools, reason = "one switch a flag, each read by its name")]
+#[expect(clippy::struct_excessive_bools, reason = "one field per command-line flag")]
 pub(crate) struct Options {
     /// Run with these releases instead of the default ones.
     #[arg(long = "release", value_name = "RELEASE")]

@@ -73,7 +73,6 @@ impl Process {
         }
     }
 
-    /// Process id.
     pub(crate) fn pid(&self) -> u32 {
         self.child.id()
     }
@@ -120,7 +119,7 @@ impl Drop for Process {
     }
 }
 
-/// The end of a standard error file, for an error message.
+/// Last lines of the standard error file, for an error message.
 fn stderr_tail(path: &Path) -> String {
     let text = fs::read_to_string(path).unwrap_or_default();
     let lines: Vec<_> = text.lines().collect();

@@ -19,7 +19,7 @@ pub(crate) struct Home {
 }
 
 impl Home {
-    /// Determines the paths, whether or not they exist.
+    /// Determines the paths, which may not exist yet.
     pub(crate) fn find() -> Self {
         let root = Path::new(env!("CARGO_MANIFEST_DIR"))
             .parent()

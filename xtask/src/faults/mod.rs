@@ -44,7 +44,7 @@ struct Bench {
 
 /// Result of one fault of the probe.
 struct Seen {
-    /// Messages whose arrival was checked.
+    /// Number of messages whose arrival was checked.
     messages: u64,
     outcome: String,
 }

@@ -19,7 +19,7 @@ pub(crate) struct Options {
     /// Seconds to run each target; 600 for a nightly run
     #[arg(long, value_name = "SECONDS", default_value_t = 20)]
     time: u64,
-    /// Number of targets to run at once [default: number of cores]
+    /// Number of targets to run at once
     #[arg(long, value_name = "N", default_value_t = std::thread::available_parallelism().map_or(2, usize::from))]
     jobs: usize,
     /// libFuzzer's random seed, to repeat a run; 0 picks a new seed for each run

@@ -26,32 +26,32 @@ SETTLE_S = 1.5
 # Arguments of the run in the README's picture, and of the run recorded for the replay.
 PICTURED = "demo --scenario race --theme dark"
 RECORD = "demo --scenario race --headless --duration 20s --record race.tgap"
-OVERVIEW = ("Overview", "The worst finding, its hop and its beginning.", "1")
+OVERVIEW = ("Overview", "The worst finding, with its hop and start time.", "1")
 # Runs of the program: arguments, description, seconds before the first screen, screens. Each screen has a title, a description, and the
 # keys that lead to it from the previous one.
 SCENES = [
     ("", "Without arguments: engines, recordings in the folder, demos.", 3, [
-        ("What there is to watch", "Enter runs what the line at the bottom says.", ""),
+        ("Start screen", "Enter runs the command in the bottom line.", ""),
     ]),
-    ("demo --scenario race", "Plays an engine that keeps only the last queued chunk: tokens are lost.", WARM_S, [
+    ("demo --scenario race", "Simulates an engine that keeps only the last queued chunk, so that tokens are lost.", WARM_S, [
         OVERVIEW,
         ("Requests", "All requests, worst first; `/` filters, `<` and `>` sort.", "2"),
         ("Request", "The selected request chunk by chunk: queue wait, merged and lost chunks.", "Enter"),
         ("Hops", "Queue wait and backlog of each hop.", "4"),
-        ("Findings", "Findings with their beginning, evidence and advice.", "5"),
-        ("Help", "Every key.", "?"),
+        ("Findings", "Findings with start time, evidence and advice.", "5"),
+        ("Help", "All keys.", "?"),
     ]),
-    ("demo --scenario backlog", "Plays a tokenizer that is too slow: first tokens wait for seconds.", WARM_S, [OVERVIEW]),
-    ("replay race.tgap", "The first of these runs, recorded with `--record race.tgap`.", 4, [
-        ("The next finding", "`f` goes to where it begins and pauses.", "0 f"),
-        ("A moment", "`t` goes to a time; every number is that moment's.", "t 0:12 Enter"),
+    ("demo --scenario backlog", "Simulates a tokenizer that is too slow, so that first tokens wait for seconds.", WARM_S, [OVERVIEW]),
+    ("replay race.tgap", "The `race` demo, recorded with `--record race.tgap`.", 4, [
+        ("The next finding", "`f` jumps to its start and pauses.", "0 f"),
+        ("A point in time", "`t` jumps to a time; all numbers are as of that time.", "t 0:12 Enter"),
     ]),
 ]  # fmt: skip
 
 
 def gallery(program, folder):
     """The gallery page, and its number of screens."""
-    page = "# Screens\n\nScreens of a terminal of 100x30. `cargo xtask screens` takes them from the demo.\n"
+    page = "# Screens\n\nScreens of a 100x30 terminal, captured from the demo by `cargo xtask screens`.\n"
     for arguments, about, warm, shots in SCENES:
         page += f"\n## `{f'tokengap {arguments}'.strip()}`\n\n{about}\n"
         with Tmux(SIZE, f"cd {folder}; exec {program} {arguments}", warm) as tmux:

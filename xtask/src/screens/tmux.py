@@ -26,7 +26,7 @@ class Tmux:
         self.folder.cleanup()
 
     def pane(self, *options):
-        """The text of the pane; with `-e` its colours and weights as SGR sequences."""
+        """The text of the pane; with `-e`, includes colours and weights as SGR sequences."""
         return self._ask("capture-pane", "-p", *options)
 
     def press(self, keys, pause_s):

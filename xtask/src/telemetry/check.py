@@ -139,7 +139,7 @@ def attributes(pairs):
 
 
 def demo(scenario, *flags, env=None, tail=0.0):
-    """Runs the demo to its end; returns its report and its log."""
+    """Runs a complete demo; returns its report and its log."""
     command = [TOKENGAP, "demo", "--scenario", scenario, "--json", "--duration", "6s", *flags]
     done = subprocess.run([str(c) for c in command], env=env, capture_output=True, text=True, timeout=90)
     if done.returncode != 0:

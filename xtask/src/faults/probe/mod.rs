@@ -133,7 +133,7 @@ impl Counts {
                 cause: Loss::RingFull,
                 count,
             } => self.overflowed += count,
-            // The record exists, but without its bytes.
+            // The record exists, but its content was missed.
             Observation::Lost {
                 cause: Loss::PayloadFault,
                 ..

@@ -17,7 +17,7 @@ pub(super) fn run(bench: &Bench, dir: &Path, checks: &mut Checks) -> Result<Seen
         ..Load::STEADY
     };
     let wanted = u64::from(load.count * load.connections);
-    // One record per message on either side, and no others.
+    // Exactly one record per message on either side.
     let options = Options {
         ring_bytes: 64 << 10,
         processed: false,

@@ -43,7 +43,7 @@ pub(super) fn dies(bench: &Bench, dir: &Path, checks: &mut Checks) -> Result<See
             thread::sleep(Duration::from_millis(u64::from(round) * 80 / u64::from(rounds)));
             victim.kill()
         });
-        // Killed before, during or after attach: either an error, or a target whose exit is reported.
+        // Whether killed before, during or after attach, the result is an error or a reported exit.
         refused += u32::from(probe.add(&[Target { pid, capture: CAPTURE }]).is_err());
         killer.join().expect("it only kills")?;
         counts.read_for(&mut probe, Duration::from_millis(150))?;
