@@ -95,7 +95,7 @@ def early_and_late(key):
         wrong = differences(numbers(truth), numbers(report(process)))
         assert not wrong, (name, wrong)
     assert truth["chunks"]["dropped_confirmed"] > 0
-    print(f"reports equal, early and late: {truth['tokens']['sent']} tokens sent, {truth['chunks']['tokens_lost']} lost")
+    print(f"early and late reports are equal: {truth['tokens']['sent']} tokens sent, {truth['chunks']['tokens_lost']} lost")
 
 
 def slow_watcher(key):

@@ -134,7 +134,7 @@ def main(tokengap, *folders):
     if wrong:
         sys.exit("\n".join(wrong[:SHOWN]))
     if not compared:
-        sys.exit("nothing was compared")
+        sys.exit("no messages were compared")
     print(
         f"{len(files)} messages: all {accepted} accepted pickles are well formed for CPython, {unread} of them with invalid strings "
         f"and {unbuilt} with rejected calls, neither of which the decoder reads; the requests are the same in {compared}"

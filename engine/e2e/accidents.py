@@ -154,7 +154,7 @@ def attach_killed(run: Run) -> str:
     held = objects_of(watch.process.pid)
     if not any(held.values()):
         raise RuntimeError("attach holds no program, link or map")
-    run.checks.equal("its programs, links and maps in the kernel while it runs", held, still_loaded(run, held))
+    run.checks.equal("programs, links and maps of attach in the kernel while it runs", held, still_loaded(run, held))
     watch.process.kill_running()
     ends = time.monotonic() + 10
     while any((left := still_loaded(run, held)).values()) and time.monotonic() < ends:
@@ -181,7 +181,7 @@ def three_lifetimes(run: Run) -> str:
     report = json.loads(follow.end_well(60))
     run.checks.matches(report, {"chunks/sent": chunks})
     run.checks.true("the report says how often the engine exited", "it exited 3 times" in "\n".join(report["self"]["degraded"]))
-    return f"{chunks} chunks of 3 lives"
+    return f"{chunks} chunks of 3 engines"
 
 
 LOCKSTEP = Setting(plan=MIXED | dict(rounds=1), gap_ms=0, lockstep=True)

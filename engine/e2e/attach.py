@@ -164,7 +164,7 @@ def requests(checks: Checks, outcome: Outcome) -> str:
 
 def slow(checks: Checks, outcome: Outcome) -> None:
     """Many frames waited, and the report attributes long first-token gaps only to the busy receiver's hop."""
-    checks.true("fifty frames waited at once", outcome.backlog >= 50)
+    checks.true("at least fifty frames waited at once", outcome.backlog >= 50)
     for gap in findings(outcome.report, "first-token-gap")[:1]:
         sender = "detokenizer" if outcome.detokenizer else "scheduler"
         checks.equal("the hop that first tokens wait on", f"{sender}->tokenizer", gap["hop"])

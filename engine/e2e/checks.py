@@ -152,11 +152,11 @@ def same_bytes(checks: Checks, outcome) -> None:
 def arrived(checks: Checks, where: str, connections: list[list[str]], messages: list[dict]) -> None:
     expected = Counter(hash for connection in connections for hash in connection)
     received = Counter(message["hash"] for message in messages)
-    checks.equal(f"messages that never reached the {where}", 0, (expected - received).total())
+    checks.equal(f"messages that did not reach the {where}", 0, (expected - received).total())
     checks.equal(f"messages at the {where} that were never sent", 0, (received - expected).total())
     for index, connection in enumerate(connections):
         left = (message["hash"] for message in messages)
-        checks.true(f"connection {index} into the {where} kept its order", all(hash in left for hash in connection))
+        checks.true(f"connection {index} to the {where} preserved its order", all(hash in left for hash in connection))
 
 
 def counts(checks: Checks, outcome) -> None:
@@ -210,7 +210,7 @@ def verdicts(checks: Checks, report: dict, lost: int, allowed: set[str] = frozen
     warnings = [finding for finding in findings(report) if finding["severity"] != "info"]
     known = allowed | LOSS if lost else allowed
     unexpected = [f"{w['kind']}: {w['summary']}" for w in warnings if w["kind"] not in known]
-    checks.equal("warnings without a cause", [], unexpected)
+    checks.equal("unexpected warnings", [], unexpected)
     checks.equal("warnings without advice", [], [w["kind"] for w in warnings if not isinstance(w.get("advice"), str)])
     if lost and isinstance(at(report, "chunks/tokens_lost"), int):
         first = warnings[0] if warnings else {"severity": None, "kind": None}

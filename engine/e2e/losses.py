@@ -107,7 +107,7 @@ def clients_left(checks: Checks, outcome: Outcome) -> None:
     checks.equal("clients", 12, len(outcome.clients.clients))
     skipped, reported = lost_by_client(outcome.receiver), lost_by_request(report)
     for client in stayed:
-        checks.equal(f"lost of {client['rid']}", client["lost"] or 0, reported.get(client["rid"], 0))
+        checks.equal(f"tokens lost by {client['rid']}", client["lost"] or 0, reported.get(client["rid"], 0))
     unexplained = {rid: lost for rid, lost in reported.items() if lost > skipped.get(rid, 0)}
     checks.equal("losses not caused by the engine", {}, unexplained)
     checks.equal("the finding's requests and tokens", (len(reported), sum(reported.values())), dropped(report))

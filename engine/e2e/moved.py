@@ -45,7 +45,7 @@ def complete_run(run: Run) -> str:
     outcome = Outcome([sender], detokenizer, receiver, None, None)
     same_bytes(checks, outcome)
     frames = sum(totals["frames"] for totals in (sender.totals["output"], sender.totals["control"], detokenizer.totals["output"]))
-    checks.equal("frames seen, from the first", frames, sum(hop["frames_sent"] for hop in report["hops"]))
+    checks.equal("frames observed since the first", frames, sum(hop["frames_sent"] for hop in report["hops"]))
     expected = {
         "requests/finished": sent(outcome, "output")["finishes"],
         "self/frames_undecoded": 0,
@@ -55,7 +55,7 @@ def complete_run(run: Run) -> str:
     checks.matches(report, expected)
     verdicts(checks, report, outcome.lost)
     checks.equal("folders left behind", [], os.listdir(run.folder / "tmp"))
-    return f"{frames} frames of 2 sockets relayed from the first on, exit code {EXIT}"
+    return f"{frames} frames of 2 sockets relayed from the start, exit code {EXIT}"
 
 
 # Connects to its own sockets immediately, some before any relay can exist, and holds all for two seconds.
@@ -148,7 +148,7 @@ def spliced(run: Run) -> str:
         rate = max(rate, moved["messages_per_second"])
     same_bytes(checks, session.finish())
     return (
-        f"{TIMES} splices at up to {rate} messages a second, away {min(away)} to {max(away)} ms, "
+        f"{TIMES} splices at up to {rate} messages per second, each for {min(away)} to {max(away)} ms, "
         f"{frames} frames through the relay, none lost"
     )
 

@@ -98,7 +98,7 @@ class Process:
     def check(self) -> None:
         """Fails if it has exited."""
         if self.child.poll() is not None:
-            raise RuntimeError(f"{self.name} ended with {self.child.returncode}{self.stderr_tail()}")
+            raise RuntimeError(f"{self.name} exited with {self.child.returncode}{self.stderr_tail()}")
 
     def end(self, seconds: float) -> tuple[int, list[str]]:
         """Waits for its exit; returns its status and the unread lines of standard output."""

@@ -35,7 +35,7 @@ def recorded(watch, setting):
 def output_of(*command) -> str:
     made = subprocess.run([str(word) for word in command], capture_output=True, text=True)
     if made.returncode:
-        raise RuntimeError(f"{command[1:]} ended with {made.returncode}: {made.stderr}")
+        raise RuntimeError(f"{command[1:]} exited with {made.returncode}: {made.stderr}")
     return made.stdout
 
 
@@ -70,7 +70,7 @@ def exported(checks: Checks, program: Path, recording: Path, live: dict) -> None
     def export(style: str) -> str:
         return output_of(program, "export", recording, "--format", style)
 
-    checks.equal("rows of csv", at(live, "requests/seen"), len(export("csv").splitlines()) - 1)
+    checks.equal("CSV rows", at(live, "requests/seen"), len(export("csv").splitlines()) - 1)
     trace = json.loads(export("perfetto"))
     checks.true("the Perfetto trace has slices", any(event["ph"] in ("X", "b") for event in trace))
     for style in ("otlp", "events"):

@@ -197,7 +197,7 @@ def check_engine(name: str, sender: dict, receiver: dict, clients: dict | None, 
     sent = output["frames"] + sender["control"]["frames"]
     seen, received = (sum(hop[stage] or 0 for hop in report["hops"]) for stage in ("frames_sent", "frames_received"))
     checks.equal(f"{name}: frames that the tokenizer received", sent, receiver["frames"])
-    checks.true(f"{name}: {seen} frames in the report and {missed} missed, of {sent}", seen <= sent <= seen + missed)
+    checks.true(f"{name}: {seen} frames in the report and {missed} missed, of {sent} sent", seen <= sent <= seen + missed)
     if not missed:
         checks.matches(report, {"tokens/sent": output["tokens"], "chunks/sent": output["chunks"]})
     if clients:

@@ -93,7 +93,7 @@ class Table:
 
     def run(self) -> bool:
         """Runs all rows; returns whether they passed."""
-        print(f"{'release':<16} {'scenario':<25} {'time':>6}  {'checks':<6} what the engine says")
+        print(f"{'release':<16} {'scenario':<25} {'time':>6}  {'checks':<6} summary")
         left = [row for row in self.rows if not self.skips(row)]
         if self.options.jobs > 1:
             left = self.run_in_parallel(left)

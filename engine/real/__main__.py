@@ -184,7 +184,7 @@ class Lane:
             summary, checks.failed = "", [*checks.failed, repr(error)]
         verdict = "FAILED" if checks.failed else "ok"
         self.failed += bool(checks.failed)
-        print(f"{verdict:6} {time.monotonic() - started:5.0f} s  {name:44} {checks.made:4} compared  {summary}", flush=True)
+        print(f"{verdict:6} {time.monotonic() - started:5.0f} s  {name:44} {checks.made:4} checks  {summary}", flush=True)
         for line in checks.failed:
             print(f"         {line[:400]}")
         if checks.failed:

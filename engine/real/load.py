@@ -22,7 +22,7 @@ def options() -> argparse.Namespace:
     parser.add_argument("--tokens", type=int, default=64, help="mean length of an answer; lengths vary by half")
     parser.add_argument("--chat", type=float, default=0, help="share of chat requests")
     parser.add_argument("--whole", type=float, default=0, help="share of requests with `stream: false`")
-    parser.add_argument("--leave", type=float, default=0, help="share of clients that hang up early")
+    parser.add_argument("--leave", type=float, default=0, help="share of clients that disconnect early")
     parser.add_argument("--abort", type=float, default=0, help="share of requests aborted by id")
     parser.add_argument("--samples", type=int, default=1, help="answers a request (`n`)")
     parser.add_argument("--cumulative", action="store_true", help="each event of the server has all ids so far")

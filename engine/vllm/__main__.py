@@ -120,7 +120,7 @@ def marked(process: subprocess.Popen, errors: Path, mark: bytes):
     deadline = time.monotonic() + ATTACH_SECONDS
     while mark not in errors.read_bytes():
         if process.poll() is not None or time.monotonic() > deadline:
-            raise RuntimeError(f"no {mark.decode()!r}: {errors.read_text()}")
+            raise RuntimeError(f"{mark.decode()!r} was not logged: {errors.read_text()}")
         time.sleep(0.1)
 
 
@@ -262,10 +262,10 @@ def failure(report: dict, truth: list[dict], streams: int) -> list[str]:
     """Errors in the report of an engine that failed under load."""
     found = [finding for finding in report["findings"] if finding["kind"] == "engine-failed"]
     if len(found) != 1:
-        return [f"{len(found)} findings engine-failed"]
+        return [f"{len(found)} engine-failed findings, expected 1"]
     wrong, live, received = [], found[0]["evidence"]["live_requests"], sum(r["received"] for r in truth)
     if not 0 < live <= streams:
-        wrong.append(f"{live} live requests of {streams} streams")
+        wrong.append(f"{live} live requests, expected {streams}")
     if not received <= report["tokens"]["sent"]:
         wrong.append(f"{report['tokens']['sent']} tokens sent, but the clients counted {received}")
     if report["chunks"]["dropped_confirmed"] or report["self"]["frames_undecoded"]:
@@ -357,7 +357,7 @@ def main() -> int:
     def judged(name: str, wrong: list[str]):
         nonlocal failed
         failed += bool(wrong)
-        print(f"{'FAILED' if wrong else 'held'}  {name}", flush=True)
+        print(f"{'FAILED' if wrong else 'passed'}  {name}", flush=True)
         for line in wrong:
             print(f"        {line}", flush=True)
 

@@ -67,7 +67,7 @@ fuzz_target!(|bytes: &[u8]| {
         }
         enter(&mut live, input);
     }
-    recorder.finish(&Closing::default()).expect("a file that can be finished");
+    recorder.finish(&Closing::default()).expect("finishing the recording succeeds");
 
     let recording = Recording::open(&*FILE).expect("a recording");
     std::fs::remove_file(&*FILE).expect("it exists");

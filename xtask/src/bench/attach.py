@@ -96,7 +96,7 @@ def with_screen(kit, program, times, seconds):
         for what, key, observed in [("frames", "frames", "hop_frames_sent"), ("tokens", "tokens", "tokens_sent"), ("requests", "begun", "requests_seen")]:
             print(f"  {what}: {sent[key]:.0f} sent, {counted[observed]:.0f} observed")
         for peer, without, watched in zip(("sender", "receiver"), alone, spent):
-            print(f"  {peer}: {without:.1f} us a frame alone, {watched:.1f} attached")
+            print(f"  {peer}: {without:.1f} us per frame alone, {watched:.1f} attached")
     for what, value in [("cpu", share), ("memory", mib), ("missed", missed)]:
         result(f"attach.{times}.{what}", value)
 
@@ -137,7 +137,7 @@ def starts(kit, program, times):
                 select.select([process], [], [], PATIENCE)
                 quit_ms.append((time.monotonic() - begun) * 1e3)
                 os.close(process)
-    for key, what, ms in [("first", "started to the first number", first_ms), ("gone", "`q` to the end", quit_ms)]:
+    for key, what, ms in [("first", "start to first number", first_ms), ("gone", "`q` to exit", quit_ms)]:
         print(f"{what}: median {median(ms):.0f} ms, {min(ms):.0f}..{max(ms):.0f} of {times}")
         result(f"attach.{key}", median(ms))
 

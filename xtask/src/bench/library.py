@@ -64,7 +64,7 @@ def decode(quick):
 def ledger(quick):
     _, times = criterion(quick, "trace", "time", ["^ledger/"])
     each = {name.removeprefix("ledger/"): ns / of for name, (ns, of) in times.items()}
-    print(f"{'nanoseconds a chunk':32} {'':10} {'ratio':>8}")
+    print(f"{'nanoseconds per chunk':32} {'':10} {'ratio':>8}")
     for name, ns in sorted(each.items()):
         print(f"{name:32} {ns:10.1f} {ns / each['hash map of counters']:8.2f}")
     ours, least = each["sends and receives"], each["hash map of counters"]

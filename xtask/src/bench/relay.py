@@ -15,7 +15,7 @@ RATE, COUNT, LATENCY_TURNS = 1_000, 400, 12
 CONNECTIONS, MAX_MESSAGES = 100, 20_000
 OURS = {"decode": "tokengap, frames decoded", "count": "tokengap, frames counted"}
 PEERS = {"proxy": "zmq_proxy", "crate": "zeromq crate", "socat": "socat"}
-WAYS = {"direct": "direct", **OURS, **PEERS, "copy": "floor: read, write"}
+WAYS = {"direct": "direct", **OURS, **PEERS, "copy": "baseline: read, write"}
 
 
 class Relay:
@@ -120,7 +120,7 @@ def throughput(kit, kib, rounds, volume):
 
 def latency(kit, kib):
     rows = medians(kit, kit.message(kib), LATENCY_TURNS, count=COUNT, rate=RATE)
-    print(f"\n{f'{RATE} messages/s, {kib} KiB':26}{'p50 us':>11}{'beyond':>11}{'p99 us':>11}{'cpu us':>11}")
+    print(f"\n{f'{RATE} messages/s, {kib} KiB':26}{'p50 us':>11}{'added':>11}{'p99 us':>11}{'cpu us':>11}")
     for way, row in rows.items():
         row["beyond"] = row["p50"] - rows["direct"]["p50"]
         print(f"{WAYS[way]:26}{cells(row, 'p50', 'beyond', 'p99', 'cpu')}")
@@ -140,7 +140,7 @@ def stuck(kit):
             rows[way] = {"accepted": int(press.line())}
             if relay.process:
                 rows[way]["mib"] = memory_mib(relay.process.pid)
-    print(f"\n{f'never read, {CONNECTIONS} connections':26}{'accepted':>11}{'beyond':>11}{'peak MiB':>11}")
+    print(f"\n{f'never read, {CONNECTIONS} connections':26}{'accepted':>11}{'excess':>11}{'peak MiB':>11}")
     for way, row in rows.items():
         row["beyond"] = max(0, row["accepted"] - rows["direct"]["accepted"])
         print(f"{WAYS[way]:26}{cells(row, 'accepted', 'beyond', 'mib')}")
@@ -154,10 +154,10 @@ def growth(kit):
         turn(kit, "count", kit.message(kib), count=max(256, connections * 16, min(32_768, (128 << 10) // kib)), connections=connections)["cpu"]
         for _ in range(3)
     )
-    print(f"\n{'frames counted, KiB':>20}{'ns a KiB':>11}")
+    print(f"\n{'frames counted, KiB':>20}{'ns/KiB':>11}")
     for kib in (1, 4, 16, 64, 256, 1_024, 4_096):
         print(f"{kib:20}{cost(kib, 1) * 1e3 / kib:11.0f}")
-    print(f"\n{'16 KiB, connections':>20}{'us a frame':>11}")
+    print(f"\n{'16 KiB, connections':>20}{'us/frame':>11}")
     for connections in (1, 4, 16, 64, 256, 1_024):
         print(f"{connections:20}{cost(16, connections):11.1f}")
 

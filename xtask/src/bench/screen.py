@@ -27,7 +27,7 @@ def busy(program, folder):
             answers.append((time.monotonic() - begun) * 1e3)
         tmux.press("q")
         drawn, _ = until(lambda: [line for line in log.read_text().splitlines() if "drawn in " in line], "the log")
-    print(f"{LIVE} live requests, 132,000 chunks a second, 200x50:{drawn[0].split('screen:')[1]}")
+    print(f"{LIVE} live requests, 132,000 chunks per second, 200x50:{drawn[0].split('screen:')[1]}")
     print(f"key response through tmux: median {median(answers):.0f} ms, maximum {max(answers):.0f} ms")
     print(f"decoding, analysis and screen: {cpu:.1f} % of a core, {mib:.0f} MiB")
     result("screen.draw", float(drawn[0].split("drawn in ")[1].split()[0]) / 1e3)
@@ -38,7 +38,7 @@ def at_rest(program, folder):
         tmux.shows("tokengap")
         time.sleep(2)
         cpu = share(tmux.pid, 15)
-        print(f"a relay at rest: {cpu:.2f} % of a core, {memory_mib(tmux.pid):.0f} MiB")
+        print(f"an idle relay: {cpu:.2f} % of a core, {memory_mib(tmux.pid):.0f} MiB")
         result("screen.idle", cpu)
 
 

@@ -89,7 +89,7 @@ def measure(program, scenario):
 
 
 def run(_quick):
-    print("| demo | chunks/s | series | bytes a scrape | OTLP bytes a minute | feed bytes/s | recording, bytes a chunk | recording, MB an hour |")
+    print("| demo | chunks/s | series | bytes/scrape | OTLP bytes/min | feed bytes/s | recording, bytes/chunk | recording, MB/h |")
     print("|---|---|---|---|---|---|---|---|")
     program = tokengap()
     for scenario in SCENARIOS:

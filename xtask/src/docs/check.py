@@ -115,7 +115,7 @@ def run(binary, release, only=None):
                 print(f"{place}: {failed or f'{time.monotonic() - begun:.1f} s'}", flush=True)
                 wrong += [f"{place}: {failed}"] if failed else []
     if wrong or not ran + skipped:
-        sys.exit("\n".join(wrong) or "no page has a command")
+        sys.exit("\n".join(wrong) or "no page shows a command")
     print(f"{ran} commands run, {skipped} skipped for the reasons above")
 
 

@@ -106,7 +106,7 @@ def broken():
     runbooks = re.findall(r"^ *runbook: docs/troubleshooting.md#(.*)$", rules, re.MULTILINE)
     missing = set(runbooks) - anchors((ROOT / "docs/troubleshooting.md").read_text())
     if missing or len(runbooks) != rules.count("- alert:"):
-        wrong.append(f"alerts without a runbook in docs/troubleshooting.md: {missing or 'count them'}")
+        wrong.append(f"alerts without a runbook in docs/troubleshooting.md: {missing or 'their numbers differ'}")
     listed = {ROOT / "docs" / target for target in targets((ROOT / "docs/SUMMARY.md").read_text())}
     book = {page for page in pages() if page.is_relative_to(ROOT / "docs") and page.name != "SUMMARY.md"}
     return wrong + [f"docs/SUMMARY.md lacks {page}" for page in sorted(book - listed)]

@@ -35,7 +35,7 @@ fn address(endpoint: &str) -> Result<SockAddr> {
     match endpoint.split_once("://") {
         Some(("ipc", path)) => Ok(SockAddr::unix(path)?),
         Some(("tcp" | "http", address)) => Ok(SockAddr::from(address.parse::<SocketAddr>()?)),
-        _ => bail!("{endpoint} is neither ipc, tcp nor http"),
+        _ => bail!("{endpoint} is not an ipc, tcp or http endpoint"),
     }
 }
 

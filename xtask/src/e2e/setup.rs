@@ -23,7 +23,7 @@ impl Home {
     pub(crate) fn find() -> Self {
         let root = Path::new(env!("CARGO_MANIFEST_DIR"))
             .parent()
-            .expect("xtask lies in the project")
+            .expect("xtask is in the project")
             .to_path_buf();
         Self {
             python: root.join(".venv-engine/bin/python"),

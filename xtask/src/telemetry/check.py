@@ -324,9 +324,9 @@ def against_a_receiver_in_trouble():
 
 for tool in ["prometheus", "promtool"]:
     if not shutil.which(tool):
-        sys.exit(f"{tool} is missing: install prometheus (Debian: apt-get install prometheus)")
+        sys.exit(f"cannot find {tool}: install prometheus (Debian: apt-get install prometheus)")
 for part in [against_prometheus, against_collector, against_a_receiver_in_trouble]:
     started = time.monotonic()
     part()
-    print(f"{part.__name__.replace('_', ' ')}: held, {time.monotonic() - started:.0f} s")
+    print(f"{part.__name__.replace('_', ' ')}: ok, {time.monotonic() - started:.0f} s")
 print(f"{checks} numbers compared")

@@ -19,7 +19,7 @@ wait_for 'configuration reloaded' 1
 echo "reloaded: $(systemctl is-active tokengap)"
 systemctl kill --signal=KILL --kill-who=main tokengap
 wait_for 'attached to' 2
-echo "killed and started again: $(systemctl show --property=NRestarts --value tokengap) time"
+echo "restarts after the kill: $(systemctl show --property=NRestarts --value tokengap)"
 systemctl restart engine
 wait_for 'the engine exited' 1
 wait_for 'attached to' 3

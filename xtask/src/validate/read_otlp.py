@@ -63,7 +63,7 @@ with open(traces) as file:
             output_tokens += found["gen_ai.usage.output_tokens"]
             dropped += found.get("tokengap.chunks.dropped", 0)
 
-expect("spans that do not fit their trace", wrong, [])
+expect("spans outside their trace", wrong, [])
 expect("requests", len(requests), report["requests"]["seen"])
 expect("output tokens", output_tokens, report["tokens"]["sent"])
 expect("chunks dropped", dropped, report["chunks"]["dropped_confirmed"] or 0)

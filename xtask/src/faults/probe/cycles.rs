@@ -57,7 +57,7 @@ pub(super) fn run(bench: &Bench, dir: &Path, checks: &mut Checks) -> Result<Seen
             ("KiB", before.memory, after.memory, MAX_KIB - 1),
         ];
         for (what, before, after, slack) in bounds {
-            let claim = format!("no more {what} of the {name} ({before}, then {after})");
+            let claim = format!("{what} of the {name} do not grow ({before}, then {after})");
             checks.holds(&claim, after <= before + slack);
         }
         grown.push(format!("{name} {} KiB", after.memory.saturating_sub(before.memory)));

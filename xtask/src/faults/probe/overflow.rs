@@ -42,12 +42,12 @@ pub(super) fn run(bench: &Bench, dir: &Path, checks: &mut Checks) -> Result<Seen
     // Loss counters are read every 100 ms.
     counts.read_for(&mut probe, Duration::from_millis(300))?;
     checks.equal(
-        "records received or counted as dropped, one each per message sent and received",
+        "records received or counted as dropped, one per sent and per received message",
         &(2 * wanted),
         &both(&counts),
     );
     checks.equal("lost for another reason", &0, &counts.lost);
-    checks.holds("the ring was full", counts.overflowed > wanted / 10);
+    checks.holds("the ring buffer was full", counts.overflowed > wanted / 10);
     drop(probe);
     let arrived = pair.end(checks)?;
     Ok(Seen {

@@ -45,7 +45,7 @@ pub(super) fn dies(bench: &Bench, dir: &Path, checks: &mut Checks) -> Result<See
         });
         // Whether killed before, during or after attach, the result is an error or a reported exit.
         refused += u32::from(probe.add(&[Target { pid, capture: CAPTURE }]).is_err());
-        killer.join().expect("it only kills")?;
+        killer.join().expect("the killer thread does not panic")?;
         counts.read_for(&mut probe, Duration::from_millis(150))?;
         objects.merge(Objects::of(own)?);
     }
