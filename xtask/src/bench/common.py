@@ -204,7 +204,7 @@ RESULTS = {}
 
 def table():
     """The table of all aims; those without a result are marked."""
-    lines = ["| what | aim | measured | | beside it in the same run |", "|---|---|---|---|---|"]
+    lines = ["| what | aim | measured | | for comparison, in the same run |", "|---|---|---|---|---|"]
     for key, (what, bound, limit, _) in AIMS.items():
         lines.append(RESULTS.get(key, f"| {what} | {bound} {number(limit)} | not measured | | |"))
     return "\n".join(lines)
