@@ -51,7 +51,7 @@ def requests(value):
 
 
 def readable(rid):
-    """The request id, or empty like in the decoder if the id is too long or not UTF-8."""
+    """The request id, or the empty string, as in the decoder, if the id is too long or not UTF-8."""
     if not isinstance(rid, str):
         return rid
     try:
@@ -72,7 +72,7 @@ def unframed(data, opcodes):
         if name == "FRAME":
             rest = place + 9
             if length > len(data) - rest:
-                raise Disagreement(f"the frame at {place} extends beyond the end")
+                raise Disagreement(f"the frame at {place} extends beyond the end of the data")
             parts.append(data[start:place])
             start = rest
     return b"".join([*parts, data[start:]])

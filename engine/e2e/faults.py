@@ -137,7 +137,7 @@ def names_shortage(shortage: str):
     """Checks that the report's list of degraded parts names the shortage."""
 
     def compare(checks: Checks, report: dict, arrived: Arrived, run: Run) -> str:
-        checks.true(f"the report says so: {report['self']['degraded']}", shortage in degraded(report))
+        checks.true(f"the report names {shortage!r}: {report['self']['degraded']}", shortage in degraded(report))
         return "reported"
 
     return compare
@@ -287,7 +287,7 @@ def panicked(part: str):
     def compare(checks: Checks, report: dict, arrived: Arrived, run: Run) -> str:
         said = report["self"]["degraded"]
         line = next((line for line in said if line.startswith(part)), None)
-        checks.true(f"the report says so: {said}", line)
+        checks.true(f"the report says: {said}", line)
         return f'says "{line}"'
 
     return compare

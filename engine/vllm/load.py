@@ -21,7 +21,7 @@ FEW = 5
 
 
 def new_tokens(event, before):
-    """Number of tokens of an event after events with `before` tokens."""
+    """Number of tokens in an event, given that earlier events had `before` tokens."""
     choice = event["choices"][0]
     if COUNT == "usage":
         return event["usage"]["completion_tokens"] - before

@@ -26,7 +26,7 @@ fuzz_target!(|message: &[u8]| {
     assert!(lists.iter().any(is_rids), "no list of {rids:?} in it");
 });
 
-/// The rid, or empty like in the decoder if the rid is too long or not UTF-8.
+/// The rid, or the empty string, as in the decoder, if the rid is too long or not UTF-8.
 fn readable<'a>(rid: &Utf8StringRef<'a>) -> &'a str {
     rid.into_str().filter(|rid| rid.len() <= Limits::default().text).unwrap_or_default()
 }
