@@ -13,7 +13,7 @@
 //!    ([`Work::Files`]). An unlisted call fails with `ENOSYS`, so that a libc falls back to an older one.
 //!
 //! The process must have one thread, since capabilities and Landlock belong to threads. Steps that failed are listed in
-//! [`Outcome::missing`] and are no errors: the commands must work on old kernels too.
+//! [`Outcome::missing`] and are not errors: the commands must work on old kernels too.
 
 mod apply;
 mod caps;

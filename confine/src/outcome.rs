@@ -1,4 +1,4 @@
-//! Result of dropping rights: what was dropped, and the steps that failed.
+//! Result of dropping rights: the remaining rights, and the steps that failed.
 
 use rustix::io::Errno;
 

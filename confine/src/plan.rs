@@ -11,19 +11,18 @@ pub type Capabilities = CapabilitySet;
 /// Kind of work, which determines the permitted system calls.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Work {
-    /// Reads files, and writes files or to a terminal. A call for the network or another process ends the process.
+    /// Reads files, and writes to files or a terminal. A system call for the network or on another process ends the process.
     Files,
-    /// As `Files`, with sockets. No other processes.
+    /// Like `Files`, with sockets, but without access to other processes.
     Network,
     /// Observes other processes with BPF, perf events, `/proc` and reads of their memory. Signals none of them.
     Probe,
-    /// As `Probe`, for a command that starts a program or moves sockets: also duplicates descriptors of processes, signals processes and
+    /// Like `Probe`, for a command that starts a program or moves sockets: also duplicates descriptors of processes, signals processes and
     /// changes owners of files.
     Move,
 }
 
 impl Work {
-    /// Whether it observes other processes.
     pub(crate) const fn observes_processes(self) -> bool {
         matches!(self, Self::Probe | Self::Move)
     }

@@ -29,8 +29,8 @@ const PRCTL_OPTIONS: [i32; 4] = [
 ];
 /// Requests that insert input into a terminal: `TIOCSTI` and `TIOCLINUX`. Their types differ between C libraries.
 const INPUT_IOCTLS: [u64; 2] = [0x5412, 0x541c];
-/// Commands that choose the process signalled when a descriptor becomes ready: `fcntl` with `F_SETOWN`, `F_SETSIG` and `F_SETOWN_EX`. The kernel sends
-/// that signal itself, so the rules for `kill` do not see it.
+/// `fcntl` commands that choose the process signalled when a descriptor becomes ready: `F_SETOWN`, `F_SETSIG` and `F_SETOWN_EX`. The
+/// kernel sends that signal itself, so the rules for `kill` do not see it.
 const OWNER_FCNTLS: [u64; 3] = [8, 10, 15];
 /// The same by `ioctl`: `FIOSETOWN` and `SIOCSPGRP`.
 const OWNER_IOCTLS: [u64; 2] = [0x8901, 0x8902];

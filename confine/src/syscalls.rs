@@ -224,7 +224,7 @@ pub(crate) const MOVES: &[c_long] = &[
     libc::SYS_setsid,
 ];
 
-/// Calls that tokengap never makes and an attacker in the process would: other programs, memory of other processes, settings of the
+/// Calls that tokengap never makes but an attacker in the process might: other programs, memory of other processes, settings of the
 /// kernel.
 pub(crate) const FORBIDDEN: &[c_long] = &[
     libc::SYS_execve,
@@ -300,7 +300,7 @@ pub(crate) const FORBIDDEN_LEGACY: &[c_long] = &[
 #[cfg(not(target_arch = "x86_64"))]
 pub(crate) const FORBIDDEN_LEGACY: &[c_long] = &[];
 
-/// Calls that only other kinds of work make.
+/// Calls that [`crate::Work::Files`] never makes, unlike other kinds of work.
 pub(crate) const FORBIDDEN_FOR_FILES: &[c_long] = &[
     libc::SYS_socket,
     libc::SYS_connect,

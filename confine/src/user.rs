@@ -18,7 +18,7 @@ const NEEDED: [(CapabilitySet, &str); 3] = [
 /// Replaces the access that root has to its own files.
 pub(crate) const READ_ALL: CapabilitySet = CapabilitySet::DAC_READ_SEARCH;
 
-/// Whether this process is root's and can change to [`UNPRIVILEGED`]. The error names the capability that it lacks.
+/// Whether this process runs as root and can change to [`UNPRIVILEGED`]. The error names the capability that it lacks.
 pub fn can_drop_root() -> std::result::Result<bool, &'static str> {
     if !geteuid().is_root() {
         return Ok(false);

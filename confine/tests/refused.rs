@@ -12,7 +12,6 @@ use std::process::{Command, ExitCode, Output};
 use confine::{Capabilities, Plan, PortAccess, UNPRIVILEGED, Work};
 use rustix::process::{Pid, Signal};
 
-/// Result of an attempt.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum AttemptResult {
     Allowed,
@@ -46,7 +45,7 @@ const WRITES_MEMORY: &str = "open the memory of another process for writing";
 const USES_MAP: &str = "use an eBPF map";
 const LOADS_PROGRAM: &str = "load an eBPF program";
 const OPENS_MAP: &str = "open an eBPF map of another process";
-/// Whether these are permitted to a user other than root is a setting of the machine.
+/// Attempts whose result for other users depends on settings of the machine.
 const ROOT_ONLY: [&str; 5] = [READS_MEMORY, WRITES_MEMORY, USES_MAP, LOADS_PROGRAM, OPENS_MAP];
 
 /// Attempts, each with its result under `Files`, `Network`, `Probe`, unprivileged `Probe` and `Move`.
@@ -261,7 +260,6 @@ struct Fixture<'a> {
     own_port: u16,
     /// Expected user id.
     user: u32,
-    /// Expected capabilities.
     kept: Capabilities,
 }
 
@@ -388,7 +386,7 @@ fn enter(kind: i32) -> io::Result<()> {
     with_invalid_descriptor(libc::SYS_setns, [kind.into(), 0, 0, 0, 0])
 }
 
-/// Makes an invalid request with this command: shows whether the call reached the kernel's check of it.
+/// Makes an invalid request with this command, which shows whether the call reached the kernel's check of it.
 fn bpf(command: libc::c_long) -> io::Result<()> {
     match raw_syscall(libc::SYS_bpf, [command, 0, 0, 0, 0, 0]) {
         Err(error) if !matches!(error.raw_os_error(), Some(libc::EPERM | libc::ENOSYS)) => Ok(()),
@@ -396,7 +394,7 @@ fn bpf(command: libc::c_long) -> io::Result<()> {
     }
 }
 
-/// Calls with an invalid descriptor: shows whether the call reached the kernel's check of it.
+/// Makes the call with an invalid descriptor, which shows whether the call reached the kernel's check of it.
 fn with_invalid_descriptor(number: libc::c_long, arguments: [libc::c_long; 5]) -> io::Result<()> {
     match raw_syscall(
         number,

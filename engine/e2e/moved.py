@@ -77,7 +77,7 @@ def connected_early(run: Run) -> str:
     """A connection that exists before the relay is detected and reported."""
     checks = run.checks
     status, _ = under_run(run, ["-c", EAGER]).end(PATIENCE)
-    checks.equal("the command's exit code", 0, status)
+    checks.equal("exit code of a run that relayed nothing", 2, status)
     report = reported(run)
     past = at(report, "source/wire/run/past_the_relay")
     checks.true("some connection bypassed the relay", past)

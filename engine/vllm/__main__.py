@@ -366,6 +366,8 @@ def main() -> int:
             row("8 streams", server, ["8", "5", "64", "0", "1"])
             row("64 streams", server, ["64", "8", "64", "0", "2"])
             row("clients that leave", server, ["32", "5", "64", "0.3", "3"])
+            row("tokens by continuous usage", server, ["32", "4", "64", "0", "14", "usage"])
+            row("tokens by log probabilities", server, ["32", "4", "64", "0", "15", "logprobs"])
             own("splice, one engine", lambda folder: spliced(tokengap, server, folder, "32"))
             own("tap of HTTP", lambda folder: tapped(tokengap, server, folder, ["8", "3", "32", "0", "12"]))
         with Server(asked.home, log, [], {"SLOW_OUTPUT_MS": "5"}) as server:

@@ -90,7 +90,7 @@ fn scanner(file: &str) -> (Scanner, Vec<u8>) {
 fn count_scan((mut scanner, frame): (Scanner, Vec<u8>)) -> (Scanner, Vec<u8>) {
     let mut found = 0;
     for _ in 0..LAPS {
-        // Pieces of the size in which a connection is read.
+        // Pieces of the size of one read from a connection.
         for piece in frame.chunks(16 << 10) {
             scanner.feed(black_box(piece), &mut |mark| {
                 found += usize::from(matches!(mark, Mark::Frame { .. }));

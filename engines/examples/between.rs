@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use engines::sglang::wire::{Decoder, Limits};
 use zeromq::{PullSocket, PushSocket, Socket as _, SocketRecv as _, SocketSend as _};
-use zmq_tap::relay::{Observation, Options, Pair, Payload, Relay, step_aside};
+use zmq_tap::relay::{Observation, Options, Pair, Payload, Relay, lower_priority};
 
 fn main() -> Result<(), Box<dyn Error>> {
     let words: Vec<String> = std::env::args().skip(1).collect();
@@ -39,7 +39,7 @@ fn relay(listen: &str, upstream: &str, decode: bool) -> Result<(), Box<dyn Error
     let observations = relay.observations();
     thread::spawn(move || {
         // Decode at low priority, so that traffic comes first.
-        let _ = step_aside();
+        let _ = lower_priority();
         let (mut decoder, mut seen, mut open) = (Decoder::new(Limits::default()), 0_u64, 0_u32);
         loop {
             match observations.poll() {

@@ -1,4 +1,4 @@
-//! A second engine, made of this file alone: its messages of two parts reach the tap, the ledger, findings, the report and an export.
+//! A toy engine defined in this file: its two-part messages reach the tap, the ledger, findings, the report and an export.
 #![cfg(target_os = "linux")]
 
 use std::io::{Read, Write};
@@ -10,7 +10,7 @@ use trace::event::{Capabilities, Chunk, Delivery, Event, Finish, IdColumn, Kind,
 use trace::export::{self, Export, Opening};
 use trace::report::{Report, ReportInput};
 use trace::{Config, MonoNs};
-use zmq_tap::decode::{Carries, Decode, Decoded, Decoders, Format, Opening as Begins, Refused, Shape};
+use zmq_tap::decode::{Decode, Decoded, Decoders, Format, Opening as Begins, Refused, Shape, SocketFormat};
 use zmq_tap::relay::{Options, Pair};
 use zmq_tap::tap::{Tap, TapHop};
 use zmq_tap::zmtp::{Mark, Scanner};
@@ -206,7 +206,7 @@ fn run(messages: &[&str], deliveries: &[(u32, u32)]) -> (Report, String, Tap) {
 
 #[test]
 fn an_engine_in_one_file_is_followed_from_its_messages_to_the_report() {
-    // A stream is believed to begin only after its connection was observed for a while.
+    // A stream counts as observed from its start only if its connection was observed for a while before.
     let mut messages = vec![""; 60];
     messages.extend(["a 1", "a 3\nb 1", "a 2", "a 1 end"]);
     let (report, spans, tap) = run(&messages, &[(1, 1), (2, 6), (1, 7)]);
@@ -240,7 +240,7 @@ fn an_engine_in_one_file_is_followed_from_its_messages_to_the_report() {
 #[test]
 fn a_message_of_unknown_format_is_one_undecoded_frame() {
     let mut tap_formats = Decoders::new(FORMATS, 1_000);
-    let mut carries = Carries::default();
+    let mut carries = SocketFormat::default();
     let mut refused = |parts: &[&[u8]]| {
         tap_formats
             .decode(&mut carries, parts)
@@ -257,7 +257,7 @@ fn a_message_of_unknown_format_is_one_undecoded_frame() {
 #[test]
 fn a_socket_keeps_the_first_format_that_fits() {
     let mut decoders = Decoders::new(FORMATS, 1_000);
-    let (mut one, mut other) = (Carries::default(), Carries::default());
+    let (mut one, mut other) = (SocketFormat::default(), SocketFormat::default());
     assert!(decoders.decode(&mut one, &[MAGIC, b"a 1"]).is_ok());
     let pickle = std::fs::read(concat!(
         env!("CARGO_MANIFEST_DIR"),

@@ -1,19 +1,19 @@
-//! An engine that no other file knows: discovered from fake processes, with its hops named.
+//! A toy engine defined in this file: discovered from fake processes, with named hops.
 
 #![cfg(target_os = "linux")]
 
 use engines::DISCOVERED;
 use probe_user::discover::fake::{FakeProcess, discover};
 use probe_user::discover::{
-    Carries, Codec, Confidence, EngineKind, Engines, Evidence, FlagName, Function, HopSeen, Origin, Package, Played,
-    Program, Rank, Reading, Recognise, Role, RoleSource, RoleSpec, Setting, Settings, Wire, program,
+    Carries, Codec, Confidence, EngineKind, Engines, Evidence, FlagName, Function, HopSeen, Origin, Package, Program,
+    Rank, Reading, Recognise, Role, RoleSource, RoleSpec, RoleWithSource, Setting, Settings, Wire, program,
 };
 
 const MODEL: Role = Role::new(0, "model", Function::Source);
 const FAN: Role = Role::new(1, "fan", Function::Intermediate);
 const WEB: Role = Role::new(2, "web", Function::Receiver).main();
 
-/// The models send tokens to the fan, which distributes them among web servers, and receive requests from a socket that a web server binds.
+/// The models send tokens to the fan, which distributes them among web servers. They receive requests on a socket that a web server binds.
 #[derive(Debug)]
 struct Toy;
 
@@ -60,7 +60,7 @@ impl Recognise for Toy {
         FLAGS
     }
 
-    fn hops(&self, wires: &[Wire<'_>], roles: &[Option<Played>]) -> Vec<Option<Reading>> {
+    fn hops(&self, wires: &[Wire<'_>], roles: &[Option<RoleWithSource>]) -> Vec<Option<Reading>> {
         let read = |wire: &Wire<'_>| {
             let ((from, by), (to, known)) = (roles[wire.connector?]?, roles[wire.acceptor]?);
             let confidence = Confidence::of([by, known]);

@@ -8,7 +8,7 @@ use proptest::prelude::*;
 use rmpv::Value;
 use serde_json::Value as Json;
 use trace::event::{Finish, IdColumn, Kind};
-use zmq_tap::decode::{Carries, Decoders, LONGEST, Opening};
+use zmq_tap::decode::{Decoders, LONGEST, Opening, SocketFormat};
 
 /// Folders of the releases.
 fn releases() -> Vec<PathBuf> {
@@ -21,7 +21,7 @@ fn releases() -> Vec<PathBuf> {
     folders
 }
 
-/// Calls `check` with the release, the case, its parts and its truth.
+/// Calls `check` with the release, the case, its parts and its expected content.
 fn for_each_message(mut check: impl FnMut(&str, &str, &[&[u8]], &Json)) {
     for folder in releases() {
         let truth: Json = serde_json::from_slice(&fs::read(folder.join("truth.json")).expect("a truth")).expect("JSON");
@@ -160,7 +160,7 @@ fn refusals_name_their_reason() {
 #[test]
 fn requests_handshakes_and_coordination_are_control_messages() {
     let mut decoders = Decoders::new(&[FORMAT], LONGEST);
-    let mut carries = Carries::default();
+    let mut carries = SocketFormat::default();
     for (class, parts) in [
         ("EngineCoreRequest", &[&b"\x00"[..], b"\x95\xa1a", b"raw"][..]),
         ("EngineCoreRequest", &[b"\x01", b"\x91\xa1a"]),
@@ -185,7 +185,11 @@ fn requests_handshakes_and_coordination_are_control_messages() {
     let dead = decoders.decode(&mut carries, &[b"ENGINE_CORE_DEAD"]).expect("dead");
     assert_eq!(dead.shape().kind, Kind::Failed);
     drop(dead);
-    assert_eq!(carries, Carries::default(), "only a batch shows what a socket carries");
+    assert_eq!(
+        carries,
+        SocketFormat::default(),
+        "only a batch shows what a socket carries"
+    );
 }
 
 /// Fields of every class, by its releases, from the generated table.
@@ -224,7 +228,7 @@ fn made() -> impl Strategy<Value = Made> {
         })
 }
 
-/// An output in a layout; fields that are not read hold anything.
+/// An output in a layout; fields that are not read have arbitrary values.
 fn output(fields: &[String], made: &Made, noise: &Value) -> Value {
     let field = |name: &String| match name.as_str() {
         "request_id" => Value::from(made.rid.as_str()),

@@ -18,7 +18,7 @@ fn real_messages() -> Vec<Vec<u8>> {
         .filter(|path| path.extension().is_some_and(|kind| kind == "pkl" || kind == "msgpack"))
         .collect();
     files.sort();
-    assert!(files.len() > 100, "a good many fixtures: {}", files.len());
+    assert!(files.len() > 100, "too few fixtures: {}", files.len());
     files
         .iter()
         .map(|path| std::fs::read(path).expect("readable"))
@@ -186,7 +186,7 @@ fn version_2_and_encrypted_streams_are_recognised() {
     assert_eq!(
         first(&greeting("SCRAM"))[1..].len(),
         1,
-        "a mechanism nobody knows may hide anything"
+        "an unknown mechanism may hide anything"
     );
 }
 

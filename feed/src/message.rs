@@ -155,7 +155,7 @@ pub(crate) fn encode(head: &Head, body: &[u8]) -> Result<Vec<u8>, rmp_serde::enc
     const MAP: u8 = 0x80;
     let mut bytes = rmp_serde::to_vec_named(head)?;
     debug_assert_eq!(bytes.first(), Some(&(MAP | FIELDS)));
-    // The map has one more field: the body, appended as it is so that no serializer copies it.
+    // The map has one more field: the body, appended unchanged so that no serializer copies it.
     bytes[0] = MAP | (FIELDS + 1);
     bytes.extend_from_slice(b"\xa4body");
     bytes.extend_from_slice(body);

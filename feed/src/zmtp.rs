@@ -57,7 +57,6 @@ pub(crate) enum ZmtpError {
     Malformed(&'static str),
 }
 
-/// Parsed input.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Input {
     /// The handshake is complete.

@@ -1,5 +1,5 @@
-//! Records about the TCP sockets that a serving process writes to: each write as the kernel accepted it, each read if
-//! reads are captured, and each change of connection state.
+//! Records about the TCP sockets that a serving process writes to: writes as accepted by the kernel, reads if they are
+//! captured, and changes of connection state.
 //!
 //! A record begins with [`MARK`], which is never a valid timestamp. It can therefore share a ring, and thus an order, with
 //! message records.

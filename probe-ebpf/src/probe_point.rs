@@ -125,8 +125,8 @@ impl Kept {
     }
 }
 
-/// An attach cookie: probe point (8 bits), target (16 bits), locations of socket and message (16 bits each), whether a
-/// completed receive marks the previous message as processed, and whether the call's return is probed.
+/// An attach cookie: probe point (8 bits), target (16 bits), locations of socket and message (16 bits each), and two flags.
+/// The flags: a completed receive marks the previous message as processed, and the call's return is probed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Cookie(pub u64);
 

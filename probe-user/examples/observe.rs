@@ -1,7 +1,7 @@
 //! Observes a process until stdin closes, for `cargo xtask bench probe` and `cargo xtask bench egress`.
 //!
-//! `observe WAY PID` prints "attached", and at its end the number of missed observations. The ways are the variants of the probe, and empty
-//! programs at its probe points, which cost what the kernel's traps cost.
+//! `observe WAY PID` prints "attached", and at the end the number of missed observations. WAY is a variant of the probe, or empty programs
+//! at its probe points, which measure the cost of the kernel's traps.
 
 use std::error::Error;
 use std::io::Read as _;
@@ -51,7 +51,7 @@ fn main() -> Result<(), Box<dyn Error>> {
         "content-everything" => observe(messages(Options::default(), 16 * KIB, 4 * KIB)?),
         "writes" => observe(writes(pid, false)?),
         "writes-any-call" => observe(writes(pid, true)?),
-        _ => Err(format!("no way is called {way}").into()),
+        _ => Err(format!("unknown WAY {way}").into()),
     }
 }
 

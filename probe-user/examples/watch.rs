@@ -62,7 +62,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     }
     for (pid, thread) in probe.threads()? {
         println!(
-            "thread {pid}/{}: on {} wait {} blocked {} us, {} polls of event loops, {} of any that may sleep, {} us in them",
+            "thread {pid}/{}: on {} wait {} blocked {} us, {} event-loop polls, {} wakeups, {} us in event-loop polls",
             thread.tid,
             thread.on_ns / 1000,
             thread.wait_ns / 1000,

@@ -167,7 +167,7 @@ pub struct Permissions {
 }
 
 impl Permissions {
-    /// Reads the permissions of the calling process. Assumes none that `/proc` does not show.
+    /// Reads the permissions of the calling process. A permission that `/proc` does not show counts as missing.
     pub fn here() -> Self {
         let status = fs::read_to_string("/proc/self/status").unwrap_or_default();
         let release = fs::read_to_string("/proc/sys/kernel/osrelease").unwrap_or_default();

@@ -6,7 +6,7 @@ use std::path::Path;
 use aya::Ebpf;
 use probe_ebpf::Cookie;
 
-use crate::attach::{Batch, Link, Way};
+use crate::attach::{AttachMethod, Batch, Link};
 use crate::capability::{Feature, Permissions};
 use crate::degraded::Degraded;
 use crate::library;
@@ -15,7 +15,7 @@ use crate::probe::Options;
 use crate::probe::batches::{messages, polls};
 use crate::probe_points::Known;
 
-/// Name of a program that returns at once.
+/// Name of a program that returns immediately.
 const NOTHING: &str = "nothing";
 
 /// Set of probe points for the measurement.
@@ -58,7 +58,7 @@ impl EmptyProbes {
 
 fn set(pid: u32, traps: Traps) -> Result<Vec<Link>, Box<dyn std::error::Error>> {
     let mut ebpf: Ebpf = load::load(Settings::bare())?;
-    let mut way = Way::of(&ebpf, &[NOTHING]);
+    let mut way = AttachMethod::of(&ebpf, &[NOTHING]);
     let id = NonZeroU32::new(pid).ok_or("no process has this id")?;
     let (mut links, mut known) = (Vec::new(), Known::default());
     for library in library::libzmq(pid)? {
@@ -95,7 +95,7 @@ fn batch<const N: usize>(returns: bool, offsets: [u64; N]) -> Batch {
     }
 }
 
-/// The same probe points with the program that returns at once.
+/// The same probe points with the program that returns immediately.
 fn emptied(batch: Batch) -> Batch {
     Batch {
         program: NOTHING,
@@ -116,13 +116,13 @@ pub fn own_uprobe() -> Result<bool, OwnError> {
 
 fn attach_to_self() -> Result<bool, Box<dyn std::error::Error>> {
     let mut ebpf: Ebpf = load::load(Settings::bare())?;
-    let mut way = Way::of(&ebpf, &[NOTHING]);
+    let mut way = AttachMethod::of(&ebpf, &[NOTHING]);
     let maps = std::fs::read_to_string("/proc/self/maps")?;
     let address = attach_to_self as *const () as u64;
     let offset = offset(&maps, address).ok_or("/proc/self/maps does not show this program")?;
     let id = NonZeroU32::new(std::process::id()).ok_or("this process has no id")?;
     way.attach(&mut ebpf, &batch(false, [offset]), Path::new("/proc/self/exe"), id)?;
-    Ok(matches!(way, Way::Multi(_)))
+    Ok(matches!(way, AttachMethod::Multi(_)))
 }
 
 /// File offset of the code at `address`.

@@ -14,8 +14,8 @@ pub fn probe_points(image: &[u8]) {
 /// Parses `text` as each of the kernel tables that discovery reads.
 pub fn tables(text: &[u8]) {
     maps::files(text);
-    assert!(net::tcp(text, 16).0.len() <= 16, "the bound holds");
-    assert!(net::unix(text, 16).0.len() <= 16, "the bound holds");
+    assert!(net::tcp(text, 16).0.len() <= 16, "the limit is respected");
+    assert!(net::unix(text, 16).0.len() <= 16, "the limit is respected");
     stat::Stat::parse(text);
     stat::ns_pids(text);
     let wanted = [FlagName::switch("--stream", "--s"), FlagName::value("--mode", "--m")];

@@ -102,7 +102,7 @@ pub fn disconnect(holder: Holder, inode: u64, patience: Duration) -> Result<Inst
 }
 
 /// Reads `SIOCOUTQ`, for which rustix has no function.
-#[expect(unsafe_code, reason = "an ioctl by number")]
+#[expect(unsafe_code, reason = "rustix has no wrapper for this ioctl")]
 fn outq(socket: impl AsFd) -> Option<u64> {
     const SIOCOUTQ: rustix::ioctl::Opcode = 0x5411;
     // SAFETY: SIOCOUTQ writes one int; see sock_ioctl in include/uapi/asm-generic/sockios.h and linux/sockios.h.

@@ -74,7 +74,7 @@ fn contains(name: &[u8], part: &[u8]) -> bool {
 
 /// How the probe can attach to a libzmq.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Understood {
+pub struct CodeSupport {
     /// A receive is observed at a single point with its socket and message; otherwise at entry and return.
     pub receives: bool,
     /// A refused send is observed at a single point.
@@ -84,14 +84,14 @@ pub struct Understood {
 }
 
 /// Analyses the library's code. The error names a missing file or symbol.
-pub fn understood(libzmq: &LibZmq) -> Result<Understood, String> {
+pub fn understood(libzmq: &LibZmq) -> Result<CodeSupport, String> {
     let path: &Path = libzmq.open_at.as_deref().ok_or("no permission to open its file")?;
     let probe_points = Known::default().of(path).map_err(|error| error.to_string())?;
     for symbol in ["zmq_msg_send", "zmq_msg_recv", "zmq_getsockopt"] {
         probe_points.entry(symbol).map_err(|error| error.to_string())?;
     }
     let known = |release: Release| ([4, 2, 5]..=[4, 3, 5]).contains(&release.number);
-    Ok(Understood {
+    Ok(CodeSupport {
         receives: probe_points.received.is_some(),
         refused: probe_points.refused.is_some(),
         layout: libzmq.release.map(known),

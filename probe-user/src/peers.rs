@@ -9,7 +9,7 @@ use crate::discover::proc::{ProcDir, ProcRoot};
 use crate::discover::sock::connection;
 use crate::discover::sock::netlink::Diag;
 
-/// Limit of sockets, of processes and of descriptors listed.
+/// Maximum number of sockets, of processes and of descriptors listed.
 const MAX_ENTRIES: usize = 262_144;
 
 /// A connection to a socket file with both ends in one network namespace.

@@ -1,7 +1,7 @@
 //! Records that may be passed to the kernel as plain bytes.
 #![expect(
     unsafe_code,
-    reason = "aya::Pod is an unsafe trait: the promise is made here, once, for our own records"
+    reason = "aya::Pod is an unsafe trait, implemented here once for all records"
 )]
 
 use probe_ebpf::egress::{Places, Serves, Stream};

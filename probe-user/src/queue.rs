@@ -1,8 +1,8 @@
 //! Bytes in the kernel queues of a process's sockets, without eBPF and without the process's descriptors.
 //!
-//! The kernel's socket diagnostics (`sock_diag`) return exact byte counts: a Unix socket is named by its inode, a TCP socket by its addresses.
-//! A query needs no privilege in the current network namespace; opening another namespace needs `SYS_ADMIN`. These queues are only a
-//! part of a hop's queue, since libzmq drains them into its own.
+//! The kernel's socket diagnostics (`sock_diag`) return exact byte counts. A Unix socket is identified by its inode, a TCP socket by its
+//! addresses. A query needs no privilege in the current network namespace; opening another namespace needs `SYS_ADMIN`. These queues are
+//! only a part of a hop's queue, since libzmq drains them into its own.
 
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
@@ -89,7 +89,7 @@ enum Query {
 /// Reader of the queues of sockets in any number of processes.
 #[derive(Debug, Default)]
 pub struct Queues {
-    /// Netlink sockets by network namespace, each with whether the kernel reports TCP sockets; or why there is none.
+    /// By network namespace: the netlink socket and whether the kernel reports TCP sockets, or why there is no netlink socket.
     networks: HashMap<u64, Result<Network, DiagError>>,
     /// Result of finding each socket.
     sockets: HashMap<Socket, Result<Query, QueueError>>,
@@ -270,7 +270,7 @@ mod tests {
             assert_eq!(received(&mut queues, &to), Some(5000), "{bound}");
             assert_eq!(queues.depth(of(&from)).unwrap().unwrap().send_bytes, Some(0));
             from.shutdown(std::net::Shutdown::Write).unwrap();
-            assert_eq!(received(&mut queues, &to), Some(5000), "the end is no byte");
+            assert_eq!(received(&mut queues, &to), Some(5000), "a FIN is not a byte");
             let closed = of(&to);
             drop((from, to));
             assert_eq!(queues.depth(closed), Ok(None), "the listener is another socket");
@@ -296,7 +296,7 @@ mod tests {
     fn a_socket_in_another_network_namespace_is_measured() {
         let (sender, receiver) = std::sync::mpsc::channel();
         let (end, ended) = std::sync::mpsc::channel::<()>();
-        // A thread in a namespace of its own, where its sockets belong. The process stays in the old one; `/proc/TID` shows the new one.
+        // The thread creates its sockets in a new namespace. The process stays in the old one; `/proc/TID` shows the new one.
         let thread = std::thread::spawn(move || {
             #[expect(unsafe_code, reason = "only this short-lived thread enters the namespace")]
             // SAFETY: only the network namespace of this thread changes.

@@ -18,7 +18,7 @@ pub trait About {
         Vec::new()
     }
 
-    /// Description of work in flight after the source was asked to end, if draining can take a while.
+    /// Description of the work that remains after the source was asked to end, if draining can take a while.
     fn pending(&self) -> Option<String> {
         None
     }

@@ -2,10 +2,10 @@
 
 use std::time::{Duration, Instant};
 
-/// Shorter than the frame interval of a busy engine, but long compared to a wake-up.
+/// Sleep between messages. Shorter than the frame interval of a busy engine, but long compared to a wake-up.
 pub const SHORT: Duration = Duration::from_millis(4);
-/// Interval of ticks, so that a quiet run wakes for nothing else. Observations are queued during the sleep: the probe's ring buffer and
-/// the relay's queue hold several hundred milliseconds of a busy engine. A key ends the sleep.
+/// Sleep after a quiet period: the tick interval, so that such a run wakes only for ticks. Observations are queued meanwhile: the probe's
+/// ring buffer and the relay's queue hold several hundred milliseconds of a busy engine. A key ends the sleep.
 pub const LONG: Duration = Duration::from_millis(100);
 /// Idle time after which sleeps become long.
 const QUIET: Duration = Duration::from_millis(500);

@@ -1,7 +1,6 @@
-//! A run of tokengap: the loop that feeds events from a source to the analysis, and the readers of the analysis: the screen, recordings, the
-//! feed and telemetry.
+//! A run of tokengap: the loop that feeds events from a source to the analysis, and to the screen, recordings, the feed and telemetry.
 //!
-//! Knows no flags, prints nothing and draws nothing.
+//! This crate parses no flags, prints nothing and draws nothing.
 
 mod about;
 pub mod idle;
@@ -20,7 +19,7 @@ pub mod units;
 
 pub use about::About;
 pub use observer::{NoObserver, Observer, Run, ScreenCommand, Stage};
-pub use run::{Terms, run};
+pub use run::{RunOptions, run};
 pub use session::Session;
 pub use signals::Signals;
 pub use source::{Flow, Source};

@@ -39,7 +39,7 @@ pub struct Run<'a> {
     pub notice: (u64, &'a str),
     /// Outputs being written.
     pub writing: &'a dyn Fn() -> Writing,
-    /// Missing observations, and features given up.
+    /// Missing observations, and disabled features.
     pub degraded: &'a dyn Fn() -> Vec<String>,
     /// Description of the work that an ending source waits for.
     pub pending: &'a dyn Fn() -> Option<String>,
@@ -50,7 +50,7 @@ pub struct Run<'a> {
 /// Request of an observer to the run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ScreenCommand {
-    /// None: the run is over once its source has ended.
+    /// No request: the run is over once its source has ended.
     None,
     /// Keep the run open after its source has ended.
     Stay,

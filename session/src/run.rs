@@ -19,17 +19,17 @@ const TICK: Duration = Duration::from_millis(100);
 const DRAIN: Duration = Duration::from_secs(40);
 
 /// Conditions of a run.
-pub struct Terms<'a> {
+pub struct RunOptions<'a> {
     /// Time after which the run ends.
     pub duration: Option<Duration>,
     /// Called on SIGHUP to read the configuration again; without it SIGHUP ends the run.
     pub reload: Option<&'a mut dyn FnMut(&mut Session)>,
-    /// Shows a message about a run that goes on without its analysis.
+    /// Shows a message about a run that continues without its analysis.
     pub alarm: &'a dyn Fn(&str),
 }
 
 /// Runs `source` until it ends, `terms.duration` is over, the observer ends it or a signal arrives.
-pub fn run(source: &mut dyn Source, session: &mut Session, signals: &Signals, mut terms: Terms<'_>) {
+pub fn run(source: &mut dyn Source, session: &mut Session, signals: &Signals, mut terms: RunOptions<'_>) {
     signals.reloads(terms.reload.is_some());
     service::ready();
     poll(source, session, signals, &mut terms);
@@ -37,7 +37,7 @@ pub fn run(source: &mut dyn Source, session: &mut Session, signals: &Signals, mu
 }
 
 /// Polls the source until the run is over.
-fn poll(source: &mut dyn Source, session: &mut Session, signals: &Signals, terms: &mut Terms<'_>) {
+fn poll(source: &mut dyn Source, session: &mut Session, signals: &Signals, terms: &mut RunOptions<'_>) {
     let duration = terms.duration;
     let mut watchdog = Watchdog::new();
     let start = Instant::now();
@@ -112,9 +112,9 @@ fn continue_without_analysis(
 ) {
     let in_the_path = source.is_in_the_path();
     alarm(if in_the_path {
-        "the analysis failed; the traffic goes on unobserved until this process is asked to end"
+        "the analysis failed; traffic is relayed without being observed until this process is stopped"
     } else {
-        "the analysis failed; this run ends, which leaves the engine as it was"
+        "the analysis failed; this run ends and the engine is not affected"
     });
     // The panic may repeat at every message and has been reported once.
     std::panic::set_hook(Box::new(|_| {}));

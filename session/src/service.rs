@@ -32,7 +32,7 @@ pub(crate) struct Watchdog {
 impl Watchdog {
     pub(crate) fn new() -> Self {
         Self {
-            every: sd_notify::watchdog_enabled().map(|most| most / 2),
+            every: sd_notify::watchdog_enabled().map(|max| max / 2),
             next: Instant::now(),
         }
     }

@@ -1,4 +1,4 @@
-//! Pipeline of a run, live or recorded: every event and tick goes to the analysis, the outputs and the observer.
+//! Pipeline of a run, live or recorded.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::time::Duration;
@@ -20,7 +20,7 @@ pub struct Session {
     observer: Box<dyn Observer>,
     sink: Sink,
     telemetry: Telemetry,
-    /// Features given up during the run.
+    /// Features disabled during the run.
     degraded: Vec<String>,
     notice: (u64, String),
     slowest: usize,
@@ -83,7 +83,7 @@ impl Session {
         self.observer.restart();
     }
 
-    /// Continues from a state received from elsewhere. `missed` records lie between it and the last processed one.
+    /// Continues from a state received from another process. `missed` records lie between it and the last processed one.
     pub fn take_over(&mut self, analysis: Analysis, missed: u64) {
         self.analysis = analysis.with_engines(self.config.engines);
         self.sink.resume(&self.analysis, missed);
@@ -118,7 +118,7 @@ impl Session {
         self.notice = (self.notice.0 + 1, text);
     }
 
-    /// Records in the report that a feature was given up.
+    /// Records in the report that a feature was disabled.
     pub fn give_up(&mut self, what: String) {
         self.degraded.push(what);
     }
@@ -174,7 +174,7 @@ impl Session {
                 ScreenCommand::Stay
             }
             Ok(Ok(ScreenCommand::Dump)) => {
-                self.dump("asked for on the screen", about);
+                self.dump("requested on the screen", about);
                 ScreenCommand::Stay
             }
             Ok(Ok(command)) => command,

@@ -29,7 +29,7 @@ pub fn clock(ns: u64) -> String {
     }
 }
 
-/// Parses a time on that clock as typed by a user, into nanoseconds: `1:23`, `1:02:03`, `83`, `90s`, `2m`.
+/// Parses a time typed by a user into nanoseconds: `1:23`, `1:02:03`, `83`, `90s`, `2m`.
 pub fn moment(text: &str) -> Option<u64> {
     const LONGEST: u64 = u64::MAX / 1_000_000_000;
     let text = text.trim();

@@ -6,7 +6,7 @@ use std::process::ExitCode;
 use anyhow::Context;
 use session::sink::Sink;
 use session::telemetry::Telemetry;
-use session::{Observer, Session, Signals, Source, Terms};
+use session::{Observer, RunOptions, Session, Signals, Source};
 use trace::Config;
 use trace::detect::Severity;
 use trace::record::Payload;
@@ -48,7 +48,7 @@ pub(crate) fn report_no_terminal() {
     }
 }
 
-/// Returns whether a relay or a watched source passed nothing at all.
+/// Returns whether the run observed no traffic.
 pub(crate) fn saw_nothing(report: &Report) -> bool {
     let frames = |hop: &HopLine| hop.frames_sent.max(hop.frames_received).unwrap_or(0);
     report.hops.iter().all(|hop| frames(hop) == 0)
@@ -99,7 +99,7 @@ pub(crate) fn watch(mut source: impl Source, args: &LiveArgs, signals: &Signals)
     let mut reload = configured
         .as_mut()
         .map(|configured| |session: &mut Session| reload(session, configured));
-    let terms = Terms {
+    let terms = RunOptions {
         duration: args.duration,
         reload: reload.as_mut().map(|reload| reload as &mut dyn FnMut(&mut Session)),
         alarm: &print_message,
@@ -119,13 +119,13 @@ pub(crate) fn print_message(message: &str) {
 /// Prints the report and returns the exit code for `fail_on`.
 pub(crate) fn conclude(report: &Report, json: bool, fail_on: Option<Severity>) -> anyhow::Result<ExitCode> {
     print(report, json)?;
-    let failed = fail_on.is_some_and(|least| has_finding_of(report, least));
+    let failed = fail_on.is_some_and(|min| has_finding_of(report, min));
     Ok(if failed { ExitCode::from(1) } else { ExitCode::SUCCESS })
 }
 
 /// Returns whether the report has a finding of at least this severity.
-pub(crate) fn has_finding_of(report: &Report, least: Severity) -> bool {
-    report.worst() >= Some(least)
+pub(crate) fn has_finding_of(report: &Report, min: Severity) -> bool {
+    report.worst() >= Some(min)
 }
 
 /// Reads the configuration again and applies the settings that can change during a run.
@@ -135,7 +135,7 @@ fn reload(session: &mut Session, configured: &mut Configured) {
             session.retune(args.report.slowest, args.record.rules());
             session.notify(message);
         }
-        Err(error) => session.notify(format!("! the configuration stays as it was: {error:#}")),
+        Err(error) => session.notify(format!("! configuration not reloaded: {error:#}")),
     }
 }
 

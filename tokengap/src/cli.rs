@@ -19,7 +19,7 @@ pub(crate) struct Cli {
     #[arg(short, long, global = true, action = clap::ArgAction::Count)]
     pub(crate) verbose: u8,
 
-    /// Keep all privileges: neither capabilities nor files nor system calls are given up (docs/internals/CONFINEMENT.md).
+    /// Keep all privileges: do not drop capabilities, or restrict files and system calls (docs/internals/CONFINEMENT.md).
     #[arg(long, global = true)]
     pub(crate) no_confine: bool,
 
@@ -140,15 +140,15 @@ impl Cli {
     }
 }
 
-/// Colours that the user asks for.
+/// Colour theme requested by the user.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::ValueEnum)]
 pub(crate) enum Theme {
     /// Detected from the terminal.
     #[default]
     Auto,
-    /// 256 colours on a dark ground.
+    /// 256 colours on a dark background.
     Dark,
-    /// 256 colours on a light ground.
+    /// 256 colours on a light background.
     Light,
     /// Bold, dim and reverse only.
     Mono,

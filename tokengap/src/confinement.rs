@@ -96,7 +96,7 @@ pub(crate) fn live(work: Work, args: &LiveArgs) -> Plan {
     if !app::is_headless(args) || args.record.hindsight.is_some() {
         plan = plan.write(".");
     }
-    // Allow the whole folder: the file may be replaced during the run, as Kubernetes does with mounted ones.
+    // Allow the whole folder: the file may be replaced during the run, as Kubernetes does with mounted files.
     if let Some(folder) = args.config.as_deref().and_then(Path::parent) {
         plan = plan.read(if folder.as_os_str().is_empty() {
             Path::new(".")

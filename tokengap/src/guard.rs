@@ -20,7 +20,7 @@ pub(crate) struct Guard {
 
 /// Cleanup by the guard of `tokengap run`.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Afterwards<'a> {
+pub(crate) struct Cleanup<'a> {
     /// Process to wait for.
     pub(crate) child: u32,
     /// Folder to remove once `child` has exited.
@@ -29,13 +29,13 @@ pub(crate) struct Afterwards<'a> {
 
 impl Guard {
     /// Starts a guard for sockets moved in `folders`, and returns once it is watching.
-    pub(crate) fn start(folders: &[PathBuf], afterwards: Option<Afterwards<'_>>) -> anyhow::Result<Self> {
+    pub(crate) fn start(folders: &[PathBuf], afterwards: Option<Cleanup<'_>>) -> anyhow::Result<Self> {
         let mut command = Command::new("/proc/self/exe");
         command.arg("guard");
         for folder in folders {
             command.arg("--folder").arg(folder);
         }
-        if let Some(Afterwards { child, remove }) = afterwards {
+        if let Some(Cleanup { child, remove }) = afterwards {
             command
                 .arg("--child")
                 .arg(child.to_string())

@@ -4,7 +4,7 @@ use std::time::{Duration, Instant};
 
 use session::{Observer, Run, ScreenCommand, Stage};
 
-/// Prints, once a second, what an ending run without a screen still waits for.
+/// Prints once a second what a run is waiting for while it ends.
 #[derive(Default)]
 pub(crate) struct Progress {
     last_shown: Option<Instant>,

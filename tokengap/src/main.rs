@@ -105,7 +105,7 @@ fn parse_command_line() -> anyhow::Result<Option<cli::Cli>> {
     ))
 }
 
-/// A closed pipe is no error: the reader (`tokengap ... | head`) has all it wants.
+/// A closed pipe is not an error: the reader (`tokengap ... | head`) has all it wants.
 fn is_broken_pipe(error: &anyhow::Error) -> bool {
     error
         .chain()

@@ -69,7 +69,7 @@ impl<'a> Target<'a> {
         Ok(Self { path, force, kind })
     }
 
-    /// Checks that `path` can be written later. A pipe is not opened: its reader would see an end.
+    /// Checks that `path` can be written later. Does not open a pipe, because its reader would see end of file.
     pub(crate) fn check(path: &'a Path, force: bool) -> anyhow::Result<()> {
         match path.symlink_metadata() {
             Ok(metadata) if !metadata.is_file() => Ok(()),

@@ -16,7 +16,7 @@ fn privileges_are_dropped_before_the_first_byte_is_read() {
             .stdout(Stdio::null())
             .spawn()
             .expect("started");
-        // It blocks in `open` until somebody writes.
+        // It blocks in `open` until a writer opens the pipe.
         let confined = (0..200).any(|_| {
             std::thread::sleep(Duration::from_millis(20));
             let status = std::fs::read_to_string(format!("/proc/{}/status", child.id())).unwrap_or_default();

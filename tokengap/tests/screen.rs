@@ -16,7 +16,7 @@ impl Tmux {
     /// Runs `tokengap` with `args` in an 80x24 pane. Returns `None`, with a message, if tmux is not installed.
     fn run(args: &str) -> Option<Self> {
         if Command::new("tmux").arg("-V").output().is_err() {
-            eprintln!("SKIPPED: tmux is not installed, so the screen was not tried on a terminal");
+            eprintln!("SKIPPED: tmux is not installed, so the screen was not tested on a terminal");
             return None;
         }
         let tmux = Self {

@@ -15,7 +15,7 @@ use trace::record::{BlockWriter, Payload};
 use trace::{Analysis, Config};
 use traffic::{LIVE, STREAM, Sink, Stream, Traffic, chunks};
 
-/// Frames before the counted ones, which fill the tables, and counted frames.
+/// Warm-up frames, which fill the tables, and counted frames.
 const WARM_UP_FRAMES: usize = 128;
 const COUNTED_FRAMES: usize = 256;
 

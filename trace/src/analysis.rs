@@ -13,7 +13,7 @@ use crate::metrics;
 use crate::report::{self, Report, ReportInput};
 use crate::time_series::TimeSeries;
 
-/// Interval between detector runs. Between them, records only age.
+/// Interval between detector runs. Ticks in between only age records.
 const CHECK_EVERY_NS: u64 = 500_000_000;
 
 /// Memory limits, detector thresholds, and the known engines.
@@ -29,8 +29,8 @@ pub struct Config {
     pub engines: Engines,
 }
 
-/// State of a run. Its serialized form is an image: entering the same later events into it, with the same version of this crate, gives the
-/// same report. Check an image from elsewhere with [`Self::is_sound`].
+/// State of a run. Its serialized form is an image: applying the same later events to it, with the same version of this crate, gives the
+/// same report. Check an untrusted image with [`Self::is_sound`].
 #[derive(Debug, Serialize, Deserialize)]
 pub struct Analysis {
     thresholds: Thresholds,

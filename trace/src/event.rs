@@ -79,7 +79,7 @@ pub struct Hop<'a> {
 
 /// The stages of a frame that a source can observe on a hop.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[expect(clippy::struct_excessive_bools, reason = "one switch a stage, each read by its name")]
+#[expect(clippy::struct_excessive_bools, reason = "one flag per stage, each read by its name")]
 pub struct Capabilities {
     /// `Sent` events are observed.
     pub sent: bool,
@@ -94,7 +94,7 @@ pub struct Capabilities {
 }
 
 impl Capabilities {
-    /// Union of both sets of stages.
+    /// Union of both sets of capabilities.
     #[must_use]
     pub fn or(self, other: Self) -> Self {
         Self {
@@ -302,7 +302,7 @@ pub struct Undecoded<'a> {
     pub reason: &'a str,
 }
 
-/// One engine thread over about 100 ms, or over a second for threads outside the token path.
+/// CPU use of one engine thread over about 100 ms, or over a second for threads outside the token path.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct CpuSample<'a> {
     /// Id of the thread.
@@ -327,7 +327,7 @@ pub struct CpuSample<'a> {
     pub away: Option<Away<'a>>,
 }
 
-/// Where a thread is that is not running.
+/// State and place of a thread that is not running.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub struct Away<'a> {
     /// Why it is not running.
@@ -390,7 +390,7 @@ pub enum ThreadPart {
     Other,
 }
 
-/// Polls of an event loop over an interval of their own: since the thread's last sample with poll data.
+/// Polls of an event loop since the thread's last sample with poll data.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PollUse {
     /// Length of the interval in nanoseconds.

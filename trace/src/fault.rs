@@ -69,7 +69,7 @@ mod injected {
         }
         match fault.block {
             Some(time) => std::thread::sleep(time),
-            None => panic!("on purpose, at the {place}"),
+            None => panic!("injected fault at the {place}"),
         }
     }
 

@@ -1,8 +1,8 @@
 //! The core of tokengap: events from sources ([`Event`]), state derived from them (`ledger`), findings (`detect`) and output (`report`).
 //!
-//! This crate opens no socket and draws no screen. Sources pass events by reference; nothing here blocks.
+//! This crate opens no socket, draws no screen and never blocks. Sources pass events by reference.
 
-// Test support shared with integration tests names this crate as they do.
+// Test support shared with integration tests refers to this crate by its external name.
 #[cfg(test)]
 extern crate self as trace;
 

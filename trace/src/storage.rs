@@ -1,6 +1,6 @@
 //! Creating, renaming and removing files of results: recordings, rings, exports.
 //!
-//! A process that gave up the right to write them delegates these operations to another process with [`delegate`]; writes to an open file
+//! A process that dropped the right to write them delegates these operations to another process with [`delegate`]. Writes to an open file
 //! need no delegate.
 
 use std::fs::{self, File, OpenOptions};

@@ -84,7 +84,7 @@ fn log_lines_of_real_releases_are_recognised() {
     );
     let stages = run.report.stages.unwrap();
     let merged = stages.merged.unwrap();
-    assert_eq!((merged.times, merged.chunks, merged.most), (1, 27, 27));
+    assert_eq!((merged.times, merged.chunks, merged.max), (1, 27, 27));
     assert_eq!((run.report.requests.seen, run.report.requests.finished), (2, 2));
     // The release computed both from one clock: prefill finished 0.25 s and the first token came 11.7 s after the start.
     let stages = of("sglang-0.5.23/0.5.23.requests.log").report.stages.unwrap();

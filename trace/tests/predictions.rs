@@ -1,4 +1,4 @@
-//! Prediction of lost tokens. Each frame takes turns of its thread's event loop, regardless of the hop that it arrived on.
+//! Prediction of lost tokens. Each frame costs iterations of its thread's event loop, regardless of the hop that it arrived on.
 
 #[path = "common/engine.rs"]
 mod engine;

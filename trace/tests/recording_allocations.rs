@@ -64,7 +64,7 @@ fn recording_known_requests_does_not_allocate() {
     let region = Region::new(ALLOCATOR);
     frames[300..].iter().for_each(|frame| record(frame));
     let allocations = region.change().allocations;
-    // A column may double its capacity once. A chunk alone never allocates.
+    // A column may double its capacity once. A single chunk never allocates.
     assert!(allocations <= 4, "{allocations} allocations for 25,600 chunks");
     recorder.finish(&Closing::default()).expect("finished");
     std::fs::remove_file(&path).ok();

@@ -132,7 +132,7 @@ const STREAM: [u32; LENGTH] = [1, 3, 2, 1];
 fn deliveries_with_counts_show_merges_and_drops() {
     let mut run = Run::after(60);
     run.stream(&STREAM);
-    // The second chunk leaves with the third; the fourth is delivered by itself.
+    // The second chunk is merged into the third; the fourth is delivered separately.
     run.deliver(&[(1, Some(1)), (5, Some(6)), (1, Some(7))]);
     let fates = run.fates();
     assert_eq!((fates.delivered, fates.merged, fates.dropped), (3, 1, 0));

@@ -199,7 +199,7 @@ pub(crate) struct Entry {
     pub(crate) action: Action,
 }
 
-/// Actions and saved filters that match all of `words`. An action of other tabs switches to the first of them.
+/// Actions and saved filters that match all of `words`. An action that applies only on other tabs switches to the first of these.
 pub(crate) fn found(words: &str, ui: &Ui) -> Vec<Entry> {
     let possible = |b: &&Binding| (b.applies(ui) || matches!(b.place, Place::On(_))) && b.action != Action::Palette;
     let actions = BINDINGS.iter().filter(possible).map(|b| Entry {

@@ -10,7 +10,7 @@ mod view;
 pub use screen::{Options, PodView, Screen};
 pub use state::Model;
 pub use state::journal::DEFAULT_MOMENTS;
-pub use state::past::OwnPast;
+pub use state::past::ReceivedHistory;
 pub use state::refresh::FINISHED_SHOWN;
 pub use state::ui::Saved;
 
@@ -20,7 +20,7 @@ pub mod pick {
     pub use crate::state::pick::{Choice, Kind, Offer, Pick};
 }
 
-/// Lines of watched runs.
+/// Summary lines of watched runs.
 pub mod pods {
     pub use crate::state::pods::{Brief, Link, PodLine};
 }

@@ -12,15 +12,15 @@ pub(crate) const PLAIN: Style = Style::new();
 /// Important text.
 pub(crate) const STRONG: Style = Style::new().add_modifier(Modifier::BOLD);
 
-/// Colours that the user asks for.
+/// Colour theme requested by the user.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Choice {
     /// Detected from the terminal.
     #[default]
     Auto,
-    /// 256 colours on a dark ground.
+    /// 256 colours on a dark background.
     Dark,
-    /// 256 colours on a light ground.
+    /// 256 colours on a light background.
     Light,
     /// Bold, dim and reverse only.
     Mono,
@@ -47,7 +47,7 @@ pub(crate) enum Palette {
     None,
 }
 
-/// Style settings of all drawing.
+/// Style settings for all drawing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Theme {
     palette: Palette,
@@ -57,7 +57,7 @@ pub(crate) struct Theme {
 
 /// Environment that describes the terminal.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Surroundings {
+pub(crate) struct Environment {
     pub(crate) choice: Choice,
     pub(crate) no_color: bool,
     pub(crate) term: String,
@@ -68,7 +68,7 @@ pub(crate) struct Surroundings {
     pub(crate) locale: String,
 }
 
-impl Surroundings {
+impl Environment {
     pub(crate) fn read() -> Self {
         let var = |name: &str| std::env::var(name).unwrap_or_default();
         let locale = ["LC_ALL", "LC_CTYPE", "LANG"]
@@ -88,7 +88,7 @@ impl Surroundings {
 
 impl Theme {
     /// Selects the theme for this environment. If the background is unknown, uses the terminal's own 16 colours.
-    pub(crate) fn of(surroundings: &Surroundings) -> Self {
+    pub(crate) fn of(surroundings: &Environment) -> Self {
         let locale = surroundings.locale.to_lowercase();
         let ascii = !(locale.contains("utf-8") || locale.contains("utf8")) || surroundings.term == "linux";
         let many = surroundings.term.contains("256color") || !surroundings.colorterm.is_empty();
@@ -208,12 +208,12 @@ mod tests {
 
     fn palette(term: &str, colorfgbg: &str, no_color: bool) -> (Palette, bool) {
         let (term, colorfgbg) = (term.to_owned(), colorfgbg.to_owned());
-        let surroundings = Surroundings {
+        let surroundings = Environment {
             no_color,
             term,
             colorfgbg,
             locale: "C.UTF-8".into(),
-            ..Surroundings::default()
+            ..Environment::default()
         };
         (Theme::of(&surroundings).palette, Theme::of(&surroundings).ascii)
     }
@@ -225,7 +225,7 @@ mod tests {
         assert_eq!(palette("xterm-256color", "", false), (Palette::Sixteen, false));
         assert_eq!(palette("xterm-256color", "15;0", true), (Palette::None, false));
         assert_eq!(palette("linux", "", false), (Palette::Sixteen, true));
-        assert!(Theme::of(&Surroundings::default()).ascii);
+        assert!(Theme::of(&Environment::default()).ascii);
     }
 
     #[test]
@@ -236,10 +236,10 @@ mod tests {
             (Choice::Mono, Palette::None),
             (Choice::Auto, Palette::None),
         ] {
-            let surroundings = Surroundings {
+            let surroundings = Environment {
                 choice,
                 no_color: true,
-                ..Surroundings::default()
+                ..Environment::default()
             };
             assert_eq!(Theme::of(&surroundings).palette, palette, "{choice:?}");
         }

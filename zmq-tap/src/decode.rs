@@ -15,7 +15,7 @@ pub struct Format {
     pub engine: &'static str,
     /// Creates a decoder for messages up to this many bytes.
     pub decoder: fn(usize) -> Box<dyn Decode>,
-    /// Whether a message may begin with this byte. Rejects most positions of a stream that is entered in its middle.
+    /// Whether a message may begin with this byte. Rejects most positions of a stream that is joined midway.
     pub may_begin_with: fn(u8) -> bool,
     /// Tests whether a message of this length begins with these bytes, which may be fewer. At random bytes, a false answer must be
     /// less likely than 2^-23: see [`crate::zmtp`].
@@ -29,7 +29,7 @@ pub struct Format {
     pub response_id: Option<ReadResponseId>,
 }
 
-/// Reads from a request id the id that its response shows, and the index of its choice there. `None` for a request whose choice is not known.
+/// Derives from a request id the id shown in its response, and the index of its choice there. `None` if the choice is not known.
 pub type ReadResponseId = fn(&str) -> Option<(&str, u32)>;
 
 /// Whether a message begins at the tested position.
@@ -148,9 +148,9 @@ pub struct Decoders(Vec<Box<dyn Decode>>);
 
 /// The format that a socket carries, once known.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Carries(Option<usize>);
+pub struct SocketFormat(Option<usize>);
 
-impl Carries {
+impl SocketFormat {
     /// The format, once known. `formats` are those of the decoders.
     pub fn format(self, formats: &[Format]) -> Option<&Format> {
         formats.get(self.0?)
@@ -170,7 +170,7 @@ impl Decoders {
 
     /// Decodes all parts of one message. The first format that recognises and decodes a batch of a socket is kept for that socket;
     /// control messages may look alike.
-    pub fn decode<'a>(&'a mut self, carries: &mut Carries, parts: &[&'a [u8]]) -> Result<Decoded<'a>, Refused> {
+    pub fn decode<'a>(&'a mut self, carries: &mut SocketFormat, parts: &[&'a [u8]]) -> Result<Decoded<'a>, Refused> {
         let recognised = || self.0.iter().position(|decoder| decoder.recognises(parts));
         let Some(place) = carries.0.or_else(recognised) else {
             return Err(Refused::unknown(parts));

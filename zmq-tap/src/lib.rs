@@ -1,6 +1,11 @@
-//! The tap and its parts: the traits of an engine's message decoder ([`decode`]), the frame scanner ([`zmtp`]), the byte-transparent relay
-//! ([`relay`]), relay and decoder combined into events ([`tap`]), the reader of responses to clients ([`egress`]), and the takeover of a
-//! socket that is in use ([`splice`]).
+//! The tap and its parts:
+//!
+//! - [`decode`]: traits of an engine's message decoder
+//! - [`zmtp`]: frame scanner
+//! - [`relay`]: byte-transparent relay
+//! - [`tap`]: relay and decoder combined into a source of events
+//! - [`egress`]: reader of responses to clients
+//! - [`splice`]: takeover of a socket that is in use
 
 pub mod decode;
 pub mod egress;

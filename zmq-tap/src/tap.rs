@@ -464,7 +464,7 @@ impl Tap {
         );
     }
 
-    /// Sets the name of the hop that listens at `listen`, replacing one derived from its messages, and announces the change at once.
+    /// Sets the name of the hop that listens at `listen`, replacing one derived from its messages, and announces the change immediately.
     pub fn name(&mut self, listen: &Endpoint, name: &str, at: MonoNs, sink: &mut dyn FnMut(&Event<'_>, &[u8])) {
         let directions = [
             (Direction::Forward, name.to_owned()),

@@ -194,7 +194,7 @@ fn the_splice_of_a_killed_tokengap_is_undone() {
     fs::remove_file(folder.path().join(NAME)).expect("removed");
     let rebound = UnixListener::bind(folder.path().join(NAME)).expect("the engine listens again");
     let restored = restore(&opened).expect("restored");
-    assert!(matches!(restored.as_slice(), [Restored::Outlived(_)]), "{restored:?}");
+    assert!(matches!(restored.as_slice(), [Restored::Superseded(_)]), "{restored:?}");
     assert!(reaches(&folder, &rebound));
     assert_eq!(names(&folder), [NAME]);
 }
@@ -214,7 +214,7 @@ fn sockets_of_a_running_tokengap_and_files_of_others_are_not_touched() {
     let other = UnixListener::bind(folder.path().join("other")).expect("bound");
     let aside = UnixListener::bind(folder.path().join("other.engine-1")).expect("bound");
     let restored = restore(&opened).expect("examined");
-    assert!(matches!(restored.as_slice(), [Restored::Outlived(_)]), "{restored:?}");
+    assert!(matches!(restored.as_slice(), [Restored::Superseded(_)]), "{restored:?}");
     assert_eq!(names(&folder), ["other", "other.engine-1", NAME]);
     fs::write(folder.path().join("text"), note).expect("written");
     symlink(

@@ -1,4 +1,4 @@
-//! CPython's `pickle.loads` and msgspec in a process of their own, which decodes on request.
+//! CPython's `pickle.loads` and msgspec in a separate process that decodes on request.
 
 use std::io::{BufRead as _, BufReader, Write as _};
 use std::path::Path;

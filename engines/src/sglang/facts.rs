@@ -80,13 +80,13 @@ impl Facts for SgLang {
     fn relief(&self, role: &str) -> &'static str {
         match role {
             "tokenizer" => {
-                "--tokenizer-worker-num spreads it over processes, a larger --stream-interval makes fewer and larger chunks"
+                "--tokenizer-worker-num spreads its work over processes; a larger --stream-interval makes fewer and larger chunks"
             }
             "worker" => {
-                "a higher --tokenizer-worker-num spreads it, a larger --stream-interval makes fewer and larger chunks"
+                "a higher --tokenizer-worker-num spreads its work; a larger --stream-interval makes fewer and larger chunks"
             }
             "detokenizer" => {
-                "--detokenizer-worker-num, where the release has it, spreads it over processes, a larger --stream-interval makes \
+                "--detokenizer-worker-num, where the release has it, spreads its work over processes; a larger --stream-interval makes \
                  fewer and larger chunks"
             }
             _ => "a larger --stream-interval makes fewer and larger chunks",

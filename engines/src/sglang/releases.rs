@@ -1,7 +1,7 @@
 //! Behaviour of each release between the wire and the client, taken from the releases' `srt/managers/tokenizer_manager.py` and
 //! `io_struct.py` (docs/internals/WIRE.md).
 
-use trace::engine::{Behaviour, Handout, Mode, Version, VersionRange, Waiter};
+use trace::engine::{Behaviour, Mode, OutputModeRule, Version, VersionRange, Waiter};
 use trace::event::IdColumn;
 
 /// First release that drops no queued chunk.
@@ -21,17 +21,17 @@ pub(super) struct Release {
 struct Row {
     from: &'static str,
     waiter: Waiter,
-    token_path: Handout,
-    text_path: Handout,
+    token_path: OutputModeRule,
+    text_path: OutputModeRule,
     token_ids: IdColumn,
     text_ids: IdColumn,
 }
 
-const ALL: Handout = Handout::Always(Mode::Cumulative);
-const NEW: Handout = Handout::Always(Mode::Incremental);
-const STREAM_OUTPUT: Handout = Handout::ByFlag("--stream-output");
+const ALL: OutputModeRule = OutputModeRule::Always(Mode::Cumulative);
+const NEW: OutputModeRule = OutputModeRule::Always(Mode::Incremental);
+const STREAM_OUTPUT: OutputModeRule = OutputModeRule::ByFlag("--stream-output");
 /// The new name of 0.5.10rc0; the old one stays as an alias.
-const INCREMENTAL: Handout = Handout::ByFlag("--incremental-streaming-output");
+const INCREMENTAL: OutputModeRule = OutputModeRule::ByFlag("--incremental-streaming-output");
 
 /// Each row applies from its release up to the next row's.
 const ROWS: &[Row] = &[
@@ -120,8 +120,8 @@ const ROWS: &[Row] = &[
 const fn row(
     from: &'static str,
     waiter: Waiter,
-    token_path: Handout,
-    text_path: Handout,
+    token_path: OutputModeRule,
+    text_path: OutputModeRule,
     token_ids: IdColumn,
     text_ids: IdColumn,
 ) -> Row {

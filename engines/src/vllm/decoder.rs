@@ -9,10 +9,10 @@ use super::layout::{Columns, Envelope, Layout, TABLE, envelope};
 use crate::msgpack::{Head, head, skip, string};
 use crate::undecoded::Undecoded;
 
-/// The whole message of an engine that dies.
+/// Complete message of an engine that dies.
 const DEAD: &str = "ENGINE_CORE_DEAD";
 const CLASS: &str = "EngineCoreOutputs";
-/// Class of a request's part of it.
+/// Class of one request's part of a message.
 const OUTPUT: &str = "EngineCoreOutput";
 const UNLISTED: &str = "no release has that many";
 /// Maximum number of requests, and of ids, in a message.
@@ -132,8 +132,8 @@ impl Decoder {
     }
 }
 
-/// Kind, class, codec and releases of a message that is no batch: requests, and messages of starting, stopping and failing engines. Their content
-/// is not read.
+/// Kind, class, codec and releases of a message that is not a batch: requests, and messages of starting, stopping and failing engines.
+/// Their content is not read.
 pub(super) fn other(parts: &[&[u8]]) -> Option<(Kind, &'static str, &'static str, &'static str)> {
     let control = |class, codec| Some((Kind::Control, class, codec, TABLE.all));
     match *parts {
@@ -450,7 +450,7 @@ fn prefill_stats(b: &[u8], mut at: usize, len: u32) -> Result<(Option<u32>, Opti
     Ok((prompt, cached))
 }
 
-/// Error for the value at `at`, which is incomplete or not what the field holds.
+/// Error for the value at `at`, which is incomplete or has the wrong type for the field.
 fn column(b: &[u8], at: usize, field: &'static str, row: usize, what: &'static str) -> Undecoded {
     match skip(b, at) {
         Ok(_) => Undecoded::Column {

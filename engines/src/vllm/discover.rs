@@ -3,8 +3,8 @@
 use std::path::Path;
 
 use probe_user::discover::{
-    Carries, Codec, Confidence, Edge, Evidence, Function, Node, Origin, Package, Played, Program, Rank, Reading,
-    Recognise, Role, RoleSource, Setting, Settings, Wire, program,
+    Carries, Codec, Confidence, Edge, Evidence, Function, Node, Origin, Package, Program, Rank, Reading, Recognise,
+    Role, RoleSource, RoleWithSource, Setting, Settings, Wire, program,
 };
 use trace::engine::Mode;
 use trace::event::Kind;
@@ -67,19 +67,19 @@ impl Recognise for VllmServer {
         is_server(argv).then_some((API_SERVER, "vllm serve"))
     }
 
-    fn infer(&self, nodes: &[Node], edges: &[Edge], roles: &mut [Option<Played>]) {
+    fn infer(&self, nodes: &[Node], edges: &[Edge], roles: &mut [Option<RoleWithSource>]) {
         launchers(nodes, roles);
         untitled_engines(nodes, edges, roles);
     }
 
     /// An engine and an API server share two connections, one for requests and one for output. Both end in sockets of the API server (up to
     /// 0.8.2: of the engine) with random names, so that only their traffic tells them apart.
-    fn hops(&self, wires: &[Wire<'_>], roles: &[Option<Played>]) -> Vec<Option<Reading>> {
+    fn hops(&self, wires: &[Wire<'_>], roles: &[Option<RoleWithSource>]) -> Vec<Option<Reading>> {
         let read = |wire: &Wire<'_>| {
             let ((connector, by), (acceptor, known)) = (roles[wire.connector?]?, roles[wire.acceptor]?);
             let reading = Reading::forward(Carries::Unknown, Confidence::of([by, known]));
             match (connector, acceptor) {
-                // The coordinator receives statistics alone.
+                // The coordinator receives only statistics.
                 (ENGINE_CORE, API_SERVER | COORDINATOR) => Some(reading),
                 (API_SERVER, ENGINE_CORE) => Some(Reading {
                     reversed: true,
@@ -159,7 +159,7 @@ fn is_rust_frontend(argv: &[String]) -> bool {
 }
 
 /// The parent of an API server is its launcher.
-fn launchers(nodes: &[Node], roles: &mut [Option<Played>]) {
+fn launchers(nodes: &[Node], roles: &mut [Option<RoleWithSource>]) {
     for child in nodes {
         if let (Some((API_SERVER, RoleSource::Title | RoleSource::CommandLine)), Some(parent)) =
             (child.stated, child.parent)
@@ -171,7 +171,7 @@ fn launchers(nodes: &[Node], roles: &mut [Option<Played>]) {
 }
 
 /// Before 0.10.1 an engine has no title: it is a child of the API server, and connected with it.
-fn untitled_engines(nodes: &[Node], edges: &[Edge], roles: &mut [Option<Played>]) {
+fn untitled_engines(nodes: &[Node], edges: &[Edge], roles: &mut [Option<RoleWithSource>]) {
     for child in 0..nodes.len() {
         if let Some(parent) = nodes[child].parent
             && roles[child].is_none()

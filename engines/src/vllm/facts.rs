@@ -1,6 +1,6 @@
 //! Facts about vLLM for the analysis.
 
-use trace::engine::{Behaviour, Facts, Handout, Mode, Version, VersionRange, Waiter};
+use trace::engine::{Behaviour, Facts, Mode, OutputModeRule, Version, VersionRange, Waiter};
 
 use super::NAME;
 
@@ -34,7 +34,7 @@ impl Facts for Vllm {
     }
 
     fn behaviour(&self, version: &str) -> Behaviour {
-        let new_only = Some(Handout::Always(Mode::Incremental));
+        let new_only = Some(OutputModeRule::Always(Mode::Incremental));
         Behaviour {
             waiter: waiter(version),
             token_path: new_only,
@@ -50,7 +50,7 @@ impl Facts for Vllm {
         "API server"
     }
 
-    /// An aborted request stops appearing, and the API server aborts a request that matched a stop string.
+    /// An aborted request no longer appears in messages, and the API server aborts a request that matched a stop string.
     fn ends_silently(&self) -> bool {
         true
     }
@@ -62,13 +62,13 @@ impl Facts for Vllm {
 
     fn balance(&self) -> &'static str {
         "all API servers accept on one port, and a client's connection stays with the one that accepted it: let clients or the load \
-         balancer open more connections, and renew them"
+         balancer open more connections and reconnect regularly"
     }
 
     fn relief(&self, role: &str) -> &'static str {
         match role {
             "api-server" | "API server" => {
-                "a higher --api-server-count spreads it over processes, a larger --stream-interval makes fewer and larger events"
+                "a higher --api-server-count spreads its work over processes; a larger --stream-interval makes fewer and larger events"
             }
             _ => "a larger --stream-interval makes fewer and larger events",
         }

@@ -1,5 +1,5 @@
 //! Fields of the messages, by release. The table is data: `cargo xtask schemas` extracts it from the released wheels. A message has no type
-//! name: the lengths of its two arrays determine the layout, and where a length occurred twice, one of the values.
+//! name: the lengths of its two arrays determine the layout. Where two layouts have equal lengths, one of the values decides.
 
 use std::sync::LazyLock;
 

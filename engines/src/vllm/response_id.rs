@@ -1,7 +1,7 @@
 //! How a response names its request.
 
-/// Id and choice of the response: of `chatcmpl-X-HEX` it is `chatcmpl-X`, of `cmpl-X-PROMPT-HEX` choice `PROMPT` of `cmpl-X`, and of
-/// `1_cmpl-X-0-HEX` choice 1 of `cmpl-X`. `HEX` are 8 digits, from 0.14.0 on.
+/// Id of the response to a request, and the index of its choice: `chatcmpl-X-HEX` gives `chatcmpl-X`, `cmpl-X-PROMPT-HEX` gives choice
+/// `PROMPT` of `cmpl-X`, and `1_cmpl-X-0-HEX` gives choice 1 of `cmpl-X`. `HEX` is 8 digits, from 0.14.0 on.
 pub(super) fn response_id(rid: &str) -> Option<(&str, u32)> {
     let number = |digits: &str| digits.parse::<u32>().ok();
     let sample = rid.split_once('_').and_then(|(k, rest)| Some((number(k)?, rest)));

@@ -38,7 +38,7 @@ fn processes_join_leave_and_return() {
     let mut watcher = watcher(&[]);
     assert!(
         watcher.topology().engine_of(pull.pid()).is_none(),
-        "alone it is no engine"
+        "a single process is not an engine"
     );
 
     let Some(push) = Peer::start(&["push", &endpoint]) else {

@@ -244,7 +244,7 @@ impl Publisher {
             Err(TrySendError::Full(_)) => self.shared.skip(),
             Err(TrySendError::Closed(_)) if self.problem.is_none() => {
                 self.active = false;
-                self.problem = Some("feed: the thread that serves it has failed. Please report this bug.".into());
+                self.problem = Some("feed: its thread crashed. Please report this bug.".into());
             }
             Err(TrySendError::Closed(_)) => {}
         }

@@ -15,7 +15,7 @@ use super::shared::Shared;
 use crate::line::{self, Incoming, Outgoing};
 use crate::zmtp::{self, Input, Limits, Role, Zmtp};
 
-/// A watcher may send nothing but subscriptions.
+/// A watcher may only send subscriptions.
 const LIMITS: Limits = Limits {
     message: TOPIC + 1,
     frames: 1,

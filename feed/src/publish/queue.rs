@@ -36,7 +36,6 @@ struct Inner {
     ended: bool,
 }
 
-/// Queue of one watcher.
 #[derive(Debug)]
 pub(super) struct Queue {
     limit: usize,

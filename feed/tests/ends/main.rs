@@ -65,7 +65,7 @@ fn a_watcher_with_a_wrong_or_missing_key_gets_only_the_reason() {
     assert!(keyed.analysis.is_none());
 }
 
-/// A watcher that has stopped reading and whose source has dropped messages. Only a new state can bring it the records published last.
+/// A watcher that has stopped reading and whose source has dropped messages. It can only receive the latest records with a new state.
 fn lagging_watcher() -> (Source, Watched) {
     let mut source = Source::new(options(None));
     let mut watched = source.watch(None);

@@ -1,9 +1,9 @@
 //! Captures the TCP writes of serving processes as the kernel accepted them, their reads if configured, and the state changes
 //! of those connections.
 //!
-//! Raw tracepoints need no tracefs. The programs run when a call returns: the saved registers still hold its arguments, its
-//! buffers are intact, and the result is the number of accepted bytes. A write's return is visible at `sock_send_length`
-//! (Linux 6.5 and later), which fires only for sockets, and at `sys_exit`, which fires for every system call of every process.
+//! Raw tracepoints need no tracefs. The programs run when a call returns. Then the saved registers still hold its arguments,
+//! its buffers are intact, and the result is the number of accepted bytes. `sock_send_length` (Linux 6.5 and later) fires
+//! only for writes to sockets; `sys_exit` fires for every system call of every process.
 //! Minimum kernel: 5.8 (ring buffer), with BTF for the offsets.
 
 use aya_ebpf::Global;

@@ -63,8 +63,8 @@ fn put<const N: usize>(header: &mut Header, from: u64, readable: u64) {
     slot.submit(wake_up(size_of::<Slot<N>>() as u64));
 }
 
-/// Copies `captured` of the `readable` bytes at `from` to `payload`, which holds `N` bytes: all of them, or `captured / 2`
-/// from the start and as many from the end.
+/// Copies `captured` of the `readable` bytes at `from` to `payload`, which holds `N` bytes. A truncated copy
+/// takes `captured / 2` bytes from the start and as many from the end.
 #[inline(always)]
 fn copied<const N: usize>(payload: *mut u8, captured: u32, from: u64, readable: u64) -> bool {
     if u64::from(captured) == readable {

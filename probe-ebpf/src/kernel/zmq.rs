@@ -92,8 +92,8 @@ fn at_return(ctx: &RetProbeContext) -> Option<()> {
     report::message(&mut Caller::of(target)?, watched, &moved)
 }
 
-/// Returns the message that is being sent or was received. One function serves both so that the code that reads the message
-/// exists once and is inlined: the symbol of a separate function would contain a hash of the build folder.
+/// Returns the message that is being sent or was received. One function serves both, so that the code that reads the message
+/// exists once. It is inlined, because the symbol of a separate function would contain a hash of the build folder.
 #[inline(always)]
 fn message(ctx: &ProbeContext, watched: &Watched, cookie: Cookie, probe_point: ProbePoint) -> Option<Moved> {
     let regs = Registers::of(ctx.regs);

@@ -13,7 +13,7 @@ use aya::programs::uprobe::{UProbeAttachLocation, UProbeAttachPoint, UProbeLink,
 use aya::programs::{ProgramError, RawTracePoint, UProbe};
 use probe_ebpf::Cookie;
 
-use crate::probe_points::SitesError;
+use crate::probe_points::ProbePointsError;
 
 use multi::{Multi, MultiError};
 
@@ -30,7 +30,7 @@ const EGRESS_READS: Tracepoint = ("egress_received", "sock_recv_length");
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum AttachError {
     #[error(transparent)]
-    ProbePoints(#[from] SitesError),
+    ProbePoints(#[from] ProbePointsError),
     #[error(transparent)]
     Program(#[from] ProgramError),
     #[error(transparent)]
@@ -79,14 +79,14 @@ pub(crate) struct Batch {
 
 /// Mechanism for attaching uprobes.
 #[derive(Debug)]
-pub(crate) enum Way {
+pub(crate) enum AttachMethod {
     /// One link per batch (Linux 6.6 and later).
     Multi(Multi),
     /// One perf event per probe point, for these programs.
     Perf(&'static [&'static str]),
 }
 
-impl Way {
+impl AttachMethod {
     /// Uses one link for many probe points if the kernel supports it, otherwise one perf event per point.
     pub(crate) fn of(ebpf: &Ebpf, programs: &'static [&'static str]) -> Self {
         match Multi::load(ebpf, programs) {

@@ -4,7 +4,7 @@ use super::candidate::Candidate;
 use super::degraded::Blind;
 use super::hop::{Carries, End, HopSeen};
 use super::links::{Link, OpenSocket};
-use super::recognise::{EngineKind, Evidence, Node, PackageRelease, Played, Reading};
+use super::recognise::{EngineKind, Evidence, Node, PackageRelease, Reading, RoleWithSource};
 use super::topology::{Engine, Process};
 use super::wires;
 
@@ -14,7 +14,7 @@ pub(crate) fn engines(
     candidates: &[&Candidate],
     links: &[Link],
     blind: &mut Vec<Blind>,
-) -> (Vec<Engine>, Vec<Option<Played>>) {
+) -> (Vec<Engine>, Vec<Option<RoleWithSource>>) {
     let index = |pid: u32| candidates.iter().position(|c| c.id.pid == pid);
     let nodes: Vec<Node> = candidates
         .iter()
@@ -24,7 +24,7 @@ pub(crate) fn engines(
             zmq: c.libzmq.is_some() || !c.refused.is_empty(),
         })
         .collect();
-    let stated: Vec<Option<Played>> = nodes.iter().map(|node| node.stated).collect();
+    let stated: Vec<Option<RoleWithSource>> = nodes.iter().map(|node| node.stated).collect();
     let links = &wires::without_clients(links, &stated);
     let mut edges: Vec<(usize, usize)> = links
         .iter()
@@ -81,7 +81,7 @@ fn engine(
     known: &[EngineKind],
     group: &[usize],
     candidates: &[&Candidate],
-    roles: &[Option<Played>],
+    roles: &[Option<RoleWithSource>],
     links: &[Link],
     readings: &[Option<Reading>],
     blind: &mut Vec<Blind>,

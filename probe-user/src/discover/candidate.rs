@@ -9,7 +9,7 @@ use super::package::{self, Installed, Interpreter};
 use super::proc::stat::Stat;
 use super::proc::{ProcDir, ReadError, maps, stat, strings};
 use super::python_version::PythonVersion;
-use super::recognise::{EngineKind, Launcher, Played};
+use super::recognise::{EngineKind, Launcher, RoleWithSource};
 use super::role::{Rank, Role, RoleSource};
 use super::setting::Setting;
 use super::spec::RoleSpec;
@@ -32,7 +32,7 @@ pub(crate) struct Candidate {
     pub(crate) group: u32,
     pub(crate) title: String,
     /// Role given by the user, the title or the command. Inference adds others.
-    pub(crate) stated: Option<Played>,
+    pub(crate) stated: Option<RoleWithSource>,
     pub(crate) rank: Rank,
     pub(crate) launcher: Option<Launcher>,
     pub(crate) flags: Flags,
@@ -45,7 +45,7 @@ pub(crate) struct Candidate {
     pub(crate) connects_to_clients: Option<EngineKind>,
     pub(crate) net_ns: Option<u64>,
     /// Role at the last scan.
-    pub(crate) last_role: Option<Played>,
+    pub(crate) last_role: Option<RoleWithSource>,
     /// Parts that could not be read for lack of permission.
     pub(crate) refused: Vec<Part>,
     /// The libzmq file that could not be read, with the error.
@@ -154,7 +154,7 @@ pub(crate) fn examine(
 /// Role and settings of a process as its title, its command or the user states them.
 #[derive(Debug)]
 pub(crate) struct Stated {
-    pub(crate) role: Option<Played>,
+    pub(crate) role: Option<RoleWithSource>,
     pub(crate) titled: Option<(Role, Rank)>,
     pub(crate) launcher: Option<Launcher>,
 }

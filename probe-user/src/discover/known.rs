@@ -7,17 +7,17 @@ use super::candidate::{self, Candidate, Examined};
 use super::libzmq::Libraries;
 use super::proc::stat::Stat;
 use super::proc::{ProcDir, ProcRoot};
-use super::recognise::{Engines, Played};
+use super::recognise::{Engines, RoleWithSource};
 use super::spec::RoleSpec;
 use super::topology::ProcessId;
 
-/// Minimum and maximum interval between examinations of a process; within them, a quarter of its age. A worker needs time to load before it
-/// sets its title and opens its sockets.
+/// Minimum and maximum interval between examinations of a process. Within these limits, it is a quarter of the process's age. A worker
+/// needs time to load before it sets its title and opens its sockets.
 const EXAMINE: (Duration, Duration) = (Duration::from_millis(200), Duration::from_mins(5));
 /// Interval for checking that a pid still has the same start time and name. Processes of an engine are always checked.
 const SAME: Duration = Duration::from_secs(30);
-/// Minimum and maximum interval for examining the parent of an engine's process until it is recognised as part of the engine itself;
-/// within them, a quarter of the time that it has been one.
+/// Minimum and maximum interval for examining the parent of an engine's process, until the parent is recognised as part of the engine.
+/// Within these limits, the interval is a quarter of the time since it became a parent.
 const PARENT: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(30));
 
 /// All examined processes.
@@ -139,8 +139,8 @@ impl Known {
         }
     }
 
-    /// Keeps the roles from this scan. They remain valid while the neighbours they were inferred from are gone.
-    pub(crate) fn keep_roles(&mut self, roles: &[(ProcessId, Option<Played>)]) {
+    /// Keeps the roles from this scan. They remain valid while the peers from which they were inferred are absent.
+    pub(crate) fn keep_roles(&mut self, roles: &[(ProcessId, Option<RoleWithSource>)]) {
         for (id, role) in roles {
             let entry = self.processes.get_mut(&id.pid);
             if let Some(State::Candidate(candidate, _)) = entry.map(|entry| &mut entry.state) {

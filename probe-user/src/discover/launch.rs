@@ -29,7 +29,7 @@ impl FlagName {
     }
 }
 
-/// Flags found in a command line: of a switch the argument as written, of others the value.
+/// Flags found in a command line, each with its value, or with the argument as written for a switch.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Flags(Vec<(&'static str, String)>);
 
@@ -78,15 +78,15 @@ impl Flags {
         Self(names.into_iter().filter_map(parse).collect())
     }
 
-    /// Argument of a switch as written, or value of another flag; `None` if it is absent.
+    /// Value of a flag, or the argument as written for a switch; `None` if it is absent.
     pub fn get(&self, name: &str) -> Option<&str> {
         let found = self.0.iter().find(|(known, _)| *known == name);
         found.map(|(_, argument)| argument.as_str())
     }
 }
 
-/// Finds a switch. Python's argparse accepts any unambiguous prefix of a flag; `shortest` is the shortest accepted here. A switch with a
-/// value such as `false` counts as absent.
+/// Finds a switch and returns the argument as written. Python's argparse accepts any unambiguous prefix of a flag; `shortest` is the
+/// shortest accepted here. A switch with a value such as `false` counts as absent.
 fn flag(argv: &[String], name: &str, shortest: &str) -> Option<String> {
     let is_it = |argument: &&String| {
         let (flag, value) = argument.split_once('=').unwrap_or((argument, ""));

@@ -45,8 +45,8 @@ pub struct LibZmq {
     pub functions: Option<Vec<&'static str>>,
 }
 
-/// Selects the mapped file that contains libzmq, by its name: a separate library (`libzmq-2f02442c.so.5.2.5` from pyzmq wheels, a
-/// distribution's `libzmq.so.5.2.5`), otherwise an extension module that may link it statically (`_zmq.abi3.so`).
+/// Selects the mapped file that contains libzmq by its name. Prefers a separate library (`libzmq-2f02442c.so.5.2.5` from pyzmq wheels, a
+/// distribution's `libzmq.so.5.2.5`) to an extension module that may link it statically (`_zmq.abi3.so`).
 pub(crate) fn mapped(files: &[MappedFile]) -> Option<&MappedFile> {
     let has = |name: &[u8], part: &[u8]| name.windows(part.len()).any(|w| w == part);
     let zmq = |f: &&MappedFile| has(f.name(), b"zmq") && has(f.name(), b".so");

@@ -125,7 +125,7 @@ pub(crate) fn find(
 /// Resolves the ends of a connection. `hidden`: the descriptors of some candidate are unreadable, so an end without a known holder may
 /// belong to it.
 fn link(connection: Connection, holders: &HashMap<u64, OpenSocket>, hidden: bool) -> Option<Link> {
-    // Python's multiprocessing uses Unix sockets of its own.
+    // Python's multiprocessing has its own Unix sockets.
     if connection.endpoint.contains("/pymp-") {
         return None;
     }

@@ -15,7 +15,7 @@ use super::role::{Rank, Role, RoleSource};
 use super::setting::{Origin, Setting};
 
 /// A role with its source.
-pub type Played = (Role, RoleSource);
+pub type RoleWithSource = (Role, RoleSource);
 
 /// Recognises the processes of one engine, or of a program that runs another engine inside (which has no roles of its own).
 pub trait Recognise: fmt::Debug + Send + Sync {
@@ -65,7 +65,7 @@ pub trait Recognise: fmt::Debug + Send + Sync {
         false
     }
 
-    /// Id of a response stream, and the request id on the hops that belongs to it, from a line of the log of such a process.
+    /// Parses a log line of such a process: the id of a response stream, and the matching request id on the hops.
     fn ids_in_log<'a>(&self, _line: &'a str) -> Option<(&'a str, &'a str)> {
         None
     }
@@ -76,11 +76,11 @@ pub trait Recognise: fmt::Debug + Send + Sync {
     }
 
     /// Infers missing roles from parents and connections.
-    fn infer(&self, _nodes: &[Node], _edges: &[Edge], _roles: &mut [Option<Played>]) {}
+    fn infer(&self, _nodes: &[Node], _edges: &[Edge], _roles: &mut [Option<RoleWithSource>]) {}
 
     /// Content and direction of each wire; `None` for one that is no hop of the output or request path. Unless the engine says otherwise,
     /// its roles send output over each connection to a role that receives it.
-    fn hops(&self, wires: &[Wire<'_>], roles: &[Option<Played>]) -> Vec<Option<Reading>> {
+    fn hops(&self, wires: &[Wire<'_>], roles: &[Option<RoleWithSource>]) -> Vec<Option<Reading>> {
         let own = |node: usize| roles[node].filter(|(role, _)| self.roles().contains(role));
         let read = |wire: &Wire<'_>| {
             let ((from, by), (to, known)) = (own(wire.connector?)?, own(wire.acceptor)?);
@@ -190,7 +190,7 @@ impl Launcher {
 #[derive(Clone, Copy, Debug)]
 pub struct Node {
     /// Role from the user, the title or the command.
-    pub stated: Option<Played>,
+    pub stated: Option<RoleWithSource>,
     /// Index of the process that started it.
     pub parent: Option<usize>,
     /// Whether the process may use ZMQ.
@@ -281,7 +281,7 @@ impl Evidence<'_> {
             .map(|(_, value)| value.as_str())
     }
 
-    /// Origin of a setting that an argument decides.
+    /// Origin of a setting that an argument determines.
     pub fn argument(&self, argument: &str) -> Origin {
         Origin::Argument {
             pid: self.pid,

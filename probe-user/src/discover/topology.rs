@@ -39,7 +39,7 @@ pub struct Engine {
     pub settings: Settings,
 }
 
-/// A pid with the start time that makes it unique.
+/// A pid and start time, which together identify a process uniquely.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct ProcessId {
     /// Pid in the current procfs.

@@ -3,11 +3,11 @@
 use std::collections::BTreeSet;
 
 use super::links::Link;
-use super::recognise::{EngineKind, Played, Reading, Wire};
+use super::recognise::{EngineKind, Reading, RoleWithSource, Wire};
 
-/// Removes links of mere clients. An engine binds all its sockets with one transport. If processes with known roles reach it over socket
+/// Removes links of clients. An engine binds all its sockets with one transport. If processes with known roles reach it over socket
 /// files, others that connect over TCP are clients. There may be thousands, and their ends may be invisible.
-pub(crate) fn without_clients(links: &[Link], stated: &[Option<Played>]) -> Vec<Link> {
+pub(crate) fn without_clients(links: &[Link], stated: &[Option<RoleWithSource>]) -> Vec<Link> {
     let is_named = |link: &Link| {
         link.connector
             .is_some_and(|connector| stated[connector.candidate].is_some())
@@ -22,9 +22,9 @@ pub(crate) fn without_clients(links: &[Link], stated: &[Option<Played>]) -> Vec<
     links.iter().filter(|link| !is_client(link)).cloned().collect()
 }
 
-/// Interprets every link by the rules of the engine that knows its roles. `None` for a connection that is not a hop of the output or request
-/// path.
-pub(crate) fn read(engines: &[EngineKind], links: &[Link], roles: &[Option<Played>]) -> Vec<Option<Reading>> {
+/// Interprets every link by the rules of the engine that knows its roles. `None` for a connection that is not a hop of the output or
+/// request path.
+pub(crate) fn read(engines: &[EngineKind], links: &[Link], roles: &[Option<RoleWithSource>]) -> Vec<Option<Reading>> {
     let wires = links.iter().map(|link| Wire {
         connector: link.connector.map(|connector| connector.candidate),
         acceptor: link.acceptor.candidate,

@@ -1,12 +1,12 @@
-//! Writes of serving processes to their clients' sockets: kernel offsets for observing them ([`places`]), and the order of one connection's
-//! writes, including missed ones and its end ([`Track`]).
+//! Writes of serving processes to their clients' sockets. [`places`] finds the kernel offsets for observing them. [`Track`] orders the
+//! writes of one connection, and detects missed ones and its end.
 
 mod listeners;
 mod places;
 mod track;
 
 pub use listeners::listening;
-pub use places::Unplaced;
+pub use places::MissingField;
 pub(crate) use places::places;
 pub use probe_ebpf::egress::{Head, Kind, Record, Serves};
 pub use track::{Step, Track};

@@ -7,7 +7,7 @@ use crate::btf::Btf;
 /// A field that this kernel's BTF lacks.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("the kernel's type information lacks {0}")]
-pub struct Unplaced(String);
+pub struct MissingField(String);
 
 /// `write`, `writev`, `sendto`, `sendmsg`; `arch/x86/entry/syscalls/syscall_64.tbl`.
 #[cfg(target_arch = "x86_64")]
@@ -31,8 +31,11 @@ const REGISTERS: [(&str, u32); 4] = [("orig_ax", 0), ("di", 0), ("si", 0), ("dx"
 const REGISTERS: [(&str, u32); 4] = [("syscallno", 0), ("orig_x0", 0), ("regs", 8), ("regs", 16)];
 
 /// Reads all required offsets from the running kernel's types.
-pub(crate) fn places(btf: &Btf) -> Result<Places, Unplaced> {
-    let of = |name: &str, path: &str| btf.offset(name, path).ok_or_else(|| Unplaced(format!("{name}.{path}")));
+pub(crate) fn places(btf: &Btf) -> Result<Places, MissingField> {
+    let of = |name: &str, path: &str| {
+        btf.offset(name, path)
+            .ok_or_else(|| MissingField(format!("{name}.{path}")))
+    };
     let register = |(member, more): (&str, u32)| Ok(of("pt_regs", member)? + more);
     let [number, first, second, third] = REGISTERS;
     Ok(Places {

@@ -1,7 +1,7 @@
 //! Detection of system calls refused by a seccomp filter. Each call is tried with arguments that the kernel itself rejects with a different
 //! error.
 
-#![expect(unsafe_code, reason = "system calls with arguments that no wrapper makes")]
+#![expect(unsafe_code, reason = "no safe wrapper makes calls with invalid arguments")]
 
 use std::fs;
 

@@ -81,8 +81,8 @@ impl Lane {
     }
 
     /// Index of the oldest frame that agrees at least as far as `least`, within the first `depth`.
-    pub(super) fn find(&self, fingerprint: &Fingerprint, least: Agreement, depth: usize) -> Option<usize> {
-        let agrees = |entry: &Entry| entry.seen.is_some_and(|(_, other)| other.agrees(fingerprint) >= least);
+    pub(super) fn find(&self, fingerprint: &Fingerprint, min: Agreement, depth: usize) -> Option<usize> {
+        let agrees = |entry: &Entry| entry.seen.is_some_and(|(_, other)| other.agrees(fingerprint) >= min);
         self.in_flight.iter().take(depth).position(agrees)
     }
 

@@ -1,12 +1,12 @@
 //! Matching of each sent frame with its receipt.
 //!
 //! A lane is one sending socket, whose order ZMQ preserves. The kernel side numbers the messages of every socket even when it drops a
-//! record, so order survives losses. Content decides which sender a frame came from, and at which frame a lane was at the attach. The
+//! record, so order survives losses. Content determines which sender a frame came from, and the position of a lane at the attach. The
 //! receiver of a lane is learned from the first frame that crosses.
 //!
-//! Identical frames are ambiguous. Frames in flight at the attach that equal the first later ones byte for byte are mistaken for those. If
-//! the next frames of two lanes are identical (idle batches, health checks), the older one is chosen. The following frames of each lane
-//! show if that was wrong, and no other match shifts.
+//! Identical frames are ambiguous. Frames in flight at the attach are mistaken for the first later ones if they are identical. If the next
+//! frames of two lanes are identical (idle batches, health checks), the older one is chosen. The following frames of each lane show
+//! whether that was wrong, and no other match shifts.
 
 mod fingerprint;
 mod lane;
@@ -21,7 +21,7 @@ use trace::MonoNs;
 use crate::observation::{Call, Message, SocketId};
 use fingerprint::{Agreement, Fingerprint};
 use lane::Lane;
-use twins::Twins;
+use twins::IdenticalFrames;
 
 /// Limits of a matcher's memory and work.
 #[derive(Clone, Copy, Debug)]
@@ -121,7 +121,7 @@ struct Receiver {
     /// Number of frames received unobserved that are not assigned to a lane yet.
     unassigned: u64,
     last: Option<(u64, FrameRef)>,
-    twins: Twins,
+    twins: IdenticalFrames,
 }
 
 impl Matcher {
@@ -308,11 +308,11 @@ impl Matcher {
     /// Searches lanes without a receiver, then lanes that ZMQ distributes to several.
     fn find_in_other_lanes(&self, own_lanes: &[usize], fingerprint: &Fingerprint) -> Option<(usize, usize)> {
         let depth = self.limits.depth;
-        let search = |received: bool, least: Agreement| {
+        let search = |received: bool, min: Agreement| {
             let lanes = self.lanes.iter().enumerate();
             lanes
                 .filter(|(i, lane)| lane.receivers.is_empty() != received && !own_lanes.contains(i))
-                .find_map(|(i, lane)| Some((i, lane.find(fingerprint, least, depth)?)))
+                .find_map(|(i, lane)| Some((i, lane.find(fingerprint, min, depth)?)))
         };
         search(false, Agreement::Ends).or_else(|| search(true, Agreement::Whole))
     }

@@ -9,14 +9,14 @@ const MAX_REMEMBERED: usize = 64;
 
 /// Ambiguous matches of one receiver.
 #[derive(Debug, Default)]
-pub(super) struct Twins {
+pub(super) struct IdenticalFrames {
     /// Matches to a frame of this lane while another lane had an identical frame next.
     ambiguous: VecDeque<(usize, Fingerprint)>,
     /// Frames of wrong matches: the frame that was chosen is still to be received.
     expected: VecDeque<Fingerprint>,
 }
 
-impl Twins {
+impl IdenticalFrames {
     /// Records a match to `lane` that may be another lane's frame.
     pub(super) fn record_ambiguous(&mut self, lane: usize, fingerprint: Fingerprint) {
         if self.ambiguous.len() == MAX_REMEMBERED {

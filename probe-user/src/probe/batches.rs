@@ -5,9 +5,9 @@ use probe_ebpf::{Cookie, ProbePoint};
 use super::Options;
 use crate::attach::{Batch, Points};
 use crate::library::Library;
-use crate::probe_points::{ProbePoints, Refused, SitesError};
+use crate::probe_points::{ProbePoints, ProbePointsError, Refused};
 
-/// Uprobe programs, each of which may be attached at many addresses at once.
+/// Uprobe programs, each of which may be attached at many addresses with one link.
 pub(crate) const UPROBES: [&str; 4] = [ZMQ, ZMQ_RETURNED, POLL_ENTERED, POLL_LEFT];
 
 const ZMQ: &str = "zmq";
@@ -21,14 +21,14 @@ pub(crate) fn messages(
     probe_points: &ProbePoints,
     target: u32,
     options: &Options,
-) -> Result<Vec<Batch>, SitesError> {
+) -> Result<Vec<Batch>, ProbePointsError> {
     let (mut entries, mut returns) = (Points::new(), Points::new());
     let at = |probe_point| Cookie::new(probe_point, target);
     let (recv, send) = (probe_points.entry("zmq_msg_recv")?, probe_points.entry("zmq_msg_send")?);
     if let Some(done) = probe_points.received {
         let cookie = Cookie::received(target, done.socket, done.message);
         if let Some(waits) = probe_points.waits.filter(|_| options.processed) {
-            // A non-blocking receive requests its message at the point where it has it.
+            // A receive that does not wait never reaches `waits`, so its completion marks the previous message as processed.
             entries.push((done.at, cookie.and_processed()));
             entries.push((waits.at, Cookie::within(ProbePoint::Waits, target, waits.socket)));
         } else {
@@ -81,7 +81,11 @@ pub(crate) fn messages(
 
 /// Probe points in libc. If no scheduler program measures the time in a poll, they include the returns of polls. Return probes are attached
 /// first; the return of a poll whose entry was not observed is ignored.
-pub(crate) fn polls(probe_points: &ProbePoints, target: u32, with_returns: bool) -> Result<Vec<Batch>, SitesError> {
+pub(crate) fn polls(
+    probe_points: &ProbePoints,
+    target: u32,
+    with_returns: bool,
+) -> Result<Vec<Batch>, ProbePointsError> {
     let at = |probe_point| Cookie::new(probe_point, target);
     let epolls = [probe_points.entry("epoll_wait")?, probe_points.entry("epoll_pwait")?];
     let (entered, returns) = if with_returns {

@@ -11,7 +11,7 @@ use probe_ebpf::Loss;
 
 use crate::observation::Observation;
 
-/// Causes without a record that was or will be in the ring.
+/// Causes for which the kernel side neither writes nor drops a record.
 pub(super) const UNRECORDED: [Loss; 4] = [Loss::UnknownMessage, Loss::HeaderFault, Loss::InFlight, Loss::Channels];
 /// Maximum value of `CONFIG_NR_CPUS` on any architecture.
 const MAX_PROCESSORS: usize = 8192;

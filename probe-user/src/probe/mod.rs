@@ -17,7 +17,7 @@ use aya_log::EbpfLogger;
 use probe_ebpf::{Capture, Loss, MAX_TARGETS, Offsets, Thread, Watched};
 use rustix::process::{Pid, PidfdFlags};
 
-use crate::attach::{self, Link, Way};
+use crate::attach::{self, AttachMethod, Link};
 use crate::btf::{Btf, VMLINUX};
 use crate::capability::{Feature, Permissions};
 use crate::degraded::{Degraded, Missing};
@@ -47,7 +47,7 @@ pub struct Probe {
     records: RingBuf<MapData>,
     losses: Losses,
     watched: Array<MapData, Plain<Watched>>,
-    way: Way,
+    way: AttachMethod,
     libraries: Known,
     targets: Vec<Slot>,
     global: Vec<Link>,
@@ -103,7 +103,7 @@ impl Probe {
         let mut ebpf = load::load(settings).map_err(|error| {
             ProbeError::Unavailable(Degraded::explain(Feature::Messages, None, permissions, chain(&error)))
         })?;
-        let way = Way::of(&ebpf, &UPROBES);
+        let way = AttachMethod::of(&ebpf, &UPROBES);
         let records = map(&mut ebpf, "RECORDS", RingBuf::try_from)?;
         let losses = map(&mut ebpf, "LOSSES", Losses::new)?;
         let watched = map(&mut ebpf, "WATCHED", Array::try_from)?;
@@ -269,8 +269,8 @@ impl Probe {
             .map_err(wrong("WATCHED"))
     }
 
-    /// Adds a process to the kernel's map of targets, or removes it. In a separate pid namespace its id is ambiguous in the kernel, so
-    /// there the kernel side learns the process at the target's first probe hit.
+    /// Adds a process to the kernel's map of targets, or removes it. In a separate pid namespace its id is ambiguous in the kernel. There,
+    /// the kernel side learns the process at the target's first probe hit.
     fn update_targets(&mut self, pid: u32, index: Option<u32>) -> Result<(), ProbeError> {
         if load::namespace().1 != 0 {
             return Ok(());

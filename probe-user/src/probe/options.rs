@@ -16,10 +16,7 @@ pub struct Target {
 
 /// Features to attach, and their limits.
 #[derive(Clone, Copy, Debug)]
-#[expect(
-    clippy::struct_excessive_bools,
-    reason = "each is a probe that is there or not, alone"
-)]
+#[expect(clippy::struct_excessive_bools, reason = "each probe is enabled independently")]
 pub struct Options {
     /// Size of the ring between kernel and reader in bytes, rounded up to a power of 2. Records that do not fit are counted as lost.
     pub ring_bytes: u32,

@@ -78,7 +78,8 @@ impl Probe {
         Ok(true)
     }
 
-    /// Loads the programs for further serving processes. Those for writes are attached, since only that shows which ones the kernel supports.
+    /// Loads the programs for further serving processes. Also attaches those for writes, because only an attach shows which ones the
+    /// kernel supports.
     pub(super) fn load_serving(&mut self) {
         if self.serving.unplaced.is_some() {
             return;

@@ -40,8 +40,8 @@ const DONTWAIT: i32 = 1;
 /// Message and socket are the first two arguments of `zmq_msg_send` and `zmq_msg_recv`.
 const ARGUMENTS: [Value; 2] = [Value::Message, Value::Socket];
 
-/// Instruction to probe for a function's entry and return: the first one that the kernel can emulate while arguments and stack pointer
-/// still have their values from the call. Otherwise the very first instruction.
+/// Instruction to probe for a function's entry and return. It is the first one that the kernel can emulate, as long as arguments and stack
+/// pointer still have their values from the call. Otherwise it is the very first instruction.
 pub(super) fn entry(code: Code64<'_>, function: u64) -> u64 {
     const PASSED: [Reg; 5] = [Reg::RDI, Reg::RSI, Reg::RDX, Reg::RCX, Reg::RSP];
     let mut ip = function;
@@ -59,8 +59,8 @@ pub(super) fn entry(code: Code64<'_>, function: u64) -> u64 {
     function
 }
 
-/// Point where `zmq_msg_recv` has its result: on the straight line after the call that gets the message as an argument (`s_recvmsg`, or
-/// `socket_base_t::recv` if that is inlined).
+/// Point where `zmq_msg_recv` has its result: in the straight-line code after the call that takes the message as an argument. The callee is
+/// `s_recvmsg`, or `socket_base_t::recv` if that is inlined.
 pub(super) fn received(code: Code64<'_>, function: u64) -> Option<Received> {
     let (call, state) = message_call(code, function, State::entry(&ARGUMENTS))?;
     let (mut ip, mut state) = (call.next_ip(), state.called());
@@ -93,7 +93,7 @@ pub(super) fn refused(code: Code64<'_>, function: u64) -> Option<Refused> {
     })
 }
 
-/// Point where `zmq_getsockopt` passes on `ZMQ_RCVTIMEO` but not `ZMQ_EVENTS`: the socket's own function, called by `zmq_getsockopt`,
+/// Point where `zmq_getsockopt` passes on `ZMQ_RCVTIMEO` but not `ZMQ_EVENTS`. The socket's own function, called by `zmq_getsockopt`,
 /// handles a few options itself and calls another function for the rest.
 pub(super) fn option_request(code: Code64<'_>, function: u64) -> Option<NextRequest> {
     let called = |option| State::entry(&[Value::Socket, Value::Number(option)]);

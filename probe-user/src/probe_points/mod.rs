@@ -35,7 +35,7 @@ const FUNCTIONS: [&str; 9] = [
 
 /// Error of finding a library's functions.
 #[derive(Debug, thiserror::Error)]
-pub(crate) enum SitesError {
+pub(crate) enum ProbePointsError {
     #[error("read {path}: {source}")]
     Read { path: String, source: std::io::Error },
     #[error("{path} is not a library for this machine: {source}")]
@@ -64,19 +64,19 @@ pub(crate) struct ProbePoints {
 
 impl ProbePoints {
     /// Offset to probe for the entry or the return of `symbol`.
-    pub(crate) fn entry(&self, symbol: &'static str) -> Result<u64, SitesError> {
+    pub(crate) fn entry(&self, symbol: &'static str) -> Result<u64, ProbePointsError> {
         let found = self.functions.iter().find(|(name, _)| *name == symbol);
-        found.map(|(_, entry)| *entry).ok_or_else(|| SitesError::Missing {
+        found.map(|(_, entry)| *entry).ok_or_else(|| ProbePointsError::Missing {
             path: self.path.clone(),
             symbol,
         })
     }
 
     /// Parses an ELF image.
-    pub(crate) fn of(path: String, image: &[u8]) -> Result<Self, SitesError> {
+    pub(crate) fn of(path: String, image: &[u8]) -> Result<Self, ProbePointsError> {
         let elf = match object::File::parse(image) {
             Ok(elf) => elf,
-            Err(source) => return Err(SitesError::Elf { path, source }),
+            Err(source) => return Err(ProbePointsError::Elf { path, source }),
         };
         let mut probe_points = Self {
             path,
@@ -160,9 +160,9 @@ pub(crate) struct Known(HashMap<(u64, u64), Arc<ProbePoints>>);
 
 impl Known {
     /// Probe points in the library at `path`.
-    pub(crate) fn of(&mut self, path: &Path) -> Result<Arc<ProbePoints>, SitesError> {
+    pub(crate) fn of(&mut self, path: &Path) -> Result<Arc<ProbePoints>, ProbePointsError> {
         let shown = path.display().to_string();
-        let read = |source| SitesError::Read {
+        let read = |source| ProbePointsError::Read {
             path: path.display().to_string(),
             source,
         };
@@ -173,7 +173,7 @@ impl Known {
             return Ok(Arc::clone(known));
         }
         if metadata.len() > LARGEST {
-            return Err(SitesError::Large { path: shown });
+            return Err(ProbePointsError::Large { path: shown });
         }
         let mut image = Vec::with_capacity(metadata.len() as usize);
         file.by_ref().take(LARGEST).read_to_end(&mut image).map_err(read)?;

@@ -1,4 +1,4 @@
-"""A process that sends or receives messages over ZMQ and records them, unaware of any probe.
+"""A process that sends or receives messages over ZMQ and records them. It does not interact with the probe.
 
 Each line on stdin is a command; each line on stdout is JSON. First {"pid"}, then one object per command:
   send COUNT SIZE PACE_US FIRST   -> {"sent": N, "refused": N, "at": [monotonic ns before each call]}
@@ -31,7 +31,7 @@ PUSH, PULL, DONTWAIT, SNDHWM, RCVHWM, LINGER = 8, 7, 1, 23, 24, 17
 
 
 class Native:
-    """A socket of a libzmq version that no pyzmq for this Python includes."""
+    """A socket of a libzmq release that no pyzmq wheel for this Python contains."""
 
     def __init__(self, path, kind, url, bind):
         for library in glob.glob(os.path.join(os.path.dirname(path), "libsodium-*")):

@@ -1,4 +1,4 @@
-//! Control of the playback of a recording: commands, position and pace.
+//! Control of the playback of a recording: commands, position and speed.
 
 mod player;
 
@@ -32,19 +32,19 @@ pub struct Position {
     pub wall_ns: Option<u64>,
     /// Chosen speed.
     pub speed: Speed,
-    /// What the playback does at the moment.
-    pub doing: Doing,
+    /// Current playback state.
+    pub doing: PlaybackState,
     /// Start of the known part, if playback started in the middle of the recording.
     pub since_ns: Option<u64>,
 }
 
 /// Playback state.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Doing {
-    /// At the chosen speed.
+pub enum PlaybackState {
+    /// Playing at the chosen speed.
     #[default]
     Playing,
-    /// By the user, or at the target of a seek.
+    /// Paused by the user, or at the target of a seek.
     Paused,
     /// Seeking at maximum speed.
     Seeking,

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use trace::MonoNs;
 
-use super::{Doing, Play, Position};
+use super::{Play, PlaybackState, Position};
 use crate::idle;
 
 const SECOND_NS: u64 = 1_000_000_000;
@@ -56,7 +56,6 @@ impl FromStr for Speed {
     }
 }
 
-/// Target of a seek.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Target {
     Time(MonoNs),
@@ -75,7 +74,7 @@ pub struct Player {
     playing: bool,
     ended: bool,
     target: Option<Target>,
-    /// Real time and recorded time at which the current pace was set.
+    /// Real time and recorded time from which the current speed is measured.
     clock_base: (Instant, MonoNs),
     /// Set to seek backwards: replay from an earlier block up to this time.
     restart: Option<MonoNs>,
@@ -102,7 +101,7 @@ impl Player {
         }
     }
 
-    /// Notes that the recording has been played up to `at`.
+    /// Records that the recording has been played up to `at`.
     pub(crate) fn reached(&mut self, at: MonoNs) {
         self.at = self.at.max(at);
         if let Some(Target::Time(to)) = self.target
@@ -221,10 +220,10 @@ impl Player {
             wall_ns,
             speed: self.speed,
             doing: match () {
-                () if self.target.is_some() || self.restart.is_some() => Doing::Seeking,
-                () if self.ended => Doing::Ended,
-                () if self.playing => Doing::Playing,
-                () => Doing::Paused,
+                () if self.target.is_some() || self.restart.is_some() => PlaybackState::Seeking,
+                () if self.ended => PlaybackState::Ended,
+                () if self.playing => PlaybackState::Playing,
+                () => PlaybackState::Paused,
             },
             since_ns: self.since.map(|since| since.since(self.first)),
         }
@@ -249,7 +248,7 @@ impl Player {
         self.reset_clock();
     }
 
-    /// Restarts the pace from the current time.
+    /// Measures the playback speed from the current time on.
     fn reset_clock(&mut self) {
         self.clock_base = (Instant::now(), self.at);
     }
@@ -267,7 +266,7 @@ mod tests {
         Player::new((second(100), second(160)), Speed::default())
     }
 
-    fn doing(player: &Player) -> (u64, Doing) {
+    fn doing(player: &Player) -> (u64, PlaybackState) {
         let position = player.position(None);
         (position.at_ns / SECOND_NS, position.doing)
     }
@@ -305,14 +304,14 @@ mod tests {
         player.execute(Play::Skip(10), &[]);
         assert_eq!((player.wait(Instant::now()), player.interrupted()), (None, false));
         player.reached(second(120));
-        assert_eq!(doing(&player), (20, Doing::Playing));
+        assert_eq!(doing(&player), (20, PlaybackState::Playing));
         player.execute(Play::Skip(-15), &[]);
         assert!(player.interrupted());
         assert_eq!(player.take_restart(), Some(second(105)));
         player.begin(None);
-        assert_eq!(doing(&player), (0, Doing::Seeking));
+        assert_eq!(doing(&player), (0, PlaybackState::Seeking));
         player.reached(second(105));
-        assert_eq!(doing(&player), (5, Doing::Playing));
+        assert_eq!(doing(&player), (5, PlaybackState::Playing));
         player.execute(Play::Skip(-1_000), &[]);
         assert_eq!(player.take_restart(), Some(second(100)), "not before the start");
     }
@@ -323,9 +322,9 @@ mod tests {
         assert!(!player.found(), "no seek is active");
         player.execute(Play::Finding(true), &[]);
         player.reached(second(130));
-        assert_eq!(doing(&player).1, Doing::Seeking);
+        assert_eq!(doing(&player).1, PlaybackState::Seeking);
         assert!(player.found());
-        assert_eq!(doing(&player), (30, Doing::Paused));
+        assert_eq!(doing(&player), (30, PlaybackState::Paused));
         player.execute(Play::Finding(false), &[second(105), second(112), second(130)]);
         assert_eq!(player.take_restart(), Some(second(112)));
     }
@@ -335,9 +334,9 @@ mod tests {
         let mut player = player();
         player.execute(Play::End, &[]);
         player.end();
-        assert_eq!(doing(&player), (60, Doing::Ended));
+        assert_eq!(doing(&player), (60, PlaybackState::Ended));
         player.execute(Play::Finding(true), &[]);
-        assert_eq!(doing(&player).1, Doing::Ended);
+        assert_eq!(doing(&player).1, PlaybackState::Ended);
         player.execute(Play::Toggle, &[]);
         assert!(player.has_ended());
         assert_eq!(player.take_restart(), Some(second(100)));

@@ -65,7 +65,7 @@ pub fn run(
     }
 }
 
-/// Block from which to analyse to reach `to`: the first one, unless that takes too long.
+/// Block at which the analysis starts in order to reach `to`: the first one, unless that takes too long.
 fn start(recording: &Recording, to: MonoNs) -> usize {
     let blocks = recording.blocks();
     let until = blocks.partition_point(|block| block.from <= to);

@@ -60,14 +60,13 @@ pub struct Written {
 /// All outputs of a run.
 pub struct Sink {
     header: Header,
-    /// Set if the run is observed on another machine.
+    /// Whether the run is observed on another machine.
     elsewhere: bool,
     options: RecordOptions,
     recording: Option<Recording>,
     ring: Option<Ring>,
     feed: Option<Feed>,
     trouble: Vec<String>,
-    /// Message for the user.
     message: Option<String>,
 }
 
@@ -122,7 +121,7 @@ impl Sink {
         Ok(())
     }
 
-    /// Continues the recording from a state received from elsewhere, `missed` records after the last written one.
+    /// Continues the recording from a state received from another process, `missed` records after the last written one.
     pub fn resume(&mut self, analysis: &Analysis, missed: u64) {
         self.guarded(|sink| {
             let Some(recording) = &mut sink.recording else {
@@ -142,7 +141,7 @@ impl Sink {
         });
     }
 
-    /// Sets the header for a run observed elsewhere, whose clocks differ from ours.
+    /// Sets the header for a run observed on another machine, whose clocks differ from this one's.
     pub fn describe(&mut self, header: Header, options: RecordOptions) {
         (self.header, self.options, self.elsewhere) = (header, options, true);
     }
@@ -227,7 +226,7 @@ impl Sink {
                 });
                 format!("recording to {}; press r to stop", path.display())
             }
-            Err(error) => format!("! nothing is recorded: {error}"),
+            Err(error) => format!("! cannot record: {error}"),
         }
     }
 

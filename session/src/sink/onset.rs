@@ -112,11 +112,11 @@ mod tests {
         }
     }
 
-    fn rules(every: Option<u64>, most: Option<u32>) -> Rules {
+    fn rules(every: Option<u64>, max: Option<u32>) -> Rules {
         Rules {
             min_severity: Severity::Critical,
             min_interval_ns: every.map(|s| s * 1_000_000_000),
-            max_dumps: most,
+            max_dumps: max,
         }
     }
 

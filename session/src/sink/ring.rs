@@ -12,7 +12,7 @@ use crate::units::bytes;
 /// Name prefix of dumps.
 const COPY: &str = "tokengap-hindsight-";
 
-/// Where a ring is and when it is dumped.
+/// Location of a ring, and the conditions for dumping it.
 #[derive(Clone, Debug)]
 pub struct RingOptions {
     /// Size in bytes.

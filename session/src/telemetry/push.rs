@@ -20,7 +20,7 @@ use super::sender::Sender;
 const GATHER_TIME: Duration = Duration::from_secs(1);
 /// Maximum bytes of spans per request.
 const MAX_SPANS_BYTES: usize = 256 * 1024;
-/// Maximum wait for in flight requests at the end of a run.
+/// Maximum wait for in-flight requests at the end of a run.
 const FLUSH: Duration = Duration::from_secs(5);
 
 /// Receiver and limits of a push.
@@ -33,12 +33,11 @@ pub struct PushOptions {
     /// Interval of metrics.
     pub interval: Duration,
     /// Maximum bytes of spans sent in a minute.
-    pub bytes_a_minute: u64,
+    pub bytes_per_minute: u64,
     /// Maximum bytes that wait to be sent.
     pub queue_bytes: u64,
 }
 
-/// State of the push.
 pub(super) struct Push {
     spans: LiveSpans,
     queue: Arc<Queue>,
@@ -68,7 +67,7 @@ impl Push {
         Ok(Self {
             spans: LiveSpans::new(options.requests.clone(), opening, resource),
             queue,
-            budget: ByteBudget::new(options.bytes_a_minute, Instant::now()),
+            budget: ByteBudget::new(options.bytes_per_minute, Instant::now()),
             interval: options.interval,
             gathered: Instant::now(),
             measured: Instant::now(),

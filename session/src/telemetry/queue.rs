@@ -116,7 +116,7 @@ impl Queue {
         self.sent(state);
     }
 
-    /// Records that a body was given up.
+    /// Records that a body was dropped.
     pub(super) fn given_up(&self, body: &Body, why: &str) {
         let mut state = self.state();
         state.give_up(body.signal, body.items, why);

@@ -47,7 +47,6 @@ pub(super) fn pair() -> (MetricsPublisher, MetricsClient) {
 }
 
 impl MetricsPublisher {
-    /// Returns whether a request is pending.
     pub(super) fn is_requested(&self) -> bool {
         self.requested.swap(false, Ordering::Relaxed)
     }

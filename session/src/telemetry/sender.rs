@@ -15,7 +15,7 @@ const TIMEOUT: Duration = Duration::from_secs(10);
 /// First pause after a failure, doubled after each further one up to [`LONGEST`].
 const FIRST: Duration = Duration::from_millis(500);
 const LONGEST: Duration = Duration::from_secs(30);
-/// Age at which an unaccepted body is given up.
+/// Age at which an unaccepted body is dropped.
 const PATIENCE: Duration = Duration::from_mins(5);
 /// Maximum number of bytes read of a response.
 const ANSWER: u64 = 64 * 1024;

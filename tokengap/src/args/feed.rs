@@ -13,13 +13,13 @@ use super::{at_least_one, size};
 /// The flags of a feed, the same on every live source.
 #[derive(Args, Clone, Debug)]
 #[command(next_help_heading = "Feed")]
-#[expect(clippy::doc_markdown, reason = "the endpoints are help for a terminal")]
+#[expect(clippy::doc_markdown, reason = "doc comments are the text of --help")]
 pub(crate) struct FeedArgs {
     /// Publish the run for `tokengap watch`: tcp://127.0.0.1:5600. Port 0 chooses a free port and prints it.
     #[arg(long, value_name = "EP", value_parser = address)]
     pub(crate) publish: Option<SocketAddr>,
 
-    /// Let others than this machine connect. Asks for a key: the feed is encrypted then.
+    /// Allow connections from other machines. Requires --feed-key, which encrypts the feed.
     #[arg(long, requires = "publish")]
     pub(crate) allow_remote: bool,
 

@@ -1,10 +1,10 @@
-//! `--limit NAME=N`: a bound of the ledger's memory other than its default.
+//! `--limit NAME=N`: overrides a limit on the ledger's memory.
 
 use std::fmt::Write as _;
 
 use trace::ledger::{BOUNDS, Bound, Limits};
 
-/// A bound with its value.
+/// A limit with its value.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Limit {
     bound: &'static Bound,
@@ -20,7 +20,7 @@ pub(crate) struct LimitArgs {
 const SHORT: &str = "Set a memory limit; repeatable. --help lists them";
 
 impl LimitArgs {
-    /// Applies the given bounds to `limits`.
+    /// Replaces this limit in `limits`.
     pub(crate) fn on(&self, mut limits: Limits) -> Limits {
         for limit in &self.limits {
             limit.bound.set(&mut limits, limit.value);

@@ -75,7 +75,7 @@ impl LiveArgs {
     }
 }
 
-/// What the report of a run lists.
+/// Contents of a run's report.
 #[derive(Args, Clone, Copy, Debug)]
 pub(crate) struct ReportArgs {
     /// Number of slowest requests listed in the report; 0 lists none.

@@ -47,7 +47,7 @@ pub(crate) struct RecordArgs {
     /// Save automatically only while fewer than N copies exist beside the ring, including those of earlier runs. Limits disk use
     /// to N times the ring's size; moving copies away makes room.
     #[arg(long, value_name = "N", requires = "hindsight")]
-    pub(crate) hindsight_most: Option<u32>,
+    pub(crate) hindsight_max_copies: Option<u32>,
 
     /// How generated tokens are recorded.
     #[arg(long, value_enum, default_value_t = Tokens::Lengths)]
@@ -59,7 +59,6 @@ pub(crate) struct RecordArgs {
 }
 
 impl RecordArgs {
-    /// Files to write.
     pub(crate) fn files(&self) -> Files {
         Files {
             record: self.record.clone(),
@@ -84,7 +83,7 @@ impl RecordArgs {
         Rules {
             min_severity: self.hindsight_on,
             min_interval_ns: self.hindsight_every.map(ns),
-            max_dumps: self.hindsight_most,
+            max_dumps: self.hindsight_max_copies,
         }
     }
 }
@@ -94,7 +93,7 @@ impl RecordArgs {
 pub(crate) enum Tokens {
     /// Only their number.
     Lengths,
-    /// Their ids, too: with the model's vocabulary these are the answers' text.
+    /// Token ids too. With the model's vocabulary, they reveal the text of the answers.
     Tokens,
 }
 

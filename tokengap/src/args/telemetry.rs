@@ -13,12 +13,9 @@ use super::{duration, size};
 /// Flags for exporting metrics and spans during the run.
 #[derive(Args, Clone, Debug)]
 #[command(next_help_heading = "Metrics")]
-#[expect(
-    clippy::doc_markdown,
-    reason = "variables of the environment are help for a terminal"
-)]
+#[expect(clippy::doc_markdown, reason = "doc comments are the text of --help")]
 pub(crate) struct TelemetryArgs {
-    /// Serve metrics for Prometheus at http://ADDR/metrics. ADDR is HOST:PORT, or a PORT of this machine's loopback. There is
+    /// Serve metrics for Prometheus at http://ADDR/metrics. ADDR is HOST:PORT, or only PORT for the loopback address. There is
     /// no authentication: numbers only, no request ids, no text.
     #[arg(long, value_name = "ADDR", value_parser = address)]
     pub(crate) metrics: Option<SocketAddr>,
@@ -71,7 +68,7 @@ impl TelemetryArgs {
                 Requests::None => None,
             },
             interval: self.otlp_interval,
-            bytes_a_minute: self.otlp_rate,
+            bytes_per_minute: self.otlp_rate,
             queue_bytes: self.otlp_queue,
         })
     }
@@ -79,7 +76,7 @@ impl TelemetryArgs {
     /// Keeps serving the final metrics for the time asked for, unless `asked_to_end`.
     pub(crate) fn linger(&self, asked_to_end: impl Fn() -> bool) {
         let began = Instant::now();
-        while self.metrics_linger.is_some_and(|most| began.elapsed() < most) && !asked_to_end() {
+        while self.metrics_linger.is_some_and(|max| began.elapsed() < max) && !asked_to_end() {
             thread::sleep(Duration::from_millis(20));
         }
     }
@@ -88,11 +85,11 @@ impl TelemetryArgs {
 /// Requests exported as spans.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
 pub(crate) enum Requests {
-    /// Slow ones (--otlp-slower-than), and those that lost tokens.
+    /// Slow requests (--otlp-slower-than), and those that lost tokens.
     Slow,
-    /// Every one: some kilobytes each.
+    /// All requests, some kilobytes each.
     All,
-    /// None.
+    /// No requests.
     None,
 }
 

@@ -100,7 +100,7 @@ impl Watched {
             return true;
         }
         let Ok(others) = self.others.sample() else { return false };
-        // A thread that libzmq's new threads have moved down the order is sampled in both.
+        // New libzmq threads move others down the order, so a thread can be in both samples.
         let sampled = path.threads.iter().map(|thread| thread.tid).collect();
         self.emit(&others, &sampled, polls, &|_| false, sink);
         true

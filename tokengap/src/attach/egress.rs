@@ -17,7 +17,7 @@ use super::lanes::Sink;
 use super::requests::RequestPlane;
 use super::submitted::Logs;
 
-/// Maximum number of connections parsed at once; writes on others are counted in `left_out`.
+/// Maximum number of connections parsed concurrently; writes on others are counted in `left_out`.
 const MAX_CONNECTIONS: usize = 16_384;
 
 /// All client connections of an engine.
@@ -27,9 +27,9 @@ pub(super) struct Egress {
     requests: RequestPlane,
     /// Set if writes of at least one serving process are observed.
     serves: bool,
-    /// Set if one of them connects to its clients. Its deliveries name no request unless its request plane does.
+    /// Set if a serving process connects to its clients. Its deliveries name requests only if its request plane does.
     plane: Option<EngineKind>,
-    /// Reads from a request id the id that its response shows, for engines with two.
+    /// Derives the id shown in a response from the request id, for engines where the two differ.
     response_id: Option<ReadResponseId>,
     /// Connections the kernel side should ignore.
     useless: Vec<u64>,
@@ -58,15 +58,15 @@ impl Egress {
         }
     }
 
-    /// Starts observing the writes of a process that answers clients; must run before its messages are observed. Returns whether it does,
-    /// or why it cannot.
+    /// Starts observing the writes of a process that answers clients; must run before its messages are observed. Returns whether they are
+    /// observed, or why they cannot be.
     pub(super) fn serve(&mut self, probe: &mut Probe, process: &Process, engine: &Engine) -> Result<bool, String> {
         let pid = process.id.pid;
         if !process.role.answers_clients() {
             return Ok(false);
         }
         let ports = listening(pid).map_err(|error| format!("cannot read where pid {pid} listens: {error}"))?;
-        // A client process that merely has libzmq loaded, without threads of it, looks like a peer. Its connection is HTTP.
+        // A client process that has libzmq loaded but runs no libzmq threads looks like a peer. Its connection is HTTP.
         let speaks_zmq = |pid: u32| {
             engine
                 .process(pid)

@@ -176,10 +176,7 @@ impl Follow {
         self.ids = attach.lanes.paths().ids.clone().next_generation();
         self.probe = Some(attach.into_probe());
         self.ended += 1;
-        tracing::warn!(
-            "the engine exited (for the {}. time); waiting for the next one",
-            self.ended
-        );
+        tracing::warn!("the engine exited (exit {}); waiting for the next one", self.ended);
         let missed = Missed {
             hop: None,
             count: 0,

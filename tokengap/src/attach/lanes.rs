@@ -9,22 +9,23 @@ use probe_user::{Call, Matcher, Message, SocketId};
 use trace::engine::Waiter;
 use trace::event::{Capabilities, Event, Frame, Hop, Missed, MissedCause, Received, Undecoded, What};
 use trace::{FrameId, HopId, MonoNs, ThreadId, path};
-use zmq_tap::decode::{Carries, Decoders, LONGEST, Shape};
+use zmq_tap::decode::{Decoders, LONGEST, Shape, SocketFormat};
 
+use super::multipart::{Multiparts, Part};
 use super::paths::Paths;
 pub(super) use super::paths::Sink;
 use super::roles::Roles;
-use super::sight::Sight;
+use super::sight::Observability;
 
 /// Time after the last message during which messages count as flowing.
 const FLOWS_NS: u64 = 1_000_000_000;
 
-/// All lanes of an attach.
 pub(super) struct Lanes {
     matcher: Matcher,
+    multiparts: Multiparts,
     decoders: Decoders,
     /// Message format of the engine, once known.
-    carries: Carries,
+    carries: SocketFormat,
     paths: Paths,
     /// Time of the last send.
     sent_at: Option<MonoNs>,
@@ -34,6 +35,8 @@ pub(super) struct Lanes {
     unknown_senders: HashMap<SocketId, (HopId, u64)>,
     /// Release deduced from the message layout, used if discovery found none.
     wire: Option<Release>,
+    /// Frames received without an observed send, except requests, which carry no tokens.
+    pub(super) senderless: u64,
     /// Missed messages that gaps in socket numbering have revealed, but that the kernel side's counter does not include yet.
     ahead: u64,
 }
@@ -57,16 +60,18 @@ impl Release {
 }
 
 impl Lanes {
-    pub(super) fn new(roles: Roles, sight: Sight) -> Self {
+    pub(super) fn new(roles: Roles, sight: Observability) -> Self {
         Self {
             matcher: Matcher::new(MatcherLimits::default()),
+            multiparts: Multiparts::default(),
             decoders: Decoders::new(engines::FORMATS, LONGEST),
-            carries: Carries::default(),
+            carries: SocketFormat::default(),
             paths: Paths::new(roles, sight),
             sent_at: None,
             receivers: HashSet::new(),
             unknown_senders: HashMap::new(),
             wire: None,
+            senderless: 0,
             ahead: 0,
         }
     }
@@ -88,7 +93,7 @@ impl Lanes {
         self.wire
     }
 
-    /// Received frames without an observed send, and other failed matches.
+    /// Failed matches.
     pub(super) fn misses(&self) -> probe_user::matcher::Misses {
         self.matcher.misses()
     }
@@ -104,31 +109,34 @@ impl Lanes {
         if from.sends_requests() {
             return;
         }
-        let lane = name.lane as usize;
-        let decoded = match complete_payload(message) {
-            Ok(bytes) => self
-                .decoders
-                .decode(&mut self.carries, &[bytes])
-                .map_err(|why| why.reason),
-            Err(why) => Err(why),
+        let (seq, bytes, payload) = match self.multiparts.sent(message, name) {
+            Part::Whole(number) => (number, message.bytes, complete_payload(message).map(Parts::One)),
+            Part::Incomplete => return,
+            Part::Last(whole) => (whole.number, whole.bytes, whole.first_part().map(Parts::Several)),
         };
+        let lane = name.lane as usize;
+        let generation = self.paths.ids.generation();
+        let frame_id = |hop| FrameId {
+            hop,
+            lane: generation,
+            seq,
+        };
+        let decoders = &mut self.decoders;
+        let decoded = payload.ok_or("cut-by-capture").and_then(|parts| {
+            let decoded = match parts {
+                Parts::One(whole) => decoders.decode(&mut self.carries, &[whole]),
+                // Parts after the first hold raw arrays, which no decoder reads.
+                Parts::Several(first) => decoders.decode(&mut self.carries, &[first, &[]]),
+            };
+            decoded.map_err(|why| why.reason)
+        });
         let batch = match decoded {
             Ok(batch) => batch,
             Err(reason) => {
                 if let Some(known) = self.paths.of_lane(lane) {
-                    let id = FrameId {
-                        hop: known.id,
-                        lane: self.paths.ids.generation(),
-                        seq: name.seq,
-                    };
-                    sink(&Event {
-                        at,
-                        what: What::Undecoded(Undecoded {
-                            id,
-                            bytes: message.bytes,
-                            reason,
-                        }),
-                    });
+                    let id = frame_id(known.id);
+                    let what = What::Undecoded(Undecoded { id, bytes, reason });
+                    sink(&Event { at, what });
                 }
                 return;
             }
@@ -141,14 +149,9 @@ impl Lanes {
             .paths
             .sent(lane, (message.call.socket, kind, !batch.chunks().is_empty()), at, sink)
         {
-            let id = FrameId {
-                hop: known.id,
-                lane: self.paths.ids.generation(),
-                seq: name.seq,
-            };
             let frame = Frame {
-                id,
-                bytes: message.bytes,
+                id: frame_id(known.id),
+                bytes,
                 kind,
                 ids: batch.shape().ids,
                 chunks: batch.chunks(),
@@ -189,10 +192,14 @@ impl Lanes {
             ..
         } = message.call;
         let by = Some(ThreadId { pid: socket.pid, tid });
-        let before = self.matcher.misses().lost_received;
+        let before = self.matcher.misses();
         let found = self.matcher.received(message);
-        let missed = self.matcher.misses().lost_received - before;
+        let misses = self.matcher.misses();
+        let missed = misses.lost_received - before.lost_received;
         let Some(found) = found else {
+            if !self.paths.roles.of(socket.pid).is_scheduler() {
+                self.senderless += misses.unsent - before.unsent;
+            }
             return self.received_unsent(message, sink);
         };
         self.report_missed(found.frame.lane, missed, at, sink);
@@ -200,10 +207,13 @@ impl Lanes {
             return;
         };
         self.receivers.extend(by);
+        let Some(seq) = self.multiparts.number(found.frame) else {
+            return;
+        };
         let id = FrameId {
             hop: known.id,
             lane: self.paths.ids.generation(),
-            seq: found.frame.seq,
+            seq,
         };
         sink(&Event {
             at,
@@ -216,8 +226,8 @@ impl Lanes {
         });
     }
 
-    /// Reports messages of a lane missed according to its numbering. Must precede later messages, so that their absence is not taken for a
-    /// loss.
+    /// Reports messages that are missing from a lane's numbering as missed. Must run before later messages are processed, so that the gap
+    /// is not taken for a loss.
     fn report_missed(&mut self, lane: u32, count: u64, at: MonoNs, sink: Sink<'_>) {
         if let Some(known) = self.paths.of_lane(lane as usize).filter(|_| count > 0) {
             self.ahead += count;
@@ -242,11 +252,13 @@ impl Lanes {
         let Some(name) = self.matcher.processed(call) else {
             return;
         };
-        if let Some(known) = self.paths.of_lane(name.lane as usize) {
+        if let Some(known) = self.paths.of_lane(name.lane as usize)
+            && let Some(seq) = self.multiparts.number(name)
+        {
             let id = FrameId {
                 hop: known.id,
                 lane: self.paths.ids.generation(),
-                seq: name.seq,
+                seq,
             };
             sink(&Event {
                 at: call.at,
@@ -273,7 +285,7 @@ impl Lanes {
         if self.paths.roles.watches_a_sender() {
             return;
         }
-        let Ok(Ok(batch)) = complete_payload(message).map(|bytes| self.decoders.decode(&mut self.carries, &[bytes]))
+        let Some(Ok(batch)) = complete_payload(message).map(|bytes| self.decoders.decode(&mut self.carries, &[bytes]))
         else {
             return;
         };
@@ -340,15 +352,16 @@ impl Lanes {
     }
 }
 
-/// Bytes of the message, if they were copied completely.
-fn complete_payload<'m>(message: &Message<'m>) -> Result<&'m [u8], &'static str> {
-    if message.more {
-        Err("multipart")
-    } else if message.payload.len() as u64 == message.bytes {
-        Ok(message.payload)
-    } else {
-        Err("cut-by-capture")
-    }
+/// Captured parts of a message.
+enum Parts<'m> {
+    One(&'m [u8]),
+    /// The first of several.
+    Several(&'m [u8]),
+}
+
+/// Bytes of the message, if they were captured completely.
+fn complete_payload<'m>(message: &Message<'m>) -> Option<&'m [u8]> {
+    (message.payload.len() as u64 == message.bytes).then_some(message.payload)
 }
 
 #[cfg(test)]

@@ -11,13 +11,13 @@ use probe_user::discover::{Change, Topology, Watcher};
 const POLL_INTERVAL: Duration = Duration::from_secs(1);
 
 /// Known processes, and the thread that looks for changes. Dropping this value ends the thread.
-pub(super) struct Lookout {
+pub(super) struct DiscoveryThread {
     topology: Topology,
     updates: Receiver<(Vec<Change>, Topology)>,
     _stop: Sender<()>,
 }
 
-impl Lookout {
+impl DiscoveryThread {
     pub(super) fn start(watcher: Watcher) -> std::io::Result<Self> {
         let topology = watcher.topology().clone();
         let (sender, updates) = channel();

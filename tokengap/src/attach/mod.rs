@@ -6,6 +6,7 @@ mod follow;
 mod hopids;
 mod lanes;
 mod lookout;
+mod multipart;
 mod newcomers;
 mod paths;
 mod python;
@@ -37,13 +38,13 @@ use egress::Egress;
 pub(crate) use follow::Follow;
 use hopids::HopIds;
 use lanes::{Lanes, Release, Sink};
-use lookout::Lookout;
-use newcomers::Newcomers;
+use lookout::DiscoveryThread;
+use newcomers::LateProcesses;
 pub(crate) use python::PythonOptions;
 use python::PythonWatch;
 use queues::QueueWatch;
 use roles::Roles;
-use sight::Sight;
+use sight::Observability;
 pub(crate) use trial::{Outcome, State, reason};
 
 /// Bytes copied of a message that is decoded at its sender, enough to identify it. Frames of two ranks differ only in rids, which follow a
@@ -69,7 +70,7 @@ pub(crate) struct AttachOptions {
 
 /// A probe attached to a running engine.
 pub(crate) struct Attach {
-    lookout: Lookout,
+    lookout: DiscoveryThread,
     probe: Probe,
     lanes: Lanes,
     egress: Egress,
@@ -80,7 +81,7 @@ pub(crate) struct Attach {
     engine: Engine,
     /// Processes with probes attached.
     probed: BTreeSet<u32>,
-    newcomers: Newcomers,
+    newcomers: LateProcesses,
     /// Release from the wire that the last engine event was based on.
     reported_release: Option<Release>,
     engine_reported: bool,
@@ -100,7 +101,7 @@ impl Attach {
         Self::with(&mut None, watcher, engine, options)
     }
 
-    /// As `start`, with a probe that has no targets, if there is one. It is taken only if nothing fails.
+    /// Like `start`, but reuses the given probe without targets, if any. Takes it only on success.
     fn with(
         loaded: &mut Option<Probe>,
         watcher: Watcher,
@@ -126,7 +127,7 @@ impl Attach {
             .find(format)
             .and_then(|format| format.response_id);
         let mut egress = Egress::new(mode, response_id);
-        let mut newcomers = Newcomers::new();
+        let mut newcomers = LateProcesses::new();
         let serving = engine.processes.iter().filter(|_| options.egress);
         let served = serving.map(|process| newcomers.serve(process, &mut egress, probe, &engine));
         let refusals = served.filter_map(|served| Some(format!("egress: {}", served.err()?)));
@@ -136,7 +137,7 @@ impl Attach {
             egress.follow(log).with_context(failure)?;
         }
         probe.add(&targets).context(refused)?;
-        let mut sight = Sight::new(options.probe.processed, egress.capabilities());
+        let mut sight = Observability::new(options.probe.processed, egress.capabilities());
         for pid in probed
             .iter()
             .filter(|pid| engine.process(**pid).is_some_and(has_libzmq))
@@ -157,7 +158,7 @@ impl Attach {
         }
         degraded.extend(watcher.topology().blind.iter().map(trial::with_remedy));
         degraded.extend(clocks());
-        let lookout = Lookout::start(watcher).context("cannot start a thread that looks for new workers")?;
+        let lookout = DiscoveryThread::start(watcher).context("cannot start a thread that looks for new workers")?;
         let python = options.python.map(PythonWatch::start).transpose()?;
         let mut attach = Self {
             lookout,
@@ -372,11 +373,10 @@ impl About for Attach {
                 self.lanes.paths().unwatched
             ));
         }
-        let misses = self.lanes.misses();
-        if misses.unsent > 0 {
+        if self.lanes.senderless > 0 {
             degraded.push(format!(
                 "{} frames were received whose sender was not observed",
-                misses.unsent
+                self.lanes.senderless
             ));
         }
         if self.lanes.paths().left_out > 0 {
@@ -525,7 +525,7 @@ fn emptied<T, U>(mut used: Vec<T>) -> Vec<U> {
     used.into_iter().filter_map(|_| None).collect()
 }
 
-/// Returns whether the process announced its role or has libzmq threads. A client that merely has libzmq loaded looks like a peer.
+/// Returns whether the process announced its role or has libzmq threads. A client that has unused libzmq loaded looks like a peer.
 fn speaks_zmq(process: &Process) -> bool {
     process.role_source < RoleSource::Sockets || !process.io_threads.is_empty()
 }
@@ -536,7 +536,7 @@ fn has_libzmq(process: &Process) -> bool {
 
 /// Processes on the token path and named ones; all processes if no connection is visible.
 fn targets(engine: &Engine, options: &AttachOptions) -> Vec<Target> {
-    let most = options.capture;
+    let max = options.capture;
     let mut on_path: Vec<&Process> = engine.on_token_path().collect();
     if on_path.is_empty() {
         on_path.extend(&engine.processes);
@@ -548,13 +548,13 @@ fn targets(engine: &Engine, options: &AttachOptions) -> Vec<Target> {
     on_path.extend(apart);
     on_path
         .into_iter()
-        .filter_map(|process| target(process, engine, most))
+        .filter_map(|process| target(process, engine, max))
         .collect()
 }
 
-/// Chooses the bytes copied of a process's messages. Output is copied at its sender, requests not at all. Received messages are copied far
-/// enough to identify the frame, or completely if no sender is watched.
-fn target(process: &Process, engine: &Engine, most: u32) -> Option<Target> {
+/// Chooses how much is copied of a process's messages. Output is copied at its sender, requests are not copied. Enough of a received
+/// message is copied to identify the frame, or all of it if no sender is watched.
+fn target(process: &Process, engine: &Engine, max: u32) -> Option<Target> {
     // A server without libzmq receives unobserved, but its writes to clients are observed.
     let serves = || process.role.answers_clients() && engine.on_token_path().any(|other| other.id == process.id);
     if !has_libzmq(process) && !serves() {
@@ -562,8 +562,8 @@ fn target(process: &Process, engine: &Engine, most: u32) -> Option<Target> {
     }
     let senders_watched = engine.processes.iter().any(|p| p.role.sends_output());
     let capture = Capture {
-        sent: if process.role.sends_output() { most } else { TO_COMPARE },
-        received: if senders_watched { TO_COMPARE } else { most },
+        sent: if process.role.sends_output() { max } else { TO_COMPARE },
+        received: if senders_watched { TO_COMPARE } else { max },
     };
     Some(Target {
         pid: process.id.pid,

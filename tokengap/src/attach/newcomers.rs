@@ -18,7 +18,7 @@ const NAMED: usize = 8;
 
 /// New processes, until all observations from before they were watched have been read.
 #[derive(Debug)]
-pub(super) struct Newcomers {
+pub(super) struct LateProcesses {
     /// Connections have changed, and the hops are not updated yet.
     rewired: bool,
     /// Processes watched from the end of this poll on.
@@ -32,7 +32,7 @@ pub(super) struct Newcomers {
     all: BTreeSet<u32>,
 }
 
-impl Newcomers {
+impl LateProcesses {
     pub(super) fn new() -> Self {
         Self {
             rewired: false,

@@ -9,7 +9,7 @@ use trace::{HopId, MonoNs, path};
 
 use super::hopids::HopIds;
 use super::roles::{Part, Presumed, Receiver, Roles};
-use super::sight::Sight;
+use super::sight::Observability;
 
 /// Receiver of events.
 pub(super) type Sink<'s> = &'s mut dyn FnMut(&Event<'_>);
@@ -17,7 +17,7 @@ pub(super) type Sink<'s> = &'s mut dyn FnMut(&Event<'_>);
 /// Hops of all lanes, and the processes at their ends.
 pub(super) struct Paths {
     pub(super) roles: Roles,
-    pub(super) sight: Sight,
+    pub(super) sight: Observability,
     /// By lane number of the matcher; `None` until a decodable message is sent on the lane.
     hops: Vec<Option<Known>>,
     pub(super) ids: HopIds,
@@ -59,7 +59,7 @@ struct Announced {
 }
 
 impl Paths {
-    pub(super) fn new(roles: Roles, sight: Sight) -> Self {
+    pub(super) fn new(roles: Roles, sight: Observability) -> Self {
         Self {
             roles,
             sight,

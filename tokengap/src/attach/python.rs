@@ -1,4 +1,4 @@
-//! Optional Python stack samples of the engine as events, samples on a separate thread.
+//! Optional Python stack samples of the engine as events, taken on a separate thread.
 
 use std::collections::HashMap;
 

@@ -5,7 +5,7 @@ use std::collections::HashMap;
 use probe_user::egress::Record;
 use zmq_tap::egress::{Requests, Server, Unreadable};
 
-/// Maximum number of connections parsed at once; frontends have a few.
+/// Maximum number of connections parsed concurrently; frontends have a few.
 const MAX_CONNECTIONS: usize = 1024;
 
 /// All connections that a worker reads from.

@@ -40,7 +40,6 @@ impl Part {
     }
 }
 
-/// Receiver of a hop.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Receiver {
     pub(super) part: Part,
@@ -151,13 +150,13 @@ impl Roles {
     pub(super) fn presumed_receiver(&self, pid: u32, kind: Kind, received: &BTreeSet<u32>) -> Presumed {
         let pids: BTreeSet<u32> = self.of_sender(pid).map(|place| place.1).collect();
         let reached: Vec<(u32, Role)> = pids.iter().filter_map(|&pid| Some((pid, self.of(pid).role?))).collect();
-        // Without tokens, a message may be for a process that is not watched.
+        // A message without tokens may be for a process that is not watched.
         let is_control = |(_, role): &(u32, Role)| matches!(role.function(), Function::Control);
         if kind.is_control() && reached.iter().any(is_control) {
             return Presumed::Another;
         }
-        // Tokens go through a process in between if there is one, else straight to one that responds to clients. Other messages go to the main
-        // process, which forwards them.
+        // Tokens go through a process in between if there is one, else directly to one that responds to clients. Other messages go to the
+        // main process, which forwards them.
         let preference = |role: Role| match role.function() {
             Function::Source | Function::Control => None,
             _ if kind.is_control() || kind == Kind::Abort => match role.function() {
@@ -270,7 +269,7 @@ mod tests {
         assert_eq!(presumed(&roles, 9, Kind::Text), None);
         let others = |received: &[u32]| roles.presumed_receiver(2, Kind::Text, &received.iter().copied().collect());
         assert!(matches!(others(&[4]), Presumed::By(Receiver { pid: Some(5), .. })));
-        assert_eq!(others(&[4, 5]), Presumed::Another, "each has a socket of its own");
+        assert_eq!(others(&[4, 5]), Presumed::Another, "each receives from its own socket");
         assert_eq!((roles.endpoint(1, 2), roles.endpoint(1, 4)), ("ipc:///2", ""));
     }
 }

@@ -6,7 +6,7 @@ use trace::MonoNs;
 
 /// Observable stages at the receiving ends of hops.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Sight {
+pub(super) struct Observability {
     /// Set if processed messages are reported.
     pub(super) processed: bool,
     /// Set if deliveries are visible in the responses of processes whose writes are observed.
@@ -17,7 +17,7 @@ pub(super) struct Sight {
     served: BTreeMap<u32, MonoNs>,
 }
 
-impl Sight {
+impl Observability {
     pub(super) fn new(processed: bool, delivered: bool) -> Self {
         Self {
             processed,
@@ -46,12 +46,12 @@ impl Sight {
         self.watched.contains_key(&pid)
     }
 
-    /// Time since when all of `pids` are watched; `None` if one is not, or `pids` is empty.
+    /// Time from which all of `pids` have been watched; `None` if one is not watched, or `pids` is empty.
     pub(super) fn watches(&self, pids: &BTreeSet<u32>) -> Option<MonoNs> {
         since(&self.watched, pids)
     }
 
-    /// Time since when the deliveries of all of `pids` are observed; `None` as for [`Self::watches`].
+    /// Time from which the deliveries of all of `pids` have been observed; `None` as for [`Self::watches`].
     pub(super) fn serves(&self, pids: &BTreeSet<u32>) -> Option<MonoNs> {
         since(&self.served, pids).filter(|_| self.delivered)
     }

@@ -10,7 +10,6 @@ use probe_user::discover::Process;
 /// Maximum number of bytes read at once, and maximum line length.
 const MAX_LINE: usize = 1 << 20;
 
-/// Followed logs.
 #[derive(Default)]
 pub(super) struct Logs {
     all: Vec<Log>,

@@ -29,7 +29,7 @@ pub(crate) struct Outcome {
     pub(crate) why: Vec<(String, Option<String>)>,
 }
 
-/// Formats a blind spot as in `degraded`.
+/// Formats a blind spot in the wording of `degraded`.
 pub(super) fn with_remedy(blind: &Blind) -> String {
     match blind.remedy() {
         Some(remedy) => format!("{blind}; {remedy}"),

@@ -1,7 +1,7 @@
 //! A process that stays root and creates the files of results for a tokengap that gave up root's user id.
 //!
-//! Requests and replies are messages of a socket pair. A request is a byte for the operation and two paths, separated by a zero byte; a
-//! reply is an error number of the system, 0 for success, with the descriptor of a created file. The process ends when tokengap does.
+//! Requests and replies are messages of a socket pair. A request is a byte for the operation and two paths, separated by a zero byte. A
+//! reply is an errno, or 0 with the descriptor of the created file, if any. The process ends when tokengap does.
 
 mod rules;
 
@@ -49,7 +49,6 @@ impl Results {
 
 /// Maximum length of a request.
 const REQUEST: usize = 16 << 10;
-/// Length of a reply.
 const REPLY: usize = size_of::<i32>();
 
 // Operations.
@@ -58,7 +57,7 @@ const CREATE: u8 = 1;
 const RENAME: u8 = 2;
 const REMOVE: u8 = 3;
 
-/// Starts the process, and has it create, rename and remove the files of this one from now on. This process must still be root.
+/// Starts the process, which then creates, renames and removes files for this one. This process must still be root.
 pub(crate) fn start(results: &Results) -> anyhow::Result<()> {
     let (our_end, child_end) = socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None)?;
     let mut command = Command::new("/proc/self/exe");

@@ -125,7 +125,7 @@ mod tests {
         for name in ["old.tgap", "run.2.tgap", "tokengap-old.json", "beside"] {
             assert!(refused(rules.remove(&at(name))), "{name}");
         }
-        // Existing files are replaced only on request, and others never.
+        // Named files are replaced only with --force, other files never.
         assert!(refused(rules.rename(&at(".run.tgap.7.new"), &at("old.tgap"))));
         assert!(refused(rules.rename(&at(".run.tgap.7.new"), &at("beside"))));
         assert!(refused(rules.rename(&at("old.tgap"), &at("run.3.tgap"))));

@@ -22,10 +22,10 @@ use crate::confinement;
 #[command(
     after_help = "Examples:\n  tokengap attach\n  tokengap attach --pid 4711=scheduler --pid 4712=tokenizer --duration 30s"
 )]
-#[expect(clippy::struct_excessive_bools, reason = "each is a flag of its own")]
+#[expect(clippy::struct_excessive_bools, reason = "each is a separate flag")]
 pub(crate) struct Args {
     /// A process to watch, and its role if its title does not show it: scheduler, detokenizer, tokenizer, worker, router,
-    /// detokenizer-router. Repeatable; without it the engine that runs here.
+    /// detokenizer-router. Repeatable. Default: the engine running on this machine.
     #[arg(long, value_name = "PID[=ROLE]", value_parser = role_spec)]
     pid: Vec<RoleSpec>,
 
@@ -61,15 +61,16 @@ pub(crate) struct Args {
     live: LiveArgs,
 
     /// Maximum bytes copied of a message. Longer messages are counted as undecoded.
-    #[arg(long, value_name = "BYTES", default_value_t = probe_ebpf_most(), help_heading = TUNING)]
+    #[arg(long, value_name = "BYTES", default_value_t = max_capture(), help_heading = TUNING)]
     capture: u32,
 
-    /// Size of the ring buffer between the kernel and tokengap. Observations that do not fit are dropped and counted; the target is never delayed.
+    /// Size of the ring buffer between the kernel and tokengap. Observations that do not fit are dropped and counted; the target is
+    /// never delayed.
     #[arg(long, value_name = "BYTES", default_value_t = Options::default().ring_bytes, help_heading = TUNING)]
     ring: u32,
 }
 
-const fn probe_ebpf_most() -> u32 {
+const fn max_capture() -> u32 {
     1 << 20
 }
 

@@ -25,7 +25,7 @@ pub(crate) struct Args {
     #[arg(long, default_value_t = 1)]
     seed: u64,
 
-    /// Play only this phase of a scenario that has several, for a comparison: of `regression`, 1 is before and 2 after.
+    /// Play only this phase of a scenario with several phases, for a comparison. In `regression`, phase 1 is before the change.
     #[arg(long, value_name = "N")]
     phase: Option<usize>,
 

@@ -24,7 +24,7 @@ pub(crate) struct Args {
     #[arg(long, value_enum, default_value_t = Format::Text)]
     format: Format,
 
-    /// Write to this file, whole or not at all; without it to standard output.
+    /// Output file, written completely or not at all. Default: standard output.
     #[arg(short, long, value_name = "OUT")]
     output: Option<PathBuf>,
 
@@ -32,30 +32,30 @@ pub(crate) struct Args {
     #[arg(long)]
     force: bool,
 
-    /// Exit with 1 when the gravest trouble that changed is worse; where none changed, when any measure is.
+    /// Exit with status 1 if the most severe change is for the worse. If no problem changed, any worse measure counts.
     #[arg(long)]
     fail_on_worse: bool,
 
-    /// The chance of a false alarm, over all measures together.
+    /// Probability of a false alarm, over all measures together.
     #[arg(long, value_name = "P", default_value_t = Options::default().alpha, value_parser = share)]
     alpha: f64,
 
-    /// Least relative change of rates, sizes and shares that counts: 0.1 is a tenth.
+    /// Minimum relative change of rates, sizes and shares to report; 0.1 is 10 %.
     #[arg(long, value_name = "SHARE", default_value_t = Options::default().least_change, value_parser = share)]
     least_change: f64,
 
-    /// Slots of time under load that each run needs.
+    /// Minimum number of time slots under load in each run.
     #[arg(long, value_name = "N", default_value_t = Options::default().least_slots)]
     least_slots: usize,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
 enum Format {
-    /// For a terminal.
+    /// Text for a terminal.
     Text,
-    /// Schema tokengap.diff/1.
+    /// JSON, schema tokengap.diff/1.
     Json,
-    /// For an issue.
+    /// Markdown for an issue.
     Markdown,
 }
 

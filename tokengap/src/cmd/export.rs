@@ -48,11 +48,11 @@ pub(crate) struct Args {
     #[arg(long, value_name = "GAP", value_parser = args::duration)]
     slow_only: Option<Duration>,
 
-    /// Only from this time of the recording on: 90s.
+    /// Start at this time of the recording, for example 90s.
     #[arg(long, value_name = "TIME", value_parser = args::duration)]
     from: Option<Duration>,
 
-    /// Only up to this time of the recording: 2m. Requests that overlap the range are exported whole.
+    /// End at this time of the recording, for example 2m. Requests that overlap the range are exported completely.
     #[arg(long, value_name = "TIME", value_parser = args::duration)]
     to: Option<Duration>,
 

@@ -18,8 +18,8 @@ pub(crate) struct Args {
     #[arg(value_enum)]
     what: What,
 
-    /// Into this folder: one man page for each command, or the shell's file under the name that the shell looks for.
-    /// Without it, completions and the page of tokengap itself go to standard output.
+    /// Output folder, for one man page per command, or for the completions under the name that the shell expects.
+    /// Default: standard output, with only tokengap's own man page.
     #[arg(short, long, value_name = "DIR")]
     output: Option<PathBuf>,
 }

@@ -19,11 +19,11 @@ pub(crate) struct Args {
     #[arg(long, value_name = "DIR")]
     folder: Vec<PathBuf>,
 
-    /// Wait for this process to end, then remove --remove.
+    /// Wait for this process to end, then remove the folder of --remove.
     #[arg(long, value_name = "PID", requires = "remove")]
     child: Option<u32>,
 
-    /// Removed at the end.
+    /// Folder to remove at the end.
     #[arg(long, value_name = "DIR", requires = "child")]
     remove: Option<PathBuf>,
 }
@@ -66,7 +66,7 @@ pub(crate) fn describe(restored: &Restored) -> String {
     match restored {
         Restored::Back(path) => format!("{}: the engine's socket has been restored", path.display()),
         Restored::WasBack(path) => format!("{}: was not moved", path.display()),
-        Restored::Outlived(path) => format!(
+        Restored::Superseded(path) => format!(
             "{}: nothing to restore: the engine has exited or is listening again",
             path.display()
         ),

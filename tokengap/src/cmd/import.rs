@@ -19,29 +19,29 @@ use crate::cmd::report::ReportOutput;
 use crate::progress::Progress;
 use crate::{args, confinement};
 
-/// Read an engine's log files: where its requests' first tokens waited, by the engine's own log lines.
+/// Analyse an engine's log files: shows where first tokens waited, according to the engine's own log lines.
 ///
-/// Files may be plain, gzip or zstd, folders are walked, rotated sets belong together, lines may come out of order. Known are
+/// Reads plain, gzip and zstd files, joins rotated files, searches folders recursively, and sorts lines by time. Recognises
 /// [TRACE ..] and [TOK ..] lines, streaming backlog warnings, request logs, request metrics and time stats (docs/reference/import.md).
 #[derive(clap::Args)]
 pub(crate) struct Args {
-    /// Log files, and folders that hold them.
+    /// Log files, and folders with log files.
     #[arg(required = true, value_name = "PATH")]
     paths: Vec<PathBuf>,
 
-    /// The zone of stamps that name none: an IANA name such as Europe/Berlin, an offset such as +01:00, or system.
+    /// Time zone of timestamps without one: an IANA name such as Europe/Berlin, an offset such as +01:00, or system.
     #[arg(long, value_name = "ZONE", default_value = "UTC", value_parser = zone)]
     timezone: TimeZone,
 
-    /// The year of stamps that name none [default: that of the file's last change].
+    /// Year of timestamps without one [default: the year of the file's last modification].
     #[arg(long, value_name = "YEAR", value_parser = clap::value_parser!(i16).range(1970..=2100))]
     year: Option<i16>,
 
-    /// Put lines in order over this much log time.
+    /// Sort lines within this span of log time.
     #[arg(long, value_name = "T", default_value = "2m", value_parser = args::duration)]
     reorder: Duration,
 
-    /// Maximum number of lines held back for that.
+    /// Maximum number of lines buffered for sorting.
     #[arg(long, value_name = "N", default_value_t = Options::default().held_lines)]
     max_held: usize,
 
@@ -56,7 +56,7 @@ pub(crate) struct Args {
     #[command(flatten)]
     report_output: ReportOutput,
 
-    /// Requests followed at once; the oldest are given up, and counted, beyond it.
+    /// Maximum number of live requests followed. Beyond it, the oldest are evicted and counted.
     #[arg(long, value_name = "N", default_value_t = Limits::default().live_rids, value_parser = args::at_least_one)]
     max_live: usize,
 
@@ -217,14 +217,17 @@ fn notes(stats: &Stats, args: &Args) -> Vec<String> {
         ),
         (
             stats.malformed,
-            String::from("start like a known form but continue differently"),
+            String::from("begin like a known form but continue differently"),
         ),
-        (stats.undated, String::from("have a known form but no time: skipped")),
+        (
+            stats.undated,
+            String::from("have a known form but no timestamp: skipped"),
+        ),
         (stats.cut, String::from("were longer than 64 KiB and truncated")),
-        (stats.late, String::from("were too late to be put in order (--reorder)")),
+        (stats.late, String::from("were too late to be sorted (--reorder)")),
         (
             stats.passed_early,
-            String::from("were put out early because too many lines were held (--max-held)"),
+            String::from("were processed early because the sort buffer was full (--max-held)"),
         ),
         (
             stats.rids_ambiguous,

@@ -22,7 +22,7 @@ use crate::progress;
 
 /// Play a recording on the screen of the live run, or print the report that the live run would have printed.
 ///
-/// Every clock is the recording's. Without a terminal it is analysed as fast as can be.
+/// All times are those of the recording. Without a terminal, it is analysed as fast as possible.
 #[derive(clap::Args)]
 #[command(
     after_help = "Examples:\n  tokengap replay run.tgap\n  tokengap replay run.tgap --speed 8x\n  tokengap replay run.tgap --json > report.json"
@@ -32,11 +32,11 @@ pub(crate) struct Args {
     #[arg(value_name = "FILE")]
     file: PathBuf,
 
-    /// How fast to play it: 0.25x, 0.5x, 1x, 2x, ... 64x, max.
+    /// Playback speed: 0.25x, 0.5x, 1x, 2x, ... 64x, max.
     #[arg(long, value_name = "SPEED", default_value_t)]
     speed: Speed,
 
-    /// No screen: analyse it, then print the report. Implied when stdout is not a terminal.
+    /// Analyse the recording without the screen and print the report. Implied when stdout is not a terminal.
     #[arg(long)]
     headless: bool,
 

@@ -33,32 +33,32 @@ pub(crate) struct ReportOutput {
     #[arg(long, value_enum, default_value_t = Format::Text)]
     format: Format,
 
-    /// Write to this file, whole or not at all; without it to standard output.
+    /// Output file, written completely or not at all. Default: standard output.
     #[arg(short, long, value_name = "OUT")]
     output: Option<PathBuf>,
 
-    /// Replace a file that exists.
+    /// Replace OUT if it exists.
     #[arg(long)]
     pub(crate) force: bool,
 
-    /// Exit with 1 when a finding is at least this severe.
+    /// Exit with status 1 if a finding has at least this severity.
     #[arg(long, value_name = "SEVERITY", value_parser = args::severity)]
     fail_on: Option<Severity>,
 
-    /// The zone of times of day, for example Europe/Berlin; UTC without it.
+    /// Time zone for times of day, for example Europe/Berlin. Default: UTC.
     #[arg(long, value_name = "ZONE", value_parser = zone)]
     zone: Option<jiff::tz::TimeZone>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
 enum Format {
-    /// For a terminal, at most 100 columns.
+    /// Text for a terminal, at most 100 columns.
     Text,
-    /// Schema tokengap.report/2.
+    /// JSON, schema tokengap.report/2.
     Json,
-    /// For an issue or an incident channel: short, details after.
+    /// Markdown for an issue or an incident channel: summary first, then details.
     Markdown,
-    /// One page with drawings.
+    /// One HTML page with charts.
     Html,
 }
 
@@ -93,7 +93,7 @@ impl ReportOutput {
 
     /// Exit code for `--fail-on`.
     pub(crate) fn verdict(&self, report: &Report) -> ExitCode {
-        let failed = self.fail_on.is_some_and(|least| report.worst() >= Some(least));
+        let failed = self.fail_on.is_some_and(|min| report.worst() >= Some(min));
         if failed { ExitCode::from(1) } else { ExitCode::SUCCESS }
     }
 }

@@ -7,9 +7,9 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::Duration;
 
-use anyhow::Context;
+use anyhow::{Context, bail};
 use confine::Work;
-use zmq_tap::relay::{Options, step_aside};
+use zmq_tap::relay::{Options, lower_priority};
 use zmq_tap::tap::Tap;
 
 use session::Signals;
@@ -17,14 +17,14 @@ use session::Signals;
 use crate::app;
 use crate::args::LiveArgs;
 use crate::confinement;
-use crate::guard::{Afterwards, Guard};
+use crate::guard::{Cleanup, Guard};
 use crate::output;
 use crate::run::{Child, Forwarding, Private, Run};
 
-/// Start an engine with the relay in place from the first frame: it connects as always and finds the relay there.
+/// Start an engine with the relay in place from its first frame. The engine needs no configuration.
 ///
-/// The command gets a temporary folder of its own (TMPDIR), where SGLang and vLLM make their sockets; each is relayed as it appears.
-/// Output, signals and exit code pass through: tokengap's own report goes to stderr, or to --report. Docs: docs/relay.md.
+/// The command gets its own temporary folder (TMPDIR), where SGLang and vLLM create their sockets. Each is relayed as it appears.
+/// Output, signals and exit code pass through; tokengap's own report goes to stderr, or to --report. Docs: docs/relay.md.
 #[derive(clap::Args)]
 #[command(
     after_help = "Examples:\n  tokengap run -- python -m sglang.launch_server --model-path /models/m\n  tokengap run --record run.tgap --report run.txt -- ./serve.sh"
@@ -68,7 +68,7 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     };
     let output = command_output.as_ref().map(|(file, _)| file.try_clone()).transpose()?;
     let child = Child::start(&args.command, folder.path(), output)?;
-    let afterwards = folder.is_own().then(|| Afterwards {
+    let afterwards = folder.is_own().then(|| Cleanup {
         child: child.pid(),
         remove: folder.path(),
     });
@@ -95,7 +95,7 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
         errln!("tokengap: the output of {} is in {}", child.name(), path.display());
     }
     // Lower the priority of this thread, which decodes, so that the relay's thread is scheduled first.
-    if let Err(error) = step_aside() {
+    if let Err(error) = lower_priority() {
         tracing::info!("cannot lower the priority of decoding: {error}");
     }
     let watched = app::watch(source, &args.live, &Signals::none());
@@ -114,16 +114,13 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     if let Some((_, path)) = &command_output {
         errln!("tokengap: the output of the command is in {}", path.display());
     }
-    if app::saw_nothing(&report) {
-        errln!(
-            "tokengap: nothing was relayed: {} made no socket in its directory for temporary files (TMPDIR), or sent nothing",
+    if code == 0 && app::saw_nothing(&report) {
+        bail!(
+            "nothing was relayed: {} created no socket in its directory for temporary files (TMPDIR), or sent nothing",
             child.name()
         );
     }
-    let failed = args
-        .live
-        .fail_on
-        .is_some_and(|least| app::has_finding_of(&report, least));
+    let failed = args.live.fail_on.is_some_and(|min| app::has_finding_of(&report, min));
     Ok(ExitCode::from(if code == 0 { u8::from(failed) } else { code }))
 }
 

@@ -127,7 +127,7 @@ mod tests {
         for added in ["series", "window_wall_ns"] {
             value.as_object_mut().expect("an object").remove(added);
         }
-        let report = parse(value.to_string().as_bytes()).expect("fields may be missing that came later");
+        let report = parse(value.to_string().as_bytes()).expect("newer fields may be missing");
         assert!(report.series.is_none() && report.window_wall_ns.is_none());
     }
 }

@@ -8,7 +8,7 @@ use anyhow::{Context, bail, ensure};
 use confine::Work;
 use probe_user::discover::{self, RoleSpec, Watcher};
 use session::Signals;
-use zmq_tap::relay::{Options, step_aside};
+use zmq_tap::relay::{Options, lower_priority};
 use zmq_tap::splice::{Folder, Restored, restore};
 
 use super::guard::describe;
@@ -21,8 +21,8 @@ use crate::splice::{Prepared, SETTLE, Splice, folders, plan};
 
 /// Move live ipc hops of a running engine behind the relay, without a restart, and back at the end.
 ///
-/// Unlike attach this touches the traffic: each sender is made to reconnect, which takes it about 0.2 s. Refused above
-/// --max-rate. The sockets are put back on exit, on SIGTERM, and by a guard should tokengap be killed. Docs: docs/relay.md.
+/// Unlike attach, this interrupts the traffic: each sender must reconnect, which takes about 0.2 s. Refused above --max-rate. The
+/// sockets are restored on exit, on SIGTERM, and by a guard process if tokengap is killed. Docs: docs/relay.md.
 #[derive(clap::Args)]
 #[command(
     after_help = "Examples:\n  tokengap splice --pid 4711\n  tokengap splice --pid 4711 --hop 'scheduler->tokenizer' --yes --duration 1m --record run.tgap\n  tokengap splice --restore --pid 4711"
@@ -32,7 +32,7 @@ pub(crate) struct Args {
     #[arg(long, value_name = "PID", required_unless_present = "restore")]
     pid: Option<u32>,
 
-    /// Move only the hop of this name, such as scheduler->detokenizer. By default all that carry output over ipc.
+    /// Move only the hop with this name, such as scheduler->detokenizer. Default: all hops that carry output over ipc.
     #[arg(long, value_name = "NAME")]
     hop: Option<String>,
 
@@ -40,7 +40,7 @@ pub(crate) struct Args {
     #[arg(long)]
     yes: bool,
 
-    /// Refuse when the senders send more messages a second than this.
+    /// Refuse to move if the senders exceed this number of messages per second.
     #[arg(long, value_name = "N", default_value_t = 1_000)]
     max_rate: u64,
 
@@ -102,7 +102,7 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     let splice = prepared.execute(&Options::default(), guard)?;
     std::thread::sleep(SETTLE);
     print_result(&splice);
-    if let Err(error) = step_aside() {
+    if let Err(error) = lower_priority() {
         tracing::info!("cannot lower the priority of decoding: {error}");
     }
     let report = app::watch(splice, &args.live, &signals)?;

@@ -5,7 +5,7 @@ use std::process::ExitCode;
 use anyhow::{Context, bail};
 use confine::Work;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
-use zmq_tap::relay::{Endpoint, Options, Pair, step_aside};
+use zmq_tap::relay::{Endpoint, Options, Pair, lower_priority};
 use zmq_tap::tap::{Tap, TapHop};
 
 use session::Signals;
@@ -24,7 +24,7 @@ const OTHER_FILES: u64 = 64;
 /// receiver has bound. Both flags repeat, in pairs. A pair of http:// endpoints in front of the engine's HTTP port shows the
 /// responses to clients, so lost tokens are confirmed instead of predicted.
 #[derive(clap::Args)]
-#[expect(clippy::doc_markdown, reason = "the endpoints are help for a terminal")]
+#[expect(clippy::doc_markdown, reason = "doc comments are the text of --help")]
 #[command(
     after_help = "Example, the second pair for the clients:\n  tokengap tap --listen ipc:///tmp/tap.sock --upstream ipc:///tmp/tokenizer.sock \\\n    --listen http://127.0.0.1:8000 --upstream http://127.0.0.1:30000"
 )]
@@ -59,7 +59,7 @@ pub(crate) struct Args {
     #[arg(long, value_name = "BYTES", default_value_t = Options::default().max_frame_bytes, help_heading = TUNING)]
     max_frame: u64,
 
-    /// Maximum number of connections over all pairs. Beyond it, new ones are closed at once and counted.
+    /// Maximum number of connections over all pairs. Beyond it, new ones are closed immediately and counted.
     #[arg(long, value_name = "N", default_value_t = Options::default().max_connections, help_heading = TUNING)]
     max_connections: usize,
 }
@@ -83,7 +83,7 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     };
     let tap = Tap::start(hops, options).context("the tap did not start")?;
     // Lower the priority of this thread, which decodes, so that the relay's thread is scheduled first.
-    if let Err(error) = step_aside() {
+    if let Err(error) = lower_priority() {
         tracing::info!("cannot lower the priority of decoding: {error}");
     }
     for (listen, upstream) in args.listen.iter().zip(&args.upstream) {
@@ -93,17 +93,15 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     let report = app::watch(TapSource::new(tap), &args.live, &signals)?;
     let code = app::conclude(&report, args.live.json, args.live.fail_on)?;
     if app::saw_nothing(&report) {
-        errln!(
-            "tokengap: nothing passed through the relay; check that the sender connects to the endpoint of --listen"
-        );
+        bail!("nothing passed through the relay; check that the sender connects to the endpoint of --listen");
     }
     Ok(code)
 }
 
-/// State of an upstream as far as its address shows it: a connection of our own would reach the receiver.
+/// State of an upstream, judged by its address only, because a test connection would reach the receiver.
 fn state(upstream: &Endpoint) -> &'static str {
     match upstream {
-        Endpoint::Path(path) if !path.exists() => " (not there yet: clients are disconnected and retry until it is)",
+        Endpoint::Path(path) if !path.exists() => " (does not exist yet: clients are disconnected and must retry)",
         _ => "",
     }
 }
@@ -147,7 +145,7 @@ fn hops(args: &Args) -> anyhow::Result<Vec<TapHop>> {
 fn allow_files(connections: usize) {
     let now = getrlimit(Resource::Nofile);
     let wanted = Some(connections as u64 * 2 + OTHER_FILES);
-    let limit = |most: Option<u64>| most.unwrap_or(u64::MAX);
+    let limit = |max: Option<u64>| max.unwrap_or(u64::MAX);
     let raised = Rlimit {
         current: if limit(wanted) < limit(now.maximum) {
             wanted

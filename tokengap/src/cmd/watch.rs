@@ -4,6 +4,7 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::Duration;
 
+use anyhow::bail;
 use feed::{Key, WatchOptions};
 use trace::detect::Severity;
 use trace::ledger::Limits;
@@ -122,7 +123,7 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     let watched = watch::run(&options, screen)?;
     let code = watch::conclude(&watched, args.json, args.fail_on)?;
     if watched.iter().all(|one| app::saw_nothing(&one.report)) {
-        errln!("tokengap: no traffic was received from {}", args.endpoints.join(", "));
+        bail!("no traffic was received from {}", args.endpoints.join(", "));
     }
     Ok(code)
 }

@@ -12,7 +12,6 @@ use super::flags::{find, nearest, settable};
 const LIVE: &str = "live";
 pub(super) const SOURCES: [&str; 4] = ["attach", "demo", "tap", "run"];
 
-/// A TOML value.
 pub(super) use toml_edit::Value;
 
 pub(super) struct File {

@@ -15,7 +15,7 @@ const LIVE: [&str; 5] = [
     "slowest",
     "hindsight-on",
     "hindsight-every",
-    "hindsight-most",
+    "hindsight-max-copies",
 ];
 
 /// Definition of the command line.

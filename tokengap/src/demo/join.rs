@@ -11,7 +11,7 @@ use trace::event::{Delivery, Engine, Event, Received, Response, What};
 use trace::{FrameId, HopId, MonoNs};
 
 use super::encode::Engine as Simulated;
-use super::peers::{Did, Fingerprint, PeerEvent};
+use super::peers::{Fingerprint, PeerAction, PeerEvent};
 
 /// Time a report waits for earlier observations of the tap.
 const HOLD: Duration = Duration::from_millis(20);
@@ -51,7 +51,6 @@ impl Join {
         })
     }
 
-    /// Adds a report of a peer.
     pub(super) fn add_report(&mut self, report: PeerEvent) {
         self.reports.push_back(report);
     }
@@ -93,8 +92,8 @@ impl Join {
         self.reports.front().is_some_and(|report| {
             due(report.at)
                 && match &report.did {
-                    Did::Received { hop, print, .. } => self.frames.contains_key(&(*hop, *print)),
-                    Did::Processed { .. } | Did::Delivered(_) | Did::Serves(_) => true,
+                    PeerAction::Received { hop, print, .. } => self.frames.contains_key(&(*hop, *print)),
+                    PeerAction::Processed { .. } | PeerAction::Delivered(_) | PeerAction::Serves(_) => true,
                 }
         })
     }
@@ -105,7 +104,7 @@ impl Join {
             return;
         };
         let what = match &did {
-            Did::Received { hop, print, wakeup } => match self.frames.get(&(*hop, *print)) {
+            PeerAction::Received { hop, print, wakeup } => match self.frames.get(&(*hop, *print)) {
                 Some(&id) => What::Received(Received {
                     id,
                     wakeup: Some(*wakeup),
@@ -114,11 +113,11 @@ impl Join {
                 }),
                 None => return,
             },
-            Did::Processed { hop, print } => match self.frames.remove(&(*hop, *print)) {
+            PeerAction::Processed { hop, print } => match self.frames.remove(&(*hop, *print)) {
                 Some(id) => What::Processed(id),
                 None => return,
             },
-            Did::Delivered(given) => What::Delivered(Delivery {
+            PeerAction::Delivered(given) => What::Delivered(Delivery {
                 rid: &given.rid,
                 tokens: given.tokens,
                 mode: given.mode,
@@ -126,7 +125,7 @@ impl Join {
                 finished: given.finished,
                 response: Response::Streamed,
             }),
-            Did::Serves(mode) => self.engine(*mode),
+            PeerAction::Serves(mode) => self.engine(*mode),
         };
         sink(&Event { at, what });
     }
@@ -167,7 +166,7 @@ mod tests {
     fn received(message: &[u8], at: u64) -> PeerEvent {
         PeerEvent {
             at: MonoNs(at),
-            did: Did::Received {
+            did: PeerAction::Received {
                 hop: HOP,
                 print: Fingerprint::of(message),
                 wakeup: 1,

@@ -61,7 +61,6 @@ const REPORTS_A_TURN: usize = 8192;
 /// A socket address is limited to 108 bytes, of which the demo's part of the path needs about 30.
 const LONGEST_PARENT: usize = 70;
 
-/// A running demo.
 pub(crate) struct Demo {
     script: Script,
     seed: u64,

@@ -11,34 +11,34 @@ use super::encode::{Engine, Release};
 pub(crate) enum Scenario {
     /// Everything keeps up: scheduler, detokenizer, tokenizer.
     Healthy,
-    /// The same without a detokenizer: the scheduler sends straight to the tokenizer (--skip-tokenizer-init).
+    /// No detokenizer (--skip-tokenizer-init): the scheduler sends to the tokenizer.
     SkipTokenizer,
-    /// The tokenizer is slower than the scheduler: first tokens wait for seconds, nothing is lost.
+    /// A tokenizer slower than the scheduler: first tokens wait, but nothing is lost.
     Backlog,
-    /// A tokenizer that keeps only the last queued chunk and pauses now and then: tokens are lost.
+    /// A tokenizer that pauses, and keeps only the last queued chunk: tokens are lost.
     Race,
-    /// The same pauses on a release that merges queued chunks: nothing is lost, deliveries come in lumps.
+    /// The same pauses on a release that merges queued chunks: nothing is lost.
     Merge,
-    /// By turns: clients that add up cumulative output (inflated counts), and deltas that cost more than there is time for.
+    /// Alternates between inflated token counts and a tokenizer that cannot keep up.
     Regression,
-    /// Detokenizers behind a router, as many tokenizer workers (--workers, 2): more hops, more frames.
+    /// Detokenizers behind a router, and tokenizer workers (--workers, default 2).
     Router,
-    /// One detokenizer, tokenizer workers that it sends to one by one (--workers, 4).
+    /// One detokenizer for several tokenizer workers (--workers, default 4).
     TokenizerWorkers,
-    /// Detokenizers that need more time than there is (--workers, 4): with 1 they are the bottleneck, with 4 still, with 8 it is
-    /// their router. Compare with `tokengap diff`.
+    /// Detokenizers that cannot keep up (--workers, default 4). With 8, their router is the bottleneck. Compare with `tokengap
+    /// diff`.
     Detokenizers,
-    /// Four detokenizers for two tokenizer workers, so that two have nothing to do; some requests change theirs half-way.
+    /// Four detokenizers for two tokenizer workers, so two are idle. Some requests change detokenizer midway.
     Uneven,
-    /// Data-parallel schedulers into one detokenizer (--workers, 4).
+    /// Data-parallel schedulers that share one detokenizer (--workers, default 4).
     DataParallel,
     /// The prefill server of a disaggregated pair: one frame per request, with its first token.
     Prefill,
-    /// The decode server of such a pair: its first frame has the token that prefill made.
+    /// The decode server of such a pair: its first frame has the token from prefill.
     Decode,
-    /// Batch requests and parallel sampling (n > 1): a rid for each prompt and each sample, one to warm up the cache.
+    /// Batch requests and parallel sampling (n > 1): one rid per prompt and sample, and one to warm up the cache.
     Sampling,
-    /// vLLM: an engine core, and an API server that pauses now and then. Nothing is lost, chunks that wait together are merged.
+    /// vLLM: an engine core, and an API server that pauses. Waiting chunks are merged, and nothing is lost.
     Vllm,
 }
 
@@ -57,7 +57,7 @@ pub(super) struct Script {
     pub(super) strays: Option<u32>,
     /// Behaviour of a waiter with several queued chunks.
     pub(super) waiter: Waiter,
-    /// Event loop turns between waking a waiter and its execution: 3 inside `asyncio.wait_for` up to CPython 3.11, 1 from 3.12, more with
+    /// Event loop turns between waking a waiter and running it: 3 inside `asyncio.wait_for` up to CPython 3.11, 1 from 3.12, and more with
     /// another thread in between. The loop receives a message every 2 turns. `None` if waiters run only when no message is left (vLLM).
     pub(super) waiter_turns: Option<u8>,
     /// Phases that alternate, each for [`Self::phase`].
@@ -121,13 +121,13 @@ pub(super) struct Load {
 /// Log-normal lengths in tokens, clamped at both ends.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Lengths {
-    pub(super) least: u32,
+    pub(super) min: u32,
     pub(super) median: f64,
     pub(super) sigma: f64,
-    pub(super) most: u32,
+    pub(super) max: u32,
 }
 
-/// Delivery mode of the tokenizer for a while, and its cost.
+/// Delivery mode of the tokenizer during a phase, and its cost.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Phase {
     /// Mode for requests that start in this phase.
@@ -143,8 +143,8 @@ pub(super) struct Phase {
 pub(super) struct Pauses {
     /// Mean time between pauses.
     pub(super) every: Duration,
-    pub(super) least: Duration,
-    pub(super) most: Duration,
+    pub(super) min: Duration,
+    pub(super) max: Duration,
 }
 
 const fn ms(ms: u64) -> Duration {
@@ -171,16 +171,16 @@ const LIGHT: Cost = Cost {
 };
 
 const PROMPT: Lengths = Lengths {
-    least: 8,
+    min: 8,
     median: 400.0,
     sigma: 1.2,
-    most: 8000,
+    max: 8000,
 };
 const ANSWER: Lengths = Lengths {
-    least: 4,
+    min: 4,
     median: 80.0,
     sigma: 0.7,
-    most: 600,
+    max: 600,
 };
 
 /// Easily keeps up, and delivers all tokens so far.
@@ -283,8 +283,8 @@ impl Scenario {
                 phases: &[DELTAS],
                 pauses: Some(Pauses {
                     every: ms(700),
-                    least: ms(40),
-                    most: ms(150),
+                    min: ms(40),
+                    max: ms(150),
                 }),
                 ..Self::Healthy.script()
             },
@@ -352,7 +352,7 @@ impl Scenario {
                     open: 128,
                     arrivals: 500.0,
                     answer: Lengths {
-                        most: 24,
+                        max: 24,
                         median: 12.0,
                         ..ANSWER
                     },
@@ -397,8 +397,8 @@ impl Scenario {
                 load: Load {
                     arrivals: 200.0,
                     answer: Lengths {
-                        least: 1,
-                        most: 1,
+                        min: 1,
+                        max: 1,
                         ..ANSWER
                     },
                     aborts: 0.0,

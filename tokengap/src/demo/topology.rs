@@ -7,7 +7,6 @@ use trace::{HopId, path};
 use super::encode::Engine;
 use super::scenario::Route;
 
-/// Receiver of a hop.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Receiver {
     /// Distributes requests over several detokenizers.

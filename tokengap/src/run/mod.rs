@@ -112,7 +112,6 @@ impl Run {
         self.tap.stop();
     }
 
-    /// Polls the relay.
     fn poll_relay(&mut self, sink: &mut dyn FnMut(&Event<'_>)) -> Flow {
         let flow = self.tap.poll(sink);
         if flow == Flow::Ended {

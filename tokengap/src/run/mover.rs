@@ -31,7 +31,7 @@ const TURN: Duration = Duration::from_millis(100);
 /// Time after a move during which a peer may still bypass the relay. New connections reach the relay; only those made before the move
 /// bypass it.
 const SETTLED: Duration = Duration::from_secs(5);
-/// Interval of discovery for other hops of the engine, which takes a while to start.
+/// Interval of discovery for other hops of the engine, which starts slowly.
 const DISCOVER_EVERY: Duration = Duration::from_secs(5);
 /// Maximum number of attempts to identify both ends of a socket. Afterwards its hop keeps the name deduced from messages.
 const NAME_ATTEMPTS: u32 = 12;
@@ -42,7 +42,7 @@ const PAUSE: Duration = Duration::from_secs(2);
 pub(super) enum MoverEvent {
     /// A socket was replaced by the relay's.
     Moved(UnixListener, Place),
-    /// Traffic bypasses the relay, or did for a while.
+    /// Traffic bypasses the relay, or bypassed it temporarily.
     Bypass(String),
     /// Facts about the engine from the child's command line, environment and packages.
     Engine(EngineFacts),
@@ -278,7 +278,7 @@ impl SocketWatch {
             .filter(|hop| hop.carries != Carries::Requests && !hop.endpoint.starts_with(&inside))
             .map(|hop| {
                 format!(
-                    "{} over {} bypasses the relay: it is no socket file in TMPDIR",
+                    "{} over {} bypasses the relay: it is not a socket file in TMPDIR",
                     hop.name(),
                     hop.endpoint
                 )

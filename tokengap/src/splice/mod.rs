@@ -240,7 +240,7 @@ fn caught_up(planned: &[Planned]) -> bool {
 
 enum State {
     Running,
-    /// The relay closes its connections; nobody can connect.
+    /// The relay closes its connections and accepts no new ones.
     Closing,
     /// Receivers drain, then the sockets are restored.
     Returning(JoinHandle<Vec<String>>),
@@ -272,7 +272,7 @@ impl Splice {
         self.witness.as_ref().map(Witness::seen).map_err(String::as_str)
     }
 
-    /// Waits for receivers and restores the sockets, on a thread because it takes a while.
+    /// Waits for receivers and restores the sockets, on a separate thread because it can take seconds.
     fn restore(&mut self) -> State {
         let (places, planned) = (std::mem::take(&mut self.places), self.planned.clone());
         let all = move || {

@@ -1,5 +1,5 @@
-//! Probe on both ends of the hops during a move, on its own thread. It counts sent messages, checks that they are received in the order of
-//! their sending, and for every request that the received token counts add up before and after the move.
+//! Probe on both ends of the hops during a move, on its own thread. It counts sent messages and checks that they are received in order. For
+//! every request, it checks that token counts add up across the move.
 
 use std::collections::{BTreeSet, HashMap};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -13,7 +13,7 @@ use probe_user::{Capture, Matcher, Message, Observation, Options, Probe, SocketI
 use trace::Analysis;
 use trace::event::{Capabilities, Event, Frame, Hop, Missed, MissedCause, What};
 use trace::{Config, FrameId, HopId};
-use zmq_tap::decode::{Carries, Decoders, LONGEST};
+use zmq_tap::decode::{Decoders, LONGEST, SocketFormat};
 
 /// Maximum number of bytes copied of a received message.
 const CAPTURE: u32 = 1 << 20;
@@ -171,7 +171,7 @@ struct Tally {
 struct Inbox {
     hop: HopId,
     seq: u64,
-    carries: Carries,
+    carries: SocketFormat,
 }
 
 impl Tally {
@@ -198,7 +198,7 @@ impl Tally {
         let inbox = self.inboxes.entry(message.call.socket).or_insert(Inbox {
             hop: next,
             seq: 0,
-            carries: Carries::default(),
+            carries: SocketFormat::default(),
         });
         let id = FrameId {
             hop: inbox.hop,

@@ -13,7 +13,7 @@ use session::{Observer, ScreenCommand, Stage};
 use trace::ledger::Limits;
 use trace::record::{BlockReader, Header, Record, RecordOptions};
 use trace::{Analysis, Config};
-use tui::OwnPast;
+use tui::ReceivedHistory;
 use tui::pods::{Brief, Link, PodLine};
 
 use super::source_info::SourceInfo;
@@ -39,7 +39,7 @@ pub(super) struct Pod {
     incomplete_reason: Option<String>,
     broken: bool,
     gaps: u64,
-    past: Option<OwnPast>,
+    past: Option<ReceivedHistory>,
     limits: Limits,
     record: Option<PathBuf>,
     options: RecordOptions,
@@ -77,7 +77,7 @@ impl Pod {
             options: RecordOptions {
                 max_bytes: options.record_max_size,
                 force: options.force,
-                // The source's clocks differ from ours.
+                // The source's clocks differ from those of this process.
                 anchor_every_ns: None,
                 ..RecordOptions::default()
             },
@@ -97,7 +97,7 @@ impl Pod {
     }
 
     /// Takes the time series received from the source.
-    pub(super) fn take_past(&mut self) -> Option<OwnPast> {
+    pub(super) fn take_past(&mut self) -> Option<ReceivedHistory> {
         self.past.take()
     }
 
@@ -262,7 +262,7 @@ impl Pod {
         }
         if self.reader.lost() > 0 {
             own.push(format!(
-                "feed: {} records of {} were missed, in {} gaps: lost on the way to this watcher, not in the engine",
+                "feed: {} records of {} were missed, in {} gaps: lost between the run and this watcher, not in the engine",
                 count(self.reader.lost()),
                 self.name,
                 self.gaps

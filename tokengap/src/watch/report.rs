@@ -61,6 +61,6 @@ pub(crate) fn conclude(watched: &[Watched], json: bool, fail_on: Option<Severity
     }
     out.flush()?;
     let worst = watched.iter().filter_map(|one| one.report.worst()).max();
-    let failed = fail_on.is_some_and(|least| worst >= Some(least));
+    let failed = fail_on.is_some_and(|min| worst >= Some(min));
     Ok(if failed { ExitCode::from(1) } else { ExitCode::SUCCESS })
 }

@@ -14,7 +14,7 @@ use std::process::{Command, Stdio};
 use std::sync::atomic::{AtomicU16, Ordering};
 use std::time::Duration;
 
-/// Replaces a text of the recorded message of the same length.
+/// Confidential text. Replaces one of the same length in the recorded message.
 const TEXT: &[u8; 14] = b" CanaryText007";
 const RECORDED_TEXT: &[u8; 14] = b" t65535 t65536";
 const BROKEN: &str = "CanaryBroken";
@@ -113,7 +113,6 @@ fn search(what: &str, output: &[u8]) {
 
 /// Outputs of a run, by destination.
 struct Outputs {
-    /// Report and log.
     log_and_report: Vec<u8>,
     metrics: Vec<u8>,
     /// Bodies of pushed requests.

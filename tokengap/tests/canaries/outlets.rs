@@ -110,7 +110,7 @@ pub(crate) fn subscribe(port: u16) -> JoinHandle<Vec<u8>> {
     stream.write_all(b"\0\x01\x01").expect("subscribed");
     thread::spawn(move || {
         let mut all = Vec::new();
-        // A connection that is cut has ended as well.
+        // A reset also ends the connection.
         stream.read_to_end(&mut all).ok();
         all
     })

@@ -1,4 +1,4 @@
-//! CPU time of the ledger and of recordings, with their peers in the same run.
+//! CPU time of the ledger and of recordings, compared with alternatives in the same run.
 
 mod ledger;
 mod record;

@@ -1,4 +1,4 @@
-//! Recordings beside zstd of a release's frame bytes at the same level, with the same checksum and file. One iteration is four seconds
+//! Recordings compared with zstd of a release's raw frames, at the same level and with the same checksum. One iteration is four seconds
 //! of a busy engine.
 
 use std::fs::{self, File};

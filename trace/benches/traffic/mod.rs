@@ -138,7 +138,7 @@ impl Sink for BlockWriter {
 /// Numbers and times the frames on their way through the hops.
 #[derive(Clone, Copy)]
 pub(crate) struct Stream {
-    /// Hops that every frame passes in a row.
+    /// Number of consecutive hops that every frame passes.
     pub(crate) hops: u16,
     /// Connections of each hop, used in rotation.
     pub(crate) lanes: u64,
@@ -196,7 +196,7 @@ impl Stream {
     /// Sends a frame over every hop and receives it 0.1 ms later, with a tick about every 100 ms.
     pub(crate) fn frame(&mut self, chunks: &[Chunk<'_>], to: &mut impl Sink) {
         const RECEIVE_DELAY_NS: u64 = 100_000;
-        // Vary times and lengths a little, which compression would otherwise profit from.
+        // Vary times and lengths a little, so that compression does not profit from constant values.
         let noise = (self.seq + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 45;
         for hop in 0..self.hops {
             let id = FrameId {

@@ -71,7 +71,7 @@ pub(super) fn of_hop(engine: &dyn Facts, attribution: &Attribution<'_>, hop: &st
 
 /// For first tokens that wait, by the leg where they wait.
 pub(super) fn first_token(engine: &dyn Facts, bottleneck: Option<&Leg<'_>>) -> String {
-    const SPREAD: &str = "no single hop or process has half of the wait: the table of where time goes lists each";
+    const SPREAD: &str = "no single hop or process has half of the wait: the report lists the share of each leg";
     match (bottleneck, engine.relief("")) {
         (Some(leg), _) => of_leg(engine, leg),
         (None, "") => SPREAD.to_owned(),
@@ -79,7 +79,7 @@ pub(super) fn first_token(engine: &dyn Facts, bottleneck: Option<&Leg<'_>>) -> S
     }
 }
 
-/// For chunks that left in the delivery of a later one.
+/// For chunks merged into the delivery of a later one.
 pub(super) fn merging(engine: &dyn Facts) -> String {
     format!(
         "the {0}'s event loop receives several frames in one wakeup: look at its CPU; if it is busy, {1}",
@@ -119,7 +119,7 @@ fn of_leg(engine: &dyn Facts, leg: &Leg<'_>) -> String {
         .map_or(String::new(), |worker| format!(" ({worker})"));
     let subject = format!("the {}{one}", leg.role);
     match leg.thread {
-        _ if leg.kind != LegKind::Wait => format!("the time is inside {subject}: {}", own_work(engine, leg.role)),
+        _ if leg.kind != LegKind::Wait => format!("the time is spent inside {subject}: {}", own_work(engine, leg.role)),
         ThreadState::CpuBound | ThreadState::Busy => {
             format!("{subject} is busy while frames wait; {}", own_work(engine, leg.role))
         }
@@ -133,11 +133,11 @@ fn of_leg(engine: &dyn Facts, leg: &Leg<'_>) -> String {
             "{subject} is blocked in a system call while frames wait: the finding consumer-blocked names the call; `py-spy dump --native` shows the caller"
         ),
         ThreadState::Asleep => format!(
-            "{subject} sleeps while frames wait: with a finding io-thread-starved, they do not reach it; without one, {}",
+            "{subject} sleeps while frames wait: if there is a finding io-thread-starved, frames do not reach it; otherwise {}",
             away(AwayState::Polling, "")
         ),
         ThreadState::Waiting => {
-            format!("{subject} does not try to run while frames wait: `py-spy dump` shows the cause (a lock, I/O)")
+            format!("{subject} is not runnable while frames wait: `py-spy dump` shows the cause (a lock, I/O)")
         }
         ThreadState::Unknown => format!(
             "the cause is unknown because the thread of {subject} is not sampled: use `tokengap attach` with the capabilities that `tokengap doctor` lists"

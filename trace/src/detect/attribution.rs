@@ -6,14 +6,14 @@ use serde::{Deserialize, Serialize};
 use super::Thresholds;
 use crate::clock::MonoNs;
 use crate::event::AwayState;
-use crate::ledger::{AwayTimes, Group, Hop, Ledger, ProcessingStage, Spent};
+use crate::ledger::{AwayTimes, Group, Hop, Ledger, ProcessingStage, TimeUse};
 use crate::path;
 use crate::stats::{Distribution, Sum, WindowedSum};
 use crate::words::percent;
 
-/// Share of the total from which a leg is the bottleneck.
+/// Minimum share of the total time that makes a leg the bottleneck.
 const BOTTLENECK: f64 = 0.5;
-/// Samples of a thread that are shorter than this in total do not show its state.
+/// Minimum total length of a thread's samples to derive its state from them.
 const SHORTEST_NS: u64 = 200_000_000;
 
 /// Kind of time a chunk spends on a leg.
@@ -24,7 +24,7 @@ pub enum LegKind {
     Wait,
     /// Inside a forwarding process: sent on minus received.
     Inside,
-    /// Both, if receives are not observed: sent on minus sent to it, of each request's first chunk.
+    /// Both together, if receives are not observed: sent on minus sent to the process, of each request's first chunk.
     WaitAndInside,
 }
 
@@ -70,7 +70,7 @@ pub enum ThreadState {
     Asleep,
     /// Neither computing nor runnable while frames wait; the reason is not observed.
     Waiting,
-    /// Not observed: no samples of its time.
+    /// Not observed: its CPU time is not sampled.
     Unknown,
 }
 
@@ -112,7 +112,7 @@ pub struct Leg<'l> {
     /// State of the receiving thread while frames wait for it.
     pub thread: ThreadState,
     /// Shares of that thread's time while frames waited for it; empty if not sampled.
-    pub spent: Spent,
+    pub spent: TimeUse,
     /// The receiver with most of the wait, if one of several stands out: `worker 2` or its endpoint.
     pub worker: Option<String>,
 }
@@ -185,7 +185,7 @@ impl<'l> Attribution<'l> {
         let limit = if self.bottleneck().is_some() { 1 } else { 2 };
         let parts: Vec<String> = legs.iter().take(limit).map(|leg| leg.first_token_words()).collect();
         if parts.is_empty() {
-            return String::from("the place of the wait is not observed");
+            return String::from("where first tokens wait is not observed");
         }
         parts.join(", ")
     }
@@ -193,8 +193,8 @@ impl<'l> Attribution<'l> {
     /// Leg with most of the first tokens' time over the run; `None` if no leg has half of it.
     pub fn bottleneck(&self) -> Option<&Leg<'l>> {
         let share = |s: &&Leg<'_>| s.first_token[0].share;
-        let most = self.legs.iter().max_by(|a, b| share(a).total_cmp(&share(b)))?;
-        (share(&most) >= BOTTLENECK).then_some(most)
+        let max = self.legs.iter().max_by(|a, b| share(a).total_cmp(&share(b)))?;
+        (share(&max) >= BOTTLENECK).then_some(max)
     }
 }
 
@@ -261,7 +261,7 @@ fn wait<'l>(
     let spent = slow
         .iter()
         .map(|hop| hop.while_waiting())
-        .fold(Spent::default(), Spent::plus);
+        .fold(TimeUse::default(), TimeUse::plus);
     let away = slow
         .iter()
         .map(|hop| hop.away())
@@ -315,13 +315,13 @@ fn inside<'l>(
         first_token: times(of_first),
         busy,
         thread: ThreadState::Unknown,
-        spent: Spent::default(),
+        spent: TimeUse::default(),
         worker: None,
     })
 }
 
 /// Derives the state of a thread from its time while frames waited for it.
-fn state(spent: &Spent, away: &AwayTimes, busy: Option<f64>, thresholds: &Thresholds) -> ThreadState {
+fn state(spent: &TimeUse, away: &AwayTimes, busy: Option<f64>, thresholds: &Thresholds) -> ThreadState {
     let at_least = |ns: Option<u64>, share: f64| ns.is_some_and(|ns| spent.share(ns) >= share);
     if spent.interval_ns < SHORTEST_NS {
         return match busy {
@@ -382,8 +382,8 @@ fn outlier<'h>(members: &[&'h Hop], now: MonoNs) -> Option<&'h Hop> {
         }
     }
     let whole: u128 = receivers.iter().map(|(_, ns)| ns).sum();
-    let (hop, most) = receivers.iter().max_by_key(|(_, ns)| *ns)?;
-    let share = part(*most as f64, whole as f64);
+    let (hop, max) = receivers.iter().max_by_key(|(_, ns)| *ns)?;
+    let share = part(*max as f64, whole as f64);
     let named = hop.worker().is_some() || !hop.endpoint().is_empty();
     (receivers.len() > 1 && named && share >= BOTTLENECK && share * receivers.len() as f64 >= 1.5).then_some(*hop)
 }

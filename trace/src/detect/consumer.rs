@@ -1,10 +1,10 @@
-//! Common base of the consumer detectors: which threads keep frames waiting now. They judge only while frames wait, over the wait of the
-//! oldest frame. A busy thread that keeps up is not a problem.
+//! Code shared by the consumer detectors: the threads that keep frames waiting now. A verdict needs queued frames and covers the wait of
+//! the oldest one. A busy thread that keeps up is not a problem.
 
 use super::{DetectContext, Severity, Verdict};
 use crate::clock::MonoNs;
 use crate::event::AwayState;
-use crate::ledger::{AwayTimes, Group, Spent, Thread};
+use crate::ledger::{AwayTimes, Group, Thread, TimeUse};
 use crate::words::{duration, percent, plural};
 
 /// Longest time that a verdict looks back.
@@ -24,7 +24,7 @@ pub(super) struct Late<'a> {
     /// Start of the judged interval.
     pub(super) from: MonoNs,
     /// Its time use since then.
-    pub(super) spent: Spent,
+    pub(super) spent: TimeUse,
     /// Time since then by reason for not running, where checked.
     pub(super) away: AwayTimes,
 }
@@ -144,12 +144,12 @@ pub(super) fn late<'a>(context: &DetectContext<'a>) -> Vec<Late<'a>> {
 /// Keeps the worst consumer of each line by `share`, if its share is at least `least`.
 pub(super) fn worst_of_each_line<'a>(
     late: Vec<Late<'a>>,
-    least: f64,
+    min: f64,
     share: impl Fn(&Late<'_>) -> Option<f64>,
 ) -> Vec<(Late<'a>, f64)> {
     let mut worst: Vec<(Late<'a>, f64)> = Vec::new();
     for one in late {
-        let Some(share) = share(&one).filter(|s| *s >= least) else {
+        let Some(share) = share(&one).filter(|s| *s >= min) else {
             continue;
         };
         match worst.iter_mut().find(|(w, _)| w.group.name == one.group.name) {
@@ -167,7 +167,7 @@ pub(super) fn rounded(share: f64) -> f64 {
 }
 
 /// Describes the remaining known shares: `12 % waiting for a CPU, 85 % asleep`.
-pub(super) fn rest(spent: &Spent) -> String {
+pub(super) fn rest(spent: &TimeUse) -> String {
     let mut parts = Vec::new();
     for (ns, what) in [
         (spent.starved_ns(), "waiting for a CPU"),

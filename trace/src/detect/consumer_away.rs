@@ -7,7 +7,7 @@ use crate::words::percent;
 
 /// Samples shorter than this in total do not show why a thread is away.
 const SHORTEST_NS: u64 = 200_000_000;
-/// Smallest share of time for blocked or asleep. A stopped or frozen thread is late with less.
+/// Minimum share of time to report a blocked or sleeping thread. A smaller share is enough for a stopped or frozen one.
 const MIN_SHARE: f64 = 0.5;
 
 /// One reason for not running.

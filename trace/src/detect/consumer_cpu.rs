@@ -38,9 +38,9 @@ impl Detector for ConsumerCpuBound {
     }
 
     fn check(&self, context: &DetectContext<'_>, found: &mut Vec<Verdict>) {
-        let least = context.thresholds.consumer_busy_share;
+        let min = context.thresholds.consumer_busy_share;
         let on_cpu = |one: &super::consumer::Late<'_>| Some(one.spent.share(one.spent.on_ns));
-        for (one, share) in worst_of_each_line(late(context), least, on_cpu) {
+        for (one, share) in worst_of_each_line(late(context), min, on_cpu) {
             let mut summary = format!(
                 "{} is on CPU {} of the time {}",
                 one.describe_thread(),
@@ -58,8 +58,8 @@ impl Detector for ConsumerCpuBound {
             let kernel = one.group.kernel.max_between(one.from, context.now);
             match kernel {
                 Some(0) => summary.push_str("; none of them are in the kernel: all wait in libzmq's own queue"),
-                Some(most) => {
-                    let _ = write!(summary, "; up to {} of them are in the kernel", bytes(most));
+                Some(max) => {
+                    let _ = write!(summary, "; up to {} of them are in the kernel", bytes(max));
                 }
                 None => {}
             }

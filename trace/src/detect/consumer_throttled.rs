@@ -1,4 +1,4 @@
-//! A consumer that may not run: its container's CPU quota is used up.
+//! A consumer that cannot run because its container's CPU quota is used up.
 
 use super::consumer::{Late, late, rest, worst_of_each_line};
 use super::{DetectContext, Detector, Verdict, advice};

@@ -139,7 +139,7 @@ fn meanwhile(what: &WaitBreakdown) -> String {
     words
 }
 
-/// Adds the same as evidence, each name prefixed with `of`.
+/// Adds the breakdown as evidence, each name prefixed with `of`.
 fn causes(verdict: Verdict, of: &str, what: &WaitBreakdown) -> Verdict {
     let spent = &what.spent;
     let numbers = [

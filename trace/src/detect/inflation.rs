@@ -103,10 +103,10 @@ mod tests {
         let mut scene = Scene::delivering();
         scene.send(1, &[("a", 4, 4)]);
         scene.send(2, &[("a", 2, 6)]);
-        // Up to 20, then retracted, all unobserved. Merged, this is a delivery of 20 tokens with a count of 1.
+        // 20 tokens and a retraction, all unobserved. Merged, they are a delivery of 20 tokens with a count of 1.
         scene.deliver(3, "a", 20, 1, false);
         assert!(scene.check(&Inflation, 4).is_empty());
-        // Up to 40, then retracted and back at 20.
+        // 40 tokens, a retraction, and 20 tokens again.
         scene.deliver(5, "a", 20, 20, false);
         assert!(scene.check(&Inflation, 6).is_empty());
     }

@@ -5,7 +5,7 @@ use crate::words::{duration, plural};
 
 pub(super) struct LateDelivery;
 
-/// A silence at the client is not explained by the engine if it is this many times longer than any silence of the engine.
+/// A pause at the client that is this many times as long as the engine's longest pause is not caused by the engine.
 const UNEXPLAINED: u64 = 4;
 
 impl Detector for LateDelivery {

@@ -1,5 +1,7 @@
 //! Merged chunks: no token is lost, but the client sees bursts.
 
+use std::fmt::Write as _;
+
 use super::{DetectContext, Detector, Severity, Verdict, advice};
 use crate::words::{plural, share};
 
@@ -27,17 +29,24 @@ impl Detector for Merging {
         }
         let heavy = chunks as f64 >= context.thresholds.merged_warning_share * of as f64;
         let severity = if heavy { Severity::Warning } else { Severity::Info };
-        let summary = format!(
-            "{} ({}){} merged with a later chunk, in {}: no token is lost, but tokens arrive in bursts",
+        let outcome = if confirmed {
+            "were merged"
+        } else {
+            "will be merged (predicted)"
+        };
+        let mut summary = format!(
+            "{} ({}) {outcome} with a later chunk, in {}: no token is lost, but tokens arrive in bursts",
             plural(chunks, "chunk"),
             share(chunks, of),
-            if confirmed {
-                " left"
-            } else {
-                " will have left (predicted)"
-            },
             plural(seen.rids, "request"),
         );
+        // Events after the first of each response, which have an inter-token latency.
+        let events = context.ledger.itl_delivered().count();
+        let tokens = context.ledger.itl_delivered_by_token().count();
+        let mean = (confirmed && events > 0).then(|| tokens as f64 / events as f64);
+        if let Some(mean) = mean {
+            let _ = write!(summary, ": {mean:.1} tokens per event on average");
+        }
         found.push(
             Verdict::new(severity, summary)
                 .rid(&seen.worst)
@@ -46,6 +55,7 @@ impl Detector for Merging {
                 .with("requests", seen.rids)
                 .with("chunks", chunks)
                 .with("confirmed", confirmed)
+                .with("tokens_per_event", mean)
                 .advice(advice::merging(context.ledger.engine().facts())),
         );
     }
@@ -70,6 +80,14 @@ mod tests {
         assert_eq!(
             (&found[0].evidence["chunks"], &found[0].evidence["confirmed"]),
             (&1.into(), &true.into())
+        );
+        assert_eq!(found[0].evidence["tokens_per_event"], 2.0);
+        assert!(
+            found[0]
+                .summary
+                .ends_with("in bursts: 2.0 tokens per event on average"),
+            "{}",
+            found[0].summary
         );
     }
 

@@ -35,7 +35,7 @@ impl Detector for MissedObservations {
     }
 }
 
-/// Advice against the most frequent cause.
+/// Advice for the most frequent cause.
 fn advice(missed: &MissedCounts) -> &'static str {
     let causes = [
         (
@@ -56,8 +56,8 @@ fn advice(missed: &MissedCounts) -> &'static str {
             "give tokengap a core, or a larger --ring: frames passed without a record",
         ),
     ];
-    let most = causes.into_iter().max_by_key(|(n, _)| *n);
-    most.map_or("", |(_, advice)| advice)
+    let max = causes.into_iter().max_by_key(|(n, _)| *n);
+    max.map_or("", |(_, advice)| advice)
 }
 
 #[cfg(test)]

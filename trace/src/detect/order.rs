@@ -1,4 +1,4 @@
-//! Chunks of a request received in another order than they were generated in.
+//! Chunks of a request that were received in a different order than generated.
 
 use super::{DetectContext, Detector, Severity, Verdict};
 use crate::words::plural;

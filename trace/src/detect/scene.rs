@@ -237,7 +237,7 @@ impl Scene {
         );
     }
 
-    /// A response of this kind delivers `tokens`, its only ones.
+    /// A response of this kind delivers all its `tokens` at once.
     pub(super) fn respond(&mut self, at: u64, response: Response, rid: &str, tokens: u32) {
         self.apply(
             at,

@@ -10,37 +10,37 @@ pub struct Thresholds {
     pub gap_warning_ns: u64,
     /// Wait that is critical, in nanoseconds.
     pub gap_critical_ns: u64,
-    /// Missing tokens on the wire from which the loss is critical.
+    /// Number of tokens missing on the wire that makes the loss critical.
     pub wire_loss_critical_tokens: u64,
-    /// Share of delivered chunks from which confirmed drops are critical.
+    /// Share of dropped chunks that makes confirmed drops critical.
     pub drops_critical_share: f64,
-    /// Share of chunks from which merged deliveries cause a warning.
+    /// Share of merged chunks that causes a warning.
     pub merged_warning_share: f64,
-    /// Smallest size of a growing backlog, in frames.
+    /// Minimum size of a growing backlog, in frames.
     pub backlog_frames: u64,
-    /// Seconds over which it must not have fallen.
+    /// Seconds during which the backlog must not have fallen.
     pub backlog_seconds: usize,
     /// Backlog that is critical, in frames.
     pub backlog_critical_frames: u64,
-    /// Wait of the oldest frame from which a consumer or a backlog is judged, in nanoseconds.
+    /// Minimum wait of the oldest frame to judge a consumer or a backlog, in nanoseconds.
     pub late_ns: u64,
-    /// Share of that wait on a CPU from which a thread is CPU-bound.
+    /// Share of that wait on a CPU that makes a thread CPU-bound.
     pub consumer_busy_share: f64,
-    /// Share of that wait runnable without a CPU from which a thread is starved.
+    /// Share of that wait runnable without a CPU that makes a thread starved.
     pub starved_share: f64,
-    /// Share of that wait under a quota from which a thread is throttled.
+    /// Share of that wait held back by a quota that makes a thread throttled.
     pub throttled_share: f64,
     /// Frames in one wakeup that make a burst.
     pub burst_frames: u64,
-    /// Ratio of the busiest worker's chunks to the mean of its line from which the load is uneven.
+    /// Ratio of the busiest worker's chunks to the mean of its line that makes the load uneven.
     pub imbalance: f64,
-    /// Chunks on a line before the load of its workers is judged.
+    /// Minimum number of chunks on a line to judge the load of its workers.
     pub imbalance_chunks: u64,
     /// Silence of an unfinished request after its first chunk that makes it stalled, in nanoseconds.
     pub stalled_ns: u64,
     /// Share of undecoded frames that causes a warning.
     pub undecoded_warning_share: f64,
-    /// Share from which the rest of the report cannot be trusted.
+    /// Share that is critical, because the rest of the report cannot be trusted.
     pub undecoded_critical_share: f64,
 }
 

@@ -44,7 +44,7 @@ fn receivers<'a>(members: &[&'a Hop]) -> Vec<Receiver<'a>> {
         one.frames += hop.counts().frames_sent.max(hop.counts().frames_received);
         one.backlog_max = one.backlog_max.max(hop.counts().backlog_max);
     }
-    // A socket with control messages only may serve another purpose: requests go the other way on it.
+    // A socket that carries only control messages may serve another purpose: requests take the opposite direction on it.
     let serves = |one: &Receiver<'_>| one.chunks > 0 || one.frames == 0 || one.hop.worker().is_some();
     receivers.into_values().filter(serves).collect()
 }

@@ -58,7 +58,7 @@ fn judge(measure: Measure, p: Option<f64>, beyond: bool, few: usize, options: &O
         (Some(a), Some(b), Some(_)) => bootstrap::interval(a, b, options.resamples, options.seed),
         _ => None,
     };
-    let excludes_zero = interval.is_some_and(|[least, most]| least > 0.0 || most < 0.0);
+    let excludes_zero = interval.is_some_and(|[min, max]| min > 0.0 || max < 0.0);
     let separated =
         p.is_some()
             && measure.a.as_ref().zip(measure.b.as_ref()).is_some_and(|(a, b)| {
@@ -66,7 +66,7 @@ fn judge(measure: Measure, p: Option<f64>, beyond: bool, few: usize, options: &O
             });
     let large = a.zip(b).is_some_and(|(a, b)| matters(measure.unit, a, b, options));
     let (verdict, note) = match (measure.exact, p) {
-        // Proven losses after a run without any are a fact, whatever the number of slots.
+        // Proven losses after a run without losses are a fact, regardless of the number of slots.
         (Some((0, some)), _) if some > 0 => (
             Verdict::Worse,
             Some(format!("none before, {some} after: counted, not sampled")),
@@ -109,7 +109,7 @@ fn judge(measure: Measure, p: Option<f64>, beyond: bool, few: usize, options: &O
 }
 
 fn rejection(measure: &Measure, few: usize, options: &Options) -> (Verdict, Option<String>) {
-    let least = options.least_slots;
+    let min = options.least_slots;
     let (verdict, why) = match (&measure.a, &measure.b) {
         (None, None) => (Verdict::NotComparable, String::from("neither run observes it")),
         (None, _) => (
@@ -120,13 +120,13 @@ fn rejection(measure: &Measure, few: usize, options: &Options) -> (Verdict, Opti
             Verdict::NotComparable,
             String::from("the second run does not observe it"),
         ),
-        _ if few < least => (
+        _ if few < min => (
             Verdict::NotEnoughData,
-            format!("a run has only {few} slots under load, {least} are needed: record for longer"),
+            format!("a run has only {few} slots under load, {min} are needed: record for longer"),
         ),
         _ => (
             Verdict::NotEnoughData,
-            format!("it has a value in fewer than {least} slots of a run"),
+            format!("it has a value in fewer than {min} slots of a run"),
         ),
     };
     (verdict, Some(why))
@@ -138,13 +138,13 @@ fn matters(unit: Unit, a: f64, b: f64, options: &Options) -> bool {
         (b - a).abs(),
         (b - a).abs() / a.abs().max(b.abs()).max(f64::MIN_POSITIVE),
     );
-    // Relative to the larger value: a rise by half and the fall back are the same step.
-    let least = options.least_change / (1.0 + options.least_change);
+    // Relative to the larger value, so that a rise and the fall back to the old value count the same.
+    let min = options.least_change / (1.0 + options.least_change);
     match unit {
         Unit::Ns => distance >= options.least_time_ns as f64 && relative >= 1.0 / 3.0,
-        Unit::PerSecond | Unit::Number => relative >= least,
+        Unit::PerSecond | Unit::Number => relative >= min,
         // A change within a few hundredths is not meaningful.
-        Unit::Share => relative >= least && distance >= 0.02,
+        Unit::Share => relative >= min && distance >= 0.02,
     }
 }
 
@@ -219,7 +219,7 @@ fn measures((report_a, a): (&Report, &Series), (report_b, b): (&Report, &Series)
         });
         add(&on("frames a wakeup"), Unit::Number, Good::Neither, &|s| {
             let hop = hop(s, name)?;
-            // A receiver that never catches up ends no wakeup.
+            // A receiver that never catches up completes no wakeup.
             let wakeups = hop.wakeups.as_deref().unwrap_or_default();
             Some(ratio(s, hop.frames_received.as_ref()?, wakeups))
         });

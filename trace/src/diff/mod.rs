@@ -192,7 +192,7 @@ pub struct Compared {
     pub p: Option<f64>,
     /// Judgement of the change.
     pub verdict: Verdict,
-    /// Why it is not comparable, or what else the verdict is based on.
+    /// Reason why there is no verdict, or additional basis of the verdict.
     pub note: Option<String>,
 }
 

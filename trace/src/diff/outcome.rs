@@ -125,7 +125,7 @@ fn named<'m>(measures: &'m [Compared], names: &[&'m str]) -> impl Iterator<Item 
     found.into_iter()
 }
 
-/// State by the first of these measures that changed, else by the first one. `resolved` means that the second run has none of the problem.
+/// State by the first of these measures that changed, else by the first one. `resolved`: the second run does not have the problem.
 fn state(measures: &[Compared], names: &[&str], resolved: bool) -> State {
     let mut quiet = State::NotEnoughData;
     for (place, measure) in named(measures, names).enumerate() {

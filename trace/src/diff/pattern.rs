@@ -7,7 +7,7 @@ use crate::engine::{Mode, Waiter};
 use crate::report::{FindingLine, HopLine, Report};
 use crate::words::percent;
 
-/// CPU share from which a receiving thread is CPU-bound.
+/// CPU share that makes a receiving thread CPU-bound.
 const CPU_BOUND: f64 = 0.9;
 
 /// A known pattern that matches the change.

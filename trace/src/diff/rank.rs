@@ -70,7 +70,7 @@ fn two_sided(z: f64) -> f64 {
     (sum * (-x * x).exp()).clamp(0.0, 1.0)
 }
 
-/// Factor between the nearest slots of both runs from which they are far apart.
+/// Minimum ratio between the closest slots of two runs that are far apart.
 const SEPARATION: f64 = 1.25;
 
 /// Whether every slot of one run is far beyond every slot of the other, which does not happen by chance in equal runs.
@@ -78,7 +78,7 @@ pub(super) fn separated(a: &[f64], b: &[f64]) -> bool {
     let ends = |values: &[f64]| {
         values
             .iter()
-            .fold((f64::MAX, f64::MIN), |(least, most), &v| (least.min(v), most.max(v)))
+            .fold((f64::MAX, f64::MIN), |(min, max), &v| (min.min(v), max.max(v)))
     };
     let beyond = |below: (f64, f64), above: (f64, f64)| below.1 > 0.0 && above.0 >= SEPARATION * below.1;
     !a.is_empty() && !b.is_empty() && (beyond(ends(a), ends(b)) || beyond(ends(b), ends(a)))
@@ -100,15 +100,13 @@ pub(super) fn beyond_noise(ps: &[Option<f64>], alpha: f64) -> Vec<bool> {
     let mut known: Vec<f64> = ps.iter().flatten().copied().collect();
     known.sort_by(f64::total_cmp);
     let level = |place: usize| alpha * (place + 1) as f64 / known.len() as f64;
-    let most = known
+    let max = known
         .iter()
         .enumerate()
         .rev()
         .find(|(place, p)| **p <= level(*place))
         .map(|(_, p)| *p);
-    ps.iter()
-        .map(|p| p.zip(most).is_some_and(|(p, most)| p <= most))
-        .collect()
+    ps.iter().map(|p| p.zip(max).is_some_and(|(p, max)| p <= max)).collect()
 }
 
 #[cfg(test)]
@@ -129,7 +127,7 @@ mod tests {
     /// For equal runs, the rate of reported differences stays near the level of 5 %; about twice that with correlated neighbours.
     #[test]
     fn equal_runs_rarely_differ_significantly() {
-        for (carried, most) in [(0.0, 6), (0.6, 11)] {
+        for (carried, max) in [(0.0, 6), (0.6, 11)] {
             let (mut random, mut different, tries) = (Random::new(7), 0, 2_000);
             for _ in 0..tries {
                 let mut last = 0.0;
@@ -140,7 +138,7 @@ mod tests {
                 let values: Vec<f64> = (0..40).map(|_| walk()).collect();
                 different += usize::from(mann_whitney(&values[..20], &values[20..]) < 0.05);
             }
-            assert!(different <= tries * most / 100, "{different} of {tries} at {carried}");
+            assert!(different <= tries * max / 100, "{different} of {tries} at {carried}");
         }
     }
 

@@ -7,7 +7,7 @@ use crate::report::{HopSeries, Series, SpreadSeries};
 /// Slots to compare: from the first to the last with traffic, as long as new requests arrive. The first and last of these are left out
 /// because load ramps up and down in them.
 pub(super) fn loaded(series: &Series) -> Range<usize> {
-    // After the last new request the remaining ones drain, which is another regime.
+    // After the last new request the remaining ones drain, and the load is no longer comparable.
     let begun = &series.requests.begun;
     let moved = |slot: usize| series.tokens.sent.get(slot).is_some_and(|&n| n > 0);
     let first = (0..series.len()).find(|&slot| moved(slot) || begun[slot] > 0);
@@ -65,7 +65,6 @@ pub(super) fn share(
     })
 }
 
-/// The hop with that name.
 pub(super) fn hop<'a>(series: &'a Series, name: &str) -> Option<&'a HopSeries> {
     series.hops.iter().find(|h| h.name == name)
 }

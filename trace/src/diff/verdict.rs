@@ -49,10 +49,10 @@ pub(super) fn verdict(outcomes: &[Outcome], measures: &[Compared], patterns: &[P
 
 pub(super) fn method(options: &Options) -> String {
     format!(
-        "Mann-Whitney over slots of time, worth less where neighbours resemble each other, corrected to {} over all measures together (Benjamini-Hochberg), or every slot of one run a quarter beyond every slot of the other, \
+        "Mann-Whitney test over time slots, with a smaller effective sample size if neighbouring slots correlate, corrected to {} over all measures together (Benjamini-Hochberg), or every slot of one run a quarter beyond every slot of the other, \
          or a share in every slot of one run and none in the other; \
-         a change counts when a 99 % interval (block bootstrap, {} resamples, seed {}) does not hold zero and it is at least {}, \
-         of times at least {} and half as much again; such a difference that is not confirmed needs {} slots before it is noise",
+         a change counts when a 99 % interval (block bootstrap, {} resamples, seed {}) does not contain zero and the change is at least {}, \
+         for times at least {} and by half; an unconfirmed difference of that size needs {} slots to be called noise",
         percent(options.alpha),
         count(options.resamples as u64),
         options.seed,

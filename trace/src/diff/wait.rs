@@ -10,7 +10,7 @@ use crate::words::{duration, percent};
 const MOVED: f64 = 0.2;
 /// A path that takes less than this part of its former time has no significant wait left.
 const NEGLIGIBLE: f64 = 0.1;
-/// Smallest change of a wait that doubles or halves.
+/// Minimum change of a wait that at least doubles or halves.
 const CHANGED_NS: u64 = 20_000_000;
 
 /// Legs of both runs, with the longest of each.

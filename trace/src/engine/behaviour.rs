@@ -4,7 +4,7 @@ use super::{Mode, Waiter};
 
 /// How the output mode is chosen.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Handout {
+pub enum OutputModeRule {
     /// Always this mode.
     Always(Mode),
     /// Incremental with this server flag, cumulative without.
@@ -17,16 +17,16 @@ pub struct Behaviour {
     /// How a waiter processes several queued chunks.
     pub waiter: Option<Waiter>,
     /// Output mode where token frames reach the tokenizer.
-    pub token_path: Option<Handout>,
+    pub token_path: Option<OutputModeRule>,
     /// Output mode where text frames reach the tokenizer.
-    pub text_path: Option<Handout>,
+    pub text_path: Option<OutputModeRule>,
 }
 
 impl Behaviour {
     /// The mode, if the release has the same fixed mode on both paths.
     pub fn mode(&self) -> Option<Mode> {
         match (self.token_path?, self.text_path?) {
-            (Handout::Always(a), Handout::Always(b)) if a == b => Some(a),
+            (OutputModeRule::Always(a), OutputModeRule::Always(b)) if a == b => Some(a),
             _ => None,
         }
     }
@@ -37,8 +37,8 @@ impl Behaviour {
             .into_iter()
             .flatten()
             .find_map(|h| match h {
-                Handout::ByFlag(flag) => Some(flag),
-                Handout::Always(_) => None,
+                OutputModeRule::ByFlag(flag) => Some(flag),
+                OutputModeRule::Always(_) => None,
             })
     }
 }

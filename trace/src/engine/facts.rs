@@ -38,23 +38,23 @@ pub trait Facts: fmt::Debug + Sync {
         ""
     }
 
-    /// Process that generates tokens, in sentences.
+    /// Name, in sentences, of the process that generates tokens.
     fn source(&self) -> &'static str {
         "sender"
     }
 
-    /// Process that receives tokens and responds to clients, in sentences.
+    /// Name, in sentences, of the process that receives tokens and responds to clients.
     fn receiver(&self) -> &'static str {
         "receiver"
     }
 
-    /// Number of tokens after which the output of a request that is not streamed is sent; `None` if it is sent as it is generated.
+    /// Number of tokens between outputs of a request that is not streamed; `None` if its output is sent as it is generated.
     fn unstreamed_tokens(&self) -> Option<u32> {
         None
     }
 
-    /// Whether no finish reason is sent for a request whose client left or whose stop string matched. The end of its response then ends the
-    /// request.
+    /// Whether the engine sends no finish reason for a request whose client disconnected or whose stop string matched. The end of the
+    /// response then ends the request.
     fn ends_silently(&self) -> bool {
         false
     }
@@ -64,9 +64,9 @@ pub trait Facts: fmt::Debug + Sync {
         false
     }
 
-    /// How requests are assigned to one of several receivers, and what balances them.
+    /// Advice for uneven load: the assignment of requests to receivers, and how to balance it.
     fn balance(&self) -> &'static str {
-        "each request is assigned to a receiver before its tokens are queued: look at what assigns them"
+        "each request is assigned to a receiver before its tokens are queued: check the component that assigns requests"
     }
 
     /// Releases that drop queued chunks in incremental mode, if any does.
@@ -87,9 +87,9 @@ pub struct Drops {
 /// Names of the stages in an engine's logs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct StageNames {
-    /// The scheduler hands a request's first output to its socket.
+    /// Stage at which the scheduler hands a request's first output to its socket.
     pub first_sent: &'static str,
-    /// The receiving process processes it.
+    /// Stage at which the receiver processes a request's first output.
     pub first_received: &'static str,
     /// Stages that end a request.
     pub ends: &'static [&'static str],

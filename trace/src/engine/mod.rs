@@ -10,7 +10,7 @@ mod version;
 
 use serde::{Deserialize, Serialize};
 
-pub use behaviour::{Behaviour, Handout};
+pub use behaviour::{Behaviour, OutputModeRule};
 pub use facts::{Drops, Engines, Facts, StageNames};
 pub use state::{Engine, EngineState};
 pub use version::{BadVersion, Version, VersionRange};
@@ -35,7 +35,7 @@ impl Mode {
     }
 }
 
-/// What a waiter does when several chunks are queued for its request.
+/// How a waiter processes several chunks queued for its request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Waiter {

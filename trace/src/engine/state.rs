@@ -15,8 +15,8 @@ pub struct Engine<'a> {
     pub mode: Option<Mode>,
     /// How a waiter processes several queued chunks.
     pub waiter: Option<Waiter>,
-    /// Event-loop iterations from waking a waiter until it runs. 3 on CPython up to 3.11 (`asyncio.wait_for` creates a task), 1 from 3.12
-    /// on, more if the consumer yields again. Measured: docs/internals/WIRE.md.
+    /// Event-loop iterations from waking a waiter until it runs: 3 on CPython up to 3.11, where `asyncio.wait_for` creates a task, and 1
+    /// from 3.12 on. More if the consumer yields again. Measured: docs/internals/WIRE.md.
     pub turnaround: Option<u8>,
 }
 
@@ -60,7 +60,7 @@ impl EngineState {
         &self.behaviour
     }
 
-    /// The engine in sentences, with its release if known.
+    /// Name of the engine in sentences, with its release if known.
     pub fn title(&self) -> String {
         let title = self.facts.title();
         self.version
@@ -79,11 +79,11 @@ impl EngineState {
     #[inline]
     pub(crate) fn is_health_check(&self, rid: &str) -> bool {
         let prefix = self.health_check_prefix;
-        // The first byte decides for nearly every id, without a call.
+        // Comparing the first byte avoids a call for nearly every id.
         rid.as_bytes().first() == prefix.as_bytes().first() && !prefix.is_empty() && rid.starts_with(prefix)
     }
 
-    /// Sets the known engines and completes what a serialized state leaves out.
+    /// Sets the known engines and restores the fields that are not serialized.
     pub(crate) fn resolve(&mut self, known: Engines) {
         self.known = known;
         self.facts = known.facts(self.name.as_deref());

@@ -92,7 +92,7 @@ impl fmt::Display for Version {
     }
 }
 
-/// Releases from the first to the last, both included: `0.5.12..0.5.14`, or one alone.
+/// Range of releases, both ends included: `0.5.12..0.5.14`, or a single one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct VersionRange {
     /// First release of the range.

@@ -16,7 +16,7 @@ impl Clock {
         Self { start, mono, wall_ns }
     }
 
-    /// Enters a new reading of both clocks: wall time may be adjusted during a capture.
+    /// Updates the relation of both clocks: wall time may be adjusted during a capture.
     pub(super) fn anchor(&mut self, mono: MonoNs, wall_ns: u64) {
         (self.mono, self.wall_ns) = (mono, wall_ns);
     }

@@ -3,7 +3,7 @@
 use std::io;
 
 use super::hops::Hops;
-use super::lives::Lives;
+use super::lives::LiveRequests;
 use super::{Clock, Closed, ExportContext, Exporter, Options, stage};
 use crate::analysis::Analysis;
 use crate::clock::MonoNs;
@@ -11,9 +11,9 @@ use crate::event::{Event, What};
 use crate::ledger::{Request, Summary};
 use crate::report::Report;
 
-/// Follows an analysis.
+/// Tracks the live requests of an analysis for an exporter.
 pub(super) struct Follow {
-    lives: Lives,
+    lives: LiveRequests,
     hops: Hops,
     clock: Clock,
     options: Options,
@@ -23,7 +23,7 @@ pub(super) struct Follow {
 impl Follow {
     pub(super) fn new(clock: Clock, options: Options) -> Self {
         Self {
-            lives: Lives::default(),
+            lives: LiveRequests::default(),
             hops: Hops::default(),
             clock,
             options,
@@ -31,7 +31,7 @@ impl Follow {
         }
     }
 
-    /// Enters an event already entered into `analysis`.
+    /// Processes an event that `analysis` has already applied.
     pub(super) fn event(
         &mut self,
         event: &Event<'_>,
@@ -52,7 +52,7 @@ impl Follow {
         self.write_closed(analysis, exporter)
     }
 
-    /// Enters a tick already entered into `analysis`.
+    /// Processes a tick that `analysis` has already applied.
     pub(super) fn tick(&mut self, now: MonoNs, analysis: &Analysis, exporter: &mut dyn Exporter) -> io::Result<()> {
         if self.in_range(now, now) {
             exporter.tick(now, &self.context(analysis))?;

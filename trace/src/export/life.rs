@@ -85,7 +85,7 @@ const NOTES: usize = 64;
 /// One request. The field order keeps the fields that every chunk reads or writes together.
 #[derive(Clone, Debug, Default)]
 #[repr(C)]
-pub(super) struct Life {
+pub(super) struct LiveRequest {
     pub(super) rid: Box<str>,
     /// Its record in the ledger; `None` if it was created only when the request closed.
     pub(super) ticket: Option<Ticket>,
@@ -93,11 +93,10 @@ pub(super) struct Life {
     pub(super) points: u32,
     pub(super) cached_tokens: Option<u32>,
     pub(super) hops: SmallVec<[OnHop; 2]>,
-    /// Unique number.
     pub(super) number: u64,
     /// Time of its first event. Identifies it together with the rid, which may be reused.
     pub(super) first_at: MonoNs,
-    /// Whether the rid was taken over from a request that was not closed.
+    /// Whether the rid is reused from a request that was not closed.
     pub(super) again: bool,
     pub(super) first_delivered: Option<MonoNs>,
     pub(super) last_delivered: Option<MonoNs>,
@@ -107,7 +106,7 @@ pub(super) struct Life {
     pub(super) dropped: (u64, u64),
 }
 
-impl Life {
+impl LiveRequest {
     pub(super) fn new(rid: &str, number: u64, first_at: MonoNs) -> Self {
         Self {
             rid: rid.into(),

@@ -3,7 +3,7 @@
 use hashbrown::HashMap;
 
 use super::hops::Hops;
-use super::life::{FrameTimes, Life, NoteKind, OnHop};
+use super::life::{FrameTimes, LiveRequest, NoteKind, OnHop};
 use super::pending::{Mark, Pending};
 use crate::clock::MonoNs;
 use crate::event::{Delivery, Event, Frame, Kind, Received, What};
@@ -12,14 +12,14 @@ use crate::ledger::{Ledger, Request, Summary, Ticket};
 
 /// Live requests, indexed by the slot of their record in the ledger. The ledger's limits bound their number.
 #[derive(Debug, Default)]
-pub(super) struct Lives {
-    slots: Vec<Option<Life>>,
+pub(super) struct LiveRequests {
+    slots: Vec<Option<LiveRequest>>,
     /// Index of the latest request with a rid.
     by_rid: HashMap<Box<str>, usize>,
-    /// Indices of requests whose rid was taken over by another request.
+    /// Indices of requests whose rid was reused by another request.
     older: Vec<usize>,
     /// Requests whose record was evicted and its slot reused within the same event.
-    displaced: Vec<Life>,
+    displaced: Vec<LiveRequest>,
     created: u64,
     live: usize,
     /// Indices of the requests of the current event's chunks.
@@ -29,8 +29,8 @@ pub(super) struct Lives {
     pending: Pending,
 }
 
-impl Lives {
-    /// Enters an event already entered into `ledger`.
+impl LiveRequests {
+    /// Processes an event that `ledger` has already applied.
     pub(super) fn event(&mut self, event: &Event<'_>, ledger: &Ledger, hops: &Hops) {
         let at = event.at;
         self.lost_now = None;
@@ -78,7 +78,7 @@ impl Lives {
     }
 
     /// Request of chunk `place` of the current event; index 0 for a delivery.
-    pub(super) fn current(&self, place: usize) -> Option<&Life> {
+    pub(super) fn current(&self, place: usize) -> Option<&LiveRequest> {
         self.slots.get((*self.current.get(place)?)?)?.as_ref()
     }
 
@@ -93,8 +93,8 @@ impl Lives {
     }
 
     /// Removes and returns the state of a request closed by the ledger.
-    pub(super) fn close(&mut self, summary: &Summary) -> Life {
-        let is_request = |life: &Life| life.rid == summary.rid && life.first_at == summary.first_at;
+    pub(super) fn close(&mut self, summary: &Summary) -> LiveRequest {
+        let is_request = |life: &LiveRequest| life.rid == summary.rid && life.first_at == summary.first_at;
         let holds = |place: usize| self.slots.get(place).and_then(Option::as_ref).is_some_and(is_request);
         let latest = self.by_rid.get(&*summary.rid).copied().filter(|&place| holds(place));
         if latest.is_some() {
@@ -108,7 +108,7 @@ impl Lives {
         }
         match self.displaced.iter().position(is_request) {
             Some(at) => self.displaced.swap_remove(at),
-            None => Life::new(&summary.rid, 0, summary.first_at),
+            None => LiveRequest::new(&summary.rid, 0, summary.first_at),
         }
     }
 
@@ -133,7 +133,7 @@ impl Lives {
         }
         self.created += 1;
         self.live += 1;
-        let mut life = Life::new(rid, self.created, first_at);
+        let mut life = LiveRequest::new(rid, self.created, first_at);
         life.ticket = Some(ticket);
         if let Some(older) = self.by_rid.insert(rid.into(), place) {
             life.again = true;
@@ -180,7 +180,7 @@ impl Lives {
         self.pending.received(received.id, at, processed);
     }
 
-    /// Enters the content of a frame. Returns the requests whose first or finishing chunks it carries.
+    /// Records the content of a frame. Returns the requests whose first or finishing chunks it carries.
     fn content(
         &mut self,
         frame: &Frame<'_>,
@@ -228,7 +228,7 @@ impl Lives {
         marks
     }
 
-    /// Enters a later stage of a frame for the tracked chunks in it.
+    /// Records a later stage of a frame for the tracked chunks in it.
     fn reached(&mut self, id: FrameId, stamp: impl Fn(&mut FrameTimes)) {
         for mark in self.pending.marks(id) {
             let life = self.slots.get_mut(mark.place as usize).and_then(Option::as_mut);

@@ -30,8 +30,8 @@ pub use self::recorded::recorded;
 
 use self::follow::Follow;
 use self::hops::Hops;
-use self::life::{Life, OnHop};
-use self::lives::Lives;
+use self::life::{LiveRequest, OnHop};
+use self::lives::LiveRequests;
 use crate::analysis::{Analysis, Config};
 use crate::clock::MonoNs;
 use crate::event::Event;
@@ -60,7 +60,7 @@ pub struct Options {
     pub slow_ns: Option<u64>,
     /// With [`Self::slow_ns`], also export requests that lost tokens.
     pub losing: bool,
-    /// Export only what was observed in this range, in nanoseconds since the start of the capture, and requests that overlap it.
+    /// Export only observations in this range, in nanoseconds since the start of the capture, and requests that overlap it.
     pub range_ns: Option<RangeInclusive<u64>>,
     /// Maximum number of chunks and deliveries per request in [`Format::Perfetto`]; the first and the last are always shown.
     pub chunks: u32,
@@ -75,28 +75,27 @@ impl Options {
 
     fn wants(&self, summary: &Summary) -> bool {
         let loses = self.losing && summary.tokens_lost.is_some_and(|lost| lost > 0);
-        let slow = self.slow_ns.is_none_or(|least| summary.gap_ns >= Some(least));
+        let slow = self.slow_ns.is_none_or(|min| summary.gap_ns >= Some(min));
         self.wants_rid(&summary.rid) && (slow || loses)
     }
 }
 
-/// Bound on the number of requests that one frame can evict: more than any frame has chunks.
+/// Upper bound on the number of requests that one frame can evict: more than any frame has chunks.
 const CLOSED_AT_ONCE: usize = 65_536;
 
-/// Input of an exporter.
 #[derive(Clone, Copy)]
 struct ExportContext<'a> {
     clock: &'a Clock,
     ledger: &'a Ledger,
     hops: &'a Hops,
-    lives: &'a Lives,
+    lives: &'a LiveRequests,
     options: &'a Options,
 }
 
 /// A closed request, or one in flight at the end of the capture.
 struct Closed<'a> {
     summary: &'a Summary,
-    life: &'a Life,
+    life: &'a LiveRequest,
     /// The capture ended before the request did.
     open: bool,
 }
@@ -114,7 +113,7 @@ impl Closed<'_> {
 
 /// Writer of one format.
 trait Exporter {
-    /// Writes an event that the analysis has entered.
+    /// Writes an event that the analysis has already applied.
     fn event(&mut self, event: &Event<'_>, context: &ExportContext<'_>) -> io::Result<()>;
 
     /// Called after each tick of the analysis.
@@ -122,7 +121,7 @@ trait Exporter {
         Ok(())
     }
 
-    /// Called once per request when it is complete, whatever the options.
+    /// Called once per request when it is complete, regardless of the options.
     fn closed(&mut self, _request: &Closed<'_>, _context: &ExportContext<'_>) -> io::Result<()> {
         Ok(())
     }
@@ -170,13 +169,13 @@ impl<'w> Export<'w> {
         })
     }
 
-    /// Enters an event.
+    /// Applies and exports an event.
     pub fn event(&mut self, event: &Event<'_>) -> io::Result<()> {
         self.analysis.apply(event);
         self.follow.event(event, &self.analysis, &mut *self.exporter)
     }
 
-    /// Enters a tick of the recorded run.
+    /// Applies a tick of the recorded run.
     pub fn tick(&mut self, now: MonoNs) -> io::Result<()> {
         self.analysis.tick(now);
         self.follow.tick(now, &self.analysis, &mut *self.exporter)

@@ -18,7 +18,7 @@ const UNPROCESSED: usize = 16;
 /// Maximum number of lanes; beyond that, lanes without frames in flight are evicted.
 const LANES: usize = 16_384;
 
-/// A request whose first or finishing chunk is in a frame: its index and number, and the index of the hop within it.
+/// A request whose first or finishing chunk is in a frame: index and number of the request, and index of the hop within it.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Mark {
     pub(super) place: u32,

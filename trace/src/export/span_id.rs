@@ -6,7 +6,6 @@
 
 use std::fmt::Write;
 
-/// A trace id and its origin.
 pub(super) struct TraceId {
     /// 32 lower-case hex digits, not all zero.
     pub(super) hex: String,

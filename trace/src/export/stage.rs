@@ -3,7 +3,7 @@
 use std::borrow::Cow;
 
 use super::hops::Hops;
-use super::life::Life;
+use super::life::LiveRequest;
 use super::{Closed, OnHop};
 use crate::clock::MonoNs;
 use crate::id::FrameId;
@@ -29,7 +29,7 @@ pub(super) enum Kind {
     Gap,
     /// A frame on a hop, from send to receive.
     Hop,
-    /// Part of it inside the relay.
+    /// Part of a hop's time inside the relay.
     Relay,
     /// From the receive on one hop to the send on the next: time inside an intermediate process.
     Between,
@@ -50,7 +50,7 @@ pub(super) fn span(request: &Closed<'_>) -> (MonoNs, MonoNs) {
 }
 
 /// From the send of the finishing chunk by the scheduler to its receive by the tokenizer, in nanoseconds.
-pub(super) fn last_gap(life: &Life, hops: &Hops) -> Option<u64> {
+pub(super) fn last_gap(life: &LiveRequest, hops: &Hops) -> Option<u64> {
     let last = |wanted: &dyn Fn(&OnHop) -> bool| life.hops.iter().find(|h| wanted(h))?.last;
     let sent = last(&|h| hops.is_origin(h.hop))?.sent?;
     let received = last(&|h| hops.get(h.hop).is_some_and(|h| h.last))?.received?;

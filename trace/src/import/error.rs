@@ -39,7 +39,7 @@ pub enum ImportError {
         files: String,
         /// `; 12 lines of a known form have no time`, or empty.
         undated: String,
-        /// `; the first reads: ..`, without anything that could be a prompt, or empty.
+        /// Shape of the first unknown line, without possible prompt text; or empty.
         first: String,
     },
 }

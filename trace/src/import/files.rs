@@ -15,7 +15,6 @@ const NO_LOGS: [&str; 9] = [
 /// Maximum depth of nested directories.
 const DEPTH: usize = 32;
 
-/// A file to read.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct LogFile {
     pub(super) path: PathBuf,

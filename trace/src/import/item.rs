@@ -1,6 +1,5 @@
 //! Content of one line, borrowed from it.
 
-/// One statement.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) struct Item<'l> {
     /// Time of the event since the epoch, if the line describes an earlier event.
@@ -34,7 +33,7 @@ pub(super) enum Statement<'l> {
 /// A request id, and whether the line truncates it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Rid<'l> {
-    /// The present part.
+    /// The id, as far as the line contains it.
     pub(super) text: &'l str,
     pub(super) cut: bool,
 }

@@ -1,7 +1,7 @@
 //! Merges several files, each roughly in order, into one stream of events ordered by timestamp.
 //!
-//! Always reads the file that is furthest behind. Its statements are held back until every file is `window` ahead, so that a late line is
-//! sorted in. Files are opened when their first timestamp is near.
+//! Always reads the file that is furthest behind. Its statements are queued until every file is `window` ahead, so that late lines can be
+//! sorted. Files are opened when their first timestamp is near.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -159,7 +159,7 @@ impl Import {
             files: plural(stats.files, "file"),
             undated,
             first: first.map_or_else(String::new, |shape| {
-                format!("; the first unknown one, without what could be a prompt, reads: {shape}")
+                format!("; the first unknown line, with possible prompt text removed: {shape}")
             }),
         })
     }

@@ -1,4 +1,4 @@
-//! Times that the engine states in a finished request's `meta_info`.
+//! Times that the engine reports in a finished request's `meta_info`.
 
 use super::item::{Item, Rid, Statement};
 use super::number::epoch_ns;

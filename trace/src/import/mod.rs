@@ -1,6 +1,6 @@
 //! Engine log files as a source: converts lines to events, ordered by timestamp (docs/reference/import.md).
 //!
-//! All memory is bounded: lines held back for ordering, rids kept to complete those truncated in a log, and open files.
+//! All memory is bounded: lines queued for sorting, rids kept to complete those truncated in a log, and open files.
 //! [`Stats`] counts the losses at each limit.
 
 mod clock;

@@ -9,9 +9,9 @@ pub struct Options {
     pub zone: TimeZone,
     /// Year of timestamps without one; `None` takes it from the file's modification time.
     pub year: Option<i16>,
-    /// Log time over which lines are sorted, in nanoseconds.
+    /// Span of log time over which lines are sorted, in nanoseconds.
     pub window_ns: u64,
-    /// Maximum number of recognised lines held back for sorting.
+    /// Maximum number of recognised lines queued for sorting.
     pub held_lines: usize,
     /// Maximum length of a line in bytes; longer lines are truncated.
     pub line_bytes: usize,

@@ -1,4 +1,4 @@
-//! A statement held back until its turn, as owned data.
+//! An owned statement, queued until it is due.
 
 use super::item::{Rid, Statement};
 

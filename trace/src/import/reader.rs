@@ -1,4 +1,4 @@
-//! Converts lines to held statements, and those to events.
+//! Converts lines to queued statements, and statements to events.
 
 use std::borrow::Cow;
 
@@ -155,7 +155,7 @@ impl Reader {
         }
     }
 
-    /// Converts a held statement to an event.
+    /// Converts a queued statement to an event.
     pub(super) fn emit(&mut self, queued: &Queued, sink: &mut dyn FnMut(&Event<'_>)) {
         let by = &*self.writers[usize::from(queued.by)];
         let what = match &queued.statement {
@@ -283,7 +283,7 @@ fn place(words: &mut Vec<Box<str>>, word: &str) -> u16 {
     (words.len() - 1) as u16
 }
 
-/// Full rid, or the truncated one with its mark.
+/// Full rid, or the truncated one followed by `...`.
 fn whole<'r>(rid: &'r OwnedRid, rids: &'r mut Rids, stats: &mut Stats) -> Cow<'r, str> {
     if !rid.cut {
         return Cow::Borrowed(&rid.text);

@@ -1,4 +1,4 @@
-//! One log file: probed for its first timestamp, and opened when its time comes.
+//! One log file: probed for its first timestamp, and opened when that time is reached.
 
 use std::fs;
 use std::sync::Arc;
@@ -40,7 +40,7 @@ impl Source {
             let failed = |error: std::io::Error| refuse(&error.to_string());
             let mut lines = Lines::open(&file.path, options.line_bytes, unread).map_err(failed)?;
             for _ in 0..PROBED {
-                // An error is reported when the file's turn comes and everything before it is read.
+                // An error is reported when the file is imported, after everything before the error.
                 let Ok(Some(line)) = lines.next() else { break };
                 if line.text.contains(&0) || line.text.starts_with(&[0x80]) {
                     return Err(refuse("no text"));

@@ -68,7 +68,7 @@ pub struct Stats {
     pub events: u64,
     /// Events read after a later one was passed on.
     pub late: u64,
-    /// Events passed on early because too many were held back.
+    /// Events passed on early because too many were queued.
     pub passed_early: u64,
     /// Files opened late because too many were open.
     pub opened_late: u64,
@@ -80,7 +80,7 @@ pub struct Stats {
     pub rids_incomplete: u64,
     /// Complete rids evicted at the limit.
     pub rids_evicted: u64,
-    /// First line of unknown form, without anything that could be a prompt.
+    /// First line of unknown form, without possible prompt text.
     #[serde(skip)]
     pub first_unknown: Option<String>,
 }

@@ -15,7 +15,7 @@ pub(super) fn clean(line: &[u8]) -> Cow<'_, str> {
         plain.extend_from_slice(&rest[..at]);
         rest = &rest[at + 1..];
         if let Some(code) = rest.strip_prefix(b"[") {
-            // Parameters, followed by one letter.
+            // An escape sequence: parameters, then one letter.
             let end = code.iter().position(|b| (0x40..=0x7e).contains(b));
             rest = end.map_or(&[], |end| &code[end + 1..]);
         }

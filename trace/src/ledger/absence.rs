@@ -122,8 +122,8 @@ impl Absences {
                 None => places.push((&stretch.place, ns)),
             }
         }
-        let most = places.into_iter().filter(|(_, ns)| *ns > 0).max_by_key(|(_, ns)| *ns);
-        most.map_or("", |(place, _)| place)
+        let max = places.into_iter().filter(|(_, ns)| *ns > 0).max_by_key(|(_, ns)| *ns);
+        max.map_or("", |(place, _)| place)
     }
 }
 

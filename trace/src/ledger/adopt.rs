@@ -9,7 +9,7 @@ use crate::event;
 use crate::id::HopId;
 
 impl Ledger {
-    /// Enters the announcement of a hop.
+    /// Applies the announcement of a hop.
     pub(super) fn announced(&mut self, announced: &event::Hop<'_>) {
         let before: Vec<(bool, bool)> = self
             .hops
@@ -84,7 +84,7 @@ impl Ledger {
         }
     }
 
-    /// Enters chunks that the hop at `place` carried before their deliveries were observed. If only the receiver was unknown, chunks still
+    /// Records chunks that the hop at `place` carried before their deliveries were observed. If only the receiver was unknown, chunks still
     /// queued are judged by their deliveries. The others are unjudged.
     fn adopt(&mut self, place: usize, was_open: bool) {
         let hop = &self.hops.all[place];
@@ -110,7 +110,7 @@ impl Ledger {
         self.hops.all[place].tracked_chunks += late;
     }
 
-    /// Enters the chunks of one request on hop `id`; `waiting` are those still queued. Returns how many its delivery tracker judges.
+    /// Records the chunks of one request on hop `id`; `waiting` are those still queued. Returns how many its delivery tracker judges.
     fn adopt_request(&mut self, ticket: Ticket, id: HopId, waiting: &[PendingChunk]) -> u64 {
         let Some(request) = self.table.get_mut(ticket) else {
             return 0;

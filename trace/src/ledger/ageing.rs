@@ -9,7 +9,7 @@ use crate::event::Finish;
 /// Minimum number of slots examined per tick. A larger table is examined in steps of its length divided by `ROUND`.
 const STEPS: usize = 256;
 const ROUND: usize = 16;
-/// Number of records compared for eviction if none has finished; the one silent longest goes.
+/// Number of records compared for eviction if none has finished; the one silent longest is evicted.
 const CANDIDATES: usize = 16;
 
 impl Ledger {
@@ -70,7 +70,7 @@ impl Ledger {
                 return true;
             }
         }
-        // Next are requests whose first receive is logged. If one has been silent for the settle time, that loses no information either.
+        // Next are requests whose first receive is logged. Evicting one that is silent for the settle time loses no information either.
         while let Some(ticket) = self.stages.passed() {
             let silent = self.table.get(ticket).map_or(0, |r| self.now.since(r.last_at));
             *count(&mut self.reached) += u64::from(self.table.get(ticket).is_some() && silent < self.limits.settle_ns);
@@ -90,7 +90,7 @@ impl Ledger {
         quietest.is_some_and(|ticket| self.give_up(ticket, Closed::Evicted))
     }
 
-    /// Evicts a record at the limit. A later chunk of its request creates a new record, which could mistake it for the first chunk.
+    /// Evicts a record at the limit. A later chunk of its request creates a new record, which could mistake that chunk for the first.
     fn give_up(&mut self, ticket: Ticket, why: Closed) -> bool {
         let closed = self.close(ticket, why);
         if closed {

@@ -37,7 +37,7 @@ impl Ledger {
         }
         answers.short_writes += u64::from(answer.short_writes > 0);
         answers.uncounted += u64::from(answer.tokens.is_none());
-        // A client that disconnected early did not expect the rest.
+        // A client that disconnected early did not wait for the rest.
         let (Some(tokens), Some(claimed), AnswerEnd::Whole, false) =
             (answer.tokens, answer.completion_tokens, answer.end, judged)
         else {

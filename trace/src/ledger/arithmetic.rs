@@ -15,7 +15,7 @@ const PROMPT_TAIL: u32 = 5;
 /// Number of consecutive chunks that must contradict the release's claim before it is rejected.
 const CONTRADICTIONS: u8 = 3;
 
-/// Highest plausible count of a first chunk. A stream with all ids so far or no ids that starts above this was joined late.
+/// Highest plausible count of a first chunk. A stream that lists all ids so far or none, and starts above this, was joined late.
 /// A non-streaming request's first chunk comes at 50 tokens.
 const PLAUSIBLE_START: u32 = 64;
 /// After this many consecutive observed frames of its connection, a stream that starts higher was not joined late: a running request
@@ -47,19 +47,18 @@ pub(crate) enum Verdict {
     Rebased,
     /// A repeated finish (0.4.x with overlap scheduling), without new tokens.
     Repeat,
-    /// The rid belongs to another request from here on; the chunk has not been entered.
+    /// The rid belongs to another request from here on; the chunk has not been counted.
     Restart,
     /// Tokens between the previous chunk and this one never crossed this hop.
     Loss { missing: u32 },
-    /// Lists more ids than it has new tokens, and no known behaviour explains it.
+    /// The chunk lists more ids than it has new tokens, and no known behaviour explains it.
     Surplus { extra: u32 },
-    /// Lists fewer ids than its count, after a chunk that listed all ids so far: the two belong to different requests with the same rid.
+    /// The chunk lists fewer ids than its count, after one that listed all ids so far: they belong to different requests with the same rid.
     Overlap,
     /// Lists all ids so far, though the release claims new ones only. `confirmed`: at least the third such chunk in a row.
     Inflated { listed: u32, new: u32, confirmed: bool },
 }
 
-/// One step of a stream.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Step {
     /// Tokens that the scheduler generated since the previous chunk, by its own count.
@@ -179,8 +178,8 @@ impl Count {
         }
     }
 
-    /// Enters a chunk of a format without counts. Only a stream that is whole has known positions: its connection was observed for long before
-    /// its first chunk, and no observation was missed since.
+    /// Enters a chunk of a format without counts. Positions are only known in a stream that is whole: its connection was observed for long
+    /// before its first chunk, and no observation was missed since.
     fn summed(&mut self, reported: Reported, epoch: u32) -> Step {
         let listed = reported.listed.unwrap_or(0);
         if self.finished {

@@ -20,16 +20,16 @@ macro_rules! bounds {
 
 /// All memory limits except `live_rids` and `finished_kept`, which have their own flags in every command.
 pub const BOUNDS: &[Bound] = bounds! {
-    rid_bytes: "bytes of rids of requests that are remembered",
+    rid_bytes: "bytes of request ids kept in memory",
     hops: "hops",
     lanes_per_hop: "connections of one hop",
     pending_frames: "frames sent and not yet received",
-    pending_chunks: "chunks in them",
+    pending_chunks: "chunks in frames sent and not yet received",
     early_receives: "receives observed before their sends, of one hop",
     in_flight_per_rid: "chunks sent and not yet delivered, of one request",
-    in_flight: "the same of all requests",
+    in_flight: "chunks sent and not yet delivered, of all requests",
     in_process_per_rid: "chunks inside one process between two hops, of one request",
-    in_process: "the same of all requests",
+    in_process: "chunks inside processes between two hops, of all requests",
     lost_ranges_per_rid: "ranges of lost tokens of one request",
     lost_ranges: "the same of all requests",
     lossy_requests: "finished requests with lost tokens",
@@ -37,7 +37,7 @@ pub const BOUNDS: &[Bound] = bounds! {
     threads: "threads of the engine",
     stack_functions: "sampled functions of one role",
     samples_per_receiver: "CPU samples of one receiving thread",
-    series_slots: "slots of the run's time_series",
+    series_slots: "slots of the run's time series",
 };
 
 impl Bound {

@@ -1,4 +1,4 @@
-//! Entry of one chunk of a frame: its request, its place in the stream, and its conclusions.
+//! Entry of one chunk of a frame into the ledger: its request, its place in the stream, and the conclusions from it.
 
 use super::Ledger;
 use super::arithmetic::{Evidence, Step, Verdict};
@@ -14,7 +14,7 @@ use crate::clock::MonoNs;
 use crate::event::{Chunk, Finish, IdColumn};
 
 impl Ledger {
-    /// Enters one chunk and returns its request. `prefetched` is the request of its rid as prefetched.
+    /// Enters one chunk and returns its request. `prefetched` is the prefetched record of its rid.
     pub(super) fn chunk(&mut self, seen: &Seen, chunk: &Chunk<'_>, prefetched: Ticket, sums: &mut Sums) -> Ticket {
         if chunk.rid.is_empty() {
             sums.untracked_chunks += 1;
@@ -272,7 +272,7 @@ impl Ledger {
         request.prompt_tokens = chunk.prompt_tokens.or(request.prompt_tokens);
         request.cached_tokens = chunk.cached_tokens.or(request.cached_tokens);
         request.retractions = request.retractions.max(chunk.retractions.unwrap_or(0));
-        // Behind the first hop it may be a straggler of the request that had the rid before.
+        // Behind the first hop it may be a late chunk of the previous request with this rid.
         let shared = request.is_shared();
         let ambiguous = || !origin && (shared || self.predecessors.contains_key(&ticket));
         let stream = &mut request.streams[at];
@@ -393,12 +393,12 @@ impl Ledger {
         }
     }
 
-    /// Enters the end of a request, which one of its chunks states.
+    /// Records the end of a request, as reported by one of its chunks.
     fn enter_end(&mut self, ticket: Ticket, at: MonoNs, finish: Finish, origin: bool) {
         let Some(request) = self.table.get_mut(ticket) else {
             return;
         };
-        // The origin's hop has counted this end, or the previous request with this rid ends.
+        // The first hop has already counted this end, or it is the end of the previous request with this rid.
         let counted = request.is_shared();
         let previous = || {
             self.predecessors.contains_key(&ticket) && request.streams.first().is_some_and(|first| !first.finished())

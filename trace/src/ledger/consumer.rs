@@ -1,7 +1,7 @@
 //! State of the receivers' threads and sockets.
 
 use super::hop::{BurstPosition, Receiver};
-use super::timeline::Spent;
+use super::timeline::TimeUse;
 use super::{AwayTimes, Hop, Ledger, Thread, Waits};
 use crate::clock::MonoNs;
 use crate::event::{CpuSample, QueueSample};
@@ -36,7 +36,7 @@ impl Ledger {
                 |by| by == sample.thread,
             );
             if receives && hop.oldest_waiting().is_some_and(|oldest| oldest <= begun) {
-                hop.while_waiting = hop.while_waiting.plus(Spent {
+                hop.while_waiting = hop.while_waiting.plus(TimeUse {
                     interval_ns: sample.interval_ns,
                     on_ns: sample.on_ns,
                     wait_ns: sample.wait_ns,
@@ -64,7 +64,7 @@ impl Ledger {
         group.kernel.enter(at, sample, backlog, bytes / u64::max(frames, 1));
     }
 
-    /// Enters the thread that receives a frame from the hop at `place`. Returns when the receiver requested the frame.
+    /// Records the thread that receives a frame from the hop at `place`. Returns the time at which the receiver requested the frame.
     pub(super) fn receiving_thread(&mut self, at: MonoNs, place: usize, by: Option<ThreadId>) -> Option<MonoNs> {
         let Some(by) = by else {
             return self.hops.all[place].asked.take();

@@ -9,8 +9,8 @@ use crate::clock::MonoNs;
 use crate::engine::Mode;
 use crate::event::{Delivery, Response};
 
-/// Number of tokens that a consumer may count in excess without a finding: ids of the prompt's tail, and one id that a release repeats
-/// in an aborted request's last chunk.
+/// Number of excess tokens that a consumer may count without a finding. They are ids of the prompt's tail, and one id that a release
+/// repeats in an aborted request's last chunk.
 const SLACK: u64 = 8;
 /// Minimum number of deliveries that list all tokens so far as new. Fewer can be a coincidence.
 const ADDED_UP: u8 = 2;

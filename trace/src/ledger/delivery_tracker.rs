@@ -110,7 +110,7 @@ pub(crate) struct Outcome {
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 #[expect(
     clippy::struct_excessive_bools,
-    reason = "each is one fact about the line, read by its name"
+    reason = "each is one fact about the tracker, read by its name"
 )]
 pub(crate) struct DeliveryTracker {
     in_flight: VecDeque<Entry>,
@@ -232,7 +232,6 @@ impl DeliveryTracker {
         self.in_flight.len()
     }
 
-    /// Token ids held.
     pub(crate) fn ids_held(&self) -> usize {
         self.ids.len()
     }
@@ -340,7 +339,7 @@ impl DeliveryTracker {
         outcome
     }
 
-    /// Enters a cumulative delivery, which covers all in flight chunks up to `to`.
+    /// Enters a cumulative delivery, which covers all in-flight chunks up to `to`.
     fn cover(&mut self, to: u32, finished: bool) -> Outcome {
         let (mut fates, mut carrier) = (Fates::default(), false);
         while let Some(entry) = self.in_flight.front().copied().filter(|e| e.end <= to) {
@@ -408,7 +407,7 @@ impl DeliveryTracker {
         }
     }
 
-    /// End of the last in flight chunk that a delivery up to `to` may contain.
+    /// End of the last in-flight chunk that a delivery up to `to` may contain.
     fn covered_to(&self, to: u32) -> Option<u32> {
         self.in_flight.iter().map(|e| e.end).rfind(|&end| end <= to)
     }

@@ -1,4 +1,4 @@
-//! Health checks of the server, known by their ids. Counted separately, never judged.
+//! Health checks of the server, recognised by their ids. Counted separately, never judged.
 
 use std::collections::VecDeque;
 use std::hash::{BuildHasher, BuildHasherDefault, DefaultHasher};
@@ -10,7 +10,7 @@ const RECENT: usize = 64;
 
 #[derive(Debug, Default, Serialize, Deserialize)]
 pub(crate) struct HealthChecks {
-    /// Hashes equally in every process, because a serialized ledger may continue in another one.
+    /// Gives the same hash in every process, because a serialized ledger may continue in another one.
     #[serde(skip)]
     hasher: BuildHasherDefault<DefaultHasher>,
     recent: VecDeque<u64>,

@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 
 use super::absence::AwayTimes;
 use super::lane::{Lane, LaneCounts, PendingChunk};
-use super::timeline::Spent;
+use super::timeline::TimeUse;
 use crate::clock::MonoNs;
 use crate::event::Capabilities;
 use crate::id::{FrameId, HopId, ThreadId};
@@ -160,14 +160,14 @@ pub struct Hop {
     /// Queue waits of requests' first chunks.
     pub(crate) first_waits: WindowedSum,
     /// Time of the receiving thread while frames waited for it.
-    pub(crate) while_waiting: Spent,
+    pub(crate) while_waiting: TimeUse,
     #[serde(default)]
     pub(crate) away: AwayTimes,
     wakeup: Option<(u64, u32)>,
     /// Its receiver's burst, used if the receiving thread is not observed.
     #[serde(default)]
     pub(crate) burst: Burst,
-    /// When its receiver finished the last frame; `None` after the next receive. Used if the receiving thread is not observed.
+    /// When its receiver finished processing the last frame; `None` after the next receive. Used if the receiving thread is not observed.
     #[serde(default)]
     pub(crate) asked: Option<MonoNs>,
 }
@@ -199,7 +199,7 @@ impl Hop {
             queue_wait: Buckets::default(),
             chunk_waits: WindowedSum::default(),
             first_waits: WindowedSum::default(),
-            while_waiting: Spent::default(),
+            while_waiting: TimeUse::default(),
             away: AwayTimes::default(),
             wakeup: None,
             burst: Burst::default(),
@@ -212,7 +212,6 @@ impl Hop {
         &self.undecoded
     }
 
-    /// Counts an undecoded frame.
     pub(super) fn count_undecoded(&mut self, reason: &str) {
         self.counts.undecoded += 1;
         if let Some(count) = self.undecoded.get_mut(reason) {
@@ -243,7 +242,7 @@ impl Hop {
     }
 
     /// Time of the receiving thread while frames waited for it; empty if not sampled.
-    pub fn while_waiting(&self) -> Spent {
+    pub fn while_waiting(&self) -> TimeUse {
         self.while_waiting
     }
 
@@ -350,7 +349,7 @@ impl Hop {
         self.unprocessed.push_back((id, at));
     }
 
-    /// Returns when the processed frame was received. A receiver processes frames in the order received.
+    /// Returns the receive time of the processed frame. A receiver processes frames in the order received.
     pub(crate) fn processed(&mut self, id: FrameId) -> Option<MonoNs> {
         let at = self.unprocessed.iter().position(|u| u.0 == id)?;
         self.unprocessed.drain(..=at).next_back().map(|u| u.1)

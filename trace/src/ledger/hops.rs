@@ -7,7 +7,7 @@ use super::kernel::KernelQueue;
 use super::lane::Lane;
 use super::processing_stage::ProcessingStages;
 use super::stream::Stream;
-use super::totals::{IdCounts, Sightings};
+use super::totals::{AffectedRequests, IdCounts};
 use crate::clock::MonoNs;
 use crate::event::{self, Capabilities};
 use crate::id::HopId;
@@ -52,9 +52,9 @@ pub struct Group {
     /// Token ids that crossed.
     pub ids: IdCounts,
     /// Requests whose chunks went to more than one receiver of the group.
-    pub moved: Sightings,
+    pub moved: AffectedRequests,
     /// Chunks received after a later chunk of their request.
-    pub out_of_order: Sightings,
+    pub out_of_order: AffectedRequests,
 }
 
 impl Group {

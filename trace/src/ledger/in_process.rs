@@ -43,7 +43,7 @@ impl InProcess {
         self.waiting.pop_front();
     }
 
-    /// When the oldest chunk was received that `role` has not forwarded yet.
+    /// Receive time of the oldest chunk that `role` has not forwarded yet.
     pub(crate) fn since(&self, role: u16) -> Option<MonoNs> {
         let oldest = self
             .waiting
@@ -60,7 +60,7 @@ impl InProcess {
             }
             let matched = self.waiting.pop_front_if(|&mut (tokens, _)| tokens == count);
             if matched.is_some() || !self.waiting.is_empty() {
-                // Only later chunks wait, so this one's other time was missed.
+                // All waiting chunks are later ones, so this chunk's other time was missed.
                 return matched.map(|(_, other)| other);
             }
             self.side = side;

@@ -145,12 +145,12 @@ impl Lane {
         (self.evicted == 0).then(|| self.frames.iter().fold((0, 0), sum))
     }
 
-    /// Number of queued frames, without evicted ones.
+    /// Number of queued frames, excluding evicted ones.
     pub(crate) fn waiting(&self) -> usize {
         self.frames.len()
     }
 
-    /// Number of queued frames, with evicted ones.
+    /// Number of queued frames, including evicted ones.
     pub(crate) fn backlog(&self) -> u64 {
         self.frames.len() as u64 + self.evicted
     }
@@ -225,7 +225,7 @@ impl Lane {
         self.forward.pop_front().is_some()
     }
 
-    /// When the forwarded frame was sent, and how many entries (it and skipped ones) left the queue.
+    /// Send time of the forwarded frame, and the number of entries removed from the queue, including skipped ones.
     pub(crate) fn forwarded(&mut self, seq: u64) -> (Option<MonoNs>, usize) {
         let before = self.forward.len();
         while self.forward.front().is_some_and(|f| f.0 < seq) {

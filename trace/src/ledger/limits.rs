@@ -6,11 +6,11 @@ use serde::{Deserialize, Serialize};
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Limits {
-    /// Request records at a time, with those that wait for their last receive or delivery.
+    /// Request records at a time, including those that wait for their last receive or delivery.
     pub live_rids: usize,
-    /// Summaries kept of finished requests. The oldest is evicted first; requests that lost tokens or were slow go after all others.
+    /// Summaries kept of finished requests. The oldest is evicted first; requests that lost tokens or were slow are evicted last.
     pub finished_kept: usize,
-    /// Bytes of rids, which clients choose: half for live requests, half for summaries. Eviction is as for those limits.
+    /// Bytes of rids, which clients choose: half for live requests, half for summaries. The eviction order is that of those two limits.
     pub rid_bytes: usize,
     /// Hops; frames on further ones are ignored.
     pub hops: usize,

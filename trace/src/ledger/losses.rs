@@ -82,12 +82,12 @@ impl Losses {
 
 /// Memory use of losses over all requests, with the ids of undelivered chunks.
 #[derive(Clone, Copy, Debug, Default, Serialize, Deserialize)]
-pub(crate) struct Shelf {
+pub(crate) struct LossStore {
     pub(crate) ranges: usize,
     pub(crate) ids: usize,
 }
 
-impl Shelf {
+impl LossStore {
     /// Enters a range as far as the limits allow.
     pub(crate) fn keep(&mut self, to: &mut Losses, mut range: LostRange, limits: &Limits, reached: &mut ReachedCounts) {
         if self.ids + range.ids.len() > limits.token_ids {

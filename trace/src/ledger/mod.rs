@@ -59,9 +59,10 @@ pub use stacks::{Hits, StackCounts, StackFunction, StackRole};
 pub use stages::Stages;
 pub use stream::Stream;
 pub use threads::Thread;
-pub use timeline::Spent;
+pub use timeline::TimeUse;
 pub use totals::{
-    Answers, ChunkCounts, IdCounts, Inflation, MissedCounts, Predictions, RequestCounts, Sightings, TokenCounts, Totals,
+    AffectedRequests, Answers, ChunkCounts, IdCounts, Inflation, MissedCounts, Predictions, RequestCounts, TokenCounts,
+    Totals,
 };
 pub use waits::{WaitBreakdown, Waits};
 
@@ -72,7 +73,7 @@ use self::finished::FinishedRequests;
 use self::health::HealthChecks;
 use self::hops::Hops;
 use self::lane::{Load, PendingChunk};
-use self::losses::Shelf;
+use self::losses::LossStore;
 use self::shared::Predecessor;
 use self::stacks::Stacks;
 use self::table::Table;
@@ -109,13 +110,13 @@ pub struct Ledger {
     hops: Hops,
     table: Table,
     finished: FinishedRequests,
-    /// First-token wait from which a request is notable, in nanoseconds.
+    /// Minimum first-token wait of a notable request, in nanoseconds.
     slow_ns: u64,
     /// Finished requests that lost tokens, oldest first. Kept longer than the others.
     lossy: VecDeque<Lossy>,
     /// Finished requests kept briefly to recognise duplicates, by the time they are closed.
     lingering: VecDeque<(MonoNs, Ticket)>,
-    /// Finished requests that wait for receives and deliveries, by the time they are closed at the latest.
+    /// Finished requests that wait for receives and deliveries, by the latest time at which they are closed.
     settling: VecDeque<(MonoNs, Ticket)>,
     totals: Totals,
     gap: Distribution,
@@ -142,14 +143,14 @@ pub struct Ledger {
     pending_frames: usize,
     pending_chunks: usize,
     in_flight: usize,
-    shelf: Shelf,
-    /// Check its sums in debug builds. False for a deserialized snapshot, whose sums come from outside.
+    shelf: LossStore,
+    /// Whether debug builds check the sums. False for a deserialized snapshot, whose sums may be invalid.
     #[serde(skip)]
     checked: bool,
-    /// Previous requests with a reused rid that had not ended, by the request that has the rid now.
+    /// Previous requests with a reused rid that had not ended, keyed by the request that has the rid now.
     #[serde(default)]
     predecessors: BTreeMap<Ticket, Predecessor>,
-    /// Rids that several live requests had. Later requests with one of them are not judged.
+    /// Rids that several live requests shared. Later requests with one of them are not judged.
     #[serde(default)]
     shared_rids: BTreeSet<Box<str>>,
     /// Time of the last eviction of a request at the limit.
@@ -198,7 +199,7 @@ impl Ledger {
             pending_frames: 0,
             pending_chunks: 0,
             in_flight: 0,
-            shelf: Shelf::default(),
+            shelf: LossStore::default(),
             checked: true,
             predecessors: BTreeMap::new(),
             shared_rids: BTreeSet::new(),
@@ -294,7 +295,7 @@ impl Ledger {
         self.hops.is_sound() && self.threads.is_sound() && self.waits.is_sound(self.hops.groups.len())
     }
 
-    /// Sets the first-token wait from which a request is notable.
+    /// Sets the minimum first-token wait of a notable request.
     #[must_use]
     pub(crate) fn slow_from(self, ns: u64) -> Self {
         Self { slow_ns: ns, ..self }
@@ -308,9 +309,9 @@ impl Ledger {
     }
 
     /// Implements [`crate::Analysis::keep_within`].
-    pub(crate) fn keep_within(&mut self, most: Limits) -> bool {
+    pub(crate) fn keep_within(&mut self, max: Limits) -> bool {
         let before = self.limits;
-        self.limits = before.at_most(most);
+        self.limits = before.at_most(max);
         before != self.limits
     }
 
@@ -329,7 +330,7 @@ impl Ledger {
         self.table.get(self.table.find(rid)?)
     }
 
-    /// Whether no observation of its hops was missed since its last chunks. Otherwise its silence proves nothing.
+    /// Whether no observation of the request's hops was missed since its last chunks. Otherwise its silence proves nothing.
     fn observed_all_since(&self, request: &Request) -> bool {
         request
             .streams()
@@ -347,8 +348,8 @@ impl Ledger {
             && !self.may_hold_tokens_back(request)
     }
 
-    /// Whether the request may be producing tokens although it is silent: it may not be streamed, and its scheduler has made fewer steps
-    /// since its last chunk than it makes for the next one.
+    /// Whether the request may be producing tokens although it is silent. That is so if it may not be streamed, and its scheduler has made
+    /// fewer steps since its last chunk than a chunk takes.
     fn may_hold_tokens_back(&self, request: &Request) -> bool {
         let Some(tokens) = self.engine.facts().unstreamed_tokens() else {
             return false;
@@ -557,8 +558,8 @@ impl Ledger {
         let shared = (shared > 0)
             .then(|| format!("{shared} requests reused the id of an unfinished request: neither is judged"));
         let reached = self.limits().into_iter().filter(|limit| limit.times > 0).map(|limit| {
-            let (name, most, times) = (limit.name, limit.limit, limit.times);
-            format!("limit {name} = {most} was reached {times} times: the oldest entries were evicted")
+            let (name, max, times) = (limit.name, limit.limit, limit.times);
+            format!("limit {name} = {max} was reached {times} times: the oldest entries were evicted")
         });
         let unnamed = self.totals.unnamed;
         let unnamed = (unnamed > 0).then(|| {

@@ -68,14 +68,13 @@ impl ProcessingStages {
         place.map_or(u16::MAX, |place| place as u16)
     }
 
-    /// Marks the receives of this role as observed.
     pub(crate) fn mark_receives_observed(&mut self, role: u16) {
         if let Some(processing_stage) = self.all.get_mut(usize::from(role)) {
             processing_stage.shows_receives = true;
         }
     }
 
-    /// Enters the send of the chunk with count `count` on the hop of stream `on`. The time since its receive counts for the sending role.
+    /// Records the send of the chunk with count `count` on the hop of stream `on`. The time since its receive counts for the sending role.
     pub(crate) fn sent_on(
         &mut self,
         request: &mut Request,
@@ -106,7 +105,7 @@ impl ProcessingStages {
         }
     }
 
-    /// Enters the receive of the chunk with count `count` by role `to`, which forwards it. `first`: it is the request's first chunk.
+    /// Records the receive of the chunk with count `count` by role `to`, which forwards it. `first`: it is the request's first chunk.
     pub(crate) fn received(
         &mut self,
         request: &mut Request,
@@ -140,7 +139,7 @@ pub(crate) struct LimitCheck<'l> {
     pub(crate) reached: &'l mut ReachedCounts,
 }
 
-/// Enters the time of one side of a chunk; returns the other if it is known.
+/// Records the time of one side of a chunk; returns the other if it is known.
 fn pair(
     all_waiting: &mut usize,
     request: &mut Request,

@@ -14,7 +14,7 @@ use crate::id::FrameId;
 /// How long a receive waits for its send before the send counts as missed, in nanoseconds.
 const EARLY_NS: u64 = 5_000_000_000;
 
-/// Whether the waiter called at `called` has not run yet when a chunk is received at `now`.
+/// Whether the waiter woken at `called` has not run yet when a chunk is received at `now`.
 fn waiter_is_pending(called: BurstPosition, now: BurstPosition, engine: &EngineState) -> bool {
     let frames = now.frame.saturating_sub(called.frame);
     (called.by, called.burst) == (now.by, now.burst) && engine.still_waits(frames)
@@ -35,7 +35,7 @@ struct Receive {
 }
 
 impl Ledger {
-    /// Enters the send of a frame. `scratch` has its chunks that wait for a receive.
+    /// Records the send of a frame. `scratch` holds its chunks that wait for a receive.
     pub(super) fn enter_sent(&mut self, at: MonoNs, id: FrameId, place: usize, load: Load) {
         let chunks = self.scratch.len();
         let hop = &mut self.hops.all[place];
@@ -391,7 +391,7 @@ impl Ledger {
         (predicted.wakeups_seen && known && timed && predicted.unknown == 0).then_some(predicted.dropped)
     }
 
-    /// Drops old receives without a send: their sends were missed.
+    /// Discards old receives without a send: their sends were missed.
     pub(super) fn expire_early_receives(&mut self, now: MonoNs) {
         for hop in &mut self.hops.all {
             while hop.early.front().is_some_and(|e| now.since(e.at) > EARLY_NS) {

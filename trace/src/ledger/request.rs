@@ -8,7 +8,7 @@ use super::hop::BurstPosition;
 use super::in_process::InProcess;
 use super::inter_token_latency::{InterTokenLatency, ItlEnds};
 use super::limits::{Limits, ReachedCounts};
-use super::losses::{Losses, Lossy, LostRange, Shelf};
+use super::losses::{LossStore, Losses, Lossy, LostRange};
 use super::stages::Marks;
 use super::stream::Stream;
 use crate::clock::MonoNs;
@@ -20,7 +20,7 @@ use crate::event::Finish;
 #[repr(C)]
 pub struct Request {
     pub(crate) rid: Box<str>,
-    /// Its rid maps to this record. False once another request has taken over the rid.
+    /// Its rid maps to this record. False once another request reuses the rid.
     pub(crate) mapped: bool,
     /// The receive of its first chunk was missed, or its time was.
     pub(crate) first_receive_missed: bool,
@@ -28,7 +28,7 @@ pub struct Request {
     pub(crate) after_engine_end: bool,
     /// Its final chunk has left the tokenizer's inbox.
     pub(crate) final_received: bool,
-    /// In the queue of requests that are over.
+    /// In the queue of finished requests that are kept briefly.
     pub(crate) queued: bool,
     /// One of its streams lists more ids than new tokens.
     pub(crate) inflated: bool,
@@ -59,7 +59,7 @@ pub struct Request {
     pub(crate) burst: u32,
     pub(crate) wire_missing: u32,
     pub(crate) received_first: Option<MonoNs>,
-    /// Position of the receive that last called its waiter.
+    /// Position of the receive that last woke its waiter.
     pub(crate) called: Option<BurstPosition>,
     pub(crate) tracker: Option<Box<DeliveryTracker>>,
     /// Inter-token latency, if deliveries are observed.
@@ -130,7 +130,7 @@ impl Request {
         }
     }
 
-    /// When the oldest chunk was received that the process at the end of this stream's hop has not forwarded yet; `None` without one.
+    /// Receive time of the oldest chunk that the process at the end of this stream's hop has not forwarded yet; `None` without one.
     pub(crate) fn inside_since(&self, stream: &Stream) -> Option<MonoNs> {
         self.in_process
             .iter()
@@ -290,7 +290,7 @@ impl Request {
     }
 
     /// Predicts a drop of the last received chunk.
-    pub(crate) fn predict_drop(&mut self, shelf: &mut Shelf, limits: &Limits, reached: &mut ReachedCounts) {
+    pub(crate) fn predict_drop(&mut self, shelf: &mut LossStore, limits: &Limits, reached: &mut ReachedCounts) {
         let [end, tokens, nth] = self.received_last;
         let predicted = self.predicted.get_or_insert_default();
         predicted.chunks += 1;
@@ -403,7 +403,7 @@ pub struct Summary {
 /// Why a record is closed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Closed {
-    /// Ended or overwritten, and its last receives and deliveries have come or the wait for them is over.
+    /// Ended or overwritten, and its last receives and deliveries have arrived or are no longer waited for.
     Over,
     /// Silent for too long.
     Orphaned,

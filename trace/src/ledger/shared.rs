@@ -66,8 +66,8 @@ impl Ledger {
     }
 
     /// Whether a chunk continues a previous request with the same rid. If its column does not show which tokens are new, a chunk that
-    /// fits both requests may belong to either. So may one that does not add up on a later hop, which chunks of the previous
-    /// request reach late.
+    /// fits both requests may belong to either. So may a chunk on a later hop that does not add up, because chunks of the previous
+    /// request arrive there late.
     pub(super) fn is_predecessors(
         &self,
         ticket: Ticket,
@@ -107,7 +107,7 @@ impl Ledger {
         !known && !request.is_shared() && request.retractions == 0 && request.streams.iter().any(is_live)
     }
 
-    /// Marks the request and the previous ones with its rid as live at the same time, which the last chunk shows.
+    /// Marks the request and the previous ones with its rid as live at the same time, as the last chunk shows.
     pub(super) fn mark_concurrent(&mut self, ticket: Ticket) {
         let before = self.predecessors_of(ticket).count() as u64;
         let overwritten = &mut self.totals.requests.overwritten;
@@ -115,7 +115,7 @@ impl Ledger {
         self.share(ticket);
     }
 
-    /// Judges nothing of the request and the previous ones with its rid: they may be live at the same time.
+    /// Stops judging the request and the previous ones with its rid: they may be live at the same time.
     pub(super) fn share(&mut self, ticket: Ticket) {
         let before: Vec<Ticket> = self.predecessors_of(ticket).map(|before| before.ticket).collect();
         let Some(request) = self.table.get_mut(ticket) else {

@@ -152,7 +152,6 @@ struct Window {
     thread: ThreadId,
 }
 
-/// All roles.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub(crate) struct Stacks {
     roles: Vec<StackRole>,

@@ -8,8 +8,8 @@ use crate::clock::MonoNs;
 use crate::event::{Chunk, IdColumn};
 use crate::id::HopId;
 
-/// State of one request on one hop. The field order is deliberate: a request stores its first stream inline, and the stream's fields
-/// before `first_at` lie in the four cache lines that every chunk touches.
+/// State of one request on one hop. The field order matters: a request stores its first stream inline, so the fields before `first_at`
+/// lie in the four cache lines that every chunk touches.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[repr(C)]
 pub struct Stream {

@@ -1,5 +1,5 @@
-//! Consumers that add up cumulative counts: their count of a request is the sum of all counts received, a triangular number if tokens came
-//! one by one.
+//! Consumers that add up cumulative counts. Their count of a request is the sum of all counts received, a triangular number if each chunk
+//! has one token.
 
 use super::hops::Hops;
 use super::request::Request;
@@ -12,9 +12,9 @@ const CHUNKS: u32 = 4;
 impl Request {
     /// Returns the number of generated tokens if `claimed` is the sum of all counts on one of the request's first `before` hops.
     ///
-    /// Only those hops precede the claiming process. A claim that some hop's count has reached is a plain count: if a request changes
-    /// its worker, the sum of its counts at the first one can equal a later count at the second. Hops with missed observations are
-    /// ignored, because a matching sum there is a coincidence.
+    /// Only those hops precede the claiming process. A claim that does not exceed the count of some hop is a plain count. If a request
+    /// changes its worker, the sum of its counts at the first one can equal a later count at the second. Hops with missed observations
+    /// are ignored, because a matching sum there may be a coincidence.
     fn summed(&self, hops: &Hops, claimed: u32, before: usize) -> Option<u64> {
         let streams = || self.streams.iter().take(before);
         let made = streams().map(|stream| stream.count.high).max()?;

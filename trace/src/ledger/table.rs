@@ -55,7 +55,7 @@ impl TryFrom<Serialized> for Table {
         let named: HashSet<u32> = free.iter().copied().collect();
         let is_empty = |slot: &u32| slots.get(*slot as usize).is_some_and(|s| s.request.is_none());
         if free.len() != empty || named.len() != empty || !free.iter().all(is_empty) {
-            return Err("the list of free slots is not that of the empty ones");
+            return Err("the list of free slots does not match the empty slots");
         }
         let mut table = Self {
             slots,

@@ -5,7 +5,7 @@ use serde::{Deserialize, Serialize};
 
 use super::absence::{Absences, AwayTimes};
 use super::hop::Burst;
-use super::timeline::{Spent, Timeline};
+use super::timeline::{TimeUse, Timeline};
 use crate::clock::MonoNs;
 use crate::event::{AwayState, CpuSample, PollUse, ThreadPart};
 use crate::id::ThreadId;
@@ -30,7 +30,7 @@ pub struct Thread {
     #[serde(default)]
     pub(crate) burst: Burst,
     last_at: MonoNs,
-    sums: Spent,
+    sums: TimeUse,
     poll: Option<PollUse>,
     timeline: Timeline,
     #[serde(default)]
@@ -48,7 +48,7 @@ impl Thread {
             asked: None,
             burst: Burst::default(),
             last_at: at,
-            sums: Spent::default(),
+            sums: TimeUse::default(),
             poll: None,
             timeline: Timeline::default(),
             absences: Absences::default(),
@@ -81,7 +81,7 @@ impl Thread {
     }
 
     /// Time use over the run; `None` before the first sample.
-    pub fn total(&self) -> Option<Spent> {
+    pub fn total(&self) -> Option<TimeUse> {
         self.part.map(|_| self.sums)
     }
 
@@ -91,7 +91,7 @@ impl Thread {
     }
 
     /// Time use between `from` and `to`, as far as kept samples cover it.
-    pub fn between(&self, from: MonoNs, to: MonoNs) -> Option<Spent> {
+    pub fn between(&self, from: MonoNs, to: MonoNs) -> Option<TimeUse> {
         self.timeline.between(from, to)
     }
 
@@ -110,12 +110,12 @@ impl Thread {
         self.timeline.end()
     }
 
-    /// Enters a request for a frame.
+    /// Records that the thread asks for the next frame.
     pub(crate) fn request_frame(&mut self, at: MonoNs) {
         self.asked = Some(at);
     }
 
-    /// Enters a receive at `at`. Returns the time since the thread asked for the frame.
+    /// Records a receive at `at`. Returns the time since the thread asked for the frame.
     pub(crate) fn receive(&mut self, at: MonoNs) -> Option<u64> {
         self.asked.take().map(|requested| at.since(requested))
     }
@@ -144,7 +144,7 @@ impl Thread {
         }
         self.part = Some(sample.part);
         self.last_at = at;
-        self.sums = self.sums.plus(Spent {
+        self.sums = self.sums.plus(TimeUse {
             interval_ns: sample.interval_ns,
             on_ns: sample.on_ns,
             wait_ns: sample.wait_ns,
@@ -162,7 +162,6 @@ impl Thread {
     }
 }
 
-/// All known threads.
 #[derive(Debug, Default, Serialize, Deserialize)]
 pub(crate) struct Threads {
     pub(crate) all: Vec<Thread>,

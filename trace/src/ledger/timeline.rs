@@ -8,7 +8,7 @@ use crate::clock::MonoNs;
 
 /// Time use of a thread over an interval, in nanoseconds. `None`: not observable.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Spent {
+pub struct TimeUse {
     /// Length of the interval, as far as samples cover it.
     pub interval_ns: u64,
     /// On a CPU.
@@ -21,7 +21,7 @@ pub struct Spent {
     pub processing_ns: u64,
 }
 
-impl Spent {
+impl TimeUse {
     /// `ns` as a share of the interval, from 0 to 1.
     pub fn share(&self, ns: u64) -> f64 {
         (ns as f64 / self.interval_ns.max(1) as f64).min(1.0)
@@ -29,8 +29,8 @@ impl Spent {
 
     /// Time throttled by the quota. Capped at the thread's own wait, because the cgroup's sum includes other CPUs.
     pub fn throttled_ns(&self) -> Option<u64> {
-        let most = self.wait_ns.unwrap_or(self.interval_ns.saturating_sub(self.on_ns));
-        self.throttled_ns.map(|throttled| throttled.min(most))
+        let max = self.wait_ns.unwrap_or(self.interval_ns.saturating_sub(self.on_ns));
+        self.throttled_ns.map(|throttled| throttled.min(max))
     }
 
     /// Time runnable without a CPU and not throttled.
@@ -85,17 +85,17 @@ impl Spent {
 /// Running sums, oldest first. The first mark is the start of the first sample.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub(crate) struct Timeline {
-    marks: VecDeque<(MonoNs, Spent)>,
+    marks: VecDeque<(MonoNs, TimeUse)>,
 }
 
 impl Timeline {
     /// Enters the sums at the end of a sample, which covers the time since the previous one. Removes marks older than `keep_ns`, and the
     /// oldest above `most`.
-    pub(crate) fn push(&mut self, at: MonoNs, sums: Spent, keep_ns: u64, most: usize) {
+    pub(crate) fn push(&mut self, at: MonoNs, sums: TimeUse, keep_ns: u64, max: usize) {
         if self.marks.back().is_some_and(|last| last.0 >= at) {
             return;
         }
-        while self.marks.len() > most.max(1) || self.marks.get(1).is_some_and(|m| at.since(m.0) > keep_ns) {
+        while self.marks.len() > max.max(1) || self.marks.get(1).is_some_and(|m| at.since(m.0) > keep_ns) {
             self.marks.pop_front();
         }
         self.marks.push_back((at, sums));
@@ -111,7 +111,7 @@ impl Timeline {
     }
 
     /// Time between two instants, as far as samples cover it. Within a sample, time is assumed to be spent evenly.
-    pub(crate) fn between(&self, from: MonoNs, to: MonoNs) -> Option<Spent> {
+    pub(crate) fn between(&self, from: MonoNs, to: MonoNs) -> Option<TimeUse> {
         if from >= to {
             return None;
         }
@@ -119,7 +119,7 @@ impl Timeline {
         (spent.interval_ns > 0).then_some(spent)
     }
 
-    fn sums_at(&self, at: MonoNs) -> Option<Spent> {
+    fn sums_at(&self, at: MonoNs) -> Option<TimeUse> {
         let next = self.marks.partition_point(|m| m.0 <= at);
         let Some(before) = next.checked_sub(1).and_then(|place| self.marks.get(place)) else {
             return self.marks.front().map(|m| m.1);
@@ -141,9 +141,9 @@ mod tests {
 
     fn line(shares: &[u64]) -> Timeline {
         let mut line = Timeline::default();
-        let mut sums = Spent {
+        let mut sums = TimeUse {
             wait_ns: Some(0),
-            ..Spent::default()
+            ..TimeUse::default()
         };
         line.push(MonoNs(0), sums, u64::MAX, usize::MAX);
         for (n, on) in shares.iter().enumerate() {
@@ -158,11 +158,11 @@ mod tests {
     /// A recording may contain any times, so sums must not overflow.
     #[test]
     fn impossible_times_saturate() {
-        let spent = Spent {
+        let spent = TimeUse {
             interval_ns: 5,
             on_ns: u64::MAX,
             wait_ns: Some(u64::MAX),
-            ..Spent::default()
+            ..TimeUse::default()
         };
         assert_eq!((spent.wanted_ns(), spent.blocked_ns()), (u64::MAX, Some(0)));
         assert_eq!(spent.plus(spent).wanted_ns(), u64::MAX);
@@ -184,7 +184,7 @@ mod tests {
 
     #[test]
     fn throttling_on_other_cpus_is_not_attributed_to_the_thread() {
-        let spent = Spent {
+        let spent = TimeUse {
             interval_ns: 100,
             on_ns: 40,
             wait_ns: Some(50),
@@ -193,7 +193,7 @@ mod tests {
         };
         assert_eq!((spent.throttled_ns(), spent.starved_ns()), (Some(50), Some(0)));
         assert_eq!(
-            Spent {
+            TimeUse {
                 throttled_ns: None,
                 ..spent
             }
@@ -206,10 +206,10 @@ mod tests {
     fn old_marks_are_evicted() {
         let mut line = Timeline::default();
         for n in 0..1000 {
-            line.push(MonoNs(n * 100 * MS), Spent::default(), 1_000 * MS, 50);
+            line.push(MonoNs(n * 100 * MS), TimeUse::default(), 1_000 * MS, 50);
         }
         assert!(line.marks.len() <= 12, "{}", line.marks.len());
-        line.push(MonoNs(0), Spent::default(), 1_000 * MS, 50);
+        line.push(MonoNs(0), TimeUse::default(), 1_000 * MS, 50);
         assert_eq!(
             line.end(),
             Some(MonoNs(999 * 100 * MS)),

@@ -3,14 +3,14 @@
 use serde::{Deserialize, Serialize};
 
 use super::delivery_tracker::Fates;
-use super::losses::Shelf;
+use super::losses::LossStore;
 use super::request::Request;
 use crate::clock::MonoNs;
 use crate::event::MissedCause;
 
 /// Number of affected requests, with the worst one and the time of the first.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Sightings {
+pub struct AffectedRequests {
     /// Number of requests.
     pub rids: u64,
     /// Time of the first occurrence.
@@ -21,7 +21,7 @@ pub struct Sightings {
     pub amount: u64,
 }
 
-impl Sightings {
+impl AffectedRequests {
     pub(crate) fn enter(&mut self, at: MonoNs, rid: &str, amount: u64, new_rid: bool) {
         self.since.get_or_insert(at);
         self.rids += u64::from(new_rid);
@@ -39,11 +39,11 @@ impl Sightings {
 pub struct RequestCounts {
     /// Requests seen on any hop, without health checks.
     pub seen: u64,
-    /// A finish reason was seen in a frame, with aborts.
+    /// A finish reason was seen in a frame, including aborts.
     pub finished: u64,
-    /// Aborted, by a finish reason or by an `AbortReq` alone.
+    /// Aborted, by a finish reason or only by an `AbortReq`.
     pub aborted: u64,
-    /// Another request took over the rid in flight.
+    /// The rid was reused by another request while this one was in flight.
     pub overwritten: u64,
     /// Began while another live request had the rid, so neither is judged.
     #[serde(default)]
@@ -75,7 +75,7 @@ pub struct ChunkCounts {
     pub fates: Fates,
     /// Not delivered before their request was closed.
     pub undelivered: u64,
-    /// Of the delivered ones, those in responses that do not stream.
+    /// Delivered chunks in responses that do not stream.
     #[serde(default)]
     pub unstreamed: u64,
     /// Repeats of an earlier finish.
@@ -123,7 +123,7 @@ pub struct Inflation {
     /// Tokens generated.
     pub made: u64,
     /// Affected requests.
-    pub seen: Sightings,
+    pub seen: AffectedRequests,
 }
 
 /// Observations that tokengap missed.
@@ -215,7 +215,7 @@ pub struct Answers {
     /// Tokens in these responses.
     pub judged_alone_tokens: u64,
     /// Those of them that carried fewer tokens than claimed in their last event; the amount is in tokens.
-    pub judged_alone_lost: Sightings,
+    pub judged_alone_lost: AffectedRequests,
     /// Total of tokens claimed and not carried.
     pub judged_alone_tokens_lost: u64,
 }
@@ -223,7 +223,7 @@ pub struct Answers {
 /// All counters.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub struct Totals {
-    /// Events entered.
+    /// Events applied.
     pub events: u64,
     /// Requests.
     pub requests: RequestCounts,
@@ -237,17 +237,17 @@ pub struct Totals {
     /// Predictions from wakeups.
     pub predicted: Predictions,
     /// Requests predicted to lose or merge chunks.
-    pub bursts: Sightings,
+    pub bursts: AffectedRequests,
     /// Requests predicted to lose chunks; the amount is in chunks.
-    pub predicted_drops: Sightings,
+    pub predicted_drops: AffectedRequests,
     /// Requests with tokens lost on the wire, and the total number of these tokens.
-    pub wire_loss: (Sightings, u64),
+    pub wire_loss: (AffectedRequests, u64),
     /// Requests with inconsistent counts but no missing tokens, and the number of such chunks.
-    pub anomalies: (Sightings, u64),
+    pub anomalies: (AffectedRequests, u64),
     /// Requests with chunks proven lost; the amount is in tokens.
-    pub drops: Sightings,
+    pub drops: AffectedRequests,
     /// Requests with merged deliveries; the amount is in chunks.
-    pub merges: Sightings,
+    pub merges: AffectedRequests,
     /// Delta streams that list all ids.
     pub wire_inflation: Inflation,
     /// Consumers that count more tokens than were generated.
@@ -257,7 +257,7 @@ pub struct Totals {
     /// Token ids in deliveries.
     pub delivered_ids: IdCounts,
     /// Chunks replaced by a later one in a cumulative delivery, and their requests.
-    pub replaced: (u64, Sightings),
+    pub replaced: (u64, AffectedRequests),
     /// Deliveries in each mode: incremental, cumulative.
     /// First deliveries that fit either mode are not counted.
     pub deliveries: (u64, u64),
@@ -282,7 +282,7 @@ pub struct Totals {
 
 impl Totals {
     /// Withdraws the predicted losses of a request whose response contains the tokens of skipped chunks.
-    pub(crate) fn withdraw(&mut self, request: &mut Request, shelf: &mut Shelf) {
+    pub(crate) fn withdraw(&mut self, request: &mut Request, shelf: &mut LossStore) {
         request.lossless = true;
         if let Some(losses) = request.predicted.take() {
             shelf.ranges -= losses.ranges.len();

@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 
 use super::hops::Group;
 use super::threads::Threads;
-use super::timeline::Spent;
+use super::timeline::TimeUse;
 use crate::clock::MonoNs;
 use crate::id::ThreadId;
 
@@ -44,7 +44,7 @@ pub struct WaitBreakdown {
     /// Part before the first token was sent on the last hop.
     pub upstream_ns: u64,
     /// Time use of the receiving thread in the rest. `processing_ns` is for frames before the request's own.
-    pub spent: Spent,
+    pub spent: TimeUse,
     /// Maximum bytes in the last hop's kernel queues in that time; `None` if not observed.
     pub kernel_bytes_max: Option<u64>,
 }
@@ -96,7 +96,7 @@ impl Waits {
         self.pending = pending;
     }
 
-    fn judge(&mut self, wait: &Wait, spent: Option<Spent>, group: &Group) {
+    fn judge(&mut self, wait: &Wait, spent: Option<TimeUse>, group: &Group) {
         let Some(spent) = spent else {
             self.unjudged += 1;
             return;
@@ -123,7 +123,7 @@ impl Waits {
         }
     }
 
-    /// Counts waits whose samples did not come in time as unjudged.
+    /// Counts waits whose samples did not arrive in time as unjudged.
     pub(crate) fn age(&mut self, now: MonoNs) {
         while self
             .pending

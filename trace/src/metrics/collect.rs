@@ -10,7 +10,7 @@ use crate::detect::attribution::Attribution;
 use crate::detect::{ALL as DETECTORS, Findings};
 use crate::engine::{Mode, Waiter};
 use crate::event::ThreadPart;
-use crate::ledger::{Group, Hop, Ledger, Spent, Thread};
+use crate::ledger::{Group, Hop, Ledger, Thread, TimeUse};
 use crate::report::ReportInput;
 use crate::stats::{Distribution, WINDOW_NS};
 
@@ -25,7 +25,7 @@ pub struct Input<'a> {
     pub pushed: Option<Pushed>,
 }
 
-/// Pushed items: accepted and given up.
+/// Pushed items: accepted and dropped.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Pushed {
     /// Spans.
@@ -204,7 +204,7 @@ fn path(f: &mut Families, attribution: &Attribution<'_>) {
 }
 
 /// Thread states with their times; `None` if not observable.
-fn states(spent: &Spent) -> [(&'static str, Option<u64>); 4] {
+fn states(spent: &TimeUse) -> [(&'static str, Option<u64>); 4] {
     [
         ("on_cpu", Some(spent.on_ns)),
         ("run_wait", spent.starved_ns()),
@@ -235,7 +235,7 @@ fn threads(f: &mut Families, ledger: &Ledger) {
     for (role, threads) in roles {
         for which in [ThreadPart::Main, ThreadPart::Io, ThreadPart::Other] {
             let of_part = threads.iter().filter(|t| t.part() == Some(which));
-            let Some(spent) = of_part.filter_map(|t| t.total()).reduce(Spent::plus) else {
+            let Some(spent) = of_part.filter_map(|t| t.total()).reduce(TimeUse::plus) else {
                 continue;
             };
             f.seconds(&n::CPU_OBSERVED, [role, part(which)], spent.interval_ns);

@@ -22,7 +22,7 @@ pub enum Unit {
     Ratio,
     /// A count of things, in braces as UCUM writes custom units: `{frame}`.
     Of(&'static str),
-    /// None: the labels carry the information.
+    /// No unit: the labels carry the information.
     Info,
 }
 

@@ -31,7 +31,7 @@ pub struct Family {
     pub points: Vec<Point>,
 }
 
-/// Families being filled, in the order of [`ALL`].
+/// Families under construction, in the order of [`ALL`].
 pub(super) struct Families(Vec<Family>);
 
 impl Families {

@@ -59,7 +59,7 @@ impl Histogram {
         }
     }
 
-    /// Count of each bucket alone; the last one has no upper bound.
+    /// Non-cumulative count of each bucket; the last one has no upper bound.
     pub fn classes(&self) -> impl Iterator<Item = u64> + '_ {
         let ends = self.at_most.iter().map(|c| c.1).chain([self.count]);
         let begins = [0].into_iter().chain(self.at_most.iter().map(|c| c.1));

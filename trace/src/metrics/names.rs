@@ -289,13 +289,13 @@ pub(super) const HOP_BACKLOG_CHUNKS: Definition = gauge(
     "tokengap.hop.backlog.chunks",
     Of("{chunk}"),
     &["hop"],
-    "Chunks in queued frames; absent while a memory limit allows counting only",
+    "Chunks in queued frames; absent if some were evicted at a memory limit",
 );
 pub(super) const HOP_BACKLOG_BYTES: Definition = gauge(
     "tokengap.hop.backlog.size",
     Bytes,
     &["hop"],
-    "Bytes of queued frames; absent while a memory limit allows counting only",
+    "Bytes of queued frames; absent if some were evicted at a memory limit",
 );
 pub(super) const HOP_BACKLOG_MAX: Definition = gauge(
     "tokengap.hop.backlog.max_frames",
@@ -339,7 +339,7 @@ pub(super) const HOP_RECV_WAIT: Definition = histogram(
     "tokengap.hop.recv_wait",
     Seconds,
     &["hop"],
-    "Received minus asked for: near zero while the receiver is behind",
+    "Received minus requested: near zero while the receiver is behind",
 );
 pub(super) const HOP_WAKEUP: Definition = histogram(
     "tokengap.hop.wakeup.frames",

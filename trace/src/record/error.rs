@@ -36,12 +36,12 @@ pub enum RecordError {
         path: PathBuf,
     },
     /// The ring cannot hold its own header and a block.
-    #[error("a ring of {size} bytes is too small; the minimum is {least}")]
+    #[error("a ring of {size} bytes is too small; the minimum is {min}")]
     TooSmall {
         /// Requested size in bytes.
         size: u64,
         /// Minimum size in bytes.
-        least: u64,
+        min: u64,
     },
     /// The recording ended before the run did.
     #[error("{0}")]

@@ -45,13 +45,13 @@ impl BlockWriter {
         }
     }
 
-    /// Counts an event without subscribers and stores standing data. Call it between blocks.
+    /// Counts an event that is not written because there are no subscribers, and stores standing data. Call it between blocks.
     pub fn pass(&mut self, event: &Event<'_>) {
         self.encoder.note(&event.what);
         self.records += 1;
     }
 
-    /// Counts a tick without subscribers.
+    /// Counts a tick that is not written because there are no subscribers.
     pub fn pass_tick(&mut self) {
         self.records += 1;
     }
@@ -150,7 +150,7 @@ pub struct BlockReader {
 }
 
 impl BlockReader {
-    /// Continues at `record`; earlier records are known from elsewhere. Returns the number of records skipped.
+    /// Continues at `record`, because earlier records are already known. Returns the number of records skipped.
     pub fn go_on(&mut self, record: u64) -> u64 {
         let missed = self.expected.map_or(0, |at| record.saturating_sub(at));
         self.expected = Some(record);

@@ -69,7 +69,6 @@ pub(super) mod kind {
     pub(in crate::record) const INDEX: u8 = 4;
 }
 
-/// The header of a section.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Section {
     pub(super) kind: u8,
@@ -82,7 +81,7 @@ pub(super) struct Section {
     pub(super) run: u64,
     /// Number of the section within the run, in writing order.
     pub(super) seq: u64,
-    /// Number of the run's records before this block, with dropped ones.
+    /// Number of the run's records before this block, including dropped ones.
     pub(super) first_record: u64,
     pub(super) content: Content,
     /// Last anchor before the block's end.

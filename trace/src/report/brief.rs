@@ -9,7 +9,7 @@ pub(crate) fn verdict(report: &Report) -> String {
     match report.findings.first().filter(|worst| worst.severity > Severity::Info) {
         Some(worst) => format!("{}: {}", worst.severity.as_str().to_uppercase(), worst.summary),
         None if report.requests.seen == 0 => String::from("NOTHING OBSERVED: no request crossed the watched hops"),
-        None if report.findings.is_empty() => String::from("HEALTHY: nothing found"),
+        None if report.findings.is_empty() => String::from("HEALTHY: no findings"),
         None => String::from("HEALTHY: no warnings"),
     }
 }
@@ -38,7 +38,7 @@ pub(crate) fn known_to_lose(report: &Report) -> String {
         ),
         (Some(Waiter::KeepsLast), None) => {
             format!(
-                "a waiter keeps only the last of several queued chunks (until {fixed_in}): lost in incremental mode, which is not known here"
+                "a waiter keeps only the last of several queued chunks (until {fixed_in}): the others are lost in incremental mode, but the mode is unknown"
             )
         }
         (Some(Waiter::YieldsAll), _) => String::from("yields every queued chunk separately: known to lose none"),
@@ -53,7 +53,7 @@ pub(crate) fn known_to_lose(report: &Report) -> String {
 pub(crate) fn not_observed(report: &Report) -> Vec<&'static str> {
     let mut missing = Vec::new();
     if report.is_log_only() {
-        missing.push("any frame: all times are the engine's log");
+        missing.push("any frame: all times come from the engine's log");
     } else if report.tokens.received.is_none() {
         missing.push("when the tokenizer receives frames (gap, backlog and queue wait)");
     }
@@ -69,7 +69,7 @@ pub(crate) fn not_observed(report: &Report) -> Vec<&'static str> {
     missing
 }
 
-/// Describes what could not be attached or was given up.
+/// Describes the targets that could not be attached, and disabled features.
 pub(crate) fn degraded(report: &Report) -> impl Iterator<Item = String> + '_ {
     let text = |d: &serde_json::Value| d.as_str().map_or_else(|| d.to_string(), str::to_owned);
     report.own.degraded.iter().map(text)

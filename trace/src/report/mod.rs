@@ -123,7 +123,7 @@ impl Report {
         text::render(self)
     }
 
-    /// Whether all data comes from the engine's own log. Then no frame was observed, and zero frames, chunks and tokens mean nothing.
+    /// Whether all data comes from the engine's own log. Then no frame was observed, and counts of 0 frames, chunks or tokens mean nothing.
     pub fn is_log_only(&self) -> bool {
         self.hops.is_empty() && self.stages.is_some()
     }
@@ -314,7 +314,7 @@ impl Spread {
 pub struct HopLine {
     /// `from->to` with role names.
     pub name: String,
-    /// Frames that entered.
+    /// Frames that entered the hop.
     pub frames_sent: Option<u64>,
     /// Frames forwarded by the relay.
     pub frames_forwarded: Option<u64>,
@@ -344,15 +344,15 @@ pub struct HopLine {
     pub relay_ns: Option<Spread>,
     /// Processed minus received.
     pub processing_ns: Option<Spread>,
-    /// Received minus asked for: how long receivers waited for a frame. Near zero while they are behind.
+    /// Received minus requested: how long receivers waited for a frame. Near zero while they are behind.
     pub recv_wait_ns: Option<Spread>,
-    /// Most frames received in one wakeup.
+    /// Maximum number of frames received in one wakeup.
     pub wakeup_frames_max: Option<u32>,
     /// Number of frames received in one wakeup, over finished wakeups.
     pub wakeup_frames: Option<Spread>,
-    /// Most bytes of the hop in the kernel, not yet read by the receivers' libzmq.
+    /// Maximum bytes of the hop in the kernel, not yet read by the receivers' libzmq.
     pub kernel_bytes_max: Option<u64>,
-    /// Most frames in libzmq's own queues: sent, not received, and not in the kernel.
+    /// Maximum number of frames in libzmq's own queues: sent, not received, and not in the kernel.
     pub inbox_max_frames: Option<u64>,
     /// Undecodable frames, by reason.
     pub undecoded: BTreeMap<String, u64>,
@@ -383,7 +383,7 @@ pub struct LaneLine {
     pub lane: u32,
     /// Index of the receiver in its group.
     pub worker: Option<u16>,
-    /// Frames that entered.
+    /// Frames that entered the hop.
     pub frames: u64,
     /// Chunks in the frames.
     pub chunks: u64,
@@ -412,7 +412,7 @@ pub struct WorkerLine {
     pub worker: Option<u16>,
     /// Endpoint.
     pub endpoint: String,
-    /// Frames that entered.
+    /// Frames that entered the hop.
     pub frames_sent: Option<u64>,
     /// Frames received by the application.
     pub frames_received: Option<u64>,
@@ -487,11 +487,11 @@ pub struct Own {
     pub events_missed: u64,
     /// Missed observations by cause.
     pub missed_by_cause: BTreeMap<String, u64>,
-    /// Unreported frames, detected from the numbering of their lanes.
+    /// Missed frames that the source did not report, detected from the numbering of their lanes.
     pub frames_unannounced: u64,
     /// Undecodable frames.
     pub frames_undecoded: u64,
-    /// Targets that could not be attached, with what would allow it.
+    /// Targets that could not be attached, each with its fix.
     pub degraded: Vec<Value>,
     /// Cost of reading Python stacks; absent when none were read.
     #[serde(default, skip_serializing_if = "Option::is_none")]

@@ -1,4 +1,4 @@
-//! Output modes: new tokens only or all so far, with the cost of each mode on the way.
+//! Output modes: new tokens only or all tokens so far, with the cost of each mode on every hop.
 
 use serde::{Deserialize, Serialize};
 

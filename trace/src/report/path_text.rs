@@ -67,12 +67,12 @@ pub(super) fn members(out: &mut String, hop: &HopLine) {
             .worker
             .map_or_else(|| plain(&worker.endpoint), |n| format!("worker {n}"));
         let mut parts = vec![load(worker.chunks, worker.tokens, worker.share)];
-        if let Some(most) = worker.backlog_max_frames {
-            parts.push(format!("backlog up to {}", count(most)));
+        if let Some(max) = worker.backlog_max_frames {
+            parts.push(format!("backlog up to {}", count(max)));
         }
         if let Some(queue_wait) = &worker.queue_wait_ns {
             parts.push(format!(
-                "res. {} (p99 {})",
+                "queue wait {} (p99 {})",
                 duration(queue_wait.p50),
                 duration(queue_wait.p99)
             ));

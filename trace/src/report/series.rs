@@ -4,9 +4,9 @@ use serde::{Deserialize, Serialize};
 
 use crate::clock::MonoNs;
 use crate::event::Capabilities;
-use crate::ledger::{Ledger, Spent, Thread};
+use crate::ledger::{Ledger, Thread, TimeUse};
 use crate::stats::Tally;
-use crate::time_series::{HopSlot, Moment, Passed, TimeSeries};
+use crate::time_series::{HopSlot, SlotCounts, SlotValues, TimeSeries};
 
 /// Columns of equal length. A `null` column is not observable; a `null` value means nothing to measure in that slot.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -115,7 +115,7 @@ pub struct SpreadSeries {
 pub struct HopSeries {
     /// As in [`super::HopLine::name`].
     pub name: String,
-    /// Frames that entered.
+    /// Frames that entered the hop.
     pub frames_sent: Option<Vec<u64>>,
     /// Frames received.
     pub frames_received: Option<Vec<u64>>,
@@ -158,7 +158,7 @@ pub struct ThreadSeries {
 pub(super) fn series(ledger: &Ledger, time_series: &TimeSeries, (from, to): (MonoNs, MonoNs)) -> Option<Series> {
     let (begun, moments) = (time_series.begun()?, time_series.moments(ledger));
     let delivered = ledger.observes_deliveries();
-    let column = |what: fn(&Passed) -> u64| moments.iter().map(|m| what(&m.passed)).collect::<Vec<u64>>();
+    let column = |what: fn(&SlotCounts) -> u64| moments.iter().map(|m| what(&m.passed)).collect::<Vec<u64>>();
     let names = ledger.groups().iter().enumerate();
     Some(Series {
         slot_ns: time_series.slot_ns(),
@@ -206,7 +206,7 @@ fn spread<'a>(tallies: &(impl Iterator<Item = Option<&'a Tally>> + Clone)) -> Sp
     }
 }
 
-fn hop(ledger: &Ledger, place: usize, name: &str, moments: &[Moment]) -> Option<HopSeries> {
+fn hop(ledger: &Ledger, place: usize, name: &str, moments: &[SlotValues]) -> Option<HopSeries> {
     // Renaming a hop can leave its old line without hops, and hops beyond the limit have no series.
     ledger.members(place).next()?;
     moments.iter().find(|m| m.hops.len() > place)?;
@@ -229,12 +229,12 @@ fn hop(ledger: &Ledger, place: usize, name: &str, moments: &[Moment]) -> Option<
     })
 }
 
-fn thread(of: &Thread, place: usize, moments: &[Moment]) -> Option<ThreadSeries> {
+fn thread(of: &Thread, place: usize, moments: &[SlotValues]) -> Option<ThreadSeries> {
     let spent = moments.iter().map(|m| m.threads.get(place).copied().flatten());
     spent.clone().find(Option::is_some)?;
-    let column = |what: fn(&Spent) -> Option<u64>| -> Vec<Option<f64>> {
+    let column = |what: fn(&TimeUse) -> Option<u64>| -> Vec<Option<f64>> {
         // Samples justify no more than four digits.
-        let share = |s: Spent| what(&s).map(|ns| (s.share(ns) * 1e4).round() / 1e4);
+        let share = |s: TimeUse| what(&s).map(|ns| (s.share(ns) * 1e4).round() / 1e4);
         spent.clone().map(|s| s.and_then(share)).collect()
     };
     let known = |column: Vec<Option<f64>>| column.iter().any(Option::is_some).then_some(column);
@@ -245,7 +245,7 @@ fn thread(of: &Thread, place: usize, moments: &[Moment]) -> Option<ThreadSeries>
         name: of.name().to_owned(),
         receives: of.is_receiver(),
         on_cpu: column(|s| Some(s.on_ns)),
-        run_wait: known(column(Spent::starved_ns)),
-        throttled: known(column(Spent::throttled_ns)),
+        run_wait: known(column(TimeUse::starved_ns)),
+        throttled: known(column(TimeUse::throttled_ns)),
     })
 }

@@ -120,7 +120,7 @@ fn share(hits: Hits, of: StackCounts, gil_observed: bool) -> StackShare {
 /// Renders the profile as text.
 pub(super) fn text(out: &mut String, lines: &[StackLine], cost: Option<&SamplingCost>) {
     for line in lines {
-        let head = format!("HOT IN THE {}", line.role.to_uppercase());
+        let head = format!("PYTHON FUNCTIONS OF THE {}", line.role.to_uppercase());
         row(out, &head, ["OWN", "TOTAL", "GIL", "PILED:", "TOTAL", "GIL"]);
         for function in line.functions.iter().take(MOST_IN_TEXT) {
             let name = match function.file.rsplit('/').next() {
@@ -150,7 +150,7 @@ pub(super) fn text(out: &mut String, lines: &[StackLine], cost: Option<&Sampling
     if let Some(cost) = cost {
         let _ = writeln!(
             out,
-            "  {} readings at {} per second, {} failed, {} skipped, using {} of CPU",
+            "  {} samples at {} per second, {} failed, {} skipped, using {} of CPU",
             count(cost.readings),
             cost.hertz,
             count(cost.failed),
@@ -214,7 +214,7 @@ mod tests {
         assert_eq!(stacks.growing, None);
         let mut out = String::new();
         text(&mut out, &lines, None);
-        assert!(out.contains("HOT IN THE TOKENIZER") && out.contains("75 %"), "{out}");
+        assert!(out.contains("PYTHON FUNCTIONS OF THE TOKENIZER") && out.contains("75 %"), "{out}");
         assert!(out.lines().all(|line| line.chars().count() <= 100), "{out}");
     }
 }

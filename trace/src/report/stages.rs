@@ -122,8 +122,8 @@ pub struct MergedLine {
     /// Total of merged chunks.
     pub chunks: u64,
     /// Largest merge.
-    pub most: u32,
-    /// Requests affected.
+    pub max: u32,
+    /// Request of the largest merge.
     pub most_rid: String,
 }
 
@@ -171,7 +171,7 @@ pub(super) fn stages(ledger: &Ledger, slowest: usize, from: MonoNs) -> Option<St
         merged: (merged.times > 0).then(|| MergedLine {
             times: merged.times,
             chunks: merged.chunks,
-            most: merged.most,
+            max: merged.max,
             most_rid: merged.most_rid.to_string(),
         }),
     })
@@ -209,8 +209,8 @@ fn process(logged: &LoggedProcess, from: MonoNs) -> ProcessLine {
         messages: logged.messages,
         more_ready: logged.more_share(),
         recv_wait_ns: Spread::of(&logged.recv_wait),
-        states_max: logged.states.most.map(|(_, most)| most),
-        states_max_at_ns: logged.states.most.map(|(at, _)| at.since(from)),
+        states_max: logged.states.max.map(|(_, max)| max),
+        states_max_at_ns: logged.states.max.map(|(at, _)| at.since(from)),
         step_ns: logged.states.step_ns,
         from_ns: logged.states.from.since(from),
         states: logged.states.steps.clone(),

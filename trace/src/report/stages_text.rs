@@ -27,8 +27,8 @@ pub(super) fn render(out: &mut String, report: &Report) {
     );
     for process in &log.processes {
         let mut parts = Vec::new();
-        if let Some(most) = process.states_max {
-            parts.push(format!("up to {} states", count(most.into())));
+        if let Some(max) = process.states_max {
+            parts.push(format!("up to {} states", count(max.into())));
         }
         if let Some(cpu) = process.cpu_max {
             parts.push(format!("CPU up to {} of a core", percent(cpu)));
@@ -47,7 +47,7 @@ pub(super) fn render(out: &mut String, report: &Report) {
             "merged according to the log: {} chunks in {}, up to {} at once ({}); only merges of 20 or more are logged, so there were more",
             count(merged.chunks),
             plural(merged.times, "warning"),
-            merged.most,
+            merged.max,
             merged.most_rid
         );
         wrap(out, &line, "  ", "    ");

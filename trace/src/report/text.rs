@@ -33,7 +33,7 @@ pub(super) fn render(report: &Report) -> String {
     lines(&out)
 }
 
-/// Ground truth of the demo beside the findings.
+/// Ground truth of the demo, for comparison with the findings.
 fn truth(out: &mut String, report: &Report) {
     let Some(truth) = report.demo.as_ref().and_then(|demo| demo.get("truth")) else {
         return;
@@ -255,16 +255,16 @@ fn detail(out: &mut String, hop: &HopLine) {
         ));
     }
     if let Some(frames) = hop.inbox_max_frames {
-        let most = plural(frames, "frame");
-        parts.push(format!("up to {most} in libzmq's inbox"));
+        let max = plural(frames, "frame");
+        parts.push(format!("up to {max} in libzmq's inbox"));
     }
-    if let Some(most) = hop.kernel_bytes_max {
-        let most = if most == 0 {
+    if let Some(max) = hop.kernel_bytes_max {
+        let max = if max == 0 {
             String::from("none")
         } else {
-            format!("up to {}", bytes(most))
+            format!("up to {}", bytes(max))
         };
-        parts.push(format!("{most} in the kernel"));
+        parts.push(format!("{max} in the kernel"));
     }
     if let Some(frames) = hop.wakeup_frames_max.filter(|&n| n > 1) {
         parts.push(format!("up to {frames} frames per wakeup"));

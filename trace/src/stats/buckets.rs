@@ -22,11 +22,11 @@ pub(super) fn class(ns: u64) -> usize {
 
 /// Bounds of a bucket: first duration, and first duration beyond it.
 pub(super) fn bounds(class: usize) -> (u64, u64) {
-    let least = |class: usize| {
+    let min = |class: usize| {
         let doubling = (class >> FINE).saturating_sub(1);
         ((class - (doubling << FINE)) as u64) << doubling
     };
-    (least(class), least(class + 1))
+    (min(class), min(class + 1))
 }
 
 /// Bucket counters. Allocated at the first value.
@@ -121,8 +121,8 @@ impl Tally {
             below += u64::from(c.1);
             below >= rank
         })?;
-        let (least, beyond) = bounds(class.0.into());
-        Some((least + (beyond - least) / 2).min(self.max))
+        let (min, beyond) = bounds(class.0.into());
+        Some((min + (beyond - min) / 2).min(self.max))
     }
 
     /// Adds the counts of another tally.
@@ -154,10 +154,10 @@ mod tests {
     proptest! {
         #[test]
         fn every_value_falls_into_its_bucket(ns in 0_u64..4_000_000_000_000) {
-            let (least, beyond) = bounds(class(ns));
-            prop_assert!(least <= ns);
+            let (min, beyond) = bounds(class(ns));
+            prop_assert!(min <= ns);
             prop_assert!(ns < beyond || class(ns) == CLASSES - 1);
-            prop_assert!(beyond - least <= 1.max(least / 8));
+            prop_assert!(beyond - min <= 1.max(min / 8));
         }
 
         #[test]

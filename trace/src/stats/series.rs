@@ -15,17 +15,17 @@ pub trait Slot {
 pub struct Series<S> {
     begun: MonoNs,
     width_ns: u64,
-    most: usize,
+    max: usize,
     slots: Vec<S>,
 }
 
 impl<S: Slot> Series<S> {
     /// Starts at `begun` with slots of `width_ns`; keeps at most `most` of them (an even number, at least 2).
-    pub fn new(begun: MonoNs, width_ns: u64, most: usize) -> Self {
+    pub fn new(begun: MonoNs, width_ns: u64, max: usize) -> Self {
         Self {
             begun,
             width_ns: width_ns.max(1),
-            most: (most - most % 2).max(2),
+            max: (max - max % 2).max(2),
             slots: Vec::new(),
         }
     }
@@ -77,20 +77,20 @@ impl<S: Slot> Series<S> {
     /// Whether the slot limit of a deserialized image is one that [`Self::new`] sets, and is respected.
     pub(crate) fn is_sound(&self) -> bool {
         const MAX_SLOTS: usize = 1 << 17;
-        let most = (2..=MAX_SLOTS).contains(&self.most) && self.most.is_multiple_of(2);
-        most && self.width_ns > 0 && self.slots.len() < self.most
+        let valid_max = (2..=MAX_SLOTS).contains(&self.max) && self.max.is_multiple_of(2);
+        valid_max && self.width_ns > 0 && self.slots.len() < self.max
     }
 
     /// End of the range that fits in slots of this length.
     fn end(&self) -> u64 {
         self.begun
             .0
-            .saturating_add(self.width_ns.saturating_mul(self.most as u64))
+            .saturating_add(self.width_ns.saturating_mul(self.max as u64))
     }
 
     fn push(&mut self, slot: S) {
         self.slots.push(slot);
-        if self.slots.len() == self.most {
+        if self.slots.len() == self.max {
             self.halve();
         }
     }
@@ -150,9 +150,9 @@ mod tests {
     proptest::proptest! {
         #[test]
         fn closing_many_empty_slots_at_once_equals_closing_each(
-            begun in 0..50_u64, width in 1..20_u64, most in 2..9_usize, jumps in proptest::collection::vec((0..2000_u64, 0..5_u64), 1..20),
+            begun in 0..50_u64, width in 1..20_u64, max in 2..9_usize, jumps in proptest::collection::vec((0..2000_u64, 0..5_u64), 1..20),
         ) {
-            let mut at_once = Series::new(MonoNs(begun), width, most);
+            let mut at_once = Series::new(MonoNs(begun), width, max);
             let (mut one_by_one, mut now) = (at_once.clone(), begun);
             for (jump, value) in jumps {
                 now += jump;

@@ -39,7 +39,7 @@ impl Trend {
         self.samples.iter().copied()
     }
 
-    /// Number of seconds without a fall in which the level rose in total, with its start and end value.
+    /// Number of seconds in which the level never fell and rose in total, with its start and end value.
     pub fn rising(&self) -> Option<(usize, u64, u64)> {
         let mut newer = *self.samples.back()?;
         let top = newer;

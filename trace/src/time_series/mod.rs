@@ -4,7 +4,7 @@
 mod reading;
 mod slot;
 
-pub use slot::{HopSlot, Moment, Passed, PassedHop};
+pub use slot::{HopSlot, HopSlotCounts, SlotCounts, SlotValues};
 
 use serde::{Deserialize, Serialize};
 
@@ -20,8 +20,8 @@ const SLOT_NS: u64 = 1_000_000_000;
 /// Time series of a run.
 #[derive(Debug, Serialize, Deserialize)]
 pub struct TimeSeries {
-    most: usize,
-    series: Option<Series<Moment>>,
+    max: usize,
+    series: Option<Series<SlotValues>>,
     /// Counters at the start of the current slot.
     last: Reading,
     due: MonoNs,
@@ -29,9 +29,9 @@ pub struct TimeSeries {
 
 impl TimeSeries {
     /// Creates an empty time series that keeps at most `most` slots.
-    pub fn new(most: usize) -> Self {
+    pub fn new(max: usize) -> Self {
         Self {
-            most,
+            max,
             series: None,
             last: Reading::default(),
             due: MonoNs(0),
@@ -51,7 +51,7 @@ impl TimeSeries {
             series.close(now, running, || self.last.moment(ledger));
             self.due = series.due();
         } else {
-            let series = Series::new(now, SLOT_NS, self.most);
+            let series = Series::new(now, SLOT_NS, self.max);
             self.due = series.due();
             self.series = Some(series);
         }
@@ -73,7 +73,7 @@ impl TimeSeries {
     }
 
     /// All slots, oldest first; the last is the current, unfinished one.
-    pub fn moments(&self, ledger: &Ledger) -> Vec<Moment> {
+    pub fn moments(&self, ledger: &Ledger) -> Vec<SlotValues> {
         let Some(series) = &self.series else {
             return Vec::new();
         };
@@ -84,7 +84,7 @@ impl TimeSeries {
         moments
     }
 
-    /// Threads covered by [`Moment::threads`], in its order.
+    /// Threads covered by [`SlotValues::threads`], in its order.
     pub fn threads(&self) -> impl Iterator<Item = ThreadId> + '_ {
         self.last.threads()
     }

@@ -2,11 +2,11 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::slot::{HopSlot, Moment, Passed, PassedHop};
+use super::slot::{HopSlot, HopSlotCounts, SlotCounts, SlotValues};
 use crate::clock::MonoNs;
 use crate::event::ThreadPart;
 use crate::id::ThreadId;
-use crate::ledger::{Ledger, Spent, Thread};
+use crate::ledger::{Ledger, Thread, TimeUse};
 
 /// Maximum number of hop names with a series. Others count only in the totals.
 const HOPS: usize = 32;
@@ -16,9 +16,9 @@ const THREADS: usize = 32;
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub(super) struct Reading {
     at: MonoNs,
-    passed: Passed,
-    hops: Vec<PassedHop>,
-    threads: Vec<(ThreadId, Spent)>,
+    passed: SlotCounts,
+    hops: Vec<HopSlotCounts>,
+    threads: Vec<(ThreadId, TimeUse)>,
 }
 
 impl Reading {
@@ -27,9 +27,9 @@ impl Reading {
     }
 
     /// Difference between the ledger now and this reading.
-    pub(super) fn moment(&self, ledger: &Ledger) -> Moment {
+    pub(super) fn moment(&self, ledger: &Ledger) -> SlotValues {
         let groups = ledger.groups().iter().take(HOPS).enumerate();
-        Moment {
+        SlotValues {
             passed: passed(ledger).combine(self.passed, u64::saturating_sub),
             live: ledger.live(),
             gap: ledger.gap_slot().tally(),
@@ -69,15 +69,15 @@ impl Reading {
         let is_relevant = |t: &&Thread| t.total().is_some() && (t.is_receiver() || t.part() == Some(ThreadPart::Main));
         for thread in ledger.threads().iter().filter(is_relevant) {
             if self.threads.len() < THREADS && self.threads.iter().all(|t| t.0 != thread.id()) {
-                self.threads.push((thread.id(), Spent::default()));
+                self.threads.push((thread.id(), TimeUse::default()));
             }
         }
     }
 }
 
-fn passed(ledger: &Ledger) -> Passed {
+fn passed(ledger: &Ledger) -> SlotCounts {
     let totals = ledger.totals();
-    Passed {
+    SlotCounts {
         begun: totals.requests.seen,
         finished: totals.requests.finished,
         tokens_sent: totals.tokens.sent,
@@ -92,10 +92,10 @@ fn passed(ledger: &Ledger) -> Passed {
     }
 }
 
-fn passed_hop(ledger: &Ledger, place: usize) -> PassedHop {
-    let mut sum = PassedHop {
+fn passed_hop(ledger: &Ledger, place: usize) -> HopSlotCounts {
+    let mut sum = HopSlotCounts {
         wakeups: ledger.groups()[place].wakeups.count(),
-        ..PassedHop::default()
+        ..HopSlotCounts::default()
     };
     for counts in ledger.members(place).map(crate::ledger::Hop::counts) {
         sum.frames_sent += counts.frames_sent;
@@ -106,7 +106,7 @@ fn passed_hop(ledger: &Ledger, place: usize) -> PassedHop {
     sum
 }
 
-fn spent(ledger: &Ledger, id: ThreadId, since: Spent) -> Option<Spent> {
+fn spent(ledger: &Ledger, id: ThreadId, since: TimeUse) -> Option<TimeUse> {
     let spent = ledger.thread(id)?.total()?.minus(since);
     (spent.interval_ns > 0).then_some(spent)
 }

@@ -2,12 +2,12 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::ledger::Spent;
+use crate::ledger::TimeUse;
 use crate::stats::{Slot, Tally};
 
 /// Counters of one slot.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Passed {
+pub struct SlotCounts {
     /// Requests seen for the first time.
     pub begun: u64,
     /// Requests that finished.
@@ -32,7 +32,7 @@ pub struct Passed {
     pub events_missed: u64,
 }
 
-impl Passed {
+impl SlotCounts {
     pub(super) fn combine(self, other: Self, by: fn(u64, u64) -> u64) -> Self {
         Self {
             begun: by(self.begun, other.begun),
@@ -52,7 +52,7 @@ impl Passed {
 
 /// Traffic on the hops of one name in a slot.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct PassedHop {
+pub struct HopSlotCounts {
     /// Frames sent.
     pub frames_sent: u64,
     /// Frames received.
@@ -65,7 +65,7 @@ pub struct PassedHop {
     pub wakeups: u64,
 }
 
-impl PassedHop {
+impl HopSlotCounts {
     pub(super) fn combine(self, other: Self, by: fn(u64, u64) -> u64) -> Self {
         Self {
             frames_sent: by(self.frames_sent, other.frames_sent),
@@ -81,7 +81,7 @@ impl PassedHop {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct HopSlot {
     /// Traffic on them.
-    pub passed: PassedHop,
+    pub passed: HopSlotCounts,
     /// Largest backlog, in frames.
     pub backlog_max: u64,
     /// Largest sample of the bytes in kernel queues; `None` without a sample.
@@ -92,9 +92,9 @@ pub struct HopSlot {
 
 /// All values of one slot.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Moment {
+pub struct SlotValues {
     /// Counters.
-    pub passed: Passed,
+    pub passed: SlotCounts,
     /// Live requests at its end; for joined slots the maximum.
     pub live: u64,
     /// Gaps that ended.
@@ -102,10 +102,10 @@ pub struct Moment {
     /// Indexed as [`crate::ledger::Ledger::groups`]; hops first observed later are missing at the end.
     pub hops: Vec<HopSlot>,
     /// Indexed as [`super::TimeSeries::threads`]; `None` without samples.
-    pub threads: Vec<Option<Spent>>,
+    pub threads: Vec<Option<TimeUse>>,
 }
 
-impl Slot for Moment {
+impl Slot for SlotValues {
     fn join(&mut self, next: Self) {
         self.passed = self.passed.combine(next.passed, u64::saturating_add);
         self.live = self.live.max(next.live);

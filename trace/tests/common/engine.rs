@@ -1,7 +1,7 @@
 //! An engine for tests of the generic crate.
 
 use trace::Config;
-use trace::engine::{Behaviour, Drops, Engines, Facts, Handout, Mode, StageNames, Waiter};
+use trace::engine::{Behaviour, Drops, Engines, Facts, Mode, OutputModeRule, StageNames, Waiter};
 
 /// A release that drops queued chunks in incremental mode.
 pub(crate) const DROPS: &str = "0.5.9";
@@ -24,9 +24,9 @@ pub(crate) fn config() -> Config {
     }
 }
 
-/// The scheduler hands a request's first output to its socket.
+/// Stage at which the scheduler hands a request's first output to its socket.
 pub(crate) const FIRST_SENT: &str = "first_output_stream";
-/// The tokenizer processes it.
+/// Stage at which the tokenizer processes a request's first output.
 pub(crate) const FIRST_RECEIVED: &str = "tokenizer_first_token";
 
 /// Stages of the example's logs.
@@ -75,8 +75,8 @@ impl Facts for Example {
         };
         Behaviour {
             waiter: Some(waiter),
-            token_path: Some(Handout::ByFlag(FLAG)),
-            text_path: Some(Handout::Always(Mode::Cumulative)),
+            token_path: Some(OutputModeRule::ByFlag(FLAG)),
+            text_path: Some(OutputModeRule::Always(Mode::Cumulative)),
         }
     }
 

@@ -1,5 +1,5 @@
-//! A run with everything an export can show: two hops, a backlog, bursts of receives, a waiter that keeps the last chunk, samples,
-//! log lines, an undecoded frame, missed observations, an abort, and requests in flight at the end.
+//! A run with everything an export can show. It has two hops, a backlog, bursts of receives and a waiter that keeps the last chunk.
+//! It also has samples, log lines, an undecoded frame, missed observations, an abort, and requests in flight at the end.
 
 use trace::engine::{Mode, Waiter};
 use trace::event::{

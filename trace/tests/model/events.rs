@@ -33,7 +33,6 @@ impl Part {
     }
 }
 
-/// An event of the source.
 #[derive(Clone, Debug)]
 pub(crate) enum OwnedEvent {
     Engine(Policy),

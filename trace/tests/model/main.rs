@@ -102,7 +102,6 @@ fn check_balances(analysis: &Analysis) -> TestCaseResult {
     Ok(())
 }
 
-/// Requests that used the rid.
 fn requests_with_rid<'w>(world: &'w World, rid: &'w str) -> impl Iterator<Item = &'w RequestTruth> {
     world.requests.iter().filter(move |request| &*request.rid == rid)
 }

@@ -51,7 +51,7 @@ impl Column {
         }
     }
 
-    /// Whether each chunk alone shows its own tokens, and so the number of tokens before it.
+    /// Whether a chunk by itself shows its own tokens, and therefore the number of tokens before it.
     pub(crate) fn shows_tokens(self) -> bool {
         self == Self::New
     }
@@ -102,7 +102,6 @@ pub(crate) enum Visibility {
     Unidentified,
 }
 
-/// Kind of observation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Observation {
     /// Sends and receives of frames on the hops at this position of the path.

@@ -90,7 +90,6 @@ impl Part {
     }
 }
 
-/// Id of the token at a position.
 fn id_at(position: u32) -> i64 {
     i64::from(position) + 150_000
 }

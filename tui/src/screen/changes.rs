@@ -36,7 +36,7 @@ impl ChangeTracker {
         self.events += u64::from(!sample);
     }
 
-    /// Forces the next check to succeed.
+    /// Forces the next check to request a refresh.
     pub(super) fn reset(&mut self) {
         self.shown = None;
     }

@@ -27,12 +27,12 @@ use crate::log::LogHold;
 use crate::state::Model;
 use crate::state::action::{Action, Effect};
 use crate::state::journal::Journal;
-use crate::state::past::OwnPast;
+use crate::state::past::ReceivedHistory;
 use crate::state::pods::PodLine;
-use crate::state::refresh::Outside;
+use crate::state::refresh::RunValues;
 use crate::state::tab::Tab;
 use crate::state::ui::{Saved, Ui};
-use crate::theme::{Surroundings, Theme};
+use crate::theme::{Environment, Theme};
 use crate::view::{self, Hits};
 
 pub use pod::PodView;
@@ -41,14 +41,14 @@ use changes::ChangeTracker;
 use export::Exports;
 use terminal::Terminal;
 
-/// What the screen remembers of each run.
+/// Limits of the state kept per run, and the saved filters.
 #[derive(Clone, Debug)]
 pub struct Options {
     /// Maximum number of moments of chunks kept for the view of one request.
     pub journal: usize,
     /// Maximum number of finished requests in the table.
     pub rows: usize,
-    /// Filters with names.
+    /// Saved filters.
     pub filters: Vec<Saved>,
 }
 
@@ -58,9 +58,9 @@ const KEYS: Duration = Duration::from_millis(10);
 const REFRESH: Duration = Duration::from_millis(200);
 /// Refreshing rows may take at most one part in this many of the time.
 const ROWS_SHARE: u32 = 20;
-/// Interval at which stories of important requests are kept.
+/// Interval at which stories of important requests are copied out of the ring.
 const KEEP_INTERVAL: Duration = Duration::from_secs(2);
-/// Maximum number of inputs per turn, so that a held key does not delay the source.
+/// Maximum number of inputs per iteration of the run loop, so that a held key does not delay the source.
 const INPUTS_A_TURN: usize = 16;
 
 /// The screen as an observer of one run, or of several.
@@ -117,7 +117,7 @@ impl Screen {
         Ok(Self {
             terminal,
             _log_hold: log_hold,
-            theme: Theme::of(&Surroundings::read()),
+            theme: Theme::of(&Environment::read()),
             model: Model::default(),
             ui: Ui {
                 rows: keep.rows,
@@ -169,12 +169,11 @@ impl Screen {
         self.pods = pods;
     }
 
-    /// Continues the time series of a run from those received.
-    pub fn take_over(&mut self, run: usize, past: OwnPast) {
+    /// Replaces the time series of a run with the received ones.
+    pub fn take_over(&mut self, run: usize, past: ReceivedHistory) {
         self.model(run).take_over(past);
     }
 
-    /// Model of a run.
     fn model(&mut self, run: usize) -> &mut Model {
         match self.hidden.get_mut(run) {
             Some(Some(view)) => &mut view.model,
@@ -202,7 +201,6 @@ impl Screen {
         }
     }
 
-    /// Switches to another run.
     fn switch_to(&mut self, run: usize) {
         let Some(View { model, journal }) = self.hidden.get_mut(run).and_then(Option::take) else {
             return;
@@ -218,7 +216,7 @@ impl Screen {
         self.stale = true;
     }
 
-    /// Forces a refresh in the next turn.
+    /// Forces a refresh in the next iteration.
     fn refresh_now(&mut self) {
         (self.next_refresh, self.next_rows) = (Instant::now(), Instant::now());
         self.changes.reset();
@@ -288,7 +286,7 @@ impl Screen {
         }
     }
 
-    /// Refreshes the model as far as due and needed.
+    /// Refreshes the parts of the model that are due and have changed.
     fn refresh(&mut self, run: &Run<'_>, now: Instant) {
         self.cost.update(now);
         self.stale = true;
@@ -319,7 +317,7 @@ impl Screen {
 
     /// Refreshes the model to the current state.
     fn read(&mut self, run: &Run<'_>, rows: bool) {
-        let outside = Outside {
+        let outside = RunValues {
             source: run.source.to_owned(),
             doing: match run.stage {
                 Stage::Running | Stage::Ended if run.position.is_some() => "replay",
@@ -452,7 +450,7 @@ impl Drop for Screen {
         let of = |q| self.draws.quantile(q).map_or(0, |ns| ns / 1_000);
         let (frames, longest) = (self.draws.count(), self.draws.max().unwrap_or(0) / 1_000);
         tracing::info!(
-            "screen: {frames} frames, drawn in {} us, p99 {} us, {longest} us at most",
+            "screen: {frames} frames, draw time p50 {} us, p99 {} us, max {longest} us",
             of(0.5),
             of(0.99)
         );

@@ -11,7 +11,7 @@ use crate::keys;
 use crate::log::LogHold;
 use crate::state::action::Action;
 use crate::state::pick::{Choice, Kind, Offer, Pick};
-use crate::theme::{Surroundings, Theme};
+use crate::theme::{Environment, Theme};
 use crate::view;
 
 /// Maximum wait for a key before the sources are updated.
@@ -34,7 +34,7 @@ pub fn pick(mut pick: Pick, found: &Receiver<Found>) -> anyhow::Result<Choice> {
     let _log_hold = LogHold::begin();
     let mut terminal =
         Terminal::open().context("cannot take over the terminal; tokengap --help lists what can be run")?;
-    let theme = Theme::of(&Surroundings::read());
+    let theme = Theme::of(&Environment::read());
     loop {
         if let Some(latest) = found.try_iter().last() {
             pick.looked = true;

@@ -15,7 +15,7 @@ pub struct PodView {
 }
 
 impl PodView {
-    /// Observer of the run with the index `place`.
+    /// Creates an observer of the run with index `place`.
     pub fn new(screen: Rc<RefCell<Screen>>, place: usize) -> Self {
         Self { screen, place }
     }

@@ -25,7 +25,7 @@ static HOOK: Once = Once::new();
 pub(super) struct Terminal {
     inner: ratatui::Terminal<CrosstermBackend<Outlet>>,
     busy: Busy,
-    /// Set once drawing has failed, so that the last frame is not waited for.
+    /// Set once drawing has failed; the exit then skips the wait for the last frame.
     broken: bool,
 }
 
@@ -81,10 +81,10 @@ impl Drop for Terminal {
     }
 }
 
-/// Waits at most `time` for input or its end, and returns whether there is any.
+/// Waits at most `time` for input or end of file, and returns whether there is either.
 pub(super) fn wait(time: Duration) -> bool {
     let stdin = io::stdin();
-    // If stdin is a file, which is always readable, keys come from elsewhere.
+    // A file as stdin is always readable; crossterm then reads keys from /dev/tty.
     let timeout = Timespec::try_from(time).ok().filter(|_| stdin.is_terminal());
     let Some(timeout) = timeout else {
         thread::sleep(time);

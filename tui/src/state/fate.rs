@@ -1,12 +1,11 @@
-//! Fate of each chunk of a request. Only the ledger decides which tokens are lost, proven or predicted; deliveries show which chunks left
-//! together.
+//! Fate of each chunk of a request. Only the ledger decides which tokens are lost, whether proven or predicted. Deliveries show which
+//! chunks left together.
 
 use trace::engine::Mode;
 use trace::ledger::Losses;
 
 use super::journal::{ChunkSeen, DeliverySeen};
 
-/// Fate of a chunk.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Fate {
     /// Sent on a hop where nothing else is observable.
@@ -71,7 +70,7 @@ impl Fate {
     }
 }
 
-/// Knowledge of the ledger about the request.
+/// Ledger data about the request.
 #[derive(Clone, Copy)]
 pub(crate) struct Known<'a> {
     pub(crate) confirmed: Option<&'a Losses>,

@@ -51,7 +51,7 @@ pub(crate) struct Journal {
     /// Current wakeup of each hop, and the number of frames received in it.
     wakeups: HashMap<HopId, (u64, u32)>,
     /// Stories of important requests, kept when the ring overwrites their moments.
-    kept: HashMap<String, Story>,
+    kept: HashMap<String, RequestHistory>,
 }
 
 /// One chunk on one hop.
@@ -80,7 +80,7 @@ pub(crate) struct DeliverySeen {
 
 /// Everything the journal holds about one request, in order of observation.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Story {
+pub(crate) struct RequestHistory {
     pub(crate) chunks: Vec<ChunkSeen>,
     pub(crate) deliveries: Vec<DeliverySeen>,
     /// Start of the known part, if earlier moments were overwritten.
@@ -216,7 +216,7 @@ impl Journal {
     }
 
     /// Returns the story from the ring, or the kept copy if it has more chunks.
-    pub(crate) fn story(&self, rid: &str) -> Story {
+    pub(crate) fn story(&self, rid: &str) -> RequestHistory {
         let story = self.read(rid);
         match self.kept.get(rid) {
             Some(kept) if kept.chunks.len() > story.chunks.len() => kept.clone(),
@@ -225,9 +225,9 @@ impl Journal {
     }
 
     /// Reads the story from the ring in two passes.
-    fn read(&self, rid: &str) -> Story {
+    fn read(&self, rid: &str) -> RequestHistory {
         let key = self.keys.hash_one(rid);
-        let mut story = Story::default();
+        let mut story = RequestHistory::default();
         let mut frames: HashMap<FrameId, Vec<usize>> = HashMap::new();
         for moment in self.moments.iter().filter(|m| m.key == key) {
             let end = (moment.end != NO_COUNT).then_some(moment.end);
@@ -303,7 +303,7 @@ mod tests {
         );
         assert_eq!((story.deliveries.len(), story.since), (1, None));
         assert_eq!(scene.journal.story("b").chunks.len(), 1);
-        assert_eq!(scene.journal.story("nobody"), Story::default());
+        assert_eq!(scene.journal.story("nobody"), RequestHistory::default());
     }
 
     #[test]

@@ -69,14 +69,14 @@ pub struct Model {
     /// Wall clock at the start of the run, in nanoseconds since the epoch; `None` if unknown.
     pub(crate) wall_start_ns: Option<u64>,
     /// Merged and lost chunks at the start of the newest second of the history.
-    pub(super) harm_before: Option<Harm>,
+    pub(super) harm_before: Option<MergedAndLost>,
     /// Merged and lost chunks at the last update of the history.
-    pub(super) harm: Option<Harm>,
+    pub(super) harm: Option<MergedAndLost>,
 }
 
-/// Chunks that did not leave on their own.
+/// Number of merged and of lost chunks.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) struct Harm {
+pub(crate) struct MergedAndLost {
     pub(crate) merged: u64,
     pub(crate) lost: u64,
 }

@@ -8,27 +8,27 @@ use trace::{Analysis, ThreadId};
 
 use super::Model;
 use super::history::{History, HopSample, Sample, ThreadSample};
-use super::model::Harm;
+use super::model::MergedAndLost;
 
 /// Maximum number of hop names and of threads accepted from the sender.
 const MAX_NAMES: usize = 4_096;
 
 /// Time series to send.
 #[derive(Debug, Serialize)]
-struct Past<'a> {
+struct SentHistory<'a> {
     history: &'a History<Sample>,
     hops: &'a HashMap<String, History<HopSample>>,
     threads: &'a HashMap<ThreadId, History<ThreadSample>>,
-    harm_before: Option<Harm>,
+    harm_before: Option<MergedAndLost>,
 }
 
 /// Received time series.
 #[derive(Debug, Default, Deserialize)]
-pub struct OwnPast {
+pub struct ReceivedHistory {
     history: History<Sample>,
     hops: HashMap<String, History<HopSample>>,
     threads: HashMap<ThreadId, History<ThreadSample>>,
-    harm_before: Option<Harm>,
+    harm_before: Option<MergedAndLost>,
 }
 
 impl sink::Past for Model {
@@ -37,7 +37,7 @@ impl sink::Past for Model {
     }
 
     fn image(&self) -> Result<Image, ImageError> {
-        Image::of(&Past {
+        Image::of(&SentHistory {
             history: &self.history,
             hops: &self.hop_history,
             threads: &self.thread_history,
@@ -48,8 +48,8 @@ impl sink::Past for Model {
 
 impl Model {
     /// Replaces the time series with those of another screen. Ignores input above the limits.
-    pub(crate) fn take_over(&mut self, past: OwnPast) {
-        let OwnPast {
+    pub(crate) fn take_over(&mut self, past: ReceivedHistory) {
+        let ReceivedHistory {
             history,
             hops,
             threads,

@@ -34,7 +34,7 @@ pub struct Offer {
     pub kind: Kind,
     /// Name.
     pub title: String,
-    /// Description of the command.
+    /// Description of what the command does.
     pub note: String,
     /// Equivalent arguments to `tokengap`.
     pub command: Vec<String>,

@@ -75,14 +75,14 @@ enum Op {
 
 /// A syntax error in a filter, with its position.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Mistake {
+pub(crate) struct SyntaxError {
     /// First wrong character, counted from 0.
     pub(crate) at: usize,
     /// Description of the error and of the expected input.
     pub(crate) what: String,
 }
 
-impl fmt::Display for Mistake {
+impl fmt::Display for SyntaxError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "at {}: {}", self.at + 1, self.what)
     }
@@ -106,7 +106,7 @@ pub(crate) const HELP: &[(&str, &str)] = &[
 ];
 
 impl Query {
-    pub(crate) fn parse(text: &str) -> Result<Self, Mistake> {
+    pub(crate) fn parse(text: &str) -> Result<Self, SyntaxError> {
         let mut terms = Vec::new();
         let mut at = 0;
         for word in text.split(' ') {
@@ -140,14 +140,14 @@ impl Query {
     }
 }
 
-fn term(word: &str, at: usize) -> Result<Term, Mistake> {
+fn term(word: &str, at: usize) -> Result<Term, SyntaxError> {
     let (negated, body) = match word.strip_prefix('-') {
         Some(rest) => (true, rest),
         None => (false, word),
     };
     let at = at + usize::from(negated);
     if body.is_empty() {
-        return Err(Mistake {
+        return Err(SyntaxError {
             at,
             what: "missing term after the minus sign".into(),
         });
@@ -162,7 +162,7 @@ fn term(word: &str, at: usize) -> Result<Term, Mistake> {
     let (op, value) = operator(rest);
     let value_at = at + name.chars().count() + (rest.len() - value.len());
     if value.is_empty() {
-        return Err(Mistake {
+        return Err(SyntaxError {
             at: value_at,
             what: format!("{name} needs a value after {:?}", &rest[..rest.len() - value.len()]),
         });
@@ -173,7 +173,7 @@ fn term(word: &str, at: usize) -> Result<Term, Mistake> {
         "flag" => Test::Flag(flag(value, value_at)?),
         lower => {
             let field = FIELDS.iter().find(|f| f.0 == lower);
-            let &(_, field, is_duration) = field.ok_or_else(|| Mistake {
+            let &(_, field, is_duration) = field.ok_or_else(|| SyntaxError {
                 at,
                 what: unknown(name),
             })?;
@@ -189,7 +189,7 @@ fn term(word: &str, at: usize) -> Result<Term, Mistake> {
         }
     };
     if !matches!(test, Test::Number(..)) && op != Op::Equal {
-        return Err(Mistake {
+        return Err(SyntaxError {
             at: at + name.chars().count(),
             what: format!("{name} cannot be compared; use {name}:{value}"),
         });
@@ -217,11 +217,11 @@ fn operator(rest: &str) -> (Op, &str) {
         .unwrap_or((Op::Equal, rest))
 }
 
-fn state(value: &str, at: usize) -> Result<Life, Mistake> {
+fn state(value: &str, at: usize) -> Result<Life, SyntaxError> {
     Life::ALL
         .into_iter()
         .find(|l| l.word().eq_ignore_ascii_case(value))
-        .ok_or_else(|| Mistake {
+        .ok_or_else(|| SyntaxError {
             at,
             what: format!(
                 "{value:?} is not a state: use one of {}",
@@ -230,8 +230,8 @@ fn state(value: &str, at: usize) -> Result<Life, Mistake> {
         })
 }
 
-fn flag(value: &str, at: usize) -> Result<Flag, Mistake> {
-    Flag::parse(value).ok_or_else(|| Mistake {
+fn flag(value: &str, at: usize) -> Result<Flag, SyntaxError> {
+    Flag::parse(value).ok_or_else(|| SyntaxError {
         at,
         what: format!(
             "{value:?} is not a flag: use one of {}",
@@ -240,12 +240,12 @@ fn flag(value: &str, at: usize) -> Result<Flag, Mistake> {
     })
 }
 
-fn number(value: &str, at: usize) -> Result<u64, Mistake> {
+fn number(value: &str, at: usize) -> Result<u64, SyntaxError> {
     const UNITS: [(&str, f64); 3] = [("", 1.0), ("k", 1e3), ("m", 1e6)];
     measured(value, at, &UNITS, "expected a count, for example 0, 250 or 10k")
 }
 
-fn duration(value: &str, at: usize) -> Result<u64, Mistake> {
+fn duration(value: &str, at: usize) -> Result<u64, SyntaxError> {
     const UNITS: [(&str, f64); 6] = [
         ("ns", 1.0),
         ("us", 1e3),
@@ -257,18 +257,18 @@ fn duration(value: &str, at: usize) -> Result<u64, Mistake> {
     measured(value, at, &UNITS, "expected a duration, for example 250ms, 1s or 2m")
 }
 
-fn measured(value: &str, at: usize, units: &[(&str, f64)], meant: &str) -> Result<u64, Mistake> {
+fn measured(value: &str, at: usize, units: &[(&str, f64)], meant: &str) -> Result<u64, SyntaxError> {
     let digits = value
         .find(|c: char| !c.is_ascii_digit() && c != '.')
         .unwrap_or(value.len());
     let (amount, unit) = value.split_at(digits);
-    let amount: f64 = amount.parse().map_err(|_| Mistake {
+    let amount: f64 = amount.parse().map_err(|_| SyntaxError {
         at,
         what: meant.to_owned(),
     })?;
     let scale = units.iter().find(|u| u.0.eq_ignore_ascii_case(unit));
     let scale = scale
-        .ok_or_else(|| Mistake {
+        .ok_or_else(|| SyntaxError {
             at: at + digits,
             what: meant.to_owned(),
         })?

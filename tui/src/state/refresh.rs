@@ -10,7 +10,7 @@ use trace::{Analysis, MonoNs};
 use super::health::{Health, Verdict};
 use super::history::{History, HopSample, Sample, ThreadSample};
 use super::journal::Journal;
-use super::model::{ChunkSums, Flow, GapLine, Harm, Itl, Model, Own};
+use super::model::{ChunkSums, Flow, GapLine, Itl, MergedAndLost, Model, Own};
 use super::pods::{Brief, sum};
 use super::request::{Detail, Kept, Sources};
 use super::row_context::{RowContext, new_row};
@@ -23,7 +23,7 @@ pub const FINISHED_SHOWN: usize = 2_000;
 
 /// Values known to the run loop but not to the analysis.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Outside {
+pub(crate) struct RunValues {
     pub(crate) source: String,
     /// `live`, `ending` or `ended`.
     pub(crate) doing: &'static str,
@@ -35,7 +35,7 @@ pub(crate) struct Outside {
 
 impl Model {
     /// Updates everything except rows and detail.
-    pub(crate) fn refresh(&mut self, analysis: &Analysis, outside: &Outside) {
+    pub(crate) fn refresh(&mut self, analysis: &Analysis, outside: &RunValues) {
         let ledger = analysis.ledger();
         let start = ledger.started().unwrap_or_default();
         outside.source.clone_into(&mut self.source);
@@ -254,7 +254,7 @@ impl Brief {
     /// Key figures of one run at this moment.
     pub fn of(analysis: &Analysis) -> Self {
         let mut model = Model::default();
-        model.refresh(analysis, &Outside::default());
+        model.refresh(analysis, &RunValues::default());
         Self {
             tokens_per_s: model.flow.tokens_per_s,
             live: model.flow.live,
@@ -371,15 +371,15 @@ fn chunks(ledger: &Ledger) -> ChunkSums {
 }
 
 /// Merged and lost chunks so far: confirmed if deliveries are observable, else predicted.
-fn harm(ledger: &Ledger) -> Option<Harm> {
+fn harm(ledger: &Ledger) -> Option<MergedAndLost> {
     let sums = chunks(ledger);
     let confirmed = sums.merged.zip(sums.dropped);
     confirmed
         .or(sums.merged_predicted.zip(sums.dropped_predicted))
-        .map(|(merged, lost)| Harm { merged, lost })
+        .map(|(merged, lost)| MergedAndLost { merged, lost })
 }
 
-fn own(ledger: &Ledger, outside: &Outside) -> Own {
+fn own(ledger: &Ledger, outside: &RunValues) -> Own {
     let totals = ledger.totals();
     let mut degraded = outside.degraded.clone();
     degraded.extend(ledger.degraded());
@@ -530,7 +530,7 @@ mod tests {
                 at += pause * MS;
             }
             let mut model = Model::default();
-            model.refresh(&scene.analysis, &Outside::default());
+            model.refresh(&scene.analysis, &RunValues::default());
             model.refresh_rows(&scene.analysis, FINISHED_SHOWN, &BTreeSet::new());
             model.arrange(&Query::default(), Sort::default(), &BTreeSet::default());
             let rows = model.table.visible_at(0..model.visible_count());

@@ -10,7 +10,7 @@ use trace::{HopId, MonoNs, path};
 
 use super::fate::{Fate, Known, fates};
 use super::flags::Flag;
-use super::journal::{ChunkSeen, Story};
+use super::journal::{ChunkSeen, RequestHistory};
 use super::row::Row;
 
 /// Maximum number of lost token ranges, and of ids, named in the evidence.
@@ -86,7 +86,7 @@ pub(crate) struct HopEnds {
 
 /// Inputs of [`Detail::build`].
 pub(crate) struct Sources<'a> {
-    pub(crate) story: Story,
+    pub(crate) story: RequestHistory,
     pub(crate) row: Option<Row>,
     pub(crate) hops: &'a [HopEnds],
     pub(crate) engine: &'a EngineState,
@@ -151,7 +151,7 @@ impl Detail {
 }
 
 /// Hops that the chunks crossed, in the order of the path.
-fn hops_of(story: &Story) -> Vec<HopId> {
+fn hops_of(story: &RequestHistory) -> Vec<HopId> {
     let mut hops: Vec<HopId> = Vec::new();
     for chunk in &story.chunks {
         if !hops.contains(&chunk.hop) {
@@ -212,7 +212,7 @@ struct First<'a> {
 }
 
 /// First send and receive on each hop, in the order of the path.
-fn firsts<'a>(story: &Story, hops: &'a [HopEnds], first: (Option<MonoNs>, Option<MonoNs>)) -> Vec<First<'a>> {
+fn firsts<'a>(story: &RequestHistory, hops: &'a [HopEnds], first: (Option<MonoNs>, Option<MonoNs>)) -> Vec<First<'a>> {
     let path_hops = hops_of(story);
     let in_journal = |at: Option<MonoNs>| at.filter(|_| story.since.is_none());
     let places = path_hops.len();
@@ -266,7 +266,7 @@ fn time(firsts: &[First<'_>], delivered: Option<MonoNs>) -> Vec<Segment> {
     gathered(parts.into_iter())
 }
 
-fn stages(firsts: &[First<'_>], story: &Story, delivered: Option<MonoNs>) -> Vec<Stage> {
+fn stages(firsts: &[First<'_>], story: &RequestHistory, delivered: Option<MonoNs>) -> Vec<Stage> {
     let mut stages = Vec::new();
     for (place, hop) in firsts.iter().enumerate() {
         let (origin, last) = (place == 0, place + 1 == firsts.len());
@@ -306,7 +306,7 @@ fn stages(firsts: &[First<'_>], story: &Story, delivered: Option<MonoNs>) -> Vec
     stages
 }
 
-fn tracks(story: &Story, hops: &[HopEnds], fates: &[Fate], origin: Option<HopId>) -> Vec<Track> {
+fn tracks(story: &RequestHistory, hops: &[HopEnds], fates: &[Fate], origin: Option<HopId>) -> Vec<Track> {
     let mut tracks = Vec::new();
     for ends in hops.iter().filter(|h| story.chunks.iter().any(|c| c.hop == h.id)) {
         let on_hop = || story.chunks.iter().filter(|c| c.hop == ends.id);
@@ -434,7 +434,7 @@ mod tests {
             to: to.into(),
             observes_received: true,
         };
-        let story = Story {
+        let story = RequestHistory {
             chunks: vec![
                 seen(0, 1, [0, 1], 10),
                 seen(1, 1, [2, 465], 77),

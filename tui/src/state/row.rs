@@ -102,7 +102,6 @@ impl Column {
         Self::Flags,
     ];
 
-    /// Column heading.
     pub(crate) fn head(self) -> &'static str {
         match self {
             Self::Rid => "rid",

@@ -37,7 +37,7 @@ impl RowContext {
 
     pub(super) fn request(&self, from: &Request, ledger: &Ledger, row: &mut Row) {
         let over = from.finish().is_some();
-        // The scheduler can finish a request whose first token nobody has received: that wait matters most.
+        // The scheduler can finish a request whose first token has not been received. That wait matters most.
         let waiting_since = from.waiting_since().filter(|_| self.observes_gaps);
         let fates = from.fates();
         row.rid.clear();

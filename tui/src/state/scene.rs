@@ -20,7 +20,7 @@ pub(crate) struct Scene {
 }
 
 impl Scene {
-    /// A 0.5.9 engine in incremental mode whose scheduler sends straight to the tokenizer; sends, receives and deliveries are observable.
+    /// A 0.5.9 engine in incremental mode whose scheduler sends directly to the tokenizer; sends, receives and deliveries are observable.
     pub(crate) fn delivering() -> Self {
         let capabilities = Capabilities {
             sent: true,

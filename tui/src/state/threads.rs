@@ -1,7 +1,7 @@
 //! Converts the engine's threads into lines: threads that receive frames first, then by CPU use.
 
 use trace::event::AwayState;
-use trace::ledger::{Ledger, Spent, Thread};
+use trace::ledger::{Ledger, Thread, TimeUse};
 use trace::stats::WINDOW_NS;
 use trace::{MonoNs, ThreadId};
 
@@ -38,7 +38,7 @@ pub(crate) struct Shares {
 }
 
 impl Shares {
-    pub(super) fn of(spent: &Spent) -> Self {
+    pub(super) fn of(spent: &TimeUse) -> Self {
         let share = |ns| spent.share(ns);
         Self {
             running: share(spent.on_ns),
@@ -79,7 +79,7 @@ fn line(thread: &Thread, now: MonoNs) -> Option<ThreadLine> {
 }
 
 /// Longest state that kept the thread from running. Sleep in a poll is left out, since such a thread is free even if a receive was missed.
-fn away(thread: &Thread, spent: &Spent, from: MonoNs, now: MonoNs) -> Option<AwayState> {
+fn away(thread: &Thread, spent: &TimeUse, from: MonoNs, now: MonoNs) -> Option<AwayState> {
     let times = thread.away(from, now);
     let states = [
         AwayState::Stopped,

@@ -8,7 +8,7 @@ use session::units;
 
 use super::Model;
 use super::action::{Action, Effect};
-use super::query::{Mistake, Query};
+use super::query::{Query, SyntaxError};
 use super::row::Column;
 use super::tab::Tab;
 use super::table::Sort;
@@ -21,7 +21,7 @@ pub(crate) enum Dialog {
     /// Key help, with the scroll offset in lines.
     Help(usize),
     /// Filter being typed, and the current syntax error.
-    Filter(String, Option<Mistake>),
+    Filter(String, Option<SyntaxError>),
     /// Time being typed, and whether it is valid so far.
     Time(String, bool),
     /// Search text of the command palette, and the index of the selected match.
@@ -71,7 +71,7 @@ const PINS: usize = 16;
 #[derive(Clone, Debug, Default)]
 #[expect(
     clippy::struct_excessive_bools,
-    reason = "each is one choice of the reader's, read by its name"
+    reason = "each is an independent setting of the user"
 )]
 pub(crate) struct Ui {
     pub(crate) tab: Tab,
@@ -371,7 +371,7 @@ impl Ui {
                 descending: true,
             };
             self.go(Tab::Requests);
-            self.show_message(format!("no finding about {}: its requests by gap", hop.name));
+            self.show_message(format!("no finding about {}: showing its requests by gap", hop.name));
         }
     }
 
@@ -465,7 +465,6 @@ impl Ui {
         }
     }
 
-    /// Activates a filter.
     fn filter_by(&mut self, text: String, query: Query) {
         self.filter = (text, query);
         self.choose(None);

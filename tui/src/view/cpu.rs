@@ -15,7 +15,7 @@ use crate::state::threads::{Shares, ThreadLine};
 use crate::state::ui::Ui;
 use crate::theme::{PLAIN, STRONG};
 
-/// Cells of a bar that stands for one full core.
+/// Cells of a bar that represents one full core.
 const BAR: usize = 40;
 /// Maximum number of rows of one time series.
 const CHART_ROWS: u16 = 4;
@@ -178,12 +178,12 @@ fn line(pad: &mut Pad<'_>, y: u16, thread: &ThreadLine) {
 
 /// Tells CPU-bound, starved and throttled threads apart, because each needs a different fix.
 pub(super) fn verdict(shares: &Shares) -> (Health, &'static str) {
-    let least = |share: Option<f64>, bound| share.is_some_and(|s| s >= bound);
+    let reaches = |share: Option<f64>, bound| share.is_some_and(|s| s >= bound);
     if let Some(state) = shares.away {
         (Health::Warning, state.as_str())
-    } else if least(shares.throttled, STARVED) {
+    } else if reaches(shares.throttled, STARVED) {
         (Health::Warning, "throttled")
-    } else if least(shares.waiting, STARVED) {
+    } else if reaches(shares.waiting, STARVED) {
         (Health::Warning, "lacks a CPU")
     } else if shares.running >= BOUND {
         (Health::Warning, "bound")

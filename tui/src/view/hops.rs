@@ -31,11 +31,11 @@ pub(super) fn draw(pad: &mut Pad<'_>, model: &Model, ui: &Ui, hits: &mut Hits) {
     for (x, column) in columns.places() {
         pad.number(x, 0, CELL, COLUMNS[column].0, theme.dim());
     }
-    let most = (pad.height() / 3).max(4);
-    let top = ui.hop.saturating_sub(usize::from(most) - 1);
-    hits.page = most.into();
+    let max = (pad.height() / 3).max(4);
+    let top = ui.hop.saturating_sub(usize::from(max) - 1);
+    hits.page = max.into();
     let mut y = 1;
-    for (place, hop) in model.hops.iter().enumerate().skip(top).take(most.into()) {
+    for (place, hop) in model.hops.iter().enumerate().skip(top).take(max.into()) {
         line(pad, y, hop, &columns);
         if place == ui.hop {
             pad.row_style(y, theme.selected());
@@ -191,7 +191,7 @@ fn detail(pad: &mut Pad<'_>, hop: &HopLine, model: &Model, ui: &Ui) {
     }
 }
 
-/// Time that receivers need per frame, their busy share, and the median time a chunk stays with them.
+/// Processing time per frame, busy share of the receivers, and the median time that a chunk spends in them.
 fn processing(hop: &HopLine, spread: &dyn Fn(Option<Spread>) -> String) -> String {
     let busy = hop
         .busy
@@ -215,7 +215,7 @@ fn kernel(hop: &HopLine) -> String {
 fn histogram(pad: &mut Pad<'_>, y: u16, hop: &HopLine) {
     let theme = pad.theme();
     pad.text(1, y, "frames by queue wait", theme.head());
-    let most = hop.queue_wait_classes.iter().copied().max().unwrap_or(0).max(1);
+    let max = hop.queue_wait_classes.iter().copied().max().unwrap_or(0).max(1);
     for (row, &frames) in hop.queue_wait_classes.iter().enumerate() {
         let y = y + 1 + row as u16;
         let label = match CLASSES.get(row) {
@@ -223,7 +223,7 @@ fn histogram(pad: &mut Pad<'_>, y: u16, hop: &HopLine) {
             None => "more".into(),
         };
         pad.number(1, y, 8, &label, theme.dim());
-        let cells = (u128::from(frames) * u128::from(BAR) / u128::from(most)) as usize;
+        let cells = (u128::from(frames) * u128::from(BAR) / u128::from(max)) as usize;
         let bar = theme.pick("█", "#").repeat(cells.max(usize::from(frames > 0)));
         let health = if row >= 5 { Health::Warning } else { Health::Good };
         let x = pad.text(10, y, &bar, theme.health(health));

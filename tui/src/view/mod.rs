@@ -126,7 +126,7 @@ fn too_small(pad: &mut Pad<'_>, model: &Model) {
         pad.fit(1, 1, area.width.saturating_sub(1), &text, theme.health(hop.health));
     }
     let text = format!(
-        "needs {}x{}; this is {}x{}: make it larger, or q to end",
+        "needs {}x{}; this is {}x{}: enlarge it, or press q to quit",
         SMALLEST.0, SMALLEST.1, area.width, area.height
     );
     pad.fit(1, 2, area.width.saturating_sub(1), &text, theme.dim());
@@ -253,7 +253,7 @@ fn hint_line(pad: &mut Pad<'_>, ui: &Ui) {
         let x = pad.text(1, 0, "go to: ", theme.head());
         let x = pad.text(x, 0, &format!("{text}{}", theme.pick("▏", "_")), STRONG);
         let what = if *is_time {
-            "Enter: go there   Esc: stay"
+            "Enter: go   Esc: cancel"
         } else {
             "a time from the start: 1:23, 90s, 2m"
         };
@@ -263,12 +263,12 @@ fn hint_line(pad: &mut Pad<'_>, ui: &Ui) {
     if let Dialog::Palette(words, _) = &ui.dialog {
         let x = pad.text(1, 0, ":", theme.head());
         let x = pad.text(x, 0, &format!("{words}{}", theme.pick("▏", "_")), STRONG);
-        pad.text(x + 1, 0, "Up Down: choose   Enter: do it   Esc: leave", theme.dim());
+        pad.text(x + 1, 0, "Up Down: choose   Enter: run   Esc: cancel", theme.dim());
         return;
     }
     if ui.dialog == Dialog::Export {
         let x = pad.text(1, 0, "write: ", theme.head());
-        let formats = "h HTML report   j JSON report   p trace for Perfetto   Esc: nothing";
+        let formats = "h HTML report   j JSON report   p trace for Perfetto   Esc: cancel";
         pad.text(x, 0, formats, PLAIN);
         return;
     }
@@ -281,11 +281,11 @@ fn hint_line(pad: &mut Pad<'_>, ui: &Ui) {
             (format!("! {wrong}"), theme.health(Health::Warning))
         } else if names.is_empty() {
             (
-                "Enter: apply   Esc: leave   (the help, ?, has the language)".into(),
+                "Enter: apply   Esc: cancel   (syntax: see the help, ?)".into(),
                 theme.dim(),
             )
         } else {
-            (format!("Enter: apply   Esc: leave   {}", names.join(" ")), theme.dim())
+            (format!("Enter: apply   Esc: cancel   {}", names.join(" ")), theme.dim())
         };
         pad.text(x + 1, 0, &text, style);
         return;

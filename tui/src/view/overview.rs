@@ -1,4 +1,4 @@
-//! Overview tab: health of the engine, and the place and time of problems.
+//! Overview tab: health of the engine, and where and when problems occur.
 
 use ratatui::layout::Rect;
 use session::units::{clock, count, duration, known, rate};

@@ -177,12 +177,12 @@ fn clean(text: &str) -> std::borrow::Cow<'_, str> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::theme::Surroundings;
+    use crate::theme::Environment;
 
     fn drawn(draw: impl FnOnce(&mut Pad<'_>)) -> Vec<String> {
         let area = Rect::new(0, 0, 10, 3);
         let mut buffer = Buffer::empty(area);
-        draw(&mut Pad::new(&mut buffer, area, Theme::of(&Surroundings::default())));
+        draw(&mut Pad::new(&mut buffer, area, Theme::of(&Environment::default())));
         (0..3)
             .map(|y| {
                 (0..10)

@@ -15,7 +15,7 @@ const KEYS: &str = "Up Down choose   Enter run   ? help   q quit   (tokengap --h
 const HELP: [(&str, &str); 9] = [
     ("Up Down j k", "choose; PgUp PgDn Home End move faster"),
     ("Enter", "run the selection; a second click does the same"),
-    ("? Esc", "show this, leave it"),
+    ("? Esc", "open or close this help"),
     ("q", "leave"),
     ("", ""),
     ("engines", "attach: passive, nothing in the engine changes"),
@@ -38,7 +38,7 @@ pub(crate) fn draw(pick: &Pick, theme: Theme, frame: &mut Frame<'_>) -> Hits {
     let mut pad = Pad::new(frame.buffer_mut(), area, theme);
     let height = pad.height();
     if height < 6 {
-        pad.text(0, 0, "make the terminal larger, or q to leave", PLAIN);
+        pad.text(0, 0, "enlarge the terminal, or press q to quit", PLAIN);
         return hits;
     }
     let x = pad.text(1, 0, "tokengap", theme.head());

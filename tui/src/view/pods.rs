@@ -100,7 +100,7 @@ fn detail(pad: &mut Pad<'_>, y: u16, pod: &PodLine) {
     }
     if pod.missed > 0 {
         let text = format!(
-            "{} records of it were missed: lost on the way to this screen, not in the engine",
+            "{} records missed: lost between the run and this screen, not in the engine",
             count(pod.missed)
         );
         pad.text(1, y + 2, &text, theme.dim());

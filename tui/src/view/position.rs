@@ -1,7 +1,7 @@
 //! Playback position of a recording: speed, time, a bar with the findings, and gaps of the recording.
 
 use ratatui::layout::Rect;
-use session::playback::{Doing, Play, Position};
+use session::playback::{Play, PlaybackState, Position};
 use session::units::{clock, count};
 
 use super::Hits;
@@ -19,10 +19,10 @@ const RIGHT: u16 = 22;
 pub(super) fn draw(pad: &mut Pad<'_>, model: &Model, position: &Position, hits: &mut Hits) {
     let theme = pad.theme();
     let sign = match position.doing {
-        Doing::Playing => theme.pick("▶", ">"),
-        Doing::Paused => "PAUSED",
-        Doing::Seeking => theme.pick("▶▶", ">>"),
-        Doing::Ended => "END",
+        PlaybackState::Playing => theme.pick("▶", ">"),
+        PlaybackState::Paused => "PAUSED",
+        PlaybackState::Seeking => theme.pick("▶▶", ">>"),
+        PlaybackState::Ended => "END",
     };
     let x = pad.text(1, 0, sign, theme.head());
     let x = pad.text(x + 1, 0, &position.speed.to_string(), PLAIN);
@@ -51,7 +51,7 @@ pub(super) fn draw(pad: &mut Pad<'_>, model: &Model, position: &Position, hits: 
     }
 }
 
-/// Draws the bar, with known findings at their start. A click seeks to that time.
+/// Draws the bar, with a mark at the start of each known finding. A click seeks to that time.
 fn bar(pad: &mut Pad<'_>, x: u16, length: u16, model: &Model, position: &Position, hits: &mut Hits) {
     let theme = pad.theme();
     let whole = u128::from(position.whole_ns.max(1));

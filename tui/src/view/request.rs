@@ -43,7 +43,7 @@ fn head(pad: &mut Pad<'_>, detail: &Detail) -> u16 {
     let x = pad.text(x, 0, &detail.rid, STRONG) + 2;
     match &detail.row {
         None => {
-            pad.text(x, 0, "the ledger has evicted it", theme.dim());
+            pad.text(x, 0, "the ledger has evicted this request", theme.dim());
         }
         Some(row) => {
             let x = pad.text(x, 0, row.life.word(), STRONG);

@@ -2,17 +2,17 @@
 
 use ratatui::Terminal;
 use ratatui::backend::TestBackend;
-use session::playback::{Doing, Play, Position, Speed};
+use session::playback::{Play, PlaybackState, Position, Speed};
 use session::sink::{Writing, Written};
 use trace::event::{Capabilities, CpuSample, Finish, Received, StackSample, ThreadPart, What};
 use trace::{FrameId, HopId, ThreadId};
 
 use super::*;
 use crate::state::journal::Journal;
-use crate::state::refresh::{FINISHED_SHOWN, Outside};
+use crate::state::refresh::{FINISHED_SHOWN, RunValues};
 use crate::state::scene::{MS, Scene};
 use crate::state::table::Sort;
-use crate::theme::Surroundings;
+use crate::theme::Environment;
 
 const SIZES: [(u16, u16); 2] = [(80, 24), (200, 50)];
 
@@ -34,7 +34,7 @@ impl Fixture {
 
     fn refresh(&mut self) {
         let degraded = Vec::new();
-        let outside = Outside {
+        let outside = RunValues {
             source: "demo".into(),
             doing: "live",
             cpu: Some(0.042),
@@ -65,10 +65,10 @@ impl Fixture {
     }
 
     fn drawn(&self, (width, height): (u16, u16), locale: &str) -> String {
-        let surroundings = Surroundings {
+        let surroundings = Environment {
             no_color: true,
             locale: locale.into(),
-            ..Surroundings::default()
+            ..Environment::default()
         };
         let theme = Theme::of(&surroundings);
         on_terminal((width, height), |frame| drop(draw(&self.model, &self.ui, theme, frame)))
@@ -361,10 +361,10 @@ fn the_start_menu_matches_its_snapshots() {
         ],
     );
     let show = |pick: &Pick, (width, height): (u16, u16)| {
-        let surroundings = Surroundings {
+        let surroundings = Environment {
             no_color: true,
             locale: "C.UTF-8".into(),
-            ..Surroundings::default()
+            ..Environment::default()
         };
         on_terminal((width, height), |frame| {
             drop(pick::draw(pick, Theme::of(&surroundings), frame));
@@ -398,7 +398,7 @@ fn replay() -> Fixture {
         whole_ns: 60_000 * MS,
         wall_ns: Some(1_768_722_900_330_146_000),
         speed: Speed::default(),
-        doing: Doing::Playing,
+        doing: PlaybackState::Playing,
         since_ns: None,
     });
     fixture
@@ -413,7 +413,7 @@ fn a_replay_matches_its_snapshots() {
         fixture.press(&[Action::Type(c)]);
     }
     let position = fixture.model.position.as_mut().expect("a replay");
-    (position.doing, position.since_ns) = (Doing::Paused, Some(5_000 * MS));
+    (position.doing, position.since_ns) = (PlaybackState::Paused, Some(5_000 * MS));
     fixture.snapshot("replay_time");
     fixture.press(&[Action::Back, Action::Help, Action::Page(1)]);
     fixture.snapshot("replay_help");
@@ -423,7 +423,7 @@ fn a_replay_matches_its_snapshots() {
 fn a_click_on_the_playback_bar_seeks() {
     let fixture = replay();
     let mut hits = Hits::default();
-    let theme = Theme::of(&Surroundings::default());
+    let theme = Theme::of(&Environment::default());
     on_terminal((80, 24), |frame| hits = draw(&fixture.model, &fixture.ui, theme, frame));
     let places: Vec<u64> = (0..80)
         .filter_map(|x| match hits.at(x, 22) {
@@ -483,7 +483,7 @@ fn clicks_on_tabs_and_rows_map_to_actions() {
     fixture.press(&[Action::Go(Tab::Requests)]);
     let mut terminal = Terminal::new(TestBackend::new(80, 24)).expect("a terminal in memory");
     let mut hits = Hits::default();
-    let theme = Theme::of(&Surroundings::default());
+    let theme = Theme::of(&Environment::default());
     terminal
         .draw(|frame| hits = draw(&fixture.model, &fixture.ui, theme, frame))
         .expect("drawn");

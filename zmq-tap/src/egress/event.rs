@@ -46,7 +46,7 @@ pub struct Completion<'a> {
     pub ids: &'a [u32],
 }
 
-/// What an event with one choice states about its tokens besides their ids. Whether it is exact depends on the engine.
+/// Information in an event with one choice about its tokens, apart from their ids. Whether it is exact depends on the engine.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Hints {
     /// Number of tokens of the choice so far (continuous usage).

@@ -124,7 +124,7 @@ impl<'de> Deserialize<'de> for Choices {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 struct Outline {
     null: bool,
-    /// Whether it is null, an empty string, an empty list, or an object whose values besides the role are blank.
+    /// Whether it is null, an empty string, an empty list, or an object whose values except the role are blank.
     blank: bool,
     /// Length of a list. Of an object, that of its tokens: `content` of a chat, `tokens` of completions.
     len: Option<u32>,

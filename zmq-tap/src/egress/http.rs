@@ -81,7 +81,7 @@ impl Responses {
         }
     }
 
-    /// Processes the end of the connection, which ends a body without a length of its own.
+    /// Processes the end of the connection, which ends a body without a declared length.
     pub(super) fn closed(&mut self, mut emit: impl FnMut(Item<'_>)) {
         if let State::Body {
             framing: Framing::UntilClosed,

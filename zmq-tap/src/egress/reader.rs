@@ -255,8 +255,8 @@ impl Open {
         lost(at, MissedCause::Unframed, sink);
     }
 
-    /// Number of tokens in an event of an engine that counts each event's tokens in continuous usage, ids or log probabilities, in this order
-    /// of preference. `None` if the event has text and no count.
+    /// Number of tokens in an event, for engines that count each event's tokens. Prefers continuous usage to ids, and ids to log
+    /// probabilities. `None` if the event has text and no count.
     fn count(
         &self,
         at: MonoNs,

@@ -184,7 +184,7 @@ fn emit_ids(path: &[u8], headers: &Headers<'_>, control: &[u8], emit: &mut impl 
     };
     let info: Option<Info<'_>> = serde_json::from_str(&connection_info.info.0).ok();
     let subject = info.and_then(|info| info.subject);
-    // Releases from 1.6 on name the component in the path, and generate a request id of their own.
+    // Releases from 1.6 on name the component in the path, and generate their own request id.
     let by_trace = memchr_iter(b'/', path).count() == 1;
     let trace = headers
         .traceparent

@@ -29,7 +29,6 @@ pub(super) enum Item<'a> {
     Broken(Unreadable),
 }
 
-/// Content of a chunk.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Chunk<'a> {
     /// Index of the choice it belongs to. Releases without parallel sampling do not send it.

@@ -86,7 +86,7 @@ impl Stream {
     pub fn missed(&mut self) {
         self.passed = self.passed.max(1);
         self.state = match &self.state {
-            // A connection carries one request, and the rest of it proves nothing.
+            // A connection carries one request, so nothing after a gap can be interpreted.
             State::Plane(_) | State::Unreadable => State::Unreadable,
             State::Http(_) | State::Seeking(_) => State::Seeking(Vec::new()),
         };

@@ -79,8 +79,8 @@ pub(crate) struct Note {
 }
 
 impl Claim {
-    /// Listens at `path`. Replaces only a socket that a killed tokengap left there. A user who may not connect to the socket file `upstream`
-    /// may not connect here either.
+    /// Listens at `path`. Replaces only a socket that a killed tokengap left there. A user without permission to connect to the socket
+    /// file `upstream` cannot connect here either.
     pub(super) fn listen(path: &Path, upstream: Option<&Path>) -> Result<(UnixListener, Self), RelayError> {
         let endpoint = Endpoint::Path(path.to_owned());
         let failed = |source| RelayError::Bind {
@@ -161,8 +161,8 @@ impl Note {
         Self::open(socket, false, false)
     }
 
-    /// Opens and locks a note that is [`Self::is_own`]; creates one if `create` is set and none exists. A file of another user, or one with a
-    /// second name, is never written to, and is refused whether or not it is locked.
+    /// Opens and locks a note that is [`Self::is_own`]. Creates one if `create` is set and none exists. Refuses a file of another user, or
+    /// one with a second name, even if it is locked, and never writes to it.
     fn lock_own(socket: &Path, create: bool) -> Result<Option<Self>, RelayError> {
         Self::open(socket, create, true)
     }

@@ -46,7 +46,7 @@ pub(super) async fn serve(shared: Arc<Shared>, route: Arc<Route>, lane: u32, acc
     let Some(dialled) = dialled else {
         shared.counters.connections_unanswered.add(1);
         if route.pair.upstream.speaks_http() {
-            // Reply like the server's own host does when nobody listens.
+            // Reply with a reset, as the server's own host does when nothing listens on the port.
             accepted.reset_on_close();
         }
         let _ = shared.observations.push(Observation::Refused { pair: route.index });

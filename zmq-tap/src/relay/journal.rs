@@ -85,7 +85,6 @@ impl Journal {
         self.shared.counters.cut_short.add(1);
     }
 
-    /// Counts relayed bytes.
     pub(super) fn count(&self, direction: Direction, bytes: usize) {
         let counters = &self.shared.counters;
         match direction {

@@ -51,7 +51,7 @@ pub use error::RelayError;
 pub use gate::Gate;
 pub use observation::{Direction, Ending, NotKept, Observation, Payload, Unread};
 pub use options::Options;
-pub use priority::step_aside;
+pub use priority::lower_priority;
 pub use queue::Observations;
 pub use stats::Stats;
 

@@ -64,7 +64,7 @@ pub enum Observation {
         payload: Payload,
     },
     /// Bytes from an HTTP server were relayed to its client. All bytes of a connection are reported in order, except those that a `Lost`
-    /// stands for.
+    /// reports.
     Passed {
         /// Index of the pair.
         pair: u16,
@@ -87,7 +87,7 @@ pub enum Observation {
         /// Index of the pair.
         pair: u16,
     },
-    /// A stream cannot be read. Its bytes are copied all the same.
+    /// A stream cannot be read. Its bytes are copied anyway.
     Unread {
         /// Index of the pair.
         pair: u16,
@@ -100,8 +100,7 @@ pub enum Observation {
         /// Reason.
         why: Unread,
     },
-    /// Messages were relayed that no `Frame` reports. Precedes the lane's next `Frame`. For HTTP: bytes, and it precedes the lane's next
-    /// `Passed`.
+    /// Messages were relayed without a `Frame`, or HTTP bytes without a `Passed`. Emitted before the lane's next `Frame` or `Passed`.
     Lost {
         /// Index of the pair.
         pair: u16,
@@ -109,8 +108,8 @@ pub enum Observation {
         direction: Direction,
         /// Number of the connection within its pair.
         lane: u32,
-        /// Number of messages, or of stretches of bytes. For [`MissedCause::Unframed`] it counts stretches, since the messages in them cannot
-        /// be counted.
+        /// Number of messages, or of stretches of bytes. For [`MissedCause::Unframed`] it counts stretches, because the messages in them
+        /// cannot be counted.
         count: u64,
         /// Cause of the loss.
         cause: MissedCause,

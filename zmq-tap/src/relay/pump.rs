@@ -15,8 +15,8 @@ const YIELD_BYTES: usize = 1 << 20;
 /// buffered for a receiver that never reads cannot be recovered.
 const TRUSTED: u64 = 128 << 10;
 
-/// Size of a read before that point. Together with the small kernel buffer it is less than libzmq writes at once of a longer message
-/// (8 KiB). The relay therefore frees no room for further data at the sender.
+/// Size of a read before that point. Together with the small kernel buffer it is less than the 8 KiB that libzmq writes at once of a
+/// longer message. The relay therefore frees no room for further data at the sender.
 const UNTRUSTED: usize = 2 << 10;
 
 /// How a direction ended.

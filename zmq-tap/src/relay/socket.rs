@@ -47,7 +47,7 @@ impl Socket {
         self.stream.readable().await
     }
 
-    /// Waits until the socket is writable or the peer is gone. Each wait registers a temporary file descriptor of its own.
+    /// Waits until the socket is writable or the peer is gone. Each wait registers its own temporary file descriptor.
     pub(super) async fn writable(&self) -> io::Result<()> {
         let file = self.stream.as_fd().try_clone_to_owned();
         if let Ok(waiting) = file.and_then(Sender::from_owned_fd_unchecked) {

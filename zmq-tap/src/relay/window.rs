@@ -54,7 +54,7 @@ impl Window {
     }
 
     /// Ensures space for a read, contiguous with the kept bytes. Returns false if the budget is exhausted. Then the kept bytes are
-    /// discarded, and the next read has no beginning.
+    /// discarded, and the next read starts inside a message.
     pub(super) fn reserve(&mut self, keep: Keep) -> bool {
         self.forget(keep.from);
         let buffered = self.block.as_ref().map_or(0, |block| block.bytes.len());

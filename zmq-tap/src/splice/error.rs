@@ -23,7 +23,7 @@ pub enum SpliceError {
     #[error("{} is not a socket: nothing was moved", .0.display())]
     NotASocket(PathBuf),
     /// A file operation failed.
-    #[error("cannot {what} {}: {source}; nothing was left moved", .path.display())]
+    #[error("cannot {what} {}: {source}", .path.display())]
     File {
         /// The operation that failed.
         what: &'static str,

@@ -21,7 +21,7 @@ pub enum Restored {
     /// The engine's socket was already at its path; leftover files were removed.
     WasBack(PathBuf),
     /// The engine has exited, or listens on a newer socket: nothing was left to restore.
-    Outlived(PathBuf),
+    Superseded(PathBuf),
     /// A running tokengap holds the path.
     Held(PathBuf),
     /// Nothing was changed, for the given reason.
@@ -70,7 +70,7 @@ fn decide(name: Found, aside: Found) -> Step {
 }
 
 /// Reverses every move that a note in `folder` records and whose tokengap has exited. The operation is idempotent. It changes only sockets
-/// that a note of its own user identifies by device, inode and time of creation, and follows no links.
+/// that a note of the current user identifies by device, inode and time of creation, and follows no links.
 pub fn restore(folder: &Folder) -> Result<Vec<Restored>, SpliceError> {
     let failed = |source| SpliceError::Folder {
         path: folder.shown(""),
@@ -136,7 +136,7 @@ fn restore_one(folder: &Folder, name: &str) -> Option<Restored> {
     Some(match step {
         Step::PutBack => Restored::Back(shown),
         Step::Clean { .. } => Restored::WasBack(shown),
-        Step::Forget { .. } | Step::Replaced => Restored::Outlived(shown),
+        Step::Forget { .. } | Step::Replaced => Restored::Superseded(shown),
     })
 }
 

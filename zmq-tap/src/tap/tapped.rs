@@ -4,7 +4,7 @@ use trace::event::{Capabilities, Event, Hop, Kind, What};
 use trace::{HopId, MonoNs, path};
 
 use super::TapHop;
-use crate::decode::{Carries, Format};
+use crate::decode::{Format, SocketFormat};
 use crate::relay::Direction;
 
 /// One direction of a pair.
@@ -18,7 +18,7 @@ pub(super) struct Tapped {
     pub(super) announced: bool,
     /// Whether all other pairs are HTTP.
     pub(super) only: bool,
-    pub(super) carries: Carries,
+    pub(super) carries: SocketFormat,
 }
 
 impl Tapped {
@@ -55,7 +55,7 @@ impl Tapped {
             named,
             announced: false,
             only: false,
-            carries: Carries::default(),
+            carries: SocketFormat::default(),
         }
     }
 

@@ -1,5 +1,6 @@
-//! Frame headers that can be trusted in a stream entered in its middle: a header directly before a payload that begins like a message of a
-//! known engine. At one position of random bytes, a false anchor must be less likely than 2^-30, of which the header's flags give 2^-7.
+//! Frame headers that can be trusted in a stream that is joined midway. An anchor is a header directly before a payload that begins like a
+//! message of a known engine. At one position of random bytes, a false anchor must be less likely than 2^-30, of which the header's flags
+//! give 2^-7.
 //!
 //! [`super::seek`] accepts only two anchors where the length of the first leads exactly to the second: 2^-60 per position. Over a tebibyte
 //! of random bytes that is one false sync in a million attempts. Payloads are not random, but a payload that deceives the check must hold

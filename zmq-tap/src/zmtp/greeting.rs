@@ -59,8 +59,8 @@ pub enum Opaque {
     /// The mechanism hides messages from a third party.
     #[error("encrypted by {0}")]
     Encrypted(Mechanism),
-    /// The stream was entered in its middle, or lost its framing, and a long stretch held no message of a known format.
-    #[error("no message was found in it")]
+    /// The stream was joined midway, or lost its framing, and a long stretch contained no message of a known format.
+    #[error("no message of a known format was found")]
     Unframed,
 }
 

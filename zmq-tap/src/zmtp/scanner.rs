@@ -106,8 +106,9 @@ impl Scanner {
         }
     }
 
-    /// Creates a scanner for a stream that is entered somewhere after its handshake. It emits [`Mark::Synced`] after one whole message
-    /// frame of these formats and the start of the next. It gives up ([`Opaque::Unframed`]) after four times the length of the longest frame.
+    /// Creates a scanner for a stream that is joined somewhere after its handshake. It emits [`Mark::Synced`] after one whole message
+    /// frame of these formats and the start of the next. It gives up after four times the length of the longest frame
+    /// ([`Opaque::Unframed`]).
     pub fn mid_stream(formats: &'static [Format]) -> Self {
         let state = State::Seeking(Seeker::new(0, Self::SEEK_LONGEST, formats));
         Self {

@@ -1,4 +1,4 @@
-//! Search for frame boundaries in a stream that is entered in its middle.
+//! Search for frame boundaries in a stream that is joined midway.
 //!
 //! Every position is tested as an anchor ([`super::anchor`]). One anchor proves nothing. When the length in its header leads exactly to
 //! another anchor, framing begins at the second one, and the frame before it is lost. The search holds fewer bytes than one anchor needs,

@@ -9,7 +9,7 @@ use super::{Connection, Observed};
 const CHAT: &str = "chatcmpl-8135776a25397c1d";
 const TEXT: &str = "cmpl-afe432b644745c15";
 
-/// What the client asks for, so that an event counts its tokens.
+/// Option of a request that makes its events count their tokens.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Asked {
     Nothing,
@@ -18,7 +18,7 @@ enum Asked {
     Usage,
 }
 
-/// An event of choice `choice` with `new` of `so_far` tokens.
+/// An event of choice `choice` with `new` tokens, after which the choice has `so_far`.
 #[derive(Clone, Copy, Debug)]
 struct Step {
     choice: u32,
@@ -143,7 +143,7 @@ fn writes(events: &[String]) -> Vec<Vec<u8>> {
         .collect()
 }
 
-/// Of `1_ID`, choice 1 of response `ID`.
+/// Maps request id `1_ID` to choice 1 of response `ID`.
 fn response_id(rid: &str) -> Option<(&str, u32)> {
     let (choice, id) = rid.split_once('_')?;
     Some((id, choice.parse().ok()?))
@@ -270,7 +270,7 @@ fn an_echoed_prompt_is_not_counted_as_output() {
     assert_eq!(connection.events, [text, answered(&rid, None, None)]);
 }
 
-/// The Rust frontend ends with an event that has only a reason.
+/// vLLM's Rust frontend ends a stream with an event that contains only the finish reason.
 #[test]
 fn a_last_event_without_text_and_count_ends_a_counted_response() {
     let last = format!(r#"{{"id":"{TEXT}","choices":[{{"index":0,"text":"","finish_reason":"stop"}}]}}"#);
@@ -289,7 +289,7 @@ fn a_last_event_without_text_and_count_ends_a_counted_response() {
         ];
         assert_eq!(connection.events, expected, "{asked:?}");
     }
-    // It may also be a token without text.
+    // If no earlier event was counted, it may also be a token without text.
     let mut connection = connection();
     connection.feed(&writes(&[last]).concat(), true);
     assert_eq!(connection.server.text_only, 1);

@@ -229,7 +229,7 @@ fn stopping_drains_accepted_bytes() {
     let bench = Bench::new();
     let upstream = bench.upstream();
     let (mut sender, receiver) = bench.through(&upstream);
-    // As much as the kernel and the relay buffer while nobody reads.
+    // As much as the kernel and the relay buffer while the receiver does not read.
     let stream = [handshake(), message(&noise(1, 4 << 20))].concat();
     let sent = fill(&mut sender, &stream);
     let reading = std::thread::spawn(move || read_all(receiver));

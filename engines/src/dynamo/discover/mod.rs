@@ -13,7 +13,7 @@ use crate::sglang::discover::SKIP_TOKENIZER_INIT;
 use crate::sglang::discover::role::TOKENIZER;
 use crate::sglang::discover::streaming::{self, Unset, absent};
 
-/// Flag of releases before 1.1.0, which skip the detokenizer otherwise.
+/// Flag of releases before 1.1.0; without it they skip the detokenizer.
 const USE_TOKENIZER: &str = "--use-sglang-tokenizer";
 
 /// Recognises a Dynamo worker. Its processes have the roles of the engine inside.
@@ -80,13 +80,13 @@ fn is_worker(argv: &[String]) -> bool {
     }
 }
 
-/// Settings that the release decides.
+/// Settings determined by the release.
 fn unset(evidence: &Evidence<'_>) -> Unset {
     let Some(release) = evidence.release(&Dynamo) else {
         return Unset::default();
     };
     let forced = || Origin::Release(format!("Dynamo {release}"));
-    // Skipped before 1.1.0; later releases leave it to the user.
+    // The detokenizer is skipped before 1.1.0; later releases leave the choice to the user.
     let skip = if release < Release::new(1, 1, 0).rc(0) {
         Some(match evidence.flags.get(USE_TOKENIZER) {
             Some(argument) => Setting::new(false, evidence.argument(argument)),
@@ -95,7 +95,7 @@ fn unset(evidence: &Evidence<'_>) -> Unset {
     } else {
         absent(evidence, SKIP_TOKENIZER_INIT).map(|origin| Setting::new(false, origin))
     };
-    // Incremental from 0.9.0. Earlier releases leave it off, and their handler slices the cumulative list.
+    // Output is incremental from 0.9.0 on. In earlier releases it is cumulative, and their handler slices the list.
     let mode = if release >= Release::new(0, 9, 0).rc(0) {
         Mode::Incremental
     } else {

@@ -2,17 +2,17 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use probe_user::discover::{Carries, Confidence, Played, Reading, Role, Wire};
+use probe_user::discover::{Carries, Confidence, Reading, Role, RoleWithSource, Wire};
 
 use super::role::{DETOKENIZER, DETOKENIZER_ROUTER, DP_CONTROLLER, ROLES, ROUTER, SCHEDULER, TOKENIZER, WORKER};
 
 /// Interprets every wire.
-pub(super) fn read(wires: &[Wire<'_>], roles: &[Option<Played>]) -> Vec<Option<Reading>> {
+pub(super) fn read(wires: &[Wire<'_>], roles: &[Option<RoleWithSource>]) -> Vec<Option<Reading>> {
     let bound = Bound::of(wires, roles);
     wires.iter().map(|wire| reading(wire, roles, &bound)).collect()
 }
 
-fn reading(wire: &Wire<'_>, roles: &[Option<Played>], bound: &Bound<'_>) -> Option<Reading> {
+fn reading(wire: &Wire<'_>, roles: &[Option<RoleWithSource>], bound: &Bound<'_>) -> Option<Reading> {
     let known_role = |node: usize| roles[node].filter(|(role, _)| ROLES.contains(role));
     let (to, known) = known_role(wire.acceptor)?;
     let Some(connector) = wire.connector else {
@@ -40,7 +40,7 @@ type Endpoint<'a> = (usize, &'a str);
 struct Bound<'a>(BTreeMap<Endpoint<'a>, BTreeSet<Role>>);
 
 impl<'a> Bound<'a> {
-    fn of(wires: &[Wire<'a>], roles: &[Option<Played>]) -> Self {
+    fn of(wires: &[Wire<'a>], roles: &[Option<RoleWithSource>]) -> Self {
         let mut bound: BTreeMap<Endpoint<'a>, BTreeSet<Role>> = BTreeMap::new();
         for wire in wires {
             if let Some((role, _)) = wire.connector.and_then(|connector| roles[connector]) {
@@ -51,7 +51,7 @@ impl<'a> Bound<'a> {
     }
 
     /// Schedulers connect to several sockets of the main process: output, requests, RPC, metrics. The output socket is the one that
-    /// detokenizers connect to as well (they are started even where they stay idle).
+    /// detokenizers also connect to (they are started even where they are idle).
     fn scheduler_to_main(&self, wire: &Wire<'_>, confidence: Confidence) -> Option<Reading> {
         let known_role = (wire.acceptor, wire.endpoint);
         let with = |role: Role| {
@@ -110,7 +110,7 @@ mod tests {
         }
     }
 
-    fn titled<const N: usize>(roles: [Role; N]) -> [Option<Played>; N] {
+    fn titled<const N: usize>(roles: [Role; N]) -> [Option<RoleWithSource>; N] {
         roles.map(|role| Some((role, RoleSource::Title)))
     }
 

@@ -3,7 +3,7 @@
 //! On the path to the client the receiver binds and the sender connects (PUSH connects, PULL binds). An unnamed process is therefore
 //! recognised by its neighbours, and a group of unnamed processes by its order.
 
-use probe_user::discover::{Edge, Node, Played, Role, RoleSource, connected};
+use probe_user::discover::{Edge, Node, Role, RoleSource, RoleWithSource, connected};
 
 use super::role::{DETOKENIZER, DETOKENIZER_ROUTER, ROLES, ROUTER, SCHEDULER, TOKENIZER, WORKER};
 
@@ -15,7 +15,7 @@ pub(super) fn infer(nodes: &[Node], edges: &[Edge], roles: &mut Roles) {
     routers(nodes, edges, roles);
 }
 
-type Roles = [Option<Played>];
+type Roles = [Option<RoleWithSource>];
 
 fn role(roles: &Roles, node: usize) -> Option<Role> {
     roles[node].map(|(role, _)| role)
@@ -35,7 +35,7 @@ fn by_children(nodes: &[Node], roles: &mut Roles) {
     }
 }
 
-/// Infers unnamed processes next to named ones, until nothing changes.
+/// Infers the roles of unnamed processes from named neighbours, until no role changes.
 fn by_neighbours(nodes: &[Node], edges: &[Edge], roles: &mut Roles) {
     let receives = |node: usize| edges.iter().any(|&(_, to)| to == node);
     let sends = |node: usize| edges.iter().any(|&(from, _)| from == node);
@@ -67,8 +67,8 @@ fn by_neighbours(nodes: &[Node], edges: &[Edge], roles: &mut Roles) {
     }
 }
 
-/// Infers the roles of a group without any named process: a process that only connects is a scheduler, one that only accepts is a
-/// tokenizer, and one that does both is a detokenizer. A group in any other order is not an engine.
+/// Infers the roles of a group without any named process. A process that only connects is a scheduler, one that only accepts a tokenizer,
+/// and one that does both a detokenizer. A group in any other order is not an engine.
 fn infer_unnamed(nodes: &[Node], edges: &[Edge], roles: &mut Roles) {
     let free: Vec<bool> = roles
         .iter()
@@ -149,7 +149,7 @@ mod tests {
         }
     }
 
-    fn roles(nodes: &[Node], edges: &[Edge]) -> Vec<Option<Played>> {
+    fn roles(nodes: &[Node], edges: &[Edge]) -> Vec<Option<RoleWithSource>> {
         let mut roles: Vec<_> = nodes.iter().map(|n| n.stated).collect();
         infer(nodes, edges, &mut roles);
         roles

@@ -4,7 +4,7 @@ use std::path::Path;
 
 use probe_user::discover::{FlagName, Program, program};
 
-/// 0.4.3 to 0.5.9; a deprecated alias after.
+/// 0.4.3 to 0.5.9; a deprecated alias in later releases.
 pub(super) const STREAM_OUTPUT: &str = "--stream-output";
 /// 0.5.10rc0 and later.
 pub(super) const INCREMENTAL: &str = "--incremental-streaming-output";

@@ -7,7 +7,7 @@ pub mod role;
 pub(crate) mod streaming;
 
 use probe_user::discover::{
-    Edge, Evidence, FlagName, Node, Package, Played, Rank, Reading, Recognise, Role, Settings, Wire,
+    Edge, Evidence, FlagName, Node, Package, Rank, Reading, Recognise, Role, RoleWithSource, Settings, Wire,
 };
 use trace::event::Kind;
 
@@ -58,11 +58,11 @@ impl Recognise for Sglang {
         &[streaming::PICKLE_SWITCH, streaming::RUST_SERVER]
     }
 
-    fn infer(&self, nodes: &[Node], edges: &[Edge], roles: &mut [Option<Played>]) {
+    fn infer(&self, nodes: &[Node], edges: &[Edge], roles: &mut [Option<RoleWithSource>]) {
         infer::infer(nodes, edges, roles);
     }
 
-    fn hops(&self, wires: &[Wire<'_>], roles: &[Option<Played>]) -> Vec<Option<Reading>> {
+    fn hops(&self, wires: &[Wire<'_>], roles: &[Option<RoleWithSource>]) -> Vec<Option<Reading>> {
         hops::read(wires, roles)
     }
 

@@ -31,7 +31,6 @@ pub(super) const RUST_SERVER: &str = "SGLANG_RUST_SERVER";
 pub(crate) struct Unset {
     /// Whether it skips the detokenizer.
     pub(crate) skip: Option<Setting<bool>>,
-    /// Output mode.
     pub(crate) mode: Option<Setting<Mode>>,
 }
 
@@ -139,7 +138,7 @@ impl Rules<'_> {
         })
     }
 
-    /// The variable that makes its output bypass ZMQ, if set (0.5.17 and later).
+    /// The environment variable that makes the engine's output bypass ZMQ, if it is set (0.5.17 and later).
     fn output_avoids_zmq(&self) -> Option<String> {
         let on = self.switch(RUST_SERVER)?.value && self.release.is_none_or(|r| r >= Release::new(0, 5, 17));
         on.then(|| {

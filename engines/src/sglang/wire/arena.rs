@@ -1,5 +1,5 @@
-//! Memory that decoding builds. Most values are only positions in the message; a container gets an entry here only if it cannot be read in
-//! place. No entry holds a reference, so one arena serves every message without `unsafe`.
+//! Data that decoding builds in memory. Most values are only positions in the message; a container gets an entry here only if it cannot
+//! be read in place. No entry holds a reference, so one arena serves every message without `unsafe`.
 
 use super::{Limits, Undecoded};
 

@@ -1,5 +1,5 @@
 //! The contiguous parts of a column in the message: one part, or one for each batch when CPython wrote the list in batches of a thousand.
-//! All items of a part have the same form, so each form gets a loop of its own.
+//! All items of a part have the same form, so each form has its own loop.
 
 use std::ops::Range;
 

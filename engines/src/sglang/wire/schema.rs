@@ -107,7 +107,6 @@ static TABLE: LazyLock<Vec<Layout>> = LazyLock::new(|| {
     lines.filter_map(layout).collect()
 });
 
-/// All layouts of `class`.
 pub(super) fn layouts(class: &[u8]) -> &'static [Layout] {
     let from = TABLE.partition_point(|layout| layout.class.as_bytes() < class);
     let to = TABLE.partition_point(|layout| layout.class.as_bytes() <= class);

@@ -8,7 +8,7 @@ use trace::report::{Report, ReportInput};
 use trace::{Analysis, Config, MonoNs};
 
 use super::super::roles::Roles;
-use super::super::sight::Sight;
+use super::super::sight::Observability;
 use super::Lanes;
 
 const FRAME: &[u8] = include_bytes!("../../../../zmq-tap/fixtures/messages/0.5.9/skip_delta_256rid.pkl");
@@ -42,7 +42,7 @@ fn message(pid: u32, seq: u64, bytes: &[u8]) -> Message<'_> {
 
 #[test]
 fn a_sequence_gap_is_reported_once_before_the_next_frame() {
-    let mut sight = Sight::new(false, false);
+    let mut sight = Observability::new(false, false);
     sight.watch(2, MonoNs(0));
     let mut lanes = Lanes::new(Roles::new(engines::DISCOVERED.first().copied()), sight);
     let mut analysis = Analysis::new(Config {
@@ -83,8 +83,53 @@ fn a_sequence_gap_is_reported_once_before_the_next_frame() {
 }
 
 #[test]
+fn the_parts_of_a_message_are_one_frame() {
+    const PARTS: [&[u8]; 2] = [
+        include_bytes!("../../../../engines/fixtures/vllm/0.11.2/prompt_logprobs.0"),
+        include_bytes!("../../../../engines/fixtures/vllm/0.11.2/prompt_logprobs.1"),
+    ];
+    let vllm = engines::DISCOVERED.iter().find(|kind| kind.name() == "vllm");
+    let mut sight = Observability::new(false, false);
+    sight.watch(2, MonoNs(0));
+    let mut lanes = Lanes::new(Roles::new(vllm.copied()), sight);
+    let mut events = Vec::new();
+    let mut analysis = Analysis::new(Config {
+        engines: engines::FACTS,
+        ..Config::default()
+    });
+    let mut enter = |event: &Event<'_>| {
+        analysis.apply(event);
+        match &event.what {
+            What::Sent(frame) => events.push(("sent", frame.id.seq, frame.bytes, frame.chunks.len())),
+            What::Received(received) => events.push(("received", received.id.seq, 0, 0)),
+            What::Undecoded(undecoded) => panic!("{undecoded:?}"),
+            _ => {}
+        }
+    };
+    let parts = |pid: u32| {
+        let of = move |seq: u64| {
+            let part = seq as usize % PARTS.len();
+            Message {
+                more: part + 1 < PARTS.len(),
+                ..message(pid, seq, PARTS[part])
+            }
+        };
+        (0..6).map(of)
+    };
+    parts(1).for_each(|part| lanes.sent(&part, &mut enter));
+    parts(2).for_each(|part| lanes.received(&part, &mut enter));
+    let bytes = PARTS.iter().map(|part| part.len() as u64).sum();
+    let sent = [0, 1, 2].map(|seq| ("sent", seq, bytes, events[0].3));
+    assert_eq!(events[..3], sent);
+    assert!(events[0].3 > 0);
+    assert_eq!(events[3..], [0, 1, 2].map(|seq| ("received", seq, 0, 0)));
+    let report = analysis.report(&ReportInput::of("attach"));
+    assert_eq!((report.own.events_missed, report.own.frames_unannounced), (0, 0));
+}
+
+#[test]
 fn lanes_flow_while_a_message_waits_and_shortly_after_the_last() {
-    let mut sight = Sight::new(false, false);
+    let mut sight = Observability::new(false, false);
     sight.watch(2, MonoNs(0));
     let mut lanes = Lanes::new(Roles::new(engines::DISCOVERED.first().copied()), sight);
     assert!(!lanes.flows());
@@ -120,7 +165,7 @@ impl Engine {
             &[(SCHEDULER, role::SCHEDULER), (FIRST, role::TOKENIZER)],
             &[(SCHEDULER, FIRST)],
         );
-        let mut sight = Sight::new(true, true);
+        let mut sight = Observability::new(true, true);
         for pid in [SCHEDULER, FIRST] {
             sight.watch(pid, MonoNs(0));
         }
@@ -196,7 +241,7 @@ impl Engine {
     }
 
     fn report(&mut self) -> Report {
-        self.analysis.ledger().balances().expect("sums that hold");
+        self.analysis.ledger().balances().expect("balanced sums");
         self.analysis.report(&ReportInput::of("attach"))
     }
 }

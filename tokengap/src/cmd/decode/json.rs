@@ -139,7 +139,7 @@ impl Serialize for Tokens<'_> {
     }
 }
 
-/// A value as it is on the wire.
+/// A value in its wire format.
 struct Wire<'a> {
     value: Value<'a>,
     depth: u32,

@@ -1,8 +1,8 @@
-//! A decoded message of any engine. SGLang's keep what only they show: the pickle protocol and the finish reason as it is on the wire.
+//! A decoded message of any engine. SGLang messages also have the pickle protocol and the unabridged finish reason.
 
 use engines::sglang::wire::{Batch, Codec, Decoder, Limits, Value};
 use trace::event::Chunk;
-use zmq_tap::decode::{Carries, Decode as _, Decoded, Decoders, Shape};
+use zmq_tap::decode::{Decode as _, Decoded, Decoders, Shape, SocketFormat};
 
 /// Decoders of every engine.
 pub(super) struct Reader {
@@ -35,7 +35,7 @@ impl Reader {
             let batch = self.sglang.decode(message);
             return batch.map(Message::Sglang).map_err(|why| why.to_string());
         }
-        let decoded = self.all.decode(&mut Carries::default(), &[message]);
+        let decoded = self.all.decode(&mut SocketFormat::default(), &[message]);
         decoded.map(Message::Other).map_err(|why| match why.reason {
             "codec" => format!("{why}; expected one message as returned by recv()"),
             _ => why.to_string(),
@@ -77,7 +77,7 @@ impl<'a> Message<'a> {
         }
     }
 
-    /// Finish reason of a chunk as it is on the wire, where it holds more than its kind.
+    /// Unabridged finish reason of a chunk, if it contains more than its kind.
     pub(super) fn finish(&self, row: usize) -> Option<Value<'a>> {
         match self {
             Self::Sglang(batch) => batch.finish(row),

@@ -17,24 +17,24 @@ use crate::{advice, confinement};
 
 /// Show the content of captured messages: class, codec, release, and the tokens, counts and finish reason of each request.
 ///
-/// A file holds one ZMQ message of SGLang or vLLM as it was on the wire (a pickle or msgpack), for example as `recv()` returned it. Of
-/// a message of several parts, the first.
+/// A file holds one ZMQ message of SGLang or vLLM in its wire format (pickle or msgpack), for example as returned by `recv()`. For a
+/// multipart message, it holds the first part.
 #[derive(clap::Args)]
 #[command(after_help = "Exit codes: 0 every file decoded, 2 at least one failed (the others are still shown).")]
 pub(crate) struct Args {
-    /// One JSON object a line, one line a message.
+    /// Print one line of JSON per message.
     #[arg(long)]
     json: bool,
 
-    /// Largest message that is read.
+    /// Maximum size of a message.
     #[arg(long, value_name = "BYTES", default_value_t = LONGEST)]
     max_bytes: usize,
 
-    /// Bytes of a message's content that are shown; the rest is omitted with a note.
+    /// Maximum bytes of content shown per message; the rest is omitted with a note.
     #[arg(long, value_name = "BYTES", default_value_t = 16 << 20)]
     max_output: usize,
 
-    /// Messages; - is standard input.
+    /// Files with one message each; - is standard input.
     #[arg(required = true, value_name = "FILE")]
     files: Vec<PathBuf>,
 }
@@ -109,13 +109,13 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
 }
 
 /// Reads the message, up to one byte beyond the limit so that the decoder reports an oversized one.
-fn read(file: &Path, most: usize) -> anyhow::Result<Vec<u8>> {
+fn read(file: &Path, max: usize) -> anyhow::Result<Vec<u8>> {
     let mut message = Vec::new();
-    let most = (most as u64).saturating_add(1);
+    let max = (max as u64).saturating_add(1);
     if file.as_os_str() == "-" {
-        io::stdin().lock().take(most).read_to_end(&mut message)
+        io::stdin().lock().take(max).read_to_end(&mut message)
     } else {
-        File::open(file).and_then(|file| file.take(most).read_to_end(&mut message))
+        File::open(file).and_then(|file| file.take(max).read_to_end(&mut message))
     }
     .context("it cannot be read")?;
     Ok(message)

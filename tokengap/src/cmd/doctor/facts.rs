@@ -12,7 +12,6 @@ use probe_user::{Capability, Permissions};
 use rustix::process::{Resource, getrlimit};
 use serde::Serialize;
 
-/// A named fact.
 #[derive(Clone, Debug, Serialize)]
 pub(super) struct Fact {
     pub(super) name: String,
@@ -38,7 +37,7 @@ pub(super) fn machine() -> Vec<Fact> {
     for kind in [Kind::User, Kind::Pid, Kind::Time] {
         let own = kind
             .is_initial()
-            .map(|initial| if initial { "the machine's" } else { "its own" });
+            .map(|initial| if initial { "initial" } else { "separate" });
         facts.push(fact(format!("{} namespace", kind.name()), own.map(str::to_owned)));
     }
     facts.push(fact("clock", clock()));
@@ -123,14 +122,14 @@ fn seccomp() -> Option<String> {
         .into_iter()
         .map(Call::attempt)
         .map(|attempt| match attempt.refused {
-            None => format!("{} passes", attempt.call.name()),
+            None => format!("{} is allowed", attempt.call.name()),
             Some(errno) => format!("{} is refused (os error {errno})", attempt.call.name()),
         })
         .collect();
     let mode = match filter::mode()? {
         Mode::Off => "no filter",
         Mode::Strict => "strict",
-        Mode::Filter => "a filter",
+        Mode::Filter => "filter active",
     };
     Some(format!("{mode}: {}", tried.join(", ")))
 }
@@ -161,7 +160,7 @@ pub(super) fn engine(engine: &Engine) -> Vec<Fact> {
             }),
         ),
         fact(
-            "turns of its event loop",
+            "event loop turns before a waiter runs",
             describe(engine.settings.turnaround.as_ref(), ToString::to_string),
         ),
     ];
@@ -187,7 +186,7 @@ fn libzmq(process: &Process) -> Option<String> {
     let what = match understood(library) {
         Ok(code) => {
             let places = if code.receives && code.refused {
-                "its code is supported"
+                "code supported"
             } else {
                 "probed at entries and returns"
             };

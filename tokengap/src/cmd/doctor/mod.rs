@@ -27,8 +27,8 @@ use row::{Row, State};
                   Examples:\n  tokengap doctor\n  tokengap doctor --try --pid 4711 --json"
 )]
 pub(crate) struct Args {
-    /// A process of the engine, and its role if its title does not show it. Repeatable; without it the engine that
-    /// runs here.
+    /// A process of the engine, and its role if its title does not show it. Repeatable. Default: the engine running
+    /// on this machine.
     #[arg(long, value_name = "PID[=ROLE]", value_parser = role_spec)]
     pid: Vec<RoleSpec>,
 
@@ -36,7 +36,7 @@ pub(crate) struct Args {
     #[arg(long = "try")]
     attach: bool,
 
-    /// JSON, schema tokengap.doctor/1.
+    /// Print JSON, schema tokengap.doctor/1.
     #[arg(long)]
     json: bool,
 }

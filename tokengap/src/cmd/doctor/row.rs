@@ -84,7 +84,7 @@ pub(super) fn engine(engine: Option<&Engine>, topology: &Topology) -> Row {
     Row {
         name: "engine",
         state,
-        tried: "/proc and sockets looked through".to_owned(),
+        tried: "search of /proc and sockets".to_owned(),
         reasons,
     }
 }
@@ -96,7 +96,7 @@ pub(super) fn thread_times(engine: &Engine) -> Row {
         let sampled = Sampler::new(process.id.pid, 0..THREADS).and_then(|mut sampler| sampler.sample());
         sampled.err()
     });
-    let tried = format!("/proc/PID/task of {} processes read", engine.processes.len());
+    let tried = format!("reads of /proc/PID/task of {} processes", engine.processes.len());
     let reason = refused.map(|error| Reason {
         why: error.to_string(),
         fix: None,

@@ -8,7 +8,6 @@ use super::layout::Release;
 use super::message::{Row, token_batch};
 use super::vllm::{self, Stats};
 
-/// A simulated engine.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in crate::demo) enum Engine {
     Sglang(Release),

@@ -13,8 +13,8 @@ pub(in crate::demo) struct Stats {
     pub(in crate::demo) step: u64,
 }
 
-/// Encodes the outputs of one step at `at` seconds of the monotonic clock; without `stats` as an engine with `--disable-log-stats`. The time
-/// distinguishes messages with the same tokens.
+/// Encodes the outputs of one step at `at` seconds of the monotonic clock; without `stats` as an engine with `--disable-log-stats`. The
+/// time distinguishes messages with the same tokens.
 pub(super) fn outputs(rows: &[Row<'_>], stats: Option<Stats>, at: f64) -> Vec<u8> {
     let mut p = Packer(Vec::with_capacity(1024 + rows.len() * 96));
     p.array(9);

@@ -18,7 +18,7 @@ impl Busy {
         Self { until: Instant::now() }
     }
 
-    /// Is busy for `time`.
+    /// Spends `time` being busy.
     pub(super) async fn spend(&mut self, time: Duration) {
         let now = Instant::now();
         self.until = self.until.max(now.checked_sub(RESOLUTION).unwrap_or(now)) + time;

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
-use super::report::{Did, Reports};
+use super::report::{PeerAction, Reports};
 use crate::demo::random::Random;
 use crate::demo::scenario::{Pauses, Phase, Script};
 
@@ -41,7 +41,7 @@ impl Clock {
         let current = count % self.phases.len();
         if current != self.current {
             self.current = current;
-            reports.push(Did::Serves(self.phases[current].mode));
+            reports.push(PeerAction::Serves(self.phases[current].mode));
         }
         self.phases[current]
     }
@@ -51,8 +51,8 @@ impl Clock {
         match self.pauses {
             Some(pauses) if Instant::now() >= self.next_pause => {
                 self.plan_pause();
-                let (least, most) = (pauses.least.as_micros() as u32, pauses.most.as_micros() as u32);
-                Duration::from_micros(u64::from(self.random.between(least, most)))
+                let (min, max) = (pauses.min.as_micros() as u32, pauses.max.as_micros() as u32);
+                Duration::from_micros(u64::from(self.random.between(min, max)))
             }
             _ => Duration::ZERO,
         }

@@ -12,7 +12,7 @@ use trace::event::{self, Kind};
 use super::busy::Busy;
 use super::inbox::Inbox;
 use super::network::Outlet;
-use super::report::{Did, Fingerprint, Reports};
+use super::report::{Fingerprint, PeerAction, Reports};
 use super::text;
 use crate::demo::encode::{Finish, Release, Row, text_batch, token_batch};
 use crate::demo::scenario::Cost;
@@ -54,13 +54,13 @@ impl Forwarder {
             }
             let Some(message) = self.inbox.take() else { continue };
             let (hop, print) = (self.hop, Fingerprint::of(&message));
-            self.reports.push(Did::Received { hop, print, wakeup });
+            self.reports.push(PeerAction::Received { hop, print, wakeup });
             let (chunks, outgoing) = self.transform(&mut decoder, &message)?;
             busy.spend(self.cost.per_frame + self.cost.per_chunk * chunks).await;
             for (to, message) in outgoing {
                 self.role.outlet(to).send(message).await?;
             }
-            self.reports.push(Did::Processed { hop, print });
+            self.reports.push(PeerAction::Processed { hop, print });
         }
     }
 
@@ -78,7 +78,7 @@ impl Forwarder {
             Role::Router { outlets, strays } => rows
                 .iter()
                 .map(|row| {
-                    let stray = strays.is_some_and(|every| is_astray(row, every));
+                    let stray = strays.is_some_and(|every| is_misrouted(row, every));
                     let to = detokenizer_of(row.worker.unwrap_or_default(), outlets.len()) + usize::from(stray);
                     (to % outlets.len(), token_batch(self.release, &[*row], true))
                 })
@@ -89,7 +89,7 @@ impl Forwarder {
                     let to = workers.iter().position(|(worker, _)| Some(&**worker) == row.worker);
                     let alone = Row { worker: None, ..*row };
                     Ok((
-                        to.context("a chunk for a worker that is not there")?,
+                        to.context("chunk for an unknown worker")?,
                         text_batch(self.release, &[alone], true),
                     ))
                 })
@@ -108,7 +108,7 @@ impl Role {
 }
 
 /// Returns whether the request strays: one in `every` does, from its tenth token on.
-fn is_astray(row: &Row<'_>, every: u32) -> bool {
+fn is_misrouted(row: &Row<'_>, every: u32) -> bool {
     row.completion_tokens >= 10 && crc32fast::hash(row.rid.as_bytes()).is_multiple_of(every)
 }
 

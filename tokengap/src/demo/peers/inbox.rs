@@ -1,4 +1,4 @@
-//! A PULL socket like libzmq's with `RCVHWM=0`: arriving messages are read into memory at once, without limit. The kernel's queue is
+//! A PULL socket like libzmq's with `RCVHWM=0`: arriving messages are read into memory immediately, without limit. The kernel's queue is
 //! therefore empty while hundreds of requests wait.
 
 use std::collections::VecDeque;

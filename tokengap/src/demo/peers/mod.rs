@@ -31,7 +31,7 @@ use forwarder::{Forwarder, Role};
 pub(super) use memory::Memory;
 pub(super) use network::Network;
 use network::Outlet;
-pub(super) use report::{Did, Fingerprint, PeerEvent, Reports};
+pub(super) use report::{Fingerprint, PeerAction, PeerEvent, Reports};
 use requests::Clients;
 use scheduler::Scheduler;
 use tokenizer::Tokenizer;

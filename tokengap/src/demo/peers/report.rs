@@ -15,12 +15,12 @@ const QUEUE: usize = 1 << 16;
 #[derive(Clone, Debug)]
 pub(in crate::demo) struct PeerEvent {
     pub(in crate::demo) at: MonoNs,
-    pub(in crate::demo) did: Did,
+    pub(in crate::demo) did: PeerAction,
 }
 
 /// Action of a peer. Peers do not know the relay's lanes, so they identify a frame by its fingerprint.
 #[derive(Clone, Debug)]
-pub(in crate::demo) enum Did {
+pub(in crate::demo) enum PeerAction {
     /// Received a frame from its inbox, in its `wakeup`th return from the poll.
     Received {
         hop: HopId,
@@ -30,14 +30,14 @@ pub(in crate::demo) enum Did {
     /// Finished processing a frame.
     Processed { hop: HopId, print: Fingerprint },
     /// Delivered tokens to a client.
-    Delivered(Given),
+    Delivered(PeerDelivery),
     /// Serves new requests in this mode from now on.
     Serves(Mode),
 }
 
 /// Tokens delivered to a client.
 #[derive(Clone, Debug)]
-pub(in crate::demo) struct Given {
+pub(in crate::demo) struct PeerDelivery {
     pub(in crate::demo) rid: Arc<str>,
     /// New tokens, or all so far, depending on `mode`.
     pub(in crate::demo) tokens: u32,
@@ -88,7 +88,7 @@ impl Reports {
     }
 
     /// Adds a report about an action that just happened.
-    pub(in crate::demo) fn push(&self, did: Did) {
+    pub(in crate::demo) fn push(&self, did: PeerAction) {
         if self.0.queue.push(PeerEvent { at: self.now(), did }).is_err() {
             self.0.dropped.fetch_add(1, Ordering::Relaxed);
         }

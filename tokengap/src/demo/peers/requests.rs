@@ -147,7 +147,7 @@ impl Clients {
 }
 
 fn length(lengths: Lengths, random: &mut Random) -> u32 {
-    (random.log_normal(lengths.median, lengths.sigma) as u32).clamp(lengths.least, lengths.most)
+    (random.log_normal(lengths.median, lengths.sigma) as u32).clamp(lengths.min, lengths.max)
 }
 
 #[cfg(test)]

@@ -1,5 +1,5 @@
-//! The `TokenizerManager`: an event loop that receives frames, appends each chunk to the `out_list` of its request, and wakes the request's
-//! waiter, which runs some turns later.
+//! The `TokenizerManager`: an event loop that receives frames and appends each chunk to the `out_list` of its request. It then wakes the
+//! request's waiter, which runs some turns later.
 //!
 //! The loop receives a message every two turns, and a waiter runs `waiter_turns` after it is woken. Both numbers are measured on the real
 //! process (docs/internals/WIRE.md). Chunks therefore meet in an `out_list` only while messages are queued, and the two numbers determine
@@ -16,7 +16,7 @@ use zmq_tap::decode::Decode;
 use super::busy::Busy;
 use super::clock::Clock;
 use super::inbox::Inbox;
-use super::report::{Did, Fingerprint, Reports};
+use super::report::{Fingerprint, PeerAction, Reports};
 use super::waiter::State;
 use crate::demo::random::Random;
 use crate::demo::scenario::{Phase, Script};
@@ -25,7 +25,6 @@ use crate::demo::truth::Account;
 /// Turns between two calls of `await recv_pyobj()` while messages are queued.
 const TURNS_A_MESSAGE: u64 = 2;
 
-/// A tokenizer worker.
 pub(super) struct Tokenizer {
     hop: HopId,
     inbox: Inbox,
@@ -96,7 +95,7 @@ impl Tokenizer {
     /// `handle_loop`: processes one message, up to the call for the next one.
     async fn handle(&mut self, message: &Bytes) -> anyhow::Result<()> {
         let (hop, print) = (self.hop, Fingerprint::of(message));
-        self.reports.push(Did::Received {
+        self.reports.push(PeerAction::Received {
             hop,
             print,
             wakeup: self.wakeup,
@@ -107,7 +106,7 @@ impl Tokenizer {
         self.busy
             .spend(phase.per_frame + phase.per_chunk * chunks + pause)
             .await;
-        self.reports.push(Did::Processed { hop, print });
+        self.reports.push(PeerAction::Processed { hop, print });
         Ok(())
     }
 
@@ -141,7 +140,7 @@ impl Tokenizer {
         let mut finished = false;
         state.wake(self.script.waiter, &self.account, |given| {
             finished |= given.finished;
-            self.reports.push(Did::Delivered(given));
+            self.reports.push(PeerAction::Delivered(given));
         });
         if finished {
             self.states.remove(rid);
@@ -215,8 +214,8 @@ mod tests {
         }
     }
 
-    /// The real `TokenizerManager` of 0.5.6 and 0.5.9, given the same queue, lost 6,400 of 12,800 chunks with CPython 3.11 (3 turns), and
-    /// none with 3.12 (1 turn).
+    /// With the same queue, the real `TokenizerManager` of 0.5.6 and 0.5.9 lost 6,400 of 12,800 chunks with CPython 3.11 (3 turns). With
+    /// 3.12 (1 turn) it lost none.
     #[tokio::test]
     async fn a_queued_backlog_loses_as_many_chunks_as_the_real_tokenizer() {
         let python_3_11 = play(Waiter::KeepsLast, 3).await;

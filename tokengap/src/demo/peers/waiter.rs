@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use trace::engine::{Mode, Waiter};
 
-use super::report::Given;
+use super::report::PeerDelivery;
 use crate::demo::truth::Account;
 
 /// A queued chunk in `out_list`.
@@ -62,7 +62,7 @@ impl State {
     }
 
     /// Runs the waiter: passes deliveries to `give` and counts dropped and merged chunks in `account`.
-    pub(super) fn wake(&mut self, waiter: Waiter, account: &Account, mut give: impl FnMut(Given)) {
+    pub(super) fn wake(&mut self, waiter: Waiter, account: &Account, mut give: impl FnMut(PeerDelivery)) {
         self.woken = false;
         let queued = std::mem::take(&mut self.out_list);
         let Some((&last, earlier)) = queued.split_last() else {
@@ -102,7 +102,7 @@ impl State {
     }
 
     /// Delivers `tokens` to the client, which counts them as new, or as all so far minus those it has.
-    fn deliver(&mut self, tokens: u32, chunk: Queued, account: &Account) -> Given {
+    fn deliver(&mut self, tokens: u32, chunk: Queued, account: &Account) -> PeerDelivery {
         let mode = if self.clients_add_up {
             Mode::Incremental
         } else {
@@ -117,7 +117,7 @@ impl State {
         if chunk.finished {
             account.closed();
         }
-        Given {
+        PeerDelivery {
             rid: Arc::clone(&self.rid),
             tokens,
             mode,

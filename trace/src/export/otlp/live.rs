@@ -70,7 +70,7 @@ impl LiveSpans {
         }
     }
 
-    /// Enters an event already entered into `analysis`.
+    /// Processes an event that `analysis` has already applied.
     pub fn event(&mut self, event: &Event<'_>, analysis: &Analysis) {
         if let Some(follow) = &mut self.follow {
             // Encoding into memory cannot fail.
@@ -78,7 +78,7 @@ impl LiveSpans {
         }
     }
 
-    /// Enters a tick already entered into `analysis`.
+    /// Processes a tick that `analysis` has already applied.
     pub fn tick(&mut self, now: MonoNs, analysis: &Analysis) {
         if let Some(follow) = &mut self.follow {
             let _ = follow.tick(now, analysis, &mut self.encoded);

@@ -269,7 +269,7 @@ fn note_event(list: &mut Array<'_>, note: &Note, context: &ExportContext<'_>) {
     });
 }
 
-/// Writes the status. An error is what affects the client: an abort, or lost tokens.
+/// Writes the status: an error if the client is affected, by an abort or lost tokens.
 fn status(o: &mut Object<'_>, request: &Closed<'_>) {
     let lost = request.summary.tokens_lost.unwrap_or(0);
     let message = match request.summary.finish {

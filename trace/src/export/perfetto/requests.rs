@@ -8,7 +8,7 @@ use super::tracks::REQUESTS;
 use crate::clock::MonoNs;
 use crate::event::{Delivery, Frame, Kind as Message};
 use crate::export::json::{Object, Stream};
-use crate::export::life::{Life, Note, NoteKind};
+use crate::export::life::{LiveRequest, Note, NoteKind};
 use crate::export::stage::{self, Kind};
 use crate::export::{Closed, ExportContext, words};
 
@@ -58,18 +58,14 @@ pub(super) fn delivered(
 }
 
 /// Request of the current event's chunk `place`, if the chunk is to be drawn; `always` ignores the limit of points.
-fn shows<'a>(place: usize, always: bool, context: &ExportContext<'a>) -> Option<&'a Life> {
+fn shows<'a>(place: usize, always: bool, context: &ExportContext<'a>) -> Option<&'a LiveRequest> {
     let options = context.options;
     let life = context.lives.current(place)?;
     if !(always || life.points <= options.chunks) || !options.wants_rid(&life.rid) {
         return None;
     }
-    if let Some(least) = options.slow_ns {
-        context
-            .ledger
-            .request(&life.rid)?
-            .gap_ns()
-            .filter(|&gap| gap >= least)?;
+    if let Some(min) = options.slow_ns {
+        context.ledger.request(&life.rid)?.gap_ns().filter(|&gap| gap >= min)?;
     }
     Some(life)
 }
@@ -116,7 +112,7 @@ pub(super) fn closed(out: &mut Stream<'_>, request: &Closed<'_>, context: &Expor
     end(out, &life.rid, life, to, context)
 }
 
-fn draw_note(out: &mut Stream<'_>, life: &Life, note: &Note, context: &ExportContext<'_>) -> io::Result<()> {
+fn draw_note(out: &mut Stream<'_>, life: &LiveRequest, note: &Note, context: &ExportContext<'_>) -> io::Result<()> {
     let name = match &note.what {
         NoteKind::Stage { name, .. } => &**name,
         NoteKind::Merged { .. } => "chunks merged",
@@ -172,7 +168,7 @@ fn facts(args: &mut Object<'_>, request: &Closed<'_>, context: &ExportContext<'_
 
 fn close_last(
     out: &mut Stream<'_>,
-    life: &Life,
+    life: &LiveRequest,
     open: &mut Vec<(String, MonoNs)>,
     context: &ExportContext<'_>,
 ) -> io::Result<()> {
@@ -183,7 +179,14 @@ fn close_last(
 }
 
 /// Writes the fields of an event on a request's row.
-fn on_row(o: &mut Object<'_>, phase: &'static str, name: &str, life: &Life, at: MonoNs, context: &ExportContext<'_>) {
+fn on_row(
+    o: &mut Object<'_>,
+    phase: &'static str,
+    name: &str,
+    life: &LiveRequest,
+    at: MonoNs,
+    context: &ExportContext<'_>,
+) {
     moment(o, phase, name, at, context);
     row(o, life, context);
 }
@@ -195,7 +198,7 @@ fn moment(o: &mut Object<'_>, phase: &'static str, name: &str, at: MonoNs, conte
 }
 
 /// Writes the row of such an event.
-fn row(o: &mut Object<'_>, life: &Life, context: &ExportContext<'_>) {
+fn row(o: &mut Object<'_>, life: &LiveRequest, context: &ExportContext<'_>) {
     // A process-local id; with a global one, Perfetto draws the row outside the process.
     o.object("id2", |id| {
         if life.again {
@@ -213,7 +216,7 @@ fn row(o: &mut Object<'_>, life: &Life, context: &ExportContext<'_>) {
 fn begin(
     out: &mut Stream<'_>,
     name: &str,
-    life: &Life,
+    life: &LiveRequest,
     at: MonoNs,
     context: &ExportContext<'_>,
     more: impl FnOnce(&mut Object<'_>),
@@ -224,14 +227,20 @@ fn begin(
     })
 }
 
-fn end(out: &mut Stream<'_>, name: &str, life: &Life, at: MonoNs, context: &ExportContext<'_>) -> io::Result<()> {
+fn end(
+    out: &mut Stream<'_>,
+    name: &str,
+    life: &LiveRequest,
+    at: MonoNs,
+    context: &ExportContext<'_>,
+) -> io::Result<()> {
     out.object(|o| on_row(o, "e", name, life, at, context))
 }
 
 fn point(
     out: &mut Stream<'_>,
     name: &str,
-    life: &Life,
+    life: &LiveRequest,
     at: MonoNs,
     context: &ExportContext<'_>,
     args: impl FnOnce(&mut Object<'_>),

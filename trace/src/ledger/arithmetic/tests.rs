@@ -1,4 +1,4 @@
-//! Tests of the steps of one stream: counts, listed ids, retractions and what they prove.
+//! Tests of the steps of one stream: counts, listed ids, retractions, and the conclusions from them.
 
 use super::*;
 

@@ -1,9 +1,9 @@
-//! Vague chunks: their id column does not show their own tokens. It lists all ids so far, none, or an unknown choice.
+//! Imprecise chunks: their id column does not show their own tokens. It lists all ids so far, none, or an unknown selection.
 //! The count of an imprecise chunk grows by its own tokens and by those of preceding chunks that were missed or lost.
 //!
 //! A delivery contains a run of consecutive chunks that ends with the last covered one. The run must be able to carry exactly the
-//! delivered tokens, which gives it a minimum and a maximum length. Chunks before the longest run are dropped. Only the last token
-//! of each imprecise one is proven lost. Chunks between the shortest and the longest run are unjudged.
+//! delivered tokens, which gives it a minimum and a maximum length. Chunks before the longest run are dropped. Of each imprecise
+//! chunk among them, only the last token is proven lost. Chunks between the shortest and the longest run are unjudged.
 
 use super::{Delivery, DeliveryTracker, Entry, Fates, Outcome, may_follow};
 
@@ -36,7 +36,7 @@ impl DeliveryTracker {
         while covered > 1 && may_follow(&self.in_flight[covered - 1], to, true, delivery.finished) {
             covered -= 1;
         }
-        let (fewest, most) = (!broken)
+        let (fewest, max) = (!broken)
             .then(|| self.carriers(covered, delivery))
             .flatten()
             .unwrap_or((1, covered));
@@ -47,7 +47,7 @@ impl DeliveryTracker {
             let chunks = u64::from(entry.chunks);
             if left <= fewest {
                 fates.inside(chunks, &mut carrier);
-            } else if left <= most || entry.tokens == 0 || entry.end <= self.delivered_to {
+            } else if left <= max || entry.tokens == 0 || entry.end <= self.delivered_to {
                 fates.unjudged += chunks;
             } else {
                 let shown = if entry.imprecise { 1 } else { entry.tokens };
@@ -58,7 +58,7 @@ impl DeliveryTracker {
             }
         }
         // The match is uncertain, so the next delivery may follow unobserved chunks.
-        self.doubt = gap || (self.incomplete && fewest < most);
+        self.doubt = gap || (self.incomplete && fewest < max);
         Outcome {
             fates,
             lost,
@@ -70,15 +70,15 @@ impl DeliveryTracker {
     /// Minimum and maximum number of chunks that can carry exactly the delivered tokens, counted back from the last of the first
     /// `covered` entries. `None` if no number can, or if an entry's own chunks are ambiguous.
     fn carriers(&self, covered: usize, delivery: &Delivery<'_>) -> Option<(usize, usize)> {
-        let (mut least, mut most, mut found) = (0_u32, 0_u32, None);
+        let (mut min, mut max, mut found) = (0_u32, 0_u32, None);
         for (before, entry) in self.in_flight.iter().take(covered).rev().enumerate() {
             // The run may begin with any chunk of an entry that holds several.
             if entry.chunks > 1 || entry.missing > 0 {
                 return None;
             }
             let (low, high) = entry.carries(before == 0 && delivery.finished);
-            (least, most) = (least.saturating_add(low), most.saturating_add(high));
-            if least <= delivery.tokens && delivery.tokens <= most {
+            (min, max) = (min.saturating_add(low), max.saturating_add(high));
+            if min <= delivery.tokens && delivery.tokens <= max {
                 let (fewest, _) = found.unwrap_or((before + 1, 0));
                 found = Some((fewest, before + 1));
             }

@@ -1,4 +1,4 @@
-//! Enters data from the log into the ledger: finds the request of each stage and pairs first sends with receives.
+//! Entry of log data into the ledger: finds the request of each stage and pairs first sends with receives.
 
 use super::marks::{Entered, Mark};
 use super::{AWAITED, NAMES, PAIRS};
@@ -158,8 +158,8 @@ impl Ledger {
         counts.times += 1;
         counts.chunks += u64::from(merged.chunks);
         counts.since.get_or_insert(at);
-        if merged.chunks > counts.most {
-            counts.most = merged.chunks;
+        if merged.chunks > counts.max {
+            counts.max = merged.chunks;
             counts.most_rid = merged.rid.into();
         }
     }

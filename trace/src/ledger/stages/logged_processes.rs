@@ -40,7 +40,7 @@ pub struct LoggedProcess {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct States {
     /// Overall maximum, and its time.
-    pub most: Option<(MonoNs, u32)>,
+    pub max: Option<(MonoNs, u32)>,
     /// Length of a step in nanoseconds.
     pub step_ns: u64,
     /// Start of the first step.
@@ -51,8 +51,8 @@ pub struct States {
 
 impl States {
     fn enter(&mut self, at: MonoNs, states: u32) {
-        if self.most.is_none_or(|(_, most)| states > most) {
-            self.most = Some((at, states));
+        if self.max.is_none_or(|(_, max)| states > max) {
+            self.max = Some((at, states));
         }
         if self.steps.is_empty() {
             (self.step_ns, self.from) = (1_000_000_000, at);
@@ -141,7 +141,7 @@ impl LoggedProcesses {
         }
         if let Some(cpu) = logged.cpu.filter(|cpu| cpu.is_finite()) {
             process.cpu_logged += 1;
-            if process.cpu_max.is_none_or(|(_, most)| cpu > most) {
+            if process.cpu_max.is_none_or(|(_, max)| cpu > max) {
                 process.cpu_max = Some((at, cpu));
             }
             if process.cpu.is_none_or(|(last, _)| last <= at) {
@@ -175,7 +175,7 @@ mod tests {
         }
         assert!(states.steps.len() <= STEPS && states.step_ns == 8 * SECOND);
         assert_eq!(states.steps[777 / 8], Some(900));
-        assert_eq!(states.most, Some((MonoNs(777 * SECOND), 900)));
+        assert_eq!(states.max, Some((MonoNs(777 * SECOND), 900)));
         assert_eq!(states.steps.iter().flatten().filter(|&&s| s == 900).count(), 1);
     }
 

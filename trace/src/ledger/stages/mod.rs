@@ -1,6 +1,6 @@
 //! Data from the engine's own log: stages of requests, state of processes, merged chunks.
 //!
-//! Tokengap cannot verify it. Gaps of requests whose frames were not observed come from here.
+//! tokengap cannot verify this data. Gaps of requests whose frames were not observed are taken from it.
 
 mod enter;
 mod logged_processes;
@@ -81,7 +81,7 @@ pub struct MergedCounts {
     /// Total number of merged chunks.
     pub chunks: u64,
     /// Maximum number of chunks in one merge.
-    pub most: u32,
+    pub max: u32,
     /// Request of the largest merge.
     pub most_rid: Box<str>,
     /// Time of the first log line.

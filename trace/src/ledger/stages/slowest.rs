@@ -29,7 +29,7 @@ impl Slowest {
     /// Enters a request, or updates it with new data.
     pub(super) fn offer(&mut self, rid: &str, gap_ns: u64, marks: &Marks) {
         let full = self.0.len() >= KEPT;
-        if full && self.0.last().is_some_and(|least| least.gap_ns > gap_ns) {
+        if full && self.0.last().is_some_and(|min| min.gap_ns > gap_ns) {
             return;
         }
         if let Some(known) = self.0.iter_mut().find(|s| *s.rid == *rid) {

@@ -24,7 +24,7 @@ pub(super) struct Link<S> {
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Place {
     last: u32,
-    /// Predicted request that did not come because a new one was inserted before it.
+    /// Predicted request that did not follow because a new one was inserted before it.
     missed: u32,
 }
 

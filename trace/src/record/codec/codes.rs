@@ -70,7 +70,7 @@ pub(super) mod op {
     pub(in crate::record::codec) const NUMBER: u8 = 0x1f;
     /// A received frame with its content, because its send was not observed.
     pub(in crate::record::codec) const SHOWN: u8 = 0x20;
-    /// That frame has another id than the receive.
+    /// The id of that frame differs from the id in the receive.
     pub(in crate::record::codec) const RENAMED: u8 = 0x40;
     /// The frame id, or the whole delivery, is as predicted.
     pub(in crate::record::codec) const EXPECTED: u8 = 0x80;

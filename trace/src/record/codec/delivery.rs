@@ -8,15 +8,15 @@ use super::text::{Reading, Texts};
 use crate::engine::Mode;
 use crate::event::{Delivery, Response};
 
-/// Values of the last deliveries of one request.
+/// State after the last delivery of one request.
 #[derive(Clone, Copy, Debug)]
-struct Given {
+struct DeliveryState {
     completion: Option<u32>,
     step: u32,
     tokens: u32,
 }
 
-impl Default for Given {
+impl Default for DeliveryState {
     fn default() -> Self {
         Self {
             completion: Some(0),
@@ -26,7 +26,7 @@ impl Default for Given {
     }
 }
 
-impl Given {
+impl DeliveryState {
     fn completion(&self) -> Option<u32> {
         self.completion.map(|n| n.wrapping_add(self.step))
     }
@@ -51,7 +51,7 @@ impl Given {
 /// Deliveries of a block. Writer and reader keep identical state.
 #[derive(Debug)]
 pub(super) struct Deliveries {
-    chain: Chain<Given>,
+    chain: Chain<DeliveryState>,
     place: Place,
     mode: Mode,
 }
@@ -91,7 +91,7 @@ impl Deliveries {
             let (text, new) = texts.place(delivery.rid, columns);
             let known = if new { None } else { links.find(NONE, text) };
             known.unwrap_or_else(|| {
-                let at = self.chain.push(text, Given::default());
+                let at = self.chain.push(text, DeliveryState::default());
                 links.insert(NONE, text, at);
                 at
             })
@@ -131,7 +131,6 @@ impl Deliveries {
         flags == 0
     }
 
-    /// Reads a delivery.
     pub(super) fn read<'b>(
         &mut self,
         predicted: bool,
@@ -146,7 +145,7 @@ impl Deliveries {
             texts.named(text)?;
             at = column.small()?;
             if at == self.chain.len() {
-                self.chain.push(text, Given::default());
+                self.chain.push(text, DeliveryState::default());
             }
         }
         let link = self.chain.get(at);

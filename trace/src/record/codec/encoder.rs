@@ -13,13 +13,13 @@ use crate::event::{Event, Frame, Missed, MissedCause, Received, What};
 use crate::id::FrameId;
 use crate::record::header::{Anchor, Payload};
 
-/// Maximum encoded size of an event. A larger one is not recorded, and its loss is.
+/// Maximum encoded size of an event. A larger event is dropped, and its loss is recorded.
 const EVENT_BYTES: usize = 16 << 20;
 /// Maximum size of a chunk without its texts and ids, in bytes.
 const CHUNK_BYTES: usize = 64;
 // A frame that can be written has no more chunks than a reader accepts.
 const _: () = assert!(EVENT_BYTES / CHUNK_BYTES <= CHUNKS);
-/// Number of chunks and ids that fills a block whatever its size, which bounds a reader's memory.
+/// Number of chunks and ids that fills a block regardless of its size, which bounds a reader's memory.
 const BLOCK_CHUNKS: u32 = 4 << 20;
 const BLOCK_IDS: usize = 1 << 20;
 

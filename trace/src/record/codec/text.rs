@@ -13,7 +13,7 @@ const HEX: u64 = 0;
 const GROUPED: u64 = 1;
 /// First code of plain texts: the code minus `PLAIN` is the length.
 const PLAIN: u64 = 2;
-/// Bytes before which a new group starts.
+/// Byte offsets at which a new group starts.
 const GROUPS: [usize; 4] = [4, 6, 8, 10];
 
 /// Texts, concatenated in one string.

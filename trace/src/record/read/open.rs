@@ -207,7 +207,7 @@ fn begin(file: &File, path: &Path, bytes: u64) -> Result<(Preamble, u64, u64, He
     };
     let path = || path.to_owned();
     let mut first = [0; PREAMBLE];
-    let least = (PREAMBLE + SECTION_HEADER) as u64;
+    let min = (PREAMBLE + SECTION_HEADER) as u64;
     let there = bytes.min(PREAMBLE as u64) as usize;
     file.read_exact_at(&mut first[..there], 0).map_err(failed)?;
     let expected = Preamble::new(false).to_bytes();
@@ -215,10 +215,10 @@ fn begin(file: &File, path: &Path, bytes: u64) -> Result<(Preamble, u64, u64, He
     if there == 0 || first[..there.min(8)] != expected[..there.min(8)] {
         return Err(OpenError::NotARecording { path: path() });
     }
-    let preamble = Preamble::of(&first).filter(|_| bytes >= least);
+    let preamble = Preamble::of(&first).filter(|_| bytes >= min);
     let preamble = preamble.ok_or_else(|| OpenError::NoHeader {
         path: path(),
-        bytes: least,
+        bytes: min,
     })?;
     let Preamble { major, minor, .. } = preamble;
     if major != MAJOR {

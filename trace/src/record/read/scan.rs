@@ -9,7 +9,6 @@ use super::super::section::{SECTION_HEADER, Section};
 /// Bytes per read in the search for a header after damage.
 const WINDOW: usize = 256 << 10;
 
-/// Result of a scan.
 #[derive(Debug, Default)]
 pub(super) struct Scan {
     /// All complete sections with their offsets, in file order.

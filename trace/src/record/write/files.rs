@@ -82,7 +82,6 @@ impl Files {
         &self.path
     }
 
-    /// Number of the next section.
     pub(super) fn next_seq(&self) -> u64 {
         self.seq
     }

@@ -73,7 +73,7 @@ impl RecordOptions {
 /// Status of a recording.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Status {
-    /// Bytes written to files, with deleted ones.
+    /// Bytes written to files, including deleted ones.
     pub bytes: u64,
     /// Number of records.
     pub records: u64,

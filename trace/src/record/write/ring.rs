@@ -36,7 +36,7 @@ pub(super) struct Ring {
 impl Ring {
     pub(super) fn create(path: &Path, size: u64, header: &Header, run: u64, force: bool) -> Result<Self, RecordError> {
         if size < MIN_SIZE {
-            return Err(RecordError::TooSmall { size, least: MIN_SIZE });
+            return Err(RecordError::TooSmall { size, min: MIN_SIZE });
         }
         let (file, begin) = create(path, force, header, run, true)?;
         // Reserve all space now, so that a full disk cannot stop the ring later.

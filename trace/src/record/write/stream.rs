@@ -26,7 +26,7 @@ pub(super) struct Stream {
     options: RecordOptions,
     path: PathBuf,
     anchor: Anchor,
-    /// Number of records in closed blocks, with dropped ones.
+    /// Number of records in closed blocks, including dropped ones.
     records: u64,
     spare: Option<Columns<Vec<u8>>>,
     jobs: SyncSender<Job>,

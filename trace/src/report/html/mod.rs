@@ -76,7 +76,7 @@ fn head(out: &mut String, report: &Report, clock: &Clock, verdict: &str) {
     let when = match (clock.wall(0), clock.wall(window)) {
         (Some(from), Some(to)) => format!("{from} to {to} ({})", duration(window)),
         _ => format!(
-            "{}; the clock is unknown, so times count from the start of the capture",
+            "{}; the wall clock is unknown, so times are relative to the start of the capture",
             duration(window)
         ),
     };
@@ -165,16 +165,16 @@ fn facts(out: &mut String, report: &Report) {
         &p99(itl.delivered_by_token),
         &format!("as the engine sent {}", p99(itl.sent_by_token)),
     );
-    let most = report
+    let max = report
         .hops
         .iter()
         .filter_map(|h| Some((h.backlog_max_frames?, &h.name)))
         .max();
     fact(
         out,
-        "Backlog, most",
-        &most.map_or_else(not_observed, |(n, _)| format!("{} frames", count(n))),
-        &most.map_or_else(String::new, |(_, name)| name.clone()),
+        "Backlog, max",
+        &max.map_or_else(not_observed, |(n, _)| format!("{} frames", count(n))),
+        &max.map_or_else(String::new, |(_, name)| name.clone()),
     );
     let busiest = report.cpu.iter().flatten().filter(|c| c.receives);
     let busiest = busiest.max_by(|a, b| a.on_cpu.unwrap_or(0.0).total_cmp(&b.on_cpu.unwrap_or(0.0)));

@@ -192,10 +192,7 @@ impl TimeSeries<'_> {
             each.collect::<Vec<_>>().join("; ")
         });
         self.marks(&mut plot);
-        let description = format!(
-            "Frames sent but not received, by hop; the most at one time are {}.",
-            count(max)
-        );
+        let description = format!("Frames sent but not received, by hop; the maximum is {}.", count(max));
         Some(plot.finish(
             "backlog",
             "Backlog: frames sent but not yet received, maximum of each slot",

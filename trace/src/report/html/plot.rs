@@ -33,16 +33,16 @@ impl Axis {
     }
 
     /// Linear scale from zero to a round number of at least `most`.
-    pub(super) fn counting(most: f64) -> Self {
-        let most = if most > 0.0 { most } else { 1.0 };
-        let step = round_step(most / 4.0);
-        Self::linear(0.0, (most / step).ceil() * step)
+    pub(super) fn counting(max: f64) -> Self {
+        let max = if max > 0.0 { max } else { 1.0 };
+        let step = round_step(max / 4.0);
+        Self::linear(0.0, (max / step).ceil() * step)
     }
 
     /// Logarithmic scale over whole decades; smaller values are drawn at its start.
-    pub(super) fn decades(least: f64, most: f64) -> Self {
-        let from = 10_f64.powf(least.max(1.0).log10().floor());
-        let to = 10_f64.powf(most.max(1.0).log10().ceil()).max(from * 10.0);
+    pub(super) fn decades(min: f64, max: f64) -> Self {
+        let from = 10_f64.powf(min.max(1.0).log10().floor());
+        let to = 10_f64.powf(max.max(1.0).log10().ceil()).max(from * 10.0);
         Self { from, to, log: true }
     }
 
@@ -52,7 +52,7 @@ impl Axis {
     }
 
     /// About `most` round tick values; on a logarithmic axis its decades.
-    fn ticks(&self, most: f64) -> Vec<f64> {
+    fn ticks(&self, max: f64) -> Vec<f64> {
         let steps = |step: f64| {
             let first = (self.from / step).ceil();
             let count = ((self.to / step - first).floor().max(0.0) as usize).min(40);
@@ -62,7 +62,7 @@ impl Axis {
             let decades = (self.to / self.from).log10().round() as i32;
             (0..=decades).map(|n| self.from * 10_f64.powi(n)).collect()
         } else {
-            steps(round_step((self.to - self.from) / most))
+            steps(round_step((self.to - self.from) / max))
         }
     }
 }
@@ -259,12 +259,12 @@ impl Plot {
     pub(super) fn finish(mut self, id: &str, heading: &str, description: impl Display) -> String {
         let mut names = std::mem::take(&mut self.names);
         names.sort_by(|a, b| a.0.total_cmp(&b.0));
-        let mut least = TOP;
-        let most = self.bottom() + 4.0;
-        let space = most - LINE_HEIGHT * names.len() as f64;
+        let mut min = TOP;
+        let max = self.bottom() + 4.0;
+        let space = max - LINE_HEIGHT * names.len() as f64;
         for (n, (y, class, name)) in names.into_iter().enumerate() {
-            let y = y.min(space + LINE_HEIGHT * (n + 1) as f64).max(least);
-            least = y + LINE_HEIGHT;
+            let y = y.min(space + LINE_HEIGHT * (n + 1) as f64).max(min);
+            min = y + LINE_HEIGHT;
             let short: String = if name.chars().count() > NAME {
                 name.chars().take(NAME - 1).chain(['\u{2026}']).collect()
             } else {

@@ -40,7 +40,7 @@ pub(super) fn losses(report: &Report) -> String {
         "delivered merged with another chunk: no token is lost, but they arrive late and in bursts",
     );
     row(
-        "InFlight",
+        "In flight",
         c.in_flight,
         "not delivered at the end of the capture, or when their request was closed",
     );

@@ -29,7 +29,6 @@ impl World {
         }
     }
 
-    /// Position of a hop on the path.
     pub(super) fn position(&self, hop: HopId) -> usize {
         usize::from(hop.0).min(self.positions() - 1)
     }

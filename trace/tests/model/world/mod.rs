@@ -87,7 +87,6 @@ pub(crate) struct World {
 }
 
 impl World {
-    /// Runs the schedule.
     pub(crate) fn run(shape: Shape, steps: &[Step]) -> Self {
         let mut world = Self {
             shape,

@@ -38,7 +38,6 @@ impl World {
         HopId((self.positions() - 1 + worker) as u16)
     }
 
-    /// Whether the tokenizer that serves this request is observed.
     pub(super) fn tokenizer_is_observed(&self, request: usize) -> bool {
         !self.unobserved.contains_key(&self.hop_of(request))
     }

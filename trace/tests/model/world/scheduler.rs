@@ -92,7 +92,7 @@ impl World {
             self.counts.tokens_missing_on_wire += u64::from(part.tokens);
             self.requests[part.request].lost_on_wire.extend(part.positions());
             if part.finish.is_some() {
-                // The tokenizer and the client would wait forever.
+                // Otherwise the tokenizer and the client would wait forever.
                 self.running.retain(|_, r| r.request != part.request);
             }
         }
@@ -128,7 +128,7 @@ impl World {
         self.running.insert(slot, running);
     }
 
-    /// Serves the requests with this rid whose final chunk the tokenizer has. They are no longer live.
+    /// Serves the requests with this rid whose final chunk the tokenizer has received. They are no longer live.
     fn serve_finished(&mut self, rid: &str) {
         let is_finished = |r: &Running| {
             r.queued

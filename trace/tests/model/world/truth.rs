@@ -3,7 +3,6 @@
 use std::collections::BTreeSet;
 use std::rc::Rc;
 
-/// Ground truth of one request.
 #[derive(Debug, Default)]
 pub(crate) struct RequestTruth {
     pub(crate) rid: Rc<str>,

@@ -11,7 +11,7 @@ impl Vm<'_, '_> {
         self.push(node(seq))
     }
 
-    /// `EMPTY_LIST`, together with what usually follows: its memo slot, and its only batch, which is left in the message.
+    /// `EMPTY_LIST` with the opcodes that usually follow: its memo slot, and its only batch, which is left in the message.
     pub(super) fn list(&mut self) -> Result<(), Undecoded> {
         let list = Node::List(self.arena.seqs.len() as u32);
         self.push(list)?;
@@ -30,7 +30,7 @@ impl Vm<'_, '_> {
     pub(super) fn extend(&mut self, target: Node, items: &[Node]) -> Result<(), Undecoded> {
         match target {
             Node::List(seq) => self.arena.extend(seq, items, self.limits),
-            // A class that collects items in itself; none of the fields read has such a class.
+            // A class that is itself a container. No field that is read has such a class.
             Node::Object(_) => Ok(()),
             _ => Err(self.no_list(target)),
         }

@@ -18,7 +18,6 @@ pub(in super::super) fn payload(b: &[u8], at: usize) -> Option<(usize, usize)> {
     (end <= b.len()).then_some((start, end))
 }
 
-/// Whether the string at `at` is `text`.
 #[inline]
 pub(in super::super) fn text_equals(b: &[u8], at: usize, text: &[u8]) -> bool {
     // The encoding of field names.

@@ -1,4 +1,4 @@
-//! Every accepted recorded pickle is well formed for CPython, which reads the same requests from it.
+//! CPython must accept every recorded pickle that tokengap accepts, and read the same requests from it.
 
 use std::path::Path;
 use std::process::Command;
