@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
 """Finds cycles between the modules of each crate, from the paths after `crate::`, `super::` and `self::`.
 
-The modules of a folder must form an order. A use counts in the folder where the paths of user and used part, so a use between
-grandchildren is one between their folders. A re-exported name counts as its module. Tests are left out.
+Uses between the modules of a folder must not form a cycle. A use counts at the folder where the paths of user and used module diverge, so a
+use between grandchildren counts as one between their folders. A re-exported name counts as its module. Tests are ignored.
 """
 
 import re
@@ -15,7 +15,7 @@ PATH = re.compile(r"\b(crate|self|super)((?:::\w+)*)(::\{)?")
 
 
 def group(text, at, head):
-    """Paths in a group `{b, c::{d, e}}` whose text begins at `at`."""
+    """Yields the paths in a group `{b, c::{d, e}}` that begins at `at`."""
     depth, start, end = 1, at, at
     while depth:
         depth += {"{": 1, "}": -1}.get(text[end], 0)
@@ -34,7 +34,7 @@ def uses(text):
 
 
 def edges(source):
-    """Triples (folder, user, used) of modules beside each other."""
+    """Yields triples (folder, user, used) of sibling modules."""
     texts, exports, tests = {}, {}, set()
     for file in source.rglob("*.rs"):
         name = file.relative_to(source).with_suffix("").parts
@@ -60,7 +60,7 @@ def edges(source):
 
 
 def cycle(after):
-    """Modules left when those that use no other, and those that no other uses, are taken away again and again."""
+    """Modules in a cycle: those that remain after repeatedly removing modules without uses or users."""
     while free := [module for module in after if not after[module] & after.keys()]:
         after = {module: used for module, used in after.items() if module not in free}
     while free := [module for module in after if not any(module in used for used in after.values())]:

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Draws the crates of the workspace by floor: a crate stands one floor above the highest crate that it depends on.
+"""Draws the crates of the workspace by layer: a crate is one layer above the highest crate that it depends on.
 
 usage: .ci/floors.py            writes the picture into docs/internals/ARCHITECTURE.md
        .ci/floors.py --check    fails if the picture there is out of date
@@ -16,7 +16,7 @@ BLOCK = re.compile(r"(<!-- floors: .ci/floors.py -->\n```text\n)(.*?)(```\n)", r
 
 
 def uses():
-    """The crates that each crate depends on, tests and benchmarks apart."""
+    """Dependencies of each crate, without those of tests and benchmarks."""
     said = subprocess.run(["cargo", "metadata", "--no-deps", "--format-version", "1", "--offline"], capture_output=True, check=True).stdout
     packages = {package["name"]: package["dependencies"] for package in json.loads(said)["packages"]}
     return {name: sorted({d["name"] for d in all if d["kind"] is None and d["name"] in packages}) for name, all in packages.items()}
@@ -39,7 +39,7 @@ def main():
     if "--check" not in sys.argv:
         DOCUMENT.write_text(drawn)
     elif drawn != text:
-        sys.exit(f"the picture of the floors in {DOCUMENT.name} is out of date: run .ci/floors.py")
+        sys.exit(f"the picture of the layers in {DOCUMENT.name} is out of date: run .ci/floors.py")
 
 
 main()

@@ -1,1 +1,1 @@
-"""The real engine without a GPU: SGLang's own output path, run from a release's wheel (see README.md)."""
+"""The real engine without a GPU: runs SGLang's output path from a release's wheel (see README.md)."""

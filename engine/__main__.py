@@ -7,7 +7,7 @@ COMMANDS = ("send", "receive", "detokenize", "route", "client", "launch", "dynam
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(prog="python -m engine", description="Runs the real engine's output path")
+    parser = argparse.ArgumentParser(prog="python -m engine", description="Run one process of the real engine's output path")
     parser.add_argument("release", help="SGLang release, unpacked by `cargo xtask engine`")
     commands = parser.add_subparsers(dest="command", required=True)
     for name in COMMANDS:

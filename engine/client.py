@@ -12,9 +12,9 @@ from .truth import Truth
 
 
 def add_options(parser) -> None:
-    parser.add_argument("--url", required=True, help="what the receiver printed")
-    parser.add_argument("--openai", action="store_true", help="ask the OpenAI endpoints, one half each, with usage")
-    leavers = parser.add_argument_group("clients that go away, the first of the plan, after some outputs")
+    parser.add_argument("--url", required=True, help="URL that the receiver printed")
+    parser.add_argument("--openai", action="store_true", help="send half of the requests to each OpenAI endpoint, with usage")
+    leavers = parser.add_argument_group("clients that leave after some outputs, the first ones of the plan")
     for kind in leaving.KINDS:
         leavers.add_argument(f"--{kind}", type=int, default=0, metavar="N", help=leaving.KINDS[kind])
     plans.add_options(parser)
@@ -56,7 +56,7 @@ class Clients:
         return 3 if self.life.expired else 0
 
     def open_next_round(self) -> list[asyncio.Future]:
-        """Starts the clients of one more round; each future is set when the server has accepted its request."""
+        """Starts the clients of one more round. Each future is set when the server has accepted its request."""
         number = next(self.rounds, None)
         if number is None:
             return []
@@ -93,7 +93,7 @@ class Clients:
             self.ended(received)
 
     async def one_of_openai(self, request: plans.Request, accepted: asyncio.Future) -> None:
-        """The same with OpenAI endpoints: tokens are words of text, and their count comes once, at the end."""
+        """The same with OpenAI endpoints: tokens are words of text, and usage is reported once, at the end."""
         received = Received(request.rid)
         body = {"rid": request.rid, "model": "engine", "stream": True, "stream_options": {"include_usage": True}}
         chat = request.index % 2
@@ -111,7 +111,7 @@ class Clients:
             self.ended(received)
 
     async def others_ended(self) -> None:
-        """Waits until only stuck clients remain, and a moment longer."""
+        """Waits until only stuck clients remain, and then a moment longer."""
         while len(self.tasks) > self.stuck and not self.life.over:
             await asyncio.sleep(0.02)
         await asyncio.sleep(0.5)

@@ -10,7 +10,7 @@ from .truth import mono_ns
 
 
 class Received:
-    """Counts one request's outputs. An id contains its position, so losses and repetitions show in any mode."""
+    """Counts one request's outputs. An id encodes its position, so that losses and repetitions are detected in any mode."""
 
     def __init__(self, rid: str):
         self.rid = rid
@@ -30,7 +30,7 @@ class Received:
         self.completion_tokens = meta["completion_tokens"]
         ids = out.get("output_ids")
         if ids is not None:
-            # Text frames of 0.5.1 to 0.5.4.post2 begin with ids of the prompt's tail (docs/internals/WIRE.md): not output.
+            # Text frames of 0.5.1 to 0.5.4.post2 begin with ids of the prompt's tail, which are not output (docs/internals/WIRE.md).
             ids = [token for token in ids if token >= plan.FIRST_TOKEN or token == plan.STOP_TOKEN]
             self.ids += len(ids)
             last = self.completion_tokens - 1
@@ -54,8 +54,8 @@ class Received:
             self.completion_tokens = usage["completion_tokens"]
 
     def summary(self) -> dict:
-        """A line of truth. `lost` counts tokens that never came, `missing` names them as [first, after last] places;
-        both are null where the release gives no ids (text mode before 0.5.0rc0)."""
+        """A line of truth. `lost` is the number of missing tokens, `missing` their positions as [first, after last];
+        both are null if the release gives no ids (text mode before 0.5.0rc0)."""
         total = self.completion_tokens or 0
         known = self.ids > 0 or total == 0
         missing: list[list[int]] = []
@@ -79,8 +79,8 @@ class Received:
 
 
 class ConsumerDelay:
-    """Delays of a consumer after each output: extra event-loop turns, a trip through another thread, busy time; and stalls of the
-    whole event loop."""
+    """Delays of a consumer after each output: extra event-loop turns, a switch to another thread, busy time, and stalls of the whole
+    event loop."""
 
     def __init__(self, options):
         self.turns, self.busy_s = options.turns, options.busy
@@ -112,7 +112,7 @@ class ConsumerDelay:
 
 
 class Totals:
-    """Sums over the clients of a run; `lost` only over those that received ids."""
+    """Sums over the clients of a run. `lost` includes only clients that received ids."""
 
     def __init__(self):
         self.clients = self.finished = self.outputs = self.ids = self.completion_tokens = self.lost = 0

@@ -9,9 +9,9 @@ from .truth import Tally, Truth, describe, mono_ns
 
 
 def add_options(parser) -> None:
-    parser.add_argument("--bind", required=True, metavar="EP", help="where the detokenizer's inbox is")
-    parser.add_argument("--connect", required=True, action="append", metavar="EP", help="a tokenizer's inbox; one for each worker")
-    parser.add_argument("--linger", type=float, default=0.3, metavar="SECONDS", help="quiet time before it ends when told")
+    parser.add_argument("--bind", required=True, metavar="EP", help="inbox of the detokenizer")
+    parser.add_argument("--connect", required=True, action="append", metavar="EP", help="inbox of a tokenizer; repeat for each worker")
+    parser.add_argument("--linger", type=float, default=0.3, metavar="SECONDS", help="idle time to wait for after a stop request")
     process.add_options(parser)
 
 
@@ -40,7 +40,7 @@ def run(options) -> int:
     life = process.Life(options.deadline, options.wait_go)
     truth = Truth(options.truth)
     setproctitle.setproctitle("sglang::detokenizer")
-    zmq.Context = StampedContext  # the manager's own __init__ makes the context and both sockets
+    zmq.Context = StampedContext  # the manager's __init__ creates the context and both sockets
     tally, tallies, alone = Tally(), {}, len(options.connect) == 1
     if not alone:
         tallies = mapping.watch(release.module("sglang.srt.managers.multi_tokenizer_mixin"), truth, tally)
@@ -64,7 +64,7 @@ def run(options) -> int:
 
 
 def note_output(manager, truth, tally) -> None:
-    """Truth of the manager's one socket."""
+    """Truth of the manager's only socket."""
     outbox = Outbox("output", manager.send_to_tokenizer, truth, tally)
     dispatch = manager._request_dispatcher
 
@@ -77,7 +77,7 @@ def note_output(manager, truth, tally) -> None:
 
 
 def real_manager(release: Release, options):
-    """The release's DetokenizerManager, made by its own `__init__`, with the toy tokenizer."""
+    """The release's DetokenizerManager, created by its own `__init__`, with the toy tokenizer."""
     module = release.module("sglang.srt.managers.detokenizer_manager")
     settings = Settings(soft_watchdog_timeout=None, tokenizer_worker_num=len(options.connect), tool_call_parser=None)
     release.replace_config_getters(module, settings)

@@ -1,7 +1,7 @@
-"""`python -m engine launch`: scheduler, detokenizer and tokenizer started together, with sockets named as the engine does.
+"""`python -m engine launch`: starts scheduler, detokenizer and tokenizer together, with socket names like the engine's.
 
-The engine's `PortArgs` takes each name from `tempfile.NamedTemporaryFile(delete=False)`: a file in TMPDIR that libzmq
-replaces when it binds. Whoever connects may be up before that, and tries until somebody listens.
+The engine's `PortArgs` takes each name from `tempfile.NamedTemporaryFile(delete=False)`: a file in TMPDIR that libzmq replaces when it
+binds. A process that connects before that retries until there is a listener.
 """
 
 import os
@@ -16,10 +16,10 @@ from . import process
 
 
 def add_options(parser) -> None:
-    parser.add_argument("--detokenizer", action="store_true", help="the path has a detokenizer in it")
+    parser.add_argument("--detokenizer", action="store_true", help="put a detokenizer into the path")
     parser.add_argument("--gap", type=float, default=0.0, metavar="SECONDS", help="pause between two steps")
-    parser.add_argument("--truths", metavar="FOLDER", help="where every process writes its truth")
-    parser.add_argument("--exit", type=int, default=0, metavar="CODE", help="what to end with when all went well")
+    parser.add_argument("--truths", metavar="FOLDER", help="folder for the truth file of each process")
+    parser.add_argument("--exit", type=int, default=0, metavar="CODE", help="exit code on success")
     plans.add_options(parser)
     process.add_options(parser)
 

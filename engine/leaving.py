@@ -1,4 +1,4 @@
-"""Clients that leave before their response ends. They use HTTP over a bare socket, because how a connection closes matters here."""
+"""Clients that leave before their response ends. They use HTTP over a plain socket to control how the connection closes."""
 
 import asyncio
 import socket
@@ -9,20 +9,20 @@ import orjson
 
 from .consumer import Received
 
-# The options of `client`, and what they are for.
+# Options of `client`, with their help.
 KINDS = {
-    "closing": "say that they will write no more, and read what still comes",
+    "closing": "shut down their write side and read the remaining data",
     "resetting": "reset their connection",
-    "stuck": "read no more, until all others have ended; then they are gone",
+    "stuck": "stop reading, and exit when all others have ended",
 }
 # Number of outputs after which they leave.
 PATIENCE = 20
-# A client that does not read requests long events and has a small receive buffer, so the kernel's buffers are soon full.
+# A client that stops reading requests long events and has a small receive buffer, to fill the kernel's buffers soon.
 SMALL, LONG = 4096, 90_000
 
 
 async def one(clients, kind: str, request, accepted: asyncio.Future) -> None:
-    """One request of a client of that kind."""
+    """Runs one request of a client of this kind."""
     url = urlsplit(clients.url)
     connection = socket.socket()
     connection.setblocking(False)
@@ -49,7 +49,7 @@ async def one(clients, kind: str, request, accepted: asyncio.Future) -> None:
 
 
 async def leave(clients, kind, connection, reader, writer) -> None:
-    """Leaves in the way of its kind."""
+    """Leaves as its kind requires."""
     if kind == "closing":
         writer.write_eof()
         while await reader.read(1 << 20):

@@ -1,10 +1,10 @@
-"""Log lines by a release's own logging code: what `trace/tests/logs` holds and `tokengap import` reads.
+"""Log lines written by a release's logging code, for `trace/tests/logs` and the tests of `tokengap import`.
 
     .venv-engine/bin/python -m engine.loglines 0.5.9 OUT
 
-writes OUT/<release>.log (the server's log), OUT/<release>.requests.log (`--log-requests --log-requests-format json`, where the
-release has it) and OUT/sglang-request-metrics-*.log (`--export-metrics-to-file`). Requests, tokens and times are made up here;
-every format is the release's.
+writes OUT/<release>.log (the server's log), OUT/<release>.requests.log (`--log-requests --log-requests-format json`, if the release
+supports it) and OUT/sglang-request-metrics-*.log (`--export-metrics-to-file`). Requests, tokens and times are invented; every format is
+the release's.
 """
 
 import asyncio
@@ -23,7 +23,7 @@ RIDS = ("4f1c0d6e8a5b4c53b0a7f6d2c1e9a801", "b92f1e00c3d44e5fa6b7c8d9e0f10213")
 
 
 def configure(release: Release, path: Path) -> None:
-    """The release's own logging format, into a file."""
+    """Logs to a file in the release's format."""
     settings = Settings(log_level="info", log_level_http=None)
     common = release.module("sglang.srt.utils.common" if release.has("sglang.srt.utils.common") else "sglang.srt.utils")
     common.configure_logger(settings, prefix=" TP0")
@@ -39,8 +39,8 @@ def request(release: Release, rid: str):
 
 
 def outcome(release: Release, rid: str, number: int) -> dict:
-    """What a finished request hands out. The times are those that the release adds with metrics on: 0.5.23 by its own
-    code, up to 0.5.9 under the names of `_calculate_timing_metrics`."""
+    """The output of a finished request, with the times that the release adds if metrics are enabled. 0.5.23 computes them itself; up to
+    0.5.9 they have the names in `_calculate_timing_metrics`."""
     meta = {
         "id": rid,
         "finish_reason": {"type": "length", "length": 30},
@@ -71,7 +71,7 @@ def outcome(release: Release, rid: str, number: int) -> dict:
 
 
 def request_logs(release: Release, out: Path) -> None:
-    """`Receive:` and `Finish:` lines, as text in the server's log and as JSON in a file of their own."""
+    """`Receive:` and `Finish:` lines, as text in the server's log and as JSON in a separate file."""
     if not release.has("sglang.srt.utils.request_logger"):
         return
     module = release.module("sglang.srt.utils.request_logger")
@@ -103,7 +103,7 @@ def request_metrics(release: Release, out: Path) -> None:
 
 
 def time_stats(release: Release) -> None:
-    """`Req Time Stats(..)` of a unified server: a real `Req`, its stages stamped by hand."""
+    """`Req Time Stats(..)` of a unified server, from a real `Req` with invented stage times."""
     scheduler = Scheduler(release, None, None, False)
     for number, rid in enumerate(RIDS):
         req = scheduler.request(plan.Request(rid, 0, 30, 0, True, None, "length"))

@@ -1,11 +1,11 @@
-"""Truth of a `SocketMapping`, the releases' own table of sockets to several workers, opened as they are needed."""
+"""Truth of a `SocketMapping`, the releases' table of sockets to workers, which are opened on demand."""
 
 from .sockets import Outbox
 from .truth import Tally, describe
 
 
 class WorkerTally(Tally):
-    """Counts of one worker's connection, which are also added to the total."""
+    """Counts of one worker's connection, also added to the total."""
 
     def __init__(self, total: Tally):
         super().__init__()
@@ -17,7 +17,7 @@ class WorkerTally(Tally):
 
 
 def watch(mixin, truth, total: Tally) -> dict[str, Tally]:
-    """Replaces the class in the release's module by one that records sent messages. Returns the counts by endpoint, filled as
+    """Replaces the class in the release's module by one that records sent messages. Returns the counts by endpoint, which are added when
     sockets are opened."""
     tallies: dict[str, Tally] = {}
 
@@ -47,5 +47,5 @@ def watch(mixin, truth, total: Tally) -> dict[str, Tally]:
 
 
 def totals(tallies: dict[str, Tally]) -> dict[str, dict]:
-    """The counts of every worker, by its endpoint."""
+    """Counts of every worker by endpoint."""
     return {endpoint: tally.totals() for endpoint, tally in tallies.items()}

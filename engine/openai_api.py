@@ -1,5 +1,5 @@
-"""`/v1/completions` and `/v1/chat/completions` by the release's own serving classes, from the request's rid on: chat templates
-and prompts are passed over, answers are made and written by `_handle_streaming_request` as they are."""
+"""`/v1/completions` and `/v1/chat/completions` with the release's serving classes. Chat templates and prompts are skipped; responses are
+generated and written by the unmodified `_handle_streaming_request`."""
 
 import asyncio
 
@@ -10,7 +10,7 @@ PREFIX = "sglang.srt.entrypoints.openai."
 
 
 class Manager:
-    """What the serving classes want of a TokenizerManager: outputs of the harness's own."""
+    """The part of a TokenizerManager that the serving classes use, with the harness's outputs."""
 
     tokenizer = None
     served_model_name = "engine"
@@ -25,7 +25,7 @@ class Manager:
         return getattr(self.server_args, name)
 
     def create_abort_task(self, _obj):
-        """Without one a request of a client that left runs on."""
+        """Returns no task, so that the request of a client that left continues."""
         return None
 
     async def generate_request(self, obj, http_request=None):
@@ -51,7 +51,7 @@ def routes(app, receiver) -> None:
 
 
 def serving_of(real, manager):
-    """The real class, but for how a request becomes one of the engine's."""
+    """The real class, except for the conversion of a request to the engine's request type."""
 
     class Serving(real):
         def _convert_to_internal_request(self, request, _raw_request=None, *_ignored):
@@ -71,7 +71,8 @@ def endpoint(serving, body):
 
 
 async def wait_until_all_registered(receiver) -> None:
-    """These endpoints answer at their first output: who asked can tell from nothing else that it was heard."""
+    """Waits until all requests are registered. The server does it, because a client of these endpoints gets no response before its first
+    output."""
     expected = receiver.plan.senders * receiver.plan.requests * receiver.plan.rounds
     while len(receiver.tokenizer.manager.rid_to_state) < expected and not receiver.life.expired:
         await asyncio.sleep(0.005)

@@ -1,5 +1,5 @@
-"""The workload. Sender, receiver and client compute it from the same options, so no channel between them is needed
-that a probe or a relay could mistake for the engine's."""
+"""The workload. Sender, receiver and client compute it from the same options, and so need no extra channel, which a probe or a relay could
+mistake for the engine's."""
 
 import argparse
 import dataclasses
@@ -7,9 +7,9 @@ import itertools
 import uuid
 from collections.abc import Iterator
 
-# Token ids say their own place in the output: position p of a request is token FIRST_TOKEN + p. Prompt ids lie below.
+# A token id encodes its position in the output: position p of a request is token FIRST_TOKEN + p. Prompt ids are lower.
 FIRST_TOKEN = 1000
-# Where requests have ids of their own: those of the next begin so much higher. No output is as long.
+# With --own-ids, distance between the first ids of two requests. No output is as long.
 SPAN = 1 << 16
 PROMPT = [100, 101, 102, 103, 104, 105, 106]
 STOP_TOKEN = 2
@@ -25,22 +25,22 @@ class Request:
     tokens: int
     start_step: int
     stream: bool
-    # None, or the request that it came with: ("batch", rid of all, place, size), ("samples", "", place, size), place 0 of which
-    # warms up the prefix cache.
+    # None, or the group of the request: ("batch", common rid, index, size) or ("samples", "", index, size). Index 0 of samples warms up
+    # the prefix cache.
     group: tuple | None
-    # length: runs to its limit. stop: ends on a stop token. abort: aborted half way, by a frame that says so.
-    # abort-queued: never runs, an AbortReq is all that comes back.
+    # length: runs to its limit. stop: ends on a stop token. abort: a frame aborts it halfway. abort-queued: never runs, and only returns
+    # an AbortReq.
     end: str
 
 
 @dataclasses.dataclass(frozen=True)
 class Plan:
-    """What every process of one run agrees on."""
+    """Parameters shared by all processes of a run."""
 
     senders: int
     requests: int
     tokens: int
-    rounds: int  # 0: until told to stop
+    rounds: int  # 0: until stopped
     burst: int
     stagger: int
     stops: int
@@ -51,7 +51,7 @@ class Plan:
     seed: str
 
     def requests_of(self, sender: int, round_: int) -> list[Request]:
-        """Requests of one sender in one round, in the order in which they start."""
+        """Requests of one sender in one round, in starting order."""
         ends = itertools.chain(
             itertools.repeat("stop", self.stops),
             itertools.repeat("abort", self.aborts),
@@ -65,7 +65,7 @@ class Plan:
                 tokens=self.tokens,
                 group=group,
                 start_step=index * self.stagger,
-                # Unary requests are taken from the end of the list, where requests run to their limit.
+                # Unary requests are at the end of the list, where requests run to their limit.
                 stream=index < self.requests - self.unary,
                 end="warm-up" if group and group[0] == "samples" and group[2] == 0 else end,
             )
@@ -73,7 +73,7 @@ class Plan:
         ]
 
     def group_of(self, sender: int, round_: int, index: int) -> tuple | None:
-        """By turns a batch under one rid, and samples of one prompt."""
+        """Alternates between a batch under one rid and samples of one prompt."""
         if not self.group:
             return None
         number, place = divmod(index, self.group)
@@ -82,7 +82,7 @@ class Plan:
         return ("batch", uuid.uuid5(_RIDS, f"{self.seed}/{sender}/{round_}/batch{number}").hex, place, self.group)
 
     def rid_of(self, sender: int, round_: int, index: int, group: tuple | None) -> str:
-        """The rid on the wire."""
+        """Request id on the wire."""
         if group and group[0] == "batch":
             return f"{group[1]}_{group[2]}"
         return uuid.uuid5(_RIDS, f"{self.seed}/{sender}/{round_}/{index}").hex
@@ -97,31 +97,31 @@ class Plan:
 
     @property
     def rounds_ahead(self) -> int:
-        """Rounds whose requests are registered before their first frame can come: all, or enough for an endless plan
-        as long as the tokenizer is not further behind its scheduler than this."""
+        """Number of rounds whose requests are registered before their first frame. All rounds, or for an endless plan enough unless the
+        tokenizer is further behind its scheduler."""
         return self.rounds or 8
 
     def step(self, request: Request, done: int) -> int:
-        """How many tokens a request that has `done` tokens gets in its next step."""
+        """Number of tokens in the next step of a request that has `done` tokens."""
         wanted = 1 + (request.index + done) % self.burst
         return min(wanted, request.tokens - done)
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
-    """The options that make a plan; give every process of a run the same."""
+    """Adds the options of a plan. Every process of a run needs the same values."""
     group = parser.add_argument_group("workload (the same for every process of a run)")
     group.add_argument("--senders", type=int, default=1, help="schedulers that send (data parallel ranks)")
     group.add_argument("--requests", type=int, default=64, help="requests of each sender in a round")
     group.add_argument("--tokens", type=int, default=200, help="tokens of each request")
-    group.add_argument("--rounds", type=int, default=1, help="rounds of requests; 0 goes on until told to stop")
-    group.add_argument("--burst", type=int, default=1, help="up to so many tokens a step, as in speculative decoding")
+    group.add_argument("--rounds", type=int, default=1, help="rounds of requests; 0: until stopped")
+    group.add_argument("--burst", type=int, default=1, help="maximum tokens per step, as in speculative decoding")
     group.add_argument("--stagger", type=int, default=0, help="steps between the starts of two requests")
     group.add_argument("--stops", type=int, default=0, help="requests that end on a stop token")
     group.add_argument("--aborts", type=int, default=0, help="requests aborted while they run")
     group.add_argument("--queued-aborts", type=int, default=0, help="requests aborted before they run")
     group.add_argument("--unary", type=int, default=0, help="requests that do not stream")
-    group.add_argument("--group", type=int, default=0, help="requests come as batches and as samples (n > 1) of so many")
-    group.add_argument("--seed", default="0", help="any string; other seeds give other rids")
+    group.add_argument("--group", type=int, default=0, help="size of groups: batches and samples (n > 1) in turn")
+    group.add_argument("--seed", default="0", help="any string; different seeds give different rids")
 
 
 def from_options(options: argparse.Namespace) -> Plan:

@@ -1,4 +1,4 @@
-"""Start and end of a process of the harness. It always ends: when it is done, on request, or at its deadline."""
+"""Start and end of a process of the harness. It exits when it is done, on request, or at its deadline."""
 
 import os
 import signal
@@ -10,9 +10,8 @@ import time
 class Life:
     """The handshake with the parent process.
 
-    Prints `READY pid endpoint...` when the sockets are open and `DONE {totals}` at the end. With
-    `--wait-go` work starts at the line `go` on standard input, and ends at `stop` or at the end of input. `driven` is set if
-    the parent sends these lines.
+    Prints `READY pid endpoint...` when the sockets are open, and `DONE {totals}` at the end. With `--wait-go`, work starts at the line
+    `go` on standard input, and ends at `stop` or at the end of input. `driven` is true if the parent sends these lines.
     """
 
     def __init__(self, deadline_s: float, wait_go: bool):
@@ -23,7 +22,7 @@ class Life:
         self.driven = wait_go
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, self._signalled)
-        # For a process that hangs in a library: exits at most 10 s after the deadline.
+        # If the process hangs in a library, exit at most 10 s after the deadline.
         exit_timer = threading.Timer(deadline_s + 10, os._exit, (4,))
         exit_timer.daemon = True
         exit_timer.start()
@@ -45,7 +44,7 @@ class Life:
         self._steps.release()
 
     def ready(self, *endpoints: str) -> None:
-        """Prints READY, and starts to read commands if there is a driver."""
+        """Prints READY, and starts reading commands if there is a driver."""
         print("READY", os.getpid(), *endpoints, flush=True)
         if self.driven:
             threading.Thread(target=self._listen, daemon=True).start()
@@ -82,6 +81,6 @@ class Life:
 def add_options(parser) -> None:
     """Options of every process."""
     group = parser.add_argument_group("process")
-    group.add_argument("--truth", metavar="FILE", help="where to write the truth, as JSON lines")
-    group.add_argument("--deadline", type=float, default=120.0, metavar="SECONDS", help="ends by itself after this long")
-    group.add_argument("--wait-go", action="store_true", help="start when `go` comes on standard input")
+    group.add_argument("--truth", metavar="FILE", help="file for the truth, as JSON lines")
+    group.add_argument("--deadline", type=float, default=120.0, metavar="SECONDS", help="exit after this time")
+    group.add_argument("--wait-go", action="store_true", help="start at the line `go` on standard input")

@@ -14,27 +14,27 @@ from .tokenizer import Tokenizer
 from .truth import Truth, mono_ns
 
 
-# Event-loop turns by which the clients of a frame have run: three each on CPython up to 3.11, in groups of 16.
+# Event-loop turns after which all clients of a frame have run: three for each on CPython up to 3.11, in groups of 16.
 TURNS_TO_SETTLE = 64
 
 
 def add_options(parser) -> None:
-    parser.add_argument("--bind", required=True, metavar="EP", help="where the tokenizer's inbox is")
+    parser.add_argument("--bind", required=True, metavar="EP", help="inbox of the tokenizer")
     parser.add_argument("--loop", choices=("uvloop", "asyncio"), default="uvloop", help="event loop")
-    parser.add_argument("--cumulative", action="store_true", help="without --stream-output: all tokens so far each time")
-    parser.add_argument("--stream-output", action="store_true", help="new tokens each time: so by default; shows on the command line")
+    parser.add_argument("--cumulative", action="store_true", help="each output has all tokens so far, as without --stream-output")
+    parser.add_argument("--stream-output", action="store_true", help="each output has the new tokens (the default)")
     parser.add_argument("--detokenizer", action="store_true", help="frames come from a detokenizer")
     parser.add_argument("--turns", type=int, default=0, help="extra event-loop turns of a client per output")
     parser.add_argument("--busy", type=float, default=0.0, metavar="SECONDS", help="CPU time of a client per output")
     parser.add_argument("--other-thread", action="store_true", help="clients are resumed from another thread")
     parser.add_argument("--http", action="store_true", help="serve clients over HTTP on a free port of 127.0.0.1")
-    parser.add_argument("--middleware", action="store_true", help="serve through one of Starlette's BaseHTTPMiddleware")
-    parser.add_argument("--openai", action="store_true", help="serve the OpenAI endpoints, too; waits for all requests")
-    parser.add_argument("--stall", type=float, default=0.0, metavar="SECONDS", help="a client stops the loop for so long")
-    parser.add_argument("--stall-every", type=int, default=1000, metavar="N", help="at every Nth output of all clients")
-    parser.add_argument("--lockstep", action="store_true", help="say TOOK when a frame's outputs have reached the clients")
+    parser.add_argument("--middleware", action="store_true", help="serve through a Starlette BaseHTTPMiddleware")
+    parser.add_argument("--openai", action="store_true", help="also serve the OpenAI endpoints; waits for all requests")
+    parser.add_argument("--stall", type=float, default=0.0, metavar="SECONDS", help="a client blocks the event loop for this time")
+    parser.add_argument("--stall-every", type=int, default=1000, metavar="N", help="block at every Nth output of all clients")
+    parser.add_argument("--lockstep", action="store_true", help="print TOOK when a frame's outputs have reached the clients")
     parser.add_argument("--worker", type=int, nargs=2, metavar=("K", "N"), help="tokenizer worker K (from 0) of N")
-    parser.add_argument("--linger", type=float, default=0.3, metavar="SECONDS", help="quiet time before it ends")
+    parser.add_argument("--linger", type=float, default=0.3, metavar="SECONDS", help="idle time before exit")
     plans.add_options(parser)
     process.add_options(parser)
 
@@ -51,7 +51,7 @@ def run(options) -> int:
         import uvloop
 
         asyncio.set_event_loop_policy(uvloop.EventLoopPolicy())
-    else:  # importing the engine's modules sets uvloop's
+    else:  # importing the engine's modules has selected uvloop
         asyncio.set_event_loop_policy(None)
     return asyncio.run(receiver.run())
 
@@ -82,7 +82,7 @@ class Receiver:
         else:
             for _ in range(self.plan.rounds_ahead):
                 self.register_next_round()
-            await asyncio.sleep(0)  # every client reaches its wait
+            await asyncio.sleep(0)  # let every client reach its wait
         self.life.ready(*endpoints)
         while not self.life.may_go and not self.life.expired:
             await asyncio.sleep(0.005)
@@ -115,7 +115,7 @@ class Receiver:
         return Server(self)
 
     async def until_done(self, loop) -> None:
-        """Returns on request or, without a driver, when every client has its finish; in both cases only after a while without
+        """Returns on request or, without a driver, when every client has its finish; in both cases only after an idle time without
         frames."""
         while not self.life.expired and not loop.done():
             await asyncio.sleep(0.02)
@@ -153,7 +153,7 @@ class Receiver:
             task.add_done_callback(self.waiting.discard)
 
     def round_started(self, number: int) -> None:
-        """Called at a round's first output: keeps enough rounds registered."""
+        """Keeps enough rounds registered; called at a round's first output."""
         if number not in self.started:
             self.started.add(number)
             self.register_next_round()

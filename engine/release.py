@@ -1,4 +1,4 @@
-"""One SGLang release, unpacked from its wheel and importable beside the stubs."""
+"""One SGLang release, unpacked from its wheel and importable together with the stubs."""
 
 import asyncio
 import dataclasses
@@ -11,13 +11,13 @@ from pathlib import Path
 
 from . import stubs
 
-# Where `get_serving()` and its siblings come from.
+# Modules of `get_serving()` and similar getters.
 CONFIG_MODULES = ("sglang.srt.runtime_context",)
 DEFAULT_SOURCES = Path(__file__).resolve().parent.parent / ".engine"
 
 
 class Settings(types.SimpleNamespace):
-    """Server arguments: what is not set is off."""
+    """Server arguments; unset ones are off."""
 
     def __getattr__(self, name):
         if name.startswith("__"):
@@ -26,18 +26,18 @@ class Settings(types.SimpleNamespace):
 
 
 class Release:
-    """The modules of one release. One per process: SGLang's module names are global."""
+    """The modules of one release; only one instance per process, because module names are global."""
 
     def __init__(self, version: str):
         sources = Path(os.environ.get("ENGINE_SOURCES", DEFAULT_SOURCES)).resolve()
         root = sources / version
         if not (root / "sglang").is_dir():
-            raise SystemExit(f"no SGLang {version} at {root}: `cargo xtask engine {version}` unpacks it")
+            raise SystemExit(f"cannot find SGLang {version} at {root}: run `cargo xtask engine {version}`")
         self.version = version
         self.root = root
         stubs.install(str(root))
         sys.path.insert(0, str(root))
-        # Their __init__ would start the frontend language and the HTTP server; bare packages are enough.
+        # Skip their __init__, which would start the frontend language and the HTTP server.
         for name in ("sglang", "sglang.srt", "sglang.srt.managers"):
             package = types.ModuleType(name)
             package.__path__ = [str(root / name.replace(".", "/"))]
@@ -50,26 +50,26 @@ class Release:
         return importlib.import_module(name)
 
     def has(self, name: str) -> bool:
-        """Whether the release has this module, without importing it."""
+        """Returns whether the release has this module, without importing it."""
         path = self.root / name.replace(".", "/")
         return path.with_suffix(".py").exists() or path.is_dir()
 
     @property
     def echoes_queued_aborts(self) -> bool:
-        """Whether an AbortReq comes back for a request that was aborted in the queue (0.4.5 and later)."""
+        """Whether a request aborted in the queue is answered with an AbortReq (0.4.5 and later)."""
         return "_handle_abort_req" in (self.root / "sglang/srt/managers/tokenizer_manager.py").read_text()
 
     @property
     def codec(self) -> str:
-        """What the release puts on the wire in this process."""
+        """Serialization format of the release in this process."""
         return "pickle" if getattr(self.io, "_USE_PICKLE_IPC", True) else "msgpack"
 
     def zmq_socket(self, context, kind, endpoint: str, bind: bool):
-        """A socket made by the release's own `get_zmq_socket`, with its high-water marks and buffer sizes."""
+        """A socket created by the release's own `get_zmq_socket`, with its high-water marks and buffer sizes."""
         for name in ("sglang.srt.utils.network", "sglang.srt.utils.common", "sglang.srt.utils"):
             if self.has(name) and hasattr(module := self.module(name), "get_zmq_socket"):
                 return module.get_zmq_socket(context, kind, endpoint, bind)
-        raise SystemExit(f"SGLang {self.version} has no get_zmq_socket where one is known")
+        raise SystemExit(f"SGLang {self.version} has no get_zmq_socket in any known module")
 
     def send(self, socket, message) -> None:
         """The release's own send call on its output sockets (docs/internals/WIRE.md, "Serialization")."""

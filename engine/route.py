@@ -14,10 +14,10 @@ MIXIN = "sglang.srt.managers.multi_tokenizer_mixin"
 
 
 def add_options(parser) -> None:
-    parser.add_argument("--bind", required=True, metavar="EP", help="where the router's inbox is")
-    parser.add_argument("--connect", action="append", metavar="EP", help="a detokenizer's inbox; one for each")
-    parser.add_argument("--tokenizers", action="store_true", help="route to the tokenizer workers that the frames name")
-    parser.add_argument("--linger", type=float, default=0.3, metavar="SECONDS", help="quiet time before it ends when told")
+    parser.add_argument("--bind", required=True, metavar="EP", help="inbox of the router")
+    parser.add_argument("--connect", action="append", metavar="EP", help="inbox of a detokenizer; repeatable")
+    parser.add_argument("--tokenizers", action="store_true", help="route to the tokenizer workers named in the frames")
+    parser.add_argument("--linger", type=float, default=0.3, metavar="SECONDS", help="idle time to wait for after a stop request")
     process.add_options(parser)
 
 
@@ -25,7 +25,7 @@ def run(options) -> int:
     release = Release(options.release)
     life = process.Life(options.deadline, options.wait_go)
     truth, total = Truth(options.truth), Tally()
-    zmq.Context = StampedContext  # the router's own code makes contexts and sockets
+    zmq.Context = StampedContext  # the router's code creates contexts and sockets
     module = release.module(MIXIN)
     tallies = mapping.watch(module, truth, total)
     if options.tokenizers:
@@ -38,7 +38,7 @@ def run(options) -> int:
 
 
 def to_detokenizers(module, options, life, truth) -> int:
-    """The release's MultiDetokenizerRouter (0.5.12 and later), made by its own `__init__`."""
+    """The release's MultiDetokenizerRouter (0.5.12 and later), created by its own `__init__`."""
     import setproctitle
 
     setproctitle.setproctitle("sglang::detokenizer_router")
@@ -55,7 +55,7 @@ def to_detokenizers(module, options, life, truth) -> int:
 
 
 async def to_tokenizers(release, module, options, life, truth) -> int:
-    """The way back through the release's MultiTokenizerRouter, without the sockets of the way there."""
+    """The output path of the release's MultiTokenizerRouter, without the sockets for requests."""
     context = StampedAsyncContext(3)
     socket = release.zmq_socket(context, zmq.PULL, options.bind, True)
     inbox = Inbox(socket, truth)

@@ -1,4 +1,4 @@
-"""The scheduler's side: the release's own `Req` and output code, from tokens to the message on the socket."""
+"""The scheduler: the release's `Req` and output code, from tokens to the message on the socket."""
 
 import dataclasses
 import inspect
@@ -10,8 +10,8 @@ from .truth import describe
 
 
 class Outlet:
-    """Replaces the scheduler's sender (a socket up to 0.5.3, a `SenderWrapper` from 0.5.4): records the message, then sends it
-    with the release's own call."""
+    """Replaces the scheduler's sender (a socket up to 0.5.3, a `SenderWrapper` from 0.5.4). Records each message, then sends it with the
+    release's own call."""
 
     def __init__(self, release: Release, socket, outbox):
         self.release, self.socket, self.outbox = release, socket, outbox
@@ -24,7 +24,7 @@ class Outlet:
 
 
 class NoSpeculation:
-    """`spec_algorithm` with speculation off."""
+    """`spec_algorithm` with speculative decoding disabled."""
 
     def is_none(self):
         return True
@@ -34,7 +34,7 @@ class NoSpeculation:
 
 
 class Scheduler:
-    """Makes requests, gives them tokens and streams them, as a scheduler step does."""
+    """Creates requests, adds tokens to them and streams them, like a scheduler step."""
 
     def __init__(self, release: Release, outlet: Outlet, control: Outlet, skip_tokenizer: bool, disaggregation=None):
         self.release, self.control = release, control
@@ -47,7 +47,7 @@ class Scheduler:
         self.stream_output = self._streamer(outlet, skip_tokenizer)
 
     def _streamer(self, outlet, skip_tokenizer):
-        """The release's `stream_output`, bound to an object that has what it reads."""
+        """The release's `stream_output`, bound to an object with the attributes that it reads."""
         settings = Settings(
             stream_interval=1, weight_version="default", skip_tokenizer_init=skip_tokenizer, attn_tp_rank=0, dp_rank=0
         )
@@ -98,7 +98,7 @@ class Scheduler:
         return scheduler.stream_output
 
     def _loads(self, *_args, **_kwargs):
-        """The `load` column of 0.5.7 to 0.5.13, all zero."""
+        """The `load` column of 0.5.7 to 0.5.13, with zeros."""
         for name in ("GetLoadsReqOutput", "GetLoadReqOutput"):
             loads = getattr(self.release.io, name, None)
             if loads and dataclasses.is_dataclass(loads):
@@ -107,7 +107,7 @@ class Scheduler:
         return None
 
     def request(self, wanted: plan.Request, workers: list[str] = ()):
-        """A `Req` as the scheduler holds it after prefill; of several tokenizer workers, one waits for it."""
+        """A `Req` after prefill, assigned to one of the tokenizer workers."""
         prompt = array("q", plan.PROMPT) if self.array_ids else list(plan.PROMPT)
         params = self.sampling.SamplingParams(max_new_tokens=wanted.tokens)
         given = {"stream": wanted.stream} if self.stream_is_given else {}
@@ -128,29 +128,29 @@ class Scheduler:
         return not isinstance(probe.output_ids, list)
 
     def grow(self, req, count: int) -> None:
-        """Gives a request its next `count` tokens."""
+        """Adds the next `count` tokens to a request."""
         done = len(req.output_ids)
         req.output_ids.extend(req.first_token + done + i for i in range(count))
 
     def finish(self, req, end: str) -> None:
-        """Marks a request as ended, in the release's own words."""
+        """Marks a request as finished, with the release's own classes."""
         if end == "stop":
             req.output_ids[-1] = plan.STOP_TOKEN
             req.finished_reason = self.batch.FINISH_MATCHED_TOKEN(matched=plan.STOP_TOKEN)
         elif end == "abort":
             req.finished_reason = self.batch.FINISH_ABORT("aborted by the plan")
-        elif end == "warm-up":  # as `check_finished` ends what has max_new_tokens 0
+        elif end == "warm-up":  # like `check_finished` for max_new_tokens 0
             req.finished_reason, req.finished_len = self.batch.FINISH_LENGTH(length=0), 0
-        elif end == "prefill":  # as the prefill server's `process_disagg_prefill_inflight_queue` ends what is handed over
+        elif end == "prefill":  # like the prefill server's `process_disagg_prefill_inflight_queue`
             req.finished_reason = self.batch.FINISH_LENGTH(length=0)
         else:
             req.finished_reason = self.batch.FINISH_LENGTH(length=len(req.output_ids))
 
     def abort_queued(self, rid: str) -> None:
-        """Tells the tokenizer that a request was dropped from the waiting queue."""
+        """Notifies the tokenizer that a request was dropped from the waiting queue."""
         self.control.send_output(self.release.io.AbortReq(rid=rid))
 
     def health_check(self) -> None:
-        """A message of another kind between the outputs: releases since 0.4.1 answer health checks on this socket."""
+        """A different message between the outputs: releases since 0.4.1 answer health checks on this socket."""
         if hasattr(self.release.io, "HealthCheckOutput"):
             self.control.send_output(self.release.io.HealthCheckOutput())

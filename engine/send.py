@@ -11,15 +11,15 @@ from .truth import Tally, Truth
 
 
 def add_options(parser) -> None:
-    parser.add_argument("--connect", required=True, metavar="EP", help="where output goes: tokenizer or detokenizer")
-    parser.add_argument("--control", metavar="EP", help="where control messages go: the tokenizer (default: --connect)")
-    parser.add_argument("--sender", type=int, default=0, help="which of the plan's senders this is")
+    parser.add_argument("--connect", required=True, metavar="EP", help="endpoint for output: tokenizer or detokenizer")
+    parser.add_argument("--control", metavar="EP", help="endpoint of the tokenizer for control messages (default: --connect)")
+    parser.add_argument("--sender", type=int, default=0, help="index of this sender in the plan")
     parser.add_argument("--gap", type=float, default=0.0, metavar="SECONDS", help="pause between two steps")
     parser.add_argument("--detokenizer", action="store_true", help="output goes to a detokenizer")
-    parser.add_argument("--worker", action="append", default=[], metavar="EP", help="a tokenizer worker's inbox; one for each")
-    parser.add_argument("--disaggregation", choices=("prefill", "decode"), help="one side of such a pair of servers")
-    parser.add_argument("--health-every", type=int, default=0, metavar="STEPS", help="send a health answer so often")
-    parser.add_argument("--lockstep", action="store_true", help="a step for each line `step` on standard input")
+    parser.add_argument("--worker", action="append", default=[], metavar="EP", help="inbox of a tokenizer worker; repeatable")
+    parser.add_argument("--disaggregation", choices=("prefill", "decode"), help="role in a disaggregated pair of servers")
+    parser.add_argument("--health-every", type=int, default=0, metavar="STEPS", help="send a health check answer after this many steps")
+    parser.add_argument("--lockstep", action="store_true", help="run a step for each line `step` on standard input")
     parser.add_argument("--own-ids", action="store_true", help="no two requests of a round share a token id")
     plans.add_options(parser)
     process.add_options(parser)
@@ -43,7 +43,7 @@ def run(options) -> int:
         socket = release.zmq_socket(context, zmq.PUSH, endpoint, False)
         return Outlet(release, socket, Outbox(name, socket, truth, tallies[name]))
 
-    # The order of the engine's own start: control first, output second, on two connections even to one endpoint.
+    # As in the engine: control first, output second, on two connections even to the same endpoint.
     control = outlet("control", options.control or options.connect)
     output = outlet("output", options.connect)
     scheduler = Scheduler(release, output, control, not options.detokenizer, options.disaggregation)
@@ -60,12 +60,12 @@ def run(options) -> int:
     context.destroy(linger=life.left_ms())
     truth.close({"sender": options.sender, "release": release.version, "codec": release.codec, **totals})
     if made != reported:
-        raise SystemExit(f"made {made} tokens, the frames say {reported}: the harness misuses this release")
+        raise SystemExit(f"generated {made} tokens, but the frames report {reported}: the harness does not support this release correctly")
     return 3 if life.expired else 0
 
 
 def run_round(scheduler, release, plan, requests, options, life, sent) -> int:
-    """Streams one round to its end, or finishes all live requests at once on a stop. Returns the number of tokens made."""
+    """Streams one round to its end, or finishes all live requests at once on a stop. Returns the number of generated tokens."""
     waiting = list(requests)
     live = []
     step = made = 0

@@ -1,4 +1,4 @@
-"""`/generate` over HTTP: the shape of SGLang's own endpoint (server-sent events, `data: [DONE]` at the end)."""
+"""`/generate` over HTTP, in the format of SGLang's endpoint (server-sent events, `data: [DONE]` at the end)."""
 
 import asyncio
 import dataclasses
@@ -16,7 +16,7 @@ from .consumer import Received
 
 @dataclasses.dataclass
 class Wanted:
-    """Body of a request; a subset of the engine's GenerateReqInput, and by how many bytes its events are made longer."""
+    """Body of a request: a subset of the engine's GenerateReqInput, and the number of padding bytes per event."""
 
     rid: str
     stream: bool = True
@@ -33,16 +33,16 @@ class Server:
         if receiver.options.openai:
             openai_api.routes(app, receiver)
         if receiver.options.middleware:
-            # Each piece of a response passes through a queue to another task: more event-loop turns for every output.
+            # Each piece of a response passes through a queue to another task, which adds event-loop turns.
             app.add_middleware(BaseHTTPMiddleware, dispatch=lambda request, call_next: call_next(request))
         self.server = uvicorn.Server(uvicorn.Config(app, log_level="error", lifespan="off"))
         self.server.install_signal_handlers = lambda: None
 
     async def start(self) -> str:
-        """Opens the port and gives its URL."""
+        """Opens the port and returns its URL."""
         listener = socket.socket()
         listener.bind(("127.0.0.1", 0))
-        # `_serve` is `serve` without taking over SIGTERM, which ends the harness in its own way.
+        # `_serve` does not replace the harness's SIGTERM handler, unlike `serve`.
         self.task = asyncio.create_task(self.server._serve([listener]))
         while not self.server.started:
             await asyncio.sleep(0.005)

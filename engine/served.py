@@ -1,4 +1,4 @@
-"""An engine that serves HTTP clients until it is stopped: what checks of `attach` attach to."""
+"""An engine that serves HTTP clients until it is stopped, as a target for checks of `attach`."""
 
 import os
 import subprocess
@@ -10,7 +10,7 @@ PLAN = "--senders 1 --requests 8 --tokens 100 --rounds 0 --burst 1 --stagger 0".
 
 
 class Served:
-    """Tokenizer, clients and scheduler of `release`, with 8 requests at a time, sent 5 ms a step.
+    """Tokenizer, clients and scheduler of `release`, with 8 requests at a time and a step every 5 ms.
 
     `wrapper` precedes every command line. Standard error goes to files in `folder`."""
 
@@ -50,11 +50,11 @@ class Served:
         for line in process.stdout:
             if line.startswith("READY"):
                 return process, line
-        raise SystemExit(f"the engine's {role} ended: {(self.folder / f'{role}.stderr').read_text()[-2000:]}")
+        raise SystemExit(f"the engine's {role} exited: {(self.folder / f'{role}.stderr').read_text()[-2000:]}")
 
 
 def shared_folder():
-    """A temporary folder that engines of other users may write to."""
+    """A temporary folder that engines of other users can write to."""
     folder = tempfile.TemporaryDirectory()
     os.chmod(folder.name, 0o777)
     return folder

@@ -1,4 +1,4 @@
-"""ZMQ sockets that stamp and fingerprint what crosses them, without an event-loop turn or a ZMQ call of their own."""
+"""ZMQ sockets that timestamp and hash their messages, without additional event-loop turns or ZMQ calls."""
 
 import zmq
 import zmq.asyncio
@@ -13,7 +13,7 @@ class StampedSocket(zmq.Socket):
     on_sent = on_requested = on_received = None
 
     def watch_receives(self, on_requested, on_received) -> None:
-        """`on_requested` when the application asks for a message, `on_received` when libzmq has handed it over."""
+        """Calls `on_requested` when the application requests a message, and `on_received` when libzmq has returned it."""
         self.on_requested, self.on_received = on_requested, on_received
 
     def send(self, data, *args, **kwargs):
@@ -34,13 +34,13 @@ class StampedSocket(zmq.Socket):
 
 
 class StampedContext(zmq.Context):
-    """A context whose sockets are stamped."""
+    """A context with timestamping sockets."""
 
     _socket_class = StampedSocket
 
 
 class StampedAsyncSocket(zmq.asyncio.Socket):
-    """The asyncio form. pyzmq's asyncio socket takes messages through a plain one of its own, which is stamped."""
+    """The asyncio variant. pyzmq's asyncio socket receives messages through an inner plain socket, which takes the timestamps."""
 
     on_requested = None
 
@@ -49,7 +49,7 @@ class StampedAsyncSocket(zmq.asyncio.Socket):
         self._shadow_sock = StampedSocket.shadow(self.underlying)
 
     def watch_receives(self, on_requested, on_received) -> None:
-        """As in the plain form."""
+        """As in the plain variant."""
         self.on_requested = on_requested
         self._shadow_sock.watch_receives(None, on_received)
 
@@ -60,17 +60,17 @@ class StampedAsyncSocket(zmq.asyncio.Socket):
 
 
 class StampedAsyncContext(zmq.asyncio.Context):
-    """An asyncio context whose sockets are stamped."""
+    """An asyncio context with timestamping sockets."""
 
     _socket_class = StampedAsyncSocket
 
 
 class Over(Exception):
-    """Raised out of a release's own event loop to end it."""
+    """Raised in a release's event loop to end it."""
 
 
 def end_when_over(socket, inbox, life, linger_s: float) -> None:
-    """Makes `recv`, in which a synchronous event loop blocks, check regularly whether to end, and raise `Over` then."""
+    """Makes `recv`, in which a synchronous event loop blocks, poll for the end of the run and then raise `Over`."""
     wait = socket.recv
 
     def recv_until_over(*args, **kwargs):
@@ -85,7 +85,7 @@ def end_when_over(socket, inbox, life, linger_s: float) -> None:
 
 
 class Inbox:
-    """Truth of a receiving socket: one line a frame with its received and processed time."""
+    """Truth of a receiving socket: one line per frame, with the times at which it was received and processed."""
 
     def __init__(self, socket, truth, on_received=None):
         self.truth = truth
@@ -112,7 +112,7 @@ class Inbox:
 
 
 class Outbox:
-    """Truth of a sending socket. `about` describes the next message and is set just before it is sent."""
+    """Truth of a sending socket. `about` describes the next message and is set just before the send."""
 
     def __init__(self, name, socket, truth, tally):
         self.name, self.truth, self.tally = name, truth, tally

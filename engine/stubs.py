@@ -1,9 +1,8 @@
-"""Inert modules in place of the GPU stack.
+"""Inert replacements for the modules of the GPU stack.
 
-The output path of SGLang is plain Python, but its modules import torch, triton, kernels and models at the top. A module
-that the engine asks for and that is not installed becomes a `StubModule`: any attribute of it is a class that can be
-subclassed, called, indexed and used as a decorator, and does nothing. The same is done for the engine's own GPU-side
-packages, whether or not they could be imported.
+The output path of SGLang is plain Python, but its modules import torch, triton, kernels and models at the top. A module that the engine
+imports and that is not installed becomes a `StubModule`. Each of its attributes is a class that can be subclassed, called, indexed and used
+as a decorator, and does nothing. The engine's own GPU packages are always replaced.
 """
 
 import abc
@@ -12,7 +11,7 @@ import importlib.machinery
 import sys
 import types
 
-# The engine's own packages that hold kernels, models and memory pools; none is reached by the output path.
+# The engine's packages with kernels, models and memory pools, which the output path does not use.
 GPU_SIDE = (
     "sglang.jit_kernel",
     "sglang.lang",
@@ -37,7 +36,7 @@ GPU_SIDE = (
 
 
 class InertType(abc.ABCMeta):
-    """Type of every inert class: class attributes are inert too."""
+    """Metaclass of inert classes, whose class attributes are also inert."""
 
     def __getattr__(cls, name):
         if name.startswith("__"):
@@ -58,7 +57,7 @@ class InertType(abc.ABCMeta):
 
 
 class Inert(metaclass=InertType):
-    """Accepts everything, does nothing; as a decorator it returns what it decorates."""
+    """Accepts any call and does nothing; as a decorator, returns the decorated object."""
 
     def __init__(self, *args, **kwargs):
         pass
@@ -93,12 +92,12 @@ class Inert(metaclass=InertType):
 
     @classmethod
     def __get_pydantic_core_schema__(cls, source, handler):
-        """As a field of the OpenAI protocol's models: anything will do."""
+        """Accepts any value, as a field of the OpenAI protocol's pydantic models."""
         from pydantic_core import core_schema
 
         return core_schema.any_schema()
 
-    # Modules compare versions at import time ("torch.__version__ >= ..."): any answer does, it must only not fail.
+    # Modules compare versions at import time ("torch.__version__ >= ..."). The result does not matter, but the comparison must not fail.
     def __lt__(self, other):
         return False
 
@@ -111,7 +110,7 @@ class Inert(metaclass=InertType):
 
 
 class StubModule(types.ModuleType):
-    """A module whose every attribute is an inert class of that name."""
+    """A module in which every attribute is an inert class of that name."""
 
     __version__ = "999.0.0"
 
@@ -134,7 +133,7 @@ class _Loader(importlib.abc.Loader):
 
 
 class GpuSideFinder(importlib.abc.MetaPathFinder):
-    """Answers before the real finders, for the engine's GPU-side packages."""
+    """First finder, for the engine's GPU packages."""
 
     def find_spec(self, name, path=None, target=None):
         if any(name == package or name.startswith(package + ".") for package in GPU_SIDE):
@@ -143,7 +142,7 @@ class GpuSideFinder(importlib.abc.MetaPathFinder):
 
 
 class MissingFinder(importlib.abc.MetaPathFinder):
-    """Answers last, and only for what the engine's source imports: other libraries must still see ImportError."""
+    """Last finder, only for imports by the engine's source: other libraries must still get an ImportError."""
 
     def __init__(self, source: str):
         self.source = source
@@ -169,6 +168,6 @@ class MissingFinder(importlib.abc.MetaPathFinder):
 
 
 def install(source: str) -> None:
-    """Puts both finders in place for the engine unpacked at `source`."""
+    """Installs both finders for the engine unpacked at `source`."""
     sys.meta_path.insert(0, GpuSideFinder())
     sys.meta_path.append(MissingFinder(source))

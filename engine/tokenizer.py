@@ -1,5 +1,5 @@
-"""The tokenizer's side: the release's own `TokenizerManager.handle_loop`, `_handle_batch_output` and
-`_wait_one_response`, without the model configuration and tokenizer that its `__init__` would load."""
+"""The tokenizer: the release's own `TokenizerManager.handle_loop`, `_handle_batch_output` and `_wait_one_response`, without the model
+configuration and tokenizer that its `__init__` would load."""
 
 import contextlib
 import copy
@@ -11,7 +11,7 @@ from .release import Release, Settings
 
 
 class NoWatchdog:
-    """`soft_watchdog` when none is asked for."""
+    """A disabled `soft_watchdog`."""
 
     def disable(self):
         return contextlib.nullcontext()
@@ -27,7 +27,7 @@ class Tokenizer:
         self.release = release
         self.module = release.module("sglang.srt.managers.tokenizer_manager")
         settings = Settings(
-            stream_output=incremental,  # its name to 0.5.9
+            stream_output=incremental,  # name up to 0.5.9
             incremental_streaming_output=incremental,
             skip_tokenizer_init=skip_tokenizer,
             weight_version="default",
@@ -62,23 +62,23 @@ class Tokenizer:
         self._accepts_state = "state" in inspect.signature(self.manager._wait_one_response).parameters
 
     def _dispatch(self, message):
-        """What `_result_dispatcher` does with the messages that the harness sends."""
+        """Does the same as `_result_dispatcher` for the harness's messages."""
         name = type(message).__name__
         if name.startswith("Batch"):
             return self.manager._handle_batch_output(message)
         if name == "AbortReq":
-            # In 0.5.4 the handler itself fails on a stream that has no output yet, and the engine dies of it. Here the
-            # request stays unanswered and the run goes on.
+            # In 0.5.4 the handler fails on a stream without output, which crashes the engine. Here the
+            # request stays unanswered, and the run continues.
             with contextlib.suppress(IndexError):
                 self.manager._handle_abort_req(message)
         return None
 
     async def handle_loop(self):
-        """The real loop; runs until cancelled."""
+        """Runs the real loop until cancelled."""
         await self.manager.handle_loop()
 
     def register(self, request: plan.Request):
-        """Enters a request in the manager's table, as `_send_one_request` does, and gives it back."""
+        """Adds a request to the manager's table, like `_send_one_request`, and returns it."""
         obj = self.grouped(request) if request.group else self.release.io.GenerateReqInput(
             rid=request.rid, input_ids=plan.PROMPT, sampling_params={}, stream=request.stream
         )
@@ -88,7 +88,7 @@ class Tokenizer:
         return obj
 
     def grouped(self, request: plan.Request):
-        """The request that the release itself makes of a batch's prompt or of a sample, with the rid that it gives it."""
+        """The request that the release creates for a batch's prompt or a sample, with its rid."""
         io, (kind, rid, place, size) = self.release.io, request.group
         if kind == "batch":
             whole = io.GenerateReqInput(rid=rid, input_ids=[plan.PROMPT] * size, sampling_params={}, stream=request.stream)
@@ -98,11 +98,11 @@ class Tokenizer:
             whole = io.GenerateReqInput(input_ids=plan.PROMPT, sampling_params={"n": size - 1}, stream=request.stream)
             whole.normalize_batch_and_arguments()
             obj, uuid4 = copy.copy(whole[0]), io.uuid.uuid4
-            # Every sample has a rid of its own, made up anew: here the plan's, which the scheduler knows too.
+            # The release generates a new rid for every sample. Use the plan's rid, which the scheduler also knows.
             io.uuid.uuid4 = lambda: uuid.UUID(request.rid)
             obj.regenerate_rid()
             io.uuid.uuid4 = uuid4
-        assert obj.rid == request.rid, f"the release calls it {obj.rid}, the plan {request.rid}"
+        assert obj.rid == request.rid, f"the release uses rid {obj.rid}, the plan {request.rid}"
         return obj
 
     def responses(self, obj, http_request=None):

@@ -1,4 +1,4 @@
-"""What really happened, as JSON lines. Times are nanoseconds of CLOCK_MONOTONIC, the clock that probes stamp with."""
+"""Truth files: a process's own record of a run, as JSON lines. Times are nanoseconds of CLOCK_MONOTONIC, the clock of the probes."""
 
 import hashlib
 import json
@@ -13,7 +13,7 @@ def fingerprint(message: bytes) -> str:
 
 
 class Truth:
-    """A truth file: one object a line, `{"kind": ...}`, the last one of kind `totals`."""
+    """A truth file: one object per line, `{"kind": ...}`, the last one of kind `totals`."""
 
     def __init__(self, path: str | None):
         self._file = open(path, "w", buffering=1 << 20) if path else None
@@ -24,7 +24,7 @@ class Truth:
             self._file.write(json.dumps({"kind": kind, **fields}) + "\n")
 
     def close(self, totals: dict) -> None:
-        """Writes the totals and closes the file; they also go to standard output, after the word DONE."""
+        """Writes the totals and closes the file. Also prints them after the word DONE."""
         self.write("totals", **totals)
         if self._file:
             self._file.close()
@@ -32,8 +32,8 @@ class Truth:
 
 
 def describe(message) -> dict:
-    """What an output message says: its class, and per request rid, ids listed (null: none by design),
-    completion_tokens and the kind of finish (null: it goes on)."""
+    """Description of an output message: its class, and for each request the rid, the number of ids (null: none by design),
+    completion_tokens and the kind of finish (null: not finished)."""
     name = type(message).__name__
     if name == "AbortReq":
         return {"class": name, "abort": message.rid, "chunks": []}

@@ -85,7 +85,7 @@ def watch(port, key, *more, inside=True):
 
 
 def early_and_late(key):
-    """Encrypted, from another namespace: an early and a late watcher both reach the source's report."""
+    """Two encrypted watchers in another namespace, early and late: both end with the source's report."""
     source = demo(5601, key, 12)
     early = watch(5601, key)
     time.sleep(6)
@@ -95,7 +95,7 @@ def early_and_late(key):
         wrong = differences(numbers(truth), numbers(report(process)))
         assert not wrong, (name, wrong)
     assert truth["chunks"]["dropped_confirmed"] > 0
-    print(f"reports equal, early and late: {truth['tokens']['sent']} tokens sent, {truth['chunks']['tokens_lost']} lost")
+    print(f"early and late reports are equal: {truth['tokens']['sent']} tokens sent, {truth['chunks']['tokens_lost']} lost")
 
 
 def slow_watcher(key):
@@ -113,7 +113,7 @@ def slow_watcher(key):
     truth, seen = report(source), report(watcher)
     ratio = truth["tokens"]["sent"] / before["tokens"]["sent"]
     missed_lines = [line for line in seen["self"]["degraded"] if "were missed" in line]
-    print(f"stopped watcher: source's tokens x{ratio:.3f}, its memory {grown / 2**20:+.1f} MiB; told: {missed_lines}")
+    print(f"stopped watcher: source's tokens x{ratio:.3f}, its memory {grown / 2**20:+.1f} MiB; watcher's log: {missed_lines}")
     assert 0.9 < ratio < 1.1 and grown < 24 << 20
     for what in ("tokens", "chunks", "requests"):
         assert truth[what] == seen[what], (what, truth[what], seen[what])
@@ -133,11 +133,11 @@ def refused(key):
         degraded = seen["self"]["degraded"]
         assert seen["tokens"]["sent"] == 0 and any("key" in line for line in degraded), (name, degraded)
     report(source)
-    print("refused: another key, and none")
+    print("refused: wrong key, no key")
 
 
 def several(key):
-    """Three addresses: one pod that stays up, one that ends and is restarted, and one that does not exist."""
+    """Watches three addresses: a pod that stays up, one that exits and is restarted, and one that does not exist."""
     first, second = demo(5604, key, 14), demo(5605, key, 3, scenario="backlog")
     places = [f"tcp://{HERE}:{port}" for port in (5604, 5605, 5606)]
     watcher = start(TOKENGAP, "watch", *places, "--feed-key", key, "--json", "--duration", "12s", inside=True)
@@ -208,7 +208,7 @@ def same_screen(key, folder):
         time.sleep(12)
         for tab in "1245":
             source.press(tab), watcher.press(tab)
-            # Ages grow every second, and the screens are not drawn at the same instant: look several times.
+            # Ages grow every second, and the screens are not drawn at the same instant: compare several times.
             for _ in range(10):
                 time.sleep(0.7)
                 source_lines, watcher_lines = masked(source.shows()), masked(watcher.shows())

@@ -1,4 +1,4 @@
-"""Reads a feed with pyzmq and msgpack only, without tokengap code. docs/reference/feed.md includes the part between the markers."""
+"""Reads a feed with only pyzmq and msgpack, without tokengap code. docs/reference/feed.md includes the part between the markers."""
 
 import collections
 import sys
@@ -31,7 +31,7 @@ def main(endpoint, want):
     tokens = None
     for topic, message in messages(endpoint, "report", "events", "stream"):
         known = last.get(topic)
-        # A start message repeats the number of the message before it.
+        # A start message repeats the number of the previous message.
         step = 0 if message["kind"] == "start" else 1
         assert known is None or message["seq"] == known + step, (topic, known, message["seq"])
         last[topic] = message["seq"]

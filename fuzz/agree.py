@@ -1,5 +1,5 @@
-"""Checks that pickles accepted by `tokengap decode` are well formed for CPython's pickletools and that CPython reads the same requests
-from them. Nothing is imported or called: classes are stand-ins, as in the decoder."""
+"""Checks that pickletools accepts the pickles that `tokengap decode` accepts, and that CPython reads the same requests from them. Nothing
+is imported or called: classes are stand-ins, as in the decoder."""
 
 import io
 import json
@@ -43,7 +43,7 @@ class Reader(pickle.Unpickler):
 
 
 def requests(value):
-    """The request ids of a message, wherever its release keeps them."""
+    """The request ids of a message, whose location depends on the release."""
     state = getattr(value, "state", None)
     fields = state if isinstance(state, dict) else {}
     rids = fields.get("rids", fields.get("rid"))
@@ -51,7 +51,7 @@ def requests(value):
 
 
 def readable(rid):
-    """The request id, or the empty one that the decoder returns for an id that is too long or not UTF-8."""
+    """The request id, or the empty string, as in the decoder, if the id is too long or not UTF-8."""
     if not isinstance(rid, str):
         return rid
     try:
@@ -72,14 +72,14 @@ def unframed(data, opcodes):
         if name == "FRAME":
             rest = place + 9
             if length > len(data) - rest:
-                raise Disagreement(f"the frame at {place} is longer than what is left")
+                raise Disagreement(f"the frame at {place} extends beyond the end of the data")
             parts.append(data[start:place])
             start = rest
     return b"".join([*parts, data[start:]])
 
 
 def compare(message, data):
-    """Whether there was something to compare; raises Disagreement if CPython reads something else."""
+    """Returns whether there was anything to compare; raises Disagreement if CPython reads something else."""
     try:
         opcodes = [(code.name, value, place) for code, value, place in pickletools.genops(data)]
     except UnicodeDecodeError:
@@ -89,14 +89,14 @@ def compare(message, data):
         raise Disagreement(f"pickletools says {error!r}") from error
     ends = opcodes[-1][2] + 1
     if ends != len(data):
-        raise Disagreement(f"for pickletools {len(data) - ends} bytes are behind its end")
+        raise Disagreement(f"pickletools ends {len(data) - ends} bytes early")
     try:
         value = Reader(io.BytesIO(unframed(data, opcodes))).load()
     except UnicodeDecodeError:
         return "unread"
     except (TypeError, AttributeError):
-        # Calling a non-class, an unhashable key, or state for an object without any: only execution detects these, and the decoder executes
-        # nothing.
+        # A call of a non-class, an unhashable key, or state for an object without state: detecting these requires execution, and the
+        # decoder executes nothing.
         return "unbuilt"
     except Exception as error:
         if "argument must be" in str(error) or "state is not" in str(error):
@@ -107,7 +107,7 @@ def compare(message, data):
     if not decoder_rids or cpython_rids is None:
         return "apart"
     if [readable(rid) for rid in cpython_rids] != decoder_rids:
-        raise Disagreement(f"its requests are {cpython_rids} for CPython and {decoder_rids} here")
+        raise Disagreement(f"CPython reads the requests {cpython_rids}, the decoder {decoder_rids}")
     return "compared"
 
 
@@ -126,7 +126,7 @@ def main(tokengap, *folders):
             try:
                 verdict = compare(message, Path(message["file"]).read_bytes())
             except Disagreement as disagreement:
-                wrong.append(f"{message['file']}: accepted here, and {disagreement}")
+                wrong.append(f"{message['file']}: accepted by the decoder, but {disagreement}")
                 continue
             unread += verdict == "unread"
             unbuilt += verdict == "unbuilt"
@@ -134,10 +134,10 @@ def main(tokengap, *folders):
     if wrong:
         sys.exit("\n".join(wrong[:SHOWN]))
     if not compared:
-        sys.exit("nothing was compared")
+        sys.exit("no messages were compared")
     print(
-        f"{len(files)} messages: all {accepted} pickles that were accepted are well formed for CPython, {unread} of them with broken texts "
-        f"and {unbuilt} with calls that it refuses, neither of which is read here; it finds the same requests in {compared}"
+        f"{len(files)} messages: all {accepted} accepted pickles are well formed for CPython, {unread} of them with invalid strings "
+        f"and {unbuilt} with rejected calls, neither of which the decoder reads; the requests are the same in {compared}"
     )
 
 

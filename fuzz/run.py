@@ -1,5 +1,5 @@
-"""Runs the fuzz targets from real messages on, as many at once as asked for. A finding fails the run and is kept below target/fuzz with
-the command line that reproduces it. `cargo xtask fuzz` calls it.
+"""Runs the fuzz targets, starting from real messages, JOBS at a time. A finding fails the run and is kept below target/fuzz with the
+command line that reproduces it. `cargo xtask fuzz` calls this script.
 
 usage: run.py build
        run.py SECONDS JOBS SEED [TARGET...]
@@ -22,26 +22,26 @@ CARGO_FUZZ = "0.13.2"
 TRIPLE = "x86_64-unknown-linux-gnu"
 # Each target's description, and its maximum input length in bytes.
 TARGETS = {
-    "wire": ("messages: pickle VM, msgpack, schemas; fresh against used decoder", 16 << 10),
+    "wire": ("messages: pickle VM, msgpack, schemas; fresh decoder against used one", 16 << 10),
     "msgpack": ("msgpack messages against rmpv", 16 << 10),
-    "vllm": ("vLLM's messages: fresh against used decoder, and against rmpv", 16 << 10),
+    "vllm": ("vLLM's messages: fresh decoder against used one, and against rmpv", 16 << 10),
     "zmtp": ("ZMTP from the greeting on: whole against pieces", 8 << 10),
-    "zmtp_midstream": ("ZMTP entered in its middle: whole against pieces", 32 << 10),
-    "egress": ("HTTP, SSE, JSON answers: whole against pieces, with holes", 16 << 10),
+    "zmtp_midstream": ("ZMTP from mid-stream: whole against pieces", 32 << 10),
+    "egress": ("HTTP, SSE and JSON responses: whole against pieces, with gaps", 16 << 10),
     "response_plane": ("Dynamo's response plane: whole against pieces", 16 << 10),
     "recording": ("any file as a recording", 64 << 10),
-    "block": ("any columns of a block, with a right header", 8 << 10),
-    "recording_roundtrip": ("any events: written against read, live report against replay's", 4 << 10),
+    "block": ("any columns of a block, with a valid header", 8 << 10),
+    "recording_roundtrip": ("any events: written against read, live report against replayed one", 4 << 10),
     "import": ("any text as logs", 16 << 10),
-    "probe_record": ("records of the ring, and the matcher behind them", 4 << 10),
+    "probe_record": ("records of the ring buffer, and their matcher", 4 << 10),
     "probe_points": ("any file as a library", 64 << 10),
-    "proc": ("the kernel's tables", 4 << 10),
-    "relay": ("the relay between two sockets: output against input, what it tells against a scanner", 16 << 10),
+    "proc": ("the kernel's process tables", 4 << 10),
+    "relay": ("the relay between two sockets: output against input, reported messages against a scanner", 16 << 10),
     "feed": ("a feed's messages and states; its connections whole against pieces", 16 << 10),
-    "query": ("the request table's filter, against its terms one by one", 256),
-    "config": ("any text as a configuration file; printed and read again", 1 << 10),
+    "query": ("filters of the request table, against their single terms", 256),
+    "config": ("any text as a configuration file; printed and parsed again", 1 << 10),
 }
-# The last line of a run: `#12345 DONE cov: 812 ft: 2210 corp: 310/45Kb ..`; and its final statistics.
+# Patterns for the last line of a run, `#12345 DONE cov: 812 ft: 2210 corp: 310/45Kb ..`, and its final statistics.
 NUMBERS = [r"stat::number_of_executed_units: *(\d+)", r"\bcov: (\d+)", r"\bft: (\d+)", r"\bcorp: (\d+)", r"stat::peak_rss_mb: *(\d+)"]
 
 
@@ -50,7 +50,7 @@ def build():
     env = {name: value for name, value in os.environ.items() if name != "CARGO_TARGET_DIR"}
     if not (tools / "bin/cargo-fuzz").exists():
         print(f"installing cargo-fuzz {CARGO_FUZZ} into {tools} (less than a minute, once)", flush=True)
-        # A debug build is enough, because it only starts cargo.
+        # A debug build is enough, because cargo-fuzz only starts cargo.
         install = ["cargo", "install", "--quiet", "--debug", "--locked", "--root", tools, "--version", CARGO_FUZZ, "cargo-fuzz"]
         own = {"CARGO_TARGET_DIR": str(ROOT / "target/tools"), "CARGO_PROFILE_DEV_DEBUG": "0"}
         subprocess.run(install, env=env | own, check=True)
@@ -65,9 +65,9 @@ def folder(kind, target):
 
 
 def fuzz(target, seconds, seed):
-    """Runs one target; returns its statistics, or what it found."""
-    # Its input only seeds a random generator, so that inputs similar to an interesting one are not interesting: entropic scheduling
-    # takes more than half of the time. proptest's strategies are never freed.
+    """Runs one target; returns its statistics, or its finding."""
+    # The input only seeds a random generator, so that inputs similar to an interesting one are not interesting, and entropic scheduling
+    # would take more than half of the time. proptest's strategies are never freed, which needs a higher memory limit.
     random = target == "recording_roundtrip"
     program = HERE / TRIPLE / "release" / target
     # Limit allocations and run time per input, to catch hostile lengths and slow inputs. Leak detection runs every input that retains
@@ -80,10 +80,10 @@ def fuzz(target, seconds, seed):
     stderr = done.stderr.decode(errors="replace")
     if done.returncode:
         tail = "\n".join(stderr.splitlines()[-40:])
-        return None, f"{target}: {tail}\nrun it again: {program} FILE, with the file named above"
+        return None, f"{target}: {tail}\nto reproduce, run {program} FILE with the file named above"
     found = [re.findall(number, stderr) for number in NUMBERS]
     if not all(found):
-        return None, f"{target}: {program} did not say how it went"
+        return None, f"{target}: {program} printed no statistics"
     return f"| `{target}` | {TARGETS[target][0]} | {' | '.join(numbers[-1] for numbers in found)} MiB |", None
 
 
@@ -98,7 +98,7 @@ def compare_with_cpython():
 
 def main(seconds, jobs, seed, *wanted):
     if unknown := set(wanted) - set(TARGETS):
-        sys.exit(f"no target {', '.join(unknown)}: there are {', '.join(TARGETS)}")
+        sys.exit(f"unknown target {', '.join(unknown)}; targets are {', '.join(TARGETS)}")
     wanted = wanted or TARGETS
     build()
     seeds.write(HERE / "seeds")

@@ -5,7 +5,7 @@ import struct
 from pathlib import Path
 
 ROOT = Path(__file__).parent.parent
-# Maximum size of a pickle in bytes; longer files slow the fuzzer and add little coverage.
+# Maximum size of a pickle in bytes; longer files slow the fuzzer down and add little coverage.
 LONGEST = 64 << 10
 FILTERS = [
     b"gap>1s drop>0 rid:5b92 state:live",
@@ -50,14 +50,14 @@ def libraries():
 
 
 def tables():
-    """The kernel's tables that exist here."""
+    """The kernel's process tables that exist on this machine."""
     names = ("self/maps", "self/stat", "self/status", "net/tcp", "net/unix", "self/cmdline")
     paths = (Path("/proc") / name for name in names)
     return [path.read_bytes()[: 3 << 10] for path in paths if path.exists()]
 
 
 def seeds():
-    """The seeds of each target. Where a target's first bytes are its mode, its chunk sizes or the share sent forward, they precede."""
+    """The seeds of each target, with its prefix: mode, chunk sizes or the share sent forward."""
     messages = files("zmq-tap/fixtures/messages", "pkl", "msgpack")
     short = [body for body in messages if len(body) < 400]
     frames = [frame(body) for body in messages]
@@ -75,7 +75,7 @@ def seeds():
         "response_plane": [bytes([1, 40]) + plane[: 8 << 10] for plane in files("zmq-tap/fixtures/egress/dynamo", "bin")],
         "recording": [recording[: 60 << 10] for recording in files("trace/fixtures/recordings", "tgap")],
         "recording_roundtrip": messages[:100],
-        # A few excerpts of each log.
+        # Use a few excerpts of each log.
         "import": [log[at : at + 1500] for log in logs for at in range(0, len(log), 7 * 1500)],
         "probe_record": [record(1, 0, b) + record(3, 0, b) + record(4, 0, b"") + record(2, 1, b"") for b in short],
         "probe_points": libraries(),

@@ -1,1 +1,1 @@
-"""The real Dynamo: its runtime carries what the real TokenizerManager gives to its real decode handler."""
+"""A real Dynamo: the real TokenizerManager outputs to its real decode handler, and its runtime transfers the responses."""

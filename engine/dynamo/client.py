@@ -1,4 +1,4 @@
-"""`python -m engine dynamo.client`: a frontend's end of a Dynamo worker's streams, or HTTP clients of a real frontend."""
+"""`python -m engine dynamo.client`: receives a Dynamo worker's streams like a frontend, or runs HTTP clients of a real frontend."""
 
 import asyncio
 import json
@@ -15,7 +15,7 @@ from .release import Dynamo
 
 def add_options(parser) -> None:
     parser.add_argument("--dynamo", required=True, metavar="RELEASE", help="Dynamo release")
-    parser.add_argument("--url", help="a frontend's, to be asked by HTTP instead")
+    parser.add_argument("--url", help="use HTTP with the frontend at this URL instead")
     parser.add_argument("--leave-at", type=int, metavar="N", help="every client leaves at its Nth output")
     plans.add_options(parser)
     process.add_options(parser)
@@ -26,7 +26,7 @@ def run(options) -> int:
 
     uvloop.install()
     status = asyncio.run(Clients(options).run())
-    # The runtime's threads may call into an interpreter that is on its way out.
+    # Skip interpreter shutdown, because the runtime's threads may still call into it.
     sys.stdout.flush()
     os._exit(status)
 
@@ -50,7 +50,7 @@ class ReceivedTokens:
         self.finish = finish or self.finish
 
     def summary(self) -> dict:
-        """A line of truth, as of the other clients."""
+        """A line of truth, in the format of the other clients."""
         total = self.completion_tokens if self.finish else None
         return {
             "rid": self.rid,
@@ -93,7 +93,7 @@ class Clients:
         return 3 if self.life.expired else 0
 
     async def all(self, requests, one) -> None:
-        """Runs them side by side."""
+        """Runs them concurrently."""
         self.life.ready()
         await asyncio.gather(*(self.ended(one, request) for request in requests))
 
@@ -101,14 +101,14 @@ class Clients:
         received = ReceivedTokens(request.rid)
         try:
             await one(request, received)
-        except Exception as error:  # the stream's own end in failure
+        except Exception as error:  # the stream ended with an error
             print("FAILED", request.rid, str(error)[:200], flush=True)
         line = received.summary()
         self.totals.add(line)
         self.truth.write("client", **line)
 
     async def direct(self, client, context, request, received: ReceivedTokens) -> None:
-        """By the runtime, as a frontend asks."""
+        """Sends a request through the runtime, like a frontend."""
         own = context(str(uuid.UUID(request.rid)))
         stream = await client.generate({"token_ids": plans.PROMPT}, context=own)
         async for item in stream:
@@ -118,7 +118,7 @@ class Clients:
                 own.stop_generating()
 
     async def over_http(self, session, request, received: ReceivedTokens) -> None:
-        """By a frontend: token N of the model is the text ` tN`."""
+        """Sends a request to a frontend. Token N of the model is the text ` tN`."""
         body = {"model": "m", "prompt": "hello", "max_tokens": request.tokens, "stream": True, "ignore_eos": True}
         body |= {"stream_options": {"include_usage": True}}
         named = {"traceparent": f"00-{request.rid}-00f067aa0ba902b7-01", "x-dynamo-request-id": str(uuid.UUID(request.rid))}

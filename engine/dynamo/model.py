@@ -1,18 +1,18 @@
-"""A model folder that a frontend can load: token N is the text ` tN`, so that a client can tell which ids it was given."""
+"""A model folder for a frontend. Token N is the text ` tN`, so that a client can derive the received ids."""
 
 import json
 from pathlib import Path
 
 from .. import plan
 
-# More than any plan has tokens.
+# Vocabulary size, larger than the token count of any plan.
 TOKENS = 4096
 EOS = plan.FIRST_TOKEN + TOKENS
 
 
 def write(folder: str) -> None:
     """Writes it."""
-    # GPT-2's names of the 256 bytes: those that print are themselves, the others follow from U+0100 on.
+    # GPT-2's characters for the 256 bytes: printable bytes stand for themselves, the others are mapped to U+0100 and above.
     printable = [*range(33, 127), *range(161, 173), *range(174, 256)]
     others = (byte for byte in range(256) if byte not in printable)
     names = {byte: chr(byte) for byte in printable} | {byte: chr(256 + n) for n, byte in enumerate(others)}

@@ -1,4 +1,4 @@
-"""One Dynamo release, unpacked from its wheels and importable beside an SGLang release."""
+"""One Dynamo release, unpacked from its wheels and importable together with an SGLang release."""
 
 import importlib
 import importlib.machinery
@@ -8,7 +8,7 @@ import types
 from .. import stubs
 from ..release import Release, Settings
 
-# Packages whose __init__ would start what the output path does not need: bare packages are enough.
+# Packages imported without their __init__, which would start unneeded parts.
 BARE = (
     "dynamo.common",
     "dynamo.common.backend",
@@ -17,7 +17,7 @@ BARE = (
     "dynamo.sglang.request_handlers",
     "dynamo.sglang.request_handlers.llm",
 )
-# What is real of `dynamo.common` and `dynamo.sglang`; the rest of them is inert.
+# Real modules of `dynamo.common` and `dynamo.sglang`; the others are inert.
 REAL = (
     "dynamo.common.backend.logprobs",
     "dynamo.common.constants",
@@ -27,7 +27,7 @@ REAL = (
 
 
 class Finder(stubs.GpuSideFinder):
-    """Inert modules in place of the parts of Dynamo that are not on the output path, and of modules that a newer SGLang has."""
+    """Inert modules that replace parts of Dynamo outside the output path, and modules that only a newer SGLang has."""
 
     def __init__(self, sglang: Release):
         self.sglang = sglang
@@ -41,12 +41,12 @@ class Finder(stubs.GpuSideFinder):
 
 
 class Dynamo:
-    """The modules of one release. One per process."""
+    """The modules of one release; only one instance per process."""
 
     def __init__(self, version: str, sglang: Release | None = None):
         root = (sglang.root.parent if sglang else sources()) / "dynamo" / version
         if not (root / "dynamo").is_dir():
-            raise SystemExit(f"no Dynamo {version} at {root}: `cargo xtask engine --dynamo {version}` unpacks it")
+            raise SystemExit(f"cannot find Dynamo {version} at {root}: run `cargo xtask engine --dynamo {version}`")
         self.version, self.sglang = version, sglang
         sys.path.insert(0, str(root))
         if sglang:
@@ -59,7 +59,7 @@ class Dynamo:
         self.runtime = importlib.import_module("dynamo.runtime")
 
     def connect(self, loop, discovery: str = "file"):
-        """A DistributedRuntime without etcd and NATS. Instances find each other in the folder `DYN_FILE_KV`."""
+        """A DistributedRuntime without etcd and NATS. Instances discover each other through the folder `DYN_FILE_KV`."""
         try:
             return self.runtime.DistributedRuntime(loop, discovery, "tcp", False)
         except TypeError:
@@ -67,7 +67,7 @@ class Dynamo:
 
     @staticmethod
     def endpoint(runtime):
-        """Where the worker serves; 1.x names it in one go."""
+        """The worker's endpoint, which 1.x creates with a single call."""
         if hasattr(runtime, "endpoint"):
             return runtime.endpoint("dynamo.backend.generate")
         return runtime.namespace("dynamo").component("backend").endpoint("generate")
@@ -83,7 +83,7 @@ class Dynamo:
         return handler
 
     async def register(self, endpoint, model: str) -> None:
-        """Tells frontends of the model `m` in the folder `model`, whose prompts come as token ids."""
+        """Registers the model `m` in the folder `model` with frontends, with prompts as token ids."""
         llm = importlib.import_module("dynamo.llm")
         register = getattr(llm, "register_model", None) or llm.register_llm
         given = {}
@@ -94,7 +94,7 @@ class Dynamo:
 
 
 def sources():
-    """Where `cargo xtask engine` unpacks."""
+    """Folder into which `cargo xtask engine` unpacks releases."""
     from ..release import DEFAULT_SOURCES
 
     return DEFAULT_SOURCES.resolve()

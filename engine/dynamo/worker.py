@@ -13,7 +13,7 @@ from ..release import Release
 from . import model
 from .release import Dynamo
 
-# What generate(), in whose place this stands, logs of each request from 1.6 on.
+# Log line for each request from 1.6 on, in the release's generate(), which this module replaces.
 SUBMITTED = "Submitted SGLang Request ID: %s, Context: %s"
 
 
@@ -21,8 +21,8 @@ def add_options(parser) -> None:
     parser.add_argument("--dynamo", required=True, metavar="RELEASE", help="Dynamo release")
     parser.add_argument("--model", action="store_true", help="register a model, for a frontend")
     parser.add_argument("--fail-at", type=int, metavar="N", help="every generator fails before its Nth output")
-    parser.add_argument("--say-ids", action="store_true", help="log how SGLang calls each request, as the release's generate() does")
-    parser.add_argument("--pad", type=int, default=0, metavar="BYTES", help="text beside each output's ids")
+    parser.add_argument("--say-ids", action="store_true", help="log SGLang's id of each request, like the release's generate()")
+    parser.add_argument("--pad", type=int, default=0, metavar="BYTES", help="extra text in each output")
     receive.add_options(parser)
 
 
@@ -33,13 +33,13 @@ def run(options) -> int:
 
     asyncio.set_event_loop_policy(uvloop.EventLoopPolicy())
     status = asyncio.run(Worker(release, options, life).run())
-    # The runtime's threads may call into an interpreter that is on its way out.
+    # Skip interpreter shutdown, because the runtime's threads may still call into it.
     sys.stdout.flush()
     os._exit(status)
 
 
 class Worker(receive.Receiver):
-    """Its clients are response streams. Says HOLDS when the plan's requests have come."""
+    """A receiver whose clients are response streams. Prints HOLDS when the plan's requests have arrived."""
 
     def server(self):
         self.held = 0
@@ -50,7 +50,7 @@ class Worker(receive.Receiver):
         return self
 
     async def start(self) -> str:
-        """Starts serving, and registers the model if there is one."""
+        """Starts serving, and registers the model, if any."""
         endpoint = self.dynamo.endpoint(self.dynamo.connect(asyncio.get_running_loop()))
         self.serving = asyncio.ensure_future(endpoint.serve_endpoint(self.generate))
         if self.options.model:
@@ -60,11 +60,11 @@ class Worker(receive.Receiver):
         return "dynamo.backend.generate"
 
     async def stop(self) -> None:
-        """The runtime's own threads end with the process."""
+        """Does nothing: the runtime's threads exit with the process."""
         self.serving.cancel()
 
     async def generate(self, request, context):
-        """One request, from the request plane to the response plane, by the release's own handler."""
+        """Passes one request through the release's handler, from the request plane to the response plane."""
         rid = request_id(context)
         obj = self.tokenizer.register(plans.Request(rid, index=0, tokens=0, start_step=0, stream=True, group=None, end="length"))
         received = Received(rid)
@@ -85,15 +85,15 @@ class Worker(receive.Receiver):
         """Yields the outputs, like `engine.async_generate`."""
         async for out in self.tokenizer.responses(obj):
             if received.outputs + 1 == self.options.fail_at:
-                raise RuntimeError("told to fail")
+                raise RuntimeError("failure requested by --fail-at")
             received.add(out)
             yield out
             await self.delay.pause()
 
 
 def request_id(context) -> str:
-    """The trace id, as releases from 0.8.0 to 1.5.0 have it; without one, made of the context's id, so that the plan's
-    scheduler and this worker agree."""
+    """The trace id, as in releases 0.8.0 to 1.5.0. Without one, it is derived from the context's id, so that the plan's scheduler and this
+    worker agree."""
     return getattr(context, "trace_id", None) or context.id().replace("-", "")
 
 

@@ -1,1 +1,1 @@
-"""End-to-end rows: the real engine's processes under tokengap, and its report checked against their truth files."""
+"""End-to-end rows: run the real engine's processes under tokengap, and compare its report with their truth files."""

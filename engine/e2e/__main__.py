@@ -12,14 +12,14 @@ from .table import Table, as_json, run_row
 
 def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m engine.e2e", description=__doc__)
-    parser.add_argument("--xtask", type=Path, required=True, help="the project's own commands")
-    parser.add_argument("--tokengap", type=Path, help="the program to judge; without it, a relay that only copies")
-    parser.add_argument("--release", dest="releases", action="append", default=[], help="instead of the usual ones")
-    parser.add_argument("--quick", action="store_true", help="one scenario a release, and no accidents")
+    parser.add_argument("--xtask", type=Path, required=True, help="path of the xtask program")
+    parser.add_argument("--tokengap", type=Path, help="the program under test [default: a relay that only copies]")
+    parser.add_argument("--release", dest="releases", action="append", default=[], help="replaces the default releases; repeatable")
+    parser.add_argument("--quick", action="store_true", help="one scenario per release, without injected failures")
     parser.add_argument("--only", default="", help="only rows whose name contains this")
     parser.add_argument("--readers", action="store_true", help="read the exports with third-party tools")
     parser.add_argument("--keep", type=Path, help="folder for recordings")
-    parser.add_argument("--jobs", type=int, default=1, help="rows side by side")
+    parser.add_argument("--jobs", type=int, default=1, help="number of rows to run at once")
     parser.add_argument("--row", help="run this row and print its result as JSON")
     options = parser.parse_args()
     options.plain, options.python, options.engines = options.tokengap is None, Path(sys.executable), ROOT / ".engine"

@@ -1,4 +1,4 @@
-"""Failures that must not disturb the engine: a relay or attach killed during a run, a peer that sends garbage, buffers that are too small."""
+"""Failures that must not disturb the engine: a killed relay or attach, a peer that sends garbage, buffers that are too small."""
 
 import json
 import random
@@ -10,13 +10,13 @@ from .kernel import objects_of, still_loaded
 from .process import connect
 from .session import MIXED, PLAIN, Outcome, Run, Session, Setting, Watch
 
-# Seconds between the death of one relay and the start of the next.
+# Seconds between the end of one relay and the start of the next.
 CLOSED = 0.3
-# Nanoseconds after the second relay's start by which the path must be open again. libzmq reconnects about every 100 ms.
+# Maximum nanoseconds from the second relay's start until the path is open again. libzmq reconnects about every 100 ms.
 REOPENED = 1_500_000_000
-# Nanoseconds before the kill by which a message must have left the relay.
+# A message sent at least this many nanoseconds before the kill must have left the relay.
 IN_FLIGHT = 500_000_000
-# Findings that the engine loses or mixes up tokens.
+# Findings that the engine loses or reorders tokens.
 LOSS_FINDINGS = {
     *("dropped-chunks", "wire-loss", "wire-arithmetic", "short-answers"),
     *("inflation", "out-of-order", "stalled-stream", "rid-changed-worker"),
@@ -24,12 +24,12 @@ LOSS_FINDINGS = {
 
 
 def steady(rounds: int, **more) -> Setting:
-    """Rounds of 8 requests with a frame about every 1.3 ms; a round takes an eighth of a second."""
+    """Rounds of 8 requests with a frame about every 1.3 ms. A round takes an eighth of a second."""
     return Setting(**dict(plan=PLAIN | dict(requests=8, rounds=rounds), gap_ms=1) | more)
 
 
 def relay_killed(run: Run, tcp: bool) -> str:
-    """The relay is killed during a run, and another takes its place; for comparison also a relay that only copies."""
+    """The relay is killed during a run and replaced. A relay that only copies is tested the same way for comparison."""
     losses = []
     for name, relay in (("ours", run.relay), ("plain", run.options.xtask)):
         session = Session(run, steady(40, tcp=tcp), relay, run.place(name))
@@ -42,20 +42,20 @@ def relay_killed(run: Run, tcp: bool) -> str:
 
 
 def count_losses(checks: Checks, outcome: Outcome, killed: int, replaced: int) -> tuple[int, int]:
-    """Only messages in flight at the kill may be lost; returns how many were, and how many were sent."""
+    """Only messages in flight at the kill may be lost. Returns the number of lost and of sent messages."""
     received = {message["hash"] for message in outcome.receiver.received}
     output, known = messages(outcome, "output"), {message["hash"] for message in messages(outcome)}
     lost = [message for message in output if message["hash"] not in received]
-    checks.equal("messages at the tokenizer that nobody sent", 0, len(received - known))
+    checks.equal("messages at the tokenizer that were never sent", 0, len(received - known))
     before = sum(message["sent_ns"] < killed for message in output)
     after = sum(message["sent_ns"] > replaced + REOPENED for message in output)
-    checks.true("the run had begun before the kill and went on after it", before > 50 and after > 50)
+    checks.true("messages were sent before and after the kill", before > 50 and after > 50)
     early = sum(message["sent_ns"] + IN_FLIGHT < killed for message in lost)
-    checks.equal("messages lost that were sent well before the kill", 0, early)
+    checks.equal("lost messages that were sent well before the kill", 0, early)
     late = sum(message["sent_ns"] > replaced + REOPENED for message in lost)
-    checks.equal("messages lost after the path was open again", 0, late)
+    checks.equal("lost messages after the path was open again", 0, late)
     if report := outcome.report:
-        # Frames that the first tap had already written stay in the receiver's buffers briefly; after that the path is closed.
+        # Frames already written by the first tap arrive from the receiver's buffers for a moment after the kill.
         closed = killed + CLOSED * 1e9 / 2
         through = sum(message["received_ns"] > closed for message in outcome.receiver.received)
         checks.equal("frames in the second tap's report", through, sum(hop["frames_sent"] for hop in report["hops"]))
@@ -64,8 +64,8 @@ def count_losses(checks: Checks, outcome: Outcome, killed: int, replaced: int) -
 
 
 def malformed_inputs() -> list[bytes]:
-    """Malformed input. Nothing here may look like ZMTP 1.0 (any first byte but 0xff): that protocol has no handshake, and libzmq would deliver
-    such bytes to the application as messages, with or without a relay."""
+    """Malformed input. The first byte must be 0xff. Otherwise it would be ZMTP 1.0, which has no handshake, and libzmq would deliver the
+    bytes to the application as messages, with or without a relay."""
     noise = random.Random(7).randbytes
     signature = bytes([0xFF, 0, 0, 0, 0, 0, 0, 0, 1, 0x7F, 3, 1])
     greeting = (signature + b"NULL").ljust(64, b"\0")
@@ -75,7 +75,7 @@ def malformed_inputs() -> list[bytes]:
         signature + noise(65_536),
         # No READY after the greeting.
         greeting + noise(65_536),
-        # A frame that claims 2^62 bytes.
+        # A frame that announces 2^62 bytes.
         handshake + b"\x02" + (1 << 62).to_bytes(8) + noise(100_000),
         # A truncated frame.
         handshake + bytes([0, 200]) + noise(100),
@@ -129,20 +129,20 @@ NARROW = steady(12, plan=PLAIN | dict(requests=16, rounds=12), gap_ms=0)
 
 
 def missed(checks: Checks, outcome: Outcome) -> str:
-    """Some observations were missed, and the report does not blame the engine for them."""
+    """Observations were missed, and the report does not attribute them to the engine."""
     same_bytes(checks, outcome)
     report, lost = outcome.report, outcome.lost
     missed = number(report, "self/events_missed")
     checks.true("missed observations are counted", missed + number(report, "self/frames_unannounced") > 0)
     tokens, reported = sent(outcome, "output")["tokens"], number(report, "tokens/sent")
-    checks.true("no more tokens are reported than were sent", reported <= tokens)
+    checks.true("reported tokens do not exceed sent ones", reported <= tokens)
     checks.equal("tokens reported missing on the wire", 0, number(report, "tokens/missing_on_wire"))
-    checks.true("no more tokens are reported lost than clients miss", number(report, "chunks/tokens_lost") <= lost)
+    checks.true("reported token losses do not exceed those of the clients", number(report, "chunks/tokens_lost") <= lost)
     kinds = {finding["kind"] for finding in findings(report)}
     unexpected = kinds & (LOSS_FINDINGS - {"dropped-chunks"} if lost else LOSS_FINDINGS)
     checks.equal("accusations", set(), unexpected)
-    checks.true("the missed observations are a finding of their own", "missed-observations" in kinds)
-    return f"{missed} observations missed, {reported} of {tokens} tokens seen; {summary(outcome)}"
+    checks.true("a finding reports the missed observations", "missed-observations" in kinds)
+    return f"{missed} observations missed, {reported} of {tokens} tokens observed; {summary(outcome)}"
 
 
 def attach_killed(run: Run) -> str:
@@ -153,8 +153,8 @@ def attach_killed(run: Run) -> str:
     time.sleep(1)
     held = objects_of(watch.process.pid)
     if not any(held.values()):
-        raise RuntimeError("attach holds no program, link or map that could stay behind")
-    run.checks.equal("its programs, links and maps in the kernel while it runs", held, still_loaded(run, held))
+        raise RuntimeError("attach holds no program, link or map")
+    run.checks.equal("programs, links and maps of attach in the kernel while it runs", held, still_loaded(run, held))
     watch.process.kill_running()
     ends = time.monotonic() + 10
     while any((left := still_loaded(run, held)).values()) and time.monotonic() < ends:
@@ -164,7 +164,7 @@ def attach_killed(run: Run) -> str:
     same_bytes(run.checks, outcome)
     run.checks.equal("clients with a finish", 8 * 20, outcome.receiver.totals["finished"])
     freed = ", ".join(f"{len(ids)} {kind}" for kind, ids in held.items())
-    return f"{freed} gone; {summary(outcome)}"
+    return f"{freed} freed; {summary(outcome)}"
 
 
 def three_lifetimes(run: Run) -> str:
@@ -180,16 +180,16 @@ def three_lifetimes(run: Run) -> str:
     follow.signal(signal.SIGINT)
     report = json.loads(follow.end_well(60))
     run.checks.matches(report, {"chunks/sent": chunks})
-    run.checks.true("the report says how often it ended", "it exited 3 times" in "\n".join(report["self"]["degraded"]))
-    return f"{chunks} chunks of 3 lives"
+    run.checks.true("the report says how often the engine exited", "it exited 3 times" in "\n".join(report["self"]["degraded"]))
+    return f"{chunks} chunks of 3 engines"
 
 
 LOCKSTEP = Setting(plan=MIXED | dict(rounds=1), gap_ms=0, lockstep=True)
 
 
 def unchanged(run: Run) -> str:
-    """Messages and client outputs are the same with and without attach. In lockstep, because otherwise timing decides which of several queued
-    chunks a client gets."""
+    """Messages and client outputs are equal with and without attach. The run is in lockstep, because otherwise timing decides which of
+    several queued chunks a client gets."""
     outcomes = {}
     for name in ("without", "with"):
         session = Session(run, LOCKSTEP, None, run.place(name))
@@ -201,8 +201,8 @@ def unchanged(run: Run) -> str:
         same_bytes(run.checks, outcomes[name])
     without, attached = outcomes.values()
     for what, of in {
-        "messages, each with what it says": lambda o: [(m["on"], m["chunks"]) for m in messages(o)],
-        "what each client was given": lambda o: sorted(map(client_output, o.receiver.clients), key=str),
+        "messages with their chunks": lambda o: [(m["on"], m["chunks"]) for m in messages(o)],
+        "outputs of each client": lambda o: sorted(map(client_output, o.receiver.clients), key=str),
         "frames that the tokenizer received": lambda o: o.receiver.totals["frames"],
     }.items():
         run.checks.equal(what, of(without), of(attached))
@@ -211,5 +211,5 @@ def unchanged(run: Run) -> str:
 
 
 def client_output(client: dict) -> list:
-    """What a client received, without the times."""
+    """A client's record without its times."""
     return sorted((name, value) for name, value in client.items() if not name.endswith("_ns"))

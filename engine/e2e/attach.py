@@ -1,6 +1,6 @@
 """Comparisons of attach's report with the engine's timestamps.
 
-Each event happens between two timestamps: before and after the call. A pair of them is a range, in ns of CLOCK_MONOTONIC.
+Each event happens between two timestamps, before and after the call. Such a pair is a range in nanoseconds of CLOCK_MONOTONIC.
 """
 
 from dataclasses import dataclass
@@ -15,7 +15,7 @@ TOLERANCE_NS = 1_000_000
 
 @dataclass
 class Expected:
-    """One request, from the timestamps."""
+    """Timestamps of one request."""
 
     # Range of the scheduler's send of the first chunk, and of the tokenizer's receive.
     first_sent: tuple[int, int]
@@ -31,15 +31,15 @@ class Expected:
 
 
 def exact(checks: Checks, outcome: Outcome) -> str:
-    """A run that was observed from its start to its end; returns how exact the report is."""
+    """Compares a completely observed run; returns the accuracy of the report."""
     compare.same_bytes(checks, outcome)
     report = outcome.report
     totals(checks, outcome)
     backlog = hops(checks, outcome)
     accuracy = requests(checks, outcome)
     compare.release_is_right(checks, outcome)
-    # Every hop has one receiver here, however many sockets the scheduler has.
-    checks.equal("uneven workers where there is one", [], findings(report, "worker-imbalance"))
+    # Every hop has one receiver, regardless of the number of sockets of the scheduler.
+    checks.equal("imbalance findings with a single worker", [], findings(report, "worker-imbalance"))
     compare.verdicts(checks, report, outcome.lost, compare.SLOW)
     return f"{accuracy}; {backlog}"
 
@@ -95,7 +95,7 @@ def peak(sends: list[dict], receives: list[dict]) -> tuple[int, int]:
     a send and a receive overlap while the backlog peaks."""
 
     def highest(sent: str, received: str) -> int:
-        # At equal times sends sort first.
+        # At equal times, sends sort first.
         steps = sorted([(s[sent], -1) for s in sends] + [(t[received], 1) for t in receives])
         now = most = 0
         for _, step in steps:
@@ -103,12 +103,12 @@ def peak(sends: list[dict], receives: list[dict]) -> tuple[int, int]:
             most = max(most, now)
         return most
 
-    # A sent frame waits for at least a moment, so the peak is at least 1.
+    # Every sent frame waits at least briefly, so the peak is at least 1.
     return max(1, highest("accepted_ns", "called_ns")), highest("sent_ns", "received_ns")
 
 
 def expectations(outcome: Outcome) -> dict[str, Expected]:
-    """All requests that had a chunk, by request id."""
+    """All requests with a chunk, by request id."""
     requests: dict[str, Expected] = {}
     output = messages(outcome, "output")
     for message in output:
@@ -156,22 +156,22 @@ def requests(checks: Checks, outcome: Outcome) -> str:
                 wrong[what].append((rid, *reported))
         worst = max(worst, error or 0)
     for what, requests_ in wrong.items():
-        checks.none_of(len(expected), f"requests whose {what} is not what the timestamps say", requests_)
+        checks.none_of(len(expected), f"requests whose {what} does not match the timestamps", requests_)
     checks.matches(report, {"gap_ns/count": len(expected)})
     longest = max((truth.gap for truth in expected.values()), default=0)
     return f"{len(expected)} gaps up to {longest / 1e6:.0f} ms, each within {worst / 1e6:.3f} ms"
 
 
 def slow(checks: Checks, outcome: Outcome) -> None:
-    """Many frames waited, and the report attributes long first-token gaps to the busy receiver's hop and to no other."""
-    checks.true("fifty frames waited at once", outcome.backlog >= 50)
+    """Many frames waited, and the report attributes long first-token gaps only to the busy receiver's hop."""
+    checks.true("at least fifty frames waited at once", outcome.backlog >= 50)
     for gap in findings(outcome.report, "first-token-gap")[:1]:
         sender = "detokenizer" if outcome.detokenizer else "scheduler"
         checks.equal("the hop that first tokens wait on", f"{sender}->tokenizer", gap["hop"])
 
 
 def without_wakeups(checks: Checks, outcome: Outcome) -> None:
-    """`--no-wakeups`: values derived from wakeups are null, and all others are there."""
+    """`--no-wakeups`: values derived from wakeups are null, and all others are present."""
     hidden = ("chunks/dropped_predicted", "hops/0/wakeup_frames_max", "hops/0/wakeup_frames")
     checks.matches(outcome.report, dict.fromkeys(hidden))
-    checks.true("it says why", "(--no-wakeups)" in compare.degraded(outcome.report))
+    checks.true("the report gives the reason", "(--no-wakeups)" in compare.degraded(outcome.report))

@@ -1,4 +1,4 @@
-"""Comparisons of a report with the truth, and those that every relayed run must pass."""
+"""Comparisons of a report with the truth, including those for every relayed run."""
 
 import re
 from collections import Counter
@@ -6,14 +6,14 @@ from collections import Counter
 HOPS = ("scheduler->detokenizer", "detokenizer->tokenizer")
 # Hop of the path without a detokenizer, as named by a tap that sees only the sender.
 ONLY_HOP = "scheduler->upstream"
-# Findings caused by a process that is too slow for its load or short of CPU, and by the merging that follows.
+# Findings caused by a process that is too slow for its load or lacks CPU, and by the resulting merging.
 SLOW = {
     *("first-token-gap", "backlog-growing", "consumer-cpu-bound", "consumer-starved"),
     *("consumer-asleep", "io-thread-starved", "merged-chunks"),
 }
 # Findings of tokens lost to clients.
 LOSS = {"dropped-chunks", "dropped-chunks-predicted", "short-answers"}
-# Value of a path that leads nowhere.
+# Value of a path that does not exist.
 ABSENT = "(absent)"
 
 
@@ -23,7 +23,7 @@ class Checks:
     def __init__(self):
         self.made = 0
         self.failed: list[str] = []
-        # Lines of the table of scores.
+        # Lines of the score table.
         self.scores: list[str] = []
 
     def equal(self, what: str, expected, got) -> None:
@@ -35,7 +35,7 @@ class Checks:
         self.equal(what, True, bool(got))
 
     def none_of(self, count: int, what: str, wrong: list) -> None:
-        """One comparison for each of `count` things, of which `wrong` failed."""
+        """Records `count` comparisons, of which those in `wrong` failed."""
         self.made += count
         if wrong:
             self.failed.append(f"of {count}, {len(wrong)} {what}, such as {wrong[:5]}")
@@ -59,7 +59,7 @@ def at(value, path: str):
 
 
 def number(value, path: str) -> int:
-    """The number at a path; 0 where there is none."""
+    """The number at a path, or 0."""
     found = at(value, path)
     return found if isinstance(found, int) else 0
 
@@ -69,7 +69,7 @@ def findings(report: dict, kind: str | None = None) -> list[dict]:
 
 
 def by_name(lines: list[dict], name: str) -> dict:
-    """The line with this name; empty if there is none."""
+    """The entry with this name, or an empty one."""
     return next((line for line in lines if line["name"] == name), {})
 
 
@@ -92,7 +92,7 @@ def summary(outcome) -> str:
     output, client = sent(outcome, "output"), outcome.receiver.totals
     lost = f"lost {client['lost']} of {client['completion_tokens']} tokens"
     if client["clients_without_ids"]:
-        lost = "and no ids to tell loss by"
+        lost = "without ids to detect loss"
     return (
         f"{client['frames']} frames, {output['chunks']} chunks, {output['tokens']} tokens; "
         f"{client['finished']} clients got {client['outputs']} outputs, {lost}"
@@ -100,7 +100,7 @@ def summary(outcome) -> str:
 
 
 def relayed(checks: Checks, outcome) -> None:
-    """An undisturbed run: every byte arrives, the report counts exactly what was sent, and it reports no more losses than the clients have."""
+    """An undisturbed run: every byte arrives, and the report counts exactly the sent messages and no more losses than the clients have."""
     check_delivery_and_counts(checks, outcome)
     if outcome.report:
         checks.matches(outcome.report, {"self/events_missed": 0})
@@ -108,24 +108,24 @@ def relayed(checks: Checks, outcome) -> None:
 
 
 def relayed_beside_strangers(checks: Checks, outcome, strangers: int) -> None:
-    """The same with strangers connected: the tap may report their connections as unreadable, and nothing else."""
+    """The same with invalid peers: the tap may report only their connections as unreadable."""
     check_delivery_and_counts(checks, outcome)
     if report := outcome.report:
         missed = at(report, "self/events_missed")
-        checks.true("at most the strangers were not observed", missed <= strangers)
+        checks.true("at most the invalid peers were not observed", missed <= strangers)
         checks.matches(report, {"self/missed_by_cause/unframed": missed})
         verdicts(checks, report, outcome.lost, {"missed-observations"})
 
 
 def check_delivery_and_counts(checks: Checks, outcome) -> None:
     same_bytes(checks, outcome)
-    # Some releases also reply to requests aborted in the queue.
+    # Some releases also answer requests aborted in the queue.
     finished = outcome.receiver.totals["finished"]
-    checks.true("every client whose request finished was told so", finished >= sent(outcome, "output")["finishes"])
+    checks.true("every client of a finished request received its finish", finished >= sent(outcome, "output")["finishes"])
     if outcome.clients:
         given = {name: outcome.receiver.totals[name] for name in CLIENT_TOTALS}
         received = {name: outcome.clients.totals[name] for name in CLIENT_TOTALS}
-        checks.equal("what came out of HTTP against what went in", given, received)
+        checks.equal("HTTP responses received and sent", given, received)
     if outcome.report:
         counts(checks, outcome)
         release_is_right(checks, outcome)
@@ -152,11 +152,11 @@ def same_bytes(checks: Checks, outcome) -> None:
 def arrived(checks: Checks, where: str, connections: list[list[str]], messages: list[dict]) -> None:
     expected = Counter(hash for connection in connections for hash in connection)
     received = Counter(message["hash"] for message in messages)
-    checks.equal(f"messages that never reached the {where}", 0, (expected - received).total())
-    checks.equal(f"messages at the {where} that nobody sent", 0, (received - expected).total())
+    checks.equal(f"messages that did not reach the {where}", 0, (expected - received).total())
+    checks.equal(f"messages at the {where} that were never sent", 0, (received - expected).total())
     for index, connection in enumerate(connections):
         left = (message["hash"] for message in messages)
-        checks.true(f"connection {index} into the {where} kept its order", all(hash in left for hash in connection))
+        checks.true(f"connection {index} to the {where} preserved its order", all(hash in left for hash in connection))
 
 
 def counts(checks: Checks, outcome) -> None:
@@ -182,7 +182,7 @@ def counts(checks: Checks, outcome) -> None:
 
 
 def ranks(checks: Checks, outcome) -> None:
-    """Every data-parallel rank is a connection of the scheduler's hop, with the frames and chunks that the rank sent."""
+    """The scheduler's hop has a connection for each data-parallel rank, with the frames and chunks that the rank sent."""
     each = [[sender.totals["output"][count] for count in ("frames", "chunks")] for sender in outcome.senders]
     # Hops are listed in order of first observation.
     hop = next((hop for hop in outcome.report["hops"] if hop["name"].startswith("scheduler->")), {})
@@ -191,11 +191,11 @@ def ranks(checks: Checks, outcome) -> None:
 
 
 def release_is_right(checks: Checks, outcome) -> None:
-    """The release that tap inferred or attach detected is the running one, or a range that contains it."""
+    """The release that tap inferred or attach detected is the running one, or a range that includes it."""
     ran, reported = outcome.senders[0].totals["release"], outcome.report["source"]["engine_version"] or ""
     first, _, last = reported.partition("..")
     contains = order(first) <= order(ran) <= order(last or first)
-    checks.true(f"{ran} lies in the release range recognised, {reported!r}", contains)
+    checks.true(f"{ran} is in the recognised release range, {reported!r}", contains)
 
 
 def order(release: str) -> list[int]:
@@ -205,12 +205,12 @@ def order(release: str) -> list[int]:
 
 
 def verdicts(checks: Checks, report: dict, lost: int, allowed: set[str] = frozenset()) -> None:
-    """The report's warnings: only `allowed` kinds, and lost tokens only if clients lack some. Where deliveries are observed, that loss must be
-    critical and come first. Each warning names an action."""
+    """The report has only warnings of `allowed` kinds, and of lost tokens only if clients lost some. If deliveries are observed, the loss
+    must be critical and listed first. Each warning has advice."""
     warnings = [finding for finding in findings(report) if finding["severity"] != "info"]
     known = allowed | LOSS if lost else allowed
     unexpected = [f"{w['kind']}: {w['summary']}" for w in warnings if w["kind"] not in known]
-    checks.equal("warnings without a cause", [], unexpected)
+    checks.equal("unexpected warnings", [], unexpected)
     checks.equal("warnings without advice", [], [w["kind"] for w in warnings if not isinstance(w.get("advice"), str)])
     if lost and isinstance(at(report, "chunks/tokens_lost"), int):
         first = warnings[0] if warnings else {"severity": None, "kind": None}

@@ -1,5 +1,5 @@
-"""`tokengap attach` on real Dynamo workers. The release's own handler passes real SGLang tokens to its own runtime. The report of each response
-stream must match what the receiving process got."""
+"""`tokengap attach` on real Dynamo workers. The release's handler passes real SGLang tokens to the release's runtime. The report of each
+response stream must match the data in the receiving process."""
 
 import json
 import os
@@ -15,7 +15,7 @@ from .session import PLAIN, STARTUP, Engine, Run, Truth, Watch, plan_options
 
 # Releases with different response plane formats: JSON, JSON without an error for an empty chunk, msgpack.
 RELEASES = ("0.9.0", "1.0.0", "1.6.1")
-# An SGLang release that keeps only a request's last queued chunk, and one that merges them.
+# An SGLang release that keeps only the last queued chunk of a request, and one that merges them.
 LOSES, MERGES = "0.5.9", "0.5.23"
 PATIENCE = 75
 
@@ -23,7 +23,7 @@ PATIENCE = 75
 @dataclass(frozen=True)
 class Setting:
     plan: dict = field(default_factory=lambda: PLAIN | dict(requests=24))
-    # HTTP clients of `python -m dynamo.frontend`, which send trace ids, instead of clients of the runtime itself.
+    # Use HTTP clients of `python -m dynamo.frontend`, which send trace ids, instead of clients of the runtime.
     frontend: bool = False
     gap_ms: int = 5
     backlog: bool = False
@@ -50,13 +50,13 @@ class Outcome:
     report: dict
     # The end of every stream, as recorded by attach.
     answers: list[dict]
-    # The release derives SGLang's request ids from trace ids, and the run had any.
+    # Whether the release derives SGLang's request ids from trace ids, and the run had any.
     traced: bool
 
     @property
     def lost(self) -> int:
-        """Tokens that the tokenizer's waiters did not receive. A frontend's clients cannot measure this: the frontend counts only what it
-        received."""
+        """Tokens that the tokenizer's waiters did not receive. Clients of a frontend cannot count them, because the frontend counts only
+        received tokens."""
         return self.worker.totals["lost"]
 
     @property
@@ -76,7 +76,7 @@ def run_scenario(run: Run, dynamo: str, setting: Setting) -> Outcome:
         certificate(run)
         for name, file in {"CERT": "cert.pem", "KEY": "key.pem", "CA_CERT": "cert.pem"}.items():
             environment[f"DYN_TCP_TLS_{name}_PATH"] = str(run.folder / file)
-    # Its name has both releases; the processes run SGLang's.
+    # The row's name has both releases; the processes run SGLang's.
     run.engine = Engine(run.engine.release.partition("+")[2])
     run.variables = environment
     inbox, plan, url = f"ipc://{run.folder}/tokenizer.sock", plan_options(setting.plan), []
@@ -147,14 +147,14 @@ def frames(checks: Checks, outcome: Outcome) -> None:
 
 
 def unmatched(checks: Checks, outcome: Outcome) -> None:
-    """Streams that match no frames: each must equal what its client received, under the client's own id."""
+    """Streams that match no frames: each must equal its client's record, under the client's id."""
     frames(checks, outcome)
     claimed = {client["rid"]: client["completion_tokens"] for client in outcome.worker.clients}
     clients = outcome.clients.clients
     delivered = {client["rid"]: (client["ids"], claimed.get(client["rid"])) for client in clients}
     # The clients' context ids are their request ids, written as UUIDs.
     reported = {a["rid"].replace("-", ""): (a.get("tokens"), a.get("completion_tokens")) for a in outcome.answers}
-    checks.equal("streams, what came and what they claim", delivered, reported)
+    checks.equal("streams, with tokens received and claimed", delivered, reported)
     expected = {
         "answers/seen": len(clients),
         "answers/judged_alone": len(clients),
@@ -169,18 +169,18 @@ def unmatched(checks: Checks, outcome: Outcome) -> None:
 
 
 def matched_by_content(checks: Checks, outcome: Outcome) -> None:
-    """Every stream was matched to an SGLang request by its content."""
+    """The content of every stream was matched to an SGLang request."""
     rids = {client["rid"] for client in outcome.clients.clients}
     checks.equal("SGLang's ids of all streams", rids, {answer["rid"] for answer in outcome.answers})
     checks.matches(outcome.report, {"source/wire/joined_by_content/joined": len(rids)})
     latest = at(outcome.report, "source/wire/joined_by_content/latest")
     right = [pair for pair in latest if pair["context"].replace("-", "") == pair["rid"]]
-    checks.equal("pairs of ids that belong together", len(rids), len(right))
+    checks.equal("correct pairs of ids", len(rids), len(right))
 
 
 def short_writes(checks: Checks, outcome: Outcome) -> None:
-    """The reader's pause is reported as held-up responses."""
-    checks.true("streams whose socket accepted less than it was given", at(outcome.report, "answers/short_writes") > 0)
+    """The reader's pause is reported as short writes."""
+    checks.true("streams with short writes", at(outcome.report, "answers/short_writes") > 0)
 
 
 def matched(checks: Checks, outcome: Outcome) -> None:
@@ -195,7 +195,7 @@ def matched(checks: Checks, outcome: Outcome) -> None:
         "self/degraded": [],
     }
     checks.matches(outcome.report, expected)
-    checks.equal("requests that lost tokens, and how many", lost_by_client(outcome.worker), lost_by_request(outcome.report))
+    checks.equal("lost tokens by request", lost_by_client(outcome.worker), lost_by_request(outcome.report))
     lossy("dropped-chunks")(checks, outcome)
 
 
@@ -222,24 +222,24 @@ def hidden(why: str):
         frames(checks, outcome)
         checks.matches(outcome.report, {"tokens/delivered": None})
         checks.equal("answers", None, outcome.report.get("answers"))
-        checks.true(f"it says: {why}", why in degraded(outcome.report))
+        checks.true(f"the report says: {why}", why in degraded(outcome.report))
         no_loss_warnings(checks, outcome)
 
     return judge
 
 
 def no_loss_warnings(checks: Checks, outcome: Outcome) -> None:
-    """No warnings of lost tokens."""
+    """The report does not warn of lost tokens."""
     verdicts(checks, outcome.report, 0, SLOW)
 
 
 def lossy(kind: str):
-    """Tokens were lost, and a finding of this kind says so."""
+    """Tokens were lost, and a finding of this kind reports it."""
 
     def judge(checks: Checks, outcome: Outcome) -> None:
         verdicts(checks, outcome.report, outcome.lost, SLOW)
         checks.equal("a finding of the loss", outcome.lost > 0, bool(findings(outcome.report, kind)))
-        checks.true("something was lost, so that this shows anything", outcome.lost > 0)
+        checks.true("the run lost tokens", outcome.lost > 0)
 
     return judge
 
@@ -253,7 +253,7 @@ SCENARIOS = [
 ]
 # More than a connection buffers (4 MB), and no more than the probe's ring buffer holds.
 PADDED = dict(standstill=True, plan=PLAIN | dict(requests=4), worker=("--pad", "65536"))
-# Scenarios for the newest release only.
+# The following scenarios run only on the newest release.
 NEWEST = [
     ("dynamo, log line", LOSES, BACKLOG | dict(worker=("--say-ids",)), [matched]),
     ("dynamo, stopped reader", MERGES, PADDED, [unmatched, short_writes, no_loss_warnings]),
@@ -265,14 +265,14 @@ NEWEST = [
 
 
 def row(dynamo: str, setting: Setting, judges: list):
-    """What a row of the table does."""
+    """Runs a row of the table."""
 
     def play(run: Run) -> str:
         outcome = run_scenario(run, dynamo, setting)
         for judge in judges:
             judge(run.checks, outcome)
         worker = outcome.worker.totals
-        streams = f"{len(outcome.clients.clients)} streams, {outcome.ids} tokens came"
-        return f"{streams}, {worker['lost']} were lost in {worker['clients_with_loss']} streams"
+        streams = f"{len(outcome.clients.clients)} streams, {outcome.ids} tokens received"
+        return f"{streams}, {worker['lost']} lost in {worker['clients_with_loss']} streams"
 
     return play

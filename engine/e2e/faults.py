@@ -1,4 +1,4 @@
-"""`python -m engine.e2e.faults`: faults of the relay and its environment. With real peers on both sides, received bytes must equal sent bytes.
+"""`python -m engine.e2e.faults`: faults of the relay and its environment. Real peers on both sides compare received and sent bytes.
 
 Prints a line of JSON for each fault, for `cargo xtask faults`.
 """
@@ -39,7 +39,7 @@ class Environment:
 
     # Further options of `tokengap tap`.
     options: tuple[str, ...] = ()
-    # Shell command run before it in the same process, for example to set limits.
+    # Shell command to run first in the same process, for example to set limits.
     before: str = "true"
     # Use a separate mount namespace.
     own_mounts: bool = False
@@ -48,7 +48,7 @@ class Environment:
 
 
 class Line:
-    """Senders, a tap and a receiver, connected."""
+    """Senders, a tap and a receiver that are connected."""
 
     def __init__(self, run: Run, loads: tuple[Load, ...], environment: Environment, tcp: bool):
         self.run, self.folder = run, run.folder
@@ -58,14 +58,14 @@ class Line:
         self.senders = [self.join(load) for load in loads]
 
     def join(self, load: Load) -> Sender:
-        """Starts a process of senders, which begins at once."""
+        """Starts a sender process, which begins at once."""
         return Sender(self.run, f"sender{load.first}", self.front, load, self.folder)
 
     def resources(self) -> Resources:
         return Resources.at(self.tap.pid, 0)
 
     def end(self) -> tuple[Arrived, dict]:
-        """Ends the senders, then the tap; returns the received messages and the report."""
+        """Stops the senders, then the tap; returns the received messages and the report."""
         sent = {}
         for sender in self.senders:
             sent |= sender.end()
@@ -92,18 +92,18 @@ def unobserved(report: dict) -> int:
 
 @dataclass(frozen=True)
 class Fault:
-    """One row: what is set up, what is done, and what must hold. On every row all bytes must arrive."""
+    """One row: setup, fault, and comparisons. In every row all bytes must arrive."""
 
     name: str
     what: str
-    # What is done under load; returns what to print.
+    # Injects the fault under load; returns text to print.
     action: Callable[[Line, Checks], str | None]
     loads: tuple[Load, ...] = (STEADY,)
     environment: Environment = Environment()
     tcp: bool = False
-    # Compares the report, and returns what to print.
+    # Compares the report, and returns text to print.
     compare: Callable[[Checks, dict, Arrived, Run], str | None] = lambda checks, report, arrived, run: None
-    # The report counts every message, as seen or as missed.
+    # Whether the report must count every message, as observed or missed.
     counted: bool = True
 
     def run(self, run: Run) -> tuple[int, str]:
@@ -113,7 +113,7 @@ class Fault:
         arrived.check_exact(checks)
         if self.counted:
             seen = sum(hop["frames_sent"] for hop in report["hops"])
-            checks.equal("messages that the report has seen or says it lacks", arrived.messages, seen + unobserved(report))
+            checks.equal("messages observed or counted as missed", arrived.messages, seen + unobserved(report))
         outcomes.append(self.compare(checks, report, arrived, run))
         return arrived.messages, "; ".join(filter(None, [str(arrived), *outcomes]))
 
@@ -126,19 +126,19 @@ def wait(seconds: float):
 
 
 def nothing(line: Line, checks: Checks) -> None:
-    """The loads end by themselves."""
+    """Does nothing, because the loads end by themselves."""
 
 
 def count_unobserved(checks: Checks, report: dict, arrived: Arrived, run: Run) -> str:
-    return f"{unobserved(report)} not observed, and counted"
+    return f"{unobserved(report)} not observed, but counted"
 
 
 def names_shortage(shortage: str):
-    """The list of degraded parts names the shortage."""
+    """Checks that the report's list of degraded parts names the shortage."""
 
     def compare(checks: Checks, report: dict, arrived: Arrived, run: Run) -> str:
-        checks.true(f"the report says so: {report['self']['degraded']}", shortage in degraded(report))
-        return "said so"
+        checks.true(f"the report names {shortage!r}: {report['self']['degraded']}", shortage in degraded(report))
+        return "reported"
 
     return compare
 
@@ -151,7 +151,7 @@ def tap_stopped(line: Line, checks: Checks) -> str:
     time.sleep(pause_s)
     line.tap.signal(signal.SIGCONT)
     time.sleep(1)
-    return f"still for {pause_s} s"
+    return f"stopped for {pause_s} s"
 
 
 def receiver_stopped(line: Line, checks: Checks) -> str:
@@ -164,8 +164,8 @@ def receiver_stopped(line: Line, checks: Checks) -> str:
     grown = line.resources().memory - before
     line.receiver.process.signal(signal.SIGCONT)
     time.sleep(1)
-    checks.true(f"no memory piles up ({grown} KiB)", grown < 4 << 10)
-    return f"the tap grew by {grown} KiB meanwhile"
+    checks.true(f"memory does not accumulate ({grown} KiB)", grown < 4 << 10)
+    return f"the tap grew by {grown} KiB"
 
 
 def analysis_blocked(line: Line, checks: Checks) -> None:
@@ -182,22 +182,22 @@ def dropped(checks: Checks, report: dict, arrived: Arrived, run: Run) -> str:
 
 
 def strangers(strange: Callable[[Line, Checks], str | None]):
-    """Invalid peers beside normal traffic. Only their own connections may suffer; memory and files are the same before and after them."""
+    """Invalid peers besides normal traffic. Only their own connections may be affected; memory and open files do not grow."""
 
     def action(line: Line, checks: Checks) -> str | None:
         time.sleep(1)
         before = line.resources()
         outcome = strange(line, checks)
-        # A connection broken on one side may linger on the other for two seconds, and a refused one may not have been accepted yet. Wait until
+        # A connection broken on one side may linger on the other for two seconds, and a refused one may still be in the backlog. Wait until
         # the counts stay stable.
         ends, calm = time.monotonic() + 10, 0
         while calm < 10 and time.monotonic() < ends:
             time.sleep(0.05)
             calm = 0 if line.resources().files > before.files else calm + 1
         after = line.resources()
-        checks.equal("files that the strangers left open in the tap", before.files, after.files)
+        checks.equal("files that invalid peers left open in the tap", before.files, after.files)
         grown = after.memory - before.memory
-        checks.true(f"memory does not stay ({grown} KiB)", grown < 96 << 10)
+        checks.true(f"memory is released ({grown} KiB)", grown < 96 << 10)
         checks.equal("threads", before.threads, after.threads)
         return outcome
 
@@ -205,18 +205,18 @@ def strangers(strange: Callable[[Line, Checks], str | None]):
 
 
 def dead_in_mid_frame(line: Line, checks: Checks) -> str:
-    """Half a message, then the connection is closed or reset."""
+    """Sends half a message, then closes or resets the connection."""
     for index in range(100):
         peer = send_raw(line.front, HANDSHAKE + claim(1 << 20) + bytes([7]) * index * 5000)
         time.sleep(0.005)
         if index % 2 == 0:
             reset(peer)
         peer.close()
-    return "100 of them"
+    return "100 such peers"
 
 
 def garbage(line: Line, checks: Checks) -> str:
-    """Random bytes, the same in every run: after a signature, a greeting, and a handshake; also every truncation of a handshake, and nothing."""
+    """Random bytes with a fixed seed, after a signature, a greeting and a handshake; every truncation of a handshake; no bytes."""
     noise = random.Random(7).randbytes
     # The first byte must be 0xff. Anything else is ZMTP 1.0 without a handshake, and libzmq would accept the rest as messages with or without a
     # relay.
@@ -224,7 +224,7 @@ def garbage(line: Line, checks: Checks) -> str:
     payloads += [HANDSHAKE[:cut] for cut in range(1, len(HANDSHAKE))]
     for payload in payloads:
         send_raw(line.front, payload).close()
-    return f"{len(payloads)} of them"
+    return f"{len(payloads)} such peers"
 
 
 def claimed_gigabyte(line: Line, checks: Checks) -> str:
@@ -238,12 +238,12 @@ def claimed_gigabyte(line: Line, checks: Checks) -> str:
         peak = max(peak, line.resources().memory - before)
     for claimer in claimers:
         claimer.close()
-    checks.true(f"a length is only counted down ({peak} KiB)", peak < 96 << 10)
-    return f"20 of them took {peak} KiB of the tap"
+    checks.true(f"announced bytes are not buffered ({peak} KiB)", peak < 96 << 10)
+    return f"20 such messages took {peak} KiB of the tap"
 
 
 def thousand_connections(line: Line, checks: Checks) -> None:
-    """Opens many connections as fast as they are accepted, then drops all: silent, within the greeting, within a message, or with a reset."""
+    """Opens many connections at full speed, then drops them: silent, within the greeting, within a message, or with a reset."""
     payloads = [b"", HANDSHAKE[:30], HANDSHAKE, HANDSHAKE + claim(5_000) + bytes(100)]
     for _ in range(20 if line.run.options.long else 1):
         peers = [send_raw(line.front, payloads[index % len(payloads)]) for index in range(1000)]
@@ -259,17 +259,17 @@ def huge(line: Line, checks: Checks) -> str:
     while time.monotonic() < ends:
         peak = max(peak, line.resources().memory)
         time.sleep(0.02)
-    checks.true(f"the tap keeps less than one of them ({peak} KiB)", peak < 200 << 10)
+    checks.true(f"the tap buffers less than one message ({peak} KiB)", peak < 200 << 10)
     return f"the tap held {peak >> 10} MiB at most"
 
 
 def out_of_files(line: Line, checks: Checks) -> None:
-    """Opens connections until file descriptors run out: open ones continue, and waiting ones are accepted later."""
+    """Opens connections until file descriptors run out. Open ones continue, and waiting ones are accepted later."""
     time.sleep(1)
-    # Each connection uses two descriptors of the tap while it has any; the rest wait in the kernel.
+    # Each accepted connection uses two descriptors of the tap. The rest wait in the kernel.
     guests = [send_raw(line.front, HANDSHAKE) for _ in range(100)]
     time.sleep(1)
-    # A sender that connects now has all of its messages relayed later.
+    # Messages of a sender that connects now are relayed later.
     line.senders.append(line.join(Load(first=10, connections=2)))
     time.sleep(1)
     for guest in guests:
@@ -277,7 +277,7 @@ def out_of_files(line: Line, checks: Checks) -> None:
     time.sleep(2)
 
 
-# Beginning of the message of a crashed analysis, after which nothing is counted.
+# Beginning of the message about a crashed analysis, which stops all counting.
 ANALYSIS = "analysis crashed"
 
 
@@ -287,33 +287,33 @@ def panicked(part: str):
     def compare(checks: Checks, report: dict, arrived: Arrived, run: Run) -> str:
         said = report["self"]["degraded"]
         line = next((line for line in said if line.startswith(part)), None)
-        checks.true(f"the report says so: {said}", line)
+        checks.true(f"the report says: {said}", line)
         return f'says "{line}"'
 
     return compare
 
 
 def panics(name: str, what: str, fault: str, part: str) -> Fault:
-    """An injected internal defect: a panic in any part of the analysis disables the analysis, and relaying continues without loss."""
+    """Injects a panic into a part of the analysis. The analysis is disabled, and relaying continues without loss."""
     environment = Environment(options=RECORDED, fault=fault)
     return Fault(name, what, wait(3), (SMALL,), environment, compare=panicked(part), counted=part != ANALYSIS)
 
 
 def replays(checks: Checks, report: dict, arrived: Arrived, run: Run) -> str:
-    """Of a shifted wall clock, only the recording's clock anchors change."""
+    """A shifted wall clock changes only the clock anchors of the recording."""
     command = [run.program, "replay", run.folder / "run.tgap", "--json"]
     replay = json.loads(subprocess.run(command, check=True, capture_output=True).stdout)
     parts = ("requests", "tokens", "chunks", "hops", "gap_ns", "findings")
     checks.matches(replay, {part: report[part] for part in parts}, "replayed")
     first, last = report["window_ns"]
-    checks.true("no jump in the run's own time", last - first < 60_000_000_000)
-    return "replay and live report are the same"
+    checks.true("no jump in the run's time", last - first < 60_000_000_000)
+    return "replay and live report are equal"
 
 
 @dataclass(frozen=True)
 class Broken:
-    """Every connection breaks because the tap ends, several times. Beyond a plain relay's losses, which are in kernel queues and libzmq, tokengap may
-    lose only what it held at each break."""
+    """The tap exits several times, which breaks every connection. A plain relay loses messages in kernel queues and libzmq; in addition,
+    tokengap may lose only its buffer at each break."""
 
     name: str
     what: str
@@ -325,7 +325,7 @@ class Broken:
         ours, plain = (self.one(run, name, breaks, load) for name in ("ours", "plain"))
         (sent, lost, bytes_), (plain_sent, plain_lost, plain_bytes) = ours, plain
         buffered = BUFFER * load.connections * breaks
-        what = f"lost at most the relay's own {buffered} bytes more than with a plain relay ({bytes_} and {plain_bytes})"
+        what = f"lost at most {buffered} bytes, the relay's buffer, more than a plain relay ({bytes_} and {plain_bytes})"
         run.checks.true(what, bytes_ <= plain_bytes + buffered)
         return sent + plain_sent, f"lost {lost} of {sent} messages at {breaks} breaks; a plain relay {plain_lost} of {plain_sent}"
 
@@ -349,7 +349,7 @@ class Broken:
             relay = start(index + 1)
         time.sleep(0.9)
         files = Resources.at(relay.pid, 0).files
-        run.checks.true(f"the last relay has a few files open, and two a connection ({files})", files < 32)
+        run.checks.true(f"the last relay has few open files besides two for each connection ({files})", files < 32)
         arrived = receiver.end(sender.end())
         lost, bytes_ = arrived.losses_at_breaks(breaks, run.checks)
         relay.kill_running()
@@ -357,8 +357,7 @@ class Broken:
 
 
 def starve(relay) -> None:
-    """Limits memory until the relay aborts, as when a pod exceeds its limit. If it survives with the memory it has, nothing was lost, and a kill ends
-    it instead."""
+    """Limits memory until the relay aborts, as when a pod exceeds its limit. If it survives, nothing was lost, and the relay is killed."""
     resource.prlimit(relay.pid, resource.RLIMIT_AS, (1 << 20, 1 << 20))
     try:
         until(lambda: relay.child.poll() is not None, 1, "")
@@ -376,18 +375,18 @@ BLOCKED = (Load(rate=20_000, sizes="small", count=30_000, long=200_000),)
 PRESSED = (Load(rate=0, count=6_000, long=50_000),)
 FULL = Environment(("--record", "disk/run.tgap"), "mkdir disk && mount -t tmpfs -o size=64k none disk", True)
 LITTLE = Environment(RECORDED, "ulimit -d 196608", fault="ledger=block:2@500")
-KILLED = "SIGKILL for the tap, another one started, 3 times (30 with --long); the same with a relay that only copies"
+KILLED = "SIGKILL for the tap and a restart, 3 times (30 with --long); the same with a relay that only copies"
 
 FAULTS = [
-    Fault("traffic ipc", "none, as fast as it goes", nothing, TRAFFIC, compare=count_unobserved),
-    Fault("traffic tcp", "none, as fast as it goes", nothing, TRAFFIC, tcp=True, compare=count_unobserved),
+    Fault("traffic ipc", "none, at full speed", nothing, TRAFFIC, compare=count_unobserved),
+    Fault("traffic tcp", "none, at full speed", nothing, TRAFFIC, tcp=True, compare=count_unobserved),
     Broken("killed ipc", KILLED, killed),
     Broken("killed tcp", "the same", killed, tcp=True),
     Fault("stopped tap", "SIGSTOP for the tap", tap_stopped, (Load(rate=4_000),)),
-    Fault("stopped receiver", "SIGSTOP for the receiver while senders press", receiver_stopped, (Load(hwm=1_000, rate=0),), tcp=True),
+    Fault("stopped receiver", "SIGSTOP for the receiver under full load", receiver_stopped, (Load(hwm=1_000, rate=0),), tcp=True),
     Fault(
         "blocked analysis",
-        "the ledger takes nothing for a while, at full traffic",
+        "the ledger is blocked for some seconds, under full load",
         analysis_blocked,
         BLOCKED,
         Environment(fault="ledger=block:4@500"),
@@ -396,59 +395,59 @@ FAULTS = [
     Fault(
         "dead in mid-frame", "peers that die in the middle of a message", strangers(dead_in_mid_frame), tcp=True, counted=False
     ),
-    Fault("garbage", "peers that send no ZMTP, or half of it", strangers(garbage), counted=False),
-    Fault("claimed gigabyte", "messages that claim 1 GiB, and do not come", strangers(claimed_gigabyte), counted=False),
-    Fault("real 256 MiB", "messages of 256 MiB beside others", huge, HUGE),
+    Fault("garbage", "peers that send invalid or truncated ZMTP", strangers(garbage), counted=False),
+    Fault("claimed gigabyte", "messages that announce 1 GiB but are never completed", strangers(claimed_gigabyte), counted=False),
+    Fault("real 256 MiB", "messages of 256 MiB among others", huge, HUGE),
     Fault(
-        "1,000 connections", "opened at once and dropped, in all kinds of states", strangers(thousand_connections), tcp=True, counted=False
+        "1,000 connections", "opened at once and dropped in various states", strangers(thousand_connections), tcp=True, counted=False
     ),
     Fault(
         "no files left",
-        "RLIMIT_NOFILE reached by connections",
+        "connections reach RLIMIT_NOFILE",
         out_of_files,
         environment=Environment(before="ulimit -n 64"),
         compare=names_shortage("open files"),
     ),
     Fault(
         "little memory",
-        "a limit of 192 MiB of data, at full traffic, recording, with a blocked analysis",
+        "RLIMIT_DATA of 192 MiB, under full load, recording, with a blocked analysis",
         nothing,
         PRESSED,
         LITTLE,
         compare=count_unobserved,
     ),
-    Broken("no memory left", "a memory limit below the current use: the tap dies and is started again", starve),
-    Fault("full disk", "recording onto a disk of 64 KiB", wait(4), (SMALL,), FULL, compare=names_shortage("No space left on device")),
+    Broken("no memory left", "a memory limit below current use: the tap aborts and is restarted", starve),
+    Fault("full disk", "recording to a disk of 64 KiB", wait(4), (SMALL,), FULL, compare=names_shortage("No space left on device")),
     Fault(
         "clock jumps",
-        "the wall clock goes back a day, and forward ten years, while recording",
+        "the wall clock jumps back a day, and forward ten years, while recording",
         wait(3),
         (SMALL,),
         Environment(RECORDED, fault="clock=jump"),
         tcp=True,
         compare=replays,
     ),
-    panics("ledger panics", "a panic where events are entered", "ledger=panic@2000", ANALYSIS),
-    panics("detector panics", "a panic where detectors look", "detectors=panic@3", ANALYSIS),
-    panics("decoder panics", "a panic where messages are decoded", "decoder=panic@2000", ANALYSIS),
-    panics("recorder panics", "a panic where records are made", "recorder=panic@2000", "recording crashed"),
+    panics("ledger panics", "a panic in the ledger", "ledger=panic@2000", ANALYSIS),
+    panics("detector panics", "a panic in a detector", "detectors=panic@3", ANALYSIS),
+    panics("decoder panics", "a panic in the decoder", "decoder=panic@2000", ANALYSIS),
+    panics("recorder panics", "a panic in the recorder", "recorder=panic@2000", "recording crashed"),
     panics("disk thread panics", "a panic in the thread that writes the recording", "writer=panic@2", "recording stopped:"),
 ]
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m engine.e2e.faults", description=__doc__)
-    parser.add_argument("--xtask", type=Path, required=True, help="the project's own commands")
-    parser.add_argument("--tokengap", type=Path, required=True, help="the program to judge")
+    parser.add_argument("--xtask", type=Path, required=True, help="path of the xtask program")
+    parser.add_argument("--tokengap", type=Path, required=True, help="the program under test")
     parser.add_argument("--faulty", type=Path, required=True, help="a build that injects faults")
-    parser.add_argument("--long", action="store_true", help="a night's worth")
+    parser.add_argument("--long", action="store_true", help="run overnight loads")
     parser.add_argument("--only", default="", help="only faults whose name contains this")
     options = parser.parse_args()
     options.python = Path(sys.executable)
     for fault in FAULTS:
         if options.only not in fault.name:
             continue
-        started, checks, messages, outcome = time.monotonic(), Checks(), 0, "did not run to its end"
+        started, checks, messages, outcome = time.monotonic(), Checks(), 0, "did not complete"
         with tempfile.TemporaryDirectory(prefix="fault-", ignore_cleanup_errors=True) as folder:
             run = Run(options, Engine(""), fault.name, Path(folder), checks)
             try:

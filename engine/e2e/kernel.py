@@ -1,4 +1,4 @@
-"""What attach needs of the kernel, and the objects that it holds there."""
+"""Kernel privileges that attach needs, and the kernel objects that it holds."""
 
 import json
 import re
@@ -30,7 +30,7 @@ def objects_of(pid: int) -> dict[str, set[int]]:
 
 
 def still_loaded(run, objects: dict[str, set[int]]) -> dict[str, set[int]]:
-    """Those that the kernel has."""
+    """Those that are loaded in the kernel."""
     listed = subprocess.run([run.options.xtask, "kernel-objects"], check=True, capture_output=True).stdout
     present = json.loads(listed)
     return {kind: ids & set(present[kind]) for kind, ids in objects.items()}

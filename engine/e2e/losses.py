@@ -7,7 +7,7 @@ Places = dict[str, set[int]]
 
 
 def missing(outcome: Outcome) -> Places:
-    """Places of the tokens that each client misses, 0-based, by request."""
+    """Positions of the tokens that each client lost, 0-based, by request."""
     each = {
         client["rid"]: {place for first, after in client["missing"] or [] for place in range(first, after)}
         for client in (outcome.clients or outcome.receiver).clients
@@ -16,7 +16,7 @@ def missing(outcome: Outcome) -> Places:
 
 
 def listed(report: dict, kind: str) -> Places:
-    """The places in the report's `losses`, which are 1-based there."""
+    """The same from the report's `losses`, which is 1-based."""
     lines = (report["losses"][kind] or {}).get("lines", [])
     each = {
         line["rid"]: {place for r in line["ranges"] for place in range(r["tokens"][0] - 1, r["tokens"][1])} for line in lines
@@ -25,8 +25,8 @@ def listed(report: dict, kind: str) -> Places:
 
 
 def confirmed(checks: Checks, outcome: Outcome) -> None:
-    """`losses.confirmed` lists exactly the tokens that clients miss."""
-    checks.equal("tokens missing, by request and place", missing(outcome), listed(outcome.report, "confirmed"))
+    """`losses.confirmed` lists exactly the tokens that clients lost."""
+    checks.equal("lost tokens by request and position", missing(outcome), listed(outcome.report, "confirmed"))
 
 
 def lost_by_client(truth: Truth) -> dict[str, int]:
@@ -34,7 +34,7 @@ def lost_by_client(truth: Truth) -> dict[str, int]:
 
 
 def lost_by_request(report: dict) -> dict[str, int]:
-    """The same according to the report."""
+    """Lost tokens by request, according to the report."""
     return {line["rid"]: line["tokens_lost"] for line in report["slowest"] if line.get("tokens_lost")}
 
 
@@ -57,23 +57,23 @@ def delivered(checks: Checks, outcome: Outcome) -> None:
         "answers/server_left": 0,
     }
     checks.matches(report, expected)
-    checks.equal("requests that lost tokens, and how many", lost_by_client(clients), lost_by_request(report))
+    checks.equal("lost tokens by request", lost_by_client(clients), lost_by_request(report))
     loss = (clients.totals["clients_with_loss"], clients.totals["lost"])
     checks.equal("the finding's requests and tokens", loss, dropped(report))
     # Only some releases reply to requests dropped in the queue.
-    checks.true("no more answers than clients", 0 < number(report, "answers/seen") <= len(clients.clients))
+    checks.true("answers do not exceed clients", 0 < number(report, "answers/seen") <= len(clients.clients))
 
 
 def stalled(checks: Checks, outcome: Outcome) -> None:
-    """The stalls affect some requests, all of them through queued chunks."""
+    """The stalls affect some requests, always through queued chunks."""
     report, totals = outcome.report, outcome.clients.totals
-    # A release that merges need not have merged: its event loop may have run between the frames.
+    # A release that merges may not have merged anything, if its event loop ran between the frames.
     if at(report, "source/waiter") == "keeps-last":
-        checks.true("somebody loses tokens", totals["clients_with_loss"] > 0)
-    # A few of a hundred on an idle machine, more on a loaded one.
-    checks.true("some lose none", totals["clients_with_loss"] < totals["finished"])
+        checks.true("some clients lose tokens", totals["clients_with_loss"] > 0)
+    # On an idle machine, a few of a hundred clients lose tokens; on a loaded one, more.
+    checks.true("some clients lose none", totals["clients_with_loss"] < totals["finished"])
     wakeup = at(report, "hops/0/wakeup_frames_max")
-    checks.true("backlogs of several chunks a wakeup, where wakeups are seen", wakeup in (None, ABSENT) or wakeup >= 8)
+    checks.true("several chunks per wakeup, if wakeups are observed", wakeup in (None, ABSENT) or wakeup >= 8)
 
 
 def only_predicted(checks: Checks, outcome: Outcome) -> None:
@@ -82,7 +82,7 @@ def only_predicted(checks: Checks, outcome: Outcome) -> None:
     checks.matches(report, dict.fromkeys(["tokens/delivered", *(f"chunks/{name}" for name in not_observed)]))
     checks.equal("answers", None, report.get("answers"))
     confirms = [f for f in findings(report) if f["kind"] == "short-answers" or "never delivered" in f["summary"]]
-    checks.equal("findings that confirm what was not seen", [], confirms)
+    checks.equal("findings that confirm unobserved losses", [], confirms)
 
 
 def some_predicted(checks: Checks, outcome: Outcome) -> None:
@@ -90,7 +90,7 @@ def some_predicted(checks: Checks, outcome: Outcome) -> None:
 
 
 def clients_left(checks: Checks, outcome: Outcome) -> None:
-    """Clients that disconnect or stop reading, three of each kind, are not counted as losses inside the engine."""
+    """Tokens of clients that disconnect or stop reading, three of each kind, do not count as lost in the engine."""
     same_bytes(checks, outcome)
     report, each = outcome.report, 3
     expected = {
@@ -100,29 +100,29 @@ def clients_left(checks: Checks, outcome: Outcome) -> None:
         "chunks/unjudged": 0,
     }
     checks.matches(report, expected)
-    checks.true("those that stopped reading were noticed", number(report, "answers/short_writes") >= each)
-    # For clients that stayed, trust their own counts. For those that left, the server knows which chunks it skipped.
+    checks.true("stopped readers were detected", number(report, "answers/short_writes") >= each)
+    # Clients that stayed know their losses. For clients that left, the server knows which chunks it skipped.
     stayed = [client for client in outcome.clients.clients if not client.get("left")]
     checks.equal("clients that stayed", len(outcome.clients.clients) - 3 * each, len(stayed))
     checks.equal("clients", 12, len(outcome.clients.clients))
     skipped, reported = lost_by_client(outcome.receiver), lost_by_request(report)
     for client in stayed:
-        checks.equal(f"lost of {client['rid']}", client["lost"] or 0, reported.get(client["rid"], 0))
+        checks.equal(f"tokens lost by {client['rid']}", client["lost"] or 0, reported.get(client["rid"], 0))
     unexplained = {rid: lost for rid, lost in reported.items() if lost > skipped.get(rid, 0)}
-    checks.equal("losses that the engine did not cause", {}, unexplained)
+    checks.equal("losses not caused by the engine", {}, unexplained)
     checks.equal("the finding's requests and tokens", (len(reported), sum(reported.values())), dropped(report))
-    checks.true("what was not written any more is in flight", number(report, "chunks/in_flight") > 0)
+    checks.true("unwritten chunks are in flight", number(report, "chunks/in_flight") > 0)
 
 
 def text_only(checks: Checks, outcome: Outcome) -> None:
-    """The OpenAI endpoints carry text only, and a token count at the end on request."""
+    """The OpenAI endpoints return only text, and on request a token count at the end."""
     same_bytes(checks, outcome)
     report, clients = outcome.report, len(outcome.clients.clients)
     checks.matches(report, {"answers/seen": clients, "answers/uncounted": clients, "answers/client_left": 0, "answers/server_left": 0})
     checks.matches(report, dict.fromkeys(["tokens/delivered", "chunks/dropped_confirmed", "chunks/tokens_lost"]))
     checks.equal("the finding of confirmed loss", (0, 0), dropped(report))
     reported = f"{clients} responses carried text without token ids"
-    checks.true(f"it says that {reported}", any(reported in line for line in report["self"]["degraded"]))
+    checks.true(f"the report says: {reported}", any(reported in line for line in report["self"]["degraded"]))
     # Words equal tokens here, so the clients can count them: nothing was lost.
     checks.equal("clients", 16, clients)
     for what in ("ids", "completion_tokens"):
@@ -130,7 +130,7 @@ def text_only(checks: Checks, outcome: Outcome) -> None:
 
 
 def scored(outcome: Outcome) -> str:
-    """Precision and recall of predicted drops: by requests, by tokens of each request, and by the tokens' places; cells of a table."""
+    """Table cells with precision and recall of predicted drops: by request, by tokens of each request, and by token position."""
     lost, predicted = missing(outcome), listed(outcome.report, "predicted")
     both = lost.keys() & predicted.keys()
     tokens = [sum(map(len, places.values())) for places in (lost, predicted)]
@@ -146,20 +146,20 @@ def scored(outcome: Outcome) -> str:
 
 
 def predictions(setting):
-    """For every consumer, nothing is predicted where nothing can be lost, and confirmed losses equal the truth. For a consumer without turns of
-    its own, which cannot be observed from outside, the predicted tokens match exactly."""
+    """Where nothing can be lost, nothing is predicted. Confirmed losses equal the truth. Predicted tokens match exactly for a consumer
+    without extra event-loop turns, which cannot be observed from outside."""
 
     def judge(checks: Checks, outcome: Outcome) -> None:
         lost, predicted = missing(outcome), listed(outcome.report, "predicted")
         checks.scores.append(scored(outcome))
         if at(outcome.report, "source/waiter") != "keeps-last" or "--cumulative" in setting.receiver:
-            checks.equal("tokens predicted to be lost where none can be", {}, predicted)
-            checks.equal("tokens lost there", {}, lost)
+            checks.equal("tokens predicted to be lost by a release that loses none", {}, predicted)
+            checks.equal("tokens lost by a release that loses none", {}, lost)
             return
         checks.matches(outcome.report, {"source/mode": "incremental"})
         if setting.http:
             confirmed(checks, outcome)
         if not {"--turns", "--other-thread"} & set(setting.receiver):
-            checks.equal("tokens predicted, by request and place", lost, predicted)
+            checks.equal("predicted tokens by request and position", lost, predicted)
 
     return judge

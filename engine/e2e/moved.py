@@ -19,7 +19,7 @@ TIMES = 5
 
 
 def under_run(run: Run, command: list) -> Process:
-    """Starts a command under `tokengap run`, which creates its folder in TMPDIR, so that leftovers are detected."""
+    """Starts a command under `tokengap run`, with a TMPDIR for its folder, so that leftovers can be detected."""
     options = ["run", "--headless", "--json", "--report", run.folder / "report.json", "--"]
     environment = run.environment() | {"TMPDIR": str(run.place("tmp"))}
     return run.start("run", [run.program, *options, run.options.python, *command], env=environment)
@@ -35,7 +35,7 @@ def reported(run: Run) -> dict:
 
 
 def complete_run(run: Run) -> str:
-    """A run from the first frame to the exit code."""
+    """Relays a run from the first frame to the exit code."""
     checks, process = run.checks, launched(run, MIXED | dict(rounds=3))
     process.line("LAUNCHED", PATIENCE)
     status, _ = process.end(PATIENCE)
@@ -45,7 +45,7 @@ def complete_run(run: Run) -> str:
     outcome = Outcome([sender], detokenizer, receiver, None, None)
     same_bytes(checks, outcome)
     frames = sum(totals["frames"] for totals in (sender.totals["output"], sender.totals["control"], detokenizer.totals["output"]))
-    checks.equal("frames seen, from the first", frames, sum(hop["frames_sent"] for hop in report["hops"]))
+    checks.equal("frames observed since the first", frames, sum(hop["frames_sent"] for hop in report["hops"]))
     expected = {
         "requests/finished": sent(outcome, "output")["finishes"],
         "self/frames_undecoded": 0,
@@ -55,7 +55,7 @@ def complete_run(run: Run) -> str:
     checks.matches(report, expected)
     verdicts(checks, report, outcome.lost)
     checks.equal("folders left behind", [], os.listdir(run.folder / "tmp"))
-    return f"{frames} frames of 2 sockets relayed from the first on, exit code {EXIT}"
+    return f"{frames} frames of 2 sockets relayed from the start, exit code {EXIT}"
 
 
 # Connects to its own sockets immediately, some before any relay can exist, and holds all for two seconds.
@@ -74,17 +74,17 @@ time.sleep(2)
 
 
 def connected_early(run: Run) -> str:
-    """A connection made before the relay is in place is detected and reported."""
+    """A connection that exists before the relay is detected and reported."""
     checks = run.checks
     status, _ = under_run(run, ["-c", EAGER]).end(PATIENCE)
     checks.equal("exit code of a run that relayed nothing", 2, status)
     report = reported(run)
     past = at(report, "source/wire/run/past_the_relay")
-    checks.true("some connection went past the relay", past)
+    checks.true("some connection bypassed the relay", past)
     unnamed = [one for one in past if not (one.startswith("eager") and ": process " in one and "relay" in one)]
-    checks.equal("connections that are not named with their process", [], unnamed)
-    checks.equal("and not said in `degraded`", [], [one for one in past if one not in report["self"]["degraded"]])
-    return f"{len(past)} of 8 connections were there before the relay; each is reported"
+    checks.equal("connections reported without their process", [], unnamed)
+    checks.equal("connections not listed in `degraded`", [], [one for one in past if one not in report["self"]["degraded"]])
+    return f"{len(past)} of 8 connections existed before the relay; each is reported"
 
 
 def run_killed(run: Run) -> str:
@@ -100,20 +100,20 @@ def run_killed(run: Run) -> str:
     try:
         until(lambda: size("sender0") >= 100_000, PATIENCE, "nothing was sent")
         process.kill_running()
-        # A killed relay loses the frames that it held, so the tokenizer may wait for a finish until its deadline. Check only that traffic
+        # A killed relay loses its buffered frames, so the tokenizer may wait for a finish until its deadline. Check only that traffic
         # continues.
         before, received = size("sender0"), size("receiver")
         until(lambda: size("receiver") >= received + 100_000, PATIENCE, "nothing was received after tokengap was killed")
         (folder,) = temporary.iterdir()
         leftovers = [name for name in os.listdir(folder) if ".engine-" in name or ".tokengap" in name]
-        run.checks.equal("notes and sockets left aside", [], leftovers)
+        run.checks.equal("leftover notes and moved sockets", [], leftovers)
     finally:
         try:
             os.kill(launcher, signal.SIGTERM)
         except ProcessLookupError:
             pass
-    until(lambda: not os.listdir(temporary), PATIENCE, "the guard does not remove the run's folder")
-    return f"killed after {before} bytes of truth; the engine went on by itself"
+    until(lambda: not os.listdir(temporary), PATIENCE, "the guard did not remove the run's folder")
+    return f"killed after {before} bytes of truth; the engine continued by itself"
 
 
 def splice(run: Run, session: Session, name: str, *flags: str) -> Process:
@@ -129,7 +129,7 @@ def spliced(run: Run) -> str:
     session.go()
     time.sleep(0.5)
     status, _ = splice(run, session, "refused", "--max-rate", "20").end(30)
-    checks.equal("above the limit it is refused", 2, status)
+    checks.equal("splice is refused above the limit", 2, status)
     frames, away, rate = 0, [], 0
     for index in range(TIMES):
         process = splice(run, session, f"splice{index}", "--duration", "1s")
@@ -140,15 +140,15 @@ def spliced(run: Run) -> str:
         report = json.loads(process.end_well(30))
         moved = at(report, "source/wire/splice")
         checks.matches(moved, {"doubts": [], "continuity/broken": [], "continuity/messages_unread": 0}, "splice")
-        checks.true("requests went on across the move", at(moved, "continuity/requests_across") > 0)
+        checks.true("requests continued across the move", at(moved, "continuity/requests_across") > 0)
         through = sum(hop["frames_sent"] for hop in report["hops"])
-        checks.true("frames went through the relay", through > 50)
+        checks.true("frames passed through the relay", through > 50)
         frames += through
         away.append(moved["moved_in_ms"])
         rate = max(rate, moved["messages_per_second"])
     same_bytes(checks, session.finish())
     return (
-        f"{TIMES} splices at up to {rate} messages a second, away {min(away)} to {max(away)} ms, "
+        f"{TIMES} splices at up to {rate} messages per second, each for {min(away)} to {max(away)} ms, "
         f"{frames} frames through the relay, none lost"
     )
 
@@ -163,11 +163,11 @@ def splice_killed(run: Run) -> str:
     time.sleep(1)
     process.kill_running()
     restored = subprocess.run([run.program, "splice", "--restore", "--folder", run.folder], capture_output=True)
-    checks.equal("the way back can be asked for again", 0, restored.returncode)
+    checks.equal("restoring can be requested again", 0, restored.returncode)
     outcome = session.finish()
     output = [message["hash"] for message in messages(outcome, "output")]
     received = [message["hash"] for message in outcome.detokenizer.received]
     lost = len(set(output) - set(received))
-    checks.true("a killed relay loses little", lost < 50)
+    checks.true("a killed relay loses fewer than 50 messages", lost < 50)
     checks.equal("the last message arrives without tokengap", output[-1], received[-1])
-    return f"killed while moved: {lost} of {len(messages(outcome))} messages lost, the rest arrived by the engine's own sockets"
+    return f"killed while moved: {lost} of {len(messages(outcome))} messages lost, the rest arrived through the engine's own sockets"

@@ -1,7 +1,7 @@
 """Peers of the fault tests: pyzmq PUSH and PULL sockets that number, hash and check every message, unaware of any relay in between.
 
-A message is a header (mark, connection, number, hash of body and number) and a body of random length. Each side hashes a connection's
-messages in order; equal digests mean equal bytes in order.
+A message has a header (mark, connection, number, hash of body and number) and a body of random length. Each side hashes the messages of a
+connection in order, so equal digests mean equal bytes in the same order.
 
 Prints READY pid, then accepts commands on stdin:
 send: "exec" execs the same program in the same process and prints READY again; "go" and "end" print DONE {connections: {N: {count,
@@ -24,7 +24,7 @@ import zmq
 HEAD = struct.Struct("<8sIQ16s")
 NUMBER = struct.Struct("<IQ")
 MARK = b"fault-ok"
-# Seconds without a message, after the senders have ended, until the receiver stops waiting.
+# Seconds without a message after which the receiver stops waiting, once the senders have exited.
 QUIET = 3.0
 SIZES = {
     "small": lambda dice: dice.randrange(0, 512),
@@ -38,10 +38,10 @@ options.add_argument("role", choices=["send", "receive"])
 options.add_argument("url")
 options.add_argument("--first", type=int, default=0, help="number of the first connection")
 options.add_argument("--connections", type=int, default=1)
-options.add_argument("--count", type=int, default=0, help="messages of each connection; 0: until told to end")
-options.add_argument("--rate", type=int, default=0, help="messages a second in all; 0: as fast as it goes")
+options.add_argument("--count", type=int, default=0, help="messages per connection; 0: until stopped")
+options.add_argument("--rate", type=int, default=0, help="messages per second in total; 0: full speed")
 options.add_argument("--sizes", choices=list(SIZES), default="small")
-options.add_argument("--hwm", type=int, default=0, help="high-water mark, 0: none")
+options.add_argument("--hwm", type=int, default=0, help="high-water mark; 0: none")
 options = options.parse_args()
 
 commands = []

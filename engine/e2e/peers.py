@@ -1,4 +1,4 @@
-"""Real libzmq peers (`peer.py`) with their counts of sent and received messages, and peers that speak ZMTP by hand, with deliberate errors."""
+"""Real libzmq peers (`peer.py`) with their counts of messages, and hand-written ZMTP peers with deliberate errors."""
 
 import json
 import socket
@@ -20,10 +20,10 @@ PEER = Path(__file__).with_name("peer.py")
 class Load:
     """Load of a sender process; by default four connections at a steady rate until stopped."""
 
-    # Number of its first connection; unique among the connections of one receiver.
+    # Number of its first connection, unique for each receiver.
     first: int = 0
     connections: int = 4
-    # Messages per connection, and in a long run; 0 means until stopped.
+    # Messages per connection in a normal and in a long run; 0 means until stopped.
     count: int = 0
     long: int = 0
     # Messages per second over all connections; 0 means full speed.
@@ -48,7 +48,7 @@ class Sender:
         self.process.write_line("go")
 
     def end(self) -> dict:
-        """Stops it if it does not end by itself, and waits until it has sent its count."""
+        """Stops it unless it exits by itself, and waits until it has sent its count."""
         if self.endless:
             self.process.write_line("end")
         return json.loads(self.process.line("DONE", FINISH))["connections"]
@@ -63,7 +63,7 @@ class Receiver:
         self.process.line("READY", STARTUP)
 
     def end(self, sent: dict):
-        """Waits until all sent messages have arrived or no more come."""
+        """Waits until all sent messages have arrived or no more arrive."""
         counts = {connection: one["count"] for connection, one in sent.items()}
         self.process.write_line(f"end {json.dumps(counts)}")
         return Arrived(sent, json.loads(self.process.line("DONE", FINISH)))
@@ -85,9 +85,9 @@ class Arrived:
             checks.equal(f"digest of connection {connection}", sent["digest"], got.get("digest"))
 
     def losses_at_breaks(self, breaks: int, checks: Checks) -> tuple[int, int]:
-        """Messages arrive unchanged, in order and once, except for one gap per connection for each break; returns the messages and bytes lost."""
-        checks.equal("messages whose hash is not theirs", 0, self.received["corrupt"])
-        checks.equal("messages that nobody sent", 0, self.received["strange"])
+        """Messages arrive unchanged, in order and once, with at most one gap per connection and break. Returns lost messages and bytes."""
+        checks.equal("messages with a wrong hash", 0, self.received["corrupt"])
+        checks.equal("messages that were never sent", 0, self.received["strange"])
         messages = bytes_ = 0
         for connection, sent in self.sent.items():
             got = self.received["connections"].get(connection)
@@ -95,11 +95,11 @@ class Arrived:
                 messages, bytes_ = messages + sent["count"], bytes_ + sent["bytes"]
                 continue
             twice = (got["repeated"], got["backwards"])
-            checks.equal(f"messages of connection {connection} that came twice or out of order", (0, 0), twice)
+            checks.equal(f"messages of connection {connection} received twice or out of order", (0, 0), twice)
             holes = sum(to - first for first, to in got["missing"])
             at_the_end = max(0, sent["count"] - got["count"] - holes)
             only_gaps = len(got["missing"]) <= breaks and at_the_end == 0
-            checks.true(f"connection {connection} lost no more than one stretch at a break", only_gaps)
+            checks.true(f"connection {connection} has at most one gap per break", only_gaps)
             messages, bytes_ = messages + sent["count"] - got["count"], bytes_ + sent["bytes"] - got["bytes"]
         return messages, bytes_
 
@@ -114,7 +114,7 @@ HANDSHAKE = GREETING + b"\x04\x19\x05READY\x0bSocket-Type\x00\x00\x00\x04PUSH"
 
 
 def claim(length: int) -> bytes:
-    """Header of a message that claims `length` bytes."""
+    """Header of a message that announces `length` bytes."""
     return b"\x02" + length.to_bytes(8, "big")
 
 
@@ -134,6 +134,6 @@ def send_more(peer: socket.socket, what: bytes) -> None:
 
 
 def reset(peer: socket.socket) -> None:
-    """Closes with a reset, where the transport supports it."""
+    """Closes with a reset, if the transport supports it."""
     peer.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
     peer.close()

@@ -1,5 +1,5 @@
-"""The four verdicts on a consumer's CPU, each on a real tokenizer that is late for exactly that reason. The right verdict must appear, and the
-other three must not.
+"""The four verdicts on a consumer's CPU, each on a real tokenizer that is late for exactly that reason. The correct verdict must appear,
+and the other three must not.
 
 Other load on the machine must not change a verdict, so the rows set scheduling priorities explicitly.
 """
@@ -17,10 +17,10 @@ from .session import PLAIN, Run, Session, Setting, Watch
 
 # Seconds of observation while the tokenizer is late.
 LATE = 5
-# Seconds after which the probe has noticed that the tokenizer moved to another cgroup.
+# Seconds after which the probe has detected the tokenizer's move to another cgroup.
 NOTICED = 1.5
 HOP = "scheduler->tokenizer"
-# More work than a tokenizer with its own CPU can process in time; and work for the whole time.
+# More work than a tokenizer with a CPU of its own can process in time, for the whole run.
 BUSY = Setting(plan=PLAIN | dict(requests=32, tokens=200), gap_ms=10, receiver=("--busy", "2e-3"))
 IDLE = Setting(plan=PLAIN | dict(requests=8, tokens=800), gap_ms=10)
 
@@ -31,13 +31,13 @@ def threads(pid: int) -> dict[int, str]:
 
 
 def run_at_realtime_priority(tid: int) -> None:
-    """Runs a thread at real-time priority, of which the kernel reserves a twentieth for others. Nice values would not work across the kernel's
-    automatic session groups."""
+    """Runs a thread at real-time priority; the kernel reserves a twentieth of the CPU for others. Nice values have no effect across the
+    kernel's automatic session groups."""
     os.sched_setscheduler(tid, os.SCHED_FIFO, os.sched_param(1))
 
 
 def cpus() -> tuple[int, int]:
-    """First and last CPU available to us; equal if there is only one."""
+    """First and last available CPU; equal if there is only one."""
     ours = sorted(os.sched_getaffinity(0))
     return ours[0], ours[-1]
 
@@ -83,7 +83,7 @@ def late_io_thread(pid: int):
         else:
             os.sched_setaffinity(tid, {consumer})
             run_at_realtime_priority(tid)
-    # A low-priority thread waits longer for its share, the more neighbours it has.
+    # A low-priority thread waits longer for its share if it has more competitors.
     with neighbours(io, 16):
         yield
 
@@ -98,7 +98,7 @@ def quota(pid: int | None):
         root = root / "cpu"
         limits = {"cpu.cfs_period_us": "100000", "cpu.cfs_quota_us": "20000", "cpu.shares": "262144"}
         if not (root / "cpu.shares").exists() and not (root / "tasks").exists():
-            raise OSError("neither version of cgroups has a cpu controller below /sys/fs/cgroup")
+            raise OSError("no cgroup hierarchy below /sys/fs/cgroup has a cpu controller")
     group = root / f"tokengap-e2e-{pid or f'try-{os.getpid()}'}"
     group.mkdir()
     try:
@@ -121,7 +121,7 @@ def no_quota() -> str | None:
         with quota(None):
             return None
     except OSError as error:
-        return f"no cgroup with a CPU quota can be made: {error}"
+        return f"cannot create a cgroup with a CPU quota: {error}"
 
 
 def one_cpu() -> str | None:
@@ -130,16 +130,16 @@ def one_cpu() -> str | None:
 
 def cpu_bound(checks: Checks, report: dict) -> None:
     evidence = next((f["evidence"] for f in findings(report, "consumer-cpu-bound")), {})
-    checks.true("the wait for a frame is tiny", at(evidence, "recv_wait_p50_ns") < 5_000_000)
-    checks.true("it hardly sleeps: not I/O", at(evidence, "blocked") < 0.1)
+    checks.true("waits for a frame are short", at(evidence, "recv_wait_p50_ns") < 5_000_000)
+    checks.true("it hardly sleeps, so it is not I/O-bound", at(evidence, "blocked") < 0.1)
     checks.matches(evidence, {"kernel_bytes_max": 0}, "evidence")
-    # The tokenizer's profile names the known slow function first, both for the whole run and while frames queued up.
+    # The tokenizer's profile lists the known slow function first, for the whole run and for the time while frames were queued.
     tokenizer = next((line for line in report["stacks"] if line["role"] == "tokenizer"), {"functions": []})
     names = [function["function"] for function in tokenizer["functions"]] or [""]
     checks.equal("the hottest function", "pause", names[0].rpartition(".")[2])
     for when in ("all", "growing"):
         share = at(tokenizer, f"functions/0/{when}/own")
-        checks.true(f"half of the stacks end in it ({when}: {share})", isinstance(share, float) and share > 0.5)
+        checks.true(f"half of the stacks end in that function ({when}: {share})", isinstance(share, float) and share > 0.5)
     checks.true("its caller is listed", any(name.endswith("consume") for name in names))
 
 
@@ -165,7 +165,7 @@ CASES = [
 
 
 def row(case: Case):
-    """What a row of the table does."""
+    """Runs a row of the table."""
 
     def play(run: Run) -> str:
         checks, session = run.checks, Session(run, case.setting, None)
@@ -175,7 +175,7 @@ def row(case: Case):
             time.sleep(NOTICED)
             session.go()
             time.sleep(LATE)
-            # The report covers only the late period; drain afterwards.
+            # Stop attach first, because the report must cover only the late period.
             report = watch.report()
         outcome = session.finish()
         same_bytes(checks, outcome)
@@ -183,7 +183,7 @@ def row(case: Case):
         reported = {c.verdict: f["summary"] for c in CASES for f in findings(report, c.verdict)[:1]}
         checks.equal("verdicts on the tokenizer's CPU", [case.verdict], list(reported))
         hops = [f["hop"] for f in findings(report, case.verdict)[:1]]
-        checks.equal("on the hop", [HOP], hops)
+        checks.equal("hop of the verdict", [HOP], hops)
         leg = next((leg for leg in report["path"] if leg["kind"] == "wait"), {})
         checks.matches(leg, {"thread": case.thread}, "waiting")
         for gap in findings(report, "first-token-gap")[:1]:

@@ -1,4 +1,4 @@
-"""Child processes of a row, and the endpoints between them."""
+"""Child processes of a row, and the endpoints that connect them."""
 
 import os
 import queue
@@ -13,11 +13,11 @@ ROOT = Path(__file__).parents[2]
 
 
 def until(done, seconds: float, what: str, pause: float = 0.02):
-    """Waits until `done()` gives something true, and returns it."""
+    """Waits until `done()` returns a true value, and returns that value."""
     ends = time.monotonic() + seconds
     while not (found := done()):
         if time.monotonic() > ends:
-            raise RuntimeError(f"{what} within {seconds} s")
+            raise RuntimeError(f"timed out after {seconds} s: {what}")
         time.sleep(pause)
     return found
 
@@ -63,12 +63,12 @@ class Process:
             except queue.Empty:
                 raise RuntimeError(f"{self.name} did not print {word} within {seconds} s{self.stderr_tail()}") from None
             if line is None:
-                raise RuntimeError(f"{self.name} ended before it printed {word}{self.stderr_tail()}")
+                raise RuntimeError(f"{self.name} exited before it printed {word}{self.stderr_tail()}")
             if line.startswith(word):
                 return line[len(word) :].strip()
 
     def wait_for_stderr(self, word: str, seconds: float, times: int = 1) -> None:
-        """Waits until standard error contains `word` so many times."""
+        """Waits until standard error contains `word` the given number of times."""
 
         def contains() -> bool:
             if self.stderr.read_text().count(word) >= times:
@@ -76,14 +76,14 @@ class Process:
             self.check()
             return False
 
-        until(contains, seconds, f"{self.name} did not say {word!r}")
+        until(contains, seconds, f"{self.name} did not log {word!r}")
 
     def write_line(self, word: str) -> None:
         try:
             self.child.stdin.write(f"{word}\n")
             self.child.stdin.flush()
         except OSError as error:
-            raise RuntimeError(f"telling {self.name} to {word}: {error}{self.stderr_tail()}") from None
+            raise RuntimeError(f"sending {word} to {self.name}: {error}{self.stderr_tail()}") from None
 
     def stop(self) -> None:
         """Asks it to stop; it may have exited already."""
@@ -98,14 +98,14 @@ class Process:
     def check(self) -> None:
         """Fails if it has exited."""
         if self.child.poll() is not None:
-            raise RuntimeError(f"{self.name} ended with {self.child.returncode}{self.stderr_tail()}")
+            raise RuntimeError(f"{self.name} exited with {self.child.returncode}{self.stderr_tail()}")
 
     def end(self, seconds: float) -> tuple[int, list[str]]:
         """Waits for its exit; returns its status and the unread lines of standard output."""
         try:
             status = self.child.wait(seconds)
         except subprocess.TimeoutExpired:
-            raise RuntimeError(f"{self.name} did not end within {seconds} s{self.stderr_tail()}") from None
+            raise RuntimeError(f"{self.name} did not exit within {seconds} s{self.stderr_tail()}") from None
         self.reader.join()
         lines = []
         while not self.lines.empty():
@@ -113,10 +113,10 @@ class Process:
         return status, [line for line in lines if line is not None]
 
     def end_well(self, seconds: float) -> str:
-        """Waits for its exit and expects success; returns what it printed."""
+        """Waits for its exit and expects success; returns its output."""
         status, lines = self.end(seconds)
         if status != 0:
-            raise RuntimeError(f"{self.name} ended with {status}{self.stderr_tail()}")
+            raise RuntimeError(f"{self.name} exited with {status}{self.stderr_tail()}")
         return "\n".join(lines)
 
     def kill(self) -> None:
@@ -124,10 +124,10 @@ class Process:
         self.child.wait()
 
     def kill_running(self) -> None:
-        """Kills it with SIGKILL and checks that this ended it."""
+        """Kills it with SIGKILL and checks that the signal caused the exit."""
         self.kill()
         if self.child.returncode != -signal.SIGKILL:
-            raise RuntimeError(f"{self.name} ended with {self.child.returncode} before it was killed{self.stderr_tail()}")
+            raise RuntimeError(f"{self.name} exited with {self.child.returncode} before it was killed{self.stderr_tail()}")
 
     def stderr_tail(self) -> str:
         tail = self.stderr.read_text(errors="replace").splitlines()[-12:]
@@ -147,7 +147,7 @@ def endpoint(folder: Path, name: str, tcp: bool = False) -> str:
 
 
 def is_bound(where: str) -> bool:
-    """Whether somebody listens, found without connecting: a connection would count as traffic."""
+    """Returns whether the endpoint has a listener, without connecting, because a connection would count as traffic."""
     scheme, _, address = where.partition("://")
     if scheme == "ipc":
         # Flags 00010000: accepting connections. A socket file without a listener is not in this list.
@@ -164,7 +164,7 @@ def wait_until_bound(where: str, by: Process) -> None:
         by.check()
         return is_bound(where)
 
-    until(bound, 10, f"nobody listens on {where}", 0.005)
+    until(bound, 10, f"no listener on {where}", 0.005)
 
 
 def connect(where: str) -> socket.socket:

@@ -35,14 +35,14 @@ def recorded(watch, setting):
 def output_of(*command) -> str:
     made = subprocess.run([str(word) for word in command], capture_output=True, text=True)
     if made.returncode:
-        raise RuntimeError(f"{command[1:]} ended with {made.returncode}: {made.stderr}")
+        raise RuntimeError(f"{command[1:]} exited with {made.returncode}: {made.stderr}")
     return made.stdout
 
 
 def replayed(checks: Checks, program: Path, recording: Path, live: dict) -> None:
     """Replays a recording and compares its report with the live one."""
     replay = json.loads(output_of(program, "replay", recording, "--json", "--slowest", "100000"))
-    # The resource use of the reporting process, and the number of slowest requests asked for, differ.
+    # Resource use and the requested number of slowest requests may differ.
     own = ("cpu_ns", "rss_bytes")
     reports = []
     for report in (live, replay):
@@ -50,7 +50,7 @@ def replayed(checks: Checks, program: Path, recording: Path, live: dict) -> None
         slowest = report["slowest"] and report["slowest"][: len(live["slowest"])]
         reports.append(report | {"self": itself, "slowest": slowest})
     if not any(hop["frames_sent"] for hop in live["hops"]):
-        raise RuntimeError("the live run saw no frame")
+        raise RuntimeError("the live run observed no frame")
     checks.matches(reports[1], reports[0], "replayed")
 
 
@@ -63,15 +63,15 @@ def exported(checks: Checks, program: Path, recording: Path, live: dict) -> None
         checks.true(f"the verdict is in {style}", verdict in output_of(program, "report", recording, "--format", style))
     diff = json.loads(output_of(program, "diff", recording, recording, "--format", "json"))
     changed = [measure for measure in diff["measures"] if measure["verdict"] in ("worse", "better")]
-    checks.equal("measures that differ from themselves", [], changed)
+    checks.equal("differences between a report and itself", [], changed)
     output_of(program, "diff", recording, recording)
     output_of(program, "diff", recording, recording, "--format", "markdown")
 
     def export(style: str) -> str:
         return output_of(program, "export", recording, "--format", style)
 
-    checks.equal("rows of csv", at(live, "requests/seen"), len(export("csv").splitlines()) - 1)
+    checks.equal("CSV rows", at(live, "requests/seen"), len(export("csv").splitlines()) - 1)
     trace = json.loads(export("perfetto"))
-    checks.true("a trace for Perfetto has slices", any(event["ph"] in ("X", "b") for event in trace))
+    checks.true("the Perfetto trace has slices", any(event["ph"] in ("X", "b") for event in trace))
     for style in ("otlp", "events"):
         checks.true(f"{style} has lines", [json.loads(line) for line in export(style).splitlines()])

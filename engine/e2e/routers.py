@@ -1,5 +1,5 @@
-"""The releases' own routers: one scheduler, `MultiDetokenizerRouter`, two detokenizers and four tokenizer workers, or `MultiTokenizerRouter` in
-front of the four. The report of every hop and worker is compared with the processes' truth."""
+"""The releases' routers: a scheduler, `MultiDetokenizerRouter`, two detokenizers and four tokenizer workers, or `MultiTokenizerRouter` in
+front of the workers. The report of every hop and worker is compared with the truth of the processes."""
 
 import signal
 import time
@@ -12,15 +12,15 @@ from .session import PLAIN, STARTUP, Run, Splice, Tap, Truth, Watch, pairs, plan
 
 WORKERS = 4
 DETOKENIZERS = 2
-# Hops of the path, by the router behind the scheduler.
+# Hops of the path, by type of router.
 HOPS = {
     "detokenizers": ["scheduler->detokenizer-router", "detokenizer-router->detokenizer", "detokenizer->worker"],
     "tokenizers": ["scheduler->router", "router->worker"],
 }
-# Roles between hops.
+# Roles with a processing stage between two hops.
 STAGES = {"detokenizers": ["detokenizer-router", "detokenizer"], "tokenizers": ["router"]}
 PATIENCE = 30
-# Seconds after which messages have arrived everywhere.
+# Seconds after which all messages have arrived.
 SETTLED = 0.5
 # Seconds that a process is stopped: twice the limit for a first token.
 STOPPED = 3
@@ -71,7 +71,7 @@ class RouterSetup:
             process.write_line("go")
 
     def send(self, index: int) -> None:
-        """Lets one scheduler send everything."""
+        """Makes one scheduler send everything."""
         self.senders[index].write_line("go")
         self.sent(index)
 
@@ -80,7 +80,7 @@ class RouterSetup:
         time.sleep(SETTLED)
 
     def finish(self, report: dict | None, since: int = 0) -> str:
-        """Stops every process in the order of the path, and compares the report with what they recorded after `since`."""
+        """Stops every process in path order, and compares the report with their records after `since`."""
         truth = {}
         for process in [*self.senders, self.router, *self.detokenizers, *self.workers]:
             process.stop()
@@ -110,7 +110,7 @@ class RouterSetup:
         checks = self.run.checks
         finished, lost = (sum(truth[w.name].totals[count] for w in self.workers) for count in ("finished", "lost"))
         requested = sum(truth[sender.name].totals["output"]["requests"] for sender in self.senders)
-        checks.equal("clients that were told of their end", requested, finished)
+        checks.equal("clients that received their finish", requested, finished)
         if not report:
             return f"{finished} clients, {lost} tokens lost"
         last = truth[self.senders[-1].name].totals["output"]
@@ -141,7 +141,7 @@ def stages(checks: Checks, report: dict, topology: str, last: dict) -> str:
         leg = by_name(report["path"], role)
         checks.matches(leg, {"kind": kind, "ns/count": count}, f"stage {role}")
         if attached:
-            checks.true(f"the {role}'s own work is seen", isinstance(leg["busy"], float))
+            checks.true(f"the {role}'s CPU time is observed", isinstance(leg["busy"], float))
         summaries.append(f"{role} {leg['mean_ns'] / 1e6:.2f} ms (p99 {leg['ns']['p99'] / 1e6:.2f})")
     return f"{last['chunks']} chunks of {last['requests']} requests; {kind}: {', '.join(summaries)}"
 
@@ -153,7 +153,7 @@ def tapped(run: Run, topology: str) -> str:
 
 
 def attached(run: Run) -> str:
-    """Runs another scheduler first, because the router connects to a worker only when it first has a message for it."""
+    """Runs another scheduler first, because the router connects to a worker only with the first message for it."""
     setup = RouterSetup(run, "detokenizers", 2, None)
     setup.send(0)
     watch = Watch(run, setup.workers[0].pid)
@@ -163,7 +163,7 @@ def attached(run: Run) -> str:
 
 
 def stopped(run: Run, hop: int, victim) -> str:
-    """One process is stopped while the others continue: the report names the hop into it and no other."""
+    """One process is stopped while the others continue. The report names only the hop to that process."""
     checks, setup = run.checks, RouterSetup(run, "detokenizers", 3, None)
     setup.send(0)
     watch = Watch(run, setup.workers[0].pid)
@@ -181,12 +181,12 @@ def stopped(run: Run, hop: int, victim) -> str:
     name = HOPS["detokenizers"][hop]
     gap = next(iter(findings(report, "first-token-gap")), {"evidence": {}, "summary": ""})
     checks.matches(gap, {"hop": name, "evidence/bottleneck_thread": "stopped"}, "first-token-gap")
-    checks.true("the verdict on the consumer is that it is stopped", findings(report, "consumer-stopped"))
+    checks.true("a finding reports the stopped consumer", findings(report, "consumer-stopped"))
     is_outlier = isinstance(gap["evidence"].get("bottleneck_worker"), str)
-    checks.equal("one of its receivers stands out", hop > 0, is_outlier)
-    # Frames queued during the stop are delivered together and merged: a correct finding, and nobody else's fault.
+    checks.equal("one receiver is an outlier", hop > 0, is_outlier)
+    # Frames queued during the stop are delivered together and merged, which is a correct finding.
     for finding in findings(report):
         if finding["severity"] != "info" and finding["kind"] != "merged-chunks":
-            checks.matches(finding, {"hop": name}, f"accused by {finding['summary']}:")
-            checks.true("and there is advice", isinstance(finding.get("advice"), str))
+            checks.matches(finding, {"hop": name}, f"hop of {finding['summary']}:")
+            checks.true("the finding has advice", isinstance(finding.get("advice"), str))
     return gap["summary"]

@@ -1,4 +1,4 @@
-"""The rows: releases, scenarios as changes to the default setting, and what is compared."""
+"""The rows: releases, scenarios as changes to the default setting, and comparisons."""
 
 import functools
 import re
@@ -18,9 +18,9 @@ from .table import Row
 RELEASES = (ROOT / "engine/releases.txt").read_text().split()
 # First release that supports msgpack.
 MSGPACK_SINCE = [0, 5, 15]
-# Those that differ in their processes and their wire formats.
+# Releases that differ in processes and wire format.
 ATTACHED = ("0.5.6", "0.5.9", "0.5.23")
-# Releases that split a batch for several workers differently: a message for each request, or one for each worker.
+# Releases that split a batch for several workers into a message for each request, or into one for each worker.
 ROUTERS = ("0.5.13", "0.5.23")
 # Release for the tokenizers' router, which accepts token ids from 0.5.16 on.
 SKIPS = "0.5.23"
@@ -58,8 +58,8 @@ def consumer(*options: str, **more) -> dict:
     return QUEUED | dict(receiver=options) | more
 
 
-# Consumers that need different numbers of event loop turns. The flag is on the command line as in production: without it attach does not know the
-# mode and predicts nothing.
+# Consumers that need different numbers of event-loop turns. The flag is on the command line as in production: without it, attach does not
+# know the mode and predicts nothing.
 SCORED = {
     "scored, generator": consumer("--stream-output"),
     "scored, 4 more turns": consumer("--stream-output", "--turns", "4"),
@@ -69,11 +69,11 @@ SCORED = {
     "scored, cumulative": consumer("--cumulative"),
 }
 
-# An event loop that blocks twice, for about a dozen frames each, with few of many requests live, as reported from real servers.
+# An event loop that blocks twice, for about a dozen frames each, while few of many requests are live, as reported from real servers.
 STALLS = dict(
     plan=PLAIN | dict(requests=1000, tokens=16, stagger=1), gap_ms=4, receiver=("--stall", "0.05", "--stall-every", "6000")
 )
-# Scenarios of clients in their own processes that speak HTTP, and their releases.
+# Scenarios with HTTP clients in separate processes, and their releases.
 SERVED = {
     "http, mixed": (("0.5.6", "0.5.23"), {}),
     "http, backlog": (("0.4.6.post4", "0.5.6", "0.5.9", "0.5.23"), QUEUED),
@@ -93,7 +93,7 @@ OPENAI = BACKLOG | dict(plan=PLAIN | dict(requests=16), detokenizer=True, receiv
 
 
 def play(watch, setting: Setting, *judges):
-    """A row that watches one run and compares its report; a comparison may return something to print."""
+    """A row that observes one run and compares its report. A comparison may return text to print."""
 
     def run_row(run: Run) -> str:
         outcome = watch(run, setting)
@@ -166,7 +166,7 @@ def router_rows(engines: list[Engine], plain: bool) -> list[Row]:
             add(engine, f"attach, {name} stopped", stopped, needs=(refused,))
     plan = PLAIN | dict(tokens=20, stagger=1)
     tokens = plan["requests"] * plan["tokens"]
-    # Every second group of four is a sampling group, whose first request only warms the cache and sends no token.
+    # Every second group of four is a sampling group. Its first request only warms the cache and produces no token.
     warm_ups = plan["requests"] // 4 // 2 * plan["tokens"]
     grouped = dict(sender=("--group", "4"), receiver=("--group", "4"))
     sides = {
@@ -236,14 +236,14 @@ def dynamo_rows(options) -> list[Row]:
 
 @functools.cache
 def unpacked(xtask: Path, *releases: str) -> str | None:
-    """Unpacks a Dynamo release and an SGLang release; returns why that failed."""
+    """Unpacks a Dynamo release and an SGLang release; returns the reason of a failure."""
     made = subprocess.run([xtask, "engine", "--dynamo", *releases], capture_output=True, text=True)
-    return made.stderr.strip() or f"ended with {made.returncode}" if made.returncode else None
+    return made.stderr.strip() or f"exited with {made.returncode}" if made.returncode else None
 
 
 def served_rows(engine: Engine, explicit: bool) -> list[Row]:
-    """Reported deliveries and losses must equal what the clients got and missed, by attach and by relays only: both for one release and for
-    requested ones, a single way for the others."""
+    """Reported deliveries and losses must equal those of the clients. One release and requested ones are observed both by attach and by
+    relays, the others in one of these ways."""
     ways = {"attach": (attached, exactly, (refused,)), "tap": (with_relays, relayed, ())}
     if not explicit and engine.release != "0.5.9":
         ways.pop("attach" if refused() else "tap")
@@ -255,12 +255,12 @@ def served_rows(engine: Engine, explicit: bool) -> list[Row]:
     for way, (watch, exact, needs) in ways.items():
 
         def add(name: str, change: dict, *judges, http: bool = True) -> None:
-            # In these scenarios timing decides which clients lose tokens.
+            # In these scenarios, timing decides which clients lose tokens.
             alone = name in ("http, stalls", "http, leavers")
             row = play(watch, Setting(**change | dict(http=http)), *judges)
             rows.append(Row("served", engine, f"{way}, {name}", row, alone, needs))
 
-        # The internal wire format does not affect deliveries, except for how outputs queue up.
+        # The wire format affects deliveries only through the queueing of outputs.
         for name, (releases, change) in list(SERVED.items())[: 2 if engine.msgpack else None]:
             judges = [exact, losses.delivered, losses.confirmed, *([losses.stalled] if change is STALLS else [])]
             if runs(*releases):
@@ -272,7 +272,7 @@ def served_rows(engine: Engine, explicit: bool) -> list[Row]:
         if runs("0.5.9", "0.5.23"):
             add("openai", OPENAI, losses.text_only)
         if runs("0.5.9"):
-            # Without the flag on the command line, the mode is unknown and nothing is predicted.
+            # Without the flag on the command line, the mode is unknown, and nothing is predicted.
             inside = consumer("--stream-output", "--other-thread")
             predicted = [losses.some_predicted] if way == "attach" else []
             add("clients inside", inside, exact, losses.only_predicted, *predicted, http=False)
@@ -280,7 +280,7 @@ def served_rows(engine: Engine, explicit: bool) -> list[Row]:
 
 
 def last_rows(engines: list[Engine], quick: bool) -> list[Row]:
-    """Rows for one release, each with the machine to itself."""
+    """Rows for one release that run alone on the machine."""
     last, usual = engines[-1], next((e for e in engines if e.release == "0.5.9"), engines[0])
     recording, losing = Setting(detokenizer=True), Setting(**QUEUED | dict(http=True))
     rows = [
@@ -291,7 +291,7 @@ def last_rows(engines: list[Engine], quick: bool) -> list[Row]:
         ("record", "egress, backlog, recorded", recorded(attached, losing), (refused,)),
     ]
     if not quick:
-        # Only libzmq handles these bytes.
+        # One release is enough, because only libzmq processes these bytes.
         rows += [
             ("moved", "run", moved.complete_run, ()),
             ("moved", "run, past", moved.connected_early, ()),

@@ -1,4 +1,4 @@
-"""One run of the engine: its processes, started and stopped in order, watched by a relay, by attach or by nobody."""
+"""One run of the engine: starts and stops its processes in order, with a relay, with attach, or unobserved."""
 
 import json
 import signal
@@ -18,7 +18,7 @@ ATTACHING = 60
 PLAIN = dict(senders=1, requests=64, tokens=100, rounds=1, burst=1, stagger=0, stops=0, aborts=0, queued_aborts=0, unary=0)
 # All stream variants: staggered starts, bursts, stops, aborts, and requests that do not stream.
 MIXED = PLAIN | dict(requests=40, tokens=80, rounds=2, burst=3, stagger=1, stops=5, aborts=4, queued_aborts=3, unary=6)
-# Report every request. The duration is only a safety limit.
+# Attach reports every request. The duration is only a safety limit.
 REPORTED = ("--headless", "--json", "--slowest", "100000", "--duration", "300s")
 
 
@@ -40,15 +40,15 @@ class Setting:
 
     plan: dict = field(default_factory=lambda: MIXED)
     tcp: bool = False
-    # Put a detokenizer in the path, which gives two hops to tap.
+    # Put a detokenizer into the path, which adds a second hop.
     detokenizer: bool = False
-    # Start receiving only when everything has been sent.
+    # Start receiving only after everything has been sent.
     backlog: bool = False
-    # Take a scheduler step only when all clients have the output of the previous one: `Session.walk`.
+    # Run a scheduler step only when all clients have the output of the previous one (`Session.walk`).
     lockstep: bool = False
     # Pause between two scheduler steps.
     gap_ms: int = 2
-    # Run clients as a separate process that speaks HTTP to the tokenizer.
+    # Run clients in a separate process that uses HTTP.
     http: bool = False
     # Relay the HTTP responses as well.
     http_relayed: bool = False
@@ -59,7 +59,7 @@ class Setting:
 
 
 class Truth:
-    """What one process recorded; see engine/truth.py."""
+    """The truth file of one process; see engine/truth.py."""
 
     def __init__(self, path: Path):
         self.sent: list[dict] = []
@@ -85,17 +85,17 @@ class Outcome:
     receiver: Truth
     # The HTTP clients.
     clients: Truth | None
-    # Report of the last tap, or of attach; `None` without either.
+    # Report of the last tap or of attach, if any.
     report: dict | None
 
     @property
     def lost(self) -> int:
-        """Tokens that clients missed, by their own count."""
+        """Tokens lost by clients, according to their own counts."""
         return (self.clients or self.receiver).totals["lost"]
 
 
 class Run:
-    """What a row gets: its folder, its checks, and the programs. Ends every process that it started."""
+    """Context of a row: its folder, checks and programs. Ends every process that it started."""
 
     def __init__(self, options, engine: Engine, name: str, folder: Path, checks):
         self.options, self.engine, self.name, self.folder, self.checks = options, engine, name, folder, checks
@@ -119,7 +119,7 @@ class Run:
     def role(self, role: str, name: str, options: list, folder: Path | None = None, truth: bool = True, **more) -> Process:
         """Starts a process of the harness, with its truth in `NAME.truth`."""
         release = self.engine.release
-        # The server's command line shows how it streams and that its consumers are in process.
+        # The server's command line shows the streaming mode, and that consumers are in the same process.
         launched = role == "receive" and "--stream-output" in options
         command = [self.options.python, *(["engine/sglang/launch_server.py"] if launched else ["-m", "engine"]), release, role]
         command += ["--wait-go", "--deadline", DEADLINE, *options]
@@ -128,7 +128,7 @@ class Run:
         return self.start(name, command, folder, env=self.environment(), **more)
 
     def environment(self) -> dict[str, str]:
-        # The path that a real installation would have, because attach detects the release from it.
+        # Use the path of a real installation, because attach detects the release from it.
         source = self.options.engines / self.engine.release
         return {"PYTHONPATH": str(source), "SGLANG_USE_PICKLE_IPC": "0" if self.engine.msgpack else "1", **self.variables}
 
@@ -147,7 +147,7 @@ def pairs(flag: str, values: list) -> list:
 
 @dataclass
 class Splice:
-    """Place of a relay in the path: senders connect to `front`, the receiver binds `back`."""
+    """Endpoints of a relay: senders connect to `front`, the receiver binds `back`."""
 
     front: str
     back: str
@@ -181,7 +181,7 @@ class Tap:
 
 
 class Watch:
-    """A running `tokengap attach`, its probes in place."""
+    """A running `tokengap attach` with its probes attached."""
 
     def __init__(self, run: Run, pid: int, *flags: str, folder: Path | None = None):
         def attach(name: str, *which) -> Process:
@@ -192,7 +192,7 @@ class Watch:
         try:
             self.process = attach("attach")
         except RuntimeError as error:
-            # Another engine runs on this machine: pass one pid of ours, from which attach must find the rest.
+            # Another engine runs on this machine: pass one pid of this run, from which attach must find the others.
             if "engines: choose one with --pid" not in str(error):
                 raise
             self.process = attach("attach-pid", "--pid", str(pid))
@@ -203,7 +203,7 @@ class Watch:
 
 
 class Session:
-    """A run in progress: all processes are connected and nothing has been sent. `relay` is a program, or `None` for direct connections."""
+    """A run with all processes connected, before anything is sent. `relay` is a program, or `None` for direct connections."""
 
     def __init__(self, run: Run, setting: Setting, relay: Path | None, folder: Path | None = None):
         self.run, self.setting, self.relay, self.folder = run, setting, relay, folder or run.folder
@@ -257,7 +257,7 @@ class Session:
             process.write_line("go")
 
     def walk(self) -> None:
-        """Takes the only scheduler's steps one by one, each after all earlier frames have reached their clients. The clients' outputs then do
+        """Runs the only scheduler step by step, each step after all earlier frames have reached their clients. The clients' outputs then do
         not depend on timing."""
         received, left = 0, 1
         while left:
@@ -306,14 +306,14 @@ class Session:
 
 
 def tapped(run: Run, setting: Setting) -> Outcome:
-    """One run through relays, from its start to its end."""
+    """A complete run through relays."""
     session = Session(run, setting, run.relay)
     session.go()
     return session.finish()
 
 
 def attached(run: Run, setting: Setting, *flags: str) -> Outcome:
-    """One run under attach, from its start to its end."""
+    """A complete run under attach."""
     session = Session(run, setting, None)
     watch = Watch(run, session.receiver.pid, *flags)
     session.go()

@@ -1,7 +1,8 @@
-"""`python -m engine.e2e.soak`: all features at once for a long time. tokengap's resource use must not grow, its counts must add up, and replays of its
-recordings must give the same report.
+"""`python -m engine.e2e.soak`: all features at once for a long time. Resource use must not grow, counts must match, and replayed recordings
+must give the same report.
 
-The demo with races, a tap between a real scheduler and tokenizer, and an attach to another pair that serves HTTP clients run at the same time.
+Three processes run at the same time: a demo with races, a tap between a real scheduler and tokenizer, and an attach to another pair that
+serves HTTP clients.
 """
 
 import argparse
@@ -21,11 +22,11 @@ from .record import replayed
 from .session import PLAIN, STARTUP, Engine, Run, plan_options
 
 RELEASE = "0.5.23"
-# Seconds that a process of the engine may run beyond the soak before it ends by itself.
+# Seconds after the soak at which a process of the engine exits by itself.
 EXTRA_TIME = 600
 # Number of samples over a run.
 SAMPLES = 200
-# Allowed memory growth in KiB over the judged two thirds of a run. A leak of 20 bytes per message exceeds it within an hour.
+# Allowed memory growth in KiB over the last two thirds of a run. A leak of 20 bytes per message exceeds it within an hour.
 MAX_KIB = 4096
 ENDING = 60
 
@@ -35,7 +36,7 @@ class Resources:
     """Resource use of a process."""
 
     minutes: float
-    # KiB resident.
+    # Resident memory in KiB.
     memory: int
     # Maximum number of open files of any thread: the relay's thread has a separate descriptor table.
     files: int
@@ -70,7 +71,7 @@ def entries(folder: Path) -> int:
 
 
 def slope(points: list[tuple[float, float]]) -> tuple[float, float]:
-    """Least squares fit: units per minute, and twice the slope's standard error."""
+    """Slope of a least-squares fit in units per minute, and twice its standard error."""
     count = len(points)
     x, y = (sum(values) / count for values in zip(*points))
     spread = sum((at - x) ** 2 for at, _ in points)
@@ -80,14 +81,14 @@ def slope(points: list[tuple[float, float]]) -> tuple[float, float]:
 
 
 def compare_with_limits(name: str, samples: list[Resources], checks: Checks) -> str:
-    """Compares the samples with the promised limits. Tables fill during the first third."""
+    """Compares the samples with the limits, except those of the first third, while tables fill."""
     late = samples[len(samples) // 3 :]
     first, last = late[0], late[-1]
     grows, error = slope([(sample.minutes, sample.memory) for sample in late])
     summary = f"{first.memory / 1024:.1f} to {last.memory / 1024:.1f} MiB | {grows:+.1f} ± {error:.1f} KiB"
     summary += f" | {last.files}, {last.threads}, {last.mappings}, {last.maps / (1 << 20):.1f} MiB"
     checks.true(f"{name} does not grow ({summary})", (grows - error) * (last.minutes - first.minutes) < MAX_KIB)
-    # Open files fluctuate during the scan of /proc: compare the minimum at the end with the maximum at the beginning.
+    # The number of open files fluctuates during the scan of /proc: compare the minimum at the end with the maximum at the beginning.
     begin, end = samples[: len(samples) // 2], samples[len(samples) // 2 :]
     for what, slack in {"files": 0, "threads": 0, "maps": 0, "mappings": 20}.items():
         before, after = max(getattr(sample, what) for sample in begin), min(getattr(sample, what) for sample in end)
@@ -96,7 +97,7 @@ def compare_with_limits(name: str, samples: list[Resources], checks: Checks) -> 
 
 
 class Load:
-    """One tokengap process and its traffic: the engine's, or its own for the demo."""
+    """One tokengap process and its traffic, which is the engine's or that of the demo."""
 
     def __init__(self, run: Run, name: str, seconds: float):
         self.run, self.name, self.folder, self.samples = run, name, run.place(name), []
@@ -116,13 +117,13 @@ class Load:
             self.tokengap.wait_for_stderr("attached to", ENDING)
 
     def observe(self, source: str, *flags) -> Process:
-        """A live source that records, with tables that soon fill up: growth after that is a leak. The duration is only a safety limit."""
+        """Flags of a live source that records, with small tables: growth of full tables is a leak. The duration is only a safety limit."""
         options = ["--headless", "--json", "--max-finished", "500", "--slowest", "50", "--duration", "48h"]
         options += ["--limit", "lossy_requests=500", "--limit", "lost_ranges=5000", "--record", self.recording]
         return self.run.start("tokengap", [self.run.program, source, *options, *flags], self.folder)
 
     def engine(self, back: str, front: str, between, http: list[str]) -> None:
-        """Starts the tokenizer, and what `between` waits for, then clients and scheduler; nothing is sent yet."""
+        """Starts the tokenizer, calls `between`, then starts clients and scheduler, which do not send yet."""
         plan = plan_options(PLAIN | dict(requests=16, rounds=0, burst=2, stagger=1))
 
         def part(role: str, *options) -> Process:
@@ -147,7 +148,7 @@ class Load:
         self.samples.append(Resources.at(self.tokengap.pid, minutes))
 
     def end(self, checks: Checks) -> tuple[str, str]:
-        """Ends the traffic, then the observer; compares its report with the truth and with its recording."""
+        """Stops the traffic, then the observer; compares its report with the truth and with its recording."""
 
         def totals(process: Process) -> dict:
             process.stop()
@@ -156,7 +157,7 @@ class Load:
         truth = None
         if self.sender:
             sender = totals(self.sender)
-            # The rounds that are registered ahead never come. On a busy machine the last outputs take a while to reach their clients.
+            # Rounds registered ahead never start. On a busy machine, the last outputs take a while to reach their clients.
             time.sleep(5)
             clients = totals(self.clients) if self.clients else None
             truth = sender, totals(self.receiver), clients
@@ -168,16 +169,16 @@ class Load:
             check_demo(report, checks)
         tokens = [report["tokens"][stage] for stage in ("sent", "received", "delivered")]
         known = [count for count in tokens if count is not None]
-        checks.equal("tokens sent, received, delivered: never more", sorted(known, reverse=True), known)
+        checks.equal("tokens sent, received, delivered: each at most the previous", sorted(known, reverse=True), known)
         replayed(checks, self.run.program, self.recording, report)
         carried = f"{report['requests']['seen']} requests, {report['chunks']['sent']} chunks, {report['tokens']['sent']} tokens"
         flow = " ≥ ".join("-" if count is None else str(count) for count in tokens)
         missed, size = report["self"]["events_missed"], self.recording.stat().st_size >> 10
-        return carried, f"sent, received, delivered {flow}; {missed} observations missed; replay the same ({size} KiB)"
+        return carried, f"sent, received, delivered {flow}; {missed} observations missed; replay equal ({size} KiB)"
 
 
 def check_demo(report: dict, checks: Checks) -> None:
-    """The report says what the demo's own peers kept."""
+    """The report equals the counts of the demo's peers."""
     truth = report["demo"]["truth"]
     expected = {
         "requests/seen": truth["requests"],
@@ -191,12 +192,12 @@ def check_demo(report: dict, checks: Checks) -> None:
 
 
 def check_engine(name: str, sender: dict, receiver: dict, clients: dict | None, report: dict, checks: Checks) -> None:
-    """The report says what the engine's processes say, or how much of it was not observed."""
+    """The report equals the counts of the engine's processes, except for frames counted as missed."""
     missed, output = at(report, "self/events_missed"), sender["output"]
     sent = output["frames"] + sender["control"]["frames"]
     seen, received = (sum(hop[stage] or 0 for hop in report["hops"]) for stage in ("frames_sent", "frames_received"))
     checks.equal(f"{name}: frames that the tokenizer received", sent, receiver["frames"])
-    checks.true(f"{name}: {seen} frames in the report and {missed} missed, of {sent}", seen <= sent <= seen + missed)
+    checks.true(f"{name}: {seen} frames in the report and {missed} missed, of {sent} sent", seen <= sent <= seen + missed)
     if not missed:
         checks.matches(report, {"tokens/sent": output["tokens"], "chunks/sent": output["chunks"]})
     if clients:
@@ -206,7 +207,7 @@ def check_engine(name: str, sender: dict, receiver: dict, clients: dict | None, 
 
 def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m engine.e2e.soak", description=__doc__)
-    parser.add_argument("--tokengap", type=Path, required=True, help="the program to judge")
+    parser.add_argument("--tokengap", type=Path, required=True, help="the program under test")
     parser.add_argument("--seconds", type=float, required=True)
     parser.add_argument("--table", type=Path, help="write the results to this file, as Markdown")
     options = parser.parse_args()

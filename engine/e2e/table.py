@@ -1,4 +1,4 @@
-"""The table of rows: runs each in its own folder, those that need one core side by side, and prints them as they finish."""
+"""The table of rows. Runs each row in its own folder, single-core rows concurrently, and prints them as they finish."""
 
 import concurrent.futures
 import json
@@ -18,7 +18,7 @@ from .process import ROOT
 from .session import Engine, Run
 
 SCORES = (
-    "| release | consumer | tokens lost | predicted | precision, requests | recall | precision, tokens | recall | right places |\n"
+    "| release | consumer | tokens lost | predicted | precision, requests | recall | precision, tokens | recall | correct positions |\n"
     "|---|---|--:|--:|--:|--:|--:|--:|--:|"
 )
 
@@ -28,11 +28,11 @@ class Row:
     group: str
     engine: Engine
     name: str
-    # Does the row's work, compares, and returns what the engine says.
+    # Runs and compares; returns the engine's summary.
     play: Callable[[Run], str]
-    # The row needs the whole machine: it checks times, or looks at all processes. Others check counts, which do not depend on load.
+    # Whether the row must run alone, because it checks times or scans all processes. Counts do not depend on load.
     alone: bool = False
-    # Each returns the reason why the row cannot run here, or `None`.
+    # Functions that return the reason why the row cannot run here, or `None`.
     needs: tuple[Callable[[], str | None], ...] = ()
 
     @property
@@ -56,7 +56,7 @@ class Result:
 
 def run_row(row: Row, options) -> Result:
     """Runs one row in this process."""
-    started, checks, summary = time.monotonic(), Checks(), "did not run to its end"
+    started, checks, summary = time.monotonic(), Checks(), "did not complete"
     with tempfile.TemporaryDirectory(prefix="e2e-", ignore_cleanup_errors=True) as folder:
         run = Run(options, row.engine, row.name, Path(folder), checks)
         try:
@@ -79,7 +79,7 @@ def run_in_own_process(row: Row, options) -> Result:
     try:
         return Result(**json.loads(made.stdout.splitlines()[-1]))
     except (ValueError, IndexError):
-        return Result(time.monotonic() - started, 0, [f"ended with {made.returncode}: {made.stderr.strip()}"], "")
+        return Result(time.monotonic() - started, 0, [f"exited with {made.returncode}: {made.stderr.strip()}"], "")
 
 
 class Table:
@@ -93,15 +93,15 @@ class Table:
 
     def run(self) -> bool:
         """Runs all rows; returns whether they passed."""
-        print(f"{'release':<16} {'scenario':<25} {'time':>6}  {'checks':<6} what the engine says")
+        print(f"{'release':<16} {'scenario':<25} {'time':>6}  {'checks':<6} summary")
         left = [row for row in self.rows if not self.skips(row)]
         if self.options.jobs > 1:
             left = self.run_in_parallel(left)
         again = [row for row in left if not self.finish(row, run_row(row, self.options))]
         if again:
-            print("\nSecond attempt at what failed:")
+            print("\nSecond attempt of failed rows:")
         for row in again:
-            # Other rows' processes may have taken the CPU that its times depend on. The second result counts, and the summary names the row.
+            # Other rows may have used the CPU. The second result counts, and the summary names the row.
             self.first_failed.append(row.full)
             self.finish(row, run_row(row, self.options))
         return self.end()
@@ -114,14 +114,14 @@ class Table:
         return bool(why)
 
     def run_in_parallel(self, rows: list[Row]) -> list[Row]:
-        """Runs rows side by side that may; returns those that are left. A failed row runs again alone, and that result counts."""
+        """Runs concurrently the rows that permit it; returns the others. A failed row runs again alone, and that result counts."""
         left = [row for row in rows if row.alone]
         with concurrent.futures.ThreadPoolExecutor(self.options.jobs) as pool:
             running = {pool.submit(run_in_own_process, row, self.options): row for row in rows if not row.alone}
             for done in concurrent.futures.as_completed(running):
                 row, result = running[done], done.result()
                 if result.failed:
-                    print(f"{row.title()} failed beside others, so again:")
+                    print(f"{row.title()} failed concurrently with other rows; second attempt:")
                     print("\n".join(f"    {line}" for line in result.failed), flush=True)
                     left.append(row)
                 else:
@@ -142,9 +142,9 @@ class Table:
     def end(self) -> bool:
         results = [self.results[row.full] for row in self.rows if row.full in self.results]
         if scores := [line for result in results for line in result.scores]:
-            print("\nPredicted drops against what clients miss:", SCORES, *scores, "", sep="\n")
+            print("\nPredicted drops compared with the clients' losses:", SCORES, *scores, "", sep="\n")
         groups = ", ".join(f"{group} {seconds:.0f} s" for group, seconds in self.seconds.items())
-        print(f"time: {groups}; all of it {time.monotonic() - self.started:.0f} s")
+        print(f"time: {groups}; total {time.monotonic() - self.started:.0f} s")
         failed = sum(bool(result.failed) for result in results)
         made = sum(result.made for result in results)
         print(f"{len(results) - failed} scenarios passed, {failed} failed, {self.skipped} SKIPPED; {made} comparisons")

@@ -1,4 +1,4 @@
-"""`python -m unittest engine.e2e.test`: the comparisons themselves, without an engine."""
+"""`python -m unittest engine.e2e.test`: tests of the comparisons, without an engine."""
 
 import unittest
 from types import SimpleNamespace
@@ -46,11 +46,11 @@ class Comparisons(unittest.TestCase):
 
     def test_lost_repeated_and_reordered_messages_fail(self):
         self.assertEqual([], self.failed(same_bytes, outcome(["a", "b", "c"], ["a", "b", "c"])))
-        lost = ["messages that never reached the tokenizer", "connection 0 into the tokenizer kept its order"]
+        lost = ["messages that did not reach the tokenizer", "connection 0 to the tokenizer preserved its order"]
         self.assertEqual(lost, self.failed(same_bytes, outcome(["a", "b"], ["a"])))
-        repeated = ["messages at the tokenizer that nobody sent"]
+        repeated = ["messages at the tokenizer that were never sent"]
         self.assertEqual(repeated, self.failed(same_bytes, outcome(["a", "b"], ["a", "b", "b"])))
-        reordered = ["connection 0 into the tokenizer kept its order"]
+        reordered = ["connection 0 to the tokenizer preserved its order"]
         self.assertEqual(reordered, self.failed(same_bytes, outcome(["a", "b"], ["b", "a"])))
 
     def test_a_value_of_another_type_or_an_absent_one_fails(self):
@@ -61,7 +61,7 @@ class Comparisons(unittest.TestCase):
 
     def test_warnings_without_a_cause_or_advice_fail(self):
         warning = {"kind": "wire-loss", "severity": "critical", "summary": "", "advice": None}
-        failed = ["warnings without a cause", "warnings without advice"]
+        failed = ["unexpected warnings", "warnings without advice"]
         self.assertEqual(failed, self.failed(verdicts, {"findings": [warning]}, 0))
         loss = {"kind": "dropped-chunks", "severity": "warning", "summary": "", "advice": "x"}
         report = {"findings": [loss], "chunks": {"tokens_lost": 3}}

@@ -1,1 +1,1 @@
-"""A real SGLang server on the CPU, a load client that counts what arrives, and tokengap judged against both."""
+"""Compares tokengap's reports with a real SGLang server on the CPU and with the counts of its clients."""

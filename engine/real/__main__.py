@@ -1,6 +1,6 @@
-"""`python -m engine.real --tokengap FILE --home DIR`: rows in which tokengap's report is compared with the clients' own count.
+"""`python -m engine.real --tokengap FILE --home DIR`: rows that compare tokengap's report with the clients' counts.
 
-Every number that both know must be equal. A row fails with one line for each that is not, and keeps its files in --keep.
+Every number known to both must be equal. A failed row prints one line for each difference and keeps its files in --keep.
 """
 
 import argparse
@@ -20,15 +20,15 @@ from pathlib import Path
 from .server import PATIENT, Server, stat
 
 ROOT = Path(__file__).parents[2]
-# Findings that are true of a release that loses tokens under load, and of a loaded machine.
+# Findings expected of a release that loses tokens under load, and of a loaded machine.
 LOSES = {"dropped-chunks"}
 SLOW = {"first-token-gap", "backlog-growing", "consumer-cpu-bound", "consumer-starved", "consumer-cpu-logged", "io-thread-starved"}
-# A load that takes longer fails its row.
+# Time limit of a load.
 LOAD_SECONDS = 300
 # Parts of a report that depend on the reporting process or its options.
 OWN = {"self", "slowest", "source"}
-# Minimum precision and recall of predicted token losses, over all rows: in a single row with few losses, one mispredicted burst weighs too
-# much.
+# Minimum precision and recall of predicted token losses over all rows. In a single row with few losses, one mispredicted burst would weigh
+# too much.
 PREDICTION_TARGET = 0.95
 # Number of lost tokens below which precision and recall are not checked.
 MIN_LOST_FOR_TARGET = 1000
@@ -44,7 +44,7 @@ class Checks:
     def equal(self, name: str, truth, reported) -> None:
         self.made += 1
         if truth != reported:
-            self.failed.append(f"{name}: the truth is {truth}, the report says {reported}")
+            self.failed.append(f"{name}: expected {truth}, got {reported}")
 
 
 def records(path: Path) -> list[dict]:
@@ -52,7 +52,7 @@ def records(path: Path) -> list[dict]:
 
 
 class Attach:
-    """`tokengap attach` beside a server, in a `with` block; its report is there afterwards."""
+    """Runs `tokengap attach` on a server in a `with` block; its report is available afterwards."""
 
     def __init__(self, tokengap: Path, server: Server, folder: Path):
         self.recording = folder / "run.tgap"
@@ -70,7 +70,7 @@ class Attach:
         deadline = time.monotonic() + 30
         while "attached to" not in self.errors.read_text():
             if self.process.poll() is not None or time.monotonic() > deadline:
-                raise RuntimeError(f"attach did not begin: {self.errors.read_text()}")
+                raise RuntimeError(f"attach did not start: {self.errors.read_text()}")
             time.sleep(0.05)
         return self
 
@@ -79,7 +79,7 @@ class Attach:
         self.process.send_signal(signal.SIGINT)
         code = self.process.wait(60)
         if kind is None and code != 0:
-            raise RuntimeError(f"attach ended with {code}: {self.errors.read_text()}")
+            raise RuntimeError(f"attach exited with {code}: {self.errors.read_text()}")
 
     def report(self) -> dict:
         return json.loads(self.report_file.read_text())
@@ -94,7 +94,7 @@ def load(server: Server, truth: Path, *flags: str) -> list[dict]:
 
 
 def compare(checks: Checks, truth: list[dict], report: dict, allowed: set[str]) -> None:
-    """Compares the numbers that clients know. They do not know what was sent after they left."""
+    """Compares the numbers that clients know. Clients that left do not know what was sent afterwards."""
     checks.equal("requests without an error", len(truth), sum(r["error"] is None for r in truth))
     checks.equal("requests", len(truth), report["requests"]["seen"])
     stayed = [r for r in truth if not r["left"]]
@@ -109,14 +109,14 @@ def compare(checks: Checks, truth: list[dict], report: dict, allowed: set[str]) 
     confirmed = report["losses"]["confirmed"]
     left = {r["rid"] for r in truth if r["left"]}
     if confirmed is None:
-        # No delivery could be counted: none of the answers carried token ids.
+        # Deliveries could not be counted, because no answer had token ids.
         checks.equal("streams of token ids", [], streams)
         checks.equal("tokens lost", None, report["chunks"]["tokens_lost"])
     else:
         reported = {line["rid"]: line["tokens"] for line in confirmed["lines"]}
         stayed_lost = {rid: tokens for rid, tokens in reported.items() if rid not in left}
         if len(reported) < confirmed["requests"]:
-            # The report lists the first thousand.
+            # The report lists only the first thousand.
             lost_listed = {rid: tokens for rid, tokens in lost.items() if rid in stayed_lost}
             checks.equal("tokens lost by listed request", lost_listed, stayed_lost)
             if not left:
@@ -131,7 +131,7 @@ def compare(checks: Checks, truth: list[dict], report: dict, allowed: set[str]) 
 
 
 def places(losses: dict | None) -> set[tuple[str, int]]:
-    """Tokens by request and number."""
+    """Pairs of request and token number."""
     lines = losses["lines"] if losses else []
     return {
         (line["rid"], number)
@@ -142,7 +142,7 @@ def places(losses: dict | None) -> set[tuple[str, int]]:
 
 
 def prediction_counts(truth: list[dict], report: dict) -> tuple[int, int, int]:
-    """Numbers of confirmed lost tokens, of predicted ones, and of tokens that are both. Leaves out clients that left or aborted."""
+    """Numbers of confirmed lost tokens, of predicted ones, and of those in both sets. Ignores clients that left or aborted."""
     excluded = {r["rid"] for r in truth if r["left"] or r["aborted"]}
     confirmed, predicted = places(report["losses"]["confirmed"]), places(report["losses"]["predicted"])
     lost, predicted = ({place for place in them if place[0] not in excluded} for them in (confirmed, predicted))
@@ -150,7 +150,7 @@ def prediction_counts(truth: list[dict], report: dict) -> tuple[int, int, int]:
 
 
 def replayed(checks: Checks, tokengap: Path, recording: Path, live: dict) -> None:
-    """The recording gives the same report as the live run."""
+    """A replay of the recording gives the same report as the live run."""
     made = subprocess.run(
         [str(tokengap), "replay", str(recording), "--json", "--slowest", "100000"], check=True, capture_output=True
     )
@@ -164,9 +164,9 @@ class Lane:
         self.wanted = wanted
         self.tokengap = wanted.tokengap.resolve()
         self.failed = 0
-        # Recordings by row, for rows that compare them, with the number of tokens their clients lost.
+        # Recordings by row, with the number of tokens lost by its clients.
         self.recordings: dict[str, tuple[Path, int]] = {}
-        # Tokens of all rows: lost, predicted to be lost, and both.
+        # Tokens of all rows: lost, predicted to be lost, in both sets.
         self.prediction_counts = [0, 0, 0]
 
     def row(self, name: str, run) -> None:
@@ -184,14 +184,14 @@ class Lane:
             summary, checks.failed = "", [*checks.failed, repr(error)]
         verdict = "FAILED" if checks.failed else "ok"
         self.failed += bool(checks.failed)
-        print(f"{verdict:6} {time.monotonic() - started:5.0f} s  {name:44} {checks.made:4} compared  {summary}", flush=True)
+        print(f"{verdict:6} {time.monotonic() - started:5.0f} s  {name:44} {checks.made:4} checks  {summary}", flush=True)
         for line in checks.failed:
             print(f"         {line[:400]}")
         if checks.failed:
             print(f"         files: {folder}", flush=True)
 
     def attached(self, server: Server, flags: list[str], allowed: set[str], meanwhile=None, expected: str | None = None):
-        """A row that attaches for the time of one load; `expected` is a finding that must be there."""
+        """A row that attaches during one load. `expected` is a required finding."""
 
         def run(folder: Path, checks: Checks) -> str:
             before = server.generated()
@@ -214,13 +214,13 @@ class Lane:
             if not samples(truth):
                 counted = prediction_counts(truth, report)
                 self.prediction_counts = [sum(pair) for pair in zip(self.prediction_counts, counted)]
-                summary += f", {counted[1]} predicted, {counted[2]} of them right"
+                summary += f", {counted[1]} predicted, {counted[2]} of them correctly"
             return summary
 
         return run
 
     def spliced(self, server: Server, flags: list[str]):
-        """A row in which the live hops are moved behind the relay and back, under load before, meanwhile and afterwards."""
+        """A row in which live hops are moved behind the relay and back, with load before, during and after."""
 
         def run(folder: Path, checks: Checks) -> str:
             report_file, errors = folder / "report.json", folder / "splice.err"
@@ -244,7 +244,7 @@ class Lane:
         return run
 
     def predictions(self, _folder: Path, checks: Checks) -> str:
-        """A row that checks the predictions of all rows before it."""
+        """A row that checks the predictions of all previous rows."""
         lost, predicted, right = self.prediction_counts
         summary = f"precision {right / max(1, predicted):.3f}, recall {right / max(1, lost):.3f} of {lost} lost tokens"
         if lost >= MIN_LOST_FOR_TARGET:
@@ -252,7 +252,7 @@ class Lane:
         return summary
 
     def compared(self, before: str, after: str, verdict: str):
-        """A row in which two recordings of rows before it are compared."""
+        """A row that compares recordings of two previous rows."""
 
         def run(folder: Path, checks: Checks) -> str:
             (a, lost_a), (b, lost_b) = self.recordings[before], self.recordings[after]
@@ -267,7 +267,7 @@ class Lane:
         return run
 
     def relayed(self, server: Server, flags: list[str], report_file: Path):
-        """A row behind `tokengap run`, whose report comes when the server has ended."""
+        """A row with `tokengap run`, which reports after the server has exited."""
 
         def run(folder: Path, checks: Checks) -> str:
             load(server, folder / "truth.jsonl", *flags)
@@ -282,7 +282,7 @@ class Lane:
 
 
 def lost(truth: Path) -> int:
-    """Tokens that the clients of a load did not receive, over the clients that counted them."""
+    """Number of tokens that clients of a load did not receive, of those clients that counted tokens."""
     return sum(r["completion"] - r["ids"] for r in records(truth) if r["kind"] == "stream" and not r["left"])
 
 
@@ -291,11 +291,11 @@ def samples(truth: list[dict]) -> bool:
 
 
 def compare_samples(checks: Checks, truth: list[dict], report: dict) -> None:
-    """Every answer is a request of the engine's; so is one more a client's request, that fills the prompt's cache."""
+    """For the engine, every answer is a request. Each client request adds one more, which warms up the prefix cache."""
     answers = sum(len(r["answers"]) for r in truth)
     checks.equal("requests", answers + len(truth), report["requests"]["seen"])
     made = sum(r["completion"] for r in truth)
-    # That one makes at most one token, which no client is given.
+    # The warm-up request generates at most one token, which no client receives.
     checks.equal("tokens sent", True, made <= report["tokens"]["sent"] <= made + len(truth))
     checks.equal("tokens delivered and lost", made, report["tokens"]["delivered"] + report["chunks"]["tokens_lost"])
 
@@ -310,7 +310,7 @@ def compare_sent(checks: Checks, truth: list[dict], report: dict) -> None:
 
 
 def stopped(role: str):
-    """The process of a role is stopped for three seconds under load."""
+    """Stops the process of a role for three seconds under load."""
 
     def stop(server: Server) -> None:
         pid = server.pids()[role]
@@ -339,7 +339,7 @@ def rows(lane: Lane, home: Path, logs: Path) -> None:
         answers = ["--streams", "8", "--seconds", "8", "--samples", "2", "--seed", "8"]
         lane.row("0.5.9 incremental, two answers a request", lane.attached(server, answers, LOSES | SLOW))
         for seed, role in enumerate(["tokenizer", "detokenizer", "scheduler"], 3):
-            # A stopped scheduler sends nothing that could wait.
+            # A stopped scheduler sends nothing, so no frame waits.
             expected = None if role == "scheduler" else "consumer-stopped"
             flags, allowed = [*many, "--seed", str(seed)], LOSES | SLOW | {"consumer-stopped"}
             row = lane.attached(server, flags, allowed, stopped(role), expected)
@@ -354,7 +354,7 @@ def rows(lane: Lane, home: Path, logs: Path) -> None:
         lane.compared("0.5.9 incremental, 64 streams", "0.5.9 cumulative, 64 streams", "fixed"),
     )
     workers = [*incremental, "--tokenizer-worker-num", "2"]
-    # The kernel hands connections to either worker, and clients keep theirs.
+    # The kernel assigns connections to either worker, and clients keep them.
     shared = LOSES | SLOW | {"worker-imbalance"}
     with Server(home, "0.5.9", workers, logs / "workers.log", env=PATIENT) as server:
         load(server, logs / "warm.jsonl", "--streams", "8", "--seconds", "2")
@@ -389,7 +389,7 @@ def rows(lane: Lane, home: Path, logs: Path) -> None:
 
 
 def soak(lane: Lane, home: Path, logs: Path, seconds: float, seed: int) -> None:
-    """Random mixed load on each server in turn. A row fails on a finding that neither the clients' counts nor a stopped process explain."""
+    """Random mixed load on each server in turn. A row fails if neither the clients' counts nor a stopped process explain a finding."""
     draw = random.Random(seed)
     servers = [
         ("0.5.9", ["--stream-output", "--enable-metrics"], LOSES | SLOW, []),
@@ -428,7 +428,7 @@ def cpu_seconds(pid: int) -> float:
 
 
 def cost(lane: Lane, home: Path, logs: Path, pairs: int) -> None:
-    """CPU time of attach at the start and at rest, and of the tokenizer per token, with and without it in turns."""
+    """CPU time of attach at the start and at rest, and of the tokenizer per token, alternately with and without attach."""
     flags = ["--streams", "64", "--seconds", "8", "--tokens", "64"]
     with Server(home, "0.5.9", ["--stream-output", "--enable-metrics"], logs / "cost.log") as server:
         load(server, logs / "warm.jsonl", *flags, "--seed", "1")
@@ -442,7 +442,7 @@ def cost(lane: Lane, home: Path, logs: Path, pairs: int) -> None:
         starts, rests, ratios = [], [], []
         for pair in range(pairs):
             cpu_per_token = {}
-            # The same requests in both, the order by turns.
+            # Use the same requests in both, in alternating order.
             for attached in [False, True] if pair % 2 else [True, False]:
                 if not attached:
                     cpu_per_token[False] = per_token(pair)
@@ -456,11 +456,11 @@ def cost(lane: Lane, home: Path, logs: Path, pairs: int) -> None:
                     cpu_per_token[True] = per_token(pair)
             ratios.append(cpu_per_token[True] / cpu_per_token[False])
             without, with_attach = (cpu_per_token[attached] * 1e6 for attached in (False, True))
-            print(f"pair {pair + 1}: tokenizer's CPU a token {without:.1f} us without, {with_attach:.1f} us with", flush=True)
+            print(f"pair {pair + 1}: tokenizer CPU per token {without:.1f} us without attach, {with_attach:.1f} us with it", flush=True)
     for name, values, unit in [
-        ("attach until it is attached", starts, " s of CPU"),
+        ("attach, start until attached", starts, " s of CPU"),
         ("attach at rest", [rest * 100 for rest in rests], " % of a core"),
-        ("tokenizer's CPU a token, with over without", ratios, ""),
+        ("tokenizer CPU per token, with attach over without", ratios, ""),
     ]:
         low, middle, high = min(values), statistics.median(values), max(values)
         print(f"{name}: median {middle:.3f}{unit} ({low:.3f} to {high:.3f})")
@@ -468,13 +468,13 @@ def cost(lane: Lane, home: Path, logs: Path, pairs: int) -> None:
 
 def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m engine.real", description=__doc__)
-    parser.add_argument("--tokengap", type=Path, required=True, help="the program to judge")
-    parser.add_argument("--home", type=Path, required=True, help="where install.sh put the servers")
+    parser.add_argument("--tokengap", type=Path, required=True, help="the program under test")
+    parser.add_argument("--home", type=Path, required=True, help="folder of the servers installed by install.sh")
     parser.add_argument("--only", help="run only rows whose name contains this")
     parser.add_argument("--keep", type=Path, default=Path(tempfile.gettempdir()), help="folder for the rows' files")
-    parser.add_argument("--soak", type=float, metavar="SECONDS", help="random load for so long instead of the rows")
-    parser.add_argument("--seed", type=int, default=1, help="of the random load")
-    parser.add_argument("--cost", type=int, metavar="PAIRS", help="measure what attach costs instead of running the rows")
+    parser.add_argument("--soak", type=float, metavar="SECONDS", help="run random load for this time instead of the rows")
+    parser.add_argument("--seed", type=int, default=1, help="seed of the random load")
+    parser.add_argument("--cost", type=int, metavar="PAIRS", help="measure the cost of attach instead of running the rows")
     wanted = parser.parse_args()
     lane = Lane(wanted)
     logs = Path(tempfile.mkdtemp(prefix="real-servers-", dir=wanted.keep))

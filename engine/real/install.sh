@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# install.sh DIR RELEASE [PACKAGE OVERRIDES]: the packages of a real SGLang server for the CPU, or of another PACKAGE, and a model.
-# 7.5 GB, a second release 1.7 GB more; minutes.
+# install.sh DIR RELEASE [PACKAGE OVERRIDES]: installs the packages of a real SGLang server for the CPU, or of another PACKAGE, and a model.
+# Takes minutes and 7.5 GB; a second release takes 1.7 GB more.
 set -euo pipefail
 here=$(cd "$(dirname "$0")" && pwd)
 dir=$1 release=$2 package=${3:-sglang}
@@ -13,7 +13,7 @@ if [ ! -x "$dir/uv/bin/uv" ]; then
   "$dir/uv/bin/pip" install --quiet uv
 fi
 [ -x "$python" ] || "$dir/uv/bin/uv" venv --quiet --python 3.11 "$dir/venv-$release"
-# Complete when it holds a copy of the overrides it was made with.
+# A copy of the overrides marks a complete installation.
 if ! cmp --quiet "$overrides" "$dir/venv-$release/installed"; then
   "$dir/uv/bin/uv" pip install --quiet --python "$python" --override "$overrides" "$package==$release" aiohttp
   cp "$overrides" "$dir/venv-$release/installed"

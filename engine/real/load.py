@@ -1,4 +1,4 @@
-"""Clients of a real server that keep their own count of what arrives: `python -m engine.real.load --url URL ...`."""
+"""Clients of a real server that count the received tokens: `python -m engine.real.load --url URL ...`."""
 
 import argparse
 import asyncio
@@ -17,18 +17,18 @@ TIMEOUT_SECONDS = 300
 def options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--url", required=True)
-    parser.add_argument("--streams", type=int, default=64, help="requests at once")
-    parser.add_argument("--seconds", type=float, default=10, help="new requests begin for this long")
+    parser.add_argument("--streams", type=int, default=64, help="concurrent requests")
+    parser.add_argument("--seconds", type=float, default=10, help="time during which new requests begin")
     parser.add_argument("--tokens", type=int, default=64, help="mean length of an answer; lengths vary by half")
     parser.add_argument("--chat", type=float, default=0, help="share of chat requests")
     parser.add_argument("--whole", type=float, default=0, help="share of requests with `stream: false`")
-    parser.add_argument("--leave", type=float, default=0, help="share of clients that hang up early")
-    parser.add_argument("--abort", type=float, default=0, help="share of requests that are aborted by their id")
+    parser.add_argument("--leave", type=float, default=0, help="share of clients that disconnect early")
+    parser.add_argument("--abort", type=float, default=0, help="share of requests aborted by id")
     parser.add_argument("--samples", type=int, default=1, help="answers a request (`n`)")
-    parser.add_argument("--cumulative", action="store_true", help="the server sends all ids so far in each event")
-    parser.add_argument("--ids", action="store_true", help="prompts are token ids: the server has no tokenizer")
+    parser.add_argument("--cumulative", action="store_true", help="each event of the server has all ids so far")
+    parser.add_argument("--ids", action="store_true", help="send prompts as token ids, for a server without tokenizer")
     parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--truth", required=True, help="file for one line of JSON a request")
+    parser.add_argument("--truth", required=True, help="file for one line of JSON per request")
     return parser.parse_args()
 
 
@@ -39,7 +39,7 @@ class Load:
         self.done: list[dict] = []
 
     def draw(self) -> dict:
-        """What one request asks for, and the record of what arrives."""
+        """Parameters of one request, and the record of received tokens."""
         draw, wanted = self.random.random, self.wanted
         kind = draw()
         chat = kind < wanted.chat
@@ -49,12 +49,12 @@ class Load:
             "prompt": " ".join(f"w{self.random.randrange(8000)}" for _ in range(16)),
             "kind": "chat" if chat else "whole" if draw() < wanted.whole else "stream",
             "leave": draw() < wanted.leave,
-            # Drawn only where it is asked for: the other requests of a seed stay as they are.
+            # Draw a random number only if needed, so that other requests of the same seed do not change.
             "abort": wanted.abort > 0 and draw() < wanted.abort,
             "ids": 0,
             "events": 0,
             "completion": 0,
-            # Tokens of each answer, where there are several.
+            # Tokens of each answer, for requests with several.
             "answers": {},
             "finish": None,
             "left": False,
@@ -86,7 +86,7 @@ class Load:
             else:
                 body["text"] = record["prompt"]
             if self.wanted.samples > 1:
-                # Each answer then has an id of the engine's own.
+                # The engine then generates an id for each answer.
                 del body["rid"]
                 body["sampling_params"]["n"] = self.wanted.samples
         try:
@@ -144,7 +144,7 @@ class Load:
                 await self.ask(session, self.draw())
 
         timeout = aiohttp.ClientTimeout(total=TIMEOUT_SECONDS)
-        # The server closes a connection that is idle for 5 s. A request must not be sent on one that is about to be closed.
+        # The server closes connections that are idle for 5 s. Do not send a request on one that is about to be closed.
         connector = aiohttp.TCPConnector(limit=0, keepalive_timeout=1)
         async with aiohttp.ClientSession(connector=connector, timeout=timeout) as session:
             await asyncio.gather(*(client(session) for _ in range(self.wanted.streams)))

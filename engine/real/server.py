@@ -1,4 +1,4 @@
-"""A real `python -m sglang.launch_server`, from its start to its end."""
+"""Runs a real `python -m sglang.launch_server`."""
 
 import os
 import signal
@@ -9,7 +9,7 @@ import urllib.request
 from pathlib import Path
 
 HERE = Path(__file__).parent
-# Everything runs on the CPU, with one thread, and asks nobody outside.
+# Everything runs on the CPU with one thread, without network access.
 ENVIRONMENT = {
     "TORCHDYNAMO_DISABLE": "1",
     "SGLANG_USE_CPU_ENGINE": "1",
@@ -19,7 +19,7 @@ ENVIRONMENT = {
     "SGLANG_CPU_OMP_THREADS_BIND": "all",
     "PYTHONPATH": str(HERE / "stubs"),
 }
-# With several tokenizer workers.
+# For several tokenizer workers.
 PATIENT = {"PYTHONPATH": f"{HERE / 'stubs'}:{HERE / 'patient'}"}
 FLAGS = [
     *("--load-format", "dummy", "--device", "cpu", "--attention-backend", "torch_native"),
@@ -37,7 +37,7 @@ def free_port() -> int:
 
 
 def stat(pid: int) -> list[str]:
-    """The fields of /proc/PID/stat behind the name; empty when there is no such process."""
+    """The fields of /proc/PID/stat after the name; empty if there is no such process."""
     try:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     except OSError:
@@ -50,7 +50,7 @@ def started(pid: int) -> str | None:
 
 
 class Server:
-    """A server that is up inside a `with` block. `wrap` is put before its command, `env` is set for it."""
+    """A server that runs inside a `with` block. `wrap` precedes its command, and `env` is added to its environment."""
 
     def __init__(
         self, home: Path, release: str, flags: list[str], log: Path, wrap: list[str] = [], env: dict[str, str] = {}
@@ -59,7 +59,7 @@ class Server:
         self.port = free_port()
         self.env = env
         self.log = log
-        # What its clients counted so far.
+        # Counts of its clients so far.
         self.truth: list[dict] = []
         self.command = [
             *wrap,
@@ -92,16 +92,16 @@ class Server:
         deadline = time.monotonic() + START_SECONDS
         while time.monotonic() < deadline:
             if self.process.poll() is not None:
-                raise RuntimeError(f"the server ended with {self.process.returncode}: see {self.log}")
+                raise RuntimeError(f"the server exited with {self.process.returncode}: see {self.log}")
             try:
                 with urllib.request.urlopen(f"{self.url}/health", timeout=5):
                     return
             except OSError:
                 time.sleep(0.5)
-        raise RuntimeError(f"the server was not up after {START_SECONDS} s: see {self.log}")
+        raise RuntimeError(f"the server did not start within {START_SECONDS} s: see {self.log}")
 
     def generated(self) -> int:
-        """Tokens that the engine itself says it has generated; it needs `--enable-metrics`."""
+        """Generated tokens according to the engine's metrics; needs `--enable-metrics`."""
         with urllib.request.urlopen(f"{self.url}/metrics", timeout=30) as response:
             lines = response.read().decode().splitlines()
         values = [line.split()[-1] for line in lines if line.startswith("sglang:generation_tokens_total{")]
@@ -119,13 +119,13 @@ class Server:
                 break
             except subprocess.TimeoutExpired:
                 continue
-        # Nothing of it may be left: whoever looks for an engine next would find it.
+        # Leave no process behind: the next search for an engine would find it.
         for pid, began in family.items():
             if started(pid) == began:
                 os.kill(pid, signal.SIGKILL)
 
     def family(self) -> dict[int, str]:
-        """The server's process and all that descend from it, each with its start time."""
+        """The server's process and all its descendants, each with its start time."""
         parents = {}
         for entry in Path("/proc").iterdir():
             if entry.name.isdigit() and (fields := stat(int(entry.name))):
@@ -136,7 +136,7 @@ class Server:
         return {pid: began for pid in family if (began := started(pid))}
 
     def pids(self) -> dict[str, int]:
-        """Process ids by role, from the titles that SGLang gives its processes."""
+        """Process ids by role, from SGLang's process titles."""
         found = {}
         for entry in Path("/proc").iterdir():
             if not entry.name.isdigit():
@@ -150,7 +150,7 @@ class Server:
             for role in ("scheduler", "detokenizer", "tokenizer_worker"):
                 if title.startswith(f"sglang::{role}"):
                     found[role] = int(entry.name)
-            # Its children have a title of their own, and who wraps it is no Python.
+            # Only the server itself matches: child processes have other titles, and a wrapper is not Python.
             if title.startswith(str(self.python)) and "-m sglang.launch_server" in title:
                 found["tokenizer"] = int(entry.name)
         return found

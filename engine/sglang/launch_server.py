@@ -1,4 +1,4 @@
-"""`python engine/sglang/launch_server.py RELEASE receive ...`: `python -m engine`, with a command line that looks like a server's."""
+"""`python engine/sglang/launch_server.py RELEASE receive ...`: runs `python -m engine` with a command line like that of a real server."""
 
 import runpy
 import sys

@@ -1,6 +1,6 @@
-"""`python -m engine.vllm --tokengap FILE --home DIR`: reports about a real vLLM server, compared with the clients' own count.
+"""`python -m engine.vllm --tokengap FILE --home DIR`: compares reports about a real vLLM server with the clients' counts.
 
-Every number that both know must be equal. A row fails with one line for each that is not. `install.sh DIR RELEASE` makes DIR.
+Every number known to both must be equal. A failed row prints one line for each difference. `install.sh DIR RELEASE` creates DIR.
 """
 
 import argparse
@@ -31,11 +31,11 @@ ENVIRONMENT = {
     **{"HF_HUB_OFFLINE": "1", "TRANSFORMERS_OFFLINE": "1", "VLLM_NO_USAGE_STATS": "1", "DO_NOT_TRACK": "1"},
     **{"OMP_NUM_THREADS": "1", "VLLM_CPU_KVCACHE_SPACE": "1"},
 }
-# Findings that are true of a loaded machine.
+# Findings expected on a loaded machine.
 SLOW = {"merged-chunks", "burst", "first-token-gap", "backlog-growing", "consumer-cpu-bound", "consumer-starved"} | {
     *("io-thread-starved", "late-delivery", "worker-imbalance")
 }
-# Findings that tokens wait for the API server: in its process, or in its inbox while its event loop is busy.
+# Findings that tokens wait in the API server's process, or in its inbox while its event loop is busy.
 WAITS = {"late-delivery", "first-token-gap", "backlog-growing"}
 
 
@@ -44,7 +44,7 @@ class NotUp(Exception):
 
 
 class Server:
-    """A server that is up inside a `with` block."""
+    """A server that runs inside a `with` block."""
 
     def __init__(self, home: Path, log: Path, flags: list[str], env: dict[str, str], under: list[str] = []):
         self.python, self.log, self.port = home / f"venv-{RELEASE}/bin/python", log, free_port()
@@ -75,12 +75,12 @@ class Server:
         self.process.wait()
 
     def load(self, truth: Path, load: list[str], port: int | None = None):
-        """Runs the clients, which write what they count to `truth`."""
+        """Runs the clients, which write their counts to `truth`."""
         clients = [str(self.python), str(HERE / "load.py"), f"http://127.0.0.1:{port or self.port}", str(truth), *load]
         subprocess.run(clients, check=True, timeout=LOAD_SECONDS)
 
     def pid(self, title: str) -> int:
-        """The process of this server with this title."""
+        """The server's process with this title."""
         for folder in Path("/proc").glob("[0-9]*"):
             try:
                 command = (folder / "cmdline").read_bytes().rstrip(b"\0").decode()
@@ -88,11 +88,11 @@ class Server:
                     return int(folder.name)
             except OSError:
                 continue
-        raise RuntimeError(f"no process {title}")
+        raise RuntimeError(f"no process with the title {title}")
 
 
 def attached(tokengap: Path, server: Server, folder: Path, load: list[str], during=None) -> tuple[dict, list[dict]]:
-    """Attaches, loads the server and detaches. Returns the report and what the clients counted."""
+    """Attaches, loads the server and detaches. Returns the report and the clients' counts."""
     truth, errors = folder / "truth.jsonl", folder / "attach.err"
     with open(folder / "report.json", "wb") as report, open(errors, "wb") as log:
         command = [str(tokengap), "attach", "--pid", str(server.process.pid), "--json", "--record", str(folder / "run.tgap")]
@@ -102,7 +102,7 @@ def attached(tokengap: Path, server: Server, folder: Path, load: list[str], duri
             if during:
                 threading.Thread(target=during, daemon=True).start()
             server.load(truth, load)
-            # The engine stops requests of clients that left a few steps later.
+            # The engine stops the requests of departed clients a few steps later.
             time.sleep(1)
         finally:
             attach.send_signal(signal.SIGINT)
@@ -111,7 +111,7 @@ def attached(tokengap: Path, server: Server, folder: Path, load: list[str], duri
 
 
 def unequal(counts: dict[str, tuple]) -> list[str]:
-    """Counts whose reported and true value differ."""
+    """Descriptions of the counts whose reported and true values differ."""
     return [f"{what}: {reported}, expected {true}" for what, (reported, true) in counts.items() if reported != true]
 
 
@@ -120,12 +120,12 @@ def marked(process: subprocess.Popen, errors: Path, mark: bytes):
     deadline = time.monotonic() + ATTACH_SECONDS
     while mark not in errors.read_bytes():
         if process.poll() is not None or time.monotonic() > deadline:
-            raise RuntimeError(f"no {mark.decode()!r}: {errors.read_text()}")
+            raise RuntimeError(f"{mark.decode()!r} was not logged: {errors.read_text()}")
         time.sleep(0.1)
 
 
 def spliced(tokengap: Path, server: Server, folder: Path, streams: str) -> list[str]:
-    """Moves the hops of a server behind the relay and back twice: while clients stream, and before and after a load. Returns what is wrong."""
+    """Moves the hops of a server behind the relay and back twice: while clients stream, and around a load. Returns the errors."""
     report, errors, truth = folder / "report.json", folder / "splice.err", folder / "truth.jsonl"
     command = [str(tokengap), "splice", "--pid", str(server.process.pid), "--yes", "--json"]
 
@@ -175,7 +175,7 @@ def spliced(tokengap: Path, server: Server, folder: Path, streams: str) -> list[
 
 
 def tapped(tokengap: Path, server: Server, folder: Path, load: list[str]) -> list[str]:
-    """Relays the clients' connections alone. Returns what the report and the clients count differently."""
+    """Relays only the clients' connections. Returns differences between the report and the clients' counts."""
     report, errors, truth, port = folder / "report.json", folder / "tap.err", folder / "truth.jsonl", free_port()
     pair = ["--listen", f"http://127.0.0.1:{port}", "--upstream", f"http://127.0.0.1:{server.port}"]
     with open(report, "wb") as out, open(errors, "wb") as log:
@@ -197,7 +197,7 @@ def tapped(tokengap: Path, server: Server, folder: Path, load: list[str]) -> lis
 
 
 def relayed(tokengap: Path, home: Path, log: Path, folder: Path, flags: list[str], load: list[str]) -> list[str]:
-    """Starts the server with `run`, loads and stops it. Returns what the report and the clients count differently."""
+    """Starts the server with `tokengap run`, loads and stops it. Returns differences between the report and the clients' counts."""
     report, truth = folder / "report.json", folder / "truth.jsonl"
     under = [str(tokengap), "run", "--json", "--report", str(report), "--"]
     with Server(home, log, flags, {}, under) as server:
@@ -206,7 +206,7 @@ def relayed(tokengap: Path, home: Path, log: Path, folder: Path, flags: list[str
         try:
             server.process.wait(60)
         except subprocess.TimeoutExpired:
-            # Seen once in seven starts: the launcher of several API servers did not end.
+            # In about one of seven runs, the launcher of several API servers did not exit.
             subprocess.run(["pkill", "-KILL", "-P", str(server.process.pid)], check=True)
             server.process.wait(30)
     got, clients = json.loads(report.read_text()), [json.loads(line) for line in truth.read_text().splitlines()]
@@ -216,14 +216,14 @@ def relayed(tokengap: Path, home: Path, log: Path, folder: Path, flags: list[str
         "tokens": (got["tokens"]["sent"], received),
         "tokens of the hop": (sum(h["tokens"] for h in got["hops"] if h["name"] == "engine-core->api-server"), received),
         "frames undecoded": (got["self"]["frames_undecoded"], 0),
-        # Few connections may all reach one API server.
+        # With few connections, all may reach the same API server.
         "findings": ([f["kind"] for f in got["findings"] if f["kind"] != "worker-imbalance"], []),
     }
     return unequal(counts)
 
 
 def differences(report: dict, truth: list[dict], required: list[set[str]]) -> list[str]:
-    """What the report and the clients count differently. Of each set of findings in `required`, one must be there."""
+    """Differences between the report and the clients' counts. The report must have one finding of each set in `required`."""
     complete, left = [r for r in truth if not r["left"]], [r for r in truth if r["left"]]
     received = sum(r["received"] for r in truth)
     tokens, chunks, requests = report["tokens"], report["chunks"], report["requests"]
@@ -231,16 +231,16 @@ def differences(report: dict, truth: list[dict], required: list[set[str]]) -> li
 
     def equal(what, got, want):
         if got != want:
-            wrong.append(f"{what}: {got}, and the clients counted {want}")
+            wrong.append(f"{what}: {got}, but the clients counted {want}")
 
     equal("requests", [requests["seen"], requests["finished"], requests["aborted"]], [len(truth), len(complete), len(left)])
     equal("requests joined late or live", [requests["joined_late"], requests["live"]], [0, 0])
     equal("tokens lost", [chunks["tokens_lost"], chunks["dropped_confirmed"], tokens["missing_on_wire"]], [0, 0, 0])
     equal("tokens received by the API servers", tokens["received"], tokens["sent"])
     if left:
-        # What the server wrote and a client that left did not read is delivered to the kernel.
+        # Written tokens count as delivered even if a client left without reading them.
         if not received <= tokens["delivered"] <= tokens["sent"]:
-            wrong.append(f"tokens delivered: {tokens['delivered']} of {tokens['sent']} sent, and the clients counted {received}")
+            wrong.append(f"tokens delivered: {tokens['delivered']} of {tokens['sent']} sent, but the clients counted {received}")
     else:
         equal("tokens", [tokens["sent"], tokens["delivered"]], [received, received])
         equal("events", chunks["delivered"], sum(r["events"] for r in truth))
@@ -248,9 +248,9 @@ def differences(report: dict, truth: list[dict], required: list[set[str]]) -> li
         equal("chunks in flight or unjudged", [chunks["in_flight"], chunks["unjudged"]], [0, 0])
         silence = max(r["silence_s"] for r in truth)
         measured = report["itl_ns"]["delivered"]["max"] / 1e9
-        # The client reads an event some time after the server wrote it.
+        # A client reads an event some time after the server wrote it.
         if abs(measured - silence) > 0.25:
-            wrong.append(f"longest time between events: {measured:.3f} s, and {silence:.3f} s at the clients")
+            wrong.append(f"longest time between events: {measured:.3f} s, but {silence:.3f} s at the clients")
     kinds = {finding["kind"] for finding in report["findings"]}
     wrong += [f"finding {kind}" for kind in kinds - SLOW.union(*required)]
     wrong += [f"no finding {' or '.join(sorted(either))}, only {sorted(kinds)}" for either in required if not kinds & either]
@@ -259,22 +259,22 @@ def differences(report: dict, truth: list[dict], required: list[set[str]]) -> li
 
 
 def failure(report: dict, truth: list[dict], streams: int) -> list[str]:
-    """What is wrong with the report of an engine that failed under load."""
+    """Errors in the report of an engine that failed under load."""
     found = [finding for finding in report["findings"] if finding["kind"] == "engine-failed"]
     if len(found) != 1:
-        return [f"{len(found)} findings engine-failed"]
+        return [f"{len(found)} engine-failed findings, expected 1"]
     wrong, live, received = [], found[0]["evidence"]["live_requests"], sum(r["received"] for r in truth)
     if not 0 < live <= streams:
-        wrong.append(f"{live} live requests of {streams} streams")
+        wrong.append(f"{live} live requests, expected {streams}")
     if not received <= report["tokens"]["sent"]:
-        wrong.append(f"{report['tokens']['sent']} tokens sent, and the clients counted {received}")
+        wrong.append(f"{report['tokens']['sent']} tokens sent, but the clients counted {received}")
     if report["chunks"]["dropped_confirmed"] or report["self"]["frames_undecoded"]:
         wrong.append(f"{report['chunks']['dropped_confirmed']} dropped, {report['self']['frames_undecoded']} undecoded")
     return wrong
 
 
 def rust_frontend(report: dict, truth: list[dict]) -> list[str]:
-    """What is wrong with the report of a server whose API server has no libzmq, so that its receives are not observed."""
+    """Errors in the report of a server whose API server has no libzmq, so that its receives are not observed."""
     received, tokens = sum(r["received"] for r in truth), report["tokens"]
     reasons = [reason for reason in report["self"]["degraded"] if "libzmq is not loaded" in reason]
     (hop,) = [hop for hop in report["hops"] if hop["name"] == "engine-core->api-server"]
@@ -291,7 +291,7 @@ def rust_frontend(report: dict, truth: list[dict]) -> list[str]:
 
 
 def stopped(server: Server, title: str):
-    """Stops a process for some seconds, soon after the load has begun."""
+    """Stops a process for some seconds, soon after the beginning of the load."""
 
     def during():
         time.sleep(3)
@@ -304,7 +304,7 @@ def stopped(server: Server, title: str):
 
 
 def cost(tokengap: Path, home: Path, log: Path, pairs: int):
-    """Throughput with and without `attach` in turns: tokens a second at the clients, and steps a second of the engine."""
+    """Throughput alternately with and without `attach`: tokens per second at the clients, and steps per second of the engine."""
     ratios: dict[str, list[float]] = {"tokens": [], "steps": []}
     with Server(home, log, [], {}) as server:
 
@@ -327,20 +327,20 @@ def cost(tokengap: Path, home: Path, log: Path, pairs: int):
 
         rates(False, ["64", "4", "64", "0", "1"])
         for pair in range(pairs):
-            # The same requests in both, the order by turns.
+            # Use the same requests in both, in alternating order.
             by = {attach: rates(attach, ["64", "10", "64", "0", str(pair)]) for attach in ([False, True] if pair % 2 else [True, False])}
             for what, values in ratios.items():
                 values.append(by[True][what] / by[False][what])
-                print(f"pair {pair + 1}: {by[False][what]:.0f} {what}/s without, {by[True][what]:.0f} with attach", flush=True)
+                print(f"pair {pair + 1}: {by[False][what]:.0f} {what}/s without attach, {by[True][what]:.0f} with it", flush=True)
     for what, values in ratios.items():
-        print(f"{what}/s, with over without: median {statistics.median(values):.3f} ({min(values):.3f} to {max(values):.3f})")
+        print(f"{what}/s, with attach over without: median {statistics.median(values):.3f} ({min(values):.3f} to {max(values):.3f})")
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m engine.vllm", description=__doc__)
-    parser.add_argument("--tokengap", type=Path, required=True, help="the program to judge")
-    parser.add_argument("--home", type=Path, required=True, help="where install.sh put the server")
-    parser.add_argument("--cost", type=int, metavar="PAIRS", help="measure what attach costs instead of running the rows")
+    parser.add_argument("--tokengap", type=Path, required=True, help="the program under test")
+    parser.add_argument("--home", type=Path, required=True, help="folder of the server installed by install.sh")
+    parser.add_argument("--cost", type=int, metavar="PAIRS", help="measure the cost of attach instead of running the rows")
     asked = parser.parse_args()
     tokengap, failed = asked.tokengap.resolve(), 0
 
@@ -350,14 +350,14 @@ def main() -> int:
         judged(f"{name}: {len(truth)} requests, {report['tokens']['sent']} tokens", differences(report, truth, required))
 
     def own(name: str, compared):
-        """A row whose comparison writes its files to a folder of its own."""
+        """A row whose comparison writes files to its own folder."""
         with tempfile.TemporaryDirectory() as folder:
             judged(name, compared(Path(folder)))
 
     def judged(name: str, wrong: list[str]):
         nonlocal failed
         failed += bool(wrong)
-        print(f"{'FAILED' if wrong else 'held'}  {name}", flush=True)
+        print(f"{'FAILED' if wrong else 'passed'}  {name}", flush=True)
         for line in wrong:
             print(f"        {line}", flush=True)
 
@@ -394,7 +394,7 @@ def main() -> int:
             rows(folder, log)
         except NotUp:
             print(log.read_text(errors="replace")[-4000:])
-            print("SKIPPED: vLLM does not start here")
+            print("SKIPPED: vLLM does not start on this machine")
             return failed != 0
         flags = ["--api-server-count", "2", "--data-parallel-size", "2"]
         judged("run, two API servers, two engines", relayed(tokengap, asked.home, log, Path(folder), flags, ["8", "5", "64", "0", "7"]))

@@ -1,9 +1,9 @@
-"""Streaming clients of a vLLM server, and their own count: one JSON line for each request.
+"""Streaming clients of a vLLM server, which write their counts as one JSON line for each request.
 
 usage: load.py URL FILE STREAMS SECONDS TOKENS LEAVE SEED [COUNT]
 
-LEAVE is the share of clients that hang up after their fifth event. COUNT is how events count their tokens: `ids` (the default), `logprobs`
-or `usage`. Needs aiohttp.
+LEAVE is the share of clients that disconnect after their fifth event. COUNT selects the source of token counts: `ids` (the default),
+`logprobs` or `usage`. Needs aiohttp.
 """
 
 import asyncio
@@ -16,12 +16,12 @@ import aiohttp
 
 URL, FILE, STREAMS, SECONDS, TOKENS, LEAVE, SEED, COUNT = [*sys.argv[1:], "ids"][:8]
 draw = random.Random(int(SEED))
-# Events of a client that leaves.
+# Number of events after which a client leaves.
 FEW = 5
 
 
 def new_tokens(event, before):
-    """Number of tokens of an event, if the events before had `before`."""
+    """Number of tokens in an event, given that earlier events had `before` tokens."""
     choice = event["choices"][0]
     if COUNT == "usage":
         return event["usage"]["completion_tokens"] - before
@@ -40,7 +40,7 @@ async def request(session, results):
         "stream_options": {"include_usage": True, "continuous_usage_stats": COUNT == "usage"},
     }
     if COUNT == "logprobs":
-        # The number of alternatives on one endpoint, a switch on the other.
+        # One endpoint expects the number of alternatives, the other a boolean.
         body["logprobs"] = True if chat else 1
     if chat:
         path, body["messages"] = "/v1/chat/completions", [{"role": "user", "content": prompt}]
@@ -85,7 +85,7 @@ async def main():
             try:
                 await request(session, results)
             except aiohttp.ClientError:
-                # The server is gone.
+                # The server has exited.
                 return
 
     connector, timeout = aiohttp.TCPConnector(limit=0), aiohttp.ClientTimeout(total=300)

@@ -1,7 +1,7 @@
-//! Arbitrary text as a configuration file: it yields flags that the command line accepts, or an error with a location. The printed
+//! Arbitrary text as a configuration file: reading it yields flags that the command line accepts, or an error with a location. The printed
 //! configuration parses back to the same flags.
 #![no_main]
-#![allow(dead_code, unused_imports, reason = "reading is only a part of what these files are for")]
+#![allow(dead_code, unused_imports, reason = "the target uses only a part of these files")]
 
 use std::ffi::OsString;
 use std::fs::File;
@@ -15,7 +15,7 @@ use rustix::fs::{MemfdFlags, memfd_create};
 #[path = "../../tokengap/src/config/mod.rs"]
 mod config;
 
-/// A command with a flag of each kind in each section.
+/// Returns a command with a flag of each kind in each section.
 mod cli {
     use std::path::PathBuf;
 
@@ -85,7 +85,7 @@ mod log {
     pub(crate) fn init(_: u8) {}
 }
 
-/// Prints the flags that a file sets for `section`; `None` where they conflict, as on a command line.
+/// Returns the flags that a file sets for `section`; `None` if they conflict.
 fn printed(command: &Command, section: &str, text: &str) -> Result<Option<String>, String> {
     let mut file = File::from(memfd_create("config", MemfdFlags::CLOEXEC).expect("a file in memory"));
     file.write_all(text.as_bytes()).expect("written");

@@ -1,5 +1,5 @@
-//! A server's response bytes: the deliveries do not depend on how the bytes are split, up to the first malformed place. After that place
-//! the reader resumes at the next readable write, so the split matters. A gap in the bytes must not cause a panic.
+//! Response bytes of a server: up to the first malformed byte, the deliveries do not depend on how the bytes are split. After it, the
+//! reader resumes at the next readable write, so the split matters. A gap in the bytes must not cause a panic.
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;

@@ -1,5 +1,5 @@
 //! Data from a hostile source or watcher: messages and states are accepted or rejected, and accepted ones can be analysed. Connections are
-//! read whole and in pieces.
+//! read in pieces of any size.
 #![no_main]
 
 use feed::{Body, Message};

@@ -1,4 +1,4 @@
-//! Arbitrary text as a log: every line is counted, nothing is made up, and two files split at a line give the same result as one.
+//! Arbitrary text as a log: every line is counted, nothing is invented, and a file split in two at a line gives the same result.
 #![no_main]
 
 use std::fs::File;

@@ -1,4 +1,4 @@
-//! The msgpack decoder against a second implementation: a message accepted here is a complete value there, with the same requests.
+//! The msgpack decoder compared with `rmpv`: an accepted message is a complete value for both, with the same requests.
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
@@ -12,7 +12,7 @@ fuzz_target!(|message: &[u8]| {
         return;
     }
     let mut rest = message;
-    let value = rmpv::decode::read_value_ref(&mut rest).expect("a message that was read is msgpack");
+    let value = rmpv::decode::read_value_ref(&mut rest).expect("rmpv reads an accepted message");
     assert!(rest.is_empty(), "{} bytes after the message", rest.len());
     let rids: Vec<&str> = (0..batch.len()).map(|row| batch.chunk(row).rid).collect();
     let lists = match &value {
@@ -26,7 +26,7 @@ fuzz_target!(|message: &[u8]| {
     assert!(lists.iter().any(is_rids), "no list of {rids:?} in it");
 });
 
-/// The rid, or the empty one that the decoder reads in place of a rid that is too long or not UTF-8.
+/// The rid, or the empty string, as in the decoder, if the rid is too long or not UTF-8.
 fn readable<'a>(rid: &Utf8StringRef<'a>) -> &'a str {
     rid.into_str().filter(|rid| rid.len() <= Limits::default().text).unwrap_or_default()
 }

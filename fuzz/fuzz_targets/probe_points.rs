@@ -1,4 +1,4 @@
-//! Arbitrary bytes as a shared library: the search returns probe points or an error.
+//! Arbitrary bytes as a shared library: the search for probe points returns them or an error.
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;

@@ -1,7 +1,7 @@
 //! Arbitrary text as a filter of the request table: it parses, or the reported error lies within the text. A filter matches the rows that
 //! all of its terms match, and a negated term matches the other rows.
 #![no_main]
-#![allow(dead_code, reason = "the filter is only a part of what these files are for")]
+#![allow(dead_code, reason = "the target uses only a part of these files")]
 
 use libfuzzer_sys::fuzz_target;
 
@@ -16,7 +16,7 @@ use flags::{Flag, Flags};
 use query::Query;
 use row::{Life, Row};
 
-/// Rows with and without the fields that may be unknown.
+/// Rows with and without optional fields.
 fn rows() -> [Row; 2] {
     let mut flags = Flags::default();
     flags.set(Flag::Gap, true);
@@ -65,7 +65,7 @@ fuzz_target!(|text: &str| {
                 Some(plain) => plain.to_owned(),
                 None => format!("-{term}"),
             };
-            // A request id may begin with one minus sign, but not with two.
+            // A term for a request id may begin with one minus sign, but not with two.
             if let Some(negated) = read(&negated) {
                 assert_ne!(negated.matches(row), matches, "{term:?}");
             }

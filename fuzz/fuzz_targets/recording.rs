@@ -1,4 +1,4 @@
-//! Arbitrary bytes as a recording: it is opened or rejected, reading to the end does not panic, and its records can be analysed.
+//! Arbitrary bytes as a recording: opening succeeds or returns an error, reading to the end does not panic, and records can be analysed.
 #![no_main]
 
 use std::fs::File;

@@ -67,7 +67,7 @@ fuzz_target!(|bytes: &[u8]| {
         }
         enter(&mut live, input);
     }
-    recorder.finish(&Closing::default()).expect("a file that can be finished");
+    recorder.finish(&Closing::default()).expect("finishing the recording succeeds");
 
     let recording = Recording::open(&*FILE).expect("a recording");
     std::fs::remove_file(&*FILE).expect("it exists");
@@ -91,7 +91,7 @@ fuzz_target!(|bytes: &[u8]| {
     assert_eq!(at, inputs.len());
     let input = ReportInput::of("model");
     let (live, replayed) = (live.report(&input), replayed.report(&input));
-    // Compare JSON only on a mismatch: serializing is slow. It is needed because NaN differs from itself.
+    // Serializing is slow, so compare JSON only on a mismatch. This is needed because NaN differs from itself.
     if live != replayed {
         assert_eq!(live.to_json(), replayed.to_json());
     }

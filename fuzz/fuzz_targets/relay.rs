@@ -89,7 +89,7 @@ fuzz_target!(|input: &[u8]| {
     let (forth, back) = bytes.split_at(bytes.len() * usize::from(*share) / 255);
     // Limit the number of writes, which dominate the run time.
     let piece = |byte: &u8, bytes: &[u8]| usize::from(*byte) + 1 + bytes.len() / 32;
-    let bench = BENCH.lock().expect("one at a time");
+    let bench = BENCH.lock().expect("the lock is not poisoned");
     let sender = UnixStream::connect_addr(&bench.listen).expect("the relay accepts");
     let receiver = bench.upstream.accept().expect("the relay connects").0;
     let (received_back, received_forth) = std::thread::scope(|scope| {

@@ -1,5 +1,4 @@
-//! vLLM's messages: a fresh decoder against a used one, and against a second implementation of msgpack, in which every request has the same
-//! id and ids of tokens.
+//! vLLM's messages: a fresh decoder gives the same result as a used one, and the same request and token ids as `rmpv`.
 #![no_main]
 
 use engines::vllm::{Decoder, Undecoded};
@@ -31,7 +30,7 @@ fuzz_target!(|message: &[u8]| {
         return;
     }
     let mut rest = message;
-    // It limits nesting, which the decoder does not.
+    // rmpv limits nesting; the decoder does not.
     let Ok(value) = rmpv::decode::read_value_ref(&mut rest) else { return };
     assert!(rest.is_empty(), "{} bytes after the message", rest.len());
     let ValueRef::Array(fields) = &value else { panic!("not an array: {value:?}") };

@@ -1,4 +1,4 @@
-//! Arbitrary messages: no panic, the same result from a fresh decoder and a used one, and a consistent result.
+//! Arbitrary messages: decoding does not panic, a fresh decoder and a used one give the same result, and the result is consistent.
 #![no_main]
 
 use std::cell::RefCell;

@@ -13,7 +13,7 @@ pub(crate) fn write(root: &Path, file: &str, part: &str, text: &str) -> Result<(
         format!("<!-- {part}: written by the command -->\n"),
         format!("<!-- {part}: end -->"),
     );
-    let marks = || format!("{} has no marks for {part}", path.display());
+    let marks = || format!("cannot find the marks of {part} in {}", path.display());
     let from = document.find(&begin).with_context(marks)? + begin.len();
     let to = document[from..].find(&end).with_context(marks)? + from;
     let written = format!("{}{}\n{}", &document[..from], text.trim_end(), &document[to..]);

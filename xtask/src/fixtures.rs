@@ -23,7 +23,7 @@ const SMALL: [(&str, bool); 5] = [
     ("0.5.15", false),
     ("0.5.15", true),
 ];
-/// One release for every other layout of `BatchTokenIDOutput`, and for each side of a change in the meaning of its ids.
+/// One release for every other layout of `BatchTokenIDOutput`, and one before and after each change in the meaning of its ids.
 #[rustfmt::skip]
 const CORE: [(&str, bool); 30] = [
     ("0.4.0.post2", false), ("0.4.1.post3", false), ("0.4.1.post7", false), ("0.4.2", false), ("0.4.3", false),
@@ -39,7 +39,7 @@ pub(crate) struct Args {
     /// Record into this folder instead of the project's
     #[arg(long)]
     out: Option<PathBuf>,
-    /// Record these releases, every case in every codec they have, instead of the project's selection
+    /// Record every case of these releases in every supported codec, instead of the project's selection
     releases: Vec<String>,
 }
 
@@ -57,7 +57,7 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
     } else {
         ensure!(
             args.out.is_some(),
-            "a selection of releases needs --out, or the project's fixtures would be mixed"
+            "a selection of releases needs --out, so that the project's fixtures are not mixed"
         );
         for release in &args.releases {
             recordings.push((release, false, "all"));

@@ -23,7 +23,7 @@ mod validate;
 use clap::{Parser, Subcommand};
 
 #[derive(Parser)]
-#[command(name = "cargo xtask", about = "Tasks of the project: build, test, measure, release")]
+#[command(name = "cargo xtask", about = "Development tasks: build, test, measure, release")]
 struct Cli {
     #[command(subcommand)]
     command: Command,
@@ -31,45 +31,45 @@ struct Cli {
 
 #[derive(Subcommand)]
 enum Command {
-    /// Measure: ratios, the peers taking turns
+    /// Measure performance relative to peers in the same run
     Bench(bench::Bench),
     /// Build the static program and pack it: archive, Debian package, checksums
     Dist(dist::Options),
-    /// Run every command that the documents show
+    /// Run every command shown in the documentation
     Docs(docs::Options),
-    /// Run the real engine through the tap and under attach, and compare the report with what the engine says
+    /// Run the real engine through the tap and under attach, and compare the report with the engine's own counts
     E2e(e2e::Options),
-    /// Make the real engine's harness ready: its venv and unpacked releases
+    /// Prepare the harness of the real engine: virtual environment and unpacked releases
     Engine(e2e::EngineOptions),
-    /// Do to tokengap what may go wrong around it, and see that the traffic does not suffer
+    /// Inject faults around tokengap, and check that traffic is unaffected
     Faults(faults::Options),
-    /// Fuzz every parser from real messages on
+    /// Fuzz every parser, starting from real messages
     Fuzz(fuzz::Options),
     /// Record the decoder's test messages from the real engine
     Fixtures(fixtures::Args),
-    /// Copy bytes between endpoints and nothing else, for comparisons
+    /// Copy bytes between endpoints without analysis, as a baseline
     #[command(hide = true)]
     PlainRelay(e2e::plain_relay::Options),
     /// Print the ids of all BPF programs, links and maps
     #[command(hide = true)]
     KernelObjects,
-    /// Bring the table of SGLang's message layouts up to date
+    /// Update the tables of message layouts
     Schemas(schemas::Args),
-    /// Build the probe's kernel side, or check that the objects kept are what its source builds
+    /// Build the kernel side of the probe, or check that the objects in the repository match its source
     Ebpf(ebpf::Args),
     /// Open the HTML report in headless Chromium: light, dark, narrow, on paper
     Pages(pages::Options),
-    /// Run the released program in an empty root and in containers, at every level of privilege
+    /// Run the release binary in an empty root and in containers, at every privilege level
     Pod(pod::Options),
-    /// Take the pictures of docs/reference/gallery.md from the demo, in tmux
+    /// Capture the screens of docs/reference/gallery.md from the demo, in tmux
     Screens(screens::Options),
-    /// Load tokengap with everything at once for long, and see that nothing grows and all adds up
+    /// Use all features at once for a long time, and check resource use and counts
     Soak(soak::Options),
-    /// Let a real Prometheus and a real collector hold what the report says
+    /// Compare the report with the data of a real Prometheus and a real OpenTelemetry collector
     Telemetry(telemetry::Options),
-    /// Start the systemd unit as a service beside a real engine, under a systemd of its own
+    /// Run the systemd unit next to a real engine, under a separate systemd instance
     Unit(unit::Options),
-    /// Let the tools that traces are for read what tokengap exports
+    /// Read the exports with third-party tools
     Validate(validate::Options),
 }
 
@@ -97,7 +97,7 @@ fn main() -> anyhow::Result<()> {
     }
 }
 
-/// Whether a command line that starts with `cargo xtask` names an existing command.
+/// Checks that a command line that starts with `cargo xtask` is valid.
 pub(crate) fn understood<'a>(words: impl Iterator<Item = &'a str>) -> Result<(), clap::Error> {
     Cli::try_parse_from(words).map(drop)
 }

@@ -1,4 +1,4 @@
-//! `cargo xtask schemas`: the tables of message layouts, read from the released wheels by `schemas.py` (SGLang) and `layouts.py` (vLLM).
+//! `cargo xtask schemas`: updates the tables of message layouts from released wheels, with `schemas.py` (SGLang) and `layouts.py` (vLLM).
 
 use anyhow::Result;
 
@@ -7,13 +7,13 @@ use crate::script;
 pub(crate) const SGLANG: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../engines/src/sglang/wire/schemas.txt");
 const VLLM: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../engines/src/vllm/layouts.txt");
 
-/// Bring the tables of message layouts up to date
+/// Update the tables of message layouts
 #[derive(clap::Args)]
 pub(crate) struct Args {
-    /// Read every release again, also those in the tables
+    /// Read every release again, including those in the tables
     #[arg(long)]
     all: bool,
-    /// Change nothing: fail when a table would change
+    /// Write nothing; fail if a table would change
     #[arg(long)]
     check: bool,
 }

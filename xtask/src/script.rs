@@ -1,4 +1,4 @@
-//! Commands whose work is a Python script of this folder. Rust reads their options and makes ready what the script needs.
+//! Runs the commands that are Python scripts in this folder. Rust parses their options and prepares the environment.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -9,7 +9,7 @@ use anyhow::{Context as _, Result};
 use crate::dist::root;
 use crate::toolchain::succeed;
 
-/// `python3 SCRIPT`, in the project's folder. `requirements.txt` beside the script is installed into a virtual environment, once.
+/// `python3 SCRIPT`, in the project's folder. Installs `requirements.txt` next to the script into a virtual environment, once.
 pub(crate) fn python(script: &str) -> Result<Command> {
     let root = root()?;
     let script = root.join("xtask/src").join(script);
@@ -19,17 +19,17 @@ pub(crate) fn python(script: &str) -> Result<Command> {
     } else {
         "python3".into()
     });
-    // The scripts also use the engine's harness.
+    // Scripts import the engine harness.
     command.arg(script).env("PYTHONPATH", &root).current_dir(root);
     Ok(command)
 }
 
-/// Runs the script of [`python`] with these arguments.
+/// Runs a script with these arguments.
 pub(crate) fn run<A: AsRef<std::ffi::OsStr>>(script: &str, arguments: impl IntoIterator<Item = A>) -> Result<()> {
     succeed(python(script)?.args(arguments))
 }
 
-/// Runs a command in a PID namespace where nothing else runs, and no process outlives it.
+/// Runs a command in a new PID namespace, which ends all of its processes.
 pub(crate) fn in_pid_namespace(command: &Command) -> Result<()> {
     let mut unshare = Command::new("unshare");
     unshare
@@ -50,7 +50,7 @@ fn environment(root: &Path, requirements: &Path) -> Result<PathBuf> {
         return Ok(python);
     }
     succeed(Command::new("python3").args(["-m", "venv", "--clear"]).arg(&folder))
-        .context("a virtual environment cannot be made: install python3-venv")?;
+        .context("cannot create a virtual environment: install python3-venv")?;
     succeed(
         Command::new(&python)
             .args(["-m", "pip", "install", "--quiet", "--requirement"])
@@ -63,15 +63,14 @@ fn environment(root: &Path, requirements: &Path) -> Result<PathBuf> {
 /// The program to test: the given one, or a release build of this tree.
 pub(crate) fn tokengap(given: Option<&Path>) -> Result<PathBuf> {
     match given {
-        Some(binary) => fs::canonicalize(binary).with_context(|| format!("there is no {}", binary.display())),
+        Some(binary) => fs::canonicalize(binary).with_context(|| format!("cannot find {}", binary.display())),
         None => build(),
     }
 }
 
-/// Builds the same packages as `cargo run`: a build of one package would have other features of its dependencies, and all would be built
-/// again.
+/// Builds the same packages as `cargo run`. Building only one would select other features of its dependencies and rebuild all of them.
 fn build() -> Result<PathBuf> {
     succeed(Command::new("cargo").args(["build", "--quiet", "--release", "--bin", "tokengap"]))?;
     let target = std::env::var("CARGO_TARGET_DIR").unwrap_or_else(|_| "target".into());
-    fs::canonicalize(Path::new(&target).join("release/tokengap")).context("no tokengap was built")
+    fs::canonicalize(Path::new(&target).join("release/tokengap")).context("the build has no tokengap")
 }

@@ -1,4 +1,4 @@
-//! `cargo xtask soak`: all features at once for an hour, in `engine/e2e/soak.py`; this command prepares the programs.
+//! `cargo xtask soak`: runs all features at once for an hour (`engine/e2e/soak.py`). This command prepares the programs.
 
 use std::path::PathBuf;
 use std::process::Command;
@@ -15,19 +15,19 @@ const RELEASE: &str = "0.5.23";
 /// Options of `cargo xtask soak`.
 #[derive(clap::Args, Debug)]
 pub(crate) struct Options {
-    /// How long: 90s, 20m, 1h.
+    /// Duration, such as 90s, 20m or 1h.
     #[arg(long = "for", value_name = "T", default_value = "1h", value_parser = duration)]
     time: Duration,
-    /// The tokengap program; built from this workspace when not given.
+    /// The tokengap program [default: built from this workspace].
     #[arg(long, value_name = "FILE")]
     tokengap: Option<PathBuf>,
-    /// Write the results into docs/internals/RELIABILITY.md.
+    /// Write the results to docs/internals/RELIABILITY.md.
     #[arg(long)]
     write: bool,
 }
 
 fn duration(text: &str) -> Result<Duration> {
-    let span: jiff::SignedDuration = text.parse().context("write it like 90s, 20m or 1h")?;
+    let span: jiff::SignedDuration = text.parse().context("expected a duration such as 90s, 20m or 1h")?;
     Ok(Duration::try_from(span)?)
 }
 
@@ -42,7 +42,7 @@ pub(crate) fn run(options: &Options) -> Result<()> {
     soak.arg(tokengap(&home, options.tokengap.as_deref())?);
     soak.arg("--table").arg(table.path());
     let status = soak.status().context("starting engine.e2e.soak")?;
-    ensure!(status.success(), "something grew, or does not add up");
+    ensure!(status.success(), "resource use grew, or counts do not match");
     if options.write {
         let text = std::fs::read_to_string(table.path())?;
         document::write(&home.root, "internals/RELIABILITY.md", "Soak", &text)?;

@@ -1,4 +1,4 @@
-"""Lets uvicorn wait for its workers. It ends one that does not answer within five seconds, and importing SGLang takes longer on two cores."""
+"""Makes uvicorn wait for its workers. It kills one that does not answer within five seconds; importing SGLang takes longer on two cores."""
 
 import sys
 

@@ -1,4 +1,4 @@
-"""A plugin that vLLM loads in each of its processes. `SLOW_OUTPUT_MS`: the API server computes so long for each output that it processes."""
+"""A plugin that vLLM loads in each of its processes. `SLOW_OUTPUT_MS`: CPU milliseconds that the API server spends on each output."""
 
 import os
 import time

@@ -1,6 +1,6 @@
-"""An executor without a model: everything else of the engine is vLLM's own, the forward pass is a sleep. `STEP_MS`: its length.
+"""An executor without a model: the forward pass is a sleep of `STEP_MS`, and the rest of the engine is vLLM's own.
 
-`FAIL_AFTER`: number of steps after which a step fails, and the engine with it."""
+`FAIL_AFTER`: number of steps after which a step fails and the engine exits."""
 
 import os
 import time
@@ -12,7 +12,7 @@ from vllm.v1.executor.abstract import Executor
 from vllm.v1.kv_cache_interface import FullAttentionSpec
 from vllm.v1.outputs import ModelRunnerOutput
 
-# Ids below are special tokens.
+# Lower ids are special tokens.
 FIRST = 5
 
 

@@ -1,4 +1,4 @@
-"""Writes a real frame with more or fewer requests, to reach about the requested size.
+"""Writes a real frame with more or fewer requests, to approximate the requested size.
 
 usage: frame.py FIXTURE SIZE OUT
 
@@ -29,7 +29,7 @@ def with_requests(frame, count):
     grown = object.__new__(type(frame))
     for name, column in vars(frame).items():
         if isinstance(column, list) and len(column) == len(rids):
-            # Copies: pickle would write a repeated object only once, unlike a real sender.
+            # Copy: pickle would write a repeated object only once, unlike a real sender.
             column = [copy.copy(column[n % len(rids)]) for n in range(count)]
         vars(grown)[name] = column
     grown.rids = [f"{n:08x}{rids[n % len(rids)][8:]}" for n in range(count)]

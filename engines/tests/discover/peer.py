@@ -1,4 +1,4 @@
-"""Processes that are connected like those of an engine, over real pyzmq; no message is sent.
+"""Processes connected like those of an engine, over real pyzmq, without sending messages.
 
 peer.py main BASE [--workers N] [--skip]   starts a scheduler, a detokenizer and N workers below it
 peer.py push|pull ENDPOINT                 one unnamed process with one socket
@@ -6,7 +6,7 @@ peer.py relay IN OUT                       receives from IN (bound), sends to OU
 peer.py late TITLE ENDPOINT                sets its title and connects when it reads a line
 
 BASE is an ipc prefix or tcp://127.0.0.1:PORT (then PORT, PORT+1, ... are used). Each process prints one line of JSON
-once its sockets are created, and ends when its standard input does.
+once its sockets are created, and exits at the end of standard input.
 """
 
 import ctypes
@@ -111,4 +111,4 @@ def main(role, *arguments):
 
 if __name__ == "__main__":
     main(*sys.argv[1:])
-    os._exit(0)  # Sockets whose peer is gone would linger.
+    os._exit(0)  # Sockets without a peer would linger.

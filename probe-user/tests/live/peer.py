@@ -23,8 +23,8 @@ options.add_argument("--loop", default="sync", choices=["sync", "asyncio", "uvlo
 options.add_argument("--zero-copy", action="store_true")
 options.add_argument("--bind", action="store_true")
 options.add_argument("--hwm", type=int, default=0, help="send without blocking, with this high-water mark")
-options.add_argument("--library", help="call this libzmq by its C interface")
-options.add_argument("--buffers", action="store_true", help="with --library: zmq_send and zmq_recv")
+options.add_argument("--library", help="call this libzmq through its C API")
+options.add_argument("--buffers", action="store_true", help="with --library: call zmq_send and zmq_recv")
 options = options.parse_args()
 
 PUSH, PULL, DONTWAIT, SNDHWM, RCVHWM, LINGER = 8, 7, 1, 23, 24, 17

@@ -138,7 +138,7 @@ impl Default for &'static dyn Facts {
     }
 }
 
-/// The known engines. Until a source names the engine, the first one is assumed: logs and recordings of format 1.2 and earlier name none.
+/// The known engines. Until a source names the engine, the first one is assumed: logs name none.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Engines(pub &'static [&'static dyn Facts]);
 

@@ -1,5 +1,5 @@
-"""`attach` on an engine's traffic: real frames of 256 requests between libzmq peers, 4,096 live requests at 132,000 tokens a second, then at
-multiples of that rate until observations are missed. Its counts must match the peers' own."""
+"""`attach` on an engine's traffic: real frames of 256 requests between libzmq peers, with 4,096 live requests. The rate is 132,000 tokens a
+second, then multiples of it until observations are missed. The counts of `attach` must match those of the peers."""
 
 import json
 import os
@@ -23,14 +23,14 @@ def free_port():
 
 
 def scrape(port):
-    """A scrape, requested as Prometheus does."""
+    """Scrapes the metrics endpoint like Prometheus."""
     accept = {"Accept": "application/openmetrics-text;version=1.0.0"}
     request = urllib.request.Request(f"http://127.0.0.1:{port}/metrics", headers=accept)
     return urllib.request.urlopen(request, timeout=PATIENCE).read().decode()
 
 
 class Kit:
-    """The compiled peers and their frames."""
+    """The compiled peers and their files of frames."""
 
     def __init__(self, folder):
         self.peer, self.frames = compile_c("engine.c", folder), Path(folder) / "frames"
@@ -57,7 +57,7 @@ class Engine:
         self.folder.cleanup()
 
     def send(self, frames, rate):
-        """Sends so many frames; returns tokens a second, and the CPU microseconds a frame of sender and receiver."""
+        """Sends frames; returns tokens per second, and CPU microseconds per frame of sender and receiver."""
         before = [cpu(pid) for pid in self.pids]
         numbers = [float(number) for number in self.sender.ask(f"{frames} {rate}").split()]
         spent = [(cpu(pid) - was) * 1e6 / frames for pid, was in zip(self.pids, before)]
@@ -66,7 +66,7 @@ class Engine:
         return numbers[1] / numbers[4], spent
 
     def pass_by(self, times, seconds):
-        """Sends at a multiple of the rate, then a few frames slowly, whose numbers reveal earlier misses. Waits until all are received."""
+        """Sends at a multiple of the rate, then slowly: sequence numbers of the last frames reveal earlier misses. Waits for all."""
         rate = times * RATE / REQUESTS
         sent = self.send(int(rate * seconds), rate)
         self.send(32, 200.0)
@@ -77,7 +77,7 @@ class Engine:
 
 
 def with_screen(kit, program, times, seconds):
-    """The screen at 200x50; counts come from the metrics endpoint."""
+    """Measures `attach` with a 200x50 screen. Counts come from the metrics endpoint."""
     with Engine(kit) as engine:
         _, alone = engine.pass_by(times, min(seconds, 10))
     port = free_port()
@@ -96,13 +96,13 @@ def with_screen(kit, program, times, seconds):
         for what, key, observed in [("frames", "frames", "hop_frames_sent"), ("tokens", "tokens", "tokens_sent"), ("requests", "begun", "requests_seen")]:
             print(f"  {what}: {sent[key]:.0f} sent, {counted[observed]:.0f} observed")
         for peer, without, watched in zip(("sender", "receiver"), alone, spent):
-            print(f"  {peer}: {without:.1f} us a frame alone, {watched:.1f} attached")
+            print(f"  {peer}: {without:.1f} us per frame alone, {watched:.1f} attached")
     for what, value in [("cpu", share), ("memory", mib), ("missed", missed)]:
         result(f"attach.{times}.{what}", value)
 
 
 def without_screen(kit, program, times, seconds):
-    """Without a screen: frames in neither count of the report, and tokens that it says are missing."""
+    """Measures `attach` without a screen: frames neither observed nor counted as missed, and tokens reported missing."""
     with Engine(kit) as engine, attached(program, *engine.flags) as attach:
         before, begun = cpu(attach.pid), time.monotonic()
         per_s, _ = engine.pass_by(times, seconds)
@@ -122,7 +122,7 @@ def without_screen(kit, program, times, seconds):
 
 
 def starts(kit, program, times):
-    """Time to the first number on the screen, and from `q` to the end of the process."""
+    """Measures the time to the first number on the screen, and from `q` to the exit of the process."""
     has_number = lambda pane: any(line.startswith(" tokens ") and line.split()[1][0] in "123456789" for line in pane.splitlines() if " sent" in line)
     first_ms, quit_ms = [], []
     with Engine(kit) as engine:
@@ -137,7 +137,7 @@ def starts(kit, program, times):
                 select.select([process], [], [], PATIENCE)
                 quit_ms.append((time.monotonic() - begun) * 1e3)
                 os.close(process)
-    for key, what, ms in [("first", "started to the first number", first_ms), ("gone", "`q` to the end", quit_ms)]:
+    for key, what, ms in [("first", "start to first number", first_ms), ("gone", "`q` to exit", quit_ms)]:
         print(f"{what}: median {median(ms):.0f} ms, {min(ms):.0f}..{max(ms):.0f} of {times}")
         result(f"attach.{key}", median(ms))
 

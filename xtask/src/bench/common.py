@@ -1,4 +1,4 @@
-"""What the benchmarks of whole programs share: processes, their cost from /proc, tmux, and results beside their aims."""
+"""Helpers of the whole-program benchmarks: processes, their cost from /proc, tmux, and results with their aims."""
 
 import os
 import signal
@@ -16,13 +16,13 @@ ROOT = HERE.parents[2]
 TARGET = Path(os.environ.get("CARGO_TARGET_DIR", ROOT / "target"))
 FIXTURE = ROOT / "zmq-tap/fixtures/messages/0.5.9/skip_delta_256rid.pkl"
 FRAME = ROOT / "engines/benches/decode/frame.py"
-# Limit for anything that is waited for on a busy machine.
+# Time limit of every wait, generous for a busy machine.
 PATIENCE = 30
 median = statistics.median
 
 
 class Skipped(Exception):
-    """A benchmark cannot run on this machine; says why and what to install."""
+    """The benchmark cannot run on this machine. The message gives the reason and what to install."""
 
 
 def cargo(*words):
@@ -40,7 +40,7 @@ def example(package, name):
 
 
 def compile_c(source, folder):
-    """Compiles a peer in C, so that the measurement covers libzmq's own sending and receiving."""
+    """Compiles a peer in C, to exclude the overhead of a binding from the measurement."""
     program = Path(folder) / "peer"
     built = subprocess.run(["cc", "-O2", "-Wall", "-o", program, HERE / source, "-lzmq", "-pthread"], stderr=subprocess.DEVNULL)
     if built.returncode:
@@ -49,7 +49,7 @@ def compile_c(source, folder):
 
 
 def python(*packages):
-    """A Python with these packages, in a virtual environment that is made on first use."""
+    """Python of a virtual environment with these packages, created on first use."""
     home = TARGET / "bench-venv"
     program = home / "bin/python"
     if not program.exists():
@@ -99,7 +99,7 @@ class Process:
         self.child.stdin.flush()
 
     def interrupt(self):
-        """Ends the process as ctrl-c does; returns what it still printed."""
+        """Stops the process with SIGINT; returns its remaining output."""
         self.child.send_signal(signal.SIGINT)
         return self.child.communicate(timeout=PATIENCE)[0]
 
@@ -116,11 +116,11 @@ def attached(program, *words):
 
 
 def until(condition, what):
-    """Waits until the condition holds; returns its value and the seconds that it took."""
+    """Waits until the condition holds; returns its value and the seconds waited."""
     begun = time.monotonic()
     while not (value := condition()):
         if time.monotonic() > begun + PATIENCE:
-            raise RuntimeError(f"{what}: nothing within {PATIENCE} s")
+            raise RuntimeError(f"timed out after {PATIENCE} s: {what}")
         time.sleep(0.002)
     return value, time.monotonic() - begun
 
@@ -134,7 +134,7 @@ def tree(pid):
 
 
 def cpu(pid, thread=None):
-    """CPU seconds of all threads of a process and its children, or of the threads of one name, from the scheduler's accounting."""
+    """CPU seconds of a process and its children, or of their threads with one name, from the kernel scheduler's accounting."""
     tasks = [task for one in tree(pid) for task in Path(f"/proc/{one}/task").iterdir()]
     tasks = [task for task in tasks if thread is None or (task / "comm").read_text().strip() == thread]
     return sum(int((task / "schedstat").read_text().split()[0]) for task in tasks) / 1e9
@@ -147,14 +147,14 @@ def memory_mib(pid, field="VmHWM"):
 
 
 def share(pid, seconds):
-    """CPU of a process as percent of a core, while this process sleeps."""
+    """CPU use of a process in percent of a core, while this process sleeps."""
     before, begun = cpu(pid), time.monotonic()
     time.sleep(seconds)
     return (cpu(pid) - before) / (time.monotonic() - begun) * 100
 
 
 class Tmux:
-    """A program in a terminal of its own tmux server."""
+    """A program in a separate tmux server."""
 
     def __init__(self, command, columns=200, rows=50):
         self.folder = tempfile.TemporaryDirectory()
@@ -179,7 +179,7 @@ class Tmux:
         self.run("send-keys", key)
 
     def shows(self, condition):
-        """Waits until the pane's text satisfies the condition, or contains it; returns the seconds that it took."""
+        """Waits until the pane's text satisfies or contains `condition`; returns the seconds waited."""
         wanted = condition if callable(condition) else lambda pane: condition in pane
         return until(lambda: wanted(self.run("capture-pane", "-p")), f"the pane with {condition}")[1]
 
@@ -190,7 +190,7 @@ def number(value):
 
 
 def result(key, value, **beside):
-    """Prints a measurement beside its aim, and keeps it for the table."""
+    """Prints a measurement with its aim, and keeps it for the table."""
     what, bound, limit, unit = AIMS[key]
     met = value <= limit if bound == "at most" else value >= limit
     others = "; ".join(f"{name.replace('_', ' ')} {number(other)}" for name, other in beside.items() if other is not None)
@@ -203,8 +203,8 @@ RESULTS = {}
 
 
 def table():
-    """All results; aims without one are marked."""
-    lines = ["| what | aim | measured | | beside it in the same run |", "|---|---|---|---|---|"]
+    """The table of all aims; those without a result are marked."""
+    lines = ["| what | aim | measured | | for comparison, in the same run |", "|---|---|---|---|---|"]
     for key, (what, bound, limit, _) in AIMS.items():
         lines.append(RESULTS.get(key, f"| {what} | {bound} {number(limit)} | not measured | | |"))
     return "\n".join(lines)

@@ -1,5 +1,5 @@
-//! Instructions of the hot paths, counted by gungraun (the `count` bench targets) and compared with the baseline beside this file. The counts
-//! do not depend on machine load, so continuous integration can detect a slower path.
+//! Instructions of the hot paths, counted by gungraun (the `count` bench targets) and compared with `count.txt`. The counts do not depend
+//! on machine load, so continuous integration can detect a slower path.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -12,18 +12,18 @@ use super::root;
 
 /// Baseline file: the compiler in the first line, then lines of `PATH INSTRUCTIONS`.
 const BASELINE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/src/bench/count.txt");
-/// Allowed deviation in percent: hash tables get a new seed in each run.
+/// Allowed deviation in percent, because hash tables get a new seed in each run.
 const TOLERANCE: f64 = 3.0;
 /// Frames in a benchmark: the constant `LAPS` of the bench targets.
 const FRAMES: u64 = 256;
-/// Use the same memcpy on every machine, not the best one for its CPU.
+/// Makes glibc use the same memcpy on every machine, not the best one for its CPU.
 const TUNABLES: &str = "--envs=GLIBC_TUNABLES=glibc.cpu.hwcaps=-AVX2,-AVX512F,-ERMS,-FSRM";
-/// Bytes of a frame of a thousand requests, whose cost per byte must match that of short ones.
+/// Size of a frame of a thousand requests, whose cost per byte must match that of short ones.
 const LONG: &str = "107000";
 
 pub(crate) fn run(bless: bool) -> anyhow::Result<()> {
     if Command::new("valgrind").arg("--version").output().is_err() {
-        println!("SKIPPED: instructions are counted by valgrind, and there is none: apt-get install valgrind");
+        println!("SKIPPED: counting instructions needs valgrind: apt-get install valgrind");
         return Ok(());
     }
     let counted = counts()?;
@@ -49,17 +49,17 @@ pub(crate) fn run(bless: bool) -> anyhow::Result<()> {
     if bless {
         std::fs::write(BASELINE, written).with_context(|| BASELINE.to_string())?;
     } else if compiler != current {
-        println!("SKIPPED: not compared, because the baseline is of {compiler:?} and this is {current:?}");
+        println!("SKIPPED: the baseline was recorded with {compiler:?}, and this is {current:?}");
     } else if !wrong.is_empty() {
         bail!(
-            "more than {TOLERANCE} % off the baseline, or not counted: {}; if that is intended, `cargo xtask bench --bless` writes a new baseline",
+            "more than {TOLERANCE} % off the baseline, or not counted: {}; to accept, run `cargo xtask bench --bless`",
             wrong.join(", ")
         );
     }
     Ok(())
 }
 
-/// Runs the bench targets in a target folder of their own, which other builds and their settings do not affect.
+/// Runs the bench targets in a separate target folder, so that other builds and their settings do not affect the counts.
 fn counts() -> anyhow::Result<BTreeMap<String, u64>> {
     let (root, tools) = (root()?, root()?.join(".tools/bin"));
     let metadata = cargo_metadata::MetadataCommand::new().no_deps().exec()?;
@@ -90,7 +90,7 @@ fn counts() -> anyhow::Result<BTreeMap<String, u64>> {
         TUNABLES,
     ]);
     let summaries = text(cargo.current_dir(root).env("PATH", path))
-        .context("it needs the runner: cargo install --locked --root .tools --version 0.20.0 gungraun-runner")?;
+        .context("gungraun-runner is needed: cargo install --locked --root .tools --version 0.20.0 gungraun-runner")?;
     summaries
         .lines()
         .filter(|line| line.starts_with('{'))
@@ -98,7 +98,7 @@ fn counts() -> anyhow::Result<BTreeMap<String, u64>> {
         .collect()
 }
 
-/// Name of a benchmark and its instructions per frame, from its summary in JSON.
+/// Name of a benchmark and its instructions per frame, from its JSON summary.
 fn count(line: &str) -> anyhow::Result<(String, u64)> {
     let summary: Value = serde_json::from_str(line)?;
     let [function, id] = ["function_name", "id"].map(|key| summary[key].as_str().unwrap_or_default());

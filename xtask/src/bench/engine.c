@@ -1,13 +1,13 @@
-// The libzmq peers of `cargo xtask bench attach`: a scheduler and a tokenizer, as far as a probe on libzmq can tell.
-//   send EP FILE  PUSH, connects, says READY. For each line "FRAMES RATE" on stdin it sends so many frames of the file's requests,
-//                 RATE a second, and says "FRAMES TOKENS BEGUN ENDED SECONDS": tokens in them, requests begun and ended.
-//   recv EP       PULL, binds, says READY. Takes as pyzmq does: poll, then RCVTIMEO and a receive until there is no more. For each
-//                 line on stdin it says how many frames it has taken.
-// Both end with their stdin.
+// The libzmq peers of `cargo xtask bench attach`, which look like a scheduler and a tokenizer to a probe on libzmq.
+//   send EP FILE  PUSH, connects, prints READY. For each line "FRAMES RATE" on stdin, sends FRAMES frames of the file's requests at
+//                 RATE per second, and prints "FRAMES TOKENS BEGUN ENDED SECONDS": tokens sent, requests begun and ended.
+//   recv EP       PULL, binds, prints READY. Receives like pyzmq: poll, then RCVTIMEO and receives until the queue is empty. For each
+//                 line on stdin, prints the number of received frames.
+// Both exit at the end of stdin.
 //
-// The file holds, for every group of requests, two frames: one in the midst of its requests and one that ends them. A frame is
-// its size, its count of requests n, the places of n request ids' first four letters and of n numbers of tokens so far (one byte
-// each), and its bytes; all numbers are 32 bits. Every frame sent gives each request of its group one token more.
+// The file holds two frames for each group of requests: a middle one and a final one. Each frame has its size, its number of requests
+// n, n offsets of the first four letters of the request ids, n offsets of the token counts (one byte each), and the frame's bytes. All
+// numbers have 32 bits. Every sent frame adds one token to each request of its group.
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -30,13 +30,13 @@ static struct frame frames[MOST_GROUPS][2];
 static void *read_all(FILE *file, size_t bytes) {
     void *room = malloc(bytes);
     if (!room || fread(room, 1, bytes, file) != bytes) {
-        fprintf(stderr, "the file of frames breaks off\n");
+        fprintf(stderr, "the file of frames is truncated\n");
         exit(1);
     }
     return room;
 }
 
-// How many groups of requests the file has.
+// Returns the number of groups in the file.
 static int load(const char *path) {
     FILE *file = fopen(path, "rb");
     if (!file) {
@@ -73,7 +73,7 @@ static void send_all(void *context, const char *endpoint, const char *path) {
             double early = start + i / rate - seconds();
             if (early > 0)
                 nanosleep(&(struct timespec){(time_t)early, (long)((early - (time_t)early) * 1e9)}, NULL);
-            // Groups end at different times.
+            // Make the groups end at different times.
             int group = next % groups, life = LONGEST - 5 * (group % 16);
             long generation = step[group] / life;
             int token = step[group]++ % life + 1;

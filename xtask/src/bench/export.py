@@ -1,4 +1,4 @@
-"""`tokengap export` of a busy engine's recording: CPU with the analysis, beside Python's `json.dump` of the same trace."""
+"""`tokengap export` of a busy engine's recording: CPU time including analysis, compared with Python's `json.dump` of the same trace."""
 
 import json
 import os
@@ -23,7 +23,7 @@ def cost(out, *words):
 
 
 def json_dump(file):
-    """Least nanoseconds of `json.dump` per event."""
+    """Minimum nanoseconds of `json.dump` per event."""
     events = json.loads(file.read_text())
     least = float("inf")
     for _ in range(3):
@@ -50,5 +50,5 @@ def run(quick):
         # Python's time per event does not depend on the size of the trace.
         cost(out, program, "export", short, "--format", "perfetto", "--output", out)
         python, ours = json_dump(out), spent * 1e9 / lines
-        print(f"perfetto, an event: {ours:.0f} ns with the analysis, json.dump alone {python:.0f} ns")
+        print(f"perfetto, per event: {ours:.0f} ns including analysis, json.dump alone {python:.0f} ns")
         result("export", python / ours)

@@ -1,4 +1,4 @@
-"""Writes frames for `engine.c` from a recorded one, with its class, columns and protocol.
+"""Writes frames for `engine.c` with the class, columns and protocol of a recorded frame.
 
 Each group of requests gets two frames: a middle one and a final one, with one new token per request. The sender changes two fields in
 every frame: the first four letters of each request id, and the number of tokens so far. To find their offsets, the script writes the
@@ -17,7 +17,7 @@ from frame import Reader  # noqa: E402
 
 
 def made_of(recorded, group, requests, ends, name, tokens):
-    """The recorded frame with these requests in place of its own."""
+    """The recorded frame with its requests replaced by these."""
     made = object.__new__(type(recorded))
     count = len(recorded.rids)
     for column, values in vars(recorded).items():

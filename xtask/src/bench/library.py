@@ -1,4 +1,4 @@
-"""Benchmarks of the libraries, on criterion: decoding, the ledger, recordings. Ratios are to the peers of the same run."""
+"""Criterion benchmarks of the libraries: decoding, the ledger, recordings. Ratios are relative to the peers of the same run."""
 
 import json
 import os
@@ -28,7 +28,7 @@ def criterion(quick, package, bench, filters, **env):
 
 
 def ratios(times, group, ours):
-    """Prints the benchmarks of a group as ratios to one of them."""
+    """Prints the benchmarks of a group relative to one of them."""
     for name, (ns, _) in sorted(times.items(), key=lambda item: item[1]):
         if name.startswith(group):
             print(f"{name:50} {ns / 1e3:12.2f} us  {ns / times[ours][0]:8.2f} of {ours}")
@@ -55,7 +55,7 @@ def decode(quick):
         result("decode.pickle", min(pickles))
     if "msgpack" in over:
         result("decode.msgspec", over["msgpack"])
-    print("nanoseconds a request by requests in the frame")
+    print("nanoseconds per request, by requests in the frame")
     grown = {of: ns / of for name, (ns, of) in times.items() if name.startswith("decode/requests")}
     for requests, ns in sorted(grown.items()):
         print(f"{requests:12} {ns:10.1f}")
@@ -64,7 +64,7 @@ def decode(quick):
 def ledger(quick):
     _, times = criterion(quick, "trace", "time", ["^ledger/"])
     each = {name.removeprefix("ledger/"): ns / of for name, (ns, of) in times.items()}
-    print(f"{'nanoseconds a chunk':32} {'':10} {'ratio':>8}")
+    print(f"{'nanoseconds per chunk':32} {'':10} {'ratio':>8}")
     for name, ns in sorted(each.items()):
         print(f"{name:32} {ns:10.1f} {ns / each['hash map of counters']:8.2f}")
     ours, least = each["sends and receives"], each["hash map of counters"]
@@ -83,7 +83,7 @@ def memory(quick):
 
 
 def record(quick):
-    # A file of an hour takes half a minute to write.
+    # Writing an hour's recording takes half a minute.
     said, times = criterion(quick, "trace", "time", ["^record/(write|read)" if quick else "^record/"])
     peer = "zstd of the raw frames"
     sizes = dict(line.removeprefix("size: ").rsplit(": ", 1) for line in said.splitlines() if line.startswith("size: "))

@@ -1,5 +1,5 @@
-//! `cargo xtask bench`: comparative measurements. Benchmarks of the libraries are bench targets of their crates; those of whole programs, and
-//! the order and the table of all, are `run.py` beside this file.
+//! `cargo xtask bench`: comparative measurements. Benchmarks of the libraries are bench targets of their crates. `run.py` runs them and the
+//! whole-program benchmarks in order, and writes the table.
 
 mod count;
 
@@ -11,12 +11,12 @@ use clap::ValueEnum;
 
 #[derive(clap::Args)]
 pub(crate) struct Bench {
-    /// Benchmarks to run; all by default
+    /// Benchmarks to run [default: all]
     names: Vec<Name>,
-    /// Fewer turns and less of everything, and nothing that needs an engine
+    /// Fewer repetitions and smaller loads, without benchmarks that need an engine
     #[arg(long)]
     quick: bool,
-    /// Write the table of results into docs/internals/PERFORMANCE.md
+    /// Write the results table into docs/internals/PERFORMANCE.md
     #[arg(long, conflicts_with_all = ["quick", "names"])]
     write: bool,
     /// Write the instruction counts to the baseline instead of comparing them
@@ -28,27 +28,27 @@ pub(crate) struct Bench {
 enum Name {
     /// Instructions of the hot paths, compared with the baseline
     Count,
-    /// Decoding a frame: tokengap, CPython's pickle, msgspec, crates
+    /// Decoding of a frame by tokengap, CPython's pickle, msgspec and Rust crates
     Decode,
-    /// The ledger and a hash map of counters; its growth with requests, hops and connections
+    /// The ledger compared with a hash map of counters; the ledger's growth with requests, hops and connections
     Ledger,
-    /// The ledger's memory with very many requests
+    /// Memory of the ledger with 100,000 live and a million finished requests
     Memory,
-    /// Recordings and zstd of the raw frames
+    /// Recordings, compared with zstd of the raw frames
     Record,
-    /// The relay, a direct connection, `zmq_proxy`, the `zeromq` crate, socat
+    /// The relay compared with a direct connection, `zmq_proxy`, the `zeromq` crate and socat
     Relay,
-    /// `attach` with its screen on 4,096 requests, and at multiples until observations are missed
+    /// `attach` with a screen on 4,096 requests, at increasing rates until observations are missed
     Attach,
-    /// Exports, and Python's `json.dump` of the same trace
+    /// Exports, compared with Python's `json.dump` of the same trace
     Export,
-    /// The screen over 10,000 requests: drawing, answering a key, its cost at rest and under load
+    /// The screen with 10,000 requests: drawing, key response, cost at rest and under load
     Screen,
-    /// Cost of the probe for its target: traps alone, lengths, content, bpftrace
+    /// Cost of the probe for its target: traps only, lengths, content, bpftrace
     Probe,
-    /// Cost of observing responses, for the process that writes them and for unrelated processes
+    /// Cost of observing responses, for the writing process and for unrelated processes
     Egress,
-    /// Bytes that one pod sends and writes: a scrape, OTLP, the feed, a recording
+    /// Bytes that one pod sends and writes: metrics scrape, OTLP, feed, recording
     Volume,
 }
 
@@ -69,7 +69,7 @@ pub(crate) fn run(bench: &Bench) -> anyhow::Result<()> {
         python.args(name.to_possible_value().map(|value| value.get_name().to_owned()));
     }
     let status = python.status().context("python3")?;
-    ensure!(status.success(), "the benchmarks: {status}");
+    ensure!(status.success(), "benchmarks failed: {status}");
     Ok(())
 }
 

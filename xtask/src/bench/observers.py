@@ -1,4 +1,4 @@
-"""Cost of an observer for the process that it observes: tokengap's probe, empty programs at its probe points, bpftrace. Each turn is measured
+"""Cost of an observer for the observed process: tokengap's probe, empty programs at its probe points, bpftrace. Each turn measures
 without the observer, with it, and without it again."""
 
 import shutil
@@ -21,30 +21,30 @@ WRITES = """
 tracepoint:raw_syscalls:sys_exit /pid == PID && args->id == 1/ { @[args->ret] = count(); }
 BEGIN { printf("attached\\n"); }
 """
-# Name, operation that is measured, observer.
+# Name, measured operation, observer.
 PROBE = [
-    ("traps alone, at tokengap's places", ("pair", 100), "traps"),
-    ("traps alone, at entries and a return", ("pair", 100), "traps-at-calls"),
-    ("traps alone, everything attached", ("pair", 100), "traps-everywhere"),
+    ("traps only, at tokengap's probe points", ("pair", 100), "traps"),
+    ("traps only, at function entries and a return", ("pair", 100), "traps-at-calls"),
+    ("traps only, all probes attached", ("pair", 100), "traps-everywhere"),
     ("lengths", ("pair", 100), "lengths"),
-    ("lengths, everything attached", ("pair", 100), "lengths-everything"),
+    ("lengths, all probes attached", ("pair", 100), "lengths-everything"),
     ("bpftrace, lengths", ("pair", 100), MESSAGES),
     ("16 KiB copied at the sender, 4 at the receiver", ("pair", 16 << 10), "content"),
-    ("the same, everything attached", ("pair", 16 << 10), "content-everything"),
-    ("16 KiB copied both ways", ("pair", 16 << 10), "content-both-ways"),
+    ("the same, all probes attached", ("pair", 16 << 10), "content-everything"),
+    ("16 KiB copied at both ends", ("pair", 16 << 10), "content-both-ways"),
 ]
 EGRESS = [
-    ("a watched write: where sockets send", ("write", 600), "writes"),
-    ("a watched write: where any call returns", ("write", 600), "writes-any-call"),
-    ("a watched write: bpftrace at sys_exit", ("write", 600), WRITES),
-    ("another process's call: where sockets send", ("call",), "writes"),
-    ("another process's call: where any call returns", ("call",), "writes-any-call"),
-    ("another process's call: bpftrace at sys_exit", ("call",), WRITES),
+    ("observed write: hook where sockets send", ("write", 600), "writes"),
+    ("observed write: hook where any call returns", ("write", 600), "writes-any-call"),
+    ("observed write: bpftrace at sys_exit", ("write", 600), WRITES),
+    ("call of another process: hook where sockets send", ("call",), "writes"),
+    ("call of another process: hook where any call returns", ("call",), "writes-any-call"),
+    ("call of another process: bpftrace at sys_exit", ("call",), WRITES),
 ]
 
 
 def observer(observe, way, pid):
-    """Starts an observer of a process, and waits until it has attached; None if bpftrace cannot."""
+    """Starts an observer of a process, and waits until it has attached; `None` if bpftrace cannot attach."""
     if way not in (MESSAGES, WRITES):
         return Process(observe, way, pid).expect("attached")
     maps = Path(f"/proc/{pid}/maps").read_text().splitlines()
@@ -54,13 +54,13 @@ def observer(observe, way, pid):
     while "attached" not in (line := child.child.stdout.readline()):
         if not line:
             return None
-    # Its output is read, so that it never blocks.
+    # Drain its output, so that it never blocks.
     subprocess.Popen(["cat"], stdin=child.child.stdout, stdout=subprocess.DEVNULL)
     return child
 
 
 def detach(child, way):
-    """Ends an observer; returns the observations that it missed."""
+    """Stops an observer; returns the number of missed observations."""
     with child:
         if way in (MESSAGES, WRITES):
             child.child.send_signal(signal.SIGINT)
@@ -70,8 +70,8 @@ def detach(child, way):
 
 
 def measure(rows, interpreter, observe, operations, rounds):
-    """Added nanoseconds of each row."""
-    print(f"{'CPU ns per operation':50}{'without':>10}{'added':>10}   (least..most)")
+    """Measures the added nanoseconds of each row, and prints them."""
+    print(f"{'CPU ns per operation':50}{'without':>10}{'added':>10}   (min..max)")
     medians = {}
     with Process("sleep", "3600") as another:
         for name, operation, way in rows:
@@ -93,7 +93,7 @@ def measure(rows, interpreter, observe, operations, rounds):
                     without.append((before + turn()) / 2)
                     added.append(observed - without[-1])
             if not added:
-                print(f"SKIPPED: {name}: bpftrace cannot attach here")
+                print(f"SKIPPED: {name}: bpftrace cannot attach on this machine")
                 continue
             medians[name] = median(added)
             span = f"({min(added):.0f}..{max(added):.0f})"

@@ -1,4 +1,4 @@
-// What the benchmarks' libzmq peers have in common.
+// Helpers shared by the benchmarks' libzmq peers.
 #include <stdio.h>
 #include <stdlib.h>
 #include <time.h>

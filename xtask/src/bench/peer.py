@@ -1,8 +1,8 @@
-"""The process that is measured beside an observer. Usage: peer.py pair SIZE | write SIZE | call.
+"""The process measured with and without an observer. Usage: peer.py pair SIZE | write SIZE | call.
 
-`pair` sends a message to itself over inproc with pyzmq and receives it; `write` writes to a TCP client that reads everything; `call` makes a
-system call that does nothing. Prints its pid. Each line on stdin is a number of operations; each reply is the thread's CPU nanoseconds per
-operation. It pauses after every BURST so that the reader keeps up, because a missed observation costs less than a recorded one.
+`pair` sends a message to itself over inproc with pyzmq and receives it. `write` writes to a TCP client that reads everything. `call` makes
+a no-op system call. Prints its pid. Each line on stdin is a number of operations; each reply is the thread's CPU nanoseconds per operation.
+Pauses after every BURST operations so that the observer's reader keeps up: a missed observation would cost less than a recorded one.
 """
 
 import os

@@ -1,14 +1,14 @@
 // The libzmq peers of `cargo xtask bench relay`.
 //   send EP FILE COUNT RATE STAMPS CONNECTIONS
-//                                   PUSH sockets, connect: the file's bytes as a message, COUNT times, RATE a second (0: as it goes),
-//                                   one socket after the other
+//                                   PUSH sockets, connect: send the file's bytes as a message, COUNT times in total at RATE per second
+//                                   (0: full speed), round-robin
 //   recv EP SIZE COUNT STAMPS       PULL, binds: prints messages per second between the first and the last, and the median and
-//                                   the 99th percentile of their microseconds under way; STAMPS is a file of COUNT doubles
-//   press EP FILE CONNECTIONS MOST  as many PUSH sockets, each with room for one message: prints how many messages they got rid of
-//                                   until none had been for a second, or MOST; then waits
-//   stuck EP                        PULL, binds, with room for one message a connection, and never receives
+//                                   the 99th percentile of their latency in microseconds; STAMPS is a file of COUNT doubles
+//   press EP FILE CONNECTIONS MOST  CONNECTIONS PUSH sockets with a high-water mark of 1: prints the number of accepted messages once
+//                                   none was accepted for a second, or at MOST; then waits
+//   stuck EP                        PULL with a high-water mark of 1, binds, never receives
 //   proxy FRONT BACK                zmq_proxy: PULL bound to FRONT, PUSH connected to BACK
-//   copy FRONT BACK                 read and write, 128 KiB at a time, and nothing else: the least a relay can do that has the bytes
+//   copy FRONT BACK                 only reads and writes, 128 KiB at a time: the minimum work of any relay in user space
 #include <fcntl.h>
 #include <pthread.h>
 #include <stdio.h>
@@ -23,7 +23,7 @@
 
 #include "peer.h"
 
-// When each message was sent, in memory that both peers share.
+// Send time of each message, in memory shared by both peers.
 static double *stamps(const char *path, long count) {
     int file = open(path, O_RDWR);
     check(file < 0, path);
@@ -153,7 +153,7 @@ static void *carry(void *given) {
             if ((wrote = write(one->to, bytes + done, got - done)) <= 0)
                 return NULL;
     shutdown(one->to, SHUT_WR);
-    // Stays, so that its CPU time can be read.
+    // Stay alive, so that the CPU time can be read.
     pause();
     return NULL;
 }
@@ -204,7 +204,7 @@ int main(int count, char **words) {
     } else if (count == 4 && !strcmp(role, "copy")) {
         relay(words[2], words[3]);
     } else {
-        fprintf(stderr, "usage: see the head of relay.c\n");
+        fprintf(stderr, "usage: see the comment at the top of relay.c\n");
         return 2;
     }
     return 0;

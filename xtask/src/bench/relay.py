@@ -1,4 +1,5 @@
-"""The relay beside a direct connection, `zmq_proxy`, the `zeromq` crate, socat and a plain loop: libzmq peers on both sides, real frames."""
+"""The relay compared with a direct connection, `zmq_proxy`, the `zeromq` crate, socat and a plain copy loop. libzmq peers exchange real
+frames."""
 
 import subprocess
 import tempfile
@@ -7,18 +8,18 @@ from pathlib import Path
 
 from common import FIXTURE, FRAME, Process, compile_c, cpu, example, median, memory_mib, result, until
 
-# Messages a second at which every way is idle between two messages. Many short turns: where the kernel places the processes shifts a turn's
-# median by tens of microseconds.
+# Messages per second at which every path is idle between two messages. Many short turns, because process placement by the kernel shifts a
+# turn's median by tens of microseconds.
 RATE, COUNT, LATENCY_TURNS = 1_000, 400, 12
-# A receiver that never reads: connections, and the most messages that are sent.
+# A receiver that never reads: number of connections, and limit of sent messages.
 CONNECTIONS, MAX_MESSAGES = 100, 20_000
 OURS = {"decode": "tokengap, frames decoded", "count": "tokengap, frames counted"}
 PEERS = {"proxy": "zmq_proxy", "crate": "zeromq crate", "socat": "socat"}
-WAYS = {"direct": "direct", **OURS, **PEERS, "copy": "floor: read, write"}
+WAYS = {"direct": "direct", **OURS, **PEERS, "copy": "baseline: read, write"}
 
 
 class Relay:
-    """A process between a sender and a receiver, with sockets of its own folder."""
+    """A process between a sender and a receiver, with sockets in its own folder."""
 
     def __init__(self, kit, way, connections, stack):
         folder = stack.enter_context(tempfile.TemporaryDirectory())
@@ -61,7 +62,7 @@ class Kit:
 
 
 def turn(kit, way, message, count, rate=0, connections=1):
-    """Messages a second, microseconds under way (median, 99th percentile), CPU microseconds a message, and the share decoded."""
+    """Messages per second, latency in microseconds (median, 99th percentile), CPU microseconds per message, and the share decoded."""
     with ExitStack() as stack:
         relay = Relay(kit, way, connections, stack)
         stamps = Path(stack.enter_context(tempfile.TemporaryDirectory())) / "stamps"
@@ -87,7 +88,7 @@ def turn(kit, way, message, count, rate=0, connections=1):
 
 
 def medians(kit, message, rounds, **traffic):
-    """Medians of each way over alternating turns; the first round warms up."""
+    """Medians of each path over alternating turns; the first round is a warm-up."""
     turns = {way: [] for way in kit.ways()}
     for number in range(rounds + 1):
         for way, of in turns.items():
@@ -119,7 +120,7 @@ def throughput(kit, kib, rounds, volume):
 
 def latency(kit, kib):
     rows = medians(kit, kit.message(kib), LATENCY_TURNS, count=COUNT, rate=RATE)
-    print(f"\n{f'{RATE} messages/s, {kib} KiB':26}{'p50 us':>11}{'beyond':>11}{'p99 us':>11}{'cpu us':>11}")
+    print(f"\n{f'{RATE} messages/s, {kib} KiB':26}{'p50 us':>11}{'added':>11}{'p99 us':>11}{'cpu us':>11}")
     for way, row in rows.items():
         row["beyond"] = row["p50"] - rows["direct"]["p50"]
         print(f"{WAYS[way]:26}{cells(row, 'p50', 'beyond', 'p99', 'cpu')}")
@@ -128,7 +129,7 @@ def latency(kit, kib):
 
 
 def stuck(kit):
-    """Messages that each way accepts beyond a direct connection, and its memory, while the receiver reads nothing."""
+    """Messages that each path accepts in excess of a direct connection, and its memory, while the receiver reads nothing."""
     rows, message = {}, kit.message(16)
     for way in kit.ways():
         with ExitStack() as stack:
@@ -139,7 +140,7 @@ def stuck(kit):
             rows[way] = {"accepted": int(press.line())}
             if relay.process:
                 rows[way]["mib"] = memory_mib(relay.process.pid)
-    print(f"\n{f'never read, {CONNECTIONS} connections':26}{'accepted':>11}{'beyond':>11}{'peak MiB':>11}")
+    print(f"\n{f'never read, {CONNECTIONS} connections':26}{'accepted':>11}{'excess':>11}{'peak MiB':>11}")
     for way, row in rows.items():
         row["beyond"] = max(0, row["accepted"] - rows["direct"]["accepted"])
         print(f"{WAYS[way]:26}{cells(row, 'accepted', 'beyond', 'mib')}")
@@ -148,15 +149,15 @@ def stuck(kit):
 
 
 def growth(kit):
-    """CPU of the counting relay by size of the frames and by connections, the least of three turns."""
+    """CPU of the counting relay by frame size and by number of connections, minimum of three turns."""
     cost = lambda kib, connections: min(
         turn(kit, "count", kit.message(kib), count=max(256, connections * 16, min(32_768, (128 << 10) // kib)), connections=connections)["cpu"]
         for _ in range(3)
     )
-    print(f"\n{'frames counted, KiB':>20}{'ns a KiB':>11}")
+    print(f"\n{'frames counted, KiB':>20}{'ns/KiB':>11}")
     for kib in (1, 4, 16, 64, 256, 1_024, 4_096):
         print(f"{kib:20}{cost(kib, 1) * 1e3 / kib:11.0f}")
-    print(f"\n{'16 KiB, connections':>20}{'us a frame':>11}")
+    print(f"\n{'16 KiB, connections':>20}{'us/frame':>11}")
     for connections in (1, 4, 16, 64, 256, 1_024):
         print(f"{connections:20}{cost(16, connections):11.1f}")
 

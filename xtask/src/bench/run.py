@@ -1,4 +1,4 @@
-"""`cargo xtask bench`: comparative measurements. Peers alternate with tokengap in the same run.
+"""`cargo xtask bench`: comparative measurements, in which tokengap and its peers alternate in the same run.
 
 usage: run.py [--quick] [--write] [NAME...]
 """
@@ -17,7 +17,7 @@ import relay
 import screen
 import volume
 
-# Name, function, and whether a quick run has it.
+# Name, function, and whether `--quick` includes it.
 ALL = {
     "decode": (library.decode, True),
     "ledger": (library.ledger, True),
@@ -63,7 +63,7 @@ def main():
 
 
 def write(file: Path, table):
-    """Replaces the text between the two marks."""
+    """Replaces the table between the two marks."""
     begin, end = "<!-- Aims: written by the command -->\n", "<!-- Aims: end -->"
     before, rest = file.read_text().split(begin)
     file.write_text(f"{before}{begin}{table}\n{end}{rest.split(end)[1]}")

@@ -1,5 +1,5 @@
-"""The screen from a user's view: tokengap in tmux, on a recording of a busy engine and on an idle relay. Frame times are the program's own,
-logged at exit with `-v`; the time to answer a key is measured from outside, through tmux."""
+"""The screen as a user sees it: tokengap in tmux, on a recording of a busy engine and on an idle relay. Drawing times are logged by the
+program at exit with `-v`; key response time is measured from outside, through tmux."""
 
 import subprocess
 import tempfile
@@ -27,8 +27,8 @@ def busy(program, folder):
             answers.append((time.monotonic() - begun) * 1e3)
         tmux.press("q")
         drawn, _ = until(lambda: [line for line in log.read_text().splitlines() if "drawn in " in line], "the log")
-    print(f"{LIVE} live requests, 132,000 chunks a second, 200x50:{drawn[0].split('screen:')[1]}")
-    print(f"a key is answered in {median(answers):.0f} ms, at most {max(answers):.0f}, through tmux")
+    print(f"{LIVE} live requests, 132,000 chunks per second, 200x50:{drawn[0].split('screen:')[1]}")
+    print(f"key response through tmux: median {median(answers):.0f} ms, maximum {max(answers):.0f} ms")
     print(f"decoding, analysis and screen: {cpu:.1f} % of a core, {mib:.0f} MiB")
     result("screen.draw", float(drawn[0].split("drawn in ")[1].split()[0]) / 1e3)
 
@@ -38,7 +38,7 @@ def at_rest(program, folder):
         tmux.shows("tokengap")
         time.sleep(2)
         cpu = share(tmux.pid, 15)
-        print(f"a relay at rest: {cpu:.2f} % of a core, {memory_mib(tmux.pid):.0f} MiB")
+        print(f"an idle relay: {cpu:.2f} % of a core, {memory_mib(tmux.pid):.0f} MiB")
         result("screen.idle", cpu)
 
 

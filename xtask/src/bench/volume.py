@@ -1,4 +1,4 @@
-"""What one pod sends and writes: bytes of a scrape, of OTLP, of the feed and of a recording, while a demo plays."""
+"""Data volume of one pod: bytes of a scrape, of OTLP, of the feed and of a recording, while a demo runs."""
 
 import json
 import socket
@@ -55,7 +55,7 @@ class Proxy:
                 if source.getpeername()[1] == self.port:
                     self.bytes += len(block)
         except OSError:
-            # The run is over.
+            # The demo has exited.
             pass
 
 
@@ -72,7 +72,7 @@ def measure(program, scenario):
             time.sleep(1)
             proxy = Proxy(feed)
             with Process(program, "watch", "--headless", "--json", proxy.address, quiet=True):
-                # The feed's first bytes are its initial state and do not count towards the rate.
+                # The feed begins with its state, which does not count towards the rate.
                 time.sleep(5)
                 before = proxy.bytes
                 time.sleep(SECONDS - 15)
@@ -89,7 +89,7 @@ def measure(program, scenario):
 
 
 def run(_quick):
-    print("| demo | chunks/s | series | bytes a scrape | OTLP bytes a minute | feed bytes/s | recording, bytes a chunk | recording, MB an hour |")
+    print("| demo | chunks/s | series | bytes/scrape | OTLP bytes/min | feed bytes/s | recording, bytes/chunk | recording, MB/h |")
     print("|---|---|---|---|---|---|---|---|")
     program = tokengap()
     for scenario in SCENARIOS:

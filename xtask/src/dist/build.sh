@@ -1,12 +1,12 @@
 #!/usr/bin/env bash
-# Builds the static program for TARGET, or only compiles it, and says where the standard library is from. zig is the C compiler and linker for
-# all targets and provides musl and libunwind; cargo-zigbuild puts it to use.
+# Builds the static program for TARGET, or only compiles it, and prints the origin of the standard library. zig is the C compiler and linker
+# for all targets, and provides musl and libunwind; cargo-zigbuild makes Cargo use it.
 # usage: build.sh zigbuild|check TARGET
 set -euo pipefail
 cd "$(dirname "$0")/../../.."
 . xtask/src/dist/rust.sh
 
-# Pinned versions that, with the compiler and Cargo.lock, reproduce a build.
+# Pinned: together with the compiler and Cargo.lock, these versions make a build reproducible.
 tools=(ziglang==0.17.0 cargo-zigbuild==0.24.0)
 what=$1 target=$2
 zig=$PWD/.tools/zig
@@ -20,13 +20,13 @@ fi
 
 paths=("$PWD=/tokengap" "${CARGO_HOME:-$HOME/.cargo}=/cargo")
 case $target in
-  *-musl) flags=(-Ctarget-feature=+crt-static -Clink-self-contained=no) ;; # zig provides the start files as well
+  *-musl) flags=(-Ctarget-feature=+crt-static -Clink-self-contained=no) ;; # zig also provides the start files
   *) flags=(-Ctarget-cpu=generic) ;;
 esac
 options=(--quiet --locked --package tokengap --bin tokengap --profile dist --target "$target")
 from="rustup's standard library"
 if [ ! -d "$(rustc --print sysroot)/lib/rustlib/$target/lib" ]; then
-  from='a standard library compiled here: rustup has none for the target'
+  from='standard library compiled from source: rustup has none for the target'
   library=$(library)
   paths+=("$library=/rust-src")
   options+=(-Z 'build-std=std,panic_unwind')

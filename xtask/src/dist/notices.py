@@ -1,6 +1,6 @@
 """Third-party notices of the program: licence texts for people, a CycloneDX bill of materials for machines.
 
-usage: notices.py TARGET VERSION FOLDER     with a Python that has ziglang
+usage: notices.py TARGET VERSION FOLDER     needs the package ziglang
 """
 
 import json
@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from datetime import datetime, timezone
 from pathlib import Path
 
-# What the archive is made of: the command, and the probe's kernel side inside it.
+# Packages in the archive: the command, and the kernel side of the probe embedded in it.
 SHIPPED = ("tokengap", "probe-ebpf")
 LICENCE = re.compile(r"(LICEN[SC]E|COPYING|COPYRIGHT|NOTICE|UNLICENSE)", re.IGNORECASE)
 
@@ -45,7 +45,7 @@ def crates(target):
             left += [dep["pkg"] for dep in nodes[id]["deps"] if any(kind["kind"] is None for kind in dep["dep_kinds"])]
     for package in (packages[id] for id in seen - set(metadata["workspace_members"])):
         folder = Path(package["manifest_path"]).parent
-        # Of the two licences that zstd's C sources offer, only the one used here.
+        # zstd's C sources are dual-licensed; keep only the licence used here.
         files = [*filter(lambda path: LICENCE.match(path.name), folder.iterdir()), *folder.glob("zstd/LICENSE*")]
         # `A/B` is the deprecated notation for `A OR B`.
         licence = (package["license"] or "").replace("/", " OR ")
@@ -74,7 +74,7 @@ def licences(components):
     >>> text.count("\\none\\n"), "a 1 (LICENSE)\\nb 1 (LICENSE)\\n\\none" in text, "c 1 (LICENSE)\\n\\ntwo" in text
     (1, True, True)
     """
-    text = "tokengap is MIT OR Apache-2.0. It contains the work of others, under these licences.\n\n"
+    text = "tokengap is MIT OR Apache-2.0. It contains third-party software under the following licences.\n\n"
     owners = {}
     for part in components:
         text += f"{part.name} {part.version}: {part.licence}\n"
@@ -86,7 +86,7 @@ def licences(components):
 
 
 def bill(version, target, components):
-    """CycloneDX 1.5. It has no random serial number, so that two builds of one source give the same bill."""
+    """CycloneDX 1.5, without a random serial number, so that builds are reproducible."""
     built_at = datetime.fromtimestamp(int(os.environ["SOURCE_DATE_EPOCH"]), timezone.utc)
 
     def described(kind, name, version, purl, licence, **more):

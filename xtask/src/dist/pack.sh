@@ -1,13 +1,13 @@
 #!/usr/bin/env bash
-# Packs the built program of each TARGET into the folder OUT: archive, Debian package, bill of materials, SHA256SUMS. The files depend on
-# neither the machine nor the time of packing, only on SOURCE_DATE_EPOCH. Documents are written by WRITER, this machine's program.
+# Packs the built program of each TARGET into the folder OUT: archive, Debian package, bill of materials, SHA256SUMS. The files do not
+# depend on the machine or the time of packing, only on SOURCE_DATE_EPOCH. WRITER, the host's program, generates the documentation.
 # usage: pack.sh VERSION OUT WRITER TARGET...
 set -euo pipefail
 cd "$(dirname "$0")/../../.."
 version=$1 out=$2 writer=$3
 shift 3
 
-# Size target of the static program in bytes.
+# Target size of the static program in bytes.
 aim=$((12 << 20))
 : "${SOURCE_DATE_EPOCH:=$(git log -1 --format=%ct)}"
 export SOURCE_DATE_EPOCH LC_ALL=C.UTF-8
@@ -25,7 +25,7 @@ stage() {
   "$writer" generate man --output "$dir/man"
   for shell in bash zsh fish; do "$writer" generate "$shell" --output "$dir/completions"; done
   .tools/zig/bin/python xtask/src/dist/notices.py "$2" "$version" "$dir"
-  # Whatever the umask: executable files are executable by all.
+  # Do not depend on the umask.
   chmod -R u=rwX,go=rX "$dir"
 }
 
@@ -35,7 +35,7 @@ package() {
   case $2 in
     x86_64-*) machine=amd64 ;;
     aarch64-*) machine=arm64 ;;
-    *) echo "Debian's name for the machine of $2 is not known here" >&2 && return 1 ;;
+    *) echo "no Debian architecture is known for $2" >&2 && return 1 ;;
   esac
   local share=$root/usr/share
   install -D "$dir/tokengap" "$root/usr/bin/tokengap"
@@ -64,7 +64,7 @@ Description: where an LLM server's tokens wait, and which never arrive
 CONTROL
   chmod -R u=rwX,go=rX "$root"
   deb=tokengap_${version}_$machine.deb
-  # It clamps every timestamp to SOURCE_DATE_EPOCH.
+  # dpkg-deb clamps every timestamp to SOURCE_DATE_EPOCH.
   dpkg-deb --root-owner-group -Zxz --build "$root" "$out/$deb" >"$staged/log"
 }
 
@@ -74,7 +74,7 @@ for target in "$@"; do
   name=tokengap-$version-$target
   size=$(stat --format=%s "target/$target/dist/tokengap")
   echo "$target: $size bytes"
-  [ "$size" -le "$aim" ] || echo "$target: larger than the $aim bytes aimed at"
+  [ "$size" -le "$aim" ] || echo "$target: larger than the target of $aim bytes"
   stage "$out/$name" "$target"
   tar --create --directory "$out" --format=gnu --sort=name --mtime="@$SOURCE_DATE_EPOCH" --owner=0 --group=0 --numeric-owner \
     "$name" | gzip -9n >"$out/$name.tar.gz"
@@ -84,7 +84,7 @@ for target in "$@"; do
     package "$out/$name" "$target"
     files+=("$deb")
   else
-    echo 'SKIPPED: the Debian package: there is no dpkg-deb'
+    echo 'SKIPPED: the Debian package: dpkg-deb is not installed'
   fi
 done
 (cd "$out" && sha256sum "${files[@]}" | tee SHA256SUMS)

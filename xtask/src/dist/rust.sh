@@ -1,4 +1,4 @@
-# Functions of scripts that build for other targets. They run in the project's folder.
+# Functions of scripts that build for other targets, to be called in the project's root folder.
 # shellcheck shell=bash
 
 # rustc_says KEY: a line of `rustc -vV`, such as release or host
@@ -6,8 +6,8 @@ rustc_says() {
   rustc -vV | sed -n "s/^$1: //p"
 }
 
-# remapped FLAG... -- FROM=TO...: the flags, and those that name files by TO in messages and debug information, so that a build does
-# not depend on its folder; as CARGO_ENCODED_RUSTFLAGS wants them
+# remapped FLAG... -- FROM=TO...: prints the flags and --remap-path-prefix for each pair, in the format of CARGO_ENCODED_RUSTFLAGS. The
+# build then does not depend on its folder.
 remapped() {
   local flags=()
   while [ "$1" != -- ]; do
@@ -23,8 +23,8 @@ remapped() {
   (IFS=$'\x1f' && printf %s "${flags[*]}")
 }
 
-# The standard library's source: RUST_SRC, rustup's component, or Debian's package of the same release, unpacked into .tools (nothing is
-# installed).
+# Source of the standard library: RUST_SRC, rustup's component, or Debian's package of the same release, unpacked into .tools without being
+# installed.
 library() {
   local release folder
   release=$(rustc_says release)
@@ -37,11 +37,11 @@ library() {
       return
     fi
   done
-  echo "no source of rustc $release: run \`rustup component add rust-src\`, or set RUST_SRC" >&2
+  echo "cannot find the standard library's source for rustc $release: run \`rustup component add rust-src\`, or set RUST_SRC" >&2
   return 1
 }
 
-# debian_library RELEASE: with a separate apt state, from the mirror that this machine uses
+# debian_library RELEASE: downloads it with a separate apt state, from the configured mirror
 debian_library() {
   local apt=$PWD/.tools/apt mirror version
   echo "fetching Debian's rust-src $1 into .tools"

@@ -1,4 +1,4 @@
-"""Checks the commands that the documents show.
+"""Checks the commands shown in the documentation.
 
 usage: check.py list                              links; prints every `cargo xtask` command
        check.py run TOKENGAP RELEASE [PAGE]       runs every block, or those of one page; as root alone in a PID namespace, so that
@@ -17,16 +17,16 @@ from pages import ROOT, blocks, broken, pages
 
 from engine.served import Served
 
-# Run time of a live command, overriding the page's.
+# Run time of a live command; overrides the one in the page.
 LIVE = "2s"
-# After this a command counts as hung.
+# A command that runs longer counts as hung.
 PATIENCE_S = 60
 # Commands that run until stopped.
 ENDLESS = ("attach", "demo", "splice", "tap", "watch")
 
 
 def shortened(command, pid=None):
-    """The command with a limited run time, and with the engine's process id instead of the page's.
+    """The command with a limited run time, and with the real process id of the engine.
 
     >>> shortened("sudo tokengap attach --pid 4711 > a.json")
     'sudo tokengap attach --duration 2s --pid 4711 > a.json'
@@ -46,20 +46,20 @@ def shortened(command, pid=None):
 
 
 class Page:
-    """Working folder of a page. Its blocks run in order, so that later ones can use the files of earlier ones."""
+    """Working folder of a page. Blocks run in order, so that later ones can use the files of earlier ones."""
 
     def __init__(self, binary, folder):
         self.folder = Path(folder)
         programs = self.folder / ".bin"
         programs.mkdir()
         (programs / "tokengap").symlink_to(binary)
-        # Pages use sudo; provide a stand-in so that the commands also run without it.
+        # Provide a stand-in for sudo, which pages use and this machine may lack.
         (programs / "sudo").write_text('#!/bin/sh\nexec "$@"\n')
         (programs / "sudo").chmod(0o755)
         self.env = os.environ | {"PATH": f"{programs}:{os.environ['PATH']}"}
 
     def run(self, block, pid):
-        """What went wrong, or nothing."""
+        """Runs a command; returns its error, if any."""
         if block.first and (wrong := self.end(self.start(block.first, pid))):
             return wrong
         if "together" not in block.how:
@@ -83,7 +83,7 @@ class Page:
             status = process.wait(PATIENCE_S)
         except subprocess.TimeoutExpired:
             process.kill()
-            return f"`{command}` has not ended within {PATIENCE_S} s"
+            return f"`{command}` did not exit within {PATIENCE_S} s"
         # `doctor` and `--fail-on` report findings through the exit code.
         finds = "doctor" in command or "--fail-on" in command
         complaints.seek(0)
@@ -91,7 +91,7 @@ class Page:
         idle = status == 2 and ("nothing passed through the relay" in said or "no traffic was received" in said)
         if status == 0 or (finds and status == 1) or idle:
             return None
-        return f"`{command}` ended with {status}: {said}"
+        return f"`{command}` exited with {status}: {said}"
 
 
 def run(binary, release, only=None):
@@ -105,7 +105,7 @@ def run(binary, release, only=None):
             page = Page(binary, folder)
             for block in blocks(path.read_text()):
                 place, with_engine = f"{name}:{block.line}", "with an engine" in block.how
-                reason = block.reason or ("IT NEEDS ROOT HERE, to attach" if with_engine and os.geteuid() else "")
+                reason = block.reason or ("attach needs root" if with_engine and os.geteuid() else "")
                 if reason:
                     skipped += len(block.commands)
                     print(f"{place}: not run: {reason}")
@@ -117,8 +117,8 @@ def run(binary, release, only=None):
                 print(f"{place}: {failed or f'{time.monotonic() - begun:.1f} s'}", flush=True)
                 wrong += [f"{place}: {failed}"] if failed else []
     if wrong or not ran + skipped:
-        sys.exit("\n".join(wrong) or "no page has a command")
-    print(f"{ran} commands run, {skipped} not, each for the reason it gives")
+        sys.exit("\n".join(wrong) or "no page shows a command")
+    print(f"{ran} commands run, {skipped} skipped for the reasons above")
 
 
 def list_commands():

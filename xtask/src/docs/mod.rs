@@ -12,13 +12,13 @@ use crate::toolchain::{output, succeed};
 /// SGLang release of the engine that commands attach to.
 const RELEASE: &str = "0.5.23";
 
-/// Run every command that the documents show
+/// Run every command shown in the documentation
 #[derive(clap::Args)]
 pub(crate) struct Options {
-    /// The tokengap that is run; by default a release build of this tree.
+    /// The tokengap program to run [default: a release build of this tree]
     #[arg(long, value_name = "FILE")]
     binary: Option<PathBuf>,
-    /// Only this page.
+    /// Check only this page
     #[arg(long, value_name = "FILE")]
     only: Option<PathBuf>,
 }
@@ -38,12 +38,12 @@ pub(crate) fn run(options: &Options) -> Result<()> {
     script::in_pid_namespace(&check)
 }
 
-/// Checks what needs no run: links, comments of blocks, and that every shown `cargo xtask` command exists.
+/// Checks that run no command: links, comments of blocks, and whether every shown `cargo xtask` command exists.
 fn check_documents() -> Result<()> {
     let shown = output(script::python("docs/check.py")?.arg("list"))?;
-    ensure!(shown.lines().count() > 10, "the documents show these commands: {shown}");
+    ensure!(shown.lines().count() > 10, "the pages show too few commands: {shown}");
     for line in shown.lines() {
-        let (_, command) = line.split_once("cargo xtask ").context("no command is shown")?;
+        let (_, command) = line.split_once("cargo xtask ").context("not a `cargo xtask` command")?;
         let words = std::iter::once("cargo xtask").chain(command.split_whitespace());
         crate::understood(words).with_context(|| line.to_owned())?;
     }
@@ -54,11 +54,10 @@ fn check_documents() -> Result<()> {
 mod tests {
     use super::*;
 
-    /// The checks that `cargo xtask docs` makes before it runs any command.
     #[test]
     fn documentation_links_and_commands_are_valid() -> Result<()> {
         if output(std::process::Command::new("python3").arg("--version")).is_err() {
-            eprintln!("SKIPPED: there is no python3 to read the documents with");
+            eprintln!("SKIPPED: reading the documentation needs python3");
             return Ok(());
         }
         check_documents()

@@ -1,4 +1,4 @@
-"""The project's pages: their shell blocks, and the links between them."""
+"""Pages of the documentation: their shell blocks, and the links between them."""
 
 import re
 from dataclasses import dataclass, field
@@ -15,7 +15,7 @@ def pages():
 
 @dataclass
 class Block:
-    """One `sh` block. The comment before it has its options."""
+    """One `sh` block. The comment before it gives its options."""
 
     # First line, 1-based.
     line: int
@@ -25,7 +25,7 @@ class Block:
     reason: str = ""
     # Command that creates the block's input files.
     first: str = ""
-    # "together": all commands concurrently, as in terminals side by side; "with an engine" that runs meanwhile.
+    # "together": run all commands concurrently, as in separate terminals. "with an engine": start an engine first.
     how: str = ""
 
 
@@ -38,10 +38,10 @@ def blocks(text):
     [Block(line=5, commands=['kubectl get pods'], reason='needs a cluster', first='', how='')]
     >>> blocks("```text\\ntokengap attach\\n```\\n")
     Traceback (most recent call last):
-    ValueError: line 1: `tokengap attach` stands in a block of 'text': say sh
+    ValueError: line 1: `tokengap attach` is in a 'text' block: use sh
     >>> blocks("<!-- not run: why -->\\ntext\\n")
     Traceback (most recent call last):
-    ValueError: line 2: a comment about a block has no block behind it
+    ValueError: line 2: the comment must be followed by an sh block
     """
     found, options, inside = [], {}, None
     for number, line in enumerate(map(str.strip, text.splitlines()), 1):
@@ -53,14 +53,14 @@ def blocks(text):
                 options = {}
             elif language != "console":
                 for shown in filter(re.compile(r"(\$ )*(sudo )*(tokengap|cargo) [a-z]").match, inside):
-                    raise ValueError(f"line {begun}: `{shown}` stands in a block of {language!r}: say sh")
+                    raise ValueError(f"line {begun}: `{shown}` is in a {language!r} block: use sh")
             inside = None
         elif inside is not None:
             inside.append(line)
         elif said := re.fullmatch(r"<!-- *(not run|first|run): (.*?) *-->", line):
             options[{"not run": "reason", "run": "how"}.get(said[1], said[1])] = said[2]
         elif line and options and not line.startswith("<!--"):
-            raise ValueError(f"line {number}: a comment about a block has no block behind it")
+            raise ValueError(f"line {number}: the comment must be followed by an sh block")
     return found
 
 
@@ -94,19 +94,19 @@ def anchors(text):
 
 
 def broken():
-    """What is wrong with the links between pages, the alerts' runbooks, and the book's contents."""
+    """Errors in the links between pages, the alerts' runbooks, and the book's contents."""
     wrong = []
     for page in pages():
         for target in targets(page.read_text()):
             file, _, anchor = target.partition("#")
             path = (page.parent / file).resolve() if file else page
             if "://" not in target and not (path.exists() and (not anchor or anchor in anchors(path.read_text()))):
-                wrong.append(f"{page}: {target} leads nowhere")
+                wrong.append(f"{page}: broken link {target}")
     rules = (ROOT / "deploy/prometheus/alerts.yml").read_text()
     runbooks = re.findall(r"^ *runbook: docs/troubleshooting.md#(.*)$", rules, re.MULTILINE)
     missing = set(runbooks) - anchors((ROOT / "docs/troubleshooting.md").read_text())
     if missing or len(runbooks) != rules.count("- alert:"):
-        wrong.append(f"alerts without a runbook in docs/troubleshooting.md: {missing or 'count them'}")
+        wrong.append(f"alerts without a runbook in docs/troubleshooting.md: {missing or 'their numbers differ'}")
     listed = {ROOT / "docs" / target for target in targets((ROOT / "docs/SUMMARY.md").read_text())}
     book = {page for page in pages() if page.is_relative_to(ROOT / "docs") and page.name != "SUMMARY.md"}
     return wrong + [f"docs/SUMMARY.md lacks {page}" for page in sorted(book - listed)]

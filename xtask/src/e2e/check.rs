@@ -1,8 +1,8 @@
-//! Comparisons of what was expected with what tokengap says.
+//! Comparisons of expected values with tokengap's.
 
 use std::fmt::Debug;
 
-/// Comparisons made, and those that failed.
+/// Number of comparisons, and the failed ones.
 #[derive(Debug, Default)]
 pub(crate) struct Checks {
     pub(crate) made: u32,
@@ -10,7 +10,6 @@ pub(crate) struct Checks {
 }
 
 impl Checks {
-    /// Compares two values.
     pub(crate) fn equal<T: PartialEq + Debug>(&mut self, what: &str, expected: &T, got: &T) {
         self.made += 1;
         if expected != got {
@@ -19,7 +18,6 @@ impl Checks {
         }
     }
 
-    /// Checks a condition.
     pub(crate) fn holds(&mut self, what: &str, got: bool) {
         self.equal(what, &true, &got);
     }

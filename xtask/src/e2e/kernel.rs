@@ -63,7 +63,7 @@ impl Objects {
         self.maps.extend(other.maps);
     }
 
-    /// The objects that the kernel holds.
+    /// All objects in the kernel.
     fn all() -> Self {
         // An object that disappears during the scan yields an error; skip it.
         Self {
@@ -73,7 +73,7 @@ impl Objects {
         }
     }
 
-    /// Those of them that the kernel still holds.
+    /// Subset that the kernel has not freed.
     fn present(&self) -> Self {
         let all = Self::all();
         let both = |ours: &BTreeSet<u32>, all: &BTreeSet<u32>| ours.intersection(all).copied().collect();
@@ -84,7 +84,7 @@ impl Objects {
         }
     }
 
-    /// Checks that the kernel frees all of them, which it does shortly after their last use.
+    /// Checks that the kernel frees all of them shortly after their last use.
     pub(crate) fn check_freed(&self, checks: &mut Checks) {
         let until = Instant::now() + Duration::from_secs(10);
         let mut left = self.present();

@@ -1,5 +1,6 @@
-//! `cargo xtask e2e`: the real engine's output path through `tokengap tap` and under `tokengap attach`, with the report checked against the
-//! engine's own processes. The rows are in `engine/e2e`, and those of a real server in `engine/real`; this command prepares the programs.
+//! `cargo xtask e2e`: runs the real engine's output path through `tokengap tap` and under `tokengap attach`, and compares the report with
+//! the counts of the engine's processes. `engine/e2e` contains the rows, `engine/real` those of a real server. This command prepares the
+//! programs.
 
 pub(crate) mod check;
 pub(crate) mod kernel;
@@ -15,38 +16,38 @@ use anyhow::{Context, Result, ensure};
 
 use self::setup::Home;
 
-/// Releases that `cargo xtask engine` unpacks without an argument.
+/// Releases that `cargo xtask engine` unpacks by default.
 const RELEASES: &str = include_str!("../../../engine/releases.txt");
 
 /// Options of `cargo xtask e2e`.
 #[derive(clap::Args, Debug)]
-#[expect(clippy::struct_excessive_bools, reason = "one switch a flag, each read by its name")]
+#[expect(clippy::struct_excessive_bools, reason = "one field per command-line flag")]
 pub(crate) struct Options {
-    /// Run with these releases instead of the usual ones.
+    /// Run with these releases instead of the default ones.
     #[arg(long = "release", value_name = "RELEASE")]
     releases: Vec<String>,
-    /// One scenario a release, and no accidents.
+    /// Run one scenario per release, without injected failures.
     #[arg(long)]
     quick: bool,
     /// Run only scenarios whose name contains this.
     #[arg(long, value_name = "TEXT")]
     only: Option<String>,
-    /// The tokengap program; built from this workspace when not given.
+    /// The tokengap program [default: built from this workspace].
     #[arg(long, value_name = "FILE")]
     tokengap: Option<PathBuf>,
-    /// Relay with a plain copy instead: tries the engine and this driver, not tokengap.
+    /// Replace tokengap by a relay that only copies, to test the engine and this driver.
     #[arg(long, conflicts_with = "tokengap")]
     plain: bool,
-    /// A real server with its model on the CPU, in place of the harness with stubs: installs 9 GB.
+    /// Run a real server with its model on the CPU instead of the harness with stubs; installs 9 GB.
     #[arg(long, conflicts_with_all = ["plain", "quick", "readers", "releases"])]
     real: bool,
-    /// Check the exports of the engine's recordings with the tools that read such traces: `cargo xtask validate`.
+    /// Also read the exports of the engine's recordings with third-party tools (`cargo xtask validate`).
     #[arg(long)]
     readers: bool,
     /// Keep the engine's recordings in this folder.
     #[arg(long, value_name = "FOLDER")]
     keep: Option<PathBuf>,
-    /// Scenarios that run at once, of those that need no more than a core; the others have the machine to themselves.
+    /// Number of single-core scenarios to run at once; the others run alone.
     #[arg(long, value_name = "N", default_value_t = std::thread::available_parallelism().map_or(1, usize::from))]
     jobs: usize,
 }
@@ -54,7 +55,7 @@ pub(crate) struct Options {
 /// Options of `cargo xtask engine`.
 #[derive(clap::Args, Debug)]
 pub(crate) struct EngineOptions {
-    /// Releases to unpack, such as 0.5.9; without any, those that `e2e` runs with.
+    /// Releases to unpack, such as 0.5.9 [default: those of `e2e`].
     releases: Vec<String>,
     /// A Dynamo release to unpack, such as 1.0.0; repeatable.
     #[arg(long, value_name = "RELEASE")]
@@ -104,7 +105,7 @@ pub(crate) fn run(options: &Options) -> Result<()> {
     Ok(())
 }
 
-/// Options that rows of both kinds have.
+/// Options common to both kinds of rows.
 fn pass_on(rows: &mut Command, options: &Options) -> Result<()> {
     if let Some(only) = &options.only {
         rows.args(["--only", only]);

@@ -1,5 +1,5 @@
-//! `cargo xtask plain-relay`: copies bytes between connections and does nothing else. It shows what libzmq itself loses when a relay in the
-//! path is killed, as a baseline for the tap.
+//! `cargo xtask plain-relay`: only copies bytes between connections. It is the baseline for the tap: it shows how many messages libzmq
+//! itself loses when a relay in the path is killed.
 
 use std::io::copy;
 use std::net::{Shutdown, SocketAddr};
@@ -8,7 +8,7 @@ use std::thread;
 use anyhow::{Context, Result, bail};
 use socket2::{Domain, SockAddr, Socket, Type};
 
-/// Pairs of endpoints, as `tokengap tap` takes them.
+/// Pairs of endpoints, as for `tokengap tap`.
 #[derive(clap::Args, Debug)]
 pub(crate) struct Options {
     #[arg(long, required = true)]
@@ -35,7 +35,7 @@ fn address(endpoint: &str) -> Result<SockAddr> {
     match endpoint.split_once("://") {
         Some(("ipc", path)) => Ok(SockAddr::unix(path)?),
         Some(("tcp" | "http", address)) => Ok(SockAddr::from(address.parse::<SocketAddr>()?)),
-        _ => bail!("{endpoint} is neither ipc, tcp nor http"),
+        _ => bail!("{endpoint} is not an ipc, tcp or http endpoint"),
     }
 }
 

@@ -61,19 +61,18 @@ impl Process {
                 }
                 Err(RecvTimeoutError::Timeout) => {
                     bail!(
-                        "{} did not say {word} within {patience:?}{}",
+                        "{} did not print {word} within {patience:?}{}",
                         self.name,
                         self.stderr_note()
                     )
                 }
                 Err(RecvTimeoutError::Disconnected) => {
-                    bail!("{} ended before it said {word}{}", self.name, self.stderr_note())
+                    bail!("{} exited before it printed {word}{}", self.name, self.stderr_note())
                 }
             }
         }
     }
 
-    /// Process id.
     pub(crate) fn pid(&self) -> u32 {
         self.child.id()
     }
@@ -83,11 +82,10 @@ impl Process {
         let stdin = self
             .stdin
             .as_mut()
-            .with_context(|| format!("{} takes no orders", self.name))?;
-        writeln!(stdin, "{word}").with_context(|| format!("telling {} to {word}{}", self.name, self.stderr_note()))
+            .with_context(|| format!("{} has no standard input", self.name))?;
+        writeln!(stdin, "{word}").with_context(|| format!("sending {word} to {}{}", self.name, self.stderr_note()))
     }
 
-    /// Sends it a signal.
     pub(crate) fn signal(&self, signal: Signal) -> Result<()> {
         let pid = Pid::from_child(&self.child);
         kill_process(pid, signal).with_context(|| format!("sending {signal:?} to {}", self.name))
@@ -101,7 +99,7 @@ impl Process {
                 break status;
             }
             if Instant::now() > until {
-                bail!("{} did not end within {patience:?}{}", self.name, self.stderr_note());
+                bail!("{} did not exit within {patience:?}{}", self.name, self.stderr_note());
             }
             thread::sleep(Duration::from_millis(5));
         };
@@ -121,7 +119,7 @@ impl Drop for Process {
     }
 }
 
-/// The end of a standard error file, for an error message.
+/// Last lines of the standard error file, for an error message.
 fn stderr_tail(path: &Path) -> String {
     let text = fs::read_to_string(path).unwrap_or_default();
     let lines: Vec<_> = text.lines().collect();
@@ -129,6 +127,6 @@ fn stderr_tail(path: &Path) -> String {
     if tail.is_empty() {
         String::new()
     } else {
-        format!("; it said:\n    {tail}")
+        format!("; standard error:\n    {tail}")
     }
 }

@@ -1,4 +1,4 @@
-//! `cargo xtask e2e --real`: a real SGLang server with its model on the CPU, and its report checked against the clients' counts.
+//! `cargo xtask e2e --real`: runs a real SGLang server with its model on the CPU, and compares the report with the clients' counts.
 //!
 //! `engine/real` contains the rows. This module prepares the servers' packages and the program under test.
 
@@ -21,7 +21,7 @@ pub(super) fn run(home: &Home, options: &Options) -> Result<()> {
         install.arg(&servers).arg(release);
         ensure!(
             install.status().context("starting engine/real/install.sh")?.success(),
-            "the packages of SGLang {release} cannot be installed below {}",
+            "cannot install the packages of SGLang {release} below {}",
             servers.display()
         );
     }

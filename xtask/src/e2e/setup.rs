@@ -1,7 +1,7 @@
 //! `cargo xtask engine`: creates the virtual environment of the engine harness and unpacks releases from their wheels.
 //!
-//! Wheels are unpacked, not installed: their dependencies include the GPU stack, which `engine/stubs.py` replaces. Downloads use pip's
-//! normal configuration and are not repeated.
+//! Wheels are unpacked, not installed, because their dependencies include the GPU stack, which `engine/stubs.py` replaces. Downloads use
+//! pip's normal configuration and are kept.
 
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
@@ -19,11 +19,11 @@ pub(crate) struct Home {
 }
 
 impl Home {
-    /// Determines the paths, whether or not they exist.
+    /// Determines the paths, which may not exist yet.
     pub(crate) fn find() -> Self {
         let root = Path::new(env!("CARGO_MANIFEST_DIR"))
             .parent()
-            .expect("xtask lies in the project")
+            .expect("xtask is in the project")
             .to_path_buf();
         Self {
             python: root.join(".venv-engine/bin/python"),
@@ -60,7 +60,7 @@ impl Home {
         if self.python.exists() && fs::read_to_string(&made_from).is_ok_and(|made| made == wanted) {
             return Ok(());
         }
-        eprintln!("engine: making .venv-engine");
+        eprintln!("engine: creating .venv-engine");
         let python = std::env::var_os("PYTHON").unwrap_or_else(|| "python3".into());
         run(Command::new(python)
             .args(["-m", "venv", "--clear"])
@@ -105,7 +105,7 @@ impl Home {
         if fs::read_to_string(&made_from).is_ok_and(|made| made == wanted) {
             return Ok(());
         }
-        eprintln!("engine: installing what Dynamo's frontend imports");
+        eprintln!("engine: installing the dependencies of Dynamo's frontend");
         run(self
             .pip("install")
             .args(["--no-deps", "--upgrade", "--target"])
@@ -128,7 +128,7 @@ impl Home {
             && release.chars().all(|c| c.is_ascii_alphanumeric() || c == '.');
         ensure!(
             named,
-            "`{release}` is not a release's number, such as 0.5.9 or 0.4.6.post4"
+            "`{release}` is not a release number such as 0.5.9 or 0.4.6.post4"
         );
         if target.is_dir() {
             return Ok(());
@@ -162,7 +162,7 @@ impl Home {
 
 fn run(command: &mut Command) -> Result<()> {
     let status = command.status().with_context(|| format!("starting {command:?}"))?;
-    ensure!(status.success(), "{command:?} ended with {status}");
+    ensure!(status.success(), "{command:?} exited with {status}");
     Ok(())
 }
 
@@ -175,7 +175,7 @@ pub(crate) fn tokengap(home: &Home, given: Option<&Path>) -> Result<PathBuf> {
     Ok(target(home).join("release/tokengap"))
 }
 
-/// Builds the program with the `fault-injection` feature, unoptimised to save time, and moves it so that it is not mistaken for another.
+/// Builds the program with the `fault-injection` feature, unoptimised to save time, and moves it away from the regular program's path.
 pub(crate) fn tokengap_with_faults(home: &Home) -> Result<PathBuf> {
     build(home, &["--features", "tokengap/fault-injection"])?;
     let kept = target(home).join("faults");

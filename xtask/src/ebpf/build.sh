@@ -7,7 +7,7 @@ set -euo pipefail
 cd "$(dirname "$0")/../../.."
 . xtask/src/dist/rust.sh
 
-# `0.11` and later need an installed LLVM; this version loads the compiler's own.
+# Versions from 0.11 on need an installed LLVM; this one loads the compiler's.
 bpf_linker=0.10.4
 # Compiler whose LLVM generated the objects in the repository.
 rustc=1.95.0
@@ -17,13 +17,13 @@ objects=("${objects[@]/%/.bpf.o}")
 
 release=$(rustc_says release)
 if [ "$release" != "$rustc" ]; then
-  echo "rustc is $release; the objects are built with $rustc (its LLVM is the linker's): run \`cargo +$rustc xtask ebpf\`" >&2
+  echo "rustc is $release, but the objects need $rustc, whose LLVM the linker uses: run \`cargo +$rustc xtask ebpf\`" >&2
   exit 1
 fi
 sysroot=$(rustc --print sysroot)
 objcopy=$sysroot/lib/rustlib/$(rustc_says host)/bin/rust-objcopy
 if [ ! -e "$objcopy" ]; then
-  echo "$objcopy is missing: use rustup's toolchain, which has it (GNU objcopy cannot write BPF)" >&2
+  echo "cannot find $objcopy: use a rustup toolchain, which includes it (GNU objcopy cannot write BPF)" >&2
   exit 1
 fi
 library=$(library)
@@ -33,7 +33,7 @@ if [ ! -e .tools/bin/bpf-linker ]; then
 fi
 found=$(.tools/bin/bpf-linker --version)
 if [[ $found != *"$bpf_linker"* ]]; then
-  echo ".tools/bin/bpf-linker is $found, not $bpf_linker: remove it and run this again" >&2
+  echo ".tools/bin/bpf-linker is $found, expected $bpf_linker: remove it and run this command again" >&2
   exit 1
 fi
 unset RUSTC_WRAPPER RUSTC_WORKSPACE_WRAPPER
@@ -42,7 +42,7 @@ unset RUSTC_WRAPPER RUSTC_WORKSPACE_WRAPPER
 cargo_bpf() {
   local what=$1 machine=$2
   shift 2
-  # A stable compiler builds `core` only with the first two variables. Cargo names files below this folder by relative paths.
+  # A stable compiler needs the first two variables to build `core`. Cargo uses relative paths for files below this folder.
   RUSTC_BOOTSTRAP=1 __CARGO_TESTS_ONLY_SRC_ROOT=$library PATH=$PWD/.tools/bin:$PATH \
     CARGO_ENCODED_RUSTFLAGS=$(remapped "--cfg=bpf_target_arch=\"$machine\"" -Cdebuginfo=2 -Clink-arg=--btf \
       "--remap-path-prefix=${library#"$PWD/"}=/rust-src" -- \
@@ -69,15 +69,15 @@ if [ "$1" != --check ]; then
   exit
 fi
 kept=$2
-# Clippy for the host does not cover the kernel side.
+# Clippy for the host does not check the kernel side.
 cargo_bpf clippy "${machines[0]}" -- --deny warnings
 fresh=$(mktemp -d)
 trap 'rm -rf "$fresh"' EXIT
 build "$fresh"
 for name in "${objects[@]}" SHA256SUMS; do
   if ! cmp "$fresh/$name" "$kept/$name"; then
-    echo "$name in $kept is not what probe-ebpf builds to: run \`cargo xtask ebpf\` and commit the result" >&2
+    echo "$name in $kept does not match the source in probe-ebpf: run \`cargo xtask ebpf\` and commit the result" >&2
     exit 1
   fi
 done
-echo "the objects in $kept are what probe-ebpf builds to"
+echo "the objects in $kept match the source in probe-ebpf"

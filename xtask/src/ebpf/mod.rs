@@ -1,5 +1,5 @@
-//! `cargo xtask ebpf`: builds the kernel side of the probe and keeps the objects in the repository, so that other builds do not need its
-//! tools.
+//! `cargo xtask ebpf`: builds the kernel side of the probe. The objects are in the repository, so that other builds do not need the BPF
+//! toolchain.
 
 use std::path::PathBuf;
 use std::process::Command;
@@ -15,7 +15,7 @@ pub(crate) struct Args {
     /// Lint, build elsewhere, and fail if the result differs from the objects in the repository
     #[arg(long)]
     check: bool,
-    /// Write the objects here
+    /// Folder for the objects
     #[arg(
         long,
         value_name = "DIR",

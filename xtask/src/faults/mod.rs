@@ -1,4 +1,4 @@
-//! `cargo xtask faults`: injects faults around tokengap between real peers that keep their own truth. docs/internals/FAULTS.md has the
+//! `cargo xtask faults`: injects faults around tokengap between real peers that keep their own counts. docs/internals/FAULTS.md has the
 //! results. Faults of the relay are in `engine/e2e/faults.py`; those of the probe are here, because they call it as a library.
 
 mod peers;
@@ -22,29 +22,29 @@ use crate::e2e::setup::{Home, tokengap, tokengap_with_faults};
 /// Options of `cargo xtask faults`.
 #[derive(clap::Args, Debug)]
 pub(crate) struct Options {
-    /// A night's worth: millions of messages, a minute of standstill, 500 attaches.
+    /// Run overnight loads: millions of messages, a minute of freezing, 500 attaches.
     #[arg(long)]
     long: bool,
-    /// Only faults whose name contains this.
+    /// Run only faults whose name contains this.
     #[arg(long, value_name = "TEXT")]
     only: Option<String>,
-    /// The tokengap program; built from this workspace when not given. Faults inside are a program's that is built for them.
+    /// The tokengap program [default: built from this workspace]. Internal faults always use a special build.
     #[arg(long, value_name = "FILE")]
     tokengap: Option<PathBuf>,
-    /// Write the results into docs/internals/FAULTS.md.
+    /// Write the results to docs/internals/FAULTS.md.
     #[arg(long, conflicts_with = "only")]
     write: bool,
 }
 
-/// Context of the probe's faults.
+/// Context for faults of the probe.
 struct Bench {
     home: Home,
     long: bool,
 }
 
-/// Result of a fault of the probe.
+/// Result of one fault of the probe.
 struct Seen {
-    /// Messages whose arrival was checked.
+    /// Number of messages whose arrival was checked.
     messages: u64,
     outcome: String,
 }
@@ -91,7 +91,7 @@ pub(crate) fn run(options: &Options) -> Result<()> {
         started.elapsed().as_secs_f64()
     );
     println!("{summary}");
-    ensure!(table.failed == 0, "{} faults did harm", table.failed);
+    ensure!(table.failed == 0, "{} faults affected traffic or results", table.failed);
     if options.write {
         let long = if options.long { " --long" } else { "" };
         let text = format!(
@@ -121,7 +121,7 @@ fn relay(home: &Home, options: &Options, table: &mut Table) -> Result<()> {
     for line in BufReader::new(faults.stdout.take().context("no standard output")?).lines() {
         table.add(&serde_json::from_str(&line?)?);
     }
-    ensure!(faults.wait()?.success(), "engine.e2e.faults did not run to its end");
+    ensure!(faults.wait()?.success(), "engine.e2e.faults did not complete");
     Ok(())
 }
 
@@ -138,7 +138,7 @@ fn probe(bench: &Bench, options: &Options, table: &mut Table) -> Result<()> {
             checks.mismatches.push(format!("{error:#}"));
             Seen {
                 messages: 0,
-                outcome: "did not run to its end".into(),
+                outcome: "did not complete".into(),
             }
         });
         table.add(&Row {

@@ -22,7 +22,7 @@ const FINISH: Duration = Duration::from_mins(10);
 /// Load of a sender process.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Load {
-    /// Number of its first connection; unique among the connections of one receiver.
+    /// Number of its first connection, unique for each receiver.
     pub(super) first: u32,
     pub(super) connections: u32,
     /// Messages per connection; 0 means until stopped.
@@ -56,7 +56,7 @@ pub(super) struct Side {
     count: u64,
     bytes: u64,
     digest: String,
-    /// Messages that the receiver got twice, or out of order.
+    /// Messages received twice or out of order.
     #[serde(default)]
     repeated: u64,
     #[serde(default)]
@@ -104,21 +104,21 @@ impl Sender {
         self.0.signal(signal)
     }
 
-    /// Makes it exec itself under the same process id, and waits until it is ready.
+    /// Makes the process exec itself with the same process id, and waits until it is ready.
     pub(super) fn become_another(&mut self) -> Result<()> {
         self.0.write_line("exec")?;
         self.0.line("READY", STARTUP).map(drop)
     }
 
-    /// Kills it with SIGKILL.
+    /// Sends SIGKILL.
     pub(super) fn kill(self) -> Result<()> {
         self.0.signal(Signal::KILL)?;
         self.0.end(STARTUP).map(drop)
     }
 
-    /// Stops it after everything is sent.
+    /// Stops the process once everything is sent.
     fn end(mut self) -> Result<Sides> {
-        // Ignore errors: a sender that has sent its count has exited, and its totals are available anyway.
+        // Ignore errors: a sender that has sent its count has exited, but its totals are available.
         let _ = self.0.write_line("end");
         serde_json::from_str(&self.0.line("DONE", FINISH)?).context("a sender's totals")
     }
@@ -136,15 +136,15 @@ impl Receiver {
         self.0.pid()
     }
 
-    /// Ends the sender, waits until all sent messages have arrived or no more come, and compares both sides.
+    /// Stops the sender, waits until all sent messages have arrived or no more arrive, and compares both sides.
     pub(super) fn end(mut self, sender: Sender, checks: &mut Checks) -> Result<Arrived> {
         let sent = sender.end()?.connections;
         let counts: BTreeMap<_, _> = sent.iter().map(|(number, sent)| (number, sent.count)).collect();
         self.0.write_line(&format!("end {}", json!(counts)))?;
         let received: Sides = serde_json::from_str(&self.0.line("DONE", FINISH)?).context("the receiver's totals")?;
-        // Other senders of the same endpoint were killed; this one lost nothing.
-        checks.equal("messages whose hash is not theirs", &0, &received.corrupt);
-        checks.equal("messages that nobody sent", &0, &received.strange);
+        // Other senders to the same endpoint were killed, but this one lost nothing.
+        checks.equal("messages with a wrong hash", &0, &received.corrupt);
+        checks.equal("messages that were never sent", &0, &received.strange);
         for (number, sent) in &sent {
             let of = |side: &Side| {
                 (
@@ -169,7 +169,7 @@ fn peer(home: &Home, role: &str, endpoint: &str) -> Command {
     command
 }
 
-/// Messages that arrived as they were sent.
+/// Messages that arrived unchanged.
 #[derive(Debug)]
 pub(super) struct Arrived(BTreeMap<u32, Side>);
 

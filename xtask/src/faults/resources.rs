@@ -18,7 +18,7 @@ pub(super) struct Resources {
 impl Resources {
     pub(super) fn of(pid: u32) -> Result<Self> {
         let proc = Path::new("/proc").join(pid.to_string());
-        let status = fs::read_to_string(proc.join("status")).with_context(|| format!("reading of process {pid}"))?;
+        let status = fs::read_to_string(proc.join("status")).with_context(|| format!("reading /proc/{pid}/status"))?;
         let number = |name: &str| -> u64 {
             let line = status.lines().find_map(|line| line.strip_prefix(name));
             line.and_then(|rest| rest.split_whitespace().next()?.parse().ok())

@@ -1,5 +1,5 @@
-//! `cargo xtask fuzz`: fuzzes every parser with libFuzzer, starting from real messages. `fuzz/run.py` builds and runs the targets; the seeds
-//! that our own code has to make are made here.
+//! `cargo xtask fuzz`: fuzzes every parser with libFuzzer, starting from real messages. `fuzz/run.py` builds and runs the targets. This
+//! command generates the seeds that need the project's own Rust code.
 
 mod seeds;
 
@@ -10,22 +10,22 @@ use anyhow::{Context as _, Result};
 use crate::dist::root;
 use crate::script;
 
-/// Fuzz every parser from real messages on; fails on whatever is found
+/// Fuzz every parser, starting from real messages; fails on any finding
 #[derive(clap::Args)]
 pub(crate) struct Options {
-    /// Only this target; repeatable
+    /// Run only this target; repeatable
     #[arg(long, value_name = "NAME")]
     target: Vec<String>,
-    /// How long each target runs, in seconds; 600 for a night
+    /// Seconds to run each target; 600 for a nightly run
     #[arg(long, value_name = "SECONDS", default_value_t = 20)]
     time: u64,
-    /// Targets that run at once, as many as there are cores
+    /// Number of targets to run at once
     #[arg(long, value_name = "N", default_value_t = std::thread::available_parallelism().map_or(2, usize::from))]
     jobs: usize,
-    /// Where libFuzzer's random numbers begin, for a run that looks at the same inputs again; 0 is elsewhere every time
+    /// libFuzzer's random seed, to repeat a run; 0 picks a new seed for each run
     #[arg(long, value_name = "N", default_value_t = 0)]
     seed: u32,
-    /// Build the targets and run none
+    /// Build the targets without running them
     #[arg(long)]
     no_run: bool,
 }

@@ -1,4 +1,4 @@
-//! Fuzzing seeds that take our own code to make: blocks and states of the recordings in `trace/fixtures`.
+//! Fuzzing seeds that need the project's own Rust code: blocks and states of the recordings in `trace/fixtures`.
 
 use std::fs;
 use std::path::Path;

@@ -1,6 +1,6 @@
 """Opens the HTML report of demo runs in headless Chromium. Fails on any browser error, any request of the page, and any missing content.
 
-usage: check.py TOKENGAP FOLDER BROWSER     with a Python that has Playwright
+usage: check.py TOKENGAP FOLDER BROWSER     needs the package playwright
 """
 
 import shutil
@@ -32,7 +32,7 @@ def make(scenario):
 
 
 def open_page(browser, url, scenario, name):
-    """Opens the page and takes its picture; returns the open page."""
+    """Opens the page and takes a screenshot; returns the open page."""
     scheme, width = VARIANTS[name]
     page = browser.new_page(color_scheme=scheme, viewport={"width": width, "height": 900})
     complaints, requests = [], []
@@ -42,24 +42,24 @@ def open_page(browser, url, scenario, name):
     page.goto(url, wait_until="load")
     text = page.inner_text("body")
     page.screenshot(path=FOLDER / f"{scenario}-{name}.png", full_page=True)
-    # Events still to come after a page was loaded.
+    # Wait for events after the page has loaded.
     page.wait_for_timeout(300)
 
     def expect(holds, message):
         if not holds:
             sys.exit(f"{scenario}, {name}: {message}")
 
-    expect(not complaints, f"the browser complains: {complaints}")
-    expect(requests == [url], f"the page asks for {requests}")
+    expect(not complaints, f"browser errors: {complaints}")
+    expect(requests == [url], f"the page requests {requests}")
     expect(page.evaluate("document.documentElement.scrollWidth <= innerWidth"), "the page is wider than its window")
     for part in PAGES[scenario]:
-        expect(part in text, f"the page does not say {part!r}")
+        expect(part in text, f"the page does not contain {part!r}")
     return page
 
 
 def main():
     if not BROWSER:
-        sys.exit(f"there is no {sys.argv[3]}: install it (Debian: apt-get install chromium)")
+        sys.exit(f"cannot find {sys.argv[3]}: install it (Debian: apt-get install chromium)")
     FOLDER.mkdir(parents=True, exist_ok=True)
     with sync_playwright() as playwright:
         browser = playwright.chromium.launch(executable_path=BROWSER, chromium_sandbox=False)
@@ -68,10 +68,10 @@ def main():
             pages = [open_page(browser, url, scenario, name) for name in VARIANTS]
             paper = pages[-1].pdf(path=FOLDER / f"{scenario}.pdf", prefer_css_page_size=True)
             if not paper.startswith(b"%PDF-"):
-                sys.exit(f"{scenario}: it does not print")
-            print(f"{scenario}: no complaint, no request, all said")
+                sys.exit(f"{scenario}: the page cannot be printed")
+            print(f"{scenario}: no errors, no requests, all content present")
         browser.close()
-    print(f"pages and pictures are in {FOLDER}")
+    print(f"pages and screenshots are in {FOLDER}")
 
 
 if __name__ == "__main__":

@@ -9,15 +9,15 @@ use crate::script;
 /// Open the HTML report in headless Chromium: light, dark, narrow, on paper
 #[derive(clap::Args)]
 pub(crate) struct Options {
-    /// Where pages and pictures go.
+    /// Folder for pages and screenshots
     #[arg(long, value_name = "FOLDER", default_value = "target/pages")]
     output: PathBuf,
 
-    /// The tokengap that makes them; by default a release build of this tree.
+    /// The tokengap program [default: a release build of this tree]
     #[arg(long, value_name = "FILE")]
     binary: Option<PathBuf>,
 
-    /// The browser.
+    /// Browser to use
     #[arg(long, value_name = "FILE", default_value = "chromium")]
     browser: PathBuf,
 }

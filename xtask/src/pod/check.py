@@ -1,4 +1,4 @@
-"""The released program alone in a root folder, and in containers beside a running engine with all privileges that a pod may grant.
+"""The release binary alone in a root folder, and in containers next to a running engine at every privilege level of a pod.
 
 usage: check.py PROGRAM RELEASE VERSION     as root, alone in a PID namespace
 """
@@ -21,7 +21,7 @@ USUAL = (
     "+net_bind_service,+sys_chroot,+kill,+audit_write"
 )
 SEES_ONLY_ITSELF = "only processes of this container are visible"
-# What attach reports without a feature whose numbers another source replaces.
+# Messages of attach for missing features whose numbers come from a fallback.
 WITHOUT_STATES = "consumer thread states are only sampled every 100 ms"
 WITHOUT_DELIVERIES = "deliveries to clients are not observed: no drop can be confirmed"
 
@@ -32,7 +32,7 @@ def expect(holds, message):
 
 
 def engine(folder, name, uid):
-    """An engine of this user, with a container's usual capabilities."""
+    """An engine run by this user, with a container's default capabilities."""
     own = Path(folder) / name
     own.mkdir(mode=0o777)
     own.chmod(0o777)
@@ -41,7 +41,7 @@ def engine(folder, name, uid):
 
 
 class Fresh:
-    """The program in a root folder that contains nothing but `/proc`."""
+    """Runs the program in a root folder that contains only `/proc`."""
 
     def __init__(self, folder):
         self.root = Path(folder) / "fresh"
@@ -52,13 +52,13 @@ class Fresh:
         # The mount disappears with the shell's mount namespace.
         enter = 'mount --bind /proc "$0/proc" && exec chroot "$0" /tokengap "$@"'
         done = subprocess.run(["unshare", "--mount", "sh", "-c", enter, self.root, *args], capture_output=True, text=True)
-        expect(done.returncode == 0, f"in a root with only /proc, tokengap {args} ended with {done.returncode}: {done.stderr}")
+        expect(done.returncode == 0, f"in a root with only /proc, tokengap {args} exited with {done.returncode}: {done.stderr}")
         return done.stdout
 
     def without_engine(self):
-        """Everything that needs no engine."""
+        """Checks the commands that need no engine."""
         version = self.run("--version").strip()
-        expect(version == f"tokengap {VERSION}", f"it is {version}")
+        expect(version == f"tokengap {VERSION}", f"the version is {version}")
         live = json.loads(self.run("demo", "--headless", "--json", "--duration", "3s", "--record", "/run.tgap"))
         saved = json.loads(self.run("report", "/run.tgap", "--format", "json"))
         for part, name in [("requests", "seen"), ("tokens", "sent"), ("tokens", "delivered"), ("chunks", "tokens_lost")]:
@@ -72,12 +72,12 @@ class Fresh:
     def attached(self):
         found = works(json.loads(self.run(*ATTACH)))
         print(f"a root with only /proc: attach, as root: {found}")
-        # Other processes' sockets are found through it too; nothing of /sys is needed.
+        # /proc is enough: sockets of other processes are found there, and /sys is not needed.
         expect(found == EVERYTHING, f"attach in a root with only /proc: {found}")
 
 
 def works(report):
-    """The letters of the features that a report proves to have worked, by its numbers rather than its claims.
+    """Letters of the features that worked, as proved by the report's numbers.
 
     >>> works(None)
     '-------'
@@ -96,7 +96,7 @@ def works(report):
     proven = {
         "f": any(hop["frames_received"] for hop in hops),
         "h": some(hops, "processing_ns"),
-        # Its numbers replace those of /proc and look the same.
+        # The fallback to /proc fills in the same numbers.
         "s": threads and WITHOUT_STATES not in degraded,
         "w": some(threads, "away_from_poll"),
         "q": some(hops, "kernel_bytes_max"),
@@ -107,7 +107,7 @@ def works(report):
 
 
 def compare_diagnosis(diagnosis, found, attach):
-    """Doctor finds to work what attach did, and attach gave every reason that has a remedy in the same words.
+    """Doctor's diagnosis must match attach: the same features work, and attach reports each reason that has a fix in the same words.
 
     >>> rows = [{"name": "frames", "state": "works", "reasons": []},
     ...         {"name": "processed", "state": "degraded", "reasons": [{"why": "a", "fix": "b"}]},
@@ -119,7 +119,7 @@ def compare_diagnosis(diagnosis, found, attach):
     """
     rows = {row["name"]: row for row in diagnosis["features"]}
     state = "".join(letter if rows.get(name, {}).get("state") == "works" else "-" for letter, name in FEATURES.items())
-    wrong = [] if state == found else [f"doctor says {state} works, attach did {found}"]
+    wrong = [] if state == found else [f"doctor says {state} works, but attach has {found}"]
     for name in FEATURES.values():
         for reason in rows.get(name, {}).get("reasons", []):
             why, fix = reason.get("why"), reason.get("fix")
@@ -129,7 +129,7 @@ def compare_diagnosis(diagnosis, found, attach):
 
 
 class Table:
-    """The rows of the document's table, as they are found."""
+    """The measured rows of the table in docs/install.md."""
 
     def __init__(self, image):
         self.image, self.rows, self.wrong = image, [], []
@@ -147,13 +147,13 @@ class Table:
         try:
             wrong = compare_diagnosis(json.loads(doctor.stdout), found, degraded)
         except ValueError:
-            wrong = [f"doctor said no JSON: {doctor.stdout}{doctor.stderr}"]
+            wrong = [f"doctor printed no JSON: {doctor.stdout}{doctor.stderr}"]
         if found != level.works:
-            wrong.append(f"{found} works, expected {level.works}; it said: {degraded}")
+            wrong.append(f"{found} works, expected {level.works}; degraded: {degraded}")
         self.wrong += [f"{level.name}: {what}" for what in wrong]
 
     def recorded(self):
-        """A container that may write nowhere leaves its recording in another process's root."""
+        """A container with a read-only root writes its recording into another process's root."""
         level = next(level for level in LEVELS if level.works == EVERYTHING)
         kept = self.image.folder / "run.tgap"
         done = self.image.run(level, "recorded", *ATTACH, "--record", f"/proc/1/root{kept}")
@@ -161,7 +161,7 @@ class Table:
         print(f"{level.name}: recorded into /proc/1/root{kept}")
 
     def isolated(self):
-        """In a container that does not see the engine's processes, attach says so and names the remedy."""
+        """In a container that does not see the engine's processes, attach reports that and names the fix."""
         attach = self.image.run(ISOLATED, "isolated", *ATTACH)
         expect(attach.returncode != 0 and SEES_ONLY_ITSELF in attach.stderr, f"{ISOLATED.name}: attach said {attach.stderr}")
         doctor = json.loads(self.image.run(ISOLATED, "apart-doctor", "doctor", "--json").stdout)
@@ -175,8 +175,8 @@ class Table:
         expect(not self.wrong, "\n".join(self.wrong))
         document = (ROOT / "docs/install.md").read_text()
         untold = [row for row in self.rows if row not in document]
-        expect(not untold, "docs/install.md lacks these rows of what was found:\n" + "\n".join(untold))
-        print(f"{len(self.rows)} levels are what docs/install.md says")
+        expect(not untold, "docs/install.md lacks these measured rows:\n" + "\n".join(untold))
+        print(f"{len(self.rows)} levels match docs/install.md")
         print(subprocess.run(["runc", "--version"], capture_output=True, text=True, check=True).stdout.splitlines()[0])
 
 

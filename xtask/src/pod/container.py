@@ -1,4 +1,4 @@
-"""The program in a container as containerd would start it: runc, only the image's files, the capabilities of a level, read-only."""
+"""Runs the program in a container like containerd: runc, read-only root with the image's files, the capabilities of a level."""
 
 import json
 import os
@@ -9,12 +9,12 @@ from pathlib import Path
 
 # Default seccomp profile of Debian's container tools.
 PROFILE = "/usr/share/containers/seccomp.json"
-# Attaching takes seconds on a busy machine.
+# Time limit: attaching takes seconds on a busy machine.
 PATIENCE_S = 60
 
 
 class Image:
-    """A root folder with the image's one program."""
+    """A root folder with the program as its only file."""
 
     def __init__(self, program, folder):
         self.folder, self.root = Path(folder), Path(folder) / "rootfs"
@@ -23,7 +23,7 @@ class Image:
         shutil.copy(program, self.root / "usr/bin/tokengap")
 
     def run(self, level, name, *args):
-        """Runs `tokengap ARGS` at this level, in the PID namespace of the caller; gives its outcome."""
+        """Runs `tokengap ARGS` at this level, in the PID namespace of the caller; returns the completed process."""
         bundle = self.folder / name
         bundle.mkdir()
         (bundle / "config.json").write_text(json.dumps(spec(level, self.root, args)))
@@ -33,7 +33,7 @@ class Image:
 
 
 def spec(level, root, args):
-    """The OCI runtime's description. A user other than root has added capabilities in the bounding set and nowhere else."""
+    """The OCI runtime configuration. For a user other than root, added capabilities are only in the bounding set."""
     capabilities = level.capabilities()
     namespaces = ["mount", "ipc", "uts"]
     namespaces += {"pod": [], "node": ["network"], "isolated": ["pid"], "mapped": ["user"]}[level.place]
@@ -52,7 +52,7 @@ def spec(level, root, args):
         return {"destination": at, "type": kind, "source": source, "options": options}
 
     if level.place == "mapped":
-        # In a user namespace with another PID namespace, neither can be mounted again.
+        # A user namespace cannot mount /proc and /sys of namespaces that it does not own: bind them.
         system = [mount("/proc", "bind", "/proc", "rbind"), mount("/sys", "bind", "/sys", "rbind", "ro")]
     else:
         system = [mount("/proc", "proc", "proc"), mount("/sys", "sysfs", "sysfs", "nosuid", "noexec", "nodev", "ro")]
@@ -77,7 +77,7 @@ def spec(level, root, args):
 
 
 def seccomp(profile, capabilities):
-    """The rules of a profile for these capabilities on this machine, as a runtime applies them.
+    """The rules of a seccomp profile for these capabilities on this machine, as a runtime applies them.
 
     >>> bpf = [{"names": ["bpf"], "action": "ALLOW", "includes": {"caps": ["CAP_BPF"]}},
     ...        {"names": ["bpf"], "action": "ERRNO", "errnoRet": 1, "excludes": {"caps": ["CAP_BPF"]}}]

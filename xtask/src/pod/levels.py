@@ -1,4 +1,4 @@
-"""Privileges that a pod may grant, and what attach achieves with them: the rows of the table in docs/install.md."""
+"""Privilege levels of a pod, and the features of attach that work at each: the rows of the table in docs/install.md."""
 
 from dataclasses import dataclass
 
@@ -24,13 +24,13 @@ class Level:
     add: str = ""
     works: str = NOTHING
     uid: int = 0
-    # `seccompProfile: RuntimeDefault`, as a runtime older than 2023 has it.
+    # `seccompProfile: RuntimeDefault` of a runtime older than 2023.
     seccomp: bool = False
-    # Namespaces beside the PID namespace. "pod": the pod's network. "node": a network of its own, as with `hostPID`. "isolated": a PID
-    # namespace of its own: neither `--target` nor `shareProcessNamespace`. "mapped": `hostUsers: false`, so that the capabilities
-    # have no effect outside its user namespace.
+    # Namespaces. "pod": shares the PID and network namespaces. "node": has its own network namespace, as with `hostPID`. "isolated": has
+    # its own PID namespace, without `--target` or `shareProcessNamespace`. "mapped": `hostUsers: false`, so that capabilities have no
+    # effect outside its user namespace.
     place: str = "pod"
-    # The engine runs as a user other than root.
+    # The engine runs as a non-root user.
     other_user: bool = False
 
     def capabilities(self):
@@ -40,8 +40,8 @@ class Level:
 PROBES = "BPF PERFMON SYS_PTRACE"
 ADMIN = "SYS_ADMIN SYS_PTRACE"
 READ = "DAC_READ_SEARCH"
-OTHERS = "the engine is another user's"
-OLD = "an older runtime's `RuntimeDefault`"
+OTHERS = "engine of another user"
+OLD = "`RuntimeDefault` of an older runtime"
 
 LEVELS = [
     Level("not root, nothing added", uid=65532),
@@ -55,10 +55,10 @@ LEVELS = [
     Level("root, `add: [SYS_ADMIN, SYS_PTRACE]`", ADMIN, EVERYTHING),
     Level(f"root, `add: [BPF, PERFMON, SYS_PTRACE]`, {OLD}", PROBES, seccomp=True),
     Level(f"root, `add: [SYS_ADMIN, SYS_PTRACE]`, {OLD}", ADMIN, EVERYTHING, seccomp=True),
-    Level(f"a DaemonSet's, `add: [BPF, PERFMON, SYS_PTRACE, {READ}]`", f"{PROBES} {READ}", "--sw---", place="node"),
-    Level(f"a DaemonSet's, `add: [SYS_ADMIN, SYS_PTRACE, {READ}]`, `RuntimeDefault`", f"{ADMIN} {READ}", EVERYTHING,
+    Level(f"DaemonSet, `add: [BPF, PERFMON, SYS_PTRACE, {READ}]`", f"{PROBES} {READ}", "--sw---", place="node"),
+    Level(f"DaemonSet, `add: [SYS_ADMIN, SYS_PTRACE, {READ}]`, `RuntimeDefault`", f"{ADMIN} {READ}", EVERYTHING,
           seccomp=True, place="node"),  # fmt: skip
     Level("`hostUsers: false`, `add: [BPF, PERFMON, SYS_PTRACE, SYS_ADMIN]`", f"{PROBES} SYS_ADMIN", place="mapped"),
 ]
 # All privileges granted, but the engine's processes are not visible.
-ISOLATED = Level("a PID namespace of its own, `add: [BPF, PERFMON, SYS_PTRACE]`", PROBES, place="isolated")
+ISOLATED = Level("separate PID namespace, `add: [BPF, PERFMON, SYS_PTRACE]`", PROBES, place="isolated")

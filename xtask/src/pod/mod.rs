@@ -1,5 +1,5 @@
-//! `cargo xtask pod`: the released program alone in a root folder, and in containers beside a running engine with all privileges that a pod
-//! may grant. Prints the table in docs/install.md.
+//! `cargo xtask pod`: runs the release binary alone in a root folder, and in containers next to a running engine at every privilege level
+//! of a pod. Prints the table of docs/install.md.
 
 use std::path::PathBuf;
 
@@ -11,10 +11,10 @@ use crate::{dist, script};
 /// SGLang release of the engine to attach to.
 const RELEASE: &str = "0.5.23";
 
-/// Run the released program in an empty root and in containers, at every level of privilege
+/// Run the release binary in an empty root and in containers, at every privilege level
 #[derive(clap::Args)]
 pub(crate) struct Options {
-    /// The static program; what `cargo xtask dist` made when not given.
+    /// The static program [default: the result of `cargo xtask dist`]
     #[arg(long, value_name = "FILE")]
     program: Option<PathBuf>,
 }
@@ -23,7 +23,7 @@ pub(crate) fn run(options: &Options) -> Result<()> {
     let program = dist::program(options.program.as_deref())?;
     ensure!(rustix::process::geteuid().is_root(), "containers need root");
     Home::find().prepare(&[RELEASE])?;
-    // The pod: engine and containers share a PID namespace in which nothing else runs, and which takes all of them along.
+    // The pod: engine and containers share a PID namespace in which nothing else runs. All of them exit with it.
     let mut check = script::python("pod/check.py")?;
     check.arg(program).args([RELEASE, env!("CARGO_PKG_VERSION")]);
     script::in_pid_namespace(&check)

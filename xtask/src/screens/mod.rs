@@ -7,14 +7,14 @@ use anyhow::Result;
 use crate::script;
 use crate::toolchain::succeed;
 
-/// Take the pictures of docs/reference/gallery.md from the demo, in tmux
+/// Capture the screens of docs/reference/gallery.md from the demo, in tmux
 #[derive(clap::Args)]
 pub(crate) struct Options {
-    /// Write the README's picture only.
+    /// Write only the README's picture
     #[arg(long)]
     only_picture: bool,
 
-    /// The tokengap to take them from; by default a release build of this tree.
+    /// The tokengap program [default: a release build of this tree]
     #[arg(long, value_name = "FILE")]
     binary: Option<PathBuf>,
 }

@@ -1,4 +1,4 @@
-"""A terminal's screen as SVG, drawn by rich. The same screen gives the same bytes."""
+"""A terminal screen as SVG, drawn by rich. The output is reproducible."""
 
 import io
 
@@ -10,9 +10,9 @@ BLACK, WHITE = (0x1C, 0x1C, 0x1C), (0xD0, 0xD0, 0xD0)
 NORMAL = ["000000", "cd3131", "0dbc79", "e5e510", "2472c8", "bc3fbc", "11a8cd", "e5e5e5"]
 BRIGHT = ["666666", "f14c4c", "23d18b", "f5f543", "3b8eea", "d670d6", "29b8db", "ffffff"]
 THEME = TerminalTheme(BLACK, WHITE, *([tuple(bytes.fromhex(colour)) for colour in row] for row in (NORMAL, BRIGHT)))
-# Of a cell in rich's pictures.
+# Size of a cell in rich's SVG.
 CELL_WIDTH, CELL_HEIGHT = 12, 24.4
-# rich's own format draws a window and loads a font from the network.
+# rich's default format draws a window frame and loads a font from the network.
 FORMAT = """<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 WIDTH HEIGHT">
 <style>
 .{unique_id}-matrix {{ font-family: "DejaVu Sans Mono", Menlo, Consolas, monospace; font-size: {char_height}px; }}

@@ -1,8 +1,8 @@
-"""Takes the screens that documents show from the demo, in tmux.
+"""Captures the screens in the documentation from the demo, in tmux.
 
-usage: take.py TOKENGAP [picture]     with a Python that has rich; `picture`: write the README's picture only
+usage: take.py TOKENGAP [picture]     needs the package rich; `picture`: write only the README's picture
 
-In docs/screens.md and docs/recordings.md a comment says how the block behind it is taken:
+In docs/screens.md and docs/recordings.md, a comment describes how to capture the block that follows:
 `<!-- shown by: COMMAND; keys: K K; lines: 1-9 -->` is a screen after those keys; blocks with the same command share one run.
 `<!-- printed by: COMMAND; lines: 1-9 -->` is standard output.
 """
@@ -20,38 +20,38 @@ ROOT = Path(__file__).parents[3]
 GALLERY, PICTURE = ROOT / "docs/reference/gallery.md", ROOT / "docs/overview.svg"
 GUIDES = [ROOT / "docs/screens.md", ROOT / "docs/recordings.md"]
 SIZE = (100, 30)
-# The demo is unhealthy by then.
+# Seconds after which the demo is unhealthy.
 WARM_S = 15
 SETTLE_S = 1.5
-# Arguments of the run in the picture, and of the run that is recorded for the replay.
+# Arguments of the run in the README's picture, and of the run recorded for the replay.
 PICTURED = "demo --scenario race --theme dark"
 RECORD = "demo --scenario race --headless --duration 20s --record race.tgap"
-OVERVIEW = ("Overview", "The worst finding, its hop and its beginning.", "1")
-# Runs of the program: arguments, description, seconds before the first screen; and of each screen the title, the question that it
-# answers, and the keys that lead to it from the previous one.
+OVERVIEW = ("Overview", "The worst finding, with its hop and start time.", "1")
+# Runs of the program: arguments, description, seconds before the first screen, screens. Each screen has a title, a description, and the
+# keys that lead to it from the previous one.
 SCENES = [
     ("", "Without arguments: engines, recordings in the folder, demos.", 3, [
-        ("What there is to watch", "Enter runs what the line at the bottom says.", ""),
+        ("Start screen", "Enter runs the command in the bottom line.", ""),
     ]),
-    ("demo --scenario race", "Plays an engine that keeps only the last queued chunk: tokens are lost.", WARM_S, [
+    ("demo --scenario race", "Simulates an engine that keeps only the last queued chunk, so that tokens are lost.", WARM_S, [
         OVERVIEW,
         ("Requests", "All requests, worst first; `/` filters, `<` and `>` sort.", "2"),
         ("Request", "The selected request chunk by chunk: queue wait, merged and lost chunks.", "Enter"),
         ("Hops", "Queue wait and backlog of each hop.", "4"),
-        ("Findings", "Findings with their beginning, evidence and advice.", "5"),
-        ("Help", "Every key.", "?"),
+        ("Findings", "Findings with start time, evidence and advice.", "5"),
+        ("Help", "All keys.", "?"),
     ]),
-    ("demo --scenario backlog", "Plays a tokenizer that is too slow: first tokens wait for seconds.", WARM_S, [OVERVIEW]),
-    ("replay race.tgap", "The first of these runs, recorded with `--record race.tgap`.", 4, [
-        ("The next finding", "`f` goes to where it begins and pauses.", "0 f"),
-        ("A moment", "`t` goes to a time; every number is that moment's.", "t 0:12 Enter"),
+    ("demo --scenario backlog", "Simulates a tokenizer that is too slow, so that first tokens wait for seconds.", WARM_S, [OVERVIEW]),
+    ("replay race.tgap", "The `race` demo, recorded with `--record race.tgap`.", 4, [
+        ("The next finding", "`f` jumps to its start and pauses.", "0 f"),
+        ("A point in time", "`t` jumps to a time; all numbers are as of that time.", "t 0:12 Enter"),
     ]),
 ]  # fmt: skip
 
 
 def gallery(program, folder):
-    """The page with the screens of every scene, and their number."""
-    page = "# Screens\n\nScreens of a terminal of 100x30. `cargo xtask screens` takes them from the demo.\n"
+    """The gallery page, and its number of screens."""
+    page = "# Screens\n\nScreens of a 100x30 terminal, captured from the demo by `cargo xtask screens`.\n"
     for arguments, about, warm, shots in SCENES:
         page += f"\n## `{f'tokengap {arguments}'.strip()}`\n\n{about}\n"
         with Tmux(SIZE, f"cd {folder}; exec {program} {arguments}", warm) as tmux:
@@ -66,7 +66,7 @@ BLOCK = re.compile(r"^<!-- (?P<how>shown|printed) by: (?P<command>[^\n]*?)(?:; k
 
 
 def retake(page, program, folder):
-    """The page with its blocks received again in `folder`, and their number.
+    """The page with its blocks captured again in `folder`, and their number.
 
     >>> page = "a\\n<!-- printed by: printf '1\\\\n2\\\\n3\\\\n'; lines: 2-3 -->\\n```text\\nold\\n```\\nb\\n"
     >>> new, received = retake(page, "/bin/true", "/")
@@ -105,7 +105,7 @@ def main():
     program = sys.argv[1]
     with Tmux(SIZE, f"exec {program} {PICTURED}", WARM_S) as tmux:
         PICTURE.write_text(svg(tmux.pane("-e"), SIZE))
-    print(f"{PICTURE} is written")
+    print(f"{PICTURE} written")
     if "picture" in sys.argv:
         return
     with tempfile.TemporaryDirectory() as folder:
@@ -114,11 +114,11 @@ def main():
             page = guide.read_text()
             new, received = retake(page, program, folder)
             if received != len(re.findall(r"^<!-- (?:shown|printed) by: ", page, re.MULTILINE)):
-                sys.exit(f"{guide}: a comment that says how a block is taken has no such block, or is not understood")
+                sys.exit(f"{guide}: invalid `shown by` or `printed by` comment, or no text block after it")
             guide.write_text(new)
-            print(f"{received} blocks of {guide} are replaced")
+            print(f"{received} blocks of {guide} replaced")
         GALLERY.write_text(gallery(program, folder))
-    print(f"{GALLERY} is written")
+    print(f"{GALLERY} written")
 
 
 if __name__ == "__main__":

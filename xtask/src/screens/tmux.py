@@ -1,4 +1,4 @@
-"""A terminal for running a program and reading its screen: tmux, with a server of its own."""
+"""Runs a program in a separate tmux server and reads its screen."""
 
 import subprocess
 import tempfile
@@ -6,7 +6,7 @@ import time
 
 
 class Tmux:
-    """A pane that runs a shell command, `warm_s` seconds after its start."""
+    """A pane with a shell command that has run for `warm_s` seconds."""
 
     def __init__(self, size, command, warm_s):
         self.folder = tempfile.TemporaryDirectory()
@@ -21,16 +21,16 @@ class Tmux:
         self.end()
 
     def end(self):
-        # The server also exits with its pane.
+        # The server exits with its pane, too.
         self._ask("kill-server", check=False)
         self.folder.cleanup()
 
     def pane(self, *options):
-        """The text of the pane; with `-e` its colours and weights as SGR sequences."""
+        """The text of the pane; with `-e`, includes colours and weights as SGR sequences."""
         return self._ask("capture-pane", "-p", *options)
 
     def press(self, keys, pause_s):
-        """Sends keys, by their tmux names, and waits after each."""
+        """Sends keys by their tmux names, with a pause after each."""
         for key in keys:
             self._ask("send-keys", key)
             time.sleep(pause_s)

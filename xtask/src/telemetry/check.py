@@ -1,8 +1,8 @@
-"""Prometheus scrapes a demo that also pushes to a collector; both must hold the numbers of its report.
+"""Prometheus scrapes a demo that also pushes to a collector. Both must have the same numbers as the report.
 
 usage: check.py TOKENGAP
 
-Run with a Python that has rotel (a collector) and opentelemetry-proto (the schema's classes). Everything listens on loopback.
+Needs the packages rotel (a collector) and opentelemetry-proto (protobuf classes). Everything listens on loopback.
 """
 
 import gzip
@@ -28,7 +28,7 @@ TOKENGAP, ROOT = sys.argv[1], pathlib.Path(__file__).parents[3]
 temporary = tempfile.TemporaryDirectory()
 FOLDER = pathlib.Path(temporary.name)
 LINGER_S = 6
-# Metrics that need processes of their own, and predictions, which the dashboard hides where deliveries are observed.
+# Metrics that need real processes, and predictions, which the dashboard hides where deliveries are observed.
 NOT_IN_THE_DEMO = [
     "tokengap_chunks_predicted_dropped_total",
     "tokengap_hop_kernel_receive_bytes",
@@ -42,7 +42,7 @@ def equal(what, got, want):
     global checks
     checks += 1
     if got != want:
-        sys.exit(f"{what}: {got!r}, and the report says {want!r}")
+        sys.exit(f"{what}: {got!r}, but {want!r} in the report")
 
 
 def free_port():
@@ -76,11 +76,11 @@ def wait_for(what, condition, seconds=30):
         except OSError:
             pass
         time.sleep(0.2)
-    sys.exit(f"waited {seconds} s for {what}")
+    sys.exit(f"timed out after {seconds} s waiting for {what}")
 
 
 class Receiver(ThreadingHTTPServer):
-    """What stands behind the collector: official classes parse what it sends on. Refuses the first `refusals` requests."""
+    """The collector's backend, which parses its requests with the official classes. Refuses the first `refusals` requests."""
 
     daemon_threads = True
 
@@ -139,7 +139,7 @@ def attributes(pairs):
 
 
 def demo(scenario, *flags, env=None, tail=0.0):
-    """Runs the demo to its end; returns its report and its log."""
+    """Runs a complete demo; returns its report and its log."""
     command = [TOKENGAP, "demo", "--scenario", scenario, "--json", "--duration", "6s", *flags]
     done = subprocess.run([str(c) for c in command], env=env, capture_output=True, text=True, timeout=90)
     if done.returncode != 0:
@@ -173,7 +173,7 @@ scrape_configs:
         report, _ = demo("race", "--metrics", f"127.0.0.1:{metrics}", "--metrics-linger", f"{LINGER_S}s")
         watcher.join()
         if lint[0].returncode != 0:
-            sys.exit(f"promtool finds fault: {lint[0].stderr}{lint[0].stdout}")
+            sys.exit(f"promtool reports errors: {lint[0].stderr}{lint[0].stdout}")
 
         def query(expression):
             answer = json.loads(get(f"{base}/api/v1/query?query=" + urllib.parse.quote(expression)))
@@ -184,10 +184,10 @@ scrape_configs:
             return query(f"last_over_time({series}[2m])")
 
         compare_prometheus(report, value)
-        # Another sequence of numbers than the report's: what was scraped never fell.
-        equal("falling counters", query("max(resets(tokengap_tokens_sent_total[2m]))"), 0.0)
+        # Scraped counters must never decrease.
+        equal("counters that decreased", query("max(resets(tokengap_tokens_sent_total[2m]))"), 0.0)
         rules = json.loads(get(f"{base}/api/v1/rules"))["data"]["groups"][0]["rules"]
-        equal("rules in good health", sum(rule["health"] == "ok" for rule in rules), len(rules))
+        equal("healthy rules", sum(rule["health"] == "ok" for rule in rules), len(rules))
         dashboard(query)
 
 
@@ -225,7 +225,7 @@ def compare_prometheus(report, value):
                 all_below = sum(c[2] for c in line["queue_wait_classes"] if c[0] <= bound * 1e9)
                 got = value(f'tokengap_hop_queue_wait_seconds_bucket{{hop="{name}",le="{bound}"}}')
                 if not below <= got <= all_below:
-                    sys.exit(f"{name}: {got} frames within {bound} s, and the report says {below} to {all_below}")
+                    sys.exit(f"{name}: {got} frames within {bound} s, but {below} to {all_below} in the report")
     for kind in {finding["kind"] for finding in report["findings"]}:
         found = sum(finding["kind"] == kind for finding in report["findings"])
         equal(f"findings {kind}", value(f'tokengap_findings_total{{kind="{kind}"}}'), found)
@@ -234,11 +234,11 @@ def compare_prometheus(report, value):
     for cause, lost in report["self"]["missed_by_cause"].items():
         equal(f"missed {cause}", value(f'tokengap_self_events_missed_total{{cause="{cause}"}}'), lost)
     if not chunks["dropped_confirmed"]:
-        sys.exit("the demo has lost nothing: there was nothing to compare")
+        sys.exit("the demo lost no tokens, so there is nothing to compare")
 
 
 def dashboard(query):
-    """Every expression of the dashboard returns data, except those that the demo cannot have."""
+    """Every expression of the dashboard returns data, except for metrics that the demo lacks."""
     board = json.loads((ROOT / "deploy/grafana/tokengap.json").read_text())
     expressions = [target["expr"] for panel in board["panels"] for target in panel.get("targets", [])]
     for name, setting in {"$__rate_interval": "1m", "$__range": "2m", "$job": ".*", "$instance": ".*"}.items():
@@ -247,7 +247,7 @@ def dashboard(query):
     empty = [expression for expression in empty if not any(name in expression for name in NOT_IN_THE_DEMO)]
     if empty:
         sys.exit("these expressions of the dashboard return no data:\n" + "\n".join(empty))
-    print(f"dashboard: {len(expressions)} expressions return data, or are of metrics that only attach has")
+    print(f"dashboard: {len(expressions)} expressions return data, or use metrics of attach only")
 
 
 def against_collector():
@@ -278,7 +278,7 @@ def against_collector():
     equal("tokens lost over requests", lost, report["chunks"]["tokens_lost"])
     began = [span for _, span in receiver.spans if "tokengap.finding.state" in attributes(span.attributes)]
     if not any(span.parent_span_id == capture.span_id and span.trace_id == capture.trace_id for span in began):
-        sys.exit("no finding's span lies below the capture's")
+        sys.exit("no finding has a span below the capture's span")
 
     def point(name, **labels):
         metric = receiver.metrics[name]
@@ -298,8 +298,8 @@ def against_collector():
 
 
 def against_a_receiver_in_trouble():
-    """A push refused twice with Retry-After and then accepted loses nothing. Without a collector, all of it is counted as lost, and the
-    run ends."""
+    """A push refused twice with Retry-After and then accepted loses nothing. Without a collector, everything is counted as lost, and the
+    run ends normally."""
     receiver = Receiver(refusals=2)
     env = {"PATH": "/usr/bin:/bin", "OTEL_EXPORTER_OTLP_HEADERS": "authorization=Bearer%20abc"}
     report, log = demo("race", "--otlp", f"http://127.0.0.1:{receiver.port}", "--otlp-slower-than", "1h", env=env)
@@ -309,11 +309,11 @@ def against_a_receiver_in_trouble():
         sys.exit(f"the refusals were not logged: {log}")
     requests = [span for span in receiver.spans if span["name"] == "request"]
     if not 0 < len(requests) < report["requests"]["seen"]:
-        sys.exit(f"{len(requests)} of {report['requests']['seen']} requests were pushed: those that lost tokens are meant")
+        sys.exit(f"{len(requests)} of {report['requests']['seen']} requests were pushed, expected those that lost tokens")
     began = time.monotonic()
     report, _ = demo("race", "--otlp", f"http://127.0.0.1:{free_port()}", "--otlp-queue", "64KiB", "--otlp-requests", "all")
     if time.monotonic() - began > 20:
-        sys.exit("a receiver that is not there has kept the run from its end")
+        sys.exit("an unreachable collector kept the run from ending")
     degraded = report["self"]["degraded"]
     equal("degradations", len(degraded), 1)
     if "spans and" not in degraded[0]:
@@ -324,9 +324,9 @@ def against_a_receiver_in_trouble():
 
 for tool in ["prometheus", "promtool"]:
     if not shutil.which(tool):
-        sys.exit(f"{tool} is missing: install prometheus (Debian: apt-get install prometheus)")
+        sys.exit(f"cannot find {tool}: install prometheus (Debian: apt-get install prometheus)")
 for part in [against_prometheus, against_collector, against_a_receiver_in_trouble]:
     started = time.monotonic()
     part()
-    print(f"{part.__name__.replace('_', ' ')}: held, {time.monotonic() - started:.0f} s")
+    print(f"{part.__name__.replace('_', ' ')}: ok, {time.monotonic() - started:.0f} s")
 print(f"{checks} numbers compared")

@@ -1,5 +1,5 @@
-//! `cargo xtask telemetry`: a real Prometheus scrapes the demo, and a real collector receives its pushes; both must match the report
-//! (docs/reference/metrics.md). Rules and dashboard are evaluated against that Prometheus.
+//! `cargo xtask telemetry`: a real Prometheus scrapes the demo, and a real collector receives its pushes. Both must match the report
+//! (docs/reference/metrics.md). Alerting rules and dashboard are evaluated against that Prometheus.
 
 use std::path::PathBuf;
 
@@ -7,10 +7,10 @@ use anyhow::Result;
 
 use crate::script;
 
-/// Let a real Prometheus and a real collector hold what the report says
+/// Compare the report with the data of a real Prometheus and a real OpenTelemetry collector
 #[derive(clap::Args)]
 pub(crate) struct Options {
-    /// The tokengap that is scraped; by default a release build of this tree.
+    /// The tokengap program [default: a release build of this tree]
     #[arg(long, value_name = "FILE")]
     binary: Option<PathBuf>,
 }

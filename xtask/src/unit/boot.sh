@@ -1,5 +1,5 @@
 #!/bin/sh
-# A systemd of its own, PID 1 of new namespaces, on an overlay of this machine's root: nothing of the machine's is changed.
+# Boots a separate systemd as PID 1 of new namespaces, on an overlay of this machine's root. The machine itself is not changed.
 # usage: boot.sh EMPTY_FOLDER PROGRAM DEPLOY_SYSTEMD SHARED_FOLDER PROJECT RELEASE
 set -eu
 top=$1 program=$2 deploy=$3 shared=$4 project=$5 release=$6
@@ -24,7 +24,7 @@ units=$root/etc/systemd/system
 mkdir -p "$units/tokengap.service.d"
 cp "$deploy/tokengap.service" "$units/"
 sed 's/^headless = true/json = true/' "$deploy/tokengap.toml" > "$root/etc/tokengap.toml"
-# No more than a test has to change: this systemd starts two services and nothing else.
+# Change only what the test needs: this systemd starts two services and nothing else.
 cat > "$units/tokengap.service.d/test.conf" <<'UNIT'
 [Unit]
 DefaultDependencies=no

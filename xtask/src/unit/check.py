@@ -1,4 +1,4 @@
-"""Boots systemd as boot.sh describes, lets it run steps.sh, and judges the report that the service leaves.
+"""Boots systemd with boot.sh, lets it run steps.sh, and checks the report of the service.
 
 usage: check.py PROGRAM RELEASE
 """
@@ -17,7 +17,7 @@ PATIENCE_S = 120
 
 
 def steps(shared):
-    """What went wrong with the steps, or nothing."""
+    """Returns the error of the steps, if any."""
     log, until = shared / "steps.log", time.monotonic() + PATIENCE_S
     while time.monotonic() < until:
         said = log.read_text() if log.exists() else ""
@@ -26,27 +26,27 @@ def steps(shared):
         if "never said" in said:
             return "a step failed"
         if boot.poll() is not None:
-            return f"systemd ended with {boot.returncode}"
+            return f"systemd exited with {boot.returncode}"
         time.sleep(0.2)
     return f"the steps took longer than {PATIENCE_S} s"
 
 
 def check(report):
-    """The unit's restrictions left nothing out."""
+    """The unit's restrictions disable no feature."""
     degraded = report["self"]["degraded"]
     if not report["chunks"]["received"] or report["cpu"] is None:
         sys.exit(f"the service observed no receives or no threads: {degraded}")
     if any(word in line for word in ("missing", "refused") for line in degraded):
-        sys.exit(f"the unit grants too little: {degraded}")
+        sys.exit(f"the unit grants too few privileges: {degraded}")
     if not any(finding["kind"] == "engine-ended" for finding in report["findings"]):
-        sys.exit("the engine's restart is no finding")
+        sys.exit("no finding reports the engine's restart")
     print(f"the service observed {report['chunks']['received']} received chunks across the engine's restart; degraded: {degraded}")
 
 
 with tempfile.TemporaryDirectory() as top, tempfile.TemporaryDirectory() as folder:
     shared = Path(folder)
     (shared / "steps.sh").write_text((HERE / "steps.sh").read_text())
-    # Its end takes the PID namespace, and all that runs in it, along.
+    # Killing it ends the PID namespace and all of its processes.
     apart = ["unshare", "--mount", "--pid", "--fork", "--kill-child", "--cgroup", "--uts", "--ipc"]
     command = [*apart, "sh", HERE / "boot.sh", top, PROGRAM, ROOT / "deploy/systemd", shared, ROOT, RELEASE]
     with open(shared / "boot.log", "w") as out:

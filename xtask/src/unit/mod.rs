@@ -1,5 +1,5 @@
-//! `cargo xtask unit`: the systemd unit, started by a real systemd that is PID 1 of its own namespaces, beside a real engine: started
-//! before it, reloaded, killed, over the engine's restart, stopped.
+//! `cargo xtask unit`: a real systemd, as PID 1 of its own namespaces, runs the systemd unit next to a real engine. The unit is started
+//! before the engine, reloaded, killed and stopped, and the engine restarts.
 
 use std::path::{Path, PathBuf};
 
@@ -12,10 +12,10 @@ use crate::{dist, script};
 const RELEASE: &str = "0.5.23";
 const SYSTEMD: &str = "/usr/lib/systemd/systemd";
 
-/// Start the systemd unit as a service beside a real engine, under a systemd of its own
+/// Run the systemd unit next to a real engine, under a separate systemd instance
 #[derive(clap::Args)]
 pub(crate) struct Options {
-    /// The program that the unit starts; what `cargo xtask dist` made when not given.
+    /// The program that the unit starts [default: the result of `cargo xtask dist`]
     #[arg(long, value_name = "FILE")]
     program: Option<PathBuf>,
 }
@@ -23,7 +23,7 @@ pub(crate) struct Options {
 pub(crate) fn run(options: &Options) -> Result<()> {
     let program = dist::program(options.program.as_deref())?;
     ensure!(rustix::process::geteuid().is_root(), "namespaces and mounts need root");
-    ensure!(Path::new(SYSTEMD).exists(), "there is no {SYSTEMD}");
+    ensure!(Path::new(SYSTEMD).exists(), "cannot find {SYSTEMD}");
     Home::find().prepare(&[RELEASE])?;
     script::run("unit/check.py", [program.as_path(), Path::new(RELEASE)])
 }

@@ -1,12 +1,12 @@
 #!/bin/bash
-# What an administrator does to the service, in order; the last line says that all of it held.
+# The steps of an administrator, in order. The last line of output confirms that all of them succeeded.
 set -eu
 wait_for() { # WHAT TIMES
   for _ in $(seq 300); do
     [ "$(grep -c -- "$1" /shared/log 2>/dev/null || true)" -ge "$2" ] && return
     sleep 0.1
   done
-  echo "the log never said '$1' $2 times"
+  echo "the log does not contain '$1' $2 times"
   exit 1
 }
 systemctl start tokengap
@@ -19,7 +19,7 @@ wait_for 'configuration reloaded' 1
 echo "reloaded: $(systemctl is-active tokengap)"
 systemctl kill --signal=KILL --kill-who=main tokengap
 wait_for 'attached to' 2
-echo "killed and started again: $(systemctl show --property=NRestarts --value tokengap) time"
+echo "restarts after the kill: $(systemctl show --property=NRestarts --value tokengap)"
 systemctl restart engine
 wait_for 'the engine exited' 1
 wait_for 'attached to' 3

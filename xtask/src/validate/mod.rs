@@ -1,4 +1,4 @@
-//! `cargo xtask validate`: programs that others wrote read what `tokengap export` writes (docs/reference/exports.md).
+//! `cargo xtask validate`: reads the output of `tokengap export` with third-party programs (docs/reference/exports.md).
 
 use std::path::PathBuf;
 use std::process::Command;
@@ -8,17 +8,17 @@ use anyhow::{Result, ensure};
 use crate::script;
 use crate::toolchain::{output, succeed};
 
-/// Let the tools that traces are for read what tokengap exports
+/// Read the exports with third-party tools
 #[derive(clap::Args)]
 pub(crate) struct Options {
-    /// The recording to export; by default some seconds of the demo are recorded
+    /// The recording to export [default: a few seconds of the demo]
     recording: Option<PathBuf>,
 
-    /// The tokengap to export with; by default a release build of this tree
+    /// The tokengap program [default: a release build of this tree]
     #[arg(long, value_name = "FILE")]
     binary: Option<PathBuf>,
 
-    /// Take a picture of the trace in Perfetto's UI too, with the system's Chromium
+    /// Also take a screenshot of the trace in Perfetto's UI, with the system's Chromium
     #[arg(long, value_name = "FILE")]
     picture: Option<PathBuf>,
 }
@@ -26,7 +26,7 @@ pub(crate) struct Options {
 pub(crate) fn run(options: &Options) -> Result<()> {
     ensure!(
         output(Command::new("node").arg("--version")).is_ok(),
-        "Node is missing, which runs Perfetto's trace processor: install nodejs (Debian: apt-get install nodejs)"
+        "Perfetto's trace processor needs Node: install nodejs (Debian: apt-get install nodejs)"
     );
     let (mut check, folder) = (script::python("validate/check.py")?, tempfile::tempdir()?);
     check

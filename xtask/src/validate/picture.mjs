@@ -1,4 +1,4 @@
-// A picture of a trace in Perfetto's UI: the UI's files served on loopback, shown by a headless Chromium that is spoken to over a pipe.
+// Takes a screenshot of a trace in Perfetto's UI: serves the UI's files on loopback, and controls a headless Chromium over a pipe.
 //
 //   node picture.mjs UI TRACE PICTURE.png     UI is the folder with Perfetto's index.html
 import { spawn } from 'node:child_process';
@@ -38,7 +38,7 @@ const chromium = spawn(
   { stdio: ['ignore', 'ignore', 'ignore', 'pipe', 'pipe'] },
 );
 chromium.on('error', (error) => {
-  console.error(`chromium does not run (Debian: apt-get install chromium): ${error.message}`);
+  console.error(`cannot run chromium (Debian: apt-get install chromium): ${error.message}`);
   process.exit(1);
 });
 
@@ -79,11 +79,11 @@ try {
     if (Date.now() > until) throw new Error('the trace does not appear in the UI');
     await pause(250);
   }
-  // Tracks are drawn as their data comes.
+  // Tracks are drawn as their data arrives.
   await pause(4_000);
   const { data } = await page('Page.captureScreenshot', { format: 'png' });
   fs.writeFileSync(picture, Buffer.from(data, 'base64'));
-  console.log(`${picture} is taken`);
+  console.log(`${picture} written`);
 } finally {
   chromium.kill();
   server.close();

@@ -1,9 +1,9 @@
-// Perfetto's own trace processor (the WebAssembly build that its UI runs), served over HTTP as the native one serves itself, so that
-// the `perfetto` Python package can ask it.
+// Serves Perfetto's trace processor (the WebAssembly build of its UI) over HTTP with the API of the native one, so that the `perfetto`
+// Python package can query it.
 //
 //   node processor.mjs FOLDER    FOLDER has engine_bundle.js and trace_processor.wasm; prints the port it serves on
 //
-// The bundle is a Web Worker: it is given the few names of a worker's world that it looks for, and a MessagePort of our own.
+// The bundle is a Web Worker: provide the few worker globals that it uses, and a MessagePort.
 import fs from 'node:fs';
 import http from 'node:http';
 import path from 'node:path';
@@ -32,13 +32,13 @@ Object.assign(globalThis, {
   },
 });
 
-// Without `process` the bundle takes itself to be in a browser.
+// Hide `process`, so that the bundle assumes a browser.
 const node = globalThis.process;
 globalThis.process = undefined;
 vm.runInThisContext(String(beside('engine_bundle.js')), { filename: 'engine_bundle.js' });
 globalThis.process = node;
 
-// ---- protobuf, as much as the processor's RPC stream needs
+// ---- protobuf: the subset used by the processor's RPC stream
 
 const VARINT = 0;
 const FIXED64 = 1;
@@ -88,7 +88,7 @@ function fields(buffer) {
   return found;
 }
 
-// ---- TraceProcessorRpc: requests go in, answers come in the same order
+// ---- TraceProcessorRpc: responses arrive in the order of the requests
 
 const METHOD = { parse: 1, eof: 2, query: 3, status: 10 };
 const QUERY_RESULT = 203;
@@ -118,7 +118,7 @@ function answer(message) {
   for (const [field, value] of message) {
     if (field === QUERY_RESULT) {
       asked.parts.push(value);
-      // A result comes in batches: it is over with an error, or with the batch that says it is the last.
+      // A result arrives in batches. It ends with an error, or with a batch that is marked as the last.
       complete = fields(value).some(
         ([of, inner]) => of === 2 || (of === 3 && fields(inner).some(([flag, set]) => flag === 6 && set)),
       );

@@ -1,4 +1,4 @@
-"""OpenTelemetry's own protobuf definitions read every line of the export, unknown fields refused.
+"""OpenTelemetry's protobuf classes read every line of the export and reject unknown fields.
 
 read_otlp.py TRACES REPORT
 """
@@ -14,7 +14,7 @@ IDS = ("traceId", "spanId", "parentSpanId")
 
 
 def as_protobuf_wants(value):
-    """OTLP/JSON writes ids in hex; protobuf's own JSON reads bytes as base64."""
+    """Converts ids from hex, as in OTLP/JSON, to base64, as in protobuf's JSON."""
     if isinstance(value, dict):
         return {
             key: base64.b64encode(bytes.fromhex(inner)).decode() if key in IDS else as_protobuf_wants(inner)
@@ -63,7 +63,7 @@ with open(traces) as file:
             output_tokens += found["gen_ai.usage.output_tokens"]
             dropped += found.get("tokengap.chunks.dropped", 0)
 
-expect("spans that do not fit their trace", wrong, [])
+expect("spans outside their trace", wrong, [])
 expect("requests", len(requests), report["requests"]["seen"])
 expect("output tokens", output_tokens, report["tokens"]["sent"])
 expect("chunks dropped", dropped, report["chunks"]["dropped_confirmed"] or 0)

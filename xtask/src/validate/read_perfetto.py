@@ -1,4 +1,4 @@
-"""Perfetto's trace processor loads the trace: no errors, and every slice, flow and counter of the file is there.
+"""Perfetto's trace processor loads the trace without errors and finds every slice, flow and counter of the file.
 
 read_perfetto.py TRACE REPORT DOCUMENT PROCESSOR.mjs FOLDER
 """
@@ -16,7 +16,7 @@ trace, report, document, server, folder = sys.argv[1:]
 
 def expect(what, found, wanted):
     if found != wanted:
-        sys.exit(f"perfetto: {what}: the trace processor has {found}, the export {wanted}")
+        sys.exit(f"perfetto: {what}: {found} in the trace processor, {wanted} in the export")
     print(f"perfetto: {what}: {found}")
 
 
@@ -43,7 +43,7 @@ try:
     values = sum(len(event["args"]) for event in events if event["ph"] == "C")
     expect("counter values", one("select count(*) n from counter"), values)
 
-    # The requests of the report are there, each span with its stages inside.
+    # All requests of the report are present, with their stages nested.
     requests = "select * from slice where extract_arg(arg_set_id, 'args.state') is not null"
     expect("requests", one(f"select count(*) n from ({requests})"), report["requests"]["seen"])
     gap = (report["gap_ns"] or {}).get("max")
@@ -66,9 +66,9 @@ try:
     for number, query in enumerate(queries, 1):
         rows = sum(1 for _ in processor.query(query))
         print(f"perfetto: query {number} of the documentation: {rows} rows")
-        # Both are about what the tokenizer takes.
+        # Both queries need received frames.
         if rows == 0 and report["tokens"]["received"] is not None:
-            sys.exit(f"perfetto: it finds nothing:\n{query}")
+            sys.exit(f"perfetto: query without results:\n{query}")
 finally:
     node.kill()
     node.wait()

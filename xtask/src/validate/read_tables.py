@@ -1,4 +1,4 @@
-"""DuckDB reads events and CSV, their sums are the report's, and the queries of the documentation run.
+"""DuckDB reads events and CSV; sums must equal those of the report, and the queries of the documentation must return rows.
 
 read_tables.py FOLDER DOCUMENT      FOLDER has events.jsonl, requests.csv, otlp.jsonl and report.json
 """
@@ -21,7 +21,7 @@ chunks, tokens = report["chunks"], report["tokens"]
 
 def expect(what, found, wanted):
     if found != wanted:
-        sys.exit(f"tables: {what}: {found}, the report says {wanted}")
+        sys.exit(f"tables: {what}: {found}, but {wanted} in the report")
     print(f"tables: {what}: {found}")
 
 
@@ -36,12 +36,12 @@ lines = 0
 for line in open("events.jsonl"):
     event = json.loads(line)
     lines += 1
-    # Every line of a long recording would take minutes in Python.
+    # Checking every line of a long recording would take minutes in Python.
     if lines <= 20_000:
         by_type[event["type"]].validate(event)
 
 rows = "read_csv('requests.csv')"
-# What was not observed is empty in every row, and then no number to DuckDB unless it is told so.
+# DuckDB does not infer a numeric type for a column without observations, which is empty in every row.
 names = ("tokens_sent", "tokens_delivered", "chunks_sent", "chunks_dropped", "tokens_lost")
 columns = ", ".join(["count(*)", *(f"sum({name}::BIGINT)" for name in names), "max(gap_ns::BIGINT)"])
 wanted = (
@@ -58,7 +58,7 @@ expect("csv: requests, tokens, chunks, losses, gap", one(f"select {columns} from
 events = "read_json('events.jsonl', format = 'newline_delimited', sample_size = -1)"
 expect("events: lines", one(f"select count(*) from {events}"), (lines,))
 origins = [hop for hop, origin in duckdb.sql(f"select hop_id, bool_or(origin) from {events} where type = 'hop' group by 1").fetchall() if origin]
-# Where no hop is known to be the first, a request's first is the one it was first seen on. An abort's message is no chunk of tokens.
+# Without a known origin hop, use the hop on which the request was first observed. Abort messages are not chunks.
 first = f"hop_id in ({', '.join(map(str, origins))})" if origins else "hop_id = first_hop"
 counted = f"""select count(*) from (
     select *, arg_min(hop_id, at_ns) over (partition by rid) as first_hop from {events}
@@ -74,9 +74,9 @@ if not queries:
     sys.exit(f"tables: {document} has no queries")
 for number, query in enumerate(queries, 1):
     if "'delivered'" in query and tokens["delivered"] is None:
-        print(f"tables: query {number} of the documentation is about deliveries: none were observed")
+        print(f"tables: query {number} of the documentation needs deliveries, and none were observed")
         continue
     found = duckdb.sql(query).fetchall()
     if not found:
-        sys.exit(f"tables: query {number} of the documentation finds nothing:\n{query}")
+        sys.exit(f"tables: query {number} of the documentation has no results:\n{query}")
     print(f"tables: query {number} of the documentation: {len(found)} rows")

@@ -1,4 +1,4 @@
-"""Inert stand-in for the CUDA wheel: every name exists, and calling one raises. On a CPU without AMX SGLang calls none of them."""
+"""Inert stand-in for the CUDA wheel: every name exists, and calling one raises. SGLang calls none of them on a CPU without AMX."""
 import importlib.abc, importlib.machinery, sys, types
 __version__ = "0.3.21"
 class _Missing:

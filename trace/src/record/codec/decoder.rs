@@ -171,7 +171,7 @@ mod tests {
     use crate::event::{Missed, MissedCause};
     use crate::record::Payload;
 
-    /// Behaviour of a format 1.0 reader on the cause added in 1.1.
+    /// A cause that a later minor version of the format adds.
     #[test]
     fn records_with_codes_of_a_later_minor_version_are_skipped_and_counted() {
         let mut encoder = Encoder::new(Payload::Lengths);

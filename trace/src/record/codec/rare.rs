@@ -380,7 +380,7 @@ impl<'b> RareReader<'b> {
             mode: self.maybe_code::<Mode>()?,
             waiter: self.maybe_code::<Waiter>()?,
             turnaround: self.maybe()?,
-            // Since format 1.3; omitted if unknown.
+            // Omitted if unknown.
             name: if self.fields.is_empty() {
                 None
             } else {
@@ -430,7 +430,7 @@ impl<'b> RareReader<'b> {
             } else {
                 None
             },
-            // Since format 1.2; omitted if unknown.
+            // Omitted if unknown.
             away: if self.fields.is_empty() {
                 None
             } else {

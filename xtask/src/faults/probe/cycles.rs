@@ -1,4 +1,4 @@
-//! Repeated attach, observe and detach under traffic: nothing may leak on either side.
+//! Repeated attach, observe and detach under traffic. Neither side may leak resources.
 
 use std::path::Path;
 use std::time::Duration;
@@ -43,7 +43,7 @@ pub(super) fn run(bench: &Bench, dir: &Path, checks: &mut Checks) -> Result<Seen
             }
         }
     }
-    checks.equal("cycles that saw nothing", &0, &blind);
+    checks.equal("cycles without observations", &0, &blind);
     checks.equal("records lost", &0, &counts.lost);
     objects.check_freed(checks);
     let mut grown = Vec::new();
@@ -57,7 +57,7 @@ pub(super) fn run(bench: &Bench, dir: &Path, checks: &mut Checks) -> Result<Seen
             ("KiB", before.memory, after.memory, MAX_KIB - 1),
         ];
         for (what, before, after, slack) in bounds {
-            let claim = format!("no more {what} of the {name} ({before}, then {after})");
+            let claim = format!("{what} of the {name} do not grow ({before}, then {after})");
             checks.holds(&claim, after <= before + slack);
         }
         grown.push(format!("{name} {} KiB", after.memory.saturating_sub(before.memory)));
@@ -66,7 +66,7 @@ pub(super) fn run(bench: &Bench, dir: &Path, checks: &mut Checks) -> Result<Seen
     Ok(Seen {
         messages: arrived.messages(),
         outcome: format!(
-            "{cycles} cycles, {objects}, all freed; grown: {}; {arrived}",
+            "{cycles} cycles, {objects}, all freed; growth: {}; {arrived}",
             grown.join(", ")
         ),
     })

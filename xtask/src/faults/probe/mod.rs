@@ -34,12 +34,12 @@ pub(super) const FAULTS: &[Fault] = &[
     },
     Fault {
         name: "target dies at attach",
-        what: "SIGKILL for a sender at every moment of an attach; another one takes its place",
+        what: "SIGKILL for a sender at every stage of an attach; a new one replaces it",
         run: targets::dies,
     },
     Fault {
         name: "target execs",
-        what: "the sender becomes another program under the same id, and is attached to again",
+        what: "the sender execs another program with the same process id; attached again",
         run: targets::execs,
     },
     Fault {
@@ -49,17 +49,17 @@ pub(super) const FAULTS: &[Fault] = &[
     },
     Fault {
         name: "target frozen",
-        what: "the same by the cgroup freezer",
+        what: "the same with the cgroup freezer",
         run: targets::in_freezer,
     },
     Fault {
         name: "two at once",
-        what: "two probes on the same processes; one leaves in mid-traffic",
+        what: "two probes on the same processes; one detaches under traffic",
         run: together::run,
     },
     Fault {
         name: "ring overflow",
-        what: "a ring of 64 KiB that nobody reads for a while",
+        what: "a ring buffer of 64 KiB that is not read for a while",
         run: overflow::run,
     },
 ];
@@ -77,7 +77,7 @@ struct Pair {
 }
 
 impl Pair {
-    /// Starts both; the sender waits for a command.
+    /// Starts both processes; the sender waits for a command.
     fn start(bench: &Bench, load: Load, dir: &Path) -> Result<Self> {
         let endpoint = format!("ipc://{}", dir.join("hop").display());
         Ok(Self {
@@ -90,12 +90,12 @@ impl Pair {
         [self.receiver.pid(), self.sender.pid()]
     }
 
-    /// Attaches to both.
+    /// Attaches to both processes.
     fn attach(&self, options: Options) -> Result<Probe> {
         attach(&self.pids(), options)
     }
 
-    /// Ends both, and checks that everything arrived.
+    /// Stops both processes, and checks that everything arrived.
     fn end(self, checks: &mut Checks) -> Result<Arrived> {
         self.receiver.end(self.sender, checks)
     }
@@ -133,7 +133,7 @@ impl Counts {
                 cause: Loss::RingFull,
                 count,
             } => self.overflowed += count,
-            // The record exists, but without its bytes.
+            // The record exists, but its content was missed.
             Observation::Lost {
                 cause: Loss::PayloadFault,
                 ..

@@ -17,7 +17,7 @@ pub(super) fn run(bench: &Bench, dir: &Path, checks: &mut Checks) -> Result<Seen
         ..Load::STEADY
     };
     let wanted = u64::from(load.count * load.connections);
-    // One record per message on either side, and no others.
+    // Exactly one record per message on either side.
     let options = Options {
         ring_bytes: 64 << 10,
         processed: false,
@@ -42,12 +42,12 @@ pub(super) fn run(bench: &Bench, dir: &Path, checks: &mut Checks) -> Result<Seen
     // Loss counters are read every 100 ms.
     counts.read_for(&mut probe, Duration::from_millis(300))?;
     checks.equal(
-        "records received or counted as dropped, one each per message sent and received",
+        "records received or counted as dropped, one per sent and per received message",
         &(2 * wanted),
         &both(&counts),
     );
-    checks.equal("lost for another cause", &0, &counts.lost);
-    checks.holds("the ring was full", counts.overflowed > wanted / 10);
+    checks.equal("lost for another reason", &0, &counts.lost);
+    checks.holds("the ring buffer was full", counts.overflowed > wanted / 10);
     drop(probe);
     let arrived = pair.end(checks)?;
     Ok(Seen {

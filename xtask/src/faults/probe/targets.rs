@@ -43,9 +43,9 @@ pub(super) fn dies(bench: &Bench, dir: &Path, checks: &mut Checks) -> Result<See
             thread::sleep(Duration::from_millis(u64::from(round) * 80 / u64::from(rounds)));
             victim.kill()
         });
-        // Killed before, during or after attach: either an error, or a target whose exit is reported.
+        // Whether killed before, during or after attach, the result is an error or a reported exit.
         refused += u32::from(probe.add(&[Target { pid, capture: CAPTURE }]).is_err());
-        killer.join().expect("it only kills")?;
+        killer.join().expect("the killer thread does not panic")?;
         counts.read_for(&mut probe, Duration::from_millis(150))?;
         objects.merge(Objects::of(own)?);
     }
@@ -54,7 +54,7 @@ pub(super) fn dies(bench: &Bench, dir: &Path, checks: &mut Checks) -> Result<See
         &u64::from(rounds),
         &(counts.exited + u64::from(refused)),
     );
-    checks.holds("the receiver is watched all the time", counts.received > 100);
+    checks.holds("the receiver is observed throughout", counts.received > 100);
     drop(probe);
     objects.check_freed(checks);
     let arrived = pair.end(checks)?;
@@ -82,7 +82,7 @@ pub(super) fn execs(bench: &Bench, dir: &Path, checks: &mut Checks) -> Result<Se
     let arrived = pair.end(checks)?;
     Ok(Seen {
         messages: arrived.messages(),
-        outcome: format!("{arrived}, each seen sent and received"),
+        outcome: format!("{arrived}, each observed at both ends"),
     })
 }
 
@@ -108,26 +108,26 @@ fn frozen(
     let mut probe = probe?;
     let limit = Duration::from_secs(10);
     checks.holds(
-        &format!("the attach does not wait ({attach_time:?})"),
+        &format!("attaching to a frozen process does not wait ({attach_time:?})"),
         attach_time < limit,
     );
     pair.sender.go()?;
     all_reported(&mut probe, checks)?;
-    // Detach while it is frozen, too.
+    // Also detach while the process is frozen.
     freeze(&pair.sender, true)?;
     let begun = Instant::now();
     drop(probe);
     let detach_time = begun.elapsed();
     freeze(&pair.sender, false)?;
     checks.holds(
-        &format!("the detach does not wait ({detach_time:?})"),
+        &format!("detaching from a frozen process does not wait ({detach_time:?})"),
         detach_time < limit,
     );
     let arrived = pair.end(checks)?;
     Ok(Seen {
         messages: arrived.messages(),
         outcome: format!(
-            "attached in {} ms, detached in {} ms; {arrived}, each seen sent and received",
+            "attached in {} ms, detached in {} ms; {arrived}, each observed at both ends",
             attach_time.as_millis(),
             detach_time.as_millis()
         ),
@@ -160,7 +160,7 @@ impl Freezer {
                 return Ok(freezer);
             }
         }
-        anyhow::bail!("no cgroup with a freezer can be made here")
+        anyhow::bail!("cannot create a cgroup with a freezer")
     }
 
     fn write(&self, file: &str, word: &str) -> Result<()> {

@@ -28,12 +28,12 @@ pub(super) fn run(bench: &Bench, dir: &Path, checks: &mut Checks) -> Result<Seen
     drop(detached);
     of_one.read_until(&mut remaining, |counts| counts.received >= wanted)?;
     checks.equal(
-        "sent and received, as reported by the remaining probe",
+        "messages sent and received, as reported by the remaining probe",
         &(wanted, wanted, 0, 0),
         &(of_one.sent, of_one.received, of_one.lost, of_one.overflowed),
     );
     checks.equal(
-        "records lost by the one that left",
+        "records lost by the detached probe",
         &(0, 0),
         &(of_other.lost, of_other.overflowed),
     );
@@ -42,7 +42,7 @@ pub(super) fn run(bench: &Bench, dir: &Path, checks: &mut Checks) -> Result<Seen
     Ok(Seen {
         messages: arrived.messages(),
         outcome: format!(
-            "{arrived}; one saw all of them, the other {} until it left",
+            "{arrived}; one probe observed all of them, the other {} until it detached",
             of_other.received
         ),
     })
