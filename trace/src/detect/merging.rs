@@ -83,9 +83,7 @@ mod tests {
         );
         assert_eq!(found[0].evidence["tokens_per_event"], 2.0);
         assert!(
-            found[0]
-                .summary
-                .ends_with("in bursts: 2.0 tokens per event on average"),
+            found[0].summary.ends_with("in bursts: 2.0 tokens per event on average"),
             "{}",
             found[0].summary
         );

@@ -214,7 +214,10 @@ mod tests {
         assert_eq!(stacks.growing, None);
         let mut out = String::new();
         text(&mut out, &lines, None);
-        assert!(out.contains("PYTHON FUNCTIONS OF THE TOKENIZER") && out.contains("75 %"), "{out}");
+        assert!(
+            out.contains("PYTHON FUNCTIONS OF THE TOKENIZER") && out.contains("75 %"),
+            "{out}"
+        );
         assert!(out.lines().all(|line| line.chars().count() <= 100), "{out}");
     }
 }
