@@ -29,6 +29,9 @@ pub(super) fn run(home: &Home, options: &Options) -> Result<()> {
     let mut rows = Command::new(servers.join("venv-0.5.9/bin/python"));
     rows.args(["-m", "engine.real", "--tokengap"]).arg(program);
     rows.arg("--home").arg(&servers).current_dir(&home.root);
+    if options.quick {
+        rows.arg("--quick");
+    }
     pass_on(&mut rows, options)?;
     ensure!(rows.status().context("starting engine.real")?.success(), "rows failed");
     Ok(())
