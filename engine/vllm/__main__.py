@@ -33,7 +33,7 @@ ENVIRONMENT = {
 }
 # Findings expected on a loaded machine.
 SLOW = {"merged-chunks", "burst", "first-token-gap", "backlog-growing", "consumer-cpu-bound", "consumer-starved"} | {
-    *("io-thread-starved", "late-delivery", "worker-imbalance")
+    *("io-thread-starved", "late-delivery", "late-send", "worker-imbalance")
 }
 # Findings that tokens wait in the API server's process, or in its inbox while its event loop is busy.
 WAITS = {"late-delivery", "first-token-gap", "backlog-growing"}
@@ -255,6 +255,10 @@ def differences(report: dict, truth: list[dict], required: list[set[str]]) -> li
     wrong += [f"finding {kind}" for kind in kinds - SLOW.union(*required)]
     wrong += [f"no finding {' or '.join(sorted(either))}, only {sorted(kinds)}" for either in required if not kinds & either]
     equal("frames undecoded", report["self"]["frames_undecoded"], 0)
+    waits = [hop["send_wait_ns"] for hop in report["hops"] if hop["name"] == "engine-core->api-server"]
+    # The output thread has nothing else to do.
+    if not all(wait and wait["p50"] < 100e6 for wait in waits):
+        wrong.append(f"time from the engine's timestamps to the sends: {waits}")
     return wrong
 
 

@@ -30,6 +30,8 @@ pub enum What<'a> {
     Hop(Hop<'a>),
     /// A frame entered a hop (`zmq_msg_send`, or its last byte reached the relay). Carries the decoded content.
     Sent(Frame<'a>),
+    /// Content of a frame waited in the sender before the frame was sent. Emitted behind `Sent`.
+    SendWait(SendWait),
     /// The relay wrote the frame's last byte to the receiver's socket.
     Forwarded(FrameId),
     /// The application received the frame from its socket (`zmq_msg_recv` returned it).
@@ -120,6 +122,15 @@ pub struct Frame<'a> {
     pub ids: IdColumn,
     /// Entries per request; empty for control messages and idle batches.
     pub chunks: &'a [Chunk<'a>],
+}
+
+/// Time from the sender's own timestamp in a message to the message's send.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+pub struct SendWait {
+    /// Hop of the message.
+    pub hop: HopId,
+    /// Length of the wait.
+    pub ns: u64,
 }
 
 /// Kinds of message that matter to the ledger.

@@ -3,7 +3,8 @@
 use std::fmt;
 
 use trace::engine::Waiter;
-use trace::event::{Chunk, IdColumn, Kind};
+use trace::event::{Chunk, IdColumn, Kind, SendWait};
+use trace::{HopId, MonoNs};
 
 /// Default length in bytes of the longest message to decode.
 pub const LONGEST: usize = 64 << 20;
@@ -105,6 +106,8 @@ pub struct Shape {
 pub struct Decoded<'a> {
     shape: Shape,
     chunks: Vec<Chunk<'a>>,
+    /// Timestamp of the content, by the sender's monotonic clock.
+    pub made_at: Option<MonoNs>,
     /// Buffer that the memory of `chunks` returns to.
     home: &'a mut Vec<Chunk<'static>>,
 }
@@ -112,7 +115,20 @@ pub struct Decoded<'a> {
 impl<'a> Decoded<'a> {
     /// A message with its entries. Their memory returns to `home`.
     pub fn new(shape: Shape, chunks: Vec<Chunk<'a>>, home: &'a mut Vec<Chunk<'static>>) -> Self {
-        Self { shape, chunks, home }
+        Self {
+            shape,
+            chunks,
+            made_at: None,
+            home,
+        }
+    }
+
+    /// Wait of the content in the sender, for a message that was sent at `at` on the same machine. `None` without a timestamp, or with a
+    /// later one.
+    pub fn send_wait(&self, hop: HopId, at: MonoNs) -> Option<SendWait> {
+        let made_at = self.made_at.filter(|made_at| *made_at <= at)?;
+        let ns = at.since(made_at);
+        Some(SendWait { hop, ns })
     }
 
     /// Properties of the message.

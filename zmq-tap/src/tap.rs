@@ -440,6 +440,17 @@ impl Tap {
             },
             parts.first().copied().unwrap_or_default(),
         );
+        // Clocks of two machines are not comparable.
+        let is_local = matches!(tapped.hop.pair.listen, Endpoint::Path(_) | Endpoint::Abstract(_));
+        if let Some(wait) = batch.send_wait(id.hop, at).filter(|_| is_local) {
+            sink(
+                &Event {
+                    at,
+                    what: What::SendWait(wait),
+                },
+                &[],
+            );
+        }
     }
 
     fn lost(

@@ -1,6 +1,7 @@
 //! Decoder of vLLM's messages: `EngineCoreOutputs` in msgpack, one array for each request. Further parts hold raw arrays, which are not read.
 
 use ascii::AsciiStr;
+use trace::MonoNs;
 use trace::event::{Chunk, Finish, IdColumn, Kind};
 use zmq_tap::decode::{Decoded, Shape, recycle};
 
@@ -97,9 +98,15 @@ impl Decoder {
         };
         let found = rows.read(envelope, self.last, outputs, count);
         let whole = found.and_then(|(layout, pooled, end)| {
-            let behind = (envelope.outputs + 1..len).try_fold(end, |at, _| skip(message, at))?;
+            let mut made_at = None;
+            let behind = (envelope.outputs + 1..len).try_fold(end, |at, field| {
+                if envelope.timestamp == Some(field) {
+                    made_at = timestamp(message, at);
+                }
+                skip(message, at)
+            })?;
             if behind == message.len() {
-                Ok((layout, pooled))
+                Ok((layout, pooled, made_at))
             } else {
                 Err(Undecoded::Malformed {
                     at: behind,
@@ -107,7 +114,7 @@ impl Decoder {
                 })
             }
         });
-        let (layout, pooled) = match whole {
+        let (layout, pooled, made_at) = match whole {
             Ok(found) => found,
             Err(why) => {
                 self.chunks = recycle(chunks);
@@ -128,7 +135,17 @@ impl Decoder {
                 (chunk.ids, ids) = ids.split_at(chunk.listed.unwrap_or(0) as usize);
             }
         }
-        Ok(Decoded::new(shape, chunks, &mut self.chunks))
+        let mut decoded = Decoded::new(shape, chunks, &mut self.chunks);
+        decoded.made_at = made_at;
+        Ok(decoded)
+    }
+}
+
+/// Time at which the engine made the outputs: seconds of the machine's monotonic clock. `None` for a value that cannot be one.
+fn timestamp(message: &[u8], at: usize) -> Option<MonoNs> {
+    match head(message, at)?.0 {
+        Head::Float(seconds) if seconds > 0.0 && seconds < 1e9 => Some(MonoNs((seconds * 1e9) as u64)),
+        _ => None,
     }
 }
 

@@ -19,6 +19,8 @@ pub(super) struct Envelope {
     pub(super) releases: &'static str,
     /// Index of the list of `EngineCoreOutput`.
     pub(super) outputs: u32,
+    /// Index of the time at which the engine made the outputs.
+    pub(super) timestamp: Option<u32>,
     /// Every layout of an output in these releases.
     pub(super) layouts: Vec<Layout>,
 }
@@ -109,6 +111,7 @@ fn read() -> Table {
             len: line.fields.len() as u32,
             releases: label(line.span),
             outputs: place(&line.fields, "outputs")?,
+            timestamp: place(&line.fields, "timestamp"),
             layouts: of("EngineCoreOutput").filter_map(common).collect(),
         })
     };

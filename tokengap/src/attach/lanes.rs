@@ -149,8 +149,9 @@ impl Lanes {
             .paths
             .sent(lane, (message.call.socket, kind, !batch.chunks().is_empty()), at, sink)
         {
+            let hop = known.id;
             let frame = Frame {
-                id: frame_id(known.id),
+                id: frame_id(hop),
                 bytes,
                 kind,
                 ids: batch.shape().ids,
@@ -160,6 +161,12 @@ impl Lanes {
                 at,
                 what: What::Sent(frame),
             });
+            if let Some(wait) = batch.send_wait(hop, at) {
+                sink(&Event {
+                    at,
+                    what: What::SendWait(wait),
+                });
+            }
         }
     }
 

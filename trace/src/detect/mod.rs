@@ -19,6 +19,7 @@ mod gap;
 mod inflation;
 mod io_starved;
 mod late_delivery;
+mod late_send;
 mod limit;
 mod merging;
 mod missed_observations;
@@ -91,6 +92,7 @@ pub const ALL: &[&(dyn Detector + Sync)] = &[
     &wire_loss::WireLoss,
     &gap::FirstTokenGap,
     &late_delivery::LateDelivery,
+    &late_send::LateSend,
     &consumer_away::STOPPED,
     &consumer_away::FROZEN,
     &consumer_away::BLOCKED,

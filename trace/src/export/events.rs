@@ -93,6 +93,10 @@ impl Exporter for Events<'_> {
                 self.line("sent", at, context, |o| frame_fields(o, sent, context))?;
                 self.chunks("sent", at, sent, context)
             }
+            What::SendWait(wait) => self.line("send_wait", at, context, |o| {
+                o.text("hop", context.hops.name(wait.hop)).int("hop_id", wait.hop.0);
+                o.int("ns", wait.ns);
+            }),
             What::Forwarded(id) => self.line("forwarded", at, context, |o| frame(o, *id, context)),
             What::Received(received) => {
                 self.line("received", at, context, |o| received_fields(o, received, context))?;

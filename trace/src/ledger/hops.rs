@@ -9,7 +9,7 @@ use super::processing_stage::ProcessingStages;
 use super::stream::Stream;
 use super::totals::{AffectedRequests, IdCounts};
 use crate::clock::MonoNs;
-use crate::event::{self, Capabilities};
+use crate::event::{self, Capabilities, SendWait};
 use crate::id::HopId;
 use crate::path;
 use crate::stats::{Buckets, Distribution, Rate, Trend};
@@ -33,6 +33,9 @@ pub struct Group {
     pub queue_wait: Distribution,
     /// Queue waits in the current time slot.
     pub(crate) queue_wait_slot: Buckets,
+    /// Sent minus the sender's own timestamp of the content.
+    #[serde(default)]
+    pub send_wait: Distribution,
     /// Forwarded minus sent.
     pub relay: Distribution,
     /// Processed minus received.
@@ -91,6 +94,12 @@ impl Hops {
     pub(crate) fn is_sound(&self) -> bool {
         self.by_id.values().all(|&place| place < self.all.len())
             && self.all.iter().all(|hop| hop.group < self.groups.len())
+    }
+
+    pub(crate) fn waited_to_send(&mut self, at: MonoNs, wait: SendWait) {
+        if let Some(hop) = self.by_id.get(&wait.hop).and_then(|&place| self.all.get(place)) {
+            self.groups[hop.group].send_wait.record(at, wait.ns);
+        }
     }
 
     /// The hop of a stream.

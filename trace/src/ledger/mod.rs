@@ -223,6 +223,7 @@ impl Ledger {
             What::Engine(engine) => self.engine.set(engine),
             What::Hop(hop) => self.announced(hop),
             What::Sent(frame) => self.sent(at, frame),
+            What::SendWait(wait) => self.hops.waited_to_send(at, *wait),
             What::Forwarded(id) => self.forwarded(at, *id),
             What::Received(received) => self.received(at, received),
             What::Processed(id) => self.processed(at, *id),

@@ -174,8 +174,9 @@ fn hop(f: &mut Families, group: &Group, members: &[&Hop], now: MonoNs) {
     }
     f.int(&n::HOP_KERNEL_RECEIVE, name, group.kernel.bytes);
     f.int(&n::HOP_KERNEL_SEND, name, group.kernel.send_bytes);
-    let times: [(&'static super::Definition, &Distribution); 4] = [
+    let times: [(&'static super::Definition, &Distribution); 5] = [
         (&n::HOP_QUEUE_WAIT, &group.queue_wait),
+        (&n::HOP_SEND_WAIT, &group.send_wait),
         (&n::HOP_RELAY, &group.relay),
         (&n::HOP_PROCESSING, &group.processing),
         (&n::HOP_RECV_WAIT, &group.recv_wait),

@@ -327,6 +327,12 @@ pub(super) const HOP_QUEUE_WAIT: Definition = histogram(
     &["hop"],
     "Received minus sent, one value per frame",
 );
+pub(super) const HOP_SEND_WAIT: Definition = histogram(
+    "tokengap.hop.send_wait",
+    Seconds,
+    &["hop"],
+    "Sent minus the engine's own timestamp of the content; vLLM only",
+);
 pub(super) const HOP_RELAY: Definition = histogram(
     "tokengap.hop.relay",
     Seconds,
@@ -504,6 +510,7 @@ pub const ALL: &[&Definition] = &[
     &HOP_KERNEL_RECEIVE,
     &HOP_KERNEL_SEND,
     &HOP_QUEUE_WAIT,
+    &HOP_SEND_WAIT,
     &HOP_RELAY,
     &HOP_PROCESSING,
     &HOP_RECV_WAIT,

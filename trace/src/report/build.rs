@@ -191,6 +191,7 @@ fn hop(ledger: &Ledger, place: usize, window_ns: u64) -> Option<HopLine> {
         backlog_max_frames: (sent && received).then_some(group.backlog_max),
         queue_wait_ns: Spread::of(&group.queue_wait),
         queue_wait_classes: group.queue_wait.classes(),
+        send_wait_ns: Spread::of(&group.send_wait),
         relay_ns: Spread::of(&group.relay),
         processing_ns: Spread::of(&group.processing),
         recv_wait_ns: Spread::of(&group.recv_wait),

@@ -340,6 +340,9 @@ pub struct HopLine {
     /// Non-empty buckets of the queue wait: start, end (exclusive), number of frames.
     #[serde(default)]
     pub queue_wait_classes: Vec<[u64; 3]>,
+    /// Sent minus the sender's own timestamp of the content: the time in the engine's output thread. `null` if messages have no timestamp.
+    #[serde(default)]
+    pub send_wait_ns: Option<Spread>,
     /// Forwarded minus sent: the time inside the relay.
     pub relay_ns: Option<Spread>,
     /// Processed minus received.

@@ -233,6 +233,13 @@ fn hops(out: &mut String, report: &Report) {
 
 fn detail(out: &mut String, hop: &HopLine) {
     let mut parts = Vec::new();
+    if let Some(wait) = &hop.send_wait_ns {
+        parts.push(format!(
+            "sent {} after the engine made the tokens (p99 {})",
+            duration(wait.p50),
+            duration(wait.p99)
+        ));
+    }
     if let Some(relay) = &hop.relay_ns {
         parts.push(format!(
             "in the relay {} (p99 {})",

@@ -7,8 +7,8 @@ use proptest::string::string_regex;
 use trace::engine::{Mode, Waiter};
 use trace::event::{
     Answer, AnswerEnd, Away, AwayState, Capabilities, Chunk, CpuSample, Delivery, Engine, Event, Finish, Frame, Hop,
-    IdColumn, Kind, LoggedState, Merged, Missed, MissedCause, PollUse, QueueSample, Received, Response, StackSample,
-    Stage, ThreadPart, Undecoded, What,
+    IdColumn, Kind, LoggedState, Merged, Missed, MissedCause, PollUse, QueueSample, Received, Response, SendWait,
+    StackSample, Stage, ThreadPart, Undecoded, What,
 };
 use trace::{FrameId, HopId, MonoNs, ThreadId};
 
@@ -236,6 +236,7 @@ fn what() -> impl Strategy<Value = What<'static>> {
         1 => hop().prop_map(What::Hop),
         8 => frame().prop_map(What::Sent),
         2 => id().prop_map(What::Forwarded),
+        1 => (any::<u16>(), large()).prop_map(|(hop, ns)| What::SendWait(SendWait { hop: HopId(hop), ns })),
         6 => (id(), of(large()), of(thread()), of(frame()), any::<bool>()).prop_map(|(id, wakeup, by, frame, same)| {
             let frame = frame.map(|f| Frame { id: if same { id } else { f.id }, ..f });
             What::Received(Received { id, wakeup, by, frame })

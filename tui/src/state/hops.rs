@@ -107,6 +107,7 @@ fn line(ledger: &Ledger, thresholds: &Thresholds, found: Health, (group, members
         } else {
             Vec::new()
         },
+        send_wait: whole(&group.send_wait),
         relay: whole(&group.relay),
         processing: whole(&group.processing),
         wakeup_frames_max: (wakeup > 0).then_some(wakeup.into()),

@@ -144,6 +144,7 @@ impl Journal {
             }
             What::Engine(_)
             | What::Hop(_)
+            | What::SendWait(_)
             | What::Forwarded(_)
             | What::Processed(_)
             | What::Missed(_)

@@ -154,6 +154,8 @@ pub(crate) struct HopLine {
     pub(crate) queue_wait: Option<Spread>,
     /// Frames by queue wait over the whole run, in the classes of [`CLASSES`].
     pub(crate) queue_wait_classes: Vec<u64>,
+    /// Time of the content in the sender, by its own timestamps.
+    pub(crate) send_wait: Option<Spread>,
     pub(crate) relay: Option<Spread>,
     pub(crate) processing: Option<Spread>,
     /// Time from receiving a chunk to sending it on; `None` at the end of the path.

@@ -141,7 +141,7 @@ fn detail(pad: &mut Pad<'_>, hop: &HopLine, model: &Model, ui: &Ui) {
             )
         })
     };
-    let facts = [
+    let mut facts = vec![
         (
             "passed",
             format!(
@@ -161,6 +161,9 @@ fn detail(pad: &mut Pad<'_>, hop: &HopLine, model: &Model, ui: &Ui) {
         ("kernel queue", kernel(hop)),
         ("oldest", known(hop.oldest_ns, duration)),
     ];
+    if hop.send_wait.is_some() {
+        facts.insert(1, ("before the send", spread(hop.send_wait)));
+    }
     let mut y = 1;
     for (name, text) in &facts {
         let x = pad.fit(1, y, 14, name, theme.head()).max(15);

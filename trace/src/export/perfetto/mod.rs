@@ -118,6 +118,7 @@ impl Exporter for Perfetto<'_> {
                 counters.forget_groups();
                 Ok(())
             }
+            What::SendWait(_) => Ok(()),
             What::Sent(frame) => {
                 frames.sent(out, tracks, at, frame, context)?;
                 requests::sent(out, at, frame, context)?;

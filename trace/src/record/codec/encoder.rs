@@ -250,7 +250,9 @@ fn too_large(what: &What<'_>, tokens: bool) -> Option<Missed> {
         What::Stage(stage) => (None, text(&[stage.rid, stage.name, stage.by])),
         What::LoggedState(logged) => (None, text(&[logged.by])),
         What::Merged(merged) => (None, text(&[merged.rid, merged.by])),
-        What::Forwarded(_) | What::Processed(_) | What::Missed(_) | What::Received(_) => return None,
+        What::SendWait(_) | What::Forwarded(_) | What::Processed(_) | What::Missed(_) | What::Received(_) => {
+            return None;
+        }
     };
     (bytes > EVENT_BYTES).then_some(Missed {
         hop,

@@ -8,7 +8,7 @@ use super::text::{Reading, Texts};
 use crate::engine::{Mode, Waiter};
 use crate::event::{
     Answer, AnswerEnd, Away, AwayState, Capabilities, CpuSample, Engine, Hop, LoggedState, Merged, Missed, MissedCause,
-    PollUse, QueueSample, StackSample, Stage, ThreadPart, Undecoded, What,
+    PollUse, QueueSample, SendWait, StackSample, Stage, ThreadPart, Undecoded, What,
 };
 use crate::id::{FrameId, HopId, ThreadId};
 
@@ -93,6 +93,11 @@ impl<'a> Writing<'a> {
                 self.number(undecoded.bytes);
                 self.text(undecoded.reason);
                 op::UNDECODED
+            }
+            What::SendWait(wait) => {
+                self.number(u64::from(wait.hop.0));
+                self.number(wait.ns);
+                op::SEND_WAIT
             }
             What::Cpu(sample) => self.cpu(sample),
             What::Queue(sample) => {
@@ -316,6 +321,10 @@ impl<'b> RareReader<'b> {
                 id: self.frame()?,
                 bytes: self.number()?,
                 reason: self.text()?,
+            }),
+            op::SEND_WAIT => What::SendWait(SendWait {
+                hop: self.hop_id()?,
+                ns: self.number()?,
             }),
             op::CPU => What::Cpu(self.cpu()?),
             op::QUEUE => What::Queue(QueueSample {

@@ -1,0 +1,70 @@
+//! Tokens that wait in the engine's own output thread before they are sent, by the engine's timestamps.
+
+use super::{DetectContext, Detector, Severity, Verdict};
+use crate::words::{duration, plural};
+
+pub(super) struct LateSend;
+
+impl Detector for LateSend {
+    fn kind(&self) -> &'static str {
+        "late-send"
+    }
+
+    fn check(&self, context: &DetectContext<'_>, found: &mut Vec<Verdict>) {
+        let limits = context.thresholds;
+        for group in context.ledger.groups() {
+            let worst = group.send_wait.max().unwrap_or(0);
+            if worst < limits.gap_warning_ns {
+                continue;
+            }
+            let severity = if worst >= limits.gap_critical_ns {
+                Severity::Critical
+            } else {
+                Severity::Warning
+            };
+            let source = context.ledger.engine().facts().source();
+            let median = group.send_wait.quantile(0.5).unwrap_or(0);
+            let summary = format!(
+                "tokens wait up to {} in the {source} before it sends them (median {}, {})",
+                duration(worst),
+                duration(median),
+                plural(group.send_wait.count(), "message"),
+            );
+            found.push(
+                Verdict::new(severity, summary)
+                    .hop(&group.name)
+                    .weight(worst)
+                    .with("send_wait_max_ns", worst)
+                    .with("send_wait_p50_ns", median)
+                    .advice(format!(
+                        "the {source}'s output thread encodes and sends the messages: it is stopped, or lacks a CPU or the GIL"
+                    )),
+            );
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::scene::{MS, SECOND, Scene};
+    use super::*;
+    use crate::event::{SendWait, What};
+    use crate::id::HopId;
+
+    #[test]
+    fn a_message_that_is_sent_long_after_its_timestamp_is_reported() {
+        let mut scene = Scene::skip_path();
+        let mut sent = |at, ns| {
+            scene.send(at, &[]);
+            scene.apply(at, What::SendWait(SendWait { hop: HopId(0), ns }));
+            scene.check(&LateSend, at)
+        };
+        assert!(sent(SECOND, MS).is_empty());
+        let found = sent(20 * SECOND, 12 * SECOND);
+        assert_eq!(found.len(), 1);
+        assert_eq!(
+            (found[0].severity, &found[0].evidence["send_wait_max_ns"]),
+            (Severity::Critical, &(12 * SECOND).into())
+        );
+    }
+}
