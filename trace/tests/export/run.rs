@@ -4,8 +4,8 @@
 use trace::engine::{Mode, Waiter};
 use trace::event::{
     Answer, AnswerEnd, Capabilities, Chunk, CpuSample, Delivery, Engine, Event, Finish, Frame, Hop, IdColumn, Kind,
-    LoggedState, Merged, Missed, MissedCause, PollUse, QueueSample, Received, Response, StackSample, Stage, ThreadPart,
-    Undecoded, What,
+    LoggedState, Merged, Missed, MissedCause, PollUse, QueueSample, Received, Response, SendWait, StackSample, Stage,
+    ThreadPart, Undecoded, What,
 };
 use trace::{FrameId, HopId, MonoNs, ThreadId};
 
@@ -202,6 +202,8 @@ fn samples(plain: &mut impl FnMut(u64, What<'static>)) {
         };
         plain(START + interval * 100 * MS, What::Queue(queue));
     }
+    let wait = SendWait { hop: UP, ns: 80_000 };
+    plain(START + 300 * MS, What::SendWait(wait));
     let stacks = StackSample {
         thread: TOKENIZER,
         role: "tokenizer",
