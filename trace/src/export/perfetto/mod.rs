@@ -118,7 +118,6 @@ impl Exporter for Perfetto<'_> {
                 counters.forget_groups();
                 Ok(())
             }
-            What::SendWait(_) => Ok(()),
             What::Sent(frame) => {
                 frames.sent(out, tracks, at, frame, context)?;
                 requests::sent(out, at, frame, context)?;
@@ -149,7 +148,7 @@ impl Exporter for Perfetto<'_> {
                 })
             }
             // Drawn on the request's own row after it has ended.
-            What::Merged(_) | What::Answered(_) => Ok(()),
+            What::SendWait(_) | What::Merged(_) | What::Answered(_) => Ok(()),
             What::Missed(lost) => self.lost(at, lost, context),
         }
     }
