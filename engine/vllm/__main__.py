@@ -372,7 +372,6 @@ def main() -> int:
             row("64 streams", server, ["64", "8", "64", "0", "2"])
             row("clients that leave", server, ["32", "5", "64", "0.3", "3"])
             row("tokens by continuous usage", server, ["32", "4", "64", "0", "14", "usage"])
-            row("tokens by log probabilities", server, ["32", "4", "64", "0", "15", "logprobs"])
             own("splice, one engine", lambda folder: spliced(tokengap, server, folder, "32"))
             own("tap of HTTP", lambda folder: tapped(tokengap, server, folder, ["8", "3", "32", "0", "12"]))
         with Server(asked.home, log, ["--api-server-count", "2", "--data-parallel-size", "2"], {}) as server:

@@ -2,8 +2,8 @@
 
 usage: load.py URL FILE STREAMS SECONDS TOKENS LEAVE SEED [COUNT]
 
-LEAVE is the share of clients that disconnect after their fifth event. COUNT selects the source of token counts: `ids` (the default),
-`logprobs` or `usage`. Needs aiohttp.
+LEAVE is the share of clients that disconnect after their fifth event. COUNT selects the source of token counts: `ids` (the default) or
+`usage`. Needs aiohttp.
 """
 
 import asyncio
@@ -25,9 +25,6 @@ def new_tokens(event, before):
     choice = event["choices"][0]
     if COUNT == "usage":
         return event["usage"]["completion_tokens"] - before
-    if COUNT == "logprobs":
-        logprobs = choice.get("logprobs") or {}
-        return len(logprobs.get("content") or logprobs.get("tokens") or [])
     return len(choice.get("token_ids") or [])
 
 
@@ -39,9 +36,6 @@ async def request(session, results):
         **{"model": "m", "max_tokens": wanted, "ignore_eos": True, "stream": True, "return_token_ids": COUNT == "ids"},
         "stream_options": {"include_usage": True, "continuous_usage_stats": COUNT == "usage"},
     }
-    if COUNT == "logprobs":
-        # One endpoint expects the number of alternatives, the other a boolean.
-        body["logprobs"] = True if chat else 1
     if chat:
         path, body["messages"] = "/v1/chat/completions", [{"role": "user", "content": prompt}]
     else:
