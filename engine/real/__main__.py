@@ -360,7 +360,7 @@ def rows(lane: Lane, home: Path, logs: Path, quick: bool) -> None:
         lane.row("0.5.23 msgpack, 8 streams", lane.attached(server, [*few, "--cumulative"], SLOW))
         lane.row("0.5.23 msgpack, mixed", lane.attached(server, [*mixed, "--cumulative"], SLOW))
     if quick:
-        print("SKIPPED: two workers, without tokenizer, 0.5.23 with pickle, and under run: they need more server starts; REAL=all")
+        print("SKIPPED: two workers, without tokenizer, 0.5.23 with pickle, and under run: they need more server starts (FULL=1)")
         lane.row("predictions of all rows", lane.predictions)
         return
     workers = [*incremental, "--tokenizer-worker-num", "2"]

@@ -383,7 +383,7 @@ def main() -> int:
             load = ["16", "5", "64", "0", "13"]
             own("the Rust frontend", lambda folder: rust_frontend(*attached(tokengap, server, folder, load)))
         if asked.quick:
-            print("SKIPPED: a slow API server, an engine that fails, and under run: they need more server starts; REAL=all")
+            print("SKIPPED: a slow API server, an engine that fails, and under run: they need more server starts (FULL=1)")
             return
         with Server(asked.home, log, [], {"SLOW_OUTPUT_MS": "5"}) as server:
             row("a slow API server", server, ["64", "5", "32", "0", "4"], required=[{"merged-chunks"}, WAITS])
