@@ -26,7 +26,7 @@ pub(crate) struct Options {
     /// Run with these releases instead of the default ones.
     #[arg(long = "release", value_name = "RELEASE")]
     releases: Vec<String>,
-    /// Run one scenario per release, without injected failures.
+    /// Run one scenario per release, without injected failures; with --real, start three servers instead of seven.
     #[arg(long)]
     quick: bool,
     /// Run only scenarios whose name contains this.
@@ -39,7 +39,7 @@ pub(crate) struct Options {
     #[arg(long, conflicts_with = "tokengap")]
     plain: bool,
     /// Run a real server with its model on the CPU instead of the harness with stubs; installs 9 GB.
-    #[arg(long, conflicts_with_all = ["plain", "quick", "readers", "releases"])]
+    #[arg(long, conflicts_with_all = ["plain", "readers", "releases"])]
     real: bool,
     /// Also read the exports of the engine's recordings with third-party tools (`cargo xtask validate`).
     #[arg(long)]
