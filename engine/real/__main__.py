@@ -101,8 +101,10 @@ def compare(checks: Checks, truth: list[dict], report: dict, allowed: set[str]) 
     if len(stayed) == len(truth) and not any(r["aborted"] for r in truth):
         checks.equal("tokens sent", sum(r["completion"] for r in truth), report["tokens"]["sent"])
     streams = [r for r in stayed if r["kind"] == "stream"]
-    if len(streams) == len(truth):
-        checks.equal("tokens delivered", sum(r["ids"] for r in truth), report["tokens"]["delivered"])
+    if len(stayed) == len(truth):
+        # The text of a chat is complete in these releases, because a server that has several chunks sends the growth of the whole text.
+        delivered = sum(r["completion"] if r["kind"] == "chat" else r["ids"] for r in truth)
+        checks.equal("tokens delivered", delivered, report["tokens"]["delivered"])
         checks.equal("chunks unjudged", 0, report["chunks"]["unjudged"])
         checks.equal("chunks in flight", 0, report["chunks"]["in_flight"])
     lost = {r["rid"]: r["completion"] - r["ids"] for r in streams if r["completion"] > r["ids"]}
@@ -335,6 +337,8 @@ def rows(lane: Lane, home: Path, logs: Path, quick: bool) -> None:
         most = ["--streams", "256", "--seconds", "8", "--seed", "6"]
         lane.row("0.5.9 incremental, 256 streams", lane.attached(server, most, LOSES | SLOW))
         lane.row("0.5.9 incremental, mixed", lane.attached(server, mixed, LOSES | SLOW))
+        chat = ["--streams", "32", "--seconds", "8", "--chat", "1", "--seed", "14"]
+        lane.row("0.5.9 incremental, chat", lane.attached(server, chat, SLOW))
         aborts = ["--streams", "16", "--seconds", "8", "--abort", "0.3", "--seed", "7"]
         lane.row("0.5.9 incremental, aborts by id", lane.attached(server, aborts, LOSES | SLOW))
         answers = ["--streams", "8", "--seconds", "8", "--samples", "2", "--seed", "8"]
@@ -359,6 +363,7 @@ def rows(lane: Lane, home: Path, logs: Path, quick: bool) -> None:
         load(server, logs / "warm.jsonl", "--streams", "4", "--seconds", "2", "--cumulative")
         lane.row("0.5.23 msgpack, 8 streams", lane.attached(server, [*few, "--cumulative"], SLOW))
         lane.row("0.5.23 msgpack, mixed", lane.attached(server, [*mixed, "--cumulative"], SLOW))
+        lane.row("0.5.23 msgpack, chat", lane.attached(server, [*chat, "--cumulative"], SLOW))
     if quick:
         print("SKIPPED: two workers, without tokenizer, 0.5.23 with pickle, and under run: they need more server starts (FULL=1)")
         lane.row("predictions of all rows", lane.predictions)

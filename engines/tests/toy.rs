@@ -74,6 +74,7 @@ impl Decode for ToyDecoder {
                 retractions: None,
                 worker: None,
                 ids: &[],
+                text: None,
             });
         }
         let shape = Shape {

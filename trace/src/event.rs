@@ -202,6 +202,9 @@ pub struct Chunk<'a> {
     /// The listed ids; empty unless token payloads are captured.
     #[serde(skip_serializing_if = "<[i64]>::is_empty")]
     pub ids: &'a [i64],
+    /// The text of the new tokens, if the message carries text and its comparison with responses is on. Never recorded or exported.
+    #[serde(skip)]
+    pub text: Option<&'a str>,
 }
 
 /// Why a request ended.
@@ -269,8 +272,16 @@ pub enum Response {
     Streamed,
     /// One body at the end: a single delivery by design.
     Whole,
-    /// Events with text only, so the number of delivered tokens is unknown. Only the first is emitted, with 0 tokens.
+    /// Events with text only. Their tokens are known if the text equals that of known chunks. Otherwise the delivery has no
+    /// `completion_tokens`, and no further one of the response is emitted.
     Text,
+}
+
+impl Delivery<'_> {
+    /// Whether the response carries text whose tokens are unknown.
+    pub fn is_uncounted(&self) -> bool {
+        self.response == Response::Text && self.completion_tokens.is_none()
+    }
 }
 
 /// One request's part of a response to a client, emitted when the response ends.

@@ -42,6 +42,7 @@ impl Server {
             retractions: Some(0),
             worker: None,
             ids: &[],
+            text: None,
         };
         let frame = Frame {
             id: id(seq),

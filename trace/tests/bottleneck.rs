@@ -298,6 +298,7 @@ fn chunk(rid: &str) -> Chunk<'_> {
         retractions: None,
         worker: None,
         ids: &[],
+        text: None,
     }
 }
 

@@ -91,6 +91,7 @@ fn chunk(rid: &str, completion: u32, finish: bool) -> Chunk<'_> {
         retractions: Some(0),
         worker: None,
         ids: &[],
+        text: None,
     }
 }
 

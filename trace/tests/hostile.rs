@@ -150,6 +150,7 @@ fn apply(analysis: &mut Analysis, at: MonoNs, step: &Step) {
                     retractions: *retractions,
                     worker: None,
                     ids: &[],
+                    text: None,
                 }
             };
             let chunks: Vec<Chunk<'_>> = parts.iter().map(chunk).collect();

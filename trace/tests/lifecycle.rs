@@ -153,6 +153,7 @@ fn chunk(rid: &str, listed: u32, completion: u32, finish: Option<Finish>) -> Chu
         retractions: None,
         worker: None,
         ids: &[],
+        text: None,
     }
 }
 

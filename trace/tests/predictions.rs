@@ -71,6 +71,7 @@ fn predicted_after(received: &[HopId], by: Option<ThreadId>, wait_ns: Option<u64
             retractions: None,
             worker: None,
             ids: &[],
+            text: None,
         };
         let (kind, chunks) = match hop {
             OUTPUT => (Kind::TokenIds, std::slice::from_ref(&chunk)),

@@ -22,6 +22,7 @@ fn chunk(rid: &str, completion: u32) -> Chunk<'_> {
         retractions: Some(0),
         worker: Some("ipc:///tmp/worker"),
         ids: &[],
+        text: None,
     }
 }
 

@@ -69,6 +69,7 @@ impl Run {
             retractions: Some(0),
             worker: None,
             ids: &[],
+            text: None,
         };
         let chunks: Vec<Chunk<'_>> = chunks.iter().map(chunk).collect();
         let id = Self::id(self.seq);

@@ -61,6 +61,7 @@ impl Run {
             retractions: None,
             worker: None,
             ids: &[],
+            text: None,
         };
         self.apply(
             ms,

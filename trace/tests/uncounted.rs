@@ -85,6 +85,7 @@ impl Run {
                 retractions: None,
                 worker: None,
                 ids: &[],
+                text: None,
             }]);
         }
     }
@@ -121,6 +122,7 @@ const CHUNK: Chunk<'_> = Chunk {
     retractions: None,
     worker: None,
     ids: &[],
+    text: None,
 };
 
 /// Number of chunks of a complete stream.

@@ -52,6 +52,9 @@ pub trait Decode: fmt::Debug + Send {
     /// Fills [`Chunk::ids`] from the next message on.
     fn keep_ids(&mut self);
 
+    /// Fills [`Chunk::text`] from the next message on. Does nothing for an engine whose messages carry no text.
+    fn keep_text(&mut self) {}
+
     /// Decodes all parts of one message. On error no part of the message is used.
     fn decode<'a>(&'a mut self, parts: &[&'a [u8]]) -> Result<Decoded<'a>, Refused>;
 }
@@ -182,6 +185,11 @@ impl Decoders {
     /// Fills [`Chunk::ids`] from the next message on.
     pub fn keep_ids(&mut self) {
         self.0.iter_mut().for_each(|decoder| decoder.keep_ids());
+    }
+
+    /// Fills [`Chunk::text`] from the next message on.
+    pub fn keep_text(&mut self) {
+        self.0.iter_mut().for_each(|decoder| decoder.keep_text());
     }
 
     /// Decodes all parts of one message. The first format that recognises and decodes a batch of a socket is kept for that socket;

@@ -140,7 +140,10 @@ impl Tap {
         };
         let (both, served) = (Tapped::both(&hop), serves(&hop));
         relay.add(hop.pair, listener, gate)?;
-        self.delivers |= served.is_some();
+        if served.is_some() {
+            self.delivers = true;
+            self.decoders.keep_text();
+        }
         self.hops.extend(both);
         self.served.push(served);
         self.refused.push(0);
@@ -154,16 +157,21 @@ impl Tap {
         served: Vec<Option<Served>>,
     ) -> Self {
         let longest = usize::try_from(max_frame_bytes).unwrap_or(usize::MAX);
+        let mut decoders = Decoders::new(formats, longest);
+        let delivers = served.iter().any(Option::is_some);
+        if delivers {
+            decoders.keep_text();
+        }
         Self {
             observations: relay.observations(),
             relay: RelayState::Running(relay),
             formats,
-            decoders: Decoders::new(formats, longest),
+            decoders,
             hops,
             schema: None,
             forms: Vec::new(),
             unread: Vec::new(),
-            delivers: served.iter().any(Option::is_some),
+            delivers,
             refused: vec![0; served.len()],
             served,
         }
@@ -420,12 +428,6 @@ impl Tap {
                 frames: 1,
             },
         );
-        if let Some(read) = tapped.carries.format(formats).and_then(|format| format.response_id) {
-            self.served
-                .iter_mut()
-                .flatten()
-                .for_each(|served| served.sent(read, chunks));
-        }
         let frame = Frame {
             id,
             bytes,
@@ -433,6 +435,10 @@ impl Tap {
             ids: shape.ids,
             chunks,
         };
+        let read = tapped.carries.format(formats).and_then(|format| format.response_id);
+        for served in self.served.iter_mut().flatten() {
+            served.sent(&frame, read);
+        }
         sink(
             &Event {
                 at,

@@ -53,6 +53,10 @@ impl Decode for Decoder {
         self.keep_ids();
     }
 
+    fn keep_text(&mut self) {
+        self.keep_text();
+    }
+
     fn decode<'a>(&'a mut self, parts: &[&'a [u8]]) -> Result<Decoded<'a>, Refused> {
         let &[message] = parts else {
             return Err(Refused {

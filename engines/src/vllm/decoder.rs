@@ -330,6 +330,7 @@ impl Rows<'_, '_> {
                 retractions: None,
                 worker: None,
                 ids: &[],
+                text: None,
             });
         }
         if pooled {

@@ -83,6 +83,7 @@ impl Source {
                     retractions: None,
                     worker: None,
                     ids: &[],
+                    text: None,
                 })
                 .collect();
             let id = FrameId {

@@ -305,6 +305,8 @@ pub struct Settings {
     pub waiter: Option<Setting<Waiter>>,
     /// Number of event-loop turns from the wake-up of a waiter to its run.
     pub turnaround: Option<Setting<u8>>,
+    /// Whether responses to clients contain exactly the text of the frames: no parser moves or removes any.
+    pub exact_text: Option<Setting<bool>>,
     /// The variable, as `NAME=value`, that makes output bypass ZMQ.
     pub avoids_zmq: Option<String>,
 }

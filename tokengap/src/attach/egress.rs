@@ -44,9 +44,12 @@ struct Connection {
 }
 
 impl Egress {
-    pub(super) fn new(mode: Option<Mode>, response_id: Option<ReadResponseId>) -> Self {
+    /// `exact_text`: whether responses contain exactly the text of the frames.
+    pub(super) fn new(mode: Option<Mode>, exact_text: bool, response_id: Option<ReadResponseId>) -> Self {
+        let mut server = Server::new(mode);
+        server.texts.exact = exact_text;
         Self {
-            server: Server::new(mode),
+            server,
             response_id,
             connections: HashMap::new(),
             requests: RequestPlane::default(),
@@ -109,11 +112,19 @@ impl Egress {
 
     /// Returns whether deliveries are matched with the help of frames.
     pub(super) fn follows_frames(&self) -> bool {
-        self.compares() || self.response_id.is_some()
+        self.serves
     }
 
-    /// Records a frame sent by the process that generates tokens.
+    /// Returns whether the text of frames is compared with that of responses.
+    pub(super) fn compares_text(&self) -> bool {
+        self.serves && self.plane.is_none()
+    }
+
+    /// Records a frame before it reaches the process that responds.
     pub(super) fn sent(&mut self, frame: &Frame<'_>) {
+        if self.compares_text() {
+            self.server.texts.sent(frame);
+        }
         if frame.kind != FrameKind::TokenIds {
             return;
         }

@@ -88,6 +88,10 @@ impl Lanes {
         self.decoders.keep_ids();
     }
 
+    pub(super) fn keep_text(&mut self) {
+        self.decoders.keep_text();
+    }
+
     /// Releases that match the layout of the last frame with chunks.
     pub(super) fn release(&self) -> Option<Release> {
         self.wire

@@ -126,7 +126,8 @@ impl Attach {
             .iter()
             .find(format)
             .and_then(|format| format.response_id);
-        let mut egress = Egress::new(mode, response_id);
+        let exact_text = engine.settings.exact_text.as_ref().is_some_and(|exact| exact.value);
+        let mut egress = Egress::new(mode, exact_text, response_id);
         let mut newcomers = LateProcesses::new();
         let serving = engine.processes.iter().filter(|_| options.egress);
         let served = serving.map(|process| newcomers.serve(process, &mut egress, probe, &engine));
@@ -422,6 +423,9 @@ impl Source for Attach {
         self.egress.read_logs();
         if self.egress.compares() {
             self.lanes.keep_ids();
+        }
+        if self.egress.compares_text() {
+            self.lanes.keep_text();
         }
         let (lanes, egress, overflowed) = (&mut self.lanes, &mut self.egress, &mut self.overflowed);
         let (ids_requested, spare) = (self.ids_requested, &mut self.spare);

@@ -33,6 +33,7 @@ impl Part {
             retractions: Some(0),
             worker: None,
             ids: &[],
+            text: None,
         }
     }
 }

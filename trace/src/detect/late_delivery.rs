@@ -155,6 +155,7 @@ mod tests {
                 retractions: None,
                 worker: None,
                 ids: &[],
+                text: None,
             }];
             let frame = Frame {
                 id: id(seq),

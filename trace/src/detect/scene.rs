@@ -113,6 +113,7 @@ impl Scene {
                 retractions: None,
                 worker: None,
                 ids: &[],
+                text: None,
             })
             .collect();
         let id = Self::id(self.next);
@@ -394,6 +395,7 @@ impl Workers {
             retractions,
             worker: None,
             ids: &[],
+            text: None,
         };
         let frame = Frame {
             id,

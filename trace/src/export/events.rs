@@ -6,9 +6,7 @@ use super::json::{Object, Stream};
 use super::{ExportContext, Exporter, Opening, Options, words};
 use crate::clock::MonoNs;
 use crate::engine::{Mode, Waiter};
-use crate::event::{
-    Chunk, CpuSample, Delivery, Event, Finish, Frame, LoggedState, Received, Response, StackSample, What,
-};
+use crate::event::{Chunk, CpuSample, Delivery, Event, Finish, Frame, LoggedState, Received, StackSample, What};
 use crate::id::{FrameId, HopId};
 use crate::report::{FindingLine, Report};
 
@@ -106,9 +104,7 @@ impl Exporter for Events<'_> {
                 }
             }
             What::Processed(id) => self.line("processed", at, context, |o| frame(o, *id, context)),
-            What::Delivered(delivery)
-                if delivery.response != Response::Text && context.options.wants_rid(delivery.rid) =>
-            {
+            What::Delivered(delivery) if !delivery.is_uncounted() && context.options.wants_rid(delivery.rid) => {
                 let received = context.lives.current(0).and_then(|life| life.first_delivered);
                 self.line("delivered", at, context, |o| {
                     delivery_fields(o, delivery);

@@ -217,6 +217,7 @@ mod tests {
             retractions: None,
             worker: None,
             ids: &[],
+            text: None,
         };
         let frame = Frame {
             id: id(u64::from(count) - 1),

@@ -256,6 +256,7 @@ mod tests {
                 retractions: None,
                 worker: None,
                 ids: &[],
+                text: None,
             };
             let chunks: Vec<Chunk<'_>> = chunks.iter().map(chunk).collect();
             let id = FrameId {

@@ -21,11 +21,12 @@ impl Ledger {
             // If deliveries match requests at all, an unknown request was judged and then closed before its response ended.
             None => self.totals.chunks.fates.delivered > 0,
         };
+        let delivered = request.map_or(0, |request| request.tokens_delivered());
         self.summed_up(at, answer.rid, answer.completion_tokens);
         if self.engine.facts().ends_silently() {
             self.end_by_response(at, answer);
         }
-        if answer.tokens.is_none() {
+        if answer.tokens.is_none() && delivered == 0 {
             self.carries_text(answer.rid);
         }
         let answers = &mut self.totals.answers;
@@ -146,6 +147,7 @@ mod tests {
                 retractions: None,
                 worker: None,
                 ids: &[],
+                text: None,
             };
             apply(What::Sent(Frame {
                 id: FrameId {

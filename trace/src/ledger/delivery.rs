@@ -28,7 +28,7 @@ impl Ledger {
         if delivery.rid.is_empty() || self.engine.is_health_check(delivery.rid) {
             return;
         }
-        if delivery.response == Response::Text {
+        if delivery.is_uncounted() {
             return self.carries_text(delivery.rid);
         }
         let mut delivery = *delivery;
@@ -49,7 +49,8 @@ impl Ledger {
             return;
         };
         request.last_at = request.last_at.max(at);
-        if delivery.response == Response::Whole {
+        // A server that streams text sends its growth, so the next delivery contains the text of a skipped chunk.
+        if matches!(delivery.response, Response::Whole | Response::Text) {
             self.totals.withdraw(request, &mut self.shelf);
         }
         let joined_late = request.streams.first().is_some_and(|stream| !stream.whole());
@@ -64,8 +65,9 @@ impl Ledger {
         });
         let entries = tracker.entries();
         let (before, ids) = (tracker.fates, tracker.ids_held());
-        // A first delivery of all tokens so far is the same in either mode.
-        if delivery.completion_tokens != Some(delivery.tokens) || tracker.delivered_to() > 0 {
+        // A first delivery of all tokens so far is the same in either mode. Text is the growth in both.
+        let same = delivery.completion_tokens == Some(delivery.tokens) && tracker.delivered_to() == 0;
+        if !same && delivery.response != Response::Text {
             match delivery.mode {
                 Mode::Incremental => self.totals.deliveries.0 += 1,
                 Mode::Cumulative => self.totals.deliveries.1 += 1,
@@ -170,7 +172,7 @@ impl Ledger {
         let tracker = request
             .tracker
             .get_or_insert_with(|| Box::new(DeliveryTracker::new(self.delivery_epoch, None)));
-        if tracker.text || request.tokens_delivered > 0 {
+        if tracker.text {
             return;
         }
         self.in_flight -= tracker.entries();
@@ -178,7 +180,6 @@ impl Ledger {
         let (chunks, tokens) = tracker.carry_text();
         self.totals.chunks.fates.unjudged += chunks;
         self.totals.tokens.uncounted += tokens;
-        // Such a server sends the growth of the whole text, so the next delivery contains the text of a skipped chunk.
         self.totals.withdraw(request, &mut self.shelf);
     }
 }

@@ -230,6 +230,7 @@ mod tests {
                 retractions: None,
                 worker: None,
                 ids: &[],
+                text: None,
             };
             let frame = Frame {
                 id: Self::id(hop, u64::from(number) - 1),

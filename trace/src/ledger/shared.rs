@@ -264,6 +264,7 @@ mod tests {
                 retractions: None,
                 worker: None,
                 ids: &[],
+                text: None,
             };
             let seq = self.sent[usize::from(hop)];
             self.sent[usize::from(hop)] += 1;

@@ -368,6 +368,7 @@ mod tests {
             retractions: None,
             worker: None,
             ids: &[],
+            text: None,
         };
         let frame = Frame {
             id,

@@ -124,6 +124,7 @@ fn chunk((_, count, last): (u8, u32, bool), rid: &str) -> Chunk<'_> {
         retractions: None,
         worker: None,
         ids: &[],
+        text: None,
     }
 }
 

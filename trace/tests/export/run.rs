@@ -320,5 +320,6 @@ fn chunk((rid, count, finish): &Part) -> Chunk<'_> {
         retractions: None,
         worker: None,
         ids: &[1001],
+        text: None,
     }
 }

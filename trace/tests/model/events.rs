@@ -134,6 +134,7 @@ impl OwnedEvent {
                         retractions: (!abort).then_some(part.retractions),
                         worker: None,
                         ids: &[],
+                        text: None,
                     })
                     .collect();
                 emit(What::Sent(Frame {

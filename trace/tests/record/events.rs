@@ -75,6 +75,7 @@ fn chunk() -> impl Strategy<Value = Chunk<'static>> {
             retractions,
             worker,
             ids: ids.leak(),
+            text: None,
         },
     )
 }

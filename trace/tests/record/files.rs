@@ -158,6 +158,7 @@ fn token_ids_are_recorded_only_on_request() {
         retractions: None,
         worker: None,
         ids: &[9_906, 1_917],
+        text: None,
     };
     let id = FrameId {
         hop: HopId(0),

@@ -47,6 +47,7 @@ fn live(recorder: &mut Recorder, with_ids: bool) -> Analysis {
             retractions: None,
             worker: None,
             ids: if with_ids { &ids } else { &[] },
+            text: None,
         };
         let seq = u64::from(n);
         let id = FrameId { hop, lane: 0, seq };

@@ -57,6 +57,7 @@ pub(crate) fn traffic(frames: u64, requests: u64, tokens: u32) -> Vec<Input> {
                 retractions: Some(0),
                 worker: None,
                 ids: &[],
+                text: None,
             });
             if finish {
                 *slot = (rid(started), 0);

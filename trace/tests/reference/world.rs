@@ -346,6 +346,7 @@ impl World {
                 retractions: self.requests.get(&part.request).map(|r| r.retractions),
                 worker: None,
                 ids,
+                text: None,
             })
             .collect();
         let event = Event {

@@ -6,7 +6,7 @@ use std::collections::{HashMap, VecDeque};
 use std::hash::{BuildHasher, RandomState};
 
 use trace::engine::Mode;
-use trace::event::{Chunk, Event, Frame, Response, What};
+use trace::event::{Chunk, Event, Frame, What};
 use trace::{FrameId, HopId, MonoNs};
 
 /// Default capacity in moments (12 MiB).
@@ -127,7 +127,7 @@ impl Journal {
                     kind,
                 });
             }
-            What::Delivered(delivered) if delivered.response != Response::Text => {
+            What::Delivered(delivered) if !delivered.is_uncounted() => {
                 let kind = Kind::Delivered(delivered.mode);
                 let end = delivered.completion_tokens.unwrap_or(NO_COUNT);
                 let key = self.keys.hash_one(delivered.rid);

@@ -116,6 +116,7 @@ impl Scene {
                 retractions: None,
                 worker: None,
                 ids: &[],
+                text: None,
             })
             .collect();
         let seq = self.seq[hop as usize];

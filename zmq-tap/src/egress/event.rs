@@ -8,6 +8,7 @@ use serde::Deserialize;
 use serde::de::IgnoredAny;
 
 use super::fields::{Choices, Count, Text};
+use super::text::ChoiceText;
 
 /// Longest accepted rid in bytes; the same as on the ZMQ side.
 const LONGEST_RID: usize = 4096;
@@ -38,6 +39,8 @@ pub struct Completion<'a> {
     pub choice: u32,
     /// Other counts of the choice.
     pub hints: Hints,
+    /// Text of the choice.
+    pub text: ChoiceText,
     /// Whether the event has a finish reason.
     pub finished: bool,
     /// Whether this is the body of a response that does not stream.
@@ -116,6 +119,7 @@ impl<'a> Body<'a> {
                 completion_tokens: meta.completion_tokens,
                 choice: 0,
                 hints: Hints::default(),
+                text: ChoiceText::default(),
                 finished: meta.finish_reason.is_some(),
                 whole: false,
                 ids: &[],
@@ -140,6 +144,10 @@ impl<'a> Body<'a> {
                 completion_tokens,
                 choice: choices.index,
                 hints: if choices.len == 1 { hints } else { Hints::default() },
+                text: ChoiceText {
+                    elsewhere: choices.text.elsewhere || choices.len > 1,
+                    ..choices.text
+                },
                 finished: choices.finished,
                 whole: false,
                 ids: &[],

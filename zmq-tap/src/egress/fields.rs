@@ -6,6 +6,9 @@ use std::fmt;
 use serde::Deserialize;
 use serde::de::{Deserializer, IgnoredAny, MapAccess, SeqAccess, Visitor};
 
+use super::digest::Digest;
+use super::text::ChoiceText;
+
 /// The length of a list.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Count(pub(super) u32);
@@ -73,6 +76,8 @@ pub(super) struct Choices {
     pub(super) logprobs: Option<u32>,
     /// Whether the last one has no text.
     pub(super) empty: bool,
+    /// Text of the last one.
+    pub(super) text: ChoiceText,
 }
 
 #[derive(Deserialize)]
@@ -85,10 +90,15 @@ struct Choice {
     token_ids: Option<Count>,
     #[serde(default)]
     logprobs: Outline,
+    /// Text of a completion.
     #[serde(default)]
-    text: Option<Outline>,
+    text: Option<Words>,
+    /// Part of a chat's message.
     #[serde(default)]
-    delta: Option<Outline>,
+    delta: Option<Message>,
+    /// Message of a chat that does not stream.
+    #[serde(default)]
+    message: Option<Message>,
 }
 
 impl<'de> Deserialize<'de> for Choices {
@@ -110,7 +120,8 @@ impl<'de> Deserialize<'de> for Choices {
                         index: choice.index,
                         tokens: choice.token_ids.map(|count| count.0),
                         logprobs: choice.logprobs.generated(),
-                        empty: [choice.text, choice.delta].iter().flatten().all(|part| part.blank),
+                        empty: choice.is_empty(),
+                        text: choice.text(),
                     };
                 }
                 Ok(choices)
@@ -120,16 +131,111 @@ impl<'de> Deserialize<'de> for Choices {
     }
 }
 
+impl Choice {
+    /// Whether a streamed choice has no text.
+    fn is_empty(&self) -> bool {
+        self.text.is_none_or(|text| text.is_blank()) && self.delta.is_none_or(|delta| delta.is_blank())
+    }
+
+    fn text(&self) -> ChoiceText {
+        let message = self.delta.or(self.message).unwrap_or_default();
+        let content = self.text.unwrap_or(message.content);
+        ChoiceText {
+            content: content.digest,
+            reasoning: message.reasoning.digest,
+            elsewhere: message.elsewhere || content.other || message.reasoning.other,
+        }
+    }
+}
+
+/// A value that is text or nothing.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+struct Words {
+    digest: Digest,
+    /// Whether it is neither text nor blank.
+    other: bool,
+}
+
+impl Words {
+    fn is_blank(self) -> bool {
+        self.digest.is_empty() && !self.other
+    }
+}
+
+impl From<Outline> for Words {
+    fn from(outline: Outline) -> Self {
+        Self {
+            digest: outline.digest,
+            other: !outline.blank && outline.digest.is_empty(),
+        }
+    }
+}
+
+impl<'de> Deserialize<'de> for Words {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        Outline::deserialize(deserializer).map(Self::from)
+    }
+}
+
+/// A message of a chat, or a part of it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+struct Message {
+    content: Words,
+    reasoning: Words,
+    /// Whether other fields, apart from the role, contain anything.
+    elsewhere: bool,
+}
+
+impl Message {
+    fn is_blank(self) -> bool {
+        self.content.is_blank() && self.reasoning.is_blank() && !self.elsewhere
+    }
+}
+
+impl<'de> Deserialize<'de> for Message {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct Fields;
+        impl<'de> Visitor<'de> for Fields {
+            type Value = Message;
+
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("a message")
+            }
+
+            fn visit_unit<E>(self) -> Result<Message, E> {
+                Ok(Message::default())
+            }
+
+            fn visit_map<A: MapAccess<'de>>(self, mut fields: A) -> Result<Message, A::Error> {
+                let mut message = Message::default();
+                while let Some((Text(name), value)) = fields.next_entry::<Text<'_>, Outline>()? {
+                    match &*name {
+                        "content" => message.content = value.into(),
+                        // vLLM may have both names with the same text.
+                        "reasoning" | "reasoning_content" => message.reasoning = value.into(),
+                        "role" => {}
+                        _ => message.elsewhere |= !value.blank,
+                    }
+                }
+                Ok(message)
+            }
+        }
+        deserializer.deserialize_any(Fields)
+    }
+}
+
 /// Outline of a value of any form.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 struct Outline {
     null: bool,
-    /// Whether it is null, an empty string, an empty list, or an object whose values except the role are blank.
+    /// Whether it is null, an empty string, an empty list, or an object whose values are blank.
     blank: bool,
     /// Length of a list. Of an object, that of its tokens: `content` of a chat, `tokens` of completions.
     len: Option<u32>,
     /// Whether a list contains null. Of an object, whether its `token_logprobs` do.
     nulls: bool,
+    /// Digest of a string.
+    digest: Digest,
 }
 
 impl Outline {
@@ -176,9 +282,9 @@ impl<'de> Deserialize<'de> for Outline {
             }
 
             fn visit_str<E>(self, text: &str) -> Result<Outline, E> {
-                let blank = text.is_empty();
                 Ok(Outline {
-                    blank,
+                    blank: text.is_empty(),
+                    digest: Digest::of(text),
                     ..Outline::default()
                 })
             }
@@ -194,6 +300,7 @@ impl<'de> Deserialize<'de> for Outline {
                     blank: len == 0,
                     len: Some(len),
                     nulls,
+                    ..Outline::default()
                 })
             }
 
@@ -203,7 +310,7 @@ impl<'de> Deserialize<'de> for Outline {
                     ..Outline::default()
                 };
                 while let Some((Text(name), value)) = fields.next_entry::<Text<'_>, Outline>()? {
-                    outline.blank &= value.blank || name == "role";
+                    outline.blank &= value.blank;
                     match &*name {
                         "content" | "tokens" => outline.len = value.len,
                         "token_logprobs" => outline.nulls = value.nulls,

@@ -5,6 +5,7 @@
 
 mod chunked;
 mod content;
+mod digest;
 mod event;
 mod fields;
 mod hidden;
@@ -15,15 +16,18 @@ mod request_plane;
 mod response_plane;
 mod sse;
 mod stream;
+mod text;
 
 use std::fmt;
 
 pub use content::Content;
+pub use digest::Digest;
 pub use event::{Completion, Form, Hints, Undecoded, body, event};
 pub use names::ResponseIds;
 pub use reader::{Closing, Reader, Server};
 pub use request_plane::{RequestIds, Requests};
 pub use stream::{Item, Stream};
+pub use text::{ChoiceText, Texts};
 
 /// Memory limits of one connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

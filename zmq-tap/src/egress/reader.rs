@@ -10,6 +10,7 @@ use super::content::{Content, StreamTokens};
 use super::event::{Completion, Form};
 use super::names::{LoggedIds, Named, ResponseIds, Streams};
 use super::stream::{Item, Stream};
+use super::text::{Carried, Texts};
 use super::{Limits, Unreadable};
 
 /// Knowledge about one server and counters over all its connections.
@@ -38,6 +39,8 @@ pub struct Server {
     pub content: Content,
     /// Requests of responses that show another id than the hops.
     pub response_ids: ResponseIds,
+    /// Comparison of text, for responses whose events count no tokens.
+    pub texts: Texts,
 }
 
 /// How a connection was closed.
@@ -194,6 +197,12 @@ impl Open {
                     None => None,
                 };
                 let completion = renamed.as_ref().unwrap_or(completion);
+                let carried = self.carried(completion, server);
+                let counted = carried.map(|carried| Completion {
+                    tokens: Some(carried.tokens),
+                    ..completion.clone()
+                });
+                let completion = counted.as_ref().unwrap_or(completion);
                 let joined = name.as_ref().is_some_and(Named::is_rid);
                 let delivery = if completion.form == Form::OpenAi {
                     let begins = || self.part(&completion.rid).is_none_or(|part| part.counted);
@@ -203,7 +212,10 @@ impl Open {
                         Some(0) if !completion.finished => None,
                         Some(tokens) => {
                             server.deliveries += 1;
-                            Some(listed(completion, tokens))
+                            Some(match carried {
+                                Some(carried) => by_text(completion, carried),
+                                None => listed(completion, tokens),
+                            })
                         }
                     }
                 } else {
@@ -224,6 +236,7 @@ impl Open {
                         server.content.received(&mut part.received, completion.ids);
                     }
                 }
+                drop(counted);
                 drop(renamed);
                 server.response_ids = ids;
                 self.name = name;
@@ -288,6 +301,28 @@ impl Open {
             }
             _ => listed,
         }
+    }
+
+    /// Tokens of an event that counts none, by its text. `None` if they are unknown.
+    fn carried(&self, completion: &Completion<'_>, server: &mut Server) -> Option<Carried> {
+        let rid = &*completion.rid;
+        match completion.form {
+            Form::OpenAi if completion.tokens.is_none() => {}
+            Form::OpenAi | Form::ResponsePlane => return None,
+            Form::Generate => {
+                server.texts.doubt(rid);
+                return None;
+            }
+        }
+        let all_observed = match self.part(rid) {
+            Some(part) => part.counted && part.so_far.is_some(),
+            None => self.whole,
+        };
+        if !all_observed {
+            server.texts.doubt(rid);
+            return None;
+        }
+        server.texts.carried(rid, &completion.text, completion.finished)
     }
 
     /// Token count stated in the last event of this request on this response.
@@ -376,6 +411,7 @@ impl Open {
             if !part.shown.is_empty() {
                 server.response_ids.forget(&part.shown);
             }
+            server.texts.forget(&part.rid);
             if let Some(rid) = &found {
                 server.content.remember(&part.rid, rid);
             } else if named {
@@ -503,6 +539,19 @@ fn listed<'a>(completion: &'a Completion<'_>, tokens: u32) -> Delivery<'a> {
         } else {
             Response::Streamed
         },
+    }
+}
+
+/// Delivery of an event whose text is that of known tokens.
+fn by_text<'a>(completion: &'a Completion<'_>, carried: Carried) -> Delivery<'a> {
+    Delivery {
+        completion_tokens: Some(carried.completion_tokens),
+        response: if completion.whole {
+            Response::Whole
+        } else {
+            Response::Text
+        },
+        ..listed(completion, carried.tokens)
     }
 }
 

@@ -8,6 +8,7 @@ use super::chunked::hex;
 use super::event::{self, Completion, Form, Hints, Undecoded};
 use super::http::{self, Responses};
 use super::response_plane::{self, Frames};
+use super::text::ChoiceText;
 use super::{Limits, Unreadable};
 
 /// Number of bytes that suffice to identify every supported protocol.
@@ -137,6 +138,7 @@ impl Stream {
                         completion_tokens: chunk.completion_tokens,
                         choice: 0,
                         hints: Hints::default(),
+                        text: ChoiceText::default(),
                         finished: chunk.finished,
                         whole: false,
                         ids: chunk.ids,

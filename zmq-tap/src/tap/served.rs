@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 
 use trace::MonoNs;
-use trace::event::{Chunk, Event};
+use trace::event::{Event, Frame};
 
 use crate::decode::ReadResponseId;
 use crate::egress::{Closing, Limits, Reader, Server};
@@ -27,9 +27,12 @@ impl Served {
         self.server.degraded()
     }
 
-    /// Records the requests of a frame, for engines whose responses show other ids.
-    pub(super) fn sent(&mut self, read: ReadResponseId, chunks: &[Chunk<'_>]) {
-        self.server.response_ids.sent(read, chunks);
+    /// Records the requests and the text of a frame. `read` is for engines whose responses show other ids.
+    pub(super) fn sent(&mut self, frame: &Frame<'_>, read: Option<ReadResponseId>) {
+        if let Some(read) = read {
+            self.server.response_ids.sent(read, frame.chunks);
+        }
+        self.server.texts.sent(frame);
     }
 
     /// Processes bytes that the client's socket accepted.

@@ -162,6 +162,7 @@ fn connection() -> Connection {
         retractions: None,
         worker: None,
         ids: &[],
+        text: None,
     };
     let rids: Vec<String> = [0, 1]
         .iter()

@@ -11,15 +11,21 @@ pub(super) const INCREMENTAL: &str = "--incremental-streaming-output";
 pub(crate) const SKIP_TOKENIZER_INIT: &str = "--skip-tokenizer-init";
 /// Side of a prefill and decode pair.
 pub(super) const DISAGGREGATION: &str = "--disaggregation-mode";
+/// Moves text of a response to another field, and removes its tags.
+pub(super) const REASONING_PARSER: &str = "--reasoning-parser";
+/// Turns text of a response into tool calls.
+pub(super) const TOOL_CALL_PARSER: &str = "--tool-call-parser";
 /// The file may contain arguments, so a missing argument proves nothing.
 pub(super) const CONFIG: &str = "--config";
 
-/// Flags that affect how tokens are sent.
+/// Flags that affect how tokens are sent, and text written.
 pub(super) const FLAGS: &[FlagName] = &[
     FlagName::switch(STREAM_OUTPUT, "--stream-o"),
     FlagName::switch(INCREMENTAL, "--incr"),
     FlagName::switch(SKIP_TOKENIZER_INIT, "--skip-t"),
     FlagName::value(DISAGGREGATION, "--disaggregation-m"),
+    FlagName::value(REASONING_PARSER, "--reasoning-p"),
+    FlagName::value(TOOL_CALL_PARSER, "--tool-c"),
     FlagName::switch(CONFIG, "--config"),
 ];
 

@@ -7,7 +7,9 @@ use probe_user::discover::{
 use trace::engine::{Mode, Waiter};
 
 use super::Sglang;
-use super::launch::{CONFIG, DISAGGREGATION, INCREMENTAL, SKIP_TOKENIZER_INIT, STREAM_OUTPUT};
+use super::launch::{
+    CONFIG, DISAGGREGATION, INCREMENTAL, REASONING_PARSER, SKIP_TOKENIZER_INIT, STREAM_OUTPUT, TOOL_CALL_PARSER,
+};
 use super::role::{DETOKENIZER, DETOKENIZER_ROUTER, SCHEDULER};
 
 /// Sends one frame per request, with the first token and the finish reason `length`.
@@ -67,6 +69,7 @@ pub(crate) fn settings(evidence: &Evidence<'_>, unset: &Unset) -> Settings {
         skip_tokenizer_init: skip,
         disaggregation: rules.disaggregation(),
         waiter: rules.waiter(),
+        exact_text: rules.exact_text(),
         turnaround: evidence.python.and_then(|python| rules.turnaround(python)),
         avoids_zmq: rules.output_avoids_zmq(),
     }
@@ -147,6 +150,20 @@ impl Rules<'_> {
                 self.evidence.variable(RUST_SERVER).unwrap_or_default()
             )
         })
+    }
+
+    /// Whether responses contain exactly the text of the frames. From 0.5.10 on, the model may also choose a parser.
+    fn exact_text(&self) -> Option<Setting<bool>> {
+        let flags = self.evidence.flags;
+        let parser = [REASONING_PARSER, TOOL_CALL_PARSER]
+            .into_iter()
+            .find_map(|flag| Some(format!("{flag} {}", flags.get(flag)?)));
+        if let Some(parser) = parser {
+            return Some(Setting::new(false, self.evidence.argument(&parser)));
+        }
+        let by_flag_only = self.release? < Release::new(0, 5, 10).rc(0) && self.evidence.is_launched_by(&Sglang);
+        let none = absent(self.evidence, REASONING_PARSER).filter(|_| by_flag_only)?;
+        Some(Setting::new(true, none))
     }
 
     /// Whether the scheduler sends token ids directly to the tokenizer.
@@ -244,6 +261,21 @@ mod tests {
                 unset: &unset,
             })
         })
+    }
+
+    #[test]
+    fn text_is_exact_only_without_a_parser() {
+        let cases = [
+            ("", "0.5.9", Some(true)),
+            ("--reasoning-parser qwen3", "0.5.9", Some(false)),
+            ("--tool-call-parser=qwen25", "0.5.23", Some(false)),
+            ("--config x.yaml", "0.5.9", None),
+            ("", "0.5.23", None),
+        ];
+        for (flags, release, expected) in cases {
+            let exact = rules(&format!("{SERVER} {flags}"), release, |rules| rules.exact_text());
+            assert_eq!(exact.map(|setting| setting.value), expected, "{flags} {release}");
+        }
     }
 
     #[test]

@@ -140,6 +140,20 @@ impl<'a> Table<'a, '_> {
         Ok(true)
     }
 
+    /// Reads the text of each request. Leaves out texts that are not UTF-8.
+    #[inline(never)]
+    pub(super) fn texts(&self, chunks: &mut [Chunk<'a>]) -> Result<(), Undecoded> {
+        let Some(texts) = self.full(self.columns.text, "output_strs", chunks)? else {
+            return Ok(());
+        };
+        self.doc.parts(texts).try_for_each(|part| {
+            part.each_str(|row, text| {
+                chunks[row].text = text.and_then(|text| std::str::from_utf8(text).ok());
+                Ok(())
+            })
+        })
+    }
+
     /// Number of ids in the list of one request; `None` if there is no list.
     #[inline(never)]
     fn count_listed(&self, row: usize, ids: Node) -> Result<Option<u32>, Undecoded> {
@@ -342,6 +356,7 @@ fn chunk(rid: &str) -> Chunk<'_> {
         retractions: None,
         worker: None,
         ids: &[],
+        text: None,
     }
 }
 

@@ -21,6 +21,7 @@ const UNLISTED: &str = "unlisted";
 pub struct Decoder {
     limits: Limits,
     payload: bool,
+    text: bool,
     arena: Arena,
     scratch: pickle::Scratch,
     rows: Rowwise,
@@ -34,6 +35,7 @@ impl Decoder {
         Self {
             limits,
             payload: false,
+            text: false,
             arena: Arena::default(),
             scratch: pickle::Scratch::default(),
             rows: Rowwise::default(),
@@ -54,6 +56,11 @@ impl Decoder {
         self.payload = true;
     }
 
+    /// Fills [`Chunk::text`] from the next message on.
+    pub fn keep_text(&mut self) {
+        self.text = true;
+    }
+
     /// Decodes one message. On error no part of the message is used.
     pub fn decode<'a>(&'a mut self, message: &'a [u8]) -> Result<Batch<'a>, Undecoded> {
         if message.len() > self.limits.message {
@@ -65,6 +72,7 @@ impl Decoder {
         let Self {
             limits,
             payload,
+            text,
             arena,
             scratch,
             rows,
@@ -92,7 +100,7 @@ impl Decoder {
         }
         let doc = Doc { bytes: message, arena };
         let mut chunks: Vec<Chunk<'a>> = std::mem::take(home);
-        match fill(doc, codec, &found, limits, rows, &mut chunks) {
+        match fill(doc, codec, &found, limits, *text, rows, &mut chunks) {
             Ok(shape) => {
                 let Rowwise {
                     listed, finished, ids, ..
@@ -128,6 +136,7 @@ fn fill<'a>(
     codec: Codec,
     found: &Found,
     limits: &Limits,
+    text: bool,
     rows: &mut Rowwise,
     chunks: &mut Vec<Chunk<'a>>,
 ) -> Result<Shape, Undecoded> {
@@ -159,6 +168,9 @@ fn fill<'a>(
     }
     if matches!(layout.kind, Kind::TokenIds | Kind::Text) && !chunks.is_empty() {
         table.generates(chunks)?;
+        if text {
+            table.texts(chunks)?;
+        }
     }
     let (schema, waiter) = match found {
         Found::Listed(layout) => (layout.releases, layout.waiter),

@@ -14,7 +14,7 @@ use super::json::{Object, Stream};
 use super::{Closed, ExportContext, Exporter, Opening, words};
 use crate::clock::MonoNs;
 use crate::engine::{Mode, Waiter};
-use crate::event::{Event, Missed, Response, StackSample, Stage, Undecoded, What};
+use crate::event::{Event, Missed, StackSample, Stage, Undecoded, What};
 use crate::report::Report;
 use counters::Counters;
 use frames::Frames;
@@ -129,7 +129,7 @@ impl Exporter for Perfetto<'_> {
                 counters.backlog(out, at, received.id.hop, context)
             }
             What::Processed(id) => frames.processed(out, at, *id, context),
-            What::Delivered(delivery) if delivery.response == Response::Text => Ok(()),
+            What::Delivered(delivery) if delivery.is_uncounted() => Ok(()),
             What::Delivered(delivery) => requests::delivered(out, at, delivery, context),
             What::Undecoded(frame) => self.undecoded(at, frame, context),
             What::Cpu(sample) => {

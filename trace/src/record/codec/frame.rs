@@ -285,6 +285,7 @@ fn read<'b>(columns: &mut Columns<Cursor<'_>>, predictor: &Predictor, flags: u8)
         retractions: predictor.retractions,
         worker: None,
         ids: &[],
+        text: None,
     };
     if is(flags::PROMPT) {
         chunk.prompt_tokens = columns.prompt.near(predictor.prompt)?;

@@ -1,0 +1,131 @@
+//! Digests of texts, to compare the text that was sent with the text in responses without keeping either.
+
+use std::fmt;
+use std::hash::{BuildHasher, RandomState};
+use std::sync::LazyLock;
+
+use serde::Deserialize;
+use serde::de::{Deserializer, Visitor};
+
+/// Modulus of the hash: a Mersenne prime.
+const PRIME: u64 = (1 << 61) - 1;
+
+/// Random base of the hash. It differs from run to run, so a digest cannot confirm a guess of a text elsewhere.
+static BASE: LazyLock<u64> = LazyLock::new(|| RandomState::new().hash_one(0) % (PRIME - 256) + 256);
+
+/// Length in bytes and hash of a text. Those of `ab` follow from those of `a` and `b`. Two texts of equal digests differ with a probability
+/// of at most their length / 2^61.
+#[derive(Clone, Copy, Default, PartialEq, Eq)]
+pub struct Digest {
+    len: u64,
+    hash: u64,
+}
+
+impl Digest {
+    pub(crate) fn of(text: &str) -> Self {
+        let base = *BASE;
+        let hash = text
+            .bytes()
+            .fold(0, |hash, byte| add(mul(hash, base), u64::from(byte) + 1));
+        Self {
+            len: text.len() as u64,
+            hash,
+        }
+    }
+
+    pub(super) fn is_empty(self) -> bool {
+        self.len == 0
+    }
+
+    /// Length of the text in bytes.
+    pub(super) fn len(self) -> u64 {
+        self.len
+    }
+
+    /// Digest of this text followed by `next`.
+    pub(super) fn then(self, next: Self) -> Self {
+        Self {
+            len: self.len + next.len,
+            hash: add(mul(self.hash, power(next.len)), next.hash),
+        }
+    }
+}
+
+/// Shows the length only.
+impl fmt::Debug for Digest {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} bytes", self.len)
+    }
+}
+
+/// Reads a string without keeping it. Escapes need no allocation.
+impl<'de> Deserialize<'de> for Digest {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct Hasher;
+        impl Visitor<'_> for Hasher {
+            type Value = Digest;
+
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("a string")
+            }
+
+            fn visit_str<E>(self, text: &str) -> Result<Digest, E> {
+                Ok(Digest::of(text))
+            }
+        }
+        deserializer.deserialize_str(Hasher)
+    }
+}
+
+fn add(a: u64, b: u64) -> u64 {
+    let sum = a + b;
+    if sum >= PRIME { sum - PRIME } else { sum }
+}
+
+fn mul(a: u64, b: u64) -> u64 {
+    let product = u128::from(a) * u128::from(b);
+    add(product as u64 & PRIME, (product >> 61) as u64)
+}
+
+/// The base to the power of `exponent`.
+fn power(mut exponent: u64) -> u64 {
+    let (mut result, mut square) = (1, *BASE);
+    while exponent > 0 {
+        if exponent & 1 == 1 {
+            result = mul(result, square);
+        }
+        square = mul(square, square);
+        exponent >>= 1;
+    }
+    result
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    proptest! {
+        #[test]
+        fn the_digest_of_two_texts_is_the_one_of_both_in_a_row(first in ".*", second in ".*") {
+            let both = Digest::of(&first).then(Digest::of(&second));
+            prop_assert_eq!(both, Digest::of(&format!("{first}{second}")));
+            let swapped = Digest::of(&second).then(Digest::of(&first));
+            prop_assert_eq!(both == swapped, format!("{first}{second}") == format!("{second}{first}"));
+        }
+
+        #[test]
+        fn json_escapes_do_not_change_the_digest(text in ".*") {
+            let json = serde_json::to_string(&text).expect("a string");
+            prop_assert_eq!(serde_json::from_str::<Digest>(&json).expect("a string"), Digest::of(&text));
+        }
+    }
+
+    #[test]
+    fn equal_lengths_of_different_bytes_differ() {
+        assert_ne!(Digest::of("\0"), Digest::of("\0\0"));
+        assert_ne!(Digest::of("ab"), Digest::of("ba"));
+        assert!(Digest::of("").is_empty());
+    }
+}

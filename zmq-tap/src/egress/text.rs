@@ -1,0 +1,377 @@
+//! Comparison of the text in responses with the text that was sent, for responses whose events count no tokens.
+//!
+//! The ends of the sent chunks are kept as digests until a response has carried them. An event carries the chunks whose text it equals. The
+//! tokens of a chunk without text, such as an incomplete character, come with the next text.
+
+use std::collections::{HashMap, VecDeque};
+
+use trace::HopId;
+use trace::event::{Chunk, Frame, Kind};
+
+use super::digest::Digest;
+
+/// Maximum number of requests whose text is kept for comparison.
+const MAX_REQUESTS: usize = 16_384;
+/// Maximum number of chunks kept for one request.
+const MAX_CHUNKS: usize = 65_536;
+/// Maximum number of chunks kept for all requests.
+const MAX_ALL_CHUNKS: usize = 1 << 20;
+
+/// Text of one choice in one event, by the fields that carry it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct ChoiceText {
+    /// Text of a completion, or content of a chat.
+    pub content: Digest,
+    /// Reasoning, which comes before the content.
+    pub reasoning: Digest,
+    /// Whether other fields, such as tool calls, contain anything.
+    pub elsewhere: bool,
+}
+
+impl ChoiceText {
+    fn pieces(self) -> impl Iterator<Item = Digest> {
+        [self.reasoning, self.content]
+            .into_iter()
+            .filter(|piece| !piece.is_empty())
+    }
+}
+
+/// Texts of requests that no response has carried yet.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Texts {
+    requests: HashMap<String, Sent>,
+    /// Oldest first.
+    order: VecDeque<String>,
+    /// Number of chunks kept for all requests.
+    chunks: usize,
+    /// Whether responses contain exactly the text that was sent: no parser moves or removes any. Otherwise missing text is not proven lost.
+    pub exact: bool,
+    /// Number of requests evicted because a limit was reached.
+    pub evicted: u64,
+}
+
+/// Text of one request.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Sent {
+    hop: HopId,
+    /// Ends of the chunks that no response has carried yet.
+    pending: VecDeque<End>,
+    /// End of the last chunk.
+    last: End,
+    /// End of the text that the response has carried.
+    carried: End,
+    /// Whether the text is compared. Not once a chunk was missed, or an event had other text.
+    compared: bool,
+}
+
+/// A position in the output of a request.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+struct End {
+    text: Digest,
+    tokens: u32,
+}
+
+/// Tokens whose text an event carries.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Carried {
+    pub(super) tokens: u32,
+    /// Number of tokens up to the last of them.
+    pub(super) completion_tokens: u32,
+}
+
+impl Texts {
+    /// Records the text of a frame.
+    pub fn sent(&mut self, frame: &Frame<'_>) {
+        if frame.kind != Kind::Text {
+            return;
+        }
+        for chunk in frame.chunks {
+            if let Some(count) = chunk.completion_tokens {
+                self.enter(frame.id.hop, chunk, count);
+            }
+        }
+    }
+
+    fn enter(&mut self, hop: HopId, chunk: &Chunk<'_>, count: u32) {
+        let rid = chunk.rid;
+        if !self.requests.contains_key(rid) {
+            if self.order.len() == MAX_REQUESTS {
+                self.evict_oldest();
+            }
+            self.order.push_back(rid.to_owned());
+            let sent = Sent {
+                hop,
+                pending: VecDeque::new(),
+                last: End::default(),
+                carried: End::default(),
+                compared: true,
+            };
+            self.requests.insert(rid.to_owned(), sent);
+        }
+        // A router forwards the chunks on another hop.
+        let follows = |sent: &&mut Sent| sent.compared && sent.hop == hop;
+        let Some(sent) = self.requests.get_mut(rid).filter(follows) else {
+            return;
+        };
+        // Without ids, several new tokens may also be a missed chunk.
+        let new = count.checked_sub(sent.last.tokens);
+        let continues = new.is_some_and(|new| new <= chunk.listed.unwrap_or(1));
+        let Some(text) = chunk.text.filter(|_| continues && sent.pending.len() < MAX_CHUNKS) else {
+            return self.doubt(rid);
+        };
+        sent.last = End {
+            text: sent.last.text.then(Digest::of(text)),
+            tokens: count,
+        };
+        sent.pending.push_back(sent.last);
+        self.chunks += 1;
+        while self.chunks > MAX_ALL_CHUNKS && self.order.len() > 1 {
+            self.evict_oldest();
+        }
+    }
+
+    /// Compares an event of a response. Returns its tokens, or `None` if they are unknown.
+    pub(super) fn carried(&mut self, rid: &str, text: &ChoiceText, finished: bool) -> Option<Carried> {
+        let sent = self.requests.get_mut(rid).filter(|sent| sent.compared)?;
+        let (before, mut tokens) = (sent.pending.len(), 0);
+        let pieces = text.pieces().try_for_each(|piece| {
+            tokens += sent.carry(piece, self.exact)?;
+            Some(())
+        });
+        let known = pieces.is_some() && !text.elsewhere && (!finished || sent.carry_rest(&mut tokens));
+        self.chunks -= before - sent.pending.len();
+        let completion_tokens = sent.carried.tokens;
+        if !known {
+            self.doubt(rid);
+            return None;
+        }
+        Some(Carried {
+            tokens,
+            completion_tokens,
+        })
+    }
+
+    /// Stops the comparison for a request: a part of it is unknown.
+    pub(super) fn doubt(&mut self, rid: &str) {
+        if let Some(sent) = self.requests.get_mut(rid) {
+            self.chunks -= std::mem::take(&mut sent.pending).len();
+            sent.compared = false;
+        }
+    }
+
+    /// Forgets a request whose response has ended.
+    pub(super) fn forget(&mut self, rid: &str) {
+        let Some(sent) = self.requests.remove(rid) else { return };
+        self.chunks -= sent.pending.len();
+        if let Some(at) = self.order.iter().position(|known| known == rid) {
+            self.order.remove(at);
+        }
+    }
+
+    fn evict_oldest(&mut self) {
+        if let Some(oldest) = self.order.pop_front() {
+            self.evicted += 1;
+            self.chunks -= self.requests.remove(&oldest).map_or(0, |sent| sent.pending.len());
+        }
+    }
+}
+
+impl Sent {
+    /// Finds the chunks with this text, the earliest ones if several have it, and returns their number of tokens. Skips earlier chunks only
+    /// if `may_skip`: their text is lost.
+    fn carry(&mut self, text: Digest, may_skip: bool) -> Option<u32> {
+        let starts = std::iter::once(self.carried).chain(self.pending.iter().copied());
+        let candidates = if may_skip { usize::MAX } else { 1 };
+        let (start, place) = starts.take(candidates).find_map(|start| {
+            let end = start.text.len() + text.len();
+            let place = self.pending.partition_point(|known| known.text.len() < end);
+            let fits = self.pending.get(place)?.text == start.text.then(text);
+            fits.then_some((start, place))
+        })?;
+        self.carried = self.pending.drain(..=place).last()?;
+        Some(self.carried.tokens - start.tokens)
+    }
+
+    /// Adds the tokens of the chunks without text at the end of the response. Returns false if the response ends before the text.
+    fn carry_rest(&mut self, tokens: &mut u32) -> bool {
+        let whole = self.last.text == self.carried.text;
+        if whole {
+            *tokens += self.last.tokens - self.carried.tokens;
+            self.carried = self.last;
+            self.pending.clear();
+        }
+        whole
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use trace::FrameId;
+    use trace::event::IdColumn;
+
+    use super::*;
+
+    /// A chunk after which the request has `count` tokens.
+    fn chunk(rid: &str, count: u32) -> Chunk<'_> {
+        Chunk {
+            rid,
+            listed: Some(1),
+            completion_tokens: Some(count),
+            prompt_tokens: None,
+            cached_tokens: None,
+            finish: None,
+            retractions: None,
+            worker: None,
+            ids: &[],
+            text: Some("a"),
+        }
+    }
+
+    /// Sends chunks on a hop, each with its number of new tokens and its text.
+    fn send(texts: &mut Texts, hop: u16, chunks: &[(u32, &str)]) {
+        let mut count = texts.requests.get("a").map_or(0, |sent| sent.last.tokens);
+        for (new, text) in chunks {
+            count += new;
+            let chunk = Chunk {
+                listed: Some(*new),
+                text: Some(text),
+                ..chunk("a", count)
+            };
+            texts.sent(&Frame {
+                id: FrameId {
+                    hop: HopId(hop),
+                    lane: 0,
+                    seq: 0,
+                },
+                bytes: 0,
+                kind: Kind::Text,
+                ids: IdColumn::Delta,
+                chunks: &[chunk],
+            });
+        }
+    }
+
+    fn sent(chunks: &[(u32, &str)]) -> Texts {
+        let mut texts = Texts::default();
+        send(&mut texts, 0, chunks);
+        texts
+    }
+
+    fn content(text: &str) -> ChoiceText {
+        ChoiceText {
+            content: Digest::of(text),
+            ..ChoiceText::default()
+        }
+    }
+
+    /// Tokens of each event and of all up to it; the last event finishes the response.
+    fn events(texts: &mut Texts, events: &[&str]) -> Vec<Option<(u32, u32)>> {
+        let carried = |(at, text): (usize, &&str)| {
+            let carried = texts.carried("a", &content(text), at + 1 == events.len())?;
+            Some((carried.tokens, carried.completion_tokens))
+        };
+        events.iter().enumerate().map(carried).collect()
+    }
+
+    #[test]
+    fn an_event_carries_the_chunks_whose_text_it_equals() {
+        let mut texts = sent(&[(1, "Hel"), (2, "lo"), (1, ","), (1, " you")]);
+        let found = events(&mut texts, &["", "Hello", ", you", ""]);
+        assert_eq!(found, [Some((0, 0)), Some((3, 3)), Some((2, 5)), Some((0, 5))]);
+        assert_eq!(texts.chunks, 0);
+    }
+
+    #[test]
+    fn tokens_without_text_come_with_the_next_text_or_at_the_end() {
+        let mut texts = sent(&[(1, "a"), (1, ""), (1, "\u{e9}"), (1, "")]);
+        let found = events(&mut texts, &["a", "\u{e9}", ""]);
+        assert_eq!(found, [Some((1, 1)), Some((2, 3)), Some((1, 4))]);
+    }
+
+    #[test]
+    fn missing_text_is_lost_only_if_no_parser_removes_text() {
+        let chunks = [(1, "a"), (1, "b"), (2, "c"), (1, "d")];
+        let mut texts = sent(&chunks);
+        assert_eq!(events(&mut texts, &["a", "c", "d"]), [Some((1, 1)), None, None]);
+        let mut texts = sent(&chunks);
+        texts.exact = true;
+        let found = events(&mut texts, &["a", "c", "d"]);
+        assert_eq!(found, [Some((1, 1)), Some((2, 4)), Some((1, 5))]);
+        assert_eq!(texts.chunks, 0);
+    }
+
+    #[test]
+    fn other_text_repeated_text_swapped_text_and_a_missing_end_are_unknown() {
+        for observed in [
+            &["a", "x"][..],
+            &["a", "a"],
+            &["b", "a"],
+            &["a", "b"],
+            &["ab", "c", "c"],
+        ] {
+            for exact in [false, true] {
+                let mut texts = sent(&[(1, "a"), (1, "b"), (1, "c")]);
+                texts.exact = exact;
+                assert_eq!(events(&mut texts, observed).last(), Some(&None), "{observed:?}");
+                assert_eq!(texts.chunks, 0, "{observed:?}");
+            }
+        }
+    }
+
+    #[test]
+    fn text_in_other_fields_is_unknown_and_reasoning_precedes_content() {
+        let mut texts = sent(&[(1, "a"), (1, "b")]);
+        let both = ChoiceText {
+            reasoning: Digest::of("a"),
+            ..content("b")
+        };
+        let all = Carried {
+            tokens: 2,
+            completion_tokens: 2,
+        };
+        assert_eq!(texts.carried("a", &both, true), Some(all));
+        let mut texts = sent(&[(1, "a")]);
+        let elsewhere = ChoiceText {
+            elsewhere: true,
+            ..content("a")
+        };
+        assert_eq!(texts.carried("a", &elsewhere, false), None);
+    }
+
+    #[test]
+    fn a_request_of_which_a_chunk_was_missed_is_unknown() {
+        // The first chunk of the request was not observed, or one in the middle.
+        for (first, second) in [(3, 4), (1, 3)] {
+            let mut texts = Texts::default();
+            for count in [first, second] {
+                texts.enter(HopId(0), &chunk("a", count), count);
+            }
+            assert_eq!(texts.carried("a", &content("a"), false), None);
+            assert_eq!(texts.chunks, 0);
+        }
+    }
+
+    #[test]
+    fn a_forwarded_frame_counts_once() {
+        let mut texts = sent(&[(1, "a"), (1, "b")]);
+        let known = texts.clone();
+        send(&mut texts, 1, &[(0, "b")]);
+        assert_eq!(texts, known);
+    }
+
+    #[test]
+    fn memory_is_bounded_and_a_forgotten_request_leaves_nothing() {
+        let mut texts = Texts::default();
+        for n in 0..=MAX_REQUESTS {
+            texts.enter(HopId(0), &chunk(&n.to_string(), 1), 1);
+        }
+        assert_eq!(
+            (texts.evicted, texts.requests.len(), texts.chunks),
+            (1, MAX_REQUESTS, MAX_REQUESTS)
+        );
+        for n in 1..=MAX_REQUESTS {
+            texts.forget(&n.to_string());
+        }
+        assert_eq!((texts.requests.len(), texts.order.len(), texts.chunks), (0, 0, 0));
+    }
+}
