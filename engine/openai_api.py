@@ -3,6 +3,8 @@ generated and written by the unmodified `_handle_streaming_request`."""
 
 import asyncio
 
+import orjson
+
 from . import plan
 from .release import Settings
 
@@ -47,7 +49,7 @@ def routes(app, receiver) -> None:
         module = release.module(PREFIX + module)
         release.replace_config_getters(module, manager.server_args)
         serving = serving_of(getattr(module, class_), manager)
-        app.post(path, response_model=None)(endpoint(serving, body))
+        app.post(path, response_model=None)(endpoint(serving, body, receiver.options.fault))
 
 
 def serving_of(real, manager):
@@ -61,13 +63,69 @@ def serving_of(real, manager):
     return Serving(manager, Settings())
 
 
-def endpoint(serving, body):
+def endpoint(serving, body, fault: str | None):
     from fastapi import Request
 
     async def serve(request: body, http_request: Request):
-        return await serving.handle_request(request, http_request)
+        response = await serving.handle_request(request, http_request)
+        if fault:
+            response.body_iterator = FAULTS[fault](response.body_iterator)
+        return response
 
     return serve
+
+
+def has_text(event: str) -> bool:
+    if not event.startswith("data: {"):
+        return False
+    return any(choice.get("text") or choice.get("delta", {}).get("content") for choice in orjson.loads(event[6:])["choices"])
+
+
+async def third_text(events, then):
+    """Replaces the third event with text by the events that `then` returns for it."""
+    texts = 0
+    async for event in events:
+        texts += has_text(event)
+        if texts == 3 and has_text(event):
+            for other in then(event):
+                yield other
+        else:
+            yield event
+
+
+async def swapped(events):
+    """Exchanges the third event with text and the following event."""
+    texts, held = 0, None
+    async for event in events:
+        texts += has_text(event)
+        if texts == 3 and has_text(event):
+            held = event
+            continue
+        yield event
+        if held:
+            yield held
+            held = None
+
+
+async def coalesced(events):
+    """Writes three events at a time, as a buffering proxy does."""
+    held = []
+    async for event in events:
+        held.append(event)
+        if len(held) == 3:
+            yield "".join(held)
+            held = []
+    yield "".join(held)
+
+
+# Faults of a server that the client or the serving code could have.
+FAULTS = {
+    "drop": lambda events: third_text(events, lambda _event: []),
+    "repeat": lambda events: third_text(events, lambda event: [event, event]),
+    "eat": lambda events: third_text(events, lambda event: [event.replace(" t", " ", 1)]),
+    "swap": swapped,
+    "coalesce": coalesced,
+}
 
 
 async def wait_until_all_registered(receiver) -> None:

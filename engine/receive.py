@@ -30,6 +30,7 @@ def add_options(parser) -> None:
     parser.add_argument("--http", action="store_true", help="serve clients over HTTP on a free port of 127.0.0.1")
     parser.add_argument("--middleware", action="store_true", help="serve through a Starlette BaseHTTPMiddleware")
     parser.add_argument("--openai", action="store_true", help="also serve the OpenAI endpoints; waits for all requests")
+    parser.add_argument("--fault", choices=openai_api.FAULTS, help="damage the responses of the OpenAI endpoints")
     parser.add_argument("--stall", type=float, default=0.0, metavar="SECONDS", help="a client blocks the event loop for this time")
     parser.add_argument("--stall-every", type=int, default=1000, metavar="N", help="block at every Nth output of all clients")
     parser.add_argument("--lockstep", action="store_true", help="print TOOK when a frame's outputs have reached the clients")

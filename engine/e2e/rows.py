@@ -92,6 +92,11 @@ LEAVERS = dict(
 OPENAI = BACKLOG | dict(plan=PLAIN | dict(requests=16), detokenizer=True, receiver=("--openai",), clients=("--openai",))
 
 
+def damaging(fault: str) -> dict:
+    """OpenAI endpoints whose responses are damaged. Events come slowly, so that each has the text of few chunks."""
+    return OPENAI | dict(gap_ms=2, backlog=False, receiver=("--openai", "--fault", fault))
+
+
 def play(watch, setting: Setting, *judges):
     """A row that observes one run and compares its report. A comparison may return text to print."""
 
@@ -270,7 +275,11 @@ def served_rows(engine: Engine, explicit: bool) -> list[Row]:
         if runs("0.5.6", "0.5.23"):
             add("http, leavers", LEAVERS, losses.clients_left)
         if runs("0.5.9", "0.5.23"):
-            add("openai", OPENAI, losses.text_only)
+            add("openai", OPENAI, losses.texts)
+        if runs("0.5.9"):
+            add("openai, coalesce", damaging("coalesce"), losses.texts)
+            for fault in ("drop", "repeat", "swap", "eat"):
+                add(f"openai, {fault}", damaging(fault), losses.damaged)
         if runs("0.5.9"):
             # Without the flag on the command line, the mode is unknown, and nothing is predicted.
             inside = consumer("--stream-output", "--other-thread")

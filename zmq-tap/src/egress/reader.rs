@@ -314,15 +314,14 @@ impl Open {
                 return None;
             }
         }
-        let all_observed = match self.part(rid) {
-            Some(part) => part.counted && part.so_far.is_some(),
-            None => self.whole,
-        };
-        if !all_observed {
-            server.texts.doubt(rid);
+        let part = self.part(rid);
+        if part.is_some_and(|part| !part.counted) {
             return None;
         }
-        server.texts.carried(rid, &completion.text, completion.finished)
+        let all_observed = part.map_or(self.whole, |part| part.so_far.is_some());
+        server
+            .texts
+            .carried(rid, &completion.text, completion.finished, all_observed)
     }
 
     /// Token count stated in the last event of this request on this response.

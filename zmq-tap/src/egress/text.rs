@@ -130,12 +130,20 @@ impl Texts {
         }
     }
 
-    /// Compares an event of a response. Returns its tokens, or `None` if they are unknown.
-    pub(super) fn carried(&mut self, rid: &str, text: &ChoiceText, finished: bool) -> Option<Carried> {
+    /// Compares an event of a response. Returns its tokens, or `None` if they are unknown. Text that is missing before an event is lost
+    /// only if `all_observed`: no earlier event of the response was missed.
+    pub(super) fn carried(
+        &mut self,
+        rid: &str,
+        text: &ChoiceText,
+        finished: bool,
+        all_observed: bool,
+    ) -> Option<Carried> {
+        let may_skip = self.exact && all_observed;
         let sent = self.requests.get_mut(rid).filter(|sent| sent.compared)?;
         let (before, mut tokens) = (sent.pending.len(), 0);
         let pieces = text.pieces().try_for_each(|piece| {
-            tokens += sent.carry(piece, self.exact)?;
+            tokens += sent.carry(piece, may_skip)?;
             Some(())
         });
         let known = pieces.is_some() && !text.elsewhere && (!finished || sent.carry_rest(&mut tokens));
@@ -267,7 +275,7 @@ mod tests {
     /// Tokens of each event and of all up to it; the last event finishes the response.
     fn events(texts: &mut Texts, events: &[&str]) -> Vec<Option<(u32, u32)>> {
         let carried = |(at, text): (usize, &&str)| {
-            let carried = texts.carried("a", &content(text), at + 1 == events.len())?;
+            let carried = texts.carried("a", &content(text), at + 1 == events.len(), true)?;
             Some((carried.tokens, carried.completion_tokens))
         };
         events.iter().enumerate().map(carried).collect()
@@ -295,6 +303,7 @@ mod tests {
         assert_eq!(events(&mut texts, &["a", "c", "d"]), [Some((1, 1)), None, None]);
         let mut texts = sent(&chunks);
         texts.exact = true;
+        assert_eq!(texts.clone().carried("a", &content("c"), false, false), None);
         let found = events(&mut texts, &["a", "c", "d"]);
         assert_eq!(found, [Some((1, 1)), Some((2, 4)), Some((1, 5))]);
         assert_eq!(texts.chunks, 0);
@@ -329,13 +338,13 @@ mod tests {
             tokens: 2,
             completion_tokens: 2,
         };
-        assert_eq!(texts.carried("a", &both, true), Some(all));
+        assert_eq!(texts.carried("a", &both, true, true), Some(all));
         let mut texts = sent(&[(1, "a")]);
         let elsewhere = ChoiceText {
             elsewhere: true,
             ..content("a")
         };
-        assert_eq!(texts.carried("a", &elsewhere, false), None);
+        assert_eq!(texts.carried("a", &elsewhere, false, true), None);
     }
 
     #[test]
@@ -346,7 +355,7 @@ mod tests {
             for count in [first, second] {
                 texts.enter(HopId(0), &chunk("a", count), count);
             }
-            assert_eq!(texts.carried("a", &content("a"), false), None);
+            assert_eq!(texts.carried("a", &content("a"), false, true), None);
             assert_eq!(texts.chunks, 0);
         }
     }
