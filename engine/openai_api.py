@@ -107,7 +107,7 @@ async def swapped(events):
             held = None
 
 
-async def coalesced(events):
+async def joined(events):
     """Writes three events at a time, as a buffering proxy does."""
     held = []
     async for event in events:
@@ -124,7 +124,7 @@ FAULTS = {
     "repeat": lambda events: third_text(events, lambda event: [event, event]),
     "eat": lambda events: third_text(events, lambda event: [event.replace(" t", " ", 1)]),
     "swap": swapped,
-    "coalesce": coalesced,
+    "join": joined,
 }
 
 

@@ -277,7 +277,7 @@ def served_rows(engine: Engine, explicit: bool) -> list[Row]:
         if runs("0.5.9", "0.5.23"):
             add("openai", OPENAI, losses.texts)
         if runs("0.5.9"):
-            add("openai, coalesce", damaging("coalesce"), losses.texts)
+            add("openai, join", damaging("join"), losses.texts)
             for fault in ("drop", "repeat", "swap", "eat"):
                 add(f"openai, {fault}", damaging(fault), losses.damaged)
         if runs("0.5.9"):

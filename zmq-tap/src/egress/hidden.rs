@@ -23,6 +23,13 @@ impl Server {
                 self.text_only
             ));
         }
+        degraded.extend(self.texts.differences.degraded());
+        if self.texts.evicted > 0 {
+            degraded.push(format!(
+                "egress: the text of {} requests was evicted to free memory; their responses are not judged",
+                self.texts.evicted
+            ));
+        }
         let content = &self.content;
         if content.ambiguous + content.unknown > 0 {
             degraded.push(format!(

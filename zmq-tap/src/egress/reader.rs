@@ -410,7 +410,7 @@ impl Open {
             if !part.shown.is_empty() {
                 server.response_ids.forget(&part.shown);
             }
-            server.texts.forget(&part.rid);
+            let differs = server.texts.forget(&part.rid);
             if let Some(rid) = &found {
                 server.content.remember(&part.rid, rid);
             } else if named {
@@ -424,11 +424,11 @@ impl Open {
                 short_writes: self.short_writes,
                 unacknowledged,
             };
-            *(if part.counted {
-                &mut server.counted
-            } else {
-                &mut server.text_only
-            }) += 1;
+            if part.counted {
+                server.counted += 1;
+            } else if !differs {
+                server.text_only += 1;
+            }
             sink(&Event {
                 at,
                 what: What::Answered(answer),

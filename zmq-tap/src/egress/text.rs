@@ -48,6 +48,68 @@ pub struct Texts {
     pub exact: bool,
     /// Number of requests evicted because a limit was reached.
     pub evicted: u64,
+    /// Responses whose text is not the text that was sent.
+    pub differences: Differences,
+}
+
+/// Numbers of responses by their first difference from the text that was sent.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Differences {
+    /// Text is missing before an event or at the end, or comes later.
+    pub missing: u64,
+    /// The text of an event is repeated.
+    pub repeated: u64,
+    /// An event has other text.
+    pub changed: u64,
+    /// A field such as tool calls contains text in another form.
+    pub elsewhere: u64,
+    /// The first of them that is not `elsewhere`: its request, and the number of tokens before the difference.
+    pub first: Option<(String, u32)>,
+}
+
+/// First difference of a response.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Difference {
+    Missing,
+    Repeated,
+    Changed,
+    Elsewhere,
+}
+
+impl Differences {
+    fn add(&mut self, difference: Difference, rid: &str, tokens: u32) {
+        let number = match difference {
+            Difference::Missing => &mut self.missing,
+            Difference::Repeated => &mut self.repeated,
+            Difference::Changed => &mut self.changed,
+            Difference::Elsewhere => &mut self.elsewhere,
+        };
+        *number += 1;
+        if difference != Difference::Elsewhere && self.first.is_none() {
+            self.first = Some((rid.to_owned(), tokens));
+        }
+    }
+
+    /// Describes them.
+    pub(super) fn degraded(&self) -> Vec<String> {
+        let mut degraded = Vec::new();
+        if let Some((rid, tokens)) = &self.first {
+            degraded.push(format!(
+                "egress: the text of {} responses is not the text that was sent: missing in {}, repeated in {}, changed in {}; their later tokens are not judged; first: request {rid} after token {tokens}",
+                self.missing + self.repeated + self.changed,
+                self.missing,
+                self.repeated,
+                self.changed
+            ));
+        }
+        if self.elsewhere > 0 {
+            degraded.push(format!(
+                "egress: {} responses carried text in tool calls or other fields; their later tokens are not judged",
+                self.elsewhere
+            ));
+        }
+        degraded
+    }
 }
 
 /// Text of one request.
@@ -60,8 +122,12 @@ struct Sent {
     last: End,
     /// End of the text that the response has carried.
     carried: End,
+    /// Text of the last event.
+    event: Digest,
     /// Whether the text is compared. Not once a chunk was missed, or an event had other text.
     compared: bool,
+    /// Whether the response had other text.
+    differs: bool,
 }
 
 /// A position in the output of a request.
@@ -104,7 +170,9 @@ impl Texts {
                 pending: VecDeque::new(),
                 last: End::default(),
                 carried: End::default(),
+                event: Digest::default(),
                 compared: true,
+                differs: false,
             };
             self.requests.insert(rid.to_owned(), sent);
         }
@@ -142,14 +210,22 @@ impl Texts {
         let may_skip = self.exact && all_observed;
         let sent = self.requests.get_mut(rid).filter(|sent| sent.compared)?;
         let (before, mut tokens) = (sent.pending.len(), 0);
-        let pieces = text.pieces().try_for_each(|piece| {
-            tokens += sent.carry(piece, may_skip)?;
-            Some(())
-        });
-        let known = pieces.is_some() && !text.elsewhere && (!finished || sent.carry_rest(&mut tokens));
+        let mut compare = || {
+            for piece in text.pieces() {
+                tokens += sent.carry(piece, may_skip).ok_or_else(|| sent.difference(piece))?;
+            }
+            match () {
+                () if text.elsewhere => Err(Difference::Elsewhere),
+                () if finished && !sent.carry_rest(&mut tokens) => Err(Difference::Missing),
+                () => Ok(()),
+            }
+        };
+        let compared = compare();
         self.chunks -= before - sent.pending.len();
         let completion_tokens = sent.carried.tokens;
-        if !known {
+        if let Err(difference) = compared {
+            sent.differs = true;
+            self.differences.add(difference, rid, completion_tokens);
             self.doubt(rid);
             return None;
         }
@@ -167,13 +243,16 @@ impl Texts {
         }
     }
 
-    /// Forgets a request whose response has ended.
-    pub(super) fn forget(&mut self, rid: &str) {
-        let Some(sent) = self.requests.remove(rid) else { return };
+    /// Forgets a request whose response has ended. Returns whether the response had other text.
+    pub(super) fn forget(&mut self, rid: &str) -> bool {
+        let Some(sent) = self.requests.remove(rid) else {
+            return false;
+        };
         self.chunks -= sent.pending.len();
         if let Some(at) = self.order.iter().position(|known| known == rid) {
             self.order.remove(at);
         }
+        sent.differs
     }
 
     fn evict_oldest(&mut self) {
@@ -197,7 +276,19 @@ impl Sent {
             fits.then_some((start, place))
         })?;
         self.carried = self.pending.drain(..=place).last()?;
+        self.event = text;
         Some(self.carried.tokens - start.tokens)
+    }
+
+    /// How an event differs that `carry` has not found.
+    fn difference(&self, text: Digest) -> Difference {
+        if text == self.event {
+            Difference::Repeated
+        } else if self.clone().carry(text, true).is_some() {
+            Difference::Missing
+        } else {
+            Difference::Changed
+        }
     }
 
     /// Adds the tokens of the chunks without text at the end of the response. Returns false if the response ends before the text.
@@ -307,6 +398,27 @@ mod tests {
         let found = events(&mut texts, &["a", "c", "d"]);
         assert_eq!(found, [Some((1, 1)), Some((2, 4)), Some((1, 5))]);
         assert_eq!(texts.chunks, 0);
+    }
+
+    #[test]
+    fn differences_are_told_apart() {
+        let after = |observed: &[&str]| {
+            let mut texts = sent(&[(1, "a"), (1, "b"), (1, "c")]);
+            events(&mut texts, observed);
+            let Differences {
+                missing,
+                repeated,
+                changed,
+                first,
+                ..
+            } = texts.differences;
+            (missing, repeated, changed, first.map(|(_, tokens)| tokens))
+        };
+        assert_eq!(after(&["a", "c"]), (1, 0, 0, Some(1)));
+        assert_eq!(after(&["a", "b", ""]), (1, 0, 0, Some(2)));
+        assert_eq!(after(&["ab", "ab"]), (0, 1, 0, Some(2)));
+        assert_eq!(after(&["a", "x", "y"]), (0, 0, 1, Some(1)));
+        assert_eq!(after(&["a", "bc"]), (0, 0, 0, None));
     }
 
     #[test]

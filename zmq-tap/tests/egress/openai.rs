@@ -2,7 +2,8 @@
 
 use proptest::prelude::*;
 use trace::engine::Mode;
-use trace::event::{AnswerEnd, Chunk};
+use trace::event::{AnswerEnd, Chunk, Frame, IdColumn, Kind};
+use trace::{FrameId, HopId};
 
 use super::{Connection, Observed};
 
@@ -149,10 +150,8 @@ fn response_id(rid: &str) -> Option<(&str, u32)> {
     Some((id, choice.parse().ok()?))
 }
 
-/// A connection to an engine whose frames name the requests of both endpoints.
-fn connection() -> Connection {
-    let mut connection = Connection::new(None);
-    let chunk = |rid| Chunk {
+fn chunk(rid: &str) -> Chunk<'_> {
+    Chunk {
         rid,
         listed: Some(1),
         completion_tokens: None,
@@ -163,7 +162,12 @@ fn connection() -> Connection {
         worker: None,
         ids: &[],
         text: None,
-    };
+    }
+}
+
+/// A connection to an engine whose frames name the requests of both endpoints.
+fn connection() -> Connection {
+    let mut connection = Connection::new(None);
     let rids: Vec<String> = [0, 1]
         .iter()
         .flat_map(|n| [CHAT, TEXT].map(|id| format!("{n}_{id}")))
@@ -232,6 +236,111 @@ fn counts_of_an_engine_that_is_not_known_to_be_exact_are_ignored() {
             assert_eq!(connection.events, [text, answered(id, None, Some(5))], "{asked:?} {id}");
         }
     }
+}
+
+/// A connection to a server whose frames carried this text for request [`CHAT`], one chunk of two tokens for each.
+fn sent(texts: &[&str]) -> Connection {
+    let mut connection = Connection::new(None);
+    for (n, text) in (1..).zip(texts) {
+        let chunk = Chunk {
+            listed: Some(2),
+            completion_tokens: Some(2 * n),
+            text: Some(text),
+            ..chunk(CHAT)
+        };
+        connection.server.texts.sent(&Frame {
+            id: FrameId {
+                hop: HopId(0),
+                lane: 0,
+                seq: u64::from(n),
+            },
+            bytes: 0,
+            kind: Kind::Text,
+            ids: IdColumn::Delta,
+            chunks: &[chunk],
+        });
+    }
+    connection
+}
+
+/// An event of SGLang 0.5.9 with one field of a delta.
+fn delta(field: &str, text: &str) -> String {
+    let text = serde_json::to_string(text).expect("a string");
+    format!(
+        r#"{{"id":"{CHAT}","object":"chat.completion.chunk","created":1,"model":"m","choices":[{{"index":0,"delta":{{"role":null,"{field}":{text},"tool_calls":null}},"logprobs":null,"finish_reason":null,"matched_stop":null}}],"usage":null}}"#
+    )
+}
+
+fn stop() -> String {
+    format!(
+        r#"{{"id":"{CHAT}","choices":[{{"index":0,"delta":{{"role":null,"content":null,"reasoning_content":null,"tool_calls":null}},"logprobs":null,"finish_reason":"stop","matched_stop":2}}],"usage":null}}"#
+    )
+}
+
+fn counted(tokens: u32, so_far: u32, finished: bool) -> Observed {
+    Observed::Delivered(CHAT.to_owned(), tokens, Some(so_far), finished, Mode::Incremental)
+}
+
+#[test]
+fn text_is_counted_by_the_text_that_was_sent() {
+    let mut connection = sent(&["<think>", "a \"b\"\n", "\u{e9}", "</s>", ""]);
+    let events = [
+        role(Asked::Nothing, 0),
+        delta("reasoning_content", "<think>"),
+        delta("content", "a \"b\"\n\u{e9}"),
+        delta("content", "</s>"),
+        stop(),
+        total(CHAT, 10),
+    ];
+    let bytes = writes(&events).concat();
+    for piece in bytes.chunks(7) {
+        connection.feed(piece, false);
+    }
+    let expected = [
+        counted(2, 2, false),
+        counted(4, 6, false),
+        counted(2, 8, false),
+        counted(2, 10, true),
+        answered(CHAT, Some(10), Some(10)),
+    ];
+    assert_eq!(connection.events, expected);
+    assert_eq!(connection.server.degraded(), Vec::<String>::new());
+}
+
+#[test]
+fn other_text_leaves_the_rest_unjudged_with_the_reason() {
+    let unknown = Observed::Delivered(CHAT.to_owned(), 0, None, false, Mode::Cumulative);
+    for (event, reason) in [
+        (delta("content", "c"), "missing in 1, repeated in 0, changed in 0"),
+        (delta("content", "a"), "missing in 0, repeated in 1, changed in 0"),
+        (delta("content", "d"), "missing in 0, repeated in 0, changed in 1"),
+        (delta("function_call", "b"), "tool calls or other fields"),
+    ] {
+        let mut connection = sent(&["a", "b", "c"]);
+        let events = [delta("content", "a"), event, delta("content", "c"), stop()];
+        connection.feed(&writes(&events).concat(), true);
+        let expected = [counted(2, 2, false), unknown.clone(), answered(CHAT, None, None)];
+        assert_eq!(connection.events, expected, "{reason}");
+        let degraded = connection.server.degraded();
+        assert!(degraded.len() == 1 && degraded[0].contains(reason), "{degraded:?}");
+    }
+}
+
+#[test]
+fn the_message_of_a_body_is_counted_by_its_text() {
+    let mut connection = sent(&["a", "b"]);
+    let body = format!(
+        r#"{{"id":"{CHAT}","object":"chat.completion","choices":[{{"index":0,"message":{{"role":"assistant","content":"ab","reasoning_content":null,"tool_calls":null}},"logprobs":null,"finish_reason":"stop"}}],"usage":{{"completion_tokens":4}}}}"#
+    );
+    let head = format!(
+        "HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: {}\r\n\r\n",
+        body.len()
+    );
+    connection.feed(format!("{head}{body}").as_bytes(), true);
+    assert_eq!(
+        connection.events,
+        [counted(4, 4, true), answered(CHAT, Some(4), Some(4))]
+    );
 }
 
 #[test]
