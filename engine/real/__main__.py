@@ -17,7 +17,7 @@ import time
 import traceback
 from pathlib import Path
 
-from .server import PATIENT, Server, stat
+from .server import LOSSY, PATIENT, Server, stat
 
 ROOT = Path(__file__).parents[2]
 # Findings expected of a release that loses tokens under load, and of a loaded machine.
@@ -221,6 +221,31 @@ class Lane:
 
         return run
 
+    def omitted(self, server: Server, flags: list[str]):
+        """A row with a server that omits events of chats, each of which it has written to its file."""
+
+        def run(folder: Path, checks: Checks) -> str:
+            omitted = Path(server.env["LOST"])
+            omitted.write_text("")
+            with Attach(self.tokengap, server, folder) as attach:
+                truth = load(server, folder / "truth.jsonl", *flags)
+            report, lost = attach.report(), {}
+            for line in records(omitted):
+                lost[line["rid"]] = lost.get(line["rid"], 0) + line["tokens"]
+            reported = {line["rid"]: line["tokens"] for line in report["losses"]["confirmed"]["lines"]}
+            checks.equal("requests that lost text", lost.keys(), reported.keys())
+            # Of two events with the same text in a row, either may be the omitted one, and one may have a token without text.
+            for rid in lost.keys() & reported.keys():
+                checks.equal(f"tokens lost by {rid}, {lost[rid]} +- 1", True, abs(lost[rid] - reported[rid]) <= 1)
+            made = sum(r["completion"] for r in truth)
+            checks.equal("tokens delivered", made - sum(reported.values()), report["tokens"]["delivered"])
+            checks.equal("chunks unjudged", 0, report["chunks"]["unjudged"])
+            checks.equal("finding dropped-chunks", True, "dropped-chunks" in {f["kind"] for f in report["findings"]})
+            replayed(checks, self.tokengap, attach.recording, report)
+            return f"{len(truth)} requests, {made} tokens sent, {sum(lost.values())} lost in {len(lost)} requests"
+
+        return run
+
     def spliced(self, server: Server, flags: list[str]):
         """A row in which live hops are moved behind the relay and back, with load before, during and after."""
 
@@ -368,6 +393,10 @@ def rows(lane: Lane, home: Path, logs: Path, quick: bool) -> None:
         print("SKIPPED: two workers, without tokenizer, 0.5.23 with pickle, and under run: they need more server starts (FULL=1)")
         lane.row("predictions of all rows", lane.predictions)
         return
+    lossy = LOSSY | {"LOST": str(logs / "lost.jsonl")}
+    with Server(home, "0.5.9", ["--enable-metrics"], logs / "lossy.log", env=lossy) as server:
+        load(server, logs / "warm.jsonl", "--streams", "4", "--seconds", "2", "--cumulative")
+        lane.row("0.5.9 cumulative, events of chats omitted", lane.omitted(server, [*chat, "--tokens", "128"]))
     workers = [*incremental, "--tokenizer-worker-num", "2"]
     # The kernel assigns connections to either worker, and clients keep them.
     shared = LOSES | SLOW | {"worker-imbalance"}

@@ -72,7 +72,7 @@ class Load:
                 "stream": True,
                 "max_tokens": record["tokens"],
                 "ignore_eos": True,
-                "stream_options": {"include_usage": True},
+                "stream_options": {"include_usage": True, "continuous_usage_stats": True},
             }
         else:
             path = "/generate"

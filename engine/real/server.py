@@ -21,6 +21,8 @@ ENVIRONMENT = {
 }
 # For several tokenizer workers.
 PATIENT = {"PYTHONPATH": f"{HERE / 'stubs'}:{HERE / 'patient'}"}
+# Omits events of chats.
+LOSSY = {"PYTHONPATH": f"{HERE / 'stubs'}:{HERE / 'lossy'}"}
 FLAGS = [
     *("--load-format", "dummy", "--device", "cpu", "--attention-backend", "torch_native"),
     *("--sampling-backend", "pytorch", "--dtype", "float32", "--disable-cuda-graph", "--host", "127.0.0.1"),

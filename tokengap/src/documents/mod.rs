@@ -18,11 +18,13 @@ const FOREIGN_FLAGS: &[&str] = &[
     "--enable-request-time-stats-logging",
     "--export-metrics-to-file",
     "--log-requests",
+    "--reasoning-parser",
     "--skip-tokenizer-init",
     "--ssl-keyfile",
     "--stream-interval",
     "--stream-output",
     "--tokenizer-worker-num",
+    "--tool-call-parser",
     // kubectl, its plugin, the kubelet, container engines.
     "--cap-add",
     "--custom",

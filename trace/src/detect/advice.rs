@@ -100,6 +100,13 @@ pub(super) fn dropped(engine: &EngineState) -> String {
     )
 }
 
+/// For text that arrived at the server and is in no event of its response.
+pub(super) fn lost_from_text() -> String {
+    String::from(
+        "the text of these tokens reached the server, but no event carries it: check its middleware and serving code",
+    )
+}
+
 /// For chunks that a waiter would drop in incremental mode.
 pub(super) fn would_drop(engine: &EngineState) -> String {
     let Some(drops) = engine.facts().drops() else {

@@ -23,6 +23,16 @@ impl Detector for DroppedChunks {
         } else {
             Severity::Warning
         };
+        let advice = match totals.tokens.lost_from_text {
+            0 => advice::dropped(context.ledger.engine()),
+            text if text == fates.tokens_lost => advice::lost_from_text(),
+            text => format!(
+                "{}; for {} of them: {}",
+                advice::dropped(context.ledger.engine()),
+                plural(text, "token"),
+                advice::lost_from_text()
+            ),
+        };
         let summary = format!(
             "{} never delivered: {} lost ({} of chunks) in {}",
             plural(fates.dropped, "chunk"),
@@ -30,17 +40,19 @@ impl Detector for DroppedChunks {
             share(fates.dropped, judged),
             plural(seen.rids, "request"),
         );
-        found.push(
-            Verdict::new(severity, summary)
-                .rid(&seen.worst)
-                .since(seen.since)
-                .weight(fates.tokens_lost)
-                .with("requests", seen.rids)
-                .with("chunks_dropped", fates.dropped)
-                .with("tokens_lost", fates.tokens_lost)
-                .with("worst_tokens_lost", seen.amount)
-                .advice(advice::dropped(context.ledger.engine())),
-        );
+        let mut verdict = Verdict::new(severity, summary)
+            .rid(&seen.worst)
+            .since(seen.since)
+            .weight(fates.tokens_lost)
+            .with("requests", seen.rids)
+            .with("chunks_dropped", fates.dropped)
+            .with("tokens_lost", fates.tokens_lost)
+            .with("worst_tokens_lost", seen.amount)
+            .advice(advice);
+        if totals.tokens.lost_from_text > 0 {
+            verdict = verdict.with("tokens_lost_from_text", totals.tokens.lost_from_text);
+        }
+        found.push(verdict);
     }
 }
 
@@ -134,8 +146,33 @@ impl Detector for DropsPredicted {
 mod tests {
     use super::super::scene::Scene;
     use super::*;
-    use crate::event::{Answer, AnswerEnd, Capabilities, Hop, Response, What};
+    use crate::engine::Mode;
+    use crate::event::{Answer, AnswerEnd, Capabilities, Delivery, Hop, Response, What};
     use crate::id::HopId;
+
+    #[test]
+    fn text_left_out_is_not_blamed_on_the_waiter() {
+        let mut scene = Scene::delivering();
+        for n in 1..=4 {
+            scene.send(n, &[("a", 1, n as u32)]);
+        }
+        let delivery = Delivery {
+            rid: "a",
+            tokens: 1,
+            mode: Mode::Incremental,
+            completion_tokens: Some(4),
+            finished: true,
+            response: Response::Text,
+        };
+        scene.apply(8, What::Delivered(delivery));
+        let found = scene.check(&DroppedChunks, 9);
+        assert_eq!(
+            found[0].evidence["tokens_lost_from_text"],
+            found[0].evidence["tokens_lost"]
+        );
+        let advice = found[0].advice.as_deref().expect("advice");
+        assert!(advice.contains("middleware") && !advice.contains("0.5.10"), "{advice}");
+    }
 
     #[test]
     fn predicted_drops_need_a_shared_wakeup_and_are_not_confirmed() {

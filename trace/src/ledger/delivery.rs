@@ -123,6 +123,9 @@ impl Ledger {
             }
         }
         if outcome.fates.tokens_lost > 0 {
+            if delivery.response == Response::Text {
+                totals.tokens.lost_from_text += outcome.fates.tokens_lost;
+            }
             totals
                 .drops
                 .enter(at, &request.rid, tracker.fates.tokens_lost, before.tokens_lost == 0);

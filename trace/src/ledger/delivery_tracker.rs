@@ -317,7 +317,8 @@ impl DeliveryTracker {
             (Mode::Incremental, Some(to)) if self.behind > 0 => self
                 .by_position(delivery, to, broken)
                 .unwrap_or_else(|| self.give_up(to)),
-            (Mode::Incremental, Some(to)) if delivery.tokens == 0 => self
+            // The end of a text without new text shows what is missing before it.
+            (Mode::Incremental, Some(to)) if delivery.tokens == 0 && delivery.response != Response::Text => self
                 .by_position(delivery, to, broken)
                 .unwrap_or_else(|| self.doubtful()),
             (Mode::Incremental, Some(to)) => self.range(delivery, to, broken),

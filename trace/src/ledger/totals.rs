@@ -94,6 +94,9 @@ pub struct TokenCounts {
     /// Sent to the tokenizer for text-only responses, where the number of delivered tokens is unknown.
     #[serde(default)]
     pub uncounted: u64,
+    /// Of the lost tokens, those of responses that carry text only.
+    #[serde(default)]
+    pub lost_from_text: u64,
 }
 
 /// Chunks that share a wakeup with an earlier one of their request, by the engine's known behaviour.

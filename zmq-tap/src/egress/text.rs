@@ -6,7 +6,7 @@
 use std::collections::{HashMap, VecDeque};
 
 use trace::HopId;
-use trace::event::{Chunk, Frame, Kind};
+use trace::event::{Chunk, Finish, Frame, Kind};
 
 use super::digest::Digest;
 
@@ -124,6 +124,8 @@ struct Sent {
     carried: End,
     /// Text of the last event.
     event: Digest,
+    /// Whether the last chunk has ended the request regularly.
+    finished: bool,
     /// Whether the text is compared. Not once a chunk was missed, or an event had other text.
     compared: bool,
     /// Whether the response had other text.
@@ -171,6 +173,7 @@ impl Texts {
                 last: End::default(),
                 carried: End::default(),
                 event: Digest::default(),
+                finished: false,
                 compared: true,
                 differs: false,
             };
@@ -191,6 +194,7 @@ impl Texts {
             text: sent.last.text.then(Digest::of(text)),
             tokens: count,
         };
+        sent.finished = matches!(chunk.finish, Some(Finish::Length | Finish::Stop));
         sent.pending.push_back(sent.last);
         self.chunks += 1;
         while self.chunks > MAX_ALL_CHUNKS && self.order.len() > 1 {
@@ -216,7 +220,10 @@ impl Texts {
             }
             match () {
                 () if text.elsewhere => Err(Difference::Elsewhere),
-                () if finished && !sent.carry_rest(&mut tokens) => Err(Difference::Missing),
+                () if finished => {
+                    tokens += sent.carry_rest(may_skip).ok_or(Difference::Missing)?;
+                    Ok(())
+                }
                 () => Ok(()),
             }
         };
@@ -291,15 +298,18 @@ impl Sent {
         }
     }
 
-    /// Adds the tokens of the chunks without text at the end of the response. Returns false if the response ends before the text.
-    fn carry_rest(&mut self, tokens: &mut u32) -> bool {
-        let whole = self.last.text == self.carried.text;
-        if whole {
-            *tokens += self.last.tokens - self.carried.tokens;
-            self.carried = self.last;
-            self.pending.clear();
-        }
-        whole
+    /// Number of tokens without text at the end of a response. `None` if the response ends before the text. With `may_skip`, the text that is
+    /// missing at the end of a finished request is lost.
+    fn carry_rest(&mut self, may_skip: bool) -> Option<u32> {
+        let begin = if self.last.text == self.carried.text {
+            self.carried
+        } else {
+            let at_end = |end: &&End| end.text == self.last.text;
+            *self.pending.iter().find(at_end).filter(|_| may_skip && self.finished)?
+        };
+        self.carried = self.last;
+        self.pending.clear();
+        Some(self.last.tokens - begin.tokens)
     }
 }
 
@@ -398,6 +408,27 @@ mod tests {
         let found = events(&mut texts, &["a", "c", "d"]);
         assert_eq!(found, [Some((1, 1)), Some((2, 4)), Some((1, 5))]);
         assert_eq!(texts.chunks, 0);
+    }
+
+    #[test]
+    fn text_missing_at_the_end_is_lost_if_the_request_finished() {
+        for (finish, last) in [
+            (None, None),
+            (Some(Finish::Abort), None),
+            (Some(Finish::Length), Some((1, 5))),
+        ] {
+            let mut texts = sent(&[(1, "a"), (2, "b")]);
+            texts.exact = true;
+            for (count, text) in [(4, "c"), (5, "")] {
+                let chunk = Chunk {
+                    finish,
+                    text: Some(text),
+                    ..chunk("a", count)
+                };
+                texts.enter(HopId(0), &chunk, count);
+            }
+            assert_eq!(events(&mut texts, &["a", ""]), [Some((1, 1)), last], "{finish:?}");
+        }
     }
 
     #[test]
