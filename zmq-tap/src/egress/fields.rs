@@ -134,7 +134,7 @@ impl<'de> Deserialize<'de> for Choices {
 impl Choice {
     /// Whether a streamed choice has no text.
     fn is_empty(&self) -> bool {
-        self.text.is_none_or(|text| text.is_blank()) && self.delta.is_none_or(|delta| delta.is_blank())
+        self.text.is_none_or(Words::is_blank) && self.delta.is_none_or(Message::is_blank)
     }
 
     fn text(&self) -> ChoiceText {

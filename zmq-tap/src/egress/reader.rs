@@ -410,7 +410,21 @@ impl Open {
             if !part.shown.is_empty() {
                 server.response_ids.forget(&part.shown);
             }
+            // The events that finish several choices may all name the last one.
+            let ended = part.counted && end == AnswerEnd::Whole;
+            let rest = ended.then(|| server.texts.ended(&part.rid, part.so_far.is_some()));
             let differs = server.texts.forget(&part.rid);
+            let counted = part.counted && !differs;
+            let last = match rest.flatten() {
+                Some(carried) => Some(last_by_text(&part.rid, carried)),
+                None => (part.counted && differs).then(|| text_only(&part.rid)),
+            };
+            if let Some(delivery) = last {
+                sink(&Event {
+                    at,
+                    what: What::Delivered(delivery),
+                });
+            }
             if let Some(rid) = &found {
                 server.content.remember(&part.rid, rid);
             } else if named {
@@ -418,13 +432,13 @@ impl Open {
             }
             let answer = Answer {
                 rid: found.as_deref().unwrap_or(&part.rid),
-                tokens: (part.counted && self.whole).then_some(part.tokens),
+                tokens: (counted && self.whole).then(|| part.tokens + last.map_or(0, |last| last.tokens)),
                 completion_tokens: part.claimed,
                 end,
                 short_writes: self.short_writes,
                 unacknowledged,
             };
-            if part.counted {
+            if counted {
                 server.counted += 1;
             } else if !differs {
                 server.text_only += 1;
@@ -551,6 +565,18 @@ fn by_text<'a>(completion: &'a Completion<'_>, carried: Carried) -> Delivery<'a>
             Response::Text
         },
         ..listed(completion, carried.tokens)
+    }
+}
+
+/// Delivery of the last tokens of a response, which have no text.
+fn last_by_text(rid: &str, carried: Carried) -> Delivery<'_> {
+    Delivery {
+        rid,
+        tokens: carried.tokens,
+        mode: Mode::Incremental,
+        completion_tokens: Some(carried.completion_tokens),
+        finished: true,
+        response: Response::Text,
     }
 }
 

@@ -242,6 +242,13 @@ impl Texts {
         })
     }
 
+    /// Ends the comparison of a response that ended without an event that finishes it. Returns its last tokens, if there are any.
+    pub(super) fn ended(&mut self, rid: &str, all_observed: bool) -> Option<Carried> {
+        let unfinished = |sent: &&Sent| sent.compared && !sent.pending.is_empty();
+        self.requests.get(rid).filter(unfinished)?;
+        self.carried(rid, &ChoiceText::default(), true, all_observed)
+    }
+
     /// Stops the comparison for a request: a part of it is unknown.
     pub(super) fn doubt(&mut self, rid: &str) {
         if let Some(sent) = self.requests.get_mut(rid) {
@@ -282,7 +289,7 @@ impl Sent {
             let fits = self.pending.get(place)?.text == start.text.then(text);
             fits.then_some((start, place))
         })?;
-        self.carried = self.pending.drain(..=place).last()?;
+        self.carried = self.pending.drain(..=place).next_back()?;
         self.event = text;
         Some(self.carried.tokens - start.tokens)
     }
@@ -315,6 +322,7 @@ impl Sent {
 
 #[cfg(test)]
 mod tests {
+    use proptest::prelude::*;
     use trace::FrameId;
     use trace::event::IdColumn;
 
@@ -428,6 +436,49 @@ mod tests {
                 texts.enter(HopId(0), &chunk, count);
             }
             assert_eq!(events(&mut texts, &["a", ""]), [Some((1, 1)), last], "{finish:?}");
+        }
+    }
+
+    proptest! {
+        /// Events with whole chunks carry all tokens. Without some of these events, no token is counted twice, and text is either carried,
+        /// lost, or unknown.
+        #[test]
+        fn events_of_whole_chunks_are_counted(
+            chunks in prop::collection::vec((0..3_u32, "[ab]{0,2}"), 1..20),
+            ends in prop::collection::vec(any::<bool>(), 20),
+            omitted in prop::option::of(0..20_usize),
+        ) {
+            let mut texts = Texts {
+                exact: true,
+                ..Texts::default()
+            };
+            let (mut count, mut written) = (0, vec![String::new()]);
+            for ((new, text), ends) in chunks.iter().zip(&ends) {
+                count += new;
+                let chunk = Chunk {
+                    listed: Some(*new),
+                    text: Some(text),
+                    finish: Some(Finish::Stop),
+                    ..chunk("a", count)
+                };
+                texts.enter(HopId(0), &chunk, count);
+                let event = written.last_mut().expect("an event");
+                event.push_str(text);
+                if *ends && !event.is_empty() {
+                    written.push(String::new());
+                }
+            }
+            let omitted = omitted.filter(|omitted| *omitted < written.len()).map(|omitted| written.remove(omitted));
+            written.push(String::new());
+            let events: Vec<&str> = written.iter().map(String::as_str).collect();
+            let found = self::events(&mut texts, &events);
+            prop_assert_eq!(texts.chunks, 0);
+            let tokens: u32 = found.iter().flatten().map(|(tokens, _)| tokens).sum();
+            prop_assert!(tokens <= count);
+            prop_assert!(found.iter().all(Option::is_some), "{found:?}");
+            if omitted.is_none_or(|text| text.is_empty()) {
+                prop_assert_eq!(tokens, count);
+            }
         }
     }
 

@@ -307,6 +307,21 @@ fn text_is_counted_by_the_text_that_was_sent() {
     assert_eq!(connection.server.degraded(), Vec::<String>::new());
 }
 
+/// SGLang 0.5.9 names the last choice in the events that finish the others.
+#[test]
+fn a_response_without_a_finishing_event_ends_with_its_last_tokens() {
+    let mut connection = sent(&["a", ""]);
+    connection.feed(&writes(&[delta("content", "a")]).concat(), true);
+    let expected = [counted(2, 2, false), counted(2, 4, true), answered(CHAT, Some(4), None)];
+    assert_eq!(connection.events, expected);
+    let mut connection = sent(&["a", "b"]);
+    connection.feed(&writes(&[delta("content", "a")]).concat(), true);
+    let unknown = Observed::Delivered(CHAT.to_owned(), 0, None, false, Mode::Cumulative);
+    let expected = [counted(2, 2, false), unknown, answered(CHAT, None, None)];
+    assert_eq!(connection.events, expected);
+    assert!(connection.server.degraded()[0].contains("missing in 1"));
+}
+
 #[test]
 fn other_text_leaves_the_rest_unjudged_with_the_reason() {
     let unknown = Observed::Delivered(CHAT.to_owned(), 0, None, false, Mode::Cumulative);
