@@ -49,11 +49,7 @@ impl Detector for ConsumerCpuLogged {
         if worst_ns < limits.gap_warning_ns && (waiting > 0 || context.ledger.observes_gaps()) {
             return;
         }
-        let severity = if worst_ns >= limits.gap_critical_ns {
-            Severity::Critical
-        } else {
-            Severity::Warning
-        };
+        let severity = limits.gap_severity(worst_ns).unwrap_or(Severity::Warning);
         let states = process.states_at(context.now);
         let mut verdict = Verdict::new(severity, summary(process, cpu, recv_wait, states, (waiting, oldest_ns)))
             .weight(u64::from(states.unwrap_or(0)).max(waiting))

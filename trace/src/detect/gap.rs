@@ -5,7 +5,7 @@ use std::fmt::Write as _;
 use serde_json::json;
 
 use super::consumer::{rest, rounded};
-use super::{DetectContext, Detector, Severity, Verdict, advice};
+use super::{DetectContext, Detector, Verdict, advice};
 use crate::clock::MonoNs;
 use crate::ledger::WaitBreakdown;
 use crate::words::{count, duration, percent, plural};
@@ -39,13 +39,8 @@ impl Detector for FirstTokenGap {
         let gap = ledger.gap();
         let worst_received = ledger.worst_gap().map_or(0, |w| w.ns);
         let worst = worst_received.max(oldest_ns);
-        if worst < limits.gap_warning_ns {
+        let Some(severity) = limits.gap_severity(worst) else {
             return;
-        }
-        let severity = if worst >= limits.gap_critical_ns {
-            Severity::Critical
-        } else {
-            Severity::Warning
         };
         let quantile = |q| gap.quantile(q).unwrap_or(0);
         let over = gap.above(limits.gap_warning_ns);
@@ -163,6 +158,7 @@ fn causes(verdict: Verdict, of: &str, what: &WaitBreakdown) -> Verdict {
 
 #[cfg(test)]
 mod tests {
+    use super::super::Severity;
     use super::super::scene::{MS, SECOND, Scene};
     use super::*;
 

@@ -1,6 +1,6 @@
 //! Tokens that wait in a receiver after it received them, where a receive does not end a wait.
 
-use super::{DetectContext, Detector, Severity, Verdict, advice};
+use super::{DetectContext, Detector, Verdict, advice};
 use crate::words::{duration, plural};
 
 pub(super) struct LateDelivery;
@@ -36,13 +36,8 @@ impl Detector for LateDelivery {
         let explained_ns = sent_ns.saturating_mul(UNEXPLAINED).max(on_hop_ns.saturating_mul(2));
         let silence_ns = if delivered_ns > explained_ns { delivered_ns } else { 0 };
         let worst = first_ns.max(silence_ns);
-        if worst < limits.gap_warning_ns {
+        let Some(severity) = limits.gap_severity(worst) else {
             return;
-        }
-        let severity = if worst >= limits.gap_critical_ns {
-            Severity::Critical
-        } else {
-            Severity::Warning
         };
         let receiver = engine.receiver();
         let mut parts = Vec::new();

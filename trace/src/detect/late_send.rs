@@ -1,6 +1,6 @@
 //! Tokens that wait in the engine's own output thread before they are sent, by the engine's timestamps.
 
-use super::{DetectContext, Detector, Severity, Verdict};
+use super::{DetectContext, Detector, Verdict};
 use crate::words::{duration, plural};
 
 pub(super) struct LateSend;
@@ -16,13 +16,9 @@ impl Detector for LateSend {
             let worst = group.send_wait.max().unwrap_or(0);
             // If even the shortest wait is long, the engine's clock differs (a time namespace), and the waits are not real.
             let shortest = group.send_wait.quantile(0.0).unwrap_or(0);
-            if worst < limits.gap_warning_ns || shortest >= limits.gap_warning_ns / 2 {
+            let severity = limits.gap_severity(worst);
+            let Some(severity) = severity.filter(|_| shortest < limits.gap_warning_ns / 2) else {
                 continue;
-            }
-            let severity = if worst >= limits.gap_critical_ns {
-                Severity::Critical
-            } else {
-                Severity::Warning
             };
             let source = context.ledger.engine().facts().source();
             let median = group.send_wait.quantile(0.5).unwrap_or(0);
@@ -48,6 +44,7 @@ impl Detector for LateSend {
 
 #[cfg(test)]
 mod tests {
+    use super::super::Severity;
     use super::super::scene::{MS, SECOND, Scene};
     use super::*;
     use crate::event::{SendWait, What};

@@ -2,6 +2,8 @@
 
 use serde::{Deserialize, Serialize};
 
+use super::Severity;
+
 /// The thresholds of all detectors.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
@@ -42,6 +44,17 @@ pub struct Thresholds {
     pub undecoded_warning_share: f64,
     /// Share that is critical, because the rest of the report cannot be trusted.
     pub undecoded_critical_share: f64,
+}
+
+impl Thresholds {
+    /// Severity of tokens that wait this long; `None` if it is not worth a finding.
+    pub(super) fn gap_severity(&self, ns: u64) -> Option<Severity> {
+        match ns {
+            _ if ns >= self.gap_critical_ns => Some(Severity::Critical),
+            _ if ns >= self.gap_warning_ns => Some(Severity::Warning),
+            _ => None,
+        }
+    }
 }
 
 impl Default for Thresholds {
