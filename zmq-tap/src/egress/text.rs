@@ -162,7 +162,13 @@ impl Texts {
 
     fn enter(&mut self, hop: HopId, chunk: &Chunk<'_>, count: u32) {
         let rid = chunk.rid;
+        // Without ids, several new tokens may also be a missed chunk.
+        let most = chunk.listed.unwrap_or(1);
         if !self.requests.contains_key(rid) {
+            // Its first chunks were not observed, or its response has ended early.
+            if count > most {
+                return;
+            }
             if self.order.len() == MAX_REQUESTS {
                 self.evict_oldest();
             }
@@ -184,9 +190,8 @@ impl Texts {
         let Some(sent) = self.requests.get_mut(rid).filter(follows) else {
             return;
         };
-        // Without ids, several new tokens may also be a missed chunk.
         let new = count.checked_sub(sent.last.tokens);
-        let continues = new.is_some_and(|new| new <= chunk.listed.unwrap_or(1));
+        let continues = new.is_some_and(|new| new <= most);
         let Some(text) = chunk.text.filter(|_| continues && sent.pending.len() < MAX_CHUNKS) else {
             return self.doubt(rid);
         };
@@ -271,8 +276,9 @@ impl Texts {
 
     fn evict_oldest(&mut self) {
         if let Some(oldest) = self.order.pop_front() {
-            self.evicted += 1;
-            self.chunks -= self.requests.remove(&oldest).map_or(0, |sent| sent.pending.len());
+            let sent = self.requests.remove(&oldest);
+            self.evicted += u64::from(sent.as_ref().is_some_and(|sent| sent.compared));
+            self.chunks -= sent.map_or(0, |sent| sent.pending.len());
         }
     }
 }
