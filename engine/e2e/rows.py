@@ -274,12 +274,12 @@ def served_rows(engine: Engine, explicit: bool) -> list[Row]:
             continue
         if runs("0.5.6", "0.5.23"):
             add("http, leavers", LEAVERS, losses.clients_left)
-        if runs("0.5.9", "0.5.23"):
+        if runs("0.5.9", "0.5.13", "0.5.23"):
             add("openai", OPENAI, losses.texts)
         if runs("0.5.9"):
             add("openai, join", damaging("join"), losses.texts)
             for fault in ("drop", "repeat", "swap", "eat"):
-                add(f"openai, {fault}", damaging(fault), losses.damaged)
+                add(f"openai, {fault}", damaging(fault), losses.damaged(lost=(way, fault) == ("tap", "drop")))
         if runs("0.5.9"):
             # Without the flag on the command line, the mode is unknown, and nothing is predicted.
             inside = consumer("--stream-output", "--other-thread")

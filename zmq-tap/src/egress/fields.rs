@@ -144,6 +144,7 @@ impl Choice {
             content: content.digest,
             reasoning: message.reasoning.digest,
             elsewhere: message.elsewhere || content.other || message.reasoning.other,
+            completion: self.text.is_some(),
         }
     }
 }

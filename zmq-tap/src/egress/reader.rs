@@ -10,7 +10,7 @@ use super::content::{Content, StreamTokens};
 use super::event::{Completion, Form};
 use super::names::{LoggedIds, Named, ResponseIds, Streams};
 use super::stream::{Item, Stream};
-use super::text::{Carried, Texts};
+use super::text::Texts;
 use super::{Limits, Unreadable};
 
 /// Knowledge about one server and counters over all its connections.
@@ -197,9 +197,9 @@ impl Open {
                     None => None,
                 };
                 let completion = renamed.as_ref().unwrap_or(completion);
-                let carried = self.carried(completion, server);
-                let counted = carried.map(|carried| Completion {
-                    tokens: Some(carried.tokens),
+                let by_text = self.carried(completion, server);
+                let counted = by_text.map(|tokens| Completion {
+                    tokens: Some(tokens),
                     ..completion.clone()
                 });
                 let completion = counted.as_ref().unwrap_or(completion);
@@ -212,10 +212,7 @@ impl Open {
                         Some(0) if !completion.finished => None,
                         Some(tokens) => {
                             server.deliveries += 1;
-                            Some(match carried {
-                                Some(carried) => by_text(completion, carried),
-                                None => listed(completion, tokens),
-                            })
+                            by_text.is_none().then(|| listed(completion, tokens))
                         }
                     }
                 } else {
@@ -227,6 +224,7 @@ impl Open {
                         what: What::Delivered(delivery),
                     });
                 }
+                report_by_text(at, &completion.rid, completion.finished, completion.whole, server, sink);
                 self.add(completion, &shown.rid, limits);
                 if completion.form == Form::ResponsePlane && !joined {
                     let part = self.parts[..self.used]
@@ -304,7 +302,7 @@ impl Open {
     }
 
     /// Tokens of an event that counts none, by its text. `None` if they are unknown.
-    fn carried(&self, completion: &Completion<'_>, server: &mut Server) -> Option<Carried> {
+    fn carried(&self, completion: &Completion<'_>, server: &mut Server) -> Option<u32> {
         let rid = &*completion.rid;
         match completion.form {
             Form::OpenAi if completion.tokens.is_none() => {}
@@ -413,16 +411,13 @@ impl Open {
             // The events that finish several choices may all name the last one.
             let ended = part.counted && end == AnswerEnd::Whole;
             let rest = ended.then(|| server.texts.ended(&part.rid, part.so_far.is_some()));
+            report_by_text(at, &part.rid, true, false, server, sink);
             let differs = server.texts.forget(&part.rid);
             let counted = part.counted && !differs;
-            let last = match rest.flatten() {
-                Some(carried) => Some(last_by_text(&part.rid, carried)),
-                None => (part.counted && differs).then(|| text_only(&part.rid)),
-            };
-            if let Some(delivery) = last {
+            if part.counted && differs {
                 sink(&Event {
                     at,
-                    what: What::Delivered(delivery),
+                    what: What::Delivered(text_only(&part.rid)),
                 });
             }
             if let Some(rid) = &found {
@@ -432,7 +427,7 @@ impl Open {
             }
             let answer = Answer {
                 rid: found.as_deref().unwrap_or(&part.rid),
-                tokens: (counted && self.whole).then(|| part.tokens + last.map_or(0, |last| last.tokens)),
+                tokens: (counted && self.whole).then(|| part.tokens + rest.flatten().unwrap_or(0)),
                 completion_tokens: part.claimed,
                 end,
                 short_writes: self.short_writes,
@@ -555,28 +550,29 @@ fn listed<'a>(completion: &'a Completion<'_>, tokens: u32) -> Delivery<'a> {
     }
 }
 
-/// Delivery of an event whose text is that of known tokens.
-fn by_text<'a>(completion: &'a Completion<'_>, carried: Carried) -> Delivery<'a> {
-    Delivery {
-        completion_tokens: Some(carried.completion_tokens),
-        response: if completion.whole {
-            Response::Whole
-        } else {
-            Response::Text
-        },
-        ..listed(completion, carried.tokens)
-    }
-}
-
-/// Delivery of the last tokens of a response, which have no text.
-fn last_by_text(rid: &str, carried: Carried) -> Delivery<'_> {
-    Delivery {
-        rid,
-        tokens: carried.tokens,
-        mode: Mode::Incremental,
-        completion_tokens: Some(carried.completion_tokens),
-        finished: true,
-        response: Response::Text,
+/// Reports deliveries that were counted by their text. `finished`: the last of them finishes the request.
+fn report_by_text(
+    at: MonoNs,
+    rid: &str,
+    finished: bool,
+    whole: bool,
+    server: &mut Server,
+    sink: &mut dyn FnMut(&Event<'_>),
+) {
+    let mut ready = server.texts.ready().peekable();
+    while let Some(carried) = ready.next() {
+        let delivery = Delivery {
+            rid,
+            tokens: carried.tokens,
+            mode: Mode::Incremental,
+            completion_tokens: Some(carried.completion_tokens),
+            finished: finished && ready.peek().is_none(),
+            response: if whole { Response::Whole } else { Response::Text },
+        };
+        sink(&Event {
+            at,
+            what: What::Delivered(delivery),
+        });
     }
 }
 

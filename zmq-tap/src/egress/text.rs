@@ -16,6 +16,8 @@ const MAX_REQUESTS: usize = 16_384;
 const MAX_CHUNKS: usize = 65_536;
 /// Maximum number of chunks kept for all requests.
 const MAX_ALL_CHUNKS: usize = 1 << 20;
+/// Number of events after missing text during which the text may still come, out of order.
+const HELD: usize = 8;
 
 /// Text of one choice in one event, by the fields that carry it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -26,6 +28,8 @@ pub struct ChoiceText {
     pub reasoning: Digest,
     /// Whether other fields, such as tool calls, contain anything.
     pub elsewhere: bool,
+    /// Whether it is of a completion, to which no parser applies.
+    pub completion: bool,
 }
 
 impl ChoiceText {
@@ -44,12 +48,14 @@ pub struct Texts {
     order: VecDeque<String>,
     /// Number of chunks kept for all requests.
     chunks: usize,
-    /// Whether responses contain exactly the text that was sent: no parser moves or removes any. Otherwise missing text is not proven lost.
+    /// Whether chats contain exactly the text that was sent: no parser moves or removes any. Otherwise missing text is not proven lost.
     pub exact: bool,
     /// Number of requests evicted because a limit was reached.
     pub evicted: u64,
     /// Responses whose text is not the text that was sent.
     pub differences: Differences,
+    /// Deliveries to report.
+    ready: Vec<Carried>,
 }
 
 /// Numbers of responses by their first difference from the text that was sent.
@@ -124,6 +130,8 @@ struct Sent {
     carried: End,
     /// Text of the last event.
     event: Digest,
+    /// Deliveries after missing text, until it is clear that the text does not come later.
+    held: Vec<Carried>,
     /// Whether the last chunk has ended the request regularly.
     finished: bool,
     /// Whether the text is compared. Not once a chunk was missed, or an event had other text.
@@ -179,6 +187,7 @@ impl Texts {
                 last: End::default(),
                 carried: End::default(),
                 event: Digest::default(),
+                held: Vec::new(),
                 finished: false,
                 compared: true,
                 differs: false,
@@ -207,18 +216,13 @@ impl Texts {
         }
     }
 
-    /// Compares an event of a response. Returns its tokens, or `None` if they are unknown. Text that is missing before an event is lost
-    /// only if `all_observed`: no earlier event of the response was missed.
-    pub(super) fn carried(
-        &mut self,
-        rid: &str,
-        text: &ChoiceText,
-        finished: bool,
-        all_observed: bool,
-    ) -> Option<Carried> {
-        let may_skip = self.exact && all_observed;
+    /// Compares an event of a response. Returns its number of tokens, or `None` if it is unknown. Text that is missing before an event is lost
+    /// only if `all_observed`: no earlier event of the response was missed. Deliveries to report are in [`Texts::ready`].
+    pub(super) fn carried(&mut self, rid: &str, text: &ChoiceText, finished: bool, all_observed: bool) -> Option<u32> {
+        let may_skip = all_observed && (self.exact || text.completion);
         let sent = self.requests.get_mut(rid).filter(|sent| sent.compared)?;
-        let (before, mut tokens) = (sent.pending.len(), 0);
+        let (before, begin) = (sent.pending.len(), sent.carried.tokens);
+        let mut tokens = 0;
         let mut compare = || {
             for piece in text.pieces() {
                 tokens += sent.carry(piece, may_skip).ok_or_else(|| sent.difference(piece))?;
@@ -241,15 +245,32 @@ impl Texts {
             self.doubt(rid);
             return None;
         }
-        Some(Carried {
-            tokens,
-            completion_tokens,
-        })
+        if tokens > 0 || finished {
+            let follows_missing_text = begin + tokens < completion_tokens || !sent.held.is_empty();
+            let held = if follows_missing_text {
+                &mut sent.held
+            } else {
+                &mut self.ready
+            };
+            held.push(Carried {
+                tokens,
+                completion_tokens,
+            });
+            if finished || sent.held.len() > HELD {
+                self.ready.append(&mut sent.held);
+            }
+        }
+        Some(tokens)
     }
 
-    /// Ends the comparison of a response that ended without an event that finishes it. Returns its last tokens, if there are any.
-    pub(super) fn ended(&mut self, rid: &str, all_observed: bool) -> Option<Carried> {
-        let unfinished = |sent: &&Sent| sent.compared && !sent.pending.is_empty();
+    /// Takes the deliveries that can be reported.
+    pub(super) fn ready(&mut self) -> std::vec::Drain<'_, Carried> {
+        self.ready.drain(..)
+    }
+
+    /// Ends the comparison of a response that ended without an event that finishes it. Returns the number of its last tokens.
+    pub(super) fn ended(&mut self, rid: &str, all_observed: bool) -> Option<u32> {
+        let unfinished = |sent: &&Sent| sent.compared && (!sent.pending.is_empty() || !sent.held.is_empty());
         self.requests.get(rid).filter(unfinished)?;
         self.carried(rid, &ChoiceText::default(), true, all_observed)
     }
@@ -258,6 +279,7 @@ impl Texts {
     pub(super) fn doubt(&mut self, rid: &str) {
         if let Some(sent) = self.requests.get_mut(rid) {
             self.chunks -= std::mem::take(&mut sent.pending).len();
+            sent.held.clear();
             sent.compared = false;
         }
     }
@@ -387,20 +409,30 @@ mod tests {
         }
     }
 
-    /// Tokens of each event and of all up to it; the last event finishes the response.
+    /// Deliveries of events, each with its tokens and all tokens up to it, and `None` where the tokens are unknown. The last event finishes
+    /// the response.
     fn events(texts: &mut Texts, events: &[&str]) -> Vec<Option<(u32, u32)>> {
-        let carried = |(at, text): (usize, &&str)| {
-            let carried = texts.carried("a", &content(text), at + 1 == events.len(), true)?;
-            Some((carried.tokens, carried.completion_tokens))
-        };
-        events.iter().enumerate().map(carried).collect()
+        let mut found = Vec::new();
+        for (at, text) in events.iter().enumerate() {
+            if texts
+                .carried("a", &content(text), at + 1 == events.len(), true)
+                .is_none()
+            {
+                found.push(None);
+            }
+            let ready = texts
+                .ready()
+                .map(|carried| Some((carried.tokens, carried.completion_tokens)));
+            found.extend(ready);
+        }
+        found
     }
 
     #[test]
     fn an_event_carries_the_chunks_whose_text_it_equals() {
         let mut texts = sent(&[(1, "Hel"), (2, "lo"), (1, ","), (1, " you")]);
         let found = events(&mut texts, &["", "Hello", ", you", ""]);
-        assert_eq!(found, [Some((0, 0)), Some((3, 3)), Some((2, 5)), Some((0, 5))]);
+        assert_eq!(found, [Some((3, 3)), Some((2, 5)), Some((0, 5))]);
         assert_eq!(texts.chunks, 0);
     }
 
@@ -510,6 +542,28 @@ mod tests {
     }
 
     #[test]
+    fn text_missing_in_a_completion_is_lost() {
+        let mut texts = sent(&[(1, "a"), (1, "b"), (1, "c")]);
+        let completion = ChoiceText {
+            completion: true,
+            ..content("c")
+        };
+        assert_eq!(texts.carried("a", &completion, false, true), Some(1));
+        assert_eq!(texts.ready().next(), None, "the text may still come");
+        assert_eq!(texts.carried("a", &ChoiceText::default(), true, true), Some(0));
+        let ready: Vec<_> = texts.ready().map(|carried| carried.completion_tokens).collect();
+        assert_eq!(ready, [3, 3]);
+    }
+
+    #[test]
+    fn text_that_comes_later_is_not_lost() {
+        let mut texts = sent(&[(1, "a"), (1, "b"), (1, "c"), (1, "d")]);
+        texts.exact = true;
+        assert_eq!(events(&mut texts, &["a", "c", "b", "d"]), [Some((1, 1)), None, None]);
+        assert_eq!(texts.differences.missing + texts.differences.changed, 1);
+    }
+
+    #[test]
     fn other_text_repeated_text_swapped_text_and_a_missing_end_are_unknown() {
         for observed in [
             &["a", "x"][..],
@@ -534,11 +588,7 @@ mod tests {
             reasoning: Digest::of("a"),
             ..content("b")
         };
-        let all = Carried {
-            tokens: 2,
-            completion_tokens: 2,
-        };
-        assert_eq!(texts.carried("a", &both, true, true), Some(all));
+        assert_eq!(texts.carried("a", &both, true, true), Some(2));
         let mut texts = sent(&[(1, "a")]);
         let elsewhere = ChoiceText {
             elsewhere: true,
