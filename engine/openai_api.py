@@ -22,6 +22,7 @@ class Manager:
         self.receiver = receiver
         self.server_args = self.receiver.tokenizer.manager.server_args
         self.model_config = Settings(get_default_sampling_params=dict, hf_config=Settings(architectures=[]))
+        self.server_args.get_hf_config = lambda: self.model_config.hf_config
 
     def config_value(self, name):
         return getattr(self.server_args, name)

@@ -116,7 +116,7 @@ def clients_left(checks: Checks, outcome: Outcome) -> None:
 
 def texts(checks: Checks, outcome: Outcome) -> None:
     """Events of the OpenAI endpoints carry text and no counts, so their tokens are counted by their text. Nothing is lost, except by
-    `/v1/completions` of 0.5.13 with incremental output: it cuts the new text by the length of the text before."""
+    `/v1/completions` of 0.5.10 to 0.5.16 with incremental output: it cuts new text by the length of the text before."""
     same_bytes(checks, outcome)
     report, clients, totals = outcome.report, outcome.clients.clients, outcome.clients.totals
     checks.matches(report, {"answers/seen": len(clients), "answers/client_left": 0, "answers/server_left": 0})

@@ -274,7 +274,7 @@ def served_rows(engine: Engine, explicit: bool) -> list[Row]:
             continue
         if runs("0.5.6", "0.5.23"):
             add("http, leavers", LEAVERS, losses.clients_left)
-        if runs("0.5.9", "0.5.13", "0.5.23"):
+        if runs("0.5.3", "0.5.6", "0.5.9", "0.5.13", "0.5.23"):
             add("openai", OPENAI, losses.texts)
         if runs("0.5.9"):
             add("openai, join", damaging("join"), losses.texts)

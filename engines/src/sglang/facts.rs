@@ -1,6 +1,6 @@
 //! Facts about SGLang for the analysis.
 
-use trace::engine::{Behaviour, Drops, Facts, StageNames};
+use trace::engine::{Behaviour, Drops, Facts, StageNames, Version, VersionRange};
 
 use super::NAME;
 use super::releases::{DROPS_FIXED_IN, Release};
@@ -8,6 +8,9 @@ use super::releases::{DROPS_FIXED_IN, Release};
 /// SGLang.
 #[derive(Debug)]
 pub struct SgLang;
+
+/// First release whose `OpenAI` endpoints write all text with incremental output.
+const CUTS_FIXED_IN: &str = "0.5.17";
 
 /// Stages in log lines (docs/reference/import.md).
 const STAGES: StageNames = StageNames {
@@ -98,5 +101,28 @@ impl Facts for SgLang {
             fixed_in: DROPS_FIXED_IN,
             flag: "--stream-output",
         })
+    }
+
+    /// The `OpenAI` endpoints cut new text by the length of the text before: chats in 0.5.10, completions up to 0.5.16.
+    fn cuts_text(&self, version: &str) -> Option<Drops> {
+        let range: VersionRange = version.parse().ok()?;
+        let [first, fixed] = ["0.5.10", CUTS_FIXED_IN].map(|version| version.parse::<Version>().ok());
+        let cuts = first? <= range.first && range.last < fixed?;
+        cuts.then_some(Drops {
+            fixed_in: CUTS_FIXED_IN,
+            flag: "--incremental-streaming-output",
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn releases_that_cut_text_are_known() {
+        let cuts = |version| SgLang.cuts_text(version).is_some();
+        assert!(cuts("0.5.10") && cuts("0.5.16") && cuts("0.5.12..0.5.13.post1"));
+        assert!(!cuts("0.5.9") && !cuts("0.5.17") && !cuts("0.5.16..0.5.17") && !cuts("unknown"));
     }
 }

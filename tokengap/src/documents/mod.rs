@@ -17,6 +17,7 @@ const FOREIGN_FLAGS: &[&str] = &[
     "--enable-metrics",
     "--enable-request-time-stats-logging",
     "--export-metrics-to-file",
+    "--incremental-streaming-output",
     "--log-requests",
     "--reasoning-parser",
     "--skip-tokenizer-init",

@@ -1,7 +1,7 @@
 //! Advice for a bottleneck: one text for each role and cause.
 
 use super::attribution::{Attribution, Leg, LegKind, ThreadState};
-use crate::engine::{EngineState, Facts};
+use crate::engine::{EngineState, Facts, Mode};
 use crate::event::AwayState;
 
 /// For a CPU-bound thread.
@@ -101,10 +101,20 @@ pub(super) fn dropped(engine: &EngineState) -> String {
 }
 
 /// For text that arrived at the server and is in no event of its response.
-pub(super) fn lost_from_text() -> String {
-    String::from(
-        "the text of these tokens reached the server, but no event carries it: check its middleware and serving code",
-    )
+pub(super) fn lost_from_text(engine: &EngineState) -> String {
+    let version = engine
+        .version
+        .as_deref()
+        .filter(|_| engine.mode != Some(Mode::Cumulative));
+    match version.and_then(|version| engine.facts().cuts_text(version)) {
+        Some(cut) => format!(
+            "the OpenAI endpoints of this release cut the text: fixed in {}; until then run without {}",
+            cut.fixed_in, cut.flag
+        ),
+        None => String::from(
+            "the text of these tokens reached the server, but no event carries it: check its middleware and serving code",
+        ),
+    }
 }
 
 /// For chunks that a waiter would drop in incremental mode.

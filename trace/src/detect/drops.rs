@@ -25,12 +25,12 @@ impl Detector for DroppedChunks {
         };
         let advice = match totals.tokens.lost_from_text {
             0 => advice::dropped(context.ledger.engine()),
-            text if text == fates.tokens_lost => advice::lost_from_text(),
+            text if text == fates.tokens_lost => advice::lost_from_text(context.ledger.engine()),
             text => format!(
                 "{}; for {} of them: {}",
                 advice::dropped(context.ledger.engine()),
                 plural(text, "token"),
-                advice::lost_from_text()
+                advice::lost_from_text(context.ledger.engine())
             ),
         };
         let summary = format!(

@@ -73,12 +73,17 @@ pub trait Facts: fmt::Debug + Sync {
     fn drops(&self) -> Option<Drops> {
         None
     }
+
+    /// Releases that leave out text of responses in incremental mode, if all of `version` do.
+    fn cuts_text(&self, _version: &str) -> Option<Drops> {
+        None
+    }
 }
 
-/// Releases that drop queued chunks in incremental mode.
+/// Releases that lose tokens in incremental mode.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Drops {
-    /// First release that drops none.
+    /// First release that loses none.
     pub fixed_in: &'static str,
     /// Flag that selects incremental mode before that.
     pub flag: &'static str,

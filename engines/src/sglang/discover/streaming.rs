@@ -152,7 +152,7 @@ impl Rules<'_> {
         })
     }
 
-    /// Whether responses contain exactly the text of the frames. From 0.5.10 on, the model may also choose a parser.
+    /// Whether responses contain exactly the text of the frames. From 0.5.12 on, the model's chat template may also choose a parser.
     fn exact_text(&self) -> Option<Setting<bool>> {
         let flags = self.evidence.flags;
         let parser = [REASONING_PARSER, TOOL_CALL_PARSER]
@@ -161,7 +161,7 @@ impl Rules<'_> {
         if let Some(parser) = parser {
             return Some(Setting::new(false, self.evidence.argument(&parser)));
         }
-        let by_flag_only = self.release? < Release::new(0, 5, 10).rc(0) && self.evidence.is_launched_by(&Sglang);
+        let by_flag_only = self.release? < Release::new(0, 5, 12).rc(0) && self.evidence.is_launched_by(&Sglang);
         let none = absent(self.evidence, REASONING_PARSER).filter(|_| by_flag_only)?;
         Some(Setting::new(true, none))
     }
@@ -267,6 +267,7 @@ mod tests {
     fn text_is_exact_only_without_a_parser() {
         let cases = [
             ("", "0.5.9", Some(true)),
+            ("--incremental-streaming-output", "0.5.10", Some(true)),
             ("--reasoning-parser qwen3", "0.5.9", Some(false)),
             ("--tool-call-parser=qwen25", "0.5.23", Some(false)),
             ("--config x.yaml", "0.5.9", None),
