@@ -22,7 +22,10 @@ from .server import LOSSY, PATIENT, Server, stat
 ROOT = Path(__file__).parents[2]
 # Findings expected of a release that loses tokens under load, and of a loaded machine.
 LOSES = {"dropped-chunks"}
-SLOW = {"first-token-gap", "backlog-growing", "consumer-cpu-bound", "consumer-starved", "consumer-cpu-logged", "io-thread-starved"}
+SLOW = {
+    *("first-token-gap", "backlog-growing", "consumer-cpu-bound", "consumer-starved", "consumer-cpu-logged", "io-thread-starved"),
+    "merged-chunks",
+}
 # Time limit of a load.
 LOAD_SECONDS = 300
 # Parts of a report that depend on the reporting process or its options.
