@@ -278,8 +278,9 @@ def served_rows(engine: Engine, explicit: bool) -> list[Row]:
             add("openai", OPENAI, losses.texts)
         if runs("0.5.9"):
             add("openai, join", damaging("join"), losses.texts)
+            lost = {("tap", "drop"): range(8, 9), ("attach", "drop"): range(9)}
             for fault in ("drop", "repeat", "swap", "eat"):
-                add(f"openai, {fault}", damaging(fault), losses.damaged(lost=(way, fault) == ("tap", "drop")))
+                add(f"openai, {fault}", damaging(fault), losses.damaged(lost.get((way, fault), range(1))))
         if runs("0.5.9"):
             # Without the flag on the command line, the mode is unknown, and nothing is predicted.
             inside = consumer("--stream-output", "--other-thread")
