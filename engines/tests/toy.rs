@@ -65,16 +65,9 @@ impl Decode for ToyDecoder {
                 return Err(malformed());
             };
             chunks.push(Chunk {
-                rid,
                 listed: Some(listed.parse().map_err(|_| malformed())?),
-                completion_tokens: None,
-                prompt_tokens: None,
-                cached_tokens: None,
                 finish: words.next().map(|_| Finish::Stop),
-                retractions: None,
-                worker: None,
-                ids: &[],
-                text: None,
+                ..Chunk::new(rid)
             });
         }
         let shape = Shape {

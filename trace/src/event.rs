@@ -207,6 +207,24 @@ pub struct Chunk<'a> {
     pub text: Option<&'a str>,
 }
 
+impl<'a> Chunk<'a> {
+    /// The part of a request of which nothing else is known.
+    pub const fn new(rid: &'a str) -> Self {
+        Self {
+            rid,
+            listed: None,
+            completion_tokens: None,
+            prompt_tokens: None,
+            cached_tokens: None,
+            finish: None,
+            retractions: None,
+            worker: None,
+            ids: &[],
+            text: None,
+        }
+    }
+}
+
 /// Why a request ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]

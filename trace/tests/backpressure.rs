@@ -33,16 +33,12 @@ impl Server {
     fn send(&mut self, at: u64, seq: u64) {
         let rid = format!("rid-{seq}");
         let chunk = Chunk {
-            rid: &rid,
             listed: Some(1),
             completion_tokens: Some(1),
             prompt_tokens: Some(4_096),
             cached_tokens: Some(0),
-            finish: None,
             retractions: Some(0),
-            worker: None,
-            ids: &[],
-            text: None,
+            ..Chunk::new(&rid)
         };
         let frame = Frame {
             id: id(seq),

@@ -289,16 +289,10 @@ fn announce(analysis: &mut Analysis, path: &Path) {
 
 fn chunk(rid: &str) -> Chunk<'_> {
     Chunk {
-        rid,
         listed: Some(1),
         completion_tokens: Some(1),
-        prompt_tokens: None,
-        cached_tokens: None,
         finish: Some(Finish::Length),
-        retractions: None,
-        worker: None,
-        ids: &[],
-        text: None,
+        ..Chunk::new(rid)
     }
 }
 

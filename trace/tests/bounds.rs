@@ -82,16 +82,13 @@ impl Run {
 
 fn chunk(rid: &str, completion: u32, finish: bool) -> Chunk<'_> {
     Chunk {
-        rid,
         listed: Some(1),
         completion_tokens: Some(completion),
         prompt_tokens: Some(100),
         cached_tokens: Some(0),
         finish: finish.then_some(Finish::Stop),
         retractions: Some(0),
-        worker: None,
-        ids: &[],
-        text: None,
+        ..Chunk::new(rid)
     }
 }
 

@@ -141,16 +141,12 @@ fn apply(analysis: &mut Analysis, at: MonoNs, step: &Step) {
                     retractions,
                 }: &Part = p;
                 Chunk {
-                    rid,
                     listed: *listed,
                     completion_tokens: *completion,
                     prompt_tokens: *completion,
-                    cached_tokens: None,
                     finish: *finish,
                     retractions: *retractions,
-                    worker: None,
-                    ids: &[],
-                    text: None,
+                    ..Chunk::new(rid)
                 }
             };
             let chunks: Vec<Chunk<'_>> = parts.iter().map(chunk).collect();

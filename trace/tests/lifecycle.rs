@@ -144,16 +144,10 @@ impl Path {
 
 fn chunk(rid: &str, listed: u32, completion: u32, finish: Option<Finish>) -> Chunk<'_> {
     Chunk {
-        rid,
         listed: Some(listed),
         completion_tokens: Some(completion),
-        prompt_tokens: None,
-        cached_tokens: None,
         finish,
-        retractions: None,
-        worker: None,
-        ids: &[],
-        text: None,
+        ..Chunk::new(rid)
     }
 }
 

@@ -62,16 +62,9 @@ fn predicted_after(received: &[HopId], by: Option<ThreadId>, wait_ns: Option<u64
     let send = |index: usize, apply: &mut dyn FnMut(What<'_>)| {
         let (id, hop) = (frame_id(index), received[index]);
         let chunk = Chunk {
-            rid: "r",
             listed: Some(1),
             completion_tokens: Some(id.seq as u32 + 1),
-            prompt_tokens: None,
-            cached_tokens: None,
-            finish: None,
-            retractions: None,
-            worker: None,
-            ids: &[],
-            text: None,
+            ..Chunk::new("r")
         };
         let (kind, chunks) = match hop {
             OUTPUT => (Kind::TokenIds, std::slice::from_ref(&chunk)),

@@ -13,16 +13,13 @@ static ALLOCATOR: &StatsAlloc<System> = &INSTRUMENTED_SYSTEM;
 
 fn chunk(rid: &str, completion: u32) -> Chunk<'_> {
     Chunk {
-        rid,
         listed: Some(1),
         completion_tokens: Some(completion),
         prompt_tokens: Some(100),
         cached_tokens: Some(0),
-        finish: None,
         retractions: Some(0),
         worker: Some("ipc:///tmp/worker"),
-        ids: &[],
-        text: None,
+        ..Chunk::new(rid)
     }
 }
 

@@ -52,16 +52,9 @@ impl Run {
     /// Sends a frame with the first token of `rid`.
     fn send(&mut self, ms: u64, seq: u64, rid: &str) {
         let chunk = Chunk {
-            rid,
             listed: Some(1),
             completion_tokens: Some(1),
-            prompt_tokens: None,
-            cached_tokens: None,
-            finish: None,
-            retractions: None,
-            worker: None,
-            ids: &[],
-            text: None,
+            ..Chunk::new(rid)
         };
         self.apply(
             ms,

@@ -76,16 +76,9 @@ impl Run {
         for (number, &listed) in (1..).zip(listed) {
             let finish = (number == LENGTH).then_some(Finish::Stop);
             self.send(&[Chunk {
-                rid: "a",
                 listed: Some(listed),
-                completion_tokens: None,
-                prompt_tokens: None,
-                cached_tokens: None,
                 finish,
-                retractions: None,
-                worker: None,
-                ids: &[],
-                text: None,
+                ..Chunk::new("a")
             }]);
         }
     }
@@ -113,16 +106,8 @@ const SILENT: Engines = Engines(&[&Silent]);
 
 /// One new id.
 const CHUNK: Chunk<'_> = Chunk {
-    rid: "a",
     listed: Some(1),
-    completion_tokens: None,
-    prompt_tokens: None,
-    cached_tokens: None,
-    finish: None,
-    retractions: None,
-    worker: None,
-    ids: &[],
-    text: None,
+    ..Chunk::new("a")
 };
 
 /// Number of chunks of a complete stream.

@@ -321,16 +321,11 @@ impl Rows<'_, '_> {
             };
             pooled &= tail.pooled;
             self.chunks.push(Chunk {
-                rid,
                 listed: Some(new),
-                completion_tokens: None,
                 prompt_tokens: tail.prompt,
                 cached_tokens: tail.cached,
                 finish: tail.finish,
-                retractions: None,
-                worker: None,
-                ids: &[],
-                text: None,
+                ..Chunk::new(rid)
             });
         }
         if pooled {

@@ -74,16 +74,10 @@ impl Source {
             let chunks: Vec<Chunk<'_>> = rids
                 .iter()
                 .map(|rid| Chunk {
-                    rid,
                     listed: Some(1),
                     completion_tokens: Some(completion),
                     prompt_tokens: Some(10),
-                    cached_tokens: None,
-                    finish: None,
-                    retractions: None,
-                    worker: None,
-                    ids: &[],
-                    text: None,
+                    ..Chunk::new(rid)
                 })
                 .collect();
             let id = FrameId {

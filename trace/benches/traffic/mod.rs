@@ -24,16 +24,13 @@ pub(crate) struct Part {
 impl Part {
     fn chunk(&self) -> Chunk<'_> {
         Chunk {
-            rid: &self.rid,
             listed: Some(1),
             completion_tokens: Some(self.completion),
             prompt_tokens: Some(1_024),
             cached_tokens: Some(0),
             finish: self.finish.then_some(Finish::Stop),
             retractions: Some(0),
-            worker: None,
-            ids: &[],
-            text: None,
+            ..Chunk::new(&self.rid)
         }
     }
 }

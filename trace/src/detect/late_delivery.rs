@@ -141,16 +141,9 @@ mod tests {
         );
         for seq in 0..10 {
             let chunks = [Chunk {
-                rid: "a",
                 listed: Some(1),
                 completion_tokens: Some(seq as u32 + 1),
-                prompt_tokens: None,
-                cached_tokens: None,
-                finish: None,
-                retractions: None,
-                worker: None,
-                ids: &[],
-                text: None,
+                ..Chunk::new("a")
             }];
             let frame = Frame {
                 id: id(seq),

@@ -104,16 +104,9 @@ impl Scene {
         let chunks: Vec<Chunk<'_>> = chunks
             .iter()
             .map(|&(rid, listed, completion)| Chunk {
-                rid,
                 listed: Some(listed),
                 completion_tokens: Some(completion),
-                prompt_tokens: None,
-                cached_tokens: None,
-                finish: None,
-                retractions: None,
-                worker: None,
-                ids: &[],
-                text: None,
+                ..Chunk::new(rid)
             })
             .collect();
         let id = Self::id(self.next);
@@ -386,16 +379,11 @@ impl Workers {
     ) {
         let id = self.next(worker);
         let chunk = Chunk {
-            rid,
             listed: Some(1),
             completion_tokens: Some(completion),
-            prompt_tokens: None,
-            cached_tokens: None,
             finish,
             retractions,
-            worker: None,
-            ids: &[],
-            text: None,
+            ..Chunk::new(rid)
         };
         let frame = Frame {
             id,

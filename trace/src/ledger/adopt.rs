@@ -208,16 +208,9 @@ mod tests {
 
     fn send(ledger: &mut Ledger, count: u32) {
         let chunk = Chunk {
-            rid: "a",
             listed: Some(1),
             completion_tokens: Some(count),
-            prompt_tokens: None,
-            cached_tokens: None,
-            finish: None,
-            retractions: None,
-            worker: None,
-            ids: &[],
-            text: None,
+            ..Chunk::new("a")
         };
         let frame = Frame {
             id: id(u64::from(count) - 1),

@@ -247,16 +247,9 @@ mod tests {
         /// Sends a frame with chunks of (rid, count so far) and receives it 5 ns later.
         fn pass(&mut self, at: u64, chunks: &[(&str, u32)]) {
             let chunk = |&(rid, count)| Chunk {
-                rid,
                 listed: Some(count),
                 completion_tokens: Some(count),
-                prompt_tokens: None,
-                cached_tokens: None,
-                finish: None,
-                retractions: None,
-                worker: None,
-                ids: &[],
-                text: None,
+                ..Chunk::new(rid)
             };
             let chunks: Vec<Chunk<'_>> = chunks.iter().map(chunk).collect();
             let id = FrameId {

@@ -139,16 +139,10 @@ mod tests {
         }));
         for count in 1..=3 {
             let chunk = Chunk {
-                rid: "a",
                 listed: Some(1),
                 completion_tokens: Some(count),
-                prompt_tokens: None,
-                cached_tokens: None,
                 finish: (count == 3).then_some(Finish::Length),
-                retractions: None,
-                worker: None,
-                ids: &[],
-                text: None,
+                ..Chunk::new("a")
             };
             apply(What::Sent(Frame {
                 id: FrameId {

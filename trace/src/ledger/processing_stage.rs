@@ -221,16 +221,9 @@ mod tests {
         /// Sends token `number` of request `a` on `hop`.
         fn send(&mut self, at: u64, hop: u16, number: u32) {
             let chunk = Chunk {
-                rid: "a",
                 listed: Some(1),
                 completion_tokens: Some(number),
-                prompt_tokens: None,
-                cached_tokens: None,
-                finish: None,
-                retractions: None,
-                worker: None,
-                ids: &[],
-                text: None,
+                ..Chunk::new("a")
             };
             let frame = Frame {
                 id: Self::id(hop, u64::from(number) - 1),

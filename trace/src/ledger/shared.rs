@@ -255,16 +255,10 @@ mod tests {
 
         fn send(&mut self, hop: u16, count: u32, last: bool) {
             let chunk = Chunk {
-                rid: "a",
                 listed: Some(1),
                 completion_tokens: Some(count),
-                prompt_tokens: None,
-                cached_tokens: None,
                 finish: last.then_some(Finish::Length),
-                retractions: None,
-                worker: None,
-                ids: &[],
-                text: None,
+                ..Chunk::new("a")
             };
             let seq = self.sent[usize::from(hop)];
             self.sent[usize::from(hop)] += 1;

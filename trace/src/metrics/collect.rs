@@ -359,16 +359,9 @@ mod tests {
 
     fn send(analysis: &mut Analysis, id: FrameId, rid: &str) {
         let chunk = Chunk {
-            rid,
             listed: Some(1),
             completion_tokens: Some(1),
-            prompt_tokens: None,
-            cached_tokens: None,
-            finish: None,
-            retractions: None,
-            worker: None,
-            ids: &[],
-            text: None,
+            ..Chunk::new(rid)
         };
         let frame = Frame {
             id,

@@ -115,16 +115,10 @@ fn apply(export: &mut Export<'_>, at: u64, what: What<'_>) {
 
 fn chunk((_, count, last): (u8, u32, bool), rid: &str) -> Chunk<'_> {
     Chunk {
-        rid,
         listed: Some(1),
         completion_tokens: Some(count),
-        prompt_tokens: None,
-        cached_tokens: None,
         finish: last.then_some(Finish::Stop),
-        retractions: None,
-        worker: None,
-        ids: &[],
-        text: None,
+        ..Chunk::new(rid)
     }
 }
 

@@ -311,15 +311,12 @@ impl Step {
 
 fn chunk((rid, count, finish): &Part) -> Chunk<'_> {
     Chunk {
-        rid,
         listed: Some(1),
         completion_tokens: Some(*count),
         prompt_tokens: Some(16),
         cached_tokens: Some(8),
         finish: *finish,
-        retractions: None,
-        worker: None,
         ids: &[1001],
-        text: None,
+        ..Chunk::new(rid)
     }
 }

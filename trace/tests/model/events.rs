@@ -125,16 +125,11 @@ impl OwnedEvent {
                 let chunks: Vec<Chunk<'_>> = parts
                     .iter()
                     .map(|part| Chunk {
-                        rid: &part.rid,
                         listed: column.listed(part).filter(|_| !abort),
                         completion_tokens: (!abort).then_some(part.reported),
-                        prompt_tokens: None,
-                        cached_tokens: None,
                         finish: part.finish,
                         retractions: (!abort).then_some(part.retractions),
-                        worker: None,
-                        ids: &[],
-                        text: None,
+                        ..Chunk::new(&part.rid)
                     })
                     .collect();
                 emit(What::Sent(Frame {

@@ -66,7 +66,6 @@ fn chunk() -> impl Strategy<Value = Chunk<'static>> {
     let finish = prop_oneof![6 => Just(None), 1 => finish().prop_map(Some)];
     (text(), counts, finish, of(text()), ids).prop_map(
         |(rid, (listed, completion_tokens, prompt_tokens, cached_tokens, retractions), finish, worker, ids)| Chunk {
-            rid,
             listed,
             completion_tokens,
             prompt_tokens,
@@ -75,7 +74,7 @@ fn chunk() -> impl Strategy<Value = Chunk<'static>> {
             retractions,
             worker,
             ids: ids.leak(),
-            text: None,
+            ..Chunk::new(rid)
         },
     )
 }

@@ -149,16 +149,10 @@ fn token_ids_are_recorded_only_on_request() {
     };
     let mut recorder = Recorder::create(&file, &lengths, options(100)).expect("a new file");
     let chunk = Chunk {
-        rid: "a",
         listed: Some(2),
         completion_tokens: Some(2),
-        prompt_tokens: None,
-        cached_tokens: None,
-        finish: None,
-        retractions: None,
-        worker: None,
         ids: &[9_906, 1_917],
-        text: None,
+        ..Chunk::new("a")
     };
     let id = FrameId {
         hop: HopId(0),

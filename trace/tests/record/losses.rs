@@ -38,16 +38,10 @@ fn live(recorder: &mut Recorder, with_ids: bool) -> Analysis {
     for n in 0..6_u32 {
         let ids = [i64::from(n) * 2 + 151_001, i64::from(n) * 2 + 151_002];
         let chunk = Chunk {
-            rid: RID,
             listed: Some(2),
             completion_tokens: Some(n * 2 + 2),
-            prompt_tokens: None,
-            cached_tokens: None,
-            finish: None,
-            retractions: None,
-            worker: None,
             ids: if with_ids { &ids } else { &[] },
-            text: None,
+            ..Chunk::new(RID)
         };
         let seq = u64::from(n);
         let id = FrameId { hop, lane: 0, seq };

@@ -48,16 +48,13 @@ pub(crate) fn traffic(frames: u64, requests: u64, tokens: u32) -> Vec<Input> {
             slot.1 += 1;
             let finish = slot.1 >= tokens;
             chunks.push(Chunk {
-                rid: slot.0,
                 listed: Some(1),
                 completion_tokens: Some(slot.1),
                 prompt_tokens: Some(1_024),
                 cached_tokens: Some(0),
                 finish: finish.then_some(Finish::Stop),
                 retractions: Some(0),
-                worker: None,
-                ids: &[],
-                text: None,
+                ..Chunk::new(slot.0)
             });
             if finish {
                 *slot = (rid(started), 0);

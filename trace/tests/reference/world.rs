@@ -335,18 +335,15 @@ impl World {
         let chunks: Vec<Chunk<'_>> = (frame.iter().zip(&rids))
             .zip(&ids)
             .map(|((part, rid), ids)| Chunk {
-                rid,
                 listed: Some(part.tokens),
                 completion_tokens: Some(part.reported_count),
                 prompt_tokens: Some(10),
-                cached_tokens: None,
                 finish: part
                     .finish
                     .then_some(if part.tokens == 0 { Finish::Abort } else { Finish::Stop }),
                 retractions: self.requests.get(&part.request).map(|r| r.retractions),
-                worker: None,
                 ids,
-                text: None,
+                ..Chunk::new(rid)
             })
             .collect();
         let event = Event {

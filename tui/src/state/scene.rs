@@ -107,16 +107,12 @@ impl Scene {
         let chunks: Vec<Chunk<'_>> = chunks
             .iter()
             .map(|&(rid, listed, completion)| Chunk {
-                rid,
                 listed: Some(listed),
                 completion_tokens: Some(completion),
                 prompt_tokens: Some(512),
                 cached_tokens: Some(0),
                 finish,
-                retractions: None,
-                worker: None,
-                ids: &[],
-                text: None,
+                ..Chunk::new(rid)
             })
             .collect();
         let seq = self.seq[hop as usize];

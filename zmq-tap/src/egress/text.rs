@@ -359,16 +359,10 @@ mod tests {
     /// A chunk after which the request has `count` tokens.
     fn chunk(rid: &str, count: u32) -> Chunk<'_> {
         Chunk {
-            rid,
             listed: Some(1),
             completion_tokens: Some(count),
-            prompt_tokens: None,
-            cached_tokens: None,
-            finish: None,
-            retractions: None,
-            worker: None,
-            ids: &[],
             text: Some("a"),
+            ..Chunk::new(rid)
         }
     }
 

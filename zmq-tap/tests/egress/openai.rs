@@ -152,16 +152,8 @@ fn response_id(rid: &str) -> Option<(&str, u32)> {
 
 fn chunk(rid: &str) -> Chunk<'_> {
     Chunk {
-        rid,
         listed: Some(1),
-        completion_tokens: None,
-        prompt_tokens: None,
-        cached_tokens: None,
-        finish: None,
-        retractions: None,
-        worker: None,
-        ids: &[],
-        text: None,
+        ..Chunk::new(rid)
     }
 }
 

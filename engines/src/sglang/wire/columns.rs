@@ -54,7 +54,7 @@ impl<'a> Table<'a, '_> {
         chunks.reserve(count);
         for part in self.doc.parts(rids) {
             part.each_str(|row, rid| {
-                chunks.push(chunk(self.rid("rids", row, rid)?));
+                chunks.push(Chunk::new(self.rid("rids", row, rid)?));
                 Ok::<(), Undecoded>(())
             })?;
         }
@@ -174,7 +174,7 @@ impl<'a> Table<'a, '_> {
         };
         let abort = |rid| Chunk {
             finish: Some(Finish::Abort),
-            ..chunk(rid)
+            ..Chunk::new(rid)
         };
         if let Some(rids) = self.doc.items(rid) {
             for (row, rid) in rids.take(self.limits.items).enumerate() {
@@ -342,21 +342,6 @@ impl<'a> Table<'a, '_> {
             row,
             what,
         }
-    }
-}
-
-fn chunk(rid: &str) -> Chunk<'_> {
-    Chunk {
-        rid,
-        listed: None,
-        completion_tokens: None,
-        prompt_tokens: None,
-        cached_tokens: None,
-        finish: None,
-        retractions: None,
-        worker: None,
-        ids: &[],
-        text: None,
     }
 }
 

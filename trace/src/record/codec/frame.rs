@@ -276,16 +276,12 @@ fn read<'b>(columns: &mut Columns<Cursor<'_>>, predictor: &Predictor, flags: u8)
         listed = columns.listed.near(listed)?;
     }
     let mut chunk = Chunk {
-        rid: "",
         listed,
         completion_tokens: completion,
         prompt_tokens: predictor.prompt,
         cached_tokens: predictor.cached,
-        finish: None,
         retractions: predictor.retractions,
-        worker: None,
-        ids: &[],
-        text: None,
+        ..Chunk::new("")
     };
     if is(flags::PROMPT) {
         chunk.prompt_tokens = columns.prompt.near(predictor.prompt)?;
