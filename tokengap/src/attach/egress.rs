@@ -131,7 +131,8 @@ impl Egress {
         if let Some(read) = self.response_id {
             self.server.response_ids.sent(read, frame.chunks);
         }
-        for chunk in frame.chunks {
+        let compared = if self.compares() { frame.chunks } else { &[] };
+        for chunk in compared {
             if let Some(count) = chunk.completion_tokens {
                 self.server.content.sent(chunk.rid, chunk.ids, count);
             }

@@ -317,7 +317,7 @@ impl DeliveryTracker {
             (Mode::Incremental, Some(to)) if self.behind > 0 => self
                 .by_position(delivery, to, broken)
                 .unwrap_or_else(|| self.give_up(to)),
-            // The end of a text without new text shows what is missing before it.
+            // The last event of a response with text shows which text is missing before it, even without new text.
             (Mode::Incremental, Some(to)) if delivery.tokens == 0 && delivery.response != Response::Text => self
                 .by_position(delivery, to, broken)
                 .unwrap_or_else(|| self.doubtful()),

@@ -130,7 +130,7 @@ impl<'a> Body<'a> {
             let hints = Hints {
                 so_far: completion_tokens,
                 logprobs: choices.logprobs,
-                empty: choices.empty,
+                empty: choices.text.is_empty(),
             };
             Completion {
                 rid: self.id?.0,

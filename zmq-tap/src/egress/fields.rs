@@ -74,8 +74,6 @@ pub(super) struct Choices {
     pub(super) tokens: Option<u32>,
     /// Number of log probabilities of the last one, if it lists them.
     pub(super) logprobs: Option<u32>,
-    /// Whether the last one has no text.
-    pub(super) empty: bool,
     /// Text of the last one.
     pub(super) text: ChoiceText,
 }
@@ -120,7 +118,6 @@ impl<'de> Deserialize<'de> for Choices {
                         index: choice.index,
                         tokens: choice.token_ids.map(|count| count.0),
                         logprobs: choice.logprobs.generated(),
-                        empty: choice.is_empty(),
                         text: choice.text(),
                     };
                 }
@@ -132,11 +129,6 @@ impl<'de> Deserialize<'de> for Choices {
 }
 
 impl Choice {
-    /// Whether a streamed choice has no text.
-    fn is_empty(&self) -> bool {
-        self.text.is_none_or(Words::is_blank) && self.delta.is_none_or(Message::is_blank)
-    }
-
     fn text(&self) -> ChoiceText {
         let message = self.delta.or(self.message).unwrap_or_default();
         let content = self.text.unwrap_or(message.content);
@@ -155,12 +147,6 @@ struct Words {
     digest: Digest,
     /// Whether it is neither text nor blank.
     other: bool,
-}
-
-impl Words {
-    fn is_blank(self) -> bool {
-        self.digest.is_empty() && !self.other
-    }
 }
 
 impl From<Outline> for Words {
@@ -185,12 +171,6 @@ struct Message {
     reasoning: Words,
     /// Whether other fields, apart from the role, contain anything.
     elsewhere: bool,
-}
-
-impl Message {
-    fn is_blank(self) -> bool {
-        self.content.is_blank() && self.reasoning.is_blank() && !self.elsewhere
-    }
 }
 
 impl<'de> Deserialize<'de> for Message {
@@ -338,11 +318,14 @@ mod tests {
         let chat = r#"[{"index":0,"delta":{"content":"a b"},"logprobs":{"content":[
             {"token":" a","logprob":-0.5,"bytes":[32,97],"top_logprobs":[{"token":" a","logprob":-0.5,"bytes":null}]},
             {"token":" b","logprob":-1.5,"bytes":[32,98],"top_logprobs":[]}]}}]"#;
-        assert_eq!((choices(chat).logprobs, choices(chat).empty), (Some(2), false));
+        assert_eq!(
+            (choices(chat).logprobs, choices(chat).text.is_empty()),
+            (Some(2), false)
+        );
         let completion = r#"[{"index":1,"text":"","logprobs":{"text_offset":[0,1],"token_logprobs":[-0.1,-9999.0],"tokens":["","\n"],
             "top_logprobs":[{"":-0.1},{"\n":-9999.0}]}}]"#;
         assert_eq!(
-            (choices(completion).logprobs, choices(completion).empty),
+            (choices(completion).logprobs, choices(completion).text.is_empty()),
             (Some(2), true)
         );
     }
@@ -372,7 +355,7 @@ mod tests {
             (r#"{"delta":{"tool_calls":[{"index":0}]}}"#, false),
             (r#"{"text":" "}"#, false),
         ] {
-            assert_eq!(choices(&format!("[{choice}]")).empty, empty, "{choice}");
+            assert_eq!(choices(&format!("[{choice}]")).text.is_empty(), empty, "{choice}");
         }
     }
 }

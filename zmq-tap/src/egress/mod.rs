@@ -14,6 +14,7 @@ mod names;
 mod reader;
 mod request_plane;
 mod response_plane;
+mod server;
 mod sse;
 mod stream;
 mod text;
@@ -24,8 +25,9 @@ pub use content::Content;
 pub use digest::Digest;
 pub use event::{Completion, Form, Hints, Undecoded, body, event};
 pub use names::ResponseIds;
-pub use reader::{Closing, Reader, Server};
+pub use reader::{Closing, Reader};
 pub use request_plane::{RequestIds, Requests};
+pub use server::Server;
 pub use stream::{Item, Stream};
 pub use text::{ChoiceText, Texts};
 

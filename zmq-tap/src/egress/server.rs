@@ -1,0 +1,221 @@
+//! Knowledge about one server, from which its events become deliveries.
+
+use trace::MonoNs;
+use trace::engine::Mode;
+use trace::event::{Delivery, Event, Response, What};
+
+use super::Unreadable;
+use super::content::Content;
+use super::event::{Completion, Form};
+use super::names::{LoggedIds, ResponseIds, Streams};
+use super::text::Texts;
+
+/// Knowledge about one server and counters over all its connections.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Server {
+    /// Output mode of the tokenizer, if known in advance.
+    pub mode: Option<Mode>,
+    /// Output mode that the last conclusive response showed.
+    observed_mode: Option<Mode>,
+    /// Number of deliveries reported.
+    pub deliveries: u64,
+    /// Number of answers whose tokens were counted.
+    pub counted: u64,
+    /// Number of answers with text only, whose tokens cannot be counted.
+    pub text_only: u64,
+    /// Number of unreadable connections and bodies by reason; each reason has one entry.
+    pub unreadable: Vec<(Unreadable, u64)>,
+    /// Number of response streams whose engine request id is known.
+    pub named: u64,
+    /// Number of response streams whose engine request id is unknown.
+    pub unnamed: u64,
+    pub(super) streams: Streams,
+    /// The engine's request ids by the frontends' ids, from the worker's log.
+    pub(super) logged_rids: LoggedIds,
+    /// Matching of response streams to requests by their tokens.
+    pub content: Content,
+    /// Requests of responses that show another id than the hops.
+    pub response_ids: ResponseIds,
+    /// Comparison of text, for responses whose events count no tokens.
+    pub texts: Texts,
+}
+
+impl Server {
+    /// Creates a server whose output mode is known in advance, if given.
+    pub fn new(mode: Option<Mode>) -> Self {
+        Self {
+            mode,
+            ..Self::default()
+        }
+    }
+
+    /// Counts an unreadable connection or body.
+    pub fn unreadable(&mut self, why: Unreadable) {
+        match self.unreadable.iter_mut().find(|(known, _)| *known == why) {
+            Some((_, times)) => *times += 1,
+            None => self.unreadable.push((why, 1)),
+        }
+    }
+
+    /// Records a request announced on a request plane: the frontend's id and, if known, the engine's.
+    pub fn announced(&mut self, subject: &str, context: &str, rid: Option<&str>) {
+        self.streams.insert(subject, context, rid);
+    }
+
+    /// Records the engine's id of the request `context`, from the worker's log. Call this before the request's first token.
+    pub fn submitted(&mut self, context: &str, rid: &str) {
+        self.logged_rids.insert(context, rid);
+    }
+
+    /// Delivery in an event, where `before` is the count stated in the previous event of the response. Returns `None` if the event has no
+    /// token ids or no count, or belongs to a request that cannot be joined to frames.
+    pub(super) fn delivery<'a>(
+        &mut self,
+        completion: &'a Completion<'_>,
+        before: Option<u32>,
+        joined: bool,
+    ) -> Option<Delivery<'a>> {
+        if completion.form == Form::ResponsePlane && joined {
+            self.deliveries += 1;
+            return Some(Delivery {
+                rid: &completion.rid,
+                tokens: completion.tokens?,
+                mode: Mode::Incremental,
+                completion_tokens: completion.completion_tokens,
+                finished: completion.finished,
+                response: Response::Streamed,
+            });
+        }
+        if completion.form != Form::Generate {
+            return None;
+        }
+        let claimed = completion.completion_tokens;
+        // Up to 0.4.10 an event has either ids or the whole text so far. Whole text always includes earlier tokens.
+        let (tokens, shown) = match completion.tokens {
+            Some(tokens) => (tokens, claimed.and_then(|count| shape(tokens, count, before))),
+            None => (claimed?, Some(Mode::Cumulative)),
+        };
+        // An engine known to be cumulative stays cumulative, even if one event has too few ids.
+        let mode = if self.mode == Some(Mode::Cumulative) {
+            self.mode
+        } else {
+            shown.or(self.mode).or(self.observed_mode)
+        };
+        if claimed != before {
+            self.observed_mode = shown.or(self.observed_mode);
+        }
+        self.deliveries += 1;
+        let mode = mode.unwrap_or(Mode::Cumulative);
+        // From 0.5.11 on a cumulative event refers to the engine's own list, which may grow before the event is written.
+        let tokens = match (mode, claimed) {
+            (Mode::Cumulative, Some(count)) => tokens.min(count),
+            _ => tokens,
+        };
+        Some(Delivery {
+            rid: &completion.rid,
+            tokens,
+            mode,
+            completion_tokens: claimed,
+            finished: completion.finished,
+            response: form_of(completion),
+        })
+    }
+
+    /// Reports deliveries that were counted by their text. `finished`: the last of them finishes the request.
+    pub(super) fn report_by_text(
+        &mut self,
+        at: MonoNs,
+        rid: &str,
+        finished: bool,
+        whole: bool,
+        sink: &mut dyn FnMut(&Event<'_>),
+    ) {
+        let mut ready = self.texts.ready().peekable();
+        while let Some(carried) = ready.next() {
+            let delivery = Delivery {
+                rid,
+                tokens: carried.tokens,
+                mode: Mode::Incremental,
+                completion_tokens: Some(carried.completion_tokens),
+                finished: finished && ready.peek().is_none(),
+                response: if whole { Response::Whole } else { Response::Text },
+            };
+            sink(&Event {
+                at,
+                what: What::Delivered(delivery),
+            });
+        }
+    }
+}
+
+/// Delivery of an event that lists the ids of its new tokens.
+pub(super) fn listed<'a>(completion: &'a Completion<'_>, tokens: u32) -> Delivery<'a> {
+    Delivery {
+        rid: &completion.rid,
+        tokens,
+        mode: Mode::Incremental,
+        completion_tokens: None,
+        finished: completion.finished,
+        response: form_of(completion),
+    }
+}
+
+/// Whether the response streams.
+fn form_of(completion: &Completion<'_>) -> Response {
+    if completion.whole {
+        Response::Whole
+    } else {
+        Response::Streamed
+    }
+}
+
+/// Delivery for the first event of a text-only response.
+pub(super) fn text_only(rid: &str) -> Delivery<'_> {
+    Delivery {
+        rid,
+        tokens: 0,
+        mode: Mode::Cumulative,
+        completion_tokens: None,
+        finished: false,
+        response: Response::Text,
+    }
+}
+
+/// Output mode shown by an event with `tokens` ids that states `count`, where `before` is the previous count. Returns `None` if both modes
+/// are possible: no ids, or all tokens in one event.
+fn shape(tokens: u32, count: u32, before: Option<u32>) -> Option<Mode> {
+    match before {
+        _ if tokens == 0 => None,
+        // More ids than new tokens, and more than half of all tokens.
+        Some(before) if tokens > count.saturating_sub(before) && tokens > count / 2 => Some(Mode::Cumulative),
+        _ if tokens < count => Some(Mode::Incremental),
+        _ => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_mode_is_inferred_from_token_counts_where_possible() {
+        let (new, all) = (Some(Mode::Incremental), Some(Mode::Cumulative));
+        // First events: everything at once, or the last of several queued chunks.
+        assert_eq!(
+            (shape(1, 1, None), shape(3, 3, None), shape(1, 4, None)),
+            (None, None, new)
+        );
+        // Later events: one more token, several merged chunks, the last of several chunks.
+        assert_eq!(
+            (shape(1, 2, Some(1)), shape(3, 9, Some(6)), shape(1, 9, Some(6))),
+            (new, new, new)
+        );
+        // All tokens so far; all except those before the request was known; a list that grew before it was written.
+        assert_eq!(
+            (shape(9, 9, Some(6)), shape(6, 9, Some(8)), shape(12, 9, Some(8))),
+            (all, all, all)
+        );
+        // The repeated id in a synthetic last chunk, and an empty chunk.
+        assert_eq!((shape(1, 9, Some(9)), shape(0, 9, Some(9))), (new, None));
+    }
+}

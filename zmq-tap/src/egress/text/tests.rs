@@ -1,0 +1,274 @@
+//! Events against the chunks that were sent.
+
+use proptest::prelude::*;
+use trace::FrameId;
+use trace::event::{Finish, IdColumn};
+
+use super::*;
+
+/// A chunk after which the request has `count` tokens.
+fn chunk(rid: &str, count: u32) -> Chunk<'_> {
+    Chunk {
+        listed: Some(1),
+        completion_tokens: Some(count),
+        text: Some("a"),
+        ..Chunk::new(rid)
+    }
+}
+
+/// Chunks of a request, each with its number of new tokens and its text.
+fn sent(chunks: &[(u32, &str)]) -> Texts {
+    let (mut texts, mut count) = (Texts::default(), 0);
+    for (new, text) in chunks {
+        count += new;
+        let chunk = Chunk {
+            listed: Some(*new),
+            text: Some(text),
+            ..chunk("a", count)
+        };
+        texts.sent(&Frame {
+            id: FrameId {
+                hop: HopId(0),
+                lane: 0,
+                seq: 0,
+            },
+            bytes: 0,
+            kind: Kind::Text,
+            ids: IdColumn::Delta,
+            chunks: &[chunk],
+        });
+    }
+    texts
+}
+
+fn content(text: &str) -> ChoiceText {
+    ChoiceText {
+        content: Digest::of(text),
+        ..ChoiceText::default()
+    }
+}
+
+/// Deliveries of events, each with its tokens and all tokens up to it, and `None` where the tokens are unknown. The last event finishes
+/// the response.
+fn events(texts: &mut Texts, events: &[&str]) -> Vec<Option<(u32, u32)>> {
+    let mut found = Vec::new();
+    for (at, text) in events.iter().enumerate() {
+        if texts
+            .carried("a", &content(text), at + 1 == events.len(), true)
+            .is_none()
+        {
+            found.push(None);
+        }
+        let ready = texts
+            .ready()
+            .map(|carried| Some((carried.tokens, carried.completion_tokens)));
+        found.extend(ready);
+    }
+    found
+}
+
+#[test]
+fn an_event_carries_the_chunks_whose_text_it_equals() {
+    let mut texts = sent(&[(1, "Hel"), (2, "lo"), (1, ","), (1, " you")]);
+    let found = events(&mut texts, &["", "Hello", ", you", ""]);
+    assert_eq!(found, [Some((3, 3)), Some((2, 5)), Some((0, 5))]);
+    assert_eq!(texts.chunks, 0);
+}
+
+#[test]
+fn tokens_without_text_come_with_the_next_text_or_at_the_end() {
+    let mut texts = sent(&[(1, "a"), (1, ""), (1, "\u{e9}"), (1, "")]);
+    let found = events(&mut texts, &["a", "\u{e9}", ""]);
+    assert_eq!(found, [Some((1, 1)), Some((2, 3)), Some((1, 4))]);
+}
+
+#[test]
+fn missing_text_is_lost_only_if_no_parser_removes_text() {
+    let chunks = [(1, "a"), (1, "b"), (2, "c"), (1, "d")];
+    let mut texts = sent(&chunks);
+    assert_eq!(events(&mut texts, &["a", "c", "d"]), [Some((1, 1)), None, None]);
+    let mut texts = sent(&chunks);
+    texts.exact = true;
+    assert_eq!(texts.clone().carried("a", &content("c"), false, false), None);
+    let found = events(&mut texts, &["a", "c", "d"]);
+    assert_eq!(found, [Some((1, 1)), Some((2, 4)), Some((1, 5))]);
+    assert_eq!(texts.chunks, 0);
+}
+
+#[test]
+fn text_missing_at_the_end_is_lost_if_the_request_finished() {
+    for (finish, last) in [
+        (None, None),
+        (Some(Finish::Abort), None),
+        (Some(Finish::Length), Some((1, 5))),
+    ] {
+        let mut texts = sent(&[(1, "a"), (2, "b")]);
+        texts.exact = true;
+        for (count, text) in [(4, "c"), (5, "")] {
+            let chunk = Chunk {
+                finish,
+                text: Some(text),
+                ..chunk("a", count)
+            };
+            texts.enter(HopId(0), &chunk, count);
+        }
+        assert_eq!(events(&mut texts, &["a", ""]), [Some((1, 1)), last], "{finish:?}");
+    }
+}
+
+proptest! {
+    /// Events with whole chunks carry all tokens. Without some of these events, no token is counted twice, and text is either carried,
+    /// lost, or unknown.
+    #[test]
+    fn events_of_whole_chunks_are_counted(
+        chunks in prop::collection::vec((0..3_u32, "[ab]{0,2}"), 1..20),
+        ends in prop::collection::vec(any::<bool>(), 20),
+        omitted in prop::option::of(0..20_usize),
+    ) {
+        let mut texts = Texts {
+            exact: true,
+            ..Texts::default()
+        };
+        let (mut count, mut written) = (0, vec![String::new()]);
+        for ((new, text), ends) in chunks.iter().zip(&ends) {
+            count += new;
+            let chunk = Chunk {
+                listed: Some(*new),
+                text: Some(text),
+                finish: Some(Finish::Stop),
+                ..chunk("a", count)
+            };
+            texts.enter(HopId(0), &chunk, count);
+            let event = written.last_mut().expect("an event");
+            event.push_str(text);
+            if *ends && !event.is_empty() {
+                written.push(String::new());
+            }
+        }
+        let omitted = omitted.filter(|omitted| *omitted < written.len()).map(|omitted| written.remove(omitted));
+        written.push(String::new());
+        let events: Vec<&str> = written.iter().map(String::as_str).collect();
+        let found = self::events(&mut texts, &events);
+        prop_assert_eq!(texts.chunks, 0);
+        let tokens: u32 = found.iter().flatten().map(|(tokens, _)| tokens).sum();
+        prop_assert!(tokens <= count);
+        prop_assert!(found.iter().all(Option::is_some), "{found:?}");
+        if omitted.is_none_or(|text| text.is_empty()) {
+            prop_assert_eq!(tokens, count);
+        }
+    }
+}
+
+#[test]
+fn differences_are_told_apart() {
+    let after = |observed: &[&str]| {
+        let mut texts = sent(&[(1, "a"), (1, "b"), (1, "c")]);
+        events(&mut texts, observed);
+        let Differences {
+            missing,
+            repeated,
+            changed,
+            first,
+            ..
+        } = texts.differences;
+        (missing, repeated, changed, first.map(|(_, tokens)| tokens))
+    };
+    assert_eq!(after(&["a", "c"]), (1, 0, 0, Some(1)));
+    assert_eq!(after(&["a", "b", ""]), (1, 0, 0, Some(2)));
+    assert_eq!(after(&["ab", "ab"]), (0, 1, 0, Some(2)));
+    assert_eq!(after(&["a", "x", "y"]), (0, 0, 1, Some(1)));
+    assert_eq!(after(&["a", "bc"]), (0, 0, 0, None));
+}
+
+#[test]
+fn text_missing_in_a_completion_is_lost() {
+    let mut texts = sent(&[(1, "a"), (1, "b"), (1, "c")]);
+    let completion = ChoiceText {
+        completion: true,
+        ..content("c")
+    };
+    assert_eq!(texts.carried("a", &completion, false, true), Some(1));
+    assert_eq!(texts.ready().next(), None, "the text may still come");
+    assert_eq!(texts.carried("a", &ChoiceText::default(), true, true), Some(0));
+    let ready: Vec<_> = texts.ready().map(|carried| carried.completion_tokens).collect();
+    assert_eq!(ready, [3, 3]);
+}
+
+#[test]
+fn text_that_comes_later_is_not_lost() {
+    let mut texts = sent(&[(1, "a"), (1, "b"), (1, "c"), (1, "d")]);
+    texts.exact = true;
+    assert_eq!(events(&mut texts, &["a", "c", "b", "d"]), [Some((1, 1)), None, None]);
+    assert_eq!(texts.differences.missing + texts.differences.changed, 1);
+}
+
+#[test]
+fn other_text_repeated_text_swapped_text_and_a_missing_end_are_unknown() {
+    for observed in [
+        &["a", "x"][..],
+        &["a", "a"],
+        &["b", "a"],
+        &["a", "b"],
+        &["ab", "c", "c"],
+    ] {
+        for exact in [false, true] {
+            let mut texts = sent(&[(1, "a"), (1, "b"), (1, "c")]);
+            texts.exact = exact;
+            assert_eq!(events(&mut texts, observed).last(), Some(&None), "{observed:?}");
+            assert_eq!(texts.chunks, 0, "{observed:?}");
+        }
+    }
+}
+
+#[test]
+fn text_in_other_fields_is_unknown_and_reasoning_precedes_content() {
+    let mut texts = sent(&[(1, "a"), (1, "b")]);
+    let both = ChoiceText {
+        reasoning: Digest::of("a"),
+        ..content("b")
+    };
+    assert_eq!(texts.carried("a", &both, true, true), Some(2));
+    let mut texts = sent(&[(1, "a")]);
+    let elsewhere = ChoiceText {
+        elsewhere: true,
+        ..content("a")
+    };
+    assert_eq!(texts.carried("a", &elsewhere, false, true), None);
+}
+
+#[test]
+fn a_request_of_which_a_chunk_was_missed_is_unknown() {
+    // The first chunk of the request was not observed, or one in the middle.
+    for (first, second) in [(3, 4), (1, 3)] {
+        let mut texts = Texts::default();
+        for count in [first, second] {
+            texts.enter(HopId(0), &chunk("a", count), count);
+        }
+        assert_eq!(texts.carried("a", &content("a"), false, true), None);
+        assert_eq!(texts.chunks, 0);
+    }
+}
+
+#[test]
+fn a_forwarded_frame_counts_once() {
+    let mut texts = sent(&[(1, "a"), (1, "b")]);
+    let known = texts.clone();
+    texts.enter(HopId(1), &chunk("a", 2), 2);
+    assert_eq!(texts, known);
+}
+
+#[test]
+fn memory_is_bounded_and_a_forgotten_request_leaves_nothing() {
+    let mut texts = Texts::default();
+    for n in 0..=MAX_REQUESTS {
+        texts.enter(HopId(0), &chunk(&n.to_string(), 1), 1);
+    }
+    assert_eq!(
+        (texts.evicted, texts.requests.len(), texts.chunks),
+        (1, MAX_REQUESTS, MAX_REQUESTS)
+    );
+    for n in 1..=MAX_REQUESTS {
+        texts.forget(&n.to_string());
+    }
+    assert_eq!((texts.requests.len(), texts.order.len(), texts.chunks), (0, 0, 0));
+}
