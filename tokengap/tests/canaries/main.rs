@@ -68,13 +68,14 @@ fn frame(payload: &[u8]) -> Vec<u8> {
     frame
 }
 
-/// A free port, different on each call. It lies outside the kernel's ephemeral range, which concurrent tests use.
+/// A port where nobody listens, different on each call. It lies outside the kernel's ephemeral range, which concurrent tests use. It is
+/// found without listening: a process that another thread starts meanwhile would inherit the listener and accept our connection.
 fn port() -> u16 {
     const FIRST: u16 = 20_000;
     static NEXT: AtomicU16 = AtomicU16::new(0);
     let place = (std::process::id() % 1_000) as u16 * 10;
     let next = || FIRST + (place + NEXT.fetch_add(1, Ordering::Relaxed)) % 10_000;
-    let free = |port: &u16| TcpListener::bind(("127.0.0.1", *port)).is_ok();
+    let free = |port: &u16| TcpStream::connect(("127.0.0.1", *port)).is_err();
     std::iter::repeat_with(next).take(10_000).find(free).expect("a port")
 }
 

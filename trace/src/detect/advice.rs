@@ -1,7 +1,7 @@
 //! Advice for a bottleneck: one text for each role and cause.
 
 use super::attribution::{Attribution, Leg, LegKind, ThreadState};
-use crate::engine::{EngineState, Facts, Mode};
+use crate::engine::{Drops, EngineState, Facts, Mode};
 use crate::event::AwayState;
 
 /// For a CPU-bound thread.
@@ -96,7 +96,7 @@ pub(super) fn dropped(engine: &EngineState) -> String {
     let flag = engine.behaviour().flag().unwrap_or(drops.flag);
     format!(
         "fixed in {}, which merges queued chunks; until then run without {flag}",
-        drops.fixed_in
+        fixed_in(engine, &drops)
     )
 }
 
@@ -125,8 +125,16 @@ pub(super) fn would_drop(engine: &EngineState) -> String {
     let flag = engine.behaviour().flag().unwrap_or(drops.flag);
     format!(
         "do not set {flag} before {}, which merges queued chunks",
-        drops.fixed_in
+        fixed_in(engine, &drops)
     )
+}
+
+/// First release that loses no tokens, and the one from which the text is complete, too.
+fn fixed_in(engine: &EngineState, drops: &Drops) -> String {
+    match engine.facts().cuts_text(drops.fixed_in) {
+        Some(cut) => format!("{} ({} for the OpenAI endpoints)", drops.fixed_in, cut.fixed_in),
+        None => drops.fixed_in.to_owned(),
+    }
 }
 
 fn of_leg(engine: &dyn Facts, leg: &Leg<'_>) -> String {
