@@ -372,16 +372,18 @@ def main() -> int:
             row("64 streams", server, ["64", "8", "64", "0", "2"])
             row("clients that leave", server, ["32", "5", "64", "0.3", "3"])
             row("tokens by continuous usage", server, ["32", "4", "64", "0", "14", "usage"])
+            row("tokens by text", server, ["32", "5", "64", "0", "15", "text"])
             own("splice, one engine", lambda folder: spliced(tokengap, server, folder, "32"))
             own("tap of HTTP", lambda folder: tapped(tokengap, server, folder, ["8", "3", "32", "0", "12"]))
         with Server(asked.home, log, ["--api-server-count", "2", "--data-parallel-size", "2"], {}) as server:
-            row("two API servers, two engines", server, ["48", "6", "64", "0", "5"])
+            row("two API servers, two engines, by text", server, ["48", "6", "64", "0", "5", "text"])
             own("splice, two API servers, two engines", lambda folder: spliced(tokengap, server, folder, "16"))
             during = stopped(server, "VLLM::APIServer_1")
             row("a stopped API server", server, ["32", "10", "64", "0", "6"], required=[{"consumer-stopped"}], during=during)
         with Server(asked.home, log, [], {"VLLM_USE_RUST_FRONTEND": "1"}) as server:
-            load = ["16", "5", "64", "0", "13"]
-            own("the Rust frontend", lambda folder: rust_frontend(*attached(tokengap, server, folder, load)))
+            for count in ["ids", "text"]:
+                load = ["16", "5", "64", "0", "13", count]
+                own(f"the Rust frontend, by {count}", lambda folder: rust_frontend(*attached(tokengap, server, folder, load)))
         if asked.quick:
             print("SKIPPED: a slow API server, an engine that fails, and under run: they need more server starts (FULL=1)")
             return

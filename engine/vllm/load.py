@@ -2,8 +2,8 @@
 
 usage: load.py URL FILE STREAMS SECONDS TOKENS LEAVE SEED [COUNT]
 
-LEAVE is the share of clients that disconnect after their fifth event. COUNT selects the source of token counts: `ids` (the default) or
-`usage`. Needs aiohttp.
+LEAVE is the share of clients that disconnect after their fifth event. COUNT selects the source of token counts: `ids` (the default),
+`usage`, or `text`: events have text only, and the usage at the end counts all tokens. Needs aiohttp.
 """
 
 import asyncio
@@ -21,8 +21,10 @@ FEW = 5
 
 
 def new_tokens(event, before):
-    """Number of tokens in an event, given that earlier events had `before` tokens."""
+    """Number of tokens in an event, given that earlier events had `before` tokens. With text only, whether it has text."""
     choice = event["choices"][0]
+    if COUNT == "text":
+        return bool(choice.get("text") or choice.get("delta", {}).get("content"))
     if COUNT == "usage":
         return event["usage"]["completion_tokens"] - before
     return len(choice.get("token_ids") or [])
@@ -52,6 +54,8 @@ async def request(session, results):
             result["id"] = event["id"]
             if not event["choices"]:
                 result["completion"] = event["usage"]["completion_tokens"]
+                if COUNT == "text":
+                    result["received"] = result["completion"]
                 continue
             new = new_tokens(event, result["received"])
             if not new:

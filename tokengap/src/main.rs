@@ -37,6 +37,8 @@ mod run;
 mod splice;
 #[cfg(target_os = "linux")]
 mod tap;
+#[cfg(target_os = "linux")]
+mod tokenizer;
 mod watch;
 
 #[cfg(target_os = "linux")]

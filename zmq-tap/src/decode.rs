@@ -3,7 +3,7 @@
 use std::fmt;
 
 use trace::engine::Waiter;
-use trace::event::{Chunk, IdColumn, Kind, SendWait};
+use trace::event::{Chunk, Frame, IdColumn, Kind, SendWait};
 use trace::{HopId, MonoNs};
 
 /// Default length in bytes of the longest message to decode.
@@ -161,6 +161,17 @@ pub fn recycle<'to>(mut chunks: Vec<Chunk<'_>>) -> Vec<Chunk<'to>> {
         .collect()
 }
 
+/// Passes on a frame without token ids, which were only needed before. The memory of its chunks returns to `spare`.
+pub fn without_ids(frame: &Frame<'_>, spare: &mut Vec<Chunk<'static>>, pass: impl FnOnce(Frame<'_>)) {
+    let mut chunks: Vec<Chunk<'_>> = recycle(std::mem::take(spare));
+    chunks.extend(frame.chunks.iter().map(|chunk| Chunk { ids: &[], ..*chunk }));
+    pass(Frame {
+        chunks: &chunks,
+        ..*frame
+    });
+    *spare = recycle(chunks);
+}
+
 /// One decoder of each known engine.
 #[derive(Debug)]
 pub struct Decoders(Vec<Box<dyn Decode>>);
@@ -204,5 +215,35 @@ impl Decoders {
             carries.0 = Some(place);
         }
         Ok(decoded)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_chunks_of_a_frame_without_ids_reuse_their_memory() {
+        let chunk = Chunk {
+            listed: Some(2),
+            ids: &[1, 2],
+            ..Chunk::new("a")
+        };
+        let frame = Frame {
+            id: trace::FrameId {
+                hop: HopId(0),
+                lane: 0,
+                seq: 0,
+            },
+            bytes: 9,
+            kind: Kind::TokenIds,
+            ids: IdColumn::Uncounted,
+            chunks: &[chunk],
+        };
+        let mut spare = Vec::with_capacity(256);
+        without_ids(&frame, &mut spare, |frame| {
+            assert_eq!(frame.chunks, [Chunk { ids: &[], ..chunk }]);
+        });
+        assert!(spare.is_empty() && spare.capacity() == 256);
     }
 }

@@ -67,6 +67,10 @@ impl Recognise for VllmServer {
         is_server(argv).then_some((API_SERVER, "vllm serve"))
     }
 
+    fn tokenizer<'a>(&self, argv: &'a [String]) -> Option<&'a str> {
+        tokenizer(argv)
+    }
+
     fn infer(&self, nodes: &[Node], edges: &[Edge], roles: &mut [Option<RoleWithSource>]) {
         launchers(nodes, roles);
         untitled_engines(nodes, edges, roles);
@@ -152,6 +156,31 @@ fn is_server(argv: &[String]) -> bool {
     }
 }
 
+/// Tokenizer that a server's command line names: `--tokenizer`, otherwise the model.
+fn tokenizer(argv: &[String]) -> Option<&str> {
+    if !is_server(argv) {
+        return None;
+    }
+    let value = |name: &str| {
+        let (at, found) = argv.iter().enumerate().find_map(|(at, argument)| {
+            let rest = argument.strip_prefix(name)?;
+            (rest.is_empty() || rest.starts_with('=')).then_some((at, rest))
+        })?;
+        found.strip_prefix('=').or_else(|| argv.get(at + 1).map(String::as_str))
+    };
+    // Other tokenizers than those of Hugging Face have another file.
+    if value("--tokenizer-mode").is_some_and(|mode| !matches!(mode, "auto" | "hf" | "slow")) {
+        return None;
+    }
+    let served = || {
+        let at = argv.iter().position(|argument| argument == "serve")?;
+        argv.get(at + 1).filter(|model| !model.starts_with('-'))
+    };
+    None.or_else(|| value("--tokenizer"))
+        .or_else(|| value("--model"))
+        .or_else(|| served().map(String::as_str))
+}
+
 /// Whether this is the Rust frontend (0.22 and later), which has no libzmq.
 fn is_rust_frontend(argv: &[String]) -> bool {
     matches!(argv, [program, command, ..]
@@ -205,6 +234,24 @@ mod tests {
             ("", None),
         ] {
             assert_eq!(of_title(title), expected, "{title}");
+        }
+    }
+
+    #[test]
+    fn tokenizers_of_command_lines() {
+        for (line, expected) in [
+            ("python3 /venv/bin/vllm serve org/model --port 1", Some("org/model")),
+            ("python3 /venv/bin/vllm serve --model=m --tokenizer t", Some("t")),
+            (
+                "python3 -m vllm.entrypoints.openai.api_server --model /m --tokenizer-mode auto",
+                Some("/m"),
+            ),
+            ("python3 /venv/bin/vllm serve m --tokenizer-mode mistral", None),
+            ("python3 /venv/bin/vllm serve --config c.yaml", None),
+            ("python3 /venv/bin/vllm bench serve --model m", None),
+        ] {
+            let argv: Vec<String> = line.split(' ').map(str::to_owned).collect();
+            assert_eq!(tokenizer(&argv), expected, "{line}");
         }
     }
 

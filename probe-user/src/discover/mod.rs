@@ -45,6 +45,7 @@ mod setting;
 pub(crate) mod sock;
 mod spec;
 mod table;
+mod tokenizer;
 mod topology;
 mod watch;
 mod wires;

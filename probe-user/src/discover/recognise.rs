@@ -75,6 +75,11 @@ pub trait Recognise: fmt::Debug + Send + Sync {
         false
     }
 
+    /// Directory or Hub name of the tokenizer that a command line names, for an engine whose messages carry no text.
+    fn tokenizer<'a>(&self, _argv: &'a [String]) -> Option<&'a str> {
+        None
+    }
+
     /// Infers missing roles from parents and connections.
     fn infer(&self, _nodes: &[Node], _edges: &[Edge], _roles: &mut [Option<RoleWithSource>]) {}
 

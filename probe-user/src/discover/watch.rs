@@ -24,7 +24,7 @@ const UNCHANGED: u32 = 6;
 #[derive(Debug)]
 pub struct Watcher {
     options: Options,
-    root: ProcRoot,
+    pub(super) root: ProcRoot,
     own: Own,
     known: Known,
     diags: Diags,

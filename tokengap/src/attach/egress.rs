@@ -2,20 +2,22 @@
 
 use std::collections::HashMap;
 use std::path::Path;
+use std::sync::Arc;
 
 use probe_user::Probe;
-use probe_user::discover::{Engine, EngineKind, Process};
+use probe_user::discover::{Engine, EngineKind, Process, Watcher};
 use probe_user::egress::{CAPTURE, CAPTURE_READ, Kind, Record, Serves, Step, Track, listening};
 use serde_json::{Value, json};
 use trace::MonoNs;
 use trace::engine::Mode;
 use trace::event::{Frame, Kind as FrameKind};
 use zmq_tap::decode::ReadResponseId;
-use zmq_tap::egress::{Closing, Limits, Reader, Server};
+use zmq_tap::egress::{Closing, Detokenize, Limits, Reader, Server};
 
 use super::lanes::Sink;
 use super::requests::RequestPlane;
 use super::submitted::Logs;
+use crate::tokenizer::Reading;
 
 /// Maximum number of connections parsed concurrently; writes on others are counted in `left_out`.
 const MAX_CONNECTIONS: usize = 16_384;
@@ -35,6 +37,10 @@ pub(super) struct Egress {
     useless: Vec<u64>,
     /// Logs of the workers.
     logs: Logs,
+    /// Tokenizer of an engine whose messages carry no text, while it is being read.
+    reading: Option<Reading>,
+    /// Why there is no such tokenizer.
+    no_tokenizer: Option<String>,
     left_out: u64,
 }
 
@@ -57,8 +63,35 @@ impl Egress {
             plane: None,
             useless: Vec::new(),
             logs: Logs::default(),
+            reading: None,
+            no_tokenizer: None,
             left_out: 0,
         }
+    }
+
+    /// Uses the tokenizer that the user named.
+    pub(super) fn detokenize(&mut self, tokenizer: Arc<dyn Detokenize>) {
+        self.server.texts.detokenizer = Some(tokenizer);
+    }
+
+    /// Looks for the tokenizer of an engine whose messages carry no text.
+    pub(super) fn find_tokenizer(&mut self, watcher: &Watcher, engine: &Engine) {
+        if self.response_id.is_some() {
+            match watcher.tokenizer(engine) {
+                Ok(json) => self.reading = Some(Reading::begin(json)),
+                Err(why) => self.no_tokenizer = Some(why),
+            }
+        }
+    }
+
+    /// Uses the tokenizer from now on, once it is read.
+    pub(super) fn poll_tokenizer(&mut self) {
+        match self.reading.as_ref().and_then(Reading::take) {
+            Some(Ok(tokenizer)) => self.server.texts.detokenizer = Some(tokenizer),
+            Some(Err(why)) => self.no_tokenizer = Some(why),
+            None => return,
+        }
+        self.reading = None;
     }
 
     /// Starts observing the writes of a process that answers clients; must run before its messages are observed. Returns whether they are
@@ -105,9 +138,14 @@ impl Egress {
         self.logs.follow(log)
     }
 
-    /// Returns whether streams are matched by their tokens, which requires the token ids of frames.
-    pub(super) fn compares(&self) -> bool {
-        self.server.content.compares()
+    /// Returns whether the token ids of frames are needed: to match streams by their tokens, or to compare text.
+    pub(super) fn needs_ids(&self) -> bool {
+        self.server.content.compares() || self.server.texts.detokenizer.is_some()
+    }
+
+    /// Records that frames were missed.
+    pub(super) fn missed(&mut self) {
+        self.server.texts.missed();
     }
 
     /// Returns whether deliveries are matched with the help of frames.
@@ -131,7 +169,11 @@ impl Egress {
         if let Some(read) = self.response_id {
             self.server.response_ids.sent(read, frame.chunks);
         }
-        let compared = if self.compares() { frame.chunks } else { &[] };
+        let compared = if self.server.content.compares() {
+            frame.chunks
+        } else {
+            &[]
+        };
         for chunk in compared {
             if let Some(count) = chunk.completion_tokens {
                 self.server.content.sent(chunk.rid, chunk.ids, count);
@@ -235,6 +277,11 @@ impl Egress {
     /// Traffic that was not observable.
     pub(super) fn degraded(&self) -> Vec<String> {
         let mut degraded = self.server.degraded();
+        if let Some(why) = self.no_tokenizer.as_ref().filter(|_| self.server.text_only > 0) {
+            degraded.push(format!(
+                "egress: their text cannot be compared with token ids: {why}; name the model's tokenizer.json with --tokenizer"
+            ));
+        }
         if self.left_out > 0 {
             degraded.push(format!(
                 "egress: {} writes on connections beyond the limit",

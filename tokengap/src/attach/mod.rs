@@ -19,6 +19,7 @@ mod trial;
 
 use std::collections::BTreeSet;
 use std::path::PathBuf;
+use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::Context;
@@ -28,9 +29,10 @@ use probe_user::{Capture, Feature, Loss, Observation, Options, Probe, Target};
 use serde_json::{Value, json};
 use session::{About, Flow, Source};
 use trace::MonoNs;
-use trace::event::{Chunk, Event, Frame, Missed, MissedCause, What};
+use trace::event::{Chunk, Event, Missed, MissedCause, What};
 use trace::report::SamplingCost;
-use zmq_tap::decode::Format;
+use zmq_tap::decode::{Format, without_ids};
+use zmq_tap::egress::Detokenize;
 
 use crate::confinement;
 use cpu::CpuWatch;
@@ -62,6 +64,8 @@ pub(crate) struct AttachOptions {
     pub(crate) egress: bool,
     /// Logs of Dynamo workers, in addition to files that receive their standard output and error.
     pub(crate) logs: Vec<PathBuf>,
+    /// Tokenizer of the model, if the user named one.
+    pub(crate) tokenizer: Option<Arc<dyn Detokenize>>,
     /// Limits of the probe.
     pub(crate) probe: Options,
     /// Options for sampling Python stacks, if enabled.
@@ -128,6 +132,11 @@ impl Attach {
             .and_then(|format| format.response_id);
         let exact_text = engine.settings.exact_text.as_ref().is_some_and(|exact| exact.value);
         let mut egress = Egress::new(mode, exact_text, response_id);
+        match &options.tokenizer {
+            Some(tokenizer) => egress.detokenize(tokenizer.clone()),
+            None if options.egress => egress.find_tokenizer(&watcher, &engine),
+            None => {}
+        }
         let mut newcomers = LateProcesses::new();
         let serving = engine.processes.iter().filter(|_| options.egress);
         let served = serving.map(|process| newcomers.serve(process, &mut egress, probe, &engine));
@@ -421,7 +430,8 @@ impl Source for Attach {
             self.poll_topology();
         }
         self.egress.read_logs();
-        if self.egress.compares() {
+        self.egress.poll_tokenizer();
+        if self.egress.needs_ids() {
             self.lanes.keep_ids();
         }
         if self.egress.compares_text() {
@@ -478,10 +488,19 @@ fn enter(
         Observation::Sent(message) if egress.follows_frames() => lanes.sent(message, &mut |event| match &event.what {
             What::Sent(frame) => {
                 egress.sent(frame);
-                match spare.as_deref_mut().filter(|_| egress.compares()) {
-                    Some(spare) => without_ids(event.at, frame, spare, sink),
+                match spare.as_deref_mut().filter(|_| egress.needs_ids()) {
+                    Some(spare) => without_ids(frame, spare, |frame| {
+                        sink(&Event {
+                            at: event.at,
+                            what: What::Sent(frame),
+                        });
+                    }),
                     None => sink(event),
                 }
+            }
+            What::Undecoded(_) | What::Missed(_) => {
+                egress.missed();
+                sink(event);
             }
             _ => sink(event),
         }),
@@ -491,6 +510,7 @@ fn enter(
         Observation::Processed(call) => lanes.processed(call, sink),
         Observation::Egress { record, .. } => egress.enter(record, sink),
         Observation::Lost { cause, count } => {
+            egress.missed();
             tracing::warn!("{count} observations missed: {}", cause.words());
             let count = match cause {
                 Loss::RingFull => lanes.unreported(*count),
@@ -509,24 +529,6 @@ fn enter(
             lanes.paths_mut().exited(*pid, MonoNs::now(), sink);
         }
     }
-}
-
-/// Emits the frame without token ids, which were only needed internally. Keeps the allocation in `spare` for the next frame.
-fn without_ids(at: MonoNs, frame: &Frame<'_>, spare: &mut Vec<Chunk<'static>>, sink: Sink<'_>) {
-    let mut chunks: Vec<Chunk<'_>> = std::mem::take(spare);
-    chunks.extend(frame.chunks.iter().map(|chunk| Chunk { ids: &[], ..*chunk }));
-    let what = What::Sent(Frame {
-        chunks: &chunks,
-        ..*frame
-    });
-    sink(&Event { at, what });
-    *spare = emptied(chunks);
-}
-
-/// The allocation of a vector for elements of another lifetime: `collect` reuses it, since their sizes agree.
-fn emptied<T, U>(mut used: Vec<T>) -> Vec<U> {
-    used.clear();
-    used.into_iter().filter_map(|_| None).collect()
 }
 
 /// Returns whether the process announced its role or has libzmq threads. A client that has unused libzmq loaded looks like a peer.
@@ -573,18 +575,4 @@ fn target(process: &Process, engine: &Engine, max: u32) -> Option<Target> {
         pid: process.id.pid,
         capture,
     })
-}
-
-#[cfg(test)]
-mod tests {
-    use super::emptied;
-
-    #[test]
-    fn a_vector_keeps_its_allocation_when_its_lifetime_changes() {
-        let text = String::from("rid");
-        let mut used: Vec<&str> = Vec::with_capacity(256);
-        used.push(&text);
-        let kept: Vec<&'static str> = emptied(used);
-        assert!(kept.is_empty() && kept.capacity() == 256);
-    }
 }

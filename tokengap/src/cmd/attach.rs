@@ -14,6 +14,7 @@ use crate::app;
 use crate::args::{LiveArgs, TUNING};
 use crate::attach::{Attach, AttachOptions, Follow, PythonOptions};
 use crate::confinement;
+use crate::tokenizer;
 
 /// Watch a running engine without touching it: eBPF probes on libzmq show each frame sent, received and processed.
 ///
@@ -57,6 +58,11 @@ pub(crate) struct Args {
     #[arg(long, conflicts_with = "pid")]
     follow: bool,
 
+    /// The model's tokenizer.json, for vLLM: tokens of responses that carry only text are counted with it. Default: found through
+    /// the server's command line.
+    #[arg(long, value_name = "FILE")]
+    tokenizer: Option<PathBuf>,
+
     #[command(flatten)]
     live: LiveArgs,
 
@@ -75,12 +81,13 @@ const fn max_capture() -> u32 {
 }
 
 impl Args {
-    fn options(&self) -> AttachOptions {
-        AttachOptions {
+    fn options(&self) -> anyhow::Result<AttachOptions> {
+        Ok(AttachOptions {
             named: self.pid.iter().map(|spec| spec.pid).collect(),
             capture: self.capture,
             egress: !self.no_egress,
             logs: self.worker_log.clone(),
+            tokenizer: self.tokenizer.as_deref().map(tokenizer::read).transpose()?,
             probe: Options {
                 ring_bytes: self.ring,
                 polls: !self.no_wakeups,
@@ -90,7 +97,7 @@ impl Args {
                 hertz,
                 every_role: self.python_stacks_all,
             }),
-        }
+        })
     }
 }
 
@@ -101,7 +108,7 @@ pub(crate) fn confine(args: &Args) {
 
 pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     if args.follow {
-        return app::run(Follow::new(args.options()), &args.live);
+        return app::run(Follow::new(args.options()?), &args.live);
     }
     let watcher = Watcher::new(discover::Options {
         named: args.pid.clone(),
@@ -118,7 +125,7 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     }
     // Handle signals before announcing the attach, so that an interrupt right after it still prints a report.
     let signals = Signals::install().context("cannot listen for signals")?;
-    let mut attach = Attach::start(watcher, engine, args.options())?;
+    let mut attach = Attach::start(watcher, engine, args.options()?)?;
     attach.refuse_programs();
     errln!("tokengap: attached to {} processes", attach.watched());
     let report = app::watch(attach, &args.live, &signals)?;

@@ -5,6 +5,7 @@
 
 mod chunked;
 mod content;
+mod detokenize;
 mod digest;
 mod event;
 mod fields;
@@ -22,6 +23,7 @@ mod text;
 use std::fmt;
 
 pub use content::Content;
+pub use detokenize::{Detokenize, TokenStream};
 pub use digest::Digest;
 pub use event::{Completion, Form, Hints, Undecoded, body, event};
 pub use names::ResponseIds;

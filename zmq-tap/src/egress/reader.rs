@@ -159,7 +159,7 @@ impl Open {
                         let rid = ids.find(&completion.rid, completion.choice);
                         rid.map(|rid| Completion {
                             rid: Cow::Borrowed(rid),
-                            tokens: self.count(at, rid, completion, limits, sink),
+                            tokens: self.count(at, rid, completion, (limits, server.texts.compares(rid)), sink),
                             ..completion.clone()
                         })
                     }
@@ -236,13 +236,13 @@ impl Open {
     }
 
     /// Number of tokens in an event, for engines that count each event's tokens. Prefers continuous usage to ids, and ids to log
-    /// probabilities. `None` if the event has text and no count.
+    /// probabilities. `None` if the event has text and no count, or no count while its text is compared.
     fn count(
         &self,
         at: MonoNs,
         rid: &str,
         completion: &Completion<'_>,
-        limits: &Limits,
+        (limits, by_text): (&Limits, bool),
         sink: &mut dyn FnMut(&Event<'_>),
     ) -> Option<u32> {
         let part = self.part(rid);
@@ -263,7 +263,9 @@ impl Open {
                 Some(0)
             }
             // The role at the start of a chat. At the end it may be a token without text, unless earlier events were counted.
-            (None, _) if hints.empty && (!completion.finished || part.is_some_and(|part| part.tokens > 0)) => {
+            (None, _)
+                if !by_text && hints.empty && (!completion.finished || part.is_some_and(|part| part.tokens > 0)) =>
+            {
                 Some(listed.unwrap_or(0))
             }
             _ => listed,
@@ -275,8 +277,9 @@ impl Open {
         let rid = &*completion.rid;
         match completion.form {
             Form::OpenAi if completion.tokens.is_none() => {}
-            Form::OpenAi | Form::ResponsePlane => return None,
-            Form::Generate => {
+            Form::OpenAi if completion.tokens == Some(0) => return None,
+            Form::ResponsePlane => return None,
+            Form::OpenAi | Form::Generate => {
                 server.texts.doubt(rid);
                 return None;
             }

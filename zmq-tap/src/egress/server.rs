@@ -11,7 +11,7 @@ use super::names::{LoggedIds, ResponseIds, Streams};
 use super::text::Texts;
 
 /// Knowledge about one server and counters over all its connections.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default)]
 pub struct Server {
     /// Output mode of the tokenizer, if known in advance.
     pub mode: Option<Mode>,

@@ -1,25 +1,29 @@
 //! Comparison of the text in responses with the text that was sent, for responses whose events count no tokens.
 //!
 //! The ends of the sent chunks are kept as digests until a response has carried them. An event carries the chunks whose text it equals. The
-//! tokens of a chunk without text, such as an incomplete character, come with the next text.
+//! tokens of a chunk without text, such as an incomplete character, come with the next text. Where messages carry ids only, the engine's
+//! tokenizer gives their text.
 
 mod differences;
 mod sent_text;
 
 use std::collections::{HashMap, VecDeque};
+use std::sync::Arc;
 
 use trace::HopId;
 use trace::event::{Chunk, Frame, Kind};
 
 use self::differences::Differences;
 use self::sent_text::{SentText, most_tokens};
+use super::detokenize::Detokenize;
 use super::digest::Digest;
 
 /// Maximum number of requests whose text is kept for comparison.
 const MAX_REQUESTS: usize = 16_384;
 /// Maximum number of chunks kept for all requests.
 const MAX_CHUNKS: usize = 1 << 20;
-/// Number of events after missing text during which the text may still come, out of order.
+/// Number of events after missing text during which the text may still come, out of order. Text that the server makes of ids may be held
+/// back further, for a stop string: only its end shows what is missing.
 const HELD: usize = 8;
 
 /// Text of one choice in one event, by the fields that carry it.
@@ -49,7 +53,7 @@ impl ChoiceText {
 }
 
 /// Texts of requests that no response has carried yet.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default)]
 pub struct Texts {
     requests: HashMap<String, Compared>,
     /// Oldest first.
@@ -58,6 +62,8 @@ pub struct Texts {
     chunks: usize,
     /// Whether chats contain exactly the text that was sent: no parser moves or removes any. Otherwise missing text is not proven lost.
     pub exact: bool,
+    /// Turns ids into text, for an engine whose messages carry no text.
+    pub detokenizer: Option<Arc<dyn Detokenize>>,
     /// Number of requests evicted because a limit was reached.
     pub evicted: u64,
     /// Responses whose text is not the text that was sent.
@@ -67,7 +73,7 @@ pub struct Texts {
 }
 
 /// One request.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug)]
 struct Compared {
     /// `None` once a part of it is unknown: a chunk was missed, or an event had other text.
     sent: Option<SentText>,
@@ -85,32 +91,48 @@ pub(super) struct Carried {
     pub(super) completion_tokens: u32,
 }
 
+impl Compared {
+    /// Stops the comparison. Returns the number of chunks that were kept.
+    fn doubt(&mut self) -> usize {
+        self.held.clear();
+        self.sent.take().map_or(0, |sent| sent.chunks())
+    }
+}
+
 impl Texts {
     /// Records the text of a frame.
     pub fn sent(&mut self, frame: &Frame<'_>) {
-        if frame.kind != Kind::Text {
-            return;
-        }
+        let detokenizes = frame.kind == Kind::TokenIds && self.detokenizer.is_some();
         for chunk in frame.chunks {
-            if let Some(count) = chunk.completion_tokens {
-                self.enter(frame.id.hop, chunk, count);
+            if detokenizes || frame.kind == Kind::Text && chunk.completion_tokens.is_some() {
+                self.enter(frame.id.hop, chunk);
             }
         }
     }
 
-    fn enter(&mut self, hop: HopId, chunk: &Chunk<'_>, count: u32) {
+    /// Records that frames were missed. Requests whose chunks have no counts may lack some from here on.
+    pub fn missed(&mut self) {
+        for request in self.requests.values_mut() {
+            if request.sent.as_ref().is_some_and(|sent| !sent.is_counted()) {
+                self.chunks -= request.doubt();
+            }
+        }
+    }
+
+    fn enter(&mut self, hop: HopId, chunk: &Chunk<'_>) {
         let rid = chunk.rid;
+        let detokenizer = self.detokenizer.as_deref();
         if let Some(request) = self.requests.get_mut(rid) {
             let Some(sent) = request.sent.as_mut().filter(|sent| sent.hop == hop) else {
                 return;
             };
-            if sent.add(chunk, count) {
+            if sent.add(chunk, detokenizer) {
                 self.chunks += 1;
             } else {
                 self.doubt(rid);
             }
-        } else if count <= most_tokens(chunk) {
-            self.insert(SentText::new(hop), chunk, count);
+        } else if chunk.completion_tokens.is_none_or(|count| count <= most_tokens(chunk)) {
+            self.insert(SentText::new(hop, chunk), chunk);
         }
         // Otherwise its first chunks were not observed, or its response has ended early.
         while self.chunks > MAX_CHUNKS && self.order.len() > 1 {
@@ -119,11 +141,11 @@ impl Texts {
     }
 
     /// Begins a request with its first chunk.
-    fn insert(&mut self, mut sent: SentText, chunk: &Chunk<'_>, count: u32) {
+    fn insert(&mut self, mut sent: SentText, chunk: &Chunk<'_>) {
         if self.order.len() == MAX_REQUESTS {
             self.evict_oldest();
         }
-        let sent = sent.add(chunk, count).then_some(sent);
+        let sent = sent.add(chunk, self.detokenizer.as_deref()).then_some(sent);
         self.chunks += usize::from(sent.is_some());
         self.order.push_back(chunk.rid.to_owned());
         let request = Compared {
@@ -134,12 +156,22 @@ impl Texts {
         self.requests.insert(chunk.rid.to_owned(), request);
     }
 
+    /// Whether the text of this request is compared.
+    pub(super) fn compares(&self, rid: &str) -> bool {
+        self.requests.get(rid).is_some_and(|request| request.sent.is_some())
+    }
+
     /// Compares an event of a response. Returns its number of tokens, or `None` if it is unknown. Text that is missing before an event is lost
     /// only if `all_observed`: no earlier event of the response was missed. Deliveries to report are in [`Texts::ready`].
     pub(super) fn carried(&mut self, rid: &str, text: &ChoiceText, finished: bool, all_observed: bool) -> Option<u32> {
-        let may_skip = all_observed && (self.exact || text.completion);
         let request = self.requests.get_mut(rid)?;
         let sent = request.sent.as_mut()?;
+        if !all_observed && !sent.begins() {
+            // Neither its first chunk nor the first event is known.
+            self.doubt(rid);
+            return None;
+        }
+        let may_skip = all_observed && sent.begins() && (self.exact || text.completion);
         let (chunks, begin) = (sent.chunks(), sent.tokens_carried());
         let compared = sent.compare(text, finished, may_skip);
         self.chunks -= chunks - sent.chunks();
@@ -164,7 +196,7 @@ impl Texts {
                 tokens,
                 completion_tokens,
             });
-            if finished || request.held.len() > HELD {
+            if finished || sent.is_counted() && request.held.len() > HELD {
                 self.ready.append(&mut request.held);
             }
         }
@@ -189,8 +221,7 @@ impl Texts {
     /// Stops the comparison for a request: a part of it is unknown.
     pub(super) fn doubt(&mut self, rid: &str) {
         if let Some(request) = self.requests.get_mut(rid) {
-            self.chunks -= request.sent.take().map_or(0, |sent| sent.chunks());
-            request.held.clear();
+            self.chunks -= request.doubt();
         }
     }
 

@@ -24,6 +24,7 @@ pub(super) fn on_engine(watcher: Watcher, engine: Engine) -> Vec<Row> {
         capture: LITTLE,
         egress: true,
         logs: Vec::new(),
+        tokenizer: None,
         probe: Options::default(),
         python: Some(PythonOptions {
             hertz: HERTZ,

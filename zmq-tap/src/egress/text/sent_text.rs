@@ -7,13 +7,14 @@ use trace::event::{Chunk, Finish};
 
 use super::ChoiceText;
 use super::differences::Difference;
+use crate::egress::detokenize::{Detokenize, TokenStream};
 use crate::egress::digest::Digest;
 
 /// Maximum number of chunks kept for one request.
 const MAX_CHUNKS: usize = 65_536;
 
 /// Text of one request.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug)]
 pub(super) struct SentText {
     /// Hop of the text. A router forwards it on another one.
     pub(super) hop: HopId,
@@ -27,6 +28,12 @@ pub(super) struct SentText {
     event: Digest,
     /// Whether the last chunk has ended the request regularly.
     finished: bool,
+    /// Whether the first chunk is known to be the request's first.
+    begins: bool,
+    /// Whether its chunks state the number of tokens so far.
+    counted: bool,
+    /// State of the text of its ids.
+    tokens: Option<TokenStream>,
 }
 
 /// A position in the output of a request.
@@ -37,9 +44,14 @@ struct End {
 }
 
 impl SentText {
-    pub(super) fn new(hop: HopId) -> Self {
+    /// Begins with this chunk. In a format without counts, the first one states the prompt's length, if any does.
+    pub(super) fn new(hop: HopId, first: &Chunk<'_>) -> Self {
+        let counted = first.completion_tokens.is_some();
         Self {
             hop,
+            begins: counted || first.prompt_tokens.is_some(),
+            counted,
+            tokens: None,
             pending: VecDeque::new(),
             last: End::default(),
             carried: End::default(),
@@ -58,20 +70,62 @@ impl SentText {
         self.carried.tokens
     }
 
-    /// Adds a chunk after which the request has `count` tokens. Returns false if a chunk before it was missed, or a limit is reached.
-    pub(super) fn add(&mut self, chunk: &Chunk<'_>, count: u32) -> bool {
-        let new = count.checked_sub(self.last.tokens);
+    /// Whether the first chunk is known to be the request's first.
+    pub(super) fn begins(&self) -> bool {
+        self.begins
+    }
+
+    /// Whether its chunks state the number of tokens so far, which shows missed ones.
+    pub(super) fn is_counted(&self) -> bool {
+        self.counted
+    }
+
+    /// Adds the next chunk. Returns false if a chunk before it was missed, its text is unknown, or a limit is reached.
+    pub(super) fn add(&mut self, chunk: &Chunk<'_>, detokenizer: Option<&dyn Detokenize>) -> bool {
+        let listed = self.last.tokens.saturating_add(chunk.listed.unwrap_or(0));
+        let count = if self.counted {
+            chunk.completion_tokens
+        } else {
+            Some(listed)
+        };
+        let new = count.and_then(|count| count.checked_sub(self.last.tokens));
         let continues = new.is_some_and(|new| new <= most_tokens(chunk)) && self.pending.len() < MAX_CHUNKS;
-        let Some(text) = chunk.text.filter(|_| continues) else {
+        if !continues {
+            return false;
+        }
+        let text = match (chunk.text, detokenizer) {
+            (Some(text), _) => Some(Digest::of(text)),
+            (None, Some(detokenizer)) => self.detokenize(chunk, detokenizer),
+            (None, None) => None,
+        };
+        let (Some(text), Some(tokens)) = (text, count) else {
             return false;
         };
         self.last = End {
-            text: self.last.text.then(Digest::of(text)),
-            tokens: count,
+            text: self.last.text.then(text),
+            tokens,
         };
         self.finished = matches!(chunk.finish, Some(Finish::Length | Finish::Stop));
         self.pending.push_back(self.last);
         true
+    }
+
+    /// Text of a chunk's ids. A token that stops the request has none.
+    fn detokenize(&mut self, chunk: &Chunk<'_>, detokenizer: &dyn Detokenize) -> Option<Digest> {
+        if chunk.listed.unwrap_or(0) as usize != chunk.ids.len() {
+            return None;
+        }
+        let stops = chunk.finish == Some(Finish::Stop);
+        let ids = match chunk.ids {
+            [ids @ .., _] if stops => ids,
+            ids => ids,
+        };
+        let stream = self.tokens.get_or_insert_with(|| detokenizer.begin());
+        let mut text = String::new();
+        let known = ids
+            .iter()
+            .all(|id| u32::try_from(*id).is_ok_and(|id| detokenizer.step(stream, id, &mut text)));
+        known.then(|| Digest::of(&text))
     }
 
     /// Compares an event. Returns its number of tokens. With `may_skip`, text that is missing before it is lost.

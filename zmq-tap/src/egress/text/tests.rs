@@ -4,6 +4,7 @@ use proptest::prelude::*;
 use trace::FrameId;
 use trace::event::{Finish, IdColumn};
 
+use super::super::detokenize::TokenStream;
 use super::*;
 
 /// A chunk after which the request has `count` tokens.
@@ -110,7 +111,7 @@ fn text_missing_at_the_end_is_lost_if_the_request_finished() {
                 text: Some(text),
                 ..chunk("a", count)
             };
-            texts.enter(HopId(0), &chunk, count);
+            texts.enter(HopId(0), &chunk);
         }
         assert_eq!(events(&mut texts, &["a", ""]), [Some((1, 1)), last], "{finish:?}");
     }
@@ -138,7 +139,7 @@ proptest! {
                 finish: Some(Finish::Stop),
                 ..chunk("a", count)
             };
-            texts.enter(HopId(0), &chunk, count);
+            texts.enter(HopId(0), &chunk);
             let event = written.last_mut().expect("an event");
             event.push_str(text);
             if *ends && !event.is_empty() {
@@ -242,7 +243,7 @@ fn a_request_of_which_a_chunk_was_missed_is_unknown() {
     for (first, second) in [(3, 4), (1, 3)] {
         let mut texts = Texts::default();
         for count in [first, second] {
-            texts.enter(HopId(0), &chunk("a", count), count);
+            texts.enter(HopId(0), &chunk("a", count));
         }
         assert_eq!(texts.carried("a", &content("a"), false, true), None);
         assert_eq!(texts.chunks, 0);
@@ -252,16 +253,16 @@ fn a_request_of_which_a_chunk_was_missed_is_unknown() {
 #[test]
 fn a_forwarded_frame_counts_once() {
     let mut texts = sent(&[(1, "a"), (1, "b")]);
-    let known = texts.clone();
-    texts.enter(HopId(1), &chunk("a", 2), 2);
-    assert_eq!(texts, known);
+    texts.enter(HopId(1), &chunk("a", 2));
+    assert_eq!((texts.requests.len(), texts.chunks), (1, 2));
+    assert_eq!(events(&mut texts, &["a", "b"]), [Some((1, 1)), Some((1, 2))]);
 }
 
 #[test]
 fn memory_is_bounded_and_a_forgotten_request_leaves_nothing() {
     let mut texts = Texts::default();
     for n in 0..=MAX_REQUESTS {
-        texts.enter(HopId(0), &chunk(&n.to_string(), 1), 1);
+        texts.enter(HopId(0), &chunk(&n.to_string(), 1));
     }
     assert_eq!(
         (texts.evicted, texts.requests.len(), texts.chunks),
@@ -271,4 +272,104 @@ fn memory_is_bounded_and_a_forgotten_request_leaves_nothing() {
         texts.forget(&n.to_string());
     }
     assert_eq!((texts.requests.len(), texts.order.len(), texts.chunks), (0, 0, 0));
+}
+
+/// Spells each id as a letter: `a` for 0. Ids from 26 on are unknown.
+#[derive(Debug)]
+struct Letters;
+
+impl Detokenize for Letters {
+    fn begin(&self) -> TokenStream {
+        TokenStream::default()
+    }
+
+    fn step(&self, _stream: &mut TokenStream, id: u32, text: &mut String) -> bool {
+        text.extend(char::from_digit(id + 10, 36));
+        id < 26
+    }
+}
+
+/// Frames of one request with these ids, without text and counts. The first states the prompt's length if `begins`.
+fn sent_ids(frames: &[&[i64]], finish: Finish, begins: bool) -> Texts {
+    let mut texts = Texts {
+        detokenizer: Some(Arc::new(Letters)),
+        ..Texts::default()
+    };
+    for (at, ids) in frames.iter().enumerate() {
+        let chunk = Chunk {
+            listed: Some(ids.len() as u32),
+            ids,
+            prompt_tokens: (begins && at == 0).then_some(7),
+            finish: (at + 1 == frames.len()).then_some(finish),
+            ..Chunk::new("a")
+        };
+        texts.sent(&Frame {
+            id: FrameId {
+                hop: HopId(0),
+                lane: 0,
+                seq: at as u64,
+            },
+            bytes: 0,
+            kind: Kind::TokenIds,
+            ids: IdColumn::Uncounted,
+            chunks: &[chunk],
+        });
+    }
+    texts
+}
+
+fn completion(text: &str) -> ChoiceText {
+    ChoiceText {
+        completion: true,
+        ..content(text)
+    }
+}
+
+#[test]
+fn the_text_of_ids_is_compared_and_a_stop_token_has_none() {
+    let mut texts = sent_ids(&[&[0], &[1, 2], &[3]], Finish::Length, true);
+    assert_eq!(
+        events(&mut texts, &["a", "bcd", ""]),
+        [Some((1, 1)), Some((3, 4)), Some((0, 4))]
+    );
+    let mut texts = sent_ids(&[&[0], &[1], &[25]], Finish::Stop, true);
+    assert_eq!(
+        events(&mut texts, &["a", "b", ""]),
+        [Some((1, 1)), Some((1, 2)), Some((1, 3))]
+    );
+}
+
+#[test]
+fn missing_text_of_ids_is_lost_once_the_rest_has_come() {
+    let frames: [&[i64]; 4] = [&[0], &[1], &[2], &[3]];
+    for (begins, expected) in [(true, Some(1)), (false, None)] {
+        let mut texts = sent_ids(&frames, Finish::Length, begins);
+        assert_eq!(texts.carried("a", &completion("a"), false, true), Some(1));
+        assert_eq!(texts.carried("a", &completion("c"), false, true), expected);
+        assert_eq!(texts.ready().count(), 1, "the rest may have the missing text");
+        assert_eq!(texts.carried("a", &completion("d"), true, true), expected);
+        assert_eq!(texts.ready().count(), if begins { 2 } else { 0 });
+    }
+}
+
+#[test]
+fn ids_are_not_compared_after_missed_frames_or_unknown_ones() {
+    let mut texts = sent_ids(&[&[0], &[1]], Finish::Length, true);
+    texts.missed();
+    assert_eq!(texts.carried("a", &completion("a"), false, true), None);
+    let mut texts = sent_ids(&[&[0], &[26]], Finish::Length, true);
+    assert_eq!(
+        (texts.carried("a", &completion("a"), false, true), texts.chunks),
+        (None, 0)
+    );
+    // Without the first chunk and the first event.
+    let mut texts = sent_ids(&[&[0], &[1]], Finish::Length, false);
+    assert_eq!(
+        (texts.carried("a", &completion("a"), false, false), texts.chunks),
+        (None, 0)
+    );
+    // Frames with counts and text do not depend on others.
+    let mut texts = sent(&[(1, "a")]);
+    texts.missed();
+    assert_eq!(texts.carried("a", &content("a"), false, true), Some(1));
 }

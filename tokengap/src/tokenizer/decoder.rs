@@ -1,0 +1,149 @@
+//! Text of token ids by the crate `tokenizers`, as vLLM's servers make it.
+
+use std::sync::Arc;
+
+use tokenizers::tokenizer::step_decode_stream;
+use tokenizers::{DecoderWrapper, Tokenizer};
+use zmq_tap::egress::{Detokenize, TokenStream};
+
+/// Maximum number of ids tried as the text before an output.
+const TRIED: u32 = 4_096;
+
+/// A tokenizer, decoding as vLLM's servers do: step by step, without special tokens.
+#[derive(Debug)]
+struct Detokenizer {
+    tokenizer: Tokenizer,
+    /// State after a word. Some tokenizers remove a space at the start of a text, and an output continues its prompt.
+    after_word: TokenStream,
+    /// Text of each token that has whole characters, if the text of a token does not depend on those before it. Saves most of the time.
+    whole: Vec<Box<str>>,
+}
+
+/// Reads a `tokenizer.json`.
+pub(super) fn parse(json: &[u8]) -> Result<Arc<dyn Detokenize>, String> {
+    Ok(Arc::new(detokenizer(json)?))
+}
+
+fn detokenizer(json: &[u8]) -> Result<Detokenizer, String> {
+    let tokenizer = Tokenizer::from_bytes(json).map_err(|error| format!("not a tokenizer.json: {error}"))?;
+    let is_word = |text: &str| !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_lowercase());
+    let word = (0..TRIED).find_map(|id| {
+        let prefix = tokenizer.decode(&[id], true).ok()?;
+        is_word(&prefix).then_some((id, prefix))
+    });
+    let (id, prefix) = word.ok_or("none of its first tokens is a word")?;
+    let after_word = TokenStream {
+        ids: vec![id],
+        prefix,
+        next: 1,
+    };
+    let whole = match tokenizer.get_decoder() {
+        Some(DecoderWrapper::ByteLevel(_)) => (0..tokenizer.get_vocab_size(true) as u32)
+            .map(|id| tokenizer.decode(&[id], true).unwrap_or_default())
+            .map(|text| if text.contains('\u{fffd}') { String::new() } else { text }.into_boxed_str())
+            .collect(),
+        _ => Vec::new(),
+    };
+    Ok(Detokenizer {
+        tokenizer,
+        after_word,
+        whole,
+    })
+}
+
+impl Detokenize for Detokenizer {
+    fn begin(&self) -> TokenStream {
+        self.after_word.clone()
+    }
+
+    fn step(&self, stream: &mut TokenStream, id: u32, text: &mut String) -> bool {
+        let TokenStream { ids, prefix, next } = stream;
+        if let Some(whole) = self.whole.get(id as usize).filter(|whole| !whole.is_empty())
+            && ids.len() == *next
+        {
+            text.push_str(whole);
+            ids.clear();
+            ids.push(id);
+            prefix.clear();
+            prefix.push_str(whole);
+            *next = 1;
+            return true;
+        }
+        match step_decode_stream(&self.tokenizer, vec![id], true, ids, prefix, next) {
+            Ok(new) => {
+                text.push_str(&new.unwrap_or_default());
+                true
+            }
+            Err(_) => false,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A vocabulary of words and bytes. `\u{120}` is a space, and `\u{e2}` and the two after it are the bytes of a dash.
+    fn byte_level_json() -> &'static str {
+        r#"{"version": "1.0", "truncation": null, "padding": null, "normalizer": null, "pre_tokenizer": null, "post_processor": null,
+            "added_tokens": [{"id": 0, "content": "<end>", "single_word": false, "lstrip": false, "rstrip": false, "normalized": false, "special": true}],
+            "decoder": {"type": "ByteLevel", "add_prefix_space": true, "trim_offsets": true, "use_regex": true},
+            "model": {"type": "BPE", "vocab": {"<end>": 0, "word": 1, "\u0120other": 2, "\u00e2": 3, "\u0122": 4, "\u0136": 5}, "merges": []}}"#
+    }
+
+    fn byte_level() -> Arc<dyn Detokenize> {
+        parse(byte_level_json().as_bytes()).expect("a tokenizer")
+    }
+
+    fn steps(tokenizer: &dyn Detokenize, ids: &[u32]) -> Vec<String> {
+        let mut stream = tokenizer.begin();
+        let step = |id: &u32| {
+            let mut text = String::new();
+            assert!(tokenizer.step(&mut stream, *id, &mut text));
+            text
+        };
+        ids.iter().map(step).collect()
+    }
+
+    #[test]
+    fn special_tokens_and_incomplete_characters_have_no_text() {
+        let found = steps(&*byte_level(), &[2, 1, 3, 4, 5, 0, 1]);
+        assert_eq!(found, [" other", "word", "", "", "\u{2014}", "", "word"]);
+    }
+
+    #[test]
+    fn the_first_space_of_an_output_is_kept() {
+        let json = r#"{"version": "1.0", "truncation": null, "padding": null, "normalizer": null, "pre_tokenizer": null, "post_processor": null,
+            "added_tokens": [], "decoder": {"type": "Metaspace", "replacement": "\u2581", "prepend_scheme": "always", "split": true},
+            "model": {"type": "BPE", "vocab": {"\u2581word": 0, "\u2581other": 1}, "merges": []}}"#;
+        let tokenizer = parse(json.as_bytes()).expect("a tokenizer");
+        assert_eq!(steps(&*tokenizer, &[1, 0]), [" other", " word"]);
+    }
+
+    #[test]
+    fn other_files_are_refused() {
+        assert!(parse(b"{}").unwrap_err().starts_with("not a tokenizer.json: "));
+        assert!(parse(b"\x80").is_err());
+    }
+
+    proptest::proptest! {
+        #[test]
+        fn the_text_of_whole_tokens_is_the_one_that_the_library_gives(ids in proptest::collection::vec(0_u32..6, 0..30)) {
+            let json = byte_level_json();
+            let fast = detokenizer(json.as_bytes()).expect("a tokenizer");
+            let slow = Detokenizer { whole: Vec::new(), ..detokenizer(json.as_bytes()).expect("a tokenizer") };
+            proptest::prop_assert_eq!(steps(&fast, &ids), steps(&slow, &ids));
+        }
+
+        #[test]
+        fn unknown_ids_and_any_bytes_do_no_harm(ids in proptest::collection::vec(proptest::prelude::any::<u32>(), 0..20)) {
+            let tokenizer = byte_level();
+            let mut stream = tokenizer.begin();
+            for id in ids {
+                tokenizer.step(&mut stream, id % 8, &mut String::new());
+                tokenizer.step(&mut stream, id, &mut String::new());
+            }
+            proptest::prop_assert!(stream.ids.len() < 64);
+        }
+    }
+}
