@@ -2,7 +2,7 @@
 
 use std::io::{self, IsTerminal, Write};
 use std::ops::RangeInclusive;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::Duration;
 
@@ -75,6 +75,8 @@ enum Format {
     Events,
     /// One row per request.
     Csv,
+    /// One row per request, for asking many recordings at once. Packages have it; from source, build with --features parquet.
+    Parquet,
 }
 
 /// Restricts the process to the access this command needs.
@@ -91,6 +93,9 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
         range(args).is_none_or(|range| !range.is_empty()),
         "--from must not be later than --to"
     );
+    if args.format == Format::Parquet {
+        parquet(args)?;
+    }
     let recording = Recording::open(&args.file)?;
     let tokens = args.payload == Tokens::Tokens;
     ensure!(
@@ -104,7 +109,7 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     if let Some(path) = output::named(args.output.as_deref()) {
         let mut target = output::Target::open(path, args.force)?;
         let progress = Progress::of("exporting");
-        if path.extension().is_some_and(|extension| extension == "gz") {
+        if zipped(path) {
             let mut gzip = GzEncoder::new(target.writer(), Compression::default());
             write(&recording, args, &mut gzip, progress)?;
             gzip.finish()?;
@@ -124,6 +129,29 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
+/// Refuses an output that no reader of Parquet could read.
+fn parquet(args: &Args) -> anyhow::Result<()> {
+    ensure!(
+        cfg!(feature = "parquet"),
+        "this tokengap cannot write Parquet: it was built without the cargo feature `parquet`; install a package, or build with \
+         `cargo install --path tokengap --features parquet`"
+    );
+    let path = output::named(args.output.as_deref());
+    ensure!(
+        path.is_some() || !io::stdout().is_terminal(),
+        "Parquet is binary: name the output file with -o"
+    );
+    ensure!(
+        !path.is_some_and(zipped),
+        "Parquet is compressed already: name OUT without .gz"
+    );
+    Ok(())
+}
+
+fn zipped(path: &Path) -> bool {
+    path.extension().is_some_and(|extension| extension == "gz")
+}
+
 fn nanoseconds(duration: Duration) -> u64 {
     u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX)
 }
@@ -141,12 +169,14 @@ fn write(recording: &Recording, args: &Args, out: impl Write, mut progress: Prog
         chunks: args.chunks,
         tokens: args.payload == Tokens::Tokens,
         losing: false,
+        recording: args.file.file_name().map(|name| name.to_string_lossy().into_owned()),
     };
     let format = match args.format {
         Format::Perfetto => export::Format::Perfetto,
         Format::Otlp => export::Format::Otlp,
         Format::Events => export::Format::Events,
         Format::Csv => export::Format::Csv,
+        Format::Parquet => export::Format::Parquet,
     };
     let all = recording.bytes();
     export::recorded(recording, engines::FACTS, format, options, out, &mut |done, damaged| {

@@ -13,9 +13,12 @@ mod life;
 mod lives;
 mod opening;
 mod otlp;
+#[cfg(feature = "parquet")]
+mod parquet;
 mod pending;
 mod perfetto;
 mod recorded;
+mod row;
 mod span_id;
 mod stage;
 pub(crate) mod words;
@@ -49,6 +52,8 @@ pub enum Format {
     Events,
     /// CSV, one row per request.
     Csv,
+    /// Parquet with the columns of CSV. Needs the cargo feature `parquet`.
+    Parquet,
 }
 
 /// Content and limits of an export.
@@ -66,6 +71,8 @@ pub struct Options {
     pub chunks: u32,
     /// Write token ids in [`Format::Events`], if the recording contains them.
     pub tokens: bool,
+    /// Name of the recording, in each row of [`Format::Parquet`].
+    pub recording: Option<String>,
 }
 
 impl Options {
@@ -151,7 +158,11 @@ impl<'w> Export<'w> {
             Format::Perfetto => Box::new(perfetto::Perfetto::new(out, opening)?),
             Format::Otlp => Box::new(otlp::Otlp::new(out, opening)),
             Format::Events => Box::new(events::Events::new(out, opening, &options)?),
-            Format::Csv => Box::new(csv::Csv::new(out)),
+            Format::Csv => Box::new(csv::Csv::new(out)?),
+            #[cfg(feature = "parquet")]
+            Format::Parquet => Box::new(parquet::Parquet::new(out, opening, &options)?),
+            #[cfg(not(feature = "parquet"))]
+            Format::Parquet => return Err(io::ErrorKind::Unsupported.into()),
         };
         // No summary may be evicted before it is written, however many records one tick or frame closes.
         let limits = Limits {

@@ -6,6 +6,8 @@ mod engine;
 mod events;
 mod hostile;
 mod otlp;
+#[cfg(feature = "parquet")]
+mod parquet;
 mod perfetto;
 mod run;
 
@@ -16,6 +18,11 @@ use trace::report::{Report, ReportInput};
 
 /// Exports the run and returns the output and the report.
 fn export(format: Format, options: Options) -> (String, Report) {
+    let (out, report) = export_bytes(format, options);
+    (String::from_utf8(out).expect("UTF-8"), report)
+}
+
+fn export_bytes(format: Format, options: Options) -> (Vec<u8>, Report) {
     let steps = run::steps();
     let mut opening = Opening::new("demo", "0.1.0", MonoNs(run::START), run::WALL);
     steps
@@ -38,7 +45,7 @@ fn export(format: Format, options: Options) -> (String, Report) {
         tick += 100 * run::MS;
     }
     let report = export.finish(&ReportInput::of("demo")).expect("a vector");
-    (String::from_utf8(out).expect("UTF-8"), report)
+    (out, report)
 }
 
 fn lines(text: &str) -> Vec<Value> {

@@ -23,7 +23,7 @@ case $target in
   *-musl) flags=(-Ctarget-feature=+crt-static -Clink-self-contained=no) ;; # zig also provides the start files
   *) flags=(-Ctarget-cpu=generic) ;;
 esac
-options=(--quiet --locked --package tokengap --bin tokengap --features tokenizers --profile dist --target "$target")
+options=(--quiet --locked --package tokengap --bin tokengap --features full --profile dist --target "$target")
 from="rustup's standard library"
 if [ ! -d "$(rustc --print sysroot)/lib/rustlib/$target/lib" ]; then
   from='standard library compiled from source: rustup has none for the target'

@@ -34,7 +34,8 @@ def texts(*paths):
 
 def crates(target):
     """All crates compiled into the program, without build and test dependencies."""
-    command = ["cargo", "metadata", "--locked", "--format-version=1", "--features=probe-ebpf/kernel,tokengap/tokenizers", "--filter-platform", target]
+    features = "--features=probe-ebpf/kernel,tokengap/full"
+    command = ["cargo", "metadata", "--locked", "--format-version=1", features, "--filter-platform", target]
     metadata = json.loads(subprocess.run(command, stdout=subprocess.PIPE, check=True).stdout)
     packages = {package["id"]: package for package in metadata["packages"]}
     nodes = {node["id"]: node for node in metadata["resolve"]["nodes"]}

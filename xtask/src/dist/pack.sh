@@ -78,6 +78,7 @@ for target in "$@"; do
   stage "$out/$name" "$target"
   tar --create --directory "$out" --format=gnu --sort=name --mtime="@$SOURCE_DATE_EPOCH" --owner=0 --group=0 --numeric-owner \
     "$name" | gzip -9n >"$out/$name.tar.gz"
+  .tools/zig/bin/python xtask/src/dist/binstall.py "$version" "$target" "$out"
   cp "$out/$name/tokengap.cdx.json" "$out/$name.cdx.json"
   files+=("$name.tar.gz" "$name.cdx.json")
   if command -v dpkg-deb >"$staged/log"; then

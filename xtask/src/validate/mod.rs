@@ -21,11 +21,15 @@ pub(crate) struct Options {
     /// Also take a screenshot of the trace in Perfetto's UI, with the system's Chromium
     #[arg(long, value_name = "FILE")]
     picture: Option<PathBuf>,
+
+    /// Read only the Parquet export, which the program must have
+    #[arg(long)]
+    parquet: bool,
 }
 
 pub(crate) fn run(options: &Options) -> Result<()> {
     ensure!(
-        output(Command::new("node").arg("--version")).is_ok(),
+        options.parquet || output(Command::new("node").arg("--version")).is_ok(),
         "Perfetto's trace processor needs Node: install nodejs (Debian: apt-get install nodejs)"
     );
     let (mut check, folder) = (script::python("validate/check.py")?, tempfile::tempdir()?);
@@ -36,6 +40,9 @@ pub(crate) fn run(options: &Options) -> Result<()> {
         if let Some(file) = file {
             check.arg(flag).arg(std::path::absolute(file)?);
         }
+    }
+    if options.parquet {
+        check.arg("--parquet");
     }
     succeed(&mut check)
 }

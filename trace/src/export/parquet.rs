@@ -1,0 +1,205 @@
+//! Parquet with the columns of CSV, typed, and the recording of each row. A null means "not observed". Times of day are microseconds,
+//! which every reader supports.
+
+use std::io::{self, Write};
+use std::sync::Arc;
+
+use parquet::basic::{Compression, LogicalType, Repetition, TimeUnit, Type as Physical, ZstdLevel};
+use parquet::data_type::{BoolType, ByteArray, ByteArrayType, Int64Type};
+use parquet::errors::{ParquetError, Result};
+use parquet::file::metadata::KeyValue;
+use parquet::file::properties::{EnabledStatistics, WriterProperties};
+use parquet::file::writer::{SerializedColumnWriter, SerializedFileWriter};
+use parquet::schema::types::Type;
+
+use super::row::{Cell, Kind, Row};
+use super::{Closed, ExportContext, Exporter, Opening, Options};
+use crate::event::Event;
+use crate::report::Report;
+
+/// Columns that are equal in all rows of a file.
+const RECORDING: [(&str, Kind); 2] = [("recording", Kind::Text), ("capture_start", Kind::Moment)];
+/// Rows held in memory until they are written as a row group: some 20 MB.
+const ROWS: usize = 32_768;
+
+pub(super) struct Parquet<'w> {
+    out: Box<dyn Write + 'w>,
+    // The writer must be `Send`, and `out` need not be.
+    file: SerializedFileWriter<Vec<u8>>,
+    columns: Vec<Column>,
+    rows: usize,
+    recording: Option<String>,
+    start_ns: u64,
+}
+
+impl<'w> Parquet<'w> {
+    pub(super) fn new(out: Box<dyn Write + 'w>, opening: &Opening, options: &Options) -> io::Result<Self> {
+        let columns: Vec<_> = RECORDING.into_iter().chain(Row::columns()).collect();
+        let clock = opening.clock();
+        Ok(Self {
+            out,
+            file: file(&columns, opening).map_err(plain)?,
+            columns: columns.iter().map(|(_, kind)| Column::new(*kind)).collect(),
+            rows: 0,
+            recording: options.recording.clone(),
+            start_ns: clock.wall(clock.mono(0)),
+        })
+    }
+
+    /// Writes the held rows as a row group.
+    fn group(&mut self) -> io::Result<()> {
+        self.rows = 0;
+        write_group(&mut self.file, &mut self.columns).map_err(plain)?;
+        self.drain()
+    }
+
+    fn drain(&mut self) -> io::Result<()> {
+        self.file.flush()?;
+        let written = self.file.inner_mut();
+        self.out.write_all(written)?;
+        written.clear();
+        Ok(())
+    }
+}
+
+impl Exporter for Parquet<'_> {
+    fn event(&mut self, _: &Event<'_>, _: &ExportContext<'_>) -> io::Result<()> {
+        Ok(())
+    }
+
+    fn closed(&mut self, request: &Closed<'_>, context: &ExportContext<'_>) -> io::Result<()> {
+        if !context.options.wants(request.summary) {
+            return Ok(());
+        }
+        let recording = self.recording.as_deref().map(Cell::Text);
+        let cells = [recording, Some(Cell::Moment(self.start_ns))];
+        let row = Row::new(request, context);
+        for (column, cell) in self.columns.iter_mut().zip(cells.into_iter().chain(row.cells())) {
+            column.push(cell);
+        }
+        self.rows += 1;
+        if self.rows == ROWS { self.group() } else { Ok(()) }
+    }
+
+    fn finish(&mut self, _: &Report, _: &ExportContext<'_>) -> io::Result<()> {
+        if self.rows > 0 {
+            self.group()?;
+        }
+        self.file.finish().map_err(plain)?;
+        self.drain()?;
+        self.out.flush()
+    }
+}
+
+/// Values of a column in the row group to be written next.
+struct Column {
+    values: Values,
+    /// 1 for a value, 0 for a null.
+    levels: Vec<i16>,
+}
+
+enum Values {
+    Text(Vec<ByteArray>),
+    Number(Vec<i64>),
+    Flag(Vec<bool>),
+}
+
+impl Column {
+    fn new(kind: Kind) -> Self {
+        let values = match kind {
+            Kind::Text => Values::Text(Vec::new()),
+            Kind::Number | Kind::Moment => Values::Number(Vec::new()),
+            Kind::Flag => Values::Flag(Vec::new()),
+        };
+        Self {
+            values,
+            levels: Vec::new(),
+        }
+    }
+
+    fn push(&mut self, cell: Option<Cell<'_>>) {
+        self.levels.push(i16::from(cell.is_some()));
+        let number = |value| i64::try_from(value).unwrap_or(i64::MAX);
+        match (&mut self.values, cell) {
+            (Values::Text(values), Some(Cell::Text(text))) => values.push(ByteArray::from(text)),
+            (Values::Number(values), Some(Cell::Number(value))) => values.push(number(value)),
+            (Values::Number(values), Some(Cell::Moment(wall_ns))) => values.push(number(wall_ns / 1_000)),
+            (Values::Flag(values), Some(Cell::Flag(flag))) => values.push(flag),
+            (_, cell) => debug_assert!(cell.is_none(), "a value of another type than its column"),
+        }
+    }
+
+    fn write(&mut self, to: &mut SerializedColumnWriter<'_>) -> Result<()> {
+        let levels = Some(&*self.levels);
+        match &mut self.values {
+            Values::Text(values) => {
+                to.typed::<ByteArrayType>().write_batch(values, levels, None)?;
+                values.clear();
+            }
+            Values::Number(values) => {
+                to.typed::<Int64Type>().write_batch(values, levels, None)?;
+                values.clear();
+            }
+            Values::Flag(values) => {
+                to.typed::<BoolType>().write_batch(values, levels, None)?;
+                values.clear();
+            }
+        }
+        self.levels.clear();
+        Ok(())
+    }
+}
+
+fn write_group(file: &mut SerializedFileWriter<Vec<u8>>, columns: &mut [Column]) -> Result<()> {
+    let mut group = file.next_row_group()?;
+    for column in columns {
+        if let Some(mut writer) = group.next_column()? {
+            column.write(&mut writer)?;
+            writer.close()?;
+        }
+    }
+    group.close()?;
+    Ok(())
+}
+
+fn file(columns: &[(&str, Kind)], opening: &Opening) -> Result<SerializedFileWriter<Vec<u8>>> {
+    let about = |key: &str, value: &str| KeyValue::new(key.to_owned(), value.to_owned());
+    let properties = WriterProperties::builder()
+        .set_compression(Compression::ZSTD(ZstdLevel::default()))
+        // Statistics of each page would grow with the file.
+        .set_statistics_enabled(EnabledStatistics::Chunk)
+        .set_offset_index_disabled(true)
+        .set_key_value_metadata(Some(vec![
+            about("tokengap.version", opening.tokengap()),
+            about("tokengap.source", opening.source()),
+        ]))
+        .build();
+    let fields = columns
+        .iter()
+        .map(|(name, kind)| field(name, *kind))
+        .collect::<Result<_>>()?;
+    let schema = Type::group_type_builder("requests").with_fields(fields).build()?;
+    SerializedFileWriter::new(Vec::new(), Arc::new(schema), Arc::new(properties))
+}
+
+/// A column. Numbers are signed, because differences of unsigned numbers overflow in queries.
+fn field(name: &str, kind: Kind) -> Result<Arc<Type>> {
+    let (physical, logical) = match kind {
+        Kind::Text => (Physical::BYTE_ARRAY, Some(LogicalType::String)),
+        Kind::Number => (Physical::INT64, None),
+        Kind::Flag => (Physical::BOOLEAN, None),
+        Kind::Moment => {
+            let micros = LogicalType::timestamp(true, TimeUnit::MICROS);
+            (Physical::INT64, Some(micros))
+        }
+    };
+    Type::primitive_type_builder(name, physical)
+        .with_repetition(Repetition::OPTIONAL)
+        .with_logical_type(logical)
+        .build()
+        .map(Arc::new)
+}
+
+fn plain(error: ParquetError) -> io::Error {
+    io::Error::other(error)
+}
