@@ -192,10 +192,7 @@ impl Reader {
                 by,
             }),
         };
-        sink(&Event {
-            at: MonoNs(queued.at_ns),
-            what,
-        });
+        sink(&Event::new(MonoNs(queued.at_ns), what));
     }
 }
 

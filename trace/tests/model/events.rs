@@ -171,12 +171,8 @@ impl OwnedEvent {
                 claimed,
                 end,
             } => emit(What::Answered(Answer {
-                rid,
-                tokens: *tokens,
-                completion_tokens: Some(*claimed),
                 end: *end,
-                short_writes: 0,
-                unacknowledged: None,
+                ..Answer::new(rid, *tokens, Some(*claimed))
             })),
             &Self::Missed { hop, count, cause } => emit(What::Missed(Missed { hop, count, cause })),
         }

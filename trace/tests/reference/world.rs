@@ -5,8 +5,7 @@ use std::collections::{BTreeMap, VecDeque};
 use trace::clock::MonoNs;
 use trace::engine::{Mode, Waiter};
 use trace::event::{
-    self, Capabilities, Chunk, Delivery, Engine, Event, Finish, Frame, Hop, IdColumn, Kind, MissedCause, Received,
-    Response, What,
+    self, Capabilities, Chunk, Delivery, Engine, Event, Finish, Frame, Hop, MissedCause, Received, What,
 };
 use trace::report::LossList;
 use trace::{Analysis, Config, FrameId, HopId};
@@ -172,23 +171,10 @@ impl World {
             previous: BTreeMap::new(),
             incomplete: false,
         };
-        let capabilities = Capabilities {
-            sent: true,
-            forwarded: true,
-            received: true,
-            processed: false,
-            delivered: true,
-        };
+        let capabilities =
+            Capabilities::SENT | Capabilities::FORWARDED | Capabilities::RECEIVED | Capabilities::DELIVERED;
         let name = "scheduler->tokenizer";
-        world.emit(What::Hop(Hop {
-            id: HOP,
-            name,
-            endpoint: "",
-            worker: None,
-            origin: true,
-            last: true,
-            capabilities,
-        }));
+        world.emit(What::Hop(Hop::only(HOP, name, capabilities)));
         let (mode, waiter) = match policy {
             Policy::KeepsLast => (Mode::Incremental, Waiter::KeepsLast),
             Policy::YieldsAll => (Mode::Incremental, Waiter::YieldsAll),
@@ -205,10 +191,7 @@ impl World {
     }
 
     fn emit(&mut self, what: What<'_>) {
-        self.analysis.apply(&Event {
-            at: MonoNs(self.now),
-            what,
-        });
+        self.analysis.apply(&Event::new(MonoNs(self.now), what));
     }
 
     fn rid(&self, request: usize) -> String {
@@ -233,11 +216,7 @@ impl World {
                     return;
                 };
                 self.truth.forwarded += u64::from(observed);
-                self.emit(What::Forwarded(FrameId {
-                    hop: HOP,
-                    lane: *lane,
-                    seq,
-                }));
+                self.emit(What::Forwarded(FrameId::new(HOP, *lane, seq)));
             }
             Op::Serve { request } => self.serve(*request),
             Op::Retract { request } => {
@@ -322,11 +301,7 @@ impl World {
         let id = FrameId { hop: HOP, lane, seq };
         if miss_send {
             self.incomplete = true;
-            self.emit(What::Missed(event::Missed {
-                hop: Some(HOP),
-                count: 1,
-                cause: MissedCause::QueueFull,
-            }));
+            self.emit(What::Missed(event::Missed::new(Some(HOP), 1, MissedCause::QueueFull)));
             return;
         }
         self.count_sent(&frame);
@@ -346,16 +321,7 @@ impl World {
                 ..Chunk::new(rid)
             })
             .collect();
-        let event = Event {
-            at: MonoNs(self.now),
-            what: What::Sent(Frame {
-                id,
-                bytes: 1_000,
-                kind: Kind::TokenIds,
-                ids: IdColumn::Delta,
-                chunks: &chunks,
-            }),
-        };
+        let event = Event::new(MonoNs(self.now), What::Sent(Frame::token_ids(id, 1_000, &chunks)));
         self.analysis.apply(&event);
     }
 
@@ -404,12 +370,10 @@ impl World {
             }
         }
         self.received += 1;
-        self.emit(What::Received(Received {
-            id: FrameId { hop: HOP, lane, seq },
-            wakeup: Some(self.wakeup),
-            by: None,
-            frame: None,
-        }));
+        self.emit(What::Received(Received::in_wakeup(
+            FrameId { hop: HOP, lane, seq },
+            self.wakeup,
+        )));
     }
 
     fn serve(&mut self, request: usize) {
@@ -455,21 +419,14 @@ impl World {
         };
         if std::mem::take(&mut self.miss_delivery) {
             self.incomplete = true;
-            self.emit(What::Missed(event::Missed {
-                hop: None,
-                count: 1,
-                cause: MissedCause::QueueFull,
-            }));
+            self.emit(What::Missed(event::Missed::new(None, 1, MissedCause::QueueFull)));
             return;
         }
         let completion_tokens = Some(last.reported_count);
         self.emit(What::Delivered(Delivery {
-            rid: &rid,
-            tokens,
             mode,
-            completion_tokens,
             finished: last.finish,
-            response: Response::Streamed,
+            ..Delivery::new(&rid, tokens, completion_tokens)
         }));
     }
 

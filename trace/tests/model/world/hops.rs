@@ -43,11 +43,7 @@ impl World {
         let name = self.hop_name(position);
         let lane = lane + self.incarnation * 16;
         let state = self.lanes.entry((hop, lane)).or_default();
-        let id = FrameId {
-            hop,
-            lane,
-            seq: state.seq,
-        };
+        let id = FrameId::new(hop, lane, state.seq);
         state.seq += 1;
         let missed = self.misses(Observation::Frames(position), Some(hop));
         if !missed {
