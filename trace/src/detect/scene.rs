@@ -31,6 +31,18 @@ impl Scene {
         )
     }
 
+    /// A tokenizer thread with these shares of its time (see [`Self::cpu`]) that received only the first of 40 frames.
+    pub(super) fn late_consumer(shares: [u64; 3]) -> Self {
+        let mut scene = Self::skip_path();
+        scene.send(0, &[]);
+        scene.receive_by(MS, 0, 7);
+        for n in 1..40 {
+            scene.send(n * 100 * MS, &[]);
+            scene.cpu(n * 100 * MS, 7, shares);
+        }
+        scene
+    }
+
     /// The same engine with deliveries observed.
     pub(super) fn delivering() -> Self {
         Self::new(

@@ -54,6 +54,19 @@ impl Hits {
     fn add(&mut self, area: Rect, action: Action) {
         self.areas.push((area, action));
     }
+
+    /// Makes line `y` a row of a list: a click picks it, and the selected one is marked.
+    fn add_row(&mut self, pad: &mut Pad<'_>, y: u16, place: usize, selected: bool) {
+        if selected {
+            pad.row_style(y, pad.theme().selected());
+        }
+        let area = Rect {
+            y: pad.area().y + y,
+            height: 1,
+            ..pad.area()
+        };
+        self.add(area, Action::Pick(place));
+    }
 }
 
 pub(crate) fn draw(model: &Model, ui: &Ui, theme: Theme, frame: &mut Frame<'_>) -> Hits {

@@ -62,16 +62,8 @@ pub(super) fn draw(pad: &mut Pad<'_>, model: &Model, ui: &Ui, hits: &mut Hits) {
         let place = top + usize::from(line);
         let y = 2 + line;
         row_line(pad, y, &columns, row, place < model.table.pinned());
-        if selected == Some(place) {
-            pad.row_style(y, theme.selected());
-        }
+        hits.add_row(pad, y, place, selected == Some(place));
         mark(pad, y, &columns, row, ui);
-        let area = Rect {
-            y: pad.area().y + y,
-            height: 1,
-            ..pad.area()
-        };
-        hits.add(area, Action::Pick(place));
     }
 }
 
