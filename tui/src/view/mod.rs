@@ -152,15 +152,7 @@ fn tab_bar(pad: &mut Pad<'_>, model: &Model, ui: &Ui, hits: &mut Hits) {
         let label = format!(" {} {}", place + 1, tab.title());
         let style = if tab == ui.tab { theme.selected() } else { theme.dim() };
         let end = pad.text(x, 0, &label, style);
-        hits.add(
-            Rect {
-                x: pad.area().x + x,
-                y: pad.area().y,
-                width: end - x,
-                height: 1,
-            },
-            Action::Go(tab),
-        );
+        hits.add(Rect::new(pad.area().x + x, pad.area().y, end - x, 1), Action::Go(tab));
         x = end;
     }
     let state = if ui.paused.is_some() { "PAUSED" } else { model.doing };

@@ -35,12 +35,7 @@ pub(super) fn draw(pad: &mut Pad<'_>, model: &Model, ui: &Ui, hits: &mut Hits) {
         } else {
             pad.number(x, 1, width, &head, style);
         }
-        let area = Rect {
-            x: pad.area().x + x,
-            y: pad.area().y + 1,
-            width,
-            height: 1,
-        };
+        let area = Rect::new(pad.area().x + x, pad.area().y + 1, width, 1);
         hits.add(area, Action::SortBy(column));
         x += width + 1;
     }
