@@ -4,6 +4,7 @@ use std::path::Path;
 
 use serde_json::Value;
 use trace::MonoNs;
+use trace::record::Closing;
 use trace::report::SamplingCost;
 
 use crate::own;
@@ -23,19 +24,24 @@ pub trait About {
         None
     }
 
+    /// Statement of the process that observed the run, if it was another one.
+    fn closing(&self) -> Option<&Closing> {
+        None
+    }
+
     /// Content of `source.wire` in the report: the observed message formats.
     fn wire(&self) -> Option<Value> {
-        None
+        self.closing()?.wire.clone()
     }
 
     /// Cost of sampling the engine's Python stacks, if enabled.
     fn sampling(&self) -> Option<SamplingCost> {
-        None
+        self.closing()?.sampling
     }
 
     /// Content of `demo` in the report: the ground truth kept by the demo's own peers.
     fn truth(&self) -> Option<Value> {
-        None
+        self.closing()?.demo.clone()
     }
 
     /// One instant on both clocks; `None` if the wall clock is unknown.
@@ -50,6 +56,9 @@ pub trait About {
 
     /// CPU time in nanoseconds and resident bytes used by tokengap.
     fn cost(&self) -> (Option<u64>, Option<u64>) {
-        (Some(own::cpu_ns()), own::rss_bytes())
+        match self.closing() {
+            Some(closing) => (closing.cpu_ns, closing.rss_bytes),
+            None => (Some(own::cpu_ns()), own::rss_bytes()),
+        }
     }
 }

@@ -28,10 +28,7 @@ impl EngineFacts {
     /// Forwards an event, completing one about the engine.
     pub(crate) fn forward(&self, event: &Event<'_>, sink: &mut dyn FnMut(&Event<'_>)) {
         match event.what {
-            What::Engine(engine) => sink(&Event {
-                at: event.at,
-                what: What::Engine(self.or(engine)),
-            }),
+            What::Engine(engine) => sink(&Event::new(event.at, What::Engine(self.or(engine)))),
             _ => sink(event),
         }
     }
@@ -55,11 +52,7 @@ mod tests {
 
     use super::*;
 
-    const FRAME: FrameId = FrameId {
-        hop: HopId(0),
-        lane: 0,
-        seq: 0,
-    };
+    const FRAME: FrameId = FrameId::new(HopId(0), 0, 0);
 
     #[test]
     fn engine_events_are_completed_and_others_pass_unchanged() {

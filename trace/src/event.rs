@@ -3,6 +3,8 @@
 //! An event borrows from the source's buffers: a frame of 256 chunks reaches the ledger without an allocation.
 //! Sources emit the events of one lane in order. Between lanes and stages, timestamps may step back slightly.
 
+mod new;
+
 use serde::{Deserialize, Serialize};
 
 use crate::clock::MonoNs;
@@ -93,20 +95,6 @@ pub struct Capabilities {
     pub processed: bool,
     /// `Delivered` events are observed for requests that cross this hop.
     pub delivered: bool,
-}
-
-impl Capabilities {
-    /// Union of both sets of capabilities.
-    #[must_use]
-    pub fn or(self, other: Self) -> Self {
-        Self {
-            sent: self.sent || other.sent,
-            forwarded: self.forwarded || other.forwarded,
-            received: self.received || other.received,
-            processed: self.processed || other.processed,
-            delivered: self.delivered || other.delivered,
-        }
-    }
 }
 
 /// One ZMQ message with its decoded content.

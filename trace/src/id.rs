@@ -19,6 +19,13 @@ pub struct FrameId {
     pub seq: u64,
 }
 
+impl FrameId {
+    /// Frame `seq` of a lane.
+    pub const fn new(hop: HopId, lane: u32, seq: u64) -> Self {
+        Self { hop, lane, seq }
+    }
+}
+
 /// A thread of the engine, in the observer's pid namespace.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct ThreadId {

@@ -7,8 +7,7 @@ mod engine;
 
 use trace::engine::Mode;
 use trace::event::{
-    Capabilities, Chunk, CpuSample, Engine, Event, Frame, Hop, IdColumn, Kind, PollUse, QueueSample, Received,
-    ThreadPart, What,
+    Capabilities, Chunk, CpuSample, Engine, Event, Frame, Hop, PollUse, QueueSample, Received, ThreadPart, What,
 };
 use trace::report::{FindingLine, Report, ReportInput};
 use trace::{Analysis, FrameId, HopId, MonoNs, ThreadId};
@@ -40,14 +39,7 @@ impl Server {
             retractions: Some(0),
             ..Chunk::new(&rid)
         };
-        let frame = Frame {
-            id: id(seq),
-            bytes: 25_500,
-            kind: Kind::TokenIds,
-            ids: IdColumn::Delta,
-            chunks: &[chunk],
-        };
-        self.apply(at, What::Sent(frame));
+        self.apply(at, What::Sent(Frame::token_ids(id(seq), 25_500, &[chunk])));
     }
 
     /// Samples the last 100 ms of the tokenizer's thread: milliseconds on a CPU, runnable, and throttled (part of runnable).
@@ -58,16 +50,11 @@ impl Server {
             wakeups: 0,
         };
         let sample = CpuSample {
-            thread: RECEIVER,
-            role: "tokenizer",
             name: "sglang::http_se",
-            part: ThreadPart::Main,
-            interval_ns: 100 * MS,
-            on_ns: on * MS,
             wait_ns: Some(wait * MS),
             throttled_ns: (throttled > 0).then_some(throttled * MS),
             poll: Some(poll),
-            away: None,
+            ..CpuSample::new(RECEIVER, "tokenizer", 100 * MS, on * MS)
         };
         self.apply(at, What::Cpu(sample));
         let others = CpuSample {
@@ -99,12 +86,7 @@ fn id(seq: u64) -> FrameId {
 fn thirty_seconds(shares: [u64; 3]) -> Report {
     let analysis = Analysis::new(engine::config());
     let mut server = Server { analysis };
-    let capabilities = Capabilities {
-        sent: true,
-        received: true,
-        processed: true,
-        ..Capabilities::default()
-    };
+    let capabilities = Capabilities::SENT | Capabilities::RECEIVED | Capabilities::PROCESSED;
     let hop = Hop {
         id: HopId(0),
         name: HOP,
@@ -135,10 +117,8 @@ fn thirty_seconds(shares: [u64; 3]) -> Report {
                 server.apply(at - MS / 5, What::Processed(id(received - 1)));
             }
             let receive = Received {
-                id: id(received),
-                wakeup: Some(1),
                 by: Some(RECEIVER),
-                frame: None,
+                ..Received::in_wakeup(id(received), 1)
             };
             server.apply(at, What::Received(receive));
             received += 1;

@@ -8,8 +8,7 @@ use trace::clock::MonoNs;
 use trace::detect::{Finding, Severity};
 use trace::engine::{Mode, Waiter};
 use trace::event::{
-    Away, AwayState, Capabilities, Chunk, CpuSample, Engine, Event, Finish, Frame, Hop, IdColumn, Kind, Received,
-    ThreadPart, What,
+    Away, AwayState, Capabilities, Chunk, CpuSample, Engine, Event, Finish, Frame, Hop, Received, What,
 };
 use trace::{Analysis, FrameId, HopId, ThreadId};
 
@@ -223,25 +222,13 @@ fn simulate(path: &Path, slow: Option<Slow>) -> Vec<Finding> {
             analysis.tick(MonoNs(sampled));
         }
         let processing_stage = &processing_stages[n];
-        let id = FrameId {
-            hop: processing_stage.hop,
-            lane: 0,
-            seq: processing_stage.seq,
-        };
+        let id = FrameId::new(processing_stage.hop, 0, processing_stage.seq);
         let chunks = [chunk(&rids[processing_stage.request])];
         let what = match step {
-            0 => What::Sent(Frame {
-                id,
-                bytes: 300,
-                kind: Kind::TokenIds,
-                ids: IdColumn::Delta,
-                chunks: &chunks,
-            }),
+            0 => What::Sent(Frame::token_ids(id, 300, &chunks)),
             1 => What::Received(Received {
-                id,
-                wakeup: None,
                 by: Some(processing_stage.by),
-                frame: None,
+                ..Received::new(id)
             }),
             _ => What::Processed(id),
         };
@@ -269,18 +256,15 @@ fn announce(analysis: &mut Analysis, path: &Path) {
             let name = name(path, position);
             let endpoint = format!("ipc:///tmp/{id}");
             analysis.apply(&at_start(What::Hop(Hop {
-                id: HopId(id),
-                name: &name,
                 endpoint: &endpoint,
                 worker: (workers > 1).then_some(worker as u16),
                 origin: position == 0,
                 last: position + 1 == path.len(),
-                capabilities: Capabilities {
-                    sent: true,
-                    received: true,
-                    processed: true,
-                    ..Capabilities::default()
-                },
+                ..Hop::new(
+                    HopId(id),
+                    &name,
+                    Capabilities::SENT | Capabilities::RECEIVED | Capabilities::PROCESSED,
+                )
             })));
             id += 1;
         }
@@ -308,16 +292,11 @@ fn sample(analysis: &mut Analysis, path: &Path, slow: Option<Slow>, at: u64) {
             }
             let [on, wait, throttled] = cause.and_then(|c| c.shares).unwrap_or([4, 1, 0]);
             let what = What::Cpu(CpuSample {
-                thread: thread(position, worker),
-                role,
                 name: "python3",
-                part: ThreadPart::Main,
-                interval_ns: 100 * MS,
-                on_ns: on * MS,
                 wait_ns: Some(wait * MS),
                 throttled_ns: (throttled > 0).then_some(throttled * MS),
-                poll: None,
                 away: cause.and_then(|c| c.away),
+                ..CpuSample::new(thread(position, worker), role, 100 * MS, on * MS)
             });
             analysis.apply(&Event { at: MonoNs(at), what });
         }

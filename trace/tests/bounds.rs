@@ -3,7 +3,7 @@
 use std::alloc::System;
 
 use stats_alloc::{INSTRUMENTED_SYSTEM, Region, StatsAlloc};
-use trace::event::{Capabilities, Chunk, Event, Finish, Frame, Hop, IdColumn, Kind, Received, What};
+use trace::event::{Capabilities, Chunk, Event, Finish, Frame, Hop, Received, What};
 use trace::{Analysis, Config, FrameId, HopId, MonoNs};
 
 #[global_allocator]
@@ -20,26 +20,10 @@ struct Run {
 impl Run {
     fn new() -> Self {
         let mut analysis = Analysis::new(Config::default());
-        let capabilities = Capabilities {
-            sent: true,
-            received: true,
-            delivered: false,
-            ..Capabilities::default()
-        };
+        let capabilities = Capabilities::SENT | Capabilities::RECEIVED;
         let name = "scheduler->tokenizer";
-        let hop = Hop {
-            id: HopId(0),
-            name,
-            endpoint: "",
-            worker: None,
-            origin: true,
-            last: true,
-            capabilities,
-        };
-        analysis.apply(&Event {
-            at: MonoNs(0),
-            what: What::Hop(hop),
-        });
+        let hop = Hop::only(HopId(0), name, capabilities);
+        analysis.apply(&Event::new(MonoNs(0), What::Hop(hop)));
         Self {
             analysis,
             seq: 0,
@@ -49,34 +33,15 @@ impl Run {
 
     /// Sends a frame and receives it.
     fn send_and_receive(&mut self, chunks: &[Chunk<'_>]) {
-        let id = FrameId {
-            hop: HopId(0),
-            lane: 0,
-            seq: self.seq,
-        };
+        let id = FrameId::new(HopId(0), 0, self.seq);
         self.seq += 1;
         self.ms += 1;
-        let frame = Frame {
-            id,
-            bytes: 25_000,
-            kind: Kind::TokenIds,
-            ids: IdColumn::Delta,
-            chunks,
-        };
-        self.analysis.apply(&Event {
-            at: MonoNs(self.ms * MS),
-            what: What::Sent(frame),
-        });
-        let what = What::Received(Received {
-            id,
-            wakeup: Some(self.seq),
-            by: None,
-            frame: None,
-        });
-        self.analysis.apply(&Event {
-            at: MonoNs(self.ms * MS + 1),
-            what,
-        });
+        self.analysis.apply(&Event::new(
+            MonoNs(self.ms * MS),
+            What::Sent(Frame::token_ids(id, 25_000, chunks)),
+        ));
+        let what = What::Received(Received::in_wakeup(id, self.seq));
+        self.analysis.apply(&Event::new(MonoNs(self.ms * MS + 1), what));
     }
 }
 

@@ -26,23 +26,11 @@ impl Noise {
 /// A run with thousands of tokens per second and first-token gaps of tens of ms, both multiplied by `factor`, and a varying load.
 fn run(seed: u64, factor: f64, mode: Mode) -> Report {
     let mut analysis = Analysis::new(Config::default());
-    let capabilities = Capabilities {
-        sent: true,
-        received: true,
-        ..Capabilities::default()
-    };
-    analysis.apply(&Event {
-        at: MonoNs(SECOND),
-        what: What::Hop(Hop {
-            id: HopId(0),
-            name: "scheduler->tokenizer",
-            endpoint: "",
-            worker: None,
-            origin: true,
-            last: true,
-            capabilities,
-        }),
-    });
+    let capabilities = Capabilities::SENT | Capabilities::RECEIVED;
+    analysis.apply(&Event::new(
+        MonoNs(SECOND),
+        What::Hop(Hop::only(HopId(0), "scheduler->tokenizer", capabilities)),
+    ));
     analysis.tick(MonoNs(2 * SECOND));
     let mut report = analysis.report(&ReportInput::of("attach"));
     report.source.mode = Some(mode);

@@ -6,7 +6,7 @@ use proptest::prelude::*;
 use trace::engine::{Mode, Waiter};
 use trace::event::{
     Capabilities, Chunk, Delivery, Engine, Event, Finish, Frame, Hop, IdColumn, Kind, Missed, MissedCause, Received,
-    Response, Undecoded, What,
+    Undecoded, What,
 };
 use trace::ledger::Limits;
 use trace::report::ReportInput;
@@ -45,11 +45,7 @@ fn rid() -> impl Strategy<Value = String> {
 
 fn id() -> impl Strategy<Value = FrameId> {
     let seq = prop_oneof![8 => 0_u64..12, 1 => Just(u64::MAX - 1), 1 => any::<u64>()];
-    (0_u16..5, 0_u32..4, seq).prop_map(|(hop, lane, seq)| FrameId {
-        hop: HopId(hop),
-        lane,
-        seq,
-    })
+    (0_u16..5, 0_u32..4, seq).prop_map(|(hop, lane, seq)| FrameId::new(HopId(hop), lane, seq))
 }
 
 fn finish() -> impl Strategy<Value = Option<Finish>> {
@@ -116,19 +112,19 @@ fn apply(analysis: &mut Analysis, at: MonoNs, step: &Step) {
         })),
         Step::Hop(id, name, origin, last, [sent, forwarded, received, processed, delivered]) => {
             apply_event(What::Hop(Hop {
-                id: HopId(*id),
-                name,
-                endpoint: "",
-                worker: None,
                 origin: *origin,
                 last: *last,
-                capabilities: Capabilities {
-                    sent: *sent,
-                    forwarded: *forwarded,
-                    received: *received,
-                    processed: *processed,
-                    delivered: *delivered,
-                },
+                ..Hop::new(
+                    HopId(*id),
+                    name,
+                    Capabilities {
+                        sent: *sent,
+                        forwarded: *forwarded,
+                        received: *received,
+                        processed: *processed,
+                        delivered: *delivered,
+                    },
+                )
             }));
         }
         Step::Frame(id, kind, ids, parts, sent) => {
@@ -158,10 +154,8 @@ fn apply(analysis: &mut Analysis, at: MonoNs, step: &Step) {
                 chunks: &chunks,
             };
             let received = Received {
-                id: *id,
-                wakeup: None,
-                by: None,
                 frame: Some(frame),
+                ..Received::new(*id)
             };
             apply_event(if *sent {
                 What::Sent(frame)
@@ -173,24 +167,19 @@ fn apply(analysis: &mut Analysis, at: MonoNs, step: &Step) {
             0 => What::Forwarded(*id),
             1 => What::Processed(*id),
             _ => What::Received(Received {
-                id: *id,
                 wakeup: *wakeup,
-                by: None,
-                frame: None,
+                ..Received::new(*id)
             }),
         }),
         Step::Delivered(rid, tokens, incremental, completion_tokens, finished) => {
             apply_event(What::Delivered(Delivery {
-                rid,
-                tokens: *tokens,
                 mode: if *incremental {
                     Mode::Incremental
                 } else {
                     Mode::Cumulative
                 },
-                completion_tokens: *completion_tokens,
-                response: Response::Streamed,
                 finished: *finished,
+                ..Delivery::new(rid, *tokens, *completion_tokens)
             }));
         }
         Step::Undecoded(id) => apply_event(What::Undecoded(Undecoded {
@@ -198,11 +187,9 @@ fn apply(analysis: &mut Analysis, at: MonoNs, step: &Step) {
             bytes: 7,
             reason: "truncated",
         })),
-        Step::Missed(hop, count) => apply_event(What::Missed(Missed {
-            hop: hop.map(HopId),
-            count: *count,
-            cause: MissedCause::Unframed,
-        })),
+        Step::Missed(hop, count) => {
+            apply_event(What::Missed(Missed::new(hop.map(HopId), *count, MissedCause::Unframed)));
+        }
         Step::Tick => analysis.tick(at),
     }
 }

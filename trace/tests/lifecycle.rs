@@ -21,11 +21,7 @@ impl Path {
     /// scheduler -> detokenizer -> tokenizer, with sends and receives observed.
     fn text() -> Self {
         let mut path = Self::bare(engine::config());
-        let capabilities = Capabilities {
-            sent: true,
-            received: true,
-            ..Capabilities::default()
-        };
+        let capabilities = Capabilities::SENT | Capabilities::RECEIVED;
         path.announce(0, "scheduler->detokenizer", true, false, capabilities);
         path.announce(1, "detokenizer->tokenizer", false, true, capabilities);
         path
@@ -34,16 +30,7 @@ impl Path {
     /// One hop at an unknown position, with only sends observed.
     fn relay() -> Self {
         let mut path = Self::bare(engine::config());
-        path.announce(
-            0,
-            "a->b",
-            false,
-            false,
-            Capabilities {
-                sent: true,
-                ..Capabilities::default()
-            },
-        );
+        path.announce(0, "a->b", false, false, Capabilities::SENT);
         path
     }
 
@@ -57,31 +44,20 @@ impl Path {
 
     fn announce(&mut self, id: u16, name: &str, origin: bool, last: bool, capabilities: Capabilities) {
         self.apply(What::Hop(Hop {
-            id: HopId(id),
-            name,
-            endpoint: "",
-            worker: None,
             origin,
             last,
-            capabilities,
+            ..Hop::new(HopId(id), name, capabilities)
         }));
     }
 
     fn apply(&mut self, what: What<'_>) {
-        self.analysis.apply(&Event {
-            at: MonoNs(self.now),
-            what,
-        });
+        self.analysis.apply(&Event::new(MonoNs(self.now), what));
     }
 
     fn frame(&mut self, hop: u16, kind: Kind, ids: IdColumn, chunk: Chunk<'_>) -> FrameId {
         self.now += 1_000_000;
         let seq = &mut self.seqs[usize::from(hop)];
-        let id = FrameId {
-            hop: HopId(hop),
-            lane: 0,
-            seq: *seq,
-        };
+        let id = FrameId::new(HopId(hop), 0, *seq);
         *seq += 1;
         self.apply(What::Sent(Frame {
             id,
@@ -122,12 +98,7 @@ impl Path {
 
     fn receive(&mut self, id: FrameId) {
         self.now += 1_000_000;
-        self.apply(What::Received(Received {
-            id,
-            wakeup: None,
-            by: None,
-            frame: None,
-        }));
+        self.apply(What::Received(Received::new(id)));
     }
 
     fn wait(&mut self, seconds: u64) {
@@ -186,11 +157,7 @@ fn a_request_ends_after_its_last_receive() {
     }
     path.wait(60);
     assert_eq!((path.analysis.ledger().remembered(), path.requests().settling), (1, 1));
-    path.receive(FrameId {
-        hop: HopId(1),
-        lane: 0,
-        seq: 0,
-    });
+    path.receive(FrameId::new(HopId(1), 0, 0));
     path.wait(3);
     let ledger = path.analysis.ledger();
     assert_eq!(
@@ -318,16 +285,7 @@ fn a_silent_request_is_orphaned_and_freed() {
         limits,
         ..engine::config()
     });
-    path.announce(
-        0,
-        "a->b",
-        true,
-        false,
-        Capabilities {
-            sent: true,
-            ..Capabilities::default()
-        },
-    );
+    path.announce(0, "a->b", true, false, Capabilities::SENT);
     path.send(0, "a", 1, 1, None);
     path.wait(4);
     assert_eq!(path.analysis.ledger().remembered(), 1);
@@ -338,35 +296,14 @@ fn a_silent_request_is_orphaned_and_freed() {
 #[test]
 fn frames_with_unobserved_sends_are_counted() {
     let mut path = Path::bare(engine::config());
-    path.announce(
-        0,
-        "scheduler->tokenizer",
-        true,
-        true,
-        Capabilities {
-            received: true,
-            ..Capabilities::default()
-        },
-    );
+    path.announce(0, "scheduler->tokenizer", true, true, Capabilities::RECEIVED);
     for seq in 0..3_u32 {
-        let id = FrameId {
-            hop: HopId(0),
-            lane: 0,
-            seq: u64::from(seq),
-        };
+        let id = FrameId::new(HopId(0), 0, u64::from(seq));
         let chunks = [chunk("a", 1, seq + 1, None)];
-        let frame = Frame {
-            id,
-            bytes: 900,
-            kind: Kind::TokenIds,
-            ids: IdColumn::Delta,
-            chunks: &chunks,
-        };
+        let frame = Frame::token_ids(id, 900, &chunks);
         path.apply(What::Received(Received {
-            id,
-            wakeup: None,
-            by: None,
             frame: Some(frame),
+            ..Received::new(id)
         }));
     }
     let ledger = path.analysis.ledger();
@@ -380,11 +317,7 @@ fn frames_with_unobserved_sends_are_counted() {
 #[test]
 fn a_receive_may_be_observed_before_its_send() {
     let mut path = Path::text();
-    let id = FrameId {
-        hop: HopId(1),
-        lane: 0,
-        seq: 0,
-    };
+    let id = FrameId::new(HopId(1), 0, 0);
     path.send(0, "a", 1, 1, None);
     path.receive(id);
     path.send(1, "a", 1, 1, None);
@@ -439,20 +372,12 @@ fn a_single_chunk_request_has_a_first_send_on_a_long_observed_connection() {
 #[test]
 fn no_wait_is_reported_if_the_receive_may_have_been_missed() {
     let mut path = Path::bare(engine::config());
-    let capabilities = Capabilities {
-        sent: true,
-        received: true,
-        ..Capabilities::default()
-    };
+    let capabilities = Capabilities::SENT | Capabilities::RECEIVED;
     path.announce(0, "scheduler->tokenizer", true, true, capabilities);
     path.send(0, "a", 1, 1, None);
     let waits = |path: &Path, rid: &str| path.analysis.ledger().request(rid).unwrap().waiting_since().is_some();
     assert!(waits(&path, "a"));
-    path.apply(What::Missed(Missed {
-        hop: None,
-        count: 3,
-        cause: MissedCause::QueueFull,
-    }));
+    path.apply(What::Missed(Missed::new(None, 3, MissedCause::QueueFull)));
     let b = path.send(0, "b", 1, 1, None);
     assert_eq!((waits(&path, "a"), waits(&path, "b")), (false, true));
     path.receive(b);
@@ -462,11 +387,7 @@ fn no_wait_is_reported_if_the_receive_may_have_been_missed() {
 #[test]
 fn frames_sent_before_the_receiver_is_identified_have_a_gap() {
     let mut path = Path::bare(engine::config());
-    let capabilities = Capabilities {
-        sent: true,
-        received: true,
-        ..Capabilities::default()
-    };
+    let capabilities = Capabilities::SENT | Capabilities::RECEIVED;
     path.announce(0, "scheduler->?", true, false, capabilities);
     path.announce(1, "scheduler->?", true, false, capabilities);
     let a = path.send(0, "a", 1, 1, None);
@@ -499,11 +420,7 @@ fn an_engine_exit_clears_the_backlog_and_the_next_engine_continues_the_counts() 
     path.send(0, "b", 1, 1, None);
     let backlog = |path: &Path| path.analysis.ledger().groups()[0].backlog;
     assert_eq!(backlog(&path), 2);
-    path.apply(What::Missed(Missed {
-        hop: None,
-        count: 0,
-        cause: MissedCause::Ended,
-    }));
+    path.apply(What::Missed(Missed::new(None, 0, MissedCause::Ended)));
     assert_eq!(backlog(&path), 0);
     assert_eq!(path.analysis.ledger().hops()[0].oldest_waiting(), None);
     assert_eq!(
@@ -511,19 +428,13 @@ fn an_engine_exit_clears_the_backlog_and_the_next_engine_continues_the_counts() 
         0,
         "nothing was missed"
     );
-    let next = FrameId {
-        hop: HopId(0),
-        lane: 1,
-        seq: 0,
-    };
+    let next = FrameId::new(HopId(0), 1, 0);
     path.now += SECOND;
-    path.apply(What::Sent(Frame {
-        id: next,
-        bytes: 900,
-        kind: Kind::TokenIds,
-        ids: IdColumn::Delta,
-        chunks: &[chunk("c", 1, 1, Some(Finish::Stop))],
-    }));
+    path.apply(What::Sent(Frame::token_ids(
+        next,
+        900,
+        &[chunk("c", 1, 1, Some(Finish::Stop))],
+    )));
     assert_eq!(backlog(&path), 1);
     path.receive(next);
     assert_eq!(backlog(&path), 0);

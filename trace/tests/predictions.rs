@@ -36,15 +36,7 @@ fn predicted_after(received: &[HopId], by: Option<ThreadId>, wait_ns: Option<u64
             processed: wait_ns.is_some(),
             ..Capabilities::default()
         };
-        let hop = Hop {
-            id,
-            name: "scheduler->tokenizer",
-            endpoint: "",
-            worker: None,
-            origin: true,
-            last: true,
-            capabilities,
-        };
+        let hop = Hop::only(id, "scheduler->tokenizer", capabilities);
         apply(What::Hop(hop));
     }
     apply(What::Engine(Engine {
@@ -54,10 +46,12 @@ fn predicted_after(received: &[HopId], by: Option<ThreadId>, wait_ns: Option<u64
         turnaround: Some(3),
         ..Engine::default()
     }));
-    let frame_id = |index: usize| FrameId {
-        hop: received[index],
-        lane: 0,
-        seq: received[..index].iter().filter(|&&hop| hop == received[index]).count() as u64,
+    let frame_id = |index: usize| {
+        FrameId::new(
+            received[index],
+            0,
+            received[..index].iter().filter(|&&hop| hop == received[index]).count() as u64,
+        )
     };
     let send = |index: usize, apply: &mut dyn FnMut(What<'_>)| {
         let (id, hop) = (frame_id(index), received[index]);
@@ -86,10 +80,8 @@ fn predicted_after(received: &[HopId], by: Option<ThreadId>, wait_ns: Option<u64
             send(index, &mut apply);
         }
         apply(What::Received(Received {
-            id: frame_id(index),
-            wakeup: Some(1),
             by,
-            frame: None,
+            ..Received::in_wakeup(frame_id(index), 1)
         }));
         if wait_ns.is_some() {
             apply(What::Processed(frame_id(index)));

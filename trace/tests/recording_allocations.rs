@@ -4,7 +4,7 @@
 use std::alloc::System;
 
 use stats_alloc::{INSTRUMENTED_SYSTEM, Region, StatsAlloc};
-use trace::event::{Chunk, Event, Frame, IdColumn, Kind, What};
+use trace::event::{Chunk, Event, Frame, What};
 use trace::record::{Closing, Header, RecordOptions, Recorder};
 use trace::{Config, FrameId, HopId, MonoNs};
 
@@ -38,22 +38,11 @@ fn recording_known_requests_does_not_allocate() {
         .collect();
     let mut seq = 0;
     let mut record = |chunks| {
-        let id = FrameId {
-            hop: HopId(0),
-            lane: 0,
-            seq,
-        };
-        let frame = Frame {
-            id,
-            bytes: 25_000,
-            kind: Kind::TokenIds,
-            ids: IdColumn::Delta,
-            chunks,
-        };
-        recorder.event(&Event {
-            at: MonoNs(seq * 10_000_000),
-            what: What::Sent(frame),
-        });
+        let id = FrameId::new(HopId(0), 0, seq);
+        recorder.event(&Event::new(
+            MonoNs(seq * 10_000_000),
+            What::Sent(Frame::token_ids(id, 25_000, chunks)),
+        ));
         recorder.tick(MonoNs(seq * 10_000_000 + 1));
         seq += 1;
     };

@@ -7,8 +7,7 @@ use serde_json::Value;
 use trace::clock::MonoNs;
 use trace::engine::Mode;
 use trace::event::{
-    Capabilities, Chunk, Delivery, Engine, Event, Finish, Frame, Hop, IdColumn, Kind, Missed, MissedCause, Received,
-    Response, Undecoded, What,
+    Capabilities, Chunk, Delivery, Engine, Event, Finish, Frame, Hop, Missed, MissedCause, Received, Undecoded, What,
 };
 use trace::report::{Clock, Report, ReportInput};
 use trace::{Analysis, FrameId, HopId};
@@ -31,31 +30,21 @@ impl Run {
         run.apply(
             0,
             What::Hop(Hop {
-                id: HopId(0),
-                name,
                 endpoint,
-                worker: None,
                 origin: true,
                 last,
-                capabilities,
+                ..Hop::new(HopId(0), name, capabilities)
             }),
         );
         run
     }
 
     fn apply(&mut self, ms: u64, what: What<'_>) {
-        self.analysis.apply(&Event {
-            at: MonoNs(START + ms * MS),
-            what,
-        });
+        self.analysis.apply(&Event::new(MonoNs(START + ms * MS), what));
     }
 
     fn id(seq: u64) -> FrameId {
-        FrameId {
-            hop: HopId(0),
-            lane: 0,
-            seq,
-        }
+        FrameId::new(HopId(0), 0, seq)
     }
 
     fn send(&mut self, ms: u64, chunks: &[(&str, u32, u32, Option<Finish>)]) {
@@ -71,28 +60,11 @@ impl Run {
         let chunks: Vec<Chunk<'_>> = chunks.iter().map(chunk).collect();
         let id = Self::id(self.seq);
         self.seq += 1;
-        self.apply(
-            ms,
-            What::Sent(Frame {
-                id,
-                bytes: 1_240,
-                kind: Kind::TokenIds,
-                ids: IdColumn::Delta,
-                chunks: &chunks,
-            }),
-        );
+        self.apply(ms, What::Sent(Frame::token_ids(id, 1_240, &chunks)));
     }
 
     fn receive(&mut self, ms: u64, seq: u64, wakeup: u64) {
-        self.apply(
-            ms,
-            What::Received(Received {
-                id: Self::id(seq),
-                wakeup: Some(wakeup),
-                by: None,
-                frame: None,
-            }),
-        );
+        self.apply(ms, What::Received(Received::in_wakeup(Self::id(seq), wakeup)));
         self.apply(ms + 1, What::Processed(Self::id(seq)));
     }
 
@@ -101,12 +73,8 @@ impl Run {
         self.apply(
             ms,
             What::Delivered(Delivery {
-                rid,
-                tokens,
-                mode: Mode::Incremental,
-                completion_tokens,
                 finished,
-                response: Response::Streamed,
+                ..Delivery::new(rid, tokens, completion_tokens)
             }),
         );
     }
@@ -117,13 +85,11 @@ const FAST: &str = "9f1c2a77d1f84f0b8a53c6b0f2de4417";
 
 /// A 0.5.9 engine that keeps the last chunk, observed from send to delivery: one delayed first token, two dropped chunks.
 fn everything_seen() -> Report {
-    let capabilities = Capabilities {
-        sent: true,
-        forwarded: true,
-        received: true,
-        processed: true,
-        delivered: true,
-    };
+    let capabilities = Capabilities::SENT
+        | Capabilities::FORWARDED
+        | Capabilities::RECEIVED
+        | Capabilities::PROCESSED
+        | Capabilities::DELIVERED;
     let mut run = Run::new("scheduler->tokenizer", capabilities, true);
     run.apply(
         0,
@@ -160,11 +126,7 @@ fn everything_seen() -> Report {
 
 /// Only a relay, on an unknown release, with one undecoded frame and missed observations.
 fn sends_seen() -> Report {
-    let capabilities = Capabilities {
-        sent: true,
-        forwarded: true,
-        ..Capabilities::default()
-    };
+    let capabilities = Capabilities::SENT | Capabilities::FORWARDED;
     let mut run = Run::new("scheduler->detokenizer", capabilities, false);
     run.send(0, &[(FAST, 1, 1, None)]);
     run.apply(1, What::Forwarded(Run::id(0)));
@@ -178,14 +140,7 @@ fn sends_seen() -> Report {
         }),
     );
     run.seq += 2;
-    run.apply(
-        6,
-        What::Missed(Missed {
-            hop: Some(HopId(0)),
-            count: 2,
-            cause: MissedCause::QueueFull,
-        }),
-    );
+    run.apply(6, What::Missed(Missed::new(Some(HopId(0)), 2, MissedCause::QueueFull)));
     run.send(
         40,
         &[
@@ -257,11 +212,7 @@ fn a_report_round_trips_through_json() {
 fn slowest_requests_are_sorted_by_gap_and_limited() {
     let mut run = Run::new(
         "scheduler->tokenizer",
-        Capabilities {
-            sent: true,
-            received: true,
-            ..Capabilities::default()
-        },
+        Capabilities::SENT | Capabilities::RECEIVED,
         true,
     );
     // Gaps of 5, 60, 20 and 40 ms, and one first token sent 30 ms before the end and not received.

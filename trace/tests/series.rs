@@ -1,8 +1,6 @@
 //! Time series: columns add up to the totals, stay aligned when slots are halved, and use constant memory.
 
-use trace::event::{
-    Capabilities, Chunk, CpuSample, Event, Frame, Hop, IdColumn, Kind, QueueSample, Received, ThreadPart, What,
-};
+use trace::event::{Capabilities, Chunk, CpuSample, Event, Frame, Hop, QueueSample, Received, What};
 use trace::ledger::Limits;
 use trace::report::{Report, ReportInput, Series};
 use trace::{Analysis, Config, FrameId, HopId, MonoNs, ThreadId};
@@ -22,31 +20,13 @@ impl Run {
             limits,
             ..Config::default()
         }));
-        let capabilities = Capabilities {
-            sent: true,
-            received: true,
-            ..Capabilities::default()
-        };
-        run.apply(
-            0,
-            What::Hop(Hop {
-                id: HopId(0),
-                name: "scheduler->tokenizer",
-                endpoint: "",
-                worker: None,
-                origin: true,
-                last: true,
-                capabilities,
-            }),
-        );
+        let capabilities = Capabilities::SENT | Capabilities::RECEIVED;
+        run.apply(0, What::Hop(Hop::only(HopId(0), "scheduler->tokenizer", capabilities)));
         run
     }
 
     fn apply(&mut self, ms: u64, what: What<'_>) {
-        self.0.apply(&Event {
-            at: MonoNs((5_000 + ms) * MS),
-            what,
-        });
+        self.0.apply(&Event::new(MonoNs((5_000 + ms) * MS), what));
     }
 
     /// Sends a frame with the first token of `rid`.
@@ -56,26 +36,15 @@ impl Run {
             completion_tokens: Some(1),
             ..Chunk::new(rid)
         };
-        self.apply(
-            ms,
-            What::Sent(Frame {
-                id: id(seq),
-                bytes: 100,
-                kind: Kind::TokenIds,
-                ids: IdColumn::Delta,
-                chunks: &[chunk],
-            }),
-        );
+        self.apply(ms, What::Sent(Frame::token_ids(id(seq), 100, &[chunk])));
     }
 
     fn receive(&mut self, ms: u64, seq: u64) {
         self.apply(
             ms,
             What::Received(Received {
-                id: id(seq),
-                wakeup: Some(seq / 2),
                 by: Some(RECEIVER),
-                frame: None,
+                ..Received::in_wakeup(id(seq), seq / 2)
             }),
         );
     }
@@ -84,16 +53,9 @@ impl Run {
         self.apply(
             ms,
             What::Cpu(CpuSample {
-                thread: RECEIVER,
-                role: "tokenizer",
                 name: "python3",
-                part: ThreadPart::Main,
-                interval_ns: 100 * MS,
-                on_ns: on_ms * MS,
                 wait_ns: Some(10 * MS),
-                throttled_ns: None,
-                poll: None,
-                away: None,
+                ..CpuSample::new(RECEIVER, "tokenizer", 100 * MS, on_ms * MS)
             }),
         );
     }
@@ -108,11 +70,7 @@ impl Run {
 }
 
 fn id(seq: u64) -> FrameId {
-    FrameId {
-        hop: HopId(0),
-        lane: 0,
-        seq,
-    }
+    FrameId::new(HopId(0), 0, seq)
 }
 
 #[test]

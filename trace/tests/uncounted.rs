@@ -3,7 +3,7 @@
 use trace::engine::{Engines, Mode, Waiter};
 use trace::event::{
     Answer, AnswerEnd, Capabilities, Chunk, Delivery, Engine, Event, Finish, Frame, Hop, IdColumn, Kind, Missed,
-    MissedCause, Response, What,
+    MissedCause, What,
 };
 use trace::ledger::Fates;
 use trace::report::ReportInput;
@@ -30,37 +30,22 @@ impl Run {
             waiter: Some(Waiter::Merges),
             ..Engine::default()
         }));
-        run.apply(What::Hop(Hop {
-            id: HOP,
-            name: "engine->api",
-            endpoint: "",
-            worker: None,
-            origin: true,
-            last: true,
-            capabilities: Capabilities {
-                sent: true,
-                delivered: true,
-                ..Capabilities::default()
-            },
-        }));
+        run.apply(What::Hop(Hop::only(
+            HOP,
+            "engine->api",
+            Capabilities::SENT | Capabilities::DELIVERED,
+        )));
         (0..observed_frames).for_each(|_| run.send(&[]));
         run
     }
 
     fn apply(&mut self, what: What<'_>) {
         self.at += 1_000_000;
-        self.analysis.apply(&Event {
-            at: MonoNs(self.at),
-            what,
-        });
+        self.analysis.apply(&Event::new(MonoNs(self.at), what));
     }
 
     fn send(&mut self, chunks: &[Chunk<'_>]) {
-        let id = FrameId {
-            hop: HOP,
-            lane: 0,
-            seq: self.seq,
-        };
+        let id = FrameId::new(HOP, 0, self.seq);
         self.seq += 1;
         self.apply(What::Sent(Frame {
             id,
@@ -86,14 +71,7 @@ impl Run {
     /// Delivers tokens, with the cumulative count that the response claims, if any.
     fn deliver(&mut self, deliveries: &[(u32, Option<u32>)]) {
         for &(tokens, completion_tokens) in deliveries {
-            self.apply(What::Delivered(Delivery {
-                rid: "a",
-                tokens,
-                mode: Mode::Incremental,
-                completion_tokens,
-                finished: false,
-                response: Response::Streamed,
-            }));
+            self.apply(What::Delivered(Delivery::new("a", tokens, completion_tokens)));
         }
     }
 
@@ -162,11 +140,7 @@ fn a_stream_joined_late_is_counted_without_judging_losses() {
 fn missed_observations_are_not_reported_as_losses() {
     let mut run = Run::after(60);
     run.stream(&STREAM[..1]);
-    run.apply(What::Missed(Missed {
-        hop: Some(HOP),
-        count: 1,
-        cause: MissedCause::QueueFull,
-    }));
+    run.apply(What::Missed(Missed::new(Some(HOP), 1, MissedCause::QueueFull)));
     run.seq += 1;
     run.stream(&STREAM[2..]);
     run.deliver(&[(1, Some(1)), (5, Some(6)), (1, Some(7))]);
@@ -219,12 +193,8 @@ fn the_end_of_its_response_ends_a_request_of_an_engine_that_sends_no_finish_reas
             ..CHUNK
         }]);
         run.apply(What::Answered(Answer {
-            rid: "a",
-            tokens: Some(1),
-            completion_tokens: None,
             end,
-            short_writes: 0,
-            unacknowledged: None,
+            ..Answer::new("a", Some(1), None)
         }));
         // One more step before the abort reaches the engine.
         run.send(&[CHUNK]);

@@ -5,7 +5,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use feed::{Body, Image, Key, PublishOptions, Published, Publisher, RunState, WatchEvent, WatchOptions, Watcher};
-use trace::event::{Capabilities, Chunk, Event, Frame, Hop, IdColumn, Kind, Merged, What};
+use trace::event::{Capabilities, Chunk, Event, Frame, Hop, Merged, What};
 use trace::record::{BlockReader, Header, Record};
 use trace::report::ReportInput;
 use trace::{Analysis, Config, FrameId, HopId, MonoNs};
@@ -41,10 +41,7 @@ impl Source {
             now: 1_000 * MS,
             seq: 0,
         };
-        let capabilities = Capabilities {
-            sent: true,
-            ..Capabilities::default()
-        };
+        let capabilities = Capabilities::SENT;
         source.emit(What::Hop(Hop {
             id: HopId(0),
             name: "scheduler->tokenizer",
@@ -58,10 +55,7 @@ impl Source {
     }
 
     pub(crate) fn emit(&mut self, what: What<'_>) {
-        let event = Event {
-            at: MonoNs(self.now),
-            what,
-        };
+        let event = Event::new(MonoNs(self.now), what);
         self.analysis.apply(&event);
         self.publisher.event(&event);
     }
@@ -80,20 +74,10 @@ impl Source {
                     ..Chunk::new(rid)
                 })
                 .collect();
-            let id = FrameId {
-                hop: HopId(0),
-                lane: 0,
-                seq: self.seq,
-            };
+            let id = FrameId::new(HopId(0), 0, self.seq);
             self.seq += 1;
             self.now += MS;
-            self.emit(What::Sent(Frame {
-                id,
-                bytes: 4_000 + self.seq * 7 % 1_000,
-                kind: Kind::TokenIds,
-                ids: IdColumn::Delta,
-                chunks: &chunks,
-            }));
+            self.emit(What::Sent(Frame::token_ids(id, 4_000 + self.seq * 7 % 1_000, &chunks)));
         }
         self.now += 100 * MS;
         let now = MonoNs(self.now);

@@ -5,7 +5,6 @@ use std::path::Path;
 use serde_json::Value;
 use trace::MonoNs;
 use trace::record::{Closing, Recording};
-use trace::report::SamplingCost;
 
 use crate::about::About;
 
@@ -45,24 +44,12 @@ impl About for Recorded<'_> {
         Some(self.recording.path())
     }
 
-    fn wire(&self) -> Option<Value> {
-        self.closing.wire.clone()
-    }
-
-    fn sampling(&self) -> Option<SamplingCost> {
-        self.closing.sampling
-    }
-
-    fn truth(&self) -> Option<Value> {
-        self.closing.demo.clone()
+    fn closing(&self) -> Option<&Closing> {
+        Some(&self.closing)
     }
 
     fn wall(&self) -> Option<(MonoNs, u64)> {
         let anchor = self.closing.wall.unwrap_or(self.recording.header().anchor);
         Some((anchor.mono, anchor.wall_ns))
-    }
-
-    fn cost(&self) -> (Option<u64>, Option<u64>) {
-        (self.closing.cpu_ns, self.closing.rss_bytes)
     }
 }

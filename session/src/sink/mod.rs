@@ -128,14 +128,10 @@ impl Sink {
                 return;
             };
             if missed > 0 {
-                recording.recorder.event(&Event {
-                    at: analysis.ledger().now(),
-                    what: What::Missed(Missed {
-                        hop: None,
-                        count: missed,
-                        cause: MissedCause::QueueFull,
-                    }),
-                });
+                recording.recorder.event(&Event::new(
+                    analysis.ledger().now(),
+                    What::Missed(Missed::new(None, missed, MissedCause::QueueFull)),
+                ));
             }
             preamble::write(analysis.ledger(), &mut |event| recording.recorder.event(event));
         });

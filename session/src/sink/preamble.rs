@@ -8,30 +8,25 @@ use trace::ledger::Ledger;
 pub(super) fn write(ledger: &Ledger, sink: &mut dyn FnMut(&Event<'_>)) {
     let at = ledger.now();
     let engine = ledger.engine();
-    sink(&Event {
+    sink(&Event::new(
         at,
-        what: What::Engine(event::Engine {
+        What::Engine(event::Engine {
             name: engine.name.as_deref(),
             version: engine.version.as_deref(),
             mode: engine.mode,
             waiter: engine.waiter,
             turnaround: engine.turnaround,
         }),
-    });
+    ));
     for hop in ledger.hops() {
         let hop = event::Hop {
-            id: hop.id(),
-            name: &ledger.groups()[hop.group()].name,
             endpoint: hop.endpoint(),
             worker: hop.worker(),
             origin: hop.is_origin(),
             last: hop.is_last(),
-            capabilities: hop.capabilities(),
+            ..event::Hop::new(hop.id(), &ledger.groups()[hop.group()].name, hop.capabilities())
         };
-        sink(&Event {
-            at,
-            what: What::Hop(hop),
-        });
+        sink(&Event::new(at, What::Hop(hop)));
     }
 }
 
@@ -65,11 +60,7 @@ mod tests {
                 worker: None,
                 origin: id == 0,
                 last: id == 1,
-                capabilities: Capabilities {
-                    sent: true,
-                    forwarded: true,
-                    ..Capabilities::default()
-                },
+                capabilities: Capabilities::SENT | Capabilities::FORWARDED,
             }));
         }
         let mut late = Analysis::new(Config::default());

@@ -144,10 +144,7 @@ impl Watched {
                     place: &away.place,
                 }),
             };
-            sink(&Event {
-                at: sample.at,
-                what: What::Cpu(what),
-            });
+            sink(&Event::new(sample.at, What::Cpu(what)));
         }
     }
 }

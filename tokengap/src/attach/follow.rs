@@ -177,15 +177,10 @@ impl Follow {
         self.probe = Some(attach.into_probe());
         self.ended += 1;
         tracing::warn!("the engine exited (exit {}); waiting for the next one", self.ended);
-        let missed = Missed {
-            hop: None,
-            count: 0,
-            cause: MissedCause::Ended,
-        };
-        sink(&Event {
-            at: MonoNs::now(),
-            what: What::Missed(missed),
-        });
+        sink(&Event::new(
+            MonoNs::now(),
+            What::Missed(Missed::new(None, 0, MissedCause::Ended)),
+        ));
     }
 
     fn watched(&self) -> Option<&Attach> {

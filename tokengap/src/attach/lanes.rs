@@ -120,11 +120,7 @@ impl Lanes {
         };
         let lane = name.lane as usize;
         let generation = self.paths.ids.generation();
-        let frame_id = |hop| FrameId {
-            hop,
-            lane: generation,
-            seq,
-        };
+        let frame_id = |hop| FrameId::new(hop, generation, seq);
         let decoders = &mut self.decoders;
         let decoded = payload.ok_or("cut-by-capture").and_then(|parts| {
             let decoded = match parts {
@@ -161,15 +157,9 @@ impl Lanes {
                 ids: batch.shape().ids,
                 chunks: batch.chunks(),
             };
-            sink(&Event {
-                at,
-                what: What::Sent(frame),
-            });
+            sink(&Event::new(at, What::Sent(frame)));
             if let Some(wait) = batch.send_wait(hop, at) {
-                sink(&Event {
-                    at,
-                    what: What::SendWait(wait),
-                });
+                sink(&Event::new(at, What::SendWait(wait)));
             }
         }
     }
@@ -221,20 +211,16 @@ impl Lanes {
         let Some(seq) = self.multiparts.number(found.frame) else {
             return;
         };
-        let id = FrameId {
-            hop: known.id,
-            lane: self.paths.ids.generation(),
-            seq,
-        };
-        sink(&Event {
+        let id = FrameId::new(known.id, self.paths.ids.generation(), seq);
+        sink(&Event::new(
             at,
-            what: What::Received(Received {
+            What::Received(Received {
                 id,
                 wakeup,
                 by,
                 frame: None,
             }),
-        });
+        ));
     }
 
     /// Reports messages that are missing from a lane's numbering as missed. Must run before later messages are processed, so that the gap
@@ -244,10 +230,7 @@ impl Lanes {
             self.ahead += count;
             let hop = Some(known.id);
             let cause = MissedCause::QueueFull;
-            sink(&Event {
-                at,
-                what: What::Missed(Missed { hop, count, cause }),
-            });
+            sink(&Event::new(at, What::Missed(Missed { hop, count, cause })));
         }
     }
 
@@ -266,15 +249,8 @@ impl Lanes {
         if let Some(known) = self.paths.of_lane(name.lane as usize)
             && let Some(seq) = self.multiparts.number(name)
         {
-            let id = FrameId {
-                hop: known.id,
-                lane: self.paths.ids.generation(),
-                seq,
-            };
-            sink(&Event {
-                at: call.at,
-                what: What::Processed(id),
-            });
+            let id = FrameId::new(known.id, self.paths.ids.generation(), seq);
+            sink(&Event::new(call.at, What::Processed(id)));
         }
     }
 
@@ -319,31 +295,21 @@ impl Lanes {
                 return;
             };
             self.unknown_senders.insert(socket, (id, 0));
-            let hop = Hop {
-                id,
-                name: &name,
-                endpoint: "",
-                worker: to.rank(),
-                origin: false,
-                last: to.is_tokenizer(),
-                capabilities: Capabilities {
-                    received: true,
-                    processed: self.paths.sight.processed,
-                    delivered: self.paths.sight.serves(&[socket.pid].into()).is_some(),
-                    ..Capabilities::default()
-                },
+            let capabilities = Capabilities {
+                received: true,
+                processed: self.paths.sight.processed,
+                delivered: self.paths.sight.serves(&[socket.pid].into()).is_some(),
+                ..Capabilities::default()
             };
-            sink(&Event {
-                at,
-                what: What::Hop(hop),
-            });
+            let hop = Hop {
+                worker: to.rank(),
+                last: to.is_tokenizer(),
+                ..Hop::new(id, &name, capabilities)
+            };
+            sink(&Event::new(at, What::Hop(hop)));
             (id, 0)
         };
-        let id = FrameId {
-            hop,
-            lane: self.paths.ids.generation(),
-            seq,
-        };
+        let id = FrameId::new(hop, self.paths.ids.generation(), seq);
         let frame = Frame {
             id,
             bytes: message.bytes,
@@ -351,15 +317,15 @@ impl Lanes {
             ids: batch.shape().ids,
             chunks: batch.chunks(),
         };
-        sink(&Event {
+        sink(&Event::new(
             at,
-            what: What::Received(Received {
+            What::Received(Received {
                 id,
                 wakeup,
                 by,
                 frame: Some(frame),
             }),
-        });
+        ));
     }
 }
 

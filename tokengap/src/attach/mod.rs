@@ -330,10 +330,7 @@ impl Attach {
         what.name = what.name.or(release.map(|release| release.engine));
         what.version = what.version.or(release.map(|release| release.schema));
         what.waiter = what.waiter.or(release.and_then(|release| release.waiter));
-        sink(&Event {
-            at: MonoNs::now(),
-            what: What::Engine(what),
-        });
+        sink(&Event::new(MonoNs::now(), What::Engine(what)));
     }
 }
 
@@ -518,10 +515,7 @@ fn enter(
             };
             let (hop, cause) = (None, MissedCause::QueueFull);
             if count > 0 {
-                sink(&Event {
-                    at: MonoNs::now(),
-                    what: What::Missed(Missed { hop, count, cause }),
-                });
+                sink(&Event::new(MonoNs::now(), What::Missed(Missed { hop, count, cause })));
             }
         }
         Observation::Exited { pid } => {

@@ -297,10 +297,7 @@ fn emit(known: &Known, announced: Announced, at: MonoNs, sink: Sink<'_>) {
         last: known.to.is_some_and(|to| to.part.is_tokenizer()),
         capabilities: announced.capabilities,
     };
-    sink(&Event {
-        at,
-        what: What::Hop(hop),
-    });
+    sink(&Event::new(at, What::Hop(hop)));
 }
 
 fn name_of(from: Part, to: Option<Receiver>) -> String {

@@ -95,10 +95,7 @@ fn emit_samples(interval: &Interval, role: &str, thread: &ThreadStacks, sink: Si
             own: hits.own,
             gil: Some(hits.gil),
         };
-        sink(&Event {
-            at: interval.at,
-            what: What::Stack(sample),
-        });
+        sink(&Event::new(interval.at, What::Stack(sample)));
     };
     if thread.functions.is_empty() {
         emit("", "", Hits::default());

@@ -73,10 +73,7 @@ impl QueueWatch {
                     receive_bytes,
                     send_bytes,
                 });
-                sink(&Event {
-                    at: MonoNs::now(),
-                    what,
-                });
+                sink(&Event::new(MonoNs::now(), what));
             }
         }
         self.hops = hops;

@@ -105,12 +105,7 @@ impl Join {
         };
         let what = match &did {
             PeerAction::Received { hop, print, wakeup } => match self.frames.get(&(*hop, *print)) {
-                Some(&id) => What::Received(Received {
-                    id,
-                    wakeup: Some(*wakeup),
-                    by: None,
-                    frame: None,
-                }),
+                Some(&id) => What::Received(Received::in_wakeup(id, *wakeup)),
                 None => return,
             },
             PeerAction::Processed { hop, print } => match self.frames.remove(&(*hop, *print)) {
@@ -133,7 +128,7 @@ impl Join {
 
 #[cfg(test)]
 mod tests {
-    use trace::event::{Frame, IdColumn, Kind};
+    use trace::event::Frame;
 
     use super::super::encode::Release;
     use super::*;
@@ -150,17 +145,7 @@ mod tests {
     }
 
     fn sent(seq: u64, at: u64) -> Event<'static> {
-        let frame = Frame {
-            id: frame(seq),
-            bytes: 5,
-            kind: Kind::TokenIds,
-            ids: IdColumn::Delta,
-            chunks: &[],
-        };
-        Event {
-            at: MonoNs(at),
-            what: What::Sent(frame),
-        }
+        Event::new(MonoNs(at), What::Sent(Frame::token_ids(frame(seq), 5, &[])))
     }
 
     fn received(message: &[u8], at: u64) -> PeerEvent {

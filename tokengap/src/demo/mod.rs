@@ -139,15 +139,10 @@ impl Demo {
         }
         let count = self.reports.take_dropped();
         if count > 0 {
-            let missed = Missed {
-                hop: None,
-                count,
-                cause: MissedCause::QueueFull,
-            };
-            sink(&Event {
-                at: MonoNs::now(),
-                what: What::Missed(missed),
-            });
+            sink(&Event::new(
+                MonoNs::now(),
+                What::Missed(Missed::new(None, count, MissedCause::QueueFull)),
+            ));
         }
         any
     }
@@ -190,10 +185,7 @@ impl Source for Demo {
 
     fn poll(&mut self, sink: &mut dyn FnMut(&Event<'_>)) -> Flow {
         if !std::mem::replace(&mut self.announced, true) {
-            sink(&Event {
-                at: MonoNs::now(),
-                what: self.join.engine(self.script.phases[0].mode),
-            });
+            sink(&Event::new(MonoNs::now(), self.join.engine(self.script.phases[0].mode)));
         }
         self.stop_tap_after_play();
         // Checked before collecting, so that nothing that arrives before the end is missed.

@@ -173,10 +173,7 @@ impl Source for Run {
         };
         if std::mem::take(&mut self.engine_changed) {
             let what = What::Engine(known.or(event::Engine::default()));
-            sink(&Event {
-                at: MonoNs::now(),
-                what,
-            });
+            sink(&Event::new(MonoNs::now(), what));
         }
         let flow = self.poll_relay(&mut |event| known.forward(event, sink));
         self.engine = Some(known);

@@ -369,10 +369,7 @@ impl Source for Splice {
             State::Running | State::Closing => {
                 if !std::mem::replace(&mut self.engine_reported, true) {
                     let what = What::Engine(self.engine.or(event::Engine::default()));
-                    sink(&Event {
-                        at: MonoNs::now(),
-                        what,
-                    });
+                    sink(&Event::new(MonoNs::now(), what));
                 }
                 let known = &self.engine;
                 let flow = self.tap.poll(&mut |event| known.forward(event, sink));

@@ -200,11 +200,7 @@ impl Tally {
             seq: 0,
             carries: SocketFormat::default(),
         });
-        let id = FrameId {
-            hop: inbox.hop,
-            lane: 0,
-            seq: inbox.seq,
-        };
+        let id = FrameId::new(inbox.hop, 0, inbox.seq);
         inbox.seq += 1;
         let batch = match self.decoders.decode(&mut inbox.carries, &[message.payload]) {
             Ok(batch) => batch,
@@ -218,18 +214,7 @@ impl Tally {
             }
         };
         if id.seq == 0 {
-            let hop = Hop {
-                id: id.hop,
-                name: "witness",
-                endpoint: "",
-                worker: None,
-                origin: false,
-                last: false,
-                capabilities: Capabilities {
-                    sent: true,
-                    ..Capabilities::default()
-                },
-            };
+            let hop = Hop::new(id.hop, "witness", Capabilities::SENT);
             let what = What::Hop(hop);
             self.analysis.apply(&Event { at, what });
         }
@@ -281,12 +266,8 @@ impl Tally {
 
 /// Event for `count` messages whose content is unknown.
 fn unknown(count: u64) -> Event<'static> {
-    Event {
-        at: trace::MonoNs::now(),
-        what: What::Missed(Missed {
-            hop: None,
-            count,
-            cause: MissedCause::QueueFull,
-        }),
-    }
+    Event::new(
+        trace::MonoNs::now(),
+        What::Missed(Missed::new(None, count, MissedCause::QueueFull)),
+    )
 }

@@ -3,7 +3,6 @@
 use serde_json::Value;
 use trace::MonoNs;
 use trace::record::{Anchor, Closing};
-use trace::report::SamplingCost;
 
 use session::About;
 
@@ -29,24 +28,12 @@ impl About for SourceInfo {
         self.own.iter().cloned().chain(from_source).collect()
     }
 
-    fn wire(&self) -> Option<Value> {
-        self.closing.wire.clone()
-    }
-
-    fn sampling(&self) -> Option<SamplingCost> {
-        self.closing.sampling
-    }
-
-    fn truth(&self) -> Option<Value> {
-        self.closing.demo.clone()
+    fn closing(&self) -> Option<&Closing> {
+        Some(&self.closing)
     }
 
     fn wall(&self) -> Option<(MonoNs, u64)> {
         let anchor = self.closing.wall.or(self.anchor)?;
         Some((anchor.mono, anchor.wall_ns))
-    }
-
-    fn cost(&self) -> (Option<u64>, Option<u64>) {
-        (self.closing.cpu_ns, self.closing.rss_bytes)
     }
 }

@@ -172,22 +172,19 @@ impl Stream {
         for number in 0..self.hops {
             let last = number + 1 == self.hops;
             let hop = Hop {
-                id: HopId(number),
-                name: NAMES[if last { NAMES.len() - 1 } else { usize::from(number) }],
-                endpoint: "",
-                worker: None,
                 origin: number == 0,
                 last,
-                capabilities: Capabilities {
-                    sent: true,
-                    received: self.receives,
-                    ..Capabilities::default()
-                },
+                ..Hop::new(
+                    HopId(number),
+                    NAMES[if last { NAMES.len() - 1 } else { usize::from(number) }],
+                    Capabilities {
+                        sent: true,
+                        received: self.receives,
+                        ..Capabilities::default()
+                    },
+                )
             };
-            to.event(&Event {
-                at: MonoNs(self.at),
-                what: What::Hop(hop),
-            });
+            to.event(&Event::new(MonoNs(self.at), What::Hop(hop)));
         }
     }
 
@@ -197,11 +194,7 @@ impl Stream {
         // Vary times and lengths a little, so that compression does not profit from constant values.
         let noise = (self.seq + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 45;
         for hop in 0..self.hops {
-            let id = FrameId {
-                hop: HopId(hop),
-                lane: (self.seq % self.lanes) as u32,
-                seq: self.seq / self.lanes,
-            };
+            let id = FrameId::new(HopId(hop), (self.seq % self.lanes) as u32, self.seq / self.lanes);
             let sent = What::Sent(Frame {
                 id,
                 // Size of a 256-request frame of SGLang 0.5.9.
@@ -210,12 +203,7 @@ impl Stream {
                 ids: IdColumn::Delta,
                 chunks,
             });
-            let received = What::Received(Received {
-                id,
-                wakeup: Some(self.seq),
-                by: None,
-                frame: None,
-            });
+            let received = What::Received(Received::in_wakeup(id, self.seq));
             let at = self.at + noise + u64::from(2 * hop) * RECEIVE_DELAY_NS;
             let events = [(at, sent), (at + RECEIVE_DELAY_NS, received)];
             for (at, what) in events.into_iter().take(1 + usize::from(self.receives)) {

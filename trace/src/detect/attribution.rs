@@ -454,7 +454,7 @@ pub fn busy<'h>(ledger: &Ledger, hops: impl Iterator<Item = &'h Hop>, window_ns:
 mod tests {
     use super::super::scene::{MS, SECOND, Scene};
     use super::*;
-    use crate::event::{CpuSample, PollUse, ThreadPart, What};
+    use crate::event::{CpuSample, PollUse, What};
     use crate::id::ThreadId;
 
     /// A tokenizer that writes to its clients is processing no frame, but it is busy: its time outside the poll counts.
@@ -466,20 +466,14 @@ mod tests {
         let busy_share = |scene: &Scene| busy(&scene.ledger, scene.ledger.hops().iter(), SECOND);
         assert_eq!(busy_share(&scene), Some(0.0));
         let sample = CpuSample {
-            thread: ThreadId { pid: 7, tid: 7 },
-            role: "tokenizer",
             name: "python3",
-            part: ThreadPart::Main,
-            interval_ns: SECOND,
-            on_ns: 300 * MS,
             wait_ns: Some(0),
-            throttled_ns: None,
             poll: Some(PollUse {
                 interval_ns: SECOND,
                 polled_ns: 690 * MS,
                 wakeups: 9,
             }),
-            away: None,
+            ..CpuSample::new(ThreadId { pid: 7, tid: 7 }, "tokenizer", SECOND, 300 * MS)
         };
         scene.apply(SECOND, What::Cpu(sample));
         assert_eq!(busy_share(&scene), Some(0.31));

@@ -161,6 +161,27 @@ pub(super) fn worst_of_each_line<'a>(
     worst
 }
 
+/// Reports the worst consumer of each line that spends at least `min` of its time as `state` says.
+pub(super) fn report_waits(
+    context: &DetectContext<'_>,
+    found: &mut Vec<Verdict>,
+    min: f64,
+    share: impl Fn(&Late<'_>) -> Option<f64>,
+    (state, advice): (&str, &str),
+) {
+    for (one, share) in worst_of_each_line(late(context), min, share) {
+        let summary = format!(
+            "{} {state} {} of the time {} ({} running; {})",
+            one.describe_thread(),
+            percent(share),
+            one.meanwhile(),
+            percent(one.spent.share(one.spent.on_ns)),
+            rest(&one.spent),
+        );
+        found.push(one.verdict(context, summary).advice(advice));
+    }
+}
+
 /// Rounds a share for the evidence: samples justify no more than three digits.
 pub(super) fn rounded(share: f64) -> f64 {
     (share * 1_000.0).round() / 1_000.0

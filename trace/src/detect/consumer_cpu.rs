@@ -181,13 +181,7 @@ mod tests {
     #[test]
     fn a_sleeping_or_starved_thread_is_not_cpu_bound() {
         for shares in [[10, 5, 0], [40, 55, 0]] {
-            let mut scene = Scene::skip_path();
-            scene.send(0, &[]);
-            scene.receive_by(MS, 0, 7);
-            for n in 1..40 {
-                scene.send(n * 100 * MS, &[]);
-                scene.cpu(n * 100 * MS, 7, shares);
-            }
+            let scene = Scene::late_consumer(shares);
             assert!(scene.check(&ConsumerCpuBound, 4 * SECOND).is_empty());
         }
     }

@@ -127,13 +127,7 @@ mod tests {
     const SECOND: u64 = 1_000_000_000;
 
     fn stage(rid: &'static str, name: &'static str) -> What<'static> {
-        What::Stage(Stage {
-            rid,
-            name,
-            by: "",
-            tokens: None,
-            pending: None,
-        })
+        What::Stage(Stage::new(rid, name, ""))
     }
 
     /// A log of 850 waiting requests, with this CPU use and this wait for a message.

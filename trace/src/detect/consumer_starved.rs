@@ -1,8 +1,7 @@
 //! A runnable consumer that gets no CPU because other threads have it.
 
-use super::consumer::{Late, SUSPENDED, late, rest, worst_of_each_line};
+use super::consumer::{Late, SUSPENDED, report_waits};
 use super::{DetectContext, Detector, Verdict, advice};
-use crate::words::percent;
 
 pub(super) struct ConsumerStarved;
 
@@ -25,37 +24,19 @@ impl Detector for ConsumerStarved {
                 .filter(|ns| *ns > suspended)
                 .map(|ns| one.spent.share(ns))
         };
-        for (one, share) in worst_of_each_line(late(context), context.thresholds.starved_share, starved) {
-            let summary = format!(
-                "{} waits for a CPU {} of the time {} ({} running; {})",
-                one.describe_thread(),
-                percent(share),
-                one.meanwhile(),
-                percent(one.spent.share(one.spent.on_ns)),
-                rest(&one.spent),
-            );
-            found.push(one.verdict(context, summary).advice(advice::STARVED));
-        }
+        let min = context.thresholds.starved_share;
+        report_waits(context, found, min, starved, ("waits for a CPU", advice::STARVED));
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use super::super::scene::{MS, SECOND, Scene};
+    use super::super::scene::{SECOND, Scene};
     use super::*;
 
     #[test]
     fn cpu_wait_is_starvation_unless_caused_by_a_quota() {
-        let late_with = |shares| {
-            let mut scene = Scene::skip_path();
-            scene.send(0, &[]);
-            scene.receive_by(MS, 0, 7);
-            for n in 1..40 {
-                scene.send(n * 100 * MS, &[]);
-                scene.cpu(n * 100 * MS, 7, shares);
-            }
-            scene.check(&ConsumerStarved, 4 * SECOND)
-        };
+        let late_with = |shares| Scene::late_consumer(shares).check(&ConsumerStarved, 4 * SECOND);
         assert_eq!(late_with([40, 55, 0])[0].evidence["run_wait"], 0.55);
         assert!(late_with([90, 10, 0]).is_empty());
         assert!(late_with([40, 55, 80]).is_empty(), "all of the wait was throttling");

@@ -146,8 +146,7 @@ impl Detector for DropsPredicted {
 mod tests {
     use super::super::scene::Scene;
     use super::*;
-    use crate::engine::Mode;
-    use crate::event::{Answer, AnswerEnd, Capabilities, Delivery, Hop, Response, What};
+    use crate::event::{Answer, Capabilities, Delivery, Hop, Response, What};
     use crate::id::HopId;
 
     #[test]
@@ -157,12 +156,9 @@ mod tests {
             scene.send(n, &[("a", 1, n as u32)]);
         }
         let delivery = Delivery {
-            rid: "a",
-            tokens: 1,
-            mode: Mode::Incremental,
-            completion_tokens: Some(4),
             finished: true,
             response: Response::Text,
+            ..Delivery::new("a", 1, Some(4))
         };
         scene.apply(8, What::Delivered(delivery));
         let found = scene.check(&DroppedChunks, 9);
@@ -229,14 +225,7 @@ mod tests {
     #[test]
     fn a_short_response_of_an_untracked_request_is_reported() {
         let mut scene = Scene::skip_path();
-        let answer = |rid, tokens| Answer {
-            rid,
-            tokens: Some(tokens),
-            completion_tokens: Some(8),
-            end: AnswerEnd::Whole,
-            short_writes: 0,
-            unacknowledged: None,
-        };
+        let answer = |rid, tokens| Answer::new(rid, Some(tokens), Some(8));
         scene.apply(1, What::Answered(answer("whole", 8)));
         assert!(scene.check(&ShortAnswers, 2).is_empty());
         scene.apply(3, What::Answered(answer("short", 5)));

@@ -37,11 +37,7 @@ mod tests {
         let mut scene = Scene::skip_path();
         assert!(scene.check(&EngineEnded, 0).is_empty());
         for at in [2, 5] {
-            let ended = Missed {
-                hop: None,
-                count: 0,
-                cause: MissedCause::Ended,
-            };
+            let ended = Missed::new(None, 0, MissedCause::Ended);
             scene.apply(at, What::Missed(ended));
         }
         let found = scene.check(&EngineEnded, 6);

@@ -113,20 +113,13 @@ mod tests {
 
     #[test]
     fn usage_that_sums_all_counts_is_reported_as_inflation_not_loss() {
-        use crate::event::{Answer, AnswerEnd, What};
+        use crate::event::{Answer, What};
         let mut scene = Scene::delivering();
         for n in 1..=9 {
             scene.send(n, &[("a", 1, n as u32)]);
             scene.deliver(n, "a", 1, n as u32, false);
         }
-        let answer = |claimed| Answer {
-            rid: "a",
-            tokens: Some(9),
-            completion_tokens: Some(claimed),
-            end: AnswerEnd::Whole,
-            short_writes: 0,
-            unacknowledged: None,
-        };
+        let answer = |claimed| Answer::new("a", Some(9), Some(claimed));
         for claimed in [9, 44, 46] {
             scene.apply(10, What::Answered(answer(claimed)));
         }

@@ -80,8 +80,8 @@ mod tests {
     use super::super::Thresholds;
     use super::*;
     use crate::clock::MonoNs;
-    use crate::engine::{Engines, Facts, Mode};
-    use crate::event::{Capabilities, Chunk, Delivery, Event, Frame, Hop, IdColumn, Kind, Received, Response, What};
+    use crate::engine::{Engines, Facts};
+    use crate::event::{Capabilities, Chunk, Delivery, Event, Frame, Hop, Received, What};
     use crate::id::{FrameId, HopId};
     use crate::ledger::{Ledger, Limits};
 
@@ -116,28 +116,15 @@ mod tests {
     /// The same, but the last token is received this many milliseconds later.
     fn found_after(engines: Engines, late: u64, delivered_at: &[(u64, u32)]) -> Vec<Verdict> {
         let mut ledger = Ledger::new(Limits::default()).of_engines(engines);
-        let id = |seq| FrameId {
-            hop: HopId(0),
-            lane: 0,
-            seq,
-        };
+        let id = |seq| FrameId::new(HopId(0), 0, seq);
         apply(
             &mut ledger,
             0,
-            What::Hop(Hop {
-                id: HopId(0),
-                name: "engine->server",
-                endpoint: "",
-                worker: None,
-                origin: true,
-                last: true,
-                capabilities: Capabilities {
-                    sent: true,
-                    received: true,
-                    delivered: true,
-                    ..Capabilities::default()
-                },
-            }),
+            What::Hop(Hop::only(
+                HopId(0),
+                "engine->server",
+                Capabilities::SENT | Capabilities::RECEIVED | Capabilities::DELIVERED,
+            )),
         );
         for seq in 0..10 {
             let chunks = [Chunk {
@@ -145,36 +132,17 @@ mod tests {
                 completion_tokens: Some(seq as u32 + 1),
                 ..Chunk::new("a")
             }];
-            let frame = Frame {
-                id: id(seq),
-                bytes: 1,
-                kind: Kind::TokenIds,
-                ids: IdColumn::Delta,
-                chunks: &chunks,
-            };
-            apply(&mut ledger, (1 + seq) * 10 * MS, What::Sent(frame));
-            let received = Received {
-                id: id(seq),
-                wakeup: None,
-                by: None,
-                frame: None,
-            };
+            apply(
+                &mut ledger,
+                (1 + seq) * 10 * MS,
+                What::Sent(Frame::token_ids(id(seq), 1, &chunks)),
+            );
+            let received = Received::new(id(seq));
             let late = if seq == 9 { late * MS } else { 0 };
             apply(&mut ledger, (1 + seq) * 10 * MS + 1 + late, What::Received(received));
         }
         for &(at, tokens) in delivered_at {
-            apply(
-                &mut ledger,
-                at * MS,
-                What::Delivered(Delivery {
-                    rid: "a",
-                    tokens,
-                    mode: Mode::Incremental,
-                    completion_tokens: None,
-                    finished: false,
-                    response: Response::Streamed,
-                }),
-            );
+            apply(&mut ledger, at * MS, What::Delivered(Delivery::new("a", tokens, None)));
         }
         let (thresholds, mut found) = (Thresholds::default(), Vec::new());
         LateDelivery.check(

@@ -27,25 +27,27 @@ impl Scene {
     pub(super) fn skip_path_with(limits: Limits) -> Self {
         Self::new(
             limits,
-            Capabilities {
-                sent: true,
-                received: true,
-                processed: true,
-                ..Capabilities::default()
-            },
+            Capabilities::SENT | Capabilities::RECEIVED | Capabilities::PROCESSED,
         )
+    }
+
+    /// A tokenizer thread with these shares of its time (see [`Self::cpu`]) that received only the first of 40 frames.
+    pub(super) fn late_consumer(shares: [u64; 3]) -> Self {
+        let mut scene = Self::skip_path();
+        scene.send(0, &[]);
+        scene.receive_by(MS, 0, 7);
+        for n in 1..40 {
+            scene.send(n * 100 * MS, &[]);
+            scene.cpu(n * 100 * MS, 7, shares);
+        }
+        scene
     }
 
     /// The same engine with deliveries observed.
     pub(super) fn delivering() -> Self {
         Self::new(
             Limits::default(),
-            Capabilities {
-                sent: true,
-                received: true,
-                delivered: true,
-                ..Capabilities::default()
-            },
+            Capabilities::SENT | Capabilities::RECEIVED | Capabilities::DELIVERED,
         )
     }
 
@@ -79,11 +81,7 @@ impl Scene {
     }
 
     fn id(seq: u64) -> FrameId {
-        FrameId {
-            hop: HopId(0),
-            lane: 0,
-            seq,
-        }
+        FrameId::new(HopId(0), 0, seq)
     }
 
     /// The engine reports that it failed.
@@ -111,14 +109,7 @@ impl Scene {
             .collect();
         let id = Self::id(self.next);
         self.next += 1;
-        let frame = Frame {
-            id,
-            bytes: 900,
-            kind: Kind::TokenIds,
-            ids: IdColumn::Delta,
-            chunks: &chunks,
-        };
-        self.apply(at, What::Sent(frame));
+        self.apply(at, What::Sent(Frame::token_ids(id, 900, &chunks)));
     }
 
     /// A tokenizer thread receives the frame.
@@ -128,10 +119,8 @@ impl Scene {
         self.apply(
             at,
             What::Received(Received {
-                id,
-                wakeup: None,
                 by,
-                frame: None,
+                ..Received::new(id)
             }),
         );
         self.apply(at, What::Processed(id));
@@ -148,16 +137,12 @@ impl Scene {
 
     fn sample(&mut self, at: u64, tid: u32, [on, wait, throttled]: [u64; 3], away: Option<Away<'_>>) {
         let sample = CpuSample {
-            thread: ThreadId { pid: 7, tid },
-            role: "tokenizer",
             name: "ZMQbg/IO/0",
             part: if tid == 7 { ThreadPart::Main } else { ThreadPart::Io },
-            interval_ns: 100 * MS,
-            on_ns: on * MS,
             wait_ns: Some(wait * MS),
             throttled_ns: (throttled > 0).then_some(throttled * MS),
-            poll: None,
             away,
+            ..CpuSample::new(ThreadId { pid: 7, tid }, "tokenizer", 100 * MS, on * MS)
         };
         self.apply(at, What::Cpu(sample));
     }
@@ -189,27 +174,11 @@ impl Scene {
     }
 
     pub(super) fn receive(&mut self, at: u64, seq: u64) {
-        self.apply(
-            at,
-            What::Received(Received {
-                id: Self::id(seq),
-                wakeup: None,
-                by: None,
-                frame: None,
-            }),
-        );
+        self.apply(at, What::Received(Received::new(Self::id(seq))));
     }
 
     pub(super) fn receive_in_wakeup(&mut self, at: u64, seq: u64, wakeup: u64) {
-        self.apply(
-            at,
-            What::Received(Received {
-                id: Self::id(seq),
-                wakeup: Some(wakeup),
-                by: None,
-                frame: None,
-            }),
-        );
+        self.apply(at, What::Received(Received::in_wakeup(Self::id(seq), wakeup)));
         self.apply(at, What::Processed(Self::id(seq)));
     }
 
@@ -221,12 +190,9 @@ impl Scene {
         self.apply(
             at,
             What::Delivered(Delivery {
-                rid,
-                tokens,
                 mode,
-                completion_tokens: Some(completion),
                 finished,
-                response: Response::Streamed,
+                ..Delivery::new(rid, tokens, Some(completion))
             }),
         );
     }
@@ -236,12 +202,9 @@ impl Scene {
         self.apply(
             at,
             What::Delivered(Delivery {
-                rid,
-                tokens,
-                mode: Mode::Incremental,
-                completion_tokens: (tokens > 0).then_some(tokens),
                 finished: tokens > 0,
                 response,
+                ..Delivery::new(rid, tokens, (tokens > 0).then_some(tokens))
             }),
         );
     }
@@ -251,11 +214,7 @@ impl Scene {
         self.next += count;
         self.apply(
             0,
-            What::Missed(Missed {
-                hop: Some(HopId(0)),
-                count,
-                cause: MissedCause::QueueFull,
-            }),
+            What::Missed(Missed::new(Some(HopId(0)), count, MissedCause::QueueFull)),
         );
     }
 
@@ -298,11 +257,7 @@ impl Workers {
     }
 
     fn behind<'a>(receivers: impl Iterator<Item = (Option<u16>, &'a str)>) -> Self {
-        let capabilities = Capabilities {
-            sent: true,
-            received: true,
-            ..Capabilities::default()
-        };
+        let capabilities = Capabilities::SENT | Capabilities::RECEIVED;
         let mut scene = Scene {
             ledger: Ledger::new(Limits::default()),
             next: 0,
@@ -310,13 +265,9 @@ impl Workers {
         let mut hops = 0;
         for (worker, endpoint) in receivers {
             let hop = Hop {
-                id: HopId(hops),
-                name: "router->detokenizer",
                 endpoint,
                 worker,
-                origin: false,
-                last: false,
-                capabilities,
+                ..Hop::new(HopId(hops), "router->detokenizer", capabilities)
             };
             scene.apply(0, What::Hop(hop));
             hops += 1;
@@ -330,11 +281,7 @@ impl Workers {
     fn next(&mut self, worker: u64) -> FrameId {
         let seq = self.sent[worker as usize];
         self.sent[worker as usize] += 1;
-        FrameId {
-            hop: HopId(worker as u16),
-            lane: 0,
-            seq,
-        }
+        FrameId::new(HopId(worker as u16), 0, seq)
     }
 
     /// Sends the worker a frame with one new token of a request.
@@ -385,14 +332,7 @@ impl Workers {
             retractions,
             ..Chunk::new(rid)
         };
-        let frame = Frame {
-            id,
-            bytes: 900,
-            kind: Kind::TokenIds,
-            ids: IdColumn::Delta,
-            chunks: &[chunk],
-        };
-        self.scene.apply(at, What::Sent(frame));
+        self.scene.apply(at, What::Sent(Frame::token_ids(id, 900, &[chunk])));
     }
 
     pub(super) fn check(&self, detector: &dyn Detector) -> Vec<Verdict> {

@@ -76,24 +76,10 @@ mod tests {
     fn a_hop_takes_its_reasons_to_its_new_name() {
         let mut ledger = Ledger::new(Limits::default());
         let mut apply = |what| ledger.apply(&Event { at: MonoNs(1), what });
-        let named = |id, name| {
-            What::Hop(Hop {
-                id: HopId(id),
-                name,
-                endpoint: "",
-                worker: None,
-                origin: false,
-                last: false,
-                capabilities: Capabilities::default(),
-            })
-        };
+        let named = |id, name| What::Hop(Hop::new(HopId(id), name, Capabilities::default()));
         apply(named(0, "a->b"));
         apply(named(1, "c->b"));
-        let id = FrameId {
-            hop: HopId(1),
-            lane: 0,
-            seq: 0,
-        };
+        let id = FrameId::new(HopId(1), 0, 0);
         let reason = "layout";
         apply(What::Undecoded(crate::event::Undecoded { id, bytes: 9, reason }));
         apply(named(1, "a->b"));

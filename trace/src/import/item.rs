@@ -6,14 +6,15 @@ pub(super) struct Item<'l> {
     pub(super) wall_ns: Option<u64>,
     /// Role of the writer, inferred from the form of the line, or empty.
     pub(super) role: &'l str,
-    pub(super) statement: Statement<'l>,
+    pub(super) statement: Statement<Rid<'l>, &'l str>,
 }
 
+/// What a line says; `R` is a request id, `N` the name of a stage.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub(super) enum Statement<'l> {
+pub(super) enum Statement<R, N> {
     Stage {
-        rid: Rid<'l>,
-        name: &'l str,
+        rid: R,
+        name: N,
         tokens: Option<u32>,
         pending: Option<u32>,
     },
@@ -25,9 +26,45 @@ pub(super) enum Statement<'l> {
         cpu: Option<f64>,
     },
     Merged {
-        rid: Rid<'l>,
+        rid: R,
         chunks: u32,
     },
+}
+
+impl<R, N> Statement<R, N> {
+    /// Converts the request id and the name of the stage.
+    pub(super) fn map<S, M>(self, rid_of: impl FnOnce(R) -> S, name_of: impl FnOnce(N) -> M) -> Statement<S, M> {
+        match self {
+            Self::Stage {
+                rid,
+                name,
+                tokens,
+                pending,
+            } => Statement::Stage {
+                rid: rid_of(rid),
+                name: name_of(name),
+                tokens,
+                pending,
+            },
+            Self::LoggedState {
+                states,
+                rids,
+                recv_wait_ns,
+                more,
+                cpu,
+            } => Statement::LoggedState {
+                states,
+                rids,
+                recv_wait_ns,
+                more,
+                cpu,
+            },
+            Self::Merged { rid, chunks } => Statement::Merged {
+                rid: rid_of(rid),
+                chunks,
+            },
+        }
+    }
 }
 
 /// A request id, and whether the line truncates it.

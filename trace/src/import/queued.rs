@@ -11,27 +11,8 @@ pub(super) struct Queued {
     pub(super) statement: OwnedStatement,
 }
 
-#[derive(Debug)]
-pub(super) enum OwnedStatement {
-    Stage {
-        rid: OwnedRid,
-        /// Index of the stage name.
-        name: u16,
-        tokens: Option<u32>,
-        pending: Option<u32>,
-    },
-    LoggedState {
-        states: Option<u32>,
-        rids: Option<u32>,
-        recv_wait_ns: Option<u64>,
-        more: Option<bool>,
-        cpu: Option<f64>,
-    },
-    Merged {
-        rid: OwnedRid,
-        chunks: u32,
-    },
-}
+/// A stage is named by its index.
+pub(super) type OwnedStatement = Statement<OwnedRid, u16>;
 
 #[derive(Debug)]
 pub(super) struct OwnedRid {
@@ -44,42 +25,6 @@ impl From<Rid<'_>> for OwnedRid {
         Self {
             text: rid.text.into(),
             cut: rid.cut,
-        }
-    }
-}
-
-impl OwnedStatement {
-    /// Copies a statement; `name` returns the index of a stage.
-    pub(super) fn of(statement: &Statement<'_>, name: impl FnOnce(&str) -> u16) -> Self {
-        match *statement {
-            Statement::Stage {
-                rid,
-                name: stage,
-                tokens,
-                pending,
-            } => Self::Stage {
-                rid: rid.into(),
-                name: name(stage),
-                tokens,
-                pending,
-            },
-            Statement::LoggedState {
-                states,
-                rids,
-                recv_wait_ns,
-                more,
-                cpu,
-            } => Self::LoggedState {
-                states,
-                rids,
-                recv_wait_ns,
-                more,
-                cpu,
-            },
-            Statement::Merged { rid, chunks } => Self::Merged {
-                rid: rid.into(),
-                chunks,
-            },
         }
     }
 }

@@ -192,10 +192,7 @@ impl Reader {
                 by,
             }),
         };
-        sink(&Event {
-            at: MonoNs(queued.at_ns),
-            what,
-        });
+        sink(&Event::new(MonoNs(queued.at_ns), what));
     }
 }
 
@@ -244,7 +241,7 @@ impl<'s> Sink<'s> {
         self.source.frontier_ns = self.source.frontier_ns.max(line_ns);
         let by = writer(&mut reader.writers, self.source, item.role, self.rank, reader.several);
         let names = &mut reader.names;
-        let statement = OwnedStatement::of(&item.statement, |name| place(names, name));
+        let statement = item.statement.map(OwnedRid::from, |name| place(names, name));
         self.queue.push(Queued { at_ns, by, statement });
     }
 }

@@ -83,7 +83,7 @@ impl Recogniser {
     }
 }
 
-fn plain<'l>(role: &'l str, statement: Statement<'l>) -> Item<'l> {
+fn plain<'l>(role: &'l str, statement: Statement<Rid<'l>, &'l str>) -> Item<'l> {
     Item {
         wall_ns: None,
         role,

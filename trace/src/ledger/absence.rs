@@ -130,23 +130,17 @@ impl Absences {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::event::{Away, ThreadPart};
+    use crate::event::Away;
     use crate::id::ThreadId;
 
     const MS: u64 = 1_000_000;
 
     fn sample(on_ms: u64, away: Option<(AwayState, &'static str)>) -> CpuSample<'static> {
         CpuSample {
-            thread: ThreadId { pid: 1, tid: 1 },
-            role: "tokenizer",
             name: "python3",
-            part: ThreadPart::Main,
-            interval_ns: 100 * MS,
-            on_ns: on_ms * MS,
             wait_ns: Some(0),
-            throttled_ns: None,
-            poll: None,
             away: away.map(|(state, place)| Away { state, place }),
+            ..CpuSample::new(ThreadId { pid: 1, tid: 1 }, "tokenizer", 100 * MS, on_ms * MS)
         }
     }
 

@@ -171,8 +171,8 @@ impl Ledger {
 #[cfg(test)]
 mod tests {
     use crate::clock::MonoNs;
-    use crate::engine::Mode;
-    use crate::event::{Capabilities, Chunk, Delivery, Event, Frame, Hop, IdColumn, Kind, Received, Response, What};
+
+    use crate::event::{Capabilities, Chunk, Delivery, Event, Frame, Hop, Received, What};
     use crate::id::{FrameId, HopId};
     use crate::ledger::{Fates, Ledger, Limits};
 
@@ -182,28 +182,23 @@ mod tests {
 
     fn announce(ledger: &mut Ledger, name: &str, last: bool) {
         let hop = Hop {
-            id: HopId(0),
-            name,
-            endpoint: "",
-            worker: None,
-            origin: false,
             last,
-            capabilities: Capabilities {
-                sent: true,
-                received: true,
-                delivered: last,
-                ..Capabilities::default()
-            },
+            ..Hop::new(
+                HopId(0),
+                name,
+                Capabilities {
+                    sent: true,
+                    received: true,
+                    delivered: last,
+                    ..Capabilities::default()
+                },
+            )
         };
         apply(ledger, 0, What::Hop(hop));
     }
 
     fn id(seq: u64) -> FrameId {
-        FrameId {
-            hop: HopId(0),
-            lane: 0,
-            seq,
-        }
+        FrameId::new(HopId(0), 0, seq)
     }
 
     fn send(ledger: &mut Ledger, count: u32) {
@@ -212,35 +207,20 @@ mod tests {
             completion_tokens: Some(count),
             ..Chunk::new("a")
         };
-        let frame = Frame {
-            id: id(u64::from(count) - 1),
-            bytes: 100,
-            kind: Kind::TokenIds,
-            ids: IdColumn::Delta,
-            chunks: &[chunk],
-        };
-        apply(ledger, u64::from(count), What::Sent(frame));
+        apply(
+            ledger,
+            u64::from(count),
+            What::Sent(Frame::token_ids(id(u64::from(count) - 1), 100, &[chunk])),
+        );
     }
 
     fn take(ledger: &mut Ledger, seq: u64) {
-        let received = Received {
-            id: id(seq),
-            wakeup: None,
-            by: None,
-            frame: None,
-        };
+        let received = Received::new(id(seq));
         apply(ledger, 10 + seq, What::Received(received));
     }
 
     fn deliver(ledger: &mut Ledger, tokens: u32, to: u32) {
-        let delivery = Delivery {
-            rid: "a",
-            tokens,
-            mode: Mode::Incremental,
-            completion_tokens: Some(to),
-            finished: false,
-            response: Response::Streamed,
-        };
+        let delivery = Delivery::new("a", tokens, Some(to));
         apply(ledger, 20 + u64::from(to), What::Delivered(delivery));
         assert_eq!(ledger.balances(), Ok(()));
     }

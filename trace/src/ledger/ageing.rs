@@ -223,19 +223,15 @@ mod tests {
             };
             crowd.apply(
                 0,
-                What::Hop(Hop {
-                    id: HopId(0),
-                    name: "scheduler->tokenizer",
-                    endpoint: "",
-                    worker: None,
-                    origin: true,
-                    last: true,
-                    capabilities: Capabilities {
+                What::Hop(Hop::only(
+                    HopId(0),
+                    "scheduler->tokenizer",
+                    Capabilities {
                         sent,
                         received,
                         ..Capabilities::default()
                     },
-                }),
+                )),
             );
             crowd
         }
@@ -252,11 +248,7 @@ mod tests {
                 ..Chunk::new(rid)
             };
             let chunks: Vec<Chunk<'_>> = chunks.iter().map(chunk).collect();
-            let id = FrameId {
-                hop: HopId(0),
-                lane: 0,
-                seq: self.frames,
-            };
+            let id = FrameId::new(HopId(0), 0, self.frames);
             self.frames += 1;
             self.apply(
                 at,
@@ -268,15 +260,7 @@ mod tests {
                     chunks: &chunks,
                 }),
             );
-            self.apply(
-                at + 5,
-                What::Received(Received {
-                    id,
-                    wakeup: None,
-                    by: None,
-                    frame: None,
-                }),
-            );
+            self.apply(at + 5, What::Received(Received::new(id)));
         }
 
         fn gap(&self, rid: &str) -> Option<u64> {

@@ -78,25 +78,17 @@ impl Ledger {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::engine::Mode;
-    use crate::event::{Capabilities, Chunk, Delivery, Event, Finish, Frame, Hop, IdColumn, Kind, Response, What};
+    use crate::event::{Capabilities, Chunk, Delivery, Event, Finish, Frame, Hop, What};
     use crate::id::{FrameId, HopId};
     use crate::ledger::{Answers, Limits};
 
     fn answer(tokens: Option<u32>, claimed: Option<u32>, end: AnswerEnd) -> Answers {
         let mut ledger = Ledger::new(Limits::default());
         let answer = Answer {
-            rid: "5b920f43",
-            tokens,
-            completion_tokens: claimed,
             end,
-            short_writes: 0,
-            unacknowledged: None,
+            ..Answer::new("5b920f43", tokens, claimed)
         };
-        ledger.apply(&Event {
-            at: MonoNs(5),
-            what: What::Answered(answer),
-        });
+        ledger.apply(&Event::new(MonoNs(5), What::Answered(answer)));
         ledger.totals().answers.clone()
     }
 
@@ -123,20 +115,8 @@ mod tests {
             ledger.tick(MonoNs(now));
             ledger.totals().answers.judged_alone_tokens_lost
         };
-        let capabilities = Capabilities {
-            sent: true,
-            delivered: true,
-            ..Capabilities::default()
-        };
-        apply(What::Hop(Hop {
-            id: HopId(0),
-            name: "scheduler->tokenizer",
-            endpoint: "",
-            worker: None,
-            origin: true,
-            last: true,
-            capabilities,
-        }));
+        let capabilities = Capabilities::SENT | Capabilities::DELIVERED;
+        apply(What::Hop(Hop::only(HopId(0), "scheduler->tokenizer", capabilities)));
         for count in 1..=3 {
             let chunk = Chunk {
                 listed: Some(1),
@@ -144,36 +124,19 @@ mod tests {
                 finish: (count == 3).then_some(Finish::Length),
                 ..Chunk::new("a")
             };
-            apply(What::Sent(Frame {
-                id: FrameId {
-                    hop: HopId(0),
-                    lane: 0,
-                    seq: u64::from(count) - 1,
-                },
-                bytes: 1,
-                kind: Kind::TokenIds,
-                ids: IdColumn::Delta,
-                chunks: &[chunk],
-            }));
+            apply(What::Sent(Frame::token_ids(
+                FrameId::new(HopId(0), 0, u64::from(count) - 1),
+                1,
+                &[chunk],
+            )));
         }
         for count in [2, 3] {
             apply(What::Delivered(Delivery {
-                rid: "a",
-                tokens: 1,
-                mode: Mode::Incremental,
-                completion_tokens: Some(count),
                 finished: count == 3,
-                response: Response::Streamed,
+                ..Delivery::new("a", 1, Some(count))
             }));
         }
-        let ended = apply(What::Answered(Answer {
-            rid: "a",
-            tokens: Some(2),
-            completion_tokens: Some(3),
-            end: AnswerEnd::Whole,
-            short_writes: 0,
-            unacknowledged: None,
-        }));
+        let ended = apply(What::Answered(Answer::new("a", Some(2), Some(3))));
         assert_eq!(ended, 0);
     }
 

@@ -174,7 +174,7 @@ impl Hops {
         );
         // A hop used before its announcement has presumed stages that count as observed; a new hop has none.
         let previous = known.map_or(Capabilities::default(), |_| hop.capabilities);
-        hop.capabilities = previous.or(announced.capabilities);
+        hop.capabilities = previous | announced.capabilities;
         hop.open = path::ends(announced.name).1 == path::UNKNOWN;
         if announced.capabilities.received && !announced.last {
             self.processing_stages.mark_receives_observed(ends.to);
@@ -252,18 +252,10 @@ mod tests {
     use super::*;
 
     fn named(id: u16, name: &str) -> event::Hop<'_> {
-        let capabilities = Capabilities {
-            sent: true,
-            ..Capabilities::default()
-        };
+        let capabilities = Capabilities::SENT;
         event::Hop {
-            id: HopId(id),
-            name,
-            endpoint: "",
-            worker: None,
             origin: id == 0,
-            last: false,
-            capabilities,
+            ..event::Hop::new(HopId(id), name, capabilities)
         }
     }
 

@@ -170,7 +170,7 @@ fn pair(
 
 #[cfg(test)]
 mod tests {
-    use crate::event::{Capabilities, Chunk, Event, Frame, Hop, IdColumn, Kind, Received, What};
+    use crate::event::{Capabilities, Chunk, Event, Frame, Hop, Received, What};
     use crate::id::{FrameId, HopId};
     use crate::ledger::{Ledger, Limits};
     use crate::{MonoNs, ledger::ProcessingStage};
@@ -193,13 +193,9 @@ mod tests {
                     ..Capabilities::default()
                 };
                 let hop = Hop {
-                    id: HopId(id as u16),
-                    name,
-                    endpoint: "",
-                    worker: None,
                     origin,
                     last: !origin,
-                    capabilities,
+                    ..Hop::new(HopId(id as u16), name, capabilities)
                 };
                 path.apply(0, What::Hop(hop));
             }
@@ -211,11 +207,7 @@ mod tests {
         }
 
         fn id(hop: u16, seq: u64) -> FrameId {
-            FrameId {
-                hop: HopId(hop),
-                lane: 0,
-                seq,
-            }
+            FrameId::new(HopId(hop), 0, seq)
         }
 
         /// Sends token `number` of request `a` on `hop`.
@@ -225,23 +217,14 @@ mod tests {
                 completion_tokens: Some(number),
                 ..Chunk::new("a")
             };
-            let frame = Frame {
-                id: Self::id(hop, u64::from(number) - 1),
-                bytes: 1,
-                kind: Kind::TokenIds,
-                ids: IdColumn::Delta,
-                chunks: &[chunk],
-            };
-            self.apply(at, What::Sent(frame));
+            self.apply(
+                at,
+                What::Sent(Frame::token_ids(Self::id(hop, u64::from(number) - 1), 1, &[chunk])),
+            );
         }
 
         fn receive(&mut self, at: u64, number: u32) {
-            let received = Received {
-                id: Self::id(0, u64::from(number) - 1),
-                wakeup: None,
-                by: None,
-                frame: None,
-            };
+            let received = Received::new(Self::id(0, u64::from(number) - 1));
             self.apply(at, What::Received(received));
         }
 

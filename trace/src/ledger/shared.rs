@@ -201,8 +201,8 @@ impl Ledger {
 #[cfg(test)]
 mod tests {
     use crate::clock::MonoNs;
-    use crate::engine::Mode;
-    use crate::event::{Capabilities, Chunk, Delivery, Event, Finish, Frame, Hop, IdColumn, Kind, Response, What};
+
+    use crate::event::{Capabilities, Chunk, Delivery, Event, Finish, Frame, Hop, What};
     use crate::id::{FrameId, HopId};
     use crate::ledger::{Ledger, Limits};
 
@@ -231,13 +231,9 @@ mod tests {
                 ..Capabilities::default()
             };
             self.apply(What::Hop(Hop {
-                id: HopId(id),
-                name,
-                endpoint: "",
-                worker: None,
                 origin: true,
                 last: !name.ends_with('?'),
-                capabilities,
+                ..Hop::new(HopId(id), name, capabilities)
             }));
         }
 
@@ -262,28 +258,14 @@ mod tests {
             };
             let seq = self.sent[usize::from(hop)];
             self.sent[usize::from(hop)] += 1;
-            let id = FrameId {
-                hop: HopId(hop),
-                lane: 0,
-                seq,
-            };
-            self.apply(What::Sent(Frame {
-                id,
-                bytes: 1,
-                kind: Kind::TokenIds,
-                ids: IdColumn::Delta,
-                chunks: &[chunk],
-            }));
+            let id = FrameId::new(HopId(hop), 0, seq);
+            self.apply(What::Sent(Frame::token_ids(id, 1, &[chunk])));
         }
 
         fn deliver(&mut self, count: u32, finished: bool) {
             self.apply(What::Delivered(Delivery {
-                rid: "a",
-                tokens: 1,
-                mode: Mode::Incremental,
-                completion_tokens: Some(count),
                 finished,
-                response: Response::Streamed,
+                ..Delivery::new("a", 1, Some(count))
             }));
             assert_eq!(self.ledger.balances(), Ok(()));
         }

@@ -236,16 +236,9 @@ mod tests {
 
     fn sample(tid: u32, on_ms: u64) -> CpuSample<'static> {
         CpuSample {
-            thread: ThreadId { pid: 1, tid },
-            role: "tokenizer",
             name: "python3",
-            part: ThreadPart::Main,
-            interval_ns: 100 * MS,
-            on_ns: on_ms * MS,
             wait_ns: Some(0),
-            throttled_ns: None,
-            poll: None,
-            away: None,
+            ..CpuSample::new(ThreadId { pid: 1, tid }, "tokenizer", 100 * MS, on_ms * MS)
         }
     }
 

@@ -138,7 +138,7 @@ impl Waits {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::event::{CpuSample, QueueSample, ThreadPart};
+    use crate::event::{CpuSample, QueueSample};
 
     const MS: u64 = 1_000_000;
     const BY: ThreadId = ThreadId { pid: 7, tid: 7 };
@@ -156,16 +156,8 @@ mod tests {
 
     fn sample(threads: &mut Threads, at_ms: u64, on_ms: u64) {
         let sample = CpuSample {
-            thread: BY,
-            role: "tokenizer",
-            name: "",
-            part: ThreadPart::Main,
-            interval_ns: 100 * MS,
-            on_ns: on_ms * MS,
             wait_ns: Some((100 - on_ms) * MS),
-            throttled_ns: None,
-            poll: None,
-            away: None,
+            ..CpuSample::new(BY, "tokenizer", 100 * MS, on_ms * MS)
         };
         assert!(threads.sample(MonoNs(at_ms * MS), &sample, 6_000, 4));
     }

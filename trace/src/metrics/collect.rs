@@ -316,7 +316,7 @@ mod tests {
     use std::collections::BTreeSet;
 
     use super::*;
-    use crate::event::{Capabilities, Chunk, CpuSample, Event, Frame, IdColumn, Kind, Received, What};
+    use crate::event::{Capabilities, Chunk, CpuSample, Event, Frame, Received, What};
     use crate::id::{FrameId, HopId, ThreadId};
     use crate::{Analysis, Config};
 
@@ -343,18 +343,11 @@ mod tests {
             ..Capabilities::default()
         };
         let announced = crate::event::Hop {
-            id: HopId(id),
-            name,
-            endpoint: "",
-            worker: None,
             origin: id == 0,
             last: id == 0,
-            capabilities,
+            ..crate::event::Hop::new(HopId(id), name, capabilities)
         };
-        analysis.apply(&Event {
-            at: MonoNs(0),
-            what: What::Hop(announced),
-        });
+        analysis.apply(&Event::new(MonoNs(0), What::Hop(announced)));
     }
 
     fn send(analysis: &mut Analysis, id: FrameId, rid: &str) {
@@ -363,25 +356,14 @@ mod tests {
             completion_tokens: Some(1),
             ..Chunk::new(rid)
         };
-        let frame = Frame {
-            id,
-            bytes: 700,
-            kind: Kind::TokenIds,
-            ids: IdColumn::Delta,
-            chunks: &[chunk],
-        };
-        analysis.apply(&Event {
-            at: MonoNs(MS * (1 + id.seq)),
-            what: What::Sent(frame),
-        });
+        analysis.apply(&Event::new(
+            MonoNs(MS * (1 + id.seq)),
+            What::Sent(Frame::token_ids(id, 700, &[chunk])),
+        ));
     }
 
     fn frame(hop: u16, seq: u64) -> FrameId {
-        FrameId {
-            hop: HopId(hop),
-            lane: 0,
-            seq,
-        }
+        FrameId::new(HopId(hop), 0, seq)
     }
 
     #[test]
@@ -393,16 +375,8 @@ mod tests {
                 send(analysis, frame(0, seq), &format!("rid-{seq}"));
             }
         }
-        let received = Received {
-            id: frame(0, 0),
-            wakeup: Some(1),
-            by: None,
-            frame: None,
-        };
-        seen.apply(&Event {
-            at: MonoNs(42 * MS),
-            what: What::Received(received),
-        });
+        let received = Received::in_wakeup(frame(0, 0), 1);
+        seen.apply(&Event::new(MonoNs(42 * MS), What::Received(received)));
         let (exported, name) = (metrics(&seen), ["scheduler->tokenizer"]);
         assert_eq!(
             value(&exported, "tokengap.hop.backlog.frames", &name),
@@ -445,22 +419,9 @@ mod tests {
             send(&mut analysis, frame(n, 0), &format!("cmpl-7f3a-{n}"));
         }
         for n in 0..40 {
-            let sample = CpuSample {
-                thread: ThreadId { pid: 1, tid: n },
-                role: &format!("role-{n}"),
-                name: "python3",
-                part: ThreadPart::Main,
-                interval_ns: 100 * MS,
-                on_ns: 40 * MS,
-                wait_ns: None,
-                throttled_ns: None,
-                poll: None,
-                away: None,
-            };
-            analysis.apply(&Event {
-                at: MonoNs(300 * MS),
-                what: What::Cpu(sample),
-            });
+            let role = format!("role-{n}");
+            let sample = CpuSample::new(ThreadId { pid: 1, tid: n }, &role, 100 * MS, 40 * MS);
+            analysis.apply(&Event::new(MonoNs(300 * MS), What::Cpu(sample)));
         }
         let exported = metrics(&analysis);
         let labels = |place: &str| -> BTreeSet<&str> {

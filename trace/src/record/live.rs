@@ -188,14 +188,10 @@ impl BlockReader {
         let begins = self.expected.is_none();
         let missed = self.go_on(section.first_record);
         if missed > 0 {
-            give(Record::Event(Event {
-                at: content.from,
-                what: What::Missed(Missed {
-                    hop: None,
-                    count: missed,
-                    cause: MissedCause::QueueFull,
-                }),
-            }));
+            give(Record::Event(Event::new(
+                content.from,
+                What::Missed(Missed::new(None, missed, MissedCause::QueueFull)),
+            )));
         }
         self.expected = Some(section.first_record.saturating_add(content.records.into()));
         let standing = begins || missed > 0;

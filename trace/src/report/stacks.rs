@@ -195,10 +195,7 @@ mod tests {
                 own,
                 gil: None,
             };
-            ledger.apply(&Event {
-                at: MonoNs(500_000_000),
-                what: What::Stack(sample),
-            });
+            ledger.apply(&Event::new(MonoNs(500_000_000), What::Stack(sample)));
         }
         let lines = lines(&ledger).unwrap();
         let line = &lines[0];

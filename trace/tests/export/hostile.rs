@@ -4,7 +4,7 @@ use std::collections::HashMap;
 
 use proptest::prelude::*;
 use serde_json::Value;
-use trace::event::{Capabilities, Chunk, Event, Finish, Frame, Hop, IdColumn, Kind, Received, What};
+use trace::event::{Capabilities, Chunk, Event, Finish, Frame, Hop, Received, What};
 use trace::export::{Export, Format, Opening, Options};
 use trace::ledger::Limits;
 use trace::report::{Report, ReportInput};
@@ -51,50 +51,25 @@ fn export_ops(format: Format, ops: &[Op], live_rids: usize) -> (String, Report) 
     };
     let mut out = Vec::new();
     let mut export = Export::new(format, options, config, &opening, &mut out).expect("a vector");
-    let hop = Hop {
-        id: HopId(0),
-        name: "scheduler->tokenizer",
-        endpoint: "",
-        worker: None,
-        origin: true,
-        last: true,
-        capabilities: Capabilities {
-            sent: true,
-            received: true,
-            processed: true,
-            ..Capabilities::default()
-        },
-    };
+    let hop = Hop::only(
+        HopId(0),
+        "scheduler->tokenizer",
+        Capabilities::SENT | Capabilities::RECEIVED | Capabilities::PROCESSED,
+    );
     let (mut at, mut seq) = (1, 0_u64);
     apply(&mut export, at, What::Hop(hop));
     for op in ops {
-        let id = |seq| FrameId {
-            hop: HopId(0),
-            lane: 0,
-            seq,
-        };
+        let id = |seq| FrameId::new(HopId(0), 0, seq);
         at += 1;
         match op {
             Op::Send(parts) => {
                 let rids: Vec<String> = parts.iter().map(|part| format!("rid-{}", part.0)).collect();
                 let chunks: Vec<Chunk<'_>> = parts.iter().zip(&rids).map(|(part, rid)| chunk(*part, rid)).collect();
-                let frame = Frame {
-                    id: id(seq),
-                    bytes: 100,
-                    kind: Kind::TokenIds,
-                    ids: IdColumn::Delta,
-                    chunks: &chunks,
-                };
-                apply(&mut export, at, What::Sent(frame));
+                apply(&mut export, at, What::Sent(Frame::token_ids(id(seq), 100, &chunks)));
                 seq += 1;
             }
             Op::Receive(back) => {
-                let received = Received {
-                    id: id(seq.saturating_sub(*back)),
-                    wakeup: Some(at),
-                    by: None,
-                    frame: None,
-                };
+                let received = Received::in_wakeup(id(seq.saturating_sub(*back)), at);
                 apply(&mut export, at, What::Received(received));
             }
             Op::Process(back) => apply(&mut export, at, What::Processed(id(seq.saturating_sub(*back)))),

@@ -4,8 +4,8 @@
 use trace::engine::{Mode, Waiter};
 use trace::event::{
     Answer, AnswerEnd, Capabilities, Chunk, CpuSample, Delivery, Engine, Event, Finish, Frame, Hop, IdColumn, Kind,
-    LoggedState, Merged, Missed, MissedCause, PollUse, QueueSample, Received, Response, SendWait, StackSample, Stage,
-    ThreadPart, Undecoded, What,
+    LoggedState, Merged, Missed, MissedCause, PollUse, QueueSample, Received, SendWait, StackSample, Stage, Undecoded,
+    What,
 };
 use trace::{FrameId, HopId, MonoNs, ThreadId};
 
@@ -127,13 +127,7 @@ fn receive(id: FrameId, wakeup: Option<u64>, by: Option<ThreadId>) -> What<'stat
 }
 
 fn announce(plain: &mut impl FnMut(u64, What<'static>)) {
-    let all = Capabilities {
-        sent: true,
-        forwarded: true,
-        received: true,
-        processed: true,
-        delivered: false,
-    };
+    let all = Capabilities::SENT | Capabilities::FORWARDED | Capabilities::RECEIVED | Capabilities::PROCESSED;
     let engine = Engine {
         version: Some("0.5.9"),
         mode: Some(Mode::Incremental),
@@ -170,20 +164,14 @@ fn announce(plain: &mut impl FnMut(u64, What<'static>)) {
 
 fn samples(plain: &mut impl FnMut(u64, What<'static>)) {
     let cpu = CpuSample {
-        thread: TOKENIZER,
-        role: "tokenizer",
         name: "python3",
-        part: ThreadPart::Main,
-        interval_ns: 100 * MS,
-        on_ns: 97 * MS,
         wait_ns: Some(MS),
-        throttled_ns: None,
         poll: Some(PollUse {
             interval_ns: 100 * MS,
             polled_ns: 2 * MS,
             wakeups: 7,
         }),
-        away: None,
+        ..CpuSample::new(TOKENIZER, "tokenizer", 100 * MS, 97 * MS)
     };
     let scheduler = CpuSample {
         thread: ThreadId { pid: 4100, tid: 4100 },
@@ -217,11 +205,9 @@ fn samples(plain: &mut impl FnMut(u64, What<'static>)) {
     };
     plain(START + 310 * MS, What::Stack(stacks));
     let stage = Stage {
-        rid: "request-4",
-        name: "tokenizer_first_token",
-        by: "tokenizer",
         tokens: Some(1),
         pending: Some(256),
+        ..Stage::new("request-4", "tokenizer_first_token", "tokenizer")
     };
     plain(START + 320 * MS, What::Stage(stage));
     let logged_state = LoggedState {
@@ -241,30 +227,22 @@ fn samples(plain: &mut impl FnMut(u64, What<'static>)) {
     };
     plain(START + 340 * MS, What::Merged(merged));
     let answer = Answer {
-        rid: "request-4",
-        tokens: Some(12),
-        completion_tokens: Some(24),
         end: AnswerEnd::ClientLeft,
         short_writes: 2,
         unacknowledged: Some(512),
+        ..Answer::new("request-4", Some(12), Some(24))
     };
     plain(START + 780 * MS, What::Answered(answer));
     let undecoded = Undecoded {
-        id: FrameId {
-            hop: UP,
-            lane: 1,
-            seq: 0,
-        },
+        id: FrameId::new(UP, 1, 0),
         bytes: 77,
         reason: "no known class",
     };
     plain(START + 700 * MS, What::Undecoded(undecoded));
-    let missed = Missed {
-        hop: None,
-        count: 3,
-        cause: MissedCause::QueueFull,
-    };
-    plain(START + 790 * MS, What::Missed(missed));
+    plain(
+        START + 790 * MS,
+        What::Missed(Missed::new(None, 3, MissedCause::QueueFull)),
+    );
 }
 
 impl Step {
@@ -279,17 +257,10 @@ impl Step {
             StepKind::Plain(what) => apply(&Event { at, what: *what }),
             StepKind::Delivered(rid, tokens, count, finished) => {
                 let delivery = Delivery {
-                    rid,
-                    tokens: *tokens,
-                    mode: Mode::Incremental,
-                    completion_tokens: Some(*count),
                     finished: *finished,
-                    response: Response::Streamed,
+                    ..Delivery::new(rid, *tokens, Some(*count))
                 };
-                apply(&Event {
-                    at,
-                    what: What::Delivered(delivery),
-                })
+                apply(&Event::new(at, What::Delivered(delivery)))
             }
             StepKind::Sent(id, parts) => {
                 let chunks: Vec<Chunk<'_>> = parts.iter().map(chunk).collect();
@@ -300,10 +271,7 @@ impl Step {
                     ids: IdColumn::Delta,
                     chunks: &chunks,
                 };
-                apply(&Event {
-                    at,
-                    what: What::Sent(frame),
-                })
+                apply(&Event::new(at, What::Sent(frame)))
             }
         }
     }

@@ -24,6 +24,13 @@ pub(crate) struct Part {
     pub(crate) reported: u32,
     pub(crate) finish: Option<Finish>,
     pub(crate) retractions: u32,
+    /// Number of the chunk among those of its request that the scheduler sent and the wire did not lose.
+    pub(crate) nth: u32,
+}
+
+/// Id of the token at a position.
+pub(crate) fn id_at(position: u32) -> i64 {
+    i64::from(position) + 150_000
 }
 
 impl Part {
@@ -50,6 +57,7 @@ pub(crate) enum OwnedEvent {
         column: Column,
         parts: Rc<[Part]>,
     },
+    Forwarded(FrameId),
     Received {
         id: FrameId,
         wakeup: u64,
@@ -122,9 +130,14 @@ impl OwnedEvent {
                 parts,
             } => {
                 let abort = *kind == Kind::Abort;
+                let ids_of = |part: &Part| part.positions().map(id_at).collect();
+                let listed = *column == Column::New && *kind == Kind::TokenIds;
+                let ids: Vec<Vec<i64>> = parts.iter().filter(|_| listed).map(ids_of).collect();
                 let chunks: Vec<Chunk<'_>> = parts
                     .iter()
-                    .map(|part| Chunk {
+                    .enumerate()
+                    .map(|(place, part)| Chunk {
+                        ids: ids.get(place).map_or(&[], Vec::as_slice),
                         listed: column.listed(part).filter(|_| !abort),
                         completion_tokens: (!abort).then_some(part.reported),
                         finish: part.finish,
@@ -140,6 +153,7 @@ impl OwnedEvent {
                     chunks: &chunks,
                 }));
             }
+            &Self::Forwarded(id) => emit(What::Forwarded(id)),
             &Self::Received { id, wakeup } => emit(What::Received(Received {
                 id,
                 wakeup: Some(wakeup),
@@ -171,12 +185,8 @@ impl OwnedEvent {
                 claimed,
                 end,
             } => emit(What::Answered(Answer {
-                rid,
-                tokens: *tokens,
-                completion_tokens: Some(*claimed),
                 end: *end,
-                short_writes: 0,
-                unacknowledged: None,
+                ..Answer::new(rid, *tokens, Some(*claimed))
             })),
             &Self::Missed { hop, count, cause } => emit(What::Missed(Missed { hop, count, cause })),
         }
@@ -186,6 +196,7 @@ impl OwnedEvent {
     pub(crate) fn sequence(&self) -> Option<Sequence> {
         match self {
             Self::Sent { id, .. } | Self::Undecoded(id) => Some(Sequence::Sends(id.hop, id.lane)),
+            Self::Forwarded(id) => Some(Sequence::Forwards(id.hop, id.lane)),
             Self::Received { id, .. } => Some(Sequence::Receives(id.hop)),
             Self::Delivered { .. } | Self::Answered { .. } => Some(Sequence::Deliveries),
             Self::Engine(_) | Self::Hop { .. } | Self::Missed { .. } => None,
@@ -197,6 +208,7 @@ impl OwnedEvent {
 #[derive(PartialEq, Eq)]
 pub(crate) enum Sequence {
     Sends(HopId, u32),
+    Forwards(HopId, u32),
     Receives(HopId),
     Deliveries,
 }

@@ -125,6 +125,8 @@ pub(crate) enum Step {
     Forward { hop: usize, frames: u8 },
     /// A tokenizer receives frames of a connection in one wakeup.
     Receive { lane: usize, frames: u8 },
+    /// The relay forwards a frame. `lane` selects one of the connections with frames that it holds.
+    Relay { lane: usize },
     /// The waiter of a request wakes and serves its client.
     Serve { request: usize },
     /// A client disconnects: its waiter ends, and the scheduler aborts the request with its next chunk.
@@ -199,6 +201,16 @@ pub(crate) fn fully_observed() -> impl Strategy<Value = Shape> {
     })
 }
 
+/// One hop from the scheduler to the tokenizer with new ids, observed completely. No rid is reused.
+pub(crate) fn direct() -> impl Strategy<Value = Shape> {
+    fully_observed().prop_map(|shape| Shape {
+        path: Path::Direct,
+        column: Column::New,
+        rids_reused: false,
+        ..shape
+    })
+}
+
 /// Any server, with some stages possibly unobserved and observation possibly starting late.
 pub(crate) fn partly_observed() -> impl Strategy<Value = Shape> {
     let late = prop_oneof![2 => Just(0_usize), 1 => 0_usize..80];
@@ -246,6 +258,7 @@ fn ordinary() -> BoxedStrategy<Step> {
         8 => sends(4),
         6 => (0_usize..2, 1_u8..5).prop_map(|(hop, frames)| Step::Forward { hop, frames }),
         6 => (0_usize..4, 1_u8..5).prop_map(|(lane, frames)| Step::Receive { lane, frames }),
+        4 => (0_usize..6).prop_map(|lane| Step::Relay { lane }),
         8 => request().prop_map(|request| Step::Serve { request }),
         1 => prop_oneof![0_u32..50, 0_u32..2_000, Just(31_000_u32)].prop_map(Step::Wait),
         2 => Just(Step::Tick),
@@ -297,6 +310,18 @@ pub(crate) fn visibility_changes() -> impl Strategy<Value = Vec<Step>> {
 /// Schedules of a healthy server.
 pub(crate) fn healthy() -> impl Strategy<Value = Vec<Step>> {
     vec(prop_oneof![20 => ordinary(), 1 => unusual()], 1..250)
+}
+
+/// Schedules of a healthy server that retracts requests, whose clients stay.
+pub(crate) fn retracting() -> impl Strategy<Value = Vec<Step>> {
+    let retract = request().prop_map(|request| Step::Retract { request });
+    vec(prop_oneof![20 => ordinary(), 1 => retract], 1..250)
+}
+
+/// Schedules of a server that only loses frames.
+pub(crate) fn lossy() -> impl Strategy<Value = Vec<Step>> {
+    let lose = (0_u32..3).prop_map(|rank| Step::LoseFrame { rank });
+    vec(prop_oneof![20 => ordinary(), 1 => unusual(), 1 => lose], 1..250)
 }
 
 /// Server faults: retractions, lost frames, restarts.

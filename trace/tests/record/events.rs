@@ -41,11 +41,7 @@ fn large() -> impl Strategy<Value = u64> {
 fn id() -> impl Strategy<Value = FrameId> {
     let hop = prop_oneof![8 => 0_u16..3, 1 => any::<u16>()];
     let lane = prop_oneof![8 => 0_u32..2, 1 => any::<u32>()];
-    (hop, lane, large()).prop_map(|(hop, lane, seq)| FrameId {
-        hop: HopId(hop),
-        lane,
-        seq,
-    })
+    (hop, lane, large()).prop_map(|(hop, lane, seq)| FrameId::new(HopId(hop), lane, seq))
 }
 
 fn thread() -> impl Strategy<Value = ThreadId> {

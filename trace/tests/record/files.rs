@@ -138,7 +138,7 @@ fn system_errors_are_reported() {
 
 #[test]
 fn token_ids_are_recorded_only_on_request() {
-    use trace::event::{Chunk, Event, Frame, IdColumn, Kind};
+    use trace::event::{Chunk, Event, Frame};
     use trace::record::{Header, Payload};
     use trace::{FrameId, HopId};
     let folder = Folder::new();
@@ -154,25 +154,10 @@ fn token_ids_are_recorded_only_on_request() {
         ids: &[9_906, 1_917],
         ..Chunk::new("a")
     };
-    let id = FrameId {
-        hop: HopId(0),
-        lane: 0,
-        seq: 0,
-    };
-    let frame = |chunks| {
-        What::Sent(Frame {
-            id,
-            bytes: 9,
-            kind: Kind::TokenIds,
-            ids: IdColumn::Delta,
-            chunks,
-        })
-    };
+    let id = FrameId::new(HopId(0), 0, 0);
+    let frame = |chunks| What::Sent(Frame::token_ids(id, 9, chunks));
     let (at, with_ids, without_ids) = (MonoNs(1), [chunk], [Chunk { ids: &[], ..chunk }]);
-    recorder.event(&Event {
-        at,
-        what: frame(&with_ids),
-    });
+    recorder.event(&Event::new(at, frame(&with_ids)));
     recorder.finish(&closing()).expect("finished");
     let recording = Recording::open(&file).expect("a recording");
     let mut read = false;

@@ -1,7 +1,6 @@
 //! Lost tokens in a recording. Counts show their positions; their values need recorded token ids.
 
-use trace::engine::Mode;
-use trace::event::{Capabilities, Chunk, Delivery, Event, Frame, Hop, IdColumn, Kind, Response, What};
+use trace::event::{Capabilities, Chunk, Delivery, Event, Frame, Hop, What};
 use trace::record::{Closing, Payload, Recorder, Recording, analyse};
 use trace::report::{Losses, RangeLine, ReportInput};
 use trace::{Analysis, FrameId, HopId, MonoNs};
@@ -28,11 +27,7 @@ fn live(recorder: &mut Recorder, with_ids: bool) -> Analysis {
             worker: None,
             origin: true,
             last: true,
-            capabilities: Capabilities {
-                sent: true,
-                delivered: true,
-                ..Capabilities::default()
-            },
+            capabilities: Capabilities::SENT | Capabilities::DELIVERED,
         }),
     );
     for n in 0..6_u32 {
@@ -45,24 +40,10 @@ fn live(recorder: &mut Recorder, with_ids: bool) -> Analysis {
         };
         let seq = u64::from(n);
         let id = FrameId { hop, lane: 0, seq };
-        let frame = Frame {
-            id,
-            bytes: 900,
-            kind: Kind::TokenIds,
-            ids: IdColumn::Delta,
-            chunks: &[chunk],
-        };
-        apply(seq * 10 + 1, What::Sent(frame));
+        apply(seq * 10 + 1, What::Sent(Frame::token_ids(id, 900, &[chunk])));
     }
     for to in [6, 12] {
-        let delivery = Delivery {
-            rid: RID,
-            tokens: 2,
-            mode: Mode::Incremental,
-            completion_tokens: Some(to),
-            finished: false,
-            response: Response::Streamed,
-        };
+        let delivery = Delivery::new(RID, 2, Some(to));
         apply(100 + u64::from(to), What::Delivered(delivery));
     }
     analysis

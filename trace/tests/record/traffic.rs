@@ -1,6 +1,6 @@
 //! Simulated engine output: frames of overlapping requests, each received shortly after its send.
 
-use trace::event::{Capabilities, Chunk, Event, Finish, Frame, Hop, IdColumn, Kind, Received, What};
+use trace::event::{Capabilities, Chunk, Event, Finish, Frame, Hop, Received, What};
 use trace::{FrameId, HopId, MonoNs};
 
 use super::Input;
@@ -22,11 +22,7 @@ fn event(at: u64, what: What<'static>) -> Input {
 
 /// `frames` frames of `requests` requests with `tokens` tokens each, one frame every 10 ms, with a tick after every tenth.
 pub(crate) fn traffic(frames: u64, requests: u64, tokens: u32) -> Vec<Input> {
-    let capabilities = Capabilities {
-        sent: true,
-        received: true,
-        ..Capabilities::default()
-    };
+    let capabilities = Capabilities::SENT | Capabilities::RECEIVED;
     let mut inputs = vec![event(
         0,
         What::Hop(Hop {
@@ -61,25 +57,12 @@ pub(crate) fn traffic(frames: u64, requests: u64, tokens: u32) -> Vec<Input> {
                 started += 1;
             }
         }
-        let id = FrameId {
-            hop: HopId(0),
-            lane: 0,
-            seq,
-        };
-        let frame = Frame {
-            id,
-            bytes: 24_000 + seq % 7,
-            kind: Kind::TokenIds,
-            ids: IdColumn::Delta,
-            chunks: chunks.leak(),
-        };
-        let received = Received {
-            id,
-            wakeup: Some(seq),
-            by: None,
-            frame: None,
-        };
-        inputs.push(event(at, What::Sent(frame)));
+        let id = FrameId::new(HopId(0), 0, seq);
+        let received = Received::in_wakeup(id, seq);
+        inputs.push(event(
+            at,
+            What::Sent(Frame::token_ids(id, 24_000 + seq % 7, chunks.leak())),
+        ));
         inputs.push(event(at + MS + seq * 104_729 % 500_000, What::Received(received)));
         if seq % 10 == 9 {
             inputs.push(Input::Tick(at + 2 * MS));

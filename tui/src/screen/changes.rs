@@ -103,11 +103,7 @@ mod tests {
             send_bytes: None,
         })));
         assert!(!needs_refresh(&mut changes, &scene.analysis, now), "a sample");
-        let id = FrameId {
-            hop: HopId(0),
-            lane: 0,
-            seq: 0,
-        };
+        let id = FrameId::new(HopId(0), 0, 0);
         changes.count(&event(What::Forwarded(id)));
         assert!(needs_refresh(&mut changes, &scene.analysis, now), "an event");
         now += SOON;

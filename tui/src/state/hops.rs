@@ -167,10 +167,7 @@ mod tests {
 
     #[test]
     fn hops_are_listed_in_path_order() {
-        let capabilities = Capabilities {
-            sent: true,
-            ..Capabilities::default()
-        };
+        let capabilities = Capabilities::SENT;
         let scene = Scene::new(&[
             ("router->tokenizer", capabilities),
             ("detokenizer->router", capabilities),

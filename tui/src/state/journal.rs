@@ -272,11 +272,7 @@ impl Journal {
 
 impl Moment {
     fn frame(&self) -> FrameId {
-        FrameId {
-            hop: self.hop,
-            lane: self.lane,
-            seq: self.seq,
-        }
+        FrameId::new(self.hop, self.lane, self.seq)
     }
 }
 

@@ -5,7 +5,7 @@
 use std::fmt;
 
 use super::flags::Flag;
-use super::row::{Life, Row};
+use super::row::{COLUMNS, Life, Number, Row, Value};
 
 /// A parsed filter. The empty filter matches every row.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -23,46 +23,42 @@ enum Test {
     Rid(String),
     State(Life),
     Flag(Flag),
-    Number(Field, Op, u64),
+    Number(Named, Op, u64),
 }
 
-/// A numeric field of a row.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Field {
-    Age,
-    Gap,
-    Silence,
-    Sent,
-    Received,
-    Delivered,
-    Chunks,
-    Merged,
-    Dropped,
-    Lost,
-    Prompt,
-    Retractions,
-    Worker,
+/// A number of a row with its name, which identifies it.
+#[derive(Clone, Copy, Debug)]
+struct Named(&'static str, Number);
+
+impl PartialEq for Named {
+    fn eq(&self, other: &Self) -> bool {
+        self.0 == other.0
+    }
 }
 
-/// Field names, and whether the value is a duration. The help shows the first name of each field.
-const FIELDS: &[(&str, Field, bool)] = &[
-    ("gap", Field::Gap, true),
-    ("age", Field::Age, true),
-    ("silence", Field::Silence, true),
-    ("sent", Field::Sent, false),
-    ("tokens", Field::Sent, false),
-    ("received", Field::Received, false),
-    ("deliv", Field::Delivered, false),
-    ("delivered", Field::Delivered, false),
-    ("chunks", Field::Chunks, false),
-    ("merged", Field::Merged, false),
-    ("drop", Field::Dropped, false),
-    ("dropped", Field::Dropped, false),
-    ("lost", Field::Lost, false),
-    ("prompt", Field::Prompt, false),
-    ("retract", Field::Retractions, false),
-    ("worker", Field::Worker, false),
+/// Names besides those of the columns.
+const ALIASES: [(&str, &str); 4] = [
+    ("tokens", "sent"),
+    ("received", "recv"),
+    ("delivered", "deliv"),
+    ("dropped", "drop"),
 ];
+
+/// Names of numbers without a column, and the numbers.
+const NO_COLUMN: [(&str, Value); 2] = [
+    ("prompt", Value::Count(|row| row.prompt)),
+    ("retract", Value::Count(|row| Some(row.retractions))),
+];
+
+/// Numbers, and whether each is a duration.
+fn numbers() -> impl Iterator<Item = (Named, bool)> {
+    let columns = COLUMNS.iter().map(|field| (field.head, field.value));
+    columns.chain(NO_COLUMN).filter_map(|(name, value)| match value {
+        Value::Text => None,
+        Value::Count(of) => Some((Named(name, of), false)),
+        Value::Duration(of) => Some((Named(name, of), true)),
+    })
+}
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Op {
@@ -89,21 +85,21 @@ impl fmt::Display for SyntaxError {
 }
 
 /// Help text of the filter language.
-pub(crate) const HELP: &[(&str, &str)] = &[
-    ("5b92", "the rid contains 5b92 (also rid:5b92)"),
-    (
-        "gap>1s",
-        "numbers: gap age silence sent received deliv chunks merged drop lost prompt retract",
-    ),
-    ("", "with > >= < <= = ; durations in ns us ms s m h, counts with k or M"),
-    ("worker:1", "it goes to tokenizer worker 1"),
-    ("state:live", "waiting, live, done, aborted or orphaned"),
-    (
-        "flag:dropped",
-        "WIRE-LOSS DROPPED DROPPED? STALL GAP INFLATE ABORT RETRACT",
-    ),
-    ("-state:done", "`-` negates a term; all terms must match"),
-];
+pub(crate) fn help() -> impl Iterator<Item = (&'static str, String)> {
+    let names: Vec<&str> = numbers().map(|(named, _)| named.0).collect();
+    let numbers = format!("numbers: {}", names.join(" "));
+    [
+        ("5b92", "the rid contains 5b92 (also rid:5b92)"),
+        ("gap>1s", &*numbers),
+        ("", "with > >= < <= = ; durations in ns us ms s m h, counts with k or M"),
+        ("worker:1", "it goes to tokenizer worker 1"),
+        ("state:live", "waiting, live, done, aborted or orphaned"),
+        ("flag:dropped", &Flag::ALL.map(Flag::word).join(" ")),
+        ("-state:done", "`-` negates a term; all terms must match"),
+    ]
+    .map(|(term, what)| (term, what.to_owned()))
+    .into_iter()
+}
 
 impl Query {
     pub(crate) fn parse(text: &str) -> Result<Self, SyntaxError> {
@@ -172,20 +168,18 @@ fn term(word: &str, at: usize) -> Result<Term, SyntaxError> {
         "state" => Test::State(state(value, value_at)?),
         "flag" => Test::Flag(flag(value, value_at)?),
         lower => {
-            let field = FIELDS.iter().find(|f| f.0 == lower);
-            let &(_, field, is_duration) = field.ok_or_else(|| SyntaxError {
-                at,
-                what: unknown(name),
-            })?;
-            Test::Number(
-                field,
-                op,
-                if is_duration {
-                    duration(value, value_at)?
-                } else {
-                    number(value, value_at)?
-                },
-            )
+            let head = ALIASES
+                .iter()
+                .find(|alias| alias.0 == lower)
+                .map_or(lower, |alias| alias.1);
+            let (named, is_duration) = numbers()
+                .find(|(named, _)| named.0 == head)
+                .ok_or_else(|| SyntaxError {
+                    at,
+                    what: unknown(name),
+                })?;
+            let parse = if is_duration { duration } else { number };
+            Test::Number(named, op, parse(value, value_at)?)
         }
     };
     if !matches!(test, Test::Number(..)) && op != Op::Equal {
@@ -199,7 +193,7 @@ fn term(word: &str, at: usize) -> Result<Term, SyntaxError> {
 
 fn unknown(name: &str) -> String {
     let mut names: Vec<&str> = vec!["rid", "state", "flag"];
-    names.extend(FIELDS.iter().map(|f| f.0));
+    names.extend(numbers().map(|(named, _)| named.0));
     format!("unknown name {name:?}; use one of {}", names.join(" "))
 }
 
@@ -282,7 +276,7 @@ impl Test {
             Self::Rid(part) => contains(&row.rid, part),
             Self::State(life) => row.life == *life,
             Self::Flag(flag) => row.flags.has(*flag),
-            Self::Number(field, op, value) => field.of(row).is_some_and(|n| op.holds(n, *value)),
+            Self::Number(Named(_, of), op, value) => of(row).is_some_and(|n| op.holds(n, *value)),
         }
     }
 }
@@ -295,26 +289,6 @@ fn contains(text: &str, lower: &str) -> bool {
     text.as_bytes()
         .windows(lower.len())
         .any(|w| w.eq_ignore_ascii_case(lower.as_bytes()))
-}
-
-impl Field {
-    fn of(self, row: &Row) -> Option<u64> {
-        match self {
-            Self::Age => Some(row.age_ns),
-            Self::Gap => row.gap_ns,
-            Self::Silence => row.silence_ns,
-            Self::Sent => Some(row.sent),
-            Self::Received => row.received,
-            Self::Delivered => row.delivered,
-            Self::Chunks => Some(row.chunks),
-            Self::Merged => row.merged,
-            Self::Dropped => row.dropped,
-            Self::Lost => row.lost,
-            Self::Prompt => row.prompt,
-            Self::Retractions => Some(row.retractions),
-            Self::Worker => row.worker,
-        }
-    }
 }
 
 impl Op {

@@ -64,7 +64,7 @@ pub(crate) struct Row {
     pub(crate) flags: Flags,
 }
 
-/// Column of the table, and a possible sort order.
+/// Column of the table, and a possible sort order; its number is its place in [`COLUMNS`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Column {
     Rid,
@@ -83,102 +83,170 @@ pub(crate) enum Column {
     Flags,
 }
 
-impl Column {
-    /// Every column, from left to right.
-    pub(crate) const ALL: [Self; 14] = [
-        Self::Rid,
-        Self::State,
-        Self::Age,
-        Self::Gap,
-        Self::Silence,
-        Self::Sent,
-        Self::Received,
-        Self::Delivered,
-        Self::Chunks,
-        Self::Merged,
-        Self::Dropped,
-        Self::Lost,
-        Self::Worker,
-        Self::Flags,
-    ];
+/// Reads a number of a row; `None` if it is not observable.
+pub(crate) type Number = fn(&Row) -> Option<u64>;
 
-    pub(crate) fn head(self) -> &'static str {
-        match self {
-            Self::Rid => "rid",
-            Self::State => "state",
-            Self::Age => "age",
-            Self::Gap => "gap",
-            Self::Silence => "silence",
-            Self::Sent => "sent",
-            Self::Received => "recv",
-            Self::Delivered => "deliv",
-            Self::Chunks => "chunks",
-            Self::Merged => "merged",
-            Self::Dropped => "drop",
-            Self::Lost => "lost",
-            Self::Worker => "worker",
-            Self::Flags => "flags",
-        }
-    }
+/// What the cells of a column contain.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Value {
+    Text,
+    Count(Number),
+    /// In nanoseconds.
+    Duration(Number),
+}
 
+/// A value of a request on the screen: a column, a sort order, a line of the help and, if it is a number, a name in filters.
+#[derive(Debug)]
+pub(crate) struct Field {
+    pub(crate) column: Column,
+    /// Head of the column, and its name in filters.
+    pub(crate) head: &'static str,
     /// Explanation for the help.
-    pub(crate) fn what(self) -> &'static str {
-        match self {
-            Self::Rid => "the request's id",
-            Self::State => {
-                "waiting (for its first token to be received), live, done, aborted, or orphaned (silent too long)"
-            }
-            Self::Age => "time since it was first observed, or until it ended",
-            Self::Gap => {
-                "first-token gap: received by the tokenizer minus sent by the scheduler; still growing while it waits"
-            }
-            Self::Silence => "longest time between two chunks sent by the scheduler",
-            Self::Sent => "tokens that the scheduler sent",
-            Self::Received => "tokens received by the tokenizer",
-            Self::Delivered => "tokens delivered to the client",
-            Self::Chunks => "chunks that the scheduler sent",
-            Self::Merged => "chunks delivered merged with a later one",
-            Self::Dropped => "chunks dropped: later ones were delivered, these were not",
-            Self::Lost => "lost tokens: in dropped chunks, or missing on the wire",
-            Self::Worker => "tokenizer worker of the request",
-            Self::Flags => "problems of the request, worst first",
-        }
+    pub(crate) what: &'static str,
+    /// Width in cells.
+    pub(crate) width: u16,
+    /// Narrow screens show only the columns with the lowest numbers.
+    pub(crate) need: u8,
+    pub(crate) value: Value,
+}
+
+/// Columns, from left to right.
+pub(crate) static COLUMNS: [Field; 14] = [
+    Field {
+        column: Column::Rid,
+        head: "rid",
+        what: "the request's id",
+        width: 13,
+        need: 0,
+        value: Value::Text,
+    },
+    Field {
+        column: Column::State,
+        head: "state",
+        what: "waiting (for its first token to be received), live, done, aborted, or orphaned (silent too long)",
+        width: 7,
+        need: 1,
+        value: Value::Text,
+    },
+    Field {
+        column: Column::Age,
+        head: "age",
+        what: "time since it was first observed, or until it ended",
+        width: 7,
+        need: 9,
+        value: Value::Duration(|row| Some(row.age_ns)),
+    },
+    Field {
+        column: Column::Gap,
+        head: "gap",
+        what: "first-token gap: received by the tokenizer minus sent by the scheduler; still growing while it waits",
+        width: 7,
+        need: 2,
+        value: Value::Duration(|row| row.gap_ns),
+    },
+    Field {
+        column: Column::Silence,
+        head: "silence",
+        what: "longest time between two chunks sent by the scheduler",
+        width: 7,
+        need: 11,
+        value: Value::Duration(|row| row.silence_ns),
+    },
+    Field {
+        column: Column::Sent,
+        head: "sent",
+        what: "tokens that the scheduler sent",
+        width: 6,
+        need: 7,
+        value: Value::Count(|row| Some(row.sent)),
+    },
+    Field {
+        column: Column::Received,
+        head: "recv",
+        what: "tokens received by the tokenizer",
+        width: 6,
+        need: 10,
+        value: Value::Count(|row| row.received),
+    },
+    Field {
+        column: Column::Delivered,
+        head: "deliv",
+        what: "tokens delivered to the client",
+        width: 6,
+        need: 8,
+        value: Value::Count(|row| row.delivered),
+    },
+    Field {
+        column: Column::Chunks,
+        head: "chunks",
+        what: "chunks that the scheduler sent",
+        width: 6,
+        need: 12,
+        value: Value::Count(|row| Some(row.chunks)),
+    },
+    Field {
+        column: Column::Merged,
+        head: "merged",
+        what: "chunks delivered merged with a later one",
+        width: 6,
+        need: 6,
+        value: Value::Count(|row| row.merged),
+    },
+    Field {
+        column: Column::Dropped,
+        head: "drop",
+        what: "chunks dropped: later ones were delivered, these were not",
+        width: 5,
+        need: 4,
+        value: Value::Count(|row| row.dropped),
+    },
+    Field {
+        column: Column::Lost,
+        head: "lost",
+        what: "lost tokens: in dropped chunks, or missing on the wire",
+        width: 5,
+        need: 5,
+        value: Value::Count(|row| row.lost),
+    },
+    Field {
+        column: Column::Worker,
+        head: "worker",
+        what: "tokenizer worker of the request",
+        width: 7,
+        need: 13,
+        value: Value::Count(|row| row.worker),
+    },
+    Field {
+        column: Column::Flags,
+        head: "flags",
+        what: "problems of the request, worst first",
+        width: 10,
+        need: 3,
+        value: Value::Text,
+    },
+];
+
+impl Column {
+    pub(crate) fn field(self) -> &'static Field {
+        &COLUMNS[self as usize]
     }
 
     /// Column `by` positions to the right, wrapping at the ends.
     pub(crate) fn step(self, by: isize) -> Self {
-        let n = Self::ALL.len() as isize;
-        let at = Self::ALL.iter().position(|&c| c == self).unwrap_or(0) as isize;
-        Self::ALL[(at + by).rem_euclid(n) as usize]
+        let place = (self as isize + by).rem_euclid(COLUMNS.len() as isize);
+        COLUMNS[place as usize].column
     }
 
     /// Ascending sort key of this column; unobservable values sort below 0. [`Self::Rid`] has none.
     pub(crate) fn key(self, row: &Row) -> Key {
-        match self {
-            Self::Rid => Key::default(),
-            Self::State => (row.life as u8, 0, 0, 0),
-            Self::Flags => row.severity(),
-            _ => {
-                let number = self.number(row);
+        match (self, self.field().value) {
+            (Self::State, _) => (row.life as u8, 0, 0, 0),
+            (Self::Flags, _) => row.severity(),
+            (_, Value::Text) => Key::default(),
+            (_, Value::Count(of) | Value::Duration(of)) => {
+                let number = of(row);
                 (0, u8::from(number.is_some()), number.unwrap_or(0), 0)
             }
-        }
-    }
-
-    fn number(self, row: &Row) -> Option<u64> {
-        match self {
-            Self::Age => Some(row.age_ns),
-            Self::Gap => row.gap_ns,
-            Self::Silence => row.silence_ns,
-            Self::Sent => Some(row.sent),
-            Self::Received => row.received,
-            Self::Delivered => row.delivered,
-            Self::Chunks => Some(row.chunks),
-            Self::Merged => row.merged,
-            Self::Dropped => row.dropped,
-            Self::Lost => row.lost,
-            Self::Worker => row.worker,
-            Self::Rid | Self::State | Self::Flags => None,
         }
     }
 }
@@ -245,6 +313,13 @@ mod tests {
         aborted.flags.set(Flag::Aborted, true);
         assert!(aborted.severity() < Row::default().severity());
         assert!(aborted.is_unhealthy(), "its flag still counts");
+    }
+
+    #[test]
+    fn every_column_has_its_own_place_in_the_table() {
+        for (place, field) in COLUMNS.iter().enumerate() {
+            assert_eq!(place, field.column as usize, "{field:?}");
+        }
     }
 
     #[test]

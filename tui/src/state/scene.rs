@@ -1,9 +1,7 @@
 //! A small run for tests, which feeds events into a real analysis and journal.
 
 use trace::engine::Mode;
-use trace::event::{
-    Capabilities, Chunk, Delivery, Engine, Event, Finish, Frame, Hop, IdColumn, Kind, Received, Response, What,
-};
+use trace::event::{Capabilities, Chunk, Delivery, Engine, Event, Finish, Frame, Hop, Received, What};
 use trace::{Analysis, FrameId, HopId, MonoNs};
 
 use super::journal::{DEFAULT_MOMENTS, Journal};
@@ -22,22 +20,13 @@ pub(crate) struct Scene {
 impl Scene {
     /// A 0.5.9 engine in incremental mode whose scheduler sends directly to the tokenizer; sends, receives and deliveries are observable.
     pub(crate) fn delivering() -> Self {
-        let capabilities = Capabilities {
-            sent: true,
-            received: true,
-            delivered: true,
-            ..Capabilities::default()
-        };
+        let capabilities = Capabilities::SENT | Capabilities::RECEIVED | Capabilities::DELIVERED;
         Self::new(&[("scheduler->tokenizer", capabilities)])
     }
 
     /// Capabilities of a tap: sends and forwards, through a detokenizer.
     pub(crate) fn tapped() -> Self {
-        let capabilities = Capabilities {
-            sent: true,
-            forwarded: true,
-            ..Capabilities::default()
-        };
+        let capabilities = Capabilities::SENT | Capabilities::FORWARDED;
         Self::new(&[
             ("scheduler->detokenizer", capabilities),
             ("detokenizer->tokenizer", capabilities),
@@ -117,48 +106,21 @@ impl Scene {
             .collect();
         let seq = self.seq[hop as usize];
         self.seq[hop as usize] += 1;
-        let id = FrameId {
-            hop: HopId(hop),
-            lane: 0,
-            seq,
-        };
-        let frame = Frame {
-            id,
-            bytes: 900,
-            kind: Kind::TokenIds,
-            ids: IdColumn::Delta,
-            chunks: &chunks,
-        };
-        self.emit(at, What::Sent(frame));
+        let id = FrameId::new(HopId(hop), 0, seq);
+        self.emit(at, What::Sent(Frame::token_ids(id, 900, &chunks)));
     }
 
     /// Receives frame `seq` on the first hop.
     pub(crate) fn receive(&mut self, at: u64, seq: u64, wakeup: u64) {
-        let id = FrameId {
-            hop: HopId(0),
-            lane: 0,
-            seq,
-        };
-        self.emit(
-            at,
-            What::Received(Received {
-                id,
-                wakeup: Some(wakeup),
-                by: None,
-                frame: None,
-            }),
-        );
+        let id = FrameId::new(HopId(0), 0, seq);
+        self.emit(at, What::Received(Received::in_wakeup(id, wakeup)));
     }
 
     pub(crate) fn deliver(&mut self, at: u64, rid: &str, tokens: u32, completion: u32) {
         let mode = Mode::Incremental;
         let delivery = Delivery {
-            rid,
-            tokens,
             mode,
-            completion_tokens: Some(completion),
-            finished: false,
-            response: Response::Streamed,
+            ..Delivery::new(rid, tokens, Some(completion))
         };
         self.emit(at, What::Delivered(delivery));
     }

@@ -106,16 +106,15 @@ mod tests {
         for tenth in 1..=200 {
             let busy = tenth > 100;
             let sample = CpuSample {
-                thread: ThreadId { pid: 7, tid: 8 },
-                role: "tokenizer",
                 name: "python",
                 part: ThreadPart::Other,
-                interval_ns: 100 * MS,
-                on_ns: if busy { 80 * MS } else { 0 },
                 wait_ns: Some(if busy { 10 * MS } else { 0 }),
-                throttled_ns: None,
-                poll: None,
-                away: None,
+                ..CpuSample::new(
+                    ThreadId { pid: 7, tid: 8 },
+                    "tokenizer",
+                    100 * MS,
+                    if busy { 80 * MS } else { 0 },
+                )
             };
             scene.emit(tenth * 100 * MS, What::Cpu(sample));
         }

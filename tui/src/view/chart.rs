@@ -104,12 +104,7 @@ impl Window {
         let first = (self.end + 1).saturating_sub(slots * self.step);
         for column in 0..columns {
             let slot = u64::from(column) * slots / u64::from(columns);
-            let area = Rect {
-                x: pad.area().x + x + column,
-                y: pad.area().y + y,
-                width: 1,
-                height: rows,
-            };
+            let area = Rect::new(pad.area().x + x + column, pad.area().y + y, 1, rows);
             hits.add(area, Action::At(first + slot * self.step));
         }
     }

@@ -1,13 +1,11 @@
 //! CPU tab: how the engine's threads spend their time (running, waiting for a CPU, throttled by a quota, asleep).
 
-use ratatui::layout::Rect;
 use session::units::{count, known};
 
 use super::Hits;
 use super::chart::{self, Line, Window};
 use super::pad::Pad;
 use crate::state::Model;
-use crate::state::action::Action;
 use crate::state::health::Health;
 use crate::state::history::{Metric, ThreadSample};
 use crate::state::stacks::StackTable;
@@ -46,17 +44,7 @@ pub(super) fn draw(pad: &mut Pad<'_>, model: &Model, ui: &Ui, hits: &mut Hits) {
     let mut y = 2;
     for (place, thread) in threads.iter().enumerate().skip(top).take(max_rows.into()) {
         line(pad, y, thread);
-        if place == ui.thread {
-            pad.row_style(y, theme.selected());
-        }
-        hits.add(
-            Rect {
-                y: pad.area().y + y,
-                height: 1,
-                ..pad.area()
-            },
-            Action::Pick(place),
-        );
+        hits.add_row(pad, y, place, place == ui.thread);
         y += 1;
     }
     if let Some(thread) = threads.get(ui.thread) {

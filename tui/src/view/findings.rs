@@ -1,12 +1,10 @@
 //! Findings tab: each finding with its start, state, evidence and advice.
 
-use ratatui::layout::Rect;
 use session::units::clock;
 
 use super::Hits;
 use super::pad::Pad;
 use crate::state::Model;
-use crate::state::action::Action;
 use crate::state::health::Health;
 use crate::state::model::FindingLine;
 use crate::state::ui::Ui;
@@ -31,17 +29,7 @@ pub(super) fn draw(pad: &mut Pad<'_>, model: &Model, ui: &Ui, hits: &mut Hits) {
     hits.page = max_rows.into();
     for (place, finding) in model.findings.iter().enumerate().skip(top).take(max_rows.into()) {
         line(pad, y, finding);
-        if place == ui.finding {
-            pad.row_style(y, theme.selected());
-        }
-        hits.add(
-            Rect {
-                y: pad.area().y + y,
-                height: 1,
-                ..pad.area()
-            },
-            Action::Pick(place),
-        );
+        hits.add_row(pad, y, place, place == ui.finding);
         y += 1;
     }
     if let Some(finding) = model.findings.get(ui.finding) {

@@ -6,7 +6,7 @@ use crate::state::fate::Fate;
 use crate::state::flags::Flag;
 use crate::state::health::Health;
 use crate::state::query;
-use crate::state::row::Column;
+use crate::state::row::COLUMNS;
 use crate::state::tab::Tab;
 use crate::state::ui::Ui;
 use crate::theme::PLAIN;
@@ -17,14 +17,14 @@ pub(super) fn draw(pad: &mut Pad<'_>, scrolled: usize, ui: &Ui) -> usize {
     pad.clear();
     let mut lines: Vec<(&str, String, &str)> = Vec::new();
     if ui.tab == Tab::Requests {
-        let column = ui.sort.column;
-        lines.push((column.head(), column.what().into(), "the column sorted by"));
+        let field = ui.sort.column.field();
+        lines.push((field.head, field.what.into(), "the column sorted by"));
         lines.push(("", String::new(), ""));
     }
     lines.extend(BINDINGS.iter().map(|b| (b.shown, b.what.into(), b.place())));
     lines.push(("", String::new(), ""));
     lines.push(("filter", "matches".into(), ""));
-    lines.extend(query::HELP.iter().map(|&(term, what)| (term, what.into(), "")));
+    lines.extend(query::help().map(|(term, what)| (term, what, "")));
     lines.push(("", String::new(), ""));
     let health = Health::ALL.map(|health| format!("{} {}", theme.sign(health), health.word()));
     lines.push(("signs", format!("{}   - not observed", health.join("   ")), ""));
@@ -35,7 +35,7 @@ pub(super) fn draw(pad: &mut Pad<'_>, scrolled: usize, ui: &Ui) -> usize {
     lines.extend(Flag::ALL.map(|flag| (flag.word(), flag.what().into(), "")));
     lines.push(("", String::new(), ""));
     lines.push(("columns", "of a request".into(), ""));
-    lines.extend(Column::ALL.map(|column| (column.head(), column.what().into(), "")));
+    lines.extend(COLUMNS.iter().map(|field| (field.head, field.what.into(), "")));
     lines.push((
         "TTFT",
         "is not a column because the arrival of a request is not observed".into(),

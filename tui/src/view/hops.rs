@@ -1,13 +1,11 @@
 //! Hops tab: one line per hop, and details of the selected one (queue wait, wakeups, backlog over time, workers).
 
-use ratatui::layout::Rect;
 use session::units::{bytes, count, duration, known, rate};
 
 use super::Hits;
 use super::chart::{self, Line, Window};
 use super::pad::Pad;
 use crate::state::Model;
-use crate::state::action::Action;
 use crate::state::health::Health;
 use crate::state::history::{HopSample, Metric};
 use crate::state::model::{CLASSES, HopLine};
@@ -37,17 +35,7 @@ pub(super) fn draw(pad: &mut Pad<'_>, model: &Model, ui: &Ui, hits: &mut Hits) {
     let mut y = 1;
     for (place, hop) in model.hops.iter().enumerate().skip(top).take(max.into()) {
         line(pad, y, hop, &columns);
-        if place == ui.hop {
-            pad.row_style(y, theme.selected());
-        }
-        hits.add(
-            Rect {
-                y: pad.area().y + y,
-                height: 1,
-                ..pad.area()
-            },
-            Action::Pick(place),
-        );
+        hits.add_row(pad, y, place, place == ui.hop);
         y += 1;
         if place == ui.hop && hop.members.len() > 1 {
             y = members(pad, y, hop);

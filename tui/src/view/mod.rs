@@ -54,6 +54,19 @@ impl Hits {
     fn add(&mut self, area: Rect, action: Action) {
         self.areas.push((area, action));
     }
+
+    /// Makes line `y` a row of a list: a click picks it, and the selected one is marked.
+    fn add_row(&mut self, pad: &mut Pad<'_>, y: u16, place: usize, selected: bool) {
+        if selected {
+            pad.row_style(y, pad.theme().selected());
+        }
+        let area = Rect {
+            y: pad.area().y + y,
+            height: 1,
+            ..pad.area()
+        };
+        self.add(area, Action::Pick(place));
+    }
 }
 
 pub(crate) fn draw(model: &Model, ui: &Ui, theme: Theme, frame: &mut Frame<'_>) -> Hits {
@@ -139,15 +152,7 @@ fn tab_bar(pad: &mut Pad<'_>, model: &Model, ui: &Ui, hits: &mut Hits) {
         let label = format!(" {} {}", place + 1, tab.title());
         let style = if tab == ui.tab { theme.selected() } else { theme.dim() };
         let end = pad.text(x, 0, &label, style);
-        hits.add(
-            Rect {
-                x: pad.area().x + x,
-                y: pad.area().y,
-                width: end - x,
-                height: 1,
-            },
-            Action::Go(tab),
-        );
+        hits.add(Rect::new(pad.area().x + x, pad.area().y, end - x, 1), Action::Go(tab));
         x = end;
     }
     let state = if ui.paused.is_some() { "PAUSED" } else { model.doing };

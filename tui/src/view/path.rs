@@ -74,12 +74,7 @@ fn row(pad: &mut Pad<'_>, y: u16, arrows: &[Arrow], length: u16, hits: &mut Hits
             pad.fit(x + 1, y + 1 + row as u16, length - 1, &format!("{lead}{text}"), style);
         }
         x += length;
-        let area = Rect {
-            x: pad.area().x + begin,
-            y: pad.area().y + y,
-            width: x - begin,
-            height: ROWS,
-        };
+        let area = Rect::new(pad.area().x + begin, pad.area().y + y, x - begin, ROWS);
         hits.add(area, arrow.opens());
     }
     pad.text(x, y, "client", STRONG);

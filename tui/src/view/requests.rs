@@ -8,27 +8,11 @@ use super::Hits;
 use super::pad::Pad;
 use crate::state::Model;
 use crate::state::action::Action;
-use crate::state::row::{Column, Life, Row};
+use crate::state::health::Health;
+use crate::state::row::{COLUMNS, Column, Field, Life, Row, Value};
 use crate::state::ui::Ui;
 use crate::theme::{PLAIN, STRONG, Theme};
 
-/// Columns with widths in cells, most important first. Narrow screens show only the first ones.
-const WIDTHS: [(Column, u16); 14] = [
-    (Column::Rid, 13),
-    (Column::State, 7),
-    (Column::Gap, 7),
-    (Column::Flags, 10),
-    (Column::Dropped, 5),
-    (Column::Lost, 5),
-    (Column::Merged, 6),
-    (Column::Sent, 6),
-    (Column::Delivered, 6),
-    (Column::Age, 7),
-    (Column::Received, 6),
-    (Column::Silence, 7),
-    (Column::Chunks, 6),
-    (Column::Worker, 7),
-];
 /// Width of a complete rid of 32 hex digits, used if there is room.
 const WHOLE_RID: u16 = 32;
 
@@ -44,19 +28,14 @@ pub(super) fn draw(pad: &mut Pad<'_>, model: &Model, ui: &Ui, hits: &mut Hits) {
             (true, true) => theme.pick("▼", "v"),
             (true, false) => theme.pick("▲", "^"),
         };
-        let head = format!("{}{mark}", column.head());
+        let head = format!("{}{mark}", column.field().head);
         let style = if sorted { theme.head() } else { theme.dim() };
         if left_aligned(column) {
             pad.fit(x, 1, width, &head, style);
         } else {
             pad.number(x, 1, width, &head, style);
         }
-        let area = Rect {
-            x: pad.area().x + x,
-            y: pad.area().y + 1,
-            width,
-            height: 1,
-        };
+        let area = Rect::new(pad.area().x + x, pad.area().y + 1, width, 1);
         hits.add(area, Action::SortBy(column));
         x += width + 1;
     }
@@ -78,16 +57,8 @@ pub(super) fn draw(pad: &mut Pad<'_>, model: &Model, ui: &Ui, hits: &mut Hits) {
         let place = top + usize::from(line);
         let y = 2 + line;
         row_line(pad, y, &columns, row, place < model.table.pinned());
-        if selected == Some(place) {
-            pad.row_style(y, theme.selected());
-        }
+        hits.add_row(pad, y, place, selected == Some(place));
         mark(pad, y, &columns, row, ui);
-        let area = Rect {
-            y: pad.area().y + y,
-            height: 1,
-            ..pad.area()
-        };
-        hits.add(area, Action::Pick(place));
     }
 }
 
@@ -122,15 +93,13 @@ fn title(pad: &mut Pad<'_>, model: &Model, ui: &Ui) {
 /// Columns that fit, from left to right; always includes the sorted one.
 fn columns(width: u16, sorted: Column) -> Vec<(Column, u16)> {
     let mut left = width.saturating_sub(2);
+    let mut by_need: Vec<&Field> = COLUMNS.iter().collect();
+    by_need.sort_by_key(|field| (field.column != sorted, field.need));
     let mut fit: Vec<(Column, u16)> = Vec::new();
-    let by_need = WIDTHS
-        .iter()
-        .filter(|c| c.0 == sorted)
-        .chain(WIDTHS.iter().filter(|c| c.0 != sorted));
-    for &(column, width) in by_need {
-        if width < left {
-            left -= width + 1;
-            fit.push((column, width));
+    for field in by_need {
+        if field.width < left {
+            left -= field.width + 1;
+            fit.push((field.column, field.width));
         }
     }
     for (column, width) in &mut fit {
@@ -143,12 +112,12 @@ fn columns(width: u16, sorted: Column) -> Vec<(Column, u16)> {
     if let Some((_, width)) = fit.iter_mut().find(|c| c.0 == Column::Flags) {
         *width += left;
     }
-    fit.sort_by_key(|c| Column::ALL.iter().position(|&known| known == c.0));
+    fit.sort_by_key(|c| c.0 as usize);
     fit
 }
 
 fn left_aligned(column: Column) -> bool {
-    matches!(column, Column::Rid | Column::State | Column::Flags)
+    matches!(column.field().value, Value::Text)
 }
 
 /// First visible row such that the selected one is visible, in the middle if possible.
@@ -204,35 +173,17 @@ fn mark(pad: &mut Pad<'_>, y: u16, columns: &[(Column, u16)], row: &Row, ui: &Ui
 }
 
 fn cell(row: &Row, column: Column, theme: Theme) -> (String, Style) {
-    use crate::state::health::Health::Critical;
-    let harm = |n: Option<u64>| {
-        if n.is_some_and(|n| n > 0) {
-            theme.health(Critical)
-        } else {
-            PLAIN
-        }
-    };
-    let text = match column {
-        Column::Age => duration(row.age_ns),
-        Column::Gap => known(row.gap_ns, duration),
-        Column::Silence => known(row.silence_ns, duration),
-        Column::Sent => count(row.sent),
-        Column::Received => known(row.received, count),
-        Column::Delivered => known(row.delivered, count),
-        Column::Chunks => count(row.chunks),
-        Column::Merged => known(row.merged, count),
-        Column::Dropped => known(row.dropped, count),
-        Column::Lost => known(row.lost, count),
-        Column::Worker => known(row.worker, count),
-        Column::Rid | Column::State | Column::Flags => String::new(),
+    let (number, format): (_, fn(u64) -> String) = match column.field().value {
+        Value::Text => return (String::new(), PLAIN),
+        Value::Count(of) => (of(row), count),
+        Value::Duration(of) => (of(row), duration),
     };
     let style = match column {
-        Column::Dropped => harm(row.dropped),
-        Column::Lost => harm(row.lost),
+        Column::Dropped | Column::Lost if number.is_some_and(|n| n > 0) => theme.health(Health::Critical),
         Column::Gap => STRONG,
         _ => PLAIN,
     };
-    (text, style)
+    (known(number, format), style)
 }
 
 fn flags(pad: &mut Pad<'_>, x: u16, y: u16, width: u16, row: &Row) {
@@ -253,12 +204,12 @@ mod tests {
 
     #[test]
     fn the_sorted_column_is_shown_on_the_narrowest_screen() {
-        for sorted in Column::ALL {
+        for sorted in COLUMNS.iter().map(|field| field.column) {
             let shown = columns(80, sorted);
             assert!(shown.iter().any(|c| c.0 == sorted), "{sorted:?}");
             assert!(shown.iter().map(|c| c.1 + 1).sum::<u16>() <= 79, "{shown:?}");
         }
-        assert_eq!(columns(200, Column::Gap).len(), Column::ALL.len());
+        assert_eq!(columns(200, Column::Gap).len(), COLUMNS.len());
     }
 
     #[test]

@@ -4,7 +4,7 @@ use ratatui::Terminal;
 use ratatui::backend::TestBackend;
 use session::playback::{Play, PlaybackState, Position, Speed};
 use session::sink::{Writing, Written};
-use trace::event::{Capabilities, CpuSample, Finish, Received, StackSample, ThreadPart, What};
+use trace::event::{Capabilities, CpuSample, Finish, Received, StackSample, What};
 use trace::{FrameId, HopId, ThreadId};
 
 use super::*;
@@ -168,11 +168,7 @@ fn overview_matches_its_snapshots() {
 
 #[test]
 fn a_path_that_does_not_fit_is_drawn_as_a_list() {
-    let capabilities = Capabilities {
-        sent: true,
-        received: true,
-        ..Capabilities::default()
-    };
+    let capabilities = Capabilities::SENT | Capabilities::RECEIVED;
     let hops = [
         "scheduler->router",
         "router->detokenizer",
@@ -187,11 +183,7 @@ fn a_path_that_does_not_fit_is_drawn_as_a_list() {
 
 #[test]
 fn hops_with_long_names_match_their_snapshots() {
-    let capabilities = Capabilities {
-        sent: true,
-        received: true,
-        ..Capabilities::default()
-    };
+    let capabilities = Capabilities::SENT | Capabilities::RECEIVED;
     let hops = [
         "scheduler->detokenizer-router",
         "detokenizer-router->detokenizer",
@@ -278,34 +270,22 @@ fn the_cpu_tab_appears_with_thread_samples() {
     for tenth in 130..230 {
         for &(role, tid, on_ms, wait_ms, throttled_ms) in &threads {
             let sample = CpuSample {
-                thread: ThreadId { pid: 4_000, tid },
-                role,
                 name: "python3",
-                part: ThreadPart::Main,
-                interval_ns: 100 * MS,
-                on_ns: on_ms * MS,
                 wait_ns: wait_ms.map(|ms: u64| ms * MS),
                 throttled_ns: throttled_ms.map(|ms: u64| ms * MS),
-                poll: None,
-                away: None,
+                ..CpuSample::new(ThreadId { pid: 4_000, tid }, role, 100 * MS, on_ms * MS)
             };
             fixture.scene.emit(tenth * 100 * MS, What::Cpu(sample));
         }
         fixture.model.remember(&fixture.scene.analysis);
     }
     let (id, by) = (
-        FrameId {
-            hop: HopId(0),
-            lane: 0,
-            seq: 150,
-        },
+        FrameId::new(HopId(0), 0, 150),
         Some(ThreadId { pid: 4_000, tid: 4_321 }),
     );
     let received = Received {
-        id,
         by,
-        wakeup: None,
-        frame: None,
+        ..Received::new(id)
     };
     fixture.scene.emit(23_000 * MS, What::Received(received));
     fixture.refresh();

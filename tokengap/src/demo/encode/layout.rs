@@ -33,20 +33,27 @@ impl Release {
     }
 
     /// Parts of a batch's field list, in order. `own` contains the fields that only one of the two classes has.
-    pub(super) fn fields(self, own: &'static Own) -> [&'static [&'static str]; 5] {
-        match self {
-            Self::V0_5_9 => [&SPEC_0_5_9, own.head, own.tail_0_5_9, &LOGPROBS, &REST_0_5_9],
-            Self::V0_5_10 => [&SPEC_0_5_10, own.head, own.tail, &LOGPROBS, &REST_0_5_10],
-            Self::V0_5_13 => [&SPEC_0_5_13, own.head, own.tail, &LOGPROBS, &REST_0_5_13],
-        }
+    pub(super) fn fields(self, own: &'static Own) -> [&'static [&'static str]; 8] {
+        let (spec, tail): (&[_], _) = match self {
+            Self::V0_5_9 => (&SPEC_0_5_9, own.tail_0_5_9),
+            Self::V0_5_10 => (&SPEC_0_5_10, own.tail),
+            Self::V0_5_13 => (&SPEC_0_5_13, own.tail),
+        };
+        let (indexer, timing): (&[_], &[_]) = match self {
+            Self::V0_5_9 => (&[], &[]),
+            Self::V0_5_10 => (&[], &TIMING),
+            Self::V0_5_13 => (&["indexer_topk"], &TIMING),
+        };
+        [spec, own.head, tail, &LOGPROBS, &STATES, indexer, &REST, timing]
     }
 
     /// Fields of `GetLoadsReqOutput` up to the first that is `None` on a server without metrics.
-    pub(super) fn load_fields(self) -> &'static [&'static str] {
-        match self {
-            Self::V0_5_9 | Self::V0_5_10 => &LOAD,
-            Self::V0_5_13 => &LOAD_0_5_13,
-        }
+    pub(super) fn load_fields(self) -> [&'static [&'static str]; 3] {
+        let tokens: &[_] = match self {
+            Self::V0_5_9 | Self::V0_5_10 => &["num_used_tokens"],
+            Self::V0_5_13 => &["num_waiting_uncached_tokens", "num_used_tokens", "num_total_tokens"],
+        };
+        [&LOAD, tokens, &LOAD_REST]
     }
 }
 
@@ -123,10 +130,8 @@ const LOGPROBS: [&str; 12] = [
     "output_token_ids_logprobs_idx",
 ];
 
-const REST_0_5_9: [&str; 10] = [
-    "output_token_entropy_val",
-    "output_hidden_states",
-    "routed_experts",
+const STATES: [&str; 3] = ["output_token_entropy_val", "output_hidden_states", "routed_experts"];
+const REST: [&str; 7] = [
     "placeholder_tokens_idx",
     "placeholder_tokens_val",
     "retraction_counts",
@@ -135,57 +140,10 @@ const REST_0_5_9: [&str; 10] = [
     "customized_info",
     "cached_tokens_details",
 ];
-const REST_0_5_10: [&str; 12] = [
-    "output_token_entropy_val",
-    "output_hidden_states",
-    "routed_experts",
-    "placeholder_tokens_idx",
-    "placeholder_tokens_val",
-    "retraction_counts",
-    "token_steps",
-    "load",
-    "customized_info",
-    "cached_tokens_details",
-    "dp_ranks",
-    "time_stats",
-];
-const REST_0_5_13: [&str; 13] = [
-    "output_token_entropy_val",
-    "output_hidden_states",
-    "routed_experts",
-    "indexer_topk",
-    "placeholder_tokens_idx",
-    "placeholder_tokens_val",
-    "retraction_counts",
-    "token_steps",
-    "load",
-    "customized_info",
-    "cached_tokens_details",
-    "dp_ranks",
-    "time_stats",
-];
+const TIMING: [&str; 2] = ["dp_ranks", "time_stats"];
 
-const LOAD: [&str; 11] = [
-    "dp_rank",
-    "timestamp",
-    "num_running_reqs",
-    "num_waiting_reqs",
-    "num_used_tokens",
-    "max_total_num_tokens",
-    "token_usage",
-    "gen_throughput",
-    "cache_hit_rate",
-    "utilization",
-    "max_running_requests",
-];
-const LOAD_0_5_13: [&str; 13] = [
-    "dp_rank",
-    "timestamp",
-    "num_running_reqs",
-    "num_waiting_reqs",
-    "num_waiting_uncached_tokens",
-    "num_used_tokens",
-    "num_total_tokens",
+const LOAD: [&str; 4] = ["dp_rank", "timestamp", "num_running_reqs", "num_waiting_reqs"];
+const LOAD_REST: [&str; 6] = [
     "max_total_num_tokens",
     "token_usage",
     "gen_throughput",

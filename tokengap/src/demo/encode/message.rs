@@ -136,7 +136,7 @@ impl Columns<'_> {
                     p.text(field);
                     p.none();
                 }
-                for field in self.release.load_fields() {
+                for field in self.release.load_fields().into_iter().flatten() {
                     p.text(field);
                     p.int(0);
                 }

@@ -62,12 +62,9 @@ fn tracker(chunks: &[(u32, u32)]) -> DeliveryTracker {
 
 fn delivery(mode: Mode, tokens: u32, to: u32, finished: bool) -> Delivery<'static> {
     Delivery {
-        rid: "r",
-        tokens,
         mode,
-        completion_tokens: Some(to),
         finished,
-        response: Response::Streamed,
+        ..Delivery::new("r", tokens, Some(to))
     }
 }
 

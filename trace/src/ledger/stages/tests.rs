@@ -6,17 +6,8 @@ use crate::ledger::Limits;
 const MS: u64 = 1_000_000;
 
 fn log_stage(ledger: &mut Ledger, at: u64, rid: &str, name: &str, by: &str) {
-    let stage = Stage {
-        rid,
-        name,
-        by,
-        tokens: None,
-        pending: None,
-    };
-    ledger.apply(&Event {
-        at: MonoNs(at),
-        what: What::Stage(stage),
-    });
+    let stage = Stage::new(rid, name, by);
+    ledger.apply(&Event::new(MonoNs(at), What::Stage(stage)));
 }
 
 fn states(ledger: &mut Ledger, at: u64, states: u32) {
@@ -25,10 +16,7 @@ fn states(ledger: &mut Ledger, at: u64, states: u32) {
         states: Some(states),
         ..LoggedState::default()
     };
-    ledger.apply(&Event {
-        at: MonoNs(at),
-        what: What::LoggedState(logged),
-    });
+    ledger.apply(&Event::new(MonoNs(at), What::LoggedState(logged)));
 }
 
 /// Stages of a request from a bug report, in nanoseconds since midnight.

@@ -175,12 +175,7 @@ mod tests {
     #[test]
     fn records_with_codes_of_a_later_minor_version_are_skipped_and_counted() {
         let mut encoder = Encoder::new(Payload::Lengths);
-        let missed = Missed {
-            hop: None,
-            count: 0x55,
-            cause: MissedCause::Ended,
-        };
-        let what = What::Missed(missed);
+        let what = What::Missed(Missed::new(None, 0x55, MissedCause::Ended));
         encoder.event(&Event { at: MonoNs(7), what });
         encoder.tick(MonoNs(9));
         let (mut columns, content) = encoder.close(Columns::default());

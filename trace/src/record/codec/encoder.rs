@@ -254,11 +254,7 @@ fn too_large(what: &What<'_>, tokens: bool) -> Option<Missed> {
             return None;
         }
     };
-    (bytes > EVENT_BYTES).then_some(Missed {
-        hop,
-        count: 1,
-        cause: MissedCause::TooLarge,
-    })
+    (bytes > EVENT_BYTES).then_some(Missed::new(hop, 1, MissedCause::TooLarge))
 }
 
 fn frame_bytes(frame: &Frame<'_>, tokens: bool) -> usize {

@@ -107,11 +107,7 @@ impl Lanes {
         let at = self.last[step as usize];
         let lane = self.all.get_mut(at as usize);
         let lane = lane.ok_or(Malformed("a frame of no lane"))?;
-        let id = FrameId {
-            hop: lane.hop,
-            lane: lane.number,
-            seq: lane.next[step as usize],
-        };
+        let id = FrameId::new(lane.hop, lane.number, lane.next[step as usize]);
         lane.next[step as usize] = id.seq.wrapping_add(1);
         Ok((at, id))
     }
@@ -120,11 +116,11 @@ impl Lanes {
         let at = columns.lane.small()?;
         if at as usize == self.all.len() {
             let hop = u16::try_from(columns.lane.number()?).map_err(|_| Malformed("a hop has more than 16 bits"))?;
-            self.all.push(Lane::new(FrameId {
-                hop: HopId(hop),
-                lane: columns.lane.small()?,
-                seq: columns.seq.number()?,
-            }));
+            self.all.push(Lane::new(FrameId::new(
+                HopId(hop),
+                columns.lane.small()?,
+                columns.seq.number()?,
+            )));
         } else {
             let lane = self.all.get_mut(at as usize);
             let next = &mut lane.ok_or(Malformed("reference to an unknown lane"))?.next[step as usize];

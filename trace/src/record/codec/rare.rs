@@ -278,11 +278,7 @@ impl<'b> RareReader<'b> {
     }
 
     fn frame(&mut self) -> Result<FrameId, Malformed> {
-        Ok(FrameId {
-            hop: self.hop_id()?,
-            lane: self.small()?,
-            seq: self.number()?,
-        })
+        Ok(FrameId::new(self.hop_id()?, self.small()?, self.number()?))
     }
 
     fn thread(&mut self) -> Result<ThreadId, Malformed> {
@@ -372,11 +368,11 @@ impl<'b> RareReader<'b> {
                 short_writes: self.small()?,
                 unacknowledged: self.maybe()?,
             }),
-            op::LOST => What::Missed(Missed {
-                hop: self.maybe()?.map(HopId),
-                count: self.number()?,
-                cause: self.code::<MissedCause>()?,
-            }),
+            op::LOST => What::Missed(Missed::new(
+                self.maybe()?.map(HopId),
+                self.number()?,
+                self.code::<MissedCause>()?,
+            )),
             _ => return Ok(None),
         }))
     }
@@ -404,19 +400,21 @@ impl<'b> RareReader<'b> {
         let flags = self.number()?;
         let flag = |place: u32| flags >> place & 1 != 0;
         Ok(Hop {
-            id,
-            name,
             endpoint,
             worker,
             origin: flag(0),
             last: flag(1),
-            capabilities: Capabilities {
-                sent: flag(2),
-                forwarded: flag(3),
-                received: flag(4),
-                processed: flag(5),
-                delivered: flag(6),
-            },
+            ..Hop::new(
+                id,
+                name,
+                Capabilities {
+                    sent: flag(2),
+                    forwarded: flag(3),
+                    received: flag(4),
+                    processed: flag(5),
+                    delivered: flag(6),
+                },
+            )
         })
     }
 

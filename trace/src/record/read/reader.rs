@@ -105,15 +105,10 @@ impl Reader<'_> {
             } else {
                 MissedCause::Unframed
             };
-            let missed = Missed {
-                hop: None,
-                count: missed,
-                cause,
-            };
-            give(Record::Event(Event {
-                at: content.from,
-                what: What::Missed(missed),
-            }));
+            give(Record::Event(Event::new(
+                content.from,
+                What::Missed(Missed::new(None, missed, cause)),
+            )));
         }
         match decode(&self.raw, &content, &mut self.scratch, begins, give) {
             Ok(unknown) => self.unknown += unknown,

@@ -43,11 +43,7 @@ impl World {
         let name = self.hop_name(position);
         let lane = lane + self.incarnation * 16;
         let state = self.lanes.entry((hop, lane)).or_default();
-        let id = FrameId {
-            hop,
-            lane,
-            seq: state.seq,
-        };
+        let id = FrameId::new(hop, lane, state.seq);
         state.seq += 1;
         let missed = self.misses(Observation::Frames(position), Some(hop));
         if !missed {
@@ -63,6 +59,9 @@ impl World {
                 }
             };
             self.emit(event);
+            if self.attached {
+                self.lanes.entry((hop, lane)).or_default().relay.push_back(id);
+            }
         }
         if self.is_last(position) && kind != Kind::Abort {
             self.counts.in_flight += parts.len() as u64;
@@ -81,6 +80,22 @@ impl World {
         }
         truth.backlog_max = truth.backlog_max.max(truth.frames_sent - truth.frames_received);
         self.lanes.entry((hop, lane)).or_default().queue.push_back(frame);
+    }
+
+    /// The relay forwards the oldest frame of a connection.
+    pub(super) fn relay(&mut self, choice: usize) {
+        let lanes = self.lanes.iter_mut().filter(|(_, lane)| !lane.relay.is_empty());
+        let mut lanes: Vec<_> = lanes.collect();
+        let count = lanes.len().max(1);
+        let Some(id) = lanes
+            .get_mut(choice % count)
+            .and_then(|(_, lane)| lane.relay.pop_front())
+        else {
+            return;
+        };
+        let name = self.hop_name(self.position(id.hop));
+        self.hops.entry(name).or_default().frames_forwarded += 1;
+        self.emit(OwnedEvent::Forwarded(id));
     }
 
     /// Receives the oldest frame of a lane; `None` if its queue is empty.

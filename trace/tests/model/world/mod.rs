@@ -14,7 +14,7 @@ use trace::{FrameId, HopId};
 
 use crate::events::{OwnedEvent, Part};
 use crate::schedule::{Observation, Shape, Step, Visibility};
-pub(crate) use truth::{Counts, HopTruth, RequestTruth};
+pub(crate) use truth::{Counts, HopTruth, LostTokens, RequestTruth};
 
 const US: u64 = 1_000;
 const MS: u64 = 1_000 * US;
@@ -53,6 +53,8 @@ struct Lane {
     /// Number that the source assigns to the next frame.
     seq: u64,
     queue: VecDeque<QueuedFrame>,
+    /// Frames that the relay has not forwarded yet.
+    relay: VecDeque<FrameId>,
 }
 
 pub(crate) struct World {
@@ -66,6 +68,15 @@ pub(crate) struct World {
     /// Number of restarts; each starts new connections.
     incarnation: u32,
     wakeup: u64,
+    /// Frames received in this wakeup.
+    frame_of_wakeup: u32,
+    /// For each request, the frame of this wakeup that woke its waiter, and the last received chunk.
+    notified: BTreeMap<usize, u32>,
+    previous: BTreeMap<usize, Part>,
+    /// Chunks predicted as dropped.
+    pub(crate) predicted: u64,
+    /// Tokens missing on the wire before a later chunk of their request.
+    pub(crate) tokens_judged_missing: u64,
     pub(crate) requests: Vec<RequestTruth>,
     pub(crate) counts: Counts,
     pub(crate) hops: BTreeMap<&'static str, HopTruth>,
@@ -98,6 +109,11 @@ impl World {
             lanes: BTreeMap::new(),
             incarnation: 0,
             wakeup: 0,
+            frame_of_wakeup: 0,
+            notified: BTreeMap::new(),
+            previous: BTreeMap::new(),
+            predicted: 0,
+            tokens_judged_missing: 0,
             requests: Vec::new(),
             counts: Counts::default(),
             hops: BTreeMap::new(),
@@ -131,8 +147,11 @@ impl World {
             Step::Forward { hop, frames } => (0..*frames).for_each(|_| self.forward(*hop)),
             Step::Receive { lane, frames } => {
                 self.wakeup += 1;
+                self.frame_of_wakeup = 0;
+                self.notified.clear();
                 (0..*frames).for_each(|_| self.receive_on_last_hop(*lane));
             }
+            Step::Relay { lane } => self.relay(*lane),
             Step::Serve { request } => self.serve(*request),
             Step::Disconnect { request } => self.disconnect(*request),
             Step::Retract { request } => self.retract(*request),

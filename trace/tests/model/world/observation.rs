@@ -70,6 +70,7 @@ impl World {
         };
         let capabilities = Capabilities {
             sent: true,
+            forwarded: true,
             received: observed(self.shape.receives_observed),
             delivered: observed(last && self.shape.deliveries_observed),
             ..Capabilities::default()

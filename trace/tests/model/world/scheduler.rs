@@ -58,6 +58,7 @@ impl World {
                     Finish::Stop
                 }),
                 retractions: running.retractions,
+                nth: 0,
             });
         }
         if parts.is_empty() {
@@ -71,10 +72,15 @@ impl World {
             self.lose_frame(&parts);
             return;
         }
-        for part in &parts {
+        for part in &mut parts {
             let request = &mut self.requests[part.request];
             let new = request.first_sent.is_none();
             request.first_sent.get_or_insert(self.now);
+            request.chunks += 1;
+            part.nth = request.chunks;
+            // The first observed chunk has no base, and tokens missing before an abort may have been trimmed.
+            let judged = !new && part.finish != Some(Finish::Abort);
+            self.tokens_judged_missing += std::mem::take(&mut request.lost_since) * u64::from(judged);
             let counts = &mut self.counts;
             counts.requests += u64::from(new);
             counts.chunks_sent += 1;
@@ -90,7 +96,9 @@ impl World {
         self.frame_lost = true;
         for part in parts {
             self.counts.tokens_missing_on_wire += u64::from(part.tokens);
-            self.requests[part.request].lost_on_wire.extend(part.positions());
+            let request = &mut self.requests[part.request];
+            request.lost_on_wire.extend(part.positions());
+            request.lost_since += u64::from(part.tokens);
             if part.finish.is_some() {
                 // Otherwise the tokenizer and the client would wait forever.
                 self.running.retain(|_, r| r.request != part.request);
@@ -166,6 +174,7 @@ impl World {
             reported: 0,
             finish: Some(Finish::Abort),
             retractions: 0,
+            nth: 0,
         };
         self.send(HopId(0), rank, Kind::Abort, [part].into());
     }

@@ -15,10 +15,12 @@ impl World {
         };
         let received_at = self.now;
         let Some(frame) = self.receive(hop, lane) else { return };
+        self.frame_of_wakeup += 1;
         if frame.kind == Kind::Abort {
             return;
         }
         for part in frame.parts.iter() {
+            self.predict(part);
             self.counts.chunks_received += 1;
             self.counts.tokens_received += u64::from(part.tokens);
             let request = &mut self.requests[part.request];
@@ -30,6 +32,23 @@ impl World {
                 Some(running) if running.disconnected => running.closed |= part.finish.is_some(),
                 Some(running) => running.queued.push_back(part.clone()),
                 None => {}
+            }
+        }
+    }
+
+    /// A waiter runs three event-loop turns after it is woken, and a frame takes two turns.
+    fn predict(&mut self, part: &Part) {
+        let previous = self.previous.insert(part.request, part.clone());
+        match self.notified.get(&part.request) {
+            Some(notified) if self.frame_of_wakeup - notified <= 1 => {
+                if let Some(previous) = previous.filter(|_| self.shape.policy == Policy::KeepsLast) {
+                    self.predicted += 1;
+                    let positions = previous.positions().map(|position| (position, previous.nth));
+                    self.requests[part.request].predicted.extend(positions);
+                }
+            }
+            _ => {
+                self.notified.insert(part.request, self.frame_of_wakeup);
             }
         }
     }
@@ -59,7 +78,9 @@ impl World {
                 counts.dropped += 1;
                 counts.tokens_lost += u64::from(part.tokens);
                 request.chunks_dropped += 1;
-                request.dropped.extend(part.positions());
+                request
+                    .dropped
+                    .extend(part.positions().map(|position| (position, part.nth)));
             } else {
                 counts.merged += 1;
                 tokens += if policy == Policy::KeepsLast { 0 } else { part.tokens };

@@ -1,7 +1,10 @@
 //! Ground truth of a run.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::rc::Rc;
+
+/// Lost tokens of a request, by position: the number of the chunk.
+pub(crate) type LostTokens = BTreeMap<u32, u32>;
 
 #[derive(Debug, Default)]
 pub(crate) struct RequestTruth {
@@ -14,7 +17,12 @@ pub(crate) struct RequestTruth {
     /// Positions of tokens whose frame was lost before the first hop.
     pub(crate) lost_on_wire: BTreeSet<u32>,
     /// Positions of tokens that the tokenizer received and dropped, though later ones were delivered.
-    pub(crate) dropped: BTreeSet<u32>,
+    pub(crate) dropped: LostTokens,
+    /// Tokens predicted as lost: another chunk of the request arrived before its waiter ran.
+    pub(crate) predicted: LostTokens,
+    /// Tokens of frames lost since its last chunk that crossed the wire.
+    pub(crate) lost_since: u64,
+    pub(crate) chunks: u32,
     pub(crate) chunks_dropped: u64,
     /// Its finishing chunk has been sent.
     pub(crate) finished: bool,
@@ -51,6 +59,7 @@ pub(crate) struct Counts {
 pub(crate) struct HopTruth {
     pub(crate) frames_sent: u64,
     pub(crate) frames_received: u64,
+    pub(crate) frames_forwarded: u64,
     pub(crate) backlog_max: u64,
     pub(crate) chunks: u64,
     pub(crate) tokens: u64,

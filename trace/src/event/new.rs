@@ -1,0 +1,191 @@
+//! Constructors of events: what is not an argument has its most frequent value.
+
+use std::ops::BitOr;
+
+use super::{
+    Answer, AnswerEnd, Capabilities, Chunk, CpuSample, Delivery, Event, Frame, Hop, IdColumn, Kind, Missed,
+    MissedCause, Received, Response, Stage, ThreadPart, What,
+};
+use crate::clock::MonoNs;
+use crate::engine::Mode;
+use crate::id::{FrameId, HopId, ThreadId};
+
+impl<'a> Event<'a> {
+    /// The observation `what` at the time `at`.
+    pub const fn new(at: MonoNs, what: What<'a>) -> Self {
+        Self { at, what }
+    }
+}
+
+impl<'a> Hop<'a> {
+    /// A hop in the middle of the path, or at an unknown place.
+    pub const fn new(id: HopId, name: &'a str, capabilities: Capabilities) -> Self {
+        Self {
+            id,
+            name,
+            endpoint: "",
+            worker: None,
+            origin: false,
+            last: false,
+            capabilities,
+        }
+    }
+
+    /// The only hop of the path, from the scheduler to the tokenizer.
+    pub const fn only(id: HopId, name: &'a str, capabilities: Capabilities) -> Self {
+        Self {
+            origin: true,
+            last: true,
+            ..Self::new(id, name, capabilities)
+        }
+    }
+}
+
+impl Capabilities {
+    const NONE: Self = Self {
+        sent: false,
+        forwarded: false,
+        received: false,
+        processed: false,
+        delivered: false,
+    };
+    /// Only `sent`.
+    pub const SENT: Self = Self {
+        sent: true,
+        ..Self::NONE
+    };
+    /// Only `forwarded`.
+    pub const FORWARDED: Self = Self {
+        forwarded: true,
+        ..Self::NONE
+    };
+    /// Only `received`.
+    pub const RECEIVED: Self = Self {
+        received: true,
+        ..Self::NONE
+    };
+    /// Only `processed`.
+    pub const PROCESSED: Self = Self {
+        processed: true,
+        ..Self::NONE
+    };
+    /// Only `delivered`.
+    pub const DELIVERED: Self = Self {
+        delivered: true,
+        ..Self::NONE
+    };
+}
+
+/// Union of both sets of capabilities.
+impl BitOr for Capabilities {
+    type Output = Self;
+
+    fn bitor(self, other: Self) -> Self {
+        Self {
+            sent: self.sent || other.sent,
+            forwarded: self.forwarded || other.forwarded,
+            received: self.received || other.received,
+            processed: self.processed || other.processed,
+            delivered: self.delivered || other.delivered,
+        }
+    }
+}
+
+impl<'a> Frame<'a> {
+    /// A message with new token ids.
+    pub const fn token_ids(id: FrameId, bytes: u64, chunks: &'a [Chunk<'a>]) -> Self {
+        Self {
+            id,
+            bytes,
+            kind: Kind::TokenIds,
+            ids: IdColumn::Delta,
+            chunks,
+        }
+    }
+}
+
+impl Received<'_> {
+    /// A receive of which only the frame is known.
+    pub const fn new(id: FrameId) -> Self {
+        Self {
+            id,
+            wakeup: None,
+            by: None,
+            frame: None,
+        }
+    }
+
+    /// A receive in this wakeup of an unknown thread.
+    pub const fn in_wakeup(id: FrameId, wakeup: u64) -> Self {
+        Self {
+            wakeup: Some(wakeup),
+            ..Self::new(id)
+        }
+    }
+}
+
+impl<'a> Delivery<'a> {
+    /// New tokens in an event of a streamed response, not the last one.
+    pub const fn new(rid: &'a str, tokens: u32, completion_tokens: Option<u32>) -> Self {
+        Self {
+            rid,
+            tokens,
+            mode: Mode::Incremental,
+            completion_tokens,
+            finished: false,
+            response: Response::Streamed,
+        }
+    }
+}
+
+impl<'a> Answer<'a> {
+    /// A whole response to a client that read as fast as the server wrote.
+    pub const fn new(rid: &'a str, tokens: Option<u32>, completion_tokens: Option<u32>) -> Self {
+        Self {
+            rid,
+            tokens,
+            completion_tokens,
+            end: AnswerEnd::Whole,
+            short_writes: 0,
+            unacknowledged: None,
+        }
+    }
+}
+
+impl<'a> CpuSample<'a> {
+    /// A sample of a main thread of which only the time on a CPU is known.
+    pub const fn new(thread: ThreadId, role: &'a str, interval_ns: u64, on_ns: u64) -> Self {
+        Self {
+            thread,
+            role,
+            name: "",
+            part: ThreadPart::Main,
+            interval_ns,
+            on_ns,
+            wait_ns: None,
+            throttled_ns: None,
+            poll: None,
+            away: None,
+        }
+    }
+}
+
+impl<'a> Stage<'a> {
+    /// A stage without counts.
+    pub const fn new(rid: &'a str, name: &'a str, by: &'a str) -> Self {
+        Self {
+            rid,
+            name,
+            by,
+            tokens: None,
+            pending: None,
+        }
+    }
+}
+
+impl Missed {
+    /// `count` observations of `hop`, missed for this cause.
+    pub const fn new(hop: Option<HopId>, count: u64, cause: MissedCause) -> Self {
+        Self { hop, count, cause }
+    }
+}
