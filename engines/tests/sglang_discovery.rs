@@ -171,7 +171,8 @@ fn a_named_engine_is_preferred_over_unnamed_ones() {
     let spec = |pid| RoleSpec { pid, role: None };
     assert_eq!(topology.pick(&[spec(12)]).unwrap().main().unwrap().id.pid, 13);
     assert_eq!(topology.pick(&[spec(12), spec(10)]), Err(PickError::Unconnected(2)));
-    assert_eq!(topology.pick(&[spec(99)]), Err(PickError::None(RoleWords::default())));
+    let elsewhere = PickError::Elsewhere { named: 99, engine: 11 };
+    assert_eq!(topology.pick(&[spec(99)]), Err(elsewhere));
 
     let mut named = unnamed.to_vec();
     named.extend([

@@ -133,6 +133,14 @@ pub enum PickError {
     /// No engine was found.
     #[error("no engine was found: start it first, or name its processes with --pid PID=ROLE ({0})")]
     None(RoleWords),
+    /// The processes named by the user belong to no engine, but engines run.
+    #[error("process {named} belongs to no engine, but process {engine} does: leave out --pid, or use --pid {engine}")]
+    Elsewhere {
+        /// Process named by the user.
+        named: u32,
+        /// Main process of an engine that was found.
+        engine: u32,
+    },
     /// Several engines were found.
     #[error("found {0} engines: choose one with --pid and the pid of any of its processes")]
     Several(usize),
@@ -155,7 +163,13 @@ impl Topology {
         };
         match choice.as_slice() {
             [engine] => Ok(engine),
-            [] => Err(PickError::None(self.roles.clone())),
+            [] => Err(match (named, self.engines.first().and_then(Engine::main)) {
+                ([named, ..], Some(main)) => PickError::Elsewhere {
+                    named: named.pid,
+                    engine: main.id.pid,
+                },
+                _ => PickError::None(self.roles.clone()),
+            }),
             several if named.is_empty() => Err(PickError::Several(several.len())),
             several => Err(PickError::Unconnected(several.len())),
         }
