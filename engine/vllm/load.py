@@ -60,7 +60,7 @@ async def request(session, results):
                 continue
             new = new_tokens(event, result["received"])
             if not new:
-                result["bare"] += COUNT == "text" and event["choices"][0]["finish_reason"] is not None
+                result["bare"] += COUNT == "text" and event["choices"][0].get("finish_reason") is not None
                 continue
             now = result["ended_s"] = time.monotonic()
             if result["first_s"] is None:
