@@ -1,5 +1,5 @@
-//! Records about the TCP sockets that a serving process writes to: writes as accepted by the kernel, reads if they are
-//! captured, and changes of connection state.
+//! Records about sockets: a serving process's TCP writes as accepted by the kernel, its reads if they are captured, changes of
+//! connection state, and reads of ZMTP connections by processes without libzmq.
 //!
 //! A record begins with [`MARK`], which is never a valid timestamp. It can therefore share a ring, and thus an order, with
 //! message records.
@@ -29,6 +29,8 @@ pub enum Kind {
     State = 2,
     /// Bytes that the process read.
     Read = 3,
+    /// Bytes that the process read from a ZMTP connection. Without a payload, it read them by a call whose buffers are not copied.
+    Zmtp = 4,
 }
 
 /// Header of a record. Times are `CLOCK_MONOTONIC` in nanoseconds.
@@ -39,7 +41,7 @@ pub struct Head {
     pub mark: u64,
     /// Time when the call returned or the state changed.
     pub at_ns: u64,
-    /// The kernel's `struct sock *`. Identifies the connection until [`CLOSE`].
+    /// The kernel's `struct sock *`, which identifies the connection until [`CLOSE`]; the socket's inode in [`Kind::Zmtp`].
     pub socket: u64,
     /// Return value of the call: number of bytes, or a negative error.
     pub accepted: i64,
@@ -49,13 +51,16 @@ pub struct Head {
     pub from: u32,
     /// Number of payload bytes after this header.
     pub captured: u32,
-    /// The connection's sequence number after this call: `tcp_sock.write_seq` for a write, `copied_seq` for a read. The kernel
-    /// advances it for every writer, so a step other than `accepted` reveals bytes that were not observed.
+    /// The connection's byte count after this call: `tcp_sock.write_seq` for a write, `copied_seq` for a read, and
+    /// [`ZmtpConnection::read`] for a Unix socket. It also counts calls whose record was dropped, so a step other than `accepted`
+    /// reveals bytes that were not observed.
     pub written: u32,
     /// Bytes accepted but not yet acknowledged (`write_seq - snd_una`).
     pub unacknowledged: u32,
     /// Index of the process among the targets.
     pub target: u32,
+    /// Calling thread in user space's PID namespace; set only in [`Kind::Zmtp`].
+    pub tid: u32,
     /// Local and remote port.
     pub ports: [u16; 2],
     /// [`Kind`] as a number.
@@ -65,7 +70,7 @@ pub struct Head {
     /// New state; set only in [`Kind::State`].
     pub state: u8,
     /// Explicit padding.
-    pub reserved: [u8; 5],
+    pub reserved: u8,
 }
 
 /// A parsed record, borrowed from the ring.
@@ -98,16 +103,18 @@ impl<'a> Record<'a> {
             written: u32_at(offset_of!(Head, written))?,
             unacknowledged: u32_at(offset_of!(Head, unacknowledged))?,
             target: u32_at(offset_of!(Head, target))?,
+            tid: u32_at(offset_of!(Head, tid))?,
             ports: [u16_at(offset_of!(Head, ports))?, u16_at(offset_of!(Head, ports) + 2)?],
             kind: bytes[offset_of!(Head, kind)],
             before: bytes[offset_of!(Head, before)],
             state: bytes[offset_of!(Head, state)],
-            reserved: [0; 5],
+            reserved: 0,
         };
         let kind = match head.kind {
             1 => Kind::Wrote,
             2 => Kind::State,
             3 => Kind::Read,
+            4 => Kind::Zmtp,
             _ => return None,
         };
         Some(Self {
@@ -138,14 +145,29 @@ pub struct Serves {
     pub read: u32,
 }
 
+/// Maximum number of [`ZmtpConnection`]s.
+pub const MAX_ZMTP: u32 = 1024;
+
+/// A ZMTP connection of a target without libzmq.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct ZmtpConnection {
+    /// Number of bytes read since the attach. Counts every read, even if its record is dropped.
+    pub read: u64,
+    /// Index of the reading process among the targets.
+    pub target: u32,
+    /// Maximum number of bytes to copy per read.
+    pub limit: u32,
+}
+
 /// System call numbers and kernel struct offsets that the kernel side needs, in bytes.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Places {
     /// System call numbers of `write`, `writev`, `sendto`, `sendmsg`.
     pub calls: [u32; 4],
-    /// System call numbers of `read`, `recvfrom`.
-    pub reads: [u32; 2],
+    /// System call numbers of `read`, `readv`, `recvfrom`, `recvmsg`.
+    pub reads: [u32; 4],
     /// In `struct pt_regs`: the system call number.
     pub number: u32,
     /// In `struct pt_regs`: the first three arguments, which remain valid when the call returns.
@@ -162,10 +184,16 @@ pub struct Places {
     pub inode: u32,
     /// `inode.i_mode`.
     pub mode: u32,
+    /// `inode.i_ino`.
+    pub inode_number: u32,
     /// `file.private_data`: a socket's `struct socket`.
     pub private: u32,
     /// `socket.sk`.
     pub sock: u32,
+    /// `socket.file`.
+    pub file: u32,
+    /// `sock.sk_socket`.
+    pub socket: u32,
     /// `sock.__sk_common.skc_family`.
     pub family: u32,
     /// `sock.sk_protocol`.
@@ -201,12 +229,18 @@ mod tests {
         ] {
             raw.extend(word.to_ne_bytes());
         }
-        for word in [head.from, head.captured, head.written, head.unacknowledged, head.target] {
+        for word in [
+            head.from,
+            head.captured,
+            head.written,
+            head.unacknowledged,
+            head.target,
+            head.tid,
+        ] {
             raw.extend(word.to_ne_bytes());
         }
         raw.extend(head.ports.iter().flat_map(|port| port.to_ne_bytes()));
-        raw.extend([head.kind, head.before, head.state]);
-        raw.extend(head.reserved);
+        raw.extend([head.kind, head.before, head.state, head.reserved]);
         raw.extend(payload);
         raw
     }
@@ -214,14 +248,14 @@ mod tests {
     proptest! {
         #[test]
         fn parses_records_of_the_kernel_side(
-            words in any::<[u64; 4]>(), halves in any::<[u32; 4]>(), ports in any::<[u16; 2]>(), kind in 1_u8..=3, before: u8, state: u8,
+            words in any::<[u64; 4]>(), halves in any::<[u32; 5]>(), ports in any::<[u16; 2]>(), kind in 1_u8..=4, before: u8, state: u8,
             payload in prop::collection::vec(any::<u8>(), 0..200), slack in 0_usize..9,
         ) {
             let [at_ns, socket, accepted, asked] = words;
-            let [from, written, unacknowledged, target] = halves;
+            let [from, written, unacknowledged, target, tid] = halves;
             let head = Head {
                 mark: MARK, at_ns, socket, accepted: accepted.cast_signed(), asked, from, captured: payload.len() as u32, written,
-                unacknowledged, target, ports, kind, before, state, reserved: [0; 5],
+                unacknowledged, target, tid, ports, kind, before, state, reserved: 0,
             };
             let mut bytes = raw(&head, &payload);
             prop_assert_eq!(bytes.len(), size_of::<Head>() + payload.len());

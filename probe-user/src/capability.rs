@@ -75,19 +75,22 @@ pub enum Feature {
     Queues,
     /// Responses to clients: raw tracepoints of system calls and of TCP.
     Egress,
+    /// Frames that a process receives without libzmq: a raw tracepoint of socket reads.
+    SocketReads,
     /// Functions in the engine's Python code: `process_vm_readv`.
     PythonStacks,
 }
 
 impl Feature {
     /// All features, in display order.
-    pub const ALL: [Self; 7] = [
+    pub const ALL: [Self; 8] = [
         Self::Messages,
         Self::Processed,
         Self::Scheduler,
         Self::Polls,
         Self::Queues,
         Self::Egress,
+        Self::SocketReads,
         Self::PythonStacks,
     ];
 
@@ -99,7 +102,7 @@ impl Feature {
         match self {
             Self::Messages | Self::Processed | Self::Polls if links => &[Bpf, Perfmon, SysPtrace],
             Self::Messages | Self::Processed | Self::Polls => &[SysAdmin, SysPtrace],
-            Self::Scheduler | Self::Egress => &[Bpf, Perfmon],
+            Self::Scheduler | Self::Egress | Self::SocketReads => &[Bpf, Perfmon],
             Self::Queues => &[SysPtrace, DacReadSearch],
             Self::PythonStacks => &[SysPtrace],
         }
@@ -108,7 +111,9 @@ impl Feature {
     /// System calls that the feature depends on. A seccomp filter may refuse them despite all capabilities.
     pub const fn calls(self) -> &'static [Call] {
         match self {
-            Self::Messages | Self::Processed | Self::Polls | Self::Scheduler | Self::Egress => &[Call::Bpf],
+            Self::Messages | Self::Processed | Self::Polls | Self::Scheduler | Self::Egress | Self::SocketReads => {
+                &[Call::Bpf]
+            }
             Self::Queues => &[],
             Self::PythonStacks => &[Call::ProcessVmReadv],
         }
@@ -128,6 +133,7 @@ impl Feature {
             Self::Polls => "wakeups",
             Self::Queues => "kernel queues",
             Self::Egress => "deliveries",
+            Self::SocketReads => "socket reads",
             Self::PythonStacks => "Python stacks",
         }
     }
@@ -137,6 +143,7 @@ impl Feature {
         match self {
             Self::Messages | Self::Processed | Self::Polls => (5, 15),
             Self::Scheduler | Self::Egress => (5, 8),
+            Self::SocketReads => (6, 5),
             Self::Queues => (3, 3),
             Self::PythonStacks => (3, 2),
         }
@@ -151,6 +158,9 @@ impl Feature {
             Self::Polls => "frames per wakeup and time away from the poll are unknown: no drop can be predicted",
             Self::Queues => "bytes in the kernel's socket queues are unknown",
             Self::Egress => "deliveries to clients are not observed: no drop can be confirmed",
+            Self::SocketReads => {
+                "frames that a process without libzmq receives are not observed: no queue wait, no backlog"
+            }
             Self::PythonStacks => "the Python functions of the tokenizer are unknown",
         }
     }

@@ -66,7 +66,7 @@ pub enum Observation<'a> {
     Received(Message<'a>),
     /// The application requested its next message, so it has processed the one with this number.
     Processed(Call),
-    /// A serving process wrote to a client's socket, or that socket changed state.
+    /// A serving process wrote to a client's socket, or that socket changed state; or a process read a ZMTP connection without libzmq.
     Egress {
         /// Process id.
         pid: u32,

@@ -4,7 +4,7 @@
     reason = "aya::Pod is an unsafe trait, implemented here once for all records"
 )]
 
-use probe_ebpf::egress::{Places, Serves, Stream};
+use probe_ebpf::egress::{Places, Serves, Stream, ZmtpConnection};
 use probe_ebpf::{Offsets, Thread, Watched};
 
 /// Wrapper that makes a record of `probe-ebpf` usable with aya's maps and globals.
@@ -21,6 +21,7 @@ impl Record for Serves {}
 impl Record for Stream {}
 impl Record for Thread {}
 impl Record for Watched {}
+impl Record for ZmtpConnection {}
 
 // SAFETY: `Record` is implemented above only for structs of integers without padding (tested below).
 unsafe impl<T: Record> aya::Pod for Plain<T> {}
@@ -34,8 +35,9 @@ mod tests {
         assert_eq!(size_of::<Watched>(), 4 * 4);
         assert_eq!(size_of::<Offsets>(), 4 * 4);
         assert_eq!(size_of::<Thread>(), 4 * 4 + 10 * 8);
-        assert_eq!(size_of::<Places>(), 25 * 4);
+        assert_eq!(size_of::<Places>(), 30 * 4);
         assert_eq!(size_of::<Serves>(), 2 * 4);
         assert_eq!(size_of::<Stream>(), 2 * 4);
+        assert_eq!(size_of::<ZmtpConnection>(), 8 + 2 * 4);
     }
 }

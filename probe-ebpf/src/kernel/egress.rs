@@ -8,16 +8,15 @@
 
 use aya_ebpf::Global;
 use aya_ebpf::bindings::BPF_RB_NO_WAKEUP;
-use aya_ebpf::helpers::generated::{
-    bpf_get_current_task, bpf_get_current_task_btf, bpf_probe_read_user as read_user, bpf_task_pt_regs,
-};
-use aya_ebpf::helpers::{bpf_get_current_pid_tgid, bpf_probe_read_kernel, bpf_probe_read_user};
+use aya_ebpf::helpers::generated::{bpf_get_current_task, bpf_get_current_task_btf, bpf_task_pt_regs};
+use aya_ebpf::helpers::{bpf_get_current_pid_tgid, bpf_probe_read_kernel};
 use aya_ebpf::macros::{map, raw_tracepoint};
-use aya_ebpf::maps::{Array, LruHashMap, PerCpuArray};
+use aya_ebpf::maps::{Array, LruHashMap};
 use aya_ebpf::programs::RawTracePointContext;
-use probe_ebpf::egress::{CLOSE, Head, Kind, MARK, Places, SEGMENT, Serves, Stream};
+use probe_ebpf::egress::{CLOSE, Head, Kind, MARK, Places, Serves, Stream};
 use probe_ebpf::{Loss, MAX_TARGETS};
 
+use crate::buffers;
 use crate::here;
 use crate::maps::{RECORDS, TARGETS, lost};
 
@@ -27,7 +26,7 @@ pub(crate) static PLACES: Global<Places> = Global::new(NOWHERE);
 
 const NOWHERE: Places = Places {
     calls: [u32::MAX; 4],
-    reads: [u32::MAX; 2],
+    reads: [u32::MAX; 4],
     number: 0,
     arguments: [0; 3],
     files: 0,
@@ -36,8 +35,11 @@ const NOWHERE: Places = Places {
     descriptors: 0,
     inode: 0,
     mode: 0,
+    inode_number: 0,
     private: 0,
     sock: 0,
+    file: 0,
+    socket: 0,
     family: 0,
     protocol: 0,
     local: 0,
@@ -55,16 +57,6 @@ pub(crate) static SERVING: Array<Serves> = Array::with_max_entries(MAX_TARGETS, 
 #[map]
 pub(crate) static STREAMS: LruHashMap<u64, Stream> = LruHashMap::with_max_entries(16_384, 0);
 
-#[map]
-static SEGMENTS: PerCpuArray<Segment> = PerCpuArray::with_max_entries(1, 0);
-
-#[map]
-static WALKS: PerCpuArray<Walk> = PerCpuArray::with_max_entries(1, 0);
-
-/// Maximum number of segments copied per write. The rest of a longer write is not copied; user space sees the gap in the
-/// sequence numbers.
-const STEPS: u32 = 512;
-
 const S_IFMT: u16 = 0o170_000;
 const S_IFSOCK: u16 = 0o140_000;
 const AF_INET: u16 = 2;
@@ -73,31 +65,7 @@ const IPPROTO_TCP: u16 = 6;
 /// `-EAGAIN`.
 const AGAIN: i64 = -11;
 /// `include/linux/socket.h`: the bytes remain in the socket and will be read again.
-const MSG_PEEK: u32 = 2;
-/// Offset in `struct user_msghdr` of the vector's address, followed by its length.
-const VECTOR: u64 = 16;
-
-#[repr(C)]
-struct Segment {
-    head: Head,
-    payload: [u8; SEGMENT],
-}
-
-/// Progress of copying a call's buffers. Stored in a map so that the verifier does not track it per iteration.
-#[repr(C)]
-struct Walk {
-    /// Number of bytes left to copy.
-    left: u64,
-    /// Address of the next byte.
-    at: u64,
-    /// Number of bytes left in the current buffer.
-    here: u64,
-    /// Address of the next vector entry.
-    vector: u64,
-    /// Number of vector entries left.
-    vectors: u64,
-}
-
+pub(crate) const MSG_PEEK: u32 = 2;
 /// A system call that has returned.
 struct Returned {
     target: u32,
@@ -189,19 +157,12 @@ fn returned(call: &Returned, sock: Option<u64>) -> Option<()> {
         result: accepted,
     } = *call;
     let places = PLACES.load();
-    let number: u32 = kernel(registers, places.number)?;
-    let [write, writev, sendto, sendmsg] = places.calls;
-    let [read, recvfrom] = places.reads;
-    let (single, vectored) = match kind {
-        Kind::Read => (number == read || number == recvfrom, false),
-        _ => (
-            number == write || number == sendto,
-            number == writev || number == sendmsg,
-        ),
+    let calls = if matches!(kind, Kind::Read) {
+        places.reads
+    } else {
+        places.calls
     };
-    if !single && !vectored {
-        return None;
-    }
+    let shape = buffers::shape(&places, registers, calls)?;
     let refused = accepted == AGAIN && !matches!(kind, Kind::Read);
     if accepted <= 0 && !refused {
         return None;
@@ -218,99 +179,9 @@ fn returned(call: &Returned, sock: Option<u64>) -> Option<()> {
             let _ = STREAMS.insert(socket, Stream { target, ignored: 0 }, 0);
         }
     }
-    let place: u64 = kernel(registers, places.arguments[1])?;
-    let size: u64 = kernel(registers, places.arguments[2])?;
-    let (vector, vectors) = if number == sendmsg {
-        // SAFETY: a read of the target's memory; a fault is an error value.
-        let [vector, vectors] = unsafe { bpf_probe_read_user((place + VECTOR) as *const [u64; 2]) }.ok()?;
-        (vector, vectors)
-    } else {
-        (place, size)
-    };
-    let walk = WALKS.get_ptr_mut(0)?;
-    let segment = SEGMENTS.get_ptr_mut(0)?;
-    let whole = if accepted > 0 { accepted as u64 } else { 0 };
-    // SAFETY: per-CPU slots, checked for null; no other program writes them while this one runs.
-    unsafe {
-        *walk = if single {
-            Walk {
-                left: whole.min(limit),
-                at: place,
-                here: size,
-                vector: 0,
-                vectors: 0,
-            }
-        } else {
-            Walk {
-                left: whole.min(limit),
-                at: 0,
-                here: 0,
-                vector,
-                vectors,
-            }
-        };
-        (*segment).head = head(&places, kind, target, socket);
-        (*segment).head.accepted = accepted;
-        (*segment).head.asked = if single { size } else { 0 };
-    }
-    if whole == 0 {
-        send(segment, 0);
-    } else {
-        copy(segment, walk);
-    }
-    Some(())
-}
-
-/// Sends the call's buffers, one record per segment.
-#[inline(always)]
-fn copy(segment: *mut Segment, walk: *mut Walk) {
-    for _ in 0..STEPS {
-        // SAFETY: both are per-CPU slots, checked for null. Volatile reads keep the verifier from tracking every iteration.
-        let Walk {
-            left,
-            mut at,
-            mut here,
-            vector,
-            vectors,
-        } = unsafe { walk.read_volatile() };
-        if left == 0 {
-            return;
-        }
-        if here == 0 {
-            if vectors == 0 {
-                return;
-            }
-            // SAFETY: a read of the target's memory; a fault is an error value.
-            let Ok([base, length]) = (unsafe { bpf_probe_read_user(vector as *const [u64; 2]) }) else {
-                return lost(Loss::PayloadFault);
-            };
-            (at, here) = (base, length);
-            // SAFETY: as above.
-            unsafe {
-                (&raw mut (*walk).vector).write_volatile(vector + 16);
-                (&raw mut (*walk).vectors).write_volatile(vectors - 1);
-            }
-        }
-        let size = here.min(left).min(SEGMENT as u64) as u32;
-        if size == 0 {
-            continue;
-        }
-        // SAFETY: as above. The size is read back so that the compiler keeps the bound check that the verifier needs.
-        unsafe {
-            (*segment).head.captured = size;
-            let bound = (&raw const (*segment).head.captured)
-                .read_volatile()
-                .min(SEGMENT as u32);
-            if read_user((&raw mut (*segment).payload).cast(), bound, at as *const _) != 0 {
-                return lost(Loss::PayloadFault);
-            }
-            send(segment, bound);
-            (&raw mut (*segment).head.from).write_volatile((*segment).head.from + size);
-            (&raw mut (*walk).left).write_volatile(left - u64::from(size));
-            (&raw mut (*walk).at).write_volatile(at + u64::from(size));
-            (&raw mut (*walk).here).write_volatile(here - u64::from(size));
-        }
-    }
+    let mut head = head(&places, kind, target, socket);
+    head.accepted = accepted;
+    buffers::send(&places, registers, shape, limit, head)
 }
 
 /// `inet_sock_set_state(const struct sock *sk, int before, int state)`
@@ -352,6 +223,7 @@ fn head(places: &Places, kind: Kind, target: u32, socket: u64) -> Head {
         written: if matches!(kind, Kind::Read) { consumed } else { written },
         unacknowledged: written.wrapping_sub(acknowledged),
         target,
+        tid: 0,
         ports: [
             kernel(socket, places.local).unwrap_or(0),
             u16::from_be(kernel(socket, places.remote).unwrap_or(0)),
@@ -359,18 +231,7 @@ fn head(places: &Places, kind: Kind, target: u32, socket: u64) -> Head {
         kind: kind as u8,
         before: 0,
         state: 0,
-        reserved: [0; 5],
-    }
-}
-
-/// Sends the header and the first `size` bytes of the payload.
-#[inline(always)]
-fn send(segment: *mut Segment, size: u32) {
-    let length = size_of::<Head>() + size as usize;
-    // SAFETY: `size` is at most the payload's length.
-    let bytes = unsafe { core::slice::from_raw_parts(segment.cast::<u8>(), length) };
-    if RECORDS.output::<[u8]>(bytes, u64::from(BPF_RB_NO_WAKEUP)).is_err() {
-        lost(Loss::RingFull);
+        reserved: 0,
     }
 }
 
@@ -397,14 +258,15 @@ fn tcp(places: &Places, descriptor: u32) -> Option<u64> {
 }
 
 #[inline(always)]
-fn is_tcp(places: &Places, sock: u64) -> Option<bool> {
+pub(crate) fn is_tcp(places: &Places, sock: u64) -> Option<bool> {
     let family: u16 = kernel(sock, places.family)?;
     let protocol: u16 = kernel(sock, places.protocol)?;
     Some((family == AF_INET || family == AF_INET6) && protocol == IPPROTO_TCP)
 }
 
+/// Reads a field of a kernel struct.
 #[inline(always)]
-fn kernel<T>(at: u64, offset: u32) -> Option<T> {
+pub(crate) fn kernel<T>(at: u64, offset: u32) -> Option<T> {
     // SAFETY: a read of kernel memory; a fault is an error value.
     unsafe { bpf_probe_read_kernel((at + u64::from(offset)) as *const T) }.ok()
 }

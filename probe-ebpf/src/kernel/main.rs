@@ -15,6 +15,7 @@
 #![expect(clippy::needless_pass_by_value, reason = "aya's macros pass the context by value")]
 
 mod body;
+mod buffers;
 mod egress;
 mod here;
 mod maps;
@@ -25,6 +26,7 @@ mod report;
 mod ring;
 mod sched;
 mod zmq;
+mod zmtp;
 
 /// Required by the language. The verifier rejects programs that could reach it.
 #[panic_handler]

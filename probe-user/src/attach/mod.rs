@@ -25,6 +25,7 @@ const EGRESS_STATE: Tracepoint = ("egress_state", "inet_sock_set_state");
 /// Return of a write on a socket (Linux 6.5 and later), and return of any system call.
 const EGRESS_WRITES: [Tracepoint; 2] = [("egress_sent", "sock_send_length"), ("egress_written", "sys_exit")];
 const EGRESS_READS: Tracepoint = ("egress_received", "sock_recv_length");
+const ZMTP_READS: Tracepoint = ("zmtp_read", "sock_recv_length");
 
 /// Error of attaching a program.
 #[derive(Debug, thiserror::Error)]
@@ -176,6 +177,17 @@ pub(crate) fn egress_reads(ebpf: &mut Ebpf) -> Result<Vec<Link>, ProgramError> {
 /// Loads the program that observes reads from clients, without attaching it.
 pub(crate) fn load_egress_reads(ebpf: &mut Ebpf) -> Result<(), ProgramError> {
     let program: &mut RawTracePoint = program(ebpf, EGRESS_READS.0)?;
+    loaded(program.load())
+}
+
+/// Attaches the program that observes reads of ZMTP connections without libzmq (Linux 6.5 and later).
+pub(crate) fn zmtp_reads(ebpf: &mut Ebpf) -> Result<Vec<Link>, ProgramError> {
+    tracepoints(ebpf, &[ZMTP_READS])
+}
+
+/// Loads the program that observes reads of ZMTP connections, without attaching it.
+pub(crate) fn load_zmtp_reads(ebpf: &mut Ebpf) -> Result<(), ProgramError> {
+    let program: &mut RawTracePoint = program(ebpf, ZMTP_READS.0)?;
     loaded(program.load())
 }
 

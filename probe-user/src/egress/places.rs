@@ -16,12 +16,12 @@ const CALLS: [u32; 4] = [1, 20, 44, 46];
 #[cfg(target_arch = "aarch64")]
 const CALLS: [u32; 4] = [64, 66, 206, 211];
 
-/// System call numbers of `read`, `recvfrom`.
+/// System call numbers of `read`, `readv`, `recvfrom`, `recvmsg`.
 #[cfg(target_arch = "x86_64")]
-const READS: [u32; 2] = [0, 45];
+const READS: [u32; 4] = [0, 19, 45, 47];
 /// As above.
 #[cfg(target_arch = "aarch64")]
-const READS: [u32; 2] = [63, 207];
+const READS: [u32; 4] = [63, 65, 207, 212];
 
 /// System call number and first arguments in `struct pt_regs` at the return of a call: the member, and an offset to add.
 #[cfg(target_arch = "x86_64")]
@@ -49,8 +49,11 @@ pub(crate) fn places(btf: &Btf) -> Result<Places, MissingField> {
         descriptors: of("fdtable", "fd")?,
         inode: of("file", "f_inode")?,
         mode: of("inode", "i_mode")?,
+        inode_number: of("inode", "i_ino")?,
         private: of("file", "private_data")?,
         sock: of("socket", "sk")?,
+        file: of("socket", "file")?,
+        socket: of("sock", "sk_socket")?,
         family: of("sock", "__sk_common.skc_family")?,
         protocol: of("sock", "sk_protocol")?,
         local: of("sock", "__sk_common.skc_num")?,

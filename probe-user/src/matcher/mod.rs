@@ -225,6 +225,12 @@ impl Matcher {
         })
     }
 
+    /// Numbers of the lanes whose frames `receiver` has received.
+    pub fn lanes_to(&self, receiver: SocketId) -> impl Iterator<Item = u32> {
+        let lanes = self.receivers.get(&receiver).into_iter().flat_map(|known| &known.lanes);
+        lanes.map(|&lane| self.lanes[lane].id)
+    }
+
     /// Send time of the oldest frame in flight on a lane; `None` if there is none, or its record was lost.
     pub fn oldest_waiting(&self, lane: u32) -> Option<MonoNs> {
         let oldest = self.lanes.get(lane as usize)?.at(0)?;

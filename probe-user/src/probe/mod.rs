@@ -6,6 +6,7 @@ mod losses;
 mod options;
 mod read;
 mod serving;
+mod zmtp_reads;
 
 use std::num::NonZeroU32;
 use std::os::fd::OwnedFd;
@@ -33,6 +34,7 @@ use batches::UPROBES;
 use diagnostics::ToTracing;
 use losses::Losses;
 use serving::Serving;
+use zmtp_reads::ZmtpReads;
 
 pub use options::{Options, ProbeError, Target};
 
@@ -60,6 +62,7 @@ pub struct Probe {
     options: Options,
     diagnostics: Option<EbpfLogger<ToTracing>>,
     serving: Serving,
+    zmtp: ZmtpReads,
     kept_at: Instant,
     /// Time of the last check for losses.
     counted_at: Instant,
@@ -129,6 +132,7 @@ impl Probe {
             options,
             diagnostics,
             serving: Serving::new(places.map(|_| ())),
+            zmtp: ZmtpReads::default(),
             kept_at: Instant::now(),
             counted_at: Instant::now(),
             busy: true,
@@ -167,6 +171,7 @@ impl Probe {
             tracing::debug!("cannot preload a uprobe program: {error}");
         }
         self.load_serving();
+        self.load_zmtp();
     }
 
     /// Unavailable features, with remedies.
@@ -254,6 +259,7 @@ impl Probe {
         self.update_watched(index, 0)?;
         self.update_targets(target.pid, Some(index as u32))?;
         self.update_serving(target.pid, index as u32)?;
+        self.update_zmtp(target.pid, index as u32)?;
         Ok(index)
     }
 
@@ -292,6 +298,7 @@ impl Probe {
             self.targets[index].polls = self.uprobes(Feature::Polls, index, library::libc(pid));
         }
         match library::libzmq(pid) {
+            Ok(found) if found.is_empty() && self.zmtp.observes(pid) => {}
             Ok(found) if found.is_empty() => self.degraded.push(Degraded {
                 feature: Feature::Messages,
                 pid: Some(pid),

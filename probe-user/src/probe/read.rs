@@ -99,6 +99,7 @@ impl Probe {
         // The id may be reused by another process. An error means that it is already gone from the map.
         let _ = self.update_targets(pid, None);
         self.serving.forget(pid);
+        self.release_zmtp(pid);
         self.forget_threads(index as u32);
         pid
     }

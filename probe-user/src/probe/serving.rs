@@ -19,7 +19,7 @@ pub(super) struct Serving {
     /// Links of the read programs, once any process needs them.
     reads: Vec<Link>,
     /// Reason why writes cannot be observed.
-    unplaced: Option<String>,
+    pub(super) unplaced: Option<String>,
 }
 
 impl Serving {
@@ -44,16 +44,7 @@ impl Probe {
     /// [`Probe::degraded`] has the reason.
     pub fn serve(&mut self, pid: u32, serves: Serves) -> Result<bool, ProbeError> {
         if self.serving.links.is_empty() {
-            if let Some(why) = &self.serving.unplaced {
-                let missing = Missing::KernelTypes(why.clone());
-                let new = Degraded {
-                    feature: Feature::Egress,
-                    pid: None,
-                    missing,
-                };
-                if !self.degraded.contains(&new) {
-                    self.degraded.push(new);
-                }
+            if self.lacks_places(Feature::Egress) {
                 return Ok(false);
             }
             match attach::egress(&mut self.ebpf, self.options.every_call) {
@@ -76,6 +67,22 @@ impl Probe {
             self.update_serving(pid, index as u32)?;
         }
         Ok(true)
+    }
+
+    /// Returns whether the kernel offsets for `feature` are missing, and reports it.
+    pub(super) fn lacks_places(&mut self, feature: Feature) -> bool {
+        let Some(why) = &self.serving.unplaced else {
+            return false;
+        };
+        let new = Degraded {
+            feature,
+            pid: None,
+            missing: Missing::KernelTypes(why.clone()),
+        };
+        if !self.degraded.contains(&new) {
+            self.degraded.push(new);
+        }
+        true
     }
 
     /// Loads the programs for further serving processes. Also attaches those for writes, because only an attach shows which ones the

@@ -183,8 +183,8 @@ impl Lanes {
         self.receivers.contains(&thread) || thread.tid == thread.pid && !known
     }
 
-    /// Processes a message that left a socket.
-    pub(super) fn received(&mut self, message: &Message<'_>, sink: Sink<'_>) {
+    /// Processes a message that left a socket. Returns whether its send was observed.
+    pub(super) fn received(&mut self, message: &Message<'_>, sink: Sink<'_>) -> bool {
         let Call {
             at,
             socket,
@@ -201,15 +201,16 @@ impl Lanes {
             if !self.paths.roles.of(socket.pid).is_scheduler() {
                 self.senderless += misses.unsent - before.unsent;
             }
-            return self.received_unsent(message, sink);
+            self.received_unsent(message, sink);
+            return false;
         };
         self.report_missed(found.frame.lane, missed, at, sink);
         let Some(known) = self.paths.received(found.frame.lane as usize, socket.pid, at, sink) else {
-            return;
+            return true;
         };
         self.receivers.extend(by);
         let Some(seq) = self.multiparts.number(found.frame) else {
-            return;
+            return true;
         };
         let id = FrameId::new(known.id, self.paths.ids.generation(), seq);
         sink(&Event::new(
@@ -221,6 +222,21 @@ impl Lanes {
                 frame: None,
             }),
         ));
+        true
+    }
+
+    /// Reports that frames which `socket` receives cannot be found in what its process reads.
+    pub(super) fn report_unframed(&mut self, socket: SocketId, at: MonoNs, sink: Sink<'_>) {
+        for lane in self.matcher.lanes_to(socket) {
+            if let Some(known) = self.paths.of_lane(lane as usize) {
+                let missed = Missed {
+                    hop: Some(known.id),
+                    count: 1,
+                    cause: MissedCause::Unframed,
+                };
+                sink(&Event::new(at, What::Missed(missed)));
+            }
+        }
     }
 
     /// Reports messages that are missing from a lane's numbering as missed. Must run before later messages are processed, so that the gap

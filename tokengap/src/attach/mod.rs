@@ -14,6 +14,7 @@ mod queues;
 mod requests;
 mod roles;
 mod sight;
+mod socket_reads;
 mod submitted;
 mod trial;
 
@@ -24,8 +25,9 @@ use std::time::Duration;
 
 use anyhow::Context;
 use probe_user::discover::{Change, Engine, Process, RoleSource, Watcher};
+use probe_user::egress::Kind;
 use probe_user::examine::namespace;
-use probe_user::{Capture, Feature, Loss, Observation, Options, Probe, Target};
+use probe_user::{Capture, Degraded, Feature, Loss, Observation, Options, Probe, Target};
 use serde_json::{Value, json};
 use session::{About, Flow, Source};
 use trace::MonoNs;
@@ -47,6 +49,7 @@ use python::PythonWatch;
 use queues::QueueWatch;
 use roles::Roles;
 use sight::Observability;
+use socket_reads::SocketReads;
 pub(crate) use trial::{Outcome, State, reason};
 
 /// Bytes copied of a message that is decoded at its sender, enough to identify it. Frames of two ranks differ only in rids, which follow a
@@ -80,6 +83,7 @@ pub(crate) struct Attach {
     egress: Egress,
     cpu: CpuWatch,
     queues: QueueWatch,
+    reads: SocketReads,
     python: Option<PythonWatch>,
     options: AttachOptions,
     engine: Engine,
@@ -146,6 +150,10 @@ impl Attach {
             let failure = || format!("cannot follow the log {}", log.display());
             egress.follow(log).with_context(failure)?;
         }
+        let mut reads = SocketReads::default();
+        reads
+            .rewire(&engine, without_libzmq(&engine, &probed), probe)
+            .map_err(anyhow::Error::msg)?;
         probe.add(&targets).context(refused)?;
         let mut sight = Observability::new(options.probe.processed, egress.capabilities());
         for pid in probed
@@ -157,6 +165,7 @@ impl Attach {
         for pid in newcomers.take_served() {
             sight.serve(pid, MonoNs(0));
         }
+        reads.settle(&mut sight, MonoNs(0));
         let mut degraded = refusals;
         for pid in options.named.iter().filter(|pid| !probed.contains(*pid)) {
             degraded.push(format!(
@@ -177,6 +186,7 @@ impl Attach {
             egress,
             cpu: CpuWatch::default(),
             queues: QueueWatch::default(),
+            reads,
             python,
             options,
             engine,
@@ -226,6 +236,25 @@ impl Attach {
         };
         let watched = |p: &&Process| self.probed.contains(&p.id.pid);
         !self.engine.processes.iter().filter(watched).any(there)
+    }
+
+    /// Processes with probes attached, and how their frames are observed; `None` if they are not.
+    pub(crate) fn sides(&self) -> impl Iterator<Item = (&Process, Option<&'static str>)> {
+        let probed = |process: &&Process| self.probed.contains(&process.id.pid);
+        self.engine.processes.iter().filter(probed).map(|process| {
+            let pid = process.id.pid;
+            let refused = |degraded: &Degraded| {
+                degraded.feature == Feature::Messages && degraded.pid.is_none_or(|refused| refused == pid)
+            };
+            let by = if self.reads.observes(pid) {
+                Some("socket reads")
+            } else if has_libzmq(process) && !self.probe.degraded().iter().any(refused) {
+                Some("uprobes on libzmq")
+            } else {
+                None
+            };
+            (process, by)
+        })
     }
 
     /// Number of processes with probes attached.
@@ -282,6 +311,14 @@ impl Attach {
             .collect();
         // Processes that were not on the path before may be now.
         late.extend(targets(&engine, &self.options));
+        let observed = self.probed.iter().copied();
+        let observed: BTreeSet<u32> = observed.chain(late.iter().map(|target| target.pid)).collect();
+        let rewired = self
+            .reads
+            .rewire(&engine, without_libzmq(&engine, &observed), &mut self.probe);
+        if let Err(why) = rewired {
+            self.degraded.push(format!("socket reads: {why}"));
+        }
         for target in late {
             if !self.probed.contains(&target.pid)
                 && let Some(process) = engine.process(target.pid)
@@ -360,7 +397,12 @@ impl About for Attach {
                 json!({"sends": misses.lost_sent, "receives": misses.lost_received}),
             )
         });
-        let fields = side.into_iter().chain(pairs).chain(missed);
+        let observed = self.sides().map(|(process, by)| {
+            let (pid, role) = (process.id.pid, process.role.word());
+            json!({"pid": pid, "process": role, "by": by})
+        });
+        let observed = Some(("observed", Value::Array(observed.collect())));
+        let fields = side.into_iter().chain(pairs).chain(missed).chain(observed);
         let fields: serde_json::Map<String, Value> = fields.map(|(k, v)| (k.to_owned(), v)).collect();
         (!fields.is_empty()).then_some(Value::Object(fields))
     }
@@ -393,6 +435,7 @@ impl About for Attach {
             ));
         }
         degraded.extend(self.egress.degraded());
+        degraded.extend(self.reads.degraded());
         if self.overflowed > 0 {
             degraded.push(format!(
                 "{} observations dropped because the ring buffer was full: use a larger --ring than {} bytes, or give tokengap a CPU",
@@ -435,6 +478,7 @@ impl Source for Attach {
             self.lanes.keep_text();
         }
         let (lanes, egress, overflowed) = (&mut self.lanes, &mut self.egress, &mut self.overflowed);
+        let reads = &mut self.reads;
         let (ids_requested, spare) = (self.ids_requested, &mut self.spare);
         let seen = self.probe.poll(Duration::ZERO, |observation| {
             if let Observation::Lost {
@@ -446,14 +490,14 @@ impl Source for Attach {
             }
             enter(
                 lanes,
-                egress,
+                (egress, reads),
                 &observation,
                 (!ids_requested).then_some(&mut *spare),
                 sink,
             );
         });
         self.egress.ignore(&mut self.probe);
-        self.newcomers.settle(&mut self.lanes, sink);
+        self.newcomers.settle(&mut self.lanes, &mut self.reads, sink);
         self.lanes
             .paths_mut()
             .delivers(self.egress.capabilities(), MonoNs::now(), sink);
@@ -476,7 +520,7 @@ impl Source for Attach {
 /// Emits the events of an observation. Without `spare`, the events of frames include token ids.
 fn enter(
     lanes: &mut Lanes,
-    egress: &mut Egress,
+    (egress, reads): (&mut Egress, &mut SocketReads),
     observation: &Observation<'_>,
     mut spare: Option<&mut Vec<Chunk<'static>>>,
     sink: Sink<'_>,
@@ -503,8 +547,11 @@ fn enter(
         }),
         Observation::Sent(message) => lanes.sent(message, sink),
         Observation::Unsent(call) => lanes.unsent(call),
-        Observation::Received(message) => lanes.received(message, sink),
+        Observation::Received(message) => {
+            lanes.received(message, sink);
+        }
         Observation::Processed(call) => lanes.processed(call, sink),
+        Observation::Egress { pid, record } if record.kind == Kind::Zmtp => reads.enter(*pid, record, lanes, sink),
         Observation::Egress { record, .. } => egress.enter(record, sink),
         Observation::Lost { cause, count } => {
             egress.missed();
@@ -520,6 +567,7 @@ fn enter(
         }
         Observation::Exited { pid } => {
             tracing::info!("process {pid} has ended");
+            reads.exited(*pid);
             lanes.paths_mut().exited(*pid, MonoNs::now(), sink);
         }
     }
@@ -532,6 +580,12 @@ fn speaks_zmq(process: &Process) -> bool {
 
 fn has_libzmq(process: &Process) -> bool {
     process.libzmq.is_some()
+}
+
+/// Observed processes that receive without libzmq.
+fn without_libzmq<'e>(engine: &'e Engine, observed: &'e BTreeSet<u32>) -> impl Iterator<Item = &'e Process> {
+    let processes = engine.processes.iter();
+    processes.filter(|process| observed.contains(&process.id.pid) && !has_libzmq(process))
 }
 
 /// Processes on the token path and named ones; all processes if no connection is visible.

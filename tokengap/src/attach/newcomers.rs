@@ -9,6 +9,7 @@ use trace::MonoNs;
 
 use super::egress::Egress;
 use super::lanes::{Lanes, Sink};
+use super::socket_reads::SocketReads;
 
 /// Time during which a tokenizer without a listening port is checked again; it opens the port once the model is loaded.
 const SERVES_WITHIN: Duration = Duration::from_mins(5);
@@ -97,12 +98,14 @@ impl LateProcesses {
     }
 
     /// Activates new processes once older observations have been read. Their receives and deliveries count from now on.
-    pub(super) fn settle(&mut self, lanes: &mut Lanes, sink: Sink<'_>) {
-        let changed = std::mem::take(&mut self.rewired) || !self.watched.is_empty() || !self.served.is_empty();
+    pub(super) fn settle(&mut self, lanes: &mut Lanes, reads: &mut SocketReads, sink: Sink<'_>) {
+        let (paths, now) = (lanes.paths_mut(), MonoNs::now());
+        let changed = reads.settle(&mut paths.sight, now)
+            | std::mem::take(&mut self.rewired)
+            | !(self.watched.is_empty() && self.served.is_empty());
         if !changed {
             return;
         }
-        let (paths, now) = (lanes.paths_mut(), MonoNs::now());
         for pid in std::mem::take(&mut self.watched) {
             paths.sight.watch(pid, now);
         }

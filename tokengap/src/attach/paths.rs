@@ -238,13 +238,16 @@ impl Paths {
             Some(Receiver { part, pid: None }) => self.roles.with_role(part),
             None => self.roles.may_receive_from(known.from),
         };
-        let received = self.sight.watches(&receivers).filter(|_| !known.receiver_unknown);
+        let received = self
+            .sight
+            .watches(known.sender.pid, &receivers)
+            .filter(|_| !known.receiver_unknown);
         let last = known.to.is_some_and(|to| to.part.is_tokenizer());
         let delivered = self.sight.serves(&receivers).filter(|_| last);
         let capabilities = Capabilities {
             sent: true,
             received: received.is_some(),
-            processed: received.is_some() && self.sight.processed,
+            processed: received.is_some() && self.sight.processes(&receivers),
             delivered: delivered.is_some(),
             ..Capabilities::default()
         };

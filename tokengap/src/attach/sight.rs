@@ -4,6 +4,9 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use trace::MonoNs;
 
+/// Sending and receiving process of a connection.
+pub(super) type Pair = (u32, u32);
+
 /// Observable stages at the receiving ends of hops.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Observability {
@@ -13,6 +16,9 @@ pub(super) struct Observability {
     pub(super) delivered: bool,
     /// Watched processes and the start time; 0 if watched before the first message.
     watched: BTreeMap<u32, MonoNs>,
+    /// Receivers without libzmq, by sender and receiver, with the start time as above. Their receives are observed as reads of the
+    /// connections between the two; what they process is not observed.
+    read: BTreeMap<Pair, MonoNs>,
     /// Processes whose writes to clients are observed, with the start time as above.
     served: BTreeMap<u32, MonoNs>,
 }
@@ -31,6 +37,16 @@ impl Observability {
         self.watched.insert(pid, at);
     }
 
+    /// Marks reads of the connections between a pair of processes as observed since `at`.
+    pub(super) fn read(&mut self, pair: Pair, at: MonoNs) {
+        self.read.insert(pair, at);
+    }
+
+    /// Marks reads of the connections between a pair of processes as unobserved.
+    pub(super) fn unread(&mut self, pair: Pair) {
+        self.read.remove(&pair);
+    }
+
     /// Marks writes of `pid` to clients as observed since `at`.
     pub(super) fn serve(&mut self, pid: u32, at: MonoNs) {
         self.served.insert(pid, at);
@@ -40,24 +56,36 @@ impl Observability {
     pub(super) fn forget(&mut self, pid: u32) {
         self.watched.remove(&pid);
         self.served.remove(&pid);
+        self.read.retain(|(from, to), _| *from != pid && *to != pid);
     }
 
     pub(super) fn is_watched(&self, pid: u32) -> bool {
-        self.watched.contains_key(&pid)
+        self.watched.contains_key(&pid) || self.read.keys().any(|(_, to)| *to == pid)
     }
 
-    /// Time from which all of `pids` have been watched; `None` if one is not watched, or `pids` is empty.
-    pub(super) fn watches(&self, pids: &BTreeSet<u32>) -> Option<MonoNs> {
-        since(&self.watched, pids)
+    /// Time from which the receives of all of `pids` from `sender` have been watched; `None` if one is not watched, or `pids` is empty.
+    pub(super) fn watches(&self, sender: u32, pids: &BTreeSet<u32>) -> Option<MonoNs> {
+        let since = |pid: &u32| {
+            self.watched
+                .get(pid)
+                .or_else(|| self.read.get(&(sender, *pid)))
+                .copied()
+        };
+        latest(pids.iter().map(since))
+    }
+
+    /// Whether it is observed when all of `pids` have processed their messages.
+    pub(super) fn processes(&self, pids: &BTreeSet<u32>) -> bool {
+        self.processed && pids.iter().all(|pid| self.watched.contains_key(pid))
     }
 
     /// Time from which the deliveries of all of `pids` have been observed; `None` as for [`Self::watches`].
     pub(super) fn serves(&self, pids: &BTreeSet<u32>) -> Option<MonoNs> {
-        since(&self.served, pids).filter(|_| self.delivered)
+        latest(pids.iter().map(|pid| self.served.get(pid).copied())).filter(|_| self.delivered)
     }
 }
 
-fn since(all: &BTreeMap<u32, MonoNs>, pids: &BTreeSet<u32>) -> Option<MonoNs> {
-    let stamps: Option<Vec<MonoNs>> = pids.iter().map(|pid| all.get(pid).copied()).collect();
+fn latest(stamps: impl Iterator<Item = Option<MonoNs>>) -> Option<MonoNs> {
+    let stamps: Option<Vec<MonoNs>> = stamps.collect();
     stamps?.into_iter().max()
 }

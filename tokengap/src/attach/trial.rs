@@ -95,6 +95,18 @@ impl Attach {
                 (if queues { State::Works } else { State::Missing }, tried)
             }
             Feature::Egress => (self.deliveries(&mut why), "raw tracepoints of writes".to_owned()),
+            Feature::SocketReads => {
+                let state = if refused.is_empty() {
+                    State::Works
+                } else {
+                    State::Missing
+                };
+                let tried = match self.reads.connections() {
+                    0 if refused.is_empty() => "not needed: no process receives without libzmq".to_owned(),
+                    count => format!("raw tracepoint of socket reads; {count} connections"),
+                };
+                (state, tried)
+            }
             Feature::PythonStacks => (
                 self.stacks(&mut why),
                 "stacks read from the tokenizers' memory".to_owned(),

@@ -127,6 +127,10 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     let signals = Signals::install().context("cannot listen for signals")?;
     let mut attach = Attach::start(watcher, engine, args.options()?)?;
     attach.refuse_programs();
+    for (process, by) in attach.sides() {
+        let (role, pid, by) = (process.role, process.id.pid, by.unwrap_or("nothing"));
+        errln!("tokengap: frames of {role} {pid} are observed by {by}");
+    }
     errln!("tokengap: attached to {} processes", attach.watched());
     let report = app::watch(attach, &args.live, &signals)?;
     app::conclude(&report, args.live.json, args.live.fail_on)

@@ -8,10 +8,12 @@ mod anchor;
 mod command;
 mod greeting;
 mod header;
+mod reader;
 mod scanner;
 mod seek;
 
 pub use command::Command;
 pub use greeting::{Greeting, Mechanism, Opaque, Version};
 pub use header::Garbage;
+pub use reader::{Element, Frame, FrameReader, Framing};
 pub use scanner::{Mark, Pending, Scanner, Span};

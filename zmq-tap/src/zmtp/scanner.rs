@@ -118,6 +118,22 @@ impl Scanner {
         }
     }
 
+    /// Creates a scanner for a stream that is joined between two frames.
+    pub fn between_frames(formats: &'static [Format]) -> Self {
+        Self {
+            state: NO_HEADER,
+            formats,
+            ..Self::from_greeting()
+        }
+    }
+
+    /// Searches for a boundary, because the bytes before the next one were not fed. A message frame of a known format directly at the next
+    /// byte is accepted on its own.
+    pub fn search(&mut self) {
+        self.message = None;
+        self.state = State::Seeking(Seeker::from_boundary(self.at, self.seek_longest, self.formats));
+    }
+
     /// Sets the formats whose messages may prove a boundary again after garbage.
     #[must_use]
     pub fn expecting(mut self, formats: &'static [Format]) -> Self {

@@ -61,6 +61,13 @@ impl Seeker {
         }
     }
 
+    /// As [`Self::new`], but a single anchor suffices at the first byte.
+    pub(super) fn from_boundary(at: u64, longest: u64, formats: &'static [Format]) -> Self {
+        let mut seeker = Self::new(at, longest, formats);
+        seeker.add_candidate(at, None);
+        seeker
+    }
+
     /// Whether the search is long enough to rule out messages of the formats. Searching costs more than framing.
     pub(super) fn is_exhausted(&self) -> bool {
         self.at - self.start_at > self.longest.saturating_mul(4)

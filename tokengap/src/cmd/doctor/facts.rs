@@ -8,7 +8,7 @@ use probe_user::examine::filter::{self, Call, Mode};
 use probe_user::examine::namespace::{Kind, clock_offset_ns};
 use probe_user::examine::setting;
 use probe_user::library::understood;
-use probe_user::{Capability, Permissions};
+use probe_user::{Capability, Feature, Permissions};
 use rustix::process::{Resource, getrlimit};
 use serde::Serialize;
 
@@ -167,6 +167,7 @@ pub(super) fn engine(engine: &Engine) -> Vec<Fact> {
     for process in &engine.processes {
         let name = format!("{} {}", process.role.word(), process.id.pid);
         facts.push(fact(format!("{name}: libzmq"), libzmq(process)));
+        facts.push(fact(format!("{name}: frames observed by"), observed_by(process)));
         facts.push(fact(format!("{name}: reported release"), inside(process)));
         facts.push(fact(format!("{name}: CPU limit"), limit(process)));
     }
@@ -175,6 +176,15 @@ pub(super) fn engine(engine: &Engine) -> Vec<Fact> {
 
 fn describe<T>(setting: Option<&Setting<T>>, show: impl Fn(&T) -> String) -> Option<String> {
     setting.map(|setting| format!("{} ({})", show(&setting.value), setting.origin))
+}
+
+/// How `attach` observes the frames of the process; `None` if it does not.
+fn observed_by(process: &Process) -> Option<String> {
+    if process.libzmq.is_some() {
+        return Some("uprobes on libzmq".to_owned());
+    }
+    let reads = process.role.answers_clients() && Permissions::here().kernel() >= Feature::SocketReads.kernel();
+    reads.then(|| "socket reads (received frames only)".to_owned())
 }
 
 fn libzmq(process: &Process) -> Option<String> {

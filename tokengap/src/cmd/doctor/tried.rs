@@ -61,6 +61,7 @@ pub(super) fn on_ourselves() -> Vec<Row> {
         ..Serves::default()
     };
     let served = probe.serve(std::process::id(), serves);
+    let read = probe.read_zmtp(std::process::id(), &BTreeSet::new());
     let uprobe = own_uprobe();
     let permissions = Permissions::here();
     let row = |feature: Feature| {
@@ -88,6 +89,15 @@ pub(super) fn on_ourselves() -> Vec<Row> {
                     });
                 }
                 "raw tracepoints of writes"
+            }
+            Feature::SocketReads => {
+                if let Err(error) = &read {
+                    reasons.push(Reason {
+                        why: error.to_string(),
+                        fix: None,
+                    });
+                }
+                "a raw tracepoint of socket reads"
             }
             Feature::Queues | Feature::PythonStacks => "capabilities only; --try tests a running engine",
         };

@@ -1,0 +1,184 @@
+//! Copies the buffers of a returned system call to user space.
+//!
+//! The saved registers still hold the call's arguments, its buffers are intact, and the result is the number of moved bytes.
+
+use aya_ebpf::bindings::BPF_RB_NO_WAKEUP;
+use aya_ebpf::helpers::bpf_probe_read_user;
+use aya_ebpf::helpers::generated::bpf_probe_read_user as read_user;
+use aya_ebpf::macros::map;
+use aya_ebpf::maps::PerCpuArray;
+use probe_ebpf::Loss;
+use probe_ebpf::egress::{Head, Places, SEGMENT};
+
+use crate::egress::kernel;
+use crate::maps::{RECORDS, lost};
+
+#[map]
+static SEGMENTS: PerCpuArray<Segment> = PerCpuArray::with_max_entries(1, 0);
+
+#[map]
+static WALKS: PerCpuArray<Walk> = PerCpuArray::with_max_entries(1, 0);
+
+/// Maximum number of segments copied per call. The rest of a longer one is not copied; user space sees the gap in the byte count.
+const STEPS: u32 = 512;
+/// Offset in `struct user_msghdr` of the vector's address, followed by its length.
+const VECTOR: u64 = 16;
+
+#[repr(C)]
+struct Segment {
+    head: Head,
+    payload: [u8; SEGMENT],
+}
+
+/// Progress of copying a call's buffers. Stored in a map so that the verifier does not track it per iteration.
+#[repr(C)]
+struct Walk {
+    /// Number of bytes left to copy.
+    left: u64,
+    /// Address of the next byte.
+    at: u64,
+    /// Number of bytes left in the current buffer.
+    here: u64,
+    /// Address of the next vector entry.
+    vector: u64,
+    /// Number of vector entries left.
+    vectors: u64,
+}
+
+/// How a system call passes its buffers.
+#[derive(Clone, Copy)]
+pub(crate) enum Shape {
+    /// An address and a size.
+    Single,
+    /// A vector.
+    Vector,
+    /// A `struct user_msghdr` with a vector.
+    Message,
+}
+
+/// Shape of the call with these registers; `None` if it is not one of `calls`, which are a single, a vectored, another single and a
+/// message call.
+#[inline(always)]
+pub(crate) fn shape(places: &Places, registers: u64, calls: [u32; 4]) -> Option<Shape> {
+    let number: u32 = kernel(registers, places.number)?;
+    let [single, vector, other_single, message] = calls;
+    if number == single || number == other_single {
+        Some(Shape::Single)
+    } else if number == vector {
+        Some(Shape::Vector)
+    } else if number == message {
+        Some(Shape::Message)
+    } else {
+        None
+    }
+}
+
+/// Sends the first `limit` of the `head.accepted` bytes of the call's buffers, one record per segment. A refused call has one record
+/// without bytes.
+#[inline(always)]
+pub(crate) fn send(places: &Places, registers: u64, shape: Shape, limit: u64, head: Head) -> Option<()> {
+    let place: u64 = kernel(registers, places.arguments[1])?;
+    let size: u64 = kernel(registers, places.arguments[2])?;
+    let (vector, vectors) = if matches!(shape, Shape::Message) {
+        // SAFETY: a read of the target's memory; a fault is an error value.
+        let [vector, vectors] = unsafe { bpf_probe_read_user((place + VECTOR) as *const [u64; 2]) }.ok()?;
+        (vector, vectors)
+    } else {
+        (place, size)
+    };
+    let walk = WALKS.get_ptr_mut(0)?;
+    let segment = SEGMENTS.get_ptr_mut(0)?;
+    let whole = if head.accepted > 0 { head.accepted as u64 } else { 0 };
+    let single = matches!(shape, Shape::Single);
+    // SAFETY: per-CPU slots, checked for null; no other program writes them while this one runs.
+    unsafe {
+        *walk = if single {
+            Walk {
+                left: whole.min(limit),
+                at: place,
+                here: size,
+                vector: 0,
+                vectors: 0,
+            }
+        } else {
+            Walk {
+                left: whole.min(limit),
+                at: 0,
+                here: 0,
+                vector,
+                vectors,
+            }
+        };
+        (*segment).head = head;
+        (*segment).head.asked = if single { size } else { 0 };
+    }
+    if whole == 0 {
+        output(segment, 0);
+    } else {
+        copy(segment, walk);
+    }
+    Some(())
+}
+
+/// Sends the call's buffers, one record per segment.
+#[inline(always)]
+fn copy(segment: *mut Segment, walk: *mut Walk) {
+    for _ in 0..STEPS {
+        // SAFETY: both are per-CPU slots, checked for null. Volatile reads keep the verifier from tracking every iteration.
+        let Walk {
+            left,
+            mut at,
+            mut here,
+            vector,
+            vectors,
+        } = unsafe { walk.read_volatile() };
+        if left == 0 {
+            return;
+        }
+        if here == 0 {
+            if vectors == 0 {
+                return;
+            }
+            // SAFETY: a read of the target's memory; a fault is an error value.
+            let Ok([base, length]) = (unsafe { bpf_probe_read_user(vector as *const [u64; 2]) }) else {
+                return lost(Loss::PayloadFault);
+            };
+            (at, here) = (base, length);
+            // SAFETY: as above.
+            unsafe {
+                (&raw mut (*walk).vector).write_volatile(vector + 16);
+                (&raw mut (*walk).vectors).write_volatile(vectors - 1);
+            }
+        }
+        let size = here.min(left).min(SEGMENT as u64) as u32;
+        if size == 0 {
+            continue;
+        }
+        // SAFETY: as above. The size is read back so that the compiler keeps the bound check that the verifier needs.
+        unsafe {
+            (*segment).head.captured = size;
+            let bound = (&raw const (*segment).head.captured)
+                .read_volatile()
+                .min(SEGMENT as u32);
+            if read_user((&raw mut (*segment).payload).cast(), bound, at as *const _) != 0 {
+                return lost(Loss::PayloadFault);
+            }
+            output(segment, bound);
+            (&raw mut (*segment).head.from).write_volatile((*segment).head.from + size);
+            (&raw mut (*walk).left).write_volatile(left - u64::from(size));
+            (&raw mut (*walk).at).write_volatile(at + u64::from(size));
+            (&raw mut (*walk).here).write_volatile(here - u64::from(size));
+        }
+    }
+}
+
+/// Sends the header and the first `size` bytes of the payload.
+#[inline(always)]
+fn output(segment: *mut Segment, size: u32) {
+    let length = size_of::<Head>() + size as usize;
+    // SAFETY: `size` is at most the payload's length.
+    let bytes = unsafe { core::slice::from_raw_parts(segment.cast::<u8>(), length) };
+    if RECORDS.output::<[u8]>(bytes, u64::from(BPF_RB_NO_WAKEUP)).is_err() {
+        lost(Loss::RingFull);
+    }
+}

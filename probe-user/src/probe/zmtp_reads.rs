@@ -1,0 +1,105 @@
+//! Observation of the ZMTP connections that a process reads without libzmq.
+
+use std::collections::{BTreeSet, HashMap};
+
+use aya::maps::HashMap as KernelMap;
+use probe_ebpf::egress::{MAX_ZMTP, ZmtpConnection};
+
+use super::{Probe, ProbeError, wrong};
+use crate::attach::{self, Link};
+use crate::capability::Feature;
+use crate::egress::CAPTURE_READ;
+use crate::plain::Plain;
+
+/// State of the observation.
+#[derive(Default)]
+pub(super) struct ZmtpReads {
+    /// Inodes of the observed sockets by process.
+    sockets: HashMap<u32, BTreeSet<u64>>,
+    links: Vec<Link>,
+}
+
+impl ZmtpReads {
+    /// Whether reads of the process are observed.
+    pub(super) fn observes(&self, pid: u32) -> bool {
+        self.sockets.contains_key(&pid)
+    }
+}
+
+impl Probe {
+    /// Observes the reads of `pid` from the sockets with these inodes, and from no others. For a new process, call this before the process
+    /// is added, so that the receipt of each observed send is observed too. Returns whether reads are observable; if not,
+    /// [`Probe::degraded`] has the reason.
+    pub fn read_zmtp(&mut self, pid: u32, inodes: &BTreeSet<u64>) -> Result<bool, ProbeError> {
+        if self.zmtp.links.is_empty() {
+            if self.lacks_places(Feature::SocketReads) {
+                return Ok(false);
+            }
+            match attach::zmtp_reads(&mut self.ebpf) {
+                Ok(links) => self.zmtp.links = links,
+                Err(error) => {
+                    self.add_degraded(Feature::SocketReads, None, &error);
+                    return Ok(false);
+                }
+            }
+        }
+        let before = self.zmtp.sockets.insert(pid, inodes.clone()).unwrap_or_default();
+        if let Some(index) = self.targets.iter().position(|slot| slot.pid == pid && !slot.free) {
+            self.forget_zmtp(before.difference(inodes))?;
+            self.register_zmtp(index as u32, inodes.difference(&before))?;
+        }
+        Ok(true)
+    }
+
+    /// Loads the program, so that none has to be loaded later.
+    pub(super) fn load_zmtp(&mut self) {
+        if self.serving.unplaced.is_none()
+            && let Err(error) = attach::load_zmtp_reads(&mut self.ebpf)
+        {
+            tracing::debug!("cannot observe reads without libzmq: {error}");
+        }
+    }
+
+    /// Passes the sockets of a process that has become the target `index` to the kernel side.
+    pub(super) fn update_zmtp(&mut self, pid: u32, index: u32) -> Result<(), ProbeError> {
+        let sockets = self.zmtp.sockets.get(&pid).cloned().unwrap_or_default();
+        self.register_zmtp(index, sockets.iter())
+    }
+
+    /// Forgets a process that has exited.
+    pub(super) fn release_zmtp(&mut self, pid: u32) {
+        let sockets = self.zmtp.sockets.remove(&pid).unwrap_or_default();
+        // An error means that there is no such map, and thus no entry.
+        let _ = self.forget_zmtp(sockets.iter());
+    }
+
+    fn register_zmtp<'i>(&mut self, target: u32, inodes: impl Iterator<Item = &'i u64>) -> Result<(), ProbeError> {
+        let Some(map) = self.ebpf.map_mut("ZMTP") else {
+            return Ok(());
+        };
+        let mut connections: KernelMap<_, u64, Plain<ZmtpConnection>> =
+            KernelMap::try_from(map).map_err(wrong("ZMTP"))?;
+        for inode in inodes.take(MAX_ZMTP as usize) {
+            let connection = ZmtpConnection {
+                read: 0,
+                target,
+                limit: CAPTURE_READ,
+            };
+            connections.insert(inode, Plain(connection), 0).map_err(wrong("ZMTP"))?;
+        }
+        Ok(())
+    }
+
+    fn forget_zmtp<'i>(&mut self, inodes: impl Iterator<Item = &'i u64>) -> Result<(), ProbeError> {
+        let Some(map) = self.ebpf.map_mut("ZMTP") else {
+            return Ok(());
+        };
+        let mut connections: KernelMap<_, u64, Plain<ZmtpConnection>> =
+            KernelMap::try_from(map).map_err(wrong("ZMTP"))?;
+        for inode in inodes {
+            // An error means that the entry did not fit into the map.
+            let _ = connections.remove(inode);
+        }
+        Ok(())
+    }
+}

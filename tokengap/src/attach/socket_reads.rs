@@ -1,0 +1,402 @@
+//! Receives of processes without libzmq, found in their reads of ZMTP connections.
+
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+
+use probe_user::discover::{Engine, Process};
+use probe_user::egress::{Record, Step, Track};
+use probe_user::{Call, Message, Probe, SocketId};
+use trace::MonoNs;
+use zmq_tap::zmtp::{Element, FrameReader, Framing};
+
+use super::lanes::{Lanes, Sink};
+use super::sight::{Observability, Pair};
+
+/// Maximum number of connections; the others are counted in `left_out`.
+const MAX_CONNECTIONS: usize = 1024;
+/// Length of the shortest frame whose content proves that frames begin where presumed.
+const MIN_PROOF: u64 = 8;
+
+/// All connections of an engine that are read without libzmq.
+#[derive(Default)]
+pub(super) struct SocketReads {
+    /// By receiving process and inode.
+    connections: HashMap<(u32, u64), Connection>,
+    /// Connections whose frames are not found at the moment.
+    lost: BTreeSet<(Pair, u64)>,
+    /// Pairs that are newly observed, and pairs without a connection left.
+    new: Vec<Pair>,
+    closed: Vec<Pair>,
+    /// Number of times that frames were not found, except right after the attach.
+    holes: u64,
+    unreadable: BTreeSet<String>,
+    left_out: usize,
+}
+
+struct Connection {
+    pair: Pair,
+    track: Track,
+    reader: FrameReader,
+    /// Number of the next frame.
+    seq: u64,
+}
+
+impl SocketReads {
+    /// Observes the connections of `processes`, which have no libzmq. For a new process, this must run before the probe is added. Returns
+    /// why not, if the kernel side failed.
+    pub(super) fn rewire<'p>(
+        &mut self,
+        engine: &Engine,
+        processes: impl Iterator<Item = &'p Process>,
+        probe: &mut Probe,
+    ) -> Result<(), String> {
+        self.left_out = 0;
+        for process in processes {
+            let pid = process.id.pid;
+            let mut inodes: BTreeMap<u64, Pair> = BTreeMap::new();
+            for lane in engine.routes().iter().flat_map(|route| &route.lanes) {
+                if let Some((from, to)) = lane.from.zip(lane.to).filter(|(_, to)| to.pid == pid) {
+                    inodes.insert(to.inode, (from.pid, pid));
+                }
+            }
+            let others = self.connections.keys().filter(|(of, _)| *of != pid).count();
+            while others + inodes.len() > MAX_CONNECTIONS {
+                inodes.pop_last();
+                self.left_out += 1;
+            }
+            let sockets: BTreeSet<u64> = inodes.keys().copied().collect();
+            if !probe.read_zmtp(pid, &sockets).map_err(|error| error.to_string())? {
+                return Ok(());
+            }
+            let before = self.connections.iter().filter(|((of, _), _)| *of == pid);
+            let before: BTreeSet<Pair> = before.map(|(_, connection)| connection.pair).collect();
+            let after: BTreeSet<Pair> = inodes.values().copied().collect();
+            self.closed.extend(before.difference(&after));
+            self.connections
+                .retain(|(of, inode), _| *of != pid || sockets.contains(inode));
+            self.lost
+                .retain(|((_, to), inode)| *to != pid || sockets.contains(inode));
+            for (inode, pair) in inodes {
+                self.connections.entry((pid, inode)).or_insert_with(|| {
+                    self.new.push(pair);
+                    Connection {
+                        pair,
+                        track: Track::default(),
+                        reader: FrameReader::new(engines::FORMATS),
+                        seq: 0,
+                    }
+                });
+            }
+        }
+        Ok(())
+    }
+
+    /// Updates which receives are observed from `now` on, once older records have been read. Returns whether that has changed.
+    pub(super) fn settle(&mut self, sight: &mut Observability, now: MonoNs) -> bool {
+        let changed = !(self.new.is_empty() && self.closed.is_empty());
+        for pair in self.closed.drain(..) {
+            sight.unread(pair);
+        }
+        for pair in self.new.drain(..) {
+            if !has_lost(&self.lost, pair) {
+                sight.read(pair, now);
+            }
+        }
+        changed
+    }
+
+    /// Whether reads of the process are observed.
+    pub(super) fn observes(&self, pid: u32) -> bool {
+        self.connections.keys().any(|(of, _)| *of == pid)
+    }
+
+    /// Number of observed connections.
+    pub(super) fn connections(&self) -> usize {
+        self.connections.len()
+    }
+
+    /// Forgets an exited process.
+    pub(super) fn exited(&mut self, pid: u32) {
+        self.connections.retain(|(of, _), _| *of != pid);
+        self.lost.retain(|((_, to), _)| *to != pid);
+    }
+
+    /// Processes a record of bytes that `pid` read.
+    pub(super) fn enter(&mut self, pid: u32, record: &Record<'_>, lanes: &mut Lanes, sink: Sink<'_>) {
+        let (at, inode) = (MonoNs(record.head.at_ns), record.head.socket);
+        let Some(connection) = self.connections.get_mut(&(pid, inode)) else {
+            return;
+        };
+        let Connection {
+            pair,
+            track,
+            reader,
+            seq,
+        } = connection;
+        let (pair, lost, holes) = (*pair, &mut self.lost, &mut self.holes);
+        let socket = SocketId { pid, address: inode };
+        let mut element = |element: Element<'_>| match element {
+            Element::Frame(frame) => {
+                let call = Call {
+                    at,
+                    socket,
+                    tid: record.head.tid,
+                    seq: *seq,
+                    cpu: None,
+                    wakeup: None,
+                };
+                *seq += 1;
+                let message = Message {
+                    call,
+                    bytes: frame.bytes,
+                    more: frame.more,
+                    payload: frame.payload,
+                };
+                lanes.received(&message, sink) && frame.bytes >= MIN_PROOF
+            }
+            Element::Lost { proven } => {
+                lost.insert((pair, inode));
+                if proven {
+                    *holes += 1;
+                    lanes.report_unframed(socket, at, sink);
+                }
+                let paths = lanes.paths_mut();
+                paths.sight.unread(pair);
+                paths.reconsider(at, sink);
+                false
+            }
+            Element::Found => {
+                lost.remove(&(pair, inode));
+                if !has_lost(lost, pair) {
+                    let paths = lanes.paths_mut();
+                    paths.sight.read(pair, at);
+                    paths.reconsider(at, sink);
+                }
+                false
+            }
+        };
+        track.enter(record, |step| match step {
+            Step::Bytes { bytes, .. } if !bytes.is_empty() => reader.feed(bytes, &mut element),
+            Step::Bytes { .. } | Step::Missed => reader.missed(&mut element),
+            Step::Opened | Step::HeldUp | Step::Closed { .. } => {}
+        });
+        if let Framing::Unreadable(why) = reader.framing() {
+            let line = format!("socket reads: frames that pid {pid} receives cannot be found in its connection: {why}");
+            self.unreadable.insert(line);
+        }
+    }
+
+    /// Limits of the observation, and traffic that was not observable.
+    pub(super) fn degraded(&self) -> Vec<String> {
+        let mut degraded: Vec<String> = Vec::new();
+        let pids: BTreeSet<u32> = self.connections.keys().map(|(pid, _)| *pid).collect();
+        for pid in pids {
+            degraded.push(format!(
+                "pid {pid}: frames are observed when the process reads them from its sockets, as it has no libzmq; when it processes them is not observed"
+            ));
+        }
+        degraded.extend(self.unreadable.iter().cloned());
+        for ((_, pid), _) in &self.lost {
+            degraded.push(format!(
+                "socket reads: frames that pid {pid} receives are not found at the moment"
+            ));
+        }
+        if self.holes > 0 {
+            degraded.push(format!(
+                "socket reads: frames could not be followed {} times; those received meanwhile are not judged",
+                self.holes
+            ));
+        }
+        if self.left_out > 0 {
+            degraded.push(format!("socket reads: {} connections beyond the limit", self.left_out));
+        }
+        degraded
+    }
+}
+
+/// Whether the frames of a connection between the two are not found at the moment.
+fn has_lost(lost: &BTreeSet<(Pair, u64)>, pair: Pair) -> bool {
+    lost.range((pair, 0)..=(pair, u64::MAX)).next().is_some()
+}
+
+#[cfg(test)]
+mod tests {
+    use engines::sglang::discover::role::{SCHEDULER, TOKENIZER};
+    use probe_user::egress::{Head, Kind};
+    use trace::event::Event;
+    use trace::report::ReportInput;
+    use trace::{Analysis, Config};
+
+    use super::super::roles::Roles;
+    use super::*;
+
+    const FRAME: &[u8] = include_bytes!("../../../zmq-tap/fixtures/messages/0.5.9/skip_delta_256rid.pkl");
+    const SENDER: u32 = 1;
+    const READER: u32 = 2;
+    const INODE: u64 = 77;
+
+    /// A scheduler and a tokenizer without libzmq.
+    struct Run {
+        lanes: Lanes,
+        reads: SocketReads,
+        analysis: Analysis,
+        sent: u64,
+        /// Bytes of the connection up to the next one to be read.
+        position: u32,
+    }
+
+    impl Run {
+        fn new() -> Self {
+            let parts = [(SENDER, SCHEDULER), (READER, TOKENIZER)];
+            let roles = Roles::with_parts(&parts, &[(SENDER, READER)]);
+            let mut sight = Observability::new(true, false);
+            sight.watch(SENDER, MonoNs(0));
+            let pair = (SENDER, READER);
+            let connection = Connection {
+                pair,
+                track: Track::default(),
+                reader: FrameReader::new(engines::FORMATS),
+                seq: 0,
+            };
+            let mut reads = SocketReads {
+                connections: [((READER, INODE), connection)].into(),
+                new: vec![pair],
+                ..SocketReads::default()
+            };
+            reads.settle(&mut sight, MonoNs(0));
+            Self {
+                lanes: Lanes::new(roles, sight),
+                reads,
+                analysis: Analysis::new(Config {
+                    engines: engines::FACTS,
+                    ..Config::default()
+                }),
+                sent: 0,
+                position: 0,
+            }
+        }
+
+        /// Sends a frame with rids of its own, and returns its bytes on the wire.
+        fn send(&mut self) -> Vec<u8> {
+            let mut body = FRAME.to_vec();
+            let rid = body.windows(8).position(|at| at == b"d5a06630").expect("a rid");
+            body[rid..rid + 8].copy_from_slice(format!("{:08}", self.sent).as_bytes());
+            let call = Call {
+                at: MonoNs((self.sent + 1) * 1_000_000),
+                socket: SocketId {
+                    pid: SENDER,
+                    address: 1,
+                },
+                tid: SENDER,
+                seq: self.sent,
+                cpu: None,
+                wakeup: None,
+            };
+            let message = Message {
+                call,
+                bytes: body.len() as u64,
+                more: false,
+                payload: &body,
+            };
+            self.sent += 1;
+            self.lanes.sent(&message, &mut |event| self.analysis.apply(event));
+            let mut wire = vec![2];
+            wire.extend((body.len() as u64).to_be_bytes());
+            wire.extend(body);
+            wire
+        }
+
+        /// Reads bytes shortly after the last send.
+        fn read(&mut self, bytes: &[u8]) {
+            self.skip(bytes);
+            let head = Head {
+                at_ns: self.sent * 1_000_000 + 500_000,
+                socket: INODE,
+                accepted: bytes.len() as i64,
+                written: self.position,
+                tid: 9,
+                ..Head::default()
+            };
+            let record = Record {
+                kind: Kind::Zmtp,
+                head,
+                payload: bytes,
+            };
+            self.reads
+                .enter(READER, &record, &mut self.lanes, &mut |event: &Event<'_>| {
+                    self.analysis.apply(event);
+                });
+        }
+
+        /// Bytes that were read unobserved.
+        fn skip(&mut self, bytes: &[u8]) {
+            self.position = self.position.wrapping_add(bytes.len() as u32);
+        }
+
+        /// Frames sent and received, frames queued, and the longest wait.
+        fn hop(&self) -> (u64, Option<u64>, Option<u64>, Option<u64>) {
+            let report = self.analysis.report(&ReportInput::of("attach"));
+            let hop = &report.hops[0];
+            let wait = hop.queue_wait_ns.as_ref().map(|wait| wait.max);
+            (
+                hop.frames_sent.unwrap_or(0),
+                hop.frames_received,
+                hop.backlog_frames,
+                wait,
+            )
+        }
+    }
+
+    #[test]
+    fn every_frame_from_the_attach_on_is_received_when_its_last_byte_is_read() {
+        let mut run = Run::new();
+        for n in 0..20 {
+            let wire = run.send();
+            let cut = 1 + n * 37;
+            run.read(&wire[..cut]);
+            run.read(&wire[cut..]);
+        }
+        assert_eq!(run.hop(), (20, Some(20), Some(0), Some(500_000)));
+        assert_eq!(run.lanes.senderless, 0);
+        assert_eq!(run.reads.degraded().len(), 1, "{:?}", run.reads.degraded());
+        let report = run.analysis.report(&ReportInput::of("attach"));
+        assert!(report.hops[0].processing_ns.is_none());
+    }
+
+    #[test]
+    fn frames_that_are_not_found_are_neither_received_nor_queued() {
+        let mut run = Run::new();
+        let first = run.send();
+        run.read(&first);
+        // A hole within frames 1 and 2.
+        let (one, two) = (run.send(), run.send());
+        run.read(&one[..50]);
+        run.skip(&one[50..]);
+        run.skip(&two[..60]);
+        run.read(&two[60..]);
+        let unknown = run.hop();
+        assert_eq!(unknown.2, Some(0), "frames sent before the hole are not known to wait");
+        let (three, four, five) = (run.send(), run.send(), run.send());
+        for wire in [three, four, five] {
+            run.read(&wire);
+        }
+        let found = run.hop();
+        assert_eq!((found.0, found.2), (6, Some(0)));
+        assert_eq!(run.reads.degraded().len(), 2, "{:?}", run.reads.degraded());
+        let report = run.analysis.report(&ReportInput::of("attach"));
+        assert_eq!(report.own.missed_by_cause["unframed"], 1);
+    }
+
+    #[test]
+    fn reads_whose_bytes_are_unknown_leave_no_frame_queued() {
+        let mut run = Run::new();
+        let wire = run.send();
+        let before = run.hop();
+        assert_eq!((before.1, before.2), (Some(0), Some(1)));
+        run.skip(&wire);
+        run.read(&[]);
+        assert_eq!(run.hop().2, Some(0));
+        let degraded = run.reads.degraded();
+        let is_named = |line: &String| line.contains("not found at the moment");
+        assert!(degraded.iter().any(is_named), "{degraded:?}");
+    }
+}

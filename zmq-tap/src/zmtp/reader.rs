@@ -1,0 +1,202 @@
+//! Frames of a stream that is joined at any byte and may have holes, with the bytes that identify each frame.
+
+use super::scanner::{Mark, Scanner};
+use super::{Opaque, header};
+use crate::decode::Format;
+
+/// Number of bytes kept of each end of a longer body.
+const END: usize = 2048;
+/// Number of bytes kept of a frame: its header and both ends of its body.
+const KEPT: usize = header::LONGEST + 2 * END;
+
+/// A complete frame.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Frame<'a> {
+    /// Length of the body.
+    pub bytes: u64,
+    /// More parts of the same message follow.
+    pub more: bool,
+    /// The body, or the first and the last half of 4,096 bytes of a longer one.
+    pub payload: &'a [u8],
+}
+
+/// Element of the stream.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Element<'a> {
+    /// A frame ends here.
+    Frame(Frame<'a>),
+    /// Frames from here on are not reported until [`Element::Found`].
+    Lost {
+        /// Whether the position of frames was known before.
+        proven: bool,
+    },
+    /// A frame begins here, and all frames from it on are reported.
+    Found,
+}
+
+/// Knowledge about the position of frames.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Framing {
+    /// The stream was presumably joined between two frames. The first known frame proves it.
+    Presumed,
+    /// Known.
+    Proven,
+    /// Unknown, until a frame of a known format is found.
+    Searched,
+    /// No frame can be found in this stream.
+    Unreadable(Opaque),
+}
+
+/// Reader of one direction of a connection.
+#[derive(Clone, Debug)]
+pub struct FrameReader {
+    scanner: Scanner,
+    /// Searches the same bytes while the position is presumed, to find a contradiction.
+    search: Option<Scanner>,
+    assembly: Assembly,
+}
+
+impl FrameReader {
+    /// Creates a reader of a stream that is presumably joined between two frames.
+    pub fn new(formats: &'static [Format]) -> Self {
+        Self {
+            scanner: Scanner::between_frames(formats),
+            search: Some(Scanner::mid_stream(formats)),
+            assembly: Assembly {
+                framing: Framing::Presumed,
+                has_unknown: false,
+                kept: Vec::new(),
+                start: 0,
+                end: 0,
+            },
+        }
+    }
+
+    /// Knowledge about the position of frames.
+    pub fn framing(&self) -> Framing {
+        self.assembly.framing
+    }
+
+    /// Processes a hole in the stream.
+    pub fn missed(&mut self, element: &mut impl FnMut(Element<'_>) -> bool) {
+        if !matches!(self.assembly.framing, Framing::Unreadable(_)) {
+            self.assembly.lose(element);
+            self.assembly.forget(self.scanner.position());
+            self.scanner.search();
+        }
+    }
+
+    /// Processes the next bytes. `element` returns whether it knows the frame, which proves a presumed position.
+    pub fn feed(&mut self, bytes: &[u8], element: &mut impl FnMut(Element<'_>) -> bool) {
+        let Self {
+            scanner,
+            search,
+            assembly,
+        } = self;
+        let base = scanner.position();
+        scanner.feed(bytes, &mut |mark| assembly.enter(mark, bytes, base, element));
+        assembly.keep(bytes, base, scanner.position());
+        let Some(search) = search.as_mut().filter(|_| assembly.framing == Framing::Presumed) else {
+            self.search = None;
+            return;
+        };
+        let (start, mut is_wrong) = (scanner.pending().map(|pending| pending.start), assembly.has_unknown);
+        search.feed(bytes, &mut |mark| match mark {
+            Mark::Synced { at } => is_wrong |= Some(at) != start,
+            // Otherwise the presumption would be kept without a search.
+            Mark::Opaque(_) => is_wrong = true,
+            _ => {}
+        });
+        if is_wrong {
+            self.missed(element);
+        }
+    }
+}
+
+/// The incomplete frame, or the latest bytes of a search.
+#[derive(Clone, Debug)]
+struct Assembly {
+    framing: Framing,
+    /// A frame at a presumed position was not known.
+    has_unknown: bool,
+    /// Beginning and end of the bytes from offset `start` to offset `end`.
+    kept: Vec<u8>,
+    start: u64,
+    end: u64,
+}
+
+impl Assembly {
+    /// Processes a mark in `bytes`, which begin at offset `base`.
+    fn enter(&mut self, mark: Mark, bytes: &[u8], base: u64, element: &mut impl FnMut(Element<'_>) -> bool) {
+        match mark {
+            Mark::Frame { span, more } => {
+                self.keep(bytes, base, span.end);
+                let header = (span.body - span.header) as usize;
+                let frame = Frame {
+                    bytes: span.end - span.body,
+                    more,
+                    payload: self.kept.get(header..).unwrap_or_default(),
+                };
+                let is_known = element(Element::Frame(frame));
+                if self.framing == Framing::Presumed && is_known {
+                    self.framing = Framing::Proven;
+                }
+                self.has_unknown |= !is_known;
+                self.forget(span.end);
+            }
+            Mark::Command(_, span) => self.forget(span.end),
+            Mark::Synced { at } => {
+                match at.checked_sub(self.start) {
+                    Some(before) if at < self.end => {
+                        self.kept.drain(..self.kept.len().min(before as usize));
+                        self.start = at;
+                    }
+                    _ => self.forget(at),
+                }
+                self.framing = Framing::Proven;
+                element(Element::Found);
+            }
+            Mark::Garbage { .. } => self.lose(element),
+            Mark::Opaque(why) => {
+                self.lose(element);
+                self.framing = Framing::Unreadable(why);
+            }
+            Mark::Greeting(_) => {}
+        }
+    }
+
+    fn lose(&mut self, element: &mut impl FnMut(Element<'_>) -> bool) {
+        if matches!(self.framing, Framing::Presumed | Framing::Proven) {
+            let proven = self.framing == Framing::Proven;
+            self.framing = Framing::Searched;
+            element(Element::Lost { proven });
+        }
+    }
+
+    /// Keeps the bytes up to offset `end`, shortened to both ends of a frame. `bytes` begin at offset `base`.
+    fn keep(&mut self, bytes: &[u8], base: u64, end: u64) {
+        let from = self.end.saturating_sub(base) as usize;
+        let Some(new) = bytes.get(from..(end - base) as usize) else {
+            return;
+        };
+        self.kept.extend_from_slice(new);
+        self.end = end;
+        let surplus = self.kept.len().saturating_sub(KEPT);
+        if surplus == 0 {
+            return;
+        }
+        if self.framing == Framing::Searched {
+            self.kept.drain(..surplus);
+            self.start = end - KEPT as u64;
+        } else {
+            let front = header::LONGEST + END;
+            self.kept.drain(front..front + surplus);
+        }
+    }
+
+    /// Forgets the bytes before offset `at`.
+    fn forget(&mut self, at: u64) {
+        self.kept.clear();
+        (self.start, self.end) = (at, at);
+    }
+}
