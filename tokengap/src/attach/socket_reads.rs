@@ -16,6 +16,17 @@ const MAX_CONNECTIONS: usize = 1024;
 /// Length of the shortest frame whose content proves that frames begin where presumed.
 const MIN_PROOF: u64 = 8;
 
+/// Whether the process reads sockets without system calls of its own.
+fn uses_io_uring(pid: u32) -> bool {
+    let Ok(mut descriptors) = std::fs::read_dir(format!("/proc/{pid}/fd")) else {
+        return false;
+    };
+    descriptors.any(|descriptor| {
+        let target = descriptor.and_then(|descriptor| std::fs::read_link(descriptor.path()));
+        target.is_ok_and(|target| target.as_os_str() == "anon_inode:[io_uring]")
+    })
+}
+
 /// All connections of an engine that are read without libzmq.
 #[derive(Default)]
 pub(super) struct SocketReads {
@@ -52,6 +63,12 @@ impl SocketReads {
         self.left_out = 0;
         for process in processes {
             let pid = process.id.pid;
+            if uses_io_uring(pid) {
+                self.unreadable.insert(format!(
+                    "socket reads: pid {pid} reads through io_uring, which is not observed"
+                ));
+                continue;
+            }
             let mut inodes: BTreeMap<u64, Pair> = BTreeMap::new();
             for lane in engine.routes().iter().flat_map(|route| &route.lanes) {
                 if let Some((from, to)) = lane.from.zip(lane.to).filter(|(_, to)| to.pid == pid) {

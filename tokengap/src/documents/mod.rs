@@ -19,11 +19,13 @@ const FOREIGN_FLAGS: &[&str] = &[
     "--export-metrics-to-file",
     "--incremental-streaming-output",
     "--log-requests",
+    "--model",
     "--reasoning-parser",
     "--skip-tokenizer-init",
     "--ssl-keyfile",
     "--stream-interval",
     "--stream-output",
+    "--tokenizer-mode",
     "--tokenizer-worker-num",
     "--tool-call-parser",
     // kubectl, its plugin, the kubelet, container engines.
@@ -33,8 +35,10 @@ const FOREIGN_FLAGS: &[&str] = &[
     "--prefix",
     "--seccomp-default",
     "--target",
-    // `cargo xtask`.
+    // `cargo` and `cargo xtask`.
     "--check",
+    "--features",
+    "--parquet",
 ];
 
 fn pages() -> Vec<(PathBuf, String)> {

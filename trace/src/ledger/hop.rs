@@ -291,9 +291,13 @@ impl Hop {
         self.counts
     }
 
-    /// Stages observed here at any time: a receiver may have ended, or been detected late.
+    /// Stages observed here at any time: a receiver may have ended, or been detected late. Receives that were announced and withdrawn
+    /// before the first one were not observed.
     pub fn capabilities(&self) -> Capabilities {
-        self.capabilities
+        Capabilities {
+            received: self.capabilities.received && (self.shows.received || self.counts.frames_received > 0),
+            ..self.capabilities
+        }
     }
 
     /// Whether it leads, or may lead, to the tokenizer while the tokenizer's receives are not observed.

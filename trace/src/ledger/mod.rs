@@ -537,7 +537,7 @@ impl Ledger {
 
     /// Whether the receives of a hop into the tokenizer are or were observed.
     pub fn observes_receives(&self) -> bool {
-        self.hops.all.iter().any(|h| h.last && h.capabilities.received)
+        self.hops.all.iter().any(|h| h.last && h.capabilities().received)
     }
 
     /// Whether gaps are observable: sends and receives are both observed, or the engine logs both.
