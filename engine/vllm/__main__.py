@@ -14,6 +14,7 @@ import tempfile
 import threading
 import time
 import urllib.request
+from collections import Counter
 from pathlib import Path
 
 from ..real.server import free_port
@@ -312,6 +313,32 @@ def rust_frontend(report: dict, truth: list[dict], longest_wait: float | None = 
     return wrong
 
 
+def lossy(report: dict, truth: list[dict], omitted: list[dict]) -> list[str]:
+    """Errors in the report of a server that omitted some outputs. A token that is a part of a character has no text: by request, one token
+    more or less for each omission may count as lost."""
+    lost, times = Counter(), Counter()
+    for line in omitted:
+        lost[line["id"]] += line["tokens"]
+        times[line["id"]] += 1
+    of_chats = sum(tokens for rid, tokens in lost.items() if rid.startswith("chatcmpl"))
+    completions = {rid: tokens for rid, tokens in lost.items() if rid.startswith("cmpl")}
+    lines = report["losses"]["confirmed"]["lines"]
+    found = {line["rid"].rsplit("-", 1)[0]: line["tokens"] for line in lines}
+    wrong = unequal({
+        "tokens": (report["tokens"]["sent"], sum(r["completion"] for r in truth) + sum(lost.values())),
+        "requests with losses": (set(found), set(completions)),
+        "findings": ([f["kind"] for f in report["findings"] if f["kind"] not in SLOW], ["dropped-chunks"]),
+        "chats of unknown text": (any("missing in" in line for line in report["self"]["degraded"]), of_chats > 0),
+    })
+    wrong += [
+        f"{rid}: {found[rid]} tokens lost, but {tokens} were omitted"
+        for rid, tokens in completions.items()
+        if rid in found and abs(found[rid] - tokens) > times[rid]
+    ]
+    print(f"        {sum(found.values())} tokens of completions lost, and {sum(completions.values())} omitted")
+    return wrong
+
+
 def stopped(server: Server, title: str, seconds: float = 5):
     """Stops a process for some seconds, soon after the beginning of the load."""
 
@@ -362,7 +389,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m engine.vllm", description=__doc__)
     parser.add_argument("--tokengap", type=Path, required=True, help="the program under test")
     parser.add_argument("--home", type=Path, required=True, help="folder of the server installed by install.sh")
-    parser.add_argument("--quick", action="store_true", help="start three servers instead of six")
+    parser.add_argument("--quick", action="store_true", help="start three servers instead of seven")
     parser.add_argument("--cost", type=int, metavar="PAIRS", help="measure the cost of attach instead of running the rows")
     asked = parser.parse_args()
     tokengap, failed = asked.tokengap.resolve(), 0
@@ -405,10 +432,18 @@ def main() -> int:
             load, during = ["16", "8", "64", "0", "15"], stopped(server, "vllm-rs", 2)
             own("a stopped Rust frontend", lambda folder: rust_frontend(*attached(tokengap, server, folder, load, during), 2))
         if asked.quick:
-            print("SKIPPED: a slow API server, an engine that fails, and under run: they need more server starts (FULL=1)")
+            print("SKIPPED: a slow API server, one that omits outputs, an engine that fails, and under run: they need more server starts (FULL=1)")
             return
         with Server(asked.home, log, [], {"SLOW_OUTPUT_MS": "5"}) as server:
             row("a slow API server", server, ["64", "5", "32", "0", "4"], required=[{"merged-chunks"}, WAITS])
+        omitted = Path(folder) / "omitted"
+        with Server(asked.home, log, [], {"LOST": str(omitted)}) as server:
+
+            def compared(own: Path) -> list[str]:
+                report, truth = attached(tokengap, server, own, ["16", "6", "160", "0", "16", "text"])
+                return lossy(report, truth, [json.loads(line) for line in omitted.read_text().splitlines()])
+
+            own("a server that omits outputs", compared)
         with Server(asked.home, log, [], {"FAIL_AFTER": "300"}) as server:
             load = ["16", "8", "64", "0", "8"]
             own("an engine that fails", lambda folder: failure(*attached(tokengap, server, folder, load), 16))
