@@ -160,9 +160,6 @@ fn every_degradation_kind_is_documented() {
         Unreadable::Chunks,
         Unreadable::Frames,
         Unreadable::Quic,
-        Unreadable::Request,
-        Unreadable::Zmq,
-        Unreadable::Unknown,
     ];
     let limits = Ledger::new(Limits::default())
         .limits()
