@@ -42,8 +42,7 @@ async def request(session, results):
         path, body["messages"] = "/v1/chat/completions", [{"role": "user", "content": prompt}]
     else:
         path, body["prompt"] = "/v1/completions", prompt
-    # `bare` is the number of last events without text, which may carry tokens, such as a part of a character.
-    result = {"received": 0, "events": 0, "bare": 0, "completion": None, "left": False, "silence_s": 0.0, "first_s": None}
+    result = {"received": 0, "events": 0, "completion": None, "left": False, "silence_s": 0.0, "first_s": None}
     began = last = result["began_s"] = time.monotonic()
     async with session.post(URL + path, json=body) as response:
         async for line in response.content:
@@ -60,7 +59,6 @@ async def request(session, results):
                 continue
             new = new_tokens(event, result["received"])
             if not new:
-                result["bare"] += COUNT == "text" and event["choices"][0].get("finish_reason") is not None
                 continue
             now = result["ended_s"] = time.monotonic()
             if result["first_s"] is None:

@@ -184,6 +184,7 @@ fn run(messages: &[&str], deliveries: &[(u32, u32)]) -> (Report, String, Tap) {
             completion_tokens: Some(count),
             finished: false,
             response: Response::Streamed,
+            without_text: 0,
         };
         let what = What::Delivered(delivery);
         export

@@ -267,6 +267,9 @@ pub struct Delivery<'a> {
     pub finished: bool,
     /// How the response carries tokens.
     pub response: Response,
+    /// Number of its chunks that have no text of their own, such as a part of a character, and come with the text of others. They count as
+    /// delivered, not as merged.
+    pub without_text: u32,
 }
 
 /// How a response to a client carries tokens.

@@ -119,6 +119,7 @@ impl Join {
                 completion_tokens: self.simulated.states_counts().then_some(given.completion_tokens),
                 finished: given.finished,
                 response: Response::Streamed,
+                without_text: 0,
             }),
             PeerAction::Serves(mode) => self.engine(*mode),
         };

@@ -134,6 +134,7 @@ impl<'a> Delivery<'a> {
             completion_tokens,
             finished: false,
             response: Response::Streamed,
+            without_text: 0,
         }
     }
 }

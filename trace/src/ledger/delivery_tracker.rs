@@ -327,6 +327,9 @@ impl DeliveryTracker {
             // A response that does not stream delivers once by design, so nothing counts as merged.
             outcome.fates.delivered += std::mem::take(&mut outcome.fates.merged);
         }
+        let with_others = u64::from(delivery.without_text).min(outcome.fates.merged);
+        outcome.fates.merged -= with_others;
+        outcome.fates.delivered += with_others;
         let claimed = u64::from(delivery.tokens);
         self.claimed = if delivery.mode == Mode::Cumulative {
             claimed

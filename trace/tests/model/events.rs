@@ -178,6 +178,7 @@ impl OwnedEvent {
                 completion_tokens: Some(*reported),
                 finished: *finished,
                 response: Response::Streamed,
+                without_text: 0,
             })),
             Self::Answered {
                 rid,

@@ -238,8 +238,9 @@ fn what() -> impl Strategy<Value = What<'static>> {
             What::Received(Received { id, wakeup, by, frame })
         }),
         2 => id().prop_map(What::Processed),
-        5 => delivery.prop_map(|(rid, tokens, mode, completion_tokens, finished, response)| {
-            What::Delivered(Delivery { rid, tokens, mode, completion_tokens, finished, response })
+        5 => (delivery, prop_oneof![9 => Just(0), 1 => any::<u32>()]).prop_map(|(delivery, without_text)| {
+            let (rid, tokens, mode, completion_tokens, finished, response) = delivery;
+            What::Delivered(Delivery { rid, tokens, mode, completion_tokens, finished, response, without_text })
         }),
         1 => (id(), large(), text()).prop_map(|(id, bytes, reason)| What::Undecoded(Undecoded { id, bytes, reason })),
         1 => cpu().prop_map(What::Cpu),

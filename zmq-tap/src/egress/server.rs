@@ -84,6 +84,7 @@ impl Server {
                 completion_tokens: completion.completion_tokens,
                 finished: completion.finished,
                 response: Response::Streamed,
+                without_text: 0,
             });
         }
         if completion.form != Form::Generate {
@@ -118,6 +119,7 @@ impl Server {
             completion_tokens: claimed,
             finished: completion.finished,
             response: form_of(completion),
+            without_text: 0,
         })
     }
 
@@ -139,6 +141,7 @@ impl Server {
                 completion_tokens: Some(carried.completion_tokens),
                 finished: finished && ready.peek().is_none(),
                 response: if whole { Response::Whole } else { Response::Text },
+                without_text: carried.without_text,
             };
             sink(&Event {
                 at,
@@ -157,6 +160,7 @@ pub(super) fn listed<'a>(completion: &'a Completion<'_>, tokens: u32) -> Deliver
         completion_tokens: None,
         finished: completion.finished,
         response: form_of(completion),
+        without_text: 0,
     }
 }
 
@@ -178,6 +182,7 @@ pub(super) fn text_only(rid: &str) -> Delivery<'_> {
         completion_tokens: None,
         finished: false,
         response: Response::Text,
+        without_text: 0,
     }
 }
 

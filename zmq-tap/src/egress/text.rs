@@ -14,7 +14,7 @@ use trace::HopId;
 use trace::event::{Chunk, Frame, Kind};
 
 use self::differences::Differences;
-use self::sent_text::{SentText, most_tokens};
+use self::sent_text::{Part, SentText, most_tokens};
 use super::detokenize::Detokenize;
 use super::digest::Digest;
 
@@ -89,6 +89,8 @@ pub(super) struct Carried {
     pub(super) tokens: u32,
     /// Number of tokens up to the last of them.
     pub(super) completion_tokens: u32,
+    /// Number of its chunks without text of their own.
+    pub(super) without_text: u32,
 }
 
 impl Compared {
@@ -176,8 +178,8 @@ impl Texts {
         let compared = sent.compare(text, finished, may_skip);
         self.chunks -= chunks - sent.chunks();
         let completion_tokens = sent.tokens_carried();
-        let tokens = match compared {
-            Ok(tokens) => tokens,
+        let Part { tokens, without_text } = match compared {
+            Ok(part) => part,
             Err(difference) => {
                 request.differs = true;
                 self.differences.add(difference, rid, completion_tokens);
@@ -195,6 +197,7 @@ impl Texts {
             deliveries.push(Carried {
                 tokens,
                 completion_tokens,
+                without_text,
             });
             if finished || sent.is_counted() && request.held.len() > HELD {
                 self.ready.append(&mut request.held);

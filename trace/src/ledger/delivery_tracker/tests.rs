@@ -89,6 +89,17 @@ fn a_waiter_that_keeps_the_last_chunk_drops_the_others() {
 }
 
 #[test]
+fn chunks_without_text_are_delivered_with_others() {
+    let mut tracker = tracker(&[(1, 1), (2, 1), (3, 1)]);
+    let delivery = Delivery {
+        without_text: 1,
+        ..incremental(3, 3)
+    };
+    let fates = tracker.deliver(&delivery, 0).fates;
+    assert_eq!((fates.delivered, fates.merged), (2, 1));
+}
+
+#[test]
 fn a_waiter_that_merges_loses_nothing() {
     let mut tracker = tracker(&[(1, 1), (2, 1), (4, 2), (5, 1)]);
     assert_eq!(

@@ -106,7 +106,8 @@ impl Deliveries {
             | mark(delivery.mode != self.mode, flags::MODE)
             | mark(delivery.completion_tokens != completion, flags::COMPLETION)
             | mark(delivery.finished, flags::FINISHED)
-            | mark(delivery.response != Response::Streamed, flags::RESPONSE);
+            | mark(delivery.response != Response::Streamed, flags::RESPONSE)
+            | mark(delivery.without_text != 0, flags::WITHOUT_TEXT);
         if flags != 0 {
             let column = &mut columns.delivery;
             column.push(flags);
@@ -125,6 +126,9 @@ impl Deliveries {
             }
             if flags & flags::RESPONSE != 0 {
                 column.push(delivery.response.code());
+            }
+            if flags & flags::WITHOUT_TEXT != 0 {
+                column.number(u64::from(delivery.without_text));
             }
         }
         self.take(expected, at, delivery);
@@ -167,6 +171,10 @@ impl Deliveries {
         if flags & flags::RESPONSE != 0 {
             response = Response::of(column.byte()?)?;
         }
+        let mut without_text = 0;
+        if flags & flags::WITHOUT_TEXT != 0 {
+            without_text = column.small()?;
+        }
         let delivery = Delivery {
             rid: texts.get(text)?,
             tokens,
@@ -174,6 +182,7 @@ impl Deliveries {
             completion_tokens,
             finished: flags & flags::FINISHED != 0,
             response,
+            without_text,
         };
         self.take(expected, at, &delivery);
         Ok(delivery)
@@ -196,4 +205,6 @@ mod flags {
     pub(super) const FINISHED: u8 = 1 << 4;
     /// The response is not streamed with token ids: its kind follows.
     pub(super) const RESPONSE: u8 = 1 << 5;
+    /// The number of chunks without text follows.
+    pub(super) const WITHOUT_TEXT: u8 = 1 << 6;
 }

@@ -43,6 +43,21 @@ struct End {
     tokens: u32,
 }
 
+/// Chunks that one event carries.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Part {
+    pub(super) tokens: u32,
+    /// Number of chunks without text of their own.
+    pub(super) without_text: u32,
+}
+
+impl Part {
+    fn add(&mut self, other: Self) {
+        self.tokens += other.tokens;
+        self.without_text += other.without_text;
+    }
+}
+
 impl SentText {
     /// Begins with this chunk. In a format without counts, the first one states the prompt's length, if any does.
     pub(super) fn new(hop: HopId, first: &Chunk<'_>) -> Self {
@@ -128,35 +143,47 @@ impl SentText {
         known.then(|| Digest::of(&text))
     }
 
-    /// Compares an event. Returns its number of tokens. With `may_skip`, text that is missing before it is lost.
-    pub(super) fn compare(&mut self, text: &ChoiceText, finished: bool, may_skip: bool) -> Result<u32, Difference> {
-        let mut tokens = 0;
+    /// Compares an event. With `may_skip`, text that is missing before it is lost.
+    pub(super) fn compare(&mut self, text: &ChoiceText, finished: bool, may_skip: bool) -> Result<Part, Difference> {
+        let mut part = Part::default();
         for piece in text.pieces() {
-            tokens += self.carry(piece, may_skip).ok_or_else(|| self.difference(piece))?;
+            part.add(self.carry(piece, may_skip).ok_or_else(|| self.difference(piece))?);
         }
         if text.elsewhere {
             return Err(Difference::Elsewhere);
         }
         if finished {
-            tokens += self.carry_rest(may_skip).ok_or(Difference::Missing)?;
+            part.add(self.carry_rest(may_skip).ok_or(Difference::Missing)?);
         }
-        Ok(tokens)
+        Ok(part)
     }
 
-    /// Finds the chunks with this text, the earliest ones if several have it, and returns their number of tokens. Skips earlier chunks only
-    /// if `may_skip`.
-    fn carry(&mut self, text: Digest, may_skip: bool) -> Option<u32> {
+    /// Finds the chunks with this text, the earliest ones if several have it. Skips earlier chunks only if `may_skip`.
+    fn carry(&mut self, text: Digest, may_skip: bool) -> Option<Part> {
         let starts = std::iter::once(self.carried).chain(self.pending.iter().copied());
         let candidates = if may_skip { usize::MAX } else { 1 };
-        let (start, place) = starts.take(candidates).find_map(|start| {
+        let (skipped, start, place) = starts.take(candidates).enumerate().find_map(|(skipped, start)| {
             let len = start.text.len() + text.len();
             let place = self.pending.partition_point(|end| end.text.len() < len);
             let end = self.pending.get(place)?;
-            (end.text.len() == len && end.text == start.text.then(text)).then_some((start, place))
+            (end.text.len() == len && end.text == start.text.then(text)).then_some((skipped, start, place))
         })?;
+        let without_text = self.without_text(skipped, place, start);
         self.carried = self.pending.drain(..=place).next_back()?;
         self.event = text;
-        Some(self.carried.tokens - start.tokens)
+        Some(Part {
+            tokens: self.carried.tokens - start.tokens,
+            without_text,
+        })
+    }
+
+    /// Number of chunks without text of their own from `from` to before `to`, behind `start`.
+    fn without_text(&self, from: usize, to: usize, start: End) -> u32 {
+        let mut before = start;
+        let chunks = self.pending.range(from..to);
+        chunks
+            .filter(|end| std::mem::replace(&mut before, **end).text == end.text)
+            .count() as u32
     }
 
     /// How an event differs that `carry` has not found.
@@ -170,18 +197,23 @@ impl SentText {
         }
     }
 
-    /// Number of tokens without text at the end of a response. `None` if the response ends before the text. With `may_skip`, the text that is
-    /// missing at the end of a finished request is lost.
-    fn carry_rest(&mut self, may_skip: bool) -> Option<u32> {
-        let begin = if self.last.text == self.carried.text {
-            self.carried
+    /// Tokens without text at the end of a response. `None` if the response ends before the text. With `may_skip`, the text that is missing
+    /// at the end of a finished request is lost.
+    fn carry_rest(&mut self, may_skip: bool) -> Option<Part> {
+        let (begin, from) = if self.last.text == self.carried.text {
+            (self.carried, 0)
         } else {
-            let at_end = |end: &&End| end.text == self.last.text;
-            *self.pending.iter().find(at_end).filter(|_| may_skip && self.finished)?
+            let place = self.pending.iter().position(|end| end.text == self.last.text);
+            let place = place.filter(|_| may_skip && self.finished)?;
+            (self.pending[place], place + 1)
         };
+        let without_text = (self.pending.len() - from) as u32;
         self.carried = self.last;
         self.pending.clear();
-        Some(self.last.tokens - begin.tokens)
+        Some(Part {
+            tokens: self.last.tokens - begin.tokens,
+            without_text,
+        })
     }
 }
 

@@ -84,6 +84,17 @@ fn tokens_without_text_come_with_the_next_text_or_at_the_end() {
 }
 
 #[test]
+fn chunks_without_text_are_no_merged_ones() {
+    let mut texts = sent(&[(1, "a"), (1, ""), (1, "\u{e9}"), (1, "b"), (1, "c"), (1, ""), (1, "")]);
+    let mut found = Vec::new();
+    for (text, finished) in [("a", false), ("\u{e9}", false), ("bc", false), ("", true)] {
+        texts.carried("a", &content(text), finished, true);
+        found.extend(texts.ready().map(|carried| (carried.tokens, carried.without_text)));
+    }
+    assert_eq!(found, [(1, 0), (2, 1), (2, 0), (2, 2)]);
+}
+
+#[test]
 fn missing_text_is_lost_only_if_no_parser_removes_text() {
     let chunks = [(1, "a"), (1, "b"), (2, "c"), (1, "d")];
     let mut texts = sent(&chunks);
