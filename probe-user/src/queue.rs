@@ -93,6 +93,9 @@ pub struct Queues {
     networks: HashMap<u64, Result<Network, DiagError>>,
     /// Result of finding each socket.
     sockets: HashMap<Socket, Result<Query, QueueError>>,
+    /// Addresses of the TCP sockets of one network namespace by inode, as last listed. Listing takes milliseconds, and a process may have
+    /// hundreds of sockets.
+    listed: (u64, HashMap<u64, (SocketAddr, SocketAddr)>),
 }
 
 #[derive(Debug)]
@@ -187,21 +190,14 @@ impl Queues {
         {
             return Ok(Query::Unix(net, inode));
         }
-        for table in ["net/tcp", "net/tcp6"] {
-            let text = match process.read(table, TCP_SOCKETS * 256) {
-                Ok(text) => text,
-                // Without IPv6 there is no such table.
-                Err(ReadError::Gone) => continue,
-                Err(error) => return Err(QueueError::List { pid, error }),
-            };
-            let (sockets, _) = net::tcp(&text, TCP_SOCKETS);
-            let open = |found: &&net::TcpSocket| found.inode == inode && found.state != TcpState::Listening;
-            if let Some(found) = sockets.iter().find(open) {
-                network.tcp.map_err(refused)?;
-                let ends = (found.local, found.remote);
-                if network.diag.tcp_depth(inode, ends).map_err(refused)?.is_some() {
-                    return Ok(Query::Tcp(net, ends));
-                }
+        if self.listed.0 != net || !self.listed.1.contains_key(&inode) {
+            self.listed = (net, list(&process).map_err(|error| QueueError::List { pid, error })?);
+        }
+        if let Some(&ends) = self.listed.1.get(&inode) {
+            let network = self.network(net).map_err(refused)?;
+            network.tcp.map_err(refused)?;
+            if network.diag.tcp_depth(inode, ends).map_err(refused)?.is_some() {
+                return Ok(Query::Tcp(net, ends));
             }
         }
         if has_socket(socket) {
@@ -209,6 +205,23 @@ impl Queues {
         }
         Ok(Query::Gone)
     }
+}
+
+/// Addresses of the connected TCP sockets in the process's network namespace, by inode.
+fn list(process: &ProcDir) -> Result<HashMap<u64, (SocketAddr, SocketAddr)>, ReadError> {
+    let mut listed = HashMap::new();
+    for table in ["net/tcp", "net/tcp6"] {
+        let text = match process.read(table, TCP_SOCKETS * 256) {
+            Ok(text) => text,
+            // Without IPv6 there is no such table.
+            Err(ReadError::Gone) => continue,
+            Err(error) => return Err(error),
+        };
+        let (sockets, _) = net::tcp(&text, TCP_SOCKETS);
+        let connected = sockets.iter().filter(|found| found.state != TcpState::Listening);
+        listed.extend(connected.map(|found| (found.inode, (found.local, found.remote))));
+    }
+    Ok(listed)
 }
 
 /// Whether the process still holds the socket. False if that cannot be read.
