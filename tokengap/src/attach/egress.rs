@@ -79,7 +79,9 @@ impl Egress {
         if self.response_id.is_some() {
             match watcher.tokenizer(engine) {
                 Ok(json) => self.reading = Some(Reading::begin(json)),
-                Err(why) => self.no_tokenizer = Some(why),
+                Err(why) => {
+                    self.no_tokenizer = Some(format!("{why}; name the model's tokenizer.json with --tokenizer"));
+                }
             }
         }
     }
@@ -278,9 +280,7 @@ impl Egress {
     pub(super) fn degraded(&self) -> Vec<String> {
         let mut degraded = self.server.degraded();
         if let Some(why) = self.no_tokenizer.as_ref().filter(|_| self.server.text_only > 0) {
-            degraded.push(format!(
-                "egress: their text cannot be compared with token ids: {why}; name the model's tokenizer.json with --tokenizer"
-            ));
+            degraded.push(format!("egress: their text cannot be compared with token ids: {why}"));
         }
         if self.left_out > 0 {
             degraded.push(format!(

@@ -16,6 +16,7 @@ mod roles;
 mod sight;
 mod socket_reads;
 mod submitted;
+mod targets;
 mod trial;
 
 use std::collections::BTreeSet;
@@ -24,10 +25,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::Context;
-use probe_user::discover::{Change, Engine, Process, RoleSource, Watcher};
+use probe_user::discover::{Change, Engine, Process, Watcher};
 use probe_user::egress::Kind;
 use probe_user::examine::namespace;
-use probe_user::{Capture, Degraded, Feature, Loss, Observation, Options, Probe, Target};
+use probe_user::{Degraded, Feature, Loss, Observation, Options, Probe, Target};
 use serde_json::{Value, json};
 use session::{About, Flow, Source};
 use trace::MonoNs;
@@ -50,11 +51,8 @@ use queues::QueueWatch;
 use roles::Roles;
 use sight::Observability;
 use socket_reads::SocketReads;
+use targets::{has_libzmq, speaks_zmq, target, targets, without_libzmq};
 pub(crate) use trial::{Outcome, State, reason};
-
-/// Bytes copied of a message that is decoded at its sender, enough to identify it. Frames of two ranks differ only in rids, which follow a
-/// dozen column names. Covers a small frame completely, and both ends of a large one.
-const TO_COMPARE: u32 = 4096;
 
 /// Options set by the user.
 #[derive(Clone, Debug)]
@@ -121,7 +119,7 @@ impl Attach {
             roles.learn(process);
         }
         roles.connect(&engine);
-        let targets = targets(&engine, &options);
+        let targets = targets(&engine, &options.named, options.capture);
         let probed: BTreeSet<u32> = targets.iter().map(|target| target.pid).collect();
         let refused = "cannot attach the probe; `tokengap tap` watches a hop without privileges";
         let probe = match loaded {
@@ -310,7 +308,7 @@ impl Attach {
             .filter_map(|p| target(p, &engine, self.options.capture))
             .collect();
         // Processes that were not on the path before may be now.
-        late.extend(targets(&engine, &self.options));
+        late.extend(targets(&engine, &self.options.named, self.options.capture));
         let observed = self.probed.iter().copied();
         let observed: BTreeSet<u32> = observed.chain(late.iter().map(|target| target.pid)).collect();
         let rewired = self
@@ -571,56 +569,4 @@ fn enter(
             lanes.paths_mut().exited(*pid, MonoNs::now(), sink);
         }
     }
-}
-
-/// Returns whether the process announced its role or has libzmq threads. A client that has unused libzmq loaded looks like a peer.
-fn speaks_zmq(process: &Process) -> bool {
-    process.role_source < RoleSource::Sockets || !process.io_threads.is_empty()
-}
-
-fn has_libzmq(process: &Process) -> bool {
-    process.libzmq.is_some()
-}
-
-/// Observed processes that receive without libzmq.
-fn without_libzmq<'e>(engine: &'e Engine, observed: &'e BTreeSet<u32>) -> impl Iterator<Item = &'e Process> {
-    let processes = engine.processes.iter();
-    processes.filter(|process| observed.contains(&process.id.pid) && !has_libzmq(process))
-}
-
-/// Processes on the token path and named ones; all processes if no connection is visible.
-fn targets(engine: &Engine, options: &AttachOptions) -> Vec<Target> {
-    let max = options.capture;
-    let mut on_path: Vec<&Process> = engine.on_token_path().collect();
-    if on_path.is_empty() {
-        on_path.extend(&engine.processes);
-    }
-    let named = engine.processes.iter().filter(|p| options.named.contains(&p.id.pid));
-    let apart: Vec<&Process> = named
-        .filter(|p| !on_path.iter().any(|other| other.id == p.id))
-        .collect();
-    on_path.extend(apart);
-    on_path
-        .into_iter()
-        .filter_map(|process| target(process, engine, max))
-        .collect()
-}
-
-/// Chooses how much is copied of a process's messages. Output is copied at its sender, requests are not copied. Enough of a received
-/// message is copied to identify the frame, or all of it if no sender is watched.
-fn target(process: &Process, engine: &Engine, max: u32) -> Option<Target> {
-    // A server without libzmq receives unobserved, but its writes to clients are observed.
-    let serves = || process.role.answers_clients() && engine.on_token_path().any(|other| other.id == process.id);
-    if !has_libzmq(process) && !serves() {
-        return None;
-    }
-    let senders_watched = engine.processes.iter().any(|p| p.role.sends_output());
-    let capture = Capture {
-        sent: if process.role.sends_output() { max } else { TO_COMPARE },
-        received: if senders_watched { TO_COMPARE } else { max },
-    };
-    Some(Target {
-        pid: process.id.pid,
-        capture,
-    })
 }

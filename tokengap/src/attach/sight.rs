@@ -16,8 +16,8 @@ pub(super) struct Observability {
     pub(super) delivered: bool,
     /// Watched processes and the start time; 0 if watched before the first message.
     watched: BTreeMap<u32, MonoNs>,
-    /// Receivers without libzmq, by sender and receiver, with the start time as above. Their receives are observed as reads of the
-    /// connections between the two; what they process is not observed.
+    /// Receivers without libzmq, by sender and receiver, with the start time as above. Reads of the connections between the two are
+    /// observed as receives; processing is not observed.
     read: BTreeMap<Pair, MonoNs>,
     /// Processes whose writes to clients are observed, with the start time as above.
     served: BTreeMap<u32, MonoNs>,

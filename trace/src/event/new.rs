@@ -1,4 +1,4 @@
-//! Constructors of events: what is not an argument has its most frequent value.
+//! Constructors of events. Fields without an argument get their most frequent value.
 
 use std::ops::BitOr;
 

@@ -9,7 +9,7 @@ pub(super) struct Item<'l> {
     pub(super) statement: Statement<Rid<'l>, &'l str>,
 }
 
-/// What a line says; `R` is a request id, `N` the name of a stage.
+/// Statement of a log line. `R` is the type of a request id, `N` that of a stage's name.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) enum Statement<R, N> {
     Stage {

@@ -36,7 +36,7 @@ impl PartialEq for Named {
     }
 }
 
-/// Names besides those of the columns.
+/// Other names of columns.
 const ALIASES: [(&str, &str); 4] = [
     ("tokens", "sent"),
     ("received", "recv"),

@@ -86,7 +86,7 @@ pub(crate) enum Column {
 /// Reads a number of a row; `None` if it is not observable.
 pub(crate) type Number = fn(&Row) -> Option<u64>;
 
-/// What the cells of a column contain.
+/// Content of a column's cells.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Value {
     Text,

@@ -22,8 +22,8 @@ use super::digest::Digest;
 const MAX_REQUESTS: usize = 16_384;
 /// Maximum number of chunks kept for all requests.
 const MAX_CHUNKS: usize = 1 << 20;
-/// Number of events after missing text during which the text may still come, out of order. Text that the server makes of ids may be held
-/// back further, for a stop string: only its end shows what is missing.
+/// Number of events after missing text during which the text may still come, out of order. A server that turns ids into text may hold it back
+/// longer, for a stop string, so only the end of such a response shows which text is missing.
 const HELD: usize = 8;
 
 /// Text of one choice in one event, by the fields that carry it.

@@ -1,0 +1,62 @@
+//! The processes of an engine that are probed, and how much is copied of their messages.
+
+use std::collections::BTreeSet;
+
+use probe_user::discover::{Engine, Process, RoleSource};
+use probe_user::{Capture, Target};
+
+/// Bytes copied of a message that is decoded at its sender, enough to identify it. Frames of two ranks differ only in rids, which follow a
+/// dozen column names. Covers a small frame completely, and both ends of a large one.
+const TO_COMPARE: u32 = 4096;
+
+/// Returns whether the process announced its role or has libzmq threads. A client that has unused libzmq loaded looks like a peer.
+pub(super) fn speaks_zmq(process: &Process) -> bool {
+    process.role_source < RoleSource::Sockets || !process.io_threads.is_empty()
+}
+
+/// Returns whether its calls of libzmq can be probed.
+pub(super) fn has_libzmq(process: &Process) -> bool {
+    process.libzmq.is_some()
+}
+
+/// Observed processes that receive without libzmq.
+pub(super) fn without_libzmq<'e>(engine: &'e Engine, observed: &'e BTreeSet<u32>) -> impl Iterator<Item = &'e Process> {
+    let processes = engine.processes.iter();
+    processes.filter(|process| observed.contains(&process.id.pid) && !has_libzmq(process))
+}
+
+/// Processes on the token path and named ones; all processes if no connection is visible.
+pub(super) fn targets(engine: &Engine, named: &BTreeSet<u32>, max: u32) -> Vec<Target> {
+    let mut on_path: Vec<&Process> = engine.on_token_path().collect();
+    if on_path.is_empty() {
+        on_path.extend(&engine.processes);
+    }
+    let by_user = engine.processes.iter().filter(|p| named.contains(&p.id.pid));
+    let apart: Vec<&Process> = by_user
+        .filter(|p| !on_path.iter().any(|other| other.id == p.id))
+        .collect();
+    on_path.extend(apart);
+    on_path
+        .into_iter()
+        .filter_map(|process| target(process, engine, max))
+        .collect()
+}
+
+/// Chooses how much is copied of a process's messages. Output is copied at its sender, requests are not copied. Enough of a received
+/// message is copied to identify the frame, or all of it if no sender is watched.
+pub(super) fn target(process: &Process, engine: &Engine, max: u32) -> Option<Target> {
+    // A server without libzmq receives unobserved, but its writes to clients are observed.
+    let serves = || process.role.answers_clients() && engine.on_token_path().any(|other| other.id == process.id);
+    if !has_libzmq(process) && !serves() {
+        return None;
+    }
+    let senders_watched = engine.processes.iter().any(|p| p.role.sends_output());
+    let capture = Capture {
+        sent: if process.role.sends_output() { max } else { TO_COMPARE },
+        received: if senders_watched { TO_COMPARE } else { max },
+    };
+    Some(Target {
+        pid: process.id.pid,
+        capture,
+    })
+}
