@@ -2,9 +2,12 @@
 //!
 //! The saved registers still hold the call's arguments, its buffers are intact, and the result is the number of moved bytes.
 
+use core::ffi::c_void;
+use core::ptr::null_mut;
+
 use aya_ebpf::bindings::BPF_RB_NO_WAKEUP;
 use aya_ebpf::helpers::bpf_probe_read_user;
-use aya_ebpf::helpers::generated::bpf_probe_read_user as read_user;
+use aya_ebpf::helpers::generated::{bpf_loop, bpf_probe_read_user as read_user};
 use aya_ebpf::macros::map;
 use aya_ebpf::maps::PerCpuArray;
 use probe_ebpf::Loss;
@@ -30,7 +33,7 @@ struct Segment {
     payload: [u8; SEGMENT],
 }
 
-/// Progress of copying a call's buffers. Stored in a map so that the verifier does not track it per iteration.
+/// Progress of copying a call's buffers. Stored in a map so that the verifier does not track it per step.
 #[repr(C)]
 struct Walk {
     /// Number of bytes left to copy.
@@ -73,10 +76,19 @@ pub(crate) fn shape(places: &Places, registers: u64, calls: [u32; 4]) -> Option<
     }
 }
 
+/// Who repeats the steps of a copy.
+#[derive(Clone, Copy)]
+pub(crate) enum Repeat {
+    /// The kernel (5.17 and later), which verifies one step.
+    Kernel,
+    /// The program itself. The verifier follows every step, about 0.2 s.
+    Program,
+}
+
 /// Sends the first `limit` of the `head.accepted` bytes of the call's buffers, one record per segment. A refused call has one record
 /// without bytes.
 #[inline(always)]
-pub(crate) fn send(places: &Places, registers: u64, shape: Shape, limit: u64, head: Head) -> Option<()> {
+pub(crate) fn send(places: &Places, registers: u64, shape: Shape, repeat: Repeat, limit: u64, head: Head) -> Option<()> {
     let place: u64 = kernel(registers, places.arguments[1])?;
     let size: u64 = kernel(registers, places.arguments[2])?;
     let (vector, vectors) = if matches!(shape, Shape::Message) {
@@ -114,62 +126,81 @@ pub(crate) fn send(places: &Places, registers: u64, shape: Shape, limit: u64, he
     }
     if whole == 0 {
         output(segment, 0);
-    } else {
-        copy(segment, walk);
+        return Some(());
+    }
+    match repeat {
+        // SAFETY: `step` has the callback's signature and needs no context.
+        Repeat::Kernel => unsafe {
+            bpf_loop(STEPS, step as *mut c_void, null_mut(), 0);
+        },
+        Repeat::Program => {
+            for _ in 0..STEPS {
+                if copy(segment, walk).is_none() {
+                    break;
+                }
+            }
+        }
     }
     Some(())
 }
 
-/// Sends the call's buffers, one record per segment.
+/// A callback of `bpf_loop`: a step of the copy. Returns 1 after the last one.
+extern "C" fn step(_: u32, _: *mut c_void) -> i64 {
+    let copied = || copy(SEGMENTS.get_ptr_mut(0)?, WALKS.get_ptr_mut(0)?);
+    i64::from(copied().is_none())
+}
+
+/// Sends the next segment. Returns `None` after the last one.
 #[inline(always)]
-fn copy(segment: *mut Segment, walk: *mut Walk) {
-    for _ in 0..STEPS {
-        // SAFETY: both are per-CPU slots, checked for null. Volatile reads keep the verifier from tracking every iteration.
-        let Walk {
-            left,
-            mut at,
-            mut here,
-            vector,
-            vectors,
-        } = unsafe { walk.read_volatile() };
-        if left == 0 {
-            return;
+fn copy(segment: *mut Segment, walk: *mut Walk) -> Option<()> {
+    // SAFETY: both are per-CPU slots, checked for null. Volatile reads keep the verifier from tracking every step.
+    let Walk {
+        left,
+        mut at,
+        mut here,
+        vector,
+        vectors,
+    } = unsafe { walk.read_volatile() };
+    if left == 0 {
+        return None;
+    }
+    if here == 0 {
+        if vectors == 0 {
+            return None;
         }
-        if here == 0 {
-            if vectors == 0 {
-                return;
-            }
-            // SAFETY: a read of the target's memory; a fault is an error value.
-            let Ok([base, length]) = (unsafe { bpf_probe_read_user(vector as *const [u64; 2]) }) else {
-                return lost(Loss::PayloadFault);
-            };
-            (at, here) = (base, length);
-            // SAFETY: as above.
-            unsafe {
-                (&raw mut (*walk).vector).write_volatile(vector + 16);
-                (&raw mut (*walk).vectors).write_volatile(vectors - 1);
-            }
-        }
-        let size = here.min(left).min(SEGMENT as u64) as u32;
-        if size == 0 {
-            continue;
-        }
-        // SAFETY: as above. The size is read back so that the compiler keeps the bound check that the verifier needs.
+        // SAFETY: a read of the target's memory; a fault is an error value.
+        let Ok([base, length]) = (unsafe { bpf_probe_read_user(vector as *const [u64; 2]) }) else {
+            lost(Loss::PayloadFault);
+            return None;
+        };
+        (at, here) = (base, length);
+        // SAFETY: as above.
         unsafe {
-            (*segment).head.captured = size;
-            let bound = (&raw const (*segment).head.captured)
-                .read_volatile()
-                .min(SEGMENT as u32);
-            if read_user((&raw mut (*segment).payload).cast(), bound, at as *const _) != 0 {
-                return lost(Loss::PayloadFault);
-            }
-            output(segment, bound);
-            (&raw mut (*segment).head.from).write_volatile((*segment).head.from + size);
-            (&raw mut (*walk).left).write_volatile(left - u64::from(size));
-            (&raw mut (*walk).at).write_volatile(at + u64::from(size));
-            (&raw mut (*walk).here).write_volatile(here - u64::from(size));
+            (&raw mut (*walk).vector).write_volatile(vector + 16);
+            (&raw mut (*walk).vectors).write_volatile(vectors - 1);
         }
     }
+    let size = here.min(left).min(SEGMENT as u64) as u32;
+    if size == 0 {
+        return Some(());
+    }
+    // SAFETY: as above. The size is read back so that the compiler keeps the bound check that the verifier needs.
+    unsafe {
+        (*segment).head.captured = size;
+        let bound = (&raw const (*segment).head.captured)
+            .read_volatile()
+            .min(SEGMENT as u32);
+        if read_user((&raw mut (*segment).payload).cast(), bound, at as *const _) != 0 {
+            lost(Loss::PayloadFault);
+            return None;
+        }
+        output(segment, bound);
+        (&raw mut (*segment).head.from).write_volatile((*segment).head.from + size);
+        (&raw mut (*walk).left).write_volatile(left - u64::from(size));
+        (&raw mut (*walk).at).write_volatile(at + u64::from(size));
+        (&raw mut (*walk).here).write_volatile(here - u64::from(size));
+    }
+    Some(())
 }
 
 /// Sends the header and the first `size` bytes of the payload.

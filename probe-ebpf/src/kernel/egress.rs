@@ -16,7 +16,7 @@ use aya_ebpf::programs::RawTracePointContext;
 use probe_ebpf::egress::{CLOSE, Head, Kind, MARK, Places, Serves, Stream};
 use probe_ebpf::{Loss, MAX_TARGETS};
 
-use crate::buffers;
+use crate::buffers::{self, Repeat};
 use crate::here;
 use crate::maps::{RECORDS, TARGETS, lost};
 
@@ -146,7 +146,8 @@ fn on_socket(ctx: &RawTracePointContext, target: u32, kind: Kind, limit: u32) ->
     returned(&call, Some(sock))
 }
 
-/// Reports a returned call on a TCP socket. Looks the socket up by its file descriptor if `sock` is `None`.
+/// Reports a returned call on a TCP socket. Looks the socket up by its file descriptor if `sock` is `None`, which only kernels before
+/// 6.5 need.
 #[inline(always)]
 fn returned(call: &Returned, sock: Option<u64>) -> Option<()> {
     let Returned {
@@ -181,7 +182,8 @@ fn returned(call: &Returned, sock: Option<u64>) -> Option<()> {
     }
     let mut head = head(&places, kind, target, socket);
     head.accepted = accepted;
-    buffers::send(&places, registers, shape, limit, head)
+    let repeat = if sock.is_some() { Repeat::Kernel } else { Repeat::Program };
+    buffers::send(&places, registers, shape, repeat, limit, head)
 }
 
 /// `inet_sock_set_state(const struct sock *sk, int before, int state)`

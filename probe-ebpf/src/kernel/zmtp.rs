@@ -11,7 +11,7 @@ use aya_ebpf::programs::RawTracePointContext;
 use probe_ebpf::Loss;
 use probe_ebpf::egress::{Head, Kind, MARK, MAX_ZMTP, ZmtpConnection};
 
-use crate::buffers;
+use crate::buffers::{self, Repeat};
 use crate::egress::{MSG_PEEK, PLACES, is_tcp, kernel};
 use crate::here::{self, Caller};
 use crate::maps::{NAMESPACE_INO, RECORDS, TARGETS, lost};
@@ -73,7 +73,7 @@ fn read(sock: u64, result: i32) -> Option<()> {
     // SAFETY: helpers on the current task, which exists while this program runs.
     let registers = unsafe { bpf_task_pt_regs(bpf_get_current_task_btf()) } as u64;
     if let Some(shape) = buffers::shape(&places, registers, places.reads) {
-        return buffers::send(&places, registers, shape, u64::from(limit), head);
+        return buffers::send(&places, registers, shape, Repeat::Kernel, u64::from(limit), head);
     }
     // Another call, such as `recvmmsg` or `io_uring_enter`, whose buffers are not read.
     if RECORDS.output::<Head>(&head, u64::from(BPF_RB_NO_WAKEUP)).is_err() {
