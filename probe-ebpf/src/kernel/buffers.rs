@@ -88,7 +88,14 @@ pub(crate) enum Repeat {
 /// Sends the first `limit` of the `head.accepted` bytes of the call's buffers, one record per segment. A refused call has one record
 /// without bytes.
 #[inline(always)]
-pub(crate) fn send(places: &Places, registers: u64, shape: Shape, repeat: Repeat, limit: u64, head: Head) -> Option<()> {
+pub(crate) fn send(
+    places: &Places,
+    registers: u64,
+    shape: Shape,
+    repeat: Repeat,
+    limit: u64,
+    head: Head,
+) -> Option<()> {
     let place: u64 = kernel(registers, places.arguments[1])?;
     let size: u64 = kernel(registers, places.arguments[2])?;
     let (vector, vectors) = if matches!(shape, Shape::Message) {

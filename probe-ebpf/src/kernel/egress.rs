@@ -182,7 +182,11 @@ fn returned(call: &Returned, sock: Option<u64>) -> Option<()> {
     }
     let mut head = head(&places, kind, target, socket);
     head.accepted = accepted;
-    let repeat = if sock.is_some() { Repeat::Kernel } else { Repeat::Program };
+    let repeat = if sock.is_some() {
+        Repeat::Kernel
+    } else {
+        Repeat::Program
+    };
     buffers::send(&places, registers, shape, repeat, limit, head)
 }
 
