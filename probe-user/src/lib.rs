@@ -26,6 +26,7 @@ pub mod place;
 mod plain;
 pub mod probe;
 mod probe_points;
+#[cfg(feature = "python-stacks")]
 pub mod python;
 pub mod queue;
 

@@ -9,6 +9,7 @@ mod lookout;
 mod multipart;
 mod newcomers;
 mod paths;
+#[cfg_attr(not(feature = "python-stacks"), path = "no_python.rs")]
 mod python;
 mod queues;
 mod requests;
@@ -53,6 +54,9 @@ use sight::Observability;
 use socket_reads::SocketReads;
 use targets::{has_libzmq, speaks_zmq, target, targets, without_libzmq};
 pub(crate) use trial::{Outcome, State, reason};
+
+/// Reason why a build without the sampler reads no Python stacks.
+const NO_PYTHON: &str = "this tokengap was built without the cargo feature `python-stacks`";
 
 /// Options set by the user.
 #[derive(Clone, Debug)]

@@ -16,9 +16,17 @@ use super::lanes::Sink;
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct PythonOptions {
     /// Samples per second.
-    pub(crate) hertz: u32,
+    hertz: u32,
     /// Sample every process of the engine instead of only those that serve clients, and the main process.
-    pub(crate) every_role: bool,
+    every_role: bool,
+}
+
+impl PythonOptions {
+    /// Fails in a build that has no sampler.
+    #[expect(clippy::unnecessary_wraps, reason = "as in a build without the sampler")]
+    pub(crate) fn new(hertz: u32, every_role: bool) -> anyhow::Result<Self> {
+        Ok(Self { hertz, every_role })
+    }
 }
 
 /// Stack samplers of the engine's processes.

@@ -7,7 +7,7 @@ use probe_user::{Degraded, Feature};
 use session::{About as _, Source as _};
 use trace::event::{Event, What};
 
-use super::Attach;
+use super::{Attach, NO_PYTHON};
 
 /// Availability of a feature.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -181,6 +181,7 @@ impl Attach {
 
     fn stacks(&self, why: &mut Vec<(String, Option<String>)>) -> State {
         let Some(python) = &self.python else {
+            why.push((NO_PYTHON.to_owned(), None));
             return State::Missing;
         };
         let refused = python.refused();

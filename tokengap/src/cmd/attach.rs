@@ -93,10 +93,10 @@ impl Args {
                 polls: !self.no_wakeups,
                 ..Options::default()
             },
-            python: self.python_stacks.map(|hertz| PythonOptions {
-                hertz,
-                every_role: self.python_stacks_all,
-            }),
+            python: self
+                .python_stacks
+                .map(|hertz| PythonOptions::new(hertz, self.python_stacks_all))
+                .transpose()?,
         })
     }
 }

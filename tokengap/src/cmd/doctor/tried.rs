@@ -26,10 +26,7 @@ pub(super) fn on_engine(watcher: Watcher, engine: Engine) -> Vec<Row> {
         logs: Vec::new(),
         tokenizer: None,
         probe: Options::default(),
-        python: Some(PythonOptions {
-            hertz: HERTZ,
-            every_role: false,
-        }),
+        python: PythonOptions::new(HERTZ, false).ok(),
     };
     match Attach::start(watcher, engine, options) {
         Ok(mut attach) => attach.outcomes(PATIENCE).into_iter().map(seen).collect(),

@@ -1,0 +1,50 @@
+//! Stands in for the sampler of Python stacks in a build without it.
+
+use anyhow::bail;
+use probe_user::Degraded;
+use probe_user::discover::Process;
+use trace::report::SamplingCost;
+
+use super::NO_PYTHON;
+use super::lanes::Sink;
+
+/// Has no value.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum PythonOptions {}
+
+impl PythonOptions {
+    pub(crate) fn new(_: u32, _: bool) -> anyhow::Result<Self> {
+        bail!(
+            "--python-stacks: {NO_PYTHON}; install a package, or build with `cargo install --path tokengap --features python-stacks`"
+        )
+    }
+}
+
+/// Has no value.
+pub(super) enum PythonWatch {}
+
+impl PythonWatch {
+    pub(super) fn start(options: PythonOptions) -> anyhow::Result<Self> {
+        match options {}
+    }
+
+    pub(super) fn add(&mut self, _: &Process) {
+        match *self {}
+    }
+
+    pub(super) fn poll(&self, _: Sink<'_>) {
+        match *self {}
+    }
+
+    pub(super) fn cost(&self) -> SamplingCost {
+        match *self {}
+    }
+
+    pub(super) fn refused(&self) -> Vec<Degraded> {
+        match *self {}
+    }
+
+    pub(super) fn degraded(&self) -> Vec<String> {
+        match *self {}
+    }
+}
