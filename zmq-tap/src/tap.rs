@@ -259,6 +259,12 @@ impl Tap {
             let (listen, upstream) = (&tapped.hop.pair.listen, &tapped.hop.pair.upstream);
             format!("{count} connections to {listen} were closed because nothing is listening on {upstream}: is the upstream running?")
         }));
+        let directions = [Direction::Forward, Direction::Backward].into_iter().cycle();
+        degraded.extend(
+            directions
+                .zip(&self.hops)
+                .filter_map(|(direction, tapped)| rejection(direction, tapped)),
+        );
         degraded.extend(limit_warnings(&self.stats()));
         degraded
     }
@@ -327,6 +333,15 @@ impl Tap {
                     tracing::warn!("a connection was closed because nothing is listening on {upstream}");
                 }
                 self.refused[usize::from(pair)] += 1;
+            }
+            Observation::Rejected { pair, direction } => {
+                let tapped = &mut self.hops[usize::from(hop_id(pair, direction).0)];
+                tapped.rejected += 1;
+                if tapped.rejected == 1
+                    && let Some(rejection) = rejection(direction, tapped)
+                {
+                    tracing::warn!("{rejection}");
+                }
             }
             Observation::Unread {
                 pair, direction, why, ..
@@ -532,6 +547,17 @@ fn limit_warnings(stats: &Stats) -> impl Iterator<Item = String> {
 }
 
 /// Hop id of one direction. Each pair has two hops, in the order of the pairs.
+/// Text about the handshakes that the sending side of `direction` refused.
+fn rejection(direction: Direction, tapped: &Tapped) -> Option<String> {
+    let Pair { listen, upstream } = &tapped.hop.pair;
+    let by = match direction {
+        Direction::Forward => format!("a sender at {listen}"),
+        Direction::Backward => format!("the receiver at {upstream}"),
+    };
+    let count = tapped.rejected;
+    (count > 0).then(|| format!("{by} refused {count} ZMTP handshakes: does it accept tokengap's address?"))
+}
+
 fn hop_id(pair: u16, direction: Direction) -> HopId {
     HopId(pair * 2 + u16::from(direction == Direction::Backward))
 }

@@ -6,7 +6,7 @@ use std::ops::Range;
 use trace::MonoNs;
 
 use super::observation::{NotKept, Unread};
-use crate::zmtp::{Mark, Pending};
+use crate::zmtp::{Command, Mark, Pending};
 
 /// A message that has been read completely.
 #[derive(Debug)]
@@ -33,6 +33,8 @@ pub(super) struct Assembly {
     pub(super) done: VecDeque<Message>,
     /// Unreadable streams or stretches that are not reported yet.
     pub(super) unread: Vec<Unread>,
+    /// The sending side refused the connection in its handshake.
+    pub(super) rejected: bool,
     /// Parts of the incomplete message, except its last one.
     parts: Vec<Range<u64>>,
     bytes: u64,
@@ -46,6 +48,7 @@ impl Assembly {
         Self {
             done: VecDeque::new(),
             unread: Vec::new(),
+            rejected: false,
             parts: Vec::new(),
             bytes: 0,
             not_kept: None,
@@ -77,6 +80,7 @@ impl Assembly {
                 self.unread.push(why.into());
             }
             Mark::Synced { .. } => self.reset(),
+            Mark::Command(Command::Error, _) => self.rejected = true,
             Mark::Greeting(_) | Mark::Command(..) => {}
         }
     }

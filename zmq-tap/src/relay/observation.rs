@@ -87,6 +87,13 @@ pub enum Observation {
         /// Index of the pair.
         pair: u16,
     },
+    /// A peer refused the connection with the ZMTP command `ERROR`, for example because of its address.
+    Rejected {
+        /// Index of the pair.
+        pair: u16,
+        /// Direction of the command.
+        direction: Direction,
+    },
     /// A stream cannot be read. Its bytes are copied anyway.
     Unread {
         /// Index of the pair.

@@ -183,6 +183,12 @@ impl Observer for Watch {
         for why in std::mem::take(&mut self.assembly.unread) {
             self.push_unread(why, at);
         }
+        if std::mem::take(&mut self.assembly.rejected) {
+            self.journal.push_rare(Observation::Rejected {
+                pair: self.journal.pair,
+                direction: self.direction,
+            });
+        }
     }
 
     fn wrote(&mut self, window: &mut Window, at: MonoNs) {

@@ -19,6 +19,8 @@ pub(super) struct Tapped {
     /// Whether all other pairs are HTTP.
     pub(super) only: bool,
     pub(super) carries: SocketFormat,
+    /// Number of handshakes that the sending side of this direction refused.
+    pub(super) rejected: u64,
 }
 
 impl Tapped {
@@ -56,6 +58,7 @@ impl Tapped {
             announced: false,
             only: false,
             carries: SocketFormat::default(),
+            rejected: 0,
         }
     }
 
