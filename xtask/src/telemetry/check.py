@@ -188,6 +188,8 @@ scrape_configs:
         equal("counters that decreased", query("max(resets(tokengap_tokens_sent_total[2m]))"), 0.0)
         rules = json.loads(get(f"{base}/api/v1/rules"))["data"]["groups"][0]["rules"]
         equal("healthy rules", sum(rule["health"] == "ok" for rule in rules), len(rules))
+        # For the panels with metrics of vLLM.
+        demo("vllm", "--metrics", f"127.0.0.1:{metrics}", "--metrics-linger", f"{LINGER_S}s")
         dashboard(query)
 
 
