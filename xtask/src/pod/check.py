@@ -160,6 +160,17 @@ class Table:
         expect(done.returncode == 0 and kept.is_file(), f"no recording at /proc/1/root{kept}: {done.stderr}")
         print(f"{level.name}: recorded into /proc/1/root{kept}")
 
+    def as_shipped(self):
+        """The configuration of deploy/kubernetes runs as it is, except for the folder of its recordings."""
+        level = next(level for level in LEVELS if level.works == EVERYTHING)
+        config, ring = ROOT / "deploy/kubernetes/config/tokengap.toml", self.image.folder / "ring.tgap"
+        flags = ["--hindsight-file", f"/proc/1/root{ring}", "--json", "--duration", "2500ms"]
+        done = self.image.run(level, "shipped", "attach", "--config", f"/proc/1/root{config}", *flags)
+        expect(done.returncode == 0 and ring.is_file(), f"with {config}, attach said {done.stderr}")
+        found = works(json.loads(done.stdout))
+        expect(found == EVERYTHING.replace("p", "-"), f"with {config}, {found} works")
+        print(f"{level.name}: runs with deploy/kubernetes/config/tokengap.toml")
+
     def isolated(self):
         """In a container that does not see the engine's processes, attach reports that and names the fix."""
         attach = self.image.run(ISOLATED, "isolated", *ATTACH)
@@ -191,6 +202,7 @@ def main():
                 if not level.other_user:
                     table.row(level)
             table.recorded()
+            table.as_shipped()
             table.isolated()
         with engine(folder, "user", "1000"):
             for level in LEVELS:
