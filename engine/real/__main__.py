@@ -26,6 +26,8 @@ SLOW = {
     *("first-token-gap", "backlog-growing", "consumer-cpu-bound", "consumer-starved", "consumer-cpu-logged", "io-thread-starved"),
     "merged-chunks",
 }
+# Finding that tokengap did not see everything.
+MISSED = "missed-observations"
 # Time limit of a load.
 LOAD_SECONDS = 300
 # Parts of a report that depend on the reporting process or its options.
@@ -130,6 +132,10 @@ def compare(checks: Checks, truth: list[dict], report: dict, allowed: set[str]) 
         else:
             checks.equal("tokens lost by request", lost, stayed_lost)
             checks.equal("tokens lost", sum(reported.values()), report["chunks"]["tokens_lost"])
+    expect_findings(checks, report, allowed)
+
+
+def expect_findings(checks: Checks, report: dict, allowed: set[str]) -> None:
     for finding in report["findings"]:
         if finding["severity"] != "info":
             checks.equal(f"finding {finding['kind']}: {finding['summary']}", True, finding["kind"] in allowed)
@@ -205,6 +211,10 @@ class Lane:
                     threading.Thread(target=meanwhile, args=(server,), daemon=True).start()
                 truth = load(server, folder / "truth.jsonl", *flags)
             report = attach.report()
+            if self.wanted.soak and MISSED in {f["kind"] for f in report["findings"]}:
+                # tokengap had too little CPU and says so. Its counts are too low then, but its other findings must be true.
+                expect_findings(checks, report, allowed | {MISSED})
+                return f"{len(truth)} requests, observations missed: counts not compared"
             if samples(truth):
                 compare_samples(checks, truth, report)
             else:
@@ -461,6 +471,7 @@ def soak(lane: Lane, home: Path, logs: Path, seconds: float, seed: int) -> None:
                     stopped(role) if role else None,
                 )
                 lane.row(f"{release}, {role or 'nothing'} stopped, {summary}", row)
+    lane.row("predictions of all rows", lane.predictions)
 
 
 def cpu_seconds(pid: int) -> float:
