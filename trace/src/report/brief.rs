@@ -14,9 +14,12 @@ pub(crate) fn verdict(report: &Report) -> String {
     }
 }
 
-/// The engine: `NAME 0.5.9, incremental`.
+/// The engine: `NAME 0.5.9, incremental`. Unknown until a request or a release was seen.
 pub(crate) fn engine(report: &Report) -> String {
     let source = &report.source;
+    if source.engine_version.is_none() && report.requests.seen == 0 {
+        return String::from("an unknown engine");
+    }
     let release = source.engine_version.as_deref().unwrap_or("of unknown release");
     let mode = match source.mode {
         Some(Mode::Incremental) => ", incremental",
