@@ -107,8 +107,9 @@ pub(crate) fn confine(args: &Args) {
 }
 
 pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
+    let options = args.options()?;
     if args.follow {
-        return app::run(Follow::new(args.options()?), &args.live);
+        return app::run(Follow::new(options), &args.live);
     }
     let watcher = Watcher::new(discover::Options {
         named: args.pid.clone(),
@@ -125,7 +126,7 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     }
     // Handle signals before announcing the attach, so that an interrupt right after it still prints a report.
     let signals = Signals::install().context("cannot listen for signals")?;
-    let mut attach = Attach::start(watcher, engine, args.options()?)?;
+    let mut attach = Attach::start(watcher, engine, options)?;
     attach.refuse_programs();
     for (process, by) in attach.sides() {
         let (role, pid, by) = (process.role, process.id.pid, by.unwrap_or("nothing"));
