@@ -1,5 +1,7 @@
 //! `EngineCoreOutputs` as vLLM 0.33.0 encodes it: msgpack arrays without names, at full length.
 
+use rmp::encode;
+
 use super::message::{Finish, Row};
 
 /// Release whose layout this is.
@@ -130,26 +132,16 @@ fn scheduler_stats(p: &mut Packer, stats: Stats) {
     }
 }
 
-/// Writes msgpack in the shortest encodings, as `msgspec` does.
+/// Writes msgpack in the shortest encodings, as `msgspec` does. Writing into memory cannot fail.
 struct Packer(Vec<u8>);
 
 impl Packer {
     fn array(&mut self, len: usize) {
-        self.head(0x90, 0xdc, len);
+        let _ = encode::write_array_len(&mut self.0, len as u32);
     }
 
     fn map(&mut self, len: usize) {
-        self.head(0x80, 0xde, len);
-    }
-
-    /// Header of a collection: up to 15 items in the first byte, up to 65,535 in two more.
-    fn head(&mut self, short: u8, long: u8, len: usize) {
-        if len < 16 {
-            self.0.push(short | len as u8);
-        } else {
-            self.0.push(long);
-            self.0.extend_from_slice(&(len as u16).to_be_bytes());
-        }
+        let _ = encode::write_map_len(&mut self.0, len as u32);
     }
 
     fn nils(&mut self, count: usize) {
@@ -157,40 +149,18 @@ impl Packer {
     }
 
     fn boolean(&mut self, value: bool) {
-        self.0.push(if value { 0xc3 } else { 0xc2 });
+        let _ = encode::write_bool(&mut self.0, value);
     }
 
     fn float(&mut self, value: f64) {
-        self.0.push(0xcb);
-        self.0.extend_from_slice(&value.to_be_bytes());
+        let _ = encode::write_f64(&mut self.0, value);
     }
 
     fn int(&mut self, value: u64) {
-        match value {
-            0..=0x7f => self.0.push(value as u8),
-            0x80..=0xff => self.0.extend_from_slice(&[0xcc, value as u8]),
-            0x100..=0xffff => {
-                self.0.push(0xcd);
-                self.0.extend_from_slice(&(value as u16).to_be_bytes());
-            }
-            0x1_0000..=0xffff_ffff => {
-                self.0.push(0xce);
-                self.0.extend_from_slice(&(value as u32).to_be_bytes());
-            }
-            _ => {
-                self.0.push(0xcf);
-                self.0.extend_from_slice(&value.to_be_bytes());
-            }
-        }
+        let _ = encode::write_uint(&mut self.0, value);
     }
 
-    /// Writes a string of up to 255 bytes.
     fn text(&mut self, text: &str) {
-        if text.len() < 32 {
-            self.0.push(0xa0 | text.len() as u8);
-        } else {
-            self.0.extend_from_slice(&[0xd9, text.len() as u8]);
-        }
-        self.0.extend_from_slice(text.as_bytes());
+        let _ = encode::write_str(&mut self.0, text);
     }
 }
