@@ -1,5 +1,7 @@
 //! Human-readable numbers for narrow columns: durations, counts, rates, bytes. At most seven cells wide.
 
+pub use trace::words::known;
+
 /// A duration in nanoseconds with three significant digits: `850 ns`, `12.3 us`, `48.8 s`, `2m05s`, `1h02m`.
 pub fn duration(ns: u64) -> String {
     const MINUTE: u64 = 60_000_000_000;
@@ -91,11 +93,6 @@ pub fn bytes(n: u64) -> String {
     .unwrap_or((n / KIB.powi(6), " EiB"));
     let decimals = usize::from(scaled < 9.95);
     format!("{scaled:.decimals$}{unit}")
-}
-
-/// Formats the value, or `-` if it is not observable.
-pub fn known<T>(value: Option<T>, show: impl FnOnce(T) -> String) -> String {
-    value.map_or_else(|| "-".to_owned(), show)
 }
 
 fn three(value: f64, unit: &str) -> String {

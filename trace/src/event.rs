@@ -11,6 +11,7 @@ use crate::clock::MonoNs;
 pub use crate::engine::Engine;
 use crate::engine::Mode;
 use crate::id::{FrameId, HopId, ThreadId};
+use crate::words::names;
 
 /// One observation with its timestamp.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
@@ -227,18 +228,6 @@ pub enum Finish {
     Other,
 }
 
-impl Finish {
-    /// Name in exports.
-    pub fn as_str(self) -> &'static str {
-        match self {
-            Self::Length => "length",
-            Self::Stop => "stop",
-            Self::Abort => "abort",
-            Self::Other => "other",
-        }
-    }
-}
-
 /// A frame received by the application.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct Received<'a> {
@@ -395,18 +384,6 @@ impl AwayState {
         Self::Polling,
         Self::Asleep,
     ];
-
-    /// Name in events and evidence.
-    pub fn as_str(self) -> &'static str {
-        match self {
-            Self::Stopped => "stopped",
-            Self::Traced => "traced",
-            Self::Frozen => "frozen",
-            Self::Blocked => "blocked",
-            Self::Polling => "polling",
-            Self::Asleep => "asleep",
-        }
-    }
 }
 
 /// Part of a thread in its process.
@@ -538,4 +515,34 @@ pub enum MissedCause {
     CutShort,
     /// The engine's processes ended, so queued frames were never received. Has no count.
     Ended,
+}
+
+names! {
+    Kind {
+        TokenIds = "token-ids",
+        Text = "text",
+        Embedding = "embedding",
+        Multimodal = "multimodal",
+        Abort = "abort",
+        Control = "control",
+        Failed = "failed",
+    }
+    Finish { Length = "length", Stop = "stop", Abort = "abort", Other = "other" }
+    AnswerEnd { Whole = "whole", ClientLeft = "client-left", ServerLeft = "server-left" }
+    AwayState {
+        Stopped = "stopped",
+        Traced = "traced",
+        Frozen = "frozen",
+        Blocked = "blocked",
+        Polling = "polling",
+        Asleep = "asleep",
+    }
+    ThreadPart { Main = "main", Io = "io", Other = "other" }
+    MissedCause {
+        QueueFull = "queue-full",
+        Unframed = "unframed",
+        TooLarge = "too-large",
+        CutShort = "cut-short",
+        Ended = "ended",
+    }
 }

@@ -1,4 +1,25 @@
-//! Numbers formatted for people.
+//! Numbers formatted for people, and names of enum variants.
+
+/// Defines `as_str`, the name of each variant in outputs.
+macro_rules! names {
+    ($($type:ident { $($variant:ident = $name:literal),+ $(,)? })+) => {$(
+        impl $type {
+            /// Name in outputs.
+            pub const fn as_str(self) -> &'static str {
+                match self {
+                    $(Self::$variant => $name,)+
+                }
+            }
+        }
+    )+};
+}
+
+pub(crate) use names;
+
+/// Formats a value, or `-` if it is not observable.
+pub fn known<T>(value: Option<T>, show: impl FnOnce(T) -> String) -> String {
+    value.map_or_else(|| String::from("-"), show)
+}
 
 /// Formats nanoseconds in a suitable unit: `850 ns`, `12.3 us`, `4.56 ms`, `23.839 s`.
 pub fn duration(ns: u64) -> String {

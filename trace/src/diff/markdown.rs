@@ -6,7 +6,9 @@ use super::Diff;
 use super::text::side_line;
 use super::wait::place;
 use crate::report::hostile::markdown;
-use crate::words::{duration, percent};
+use crate::report::markdown::table;
+use crate::report::table::Kind::{Number, Text};
+use crate::words::{duration, known, percent};
 
 pub(super) fn render(diff: &Diff) -> String {
     let mut out = format!("## {}\n\n", markdown(&diff.verdict));
@@ -18,49 +20,50 @@ pub(super) fn render(diff: &Diff) -> String {
     }
     if let Some(wait) = &diff.wait {
         let _ = writeln!(out, "- **{}**", markdown(&wait.summary));
-        let _ = writeln!(
-            out,
-            "\n| where a chunk's time goes, mean | A | share | B | share |\n|---|--:|--:|--:|--:|"
-        );
-        let time = |ns: Option<u64>| ns.map_or_else(|| String::from("-"), duration);
-        let part = |share: Option<f64>| share.map_or_else(|| String::from("-"), percent);
-        for leg in &wait.legs {
-            let name = markdown(&place(&leg.name, leg.kind));
-            let (a, b) = (time(leg.a_ns), time(leg.b_ns));
-            let _ = writeln!(
-                out,
-                "| {name} | {a} | {} | {b} | {} |",
-                part(leg.a_share),
-                part(leg.b_share)
-            );
-        }
+        let columns = [
+            ("where a chunk's time goes, mean", Text),
+            ("A", Number),
+            ("share", Number),
+            ("B", Number),
+            ("share", Number),
+        ];
+        let rows = wait.legs.iter().map(|leg| {
+            [
+                markdown(&place(&leg.name, leg.kind)),
+                known(leg.a_ns, duration),
+                known(leg.a_share, percent),
+                known(leg.b_ns, duration),
+                known(leg.b_share, percent),
+            ]
+        });
+        out.push('\n');
+        table(&mut out, columns, rows);
     }
-    let _ = writeln!(
-        out,
-        "\n| measure, mean of slots | A | B | change | 99 % interval of B - A | verdict |\n|---|--:|--:|--:|--:|---|"
-    );
-    for measure in &diff.measures {
-        let interval = measure.interval.map_or_else(
-            || String::from("-"),
-            |[low, high]| format!("{} to {}", measure.unit.signed(low), measure.unit.signed(high)),
-        );
-        let verdict = match measure.verdict {
-            verdict if verdict.counts() => format!("**{}**", verdict.as_str()),
-            quiet => quiet.as_str().to_owned(),
-        };
-        let note = measure
-            .note
-            .as_ref()
-            .map_or_else(String::new, |note| format!(": {}", markdown(note)));
-        let _ = writeln!(
-            out,
-            "| {} | {} | {} | {} | {interval} | {verdict}{note} |",
+    let columns = [
+        ("measure, mean of slots", Text),
+        ("A", Number),
+        ("B", Number),
+        ("change", Number),
+        ("99 % interval of B - A", Number),
+        ("verdict", Text),
+    ];
+    let rows = diff.measures.iter().map(|measure| {
+        let unit = measure.unit;
+        let interval = |[low, high]: [f64; 2]| format!("{} to {}", unit.signed(low), unit.signed(high));
+        let bold = if measure.verdict.counts() { "**" } else { "" };
+        let note = measure.note.as_ref();
+        let note = note.map_or_else(String::new, |note| format!(": {}", markdown(note)));
+        [
             markdown(&measure.name),
-            measure.unit.value(measure.a),
-            measure.unit.value(measure.b),
+            unit.value(measure.a),
+            unit.value(measure.b),
             measure.change_text(),
-        );
-    }
+            known(measure.interval, interval),
+            format!("{bold}{}{bold}{note}", measure.verdict.as_str()),
+        ]
+    });
+    out.push('\n');
+    table(&mut out, columns, rows);
     let _ = writeln!(out, "\n{}", markdown(&diff.method));
     out
 }

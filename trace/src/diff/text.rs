@@ -6,7 +6,7 @@ use super::wait::place;
 use super::{Compared, Diff, Side, WaitShift};
 use crate::report::hostile::lines;
 use crate::report::wrap;
-use crate::words::{duration, percent, plural};
+use crate::words::{duration, known, percent, plural};
 
 /// Width of the name column.
 const NAME: usize = 44;
@@ -56,12 +56,10 @@ fn legs(out: &mut String, wait: &WaitShift) {
         "{:NAME$} {:>11} {:>8} {:>11} {:>8}",
         "WHERE A CHUNK'S TIME GOES, MEAN", "A", "SHARE", "B", "SHARE"
     );
-    let time = |ns: Option<u64>| ns.map_or_else(|| String::from("-"), duration);
-    let part = |share: Option<f64>| share.map_or_else(|| String::from("-"), percent);
     for leg in &wait.legs {
         let name: String = place(&leg.name, leg.kind).chars().take(NAME).collect();
-        let (a, b) = (time(leg.a_ns), time(leg.b_ns));
-        let (share_a, share_b) = (part(leg.a_share), part(leg.b_share));
+        let (a, b) = (known(leg.a_ns, duration), known(leg.b_ns, duration));
+        let (share_a, share_b) = (known(leg.a_share, percent), known(leg.b_share, percent));
         let _ = writeln!(out, "{name:NAME$} {a:>11} {share_a:>8} {b:>11} {share_b:>8}");
     }
     let _ = writeln!(out);

@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use super::Behaviour;
+use super::{Mode, Waiter};
 
 /// Facts about one engine. The defaults describe an unknown engine.
 pub trait Facts: fmt::Debug + Sync {
@@ -77,6 +77,47 @@ pub trait Facts: fmt::Debug + Sync {
     /// Releases that leave out text of responses in incremental mode, if all of `version` do.
     fn cuts_text(&self, _version: &str) -> Option<Drops> {
         None
+    }
+}
+
+/// How the output mode is chosen.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum OutputModeRule {
+    /// Always this mode.
+    Always(Mode),
+    /// Incremental with this server flag, cumulative without.
+    ByFlag(&'static str),
+}
+
+/// Behaviour of a release, or common to all releases of a range. `None` if the range disagrees or it is unknown.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Behaviour {
+    /// How a waiter processes several queued chunks.
+    pub waiter: Option<Waiter>,
+    /// Output mode where token frames reach the tokenizer.
+    pub token_path: Option<OutputModeRule>,
+    /// Output mode where text frames reach the tokenizer.
+    pub text_path: Option<OutputModeRule>,
+}
+
+impl Behaviour {
+    /// The mode, if the release has the same fixed mode on both paths.
+    pub fn mode(&self) -> Option<Mode> {
+        match (self.token_path?, self.text_path?) {
+            (OutputModeRule::Always(a), OutputModeRule::Always(b)) if a == b => Some(a),
+            _ => None,
+        }
+    }
+
+    /// Flag that selects incremental output, if the release has one.
+    pub fn flag(&self) -> Option<&'static str> {
+        [self.token_path, self.text_path]
+            .into_iter()
+            .flatten()
+            .find_map(|h| match h {
+                OutputModeRule::ByFlag(flag) => Some(flag),
+                OutputModeRule::Always(_) => None,
+            })
     }
 }
 

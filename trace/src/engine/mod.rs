@@ -1,6 +1,5 @@
 //! The observed engine: facts about it, and the token behaviour of its release.
 
-mod behaviour;
 #[cfg(test)]
 #[path = "../../tests/common/engine.rs"]
 pub(crate) mod example;
@@ -10,10 +9,11 @@ mod version;
 
 use serde::{Deserialize, Serialize};
 
-pub use behaviour::{Behaviour, OutputModeRule};
-pub use facts::{Drops, Engines, Facts, StageNames};
+pub use facts::{Behaviour, Drops, Engines, Facts, OutputModeRule, StageNames};
 pub use state::{Engine, EngineState};
 pub use version::{BadVersion, Version, VersionRange};
+
+use crate::words::names;
 
 /// Output that the tokenizer passes to a waiting request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
@@ -23,16 +23,6 @@ pub enum Mode {
     Incremental,
     /// All tokens so far: a later chunk replaces an earlier one.
     Cumulative,
-}
-
-impl Mode {
-    /// Name in exports and metrics.
-    pub(crate) fn as_str(self) -> &'static str {
-        match self {
-            Self::Incremental => "incremental",
-            Self::Cumulative => "cumulative",
-        }
-    }
 }
 
 /// How a waiter processes several chunks queued for its request.
@@ -47,13 +37,7 @@ pub enum Waiter {
     Merges,
 }
 
-impl Waiter {
-    /// Name in exports and metrics.
-    pub(crate) fn as_str(self) -> &'static str {
-        match self {
-            Self::KeepsLast => "keeps-last",
-            Self::YieldsAll => "yields-all",
-            Self::Merges => "merges",
-        }
-    }
+names! {
+    Mode { Incremental = "incremental", Cumulative = "cumulative" }
+    Waiter { KeepsLast = "keeps-last", YieldsAll = "yields-all", Merges = "merges" }
 }

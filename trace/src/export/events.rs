@@ -3,7 +3,7 @@
 use std::io;
 
 use super::json::{Object, Stream};
-use super::{ExportContext, Exporter, Opening, Options, words};
+use super::{ExportContext, Exporter, Opening, Options};
 use crate::clock::MonoNs;
 use crate::engine::{Mode, Waiter};
 use crate::event::{Chunk, CpuSample, Delivery, Event, Finish, Frame, LoggedState, Received, StackSample, What};
@@ -115,7 +115,7 @@ impl Exporter for Events<'_> {
                 self.line("answered", at, context, |o| {
                     o.text("rid", answer.rid).maybe_int("tokens", answer.tokens);
                     o.maybe_int("completion_tokens", answer.completion_tokens);
-                    o.text("end", words::end(answer.end))
+                    o.text("end", answer.end.as_str())
                         .int("short_writes", answer.short_writes);
                     o.maybe_int("unacknowledged_bytes", answer.unacknowledged);
                 })
@@ -143,7 +143,7 @@ impl Exporter for Events<'_> {
             }),
             What::Missed(lost) => self.line("missed", at, context, |o| {
                 hop_fields(o, lost.hop, context);
-                o.int("count", lost.count).text("cause", words::cause(lost.cause));
+                o.int("count", lost.count).text("cause", lost.cause.as_str());
             }),
             What::Delivered(_) | What::Answered(_) | What::Stage(_) | What::Merged(_) => Ok(()),
         }
@@ -189,7 +189,7 @@ fn frame(o: &mut Object<'_>, id: FrameId, context: &ExportContext<'_>) {
 
 fn frame_fields(o: &mut Object<'_>, sent: &Frame<'_>, context: &ExportContext<'_>) {
     frame(o, sent.id, context);
-    o.int("bytes", sent.bytes).text("kind", words::kind(sent.kind));
+    o.int("bytes", sent.bytes).text("kind", sent.kind.as_str());
     o.int("chunks", sent.chunks.len() as u64);
 }
 
@@ -199,7 +199,7 @@ fn received_fields(o: &mut Object<'_>, received: &Received<'_>, context: &Export
     o.maybe_int("pid", received.by.map(|by| by.pid))
         .maybe_int("tid", received.by.map(|by| by.tid));
     if let Some(unsent) = &received.frame {
-        o.int("bytes", unsent.bytes).text("kind", words::kind(unsent.kind));
+        o.int("bytes", unsent.bytes).text("kind", unsent.kind.as_str());
         o.int("chunks", unsent.chunks.len() as u64);
     }
 }
@@ -228,7 +228,7 @@ fn cpu_fields(o: &mut Object<'_>, sample: &CpuSample<'_>) {
     o.int("pid", sample.thread.pid).int("tid", sample.thread.tid);
     o.text("role", sample.role)
         .text("thread", sample.name)
-        .text("part", words::part(sample.part));
+        .text("part", sample.part.as_str());
     o.int("interval_ns", sample.interval_ns).int("on_ns", sample.on_ns);
     o.maybe_int("wait_ns", sample.wait_ns)
         .maybe_int("throttled_ns", sample.throttled_ns);

@@ -21,7 +21,6 @@ mod recorded;
 mod row;
 mod span_id;
 mod stage;
-pub(crate) mod words;
 
 use std::io;
 use std::ops::RangeInclusive;
@@ -40,6 +39,7 @@ use crate::clock::MonoNs;
 use crate::event::Event;
 use crate::ledger::{Ledger, Limits, Summary};
 use crate::report::{Report, ReportInput};
+use crate::words::names;
 
 /// Export formats.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -54,6 +54,28 @@ pub enum Format {
     Csv,
     /// Parquet with the columns of CSV. Needs the cargo feature `parquet`.
     Parquet,
+}
+
+names! {
+    Format { Perfetto = "perfetto", Otlp = "otlp", Events = "events", Csv = "csv", Parquet = "parquet" }
+}
+
+impl Format {
+    /// All formats.
+    pub const ALL: [Self; 5] = [Self::Perfetto, Self::Otlp, Self::Events, Self::Csv, Self::Parquet];
+
+    /// Description for users.
+    pub fn about(self) -> &'static str {
+        match self {
+            Self::Perfetto => "Chrome trace events as a JSON array, for ui.perfetto.dev",
+            Self::Otlp => "OTLP/JSON, one trace per request, one line each",
+            Self::Events => "All events, one flat JSON object per line",
+            Self::Csv => "One row per request",
+            Self::Parquet => {
+                "One row per request, for asking many recordings at once. Packages have it; from source, build with --features parquet"
+            }
+        }
+    }
 }
 
 /// Content and limits of an export.

@@ -3,7 +3,7 @@
 use jiff::civil::{Date, DateTime};
 use jiff::tz::{Offset, TimeZone};
 
-use super::number::{digits, exactly, fraction};
+use super::text::{digits, exactly, fraction};
 
 const SECOND_NS: u64 = 1_000_000_000;
 

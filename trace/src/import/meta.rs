@@ -1,8 +1,7 @@
 //! Times that the engine reports in a finished request's `meta_info`.
 
 use super::item::{Item, Rid, Statement};
-use super::number::epoch_ns;
-use super::text::number;
+use super::text::{epoch_ns, number};
 
 /// Time fields in the engine's records (seconds since the epoch), with the stage and the process of each.
 const TIMES: [(&str, &str, &str); 9] = [

@@ -6,15 +6,13 @@ use super::clock::{Clock, Stamp};
 use super::envelope::{self, better};
 use super::item::{Item, Statement};
 use super::json::{Object, Scalar};
-use super::number::epoch_ns;
-use super::queue::Queue;
-use super::queued::{OwnedRid, OwnedStatement, Queued};
+use super::queue::{OwnedRid, OwnedStatement, Queue, Queued};
 use super::recognise::{self, Malformed, Recogniser};
 use super::rids::Rids;
 use super::shape::shape;
 use super::source::Source;
 use super::stats::{Form, Stats};
-use super::text::clean;
+use super::text::{clean, epoch_ns};
 use crate::clock::MonoNs;
 use crate::event::{Event, LoggedState, Merged, Stage, What};
 

@@ -8,9 +8,8 @@ use aho_corasick::{AhoCorasick, MatchKind};
 use super::item::{Item, Rid, Statement};
 use super::json::Object;
 use super::meta::Meta;
-use super::number::epoch_ns;
 use super::stats::Form;
-use super::text::{count, millis, number, value};
+use super::text::{count, epoch_ns, millis, number, value};
 
 /// Marker text of each known form. The first marker in a line decides, so that a prompt cannot imitate another form.
 const MARKS: [(&str, Mark); 11] = [

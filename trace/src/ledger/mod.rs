@@ -48,7 +48,7 @@ pub use bounds::{BOUNDS, Bound};
 pub use delivery_tracker::Fates;
 pub use hop::{Hop, HopCounts};
 pub use hops::Group;
-pub use inter_token_latency::{ItlEnds, ItlSummary};
+pub use inter_token_latency::ItlEnds;
 pub use kernel::KernelQueue;
 pub use lane::LaneCounts;
 pub use limits::{Limits, Reached, ReachedCounts};

@@ -11,7 +11,7 @@ use crate::detect::{ALL as DETECTORS, Findings};
 use crate::engine::{Mode, Waiter};
 use crate::event::ThreadPart;
 use crate::ledger::{Group, Hop, Ledger, Thread, TimeUse};
-use crate::report::ReportInput;
+use crate::report::{Chunks, ReportInput, Requests, Tokens};
 use crate::stats::{Distribution, WINDOW_NS};
 
 /// Input of the metrics, except the ledger and the findings.
@@ -81,34 +81,32 @@ fn run(f: &mut Families, ledger: &Ledger, input: &Input<'_>) {
 }
 
 fn requests(f: &mut Families, ledger: &Ledger) {
-    let counts = ledger.totals().requests;
-    f.int(&n::REQUESTS_SEEN, [], counts.seen);
-    f.int(&n::REQUESTS_FINISHED, [], counts.finished);
-    f.int(&n::REQUESTS_ABORTED, [], counts.aborted);
-    f.int(&n::REQUESTS_JOINED_LATE, [], counts.joined_late);
-    f.int(&n::REQUESTS_OVERWRITTEN, [], counts.overwritten);
-    f.int(&n::REQUESTS_ORPHANED, [], counts.orphaned);
-    f.int(&n::REQUESTS_LIVE, [], ledger.live());
-    f.int(&n::HEALTH_CHECKS, [], counts.health_checks);
+    let requests = Requests::of(ledger);
+    f.int(&n::REQUESTS_SEEN, [], requests.seen);
+    f.int(&n::REQUESTS_FINISHED, [], requests.finished);
+    f.int(&n::REQUESTS_ABORTED, [], requests.aborted);
+    f.int(&n::REQUESTS_JOINED_LATE, [], requests.joined_late);
+    f.int(&n::REQUESTS_OVERWRITTEN, [], requests.overwritten);
+    f.int(&n::REQUESTS_ORPHANED, [], requests.orphaned);
+    f.int(&n::REQUESTS_LIVE, [], requests.live);
+    f.int(&n::HEALTH_CHECKS, [], requests.health_checks);
 }
 
 fn tokens(f: &mut Families, ledger: &Ledger) {
-    let totals = ledger.totals();
-    let (tokens, chunks, fates) = (totals.tokens, totals.chunks, totals.chunks.fates);
-    let (receives, deliveries) = (ledger.observes_receives(), ledger.observes_deliveries());
+    let (tokens, chunks) = (Tokens::of(ledger), Chunks::of(ledger));
     f.int(&n::TOKENS_SENT, [], tokens.sent);
-    f.int(&n::TOKENS_RECEIVED, [], receives.then_some(tokens.received));
-    f.int(&n::TOKENS_DELIVERED, [], deliveries.then_some(tokens.delivered));
-    f.int(&n::TOKENS_LOST, [], deliveries.then_some(fates.tokens_lost));
-    f.int(&n::TOKENS_MISSING_ON_WIRE, [], totals.wire_loss.1);
+    f.int(&n::TOKENS_RECEIVED, [], tokens.received);
+    f.int(&n::TOKENS_DELIVERED, [], tokens.delivered);
+    f.int(&n::TOKENS_LOST, [], chunks.tokens_lost);
+    f.int(&n::TOKENS_MISSING_ON_WIRE, [], tokens.missing_on_wire);
     f.int(&n::CHUNKS_SENT, [], chunks.sent);
-    f.int(&n::CHUNKS_RECEIVED, [], receives.then_some(chunks.received));
-    f.int(&n::CHUNKS_DELIVERED, [], deliveries.then_some(fates.delivered));
-    f.int(&n::CHUNKS_MERGED, [], deliveries.then_some(fates.merged));
-    f.int(&n::CHUNKS_PREDICTED_DROPPED, [], ledger.dropped_predicted());
-    f.int(&n::CHUNKS_DROPPED, [], deliveries.then_some(fates.dropped));
-    f.int(&n::CHUNKS_UNJUDGED, [], deliveries.then_some(fates.unjudged));
-    f.int(&n::CHUNKS_IN_FLIGHT, [], deliveries.then(|| ledger.undelivered()));
+    f.int(&n::CHUNKS_RECEIVED, [], chunks.received);
+    f.int(&n::CHUNKS_DELIVERED, [], chunks.delivered);
+    f.int(&n::CHUNKS_MERGED, [], chunks.merged);
+    f.int(&n::CHUNKS_PREDICTED_DROPPED, [], chunks.dropped_predicted);
+    f.int(&n::CHUNKS_DROPPED, [], chunks.dropped_confirmed);
+    f.int(&n::CHUNKS_UNJUDGED, [], chunks.unjudged);
+    f.int(&n::CHUNKS_IN_FLIGHT, [], chunks.in_flight);
     if ledger.observes_gaps() {
         f.histogram(&n::GAP, [], Histogram::seconds(ledger.gap()));
     }
@@ -120,7 +118,7 @@ fn tokens(f: &mut Families, ledger: &Ledger) {
             Histogram::seconds(ledger.itl_sent_by_token()),
         );
     }
-    if deliveries {
+    if ledger.observes_deliveries() {
         f.histogram(&n::ITL_DELIVERED, [], Histogram::seconds(ledger.itl_delivered()));
         let by_token = Histogram::seconds(ledger.itl_delivered_by_token());
         f.histogram(&n::ITL_DELIVERED_BY_TOKEN, [], by_token);
@@ -214,14 +212,6 @@ fn states(spent: &TimeUse) -> [(&'static str, Option<u64>); 4] {
     ]
 }
 
-fn part(part: ThreadPart) -> &'static str {
-    match part {
-        ThreadPart::Main => "main",
-        ThreadPart::Io => "io",
-        ThreadPart::Other => "other",
-    }
-}
-
 fn threads(f: &mut Families, ledger: &Ledger) {
     let mut roles: BTreeMap<&str, Vec<&Thread>> = BTreeMap::new();
     let mut others = 0;
@@ -239,9 +229,9 @@ fn threads(f: &mut Families, ledger: &Ledger) {
             let Some(spent) = of_part.filter_map(|t| t.total()).reduce(TimeUse::plus) else {
                 continue;
             };
-            f.seconds(&n::CPU_OBSERVED, [role, part(which)], spent.interval_ns);
+            f.seconds(&n::CPU_OBSERVED, [role, which.as_str()], spent.interval_ns);
             for (state, ns) in states(&spent) {
-                f.seconds(&n::CPU_STATE, [role, part(which), state], ns);
+                f.seconds(&n::CPU_STATE, [role, which.as_str(), state], ns);
             }
         }
         let receivers = || threads.iter().filter(|t| t.is_receiver());

@@ -12,7 +12,6 @@ use crate::detect::attribution::busy;
 use crate::detect::{Findings, imbalance};
 use crate::event::Capabilities;
 use crate::ledger::{Group, Hop, Ledger};
-use crate::stats::Tally;
 use crate::time_series::TimeSeries;
 
 /// Maximum number of connections listed per line, busiest first.
@@ -31,7 +30,6 @@ pub fn build(
         .window
         .unwrap_or((ledger.started().unwrap_or(ledger.now()), ledger.now()));
     let engine = ledger.engine();
-    let totals = ledger.totals();
     Report {
         schema: SCHEMA.to_owned(),
         source: Source {
@@ -48,25 +46,14 @@ pub fn build(
         window_wall_ns: input
             .wall
             .map(|(mono, wall)| [from, to].map(|at| wall_ns(at, mono, wall))),
-        requests: requests(ledger),
-        tokens: Tokens {
-            sent: totals.tokens.sent,
-            received: ledger.observes_receives().then_some(totals.tokens.received),
-            delivered: ledger.tokens_delivered(),
-            uncounted: ledger.observes_deliveries().then_some(totals.tokens.uncounted),
-            missing_on_wire: totals.wire_loss.1,
-        },
+        requests: Requests::of(ledger),
+        tokens: Tokens::of(ledger),
         gap_ns: ledger.observes_gaps().then(|| gap(ledger)),
         slowest: slowest(ledger, input.slowest, (from, to)),
-        chunks: chunks(ledger),
+        chunks: Chunks::of(ledger),
         losses: losses(ledger),
         answers: answers(ledger),
-        itl_ns: Itl {
-            sent: Spread::of(ledger.itl_sent()),
-            delivered: Spread::of(ledger.itl_delivered()).filter(|_| ledger.observes_deliveries()),
-            sent_by_token: Spread::of(ledger.itl_sent_by_token()),
-            delivered_by_token: Spread::of(ledger.itl_delivered_by_token()).filter(|_| ledger.observes_deliveries()),
-        },
+        itl_ns: Itl::of(ledger),
         modes: modes::modes(ledger),
         hops: (0..ledger.groups().len())
             .filter_map(|place| hop(ledger, place, to.since(from)))
@@ -100,17 +87,47 @@ fn wall_ns(at: MonoNs, mono: MonoNs, wall: u64) -> u64 {
     wall.saturating_add(at.since(mono)).saturating_sub(mono.since(at))
 }
 
-fn requests(ledger: &Ledger) -> Requests {
-    let counts = ledger.totals().requests;
-    Requests {
-        seen: counts.seen,
-        finished: counts.finished,
-        aborted: counts.aborted,
-        live: ledger.live(),
-        joined_late: counts.joined_late,
-        overwritten: counts.overwritten,
-        orphaned: counts.orphaned,
-        health_checks: counts.health_checks,
+impl Requests {
+    /// Requests so far.
+    pub fn of(ledger: &Ledger) -> Self {
+        let counts = ledger.totals().requests;
+        Self {
+            seen: counts.seen,
+            finished: counts.finished,
+            aborted: counts.aborted,
+            live: ledger.live(),
+            joined_late: counts.joined_late,
+            overwritten: counts.overwritten,
+            orphaned: counts.orphaned,
+            health_checks: counts.health_checks,
+        }
+    }
+}
+
+impl Tokens {
+    /// Tokens so far.
+    pub fn of(ledger: &Ledger) -> Self {
+        let totals = ledger.totals();
+        Self {
+            sent: totals.tokens.sent,
+            received: ledger.observes_receives().then_some(totals.tokens.received),
+            delivered: ledger.tokens_delivered(),
+            uncounted: ledger.observes_deliveries().then_some(totals.tokens.uncounted),
+            missing_on_wire: totals.wire_loss.1,
+        }
+    }
+}
+
+impl Itl {
+    /// Inter-token latency so far.
+    pub fn of(ledger: &Ledger) -> Self {
+        let delivered = |values| Spread::of(values).filter(|_| ledger.observes_deliveries());
+        Self {
+            sent: Spread::of(ledger.itl_sent()),
+            delivered: delivered(ledger.itl_delivered()),
+            sent_by_token: Spread::of(ledger.itl_sent_by_token()),
+            delivered_by_token: delivered(ledger.itl_delivered_by_token()),
+        }
     }
 }
 
@@ -127,20 +144,23 @@ fn gap(ledger: &Ledger) -> Gap {
     }
 }
 
-fn chunks(ledger: &Ledger) -> Chunks {
-    let totals = ledger.totals();
-    let (counts, fates) = (totals.chunks, totals.chunks.fates);
-    let delivered = ledger.observes_deliveries();
-    Chunks {
-        sent: counts.sent,
-        received: ledger.observes_receives().then_some(counts.received),
-        delivered: delivered.then_some(fates.delivered),
-        merged: delivered.then_some(fates.merged),
-        dropped_predicted: ledger.dropped_predicted(),
-        dropped_confirmed: delivered.then_some(fates.dropped),
-        tokens_lost: delivered.then_some(fates.tokens_lost),
-        in_flight: delivered.then(|| ledger.undelivered()),
-        unjudged: delivered.then_some(fates.unjudged),
+impl Chunks {
+    /// Chunks so far.
+    pub fn of(ledger: &Ledger) -> Self {
+        let totals = ledger.totals();
+        let (counts, fates) = (totals.chunks, totals.chunks.fates);
+        let delivered = ledger.observes_deliveries();
+        Self {
+            sent: counts.sent,
+            received: ledger.observes_receives().then_some(counts.received),
+            delivered: delivered.then_some(fates.delivered),
+            merged: delivered.then_some(fates.merged),
+            dropped_predicted: ledger.dropped_predicted(),
+            dropped_confirmed: delivered.then_some(fates.dropped),
+            tokens_lost: delivered.then_some(fates.tokens_lost),
+            in_flight: delivered.then(|| ledger.undelivered()),
+            unjudged: delivered.then_some(fates.unjudged),
+        }
     }
 }
 
@@ -244,7 +264,7 @@ fn worker(ledger: &Ledger, hop: &Hop, chunks: u64, window_ns: u64) -> WorkerLine
     WorkerLine {
         tokens: Some(counts.tokens),
         share: share(counts.chunks, chunks),
-        queue_wait_ns: tally(&hop.queue_wait()),
+        queue_wait_ns: Spread::of_tally(&hop.queue_wait()),
         busy: busy(ledger, std::iter::once(hop), window_ns),
         worker: hop.worker(),
         endpoint: hop.endpoint().to_owned(),
@@ -254,16 +274,6 @@ fn worker(ledger: &Ledger, hop: &Hop, chunks: u64, window_ns: u64) -> WorkerLine
         bytes: counts.bytes,
         backlog_max_frames: (capabilities.sent && capabilities.received).then_some(counts.backlog_max),
     }
-}
-
-fn tally(of: &Tally) -> Option<Spread> {
-    Some(Spread {
-        count: of.count(),
-        p50: of.quantile(0.5)?,
-        p90: of.quantile(0.9)?,
-        p99: of.quantile(0.99)?,
-        max: of.max()?,
-    })
 }
 
 fn finding_lines(findings: &Findings, from: MonoNs) -> Vec<FindingLine> {

@@ -3,9 +3,9 @@
 use std::fmt::Write as _;
 
 use super::hostile::{markdown, markdown_code};
-use super::{Clock, Report, ThreadState, bar, brief};
-use crate::detect::Severity;
-use crate::words::{bytes, count, duration, percent, plural, share};
+use super::table::Kind::{self, Number, Text};
+use super::{Clock, Report, Spread, ThreadState, bar, brief};
+use crate::words::{bytes, count, duration, known, percent, plural, share};
 
 /// Maximum number of requests and findings listed.
 const LIMIT: usize = 10;
@@ -31,12 +31,23 @@ fn not_observed() -> String {
     String::from("not observed")
 }
 
-fn opt(n: Option<u64>) -> String {
-    n.map_or_else(|| String::from("-"), count)
-}
-
-fn time(ns: Option<u64>) -> String {
-    ns.map_or_else(|| String::from("-"), duration)
+/// Writes a table. Columns are aligned by their kind; cells are escaped already.
+pub(crate) fn table<const N: usize>(
+    out: &mut String,
+    columns: [(&str, Kind); N],
+    rows: impl IntoIterator<Item = [String; N]>,
+) {
+    let _ = writeln!(out, "| {} |", columns.map(|(name, _)| name).join(" | "));
+    let _ = writeln!(
+        out,
+        "|{}|",
+        columns
+            .map(|(_, kind)| if kind == Number { "--:" } else { "---" })
+            .join("|")
+    );
+    for row in rows {
+        let _ = writeln!(out, "| {} |", row.join(" | "));
+    }
 }
 
 fn head(out: &mut String, report: &Report, clock: &Clock) {
@@ -57,10 +68,10 @@ fn head(out: &mut String, report: &Report, clock: &Clock) {
     let gap = report.gap_ns.as_ref().map_or_else(not_observed, |g| {
         format!(
             "median {}, p90 {}, p99 {}, max {}",
-            time(g.p50),
-            time(g.p90),
-            time(g.p99),
-            time(g.max)
+            known(g.p50, duration),
+            known(g.p90, duration),
+            known(g.p99, duration),
+            known(g.max, duration)
         )
     });
     let _ = writeln!(out, "- **gap** {gap}");
@@ -68,7 +79,7 @@ fn head(out: &mut String, report: &Report, clock: &Clock) {
     let lost = match (c.dropped_confirmed, c.dropped_predicted) {
         (Some(n), _) => format!(
             "{} tokens in {} chunks ({} of all), confirmed by counts",
-            opt(c.tokens_lost),
+            known(c.tokens_lost, count),
             count(n),
             share(n, c.sent)
         ),
@@ -99,11 +110,7 @@ fn head(out: &mut String, report: &Report, clock: &Clock) {
 
 fn findings(out: &mut String, report: &Report, clock: &Clock) {
     for (n, finding) in report.findings.iter().take(LIMIT).enumerate() {
-        let mark = match finding.severity {
-            Severity::Critical => "critical",
-            Severity::Warning => "warning",
-            Severity::Info => "info",
-        };
+        let mark = finding.severity.as_str();
         let _ = writeln!(
             out,
             "{}. **{mark}** {}: {}",
@@ -135,19 +142,20 @@ fn lossy(out: &mut String, report: &Report) {
     };
     let _ = writeln!(
         out,
-        "### Lost tokens, confirmed: {}\n\n| request | tokens sent | lost | positions in the output |\n|---|--:|--:|---|",
+        "### Lost tokens, confirmed: {}\n",
         plural(list.requests, "request")
     );
-    for line in list.lines.iter().take(LIMIT) {
-        let _ = writeln!(
-            out,
-            "| {} | {} | {} | {} |",
-            markdown_code(&line.rid),
-            count(line.tokens_sent),
-            count(line.tokens),
-            line.places(LIMIT)
-        );
-    }
+    let columns = [
+        ("request", Text),
+        ("tokens sent", Number),
+        ("lost", Number),
+        ("positions in the output", Text),
+    ];
+    let rows = list.lines.iter().take(LIMIT).map(|line| {
+        let rid = markdown_code(&line.rid);
+        [rid, count(line.tokens_sent), count(line.tokens), line.places(LIMIT)]
+    });
+    table(out, columns, rows);
     out.push('\n');
 }
 
@@ -155,24 +163,28 @@ fn slowest(out: &mut String, report: &Report) {
     if report.gap_ns.is_none() || report.slowest.is_empty() {
         return;
     }
-    let _ = writeln!(out, "### Worst requests\n");
-    let _ = writeln!(
-        out,
-        "| request | first sent | gap | first received | tokens sent | lost | finish |\n|---|--:|--:|--:|--:|--:|---|"
-    );
-    for line in report.slowest.iter().take(LIMIT) {
-        let _ = writeln!(
-            out,
-            "| {} | {} | {} | {} | {} | {} | {} |",
+    let columns = [
+        ("request", Text),
+        ("first sent", Number),
+        ("gap", Number),
+        ("first received", Number),
+        ("tokens sent", Number),
+        ("lost", Number),
+        ("finish", Text),
+    ];
+    let rows = report.slowest.iter().take(LIMIT).map(|line| {
+        [
             markdown_code(&line.rid),
-            time(line.first_sent_ns),
-            time(line.gap_ns),
-            time(line.first_received_ns),
+            known(line.first_sent_ns, duration),
+            known(line.gap_ns, duration),
+            known(line.first_received_ns, duration),
             count(line.tokens_sent),
-            opt(line.tokens_lost),
-            markdown(line.finish.as_deref().unwrap_or("-"))
-        );
-    }
+            known(line.tokens_lost, count),
+            markdown(line.finish.as_deref().unwrap_or("-")),
+        ]
+    });
+    out.push_str("### Worst requests\n\n");
+    table(out, columns, rows);
     out.push('\n');
 }
 
@@ -181,24 +193,26 @@ fn path(out: &mut String, report: &Report) {
     let Some(bar) = bar::line(&report.path, BAR) else {
         return;
     };
-    let _ = writeln!(out, "### Where the time goes\n\n{}\n", markdown_code(&bar));
-    let _ = writeln!(
-        out,
-        "| leg | first tokens | chunks | mean per chunk | receiver busy | its thread |\n|---|--:|--:|--:|--:|---|"
-    );
-    for leg in &report.path {
-        let share = |share: Option<f64>| share.map_or_else(|| String::from("-"), percent);
-        let _ = writeln!(
-            out,
-            "| {} | {} | {} | {} | {} | {} |",
+    let columns = [
+        ("leg", Text),
+        ("first tokens", Number),
+        ("chunks", Number),
+        ("mean per chunk", Number),
+        ("receiver busy", Number),
+        ("its thread", Text),
+    ];
+    let rows = report.path.iter().map(|leg| {
+        [
             markdown(&leg.words()),
-            share(leg.first_token_share),
+            known(leg.first_token_share, percent),
             percent(leg.share),
             duration(leg.mean_ns),
-            share(leg.busy),
-            leg.thread.map_or("", ThreadState::as_str)
-        );
-    }
+            known(leg.busy, percent),
+            leg.thread.map_or("", ThreadState::as_str).to_owned(),
+        ]
+    });
+    let _ = writeln!(out, "### Where the time goes\n\n{}\n", markdown_code(&bar));
+    table(out, columns, rows);
     out.push('\n');
 }
 
@@ -206,26 +220,31 @@ fn hops(out: &mut String, report: &Report) {
     if report.hops.is_empty() {
         return;
     }
-    let _ = writeln!(out, "### Hops\n");
-    let _ = writeln!(
-        out,
-        "| hop | frames sent | received | backlog, max | in the kernel, max | queue wait p50 | p99 | max |\n|---|--:|--:|--:|--:|--:|--:|--:|"
-    );
-    for hop in &report.hops {
-        let spread = |of: fn(&super::Spread) -> u64| time(hop.queue_wait_ns.as_ref().map(of));
-        let _ = writeln!(
-            out,
-            "| {} | {} | {} | {} | {} | {} | {} | {} |",
+    let columns = [
+        ("hop", Text),
+        ("frames sent", Number),
+        ("received", Number),
+        ("backlog, max", Number),
+        ("in the kernel, max", Number),
+        ("queue wait p50", Number),
+        ("p99", Number),
+        ("max", Number),
+    ];
+    let rows = report.hops.iter().map(|hop| {
+        let spread = |of: fn(&Spread) -> u64| known(hop.queue_wait_ns.as_ref().map(of), duration);
+        [
             markdown_code(&hop.name),
-            opt(hop.frames_sent),
-            opt(hop.frames_received),
-            opt(hop.backlog_max_frames),
-            hop.kernel_bytes_max.map_or_else(|| String::from("-"), bytes),
+            known(hop.frames_sent, count),
+            known(hop.frames_received, count),
+            known(hop.backlog_max_frames, count),
+            known(hop.kernel_bytes_max, bytes),
             spread(|s| s.p50),
             spread(|s| s.p99),
-            spread(|s| s.max)
-        );
-    }
+            spread(|s| s.max),
+        ]
+    });
+    out.push_str("### Hops\n\n");
+    table(out, columns, rows);
     out.push('\n');
 }
 
@@ -233,65 +252,64 @@ fn cpu(out: &mut String, report: &Report) {
     let Some(lines) = report.cpu.as_ref().filter(|lines| !lines.is_empty()) else {
         return;
     };
-    let _ = writeln!(
-        out,
-        "### CPU\n\n| thread | on CPU | waiting for a CPU | throttled |\n|---|--:|--:|--:|"
-    );
-    for line in lines {
-        let share = |of: Option<f64>| of.map_or_else(|| String::from("-"), |s| format!("{:.1} %", 100.0 * s));
-        let name = format!("{} {}/{} {}", line.role, line.pid, line.tid, line.name);
-        let _ = writeln!(
-            out,
-            "| {}{} | {} | {} | {} |",
-            markdown_code(&name),
-            if line.receives { " receives frames" } else { "" },
+    let columns = [
+        ("thread", Text),
+        ("on CPU", Number),
+        ("waiting for a CPU", Number),
+        ("throttled", Number),
+    ];
+    let rows = lines.iter().map(|line| {
+        let share = |of: Option<f64>| known(of, |share| format!("{:.1} %", 100.0 * share));
+        let name = markdown_code(&format!("{} {}/{} {}", line.role, line.pid, line.tid, line.name));
+        let receives = if line.receives { " receives frames" } else { "" };
+        [
+            name + receives,
             share(line.on_cpu),
             share(line.run_wait),
-            share(line.throttled)
-        );
-    }
+            share(line.throttled),
+        ]
+    });
+    out.push_str("### CPU\n\n");
+    table(out, columns, rows);
     out.push('\n');
 }
 
 fn functions(out: &mut String, report: &Report) {
+    let columns = [
+        ("function", Text),
+        ("file", Text),
+        ("innermost", Number),
+        ("anywhere", Number),
+    ];
     for line in report.stacks.iter().flatten() {
+        let rows = line.functions.iter().take(LIMIT).map(|function| {
+            let (name, file) = (markdown_code(&function.function), markdown_code(&function.file));
+            [name, file, percent(function.all.own), percent(function.all.total)]
+        });
         let _ = writeln!(out, "### Python functions of {}\n", markdown(&line.role));
-        let _ = writeln!(out, "| function | file | innermost | anywhere |\n|---|---|--:|--:|");
-        for function in line.functions.iter().take(LIMIT) {
-            let _ = writeln!(
-                out,
-                "| {} | {} | {} | {} |",
-                markdown_code(&function.function),
-                markdown_code(&function.file),
-                percent(function.all.own),
-                percent(function.all.total)
-            );
-        }
+        table(out, columns, rows);
         out.push('\n');
     }
 }
 
 /// Worst request of the engine's log, stage by stage.
 fn stages(out: &mut String, report: &Report) {
-    let Some(table) = report.stages.as_ref().and_then(|s| s.slowest.first()) else {
+    let Some(slowest) = report.stages.as_ref().and_then(|s| s.slowest.first()) else {
         return;
     };
-    let _ = writeln!(
-        out,
-        "### Worst request by the engine's log: {}\n",
-        markdown_code(&table.rid)
-    );
-    let _ = writeln!(out, "| stage | by | at | since the previous |\n|---|---|--:|--:|");
-    for row in &table.stages {
-        let _ = writeln!(
-            out,
-            "| {} | {} | {} | {} |",
-            markdown_code(&row.stage),
-            markdown_code(&row.by),
-            duration(row.at_ns),
-            time(row.delta_ns)
-        );
-    }
+    let columns = [
+        ("stage", Text),
+        ("by", Text),
+        ("at", Number),
+        ("since the previous", Number),
+    ];
+    let rows = slowest.stages.iter().map(|row| {
+        let (stage, by) = (markdown_code(&row.stage), markdown_code(&row.by));
+        [stage, by, duration(row.at_ns), known(row.delta_ns, duration)]
+    });
+    let rid = markdown_code(&slowest.rid);
+    let _ = writeln!(out, "### Worst request by the engine's log: {rid}\n");
+    table(out, columns, rows);
     out.push('\n');
 }
 

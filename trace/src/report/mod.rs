@@ -9,10 +9,8 @@ pub mod hostile;
 mod html;
 mod input;
 mod losses;
-mod losses_text;
-mod markdown;
+pub(crate) mod markdown;
 mod modes;
-mod modes_text;
 mod moment;
 mod path;
 mod path_text;
@@ -21,6 +19,7 @@ mod slowest;
 mod stacks;
 pub mod stages;
 mod stages_text;
+pub(crate) mod table;
 mod text;
 mod wrap;
 
@@ -30,6 +29,8 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 pub use crate::detect::attribution::{LegKind, ThreadState};
+pub use crate::ledger::ItlEnds;
+pub use crate::stats::Spread;
 pub use build::build;
 pub use input::ReportInput;
 pub use losses::{LossLine, LossList, Losses, RangeLine, ids, places};
@@ -38,13 +39,12 @@ pub use moment::Clock;
 pub use path::LegLine;
 pub(crate) use path::legs;
 pub use series::{ChunkSeries, HopSeries, RequestSeries, Series, SpreadSeries, ThreadSeries, TokenSeries};
-pub use slowest::{SlowLine, TokenItl};
+pub use slowest::SlowLine;
 pub use stacks::{SamplingCost, StackFunctionLine, StackLine, StackShare};
 pub(crate) use wrap::wrap;
 
 use crate::detect::Severity;
 use crate::engine::{Mode, Waiter};
-use crate::stats::Distribution;
 
 /// Name of the schema in reports.
 pub const SCHEMA: &str = "tokengap.report/2";
@@ -165,7 +165,7 @@ pub struct Source {
 }
 
 /// Numbers of requests.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Requests {
     /// Requests on any hop, without health checks.
     pub seen: u64,
@@ -186,7 +186,7 @@ pub struct Requests {
 }
 
 /// Numbers of tokens.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Tokens {
     /// Sent by the scheduler, by its own counts.
     pub sent: u64,
@@ -222,7 +222,7 @@ pub struct Gap {
 }
 
 /// Numbers of chunks.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Chunks {
     /// Sent by the scheduler.
     pub sent: u64,
@@ -267,7 +267,7 @@ pub struct AnswerCounts {
 
 /// Time between chunks with tokens of one request, by chunk and by token. By token, the time is divided by the tokens of the later chunk
 /// and counted once for each.
-#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Itl {
     /// Between the scheduler's sends of chunks of one request.
     pub sent: Option<Spread>,
@@ -279,34 +279,6 @@ pub struct Itl {
     /// By token, between deliveries: inter-token latency at the client.
     #[serde(default)]
     pub delivered_by_token: Option<Spread>,
-}
-
-/// Summary of a distribution, in nanoseconds unless its field says otherwise.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Spread {
-    /// Number of values.
-    pub count: u64,
-    /// Median.
-    pub p50: u64,
-    /// 90th percentile.
-    pub p90: u64,
-    /// 99th percentile.
-    pub p99: u64,
-    /// Largest.
-    pub max: u64,
-}
-
-impl Spread {
-    /// Quantiles of a distribution; `None` if it is empty.
-    fn of(values: &Distribution) -> Option<Self> {
-        Some(Self {
-            count: values.count(),
-            p50: values.quantile(0.5)?,
-            p90: values.quantile(0.9)?,
-            p99: values.quantile(0.99)?,
-            max: values.max()?,
-        })
-    }
 }
 
 /// Traffic on the hops of one name.

@@ -6,7 +6,7 @@ use std::fmt::Write as _;
 use super::hostile::plain;
 use super::wrap::wrap;
 use super::{HopLine, LegKind, Report, ThreadState, bar};
-use crate::words::{count, duration, percent};
+use crate::words::{count, duration, known, percent};
 
 /// Maximum number of workers and connections per line; the JSON lists more.
 const LIMIT: usize = 16;
@@ -35,10 +35,10 @@ pub(super) fn render(out: &mut String, report: &Report) {
             out,
             "{name:NAME$}  {:>9} {:>9} {:>9} {:>8} {:>8}  {}",
             duration(leg.mean_ns),
-            leg.ns.map_or_else(|| String::from("-"), |ns| duration(ns.p50)),
-            leg.ns.map_or_else(|| String::from("-"), |ns| duration(ns.p99)),
+            known(leg.ns, |ns| duration(ns.p50)),
+            known(leg.ns, |ns| duration(ns.p99)),
             percent(leg.share),
-            leg.busy.map_or_else(|| String::from("-"), percent),
+            known(leg.busy, percent),
             leg.thread.map_or("", ThreadState::as_str),
         );
     }

@@ -2,9 +2,8 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::Spread;
 use crate::clock::MonoNs;
-use crate::ledger::{ItlEnds, ItlSummary, Ledger, Request, Summary};
+use crate::ledger::{ItlEnds, Ledger, Request, Summary};
 
 /// One listed request. Times are relative to the start of the capture.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -31,38 +30,13 @@ pub struct SlowLine {
     pub tokens_delivered: Option<u64>,
     /// Its inter-token latency at both ends, by token; quantiles are accurate to 6 %.
     #[serde(default)]
-    pub itl_ns: TokenItl,
+    pub itl_ns: ItlEnds,
     /// Chunks proven dropped between the tokenizer and its client.
     pub dropped: Option<u64>,
     /// Tokens in the dropped chunks.
     pub tokens_lost: Option<u64>,
     /// Finish reason: `length`, `stop`, `abort` or `other`; `null` if no frame has one.
     pub finish: Option<String>,
-}
-
-/// Inter-token latency: time between chunks with tokens, divided by the tokens of the later one and counted once for each.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct TokenItl {
-    /// Between the scheduler's sends.
-    pub sent: Option<Spread>,
-    /// Between deliveries to the client.
-    pub delivered: Option<Spread>,
-}
-
-impl TokenItl {
-    fn of(itl: ItlEnds) -> Self {
-        let spread = |itl: ItlSummary| Spread {
-            count: itl.count,
-            p50: itl.p50,
-            p90: itl.p90,
-            p99: itl.p99,
-            max: itl.max,
-        };
-        Self {
-            sent: itl.sent.map(spread),
-            delivered: itl.delivered.map(spread),
-        }
-    }
 }
 
 /// The `limit` slowest requests kept by the ledger, worst gap first. A request whose first token still waits ranks by its wait until `to`.
@@ -83,7 +57,10 @@ pub(super) fn slowest(ledger: &Ledger, limit: usize, (from, to): (MonoNs, MonoNs
     }
     ranked.sort_unstable_by(worst_first);
     let receives = ledger.observes_receives();
-    ranked.iter().map(|(_, record)| record.line(from, receives)).collect()
+    let summaries = ranked.iter().map(|(_, record)| record.summary());
+    summaries
+        .map(|summary| SlowLine::new(&summary, from, receives))
+        .collect()
 }
 
 /// A request, kept in full or as a summary.
@@ -107,42 +84,31 @@ impl Record<'_> {
         }
     }
 
-    fn line(&self, from: MonoNs, receives: bool) -> SlowLine {
-        let after = |at: Option<MonoNs>| at.map(|at| at.since(from));
+    fn summary(&self) -> Summary {
         match *self {
-            Self::Live(request) => {
-                let fates = request.fates();
-                SlowLine {
-                    rid: request.rid().to_owned(),
-                    gap_ns: request.gap_ns(),
-                    first_sent_ns: after(request.sent_first()),
-                    first_received_ns: after(request.received_first()),
-                    tokens_sent: request.tokens_sent().into(),
-                    tokens_received: receives.then(|| request.tokens_received().into()),
-                    chunks_sent: request.chunks_sent().into(),
-                    first_delivered_ns: after(request.delivered_first()),
-                    tokens_delivered: fates.map(|_| request.tokens_delivered().into()),
-                    itl_ns: TokenItl::of(request.itl()),
-                    dropped: fates.map(|f| f.dropped),
-                    tokens_lost: fates.map(|f| f.tokens_lost),
-                    finish: request.finish().map(|finish| finish.as_str().to_owned()),
-                }
-            }
-            Self::Over(summary) => SlowLine {
-                rid: summary.rid.to_string(),
-                gap_ns: summary.gap_ns,
-                first_sent_ns: after(summary.sent_first),
-                first_received_ns: after(summary.received_first),
-                tokens_sent: summary.tokens_sent.into(),
-                tokens_received: receives.then(|| summary.tokens_received.into()),
-                chunks_sent: summary.chunks_sent.into(),
-                first_delivered_ns: after(summary.delivered_first),
-                tokens_delivered: summary.tokens_delivered.map(u64::from),
-                itl_ns: TokenItl::of(summary.itl),
-                dropped: summary.dropped.map(u64::from),
-                tokens_lost: summary.tokens_lost.map(u64::from),
-                finish: summary.finish.map(|finish| finish.as_str().to_owned()),
-            },
+            Self::Live(request) => request.clone().summary(None),
+            Self::Over(summary) => summary.clone(),
+        }
+    }
+}
+
+impl SlowLine {
+    fn new(summary: &Summary, from: MonoNs, receives: bool) -> Self {
+        let after = |at: Option<MonoNs>| at.map(|at| at.since(from));
+        Self {
+            rid: summary.rid.to_string(),
+            gap_ns: summary.gap_ns,
+            first_sent_ns: after(summary.sent_first),
+            first_received_ns: after(summary.received_first),
+            tokens_sent: summary.tokens_sent.into(),
+            tokens_received: receives.then(|| summary.tokens_received.into()),
+            chunks_sent: summary.chunks_sent.into(),
+            first_delivered_ns: after(summary.delivered_first),
+            tokens_delivered: summary.tokens_delivered.map(u64::from),
+            itl_ns: summary.itl,
+            dropped: summary.dropped.map(u64::from),
+            tokens_lost: summary.tokens_lost.map(u64::from),
+            finish: summary.finish.map(|finish| finish.as_str().to_owned()),
         }
     }
 }

@@ -5,7 +5,7 @@ use std::fmt::Write as _;
 use serde::{Deserialize, Serialize};
 
 use crate::ledger::{Hits, Ledger, StackCounts, StackFunction, StackRole};
-use crate::words::{count, duration, percent};
+use crate::words::{count, duration, known, percent};
 
 /// Maximum number of functions listed per role.
 const LIMIT: usize = 40;
@@ -136,7 +136,7 @@ pub(super) fn text(out: &mut String, lines: &[StackLine], cost: Option<&Sampling
                 growing.map(|g| g.total),
                 growing.and_then(|g| g.gil),
             ];
-            let words = shares.map(|share| share.map_or_else(|| String::from("-"), percent));
+            let words = shares.map(|share| known(share, percent));
             row(out, &name, words.each_ref().map(String::as_str));
         }
         let _ = writeln!(
@@ -144,7 +144,7 @@ pub(super) fn text(out: &mut String, lines: &[StackLine], cost: Option<&Sampling
             "  of {} running stacks in {}, {} of them while frames piled up",
             count(line.running),
             count(line.stacks),
-            line.growing_running.map_or_else(|| String::from("-"), count),
+            known(line.growing_running, count),
         );
     }
     if let Some(cost) = cost {

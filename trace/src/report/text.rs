@@ -6,18 +6,21 @@ use serde_json::Value;
 
 use super::hostile::{lines, plain};
 use super::wrap::{row, wrap};
-use super::{Chunks, HopLine, Report, Spread, brief, path_text, stacks};
+use super::{Chunks, HopLine, LossLine, LossList, ModeLine, Report, Spread, brief, path_text, stacks};
 use crate::detect::Severity;
-use crate::words::{bytes, count, duration, percent, plural};
+use crate::words::{bytes, count, duration, known, percent, plural};
 
-const UNSEEN: &str = "-";
+/// Maximum number of requests named; the JSON lists more.
+const LOSSY: usize = 5;
+/// Maximum number of ranges and ids per request.
+const RANGES: usize = 12;
 
 pub(super) fn render(report: &Report) -> String {
     let mut out = String::new();
     head(&mut out, report);
     numbers(&mut out, report);
     truth(&mut out, report);
-    super::losses_text::render(&mut out, report);
+    losses(&mut out, report);
     slowest(&mut out, report);
     super::stages_text::render(&mut out, report);
     hops(&mut out, report);
@@ -95,24 +98,23 @@ fn numbers(out: &mut String, report: &Report) {
             &format!(
                 "{} sent, {} received, {} delivered{}",
                 count(t.sent),
-                opt(t.received),
-                opt(t.delivered),
+                known(t.received, count),
+                known(t.delivered, count),
                 uncounted(t.uncounted)
             ),
         );
         row(out, "chunks", &chunks(&report.chunks));
-        for (n, line) in super::modes_text::lines(report).iter().enumerate() {
+        for (n, line) in modes(report).iter().enumerate() {
             row(out, if n == 0 { "ids" } else { "" }, line);
         }
     }
     if let Some(gap) = &report.gap_ns {
-        let d = |ns: Option<u64>| ns.map_or_else(|| UNSEEN.to_owned(), duration);
         let quantiles = format!(
             "median {}, p90 {}, p99 {}, max {}",
-            d(gap.p50),
-            d(gap.p90),
-            d(gap.p99),
-            d(gap.max)
+            known(gap.p50, duration),
+            known(gap.p90, duration),
+            known(gap.p99, duration),
+            known(gap.max, duration)
         );
         row(out, "gap", &format!("{quantiles} over {} requests", count(gap.count)));
         if !gap.max_rid.is_empty() {
@@ -149,7 +151,7 @@ fn uncounted(tokens: Option<u64>) -> String {
 }
 
 fn chunks(c: &Chunks) -> String {
-    let mut line = format!("{} sent, {} received", count(c.sent), opt(c.received));
+    let mut line = format!("{} sent, {} received", count(c.sent), known(c.received, count));
     for (n, what) in [
         (c.merged, "merged"),
         (c.dropped_predicted, "dropped (predicted)"),
@@ -161,6 +163,99 @@ fn chunks(c: &Chunks) -> String {
         }
     }
     line
+}
+
+/// Cost of each mode: one line per hop, and one for clients; none if no ids crossed.
+fn modes(report: &Report) -> Vec<String> {
+    let modes = &report.modes;
+    let hops = modes.hops.iter().map(mode_of_hop);
+    hops.chain(modes.client.as_ref().map(mode_of_client)).collect()
+}
+
+fn mode_of_hop(line: &ModeLine) -> String {
+    let per_token = line
+        .bytes_per_token
+        .map_or_else(String::new, |n| format!("{n:.0} bytes a token, "));
+    let other = if line.ids_repeated > 0 {
+        let less = line.bytes_if_incremental_estimate.map(bytes);
+        less.map(|less| format!("; new ids only: about {less} in total"))
+    } else {
+        let more = line.bytes_if_cumulative_estimate.map(bytes);
+        more.map(|more| format!("; all ids so far: about {more} in total"))
+    };
+    format!(
+        "{}: {per_token}{} of {} ids are repeats{}",
+        plain(&line.name),
+        count(line.ids_repeated),
+        count(line.ids),
+        other.unwrap_or_default()
+    )
+}
+
+fn mode_of_client(line: &ModeLine) -> String {
+    let repeated = match line.ids_repeated {
+        0 => format!("no repeats; all ids so far: {}", count(line.ids_if_cumulative)),
+        n => format!(
+            "{} of them repeats (about {})",
+            count(n),
+            bytes(line.bytes_repeated_estimate)
+        ),
+    };
+    format!(
+        "client: {} ids for {} tokens, {repeated}",
+        count(line.ids),
+        count(line.tokens)
+    )
+}
+
+/// Requests that lost tokens: the worst few, with their missing positions.
+fn losses(out: &mut String, report: &Report) {
+    let losses = &report.losses;
+    let (confirmed, predicted) = (losses.confirmed.as_ref(), losses.predicted.as_ref());
+    let proven = confirmed.filter(|list| !list.lines.is_empty());
+    // If deliveries are observed, they decide. The prediction only matters for judging its accuracy.
+    let expected = predicted.filter(|list| confirmed.is_none() && !list.lines.is_empty());
+    for (list, how) in [(proven, "LOST TOKENS, CONFIRMED"), (expected, "LOST TOKENS, PREDICTED")] {
+        if let Some(list) = list {
+            loss_lines(out, list, how);
+        }
+    }
+}
+
+fn loss_lines(out: &mut String, list: &LossList, how: &str) {
+    let _ = writeln!(out, "{how}: {}", plural(list.requests, "request"));
+    for line in list.lines.iter().take(LOSSY) {
+        wrap(out, &loss(line), "  ", "    ");
+    }
+    let more = list.requests.saturating_sub(LOSSY.min(list.lines.len()) as u64);
+    if more > 0 {
+        let _ = writeln!(
+            out,
+            "  and {} more; the JSON lists {}",
+            count(more),
+            count(list.lines.len() as u64)
+        );
+    }
+    let _ = writeln!(out);
+}
+
+fn loss(line: &LossLine) -> String {
+    let mut text = format!(
+        "{}: {} of {} tokens in {}",
+        plain(&line.rid),
+        count(line.tokens),
+        count(line.tokens_sent),
+        plural(line.chunks, "chunk")
+    );
+    let places = line.places(RANGES);
+    if !places.is_empty() {
+        let _ = write!(text, ", at {places}");
+    }
+    let ids = line.ids(RANGES);
+    if !ids.is_empty() {
+        let _ = write!(text, " (ids {ids})");
+    }
+    text
 }
 
 /// All slowest requests of the report.
@@ -177,16 +272,15 @@ fn slowest(out: &mut String, report: &Report) {
     );
     for line in &report.slowest {
         let rid: String = plain(&line.rid).chars().take(widest).collect();
-        let time = |ns: Option<u64>| ns.map_or_else(|| UNSEEN.to_owned(), duration);
         let _ = writeln!(
             out,
             "{rid:widest$}  {:>10} {:>10} {:>8} {:>8} {:>8}  {}",
-            time(line.first_sent_ns),
-            time(line.gap_ns),
+            known(line.first_sent_ns, duration),
+            known(line.gap_ns, duration),
             count(line.tokens_sent),
-            opt(line.tokens_received),
-            opt(line.tokens_lost),
-            plain(line.finish.as_deref().unwrap_or(UNSEEN)),
+            known(line.tokens_received, count),
+            known(line.tokens_lost, count),
+            plain(line.finish.as_deref().unwrap_or("-")),
         );
     }
     let _ = writeln!(out);
@@ -210,19 +304,15 @@ fn hops(out: &mut String, report: &Report) {
     );
     for hop in &report.hops {
         let name: String = plain(&hop.name).chars().take(widest).collect();
-        let queue_wait = |of: fn(&Spread) -> u64| {
-            hop.queue_wait_ns
-                .as_ref()
-                .map_or_else(|| UNSEEN.to_owned(), |s| duration(of(s)))
-        };
+        let queue_wait = |of: fn(&Spread) -> u64| known(hop.queue_wait_ns.as_ref().map(of), duration);
         let _ = writeln!(
             out,
             "{name:widest$}  {:>9} {:>9} {:>10} {:>9} {:>8} {:>9} {:>9}",
-            opt(hop.frames_sent),
-            opt(hop.frames_received),
+            known(hop.frames_sent, count),
+            known(hop.frames_received, count),
             count(hop.chunks),
             bytes(hop.bytes),
-            opt(hop.backlog_max_frames),
+            known(hop.backlog_max_frames, count),
             queue_wait(|s| s.p50),
             queue_wait(|s| s.max),
         );
@@ -233,33 +323,15 @@ fn hops(out: &mut String, report: &Report) {
 
 fn detail(out: &mut String, hop: &HopLine) {
     let mut parts = Vec::new();
-    if let Some(wait) = &hop.send_wait_ns {
-        parts.push(format!(
-            "sent {} after the engine made the tokens (p99 {})",
-            duration(wait.p50),
-            duration(wait.p99)
-        ));
-    }
-    if let Some(relay) = &hop.relay_ns {
-        parts.push(format!(
-            "in the relay {} (p99 {})",
-            duration(relay.p50),
-            duration(relay.p99)
-        ));
-    }
-    if let Some(processing) = &hop.processing_ns {
-        parts.push(format!(
-            "processed in {} (p99 {})",
-            duration(processing.p50),
-            duration(processing.p99)
-        ));
-    }
-    if let Some(wait) = &hop.recv_wait_ns {
-        parts.push(format!(
-            "received {} after asking (p99 {})",
-            duration(wait.p50),
-            duration(wait.p99)
-        ));
+    for (spread, before, after) in [
+        (&hop.send_wait_ns, "sent ", " after the engine made the tokens"),
+        (&hop.relay_ns, "in the relay ", ""),
+        (&hop.processing_ns, "processed in ", ""),
+        (&hop.recv_wait_ns, "received ", " after asking"),
+    ] {
+        if let Some(Spread { p50, p99, .. }) = spread {
+            parts.push(format!("{before}{}{after} (p99 {})", duration(*p50), duration(*p99)));
+        }
     }
     if let Some(frames) = hop.inbox_max_frames {
         let max = plural(frames, "frame");
@@ -293,7 +365,7 @@ fn cpu(out: &mut String, report: &Report) {
     let Some(lines) = report.cpu.as_ref().filter(|c| !c.is_empty()) else {
         return;
     };
-    let share = |of: Option<f64>| of.map_or_else(|| UNSEEN.to_owned(), |s| format!("{:.1} %", 100.0 * s));
+    let share = |of: Option<f64>| known(of, |share| format!("{:.1} %", 100.0 * share));
     for line in lines {
         let (on, wait, throttled) = (share(line.on_cpu), share(line.run_wait), share(line.throttled));
         let mut text = format!(
@@ -356,8 +428,4 @@ fn own(out: &mut String, report: &Report) {
         let _ = write!(line, ", {} resident", bytes(rss));
     }
     row(out, "tokengap", &line);
-}
-
-fn opt(n: Option<u64>) -> String {
-    n.map_or_else(|| UNSEEN.to_owned(), count)
 }

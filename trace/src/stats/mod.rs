@@ -5,6 +5,7 @@ mod distribution;
 mod rate;
 mod run;
 mod series;
+mod spread;
 mod sum;
 mod trend;
 
@@ -13,6 +14,7 @@ pub use distribution::Distribution;
 pub use rate::{PerSecond, Rate};
 pub(crate) use run::Run;
 pub use series::{Series, Slot};
+pub use spread::Spread;
 pub use sum::{Sum, WindowedSum};
 pub use trend::Trend;
 

@@ -3,12 +3,12 @@
 use trace::detect::{Thresholds, attribution};
 use trace::ledger::{Group, Hop, Ledger};
 use trace::path;
+use trace::report::Spread;
 use trace::stats::Distribution;
 
 use super::health::Health;
 use super::model::{CLASSES, FindingLine, HopLine, Member};
 use super::request::HopEnds;
-use super::spread::whole;
 
 /// Maximum number of reasons for undecoded frames shown per hop.
 const REASONS: usize = 4;
@@ -78,7 +78,7 @@ fn line(ledger: &Ledger, thresholds: &Thresholds, found: Health, (group, members
     let stage = ledger.processing_stages().iter().find(|p| p.role == to);
     HopLine {
         name: group.name.clone(),
-        inside: stage.and_then(|p| whole(&p.inside)),
+        inside: stage.and_then(|p| Spread::of(&p.inside)),
         busy: busy(ledger, members),
         from,
         to,
@@ -101,15 +101,15 @@ fn line(ledger: &Ledger, thresholds: &Thresholds, found: Health, (group, members
         backlog: receives.then_some(group.backlog),
         backlog_max: receives.then_some(group.backlog_max),
         oldest_ns: oldest_ns.filter(|_| receives),
-        queue_wait: whole(&group.queue_wait).filter(|_| receives),
+        queue_wait: Spread::of(&group.queue_wait).filter(|_| receives),
         queue_wait_classes: if receives {
             classes(&group.queue_wait)
         } else {
             Vec::new()
         },
-        send_wait: whole(&group.send_wait),
-        relay: whole(&group.relay),
-        processing: whole(&group.processing),
+        send_wait: Spread::of(&group.send_wait),
+        relay: Spread::of(&group.relay),
+        processing: Spread::of(&group.processing),
         wakeup_frames_max: (wakeup > 0).then_some(wakeup.into()),
         kernel_bytes: group.kernel.bytes.zip(group.kernel.bytes_max),
         inbox_max: group.kernel.inbox_max,

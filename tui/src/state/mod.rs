@@ -19,7 +19,6 @@ pub(crate) mod row;
 mod row_context;
 #[cfg(test)]
 pub(crate) mod scene;
-pub(crate) mod spread;
 pub(crate) mod stacks;
 pub(crate) mod tab;
 pub(crate) mod table;

@@ -8,6 +8,7 @@ use session::sink::Writing;
 use trace::ThreadId;
 use trace::ledger::Summary;
 use trace::report::bar::Segment;
+use trace::report::{Chunks, Itl, Requests, Spread, Tokens};
 
 use super::health::{Health, Verdict};
 use super::history::{History, HopSample, Sample, ThreadSample};
@@ -15,7 +16,6 @@ use super::pods::PodLine;
 use super::query::Query;
 use super::request::{Detail, HopEnds};
 use super::row::Row;
-use super::spread::Spread;
 use super::stacks::StackTable;
 use super::table::{Sort, Table};
 use super::threads::ThreadLine;
@@ -33,8 +33,12 @@ pub struct Model {
     pub(crate) running_ns: u64,
     pub(crate) verdict: Verdict,
     pub(crate) flow: Flow,
+    pub(crate) requests: Requests,
+    pub(crate) tokens: Tokens,
     pub(crate) gap: GapLine,
-    pub(crate) chunks: ChunkSums,
+    pub(crate) chunks: Chunks,
+    /// Chunks predicted to be merged; `None` if drops cannot be predicted.
+    pub(crate) merged_predicted: Option<u64>,
     pub(crate) itl: Itl,
     /// Hops grouped by name, in the order of the path.
     pub(crate) hops: Vec<HopLine>,
@@ -81,19 +85,11 @@ pub(crate) struct MergedAndLost {
     pub(crate) lost: u64,
 }
 
-/// Current rates and totals.
+/// Current rates.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub(crate) struct Flow {
     pub(crate) tokens_per_s: f64,
     pub(crate) frames_per_s: f64,
-    pub(crate) chunks_per_s: f64,
-    pub(crate) live: u64,
-    pub(crate) seen: u64,
-    pub(crate) finished: u64,
-    pub(crate) aborted: u64,
-    pub(crate) tokens_sent: u64,
-    pub(crate) tokens_received: Option<u64>,
-    pub(crate) tokens_delivered: Option<u64>,
 }
 
 /// First-token gap over the last ten seconds and over the whole run.
@@ -106,29 +102,6 @@ pub(crate) struct GapLine {
     pub(crate) worst_rid: String,
     /// Number of requests waiting for their first token, and the longest such wait.
     pub(crate) open: Option<(u64, u64)>,
-}
-
-/// Fate of chunks over the whole run.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct ChunkSums {
-    pub(crate) sent: u64,
-    pub(crate) received: Option<u64>,
-    pub(crate) delivered: Option<u64>,
-    pub(crate) merged: Option<u64>,
-    pub(crate) dropped: Option<u64>,
-    pub(crate) tokens_lost: Option<u64>,
-    pub(crate) dropped_predicted: Option<u64>,
-    pub(crate) merged_predicted: Option<u64>,
-    pub(crate) missing_on_wire: u64,
-}
-
-/// Inter-token latency over the whole run: the 50th, 90th and 99th percentile in nanoseconds.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Itl {
-    /// At the send of the engine.
-    pub(crate) sent: Option<[u64; 3]>,
-    /// At the delivery to the client; `None` if deliveries are not observable.
-    pub(crate) client: Option<[u64; 3]>,
 }
 
 /// All hops with the same name.

@@ -3,18 +3,16 @@
 use std::collections::BTreeSet;
 
 use trace::ledger::{Hop, Ledger, Request, Summary};
-use trace::report::bar;
-use trace::stats::Distribution;
+use trace::report::{Chunks, Itl, Requests, Spread, Tokens, bar};
 use trace::{Analysis, MonoNs};
 
 use super::health::{Health, Verdict};
 use super::history::{History, HopSample, Sample, ThreadSample};
 use super::journal::Journal;
-use super::model::{ChunkSums, Flow, GapLine, Itl, MergedAndLost, Model, Own};
+use super::model::{Flow, GapLine, MergedAndLost, Model, Own};
 use super::pods::{Brief, sum};
 use super::request::{Detail, Kept, Sources};
 use super::row_context::{RowContext, new_row};
-use super::spread::{recent, whole};
 use super::threads::Shares;
 use super::{findings, hops, stacks, threads};
 
@@ -43,12 +41,12 @@ impl Model {
         self.engine = engine(ledger);
         self.running_ns = ledger.now().since(start);
         self.flow = flow(ledger);
+        self.requests = Requests::of(ledger);
+        self.tokens = Tokens::of(ledger);
         self.gap = gap(ledger);
-        self.chunks = chunks(ledger);
-        self.itl = Itl {
-            sent: percentiles(ledger.itl_sent_by_token()),
-            client: percentiles(ledger.itl_delivered_by_token()).filter(|_| ledger.observes_deliveries()),
-        };
+        self.chunks = Chunks::of(ledger);
+        self.merged_predicted = merged_predicted(ledger, &self.chunks);
+        self.itl = Itl::of(ledger);
         self.findings = findings::read(analysis, start);
         self.hops = hops::read(ledger, analysis.thresholds(), &self.findings);
         self.ends = hops::ends(ledger);
@@ -97,9 +95,9 @@ impl Model {
         let sample = Sample {
             tokens: flow.tokens_per_s,
             frames: flow.frames_per_s,
-            live: flow.live as f64,
+            live: ledger.live() as f64,
             backlog,
-            gap_p99: recent(ledger.gap(), ledger.now()).map(|s| s.p99 as f64),
+            gap_p99: Spread::recent(ledger.gap(), ledger.now()).map(|s| s.p99 as f64),
             merged,
             lost,
         };
@@ -109,7 +107,7 @@ impl Model {
             let sample = HopSample {
                 frames: group.rate.recent(ledger.now()).frames as f32,
                 backlog: receives.then_some(group.backlog as f32),
-                queue_wait_p99: recent(&group.queue_wait, ledger.now()).map(|s| s.p99 as f32),
+                queue_wait_p99: Spread::recent(&group.queue_wait, ledger.now()).map(|s| s.p99 as f32),
             };
             // Copies the name only on first use.
             match self.hop_history.get_mut(&group.name) {
@@ -257,18 +255,14 @@ impl Brief {
         model.refresh(analysis, &RunValues::default());
         Self {
             tokens_per_s: model.flow.tokens_per_s,
-            live: model.flow.live,
-            seen: model.flow.seen,
+            live: model.requests.live,
+            seen: model.requests.seen,
             gap_p99: model.gap.window.map(|w| w.p99),
             backlog: sum(model.hops.iter().map(|hop| hop.backlog)),
             tokens_lost: model.chunks.tokens_lost,
             verdict: model.verdict,
         }
     }
-}
-
-fn percentiles(of: &Distribution) -> Option<[u64; 3]> {
-    Some([of.quantile(0.5)?, of.quantile(0.9)?, of.quantile(0.99)?])
 }
 
 /// Losses and inter-token latency of a request in the ledger, live or finished.
@@ -315,24 +309,14 @@ fn engine(ledger: &Ledger) -> String {
 }
 
 fn flow(ledger: &Ledger) -> Flow {
-    let totals = ledger.totals();
-    let now = ledger.now();
     let origin = |h: &&Hop| h.is_origin();
     let first = ledger.hops().iter().find(origin).or_else(|| ledger.hops().first());
     let rates = first
-        .map(|h| ledger.groups()[h.group()].rate.recent(now))
+        .map(|h| ledger.groups()[h.group()].rate.recent(ledger.now()))
         .unwrap_or_default();
     Flow {
         tokens_per_s: rates.tokens,
         frames_per_s: rates.frames,
-        chunks_per_s: rates.chunks,
-        live: ledger.live(),
-        seen: totals.requests.seen,
-        finished: totals.requests.finished,
-        aborted: totals.requests.aborted,
-        tokens_sent: totals.tokens.sent,
-        tokens_received: ledger.observes_receives().then_some(totals.tokens.received),
-        tokens_delivered: ledger.observes_deliveries().then_some(totals.tokens.delivered),
     }
 }
 
@@ -346,36 +330,24 @@ fn gap(ledger: &Ledger) -> GapLine {
     let open = waits.fold((0, 0), |(n, longest), at| (n + 1, now.since(at).max(longest)));
     GapLine {
         seen: ledger.observes_gaps(),
-        window: recent(ledger.gap(), now),
-        whole: whole(ledger.gap()),
+        window: Spread::recent(ledger.gap(), now),
+        whole: Spread::of(ledger.gap()),
         worst_rid: ledger.worst_gap().map(|w| w.rid.to_string()).unwrap_or_default(),
         open: ledger.observes_gaps().then_some(open),
     }
 }
 
-fn chunks(ledger: &Ledger) -> ChunkSums {
-    let totals = ledger.totals();
-    let delivered = ledger.observes_deliveries().then_some(totals.chunks.fates);
-    let predicted = Some(totals.predicted).filter(|p| p.wakeups_seen);
-    ChunkSums {
-        sent: totals.chunks.sent,
-        received: ledger.observes_receives().then_some(totals.chunks.received),
-        delivered: delivered.map(|f| f.delivered),
-        merged: delivered.map(|f| f.merged),
-        dropped: delivered.map(|f| f.dropped),
-        tokens_lost: delivered.map(|f| f.tokens_lost),
-        dropped_predicted: predicted.map(|p| p.dropped),
-        merged_predicted: predicted.map(|p| p.merged),
-        missing_on_wire: totals.wire_loss.1,
-    }
+/// Chunks predicted to be merged, under the conditions of predicted drops.
+fn merged_predicted(ledger: &Ledger, chunks: &Chunks) -> Option<u64> {
+    chunks.dropped_predicted.map(|_| ledger.totals().predicted.merged)
 }
 
 /// Merged and lost chunks so far: confirmed if deliveries are observable, else predicted.
 fn harm(ledger: &Ledger) -> Option<MergedAndLost> {
-    let sums = chunks(ledger);
-    let confirmed = sums.merged.zip(sums.dropped);
+    let chunks = Chunks::of(ledger);
+    let confirmed = chunks.merged.zip(chunks.dropped_confirmed);
     confirmed
-        .or(sums.merged_predicted.zip(sums.dropped_predicted))
+        .or(merged_predicted(ledger, &chunks).zip(chunks.dropped_predicted))
         .map(|(merged, lost)| MergedAndLost { merged, lost })
 }
 
@@ -537,16 +509,16 @@ mod tests {
             let sum = |of: fn(&Row) -> Option<u64>| rows.iter().filter_map(|row| of(row)).sum::<u64>();
             let lost = model.chunks.tokens_lost.unwrap_or(0);
             prop_assert_eq!(sum(|row| row.lost), lost);
-            prop_assert_eq!(Some(sum(|row| row.dropped)), model.chunks.dropped);
-            prop_assert_eq!(sum(|row| Some(row.sent)), model.flow.tokens_sent);
-            prop_assert_eq!(Some(sum(|row| row.delivered)), model.flow.tokens_delivered);
-            prop_assert_eq!(rows.len() as u64, model.flow.seen);
+            prop_assert_eq!(Some(sum(|row| row.dropped)), model.chunks.dropped_confirmed);
+            prop_assert_eq!(sum(|row| Some(row.sent)), model.tokens.sent);
+            prop_assert_eq!(Some(sum(|row| row.delivered)), model.tokens.delivered);
+            prop_assert_eq!(rows.len() as u64, model.requests.seen);
             let finding = model.findings.iter().find(|f| f.kind == "dropped-chunks");
             prop_assert_eq!(finding.is_some(), lost > 0);
             if let Some(finding) = finding {
                 let evidence = |name: &str| finding.evidence.iter().find(|(n, _)| n == name).map(|(_, v)| v.clone());
                 prop_assert_eq!(evidence("tokens lost"), Some(count(lost)));
-                prop_assert_eq!(evidence("chunks dropped"), model.chunks.dropped.map(count));
+                prop_assert_eq!(evidence("chunks dropped"), model.chunks.dropped_confirmed.map(count));
                 let harmed = rows.iter().filter(|row| row.lost > Some(0)).count();
                 prop_assert_eq!(evidence("requests"), Some(count(harmed as u64)));
                 prop_assert_eq!(&model.verdict.text, &finding.summary);

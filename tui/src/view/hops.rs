@@ -1,6 +1,7 @@
 //! Hops tab: one line per hop, and details of the selected one (queue wait, wakeups, backlog over time, workers).
 
 use session::units::{bytes, count, duration, known, rate};
+use trace::report::Spread;
 
 use super::Hits;
 use super::chart::{self, Line, Window};
@@ -9,7 +10,6 @@ use crate::state::Model;
 use crate::state::health::Health;
 use crate::state::history::{HopSample, Metric};
 use crate::state::model::{CLASSES, HopLine};
-use crate::state::spread::Spread;
 use crate::state::ui::Ui;
 use crate::theme::{PLAIN, STRONG};
 

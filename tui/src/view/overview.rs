@@ -2,6 +2,7 @@
 
 use ratatui::layout::Rect;
 use session::units::{clock, count, duration, known, rate};
+use trace::report::Spread;
 
 use super::Hits;
 use super::chart::{self, Line, Window};
@@ -12,7 +13,6 @@ use crate::state::Model;
 use crate::state::action::Action;
 use crate::state::health::Health;
 use crate::state::history::Sample;
-use crate::state::spread::Spread;
 use crate::state::ui::Ui;
 use crate::theme::{PLAIN, STRONG};
 
@@ -100,41 +100,45 @@ fn gap(pad: &mut Pad<'_>, y: u16, model: &Model) -> u16 {
 
 fn flow(pad: &mut Pad<'_>, y: u16, model: &Model) -> u16 {
     let theme = pad.theme();
-    let (flow, chunks) = (&model.flow, &model.chunks);
+    let (flow, requests, tokens, chunks) = (&model.flow, &model.requests, &model.tokens, &model.chunks);
     let x = pad.text(1, y, "flow", theme.head());
     let frames = if pad.width() >= 100 {
         format!("{} frames/s  ", rate(flow.frames_per_s))
     } else {
         String::new()
     };
-    let now = format!("{} tok/s  {frames}{} live", rate(flow.tokens_per_s), count(flow.live));
+    let now = format!(
+        "{} tok/s  {frames}{} live",
+        rate(flow.tokens_per_s),
+        count(requests.live)
+    );
     let x = pad.text(x + 5, y, &now, STRONG);
     let sums = format!(
         "of {}, {} finished upstream, {} aborted",
-        count(flow.seen),
-        count(flow.finished),
-        count(flow.aborted)
+        count(requests.seen),
+        count(requests.finished),
+        count(requests.aborted)
     );
     pad.text(x + 1, y, &sums, theme.dim());
 
     let x = pad.text(1, y + 1, "tokens", theme.head());
-    let tokens = format!(
+    let reached = format!(
         "{} sent  {} received  {} delivered",
-        count(flow.tokens_sent),
-        known(flow.tokens_received, count),
-        known(flow.tokens_delivered, count)
+        count(tokens.sent),
+        known(tokens.received, count),
+        known(tokens.delivered, count)
     );
-    let mut x = pad.text(x + 3, y + 1, &tokens, PLAIN);
+    let mut x = pad.text(x + 3, y + 1, &reached, PLAIN);
     if let Some(lost) = chunks.tokens_lost {
         x = alarm(pad, x + 2, y + 1, lost, &format!("{} lost", count(lost)));
     }
-    if chunks.missing_on_wire > 0 {
+    if tokens.missing_on_wire > 0 {
         alarm(
             pad,
             x + 2,
             y + 1,
             1,
-            &format!("{} missing on the wire", count(chunks.missing_on_wire)),
+            &format!("{} missing on the wire", count(tokens.missing_on_wire)),
         );
     }
 
@@ -145,13 +149,13 @@ fn flow(pad: &mut Pad<'_>, y: u16, model: &Model) -> u16 {
         &format!("{} sent  {} merged", count(chunks.sent), known(chunks.merged, count)),
         PLAIN,
     );
-    let dropped = chunks.dropped.unwrap_or(0);
+    let dropped = chunks.dropped_confirmed.unwrap_or(0);
     let x = alarm(
         pad,
         x + 2,
         y + 2,
         dropped,
-        &format!("{} dropped", known(chunks.dropped, count)),
+        &format!("{} dropped", known(chunks.dropped_confirmed, count)),
     );
     let predicted = format!("({} predicted from wakeups)", known(chunks.dropped_predicted, count));
     pad.text(x + 1, y + 2, &predicted, theme.dim());
@@ -161,17 +165,18 @@ fn flow(pad: &mut Pad<'_>, y: u16, model: &Model) -> u16 {
 /// Draws the inter-token latency at the client beside that of the engine. A small screen shows it only if the client's is known.
 fn itl(pad: &mut Pad<'_>, y: u16, model: &Model, roomy: bool) -> u16 {
     let theme = pad.theme();
-    if !roomy && model.itl.client.is_none() {
+    if !roomy && model.itl.delivered_by_token.is_none() {
         return y;
     }
-    let format_itl = |itl: Option<[u64; 3]>| {
-        known(itl, |[p50, p90, p99]| {
-            format!("{}/{}/{}", duration(p50), duration(p90), duration(p99))
-        })
-    };
+    let format_itl = |itl: Option<Spread>| known(itl, |s| [s.p50, s.p90, s.p99].map(duration).join("/"));
     let x = pad.text(1, y, "itl", theme.head());
-    let x = pad.text(x + 6, y, &format!("client {}", format_itl(model.itl.client)), PLAIN);
-    let engine = format!("engine {}  (p50/p90/p99)", format_itl(model.itl.sent));
+    let x = pad.text(
+        x + 6,
+        y,
+        &format!("client {}", format_itl(model.itl.delivered_by_token)),
+        PLAIN,
+    );
+    let engine = format!("engine {}  (p50/p90/p99)", format_itl(model.itl.sent_by_token));
     pad.text(x + 2, y, &engine, theme.dim());
     y + 1
 }

@@ -164,13 +164,13 @@ fn hop(hop: &HopLine) -> Arrow {
 
 fn client(model: &Model, from: &str) -> Arrow {
     let chunks = &model.chunks;
-    let health = match (chunks.dropped, chunks.dropped_predicted) {
+    let health = match (chunks.dropped_confirmed, chunks.dropped_predicted) {
         (Some(dropped), _) if dropped > 0 => Health::Critical,
         (None, Some(predicted)) if predicted > 0 => Health::Warning,
         (Some(_), _) if chunks.delivered.is_some_and(|d| d > 0) => Health::Good,
         _ => Health::Unknown,
     };
-    let drops = match (chunks.dropped, chunks.dropped_predicted) {
+    let drops = match (chunks.dropped_confirmed, chunks.dropped_predicted) {
         (Some(dropped), _) => format!("dropped {}", count(dropped)),
         (None, Some(predicted)) => format!("dropped? {}", count(predicted)),
         (None, None) => "drops unknown".into(),
@@ -181,7 +181,7 @@ fn client(model: &Model, from: &str) -> Arrow {
     } else {
         lost
     };
-    let merged = match (chunks.merged, chunks.merged_predicted) {
+    let merged = match (chunks.merged, model.merged_predicted) {
         (Some(merged), _) => format!("merged {}", count(merged)),
         (None, Some(predicted)) => format!("merged? {}", count(predicted)),
         (None, None) => String::new(),

@@ -1,7 +1,7 @@
 //! Request tab: stages to scale, every chunk as a tick, the list of chunks, and evidence for the flags.
 
 use session::units::{count, duration, known};
-use trace::ledger::ItlSummary;
+use trace::stats::Spread;
 
 use super::Hits;
 use super::pad::Pad;
@@ -56,7 +56,7 @@ fn head(pad: &mut Pad<'_>, detail: &Detail) -> u16 {
 /// Draws the inter-token latency at both ends, if known.
 fn itl(pad: &mut Pad<'_>, y: u16, detail: &Detail) -> u16 {
     let theme = pad.theme();
-    let format_itl = |itl: Option<ItlSummary>| {
+    let format_itl = |itl: Option<Spread>| {
         known(itl, |itl| {
             let [p50, p90, p99] = [itl.p50, itl.p90, itl.p99].map(duration);
             format!("{p50}/{p90}/{p99}")

@@ -1,6 +1,5 @@
-//! Envelope of spans and metrics: resource and instrumentation scope.
+//! Envelope of spans and metrics: resource, instrumentation scope and attributes. In OTLP/JSON, 64-bit integers are strings.
 
-use super::attributes::text;
 use crate::engine::EngineState;
 use crate::export::json::{Array, Object};
 
@@ -90,5 +89,31 @@ fn wrap(
                 });
             });
         });
+    });
+}
+
+pub(super) fn attribute(list: &mut Array<'_>, key: &str, value: impl FnOnce(&mut Object<'_>)) {
+    list.object(|o| {
+        o.text("key", key).object("value", value);
+    });
+}
+
+pub(super) fn text(list: &mut Array<'_>, key: &str, value: &str) {
+    attribute(list, key, |v| {
+        v.text("stringValue", value);
+    });
+}
+
+pub(super) fn int(list: &mut Array<'_>, key: &str, value: Option<impl Into<u64>>) {
+    if let Some(value) = value {
+        attribute(list, key, |v| {
+            v.int_text("intValue", value.into());
+        });
+    }
+}
+
+pub(super) fn flag(list: &mut Array<'_>, key: &str, value: bool) {
+    attribute(list, key, |v| {
+        v.flag("boolValue", value);
     });
 }

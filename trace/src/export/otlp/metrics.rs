@@ -1,7 +1,6 @@
 //! Metrics: all families with their points, cumulative since the start of the run.
 
-use super::attributes::text;
-use super::envelope::{self, Resource};
+use super::envelope::{self, Resource, text};
 use crate::export::json::{Array, Object};
 use crate::metrics::{Family, Kind, Point, Value};
 

@@ -2,7 +2,6 @@
 //!
 //! As the OTLP/JSON encoding requires, ids are hex, 64-bit integers are strings, and enums are integers.
 
-mod attributes;
 mod envelope;
 mod file;
 mod live;

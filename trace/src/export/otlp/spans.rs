@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use serde_json::Value;
 
-use super::attributes::{attribute, flag, int, text};
+use super::envelope::{attribute, flag, int, text};
 use crate::clock::MonoNs;
 use crate::detect::{Finding, Severity};
 use crate::event::Finish;
@@ -12,7 +12,7 @@ use crate::export::json::{Array, Object};
 use crate::export::life::{Note, NoteKind};
 use crate::export::span_id::{SpanIds, TraceId};
 use crate::export::stage::{self, Kind, Stage};
-use crate::export::{Clock, Closed, ExportContext, words};
+use crate::export::{Clock, Closed, ExportContext};
 use crate::report::Report;
 
 /// `SPAN_KIND_INTERNAL`, `SPAN_KIND_SERVER`.
@@ -256,7 +256,7 @@ fn note_event(list: &mut Array<'_>, note: &Note, context: &ExportContext<'_>) {
                 tokens,
                 short_writes,
             } => {
-                text(a, "tokengap.end", words::end(*end));
+                text(a, "tokengap.end", end.as_str());
                 int(a, "tokengap.tokens", *tokens);
                 int(a, "tokengap.short_writes", Some(*short_writes));
             }

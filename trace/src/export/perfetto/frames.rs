@@ -87,7 +87,7 @@ impl Frames {
             o.object("args", |args| {
                 args.text("hop", hop).int("lane", id.lane).int("seq", id.seq);
                 args.int("bytes", frame.bytes).int("chunks", frame.chunks.len() as u64);
-                args.text("kind", super::words::kind(frame.kind));
+                args.text("kind", frame.kind.as_str());
             });
         })
     }

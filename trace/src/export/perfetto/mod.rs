@@ -11,7 +11,7 @@ mod tracks;
 use std::io;
 
 use super::json::{Object, Stream};
-use super::{Closed, ExportContext, Exporter, Opening, words};
+use super::{Closed, ExportContext, Exporter, Opening};
 use crate::clock::MonoNs;
 use crate::engine::{Mode, Waiter};
 use crate::event::{Event, Missed, StackSample, Stage, Undecoded, What};
@@ -48,7 +48,7 @@ impl<'w> Perfetto<'w> {
     fn lost(&mut self, at: MonoNs, lost: &Missed, context: &ExportContext<'_>) -> io::Result<()> {
         let ts = context.clock.at(at);
         instant(&mut self.out, tracks::MISSED, "observations missed", ts, |args| {
-            args.int("count", lost.count).text("cause", words::cause(lost.cause));
+            args.int("count", lost.count).text("cause", lost.cause.as_str());
             if let Some(hop) = lost.hop {
                 args.text("hop", context.hops.name(hop));
             }

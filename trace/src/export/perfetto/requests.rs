@@ -10,7 +10,7 @@ use crate::event::{Delivery, Frame, Kind as Message};
 use crate::export::json::{Object, Stream};
 use crate::export::life::{LiveRequest, Note, NoteKind};
 use crate::export::stage::{self, Kind};
-use crate::export::{Closed, ExportContext, words};
+use crate::export::{Closed, ExportContext};
 
 /// Draws the chunks of a sent frame as points on the rows of their requests.
 pub(super) fn sent(out: &mut Stream<'_>, at: MonoNs, frame: &Frame<'_>, context: &ExportContext<'_>) -> io::Result<()> {
@@ -125,7 +125,7 @@ fn draw_note(out: &mut Stream<'_>, life: &LiveRequest, note: &Note, context: &Ex
             args.int("chunks", *chunks);
         }
         NoteKind::Answered { end, short_writes, .. } => {
-            args.text("end", words::end(*end)).int("short_writes", *short_writes);
+            args.text("end", end.as_str()).int("short_writes", *short_writes);
         }
         NoteKind::Stage { by, .. } => {
             args.text("by", by);

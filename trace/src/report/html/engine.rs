@@ -1,11 +1,12 @@
 //! Data from inside the engine: the functions it runs, and the request stages in its log.
 
-use std::fmt::Write as _;
+use maud::{Markup, html};
 
-use super::super::hostile::Html;
 use super::super::stages::StageTable;
+use super::super::table::Kind::{Number, Rid, Text};
 use super::super::{Clock, Report, StackLine};
-use crate::words::{count, duration, percent, plural};
+use super::table::table;
+use crate::words::{count, duration, known, percent, plural};
 
 /// Maximum number of functions and pairs of stages listed; the JSON has more.
 const LIMIT: usize = 12;
@@ -13,110 +14,93 @@ const LIMIT: usize = 12;
 const TABLES: usize = 5;
 
 /// Stack samples by function.
-pub(super) fn functions(report: &Report) -> String {
-    report.stacks.iter().flatten().map(role).collect()
+pub(super) fn functions(report: &Report) -> Option<Markup> {
+    let roles = report.stacks.as_ref()?;
+    Some(html! { @for line in roles { (role(line)) } })
 }
 
-fn role(line: &StackLine) -> String {
-    let mut out = format!(
-        concat!(
-            "<h3>{}</h3><p class=\"dim\">{} of running threads, of {} read</p><div class=\"scroll\"><table><thead><tr><th>Function</th>",
-            "<th>File</th><th class=\"n\">Innermost</th><th class=\"n\">Anywhere</th><th class=\"n\">Innermost while frames piled up</th>",
-            "</tr></thead><tbody>\n"
-        ),
-        Html(&line.role),
-        plural(line.running, "stack"),
-        count(line.stacks)
-    );
-    for function in line.functions.iter().take(LIMIT) {
-        let growing = function
-            .growing
-            .map_or_else(|| String::from("-"), |share| percent(share.own));
-        let _ = writeln!(
-            out,
-            "<tr><td class=\"rid\">{}</td><td class=\"rid\">{}</td><td class=\"n\">{}</td><td class=\"n\">{}</td><td class=\"n\">{growing}</td></tr>",
-            Html(&function.function),
-            Html(&function.file),
+fn role(line: &StackLine) -> Markup {
+    let columns = [
+        ("Function", Rid),
+        ("File", Rid),
+        ("Innermost", Number),
+        ("Anywhere", Number),
+        ("Innermost while frames piled up", Number),
+    ];
+    let rows = line.functions.iter().take(LIMIT).map(|function| {
+        [
+            function.function.clone(),
+            function.file.clone(),
             percent(function.all.own),
-            percent(function.all.total)
-        );
+            percent(function.all.total),
+            known(function.growing, |share| percent(share.own)),
+        ]
+    });
+    html! {
+        h3 { (line.role) }
+        p.dim { (plural(line.running, "stack")) " of running threads, of " (count(line.stacks)) " read" }
+        (table(columns, rows))
     }
-    out.push_str("</tbody></table></div>\n");
-    out
 }
 
 /// Stages of requests, named by the engine.
-pub(super) fn log(report: &Report, clock: &Clock) -> String {
-    let Some(log) = &report.stages else {
-        return String::new();
-    };
-    let mut out = format!(
-        "<p>{} of {}, by the engine's own clock; not observed on a socket.</p>\n",
-        plural(log.logged, "stage"),
-        plural(log.requests, "request")
-    );
-    if let Some(with) = &log.gap_with_states {
-        let _ = writeln!(
-            out,
-            "<p>Gaps and the tokenizer's number of request states correlate with {:.2} (Spearman's rank correlation, {}).</p>",
-            with.spearman,
-            plural(with.n, "request")
-        );
-    }
-    for table in log.slowest.iter().take(TABLES) {
-        request(&mut out, table, clock);
-    }
-    if !log.between.is_empty() {
-        out.push_str(concat!(
-            "<h3>From stage to stage</h3><div class=\"scroll\"><table><thead><tr><th>From</th><th>To</th><th class=\"n\">Requests</th>",
-            "<th class=\"n\">p50</th><th class=\"n\">p99</th><th class=\"n\">max</th></tr></thead><tbody>\n"
-        ));
-        for pair in log.between.iter().take(LIMIT) {
-            let _ = writeln!(
-                out,
-                "<tr><td>{}</td><td>{}</td><td class=\"n\">{}</td><td class=\"n\">{}</td><td class=\"n\">{}</td><td class=\"n\">{}</td></tr>",
-                Html(&pair.from),
-                Html(&pair.to),
-                count(pair.ns.count),
-                duration(pair.ns.p50),
-                duration(pair.ns.p99),
-                duration(pair.ns.max)
-            );
+pub(super) fn log(report: &Report, clock: &Clock) -> Option<Markup> {
+    let log = report.stages.as_ref()?;
+    let columns = [
+        ("From", Text),
+        ("To", Text),
+        ("Requests", Number),
+        ("p50", Number),
+        ("p99", Number),
+        ("max", Number),
+    ];
+    let pairs = log.between.iter().take(LIMIT).map(|pair| {
+        let [p50, p99, max] = [pair.ns.p50, pair.ns.p99, pair.ns.max].map(duration);
+        [pair.from.clone(), pair.to.clone(), count(pair.ns.count), p50, p99, max]
+    });
+    Some(html! {
+        p {
+            (plural(log.logged, "stage")) " of " (plural(log.requests, "request"))
+            ", by the engine's own clock; not observed on a socket."
         }
-        out.push_str("</tbody></table></div>\n");
-    }
-    out
+        @if let Some(with) = &log.gap_with_states {
+            p {
+                "Gaps and the tokenizer's number of request states correlate with " (format!("{:.2}", with.spearman))
+                " (Spearman's rank correlation, " (plural(with.n, "request")) ")."
+            }
+        }
+        @for table in log.slowest.iter().take(TABLES) { (request(table, clock)) }
+        @if !log.between.is_empty() {
+            h3 { "From stage to stage" }
+            (table(columns, pairs))
+        }
+    })
 }
 
-fn request(out: &mut String, table: &StageTable, clock: &Clock) {
-    let _ = write!(
-        out,
-        concat!(
-            "<h3 class=\"rid\">{}</h3><p class=\"dim\">gap {}</p><div class=\"scroll\"><table><thead><tr><th>Stage</th><th>By</th>",
-            "<th class=\"n\">At</th><th class=\"n\">Since the previous</th><th class=\"n\">Tokens</th><th class=\"n\">Pending</th>",
-            "<th class=\"n\">States</th></tr></thead><tbody>\n"
-        ),
-        Html(&table.rid),
-        duration(table.gap_ns)
-    );
-    let opt = |n: Option<u32>| n.map_or_else(|| String::from("-"), |n| count(n.into()));
-    for row in &table.stages {
-        let at = clock.time_of_day(row.at_ns).unwrap_or_else(|| duration(row.at_ns));
-        let _ = writeln!(
-            out,
-            concat!(
-                "<tr><td>{}{}</td><td>{}</td><td class=\"n\">{}</td><td class=\"n\">{}</td><td class=\"n\">{}</td>",
-                "<td class=\"n\">{}</td><td class=\"n\">{}</td></tr>"
-            ),
-            Html(&row.stage),
-            if row.out_of_order { " (out of order)" } else { "" },
-            Html(&row.by),
-            at,
-            row.delta_ns.map_or_else(|| String::from("-"), duration),
-            opt(row.tokens),
-            opt(row.pending),
-            opt(row.states)
-        );
+fn request(stages: &StageTable, clock: &Clock) -> Markup {
+    let columns = [
+        ("Stage", Text),
+        ("By", Text),
+        ("At", Number),
+        ("Since the previous", Number),
+        ("Tokens", Number),
+        ("Pending", Number),
+        ("States", Number),
+    ];
+    let rows = stages.stages.iter().map(|row| {
+        [
+            format!("{}{}", row.stage, if row.out_of_order { " (out of order)" } else { "" }),
+            row.by.clone(),
+            clock.time_of_day(row.at_ns).unwrap_or_else(|| duration(row.at_ns)),
+            known(row.delta_ns, duration),
+            known(row.tokens.map(u64::from), count),
+            known(row.pending.map(u64::from), count),
+            known(row.states.map(u64::from), count),
+        ]
+    });
+    html! {
+        h3.rid { (stages.rid) }
+        p.dim { "gap " (duration(stages.gap_ns)) }
+        (table(columns, rows))
     }
-    out.push_str("</tbody></table></div>\n");
 }

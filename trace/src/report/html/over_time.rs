@@ -1,5 +1,7 @@
 //! Traffic and waits over time, with the start of each finding marked.
 
+use maud::{Markup, html};
+
 use super::super::hostile::plain;
 use super::super::{Clock, Report, Series, SpreadSeries};
 use super::plot::{Axis, Plot};
@@ -14,21 +16,18 @@ const LIMIT: usize = 6;
 const HEIGHT: f64 = 190.0;
 
 /// All charts, or the reason why there are none.
-pub(super) fn drawings(report: &Report, clock: &Clock) -> String {
+pub(super) fn drawings(report: &Report, clock: &Clock) -> Markup {
     let Some(series) = report.series.as_ref().filter(|s| s.len() > 1) else {
-        return String::from("<p>No time series: the capture is too short or the report too old.</p>");
+        return html! { p { "No time series: the capture is too short or the report too old." } };
     };
     let time_series = TimeSeries { report, series, clock };
-    [
-        Some(time_series.tokens()),
-        time_series.gaps(),
-        time_series.backlog(),
-        time_series.threads(),
-        time_series.fates(),
-    ]
-    .into_iter()
-    .flatten()
-    .collect()
+    html! {
+        (time_series.tokens())
+        @if let Some(gaps) = time_series.gaps() { (gaps) }
+        @if let Some(backlog) = time_series.backlog() { (backlog) }
+        @for thread in time_series.threads() { (thread) }
+        @if let Some(fates) = time_series.fates() { (fates) }
+    }
 }
 
 struct TimeSeries<'a> {
@@ -81,7 +80,7 @@ impl TimeSeries<'_> {
         }
     }
 
-    fn tokens(&self) -> String {
+    fn tokens(&self) -> Markup {
         let tokens = &self.series.tokens;
         let rate = |column: &[u64], slot: usize| {
             let seconds = self.series.seconds(slot);
@@ -117,10 +116,10 @@ impl TimeSeries<'_> {
         });
         self.marks(&mut plot);
         let description = format!("Tokens per second; the maximum of a slot is {}.", count(max as u64));
-        plot.finish("tokens", "Tokens per second", description)
+        plot.finish("tokens", "Tokens per second", &description)
     }
 
-    fn gaps(&self) -> Option<String> {
+    fn gaps(&self) -> Option<Markup> {
         let gap = self.series.gap_ns.as_ref()?;
         let all = || gap.p50.iter().chain(&gap.max).flatten().map(|&ns| ns as f64);
         let (min, max) = (all().fold(f64::MAX, f64::min), all().fold(0.0, f64::max));
@@ -139,7 +138,7 @@ impl TimeSeries<'_> {
         Some(plot.finish(
             "gap-series",
             "Gap of the first tokens received in each slot",
-            description,
+            &description,
         ))
     }
 
@@ -164,7 +163,7 @@ impl TimeSeries<'_> {
         });
     }
 
-    fn backlog(&self) -> Option<String> {
+    fn backlog(&self) -> Option<Markup> {
         let hops: Vec<_> = self
             .series
             .hops
@@ -196,14 +195,14 @@ impl TimeSeries<'_> {
         Some(plot.finish(
             "backlog",
             "Backlog: frames sent but not yet received, maximum of each slot",
-            description,
+            &description,
         ))
     }
 
     /// One chart for each receiving thread, or for main threads if no receiving thread is known.
-    fn threads(&self) -> Option<String> {
+    fn threads(&self) -> Vec<Markup> {
         let receives = self.series.threads.iter().any(|t| t.receives);
-        let mut drawings = String::new();
+        let mut drawings = Vec::new();
         for (n, thread) in self
             .series
             .threads
@@ -258,13 +257,13 @@ impl TimeSeries<'_> {
             let heading = format!("CPU of {name}, share of one core");
             let description =
                 format!("How the thread {name} spent its time: on a CPU, waiting for one, throttled by its quota.");
-            drawings.push_str(&plot.finish(&format!("cpu-{n}"), &heading, description));
+            drawings.push(plot.finish(&format!("cpu-{n}"), &heading, &description));
         }
-        (!drawings.is_empty()).then_some(drawings)
+        drawings
     }
 
     /// Chunks dropped or merged.
-    fn fates(&self) -> Option<String> {
+    fn fates(&self) -> Option<Markup> {
         let chunks = &self.series.chunks;
         let columns: Vec<(&str, &str, &Vec<u64>)> = [
             ("c3", "dropped (confirmed)", &chunks.dropped_confirmed),
@@ -290,7 +289,7 @@ impl TimeSeries<'_> {
         });
         self.marks(&mut plot);
         let description = format!("Chunks dropped or merged in each slot; the maximum is {}.", count(max));
-        Some(plot.finish("fates", "Chunks dropped and merged, in each slot", description))
+        Some(plot.finish("fates", "Chunks dropped and merged, in each slot", &description))
     }
 }
 

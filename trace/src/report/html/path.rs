@@ -1,57 +1,50 @@
 //! Attribution of first tokens' and chunks' time: a bar with its numbers.
 
-use std::fmt::Write as _;
+use maud::{Markup, html};
 
-use super::super::hostile::Html;
+use super::super::table::Kind::{Number, Text};
 use super::super::{Report, ThreadState, bar};
-use crate::words::{duration, percent};
+use super::table::table;
+use crate::words::{duration, known, percent};
 
 /// Colours of segments; further ones share the last.
-const COLOURS: usize = 6;
+const COLOURS: [&str; 6] = ["c0", "c1", "c2", "c3", "c4", "c5"];
 
-pub(super) fn draw(report: &Report) -> String {
+pub(super) fn draw(report: &Report) -> Option<Markup> {
     let segments = bar::segments(&report.path);
-    if segments.is_empty() {
-        return String::new();
-    }
-    let mut out = String::from("<p class=\"shares\">");
-    for (place, segment) in segments.iter().enumerate() {
-        let _ = write!(
-            out,
-            "<span class=\"bar c{}\" style=\"flex:{:.4}\" title=\"{} {}\"></span>",
-            place.min(COLOURS - 1),
-            segment.share,
-            percent(segment.share),
-            Html(&segment.name)
-        );
-    }
-    out.push_str("</p>\n<p>");
-    for (place, segment) in segments.iter().enumerate() {
-        let _ = write!(
-            out,
-            "<span class=\"key c{}\"></span> {} {} ",
-            place.min(COLOURS - 1),
-            percent(segment.share),
-            Html(&segment.name)
-        );
-    }
-    out.push_str(
-        "</p>\n<div class=\"scroll\"><table><thead><tr><th>leg</th><th class=\"n\">first tokens</th><th class=\"n\">chunks</th>\
-         <th class=\"n\">mean per chunk</th><th class=\"n\">receiver busy</th><th>its thread while frames wait</th></tr></thead><tbody>\n",
-    );
-    for leg in &report.path {
-        let share = |share: Option<f64>| share.map_or_else(|| String::from("-"), percent);
-        let _ = writeln!(
-            out,
-            "<tr><td>{}</td><td class=\"n\">{}</td><td class=\"n\">{}</td><td class=\"n\">{}</td><td class=\"n\">{}</td><td>{}</td></tr>",
-            Html(&leg.words()),
-            share(leg.first_token_share),
+    let colour = |place: usize| COLOURS[place.min(COLOURS.len() - 1)];
+    let columns = [
+        ("leg", Text),
+        ("first tokens", Number),
+        ("chunks", Number),
+        ("mean per chunk", Number),
+        ("receiver busy", Number),
+        ("its thread while frames wait", Text),
+    ];
+    let rows = report.path.iter().map(|leg| {
+        [
+            leg.words(),
+            known(leg.first_token_share, percent),
             percent(leg.share),
             duration(leg.mean_ns),
-            share(leg.busy),
-            leg.thread.map_or("", ThreadState::as_str)
-        );
-    }
-    out.push_str("</tbody></table></div>\n");
-    out
+            known(leg.busy, percent),
+            leg.thread.map_or("", ThreadState::as_str).to_owned(),
+        ]
+    });
+    (!segments.is_empty()).then(|| {
+        html! {
+            p.shares {
+                @for (place, part) in segments.iter().enumerate() {
+                    span.bar.(colour(place)) style={ "flex:" (format!("{:.4}", part.share)) }
+                        title={ (percent(part.share)) " " (part.name) } {}
+                }
+            }
+            p {
+                @for (place, part) in segments.iter().enumerate() {
+                    span.key.(colour(place)) {} " " (percent(part.share)) " " (part.name) " "
+                }
+            }
+            (table(columns, rows))
+        }
+    })
 }

@@ -1,8 +1,10 @@
 //! Charts with two axes, as inline SVG. The page's style sheet defines colours and dashes as classes.
 
-use std::fmt::{Display, Write as _};
+use std::fmt::Write as _;
 
-use super::super::hostile::{Html, plain};
+use maud::{Markup, PreEscaped, html};
+
+use super::super::hostile::plain;
 
 const WIDTH: f64 = 960.0;
 const LEFT: f64 = 66.0;
@@ -74,13 +76,18 @@ fn round_step(step: f64) -> f64 {
     steps.into_iter().find(|&n| n >= step * 0.999).unwrap_or(10.0 * decade)
 }
 
+/// A coordinate.
+pub(super) fn at(n: f64) -> String {
+    format!("{n:.1}")
+}
+
 /// One chart.
 pub(super) struct Plot {
     x: Axis,
     y: Axis,
     height: f64,
     body: String,
-    names: Vec<(f64, String, String)>,
+    names: Vec<(f64, &'static str, String)>,
     /// Position of the finding markers.
     rings: Vec<f64>,
 }
@@ -97,7 +104,11 @@ impl Plot {
         }
     }
 
-    pub(super) fn x_at(&self, value: f64) -> f64 {
+    fn draw(&mut self, part: Markup) {
+        self.body.push_str(&part.0);
+    }
+
+    fn x_at(&self, value: f64) -> f64 {
         LEFT + self.x.share(value) * (WIDTH - LEFT - RIGHT)
     }
 
@@ -112,47 +123,33 @@ impl Plot {
     /// Ticks on the left, each with a grid line.
     pub(super) fn y_ticks(&mut self, label: impl Fn(f64) -> String) {
         for tick in self.y.ticks(4.0) {
-            let (y, end) = (self.y_at(tick), WIDTH - RIGHT);
-            let _ = write!(
-                self.body,
-                r#"<path class="grid" d="M{LEFT} {y:.1}H{end:.1}"/><text class="tick" x="{:.1}" y="{:.1}" text-anchor="end">{}</text>"#,
-                LEFT - 6.0,
-                y + 4.0,
-                Html(&label(tick))
-            );
+            let y = self.y_at(tick);
+            self.draw(html! {
+                path.grid d={ "M" (LEFT) " " (at(y)) "H" (at(WIDTH - RIGHT)) } {}
+                text.tick x=(at(LEFT - 6.0)) y=(at(y + 4.0)) text-anchor="end" { (label(tick)) }
+            });
         }
     }
 
     /// Ticks at the bottom: a value and an optional second line.
     pub(super) fn x_ticks(&mut self, label: impl Fn(f64) -> (String, Option<String>)) {
         let bottom = self.bottom();
-        let _ = write!(
-            self.body,
-            r#"<path class="axis" d="M{LEFT} {bottom:.1}H{:.1}"/>"#,
-            WIDTH - RIGHT
-        );
+        self.draw(html! { path.axis d={ "M" (LEFT) " " (at(bottom)) "H" (at(WIDTH - RIGHT)) } {} });
         for tick in self.x.ticks(8.0) {
-            let x = self.x_at(tick);
+            let x = at(self.x_at(tick));
             let (first, second) = label(tick);
-            let _ = write!(
-                self.body,
-                r#"<path class="axis" d="M{x:.1} {bottom:.1}v4"/><text class="tick" x="{x:.1}" y="{:.1}" text-anchor="middle">{}</text>"#,
-                bottom + 16.0,
-                Html(&first)
-            );
-            if let Some(second) = second {
-                let _ = write!(
-                    self.body,
-                    r#"<text class="tick dim" x="{x:.1}" y="{:.1}" text-anchor="middle">{}</text>"#,
-                    bottom + 29.0,
-                    Html(&second)
-                );
-            }
+            self.draw(html! {
+                path.axis d={ "M" (x) " " (at(bottom)) "v4" } {}
+                text.tick x=(x) y=(at(bottom + 16.0)) text-anchor="middle" { (first) }
+                @if let Some(second) = second {
+                    text.tick.dim x=(x) y=(at(bottom + 29.0)) text-anchor="middle" { (second) }
+                }
+            });
         }
     }
 
     /// A line through `points` with its name at the end; missing points break it.
-    pub(super) fn line(&mut self, class: &str, name: &str, points: &[Option<(f64, f64)>]) {
+    pub(super) fn line(&mut self, class: &'static str, name: &str, points: &[Option<(f64, f64)>]) {
         let mut path = String::new();
         for (n, point) in points.iter().enumerate() {
             let Some((x, y)) = *point else { continue };
@@ -164,14 +161,14 @@ impl Plot {
                 path.push_str("h.1");
             }
         }
-        let _ = write!(self.body, r#"<path class="line {class}" d="{path}"/>"#);
+        self.draw(html! { path.line.(class) d=(path) {} });
         if let Some((_, y)) = points.iter().rev().flatten().next() {
-            self.names.push((self.y_at(*y), class.to_owned(), name.to_owned()));
+            self.name(class, name, *y);
         }
     }
 
     /// Area between two series of `y`.
-    pub(super) fn area(&mut self, class: &str, points: &[(f64, f64, f64)]) {
+    pub(super) fn area(&mut self, class: &'static str, points: &[(f64, f64, f64)]) {
         let (Some(first), false) = (points.first(), points.len() < 2) else {
             return;
         };
@@ -182,81 +179,68 @@ impl Plot {
         for &(x, below, _) in points.iter().rev() {
             let _ = write!(path, "L{:.1} {:.1}", self.x_at(x), self.y_at(below));
         }
-        let _ = write!(self.body, r#"<path class="area {class}" d="{path}Z"/>"#);
+        self.draw(html! { path.area.(class) d={ (path) "Z" } {} });
     }
 
     /// Name on the right at height `y`.
-    pub(super) fn name(&mut self, class: &str, name: &str, y: f64) {
-        self.names.push((self.y_at(y), class.to_owned(), name.to_owned()));
+    pub(super) fn name(&mut self, class: &'static str, name: &str, y: f64) {
+        self.names.push((self.y_at(y), class, name.to_owned()));
     }
 
     /// Bar over `from..to` with a tooltip.
-    pub(super) fn bar(&mut self, class: &str, (from, to): (f64, f64), value: f64, tooltip: &str) {
+    pub(super) fn bar(&mut self, class: &'static str, (from, to): (f64, f64), value: f64, tooltip: &str) {
         let (x, y) = (self.x_at(from), self.y_at(value));
         let width = (self.x_at(to) - x - 0.6).max(0.8);
         let height = (self.bottom() - y).max(if value > 0.0 { 1.0 } else { 0.0 });
-        let _ = write!(
-            self.body,
-            r#"<rect class="bar {class}" x="{x:.1}" y="{:.1}" width="{width:.1}" height="{height:.1}"><title>{}</title></rect>"#,
-            self.bottom() - height,
-            Html(tooltip)
-        );
+        let top = self.bottom() - height;
+        self.draw(html! {
+            rect.bar.(class) x=(at(x)) y=(at(top)) width=(at(width)) height=(at(height)) { title { (tooltip) } }
+        });
     }
 
     /// Tooltip of an interval of the x axis.
     pub(super) fn hover(&mut self, (from, to): (f64, f64), tooltip: &str) {
         let x = self.x_at(from);
-        let _ = write!(
-            self.body,
-            r#"<rect class="hover" x="{x:.1}" y="{TOP}" width="{:.1}" height="{:.1}"><title>{}</title></rect>"#,
-            (self.x_at(to) - x).max(0.5),
-            self.bottom() - TOP,
-            Html(tooltip)
-        );
+        let (width, height) = ((self.x_at(to) - x).max(0.5), self.bottom() - TOP);
+        self.draw(html! {
+            rect.hover x=(at(x)) y=(TOP) width=(at(width)) height=(at(height)) { title { (tooltip) } }
+        });
     }
 
     /// Vertical line with a numbered marker that links to the finding with that number.
-    pub(super) fn finding(&mut self, number: usize, class: &str, at: f64, tooltip: &str) {
-        let x = self.x_at(at);
+    pub(super) fn finding(&mut self, number: usize, class: &str, when: f64, tooltip: &str) {
+        let x = self.x_at(when);
         // Findings of the same time are drawn side by side.
         let mut ring = x;
         while self.rings.iter().any(|occupied| (occupied - ring).abs() < RING) {
             ring += RING;
         }
         self.rings.push(ring);
-        let _ = write!(
-            self.body,
-            concat!(
-                r##"<a href="#finding-{n}" class="mark {class}"><title>{tooltip}</title><path d="M{x:.1} {TOP}V{bottom:.1}"/>"##,
-                r#"<circle cx="{ring:.1}" cy="{cy:.1}" r="8"/><text x="{ring:.1}" y="{ty:.1}" text-anchor="middle">{n}</text></a>"#
-            ),
-            n = number,
-            class = class,
-            tooltip = Html(tooltip),
-            x = x,
-            ring = ring,
-            TOP = TOP,
-            bottom = self.bottom(),
-            cy = TOP - 10.0,
-            ty = TOP - 6.0
-        );
+        let bottom = self.bottom();
+        self.draw(html! {
+            a.mark.(class) href={ "#finding-" (number) } {
+                title { (tooltip) }
+                path d={ "M" (at(x)) " " (TOP) "V" (at(bottom)) } {}
+                circle cx=(at(ring)) cy=(at(TOP - 10.0)) r="8" {}
+                text x=(at(ring)) y=(at(TOP - 6.0)) text-anchor="middle" { (number) }
+            }
+        });
     }
 
     /// Named vertical line; its name is in one of several rows.
-    pub(super) fn vertical_line(&mut self, name: &str, at: f64, row: usize) {
-        let (x, y) = (self.x_at(at), TOP + 9.0 + row as f64 * LINE_HEIGHT);
+    pub(super) fn vertical_line(&mut self, name: &str, value: f64, row: usize) {
+        let (x, y) = (self.x_at(value), TOP + 9.0 + row as f64 * LINE_HEIGHT);
         let left = x > WIDTH - RIGHT - 60.0;
         let (anchor, x_name) = if left { ("end", x - 4.0) } else { ("start", x + 4.0) };
-        let _ = write!(
-            self.body,
-            r#"<path class="upright" d="M{x:.1} {TOP}V{:.1}"/><text class="note" x="{x_name:.1}" y="{y:.1}" text-anchor="{anchor}">{}</text>"#,
-            self.bottom(),
-            Html(name)
-        );
+        let bottom = self.bottom();
+        self.draw(html! {
+            path.upright d={ "M" (at(x)) " " (TOP) "V" (at(bottom)) } {}
+            text.note x=(at(x_name)) y=(at(y)) text-anchor=(anchor) { (name) }
+        });
     }
 
     /// Renders the chart with a heading and a text description for screen readers.
-    pub(super) fn finish(mut self, id: &str, heading: &str, description: impl Display) -> String {
+    pub(super) fn finish(mut self, id: &str, heading: &str, description: &str) -> Markup {
         let mut names = std::mem::take(&mut self.names);
         names.sort_by(|a, b| a.0.total_cmp(&b.0));
         let mut min = TOP;
@@ -271,26 +255,21 @@ impl Plot {
                 name
             };
             let x = WIDTH - RIGHT + 8.0;
-            let _ = write!(
-                self.body,
-                r#"<path class="line {class}" d="M{x:.1} {y:.1}h14"/><text class="name" x="{:.1}" y="{:.1}">{}</text>"#,
-                x + 18.0,
-                y + 4.0,
-                Html(&plain(&short))
-            );
+            self.draw(html! {
+                path.line.(class) d={ "M" (at(x)) " " (at(y)) "h14" } {}
+                text.name x=(at(x + 18.0)) y=(at(y + 4.0)) { (plain(&short)) }
+            });
         }
-        format!(
-            concat!(
-                r#"<figure><figcaption id="{id}">{heading}</figcaption><svg viewBox="0 0 {WIDTH} {height}" role="img" "#,
-                r#"aria-labelledby="{id} {id}-description"><desc id="{id}-description">{description}</desc>{body}</svg></figure>"#
-            ),
-            id = id,
-            heading = Html(heading),
-            WIDTH = WIDTH,
-            height = self.height,
-            description = Html(&description.to_string()),
-            body = self.body
-        )
+        let described_by = format!("{id}-description");
+        html! {
+            figure {
+                figcaption id=(id) { (heading) }
+                svg viewBox={ "0 0 " (WIDTH) " " (self.height) } role="img" aria-labelledby={ (id) " " (described_by) } {
+                    desc id=(described_by) { (description) }
+                    (PreEscaped(&self.body))
+                }
+            }
+        }
     }
 }
 
@@ -317,7 +296,7 @@ mod tests {
         for n in 0..6 {
             plot.name("c0", &format!("name {n}"), 0.0);
         }
-        let svg = plot.finish("x", "Heading", "description");
+        let svg = plot.finish("x", "Heading", "description").into_string();
         let ys: Vec<f64> = svg
             .split(r#"class="name""#)
             .skip(1)

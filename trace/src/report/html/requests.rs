@@ -1,63 +1,53 @@
 //! Requests with the longest waits, each drawn on the time axis of the run.
 
-use std::fmt::Write as _;
+use maud::{Markup, Render, html};
 
-use super::super::hostile::Html;
+use super::super::table::Kind::{Number, Rid, Text};
 use super::super::{Clock, Report, SlowLine, Spread};
-use crate::words::{count, duration};
+use super::plot::at;
+use crate::words::{count, duration, known};
 
 /// Size of the drawing beside each row.
 const WIDTH: f64 = 220.0;
 
-pub(super) fn table(report: &Report, clock: &Clock) -> String {
-    if report.slowest.is_empty() {
-        return String::new();
-    }
+pub(super) fn table(report: &Report, clock: &Clock) -> Option<Markup> {
     let window = report.window_ns[1].max(1);
-    let mut out = format!(
-        concat!(
-            "<div class=\"scroll\"><table><thead><tr><th>Request</th><th class=\"n\">Gap</th><th>From first send to first receive, of {}</th>",
-            "<th class=\"n\">First sent</th><th class=\"n\">Tokens sent</th><th class=\"n\">Received</th><th class=\"n\">Lost</th>",
-            "<th class=\"n\">Inter-token p50, p90, p99: client</th><th class=\"n\">Engine</th><th>Finish</th>",
-            "</tr></thead><tbody>\n"
-        ),
-        duration(window)
-    );
-    for line in &report.slowest {
-        let number = |n: Option<u64>| n.map_or_else(|| String::from("-"), count);
-        let sent = line.first_sent_ns.map_or_else(
-            || String::from("-"),
-            |ns| {
-                clock
-                    .time_of_day(ns)
-                    .map_or_else(|| duration(ns), |time| format!("{time} ({})", duration(ns)))
-            },
-        );
-        let _ = writeln!(
-            out,
-            concat!(
-                "<tr><td class=\"rid\">{}</td><td class=\"n\">{}</td><td>{}</td><td class=\"n\">{}</td><td class=\"n\">{}</td>",
-                "<td class=\"n\">{}</td><td class=\"n\">{}</td><td class=\"n\">{}</td><td class=\"n\">{}</td><td>{}</td></tr>"
-            ),
-            Html(&line.rid),
-            line.gap_ns.map_or_else(|| waits(line, window), duration),
+    let drawn = format!("From first send to first receive, of {}", duration(window));
+    let columns = [
+        ("Request", Rid),
+        ("Gap", Number),
+        (&drawn, Text),
+        ("First sent", Number),
+        ("Tokens sent", Number),
+        ("Received", Number),
+        ("Lost", Number),
+        ("Inter-token p50, p90, p99: client", Number),
+        ("Engine", Number),
+        ("Finish", Text),
+    ];
+    let rows = report.slowest.iter().map(|line| {
+        let sent = |ns: u64| match clock.time_of_day(ns) {
+            Some(time) => format!("{time} ({})", duration(ns)),
+            None => duration(ns),
+        };
+        [
+            line.rid.render(),
+            line.gap_ns.map_or_else(|| waits(line, window), duration).render(),
             drawing(line, window),
-            Html(&sent),
-            count(line.tokens_sent),
-            number(line.tokens_received),
-            number(line.tokens_lost),
-            itl(line.itl_ns.delivered),
-            itl(line.itl_ns.sent),
-            Html(line.finish.as_deref().unwrap_or("-"))
-        );
-    }
-    out.push_str("</tbody></table></div>\n");
-    out
+            known(line.first_sent_ns, sent).render(),
+            count(line.tokens_sent).render(),
+            known(line.tokens_received, count).render(),
+            known(line.tokens_lost, count).render(),
+            itl(line.itl_ns.delivered).render(),
+            itl(line.itl_ns.sent).render(),
+            line.finish.as_deref().unwrap_or("-").render(),
+        ]
+    });
+    (!report.slowest.is_empty()).then(|| super::table::table(columns, rows))
 }
 
 fn itl(itl: Option<Spread>) -> String {
-    let quantiles = |s: Spread| [s.p50, s.p90, s.p99].map(duration).join(", ");
-    itl.map_or_else(|| String::from("-"), quantiles)
+    known(itl, |s| [s.p50, s.p90, s.p99].map(duration).join(", "))
 }
 
 /// For a request whose first token has not been received.
@@ -68,36 +58,26 @@ fn waits(line: &SlowLine, window: u64) -> String {
     }
 }
 
-fn drawing(line: &SlowLine, window: u64) -> String {
-    let at = |ns: u64| 3.0 + (ns.min(window) as f64 / window as f64) * (WIDTH - 6.0);
-    let label = match (line.first_sent_ns, line.first_received_ns) {
-        (Some(sent), Some(received)) => format!(
-            "first sent at {}, first received at {}",
-            duration(sent),
-            duration(received)
-        ),
-        (Some(sent), None) => format!("first sent at {}, receive not observed", duration(sent)),
-        (None, Some(received)) => format!("first received at {}, send not observed", duration(received)),
-        (None, None) => return String::from("not observed"),
+fn drawing(line: &SlowLine, window: u64) -> Markup {
+    let x = |ns: u64| 3.0 + (ns.min(window) as f64 / window as f64) * (WIDTH - 6.0);
+    let label = match (line.first_sent_ns.map(duration), line.first_received_ns.map(duration)) {
+        (Some(sent), Some(received)) => format!("first sent at {sent}, first received at {received}"),
+        (Some(sent), None) => format!("first sent at {sent}, receive not observed"),
+        (None, Some(received)) => format!("first received at {received}, send not observed"),
+        (None, None) => return "not observed".render(),
     };
-    let mut out = format!(
-        r#"<svg viewBox="0 0 {WIDTH} 18" style="width:{WIDTH}px" role="img" aria-label="{label}"><title>{label}</title><path class="grid" d="M0 9H{WIDTH}"/>"#
-    );
-    if let Some(sent) = line.first_sent_ns {
-        let (from, to) = (at(sent), at(line.first_received_ns.unwrap_or(window)));
-        let width = (to - from).max(1.5);
-        let _ = write!(
-            out,
-            r#"<rect class="wait" x="{from:.1}" y="4" width="{width:.1}" height="10" rx="2"/><path class="axis" d="M{from:.1} 1v16"/>"#
-        );
+    html! {
+        svg viewBox={ "0 0 " (WIDTH) " 18" } style={ "width:" (WIDTH) "px" } role="img" aria-label=(label) {
+            title { (label) }
+            path.grid d={ "M0 9H" (WIDTH) } {}
+            @if let Some(sent) = line.first_sent_ns {
+                @let (from, to) = (x(sent), x(line.first_received_ns.unwrap_or(window)));
+                rect.wait x=(at(from)) y="4" width=(at((to - from).max(1.5))) height="10" rx="2" {}
+                path.axis d={ "M" (at(from)) " 1v16" } {}
+            }
+            @if let Some(received) = line.first_received_ns {
+                circle.event cx=(at(x(received))) cy="9" r="2.6" {}
+            }
+        }
     }
-    if let Some(received) = line.first_received_ns {
-        let _ = write!(
-            out,
-            r#"<circle class="event" cx="{:.1}" cy="9" r="2.6"/>"#,
-            at(received)
-        );
-    }
-    out.push_str("</svg>");
-    out
 }
