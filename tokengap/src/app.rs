@@ -1,6 +1,6 @@
 //! A live command from its flags to its report: outputs, observer, run, exit code.
 
-use std::io::{IsTerminal, Write};
+use std::io::Write;
 use std::process::ExitCode;
 
 use anyhow::Context;
@@ -13,40 +13,10 @@ use trace::record::Payload;
 use trace::report::{HopLine, Report};
 use tui::Screen;
 
-use crate::args::LiveArgs;
+use crate::args::{LiveArgs, OutcomeArgs};
 use crate::config::Configured;
 use crate::headless::Progress;
-
-/// Returns whether a run with these flags has no screen.
-pub(crate) fn is_headless(args: &LiveArgs) -> bool {
-    args.headless || args.json || !has_terminal()
-}
-
-/// Returns whether stdout is a terminal that can show the screen.
-pub(crate) fn has_terminal() -> bool {
-    no_terminal().is_none()
-}
-
-/// Reason why no screen can be drawn; `None` if it can.
-fn no_terminal() -> Option<String> {
-    if !std::io::stdout().is_terminal() {
-        return Some(String::from("standard output is not a terminal"));
-    }
-    match std::env::var_os("TERM") {
-        None => Some(String::from("TERM is not set")),
-        Some(term) if term.is_empty() || term == "dumb" => {
-            Some(format!("TERM={} does not support one", term.display()))
-        }
-        Some(_) => None,
-    }
-}
-
-/// Prints why the screen is off, if it cannot be drawn.
-pub(crate) fn report_no_terminal() {
-    if let Some(why) = no_terminal() {
-        errln!("tokengap: the screen is off: {why}; --headless runs without one");
-    }
-}
+use crate::terminal;
 
 /// Returns whether the run observed no traffic.
 pub(crate) fn saw_nothing(report: &Report) -> bool {
@@ -59,7 +29,7 @@ pub(crate) fn saw_nothing(report: &Report) -> bool {
 /// Runs `source` until it ends, `--duration` is over, the user quits or a signal arrives. Then prints the report.
 pub(crate) fn run(source: impl Source, args: &LiveArgs) -> anyhow::Result<ExitCode> {
     let signals = Signals::install().context("cannot listen for signals")?;
-    conclude(&watch(source, args, &signals)?, args.json, args.fail_on)
+    conclude(&watch(source, args, &signals)?, args.outcome)
 }
 
 /// Runs `source` as [`run`] does, and returns the report.
@@ -86,10 +56,10 @@ pub(crate) fn watch(mut source: impl Source, args: &LiveArgs, signals: &Signals)
             );
         }
     }
-    if !args.headless && !args.json {
-        report_no_terminal();
+    if !args.outcome.asks_for_report() {
+        terminal::report_no_terminal();
     }
-    let observer: Box<dyn Observer> = if is_headless(args) {
+    let observer: Box<dyn Observer> = if args.outcome.is_headless() {
         Box::new(Progress::default())
     } else {
         Box::new(Screen::open(&args.screen.options())?)
@@ -116,10 +86,10 @@ pub(crate) fn print_message(message: &str) {
     errln!("tokengap: {message}");
 }
 
-/// Prints the report and returns the exit code for `fail_on`.
-pub(crate) fn conclude(report: &Report, json: bool, fail_on: Option<Severity>) -> anyhow::Result<ExitCode> {
-    print(report, json)?;
-    let failed = fail_on.is_some_and(|min| has_finding_of(report, min));
+/// Prints the report and returns the exit code for `--fail-on`.
+pub(crate) fn conclude(report: &Report, outcome: OutcomeArgs) -> anyhow::Result<ExitCode> {
+    print(report, outcome.json)?;
+    let failed = outcome.fail_on.is_some_and(|min| has_finding_of(report, min));
     Ok(if failed { ExitCode::from(1) } else { ExitCode::SUCCESS })
 }
 

@@ -93,7 +93,7 @@ pub(crate) fn live(work: Work, args: &LiveArgs) -> Plan {
         plan = plan.make(path);
     }
     // A ring without a name, and files created from the screen, go to the working folder.
-    if !app::is_headless(args) || args.record.hindsight.is_some() {
+    if !args.outcome.is_headless() || args.record.hindsight.is_some() {
         plan = plan.write(".");
     }
     // Allow the whole folder: the file may be replaced during the run, as Kubernetes does with mounted files.
@@ -160,7 +160,7 @@ pub(crate) fn results(args: &LiveArgs) -> Results {
         force: args.record.force,
     };
     // A ring without a name, and files created from the screen, are written to the working folder.
-    if !app::is_headless(args) || args.record.hindsight.is_some() {
+    if !args.outcome.is_headless() || args.record.hindsight.is_some() {
         results.folder.push(PathBuf::new());
     }
     results

@@ -37,6 +37,7 @@ mod run;
 mod splice;
 #[cfg(target_os = "linux")]
 mod tap;
+mod terminal;
 #[cfg(target_os = "linux")]
 mod tokenizer;
 mod watch;
@@ -82,7 +83,7 @@ fn run() -> anyhow::Result<ExitCode> {
 /// Parses the command line. An empty one on a terminal opens the picker.
 fn parse_command_line() -> anyhow::Result<Option<cli::Cli>> {
     #[cfg(target_os = "linux")]
-    if std::env::args_os().len() == 1 && app::has_terminal() && std::io::stdin().is_terminal() {
+    if std::env::args_os().len() == 1 && terminal::has_terminal() && std::io::stdin().is_terminal() {
         let Some(line) = cmd::pick::run()? else {
             return Ok(None);
         };

@@ -9,25 +9,17 @@ use trace::ledger::Limits;
 use tui::{DEFAULT_MOMENTS, FINISHED_SHOWN, Saved};
 
 use super::{FeedArgs, LimitArgs, RecordArgs, TUNING, TelemetryArgs, at_least_one, duration, severity};
+use crate::terminal;
 
 /// Flags of every live source.
 #[derive(Args, Clone, Debug)]
 pub(crate) struct LiveArgs {
-    /// Run without the screen and print the report at the end. Implied when stdout is not a terminal.
-    #[arg(long)]
-    pub(crate) headless: bool,
-
-    /// Print the report as JSON, schema tokengap.report/2 (implies --headless).
-    #[arg(long)]
-    pub(crate) json: bool,
+    #[command(flatten)]
+    pub(crate) outcome: OutcomeArgs,
 
     /// Stop after this time, for example 5s, 2m or 1h 30m.
     #[arg(long, value_name = "T", value_parser = duration)]
     pub(crate) duration: Option<Duration>,
-
-    /// Exit with status 1 if a finding has at least this severity.
-    #[arg(long, value_name = "SEVERITY", value_parser = severity)]
-    pub(crate) fail_on: Option<Severity>,
 
     #[command(flatten)]
     pub(crate) report: ReportArgs,
@@ -72,6 +64,34 @@ impl LiveArgs {
             finished_kept: self.max_finished,
             ..Limits::default()
         })
+    }
+}
+
+/// Result of a run: the screen, or the report that is printed without it, and the exit code.
+#[derive(Args, Clone, Copy, Debug)]
+pub(crate) struct OutcomeArgs {
+    /// Run without the screen and print the report at the end. Implied when stdout is not a terminal.
+    #[arg(long)]
+    pub(crate) headless: bool,
+
+    /// Print the report as JSON, schema tokengap.report/2, or tokengap.watch/1 of several runs (implies --headless).
+    #[arg(long)]
+    pub(crate) json: bool,
+
+    /// Exit with status 1 if a finding has at least this severity.
+    #[arg(long, value_name = "SEVERITY", value_parser = severity)]
+    pub(crate) fail_on: Option<Severity>,
+}
+
+impl OutcomeArgs {
+    /// Returns whether a run with these flags has no screen.
+    pub(crate) fn is_headless(self) -> bool {
+        self.asks_for_report() || !terminal::has_terminal()
+    }
+
+    /// Returns whether the flags ask for the report in place of the screen.
+    pub(crate) fn asks_for_report(self) -> bool {
+        self.headless || self.json
     }
 }
 

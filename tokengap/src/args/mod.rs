@@ -12,7 +12,7 @@ use trace::detect::Severity;
 
 pub(crate) use feed::FeedArgs;
 pub(crate) use limit::LimitArgs;
-pub(crate) use live::{LiveArgs, ReportArgs, ScreenArgs};
+pub(crate) use live::{LiveArgs, OutcomeArgs, ReportArgs, ScreenArgs};
 pub(crate) use record::{RecordArgs, Tokens};
 pub(crate) use telemetry::TelemetryArgs;
 

@@ -134,7 +134,7 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     }
     errln!("tokengap: attached to {} processes", attach.watched());
     let report = app::watch(attach, &args.live, &signals)?;
-    app::conclude(&report, args.live.json, args.live.fail_on)
+    app::conclude(&report, args.live.outcome)
 }
 
 /// Parses the argument of `--pid`.

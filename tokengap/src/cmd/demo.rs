@@ -51,7 +51,7 @@ pub(crate) fn confine(args: &Args) {
 }
 
 pub(crate) fn run(mut args: Args) -> anyhow::Result<ExitCode> {
-    if app::is_headless(&args.live) {
+    if args.live.outcome.is_headless() {
         args.live.duration.get_or_insert(HEADLESS_DURATION);
     }
     let demo = Demo::start(&DemoOptions {

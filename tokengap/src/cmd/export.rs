@@ -7,9 +7,10 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use anyhow::ensure;
+use clap::builder::{PossibleValue, PossibleValuesParser, TypedValueParser};
 use flate2::Compression;
 use flate2::write::GzEncoder;
-use trace::export;
+use trace::export::{self, Format};
 use trace::record::{Payload, Recording};
 
 use crate::args::Tokens;
@@ -29,7 +30,7 @@ pub(crate) struct Args {
     file: PathBuf,
 
     /// Output format.
-    #[arg(long, value_enum)]
+    #[arg(long, value_name = "FORMAT", value_parser = format())]
     format: Format,
 
     /// Output file, written completely or not at all; gzip if its name ends in .gz. Default, or with -: standard output.
@@ -65,18 +66,13 @@ pub(crate) struct Args {
     payload: Tokens,
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
-enum Format {
-    /// Chrome trace events as a JSON array, for ui.perfetto.dev.
-    Perfetto,
-    /// OTLP/JSON, one trace per request, one line each.
-    Otlp,
-    /// All events, one flat JSON object per line.
-    Events,
-    /// One row per request.
-    Csv,
-    /// One row per request, for asking many recordings at once. Packages have it; from source, build with --features parquet.
-    Parquet,
+/// Parser of `--format`: the names of all formats.
+fn format() -> impl TypedValueParser<Value = Format> {
+    let values = Format::ALL.map(|format| PossibleValue::new(format.as_str()).help(format.about()));
+    PossibleValuesParser::new(values).map(|name| {
+        let named = Format::ALL.into_iter().find(|format| format.as_str() == name);
+        named.expect("only names of formats are accepted")
+    })
 }
 
 /// Restricts the process to the access this command needs.
@@ -171,19 +167,19 @@ fn write(recording: &Recording, args: &Args, out: impl Write, mut progress: Prog
         losing: false,
         recording: args.file.file_name().map(|name| name.to_string_lossy().into_owned()),
     };
-    let format = match args.format {
-        Format::Perfetto => export::Format::Perfetto,
-        Format::Otlp => export::Format::Otlp,
-        Format::Events => export::Format::Events,
-        Format::Csv => export::Format::Csv,
-        Format::Parquet => export::Format::Parquet,
-    };
     let all = recording.bytes();
-    export::recorded(recording, engines::FACTS, format, options, out, &mut |done, damaged| {
-        if let Some(error) = damaged {
-            errln!("tokengap: {error}");
-        }
-        progress.at(done, all);
-    })?;
+    export::recorded(
+        recording,
+        engines::FACTS,
+        args.format,
+        options,
+        out,
+        &mut |done, damaged| {
+            if let Some(error) = damaged {
+                errln!("tokengap: {error}");
+            }
+            progress.at(done, all);
+        },
+    )?;
     Ok(())
 }

@@ -9,16 +9,16 @@ use session::playback::{Player, Speed};
 use session::replay::{self, Recorded};
 use session::sink::Sink;
 use trace::Config;
-use trace::detect::Severity;
 use trace::record::Recording;
 use tui::Screen;
 
 use session::Signals;
 
 use crate::app;
-use crate::args::{ReportArgs, ScreenArgs, severity};
+use crate::args::{OutcomeArgs, ReportArgs, ScreenArgs};
 use crate::confinement;
 use crate::progress;
+use crate::terminal;
 
 /// Play a recording on the screen of the live run, or print the report that the live run would have printed.
 ///
@@ -36,17 +36,8 @@ pub(crate) struct Args {
     #[arg(long, value_name = "SPEED", default_value_t)]
     speed: Speed,
 
-    /// Analyse the recording without the screen and print the report. Implied when stdout is not a terminal.
-    #[arg(long)]
-    headless: bool,
-
-    /// Print the report as JSON, schema tokengap.report/2 (implies --headless).
-    #[arg(long)]
-    json: bool,
-
-    /// Exit with status 1 if a finding has at least this severity.
-    #[arg(long, value_name = "SEVERITY", value_parser = severity)]
-    fail_on: Option<Severity>,
+    #[command(flatten)]
+    outcome: OutcomeArgs,
 
     #[command(flatten)]
     report: ReportArgs,
@@ -58,19 +49,15 @@ pub(crate) struct Args {
 /// Restricts the process to the access this command needs.
 pub(crate) fn confine(args: &Args) {
     // The screen can export a report into the working folder.
-    let here = (!is_headless(args)).then(|| Path::new("report.json"));
+    let here = (!args.outcome.is_headless()).then(|| Path::new("report.json"));
     confinement::files(&[&args.file], &[here]);
-}
-
-fn is_headless(args: &Args) -> bool {
-    args.headless || args.json || !app::has_terminal()
 }
 
 pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     let recording = Recording::open(&args.file)?;
-    if is_headless(args) {
-        if !args.headless && !args.json {
-            app::report_no_terminal();
+    if args.outcome.is_headless() {
+        if !args.outcome.asks_for_report() {
+            terminal::report_no_terminal();
         }
         return print(&recording, args);
     }
@@ -102,12 +89,12 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
         );
         return Ok(ExitCode::SUCCESS);
     }
-    app::conclude(&report, args.json, args.fail_on)
+    app::conclude(&report, args.outcome)
 }
 
 /// Prints the report of the whole recording.
 fn print(recording: &Recording, args: &Args) -> anyhow::Result<ExitCode> {
     let (analysis, mut input) = progress::analysed(recording)?;
     input.slowest = args.report.slowest;
-    app::conclude(&analysis.report(&input), args.json, args.fail_on)
+    app::conclude(&analysis.report(&input), args.outcome)
 }

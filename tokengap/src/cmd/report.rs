@@ -6,6 +6,7 @@ use std::process::ExitCode;
 use trace::detect::Severity;
 use trace::report::{Clock, Report};
 
+use crate::args::ReportArgs;
 use crate::cmd::saved;
 use crate::{args, confinement, output};
 
@@ -15,12 +16,12 @@ use crate::{args, confinement, output};
 /// the slowest requests, lost tokens with their evidence, and missing observations.
 #[derive(clap::Args)]
 pub(crate) struct Args {
-    /// A recording, or a JSON report as printed by --json; - reads a report from standard input.
+    /// A recording, or a JSON report as printed by --json, which keeps its list of slowest requests; - reads a report from
+    /// standard input.
     file: PathBuf,
 
-    /// Number of slowest requests listed, if the file is a recording; 0 lists none.
-    #[arg(long, value_name = "N", default_value_t = 10)]
-    slowest: usize,
+    #[command(flatten)]
+    report: ReportArgs,
 
     #[command(flatten)]
     report_output: ReportOutput,
@@ -68,7 +69,7 @@ pub(crate) fn confine(args: &Args) {
 }
 
 pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
-    let report = saved::report(&args.file, args.slowest)?;
+    let report = saved::report(&args.file, args.report.slowest)?;
     args.report_output.write(&report)
 }
 

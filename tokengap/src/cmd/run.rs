@@ -61,7 +61,7 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     }
     let signals = Forwarding::install()?;
     let folder = Private::open(args.folder.as_deref())?;
-    let command_output = if app::is_headless(&args.live) {
+    let command_output = if args.live.outcome.is_headless() {
         None
     } else {
         Some(log(args)?)
@@ -102,7 +102,7 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     let code = child.exit_code(PATIENCE);
     drop(folder);
     let report = watched?;
-    let text = if args.live.json {
+    let text = if args.live.outcome.json {
         serde_json::to_string(&report)? + "\n"
     } else {
         report.to_text()
@@ -120,7 +120,11 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
             child.name()
         );
     }
-    let failed = args.live.fail_on.is_some_and(|min| app::has_finding_of(&report, min));
+    let failed = args
+        .live
+        .outcome
+        .fail_on
+        .is_some_and(|min| app::has_finding_of(&report, min));
     Ok(ExitCode::from(if code == 0 { u8::from(failed) } else { code }))
 }
 

@@ -106,7 +106,7 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
         tracing::info!("cannot lower the priority of decoding: {error}");
     }
     let report = app::watch(splice, &args.live, &signals)?;
-    app::conclude(&report, args.live.json, args.live.fail_on)
+    app::conclude(&report, args.live.outcome)
 }
 
 /// Prints the result of the move.

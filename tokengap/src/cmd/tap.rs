@@ -91,7 +91,7 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     }
     let signals = Signals::install().context("cannot listen for signals")?;
     let report = app::watch(TapSource::new(tap), &args.live, &signals)?;
-    let code = app::conclude(&report, args.live.json, args.live.fail_on)?;
+    let code = app::conclude(&report, args.live.outcome)?;
     if app::saw_nothing(&report) {
         bail!("nothing passed through the relay; check that the sender connects to the endpoint of --listen");
     }

@@ -6,12 +6,11 @@ use std::time::Duration;
 
 use anyhow::bail;
 use feed::{Key, WatchOptions};
-use trace::detect::Severity;
 use trace::ledger::Limits;
 use tui::Screen;
 
 use crate::app;
-use crate::args::{LimitArgs, ReportArgs, ScreenArgs, TUNING, at_least_one, duration, severity, size};
+use crate::args::{LimitArgs, OutcomeArgs, ReportArgs, ScreenArgs, TUNING, at_least_one, duration, size};
 use crate::confinement;
 use crate::watch::{self, Options};
 
@@ -31,21 +30,12 @@ pub(crate) struct Args {
     #[arg(long, value_name = "FILE")]
     feed_key: Option<PathBuf>,
 
-    /// Watch without the screen and print the report when every source has ended. Implied when stdout is not a terminal.
-    #[arg(long)]
-    headless: bool,
-
-    /// Print the report as JSON (implies --headless): schema tokengap.report/2 of one source, tokengap.watch/1 of several.
-    #[arg(long)]
-    json: bool,
+    #[command(flatten)]
+    outcome: OutcomeArgs,
 
     /// Stop after this time, for example 5s, 2m or 1h 30m.
     #[arg(long, value_name = "T", value_parser = duration)]
     duration: Option<Duration>,
-
-    /// Exit with status 1 if a finding has at least this severity.
-    #[arg(long, value_name = "SEVERITY", value_parser = severity)]
-    fail_on: Option<Severity>,
 
     #[command(flatten)]
     report: ReportArgs,
@@ -87,12 +77,8 @@ pub(crate) fn confine(args: &Args) {
         .endpoints
         .iter()
         .filter_map(|endpoint| endpoint.rsplit_once(':')?.1.parse().ok());
-    let here = (!is_headless(args)).then(|| Path::new("report.json"));
+    let here = (!args.outcome.is_headless()).then(|| Path::new("report.json"));
     confinement::watching(ports, args.feed_key.as_deref(), &[args.record.as_deref(), here]);
-}
-
-fn is_headless(args: &Args) -> bool {
-    args.headless || args.json || !app::has_terminal()
 }
 
 pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
@@ -115,13 +101,13 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
         record_max_size: args.record_max_size,
         force: args.force,
     };
-    let screen = if is_headless(args) {
+    let screen = if args.outcome.is_headless() {
         None
     } else {
         Some(Screen::open(&args.screen.options())?)
     };
     let watched = watch::run(&options, screen)?;
-    let code = watch::conclude(&watched, args.json, args.fail_on)?;
+    let code = watch::conclude(&watched, args.outcome)?;
     if watched.iter().all(|one| app::saw_nothing(&one.report)) {
         bail!("no traffic was received from {}", args.endpoints.join(", "));
     }

@@ -2,7 +2,6 @@
 
 mod pod;
 mod report;
-mod source_info;
 
 use std::cell::RefCell;
 use std::path::PathBuf;

@@ -6,17 +6,16 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use feed::{Body, Head, Image, ImageError, Message, Start, WatchEvent, Watcher};
-use session::Session;
+use serde_json::Value;
 use session::sink::Sink;
 use session::units::{count, duration};
-use session::{Observer, ScreenCommand, Stage};
+use session::{About, Observer, ScreenCommand, Session, Stage};
 use trace::ledger::Limits;
-use trace::record::{BlockReader, Header, Record, RecordOptions};
-use trace::{Analysis, Config};
+use trace::record::{Anchor, BlockReader, Closing, Header, Record, RecordOptions};
+use trace::{Analysis, Config, MonoNs};
 use tui::ReceivedHistory;
 use tui::pods::{Brief, Link, PodLine};
 
-use super::source_info::SourceInfo;
 use super::{Options, Watched};
 use crate::app;
 
@@ -311,6 +310,38 @@ impl Pod {
             report: self.run.finish(&self.about, &app::print_message),
             name: self.name,
         }
+    }
+}
+
+/// A run observed by another process.
+#[derive(Debug, Default)]
+struct SourceInfo {
+    kind: String,
+    closing: Closing,
+    /// Both clocks of the source at its last message.
+    anchor: Option<Anchor>,
+    /// Problems of the connection, and missed records.
+    own: Vec<String>,
+}
+
+impl About for SourceInfo {
+    fn kind(&self) -> &str {
+        if self.kind.is_empty() { "watch" } else { &self.kind }
+    }
+
+    fn degraded(&self) -> Vec<String> {
+        let text = |value: &Value| value.as_str().map_or_else(|| value.to_string(), str::to_owned);
+        let from_source = self.closing.degraded.iter().map(text);
+        self.own.iter().cloned().chain(from_source).collect()
+    }
+
+    fn closing(&self) -> Option<&Closing> {
+        Some(&self.closing)
+    }
+
+    fn wall(&self) -> Option<(MonoNs, u64)> {
+        let anchor = self.closing.wall.or(self.anchor)?;
+        Some((anchor.mono, anchor.wall_ns))
     }
 }
 

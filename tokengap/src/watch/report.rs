@@ -4,11 +4,11 @@ use std::io::Write;
 use std::process::ExitCode;
 
 use serde::Serialize;
-use trace::detect::Severity;
 use trace::report::Report;
 
 use super::Watched;
 use crate::app;
+use crate::args::OutcomeArgs;
 
 /// Schema name of several reports in one document.
 const SCHEMA: &str = "tokengap.watch/1";
@@ -31,13 +31,13 @@ struct One<'a> {
     report: &'a Report,
 }
 
-/// Prints the reports and returns the exit code for `fail_on` over all of them.
-pub(crate) fn conclude(watched: &[Watched], json: bool, fail_on: Option<Severity>) -> anyhow::Result<ExitCode> {
+/// Prints the reports and returns the exit code for `--fail-on` over all of them.
+pub(crate) fn conclude(watched: &[Watched], outcome: OutcomeArgs) -> anyhow::Result<ExitCode> {
     if let [one] = watched {
-        return app::conclude(&one.report, json, fail_on);
+        return app::conclude(&one.report, outcome);
     }
     let mut out = std::io::stdout().lock();
-    if json {
+    if outcome.json {
         let pods = watched.iter().map(|one| One {
             pod: &one.name,
             endpoint: &one.address,
@@ -61,6 +61,6 @@ pub(crate) fn conclude(watched: &[Watched], json: bool, fail_on: Option<Severity
     }
     out.flush()?;
     let worst = watched.iter().filter_map(|one| one.report.worst()).max();
-    let failed = fail_on.is_some_and(|min| worst >= Some(min));
+    let failed = outcome.fail_on.is_some_and(|min| worst >= Some(min));
     Ok(if failed { ExitCode::from(1) } else { ExitCode::SUCCESS })
 }
