@@ -37,6 +37,9 @@ pub enum ProbePoint {
     OptionAsked = 14,
     /// Inside a blocking receive that found no message. [`Cookie`] locates the socket.
     Waits = 15,
+    /// Entry of a method of a `CPython` extension (`METH_FASTCALL`): `method(self, arguments, count, keywords)`. The first argument is a
+    /// bytes object with a message.
+    Method = 16,
 }
 
 impl ProbePoint {
@@ -58,6 +61,7 @@ impl ProbePoint {
             13 => Self::EpollReturn,
             14 => Self::OptionAsked,
             15 => Self::Waits,
+            16 => Self::Method,
             _ => return None,
         })
     }
@@ -237,7 +241,7 @@ mod tests {
     fn every_probe_point_has_its_own_number() {
         let known = (0..=u8::MAX).filter_map(|byte| Some((byte, ProbePoint::of(byte)?)));
         assert!(known.clone().all(|(byte, probe_point)| probe_point as u8 == byte));
-        assert_eq!(known.count(), 15);
+        assert_eq!(known.count(), 16);
         assert_eq!(
             Cookie::new(ProbePoint::Option, 255).probe_point(),
             Some(ProbePoint::Option)

@@ -3,12 +3,13 @@
 use crate::discover::proc::{maps, net, stat, strings};
 use crate::discover::sock::unix_diag;
 use crate::discover::{FlagName, Flags};
-use crate::probe_points::ProbePoints;
+use crate::probe_points::{ProbePoints, method};
 
 /// Parses an ELF image as a library to probe.
 pub fn probe_points(image: &[u8]) {
     // An error is a valid result.
     drop(ProbePoints::of(String::from("image"), image));
+    drop(method::find(image, &["push_batch"]));
 }
 
 /// Parses `text` as each of the kernel tables that discovery reads.

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use crate::discover::libzmq::open;
 use crate::discover::proc::maps::{self, MappedFile};
 use crate::discover::proc::{ProcDir, ProcRoot, ReadError};
-use crate::discover::{LibZmq, Release};
+use crate::discover::{InnerServer, LibZmq, Release};
 use crate::probe_points::Known;
 
 /// Maximum size of `/proc/PID/maps` in bytes, enough for tens of thousands of mapped files.
@@ -38,6 +38,13 @@ pub(crate) fn libc(pid: u32) -> Result<Vec<Library>, ReadError> {
     let (process, files) = mapped(pid)?;
     let found = files.iter().filter(named);
     found.map(|file| library(&process, file, false)).collect()
+}
+
+/// The mapped extension of an engine's inner server.
+pub(crate) fn extension(pid: u32, server: &InnerServer) -> Result<Option<PathBuf>, ReadError> {
+    let (process, files) = mapped(pid)?;
+    let found = files.iter().find(|file| (server.is_extension)(&file.path));
+    found.map(|file| Ok(open(&process, file)?.0)).transpose()
 }
 
 fn mapped(pid: u32) -> Result<(ProcDir, Vec<MappedFile>), ReadError> {

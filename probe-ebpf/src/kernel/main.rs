@@ -21,6 +21,7 @@ mod here;
 mod maps;
 mod nothing;
 mod poll;
+mod python;
 mod regs;
 mod report;
 mod ring;

@@ -1,4 +1,5 @@
-//! Observes libzmq: messages sent, refused, received and processed.
+//! Observes libzmq: messages sent, refused, received and processed. A method that receives messages in the sender's process counts as a
+//! send on its object.
 //!
 //! One program serves all probe points, distinguished by the attach cookie ([`probe_ebpf::probe_point`]), and another serves all
 //! returns. Each process therefore needs only one link per program, and one grace period to detach. `zmq_sendmsg` and
@@ -12,6 +13,7 @@ use probe_ebpf::{Call, Cookie, Kind, Loss, ProbePoint, Watched};
 use crate::body::Body;
 use crate::here::{self, Caller};
 use crate::maps::{CALLS, WATCHED, lost};
+use crate::python;
 use crate::regs::Registers;
 use crate::report::{self, Moved};
 
@@ -52,6 +54,12 @@ fn at_probe_point(ctx: &ProbeContext) -> Option<()> {
                 more: regs.arg::<3>() & SNDMORE != 0,
             }
         }
+        ProbePoint::Method => Moved {
+            kind: Kind::Sent,
+            socket: regs.arg::<0>(),
+            body: python::first_argument(ctx, regs.arg::<1>())?,
+            more: false,
+        },
         ProbePoint::Option if regs.arg::<1>() as i32 == RCVTIMEO => return report::processed(target, regs.arg::<0>()),
         ProbePoint::Recv => {
             let (place, socket) = (regs.arg::<0>(), regs.arg::<1>());

@@ -13,6 +13,7 @@ use aya::programs::uprobe::{UProbeAttachLocation, UProbeAttachPoint, UProbeLink,
 use aya::programs::{ProgramError, RawTracePoint, UProbe};
 use probe_ebpf::Cookie;
 
+use crate::discover::ReadError;
 use crate::probe_points::ProbePointsError;
 
 use multi::{Multi, MultiError};
@@ -32,6 +33,10 @@ const ZMTP_READS: Tracepoint = ("zmtp_read", "sock_recv_length");
 pub(crate) enum AttachError {
     #[error(transparent)]
     ProbePoints(#[from] ProbePointsError),
+    #[error(transparent)]
+    Library(#[from] ReadError),
+    #[error("the extension of its server is not mapped")]
+    NoExtension,
     #[error(transparent)]
     Program(#[from] ProgramError),
     #[error(transparent)]

@@ -152,10 +152,15 @@ fn determine_settings(engine: &mut Engine, group: &[usize], candidates: &[&Candi
     };
     let decides = main.launcher.map(|launcher| launcher.engine).or(engine.kind)?;
     let settings = decides.settings(&evidence);
-    let blind = settings.avoids_zmq.clone().map(|variable| Blind::NoZmqOutput {
-        pid: main.id.pid,
-        variable,
-    });
+    let observable = engine.processes.iter().any(|process| process.inner_server.is_some());
+    let blind = settings
+        .avoids_zmq
+        .clone()
+        .filter(|_| !observable)
+        .map(|variable| Blind::NoZmqOutput {
+            pid: main.id.pid,
+            variable,
+        });
     engine.settings = settings;
     blind
 }

@@ -43,6 +43,7 @@ pub(crate) struct Candidate {
     pub(crate) installed: Installed,
     pub(crate) io_threads: Vec<u32>,
     pub(crate) connects_to_clients: Option<EngineKind>,
+    pub(crate) inner_server: Option<EngineKind>,
     pub(crate) net_ns: Option<u64>,
     /// Role at the last scan.
     pub(crate) last_role: Option<RoleWithSource>,
@@ -131,6 +132,7 @@ pub(crate) fn examine(
             let mut paths = files.iter().map(|file| &file.path);
             paths.any(|path| engine.connects_to_clients(path))
         }),
+        inner_server: inner_server(engines, files.iter().map(|file| &*file.path)),
         net_ns: None,
         last_role: None,
         refused,
@@ -242,8 +244,23 @@ impl Candidate {
             pyzmq: self.installed.pyzmq.clone(),
             io_threads: self.io_threads.clone(),
             connects_to_clients: self.connects_to_clients,
+            inner_server: self.inner_server,
         }
     }
+}
+
+/// Engine whose inner server is an extension among these mapped files.
+pub(crate) fn inner_server<'a>(
+    engines: &[EngineKind],
+    mut files: impl Iterator<Item = &'a Path>,
+) -> Option<EngineKind> {
+    let extension = |path: &Path| {
+        engines.iter().copied().find(|engine| {
+            let is_extension = engine.inner_server().map(|server| server.is_extension);
+            is_extension.is_some_and(|is| is(path))
+        })
+    };
+    files.find_map(extension)
 }
 
 /// Extracts the kept variables. `setproctitle` overwrites the environment with its title and fills the rest with zeros. That must be

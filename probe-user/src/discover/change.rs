@@ -129,6 +129,7 @@ mod tests {
             pyzmq: None,
             io_threads: Vec::new(),
             connects_to_clients: None,
+            inner_server: None,
         }
     }
 

@@ -111,7 +111,7 @@ pub enum Blind {
         /// Names of the roles.
         roles: RoleWords,
     },
-    /// The engine passes its output on within one process, so there is no ZMQ hop to observe.
+    /// The engine passes its output on within one process, and no known extension that receives it is loaded.
     NoZmqOutput {
         /// Its main process.
         pid: u32,
@@ -156,7 +156,10 @@ impl fmt::Display for Blind {
                 write!(f, "pid {pid}: its role is not known from its title, command or sockets")
             }
             Self::NoZmqOutput { pid, variable } => {
-                write!(f, "pid {pid} runs with {variable}: its output does not cross ZMQ")
+                write!(
+                    f,
+                    "pid {pid} runs with {variable}: its output does not cross ZMQ, and no process has loaded a known server extension"
+                )
             }
         }
     }

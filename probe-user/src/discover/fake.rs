@@ -1,7 +1,9 @@
 //! Engines discovered from fake processes, for tests of engine recognition.
 
+use std::path::Path;
+
 use super::assemble;
-use super::candidate::{Candidate, Stated};
+use super::candidate::{self, Candidate, Stated};
 use super::launch::Flags;
 use super::libzmq::LibZmq;
 use super::links::{Link, OpenSocket};
@@ -17,6 +19,8 @@ pub struct FakeProcess {
     parent: u32,
     argv: Vec<String>,
     releases: Vec<(&'static str, &'static str)>,
+    /// A mapped file, apart from libzmq.
+    mapped: Option<&'static str>,
 }
 
 impl FakeProcess {
@@ -27,6 +31,7 @@ impl FakeProcess {
             parent: 1,
             argv: Vec::new(),
             releases: Vec::new(),
+            mapped: None,
         }
     }
 
@@ -50,6 +55,15 @@ impl FakeProcess {
     #[must_use]
     pub fn child_of(self, parent: u32) -> Self {
         Self { parent, ..self }
+    }
+
+    /// The same process with another mapped file.
+    #[must_use]
+    pub fn mapping(self, path: &'static str) -> Self {
+        Self {
+            mapped: Some(path),
+            ..self
+        }
     }
 
     /// The same process with a release of an engine's package on its import path.
@@ -101,6 +115,7 @@ impl FakeProcess {
             },
             io_threads: Vec::new(),
             connects_to_clients: None,
+            inner_server: candidate::inner_server(engines, self.mapped.iter().map(Path::new)),
             net_ns: None,
             last_role: None,
             refused: Vec::new(),

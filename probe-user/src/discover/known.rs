@@ -104,7 +104,7 @@ impl Known {
     }
 
     fn state(&self) -> BTreeMap<ProcessId, impl PartialEq + use<>> {
-        let known = |c: &Candidate| (c.stated, c.libzmq.is_some());
+        let known = |c: &Candidate| (c.stated, c.libzmq.is_some(), c.inner_server);
         self.processes
             .values()
             .filter_map(|entry| match &entry.state {

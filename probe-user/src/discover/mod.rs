@@ -63,8 +63,8 @@ pub use libzmq::{FUNCTIONS, LibZmq};
 pub use proc::ReadError;
 pub use python_version::PythonVersion;
 pub use recognise::{
-    Codec, Disaggregation, Edge, EngineKind, Engines, Evidence, Launcher, Node, Package, PackageRelease, Reading,
-    Recognise, RoleWithSource, Settings, Wire,
+    Codec, Disaggregation, Edge, EngineKind, Engines, Evidence, InnerServer, Launcher, Node, Package, PackageRelease,
+    Reading, Recognise, RoleWithSource, Settings, Wire,
 };
 pub use release::{NoRelease, Release, Stage};
 pub use role::{Function, Rank, Role, RoleSource, RoleWords, UnknownRole};

@@ -65,6 +65,11 @@ pub trait Recognise: fmt::Debug + Send + Sync {
         false
     }
 
+    /// The server that a source may run inside its own process.
+    fn inner_server(&self) -> Option<InnerServer> {
+        None
+    }
+
     /// Parses a log line of such a process: the id of a response stream, and the matching request id on the hops.
     fn ids_in_log<'a>(&self, _line: &'a str) -> Option<(&'a str, &'a str)> {
         None
@@ -109,6 +114,18 @@ pub trait Recognise: fmt::Debug + Send + Sync {
     fn receiver(&self) -> Option<Role> {
         self.roles().iter().copied().find(|role| role.answers_clients())
     }
+}
+
+/// A server inside a source's process, which answers its clients. The source passes each batch of output to a method of a `CPython`
+/// extension; the first argument is a bytes object with a message.
+#[derive(Clone, Copy, Debug)]
+pub struct InnerServer {
+    /// Role of the server in hop names.
+    pub role: Role,
+    /// Whether this mapped file is the extension.
+    pub is_extension: fn(&Path) -> bool,
+    /// Names of the method in all releases.
+    pub methods: &'static [&'static str],
 }
 
 /// A known engine; two are equal if they have the same name.

@@ -78,6 +78,20 @@ pub struct Process {
     pub io_threads: Vec<u32>,
     /// The program whose runtime it has mapped, if that connects to clients instead of listening for them.
     pub connects_to_clients: Option<EngineKind>,
+    /// The engine whose server runs inside this process (`Recognise::inner_server`), which then answers clients itself.
+    pub inner_server: Option<EngineKind>,
+}
+
+impl Process {
+    /// Role of the server inside this process.
+    pub fn inner_role(&self) -> Option<Role> {
+        Some(self.inner_server?.inner_server()?.role)
+    }
+
+    /// Whether it responds to clients.
+    pub fn answers_clients(&self) -> bool {
+        self.role.answers_clients() || self.inner_server.is_some()
+    }
 }
 
 impl Engine {
@@ -104,7 +118,8 @@ impl Engine {
         self.processes.iter().find(|p| p.id.pid == pid)
     }
 
-    /// Processes to probe: those at an end of a hop that carries or may carry output. Other ranks of a source send no output.
+    /// Processes to probe: those at an end of a hop that carries or may carry output, and those with a server inside. Other ranks of a
+    /// source send no output.
     pub fn on_token_path(&self) -> impl Iterator<Item = &Process> {
         let ends = |hop: &HopSeen| [hop.from, hop.to].into_iter().flatten();
         let carries = |hop: &&HopSeen| hop.carries != Carries::Requests;
@@ -115,7 +130,9 @@ impl Engine {
             .flat_map(ends)
             .map(|end| end.pid)
             .collect();
-        self.processes.iter().filter(move |p| pids.contains(&p.id.pid))
+        self.processes
+            .iter()
+            .filter(move |p| pids.contains(&p.id.pid) || p.inner_server.is_some())
     }
 
     /// Main process of the engine, according to its role; otherwise the oldest.

@@ -79,6 +79,12 @@ pub(crate) fn messages(
     Ok(batches([(ZMQ, false, entries), (ZMQ_RETURNED, true, returns)]))
 }
 
+/// Probe point of the method that passes messages to a server in the same process.
+pub(crate) fn method(entry: u64, target: u32) -> Vec<Batch> {
+    let points = vec![(entry, Cookie::new(ProbePoint::Method, target))];
+    batches([(ZMQ, false, points)])
+}
+
 /// Probe points in libc. If no scheduler program measures the time in a poll, they include the returns of polls. Return probes are attached
 /// first; the return of a poll whose entry was not observed is ignored.
 pub(crate) fn polls(

@@ -10,6 +10,7 @@ mod zmtp_reads;
 
 use std::num::NonZeroU32;
 use std::os::fd::OwnedFd;
+use std::path::Path;
 use std::time::{Duration, Instant};
 
 use aya::Ebpf;
@@ -18,17 +19,17 @@ use aya_log::EbpfLogger;
 use probe_ebpf::{Capture, Loss, MAX_TARGETS, Offsets, Thread, Watched};
 use rustix::process::{Pid, PidfdFlags};
 
-use crate::attach::{self, AttachMethod, Link};
+use crate::attach::{self, AttachError, AttachMethod, Batch, Link};
 use crate::btf::{Btf, VMLINUX};
 use crate::capability::{Feature, Permissions};
 use crate::degraded::{Degraded, Missing};
-use crate::discover::ReadError;
+use crate::discover::{InnerServer, ReadError};
 use crate::egress::places;
 use crate::library::{self, Library};
 use crate::load::{self, Settings};
 use crate::observation::Observation;
 use crate::plain::Plain;
-use crate::probe_points::Known;
+use crate::probe_points::{Known, method};
 
 use batches::UPROBES;
 use diagnostics::ToTracing;
@@ -63,6 +64,8 @@ pub struct Probe {
     diagnostics: Option<EbpfLogger<ToTracing>>,
     serving: Serving,
     zmtp: ZmtpReads,
+    /// Processes that pass their messages to a server inside them.
+    inner_servers: std::collections::HashMap<u32, InnerServer>,
     kept_at: Instant,
     /// Time of the last check for losses.
     counted_at: Instant,
@@ -133,6 +136,7 @@ impl Probe {
             diagnostics,
             serving: Serving::new(places.map(|_| ())),
             zmtp: ZmtpReads::default(),
+            inner_servers: std::collections::HashMap::new(),
             kept_at: Instant::now(),
             counted_at: Instant::now(),
             busy: true,
@@ -162,6 +166,12 @@ impl Probe {
             self.update_watched(index, 1)?;
         }
         Ok(())
+    }
+
+    /// Observes the messages that `pid` passes to a server inside it, instead of those it sends through libzmq. Call this before the process
+    /// is added.
+    pub fn observe_inner_server(&mut self, pid: u32, server: InnerServer) {
+        self.inner_servers.insert(pid, server);
     }
 
     /// Loads the programs that further targets may need, so that this process can then give up the right to load programs. Programs
@@ -297,6 +307,12 @@ impl Probe {
         if self.options.polls {
             self.targets[index].polls = self.uprobes(Feature::Polls, index, library::libc(pid));
         }
+        if let Some(server) = self.inner_servers.get(&pid).copied() {
+            if let Err(error) = self.attach_method(index, &server) {
+                self.add_degraded(Feature::Messages, Some(pid), &error);
+            }
+            return;
+        }
         match library::libzmq(pid) {
             Ok(found) if found.is_empty() && self.zmtp.observes(pid) => {}
             Ok(found) if found.is_empty() => self.degraded.push(Degraded {
@@ -330,25 +346,33 @@ impl Probe {
         attached
     }
 
-    fn attach_library(
-        &mut self,
-        feature: Feature,
-        index: usize,
-        library: &Library,
-    ) -> Result<Vec<Link>, attach::AttachError> {
+    fn attach_library(&mut self, feature: Feature, index: usize, library: &Library) -> Result<Vec<Link>, AttachError> {
         let (probe_points, target) = (self.libraries.of(&library.path)?, index as u32);
         let batches = match feature {
             Feature::Polls => batches::polls(&probe_points, target, !self.sleeps)?,
             _ => batches::messages(library, &probe_points, target, &self.options)?,
         };
+        self.attach_batches(index, &batches, &library.path)
+    }
+
+    fn attach_batches(&mut self, index: usize, batches: &[Batch], path: &Path) -> Result<Vec<Link>, AttachError> {
         let Some(pid) = NonZeroU32::new(self.targets[index].pid) else {
             return Ok(Vec::new());
         };
         let mut links = Vec::new();
-        for batch in &batches {
-            links.extend(self.way.attach(&mut self.ebpf, batch, &library.path, pid)?);
+        for batch in batches {
+            links.extend(self.way.attach(&mut self.ebpf, batch, path, pid)?);
         }
         Ok(links)
+    }
+
+    /// Attaches to the method of a server inside the process.
+    fn attach_method(&mut self, index: usize, server: &InnerServer) -> Result<(), AttachError> {
+        let path = library::extension(self.targets[index].pid, server)?.ok_or(AttachError::NoExtension)?;
+        let entry = method::of_library(&path, server.methods)?;
+        let links = self.attach_batches(index, &batches::method(entry, index as u32), &path)?;
+        self.targets[index].links.extend(links);
+        Ok(())
     }
 
     fn add_degraded(&mut self, feature: Feature, pid: Option<u32>, error: &dyn std::error::Error) {

@@ -100,6 +100,7 @@ impl Probe {
         let _ = self.update_targets(pid, None);
         self.serving.forget(pid);
         self.release_zmtp(pid);
+        self.inner_servers.remove(&pid);
         self.forget_threads(index as u32);
         pid
     }

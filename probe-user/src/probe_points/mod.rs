@@ -1,6 +1,7 @@
 //! Selection of the instructions to probe in a library.
 
 mod find;
+pub(crate) mod method;
 mod walk;
 
 use std::collections::HashMap;
@@ -44,6 +45,11 @@ pub(crate) enum ProbePointsError {
     Large { path: String },
     #[error("{path} does not export {symbol}")]
     Missing { path: String, symbol: &'static str },
+    #[error("{path} has no method {}", methods.join(" or "))]
+    NoMethod {
+        path: String,
+        methods: &'static [&'static str],
+    },
 }
 
 /// Probe points in one library, as offsets in its file.
