@@ -13,7 +13,7 @@ pub mod vllm;
 pub const FACTS: trace::engine::Engines = trace::engine::Engines(&[&sglang::SgLang, &vllm::Vllm]);
 
 /// Message format of every engine.
-pub const FORMATS: &[zmq_tap::decode::Format] = &[sglang::FORMAT, vllm::FORMAT];
+pub const FORMATS: &[zmq_tap::decode::Format] = &[sglang::FORMAT, sglang::BATCHES, vllm::FORMAT];
 
 /// The engines that discovery recognises.
 #[cfg(target_os = "linux")]

@@ -24,6 +24,30 @@ fn hops(engine: &Engine) -> Vec<(String, Carries, Confidence)> {
     hops
 }
 
+/// The Rust server runs in the schedulers that serve clients, and no output crosses ZMQ.
+#[test]
+fn schedulers_with_the_rust_server_answer_clients_themselves() {
+    let extension =
+        "/opt/venv/lib/python3.11/site-packages/sglang/srt/rust_extensions/_server.cpython-311-x86_64-linux-gnu.so";
+    let processes = [
+        FakeProcess::launched(10, SERVER),
+        FakeProcess::titled(11, "sglang::scheduler_DP0_TP0")
+            .child_of(10)
+            .mapping(extension),
+        FakeProcess::titled(12, "sglang::scheduler_DP0_TP1").child_of(10),
+    ];
+    let engines = discover(&processes, &[]);
+    let [engine] = engines.as_slice() else {
+        panic!("{engines:?}")
+    };
+    let on_path: Vec<u32> = engine.on_token_path().map(|process| process.id.pid).collect();
+    assert_eq!(on_path, [11]);
+    let scheduler = engine.process(11).unwrap();
+    assert!(scheduler.answers_clients() && !engine.process(12).unwrap().answers_clients());
+    let inner = scheduler.inner_role().map(|role| role.word());
+    assert_eq!((scheduler.role, inner), (role::SCHEDULER, Some("server")));
+}
+
 /// Two DP replicas with two ranks each, two detokenizers behind a router, and two tokenizer workers behind a router.
 #[test]
 fn replicas_detokenizers_and_workers_behind_routers_are_discovered() {

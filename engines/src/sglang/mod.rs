@@ -1,5 +1,6 @@
 //! SGLang, 0.4.0 to 0.5.23.
 
+mod batches;
 #[cfg(target_os = "linux")]
 pub mod discover;
 mod facts;
@@ -7,6 +8,7 @@ mod format;
 mod releases;
 pub mod wire;
 
+pub use batches::BATCHES;
 pub use facts::SgLang;
 pub use format::FORMAT;
 

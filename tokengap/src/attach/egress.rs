@@ -74,6 +74,11 @@ impl Egress {
         self.server.texts.detokenizer = Some(tokenizer);
     }
 
+    /// Compares no text with token ids.
+    pub(super) fn has_no_ids(&mut self) {
+        self.no_tokenizer = Some("the ids passed to a server inside the process are not read".to_owned());
+    }
+
     /// Looks for the tokenizer of an engine whose messages carry no text.
     pub(super) fn find_tokenizer(&mut self, watcher: &Watcher, engine: &Engine) {
         if self.response_id.is_some() {
@@ -100,7 +105,7 @@ impl Egress {
     /// observed, or why they cannot be.
     pub(super) fn serve(&mut self, probe: &mut Probe, process: &Process, engine: &Engine) -> Result<bool, String> {
         let pid = process.id.pid;
-        if !process.role.answers_clients() {
+        if !process.answers_clients() {
             return Ok(false);
         }
         let ports = listening(pid).map_err(|error| format!("cannot read where pid {pid} listens: {error}"))?;

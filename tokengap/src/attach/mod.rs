@@ -52,7 +52,7 @@ use queues::QueueWatch;
 use roles::Roles;
 use sight::Observability;
 use socket_reads::SocketReads;
-use targets::{has_libzmq, speaks_zmq, target, targets, without_libzmq};
+use targets::{has_libzmq, observe_inner_servers, speaks_zmq, target, targets, without_libzmq};
 pub(crate) use trial::{Outcome, State, reason};
 
 /// Reason why a build without the sampler reads no Python stacks.
@@ -131,7 +131,11 @@ impl Attach {
             None => loaded.insert(Probe::attach(&[], options.probe).context(refused)?),
         };
         let mode = engine.settings.mode.as_ref().map(|mode| mode.value);
-        let format = |format: &&Format| engine.kind.is_some_and(|kind| kind.name() == format.engine);
+        let inner = engine.processes.iter().find_map(Process::inner_role);
+        let format = |format: &&Format| {
+            engine.kind.is_some_and(|kind| kind.name() == format.engine)
+                && inner.is_none_or(|role| format.receivers.contains(&role.word()))
+        };
         let response_id = engines::FORMATS
             .iter()
             .find(format)
@@ -139,6 +143,8 @@ impl Attach {
         let exact_text = engine.settings.exact_text.as_ref().is_some_and(|exact| exact.value);
         let mut egress = Egress::new(mode, exact_text, response_id);
         match &options.tokenizer {
+            // The ids of its batches are not read.
+            _ if inner.is_some() => egress.has_no_ids(),
             Some(tokenizer) => egress.detokenize(tokenizer.clone()),
             None if options.egress => egress.find_tokenizer(&watcher, &engine),
             None => {}
@@ -156,6 +162,7 @@ impl Attach {
         reads
             .rewire(&engine, without_libzmq(&engine, &probed), probe)
             .map_err(anyhow::Error::msg)?;
+        observe_inner_servers(&engine.processes, probe);
         probe.add(&targets).context(refused)?;
         let mut sight = Observability::new(options.probe.processed, egress.capabilities());
         for pid in probed
@@ -248,7 +255,9 @@ impl Attach {
             let refused = |degraded: &Degraded| {
                 degraded.feature == Feature::Messages && degraded.pid.is_none_or(|refused| refused == pid)
             };
-            let by = if self.reads.observes(pid) {
+            let by = if process.inner_server.is_some() && !self.probe.degraded().iter().any(refused) {
+                Some("a uprobe on the method that passes them to the server inside the process")
+            } else if self.reads.observes(pid) {
                 Some("socket reads")
             } else if has_libzmq(process) && !self.probe.degraded().iter().any(refused) {
                 Some("uprobes on libzmq")
@@ -299,7 +308,15 @@ impl Attach {
         self.queues.rewire(&engine);
         let joins = |p: &&Process| !self.knows(p) && speaks_zmq(p);
         let new: Vec<Process> = engine.processes.iter().filter(joins).cloned().collect();
-        for process in &new {
+        let grown = |p: &&Process| {
+            p.inner_server.is_some()
+                && self
+                    .engine
+                    .process(p.id.pid)
+                    .is_some_and(|known| known.id == p.id && known.inner_server.is_none())
+        };
+        let grown: Vec<Process> = engine.processes.iter().filter(grown).cloned().collect();
+        for process in new.iter().chain(&grown) {
             self.engine.processes.retain(|known| known.id.pid != process.id.pid);
             self.engine.processes.push(process.clone());
             // The pid may have been reused.
@@ -349,6 +366,7 @@ impl Attach {
         {
             self.degraded.push(format!("egress: {why}"));
         }
+        observe_inner_servers([process], &mut self.probe);
         match self.probe.add(&[target]) {
             Ok(()) if has_libzmq(process) => self.newcomers.watched(target.pid),
             Ok(()) => {}
@@ -418,6 +436,12 @@ impl About for Attach {
         let mut degraded: Vec<String> = without.map(|d| format!("{d}; {}", d.remedy())).collect();
         degraded.extend(self.degraded.iter().cloned());
         degraded.extend(self.newcomers.degraded());
+        for process in self.engine.processes.iter().filter(|p| p.inner_server.is_some()) {
+            degraded.push(format!(
+                "pid {}: frames are observed when the {} passes them to the server inside its process; when that takes them is not observed; token ids are not read",
+                process.id.pid, process.role
+            ));
+        }
         if self.lanes.paths().unwatched > 0 {
             degraded.push(format!(
                 "{} messages with tokens were sent to a process whose receives were not observed: their queue wait is not known",

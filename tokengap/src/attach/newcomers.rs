@@ -66,7 +66,7 @@ impl LateProcesses {
     ) -> Result<(), String> {
         if egress.serve(probe, process, engine)? {
             self.served.insert(process.id.pid);
-        } else if process.role.answers_clients() {
+        } else if process.answers_clients() {
             self.unserved.push((process.clone(), Instant::now()));
         }
         Ok(())

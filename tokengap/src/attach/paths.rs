@@ -101,7 +101,8 @@ impl Paths {
         }
         let known = self.hops[lane].as_ref()?;
         let watched = known.announced.is_some_and(|announced| announced.capabilities.received);
-        self.unwatched += u64::from(tokens && !watched);
+        let inside = known.to.is_some_and(|to| to.pid == Some(known.sender.pid));
+        self.unwatched += u64::from(tokens && !watched && !inside);
         Some(known)
     }
 

@@ -63,6 +63,8 @@ pub(super) struct Roles {
     /// Names the roles of processes that discovery does not know.
     engine: Option<EngineKind>,
     parts: HashMap<u32, Part>,
+    /// Roles of servers inside processes, which receive all output of their process.
+    inner: HashMap<u32, Role>,
     /// Output connections: sender, receiver, endpoint.
     connected: BTreeSet<(u32, u32, String)>,
 }
@@ -91,11 +93,14 @@ impl Roles {
     pub(super) fn learn(&mut self, process: &Process) {
         let role = Some(process.role);
         self.parts.insert(process.id.pid, Part { role, rank: None });
+        self.inner
+            .extend(process.inner_role().map(|role| (process.id.pid, role)));
     }
 
     /// Removes an exited process with its connections.
     pub(super) fn forget(&mut self, pid: u32) {
         self.parts.remove(&pid);
+        self.inner.remove(&pid);
         self.connected.retain(|(from, to, _)| *from != pid && *to != pid);
     }
 
@@ -148,6 +153,13 @@ impl Roles {
     /// Expected receiver of messages from `pid`, needed because a frame must be attributed to the tokenizer when it is sent. Among several
     /// candidates with one role, only the role is known. `received` are receivers of the sender's other sockets, which are excluded.
     pub(super) fn presumed_receiver(&self, pid: u32, kind: Kind, received: &BTreeSet<u32>) -> Presumed {
+        if let Some(role) = self.inner.get(&pid).copied() {
+            let role = Some(role);
+            return Presumed::By(Receiver {
+                part: Part { role, rank: None },
+                pid: Some(pid),
+            });
+        }
         let pids: BTreeSet<u32> = self.of_sender(pid).map(|place| place.1).collect();
         let reached: Vec<(u32, Role)> = pids.iter().filter_map(|&pid| Some((pid, self.of(pid).role?))).collect();
         // A message without tokens may be for a process that is not watched.
@@ -229,6 +241,7 @@ impl Roles {
             engine: engines::DISCOVERED.first().copied(),
             parts: parts.iter().map(part).collect(),
             connected: connected.iter().map(place).collect(),
+            ..Self::default()
         }
     }
 }

@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 
 use probe_user::discover::{Engine, Process, RoleSource};
-use probe_user::{Capture, Target};
+use probe_user::{Capture, Probe, Target};
 
 /// Bytes copied of a message that is decoded at its sender, enough to identify it. Frames of two ranks differ only in rids, which follow a
 /// dozen column names. Covers a small frame completely, and both ends of a large one.
@@ -14,21 +14,31 @@ pub(super) fn speaks_zmq(process: &Process) -> bool {
     process.role_source < RoleSource::Sockets || !process.io_threads.is_empty()
 }
 
-/// Returns whether its calls of libzmq can be probed.
+/// Returns whether its calls of libzmq are probed: it has one, and no server inside it receives its output instead.
 pub(super) fn has_libzmq(process: &Process) -> bool {
-    process.libzmq.is_some()
+    process.libzmq.is_some() && process.inner_server.is_none()
+}
+
+/// Observes the batches that these processes pass to a server inside them. Must run before the processes are added to the probe.
+pub(super) fn observe_inner_servers<'e>(processes: impl IntoIterator<Item = &'e Process>, probe: &mut Probe) {
+    for process in processes {
+        if let Some(server) = process.inner_server.and_then(|engine| engine.inner_server()) {
+            probe.observe_inner_server(process.id.pid, server);
+        }
+    }
 }
 
 /// Observed processes that receive without libzmq.
 pub(super) fn without_libzmq<'e>(engine: &'e Engine, observed: &'e BTreeSet<u32>) -> impl Iterator<Item = &'e Process> {
     let processes = engine.processes.iter();
-    processes.filter(|process| observed.contains(&process.id.pid) && !has_libzmq(process))
+    let without = |process: &&Process| process.libzmq.is_none() && process.inner_server.is_none();
+    processes.filter(move |process| observed.contains(&process.id.pid) && without(process))
 }
 
-/// Processes on the token path and named ones; all processes if no connection is visible.
+/// Processes on the token path and named ones; all processes if no connection is visible, unless the engine has none.
 pub(super) fn targets(engine: &Engine, named: &BTreeSet<u32>, max: u32) -> Vec<Target> {
     let mut on_path: Vec<&Process> = engine.on_token_path().collect();
-    if on_path.is_empty() {
+    if on_path.is_empty() && engine.settings.avoids_zmq.is_none() {
         on_path.extend(&engine.processes);
     }
     let by_user = engine.processes.iter().filter(|p| named.contains(&p.id.pid));
@@ -46,7 +56,7 @@ pub(super) fn targets(engine: &Engine, named: &BTreeSet<u32>, max: u32) -> Vec<T
 /// message is copied to identify the frame, or all of it if no sender is watched.
 pub(super) fn target(process: &Process, engine: &Engine, max: u32) -> Option<Target> {
     // A server without libzmq receives unobserved, but its writes to clients are observed.
-    let serves = || process.role.answers_clients() && engine.on_token_path().any(|other| other.id == process.id);
+    let serves = || process.answers_clients() && engine.on_token_path().any(|other| other.id == process.id);
     if !has_libzmq(process) && !serves() {
         return None;
     }

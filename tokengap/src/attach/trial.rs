@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use probe_user::discover::Blind;
+use probe_user::discover::{Blind, Process};
 use probe_user::{Degraded, Feature};
 use session::{About as _, Source as _};
 use trace::event::{Event, What};
@@ -74,6 +74,15 @@ impl Attach {
             _ => State::Missing,
         };
         let (state, tried) = match feature {
+            Feature::Processed | Feature::Queues if self.passes_inside() => {
+                let what = "frames stay inside a process that serves its clients itself";
+                why.push((what.to_owned(), None));
+                (State::Missing, "nothing: there is no socket".to_owned())
+            }
+            Feature::Messages if self.passes_inside() => {
+                let tried = "a uprobe on the method that passes frames to the server inside the process".to_owned();
+                (self.frames(&mut why), tried)
+            }
             Feature::Messages | Feature::Processed => {
                 let tried = format!("uprobes on the libzmq of {processes} processes; sockets looked up");
                 (self.frames(&mut why), tried)
@@ -142,7 +151,7 @@ impl Attach {
                 |end: Option<probe_user::discover::End>| end.is_some_and(|end| self.probed.contains(&end.pid));
             watched(lane.from) && watched(lane.to)
         });
-        if seen == 0 || !connected {
+        if seen == 0 || !(connected || self.passes_inside()) {
             self.blind(why);
             if why.is_empty() {
                 let what = if seen == 0 {
@@ -159,6 +168,12 @@ impl Attach {
         } else {
             State::Works
         }
+    }
+
+    /// Whether a probed process passes its frames to a server inside it.
+    fn passes_inside(&self) -> bool {
+        let inner = |process: &Process| process.inner_server.is_some() && self.probed.contains(&process.id.pid);
+        self.engine.processes.iter().any(inner)
     }
 
     /// A delivery is useful only if the frames it came from are observed.

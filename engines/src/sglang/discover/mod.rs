@@ -2,12 +2,14 @@
 
 mod hops;
 mod infer;
+mod inner_server;
 mod launch;
 pub mod role;
 pub(crate) mod streaming;
 
 use probe_user::discover::{
-    Edge, Evidence, FlagName, Node, Package, Rank, Reading, Recognise, Role, RoleWithSource, Settings, Wire,
+    Edge, Evidence, FlagName, InnerServer, Node, Package, Rank, Reading, Recognise, Role, RoleWithSource, Settings,
+    Wire,
 };
 use trace::event::Kind;
 
@@ -52,6 +54,10 @@ impl Recognise for Sglang {
 
     fn flags(&self) -> &'static [FlagName] {
         launch::FLAGS
+    }
+
+    fn inner_server(&self) -> Option<InnerServer> {
+        Some(inner_server::INNER_SERVER)
     }
 
     fn variables(&self) -> &'static [&'static str] {

@@ -62,16 +62,22 @@ pub(crate) fn settings(evidence: &Evidence<'_>, unset: &Unset) -> Settings {
         release: evidence.release(&Sglang),
         unset,
     };
+    let avoids_zmq = rules.output_avoids_zmq();
+    // The Rust server has no Python event loop.
+    let in_python = avoids_zmq.is_none();
     let skip = rules.skip_tokenizer_init().or_else(|| skip_by_sockets(evidence.hops));
     Settings {
-        codec: rules.codec(),
+        codec: rules.codec().filter(|_| in_python),
         mode: rules.mode(skip.as_ref().map(|skip| skip.value)),
         skip_tokenizer_init: skip,
         disaggregation: rules.disaggregation(),
-        waiter: rules.waiter(),
+        waiter: rules.waiter().filter(|_| in_python),
         exact_text: rules.exact_text(),
-        turnaround: evidence.python.and_then(|python| rules.turnaround(python)),
-        avoids_zmq: rules.output_avoids_zmq(),
+        turnaround: evidence
+            .python
+            .filter(|_| in_python)
+            .and_then(|python| rules.turnaround(python)),
+        avoids_zmq,
     }
 }
 

@@ -180,6 +180,9 @@ fn describe<T>(setting: Option<&Setting<T>>, show: impl Fn(&T) -> String) -> Opt
 
 /// How `attach` observes the frames of the process; `None` if it does not.
 fn observed_by(process: &Process) -> Option<String> {
+    if process.inner_server.is_some() {
+        return Some("a uprobe on the method that passes them to the server inside the process".to_owned());
+    }
     if process.libzmq.is_some() {
         return Some("uprobes on libzmq".to_owned());
     }

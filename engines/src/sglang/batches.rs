@@ -1,0 +1,220 @@
+//! Batches of output that a scheduler passes to the Rust server in its process (0.5.17 and later).
+//!
+//! The message is a msgpack array of columns: request ids, finish reasons, prompt lengths, numbers of new ids, and columns that are not read.
+//! The ids themselves are a separate argument, which is not read.
+
+use trace::event::{Chunk, Finish, IdColumn, Kind};
+use zmq_tap::decode::{Decode, Decoded, Format, Opening, Refused, Shape, recycle};
+
+use super::NAME;
+use crate::msgpack::{Head, head, skip, string};
+use crate::undecoded::Undecoded;
+
+/// Format of these batches. No socket carries them.
+pub const BATCHES: Format = Format {
+    engine: NAME,
+    decoder: |longest| Box::new(Decoder::new(longest)),
+    may_begin_with: |_| false,
+    opening: |_, _| Opening::No,
+    hop: |_| None,
+    receivers: &["server"],
+    response_id: Some(response_id),
+};
+
+const CLASS: &str = "BatchHeader";
+/// Releases with four and with six columns before the optional ones.
+const RELEASES: [&str; 2] = ["0.5.17..0.5.22", "0.5.23"];
+/// Numbers of columns up to 0.5.22: without and with optional ones.
+const OLD: [u32; 2] = [4, 16];
+/// Columns that are read.
+const READ: u32 = 4;
+/// Maximum number of requests in a batch.
+const ITEMS: u32 = 1 << 20;
+/// Maximum length in bytes of a request id.
+const TEXT: usize = 4096;
+/// Length of the number that the server appends to a client's request id.
+const NUMBER: usize = 16;
+
+/// Decodes batches one after another. After the first few it no longer allocates.
+#[derive(Debug)]
+struct Decoder {
+    longest: usize,
+    chunks: Vec<Chunk<'static>>,
+}
+
+impl Decoder {
+    fn new(longest: usize) -> Self {
+        Self {
+            longest,
+            chunks: Vec::new(),
+        }
+    }
+}
+
+impl Decode for Decoder {
+    fn recognises(&self, parts: &[&[u8]]) -> bool {
+        let &[message] = parts else { return false };
+        let begins = || {
+            let (columns, at) = array(message, 0)?;
+            let (requests, at) = array(message, at)?;
+            let rid = head(message, at)?.0;
+            Some(columns >= READ && requests > 0 && matches!(rid, Head::Str { .. }))
+        };
+        begins() == Some(true)
+    }
+
+    /// Does nothing: the ids are not part of the message.
+    fn keep_ids(&mut self) {}
+
+    fn decode<'a>(&'a mut self, parts: &[&'a [u8]]) -> Result<Decoded<'a>, Refused> {
+        let message = *parts.first().unwrap_or(&&[][..]);
+        let mut chunks: Vec<Chunk<'a>> = recycle(std::mem::take(&mut self.chunks));
+        let read = if message.len() > self.longest {
+            Err(Undecoded::Limit {
+                limit: "message",
+                value: self.longest,
+            })
+        } else {
+            fill(message, &mut chunks)
+        };
+        match read {
+            Ok(columns) => {
+                let shape = Shape {
+                    engine: NAME,
+                    class: CLASS,
+                    codec: "msgpack",
+                    schema: RELEASES[usize::from(!OLD.contains(&columns))],
+                    kind: Kind::TokenIds,
+                    ids: IdColumn::Uncounted,
+                    waiter: None,
+                };
+                Ok(Decoded::new(shape, chunks, &mut self.chunks))
+            }
+            Err(why) => {
+                self.chunks = recycle(chunks);
+                Err(Refused {
+                    reason: why.reason(),
+                    detail: why.to_string(),
+                })
+            }
+        }
+    }
+}
+
+/// Reads the columns into `chunks`. Returns the number of columns.
+fn fill<'a>(message: &'a [u8], chunks: &mut Vec<Chunk<'a>>) -> Result<u32, Undecoded> {
+    let (columns, at) = array(message, 0).ok_or(Undecoded::Truncated { at: 0 })?;
+    if columns < READ {
+        return Err(Undecoded::Layout {
+            class: CLASS,
+            fields: columns as usize,
+            what: "fewer columns than any release",
+        });
+    }
+    let (count, mut at) = array(message, at).ok_or_else(|| malformed(at, "request ids are not a list"))?;
+    if count > ITEMS {
+        return Err(Undecoded::Limit {
+            limit: "items",
+            value: ITEMS as usize,
+        });
+    }
+    for _ in 0..count {
+        let (rid, next) = string(message, at).ok_or_else(|| malformed(at, "a request id is not a string"))?;
+        if rid.len() > TEXT {
+            return Err(Undecoded::Limit {
+                limit: "text",
+                value: TEXT,
+            });
+        }
+        let rid = str::from_utf8(rid).map_err(|_| malformed(at, "a request id is not UTF-8"))?;
+        chunks.push(Chunk::new(of_client(rid)));
+        at = next;
+    }
+    at = column(message, at, count)?;
+    for chunk in &mut *chunks {
+        (chunk.finish, at) = finish(message, at)?;
+    }
+    // Every batch repeats the prompt's length, which in `IdColumn::Uncounted` would mark the first chunk of a stream.
+    at = skip(message, at)?;
+    at = column(message, at, count)?;
+    for chunk in &mut *chunks {
+        (chunk.listed, at) = match head(message, at) {
+            Some((Head::Int(listed), next)) if u32::try_from(listed).is_ok() => (Some(listed as u32), next),
+            Some(_) => return Err(malformed(at, "the number of ids is not a count")),
+            None => return Err(Undecoded::Truncated { at }),
+        };
+    }
+    for _ in READ..columns {
+        at = skip(message, at)?;
+    }
+    if at != message.len() {
+        return Err(malformed(at, "bytes after the end of the message"));
+    }
+    Ok(columns)
+}
+
+/// Length of the array at `at`, and the offset of its first item.
+fn array(message: &[u8], at: usize) -> Option<(u32, usize)> {
+    match head(message, at)? {
+        (Head::Array { len }, first) => Some((len, first)),
+        _ => None,
+    }
+}
+
+/// Offset of the first item of a column with `count` items.
+fn column(message: &[u8], at: usize, count: u32) -> Result<usize, Undecoded> {
+    match array(message, at) {
+        Some((len, first)) if len == count => Ok(first),
+        _ => Err(malformed(at, "a column is not as long as the request ids")),
+    }
+}
+
+/// Finish reason: nil, or a map with a `type`. Returns it with the offset behind it.
+fn finish(message: &[u8], at: usize) -> Result<(Option<Finish>, usize), Undecoded> {
+    let end = skip(message, at)?;
+    match head(message, at) {
+        Some((Head::Nil, _)) => Ok((None, end)),
+        Some((Head::Map { len }, mut at)) => {
+            let mut finish = Finish::Other;
+            for _ in 0..len {
+                let value = skip(message, at)?;
+                if string(message, at).is_some_and(|(key, _)| key == b"type") {
+                    finish = match string(message, value) {
+                        Some((b"length", _)) => Finish::Length,
+                        Some((b"stop", _)) => Finish::Stop,
+                        Some((b"abort", _)) => Finish::Abort,
+                        _ => Finish::Other,
+                    };
+                }
+                at = skip(message, value)?;
+            }
+            Ok((Some(finish), end))
+        }
+        _ => Err(malformed(at, "a finish reason is neither nil nor a map")),
+    }
+}
+
+fn malformed(at: usize, what: &'static str) -> Undecoded {
+    Undecoded::Malformed { at, what }
+}
+
+/// Id that the client knows: the server appends `#` and a number to an id that the client chose.
+fn of_client(rid: &str) -> &str {
+    let is_number = |end: &str| end.len() == NUMBER && end.bytes().all(|b| matches!(b, b'0'..=b'9' | b'a'..=b'f'));
+    match rid.rsplit_once('#') {
+        Some((id, end)) if is_number(end) => id,
+        _ => rid,
+    }
+}
+
+/// Id of the response to a request, and the index of its choice: `cmpl-X-1` gives choice 1 of `cmpl-X`.
+fn response_id(rid: &str) -> Option<(&str, u32)> {
+    let choice = rid.strip_prefix("cmpl-").and_then(|name| name.rsplit_once('-'));
+    match choice.and_then(|(_, choice)| Some((choice.len(), choice.parse().ok()?))) {
+        Some((length, choice)) => Some((&rid[..rid.len() - length - 1], choice)),
+        None => Some((rid, 0)),
+    }
+}
+
+#[cfg(test)]
+mod tests;
