@@ -17,7 +17,7 @@ import time
 import traceback
 from pathlib import Path
 
-from .server import LOSSY, PATIENT, Server, stat
+from .server import LOSSY, PATIENT, RUST, Server, stat
 
 ROOT = Path(__file__).parents[2]
 # Findings expected of a release that loses tokens under load, and of a loaded machine.
@@ -259,6 +259,28 @@ class Lane:
 
         return run
 
+    def inside(self, server: Server, flags: list[str]):
+        """A row with the Rust server, whose batches have no counts: streams that begin within the first 50 batches are not judged."""
+
+        def run(folder: Path, checks: Checks) -> str:
+            before = server.generated()
+            with Attach(self.tokengap, server, folder) as attach:
+                warm = load(server, folder / "warm.jsonl", "--streams", "1", "--seconds", "3", "--tokens", "32", "--seed", "50")
+                truth = load(server, folder / "truth.jsonl", *flags)
+            report = attach.report()
+            early = report["chunks"]["unjudged"]
+            checks.equal("chunks unjudged, within the first batches", True, early <= sum(r["completion"] for r in warm))
+            report["chunks"]["unjudged"] = 0
+            compare(checks, warm + truth, report, set())
+            if not any(r["left"] or r["aborted"] for r in truth):
+                checks.equal("tokens sent, by the engine's metrics", server.generated() - before, report["tokens"]["sent"])
+            hop = report["hops"][0]
+            checks.equal("hops", ["scheduler->server"], [hop["name"] for hop in report["hops"]])
+            checks.equal("frames received", None, hop["frames_received"])
+            return f"{len(truth)} requests, {report['tokens']['sent']} tokens sent, {early} chunks unjudged"
+
+        return run
+
     def spliced(self, server: Server, flags: list[str]):
         """A row in which live hops are moved behind the relay and back, with load before, during and after."""
 
@@ -403,7 +425,7 @@ def rows(lane: Lane, home: Path, logs: Path, quick: bool) -> None:
         lane.row("0.5.23 msgpack, mixed", lane.attached(server, [*mixed, "--cumulative"], SLOW))
         lane.row("0.5.23 msgpack, chat", lane.attached(server, [*chat, "--cumulative"], SLOW))
     if quick:
-        print("SKIPPED: two workers, without tokenizer, 0.5.23 with pickle, and under run: they need more server starts (FULL=1)")
+        print("SKIPPED: two workers, without tokenizer, 0.5.23 with pickle, with its Rust server, and under run: they need more server starts (FULL=1)")
         lane.row("predictions of all rows", lane.predictions)
         return
     lossy = LOSSY | {"LOST": str(logs / "lost.jsonl")}
@@ -427,6 +449,11 @@ def rows(lane: Lane, home: Path, logs: Path, quick: bool) -> None:
         lane.row("0.5.9 without tokenizer, 64 streams", lane.attached(server, ids, LOSES | SLOW))
         ids += ["--leave", "0.1", "--abort", "0.2"]
         lane.row("0.5.9 without tokenizer, aborts", lane.attached(server, ids, LOSES | SLOW))
+    with Server(home, "0.5.23", ["--incremental-streaming-output", "--enable-metrics"], logs / "rust.log", env=RUST) as server:
+        lane.row("0.5.23 Rust server, 8 streams", lane.inside(server, few))
+        lane.row("0.5.23 Rust server, 64 streams", lane.inside(server, [*many, "--seed", "2"]))
+        lane.row("0.5.23 Rust server, mixed", lane.inside(server, mixed))
+        lane.row("0.5.23 Rust server, aborts by id", lane.inside(server, aborts))
     with Server(home, "0.5.23", ["--enable-metrics"], logs / "cumulative.log") as server:
         load(server, logs / "warm.jsonl", "--streams", "4", "--seconds", "2", "--cumulative")
         lane.row("0.5.23, 8 streams", lane.attached(server, [*few, "--cumulative"], SLOW))
@@ -524,7 +551,7 @@ def main() -> int:
     parser.add_argument("--tokengap", type=Path, required=True, help="the program under test")
     parser.add_argument("--home", type=Path, required=True, help="folder of the servers installed by install.sh")
     parser.add_argument("--only", help="run only rows whose name contains this")
-    parser.add_argument("--quick", action="store_true", help="start three servers instead of seven")
+    parser.add_argument("--quick", action="store_true", help="start three servers instead of eight")
     parser.add_argument("--keep", type=Path, default=Path(tempfile.gettempdir()), help="folder for the rows' files")
     parser.add_argument("--soak", type=float, metavar="SECONDS", help="run random load for this time instead of the rows")
     parser.add_argument("--seed", type=int, default=1, help="seed of the random load")

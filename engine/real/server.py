@@ -19,6 +19,8 @@ ENVIRONMENT = {
     "SGLANG_CPU_OMP_THREADS_BIND": "all",
     "PYTHONPATH": str(HERE / "stubs"),
 }
+# Serves from threads of the scheduler, without ZMQ (0.5.17 and later).
+RUST = {"SGLANG_RUST_SERVER": "1"}
 # For several tokenizer workers.
 PATIENT = {"PYTHONPATH": f"{HERE / 'stubs'}:{HERE / 'patient'}"}
 # Omits events of chats.
