@@ -119,6 +119,10 @@ class Load:
                         told.raise_for_status()
 
     def event(self, record: dict, event: dict) -> None:
+        # The Rust server ends an aborted stream with an error.
+        if record["aborted"] and "error" in event:
+            record["finish"] = "abort"
+            return
         if record["kind"] == "chat":
             if event.get("usage"):
                 record["completion"] = event["usage"]["completion_tokens"]

@@ -209,9 +209,8 @@ fn of_client(rid: &str) -> &str {
 
 /// Id of the response to a request, and the index of its choice: `cmpl-X-1` gives choice 1 of `cmpl-X`.
 fn response_id(rid: &str) -> Option<(&str, u32)> {
-    let choice = rid.strip_prefix("cmpl-").and_then(|name| name.rsplit_once('-'));
-    match choice.and_then(|(_, choice)| Some((choice.len(), choice.parse().ok()?))) {
-        Some((length, choice)) => Some((&rid[..rid.len() - length - 1], choice)),
+    match rid.strip_prefix("cmpl-").and_then(|name| name.rsplit_once('-')) {
+        Some((_, choice)) => Some((&rid[..rid.len() - choice.len() - 1], choice.parse().ok()?)),
         None => Some((rid, 0)),
     }
 }

@@ -97,7 +97,8 @@ fn ids_of_clients_and_responses() {
         assert_eq!(of_client(unchanged), unchanged);
     }
     assert_eq!(response_id("cmpl-8b6db923-1"), Some(("cmpl-8b6db923", 1)));
-    for own in ["chat1", "cmpl-8b6db923", "cmpl-x-y", "a-1", ""] {
+    assert_eq!(response_id("cmpl-x-y"), None);
+    for own in ["chat1", "cmpl-8b6db923", "a-1", ""] {
         assert_eq!(response_id(own), Some((own, 0)));
     }
 }

@@ -71,7 +71,7 @@ pub(crate) fn settings(evidence: &Evidence<'_>, unset: &Unset) -> Settings {
         mode: rules.mode(skip.as_ref().map(|skip| skip.value)),
         skip_tokenizer_init: skip,
         disaggregation: rules.disaggregation(),
-        waiter: rules.waiter().filter(|_| in_python),
+        waiter: rules.waiter(),
         exact_text: rules.exact_text(),
         turnaround: evidence
             .python
@@ -190,10 +190,11 @@ impl Rules<'_> {
         ))
     }
 
-    /// Behaviour of a waiter with several queued chunks (changed in 0.5.10rc0 and 0.5.10).
+    /// Behaviour of a waiter with several queued chunks (changed in 0.5.10rc0 and 0.5.10). The Rust server writes an event for each chunk.
     fn waiter(&self) -> Option<Setting<Waiter>> {
         let release = self.release?;
         let waiter = match release {
+            _ if self.output_avoids_zmq().is_some() => Waiter::YieldsAll,
             r if r < Release::new(0, 5, 10).rc(0) => Waiter::KeepsLast,
             r if r.number == [0, 5, 10] && matches!(r.stage, Stage::Candidate(_)) => Waiter::YieldsAll,
             _ => Waiter::Merges,
@@ -333,6 +334,29 @@ mod tests {
             let environment = [(PICKLE_SWITCH.to_owned(), value.to_owned())];
             assert_eq!(codec("0.5.23", Some(environment.as_slice())), expected, "{value}");
         }
+    }
+
+    #[test]
+    fn the_rust_server_has_no_waiters_of_python() {
+        let with = |release: &str, value: &str| {
+            let environment = [(RUST_SERVER.to_owned(), value.to_owned())];
+            rules("", release, |rules| {
+                let evidence = Evidence {
+                    environment: Some(environment.as_slice()),
+                    ..*rules.evidence
+                };
+                let settings = settings(&evidence, rules.unset);
+                (
+                    settings.avoids_zmq,
+                    settings.codec.is_some(),
+                    settings.waiter.map(|waiter| waiter.value),
+                )
+            })
+        };
+        let inside = (Some("SGLANG_RUST_SERVER=1".to_owned()), false, Some(Waiter::YieldsAll));
+        assert_eq!(with("0.5.23", "1"), inside);
+        assert_eq!(with("0.5.23", "0"), (None, true, Some(Waiter::Merges)));
+        assert_eq!(with("0.5.16", "1"), (None, true, Some(Waiter::Merges)));
     }
 
     #[test]
