@@ -5,7 +5,9 @@
 use engines::DISCOVERED;
 use engines::sglang::discover::role;
 use probe_user::discover::fake::{self, FakeProcess};
-use probe_user::discover::{Blind, Carries, Confidence, Engine, HopSeen, PickError, RoleSpec, RoleWords, Topology};
+use probe_user::discover::{
+    Blind, Carries, Confidence, Engine, HopSeen, PickError, Role, RoleSpec, RoleWords, Topology,
+};
 
 const SERVER: &str = "python3 -m sglang.launch_server";
 const WORKER: &str = "python3 -m dynamo.sglang";
@@ -44,7 +46,7 @@ fn schedulers_with_the_rust_server_answer_clients_themselves() {
     assert_eq!(on_path, [11]);
     let scheduler = engine.process(11).unwrap();
     assert!(scheduler.answers_clients() && !engine.process(12).unwrap().answers_clients());
-    let inner = scheduler.inner_role().map(|role| role.word());
+    let inner = scheduler.inner_role().map(Role::word);
     assert_eq!((scheduler.role, inner), (role::SCHEDULER, Some("server")));
 }
 

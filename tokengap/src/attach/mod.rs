@@ -235,7 +235,7 @@ impl Attach {
         self.lanes.paths_mut().ids = ids;
     }
 
-    /// Returns whether all watched processes have exited.
+    /// Returns whether all watched processes have exited, or all processes if none is watched.
     fn has_ended(&self) -> bool {
         let there = |p: &Process| {
             let engines = &self.lookout.topology().engines;
@@ -243,7 +243,8 @@ impl Attach {
                 .iter()
                 .any(|e| e.process(p.id.pid).is_some_and(|now| now.id == p.id))
         };
-        let watched = |p: &&Process| self.probed.contains(&p.id.pid);
+        // Nothing is probed until a server inside a process is loaded.
+        let watched = |p: &&Process| self.probed.is_empty() || self.probed.contains(&p.id.pid);
         !self.engine.processes.iter().filter(watched).any(there)
     }
 
