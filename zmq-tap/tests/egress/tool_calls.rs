@@ -98,13 +98,17 @@ impl Response {
         found.into_iter().map(|(_, arguments)| arguments).collect()
     }
 
-    /// Indices of the events with a part of the last call's arguments that has at least two letters.
+    /// Indices of the events with a part of the last call's arguments that has at least two letters. A call without its name is not found.
     fn pieces(&self) -> Vec<usize> {
         let events: Vec<_> = self.events.iter().map(|event| calls(event).pop()).collect();
         let last = events.iter().flatten().next_back().map(|call| call["index"].clone());
         let is_piece = |call: &Value| {
             let text = call["function"]["arguments"].as_str().unwrap_or_default();
-            Some(&call["index"]) == last.as_ref() && text.chars().filter(|char| char.is_alphabetic()).count() > 1
+            // Blanks prove nothing.
+            let text = text.replace("\\n", "").replace("\\t", "");
+            call["function"]["name"].as_str().is_none_or(str::is_empty)
+                && Some(&call["index"]) == last.as_ref()
+                && text.chars().filter(|char| char.is_alphabetic()).count() > 1
         };
         let places = (0..events.len()).filter(|&at| events[at].as_ref().is_some_and(is_piece));
         places.collect()

@@ -10,6 +10,8 @@ use trace::event::ToolCallOutcome;
 
 /// Longest differing part that is searched for exchanged halves, in characters.
 const MAX_SWAPPED: usize = 2_048;
+/// Maximum number of characters that two exchanged parts share at their ends.
+const MAX_SHARED: usize = 32;
 
 /// Result of a comparison. The places are bytes of the sent object.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -47,7 +49,9 @@ pub(super) fn compare(written: &str, sent: &str, whole: bool) -> Comparison {
     let equal = match (&value, &expected) {
         (Some(value), Some(expected)) => value == expected,
         // Some parsers write nothing for an empty object.
-        (None, Some(expected)) => written.trim().is_empty() && expected.as_object().is_some_and(serde_json::Map::is_empty),
+        (None, Some(expected)) => {
+            written.trim().is_empty() && expected.as_object().is_some_and(serde_json::Map::is_empty)
+        }
         // Invalid JSON of the model.
         _ => characters(written) == characters(sent),
     };
@@ -213,21 +217,28 @@ fn damage(written: &[Unit], sent: &[Unit]) -> Option<Comparison> {
     (!parts.is_empty()).then_some(Comparison { outcome, parts })
 }
 
-/// Finds two neighbouring parts that were exchanged, between `begin` and `end` equal characters.
+/// Finds two neighbouring parts that were exchanged, with `begin` and `end` equal characters around the difference. The parts may begin or
+/// end with the same characters, so they may reach into the equal ones.
 fn swapped(written: &[Unit], sent: &[Unit], begin: usize, end: usize) -> Option<Comparison> {
-    let middle = begin..sent.len().checked_sub(end).filter(|until| *until > begin)?;
-    let (written, expected) = (&written[middle.clone()], &sent[middle]);
-    if expected.len() > MAX_SWAPPED {
+    let until = sent.len().checked_sub(end).filter(|until| *until > begin)?;
+    if until - begin > MAX_SWAPPED {
         return None;
     }
-    (1..expected.len()).find(|&at| {
-        let (first, second) = expected.split_at(at);
-        written.starts_with(second) && written[second.len()..] == *first
-    })?;
-    let bytes = expected.first()?.from..expected.last()?.to;
+    let leads = 0..=begin.min(MAX_SHARED);
+    let mut middles = leads.flat_map(|lead| (0..=end.min(MAX_SHARED)).map(move |trail| begin - lead..until + trail));
+    let middle = middles.find(|middle| is_rotated(&written[middle.clone()], &sent[middle.clone()]))?;
+    let bytes = sent[middle.start].from..sent[middle.end - 1].to;
     Some(Comparison {
         outcome: ToolCallOutcome::Swapped,
         parts: vec![part(sent, bytes)],
+    })
+}
+
+/// Whether `written` is a later and an earlier part of `sent`, in this order.
+fn is_rotated(written: &[Unit], sent: &[Unit]) -> bool {
+    (1..sent.len()).any(|at| {
+        let (first, second) = sent.split_at(at);
+        written.starts_with(second) && written[second.len()..] == *first
     })
 }
 
