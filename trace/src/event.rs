@@ -4,6 +4,7 @@
 //! Sources emit the events of one lane in order. Between lanes and stages, timestamps may step back slightly.
 
 mod new;
+mod tool_calls;
 
 use serde::{Deserialize, Serialize};
 
@@ -11,6 +12,7 @@ use crate::clock::MonoNs;
 pub use crate::engine::Engine;
 use crate::engine::Mode;
 use crate::id::{FrameId, HopId, ThreadId};
+pub use tool_calls::{ArgumentsPart, ToolCallOutcome, ToolCalls};
 use crate::words::names;
 
 /// One observation with its timestamp.
@@ -297,6 +299,8 @@ pub struct Answer<'a> {
     pub short_writes: u32,
     /// Bytes accepted for the client but unacknowledged when the connection ended; `None` while it stays open.
     pub unacknowledged: Option<u64>,
+    /// Its tool calls; `None` without any, or if their text was not compared.
+    pub tool_calls: Option<ToolCalls>,
 }
 
 /// How a response ended.

@@ -11,6 +11,7 @@ mod consumer_cpu;
 mod consumer_logged;
 mod consumer_starved;
 mod consumer_throttled;
+mod damaged_tool_calls;
 mod drops;
 mod engine_ended;
 mod engine_failed;
@@ -89,6 +90,7 @@ pub trait Detector {
 pub const ALL: &[&(dyn Detector + Sync)] = &[
     &drops::DroppedChunks,
     &drops::ShortAnswers,
+    &damaged_tool_calls::DamagedToolCalls,
     &wire_loss::WireLoss,
     &gap::FirstTokenGap,
     &late_delivery::LateDelivery,

@@ -149,6 +149,7 @@ impl<'a> Answer<'a> {
             end: AnswerEnd::Whole,
             short_writes: 0,
             unacknowledged: None,
+            tool_calls: None,
         }
     }
 }

@@ -118,6 +118,7 @@ impl Exporter for Events<'_> {
                     o.text("end", answer.end.as_str())
                         .int("short_writes", answer.short_writes);
                     o.maybe_int("unacknowledged_bytes", answer.unacknowledged);
+                    o.maybe_text("tool_calls", answer.tool_calls.map(|calls| calls.outcome.as_str()));
                 })
             }
             What::Undecoded(undecoded) => self.line("undecoded", at, context, |o| {

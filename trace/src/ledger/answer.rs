@@ -37,6 +37,9 @@ impl Ledger {
             AnswerEnd::ClientLeft => answers.client_left += 1,
             AnswerEnd::ServerLeft => answers.server_left += 1,
         }
+        if let Some(calls) = answer.tool_calls {
+            self.tool_calls.enter(answer.rid, at, calls);
+        }
         answers.short_writes += u64::from(answer.short_writes > 0);
         answers.uncounted += u64::from(answer.tokens.is_none());
         // A client that disconnected early did not wait for the rest.

@@ -37,6 +37,7 @@ mod table;
 mod threads;
 mod ticket;
 mod timeline;
+mod tool_calls;
 mod totals;
 mod waits;
 
@@ -60,6 +61,7 @@ pub use stages::Stages;
 pub use stream::Stream;
 pub use threads::Thread;
 pub use timeline::TimeUse;
+pub use tool_calls::{ToolCallResponse, ToolCallResponses};
 pub use totals::{
     AffectedRequests, Answers, ChunkCounts, IdCounts, Inflation, MissedCounts, Predictions, RequestCounts, TokenCounts,
     Totals,
@@ -158,6 +160,8 @@ pub struct Ledger {
     /// Incremented whenever deliveries may have been missed.
     delivery_epoch: u32,
     early: EarlyDeliveries,
+    #[serde(default)]
+    tool_calls: ToolCallResponses,
     #[serde(skip)]
     scratch: Vec<PendingChunk>,
     /// Requests touched by the last frame.
@@ -206,6 +210,7 @@ impl Ledger {
             forgot: None,
             delivery_epoch: 0,
             early: EarlyDeliveries::default(),
+            tool_calls: ToolCallResponses::default(),
             scratch: Vec::new(),
             touched: Vec::new(),
         }
@@ -504,6 +509,11 @@ impl Ledger {
     /// Finished requests that lost tokens, or were predicted to, oldest first.
     pub fn lossy(&self) -> impl DoubleEndedIterator<Item = &Lossy> + ExactSizeIterator {
         self.lossy.iter()
+    }
+
+    /// Responses with tool calls.
+    pub fn tool_calls(&self) -> &ToolCallResponses {
+        &self.tool_calls
     }
 
     /// The limits, and how often each was reached.

@@ -3,6 +3,7 @@
 use super::losses::losses;
 use super::series::series;
 use super::slowest::slowest;
+use super::tool_calls::tool_calls;
 use super::{
     AnswerCounts, Chunks, FindingLine, Gap, HopLine, Itl, LaneLine, LegLine, LimitLine, Own, Report, ReportInput,
     Requests, SCHEMA, Source, Spread, Tokens, WorkerLine, cpu, modes, stacks, stages,
@@ -53,6 +54,7 @@ pub fn build(
         chunks: Chunks::of(ledger),
         losses: losses(ledger),
         answers: answers(ledger),
+        tool_calls: tool_calls(ledger, from),
         itl_ns: Itl::of(ledger),
         modes: modes::modes(ledger),
         hops: (0..ledger.groups().len())

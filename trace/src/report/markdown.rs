@@ -17,6 +17,7 @@ pub(super) fn render(report: &Report, clock: &Clock) -> String {
     head(&mut out, report, clock);
     findings(&mut out, report, clock);
     lossy(&mut out, report);
+    tool_calls(&mut out, report);
     slowest(&mut out, report);
     path(&mut out, report);
     hops(&mut out, report);
@@ -133,6 +134,16 @@ fn findings(out: &mut String, report: &Report, clock: &Clock) {
     if !report.findings.is_empty() {
         out.push('\n');
     }
+}
+
+/// Tool calls of responses.
+fn tool_calls(out: &mut String, report: &Report) {
+    let Some(calls) = &report.tool_calls else { return };
+    let _ = writeln!(out, "### Tool calls of responses: {}\n", calls.summary());
+    for (rid, explanation) in calls.notable() {
+        let _ = writeln!(out, "- {}: {explanation}", markdown_code(&rid));
+    }
+    out.push('\n');
 }
 
 /// Proven losses by request.

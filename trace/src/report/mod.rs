@@ -21,6 +21,7 @@ pub mod stages;
 mod stages_text;
 pub(crate) mod table;
 mod text;
+mod tool_calls;
 mod wrap;
 
 use std::collections::BTreeMap;
@@ -41,6 +42,7 @@ pub(crate) use path::legs;
 pub use series::{ChunkSeries, HopSeries, RequestSeries, Series, SpreadSeries, ThreadSeries, TokenSeries};
 pub use slowest::SlowLine;
 pub use stacks::{SamplingCost, StackFunctionLine, StackLine, StackShare};
+pub use tool_calls::{ToolCallCounts, ToolCallLine, explain_tool_calls};
 pub(crate) use wrap::wrap;
 
 use crate::detect::Severity;
@@ -79,6 +81,9 @@ pub struct Report {
     /// Responses to clients; absent if the end of none was observed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub answers: Option<AnswerCounts>,
+    /// Responses with tool calls; absent if none was compared.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub tool_calls: Option<ToolCallCounts>,
     /// Time between chunks of one request.
     pub itl_ns: Itl,
     /// Output modes and their cost; empty in reports of versions without this field.

@@ -21,6 +21,7 @@ pub(super) fn render(report: &Report) -> String {
     numbers(&mut out, report);
     truth(&mut out, report);
     losses(&mut out, report);
+    super::tool_calls::render(&mut out, report);
     slowest(&mut out, report);
     super::stages_text::render(&mut out, report);
     hops(&mut out, report);

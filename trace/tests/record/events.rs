@@ -6,9 +6,9 @@ use proptest::prelude::*;
 use proptest::string::string_regex;
 use trace::engine::{Mode, Waiter};
 use trace::event::{
-    Answer, AnswerEnd, Away, AwayState, Capabilities, Chunk, CpuSample, Delivery, Engine, Event, Finish, Frame, Hop,
-    IdColumn, Kind, LoggedState, Merged, Missed, MissedCause, PollUse, QueueSample, Received, Response, SendWait,
-    StackSample, Stage, ThreadPart, Undecoded, What,
+    Answer, AnswerEnd, ArgumentsPart, Away, AwayState, Capabilities, Chunk, CpuSample, Delivery, Engine, Event, Finish,
+    Frame, Hop, IdColumn, Kind, LoggedState, Merged, Missed, MissedCause, PollUse, QueueSample, Received, Response,
+    SendWait, StackSample, Stage, ThreadPart, ToolCallOutcome, ToolCalls, Undecoded, What,
 };
 use trace::{FrameId, HopId, MonoNs, ThreadId};
 
@@ -193,16 +193,53 @@ fn logged_state() -> impl Strategy<Value = LoggedState<'static>> {
 
 fn answer() -> impl Strategy<Value = Answer<'static>> {
     let end = prop::sample::select(vec![AnswerEnd::Whole, AnswerEnd::ClientLeft, AnswerEnd::ServerLeft]);
-    (text(), of(small()), of(small()), end, small(), of(large())).prop_map(
-        |(rid, tokens, completion_tokens, end, short_writes, unacknowledged)| Answer {
-            rid,
-            tokens,
-            completion_tokens,
-            end,
-            short_writes,
-            unacknowledged,
-        },
+    (
+        text(),
+        of(small()),
+        of(small()),
+        end,
+        small(),
+        of(large()),
+        of(tool_calls()),
     )
+        .prop_map(
+            |(rid, tokens, completion_tokens, end, short_writes, unacknowledged, tool_calls)| Answer {
+                rid,
+                tokens,
+                completion_tokens,
+                end,
+                short_writes,
+                unacknowledged,
+                tool_calls,
+            },
+        )
+}
+
+fn tool_calls() -> impl Strategy<Value = ToolCalls> {
+    let outcome = prop::sample::select(vec![
+        ToolCallOutcome::Complete,
+        ToolCallOutcome::Rewritten,
+        ToolCallOutcome::Unfinished,
+        ToolCallOutcome::Unjudged,
+        ToolCallOutcome::Swapped,
+        ToolCallOutcome::Repeated,
+        ToolCallOutcome::Missing,
+    ]);
+    let finish = prop::sample::select(vec![Finish::Length, Finish::Stop, Finish::Abort, Finish::Other]);
+    let part = (small(), small(), [small(), small()], any::<bool>());
+    let part = part.prop_map(|(at, chars, tokens, whole_chunks)| ArgumentsPart {
+        at,
+        chars,
+        tokens,
+        whole_chunks,
+    });
+    (1..=u32::MAX, small(), outcome, of(finish), of(part)).prop_map(|(calls, call, outcome, finish, part)| ToolCalls {
+        calls,
+        call,
+        outcome,
+        finish,
+        part,
+    })
 }
 
 fn what() -> impl Strategy<Value = What<'static>> {

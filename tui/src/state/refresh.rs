@@ -267,12 +267,14 @@ impl Brief {
 
 /// Losses and inter-token latency of a request in the ledger, live or finished.
 fn losses_and_itl(ledger: &Ledger, request: Option<&Request>, rid: &str) -> Kept {
+    let tool_calls = ledger.tool_calls().find(rid).copied();
     if let Some(request) = request {
         return Kept {
             confirmed: request.losses().cloned(),
             predicted: request.predicted().cloned(),
             itl: request.itl(),
             delivered_first: request.delivered_first(),
+            tool_calls,
         };
     }
     let summary = ledger.finished().rev().find(|s| &*s.rid == rid);
@@ -282,6 +284,7 @@ fn losses_and_itl(ledger: &Ledger, request: Option<&Request>, rid: &str) -> Kept
         predicted: lossy.and_then(|l| l.predicted.as_deref().cloned()),
         itl: summary.map(|s| s.itl).unwrap_or_default(),
         delivered_first: summary.and_then(|s| s.delivered_first),
+        tool_calls,
     }
 }
 

@@ -2,6 +2,7 @@
 
 use session::units::{count, duration};
 use trace::engine::EngineState;
+use trace::event::ToolCalls;
 use trace::ledger::{ItlEnds, Losses};
 use trace::report::LegKind;
 use trace::report::bar::{Segment, gathered};
@@ -23,6 +24,7 @@ pub(crate) struct Kept {
     pub(crate) predicted: Option<Losses>,
     pub(crate) itl: ItlEnds,
     pub(crate) delivered_first: Option<MonoNs>,
+    pub(crate) tool_calls: Option<ToolCalls>,
 }
 
 /// A point on the request's path, with the name `SGLang`'s logs use for it, if any.
@@ -71,6 +73,8 @@ pub(crate) struct Detail {
     pub(crate) itl: ItlEnds,
     /// One sentence per flag.
     pub(crate) evidence: Vec<(Flag, String)>,
+    /// Tool calls of its response.
+    pub(crate) tool_calls: Option<ToolCalls>,
     /// Start of the known chunks, if earlier ones were overwritten.
     pub(crate) since: Option<MonoNs>,
 }
@@ -133,6 +137,7 @@ impl Detail {
             tracks: tracks(&story, hops, &fates, origin),
             evidence: row.as_ref().map(|row| evidence(row, engine, &kept)).unwrap_or_default(),
             since: story.since,
+            tool_calls: kept.tool_calls,
             chunks,
             path,
             row,

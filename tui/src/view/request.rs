@@ -1,6 +1,8 @@
 //! Request tab: stages to scale, every chunk as a tick, the list of chunks, and evidence for the flags.
 
 use session::units::{count, duration, known};
+use trace::event::ToolCallOutcome;
+use trace::report::explain_tool_calls;
 use trace::stats::Spread;
 
 use super::Hits;
@@ -32,6 +34,7 @@ pub(super) fn draw(pad: &mut Pad<'_>, model: &Model, ui: &Ui, hits: &mut Hits) {
         let x = pad.text(1, y, flag.word(), theme.flag(*flag));
         y = pad.paragraph(x + 1, y, 2, why, PLAIN);
     }
+    y = tool_calls(pad, y, detail);
     y = stages(pad, y, detail);
     y = tracks(pad, y, detail);
     chunks(pad, y, detail, ui, hits);
@@ -51,6 +54,19 @@ fn head(pad: &mut Pad<'_>, detail: &Detail) -> u16 {
         }
     }
     1
+}
+
+/// Draws what became of the response's tool calls, if they were compared.
+fn tool_calls(pad: &mut Pad<'_>, y: u16, detail: &Detail) -> u16 {
+    let theme = pad.theme();
+    let Some(calls) = &detail.tool_calls else { return y };
+    let style = match calls.outcome {
+        outcome if outcome.is_damaged() => theme.health(Health::Critical),
+        ToolCallOutcome::Unfinished | ToolCallOutcome::Unjudged => theme.health(Health::Warning),
+        _ => PLAIN,
+    };
+    let x = pad.text(1, y, "tool calls ", theme.head());
+    pad.paragraph(x, y, 4, &explain_tool_calls(calls), style)
 }
 
 /// Draws the inter-token latency at both ends, if known.

@@ -4,7 +4,9 @@ use ratatui::Terminal;
 use ratatui::backend::TestBackend;
 use session::playback::{Play, PlaybackState, Position, Speed};
 use session::sink::{Writing, Written};
-use trace::event::{Capabilities, CpuSample, Finish, Received, StackSample, What};
+use trace::event::{
+    ArgumentsPart, Capabilities, CpuSample, Finish, Received, StackSample, ToolCallOutcome, ToolCalls, What,
+};
 use trace::{FrameId, HopId, ThreadId};
 
 use super::*;
@@ -231,6 +233,26 @@ fn one_request_matches_its_snapshots() {
     tapped.scene.journal = Journal::new(0);
     tapped.update();
     tapped.snapshot("request_evicted");
+}
+
+#[test]
+fn a_damaged_tool_call_is_explained_on_the_request_screen() {
+    let mut fixture = race();
+    fixture.press(&[Action::Go(Tab::Requests), Action::Open]);
+    let detail = fixture.model.detail.as_mut().expect("a request");
+    detail.tool_calls = Some(ToolCalls {
+        calls: 2,
+        call: 1,
+        outcome: ToolCallOutcome::Missing,
+        finish: Some(Finish::Stop),
+        part: Some(ArgumentsPart {
+            at: 10,
+            chars: 5,
+            tokens: [3, 4],
+            whole_chunks: true,
+        }),
+    });
+    fixture.snapshot("request_tool_calls");
 }
 
 #[test]

@@ -40,7 +40,7 @@ pub struct Completion<'a> {
     /// Other counts of the choice.
     pub hints: Hints,
     /// Text of the choice.
-    pub text: ChoiceText,
+    pub text: ChoiceText<'a>,
     /// Whether the event has a finish reason.
     pub finished: bool,
     /// Whether this is the body of a response that does not stream.
@@ -82,8 +82,8 @@ struct Body<'a> {
     token_ids: Option<Count>,
     #[serde(borrow, default)]
     meta_info: Option<Meta<'a>>,
-    #[serde(default)]
-    choices: Option<Choices>,
+    #[serde(borrow, default)]
+    choices: Option<Choices<'a>>,
     /// In the first event of a stream: a list if the events will list the ids of their tokens.
     #[serde(default)]
     prompt_token_ids: Option<Count>,

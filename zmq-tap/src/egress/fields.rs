@@ -5,6 +5,7 @@ use std::fmt;
 
 use serde::Deserialize;
 use serde::de::{Deserializer, IgnoredAny, MapAccess, SeqAccess, Visitor};
+use serde_json::value::RawValue;
 
 use super::digest::Digest;
 use super::text::ChoiceText;
@@ -63,7 +64,7 @@ impl<'de: 'a, 'a> Deserialize<'de> for Text<'a> {
 
 /// The choices of an answer.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(super) struct Choices {
+pub(super) struct Choices<'a> {
     /// Whether any has a `finish_reason`.
     pub(super) finished: bool,
     /// Number of choices.
@@ -75,11 +76,11 @@ pub(super) struct Choices {
     /// Number of log probabilities of the last one, if it lists them.
     pub(super) logprobs: Option<u32>,
     /// Text of the last one.
-    pub(super) text: ChoiceText,
+    pub(super) text: ChoiceText<'a>,
 }
 
 #[derive(Deserialize)]
-struct Choice {
+struct Choice<'a> {
     #[serde(default)]
     finish_reason: Option<IgnoredAny>,
     #[serde(default)]
@@ -92,26 +93,26 @@ struct Choice {
     #[serde(default)]
     text: Option<Words>,
     /// Part of a chat's message.
-    #[serde(default)]
-    delta: Option<Message>,
+    #[serde(borrow, default)]
+    delta: Option<Message<'a>>,
     /// Message of a chat that does not stream.
-    #[serde(default)]
-    message: Option<Message>,
+    #[serde(borrow, default)]
+    message: Option<Message<'a>>,
 }
 
-impl<'de> Deserialize<'de> for Choices {
+impl<'de: 'a, 'a> Deserialize<'de> for Choices<'a> {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         struct List;
         impl<'de> Visitor<'de> for List {
-            type Value = Choices;
+            type Value = Choices<'de>;
 
             fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
                 f.write_str("a list of choices")
             }
 
-            fn visit_seq<A: SeqAccess<'de>>(self, mut items: A) -> Result<Choices, A::Error> {
+            fn visit_seq<A: SeqAccess<'de>>(self, mut items: A) -> Result<Choices<'de>, A::Error> {
                 let mut choices = Choices::default();
-                while let Some(choice) = items.next_element::<Choice>()? {
+                while let Some(choice) = items.next_element::<Choice<'de>>()? {
                     choices = Choices {
                         finished: choices.finished || choice.finish_reason.is_some(),
                         len: choices.len.saturating_add(1),
@@ -128,14 +129,15 @@ impl<'de> Deserialize<'de> for Choices {
     }
 }
 
-impl Choice {
-    fn text(&self) -> ChoiceText {
+impl<'a> Choice<'a> {
+    fn text(&self) -> ChoiceText<'a> {
         let message = self.delta.or(self.message).unwrap_or_default();
         let content = self.text.unwrap_or(message.content);
         ChoiceText {
             content: content.digest,
             reasoning: message.reasoning.digest,
             elsewhere: message.elsewhere || content.other || message.reasoning.other,
+            tool_calls: message.tool_calls,
             completion: self.text.is_some(),
         }
     }
@@ -166,30 +168,39 @@ impl<'de> Deserialize<'de> for Words {
 
 /// A message of a chat, or a part of it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-struct Message {
+struct Message<'a> {
     content: Words,
     reasoning: Words,
     /// Whether other fields, apart from the role, contain anything.
     elsewhere: bool,
+    /// JSON of the tool calls; empty without any.
+    tool_calls: &'a str,
 }
 
-impl<'de> Deserialize<'de> for Message {
+impl<'de: 'a, 'a> Deserialize<'de> for Message<'a> {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         struct Fields;
         impl<'de> Visitor<'de> for Fields {
-            type Value = Message;
+            type Value = Message<'de>;
 
             fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
                 f.write_str("a message")
             }
 
-            fn visit_unit<E>(self) -> Result<Message, E> {
+            fn visit_unit<E>(self) -> Result<Message<'de>, E> {
                 Ok(Message::default())
             }
 
-            fn visit_map<A: MapAccess<'de>>(self, mut fields: A) -> Result<Message, A::Error> {
+            fn visit_map<A: MapAccess<'de>>(self, mut fields: A) -> Result<Message<'de>, A::Error> {
                 let mut message = Message::default();
-                while let Some((Text(name), value)) = fields.next_entry::<Text<'_>, Outline>()? {
+                while let Some(Text(name)) = fields.next_key::<Text<'_>>()? {
+                    if name == "tool_calls" {
+                        let json = fields.next_value::<&RawValue>()?.get();
+                        let blank = json == "null" || json.trim_matches(['[', ']', ' ', '\n', '\r', '\t']).is_empty();
+                        message.tool_calls = if blank { "" } else { json };
+                        continue;
+                    }
+                    let value = fields.next_value::<Outline>()?;
                     match &*name {
                         "content" => message.content = value.into(),
                         // vLLM may have both names with the same text.
@@ -309,7 +320,7 @@ impl<'de> Deserialize<'de> for Outline {
 mod tests {
     use super::*;
 
-    fn choices(json: &str) -> Choices {
+    fn choices(json: &str) -> Choices<'_> {
         serde_json::from_str(json).expect("choices of any form")
     }
 

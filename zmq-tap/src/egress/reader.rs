@@ -275,18 +275,20 @@ impl Open {
     /// Tokens of an event that counts none, by its text. `None` if they are unknown.
     fn carried(&self, completion: &Completion<'_>, server: &mut Server) -> Option<u32> {
         let rid = &*completion.rid;
+        let part = self.part(rid);
+        let counted = part.is_none_or(|part| part.counted);
         match completion.form {
-            Form::OpenAi if completion.tokens.is_none() => {}
-            Form::OpenAi if completion.tokens == Some(0) => return None,
+            Form::OpenAi if completion.tokens.is_none() && counted => {}
+            Form::OpenAi if completion.tokens == Some(0) && completion.text.is_empty() => return None,
+            Form::OpenAi if !completion.text.completion => {
+                server.texts.collect(rid, &completion.text);
+                return None;
+            }
             Form::ResponsePlane => return None,
             Form::OpenAi | Form::Generate => {
                 server.texts.doubt(rid);
                 return None;
             }
-        }
-        let part = self.part(rid);
-        if part.is_some_and(|part| !part.counted) {
-            return None;
         }
         let all_observed = part.map_or(self.whole, |part| part.so_far.is_some());
         server
@@ -384,7 +386,7 @@ impl Open {
             let ended = part.counted && end == AnswerEnd::Whole;
             let rest = ended.then(|| server.texts.ended(&part.rid, part.so_far.is_some()));
             server.report_by_text(at, &part.rid, true, false, sink);
-            let differs = server.texts.forget(&part.rid);
+            let (differs, tool_calls) = server.texts.forget(&part.rid, self.whole && end == AnswerEnd::Whole);
             let counted = part.counted && !differs;
             if part.counted && differs {
                 sink(&Event {
@@ -404,6 +406,7 @@ impl Open {
                 end,
                 short_writes: self.short_writes,
                 unacknowledged,
+                tool_calls,
             };
             if counted {
                 server.counted += 1;

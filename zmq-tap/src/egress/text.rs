@@ -4,45 +4,55 @@
 //! tokens of a chunk without text, such as an incomplete character, come with the next text. Where messages carry ids only, the engine's
 //! tokenizer gives their text.
 
+mod arguments;
 mod differences;
 mod sent_text;
+mod tool_calls;
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
 
 use trace::HopId;
-use trace::event::{Chunk, Frame, Kind};
+use trace::event::{Chunk, Frame, Kind, ToolCalls};
 
 use self::differences::Differences;
 use self::sent_text::{Part, SentText, most_tokens};
+use self::tool_calls::Calls;
 use super::detokenize::Detokenize;
 use super::digest::Digest;
 
 /// Maximum number of requests whose text is kept for comparison.
 const MAX_REQUESTS: usize = 16_384;
-/// Maximum number of chunks kept for all requests.
-const MAX_CHUNKS: usize = 1 << 20;
+/// Maximum number of bytes kept for all requests.
+const MAX_BYTES: usize = 64 << 20;
 /// Number of events after missing text during which the text may still come, out of order. A server that turns ids into text may hold it back
 /// longer, for a stop string, so only the end of such a response shows which text is missing.
 const HELD: usize = 8;
 
 /// Text of one choice in one event, by the fields that carry it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct ChoiceText {
+pub struct ChoiceText<'a> {
     /// Text of a completion, or content of a chat.
     pub content: Digest,
     /// Reasoning, which comes before the content.
     pub reasoning: Digest,
     /// Whether other fields, such as tool calls, contain anything.
     pub elsewhere: bool,
+    /// JSON of the tool calls; empty without any.
+    pub tool_calls: &'a str,
     /// Whether it is of a completion, to which no parser applies.
     pub completion: bool,
 }
 
-impl ChoiceText {
+impl ChoiceText<'_> {
     /// Whether no field contains anything.
     pub(super) fn is_empty(self) -> bool {
-        self.content.is_empty() && self.reasoning.is_empty() && !self.elsewhere
+        self.content.is_empty() && self.reasoning.is_empty() && !self.has_other_fields()
+    }
+
+    /// Whether any field other than content and reasoning contains anything.
+    fn has_other_fields(self) -> bool {
+        self.elsewhere || !self.tool_calls.is_empty()
     }
 
     fn pieces(self) -> impl Iterator<Item = Digest> {
@@ -58,8 +68,8 @@ pub struct Texts {
     requests: HashMap<String, Compared>,
     /// Oldest first.
     order: VecDeque<String>,
-    /// Number of chunks kept for all requests.
-    chunks: usize,
+    /// Number of bytes kept for all requests.
+    bytes: usize,
     /// Whether chats contain exactly the text that was sent: no parser moves or removes any. Otherwise missing text is not proven lost.
     pub exact: bool,
     /// Turns ids into text, for an engine whose messages carry no text.
@@ -81,6 +91,8 @@ struct Compared {
     held: Vec<Carried>,
     /// Whether the response had other text.
     differs: bool,
+    /// Text since the first difference, and the tool calls since then.
+    unmatched: Option<Box<(SentText, Calls)>>,
 }
 
 /// Tokens whose text an event carries.
@@ -94,10 +106,24 @@ pub(super) struct Carried {
 }
 
 impl Compared {
-    /// Stops the comparison. Returns the number of chunks that were kept.
-    fn doubt(&mut self) -> usize {
+    /// Number of bytes kept.
+    fn bytes(&self) -> usize {
+        let unmatched = self.unmatched.as_ref();
+        self.sent.as_ref().map_or(0, SentText::bytes)
+            + unmatched.map_or(0, |unmatched| unmatched.0.bytes() + unmatched.1.bytes())
+    }
+
+    /// Stops the comparison.
+    fn doubt(&mut self) {
         self.held.clear();
-        self.sent.take().map_or(0, |sent| sent.chunks())
+        (self.sent, self.unmatched) = (None, None);
+    }
+
+    /// Text that is compared, event by event or at the end.
+    fn compared(&mut self) -> Option<&mut SentText> {
+        self.sent
+            .as_mut()
+            .or(self.unmatched.as_mut().map(|unmatched| &mut unmatched.0))
     }
 }
 
@@ -115,8 +141,9 @@ impl Texts {
     /// Records that frames were missed. Requests whose chunks have no counts may lack some from here on.
     pub fn missed(&mut self) {
         for request in self.requests.values_mut() {
-            if request.sent.as_ref().is_some_and(|sent| !sent.is_counted()) {
-                self.chunks -= request.doubt();
+            if request.compared().is_some_and(|sent| !sent.is_counted()) {
+                self.bytes -= request.bytes();
+                request.doubt();
             }
         }
     }
@@ -125,11 +152,12 @@ impl Texts {
         let rid = chunk.rid;
         let detokenizer = self.detokenizer.as_deref();
         if let Some(request) = self.requests.get_mut(rid) {
-            let Some(sent) = request.sent.as_mut().filter(|sent| sent.hop == hop) else {
+            let Some(sent) = request.compared().filter(|sent| sent.hop == hop) else {
                 return;
             };
+            let before = sent.bytes();
             if sent.add(chunk, detokenizer) {
-                self.chunks += 1;
+                self.bytes += sent.bytes() - before;
             } else {
                 self.doubt(rid);
             }
@@ -137,7 +165,7 @@ impl Texts {
             self.insert(SentText::new(hop, chunk), chunk);
         }
         // Otherwise its first chunks were not observed, or its response has ended early.
-        while self.chunks > MAX_CHUNKS && self.order.len() > 1 {
+        while self.bytes > MAX_BYTES && self.order.len() > 1 {
             self.evict_oldest();
         }
     }
@@ -148,12 +176,13 @@ impl Texts {
             self.evict_oldest();
         }
         let sent = sent.add(chunk, self.detokenizer.as_deref()).then_some(sent);
-        self.chunks += usize::from(sent.is_some());
+        self.bytes += sent.as_ref().map_or(0, SentText::bytes);
         self.order.push_back(chunk.rid.to_owned());
         let request = Compared {
             sent,
             held: Vec::new(),
             differs: false,
+            unmatched: None,
         };
         self.requests.insert(chunk.rid.to_owned(), request);
     }
@@ -165,7 +194,13 @@ impl Texts {
 
     /// Compares an event of a response. Returns its number of tokens, or `None` if it is unknown. Text that is missing before an event is lost
     /// only if `all_observed`: no earlier event of the response was missed. Deliveries to report are in [`Texts::ready`].
-    pub(super) fn carried(&mut self, rid: &str, text: &ChoiceText, finished: bool, all_observed: bool) -> Option<u32> {
+    pub(super) fn carried(
+        &mut self,
+        rid: &str,
+        text: &ChoiceText<'_>,
+        finished: bool,
+        all_observed: bool,
+    ) -> Option<u32> {
         let request = self.requests.get_mut(rid)?;
         let sent = request.sent.as_mut()?;
         if !all_observed && !sent.begins() {
@@ -174,16 +209,16 @@ impl Texts {
             return None;
         }
         let may_skip = all_observed && sent.begins() && (self.exact || text.completion);
-        let (chunks, begin) = (sent.chunks(), sent.tokens_carried());
+        let (bytes, begin) = (sent.bytes(), sent.tokens_carried());
         let compared = sent.compare(text, finished, may_skip);
-        self.chunks -= chunks - sent.chunks();
+        self.bytes -= bytes - sent.bytes();
         let completion_tokens = sent.tokens_carried();
         let Part { tokens, without_text } = match compared {
             Ok(part) => part,
             Err(difference) => {
                 request.differs = true;
                 self.differences.add(difference, rid, completion_tokens);
-                self.doubt(rid);
+                self.collect(rid, text);
                 return None;
             }
         };
@@ -214,37 +249,59 @@ impl Texts {
     /// Ends the comparison of a response that ended without an event that finishes it. Returns the number of its last tokens.
     pub(super) fn ended(&mut self, rid: &str, all_observed: bool) -> Option<u32> {
         let request = self.requests.get(rid)?;
-        let unfinished = request.sent.as_ref()?.chunks() > 0 || !request.held.is_empty();
+        let unfinished = request.sent.as_ref()?.is_pending() || !request.held.is_empty();
         if !unfinished {
             return None;
         }
         self.carried(rid, &ChoiceText::default(), true, all_observed)
     }
 
-    /// Stops the comparison for a request: a part of it is unknown.
-    pub(super) fn doubt(&mut self, rid: &str) {
-        if let Some(request) = self.requests.get_mut(rid) {
-            self.chunks -= request.doubt();
+    /// Stops the comparison by event for a request. Its tool calls are compared with the rest of its text when the response ends.
+    pub(super) fn collect(&mut self, rid: &str, text: &ChoiceText<'_>) {
+        let Some(request) = self.requests.get_mut(rid) else {
+            return;
+        };
+        request.held.clear();
+        if let Some(sent) = request.sent.take() {
+            request.unmatched = Some(Box::new((sent, Calls::default())));
+        }
+        if let Some((_, calls)) = request.unmatched.as_deref_mut().filter(|_| !text.tool_calls.is_empty()) {
+            self.bytes -= calls.bytes();
+            calls.add(text.tool_calls);
+            self.bytes += calls.bytes();
         }
     }
 
-    /// Forgets a request whose response has ended. Returns whether the response had other text.
-    pub(super) fn forget(&mut self, rid: &str) -> bool {
-        let Some(request) = self.requests.remove(rid) else {
-            return false;
+    /// Stops the comparison for a request: a part of it is unknown.
+    pub(super) fn doubt(&mut self, rid: &str) {
+        if let Some(request) = self.requests.get_mut(rid) {
+            self.bytes -= request.bytes();
+            request.doubt();
+        }
+    }
+
+    /// Forgets a request whose response has ended. Returns whether the response had other text, and its tool calls if `whole`: each of its
+    /// events was observed.
+    pub(super) fn forget(&mut self, rid: &str, whole: bool) -> (bool, Option<ToolCalls>) {
+        let Some(mut request) = self.requests.remove(rid) else {
+            return (false, None);
         };
-        self.chunks -= request.sent.map_or(0, |sent| sent.chunks());
+        self.bytes -= request.bytes();
         if let Some(at) = self.order.iter().position(|known| known == rid) {
             self.order.remove(at);
         }
-        request.differs
+        let unmatched = request
+            .unmatched
+            .as_deref_mut()
+            .filter(|(sent, _)| whole && sent.begins());
+        (request.differs, unmatched.and_then(|(sent, calls)| sent.judge(calls)))
     }
 
     fn evict_oldest(&mut self) {
         let oldest = self.order.pop_front().and_then(|rid| self.requests.remove(&rid));
-        if let Some(sent) = oldest.and_then(|request| request.sent) {
-            self.evicted += 1;
-            self.chunks -= sent.chunks();
+        if let Some(mut request) = oldest {
+            self.bytes -= request.bytes();
+            self.evicted += u64::from(request.compared().is_some());
         }
     }
 }

@@ -5,6 +5,7 @@ mod openai;
 mod plane;
 mod requests;
 mod served;
+mod tool_calls;
 
 use std::path::PathBuf;
 

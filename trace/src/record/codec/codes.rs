@@ -2,7 +2,7 @@
 
 use super::bytes::Malformed;
 use crate::engine::{Mode, Waiter};
-use crate::event::{AnswerEnd, AwayState, Finish, IdColumn, Kind, MissedCause, Response, ThreadPart};
+use crate::event::{AnswerEnd, AwayState, Finish, IdColumn, Kind, MissedCause, Response, ThreadPart, ToolCallOutcome};
 
 /// An enum with numeric codes.
 pub(super) trait Code: Sized {
@@ -38,6 +38,7 @@ codes! {
     ThreadPart { Main = 0, Io = 1, Other = 2 }
     AwayState { Stopped = 0, Traced = 1, Frozen = 2, Blocked = 3, Polling = 4, Asleep = 5 }
     Response { Streamed = 0, Whole = 1, Text = 2 }
+    ToolCallOutcome { Complete = 0, Rewritten = 1, Unfinished = 2, Unjudged = 3, Swapped = 4, Repeated = 5, Missing = 6 }
     AnswerEnd { Whole = 0, ClientLeft = 1, ServerLeft = 2 }
     MissedCause { QueueFull = 0, Unframed = 1, TooLarge = 2, CutShort = 3, Ended = 4 }
 }

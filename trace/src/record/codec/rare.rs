@@ -6,8 +6,8 @@ use super::codes::{Code, op};
 use super::columns::Columns;
 use super::text::{Reading, Texts};
 use crate::event::{
-    Answer, Away, Capabilities, CpuSample, Engine, Hop, LoggedState, Merged, Missed, PollUse, QueueSample, SendWait,
-    StackSample, Stage, Undecoded, What,
+    Answer, ArgumentsPart, Away, Capabilities, CpuSample, Engine, Hop, LoggedState, Merged, Missed, PollUse, QueueSample, SendWait,
+    StackSample, Stage, ToolCalls, Undecoded, What,
 };
 use crate::id::{FrameId, HopId, ThreadId};
 
@@ -66,7 +66,7 @@ records! {
     STAGE Stage Stage { rid, name, by, tokens, pending }
     LOGGED_STATE LoggedState LoggedState { by, states, rids, recv_wait_ns, more, cpu, cpu_system }
     MERGED Merged Merged { rid, chunks, by }
-    ANSWERED Answered Answer { rid, tokens, completion_tokens, end, short_writes, unacknowledged }
+    ANSWERED Answered Answer { rid, tokens, completion_tokens, end, short_writes, unacknowledged, tool_calls }
     LOST Missed Missed { hop, count, cause }
 }
 
@@ -266,6 +266,45 @@ impl Field<'_> for Option<f64> {
         let bytes = from.fields.bytes(8)?.try_into();
         let bytes = bytes.map_err(|_| Malformed("a share is cut short"))?;
         Ok(Some(f64::from_bits(u64::from_le_bytes(bytes))))
+    }
+}
+
+/// The last field of its record, omitted if unknown.
+impl Field<'_> for Option<ToolCalls> {
+    fn write(&self, to: &mut Writing<'_>) {
+        let Some(calls) = self else { return };
+        calls.calls.write(to);
+        calls.call.write(to);
+        calls.outcome.write(to);
+        to.fields.maybe(calls.finish.map(|finish| finish.code().into()));
+        calls.part.map(|part| part.at).write(to);
+        if let Some(part) = calls.part {
+            part.chars.write(to);
+            part.tokens[0].write(to);
+            part.tokens[1].write(to);
+            u8::from(part.whole_chunks).write(to);
+        }
+    }
+
+    fn read(from: &mut RareReader<'_>) -> Result<Self, Malformed> {
+        if from.fields.is_empty() {
+            return Ok(None);
+        }
+        Ok(Some(ToolCalls {
+            calls: Field::read(from)?,
+            call: Field::read(from)?,
+            outcome: Field::read(from)?,
+            finish: from.maybe_code()?,
+            part: match Field::read(from)? {
+                None => None,
+                Some(at) => Some(ArgumentsPart {
+                    at,
+                    chars: Field::read(from)?,
+                    tokens: [Field::read(from)?, Field::read(from)?],
+                    whole_chunks: from.flag()?,
+                }),
+            },
+        }))
     }
 }
 

@@ -62,6 +62,15 @@ pub(super) fn losses(report: &Report) -> Markup {
         @if let Some(list) = predicted {
             (affected_requests(list, "Which tokens are expected to be lost: predicted"))
         }
+        @if let Some(calls) = &report.tool_calls {
+            h3 { "Tool calls of responses" }
+            p { (calls.summary()) }
+            ul {
+                @for (rid, explanation) in calls.notable() {
+                    li { code { (rid) } ": " (explanation) }
+                }
+            }
+        }
     }
 }
 

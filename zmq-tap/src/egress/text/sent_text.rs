@@ -1,17 +1,21 @@
 //! Text of one request: the part that was sent, and how far its response has carried it.
 
+use std::borrow::Cow;
 use std::collections::VecDeque;
 
 use trace::HopId;
-use trace::event::{Chunk, Finish};
+use trace::event::{Chunk, Finish, ToolCalls};
 
 use super::ChoiceText;
 use super::differences::Difference;
+use super::tool_calls::{Calls, Sent};
 use crate::egress::detokenize::{Detokenize, TokenStream};
 use crate::egress::digest::Digest;
 
 /// Maximum number of chunks kept for one request.
 const MAX_CHUNKS: usize = 65_536;
+/// Maximum number of bytes of text kept for one request, apart from its last chunk.
+const MAX_BYTES: usize = 1 << 20;
 
 /// Text of one request.
 #[derive(Clone, Debug)]
@@ -20,14 +24,16 @@ pub(super) struct SentText {
     pub(super) hop: HopId,
     /// Ends of the chunks that no response has carried yet.
     pending: VecDeque<End>,
+    /// Their text.
+    text: VecDeque<u8>,
     /// End of the last chunk.
     last: End,
     /// End of the text that the response has carried.
     carried: End,
     /// Text of the last event.
     event: Digest,
-    /// Whether the last chunk has ended the request regularly.
-    finished: bool,
+    /// Why the last chunk has ended the request.
+    finish: Option<Finish>,
     /// Whether the first chunk is known to be the request's first.
     begins: bool,
     /// Whether its chunks state the number of tokens so far.
@@ -68,16 +74,22 @@ impl SentText {
             counted,
             tokens: None,
             pending: VecDeque::new(),
+            text: VecDeque::new(),
             last: End::default(),
             carried: End::default(),
             event: Digest::default(),
-            finished: false,
+            finish: None,
         }
     }
 
-    /// Number of chunks kept.
-    pub(super) fn chunks(&self) -> usize {
-        self.pending.len()
+    /// Number of bytes kept.
+    pub(super) fn bytes(&self) -> usize {
+        self.pending.len() * size_of::<End>() + self.text.len()
+    }
+
+    /// Whether any chunk is kept.
+    pub(super) fn is_pending(&self) -> bool {
+        !self.pending.is_empty()
     }
 
     /// Number of tokens up to the end of the text that the response has carried.
@@ -104,29 +116,31 @@ impl SentText {
             Some(listed)
         };
         let new = count.and_then(|count| count.checked_sub(self.last.tokens));
-        let continues = new.is_some_and(|new| new <= most_tokens(chunk)) && self.pending.len() < MAX_CHUNKS;
+        let fits = self.pending.len() < MAX_CHUNKS && self.text.len() < MAX_BYTES;
+        let continues = fits && new.is_some_and(|new| new <= most_tokens(chunk));
         if !continues {
             return false;
         }
         let text = match (chunk.text, detokenizer) {
-            (Some(text), _) => Some(Digest::of(text)),
-            (None, Some(detokenizer)) => self.detokenize(chunk, detokenizer),
+            (Some(text), _) => Some(Cow::Borrowed(text)),
+            (None, Some(detokenizer)) => self.detokenize(chunk, detokenizer).map(Cow::Owned),
             (None, None) => None,
         };
         let (Some(text), Some(tokens)) = (text, count) else {
             return false;
         };
         self.last = End {
-            text: self.last.text.then(text),
+            text: self.last.text.then(Digest::of(&text)),
             tokens,
         };
-        self.finished = matches!(chunk.finish, Some(Finish::Length | Finish::Stop));
+        self.text.extend(text.as_bytes());
+        self.finish = chunk.finish;
         self.pending.push_back(self.last);
         true
     }
 
     /// Text of a chunk's ids. A token that stops the request has none.
-    fn detokenize(&mut self, chunk: &Chunk<'_>, detokenizer: &dyn Detokenize) -> Option<Digest> {
+    fn detokenize(&mut self, chunk: &Chunk<'_>, detokenizer: &dyn Detokenize) -> Option<String> {
         if chunk.listed.unwrap_or(0) as usize != chunk.ids.len() {
             return None;
         }
@@ -140,16 +154,21 @@ impl SentText {
         let known = ids
             .iter()
             .all(|id| u32::try_from(*id).is_ok_and(|id| detokenizer.step(stream, id, &mut text)));
-        known.then(|| Digest::of(&text))
+        known.then_some(text)
     }
 
     /// Compares an event. With `may_skip`, text that is missing before it is lost.
-    pub(super) fn compare(&mut self, text: &ChoiceText, finished: bool, may_skip: bool) -> Result<Part, Difference> {
+    pub(super) fn compare(
+        &mut self,
+        text: &ChoiceText<'_>,
+        finished: bool,
+        may_skip: bool,
+    ) -> Result<Part, Difference> {
         let mut part = Part::default();
         for piece in text.pieces() {
             part.add(self.carry(piece, may_skip).ok_or_else(|| self.difference(piece))?);
         }
-        if text.elsewhere {
+        if text.has_other_fields() {
             return Err(Difference::Elsewhere);
         }
         if finished {
@@ -169,7 +188,10 @@ impl SentText {
             (end.text.len() == len && end.text == start.text.then(text)).then_some((skipped, start, place))
         })?;
         let without_text = self.without_text(skipped, place, start);
-        self.carried = self.pending.drain(..=place).next_back()?;
+        let carried = self.pending.drain(..=place).next_back()?;
+        self.text
+            .drain(..(carried.text.len() - self.carried.text.len()) as usize);
+        self.carried = carried;
         self.event = text;
         Some(Part {
             tokens: self.carried.tokens - start.tokens,
@@ -197,6 +219,22 @@ impl SentText {
         }
     }
 
+    /// Compares the tool calls of a response with the text that it has not carried otherwise.
+    pub(super) fn judge(&mut self, calls: &Calls) -> Option<ToolCalls> {
+        let before = self.carried;
+        let ends: Vec<_> = self
+            .pending
+            .iter()
+            .map(|end| ((end.text.len() - before.text.len()) as usize, end.tokens))
+            .collect();
+        calls.judge(&Sent {
+            text: std::str::from_utf8(self.text.make_contiguous()).ok()?,
+            finish: self.finish,
+            ends: &ends,
+            before: before.tokens,
+        })
+    }
+
     /// Tokens without text at the end of a response. `None` if the response ends before the text. With `may_skip`, the text that is missing
     /// at the end of a finished request is lost.
     fn carry_rest(&mut self, may_skip: bool) -> Option<Part> {
@@ -204,12 +242,13 @@ impl SentText {
             (self.carried, 0)
         } else {
             let place = self.pending.iter().position(|end| end.text == self.last.text);
-            let place = place.filter(|_| may_skip && self.finished)?;
+            let place = place.filter(|_| may_skip && matches!(self.finish, Some(Finish::Length | Finish::Stop)))?;
             (self.pending[place], place + 1)
         };
         let without_text = (self.pending.len() - from) as u32;
         self.carried = self.last;
         self.pending.clear();
+        self.text.clear();
         Some(Part {
             tokens: self.last.tokens - begin.tokens,
             without_text,

@@ -1,0 +1,90 @@
+//! Responses with tool calls, by how their arguments compare with the engine's text.
+
+use std::collections::{BTreeMap, VecDeque};
+
+use serde::{Deserialize, Serialize};
+
+use super::totals::AffectedRequests;
+use crate::clock::MonoNs;
+use crate::event::{ToolCallOutcome, ToolCalls};
+
+/// Maximum number of damaged responses kept, and of others; the oldest is evicted first.
+const KEPT: usize = 1_000;
+
+/// Responses with tool calls.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ToolCallResponses {
+    /// Number of responses by outcome.
+    pub outcomes: BTreeMap<ToolCallOutcome, u64>,
+    /// Responses whose arguments the serving process damaged; the amount is in characters.
+    pub damaged: AffectedRequests,
+    /// Those of them whose damage consists of whole chunks.
+    pub damaged_chunks: u64,
+    latest_damaged: VecDeque<ToolCallResponse>,
+    latest_others: VecDeque<ToolCallResponse>,
+}
+
+/// One response with tool calls.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ToolCallResponse {
+    /// The engine's request id.
+    pub rid: Box<str>,
+    /// When the response ended.
+    pub at: MonoNs,
+    /// Its tool calls.
+    pub calls: ToolCalls,
+}
+
+impl ToolCallResponses {
+    pub(super) fn enter(&mut self, rid: &str, at: MonoNs, calls: ToolCalls) {
+        *self.outcomes.entry(calls.outcome).or_default() += 1;
+        let kept = if calls.outcome.is_damaged() {
+            let chars = calls.part.map_or(0, |part| part.chars);
+            self.damaged.enter(at, rid, chars.into(), true);
+            self.damaged_chunks += u64::from(calls.part.is_none_or(|part| part.whole_chunks));
+            &mut self.latest_damaged
+        } else {
+            &mut self.latest_others
+        };
+        if kept.len() == KEPT {
+            kept.pop_front();
+        }
+        let rid = rid.into();
+        kept.push_back(ToolCallResponse { rid, at, calls });
+    }
+
+    /// The latest damaged responses, then the latest others, each oldest first.
+    pub fn latest(&self) -> impl DoubleEndedIterator<Item = &ToolCallResponse> {
+        self.latest_damaged.iter().chain(&self.latest_others)
+    }
+
+    /// The tool calls of this request.
+    pub fn find(&self, rid: &str) -> Option<&ToolCalls> {
+        let mut of_rid = self.latest().rev().filter(|response| &*response.rid == rid);
+        of_rid.next().map(|response| &response.calls)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn healthy_responses_do_not_evict_damaged_ones() {
+        let mut responses = ToolCallResponses::default();
+        let calls = |outcome| ToolCalls {
+            calls: 1,
+            call: 1,
+            outcome,
+            finish: None,
+            part: None,
+        };
+        responses.enter("cut", MonoNs(1), calls(ToolCallOutcome::Missing));
+        for n in 0..=KEPT {
+            responses.enter(&n.to_string(), MonoNs(2), calls(ToolCallOutcome::Complete));
+        }
+        assert_eq!((responses.damaged.rids, responses.latest().count()), (1, KEPT + 1));
+        assert_eq!(responses.find("cut"), Some(&calls(ToolCallOutcome::Missing)));
+        assert_eq!((responses.find("0"), responses.find("1").is_some()), (None, true));
+    }
+}

@@ -1,0 +1,347 @@
+//! Arguments of one tool call in a response, compared with the JSON object that the engine sent.
+//!
+//! Parsers of engines write the object again, with other blanks and escapes. So the values are compared first; then the characters, as they
+//! are and without blanks and escapes.
+
+use std::ops::Range;
+
+use serde_json::Value;
+use trace::event::ToolCallOutcome;
+
+/// Longest differing part that is searched for exchanged halves, in characters.
+const MAX_SWAPPED: usize = 2_048;
+/// Maximum number of characters that two exchanged parts share at their ends.
+const MAX_SHARED: usize = 32;
+
+/// Result of a comparison. The places are bytes of the sent object.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Comparison {
+    pub(super) outcome: ToolCallOutcome,
+    /// Where the part that differs may begin, and its end for each. Several places are possible if characters repeat.
+    pub(super) parts: Vec<Part>,
+}
+
+/// A possible place of the part that differs.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Part {
+    pub(super) bytes: Range<usize>,
+    /// End of the character before it. Characters that are not compared may lie between.
+    pub(super) after: usize,
+    /// Begin of the character behind it.
+    pub(super) before: usize,
+}
+
+impl Comparison {
+    fn new(outcome: ToolCallOutcome) -> Self {
+        Self {
+            outcome,
+            parts: Vec::new(),
+        }
+    }
+}
+
+/// Compares the arguments in a response with the sent object. `whole`: the sent object is complete.
+pub(super) fn compare(written: &str, sent: &str, whole: bool) -> Comparison {
+    if !whole {
+        return unfinished(written, sent);
+    }
+    let (value, expected) = (value(written), value(sent));
+    let equal = match (&value, &expected) {
+        (Some(value), Some(expected)) => value == expected,
+        // Some parsers write nothing for an empty object.
+        (None, Some(expected)) => {
+            written.trim().is_empty() && expected.as_object().is_some_and(serde_json::Map::is_empty)
+        }
+        // Invalid JSON of the model.
+        _ => characters(written) == characters(sent),
+    };
+    if equal || written.trim() == sent {
+        return Comparison::new(ToolCallOutcome::Complete);
+    }
+    if expected.is_none() {
+        // A parser may have completed or shortened invalid JSON.
+        return Comparison::new(ToolCallOutcome::Unjudged);
+    }
+    let (without_blanks, expected) = (characters(written), characters(sent));
+    // A parser may remove blanks.
+    let found = if without_blanks == expected {
+        None
+    } else {
+        damage(&exact(written), &exact(sent)).or_else(|| damage(&without_blanks, &expected))
+    };
+    found.unwrap_or_else(|| Comparison::new(ToolCallOutcome::Unjudged))
+}
+
+/// Value of complete JSON.
+pub(super) fn value(json: &str) -> Option<Value> {
+    serde_json::from_str(json).ok()
+}
+
+/// Compares arguments whose end was not sent. A parser may hold back the last characters, or complete the JSON.
+fn unfinished(written: &str, sent: &str) -> Comparison {
+    let (written, sent) = (characters(written), characters(sent));
+    let common = common(written.iter(), sent.iter());
+    let rest = written[common..].iter();
+    if !rest.into_iter().all(|unit| matches!(unit.char, '"' | ']' | '}')) {
+        return Comparison::new(ToolCallOutcome::Unjudged);
+    }
+    let place = sent.get(common).zip(sent.last());
+    Comparison {
+        outcome: ToolCallOutcome::Unfinished,
+        parts: place
+            .map(|(first, last)| part(&sent, first.from..last.to))
+            .into_iter()
+            .collect(),
+    }
+}
+
+/// A character and its bytes. Characters are equal without regard to their place.
+#[derive(Clone, Copy, Debug)]
+struct Unit {
+    char: char,
+    from: usize,
+    to: usize,
+}
+
+impl PartialEq for Unit {
+    fn eq(&self, other: &Self) -> bool {
+        self.char == other.char
+    }
+}
+
+fn exact(text: &str) -> Vec<Unit> {
+    let chars = text.char_indices();
+    chars
+        .map(|(from, char)| Unit {
+            char,
+            from,
+            to: from + char.len_utf8(),
+        })
+        .collect()
+}
+
+/// The characters without blanks, escapes replaced. Strings are not told apart from the rest, so a part of a text has the same characters.
+fn characters(text: &str) -> Vec<Unit> {
+    let mut units = Vec::with_capacity(text.len());
+    let mut rest = text.char_indices().peekable();
+    while let Some((from, char)) = rest.next() {
+        let mut to = from + char.len_utf8();
+        let char = match char {
+            '\\' => {
+                let Some((decoded, len)) = unescape(&text[from..]) else {
+                    break;
+                };
+                to = from + len;
+                while rest.next_if(|(at, _)| *at < to).is_some() {}
+                decoded
+            }
+            char => char,
+        };
+        if !char.is_whitespace() {
+            units.push(Unit { char, from, to });
+        }
+    }
+    units
+}
+
+/// The character of the escape at the begin of `text`, and its length. `None` if it is incomplete.
+fn unescape(text: &str) -> Option<(char, usize)> {
+    let code = |at: usize| u32::from_str_radix(text.get(at..at + 4)?, 16).ok();
+    match text.as_bytes().get(1)? {
+        b'u' => {
+            let first = code(2)?;
+            if (0xd800..0xdc00).contains(&first) && text.get(6..8) == Some("\\u") {
+                let second = code(8)?;
+                let joined = 0x10000 + ((first - 0xd800) << 10) + (second.wrapping_sub(0xdc00) & 0x3ff);
+                return Some((char::from_u32(joined)?, 12));
+            }
+            Some((char::from_u32(first).unwrap_or(char::REPLACEMENT_CHARACTER), 6))
+        }
+        b'n' | b'r' | b't' => Some((' ', 2)),
+        _ => {
+            let char = text[1..].chars().next()?;
+            Some((char, 1 + char.len_utf8()))
+        }
+    }
+}
+
+/// Number of equal elements at the begin.
+fn common<'a>(a: impl Iterator<Item = &'a Unit>, b: impl Iterator<Item = &'a Unit>) -> usize {
+    a.zip(b).take_while(|(a, b)| a == b).count()
+}
+
+/// Finds one missing, repeated, or exchanged part that explains the whole difference.
+fn damage(written: &[Unit], sent: &[Unit]) -> Option<Comparison> {
+    let begin = common(written.iter(), sent.iter());
+    let end = common(written.iter().rev(), sent.iter().rev());
+    let (shorter, longer) = (written.len().min(sent.len()), written.len().max(sent.len()));
+    let len = longer - shorter;
+    if len == 0 {
+        return swapped(written, sent, begin, end);
+    }
+    if begin + end < shorter {
+        return None;
+    }
+    let places = shorter - end.min(shorter)..=begin;
+    let missing = written.len() < sent.len();
+    let all = if missing { sent } else { written };
+    // Numbers may be written in another form.
+    let is_number = |at: usize| {
+        let mut chars = all[at..at + len].iter().map(|unit| unit.char);
+        chars
+            .clone()
+            .all(|char| char.is_ascii_digit() || "+-.eE".contains(char))
+            && chars.any(|char| !"eE".contains(char))
+    };
+    if places.clone().any(is_number) {
+        return None;
+    }
+    let outcome = if missing {
+        ToolCallOutcome::Missing
+    } else {
+        ToolCallOutcome::Repeated
+    };
+    let parts: Vec<Part> = places
+        .filter_map(|at| {
+            let place = if missing {
+                at
+            } else {
+                // The part before the inserted one is equal to it.
+                at.checked_sub(len)
+                    .filter(|before| all[*before..at] == all[at..at + len])?
+            };
+            let bytes = sent.get(place)?.from..sent.get(place + len - 1)?.to;
+            Some(part(sent, bytes))
+        })
+        .collect();
+    (!parts.is_empty()).then_some(Comparison { outcome, parts })
+}
+
+/// Finds two neighbouring parts that were exchanged, with `begin` and `end` equal characters around the difference. The parts may begin or
+/// end with the same characters, so they may reach into the equal ones.
+fn swapped(written: &[Unit], sent: &[Unit], begin: usize, end: usize) -> Option<Comparison> {
+    let until = sent.len().checked_sub(end).filter(|until| *until > begin)?;
+    if until - begin > MAX_SWAPPED {
+        return None;
+    }
+    let leads = 0..=begin.min(MAX_SHARED);
+    let mut middles = leads.flat_map(|lead| (0..=end.min(MAX_SHARED)).map(move |trail| begin - lead..until + trail));
+    let middle = middles.find(|middle| is_rotated(&written[middle.clone()], &sent[middle.clone()]))?;
+    let bytes = sent[middle.start].from..sent[middle.end - 1].to;
+    Some(Comparison {
+        outcome: ToolCallOutcome::Swapped,
+        parts: vec![part(sent, bytes)],
+    })
+}
+
+/// Whether `written` is a later and an earlier part of `sent`, in this order.
+fn is_rotated(written: &[Unit], sent: &[Unit]) -> bool {
+    (1..sent.len()).any(|at| {
+        let (first, second) = sent.split_at(at);
+        written.starts_with(second) && written[second.len()..] == *first
+    })
+}
+
+fn part(units: &[Unit], bytes: Range<usize>) -> Part {
+    let before = units.partition_point(|unit| unit.to <= bytes.start);
+    let behind = units.partition_point(|unit| unit.from < bytes.end);
+    Part {
+        after: before.checked_sub(1).map_or(0, |at| units[at].to),
+        before: units.get(behind).map_or(bytes.end, |unit| unit.from),
+        bytes,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const SENT: &str = r#"{"city": "New York", "note": "a \"b\" \u00e9", "n": 1.50}"#;
+
+    fn outcome(written: &str, sent: &str, whole: bool) -> ToolCallOutcome {
+        compare(written, sent, whole).outcome
+    }
+
+    fn part_of(written: &str, sent: &str) -> (ToolCallOutcome, Option<String>) {
+        let found = compare(written, sent, true);
+        let part = found.parts.first().map(|part| sent[part.bytes.clone()].to_owned());
+        (found.outcome, part)
+    }
+
+    #[test]
+    fn the_same_value_in_another_form_is_complete() {
+        for written in [
+            SENT,
+            "{\"city\":\"New York\",\"note\":\"a \\\"b\\\" \u{e9}\",\"n\":1.5}",
+            r#" {"n": 1.5, "note": "a \"b\" \u00E9", "city": "New York"}"#,
+        ] {
+            assert_eq!(outcome(written, SENT, true), ToolCallOutcome::Complete, "{written}");
+        }
+        assert_eq!(outcome("", "{ }", true), ToolCallOutcome::Complete);
+        // Invalid JSON that is written as it is.
+        assert_eq!(
+            outcome("{\"a\": NaN,}", "{\"a\":NaN, }", true),
+            ToolCallOutcome::Complete
+        );
+    }
+
+    #[test]
+    fn a_missing_part_is_found_wherever_it_is() {
+        for part in ["{\"city\"", "New ", "York\", \"note\": \"a ", "\": 1.50}", "}"] {
+            let written = SENT.replacen(part, "", 1);
+            let (outcome, _) = part_of(&written, SENT);
+            assert_eq!(outcome, ToolCallOutcome::Missing, "{written}");
+        }
+        assert_eq!(
+            part_of("", r#"{"a":"b"}"#),
+            (ToolCallOutcome::Missing, Some(r#"{"a":"b"}"#.to_owned()))
+        );
+    }
+
+    #[test]
+    fn a_repeated_and_a_swapped_part_are_found() {
+        let written = SENT.replace("York", "YorkX");
+        assert_eq!(outcome(&written, SENT, true), ToolCallOutcome::Unjudged);
+        let written = SENT.replace("York", "YorYork");
+        assert_eq!(
+            part_of(&written, SENT),
+            (ToolCallOutcome::Repeated, Some("Yor".to_owned()))
+        );
+        let written = SENT.replace("New York", "YorkNew ");
+        assert_eq!(
+            part_of(&written, SENT),
+            (ToolCallOutcome::Swapped, Some("New York".to_owned()))
+        );
+    }
+
+    #[test]
+    fn numbers_in_another_form_and_completed_json_prove_nothing() {
+        assert_eq!(
+            outcome(
+                r#"{"n":0.30000000000000004}"#,
+                r#"{"n":0.300000000000000044408920985006261616945}"#,
+                true
+            ),
+            ToolCallOutcome::Complete
+        );
+        assert_eq!(outcome(r#"{"n":1}"#, r#"{"n":12}"#, true), ToolCallOutcome::Unjudged);
+        assert_eq!(
+            outcome(&SENT.replace("w Y", "wY"), SENT, true),
+            ToolCallOutcome::Unjudged
+        );
+        assert_eq!(outcome(r#"{"n":1}"#, r#"{"n":1,}"#, true), ToolCallOutcome::Unjudged);
+        assert_eq!(
+            outcome(r#"{"city":"Paris"}"#, r#"{"town":"Rome"}"#, true),
+            ToolCallOutcome::Unjudged
+        );
+    }
+
+    #[test]
+    fn arguments_that_the_engine_did_not_finish_are_no_loss() {
+        let sent = r#"{"city": "New Yo"#;
+        for written in [sent, "", r#"{"city": "#, r#"{"city":"New Yo"}"#] {
+            assert_eq!(outcome(written, sent, false), ToolCallOutcome::Unfinished, "{written}");
+        }
+        assert_eq!(outcome(r#"{"city": "Yo"#, sent, false), ToolCallOutcome::Unjudged);
+    }
+}

@@ -1,0 +1,331 @@
+//! Tool calls of a response, found in the text that the engine sent.
+//!
+//! The arguments of a call are the JSON object behind its name. The calls are searched from the end, so that a name or an object in earlier
+//! text, such as reasoning, is not taken for a call. Other forms (XML, Python) are not compared.
+
+use std::ops::Range;
+
+use serde::Deserialize;
+use trace::event::{ArgumentsPart, Finish, ToolCallOutcome, ToolCalls};
+
+use super::arguments::{self, Comparison, Part};
+use crate::egress::fields::Text;
+
+/// Maximum number of tool calls of a response.
+const MAX_CALLS: usize = 256;
+/// Maximum number of bytes of names and arguments of a response.
+const MAX_BYTES: usize = 1 << 20;
+/// Maximum number of bytes between a name and its arguments.
+const MAX_BETWEEN: usize = 96;
+/// Maximum number of bytes read in the search for an object with the same arguments.
+const MAX_SEARCHED: usize = 8 << 20;
+
+/// Tool calls of a response so far.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Calls {
+    calls: Vec<Call>,
+    bytes: usize,
+    /// Whether they exceed a limit, or their form is unknown.
+    unknown: bool,
+}
+
+#[derive(Clone, Debug)]
+struct Call {
+    index: u32,
+    name: String,
+    arguments: String,
+}
+
+/// An element of `tool_calls`. In a body that does not stream, elements may have no index.
+#[derive(Deserialize)]
+struct Element<'a> {
+    #[serde(default)]
+    index: Option<u32>,
+    #[serde(borrow, default)]
+    function: Option<Function<'a>>,
+}
+
+#[derive(Deserialize)]
+struct Function<'a> {
+    #[serde(borrow, default)]
+    name: Option<Text<'a>>,
+    #[serde(borrow, default)]
+    arguments: Option<Text<'a>>,
+}
+
+/// Text of the engine in which the calls are searched.
+pub(super) struct Sent<'a> {
+    pub(super) text: &'a str,
+    pub(super) finish: Option<Finish>,
+    /// End of each chunk in `text`, with the number of tokens up to it.
+    pub(super) ends: &'a [(usize, u32)],
+    /// Number of tokens before `text`.
+    pub(super) before: u32,
+}
+
+impl Calls {
+    /// Number of bytes kept.
+    pub(super) fn bytes(&self) -> usize {
+        self.bytes
+    }
+
+    /// Appends the `tool_calls` of an event or a body.
+    pub(super) fn add(&mut self, json: &str) {
+        let Ok(elements) = serde_json::from_str::<Vec<Element<'_>>>(json) else {
+            self.unknown = true;
+            return;
+        };
+        for (place, element) in (0..).zip(elements) {
+            let index = element.index.unwrap_or(place);
+            let known = self.calls.iter().position(|call| call.index == index);
+            let (name, arguments) = match element.function {
+                Some(function) => (function.name, function.arguments),
+                None => (None, None),
+            };
+            let text = |text: &Option<Text<'_>>| text.as_ref().map_or(0, |text| text.0.len());
+            self.bytes += text(&name) + text(&arguments);
+            if self.bytes > MAX_BYTES || known.is_none() && self.calls.len() == MAX_CALLS {
+                *self = Self {
+                    unknown: true,
+                    ..Self::default()
+                };
+            }
+            if self.unknown {
+                return;
+            }
+            let place = known.unwrap_or_else(|| {
+                self.calls.push(Call {
+                    index,
+                    name: String::new(),
+                    arguments: String::new(),
+                });
+                self.calls.len() - 1
+            });
+            let call = &mut self.calls[place];
+            // A name comes in one piece; some servers repeat it.
+            if let Some(Text(name)) = name.filter(|_| call.name.is_empty()) {
+                call.name.push_str(&name);
+            }
+            if let Some(Text(arguments)) = arguments {
+                call.arguments.push_str(&arguments);
+            }
+        }
+    }
+
+    /// Compares the calls with the text. `None` without any, or if they are unknown.
+    pub(super) fn judge(&self, sent: &Sent<'_>) -> Option<ToolCalls> {
+        if self.unknown || self.calls.is_empty() || sent.finish.is_none() {
+            return None;
+        }
+        let objects = self.objects(sent.text);
+        let last = self.calls.len() - 1;
+        let found = self
+            .calls
+            .iter()
+            .zip(objects)
+            .enumerate()
+            .map(|(place, (call, object))| {
+                // The end of the call, which is behind its arguments, may not have been generated.
+                let is_cut = place == last && sent.finish == Some(Finish::Length);
+                call.compare(object, sent.text, is_cut)
+            });
+        // The first of the worst.
+        let (place, worst) = found.enumerate().reduce(|worst, next| {
+            if next.1.1.outcome > worst.1.1.outcome {
+                next
+            } else {
+                worst
+            }
+        })?;
+        let (object, Comparison { outcome, parts }) = worst;
+        Some(ToolCalls {
+            calls: self.calls.len() as u32,
+            call: place as u32 + 1,
+            outcome,
+            finish: sent.finish,
+            part: object.and_then(|object| sent.part(&object, &parts)),
+        })
+    }
+
+    /// The object of each call in the text; `None` if it is not certain, or has another form.
+    fn objects(&self, text: &str) -> Vec<Option<Range<usize>>> {
+        let mut found = vec![None; self.calls.len()];
+        let mut until = text.len();
+        for (place, call) in self.calls.iter().enumerate().rev() {
+            let Some((name, object)) = object_behind(&call.name, &text[..until], until == text.len()) else {
+                break;
+            };
+            until = name;
+            found[place] = Some(object);
+        }
+        found
+    }
+}
+
+impl Call {
+    fn compare(&self, object: Option<Range<usize>>, text: &str, is_cut: bool) -> (Option<Range<usize>>, Comparison) {
+        let Some(object) = object else {
+            let outcome = if arguments::value(&self.arguments).is_some() {
+                ToolCallOutcome::Rewritten
+            } else {
+                ToolCallOutcome::Unjudged
+            };
+            return (
+                None,
+                Comparison {
+                    outcome,
+                    parts: Vec::new(),
+                },
+            );
+        };
+        let sent = &text[object.clone()];
+        let mut comparison = arguments::compare(&self.arguments, sent, object_end(sent).is_some());
+        if is_cut && comparison.outcome.is_damaged() {
+            comparison = arguments::compare(&self.arguments, sent, false);
+        }
+        // The arguments may be those of another call, which a parser left out.
+        if comparison.outcome.is_damaged() && self.is_of_another(&object, text) {
+            comparison = Comparison {
+                outcome: ToolCallOutcome::Unjudged,
+                parts: Vec::new(),
+            };
+        }
+        (Some(object), comparison)
+    }
+
+    /// Whether another object of the text has these arguments, or too many would have to be compared.
+    fn is_of_another(&self, object: &Range<usize>, text: &str) -> bool {
+        let Some(value) = arguments::value(&self.arguments) else {
+            return false;
+        };
+        let mut searched = 0;
+        text.match_indices('{')
+            .filter(|(at, _)| *at != object.start)
+            .any(|(at, _)| {
+                let end = object_end(&text[at..]);
+                searched += end.unwrap_or(text.len() - at);
+                let equal = end.is_some_and(|end| arguments::value(&text[at..at + end]).as_ref() == Some(&value));
+                equal || searched > MAX_SEARCHED
+            })
+    }
+}
+
+impl Sent<'_> {
+    /// Describes a part of the object by its place, preferring one that consists of whole chunks.
+    fn part(&self, object: &Range<usize>, parts: &[Part]) -> Option<ArgumentsPart> {
+        let is_end = |from: usize, to: usize| {
+            let (from, to) = (object.start + from, object.start + to);
+            let at = self.ends.partition_point(|(end, _)| *end < from);
+            from == 0 || self.ends.get(at).is_some_and(|(end, _)| *end <= to)
+        };
+        let whole = |part: &&Part| is_end(part.after, part.bytes.start) && is_end(part.bytes.end, part.before);
+        let of_chunks = parts.iter().find(whole);
+        let part = of_chunks.or(parts.first())?;
+        let (from, to) = (object.start + part.bytes.start, object.start + part.bytes.end);
+        let tokens_before = |byte: usize| {
+            let at = self.ends.partition_point(|(end, _)| *end <= byte);
+            let before = at.checked_sub(1).map_or(self.before, |at| self.ends[at].1);
+            (before, self.ends.get(at).map_or(before, |end| end.1))
+        };
+        let text = |bytes: Range<usize>| self.text.get(bytes).map_or(0, |text| text.chars().count() as u32);
+        Some(ArgumentsPart {
+            at: text(object.start..from) + 1,
+            chars: text(from..to),
+            tokens: [tokens_before(from).0 + 1, tokens_before(to.saturating_sub(1)).1],
+            whole_chunks: of_chunks.is_some(),
+        })
+    }
+}
+
+/// Place of the last occurrence of a call's name, and the object behind it. The name may occur again only within that object. The object
+/// may be incomplete if the text ends with it (`may_end`).
+fn object_behind(name: &str, text: &str, may_end: bool) -> Option<(usize, Range<usize>)> {
+    if name.is_empty() {
+        return None;
+    }
+    let mut last = None;
+    for (at, _) in text.rmatch_indices(name) {
+        let after = at + name.len();
+        let Some(start) = arguments_behind(&text[after..]).map(|open| after + open) else {
+            last = last.or(Some(at));
+            continue;
+        };
+        let end = match object_end(&text[start..]) {
+            Some(end) => start + end,
+            None if may_end && is_open(&text[start..]) => text.len(),
+            None => return None,
+        };
+        return last.is_none_or(|last| last < end).then_some((at, start..end));
+    }
+    None
+}
+
+/// Offset of an object that only punctuation, numbers, markers (`<|marker|>`), and the names of this part of a call precede.
+fn arguments_behind(text: &str) -> Option<usize> {
+    let mut word = String::new();
+    let mut rest = text.char_indices().take_while(|(at, _)| *at < MAX_BETWEEN);
+    while let Some((at, char)) = rest.next() {
+        if char.is_alphabetic() {
+            word.push(char);
+            continue;
+        }
+        if !matches!(&*std::mem::take(&mut word), "" | "arguments" | "parameters" | "json") {
+            return None;
+        }
+        match char {
+            '{' => return Some(at),
+            '<' => {
+                rest.next().filter(|(_, bar)| matches!(bar, '|' | '\u{ff5c}'))?;
+                rest.find(|(_, char)| *char == '>')?;
+            }
+            '"' | ',' | ':' | '.' | '-' | '`' | '(' | '[' => {}
+            char if char.is_whitespace() || char.is_ascii_digit() => {}
+            _ => return None,
+        }
+    }
+    None
+}
+
+/// Length of the JSON object at the begin of `text`; `None` if it is incomplete or invalid.
+fn object_end(text: &str) -> Option<usize> {
+    match scan(text) {
+        Scan::Ends(end) => Some(end),
+        Scan::Open | Scan::Invalid => None,
+    }
+}
+
+/// Whether `text` ends inside the object at its begin.
+fn is_open(text: &str) -> bool {
+    scan(text) == Scan::Open
+}
+
+#[derive(Debug, PartialEq, Eq)]
+enum Scan {
+    Ends(usize),
+    Open,
+    Invalid,
+}
+
+fn scan(text: &str) -> Scan {
+    let (mut depth, mut in_string, mut escaped) = (0_usize, false, false);
+    for (at, byte) in text.bytes().enumerate() {
+        match byte {
+            _ if escaped => escaped = false,
+            // Outside of a string: the object is itself part of a string.
+            b'\\' if !in_string => return Scan::Invalid,
+            b'\\' => escaped = true,
+            b'"' => in_string = !in_string,
+            _ if in_string => {}
+            b'{' | b'[' => depth += 1,
+            b'}' | b']' if depth == 1 => return Scan::Ends(at + 1),
+            b'}' | b']' => depth = depth.saturating_sub(1),
+            // Markup.
+            b'<' => return Scan::Invalid,
+            _ => {}
+        }
+    }
+    Scan::Open
+}
+
+#[cfg(test)]
+mod tests;

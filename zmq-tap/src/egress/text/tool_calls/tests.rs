@@ -1,0 +1,181 @@
+//! Tool calls against the text of the engine.
+
+use super::*;
+
+/// Calls with these names and arguments, in pieces.
+fn calls(calls: &[(&str, &[&str])]) -> Calls {
+    let mut found = Calls::default();
+    for (index, (name, pieces)) in calls.iter().enumerate() {
+        let element = |function| serde_json::json!([{ "index": index, "function": function }]).to_string();
+        found.add(&element(serde_json::json!({ "name": name, "arguments": "" })));
+        for piece in *pieces {
+            found.add(&element(serde_json::json!({ "name": null, "arguments": piece })));
+        }
+    }
+    found
+}
+
+/// Compares with these chunks of one token each.
+fn judge(calls: &Calls, chunks: &[&str], finish: Finish) -> Option<ToolCalls> {
+    let (text, mut end) = (chunks.concat(), 0);
+    let ends: Vec<_> = (11..)
+        .zip(chunks)
+        .map(|(tokens, chunk)| {
+            end += chunk.len();
+            (end, tokens)
+        })
+        .collect();
+    calls.judge(&Sent {
+        text: &text,
+        finish: Some(finish),
+        ends: &ends,
+        before: 10,
+    })
+}
+
+fn outcome(calls: &Calls, text: &str) -> ToolCallOutcome {
+    judge(calls, &[text], Finish::Stop).expect("tool calls").outcome
+}
+
+const HERMES: [&str; 9] = [
+    "<tool_call>\n",
+    "{\"name\": \"find\", ",
+    "\"arguments\": ",
+    "{\"city\": ",
+    "\"New ",
+    "York\"",
+    "}",
+    "}\n",
+    "</tool_call>",
+];
+
+#[test]
+fn a_complete_call_is_found_in_each_form_of_json() {
+    let call = calls(&[("find", &["{\"city\":", "\"New York\"}"])]);
+    for text in [
+        &*HERMES.concat(),
+        "<think>Use find with {\"city\": \"Rome\"}.</think>[TOOL_CALLS] [{\"name\": \"find\", \"arguments\": {\"city\": \"New York\"}}]",
+        "<|tool_call_begin|>functions.find:0<|tool_call_argument_begin|>{\"city\": \"New York\"}<|tool_call_end|>",
+        "{\"name\": \"find\", \"parameters\": {\"city\": \"New York\"}}",
+        "find\n```json\n{\"city\": \"New York\"}\n```",
+    ] {
+        assert_eq!(outcome(&call, text), ToolCallOutcome::Complete, "{text}");
+    }
+}
+
+#[test]
+fn other_forms_are_not_compared() {
+    let call = calls(&[("find", &["{\"city\": \"Paris\"}"])]);
+    for text in [
+        "<think>find {\"city\": \"Paris, France\"}</think><function=find>\n<parameter=city>\nParis\n</parameter>\n</function>",
+        "<function=find>\n<parameter=city>\n{\"city\": \"Paris, France\"}\n</parameter>",
+        "[find(city=\"Paris\")]",
+        "{\"arguments\": {\"city\": \"Paris\"}, \"name\": \"find\"}",
+        "{\"name\": \"find\", \"arguments\": \"{\\\"city\\\": \\\"Paris\\\"}\"}",
+    ] {
+        assert_eq!(outcome(&call, text), ToolCallOutcome::Rewritten, "{text}");
+    }
+    let cut = calls(&[("find", &["{\"city\": \"Par"])]);
+    assert_eq!(outcome(&cut, "[find(city=\"Par"), ToolCallOutcome::Unjudged);
+}
+
+#[test]
+fn a_lost_chunk_is_told_from_a_part_that_a_parser_removed() {
+    let lost = judge(&calls(&[("find", &["{\"city\": ", "York\"}"])]), &HERMES, Finish::Stop).expect("tool calls");
+    let part = lost.part.expect("a place");
+    assert_eq!((lost.calls, lost.call, lost.outcome), (1, 1, ToolCallOutcome::Missing));
+    assert_eq!(
+        (part.at, part.chars, part.tokens, part.whole_chunks),
+        (10, 5, [15, 15], true)
+    );
+    let eaten = judge(
+        &calls(&[("find", &["{\"city\": \"New ", "Yor\"}"])]),
+        &HERMES,
+        Finish::Stop,
+    )
+    .expect("tool calls");
+    let part = eaten.part.expect("a place");
+    assert_eq!(
+        (part.at, part.chars, part.tokens, part.whole_chunks),
+        (18, 1, [16, 16], false)
+    );
+    let brace = judge(&calls(&[("find", &["{\"city\": \"New York\""])]), &HERMES, Finish::Stop).expect("tool calls");
+    let part = brace.part.expect("a place");
+    assert_eq!(
+        (brace.outcome, part.at, part.chars, part.tokens),
+        (ToolCallOutcome::Missing, 20, 1, [17, 17])
+    );
+}
+
+#[test]
+fn repeated_and_swapped_chunks_are_told_apart() {
+    let repeated = calls(&[("find", &["{\"city\": ", "\"New ", "\"New ", "York\"}"])]);
+    let found = judge(&repeated, &HERMES, Finish::Stop).expect("tool calls");
+    assert_eq!(
+        (found.outcome, found.part.map(|part| part.tokens)),
+        (ToolCallOutcome::Repeated, Some([15, 15]))
+    );
+    let swapped = calls(&[("find", &["{\"city\": ", "York\"", "\"New ", "}"])]);
+    let found = judge(&swapped, &HERMES, Finish::Stop).expect("tool calls");
+    assert_eq!(
+        (found.outcome, found.part.map(|part| part.tokens)),
+        (ToolCallOutcome::Swapped, Some([15, 16]))
+    );
+}
+
+#[test]
+fn the_length_limit_cuts_a_call_and_nobody_lost_it() {
+    let cut = calls(&[("find", &["{\"city\": \"New "])]);
+    let found = judge(&cut, &HERMES[..6], Finish::Length).expect("tool calls");
+    assert_eq!(
+        (found.outcome, found.finish),
+        (ToolCallOutcome::Unfinished, Some(Finish::Length))
+    );
+    assert_eq!(found.part.map(|part| part.chars), Some(5));
+    // The engine sent the rest.
+    assert_eq!(
+        judge(&cut, &HERMES, Finish::Stop).map(|found| found.outcome),
+        Some(ToolCallOutcome::Missing)
+    );
+}
+
+#[test]
+fn the_worst_of_several_calls_is_described() {
+    let text =
+        "{\"name\": \"a\", \"arguments\": {\"x\": \"find\"}}; {\"name\": \"find\", \"arguments\": {\"x\": \"yes\"}}";
+    let found = judge(
+        &calls(&[("a", &["{\"x\":\"find\"}"]), ("find", &["{\"x\":\"ys\"}"])]),
+        &[text],
+        Finish::Stop,
+    );
+    assert_eq!(
+        found.map(|found| (found.calls, found.call, found.outcome)),
+        Some((2, 2, ToolCallOutcome::Missing))
+    );
+    // A parser left out the second call.
+    let text =
+        "{\"name\": \"find\", \"arguments\": {\"q\": \"cat\"}}\n{\"name\": \"find\", \"arguments\": {\"q\": \"cats\"}}";
+    assert_eq!(
+        outcome(&calls(&[("find", &["{\"q\": \"cat\"}"])]), text),
+        ToolCallOutcome::Unjudged
+    );
+}
+
+#[test]
+fn unknown_forms_and_excess_are_not_judged() {
+    for json in [
+        "{}",
+        "[1]",
+        "[{\"index\": -1}]",
+        "[{\"function\": {\"arguments\": {\"a\": 1}}}]",
+    ] {
+        let mut found = calls(&[("find", &["{}"])]);
+        found.add(json);
+        assert_eq!(judge(&found, &HERMES, Finish::Stop), None, "{json}");
+    }
+    let mut found = Calls::default();
+    for index in 0..=MAX_CALLS {
+        found.add(&format!("[{{\"index\": {index}}}]"));
+    }
+    assert_eq!((found.bytes(), judge(&found, &HERMES, Finish::Stop)), (0, None));
+}
