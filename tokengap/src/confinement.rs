@@ -12,7 +12,6 @@ use zmq_tap::relay::Endpoint;
 
 #[cfg(target_os = "linux")]
 use crate::{
-    app,
     args::LiveArgs,
     broker::{self, Results},
 };
