@@ -4,7 +4,7 @@ use std::fmt::Write as _;
 
 use super::hostile::{markdown, markdown_code};
 use super::table::Kind::{self, Number, Text};
-use super::{Clock, Report, Spread, ThreadState, bar, brief};
+use super::{Clock, Report, Spread, bar, brief};
 use crate::words::{bytes, count, duration, known, percent, plural, share};
 
 /// Maximum number of requests and findings listed.
@@ -213,14 +213,9 @@ fn path(out: &mut String, report: &Report) {
         ("its thread", Text),
     ];
     let rows = report.path.iter().map(|leg| {
-        [
-            markdown(&leg.words()),
-            known(leg.first_token_share, percent),
-            percent(leg.share),
-            duration(leg.mean_ns),
-            known(leg.busy, percent),
-            leg.thread.map_or("", ThreadState::as_str).to_owned(),
-        ]
+        let mut cells = leg.cells();
+        cells[0] = markdown(&cells[0]);
+        cells
     });
     let _ = writeln!(out, "### Where the time goes\n\n{}\n", markdown_code(&bar));
     table(out, columns, rows);

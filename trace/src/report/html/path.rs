@@ -3,9 +3,9 @@
 use maud::{Markup, html};
 
 use super::super::table::Kind::{Number, Text};
-use super::super::{Report, ThreadState, bar};
+use super::super::{LegLine, Report, bar};
 use super::table::table;
-use crate::words::{duration, known, percent};
+use crate::words::percent;
 
 /// Colours of segments; further ones share the last.
 const COLOURS: [&str; 6] = ["c0", "c1", "c2", "c3", "c4", "c5"];
@@ -21,16 +21,7 @@ pub(super) fn draw(report: &Report) -> Option<Markup> {
         ("receiver busy", Number),
         ("its thread while frames wait", Text),
     ];
-    let rows = report.path.iter().map(|leg| {
-        [
-            leg.words(),
-            known(leg.first_token_share, percent),
-            percent(leg.share),
-            duration(leg.mean_ns),
-            known(leg.busy, percent),
-            leg.thread.map_or("", ThreadState::as_str).to_owned(),
-        ]
-    });
+    let rows = report.path.iter().map(LegLine::cells);
     (!segments.is_empty()).then(|| {
         html! {
             p.shares {

@@ -104,7 +104,7 @@ impl Plot {
         }
     }
 
-    fn draw(&mut self, part: Markup) {
+    fn draw(&mut self, part: &Markup) {
         self.body.push_str(&part.0);
     }
 
@@ -124,7 +124,7 @@ impl Plot {
     pub(super) fn y_ticks(&mut self, label: impl Fn(f64) -> String) {
         for tick in self.y.ticks(4.0) {
             let y = self.y_at(tick);
-            self.draw(html! {
+            self.draw(&html! {
                 path.grid d={ "M" (LEFT) " " (at(y)) "H" (at(WIDTH - RIGHT)) } {}
                 text.tick x=(at(LEFT - 6.0)) y=(at(y + 4.0)) text-anchor="end" { (label(tick)) }
             });
@@ -134,11 +134,11 @@ impl Plot {
     /// Ticks at the bottom: a value and an optional second line.
     pub(super) fn x_ticks(&mut self, label: impl Fn(f64) -> (String, Option<String>)) {
         let bottom = self.bottom();
-        self.draw(html! { path.axis d={ "M" (LEFT) " " (at(bottom)) "H" (at(WIDTH - RIGHT)) } {} });
+        self.draw(&html! { path.axis d={ "M" (LEFT) " " (at(bottom)) "H" (at(WIDTH - RIGHT)) } {} });
         for tick in self.x.ticks(8.0) {
             let x = at(self.x_at(tick));
             let (first, second) = label(tick);
-            self.draw(html! {
+            self.draw(&html! {
                 path.axis d={ "M" (x) " " (at(bottom)) "v4" } {}
                 text.tick x=(x) y=(at(bottom + 16.0)) text-anchor="middle" { (first) }
                 @if let Some(second) = second {
@@ -161,7 +161,7 @@ impl Plot {
                 path.push_str("h.1");
             }
         }
-        self.draw(html! { path.line.(class) d=(path) {} });
+        self.draw(&html! { path.line.(class) d=(path) {} });
         if let Some((_, y)) = points.iter().rev().flatten().next() {
             self.name(class, name, *y);
         }
@@ -179,7 +179,7 @@ impl Plot {
         for &(x, below, _) in points.iter().rev() {
             let _ = write!(path, "L{:.1} {:.1}", self.x_at(x), self.y_at(below));
         }
-        self.draw(html! { path.area.(class) d={ (path) "Z" } {} });
+        self.draw(&html! { path.area.(class) d={ (path) "Z" } {} });
     }
 
     /// Name on the right at height `y`.
@@ -193,7 +193,7 @@ impl Plot {
         let width = (self.x_at(to) - x - 0.6).max(0.8);
         let height = (self.bottom() - y).max(if value > 0.0 { 1.0 } else { 0.0 });
         let top = self.bottom() - height;
-        self.draw(html! {
+        self.draw(&html! {
             rect.bar.(class) x=(at(x)) y=(at(top)) width=(at(width)) height=(at(height)) { title { (tooltip) } }
         });
     }
@@ -202,7 +202,7 @@ impl Plot {
     pub(super) fn hover(&mut self, (from, to): (f64, f64), tooltip: &str) {
         let x = self.x_at(from);
         let (width, height) = ((self.x_at(to) - x).max(0.5), self.bottom() - TOP);
-        self.draw(html! {
+        self.draw(&html! {
             rect.hover x=(at(x)) y=(TOP) width=(at(width)) height=(at(height)) { title { (tooltip) } }
         });
     }
@@ -217,7 +217,7 @@ impl Plot {
         }
         self.rings.push(ring);
         let bottom = self.bottom();
-        self.draw(html! {
+        self.draw(&html! {
             a.mark.(class) href={ "#finding-" (number) } {
                 title { (tooltip) }
                 path d={ "M" (at(x)) " " (TOP) "V" (at(bottom)) } {}
@@ -233,7 +233,7 @@ impl Plot {
         let left = x > WIDTH - RIGHT - 60.0;
         let (anchor, x_name) = if left { ("end", x - 4.0) } else { ("start", x + 4.0) };
         let bottom = self.bottom();
-        self.draw(html! {
+        self.draw(&html! {
             path.upright d={ "M" (at(x)) " " (TOP) "V" (at(bottom)) } {}
             text.note x=(at(x_name)) y=(at(y)) text-anchor=(anchor) { (name) }
         });
@@ -255,7 +255,7 @@ impl Plot {
                 name
             };
             let x = WIDTH - RIGHT + 8.0;
-            self.draw(html! {
+            self.draw(&html! {
                 path.line.(class) d={ "M" (at(x)) " " (at(y)) "h14" } {}
                 text.name x=(at(x + 18.0)) y=(at(y + 4.0)) { (plain(&short)) }
             });
