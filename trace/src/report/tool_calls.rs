@@ -170,7 +170,7 @@ impl ToolCallCounts {
             .filter(|line| line.calls.outcome >= ToolCallOutcome::Unfinished);
         notable
             .take(LIMIT)
-            .map(|line| (plain(&line.rid).to_string(), explain_tool_calls(&line.calls)))
+            .map(|line| (plain(&line.rid), explain_tool_calls(&line.calls)))
     }
 }
 
