@@ -1,4 +1,4 @@
-//! Tool calls of responses: whether their arguments are those that the engine sent, and who changed them otherwise.
+//! Tool calls of responses: comparison of their arguments with the engine's text, and the process at fault.
 
 use std::fmt::Write as _;
 
@@ -46,7 +46,7 @@ pub struct ToolCallLine {
     /// Number of tool calls, and the one described.
     #[serde(flatten)]
     pub calls: ToolCalls,
-    /// Who changed the arguments: `serving-process`, `parser`, `nobody`; `null` if not judged.
+    /// The party that changed the arguments: `serving-process`, `parser`, `nobody`; `null` if not judged.
     pub by: Option<String>,
 }
 
@@ -74,7 +74,7 @@ pub(super) fn tool_calls(ledger: &Ledger, from: MonoNs) -> Option<ToolCallCounts
     })
 }
 
-/// Who changed the arguments.
+/// The party that changed the arguments.
 fn by(calls: &ToolCalls) -> Option<&'static str> {
     match calls.outcome {
         ToolCallOutcome::Complete | ToolCallOutcome::Unfinished => Some("nobody"),
@@ -84,7 +84,7 @@ fn by(calls: &ToolCalls) -> Option<&'static str> {
     }
 }
 
-/// Describes the tool calls of a response: what happened where, whether the text was on the wire, and who is at fault.
+/// Describes the tool calls of a response: the outcome, its place, whether the text was on the wire, and the party at fault.
 pub fn explain_tool_calls(calls: &ToolCalls) -> String {
     let which = format!("tool call {} of {}", calls.call, calls.calls);
     let finish = calls.finish.map_or("unknown", Finish::as_str);

@@ -9,7 +9,6 @@ use serde::Deserialize;
 use trace::event::{ArgumentsPart, Finish, ToolCallOutcome, ToolCalls};
 
 use super::arguments::{self, Comparison, Part};
-use crate::egress::fields::Text;
 
 /// Maximum number of tool calls of a response.
 const MAX_CALLS: usize = 256;
@@ -23,7 +22,7 @@ const MAX_SEARCHED: usize = 8 << 20;
 /// Tool calls of a response so far.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Calls {
-    calls: Vec<Call>,
+    found: Vec<Call>,
     bytes: usize,
     /// Whether they exceed a limit, or their form is unknown.
     unknown: bool,
@@ -38,19 +37,19 @@ struct Call {
 
 /// An element of `tool_calls`. In a body that does not stream, elements may have no index.
 #[derive(Deserialize)]
-struct Element<'a> {
+struct Element {
     #[serde(default)]
     index: Option<u32>,
-    #[serde(borrow, default)]
-    function: Option<Function<'a>>,
+    #[serde(default)]
+    function: Option<Function>,
 }
 
 #[derive(Deserialize)]
-struct Function<'a> {
-    #[serde(borrow, default)]
-    name: Option<Text<'a>>,
-    #[serde(borrow, default)]
-    arguments: Option<Text<'a>>,
+struct Function {
+    #[serde(default)]
+    name: Option<String>,
+    #[serde(default)]
+    arguments: Option<String>,
 }
 
 /// Text of the engine in which the calls are searched.
@@ -71,20 +70,20 @@ impl Calls {
 
     /// Appends the `tool_calls` of an event or a body.
     pub(super) fn add(&mut self, json: &str) {
-        let Ok(elements) = serde_json::from_str::<Vec<Element<'_>>>(json) else {
+        let Ok(elements) = serde_json::from_str::<Vec<Element>>(json) else {
             self.unknown = true;
             return;
         };
         for (place, element) in (0..).zip(elements) {
             let index = element.index.unwrap_or(place);
-            let known = self.calls.iter().position(|call| call.index == index);
+            let known = self.found.iter().position(|call| call.index == index);
             let (name, arguments) = match element.function {
                 Some(function) => (function.name, function.arguments),
                 None => (None, None),
             };
-            let text = |text: &Option<Text<'_>>| text.as_ref().map_or(0, |text| text.0.len());
+            let text = |text: &Option<String>| text.as_ref().map_or(0, String::len);
             self.bytes += text(&name) + text(&arguments);
-            if self.bytes > MAX_BYTES || known.is_none() && self.calls.len() == MAX_CALLS {
+            if self.bytes > MAX_BYTES || known.is_none() && self.found.len() == MAX_CALLS {
                 *self = Self {
                     unknown: true,
                     ..Self::default()
@@ -94,19 +93,19 @@ impl Calls {
                 return;
             }
             let place = known.unwrap_or_else(|| {
-                self.calls.push(Call {
+                self.found.push(Call {
                     index,
                     name: String::new(),
                     arguments: String::new(),
                 });
-                self.calls.len() - 1
+                self.found.len() - 1
             });
-            let call = &mut self.calls[place];
+            let call = &mut self.found[place];
             // A name comes in one piece; some servers repeat it.
-            if let Some(Text(name)) = name.filter(|_| call.name.is_empty()) {
+            if let Some(name) = name.filter(|_| call.name.is_empty()) {
                 call.name.push_str(&name);
             }
-            if let Some(Text(arguments)) = arguments {
+            if let Some(arguments) = arguments {
                 call.arguments.push_str(&arguments);
             }
         }
@@ -114,13 +113,13 @@ impl Calls {
 
     /// Compares the calls with the text. `None` without any, or if they are unknown.
     pub(super) fn judge(&self, sent: &Sent<'_>) -> Option<ToolCalls> {
-        if self.unknown || self.calls.is_empty() || sent.finish.is_none() {
+        if self.unknown || self.found.is_empty() || sent.finish.is_none() {
             return None;
         }
         let objects = self.objects(sent.text);
-        let last = self.calls.len() - 1;
+        let last = self.found.len() - 1;
         let found = self
-            .calls
+            .found
             .iter()
             .zip(objects)
             .enumerate()
@@ -139,7 +138,7 @@ impl Calls {
         })?;
         let (object, Comparison { outcome, parts }) = worst;
         Some(ToolCalls {
-            calls: self.calls.len() as u32,
+            calls: self.found.len() as u32,
             call: place as u32 + 1,
             outcome,
             finish: sent.finish,
@@ -149,9 +148,9 @@ impl Calls {
 
     /// The object of each call in the text; `None` if it is not certain, or has another form.
     fn objects(&self, text: &str) -> Vec<Option<Range<usize>>> {
-        let mut found = vec![None; self.calls.len()];
+        let mut found = vec![None; self.found.len()];
         let mut until = text.len();
-        for (place, call) in self.calls.iter().enumerate().rev() {
+        for (place, call) in self.found.iter().enumerate().rev() {
             let Some((name, object)) = object_behind(&call.name, &text[..until], until == text.len()) else {
                 break;
             };
