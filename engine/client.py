@@ -43,7 +43,7 @@ class Clients:
 
     async def run(self) -> int:
         timeout = aiohttp.ClientTimeout(total=None)
-        async with aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=0), timeout=timeout) as self.session:
+        async with aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=0, ssl=False), timeout=timeout) as self.session:
             open_ = [connected for _ in range(self.plan.rounds_ahead) for connected in self.open_next_round()]
             await asyncio.gather(*open_)
             self.life.ready(self.url)

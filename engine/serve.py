@@ -3,6 +3,9 @@
 import asyncio
 import dataclasses
 import socket
+import subprocess
+import tempfile
+from pathlib import Path
 
 import orjson
 import uvicorn
@@ -23,6 +26,15 @@ class Wanted:
     pad: int = 0
 
 
+def self_sign(config: uvicorn.Config) -> None:
+    """Gives the server a new certificate."""
+    with tempfile.TemporaryDirectory() as folder:
+        config.ssl_keyfile, config.ssl_certfile = Path(folder, "key.pem"), Path(folder, "certificate.pem")
+        command = "openssl req -x509 -newkey ec -pkeyopt ec_paramgen_curve:prime256v1 -nodes -days 1 -subj /CN=localhost".split()
+        subprocess.run([*command, "-keyout", config.ssl_keyfile, "-out", config.ssl_certfile], check=True, capture_output=True)
+        config.load()
+
+
 class Server:
     """Serves the receiver's tokenizer on a free port of 127.0.0.1."""
 
@@ -35,7 +47,11 @@ class Server:
         if receiver.options.middleware:
             # Each piece of a response passes through a queue to another task, which adds event-loop turns.
             app.add_middleware(BaseHTTPMiddleware, dispatch=lambda request, call_next: call_next(request))
-        self.server = uvicorn.Server(uvicorn.Config(app, log_level="error", lifespan="off"))
+        self.scheme = "https" if receiver.options.tls else "http"
+        config = uvicorn.Config(app, log_level="error", lifespan="off")
+        if receiver.options.tls:
+            self_sign(config)
+        self.server = uvicorn.Server(config)
         self.server.install_signal_handlers = lambda: None
 
     async def start(self) -> str:
@@ -46,7 +62,7 @@ class Server:
         self.task = asyncio.create_task(self.server._serve([listener]))
         while not self.server.started:
             await asyncio.sleep(0.005)
-        return f"http://127.0.0.1:{listener.getsockname()[1]}"
+        return f"{self.scheme}://127.0.0.1:{listener.getsockname()[1]}"
 
     async def stop(self) -> None:
         """Closes the port and its connections."""

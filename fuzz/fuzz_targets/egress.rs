@@ -24,7 +24,7 @@ fn read_events(bytes: &[u8], piece: usize, hole: Option<usize>, by_client: bool)
         }
         reader.feed(MonoNs(1), part, index == 0, &mut server, &mut |event| events.push(format!("{event:?}")));
     }
-    let closing = Closing { by_client, unacknowledged: None };
+    let closing = Closing { by_client: Some(by_client), unacknowledged: None };
     reader.closed(MonoNs(1), closing, &mut server, &mut |event| events.push(format!("{event:?}")));
     events
 }

@@ -1,11 +1,18 @@
 //! Warnings about responses that could not be read or counted.
 
-use super::Server;
+use super::server::Tls;
+use super::{Server, Unreadable};
+
+/// Words to append to a reason that an option removes.
+fn remedy(why: Unreadable) -> &'static str {
+    if why == Unreadable::Tls { "; run with --tls" } else { "" }
+}
 
 impl Server {
     /// Whether deliveries are observable. They are not if all traffic is encrypted or carries text only.
     pub fn shows_deliveries(&self) -> bool {
-        let hidden = self.text_only > 0 || self.unreadable.iter().any(|(why, _)| why.hides_responses());
+        let by_tls = self.tls.is_some_and(|tls| tls.hidden() > 0);
+        let hidden = self.text_only > 0 || by_tls || self.unreadable.iter().any(|(why, _)| why.hides_responses());
         !hidden || self.deliveries > 0
     }
 
@@ -14,9 +21,17 @@ impl Server {
         let hidden = self.unreadable.iter().filter(|(why, _)| why.hides_responses());
         let mut degraded: Vec<String> = hidden
             .map(|(why, times)| {
-                format!("egress: cannot read the deliveries of {times} connections or responses: {why}")
+                format!(
+                    "egress: cannot read the deliveries of {times} connections or responses: {why}{}",
+                    remedy(*why)
+                )
             })
             .collect();
+        if let Some(hidden) = self.tls.map(Tls::hidden).filter(|hidden| *hidden > 0) {
+            degraded.push(format!(
+                "egress: cannot read the deliveries of {hidden} connections: another library than OpenSSL encrypts them"
+            ));
+        }
         if self.text_only > 0 {
             degraded.push(format!(
                 "egress: {} responses carried text without token ids; their number of delivered tokens is not observable",

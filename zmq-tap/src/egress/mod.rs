@@ -29,7 +29,7 @@ pub use event::{Completion, Form, Hints, Undecoded, body, event};
 pub use names::ResponseIds;
 pub use reader::{Closing, Reader};
 pub use request_plane::{RequestIds, Requests};
-pub use server::Server;
+pub use server::{Server, Tls};
 pub use stream::{Item, Stream};
 pub use text::{ChoiceText, Texts};
 

@@ -15,8 +15,8 @@ use super::{Limits, Server};
 /// How a connection was closed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Closing {
-    /// Whether the client closed first.
-    pub by_client: bool,
+    /// Whether the client closed first; `None` if unknown.
+    pub by_client: Option<bool>,
     /// Number of bytes accepted by the kernel and not acknowledged by the client.
     pub unacknowledged: Option<u64>,
 }
@@ -111,14 +111,14 @@ impl Reader {
     /// Processes the end of the connection.
     pub fn closed(&mut self, at: MonoNs, closing: Closing, server: &mut Server, sink: &mut dyn FnMut(&Event<'_>)) {
         let (open, limits) = (&mut self.open, &self.limits);
-        if !closing.by_client {
+        if closing.by_client == Some(false) {
             self.stream
                 .closed(&mut |item| open.enter(at, &item, limits, server, sink));
         }
-        let end = self.open.end.unwrap_or(if closing.by_client {
-            AnswerEnd::ClientLeft
-        } else {
-            AnswerEnd::ServerLeft
+        let end = self.open.end.unwrap_or(match closing.by_client {
+            Some(true) => AnswerEnd::ClientLeft,
+            Some(false) => AnswerEnd::ServerLeft,
+            None => AnswerEnd::Unknown,
         });
         self.open.end(at, end, closing.unacknowledged, server, sink);
     }

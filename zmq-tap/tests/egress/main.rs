@@ -76,7 +76,7 @@ impl Connection {
     fn closed(&mut self, by_client: bool) {
         let (closing, events) = (
             Closing {
-                by_client,
+                by_client: Some(by_client),
                 unacknowledged: None,
             },
             &mut self.events,
