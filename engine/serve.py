@@ -35,6 +35,34 @@ def self_sign(config: uvicorn.Config) -> None:
         config.load()
 
 
+class Http2Server:
+    """Granian inside this process, with the settings of SGLang's `--enable-http2`."""
+
+    def __init__(self, app):
+        from granian.constants import HTTPModes, Interfaces
+        from granian.server.embed import Server
+
+        with socket.socket() as free:
+            free.bind(("127.0.0.1", 0))
+            self.port = free.getsockname()[1]
+        self.server = Server(target=app, address="127.0.0.1", port=self.port, interface=Interfaces.ASGI, http=HTTPModes.auto)
+
+    async def start(self) -> str:
+        self.task = asyncio.create_task(self.server.serve())
+        while True:
+            try:
+                _, writer = await asyncio.open_connection("127.0.0.1", self.port)
+            except OSError:
+                await asyncio.sleep(0.02)
+                continue
+            writer.close()
+            return f"http://127.0.0.1:{self.port}"
+
+    async def stop(self) -> None:
+        self.server.stop()
+        await self.task
+
+
 class Server:
     """Serves the receiver's tokenizer on a free port of 127.0.0.1."""
 
@@ -47,6 +75,9 @@ class Server:
         if receiver.options.middleware:
             # Each piece of a response passes through a queue to another task, which adds event-loop turns.
             app.add_middleware(BaseHTTPMiddleware, dispatch=lambda request, call_next: call_next(request))
+        if receiver.options.http2:
+            self.server = Http2Server(app)
+            return
         self.scheme = "https" if receiver.options.tls else "http"
         config = uvicorn.Config(app, log_level="error", lifespan="off")
         if receiver.options.tls:
@@ -56,6 +87,8 @@ class Server:
 
     async def start(self) -> str:
         """Opens the port and returns its URL."""
+        if self.receiver.options.http2:
+            return await self.server.start()
         listener = socket.socket()
         listener.bind(("127.0.0.1", 0))
         # `_serve` does not replace the harness's SIGTERM handler, unlike `serve`.
@@ -66,6 +99,8 @@ class Server:
 
     async def stop(self) -> None:
         """Closes the port and its connections."""
+        if self.receiver.options.http2:
+            return await self.server.stop()
         self.server.should_exit = self.server.force_exit = True
         await self.task
 

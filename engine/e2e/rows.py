@@ -91,6 +91,11 @@ TLS = {
     "https, backlog": consumer("--tls"),
     "https, asyncio, backlog": consumer("--tls", "--loop", "asyncio"),
 }
+# All responses on one HTTP/2 connection, written by Granian.
+HTTP2 = {
+    "http2, backlog": consumer("--http2", clients=("--http2",)),
+    "http2, mixed": dict(receiver=("--http2",), clients=("--http2",)),
+}
 LEAVERS = dict(
     plan=PLAIN | dict(requests=12, tokens=150), gap_ms=4, clients=("--closing", "3", "--resetting", "3", "--stuck", "3")
 )
@@ -282,6 +287,8 @@ def served_rows(engine: Engine, explicit: bool) -> list[Row]:
                 add(name, change, *judges)
         if engine.msgpack:
             continue
+        for name, change in HTTP2.items() if runs("0.5.9", "0.5.23") else ():
+            add(name, change, exact, losses.delivered, losses.confirmed)
         if way == "attach" and runs("0.5.9", "0.5.23"):
             watch = functools.partial(with_flags, "--tls")
             for name, change in TLS.items():

@@ -12,6 +12,7 @@ const LIMITS: Limits = Limits {
     head_bytes: 1 << 10,
     seek_bytes: 8 << 10,
     requests: 8,
+    streams: 4,
 };
 
 /// Events reported for a connection of one write, read in pieces; a gap precedes piece `hole`.

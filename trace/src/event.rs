@@ -12,8 +12,8 @@ use crate::clock::MonoNs;
 pub use crate::engine::Engine;
 use crate::engine::Mode;
 use crate::id::{FrameId, HopId, ThreadId};
-pub use tool_calls::{ArgumentsPart, ToolCallOutcome, ToolCalls};
 use crate::words::names;
+pub use tool_calls::{ArgumentsPart, ToolCallOutcome, ToolCalls};
 
 /// One observation with its timestamp.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]

@@ -3,17 +3,21 @@
 use super::server::Tls;
 use super::{Server, Unreadable};
 
-/// Words to append to a reason that an option removes.
-fn remedy(why: Unreadable) -> &'static str {
-    if why == Unreadable::Tls { "; run with --tls" } else { "" }
-}
-
 impl Server {
     /// Whether deliveries are observable. They are not if all traffic is encrypted or carries text only.
     pub fn shows_deliveries(&self) -> bool {
         let by_tls = self.tls.is_some_and(|tls| tls.hidden() > 0);
         let hidden = self.text_only > 0 || by_tls || self.unreadable.iter().any(|(why, _)| why.hides_responses());
         !hidden || self.deliveries > 0
+    }
+
+    /// What else is known about a reason, as words to append.
+    fn more(&self, why: Unreadable) -> String {
+        match why {
+            Unreadable::Tls => "; run with --tls".to_owned(),
+            Unreadable::Grpc => format!(" ({} messages)", self.grpc_messages),
+            _ => String::new(),
+        }
     }
 
     /// Describes the traffic that was not observable, with counts.
@@ -23,7 +27,7 @@ impl Server {
             .map(|(why, times)| {
                 format!(
                     "egress: cannot read the deliveries of {times} connections or responses: {why}{}",
-                    remedy(*why)
+                    self.more(*why)
                 )
             })
             .collect();

@@ -6,8 +6,8 @@ use super::codes::{Code, op};
 use super::columns::Columns;
 use super::text::{Reading, Texts};
 use crate::event::{
-    Answer, ArgumentsPart, Away, Capabilities, CpuSample, Engine, Hop, LoggedState, Merged, Missed, PollUse, QueueSample, SendWait,
-    StackSample, Stage, ToolCalls, Undecoded, What,
+    Answer, ArgumentsPart, Away, Capabilities, CpuSample, Engine, Hop, LoggedState, Merged, Missed, PollUse,
+    QueueSample, SendWait, StackSample, Stage, ToolCalls, Undecoded, What,
 };
 use crate::id::{FrameId, HopId, ThreadId};
 
