@@ -13,6 +13,7 @@ from .truth import Truth
 
 def add_options(parser) -> None:
     parser.add_argument("--url", required=True, help="URL that the receiver printed")
+    parser.add_argument("--http2", action="store_true", help="use HTTP/2, all requests on one connection")
     parser.add_argument("--openai", action="store_true", help="send half of the requests to each OpenAI endpoint, with usage")
     leavers = parser.add_argument_group("clients that leave after some outputs, the first ones of the plan")
     for kind in leaving.KINDS:
@@ -23,6 +24,47 @@ def add_options(parser) -> None:
 
 def run(options) -> int:
     return asyncio.run(Clients(options).run())
+
+
+class Http1:
+    """Requests with a connection each."""
+
+    async def __aenter__(self):
+        timeout = aiohttp.ClientTimeout(total=None)
+        self.session = aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=0, ssl=False), timeout=timeout)
+        return self
+
+    async def __aexit__(self, *_):
+        await self.session.close()
+
+    async def events(self, url: str, body: dict, accepted=lambda: None):
+        """Events of the response. Calls `accepted` when the server has accepted the request."""
+        async with self.session.post(url, json=body) as response:
+            accepted()
+            async for line in response.content:
+                if line.startswith(b"data: {"):
+                    yield orjson.loads(line[6:])
+
+
+class Http2:
+    """Requests that share a connection."""
+
+    async def __aenter__(self):
+        import httpx
+
+        self.client = httpx.AsyncClient(http1=False, http2=True, timeout=None, limits=httpx.Limits(max_connections=1))
+        return self
+
+    async def __aexit__(self, *_):
+        await self.client.aclose()
+
+    async def events(self, url: str, body: dict, accepted=lambda: None):
+        """Events of the response. Calls `accepted` when the server has accepted the request."""
+        async with self.client.stream("POST", url, json=body) as response:
+            accepted()
+            async for line in response.aiter_lines():
+                if line.startswith("data: {"):
+                    yield orjson.loads(line[6:])
 
 
 class Clients:
@@ -42,8 +84,7 @@ class Clients:
         self.stuck = kinds.count("stuck")
 
     async def run(self) -> int:
-        timeout = aiohttp.ClientTimeout(total=None)
-        async with aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=0), timeout=timeout) as self.session:
+        async with Http2() if self.options.http2 else Http1() as self.http:
             open_ = [connected for _ in range(self.plan.rounds_ahead) for connected in self.open_next_round()]
             await asyncio.gather(*open_)
             self.life.ready(self.url)
@@ -81,14 +122,11 @@ class Clients:
         received = Received(request.rid)
         try:
             body = {"rid": request.rid, "stream": request.stream}
-            async with self.session.post(f"{self.url}/generate", json=body) as response:
-                accepted.set_result(None)
-                async for line in response.content:
-                    if line.startswith(b"data: {"):
-                        received.add(orjson.loads(line[6:]))
-                        if number not in self.started:
-                            self.started.add(number)
-                            self.open_next_round()
+            async for event in self.http.events(f"{self.url}/generate", body, lambda: accepted.set_result(None)):
+                received.add(event)
+                if number not in self.started:
+                    self.started.add(number)
+                    self.open_next_round()
         finally:
             self.ended(received)
 
@@ -103,10 +141,8 @@ class Clients:
             path, body["prompt"] = "/v1/completions", "go"
         try:
             accepted.set_result(None)
-            async with self.session.post(self.url + path, json=body) as response:
-                async for line in response.content:
-                    if line.startswith(b"data: {"):
-                        received.add_text(orjson.loads(line[6:]))
+            async for event in self.http.events(self.url + path, body):
+                received.add_text(event)
         finally:
             self.ended(received)
 

@@ -28,6 +28,8 @@ def add_options(parser) -> None:
     parser.add_argument("--busy", type=float, default=0.0, metavar="SECONDS", help="CPU time of a client per output")
     parser.add_argument("--other-thread", action="store_true", help="clients are resumed from another thread")
     parser.add_argument("--http", action="store_true", help="serve clients over HTTP on a free port of 127.0.0.1")
+    parser.add_argument("--tls", action="store_true", help="serve them over TLS, with a certificate that openssl(1) makes")
+    parser.add_argument("--http2", action="store_true", help="serve them with Granian, as --enable-http2 does")
     parser.add_argument("--middleware", action="store_true", help="serve through a Starlette BaseHTTPMiddleware")
     parser.add_argument("--openai", action="store_true", help="also serve the OpenAI endpoints; waits for all requests")
     parser.add_argument("--fault", choices=openai_api.FAULTS, help="damage the responses of the OpenAI endpoints")

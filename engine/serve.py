@@ -3,6 +3,9 @@
 import asyncio
 import dataclasses
 import socket
+import subprocess
+import tempfile
+from pathlib import Path
 
 import orjson
 import uvicorn
@@ -23,6 +26,43 @@ class Wanted:
     pad: int = 0
 
 
+def self_sign(config: uvicorn.Config) -> None:
+    """Gives the server a new certificate."""
+    with tempfile.TemporaryDirectory() as folder:
+        config.ssl_keyfile, config.ssl_certfile = Path(folder, "key.pem"), Path(folder, "certificate.pem")
+        command = "openssl req -x509 -newkey ec -pkeyopt ec_paramgen_curve:prime256v1 -nodes -days 1 -subj /CN=localhost".split()
+        subprocess.run([*command, "-keyout", config.ssl_keyfile, "-out", config.ssl_certfile], check=True, capture_output=True)
+        config.load()
+
+
+class Http2Server:
+    """Granian inside this process, with the settings of SGLang's `--enable-http2`."""
+
+    def __init__(self, app):
+        from granian.constants import HTTPModes, Interfaces
+        from granian.server.embed import Server
+
+        with socket.socket() as free:
+            free.bind(("127.0.0.1", 0))
+            self.port = free.getsockname()[1]
+        self.server = Server(target=app, address="127.0.0.1", port=self.port, interface=Interfaces.ASGI, http=HTTPModes.auto)
+
+    async def start(self) -> str:
+        self.task = asyncio.create_task(self.server.serve())
+        while True:
+            try:
+                _, writer = await asyncio.open_connection("127.0.0.1", self.port)
+            except OSError:
+                await asyncio.sleep(0.02)
+                continue
+            writer.close()
+            return f"http://127.0.0.1:{self.port}"
+
+    async def stop(self) -> None:
+        self.server.stop()
+        await self.task
+
+
 class Server:
     """Serves the receiver's tokenizer on a free port of 127.0.0.1."""
 
@@ -35,21 +75,32 @@ class Server:
         if receiver.options.middleware:
             # Each piece of a response passes through a queue to another task, which adds event-loop turns.
             app.add_middleware(BaseHTTPMiddleware, dispatch=lambda request, call_next: call_next(request))
-        self.server = uvicorn.Server(uvicorn.Config(app, log_level="error", lifespan="off"))
+        if receiver.options.http2:
+            self.server = Http2Server(app)
+            return
+        self.scheme = "https" if receiver.options.tls else "http"
+        config = uvicorn.Config(app, log_level="error", lifespan="off")
+        if receiver.options.tls:
+            self_sign(config)
+        self.server = uvicorn.Server(config)
         self.server.install_signal_handlers = lambda: None
 
     async def start(self) -> str:
         """Opens the port and returns its URL."""
+        if self.receiver.options.http2:
+            return await self.server.start()
         listener = socket.socket()
         listener.bind(("127.0.0.1", 0))
         # `_serve` does not replace the harness's SIGTERM handler, unlike `serve`.
         self.task = asyncio.create_task(self.server._serve([listener]))
         while not self.server.started:
             await asyncio.sleep(0.005)
-        return f"http://127.0.0.1:{listener.getsockname()[1]}"
+        return f"{self.scheme}://127.0.0.1:{listener.getsockname()[1]}"
 
     async def stop(self) -> None:
         """Closes the port and its connections."""
+        if self.receiver.options.http2:
+            return await self.server.stop()
         self.server.should_exit = self.server.force_exit = True
         await self.task
 

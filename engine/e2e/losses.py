@@ -85,6 +85,17 @@ def only_predicted(checks: Checks, outcome: Outcome) -> None:
     checks.equal("findings that confirm unobserved losses", [], confirms)
 
 
+def unread(words: str):
+    """Responses that cannot be read: their deliveries are unknown, and the report says why and what to do."""
+
+    def judge(checks: Checks, outcome: Outcome) -> None:
+        report = outcome.report
+        checks.matches(report, {"tokens/delivered": None, "chunks/tokens_lost": None})
+        checks.true(f"the report has {words!r}", any(words in line for line in report["self"]["degraded"]))
+
+    return judge
+
+
 def some_predicted(checks: Checks, outcome: Outcome) -> None:
     checks.true("loss is predicted", number(outcome.report, "chunks/dropped_predicted") > 0)
 

@@ -86,6 +86,16 @@ SERVED = {
     "http, detokenizer, backlog": (("0.5.6", "0.5.23"), QUEUED | dict(detokenizer=True)),
     "http, stalls": (("0.5.6", "0.5.9", "0.5.23"), STALLS),
 }
+# The same with OpenSSL in the serving process, which only `attach --tls` reads.
+TLS = {
+    "https, backlog": consumer("--tls"),
+    "https, asyncio, backlog": consumer("--tls", "--loop", "asyncio"),
+}
+# All responses on one HTTP/2 connection, written by Granian.
+HTTP2 = {
+    "http2, backlog": consumer("--http2", clients=("--http2",)),
+    "http2, mixed": dict(receiver=("--http2",), clients=("--http2",)),
+}
 LEAVERS = dict(
     plan=PLAIN | dict(requests=12, tokens=150), gap_ms=4, clients=("--closing", "3", "--resetting", "3", "--stuck", "3")
 )
@@ -111,6 +121,11 @@ def play(watch, setting: Setting, *judges):
 def with_relays(run: Run, setting: Setting):
     """Observes with relays in front of the engine's sockets and of its HTTP port, which needs no privileges."""
     return tapped(run, replace(setting, http_relayed=setting.http))
+
+
+def with_flags(flag: str, run: Run, setting: Setting):
+    """Observes with `attach` and one of its options."""
+    return attached(run, setting, flag)
 
 
 def engines(releases: list[str]) -> list[Engine]:
@@ -272,6 +287,14 @@ def served_rows(engine: Engine, explicit: bool) -> list[Row]:
                 add(name, change, *judges)
         if engine.msgpack:
             continue
+        for name, change in HTTP2.items() if runs("0.5.9", "0.5.23") else ():
+            add(name, change, exact, losses.delivered, losses.confirmed)
+        if way == "attach" and runs("0.5.9", "0.5.23"):
+            watch = functools.partial(with_flags, "--tls")
+            for name, change in TLS.items():
+                add(name, change, exact, losses.delivered, losses.confirmed)
+            watch = attached
+            add("https, unread", TLS["https, backlog"], exact, losses.unread("run with --tls"))
         if runs("0.5.6", "0.5.23"):
             add("http, leavers", LEAVERS, losses.clients_left)
         if runs("0.5.3", "0.5.6", "0.5.9", "0.5.13", "0.5.23"):

@@ -12,6 +12,7 @@ const LIMITS: Limits = Limits {
     head_bytes: 1 << 10,
     seek_bytes: 8 << 10,
     requests: 8,
+    streams: 4,
 };
 
 /// Events reported for a connection of one write, read in pieces; a gap precedes piece `hole`.
@@ -24,7 +25,7 @@ fn read_events(bytes: &[u8], piece: usize, hole: Option<usize>, by_client: bool)
         }
         reader.feed(MonoNs(1), part, index == 0, &mut server, &mut |event| events.push(format!("{event:?}")));
     }
-    let closing = Closing { by_client, unacknowledged: None };
+    let closing = Closing { by_client: Some(by_client), unacknowledged: None };
     reader.closed(MonoNs(1), closing, &mut server, &mut |event| events.push(format!("{event:?}")));
     events
 }

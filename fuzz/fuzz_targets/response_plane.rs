@@ -22,7 +22,7 @@ fn read_events(bytes: &[u8], piece: usize) -> Vec<String> {
     for (index, part) in bytes.chunks(piece).enumerate() {
         reader.feed(MonoNs(1), part, index == 0, &mut server, &mut |event| events.push(format!("{event:?}")));
     }
-    let closing = Closing { by_client: false, unacknowledged: None };
+    let closing = Closing { by_client: Some(false), unacknowledged: None };
     reader.closed(MonoNs(1), closing, &mut server, &mut |event| events.push(format!("{event:?}")));
     events
 }

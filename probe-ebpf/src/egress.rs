@@ -31,6 +31,10 @@ pub enum Kind {
     Read = 3,
     /// Bytes that the process read from a ZMTP connection. Without a payload, it read them by a call whose buffers are not copied.
     Zmtp = 4,
+    /// Plain bytes that the process passed to its TLS library. [`Head::accepted`] counts the bytes that the library accepted.
+    Tls = 5,
+    /// The process freed a TLS connection.
+    TlsClosed = 6,
 }
 
 /// Header of a record. Times are `CLOCK_MONOTONIC` in nanoseconds.
@@ -41,7 +45,8 @@ pub struct Head {
     pub mark: u64,
     /// Time when the call returned or the state changed.
     pub at_ns: u64,
-    /// The kernel's `struct sock *`, which identifies the connection until [`CLOSE`]; the socket's inode in [`Kind::Zmtp`].
+    /// The kernel's `struct sock *`, which identifies the connection until [`CLOSE`]; the socket's inode in [`Kind::Zmtp`],
+    /// and [`tls_key`] in [`Kind::Tls`].
     pub socket: u64,
     /// Return value of the call: number of bytes, or a negative error.
     pub accepted: i64,
@@ -52,7 +57,7 @@ pub struct Head {
     /// Number of payload bytes after this header.
     pub captured: u32,
     /// The connection's byte count after this call: `tcp_sock.write_seq` for a write, `copied_seq` for a read, and
-    /// [`ZmtpConnection::read`] for a Unix socket. It also counts calls whose record was dropped, so a step other than `accepted`
+    /// [`ZmtpConnection::read`] for a Unix socket, [`TlsConnection::written`] for TLS. It also counts calls whose record was dropped, so a step other than `accepted`
     /// reveals bytes that were not observed.
     pub written: u32,
     /// Bytes accepted but not yet acknowledged (`write_seq - snd_una`).
@@ -115,6 +120,8 @@ impl<'a> Record<'a> {
             2 => Kind::State,
             3 => Kind::Read,
             4 => Kind::Zmtp,
+            5 => Kind::Tls,
+            6 => Kind::TlsClosed,
             _ => return None,
         };
         Some(Self {
@@ -133,6 +140,22 @@ pub struct Stream {
     pub target: u32,
     /// 1 if user space does not need this connection's writes.
     pub ignored: u32,
+}
+
+/// A TLS connection on which a serving process has written.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct TlsConnection {
+    /// Number of plain bytes written since the attach. Counts every write, even if its record is dropped.
+    pub written: u32,
+    /// 1 if user space does not need this connection's writes.
+    pub ignored: u32,
+}
+
+/// Key of the connection that target `target` knows by this address. It differs from every kernel address.
+#[inline(always)]
+pub fn tls_key(target: u32, address: u64) -> u64 {
+    address ^ u64::from(target) << 48
 }
 
 /// Copy limits for a process's calls in bytes; 0 ignores such calls.
@@ -248,7 +271,7 @@ mod tests {
     proptest! {
         #[test]
         fn parses_records_of_the_kernel_side(
-            words in any::<[u64; 4]>(), halves in any::<[u32; 5]>(), ports in any::<[u16; 2]>(), kind in 1_u8..=4, before: u8, state: u8,
+            words in any::<[u64; 4]>(), halves in any::<[u32; 5]>(), ports in any::<[u16; 2]>(), kind in 1_u8..=6, before: u8, state: u8,
             payload in prop::collection::vec(any::<u8>(), 0..200), slack in 0_usize..9,
         ) {
             let [at_ns, socket, accepted, asked] = words;

@@ -40,6 +40,12 @@ pub enum ProbePoint {
     /// Entry of a method of a `CPython` extension (`METH_FASTCALL`): `method(self, arguments, count, keywords)`. The first argument is a
     /// bytes object with a message.
     Method = 16,
+    /// Entry of `SSL_write(ssl, buffer, size)`.
+    TlsWrite = 17,
+    /// Entry of `SSL_write_ex(ssl, buffer, size, &written)`.
+    TlsWriteEx = 18,
+    /// Entry of `SSL_free(ssl)`.
+    TlsFree = 19,
 }
 
 impl ProbePoint {
@@ -62,6 +68,9 @@ impl ProbePoint {
             14 => Self::OptionAsked,
             15 => Self::Waits,
             16 => Self::Method,
+            17 => Self::TlsWrite,
+            18 => Self::TlsWriteEx,
+            19 => Self::TlsFree,
             _ => return None,
         })
     }
@@ -241,7 +250,7 @@ mod tests {
     fn every_probe_point_has_its_own_number() {
         let known = (0..=u8::MAX).filter_map(|byte| Some((byte, ProbePoint::of(byte)?)));
         assert!(known.clone().all(|(byte, probe_point)| probe_point as u8 == byte));
-        assert_eq!(known.count(), 16);
+        assert_eq!(known.count(), 19);
         assert_eq!(
             Cookie::new(ProbePoint::Option, 255).probe_point(),
             Some(ProbePoint::Option)

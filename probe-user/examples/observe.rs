@@ -21,6 +21,7 @@ const MESSAGES: Options = Options {
     refused: true,
     scheduler: false,
     polls: false,
+    tls: false,
     every_call: false,
     diagnostics: false,
 };

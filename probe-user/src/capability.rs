@@ -79,10 +79,12 @@ pub enum Feature {
     SocketReads,
     /// Functions in the engine's Python code: `process_vm_readv`.
     PythonStacks,
+    /// Plain bytes of TLS responses: uprobes on OpenSSL.
+    Tls,
 }
 
 impl Feature {
-    /// All features, in display order.
+    /// All features without an option of their own, in display order.
     pub const ALL: [Self; 8] = [
         Self::Messages,
         Self::Processed,
@@ -100,8 +102,8 @@ impl Feature {
         // From Linux 6.6 on, a multi-uprobe link requires fewer capabilities than a perf event.
         let links = kernel.0 > 6 || kernel.0 == 6 && kernel.1 >= 6;
         match self {
-            Self::Messages | Self::Processed | Self::Polls if links => &[Bpf, Perfmon, SysPtrace],
-            Self::Messages | Self::Processed | Self::Polls => &[SysAdmin, SysPtrace],
+            Self::Messages | Self::Processed | Self::Polls | Self::Tls if links => &[Bpf, Perfmon, SysPtrace],
+            Self::Messages | Self::Processed | Self::Polls | Self::Tls => &[SysAdmin, SysPtrace],
             Self::Scheduler | Self::Egress | Self::SocketReads => &[Bpf, Perfmon],
             Self::Queues => &[SysPtrace, DacReadSearch],
             Self::PythonStacks => &[SysPtrace],
@@ -111,9 +113,13 @@ impl Feature {
     /// System calls that the feature depends on. A seccomp filter may refuse them despite all capabilities.
     pub const fn calls(self) -> &'static [Call] {
         match self {
-            Self::Messages | Self::Processed | Self::Polls | Self::Scheduler | Self::Egress | Self::SocketReads => {
-                &[Call::Bpf]
-            }
+            Self::Messages
+            | Self::Processed
+            | Self::Polls
+            | Self::Scheduler
+            | Self::Egress
+            | Self::SocketReads
+            | Self::Tls => &[Call::Bpf],
             Self::Queues => &[],
             Self::PythonStacks => &[Call::ProcessVmReadv],
         }
@@ -135,13 +141,14 @@ impl Feature {
             Self::Egress => "deliveries",
             Self::SocketReads => "socket reads",
             Self::PythonStacks => "Python stacks",
+            Self::Tls => "TLS responses",
         }
     }
 
     /// Oldest supported kernel version.
     pub const fn kernel(self) -> (u32, u32) {
         match self {
-            Self::Messages | Self::Processed | Self::Polls => (5, 15),
+            Self::Messages | Self::Processed | Self::Polls | Self::Tls => (5, 15),
             Self::Scheduler | Self::Egress => (5, 8),
             Self::SocketReads => (6, 5),
             Self::Queues => (3, 3),
@@ -162,6 +169,7 @@ impl Feature {
                 "frames that a process without libzmq receives are not observed: no queue wait, no backlog"
             }
             Self::PythonStacks => "the Python functions of the tokenizer are unknown",
+            Self::Tls => "TLS responses are not read: their deliveries are unknown",
         }
     }
 }

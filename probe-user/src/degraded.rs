@@ -42,6 +42,8 @@ pub enum Missing {
     KernelTypes(String),
     /// The process has no libzmq mapped.
     Libzmq,
+    /// The process has no OpenSSL mapped.
+    Libssl,
     /// The system refused for a reason not listed above.
     Refused(String),
 }
@@ -94,6 +96,10 @@ impl Degraded {
             }
             Missing::KernelTypes(_) => "mount /sys, or use a kernel built with CONFIG_DEBUG_INFO_BTF=y".to_owned(),
             Missing::Libzmq => "check that the pid is an engine process and that it has opened a ZMQ socket".to_owned(),
+            Missing::Libssl => {
+                "terminate TLS in front of the server: only OpenSSL in a shared library of the process can be read"
+                    .to_owned()
+            }
             Missing::Refused(_) => {
                 "check LSM policy (dmesg) and the kernel configuration; `tokengap tap` needs neither".to_owned()
             }
@@ -118,6 +124,7 @@ impl fmt::Display for Degraded {
             }
             Missing::KernelTypes(what) => write!(f, "kernel types: {what}")?,
             Missing::Libzmq => write!(f, "libzmq is not loaded")?,
+            Missing::Libssl => write!(f, "libssl is not loaded")?,
             Missing::Refused(what) => write!(f, "refused: {what}")?,
         }
         write!(f, ")")

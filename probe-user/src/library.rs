@@ -1,4 +1,4 @@
-//! The libzmq and libc files that a process has mapped, as paths valid in this process, and whether a libzmq's code is understood.
+//! The libzmq, libc and libssl files that a process has mapped, as paths valid in this process, and whether a libzmq's code is understood.
 
 use std::path::{Path, PathBuf};
 
@@ -45,6 +45,14 @@ pub(crate) fn extension(pid: u32, server: &InnerServer) -> Result<Option<PathBuf
     let (process, files) = mapped(pid)?;
     let found = files.iter().find(|file| (server.is_extension)(&file.path));
     found.map(|file| Ok(open(&process, file)?.0)).transpose()
+}
+
+/// The mapped files of OpenSSL: `libssl.so.3` from a distribution, `libssl-<hash>.so.3` from a wheel.
+pub(crate) fn libssl(pid: u32) -> Result<Vec<Library>, ReadError> {
+    let named = |file: &&MappedFile| file.name().starts_with(b"libssl") && contains(file.name(), b".so");
+    let (process, files) = mapped(pid)?;
+    let found = files.iter().filter(named);
+    found.map(|file| library(&process, file, false)).collect()
 }
 
 fn mapped(pid: u32) -> Result<(ProcDir, Vec<MappedFile>), ReadError> {

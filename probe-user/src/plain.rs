@@ -4,7 +4,7 @@
     reason = "aya::Pod is an unsafe trait, implemented here once for all records"
 )]
 
-use probe_ebpf::egress::{Places, Serves, Stream, ZmtpConnection};
+use probe_ebpf::egress::{Places, Serves, Stream, TlsConnection, ZmtpConnection};
 use probe_ebpf::{Offsets, Thread, Watched};
 
 /// Wrapper that makes a record of `probe-ebpf` usable with aya's maps and globals.
@@ -20,6 +20,7 @@ impl Record for Places {}
 impl Record for Serves {}
 impl Record for Stream {}
 impl Record for Thread {}
+impl Record for TlsConnection {}
 impl Record for Watched {}
 impl Record for ZmtpConnection {}
 
@@ -38,6 +39,7 @@ mod tests {
         assert_eq!(size_of::<Places>(), 30 * 4);
         assert_eq!(size_of::<Serves>(), 2 * 4);
         assert_eq!(size_of::<Stream>(), 2 * 4);
+        assert_eq!(size_of::<TlsConnection>(), 2 * 4);
         assert_eq!(size_of::<ZmtpConnection>(), 8 + 2 * 4);
     }
 }

@@ -313,6 +313,8 @@ pub enum AnswerEnd {
     ClientLeft,
     /// The server closed the connection first.
     ServerLeft,
+    /// The connection closed; which side closed it first is unknown.
+    Unknown,
 }
 
 /// A frame that was observed but could not be decoded.
@@ -532,7 +534,7 @@ names! {
         Failed = "failed",
     }
     Finish { Length = "length", Stop = "stop", Abort = "abort", Other = "other" }
-    AnswerEnd { Whole = "whole", ClientLeft = "client-left", ServerLeft = "server-left" }
+    AnswerEnd { Whole = "whole", ClientLeft = "client-left", ServerLeft = "server-left", Unknown = "unknown" }
     AwayState {
         Stopped = "stopped",
         Traced = "traced",

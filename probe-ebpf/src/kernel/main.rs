@@ -26,6 +26,7 @@ mod regs;
 mod report;
 mod ring;
 mod sched;
+mod tls;
 mod zmq;
 mod zmtp;
 

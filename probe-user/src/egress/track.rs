@@ -20,10 +20,10 @@ pub enum Step<'a> {
     HeldUp,
     /// The connection has closed.
     Closed {
-        /// Whether the client closed or reset it first.
-        by_client: bool,
-        /// Number of bytes that the client has not acknowledged.
-        unacknowledged: u32,
+        /// Whether the client closed or reset it first; `None` if the record does not show it.
+        by_client: Option<bool>,
+        /// Number of bytes that the client has not acknowledged, if known.
+        unacknowledged: Option<u32>,
     },
 }
 
@@ -46,6 +46,12 @@ impl Track {
     /// Processes the next record of the connection.
     pub fn enter<'a>(&mut self, record: &Record<'a>, mut see: impl FnMut(Step<'a>)) {
         let head = &record.head;
+        if record.kind == Kind::TlsClosed {
+            return see(Step::Closed {
+                by_client: None,
+                unacknowledged: None,
+            });
+        }
         if record.kind == Kind::State && head.state == ESTABLISHED {
             *self = Self::default();
             return see(Step::Opened);
@@ -58,8 +64,8 @@ impl Track {
             let first = *self.first.get_or_insert(first);
             if head.state == CLOSE {
                 see(Step::Closed {
-                    by_client: first == First::Client,
-                    unacknowledged: head.unacknowledged,
+                    by_client: Some(first == First::Client),
+                    unacknowledged: Some(head.unacknowledged),
                 });
             }
             return;
@@ -147,8 +153,8 @@ mod tests {
         assert_eq!(steps(&mut track, &state(3, 1)), [Step::Opened]);
         assert_eq!(steps(&mut track, &write(2, 2, 0, b"de")), [bytes(b"de", true)]);
         let closed = Step::Closed {
-            by_client: true,
-            unacknowledged: 7,
+            by_client: Some(true),
+            unacknowledged: Some(7),
         };
         assert_eq!(steps(&mut track, &state(1, 7)), [closed]);
     }
@@ -173,8 +179,8 @@ mod tests {
         };
         let end = |by_client| {
             [Step::Closed {
-                by_client,
-                unacknowledged: 7,
+                by_client: Some(by_client),
+                unacknowledged: Some(7),
             }]
         };
         // FIN from the client, reset by the client, FIN from the server.

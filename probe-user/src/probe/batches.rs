@@ -9,11 +9,15 @@ use crate::probe_points::{ProbePoints, ProbePointsError, Refused};
 
 /// Uprobe programs, each of which may be attached at many addresses with one link.
 pub(crate) const UPROBES: [&str; 4] = [ZMQ, ZMQ_RETURNED, POLL_ENTERED, POLL_LEFT];
+/// The same with those of [`Options::tls`].
+pub(crate) const WITH_TLS: [&str; 6] = [ZMQ, ZMQ_RETURNED, POLL_ENTERED, POLL_LEFT, TLS_ENTERED, TLS_RETURNED];
 
 const ZMQ: &str = "zmq";
 const ZMQ_RETURNED: &str = "zmq_returned";
 const POLL_ENTERED: &str = "poll_entered";
 const POLL_LEFT: &str = "poll_left";
+const TLS_ENTERED: &str = "tls_entered";
+const TLS_RETURNED: &str = "tls_returned";
 
 /// Probe points in libzmq. Entries come before returns, so that no return lacks its entry.
 pub(crate) fn messages(
@@ -103,6 +107,17 @@ pub(crate) fn polls(
     let mut entries = epolls.map(|entry| (entry, entered)).to_vec();
     entries.push((probe_points.entry("poll")?, at(ProbePoint::Poll)));
     Ok(batches([(POLL_LEFT, true, returns), (POLL_ENTERED, false, entries)]))
+}
+
+/// Probe points in OpenSSL. Return probes are attached first; the return of a write whose entry was not observed is ignored.
+pub(crate) fn tls(probe_points: &ProbePoints, target: u32) -> Result<Vec<Batch>, ProbePointsError> {
+    let at = |symbol, probe_point| Ok((probe_points.entry(symbol)?, Cookie::new(probe_point, target)));
+    let mut writes = vec![at("SSL_write", ProbePoint::TlsWrite)?];
+    // OpenSSL 1.1.1 and later.
+    writes.extend(at("SSL_write_ex", ProbePoint::TlsWriteEx).ok());
+    let mut entries = vec![at("SSL_free", ProbePoint::TlsFree)?];
+    entries.extend(&writes);
+    Ok(batches([(TLS_RETURNED, true, writes), (TLS_ENTERED, false, entries)]))
 }
 
 fn batches<const N: usize>(parts: [(&'static str, bool, Points); N]) -> Vec<Batch> {

@@ -31,7 +31,7 @@ use crate::observation::Observation;
 use crate::plain::Plain;
 use crate::probe_points::{Known, method};
 
-use batches::UPROBES;
+use batches::{UPROBES, WITH_TLS};
 use diagnostics::ToTracing;
 use losses::Losses;
 use serving::Serving;
@@ -83,6 +83,8 @@ struct Slot {
     alive: Option<OwnedFd>,
     links: Vec<Link>,
     polls: bool,
+    /// The plain bytes of its TLS connections are observed.
+    tls: bool,
 }
 
 impl Probe {
@@ -109,7 +111,8 @@ impl Probe {
         let mut ebpf = load::load(settings).map_err(|error| {
             ProbeError::Unavailable(Degraded::explain(Feature::Messages, None, permissions, chain(&error)))
         })?;
-        let way = AttachMethod::of(&ebpf, &UPROBES);
+        let programs: &'static [&'static str] = if options.tls { &WITH_TLS } else { &UPROBES };
+        let way = AttachMethod::of(&ebpf, programs);
         let records = map(&mut ebpf, "RECORDS", RingBuf::try_from)?;
         let losses = map(&mut ebpf, "LOSSES", Losses::new)?;
         let watched = map(&mut ebpf, "WATCHED", Array::try_from)?;
@@ -258,6 +261,7 @@ impl Probe {
             alive,
             links: Vec::new(),
             polls: false,
+            tls: false,
         };
         let index = if let Some(free) = self.targets.iter().position(|slot| slot.free) {
             self.targets[free] = slot;
@@ -304,6 +308,8 @@ impl Probe {
 
     fn attach_to(&mut self, index: usize) {
         let pid = self.targets[index].pid;
+        // Before libzmq, so that the delivery of every received frame is observed.
+        self.attach_tls(index);
         if self.options.polls {
             self.targets[index].polls = self.uprobes(Feature::Polls, index, library::libc(pid));
         }
@@ -350,6 +356,7 @@ impl Probe {
         let (probe_points, target) = (self.libraries.of(&library.path)?, index as u32);
         let batches = match feature {
             Feature::Polls => batches::polls(&probe_points, target, !self.sleeps)?,
+            Feature::Tls => batches::tls(&probe_points, target)?,
             _ => batches::messages(library, &probe_points, target, &self.options)?,
         };
         self.attach_batches(index, &batches, &library.path)

@@ -32,6 +32,8 @@ pub struct Options {
     pub scheduler: bool,
     /// Observe wakeups and the time outside of polls: a trap and possibly a return probe per poll of the target.
     pub polls: bool,
+    /// Observe the plain bytes that serving processes pass to OpenSSL: two traps per write of the target.
+    pub tls: bool,
     /// Observe writes of serving processes at the return of every system call, as needed before Linux 6.5, instead of at socket writes.
     pub every_call: bool,
     /// Log problems that the kernel side finds with a message through `tracing`, with target `probe`.
@@ -47,6 +49,7 @@ impl Default for Options {
             refused: true,
             scheduler: true,
             polls: true,
+            tls: false,
             every_call: false,
             diagnostics: false,
         }

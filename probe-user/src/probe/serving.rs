@@ -3,12 +3,13 @@
 use std::collections::HashMap;
 
 use aya::maps::{Array, HashMap as KernelMap};
-use probe_ebpf::egress::{Serves, Stream};
+use probe_ebpf::egress::{Serves, Stream, TlsConnection};
 
 use super::{Probe, ProbeError, Slot, wrong};
 use crate::attach::{self, Link};
 use crate::capability::Feature;
 use crate::degraded::{Degraded, Missing};
+use crate::library;
 use crate::plain::Plain;
 
 /// State of the observation of serving processes.
@@ -65,8 +66,33 @@ impl Probe {
         let known = |(_, slot): &(usize, &Slot)| slot.pid == pid && !slot.free;
         if let Some((index, _)) = self.targets.iter().enumerate().find(known) {
             self.update_serving(pid, index as u32)?;
+            self.attach_tls(index);
         }
         Ok(true)
+    }
+
+    /// Observes the plain bytes of a serving target's TLS connections if [`Options::tls`](super::Options::tls) requests it.
+    pub(super) fn attach_tls(&mut self, index: usize) {
+        let slot = &self.targets[index];
+        let pid = slot.pid;
+        if !self.options.tls || slot.tls || !self.serving.serves.contains_key(&pid) {
+            return;
+        }
+        let found = library::libssl(pid);
+        if found.as_ref().is_ok_and(Vec::is_empty) {
+            self.degraded.push(Degraded {
+                feature: Feature::Tls,
+                pid: Some(pid),
+                missing: Missing::Libssl,
+            });
+        } else {
+            self.targets[index].tls = self.uprobes(Feature::Tls, index, found);
+        }
+    }
+
+    /// Returns whether the plain bytes of any target's TLS connections are observed.
+    pub fn reads_tls(&self) -> bool {
+        self.targets.iter().any(|slot| !slot.free && slot.tls)
     }
 
     /// Returns whether the kernel offsets for `feature` are missing, and reports it.
@@ -112,6 +138,23 @@ impl Probe {
         if let Ok(Plain(stream)) = streams.get(&socket, 0) {
             let ignored = Stream { ignored: 1, ..stream };
             streams.insert(socket, Plain(ignored), 0).map_err(wrong("STREAMS"))?;
+        }
+        Ok(())
+    }
+
+    /// Stops observing a TLS connection.
+    pub fn ignore_tls(&mut self, connection: u64) -> Result<(), ProbeError> {
+        let Some(map) = self.ebpf.map_mut("TLS") else {
+            return Ok(());
+        };
+        let mut connections: KernelMap<_, u64, Plain<TlsConnection>> =
+            KernelMap::try_from(map).map_err(wrong("TLS"))?;
+        let ignored = TlsConnection { written: 0, ignored: 1 };
+        // Only an entry that exists: the connection may have been freed in the meantime.
+        if connections.get(&connection, 0).is_ok() {
+            connections
+                .insert(connection, Plain(ignored), 0)
+                .map_err(wrong("TLS"))?;
         }
         Ok(())
     }

@@ -16,13 +16,13 @@ use object::{Object as _, ObjectSegment as _, ObjectSymbol as _};
 pub(crate) use find::{NextRequest, Received, Refused};
 use walk::Code64;
 
-/// Maximum file size. libzmq has about 1 MB, libc 2 MB, and an extension module with libzmq linked in a few.
+/// Maximum file size. libzmq and libssl have about 1 MB, libc 2 MB, and an extension module with libzmq linked in a few.
 const LARGEST: u64 = 64 << 20;
 /// Maximum number of cached libraries; a cached file is read once for all processes that map it.
 const REMEMBERED: usize = 64;
 
 /// Functions to probe.
-const FUNCTIONS: [&str; 9] = [
+const FUNCTIONS: [&str; 12] = [
     "zmq_msg_send",
     "zmq_msg_recv",
     "zmq_send",
@@ -32,6 +32,9 @@ const FUNCTIONS: [&str; 9] = [
     "epoll_wait",
     "epoll_pwait",
     "poll",
+    "SSL_write",
+    "SSL_write_ex",
+    "SSL_free",
 ];
 
 /// Error of finding a library's functions.

@@ -12,7 +12,7 @@ use trace::MonoNs;
 use trace::engine::Mode;
 use trace::event::{Frame, Kind as FrameKind};
 use zmq_tap::decode::ReadResponseId;
-use zmq_tap::egress::{Closing, Detokenize, Limits, Reader, Server};
+use zmq_tap::egress::{Closing, Detokenize, Limits, Reader, Server, Tls};
 
 use super::lanes::Sink;
 use super::requests::RequestPlane;
@@ -33,8 +33,8 @@ pub(super) struct Egress {
     plane: Option<EngineKind>,
     /// Derives the id shown in a response from the request id, for engines where the two differ.
     response_id: Option<ReadResponseId>,
-    /// Connections the kernel side should ignore.
-    useless: Vec<u64>,
+    /// Connections the kernel side should ignore, and whether each is one of TLS.
+    useless: Vec<(u64, bool)>,
     /// Logs of the workers.
     logs: Logs,
     /// Tokenizer of an engine whose messages carry no text, while it is being read.
@@ -230,18 +230,24 @@ impl Egress {
             }
             return;
         }
+        let tls = matches!(record.kind, Kind::Tls | Kind::TlsClosed);
         let full = self.connections.len() >= MAX_CONNECTIONS;
         if full && !self.connections.contains_key(&socket) {
             self.left_out += 1;
-            self.useless.push(socket);
+            self.useless.push((socket, tls));
             return;
         }
-        let connection = self.connections.entry(socket).or_insert_with(|| Connection {
-            track: Track::default(),
-            reader: Reader::new(Limits::default()),
+        let (server, mut closed) = (&mut self.server, false);
+        let connection = self.connections.entry(socket).or_insert_with(|| {
+            if let Some(counts) = server.tls.as_mut().filter(|_| tls) {
+                counts.plain += 1;
+            }
+            Connection {
+                track: Track::default(),
+                reader: Reader::new(Limits::default()),
+            }
         });
         let Connection { track, reader } = connection;
-        let (server, mut closed) = (&mut self.server, false);
         track.enter(record, |step| match step {
             Step::Opened => *reader = Reader::new(Limits::default()),
             Step::Bytes { bytes, begins } => reader.feed(at, bytes, begins, server, sink),
@@ -251,10 +257,9 @@ impl Egress {
                 by_client,
                 unacknowledged,
             } => {
-                let unacknowledged = Some(u64::from(unacknowledged));
                 let closing = Closing {
                     by_client,
-                    unacknowledged,
+                    unacknowledged: unacknowledged.map(u64::from),
                 };
                 reader.closed(at, closing, server, sink);
                 closed = true;
@@ -268,14 +273,26 @@ impl Egress {
             self.requests.closed(socket);
         }
         if useless && !closed && !self.requests.is_relevant(socket) {
-            self.useless.push(socket);
+            self.useless.push((socket, tls));
+        }
+    }
+
+    /// Records whether the plain bytes of TLS connections are observed.
+    pub(super) fn tls(&mut self, probe: &Probe) {
+        if self.server.tls.is_none() && probe.reads_tls() {
+            self.server.tls = Some(Tls::default());
         }
     }
 
     /// Passes the ignored connections on to the kernel side.
     pub(super) fn ignore(&mut self, probe: &mut Probe) {
-        for socket in self.useless.drain(..) {
-            if let Err(error) = probe.ignore(socket) {
+        for (socket, tls) in self.useless.drain(..) {
+            let ignored = if tls {
+                probe.ignore_tls(socket)
+            } else {
+                probe.ignore(socket)
+            };
+            if let Err(error) = ignored {
                 tracing::debug!("cannot ignore a connection: {error}");
             }
         }

@@ -504,6 +504,7 @@ impl Source for Attach {
         if self.egress.compares_text() {
             self.lanes.keep_text();
         }
+        self.egress.tls(&self.probe);
         let (lanes, egress, overflowed) = (&mut self.lanes, &mut self.egress, &mut self.overflowed);
         let reads = &mut self.reads;
         let (ids_requested, spare) = (self.ids_requested, &mut self.spare);

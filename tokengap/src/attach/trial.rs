@@ -116,6 +116,7 @@ impl Attach {
                 };
                 (state, tried)
             }
+            Feature::Tls => (of_processes, "uprobes on OpenSSL".to_owned()),
             Feature::PythonStacks => (
                 self.stacks(&mut why),
                 "stacks read from the tokenizers' memory".to_owned(),

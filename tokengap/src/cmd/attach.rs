@@ -34,6 +34,11 @@ pub(crate) struct Args {
     #[arg(long)]
     no_egress: bool,
 
+    /// Read TLS responses: probes on OpenSSL in the processes that answer clients show their plain bytes before encryption. Costs
+    /// the server a microsecond or two per write.
+    #[arg(long, conflicts_with = "no_egress")]
+    tls: bool,
+
     /// Do not probe the polls of the engine's event loops, the largest cost for a tokenizer at full speed. Frames per wakeup are
     /// then unknown, and no drop is predicted.
     #[arg(long)]
@@ -91,6 +96,7 @@ impl Args {
             probe: Options {
                 ring_bytes: self.ring,
                 polls: !self.no_wakeups,
+                tls: self.tls,
                 ..Options::default()
             },
             python: self

@@ -132,6 +132,7 @@ fn every_degradation_kind_is_documented() {
         },
         Missing::KernelTypes("task_struct".into()),
         Missing::Libzmq,
+        Missing::Libssl,
         Missing::Refused("Operation not permitted".into()),
     ];
     let missing = why.into_iter().map(|missing| {
@@ -153,7 +154,8 @@ fn every_degradation_kind_is_documented() {
     let lost = lost.map(|cause| serde_json::to_string(&cause).expect("it is a word"));
     let unreadable = [
         Unreadable::Tls,
-        Unreadable::Http2,
+        Unreadable::Fields,
+        Unreadable::Grpc,
         Unreadable::Upgraded,
         Unreadable::Compressed,
         Unreadable::Head,

@@ -33,7 +33,7 @@ impl Ledger {
         let answers = &mut self.totals.answers;
         answers.seen += 1;
         match answer.end {
-            AnswerEnd::Whole => {}
+            AnswerEnd::Whole | AnswerEnd::Unknown => {}
             AnswerEnd::ClientLeft => answers.client_left += 1,
             AnswerEnd::ServerLeft => answers.server_left += 1,
         }

@@ -192,7 +192,12 @@ fn logged_state() -> impl Strategy<Value = LoggedState<'static>> {
 }
 
 fn answer() -> impl Strategy<Value = Answer<'static>> {
-    let end = prop::sample::select(vec![AnswerEnd::Whole, AnswerEnd::ClientLeft, AnswerEnd::ServerLeft]);
+    let end = prop::sample::select(vec![
+        AnswerEnd::Whole,
+        AnswerEnd::ClientLeft,
+        AnswerEnd::ServerLeft,
+        AnswerEnd::Unknown,
+    ]);
     (
         text(),
         of(small()),

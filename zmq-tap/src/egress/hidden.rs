@@ -1,12 +1,23 @@
 //! Warnings about responses that could not be read or counted.
 
-use super::Server;
+use super::server::Tls;
+use super::{Server, Unreadable};
 
 impl Server {
     /// Whether deliveries are observable. They are not if all traffic is encrypted or carries text only.
     pub fn shows_deliveries(&self) -> bool {
-        let hidden = self.text_only > 0 || self.unreadable.iter().any(|(why, _)| why.hides_responses());
+        let by_tls = self.tls.is_some_and(|tls| tls.hidden() > 0);
+        let hidden = self.text_only > 0 || by_tls || self.unreadable.iter().any(|(why, _)| why.hides_responses());
         !hidden || self.deliveries > 0
+    }
+
+    /// What else is known about a reason, as words to append.
+    fn more(&self, why: Unreadable) -> String {
+        match why {
+            Unreadable::Tls => "; run with --tls".to_owned(),
+            Unreadable::Grpc => format!(" ({} messages)", self.grpc_messages),
+            _ => String::new(),
+        }
     }
 
     /// Describes the traffic that was not observable, with counts.
@@ -14,9 +25,17 @@ impl Server {
         let hidden = self.unreadable.iter().filter(|(why, _)| why.hides_responses());
         let mut degraded: Vec<String> = hidden
             .map(|(why, times)| {
-                format!("egress: cannot read the deliveries of {times} connections or responses: {why}")
+                format!(
+                    "egress: cannot read the deliveries of {times} connections or responses: {why}{}",
+                    self.more(*why)
+                )
             })
             .collect();
+        if let Some(hidden) = self.tls.map(Tls::hidden).filter(|hidden| *hidden > 0) {
+            degraded.push(format!(
+                "egress: cannot read the deliveries of {hidden} connections: another library than OpenSSL encrypts them"
+            ));
+        }
         if self.text_only > 0 {
             degraded.push(format!(
                 "egress: {} responses carried text without token ids; their number of delivered tokens is not observable",

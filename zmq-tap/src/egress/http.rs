@@ -1,45 +1,26 @@
 //! Parser for HTTP/1.x responses in the bytes that a server writes: heads and bodies, several per connection.
 
 use super::chunked::{Chunked, Progress};
-use super::sse::{Events, Found};
+use super::payload::{Content, Item, Payload};
 use super::{Limits, Unreadable};
 
 /// Maximum number of headers in one response.
 const MAX_HEADERS: usize = 64;
-
-/// An element found in the bytes.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Item<'a> {
-    /// Start of a response.
-    Began,
-    /// The data of a server-sent event.
-    Event(&'a [u8]),
-    /// The whole body of a JSON response.
-    Json(&'a [u8]),
-    /// An event or body longer than the limit was skipped.
-    TooLong,
-    /// A body that cannot be read, although its length is known.
-    Body(Unreadable),
-    /// End of a response.
-    Ended,
-    /// The rest of this connection cannot be read.
-    Broken(Unreadable),
-}
 
 /// The responses of one connection.
 #[derive(Clone, Debug)]
 pub(super) struct Responses {
     limits: Limits,
     state: State,
-    /// An incomplete head or JSON body.
+    /// An incomplete head.
     partial: Vec<u8>,
-    events: Events,
+    payload: Payload,
 }
 
 #[derive(Clone, Debug)]
 enum State {
     Head,
-    Body { framing: Framing, content: Content },
+    Body(Framing),
     Broken,
 }
 
@@ -50,14 +31,6 @@ enum Framing {
     UntilClosed,
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Content {
-    Events,
-    Json,
-    /// Not of interest, or unreadable.
-    Other,
-}
-
 impl Responses {
     /// Starts at the first byte of a connection.
     pub(super) fn new(limits: Limits) -> Self {
@@ -65,7 +38,7 @@ impl Responses {
             limits,
             state: State::Head,
             partial: Vec::new(),
-            events: Events::default(),
+            payload: Payload::new(Content::Other),
         }
     }
 
@@ -73,23 +46,16 @@ impl Responses {
     pub(super) fn within_events(limits: Limits) -> Self {
         let framing = Framing::Chunked(Chunked::default());
         Self {
-            state: State::Body {
-                framing,
-                content: Content::Events,
-            },
+            state: State::Body(framing),
+            payload: Payload::new(Content::Events),
             ..Self::new(limits)
         }
     }
 
     /// Processes the end of the connection, which ends a body without a declared length.
     pub(super) fn closed(&mut self, mut emit: impl FnMut(Item<'_>)) {
-        if let State::Body {
-            framing: Framing::UntilClosed,
-            content,
-        } = self.state
-            && !(content == Content::Events && self.events.is_inside())
-        {
-            self.end(content, &mut emit);
+        if matches!(self.state, State::Body(Framing::UntilClosed)) && !self.payload.is_inside_event() {
+            self.end(&mut emit);
         }
     }
 
@@ -99,32 +65,20 @@ impl Responses {
             match &mut self.state {
                 State::Broken => return,
                 State::Head => self.head(&mut input, &mut emit),
-                State::Body { framing, content } => {
-                    let content = *content;
+                State::Body(framing) => {
                     // A response to HEAD announces a body that never follows.
-                    if matches!(framing, Framing::Length(_)) && self.partial.is_empty() && input.starts_with(b"HTTP/1.")
+                    if matches!(framing, Framing::Length(_)) && self.payload.is_empty() && input.starts_with(b"HTTP/1.")
                     {
-                        self.end(Content::Other, &mut emit);
+                        self.payload.begin(Content::Other);
+                        self.end(&mut emit);
                         continue;
                     }
-                    let (partial, events, limits) = (&mut self.partial, &mut self.events, &self.limits);
-                    let mut data = |piece: &[u8]| match content {
-                        Content::Events => events.feed(piece, limits.event_bytes, |found| {
-                            emit(match found {
-                                Found::Data(data) => Item::Event(data),
-                                Found::TooLong => Item::TooLong,
-                            });
-                        }),
-                        Content::Json => {
-                            let space = (limits.event_bytes + 1).saturating_sub(partial.len());
-                            partial.extend_from_slice(&piece[..piece.len().min(space)]);
-                        }
-                        Content::Other => {}
-                    };
+                    let (payload, limits) = (&mut self.payload, &self.limits);
+                    let mut data = |piece: &[u8]| payload.feed(piece, limits, &mut emit);
                     match framing {
                         Framing::Chunked(chunked) => match chunked.feed(&mut input, data) {
                             Progress::More => {}
-                            Progress::Done => self.end(content, &mut emit),
+                            Progress::Done => self.end(&mut emit),
                             Progress::Broken => return self.give_up(Unreadable::Chunks, &mut emit),
                         },
                         Framing::Length(left) => {
@@ -133,7 +87,7 @@ impl Responses {
                             input = &input[take..];
                             *left -= take as u64;
                             if *left == 0 {
-                                self.end(content, &mut emit);
+                                self.end(&mut emit);
                             }
                         }
                         Framing::UntilClosed => {
@@ -149,22 +103,13 @@ impl Responses {
     fn give_up(&mut self, why: Unreadable, emit: &mut impl FnMut(Item<'_>)) {
         self.state = State::Broken;
         self.partial = Vec::new();
-        self.events = Events::default();
+        self.payload = Payload::new(Content::Other);
         emit(Item::Broken(why));
     }
 
-    fn end(&mut self, content: Content, emit: &mut impl FnMut(Item<'_>)) {
-        if content == Content::Json && !self.partial.is_empty() {
-            emit(if self.partial.len() > self.limits.event_bytes {
-                Item::TooLong
-            } else {
-                Item::Json(&self.partial)
-            });
-        }
-        self.partial.clear();
-        self.events.clear();
+    fn end(&mut self, emit: &mut impl FnMut(Item<'_>)) {
         self.state = State::Head;
-        emit(Item::Ended);
+        self.payload.end(&self.limits, emit);
     }
 
     fn head(&mut self, input: &mut &[u8], emit: &mut impl FnMut(Item<'_>)) {
@@ -198,17 +143,14 @@ impl Responses {
                 content,
                 unreadable,
             } => {
-                self.state = State::Body { framing, content };
+                self.state = State::Body(framing);
+                self.payload.begin(content);
                 emit(Item::Began);
                 if let Some(why) = unreadable {
                     emit(Item::Body(why));
                 }
-                if let State::Body {
-                    framing: Framing::Length(0),
-                    ..
-                } = self.state
-                {
-                    self.end(content, emit);
+                if matches!(self.state, State::Body(Framing::Length(0))) {
+                    self.end(emit);
                 }
             }
         }
@@ -240,13 +182,6 @@ impl Form {
             Some(100..=199 | 204 | 304) => return Self::NoBody,
             _ => {}
         }
-        let is = |value: Option<&[u8]>, word: &[u8]| {
-            value.is_some_and(|value| {
-                value
-                    .get(..word.len())
-                    .is_some_and(|start| start.eq_ignore_ascii_case(word))
-            })
-        };
         let coding = header("transfer-encoding");
         let framing = match (coding, header("content-length")) {
             (Some(coding), _) if coding.to_ascii_lowercase().ends_with(b"chunked") => {
@@ -258,18 +193,9 @@ impl Form {
             },
             _ => Framing::UntilClosed,
         };
-        let kind = header("content-type");
         let compressed = header("content-encoding").is_some_and(|coding| !coding.eq_ignore_ascii_case(b"identity"))
             || coding.is_some_and(|coding| !coding.eq_ignore_ascii_case(b"chunked"));
-        let of_interest = if is(kind, b"text/event-stream") {
-            Content::Events
-        } else if is(kind, b"application/json") {
-            Content::Json
-        } else {
-            Content::Other
-        };
-        let unreadable = (compressed && of_interest != Content::Other).then_some(Unreadable::Compressed);
-        let content = if compressed { Content::Other } else { of_interest };
+        let (content, unreadable) = Content::of(header("content-type"), compressed);
         Self::Body {
             framing,
             content,

@@ -1,7 +1,7 @@
 //! Observation of an engine's responses to its clients, from the bytes that a server writes to its sockets (docs/internals/EGRESS.md).
 //!
-//! [`Stream`] finds responses and events in the bytes of one connection, in slices of any length: HTTP/1.x with server-sent events or JSON,
-//! and Dynamo's response plane. [`Reader`] turns them into [`trace::event`]s. No I/O.
+//! [`Stream`] finds responses and events in the bytes of one connection, in slices of any length: HTTP/1.x and HTTP/2 with server-sent events
+//! or JSON, and Dynamo's response plane. [`Reader`] turns them into [`trace::event`]s. No I/O.
 
 mod chunked;
 mod content;
@@ -9,9 +9,13 @@ mod detokenize;
 mod digest;
 mod event;
 mod fields;
+mod grpc;
 mod hidden;
 mod http;
+mod http2;
 mod names;
+mod open;
+mod payload;
 mod reader;
 mod request_plane;
 mod response_plane;
@@ -29,7 +33,7 @@ pub use event::{Completion, Form, Hints, Undecoded, body, event};
 pub use names::ResponseIds;
 pub use reader::{Closing, Reader};
 pub use request_plane::{RequestIds, Requests};
-pub use server::Server;
+pub use server::{Server, Tls};
 pub use stream::{Item, Stream};
 pub use text::{ChoiceText, Texts};
 
@@ -44,6 +48,8 @@ pub struct Limits {
     pub seek_bytes: u64,
     /// Maximum number of requests in one batch response that are counted separately.
     pub requests: usize,
+    /// Maximum number of open responses on an HTTP/2 connection.
+    pub streams: usize,
 }
 
 impl Default for Limits {
@@ -53,6 +59,7 @@ impl Default for Limits {
             head_bytes: 64 << 10,
             seek_bytes: 256 << 10,
             requests: 1024,
+            streams: 1024,
         }
     }
 }
@@ -62,8 +69,10 @@ impl Default for Limits {
 pub enum Unreadable {
     /// TLS encryption.
     Tls,
-    /// HTTP/2, whose header compression and interleaving are not supported.
-    Http2,
+    /// HTTP/2 headers that refer to earlier ones, which were not observed.
+    Fields,
+    /// gRPC messages.
+    Grpc,
     /// The connection was upgraded to another protocol, for example a websocket.
     Upgraded,
     /// A body with a content coding.
@@ -95,7 +104,8 @@ impl fmt::Display for Unreadable {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             Self::Tls => "it is encrypted (TLS)",
-            Self::Http2 => "it is HTTP/2",
+            Self::Fields => "its HTTP/2 headers refer to unobserved ones",
+            Self::Grpc => "its messages are gRPC",
             Self::Upgraded => "it was upgraded to another protocol",
             Self::Compressed => "its bodies are compressed",
             Self::Head => "it is not HTTP/1",

@@ -25,6 +25,10 @@ pub struct Server {
     pub text_only: u64,
     /// Number of unreadable connections and bodies by reason; each reason has one entry.
     pub unreadable: Vec<(Unreadable, u64)>,
+    /// Number of gRPC messages in responses, which are not read.
+    pub(super) grpc_messages: u64,
+    /// Set if the plain bytes of TLS connections are observed as well, so that their encrypted writes hide nothing.
+    pub tls: Option<Tls>,
     /// Number of response streams whose engine request id is known.
     pub named: u64,
     /// Number of response streams whose engine request id is unknown.
@@ -40,6 +44,22 @@ pub struct Server {
     pub texts: Texts,
 }
 
+/// Numbers of TLS connections.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Tls {
+    /// Connections whose plain bytes were observed.
+    pub plain: u64,
+    /// Connections whose encrypted bytes were observed.
+    encrypted: u64,
+}
+
+impl Tls {
+    /// Number of connections that hide their responses, because another library encrypts them.
+    pub(super) fn hidden(self) -> u64 {
+        if self.plain == 0 { self.encrypted } else { 0 }
+    }
+}
+
 impl Server {
     /// Creates a server whose output mode is known in advance, if given.
     pub fn new(mode: Option<Mode>) -> Self {
@@ -51,6 +71,10 @@ impl Server {
 
     /// Counts an unreadable connection or body.
     pub fn unreadable(&mut self, why: Unreadable) {
+        if let (Unreadable::Tls, Some(tls)) = (why, &mut self.tls) {
+            tls.encrypted += 1;
+            return;
+        }
         match self.unreadable.iter_mut().find(|(known, _)| *known == why) {
             Some((_, times)) => *times += 1,
             None => self.unreadable.push((why, 1)),

@@ -6,7 +6,9 @@ use memchr::memmem;
 
 use super::chunked::hex;
 use super::event::{self, Completion, Form, Hints, Undecoded};
-use super::http::{self, Responses};
+use super::http::Responses;
+use super::http2::{self, Connection};
+use super::payload;
 use super::response_plane::{self, Frames};
 use super::text::ChoiceText;
 use super::{Limits, Unreadable};
@@ -17,6 +19,8 @@ const DETECT_BYTES: usize = 40;
 /// An element found in the bytes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Item<'a> {
+    /// The HTTP/2 stream of the next element.
+    Stream(u32),
     /// Start of a response.
     Began,
     /// Start of a Dynamo response stream, with the stream's name.
@@ -31,12 +35,14 @@ pub enum Item<'a> {
     Failed,
     /// Bytes before this point were skipped: an attach in the middle of an event, or unobserved bytes.
     Resumed,
+    /// Number of gRPC messages that ended.
+    Messages(u64),
     /// A body, or the rest of the connection, cannot be read.
     Unreadable(Unreadable),
 }
 
 /// Reader of the bytes that one side of a connection writes.
-#[derive(Clone, Debug)]
+#[derive(Debug)]
 pub struct Stream {
     limits: Limits,
     state: State,
@@ -44,11 +50,12 @@ pub struct Stream {
     passed: u64,
 }
 
-#[derive(Clone, Debug)]
+#[derive(Debug)]
 enum State {
     /// Searching for a readable position. Holds bytes that are too few to decide.
     Seeking(Vec<u8>),
     Http(Box<Responses>),
+    Http2(Box<Connection>),
     Plane(Box<Plane>),
     Unreadable,
 }
@@ -61,6 +68,10 @@ struct Plane {
 
 enum Guess {
     Http,
+    /// The first frame of an HTTP/2 connection, or a later one.
+    Http2 {
+        first: bool,
+    },
     Events,
     Plane,
     No(Unreadable),
@@ -89,7 +100,7 @@ impl Stream {
         self.state = match &self.state {
             // A connection carries one request, so nothing after a gap can be interpreted.
             State::Plane(_) | State::Unreadable => State::Unreadable,
-            State::Http(_) | State::Seeking(_) => State::Seeking(Vec::new()),
+            State::Http(_) | State::Http2(_) | State::Seeking(_) => State::Seeking(Vec::new()),
         };
     }
 
@@ -107,7 +118,7 @@ impl Stream {
             State::Http(responses) => {
                 let mut broken = None;
                 responses.feed(bytes, |item| {
-                    if let http::Item::Broken(why) = item {
+                    if let payload::Item::Broken(why) = item {
                         broken = Some(why);
                     } else {
                         convert(&item, emit);
@@ -121,6 +132,20 @@ impl Stream {
                     }
                     Some(why) => self.give_up(why, emit),
                     None => {}
+                }
+            }
+            State::Http2(connection) => {
+                let mut broken = None;
+                connection.feed(bytes, &mut |stream, item| {
+                    if let payload::Item::Broken(why) = item {
+                        broken = Some(why);
+                    } else {
+                        emit(Item::Stream(stream));
+                        convert(&item, emit);
+                    }
+                });
+                if let Some(why) = broken {
+                    self.give_up(why, emit);
                 }
             }
             State::Plane(plane) => {
@@ -192,6 +217,7 @@ impl Stream {
             }
             Guess::No(why) => return self.give_up(why, emit),
             Guess::Http => State::Http(Box::new(Responses::new(self.limits))),
+            Guess::Http2 { first } => State::Http2(Box::new(Connection::new(self.limits, first && self.passed == 0))),
             Guess::Events => State::Http(Box::new(Responses::within_events(self.limits))),
             Guess::Plane => {
                 let (frames, subject) = (Frames::new(self.limits), String::new());
@@ -214,20 +240,25 @@ fn choice(subject: &str, index: u32) -> Cow<'_, str> {
 }
 
 /// Converts an element of HTTP into an element of the stream.
-fn convert(item: &http::Item<'_>, emit: &mut dyn FnMut(Item<'_>)) {
+fn convert(item: &payload::Item<'_>, emit: &mut dyn FnMut(Item<'_>)) {
     match *item {
-        http::Item::Began => emit(Item::Began),
-        http::Item::Event(data) => match event::event(data) {
+        payload::Item::Began => emit(Item::Began),
+        payload::Item::Event(data) => match event::event(data) {
             Ok(completion) => emit(Item::Completion(completion)),
             Err(Undecoded::Malformed) => emit(Item::Undecoded),
             Err(Undecoded::Failed) => emit(Item::Failed),
             Err(Undecoded::OtherKind) => {}
         },
         // JSON responses are of many kinds; those without the form of a completion are ignored.
-        http::Item::Json(json) => drop(event::body(json, |completion| emit(Item::Completion(completion)))),
-        http::Item::TooLong => emit(Item::Undecoded),
-        http::Item::Ended => emit(Item::Ended),
-        http::Item::Body(why) | http::Item::Broken(why) => emit(Item::Unreadable(why)),
+        payload::Item::Json(json) => drop(event::body(json, |completion| emit(Item::Completion(completion)))),
+        payload::Item::TooLong => emit(Item::Undecoded),
+        payload::Item::Ended => emit(Item::Ended),
+        payload::Item::Messages(count) => emit(Item::Messages(count)),
+        payload::Item::Reset => {
+            emit(Item::Failed);
+            emit(Item::Ended);
+        }
+        payload::Item::Body(why) | payload::Item::Broken(why) => emit(Item::Unreadable(why)),
     }
 }
 
@@ -242,17 +273,20 @@ fn guess(bytes: &[u8]) -> Guess {
     if begins(b"HTTP/1.") {
         return if short(7) { Guess::Short } else { Guess::Http };
     }
-    match response_plane::begins(bytes) {
-        Some(true) => return Guess::Plane,
-        // An HTTP/2 SETTINGS frame also begins with zeros.
-        None if short(9) || bytes[3] != 4 => return Guess::Short,
+    match (
+        response_plane::begins(bytes),
+        http2::begins(bytes),
+        http2::continues(bytes),
+    ) {
+        (Some(true), ..) => return Guess::Plane,
+        (_, Some(true), _) => return Guess::Http2 { first: true },
+        (.., Some(true)) => return Guess::Http2 { first: false },
+        // All begin with zeros.
+        (None, ..) | (_, None, _) | (.., None) => return Guess::Short,
         _ => {}
     }
     if let [0x14..=0x17, 0x03, 0..=4, ..] = bytes {
         return Guess::No(Unreadable::Tls);
-    }
-    if let [0, _, _, 4, 0 | 1, 0, 0, 0, 0, ..] = bytes {
-        return Guess::No(Unreadable::Http2);
     }
     if REQUESTS.iter().any(|word| begins(word) && !short(word.len())) {
         return Guess::No(Unreadable::Request);

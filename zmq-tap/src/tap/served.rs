@@ -57,7 +57,7 @@ impl Served {
     pub(super) fn closed(&mut self, lane: u32, at: MonoNs, first: Option<Direction>, sink: &mut dyn FnMut(&Event<'_>)) {
         if let (Some(mut reader), Some(first)) = (self.connections.remove(&lane), first) {
             let closing = Closing {
-                by_client: first == Direction::Forward,
+                by_client: Some(first == Direction::Forward),
                 unacknowledged: None,
             };
             reader.closed(at, closing, &mut self.server, sink);

@@ -40,9 +40,8 @@ proptest! {
 
 #[test]
 fn unreadable_connections_are_counted_by_reason() {
-    let cases: [(&[u8], Unreadable); 5] = [
+    let cases: [(&[u8], Unreadable); 4] = [
         (&[0x16, 3, 3, 0, 122, 2, 0, 0, 118, 3, 3], Unreadable::Tls),
-        (&[0, 0, 18, 4, 0, 0, 0, 0, 0, 0, 3, 0, 0, 0, 100], Unreadable::Http2),
         (b"POST /v2/events HTTP/1.1\r\n", Unreadable::Request),
         (b"HTTP/1.1 101 Switching Protocols\r\nUpgrade: websocket\r\n\r\n", Unreadable::Upgraded),
         (

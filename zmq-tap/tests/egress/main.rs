@@ -1,6 +1,7 @@
 //! Recorded responses of real servers, cut at any position, compared with the results of other parsers.
 
 mod hostile;
+mod http2;
 mod openai;
 mod plane;
 mod requests;
@@ -76,7 +77,7 @@ impl Connection {
     fn closed(&mut self, by_client: bool) {
         let (closing, events) = (
             Closing {
-                by_client,
+                by_client: Some(by_client),
                 unacknowledged: None,
             },
             &mut self.events,

@@ -69,7 +69,7 @@ pub(super) fn on_ourselves() -> Vec<Row> {
             .map(reason)
             .collect();
         let tried = match feature {
-            Feature::Messages | Feature::Processed | Feature::Polls => {
+            Feature::Messages | Feature::Processed | Feature::Polls | Feature::Tls => {
                 if let Err(error) = &uprobe {
                     let Degraded { missing, .. } = error.0.clone();
                     let pid = None;

@@ -1,0 +1,385 @@
+//! One response: its events as deliveries, and an answer for each of its requests when it ends.
+
+use std::borrow::Cow;
+
+use trace::MonoNs;
+use trace::event::{Answer, AnswerEnd, Event, Missed, MissedCause, What};
+
+use super::content::StreamTokens;
+use super::event::{Completion, Form};
+use super::names::Named;
+use super::server::{listed, text_only};
+use super::stream::Item;
+use super::{Limits, Server};
+
+/// A response in progress.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Open {
+    parts: Vec<Part>,
+    /// Number of `parts` that belong to this response. The others only keep their memory for reuse.
+    used: usize,
+    begun: bool,
+    /// Whether all of it has been observed so far.
+    whole: bool,
+    short_writes: u32,
+    /// The request of a stream, if a request plane announced it.
+    name: Option<Named>,
+    /// Whether this is a Dynamo response stream.
+    plane: bool,
+    /// How the response ended, if that is known before its connection ends.
+    end: Option<AnswerEnd>,
+}
+
+#[derive(Clone, Debug)]
+struct Part {
+    rid: String,
+    tokens: u32,
+    counted: bool,
+    claimed: Option<u32>,
+    /// Number of its tokens up to the last event; `None` if an earlier event was missed.
+    so_far: Option<u32>,
+    /// Id that the response shows, if it differs from `rid`.
+    shown: String,
+    /// Tokens of a stream that can only be matched by content.
+    received: StreamTokens,
+}
+
+impl Open {
+    /// Records that the client has cancelled.
+    pub(super) fn stopped(&mut self) {
+        self.end.get_or_insert(AnswerEnd::ClientLeft);
+    }
+
+    /// Records that the socket accepted none or only a part of a write.
+    pub(super) fn short_write(&mut self) {
+        self.short_writes = self.short_writes.saturating_add(1);
+    }
+
+    /// Records that events before this point were missed.
+    pub(super) fn forget(&mut self) {
+        self.whole = false;
+        self.parts[..self.used].iter_mut().for_each(|part| part.so_far = None);
+    }
+
+    /// Processes the next element of the response.
+    pub(super) fn enter(
+        &mut self,
+        at: MonoNs,
+        item: &Item<'_>,
+        limits: &Limits,
+        server: &mut Server,
+        sink: &mut dyn FnMut(&Event<'_>),
+    ) {
+        match item {
+            Item::Began => {
+                let short_writes = if self.begun { 0 } else { self.short_writes };
+                (self.used, self.begun, self.whole, self.short_writes) = (0, true, true, short_writes);
+            }
+            Item::Subject(subject) => {
+                (self.used, self.begun, self.whole, self.plane) = (0, true, true, true);
+                self.name = server.streams.take(subject);
+            }
+            Item::Completion(completion) => {
+                self.begun = true;
+                let mut name = self.name.take();
+                // Events reported earlier under another id keep that id.
+                if let Some(name) = name.as_mut().filter(|name| self.used == 0 && !name.is_rid())
+                    && let Some(rid) = server.logged_rids.take(name.id())
+                {
+                    name.set_rid(rid);
+                }
+                let shown = completion;
+                let ids = std::mem::take(&mut server.response_ids);
+                let renamed = match name.as_ref() {
+                    Some(name) => name.rename(completion),
+                    None if completion.form == Form::OpenAi => {
+                        let rid = ids.find(&completion.rid, completion.choice);
+                        rid.map(|rid| Completion {
+                            rid: Cow::Borrowed(rid),
+                            tokens: self.count(at, rid, completion, (limits, server.texts.compares(rid)), sink),
+                            ..completion.clone()
+                        })
+                    }
+                    None => None,
+                };
+                let completion = renamed.as_ref().unwrap_or(completion);
+                let by_text = self.carried(completion, server);
+                let counted = by_text.map(|tokens| Completion {
+                    tokens: Some(tokens),
+                    ..completion.clone()
+                });
+                let completion = counted.as_ref().unwrap_or(completion);
+                let joined = name.as_ref().is_some_and(Named::is_rid);
+                let delivery = if completion.form == Form::OpenAi {
+                    let begins = || self.part(&completion.rid).is_none_or(|part| part.counted);
+                    match completion.tokens {
+                        None => begins().then(|| text_only(&completion.rid)),
+                        // A role, or the usage alone.
+                        Some(0) if !completion.finished => None,
+                        Some(tokens) => {
+                            server.deliveries += 1;
+                            by_text.is_none().then(|| listed(completion, tokens))
+                        }
+                    }
+                } else {
+                    server.delivery(completion, self.claimed(&completion.rid), joined)
+                };
+                if let Some(delivery) = delivery {
+                    sink(&Event {
+                        at,
+                        what: What::Delivered(delivery),
+                    });
+                }
+                server.report_by_text(at, &completion.rid, completion.finished, completion.whole, sink);
+                self.add(completion, &shown.rid, limits);
+                if completion.form == Form::ResponsePlane && !joined {
+                    let part = self.parts[..self.used]
+                        .iter_mut()
+                        .find(|part| part.rid == completion.rid);
+                    if let Some(part) = part {
+                        server.content.received(&mut part.received, completion.ids);
+                    }
+                }
+                drop(counted);
+                drop(renamed);
+                server.response_ids = ids;
+                self.name = name;
+            }
+            Item::Failed => self.end = Some(AnswerEnd::ServerLeft),
+            // The content of this event, or of the bytes before it, is unknown.
+            Item::Undecoded | Item::Resumed => {
+                self.forget();
+                lost(at, MissedCause::Unframed, sink);
+            }
+            Item::Messages(count) => server.grpc_messages += count,
+            Item::Stream(_) => {}
+            Item::Ended => {
+                // A failed generator may still send its final marker.
+                let failed = self.end == Some(AnswerEnd::ServerLeft);
+                let end = if failed {
+                    AnswerEnd::ServerLeft
+                } else {
+                    AnswerEnd::Whole
+                };
+                self.end(at, end, None, server, sink);
+            }
+            Item::Unreadable(why) => {
+                self.whole = false;
+                server.unreadable(*why);
+            }
+        }
+    }
+
+    /// Number of tokens in an event, for engines that count each event's tokens. Prefers continuous usage to ids, and ids to log
+    /// probabilities. `None` if the event has text and no count, or no count while its text is compared.
+    fn count(
+        &self,
+        at: MonoNs,
+        rid: &str,
+        completion: &Completion<'_>,
+        (limits, by_text): (&Limits, bool),
+        sink: &mut dyn FnMut(&Event<'_>),
+    ) -> Option<u32> {
+        let part = self.part(rid);
+        if part.is_some_and(|part| !part.counted) {
+            return None;
+        }
+        let before = match part {
+            Some(part) => part.so_far,
+            None => (self.whole && self.used < limits.requests).then_some(0),
+        };
+        let hints = completion.hints;
+        let listed = completion.tokens.or(hints.logprobs);
+        match (hints.so_far, before) {
+            (Some(so_far), Some(before)) => so_far.checked_sub(before),
+            // The count includes missed events.
+            (Some(_), None) if listed.is_none() => {
+                lost(at, MissedCause::Unframed, sink);
+                Some(0)
+            }
+            // The role at the start of a chat. At the end it may be a token without text, unless earlier events were counted.
+            (None, _)
+                if !by_text && hints.empty && (!completion.finished || part.is_some_and(|part| part.tokens > 0)) =>
+            {
+                Some(listed.unwrap_or(0))
+            }
+            _ => listed,
+        }
+    }
+
+    /// Tokens of an event that counts none, by its text. `None` if they are unknown.
+    fn carried(&self, completion: &Completion<'_>, server: &mut Server) -> Option<u32> {
+        let rid = &*completion.rid;
+        let part = self.part(rid);
+        let counted = part.is_none_or(|part| part.counted);
+        match completion.form {
+            Form::OpenAi if completion.tokens.is_none() && counted => {}
+            Form::OpenAi if completion.tokens == Some(0) && completion.text.is_empty() => return None,
+            Form::OpenAi if !completion.text.completion => {
+                server.texts.collect(rid, &completion.text);
+                return None;
+            }
+            Form::ResponsePlane => return None,
+            Form::OpenAi | Form::Generate => {
+                server.texts.doubt(rid);
+                return None;
+            }
+        }
+        let all_observed = part.map_or(self.whole, |part| part.so_far.is_some());
+        server
+            .texts
+            .carried(rid, &completion.text, completion.finished, all_observed)
+    }
+
+    /// Token count stated in the last event of this request on this response.
+    fn claimed(&self, rid: &str) -> Option<u32> {
+        self.part(rid)?.claimed
+    }
+
+    fn part(&self, rid: &str) -> Option<&Part> {
+        self.parts[..self.used].iter().find(|part| part.rid == rid)
+    }
+
+    fn add(&mut self, completion: &Completion<'_>, shown: &str, limits: &Limits) {
+        let known = self.parts[..self.used]
+            .iter()
+            .position(|part| part.rid == completion.rid);
+        let place = match known {
+            Some(place) => place,
+            None if self.used == limits.requests => return,
+            None => {
+                let fresh = Part {
+                    rid: String::new(),
+                    shown: String::new(),
+                    tokens: 0,
+                    counted: true,
+                    claimed: None,
+                    so_far: None,
+                    received: StreamTokens::default(),
+                };
+                if self.used == self.parts.len() {
+                    self.parts.push(fresh);
+                }
+                let part = &mut self.parts[self.used];
+                part.rid.clear();
+                part.rid.push_str(&completion.rid);
+                part.shown.clear();
+                if completion.rid != shown {
+                    part.shown.push_str(shown);
+                }
+                (part.tokens, part.counted, part.claimed) = (0, true, None);
+                part.so_far = self.whole.then_some(0);
+                part.received.clear();
+                self.used += 1;
+                self.used - 1
+            }
+        };
+        let part = &mut self.parts[place];
+        let new = completion.tokens.unwrap_or(0);
+        part.counted &= completion.tokens.is_some();
+        // A count equal to the number of ids means that the ids are cumulative. The first event of an incremental response also matches,
+        // with the same result.
+        part.tokens = if completion.form != Form::OpenAi && completion.completion_tokens == completion.tokens {
+            new
+        } else {
+            part.tokens.saturating_add(new)
+        };
+        let stated = completion.hints.so_far;
+        part.so_far = stated.or_else(|| Some(part.so_far?.saturating_add(new)));
+        // The final usage of several choices is their sum.
+        if completion.form != Form::OpenAi || self.used == 1 || stated.is_some() {
+            part.claimed = completion.completion_tokens.or(part.claimed);
+        }
+    }
+
+    /// Processes the end of the connection; `end` applies if the response has not shown another.
+    pub(super) fn closed(
+        &mut self,
+        at: MonoNs,
+        end: AnswerEnd,
+        unacknowledged: Option<u64>,
+        server: &mut Server,
+        sink: &mut dyn FnMut(&Event<'_>),
+    ) {
+        let end = self.end.unwrap_or(end);
+        self.end(at, end, unacknowledged, server, sink);
+    }
+
+    /// Reports an answer for each request of the response.
+    fn end(
+        &mut self,
+        at: MonoNs,
+        end: AnswerEnd,
+        unacknowledged: Option<u64>,
+        server: &mut Server,
+        sink: &mut dyn FnMut(&Event<'_>),
+    ) {
+        let named = self.name.as_ref().is_some_and(Named::is_rid);
+        for part in &self.parts[..self.used] {
+            // A matched stream is still remembered under its own name, so that both ids are reported together.
+            let found = match (part.claimed, self.plane && !named && self.whole) {
+                (Some(claimed), true) => server.content.join(&part.received, claimed),
+                _ => None,
+            };
+            if self.plane {
+                *(if named || found.is_some() {
+                    &mut server.named
+                } else {
+                    &mut server.unnamed
+                }) += 1;
+            }
+            if !part.shown.is_empty() {
+                server.response_ids.forget(&part.shown);
+            }
+            // The events that finish several choices may all name the last one.
+            let ended = part.counted && end == AnswerEnd::Whole;
+            let rest = ended.then(|| server.texts.ended(&part.rid, part.so_far.is_some()));
+            server.report_by_text(at, &part.rid, true, false, sink);
+            let (differs, tool_calls) = server.texts.forget(&part.rid, self.whole && end == AnswerEnd::Whole);
+            let counted = part.counted && !differs;
+            if part.counted && differs {
+                sink(&Event {
+                    at,
+                    what: What::Delivered(text_only(&part.rid)),
+                });
+            }
+            if let Some(rid) = &found {
+                server.content.remember(&part.rid, rid);
+            } else if named {
+                server.content.forget(&part.rid);
+            }
+            let answer = Answer {
+                rid: found.as_deref().unwrap_or(&part.rid),
+                tokens: (counted && self.whole).then(|| part.tokens + rest.flatten().unwrap_or(0)),
+                completion_tokens: part.claimed,
+                end,
+                short_writes: self.short_writes,
+                unacknowledged,
+                tool_calls,
+            };
+            if counted {
+                server.counted += 1;
+            } else if !differs {
+                server.text_only += 1;
+            }
+            sink(&Event {
+                at,
+                what: What::Answered(answer),
+            });
+        }
+        (self.used, self.begun, self.whole, self.short_writes) = (0, false, false, 0);
+        (self.end, self.name, self.plane) = (None, None, false);
+    }
+}
+
+/// Reports that an event of a response was missed.
+pub(super) fn lost(at: MonoNs, cause: MissedCause, sink: &mut dyn FnMut(&Event<'_>)) {
+    sink(&Event {
+        at,
+        what: What::Missed(Missed {
+            hop: None,
+            count: 1,
+            cause,
+        }),
+    });
+}
