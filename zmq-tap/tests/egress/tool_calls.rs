@@ -64,7 +64,7 @@ fn read(chunks: &[String], finish: &str, events: &[String]) -> Option<ToolCalls>
     }
     let end = format!(r#"{{"id":"r","choices":[{{"index":0,"delta":{{}},"finish_reason":"{finish}"}}]}}"#);
     let data = events.iter().map(String::as_str).chain([&*end, "[DONE]"]);
-    let body: String = data.map(|data| format!("data: {data}\n\n")).collect();
+    let body = data.fold(String::new(), |body, data| body + "data: " + data + "\n\n");
     let head = "HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ntransfer-encoding: chunked\r\n\r\n";
     let bytes = format!("{head}{:x}\r\n{body}\r\n0\r\n\r\n", body.len());
     Reader::new(Limits::default()).feed(MonoNs(1), bytes.as_bytes(), true, &mut server, &mut |event: &Event<
