@@ -259,8 +259,7 @@ fn the_tap_reports_deliveries_and_responses() {
 fn undecodable_connections_are_relayed_and_reported() {
     let websocket = b"HTTP/1.1 101 Switching Protocols\r\nupgrade: websocket\r\n\r\n\x81\x05hello";
     let tls = [&[0x16, 3, 3, 0, 122, 2, 0, 0, 118][..], &noise(5, 300)].concat();
-    let http2 = [&[0, 0, 18, 4, 0, 0, 0, 0, 0][..], &noise(6, 300)].concat();
-    for (response, name) in [(&websocket[..], "upgraded"), (&tls, "TLS"), (&http2, "HTTP/2")] {
+    for (response, name) in [(&websocket[..], "upgraded"), (&tls, "TLS")] {
         let (reported, degraded) = events(response, false);
         assert!(reported.is_empty(), "{reported:?}");
         assert!(
