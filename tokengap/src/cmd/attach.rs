@@ -34,8 +34,7 @@ pub(crate) struct Args {
     #[arg(long)]
     no_egress: bool,
 
-    /// Read TLS responses: probes on OpenSSL in the processes that answer clients show their plain bytes before encryption. Costs
-    /// the server a microsecond or two per write.
+    /// Read TLS responses: probes on OpenSSL in the processes that answer clients show their plain bytes before encryption.
     #[arg(long, conflicts_with = "no_egress")]
     tls: bool,
 
