@@ -55,9 +55,6 @@ use socket_reads::SocketReads;
 use targets::{has_libzmq, observe_inner_servers, speaks_zmq, target, targets, without_libzmq};
 pub(crate) use trial::{Outcome, State, reason};
 
-/// Reason why a build without the sampler reads no Python stacks.
-const NO_PYTHON: &str = "this tokengap was built without the cargo feature `python-stacks`";
-
 /// Options set by the user.
 #[derive(Clone, Debug)]
 pub(crate) struct AttachOptions {

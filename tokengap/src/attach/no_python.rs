@@ -5,8 +5,8 @@ use probe_user::Degraded;
 use probe_user::discover::Process;
 use trace::report::SamplingCost;
 
-use super::NO_PYTHON;
 use super::lanes::Sink;
+use super::trial::NO_PYTHON;
 
 /// Has no value.
 #[derive(Clone, Copy, Debug)]

@@ -7,7 +7,10 @@ use probe_user::{Degraded, Feature};
 use session::{About as _, Source as _};
 use trace::event::{Event, What};
 
-use super::{Attach, NO_PYTHON};
+use super::Attach;
+
+/// Reason why a build without the sampler reads no Python stacks.
+pub(super) const NO_PYTHON: &str = "this tokengap was built without the cargo feature `python-stacks`";
 
 /// Availability of a feature.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

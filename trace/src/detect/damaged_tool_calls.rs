@@ -32,10 +32,18 @@ impl Detector for DamagedToolCalls {
             count(repeated),
             count(swapped),
         );
+        let place = "the request screen has the place";
+        let events = "the serving process or its parser loses or reorders events of a response";
+        let parser = "a tool-call parser of the serving process changes the arguments";
         let advice = if of_chunks == seen.rids {
-            "whole chunks are concerned: the serving process loses or reorders events of a response; the request screen has the place"
+            format!("whole chunks are concerned: {events}; {place}")
+        } else if of_chunks == 0 {
+            format!("parts of chunks are concerned: {parser}; {place}")
         } else {
-            "parts of chunks are concerned: a tool-call parser of the serving process changes the arguments; the request screen has the place"
+            format!(
+                "in {} whole chunks are concerned: {events}; in the others parts of chunks: {parser}; {place}",
+                count(of_chunks)
+            )
         };
         found.push(
             Verdict::new(Severity::Warning, summary)
