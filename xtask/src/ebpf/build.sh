@@ -63,7 +63,7 @@ build() {
     # Strip DWARF, whose hashes differ between builds; keep the BTF that the kernel reads.
     objcopy --strip-debug "target/bpf/$machine/bpfel-unknown-none/bpf/tokengap-bpf" "$object"
     # The mangled names of callbacks contain a hash that depends on the folder.
-    for name in $(grep -aoE '_RNv[[:alnum:]_]+' "$object" | sort -u); do
+    { grep -aoE '_RNv[[:alnum:]_]+' "$object" || true; } | sort -u | while IFS= read -r name; do
       objcopy "--redefine-sym=$name=${name##*[0-9]}" "$object"
     done
   done
