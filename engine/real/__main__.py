@@ -17,7 +17,7 @@ import time
 import traceback
 from pathlib import Path
 
-from .server import LOSSY, PATIENT, RUST, Server, stat
+from .server import LOSSY, PATIENT, RUST, Server, free_port, stat
 
 ROOT = Path(__file__).parents[2]
 # Findings expected of a release that loses tokens under load, and of a loaded machine.
@@ -310,6 +310,27 @@ class Lane:
 
         return run
 
+    def tapped(self, server: Server, flags: list[str]):
+        """A row with `tap` between the clients and the server. It judges each response by the counts in it."""
+
+        def run(folder: Path, checks: Checks) -> str:
+            report_file, errors, port = folder / "report.json", folder / "tap.err", free_port()
+            pair = ["--listen", f"http://127.0.0.1:{port}", "--upstream", server.url]
+            with open(report_file, "wb") as out, open(errors, "wb") as log:
+                tap = subprocess.Popen([str(self.tokengap), "tap", *pair, "--json"], stdin=subprocess.DEVNULL, stdout=out, stderr=log)
+            while "listening on" not in errors.read_text() and tap.poll() is None:
+                time.sleep(0.05)
+            truth = load(server, folder / "truth.jsonl", *flags, "--url", f"http://127.0.0.1:{port}")
+            tap.send_signal(signal.SIGINT)
+            tap.wait(60)
+            answers = json.loads(report_file.read_text())["answers"]
+            checks.equal("responses", len(truth), answers["judged_alone"])
+            checks.equal("tokens", sum(r["ids"] for r in truth), answers["judged_alone_tokens"])
+            checks.equal("tokens lost", sum(r["completion"] - r["ids"] for r in truth), answers["judged_alone_tokens_lost"])
+            return f"{len(truth)} responses, {answers['judged_alone_tokens']} tokens, {answers['judged_alone_tokens_lost']} lost"
+
+        return run
+
     def predictions(self, _folder: Path, checks: Checks) -> str:
         """A row that checks the predictions of all previous rows."""
         lost, predicted, right = self.prediction_counts
@@ -414,6 +435,7 @@ def rows(lane: Lane, home: Path, logs: Path, quick: bool) -> None:
             flags, allowed = [*many, "--seed", str(seed)], LOSES | SLOW | {"consumer-stopped"}
             row = lane.attached(server, flags, allowed, stopped(role), expected)
             lane.row(f"0.5.9 incremental, {role} stopped", row)
+        lane.row("0.5.9 incremental, tap of HTTP", lane.tapped(server, [*few, "--seed", "15"]))
         lane.row("0.5.9 incremental, spliced", lane.spliced(server, [*few, "--seed", "9"]))
     with Server(home, "0.5.9", ["--enable-metrics"], logs / "whole.log") as server:
         load(server, logs / "warm.jsonl", "--streams", "4", "--seconds", "2", "--cumulative")
