@@ -9,7 +9,7 @@ use crate::probe_points::{ProbePoints, method};
 pub fn probe_points(image: &[u8]) {
     // An error is a valid result.
     drop(ProbePoints::of(String::from("image"), image));
-    drop(method::find(image, &["push_batch"]));
+    let _ = method::find(image, &["push_batch"]);
 }
 
 /// Parses `text` as each of the kernel tables that discovery reads.
