@@ -76,7 +76,7 @@ pub(crate) fn shape(places: &Places, registers: u64, calls: [u32; 4]) -> Option<
     }
 }
 
-/// Who repeats the steps of a copy.
+/// Where the loop over the steps of a copy runs.
 #[derive(Clone, Copy)]
 pub(crate) enum Repeat {
     /// The kernel (5.17 and later), which verifies one step.

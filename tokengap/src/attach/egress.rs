@@ -33,7 +33,7 @@ pub(super) struct Egress {
     plane: Option<EngineKind>,
     /// Derives the id shown in a response from the request id, for engines where the two differ.
     response_id: Option<ReadResponseId>,
-    /// Connections the kernel side should ignore, and whether each is one of TLS.
+    /// Connections that the kernel side must ignore. The flag is true for a TLS connection.
     useless: Vec<(u64, bool)>,
     /// Logs of the workers.
     logs: Logs,

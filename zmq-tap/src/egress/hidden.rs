@@ -11,7 +11,7 @@ impl Server {
         !hidden || self.deliveries > 0
     }
 
-    /// What else is known about a reason, as words to append.
+    /// Details of a reason, appended to its text.
     fn more(&self, why: Unreadable) -> String {
         match why {
             Unreadable::Tls => "; run with --tls".to_owned(),

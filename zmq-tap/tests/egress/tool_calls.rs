@@ -1,4 +1,4 @@
-//! Tool calls of the engines' own parsers (`engine/real/tool_calls.py`), and what is found of damage to their events.
+//! Comparison of tool calls written by the engines' own parsers (`engine/real/tool_calls.py`), with intact and with damaged events.
 
 use std::path::PathBuf;
 
