@@ -204,23 +204,6 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(256))]
 
     #[test]
-    fn damaged_connections_never_panic(
-        place in 0_usize..3, damage in prop::collection::vec((any::<prop::sample::Index>(), any::<u8>()), 1..12),
-        lengths in prop::collection::vec(1_usize..900, 1..9),
-    ) {
-        let (_, mut bytes) = recorded("http2").swap_remove(place);
-        for (at, byte) in damage {
-            let at = at.index(bytes.len());
-            bytes[at] = byte;
-        }
-        let mut connection = Connection::new(None);
-        connection.pieces(&bytes, &lengths);
-        connection.missed();
-        connection.pieces(&bytes, &lengths);
-        connection.closed(true);
-    }
-
-    #[test]
     fn damaged_connections_are_independent_of_read_boundaries(
         place in 0_usize..3, damage in prop::collection::vec((any::<prop::sample::Index>(), any::<u8>()), 0..3),
         start in 0_usize..400, length in 1_usize..600,

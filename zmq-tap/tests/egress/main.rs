@@ -10,9 +10,9 @@ mod tool_calls;
 
 use std::path::PathBuf;
 
-use trace::MonoNs;
 use trace::engine::Mode;
-use trace::event::{AnswerEnd, Event, What};
+use trace::event::{AnswerEnd, Chunk, Event, Frame, IdColumn, Kind, What};
+use trace::{FrameId, HopId, MonoNs};
 use zmq_tap::egress::{Closing, Limits, Reader, Server};
 
 /// Fixtures with the extension `.bin` in a folder below `fixtures/egress`.
@@ -34,6 +34,21 @@ fn recorded(folder: &str) -> Vec<(String, Vec<u8>)> {
     found.sort();
     assert!(!found.is_empty(), "{}", folder.display());
     found
+}
+
+/// Passes frame `n`, with one chunk of text, to the server's side.
+fn send_text(server: &mut Server, n: u32, chunk: Chunk<'_>) {
+    server.texts.sent(&Frame {
+        id: FrameId {
+            hop: HopId(0),
+            lane: 0,
+            seq: u64::from(n),
+        },
+        bytes: 0,
+        kind: Kind::Text,
+        ids: IdColumn::Delta,
+        chunks: &[chunk],
+    });
 }
 
 /// An event of a connection, in owned form.

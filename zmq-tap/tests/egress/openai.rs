@@ -2,10 +2,9 @@
 
 use proptest::prelude::*;
 use trace::engine::Mode;
-use trace::event::{AnswerEnd, Chunk, Frame, IdColumn, Kind};
-use trace::{FrameId, HopId};
+use trace::event::{AnswerEnd, Chunk};
 
-use super::{Connection, Observed};
+use super::{Connection, Observed, send_text};
 
 const CHAT: &str = "chatcmpl-8135776a25397c1d";
 const TEXT: &str = "cmpl-afe432b644745c15";
@@ -240,17 +239,7 @@ fn sent(texts: &[&str]) -> Connection {
             text: Some(text),
             ..chunk(CHAT)
         };
-        connection.server.texts.sent(&Frame {
-            id: FrameId {
-                hop: HopId(0),
-                lane: 0,
-                seq: u64::from(n),
-            },
-            bytes: 0,
-            kind: Kind::Text,
-            ids: IdColumn::Delta,
-            chunks: &[chunk],
-        });
+        send_text(&mut connection.server, n, chunk);
     }
     connection
 }

@@ -4,9 +4,11 @@ use std::path::PathBuf;
 
 use serde::Deserialize;
 use serde_json::Value;
-use trace::event::{Answer, Chunk, Event, Finish, Frame, IdColumn, Kind, ToolCallOutcome, ToolCalls, What};
-use trace::{FrameId, HopId, MonoNs};
+use trace::MonoNs;
+use trace::event::{Answer, Chunk, Event, Finish, ToolCallOutcome, ToolCalls, What};
 use zmq_tap::egress::{Limits, Reader, Server};
+
+use super::send_text;
 
 /// A response of an engine.
 #[derive(Deserialize)]
@@ -50,17 +52,7 @@ fn read(chunks: &[String], finish: &str, events: &[String]) -> Option<ToolCalls>
             text: Some(text),
             ..Chunk::new("r")
         };
-        server.texts.sent(&Frame {
-            id: FrameId {
-                hop: HopId(0),
-                lane: 0,
-                seq: u64::from(n),
-            },
-            bytes: 0,
-            kind: Kind::Text,
-            ids: IdColumn::Delta,
-            chunks: &[chunk],
-        });
+        send_text(&mut server, n, chunk);
     }
     let end = format!(r#"{{"id":"r","choices":[{{"index":0,"delta":{{}},"finish_reason":"{finish}"}}]}}"#);
     let data = events.iter().map(String::as_str).chain([&*end, "[DONE]"]);
