@@ -8,6 +8,9 @@ use zmq_tap::egress::{Requests, Server, Unreadable};
 /// Maximum number of connections parsed concurrently; frontends have a few.
 const MAX_CONNECTIONS: usize = 1024;
 
+/// Transport of responses that can be read.
+const TCP: &str = "tcp_server";
+
 /// All connections that a worker reads from.
 #[derive(Default)]
 pub(super) struct RequestPlane {
@@ -40,8 +43,8 @@ impl RequestPlane {
         inbound.next = Some(begins_at.wrapping_add(bytes.len() as u32));
         let names_rids = &mut self.names_rids;
         inbound.requests.feed(bytes, head.from == 0, |request| {
-            if request.transport.starts_with("quic") {
-                server.unreadable(Unreadable::Quic);
+            if !matches!(request.transport, TCP | "") {
+                server.unreadable(Unreadable::Transport);
             }
             if let Some(subject) = request.subject {
                 *names_rids |= request.rid.is_some();
@@ -90,15 +93,17 @@ mod tests {
     }
 
     #[test]
-    fn quic_responses_are_reported_as_unreadable() {
-        let (mut plane, mut server) = (RequestPlane::default(), Server::default());
-        let control = br#"{"id":"c","connection_info":{"transport":"quic-response","info":"{}"}}"#;
-        let (path, headers) = (b"1/generate", b"{}");
-        let length = |bytes: &[u8]| (bytes.len() as u64).to_be_bytes();
-        let mut message = [&[0, 10][..], path, &[0, 2], headers].concat();
-        message.extend((24 + control.len() as u32).to_be_bytes());
-        message.extend([&length(control)[..], &[0; 16], control].concat());
-        plane.enter(&read(1, message.len() as u32, &message), &mut server);
-        assert_eq!(server.unreadable, [(Unreadable::Quic, 1)]);
+    fn responses_over_other_transports_are_reported_as_unreadable() {
+        for transport in ["quic-response", "velo"] {
+            let (mut plane, mut server) = (RequestPlane::default(), Server::default());
+            let control = format!(r#"{{"id":"c","connection_info":{{"transport":"{transport}","info":"{{}}"}}}}"#);
+            let (path, headers) = (b"1/generate", b"{}");
+            let length = |bytes: &[u8]| (bytes.len() as u64).to_be_bytes();
+            let mut message = [&[0, 10][..], path, &[0, 2], headers].concat();
+            message.extend((24 + control.len() as u32).to_be_bytes());
+            message.extend([&length(control.as_bytes())[..], &[0; 16], control.as_bytes()].concat());
+            plane.enter(&read(1, message.len() as u32, &message), &mut server);
+            assert_eq!(server.unreadable, [(Unreadable::Transport, 1)], "{transport}");
+        }
     }
 }

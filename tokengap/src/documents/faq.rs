@@ -161,7 +161,7 @@ fn every_degradation_kind_is_documented() {
         Unreadable::Head,
         Unreadable::Chunks,
         Unreadable::Frames,
-        Unreadable::Quic,
+        Unreadable::Transport,
     ];
     let limits = Ledger::new(Limits::default())
         .limits()

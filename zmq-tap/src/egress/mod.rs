@@ -83,8 +83,8 @@ pub enum Unreadable {
     Chunks,
     /// Invalid frames on a response plane.
     Frames,
-    /// A response plane over QUIC.
-    Quic,
+    /// A response plane over another transport than TCP.
+    Transport,
     /// The observed process is the client on this connection.
     Request,
     /// A ZMQ connection.
@@ -111,7 +111,7 @@ impl fmt::Display for Unreadable {
             Self::Head => "it is not HTTP/1",
             Self::Chunks => "its HTTP chunks are inconsistent",
             Self::Frames => "its frames are inconsistent",
-            Self::Quic => "its responses use QUIC",
+            Self::Transport => "its responses use QUIC or another transport than TCP",
             Self::Request => "it carries outgoing requests",
             Self::Zmq => "it is a ZMQ connection",
             Self::Unknown => "it uses an unknown protocol",
