@@ -46,6 +46,8 @@ pub enum ProbePoint {
     TlsWriteEx = 18,
     /// Entry of `SSL_free(ssl)`.
     TlsFree = 19,
+    /// Return of the method of [`Self::Method`].
+    MethodReturn = 20,
 }
 
 impl ProbePoint {
@@ -71,6 +73,7 @@ impl ProbePoint {
             17 => Self::TlsWrite,
             18 => Self::TlsWriteEx,
             19 => Self::TlsFree,
+            20 => Self::MethodReturn,
             _ => return None,
         })
     }
@@ -250,7 +253,7 @@ mod tests {
     fn every_probe_point_has_its_own_number() {
         let known = (0..=u8::MAX).filter_map(|byte| Some((byte, ProbePoint::of(byte)?)));
         assert!(known.clone().all(|(byte, probe_point)| probe_point as u8 == byte));
-        assert_eq!(known.count(), 19);
+        assert_eq!(known.count(), 20);
         assert_eq!(
             Cookie::new(ProbePoint::Option, 255).probe_point(),
             Some(ProbePoint::Option)

@@ -14,6 +14,8 @@ pub enum Kind {
     Received = 3,
     /// The application asked for the next message, so it has processed the one with this [`Header::seq`].
     Processed = 4,
+    /// The method returned that was passed the message with this [`Header::seq`].
+    Returned = 5,
 }
 
 impl Kind {
@@ -23,6 +25,7 @@ impl Kind {
             2 => Self::Unsent,
             3 => Self::Received,
             4 => Self::Processed,
+            5 => Self::Returned,
             _ => return None,
         })
     }
@@ -137,7 +140,7 @@ mod tests {
     proptest! {
         #[test]
         fn parses_records_of_the_kernel_side(
-            words in any::<[u64; 8]>(), target: u32, tid: u32, kind in 1_u8..=4, more: u8, fault: u8, message_type: u8,
+            words in any::<[u64; 8]>(), target: u32, tid: u32, kind in 1_u8..=5, more: u8, fault: u8, message_type: u8,
             payload in prop::collection::vec(any::<u8>(), 0..300), slack in 0_usize..50,
         ) {
             let [at_ns, socket, seq, bytes, on_ns, wait_ns, blocked_ns, wakeup] = words;

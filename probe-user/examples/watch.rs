@@ -46,6 +46,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
                 Observation::Sent(m) => (format!("{:?} sent", m.call.socket), 1, m.bytes),
                 Observation::Received(m) => (format!("{:?} received", m.call.socket), 1, m.bytes),
                 Observation::Processed(c) => (format!("{:?} processed", c.socket), 1, 0),
+                Observation::Returned(c) => (format!("{:?} returned", c.socket), 1, 0),
                 Observation::Unsent(c) => (format!("{:?} refused", c.socket), 1, 0),
                 Observation::Egress { pid, record } => {
                     (format!("{pid} {:?}", record.kind), 1, record.payload.len() as u64)

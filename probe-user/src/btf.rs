@@ -1,4 +1,4 @@
-//! Minimal BTF parser that finds the offset of a field in a struct of the running kernel.
+//! Minimal BTF parser that finds the offset of a field in a struct of the running kernel, and the type of a function's parameter.
 //!
 //! The kernel side carries no CO-RE relocations, since rustc emits none. User space reads the offsets here and passes them on before it
 //! loads the object. A field that this kernel lacks is [`Offsets::ABSENT`].
@@ -14,8 +14,11 @@ pub(crate) const VMLINUX: &str = "/sys/kernel/btf/vmlinux";
 const MAGIC: u16 = 0xeb9f;
 const HEADER: usize = 24;
 const TYPE: usize = 12;
+const POINTER: u32 = 2;
 const STRUCT: u32 = 4;
 const UNION: u32 = 5;
+const FUNC: u32 = 12;
+const FUNC_PROTO: u32 = 13;
 /// Maximum nesting of anonymous members; kernels have 3 or 4 levels.
 const NESTING: u32 = 16;
 /// Maximum number of typedefs and qualifiers in a row.
@@ -129,6 +132,25 @@ impl Btf {
             task_state: of("task_struct", &["__state", "state"]),
             call: of("pt_regs", &["orig_ax", "syscallno"]),
         }
+    }
+
+    /// Whether parameter `index` of kernel function `name` is a pointer to `struct of`.
+    pub fn takes(&self, name: &str, index: usize, of: &str) -> bool {
+        let is_function = |at: usize| {
+            let kind = self.kind(at).map(|(kind, _)| kind);
+            kind == Some(FUNC) && self.word(at).is_some_and(|label| self.string(label) == name.as_bytes())
+        };
+        let pointed = || {
+            let at = *self.types.iter().skip(1).find(|at| is_function(**at))?;
+            let signature = self.resolve(self.word(at + 8)?)?;
+            let (FUNC_PROTO, parameters) = self.kind(signature)? else {
+                return None;
+            };
+            let parameter = (index < parameters).then_some(signature + TYPE + index * 8)?;
+            let pointer = self.resolve(self.word(parameter + 4)?)?;
+            (self.kind(pointer)?.0 == POINTER).then(|| self.word(pointer + 8))?
+        };
+        pointed().is_some_and(|id| self.structs.get(of.as_bytes()) == Some(&id))
     }
 
     fn word(&self, at: usize) -> Option<u32> {
@@ -274,6 +296,19 @@ mod tests {
         }
     }
 
+    #[test]
+    fn the_running_kernel_has_poll_functions_with_timeouts() {
+        let Ok(btf) = Btf::running() else {
+            eprintln!("SKIPPED: the kernel's types cannot be read");
+            return;
+        };
+        assert!(!btf.takes("do_epoll_wait", 1, "timespec64") && !btf.takes("do_epoll_wait", 4, "timespec64"));
+        assert!(!btf.takes("no_such_function", 0, "timespec64"));
+        if !(btf.takes("do_epoll_wait", 3, "timespec64") && btf.takes("do_sys_poll", 2, "timespec64")) {
+            eprintln!("SKIPPED: this kernel's poll functions have other parameters, so uprobes count its polls");
+        }
+    }
+
     proptest! {
         #[test]
         fn corrupted_btf_never_panics(cut in 0_usize..240, at in 0_usize..240, byte: u8) {
@@ -284,6 +319,7 @@ mod tests {
             data.truncate(cut.max(at));
             if let Ok(btf) = Btf::parse(data) {
                 let _ = (btf.offset("outer", "c.d"), btf.offset("outer", "b"), btf.offsets());
+                let _ = btf.takes("outer", 0, "inner");
             }
         }
     }

@@ -66,6 +66,8 @@ pub enum Observation<'a> {
     Received(Message<'a>),
     /// The application requested its next message, so it has processed the one with this number.
     Processed(Call),
+    /// The method returned that was passed the message with this number: the server in the process has taken it.
+    Returned(Call),
     /// A serving process wrote to a client's socket, or that socket changed state; or a process read a ZMTP connection without libzmq.
     Egress {
         /// Process id.

@@ -115,7 +115,8 @@ pub struct Frame<'a> {
     pub chunks: &'a [Chunk<'a>],
 }
 
-/// Time from the sender's own timestamp in a message to the message's send.
+/// Time that a message's content waited in the sender: from the sender's own timestamp in the message to the send, or, to a server in the
+/// same process, from the send until that server took it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub struct SendWait {
     /// Hop of the message.

@@ -75,6 +75,12 @@ impl Facts for SgLang {
         &STAGES
     }
 
+    /// Only the Rust server's hop has such waits.
+    fn late_send(&self) -> &'static str {
+        "the scheduler generates nothing while it passes a batch to its Rust server: either the queue between them is full, because a thread \
+         of the server is stopped or slow, or another Python thread holds the GIL; which one is not observed"
+    }
+
     fn balance(&self) -> &'static str {
         "the detokenizer is selected by crc32 of the tokenizer worker's endpoint modulo the number of detokenizers: with few tokenizer \
          workers or an unlucky hash, some are idle; more tokenizer workers balance the load"

@@ -1,15 +1,51 @@
 //! Counts the polls, and so the wakeups, of watched threads. The scheduler tracepoints measure how long a poll sleeps; without
 //! them, a probe on the return does.
 //!
-//! These are uprobes on libc functions: only the target pays for them, and they need no tracefs, which containers seldom
-//! mount. Minimum kernel: 5.15 (uprobes with attach cookies).
+//! Where the kernel allows fentry, programs at its own poll functions count, which costs no trap. Otherwise uprobes on libc
+//! functions do: only the target pays for them, and they need no tracefs, which containers seldom mount. Minimum kernel: 5.15
+//! (uprobes with attach cookies; timeouts in a `struct timespec64`).
 
-use aya_ebpf::macros::{uprobe, uretprobe};
-use aya_ebpf::programs::{ProbeContext, RetProbeContext};
+use aya_ebpf::helpers::{bpf_get_current_pid_tgid, bpf_probe_read_kernel};
+use aya_ebpf::macros::{fentry, uprobe, uretprobe};
+use aya_ebpf::programs::{FEntryContext, ProbeContext, RetProbeContext};
 use probe_ebpf::ProbePoint;
 
 use crate::here::{self, Caller};
+use crate::maps::TARGETS;
 use crate::regs::Registers;
+
+/// `int do_epoll_wait(int fd, struct epoll_event *events, int max, struct timespec64 *timeout)`, behind all variants of
+/// `epoll_wait`.
+#[fentry(function = "do_epoll_wait")]
+pub(crate) fn kernel_epoll(ctx: FEntryContext) -> i32 {
+    let _ = kernel_poll(ctx.arg(3), 1);
+    0
+}
+
+/// `int do_sys_poll(struct pollfd *fds, unsigned int count, struct timespec64 *timeout)`, behind `poll` and `ppoll`.
+#[fentry(function = "do_sys_poll")]
+pub(crate) fn kernel_poll_entered(ctx: FEntryContext) -> i32 {
+    let _ = kernel_poll(ctx.arg(2), 0);
+    0
+}
+
+/// Counts a poll with this timeout, which is a kernel address: 0 to wait without limit.
+#[inline(always)]
+fn kernel_poll(timeout: u64, epolls: u64) -> Option<()> {
+    let process = (bpf_get_current_pid_tgid() >> 32) as u32;
+    // SAFETY: copied immediately; targets are only ever added.
+    let target = unsafe { TARGETS.get(process) }.copied()?;
+    let waits = timeout == 0 || {
+        // SAFETY: a read of kernel memory; a fault is an error value.
+        let time = unsafe { bpf_probe_read_kernel(timeout as *const [u64; 2]) };
+        time.ok()? != [0, 0]
+    };
+    let mut caller = Caller::of(target)?;
+    let thread = caller.thread()?;
+    thread.epolls += epolls;
+    thread.waits += u64::from(waits);
+    Some(())
+}
 
 /// Entry of a poll function:
 ///

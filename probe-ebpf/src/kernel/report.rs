@@ -68,6 +68,16 @@ pub(crate) fn refused(target: u32, socket: u64) -> Option<()> {
     Some(())
 }
 
+/// Reports that the method returned that was passed the last message.
+#[inline(always)]
+pub(crate) fn returned(target: u32, socket: u64) -> Option<()> {
+    // No message was counted if the method was entered before sends were.
+    let last = known(target, socket)?.sent.checked_sub(1)?;
+    let mut caller = Caller::of(target)?;
+    ring::note(head(Kind::Returned, &mut caller, socket, last));
+    Some(())
+}
+
 /// Reports the last received message as processed, because the application asks for the next one. Repeated calls report
 /// nothing.
 #[inline(always)]

@@ -54,12 +54,15 @@ fn at_probe_point(ctx: &ProbeContext) -> Option<()> {
                 more: regs.arg::<3>() & SNDMORE != 0,
             }
         }
-        ProbePoint::Method => Moved {
-            kind: Kind::Sent,
-            socket: regs.arg::<0>(),
-            body: python::first_argument(ctx, regs.arg::<1>())?,
-            more: false,
-        },
+        ProbePoint::Method => {
+            enters(cookie, regs.arg::<0>(), 0, 0);
+            Moved {
+                kind: Kind::Sent,
+                socket: regs.arg::<0>(),
+                body: python::first_argument(ctx, regs.arg::<1>())?,
+                more: false,
+            }
+        }
         ProbePoint::Option if regs.arg::<1>() as i32 == RCVTIMEO => return report::processed(target, regs.arg::<0>()),
         ProbePoint::Recv => {
             let (place, socket) = (regs.arg::<0>(), regs.arg::<1>());
@@ -83,10 +86,13 @@ fn at_probe_point(ctx: &ProbeContext) -> Option<()> {
 fn at_return(ctx: &RetProbeContext) -> Option<()> {
     let cookie = here::cookie(ctx);
     let (result, target) = (Registers::of(ctx.regs).result(), cookie.target());
-    let call = returns()?;
+    let probe_point = cookie.probe_point()?;
+    // The return of a method adds only the time in it.
+    let call = returns(!matches!(probe_point, ProbePoint::MethodReturn))?;
     let watched = WATCHED.get(target)?;
-    let moved = match cookie.probe_point()? {
+    let moved = match probe_point {
         ProbePoint::SendReturn if result < 0 => return report::refused(target, call.socket),
+        ProbePoint::MethodReturn => return report::returned(target, call.socket),
         ProbePoint::RecvReturn if result >= 0 => received(ctx, watched, call.socket, call.place, result)?,
         // The result is the message length, which may exceed the buffer.
         ProbePoint::BufferRecvReturn if result >= 0 => Moved {
@@ -170,14 +176,14 @@ fn enters(cookie: Cookie, socket: u64, place: u64, room: u64) {
     }
 }
 
-/// Returns the saved call that the current thread returns from.
+/// Returns the saved call that the current thread returns from. `counts`: a call that was not saved is a missed observation.
 #[inline(always)]
-fn returns() -> Option<Call> {
+fn returns(counts: bool) -> Option<Call> {
     // SAFETY: the current thread's map value, checked for null.
     let call = CALLS
         .get_ptr_mut(here::key())
         .and_then(|call| unsafe { (*call).returned() });
-    if call.is_none() {
+    if call.is_none() && counts {
         lost(Loss::InFlight);
     }
     call

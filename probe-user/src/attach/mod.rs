@@ -7,10 +7,11 @@ use std::os::fd::OwnedFd;
 use std::path::Path;
 use std::thread;
 
-use aya::Ebpf;
+use aya::programs::fentry::FEntryLink;
 use aya::programs::raw_trace_point::RawTracePointLink;
 use aya::programs::uprobe::{UProbeAttachLocation, UProbeAttachPoint, UProbeLink, UProbeScope};
-use aya::programs::{ProgramError, RawTracePoint, UProbe};
+use aya::programs::{FEntry, ProgramError, RawTracePoint, UProbe};
+use aya::{Btf, Ebpf};
 use probe_ebpf::Cookie;
 
 use crate::discover::ReadError;
@@ -22,6 +23,11 @@ use multi::{Multi, MultiError};
 type Tracepoint = (&'static str, &'static str);
 
 const SCHEDULER: [Tracepoint; 2] = [("sched_switch", "sched_switch"), ("sched_wakeup", "sched_wakeup")];
+/// Programs at the kernel's own poll functions, with the functions and the positions of their timeouts.
+pub(crate) const KERNEL_POLLS: [(&str, &str, usize); 2] = [
+    ("kernel_epoll", "do_epoll_wait", 3),
+    ("kernel_poll_entered", "do_sys_poll", 2),
+];
 const EGRESS_STATE: Tracepoint = ("egress_state", "inet_sock_set_state");
 /// Return of a write on a socket (Linux 6.5 and later), and return of any system call.
 const EGRESS_WRITES: [Tracepoint; 2] = [("egress_sent", "sock_send_length"), ("egress_written", "sys_exit")];
@@ -41,6 +47,8 @@ pub(crate) enum AttachError {
     Program(#[from] ProgramError),
     #[error(transparent)]
     Multi(#[from] MultiError),
+    #[error(transparent)]
+    Types(#[from] aya::BtfError),
 }
 
 /// Maximum number of threads that detach links in parallel.
@@ -52,6 +60,7 @@ pub(crate) enum Link {
     Multi(#[expect(dead_code, reason = "held for its drop")] OwnedFd),
     Uprobe(#[expect(dead_code, reason = "held for its drop")] UProbeLink),
     RawTracepoint(#[expect(dead_code, reason = "held for its drop")] RawTracePointLink),
+    Fentry(#[expect(dead_code, reason = "held for its drop")] FEntryLink),
 }
 
 /// Detaches links in parallel. For each link the kernel waits until no CPU can still run its program; waits that begin together end
@@ -154,6 +163,19 @@ fn one_by_one(ebpf: &mut Ebpf, batch: &Batch, path: &Path, pid: NonZeroU32) -> R
 /// Attaches the scheduler programs, for all targets.
 pub(crate) fn scheduler(ebpf: &mut Ebpf) -> Result<Vec<Link>, ProgramError> {
     tracepoints(ebpf, &SCHEDULER)
+}
+
+/// Attaches the programs that count polls in the kernel, for all targets. Few kernels allow it: it needs fentry.
+pub(crate) fn kernel_polls(ebpf: &mut Ebpf) -> Result<Vec<Link>, AttachError> {
+    let types = Btf::from_sys_fs()?;
+    let mut links = Vec::new();
+    for (name, function, _) in KERNEL_POLLS {
+        let program: &mut FEntry = program(ebpf, name)?;
+        loaded(program.load(function, &types))?;
+        let id = program.attach()?;
+        links.push(Link::Fentry(program.take_link(id)?));
+    }
+    Ok(links)
 }
 
 /// Attaches the programs that observe responses to clients, for all serving targets. Uses tracepoints on socket writes where the kernel has

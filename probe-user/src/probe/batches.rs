@@ -83,10 +83,11 @@ pub(crate) fn messages(
     Ok(batches([(ZMQ, false, entries), (ZMQ_RETURNED, true, returns)]))
 }
 
-/// Probe point of the method that passes messages to a server in the same process.
+/// Probe points of the method that passes messages to a server in the same process.
 pub(crate) fn method(entry: u64, target: u32) -> Vec<Batch> {
-    let points = vec![(entry, Cookie::new(ProbePoint::Method, target))];
-    batches([(ZMQ, false, points)])
+    let called = vec![(entry, Cookie::new(ProbePoint::Method, target).and_return())];
+    let returned = vec![(entry, Cookie::new(ProbePoint::MethodReturn, target))];
+    batches([(ZMQ, false, called), (ZMQ_RETURNED, true, returned)])
 }
 
 /// Probe points in libc. If no scheduler program measures the time in a poll, they include the returns of polls. Return probes are attached

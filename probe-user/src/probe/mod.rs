@@ -58,6 +58,7 @@ pub struct Probe {
     scheduler: bool,
     /// The scheduler programs also observe which threads sleep in a poll.
     sleeps: bool,
+    polls: Polls,
     degraded: Vec<Degraded>,
     permissions: Permissions,
     options: Options,
@@ -71,6 +72,15 @@ pub struct Probe {
     counted_at: Instant,
     /// Records were read since then.
     busy: bool,
+}
+
+/// Functions at which polls are counted.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Polls {
+    /// The kernel's, for all targets.
+    Kernel,
+    /// libc's, in each target.
+    Libc,
 }
 
 /// Entry for a target in the kernel side's arrays.
@@ -92,11 +102,15 @@ impl Probe {
     pub fn attach(targets: &[Target], options: Options) -> Result<Self, ProbeError> {
         let permissions = Permissions::here();
         let mut degraded = Vec::new();
-        let (offsets, places) = match Btf::running() {
-            Ok(btf) => (btf.offsets(), places(&btf).map_err(|error| error.to_string())),
+        let (offsets, places, has_timeouts) = match Btf::running() {
+            Ok(btf) => {
+                let timeouts = attach::KERNEL_POLLS.map(|(_, function, at)| btf.takes(function, at, "timespec64"));
+                let places = places(&btf).map_err(|error| error.to_string());
+                (btf.offsets(), places, timeouts == [true; 2])
+            }
             Err(error) => {
                 degraded.push(no_types(error.to_string()));
-                (Offsets::NONE, Err(error.to_string()))
+                (Offsets::NONE, Err(error.to_string()), false)
             }
         };
         let ring_bytes = options.ring_bytes.clamp(64 << 10, 1 << 30).next_power_of_two();
@@ -133,6 +147,7 @@ impl Probe {
             global: Vec::new(),
             scheduler: false,
             sleeps: false,
+            polls: Polls::Libc,
             degraded,
             permissions,
             options,
@@ -144,7 +159,7 @@ impl Probe {
             counted_at: Instant::now(),
             busy: true,
         };
-        probe.watch_everything(offsets);
+        probe.watch_everything(offsets, has_timeouts);
         probe.add(targets)?;
         Ok(probe)
     }
@@ -232,7 +247,8 @@ impl Probe {
         Ok(known.collect())
     }
 
-    fn watch_everything(&mut self, offsets: Offsets) {
+    /// Attaches the programs that serve all targets. `has_timeouts`: the kernel's poll functions have the parameters that its programs read.
+    fn watch_everything(&mut self, offsets: Offsets, has_timeouts: bool) {
         if self.options.scheduler {
             if offsets.sched() {
                 match attach::scheduler(&mut self.ebpf) {
@@ -246,6 +262,16 @@ impl Probe {
             } else if self.degraded.is_empty() {
                 self.degraded
                     .push(no_types(format!("{VMLINUX} lacks a field of task_struct")));
+            }
+        }
+        // Without the scheduler programs, the time in a poll needs its return as well.
+        if self.options.polls && self.sleeps && has_timeouts {
+            match attach::kernel_polls(&mut self.ebpf) {
+                Ok(links) => {
+                    self.global.extend(links);
+                    self.polls = Polls::Kernel;
+                }
+                Err(error) => tracing::debug!("polls are counted by uprobes on libc: {}", chain(&error)),
             }
         }
     }
@@ -311,7 +337,8 @@ impl Probe {
         // Before libzmq, so that the delivery of every received frame is observed.
         self.attach_tls(index);
         if self.options.polls {
-            self.targets[index].polls = self.uprobes(Feature::Polls, index, library::libc(pid));
+            self.targets[index].polls =
+                self.polls == Polls::Kernel || self.uprobes(Feature::Polls, index, library::libc(pid));
         }
         if let Some(server) = self.inner_servers.get(&pid).copied() {
             if let Err(error) = self.attach_method(index, &server) {

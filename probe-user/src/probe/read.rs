@@ -162,5 +162,6 @@ fn observation<'a>(record: &Record<'a>, target: &Slot, scheduler: bool) -> Obser
         Kind::Unsent => Observation::Unsent(call),
         Kind::Received => Observation::Received(message),
         Kind::Processed => Observation::Processed(call),
+        Kind::Returned => Observation::Returned(call),
     }
 }

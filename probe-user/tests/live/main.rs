@@ -117,7 +117,7 @@ impl Log {
                 self.processed.push((call, frame));
             }
             Observation::Lost { cause, count } => *self.lost.entry(cause).or_default() += count,
-            Observation::Exited { .. } | Observation::Egress { .. } => {}
+            Observation::Exited { .. } | Observation::Egress { .. } | Observation::Returned(_) => {}
         }
     }
 }

@@ -7,7 +7,7 @@ use std::collections::{HashMap, HashSet};
 use probe_user::matcher::Limits as MatcherLimits;
 use probe_user::{Call, Matcher, Message, SocketId};
 use trace::engine::Waiter;
-use trace::event::{Capabilities, Event, Frame, Hop, Missed, MissedCause, Received, Undecoded, What};
+use trace::event::{Capabilities, Event, Frame, Hop, Missed, MissedCause, Received, SendWait, Undecoded, What};
 use trace::{FrameId, HopId, MonoNs, ThreadId, path};
 use zmq_tap::decode::{Decoders, LONGEST, Shape, SocketFormat};
 
@@ -29,6 +29,8 @@ pub(super) struct Lanes {
     paths: Paths,
     /// Time of the last send.
     sent_at: Option<MonoNs>,
+    /// The last frame sent by each process: its socket, number on the socket, hop and time.
+    last_sent: HashMap<u32, (SocketId, u64, HopId, MonoNs)>,
     /// Threads observed to receive.
     receivers: HashSet<ThreadId>,
     /// Hops of sockets whose senders are not watched, by receiving socket, with the last frame number.
@@ -68,6 +70,7 @@ impl Lanes {
             carries: SocketFormat::default(),
             paths: Paths::new(roles, sight),
             sent_at: None,
+            last_sent: HashMap::new(),
             receivers: HashSet::new(),
             unknown_senders: HashMap::new(),
             wire: None,
@@ -161,7 +164,24 @@ impl Lanes {
             if let Some(wait) = batch.send_wait(hop, at) {
                 sink(&Event::new(at, What::SendWait(wait)));
             }
+            let Call { socket, seq, .. } = message.call;
+            self.last_sent.insert(socket.pid, (socket, seq, hop, at));
         }
+    }
+
+    /// Processes the return of a method that was passed a message: until then its tokens waited in the sender.
+    pub(super) fn returned(&mut self, call: &Call, sink: Sink<'_>) {
+        let last = self.last_sent.get(&call.socket.pid);
+        if let Some((.., hop, at)) = last.filter(|(socket, seq, ..)| (*socket, *seq) == (call.socket, call.seq)) {
+            let (hop, ns) = (*hop, call.at.since(*at));
+            sink(&Event::new(call.at, What::SendWait(SendWait { hop, ns })));
+        }
+    }
+
+    /// Processes the exit of a process.
+    pub(super) fn exited(&mut self, pid: u32, sink: Sink<'_>) {
+        self.last_sent.remove(&pid);
+        self.paths.exited(pid, MonoNs::now(), sink);
     }
 
     /// Returns whether messages were sent within the last second or are waiting.

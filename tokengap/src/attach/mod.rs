@@ -572,6 +572,7 @@ fn enter(
         }),
         Observation::Sent(message) => lanes.sent(message, sink),
         Observation::Unsent(call) => lanes.unsent(call),
+        Observation::Returned(call) => lanes.returned(call, sink),
         Observation::Received(message) => {
             lanes.received(message, sink);
         }
@@ -593,7 +594,7 @@ fn enter(
         Observation::Exited { pid } => {
             tracing::info!("process {pid} has ended");
             reads.exited(*pid);
-            lanes.paths_mut().exited(*pid, MonoNs::now(), sink);
+            lanes.exited(*pid, sink);
         }
     }
 }

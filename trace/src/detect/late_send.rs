@@ -1,4 +1,4 @@
-//! Tokens that wait in the engine's own output thread before they are sent, by the engine's timestamps.
+//! Tokens that wait in the process that generated them: by its own timestamps, or by the time in the call that sends them.
 
 use super::{DetectContext, Detector, Verdict};
 use crate::words::{duration, plural};
@@ -23,7 +23,7 @@ impl Detector for LateSend {
             let source = context.ledger.engine().facts().source();
             let median = group.send_wait.quantile(0.5).unwrap_or(0);
             let summary = format!(
-                "tokens wait up to {} in the {source} before it sends them (median {}, {})",
+                "tokens wait up to {} in the {source} before they are sent (median {}, {})",
                 duration(worst),
                 duration(median),
                 plural(group.send_wait.count(), "message"),
@@ -34,9 +34,7 @@ impl Detector for LateSend {
                     .weight(worst)
                     .with("send_wait_max_ns", worst)
                     .with("send_wait_p50_ns", median)
-                    .advice(format!(
-                        "the {source}'s output thread encodes and sends the messages: it is stopped, or lacks a CPU or the GIL"
-                    )),
+                    .advice(context.ledger.engine().facts().late_send()),
             );
         }
     }

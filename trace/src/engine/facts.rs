@@ -64,6 +64,11 @@ pub trait Facts: fmt::Debug + Sync {
         false
     }
 
+    /// Reason why tokens wait in the process that generated them.
+    fn late_send(&self) -> &'static str {
+        "the thread that encodes and sends the messages is stopped, or lacks a CPU or the GIL"
+    }
+
     /// Advice for uneven load: the assignment of requests to receivers, and how to balance it.
     fn balance(&self) -> &'static str {
         "each request is assigned to a receiver before its tokens are queued: check the component that assigns requests"

@@ -33,7 +33,7 @@ pub struct Group {
     pub queue_wait: Distribution,
     /// Queue waits in the current time slot.
     pub(crate) queue_wait_slot: Buckets,
-    /// Sent minus the sender's own timestamp of the content.
+    /// Wait of the content in the sender: see [`SendWait`].
     #[serde(default)]
     pub send_wait: Distribution,
     /// Forwarded minus sent.

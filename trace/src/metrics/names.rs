@@ -331,7 +331,7 @@ pub(super) const HOP_SEND_WAIT: Definition = histogram(
     "tokengap.hop.send_wait",
     Seconds,
     &["hop"],
-    "Sent minus the engine's own timestamp of the content; vLLM only",
+    "Wait of the content in the sender: from the engine's own timestamp to the send (vLLM), or until SGLang's Rust server took it",
 );
 pub(super) const HOP_RELAY: Definition = histogram(
     "tokengap.hop.relay",

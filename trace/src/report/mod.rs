@@ -317,7 +317,7 @@ pub struct HopLine {
     /// Non-empty buckets of the queue wait: start, end (exclusive), number of frames.
     #[serde(default)]
     pub queue_wait_classes: Vec<[u64; 3]>,
-    /// Sent minus the sender's own timestamp of the content: the time in the engine's output thread. `null` if messages have no timestamp.
+    /// Wait of the content in the sender: see [`crate::event::SendWait`]. `null` if messages have no timestamp and are sent through libzmq.
     #[serde(default)]
     pub send_wait_ns: Option<Spread>,
     /// Forwarded minus sent: the time inside the relay.

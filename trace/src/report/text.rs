@@ -325,7 +325,7 @@ fn hops(out: &mut String, report: &Report) {
 fn detail(out: &mut String, hop: &HopLine) {
     let mut parts = Vec::new();
     for (spread, before, after) in [
-        (&hop.send_wait_ns, "sent ", " after the engine made the tokens"),
+        (&hop.send_wait_ns, "waited ", " in the sender"),
         (&hop.relay_ns, "in the relay ", ""),
         (&hop.processing_ns, "processed in ", ""),
         (&hop.recv_wait_ns, "received ", " after asking"),

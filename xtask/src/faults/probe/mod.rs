@@ -140,6 +140,7 @@ impl Counts {
             }
             | Observation::Unsent(_)
             | Observation::Processed(_)
+            | Observation::Returned(_)
             | Observation::Egress { .. } => {}
             Observation::Lost { count, .. } => self.lost += count,
             Observation::Exited { .. } => self.exited += 1,
