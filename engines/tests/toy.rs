@@ -170,7 +170,7 @@ fn run(messages: &[&str], deliveries: &[(u32, u32)]) -> (Report, String, Tap) {
     let (mut frames, until) = (0, Instant::now() + Duration::from_secs(20));
     while frames < messages.len() && Instant::now() < until {
         tap.poll(64, &mut |event, _| {
-            frames += usize::from(matches!(event.what, What::Forwarded(_)));
+            frames += usize::from(matches!(event.what, What::Sent(_)));
             export.event(event).expect("a vector");
         });
         std::thread::sleep(Duration::from_millis(1));

@@ -37,8 +37,6 @@ pub enum What<'a> {
     Sent(Frame<'a>),
     /// Content of a frame waited in the sender before the frame was sent. Emitted behind `Sent`.
     SendWait(SendWait),
-    /// The relay wrote the frame's last byte to the receiver's socket.
-    Forwarded(FrameId),
     /// The application received the frame from its socket (`zmq_msg_recv` returned it).
     Received(Received<'a>),
     /// The application asked for the next frame: this one is processed.
@@ -90,7 +88,7 @@ pub struct Hop<'a> {
 pub struct Capabilities {
     /// `Sent` events are observed.
     pub sent: bool,
-    /// `Forwarded` events are observed (the relay is in the path).
+    /// Times of forwarding are observed (the relay is in the path).
     pub forwarded: bool,
     /// `Received` events are observed.
     pub received: bool,
@@ -107,6 +105,8 @@ pub struct Frame<'a> {
     pub id: FrameId,
     /// Length of the message in bytes, without ZMTP headers.
     pub bytes: u64,
+    /// When the relay wrote its last byte to the receiver's socket; `None` if not observed.
+    pub forwarded: Option<MonoNs>,
     /// Kind of message.
     pub kind: Kind,
     /// Meaning of its `output_ids` column in the release that wrote it.
@@ -325,6 +325,8 @@ pub struct Undecoded<'a> {
     pub id: FrameId,
     /// Its length in bytes.
     pub bytes: u64,
+    /// When the relay wrote its last byte to the receiver's socket; `None` if not observed.
+    pub forwarded: Option<MonoNs>,
     /// Reason, in words.
     pub reason: &'a str,
 }

@@ -149,6 +149,7 @@ fn apply(analysis: &mut Analysis, at: MonoNs, step: &Step) {
             let frame = Frame {
                 id: *id,
                 bytes: u64::from(u32::MAX),
+                forwarded: Some(MonoNs(id.seq)),
                 kind: *kind,
                 ids: *ids,
                 chunks: &chunks,
@@ -163,9 +164,8 @@ fn apply(analysis: &mut Analysis, at: MonoNs, step: &Step) {
                 What::Received(received)
             });
         }
-        Step::Stage(id, stage, wakeup) => apply_event(match stage % 4 {
-            0 => What::Forwarded(*id),
-            1 => What::Processed(*id),
+        Step::Stage(id, stage, wakeup) => apply_event(match stage % 3 {
+            0 => What::Processed(*id),
             _ => What::Received(Received {
                 wakeup: *wakeup,
                 ..Received::new(*id)
@@ -182,11 +182,7 @@ fn apply(analysis: &mut Analysis, at: MonoNs, step: &Step) {
                 ..Delivery::new(rid, *tokens, *completion_tokens)
             }));
         }
-        Step::Undecoded(id) => apply_event(What::Undecoded(Undecoded {
-            id: *id,
-            bytes: 7,
-            reason: "truncated",
-        })),
+        Step::Undecoded(id) => apply_event(What::Undecoded(Undecoded::new(*id, 7, "truncated"))),
         Step::Missed(hop, count) => {
             apply_event(What::Missed(Missed::new(hop.map(HopId), *count, MissedCause::Unframed)));
         }

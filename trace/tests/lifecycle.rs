@@ -62,6 +62,7 @@ impl Path {
         self.apply(What::Sent(Frame {
             id,
             bytes: 900,
+            forwarded: None,
             kind,
             ids,
             chunks: &[chunk],

@@ -67,6 +67,7 @@ fn predicted_after(received: &[HopId], by: Option<ThreadId>, wait_ns: Option<u64
         apply(What::Sent(Frame {
             id,
             bytes: 100,
+            forwarded: None,
             kind,
             ids: IdColumn::Delta,
             chunks,

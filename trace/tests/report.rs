@@ -60,7 +60,11 @@ impl Run {
         let chunks: Vec<Chunk<'_>> = chunks.iter().map(chunk).collect();
         let id = Self::id(self.seq);
         self.seq += 1;
-        self.apply(ms, What::Sent(Frame::token_ids(id, 1_240, &chunks)));
+        let frame = Frame {
+            forwarded: Some(MonoNs(START + (ms + 1) * MS)),
+            ..Frame::token_ids(id, 1_240, &chunks)
+        };
+        self.apply(ms, What::Sent(frame));
     }
 
     fn receive(&mut self, ms: u64, seq: u64, wakeup: u64) {
@@ -110,7 +114,6 @@ fn everything_seen() -> Report {
         &[(FAST, 1, 5, Some(Finish::Stop)), (SLOW, 1, 3, Some(Finish::Length))],
     );
     for seq in 1..4 {
-        run.apply(50, What::Forwarded(Run::id(seq)));
         run.receive(23_862, seq, 2);
     }
     run.deliver(23_866, FAST, 1, 5, true);
@@ -129,16 +132,8 @@ fn sends_seen() -> Report {
     let capabilities = Capabilities::SENT | Capabilities::FORWARDED;
     let mut run = Run::new("scheduler->detokenizer", capabilities, false);
     run.send(0, &[(FAST, 1, 1, None)]);
-    run.apply(1, What::Forwarded(Run::id(0)));
     run.seq += 1;
-    run.apply(
-        5,
-        What::Undecoded(Undecoded {
-            id: Run::id(1),
-            bytes: 64,
-            reason: "class unknown",
-        }),
-    );
+    run.apply(5, What::Undecoded(Undecoded::new(Run::id(1), 64, "class unknown")));
     run.seq += 2;
     run.apply(6, What::Missed(Missed::new(Some(HopId(0)), 2, MissedCause::QueueFull)));
     run.send(

@@ -50,6 +50,7 @@ impl Run {
         self.apply(What::Sent(Frame {
             id,
             bytes: 100,
+            forwarded: None,
             kind: Kind::TokenIds,
             ids: IdColumn::Uncounted,
             chunks,

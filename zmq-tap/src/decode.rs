@@ -236,6 +236,7 @@ mod tests {
                 seq: 0,
             },
             bytes: 9,
+            forwarded: None,
             kind: Kind::TokenIds,
             ids: IdColumn::Uncounted,
             chunks: &[chunk],

@@ -291,14 +291,7 @@ impl Tap {
                     lane,
                     seq,
                 };
-                self.frame(id, read_at, bytes, &payload, sink);
-                sink(
-                    &Event {
-                        at: written_at,
-                        what: What::Forwarded(id),
-                    },
-                    &[],
-                );
+                self.frame(id, [read_at, written_at], bytes, &payload, sink);
             }
             Observation::Passed { pair, lane, at, bytes } => {
                 if let Some(served) = self.served(pair) {
@@ -383,7 +376,7 @@ impl Tap {
     fn frame(
         &mut self,
         id: FrameId,
-        at: MonoNs,
+        [at, forwarded]: [MonoNs; 2],
         bytes: u64,
         payload: &Payload,
         sink: &mut dyn FnMut(&Event<'_>, &[u8]),
@@ -392,8 +385,13 @@ impl Tap {
         let context = (self.delivers, formats);
         let undecoded = |tapped: &mut Tapped, why: &str, sink: &mut dyn FnMut(&Event<'_>, &[u8])| {
             tapped.announce(id.hop, at, context, sink);
-            let what = What::Undecoded(Undecoded { id, bytes, reason: why });
-            sink(&Event { at, what }, &[]);
+            let undecoded = Undecoded {
+                id,
+                bytes,
+                forwarded: Some(forwarded),
+                reason: why,
+            };
+            sink(&Event::new(at, What::Undecoded(undecoded)), &[]);
         };
         let (one, several): ([&[u8]; 1], Vec<&[u8]>);
         let parts = match payload {
@@ -446,6 +444,7 @@ impl Tap {
         let frame = Frame {
             id,
             bytes,
+            forwarded: Some(forwarded),
             kind: shape.kind,
             ids: shape.ids,
             chunks,

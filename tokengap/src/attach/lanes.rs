@@ -138,7 +138,7 @@ impl Lanes {
             Err(reason) => {
                 if let Some(known) = self.paths.of_lane(lane) {
                     let id = frame_id(known.id);
-                    let what = What::Undecoded(Undecoded { id, bytes, reason });
+                    let what = What::Undecoded(Undecoded::new(id, bytes, reason));
                     sink(&Event { at, what });
                 }
                 return;
@@ -156,6 +156,7 @@ impl Lanes {
             let frame = Frame {
                 id: frame_id(hop),
                 bytes,
+                forwarded: None,
                 kind,
                 ids: batch.shape().ids,
                 chunks: batch.chunks(),
@@ -349,6 +350,7 @@ impl Lanes {
         let frame = Frame {
             id,
             bytes: message.bytes,
+            forwarded: None,
             kind: batch.shape().kind,
             ids: batch.shape().ids,
             chunks: batch.chunks(),

@@ -232,6 +232,7 @@ impl Tally {
         let frame = Frame {
             id,
             bytes: message.bytes,
+            forwarded: None,
             kind: batch.shape().kind,
             ids: batch.shape().ids,
             chunks: batch.chunks(),

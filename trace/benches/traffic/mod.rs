@@ -199,6 +199,7 @@ impl Stream {
                 id,
                 // Size of a 256-request frame of SGLang 0.5.9.
                 bytes: 25_000 + noise % 512,
+                forwarded: None,
                 kind: Kind::TokenIds,
                 ids: IdColumn::Delta,
                 chunks,

@@ -89,6 +89,7 @@ impl Scene {
         let frame = Frame {
             id: Self::id(self.next),
             bytes: 16,
+            forwarded: None,
             kind: Kind::Failed,
             ids: IdColumn::Absent,
             chunks: &[],
@@ -221,7 +222,7 @@ impl Scene {
     pub(super) fn send_undecodable(&mut self, at: u64, reason: &str) {
         let id = Self::id(self.next);
         self.next += 1;
-        self.apply(at, What::Undecoded(Undecoded { id, bytes: 10, reason }));
+        self.apply(at, What::Undecoded(Undecoded::new(id, 10, reason)));
     }
 
     pub(super) fn tick(&mut self, now: u64) {
@@ -307,11 +308,7 @@ impl Workers {
     /// Sends the worker an undecodable frame.
     pub(super) fn send_undecodable(&mut self, worker: u64, at: u64) {
         let id = self.next(worker);
-        let undecoded = Undecoded {
-            id,
-            bytes: 10,
-            reason: "truncated",
-        };
+        let undecoded = Undecoded::new(id, 10, "truncated");
         self.scene.apply(at, What::Undecoded(undecoded));
     }
 

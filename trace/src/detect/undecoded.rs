@@ -81,7 +81,7 @@ mod tests {
         apply(named(1, "c->b"));
         let id = FrameId::new(HopId(1), 0, 0);
         let reason = "layout";
-        apply(What::Undecoded(crate::event::Undecoded { id, bytes: 9, reason }));
+        apply(What::Undecoded(crate::event::Undecoded::new(id, 9, reason)));
         apply(named(1, "a->b"));
         let group = ledger
             .groups()

@@ -4,7 +4,7 @@ use std::ops::BitOr;
 
 use super::{
     Answer, AnswerEnd, Capabilities, Chunk, CpuSample, Delivery, Event, Frame, Hop, IdColumn, Kind, Missed,
-    MissedCause, Received, Response, Stage, ThreadPart, What,
+    MissedCause, Received, Response, Stage, ThreadPart, Undecoded, What,
 };
 use crate::clock::MonoNs;
 use crate::engine::Mode;
@@ -97,6 +97,7 @@ impl<'a> Frame<'a> {
         Self {
             id,
             bytes,
+            forwarded: None,
             kind: Kind::TokenIds,
             ids: IdColumn::Delta,
             chunks,
@@ -181,6 +182,18 @@ impl<'a> Stage<'a> {
             by,
             tokens: None,
             pending: None,
+        }
+    }
+}
+
+impl<'a> Undecoded<'a> {
+    /// A frame whose time of forwarding was not observed.
+    pub const fn new(id: FrameId, bytes: u64, reason: &'a str) -> Self {
+        Self {
+            id,
+            bytes,
+            forwarded: None,
+            reason,
         }
     }
 }

@@ -95,7 +95,6 @@ impl Exporter for Events<'_> {
                 o.text("hop", context.hops.name(wait.hop)).int("hop_id", wait.hop.0);
                 o.int("ns", wait.ns);
             }),
-            What::Forwarded(id) => self.line("forwarded", at, context, |o| frame(o, *id, context)),
             What::Received(received) => {
                 self.line("received", at, context, |o| received_fields(o, received, context))?;
                 match &received.frame {
@@ -124,6 +123,7 @@ impl Exporter for Events<'_> {
             What::Undecoded(undecoded) => self.line("undecoded", at, context, |o| {
                 frame(o, undecoded.id, context);
                 o.int("bytes", undecoded.bytes).text("reason", undecoded.reason);
+                o.maybe_int("forwarded_at_ns", undecoded.forwarded.map(|at| context.clock.at(at)));
             }),
             What::Cpu(sample) => self.line("cpu", at, context, |o| cpu_fields(o, sample)),
             What::Queue(sample) => self.line("queue", at, context, |o| {
@@ -192,6 +192,7 @@ fn frame_fields(o: &mut Object<'_>, sent: &Frame<'_>, context: &ExportContext<'_
     frame(o, sent.id, context);
     o.int("bytes", sent.bytes).text("kind", sent.kind.as_str());
     o.int("chunks", sent.chunks.len() as u64);
+    o.maybe_int("forwarded_at_ns", sent.forwarded.map(|at| context.clock.at(at)));
 }
 
 fn received_fields(o: &mut Object<'_>, received: &Received<'_>, context: &ExportContext<'_>) {

@@ -37,12 +37,6 @@ impl LiveRequests {
         self.current.clear();
         match &event.what {
             What::Sent(frame) => self.sent(at, frame, ledger, hops),
-            What::Forwarded(id) => {
-                self.reached(*id, |times| times.forwarded = Some(at));
-                if hops.get(id.hop).is_some_and(|h| !h.capabilities.received) {
-                    self.pending.processed(*id, at);
-                }
-            }
             What::Received(received) => self.received(at, received, ledger, hops),
             What::Processed(id) => {
                 self.reached(*id, |times| times.processed = Some(at));
@@ -155,7 +149,7 @@ impl LiveRequests {
 
     fn sent(&mut self, at: MonoNs, frame: &Frame<'_>, ledger: &Ledger, hops: &Hops) {
         let marks = self.content(frame, ledger, hops.is_origin(frame.id.hop), |times| {
-            times.sent = Some(at);
+            (times.sent, times.forwarded) = (Some(at), frame.forwarded);
         });
         let capabilities = hops.get(frame.id.hop).map(|h| h.capabilities).unwrap_or_default();
         if let Some(early) = self.pending.enter(frame.id, marks, capabilities) {

@@ -62,7 +62,7 @@ impl Pending {
         }
         let lane = self.lanes.entry((id.hop, id.lane)).or_default();
         lane.next = lane.next.max(id.seq.saturating_add(1));
-        let later = capabilities.received || capabilities.forwarded || capabilities.processed;
+        let later = capabilities.received || capabilities.processed;
         if !marks.is_empty() && later {
             if lane.frames.len() >= FRAMES {
                 lane.frames.pop_front();

@@ -255,6 +255,7 @@ mod tests {
                 What::Sent(Frame {
                     id,
                     bytes: 900,
+                    forwarded: None,
                     kind: Kind::TokenIds,
                     ids: self.claim,
                     chunks: &chunks,

@@ -60,7 +60,8 @@ impl Ledger {
         let Some(place) = self.place(at, frame.id) else { return };
         self.scratch.clear();
         self.content(at, place, frame, true);
-        self.enter_sent(at, frame.id, place, Load::of(frame.chunks.len(), frame.bytes));
+        let load = Load::of(frame.chunks.len(), frame.bytes);
+        self.enter_sent(at, frame.id, place, load, frame.forwarded);
     }
 
     /// Index of the frame's hop. Creates its lane and records the frame number. `None` at the limit of hops.
@@ -93,7 +94,7 @@ impl Ledger {
     /// Subtracts a removed lane of the hop at `place` from the totals of queued frames.
     fn forget_lane(&mut self, place: usize, lane: &Lane) {
         let hop = &mut self.hops.all[place];
-        self.pending_frames -= lane.waiting() + lane.forwarding();
+        self.pending_frames -= lane.waiting();
         self.pending_chunks -= lane.chunks.len();
         hop.counts.backlog -= lane.backlog();
         self.hops.groups[hop.group].backlog -= lane.backlog();

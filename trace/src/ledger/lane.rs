@@ -1,4 +1,4 @@
-//! One connection of a hop: frames sent and waiting to be forwarded or received, in order.
+//! One connection of a hop: frames sent and waiting to be received, in order.
 
 use std::collections::VecDeque;
 
@@ -80,7 +80,6 @@ pub(crate) enum Sent {
 pub(crate) struct Lane {
     frames: VecDeque<PendingFrame>,
     pub(crate) chunks: VecDeque<PendingChunk>,
-    forward: VecDeque<(u64, MonoNs)>,
     /// Queued frames evicted at a limit, all older than those in `frames`.
     evicted: u64,
     /// Sequence number after the last frame whose content was observed.
@@ -155,10 +154,6 @@ impl Lane {
         self.frames.len() as u64 + self.evicted
     }
 
-    pub(crate) fn forwarding(&self) -> usize {
-        self.forward.len()
-    }
-
     /// Sequence number of the oldest queued frame that is not evicted.
     pub(crate) fn first_waiting(&self) -> Option<u64> {
         self.frames.front().map(|f| f.seq)
@@ -216,24 +211,6 @@ impl Lane {
             _ => Sent::NotYet,
         }
     }
-
-    pub(crate) fn await_forward(&mut self, seq: u64, at: MonoNs) {
-        self.forward.push_back((seq, at));
-    }
-
-    pub(crate) fn forget_forward(&mut self) -> bool {
-        self.forward.pop_front().is_some()
-    }
-
-    /// Send time of the forwarded frame, and the number of entries removed from the queue, including skipped ones.
-    pub(crate) fn forwarded(&mut self, seq: u64) -> (Option<MonoNs>, usize) {
-        let before = self.forward.len();
-        while self.forward.front().is_some_and(|f| f.0 < seq) {
-            self.forward.pop_front();
-        }
-        let at = self.forward.pop_front_if(|f| f.0 == seq).map(|f| f.1);
-        (at, before - self.forward.len())
-    }
 }
 
 #[cfg(test)]
@@ -260,15 +237,5 @@ mod tests {
         assert_eq!(lane.receive(12), Sent::NotYet);
         assert_eq!(lane.overtaken(9), Some(0));
         assert_eq!(lane.waiting(), 0);
-    }
-
-    #[test]
-    fn forwards_are_matched_to_their_send() {
-        let mut lane = Lane::default();
-        for seq in 0..3 {
-            lane.await_forward(seq, MonoNs(seq * 10));
-        }
-        assert_eq!(lane.forwarded(1), (Some(MonoNs(10)), 2));
-        assert_eq!(lane.forwarded(9), (None, 1));
     }
 }

@@ -16,7 +16,7 @@ pub struct Limits {
     pub hops: usize,
     /// Connections per hop; the one silent longest is evicted.
     pub lanes_per_hop: usize,
-    /// Frames sent and not yet received or forwarded, over all hops.
+    /// Frames sent and not yet received, over all hops.
     pub pending_frames: usize,
     /// Chunks inside those frames.
     pub pending_chunks: usize,

@@ -229,7 +229,6 @@ impl Ledger {
             What::Hop(hop) => self.announced(hop),
             What::Sent(frame) => self.sent(at, frame),
             What::SendWait(wait) => self.hops.waited_to_send(at, *wait),
-            What::Forwarded(id) => self.forwarded(at, *id),
             What::Received(received) => self.received(at, received),
             What::Processed(id) => self.processed(at, *id),
             What::Delivered(delivery) => self.delivered(at, delivery),
@@ -263,7 +262,8 @@ impl Ledger {
         }
         self.delivery_epoch += u32::from(hop.tracks_deliveries);
         if hop.shows.sent {
-            self.enter_sent(at, undecoded.id, place, Load::of(0, undecoded.bytes));
+            let load = Load::of(0, undecoded.bytes);
+            self.enter_sent(at, undecoded.id, place, load, undecoded.forwarded);
         } else {
             hop.counts.frames_received += 1;
         }

@@ -1,4 +1,4 @@
-//! Events of a frame after its send: forwarded, received, processed.
+//! Stages of a frame after its send: forwarded, received, processed.
 
 use super::Ledger;
 use super::hop::{BurstPosition, EarlyReceive};
@@ -36,23 +36,17 @@ struct Receive {
 
 impl Ledger {
     /// Records the send of a frame. `scratch` holds its chunks that wait for a receive.
-    pub(super) fn enter_sent(&mut self, at: MonoNs, id: FrameId, place: usize, load: Load) {
+    pub(super) fn enter_sent(&mut self, at: MonoNs, id: FrameId, place: usize, load: Load, forwarded: Option<MonoNs>) {
         let chunks = self.scratch.len();
         let hop = &mut self.hops.all[place];
         hop.counts.frames_sent += 1;
+        if let Some(forwarded) = forwarded {
+            hop.counts.frames_forwarded += 1;
+            self.hops.groups[hop.group].relay.record(forwarded, forwarded.since(at));
+        }
         let Some(lane) = hop.lanes.get_mut(&id.lane) else {
             return;
         };
-        if hop.shows.forwarded {
-            if self.pending_frames >= self.limits.pending_frames {
-                self.reached.pending_frames += 1;
-                self.pending_frames -= usize::from(lane.forget_forward());
-            }
-            if self.pending_frames < self.limits.pending_frames {
-                lane.await_forward(id.seq, at);
-                self.pending_frames += 1;
-            }
-        }
         if !hop.shows.received {
             return;
         }
@@ -107,22 +101,6 @@ impl Ledger {
         group.backlog_slot = group.backlog_slot.max(group.backlog);
         if group.backlog > group.backlog_max {
             (group.backlog_max, group.backlog_max_at) = (group.backlog, at);
-        }
-    }
-
-    pub(super) fn forwarded(&mut self, at: MonoNs, id: FrameId) {
-        let Some(place) = self.hops.place(id.hop, self.limits.hops) else {
-            return;
-        };
-        let hop = &mut self.hops.all[place];
-        hop.counts.frames_forwarded += 1;
-        let Some(lane) = hop.lanes.get_mut(&id.lane) else {
-            return;
-        };
-        let (sent, left) = lane.forwarded(id.seq);
-        self.pending_frames -= left;
-        if let Some(sent) = sent {
-            self.hops.groups[hop.group].relay.record(at, at.since(sent));
         }
     }
 

@@ -98,6 +98,7 @@ fn rows_continue_in_further_groups() {
         let frame = Frame {
             id,
             bytes: 100,
+            forwarded: None,
             kind: Kind::TokenIds,
             ids: IdColumn::Delta,
             chunks: &chunks,

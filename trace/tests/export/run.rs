@@ -58,7 +58,6 @@ pub(crate) fn steps() -> Vec<Step> {
                 what: StepKind::Plain(what),
             });
         };
-        plain(sent + 20_000, What::Forwarded(up));
         plain(sent + MS, receive(up, None, None));
         plain(sent + 2 * MS, What::Processed(up));
         // The tokenizer receives two frames per wakeup and falls behind by 5 ms with each frame.
@@ -233,11 +232,7 @@ fn samples(plain: &mut impl FnMut(u64, What<'static>)) {
         ..Answer::new("request-4", Some(12), Some(24))
     };
     plain(START + 780 * MS, What::Answered(answer));
-    let undecoded = Undecoded {
-        id: FrameId::new(UP, 1, 0),
-        bytes: 77,
-        reason: "no known class",
-    };
+    let undecoded = Undecoded::new(FrameId::new(UP, 1, 0), 77, "no known class");
     plain(START + 700 * MS, What::Undecoded(undecoded));
     plain(
         START + 790 * MS,
@@ -267,6 +262,7 @@ impl Step {
                 let frame = Frame {
                     id: *id,
                     bytes: 800 + 60 * parts.len() as u64,
+                    forwarded: (id.hop == UP).then(|| MonoNs(self.at + 20_000)),
                     kind: if id.hop == UP { Kind::TokenIds } else { Kind::Text },
                     ids: IdColumn::Delta,
                     chunks: &chunks,

@@ -57,7 +57,6 @@ pub(crate) enum OwnedEvent {
         column: Column,
         parts: Rc<[Part]>,
     },
-    Forwarded(FrameId),
     Received {
         id: FrameId,
         wakeup: u64,
@@ -83,6 +82,9 @@ pub(crate) enum OwnedEvent {
     },
 }
 
+/// Time that the relay needs for a frame, in nanoseconds.
+pub(crate) const RELAY_NS: u64 = 20_000;
+
 /// Size in bytes of a frame with `chunks` chunks.
 pub(crate) fn bytes(chunks: usize) -> u64 {
     100 + 40 * chunks as u64
@@ -92,6 +94,7 @@ impl OwnedEvent {
     /// Passes the event to `receiver`.
     pub(crate) fn pass_to(&self, at: u64, mut receiver: impl FnMut(&Event<'_>)) {
         let mut emit = |what: What<'_>| receiver(&Event { at: MonoNs(at), what });
+        let forwarded = Some(MonoNs(at + RELAY_NS));
         match self {
             Self::Engine(policy) => {
                 let (mode, waiter) = match policy {
@@ -148,12 +151,12 @@ impl OwnedEvent {
                 emit(What::Sent(Frame {
                     id: *id,
                     bytes: bytes(chunks.len()),
+                    forwarded,
                     kind: *kind,
                     ids: column.declared(),
                     chunks: &chunks,
                 }));
             }
-            &Self::Forwarded(id) => emit(What::Forwarded(id)),
             &Self::Received { id, wakeup } => emit(What::Received(Received {
                 id,
                 wakeup: Some(wakeup),
@@ -161,9 +164,8 @@ impl OwnedEvent {
                 frame: None,
             })),
             &Self::Undecoded(id) => emit(What::Undecoded(Undecoded {
-                id,
-                bytes: 100,
-                reason: "truncated",
+                forwarded,
+                ..Undecoded::new(id, 100, "truncated")
             })),
             Self::Delivered {
                 rid,
@@ -197,7 +199,6 @@ impl OwnedEvent {
     pub(crate) fn sequence(&self) -> Option<Sequence> {
         match self {
             Self::Sent { id, .. } | Self::Undecoded(id) => Some(Sequence::Sends(id.hop, id.lane)),
-            Self::Forwarded(id) => Some(Sequence::Forwards(id.hop, id.lane)),
             Self::Received { id, .. } => Some(Sequence::Receives(id.hop)),
             Self::Delivered { .. } | Self::Answered { .. } => Some(Sequence::Deliveries),
             Self::Engine(_) | Self::Hop { .. } | Self::Missed { .. } => None,
@@ -209,7 +210,6 @@ impl OwnedEvent {
 #[derive(PartialEq, Eq)]
 pub(crate) enum Sequence {
     Sends(HopId, u32),
-    Forwards(HopId, u32),
     Receives(HopId),
     Deliveries,
 }

@@ -10,7 +10,7 @@ mod world;
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use events::{OwnedEvent, id_at};
+use events::{OwnedEvent, RELAY_NS, id_at};
 use proptest::prelude::*;
 use proptest::test_runner::{RngSeed, TestCaseResult};
 use schedule::{Column, Path, Policy, Shape, Step};
@@ -308,7 +308,9 @@ proptest! {
             let hop = report.hops.iter().find(|hop| hop.name == *name).expect("a line for each hop");
             prop_assert_eq!(hop.frames_sent, Some(truth.frames_sent));
             prop_assert_eq!(hop.frames_received, Some(truth.frames_received));
-            prop_assert_eq!(hop.relay_ns.map_or(0, |relay| relay.count), truth.frames_forwarded);
+            prop_assert_eq!(hop.frames_forwarded, Some(truth.frames_sent));
+            let relay_ns = hop.relay_ns.map(|relay| (relay.count, relay.max));
+            prop_assert_eq!(relay_ns, (truth.frames_sent > 0).then_some((truth.frames_sent, RELAY_NS)));
             prop_assert_eq!(hop.backlog_frames, Some(truth.frames_sent - truth.frames_received));
             prop_assert_eq!(hop.backlog_max_frames, Some(truth.backlog_max));
             prop_assert_eq!((hop.chunks, hop.tokens), (truth.chunks, Some(truth.tokens)));

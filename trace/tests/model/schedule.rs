@@ -125,8 +125,6 @@ pub(crate) enum Step {
     Forward { hop: usize, frames: u8 },
     /// A tokenizer receives frames of a connection in one wakeup.
     Receive { lane: usize, frames: u8 },
-    /// The relay forwards a frame. `lane` selects one of the connections with frames that it holds.
-    Relay { lane: usize },
     /// The waiter of a request wakes and serves its client.
     Serve { request: usize },
     /// A client disconnects: its waiter ends, and the scheduler aborts the request with its next chunk.
@@ -258,7 +256,6 @@ fn ordinary() -> BoxedStrategy<Step> {
         8 => sends(4),
         6 => (0_usize..2, 1_u8..5).prop_map(|(hop, frames)| Step::Forward { hop, frames }),
         6 => (0_usize..4, 1_u8..5).prop_map(|(lane, frames)| Step::Receive { lane, frames }),
-        4 => (0_usize..6).prop_map(|lane| Step::Relay { lane }),
         8 => request().prop_map(|request| Step::Serve { request }),
         1 => prop_oneof![0_u32..50, 0_u32..2_000, Just(31_000_u32)].prop_map(Step::Wait),
         2 => Just(Step::Tick),

@@ -94,10 +94,15 @@ fn frame() -> impl Strategy<Value = Frame<'static>> {
     (id(), large(), kind, ids, vec(chunk(), 0..6)).prop_map(|(id, bytes, kind, ids, chunks)| Frame {
         id,
         bytes,
+        forwarded: None,
         kind,
         ids,
         chunks: chunks.leak(),
     })
+}
+
+fn forwarded() -> impl Strategy<Value = Option<MonoNs>> {
+    of(large().prop_map(MonoNs))
 }
 
 fn hop() -> impl Strategy<Value = Hop<'static>> {
@@ -272,8 +277,7 @@ fn what() -> impl Strategy<Value = What<'static>> {
             What::Engine(Engine { name, version, mode, waiter, turnaround })
         }),
         1 => hop().prop_map(What::Hop),
-        8 => frame().prop_map(What::Sent),
-        2 => id().prop_map(What::Forwarded),
+        8 => (frame(), forwarded()).prop_map(|(frame, forwarded)| What::Sent(Frame { forwarded, ..frame })),
         1 => (any::<u16>(), large()).prop_map(|(hop, ns)| What::SendWait(SendWait { hop: HopId(hop), ns })),
         6 => (id(), of(large()), of(thread()), of(frame()), any::<bool>()).prop_map(|(id, wakeup, by, frame, same)| {
             let frame = frame.map(|f| Frame { id: if same { id } else { f.id }, ..f });
@@ -284,7 +288,9 @@ fn what() -> impl Strategy<Value = What<'static>> {
             let (rid, tokens, mode, completion_tokens, finished, response) = delivery;
             What::Delivered(Delivery { rid, tokens, mode, completion_tokens, finished, response, without_text })
         }),
-        1 => (id(), large(), text()).prop_map(|(id, bytes, reason)| What::Undecoded(Undecoded { id, bytes, reason })),
+        1 => (id(), large(), text(), forwarded()).prop_map(|(id, bytes, reason, forwarded)| {
+            What::Undecoded(Undecoded { forwarded, ..Undecoded::new(id, bytes, reason) })
+        }),
         1 => cpu().prop_map(What::Cpu),
         1 => (text(), of(large()), of(large())).prop_map(|(hop, receive_bytes, send_bytes)| {
             What::Queue(QueueSample { hop, receive_bytes, send_bytes })

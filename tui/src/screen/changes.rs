@@ -104,7 +104,7 @@ mod tests {
         })));
         assert!(!needs_refresh(&mut changes, &scene.analysis, now), "a sample");
         let id = FrameId::new(HopId(0), 0, 0);
-        changes.count(&event(What::Forwarded(id)));
+        changes.count(&event(What::Processed(id)));
         assert!(needs_refresh(&mut changes, &scene.analysis, now), "an event");
         now += SOON;
         scene.tick(999 * MS);

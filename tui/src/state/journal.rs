@@ -145,7 +145,6 @@ impl Journal {
             What::Engine(_)
             | What::Hop(_)
             | What::SendWait(_)
-            | What::Forwarded(_)
             | What::Processed(_)
             | What::Missed(_)
             | What::Undecoded(_)

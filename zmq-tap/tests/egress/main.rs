@@ -45,6 +45,7 @@ fn send_text(server: &mut Server, n: u32, chunk: Chunk<'_>) {
             seq: u64::from(n),
         },
         bytes: 0,
+        forwarded: None,
         kind: Kind::Text,
         ids: IdColumn::Delta,
         chunks: &[chunk],

@@ -131,14 +131,13 @@ impl Watch {
             let frame = Frame {
                 id: sent.id,
                 bytes: sent.message.len() as u64,
+                forwarded: Some(at),
                 kind: batch.shape().kind,
                 ids: batch.shape().ids,
                 chunks: batch.chunks(),
             };
             let what = What::Sent(frame);
             join.seen(&Event { at, what }, &sent.message, &mut apply);
-            let what = What::Forwarded(sent.id);
-            join.seen(&Event { at, what }, &[], &mut apply);
         }
         let now = self.reports.now();
         join.settle(now, all, &mut apply);

@@ -61,7 +61,7 @@ impl Frames {
         let id = frame.id;
         let track = tracks.sends(out, id.hop, id.lane, context.hops)?;
         let capabilities = context.hops.get(id.hop).map(|h| h.capabilities).unwrap_or_default();
-        if capabilities.received || capabilities.forwarded {
+        if capabilities.received {
             let fits = self.waiting.len() < CONNECTIONS || self.waiting.contains_key(&(id.hop, id.lane));
             if !fits {
                 self.waiting.retain(|_, frames| !frames.is_empty());
@@ -89,25 +89,26 @@ impl Frames {
                 args.int("bytes", frame.bytes).int("chunks", frame.chunks.len() as u64);
                 args.text("kind", frame.kind.as_str());
             });
-        })
+        })?;
+        match frame.forwarded {
+            Some(forwarded) => self.forwarded(out, tracks, [at, forwarded], frame, context),
+            None => Ok(()),
+        }
     }
 
-    pub(super) fn forwarded(
+    fn forwarded(
         &mut self,
         out: &mut Stream<'_>,
         tracks: &mut Tracks,
-        at: MonoNs,
-        id: FrameId,
+        [sent, forwarded]: [MonoNs; 2],
+        frame: &Frame<'_>,
         context: &ExportContext<'_>,
     ) -> io::Result<()> {
-        let expects_receive = context.hops.get(id.hop).is_some_and(|h| h.capabilities.received);
-        let Some(sent) = self.find(id, !expects_receive) else {
-            return Ok(());
-        };
+        let id = frame.id;
         let track = tracks.relay(out, id.hop, id.lane, context.hops)?;
         // An arrow must end later than it starts.
-        let arrival = MonoNs(sent.at.0.saturating_add(1));
-        let (from, to) = self.place(track, arrival, at);
+        let arrival = MonoNs(sent.0.saturating_add(1));
+        let (from, to) = self.place(track, arrival, forwarded);
         out.object(|o| {
             head(o, "X", track, "relay", context.clock.at(from));
             o.micros("dur", to.since(from)).word("cat", "frame");
@@ -115,7 +116,7 @@ impl Frames {
                 o.hex("bind_id", flow(id)).flag("flow_in", true).flag("flow_out", true);
             }
             o.object("args", |args| {
-                args.int("lane", id.lane).int("seq", id.seq).int("bytes", sent.bytes);
+                args.int("lane", id.lane).int("seq", id.seq).int("bytes", frame.bytes);
             });
         })
     }
@@ -140,7 +141,7 @@ impl Frames {
         let open = Open {
             id,
             at,
-            sent: self.find(id, true).filter(|sent| sent.at < at),
+            sent: self.take_sent(id).filter(|sent| sent.at < at),
             wakeup: received.wakeup,
         };
         if hop.is_some_and(|h| h.capabilities.processed) {
@@ -217,15 +218,11 @@ impl Frames {
         })
     }
 
-    /// Finds the frame's send. With `remove`, removes it and all frames ahead of it on its connection.
-    fn find(&mut self, id: FrameId, remove: bool) -> Option<Sent> {
+    /// Removes the frame's send, and all frames ahead of it on its connection.
+    fn take_sent(&mut self, id: FrameId) -> Option<Sent> {
         let frames = self.waiting.get_mut(&(id.hop, id.lane))?;
         let place = frames.binary_search_by_key(&id.seq, |f| f.seq).ok()?;
-        let sent = frames.get(place).copied();
-        if remove {
-            frames.drain(..=place);
-        }
-        sent
+        frames.drain(..=place).next_back()
     }
 
     /// Interval of a slice, adjusted to not overlap the thread's last one.

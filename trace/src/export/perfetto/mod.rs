@@ -123,7 +123,6 @@ impl Exporter for Perfetto<'_> {
                 requests::sent(out, at, frame, context)?;
                 counters.backlog(out, at, frame.id.hop, context)
             }
-            What::Forwarded(id) => frames.forwarded(out, tracks, at, *id, context),
             What::Received(received) => {
                 frames.received(out, tracks, at, received, context)?;
                 counters.backlog(out, at, received.id.hop, context)

@@ -48,6 +48,7 @@ codes! {
 pub(super) mod op {
     pub(in crate::record::codec) const TICK: u8 = 0;
     pub(in crate::record::codec) const SENT: u8 = 1;
+    /// Time of forwarding of a frame, in files before 2.6.
     pub(in crate::record::codec) const FORWARDED: u8 = 2;
     pub(in crate::record::codec) const RECEIVED: u8 = 3;
     pub(in crate::record::codec) const PROCESSED: u8 = 4;
@@ -74,6 +75,8 @@ pub(super) mod op {
     pub(in crate::record::codec) const SHOWN: u8 = 0x20;
     /// The id of that frame differs from the id in the receive.
     pub(in crate::record::codec) const RENAMED: u8 = 0x40;
+    /// A sent frame with its time of forwarding.
+    pub(in crate::record::codec) const RELAYED: u8 = 0x20;
     /// The frame id, or the whole delivery, is as predicted.
     pub(in crate::record::codec) const EXPECTED: u8 = 0x80;
 }

@@ -66,6 +66,8 @@ columns! {
     hex,
     /// All other texts.
     plain,
+    /// Time of forwarding of a sent frame, as the difference from the send.
+    forwarded,
 }
 
 impl Columns<Vec<u8>> {

@@ -9,7 +9,7 @@ use super::lane::Step;
 use super::rare::RareReader;
 use super::text::{Read, Reading};
 use crate::clock::MonoNs;
-use crate::event::{Chunk, Event, Received, What};
+use crate::event::{Chunk, Event, Frame, Received, What};
 use crate::id::{FrameId, ThreadId};
 use crate::record::Record;
 use crate::record::header::Anchor;
@@ -91,9 +91,18 @@ impl<'b> DecodedBlock<'_, 'b> {
             }
             op::SENT => {
                 let (lane, id) = self.step(code, Step::Sent)?;
-                What::Sent(self.frame(lane, id, chunks)?.with(chunks))
+                let mut forwarded = None;
+                if code & op::RELAYED != 0 {
+                    let ns = self.columns.forwarded.signed()?;
+                    forwarded = Some(MonoNs(at.0.wrapping_add(ns as u64)));
+                }
+                let frame = self.frame(lane, id, chunks)?.with(chunks);
+                What::Sent(Frame { forwarded, ..frame })
             }
-            op::FORWARDED => What::Forwarded(self.step(code, Step::Forwarded)?.1),
+            op::FORWARDED => {
+                self.step(code, Step::Forwarded)?;
+                return Ok(true);
+            }
             op::RECEIVED => What::Received(self.received(code, chunks)?),
             op::PROCESSED => What::Processed(self.step(code, Step::Processed)?.1),
             op::DELIVERED => {

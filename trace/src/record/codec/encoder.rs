@@ -98,11 +98,13 @@ impl Encoder {
         }
         match &event.what {
             What::Sent(frame) => {
-                let lane = self.step(op::SENT, Step::Sent, event.at.0, frame.id);
+                let relayed = if frame.forwarded.is_some() { op::RELAYED } else { 0 };
+                let lane = self.step(op::SENT | relayed, Step::Sent, event.at.0, frame.id);
+                if let Some(forwarded) = frame.forwarded {
+                    let ns = forwarded.0.wrapping_sub(event.at.0) as i64;
+                    self.block.columns.forwarded.signed(ns);
+                }
                 self.block.frame(lane, frame);
-            }
-            What::Forwarded(id) => {
-                self.step(op::FORWARDED, Step::Forwarded, event.at.0, *id);
             }
             What::Received(received) => self.received(event.at.0, received),
             What::Processed(id) => {
@@ -250,7 +252,7 @@ fn too_large(what: &What<'_>, tokens: bool) -> Option<Missed> {
         What::Stage(stage) => (None, text(&[stage.rid, stage.name, stage.by])),
         What::LoggedState(logged) => (None, text(&[logged.by])),
         What::Merged(merged) => (None, text(&[merged.rid, merged.by])),
-        What::SendWait(_) | What::Forwarded(_) | What::Processed(_) | What::Missed(_) | What::Received(_) => {
+        What::SendWait(_) | What::Processed(_) | What::Missed(_) | What::Received(_) => {
             return None;
         }
     };

@@ -232,6 +232,7 @@ impl Head {
         Frame {
             id: self.id,
             bytes: self.bytes,
+            forwarded: None,
             kind: self.kind,
             ids: self.ids,
             chunks,

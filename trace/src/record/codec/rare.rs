@@ -5,6 +5,7 @@ use super::bytes::{Cursor, Malformed, Put};
 use super::codes::{Code, op};
 use super::columns::Columns;
 use super::text::{Reading, Texts};
+use crate::clock::MonoNs;
 use crate::event::{
     Answer, ArgumentsPart, Away, Capabilities, CpuSample, Engine, Hop, LoggedState, Merged, Missed, PollUse,
     QueueSample, SendWait, StackSample, Stage, ToolCalls, Undecoded, What,
@@ -36,7 +37,7 @@ macro_rules! records {
                         hop.write(self);
                         op::HOP
                     }
-                    What::Sent(_) | What::Forwarded(_) | What::Received(_) | What::Processed(_) | What::Delivered(_) => {
+                    What::Sent(_) | What::Received(_) | What::Processed(_) | What::Delivered(_) => {
                         return None;
                     }
                 })
@@ -58,7 +59,7 @@ macro_rules! records {
 }
 
 records! {
-    UNDECODED Undecoded Undecoded { id, bytes, reason }
+    UNDECODED Undecoded Undecoded { id, bytes, reason, forwarded }
     SEND_WAIT SendWait SendWait { hop, ns }
     CPU Cpu CpuSample { thread, role, name, part, interval_ns, on_ns, wait_ns, throttled_ns, poll, away }
     QUEUE Queue QueueSample { hop, receive_bytes, send_bytes }
@@ -309,6 +310,20 @@ impl Field<'_> for Option<ToolCalls> {
 }
 
 /// The last field of its record, omitted if unknown.
+impl Field<'_> for Option<MonoNs> {
+    fn write(&self, to: &mut Writing<'_>) {
+        if let Some(at) = self {
+            at.0.write(to);
+        }
+    }
+
+    fn read(from: &mut RareReader<'_>) -> Result<Self, Malformed> {
+        let known = !from.fields.is_empty();
+        known.then(|| Field::read(from).map(MonoNs)).transpose()
+    }
+}
+
+/// The last field of its record, omitted if unknown.
 impl<'b> Field<'b> for Option<Away<'b>> {
     fn write(&self, to: &mut Writing<'_>) {
         if let Some(away) = self {
@@ -362,10 +377,12 @@ impl<'b> Field<'b> for Hop<'b> {
             self.origin,
             self.last,
             self.capabilities.sent,
-            self.capabilities.forwarded,
+            // Whether forwards have records of their own: files before 2.6.
+            false,
             self.capabilities.received,
             self.capabilities.processed,
             self.capabilities.delivered,
+            self.capabilities.forwarded,
         ];
         to.number(flags.iter().rev().fold(0, |all, &flag| all << 1 | u64::from(flag)));
     }
@@ -384,7 +401,7 @@ impl<'b> Field<'b> for Hop<'b> {
             last: flag(1),
             capabilities: Capabilities {
                 sent: flag(2),
-                forwarded: flag(3),
+                forwarded: flag(7),
                 received: flag(4),
                 processed: flag(5),
                 delivered: flag(6),

@@ -59,9 +59,6 @@ impl World {
                 }
             };
             self.emit(event);
-            if self.attached {
-                self.lanes.entry((hop, lane)).or_default().relay.push_back(id);
-            }
         }
         if self.is_last(position) && kind != Kind::Abort {
             self.counts.in_flight += parts.len() as u64;
@@ -80,22 +77,6 @@ impl World {
         }
         truth.backlog_max = truth.backlog_max.max(truth.frames_sent - truth.frames_received);
         self.lanes.entry((hop, lane)).or_default().queue.push_back(frame);
-    }
-
-    /// The relay forwards the oldest frame of a connection.
-    pub(super) fn relay(&mut self, choice: usize) {
-        let lanes = self.lanes.iter_mut().filter(|(_, lane)| !lane.relay.is_empty());
-        let mut lanes: Vec<_> = lanes.collect();
-        let count = lanes.len().max(1);
-        let Some(id) = lanes
-            .get_mut(choice % count)
-            .and_then(|(_, lane)| lane.relay.pop_front())
-        else {
-            return;
-        };
-        let name = self.hop_name(self.position(id.hop));
-        self.hops.entry(name).or_default().frames_forwarded += 1;
-        self.emit(OwnedEvent::Forwarded(id));
     }
 
     /// Receives the oldest frame of a lane; `None` if its queue is empty.

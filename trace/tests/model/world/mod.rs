@@ -53,8 +53,6 @@ struct Lane {
     /// Number that the source assigns to the next frame.
     seq: u64,
     queue: VecDeque<QueuedFrame>,
-    /// Frames that the relay has not forwarded yet.
-    relay: VecDeque<FrameId>,
 }
 
 pub(crate) struct World {
@@ -151,7 +149,6 @@ impl World {
                 self.notified.clear();
                 (0..*frames).for_each(|_| self.receive_on_last_hop(*lane));
             }
-            Step::Relay { lane } => self.relay(*lane),
             Step::Serve { request } => self.serve(*request),
             Step::Disconnect { request } => self.disconnect(*request),
             Step::Retract { request } => self.retract(*request),

@@ -59,7 +59,6 @@ pub(crate) struct Counts {
 pub(crate) struct HopTruth {
     pub(crate) frames_sent: u64,
     pub(crate) frames_received: u64,
-    pub(crate) frames_forwarded: u64,
     pub(crate) backlog_max: u64,
     pub(crate) chunks: u64,
     pub(crate) tokens: u64,
