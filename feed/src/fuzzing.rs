@@ -51,7 +51,7 @@ fn read(role: Role, bytes: &[u8], piece: usize) -> (Vec<Input>, Option<ZmtpError
     for part in bytes.chunks(piece) {
         zmtp.inbox.extend_from_slice(part);
         loop {
-            match zmtp.next() {
+            match zmtp.next_input() {
                 Ok(Some(Input::Message(frames))) => {
                     assert!(frames.len() <= LIMITS.frames);
                     assert!(frames.iter().map(|frame| frame.len()).sum::<usize>() <= LIMITS.message);

@@ -59,6 +59,7 @@ impl Key {
         parse(text.trim()).ok_or_else(no_key)
     }
 
+    #[cfg(any(feature = "encryption", test))]
     pub(crate) fn bytes(&self) -> &[u8; 32] {
         &self.0
     }

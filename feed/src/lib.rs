@@ -9,9 +9,11 @@ mod image;
 mod key;
 mod line;
 mod message;
+#[cfg_attr(not(feature = "encryption"), path = "no_noise.rs")]
+mod noise;
 mod publish;
 mod watch;
-mod zmtp;
+pub mod zmtp;
 
 pub use image::{Image, ImageError};
 pub use key::{Key, KeyError};

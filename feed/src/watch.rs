@@ -141,7 +141,7 @@ async fn connection(options: &WatchOptions, events: &Sender<WatchEvent>, reached
         },
     );
     loop {
-        while let Some(input) = zmtp.next().map_err(|e| invalid(e.to_string()))? {
+        while let Some(input) = zmtp.next_input().map_err(|e| invalid(e.to_string()))? {
             let event = match input {
                 Input::Open => {
                     *reached = true;

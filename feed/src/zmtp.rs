@@ -1,4 +1,4 @@
-//! ZMTP 3.0 with the NULL mechanism, for PUB and SUB: parses bytes into messages, without I/O.
+//! ZMTP 3.0 with the NULL mechanism, for the feed and the peers of `tokengap demo`: parses bytes into messages, without I/O.
 
 use bytes::{Buf, BufMut, Bytes, BytesMut};
 
@@ -7,11 +7,17 @@ const MORE: u8 = 1;
 const LONG: u8 = 2;
 const COMMAND: u8 = 4;
 
-/// End of a feed.
+/// Type of the own socket.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Role {
+pub enum Role {
+    /// PUB, the source of a feed.
     Publisher,
+    /// SUB, a watcher.
     Subscriber,
+    /// PUSH, a sender of the demo.
+    Push,
+    /// PULL, a receiver of the demo.
+    Pull,
 }
 
 impl Role {
@@ -19,46 +25,57 @@ impl Role {
         match self {
             Self::Publisher => "PUB",
             Self::Subscriber => "SUB",
+            Self::Push => "PUSH",
+            Self::Pull => "PULL",
         }
     }
 
     /// Socket types accepted at the other end.
-    fn peers(self) -> [&'static str; 2] {
+    fn peers(self) -> &'static [&'static str] {
         match self {
-            Self::Publisher => ["SUB", "XSUB"],
-            Self::Subscriber => ["PUB", "XPUB"],
+            Self::Publisher => &["SUB", "XSUB"],
+            Self::Subscriber => &["PUB", "XPUB"],
+            Self::Push => &["PULL"],
+            Self::Pull => &["PUSH"],
         }
     }
 }
 
 /// Limits on the peer's messages.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Limits {
+pub struct Limits {
     /// Longest message in bytes, summed over its frames.
-    pub(crate) message: usize,
+    pub message: usize,
     /// Maximum number of frames in a message.
-    pub(crate) frames: usize,
+    pub frames: usize,
 }
 
 /// Protocol violations of the peer.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub(crate) enum ZmtpError {
+pub enum ZmtpError {
+    /// The greeting is invalid.
     #[error("the peer does not speak ZMTP 3")]
     NoZmtp,
+    /// A mechanism other than NULL.
     #[error("the peer requires the security mechanism {0:?}; a feed supports only its own key (--feed-key)")]
     Mechanism(String),
+    /// A socket type that does not match the own one.
     #[error("unexpected socket type {0}")]
     Type(String),
+    /// Length of the message, and the limit.
     #[error("message of {0} bytes exceeds the limit of {1}")]
     TooLong(u64, usize),
+    /// Maximum number of frames.
     #[error("message of more than {0} frames")]
     TooMany(usize),
+    /// Any other violation.
     #[error("{0}")]
     Malformed(&'static str),
 }
 
+/// Parsed input of the peer.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum Input {
+pub enum Input {
     /// The handshake is complete.
     Open,
     /// A message, as its frames.
@@ -70,7 +87,7 @@ pub(crate) enum Input {
 }
 
 /// First bytes of each end: the greeting and READY, sent together.
-pub(crate) fn opening(role: Role) -> Bytes {
+pub fn opening(role: Role) -> Bytes {
     let mut out = BytesMut::with_capacity(GREETING + 40);
     out.put_slice(&[0xff, 0, 0, 0, 0, 0, 0, 0, 1, 0x7f, 3, 0]);
     out.put_slice(b"NULL");
@@ -87,7 +104,7 @@ pub(crate) fn opening(role: Role) -> Bytes {
 }
 
 /// Encodes a message of these frames.
-pub(crate) fn message(frames: &[&[u8]]) -> Bytes {
+pub fn message(frames: &[&[u8]]) -> Bytes {
     let mut out = BytesMut::with_capacity(frames.iter().map(|f| f.len() + 9).sum());
     for (index, bytes) in frames.iter().enumerate() {
         frame(&mut out, if index + 1 < frames.len() { MORE } else { 0 }, bytes);
@@ -126,18 +143,19 @@ enum Stage {
 
 /// Protocol state of one end of a connection.
 #[derive(Debug)]
-pub(crate) struct Zmtp {
+pub struct Zmtp {
     role: Role,
     limits: Limits,
     stage: Stage,
     /// Received bytes, not parsed yet.
-    pub(crate) inbox: BytesMut,
+    pub inbox: BytesMut,
     frames: Vec<Bytes>,
     length: usize,
 }
 
 impl Zmtp {
-    pub(crate) fn new(role: Role, limits: Limits) -> Self {
+    /// Creates the state of a new connection.
+    pub fn new(role: Role, limits: Limits) -> Self {
         Self {
             role,
             limits,
@@ -149,7 +167,7 @@ impl Zmtp {
     }
 
     /// Returns the next complete input; `None` when more bytes are needed.
-    pub(crate) fn next(&mut self) -> Result<Option<Input>, ZmtpError> {
+    pub fn next_input(&mut self) -> Result<Option<Input>, ZmtpError> {
         if self.stage == Stage::Greeting {
             if !self.greeting()? {
                 return Ok(None);
@@ -294,7 +312,7 @@ mod tests {
         for piece in bytes.chunks(cut.max(1)) {
             zmtp.inbox.extend_from_slice(piece);
             loop {
-                match zmtp.next() {
+                match zmtp.next_input() {
                     Ok(Some(input)) => inputs.push(input),
                     Ok(None) => break,
                     Err(error) => return (inputs, Some(error)),

@@ -90,8 +90,9 @@ impl Place {
             names.join(between)
         };
         match self {
+            // After `cargo install`, root's PATH lacks the folder of the program.
             Self::Host => format!(
-                "sudo tokengap, or: setcap {}+ep $(command -v tokengap)",
+                "sudo $(command -v tokengap), or: setcap {}+ep $(command -v tokengap)",
                 full(",").to_ascii_lowercase()
             ),
             Self::Unit => format!("in [Service]: AmbientCapabilities={}", full(" ")),
@@ -183,7 +184,7 @@ mod tests {
         let needs = [Capability::Bpf, Capability::SysPtrace];
         assert_eq!(
             Place::Host.grant(&needs),
-            "sudo tokengap, or: setcap cap_bpf,cap_sys_ptrace+ep $(command -v tokengap)"
+            "sudo $(command -v tokengap), or: setcap cap_bpf,cap_sys_ptrace+ep $(command -v tokengap)"
         );
         assert_eq!(
             Place::Unit.grant(&needs),

@@ -1,11 +1,14 @@
 //! The command line: its commands and global flags. Help, man pages and completions are generated from it; every flag is declared once, in
 //! `args` or beside its command.
 
+use std::ffi::OsString;
 use std::process::ExitCode;
 
+use clap::error::{ContextKind, ContextValue, ErrorKind};
 use clap::{CommandFactory as _, Parser, Subcommand};
 
 use crate::cmd;
+use crate::config::closest;
 
 /// Shows where an LLM server's tokens wait between the scheduler and the client, and which ones never arrive.
 #[derive(Parser)]
@@ -46,6 +49,27 @@ pub(crate) fn with_short_help(command: clap::Command) -> clap::Command {
             arg.hide_short_help(!everyday)
         })
     })
+}
+
+/// The error of an unknown flag with the most similar flag of its command. Clap's own choice prefers long flags.
+pub(crate) fn with_similar_flag(mut error: clap::Error, command: &clap::Command, line: &[OsString]) -> clap::Error {
+    let Some(ContextValue::String(unknown)) = error.get(ContextKind::InvalidArg) else {
+        return error;
+    };
+    if error.kind() != ErrorKind::UnknownArgument {
+        return error;
+    }
+    let mut words = line.iter().filter_map(|word| word.to_str());
+    let of = words.find_map(|word| command.find_subcommand(word)).unwrap_or(command);
+    let flags = of.get_arguments().chain(command.get_arguments());
+    let flags = flags.filter(|flag| !flag.is_hide_set()).filter_map(clap::Arg::get_long);
+    match closest(unknown.trim_start_matches('-'), flags) {
+        Some(flag) => error.insert(ContextKind::SuggestedArg, ContextValue::String(format!("--{flag}"))),
+        None => error.remove(ContextKind::SuggestedArg),
+    };
+    // It shows clap's choice, too.
+    error.remove(ContextKind::Usage);
+    error
 }
 
 #[derive(Subcommand)]
@@ -162,5 +186,24 @@ impl From<Theme> for tui::theme::Choice {
             Theme::Light => Self::Light,
             Theme::Mono => Self::Mono,
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_unknown_flag_names_the_most_similar_flag() {
+        let said = |flag: &str| {
+            let line = ["tokengap", "attach", flag].map(OsString::from);
+            let error = Cli::command().try_get_matches_from(&line).expect_err("an unknown flag");
+            with_similar_flag(error, &Cli::command(), &line).to_string()
+        };
+        for (typed, meant) in [("--tsl", "--tls"), ("--metric", "--metrics"), ("--verbos", "--verbose")] {
+            let said = said(typed);
+            assert!(said.contains(&format!("similar argument exists: '{meant}'")), "{said}");
+        }
+        assert!(!said("--colourless").contains("similar"));
     }
 }

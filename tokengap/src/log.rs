@@ -2,31 +2,30 @@
 
 use std::sync::OnceLock;
 
-use tracing_subscriber::EnvFilter;
+use tracing_subscriber::filter::{LevelFilter, Targets};
+use tracing_subscriber::prelude::*;
+use tracing_subscriber::{fmt, registry, reload};
 
 /// Changes the log filter once the log is initialised.
-static CHANGE: OnceLock<Box<dyn Fn(EnvFilter) + Send + Sync>> = OnceLock::new();
+static CHANGE: OnceLock<Box<dyn Fn(Targets) + Send + Sync>> = OnceLock::new();
 
 /// Initialises tokengap's log on stderr, which is held back while a screen is active. It shows warnings, or more with -v; `TOKENGAP_LOG`
 /// overrides the level. A second call changes the level.
 pub(crate) fn init(verbose: u8) {
     let level = match verbose {
-        0 => "warn",
-        1 => "info",
-        2 => "debug",
-        _ => "trace",
+        0 => LevelFilter::WARN,
+        1 => LevelFilter::INFO,
+        2 => LevelFilter::DEBUG,
+        _ => LevelFilter::TRACE,
     };
-    let filter = EnvFilter::try_from_env("TOKENGAP_LOG").unwrap_or_else(|_| EnvFilter::new(level));
+    let wanted = std::env::var("TOKENGAP_LOG").ok().and_then(|text| text.parse().ok());
+    let filter = wanted.unwrap_or_else(|| Targets::new().with_default(level));
     if let Some(change) = CHANGE.get() {
         return change(filter);
     }
-    let log = tracing_subscriber::fmt()
-        .with_env_filter(filter)
-        .with_writer(tui::log::Writer)
-        .with_target(false)
-        .with_filter_reloading();
-    let handle = log.reload_handle();
-    log.init();
+    let (filter, handle) = reload::Layer::new(filter);
+    let lines = fmt::layer().with_writer(tui::log::Writer).with_target(false);
+    registry().with(filter).with(lines).init();
     // The reload fails only if the log no longer exists.
     drop(CHANGE.set(Box::new(move |filter| drop(handle.reload(filter)))));
 }

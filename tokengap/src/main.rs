@@ -25,6 +25,7 @@ mod demo;
 mod documents;
 #[cfg(target_os = "linux")]
 mod engine_facts;
+mod features;
 #[cfg(target_os = "linux")]
 mod guard;
 mod headless;
@@ -94,7 +95,8 @@ fn parse_command_line() -> anyhow::Result<Option<cli::Cli>> {
     let command = cli::Cli::command();
     config::define(cli::Cli::command);
     let line = config::resolve(&command, std::env::args_os().collect())?;
-    let matches = cli::with_short_help(command.clone()).get_matches_from(line);
+    let parsed = cli::with_short_help(command.clone()).try_get_matches_from(&line);
+    let matches = parsed.unwrap_or_else(|error| cli::with_similar_flag(error, &command, &line).exit());
     if let Some((section, of)) = matches.subcommand()
         && of
             .try_get_one::<bool>("print_config")

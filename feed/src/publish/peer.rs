@@ -76,7 +76,7 @@ async fn open(
 /// Processes the watcher's commands.
 fn process_input(zmtp: &mut Zmtp, queue: &Queue) -> io::Result<()> {
     let refused = |why: String| io::Error::new(io::ErrorKind::InvalidData, why);
-    while let Some(input) = zmtp.next().map_err(|e| refused(e.to_string()))? {
+    while let Some(input) = zmtp.next_input().map_err(|e| refused(e.to_string()))? {
         let accepted = match input {
             Input::Subscribe(topic, subscribe) => queue.subscribe(topic, subscribe),
             Input::Ping(context) => queue.answer(&zmtp::pong(&context)),

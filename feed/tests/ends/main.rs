@@ -42,11 +42,13 @@ fn watchers_that_join_at_any_time_see_the_source_state() {
     watch_to_the_end(None);
 }
 
+#[cfg(feature = "encryption")]
 #[test]
 fn watchers_with_the_key_see_the_source_state() {
     watch_to_the_end(Some(&Key::new([9; 32])));
 }
 
+#[cfg(feature = "encryption")]
 #[test]
 fn a_watcher_with_a_wrong_or_missing_key_gets_only_the_reason() {
     let mut source = Source::new(options(Some(Key::new([9; 32]))));

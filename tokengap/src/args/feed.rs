@@ -1,14 +1,15 @@
 //! Flags of the feed (`--publish`), shared by all live sources.
 
 use std::net::{IpAddr, SocketAddr};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use anyhow::bail;
+use anyhow::{bail, ensure};
 use clap::Args;
 use feed::{Key, PublishOptions};
 
 use super::{at_least_one, size};
+use crate::features::missing;
 
 /// The flags of a feed, the same on every live source.
 #[derive(Args, Clone, Debug)]
@@ -67,7 +68,7 @@ impl FeedArgs {
         }
         Ok(Some(PublishOptions {
             address,
-            key: self.feed_key.as_deref().map(Key::read).transpose()?,
+            key: self.feed_key.as_deref().map(read_key).transpose()?,
             pod: self.feed_name.clone().unwrap_or_else(machine),
             watchers: self.feed_watchers,
             queue_bytes: self.feed_queue as usize,
@@ -75,6 +76,12 @@ impl FeedArgs {
             stall: STALL,
         }))
     }
+}
+
+/// Reads the key of `--feed-key`.
+pub(crate) fn read_key(path: &Path) -> anyhow::Result<Key> {
+    ensure!(cfg!(feature = "encryption"), "--feed-key: {}", missing("encryption"));
+    Ok(Key::read(path)?)
 }
 
 /// Host name of the machine.
@@ -154,6 +161,11 @@ mod tests {
         let refused = open(&["--publish", "tcp://0.0.0.0:0", "--allow-remote"]).unwrap_err();
         assert!(refused.contains("openssl"), "{refused}");
         let refused = open(&["--publish", "tcp://127.0.0.1:0", "--feed-key", "/nowhere"]).unwrap_err();
-        assert!(refused.contains("/nowhere"), "{refused}");
+        let reason = if cfg!(feature = "encryption") {
+            "/nowhere"
+        } else {
+            "--features encryption"
+        };
+        assert!(refused.contains(reason), "{refused}");
     }
 }

@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use trace::detect::Severity;
 
-pub(crate) use feed::FeedArgs;
+pub(crate) use feed::{FeedArgs, read_key};
 pub(crate) use limit::LimitArgs;
 pub(crate) use live::{LiveArgs, OutcomeArgs, ReportArgs, ScreenArgs};
 pub(crate) use record::{RecordArgs, Tokens};

@@ -6,7 +6,7 @@ use probe_user::discover::Process;
 use trace::report::SamplingCost;
 
 use super::lanes::Sink;
-use super::trial::NO_PYTHON;
+use crate::features::missing;
 
 /// Has no value.
 #[derive(Clone, Copy, Debug)]
@@ -14,9 +14,7 @@ pub(crate) enum PythonOptions {}
 
 impl PythonOptions {
     pub(crate) fn new(_: u32, _: bool) -> anyhow::Result<Self> {
-        bail!(
-            "--python-stacks: {NO_PYTHON}; install a package, or build with `cargo install --path tokengap --features python-stacks`"
-        )
+        bail!("--python-stacks: {}", missing("python-stacks"))
     }
 }
 

@@ -8,9 +8,7 @@ use session::{About as _, Source as _};
 use trace::event::{Event, What};
 
 use super::Attach;
-
-/// Reason why a build without the sampler reads no Python stacks.
-pub(super) const NO_PYTHON: &str = "this tokengap was built without the cargo feature `python-stacks`";
+use crate::features::missing;
 
 /// Availability of a feature.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -200,7 +198,7 @@ impl Attach {
 
     fn stacks(&self, why: &mut Vec<(String, Option<String>)>) -> State {
         let Some(python) = &self.python else {
-            why.push((NO_PYTHON.to_owned(), None));
+            why.push((missing("python-stacks"), None));
             return State::Missing;
         };
         let refused = python.refused();

@@ -14,6 +14,7 @@ use trace::export::{self, Format};
 use trace::record::{Payload, Recording};
 
 use crate::args::Tokens;
+use crate::features::missing;
 use crate::progress::Progress;
 use crate::{args, confinement, output};
 
@@ -129,8 +130,8 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
 fn parquet(args: &Args) -> anyhow::Result<()> {
     ensure!(
         cfg!(feature = "parquet"),
-        "this tokengap cannot write Parquet: it was built without the cargo feature `parquet`; install a package, or build with \
-         `cargo install --path tokengap --features parquet`"
+        "cannot write Parquet: {}",
+        missing("parquet")
     );
     let path = output::named(args.output.as_deref());
     ensure!(

@@ -5,12 +5,12 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use anyhow::bail;
-use feed::{Key, WatchOptions};
+use feed::WatchOptions;
 use trace::ledger::Limits;
 use tui::Screen;
 
 use crate::app;
-use crate::args::{LimitArgs, OutcomeArgs, ReportArgs, ScreenArgs, TUNING, at_least_one, duration, size};
+use crate::args::{LimitArgs, OutcomeArgs, ReportArgs, ScreenArgs, TUNING, at_least_one, duration, read_key, size};
 use crate::confinement;
 use crate::watch::{self, Options};
 
@@ -82,7 +82,7 @@ pub(crate) fn confine(args: &Args) {
 }
 
 pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
-    let key = args.feed_key.as_deref().map(Key::read).transpose()?;
+    let key = args.feed_key.as_deref().map(read_key).transpose()?;
     let source = |address: &String| WatchOptions {
         address: address.clone(),
         key: key.clone(),

@@ -78,9 +78,13 @@ fn a(value: &Value) -> &'static str {
 
 /// `; did you mean X?` with the most similar of the known names, if any is similar.
 pub(super) fn nearest<'a>(name: &str, known: impl Iterator<Item = &'a str>) -> String {
+    closest(name, known).map_or_else(String::new, |known| format!("; did you mean {known}?"))
+}
+
+/// The most similar of the known names, if any is similar.
+pub(crate) fn closest<'a>(name: &str, known: impl Iterator<Item = &'a str>) -> Option<&'a str> {
     let like = known
-        .map(|k| (strsim::jaro(name, k), k))
-        .filter(|(score, _)| *score > 0.7);
-    let best = like.max_by(|a, b| a.0.total_cmp(&b.0));
-    best.map_or_else(String::new, |(_, k)| format!("; did you mean {k}?"))
+        .map(|k| (strsim::normalized_damerau_levenshtein(name, k), k))
+        .filter(|(score, _)| *score > 0.5);
+    like.max_by(|a, b| a.0.total_cmp(&b.0)).map(|(_, known)| known)
 }

@@ -15,6 +15,7 @@ use clap::parser::ValueSource;
 use clap::{ArgMatches, Command};
 
 use file::File;
+pub(crate) use flags::closest;
 pub(crate) use print::effective;
 pub(crate) use reload::{Configured, define};
 

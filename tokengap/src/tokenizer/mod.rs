@@ -49,5 +49,5 @@ fn parse(json: &[u8]) -> Read {
 
 #[cfg(not(feature = "tokenizers"))]
 fn parse(_json: &[u8]) -> Read {
-    Err("this build cannot read tokenizers; build it with --features tokenizers".to_owned())
+    Err(crate::features::missing("tokenizers"))
 }

@@ -4,10 +4,10 @@
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, PoisonError};
 
-use anyhow::Context;
 use bytes::Bytes;
 use tokio::sync::Notify;
-use zeromq::{PullSocket, Socket, SocketRecv, ZmqError};
+
+use super::socket;
 
 /// Messages that have arrived but that the application has not received. The load bounds it, since clients have a limited number of open
 /// requests.
@@ -22,24 +22,10 @@ struct Shared {
 
 impl Inbox {
     /// Binds `endpoint` and fills the inbox from it as long as the runtime lives.
-    pub(super) async fn bind(endpoint: &str) -> anyhow::Result<Self> {
-        let mut socket = PullSocket::new();
-        socket
-            .bind(endpoint)
-            .await
-            .with_context(|| format!("cannot bind {endpoint}"))?;
+    pub(super) fn bind(endpoint: &str) -> anyhow::Result<Self> {
         let inbox = Self::default();
         let filled = inbox.clone();
-        tokio::spawn(async move {
-            loop {
-                match socket.recv().await {
-                    Ok(message) => message.into_vec().into_iter().for_each(|part| filled.push(part)),
-                    Err(ZmqError::NoMessage) => break,
-                    // The connection is closed; the sender will reconnect.
-                    Err(error) => tracing::debug!(%error, "a demo connection ended"),
-                }
-            }
-        });
+        socket::bind(endpoint, move |message| filled.push(message))?;
         Ok(inbox)
     }
 

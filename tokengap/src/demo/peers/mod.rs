@@ -10,6 +10,7 @@ mod network;
 mod report;
 mod requests;
 mod scheduler;
+mod socket;
 mod text;
 mod tokenizer;
 mod waiter;
@@ -56,7 +57,7 @@ impl Stage {
     pub(super) async fn play(self, mut random: Random, ready: impl FnOnce()) -> anyhow::Result<()> {
         let mut inboxes = Vec::with_capacity(self.hops.len());
         for hop in &self.hops {
-            inboxes.push(self.network.bind(hop).await?);
+            inboxes.push(self.network.bind(hop)?);
         }
         // Connect in the order of the path, because reports list hops in this order.
         let mut outlets = Vec::with_capacity(self.script.route.schedulers);
