@@ -5,9 +5,8 @@
 use engines::DISCOVERED;
 use engines::sglang::discover::role;
 use probe_user::discover::fake::{self, FakeProcess};
-use probe_user::discover::{
-    Blind, Carries, Confidence, Engine, HopSeen, PickError, Role, RoleSpec, RoleWords, Topology,
-};
+use probe_user::discover::{Blind, Carries, Confidence, Engine, PickError, Role, RoleSpec, RoleWords, Topology};
+use trace::path::Ends;
 
 const SERVER: &str = "python3 -m sglang.launch_server";
 const WORKER: &str = "python3 -m dynamo.sglang";
@@ -20,7 +19,7 @@ fn hops(engine: &Engine) -> Vec<(String, Carries, Confidence)> {
     let mut hops: Vec<_> = engine
         .hops
         .iter()
-        .map(|h| (h.name(), h.carries, h.confidence))
+        .map(|h| (h.ends().to_string(), h.carries, h.confidence))
         .collect();
     hops.dedup();
     hops
@@ -119,13 +118,13 @@ fn replicas_detokenizers_and_workers_behind_routers_are_discovered() {
         engine
             .hops
             .iter()
-            .all(|h| h.starts_at_source() == h.name().starts_with("scheduler->"))
+            .all(|h| h.starts_at_source() == (h.ends().from == "scheduler"))
     );
     assert!(
         engine
             .hops
             .iter()
-            .all(|h| h.ends_at_receiver() == h.name().ends_with("->worker"))
+            .all(|h| h.ends_at_receiver() == (h.ends().to == "worker"))
     );
 }
 
@@ -152,7 +151,7 @@ fn prefill_and_decode_are_two_engines() {
     let engines = discover(&processes, &connected);
     let names: Vec<Vec<String>> = engines
         .iter()
-        .map(|e| e.hops.iter().map(HopSeen::name).collect())
+        .map(|e| e.hops.iter().map(|hop| hop.ends().to_string()).collect())
         .collect();
     let expected = ["scheduler->detokenizer", "detokenizer->tokenizer"]
         .map(String::from)
@@ -231,14 +230,21 @@ fn senders_into_one_socket_are_lanes_of_one_hop() {
     let routes = engines[0].routes();
     let seen: Vec<_> = routes
         .iter()
-        .map(|r| (r.name.as_str(), r.endpoint, r.worker, r.origin, r.last, r.lanes.len()))
+        .map(|r| (r.ends, r.endpoint, r.worker, r.origin, r.last, r.lanes.len()))
         .collect();
     assert_eq!(
         seen,
         [
-            ("scheduler->detokenizer", "ipc:///detok", None, true, false, 2),
-            ("detokenizer->worker", "ipc:///w0", Some(0), false, true, 1),
-            ("detokenizer->worker", "ipc:///w1", Some(1), false, true, 1),
+            (
+                Ends::new("scheduler", "detokenizer"),
+                "ipc:///detok",
+                None,
+                true,
+                false,
+                2
+            ),
+            (Ends::new("detokenizer", "worker"), "ipc:///w0", Some(0), false, true, 1),
+            (Ends::new("detokenizer", "worker"), "ipc:///w1", Some(1), false, true, 1),
         ]
     );
 }

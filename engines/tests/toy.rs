@@ -8,6 +8,7 @@ use std::time::{Duration, Instant};
 use trace::engine::{Drops, Engines, Facts, Mode};
 use trace::event::{Capabilities, Chunk, Delivery, Event, Finish, IdColumn, Kind, Response, What};
 use trace::export::{self, Export, Opening};
+use trace::path::Ends;
 use trace::report::{Report, ReportInput};
 use trace::{Config, MonoNs};
 use zmq_tap::decode::{Decode, Decoded, Decoders, Format, Opening as Begins, Refused, Shape, SocketFormat};
@@ -137,7 +138,7 @@ fn run(messages: &[&str], deliveries: &[(u32, u32)]) -> (Report, String, Tap) {
         listen: at("in.sock"),
         upstream: at("out.sock"),
     });
-    hop.name = Some(String::from("engine->api"));
+    hop.ends = Some(Ends::from("engine->api").to_owned());
     (hop.origin, hop.last) = (true, true);
     hop.also = Capabilities {
         delivered: true,

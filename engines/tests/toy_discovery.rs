@@ -8,6 +8,7 @@ use probe_user::discover::{
     Carries, Codec, Confidence, EngineKind, Engines, Evidence, FlagName, Function, HopSeen, Origin, Package, Program,
     Rank, Reading, Recognise, Role, RoleSource, RoleSpec, RoleWithSource, Setting, Settings, Wire, program,
 };
+use trace::path::Ends;
 
 const MODEL: Role = Role::new(0, "model", Function::Source);
 const FAN: Role = Role::new(1, "fan", Function::Intermediate);
@@ -141,11 +142,20 @@ fn its_hops_are_named_and_in_order() {
     let routes = engines[0].routes();
     let seen: Vec<_> = routes
         .iter()
-        .map(|route| (route.name.as_str(), route.origin, route.last, route.lanes.len()))
+        .map(|route| (route.ends, route.origin, route.last, route.lanes.len()))
         .collect();
-    assert_eq!(seen, [("model->fan", true, false, 2), ("fan->web", false, true, 1)]);
+    assert_eq!(
+        seen,
+        [
+            (Ends::new("model", "fan"), true, false, 2),
+            (Ends::new("fan", "web"), false, true, 1)
+        ]
+    );
     let requests = engines[0].hops.iter().filter(|hop| hop.carries == Carries::Requests);
-    assert_eq!(requests.map(HopSeen::name).collect::<Vec<_>>(), ["web->model"; 2]);
+    assert_eq!(
+        requests.map(HopSeen::ends).collect::<Vec<_>>(),
+        [Ends::new("web", "model"); 2]
+    );
     let shown = engines[0].to_string();
     assert!(shown.starts_with("Toy 2.1, msgpack\n"), "{shown}");
 }

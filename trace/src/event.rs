@@ -12,6 +12,7 @@ use crate::clock::MonoNs;
 pub use crate::engine::Engine;
 use crate::engine::Mode;
 use crate::id::{FrameId, HopId, ThreadId};
+use crate::path::Ends;
 use crate::words::names;
 pub use tool_calls::{ArgumentsPart, ToolCallOutcome, ToolCalls};
 
@@ -68,8 +69,8 @@ pub enum What<'a> {
 pub struct Hop<'a> {
     /// Id carried by the hop's frames.
     pub id: HopId,
-    /// `from->to` with role names: `scheduler->tokenizer`. Hops of the same name share one line of the report.
-    pub name: &'a str,
+    /// Roles at its ends. Hops with the same ends share one line of the report.
+    pub ends: Ends<&'a str>,
     /// Endpoint in ZMQ notation; empty when unknown.
     pub endpoint: &'a str,
     /// Index of the receiver within its worker group.

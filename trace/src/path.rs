@@ -1,14 +1,81 @@
-//! Names of hops, and the order of the token path that follows from them. Only this module builds and parses names.
+//! Ends of hops, their names, and the order of the token path that follows from them. Only this module builds and parses names.
 
-/// Maximum number of hops on a path. Ends the search if the names form a cycle.
+use std::fmt;
+
+use serde::{Deserialize, Serialize};
+
+/// Maximum number of hops on a path. Ends the search if the hops form a cycle.
 const LONGEST: usize = 8;
 
-/// Number of hops on the longest path to `role`, given both ends of each hop.
-pub fn depth<S: AsRef<str>>(ends: &[(S, S)], role: &str) -> usize {
+/// Role of an end that is not known.
+pub const UNKNOWN: &str = "?";
+
+const ARROW: &str = "->";
+
+/// Roles of the processes at both ends of a hop. It is displayed as the hop's name, `from->to`. A hop with a name of another form has that
+/// name at both ends.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Ends<S> {
+    /// Role of the sender.
+    pub from: S,
+    /// Role of the receiver.
+    pub to: S,
+}
+
+impl<S> Ends<S> {
+    /// Ends of a hop between these roles.
+    pub const fn new(from: S, to: S) -> Self {
+        Self { from, to }
+    }
+}
+
+impl<S: AsRef<str>> Ends<S> {
+    /// The ends as borrowed text.
+    pub fn as_str(&self) -> Ends<&str> {
+        Ends::new(self.from.as_ref(), self.to.as_ref())
+    }
+
+    /// The ends as owned text.
+    pub fn to_owned(&self) -> Ends<Box<str>> {
+        Ends::new(self.from.as_ref().into(), self.to.as_ref().into())
+    }
+
+    /// Ends of the opposite direction.
+    pub fn reversed(&self) -> Ends<Box<str>> {
+        let Ends { from, to } = self.as_str();
+        if from == to {
+            return Ends::from(&*format!("{from} (back)")).to_owned();
+        }
+        Ends::new(to, from).to_owned()
+    }
+}
+
+/// Parses the name of a hop.
+impl<'a> From<&'a str> for Ends<&'a str> {
+    fn from(name: &'a str) -> Self {
+        let (from, to) = name.split_once(ARROW).unwrap_or((name, name));
+        Self { from, to }
+    }
+}
+
+impl<S: AsRef<str>> fmt::Display for Ends<S> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Ends { from, to } = self.as_str();
+        f.write_str(from)?;
+        if from == to && from != UNKNOWN {
+            return Ok(());
+        }
+        f.write_str(ARROW)?;
+        f.write_str(to)
+    }
+}
+
+/// Number of hops on the longest path to `role`.
+pub fn depth<S: AsRef<str>>(hops: &[Ends<S>], role: &str) -> usize {
     let mut level = vec![role];
-    for depth in 0..LONGEST.min(ends.len()) {
+    for depth in 0..LONGEST.min(hops.len()) {
         let mut before: Vec<&str> = Vec::new();
-        for (from, to) in ends.iter().map(|(from, to)| (from.as_ref(), to.as_ref())) {
+        for Ends { from, to } in hops.iter().map(Ends::as_str) {
             if from != to && level.contains(&to) && !before.contains(&from) {
                 before.push(from);
             }
@@ -18,30 +85,7 @@ pub fn depth<S: AsRef<str>>(ends: &[(S, S)], role: &str) -> usize {
         }
         level = before;
     }
-    LONGEST.min(ends.len())
-}
-
-const ARROW: &str = "->";
-
-/// Name of an end that is not known.
-pub const UNKNOWN: &str = "?";
-
-/// Name of the hop between two roles: `from->to`.
-pub fn name(from: &str, to: &str) -> String {
-    format!("{from}{ARROW}{to}")
-}
-
-/// Splits `from->to` into its two ends; a name of another form is returned as both.
-pub fn ends(name: &str) -> (&str, &str) {
-    name.split_once(ARROW).unwrap_or((name, name))
-}
-
-/// Name of the opposite direction.
-pub fn reversed(forward: &str) -> String {
-    match forward.split_once(ARROW) {
-        Some((from, to)) => name(to, from),
-        None => format!("{forward} (back)"),
-    }
+    LONGEST.min(hops.len())
 }
 
 #[cfg(test)]
@@ -57,19 +101,28 @@ mod tests {
             "detokenizer->router",
             "scheduler->detokenizer",
         ];
-        let path = path.map(ends);
+        let path = path.map(Ends::from);
         assert_eq!(
             ["scheduler", "detokenizer", "router", "tokenizer"].map(|role| depth(&path, role)),
             [0, 1, 2, 3]
         );
-        assert_eq!(depth(&[("a", "b"), ("b", "a")], "a"), 2);
-        assert_eq!(ends("no arrow"), ("no arrow", "no arrow"));
+        assert_eq!(depth(&["a->b", "b->a"].map(Ends::from), "a"), 2);
     }
 
     #[test]
-    fn hop_names_are_split_and_reversed() {
-        assert_eq!(ends(&name("scheduler", UNKNOWN)), ("scheduler", "?"));
-        assert_eq!(reversed("scheduler->tokenizer"), "tokenizer->scheduler");
-        assert_eq!(reversed("no arrow"), "no arrow (back)");
+    fn names_are_parsed_displayed_and_reversed() {
+        let cases = [
+            ("scheduler->tokenizer", "tokenizer->scheduler"),
+            ("scheduler->?", "?->scheduler"),
+            ("no arrow", "no arrow (back)"),
+        ];
+        for (name, reversed) in cases {
+            let ends = Ends::from(name);
+            assert_eq!(
+                (ends.to_string(), ends.reversed().to_string()),
+                (name.into(), reversed.into())
+            );
+        }
+        assert_eq!(Ends::from("?->?").to_string(), "?->?");
     }
 }

@@ -89,7 +89,7 @@ fn thirty_seconds(shares: [u64; 3]) -> Report {
     let capabilities = Capabilities::SENT | Capabilities::RECEIVED | Capabilities::PROCESSED;
     let hop = Hop {
         id: HopId(0),
-        name: HOP,
+        ends: HOP.into(),
         endpoint: "ipc:///tmp/tmpk2v9x1",
         worker: None,
         origin: true,

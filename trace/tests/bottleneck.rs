@@ -262,7 +262,7 @@ fn announce(analysis: &mut Analysis, path: &Path) {
                 last: position + 1 == path.len(),
                 ..Hop::new(
                     HopId(id),
-                    &name,
+                    name.as_str(),
                     Capabilities::SENT | Capabilities::RECEIVED | Capabilities::PROCESSED,
                 )
             })));

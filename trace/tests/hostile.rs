@@ -116,7 +116,7 @@ fn apply(analysis: &mut Analysis, at: MonoNs, step: &Step) {
                 last: *last,
                 ..Hop::new(
                     HopId(*id),
-                    name,
+                    name.as_str(),
                     Capabilities {
                         sent: *sent,
                         forwarded: *forwarded,

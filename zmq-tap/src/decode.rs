@@ -4,6 +4,7 @@ use std::fmt;
 
 use trace::engine::Waiter;
 use trace::event::{Chunk, Frame, IdColumn, Kind, SendWait};
+use trace::path::Ends;
 use trace::{HopId, MonoNs};
 
 /// Default length in bytes of the longest message to decode.
@@ -21,8 +22,8 @@ pub struct Format {
     /// Tests whether a message of this length begins with these bytes, which may be fewer. At random bytes, a false answer must be
     /// less likely than 2^-23: see [`crate::zmtp`].
     pub opening: fn(&[u8], u64) -> Opening,
-    /// Name of the hop that carries this kind of message, as far as the kind shows it: `scheduler->upstream`.
-    pub hop: fn(Kind) -> Option<&'static str>,
+    /// Ends of the hop that carries this kind of message, as far as the kind shows them: `scheduler->upstream`.
+    pub hop: fn(Kind) -> Option<Ends<&'static str>>,
     /// Roles in hop names that respond to clients.
     pub receivers: &'static [&'static str],
     /// How a response names its request, if not by the id on the hops. The events of such a response must count their tokens exactly where

@@ -8,7 +8,8 @@ use std::sync::Arc;
 use std::thread::JoinHandle;
 
 use trace::event::{Capabilities, Engine, Event, Frame, Missed, MissedCause, Undecoded, What};
-use trace::{FrameId, HopId, MonoNs, fault, path};
+use trace::path::Ends;
+use trace::{FrameId, HopId, MonoNs, fault};
 
 use crate::decode::{Decoders, Format};
 use crate::relay::{
@@ -23,8 +24,8 @@ use tapped::Tapped;
 pub struct TapHop {
     /// The listening endpoint and the upstream.
     pub pair: Pair,
-    /// `from->to` for reports; `None` derives the sender's role from the messages.
-    pub name: Option<String>,
+    /// Roles at its ends; `None` derives the sender's role from the messages.
+    pub ends: Option<Ends<Box<str>>>,
     /// Index of the receiver in a worker group.
     pub worker: Option<u16>,
     /// Additional capabilities of other observers of the same hop: receives, deliveries.
@@ -42,7 +43,7 @@ impl TapHop {
     pub fn new(pair: Pair) -> Self {
         Self {
             pair,
-            name: None,
+            ends: None,
             worker: None,
             also: Capabilities::default(),
             origin: false,
@@ -316,7 +317,7 @@ impl Tap {
             Observation::Opened { pair, at, .. } => {
                 // The direction of messages is not known in advance for a hop without a name.
                 let id = hop_id(pair, Direction::Forward);
-                if self.served(pair).is_none() && self.hops[usize::from(id.0)].hop.name.is_some() {
+                if self.served(pair).is_none() && self.hops[usize::from(id.0)].hop.ends.is_some() {
                     self.announce(id, at, sink);
                 }
             }
@@ -365,7 +366,7 @@ impl Tap {
         let tapped = &self.hops[usize::from(hop.0)];
         let message = format!(
             "{} ({}): relaying a connection that cannot be decoded: {why}",
-            tapped.name, tapped.endpoint
+            tapped.ends, tapped.endpoint
         );
         if !self.unread.contains(&message) {
             tracing::warn!("{message}");
@@ -495,20 +496,20 @@ impl Tap {
         );
     }
 
-    /// Sets the name of the hop that listens at `listen`, replacing one derived from its messages, and announces the change immediately.
-    pub fn name(&mut self, listen: &Endpoint, name: &str, at: MonoNs, sink: &mut dyn FnMut(&Event<'_>, &[u8])) {
+    /// Sets the ends of the hop that listens at `listen`, replacing those derived from its messages, and announces the change immediately.
+    pub fn name(&mut self, listen: &Endpoint, ends: Ends<&str>, at: MonoNs, sink: &mut dyn FnMut(&Event<'_>, &[u8])) {
         let directions = [
-            (Direction::Forward, name.to_owned()),
-            (Direction::Backward, path::reversed(name)),
+            (Direction::Forward, ends.to_owned()),
+            (Direction::Backward, ends.reversed()),
         ];
         for pair in 0..self.hops.len() / 2 {
-            for (direction, name) in &directions {
+            for (direction, ends) in &directions {
                 let id = hop_id(pair as u16, *direction);
                 let hop = &mut self.hops[usize::from(id.0)];
-                if hop.hop.pair.listen != *listen || hop.name == *name {
+                if hop.hop.pair.listen != *listen || hop.ends == *ends {
                     continue;
                 }
-                hop.name.clone_from(name);
+                hop.ends.clone_from(ends);
                 hop.named = true;
                 if std::mem::take(&mut hop.announced) {
                     self.announce(id, at, sink);

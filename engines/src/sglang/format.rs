@@ -9,6 +9,7 @@
 //! Together below 2^-30 for any frame length.
 
 use trace::event::Kind;
+use trace::path::Ends;
 use zmq_tap::decode::{Decode, Decoded, Format, Opening, Refused};
 
 use super::NAME;
@@ -21,8 +22,8 @@ pub const FORMAT: Format = Format {
     may_begin_with,
     opening,
     hop: |kind| match kind {
-        Kind::Text => Some("detokenizer->tokenizer"),
-        Kind::TokenIds | Kind::Embedding => Some("scheduler->upstream"),
+        Kind::Text => Some(Ends::new("detokenizer", "tokenizer")),
+        Kind::TokenIds | Kind::Embedding => Some(Ends::new("scheduler", "upstream")),
         Kind::Multimodal | Kind::Abort | Kind::Control | Kind::Failed => None,
     },
     receivers: &["tokenizer", "worker"],

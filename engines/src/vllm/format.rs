@@ -6,6 +6,7 @@
 //! middle of a stream.
 
 use trace::event::Kind;
+use trace::path::Ends;
 use zmq_tap::decode::{Decode, Decoded, Format, Opening, Refused};
 
 use super::NAME;
@@ -19,7 +20,7 @@ pub const FORMAT: Format = Format {
     decoder: |longest| Box::new(Decoder::new(longest)),
     may_begin_with: |byte| byte & 0xf0 == 0x90,
     opening: |body, _| opening(body).map_or_else(|certain| certain, |()| Opening::Yes(None)),
-    hop: |kind| matches!(kind, Kind::TokenIds | Kind::Embedding).then_some("engine-core->api-server"),
+    hop: |kind| matches!(kind, Kind::TokenIds | Kind::Embedding).then_some(Ends::new("engine-core", "api-server")),
     receivers: &["api-server"],
     response_id: Some(response_id),
 };

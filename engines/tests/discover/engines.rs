@@ -8,6 +8,7 @@ use probe_user::discover::{
     Carries, Codec, Confidence, Engine, HopSeen, Launcher, Origin, PackageRelease, Process, Release, RoleSource,
 };
 use trace::engine::{Mode, Waiter};
+use trace::path::Ends;
 
 use crate::peers::{PYZMQ, Peer, SCRIPT, python, until, watcher};
 use crate::{base, ports};
@@ -22,7 +23,7 @@ fn hops(engine: &Engine) -> Vec<(String, &str, Carries, Confidence)> {
     engine
         .hops
         .iter()
-        .map(|h| (h.name(), h.endpoint.as_str(), h.carries, h.confidence))
+        .map(|h| (h.ends().to_string(), h.endpoint.as_str(), h.carries, h.confidence))
         .collect()
 }
 
@@ -172,7 +173,7 @@ fn tokenizer_workers_behind_a_router() {
         .map(|w| w.as_u64().unwrap() as u32)
         .collect();
     assert_eq!(workers, expected_workers);
-    let mut names: Vec<String> = engine.hops.iter().map(HopSeen::name).collect();
+    let mut names: Vec<String> = engine.hops.iter().map(|hop| hop.ends().to_string()).collect();
     names.sort();
     let expected = [
         "detokenizer->router",
@@ -257,7 +258,7 @@ fn a_server_that_loses_tokens_is_recognised_by_release_and_flags() {
     let direct = engine
         .hops
         .iter()
-        .filter(|h| h.name() == "scheduler->tokenizer")
+        .filter(|h| h.ends() == Ends::new("scheduler", "tokenizer"))
         .count();
     assert_eq!(direct, 2, "one for control, one for output");
     assert!(!engine.to_string().contains("secret"), "{engine}");

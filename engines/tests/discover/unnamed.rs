@@ -90,7 +90,7 @@ fn a_role_set_by_hand_wins_and_determines_its_neighbour() {
         (pull.pid(), TOKENIZER, RoleSource::Sockets),
     ];
     assert_eq!(roles(&engine), expected);
-    assert_eq!(engine.hops[0].name(), "detokenizer->tokenizer");
+    assert_eq!(engine.hops[0].ends().to_string(), "detokenizer->tokenizer");
     assert!(engine.is_named());
 }
 

@@ -44,7 +44,7 @@ impl Source {
         let capabilities = Capabilities::SENT;
         source.emit(What::Hop(Hop {
             id: HopId(0),
-            name: "scheduler->tokenizer",
+            ends: "scheduler->tokenizer".into(),
             endpoint: "ipc:///tmp/t",
             worker: None,
             origin: true,

@@ -1,6 +1,6 @@
 //! A connection between two processes of an engine, with its content and direction.
 
-use trace::path;
+use trace::path::{Ends, UNKNOWN};
 
 use super::role::{Role, RoleSource};
 
@@ -74,9 +74,9 @@ impl HopSeen {
         self.carries != Carries::Requests && self.to.is_some_and(|end| end.role.answers_clients())
     }
 
-    /// Name such as `scheduler->tokenizer`, with `?` for an invisible end.
-    pub fn name(&self) -> String {
-        let word = |end: Option<End>| end.map_or(path::UNKNOWN, |e| e.role.word());
-        path::name(word(self.from), word(self.to))
+    /// Roles at its ends, with `?` for an invisible end.
+    pub fn ends(&self) -> Ends<&'static str> {
+        let word = |end: Option<End>| end.map_or(UNKNOWN, |e| e.role.word());
+        Ends::new(word(self.from), word(self.to))
     }
 }

@@ -1,6 +1,7 @@
 //! Grouping of an engine's connections into the hops of the analysis.
 
 use trace::event;
+use trace::path::Ends;
 
 use super::hop::{Carries, HopSeen};
 use super::role::Role;
@@ -9,8 +10,8 @@ use super::topology::Engine;
 /// A hop of the token path: all connections from senders with one role into one socket. Each connection is a lane.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Route<'a> {
-    /// Name such as `scheduler->tokenizer`.
-    pub name: String,
+    /// Roles at its ends.
+    pub ends: Ends<&'static str>,
     /// Endpoint in ZMQ's notation.
     pub endpoint: &'a str,
     /// Index of the receiver among processes with the same role, in the order of pids; `None` if there is only one.
@@ -30,14 +31,12 @@ impl Engine {
         for hop in self.hops.iter().filter(|hop| hop.carries != Carries::Requests) {
             let same = |route: &&mut Route<'_>| {
                 let receiver = |hop: &HopSeen| hop.to.map(|end| end.pid);
-                route.lanes[0].name() == hop.name()
-                    && route.endpoint == hop.endpoint
-                    && receiver(route.lanes[0]) == receiver(hop)
+                route.ends == hop.ends() && route.endpoint == hop.endpoint && receiver(route.lanes[0]) == receiver(hop)
             };
             match routes.iter_mut().find(same) {
                 Some(route) => route.lanes.push(hop),
                 None => routes.push(Route {
-                    name: hop.name(),
+                    ends: hop.ends(),
                     endpoint: &hop.endpoint,
                     worker: hop.to.and_then(|end| self.place_among(end.role, end.pid)),
                     origin: hop.starts_at_source(),

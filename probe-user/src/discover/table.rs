@@ -100,7 +100,7 @@ fn hop_line(hop: &HopSeen) -> [String; 5] {
         "inferred"
     };
     [
-        hop.name(),
+        hop.ends().to_string(),
         format!("{} -> {}", end(hop.from), end(hop.to)),
         hop.endpoint.clone(),
         carries.into(),

@@ -24,7 +24,7 @@ pub(super) fn write(ledger: &Ledger, sink: &mut dyn FnMut(&Event<'_>)) {
             worker: hop.worker(),
             origin: hop.is_origin(),
             last: hop.is_last(),
-            ..event::Hop::new(hop.id(), &ledger.groups()[hop.group()].name, hop.capabilities())
+            ..event::Hop::new(hop.id(), ledger.groups()[hop.group()].ends.as_str(), hop.capabilities())
         };
         sink(&Event::new(at, What::Hop(hop)));
     }
@@ -55,7 +55,7 @@ mod tests {
         {
             apply(What::Hop(event::Hop {
                 id: HopId(id as u16),
-                name,
+                ends: name.into(),
                 endpoint: "ipc:///tmp/hop",
                 worker: None,
                 origin: id == 0,

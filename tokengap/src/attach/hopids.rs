@@ -1,8 +1,9 @@
-//! Hop ids that persist across engine restarts: a hop that reappears under the same name keeps its id.
+//! Hop ids that persist across engine restarts: a hop that reappears between the same ends keeps its id.
 //!
 //! After a restart, frame numbers start again on a new lane. The lane number counts the restarts.
 
 use trace::HopId;
+use trace::path::Ends;
 
 /// Maximum number of distinct hops.
 const MAX_HOPS: usize = 1024;
@@ -11,8 +12,8 @@ const MAX_HOPS: usize = 1024;
 #[derive(Clone, Debug, Default)]
 pub(crate) struct HopIds {
     generation: u32,
-    /// By id: the first known name, and the last engine generation with this hop.
-    assigned: Vec<(String, u32)>,
+    /// By id: the first known ends, and the last engine generation with this hop.
+    assigned: Vec<(Ends<&'static str>, u32)>,
 }
 
 impl HopIds {
@@ -28,17 +29,17 @@ impl HopIds {
     }
 
     /// Id of a hop that is new in this generation; `None` beyond the limit.
-    pub(super) fn assign(&mut self, name: &str) -> Option<HopId> {
+    pub(super) fn assign(&mut self, ends: Ends<&'static str>) -> Option<HopId> {
         let generation = self.generation;
         let known = self
             .assigned
             .iter()
-            .position(|(of, last)| of == name && *last < generation);
+            .position(|(of, last)| *of == ends && *last < generation);
         let place = match known {
             Some(place) => place,
             None if self.assigned.len() == MAX_HOPS => return None,
             None => {
-                self.assigned.push((name.to_owned(), generation));
+                self.assigned.push((ends, generation));
                 self.assigned.len() - 1
             }
         };
@@ -54,10 +55,10 @@ mod tests {
     #[test]
     fn a_returning_hop_keeps_its_id_and_same_named_hops_get_distinct_ids() {
         let mut ids = HopIds::default();
-        let first = ["a->b", "b->c", "b->c"].map(|name| ids.assign(name));
+        let first = ["a->b", "b->c", "b->c"].map(|name| ids.assign(name.into()));
         assert_eq!(first, [Some(HopId(0)), Some(HopId(1)), Some(HopId(2))]);
         let mut ids = ids.next_generation();
-        let second = ["b->c", "a->b", "b->c", "b->c"].map(|name| ids.assign(name));
+        let second = ["b->c", "a->b", "b->c", "b->c"].map(|name| ids.assign(name.into()));
         assert_eq!(second, [Some(HopId(1)), Some(HopId(0)), Some(HopId(2)), Some(HopId(3))]);
         assert_eq!(ids.generation(), 1);
     }
@@ -65,7 +66,7 @@ mod tests {
     #[test]
     fn no_ids_are_assigned_beyond_the_limit() {
         let mut ids = HopIds::default();
-        let given = (0..=MAX_HOPS).filter_map(|_| ids.assign("a->b")).count();
+        let given = (0..=MAX_HOPS).filter_map(|_| ids.assign("a->b".into())).count();
         assert_eq!(given, MAX_HOPS);
     }
 }

@@ -8,7 +8,8 @@ use probe_user::matcher::Limits as MatcherLimits;
 use probe_user::{Call, Matcher, Message, SocketId};
 use trace::engine::Waiter;
 use trace::event::{Capabilities, Event, Frame, Hop, Missed, MissedCause, Received, SendWait, Undecoded, What};
-use trace::{FrameId, HopId, MonoNs, ThreadId, path};
+use trace::path::Ends;
+use trace::{FrameId, HopId, MonoNs, ThreadId};
 use zmq_tap::decode::{Decoders, LONGEST, Shape, SocketFormat};
 
 use super::multipart::{Multiparts, Part};
@@ -326,8 +327,8 @@ impl Lanes {
                 self.paths.roles.unwatched_sender(batch.shape().kind),
                 self.paths.roles.receiver(socket.pid, batch.shape().kind),
             );
-            let name = path::name(from.word(), to.word());
-            let Some(id) = self.paths.ids.assign(&name) else {
+            let ends = Ends::new(from.word(), to.word());
+            let Some(id) = self.paths.ids.assign(ends) else {
                 self.paths.left_out += 1;
                 return;
             };
@@ -341,7 +342,7 @@ impl Lanes {
             let hop = Hop {
                 worker: to.rank(),
                 last: to.is_tokenizer(),
-                ..Hop::new(id, &name, capabilities)
+                ..Hop::new(id, ends, capabilities)
             };
             sink(&Event::new(at, What::Hop(hop)));
             (id, 0)

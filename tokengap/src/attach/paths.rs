@@ -5,7 +5,8 @@
 
 use probe_user::SocketId;
 use trace::event::{Capabilities, Event, Hop, Kind, What};
-use trace::{HopId, MonoNs, path};
+use trace::path::{Ends, UNKNOWN};
+use trace::{HopId, MonoNs};
 
 use super::hopids::HopIds;
 use super::roles::{Part, Presumed, Receiver, Roles};
@@ -117,7 +118,7 @@ impl Paths {
             Presumed::By(receiver) => Some(receiver),
             Presumed::Unknown | Presumed::Another => None,
         };
-        let Some(id) = self.ids.assign(&name_of(from, to)) else {
+        let Some(id) = self.ids.assign(ends(from, to)) else {
             self.left_out += 1;
             return None;
         };
@@ -294,7 +295,7 @@ impl Paths {
 fn emit(known: &Known, announced: Announced, at: MonoNs, sink: Sink<'_>) {
     let hop = Hop {
         id: known.id,
-        name: &name_of(known.from, known.to),
+        ends: ends(known.from, known.to),
         endpoint: &known.endpoint,
         worker: known.to.and_then(|to| to.part.rank()),
         origin: announced.origin,
@@ -304,6 +305,6 @@ fn emit(known: &Known, announced: Announced, at: MonoNs, sink: Sink<'_>) {
     sink(&Event::new(at, What::Hop(hop)));
 }
 
-fn name_of(from: Part, to: Option<Receiver>) -> String {
-    path::name(from.word(), to.map_or(path::UNKNOWN, |to| to.part.word()))
+fn ends(from: Part, to: Option<Receiver>) -> Ends<&'static str> {
+    Ends::new(from.word(), to.map_or(UNKNOWN, |to| to.part.word()))
 }

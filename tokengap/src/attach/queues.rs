@@ -44,7 +44,7 @@ impl QueueWatch {
                     continue;
                 }
                 watched += 1;
-                let ends = self.hops.entry(route.name.clone()).or_default();
+                let ends = self.hops.entry(route.ends.to_string()).or_default();
                 ends.push((lane.from, lane.to));
             }
         }

@@ -5,6 +5,7 @@ use std::process::ExitCode;
 use anyhow::{Context, bail};
 use confine::Work;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+use trace::path::Ends;
 use zmq_tap::relay::{Endpoint, Options, Pair, lower_priority};
 use zmq_tap::tap::{Tap, TapHop};
 
@@ -134,7 +135,7 @@ fn hops(args: &Args) -> anyhow::Result<Vec<TapHop>> {
     Ok(pairs
         .enumerate()
         .map(|(i, (listen, upstream))| TapHop {
-            name: named[i].cloned(),
+            ends: named[i].map(|name| Ends::from(name.as_str()).to_owned()),
             worker: place(i),
             ..TapHop::new(Pair { listen, upstream })
         })

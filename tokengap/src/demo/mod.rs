@@ -250,7 +250,7 @@ fn tap_hop(hop: &HopPlan) -> anyhow::Result<TapHop> {
             listen: hop.listen.parse()?,
             upstream: hop.upstream.parse()?,
         },
-        name: Some(hop.name.clone()),
+        ends: Some(hop.ends.to_owned()),
         worker: hop.worker,
         also: Capabilities {
             received: true,

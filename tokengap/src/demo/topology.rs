@@ -2,7 +2,8 @@
 
 use std::path::Path;
 
-use trace::{HopId, path};
+use trace::HopId;
+use trace::path::Ends;
 
 use super::encode::Engine;
 use super::scenario::Route;
@@ -21,7 +22,7 @@ pub(super) enum Receiver {
 #[derive(Clone, Debug)]
 pub(super) struct HopPlan {
     pub(super) id: HopId,
-    pub(super) name: String,
+    pub(super) ends: Ends<&'static str>,
     /// Index of the receiving worker.
     pub(super) worker: Option<u16>,
     pub(super) to: Receiver,
@@ -39,10 +40,17 @@ impl HopPlan {
 /// Hops of `route`, in the order of the path, with their sockets in `folder`.
 pub(super) fn hops(engine: Engine, route: Route, folder: &Path) -> Vec<HopPlan> {
     let mut plans: Vec<HopPlan> = Vec::new();
-    let mut add = |name: &str, to: Receiver, count: usize| {
+    let mut add = |from, to, receiver: Receiver, count: usize| {
         for worker in 0..count {
             let (id, worker) = (plans.len(), (count > 1).then_some(worker));
-            plans.push(plan(folder, id, name.to_owned(), to, worker, route.detokenizers));
+            plans.push(plan(
+                folder,
+                id,
+                Ends::new(from, to),
+                receiver,
+                worker,
+                route.detokenizers,
+            ));
         }
     };
     let (last, tokenizer) = match (engine, route.detokenizers, route.workers) {
@@ -53,17 +61,24 @@ pub(super) fn hops(engine: Engine, route: Route, folder: &Path) -> Vec<HopPlan> 
     };
     match route.detokenizers {
         0 => {}
-        1 => add("scheduler->detokenizer", Receiver::Detokenizer, 1),
+        1 => add("scheduler", "detokenizer", Receiver::Detokenizer, 1),
         several => {
-            add("scheduler->detokenizer-router", Receiver::Router, 1);
-            add("detokenizer-router->detokenizer", Receiver::Detokenizer, several);
+            add("scheduler", "detokenizer-router", Receiver::Router, 1);
+            add("detokenizer-router", "detokenizer", Receiver::Detokenizer, several);
         }
     }
-    add(&path::name(last, tokenizer), Receiver::Tokenizer, route.workers);
+    add(last, tokenizer, Receiver::Tokenizer, route.workers);
     plans
 }
 
-fn plan(folder: &Path, id: usize, name: String, to: Receiver, worker: Option<usize>, detokenizers: usize) -> HopPlan {
+fn plan(
+    folder: &Path,
+    id: usize,
+    ends: Ends<&'static str>,
+    to: Receiver,
+    worker: Option<usize>,
+    detokenizers: usize,
+) -> HopPlan {
     let endpoint = |suffix: &str| format!("ipc://{}/{id}{suffix}", folder.display());
     // The checksum of its endpoint determines the detokenizer of a tokenizer worker. Try names until the workers are distributed evenly.
     let mut listen = endpoint("-0");
@@ -78,7 +93,7 @@ fn plan(folder: &Path, id: usize, name: String, to: Receiver, worker: Option<usi
     HopPlan {
         // The tap assigns two ids per pair, the forward hop first.
         id: HopId(2 * id as u16),
-        name,
+        ends,
         to,
         worker: worker.map(|worker| worker as u16),
         listen,

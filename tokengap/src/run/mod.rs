@@ -90,11 +90,11 @@ impl Run {
                     }
                 }
                 MoverEvent::Engine(known) => (self.engine, self.engine_changed) = (Some(known), true),
-                MoverEvent::Hop(listen, name) => {
+                MoverEvent::Hop(listen, ends) => {
                     let listen = Endpoint::Path(listen);
                     self.tap
                         .tap_mut()
-                        .name(&listen, &name, MonoNs::now(), &mut |event, _| sink(event));
+                        .name(&listen, ends, MonoNs::now(), &mut |event, _| sink(event));
                 }
                 MoverEvent::Bypass(message) => {
                     tracing::warn!("{message}");

@@ -20,7 +20,7 @@ use probe_user::peers::{Connection, Peers, holders};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fs::inotify::{self, CreateFlags, Reader, WatchFlags};
 use rustix::io::Errno;
-use trace::path;
+use trace::path::Ends;
 use zmq_tap::splice::{Folder, Place, is_ours};
 
 use super::folder::Private;
@@ -47,7 +47,7 @@ pub(super) enum MoverEvent {
     /// Facts about the engine from the child's command line, environment and packages.
     Engine(EngineFacts),
     /// Path of a socket in the folder, and the name of its hop.
-    Hop(PathBuf, String),
+    Hop(PathBuf, Ends<&'static str>),
 }
 
 /// The watching thread. Dropping this value ends it.
@@ -279,7 +279,7 @@ impl SocketWatch {
             .map(|hop| {
                 format!(
                     "{} over {} bypasses the relay: it is not a socket file in TMPDIR",
-                    hop.name(),
+                    hop.ends(),
                     hop.endpoint
                 )
             })
@@ -327,7 +327,7 @@ impl SocketWatch {
             if let (1, Some(from), 1, Some(to)) = (from.len(), from.first(), to.len(), to.first()) {
                 let _ = self
                     .sender
-                    .send(MoverEvent::Hop(path, path::name(from.word(), to.word())));
+                    .send(MoverEvent::Hop(path, Ends::new(from.word(), to.word())));
                 return false;
             }
             *attempts < NAME_ATTEMPTS

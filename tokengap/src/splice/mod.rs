@@ -16,6 +16,7 @@ use probe_user::peers::{Connection, Holder, Peers, holders, sleeps_in_poll};
 use serde_json::{Value, json};
 use session::{About, Flow, Source};
 use trace::event::{self, What};
+use trace::path::Ends;
 use trace::{Event, MonoNs};
 use zmq_tap::relay::{Endpoint, Gate, Options, Pair};
 use zmq_tap::splice::Place;
@@ -141,7 +142,7 @@ impl Prepared {
                 upstream: Endpoint::Path(place.aside()),
             };
             let hop = TapHop {
-                name: one.name().map(str::to_owned),
+                ends: one.name().map(|name| Ends::from(name).to_owned()),
                 endpoint: Some(one.endpoint()),
                 ..TapHop::new(pair)
             };

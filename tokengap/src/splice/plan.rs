@@ -57,7 +57,10 @@ pub(crate) fn plan(engine: &Engine, wanted: Option<&str>) -> anyhow::Result<Vec<
     for hop in engine.hops.iter().filter(|hop| hop.carries != Carries::Requests) {
         match hop.to {
             Some(to) if !to.role.receives_output() => {}
-            Some(to) => listeners.entry((to.pid, &hop.endpoint)).or_default().push(hop.name()),
+            Some(to) => listeners
+                .entry((to.pid, &hop.endpoint))
+                .or_default()
+                .push(hop.ends().to_string()),
             None => left.push(format!("{}: its receiver is not visible", hop.endpoint)),
         }
     }

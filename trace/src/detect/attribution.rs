@@ -7,7 +7,7 @@ use super::Thresholds;
 use crate::clock::MonoNs;
 use crate::event::AwayState;
 use crate::ledger::{AwayTimes, Group, Hop, Ledger, ProcessingStage, TimeUse};
-use crate::path;
+use crate::path::{self, Ends};
 use crate::stats::{Distribution, Sum, WindowedSum};
 use crate::words::percent;
 
@@ -138,16 +138,16 @@ impl<'l> Attribution<'l> {
     pub fn of(ledger: &'l Ledger, thresholds: &Thresholds) -> Self {
         let window_ns = ledger.started().map_or(0, |started| ledger.now().since(started));
         let groups: Vec<(usize, &Group)> = ledger.groups().iter().enumerate().collect();
-        let ends: Vec<(&str, &str)> = groups.iter().map(|(_, g)| path::ends(&g.name)).collect();
+        let ends: Vec<Ends<&str>> = groups.iter().map(|(_, g)| g.ends.as_str()).collect();
         let mut order: Vec<usize> = (0..groups.len()).collect();
-        order.sort_by_key(|&at| path::depth(&ends, ends[at].0));
+        order.sort_by_key(|&at| path::depth(&ends, ends[at].from));
         let open = open_waits(ledger);
         let mut legs: Vec<Leg<'l>> = Vec::new();
         let mut seen: Vec<&str> = Vec::new();
         for at in order {
             let (place, group) = groups[at];
-            let role = ends[at].1;
-            let into: Vec<&Hop> = ledger.hops().iter().filter(|h| ends[h.group()].1 == role).collect();
+            let role = ends[at].to;
+            let into: Vec<&Hop> = ledger.hops().iter().filter(|h| ends[h.group()].to == role).collect();
             let busy = busy(ledger, into.iter().copied(), window_ns);
             let members: Vec<&Hop> = ledger.members(place).collect();
             legs.extend(wait(ledger, (group, role), &members, (busy, window_ns), thresholds));
@@ -413,12 +413,12 @@ fn open_waits(ledger: &Ledger) -> Vec<Open<'_>> {
         let Some(hop) = ledger.hops().iter().find(|h| h.id() == stream.hop()) else {
             continue;
         };
-        let name = ledger.groups()[hop.group()].name.as_str();
+        let group = &ledger.groups()[hop.group()];
         let (inside, since) = match request.inside_since(stream) {
             Some(at) => (true, at),
             None => (!hop.capabilities().received, stream.first_at()),
         };
-        let leg = if inside { path::ends(name).1 } else { name };
+        let leg = if inside { &*group.ends.to } else { &group.name };
         let sum = Sum {
             count: 1,
             ns: ledger.now().since(since).into(),

@@ -196,7 +196,7 @@ mod tests {
             5,
             What::Hop(Hop {
                 id: HopId(1),
-                name: "detokenizer->tokenizer",
+                ends: "detokenizer->tokenizer".into(),
                 endpoint: "ipc:///tmp/d",
                 worker: None,
                 origin: false,

@@ -4,7 +4,6 @@ use super::consumer::{Late, SUSPENDED, late, rounded};
 use super::{DetectContext, Detector, Verdict};
 use crate::event::ThreadPart;
 use crate::ledger::{Thread, TimeUse};
-use crate::path;
 use crate::words::percent;
 
 pub(super) struct IoThreadStarved;
@@ -59,7 +58,7 @@ impl Detector for IoThreadStarved {
 
 /// The I/O thread at either end of the line that waits most for a CPU.
 pub(super) fn starved<'a>(context: &DetectContext<'a>, one: &Late<'a>) -> Option<(&'a Thread, TimeUse, f64)> {
-    let (sender, _) = path::ends(&one.group.name);
+    let sender = &*one.group.ends.from;
     let is_endpoint = |t: &&Thread| t.id().pid == one.thread.id().pid || t.role() == sender;
     let io = context
         .ledger

@@ -59,7 +59,7 @@ impl Scene {
         let name = "scheduler->tokenizer";
         let hop = Hop {
             id: HopId(0),
-            name,
+            ends: name.into(),
             endpoint: "ipc:///tmp/t",
             worker: None,
             origin: true,

@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::path;
+use crate::path::{self, Ends};
 use crate::report::{LegKind, LegLine, Report};
 use crate::words::{duration, percent};
 
@@ -155,20 +155,12 @@ fn legs(a: &[LegLine], b: &[LegLine]) -> Vec<LegShift> {
             });
         }
     }
-    let names: Vec<(String, String)> = legs
-        .iter()
-        .map(|leg| path::ends(&leg.name))
-        .filter(|(from, to)| from != to)
-        .map(|(from, to)| (from.to_owned(), to.to_owned()))
-        .collect();
+    let hops: Vec<Ends<Box<str>>> = legs.iter().map(|leg| Ends::from(&*leg.name).to_owned()).collect();
     // A process comes after the hops that lead to it.
     legs.sort_by_key(|leg| {
-        let (from, to) = path::ends(&leg.name);
-        if from == to {
-            (2 * path::depth(&names, from)).saturating_sub(1)
-        } else {
-            2 * path::depth(&names, from)
-        }
+        let Ends { from, to } = Ends::from(&*leg.name);
+        let depth = 2 * path::depth(&hops, from);
+        if from == to { depth.saturating_sub(1) } else { depth }
     });
     legs
 }

@@ -9,6 +9,7 @@ use super::{
 use crate::clock::MonoNs;
 use crate::engine::Mode;
 use crate::id::{FrameId, HopId, ThreadId};
+use crate::path::Ends;
 
 impl<'a> Event<'a> {
     /// The observation `what` at the time `at`.
@@ -19,10 +20,10 @@ impl<'a> Event<'a> {
 
 impl<'a> Hop<'a> {
     /// A hop in the middle of the path, or at an unknown place.
-    pub const fn new(id: HopId, name: &'a str, capabilities: Capabilities) -> Self {
+    pub fn new(id: HopId, ends: impl Into<Ends<&'a str>>, capabilities: Capabilities) -> Self {
         Self {
             id,
-            name,
+            ends: ends.into(),
             endpoint: "",
             worker: None,
             origin: false,
@@ -32,11 +33,11 @@ impl<'a> Hop<'a> {
     }
 
     /// The only hop of the path, from the scheduler to the tokenizer.
-    pub const fn only(id: HopId, name: &'a str, capabilities: Capabilities) -> Self {
+    pub fn only(id: HopId, ends: impl Into<Ends<&'a str>>, capabilities: Capabilities) -> Self {
         Self {
             origin: true,
             last: true,
-            ..Self::new(id, name, capabilities)
+            ..Self::new(id, ends, capabilities)
         }
     }
 }

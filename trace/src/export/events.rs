@@ -78,7 +78,7 @@ impl Exporter for Events<'_> {
                 o.maybe_int("turnaround", engine.turnaround);
             }),
             What::Hop(hop) => self.line("hop", at, context, |o| {
-                o.text("hop", hop.name).int("hop_id", hop.id.0);
+                o.text("hop", context.hops.name(hop.id)).int("hop_id", hop.id.0);
                 o.text("endpoint", hop.endpoint).maybe_int("worker", hop.worker);
                 o.flag("origin", hop.origin).flag("last", hop.last);
                 o.flag("observes_sent", hop.capabilities.sent)

@@ -2,28 +2,17 @@
 
 use crate::event::{self, Capabilities};
 use crate::id::HopId;
-use crate::path;
+use crate::path::Ends;
 
 /// Data of a hop for exports.
 #[derive(Clone, Debug)]
 pub(super) struct Hop {
     pub(super) name: Box<str>,
+    pub(super) ends: Ends<Box<str>>,
     pub(super) worker: Option<u16>,
     pub(super) origin: bool,
     pub(super) last: bool,
     pub(super) capabilities: Capabilities,
-}
-
-impl Hop {
-    /// Sending role; the whole name if it has no arrow.
-    pub(super) fn from(&self) -> &str {
-        path::ends(&self.name).0
-    }
-
-    /// The receiving role.
-    pub(super) fn to(&self) -> &str {
-        path::ends(&self.name).1
-    }
 }
 
 /// All hops. A hop without an announcement is named `hop N`, as in the ledger. Bounded by the width of [`HopId`].
@@ -36,7 +25,8 @@ pub(super) struct Hops {
 impl Hops {
     pub(super) fn announce(&mut self, announced: &event::Hop<'_>) {
         *self.slot(announced.id) = Some(Hop {
-            name: announced.name.into(),
+            name: announced.ends.to_string().into(),
+            ends: announced.ends.to_owned(),
             worker: announced.worker,
             origin: announced.origin,
             last: announced.last,
@@ -49,8 +39,10 @@ impl Hops {
     pub(super) fn ensure(&mut self, id: HopId) {
         let slot = self.slot(id);
         if slot.is_none() {
+            let name = format!("hop {}", id.0);
             *slot = Some(Hop {
-                name: format!("hop {}", id.0).into(),
+                ends: Ends::from(&*name).to_owned(),
+                name: name.into(),
                 worker: None,
                 origin: false,
                 last: false,

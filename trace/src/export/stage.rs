@@ -168,7 +168,7 @@ impl<'a> Stages<'a> {
             let first = &on.first;
             if let Some((received, sent)) = before.zip(first.sent)
                 && let Some((_, to)) = self.push(
-                    hop.from().into(),
+                    (&*hop.ends.from).into(),
                     (received, sent),
                     (cursor, high),
                     depth,

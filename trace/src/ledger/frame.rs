@@ -1,7 +1,7 @@
 //! Entry of frames into the ledger.
 
 use super::Ledger;
-use super::hop::Ends;
+use super::hop::Roles;
 use super::hops::Hops;
 use super::lane::{Lane, Load};
 use super::table::AHEAD;
@@ -22,7 +22,7 @@ pub(super) struct Seen {
     pub(super) hop: HopId,
     pub(super) lane: u16,
     pub(super) group: usize,
-    pub(super) ends: Ends,
+    pub(super) ends: Roles,
     pub(super) epoch: u32,
     pub(super) origin: bool,
     pub(super) last: bool,

@@ -99,12 +99,12 @@ pub(crate) enum Receiver {
 
 /// Roles at a hop's ends, as indices into the list of processing stages.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) struct Ends {
+pub(crate) struct Roles {
     pub(crate) from: u16,
     pub(crate) to: u16,
 }
 
-impl Default for Ends {
+impl Default for Roles {
     fn default() -> Self {
         Self {
             from: u16::MAX,
@@ -122,7 +122,7 @@ impl Default for Ends {
 pub struct Hop {
     pub(crate) id: HopId,
     pub(crate) group: usize,
-    pub(crate) ends: Ends,
+    pub(crate) ends: Roles,
     pub(crate) endpoint: Box<str>,
     pub(crate) worker: Option<u16>,
     pub(crate) origin: bool,
@@ -177,7 +177,7 @@ impl Hop {
         Self {
             id,
             group,
-            ends: Ends::default(),
+            ends: Roles::default(),
             endpoint: Box::default(),
             worker: None,
             origin: false,

@@ -11,16 +11,18 @@ use super::totals::{AffectedRequests, IdCounts};
 use crate::clock::MonoNs;
 use crate::event::{self, Capabilities, SendWait};
 use crate::id::HopId;
-use crate::path;
+use crate::path::{Ends, UNKNOWN};
 use crate::stats::{Buckets, Distribution, Rate, Trend};
 
-use super::hop::{Ends, Hop};
+use super::hop::{Hop, Roles};
 
 /// Hops of one name, reported together.
 #[derive(Debug, Default, Serialize, Deserialize)]
 pub struct Group {
-    /// `from->to`, by role.
+    /// Name of its hops.
     pub name: String,
+    /// Roles at the ends of its hops.
+    pub ends: Ends<Box<str>>,
     /// Frames sent and not received, over all of its hops.
     pub backlog: u64,
     /// Maximum backlog at one time.
@@ -61,6 +63,10 @@ pub struct Group {
 }
 
 impl Group {
+    fn rename(&mut self, ends: Ends<&str>) {
+        (self.name, self.ends) = (ends.to_string(), ends.to_owned());
+    }
+
     pub(crate) fn record_queue_wait(&mut self, until: MonoNs, ns: u64) {
         self.queue_wait.record(until, ns);
         self.queue_wait_slot.record(ns);
@@ -126,16 +132,16 @@ impl Hops {
         if let Some(&place) = self.by_id.get(&id) {
             return Some(place);
         }
-        self.add(id, &format!("hop {}", id.0), limit)
+        self.add(id, Ends::from(&*format!("hop {}", id.0)), limit)
     }
 
-    fn add(&mut self, id: HopId, name: &str, limit: usize) -> Option<usize> {
+    fn add(&mut self, id: HopId, ends: Ends<&str>, limit: usize) -> Option<usize> {
         if self.all.len() >= limit {
             return None;
         }
-        let group = self.group(name);
+        let group = self.group(ends);
         let mut hop = Hop::new(id, group);
-        hop.ends = self.ends(name);
+        hop.ends = self.roles(ends);
         (hop.shows.sent, hop.capabilities.sent) = (true, true);
         self.all.push(hop);
         self.by_id.insert(id, self.all.len() - 1);
@@ -153,16 +159,16 @@ impl Hops {
 
     pub(crate) fn announce(&mut self, announced: &event::Hop<'_>, limit: usize) -> bool {
         let known = self.by_id.get(&announced.id).copied();
-        let Some(place) = known.or_else(|| self.add(announced.id, announced.name, limit)) else {
+        let Some(place) = known.or_else(|| self.add(announced.id, announced.ends, limit)) else {
             return false;
         };
         let before = self.all[place].group;
         let alone = !self.all.iter().any(|h| h.group == before && h.id != announced.id);
-        if alone && self.group_named(announced.name).is_none() {
+        if alone && self.group_between(announced.ends).is_none() {
             // The whole group takes the new name, with its history.
-            announced.name.clone_into(&mut self.groups[before].name);
+            self.groups[before].rename(announced.ends);
         }
-        let (group, ends) = (self.group(announced.name), self.ends(announced.name));
+        let (group, ends) = (self.group(announced.ends), self.roles(announced.ends));
         let hop = &mut self.all[place];
         (hop.group, hop.ends) = (group, ends);
         hop.endpoint = announced.endpoint.into();
@@ -175,7 +181,7 @@ impl Hops {
         // A hop used before its announcement has presumed stages that count as observed; a new hop has none.
         let previous = known.map_or(Capabilities::default(), |_| hop.capabilities);
         hop.capabilities = previous | announced.capabilities;
-        hop.open = path::ends(announced.name).1 == path::UNKNOWN;
+        hop.open = announced.ends.to == UNKNOWN;
         if announced.capabilities.received && !announced.last {
             self.processing_stages.mark_receives_observed(ends.to);
         }
@@ -211,11 +217,10 @@ impl Hops {
         }
     }
 
-    fn ends(&mut self, name: &str) -> Ends {
-        let (from, to) = path::ends(name);
-        Ends {
-            from: self.processing_stages.role(from),
-            to: self.processing_stages.role(to),
+    fn roles(&mut self, ends: Ends<&str>) -> Roles {
+        Roles {
+            from: self.processing_stages.role(ends.from),
+            to: self.processing_stages.role(ends.to),
         }
     }
 
@@ -223,12 +228,15 @@ impl Hops {
         self.groups.iter().position(|g| g.name == name)
     }
 
-    fn group(&mut self, name: &str) -> usize {
-        self.group_named(name).unwrap_or_else(|| {
-            self.groups.push(Group {
-                name: name.to_owned(),
-                ..Group::default()
-            });
+    fn group_between(&self, ends: Ends<&str>) -> Option<usize> {
+        self.groups.iter().position(|g| g.ends.as_str() == ends)
+    }
+
+    fn group(&mut self, ends: Ends<&str>) -> usize {
+        self.group_between(ends).unwrap_or_else(|| {
+            let mut group = Group::default();
+            group.rename(ends);
+            self.groups.push(group);
             self.groups.len() - 1
         })
     }

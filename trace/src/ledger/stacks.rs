@@ -11,7 +11,6 @@ use super::hops::Hops;
 use crate::clock::MonoNs;
 use crate::event::StackSample;
 use crate::id::ThreadId;
-use crate::path;
 
 /// Minimum number of queued frames for a growing backlog; fewer are normal.
 const MIN_BACKLOG: u64 = 4;
@@ -241,7 +240,7 @@ impl Ledger {
             // A consumer far behind may not have received any frame sent since the attach. Then the hop's name identifies its role.
             let its = |hop: &&Hop| match hop.by {
                 Some(by) => by.pid == pid,
-                None => hop.shows.received && path::ends(&groups[hop.group].name).1 == sample.role,
+                None => hop.shows.received && *groups[hop.group].ends.to == *sample.role,
             };
             let waiting = hops.iter().filter(its).map(|hop| hop.counts.backlog);
             waiting.reduce(|a, b| a + b)

@@ -3,7 +3,7 @@
 use serde::{Deserialize, Serialize};
 
 use super::arithmetic::{Count, Evidence, Reported, Step};
-use super::hop::Ends;
+use super::hop::Roles;
 use crate::clock::MonoNs;
 use crate::event::{Chunk, IdColumn};
 use crate::id::HopId;
@@ -17,7 +17,7 @@ pub struct Stream {
     pub(crate) group: u32,
     pub(crate) hop: HopId,
     /// The roles at the hop's ends.
-    pub(crate) ends: Ends,
+    pub(crate) ends: Roles,
     /// Tokens that did not reach this hop, by its own counts.
     pub(crate) missing: u32,
     retractions: u16,
@@ -34,7 +34,7 @@ pub struct Stream {
 }
 
 impl Stream {
-    pub(crate) fn new(hop: HopId, group: usize, ends: Ends, at: MonoNs) -> Self {
+    pub(crate) fn new(hop: HopId, group: usize, ends: Roles, at: MonoNs) -> Self {
         Self {
             hop,
             group: group as u32,
@@ -75,7 +75,7 @@ impl Stream {
     }
 
     /// Moves the stream to the new group of its hop.
-    pub(crate) fn moves_to(&mut self, group: usize, ends: Ends) {
+    pub(crate) fn moves_to(&mut self, group: usize, ends: Roles) {
         (self.group, self.ends) = (group as u32, ends);
     }
 

@@ -137,7 +137,7 @@ fn announce(plain: &mut impl FnMut(u64, What<'static>)) {
     plain(START, What::Engine(engine));
     let up = Hop {
         id: UP,
-        name: "scheduler->detokenizer",
+        ends: "scheduler->detokenizer".into(),
         endpoint: "ipc:///tmp/detokenizer",
         worker: None,
         origin: true,
@@ -147,7 +147,7 @@ fn announce(plain: &mut impl FnMut(u64, What<'static>)) {
     plain(START, What::Hop(up));
     let down = Hop {
         id: DOWN,
-        name: "detokenizer->tokenizer",
+        ends: "detokenizer->tokenizer".into(),
         endpoint: "ipc:///tmp/tokenizer",
         origin: false,
         last: true,

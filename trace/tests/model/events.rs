@@ -119,7 +119,7 @@ impl OwnedEvent {
                 capabilities,
             } => emit(What::Hop(Hop {
                 id,
-                name,
+                ends: name.into(),
                 endpoint: "",
                 worker,
                 origin,

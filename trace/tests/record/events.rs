@@ -109,7 +109,7 @@ fn hop() -> impl Strategy<Value = Hop<'static>> {
     let id = prop_oneof![8 => 0_u16..3, 1 => any::<u16>()];
     (id, text(), text(), of(any::<u16>()), any::<[bool; 7]>()).prop_map(|(id, name, endpoint, worker, flags)| Hop {
         id: HopId(id),
-        name,
+        ends: name.into(),
         endpoint,
         worker,
         origin: flags[0],

@@ -22,7 +22,7 @@ fn live(recorder: &mut Recorder, with_ids: bool) -> Analysis {
         0,
         What::Hop(Hop {
             id: hop,
-            name: "scheduler->tokenizer",
+            ends: "scheduler->tokenizer".into(),
             endpoint: "ipc:///tmp/tokens",
             worker: None,
             origin: true,

@@ -27,7 +27,7 @@ pub(crate) fn traffic(frames: u64, requests: u64, tokens: u32) -> Vec<Input> {
         0,
         What::Hop(Hop {
             id: HopId(0),
-            name: "scheduler->tokenizer",
+            ends: "scheduler->tokenizer".into(),
             endpoint: "ipc:///tmp/tokens",
             worker: None,
             origin: true,

@@ -2,7 +2,7 @@
 
 use trace::detect::{Thresholds, attribution};
 use trace::ledger::{Group, Hop, Ledger};
-use trace::path;
+use trace::path::{self, Ends};
 use trace::report::Spread;
 use trace::stats::Distribution;
 
@@ -28,32 +28,22 @@ pub(crate) fn read(ledger: &Ledger, thresholds: &Thresholds, findings: &[Finding
         (!members.is_empty()).then(|| line(ledger, thresholds, found(&group.name), (group, &members)))
     });
     let mut lines: Vec<HopLine> = lines.collect();
-    let names: Vec<(String, String)> = lines.iter().map(|l| (l.from.clone(), l.to.clone())).collect();
-    lines.sort_by_key(|l| path::depth(&names, &l.from));
+    let hops: Vec<Ends<Box<str>>> = lines.iter().map(|l| l.ends.clone()).collect();
+    lines.sort_by_key(|l| path::depth(&hops, &l.ends.from));
     lines
 }
 
 /// Both ends of every hop, in the order of the path.
 pub(crate) fn ends(ledger: &Ledger) -> Vec<HopEnds> {
-    let ends = ledger.hops().iter().map(|hop| {
-        let (from, to) = split(&ledger.groups()[hop.group()].name);
-        HopEnds {
-            id: hop.id(),
-            from,
-            to,
-            observes_received: hop.capabilities().received,
-        }
+    let ends = ledger.hops().iter().map(|hop| HopEnds {
+        id: hop.id(),
+        ends: ledger.groups()[hop.group()].ends.clone(),
+        observes_received: hop.capabilities().received,
     });
     let mut ends: Vec<HopEnds> = ends.collect();
-    let names: Vec<(String, String)> = ends.iter().map(|e| (e.from.clone(), e.to.clone())).collect();
-    ends.sort_by_key(|e| path::depth(&names, &e.from));
+    let hops: Vec<Ends<Box<str>>> = ends.iter().map(|e| e.ends.clone()).collect();
+    ends.sort_by_key(|e| path::depth(&hops, &e.ends.from));
     ends
-}
-
-/// Splits `from->to` into its two ends.
-fn split(name: &str) -> (String, String) {
-    let (from, to) = path::ends(name);
-    (from.to_owned(), to.to_owned())
 }
 
 fn line(ledger: &Ledger, thresholds: &Thresholds, found: Health, (group, members): (&Group, &[&Hop])) -> HopLine {
@@ -62,7 +52,6 @@ fn line(ledger: &Ledger, thresholds: &Thresholds, found: Health, (group, members
     let capabilities =
         |stage: fn(&trace::event::Capabilities) -> bool| members.iter().any(|h| stage(&h.capabilities()));
     let receives = capabilities(|s| s.received);
-    let (from, to) = split(&group.name);
     let rates = group.rate.recent(now);
     let oldest_ns = members
         .iter()
@@ -75,13 +64,12 @@ fn line(ledger: &Ledger, thresholds: &Thresholds, found: Health, (group, members
     reasons.sort_by_key(|r| std::cmp::Reverse(r.1));
     reasons.truncate(REASONS);
     let wakeup = members.iter().map(|h| h.counts().wakeup_frames_max).max().unwrap_or(0);
-    let stage = ledger.processing_stages().iter().find(|p| p.role == to);
+    let stage = ledger.processing_stages().iter().find(|p| *p.role == *group.ends.to);
     HopLine {
         name: group.name.clone(),
         inside: stage.and_then(|p| Spread::of(&p.inside)),
         busy: busy(ledger, members),
-        from,
-        to,
+        ends: group.ends.clone(),
         health: health(
             group,
             receives,
@@ -174,7 +162,7 @@ mod tests {
             ("scheduler->detokenizer", capabilities),
         ]);
         let lines = read(scene.analysis.ledger(), scene.analysis.thresholds(), &[]);
-        let from: Vec<&str> = lines.iter().map(|l| l.from.as_str()).collect();
+        let from: Vec<&str> = lines.iter().map(|l| &*l.ends.from).collect();
         assert_eq!(from, ["scheduler", "detokenizer", "router"]);
     }
 

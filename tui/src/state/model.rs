@@ -7,6 +7,7 @@ use session::playback::Position;
 use session::sink::Writing;
 use trace::ThreadId;
 use trace::ledger::Summary;
+use trace::path::Ends;
 use trace::report::bar::Segment;
 use trace::report::{Chunks, Itl, Requests, Spread, Tokens};
 
@@ -108,8 +109,7 @@ pub(crate) struct GapLine {
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(crate) struct HopLine {
     pub(crate) name: String,
-    pub(crate) from: String,
-    pub(crate) to: String,
+    pub(crate) ends: Ends<Box<str>>,
     pub(crate) health: Health,
     pub(crate) frames_per_s: f64,
     pub(crate) chunks_per_s: f64,

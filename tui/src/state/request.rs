@@ -4,10 +4,11 @@ use session::units::{count, duration};
 use trace::engine::EngineState;
 use trace::event::ToolCalls;
 use trace::ledger::{ItlEnds, Losses};
+use trace::path::Ends;
 use trace::report::LegKind;
 use trace::report::bar::{Segment, gathered};
 use trace::report::{ids, places};
-use trace::{HopId, MonoNs, path};
+use trace::{HopId, MonoNs};
 
 use super::fate::{Fate, Known, fates};
 use super::flags::Flag;
@@ -79,12 +80,11 @@ pub(crate) struct Detail {
     pub(crate) since: Option<MonoNs>,
 }
 
-/// Id of a hop and the two ends of its name.
+/// A hop and its ends.
 #[derive(Clone, Debug)]
 pub(crate) struct HopEnds {
     pub(crate) id: HopId,
-    pub(crate) from: String,
-    pub(crate) to: String,
+    pub(crate) ends: Ends<Box<str>>,
     pub(crate) observes_received: bool,
 }
 
@@ -126,7 +126,7 @@ impl Detail {
         let path_hops = hops_of(&story);
         let legs: Vec<Vec<ChunkSeen>> = path_hops.iter().map(|hop| of_hop(Some(*hop))).collect();
         let chunks = lines(&of_origin, &legs, &fates);
-        let receiver = |hop: &HopId| hops.iter().find(|ends| ends.id == *hop).map(|ends| ends.to.clone());
+        let receiver = |id: &HopId| hops.iter().find(|hop| hop.id == *id).map(|hop| hop.ends.to.to_string());
         let path = path_hops.iter().map(|hop| receiver(hop).unwrap_or_default()).collect();
         let firsts = firsts(&story, hops, first);
         Self {
@@ -211,7 +211,7 @@ fn lines(of_origin: &[ChunkSeen], legs: &[Vec<ChunkSeen>], fates: &[Fate]) -> Ve
 
 /// First send and first receive of the request on a hop.
 struct First<'a> {
-    ends: &'a HopEnds,
+    ends: &'a Ends<Box<str>>,
     sent: Option<MonoNs>,
     received: Option<MonoNs>,
 }
@@ -222,7 +222,7 @@ fn firsts<'a>(story: &RequestHistory, hops: &'a [HopEnds], first: (Option<MonoNs
     let in_journal = |at: Option<MonoNs>| at.filter(|_| story.since.is_none());
     let places = path_hops.len();
     let on = |(place, hop): (usize, HopId)| {
-        let ends = hops.iter().find(|h| h.id == hop)?;
+        let ends = &hops.iter().find(|h| h.id == hop)?.ends;
         let on_hop = || story.chunks.iter().filter(|c| c.hop == hop);
         Some(First {
             ends,
@@ -240,7 +240,7 @@ fn time(firsts: &[First<'_>], delivered: Option<MonoNs>) -> Vec<Segment> {
         let to = &hop.ends.to;
         let next = firsts.get(place + 1).map_or(delivered, |next| next.sent);
         if hop.received.is_some() {
-            let wait = LegKind::Wait.of(&path::name(&hop.ends.from, to));
+            let wait = LegKind::Wait.of(&hop.ends.to_string());
             legs.push((wait, hop.sent, hop.received));
             legs.push((LegKind::Inside.of(to), hop.received, next));
         } else {
@@ -313,9 +313,9 @@ fn stages(firsts: &[First<'_>], story: &RequestHistory, delivered: Option<MonoNs
 
 fn tracks(story: &RequestHistory, hops: &[HopEnds], fates: &[Fate], origin: Option<HopId>) -> Vec<Track> {
     let mut tracks = Vec::new();
-    for ends in hops.iter().filter(|h| story.chunks.iter().any(|c| c.hop == h.id)) {
-        let on_hop = || story.chunks.iter().filter(|c| c.hop == ends.id);
-        let sent: Vec<_> = if Some(ends.id) == origin {
+    for hop in hops.iter().filter(|h| story.chunks.iter().any(|c| c.hop == h.id)) {
+        let on_hop = || story.chunks.iter().filter(|c| c.hop == hop.id);
+        let sent: Vec<_> = if Some(hop.id) == origin {
             on_hop()
                 .zip(fates)
                 .filter_map(|(c, fate)| Some((c.sent?, fate.sign())))
@@ -324,13 +324,13 @@ fn tracks(story: &RequestHistory, hops: &[HopEnds], fates: &[Fate], origin: Opti
             on_hop().filter_map(|c| Some((c.sent?, '|'))).collect()
         };
         tracks.push(Track {
-            label: format!("{} sent", ends.from),
+            label: format!("{} sent", hop.ends.from),
             ticks: sent,
         });
-        if ends.observes_received {
+        if hop.observes_received {
             let received = on_hop().filter_map(|c| Some((c.received?, '|'))).collect();
             tracks.push(Track {
-                label: format!("{} received", ends.to),
+                label: format!("{} received", hop.ends.to),
                 ticks: received,
             });
         }
@@ -435,8 +435,7 @@ mod tests {
     fn a_chunk_is_followed_through_every_hop_to_the_wakeup_that_drops_it() {
         let ends = |id, from: &str, to: &str| HopEnds {
             id: HopId(id),
-            from: from.into(),
-            to: to.into(),
+            ends: Ends::new(from, to).to_owned(),
             observes_received: true,
         };
         let story = RequestHistory {

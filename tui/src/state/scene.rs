@@ -53,7 +53,7 @@ impl Scene {
                 0,
                 What::Hop(Hop {
                     id,
-                    name,
+                    ends: name.into(),
                     endpoint: "ipc:///tmp/t",
                     worker: None,
                     origin,

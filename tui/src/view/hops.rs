@@ -73,7 +73,7 @@ struct Columns {
 
 impl Columns {
     fn of(model: &Model, width: u16) -> Self {
-        let length = |hop: &HopLine| (hop.from.chars().count() + 1 + hop.to.chars().count()) as u16;
+        let length = |hop: &HopLine| (hop.ends.from.chars().count() + 1 + hop.ends.to.chars().count()) as u16;
         let longest = model.hops.iter().map(length).max().unwrap_or(0).max(NAME);
         let name_width = |omitted: usize| width.saturating_sub(3 + CELL * (COLUMNS.len() - omitted) as u16);
         let omitted = (0..OMIT_ORDER.len())
@@ -100,7 +100,7 @@ impl Columns {
 fn line(pad: &mut Pad<'_>, y: u16, hop: &HopLine, columns: &Columns) {
     let theme = pad.theme();
     pad.text(1, y, theme.sign(hop.health), theme.health(hop.health));
-    let name = format!("{}{}{}", hop.from, theme.pick("→", ">"), hop.to);
+    let name = format!("{}{}{}", hop.ends.from, theme.pick("→", ">"), hop.ends.to);
     pad.fit(3, y, columns.name, &name, STRONG);
     for (x, column) in columns.places() {
         pad.number(x, y, CELL, &COLUMNS[column].1(hop), PLAIN);
@@ -117,7 +117,10 @@ pub(super) fn worst(model: &Model) -> Option<&HopLine> {
 
 fn detail(pad: &mut Pad<'_>, hop: &HopLine, model: &Model, ui: &Ui) {
     let theme = pad.theme();
-    pad.rule(0, &format!("{} {} {}", hop.from, theme.pick("→", "->"), hop.to));
+    pad.rule(
+        0,
+        &format!("{} {} {}", hop.ends.from, theme.pick("→", "->"), hop.ends.to),
+    );
     let spread = |s: Option<Spread>| {
         known(s, |s| {
             format!(

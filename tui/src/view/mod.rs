@@ -130,9 +130,9 @@ fn too_small(pad: &mut Pad<'_>, model: &Model) {
         let text = format!(
             "{} {}{}{} backlog {}, oldest {}",
             theme.sign(hop.health),
-            hop.from,
+            hop.ends.from,
             theme.pick("→", ">"),
-            hop.to,
+            hop.ends.to,
             known(hop.backlog, count),
             known(hop.oldest_ns, duration)
         );

@@ -2,6 +2,7 @@
 
 use ratatui::layout::Rect;
 use session::units::{count, duration, known, rate};
+use trace::path::Ends;
 
 use super::Hits;
 use super::pad::Pad;
@@ -21,8 +22,7 @@ const ROWS: u16 = 4;
 struct Arrow {
     /// Index of the hop; `None` for the deliveries to the client.
     place: Option<usize>,
-    from: String,
-    to: String,
+    ends: Ends<Box<str>>,
     health: Health,
     lines: [String; 3],
 }
@@ -47,8 +47,8 @@ pub(super) fn draw(pad: &mut Pad<'_>, y: u16, model: &Model, hits: &mut Hits) ->
         pad.text(1, y, "no hop observed yet", theme.dim());
         return y + 1;
     };
-    arrows.push(client(model, &last.to));
-    let names: u16 = arrows.iter().map(|a| width(&a.from)).sum::<u16>() + width("client");
+    arrows.push(client(model, &last.ends.to));
+    let names: u16 = arrows.iter().map(|a| width(&a.ends.from)).sum::<u16>() + width("client");
     let spare = pad.width().saturating_sub(2 + names);
     let arrow = spare / arrows.len() as u16;
     if arrow < ARROW {
@@ -63,7 +63,7 @@ fn row(pad: &mut Pad<'_>, y: u16, arrows: &[Arrow], length: u16, hits: &mut Hits
     let mut x = 1;
     for arrow in arrows {
         let begin = x;
-        x = pad.text(x, y, &arrow.from, STRONG);
+        x = pad.text(x, y, &arrow.ends.from, STRONG);
         let style = theme.health(arrow.health);
         let line = theme.pick("─", "-").repeat(usize::from(length) - 3);
         let sign = theme.sign(arrow.health);
@@ -85,7 +85,7 @@ fn list(pad: &mut Pad<'_>, y: u16, arrows: &[Arrow], hits: &mut Hits) -> u16 {
     let theme = pad.theme();
     let widest = arrows
         .iter()
-        .map(|a| width(&a.from) + width(&a.to) + 4)
+        .map(|a| width(&a.ends.from) + width(&a.ends.to) + 4)
         .max()
         .unwrap_or(0);
     let column = (pad.width().saturating_sub(widest + 6)) / 3;
@@ -102,7 +102,7 @@ fn list(pad: &mut Pad<'_>, y: u16, arrows: &[Arrow], hits: &mut Hits) -> u16 {
         pad.text(
             3,
             y,
-            &format!("{} {} {}", arrow.from, theme.pick("─▶", "->"), arrow.to),
+            &format!("{} {} {}", arrow.ends.from, theme.pick("─▶", "->"), arrow.ends.to),
             STRONG,
         );
         for (place, text) in arrow.lines.iter().enumerate() {
@@ -123,10 +123,10 @@ fn list(pad: &mut Pad<'_>, y: u16, arrows: &[Arrow], hits: &mut Hits) -> u16 {
 fn in_line(hops: &[HopLine]) -> Vec<&HopLine> {
     let mut left: Vec<&HopLine> = hops.iter().collect();
     let mut line: Vec<&HopLine> = Vec::new();
-    let mut at = hops.first().map(|h| h.from.as_str());
-    while let Some(place) = left.iter().position(|h| Some(h.from.as_str()) == at) {
+    let mut at = hops.first().map(|h| &*h.ends.from);
+    while let Some(place) = left.iter().position(|h| Some(&*h.ends.from) == at) {
         let hop = left.remove(place);
-        at = Some(&hop.to);
+        at = Some(&hop.ends.to);
         line.push(hop);
     }
     line
@@ -155,8 +155,7 @@ fn hop(hop: &HopLine) -> Arrow {
     }
     Arrow {
         place: None,
-        from: hop.from.clone(),
-        to: hop.to.clone(),
+        ends: hop.ends.clone(),
         health: hop.health,
         lines,
     }
@@ -188,8 +187,7 @@ fn client(model: &Model, from: &str) -> Arrow {
     };
     Arrow {
         place: None,
-        from: from.to_owned(),
-        to: "client".into(),
+        ends: Ends::new(from, "client").to_owned(),
         health,
         lines: [drops, lost, merged],
     }

@@ -1,7 +1,8 @@
 //! One direction of a relayed pair: the name of its hop, and its announcement.
 
 use trace::event::{Capabilities, Event, Hop, Kind, What};
-use trace::{HopId, MonoNs, path};
+use trace::path::Ends;
+use trace::{HopId, MonoNs};
 
 use super::TapHop;
 use crate::decode::{Format, SocketFormat};
@@ -11,9 +12,9 @@ use crate::relay::Direction;
 #[derive(Debug)]
 pub(super) struct Tapped {
     pub(super) hop: TapHop,
-    pub(super) name: String,
+    pub(super) ends: Ends<Box<str>>,
     pub(super) endpoint: String,
-    /// The name came from the user, or from a frame that shows the sender's role.
+    /// The ends came from the user, or from a frame that shows the sender's role.
     pub(super) named: bool,
     pub(super) announced: bool,
     /// Whether all other pairs are HTTP.
@@ -30,29 +31,20 @@ impl Tapped {
 
     fn new(hop: &TapHop, direction: Direction) -> Self {
         let mut hop = hop.clone();
-        let (endpoint, name) = match direction {
-            Direction::Forward => {
-                let upstream = || hop.pair.upstream.to_string();
-                (hop.endpoint.clone().unwrap_or_else(upstream), hop.name.clone())
-            }
+        let forward = hop.ends.clone();
+        let named = forward.is_some();
+        let forward = forward.unwrap_or_else(|| Ends::from("connector->upstream").to_owned());
+        let (endpoint, ends) = match direction {
+            Direction::Forward => (hop.pair.upstream.to_string(), forward),
             Direction::Backward => {
                 (hop.origin, hop.last, hop.also) = (false, false, Capabilities::default());
-                let listen = || hop.pair.listen.to_string();
-                let endpoint = hop.endpoint.clone().unwrap_or_else(listen);
-                (endpoint, hop.name.as_deref().map(path::reversed))
+                (hop.pair.listen.to_string(), forward.reversed())
             }
         };
-        let named = name.is_some();
-        let name = name.unwrap_or_else(|| {
-            let forward = "connector->upstream";
-            match direction {
-                Direction::Forward => forward.into(),
-                Direction::Backward => path::reversed(forward),
-            }
-        });
+        let endpoint = hop.endpoint.clone().unwrap_or(endpoint);
         Self {
             hop,
-            name,
+            ends,
             endpoint,
             named,
             announced: false,
@@ -67,8 +59,8 @@ impl Tapped {
         if self.named {
             return;
         }
-        if let Some(name) = self.carries.format(formats).and_then(|format| (format.hop)(kind)) {
-            self.name = name.into();
+        if let Some(ends) = self.carries.format(formats).and_then(|format| (format.hop)(kind)) {
+            self.ends = ends.to_owned();
             self.named = true;
             self.announced = false;
         }
@@ -76,7 +68,7 @@ impl Tapped {
 
     /// Whether deliveries follow the messages on this hop, judged by the hop's name or because it is the only one.
     fn leads_to_clients(&self, formats: &[Format]) -> bool {
-        let receiver = path::ends(&self.name).1;
+        let receiver = &*self.ends.to;
         self.only || formats.iter().any(|format| format.receivers.contains(&receiver))
     }
 
@@ -102,7 +94,7 @@ impl Tapped {
         } = self.hop;
         let hop = Hop {
             id,
-            name: &self.name,
+            ends: self.ends.as_str(),
             endpoint: &self.endpoint,
             worker,
             origin,

@@ -157,7 +157,7 @@ fn announcement(hop: &HopPlan, at: MonoNs) -> Event<'_> {
     };
     let what = What::Hop(Hop {
         id: hop.id,
-        name: &hop.name,
+        ends: hop.ends,
         endpoint: &hop.upstream,
         worker: hop.worker,
         origin: hop.is_origin(),

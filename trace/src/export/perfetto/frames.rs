@@ -132,7 +132,7 @@ impl Frames {
         let id = received.id;
         let hop = context.hops.get(id.hop);
         let track = match received.by {
-            Some(by) => tracks.thread(out, by, hop.map_or("", |h| h.to()), "")?,
+            Some(by) => tracks.thread(out, by, hop.map_or("", |h| &h.ends.to), "")?,
             None => tracks.receives(out, id.hop, context.hops)?,
         };
         if let Some(before) = self.open.remove(&track) {

@@ -84,7 +84,7 @@ impl Tracks {
         if let Some(&track) = self.known.get(&key) {
             return Ok(track);
         }
-        let (role, name) = hops.get(hop).map_or(("", ""), |h| (h.from(), &h.name));
+        let (role, name) = hops.get(hop).map_or(("", ""), |h| (&*h.ends.from, &*h.name));
         if let Some(thread) = self.opening.only(role) {
             let track = self.thread(out, thread, role, "")?;
             self.known.insert(key, track);
@@ -112,7 +112,7 @@ impl Tracks {
         };
         let role = it
             .worker
-            .map_or_else(|| it.to().to_owned(), |n| format!("{} {n}", it.to()));
+            .map_or_else(|| it.ends.to.to_string(), |n| format!("{} {n}", it.ends.to));
         self.add(out, key, &role, || format!("receives from {}", it.name))
     }
 

@@ -370,7 +370,7 @@ impl<'b> Field<'b> for Engine<'b> {
 impl<'b> Field<'b> for Hop<'b> {
     fn write(&self, to: &mut Writing<'_>) {
         self.id.write(to);
-        self.name.write(to);
+        self.ends.to_string().as_str().write(to);
         self.endpoint.write(to);
         self.worker.write(to);
         let flags = [
@@ -388,13 +388,13 @@ impl<'b> Field<'b> for Hop<'b> {
     }
 
     fn read(from: &mut RareReader<'b>) -> Result<Self, Malformed> {
-        let (id, name, endpoint) = (Field::read(from)?, Field::read(from)?, Field::read(from)?);
+        let (id, name, endpoint) = (Field::read(from)?, <&str>::read(from)?, Field::read(from)?);
         let worker = Field::read(from)?;
         let flags = from.fields.number()?;
         let flag = |place: u32| flags >> place & 1 != 0;
         Ok(Self {
             id,
-            name,
+            ends: name.into(),
             endpoint,
             worker,
             origin: flag(0),

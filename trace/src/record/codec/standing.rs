@@ -3,6 +3,7 @@
 use crate::engine::{Mode, Waiter};
 use crate::event::{Capabilities, Engine, Hop, What};
 use crate::id::HopId;
+use crate::path::Ends;
 
 /// Maximum number of hops kept; equal to the ledger's default limit.
 const HOPS: usize = 1_024;
@@ -26,7 +27,7 @@ struct OwnEngine {
 #[derive(Debug)]
 struct OwnHop {
     id: HopId,
-    name: Box<str>,
+    ends: Ends<Box<str>>,
     endpoint: Box<str>,
     worker: Option<u16>,
     origin: bool,
@@ -49,7 +50,7 @@ impl Standing {
             What::Hop(hop) => {
                 let own = OwnHop {
                     id: hop.id,
-                    name: hop.name.into(),
+                    ends: hop.ends.to_owned(),
                     endpoint: hop.endpoint.into(),
                     worker: hop.worker,
                     origin: hop.origin,
@@ -80,7 +81,7 @@ impl Standing {
         let hops = self.hops.iter().map(|own| {
             What::Hop(Hop {
                 id: own.id,
-                name: &own.name,
+                ends: own.ends.as_str(),
                 endpoint: &own.endpoint,
                 worker: own.worker,
                 origin: own.origin,
