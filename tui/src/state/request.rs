@@ -382,7 +382,7 @@ fn evidence(row: &Row, engine: &EngineState, kept: &Kept) -> Vec<(Flag, String)>
                 },
                 Flag::Dropped => format!(
                     "confirmed: {} lost tokens in {} chunks that were dropped while later ones were delivered{}",
-                    count(row.dropped_tokens),
+                    of(row.lost),
                     of(row.dropped),
                     named(kept.confirmed.as_ref())
                 ),
@@ -393,7 +393,7 @@ fn evidence(row: &Row, engine: &EngineState, kept: &Kept) -> Vec<(Flag, String)>
                 ),
                 Flag::Loss => format!(
                     "completion_tokens increased by more than the frames list: {} tokens were lost on the wire",
-                    of(row.lost.map(|l| l.saturating_sub(row.dropped_tokens)))
+                    count(row.missing_on_wire)
                 ),
                 Flag::Stall => "it is unfinished and has had no new token for long".into(),
                 Flag::Inflated => {

@@ -53,10 +53,10 @@ pub(crate) struct Row {
     pub(crate) chunks: u64,
     pub(crate) merged: Option<u64>,
     pub(crate) dropped: Option<u64>,
-    /// Tokens that will never arrive: dropped, or missing on the wire.
+    /// Tokens of dropped chunks.
     pub(crate) lost: Option<u64>,
-    /// Part of `lost`: tokens of dropped chunks.
-    pub(crate) dropped_tokens: u64,
+    /// Tokens that the scheduler counted and did not send.
+    pub(crate) missing_on_wire: u64,
     pub(crate) prompt: Option<u64>,
     pub(crate) retractions: u64,
     /// Tokenizer worker that receives the request; `None` if there is only one, or it is unknown.
@@ -203,7 +203,7 @@ pub(crate) static COLUMNS: [Field; 14] = [
     Field {
         column: Column::Lost,
         head: "lost",
-        what: "lost tokens: in dropped chunks, or missing on the wire",
+        what: "lost tokens: those of dropped chunks",
         width: 5,
         need: 5,
         value: Value::Count(|row| row.lost),
@@ -263,7 +263,7 @@ impl Row {
         (
             self.flags.weight(),
             rank,
-            self.lost.unwrap_or(0),
+            self.lost.unwrap_or(0) + self.missing_on_wire,
             self.gap_ns.unwrap_or(0),
         )
     }

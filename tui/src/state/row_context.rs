@@ -62,12 +62,12 @@ impl RowContext {
         row.chunks = from.chunks_sent().into();
         row.merged = fates.map(|f| f.merged);
         row.dropped = fates.map(|f| f.dropped);
-        row.dropped_tokens = fates.map_or(0, |f| f.tokens_lost);
-        row.lost = lost(fates.map(|f| f.tokens_lost), from.wire_missing());
+        row.lost = fates.map(|f| f.tokens_lost);
+        row.missing_on_wire = from.wire_missing().into();
         row.prompt = from.prompt_tokens().map(u64::from);
         row.retractions = from.retractions().into();
         let stalled = ledger.is_stalled(from, self.now, self.stalled_ns);
-        row.flags = self.flags(row, from.wire_missing(), from.bursts(), from.inflated(), stalled);
+        row.flags = self.flags(row, from.bursts(), from.inflated(), stalled);
     }
 
     pub(super) fn summary(&self, from: &Summary, row: &mut Row) {
@@ -87,17 +87,17 @@ impl RowContext {
         row.chunks = from.chunks_sent.into();
         row.merged = from.merged.map(u64::from);
         row.dropped = from.dropped.map(u64::from);
-        row.dropped_tokens = from.tokens_lost.unwrap_or(0).into();
-        row.lost = lost(from.tokens_lost.map(u64::from), from.wire_missing);
+        row.lost = from.tokens_lost.map(u64::from);
+        row.missing_on_wire = from.wire_missing.into();
         row.prompt = from.prompt_tokens.map(u64::from);
         row.retractions = from.retractions.into();
         row.worker = from.worker.map(u64::from);
-        row.flags = self.flags(row, from.wire_missing, from.bursts, from.inflated, false);
+        row.flags = self.flags(row, from.bursts, from.inflated, false);
     }
 
-    fn flags(&self, row: &Row, missing: u32, bursts: bool, inflated: bool, stalled: bool) -> Flags {
+    fn flags(&self, row: &Row, bursts: bool, inflated: bool, stalled: bool) -> Flags {
         let mut flags = Flags::default();
-        flags.set(Flag::Loss, missing > 0);
+        flags.set(Flag::Loss, row.missing_on_wire > 0);
         flags.set(Flag::Dropped, row.dropped.is_some_and(|d| d > 0));
         flags.set(Flag::DropPredicted, self.keeps_last && bursts);
         flags.set(Flag::Stall, stalled);
@@ -106,13 +106,5 @@ impl RowContext {
         flags.set(Flag::Aborted, row.life == Life::Aborted);
         flags.set(Flag::Retracted, row.retractions > 0);
         flags
-    }
-}
-
-/// Tokens that will never arrive. Tokens missing on the wire are known wherever frames are decoded.
-fn lost(dropped: Option<u64>, missing: u32) -> Option<u64> {
-    match (dropped, missing) {
-        (None, 0) => None,
-        (dropped, missing) => Some(dropped.unwrap_or(0) + u64::from(missing)),
     }
 }
