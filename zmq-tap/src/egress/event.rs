@@ -126,7 +126,9 @@ impl<'a> Body<'a> {
             }
         } else {
             let choices = self.choices?;
-            let completion_tokens = self.usage.and_then(|usage| usage.completion_tokens);
+            // The usage of several choices is their sum.
+            let usage = self.usage.filter(|_| choices.len <= 1);
+            let completion_tokens = usage.and_then(|usage| usage.completion_tokens);
             let hints = Hints {
                 so_far: completion_tokens,
                 logprobs: choices.logprobs,
@@ -144,9 +146,14 @@ impl<'a> Body<'a> {
                 completion_tokens,
                 choice: choices.index,
                 hints: if choices.len == 1 { hints } else { Hints::default() },
-                text: ChoiceText {
-                    elsewhere: choices.text.elsewhere || choices.len > 1,
-                    ..choices.text
+                text: if choices.len > 1 {
+                    // Of these, the text of the last one is known, and the request of the first.
+                    ChoiceText {
+                        elsewhere: true,
+                        ..ChoiceText::default()
+                    }
+                } else {
+                    choices.text
                 },
                 finished: choices.finished,
                 whole: false,
@@ -246,6 +253,14 @@ mod tests {
             event(br#"{"output_ids":[1],"meta_info":{"id":"r","completion_tokens":-1}}"#),
             Err(Undecoded::Malformed)
         );
+    }
+
+    #[test]
+    fn several_choices_of_a_body_have_neither_a_count_nor_tool_calls() {
+        let json = br#"{"id":"r","choices":[{"index":0,"message":{"content":"a"}},{"index":1,"message":{"content":null,"tool_calls":[{"function":{"name":"f","arguments":"{}"}}]}}],"usage":{"completion_tokens":9}}"#;
+        let completion = event(json).unwrap();
+        assert_eq!((completion.tokens, completion.completion_tokens), (None, None));
+        assert!(completion.text.elsewhere && completion.text.tool_calls.is_empty());
     }
 
     #[test]
