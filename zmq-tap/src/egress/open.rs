@@ -35,6 +35,8 @@ struct Part {
     rid: String,
     tokens: u32,
     counted: bool,
+    /// Whether some tokens may be in no event: those of a chat's text that a parser removed have no log probabilities.
+    partial: bool,
     claimed: Option<u32>,
     /// Number of its tokens up to the last event; `None` if an earlier event was missed.
     so_far: Option<u32>,
@@ -253,6 +255,7 @@ impl Open {
                     shown: String::new(),
                     tokens: 0,
                     counted: true,
+                    partial: false,
                     claimed: None,
                     so_far: None,
                     received: StreamTokens::default(),
@@ -268,6 +271,7 @@ impl Open {
                     part.shown.push_str(shown);
                 }
                 (part.tokens, part.counted, part.claimed) = (0, true, None);
+                part.partial = false;
                 part.so_far = self.whole.then_some(0);
                 part.received.clear();
                 self.used += 1;
@@ -285,6 +289,7 @@ impl Open {
             part.tokens.saturating_add(new)
         };
         let stated = completion.hints.so_far;
+        part.partial |= completion.hints.logprobs.is_some() && stated.is_none() && !completion.text.completion;
         part.so_far = stated.or_else(|| Some(part.so_far?.saturating_add(new)));
         // The final usage of several choices is their sum.
         if completion.form != Form::OpenAi || self.used == 1 || stated.is_some() {
@@ -336,7 +341,8 @@ impl Open {
             let rest = ended.then(|| server.texts.ended(&part.rid, part.so_far.is_some()));
             server.report_by_text(at, &part.rid, true, false, sink);
             let (differs, tool_calls) = server.texts.forget(&part.rid, self.whole && end == AnswerEnd::Whole);
-            let counted = part.counted && !differs;
+            let fewer = part.partial && part.claimed.is_some_and(|claimed| part.tokens < claimed);
+            let counted = part.counted && !differs && !fewer;
             if part.counted && differs {
                 sink(&Event {
                     at,

@@ -402,6 +402,23 @@ fn a_last_event_without_text_and_count_ends_a_counted_response() {
 }
 
 #[test]
+fn log_probabilities_of_a_chat_prove_no_loss() {
+    // vLLM writes none for text that a parser removes.
+    let total = format!(r#"{{"id":"{CHAT}","choices":[]{}}}"#, usage(Asked::Usage, 9));
+    let steps = steps(0, &[3, 2]);
+    let mut connection = connection();
+    let events = [chat(Asked::Logprobs, steps[0]), chat(Asked::Logprobs, steps[1]), total];
+    connection.feed(&writes(&events).concat(), true);
+    let rid = format!("0_{CHAT}");
+    let expected = [
+        delivered(&rid, 3, false),
+        delivered(&rid, 2, true),
+        answered(&rid, None, Some(9)),
+    ];
+    assert_eq!(connection.events, expected);
+}
+
+#[test]
 fn the_usage_of_a_body_counts_its_tokens() {
     let body = format!(
         r#"{{"id":"{CHAT}","object":"chat.completion","choices":[{{"index":0,"message":{{"role":"assistant","content":" tok tok"}},"logprobs":null,"finish_reason":"stop","token_ids":null}}]{}}}"#,
