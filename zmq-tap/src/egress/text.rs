@@ -5,6 +5,7 @@
 //! tokenizer gives their text.
 
 mod arguments;
+mod budget;
 mod differences;
 mod sent_text;
 mod tool_calls;

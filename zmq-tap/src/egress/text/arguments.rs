@@ -8,10 +8,18 @@ use std::ops::Range;
 use serde_json::Value;
 use trace::event::ToolCallOutcome;
 
+use super::budget::Budget;
+
 /// Longest differing part that is searched for exchanged halves, in characters.
 const MAX_SWAPPED: usize = 2_048;
 /// Maximum number of characters that two exchanged parts share at their ends.
 const MAX_SHARED: usize = 32;
+/// Steps to parse a byte.
+const PARSED: usize = 3;
+/// Steps to compare the characters of a byte.
+const COMPARED: usize = 20;
+/// Steps to describe a place.
+const DESCRIBED: usize = 100;
 
 /// Result of a comparison. The places are bytes of the sent object.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -32,7 +40,7 @@ pub(super) struct Part {
 }
 
 impl Comparison {
-    fn new(outcome: ToolCallOutcome) -> Self {
+    pub(super) fn new(outcome: ToolCallOutcome) -> Self {
         Self {
             outcome,
             parts: Vec::new(),
@@ -41,9 +49,18 @@ impl Comparison {
 }
 
 /// Compares the arguments in a response with the sent object. `whole`: the sent object is complete.
-pub(super) fn compare(written: &str, sent: &str, whole: bool) -> Comparison {
+pub(super) fn compare(written: &str, sent: &str, whole: bool, budget: &mut Budget) -> Comparison {
+    let bytes = written.len() + sent.len();
+    let unjudged = Comparison::new(ToolCallOutcome::Unjudged);
+    if !budget.take(bytes * PARSED) {
+        return unjudged;
+    }
     if !whole {
-        return unfinished(written, sent);
+        return if budget.take(bytes * COMPARED) {
+            unfinished(written, sent)
+        } else {
+            unjudged
+        };
     }
     let (value, expected) = (value(written), value(sent));
     let equal = match (&value, &expected) {
@@ -53,23 +70,23 @@ pub(super) fn compare(written: &str, sent: &str, whole: bool) -> Comparison {
             written.trim().is_empty() && expected.as_object().is_some_and(serde_json::Map::is_empty)
         }
         // Invalid JSON of the model.
-        _ => characters(written) == characters(sent),
+        _ => budget.take(bytes * COMPARED) && characters(written) == characters(sent),
     };
     if equal || written.trim() == sent {
         return Comparison::new(ToolCallOutcome::Complete);
     }
-    if expected.is_none() {
-        // A parser may have completed or shortened invalid JSON.
-        return Comparison::new(ToolCallOutcome::Unjudged);
+    // A parser may have completed or shortened invalid JSON.
+    if expected.is_none() || !budget.take(bytes * COMPARED) {
+        return unjudged;
     }
     let (without_blanks, expected) = (characters(written), characters(sent));
     // A parser may remove blanks.
     let found = if without_blanks == expected {
         None
     } else {
-        damage(&exact(written), &exact(sent)).or_else(|| damage(&without_blanks, &expected))
+        damage(&exact(written), &exact(sent), budget).or_else(|| damage(&without_blanks, &expected, budget))
     };
-    found.unwrap_or_else(|| Comparison::new(ToolCallOutcome::Unjudged))
+    found.unwrap_or(unjudged)
 }
 
 /// Value of complete JSON.
@@ -171,18 +188,22 @@ fn common<'a>(a: impl Iterator<Item = &'a Unit>, b: impl Iterator<Item = &'a Uni
 }
 
 /// Finds one missing, repeated, or exchanged part that explains the whole difference.
-fn damage(written: &[Unit], sent: &[Unit]) -> Option<Comparison> {
+fn damage(written: &[Unit], sent: &[Unit], budget: &mut Budget) -> Option<Comparison> {
     let begin = common(written.iter(), sent.iter());
     let end = common(written.iter().rev(), sent.iter().rev());
     let (shorter, longer) = (written.len().min(sent.len()), written.len().max(sent.len()));
     let len = longer - shorter;
     if len == 0 {
-        return swapped(written, sent, begin, end);
+        return swapped(written, sent, begin, end, budget);
     }
     if begin + end < shorter {
         return None;
     }
     let places = shorter - end.min(shorter)..=begin;
+    // In text that repeats itself, the part may be anywhere.
+    if !budget.take(places.clone().count().saturating_mul(len + DESCRIBED)) {
+        return None;
+    }
     let missing = written.len() < sent.len();
     let all = if missing { sent } else { written };
     // Numbers may be written in another form.
@@ -219,14 +240,14 @@ fn damage(written: &[Unit], sent: &[Unit]) -> Option<Comparison> {
 
 /// Finds two neighbouring parts that were exchanged, with `begin` and `end` equal characters around the difference. The parts may begin or
 /// end with the same characters, so they may reach into the equal ones.
-fn swapped(written: &[Unit], sent: &[Unit], begin: usize, end: usize) -> Option<Comparison> {
+fn swapped(written: &[Unit], sent: &[Unit], begin: usize, end: usize, budget: &mut Budget) -> Option<Comparison> {
     let until = sent.len().checked_sub(end).filter(|until| *until > begin)?;
     if until - begin > MAX_SWAPPED {
         return None;
     }
     let leads = 0..=begin.min(MAX_SHARED);
     let mut middles = leads.flat_map(|lead| (0..=end.min(MAX_SHARED)).map(move |trail| begin - lead..until + trail));
-    let middle = middles.find(|middle| is_rotated(&written[middle.clone()], &sent[middle.clone()]))?;
+    let middle = middles.find(|middle| is_rotated(&written[middle.clone()], &sent[middle.clone()], budget))?;
     let bytes = sent[middle.start].from..sent[middle.end - 1].to;
     Some(Comparison {
         outcome: ToolCallOutcome::Swapped,
@@ -235,10 +256,14 @@ fn swapped(written: &[Unit], sent: &[Unit], begin: usize, end: usize) -> Option<
 }
 
 /// Whether `written` is a later and an earlier part of `sent`, in this order.
-fn is_rotated(written: &[Unit], sent: &[Unit]) -> bool {
+fn is_rotated(written: &[Unit], sent: &[Unit], budget: &mut Budget) -> bool {
+    if budget.is_exceeded() {
+        return false;
+    }
     (1..sent.len()).any(|at| {
         let (first, second) = sent.split_at(at);
-        written.starts_with(second) && written[second.len()..] == *first
+        let same = common(written.iter(), second.iter());
+        budget.take(same + 1) && same == second.len() && written[same..] == *first
     })
 }
 
@@ -259,11 +284,11 @@ mod tests {
     const SENT: &str = r#"{"city": "New York", "note": "a \"b\" \u00e9", "n": 1.50}"#;
 
     fn outcome(written: &str, sent: &str, whole: bool) -> ToolCallOutcome {
-        compare(written, sent, whole).outcome
+        compare(written, sent, whole, &mut Budget::default()).outcome
     }
 
     fn part_of(written: &str, sent: &str) -> (ToolCallOutcome, Option<String>) {
-        let found = compare(written, sent, true);
+        let found = compare(written, sent, true, &mut Budget::default());
         let part = found.parts.first().map(|part| sent[part.bytes.clone()].to_owned());
         (found.outcome, part)
     }

@@ -9,6 +9,7 @@ use serde::Deserialize;
 use trace::event::{ArgumentsPart, Finish, ToolCallOutcome, ToolCalls};
 
 use super::arguments::{self, Comparison, Part};
+use super::budget::Budget;
 
 /// Maximum number of tool calls of a response.
 const MAX_CALLS: usize = 256;
@@ -16,8 +17,12 @@ const MAX_CALLS: usize = 256;
 const MAX_BYTES: usize = 1 << 20;
 /// Maximum number of bytes between a name and its arguments.
 const MAX_BETWEEN: usize = 96;
-/// Maximum number of bytes read in the search for an object with the same arguments.
-const MAX_SEARCHED: usize = 8 << 20;
+/// Length of the longest word between them.
+const MAX_WORD: usize = 10;
+/// Steps to look behind a name.
+const LOOKED_BEHIND: usize = 500;
+/// Steps to parse a byte of another object.
+const PARSED: usize = 4;
 
 /// Tool calls of a response so far.
 #[derive(Clone, Debug, Default)]
@@ -116,7 +121,8 @@ impl Calls {
         if self.unknown || self.found.is_empty() || sent.finish.is_none() {
             return None;
         }
-        let objects = self.objects(sent.text);
+        let mut budget = Budget::default();
+        let objects = self.objects(sent.text, &mut budget);
         let last = self.found.len() - 1;
         let found = self
             .found
@@ -126,7 +132,10 @@ impl Calls {
             .map(|(place, (call, object))| {
                 // The end of the call, which is behind its arguments, may not have been generated.
                 let is_cut = place == last && sent.finish == Some(Finish::Length);
-                call.compare(object, sent.text, is_cut)
+                if budget.is_exceeded() {
+                    return (None, Comparison::new(ToolCallOutcome::Unjudged));
+                }
+                call.compare(object, sent.text, is_cut, &mut budget)
             });
         // The first of the worst.
         let (place, worst) = found.enumerate().reduce(|worst, next| {
@@ -147,11 +156,11 @@ impl Calls {
     }
 
     /// The object of each call in the text; `None` if it is not certain, or has another form.
-    fn objects(&self, text: &str) -> Vec<Option<Range<usize>>> {
+    fn objects(&self, text: &str, budget: &mut Budget) -> Vec<Option<Range<usize>>> {
         let mut found = vec![None; self.found.len()];
         let mut until = text.len();
         for (place, call) in self.found.iter().enumerate().rev() {
-            let Some((name, object)) = object_behind(&call.name, &text[..until], until == text.len()) else {
+            let Some((name, object)) = object_behind(&call.name, &text[..until], until == text.len(), budget) else {
                 break;
             };
             until = name;
@@ -162,49 +171,46 @@ impl Calls {
 }
 
 impl Call {
-    fn compare(&self, object: Option<Range<usize>>, text: &str, is_cut: bool) -> (Option<Range<usize>>, Comparison) {
+    fn compare(
+        &self,
+        object: Option<Range<usize>>,
+        text: &str,
+        is_cut: bool,
+        budget: &mut Budget,
+    ) -> (Option<Range<usize>>, Comparison) {
         let Some(object) = object else {
-            let outcome = if arguments::value(&self.arguments).is_some() {
+            let is_json = budget.take(self.arguments.len() * PARSED) && arguments::value(&self.arguments).is_some();
+            let outcome = if is_json {
                 ToolCallOutcome::Rewritten
             } else {
                 ToolCallOutcome::Unjudged
             };
-            return (
-                None,
-                Comparison {
-                    outcome,
-                    parts: Vec::new(),
-                },
-            );
+            return (None, Comparison::new(outcome));
         };
         let sent = &text[object.clone()];
-        let mut comparison = arguments::compare(&self.arguments, sent, object_end(sent).is_some());
+        let mut comparison = arguments::compare(&self.arguments, sent, object_end(sent).is_some(), budget);
         if is_cut && comparison.outcome.is_damaged() {
-            comparison = arguments::compare(&self.arguments, sent, false);
+            comparison = arguments::compare(&self.arguments, sent, false, budget);
         }
         // The arguments may be those of another call, which a parser left out.
-        if comparison.outcome.is_damaged() && self.is_of_another(&object, text) {
-            comparison = Comparison {
-                outcome: ToolCallOutcome::Unjudged,
-                parts: Vec::new(),
-            };
+        let is_of_another = comparison.outcome.is_damaged() && self.is_of_another(&object, text, budget);
+        if is_of_another || budget.is_exceeded() {
+            comparison = Comparison::new(ToolCallOutcome::Unjudged);
         }
         (Some(object), comparison)
     }
 
     /// Whether another object of the text has these arguments, or too many would have to be compared.
-    fn is_of_another(&self, object: &Range<usize>, text: &str) -> bool {
+    fn is_of_another(&self, object: &Range<usize>, text: &str, budget: &mut Budget) -> bool {
         let Some(value) = arguments::value(&self.arguments) else {
             return false;
         };
-        let mut searched = 0;
         text.match_indices('{')
             .filter(|(at, _)| *at != object.start)
             .any(|(at, _)| {
                 let end = object_end(&text[at..]);
-                searched += end.unwrap_or(text.len() - at);
-                let equal = end.is_some_and(|end| arguments::value(&text[at..at + end]).as_ref() == Some(&value));
-                equal || searched > MAX_SEARCHED
+                let fits = budget.take(end.map_or(text.len() - at, |end| end * PARSED));
+                !fits || end.is_some_and(|end| arguments::value(&text[at..at + end]).as_ref() == Some(&value))
             })
     }
 }
@@ -238,13 +244,21 @@ impl Sent<'_> {
 
 /// Place of the last occurrence of a call's name, and the object behind it. The name may occur again only within that object. The object
 /// may be incomplete if the text ends with it (`may_end`).
-fn object_behind(name: &str, text: &str, may_end: bool) -> Option<(usize, Range<usize>)> {
-    if name.is_empty() {
+fn object_behind(name: &str, text: &str, may_end: bool, budget: &mut Budget) -> Option<(usize, Range<usize>)> {
+    if !is_name(name) {
         return None;
     }
-    let mut last = None;
+    let (mut last, mut read) = (None, text.len());
     for (at, _) in text.rmatch_indices(name) {
+        if !budget.take(read - at + LOOKED_BEHIND) {
+            return None;
+        }
+        read = at;
         let after = at + name.len();
+        if text[..at].ends_with(in_name) || text[after..].starts_with(in_name) {
+            // A part of another name.
+            continue;
+        }
         let Some(start) = arguments_behind(&text[after..]).map(|open| after + open) else {
             last = last.or(Some(at));
             continue;
@@ -259,6 +273,19 @@ fn object_behind(name: &str, text: &str, may_end: bool) -> Option<(usize, Range<
     None
 }
 
+/// Whether a function can have this name. A parser that reads another form may take any text for one.
+fn is_name(name: &str) -> bool {
+    let letters = name.chars().any(char::is_alphabetic);
+    letters
+        && name
+            .chars()
+            .all(|char| in_name(char) || matches!(char, '-' | '.' | ':' | '/'))
+}
+
+fn in_name(char: char) -> bool {
+    char.is_alphanumeric() || char == '_'
+}
+
 /// Offset of an object that only punctuation, numbers, markers (`<|marker|>`), and the names of this part of a call precede.
 fn arguments_behind(text: &str) -> Option<usize> {
     let mut word = String::new();
@@ -266,6 +293,9 @@ fn arguments_behind(text: &str) -> Option<usize> {
     while let Some((at, char)) = rest.next() {
         if char.is_alphabetic() {
             word.push(char);
+            if word.len() > MAX_WORD {
+                return None;
+            }
             continue;
         }
         if !matches!(&*std::mem::take(&mut word), "" | "arguments" | "parameters" | "json") {

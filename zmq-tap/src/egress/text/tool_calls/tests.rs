@@ -179,3 +179,42 @@ fn unknown_forms_and_excess_are_not_judged() {
     }
     assert_eq!((found.bytes(), judge(&found, &HERMES, Finish::Stop)), (0, None));
 }
+
+#[test]
+fn text_that_is_no_name_is_not_searched() {
+    // A parser took a part of an array for the name.
+    let call = calls(&[("2,", &["{}"])]);
+    assert_eq!(outcome(&call, "[1, 2, {\"z\": null}]"), ToolCallOutcome::Rewritten);
+    let call = calls(&[("find", &["{}"])]);
+    assert_eq!(
+        outcome(&call, "{\"name\": \"refind\", \"arguments\": {\"z\": null}}"),
+        ToolCallOutcome::Rewritten
+    );
+}
+
+#[test]
+fn the_work_of_a_comparison_is_bounded() {
+    let text = |object: &str| format!("{{\"name\": \"write\", \"arguments\": {object}}}");
+    let lines = (0..4_000).fold(String::new(), |lines, n| lines + "line " + &n.to_string() + "\\n");
+    let whole = format!("{{\"file\": \"{lines}\"}}");
+    let cut = whole.replacen("line 200\\n", "", 1);
+    assert_eq!(
+        outcome(&calls(&[("write", &[&cut])]), &text(&whole)),
+        ToolCallOutcome::Missing
+    );
+    // The missing part may be anywhere.
+    let (short, long) = ("a".repeat(100_000), "a".repeat(130_000));
+    for (written, sent) in [(&short, &long), (&long, &short)] {
+        let written = format!("{{\"file\": \"{written}\"}}");
+        let sent = text(&format!("{{\"file\": \"{sent}\"}}"));
+        assert_eq!(
+            outcome(&calls(&[("write", &[&written])]), &sent),
+            ToolCallOutcome::Unjudged
+        );
+    }
+    let name_everywhere = "a ".repeat(100_000);
+    assert_eq!(
+        outcome(&calls(&[("a", &["{}"])]), &name_everywhere),
+        ToolCallOutcome::Unjudged
+    );
+}
