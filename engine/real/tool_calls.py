@@ -1,4 +1,4 @@
-"""`python engine/real/tool_calls.py ENGINE SEED COUNT`, in a virtual environment of the engine: prints responses with tool calls, one JSON
+"""`python -m engine.real.tool_calls ENGINE SEED COUNT`, in a virtual environment of the engine: prints responses with tool calls, one JSON
 line each. A model's output is cut into chunks at random, and passed through the engine's own streaming parser; SGLang's events are made by
 its own serving class."""
 
@@ -7,6 +7,8 @@ import json
 import random
 import sys
 from types import SimpleNamespace
+
+from engine.healthy import model_text
 
 NAME = "get_weather"
 TOOLS = [
@@ -27,14 +29,6 @@ ARGUMENTS = [
 ]
 
 
-def text_of(value, style):
-    if style == "compact":
-        return json.dumps(value, separators=(",", ":"), ensure_ascii=False)
-    if style == "indented":
-        return json.dumps(value, indent=2)
-    return json.dumps(value, ensure_ascii=style == "ascii")
-
-
 def xml(call, begin, end, key, value):
     name, arguments = call
     inner = "".join(key.format(k) + value.format(v if isinstance(v, str) else json.dumps(v)) for k, v in arguments.items())
@@ -44,27 +38,12 @@ def xml(call, begin, end, key, value):
 # The output of models for each parser: text before the calls, each call, between calls, and after them. `{n}` is the name, `{a}` the
 # arguments, `{i}` the number of the call.
 JSON_FORMS = {
-    "qwen25": ("", '<tool_call>\n{"name": "%n", "arguments": %a}\n</tool_call>', "\n", ""),
-    "hermes": ("", '<tool_call>\n{"name": "%n", "arguments": %a}\n</tool_call>', "\n", ""),
-    "llama3": ("<|python_tag|>", '{"name": "%n", "parameters": %a}', ";", ""),
-    "mistral": ("[TOOL_CALLS] [", '{"name": "%n", "arguments": %a}', ", ", "]"),
-    "deepseekv3": (
-        "<\uff5ctool\u2581calls\u2581begin\uff5c>",
-        "<\uff5ctool\u2581call\u2581begin\uff5c>function<\uff5ctool\u2581sep\uff5c>%n\n```json\n%a\n```<\uff5ctool\u2581call\u2581end\uff5c>",
-        "\n", "<\uff5ctool\u2581calls\u2581end\uff5c>",
-    ),
-    "deepseekv31": (
-        "<\uff5ctool\u2581calls\u2581begin\uff5c>",
-        "<\uff5ctool\u2581call\u2581begin\uff5c>%n<\uff5ctool\u2581sep\uff5c>%a<\uff5ctool\u2581call\u2581end\uff5c>",
-        "", "<\uff5ctool\u2581calls\u2581end\uff5c>",
-    ),
-    "kimi_k2": (
-        "<|tool_calls_section_begin|>",
-        "<|tool_call_begin|>functions.%n:%i<|tool_call_argument_begin|>%a<|tool_call_end|>",
-        "", "<|tool_calls_section_end|>",
-    ),
-    "interns1": ("", '<|action_start|> <|plugin|>\n{"name": "%n", "parameters": %a}<|action_end|>', "\n", ""),
-}
+    parser: model_text.JSON_FORMS[form]
+    for parser, form in {
+        "qwen25": "hermes", "hermes": "hermes", "llama3": "llama", "mistral": "mistral", "deepseekv3": "deepseek_v3",
+        "deepseekv31": "deepseek_v31", "kimi_k2": "kimi_k2", "interns1": "internlm",
+    }.items()
+}  # fmt: skip
 XML_FORMS = {
     "qwen3_coder": lambda call: xml(
         call, "<tool_call>\n<function={}>\n", "</function>\n</tool_call>", "<parameter={}>\n", "{}\n</parameter>\n"
@@ -86,23 +65,10 @@ def output(parser, pick):
     style = pick.choice(("spaced", "spaced", "compact", "indented", "ascii"))
     before, form, between, after = JSON_FORMS[parser]
     texts = [
-        form.replace("%n", name).replace("%i", str(i)).replace("%a", text_of(arguments, style))
+        form.replace("%n", name).replace("%i", str(i)).replace("%a", model_text.written(arguments, style))
         for i, (name, arguments) in enumerate(calls)
     ]
     return lead + before + between.join(texts) + after, calls
-
-
-def chunks_of(text, pick):
-    """Chunks of a few characters, with special tokens whole."""
-    most = pick.choice((1, 3, 6, 6, 20))
-    chunks = []
-    while text:
-        special = text[0] == "<" and text.find(">") + 1
-        length = special if special and special < 40 and " " not in text[:special] else pick.randint(1, most)
-        length = min(length, text.find("<", 1) % (len(text) + 1) or len(text))
-        chunks.append(text[:length])
-        text = text[length:]
-    return chunks
 
 
 class Sglang:
@@ -174,7 +140,7 @@ def main(engine, seed, count):
     for n in range(int(count)):
         parser = engine.parsers[n % len(engine.parsers)]
         text, calls = output(parser, pick)
-        chunks, finish = chunks_of(text, pick), "stop"
+        chunks, finish = model_text.pieces_of(text, pick, (1, 3, 6, 6, 20)), "stop"
         if pick.random() < 0.25:
             chunks, finish = chunks[: pick.randint(1, len(chunks))], "length"
         try:

@@ -9,6 +9,7 @@ mod ebpf;
 mod faults;
 mod fixtures;
 mod fuzz;
+mod healthy;
 mod pages;
 mod pod;
 mod schemas;
@@ -45,6 +46,8 @@ enum Command {
     Faults(faults::Options),
     /// Fuzz every parser, starting from real messages
     Fuzz(fuzz::Options),
+    /// Read healthy responses of the engines' own serving code, and check that none is accused
+    Healthy(healthy::Options),
     /// Record the decoder's test messages from the real engine
     Fixtures(fixtures::Args),
     /// Copy bytes between endpoints without analysis, as a baseline
@@ -83,6 +86,7 @@ fn main() -> anyhow::Result<()> {
         Command::Faults(options) => faults::run(&options),
         Command::Fixtures(args) => fixtures::run(&args),
         Command::Fuzz(options) => fuzz::run(&options),
+        Command::Healthy(options) => healthy::run(&options),
         Command::KernelObjects => e2e::kernel::list(),
         Command::PlainRelay(options) => e2e::plain_relay::run(&options),
         Command::Schemas(args) => schemas::run(&args),

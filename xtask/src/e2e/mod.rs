@@ -6,7 +6,7 @@ pub(crate) mod check;
 pub(crate) mod kernel;
 pub(crate) mod plain_relay;
 pub(crate) mod process;
-mod real;
+pub(crate) mod real;
 pub(crate) mod setup;
 
 use std::path::{Path, PathBuf};

@@ -15,15 +15,9 @@ const RELEASES: [&str; 2] = ["0.5.9", "0.5.23"];
 
 /// Installs missing packages and runs the rows.
 pub(super) fn run(home: &Home, options: &Options) -> Result<()> {
-    let servers = folder()?;
+    let servers = folder("sglang")?;
     for release in RELEASES {
-        let mut install = Command::new(home.root.join("engine/real/install.sh"));
-        install.arg(&servers).arg(release);
-        ensure!(
-            install.status().context("starting engine/real/install.sh")?.success(),
-            "cannot install the packages of SGLang {release} below {}",
-            servers.display()
-        );
+        installed(home, "sglang", release)?;
     }
     let program = tokengap(home, options.tokengap.as_deref())?;
     let mut rows = Command::new(servers.join("venv-0.5.9/bin/python"));
@@ -37,14 +31,36 @@ pub(super) fn run(home: &Home, options: &Options) -> Result<()> {
     Ok(())
 }
 
-/// Folder of the servers' packages, shared by all checkouts because they need 9 GB.
-fn folder() -> Result<PathBuf> {
-    if let Some(folder) = env::var_os("TOKENGAP_SGLANG") {
+/// Installs the packages of a server unless they are there. Returns their Python.
+pub(crate) fn installed(home: &Home, engine: &str, release: &str) -> Result<PathBuf> {
+    let servers = folder(engine)?;
+    let script = match engine {
+        "vllm" => "engine/vllm/install.sh",
+        _ => "engine/real/install.sh",
+    };
+    let mut install = Command::new(home.root.join(script));
+    install.arg(&servers).arg(release);
+    ensure!(
+        install
+            .status()
+            .with_context(|| format!("starting {script}"))?
+            .success(),
+        "cannot install the packages of {engine} {release} below {}",
+        servers.display()
+    );
+    Ok(servers.join(format!("venv-{release}/bin/python")))
+}
+
+/// Folder of an engine's packages, shared by all checkouts because they need 9 GB.
+fn folder(engine: &str) -> Result<PathBuf> {
+    let variable = format!("TOKENGAP_{}", engine.to_uppercase());
+    if let Some(folder) = env::var_os(&variable) {
         return Ok(folder.into());
     }
     let cache = env::var_os("XDG_CACHE_HOME").map(PathBuf::from);
     let cache = cache.or_else(|| Some(Path::new(&env::var_os("HOME")?).join(".cache")));
     Ok(cache
-        .context("neither TOKENGAP_SGLANG nor HOME is set")?
-        .join("tokengap/sglang"))
+        .with_context(|| format!("neither {variable} nor HOME is set"))?
+        .join("tokengap")
+        .join(engine))
 }

@@ -78,6 +78,15 @@ impl Home {
             .with_context(|| format!("unpacking SGLang {release}"))
     }
 
+    /// Unpacks a vLLM release unless it is there. Returns its folder.
+    pub(crate) fn prepare_vllm(&self, release: &str) -> Result<PathBuf> {
+        let target = self.sources().join("vllm").join(release);
+        fs::create_dir_all(self.sources().join("vllm"))?;
+        self.unpack(&["vllm"], release, &target)
+            .with_context(|| format!("unpacking vLLM {release}"))?;
+        Ok(target)
+    }
+
     /// Folder of an unpacked Dynamo release.
     fn dynamo(&self, release: &str) -> PathBuf {
         self.sources().join("dynamo").join(release)

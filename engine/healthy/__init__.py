@@ -1,0 +1,1 @@
+"""Healthy responses of the real serving code, for the comparison of text and tool calls."""

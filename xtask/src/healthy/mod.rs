@@ -1,0 +1,131 @@
+//! `cargo xtask healthy`: healthy responses of the engines' own serving code (`engine/healthy`), read as `attach` reads them. None may be
+//! accused of more than its parser did.
+
+mod judge;
+mod table;
+
+use std::io::{BufRead, BufReader, Write};
+use std::path::PathBuf;
+use std::process::{Command, Stdio};
+
+use anyhow::{Context, Result, ensure};
+
+use self::judge::{Response, Verdict};
+use self::table::Table;
+use crate::e2e::real;
+use crate::e2e::setup::Home;
+
+/// Engines and versions.
+const RELEASES: [(&str, &str); 9] = [
+    ("sglang", "0.5.9"),
+    ("sglang", "0.5.12"),
+    ("sglang", "0.5.15"),
+    ("sglang", "0.5.17"),
+    ("sglang", "0.5.20"),
+    ("sglang", "0.5.23"),
+    ("vllm", "0.28.0"),
+    ("vllm", "0.30.0"),
+    ("vllm", "0.32.0"),
+];
+/// Releases that are installed, with the packages that the others need too.
+const INSTALLED: [(&str, &str); 2] = [("sglang", "0.5.23"), ("vllm", "0.32.0")];
+
+/// Options of `cargo xtask healthy`.
+#[derive(clap::Args, Debug)]
+pub(crate) struct Options {
+    /// Number of responses of each release.
+    #[arg(long, value_name = "N", default_value_t = 12_000)]
+    count: u32,
+    /// Seed of the responses.
+    #[arg(long, value_name = "N", default_value_t = 1)]
+    seed: u64,
+    /// Only releases whose name, such as `sglang 0.5.9`, contains TEXT.
+    #[arg(long, value_name = "TEXT", default_value = "")]
+    only: String,
+    /// Write accused responses to this file, one JSON line each.
+    #[arg(long, value_name = "FILE")]
+    accused: Option<PathBuf>,
+    /// Judge responses on standard input instead, of this engine and version.
+    #[arg(long, num_args = 2, value_names = ["ENGINE", "VERSION"])]
+    read: Option<Vec<String>>,
+}
+
+/// Runs `cargo xtask healthy`.
+pub(crate) fn run(options: &Options) -> Result<()> {
+    let mut accused = options.accused.as_ref().map(std::fs::File::create).transpose()?;
+    let mut table = Table::default();
+    if let Some([engine, version]) = options.read.as_deref() {
+        judge(engine, version, std::io::stdin().lock(), &mut table, &mut accused)?;
+    } else {
+        let wanted = RELEASES
+            .iter()
+            .filter(|(engine, version)| format!("{engine} {version}").contains(&options.only));
+        for (engine, version) in wanted {
+            let mut served = serve(engine, version, options)?
+                .spawn()
+                .context("starting engine.healthy")?;
+            let lines = BufReader::new(served.stdout.take().context("no output of engine.healthy")?);
+            judge(engine, version, lines, &mut table, &mut accused)?;
+            ensure!(
+                served.wait()?.success(),
+                "cannot serve the responses of {engine} {version}"
+            );
+        }
+    }
+    println!("{table}");
+    ensure!(table.accused() == 0, "healthy responses were accused");
+    Ok(())
+}
+
+/// The command that prints the responses of a release.
+fn serve(engine: &str, version: &str, options: &Options) -> Result<Command> {
+    let home = Home::find();
+    let installed = INSTALLED.iter().find(|(name, _)| *name == engine);
+    let (_, newest) = installed.context("unknown engine")?;
+    let python = real::installed(&home, engine, newest)?;
+    let mut serve = Command::new(python);
+    serve.args(["-W", "ignore", "-m", "engine.healthy", engine, version]);
+    serve.args([options.seed.to_string(), options.count.to_string()]);
+    serve.current_dir(&home.root).stdout(Stdio::piped());
+    if engine == "sglang" {
+        home.prepare(&[version])?;
+    } else {
+        // The release's own files come before the installed ones.
+        if version != *newest {
+            serve.env("PYTHONPATH", home.prepare_vllm(version)?);
+        }
+        serve.envs([
+            ("VLLM_TARGET_DEVICE", "cpu"),
+            ("VLLM_LOGGING_LEVEL", "CRITICAL"),
+            ("CUDA_VISIBLE_DEVICES", ""),
+        ]);
+    }
+    Ok(serve)
+}
+
+fn judge(
+    engine: &str,
+    version: &str,
+    lines: impl BufRead,
+    table: &mut Table,
+    accused: &mut Option<std::fs::File>,
+) -> Result<()> {
+    let row = table.row(format!("{engine} {version}"));
+    for line in lines.lines() {
+        let line = line?;
+        let response: Response = serde_json::from_str(&line)?;
+        let verdicts = response.judge(engine, version);
+        if let Some(file) = accused
+            && let Some(first) = verdicts
+                .iter()
+                .find(|verdict| matches!(verdict, Verdict::Accused(_) | Verdict::Changed))
+        {
+            writeln!(
+                file,
+                "{{\"release\":\"{engine} {version}\",\"verdict\":\"{first:?}\",\"response\":{line}}}"
+            )?;
+        }
+        row.enter(&response, verdicts);
+    }
+    Ok(())
+}
