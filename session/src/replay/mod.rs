@@ -1,6 +1,4 @@
 //! Playback loop of a recording, which interleaves records at their original pace with user input.
-//!
-//! It runs inside the reader's callback, so a block is decoded once and nothing is copied, regardless of the playback speed.
 
 mod recorded;
 
@@ -42,7 +40,11 @@ pub fn run(
             known: HashSet::new(),
         };
         let mut reader = recording.reader_at(from);
-        while !stage.player.interrupted() && reader.next(&mut |record| stage.enter(&record))? {}
+        while !stage.player.interrupted()
+            && let Some(record) = reader.next()?
+        {
+            stage.enter(&record);
+        }
         if !stage.player.interrupted() {
             if stage.player.seeks_finding() {
                 stage.run.notify("no further finding before the end".into());
