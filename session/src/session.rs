@@ -9,7 +9,6 @@ use trace::{Analysis, Config, Event, MonoNs};
 
 use crate::about::About;
 use crate::observer::{NoObserver, Observer, Run, ScreenCommand, Stage};
-use crate::playback::Position;
 use crate::sink::{Rules, Sink};
 use crate::telemetry::Telemetry;
 
@@ -22,6 +21,8 @@ pub struct Session {
     telemetry: Telemetry,
     /// Features disabled during the run.
     degraded: Vec<String>,
+    /// The analysis panicked, so its state may be inconsistent.
+    failed: bool,
     notice: (u64, String),
     slowest: usize,
 }
@@ -36,6 +37,7 @@ impl Session {
             sink,
             telemetry: Telemetry::default(),
             degraded: Vec::new(),
+            failed: false,
             notice: (0, String::new()),
             slowest,
         }
@@ -54,6 +56,9 @@ impl Session {
 
     /// Processes an event.
     pub fn event(&mut self, event: &Event<'_>) {
+        if self.failed {
+            return;
+        }
         self.analysis.apply(event);
         self.sink.event(event);
         self.telemetry.event(event, &self.analysis);
@@ -62,6 +67,9 @@ impl Session {
 
     /// Processes a tick.
     pub fn tick(&mut self, now: MonoNs, about: &dyn About) {
+        if self.failed {
+            return;
+        }
         self.analysis.tick(now);
         let trouble = self.trouble();
         let (degraded, slowest) = (&self.degraded, self.slowest);
@@ -118,9 +126,23 @@ impl Session {
         self.notice = (self.notice.0 + 1, text);
     }
 
-    /// Records in the report that a feature was disabled.
+    /// Records in the report that a feature was disabled, once.
     pub fn give_up(&mut self, what: String) {
-        self.degraded.push(what);
+        if !self.degraded.contains(&what) {
+            self.degraded.push(what);
+        }
+    }
+
+    /// Disables the analysis after a panic: further events are discarded.
+    pub(crate) fn fail(&mut self) {
+        self.failed = true;
+        self.dismiss();
+        self.give_up("analysis crashed and was disabled; traffic is still relayed. Please report this bug.".into());
+    }
+
+    /// Returns whether the analysis was disabled after a panic.
+    pub(crate) fn has_failed(&self) -> bool {
+        self.failed
     }
 
     /// Removes the observer, which restores the terminal.
@@ -136,7 +158,11 @@ impl Session {
     }
 
     /// Runs the observer. Handles requests about outputs and returns any other request.
-    pub fn turn(&mut self, about: &dyn About, stage: Stage, position: Option<&Position>) -> ScreenCommand {
+    pub fn turn(&mut self, about: &dyn About, stage: Stage) -> ScreenCommand {
+        if self.failed {
+            return ScreenCommand::None;
+        }
+        let position = about.position();
         let Self {
             analysis,
             observer,
@@ -156,7 +182,7 @@ impl Session {
                 analysis,
                 source: about.kind(),
                 stage,
-                position,
+                position: position.as_ref(),
                 file: about.file(),
                 wall: about.wall(),
                 notice: (notice.0, &notice.1),

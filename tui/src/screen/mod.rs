@@ -157,16 +157,14 @@ impl Screen {
             })
         };
         self.hidden = (0..runs).map(view).collect();
+        self.pods = vec![PodLine::default(); runs];
     }
 
-    /// Index of the shown run.
-    pub fn shown(&self) -> usize {
-        self.shown
-    }
-
-    /// Sets the lines of the run list.
-    pub fn set_pods(&mut self, pods: Vec<PodLine>) {
-        self.pods = pods;
+    /// Sets a run's line in the run list.
+    pub fn set_pod(&mut self, run: usize, line: PodLine) {
+        if let Some(pod) = self.pods.get_mut(run) {
+            *pod = line;
+        }
     }
 
     /// Replaces the time series of a run with the received ones.
