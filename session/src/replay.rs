@@ -4,9 +4,8 @@ use std::collections::HashSet;
 use std::path::Path;
 use std::time::Instant;
 
-use serde_json::Value;
 use trace::record::{Closing, ReadError, Reader, Record, Recording};
-use trace::{Analysis, MonoNs};
+use trace::{Analysis, MonoNs, words};
 
 use crate::about::About;
 use crate::playback::{Play, Player, Position, Speed};
@@ -71,7 +70,7 @@ impl<'r> Playback<'r> {
             && self.player.seeks_finding()
         {
             self.player.reached(session.analysis().ledger().now());
-            self.player.found();
+            self.player.pause();
             session.notify(format!("{kind} begins here"));
         }
     }
@@ -81,7 +80,7 @@ impl Source for Playback<'_> {
     fn poll(&mut self, session: &mut Session) -> Flow {
         if let Some(to) = self.player.take_restart() {
             self.restart(to);
-            session.restart();
+            session.restart(self.recording.header().config);
         }
         if self.stopped || self.player.has_ended() {
             return Flow::Ended;
@@ -141,9 +140,13 @@ impl About for Playback<'_> {
     }
 
     fn degraded(&self) -> Vec<String> {
-        let words = |value: &Value| value.as_str().map_or_else(|| value.to_string(), str::to_owned);
         let missing = self.recording.missing().map(|missing| format!("recording: {missing}"));
-        self.closing.degraded.iter().map(words).chain(missing).collect()
+        self.closing
+            .degraded
+            .iter()
+            .map(words::of_json)
+            .chain(missing)
+            .collect()
     }
 
     fn position(&self) -> Option<Position> {

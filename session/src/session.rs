@@ -4,6 +4,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::time::Duration;
 
 use serde_json::Value;
+use trace::engine::Engines;
 use trace::report::{Report, ReportInput};
 use trace::{Analysis, Config, Event, MonoNs};
 
@@ -15,7 +16,7 @@ use crate::telemetry::Telemetry;
 /// A run, live or recorded: every event and tick goes to the analysis, the outputs and the observer.
 pub struct Session {
     analysis: Analysis,
-    config: Config,
+    engines: Engines,
     observer: Box<dyn Observer>,
     sink: Sink,
     telemetry: Telemetry,
@@ -32,7 +33,7 @@ impl Session {
     pub fn new(config: &Config, observer: Box<dyn Observer>, sink: Sink, slowest: usize) -> Self {
         Self {
             analysis: Analysis::new(*config),
-            config: *config,
+            engines: config.engines,
             observer,
             sink,
             telemetry: Telemetry::default(),
@@ -85,29 +86,22 @@ impl Session {
         self.observer.tick(&self.analysis);
     }
 
-    /// Restarts the run with an empty state.
-    pub fn restart(&mut self) {
-        self.analysis = Analysis::new(self.config);
+    /// Restarts the run with an empty state and `config`; the known engines stay.
+    pub fn restart(&mut self, config: Config) {
+        let engines = self.engines;
+        self.analysis = Analysis::new(Config { engines, ..config });
         self.observer.restart();
     }
 
     /// Continues from a state received from another process. `missed` records lie between it and the last processed one.
     pub fn take_over(&mut self, analysis: Analysis, missed: u64) {
-        self.analysis = analysis.with_engines(self.config.engines);
+        self.analysis = analysis.with_engines(self.engines);
         self.sink.resume(&self.analysis, missed);
     }
 
     /// Outputs of the run.
     pub fn sink(&mut self) -> &mut Sink {
         &mut self.sink
-    }
-
-    /// Sets the configuration to use after the next restart of the analysis.
-    pub fn set_config(&mut self, config: Config) {
-        self.config = Config {
-            engines: self.config.engines,
-            ..config
-        };
     }
 
     /// Closes the outputs of the run and returns messages about them.
@@ -162,7 +156,7 @@ impl Session {
         if self.failed {
             return ScreenCommand::None;
         }
-        let position = about.position();
+        let trouble = self.trouble();
         let Self {
             analysis,
             observer,
@@ -173,22 +167,16 @@ impl Session {
             slowest,
             ..
         } = self;
-        let mut trouble = sink.trouble();
-        trouble.extend(telemetry.trouble());
         let all = || all_degraded(about, &trouble, degraded);
         telemetry.turn(analysis, &|| input(about, all(), *slowest));
         let command = catch_unwind(AssertUnwindSafe(|| {
             observer.turn(&Run {
                 analysis,
-                source: about.kind(),
+                about,
                 stage,
-                position: position.as_ref(),
-                file: about.file(),
-                wall: about.wall(),
                 notice: (notice.0, &notice.1),
                 writing: &|| sink.writing(),
                 degraded: &all,
-                pending: &|| about.pending(),
                 report: &|| analysis.report(&input(about, all(), *slowest)),
             })
         }));

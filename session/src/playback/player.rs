@@ -108,15 +108,6 @@ impl Player {
         }
     }
 
-    /// Handles the start of a finding. Returns whether it was sought.
-    pub(crate) fn found(&mut self) -> bool {
-        let sought = self.target == Some(Target::Finding);
-        if sought {
-            self.pause();
-        }
-        sought
-    }
-
     /// Handles the end of the recording.
     pub(crate) fn end(&mut self) {
         self.ended = true;
@@ -296,11 +287,12 @@ mod tests {
     #[test]
     fn a_finding_seek_pauses_at_the_start_of_the_finding() {
         let mut player = player();
-        assert!(!player.found(), "no seek is active");
+        assert!(!player.seeks_finding());
         player.execute(Play::Finding(true), &[]);
         player.reached(second(130));
         assert_eq!(doing(&player).1, PlaybackState::Seeking);
-        assert!(player.found());
+        assert!(player.seeks_finding());
+        player.pause();
         assert_eq!(doing(&player), (30, PlaybackState::Paused));
         player.execute(Play::Finding(false), &[second(105), second(112), second(130)]);
         assert_eq!(player.take_restart(), Some(second(112)));

@@ -8,12 +8,11 @@ use std::rc::Rc;
 use std::time::{Duration, Instant};
 
 use feed::{Body, Head, Image, ImageError, Message, Start, WatchEvent, Watcher};
-use serde_json::Value;
 use session::units::{count, duration};
 use session::{About, Flow, Session, Source};
 use trace::ledger::Limits;
 use trace::record::{Anchor, BlockReader, Closing, Header, Record, RecordOptions};
-use trace::{Analysis, MonoNs};
+use trace::{Analysis, MonoNs, words};
 use tui::Screen;
 use tui::pods::{Brief, Link, PodLine};
 
@@ -63,8 +62,7 @@ impl About for Pod {
     }
 
     fn degraded(&self) -> Vec<String> {
-        let text = |value: &Value| value.as_str().map_or_else(|| value.to_string(), str::to_owned);
-        let from_source = self.closing.degraded.iter().map(text);
+        let from_source = self.closing.degraded.iter().map(words::of_json);
         self.own.iter().cloned().chain(from_source).collect()
     }
 
@@ -243,8 +241,7 @@ impl Pod {
         }
         let mut config = start.config;
         config.limits = config.limits.at_most(self.limits);
-        session.set_config(config);
-        session.restart();
+        session.restart(config);
         (self.reader, self.incomplete_reason, self.gaps) = (BlockReader::default(), None, 0);
         self.instance.clone_from(&head.instance);
         self.name = head.pod.chars().filter(|c| !c.is_control()).take(100).collect();

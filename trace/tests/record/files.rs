@@ -109,7 +109,6 @@ fn a_reader_can_start_at_any_block() {
     let (from, to) = recording.span().expect("not empty");
     assert_eq!((from, to > MonoNs(2_000_000_000)), (MonoNs(0), true));
     for (block, info) in recording.blocks().iter().enumerate().skip(1) {
-        assert_eq!(recording.block_at(info.from), block);
         let (mut reader, mut records) = (recording.reader_at(block), Vec::new());
         while records.len() <= info.records as usize
             && let Some(record) = reader.next().expect("an intact block")

@@ -316,9 +316,9 @@ impl Screen {
     /// Refreshes the model to the current state.
     fn read(&mut self, run: &Run<'_>, rows: bool) {
         let outside = RunValues {
-            source: run.source.to_owned(),
+            source: run.about.kind().to_owned(),
             doing: match run.stage {
-                Stage::Running | Stage::Ended if run.position.is_some() => "replay",
+                Stage::Running | Stage::Ended if run.about.position().is_some() => "replay",
                 Stage::Running => "live",
                 Stage::Ending => "ending",
                 Stage::Ended => "ended",
@@ -328,7 +328,7 @@ impl Screen {
             degraded: degraded(run),
         };
         self.model.refresh(run.analysis, &outside);
-        let started = run.wall.zip(run.analysis.ledger().started());
+        let started = run.about.wall().zip(run.analysis.ledger().started());
         self.model.wall_start_ns = started
             .map(|((mono, wall), start)| wall.saturating_add(start.since(mono)).saturating_sub(mono.since(start)));
         if rows {
@@ -358,12 +358,12 @@ impl Screen {
             }
         }
         if run.stage == Stage::Ending {
-            let pending = (run.pending)();
+            let pending = run.about.pending();
             let pending = pending.as_deref().unwrap_or("waiting for frames in flight");
             self.ui
                 .show_message(format!("stopping: {pending}; press q again to quit immediately"));
         }
-        self.model.position = run.position.cloned();
+        self.model.position = run.about.position();
         self.model.writing = (run.writing)();
         self.model.pods.clone_from(&self.pods);
         self.model.pod = self.shown;
@@ -406,7 +406,7 @@ impl Observer for Screen {
             return Ok(ScreenCommand::Stay);
         }
         self.next_keys = now + KEYS;
-        self.ui.replay = run.position.is_some();
+        self.ui.replay = run.about.position().is_some();
         self.ui.watches = !self.hidden.is_empty();
         if run.notice.0 != self.notice {
             self.notice = run.notice.0;
