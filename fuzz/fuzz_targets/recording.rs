@@ -16,16 +16,12 @@ fuzz_target!(|bytes: &[u8]| {
     let Ok(recording) = Recording::open(format!("/proc/self/fd/{}", file.as_raw_fd())) else { return };
     let mut analysis = Analysis::new(Config::default());
     let mut reader = recording.reader();
-    for _ in 0..=recording.blocks().len() {
-        let read = reader.next(&mut |record| match record {
-            Record::Event(event) => analysis.apply(&event),
-            Record::Tick(now) => analysis.tick(now),
-            _ => {}
-        });
-        match read {
-            Ok(true) | Err(ReadError::Damaged { .. }) => {}
-            Ok(false) => return,
-            Err(_) => return,
+    loop {
+        match reader.next() {
+            Ok(Some(Record::Event(event))) => analysis.apply(&event),
+            Ok(Some(Record::Tick(now))) => analysis.tick(now),
+            Ok(Some(_)) | Err(ReadError::Damaged { .. }) => {}
+            Ok(None) | Err(_) => return,
         }
     }
 });

@@ -8,6 +8,7 @@ use trace::record::Closing;
 use trace::report::SamplingCost;
 
 use crate::own;
+use crate::playback::Position;
 
 /// Information about a run that a report needs. The defaults are those of a live source.
 pub trait About {
@@ -47,6 +48,11 @@ pub trait About {
     /// One instant on both clocks; `None` if the wall clock is unknown.
     fn wall(&self) -> Option<(MonoNs, u64)> {
         Some((MonoNs::now(), trace::clock::wall_ns()))
+    }
+
+    /// Playback position of a recording.
+    fn position(&self) -> Option<Position> {
+        None
     }
 
     /// The recording being played, if any.

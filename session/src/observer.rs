@@ -1,13 +1,13 @@
 //! Interface for observers of a run, such as the screen.
 
-use std::path::Path;
 use std::thread;
 use std::time::Duration;
 
 use trace::report::Report;
-use trace::{Analysis, Event, MonoNs};
+use trace::{Analysis, Event};
 
-use crate::playback::{Play, Position};
+use crate::about::About;
+use crate::playback::Play;
 use crate::sink::Writing;
 
 /// Progress of a run.
@@ -25,24 +25,16 @@ pub enum Stage {
 pub struct Run<'a> {
     /// State of the analysis.
     pub analysis: &'a Analysis,
-    /// Name of the source in the report.
-    pub source: &'a str,
+    /// Its source.
+    pub about: &'a dyn About,
     /// Progress of the run.
     pub stage: Stage,
-    /// Playback position of a recording; `None` for live sources.
-    pub position: Option<&'a Position>,
-    /// The recording being played.
-    pub file: Option<&'a Path>,
-    /// One instant on both clocks of the observed machine; `None` if its wall clock is unknown.
-    pub wall: Option<(MonoNs, u64)>,
     /// Latest message to the user, and its number.
     pub notice: (u64, &'a str),
     /// Outputs being written.
     pub writing: &'a dyn Fn() -> Writing,
     /// Missing observations, and disabled features.
     pub degraded: &'a dyn Fn() -> Vec<String>,
-    /// Description of the work that an ending source waits for.
-    pub pending: &'a dyn Fn() -> Option<String>,
     /// Creates the report as of now.
     pub report: &'a dyn Fn() -> Report,
 }

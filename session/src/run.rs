@@ -1,12 +1,11 @@
-//! The run loop, for every live source: polls it until the run is over.
+//! The run loop: polls any sources, each with its session, until the run is over.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::thread;
 use std::time::{Duration, Instant};
 
 use trace::MonoNs;
 
-use crate::idle::{self, IdleTimer};
+use crate::idle::IdleTimer;
 use crate::observer::{ScreenCommand, Stage};
 use crate::service::{self, Watchdog};
 use crate::session::Session;
@@ -28,113 +27,201 @@ pub struct RunOptions<'a> {
     pub alarm: &'a dyn Fn(&str),
 }
 
-/// Runs `source` until it ends, `terms.duration` is over, the observer ends it or a signal arrives.
-pub fn run(source: &mut dyn Source, session: &mut Session, signals: &Signals, mut terms: RunOptions<'_>) {
-    signals.reloads(terms.reload.is_some());
+/// Polls the sources until all have ended, `options.duration` is over, an observer ends the run or a signal arrives.
+pub fn run(runs: &mut [Running<'_>], signals: &Signals, options: RunOptions<'_>) {
+    signals.reloads(options.reload.is_some());
     service::ready();
-    poll(source, session, signals, &mut terms);
+    poll(runs, signals, options);
     service::stopping();
 }
 
-/// Polls the source until the run is over.
-fn poll(source: &mut dyn Source, session: &mut Session, signals: &Signals, terms: &mut RunOptions<'_>) {
-    let duration = terms.duration;
-    let mut watchdog = Watchdog::new();
+fn poll(runs: &mut [Running<'_>], signals: &Signals, mut options: RunOptions<'_>) {
+    let (mut watchdog, mut idle_timer) = (Watchdog::new(), IdleTimer::default());
     let start = Instant::now();
     let mut next_tick = start;
     let mut deadline = None;
-    let mut flow = Flow::Idle;
-    let mut idle_timer = IdleTimer::default();
     let mut end_commands = 0;
     loop {
         let ticks = Instant::now() >= next_tick;
-        let observed = catch_unwind(AssertUnwindSafe(|| {
-            if flow != Flow::Ended {
-                flow = source.poll(&mut |event| session.event(event));
-            }
-            if ticks {
-                session.tick(MonoNs::now(), source);
-            }
-        }));
-        if observed.is_err() {
-            session.dismiss();
-            session
-                .give_up("analysis crashed and was disabled; traffic is still relayed. Please report this bug.".into());
-            continue_without_analysis(source, duration.map(|d| start + d), signals, &mut watchdog, terms.alarm);
-            return;
+        for run in &mut *runs {
+            run.poll(ticks, options.alarm);
         }
         let now = Instant::now();
         if ticks {
             next_tick = now + TICK;
             watchdog.tick(now);
         }
-        if let Some(reload) = terms.reload.as_mut().filter(|_| signals.take_reload()) {
+        if let Some(reload) = options.reload.as_mut().filter(|_| signals.take_reload()) {
             service::reloading();
-            reload(session);
+            for run in &mut *runs {
+                reload(run.session);
+            }
             service::ready();
         }
-        if signals.take_dump() {
-            session.dump("SIGUSR1", source);
+        let dumps = signals.take_dump();
+        let mut stays = false;
+        for run in &mut *runs {
+            if dumps {
+                run.session.dump("SIGUSR1", run.source);
+            }
+            let command = run.turn(deadline.is_some());
+            end_commands += usize::from(command == ScreenCommand::End);
+            stays |= !matches!(command, ScreenCommand::None | ScreenCommand::End);
         }
-        let stage = match (flow, deadline) {
-            (Flow::Ended, _) => Stage::Ended,
-            (_, Some(_)) => Stage::Ending,
-            (_, None) => Stage::Running,
-        };
-        let command = session.turn(source, stage, None);
-        end_commands += usize::from(command == ScreenCommand::End);
-        let expired = duration.is_some_and(|d| now - start >= d);
         let stop_requests = signals.seen() + end_commands;
-        if deadline.is_none() && (expired || stop_requests > 0) {
-            source.stop();
+        let expired = options.duration.is_some_and(|d| now - start >= d);
+        if deadline.is_none() && (expired || stop_requests > 0 || runs.iter().all(Running::is_pointless)) {
+            for run in &mut *runs {
+                run.source.stop();
+            }
             deadline = Some(now + DRAIN);
         }
-        match flow {
-            Flow::Ended if deadline.is_some() || command != ScreenCommand::Stay => return,
-            Flow::Ended | Flow::Idle => session.sleep(idle_timer.length(now)),
-            Flow::Busy => idle_timer.end(),
+        if runs.iter().all(|run| run.flow == Flow::Ended) && (deadline.is_some() || !stays) {
+            return;
+        }
+        if runs.iter().any(|run| run.flow == Flow::Busy) {
+            idle_timer.end();
+        } else if let Some(run) = runs.first_mut() {
+            run.session.sleep(idle_timer.length(now));
         }
         if stop_requests > 1 || deadline.is_some_and(|d| now >= d) {
-            session.give_up("end: stopped before all frames in flight were read".into());
+            for run in runs.iter_mut().filter(|run| run.flow != Flow::Ended) {
+                run.session
+                    .give_up("end: stopped before all frames in flight were read".into());
+            }
             return;
         }
     }
 }
 
-/// Continues after a failure of the analysis. A source in the traffic path keeps relaying until it is asked to end or `over` is reached;
-/// any other source stops at once.
-fn continue_without_analysis(
-    source: &mut dyn Source,
-    end_at: Option<Instant>,
-    signals: &Signals,
-    watchdog: &mut Watchdog,
-    alarm: &dyn Fn(&str),
-) {
-    let in_the_path = source.is_in_the_path();
-    alarm(if in_the_path {
-        "the analysis failed; traffic is relayed without being observed until this process is stopped"
-    } else {
-        "the analysis failed; this run ends and the engine is not affected"
-    });
-    // The panic may repeat at every message and has been reported once.
-    std::panic::set_hook(Box::new(|_| {}));
-    let mut deadline = None;
-    loop {
-        let now = Instant::now();
-        watchdog.tick(now);
-        let stop_requested = !in_the_path || signals.seen() > 0 || end_at.is_some_and(|end_at| now >= end_at);
-        if stop_requested && deadline.is_none() {
-            source.stop();
-            deadline = Some(now + DRAIN);
+/// A source and its session.
+pub struct Running<'a> {
+    source: &'a mut dyn Source,
+    session: &'a mut Session,
+    /// Result of the last poll.
+    flow: Flow,
+}
+
+impl<'a> Running<'a> {
+    /// Connects a source with its session.
+    pub fn new(source: &'a mut dyn Source, session: &'a mut Session) -> Self {
+        let flow = Flow::Idle;
+        Self { source, session, flow }
+    }
+
+    /// Polls the source. A panic in the analysis disables it; the source is polled on, because traffic may depend on it.
+    fn poll(&mut self, ticks: bool, alarm: &dyn Fn(&str)) {
+        let Self { source, session, flow } = self;
+        let polled = catch_unwind(AssertUnwindSafe(|| {
+            if *flow != Flow::Ended || !source.is_live() {
+                *flow = source.poll(session);
+            }
+            if ticks && source.is_live() {
+                session.tick(MonoNs::now(), *source);
+            }
+        }));
+        if polled.is_err() && !session.has_failed() {
+            session.fail();
+            alarm(if source.is_in_the_path() {
+                "the analysis failed; traffic is relayed without being observed until this process is stopped"
+            } else {
+                "the analysis failed; this run ends and the engine is not affected"
+            });
+            // The panic may repeat at every message and has been reported once.
+            std::panic::set_hook(Box::new(|_| {}));
         }
-        // Polling keeps the traffic flowing; its observations are discarded.
-        match catch_unwind(AssertUnwindSafe(|| source.poll(&mut |_| {}))) {
-            Ok(Flow::Ended) => return,
-            Ok(Flow::Idle) => thread::sleep(idle::SHORT),
-            Ok(Flow::Busy) | Err(_) => {}
+    }
+
+    /// Runs the observer and passes on its playback commands.
+    fn turn(&mut self, ending: bool) -> ScreenCommand {
+        let stage = match self.flow {
+            Flow::Ended => Stage::Ended,
+            _ if ending => Stage::Ending,
+            _ => Stage::Running,
+        };
+        let command = self.session.turn(self.source, stage);
+        if let ScreenCommand::Play(play) = command {
+            self.source.play(play, self.session.analysis());
         }
-        if signals.seen() > 1 || deadline.is_some_and(|deadline| now >= deadline) {
-            return;
+        command
+    }
+
+    /// Whether the analysis has failed and no traffic depends on the source.
+    fn is_pointless(&self) -> bool {
+        self.session.has_failed() && !self.source.is_in_the_path()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::cell::RefCell;
+
+    use trace::Config;
+
+    use super::*;
+    use crate::about::About;
+    use crate::observer::NoObserver;
+    use crate::sink::Sink;
+
+    /// A source whose second poll panics, as a defect of the analysis would.
+    struct Defective {
+        in_the_path: bool,
+        polls: u32,
+        stopped: bool,
+    }
+
+    impl About for Defective {
+        fn kind(&self) -> &'static str {
+            "tap"
+        }
+    }
+
+    impl Source for Defective {
+        fn poll(&mut self, _: &mut Session) -> Flow {
+            self.polls += 1;
+            assert_ne!(self.polls, 2, "a defect");
+            if self.stopped { Flow::Ended } else { Flow::Idle }
+        }
+
+        fn stop(&mut self) {
+            self.stopped = true;
+        }
+
+        fn is_in_the_path(&self) -> bool {
+            self.in_the_path
+        }
+    }
+
+    #[test]
+    fn a_defect_of_the_analysis_ends_a_run_only_if_no_traffic_depends_on_it() {
+        for in_the_path in [true, false] {
+            let config = Config::default();
+            let mut session = Session::new(&config, Box::new(NoObserver), Sink::none("tap", &config), 0);
+            let mut source = Defective {
+                in_the_path,
+                polls: 0,
+                stopped: false,
+            };
+            let duration = Duration::from_millis(if in_the_path { 200 } else { 60_000 });
+            let (alarms, start) = (RefCell::new(Vec::new()), Instant::now());
+            run(
+                &mut [Running::new(&mut source, &mut session)],
+                &Signals::none(),
+                RunOptions {
+                    duration: Some(duration),
+                    reload: None,
+                    alarm: &|message| alarms.borrow_mut().push(message.to_owned()),
+                },
+            );
+            assert_eq!(start.elapsed() >= duration, in_the_path);
+            assert!(source.stopped && source.polls > 2, "{} polls", source.polls);
+            let alarms = alarms.into_inner();
+            assert!(
+                alarms.len() == 1 && alarms[0].contains("the analysis failed"),
+                "{alarms:?}"
+            );
+            let report = session.finish(&source, &|_| {}).to_json();
+            assert!(report.contains("analysis crashed and was disabled"), "{report}");
         }
     }
 }

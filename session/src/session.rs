@@ -4,24 +4,26 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::time::Duration;
 
 use serde_json::Value;
+use trace::engine::Engines;
 use trace::report::{Report, ReportInput};
 use trace::{Analysis, Config, Event, MonoNs};
 
 use crate::about::About;
 use crate::observer::{NoObserver, Observer, Run, ScreenCommand, Stage};
-use crate::playback::Position;
 use crate::sink::{Rules, Sink};
 use crate::telemetry::Telemetry;
 
 /// A run, live or recorded: every event and tick goes to the analysis, the outputs and the observer.
 pub struct Session {
     analysis: Analysis,
-    config: Config,
+    engines: Engines,
     observer: Box<dyn Observer>,
     sink: Sink,
     telemetry: Telemetry,
     /// Features disabled during the run.
     degraded: Vec<String>,
+    /// The analysis panicked, so its state may be inconsistent.
+    failed: bool,
     notice: (u64, String),
     slowest: usize,
 }
@@ -31,11 +33,12 @@ impl Session {
     pub fn new(config: &Config, observer: Box<dyn Observer>, sink: Sink, slowest: usize) -> Self {
         Self {
             analysis: Analysis::new(*config),
-            config: *config,
+            engines: config.engines,
             observer,
             sink,
             telemetry: Telemetry::default(),
             degraded: Vec::new(),
+            failed: false,
             notice: (0, String::new()),
             slowest,
         }
@@ -54,6 +57,9 @@ impl Session {
 
     /// Processes an event.
     pub fn event(&mut self, event: &Event<'_>) {
+        if self.failed {
+            return;
+        }
         self.analysis.apply(event);
         self.sink.event(event);
         self.telemetry.event(event, &self.analysis);
@@ -62,6 +68,9 @@ impl Session {
 
     /// Processes a tick.
     pub fn tick(&mut self, now: MonoNs, about: &dyn About) {
+        if self.failed {
+            return;
+        }
         self.analysis.tick(now);
         let trouble = self.trouble();
         let (degraded, slowest) = (&self.degraded, self.slowest);
@@ -77,29 +86,22 @@ impl Session {
         self.observer.tick(&self.analysis);
     }
 
-    /// Restarts the run with an empty state.
-    pub fn restart(&mut self) {
-        self.analysis = Analysis::new(self.config);
+    /// Restarts the run with an empty state and `config`; the known engines stay.
+    pub fn restart(&mut self, config: Config) {
+        let engines = self.engines;
+        self.analysis = Analysis::new(Config { engines, ..config });
         self.observer.restart();
     }
 
     /// Continues from a state received from another process. `missed` records lie between it and the last processed one.
     pub fn take_over(&mut self, analysis: Analysis, missed: u64) {
-        self.analysis = analysis.with_engines(self.config.engines);
+        self.analysis = analysis.with_engines(self.engines);
         self.sink.resume(&self.analysis, missed);
     }
 
     /// Outputs of the run.
     pub fn sink(&mut self) -> &mut Sink {
         &mut self.sink
-    }
-
-    /// Sets the configuration to use after the next restart of the analysis.
-    pub fn set_config(&mut self, config: Config) {
-        self.config = Config {
-            engines: self.config.engines,
-            ..config
-        };
     }
 
     /// Closes the outputs of the run and returns messages about them.
@@ -118,9 +120,23 @@ impl Session {
         self.notice = (self.notice.0 + 1, text);
     }
 
-    /// Records in the report that a feature was disabled.
+    /// Records in the report that a feature was disabled, once.
     pub fn give_up(&mut self, what: String) {
-        self.degraded.push(what);
+        if !self.degraded.contains(&what) {
+            self.degraded.push(what);
+        }
+    }
+
+    /// Disables the analysis after a panic: further events are discarded.
+    pub(crate) fn fail(&mut self) {
+        self.failed = true;
+        self.dismiss();
+        self.give_up("analysis crashed and was disabled; traffic is still relayed. Please report this bug.".into());
+    }
+
+    /// Returns whether the analysis was disabled after a panic.
+    pub(crate) fn has_failed(&self) -> bool {
+        self.failed
     }
 
     /// Removes the observer, which restores the terminal.
@@ -136,7 +152,11 @@ impl Session {
     }
 
     /// Runs the observer. Handles requests about outputs and returns any other request.
-    pub fn turn(&mut self, about: &dyn About, stage: Stage, position: Option<&Position>) -> ScreenCommand {
+    pub fn turn(&mut self, about: &dyn About, stage: Stage) -> ScreenCommand {
+        if self.failed {
+            return ScreenCommand::None;
+        }
+        let trouble = self.trouble();
         let Self {
             analysis,
             observer,
@@ -147,22 +167,16 @@ impl Session {
             slowest,
             ..
         } = self;
-        let mut trouble = sink.trouble();
-        trouble.extend(telemetry.trouble());
         let all = || all_degraded(about, &trouble, degraded);
         telemetry.turn(analysis, &|| input(about, all(), *slowest));
         let command = catch_unwind(AssertUnwindSafe(|| {
             observer.turn(&Run {
                 analysis,
-                source: about.kind(),
+                about,
                 stage,
-                position,
-                file: about.file(),
-                wall: about.wall(),
                 notice: (notice.0, &notice.1),
                 writing: &|| sink.writing(),
                 degraded: &all,
-                pending: &|| about.pending(),
                 report: &|| analysis.report(&input(about, all(), *slowest)),
             })
         }));

@@ -1,8 +1,10 @@
 //! Interface of sources.
 
-use trace::Event;
+use trace::{Analysis, Event};
 
 use crate::about::About;
+use crate::playback::Play;
+use crate::session::Session;
 
 /// Result of [`Source::poll`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -11,23 +13,63 @@ pub enum Flow {
     Busy,
     /// Nothing available at the moment.
     Idle,
-    /// Nothing available, and nothing will follow.
+    /// Nothing available. Nothing will follow from a live source.
     Ended,
 }
 
-/// Live source of events.
+/// Source of a run.
 pub trait Source: About {
-    /// Delivers a bounded number of new events. Never blocks.
-    fn poll(&mut self, sink: &mut dyn FnMut(&Event<'_>)) -> Flow;
+    /// Passes a bounded number of new events to the session. Never blocks.
+    fn poll(&mut self, session: &mut Session) -> Flow;
 
     /// Asks the source to end. Events in flight are still delivered, until [`Flow::Ended`].
     fn stop(&mut self);
+
+    /// Returns whether the source observes an engine. The ticks of any other source come with its events, and it may continue after its end.
+    fn is_live(&self) -> bool {
+        false
+    }
 
     /// Returns whether the engine's messages pass through this process, which must then survive a failure of the analysis.
     fn is_in_the_path(&self) -> bool {
         false
     }
 
+    /// Executes a playback command.
+    fn play(&mut self, _: Play, _: &Analysis) {}
+}
+
+/// Source that observes an engine.
+pub trait LiveSource: About {
+    /// Delivers a bounded number of new events. Never blocks.
+    fn poll(&mut self, sink: &mut dyn FnMut(&Event<'_>)) -> Flow;
+
+    /// See [`Source::stop`].
+    fn stop(&mut self);
+
+    /// See [`Source::is_in_the_path`].
+    fn is_in_the_path(&self) -> bool {
+        false
+    }
+
     /// Makes events carry token ids. Called before the first event if ids may be recorded.
     fn keep_ids(&mut self);
+}
+
+impl<T: LiveSource> Source for T {
+    fn poll(&mut self, session: &mut Session) -> Flow {
+        LiveSource::poll(self, &mut |event| session.event(event))
+    }
+
+    fn stop(&mut self) {
+        LiveSource::stop(self);
+    }
+
+    fn is_live(&self) -> bool {
+        true
+    }
+
+    fn is_in_the_path(&self) -> bool {
+        LiveSource::is_in_the_path(self)
+    }
 }

@@ -6,7 +6,7 @@ use std::process::ExitCode;
 use anyhow::Context;
 use session::sink::Sink;
 use session::telemetry::Telemetry;
-use session::{Observer, RunOptions, Session, Signals, Source};
+use session::{LiveSource, Observer, RunOptions, Running, Session, Signals};
 use trace::Config;
 use trace::detect::Severity;
 use trace::record::Payload;
@@ -27,13 +27,13 @@ pub(crate) fn saw_nothing(report: &Report) -> bool {
 }
 
 /// Runs `source` until it ends, `--duration` is over, the user quits or a signal arrives. Then prints the report.
-pub(crate) fn run(source: impl Source, args: &LiveArgs) -> anyhow::Result<ExitCode> {
+pub(crate) fn run(source: impl LiveSource, args: &LiveArgs) -> anyhow::Result<ExitCode> {
     let signals = Signals::install().context("cannot listen for signals")?;
     conclude(&watch(source, args, &signals)?, args.outcome)
 }
 
 /// Runs `source` as [`run`] does, and returns the report.
-pub(crate) fn watch(mut source: impl Source, args: &LiveArgs, signals: &Signals) -> anyhow::Result<Report> {
+pub(crate) fn watch(mut source: impl LiveSource, args: &LiveArgs, signals: &Signals) -> anyhow::Result<Report> {
     let config = Config {
         limits: args.limits(),
         engines: engines::FACTS,
@@ -69,12 +69,12 @@ pub(crate) fn watch(mut source: impl Source, args: &LiveArgs, signals: &Signals)
     let mut reload = configured
         .as_mut()
         .map(|configured| |session: &mut Session| reload(session, configured));
-    let terms = RunOptions {
+    let options = RunOptions {
         duration: args.duration,
         reload: reload.as_mut().map(|reload| reload as &mut dyn FnMut(&mut Session)),
         alarm: &print_message,
     };
-    session::run(&mut source, &mut session, signals, terms);
+    session::run(&mut [Running::new(&mut source, &mut session)], signals, options);
     let report = session.finish(&source, &print_message);
     let before = signals.seen();
     args.telemetry.linger(|| signals.seen() > before);

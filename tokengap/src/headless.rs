@@ -21,7 +21,7 @@ impl Observer for Progress {
             && self.last_shown.get_or_insert_with(Instant::now).elapsed() >= Duration::from_secs(1)
         {
             self.last_shown = Some(Instant::now());
-            if let Some(pending) = (run.pending)() {
+            if let Some(pending) = run.about.pending() {
                 errln!("tokengap: {pending}");
             }
         }

@@ -1,7 +1,7 @@
 //! The relay as a source.
 
 use serde_json::{Value, json};
-use session::{About, Flow, Source};
+use session::{About, Flow, LiveSource};
 use trace::Event;
 use zmq_tap::tap::Tap;
 
@@ -42,7 +42,7 @@ impl About for TapSource {
     }
 }
 
-impl Source for TapSource {
+impl LiveSource for TapSource {
     fn is_in_the_path(&self) -> bool {
         true
     }

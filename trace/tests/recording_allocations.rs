@@ -1,11 +1,11 @@
-//! Recording at a steady rate allocates nothing on the caller's thread. This is a separate test binary because the allocator's
+//! Recording at a steady rate, and reading it back, allocate nothing on the caller's thread. This is a separate test binary because the allocator's
 //! counters cover the whole process.
 
 use std::alloc::System;
 
 use stats_alloc::{INSTRUMENTED_SYSTEM, Region, StatsAlloc};
 use trace::event::{Chunk, Event, Frame, What};
-use trace::record::{Closing, Header, RecordOptions, Recorder};
+use trace::record::{Closing, Header, RecordOptions, Recorder, Recording};
 use trace::{Config, FrameId, HopId, MonoNs};
 
 #[global_allocator]
@@ -24,7 +24,7 @@ fn chunk(rid: &str, completion: u32) -> Chunk<'_> {
 }
 
 #[test]
-fn recording_known_requests_does_not_allocate() {
+fn recording_and_reading_known_requests_does_not_allocate() {
     let path = std::env::temp_dir().join(format!("tokengap-allocations-{}.tgap", std::process::id()));
     // With no limit on block size, no block goes to the writer thread while allocations are counted.
     let options = RecordOptions {
@@ -54,5 +54,18 @@ fn recording_known_requests_does_not_allocate() {
     // A column may double its capacity once. A single chunk never allocates.
     assert!(allocations <= 4, "{allocations} allocations for 25,600 chunks");
     recorder.finish(&Closing::default()).expect("finished");
+
+    let recording = Recording::open(&path).expect("a recording");
+    let mut reader = recording.reader();
+    let mut next = || reader.next().expect("an intact block").is_some();
+    // A frame and a tick each.
+    assert!((0..600).all(|_| next()));
+    let region = Region::new(ALLOCATOR);
+    assert!((0..200).all(|_| next()));
+    assert_eq!(
+        region.change().allocations,
+        0,
+        "allocations for 100 frames and 100 ticks"
+    );
     std::fs::remove_file(&path).ok();
 }

@@ -2,7 +2,8 @@
 
 mod player;
 
-pub use player::{Player, Speed};
+pub(crate) use player::Player;
+pub use player::Speed;
 
 /// Playback command of the user.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

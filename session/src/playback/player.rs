@@ -7,7 +7,6 @@ use std::time::{Duration, Instant};
 use trace::MonoNs;
 
 use super::{Play, PlaybackState, Position};
-use crate::idle;
 
 const SECOND_NS: u64 = 1_000_000_000;
 
@@ -66,7 +65,7 @@ enum Target {
 
 /// Playback state.
 #[derive(Debug)]
-pub struct Player {
+pub(crate) struct Player {
     first: MonoNs,
     last: MonoNs,
     at: MonoNs,
@@ -78,13 +77,12 @@ pub struct Player {
     clock_base: (Instant, MonoNs),
     /// Set to seek backwards: replay from an earlier block up to this time.
     restart: Option<MonoNs>,
-    leaves: bool,
-    pub(crate) since: Option<MonoNs>,
+    since: Option<MonoNs>,
 }
 
 impl Player {
     /// Starts at the beginning of a recording that covers `span`.
-    pub fn new(span: (MonoNs, MonoNs), speed: Speed) -> Self {
+    pub(crate) fn new(span: (MonoNs, MonoNs), speed: Speed) -> Self {
         let (first, last) = span;
         Self {
             first,
@@ -96,7 +94,6 @@ impl Player {
             target: None,
             clock_base: (Instant::now(), first),
             restart: None,
-            leaves: false,
             since: None,
         }
     }
@@ -111,16 +108,6 @@ impl Player {
         }
     }
 
-    /// Handles the start of a finding. Returns whether it was sought.
-    pub(crate) fn found(&mut self) -> bool {
-        let sought = self.target == Some(Target::Finding);
-        if sought {
-            self.playing = false;
-            self.arrive();
-        }
-        sought
-    }
-
     /// Handles the end of the recording.
     pub(crate) fn end(&mut self) {
         self.ended = true;
@@ -129,7 +116,7 @@ impl Player {
     }
 
     /// Returns whether the whole recording has been played.
-    pub fn has_ended(&self) -> bool {
+    pub(crate) fn has_ended(&self) -> bool {
         self.ended
     }
 
@@ -141,32 +128,11 @@ impl Player {
         self.clock_base = (Instant::now(), self.at);
     }
 
-    /// Time to wait before the next record; `None` if it is due.
-    pub(crate) fn wait(&self, now: Instant) -> Option<Duration> {
-        if self.target.is_some() {
-            return None;
-        }
-        if !self.playing {
-            return Some(idle::LONG);
-        }
+    /// Returns whether the next record is due.
+    pub(crate) fn is_due(&self, now: Instant) -> bool {
         let played = self.at.since(self.clock_base.1) as f64 / self.speed.factor();
         let due = self.clock_base.0 + Duration::from_nanos(played as u64);
-        due.checked_duration_since(now)
-            .filter(|d| !d.is_zero())
-            .map(|d| d.min(idle::LONG))
-    }
-
-    /// Returns whether the current pass must stop.
-    pub(crate) fn interrupted(&self) -> bool {
-        self.leaves || self.restart.is_some()
-    }
-
-    pub(crate) fn leave(&mut self) {
-        self.leaves = true;
-    }
-
-    pub(crate) fn leaves(&self) -> bool {
-        self.leaves
+        self.target.is_some() || (self.playing && due <= now)
     }
 
     /// Takes the target of a pending backward seek.
@@ -184,10 +150,7 @@ impl Player {
         self.reset_clock();
         match play {
             // The key aborts a long seek.
-            Play::Toggle if self.target.is_some() => {
-                self.playing = false;
-                self.arrive();
-            }
+            Play::Toggle if self.target.is_some() => self.pause(),
             Play::Toggle if self.ended => self.go_to(self.first),
             Play::Toggle => self.playing = !self.playing,
             Play::Speed(by) => self.speed = self.speed.step(by),
@@ -243,6 +206,12 @@ impl Player {
         self.target = ahead.then_some(Target::Time(to));
     }
 
+    /// Pauses, and aborts a seek.
+    pub(crate) fn pause(&mut self) {
+        self.playing = false;
+        self.arrive();
+    }
+
     fn arrive(&mut self) {
         self.target = None;
         self.reset_clock();
@@ -286,15 +255,15 @@ mod tests {
         let mut player = player();
         player.reached(second(110));
         let now = Instant::now();
-        assert!(player.wait(now).is_some(), "ten seconds are not over");
-        assert_eq!(player.wait(now + Duration::from_secs(11)), None);
+        assert!(!player.is_due(now), "ten seconds are not over");
+        assert!(player.is_due(now + Duration::from_secs(11)));
         player.execute(Play::Toggle, &[]);
-        assert!(player.wait(now + Duration::from_mins(1)).is_some());
+        assert!(!player.is_due(now + Duration::from_mins(1)));
         player.execute(Play::Toggle, &[]);
         player.reached(second(111));
-        assert!(player.wait(Instant::now()).is_some(), "the pause is not caught up with");
+        assert!(!player.is_due(Instant::now()), "the pause is not caught up with");
         player.execute(Play::Speed(9), &[]);
-        assert_eq!(player.wait(Instant::now()), None);
+        assert!(player.is_due(Instant::now()));
     }
 
     #[test]
@@ -302,11 +271,10 @@ mod tests {
         let mut player = player();
         player.reached(second(110));
         player.execute(Play::Skip(10), &[]);
-        assert_eq!((player.wait(Instant::now()), player.interrupted()), (None, false));
+        assert!(player.is_due(Instant::now()) && player.restart.is_none());
         player.reached(second(120));
         assert_eq!(doing(&player), (20, PlaybackState::Playing));
         player.execute(Play::Skip(-15), &[]);
-        assert!(player.interrupted());
         assert_eq!(player.take_restart(), Some(second(105)));
         player.begin(None);
         assert_eq!(doing(&player), (0, PlaybackState::Seeking));
@@ -319,11 +287,12 @@ mod tests {
     #[test]
     fn a_finding_seek_pauses_at_the_start_of_the_finding() {
         let mut player = player();
-        assert!(!player.found(), "no seek is active");
+        assert!(!player.seeks_finding());
         player.execute(Play::Finding(true), &[]);
         player.reached(second(130));
         assert_eq!(doing(&player).1, PlaybackState::Seeking);
-        assert!(player.found());
+        assert!(player.seeks_finding());
+        player.pause();
         assert_eq!(doing(&player), (30, PlaybackState::Paused));
         player.execute(Play::Finding(false), &[second(105), second(112), second(130)]);
         assert_eq!(player.take_restart(), Some(second(112)));

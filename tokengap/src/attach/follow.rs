@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 use probe_user::Probe;
 use probe_user::discover::{self, Engine, ProcessId, Watcher};
 use serde_json::Value;
-use session::{About, Flow, Source};
+use session::{About, Flow, LiveSource};
 use trace::MonoNs;
 use trace::event::{Event, Missed, MissedCause, What};
 use trace::report::SamplingCost;
@@ -227,7 +227,7 @@ impl About for Follow {
     }
 }
 
-impl Source for Follow {
+impl LiveSource for Follow {
     fn poll(&mut self, sink: &mut dyn FnMut(&Event<'_>)) -> Flow {
         let State::Watching(attach) = &mut self.state else {
             if self.stopping {

@@ -31,7 +31,7 @@ use probe_user::egress::Kind;
 use probe_user::examine::namespace;
 use probe_user::{Degraded, Feature, Loss, Observation, Options, Probe, Target};
 use serde_json::{Value, json};
-use session::{About, Flow, Source};
+use session::{About, Flow, LiveSource};
 use trace::MonoNs;
 use trace::event::{Chunk, Event, Missed, MissedCause, What};
 use trace::report::SamplingCost;
@@ -477,7 +477,7 @@ impl About for Attach {
     }
 }
 
-impl Source for Attach {
+impl LiveSource for Attach {
     fn keep_ids(&mut self) {
         self.ids_requested = true;
         self.lanes.keep_ids();

@@ -4,7 +4,7 @@ use std::time::{Duration, Instant};
 
 use probe_user::discover::{Blind, Process};
 use probe_user::{Degraded, Feature};
-use session::{About as _, Source as _};
+use session::{About as _, LiveSource as _};
 use trace::event::{Event, What};
 
 use super::Attach;

@@ -4,15 +4,12 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use anyhow::Context;
-use session::Session;
-use session::playback::{Player, Speed};
-use session::replay::{self, Recorded};
+use session::playback::Speed;
 use session::sink::Sink;
+use session::{Playback, RunOptions, Running, Session, Signals};
 use trace::Config;
 use trace::record::Recording;
 use tui::Screen;
-
-use session::Signals;
 
 use crate::app;
 use crate::args::{OutcomeArgs, ReportArgs, ScreenArgs};
@@ -61,29 +58,24 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
         }
         return print(&recording, args);
     }
-    let about = Recorded::of(&recording);
-    let span = recording
-        .span()
-        .with_context(|| format!("{} contains no events", args.file.display()))?;
+    let mut playback =
+        Playback::new(&recording, args.speed).with_context(|| format!("{} contains no events", args.file.display()))?;
     let signals = Signals::install().context("cannot listen for signals")?;
     let config = Config {
         engines: engines::FACTS,
         ..recording.header().config
     };
     let sink = Sink::none(&recording.header().source, &config);
-    let mut run = Session::new(
-        &config,
-        Box::new(Screen::open(&args.screen.options())?),
-        sink,
-        args.report.slowest,
-    );
-    let mut player = Player::new(span, args.speed);
-    let played = replay::run(&recording, &mut run, &about, &mut player, &signals);
-    if let Err(error) = &played {
-        run.give_up(format!("recording: {error}"));
-    }
-    let report = run.finish(&about, &app::print_message);
-    if !player.has_ended() {
+    let screen = Box::new(Screen::open(&args.screen.options())?);
+    let mut session = Session::new(&config, screen, sink, args.report.slowest);
+    let options = RunOptions {
+        duration: None,
+        reload: None,
+        alarm: &app::print_message,
+    };
+    session::run(&mut [Running::new(&mut playback, &mut session)], &signals, options);
+    let report = session.finish(&playback, &app::print_message);
+    if !playback.has_ended() {
         errln!(
             "tokengap: stopped before the end of the recording; --headless prints the report of the whole recording"
         );

@@ -24,7 +24,7 @@ use std::sync::atomic::AtomicBool;
 
 use anyhow::Context;
 use serde_json::Value;
-use session::{About, Flow, Source};
+use session::{About, Flow, LiveSource};
 use tempfile::TempDir;
 use trace::MonoNs;
 use trace::event::{Capabilities, Event, Missed, MissedCause, What};
@@ -121,7 +121,7 @@ impl Demo {
         })
     }
 
-    /// Ground truth so far; final once [`Source::poll`] has returned [`Flow::Ended`].
+    /// Ground truth so far; final once [`LiveSource::poll`] has returned [`Flow::Ended`].
     pub(crate) fn account(&self) -> DemoTruth {
         DemoTruth {
             scenario: self.script.name,
@@ -178,7 +178,7 @@ impl About for Demo {
     }
 }
 
-impl Source for Demo {
+impl LiveSource for Demo {
     fn keep_ids(&mut self) {
         self.tap.keep_ids();
     }

@@ -8,7 +8,7 @@ use std::os::unix::fs::PermissionsExt;
 use std::time::{Duration, Instant};
 
 use serde_json::Value;
-use session::{About, Flow, Source};
+use session::{About, Flow, LiveSource};
 use trace::report::{Report, ReportInput};
 use trace::{Analysis, Config, MonoNs};
 

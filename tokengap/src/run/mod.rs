@@ -9,7 +9,7 @@ use std::sync::mpsc::Receiver;
 use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
-use session::{About, Flow, Source};
+use session::{About, Flow, LiveSource};
 use trace::event::{self, What};
 use trace::{Event, MonoNs};
 use zmq_tap::relay::{Endpoint, Gate, Pair};
@@ -149,7 +149,7 @@ impl About for Run {
     }
 }
 
-impl Source for Run {
+impl LiveSource for Run {
     fn is_in_the_path(&self) -> bool {
         true
     }

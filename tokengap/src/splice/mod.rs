@@ -14,7 +14,7 @@ use probe_user::discover::Engine;
 use probe_user::handoff::disconnect;
 use probe_user::peers::{Connection, Holder, Peers, holders, sleeps_in_poll};
 use serde_json::{Value, json};
-use session::{About, Flow, Source};
+use session::{About, Flow, LiveSource};
 use trace::event::{self, What};
 use trace::path::Ends;
 use trace::{Event, MonoNs};
@@ -356,7 +356,7 @@ impl About for Splice {
     }
 }
 
-impl Source for Splice {
+impl LiveSource for Splice {
     fn is_in_the_path(&self) -> bool {
         true
     }

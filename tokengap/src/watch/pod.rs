@@ -1,72 +1,141 @@
 //! One watched run: its connection, its analysis, and its missed records.
 
+use std::cell::RefCell;
 use std::mem;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::{Path, PathBuf};
+use std::rc::Rc;
 use std::time::{Duration, Instant};
 
 use feed::{Body, Head, Image, ImageError, Message, Start, WatchEvent, Watcher};
-use serde_json::Value;
-use session::sink::Sink;
 use session::units::{count, duration};
-use session::{About, Observer, ScreenCommand, Session, Stage};
+use session::{About, Flow, Session, Source};
 use trace::ledger::Limits;
 use trace::record::{Anchor, BlockReader, Closing, Header, Record, RecordOptions};
-use trace::{Analysis, Config, MonoNs};
-use tui::ReceivedHistory;
+use trace::{Analysis, MonoNs, words};
+use tui::Screen;
 use tui::pods::{Brief, Link, PodLine};
 
 use super::{Options, Watched};
 use crate::app;
 
+/// Interval of connection checks and updates of the run list.
+const UPDATE_INTERVAL: Duration = Duration::from_millis(500);
+/// Maximum number of messages per source and turn, so that other sources and keys get their turn.
+const MESSAGES_A_TURN: usize = 8;
 /// Time without a message until a source counts as silent. Sources send ten messages a second.
 const SILENT: Duration = Duration::from_secs(3);
 
+/// A run observed by another process.
 pub(super) struct Pod {
     watcher: Watcher,
     name: String,
-    about: SourceInfo,
-    run: Session,
+    kind: String,
+    closing: Closing,
+    /// Both clocks of the source at its last message.
+    anchor: Option<Anchor>,
+    /// Problems of the connection, and missed records.
+    own: Vec<String>,
     reader: BlockReader,
     instance: String,
     link: Link,
     since: Instant,
     last_message: Instant,
+    next_update: Instant,
     /// Reason for a missing connection.
     why: String,
     /// Reason why earlier state was not loaded, or why the run cannot be followed any further.
     incomplete_reason: Option<String>,
     broken: bool,
+    stopped: bool,
     gaps: u64,
-    past: Option<ReceivedHistory>,
     limits: Limits,
     record: Option<PathBuf>,
     options: RecordOptions,
+    /// The screen, and the run's index in its list.
+    screen: Option<(Rc<RefCell<Screen>>, usize)>,
+}
+
+impl About for Pod {
+    fn kind(&self) -> &str {
+        &self.kind
+    }
+
+    fn degraded(&self) -> Vec<String> {
+        let from_source = self.closing.degraded.iter().map(words::of_json);
+        self.own.iter().cloned().chain(from_source).collect()
+    }
+
+    fn closing(&self) -> Option<&Closing> {
+        Some(&self.closing)
+    }
+
+    fn wall(&self) -> Option<(MonoNs, u64)> {
+        let anchor = self.closing.wall.or(self.anchor)?;
+        Some((anchor.mono, anchor.wall_ns))
+    }
+}
+
+impl Source for Pod {
+    fn poll(&mut self, session: &mut Session) -> Flow {
+        if self.stopped {
+            return Flow::Ended;
+        }
+        let mut flow = Flow::Idle;
+        for _ in 0..MESSAGES_A_TURN {
+            match self.watcher.poll() {
+                None => break,
+                Some(WatchEvent::Up) => {}
+                Some(WatchEvent::Down(why)) => self.down(why, session),
+                Some(WatchEvent::Message(message)) => self.process(*message, session),
+            }
+            flow = Flow::Busy;
+        }
+        let now = Instant::now();
+        if now >= self.next_update {
+            self.next_update = now + UPDATE_INTERVAL;
+            self.update_link(now);
+            if let Some((screen, place)) = &self.screen {
+                screen.borrow_mut().set_pod(*place, self.line(now, session.analysis()));
+            }
+        }
+        match (flow, self.link) {
+            (Flow::Idle, Link::Ended) => Flow::Ended,
+            (flow, _) => flow,
+        }
+    }
+
+    fn stop(&mut self) {
+        self.stopped = true;
+    }
 }
 
 impl Pod {
-    pub(super) fn new(watcher: Watcher, observer: Box<dyn Observer>, options: &Options, several: bool) -> Self {
+    pub(super) fn new(
+        watcher: Watcher,
+        screen: Option<(Rc<RefCell<Screen>>, usize)>,
+        options: &Options,
+        several: bool,
+    ) -> Self {
         let now = Instant::now();
-        let config = Config {
-            limits: options.limits,
-            engines: engines::FACTS,
-            ..Config::default()
-        };
         let record = options.record.clone();
         Self {
             name: watcher.address().to_owned(),
-            about: SourceInfo::default(),
-            run: Session::new(&config, observer, Sink::none("watch", &config), options.slowest),
+            kind: String::from("watch"),
+            closing: Closing::default(),
+            anchor: None,
+            own: Vec::new(),
             reader: BlockReader::default(),
             instance: String::new(),
             link: Link::default(),
             since: now,
             last_message: now,
+            next_update: now,
             why: String::new(),
             incomplete_reason: None,
             broken: false,
+            stopped: false,
             gaps: 0,
-            past: None,
             limits: options.limits,
             record: if several {
                 record.map(|path| recording_path(&path, watcher.address()))
@@ -81,33 +150,18 @@ impl Pod {
                 ..RecordOptions::default()
             },
             watcher,
+            screen,
         }
     }
 
-    /// Processes one message; `false` if there is none.
-    pub(super) fn turn(&mut self) -> bool {
-        match self.watcher.poll() {
-            None => return false,
-            Some(WatchEvent::Up) => {}
-            Some(WatchEvent::Down(why)) => self.down(why),
-            Some(WatchEvent::Message(message)) => self.process(*message),
-        }
-        true
-    }
-
-    /// Takes the time series received from the source.
-    pub(super) fn take_past(&mut self) -> Option<ReceivedHistory> {
-        self.past.take()
-    }
-
-    fn down(&mut self, why: String) {
+    fn down(&mut self, why: String, session: &mut Session) {
         self.why = why;
         let link = match self.link {
             Link::Live | Link::Silent => Link::Lost,
             link => link,
         };
         if self.set(link) {
-            self.run.notify(format!("! {} was lost: {}", self.name, self.why));
+            session.notify(format!("! {} was lost: {}", self.name, self.why));
         }
     }
 
@@ -119,19 +173,19 @@ impl Pod {
         changed
     }
 
-    fn process(&mut self, Message { head, body }: Message) {
+    fn process(&mut self, Message { head, body }: Message, session: &mut Session) {
         self.last_message = Instant::now();
-        self.about.anchor = Some(head.anchor());
+        self.anchor = Some(head.anchor());
         match body {
-            Body::Start(start, analysis) => self.begin(&head, *start, analysis),
+            Body::Start(start, analysis) => self.begin(&head, *start, analysis, session),
             // Records of a run with an unknown start cannot be interpreted.
             _ if head.instance != self.instance => return,
-            Body::Block(block) => self.block(&block),
-            Body::About(closing) => self.about.closing = *closing,
+            Body::Block(block) => self.block(&block, session),
+            Body::About(closing) => self.closing = *closing,
             Body::End(closing) => {
-                self.about.closing = *closing;
+                self.closing = *closing;
                 self.set(Link::Ended);
-                self.run.notify(format!("{} has ended", self.name));
+                session.notify(format!("{} has ended", self.name));
                 return;
             }
         }
@@ -140,10 +194,10 @@ impl Pod {
     }
 
     /// Loads the state of the source: on first contact, after a gap, and after a restart of the source.
-    fn begin(&mut self, head: &Head, start: Start, analysis: Result<Box<Analysis>, ImageError>) {
+    fn begin(&mut self, head: &Head, start: Start, analysis: Result<Box<Analysis>, ImageError>, session: &mut Session) {
         let known = head.instance == self.instance;
         if !known {
-            self.start_run(head, &start);
+            self.start_run(head, &start, session);
         }
         let own_version = env!("CARGO_PKG_VERSION");
         let analysis = analysis.map_err(|e| e.to_string()).and_then(|analysis| {
@@ -151,7 +205,7 @@ impl Pod {
             let other = || format!("the source is tokengap {} and this is {own_version}", start.tokengap);
             same.then_some(analysis).ok_or_else(other)
         });
-        self.about.closing = start.closing;
+        self.closing = start.closing;
         match analysis {
             Ok(mut analysis) => {
                 if analysis.keep_within(self.limits) {
@@ -161,10 +215,14 @@ impl Pod {
                     );
                 }
                 let missed = self.reader.go_on(start.record);
-                self.missed(missed);
-                self.run.take_over(*analysis, missed);
+                self.missed(missed, session);
+                session.take_over(*analysis, missed);
                 let past = start.history.filter(|_| !known);
-                self.past = past.and_then(|past| Image::unpack(&past).ok());
+                if let (Some((screen, place)), Some(past)) =
+                    (&self.screen, past.and_then(|past| Image::unpack(&past).ok()))
+                {
+                    screen.borrow_mut().take_over(*place, past);
+                }
             }
             // The next block contains the current position, which gives the number of missing records.
             Err(why) => {
@@ -173,54 +231,52 @@ impl Pod {
         }
     }
 
-    fn start_run(&mut self, head: &Head, start: &Start) {
+    fn start_run(&mut self, head: &Head, start: &Start, session: &mut Session) {
         if !self.instance.is_empty() {
-            for message in self.run.close(&trace::report::ReportInput::of(&self.about.kind)) {
-                self.run.notify(message);
+            for message in session.close(&trace::report::ReportInput::of(&self.kind)) {
+                session.notify(message);
             }
-            self.run
-                .notify(format!("{} was restarted: this is the new run", head.pod));
+            session.notify(format!("{} was restarted: this is the new run", head.pod));
             self.record = None;
         }
         let mut config = start.config;
         config.limits = config.limits.at_most(self.limits);
-        self.run.set_config(config);
-        self.run.restart();
+        session.restart(config);
         (self.reader, self.incomplete_reason, self.gaps) = (BlockReader::default(), None, 0);
         self.instance.clone_from(&head.instance);
         self.name = head.pod.chars().filter(|c| !c.is_control()).take(100).collect();
-        self.about.kind = start.source.chars().filter(|c| !c.is_control()).take(40).collect();
+        self.kind = start.source.chars().filter(|c| !c.is_control()).take(40).collect();
         let header = Header {
             tokengap: start.tokengap.clone(),
-            source: self.about.kind.clone(),
+            source: self.kind.clone(),
             config,
             anchor: head.anchor(),
             payload: start.payload,
             part: 0,
         };
-        self.run.sink().describe(header, self.options);
+        session.sink().describe(header, self.options);
         if let Some(path) = self.record.take()
-            && let Err(error) = self.run.sink().record(&path)
+            && let Err(error) = session.sink().record(&path)
         {
-            self.run.give_up(format!("recording: {error}"));
-            self.run.notify(format!("! recording: {error}"));
+            session.give_up(format!("recording: {error}"));
+            session.notify(format!("! recording: {error}"));
         }
     }
 
-    fn block(&mut self, block: &[u8]) {
+    fn block(&mut self, block: &[u8], session: &mut Session) {
         if self.broken {
             return;
         }
-        let Self { reader, run, about, .. } = self;
+        let mut reader = mem::take(&mut self.reader);
         let lost = reader.lost();
         let read = catch_unwind(AssertUnwindSafe(|| {
             reader.read(block, &mut |record| match record {
-                Record::Event(event) => run.event(&event),
-                Record::Tick(now) => run.tick(now, &*about),
+                Record::Event(event) => session.event(&event),
+                Record::Tick(now) => session.tick(now, self),
                 Record::Anchor(_) | Record::Closing(_) => {}
             })
         }));
-        let missed = self.reader.lost() - lost;
+        self.reader = reader;
         match read {
             Ok(Ok(())) => {}
             Ok(Err(error)) => tracing::warn!("{}: {error}", self.name),
@@ -231,19 +287,18 @@ impl Pod {
                 );
             }
         }
-        self.missed(missed);
+        self.missed(self.reader.lost() - lost, session);
     }
 
-    fn missed(&mut self, records: u64) {
+    fn missed(&mut self, records: u64, session: &mut Session) {
         if records > 0 {
             self.gaps += 1;
-            self.run
-                .notify(format!("! {} records of {} were missed", count(records), self.name));
+            session.notify(format!("! {} records of {} were missed", count(records), self.name));
         }
     }
 
     /// Updates the state of the connection.
-    pub(super) fn update_link(&mut self, now: Instant) {
+    fn update_link(&mut self, now: Instant) {
         if self.link == Link::Live && now - self.last_message >= SILENT {
             self.set(Link::Silent);
         }
@@ -272,76 +327,36 @@ impl Pod {
                 .iter()
                 .map(|why| format!("feed: {}: {why}", self.name)),
         );
-        self.about.own = own;
-    }
-
-    /// Runs the observer.
-    pub(super) fn show(&mut self, stage: Stage) -> ScreenCommand {
-        self.run.turn(&self.about, stage, None)
+        self.own = own;
     }
 
     /// Summary line of the run.
-    pub(super) fn line(&self, now: Instant) -> PodLine {
+    fn line(&self, now: Instant, analysis: &Analysis) -> PodLine {
         PodLine {
             name: self.name.clone(),
             link: self.link,
             since_ns: (now - self.since).as_nanos() as u64,
-            why: self.about.own.first().cloned().unwrap_or_default(),
+            why: self.own.first().cloned().unwrap_or_default(),
             missed: self.reader.lost(),
-            brief: Brief::of(self.run.analysis()),
+            brief: Brief::of(analysis),
         }
     }
 
-    pub(super) fn has_ended(&self) -> bool {
-        self.link == Link::Ended
+    /// Drops the screen, which the last of its runs closes.
+    pub(super) fn leave_screen(&mut self) {
+        self.screen = None;
     }
 
-    pub(super) fn dismiss(&mut self) {
+    pub(super) fn finish(mut self, session: Session) -> Watched {
         self.update_link(Instant::now());
-        self.run.dismiss();
-    }
-
-    pub(super) fn finish(self) -> Watched {
         Watched {
             address: self.watcher.address().to_owned(),
             link: self.link.word(),
             missed: self.reader.lost(),
             gaps: self.gaps,
-            report: self.run.finish(&self.about, &app::print_message),
+            report: session.finish(&self, &app::print_message),
             name: self.name,
         }
-    }
-}
-
-/// A run observed by another process.
-#[derive(Debug, Default)]
-struct SourceInfo {
-    kind: String,
-    closing: Closing,
-    /// Both clocks of the source at its last message.
-    anchor: Option<Anchor>,
-    /// Problems of the connection, and missed records.
-    own: Vec<String>,
-}
-
-impl About for SourceInfo {
-    fn kind(&self) -> &str {
-        if self.kind.is_empty() { "watch" } else { &self.kind }
-    }
-
-    fn degraded(&self) -> Vec<String> {
-        let text = |value: &Value| value.as_str().map_or_else(|| value.to_string(), str::to_owned);
-        let from_source = self.closing.degraded.iter().map(text);
-        self.own.iter().cloned().chain(from_source).collect()
-    }
-
-    fn closing(&self) -> Option<&Closing> {
-        Some(&self.closing)
-    }
-
-    fn wall(&self) -> Option<(MonoNs, u64)> {
-        let anchor = self.closing.wall.or(self.anchor)?;
-        Some((anchor.mono, anchor.wall_ns))
     }
 }
 

@@ -25,27 +25,21 @@ pub fn recorded(
     };
     let mut export = Export::new(format, options, config, &opening, out)?;
     let mut reader = recording.reader();
+    let mut done = reader.offset();
     loop {
-        let at = |position: usize| {
-            recording
-                .blocks()
-                .get(position)
-                .map_or(recording.bytes(), |block| block.offset)
-        };
-        let mut written = Ok(());
-        let more = reader.next(&mut |record| {
-            if written.is_ok() {
-                written = enter(&mut export, &record);
-            }
-        });
-        written?;
-        match more {
-            Ok(true) => {}
-            Ok(false) => break,
-            Err(error @ ReadError::Damaged { .. }) => progress(at(reader.position()), Some(&error)),
+        match reader.next() {
+            Ok(Some(Record::Event(event))) => export.event(&event)?,
+            Ok(Some(Record::Tick(now))) => export.tick(now)?,
+            Ok(Some(Record::Anchor(anchor))) => export.anchor(anchor.mono, anchor.wall_ns),
+            Ok(Some(Record::Closing(_))) => {}
+            Ok(None) => break,
+            Err(error @ ReadError::Damaged { .. }) => progress(reader.offset(), Some(&error)),
             Err(error) => return Err(io::Error::other(error)),
         }
-        progress(at(reader.position()), None);
+        if done != reader.offset() {
+            done = reader.offset();
+            progress(done, None);
+        }
     }
     let input = recording.closing().map_or_else(
         || ReportInput::of(&header.source),
@@ -55,35 +49,18 @@ pub fn recorded(
     Ok(())
 }
 
-fn enter(export: &mut Export<'_>, record: &Record<'_>) -> io::Result<()> {
-    match record {
-        Record::Event(event) => export.event(event),
-        Record::Tick(now) => export.tick(*now),
-        Record::Anchor(anchor) => {
-            export.anchor(anchor.mono, anchor.wall_ns);
-            Ok(())
-        }
-        Record::Closing(_) => Ok(()),
-    }
-}
-
 /// Reads the recording's first seconds for the names of processes.
 fn look_ahead(recording: &Recording) -> io::Result<Opening> {
     let header = recording.header();
     let anchor = header.anchor;
     let mut opening = Opening::new(&header.source, &header.tokengap, anchor.mono, anchor.wall_ns);
     let mut reader = recording.reader();
-    let mut enough = false;
-    while !enough {
-        let more = reader.next(&mut |record| {
-            if let Record::Event(event) = &record {
-                enough = enough || !opening.learn(event);
-            }
-        });
-        match more {
+    loop {
+        match reader.next() {
+            Ok(Some(Record::Event(event))) if !opening.learn(&event) => break,
             // Damage is reported when it is reached during writing.
-            Ok(true) | Err(ReadError::Damaged { .. }) => {}
-            Ok(false) => break,
+            Ok(Some(_)) | Err(ReadError::Damaged { .. }) => {}
+            Ok(None) => break,
             Err(error) => return Err(io::Error::other(error)),
         }
     }

@@ -3,13 +3,12 @@
 use std::io;
 
 use super::Record;
-use super::codec::{Columns, Content, Encoder, Scratch, decode};
+use super::codec::{Columns, Content, Encoder, Malformed, Scratch};
 use super::header::{Anchor, Payload};
-use super::read::unpack;
 use super::section::{SECTION_HEADER, Section, kind};
 use super::write::Packer;
 use crate::clock::MonoNs;
-use crate::event::{Event, Missed, MissedCause, What};
+use crate::event::{Event, Missed, MissedCause};
 
 /// Size in bytes at which a block is closed, however little time it covers.
 const BLOCK_BYTES: usize = 1 << 20;
@@ -140,8 +139,6 @@ pub struct BadBlock(String);
 /// Reads blocks.
 #[derive(Default)]
 pub struct BlockReader {
-    zstd: Option<zstd::bulk::Decompressor<'static>>,
-    raw: Vec<u8>,
     scratch: Scratch,
     /// Number of the next record; `None` before the first.
     expected: Option<u64>,
@@ -170,8 +167,11 @@ impl BlockReader {
 
     /// Passes on the records of a block. If records are missing before it, a [`What::Missed`] comes first and the standing data is repeated.
     /// A block that was already read yields nothing.
+    ///
+    /// [`What::Missed`]: crate::event::What::Missed
     pub fn read(&mut self, bytes: &[u8], give: &mut dyn FnMut(Record<'_>)) -> Result<(), BadBlock> {
         let bad = |why: &str| BadBlock(why.to_owned());
+        let malformed = |error: Malformed| BadBlock(error.to_string());
         let (head, packed) = bytes
             .split_first_chunk::<SECTION_HEADER>()
             .ok_or_else(|| bad("it is truncated"))?;
@@ -180,23 +180,21 @@ impl BlockReader {
         if packed.len() != section.packed as usize || crc32fast::hash(packed) != section.crc {
             return Err(bad("its checksum does not match"));
         }
-        let content = section.content;
         if self.expected.is_some_and(|at| section.first_record < at) {
             return Ok(());
         }
-        unpack(&mut self.zstd, packed, &section, &mut self.raw).map_err(|error| BadBlock(error.to_string()))?;
+        let unpacked = self.scratch.unpack(packed, section.raw);
+        unpacked.map_err(|error| BadBlock(error.to_string()))?;
         let begins = self.expected.is_none();
         let missed = self.go_on(section.first_record);
-        if missed > 0 {
-            give(Record::Event(Event::new(
-                content.from,
-                What::Missed(Missed::new(None, missed, MissedCause::QueueFull)),
-            )));
+        self.expected = Some(section.first_record.saturating_add(section.content.records.into()));
+        let lost = (missed > 0).then(|| Missed::new(None, missed, MissedCause::QueueFull));
+        let block = self.scratch.decode(&section.content, begins || missed > 0, lost);
+        let mut block = block.map_err(malformed)?;
+        while let Some(record) = block.next().map_err(malformed)? {
+            give(record);
         }
-        self.expected = Some(section.first_record.saturating_add(content.records.into()));
-        let standing = begins || missed > 0;
-        let unknown = decode(&self.raw, &content, &mut self.scratch, standing, give);
-        self.unknown += unknown.map_err(|error| BadBlock(error.to_string()))?;
+        self.unknown += block.unknown();
         Ok(())
     }
 }

@@ -3,6 +3,7 @@
 use super::Report;
 use crate::detect::Severity;
 use crate::engine::{Mode, Waiter};
+use crate::words;
 
 /// Summary of the worst finding in one sentence.
 pub(crate) fn verdict(report: &Report) -> String {
@@ -74,8 +75,7 @@ pub(crate) fn not_observed(report: &Report) -> Vec<&'static str> {
 
 /// Describes the targets that could not be attached, and disabled features.
 pub(crate) fn degraded(report: &Report) -> impl Iterator<Item = String> + '_ {
-    let text = |d: &serde_json::Value| d.as_str().map_or_else(|| d.to_string(), str::to_owned);
-    report.own.degraded.iter().map(text)
+    report.own.degraded.iter().map(words::of_json)
 }
 
 /// Names of the limits that were reached, with their counts.

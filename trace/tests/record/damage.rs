@@ -16,32 +16,33 @@ fn read(path: &Path, inputs: &[Input]) -> Result<(usize, usize, Option<String>),
     let mut reader = recording.reader();
     let (mut at, mut read, mut damaged) = (0, 0, 0);
     loop {
-        let more = reader.next(&mut |record| {
-            let is_written = |input: &Input| match (record, input) {
-                (Record::Event(event), Input::Event(written)) => event == *written,
-                (Record::Tick(now), Input::Tick(written)) => now.0 == *written,
-                _ => false,
-            };
-            match record {
-                Record::Closing(closing) => assert_eq!(*closing, super::closing()),
-                Record::Event(event) if !inputs[at..].iter().any(is_written) => {
-                    // After a damaged block come an event for the missed records and the current hops and engine.
-                    assert!(
-                        matches!(event.what, What::Missed(_) | What::Hop(_) | What::Engine(_)),
-                        "{event:?}"
-                    );
-                }
-                _ => {
-                    at += 1 + inputs[at..].iter().position(is_written).expect("a written record");
-                    read += 1;
-                }
+        let record = match reader.next() {
+            Ok(Some(record)) => record,
+            Ok(None) => break,
+            Err(ReadError::Damaged { .. }) => {
+                damaged += 1;
+                continue;
             }
-        });
-        match more {
-            Ok(true) => {}
-            Ok(false) => break,
-            Err(ReadError::Damaged { .. }) => damaged += 1,
             Err(error) => panic!("{error}"),
+        };
+        let is_written = |input: &Input| match (record, input) {
+            (Record::Event(event), Input::Event(written)) => event == *written,
+            (Record::Tick(now), Input::Tick(written)) => now.0 == *written,
+            _ => false,
+        };
+        match record {
+            Record::Closing(closing) => assert_eq!(*closing, super::closing()),
+            Record::Event(event) if !inputs[at..].iter().any(is_written) => {
+                // After a damaged block come an event for the missed records and the current hops and engine.
+                assert!(
+                    matches!(event.what, What::Missed(_) | What::Hop(_) | What::Engine(_)),
+                    "{event:?}"
+                );
+            }
+            _ => {
+                at += 1 + inputs[at..].iter().position(is_written).expect("a written record");
+                read += 1;
+            }
         }
     }
     Ok((read, damaged, recording.missing().map(|m| m.to_string())))
@@ -152,7 +153,7 @@ proptest! {
         fs::write(&file, &bytes).expect("a changed file");
         if let Ok(recording) = Recording::open(&file) {
             let mut reader = recording.reader();
-            while !matches!(reader.next(&mut |_| {}), Ok(false) | Err(ReadError::Io { .. })) {}
+            while !matches!(reader.next(), Ok(None) | Err(ReadError::Io { .. })) {}
         }
     }
 }

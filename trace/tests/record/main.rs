@@ -98,22 +98,19 @@ fn compare(path: &Path, inputs: &[Input]) -> usize {
     let mut reader = recording.reader();
     let mut at = 0;
     let mut closed = false;
-    while reader
-        .next(&mut |record| {
-            match (record, inputs.get(at)) {
-                (Record::Closing(c), None) => {
-                    assert_eq!(*c, closing());
-                    closed = true;
-                    return;
-                }
-                (Record::Event(event), Some(Input::Event(expected))) => assert_eq!(event, *expected),
-                (Record::Tick(now), Some(Input::Tick(expected))) => assert_eq!(now.0, *expected),
-                other => panic!("{other:?} at {at}"),
+    while let Some(record) = reader.next().expect("an intact block") {
+        match (record, inputs.get(at)) {
+            (Record::Closing(c), None) => {
+                assert_eq!(*c, closing());
+                closed = true;
+                continue;
             }
-            at += 1;
-        })
-        .expect("an intact block")
-    {}
+            (Record::Event(event), Some(Input::Event(expected))) => assert_eq!(event, *expected),
+            (Record::Tick(now), Some(Input::Tick(expected))) => assert_eq!(now.0, *expected),
+            other => panic!("{other:?} at {at}"),
+        }
+        at += 1;
+    }
     assert!(closed);
     assert_eq!(reader.unknown(), 0);
     at

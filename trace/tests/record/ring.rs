@@ -23,10 +23,9 @@ fn feed(ring: &mut Hindsight, inputs: &[Input]) {
 fn records(recording: &Recording) -> (u64, Vec<String>) {
     let mut records = Vec::new();
     let mut reader = recording.reader();
-    while reader
-        .next(&mut |r| records.push(format!("{r:?}")))
-        .expect("intact blocks")
-    {}
+    while let Some(record) = reader.next().expect("intact blocks") {
+        records.push(format!("{record:?}"));
+    }
     (recording.blocks()[0].first_record, records)
 }
 

@@ -49,7 +49,7 @@ impl ChangeTracker {
             second: ledger.now().since(ledger.started().unwrap_or_default()) / 1_000_000_000,
             active: run.analysis.findings().iter().filter(|finding| finding.active).count(),
             stage: run.stage,
-            position: run.position.cloned(),
+            position: run.about.position(),
         };
         let same = |(before, at): &(Shown, Instant)| *before == shown && now - *at < MAX_AGE;
         if self.shown.as_ref().is_some_and(same) {
@@ -67,22 +67,27 @@ mod tests {
 
     use super::*;
     use crate::state::scene::{MS, Scene};
+    use session::About;
     use session::sink::Writing;
+
+    struct Tap;
+
+    impl About for Tap {
+        fn kind(&self) -> &'static str {
+            "tap"
+        }
+    }
 
     const SOON: Duration = Duration::from_millis(200);
 
     fn needs_refresh(changes: &mut ChangeTracker, analysis: &Analysis, now: Instant) -> bool {
         let run = Run {
             analysis,
-            source: "tap",
+            about: &Tap,
             stage: Stage::Running,
-            position: None,
-            file: None,
-            wall: None,
             notice: (0, ""),
             writing: &Writing::default,
             degraded: &Vec::new,
-            pending: &|| None,
             report: &|| analysis.report(&trace::report::ReportInput::of("tap")),
         };
         changes.needs_refresh(&run, now)

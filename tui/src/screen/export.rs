@@ -46,7 +46,7 @@ impl Exports {
 
     fn trace(&mut self, run: &Run<'_>) -> anyhow::Result<String> {
         let recorded = || (run.writing)().recording.map(|written| PathBuf::from(written.name));
-        let Some(recording) = run.file.map(Path::to_owned).or_else(recorded) else {
+        let Some(recording) = run.about.file().map(Path::to_owned).or_else(recorded) else {
             return Ok("a trace needs a recording: press r to start one".to_owned());
         };
         if self.0.is_some() {

@@ -157,16 +157,14 @@ impl Screen {
             })
         };
         self.hidden = (0..runs).map(view).collect();
+        self.pods = vec![PodLine::default(); runs];
     }
 
-    /// Index of the shown run.
-    pub fn shown(&self) -> usize {
-        self.shown
-    }
-
-    /// Sets the lines of the run list.
-    pub fn set_pods(&mut self, pods: Vec<PodLine>) {
-        self.pods = pods;
+    /// Sets a run's line in the run list.
+    pub fn set_pod(&mut self, run: usize, line: PodLine) {
+        if let Some(pod) = self.pods.get_mut(run) {
+            *pod = line;
+        }
     }
 
     /// Replaces the time series of a run with the received ones.
@@ -318,9 +316,9 @@ impl Screen {
     /// Refreshes the model to the current state.
     fn read(&mut self, run: &Run<'_>, rows: bool) {
         let outside = RunValues {
-            source: run.source.to_owned(),
+            source: run.about.kind().to_owned(),
             doing: match run.stage {
-                Stage::Running | Stage::Ended if run.position.is_some() => "replay",
+                Stage::Running | Stage::Ended if run.about.position().is_some() => "replay",
                 Stage::Running => "live",
                 Stage::Ending => "ending",
                 Stage::Ended => "ended",
@@ -330,7 +328,7 @@ impl Screen {
             degraded: degraded(run),
         };
         self.model.refresh(run.analysis, &outside);
-        let started = run.wall.zip(run.analysis.ledger().started());
+        let started = run.about.wall().zip(run.analysis.ledger().started());
         self.model.wall_start_ns = started
             .map(|((mono, wall), start)| wall.saturating_add(start.since(mono)).saturating_sub(mono.since(start)));
         if rows {
@@ -360,12 +358,12 @@ impl Screen {
             }
         }
         if run.stage == Stage::Ending {
-            let pending = (run.pending)();
+            let pending = run.about.pending();
             let pending = pending.as_deref().unwrap_or("waiting for frames in flight");
             self.ui
                 .show_message(format!("stopping: {pending}; press q again to quit immediately"));
         }
-        self.model.position = run.position.cloned();
+        self.model.position = run.about.position();
         self.model.writing = (run.writing)();
         self.model.pods.clone_from(&self.pods);
         self.model.pod = self.shown;
@@ -408,7 +406,7 @@ impl Observer for Screen {
             return Ok(ScreenCommand::Stay);
         }
         self.next_keys = now + KEYS;
-        self.ui.replay = run.position.is_some();
+        self.ui.replay = run.about.position().is_some();
         self.ui.watches = !self.hidden.is_empty();
         if run.notice.0 != self.notice {
             self.notice = run.notice.0;

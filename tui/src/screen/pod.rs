@@ -2,6 +2,7 @@
 
 use std::cell::RefCell;
 use std::rc::Rc;
+use std::time::Duration;
 
 use session::{Observer, Run, ScreenCommand};
 use trace::{Analysis, Event};
@@ -35,6 +36,15 @@ impl Observer for PodView {
     }
 
     fn turn(&mut self, run: &Run<'_>) -> anyhow::Result<ScreenCommand> {
-        self.screen.borrow_mut().turn(run)
+        let mut screen = self.screen.borrow_mut();
+        if screen.shown == self.place {
+            screen.turn(run)
+        } else {
+            Ok(ScreenCommand::Stay)
+        }
+    }
+
+    fn sleep(&mut self, time: Duration) {
+        self.screen.borrow_mut().sleep(time);
     }
 }

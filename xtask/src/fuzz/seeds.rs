@@ -15,14 +15,10 @@ fn replay(root: &Path, mut each: impl FnMut(&Record<'_>) -> Result<()>) -> Resul
             continue;
         }
         let recording = Recording::open(&path).with_context(|| format!("open {}", path.display()))?;
-        let (mut reader, mut outcome) = (recording.reader(), Ok(()));
-        let mut give = |record: Record<'_>| {
-            if outcome.is_ok() {
-                outcome = each(&record);
-            }
-        };
-        while reader.next(&mut give)? {}
-        outcome?;
+        let mut reader = recording.reader();
+        while let Some(record) = reader.next()? {
+            each(&record)?;
+        }
     }
     Ok(())
 }

@@ -7,6 +7,9 @@ use super::columns::Columns;
 use super::delivery::Deliveries;
 use super::lane::Lanes;
 use super::text::{Reading, Texts};
+use crate::clock::MonoNs;
+use crate::event::{Chunk, Missed};
+use crate::record::Record;
 
 /// State of the block so far, equal in writer and reader.
 #[derive(Debug, Default)]
@@ -47,13 +50,27 @@ impl EncodedBlock {
     }
 }
 
-/// Columns of a block being decoded, with the state of their predictions.
-pub(super) struct DecodedBlock<'s, 'b> {
-    pub(super) state: &'s mut State,
+/// A block being decoded: its columns, the state of their predictions, and its last record.
+pub(in crate::record) struct DecodedBlock<'b> {
+    pub(super) state: &'b mut State,
     pub(super) columns: Columns<Cursor<'b>>,
     pub(super) texts: Reading<'b>,
     /// Token ids not yet assigned to chunks.
     pub(super) ids: &'b [i64],
-    /// Remaining chunks of the number in the block's header.
+    /// Remaining chunks and records of the numbers in the block's header.
     pub(super) chunks_left: u32,
+    pub(super) records_left: u32,
+    /// Earliest time in the block: the time of events that are not its records.
+    pub(super) from: MonoNs,
+    /// Records missing before the block, not reported yet.
+    pub(super) missed: Option<Missed>,
+    /// Whether the standing data is wanted.
+    pub(super) standing: bool,
+    /// Time of the last record.
+    pub(super) at: u64,
+    /// Last record, without its chunks.
+    pub(super) last: Option<Record<'b>>,
+    /// Chunks of the last record.
+    pub(super) chunks: Vec<Chunk<'b>>,
+    pub(super) unknown: u64,
 }

@@ -1,5 +1,7 @@
 //! Decodes the columns of a block into records, one at a time. Memory holds the block's texts and ids, and one frame.
 
+use std::io;
+
 use super::block::{DecodedBlock, State};
 use super::bytes::Malformed;
 use super::codes::op;
@@ -9,86 +11,133 @@ use super::lane::Step;
 use super::rare::RareReader;
 use super::text::{Read, Reading};
 use crate::clock::MonoNs;
-use crate::event::{Chunk, Event, Frame, Received, What};
+use crate::event::{Event, Frame, Missed, Received, What};
 use crate::id::{FrameId, ThreadId};
 use crate::record::Record;
 use crate::record::header::Anchor;
 
 /// Buffers that a reader reuses from block to block. They carry no state.
-#[derive(Debug, Default)]
+#[derive(Default)]
 pub(in crate::record) struct Scratch {
+    zstd: Option<zstd::bulk::Decompressor<'static>>,
+    raw: Vec<u8>,
     texts: Read,
     ids: Vec<i64>,
     state: State,
 }
 
-/// Reads the block `raw`, which must match `content` from its header. With `standing`, the standing data comes first, at the block's
-/// earliest time. Returns the number of records of unknown kinds.
-pub(in crate::record) fn decode(
-    raw: &[u8],
-    content: &Content,
-    scratch: &mut Scratch,
-    standing: bool,
-    give: &mut dyn FnMut(Record<'_>),
-) -> Result<u64, Malformed> {
-    let mut columns = Columns::split(raw)?;
-    let Scratch { texts, ids, state } = scratch;
-    texts.fill(&mut columns)?;
-    ids.clear();
-    while !columns.ids.is_empty() {
-        ids.push(columns.ids.signed()?);
+impl Scratch {
+    /// Decompresses a block, whose header states that it has `length` bytes.
+    pub(in crate::record) fn unpack(&mut self, packed: &[u8], length: u32) -> io::Result<()> {
+        let zstd = match &mut self.zstd {
+            Some(zstd) => zstd,
+            None => self.zstd.insert(zstd::bulk::Decompressor::new()?),
+        };
+        self.raw.clear();
+        self.raw.reserve(length as usize);
+        if zstd.decompress_to_buffer(packed, &mut self.raw)? == length as usize {
+            Ok(())
+        } else {
+            Err(io::Error::other("its length does not match after decompression"))
+        }
     }
-    state.clear();
-    let mut block = DecodedBlock {
-        state,
-        columns,
-        texts: Reading::new(texts),
-        ids,
-        chunks_left: content.chunks,
-    };
-    block.standing(content, standing, give)?;
-    let mut chunks = Vec::new();
-    let mut unknown = 0;
-    let mut at = 0_u64;
-    for _ in 0..content.records {
-        let code = block.columns.op.byte()?;
-        at = at.wrapping_add(block.columns.time.signed()? as u64);
-        let known = block.record(code, MonoNs(at), &mut chunks, give)?;
-        unknown += u64::from(!known);
-    }
-    let whole = block.columns.op.is_empty() && block.chunks_left == 0;
-    if whole {
-        Ok(unknown)
-    } else {
-        Err(Malformed("the block has more data than its header states"))
+
+    /// Starts to decode the decompressed block, which must match `content` from its header. A [`What::Missed`] comes first if records are
+    /// `missed` before the block, then the standing data if it is wanted.
+    pub(in crate::record) fn decode(
+        &mut self,
+        content: &Content,
+        standing: bool,
+        missed: Option<Missed>,
+    ) -> Result<DecodedBlock<'_>, Malformed> {
+        let Self {
+            raw, texts, ids, state, ..
+        } = self;
+        let mut columns = Columns::split(raw)?;
+        texts.fill(&mut columns)?;
+        ids.clear();
+        while !columns.ids.is_empty() {
+            ids.push(columns.ids.signed()?);
+        }
+        state.clear();
+        Ok(DecodedBlock {
+            state,
+            columns,
+            texts: Reading::new(texts),
+            ids,
+            chunks_left: content.chunks,
+            records_left: content.records,
+            from: content.from,
+            missed,
+            standing,
+            at: 0,
+            last: None,
+            chunks: Vec::new(),
+            unknown: 0,
+        })
     }
 }
 
-impl<'b> DecodedBlock<'_, 'b> {
-    fn standing(&mut self, content: &Content, wanted: bool, give: &mut dyn FnMut(Record<'_>)) -> Result<(), Malformed> {
-        while !self.columns.standing.is_empty() {
-            let mut reader = RareReader::next(&mut self.columns.standing, &mut self.texts)?;
-            if let (true, Ok(Some(what))) = (wanted, reader.standing()) {
-                give(Record::Event(Event { at: content.from, what }));
-            }
-        }
-        Ok(())
+impl<'b> DecodedBlock<'b> {
+    /// Reads the next record; `None` at the end.
+    pub(in crate::record) fn next(&mut self) -> Result<Option<Record<'_>>, Malformed> {
+        self.advance()?;
+        Ok(self.last())
     }
 
-    /// Passes on the next record. Returns `false` if its kind, or a code in it, is unknown to this version.
-    fn record(
-        &mut self,
-        code: u8,
-        at: MonoNs,
-        chunks: &mut Vec<Chunk<'b>>,
-        give: &mut dyn FnMut(Record<'_>),
-    ) -> Result<bool, Malformed> {
+    /// The record that [`Self::advance`] read.
+    pub(in crate::record) fn last(&self) -> Option<Record<'_>> {
+        let mut record = self.last?;
+        if let Record::Event(Event { what, .. }) = &mut record
+            && let What::Sent(frame) | What::Received(Received { frame: Some(frame), .. }) = what
+        {
+            frame.chunks = &self.chunks;
+        }
+        Some(record)
+    }
+
+    /// Number of records of unknown kinds skipped so far.
+    pub(in crate::record) fn unknown(&self) -> u64 {
+        self.unknown
+    }
+
+    /// Reads the next record into [`Self::last`]. Returns `false` at the end.
+    pub(in crate::record) fn advance(&mut self) -> Result<bool, Malformed> {
+        self.last = self.read()?;
+        Ok(self.last.is_some())
+    }
+
+    fn read(&mut self) -> Result<Option<Record<'b>>, Malformed> {
+        if let Some(missed) = self.missed.take() {
+            return Ok(Some(Record::Event(Event::new(self.from, What::Missed(missed)))));
+        }
+        while !self.columns.standing.is_empty() {
+            let mut reader = RareReader::next(&mut self.columns.standing, &mut self.texts)?;
+            if let (true, Ok(Some(what))) = (self.standing, reader.standing()) {
+                return Ok(Some(Record::Event(Event::new(self.from, what))));
+            }
+        }
+        while self.records_left > 0 {
+            self.records_left -= 1;
+            let code = self.columns.op.byte()?;
+            self.at = self.at.wrapping_add(self.columns.time.signed()? as u64);
+            let record = self.record(code, MonoNs(self.at))?;
+            if record.is_some() {
+                return Ok(record);
+            }
+        }
+        if self.columns.op.is_empty() && self.chunks_left == 0 {
+            Ok(None)
+        } else {
+            Err(Malformed("the block has more data than its header states"))
+        }
+    }
+
+    /// Reads a record. Returns `None` if it is skipped.
+    fn record(&mut self, code: u8, at: MonoNs) -> Result<Option<Record<'b>>, Malformed> {
         let number = code & op::NUMBER;
         let what = match number {
-            op::TICK => {
-                give(Record::Tick(at));
-                return Ok(true);
-            }
+            op::TICK => return Ok(Some(Record::Tick(at))),
             op::SENT => {
                 let (lane, id) = self.step(code, Step::Sent)?;
                 let mut forwarded = None;
@@ -96,38 +145,35 @@ impl<'b> DecodedBlock<'_, 'b> {
                     let ns = self.columns.forwarded.signed()?;
                     forwarded = Some(MonoNs(at.0.wrapping_add(ns as u64)));
                 }
-                let frame = self.frame(lane, id, chunks)?.with(chunks);
+                let frame = self.frame(lane, id)?;
                 What::Sent(Frame { forwarded, ..frame })
             }
             op::FORWARDED => {
                 self.step(code, Step::Forwarded)?;
-                return Ok(true);
+                return Ok(None);
             }
-            op::RECEIVED => What::Received(self.received(code, chunks)?),
+            op::RECEIVED => What::Received(self.received(code)?),
             op::PROCESSED => What::Processed(self.step(code, Step::Processed)?.1),
             op::DELIVERED => {
                 let (deliveries, column) = (&mut self.state.given, &mut self.columns.delivery);
                 What::Delivered(deliveries.read(code & op::EXPECTED != 0, column, &mut self.texts)?)
             }
-            _ if number >= op::RARE => return self.rare(number, at, give),
+            _ if number >= op::RARE => {
+                let mut reader = RareReader::next(&mut self.columns.rare, &mut self.texts)?;
+                if number == op::ANCHOR {
+                    let wall_ns = reader.wall_ns()?;
+                    return Ok(Some(Record::Anchor(Anchor { mono: at, wall_ns })));
+                }
+                let Ok(Some(what)) = reader.what(number) else {
+                    // A kind, or a code in it, that is unknown to this version.
+                    self.unknown += 1;
+                    return Ok(None);
+                };
+                what
+            }
             _ => return Err(Malformed("record of unknown kind")),
         };
-        give(Record::Event(Event { at, what }));
-        Ok(true)
-    }
-
-    fn rare(&mut self, number: u8, at: MonoNs, give: &mut dyn FnMut(Record<'_>)) -> Result<bool, Malformed> {
-        let mut reader = RareReader::next(&mut self.columns.rare, &mut self.texts)?;
-        if number == op::ANCHOR {
-            let wall_ns = reader.wall_ns()?;
-            give(Record::Anchor(Anchor { mono: at, wall_ns }));
-            return Ok(true);
-        }
-        let Ok(Some(what)) = reader.what(number) else {
-            return Ok(false);
-        };
-        give(Record::Event(Event { at, what }));
-        Ok(true)
+        Ok(Some(Record::Event(Event { at, what })))
     }
 
     fn step(&mut self, code: u8, step: Step) -> Result<(u32, FrameId), Malformed> {
@@ -138,10 +184,7 @@ impl<'b> DecodedBlock<'_, 'b> {
         }
     }
 
-    fn received<'c>(&mut self, code: u8, chunks: &'c mut Vec<Chunk<'b>>) -> Result<Received<'c>, Malformed>
-    where
-        'b: 'c,
-    {
+    fn received(&mut self, code: u8) -> Result<Received<'b>, Malformed> {
         let (lane, id) = self.step(code, Step::Received)?;
         let stream = self.state.lanes.get(lane);
         let distance = self.columns.wakeup.maybe()?;
@@ -165,7 +208,7 @@ impl<'b> DecodedBlock<'_, 'b> {
                 0 => (lane, id),
                 _ => self.state.lanes.read(Step::Sent, &mut self.columns)?,
             };
-            Some(self.frame(lane, id, chunks)?.with(chunks))
+            Some(self.frame(lane, id)?)
         } else {
             None
         };
@@ -189,10 +232,13 @@ mod tests {
         encoder.tick(MonoNs(9));
         let (mut columns, content) = encoder.close(Columns::default());
         let read = |columns: &Columns<Vec<u8>>| {
-            let (mut raw, mut given) = (Vec::new(), 0);
-            columns.join(&mut raw);
-            let unknown = decode(&raw, &content, &mut Scratch::default(), false, &mut |_| given += 1);
-            (unknown.expect("the block is whole"), given)
+            let (mut scratch, mut given) = (Scratch::default(), 0);
+            columns.join(&mut scratch.raw);
+            let mut block = scratch.decode(&content, false, None).expect("columns");
+            while block.next().expect("the block is whole").is_some() {
+                given += 1;
+            }
+            (block.unknown(), given)
         };
         assert_eq!(read(&columns), (0, 2));
         let cause = columns.rare.last_mut().expect("the cause is its last byte");

@@ -1,5 +1,7 @@
 //! Frames and their chunks. A chunk as predicted only extends two run lengths.
 
+use std::mem;
+
 use super::block::{DecodedBlock, EncodedBlock};
 use super::bytes::{Cursor, Malformed, Put};
 use super::chain::NONE;
@@ -147,9 +149,9 @@ fn write(columns: &mut Columns<Vec<u8>>, predictor: &Predictor, chunk: &Chunk<'_
     }
 }
 
-impl<'b> DecodedBlock<'_, 'b> {
-    /// Reads the next frame, and its chunks into `chunks`.
-    pub(super) fn frame(&mut self, lane: u32, id: FrameId, chunks: &mut Vec<Chunk<'b>>) -> Result<Head, Malformed> {
+impl<'b> DecodedBlock<'b> {
+    /// Reads the next frame, and its chunks into [`Self::chunks`].
+    pub(super) fn frame(&mut self, lane: u32, id: FrameId) -> Result<Frame<'b>, Malformed> {
         let form = self.columns.form.byte()?;
         let stream = self.state.lanes.get(lane);
         let bytes = stream.bytes.wrapping_add(self.columns.bytes.signed()? as u64);
@@ -164,6 +166,7 @@ impl<'b> DecodedBlock<'_, 'b> {
         stream.count = count;
         let (mut place, mut first) = (stream.place, stream.first);
         let (mut followed, mut plain) = (None, None);
+        let mut chunks = mem::take(&mut self.chunks);
         chunks.clear();
         for _ in 0..count {
             let chain = &mut self.state.chain;
@@ -209,34 +212,15 @@ impl<'b> DecodedBlock<'_, 'b> {
         }
         let stream = self.state.lanes.get(lane);
         (stream.place, stream.first) = (place, first);
-        Ok(Head {
+        self.chunks = chunks;
+        Ok(Frame {
             id,
             bytes,
+            forwarded: None,
             kind: Kind::of(form >> 4)?,
             ids: IdColumn::of(form & 15)?,
+            chunks: &[],
         })
-    }
-}
-
-/// A frame without its chunks.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Head {
-    id: FrameId,
-    bytes: u64,
-    kind: Kind,
-    ids: IdColumn,
-}
-
-impl Head {
-    pub(super) fn with<'a>(self, chunks: &'a [Chunk<'a>]) -> Frame<'a> {
-        Frame {
-            id: self.id,
-            bytes: self.bytes,
-            forwarded: None,
-            kind: self.kind,
-            ids: self.ids,
-            chunks,
-        }
     }
 }
 

@@ -18,6 +18,8 @@ mod rare;
 mod standing;
 mod text;
 
+pub(super) use block::DecodedBlock;
+pub(super) use bytes::Malformed;
 pub(super) use columns::Columns;
-pub(super) use decoder::{Scratch, decode};
+pub(super) use decoder::Scratch;
 pub(super) use encoder::{Content, Encoder};

@@ -10,8 +10,8 @@ use crate::report::ReportInput;
 use crate::words;
 use crate::{Analysis, Config};
 
-/// Replays a whole recording. Damaged blocks are skipped; missing parts are listed in the input's `degraded`. Calls `progress` after each
-/// block with the bytes done and the total.
+/// Replays a whole recording. Damaged blocks are skipped; missing parts are listed in the input's `degraded`. Calls `progress` at each
+/// block with its end in the file and the file's size.
 pub fn analyse(
     recording: &Recording,
     engines: Engines,
@@ -31,25 +31,22 @@ pub fn analyse(
         input.degraded.push(Value::from(format!("recording: {missing}")));
     }
     let mut reader = recording.reader();
+    let mut done = reader.offset();
     loop {
-        let more = reader.next(&mut |record| match record {
-            Record::Event(event) => analysis.apply(&event),
-            Record::Tick(now) => analysis.tick(now),
-            Record::Anchor(_) | Record::Closing(_) => {}
-        });
-        match more {
-            Ok(true) => {}
-            Ok(false) => break,
+        match reader.next() {
+            Ok(Some(Record::Event(event))) => analysis.apply(&event),
+            Ok(Some(Record::Tick(now))) => analysis.tick(now),
+            Ok(Some(Record::Anchor(_) | Record::Closing(_))) => {}
+            Ok(None) => break,
             Err(error @ ReadError::Damaged { .. }) => {
                 input.degraded.push(Value::from(format!("recording: {error}")));
             }
             Err(error) => return Err(error),
         }
-        let done = recording
-            .blocks()
-            .get(reader.position())
-            .map_or(recording.bytes(), |b| b.offset);
-        progress(done, recording.bytes());
+        if done != reader.offset() {
+            done = reader.offset();
+            progress(done, recording.bytes());
+        }
     }
     if reader.unknown() > 0 {
         let records = words::plural(reader.unknown(), "record");

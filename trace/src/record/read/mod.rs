@@ -10,4 +10,3 @@ pub use analyse::analyse;
 pub use missing::Missing;
 pub use open::{BlockInfo, Recording};
 pub use reader::Reader;
-pub(super) use reader::unpack;

@@ -136,16 +136,6 @@ impl Recording {
         self.blocks.iter().map(|b| u64::from(b.records)).sum()
     }
 
-    /// Number of chunks.
-    pub fn chunks(&self) -> u64 {
-        self.blocks.iter().map(|b| u64::from(b.chunks)).sum()
-    }
-
-    /// All readings of both clocks, the first at the start.
-    pub fn anchors(&self) -> &[Anchor] {
-        &self.anchors
-    }
-
     /// Wall-clock time of an instant, in nanoseconds since the Unix epoch, by the last anchor before it.
     pub fn wall_ns(&self, at: MonoNs) -> u64 {
         let before = self.anchors.partition_point(|anchor| anchor.mono <= at);
@@ -171,11 +161,6 @@ impl Recording {
     /// Whether the blocks come from the file's index, not from a scan.
     pub fn is_indexed(&self) -> bool {
         self.indexed
-    }
-
-    /// Index of the block that contains an instant, or of the last one before it.
-    pub fn block_at(&self, at: MonoNs) -> usize {
-        self.blocks.partition_point(|b| b.from <= at).saturating_sub(1)
     }
 
     pub(super) fn section(&self, block: usize) -> Option<(u64, Section)> {

@@ -1,29 +1,43 @@
-//! Reader of a recording's records, one block at a time.
+//! Reader of a recording's records, one at a time. Keeps one block in memory.
 
+use std::fmt::Display;
 use std::io;
+use std::mem;
 use std::os::unix::fs::FileExt;
 
+use self_cell::{MutBorrow, self_cell};
+
 use super::super::Record;
-use super::super::codec::{Scratch, decode};
+use super::super::codec::{DecodedBlock, Scratch};
 use super::super::error::ReadError;
 use super::super::section::{SECTION_HEADER, Section};
 use super::open::Recording;
-use crate::event::{Event, Missed, MissedCause, What};
+use crate::event::{Missed, MissedCause};
 
-/// Reads a recording, starting at one of its blocks. Keeps one block in memory.
+self_cell!(
+    /// The block being read, and the buffers from which its records borrow.
+    struct Block {
+        owner: MutBorrow<Scratch>,
+        #[covariant]
+        dependent: DecodedBlock,
+    }
+);
+
+/// Reads a recording, starting at one of its blocks.
 pub struct Reader<'r> {
     recording: &'r Recording,
+    /// Index of the next block.
     next: usize,
     /// Expected number of the next block's first record; `None` at the beginning.
     expected: Option<u64>,
-    /// Sequence number of the last block read, even if damaged.
+    /// Sequence number of the last complete block.
     seq: u64,
     closed: bool,
     unknown: u64,
-    zstd: Option<zstd::bulk::Decompressor<'static>>,
     packed: Vec<u8>,
-    raw: Vec<u8>,
+    /// Buffers for the next block.
     scratch: Scratch,
+    block: Option<Block>,
 }
 
 impl Recording {
@@ -41,18 +55,18 @@ impl Recording {
             seq: 0,
             closed: false,
             unknown: 0,
-            zstd: None,
             packed: Vec::new(),
-            raw: Vec::new(),
             scratch: Scratch::default(),
+            block: None,
         }
     }
 }
 
 impl Reader<'_> {
-    /// Index of the next block.
-    pub fn position(&self) -> usize {
-        self.next
+    /// Offset in the file of the next block, or the file's length.
+    pub fn offset(&self) -> u64 {
+        let next = self.recording.blocks().get(self.next);
+        next.map_or(self.recording.bytes(), |block| block.offset)
     }
 
     /// Number of records of unknown kinds skipped so far.
@@ -60,33 +74,52 @@ impl Reader<'_> {
         self.unknown
     }
 
-    /// Passes on the next block's records; `false` at the end. If records are missing before the block, a [`What::Missed`] comes first and
-    /// the standing data is repeated. A damaged block is an error; the next call continues after it.
-    pub fn next(&mut self, give: &mut dyn FnMut(Record<'_>)) -> Result<bool, ReadError> {
-        let Some((offset, section)) = self.recording.section(self.next) else {
-            let closing = self.recording.closing().filter(|_| !self.closed);
-            self.closed = true;
-            if let Some(closing) = closing {
-                give(Record::Closing(closing));
-            }
+    /// Reads the next record; `None` at the end. If records are missing before a block, a [`What::Missed`] comes first and the standing data
+    /// is repeated. A damaged block is an error; the next call continues after it.
+    ///
+    /// [`What::Missed`]: crate::event::What::Missed
+    #[expect(clippy::should_implement_trait, reason = "a record borrows from the reader")]
+    pub fn next(&mut self) -> Result<Option<Record<'_>>, ReadError> {
+        while !self.advance()? {
+            let Some((offset, section)) = self.recording.section(self.next) else {
+                let closed = mem::replace(&mut self.closed, true);
+                return Ok(self.recording.closing().filter(|_| !closed).map(Record::Closing));
+            };
+            self.open(offset, &section)?;
+        }
+        Ok(self.block.as_ref().and_then(|block| block.borrow_dependent().last()))
+    }
+
+    /// Reads the next record of the current block. Returns `false` without a block, and at its end.
+    fn advance(&mut self) -> Result<bool, ReadError> {
+        let Some(mut block) = self.block.take() else {
             return Ok(false);
         };
-        let block = self.next;
-        self.next += 1;
-        let content = section.content;
+        if block
+            .with_dependent_mut(|_, block| block.advance())
+            .map_err(|error| self.damaged(&error))?
+        {
+            self.block = Some(block);
+            return Ok(true);
+        }
+        self.unknown += block.borrow_dependent().unknown();
+        if let Some((_, section)) = self.recording.section(self.next - 1) {
+            self.expected = Some(section.first_record + u64::from(section.content.records));
+            self.seq = section.seq;
+        }
+        self.scratch = block.into_owner().into_inner();
+        Ok(false)
+    }
+
+    /// Loads the next block.
+    fn open(&mut self, offset: u64, section: &Section) -> Result<(), ReadError> {
         let missed = self.expected.map_or(0, |n| section.first_record.saturating_sub(n));
         let begins = missed > 0 || (self.expected.is_none() && section.first_record > 0);
         self.expected.get_or_insert(section.first_record);
-        let damaged = |why: String| ReadError::Damaged {
-            path: self.recording.path().to_owned(),
-            block,
-            offset,
-            why,
-            records: content.records,
-        };
-        match load(self.recording, offset, &section, &mut self.packed) {
+        self.next += 1;
+        match load(self.recording, offset, section, &mut self.packed) {
             Ok(true) => {}
-            Ok(false) => return Err(damaged("its checksum does not match".into())),
+            Ok(false) => return Err(self.damaged(&"its checksum does not match")),
             Err(error) => {
                 return Err(ReadError::Io {
                     path: self.recording.path().to_owned(),
@@ -95,28 +128,33 @@ impl Reader<'_> {
                 });
             }
         }
-        if let Err(error) = unpack(&mut self.zstd, &self.packed, &section, &mut self.raw) {
-            return Err(damaged(error.to_string()));
+        let unpacked = self.scratch.unpack(&self.packed, section.raw);
+        unpacked.map_err(|error| self.damaged(&error))?;
+        // Blocks are numbered as written. Without a gap in the numbers, the records were never written.
+        let cause = if section.seq == self.seq + 1 {
+            MissedCause::QueueFull
+        } else {
+            MissedCause::Unframed
+        };
+        let missed = (missed > 0).then(|| Missed::new(None, missed, cause));
+        let block = Block::try_new(MutBorrow::new(mem::take(&mut self.scratch)), |scratch| {
+            scratch.borrow_mut().decode(&section.content, begins, missed)
+        });
+        self.block = Some(block.map_err(|error| self.damaged(&error))?);
+        Ok(())
+    }
+
+    /// Error of the current block.
+    fn damaged(&self, why: &dyn Display) -> ReadError {
+        let block = self.next - 1;
+        let (offset, section) = self.recording.section(block).unwrap_or_default();
+        ReadError::Damaged {
+            path: self.recording.path().to_owned(),
+            block,
+            offset,
+            why: why.to_string(),
+            records: section.content.records,
         }
-        if missed > 0 {
-            // Blocks are numbered as written. Without a gap in the numbers, the records were never written.
-            let cause = if section.seq == self.seq + 1 {
-                MissedCause::QueueFull
-            } else {
-                MissedCause::Unframed
-            };
-            give(Record::Event(Event::new(
-                content.from,
-                What::Missed(Missed::new(None, missed, cause)),
-            )));
-        }
-        match decode(&self.raw, &content, &mut self.scratch, begins, give) {
-            Ok(unknown) => self.unknown += unknown,
-            Err(error) => return Err(damaged(error.to_string())),
-        }
-        self.expected = Some(section.first_record + u64::from(content.records));
-        self.seq = section.seq;
-        Ok(true)
     }
 }
 
@@ -130,24 +168,4 @@ fn load(recording: &Recording, offset: u64, section: &Section, packed: &mut Vec<
     packed.resize(section.packed as usize, 0);
     recording.file().read_exact_at(packed, offset + SECTION_HEADER as u64)?;
     Ok(crc32fast::hash(packed) == section.crc)
-}
-
-pub(in crate::record) fn unpack(
-    zstd: &mut Option<zstd::bulk::Decompressor<'static>>,
-    packed: &[u8],
-    section: &Section,
-    raw: &mut Vec<u8>,
-) -> io::Result<()> {
-    let zstd = match zstd {
-        Some(zstd) => zstd,
-        None => zstd.insert(zstd::bulk::Decompressor::new()?),
-    };
-    raw.clear();
-    raw.reserve(section.raw as usize);
-    let bytes = zstd.decompress_to_buffer(packed, raw)?;
-    if bytes == section.raw as usize {
-        Ok(())
-    } else {
-        Err(io::Error::other("its length does not match after decompression"))
-    }
 }

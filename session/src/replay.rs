@@ -1,0 +1,268 @@
+//! Source of a replay: a recording played at its original pace or another speed.
+
+use std::collections::HashSet;
+use std::path::Path;
+use std::time::Instant;
+
+use trace::record::{Closing, ReadError, Reader, Record, Recording};
+use trace::{Analysis, MonoNs, words};
+
+use crate::about::About;
+use crate::playback::{Play, Player, Position, Speed};
+use crate::session::Session;
+use crate::source::{Flow, Source};
+
+/// Recorded time that one poll plays, so that keys are read in between.
+const STEP_NS: u64 = 50_000_000;
+/// Maximum number of records analysed again to seek backwards. Beyond it, playback starts at a later block and reports that.
+const MAX_REPLAYED: u64 = 8_000_000;
+
+/// A recording being played.
+pub struct Playback<'r> {
+    recording: &'r Recording,
+    reader: Reader<'r>,
+    closing: Closing,
+    player: Player,
+    /// End of the current step, in recorded time.
+    next: MonoNs,
+    /// Findings that have started.
+    known: HashSet<(&'static str, String)>,
+    stopped: bool,
+}
+
+impl<'r> Playback<'r> {
+    /// Starts at the beginning of the recording; `None` if it contains no events.
+    pub fn new(recording: &'r Recording, speed: Speed) -> Option<Self> {
+        Some(Self {
+            recording,
+            reader: recording.reader(),
+            closing: recording.closing().cloned().unwrap_or_default(),
+            player: Player::new(recording.span()?, speed),
+            next: MonoNs::default(),
+            known: HashSet::new(),
+            stopped: false,
+        })
+    }
+
+    /// Returns whether the whole recording has been played.
+    pub fn has_ended(&self) -> bool {
+        self.player.has_ended()
+    }
+
+    /// Plays from an earlier block on, in order to reach `to`.
+    fn restart(&mut self, to: MonoNs) {
+        let (blocks, block) = (self.recording.blocks(), start(self.recording, to));
+        self.reader = self.recording.reader_at(block);
+        self.player.begin((block > 0).then(|| blocks[block].from));
+        self.next = MonoNs::default();
+        self.known.clear();
+    }
+
+    /// Stops at a finding that has started since the last check, if the user seeks one.
+    fn check_findings(&mut self, session: &mut Session) {
+        let mut begun = None;
+        for finding in session.analysis().findings() {
+            if self.known.insert((finding.kind, finding.verdict.hop.clone())) {
+                begun = Some(finding.kind);
+            }
+        }
+        if let Some(kind) = begun
+            && self.player.seeks_finding()
+        {
+            self.player.reached(session.analysis().ledger().now());
+            self.player.pause();
+            session.notify(format!("{kind} begins here"));
+        }
+    }
+}
+
+impl Source for Playback<'_> {
+    fn poll(&mut self, session: &mut Session) -> Flow {
+        if let Some(to) = self.player.take_restart() {
+            self.restart(to);
+            session.restart(self.recording.header().config);
+        }
+        if self.stopped || self.player.has_ended() {
+            return Flow::Ended;
+        }
+        if !self.player.is_due(Instant::now()) {
+            return Flow::Idle;
+        }
+        loop {
+            let at = match self.reader.next() {
+                Ok(Some(Record::Event(event))) => {
+                    session.event(&event);
+                    event.at
+                }
+                Ok(Some(Record::Tick(at))) => {
+                    session.tick(at, self);
+                    self.check_findings(session);
+                    at
+                }
+                Ok(Some(Record::Anchor(_) | Record::Closing(_))) => continue,
+                Ok(None) => {
+                    if self.player.seeks_finding() {
+                        session.notify("no further finding before the end".into());
+                    }
+                    self.player.end();
+                    return Flow::Ended;
+                }
+                Err(error) => {
+                    session.give_up(format!("recording: {error}"));
+                    session.notify(format!("! recording: {error}"));
+                    if !matches!(error, ReadError::Damaged { .. }) {
+                        self.player.pause();
+                    }
+                    return Flow::Busy;
+                }
+            };
+            if at >= self.next {
+                self.next = MonoNs(at.0.saturating_add(STEP_NS));
+                self.player.reached(at);
+                return Flow::Busy;
+            }
+        }
+    }
+
+    fn stop(&mut self) {
+        self.stopped = true;
+    }
+
+    fn play(&mut self, play: Play, analysis: &Analysis) {
+        let began: Vec<MonoNs> = analysis.findings().iter().map(|finding| finding.began).collect();
+        self.player.execute(play, &began);
+    }
+}
+
+impl About for Playback<'_> {
+    fn kind(&self) -> &str {
+        &self.recording.header().source
+    }
+
+    fn degraded(&self) -> Vec<String> {
+        let missing = self.recording.missing().map(|missing| format!("recording: {missing}"));
+        self.closing
+            .degraded
+            .iter()
+            .map(words::of_json)
+            .chain(missing)
+            .collect()
+    }
+
+    fn position(&self) -> Option<Position> {
+        let wall_ns = self.recording.wall_ns(self.player.at());
+        Some(self.player.position(Some(wall_ns)))
+    }
+
+    fn file(&self) -> Option<&Path> {
+        Some(self.recording.path())
+    }
+
+    fn closing(&self) -> Option<&Closing> {
+        Some(&self.closing)
+    }
+
+    fn wall(&self) -> Option<(MonoNs, u64)> {
+        let anchor = self.closing.wall.unwrap_or(self.recording.header().anchor);
+        Some((anchor.mono, anchor.wall_ns))
+    }
+}
+
+/// Block at which the analysis starts in order to reach `to`: the first one, unless that takes too long.
+fn start(recording: &Recording, to: MonoNs) -> usize {
+    let blocks = recording.blocks();
+    let until = blocks.partition_point(|block| block.from <= to);
+    let mut records = 0u64;
+    let start = blocks[..until].iter().rposition(|block| {
+        records += u64::from(block.records) + u64::from(block.chunks);
+        records > MAX_REPLAYED
+    });
+    start.map_or(0, |block| (block + 1).min(until.saturating_sub(1)))
+}
+
+#[cfg(test)]
+mod tests {
+    use trace::Config;
+    use trace::engine::Engines;
+    use trace::record::analyse;
+    use trace::report::ReportInput;
+
+    use super::*;
+    use crate::observer::NoObserver;
+    use crate::sink::Sink;
+
+    fn recording() -> Recording {
+        let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../trace/fixtures/recordings");
+        Recording::open(folder.join("2.0-demo-race.tgap")).expect("a recording")
+    }
+
+    fn session(config: Config) -> Session {
+        Session::new(&config, Box::new(NoObserver), Sink::none("demo", &config), 10)
+    }
+
+    fn play(playback: &mut Playback<'_>, session: &mut Session) {
+        while playback.poll(session) == Flow::Busy {}
+    }
+
+    fn report(analysis: &Analysis) -> String {
+        analysis.report(&ReportInput::of("demo")).to_json()
+    }
+
+    #[test]
+    fn a_played_recording_has_the_report_of_the_run_after_any_seek() {
+        let recording = recording();
+        let (whole, _) = analyse(&recording, Engines::default(), &mut |_, _| {}).expect("readable");
+        let mut session = session(recording.header().config);
+        let fastest = "max".parse().expect("a speed");
+        let mut playback = Playback::new(&recording, fastest).expect("events");
+        play(&mut playback, &mut session);
+        assert!(playback.has_ended());
+        assert_eq!(report(session.analysis()), report(&whole));
+
+        playback.play(Play::Skip(-1), session.analysis());
+        playback.play(Play::Toggle, session.analysis());
+        play(&mut playback, &mut session);
+        let position = playback.position().expect("a recording has a position");
+        assert!(!playback.has_ended() && position.at_ns < position.whole_ns);
+        assert!(session.analysis().ledger().totals().events < whole.ledger().totals().events);
+
+        playback.play(Play::End, session.analysis());
+        play(&mut playback, &mut session);
+        assert_eq!(report(session.analysis()), report(&whole));
+    }
+
+    #[test]
+    fn playback_is_idle_until_the_next_record_is_due_and_ends_when_asked() {
+        let recording = recording();
+        let mut session = session(recording.header().config);
+        let mut playback = Playback::new(&recording, Speed::default()).expect("events");
+        play(&mut playback, &mut session);
+        assert_eq!(playback.poll(&mut session), Flow::Idle);
+        playback.stop();
+        assert_eq!(playback.poll(&mut session), Flow::Ended);
+        assert!(!playback.has_ended());
+    }
+
+    #[test]
+    fn a_damaged_block_is_reported_and_playback_continues() {
+        let recording = recording();
+        let mut bytes = std::fs::read(recording.path()).expect("a recording");
+        let block = recording.blocks()[1];
+        bytes[(block.offset + block.bytes - 5) as usize] ^= 4;
+        let file = std::env::temp_dir().join(format!("tokengap-damaged-{}.tgap", std::process::id()));
+        std::fs::write(&file, bytes).expect("a damaged copy");
+        let recording = Recording::open(&file).expect("a recording");
+        std::fs::remove_file(&file).expect("it exists");
+        let mut session = session(recording.header().config);
+        let mut playback = Playback::new(&recording, "max".parse().expect("a speed")).expect("events");
+        play(&mut playback, &mut session);
+        assert!(playback.has_ended());
+        let missed = session.analysis().report(&ReportInput::of("demo")).own.events_missed;
+        assert_eq!(missed, u64::from(block.records));
+        let report = session.finish(&playback, &|_| {}).to_json();
+        assert!(
+            report.contains("block 1 at byte") && report.contains("is damaged"),
+            "{report}"
+        );
+    }
+}
