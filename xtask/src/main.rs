@@ -10,6 +10,7 @@ mod faults;
 mod fixtures;
 mod fuzz;
 mod healthy;
+mod install;
 mod pages;
 mod pod;
 mod schemas;
@@ -48,6 +49,8 @@ enum Command {
     Fuzz(fuzz::Options),
     /// Read healthy responses of the engines' own serving code, and check that none is accused
     Healthy(healthy::Options),
+    /// Install the release in every documented way in a minimal Debian, and run it there
+    Install(install::Options),
     /// Record the decoder's test messages from the real engine
     Fixtures(fixtures::Args),
     /// Copy bytes between endpoints without analysis, as a baseline
@@ -87,6 +90,7 @@ fn main() -> anyhow::Result<()> {
         Command::Fixtures(args) => fixtures::run(&args),
         Command::Fuzz(options) => fuzz::run(&options),
         Command::Healthy(options) => healthy::run(&options),
+        Command::Install(options) => install::run(&options),
         Command::KernelObjects => e2e::kernel::list(),
         Command::PlainRelay(options) => e2e::plain_relay::run(&options),
         Command::Schemas(args) => schemas::run(&args),
