@@ -4,7 +4,7 @@
 use serde::{Deserialize, Serialize};
 
 use super::{Compared, Verdict};
-use crate::report::Report;
+use crate::report::{Report, Spread};
 use crate::words::{count, duration, share};
 
 /// Outcome for one problem.
@@ -77,8 +77,8 @@ pub(super) fn of(a: &Report, b: &Report, measures: &[Compared]) -> Vec<Outcome> 
         },
         Outcome {
             name: String::from("inter-token latency"),
-            state: state(measures, &["ITL, p99", "ITL, median"], false),
-            numbers: numbers_of(measures, &["ITL, p99", "ITL, median"]),
+            state: state(measures, &["ITL at clients, p99", "ITL at clients, median"], false),
+            numbers: numbers_of(measures, &["ITL at clients, p99", "ITL at clients, median"]),
         },
         Outcome {
             name: String::from("merged chunks"),
@@ -140,17 +140,26 @@ fn state(measures: &[Compared], names: &[&str], resolved: bool) -> State {
     quiet
 }
 
-/// Inter-token latency at clients over the whole runs, because slots do not hold it.
+/// Inter-token latency of the engine and at clients over the whole runs, because slots do not hold it.
 pub(super) fn latency(a: &Report, b: &Report, least_time_ns: u64) -> Vec<Compared> {
+    let (a, b) = (&a.itl_ns, &b.itl_ns);
+    [
+        ("of the engine", a.sent_by_token, b.sent_by_token),
+        ("at clients", a.delivered_by_token, b.delivered_by_token),
+    ]
+    .into_iter()
+    .filter_map(|(end, a, b)| Some(latency_at(end, a?, b?, least_time_ns)))
+    .flatten()
+    .collect()
+}
+
+fn latency_at(end: &str, of_a: Spread, of_b: Spread, least_time_ns: u64) -> [Compared; 2] {
     /// Smallest number of tokens in each run.
     const MIN_TOKENS: u64 = 1_000;
     /// Smallest factor: without slots, noise cannot be estimated.
     const LEAST_FACTOR: f64 = 2.0;
-    let (Some(of_a), Some(of_b)) = (a.itl_ns.delivered_by_token, b.itl_ns.delivered_by_token) else {
-        return Vec::new();
-    };
     let enough = of_a.count.min(of_b.count) >= MIN_TOKENS;
-    let line = |name: &str, from: u64, to: u64| {
+    let line = |what: &str, from: u64, to: u64| {
         let large = from.abs_diff(to) >= least_time_ns && from.max(to) as f64 >= LEAST_FACTOR * from.min(to) as f64;
         let verdict = match (enough, large) {
             (false, _) => Verdict::NotEnoughData,
@@ -174,7 +183,7 @@ pub(super) fn latency(a: &Report, b: &Report, least_time_ns: u64) -> Vec<Compare
             )),
         };
         Compared {
-            name: name.to_owned(),
+            name: format!("ITL {end}, {what}"),
             unit: super::Unit::Ns,
             a: Some(from as f64),
             b: Some(to as f64),
@@ -185,9 +194,9 @@ pub(super) fn latency(a: &Report, b: &Report, least_time_ns: u64) -> Vec<Compare
             note,
         }
     };
-    vec![
-        line("ITL, median", of_a.p50, of_b.p50),
-        line("ITL, p99", of_a.p99, of_b.p99),
+    [
+        line("median", of_a.p50, of_b.p50),
+        line("p99", of_a.p99, of_b.p99),
     ]
 }
 
