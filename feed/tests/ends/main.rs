@@ -108,7 +108,8 @@ fn a_lagging_watcher_receives_the_last_state_and_the_end() {
     let (publisher, analysis) = (source.publisher, source.analysis);
     let finishing = thread::spawn(move || finish(publisher, &analysis));
     watched.wait_until("the end", None, |w| w.ended);
-    assert_eq!(watched.starts, 2);
+    // Without a CPU for long, it may lag again behind a new state.
+    assert!(watched.starts >= 2, "{} states", watched.starts);
     assert_eq!(watched.analysis.as_ref().map(report), Some(expected));
     assert!(watched.reader.lost() > 0, "the gap is counted");
     assert!(finishing.join().expect("the end").dropped > 0);
