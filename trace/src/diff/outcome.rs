@@ -194,10 +194,7 @@ fn latency_at(end: &str, of_a: Spread, of_b: Spread, least_time_ns: u64) -> [Com
             note,
         }
     };
-    [
-        line("median", of_a.p50, of_b.p50),
-        line("p99", of_a.p99, of_b.p99),
-    ]
+    [line("median", of_a.p50, of_b.p50), line("p99", of_a.p99, of_b.p99)]
 }
 
 #[cfg(test)]
