@@ -56,7 +56,7 @@ impl Step {
     }
 }
 
-/// What the analysis says about a choice, or about the whole response.
+/// Result of the analysis for a choice, or for the whole response.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Verdict {
     /// Each token of the text was delivered.

@@ -14,7 +14,7 @@ impl Default for Budget {
 }
 
 impl Budget {
-    /// Takes the steps of the next part. Returns false if they exceed what is left, now and from then on.
+    /// Takes the steps of the next part. Returns false, then and in all later calls, if they exceed the rest of the budget.
     pub(super) fn take(&mut self, steps: usize) -> bool {
         self.0 = self.0.and_then(|left| left.checked_sub(steps));
         self.0.is_some()
