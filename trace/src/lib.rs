@@ -8,6 +8,7 @@ extern crate self as trace;
 
 pub mod analysis;
 pub mod clock;
+pub mod columns;
 pub mod detect;
 pub mod diff;
 pub mod engine;

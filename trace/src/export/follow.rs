@@ -73,7 +73,10 @@ impl Follow {
         exporter: &mut dyn Exporter,
     ) -> io::Result<()> {
         let ledger = analysis.ledger();
-        let summary = |request: &Request| request.clone().summary(ledger.worker_of(request));
+        let summary = |request: &Request| Summary {
+            rid: request.rid().into(),
+            numbers: ledger.numbers(request),
+        };
         for summary in ledger.requests().map(summary) {
             self.write_request(&summary, summary.finish.is_none(), analysis, exporter)?;
         }

@@ -91,7 +91,6 @@ pub(super) struct LiveRequest {
     pub(super) ticket: Option<Ticket>,
     /// Number of chunks sent by the scheduler and of deliveries so far.
     pub(super) points: u32,
-    pub(super) cached_tokens: Option<u32>,
     pub(super) hops: SmallVec<[OnHop; 2]>,
     pub(super) number: u64,
     /// Time of its first event. Identifies it together with the rid, which may be reused.

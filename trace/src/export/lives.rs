@@ -192,7 +192,6 @@ impl LiveRequests {
                 continue;
             };
             life.points = life.points.saturating_add(u32::from(origin));
-            life.cached_tokens = chunk.cached_tokens.or(life.cached_tokens);
             let known = life.hops.iter().position(|h| h.hop == frame.id.hop);
             if known.is_some() && chunk.finish.is_none() {
                 continue;

@@ -1,8 +1,11 @@
 //! One row per request: the columns of CSV and Parquet, in order.
+//!
+//! Numbers that the screen's table may show, too, are in [`crate::columns`].
 
 use crate::clock::MonoNs;
+use crate::columns::COLUMNS;
 use crate::event::Finish;
-use crate::ledger::{Request, Summary};
+use crate::ledger::{Numbers, Request, Summary};
 use crate::report::places;
 
 use super::{Closed, ExportContext, stage};
@@ -48,8 +51,6 @@ macro_rules! field {
 }
 field!(&str, Text, text => text);
 field!(String, Text, text => text);
-field!(u16, Number, number => u64::from(*number));
-field!(u32, Number, number => u64::from(*number));
 field!(u64, Number, number => *number);
 field!(bool, Flag, flag => *flag);
 field!(Moment, Moment, moment => moment.0);
@@ -64,18 +65,24 @@ impl<T: Field> Field for Option<T> {
 macro_rules! row {
     ($($(#[$about:meta])* $name:ident: $type:ty,)+) => {
         pub(super) struct Row<'a> {
+            numbers: &'a Numbers,
             $($(#[$about])* $name: $type,)+
         }
 
         impl<'a> Row<'a> {
             /// Name and type of each column.
             pub(super) fn columns() -> impl Iterator<Item = (&'static str, Kind)> {
-                [$((stringify!($name), <$type as Field>::KIND)),+].into_iter()
+                let fields = [$((stringify!($name), <$type as Field>::KIND)),+];
+                let numbers = COLUMNS.iter().filter_map(|column| Some((column.name?, Kind::Number)));
+                fields.into_iter().chain(numbers)
             }
 
             /// Value of each column.
             pub(super) fn cells(&self) -> impl Iterator<Item = Option<Cell<'_>>> {
-                [$(self.$name.cell()),+].into_iter()
+                let fields = [$(self.$name.cell()),+];
+                let numbers = COLUMNS.iter().filter(|column| column.name.is_some());
+                let numbers = numbers.map(|column| (column.of)(self.numbers).map(Cell::Number));
+                fields.into_iter().chain(numbers)
             }
         }
     };
@@ -89,34 +96,14 @@ row! {
     /// `finished`, `orphaned` or `open`.
     state: &'static str,
     finish: Option<&'static str>,
-    worker: Option<u16>,
-    prompt_tokens: Option<u32>,
-    cached_tokens: Option<u32>,
-    tokens_sent: u32,
-    tokens_received: Option<u32>,
-    tokens_delivered: Option<u32>,
-    tokens_lost: Option<u32>,
-    tokens_missing_on_wire: u32,
-    chunks_sent: u32,
-    chunks_merged: Option<u32>,
-    chunks_dropped: Option<u32>,
     sent_first_ns: Option<u64>,
     received_first_ns: Option<u64>,
     processed_first_ns: Option<u64>,
     delivered_first_ns: Option<u64>,
     delivered_last_ns: Option<u64>,
-    gap_ns: Option<u64>,
     last_gap_ns: Option<u64>,
-    longest_silence_ns: Option<u64>,
-    itl_client_p50_ns: Option<u64>,
-    itl_client_p90_ns: Option<u64>,
-    itl_client_p99_ns: Option<u64>,
-    itl_sent_p50_ns: Option<u64>,
-    itl_sent_p90_ns: Option<u64>,
-    itl_sent_p99_ns: Option<u64>,
     /// Positions of tokens proven lost (1-based), as in `3, 7-9`.
     lost_places: Option<String>,
-    retractions: u32,
     inflated: bool,
     bursts: bool,
     /// Hop on which the first chunk waited longest, and its queue wait there.
@@ -139,39 +126,20 @@ impl<'a> Row<'a> {
         });
         let slowest = slowest.max_by_key(|(wait, _)| *wait);
         Self {
+            numbers: &s.numbers,
             rid: &s.rid,
             first_seen: Moment(context.clock.wall(from)),
             first_seen_ns: context.clock.at(from),
             last_seen_ns: context.clock.at(to),
             state: request.state(),
             finish: s.finish.map(Finish::as_str),
-            worker: s.worker,
-            prompt_tokens: s.prompt_tokens,
-            cached_tokens: life.cached_tokens,
-            tokens_sent: s.tokens_sent,
-            tokens_received: context.ledger.observes_receives().then_some(s.tokens_received),
-            tokens_delivered: s.tokens_delivered,
-            tokens_lost: s.tokens_lost,
-            tokens_missing_on_wire: s.wire_missing,
-            chunks_sent: s.chunks_sent,
-            chunks_merged: s.merged,
-            chunks_dropped: s.dropped,
             sent_first_ns: at(s.sent_first),
             received_first_ns: at(s.received_first),
             processed_first_ns: at(arrival.and_then(|h| h.first.processed)),
             delivered_first_ns: at(life.first_delivered),
             delivered_last_ns: at(life.last_delivered),
-            gap_ns: s.gap_ns,
             last_gap_ns: stage::last_gap(life, context.hops),
-            longest_silence_ns: s.silence_ns,
-            itl_client_p50_ns: s.itl.delivered.map(|itl| itl.p50),
-            itl_client_p90_ns: s.itl.delivered.map(|itl| itl.p90),
-            itl_client_p99_ns: s.itl.delivered.map(|itl| itl.p99),
-            itl_sent_p50_ns: s.itl.sent.map(|itl| itl.p50),
-            itl_sent_p90_ns: s.itl.sent.map(|itl| itl.p90),
-            itl_sent_p99_ns: s.itl.sent.map(|itl| itl.p99),
             lost_places: s.tokens_lost.map(|lost| lost_places(s, lost, context)),
-            retractions: s.retractions,
             inflated: s.inflated,
             bursts: s.bursts,
             slowest_hop: slowest.map(|(_, hop)| hop),

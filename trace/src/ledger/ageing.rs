@@ -1,6 +1,6 @@
 //! Lifecycle of request records: creation, closing and eviction.
 
-use super::request::Closed;
+use super::request::{Closed, Summary};
 use super::ticket::Ticket;
 use super::{Ledger, Lossy, ReachedCounts};
 use crate::clock::MonoNs;
@@ -186,10 +186,11 @@ impl Ledger {
         if let Some(lossy) = request.take_losses() {
             self.keep_lossy(lossy);
         }
-        let worker = self.hops.worker_of(&request.streams);
+        let numbers = self.numbers(&request);
         let mut finished = std::mem::take(&mut self.finished);
         let limits = (self.limits.finished_kept, self.limits.rid_bytes / 2);
-        finished.enter(request.summary(worker), limits, |of| self.is_notable(of));
+        let rid = request.rid;
+        finished.enter(Summary { rid, numbers }, limits, |of| self.is_notable(of));
         self.finished = finished;
         true
     }

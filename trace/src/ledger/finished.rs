@@ -60,14 +60,16 @@ impl FinishedRequests {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::MonoNs;
-    use crate::ledger::request::Request;
+    use crate::ledger::request::Numbers;
 
     fn summary(rid: &str, missing: u32) -> Summary {
-        let summary = Request::new(rid, MonoNs(0)).summary(None);
-        Summary {
+        let numbers = Numbers {
             wire_missing: missing,
-            ..summary
+            ..Numbers::default()
+        };
+        Summary {
+            rid: rid.into(),
+            numbers,
         }
     }
 

@@ -55,7 +55,7 @@ pub use lane::LaneCounts;
 pub use limits::{Limits, Reached, ReachedCounts};
 pub use losses::{Losses, Lossy, LostRange};
 pub use processing_stage::ProcessingStage;
-pub use request::{Request, Summary};
+pub use request::{Numbers, Request, Summary};
 pub use stacks::{Hits, StackCounts, StackFunction, StackRole};
 pub use stages::Stages;
 pub use stream::Stream;
@@ -366,9 +366,9 @@ impl Ledger {
         })
     }
 
-    /// Tokenizer worker of a request; `None` if there is only one, or it is unknown.
-    pub fn worker_of(&self, request: &Request) -> Option<u16> {
-        self.hops.worker_of(request.streams())
+    /// Numbers of a live request.
+    pub fn numbers(&self, request: &Request) -> Numbers {
+        request.numbers(self.hops.worker_of(request.streams()), self.observes_receives())
     }
 
     /// Current record of a rid with its ticket. Slots are unique at any time, and tickets over the whole run.

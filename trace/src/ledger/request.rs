@@ -1,5 +1,7 @@
 //! One request: its state while it is live, and its summary after it has finished.
 
+use std::ops::Deref;
+
 use serde::{Deserialize, Serialize};
 use smallvec::SmallVec;
 
@@ -194,29 +196,9 @@ impl Request {
         self.tokens_sent
     }
 
-    /// Tokens received by the tokenizer; only meaningful if receives are observed.
-    pub fn tokens_received(&self) -> u32 {
-        self.tokens_received
-    }
-
     /// Tokens delivered; only meaningful if deliveries are observed.
     pub fn tokens_delivered(&self) -> u32 {
         self.tokens_delivered
-    }
-
-    /// Chunks sent by the scheduler.
-    pub fn chunks_sent(&self) -> u32 {
-        self.chunks_sent
-    }
-
-    /// Number of prompt tokens; `None` if no frame contained it.
-    pub fn prompt_tokens(&self) -> Option<u32> {
-        self.prompt_tokens
-    }
-
-    /// Prompt tokens found in the prefix cache; `None` if no frame contained it.
-    pub fn cached_tokens(&self) -> Option<u32> {
-        self.cached_tokens
     }
 
     /// How often the scheduler has retracted it, according to its frames.
@@ -247,26 +229,6 @@ impl Request {
     /// Chunks sent and not yet delivered; `None` if its deliveries are not observed.
     pub fn in_flight(&self) -> Option<u64> {
         self.seen_tracker().map(DeliveryTracker::in_flight)
-    }
-
-    /// Tokens that never crossed the wire, by its streams' counts.
-    pub fn wire_missing(&self) -> u32 {
-        self.wire_missing
-    }
-
-    /// Whether one of its streams lists more ids than new tokens.
-    pub fn inflated(&self) -> bool {
-        self.inflated
-    }
-
-    /// Whether several of its chunks were received in one wakeup.
-    pub fn bursts(&self) -> bool {
-        self.burst_seen
-    }
-
-    /// Longest time between two of its chunks at the scheduler, in nanoseconds; `None` before the second chunk.
-    pub fn silence_ns(&self) -> Option<u64> {
-        self.silence_ns
     }
 
     /// When its first tokens were accepted for its client; `None` if not observed.
@@ -319,31 +281,31 @@ impl Request {
         })
     }
 
-    pub(crate) fn summary(self, worker: Option<u16>) -> Summary {
-        let (itl, fates) = (self.itl(), self.fates());
-        Summary {
-            tokens_delivered: self.seen_tracker().map(|_| self.tokens_delivered),
-            merged: fates.map(|f| f.merged as u32),
-            dropped: fates.map(|f| f.dropped as u32),
-            tokens_lost: fates.map(|f| f.tokens_lost as u32),
-            rid: self.rid,
+    pub(crate) fn numbers(&self, worker: Option<u16>, observes_receives: bool) -> Numbers {
+        let fates = self.fates();
+        Numbers {
             first_at: self.first_at,
             last_at: self.last_at,
             sent_first: self.sent_first,
             received_first: self.received_first,
+            delivered_first: self.delivered_first,
             gap_ns: self.gap_ns,
+            silence_ns: self.silence_ns,
             tokens_sent: self.tokens_sent,
-            chunks_sent: self.chunks_sent,
-            prompt_tokens: self.prompt_tokens,
-            finish: self.finish,
-            tokens_received: self.tokens_received,
+            tokens_received: observes_receives.then_some(self.tokens_received),
+            tokens_delivered: fates.map(|_| self.tokens_delivered),
+            tokens_lost: fates.map(|f| f.tokens_lost as u32),
             wire_missing: self.wire_missing,
+            chunks_sent: self.chunks_sent,
+            merged: fates.map(|f| f.merged as u32),
+            dropped: fates.map(|f| f.dropped as u32),
+            prompt_tokens: self.prompt_tokens,
+            cached_tokens: self.cached_tokens,
+            finish: self.finish,
             retractions: self.retractions,
             inflated: self.inflated,
             bursts: self.burst_seen,
-            silence_ns: self.silence_ns,
-            delivered_first: self.delivered_first,
-            itl,
+            itl: self.itl(),
             worker,
         }
     }
@@ -354,6 +316,21 @@ impl Request {
 pub struct Summary {
     /// The engine's request id.
     pub rid: Box<str>,
+    /// Its numbers, which [`Deref`] gives as fields of the summary.
+    pub numbers: Numbers,
+}
+
+impl Deref for Summary {
+    type Target = Numbers;
+
+    fn deref(&self) -> &Numbers {
+        &self.numbers
+    }
+}
+
+/// Numbers of a request, live or finished. `trace::columns` lists those of tables.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Numbers {
     /// When it was first seen.
     pub first_at: MonoNs,
     /// When it was last seen.
@@ -362,38 +339,40 @@ pub struct Summary {
     pub sent_first: Option<MonoNs>,
     /// When the tokenizer received its first chunk; `None` if not observed.
     pub received_first: Option<MonoNs>,
+    /// When its first tokens were accepted for its client; `None` if not observed.
+    pub delivered_first: Option<MonoNs>,
     /// First receive by the tokenizer minus first send by the scheduler, in nanoseconds.
     pub gap_ns: Option<u64>,
+    /// Longest time between two of its chunks at the scheduler, in nanoseconds.
+    pub silence_ns: Option<u64>,
     /// Tokens sent by the scheduler.
     pub tokens_sent: u32,
-    /// Chunks sent by the scheduler.
-    pub chunks_sent: u32,
-    /// Number of prompt tokens.
-    pub prompt_tokens: Option<u32>,
-    /// How it ended; `None` if it was removed unfinished.
-    pub finish: Option<Finish>,
-    /// Tokens received by the tokenizer; only meaningful if receives are observed.
-    pub tokens_received: u32,
+    /// Tokens received by the tokenizer; `None` if receives are not observed.
+    pub tokens_received: Option<u32>,
     /// Tokens delivered; `None` if deliveries are not observed.
     pub tokens_delivered: Option<u32>,
+    /// Tokens of chunks proven dropped; `None` if deliveries are not observed.
+    pub tokens_lost: Option<u32>,
+    /// Tokens that never crossed the wire.
+    pub wire_missing: u32,
+    /// Chunks sent by the scheduler.
+    pub chunks_sent: u32,
     /// Chunks merged into another chunk's delivery; `None` if deliveries are not observed.
     pub merged: Option<u32>,
     /// Chunks proven dropped; `None` if deliveries are not observed.
     pub dropped: Option<u32>,
-    /// Tokens in them.
-    pub tokens_lost: Option<u32>,
-    /// Tokens that never crossed the wire.
-    pub wire_missing: u32,
+    /// Number of prompt tokens; `None` if no frame contained it.
+    pub prompt_tokens: Option<u32>,
+    /// Prompt tokens found in the prefix cache; `None` if no frame contained it.
+    pub cached_tokens: Option<u32>,
+    /// How it ended; `None` if it is live, or was removed unfinished.
+    pub finish: Option<Finish>,
     /// How often the scheduler retracted it.
     pub retractions: u32,
     /// One of its streams listed more ids than new tokens.
     pub inflated: bool,
     /// Several of its chunks were received in one wakeup.
     pub bursts: bool,
-    /// Longest time between two of its chunks at the scheduler, in nanoseconds.
-    pub silence_ns: Option<u64>,
-    /// When its first tokens were accepted for its client; `None` if not observed.
-    pub delivered_first: Option<MonoNs>,
     /// Inter-token latency at both ends; empty if deliveries are not observed.
     pub itl: ItlEnds,
     /// Its tokenizer worker; `None` if there is only one, or it is unknown.

@@ -3,7 +3,7 @@
 use serde::{Deserialize, Serialize};
 
 use crate::clock::MonoNs;
-use crate::ledger::{ItlEnds, Ledger, Request, Summary};
+use crate::ledger::{ItlEnds, Ledger, Numbers, Request, Summary};
 
 /// One listed request. Times are relative to the start of the capture.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -56,11 +56,11 @@ pub(super) fn slowest(ledger: &Ledger, limit: usize, (from, to): (MonoNs, MonoNs
         ranked.truncate(limit);
     }
     ranked.sort_unstable_by(worst_first);
-    let receives = ledger.observes_receives();
-    let summaries = ranked.iter().map(|(_, record)| record.summary());
-    summaries
-        .map(|summary| SlowLine::new(&summary, from, receives))
-        .collect()
+    let lines = ranked.iter().map(|(_, record)| match *record {
+        Record::Live(request) => SlowLine::new(request.rid(), &ledger.numbers(request), from),
+        Record::Over(summary) => SlowLine::new(&summary.rid, summary, from),
+    });
+    lines.collect()
 }
 
 /// A request, kept in full or as a summary.
@@ -83,32 +83,25 @@ impl Record<'_> {
             Self::Over(summary) => summary.gap_ns,
         }
     }
-
-    fn summary(&self) -> Summary {
-        match *self {
-            Self::Live(request) => request.clone().summary(None),
-            Self::Over(summary) => summary.clone(),
-        }
-    }
 }
 
 impl SlowLine {
-    fn new(summary: &Summary, from: MonoNs, receives: bool) -> Self {
+    fn new(rid: &str, numbers: &Numbers, from: MonoNs) -> Self {
         let after = |at: Option<MonoNs>| at.map(|at| at.since(from));
         Self {
-            rid: summary.rid.to_string(),
-            gap_ns: summary.gap_ns,
-            first_sent_ns: after(summary.sent_first),
-            first_received_ns: after(summary.received_first),
-            tokens_sent: summary.tokens_sent.into(),
-            tokens_received: receives.then(|| summary.tokens_received.into()),
-            chunks_sent: summary.chunks_sent.into(),
-            first_delivered_ns: after(summary.delivered_first),
-            tokens_delivered: summary.tokens_delivered.map(u64::from),
-            itl_ns: summary.itl,
-            dropped: summary.dropped.map(u64::from),
-            tokens_lost: summary.tokens_lost.map(u64::from),
-            finish: summary.finish.map(|finish| finish.as_str().to_owned()),
+            rid: rid.to_owned(),
+            gap_ns: numbers.gap_ns,
+            first_sent_ns: after(numbers.sent_first),
+            first_received_ns: after(numbers.received_first),
+            tokens_sent: numbers.tokens_sent.into(),
+            tokens_received: numbers.tokens_received.map(u64::from),
+            chunks_sent: numbers.chunks_sent.into(),
+            first_delivered_ns: after(numbers.delivered_first),
+            tokens_delivered: numbers.tokens_delivered.map(u64::from),
+            itl_ns: numbers.itl,
+            dropped: numbers.dropped.map(u64::from),
+            tokens_lost: numbers.tokens_lost.map(u64::from),
+            finish: numbers.finish.map(|finish| finish.as_str().to_owned()),
         }
     }
 }

@@ -3,6 +3,7 @@
 use ratatui::crossterm::event::{KeyCode, KeyEvent, KeyModifiers};
 use session::ScreenCommand;
 use session::playback::Play;
+use trace::ledger::Numbers;
 
 use crate::keys;
 use crate::state::Model;
@@ -27,7 +28,10 @@ impl Fixture {
         for (rid, gap, flag) in [("aaa", 1, Flag::Gap), ("bbb", 9, Flag::Dropped), ("ccc", 5, Flag::Gap)] {
             let mut row = Row {
                 rid: rid.into(),
-                gap_ns: Some(gap),
+                numbers: Numbers {
+                    gap_ns: Some(gap),
+                    ..Numbers::default()
+                },
                 ..Row::default()
             };
             row.flags.set(flag, true);
@@ -339,11 +343,11 @@ fn quitting_during_a_recording_asks_once() {
 fn a_click_on_a_header_sorts_a_second_reverses_and_s_resets() {
     let mut fixture = Fixture::new();
     let sort = |fixture: &mut Fixture| {
-        fixture.ui.apply(Action::SortBy(Column::Gap), &fixture.model);
+        fixture.ui.apply(Action::SortBy(Column::headed("gap")), &fixture.model);
         (fixture.ui.sort.column, fixture.ui.sort.descending)
     };
-    assert_eq!(sort(&mut fixture), (Column::Gap, true));
-    assert_eq!(sort(&mut fixture), (Column::Gap, false));
+    assert_eq!(sort(&mut fixture), (Column::headed("gap"), true));
+    assert_eq!(sort(&mut fixture), (Column::headed("gap"), false));
     fixture.type_in("2S");
     assert_eq!(fixture.ui.sort, Sort::default());
 }

@@ -4,8 +4,10 @@
 
 use std::fmt;
 
+use trace::columns::Number;
+
 use super::flags::Flag;
-use super::row::{COLUMNS, Life, Number, Row, Value};
+use super::row::{Life, Row, numbers};
 
 /// A parsed filter. The empty filter matches every row.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -44,22 +46,6 @@ const ALIASES: [(&str, &str); 4] = [
     ("dropped", "drop"),
 ];
 
-/// Names of numbers without a column, and the numbers.
-const NO_COLUMN: [(&str, Value); 2] = [
-    ("prompt", Value::Count(|row| row.prompt)),
-    ("retract", Value::Count(|row| Some(row.retractions))),
-];
-
-/// Numbers, and whether each is a duration.
-fn numbers() -> impl Iterator<Item = (Named, bool)> {
-    let columns = COLUMNS.iter().map(|field| (field.head, field.value));
-    columns.chain(NO_COLUMN).filter_map(|(name, value)| match value {
-        Value::Text => None,
-        Value::Count(of) => Some((Named(name, of), false)),
-        Value::Duration(of) => Some((Named(name, of), true)),
-    })
-}
-
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Op {
     Less,
@@ -86,7 +72,7 @@ impl fmt::Display for SyntaxError {
 
 /// Help text of the filter language.
 pub(crate) fn help() -> impl Iterator<Item = (&'static str, String)> {
-    let names: Vec<&str> = numbers().map(|(named, _)| named.0).collect();
+    let names: Vec<&str> = numbers().map(|(.., on_screen)| on_screen.head).collect();
     let numbers = format!("numbers: {}", names.join(" "));
     [
         ("5b92", "the rid contains 5b92 (also rid:5b92)"),
@@ -172,14 +158,14 @@ fn term(word: &str, at: usize) -> Result<Term, SyntaxError> {
                 .iter()
                 .find(|alias| alias.0 == lower)
                 .map_or(lower, |alias| alias.1);
-            let (named, is_duration) = numbers()
-                .find(|(named, _)| named.0 == head)
+            let (_, column, on_screen) = numbers()
+                .find(|(.., on_screen)| on_screen.head == head)
                 .ok_or_else(|| SyntaxError {
                     at,
                     what: unknown(name),
                 })?;
-            let parse = if is_duration { duration } else { number };
-            Test::Number(named, op, parse(value, value_at)?)
+            let parse = if column.is_duration { duration } else { number };
+            Test::Number(Named(on_screen.head, column.of), op, parse(value, value_at)?)
         }
     };
     if !matches!(test, Test::Number(..)) && op != Op::Equal {
@@ -193,7 +179,7 @@ fn term(word: &str, at: usize) -> Result<Term, SyntaxError> {
 
 fn unknown(name: &str) -> String {
     let mut names: Vec<&str> = vec!["rid", "state", "flag"];
-    names.extend(numbers().map(|(named, _)| named.0));
+    names.extend(numbers().map(|(.., on_screen)| on_screen.head));
     format!("unknown name {name:?}; use one of {}", names.join(" "))
 }
 
@@ -306,16 +292,20 @@ impl Op {
 #[cfg(test)]
 mod tests {
     use proptest::prelude::*;
+    use trace::ledger::Numbers;
 
     use super::*;
 
     fn row() -> Row {
         let mut row = Row {
             rid: "5B92f0".into(),
-            gap_ns: Some(1_500_000_000),
-            dropped: Some(2),
-            sent: 10_000,
-            worker: Some(1),
+            numbers: Numbers {
+                gap_ns: Some(1_500_000_000),
+                dropped: Some(2),
+                tokens_sent: 10_000,
+                worker: Some(1),
+                ..Numbers::default()
+            },
             ..Row::default()
         };
         row.flags.set(Flag::Gap, true);
@@ -395,7 +385,8 @@ mod tests {
             let sign = [">", ">=", "<", "<=", "="][op];
             let text = format!("{}gap{sign}{bound}ms", if negated { "-" } else { "" });
             let query = Query::parse(&text).map_err(|m| TestCaseError::fail(m.to_string()))?;
-            let row = Row { gap_ns: gap.map(|ms| ms * 1_000_000), ..Row::default() };
+            let numbers = Numbers { gap_ns: gap.map(|ms| ms * 1_000_000), ..Numbers::default() };
+            let row = Row { numbers, ..Row::default() };
             let holds = gap.is_some_and(|g| [g > bound, g >= bound, g < bound, g <= bound, g == bound][op]);
             prop_assert_eq!(query.matches(&row), holds != negated);
         }

@@ -151,9 +151,7 @@ impl Model {
         let context = RowContext::new(analysis);
         self.table.clear();
         for request in ledger.requests() {
-            let row = self.table.next();
-            context.request(request, ledger, row);
-            row.worker = ledger.worker_of(request).map(u64::from);
+            context.request(request, ledger, self.table.next());
         }
         let finished = ledger.finished();
         let kept = ledger.finished_count();
@@ -191,10 +189,7 @@ impl Model {
         let context = RowContext::new(analysis);
         let request = ledger.request(rid);
         let row = match request {
-            Some(request) => Some(new_row(|row| {
-                context.request(request, ledger, row);
-                row.worker = ledger.worker_of(request).map(u64::from);
-            })),
+            Some(request) => Some(new_row(|row| context.request(request, ledger, row))),
             None => ledger
                 .finished()
                 .rev()
@@ -393,7 +388,12 @@ mod tests {
         model.arrange(&Query::default(), Sort::default(), &BTreeSet::default());
         let row = model.visible(0).expect("a row");
         assert_eq!(
-            (row.life, row.gap_ns, row.age_ns, row.flags.has(Flag::Gap)),
+            (
+                row.life,
+                row.gap_ns,
+                row.last_at.since(row.first_at),
+                row.flags.has(Flag::Gap)
+            ),
             (Life::Waiting, Some(5_000 * MS), 5_000 * MS, true)
         );
         scene.receive(6_000 * MS, 0, 1);
@@ -511,10 +511,10 @@ mod tests {
             let rows = model.table.visible_at(0..model.visible_count());
             let sum = |of: fn(&Row) -> Option<u64>| rows.iter().filter_map(|row| of(row)).sum::<u64>();
             let lost = model.chunks.tokens_lost.unwrap_or(0);
-            prop_assert_eq!(sum(|row| row.lost), lost);
-            prop_assert_eq!(Some(sum(|row| row.dropped)), model.chunks.dropped_confirmed);
-            prop_assert_eq!(sum(|row| Some(row.sent)), model.tokens.sent);
-            prop_assert_eq!(Some(sum(|row| row.delivered)), model.tokens.delivered);
+            prop_assert_eq!(sum(|row| row.tokens_lost.map(u64::from)), lost);
+            prop_assert_eq!(Some(sum(|row| row.dropped.map(u64::from))), model.chunks.dropped_confirmed);
+            prop_assert_eq!(sum(|row| Some(row.tokens_sent.into())), model.tokens.sent);
+            prop_assert_eq!(Some(sum(|row| row.tokens_delivered.map(u64::from))), model.tokens.delivered);
             prop_assert_eq!(rows.len() as u64, model.requests.seen);
             let finding = model.findings.iter().find(|f| f.kind == "dropped-chunks");
             prop_assert_eq!(finding.is_some(), lost > 0);
@@ -522,7 +522,7 @@ mod tests {
                 let evidence = |name: &str| finding.evidence.iter().find(|(n, _)| n == name).map(|(_, v)| v.clone());
                 prop_assert_eq!(evidence("tokens lost"), Some(count(lost)));
                 prop_assert_eq!(evidence("chunks dropped"), model.chunks.dropped_confirmed.map(count));
-                let harmed = rows.iter().filter(|row| row.lost > Some(0)).count();
+                let harmed = rows.iter().filter(|row| row.tokens_lost > Some(0)).count();
                 prop_assert_eq!(evidence("requests"), Some(count(harmed as u64)));
                 prop_assert_eq!(&model.verdict.text, &finding.summary);
             }

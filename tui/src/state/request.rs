@@ -365,7 +365,7 @@ fn named(losses: Option<&Losses>) -> String {
 }
 
 fn evidence(row: &Row, engine: &EngineState, kept: &Kept) -> Vec<(Flag, String)> {
-    let of = |n: Option<u64>| count(n.unwrap_or(0));
+    let of = |n: Option<u32>| count(n.unwrap_or(0).into());
     row.flags
         .iter()
         .map(|flag| {
@@ -382,7 +382,7 @@ fn evidence(row: &Row, engine: &EngineState, kept: &Kept) -> Vec<(Flag, String)>
                 },
                 Flag::Dropped => format!(
                     "confirmed: {} lost tokens in {} chunks that were dropped while later ones were delivered{}",
-                    of(row.lost),
+                    of(row.tokens_lost),
                     of(row.dropped),
                     named(kept.confirmed.as_ref())
                 ),
@@ -393,7 +393,7 @@ fn evidence(row: &Row, engine: &EngineState, kept: &Kept) -> Vec<(Flag, String)>
                 ),
                 Flag::Loss => format!(
                     "completion_tokens increased by more than the frames list: {} tokens were lost on the wire",
-                    count(row.missing_on_wire)
+                    count(row.wire_missing.into())
                 ),
                 Flag::Stall => "it is unfinished and has had no new token for long".into(),
                 Flag::Inflated => {

@@ -1,5 +1,10 @@
 //! One request as a compact, owned row that can be sorted by any column.
 
+use std::ops::Deref;
+
+use trace::columns::{self, COLUMNS, Emphasis, OnScreen};
+use trace::ledger::Numbers;
+
 use super::flags::Flags;
 
 /// Sort key of a row, compared from left to right.
@@ -36,215 +41,99 @@ impl Life {
     }
 }
 
-/// Table columns of one request. `None` means not observable with the attached source.
+/// One request in the table.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(crate) struct Row {
     pub(crate) rid: String,
     pub(crate) life: Life,
-    /// Time since the request was first seen, up to its end if it has ended.
-    pub(crate) age_ns: u64,
-    /// First receive by the tokenizer minus first send by the scheduler; the time so far in `Life::Waiting`.
-    pub(crate) gap_ns: Option<u64>,
-    /// Longest time between two chunks of the scheduler.
-    pub(crate) silence_ns: Option<u64>,
-    pub(crate) sent: u64,
-    pub(crate) received: Option<u64>,
-    pub(crate) delivered: Option<u64>,
-    pub(crate) chunks: u64,
-    pub(crate) merged: Option<u64>,
-    pub(crate) dropped: Option<u64>,
-    /// Tokens of dropped chunks.
-    pub(crate) lost: Option<u64>,
-    /// Tokens that the scheduler counted and did not send.
-    pub(crate) missing_on_wire: u64,
-    pub(crate) prompt: Option<u64>,
-    pub(crate) retractions: u64,
-    /// Tokenizer worker that receives the request; `None` if there is only one, or it is unknown.
-    pub(crate) worker: Option<u64>,
+    /// Its numbers now. A live request ends now, and the gap of a waiting one is its wait so far.
+    pub(crate) numbers: Numbers,
     pub(crate) flags: Flags,
 }
 
-/// Column of the table, and a possible sort order; its number is its place in [`COLUMNS`].
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+impl Deref for Row {
+    type Target = Numbers;
+
+    fn deref(&self) -> &Numbers {
+        &self.numbers
+    }
+}
+
+/// Column of the table, and a possible sort order, from left to right.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Column {
     Rid,
     State,
-    Age,
-    Gap,
-    Silence,
-    Sent,
-    Received,
-    Delivered,
-    Chunks,
-    Merged,
-    Dropped,
-    Lost,
-    Worker,
+    /// A number, by its place in [`COLUMNS`].
+    Number(usize),
     Flags,
 }
 
-/// Reads a number of a row; `None` if it is not observable.
-pub(crate) type Number = fn(&Row) -> Option<u64>;
-
-/// Content of a column's cells.
-#[derive(Clone, Copy, Debug)]
-pub(crate) enum Value {
-    Text,
-    Count(Number),
-    /// In nanoseconds.
-    Duration(Number),
+/// A number on the screen, and its head, width and explanation there.
+pub(crate) fn numbers() -> impl Iterator<Item = (usize, &'static columns::Column, OnScreen)> {
+    let on_screen = |(place, column): (usize, &'static columns::Column)| Some((place, column, column.on_screen?));
+    COLUMNS.iter().enumerate().filter_map(on_screen)
 }
-
-/// A value of a request on the screen: a column, a sort order, a line of the help and, if it is a number, a name in filters.
-#[derive(Debug)]
-pub(crate) struct Field {
-    pub(crate) column: Column,
-    /// Head of the column, and its name in filters.
-    pub(crate) head: &'static str,
-    /// Explanation for the help.
-    pub(crate) what: &'static str,
-    /// Width in cells.
-    pub(crate) width: u16,
-    /// Narrow screens show only the columns with the lowest numbers.
-    pub(crate) need: u8,
-    pub(crate) value: Value,
-}
-
-/// Columns, from left to right.
-pub(crate) static COLUMNS: [Field; 14] = [
-    Field {
-        column: Column::Rid,
-        head: "rid",
-        what: "the request's id",
-        width: 13,
-        need: 0,
-        value: Value::Text,
-    },
-    Field {
-        column: Column::State,
-        head: "state",
-        what: "waiting (for its first token to be received), live, done, aborted, or orphaned (silent too long)",
-        width: 7,
-        need: 1,
-        value: Value::Text,
-    },
-    Field {
-        column: Column::Age,
-        head: "age",
-        what: "time since it was first observed, or until it ended",
-        width: 7,
-        need: 9,
-        value: Value::Duration(|row| Some(row.age_ns)),
-    },
-    Field {
-        column: Column::Gap,
-        head: "gap",
-        what: "first-token gap: received by the tokenizer minus sent by the scheduler; still growing while it waits",
-        width: 7,
-        need: 2,
-        value: Value::Duration(|row| row.gap_ns),
-    },
-    Field {
-        column: Column::Silence,
-        head: "silence",
-        what: "longest time between two chunks sent by the scheduler",
-        width: 7,
-        need: 11,
-        value: Value::Duration(|row| row.silence_ns),
-    },
-    Field {
-        column: Column::Sent,
-        head: "sent",
-        what: "tokens that the scheduler sent",
-        width: 6,
-        need: 7,
-        value: Value::Count(|row| Some(row.sent)),
-    },
-    Field {
-        column: Column::Received,
-        head: "recv",
-        what: "tokens received by the tokenizer",
-        width: 6,
-        need: 10,
-        value: Value::Count(|row| row.received),
-    },
-    Field {
-        column: Column::Delivered,
-        head: "deliv",
-        what: "tokens delivered to the client",
-        width: 6,
-        need: 8,
-        value: Value::Count(|row| row.delivered),
-    },
-    Field {
-        column: Column::Chunks,
-        head: "chunks",
-        what: "chunks that the scheduler sent",
-        width: 6,
-        need: 12,
-        value: Value::Count(|row| Some(row.chunks)),
-    },
-    Field {
-        column: Column::Merged,
-        head: "merged",
-        what: "chunks delivered merged with a later one",
-        width: 6,
-        need: 6,
-        value: Value::Count(|row| row.merged),
-    },
-    Field {
-        column: Column::Dropped,
-        head: "drop",
-        what: "chunks dropped: later ones were delivered, these were not",
-        width: 5,
-        need: 4,
-        value: Value::Count(|row| row.dropped),
-    },
-    Field {
-        column: Column::Lost,
-        head: "lost",
-        what: "lost tokens: those of dropped chunks",
-        width: 5,
-        need: 5,
-        value: Value::Count(|row| row.lost),
-    },
-    Field {
-        column: Column::Worker,
-        head: "worker",
-        what: "tokenizer worker of the request",
-        width: 7,
-        need: 13,
-        value: Value::Count(|row| row.worker),
-    },
-    Field {
-        column: Column::Flags,
-        head: "flags",
-        what: "problems of the request, worst first",
-        width: 10,
-        need: 3,
-        value: Value::Text,
-    },
-];
 
 impl Column {
-    pub(crate) fn field(self) -> &'static Field {
-        &COLUMNS[self as usize]
+    /// Every column, from left to right.
+    pub(crate) fn all() -> impl Iterator<Item = Self> {
+        let numbers = numbers().filter(|(.., on_screen)| on_screen.width > 0);
+        let numbers = numbers.map(|(place, ..)| Self::Number(place));
+        [Self::Rid, Self::State].into_iter().chain(numbers).chain([Self::Flags])
+    }
+
+    /// The column with this head; the flags without one.
+    pub(crate) fn headed(head: &str) -> Self {
+        Self::all()
+            .find(|column| column.on_screen().head == head)
+            .unwrap_or(Self::Flags)
+    }
+
+    pub(crate) fn number(self) -> Option<&'static columns::Column> {
+        match self {
+            Self::Number(place) => COLUMNS.get(place),
+            _ => None,
+        }
+    }
+
+    /// Head, width and explanation.
+    pub(crate) fn on_screen(self) -> OnScreen {
+        let text = |head, width, need, about| OnScreen {
+            head,
+            about,
+            width,
+            need,
+            emphasis: Emphasis::None,
+        };
+        let number = self.number().and_then(|number| number.on_screen);
+        number.unwrap_or_else(|| match self {
+            Self::Rid => text("rid", 13, 0, "the request's id"),
+            Self::State => text(
+                "state",
+                7,
+                1,
+                "waiting (for its first token to be received), live, done, aborted, or orphaned (silent too long)",
+            ),
+            _ => text("flags", 10, 3, "problems of the request, worst first"),
+        })
     }
 
     /// Column `by` positions to the right, wrapping at the ends.
     pub(crate) fn step(self, by: isize) -> Self {
-        let place = (self as isize + by).rem_euclid(COLUMNS.len() as isize);
-        COLUMNS[place as usize].column
+        let all: Vec<Self> = Self::all().collect();
+        let place = all.iter().position(|column| *column == self).unwrap_or(0);
+        all[(place as isize + by).rem_euclid(all.len() as isize) as usize]
     }
 
     /// Ascending sort key of this column; unobservable values sort below 0. [`Self::Rid`] has none.
     pub(crate) fn key(self, row: &Row) -> Key {
-        match (self, self.field().value) {
-            (Self::State, _) => (row.life as u8, 0, 0, 0),
-            (Self::Flags, _) => row.severity(),
-            (_, Value::Text) => Key::default(),
-            (_, Value::Count(of) | Value::Duration(of)) => {
-                let number = of(row);
+        match self {
+            Self::Rid => Key::default(),
+            Self::State => (row.life as u8, 0, 0, 0),
+            Self::Flags => row.severity(),
+            Self::Number(place) => {
+                let number = (COLUMNS[place].of)(row);
                 (0, u8::from(number.is_some()), number.unwrap_or(0), 0)
             }
         }
@@ -263,14 +152,14 @@ impl Row {
         (
             self.flags.weight(),
             rank,
-            self.lost.unwrap_or(0) + self.missing_on_wire,
+            u64::from(self.tokens_lost.unwrap_or(0)) + u64::from(self.wire_missing),
             self.gap_ns.unwrap_or(0),
         )
     }
 
     /// Returns whether the request shows any problem.
     pub(crate) fn is_unhealthy(&self) -> bool {
-        self.flags.any() || self.lost.is_some_and(|n| n > 0) || self.gap_ns.is_some_and(|ns| ns > 0)
+        self.flags.any() || self.tokens_lost.is_some_and(|n| n > 0) || self.gap_ns.is_some_and(|ns| ns > 0)
     }
 }
 
@@ -278,13 +167,27 @@ impl Row {
 mod tests {
     use super::*;
 
+    fn gap(ns: u64) -> Row {
+        let numbers = Numbers {
+            gap_ns: Some(ns),
+            ..Numbers::default()
+        };
+        Row {
+            numbers,
+            ..Row::default()
+        }
+    }
+
     #[test]
     fn equally_unhealthy_requests_sort_live_first_and_aborted_last() {
         use super::super::flags::Flag;
         let row = |life, lost, aborted| {
             let mut row = Row {
                 life,
-                lost: Some(lost),
+                numbers: Numbers {
+                    tokens_lost: Some(lost),
+                    ..Numbers::default()
+                },
                 ..Row::default()
             };
             row.flags.set(Flag::Dropped, true);
@@ -298,7 +201,7 @@ mod tests {
             row(Life::Done, 7, false),
         ];
         rows.sort_by_key(|row| std::cmp::Reverse(Column::Flags.key(row)));
-        assert_eq!(rows.map(|r| r.lost), [Some(1), Some(7), Some(5), Some(9)]);
+        assert_eq!(rows.map(|r| r.tokens_lost), [Some(1), Some(7), Some(5), Some(9)]);
         assert!(!Row::default().is_unhealthy());
     }
 
@@ -307,8 +210,7 @@ mod tests {
         use super::super::flags::Flag;
         let mut aborted = Row {
             life: Life::Aborted,
-            gap_ns: Some(9),
-            ..Row::default()
+            ..gap(9)
         };
         aborted.flags.set(Flag::Aborted, true);
         assert!(aborted.severity() < Row::default().severity());
@@ -316,22 +218,9 @@ mod tests {
     }
 
     #[test]
-    fn every_column_has_its_own_place_in_the_table() {
-        for (place, field) in COLUMNS.iter().enumerate() {
-            assert_eq!(place, field.column as usize, "{field:?}");
-        }
-    }
-
-    #[test]
     fn unobservable_values_sort_below_zero() {
-        let (unobserved, none) = (
-            Row::default(),
-            Row {
-                gap_ns: Some(0),
-                ..Row::default()
-            },
-        );
-        assert!(Column::Gap.key(&unobserved) < Column::Gap.key(&none));
+        let column = Column::headed("gap");
+        assert!(column.key(&Row::default()) < column.key(&gap(0)));
         assert_eq!(Column::Flags.step(1), Column::Rid);
         assert_eq!(Column::Rid.step(-1), Column::Flags);
     }

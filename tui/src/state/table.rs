@@ -179,6 +179,7 @@ mod tests {
 
     use proptest::collection::vec;
     use proptest::prelude::*;
+    use trace::ledger::Numbers;
 
     use super::*;
 
@@ -187,7 +188,10 @@ mod tests {
         for &(rid, gap) in gaps {
             *table.next() = Row {
                 rid: rid.into(),
-                gap_ns: Some(gap),
+                numbers: Numbers {
+                    gap_ns: Some(gap),
+                    ..Numbers::default()
+                },
                 ..Row::default()
             };
         }
@@ -205,7 +209,7 @@ mod tests {
     fn pins_come_first_and_pass_every_filter() {
         let mut table = table(&[("a", 1), ("b", 3), ("c", 2), ("d", 2)]);
         let sort = Sort {
-            column: Column::Gap,
+            column: Column::headed("gap"),
             descending: true,
         };
         table.arrange(&Query::default(), sort, &BTreeSet::new());
@@ -224,7 +228,7 @@ mod tests {
         fn visible_rows_match_a_full_sort(
             rows in vec(("[ab]{0,9}", 0..4_u64), 0..40), from in 0..45_usize, length in 0..45_usize, descending: bool, rids: bool,
         ) {
-            let column = if rids { Column::Rid } else { Column::Gap };
+            let column = if rids { Column::Rid } else { Column::headed("gap") };
             let rows: BTreeMap<String, u64> = rows.into_iter().collect();
             let mut expected: Vec<(&str, u64)> = rows.iter().map(|(rid, gap)| (rid.as_str(), *gap)).collect();
             let mut table = table(&expected);

@@ -367,7 +367,7 @@ impl Ui {
             self.go(Tab::Findings);
         } else {
             self.sort = Sort {
-                column: Column::Gap,
+                column: Column::headed("gap"),
                 descending: true,
             };
             self.go(Tab::Requests);

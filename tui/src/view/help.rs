@@ -6,7 +6,7 @@ use crate::state::fate::Fate;
 use crate::state::flags::Flag;
 use crate::state::health::Health;
 use crate::state::query;
-use crate::state::row::COLUMNS;
+use crate::state::row::Column;
 use crate::state::tab::Tab;
 use crate::state::ui::Ui;
 use crate::theme::PLAIN;
@@ -17,8 +17,8 @@ pub(super) fn draw(pad: &mut Pad<'_>, scrolled: usize, ui: &Ui) -> usize {
     pad.clear();
     let mut lines: Vec<(&str, String, &str)> = Vec::new();
     if ui.tab == Tab::Requests {
-        let field = ui.sort.column.field();
-        lines.push((field.head, field.what.into(), "the column sorted by"));
+        let sorted = ui.sort.column.on_screen();
+        lines.push((sorted.head, sorted.about.into(), "the column sorted by"));
         lines.push(("", String::new(), ""));
     }
     lines.extend(BINDINGS.iter().map(|b| (b.shown, b.what.into(), b.place())));
@@ -35,7 +35,8 @@ pub(super) fn draw(pad: &mut Pad<'_>, scrolled: usize, ui: &Ui) -> usize {
     lines.extend(Flag::ALL.map(|flag| (flag.word(), flag.what().into(), "")));
     lines.push(("", String::new(), ""));
     lines.push(("columns", "of a request".into(), ""));
-    lines.extend(COLUMNS.iter().map(|field| (field.head, field.what.into(), "")));
+    let columns = Column::all().map(Column::on_screen);
+    lines.extend(columns.map(|column| (column.head, column.about.into(), "")));
     lines.push((
         "TTFT",
         "is not a column because the arrival of a request is not observed".into(),

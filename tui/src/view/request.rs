@@ -94,10 +94,10 @@ fn sums(row: &Row) -> String {
     format!(
         "gap {}{worker}  prompt {}  tokens {} sent {} delivered  chunks {}",
         known(row.gap_ns, duration),
-        known(row.prompt, count),
-        count(row.sent),
-        known(row.delivered, count),
-        count(row.chunks)
+        known(row.prompt_tokens.map(u64::from), count),
+        count(row.tokens_sent.into()),
+        known(row.tokens_delivered.map(u64::from), count),
+        count(row.chunks_sent.into())
     )
 }
 

@@ -3,13 +3,14 @@
 use ratatui::layout::Rect;
 use ratatui::style::Style;
 use session::units::{count, duration, known};
+use trace::columns::{self, COLUMNS, Emphasis, OnScreen};
 
 use super::Hits;
 use super::pad::Pad;
 use crate::state::Model;
 use crate::state::action::Action;
 use crate::state::health::Health;
-use crate::state::row::{COLUMNS, Column, Field, Life, Row, Value};
+use crate::state::row::{Column, Life, Row};
 use crate::state::ui::Ui;
 use crate::theme::{PLAIN, STRONG, Theme};
 
@@ -18,7 +19,7 @@ const WHOLE_RID: u16 = 32;
 
 pub(super) fn draw(pad: &mut Pad<'_>, model: &Model, ui: &Ui, hits: &mut Hits) {
     let theme = pad.theme();
-    let columns = columns(pad.width(), ui.sort.column);
+    let columns = fitting(pad.width(), ui.sort.column);
     title(pad, model, ui);
     let mut x = 2;
     for &(column, width) in &columns {
@@ -28,7 +29,7 @@ pub(super) fn draw(pad: &mut Pad<'_>, model: &Model, ui: &Ui, hits: &mut Hits) {
             (true, true) => theme.pick("▼", "v"),
             (true, false) => theme.pick("▲", "^"),
         };
-        let head = format!("{}{mark}", column.field().head);
+        let head = format!("{}{mark}", column.on_screen().head);
         let style = if sorted { theme.head() } else { theme.dim() };
         if left_aligned(column) {
             pad.fit(x, 1, width, &head, style);
@@ -91,15 +92,15 @@ fn title(pad: &mut Pad<'_>, model: &Model, ui: &Ui) {
 }
 
 /// Columns that fit, from left to right; always includes the sorted one.
-fn columns(width: u16, sorted: Column) -> Vec<(Column, u16)> {
+fn fitting(width: u16, sorted: Column) -> Vec<(Column, u16)> {
     let mut left = width.saturating_sub(2);
-    let mut by_need: Vec<&Field> = COLUMNS.iter().collect();
-    by_need.sort_by_key(|field| (field.column != sorted, field.need));
+    let mut by_need: Vec<(Column, OnScreen)> = Column::all().map(|column| (column, column.on_screen())).collect();
+    by_need.sort_by_key(|(column, on_screen)| (*column != sorted, on_screen.need));
     let mut fit: Vec<(Column, u16)> = Vec::new();
-    for field in by_need {
-        if field.width < left {
-            left -= field.width + 1;
-            fit.push((field.column, field.width));
+    for (column, OnScreen { width, .. }) in by_need {
+        if width < left {
+            left -= width + 1;
+            fit.push((column, width));
         }
     }
     for (column, width) in &mut fit {
@@ -112,12 +113,12 @@ fn columns(width: u16, sorted: Column) -> Vec<(Column, u16)> {
     if let Some((_, width)) = fit.iter_mut().find(|c| c.0 == Column::Flags) {
         *width += left;
     }
-    fit.sort_by_key(|c| c.0 as usize);
+    fit.sort_unstable();
     fit
 }
 
 fn left_aligned(column: Column) -> bool {
-    matches!(column.field().value, Value::Text)
+    column.number().is_none()
 }
 
 /// First visible row such that the selected one is visible, in the middle if possible.
@@ -141,8 +142,8 @@ fn row_line(pad: &mut Pad<'_>, y: u16, columns: &[(Column, u16)], row: &Row, pin
                 let style = if row.life == Life::Waiting { STRONG } else { PLAIN };
                 pad.fit(x, y, width, row.life.word(), style);
             }
-            _ => {
-                let (text, style) = cell(row, column, theme);
+            Column::Number(place) => {
+                let (text, style) = cell(row, &COLUMNS[place], theme);
                 pad.number(x, y, width, &text, style);
             }
         }
@@ -172,18 +173,14 @@ fn mark(pad: &mut Pad<'_>, y: u16, columns: &[(Column, u16)], row: &Row, ui: &Ui
     }
 }
 
-fn cell(row: &Row, column: Column, theme: Theme) -> (String, Style) {
-    let (number, format): (_, fn(u64) -> String) = match column.field().value {
-        Value::Text => return (String::new(), PLAIN),
-        Value::Count(of) => (of(row), count),
-        Value::Duration(of) => (of(row), duration),
-    };
-    let style = match column {
-        Column::Dropped | Column::Lost if number.is_some_and(|n| n > 0) => theme.health(Health::Critical),
-        Column::Gap => STRONG,
+fn cell(row: &Row, column: &columns::Column, theme: Theme) -> (String, Style) {
+    let number = (column.of)(row);
+    let style = match column.on_screen.map(|on_screen| on_screen.emphasis) {
+        Some(Emphasis::Problem) if number.is_some_and(|n| n > 0) => theme.health(Health::Critical),
+        Some(Emphasis::Strong) => STRONG,
         _ => PLAIN,
     };
-    (known(number, format), style)
+    (known(number, if column.is_duration { duration } else { count }), style)
 }
 
 fn flags(pad: &mut Pad<'_>, x: u16, y: u16, width: u16, row: &Row) {
@@ -204,12 +201,12 @@ mod tests {
 
     #[test]
     fn the_sorted_column_is_shown_on_the_narrowest_screen() {
-        for sorted in COLUMNS.iter().map(|field| field.column) {
-            let shown = columns(80, sorted);
+        for sorted in Column::all() {
+            let shown = fitting(80, sorted);
             assert!(shown.iter().any(|c| c.0 == sorted), "{sorted:?}");
             assert!(shown.iter().map(|c| c.1 + 1).sum::<u16>() <= 79, "{shown:?}");
         }
-        assert_eq!(columns(200, Column::Gap).len(), COLUMNS.len());
+        assert_eq!(fitting(200, Column::headed("gap")).len(), Column::all().count());
     }
 
     #[test]

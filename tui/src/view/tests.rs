@@ -519,7 +519,7 @@ fn ten_thousand_requests_are_sorted_filtered_and_drawn() {
     fixture.refresh();
     fixture.press(&[Action::Go(Tab::Requests)]);
     fixture.ui.sort = Sort {
-        column: crate::state::row::Column::Gap,
+        column: crate::state::row::Column::headed("gap"),
         descending: true,
     };
     fixture.update();

@@ -172,7 +172,7 @@ fn request_attributes(a: &mut Array<'_>, request: &Closed<'_>, trace: &TraceId, 
     text(a, "gen_ai.response.id", &s.rid);
     int(a, "gen_ai.usage.input_tokens", s.prompt_tokens);
     int(a, "gen_ai.usage.output_tokens", Some(s.tokens_sent));
-    int(a, "gen_ai.usage.cache_read.input_tokens", life.cached_tokens);
+    int(a, "gen_ai.usage.cache_read.input_tokens", s.cached_tokens);
     if let Some(finish) = s.finish {
         attribute(a, "gen_ai.response.finish_reasons", |v| {
             v.object("arrayValue", |o| {
@@ -202,11 +202,7 @@ fn request_attributes(a: &mut Array<'_>, request: &Closed<'_>, trace: &TraceId, 
     int(a, "tokengap.chunks.sent", Some(s.chunks_sent));
     int(a, "tokengap.chunks.merged", s.merged);
     int(a, "tokengap.chunks.dropped", s.dropped);
-    int(
-        a,
-        "tokengap.tokens.received",
-        context.ledger.observes_receives().then_some(s.tokens_received),
-    );
+    int(a, "tokengap.tokens.received", s.tokens_received);
     int(a, "tokengap.tokens.delivered", s.tokens_delivered);
     int(a, "tokengap.tokens.lost", s.tokens_lost);
     int(a, "tokengap.tokens.missing_on_wire", Some(s.wire_missing));

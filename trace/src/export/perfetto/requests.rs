@@ -147,7 +147,7 @@ fn facts(args: &mut Object<'_>, request: &Closed<'_>, context: &ExportContext<'_
     let known = [
         ("worker", s.worker.map(u64::from)),
         ("prompt_tokens", s.prompt_tokens.map(u64::from)),
-        ("cached_tokens", life.cached_tokens.map(u64::from)),
+        ("cached_tokens", s.cached_tokens.map(u64::from)),
         ("gap_ns", s.gap_ns),
         ("last_gap_ns", stage::last_gap(life, context.hops)),
         ("longest_silence_ns", s.silence_ns),

@@ -1,0 +1,152 @@
+//! The numbers of a request as columns: of CSV and Parquet, and of the screen's table with its sort orders, filters and help.
+
+use crate::ledger::Numbers;
+
+/// A number of a request; `None` if it was not observed.
+pub type Number = fn(&Numbers) -> Option<u64>;
+
+/// A number of every request.
+#[derive(Clone, Copy, Debug)]
+pub struct Column {
+    /// Name in exports, with the unit; `None` if no export has it.
+    pub name: Option<&'static str>,
+    /// Place in the screen's table and its filters; `None` if it has none.
+    pub on_screen: Option<OnScreen>,
+    /// In nanoseconds, not a count.
+    pub is_duration: bool,
+    /// The number of a request.
+    pub of: Number,
+}
+
+/// A column of the screen.
+#[derive(Clone, Copy, Debug)]
+pub struct OnScreen {
+    /// Head of the column, and its name in filters.
+    pub head: &'static str,
+    /// Explanation for the help.
+    pub about: &'static str,
+    /// Width in cells; 0 if only filters have the number.
+    pub width: u16,
+    /// Narrow screens show only the columns with the lowest numbers.
+    pub need: u8,
+    /// How the screen draws it.
+    pub emphasis: Emphasis,
+}
+
+/// How the screen draws a number.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Emphasis {
+    /// Like text.
+    None,
+    /// Brighter than the others.
+    Strong,
+    /// As a problem, if it is above 0.
+    Problem,
+}
+
+const fn count(name: &'static str, of: Number) -> Column {
+    Column {
+        name: Some(name),
+        on_screen: None,
+        is_duration: false,
+        of,
+    }
+}
+
+const fn duration(name: &'static str, of: Number) -> Column {
+    Column {
+        is_duration: true,
+        ..count(name, of)
+    }
+}
+
+impl Column {
+    const fn on_screen(self, head: &'static str, width: u16, need: u8, about: &'static str) -> Self {
+        let on_screen = Some(OnScreen {
+            head,
+            about,
+            width,
+            need,
+            emphasis: Emphasis::None,
+        });
+        Self { on_screen, ..self }
+    }
+
+    const fn in_filters(self, name: &'static str) -> Self {
+        self.on_screen(name, 0, u8::MAX, "")
+    }
+
+    const fn drawn(mut self, emphasis: Emphasis) -> Self {
+        if let Some(on_screen) = &mut self.on_screen {
+            on_screen.emphasis = emphasis;
+        }
+        self
+    }
+
+    const fn not_exported(self) -> Self {
+        Self { name: None, ..self }
+    }
+}
+
+/// All columns, from left to right.
+pub static COLUMNS: [Column; 21] = [
+    duration("age_ns", |n| Some(n.last_at.since(n.first_at)))
+        .not_exported()
+        .on_screen("age", 7, 9, "time since it was first observed, or until it ended"),
+    duration("gap_ns", |n| n.gap_ns)
+        .on_screen(
+            "gap",
+            7,
+            2,
+            "first-token gap: received by the tokenizer minus sent by the scheduler; still growing while it waits",
+        )
+        .drawn(Emphasis::Strong),
+    duration("longest_silence_ns", |n| n.silence_ns).on_screen(
+        "silence",
+        7,
+        11,
+        "longest time between two chunks sent by the scheduler",
+    ),
+    count("tokens_sent", |n| Some(n.tokens_sent.into())).on_screen("sent", 6, 7, "tokens that the scheduler sent"),
+    count("tokens_received", |n| n.tokens_received.map(u64::from)).on_screen(
+        "recv",
+        6,
+        10,
+        "tokens received by the tokenizer",
+    ),
+    count("tokens_delivered", |n| n.tokens_delivered.map(u64::from)).on_screen(
+        "deliv",
+        6,
+        8,
+        "tokens delivered to the client",
+    ),
+    count("chunks_sent", |n| Some(n.chunks_sent.into())).on_screen("chunks", 6, 12, "chunks that the scheduler sent"),
+    count("chunks_merged", |n| n.merged.map(u64::from)).on_screen(
+        "merged",
+        6,
+        6,
+        "chunks delivered merged with a later one",
+    ),
+    count("chunks_dropped", |n| n.dropped.map(u64::from))
+        .on_screen(
+            "drop",
+            5,
+            4,
+            "chunks dropped: later ones were delivered, these were not",
+        )
+        .drawn(Emphasis::Problem),
+    count("tokens_lost", |n| n.tokens_lost.map(u64::from))
+        .on_screen("lost", 5, 5, "lost tokens: those of dropped chunks")
+        .drawn(Emphasis::Problem),
+    count("worker", |n| n.worker.map(u64::from)).on_screen("worker", 7, 13, "tokenizer worker of the request"),
+    count("prompt_tokens", |n| n.prompt_tokens.map(u64::from)).in_filters("prompt"),
+    count("retractions", |n| Some(n.retractions.into())).in_filters("retract"),
+    count("cached_tokens", |n| n.cached_tokens.map(u64::from)),
+    count("tokens_missing_on_wire", |n| Some(n.wire_missing.into())),
+    duration("itl_client_p50_ns", |n| n.itl.delivered.map(|itl| itl.p50)),
+    duration("itl_client_p90_ns", |n| n.itl.delivered.map(|itl| itl.p90)),
+    duration("itl_client_p99_ns", |n| n.itl.delivered.map(|itl| itl.p99)),
+    duration("itl_sent_p50_ns", |n| n.itl.sent.map(|itl| itl.p50)),
+    duration("itl_sent_p90_ns", |n| n.itl.sent.map(|itl| itl.p90)),
+    duration("itl_sent_p99_ns", |n| n.itl.sent.map(|itl| itl.p99)),
+];
