@@ -5,10 +5,11 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::time::Duration;
 
 use bytes::BufMut;
+use rustix::io::read;
 use rustix::net::sockopt::{set_socket_linger, set_socket_send_buffer_size, socket_send_buffer_size};
 use rustix::net::{SendFlags, Shutdown, send, shutdown};
 use tokio::io::Interest;
-use tokio::net::unix::pipe::{Receiver, Sender};
+use tokio::io::unix::AsyncFd;
 use tokio::net::{TcpStream, UnixStream};
 use tokio::time::{sleep, timeout};
 
@@ -18,12 +19,18 @@ const SMALL_SEND_BUFFER: usize = 2 << 10;
 /// Time a writer waits when no file descriptor is available for waiting.
 const RETRY_INTERVAL: Duration = Duration::from_millis(1);
 
+#[allow(unsafe_code)]
+fn register(file: OwnedFd, interest: Interest) -> io::Result<AsyncFd<OwnedFd>> {
+    // SAFETY: an `OwnedFd` keeps its file open, and its number, until it is dropped.
+    Ok(unsafe { AsyncFd::register_with_interest(file, interest) }?)
+}
+
 /// One end of a connection.
 #[derive(Debug)]
 pub(super) struct Socket {
-    /// Tokio's reading end of a pipe, which can read any stream. Unlike tokio's sockets it does not wake up when write space becomes
-    /// available, which happens once for each message that the peer receives.
-    stream: Receiver,
+    /// Registered for reading only. Tokio's sockets also wake up when write space becomes available, which happens once for each message
+    /// that the peer receives.
+    stream: AsyncFd<OwnedFd>,
     tcp: bool,
 }
 
@@ -39,19 +46,19 @@ impl Socket {
     }
 
     fn new(stream: OwnedFd, tcp: bool) -> io::Result<Self> {
-        let stream = Receiver::from_owned_fd_unchecked(stream)?;
+        let stream = register(stream, Interest::READABLE)?;
         Ok(Self { stream, tcp })
     }
 
     pub(super) async fn readable(&self) -> io::Result<()> {
-        self.stream.readable().await
+        self.stream.readable().await.map(|mut guard| guard.retain_ready())
     }
 
     /// Waits until the socket is writable or the peer is gone. Each wait registers its own temporary file descriptor.
     pub(super) async fn writable(&self) -> io::Result<()> {
         let file = self.stream.as_fd().try_clone_to_owned();
-        if let Ok(waiting) = file.and_then(Sender::from_owned_fd_unchecked) {
-            waiting.writable().await
+        if let Ok(waiting) = file.and_then(|file| register(file, Interest::WRITABLE)) {
+            waiting.writable().await.map(|mut guard| guard.retain_ready())
         } else {
             sleep(RETRY_INTERVAL).await;
             Ok(())
@@ -59,14 +66,22 @@ impl Socket {
     }
 
     /// Reads available bytes, up to the room in `buffer`.
+    #[allow(unsafe_code)]
     pub(super) fn try_read<B: BufMut>(&self, buffer: &mut B) -> io::Result<usize> {
         let requested = buffer.remaining_mut();
-        let count = self.stream.try_read_buf(buffer)?;
+        let count = self.stream.try_io(Interest::READABLE, |file| {
+            // SAFETY: `read` only writes to the slice.
+            let spare = unsafe { buffer.chunk_mut().as_uninit_slice_mut() };
+            let (bytes, _) = read(file, spare)?;
+            Ok(bytes.len())
+        })?;
+        // SAFETY: `read` has initialized this many bytes.
+        unsafe { buffer.advance_mut(count) };
         if 0 < count && count < requested {
             // A short read means that nothing is left. Clearing readiness saves the read that would return `WouldBlock`.
-            let _ = self
-                .stream
-                .try_io(|| io::Result::<()>::Err(io::ErrorKind::WouldBlock.into()));
+            let _ = self.stream.try_io(Interest::READABLE, |_| {
+                io::Result::<()>::Err(io::ErrorKind::WouldBlock.into())
+            });
         }
         Ok(count)
     }
@@ -115,6 +130,6 @@ impl Socket {
         // `ready` waits only while nothing at all is known about the socket.
         let both = Interest::READABLE | Interest::WRITABLE;
         let ready = timeout(Duration::ZERO, self.stream.ready(both)).await;
-        matches!(ready, Ok(Ok(ready)) if ready.is_read_closed() && ready.is_write_closed())
+        matches!(ready, Ok(Ok(guard)) if guard.ready().is_read_closed() && guard.ready().is_write_closed())
     }
 }
