@@ -15,8 +15,10 @@ import tempfile
 import threading
 import time
 import traceback
+from contextlib import nullcontext
 from pathlib import Path
 
+from .held import held_thread
 from .server import LOSSY, PATIENT, RUST, Server, free_port, stat
 
 ROOT = Path(__file__).parents[2]
@@ -28,6 +30,8 @@ SLOW = {
 }
 # Finding that tokengap did not see everything.
 MISSED = "missed-observations"
+# Time for which a thread is stopped.
+HELD_SECONDS = 4
 # Time limit of a load.
 LOAD_SECONDS = 300
 # Parts of a report that depend on the reporting process or its options.
@@ -259,15 +263,21 @@ class Lane:
 
         return run
 
-    def inside(self, server: Server, flags: list[str]):
-        """A row with the Rust server, whose batches have no counts: streams that begin within the first 50 batches are not judged."""
+    def inside(self, server: Server, flags: list[str], held: str | None = None):
+        """A row with the Rust server, whose batches have no counts: streams that begin within the first 50 batches are not judged.
+
+        The thread `held` of the server is stopped for `HELD_SECONDS` during the load."""
 
         def run(folder: Path, checks: Checks) -> str:
             before = server.generated()
             with Attach(self.tokengap, server, folder) as attach:
                 warm = load(server, folder / "warm.jsonl", "--streams", "1", "--seconds", "3", "--tokens", "32", "--seed", "50")
-                truth = load(server, folder / "truth.jsonl", *flags)
+                with held_thread(server.pids()["scheduler"], held, HELD_SECONDS) if held else nullcontext():
+                    truth = load(server, folder / "truth.jsonl", *flags)
             report = attach.report()
+            late = [f["evidence"]["first_token_max_ns"] / 1e9 for f in report["findings"] if f["kind"] == "late-delivery"]
+            checks.equal("findings late-delivery", int(held is not None), len(late))
+            checks.equal("its wait is the time of the stop", True, all(abs(wait - HELD_SECONDS) < 0.5 for wait in late))
             early = report["chunks"]["unjudged"]
             checks.equal("chunks unjudged, within the first batches", True, early <= sum(r["completion"] for r in warm))
             report["chunks"]["unjudged"] = 0
@@ -276,7 +286,7 @@ class Lane:
                 discarded = report["tokens"]["sent"] - report["tokens"]["delivered"]
                 checks.equal("chunks in flight, of aborted requests", discarded, report["chunks"]["in_flight"])
                 report["chunks"]["in_flight"] = 0
-            compare(checks, warm + truth, report, set())
+            compare(checks, warm + truth, report, {"late-delivery"} if held else set())
             if not any(r["left"] or r["aborted"] for r in truth):
                 checks.equal("tokens sent, by the engine's metrics", server.generated() - before, report["tokens"]["sent"])
             hop = report["hops"][0]
@@ -481,6 +491,7 @@ def rows(lane: Lane, home: Path, logs: Path, quick: bool) -> None:
         lane.row("0.5.23 Rust server, 64 streams", lane.inside(server, [*many, "--seed", "2"]))
         lane.row("0.5.23 Rust server, mixed", lane.inside(server, mixed))
         lane.row("0.5.23 Rust server, aborts by id", lane.inside(server, aborts))
+        lane.row("0.5.23 Rust server, a detokenizer stopped", lane.inside(server, few, "detokenizer"))
     with Server(home, "0.5.23", ["--enable-metrics"], logs / "cumulative.log") as server:
         load(server, logs / "warm.jsonl", "--streams", "4", "--seconds", "2", "--cumulative")
         lane.row("0.5.23, 8 streams", lane.attached(server, [*few, "--cumulative"], SLOW))

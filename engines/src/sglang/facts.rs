@@ -78,7 +78,18 @@ impl Facts for SgLang {
     /// Only the Rust server's hop has such waits.
     fn late_send(&self) -> &'static str {
         "the scheduler generates nothing while it passes a batch to its Rust server: either the queue between them is full, because a thread \
-         of the server is stopped or slow, or another Python thread holds the GIL; which one is not observed"
+         of the server is stopped or slow (the busiest one is named), or another Python thread holds the GIL, which is not observed"
+    }
+
+    fn late_inside(&self) -> &'static str {
+        "batches wait in a queue of the Rust server, whose threads share the scheduler's process and CPUs: if its busiest thread hardly \
+         waits for a CPU, it is the bottleneck; if it does, give the process more cores; if none is busy, one of them is stopped or blocked"
+    }
+
+    /// Threads of the Rust server: one takes batches from the queue, and each of the others turns the tokens of its share of the requests
+    /// into text.
+    fn server_threads(&self) -> &'static [&'static str] {
+        &["from-scheduler", "detokenizer"]
     }
 
     fn balance(&self) -> &'static str {

@@ -1,5 +1,6 @@
-//! Tokens that wait in a receiver after it received them, where a receive does not end a wait.
+//! Tokens that wait in a receiver after it received them, where a receive does not end a wait or is not observed.
 
+use super::server_threads::with_busiest;
 use super::{DetectContext, Detector, Verdict, advice};
 use crate::words::{duration, plural};
 
@@ -16,7 +17,8 @@ impl Detector for LateDelivery {
     fn check(&self, context: &DetectContext<'_>, found: &mut Vec<Verdict>) {
         let (ledger, limits) = (context.ledger, context.thresholds);
         let engine = ledger.engine().facts();
-        if !engine.queues_after_receive() {
+        let receives = ledger.observes_receives();
+        if receives && !engine.queues_after_receive() {
             return;
         }
         let waits = ledger.delivery_wait();
@@ -40,10 +42,14 @@ impl Detector for LateDelivery {
             return;
         };
         let receiver = engine.receiver();
+        let place = match receives {
+            true => format!("in the {receiver} after it received them"),
+            false => format!("between the {} and the client's connection", engine.source()),
+        };
         let mut parts = Vec::new();
         if first_ns >= limits.gap_warning_ns {
             parts.push(format!(
-                "first tokens wait up to {} in the {receiver} after it received them (median {}, {})",
+                "first tokens wait up to {} {place} (median {}, {})",
                 duration(first_ns),
                 duration(waits.quantile(0.5).unwrap_or(0)),
                 plural(waits.count(), "request"),
@@ -63,15 +69,23 @@ impl Detector for LateDelivery {
             .with("first_token_max_ns", first_ns)
             .with("stall_max_ns", delivered_ns)
             .with("engine_itl_max_ns", sent_ns)
-            .advice(format!(
-                "responses are written only after all queued messages are processed, so the whole queue delays each of them; if its event \
-                 loop is busy, {}",
-                advice::own_work(engine, receiver)
-            ));
+            .advice(if receives {
+                format!(
+                    "responses are written only after all queued messages are processed, so the whole queue delays each of them; if its \
+                     event loop is busy, {}",
+                    advice::own_work(engine, receiver)
+                )
+            } else {
+                engine.late_inside().to_owned()
+            });
         if let Some(first) = first.filter(|first| first.ns == worst) {
             verdict = verdict.rid(&first.rid);
         }
-        found.push(verdict);
+        let recent = waits.recent(context.now).max().max(silence_ns);
+        found.push(match receives {
+            true => verdict,
+            false => with_busiest(verdict, context, recent),
+        });
     }
 }
 
@@ -81,7 +95,7 @@ mod tests {
     use super::*;
     use crate::clock::MonoNs;
     use crate::engine::{Engines, Facts};
-    use crate::event::{Capabilities, Chunk, Delivery, Event, Frame, Hop, Received, What};
+    use crate::event::{Capabilities, Chunk, Delivery, Event, Frame, Hop, Received, Response, What};
     use crate::id::{FrameId, HopId};
     use crate::ledger::{Ledger, Limits};
 
@@ -115,16 +129,25 @@ mod tests {
 
     /// The same, but the last token is received this many milliseconds later.
     fn found_after(engines: Engines, late: u64, delivered_at: &[(u64, u32)]) -> Vec<Verdict> {
+        let capabilities = Capabilities::SENT | Capabilities::RECEIVED | Capabilities::DELIVERED;
+        let delivered = delivered_at
+            .iter()
+            .map(|&(at, tokens)| (at, Delivery::new("a", tokens, None)));
+        found_with(engines, capabilities, late, delivered)
+    }
+
+    fn found_with<'d>(
+        engines: Engines,
+        capabilities: Capabilities,
+        late: u64,
+        delivered: impl IntoIterator<Item = (u64, Delivery<'d>)>,
+    ) -> Vec<Verdict> {
         let mut ledger = Ledger::new(Limits::default()).of_engines(engines);
         let id = |seq| FrameId::new(HopId(0), 0, seq);
         apply(
             &mut ledger,
             0,
-            What::Hop(Hop::only(
-                HopId(0),
-                "engine->server",
-                Capabilities::SENT | Capabilities::RECEIVED | Capabilities::DELIVERED,
-            )),
+            What::Hop(Hop::only(HopId(0), "engine->server", capabilities)),
         );
         for seq in 0..10 {
             let chunks = [Chunk {
@@ -137,12 +160,14 @@ mod tests {
                 (1 + seq) * 10 * MS,
                 What::Sent(Frame::token_ids(id(seq), 1, &chunks)),
             );
-            let received = Received::new(id(seq));
-            let late = if seq == 9 { late * MS } else { 0 };
-            apply(&mut ledger, (1 + seq) * 10 * MS + 1 + late, What::Received(received));
+            if capabilities.received {
+                let received = Received::new(id(seq));
+                let late = if seq == 9 { late * MS } else { 0 };
+                apply(&mut ledger, (1 + seq) * 10 * MS + 1 + late, What::Received(received));
+            }
         }
-        for &(at, tokens) in delivered_at {
-            apply(&mut ledger, at * MS, What::Delivered(Delivery::new("a", tokens, None)));
+        for (at, delivery) in delivered {
+            apply(&mut ledger, at * MS, What::Delivered(delivery));
         }
         let (thresholds, mut found) = (Thresholds::default(), Vec::new());
         LateDelivery.check(
@@ -166,6 +191,29 @@ mod tests {
         let stalled = found(QUEUEING, &[(20, 1), (15_020, 9)]);
         let summary = &stalled[0].summary;
         assert!(summary.starts_with("responses stall for up to 15.000 s"), "{summary}");
+    }
+
+    #[test]
+    fn a_wait_from_the_send_is_reported_where_receives_are_not_observed() {
+        let capabilities = Capabilities::SENT | Capabilities::DELIVERED;
+        let late = [(20_000, Delivery::new("a", 10, None))];
+        let found = found_with(Engines::default(), capabilities, 0, late);
+        let summary = &found[0].summary;
+        let expected = "first tokens wait up to 19.990 s between the sender and the client's connection";
+        assert!(summary.starts_with(expected), "{summary}");
+    }
+
+    #[test]
+    fn a_response_with_one_body_waits_for_no_reader() {
+        let capabilities = Capabilities::SENT | Capabilities::RECEIVED | Capabilities::DELIVERED;
+        let whole = Delivery {
+            finished: true,
+            response: Response::Whole,
+            ..Delivery::new("a", 10, Some(10))
+        };
+        for capabilities in [capabilities, Capabilities::SENT | Capabilities::DELIVERED] {
+            assert!(found_with(QUEUEING, capabilities, 0, [(20_000, whole)]).is_empty());
+        }
     }
 
     #[test]

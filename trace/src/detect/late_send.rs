@@ -1,5 +1,6 @@
 //! Tokens that wait in the process that generated them: by its own timestamps, or by the time in the call that sends them.
 
+use super::server_threads::with_busiest;
 use super::{DetectContext, Detector, Verdict};
 use crate::words::{duration, plural};
 
@@ -28,14 +29,17 @@ impl Detector for LateSend {
                 duration(median),
                 plural(group.send_wait.count(), "message"),
             );
-            found.push(
-                Verdict::new(severity, summary)
-                    .hop(&group.name)
-                    .weight(worst)
-                    .with("send_wait_max_ns", worst)
-                    .with("send_wait_p50_ns", median)
-                    .advice(context.ledger.engine().facts().late_send()),
-            );
+            let verdict = Verdict::new(severity, summary)
+                .hop(&group.name)
+                .weight(worst)
+                .with("send_wait_max_ns", worst)
+                .with("send_wait_p50_ns", median)
+                .advice(context.ledger.engine().facts().late_send());
+            let recent = group.send_wait.recent(context.now).max();
+            found.push(match recent >= limits.gap_warning_ns {
+                true => with_busiest(verdict, context, recent),
+                false => verdict,
+            });
         }
     }
 }

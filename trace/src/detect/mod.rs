@@ -26,6 +26,7 @@ mod merging;
 mod missed_observations;
 mod mode_mix;
 mod order;
+mod server_threads;
 mod stalled;
 mod thresholds;
 mod undecoded;

@@ -69,6 +69,16 @@ pub trait Facts: fmt::Debug + Sync {
         "the thread that encodes and sends the messages is stopped, or lacks a CPU or the GIL"
     }
 
+    /// Where tokens may wait that are sent but not yet written to a client, if their receive is not observed.
+    fn late_inside(&self) -> &'static str {
+        "when the receiver received them is not observed: look for its queue, its threads' use of the CPU, and a busy machine"
+    }
+
+    /// Beginnings of the names of threads that take messages inside the process that generated them.
+    fn server_threads(&self) -> &'static [&'static str] {
+        &[]
+    }
+
     /// Advice for uneven load: the assignment of requests to receivers, and how to balance it.
     fn balance(&self) -> &'static str {
         "each request is assigned to a receiver before its tokens are queued: check the component that assigns requests"

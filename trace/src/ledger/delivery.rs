@@ -102,8 +102,13 @@ impl Ledger {
                 itl.delivered.record(by_token, outcome.new);
             } else if !tracker.incomplete && request.tokens_delivered == outcome.new {
                 request.delivered_first = Some(at);
-                if let Some(received) = request.received_first {
-                    let ns = at.since(received);
+                let from = match self.hops.observes_receives() {
+                    true => request.received_first,
+                    false => request.sent_first,
+                };
+                // A response with one body waits for the last token.
+                if let Some(from) = from.filter(|_| delivery.response != Response::Whole) {
+                    let ns = at.since(from);
                     self.delivery_wait.record(at, ns);
                     if ns >= self.worst_delivery_wait.ns {
                         self.worst_delivery_wait = WorstGap {

@@ -148,6 +148,10 @@ impl Hops {
         Some(self.all.len() - 1)
     }
 
+    pub(crate) fn observes_receives(&self) -> bool {
+        self.all.iter().any(|hop| hop.last && hop.capabilities.received)
+    }
+
     /// Tokenizer worker at the end of these streams; `None` if there is only one, or none is known yet.
     pub(crate) fn worker_of(&self, streams: &[Stream]) -> Option<u16> {
         let hops = streams

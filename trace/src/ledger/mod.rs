@@ -125,7 +125,7 @@ pub struct Ledger {
     /// Gaps in the current time slot.
     gap_slot: Buckets,
     worst_gap: WorstGap,
-    /// First delivery minus first receive, over requests.
+    /// First delivery minus first receive, over streamed requests; minus first send if receives are not observed.
     #[serde(default)]
     delivery_wait: Distribution,
     #[serde(default)]
@@ -476,7 +476,7 @@ impl Ledger {
         (self.gap.count() > 0).then_some(&self.worst_gap)
     }
 
-    /// First delivery minus first receive, over requests.
+    /// First delivery minus first receive, over streamed requests; minus first send if receives are not observed.
     pub fn delivery_wait(&self) -> &Distribution {
         &self.delivery_wait
     }
@@ -547,7 +547,7 @@ impl Ledger {
 
     /// Whether the receives of a hop into the tokenizer are or were observed.
     pub fn observes_receives(&self) -> bool {
-        self.hops.all.iter().any(|h| h.last && h.capabilities().received)
+        self.hops.observes_receives()
     }
 
     /// Whether gaps are observable: sends and receives are both observed, or the engine logs both.
