@@ -21,6 +21,8 @@ from ..real.server import free_port
 
 HERE = Path(__file__).parent
 RELEASE = "0.32.0"
+# Dynamo's release, and the release of vLLM that it needs.
+DYNAMO, DYNAMO_VLLM = "1.6.1", "0.31.0"
 START_SECONDS, LOAD_SECONDS, ATTACH_SECONDS = 300, 300, 60
 FLAGS = [
     *("--served-model-name", "m", "--host", "127.0.0.1", "--load-format", "dummy", "--enforce-eager"),
@@ -55,18 +57,24 @@ class Server:
 
     def __enter__(self):
         with open(self.log, "wb") as log:
-            self.process = subprocess.Popen(
-                self.command, env=self.env, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True
-            )
+            self.process = self.start(self.command, log)
         deadline = time.monotonic() + START_SECONDS
         while time.monotonic() < deadline and self.process.poll() is None:
             try:
-                with urllib.request.urlopen(f"http://127.0.0.1:{self.port}/health", timeout=5):
+                if self.is_up():
                     return self
             except OSError:
-                time.sleep(0.5)
+                pass
+            time.sleep(0.5)
         self.__exit__()
         raise NotUp
+
+    def start(self, command: list[str], log) -> subprocess.Popen:
+        return subprocess.Popen(command, env=self.env, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True)
+
+    def is_up(self) -> bool:
+        with urllib.request.urlopen(f"http://127.0.0.1:{self.port}/health", timeout=5):
+            return True
 
     def __exit__(self, *_):
         try:
@@ -90,6 +98,32 @@ class Server:
             except OSError:
                 continue
         raise RuntimeError(f"no process with the title {title}")
+
+
+class DynamoWorker(Server):
+    """A Dynamo worker with vLLM, and a frontend on `port`."""
+
+    def __init__(self, home: Path, log: Path):
+        super().__init__(home, log, [], {"PYTHONPATH": f"{home / f'dynamo-{DYNAMO}'}:{HERE / 'plugins'}", "DYN_FILE_KV": str(log.parent / "kv")})
+        self.python = home / f"venv-{DYNAMO_VLLM}/bin/python"
+        found = ["--discovery-backend", "file"]
+        flags = [flag for flag in FLAGS if flag not in ("--host", "127.0.0.1")]
+        self.command = [str(self.python), "-m", "dynamo.vllm", *found, "--model", str(home / "model"), *flags]
+        self.frontend = [str(self.python), "-m", "dynamo.frontend", *found, "--http-host", "127.0.0.1", "--http-port", str(self.port)]
+
+    def __enter__(self):
+        with open(self.log.with_suffix(".frontend"), "wb") as log:
+            self.front = self.start(self.frontend, log)
+        return super().__enter__()
+
+    def is_up(self) -> bool:
+        with urllib.request.urlopen(f"http://127.0.0.1:{self.port}/v1/models", timeout=5) as models:
+            return bool(json.load(models)["data"])
+
+    def __exit__(self, *_):
+        self.front.kill()
+        self.front.wait()
+        super().__exit__()
 
 
 def attached(tokengap: Path, server: Server, folder: Path, load: list[str], during=None) -> tuple[dict, list[dict]]:
@@ -433,8 +467,14 @@ def main() -> int:
             load, during = ["16", "8", "64", "0", "15"], stopped(server, "vllm-rs", 2)
             own("a stopped Rust frontend", lambda folder: rust_frontend(*attached(tokengap, server, folder, load, during), 2))
         if asked.quick:
-            print("SKIPPED: a slow API server, one that omits outputs, an engine that fails, and under run: they need more server starts (FULL=1)")
+            print("SKIPPED: a Dynamo worker, a slow API server, one that omits outputs, an engine that fails, and under run: they need more server starts (FULL=1)")
             return
+        if (asked.home / f"dynamo-{DYNAMO}").exists():
+            with DynamoWorker(asked.home, log) as server:
+                row("a Dynamo worker", server, ["8", "5", "64", "0", "17", "text"])
+                row("a Dynamo worker, clients that leave", server, ["24", "5", "64", "0.3", "18", "text"])
+        else:
+            print("SKIPPED: a Dynamo worker: engine/vllm/dynamo.sh installs it")
         with Server(asked.home, log, [], {"SLOW_OUTPUT_MS": "5"}) as server:
             row("a slow API server", server, ["64", "5", "32", "0", "4"], required=[{"merged-chunks"}, WAITS])
         omitted = Path(folder) / "omitted"

@@ -35,9 +35,13 @@ async def request(session, results):
     chat, leaves = draw.random() < 0.5, draw.random() < float(LEAVE)
     prompt = " ".join(f"w{draw.randrange(9999)}" for _ in range(8))
     body = {
-        **{"model": "m", "max_tokens": wanted, "ignore_eos": True, "stream": True, "return_token_ids": COUNT == "ids"},
-        "stream_options": {"include_usage": True, "continuous_usage_stats": COUNT == "usage"},
+        **{"model": "m", "max_tokens": wanted, "ignore_eos": True, "stream": True, "stream_options": {"include_usage": True}},
     }
+    # Dynamo's frontend refuses parameters that it does not know.
+    if COUNT == "ids":
+        body["return_token_ids"] = True
+    elif COUNT == "usage":
+        body["stream_options"]["continuous_usage_stats"] = True
     if chat:
         path, body["messages"] = "/v1/chat/completions", [{"role": "user", "content": prompt}]
     else:

@@ -64,6 +64,9 @@ impl Recognise for VllmServer {
         if is_rust_frontend(argv) {
             return Some((API_SERVER, "vllm-rs frontend"));
         }
+        if is_worker(argv) {
+            return Some((API_SERVER, "python -m dynamo.vllm"));
+        }
         is_server(argv).then_some((API_SERVER, "vllm serve"))
     }
 
@@ -181,6 +184,12 @@ fn tokenizer(argv: &[String]) -> Option<&str> {
         .or_else(|| served().map(String::as_str))
 }
 
+/// Whether this is the command line of a Dynamo worker. It has the client of the engine core that API servers have, and answers Dynamo's
+/// frontend.
+fn is_worker(argv: &[String]) -> bool {
+    matches!(program(argv), Some(Program::Module(module)) if module == "dynamo.vllm" || module.starts_with("dynamo.vllm."))
+}
+
 /// Whether this is the Rust frontend (0.22 and later), which has no libzmq.
 fn is_rust_frontend(argv: &[String]) -> bool {
     matches!(argv, [program, command, ..]
@@ -265,7 +274,8 @@ mod tests {
             ("/opt/venv/bin/python3 /opt/venv/bin/vllm chat", false),
             ("/venv/lib/vllm/vllm-rs frontend --listen-fd 3", true),
             ("/venv/lib/vllm/vllm-rs bench", false),
-            ("python3 -m dynamo.vllm --model x", false),
+            ("python3 -m dynamo.vllm --model x", true),
+            ("python3 -m dynamo.frontend --http-port 8000", false),
             ("bash -c vllm serve", false),
         ] {
             let argv: Vec<String> = line.split(' ').map(str::to_owned).collect();

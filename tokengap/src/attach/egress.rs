@@ -215,7 +215,7 @@ impl Egress {
 
     /// Returns whether deliveries are observable; they are not if all traffic is encrypted or contains only text.
     pub(super) fn capabilities(&self) -> bool {
-        let named = self.plane.is_none() || self.requests.names_rids;
+        let named = self.plane.is_none() || self.requests.names_rids || self.response_id.is_some();
         self.serves && named && self.server.shows_deliveries()
     }
 

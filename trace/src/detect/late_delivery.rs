@@ -42,9 +42,10 @@ impl Detector for LateDelivery {
             return;
         };
         let receiver = engine.receiver();
-        let place = match receives {
-            true => format!("in the {receiver} after it received them"),
-            false => format!("between the {} and the client's connection", engine.source()),
+        let place = if receives {
+            format!("in the {receiver} after it received them")
+        } else {
+            format!("between the {} and the client's connection", engine.source())
         };
         let mut parts = Vec::new();
         if first_ns >= limits.gap_warning_ns {
@@ -82,9 +83,10 @@ impl Detector for LateDelivery {
             verdict = verdict.rid(&first.rid);
         }
         let recent = waits.recent(context.now).max().max(silence_ns);
-        found.push(match receives {
-            true => verdict,
-            false => with_busiest(verdict, context, recent),
+        found.push(if receives {
+            verdict
+        } else {
+            with_busiest(verdict, context, recent)
         });
     }
 }

@@ -36,9 +36,10 @@ impl Detector for LateSend {
                 .with("send_wait_p50_ns", median)
                 .advice(context.ledger.engine().facts().late_send());
             let recent = group.send_wait.recent(context.now).max();
-            found.push(match recent >= limits.gap_warning_ns {
-                true => with_busiest(verdict, context, recent),
-                false => verdict,
+            found.push(if recent >= limits.gap_warning_ns {
+                with_busiest(verdict, context, recent)
+            } else {
+                verdict
             });
         }
     }

@@ -24,18 +24,20 @@ pub(super) fn with_busiest(mut verdict: Verdict, context: &DetectContext<'_>, wa
     let running = spent.share(spent.on_ns);
     let waiting = spent.wait_ns.map(|ns| spent.share(ns));
     let waited = waiting.filter(|share| *share >= BUSY);
-    verdict.summary += &match waited {
-        None if running < BUSY => format!("; no thread of the server ran more than {} of that time", percent(BUSY)),
+    let use_of_time = match waited {
+        None if running < BUSY => format!("no thread of the server ran more than {} of that time", percent(BUSY)),
         None => format!(
-            "; the server's busiest thread, {name}, ran {} of that time",
+            "the server's busiest thread, {name}, ran {} of that time",
             percent(running)
         ),
         Some(waited) => format!(
-            "; the server's busiest thread, {name}, ran {} of that time and waited for a CPU {}",
+            "the server's busiest thread, {name}, ran {} of that time and waited for a CPU {}",
             percent(running),
             percent(waited)
         ),
     };
+    verdict.summary.push_str("; ");
+    verdict.summary.push_str(&use_of_time);
     verdict
         .with("busiest_thread", name)
         .with("busiest_thread_running", running)

@@ -102,9 +102,10 @@ impl Ledger {
                 itl.delivered.record(by_token, outcome.new);
             } else if !tracker.incomplete && request.tokens_delivered == outcome.new {
                 request.delivered_first = Some(at);
-                let from = match self.hops.observes_receives() {
-                    true => request.received_first,
-                    false => request.sent_first,
+                let from = if self.hops.observes_receives() {
+                    request.received_first
+                } else {
+                    request.sent_first
                 };
                 // A response with one body waits for the last token.
                 if let Some(from) = from.filter(|_| delivery.response != Response::Whole) {

@@ -86,7 +86,7 @@ impl Open {
                 let mut name = self.name.take();
                 // Events reported earlier under another id keep that id.
                 if let Some(name) = name.as_mut().filter(|name| self.used == 0 && !name.is_rid())
-                    && let Some(rid) = server.logged_rids.take(name.id())
+                    && let Some(rid) = server.rid_of(name.id())
                 {
                     name.set_rid(rid);
                 }

@@ -91,6 +91,12 @@ impl Server {
         self.logged_rids.insert(context, rid);
     }
 
+    /// The engine's id of the request `context`: from the worker's log, or from frames whose ids contain the context.
+    pub(super) fn rid_of(&mut self, context: &str) -> Option<String> {
+        let logged = self.logged_rids.take(context);
+        logged.or_else(|| self.response_ids.find(context, 0).map(str::to_owned))
+    }
+
     /// Delivery in an event, where `before` is the count stated in the previous event of the response. Returns `None` if the event has no
     /// token ids or no count, or belongs to a request that cannot be joined to frames.
     pub(super) fn delivery<'a>(
