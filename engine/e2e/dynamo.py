@@ -18,6 +18,10 @@ RELEASES = ("0.9.0", "1.0.0", "1.6.1")
 # An SGLang release that keeps only the last queued chunk of a request, and one that merges them.
 LOSES, MERGES = "0.5.9", "0.5.23"
 PATIENCE = 75
+# Seconds during which a row stops a process.
+STANDSTILL = 3
+# A process's own stamps are outside of the wait that attach measures, by this many nanoseconds on a busy machine. A wait is never overstated.
+NEARLY, OVERSTATED = 10**9, 5 * 10**7
 
 
 @dataclass(frozen=True)
@@ -28,8 +32,8 @@ class Setting:
     gap_ms: int = 5
     backlog: bool = False
     tls: bool = False
-    # Stop the clients for a while during the run.
-    standstill: bool = False
+    # Processes to stop for STANDSTILL seconds while tokens are sent: `clients`, `frontend`.
+    standstill: str = ""
     # Further options of the sender, the worker and the clients.
     sender: tuple = ()
     worker: tuple = ()
@@ -50,6 +54,8 @@ class Outcome:
     report: dict
     # The end of every stream, as recorded by attach.
     answers: list[dict]
+    # The waits in the frontend, as recorded by attach.
+    waits: list[dict]
     # Whether the release derives SGLang's request ids from trace ids, and the run had any.
     traced: bool
 
@@ -93,12 +99,19 @@ def run_scenario(run: Run, dynamo: str, setting: Setting) -> Outcome:
     worker.line("HOLDS", STARTUP)
     if not setting.backlog:
         worker.write_line("go")
-    sender.write_line("go")
-    if setting.standstill:
+    stopped = [process for process in run.started if process.name == setting.standstill]
+    if setting.standstill == "clients":
+        # They stop reading in the middle of their responses.
+        sender.write_line("go")
         time.sleep(0.1)
-        clients.signal(signal.SIGSTOP)
-        time.sleep(3)
-        clients.signal(signal.SIGCONT)
+    for process in stopped:
+        process.signal(signal.SIGSTOP)
+    if setting.standstill != "clients":
+        sender.write_line("go")
+    if stopped:
+        time.sleep(STANDSTILL)
+    for process in stopped:
+        process.signal(signal.SIGCONT)
     sender.end_well(PATIENCE)
     if setting.backlog:
         time.sleep(0.3)
@@ -111,7 +124,9 @@ def run_scenario(run: Run, dynamo: str, setting: Setting) -> Outcome:
     events = map(json.loads, subprocess.run(export, check=True, capture_output=True).stdout.splitlines())
     truth = [Truth(run.folder / f"{process.name}.truth") for process in (sender, worker, clients)]
     traced = setting.frontend and not dynamo.startswith("1.6")
-    return Outcome(*truth, report, [event for event in events if event["type"] == "answered"], traced)
+    events = list(events)
+    answers, waits = ([event for event in events if event["type"] == kind] for kind in ("answered", "frontend_wait"))
+    return Outcome(*truth, report, answers, waits, traced)
 
 
 def frontend(run: Run, dynamo: str, environment: dict[str, str]) -> str:
@@ -192,15 +207,54 @@ def matched(checks: Checks, outcome: Outcome) -> None:
         "chunks/in_flight": 0,
         "answers/seen": len(outcome.clients.clients),
         "answers/judged_alone": 0,
-        "self/degraded": [],
     }
     checks.matches(outcome.report, expected)
+    # Clients of the runtime are not recognised as a frontend.
+    others = [line for line in at(outcome.report, "self/degraded") if not line.startswith("frontend: no wait")]
+    checks.equal("degraded", [], others)
     checks.equal("lost tokens by request", lost_by_client(outcome.worker), lost_by_request(outcome.report))
     lossy("dropped-chunks")(checks, outcome)
 
 
 def matched_or_unmatched(checks: Checks, outcome: Outcome) -> None:
     (matched if outcome.traced else unmatched)(checks, outcome)
+
+
+def frontend_waits(checks: Checks, outcome: Outcome) -> None:
+    """The time of every response in the frontend matches the clients' and the worker's own times."""
+    worker = {client["rid"]: client for client in outcome.worker.clients}
+    waits = {wait["rid"].replace("-", ""): wait for wait in outcome.waits}
+    checks.equal("responses with a wait", {client["rid"] for client in outcome.clients.clients}, set(waits))
+    wrong = []
+    for client in outcome.clients.clients:
+        rid = client["rid"]
+        wait = waits.get(rid, {})
+        for name, stamp in {"first_token_ns": "first_ns", "last_token_ns": "last_ns"}.items():
+            actual, reported = client[stamp] - worker[rid][stamp], wait.get(name)
+            if reported is None or not actual - NEARLY < reported < actual + OVERSTATED:
+                wrong.append((rid, name, actual, reported))
+    checks.none_of(2 * len(outcome.clients.clients), "waits differ from the clients' own", wrong)
+    checks.matches(outcome.report, {"frontend/responses": len(outcome.clients.clients)})
+    lines = [line for line in at(outcome.report, "self/degraded") if line.startswith("frontend:")]
+    checks.equal("unknown waits", [], lines)
+
+
+def frontend_in_time(checks: Checks, outcome: Outcome) -> None:
+    """The frontend wrote without delay, so it is not reported, whatever its clients did."""
+    longest = at(outcome.report, "frontend/first_token_ns/max")
+    checks.true(f"a wait of {longest} ns in the frontend is short", longest < NEARLY)
+    checks.equal("findings about the frontend", [], findings(outcome.report, "late-frontend"))
+
+
+def frontend_late(checks: Checks, outcome: Outcome) -> None:
+    """The frontend stood still: it alone is reported, with the length of the wait."""
+    found = findings(outcome.report, "late-frontend")
+    checks.equal("findings about the frontend", 1, len(found))
+    longest = max((finding["evidence"]["first_token_max_ns"] for finding in found), default=0)
+    checks.true(f"{longest} ns are about {STANDSTILL} s", abs(longest - STANDSTILL * 10**9) < NEARLY)
+    gap = at(outcome.report, "gap_ns/max")
+    checks.true(f"a gap of {gap} ns excludes the frontend's wait", gap < STANDSTILL * 10**9)
+    verdicts(checks, outcome.report, 0, SLOW | {"late-frontend"})
 
 
 def ended_by(who: str):
@@ -249,14 +303,16 @@ SCENARIOS = [
     ("dynamo", MERGES, {}, [unmatched, no_loss_warnings]),
     ("dynamo, backlog", LOSES, BACKLOG, [unmatched, lossy("short-answers")]),
     ("dynamo, content", LOSES, BACKLOG | dict(sender=("--own-ids",)), [unmatched, matched_by_content, lossy("short-answers")]),
-    ("dynamo, frontend", LOSES, BACKLOG | dict(frontend=True), [matched_or_unmatched]),
+    ("dynamo, frontend", LOSES, BACKLOG | dict(frontend=True), [matched_or_unmatched, frontend_waits]),
+    ("dynamo, frontend stopped", MERGES, dict(frontend=True, standstill="frontend"), [frontend_waits, frontend_late]),
 ]
 # More than a connection buffers (4 MB), and no more than the probe's ring buffer holds.
-PADDED = dict(standstill=True, plan=PLAIN | dict(requests=4), worker=("--pad", "65536"))
+PADDED = dict(standstill="clients", plan=PLAIN | dict(requests=4), worker=("--pad", "65536"))
 # The following scenarios run only on the newest release.
 NEWEST = [
     ("dynamo, log line", LOSES, BACKLOG | dict(worker=("--say-ids",)), [matched]),
     ("dynamo, stopped reader", MERGES, PADDED, [unmatched, short_writes, no_loss_warnings]),
+    ("dynamo, stopped clients", MERGES, dict(frontend=True, standstill="clients"), [frontend_in_time, no_loss_warnings]),
     ("dynamo, clients leave", MERGES, dict(client=("--leave-at", "3")), [ended_by("client_left")]),
     ("dynamo, failures", MERGES, dict(worker=("--fail-at", "3")), [ended_by("server_left")]),
     ("dynamo, TLS", MERGES, dict(tls=True), [hidden("it is encrypted (TLS)")]),

@@ -250,7 +250,7 @@ def dynamo_rows(options) -> list[Row]:
             setting = dynamo.Setting(**change)
             needs = (refused, functools.partial(unpacked, options.xtask, release, sglang))
             engine = Engine(f"{release}+{sglang}")
-            rows.append(Row("dynamo", engine, name, dynamo.row(release, setting, judges), setting.standstill, needs))
+            rows.append(Row("dynamo", engine, name, dynamo.row(release, setting, judges), bool(setting.standstill), needs))
     return rows
 
 

@@ -3,6 +3,7 @@
 //! An event borrows from the source's buffers: a frame of 256 chunks reaches the ledger without an allocation.
 //! Sources emit the events of one lane in order. Between lanes and stages, timestamps may step back slightly.
 
+mod frontend_wait;
 mod new;
 mod tool_calls;
 
@@ -14,6 +15,7 @@ use crate::engine::Mode;
 use crate::id::{FrameId, HopId, ThreadId};
 use crate::path::Ends;
 use crate::words::names;
+pub use frontend_wait::FrontendWait;
 pub use tool_calls::{ArgumentsPart, ToolCallOutcome, ToolCalls};
 
 /// One observation with its timestamp.
@@ -46,6 +48,8 @@ pub enum What<'a> {
     Delivered(Delivery<'a>),
     /// A response to a client ended.
     Answered(Answer<'a>),
+    /// A response waited in a frontend.
+    FrontendWait(FrontendWait<'a>),
     /// A frame crossed the hop and could not be decoded. Its content is unknown, so a missing chunk proves nothing.
     Undecoded(Undecoded<'a>),
     /// CPU use of one engine thread over the interval that ends now.

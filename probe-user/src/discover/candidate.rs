@@ -44,6 +44,7 @@ pub(crate) struct Candidate {
     pub(crate) io_threads: Vec<u32>,
     pub(crate) connects_to_clients: Option<EngineKind>,
     pub(crate) inner_server: Option<EngineKind>,
+    pub(crate) is_frontend: bool,
     pub(crate) net_ns: Option<u64>,
     /// Role at the last scan.
     pub(crate) last_role: Option<RoleWithSource>,
@@ -62,6 +63,8 @@ pub(crate) enum Examined {
     Refused,
     /// The process has more than [`MAPS`] bytes of mappings, which is the limit.
     TooLarge,
+    /// A frontend without libzmq.
+    Frontend,
     /// A possible process of an engine.
     Candidate(Box<Candidate>),
 }
@@ -85,6 +88,7 @@ pub(crate) fn examine(
     let python = argv
         .first()
         .is_some_and(|a| a.rsplit('/').next().is_some_and(|name| name.starts_with("python")));
+    let is_frontend = engines.iter().any(|engine| engine.is_frontend(&argv));
     let mut refused = Vec::new();
     let mut unread = None;
     let files = match process.read("maps", MAPS) {
@@ -103,7 +107,11 @@ pub(crate) fn examine(
     };
     let zmq = libzmq::mapped(&files);
     if zmq.is_none() && !named && refused.is_empty() {
-        return Ok(Examined::Other);
+        return Ok(if is_frontend {
+            Examined::Frontend
+        } else {
+            Examined::Other
+        });
     }
     let status = process.read("status", 64 << 10)?;
     let mut candidate = Candidate {
@@ -133,6 +141,7 @@ pub(crate) fn examine(
             paths.any(|path| engine.connects_to_clients(path))
         }),
         inner_server: inner_server(engines, files.iter().map(|file| &*file.path)),
+        is_frontend,
         net_ns: None,
         last_role: None,
         refused,

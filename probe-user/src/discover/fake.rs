@@ -116,6 +116,7 @@ impl FakeProcess {
             io_threads: Vec::new(),
             connects_to_clients: None,
             inner_server: candidate::inner_server(engines, self.mapped.iter().map(Path::new)),
+            is_frontend: false,
             net_ns: None,
             last_role: None,
             refused: Vec::new(),

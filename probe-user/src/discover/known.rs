@@ -46,6 +46,7 @@ enum State {
     Other,
     Refused,
     TooLarge,
+    Frontend,
     /// The directory is held open, so reads reach that process, or fail once it has exited.
     Candidate(Box<Candidate>, ProcDir),
 }
@@ -61,7 +62,7 @@ impl Known {
 
     /// Updates the cache for the listed pids. Returns whether the set of candidates or the information about one has changed.
     pub(crate) fn update(&mut self, root: &ProcRoot, pids: &[u32], by_hand: &[RoleSpec]) -> bool {
-        let before = self.state();
+        let before = (self.state(), self.frontends());
         let listed: HashSet<u32> = pids.iter().copied().collect();
         self.processes.retain(|pid, _| listed.contains(pid));
         let parents = self.parents();
@@ -79,7 +80,7 @@ impl Known {
                 self.examine(root, pid, by_hand, true);
             }
         }
-        before != self.state()
+        before != (self.state(), self.frontends())
     }
 
     /// Examines a process again; removes it if it has exited.
@@ -112,6 +113,17 @@ impl Known {
                 _ => None,
             })
             .collect()
+    }
+
+    /// Frontends, in the order of their pids.
+    pub(crate) fn frontends(&self) -> Vec<ProcessId> {
+        let mut found: Vec<ProcessId> = self
+            .processes
+            .iter()
+            .filter_map(|(&pid, entry)| entry.frontend(pid))
+            .collect();
+        found.sort();
+        found
     }
 
     /// All candidates in the order of their pids, each with its directory.
@@ -186,6 +198,17 @@ impl Entry {
         stat.is_some_and(|stat| stat.start_time == self.start_time && stat.comm == self.comm)
     }
 
+    /// The identity of this process if it is a frontend.
+    fn frontend(&self, pid: u32) -> Option<ProcessId> {
+        let is_frontend = match &self.state {
+            State::Frontend => true,
+            State::Candidate(candidate, _) => candidate.is_frontend,
+            State::Other | State::Refused | State::TooLarge => false,
+        };
+        let start_time = self.start_time;
+        is_frontend.then_some(ProcessId { pid, start_time })
+    }
+
     /// Keeps results of an earlier examination of the same process.
     fn remember(&mut self, previous: Self) {
         if self.start_time != previous.start_time {
@@ -203,7 +226,7 @@ impl Entry {
         match self.state {
             State::Candidate(..) => false,
             State::Refused => true,
-            State::Other | State::TooLarge => {
+            State::Other | State::TooLarge | State::Frontend => {
                 let due = (since.elapsed() / 4).clamp(PARENT.0, PARENT.1);
                 self.examined.elapsed() >= due
             }
@@ -231,6 +254,7 @@ fn examine(
             Examined::Other => State::Other,
             Examined::Refused => State::Refused,
             Examined::TooLarge => State::TooLarge,
+            Examined::Frontend => State::Frontend,
             Examined::Candidate(candidate) => {
                 if candidate.stated.is_some() && candidate.libzmq.is_some() {
                     examine_after = None;
@@ -267,6 +291,8 @@ fn age(start_time: u64) -> Duration {
 
 #[cfg(test)]
 mod tests {
+    use std::os::unix::process::CommandExt;
+
     use super::super::recognise::toy::{SOURCE, TOY};
     use super::*;
 
@@ -288,6 +314,26 @@ mod tests {
         // The pid is still listed, like that of a zombie or a reused pid.
         assert!(known.update(&root, &[pid], &by_hand));
         assert!(known.candidates().is_empty());
+    }
+
+    #[test]
+    fn a_frontend_is_known_until_it_exits() {
+        let root = ProcRoot::new("/proc");
+        let command = |name| {
+            let mut command = std::process::Command::new("sleep");
+            command.arg0(name).arg("60").spawn().unwrap()
+        };
+        let (mut frontend, mut other) = (command("toy-frontend"), command("toy-other"));
+        let (pid, pids) = (frontend.id(), [frontend.id(), other.id()]);
+        let mut known = Known::new(&[TOY]);
+        assert!(known.update(&root, &pids, &[]));
+        assert_eq!(known.frontends().iter().map(|id| id.pid).collect::<Vec<_>>(), [pid]);
+        for child in [&mut frontend, &mut other] {
+            child.kill().unwrap();
+            child.wait().unwrap();
+        }
+        assert!(known.update(&root, &[], &[]));
+        assert!(known.frontends().is_empty());
     }
 
     #[test]

@@ -65,6 +65,11 @@ pub trait Recognise: fmt::Debug + Send + Sync {
         false
     }
 
+    /// Whether this command starts a frontend: a process between such a process and the clients.
+    fn is_frontend(&self, _argv: &[String]) -> bool {
+        false
+    }
+
     /// The server that a source may run inside its own process.
     fn inner_server(&self) -> Option<InnerServer> {
         None
@@ -404,6 +409,10 @@ pub(crate) mod toy {
 
         fn variables(&self) -> &'static [&'static str] {
             &["TOY_CODEC"]
+        }
+
+        fn is_frontend(&self, argv: &[String]) -> bool {
+            argv.first().is_some_and(|command| command == "toy-frontend")
         }
     }
 }

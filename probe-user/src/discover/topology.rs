@@ -16,6 +16,8 @@ use super::spec::RoleSpec;
 pub struct Topology {
     /// Engines, those with a stated role first, then by their oldest process.
     pub engines: Vec<Engine>,
+    /// Frontends: processes between engines and clients that belong to no engine.
+    pub frontends: Vec<ProcessId>,
     /// Unavailable information, with causes and remedies.
     pub blind: Vec<Blind>,
     /// Names of the roles for `--pid PID=ROLE`.

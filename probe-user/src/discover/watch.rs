@@ -163,6 +163,7 @@ impl Watcher {
         self.known.keep_roles(&roles);
         Topology {
             engines,
+            frontends: self.known.frontends(),
             blind,
             roles: role_words,
         }

@@ -166,14 +166,7 @@ impl Probe {
 
     /// Adds processes, for example workers that started later. Reuses the entries of processes that have exited.
     pub fn add(&mut self, targets: &[Target]) -> Result<(), ProbeError> {
-        let alive = self.targets.iter().filter(|slot| !slot.free).count();
-        let requested = alive + targets.len();
-        if requested > MAX_TARGETS as usize {
-            return Err(ProbeError::TooManyTargets {
-                requested,
-                limit: MAX_TARGETS,
-            });
-        }
+        self.check_room(targets.len())?;
         let new = targets.iter().map(|target| self.register(*target));
         let new = new.collect::<Result<Vec<usize>, _>>()?;
         for index in &new {
@@ -182,6 +175,18 @@ impl Probe {
         // Enable sends only after all receives are probed, so that the receipt of every observed send is observed too.
         for index in new {
             self.update_watched(index, 1)?;
+        }
+        Ok(())
+    }
+
+    /// Returns an error if the kernel side has no room for this many further targets.
+    fn check_room(&self, further: usize) -> Result<(), ProbeError> {
+        let requested = self.targets.iter().filter(|slot| !slot.free).count() + further;
+        if requested > MAX_TARGETS as usize {
+            return Err(ProbeError::TooManyTargets {
+                requested,
+                limit: MAX_TARGETS,
+            });
         }
         Ok(())
     }

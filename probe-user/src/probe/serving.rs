@@ -3,13 +3,16 @@
 use std::collections::HashMap;
 
 use aya::maps::{Array, HashMap as KernelMap};
+use probe_ebpf::Capture;
 use probe_ebpf::egress::{Serves, Stream, TlsConnection};
 
-use super::{Probe, ProbeError, Slot, wrong};
+use super::{Probe, ProbeError, Slot, Target, wrong};
 use crate::attach::{self, Link};
 use crate::capability::Feature;
 use crate::degraded::{Degraded, Missing};
+use crate::egress::CAPTURE;
 use crate::library;
+use crate::load;
 use crate::plain::Plain;
 
 /// State of the observation of serving processes.
@@ -68,6 +71,24 @@ impl Probe {
             self.update_serving(pid, index as u32)?;
             self.attach_tls(index);
         }
+        Ok(true)
+    }
+
+    /// Observes only the writes of `pid` to TCP sockets: it gets no uprobes. Returns whether they are observed. In a separate pid namespace
+    /// they are not, because there the kernel side learns a process by its uprobes.
+    pub fn observe_writes(&mut self, pid: u32) -> Result<bool, ProbeError> {
+        let written = Serves {
+            written: CAPTURE,
+            read: 0,
+        };
+        if load::namespace().1 != 0 || !self.serve(pid, written)? {
+            return Ok(false);
+        }
+        self.check_room(1)?;
+        self.register(Target {
+            pid,
+            capture: Capture::default(),
+        })?;
         Ok(true)
     }
 

@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 use probe_user::Probe;
 use probe_user::cpu::{Away, Sample, Sampler, ThreadUse};
 use probe_user::discover::Process;
+use probe_user::examine::namespace;
 use trace::event::{self, CpuSample, Event, PollUse, ThreadPart, What};
 use trace::{MonoNs, ThreadId};
 
@@ -207,4 +208,13 @@ impl Polled {
             wakeups: self.wakeups.saturating_sub(before.wakeups),
         }
     }
+}
+
+/// Warns if this time namespace's clock differs from the kernel's, which stamps the observations.
+pub(super) fn clocks() -> Option<String> {
+    let ahead = namespace::clock_offset_ns().filter(|ns| *ns != 0)?;
+    Some(format!(
+        "the clock of this time namespace is {:.3} s ahead of the kernel's: CPU samples and queues do not line up with frames; run it outside the time namespace",
+        ahead as f64 / 1e9
+    ))
 }

@@ -5,7 +5,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use probe_user::Probe;
-use probe_user::discover::{Engine, EngineKind, Process, Watcher};
+use probe_user::discover::{Engine, EngineKind, Process, Topology, Watcher};
 use probe_user::egress::{CAPTURE, CAPTURE_READ, Kind, Record, Serves, Step, Track, listening};
 use serde_json::{Value, json};
 use trace::MonoNs;
@@ -14,6 +14,7 @@ use trace::event::{Frame, Kind as FrameKind};
 use zmq_tap::decode::ReadResponseId;
 use zmq_tap::egress::{Closing, Detokenize, Limits, Reader, Server, Tls};
 
+use super::frontends::FrontendWatch;
 use super::lanes::Sink;
 use super::requests::RequestPlane;
 use super::submitted::Logs;
@@ -27,6 +28,7 @@ pub(super) struct Egress {
     server: Server,
     connections: HashMap<u64, Connection>,
     requests: RequestPlane,
+    frontends: FrontendWatch,
     /// Set if writes of at least one serving process are observed.
     serves: bool,
     /// Set if a serving process connects to its clients. Its deliveries name requests only if its request plane does.
@@ -59,6 +61,7 @@ impl Egress {
             response_id,
             connections: HashMap::new(),
             requests: RequestPlane::default(),
+            frontends: FrontendWatch::default(),
             serves: false,
             plane: None,
             useless: Vec::new(),
@@ -132,12 +135,21 @@ impl Egress {
         };
         let observed = probe.serve(pid, serves).map_err(|error| error.to_string())?;
         self.serves |= observed;
+        self.frontends.forget(pid);
         if let Some(plane) = plane.filter(|_| observed) {
             self.plane = Some(plane);
             self.server.content.compare();
             self.logs.follow_output(process);
         }
         Ok(observed)
+    }
+
+    /// Observes frontends between a server and its clients.
+    pub(super) fn watch_frontends(&mut self, topology: &Topology, engine: &Engine, probe: &mut Probe) {
+        if self.plane.is_some() {
+            self.frontends.update(topology, engine, probe);
+            self.server.frontends.observed |= self.frontends.observes_any();
+        }
     }
 
     /// Also follows the log of a worker.
@@ -219,8 +231,8 @@ impl Egress {
         self.serves && named && self.server.shows_deliveries()
     }
 
-    /// Processes a record of a connection.
-    pub(super) fn enter(&mut self, record: &Record<'_>, sink: Sink<'_>) {
+    /// Processes a record of a connection of process `pid`.
+    pub(super) fn enter(&mut self, pid: u32, record: &Record<'_>, sink: Sink<'_>) {
         let (at, socket) = (MonoNs(record.head.at_ns), record.head.socket);
         if record.kind == Kind::Read {
             if !self.plane.is_some_and(|plane| plane.cancels(record.payload)) {
@@ -238,18 +250,24 @@ impl Egress {
             return;
         }
         let (server, mut closed) = (&mut self.server, false);
+        let reader = if self.frontends.observes(pid) {
+            Reader::of_frontend
+        } else {
+            Reader::new
+        };
         let connection = self.connections.entry(socket).or_insert_with(|| {
             if let Some(counts) = server.tls.as_mut().filter(|_| tls) {
                 counts.plain += 1;
             }
             Connection {
                 track: Track::default(),
-                reader: Reader::new(Limits::default()),
+                reader: reader(Limits::default()),
             }
         });
+        let fresh = || reader(Limits::default());
         let Connection { track, reader } = connection;
         track.enter(record, |step| match step {
-            Step::Opened => *reader = Reader::new(Limits::default()),
+            Step::Opened => *reader = fresh(),
             Step::Bytes { bytes, begins } => reader.feed(at, bytes, begins, server, sink),
             Step::Missed => reader.missed(at, sink),
             Step::HeldUp => reader.short_writes(),
@@ -301,6 +319,7 @@ impl Egress {
     /// Traffic that was not observable.
     pub(super) fn degraded(&self) -> Vec<String> {
         let mut degraded = self.server.degraded();
+        degraded.extend(self.frontends.degraded(&self.server.frontends));
         if let Some(why) = self.no_tokenizer.as_ref().filter(|_| self.server.text_only > 0) {
             degraded.push(format!("egress: their text cannot be compared with token ids: {why}"));
         }

@@ -50,8 +50,9 @@ impl DiscoveryThread {
 
 fn poll_loop(mut watcher: Watcher, sender: &Sender<(Vec<Change>, Topology)>, stopped: &Receiver<()>) {
     while stopped.recv_timeout(POLL_INTERVAL) == Err(RecvTimeoutError::Timeout) {
+        let frontends = watcher.topology().frontends.clone();
         match watcher.poll() {
-            Ok(changes) if changes.is_empty() => {}
+            Ok(changes) if changes.is_empty() && watcher.topology().frontends == frontends => {}
             Ok(changes) => {
                 if sender.send((changes, watcher.topology().clone())).is_err() {
                     return;

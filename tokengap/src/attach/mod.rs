@@ -3,6 +3,7 @@
 mod cpu;
 mod egress;
 mod follow;
+mod frontends;
 mod hopids;
 mod lanes;
 mod lookout;
@@ -28,7 +29,6 @@ use std::time::Duration;
 use anyhow::Context;
 use probe_user::discover::{Change, Engine, Process, Watcher};
 use probe_user::egress::Kind;
-use probe_user::examine::namespace;
 use probe_user::{Degraded, Feature, Loss, Observation, Options, Probe, Target};
 use serde_json::{Value, json};
 use session::{About, Flow, LiveSource};
@@ -182,7 +182,7 @@ impl Attach {
             degraded.push(format!("{} (--no-wakeups)", Feature::Polls.without()));
         }
         degraded.extend(watcher.topology().blind.iter().map(trial::with_remedy));
-        degraded.extend(clocks());
+        degraded.extend(cpu::clocks());
         let lookout = DiscoveryThread::start(watcher).context("cannot start a thread that looks for new workers")?;
         let python = options.python.map(PythonWatch::start).transpose()?;
         let mut attach = Self {
@@ -293,6 +293,8 @@ impl Attach {
         }
         self.newcomers
             .serve_again(&mut self.egress, &mut self.probe, &self.engine);
+        self.egress
+            .watch_frontends(self.lookout.topology(), &self.engine, &mut self.probe);
     }
 
     /// Updates processes and connections. A process joins this engine once it is connected to one of its processes, possibly long after its
@@ -387,15 +389,6 @@ impl Attach {
         what.waiter = what.waiter.or(release.and_then(|release| release.waiter));
         sink(&Event::new(MonoNs::now(), What::Engine(what)));
     }
-}
-
-/// Warns if this time namespace's clock differs from the kernel's, which stamps the observations.
-fn clocks() -> Option<String> {
-    let ahead = namespace::clock_offset_ns().filter(|ns| *ns != 0)?;
-    Some(format!(
-        "the clock of this time namespace is {:.3} s ahead of the kernel's: CPU samples and queues do not line up with frames; run it outside the time namespace",
-        ahead as f64 / 1e9
-    ))
 }
 
 impl About for Attach {
@@ -578,7 +571,7 @@ fn enter(
         }
         Observation::Processed(call) => lanes.processed(call, sink),
         Observation::Egress { pid, record } if record.kind == Kind::Zmtp => reads.enter(*pid, record, lanes, sink),
-        Observation::Egress { record, .. } => egress.enter(record, sink),
+        Observation::Egress { pid, record } => egress.enter(*pid, record, sink),
         Observation::Lost { cause, count } => {
             egress.missed();
             tracing::warn!("{count} observations missed: {}", cause.words());

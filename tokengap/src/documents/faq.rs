@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use probe_user::{Capability, Degraded, Feature, Missing};
 use trace::event::MissedCause;
 use trace::ledger::{Ledger, Limits};
-use zmq_tap::egress::Unreadable;
+use zmq_tap::egress::{UnknownWait, Unreadable};
 
 /// Calls in the sources that add a line to `degraded`; its text is the next string literal.
 const REPORT_CALLS: [&str; 5] = [
@@ -163,6 +163,17 @@ fn every_degradation_kind_is_documented() {
         Unreadable::Frames,
         Unreadable::Transport,
     ];
+    let waits = [
+        UnknownWait::Unnamed,
+        UnknownWait::NoResponse,
+        UnknownWait::Partial,
+        UnknownWait::SeveralChoices,
+        UnknownWait::OtherWorker,
+        UnknownWait::HeldBack,
+        UnknownWait::SlowClient,
+        UnknownWait::EndedEarly,
+        UnknownWait::Http2,
+    ];
     let limits = Ledger::new(Limits::default())
         .limits()
         .map(|reached| reached.name.to_owned());
@@ -170,6 +181,7 @@ fn every_degradation_kind_is_documented() {
         .chain(features)
         .chain(lost)
         .chain(unreadable.map(|why| why.to_string()))
+        .chain(waits.map(|why| why.to_string()))
         .chain(limits)
         .filter(|text| !is_documented(&entries, text))
         .collect();

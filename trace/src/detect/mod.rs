@@ -20,6 +20,7 @@ mod gap;
 mod inflation;
 mod io_starved;
 mod late_delivery;
+mod late_frontend;
 mod late_send;
 mod limit;
 mod merging;
@@ -96,6 +97,7 @@ pub const ALL: &[&(dyn Detector + Sync)] = &[
     &gap::FirstTokenGap,
     &late_delivery::LateDelivery,
     &late_send::LateSend,
+    &late_frontend::LateFrontend,
     &consumer_away::STOPPED,
     &consumer_away::FROZEN,
     &consumer_away::BLOCKED,

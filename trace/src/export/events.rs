@@ -120,6 +120,13 @@ impl Exporter for Events<'_> {
                     o.maybe_text("tool_calls", answer.tool_calls.map(|calls| calls.outcome.as_str()));
                 })
             }
+            What::FrontendWait(wait) if context.options.wants_rid(wait.rid) => {
+                self.line("frontend_wait", at, context, |o| {
+                    o.text("rid", wait.rid);
+                    o.maybe_int("first_token_ns", wait.first_token_ns);
+                    o.maybe_int("last_token_ns", wait.last_token_ns);
+                })
+            }
             What::Undecoded(undecoded) => self.line("undecoded", at, context, |o| {
                 frame(o, undecoded.id, context);
                 o.int("bytes", undecoded.bytes).text("reason", undecoded.reason);
@@ -146,7 +153,7 @@ impl Exporter for Events<'_> {
                 hop_fields(o, lost.hop, context);
                 o.int("count", lost.count).text("cause", lost.cause.as_str());
             }),
-            What::Delivered(_) | What::Answered(_) | What::Stage(_) | What::Merged(_) => Ok(()),
+            What::Delivered(_) | What::Answered(_) | What::FrontendWait(_) | What::Stage(_) | What::Merged(_) => Ok(()),
         }
     }
 

@@ -15,6 +15,7 @@ mod delivery_tracker;
 mod early;
 mod finished;
 mod frame;
+mod frontend;
 mod health;
 mod hop;
 mod hops;
@@ -47,6 +48,7 @@ pub use absence::AwayTimes;
 pub use arithmetic::Evidence;
 pub use bounds::{BOUNDS, Bound};
 pub use delivery_tracker::Fates;
+pub use frontend::{FrontendResponse, FrontendWaits};
 pub use hop::{Hop, HopCounts};
 pub use hops::Group;
 pub use inter_token_latency::ItlEnds;
@@ -162,6 +164,8 @@ pub struct Ledger {
     early: EarlyDeliveries,
     #[serde(default)]
     tool_calls: ToolCallResponses,
+    #[serde(default)]
+    frontend: FrontendWaits,
     #[serde(skip)]
     scratch: Vec<PendingChunk>,
     /// Requests touched by the last frame.
@@ -211,6 +215,7 @@ impl Ledger {
             delivery_epoch: 0,
             early: EarlyDeliveries::default(),
             tool_calls: ToolCallResponses::default(),
+            frontend: FrontendWaits::default(),
             scratch: Vec::new(),
             touched: Vec::new(),
         }
@@ -233,6 +238,7 @@ impl Ledger {
             What::Processed(id) => self.processed(at, *id),
             What::Delivered(delivery) => self.delivered(at, delivery),
             What::Answered(answer) => self.answered(at, answer),
+            What::FrontendWait(wait) => self.waited_in_frontend(at, wait),
             What::Undecoded(undecoded) => self.undecoded(at, undecoded),
             What::Cpu(sample) => self.cpu(at, sample),
             What::Queue(sample) => self.queue(at, sample),

@@ -123,6 +123,15 @@ fn tokens(f: &mut Families, ledger: &Ledger) {
         let by_token = Histogram::seconds(ledger.itl_delivered_by_token());
         f.histogram(&n::ITL_DELIVERED_BY_TOKEN, [], by_token);
     }
+    let frontend = ledger.frontend();
+    for (of, waits) in [
+        ("first_token", &frontend.first_token),
+        ("last_token", &frontend.last_token),
+    ] {
+        if waits.count() > 0 {
+            f.histogram(&n::FRONTEND_WAIT, [of], Histogram::seconds(waits));
+        }
+    }
 }
 
 fn answers(f: &mut Families, ledger: &Ledger) {

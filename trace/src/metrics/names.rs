@@ -214,6 +214,12 @@ pub(super) const ITL_DELIVERED_BY_TOKEN: Definition = histogram(
     &[],
     "Inter-token latency at the client: time between deliveries divided by the tokens of a delivery",
 );
+pub(super) const FRONTEND_WAIT: Definition = histogram(
+    "tokengap.frontend.wait",
+    Seconds,
+    &["of"],
+    "Wait in a frontend after the server's write, by response, of first_token or last_token",
+);
 
 // Responses.
 pub(super) const ANSWERS: Definition = counter(
@@ -491,6 +497,7 @@ pub const ALL: &[&Definition] = &[
     &ITL_DELIVERED,
     &ITL_SENT_BY_TOKEN,
     &ITL_DELIVERED_BY_TOKEN,
+    &FRONTEND_WAIT,
     &ANSWERS,
     &ANSWERS_SHORT_WRITES,
     &ANSWERS_UNCOUNTED,

@@ -1,5 +1,6 @@
 //! Builds a report from ledger and findings.
 
+use super::frontend::frontend;
 use super::losses::losses;
 use super::series::series;
 use super::slowest::slowest;
@@ -55,6 +56,7 @@ pub fn build(
         losses: losses(ledger),
         answers: answers(ledger),
         tool_calls: tool_calls(ledger, from),
+        frontend: frontend(ledger),
         itl_ns: Itl::of(ledger),
         modes: modes::modes(ledger),
         hops: (0..ledger.groups().len())

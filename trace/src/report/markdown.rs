@@ -4,7 +4,7 @@ use std::fmt::Write as _;
 
 use super::hostile::{markdown, markdown_code};
 use super::table::Kind::{self, Number, Text};
-use super::{Clock, Report, Spread, bar, brief};
+use super::{Clock, FrontendCounts, Report, Spread, bar, brief};
 use crate::words::{bytes, count, duration, known, percent, plural, share};
 
 /// Maximum number of requests and findings listed.
@@ -100,6 +100,9 @@ fn head(out: &mut String, report: &Report, clock: &Clock) {
             duration(sent.p90),
             duration(sent.p99)
         );
+    }
+    for line in report.frontend.iter().flat_map(FrontendCounts::lines) {
+        let _ = writeln!(out, "- **frontend** {line}");
     }
     let _ = writeln!(
         out,

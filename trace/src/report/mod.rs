@@ -5,6 +5,7 @@ pub mod bar;
 pub(crate) mod brief;
 mod build;
 mod cpu;
+mod frontend;
 pub mod hostile;
 mod html;
 mod input;
@@ -33,6 +34,7 @@ pub use crate::detect::attribution::{LegKind, ThreadState};
 pub use crate::ledger::ItlEnds;
 pub use crate::stats::Spread;
 pub use build::build;
+pub use frontend::FrontendCounts;
 pub use input::ReportInput;
 pub use losses::{LossLine, LossList, Losses, RangeLine, ids, places};
 pub use modes::{ModeLine, Modes};
@@ -84,6 +86,9 @@ pub struct Report {
     /// Responses with tool calls; absent if none was compared.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub tool_calls: Option<ToolCallCounts>,
+    /// Waits of responses in a frontend; absent if none is known.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub frontend: Option<FrontendCounts>,
     /// Time between chunks of one request.
     pub itl_ns: Itl,
     /// Output modes and their cost; empty in reports of versions without this field.

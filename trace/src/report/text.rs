@@ -142,6 +142,7 @@ fn numbers(out: &mut String, report: &Report) {
             );
         }
     }
+    super::frontend::rows(out, report);
     let _ = writeln!(out);
 }
 

@@ -3,9 +3,9 @@
 
 use trace::engine::{Mode, Waiter};
 use trace::event::{
-    Answer, AnswerEnd, Capabilities, Chunk, CpuSample, Delivery, Engine, Event, Finish, Frame, Hop, IdColumn, Kind,
-    LoggedState, Merged, Missed, MissedCause, PollUse, QueueSample, Received, SendWait, StackSample, Stage, Undecoded,
-    What,
+    Answer, AnswerEnd, Capabilities, Chunk, CpuSample, Delivery, Engine, Event, Finish, Frame, FrontendWait, Hop,
+    IdColumn, Kind, LoggedState, Merged, Missed, MissedCause, PollUse, QueueSample, Received, SendWait, StackSample,
+    Stage, Undecoded, What,
 };
 use trace::{FrameId, HopId, MonoNs, ThreadId};
 
@@ -232,6 +232,12 @@ fn samples(plain: &mut impl FnMut(u64, What<'static>)) {
         ..Answer::new("request-4", Some(12), Some(24))
     };
     plain(START + 780 * MS, What::Answered(answer));
+    let frontend = FrontendWait {
+        rid: "request-4",
+        first_token_ns: Some(90 * MS),
+        last_token_ns: None,
+    };
+    plain(START + 785 * MS, What::FrontendWait(frontend));
     let undecoded = Undecoded::new(FrameId::new(UP, 1, 0), 77, "no known class");
     plain(START + 700 * MS, What::Undecoded(undecoded));
     plain(

@@ -7,8 +7,8 @@ use proptest::string::string_regex;
 use trace::engine::{Mode, Waiter};
 use trace::event::{
     Answer, AnswerEnd, ArgumentsPart, Away, AwayState, Capabilities, Chunk, CpuSample, Delivery, Engine, Event, Finish,
-    Frame, Hop, IdColumn, Kind, LoggedState, Merged, Missed, MissedCause, PollUse, QueueSample, Received, Response,
-    SendWait, StackSample, Stage, ThreadPart, ToolCallOutcome, ToolCalls, Undecoded, What,
+    Frame, FrontendWait, Hop, IdColumn, Kind, LoggedState, Merged, Missed, MissedCause, PollUse, QueueSample, Received,
+    Response, SendWait, StackSample, Stage, ThreadPart, ToolCallOutcome, ToolCalls, Undecoded, What,
 };
 use trace::{FrameId, HopId, MonoNs, ThreadId};
 
@@ -301,6 +301,9 @@ fn what() -> impl Strategy<Value = What<'static>> {
         }),
         1 => logged_state().prop_map(What::LoggedState),
         1 => answer().prop_map(What::Answered),
+        1 => (text(), of(large()), of(large())).prop_map(|(rid, first_token_ns, last_token_ns)| {
+            What::FrontendWait(FrontendWait { rid, first_token_ns, last_token_ns })
+        }),
         1 => (text(), small(), text()).prop_map(|(rid, chunks, by)| What::Merged(Merged { rid, chunks, by })),
         1 => missed.prop_map(|(hop, count, cause)| What::Missed(Missed { hop: hop.map(HopId), count, cause })),
     ]

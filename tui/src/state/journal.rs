@@ -155,7 +155,8 @@ impl Journal {
             | What::LoggedState(_)
             | What::Merged(_)
             | What::Delivered(_)
-            | What::Answered(_) => {}
+            | What::Answered(_)
+            | What::FrontendWait(_) => {}
         }
     }
 

@@ -263,6 +263,7 @@ impl Brief {
 /// Losses and inter-token latency of a request in the ledger, live or finished.
 fn losses_and_itl(ledger: &Ledger, request: Option<&Request>, rid: &str) -> Kept {
     let tool_calls = ledger.tool_calls().find(rid).copied();
+    let frontend = ledger.frontend().find(rid).cloned();
     if let Some(request) = request {
         return Kept {
             confirmed: request.losses().cloned(),
@@ -270,6 +271,7 @@ fn losses_and_itl(ledger: &Ledger, request: Option<&Request>, rid: &str) -> Kept
             itl: request.itl(),
             delivered_first: request.delivered_first(),
             tool_calls,
+            frontend,
         };
     }
     let summary = ledger.finished().rev().find(|s| &*s.rid == rid);
@@ -280,6 +282,7 @@ fn losses_and_itl(ledger: &Ledger, request: Option<&Request>, rid: &str) -> Kept
         itl: summary.map(|s| s.itl).unwrap_or_default(),
         delivered_first: summary.and_then(|s| s.delivered_first),
         tool_calls,
+        frontend,
     }
 }
 

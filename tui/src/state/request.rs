@@ -3,7 +3,7 @@
 use session::units::{count, duration};
 use trace::engine::EngineState;
 use trace::event::ToolCalls;
-use trace::ledger::{ItlEnds, Losses};
+use trace::ledger::{FrontendResponse, ItlEnds, Losses};
 use trace::path::Ends;
 use trace::report::LegKind;
 use trace::report::bar::{Segment, gathered};
@@ -26,6 +26,7 @@ pub(crate) struct Kept {
     pub(crate) itl: ItlEnds,
     pub(crate) delivered_first: Option<MonoNs>,
     pub(crate) tool_calls: Option<ToolCalls>,
+    pub(crate) frontend: Option<FrontendResponse>,
 }
 
 /// A point on the request's path, with the name `SGLang`'s logs use for it, if any.
@@ -76,6 +77,8 @@ pub(crate) struct Detail {
     pub(crate) evidence: Vec<(Flag, String)>,
     /// Tool calls of its response.
     pub(crate) tool_calls: Option<ToolCalls>,
+    /// Waits of its response in a frontend.
+    pub(crate) frontend: Option<FrontendResponse>,
     /// Start of the known chunks, if earlier ones were overwritten.
     pub(crate) since: Option<MonoNs>,
 }
@@ -138,6 +141,7 @@ impl Detail {
             evidence: row.as_ref().map(|row| evidence(row, engine, &kept)).unwrap_or_default(),
             since: story.since,
             tool_calls: kept.tool_calls,
+            frontend: kept.frontend,
             chunks,
             path,
             row,

@@ -30,6 +30,7 @@ pub(super) fn draw(pad: &mut Pad<'_>, model: &Model, ui: &Ui, hits: &mut Hits) {
     let mut y = head(pad, detail);
     y = share::draw(pad, y, "first token", &detail.time);
     y = itl(pad, y, detail);
+    y = frontend(pad, y, detail);
     for (flag, why) in &detail.evidence {
         let x = pad.text(1, y, flag.word(), theme.flag(*flag));
         y = pad.paragraph(x + 1, y, 2, why, PLAIN);
@@ -86,6 +87,19 @@ fn itl(pad: &mut Pad<'_>, y: u16, detail: &Detail) -> u16 {
     let x = pad.text(x, y, &format!("client {}", format_itl(itl.delivered)), PLAIN);
     let engine = format!("engine {}  (p50/p90/p99)", format_itl(itl.sent));
     pad.text(x + 2, y, &engine, theme.dim());
+    y + 1
+}
+
+/// Draws how long the response waited in a frontend, if known.
+fn frontend(pad: &mut Pad<'_>, y: u16, detail: &Detail) -> u16 {
+    let Some(waits) = &detail.frontend else { return y };
+    let x = pad.text(1, y, "frontend ", pad.theme().head());
+    let text = format!(
+        "first token waited {}, last token {}, after the worker wrote them",
+        known(waits.first_token_ns, duration),
+        known(waits.last_token_ns, duration)
+    );
+    pad.text(x, y, &text, PLAIN);
     y + 1
 }
 

@@ -7,6 +7,7 @@ use session::sink::{Writing, Written};
 use trace::event::{
     ArgumentsPart, Capabilities, CpuSample, Finish, Received, StackSample, ToolCallOutcome, ToolCalls, What,
 };
+use trace::ledger::FrontendResponse;
 use trace::{FrameId, HopId, ThreadId};
 
 use super::*;
@@ -253,6 +254,19 @@ fn a_damaged_tool_call_is_explained_on_the_request_screen() {
         }),
     });
     fixture.snapshot("request_tool_calls");
+}
+
+#[test]
+fn the_wait_in_a_frontend_is_on_the_request_screen() {
+    let mut fixture = race();
+    fixture.press(&[Action::Go(Tab::Requests), Action::Open]);
+    let detail = fixture.model.detail.as_mut().expect("a request");
+    detail.frontend = Some(FrontendResponse {
+        rid: detail.rid.as_str().into(),
+        first_token_ns: Some(2_000_000_000),
+        last_token_ns: None,
+    });
+    fixture.snapshot("request_frontend");
 }
 
 #[test]

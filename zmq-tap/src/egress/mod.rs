@@ -9,6 +9,7 @@ mod detokenize;
 mod digest;
 mod event;
 mod fields;
+mod frontend;
 mod grpc;
 mod hidden;
 mod http;
@@ -30,6 +31,7 @@ pub use content::Content;
 pub use detokenize::{Detokenize, TokenStream};
 pub use digest::Digest;
 pub use event::{Completion, Form, Hints, Undecoded, body, event};
+pub use frontend::{Frontends, UnknownWait};
 pub use names::ResponseIds;
 pub use reader::{Closing, Reader};
 pub use request_plane::{RequestIds, Requests};
@@ -95,7 +97,7 @@ pub enum Unreadable {
 
 impl Unreadable {
     /// Whether responses to clients may be missed for this reason.
-    fn hides_responses(self) -> bool {
+    pub(super) fn hides_responses(self) -> bool {
         !matches!(self, Self::Request | Self::Zmq | Self::Unknown)
     }
 }

@@ -23,6 +23,7 @@ pub(super) struct Streams {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Named {
     subject: String,
+    context: String,
     id: String,
     is_rid: bool,
 }
@@ -37,6 +38,7 @@ impl Streams {
         }
         let named = Named {
             subject: subject.to_owned(),
+            context: context.to_owned(),
             id: rid.unwrap_or(context).to_owned(),
             is_rid: rid.is_some(),
         };
@@ -65,6 +67,11 @@ impl Named {
     /// The engine's id if known, otherwise the frontend's.
     pub(super) fn id(&self) -> &str {
         &self.id
+    }
+
+    /// The frontend's id.
+    pub(super) fn context(&self) -> &str {
+        &self.context
     }
 
     /// Sets the engine's id once it is known.

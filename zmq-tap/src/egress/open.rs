@@ -7,6 +7,7 @@ use trace::event::{Answer, AnswerEnd, Event, Missed, MissedCause, What};
 
 use super::content::StreamTokens;
 use super::event::{Completion, Form};
+use super::frontend::Writes;
 use super::names::Named;
 use super::server::{listed, text_only};
 use super::stream::Item;
@@ -26,6 +27,8 @@ pub(super) struct Open {
     name: Option<Named>,
     /// Whether this is a Dynamo response stream.
     plane: bool,
+    /// Its writes, for the wait in a frontend.
+    writes: Writes,
     /// How the response ended, if that is known before its connection ends.
     end: Option<AnswerEnd>,
 }
@@ -60,6 +63,7 @@ impl Open {
     /// Records that events before this point were missed.
     pub(super) fn forget(&mut self) {
         self.whole = false;
+        self.writes.forget();
         self.parts[..self.used].iter_mut().for_each(|part| part.so_far = None);
     }
 
@@ -80,9 +84,13 @@ impl Open {
             Item::Subject(subject) => {
                 (self.used, self.begun, self.whole, self.plane) = (0, true, true, true);
                 self.name = server.streams.take(subject);
+                self.writes = Writes::begin();
             }
             Item::Completion(completion) => {
                 self.begun = true;
+                if self.plane {
+                    self.writes.enter(at, completion);
+                }
                 let mut name = self.name.take();
                 // Events reported earlier under another id keep that id.
                 if let Some(name) = name.as_mut().filter(|name| self.used == 0 && !name.is_rid())
@@ -320,6 +328,8 @@ impl Open {
         sink: &mut dyn FnMut(&Event<'_>),
     ) {
         let named = self.name.as_ref().is_some_and(Named::is_rid);
+        let context = self.name.as_ref().map(Named::context);
+        let mut writes = self.plane.then_some(self.writes);
         for part in &self.parts[..self.used] {
             // A matched stream is still remembered under its own name, so that both ids are reported together.
             let found = match (part.claimed, self.plane && !named && self.whole) {
@@ -354,8 +364,9 @@ impl Open {
             } else if named {
                 server.content.forget(&part.rid);
             }
+            let rid = found.as_deref().unwrap_or(&part.rid);
             let answer = Answer {
-                rid: found.as_deref().unwrap_or(&part.rid),
+                rid,
                 tokens: (counted && self.whole).then(|| part.tokens + rest.flatten().unwrap_or(0)),
                 completion_tokens: part.claimed,
                 end,
@@ -372,6 +383,9 @@ impl Open {
                 at,
                 what: What::Answered(answer),
             });
+            if let Some(writes) = writes.take() {
+                server.frontends.worker_ended(at, context, rid, writes, sink);
+            }
         }
         (self.used, self.begun, self.whole, self.short_writes) = (0, false, false, 0);
         (self.end, self.name, self.plane) = (None, None, false);

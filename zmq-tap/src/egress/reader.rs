@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use trace::MonoNs;
 use trace::event::{AnswerEnd, Event, MissedCause};
 
+use super::frontend::FrontendResponse;
 use super::open::{Open, lost};
 use super::stream::{Item, Stream};
 use super::{Limits, Server};
@@ -24,6 +25,8 @@ pub struct Reader {
     limits: Limits,
     stream: Stream,
     responses: Responses,
+    /// The current response of a frontend, whose responses are only timed.
+    frontend: Option<FrontendResponse>,
 }
 
 /// The current responses.
@@ -44,6 +47,15 @@ impl Reader {
             limits,
             stream: Stream::new(limits),
             responses: Responses::default(),
+            frontend: None,
+        }
+    }
+
+    /// Like [`Self::new`], for a connection of a frontend. Its responses are no deliveries.
+    pub fn of_frontend(limits: Limits) -> Self {
+        Self {
+            frontend: Some(FrontendResponse::default()),
+            ..Self::new(limits)
         }
     }
 
@@ -59,14 +71,20 @@ impl Reader {
 
     /// Records that the socket accepted none or only a part of a write.
     pub fn short_writes(&mut self) {
-        self.responses.all().for_each(Open::short_write);
+        match &mut self.frontend {
+            Some(response) => response.held_up(),
+            None => self.responses.all().for_each(Open::short_write),
+        }
     }
 
     /// Records that bytes were not observed, so their content is unknown.
     pub fn missed(&mut self, at: MonoNs, sink: &mut dyn FnMut(&Event<'_>)) {
         if !self.stream.is_unreadable() {
             self.stream.missed();
-            self.responses.missed(at, sink);
+            match &mut self.frontend {
+                Some(response) => response.forget(),
+                None => self.responses.missed(at, sink),
+            }
         }
     }
 
@@ -80,13 +98,18 @@ impl Reader {
         sink: &mut dyn FnMut(&Event<'_>),
     ) {
         let (responses, limits) = (&mut self.responses, &self.limits);
-        self.stream.feed(bytes, begins, &mut |item| {
-            responses.enter(at, &item, limits, server, sink);
+        let frontend = &mut self.frontend;
+        self.stream.feed(bytes, begins, &mut |item| match frontend {
+            Some(response) => response.enter(at, &item, &mut server.frontends, sink),
+            None => responses.enter(at, &item, limits, server, sink),
         });
     }
 
     /// Processes the end of the connection.
     pub fn closed(&mut self, at: MonoNs, closing: Closing, server: &mut Server, sink: &mut dyn FnMut(&Event<'_>)) {
+        if let Some(response) = &mut self.frontend {
+            return response.ended(at, &mut server.frontends, sink);
+        }
         let (responses, limits) = (&mut self.responses, &self.limits);
         if closing.by_client == Some(false) {
             self.stream.closed(&mut |item| {

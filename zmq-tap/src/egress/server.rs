@@ -7,6 +7,7 @@ use trace::event::{Delivery, Event, Response, What};
 use super::Unreadable;
 use super::content::Content;
 use super::event::{Completion, Form};
+use super::frontend::Frontends;
 use super::names::{LoggedIds, ResponseIds, Streams};
 use super::text::Texts;
 
@@ -40,6 +41,8 @@ pub struct Server {
     pub content: Content,
     /// Requests of responses that show another id than the hops.
     pub response_ids: ResponseIds,
+    /// Waits in frontends, for response streams.
+    pub frontends: Frontends,
     /// Comparison of text, for responses whose events count no tokens.
     pub texts: Texts,
 }

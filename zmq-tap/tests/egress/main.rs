@@ -1,5 +1,6 @@
 //! Recorded responses of real servers, cut at any position, compared with the results of other parsers.
 
+mod frontend;
 mod hostile;
 mod http2;
 mod openai;

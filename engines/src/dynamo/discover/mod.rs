@@ -54,6 +54,10 @@ impl Recognise for Dynamo {
         name.is_some_and(is_module) && mapped.parent().is_some_and(|folder| folder.ends_with("dynamo"))
     }
 
+    fn is_frontend(&self, argv: &[String]) -> bool {
+        is_module(argv, "dynamo.frontend", "dynamo/frontend")
+    }
+
     fn ids_in_log<'a>(&self, line: &'a str) -> Option<(&'a str, &'a str)> {
         log::submitted(line)
     }
@@ -70,11 +74,20 @@ impl Recognise for Dynamo {
 
 /// Whether this is the command line of a worker with SGLang.
 fn is_worker(argv: &[String]) -> bool {
+    is_module(argv, "dynamo.sglang", "dynamo/sglang")
+}
+
+/// Whether the command runs this Python package, which is in `folder`.
+fn is_module(argv: &[String], package: &str, folder: &str) -> bool {
     match program(argv) {
-        Some(Program::Module(module)) => module == "dynamo.sglang" || module.starts_with("dynamo.sglang."),
+        Some(Program::Module(module)) => {
+            let inner = module.strip_prefix(package);
+            inner.is_some_and(|inner| inner.is_empty() || inner.starts_with('.'))
+        }
         Some(Program::Script(script)) => {
             let path = Path::new(script);
-            path.ends_with("dynamo/sglang/main.py") || path.ends_with("dynamo/sglang/__main__.py")
+            let names = ["main.py", "__main__.py"];
+            names.iter().any(|name| path.ends_with(Path::new(folder).join(name)))
         }
         None => false,
     }
@@ -154,11 +167,21 @@ mod tests {
             ("python3 /opt/dynamo/sglang/main.py", true),
             ("python3 -m dynamo.frontend --http-port 8000", false),
             ("python -m sglang.launch_server", false),
+            ("python3 -m dynamo.sglang_tools", false),
         ];
         for (line, expected) in cases {
             let argv: Vec<String> = line.split(' ').map(str::to_owned).collect();
             assert_eq!(is_worker(&argv), expected, "{line}");
         }
+    }
+
+    #[test]
+    fn frontends_are_recognised_by_their_command_line() {
+        let is = |line: &str| Dynamo.is_frontend(&line.split(' ').map(str::to_owned).collect::<Vec<_>>());
+        assert!(is("python3 -m dynamo.frontend --http-port 8000"));
+        assert!(is("python3 /opt/dynamo/frontend/main.py"));
+        assert!(!is("python3 -m dynamo.sglang --model-path x"));
+        assert!(!is("python3 -m http.server"));
     }
 
     #[test]

@@ -147,7 +147,7 @@ impl Exporter for Perfetto<'_> {
                 })
             }
             // Drawn on the request's own row after it has ended.
-            What::SendWait(_) | What::Merged(_) | What::Answered(_) => Ok(()),
+            What::SendWait(_) | What::Merged(_) | What::Answered(_) | What::FrontendWait(_) => Ok(()),
             What::Missed(lost) => self.lost(at, lost, context),
         }
     }

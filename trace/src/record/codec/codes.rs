@@ -68,6 +68,7 @@ pub(super) mod op {
     pub(in crate::record::codec) const LOST: u8 = 18;
     pub(in crate::record::codec) const ANSWERED: u8 = 19;
     pub(in crate::record::codec) const SEND_WAIT: u8 = 20;
+    pub(in crate::record::codec) const FRONTEND_WAIT: u8 = 21;
 
     /// Mask of the bits with the kind.
     pub(in crate::record::codec) const NUMBER: u8 = 0x1f;

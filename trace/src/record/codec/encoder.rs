@@ -243,6 +243,7 @@ fn too_large(what: &What<'_>, tokens: bool) -> Option<Missed> {
         }
         What::Delivered(delivery) => (None, text(&[delivery.rid])),
         What::Answered(answer) => (None, text(&[answer.rid])),
+        What::FrontendWait(wait) => (None, text(&[wait.rid])),
         What::Engine(engine) => (None, text(&[engine.version.unwrap_or("")])),
         What::Hop(hop) => (Some(hop.id), text(&[hop.ends.from, hop.ends.to, hop.endpoint])),
         What::Undecoded(undecoded) => (Some(undecoded.id.hop), text(&[undecoded.reason])),

@@ -7,8 +7,8 @@ use super::columns::Columns;
 use super::text::{Reading, Texts};
 use crate::clock::MonoNs;
 use crate::event::{
-    Answer, ArgumentsPart, Away, Capabilities, CpuSample, Engine, Hop, LoggedState, Merged, Missed, PollUse,
-    QueueSample, SendWait, StackSample, Stage, ToolCalls, Undecoded, What,
+    Answer, ArgumentsPart, Away, Capabilities, CpuSample, Engine, FrontendWait, Hop, LoggedState, Merged, Missed,
+    PollUse, QueueSample, SendWait, StackSample, Stage, ToolCalls, Undecoded, What,
 };
 use crate::id::{FrameId, HopId, ThreadId};
 
@@ -68,6 +68,7 @@ records! {
     LOGGED_STATE LoggedState LoggedState { by, states, rids, recv_wait_ns, more, cpu, cpu_system }
     MERGED Merged Merged { rid, chunks, by }
     ANSWERED Answered Answer { rid, tokens, completion_tokens, end, short_writes, unacknowledged, tool_calls }
+    FRONTEND_WAIT FrontendWait FrontendWait { rid, first_token_ns, last_token_ns }
     LOST Missed Missed { hop, count, cause }
 }
 

@@ -2,7 +2,7 @@
 
 use maud::{Markup, html};
 
-use super::super::{Report, Spread};
+use super::super::{FrontendCounts, Report, Spread};
 use super::over_time::nanoseconds;
 use super::plot::{Axis, Plot};
 use crate::words::{count, duration};
@@ -23,6 +23,9 @@ pub(super) fn drawings(report: &Report) -> Markup {
                 &gap.classes,
                 marks,
             ))
+        }
+        @for line in report.frontend.iter().flat_map(FrontendCounts::lines) {
+            p { "In the frontend, " (line) "." }
         }
         @for (n, hop) in hops.take(HOPS).enumerate() {
             @let wait = |of: fn(&Spread) -> u64| hop.queue_wait_ns.as_ref().map(of);

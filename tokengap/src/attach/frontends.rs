@@ -1,0 +1,86 @@
+//! Frontends on this machine: processes between a server and its clients. Only their writes are observed.
+
+use std::collections::BTreeSet;
+
+use probe_user::Probe;
+use probe_user::discover::{Engine, ProcessId, Topology};
+use zmq_tap::egress::Frontends;
+
+/// Maximum number of frontends observed.
+const MAX_FRONTENDS: usize = 16;
+
+/// Side of a disaggregated pair whose clients receive the output of another worker.
+const PREFILL: &str = "prefill";
+
+#[derive(Default)]
+pub(super) struct FrontendWatch {
+    /// Frontends at the last update.
+    found: Vec<ProcessId>,
+    /// Processes whose writes are or were observed. Records of one that has exited may still be unread.
+    observed: BTreeSet<u32>,
+    /// Why the others are not.
+    refused: Option<String>,
+}
+
+impl FrontendWatch {
+    /// Observes the writes of new frontends.
+    pub(super) fn update(&mut self, topology: &Topology, engine: &Engine, probe: &mut Probe) {
+        if self.found == topology.frontends {
+            return;
+        }
+        let known = std::mem::replace(&mut self.found, topology.frontends.clone());
+        let side = engine.settings.disaggregation.as_ref().map(|side| side.value.word);
+        let running = known.iter().filter(|id| self.found.contains(id));
+        let mut running = running.filter(|id| self.observed.contains(&id.pid)).count();
+        for id in self.found.iter().filter(|id| !known.contains(id)) {
+            if engine.process(id.pid).is_some() {
+                continue;
+            }
+            if side == Some(PREFILL) {
+                self.refused = Some("the responses of a prefill server continue in another worker".to_owned());
+            } else if running >= MAX_FRONTENDS {
+                self.refused = Some(format!("more than {MAX_FRONTENDS} frontends"));
+            } else {
+                match probe.observe_writes(id.pid) {
+                    Ok(true) => {
+                        tracing::info!("frontend {} is observed", id.pid);
+                        self.observed.insert(id.pid);
+                        running += 1;
+                    }
+                    Ok(false) => self.refused = Some("the probe runs in a PID namespace of its own".to_owned()),
+                    Err(error) => self.refused = Some(error.to_string()),
+                }
+            }
+        }
+    }
+
+    /// Forgets a process id that a server reuses.
+    pub(super) fn forget(&mut self, pid: u32) {
+        self.observed.remove(&pid);
+    }
+
+    /// Whether the writes of this process are those of a frontend.
+    pub(super) fn observes(&self, pid: u32) -> bool {
+        self.observed.contains(&pid)
+    }
+
+    /// Whether any frontend is observed.
+    pub(super) fn observes_any(&self) -> bool {
+        !self.observed.is_empty()
+    }
+
+    /// Waits that are not known, with the reasons.
+    pub(super) fn degraded(&self, waits: &Frontends) -> Vec<String> {
+        let mut degraded = waits.degraded();
+        if !waits.observed && waits.streams > 0 {
+            let why = self.refused.as_deref();
+            let why =
+                why.unwrap_or("no frontend process is visible: it runs on another machine or in another PID namespace");
+            degraded.push(format!(
+                "frontend: no wait of {} responses is known: {why}",
+                waits.streams
+            ));
+        }
+        degraded
+    }
+}

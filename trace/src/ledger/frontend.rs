@@ -1,0 +1,119 @@
+//! Waits of responses in a frontend, between the engine's server and the clients.
+
+use std::collections::VecDeque;
+
+use serde::{Deserialize, Serialize};
+
+use super::{Ledger, WorstGap};
+use crate::clock::MonoNs;
+use crate::event::FrontendWait;
+use crate::stats::Distribution;
+
+/// Maximum number of responses kept; the oldest is evicted first.
+const KEPT: usize = 1_000;
+
+/// Waits of all responses.
+#[derive(Debug, Default, Serialize, Deserialize)]
+pub struct FrontendWaits {
+    /// Number of responses with a wait.
+    pub responses: u64,
+    /// Waits of first tokens.
+    pub first_token: Distribution,
+    /// Waits of last tokens.
+    pub last_token: Distribution,
+    /// The longest wait.
+    pub worst: WorstGap,
+    latest: VecDeque<FrontendResponse>,
+}
+
+/// Waits of one response, as in [`FrontendWait`].
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct FrontendResponse {
+    /// The engine's request id. If it is unknown, the frontend's.
+    pub rid: Box<str>,
+    /// Wait of the first token.
+    pub first_token_ns: Option<u64>,
+    /// Wait of the last token.
+    pub last_token_ns: Option<u64>,
+}
+
+impl Ledger {
+    pub(super) fn waited_in_frontend(&mut self, at: MonoNs, wait: &FrontendWait<'_>) {
+        if !wait.rid.is_empty() && !self.engine.is_health_check(wait.rid) {
+            self.frontend.enter(at, wait);
+        }
+    }
+
+    /// Waits of responses in a frontend.
+    pub fn frontend(&self) -> &FrontendWaits {
+        &self.frontend
+    }
+}
+
+impl FrontendWaits {
+    fn enter(&mut self, at: MonoNs, wait: &FrontendWait<'_>) {
+        let Some(longest_ns) = wait.longest_ns() else { return };
+        self.responses += 1;
+        for (waits, ns) in [
+            (&mut self.first_token, wait.first_token_ns),
+            (&mut self.last_token, wait.last_token_ns),
+        ] {
+            if let Some(ns) = ns {
+                waits.record(at, ns);
+            }
+        }
+        if longest_ns >= self.worst.ns {
+            self.worst = WorstGap {
+                ns: longest_ns,
+                rid: wait.rid.into(),
+                at,
+            };
+        }
+        if self.latest.len() == KEPT {
+            self.latest.pop_front();
+        }
+        self.latest.push_back(FrontendResponse {
+            rid: wait.rid.into(),
+            first_token_ns: wait.first_token_ns,
+            last_token_ns: wait.last_token_ns,
+        });
+    }
+
+    /// Waits of the latest response with this id.
+    pub fn find(&self, rid: &str) -> Option<&FrontendResponse> {
+        self.latest.iter().rev().find(|response| &*response.rid == rid)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::event::{Event, What};
+    use crate::ledger::Limits;
+
+    fn enter(ledger: &mut Ledger, rid: &str, first_token_ns: Option<u64>, last_token_ns: Option<u64>) {
+        let wait = FrontendWait {
+            rid,
+            first_token_ns,
+            last_token_ns,
+        };
+        ledger.apply(&Event::new(MonoNs(9), What::FrontendWait(wait)));
+    }
+
+    #[test]
+    fn waits_are_kept_per_response_and_an_unknown_wait_is_not_zero() {
+        let mut ledger = Ledger::new(Limits::default());
+        enter(&mut ledger, "a", Some(5), None);
+        enter(&mut ledger, "b", None, Some(80));
+        enter(&mut ledger, "c", None, None);
+        for n in 0..KEPT - 1 {
+            enter(&mut ledger, &n.to_string(), Some(1), Some(1));
+        }
+        let waits = ledger.frontend();
+        assert_eq!((waits.responses, &*waits.worst.rid, waits.worst.ns), (1_001, "b", 80));
+        assert_eq!((waits.first_token.count(), waits.last_token.count()), (1_000, 1_000));
+        let b = waits.find("b").map(|b| (b.first_token_ns, b.last_token_ns));
+        assert_eq!(b, Some((None, Some(80))));
+        assert_eq!((waits.find("a"), waits.find("c")), (None, None));
+    }
+}

@@ -1,0 +1,345 @@
+//! Wait of responses in a frontend on the same machine: the worker's response stream and the frontend's HTTP response of one request, joined
+//! by the id that both have.
+//!
+//! A wait is reported only if nothing else explains it. A client that reads slowly, text that the frontend holds back, and tokens of another
+//! worker leave it unknown, and are counted.
+
+use std::collections::{HashMap, VecDeque};
+use std::fmt;
+
+use trace::MonoNs;
+use trace::event::{Event, FrontendWait, What};
+
+use super::Unreadable;
+use super::event::{Completion, Form};
+use super::stream::Item;
+
+/// Maximum number of half-joined responses: one side has ended, the other has not.
+const MAX_WAITING: usize = 16_384;
+/// Longest id that is kept, in bytes. Frontends use UUIDs.
+const LONGEST_ID: usize = 128;
+
+/// Reason why a wait is unknown.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum UnknownWait {
+    /// The worker's stream does not show the frontend's id of its request.
+    Unnamed,
+    /// No observed frontend has written a response with the id of the stream.
+    NoResponse,
+    /// A part of the response was not observed.
+    Partial,
+    /// The response has several choices.
+    SeveralChoices,
+    /// The response has tokens of another worker.
+    OtherWorker,
+    /// The response has fewer events than the stream has chunks, so the frontend may have held text back. Concerns the first token.
+    HeldBack,
+    /// The client read more slowly than the frontend wrote.
+    SlowClient,
+    /// The response ended before its last token.
+    EndedEarly,
+    /// Responses share an HTTP/2 connection, so a slow client is not visible.
+    Http2,
+    /// A connection of the frontend cannot be read.
+    Unreadable(Unreadable),
+}
+
+impl fmt::Display for UnknownWait {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Unnamed => "the worker's stream does not show the frontend's request id",
+            Self::NoResponse => "no observed frontend wrote a response with this id",
+            Self::Partial => "a part of the response was not observed",
+            Self::SeveralChoices => "the response has several choices",
+            Self::OtherWorker => "another worker wrote a part of the response",
+            Self::HeldBack => "the frontend may have held back text before the first event",
+            Self::SlowClient => "the client read more slowly than the frontend wrote",
+            Self::EndedEarly => "the response ended before its last token",
+            Self::Http2 => "the frontend's connection is HTTP/2",
+            Self::Unreadable(why) => return write!(f, "the frontend's connection: {why}"),
+        })
+    }
+}
+
+/// Writes of one response by one process.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Writes {
+    /// Time of the first write with a part of the output.
+    first: Option<MonoNs>,
+    /// Time of the write with the finish reason.
+    last: Option<MonoNs>,
+    /// Number of chunks or events with a part of the output.
+    parts: u32,
+    /// Whether any part may have tokens. A prefill server writes an empty list.
+    tokens: bool,
+    /// Whether all of it was observed.
+    whole: bool,
+    several_choices: bool,
+    /// Whether the socket did not accept a write in full, before the first part and at any time.
+    held_up: (bool, bool),
+}
+
+impl Writes {
+    /// A response that begins now.
+    pub(super) fn begin() -> Self {
+        Self {
+            whole: true,
+            ..Self::default()
+        }
+    }
+
+    /// Enters a chunk or an event.
+    pub(super) fn enter(&mut self, at: MonoNs, completion: &Completion<'_>) {
+        // The usage alone is not a part of the output.
+        if completion.tokens == Some(0) && !completion.finished {
+            return;
+        }
+        self.first.get_or_insert(at);
+        if completion.finished {
+            self.last = Some(at);
+        }
+        self.parts = self.parts.saturating_add(1);
+        self.tokens |= completion.tokens != Some(0);
+        let is_other_choice = completion.form == Form::ResponsePlane && completion.rid.contains('#');
+        self.several_choices |= completion.choice > 0 || completion.text.elsewhere || is_other_choice;
+    }
+
+    /// Records that a part was not observed.
+    pub(super) fn forget(&mut self) {
+        self.whole = false;
+    }
+
+    fn held_up(&mut self) {
+        self.held_up = (self.held_up.0 || self.first.is_none(), true);
+    }
+}
+
+/// Responses that a frontend writes on one connection, one after the other.
+#[derive(Debug, Default)]
+pub(super) struct FrontendResponse {
+    /// The request's id without the endpoint's prefix; empty until an event shows it.
+    id: String,
+    writes: Writes,
+    begun: bool,
+    /// Whether the connection carries several responses at once.
+    multiplexed: bool,
+}
+
+impl FrontendResponse {
+    /// Records that the socket did not accept a write in full.
+    pub(super) fn held_up(&mut self) {
+        self.writes.held_up();
+    }
+
+    /// Records that bytes were not observed.
+    pub(super) fn forget(&mut self) {
+        self.writes.forget();
+    }
+
+    /// Enters the next element of the connection.
+    pub(super) fn enter(
+        &mut self,
+        at: MonoNs,
+        item: &Item<'_>,
+        waits: &mut Frontends,
+        sink: &mut dyn FnMut(&Event<'_>),
+    ) {
+        match item {
+            _ if self.multiplexed => {}
+            Item::Stream(_) => {
+                self.multiplexed = true;
+                waits.unknown(UnknownWait::Http2);
+            }
+            Item::Began => {
+                // A write that was not accepted in full may be the beginning of this response.
+                let held_up = if self.begun {
+                    (false, false)
+                } else {
+                    self.writes.held_up
+                };
+                self.id.clear();
+                self.begun = true;
+                self.writes = Writes {
+                    held_up,
+                    ..Writes::begin()
+                };
+            }
+            Item::Completion(completion) if completion.form == Form::OpenAi => {
+                let id = without_prefix(&completion.rid);
+                if self.id.is_empty() && id.len() <= LONGEST_ID {
+                    self.id.push_str(id);
+                }
+                self.writes.enter(at, completion);
+            }
+            Item::Undecoded | Item::Resumed => self.writes.forget(),
+            Item::Ended => self.ended(at, waits, sink),
+            Item::Unreadable(why) if why.hides_responses() => waits.unknown(UnknownWait::Unreadable(*why)),
+            _ => {}
+        }
+    }
+
+    /// Ends the response, if one is in progress.
+    pub(super) fn ended(&mut self, at: MonoNs, waits: &mut Frontends, sink: &mut dyn FnMut(&Event<'_>)) {
+        if !self.id.is_empty() {
+            waits.frontend_ended(at, &self.id, self.writes, sink);
+        }
+        self.id.clear();
+        (self.writes, self.begun) = (Writes::default(), false);
+    }
+}
+
+/// The frontend's id of a request: a response's id without the prefix of its endpoint.
+fn without_prefix(id: &str) -> &str {
+    let stripped = id.strip_prefix("chatcmpl-").or_else(|| id.strip_prefix("cmpl-"));
+    stripped.unwrap_or(id)
+}
+
+/// Time after which the missing end of a response is reported.
+const OVERDUE_NS: u64 = 10_000_000_000;
+
+/// Half-joined responses by the frontend's id, and counters.
+#[derive(Clone, Debug, Default)]
+pub struct Frontends {
+    /// Whether responses of any frontend are observed.
+    pub observed: bool,
+    waiting: HashMap<String, (MonoNs, Ended)>,
+    /// The latest ids, oldest first.
+    order: VecDeque<String>,
+    /// Number of response streams that ended.
+    pub streams: u64,
+    /// Time of the latest end of a stream.
+    latest: MonoNs,
+    /// Number of unknown waits by reason; each reason has one entry.
+    unknown: Vec<(UnknownWait, u64)>,
+}
+
+/// The side that has ended.
+#[derive(Clone, Debug)]
+enum Ended {
+    Worker {
+        rid: String,
+        writes: Writes,
+    },
+    Frontend(Writes),
+    /// Two streams of workers.
+    Workers,
+}
+
+impl Frontends {
+    /// Enters the end of a worker's stream. `id` is the frontend's id of the request, `rid` the engine's.
+    pub(super) fn worker_ended(
+        &mut self,
+        at: MonoNs,
+        id: Option<&str>,
+        rid: &str,
+        writes: Writes,
+        sink: &mut dyn FnMut(&Event<'_>),
+    ) {
+        self.streams += 1;
+        self.latest = self.latest.max(at);
+        if !self.observed {
+            return;
+        }
+        let Some(id) = id.filter(|id| id.len() <= LONGEST_ID) else {
+            return self.unknown(UnknownWait::Unnamed);
+        };
+        match self.waiting.remove(id).map(|(_, ended)| ended) {
+            Some(Ended::Frontend(frontend)) => self.join(at, rid, (&writes, &frontend), sink),
+            Some(Ended::Worker { .. } | Ended::Workers) => self.keep(at, id, Ended::Workers),
+            None => {
+                let rid = rid.to_owned();
+                self.keep(at, id, Ended::Worker { rid, writes });
+            }
+        }
+    }
+
+    fn frontend_ended(&mut self, at: MonoNs, id: &str, writes: Writes, sink: &mut dyn FnMut(&Event<'_>)) {
+        match self.waiting.remove(id).map(|(_, ended)| ended) {
+            Some(Ended::Worker { rid, writes: worker }) => self.join(at, &rid, (&worker, &writes), sink),
+            Some(Ended::Workers) => self.unknown(UnknownWait::OtherWorker),
+            Some(Ended::Frontend(_)) | None => self.keep(at, id, Ended::Frontend(writes)),
+        }
+    }
+
+    fn keep(&mut self, at: MonoNs, id: &str, ended: Ended) {
+        if self.order.len() == MAX_WAITING
+            && let Some(oldest) = self.order.pop_front()
+            // The responses of other workers are not expected here.
+            && let Some((_, Ended::Worker { .. } | Ended::Workers)) = self.waiting.remove(&oldest)
+        {
+            self.unknown(UnknownWait::NoResponse);
+        }
+        self.waiting.insert(id.to_owned(), (at, ended));
+        self.order.push_back(id.to_owned());
+    }
+
+    fn join(
+        &mut self,
+        at: MonoNs,
+        rid: &str,
+        (worker, frontend): (&Writes, &Writes),
+        sink: &mut dyn FnMut(&Event<'_>),
+    ) {
+        if let Some(why) = unusable(worker, frontend) {
+            return self.unknown(why);
+        }
+        let between = |from: Option<MonoNs>, to: Option<MonoNs>| Some(to?.since(from?));
+        let one_to_one = frontend.parts == worker.parts;
+        let first_token_ns = between(worker.first, frontend.first).filter(|_| one_to_one && !frontend.held_up.0);
+        let last_token_ns = between(worker.last, frontend.last).filter(|_| !frontend.held_up.1);
+        if frontend.held_up.1 {
+            self.unknown(UnknownWait::SlowClient);
+        } else if last_token_ns.is_none() {
+            self.unknown(UnknownWait::EndedEarly);
+        } else if !one_to_one {
+            self.unknown(UnknownWait::HeldBack);
+        }
+        if first_token_ns.or(last_token_ns).is_some() {
+            let wait = FrontendWait {
+                rid,
+                first_token_ns,
+                last_token_ns,
+            };
+            sink(&Event::new(at, What::FrontendWait(wait)));
+        }
+    }
+
+    fn unknown(&mut self, why: UnknownWait) {
+        match self.unknown.iter_mut().find(|(known, _)| *known == why) {
+            Some((_, times)) => *times += 1,
+            None => self.unknown.push((why, 1)),
+        }
+    }
+
+    /// Describes the waits that are not known, with counts.
+    pub fn degraded(&self) -> Vec<String> {
+        let mut unknown = self.unknown.clone();
+        let is_overdue = |(at, ended): &&(MonoNs, Ended)| {
+            !matches!(ended, Ended::Frontend(_)) && self.latest.since(*at) >= OVERDUE_NS
+        };
+        let overdue = self.waiting.values().filter(is_overdue).count() as u64;
+        match unknown.iter_mut().find(|(why, _)| *why == UnknownWait::NoResponse) {
+            Some((_, times)) => *times += overdue,
+            None if overdue > 0 => unknown.push((UnknownWait::NoResponse, overdue)),
+            None => {}
+        }
+        let mut degraded = Vec::new();
+        for (why, times) in unknown {
+            degraded.push(format!("frontend: the wait of {times} responses is not known: {why}"));
+        }
+        degraded
+    }
+}
+
+/// Reason why the two sides do not belong together.
+fn unusable(worker: &Writes, frontend: &Writes) -> Option<UnknownWait> {
+    if !(worker.whole && frontend.whole) {
+        Some(UnknownWait::Partial)
+    } else if worker.several_choices || frontend.several_choices {
+        Some(UnknownWait::SeveralChoices)
+    } else if !worker.tokens || frontend.parts > worker.parts {
+        Some(UnknownWait::OtherWorker)
+    } else {
+        None
+    }
+}
