@@ -441,6 +441,7 @@ fn evidence(row: &Row, engine: &EngineState, kept: &Kept) -> Vec<(Flag, String)>
 
 #[cfg(test)]
 mod tests {
+    use trace::event::ArgumentsPart;
     use trace::ledger::LostRange;
 
     use super::*;
@@ -457,6 +458,41 @@ mod tests {
             tokens: 1,
             end: Some(end),
         }
+    }
+
+    #[test]
+    fn the_chunks_of_a_damaged_tool_call_are_found() {
+        let chunks: Vec<_> = (1..=4).map(|end| seen(0, end, [0, 1], 1)).collect();
+        let mut chunks = lines(
+            &chunks,
+            &[],
+            &[Fate::Delivered, Fate::Unknown, Fate::Unknown, Fate::Unknown],
+        );
+        let place = ArgumentsPart {
+            at: 1,
+            chars: 9,
+            tokens: [2, 3],
+            whole_chunks: true,
+            events: [1, 2],
+            whole_events: true,
+        };
+        let calls = ToolCalls {
+            calls: 1,
+            absent: 0,
+            call: 1,
+            outcome: ToolCallOutcome::Missing,
+            finish: None,
+            events: 2,
+            part: Some(place),
+        };
+        let mut detail = Detail {
+            chunks: chunks.clone(),
+            ..Detail::default()
+        };
+        assert_eq!(detail.harmed().collect::<Vec<_>>(), [1, 2, 3]);
+        mark_part(&mut chunks, &calls);
+        detail.chunks = chunks;
+        assert_eq!(detail.harmed().collect::<Vec<_>>(), [1, 2]);
     }
 
     /// Expected pattern behind a detokenizer: each of its receives has its own wakeup, while those of the tokenizer share one.
