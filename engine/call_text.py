@@ -2,17 +2,22 @@
 
 import json
 
-CALLS = [
-    ("get_weather", {"city": "S\u00e3o Paulo", "note": "umbrella for the flight", "more": {"unit": "celsius"}, "place": "\u6771\u4eac tower"}),
-    ("find", {"query": "hotel near Shibuya", "limit": {"price": 250, "currency": "yen"}}),
-]
+WEATHER = {"city": "S\u00e3o Paulo", "note": "umbrella for the flight", "more": {"unit": "celsius"}, "place": "\u6771\u4eac tower"}
+FIND = {"query": "hotel near Shibuya", "limit": {"price": 250, "currency": "yen"}}
+CALLS = [("get_weather", WEATHER), ("find", FIND)]
 # Arguments of each call as the model writes them.
 ARGUMENTS = [json.dumps(arguments, ensure_ascii=False) for _, arguments in CALLS]
+
+
+def schema(value) -> dict:
+    if isinstance(value, dict):
+        return {"type": "object", "properties": {key: schema(member) for key, member in value.items()}}
+    return {"type": "string" if isinstance(value, str) else "integer"}
+
+
 TOOLS = [
-    {"type": "function", "function": {"name": name, "description": "", "parameters": {
-        "type": "object", "properties": {key: {"type": "object" if isinstance(value, dict) else "string"} for key, value in arguments.items()}}}}
-    for name, arguments in CALLS
-]  # fmt: skip
+    {"type": "function", "function": {"name": name, "description": "", "parameters": schema(arguments)}} for name, arguments in CALLS
+]
 # Bytes of each token. Some end inside a character or a string, and one has a brace between two strings, so that an event has it inside.
 PIECES = [
     *(b"I will", b" look it up.\n", b"<tool_call>", b"\n", b'{"name": "get_', b'weather", "arg', b'uments": {"city": "S\xc3'),

@@ -23,7 +23,7 @@ def served(parser: str, fault: str | None = None) -> dict:
 
 
 def judged(fault: str | None):
-    """Compares with the clients, to whose requests the harness gives the token positions of its own tokenizer."""
+    """Compares with the clients of the harness, whose tokenizer gives the position of each token."""
 
     def judge(checks: Checks, outcome: Outcome) -> str:
         same_bytes(checks, outcome)
@@ -35,8 +35,8 @@ def judged(fault: str | None):
 
 
 def compare(checks: Checks, report: dict, clients: dict[str, dict[str, str]], fault: str | None, tokens_of=None) -> str:
-    """Each response has the outcome of its fault, with the part that turns the engine's arguments into those of the client. `clients` has the
-    arguments of each call by request."""
+    """Each response has the outcome of its fault, with the part that turns the engine's arguments into those of the client. `clients`:
+    arguments of each call, by request."""
     lines = {line["rid"]: line for line in (report.get("tool_calls") or {}).get("lines", [])}
     checks.equal("responses with tool calls", sorted(clients), sorted(lines))
     expected, by, change = FAULTS[fault]
