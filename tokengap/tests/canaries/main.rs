@@ -51,6 +51,9 @@ fn message() -> Vec<u8> {
     let at = message.windows(short.len()).position(|part| part == short);
     let at = at.expect("the text of the request that ends");
     message.splice(at..at + short.len(), long);
+    // Counts of completion tokens: this chunk becomes the request's first, so that its text is compared.
+    let counts = message.windows(4).position(|part| part == [0x93, 3, 3, 3]);
+    message[counts.expect("the counts") + 1] = 2;
     message
 }
 

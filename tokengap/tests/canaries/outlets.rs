@@ -160,7 +160,22 @@ pub(crate) fn screen(folder: &Path, tokengap: &Command) -> Option<Vec<u8>> {
     };
     let mut keys = child.stdin.take().expect("piped");
     // The first input answers the cursor position query sent to every terminal.
-    for key in ["\x1b[1;1R", "1", "2", "\r", "3", "4", "5", "?", "?", "2", "q"] {
+    for key in [
+        "\x1b[1;1R",
+        "1",
+        "2",
+        "/",
+        &RID[..8],
+        "\r",
+        "\r",
+        "3",
+        "4",
+        "5",
+        "?",
+        "?",
+        "2",
+        "q",
+    ] {
         thread::sleep(Duration::from_millis(500));
         keys.write_all(key.as_bytes()).ok();
     }
