@@ -5,7 +5,7 @@ import asyncio
 import aiohttp
 import orjson
 
-from . import leaving, process
+from . import call_text, leaving, process
 from . import plan as plans
 from .consumer import Received, Totals
 from .truth import Truth
@@ -134,15 +134,17 @@ class Clients:
         """The same with OpenAI endpoints: tokens are words of text, and usage is reported once, at the end."""
         received = Received(request.rid)
         body = {"rid": request.rid, "model": "engine", "stream": True, "stream_options": {"include_usage": True}}
-        chat = request.index % 2
-        if chat:
+        calls = self.plan.text == "calls"
+        if calls:
+            body["tools"] = call_text.TOOLS
+        if calls or request.index % 2:
             path, body["messages"] = "/v1/chat/completions", [{"role": "user", "content": "go"}]
         else:
             path, body["prompt"] = "/v1/completions", "go"
         try:
             accepted.set_result(None)
             async for event in self.http.events(self.url + path, body):
-                received.add_text(event)
+                received.add_calls(event) if calls else received.add_text(event)
         finally:
             self.ended(received)
 

@@ -18,6 +18,8 @@ class Received:
         self.places: set[int] = set()
         self.completion_tokens = None
         self.finish = None
+        # Arguments of each tool call, by its index.
+        self.calls: dict[int, str] = {}
         self.first_ns = self.last_ns = None
 
     def add(self, out: dict) -> None:
@@ -53,6 +55,16 @@ class Received:
         if usage := event.get("usage"):
             self.completion_tokens = usage["completion_tokens"]
 
+    def add_calls(self, event: dict) -> None:
+        """Adds one event of a chat with tool calls."""
+        self.outputs += 1
+        for choice in event["choices"]:
+            for call in choice["delta"].get("tool_calls") or ():
+                self.calls[call["index"]] = self.calls.get(call["index"], "") + (call["function"].get("arguments") or "")
+            self.finish = choice["finish_reason"] or self.finish
+        if usage := event.get("usage"):
+            self.completion_tokens = usage["completion_tokens"]
+
     def summary(self) -> dict:
         """A line of truth. `lost` is the number of missing tokens, `missing` their positions as [first, after last];
         both are null if the release gives no ids (text mode before 0.5.0rc0)."""
@@ -73,6 +85,7 @@ class Received:
             "lost": sum(after - first for first, after in missing) if known else None,
             "missing": missing if known else None,
             "finish": self.finish,
+            **({"calls": self.calls} if self.calls else {}),
             "first_ns": self.first_ns,
             "last_ns": self.last_ns,
         }

@@ -2,7 +2,7 @@
 
 import contextlib
 
-from . import mapping, process
+from . import call_text, mapping, plan, process
 from .release import Release, Settings
 from .sockets import Inbox, Outbox, Over, StampedContext, end_when_over
 from .truth import Tally, Truth, describe, mono_ns
@@ -12,6 +12,7 @@ def add_options(parser) -> None:
     parser.add_argument("--bind", required=True, metavar="EP", help="inbox of the detokenizer")
     parser.add_argument("--connect", required=True, action="append", metavar="EP", help="inbox of a tokenizer; repeat for each worker")
     parser.add_argument("--linger", type=float, default=0.3, metavar="SECONDS", help="idle time to wait for after a stop request")
+    plan.add_options(parser)
     process.add_options(parser)
 
 
@@ -30,6 +31,13 @@ class ToyTokenizer:
 
     def batch_decode(self, rows, **options):
         return [self.decode(row, **options) for row in rows]
+
+
+class CallTokenizer(ToyTokenizer):
+    """Tokens of an output with tool calls."""
+
+    def decode(self, ids, **_options):
+        return call_text.decode(token - plan.FIRST_TOKEN for token in ids)
 
 
 def run(options) -> int:
@@ -77,10 +85,11 @@ def note_output(manager, truth, tally) -> None:
 
 
 def real_manager(release: Release, options):
-    """The release's DetokenizerManager, created by its own `__init__`, with the toy tokenizer."""
+    """The release's DetokenizerManager, created by its own `__init__`, with a tokenizer of the harness."""
     module = release.module("sglang.srt.managers.detokenizer_manager")
     settings = Settings(soft_watchdog_timeout=None, tokenizer_worker_num=len(options.connect), tool_call_parser=None)
     release.replace_config_getters(module, settings)
-    module.get_tokenizer = lambda *args, **kwargs: ToyTokenizer()
+    tokenizer = CallTokenizer() if options.text == "calls" else ToyTokenizer()
+    module.get_tokenizer = lambda *args, **kwargs: tokenizer
     ports = Settings(detokenizer_ipc_name=options.bind, tokenizer_ipc_name=options.connect[0])
     return module.DetokenizerManager(settings, ports)

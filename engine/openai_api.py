@@ -5,7 +5,7 @@ import asyncio
 
 import orjson
 
-from . import plan
+from . import call_faults, plan
 from .release import Settings
 
 PREFIX = "sglang.srt.entrypoints.openai."
@@ -21,6 +21,7 @@ class Manager:
     def __init__(self, receiver):
         self.receiver = receiver
         self.server_args = self.receiver.tokenizer.manager.server_args
+        self.server_args.tool_call_parser = receiver.options.tool_call_parser
         self.model_config = Settings(get_default_sampling_params=dict, hf_config=Settings(architectures=[]))
         self.server_args.get_hf_config = lambda: self.model_config.hf_config
 
@@ -126,7 +127,7 @@ FAULTS = {
     "eat": lambda events: third_text(events, lambda event: [event.replace(" t", " ", 1)]),
     "swap": swapped,
     "join": joined,
-}
+} | call_faults.FAULTS
 
 
 async def wait_until_all_registered(receiver) -> None:

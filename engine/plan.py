@@ -48,6 +48,7 @@ class Plan:
     queued_aborts: int
     unary: int
     group: int
+    text: str
     seed: str
 
     def requests_of(self, sender: int, round_: int) -> list[Request]:
@@ -121,6 +122,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     group.add_argument("--queued-aborts", type=int, default=0, help="requests aborted before they run")
     group.add_argument("--unary", type=int, default=0, help="requests that do not stream")
     group.add_argument("--group", type=int, default=0, help="size of groups: batches and samples (n > 1) in turn")
+    group.add_argument("--text", choices=("words", "calls"), default="words", help="output: a word for each token, or tool calls")
     group.add_argument("--seed", default="0", help="any string; different seeds give different rids")
 
 

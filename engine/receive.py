@@ -5,7 +5,7 @@ import os
 
 import zmq
 
-from . import openai_api, process
+from . import openai_api, process, stubs
 from . import plan as plans
 from .consumer import ConsumerDelay, Received, Totals
 from .release import Release
@@ -33,6 +33,7 @@ def add_options(parser) -> None:
     parser.add_argument("--middleware", action="store_true", help="serve through a Starlette BaseHTTPMiddleware")
     parser.add_argument("--openai", action="store_true", help="also serve the OpenAI endpoints; waits for all requests")
     parser.add_argument("--fault", choices=openai_api.FAULTS, help="damage the responses of the OpenAI endpoints")
+    parser.add_argument("--tool-call-parser", metavar="NAME", help="parser of the release, for `--text calls`")
     parser.add_argument("--stall", type=float, default=0.0, metavar="SECONDS", help="a client blocks the event loop for this time")
     parser.add_argument("--stall-every", type=int, default=1000, metavar="N", help="block at every Nth output of all clients")
     parser.add_argument("--lockstep", action="store_true", help="print TOOK when a frame's outputs have reached the clients")
@@ -43,6 +44,8 @@ def add_options(parser) -> None:
 
 
 def run(options) -> int:
+    if options.tool_call_parser:
+        stubs.use_parsers()
     release = Release(options.release)
     life = process.Life(options.deadline, options.wait_go)
     if options.worker:

@@ -35,6 +35,16 @@ GPU_SIDE = (
 )
 
 
+# Parsers of tool calls and reasoning, which the serving classes of the OpenAI endpoints use.
+PARSERS = ("sglang.srt.function_call", "sglang.srt.parser")
+
+
+def use_parsers() -> None:
+    """Lets the engine's own parsers be imported instead of stubs."""
+    global GPU_SIDE
+    GPU_SIDE = tuple(name for name in GPU_SIDE if name not in PARSERS)
+
+
 class InertType(abc.ABCMeta):
     """Metaclass of inert classes, whose class attributes are also inert."""
 

@@ -6,7 +6,7 @@ import subprocess
 from dataclasses import replace
 from pathlib import Path
 
-from . import accidents, attach, dynamo, losses, moved, pressure, routers
+from . import accidents, attach, calls, dynamo, losses, moved, pressure, routers
 from .checks import Checks, relayed, sent, summary
 from .kernel import refused
 from .process import ROOT
@@ -304,6 +304,9 @@ def served_rows(engine: Engine, explicit: bool) -> list[Row]:
             lost = {("tap", "drop"): range(8, 9), ("attach", "drop"): range(9)}
             for fault in ("drop", "repeat", "swap", "eat"):
                 add(f"openai, {fault}", damaging(fault), losses.damaged(lost.get((way, fault), range(1))))
+        if runs("0.5.9", "0.5.23"):
+            for fault in calls.FAULTS:
+                add(f"openai, calls, {fault or 'healthy'}", calls.served("qwen25", fault), calls.judged(fault))
         if runs("0.5.9"):
             # Without the flag on the command line, the mode is unknown, and nothing is predicted.
             inside = consumer("--stream-output", "--other-thread")

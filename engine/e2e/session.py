@@ -50,6 +50,8 @@ class Setting:
     gap_ms: int = 2
     # Run clients in a separate process that uses HTTP.
     http: bool = False
+    # Start them last, because some releases write the head of a response at once, which attach then does not observe.
+    late_clients: bool = False
     # Relay the HTTP responses as well.
     http_relayed: bool = False
     # Further options of `python -m engine ... receive`, `send` and `client`.
@@ -216,7 +218,7 @@ class Session:
         if setting.detokenizer:
             into = self.splice("detokenizer", "scheduler->detokenizer")
             self.splices.insert(0, into)
-            ends = ["--bind", into.back, "--connect", tokenizer.front]
+            ends = ["--bind", into.back, "--connect", tokenizer.front, *plan]
             self.detokenizer = self.role("detokenize", "detokenizer", ends)
         # Format: READY pid endpoint url
         url = self.receiver.line("READY", STARTUP).split()[-1]
@@ -227,15 +229,20 @@ class Session:
             self.detokenizer.line("READY", STARTUP)
         self.taps, self.tap = 0, None
         self.start_tap()
-        if setting.http:
-            self.clients = self.role("client", "clients", ["--url", url, *setting.clients, *plan])
-            self.clients.line("READY", STARTUP)
+        self.url = url
+        if setting.http and not setting.late_clients:
+            self.start_clients()
         options = ["--connect", into.front, "--control", tokenizer.front, "--health-every", 25]
         options += ["--gap", f"{setting.gap_ms}e-3", *setting.sender, *both]
         numbers = range(setting.plan["senders"])
         self.senders = [self.role("send", f"sender{n}", [*options, "--sender", n]) for n in numbers]
         for sender in self.senders:
             sender.line("READY", STARTUP)
+
+    def start_clients(self) -> None:
+        options = ["--url", self.url, *self.setting.clients, *plan_options(self.setting.plan)]
+        self.clients = self.role("client", "clients", options)
+        self.clients.line("READY", STARTUP)
 
     def role(self, role: str, name: str, options: list) -> Process:
         return self.run.role(role, name, options, self.folder)
@@ -251,6 +258,8 @@ class Session:
 
     def go(self) -> None:
         """Starts the senders, and the receiver unless the setting wants a backlog."""
+        if self.setting.http and not self.clients:
+            self.start_clients()
         receiver = [] if self.setting.backlog else [self.receiver]
         detokenizer = [self.detokenizer] if self.detokenizer else []
         for process in [*receiver, *detokenizer, *self.senders]:

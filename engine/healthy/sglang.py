@@ -10,8 +10,7 @@ from engine.release import CONFIG_MODULES, Release, Settings
 
 from . import model_text
 
-# Here the parsers are the engine's own.
-stubs.GPU_SIDE = tuple(name for name in stubs.GPU_SIDE if name not in ("sglang.srt.function_call", "sglang.srt.parser"))
+stubs.use_parsers()
 
 
 class Manager:

@@ -18,6 +18,7 @@ from collections import Counter
 from pathlib import Path
 
 from ..real.server import free_port
+from . import calls
 
 HERE = Path(__file__).parent
 RELEASE = "0.32.0"
@@ -30,7 +31,7 @@ FLAGS = [
     *("--max-model-len", "4096", "--max-num-seqs", "256"),
 ]
 ENVIRONMENT = {
-    **{"VLLM_TARGET_DEVICE": "cpu", "VLLM_PLUGINS": "delays", "PYTHONPATH": str(HERE / "plugins")},
+    **{"VLLM_TARGET_DEVICE": "cpu", "VLLM_PLUGINS": "delays", "PYTHONPATH": f"{HERE / 'plugins'}:{HERE.parents[1]}"},
     **{"HF_HUB_OFFLINE": "1", "TRANSFORMERS_OFFLINE": "1", "VLLM_NO_USAGE_STATS": "1", "DO_NOT_TRACK": "1"},
     **{"OMP_NUM_THREADS": "1", "VLLM_CPU_KVCACHE_SPACE": "1"},
 }
@@ -49,10 +50,10 @@ class NotUp(Exception):
 class Server:
     """A server that runs inside a `with` block."""
 
-    def __init__(self, home: Path, log: Path, flags: list[str], env: dict[str, str], under: list[str] = []):
+    def __init__(self, home: Path, log: Path, flags: list[str], env: dict[str, str], under: list[str] = [], model: Path | None = None):
         self.python, self.log, self.port = home / f"venv-{RELEASE}/bin/python", log, free_port()
         vllm = home / f"venv-{RELEASE}/bin/vllm"
-        self.command = [*under, str(self.python), str(vllm), "serve", str(home / "model"), *FLAGS, "--port", str(self.port), *flags]
+        self.command = [*under, str(self.python), str(vllm), "serve", str(model or home / "model"), *FLAGS, "--port", str(self.port), *flags]
         self.env = {**os.environ, **ENVIRONMENT, **env}
 
     def __enter__(self):
@@ -85,6 +86,10 @@ class Server:
 
     def load(self, truth: Path, load: list[str], port: int | None = None):
         """Runs the clients, which write their counts to `truth`."""
+        if load == ["calls"]:
+            command = [str(self.python), "-m", "engine.vllm.calls", f"http://127.0.0.1:{self.port}", str(truth)]
+            subprocess.run(command, cwd=HERE.parents[1], check=True, timeout=LOAD_SECONDS)
+            return
         clients = [str(self.python), str(HERE / "load.py"), f"http://127.0.0.1:{port or self.port}", str(truth), *load]
         subprocess.run(clients, check=True, timeout=LOAD_SECONDS)
 
@@ -477,6 +482,7 @@ def main() -> int:
             print("SKIPPED: a Dynamo worker: engine/vllm/dynamo.sh installs it")
         with Server(asked.home, log, [], {"SLOW_OUTPUT_MS": "5"}) as server:
             row("a slow API server", server, ["64", "5", "32", "0", "4"], required=[{"merged-chunks"}, WAITS])
+        call_rows(Path(folder), log)
         omitted = Path(folder) / "omitted"
         with Server(asked.home, log, [], {"LOST": str(omitted)}) as server:
 
@@ -490,6 +496,14 @@ def main() -> int:
             own("an engine that fails", lambda folder: failure(*attached(tokengap, server, folder, load), 16))
         flags, load = ["--api-server-count", "2", "--data-parallel-size", "2"], ["8", "5", "64", "0", "7"]
         judged("run, two API servers, two engines", relayed(tokengap, asked.home, log, Path(folder), flags, load))
+
+    def call_rows(folder: Path, log: Path):
+        model, script = calls.prepare(asked.home / f"venv-{RELEASE}/bin/python", asked.home / "model", folder)
+        for fault in calls.ROWS:
+            env = script | ({"CALL_FAULT": fault} if fault else {})
+            with Server(asked.home, log, calls.FLAGS, env, model=model) as server:
+                compared = lambda own: calls.differences(*attached(tokengap, server, own, ["calls"]), fault)
+                own(f"tool calls, {fault or 'healthy'}", compared)
 
     with tempfile.TemporaryDirectory() as folder:
         log = Path(folder) / "server.log"

@@ -1,4 +1,5 @@
-//! Instructions of decoding and of scanning a connection for [`LAPS`] frames: `cargo xtask bench count`.
+//! Instructions of decoding and of scanning a connection for [`LAPS`] frames, and of reading a response with a tool call of [`LAPS`] chunks:
+//! `cargo xtask bench count`.
 #![allow(
     missing_docs,
     unused_qualifications,
@@ -10,6 +11,9 @@ use std::path::Path;
 
 use engines::sglang::wire::{Decoder, Limits};
 use gungraun::{library_benchmark, library_benchmark_group, main};
+use trace::event::{Chunk, Finish, Frame, IdColumn, Kind, What};
+use trace::{FrameId, HopId, MonoNs};
+use zmq_tap::egress::{Limits as ResponseLimits, Reader, Server};
 use zmq_tap::zmtp::{Mark, Scanner};
 
 const LAPS: usize = 256;
@@ -101,8 +105,83 @@ fn count_scan((mut scanner, frame): (Scanner, Vec<u8>)) -> (Scanner, Vec<u8>) {
     (scanner, frame)
 }
 
+/// A chat with a tool call: its chunks, and its response of one event a chunk, which may lack one.
+struct Chat {
+    chunks: Vec<String>,
+    response: Vec<u8>,
+    /// Whether the text in the frames is known, so that the call is compared.
+    compared: bool,
+}
+
+fn chat(compared: bool, damaged: bool) -> Chat {
+    let arguments: Vec<String> = (0..LAPS).map(|n| format!("line {n} of it\\n")).collect();
+    let mut chunks = arguments.clone();
+    chunks.insert(0, "{\"name\": \"write\", \"arguments\": {\"file\": \"".to_owned());
+    chunks.push("\"}}".to_owned());
+    let event = |function: &str| {
+        format!(
+            "data: {{\"id\":\"r\",\"choices\":[{{\"index\":0,\"delta\":{{\"tool_calls\":[{{\"index\":0,\"function\":{function}}}]}},\"finish_reason\":null}}]}}\n\n"
+        )
+    };
+    let mut events = vec![event("{\"name\":\"write\",\"arguments\":\"{\\\"file\\\": \\\"\"}")];
+    events.extend(
+        arguments
+            .iter()
+            .map(|part| event(&format!("{{\"arguments\":\"{}\"}}", part.replace('\\', "\\\\")))),
+    );
+    events.push(event("{\"arguments\":\"\\\"}\"}"));
+    if damaged {
+        events.remove(LAPS / 2);
+    }
+    events.push("data: {\"id\":\"r\",\"choices\":[{\"index\":0,\"delta\":{},\"finish_reason\":\"tool_calls\"}]}\n\ndata: [DONE]\n\n".to_owned());
+    let mut response =
+        b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ntransfer-encoding: chunked\r\n\r\n".to_vec();
+    for event in events {
+        response.extend(format!("{:x}\r\n{event}\r\n", event.len()).into_bytes());
+    }
+    response.extend(b"0\r\n\r\n");
+    Chat {
+        chunks,
+        response,
+        compared,
+    }
+}
+
+#[library_benchmark]
+#[bench::unread(chat(false, false))]
+#[bench::complete(chat(true, false))]
+#[bench::missing(chat(true, true))]
+fn count_calls(chat: Chat) -> Chat {
+    let (mut server, mut found) = (Server::new(None), None);
+    for (n, text) in (1..).zip(&chat.chunks).filter(|_| chat.compared) {
+        let chunk = Chunk {
+            listed: Some(1),
+            completion_tokens: Some(n),
+            finish: (n as usize == chat.chunks.len()).then_some(Finish::Stop),
+            text: Some(text),
+            ..Chunk::new("r")
+        };
+        server.texts.sent(&Frame {
+            id: FrameId::new(HopId(0), 0, u64::from(n)),
+            bytes: 0,
+            forwarded: None,
+            kind: Kind::Text,
+            ids: IdColumn::Delta,
+            chunks: &[chunk],
+        });
+    }
+    let mut reader = Reader::new(ResponseLimits::default());
+    reader.feed(MonoNs(1), black_box(&chat.response), true, &mut server, &mut |event| {
+        if let What::Answered(answer) = event.what {
+            found = answer.tool_calls;
+        }
+    });
+    assert_eq!(found.is_some(), chat.compared, "the calls are compared");
+    chat
+}
+
 library_benchmark_group!(
     name = hot_paths,
-    benchmarks = [count_decode, count_decode_vllm, count_scan]
+    benchmarks = [count_calls, count_decode, count_decode_vllm, count_scan]
 );
 main!(library_benchmark_groups = hot_paths);

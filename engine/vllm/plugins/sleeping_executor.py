@@ -1,7 +1,9 @@
 """An executor without a model: the forward pass is a sleep of `STEP_MS`, and the rest of the engine is vLLM's own.
 
-`FAIL_AFTER`: number of steps after which a step fails and the engine exits."""
+`FAIL_AFTER`: number of steps after which a step fails and the engine exits. `SCRIPT`: ids of every output, a JSON list; an end
+token follows."""
 
+import json
 import os
 import time
 import zlib
@@ -14,6 +16,8 @@ from vllm.v1.outputs import ModelRunnerOutput
 
 # Lower ids are special tokens.
 FIRST = 5
+# Token that ends an output.
+END = 1
 
 
 def future(value):
@@ -29,6 +33,7 @@ class SleepingExecutor(Executor):
         self.vocabulary = self.vllm_config.model_config.get_vocab_size()
         self.step_s = float(os.environ.get("STEP_MS", "10")) / 1e3
         self.steps = int(os.environ.get("FAIL_AFTER", "0"))
+        self.script = json.loads(os.environ.get("SCRIPT", "[]"))
         # Prompt tokens and generated tokens of each request.
         self.requests = {}
 
@@ -88,6 +93,11 @@ class SleepingExecutor(Executor):
     def sample_tokens(self, grammar_output, non_block=False):
         return future(None) if non_block else None
 
+    def token(self, request, place):
+        if self.script:
+            return self.script[place] if place < len(self.script) else END
+        return FIRST + zlib.crc32(f"{request}:{place}".encode()) % (self.vocabulary - FIRST)
+
     def step(self, scheduled):
         for finished in scheduled.finished_req_ids:
             self.requests.pop(finished, None)
@@ -110,8 +120,7 @@ class SleepingExecutor(Executor):
                 # The prompt is not processed yet.
                 tokens.append([])
                 continue
-            place = zlib.crc32(f"{request}:{generated}".encode())
-            tokens.append([FIRST + place % (self.vocabulary - FIRST)])
+            tokens.append([self.token(request, generated)])
             self.requests[request][1] += 1
         places = {request: index for index, request in enumerate(ids)}
         return ModelRunnerOutput(

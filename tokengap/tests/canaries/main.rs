@@ -35,7 +35,7 @@ fn tokengap() -> Command {
     command
 }
 
-/// The recorded message with a confidential text.
+/// The recorded message with a confidential text and confidential tool calls.
 fn message() -> Vec<u8> {
     let path = concat!(
         env!("CARGO_MANIFEST_DIR"),
@@ -45,6 +45,15 @@ fn message() -> Vec<u8> {
     let at = message.windows(TEXT.len()).position(|part| part == RECORDED_TEXT);
     let at = at.expect("its text");
     message[at..at + TEXT.len()].copy_from_slice(TEXT);
+    // A string of at most 31 bytes has its length in its first byte, a longer one in the byte behind that.
+    let short = [b"\xa8", &b" t0 t255"[..]].concat();
+    let long = [&[0xd9, outlets::CALLS.len() as u8], outlets::CALLS.as_bytes()].concat();
+    let at = message.windows(short.len()).position(|part| part == short);
+    let at = at.expect("the text of the request that ends");
+    message.splice(at..at + short.len(), long);
+    // Counts of completion tokens: this chunk becomes the request's first, so that its text is compared.
+    let counts = message.windows(4).position(|part| part == [0x93, 3, 3, 3]);
+    message[counts.expect("the counts") + 1] = 2;
     message
 }
 
@@ -190,7 +199,8 @@ fn tap(folder: &Path, more: &[&str]) -> Outputs {
     for payload in [&whole, &cut, &strange] {
         sender.write_all(&frame(payload)).expect("sent");
     }
-    outlets::chat(clients);
+    outlets::ask(clients, "/generate", "CanaryAnswer");
+    outlets::ask(clients, "/v1/chat/completions", "CanaryTool");
     std::thread::sleep(Duration::from_millis(1_500));
     let mut scraped = Vec::new();
     let mut scrape = connect(metrics);
@@ -215,6 +225,11 @@ fn tap(folder: &Path, more: &[&str]) -> Outputs {
         ("pushed telemetry", &outputs.pushed, RID),
         ("the feed", &outputs.published, RID),
         ("the watcher's report", &outputs.watcher, RID),
+        (
+            "the comparison of tool calls",
+            &outputs.log_and_report,
+            "damaged-tool-calls",
+        ),
     ] {
         let text = String::from_utf8_lossy(output);
         assert!(
@@ -268,6 +283,10 @@ fn no_text_token_id_or_secret_leaks() {
     if let Some(shown) = outlets::screen(folder.path(), &tokengap()) {
         let text = String::from_utf8_lossy(&shown);
         assert!(text.contains(&RID[..8]), "the request is on the screen: {text}");
+        assert!(
+            text.contains("tool call 1 of 2"),
+            "its tool calls are on the screen: {text}"
+        );
         search("the screen", &shown);
     }
 }

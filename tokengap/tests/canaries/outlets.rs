@@ -8,7 +8,7 @@ use std::sync::{Arc, Mutex};
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
-use crate::{SECRET, connect, hello};
+use crate::{RID, SECRET, connect, hello};
 
 /// Accepts any POST request.
 pub(crate) struct Collector {
@@ -72,6 +72,25 @@ const ANSWER: &str = "HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\nconn
 const EVENT: &str = "data: {\"text\":\"CanaryAnswer\",\"output_ids\":[151643],\"meta_info\":{\"id\":\"5b92c0ffee\",\
                      \"completion_tokens\":COUNT,\"finish_reason\":null}}\n\n";
 
+/// Tool calls of the recorded message; the response lacks a part of the first.
+pub(crate) const CALLS: &str = "{\"name\": \"CanaryTool\", \"arguments\": {\"CanaryKey\": \"CanaryValue\"}}\n\
+                                {\"name\": \"CanaryOther\", \"arguments\": {}}";
+const WRITTEN_CALLS: [(&str, &str); 2] = [("CanaryTool", "{\"CanaryKey\": \"Canary\"}"), ("CanaryOther", "{}")];
+
+/// Events of a chat with these tool calls.
+fn call_events() -> String {
+    let event = |choice: serde_json::Value| {
+        let event = serde_json::json!({"id": RID, "object": "chat.completion.chunk", "choices": [choice]});
+        format!("data: {event}\n\n")
+    };
+    let calls = (0..).zip(WRITTEN_CALLS).map(|(index, (name, arguments))| {
+        let call = serde_json::json!({"index": index, "function": {"name": name, "arguments": arguments}});
+        event(serde_json::json!({"index": 0, "delta": {"tool_calls": [call]}, "finish_reason": null}))
+    });
+    let end = event(serde_json::json!({"index": 0, "delta": {}, "finish_reason": "tool_calls"}));
+    calls.chain([end]).collect()
+}
+
 /// HTTP server of an engine, which streams a response.
 pub(crate) fn server() -> u16 {
     serve(|mut stream| {
@@ -79,28 +98,32 @@ pub(crate) fn server() -> u16 {
             return;
         };
         assert!(head.contains(SECRET), "the relay has changed the request: {head}");
-        let events: String = (1..=3)
-            .map(|count| EVENT.replace("COUNT", &count.to_string()))
-            .collect();
+        let events: String = if head.contains("/v1/chat/completions") {
+            call_events()
+        } else {
+            (1..=3)
+                .map(|count| EVENT.replace("COUNT", &count.to_string()))
+                .collect()
+        };
         let response = format!("{ANSWER}{events}data: [DONE]\n\n");
         stream.write_all(response.as_bytes()).ok();
     })
 }
 
-/// A client with a key and a prompt.
-pub(crate) fn chat(port: u16) {
+/// A client with a key and a prompt, whose response has this word.
+pub(crate) fn ask(port: u16, path: &str, word: &str) {
     let mut stream = connect(port);
     let body = "{\"text\":\"CanaryPrompt\",\"stream\":true}";
     write!(
         stream,
-        "POST /generate?key={SECRET} HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer {SECRET}\r\nCookie: {SECRET}\r\n\
+        "POST {path}?key={SECRET} HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer {SECRET}\r\nCookie: {SECRET}\r\n\
          Content-Length: {}\r\n\r\n{body}",
         body.len()
     )
     .expect("asked");
     let mut answer = String::new();
     stream.read_to_string(&mut answer).expect("answered");
-    assert!(answer.contains("CanaryAnswer"), "{answer}");
+    assert!(answer.contains(word), "{answer}");
 }
 
 /// Reads every topic of the feed until it ends.
@@ -137,7 +160,22 @@ pub(crate) fn screen(folder: &Path, tokengap: &Command) -> Option<Vec<u8>> {
     };
     let mut keys = child.stdin.take().expect("piped");
     // The first input answers the cursor position query sent to every terminal.
-    for key in ["\x1b[1;1R", "1", "2", "\r", "3", "4", "5", "?", "?", "2", "q"] {
+    for key in [
+        "\x1b[1;1R",
+        "1",
+        "2",
+        "/",
+        &RID[..8],
+        "\r",
+        "\r",
+        "3",
+        "4",
+        "5",
+        "?",
+        "?",
+        "2",
+        "q",
+    ] {
         thread::sleep(Duration::from_millis(500));
         keys.write_all(key.as_bytes()).ok();
     }

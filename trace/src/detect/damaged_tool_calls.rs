@@ -13,36 +13,43 @@ impl Detector for DamagedToolCalls {
 
     fn check(&self, context: &DetectContext<'_>, found: &mut Vec<Verdict>) {
         let responses = context.ledger.tool_calls();
-        let (seen, of_chunks) = (&responses.damaged, responses.damaged_chunks);
+        let (seen, by_parser) = (&responses.damaged, responses.damaged_by_parser);
         if seen.rids == 0 {
             return;
         }
         let all: u64 = responses.outcomes.values().sum();
         let of = |outcome| responses.outcomes.get(&outcome).copied().unwrap_or_default();
-        let (missing, repeated, swapped) = (
+        let (missing, repeated, swapped, garbled) = (
             of(ToolCallOutcome::Missing),
             of(ToolCallOutcome::Repeated),
             of(ToolCallOutcome::Swapped),
+            of(ToolCallOutcome::Garbled),
         );
+        let kinds = [
+            (missing, "missing text"),
+            (repeated, "repeated text"),
+            (swapped, "swapped text"),
+            (garbled, "cut characters"),
+        ];
+        let kinds = kinds.iter().filter(|(n, _)| *n > 0);
+        let kinds: Vec<_> = kinds.map(|(n, kind)| format!("{kind} in {}", count(*n))).collect();
         let summary = format!(
-            "the arguments of tool calls in {} of {} are not those that the engine sent: missing text in {}, repeated in {}, swapped in {}",
+            "the arguments of tool calls in {} of {} are not those that the engine sent: {}",
             count(seen.rids),
             plural(all, "response"),
-            count(missing),
-            count(repeated),
-            count(swapped),
+            kinds.join(", "),
         );
         let place = "the request screen has the place";
-        let events = "the serving process or its parser loses or reorders events of a response";
-        let parser = "a tool-call parser of the serving process changes the arguments";
-        let advice = if of_chunks == seen.rids {
-            format!("whole chunks are concerned: {events}; {place}")
-        } else if of_chunks == 0 {
-            format!("parts of chunks are concerned: {parser}; {place}")
+        let events = "the serving process loses, repeats or reorders chunks or events";
+        let parser = "its tool-call parser changes the arguments";
+        let advice = if by_parser == 0 {
+            format!("{events}; {place}")
+        } else if by_parser == seen.rids {
+            format!("{parser} within chunks and events; {place}")
         } else {
             format!(
-                "in {} whole chunks are concerned: {events}; in the others parts of chunks: {parser}; {place}",
-                count(of_chunks)
+                "in {} {parser} within chunks and events; in the others {events}; {place}",
+                count(by_parser)
             )
         };
         found.push(
@@ -54,7 +61,8 @@ impl Detector for DamagedToolCalls {
                 .with("responses_missing", missing)
                 .with("responses_repeated", repeated)
                 .with("responses_swapped", swapped)
-                .with("responses_whole_chunks", of_chunks)
+                .with("responses_garbled", garbled)
+                .with("responses_by_parser", by_parser)
                 .with("worst_characters", seen.amount)
                 .advice(advice),
         );
@@ -76,12 +84,16 @@ mod tests {
                 chars: 7,
                 tokens: [4, 5],
                 whole_chunks,
+                events: [1, 1],
+                whole_events: false,
             };
             let calls = ToolCalls {
                 calls: 1,
+                absent: 0,
                 call: 1,
                 outcome,
                 finish: None,
+                events: 2,
                 part: Some(part),
             };
             let answer = Answer {

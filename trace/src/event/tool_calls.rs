@@ -10,12 +10,17 @@ use crate::words::names;
 pub struct ToolCalls {
     /// Number of tool calls in the response.
     pub calls: u32,
-    /// Number of the call that the other fields describe (1-based): the first with the worst outcome.
+    /// Number of tool calls in the engine's text that are in no field of the response.
+    pub absent: u32,
+    /// Number of the call that the other fields describe (1-based): the first with the worst outcome. An absent call has its number in the
+    /// engine's text.
     pub call: u32,
     /// How its arguments differ from the engine's text.
     pub outcome: ToolCallOutcome,
     /// Why the engine ended the request; `None` if that was not observed.
     pub finish: Option<Finish>,
+    /// Number of events with arguments of this call.
+    pub events: u32,
     /// The part that differs; `None` where nothing differs or its place is unknown.
     pub part: Option<ArgumentsPart>,
 }
@@ -31,6 +36,19 @@ pub struct ArgumentsPart {
     pub tokens: [u32; 2],
     /// Whether it consists of whole chunks. A parser does not know where chunks end.
     pub whole_chunks: bool,
+    /// Events with this call's arguments (1-based) at both ends of the difference: before and behind a missing part (0: none), and else those
+    /// with its first and its last character.
+    pub events: [u32; 2],
+    /// Whether the difference begins and ends where events do, as that of a lost event does.
+    pub whole_events: bool,
+}
+
+impl ToolCalls {
+    /// Whether a parser changed the arguments: neither chunks nor events end where the difference does.
+    pub fn is_by_parser(&self) -> bool {
+        let is_inside = |part: ArgumentsPart| !part.whole_chunks && !part.whole_events;
+        self.outcome.is_damaged() && self.outcome != ToolCallOutcome::Garbled && self.part.is_some_and(is_inside)
+    }
 }
 
 /// Result of comparing the arguments of a tool call with the engine's text, from the best to the worst.
@@ -45,6 +63,10 @@ pub enum ToolCallOutcome {
     Unfinished,
     /// They differ in a way that proves nothing.
     Unjudged,
+    /// The engine's text has a call that is in no field of the response. A parser may leave it out by design.
+    Absent,
+    /// Characters were replaced by U+FFFD, as where a character is cut.
+    Garbled,
     /// Two neighbouring parts were exchanged.
     Swapped,
     /// A part was written twice.
@@ -59,6 +81,8 @@ names! {
         Rewritten = "rewritten",
         Unfinished = "unfinished",
         Unjudged = "unjudged",
+        Absent = "absent",
+        Garbled = "garbled",
         Swapped = "swapped",
         Repeated = "repeated",
         Missing = "missing",
@@ -68,6 +92,6 @@ names! {
 impl ToolCallOutcome {
     /// Whether the serving process damaged the arguments.
     pub fn is_damaged(self) -> bool {
-        matches!(self, Self::Swapped | Self::Repeated | Self::Missing)
+        matches!(self, Self::Garbled | Self::Swapped | Self::Repeated | Self::Missing)
     }
 }

@@ -18,8 +18,8 @@ pub struct ToolCallResponses {
     pub outcomes: BTreeMap<ToolCallOutcome, u64>,
     /// Responses whose arguments the serving process damaged; the amount is in characters.
     pub damaged: AffectedRequests,
-    /// Those of them whose damage consists of whole chunks.
-    pub damaged_chunks: u64,
+    /// Those of them that a parser damaged.
+    pub damaged_by_parser: u64,
     latest_damaged: VecDeque<ToolCallResponse>,
     latest_others: VecDeque<ToolCallResponse>,
 }
@@ -41,7 +41,7 @@ impl ToolCallResponses {
         let kept = if calls.outcome.is_damaged() {
             let chars = calls.part.map_or(0, |part| part.chars);
             self.damaged.enter(at, rid, chars.into(), true);
-            self.damaged_chunks += u64::from(calls.part.is_none_or(|part| part.whole_chunks));
+            self.damaged_by_parser += u64::from(calls.is_by_parser());
             &mut self.latest_damaged
         } else {
             &mut self.latest_others
@@ -74,9 +74,11 @@ mod tests {
         let mut responses = ToolCallResponses::default();
         let calls = |outcome| ToolCalls {
             calls: 1,
+            absent: 0,
             call: 1,
             outcome,
             finish: None,
+            events: 1,
             part: None,
         };
         responses.enter("cut", MonoNs(1), calls(ToolCallOutcome::Missing));

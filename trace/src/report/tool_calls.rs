@@ -26,6 +26,10 @@ pub struct ToolCallCounts {
     pub unfinished: u64,
     /// Responses whose arguments differ in a way that proves nothing.
     pub unjudged: u64,
+    /// Responses that lack a call of the engine's text.
+    pub absent: u64,
+    /// Responses with characters replaced by U+FFFD.
+    pub garbled: u64,
     /// Responses with two parts exchanged.
     pub swapped: u64,
     /// Responses with a part written twice.
@@ -59,6 +63,8 @@ pub(super) fn tool_calls(ledger: &Ledger, from: MonoNs) -> Option<ToolCallCounts
         rewritten: of(ToolCallOutcome::Rewritten),
         unfinished: of(ToolCallOutcome::Unfinished),
         unjudged: of(ToolCallOutcome::Unjudged),
+        absent: of(ToolCallOutcome::Absent),
+        garbled: of(ToolCallOutcome::Garbled),
         swapped: of(ToolCallOutcome::Swapped),
         repeated: of(ToolCallOutcome::Repeated),
         missing: of(ToolCallOutcome::Missing),
@@ -78,8 +84,8 @@ pub(super) fn tool_calls(ledger: &Ledger, from: MonoNs) -> Option<ToolCallCounts
 fn by(calls: &ToolCalls) -> Option<&'static str> {
     match calls.outcome {
         ToolCallOutcome::Complete | ToolCallOutcome::Unfinished => Some("nobody"),
-        ToolCallOutcome::Rewritten | ToolCallOutcome::Unjudged => None,
-        _ if calls.part.is_some_and(|part| !part.whole_chunks) => Some("parser"),
+        ToolCallOutcome::Rewritten | ToolCallOutcome::Unjudged | ToolCallOutcome::Absent => None,
+        _ if calls.is_by_parser() => Some("parser"),
         _ => Some("serving-process"),
     }
 }
@@ -117,31 +123,70 @@ pub fn explain_tool_calls(calls: &ToolCalls) -> String {
         ToolCallOutcome::Unjudged => format!(
             "{which}: the arguments are not the text in the engine's frames, in a way that proves no loss (finish reason {finish}); not judged"
         ),
-        ToolCallOutcome::Missing => damaged(&which, calls.part, "in no event of the response"),
-        ToolCallOutcome::Repeated => damaged(&which, calls.part, "in the response twice"),
-        ToolCallOutcome::Swapped => damaged(&which, calls.part, "in the response in another order"),
+        ToolCallOutcome::Absent => absent(calls),
+        ToolCallOutcome::Missing => damaged(calls, "in no event of the response"),
+        ToolCallOutcome::Repeated => damaged(calls, "in the response twice"),
+        ToolCallOutcome::Swapped => damaged(calls, "in the response in another order"),
+        ToolCallOutcome::Garbled => damaged(calls, "in the response with U+FFFD instead"),
     }
 }
 
-fn damaged(which: &str, part: Option<ArgumentsPart>, how: &str) -> String {
-    let Some(part) = part else {
+fn absent(calls: &ToolCalls) -> String {
+    let place = calls
+        .part
+        .map_or_else(String::new, |part| format!(" ({} of the output)", tokens(part)));
+    format!(
+        "{} of {} in the engine's frames: in no field of the response, which has {}. The first is call {}{place}. Not judged: a parser leaves out calls of functions that the request does not offer",
+        plural(calls.absent.into(), "tool call"),
+        count(u64::from(calls.calls) + u64::from(calls.absent)),
+        count(calls.calls.into()),
+        count(calls.call.into()),
+    )
+}
+
+fn tokens(part: ArgumentsPart) -> String {
+    match part.tokens {
+        [first, last] if first >= last => format!("token {last}"),
+        [first, last] => format!("tokens {first} to {last}"),
+    }
+}
+
+/// Events at the ends of the difference.
+fn events(calls: &ToolCalls, part: ArgumentsPart) -> String {
+    let of = format!("of the {} with its arguments", plural(calls.events.into(), "event"));
+    match part.events {
+        [0, 0] => format!("None {of} has them"),
+        [0, behind] => format!("Place: before event {behind} {of}"),
+        [before, 0] => format!("Place: behind event {before} {of}"),
+        [first, last] if first == last => format!("Place: event {first} {of}"),
+        [first, last] => format!("Place: events {first} and {last} {of}"),
+    }
+}
+
+fn damaged(calls: &ToolCalls, how: &str) -> String {
+    let which = format!("tool call {} of {}", calls.call, calls.calls);
+    let Some(part) = calls.part else {
         return format!(
             "{which}: a part of the arguments is in the engine's frames, and {how}. By: the serving process"
         );
     };
-    let tokens = match part.tokens {
-        [first, last] if first >= last => format!("token {last}"),
-        [first, last] => format!("tokens {first} to {last}"),
-    };
-    let by = if part.whole_chunks {
-        "They are whole chunks. By: the serving process"
-    } else {
-        "They are a part of a chunk. By: a parser in the serving process"
+    let by = match (part.whole_chunks, part.whole_events) {
+        _ if calls.outcome == ToolCallOutcome::Garbled => "A character was cut. By: the serving process",
+        (true, true) => {
+            "They are whole chunks and events. By: the serving process, which loses, repeats or reorders events"
+        }
+        (true, false) => {
+            "They are whole chunks. By: the serving process, which loses, repeats or reorders chunks before its parser"
+        }
+        (false, true) => "They are whole events. By: the serving process, in its parser or behind it",
+        (false, false) => "They are a part of a chunk and of an event. By: a parser in the serving process",
     };
     format!(
-        "{which}: {} from character {} of the arguments on ({tokens} of the output) are in the engine's frames, and {how}. {by}",
+        "{which}: {} from character {} of the arguments on ({} of the output) are in the engine's frames, and {how}. {}. {by}",
         plural(part.chars.into(), "character"),
-        count(part.at.into())
+        count(part.at.into()),
+        tokens(part),
+        events(calls, part)
     )
 }
 
@@ -153,9 +198,11 @@ impl ToolCallCounts {
             (self.rewritten, "in another form"),
             (self.unfinished, "not finished by the engine"),
             (self.unjudged, "not judged"),
+            (self.absent, "without a call"),
             (self.missing, "with missing text"),
             (self.repeated, "with repeated text"),
             (self.swapped, "with swapped text"),
+            (self.garbled, "with cut characters"),
         ];
         let counted = counts.iter().filter(|(n, _)| *n > 0);
         let counted: Vec<String> = counted.map(|(n, what)| format!("{} {what}", count(*n))).collect();
@@ -189,29 +236,44 @@ mod tests {
 
     #[test]
     fn an_explanation_names_place_and_fault() {
-        let missing = |whole_chunks| ToolCalls {
+        let missing = |whole_chunks, whole_events| ToolCalls {
             calls: 2,
+            absent: 0,
             call: 1,
             outcome: ToolCallOutcome::Missing,
             finish: Some(Finish::Stop),
+            events: 7,
             part: Some(ArgumentsPart {
                 at: 10,
                 chars: 5,
                 tokens: [15, 16],
                 whole_chunks,
+                events: [3, 4],
+                whole_events,
             }),
         };
         assert_eq!(
-            explain_tool_calls(&missing(true)),
-            "tool call 1 of 2: 5 characters from character 10 of the arguments on (tokens 15 to 16 of the output) are in the engine's frames, and in no event of the response. They are whole chunks. By: the serving process"
+            explain_tool_calls(&missing(true, true)),
+            "tool call 1 of 2: 5 characters from character 10 of the arguments on (tokens 15 to 16 of the output) are in the engine's frames, and in no event of the response. Place: events 3 and 4 of the 7 events with its arguments. They are whole chunks and events. By: the serving process, which loses, repeats or reorders events"
         );
-        assert!(explain_tool_calls(&missing(false)).ends_with("By: a parser in the serving process"));
+        assert!(explain_tool_calls(&missing(false, false)).ends_with("By: a parser in the serving process"));
+        assert!(explain_tool_calls(&missing(false, true)).ends_with("in its parser or behind it"));
         let cut = ToolCalls {
             outcome: ToolCallOutcome::Unfinished,
             finish: Some(Finish::Length),
             part: None,
-            ..missing(true)
+            ..missing(true, true)
         };
         assert!(explain_tool_calls(&cut).contains("nobody lost text: raise the request's max_tokens"));
+        let absent = ToolCalls {
+            absent: 1,
+            call: 3,
+            outcome: ToolCallOutcome::Absent,
+            ..missing(false, false)
+        };
+        assert_eq!(
+            explain_tool_calls(&absent),
+            "1 tool call of 3 in the engine's frames: in no field of the response, which has 2. The first is call 3 (tokens 15 to 16 of the output). Not judged: a parser leaves out calls of functions that the request does not offer"
+        );
     }
 }

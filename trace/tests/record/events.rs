@@ -231,24 +231,36 @@ fn tool_calls() -> impl Strategy<Value = ToolCalls> {
         ToolCallOutcome::Rewritten,
         ToolCallOutcome::Unfinished,
         ToolCallOutcome::Unjudged,
+        ToolCallOutcome::Absent,
+        ToolCallOutcome::Garbled,
         ToolCallOutcome::Swapped,
         ToolCallOutcome::Repeated,
         ToolCallOutcome::Missing,
     ]);
     let finish = prop::sample::select(vec![Finish::Length, Finish::Stop, Finish::Abort, Finish::Other]);
-    let part = (small(), small(), [small(), small()], any::<bool>());
-    let part = part.prop_map(|(at, chars, tokens, whole_chunks)| ArgumentsPart {
-        at,
-        chars,
-        tokens,
-        whole_chunks,
-    });
-    (1..=u32::MAX, small(), outcome, of(finish), of(part)).prop_map(|(calls, call, outcome, finish, part)| ToolCalls {
-        calls,
-        call,
-        outcome,
-        finish,
-        part,
+    let ends = (any::<bool>(), [small(), small()], any::<bool>());
+    let part = (small(), small(), [small(), small()], ends);
+    let part = part.prop_map(
+        |(at, chars, tokens, (whole_chunks, events, whole_events))| ArgumentsPart {
+            at,
+            chars,
+            tokens,
+            whole_chunks,
+            events,
+            whole_events,
+        },
+    );
+    let counts = (1..=u32::MAX, small(), small(), small());
+    (counts, outcome, of(finish), of(part)).prop_map(|((calls, absent, call, events), outcome, finish, part)| {
+        ToolCalls {
+            calls,
+            absent,
+            call,
+            outcome,
+            finish,
+            events,
+            part,
+        }
     })
 }
 

@@ -2,7 +2,7 @@
 
 use session::units::{count, duration};
 use trace::engine::EngineState;
-use trace::event::ToolCalls;
+use trace::event::{ToolCallOutcome, ToolCalls};
 use trace::ledger::{FrontendResponse, ItlEnds, Losses};
 use trace::path::Ends;
 use trace::report::LegKind;
@@ -49,6 +49,8 @@ pub(crate) struct ChunkLine {
     pub(crate) fate: Fate,
     /// For a merged or lost chunk: the chunk received next in the same wakeup (1-based), and the delay until then.
     pub(crate) followed: Option<(usize, u64)>,
+    /// How a part of a tool call that is in this chunk differs in the response.
+    pub(crate) tool_call: Option<ToolCallOutcome>,
 }
 
 /// A row of ticks on a shared time axis.
@@ -128,7 +130,10 @@ impl Detail {
         let fates = fates(&of_origin, &story.deliveries, known);
         let path_hops = hops_of(&story);
         let legs: Vec<Vec<ChunkSeen>> = path_hops.iter().map(|hop| of_hop(Some(*hop))).collect();
-        let chunks = lines(&of_origin, &legs, &fates);
+        let mut chunks = lines(&of_origin, &legs, &fates);
+        if let Some(calls) = &kept.tool_calls {
+            mark_part(&mut chunks, calls);
+        }
         let receiver = |id: &HopId| hops.iter().find(|hop| hop.id == *id).map(|hop| hop.ends.to.to_string());
         let path = path_hops.iter().map(|hop| receiver(hop).unwrap_or_default()).collect();
         let firsts = firsts(&story, hops, first);
@@ -146,6 +151,20 @@ impl Detail {
             path,
             row,
         }
+    }
+
+    /// Numbers of the chunks that were lost or merged, or that are in the differing part of a tool call (0-based). Where a tool call
+    /// differs, chunks with an unknown outcome are left out, because all later ones have it.
+    pub(crate) fn harmed(&self) -> impl DoubleEndedIterator<Item = usize> {
+        let in_call = self.chunks.iter().any(|chunk| chunk.tool_call.is_some());
+        let chunks = self.chunks.iter().enumerate();
+        let is_harmed = move |chunk: &ChunkLine| {
+            let is_unknown = chunk.fate == Fate::Unknown && in_call;
+            chunk.tool_call.is_some() || chunk.fate.is_harm() && !is_unknown
+        };
+        chunks
+            .filter(move |(_, chunk)| is_harmed(chunk))
+            .map(|(place, _)| place)
     }
 
     /// First and last time of all ticks and stages.
@@ -198,6 +217,7 @@ fn lines(of_origin: &[ChunkSeen], legs: &[Vec<ChunkSeen>], fates: &[Fate]) -> Ve
             end: chunk.end,
             fate,
             followed: None,
+            tool_call: None,
         });
         last.push(received);
     }
@@ -211,6 +231,15 @@ fn lines(of_origin: &[ChunkSeen], legs: &[Vec<ChunkSeen>], fates: &[Fate]) -> Ve
         }
     }
     lines
+}
+
+/// Marks the chunks with the part of a tool call that differs.
+fn mark_part(chunks: &mut [ChunkLine], calls: &ToolCalls) {
+    let Some(part) = calls.part else { return };
+    for chunk in chunks {
+        let differs = |end| part.tokens[0] <= end && end.saturating_sub(chunk.tokens) < part.tokens[1];
+        chunk.tool_call = chunk.end.is_some_and(differs).then_some(calls.outcome);
+    }
 }
 
 /// First send and first receive of the request on a hop.
@@ -416,6 +445,7 @@ fn evidence(row: &Row, engine: &EngineState, kept: &Kept) -> Vec<(Flag, String)>
 
 #[cfg(test)]
 mod tests {
+    use trace::event::ArgumentsPart;
     use trace::ledger::LostRange;
 
     use super::*;
@@ -432,6 +462,41 @@ mod tests {
             tokens: 1,
             end: Some(end),
         }
+    }
+
+    #[test]
+    fn the_chunks_of_a_damaged_tool_call_are_found() {
+        let chunks: Vec<_> = (1..=4).map(|end| seen(0, end, [0, 1], 1)).collect();
+        let mut chunks = lines(
+            &chunks,
+            &[],
+            &[Fate::Delivered, Fate::Unknown, Fate::Unknown, Fate::Unknown],
+        );
+        let place = ArgumentsPart {
+            at: 1,
+            chars: 9,
+            tokens: [2, 3],
+            whole_chunks: true,
+            events: [1, 2],
+            whole_events: true,
+        };
+        let calls = ToolCalls {
+            calls: 1,
+            absent: 0,
+            call: 1,
+            outcome: ToolCallOutcome::Missing,
+            finish: None,
+            events: 2,
+            part: Some(place),
+        };
+        let mut detail = Detail {
+            chunks: chunks.clone(),
+            ..Detail::default()
+        };
+        assert_eq!(detail.harmed().collect::<Vec<_>>(), [1, 2, 3]);
+        mark_part(&mut chunks, &calls);
+        detail.chunks = chunks;
+        assert_eq!(detail.harmed().collect::<Vec<_>>(), [1, 2]);
     }
 
     /// Expected pattern behind a detokenizer: each of its receives has its own wakeup, while those of the tokenizer share one.

@@ -304,12 +304,7 @@ impl Ui {
 
     fn seek(&mut self, by: isize, model: &Model) {
         let Some(detail) = &model.detail else { return };
-        let mut harmed = detail
-            .chunks
-            .iter()
-            .enumerate()
-            .filter(|(_, c)| c.fate.is_harm())
-            .map(|(place, _)| place);
+        let mut harmed = detail.harmed();
         let from = self.chunk;
         let found = if by > 0 {
             // The first search includes the current line.

@@ -67,7 +67,7 @@ fn tool_calls(pad: &mut Pad<'_>, y: u16, detail: &Detail) -> u16 {
         _ => PLAIN,
     };
     let x = pad.text(1, y, "tool calls ", theme.head());
-    pad.paragraph(x, y, 4, &explain_tool_calls(calls), style)
+    pad.paragraph(x, y, 6, &explain_tool_calls(calls), style)
 }
 
 /// Draws the inter-token latency at both ends, if known.
@@ -290,5 +290,14 @@ fn chunk_line(
         if x + 2 + text.len() as u16 <= pad.width() {
             pad.text(x + 2, y, &text, theme.dim());
         }
+    }
+    if let Some(outcome) = chunk.tool_call {
+        let text = format!("tool call: {}", outcome.as_str());
+        let style = theme.health(if outcome.is_damaged() {
+            Health::Critical
+        } else {
+            Health::Warning
+        });
+        pad.text(x + 2, y, &text, style);
     }
 }

@@ -243,14 +243,18 @@ fn a_damaged_tool_call_is_explained_on_the_request_screen() {
     let detail = fixture.model.detail.as_mut().expect("a request");
     detail.tool_calls = Some(ToolCalls {
         calls: 2,
+        absent: 0,
         call: 1,
         outcome: ToolCallOutcome::Missing,
         finish: Some(Finish::Stop),
+        events: 7,
         part: Some(ArgumentsPart {
             at: 10,
             chars: 5,
             tokens: [3, 4],
             whole_chunks: true,
+            events: [3, 4],
+            whole_events: true,
         }),
     });
     fixture.snapshot("request_tool_calls");

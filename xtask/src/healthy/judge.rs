@@ -214,6 +214,12 @@ impl Response {
         value.is_some_and(|value| self.calls[choice].contains(&value))
     }
 
+    /// Whether the response lacks calls that the model wrote.
+    fn has_fewer_calls(&self, rid: &str, calls: &ToolCalls) -> bool {
+        let choice = self.rids.iter().position(|known| known == rid);
+        choice.is_some_and(|choice| self.calls[choice].len() >= (calls.calls + calls.absent) as usize)
+    }
+
     /// Bytes of a piece of the response on the connection.
     fn bytes(&self, text: &str, first: bool, last: bool) -> Vec<u8> {
         if !self.stream {
@@ -323,6 +329,8 @@ impl Run {
                 ToolCallOutcome::Rewritten => Verdict::Unjudged("calls in another form"),
                 ToolCallOutcome::Unfinished => Verdict::Unjudged("calls cut by the length limit"),
                 ToolCallOutcome::Unjudged => Verdict::Unjudged("calls that differ"),
+                ToolCallOutcome::Absent if response.has_fewer_calls(rid, calls) => Verdict::Unjudged("calls left out"),
+                ToolCallOutcome::Absent => Verdict::Accused("absent calls"),
                 _ if response.is_as_modelled(rid, calls.call as usize - 1) => Verdict::Accused("damaged-tool-calls"),
                 _ => Verdict::Changed,
             },

@@ -92,8 +92,18 @@ struct Compared {
     held: Vec<Carried>,
     /// Whether the response had other text.
     differs: bool,
-    /// Text since the first difference, and the tool calls since then.
-    unmatched: Option<Box<(SentText, Calls)>>,
+    /// What follows the first difference.
+    unmatched: Option<Box<Unmatched>>,
+}
+
+/// Text since the first difference between a response and the text that was sent.
+#[derive(Clone, Debug)]
+struct Unmatched {
+    sent: SentText,
+    /// Tool calls since then.
+    calls: Calls,
+    /// Bytes of content and reasoning since then.
+    carried: u64,
 }
 
 /// Tokens whose text an event carries.
@@ -111,7 +121,7 @@ impl Compared {
     fn bytes(&self) -> usize {
         let unmatched = self.unmatched.as_ref();
         self.sent.as_ref().map_or(0, SentText::bytes)
-            + unmatched.map_or(0, |unmatched| unmatched.0.bytes() + unmatched.1.bytes())
+            + unmatched.map_or(0, |unmatched| unmatched.sent.bytes() + unmatched.calls.bytes())
     }
 
     /// Stops the comparison.
@@ -124,7 +134,7 @@ impl Compared {
     fn compared(&mut self) -> Option<&mut SentText> {
         self.sent
             .as_mut()
-            .or(self.unmatched.as_mut().map(|unmatched| &mut unmatched.0))
+            .or(self.unmatched.as_mut().map(|unmatched| &mut unmatched.sent))
     }
 }
 
@@ -264,12 +274,20 @@ impl Texts {
         };
         request.held.clear();
         if let Some(sent) = request.sent.take() {
-            request.unmatched = Some(Box::new((sent, Calls::default())));
+            request.unmatched = Some(Box::new(Unmatched {
+                sent,
+                calls: Calls::default(),
+                carried: 0,
+            }));
         }
-        if let Some((_, calls)) = request.unmatched.as_deref_mut().filter(|_| !text.tool_calls.is_empty()) {
-            self.bytes -= calls.bytes();
-            calls.add(text.tool_calls);
-            self.bytes += calls.bytes();
+        let Some(unmatched) = request.unmatched.as_deref_mut() else {
+            return;
+        };
+        unmatched.carried += text.pieces().map(Digest::len).sum::<u64>();
+        if !text.tool_calls.is_empty() {
+            self.bytes -= unmatched.calls.bytes();
+            unmatched.calls.add(text.tool_calls);
+            self.bytes += unmatched.calls.bytes();
         }
     }
 
@@ -294,8 +312,9 @@ impl Texts {
         let unmatched = request
             .unmatched
             .as_deref_mut()
-            .filter(|(sent, _)| whole && sent.begins());
-        (request.differs, unmatched.and_then(|(sent, calls)| sent.judge(calls)))
+            .filter(|unmatched| whole && unmatched.sent.begins());
+        let tool_calls = unmatched.and_then(|unmatched| unmatched.sent.judge(&unmatched.calls, unmatched.carried));
+        (request.differs, tool_calls)
     }
 
     fn evict_oldest(&mut self) {

@@ -133,6 +133,13 @@ fn only_arguments_that_a_parser_damaged_are_accused() {
     let (mut complete, mut damaged) = (0, 0);
     for (engine, response) in recorded() {
         let Some(found) = response.read() else { continue };
+        if found.outcome == ToolCallOutcome::Absent {
+            assert!(
+                response.calls.len() >= (found.calls + found.absent) as usize,
+                "{found:?}"
+            );
+            continue;
+        }
         let written = response.arguments().swap_remove(found.call as usize - 1);
         let value = serde_json::from_str::<Value>(&written).ok();
         let is_as_sent = |value: &Value| response.calls.contains(value);
@@ -257,7 +264,7 @@ fn a_parser_that_eats_a_brace_is_told_from_a_lost_event() {
 }
 
 #[test]
-fn an_incomplete_character_is_not_called_complete() {
+fn an_incomplete_character_is_garbled_text() {
     for response in in_pieces() {
         let with_character = |event: &String| {
             let call = calls(event).pop();
@@ -276,7 +283,7 @@ fn an_incomplete_character_is_not_called_complete() {
                 .collect()
         };
         let found = response.with(|events| replace(&mut events[at], cut)).unwrap();
-        assert_eq!(found.outcome, ToolCallOutcome::Unjudged, "{}", response.parser);
+        assert_eq!(found.outcome, ToolCallOutcome::Garbled, "{}", response.parser);
     }
 }
 

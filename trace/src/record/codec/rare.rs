@@ -276,15 +276,20 @@ impl Field<'_> for Option<ToolCalls> {
     fn write(&self, to: &mut Writing<'_>) {
         let Some(calls) = self else { return };
         calls.calls.write(to);
+        calls.absent.write(to);
         calls.call.write(to);
         calls.outcome.write(to);
         to.fields.maybe(calls.finish.map(|finish| finish.code().into()));
+        calls.events.write(to);
         calls.part.map(|part| part.at).write(to);
         if let Some(part) = calls.part {
             part.chars.write(to);
             part.tokens[0].write(to);
             part.tokens[1].write(to);
             u8::from(part.whole_chunks).write(to);
+            part.events[0].write(to);
+            part.events[1].write(to);
+            u8::from(part.whole_events).write(to);
         }
     }
 
@@ -294,9 +299,11 @@ impl Field<'_> for Option<ToolCalls> {
         }
         Ok(Some(ToolCalls {
             calls: Field::read(from)?,
+            absent: Field::read(from)?,
             call: Field::read(from)?,
             outcome: Field::read(from)?,
             finish: from.maybe_code()?,
+            events: Field::read(from)?,
             part: match Field::read(from)? {
                 None => None,
                 Some(at) => Some(ArgumentsPart {
@@ -304,6 +311,8 @@ impl Field<'_> for Option<ToolCalls> {
                     chars: Field::read(from)?,
                     tokens: [Field::read(from)?, Field::read(from)?],
                     whole_chunks: from.flag()?,
+                    events: [Field::read(from)?, Field::read(from)?],
+                    whole_events: from.flag()?,
                 }),
             },
         }))

@@ -37,6 +37,17 @@ pub(super) struct Part {
     pub(super) after: usize,
     /// Begin of the character behind it.
     pub(super) before: usize,
+    /// Where the written arguments are cut, in order: an event must end at each if whole events explain the difference.
+    pub(super) cuts: [Cut; 3],
+}
+
+/// A place between two characters of the written arguments.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Cut {
+    /// End of the character before it.
+    pub(super) after: usize,
+    /// Begin of the character behind it; `usize::MAX` at the end.
+    pub(super) before: usize,
 }
 
 impl Comparison {
@@ -84,7 +95,12 @@ pub(super) fn compare(written: &str, sent: &str, whole: bool, budget: &mut Budge
     let found = if without_blanks == expected {
         None
     } else {
-        damage(&exact(written), &exact(sent), budget).or_else(|| damage(&without_blanks, &expected, budget))
+        let is_cut = written.contains(char::REPLACEMENT_CHARACTER) || written.contains("\\ufffd");
+        is_cut
+            .then(|| garbled(&without_blanks, &expected))
+            .flatten()
+            .or_else(|| damage(&exact(written), &exact(sent), budget))
+            .or_else(|| damage(&without_blanks, &expected, budget))
     };
     found.unwrap_or(unjudged)
 }
@@ -102,11 +118,12 @@ fn unfinished(written: &str, sent: &str) -> Comparison {
     if !rest.into_iter().all(|unit| matches!(unit.char, '"' | ']' | '}')) {
         return Comparison::new(ToolCallOutcome::Unjudged);
     }
+    let cuts = [cut(&written, common); 3];
     let place = sent.get(common).zip(sent.last());
     Comparison {
         outcome: ToolCallOutcome::Unfinished,
         parts: place
-            .map(|(first, last)| part(&sent, first.from..last.to))
+            .map(|(first, last)| part(&sent, first.from..last.to, cuts))
             .into_iter()
             .collect(),
     }
@@ -232,10 +249,45 @@ fn damage(written: &[Unit], sent: &[Unit], budget: &mut Budget) -> Option<Compar
                     .filter(|before| all[*before..at] == all[at..at + len])?
             };
             let bytes = sent.get(place)?.from..sent.get(place + len - 1)?.to;
-            Some(part(sent, bytes))
+            let cuts = if missing { [at; 3] } else { [place, at, at + len] };
+            Some(part(sent, bytes, cuts.map(|at| cut(written, at))))
         })
         .collect();
     (!parts.is_empty()).then_some(Comparison { outcome, parts })
+}
+
+/// Finds characters that were replaced by U+FFFD. Each run of it stands for characters that have several bytes.
+fn garbled(written: &[Unit], sent: &[Unit]) -> Option<Comparison> {
+    const REPLACEMENT: char = char::REPLACEMENT_CHARACTER;
+    let (mut at, mut in_sent, mut from) = (0, 0, None);
+    while let Some(unit) = written.get(at) {
+        if sent.get(in_sent) == Some(unit) {
+            (at, in_sent) = (at + 1, in_sent + 1);
+            continue;
+        }
+        if unit.char != REPLACEMENT {
+            return None;
+        }
+        let first = in_sent;
+        at += written[at..].iter().take_while(|unit| unit.char == REPLACEMENT).count();
+        while sent.get(in_sent).is_some_and(|unit| !unit.char.is_ascii())
+            && (in_sent == first || sent.get(in_sent) != written.get(at))
+        {
+            in_sent += 1;
+        }
+        if in_sent == first {
+            return None;
+        }
+        let (begin, _) = *from.get_or_insert((first, in_sent));
+        from = Some((begin, in_sent));
+    }
+    let (begin, end) = from.filter(|_| in_sent == sent.len())?;
+    let bytes = sent[begin].from..sent[end - 1].to;
+    let cuts = [cut(written, begin); 3];
+    Some(Comparison {
+        outcome: ToolCallOutcome::Garbled,
+        parts: vec![part(sent, bytes, cuts)],
+    })
 }
 
 /// Finds two neighbouring parts that were exchanged, with `begin` and `end` equal characters around the difference. The parts may begin or
@@ -247,33 +299,48 @@ fn swapped(written: &[Unit], sent: &[Unit], begin: usize, end: usize, budget: &m
     }
     let leads = 0..=begin.min(MAX_SHARED);
     let mut middles = leads.flat_map(|lead| (0..=end.min(MAX_SHARED)).map(move |trail| begin - lead..until + trail));
-    let middle = middles.find(|middle| is_rotated(&written[middle.clone()], &sent[middle.clone()], budget))?;
+    let (middle, second) = middles.find_map(|middle| {
+        let second = rotated(&written[middle.clone()], &sent[middle.clone()], budget)?;
+        Some((middle, second))
+    })?;
+    let cuts = [middle.start, middle.start + second, middle.end].map(|at| cut(written, at));
     let bytes = sent[middle.start].from..sent[middle.end - 1].to;
     Some(Comparison {
         outcome: ToolCallOutcome::Swapped,
-        parts: vec![part(sent, bytes)],
+        parts: vec![part(sent, bytes, cuts)],
     })
 }
 
-/// Whether `written` is a later and an earlier part of `sent`, in this order.
-fn is_rotated(written: &[Unit], sent: &[Unit], budget: &mut Budget) -> bool {
+/// Length of the later part if `written` is a later and an earlier part of `sent`, in this order.
+fn rotated(written: &[Unit], sent: &[Unit], budget: &mut Budget) -> Option<usize> {
     if budget.is_exceeded() {
-        return false;
+        return None;
     }
-    (1..sent.len()).any(|at| {
+    let mut places = 1..sent.len();
+    let at = places.find(|&at| {
         let (first, second) = sent.split_at(at);
         let same = common(written.iter(), second.iter());
         budget.take(same + 1) && same == second.len() && written[same..] == *first
-    })
+    })?;
+    Some(sent.len() - at)
 }
 
-fn part(units: &[Unit], bytes: Range<usize>) -> Part {
+/// The place before a character of the written arguments.
+fn cut(written: &[Unit], at: usize) -> Cut {
+    Cut {
+        after: at.checked_sub(1).map_or(0, |before| written[before].to),
+        before: written.get(at).map_or(usize::MAX, |unit| unit.from),
+    }
+}
+
+fn part(units: &[Unit], bytes: Range<usize>, cuts: [Cut; 3]) -> Part {
     let before = units.partition_point(|unit| unit.to <= bytes.start);
     let behind = units.partition_point(|unit| unit.from < bytes.end);
     Part {
         after: before.checked_sub(1).map_or(0, |at| units[at].to),
         before: units.get(behind).map_or(bytes.end, |unit| unit.from),
         bytes,
+        cuts,
     }
 }
 

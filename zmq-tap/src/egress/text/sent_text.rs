@@ -220,7 +220,8 @@ impl SentText {
     }
 
     /// Compares the tool calls of a response with the text that it has not carried otherwise.
-    pub(super) fn judge(&mut self, calls: &Calls) -> Option<ToolCalls> {
+    /// `carried`: bytes of content and reasoning since then.
+    pub(super) fn judge(&mut self, calls: &Calls, carried: u64) -> Option<ToolCalls> {
         let before = self.carried;
         let ends: Vec<_> = self
             .pending
@@ -232,6 +233,7 @@ impl SentText {
             finish: self.finish,
             ends: &ends,
             before: before.tokens,
+            carried,
         })
     }
 

@@ -3,12 +3,14 @@
 //! The arguments of a call are the JSON object behind its name. The calls are searched from the end, so that a name or an object in earlier
 //! text, such as reasoning, is not taken for a call. Other forms (XML, Python) are not compared.
 
+mod absent;
+
 use std::ops::Range;
 
 use serde::Deserialize;
 use trace::event::{ArgumentsPart, Finish, ToolCallOutcome, ToolCalls};
 
-use super::arguments::{self, Comparison, Part};
+use super::arguments::{self, Comparison, Cut, Part};
 use super::budget::Budget;
 
 /// Maximum number of tool calls of a response.
@@ -38,6 +40,8 @@ struct Call {
     index: u32,
     name: String,
     arguments: String,
+    /// Length of the arguments up to the end of each event.
+    ends: Vec<u32>,
 }
 
 /// An element of `tool_calls`. In a body that does not stream, elements may have no index.
@@ -65,6 +69,8 @@ pub(super) struct Sent<'a> {
     pub(super) ends: &'a [(usize, u32)],
     /// Number of tokens before `text`.
     pub(super) before: u32,
+    /// Number of bytes that the response has carried as content or reasoning instead of `text`.
+    pub(super) carried: u64,
 }
 
 impl Calls {
@@ -87,7 +93,7 @@ impl Calls {
                 None => (None, None),
             };
             let text = |text: &Option<String>| text.as_ref().map_or(0, String::len);
-            self.bytes += text(&name) + text(&arguments);
+            self.bytes += text(&name) + text(&arguments) + size_of::<u32>();
             if self.bytes > MAX_BYTES || known.is_none() && self.found.len() == MAX_CALLS {
                 *self = Self {
                     unknown: true,
@@ -102,6 +108,7 @@ impl Calls {
                     index,
                     name: String::new(),
                     arguments: String::new(),
+                    ends: Vec::new(),
                 });
                 self.found.len() - 1
             });
@@ -110,20 +117,35 @@ impl Calls {
             if let Some(name) = name.filter(|_| call.name.is_empty()) {
                 call.name.push_str(&name);
             }
-            if let Some(arguments) = arguments {
+            if let Some(arguments) = arguments.filter(|arguments| !arguments.is_empty()) {
                 call.arguments.push_str(&arguments);
+                call.ends.push(call.arguments.len() as u32);
             }
         }
     }
 
     /// Compares the calls with the text. `None` without any, or if they are unknown.
     pub(super) fn judge(&self, sent: &Sent<'_>) -> Option<ToolCalls> {
-        if self.unknown || self.found.is_empty() || sent.finish.is_none() {
+        if self.unknown || sent.finish.is_none() {
             return None;
         }
         let mut budget = Budget::default();
         let objects = self.objects(sent.text, &mut budget);
-        let last = self.found.len() - 1;
+        let found = self.judge_found(sent, &objects, &mut budget);
+        let absent = self.absent(sent, &objects, &mut budget);
+        let worst = [found, absent]
+            .into_iter()
+            .flatten()
+            .max_by_key(|calls| calls.outcome)?;
+        Some(ToolCalls {
+            absent: absent.map_or(0, |absent| absent.absent),
+            ..worst
+        })
+    }
+
+    /// Compares the calls of the response with their objects in the text.
+    fn judge_found(&self, sent: &Sent<'_>, objects: &[Option<Range<usize>>], budget: &mut Budget) -> Option<ToolCalls> {
+        let last = self.found.len().checked_sub(1)?;
         let found = self
             .found
             .iter()
@@ -135,7 +157,7 @@ impl Calls {
                 if budget.is_exceeded() {
                     return (None, Comparison::new(ToolCallOutcome::Unjudged));
                 }
-                call.compare(object, sent.text, is_cut, &mut budget)
+                call.compare(object.clone(), sent.text, is_cut, budget)
             });
         // The first of the worst.
         let (place, worst) = found.enumerate().reduce(|worst, next| {
@@ -146,12 +168,15 @@ impl Calls {
             }
         })?;
         let (object, Comparison { outcome, parts }) = worst;
+        let call = &self.found[place];
         Some(ToolCalls {
             calls: self.found.len() as u32,
+            absent: 0,
             call: place as u32 + 1,
             outcome,
             finish: sent.finish,
-            part: object.and_then(|object| sent.part(&object, &parts)),
+            events: call.ends.len() as u32,
+            part: object.and_then(|object| sent.part(&object, &parts, call)),
         })
     }
 
@@ -171,6 +196,33 @@ impl Calls {
 }
 
 impl Call {
+    /// Number of the event with the byte before this place, and whether an event ends there.
+    fn event_before(&self, cut: Cut) -> (u32, bool) {
+        let at = self.ends.partition_point(|end| (*end as usize) < cut.after);
+        let ends = cut.after == 0 || self.ends.get(at).is_some_and(|end| *end as usize <= cut.before);
+        (if cut.after == 0 { 0 } else { at as u32 + 1 }, ends)
+    }
+
+    /// Number of the event with the byte behind this place; 0 if there is none.
+    fn event_behind(&self, cut: Cut) -> u32 {
+        let at = self.ends.partition_point(|end| *end as usize <= cut.before);
+        if at == self.ends.len() { 0 } else { at as u32 + 1 }
+    }
+
+    /// Whether an event ends at each of these places.
+    fn ends_at(&self, part: &Part) -> bool {
+        part.cuts.iter().all(|cut| self.event_before(*cut).1)
+    }
+
+    /// Events at both ends of a part.
+    fn events(&self, part: &Part) -> [u32; 2] {
+        let [first, _, last] = part.cuts;
+        if first == last {
+            return [self.event_before(first).0, self.event_behind(first)];
+        }
+        [self.event_behind(first), self.event_before(last).0]
+    }
+
     fn compare(
         &self,
         object: Option<Range<usize>>,
@@ -216,29 +268,42 @@ impl Call {
 }
 
 impl Sent<'_> {
-    /// Describes a part of the object by its place, preferring one that consists of whole chunks.
-    fn part(&self, object: &Range<usize>, parts: &[Part]) -> Option<ArgumentsPart> {
+    /// Describes a part of the object by its place. Prefers one that consists of whole chunks or events.
+    fn part(&self, object: &Range<usize>, parts: &[Part], call: &Call) -> Option<ArgumentsPart> {
         let is_end = |from: usize, to: usize| {
             let (from, to) = (object.start + from, object.start + to);
             let at = self.ends.partition_point(|(end, _)| *end < from);
             from == 0 || self.ends.get(at).is_some_and(|(end, _)| *end <= to)
         };
         let whole = |part: &&Part| is_end(part.after, part.bytes.start) && is_end(part.bytes.end, part.before);
-        let of_chunks = parts.iter().find(whole);
-        let part = of_chunks.or(parts.first())?;
+        let of_events = |part: &&Part| call.ends_at(part);
+        let both = parts.iter().find(|part| whole(part) && of_events(part));
+        let found = both.or_else(|| parts.iter().find(of_events));
+        let part = found.or_else(|| parts.iter().find(whole)).or(parts.first())?;
         let (from, to) = (object.start + part.bytes.start, object.start + part.bytes.end);
+        Some(ArgumentsPart {
+            at: self.chars(object.start..from) + 1,
+            chars: self.chars(from..to),
+            tokens: self.tokens(from..to),
+            whole_chunks: whole(&part),
+            events: call.events(part),
+            whole_events: call.ends_at(part),
+        })
+    }
+
+    fn chars(&self, bytes: Range<usize>) -> u32 {
+        self.text.get(bytes).map_or(0, |text| text.chars().count() as u32)
+    }
+
+    /// Positions of the first and the last token with these bytes.
+    fn tokens(&self, bytes: Range<usize>) -> [u32; 2] {
         let tokens_before = |byte: usize| {
             let at = self.ends.partition_point(|(end, _)| *end <= byte);
             let before = at.checked_sub(1).map_or(self.before, |at| self.ends[at].1);
             (before, self.ends.get(at).map_or(before, |end| end.1))
         };
-        let text = |bytes: Range<usize>| self.text.get(bytes).map_or(0, |text| text.chars().count() as u32);
-        Some(ArgumentsPart {
-            at: text(object.start..from) + 1,
-            chars: text(from..to),
-            tokens: [tokens_before(from).0 + 1, tokens_before(to.saturating_sub(1)).1],
-            whole_chunks: of_chunks.is_some(),
-        })
+        let last = bytes.end.saturating_sub(1);
+        [tokens_before(bytes.start).0 + 1, tokens_before(last).1]
     }
 }
 

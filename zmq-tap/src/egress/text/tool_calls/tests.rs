@@ -30,11 +30,18 @@ fn judge(calls: &Calls, chunks: &[&str], finish: Finish) -> Option<ToolCalls> {
         finish: Some(finish),
         ends: &ends,
         before: 10,
+        carried: 0,
     })
 }
 
 fn outcome(calls: &Calls, text: &str) -> ToolCallOutcome {
     judge(calls, &[text], Finish::Stop).expect("tool calls").outcome
+}
+
+/// Numbers of calls in the response, of absent ones, and the first of these.
+fn absent(calls: &Calls, text: &str) -> Option<(u32, u32, u32)> {
+    let found = judge(calls, &[text], Finish::Stop)?;
+    (found.outcome == ToolCallOutcome::Absent).then_some((found.calls, found.absent, found.call))
 }
 
 const HERMES: [&str; 9] = [
@@ -88,6 +95,10 @@ fn a_lost_chunk_is_told_from_a_part_that_a_parser_removed() {
         (part.at, part.chars, part.tokens, part.whole_chunks),
         (10, 5, [15, 15], true)
     );
+    assert_eq!(
+        (part.events, part.whole_events, lost.events, lost.is_by_parser()),
+        ([1, 2], true, 2, false)
+    );
     let eaten = judge(
         &calls(&[("find", &["{\"city\": \"New ", "Yor\"}"])]),
         &HERMES,
@@ -98,6 +109,10 @@ fn a_lost_chunk_is_told_from_a_part_that_a_parser_removed() {
     assert_eq!(
         (part.at, part.chars, part.tokens, part.whole_chunks),
         (18, 1, [16, 16], false)
+    );
+    assert_eq!(
+        (part.events, part.whole_events, eaten.is_by_parser()),
+        ([2, 2], false, true)
     );
     let brace = judge(&calls(&[("find", &["{\"city\": \"New York\""])]), &HERMES, Finish::Stop).expect("tool calls");
     let part = brace.part.expect("a place");
@@ -121,6 +136,94 @@ fn repeated_and_swapped_chunks_are_told_apart() {
         (found.outcome, found.part.map(|part| part.tokens)),
         (ToolCallOutcome::Swapped, Some([15, 16]))
     );
+}
+
+#[test]
+fn damage_that_ends_where_events_do_is_not_the_parsers_for_certain() {
+    let by_parser = |pieces: &[&str]| {
+        let found = judge(&calls(&[("find", pieces)]), &HERMES, Finish::Stop).expect("tool calls");
+        assert!(found.outcome.is_damaged(), "{found:?}");
+        let part = found.part.expect("a place");
+        (part.whole_chunks, part.whole_events, part.events, found.is_by_parser())
+    };
+    // The parser holds back characters, so that events end elsewhere than chunks.
+    assert_eq!(by_parser(&["{\"ci", " York\"}"]), (false, true, [1, 2], false));
+    assert_eq!(by_parser(&["{\"city\": \"New York\""]), (true, true, [1, 0], false));
+    assert_eq!(by_parser(&["ity\": \"New York\"}"]), (false, true, [0, 1], false));
+    assert_eq!(
+        by_parser(&["{\"city\": \"Ne", "w Y", "w Y", "ork\"}"]),
+        (false, true, [2, 3], false)
+    );
+    assert_eq!(
+        by_parser(&["{\"city\": \"Ne", "w Yw Y", "ork\"}"]),
+        (false, false, [2, 2], true)
+    );
+    assert_eq!(
+        by_parser(&["{\"ci", " \"New", "ty\":", " York\"}"]),
+        (false, true, [2, 3], false)
+    );
+}
+
+#[test]
+fn cut_characters_are_found_and_other_replacements_are_not() {
+    let text = "{\"name\": \"find\", \"arguments\": {\"city\": \"S\u{e3}o \u{6771}\u{4eac}\"}}";
+    for (written, expected) in [
+        ("{\"city\": \"S\u{fffd}o \u{6771}\u{4eac}\"}", ToolCallOutcome::Garbled),
+        (
+            "{\"city\": \"S\u{fffd}\u{fffd}o \u{fffd}\u{4eac}\"}",
+            ToolCallOutcome::Garbled,
+        ),
+        ("{\"city\": \"S\u{fffd} \u{6771}\u{4eac}\"}", ToolCallOutcome::Unjudged),
+        (
+            "{\"city\": \"\u{fffd}\u{e3}o \u{6771}\u{4eac}\"}",
+            ToolCallOutcome::Unjudged,
+        ),
+        ("{\"city\": \"S?o \u{6771}\u{4eac}\"}", ToolCallOutcome::Unjudged),
+    ] {
+        assert_eq!(outcome(&calls(&[("find", &[written])]), text), expected, "{written}");
+    }
+    // The model wrote it.
+    let text = text.replace('\u{e3}', "\u{fffd}");
+    let written = "{\"city\": \"S\u{fffd}o \u{6771}\u{4eac}\"}";
+    assert_eq!(
+        outcome(&calls(&[("find", &[written])]), &text),
+        ToolCallOutcome::Complete
+    );
+}
+
+#[test]
+fn a_call_in_no_field_of_the_response_is_absent() {
+    let text = HERMES.concat() + "\n" + &HERMES.concat().replace("New York", "Rome");
+    let none = Calls::default();
+    assert_eq!(absent(&none, &text), Some((0, 2, 1)));
+    assert_eq!(
+        absent(&calls(&[("find", &["{\"city\": \"New York\"}"])]), &text),
+        Some((1, 1, 2))
+    );
+    // Content that may have it.
+    let sent = Sent {
+        text: &text,
+        finish: Some(Finish::Stop),
+        ends: &[],
+        before: 0,
+        carried: text.len() as u64,
+    };
+    assert_eq!(none.judge(&sent), None);
+    // Calls inside of arguments, incomplete ones, and text in another form.
+    for text in [
+        "{\"name\": \"find\", \"arguments\": {\"city\": \"New ",
+        "{\"name\": \"New York\", \"arguments\": {\"city\": 1}}",
+        "{\"name\": \"x\", \"city\": {}}",
+        "{\"name\": 1}{\"name\": \"find",
+        "{\"a\": \"{\\\"name\\\": \\\"find\\\", \\\"arguments\\\": {}}\"}",
+    ] {
+        assert_eq!(judge(&none, &[text], Finish::Stop), None, "{text}");
+    }
+    let nested = "{\"name\": \"run\", \"arguments\": {\"name\": \"find\", \"arguments\": {}}}";
+    let call = calls(&[("run", &["{\"name\": \"find\", \"arguments\": {}}"])]);
+    assert_eq!(outcome(&call, nested), ToolCallOutcome::Complete);
+    // The parser may still wait for its end.
+    assert_eq!(judge(&none, &HERMES, Finish::Length), None);
 }
 
 #[test]
@@ -152,12 +255,16 @@ fn the_worst_of_several_calls_is_described() {
         found.map(|found| (found.calls, found.call, found.outcome)),
         Some((2, 2, ToolCallOutcome::Missing))
     );
-    // A parser left out the second call.
+    // The second call is in no event.
     let text =
         "{\"name\": \"find\", \"arguments\": {\"q\": \"cat\"}}\n{\"name\": \"find\", \"arguments\": {\"q\": \"cats\"}}";
     assert_eq!(
-        outcome(&calls(&[("find", &["{\"q\": \"cat\"}"])]), text),
-        ToolCallOutcome::Unjudged
+        absent(&calls(&[("find", &["{\"q\": \"cat\"}"])]), text),
+        Some((1, 1, 2))
+    );
+    assert_eq!(
+        absent(&calls(&[("find", &["{\"q\": \"cats\"}"])]), text),
+        Some((1, 1, 1))
     );
 }
 

@@ -1,0 +1,89 @@
+"""Chats with tool calls, by vLLM's own serving code and parser, and faults in their events."""
+
+import asyncio
+import json
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+from .. import call_faults, call_text
+from ..e2e.calls import compare
+from ..e2e.checks import Checks
+
+FLAGS = ["--enable-auto-tool-choice", "--tool-call-parser", "hermes"]
+# Faults of the rows, each in a server of its own.
+ROWS = (None, "call-drop", "call-repeat")
+CHATS = 8
+# Adds the markers of calls to the tokenizer, and prints the ids of the output.
+PREPARE = """
+import json, sys
+from transformers import AutoTokenizer
+tokenizer = AutoTokenizer.from_pretrained(sys.argv[1])
+tokenizer.add_tokens(["<tool_call>", "</tool_call>"])
+tokenizer.save_pretrained(sys.argv[1])
+print(json.dumps(tokenizer.encode(sys.argv[2], add_special_tokens=False)))
+"""
+
+
+def prepare(python: Path, model: Path, folder: Path) -> tuple[Path, dict[str, str]]:
+    """A copy of the model whose tokenizer knows the markers, and the environment of an engine that generates the calls."""
+    copy = folder / "model"
+    shutil.copytree(model, copy)
+    config = json.loads((copy / "config.json").read_text())
+    (copy / "config.json").write_text(json.dumps(config | {"vocab_size": config["vocab_size"] + 64}))
+    output = call_text.decode(range(len(call_text.PIECES)))
+    made = subprocess.run([python, "-c", PREPARE, copy, output], check=True, capture_output=True, text=True)
+    return copy, {"SCRIPT": made.stdout.splitlines()[-1]}
+
+
+def faulty(fault: str) -> None:
+    """Makes the server damage the events of chats. Called by a plugin inside of it."""
+    from vllm.entrypoints.openai.chat_completion.serving import OpenAIServingChat
+
+    generate = OpenAIServingChat.chat_completion_stream_generator
+
+    def damaged(self, *args, **options):
+        return call_faults.FAULTS[fault](generate(self, *args, **options))
+
+    OpenAIServingChat.chat_completion_stream_generator = damaged
+
+
+def chats(url: str, truth: Path) -> None:
+    """Requests some chats at once, and writes the arguments of each response."""
+    import aiohttp
+
+    body = {"model": "m", "stream": True, "max_tokens": 500, "tools": call_text.TOOLS}
+    body["messages"] = [{"role": "user", "content": "go"}]
+
+    async def one(session):
+        calls: dict[str, str] = {}
+        async with session.post(f"{url}/v1/chat/completions", json=body) as response:
+            async for line in response.content:
+                if not line.startswith(b"data: {"):
+                    continue
+                event = json.loads(line[6:])
+                for call in event["choices"][0]["delta"].get("tool_calls") or ():
+                    index = str(call["index"])
+                    calls[index] = calls.get(index, "") + (call["function"].get("arguments") or "")
+        return {"id": event["id"], "calls": calls}
+
+    async def every():
+        async with aiohttp.ClientSession() as session:
+            return await asyncio.gather(*(one(session) for _ in range(CHATS)))
+
+    truth.write_text("".join(json.dumps(one) + "\n" for one in asyncio.run(every())))
+
+
+def differences(report: dict, truth: list[dict], fault: str | None) -> list[str]:
+    """Differences between the reported tool calls and the clients' arguments."""
+    checks, clients = Checks(), {line["id"]: line["calls"] for line in truth}
+    # The server adds eight digits to the id that clients see.
+    for line in (report.get("tool_calls") or {}).get("lines", []):
+        line["rid"] = line["rid"].rsplit("-", 1)[0]
+    print(f"        {compare(checks, report, clients, fault)}")
+    return checks.failed
+
+
+if __name__ == "__main__":
+    chats(sys.argv[1], Path(sys.argv[2]))
