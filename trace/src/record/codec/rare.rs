@@ -276,17 +276,20 @@ impl Field<'_> for Option<ToolCalls> {
     fn write(&self, to: &mut Writing<'_>) {
         let Some(calls) = self else { return };
         calls.calls.write(to);
-        calls.absent.write(to);
         calls.call.write(to);
         calls.outcome.write(to);
         to.fields.maybe(calls.finish.map(|finish| finish.code().into()));
-        calls.events.write(to);
         calls.part.map(|part| part.at).write(to);
         if let Some(part) = calls.part {
             part.chars.write(to);
             part.tokens[0].write(to);
             part.tokens[1].write(to);
             u8::from(part.whole_chunks).write(to);
+        }
+        // From 2.7 on.
+        calls.absent.write(to);
+        calls.events.write(to);
+        if let Some(part) = calls.part {
             part.events[0].write(to);
             part.events[1].write(to);
             u8::from(part.whole_events).write(to);
@@ -297,13 +300,13 @@ impl Field<'_> for Option<ToolCalls> {
         if from.fields.is_empty() {
             return Ok(None);
         }
-        Ok(Some(ToolCalls {
+        let mut calls = ToolCalls {
             calls: Field::read(from)?,
-            absent: Field::read(from)?,
+            absent: 0,
             call: Field::read(from)?,
             outcome: Field::read(from)?,
             finish: from.maybe_code()?,
-            events: Field::read(from)?,
+            events: 0,
             part: match Field::read(from)? {
                 None => None,
                 Some(at) => Some(ArgumentsPart {
@@ -311,11 +314,19 @@ impl Field<'_> for Option<ToolCalls> {
                     chars: Field::read(from)?,
                     tokens: [Field::read(from)?, Field::read(from)?],
                     whole_chunks: from.flag()?,
-                    events: [Field::read(from)?, Field::read(from)?],
-                    whole_events: from.flag()?,
+                    events: [0, 0],
+                    whole_events: false,
                 }),
             },
-        }))
+        };
+        if !from.fields.is_empty() {
+            (calls.absent, calls.events) = (Field::read(from)?, Field::read(from)?);
+            if let Some(part) = &mut calls.part {
+                part.events = [Field::read(from)?, Field::read(from)?];
+                part.whole_events = from.flag()?;
+            }
+        }
+        Ok(Some(calls))
     }
 }
 
