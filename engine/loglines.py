@@ -1,4 +1,4 @@
-"""Log lines written by a release's logging code, for `trace/tests/logs` and the tests of `tokengap import`.
+"""Log lines written by a release's logging code, for `engines/tests/logs` and the tests of `tokengap import`.
 
     .venv-engine/bin/python -m engine.loglines 0.5.9 OUT
 

@@ -63,7 +63,7 @@ def seeds():
     frames = [frame(body) for body in messages]
     triples = zip(frames, frames[1:], frames[2:])
     pairs = list(zip(frames, frames[1:]))[::8]
-    logs = files("trace/tests/logs", "log")
+    logs = files("engines/tests/logs", "log")
     connection = frame(b"\x01stream") + frame(bytes([7]) * 300) + b"\x04\x09\x04PING\x00\x0aab"
     return {
         "wire": messages,

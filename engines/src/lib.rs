@@ -15,6 +15,9 @@ pub const FACTS: trace::engine::Engines = trace::engine::Engines(&[&sglang::SgLa
 /// Message format of every engine.
 pub const FORMATS: &[zmq_tap::decode::Format] = &[sglang::FORMAT, sglang::BATCHES, vllm::FORMAT];
 
+/// Log lines of every engine that logs times of requests.
+pub const LOGS: &[&dyn trace::import::LogLines] = &[&sglang::Log];
+
 /// The engines that discovery recognises.
 #[cfg(target_os = "linux")]
 pub const DISCOVERED: probe_user::discover::Engines = &[

@@ -1,16 +1,18 @@
-//! A toy engine defined in this file: its two-part messages reach the tap, the ledger, findings, the report and an export.
+//! A toy engine defined in this file: its two-part messages reach the tap, the ledger, findings, the report and an export, and
+//! its log lines an import.
 #![cfg(target_os = "linux")]
 
 use std::io::{Read, Write};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::time::{Duration, Instant};
 
-use trace::engine::{Drops, Engines, Facts, Mode};
-use trace::event::{Capabilities, Chunk, Delivery, Event, Finish, IdColumn, Kind, Response, What};
+use trace::engine::{Drops, Engines, Facts, Mode, StageNames};
+use trace::event::{Capabilities, Chunk, Delivery, Event, Finish, IdColumn, Kind, Response, Stage, What};
 use trace::export::{self, Export, Opening};
+use trace::import::{Form, Import, Item, LogLines, Logged, Malformed, Rid};
 use trace::path::Ends;
 use trace::report::{Report, ReportInput};
-use trace::{Config, MonoNs};
+use trace::{Analysis, Config, MonoNs};
 use zmq_tap::decode::{Decode, Decoded, Decoders, Format, Opening as Begins, Refused, Shape, SocketFormat};
 use zmq_tap::relay::{Options, Pair};
 use zmq_tap::tap::{Tap, TapHop};
@@ -37,6 +39,42 @@ impl Facts for Toy {
             fixed_in: "2.0",
             flag: "--toy-incremental",
         })
+    }
+
+    fn stages(&self) -> &'static StageNames {
+        &StageNames {
+            first_sent: "sent",
+            first_received: "received",
+            ends: &[],
+            order: &["sent", "received"],
+        }
+    }
+}
+
+/// Lines such as `toy: sent rid`.
+#[derive(Debug)]
+struct ToyLog;
+
+impl LogLines for ToyLog {
+    fn name(&self) -> &'static str {
+        NAME
+    }
+
+    fn summary(&self) -> &'static str {
+        "toy lines"
+    }
+
+    fn forms(&self) -> &'static [Form] {
+        &[("toy: ", "toy", |rest, _, sink| {
+            let (name, rid) = rest.split_once(' ').ok_or(Malformed)?;
+            let rid = Rid::read(rid).ok_or(Malformed)?;
+            sink(&Item {
+                wall_ns: None,
+                cut: rid.cut,
+                what: Logged::Stage(Stage::new(rid.text, name, "toy")),
+            });
+            Ok(())
+        })]
     }
 }
 
@@ -231,6 +269,23 @@ fn an_engine_in_one_file_is_followed_from_its_messages_to_the_report() {
         .map(|form| (form.class, form.codec, form.frames))
         .collect();
     assert_eq!(forms, [("Lines", "text", messages.len() as u64)]);
+}
+
+#[test]
+fn log_lines_of_an_engine_in_one_file_are_imported() {
+    const LOGS: &[&dyn LogLines] = &[&engines::sglang::Log, &ToyLog];
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let path = folder.path().join("toy.log");
+    let log = "2026-01-18T07:55:00Z toy: sent a\n2026-01-18T07:55:02Z toy: received a\n2026-01-18T07:55:02Z toy: ?\n";
+    std::fs::write(&path, log).expect("written");
+    let mut import = Import::open(&[path], LOGS, trace::import::Options::default()).expect("a log");
+    let mut analysis = Analysis::new(config());
+    while import.next(&mut |event| analysis.apply(event)) {}
+    import.check().expect("known lines");
+    assert_eq!((import.stats().forms["toy"], import.stats().malformed), (2, 1));
+    let report = analysis.report(&ReportInput::of("import"));
+    assert_eq!(&*report.source.engine, NAME);
+    assert_eq!(report.gap_ns.and_then(|gap| gap.max), Some(2_000_000_000));
 }
 
 #[test]

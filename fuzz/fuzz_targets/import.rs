@@ -16,7 +16,7 @@ fuzz_target!(|text: &[u8]| {
     file.write_all(text).expect("written");
     let path = PathBuf::from(format!("/proc/self/fd/{}", file.as_raw_fd()));
     let options = Options { year: Some(2026), ..Options::default() };
-    let Ok(mut import) = Import::open(&[path], options) else { return };
+    let Ok(mut import) = Import::open(&[path], engines::LOGS, options) else { return };
     let mut analysis = Analysis::new(Config::default());
     while import.next(&mut |event| analysis.apply(event)) {}
     let stats = import.stats();

@@ -1,8 +1,10 @@
 //! Behaviour of each release between the wire and the client, taken from the releases' `srt/managers/tokenizer_manager.py` and
 //! `io_struct.py` (docs/internals/WIRE.md).
 
+use trace::engine::Waiter::{KeepsLast, Merges, YieldsAll};
 use trace::engine::{Behaviour, Mode, OutputModeRule, Version, VersionRange, Waiter};
 use trace::event::IdColumn;
+use trace::event::IdColumn::{Absent, Cumulative, Delta, DeltaAfterPromptTail as AfterPrompt};
 
 /// First release that drops no queued chunk.
 pub(super) const DROPS_FIXED_IN: &str = "0.5.10";
@@ -18,122 +20,28 @@ pub(super) struct Release {
     pub(super) text_ids: Option<IdColumn>,
 }
 
-struct Row {
-    from: &'static str,
-    waiter: Waiter,
-    token_path: OutputModeRule,
-    text_path: OutputModeRule,
-    token_ids: IdColumn,
-    text_ids: IdColumn,
-}
+/// First release of a row; behaviour of a waiter; output modes on the token and text path; `output_ids` of token and text frames.
+type Row = (&'static str, Waiter, OutputModeRule, OutputModeRule, IdColumn, IdColumn);
 
 const ALL: OutputModeRule = OutputModeRule::Always(Mode::Cumulative);
 const NEW: OutputModeRule = OutputModeRule::Always(Mode::Incremental);
-const STREAM_OUTPUT: OutputModeRule = OutputModeRule::ByFlag("--stream-output");
+const FLAG: OutputModeRule = OutputModeRule::ByFlag("--stream-output");
 /// The new name of 0.5.10rc0; the old one stays as an alias.
-const INCREMENTAL: OutputModeRule = OutputModeRule::ByFlag("--incremental-streaming-output");
+const RENAMED: OutputModeRule = OutputModeRule::ByFlag("--incremental-streaming-output");
 
 /// Each row applies from its release up to the next row's.
 const ROWS: &[Row] = &[
-    row(
-        "0.4.0",
-        Waiter::KeepsLast,
-        ALL,
-        ALL,
-        IdColumn::Cumulative,
-        IdColumn::Absent,
-    ),
-    row(
-        "0.4.3.post4",
-        Waiter::KeepsLast,
-        STREAM_OUTPUT,
-        ALL,
-        IdColumn::Cumulative,
-        IdColumn::Absent,
-    ),
-    row(
-        "0.4.6.post4",
-        Waiter::KeepsLast,
-        STREAM_OUTPUT,
-        ALL,
-        IdColumn::Delta,
-        IdColumn::Absent,
-    ),
-    row(
-        "0.5.0rc0",
-        Waiter::KeepsLast,
-        STREAM_OUTPUT,
-        NEW,
-        IdColumn::Delta,
-        IdColumn::DeltaAfterPromptTail,
-    ),
-    row(
-        "0.5.0rc1",
-        Waiter::KeepsLast,
-        STREAM_OUTPUT,
-        NEW,
-        IdColumn::Delta,
-        IdColumn::Delta,
-    ),
-    row(
-        "0.5.1",
-        Waiter::KeepsLast,
-        STREAM_OUTPUT,
-        NEW,
-        IdColumn::Delta,
-        IdColumn::DeltaAfterPromptTail,
-    ),
-    row(
-        "0.5.4.post3",
-        Waiter::KeepsLast,
-        STREAM_OUTPUT,
-        NEW,
-        IdColumn::Delta,
-        IdColumn::Delta,
-    ),
-    row(
-        "0.5.6",
-        Waiter::KeepsLast,
-        STREAM_OUTPUT,
-        STREAM_OUTPUT,
-        IdColumn::Delta,
-        IdColumn::Delta,
-    ),
-    row(
-        "0.5.10rc0",
-        Waiter::YieldsAll,
-        INCREMENTAL,
-        INCREMENTAL,
-        IdColumn::Delta,
-        IdColumn::Delta,
-    ),
-    row(
-        "0.5.10",
-        Waiter::Merges,
-        INCREMENTAL,
-        INCREMENTAL,
-        IdColumn::Delta,
-        IdColumn::Delta,
-    ),
+    ("0.4.0", KeepsLast, ALL, ALL, Cumulative, Absent),
+    ("0.4.3.post4", KeepsLast, FLAG, ALL, Cumulative, Absent),
+    ("0.4.6.post4", KeepsLast, FLAG, ALL, Delta, Absent),
+    ("0.5.0rc0", KeepsLast, FLAG, NEW, Delta, AfterPrompt),
+    ("0.5.0rc1", KeepsLast, FLAG, NEW, Delta, Delta),
+    ("0.5.1", KeepsLast, FLAG, NEW, Delta, AfterPrompt),
+    ("0.5.4.post3", KeepsLast, FLAG, NEW, Delta, Delta),
+    ("0.5.6", KeepsLast, FLAG, FLAG, Delta, Delta),
+    ("0.5.10rc0", YieldsAll, RENAMED, RENAMED, Delta, Delta),
+    ("0.5.10", Merges, RENAMED, RENAMED, Delta, Delta),
 ];
-
-const fn row(
-    from: &'static str,
-    waiter: Waiter,
-    token_path: OutputModeRule,
-    text_path: OutputModeRule,
-    token_ids: IdColumn,
-    text_ids: IdColumn,
-) -> Row {
-    Row {
-        from,
-        waiter,
-        token_path,
-        text_path,
-        token_ids,
-        text_ids,
-    }
-}
 
 impl Release {
     /// Facts about a release or a range such as `0.5.12..0.5.14`; empty for any other text.
@@ -142,7 +50,7 @@ impl Release {
     }
 
     pub(super) fn of_range(range: VersionRange) -> Self {
-        let starts = |row: &Row| row.from.parse::<Version>().ok();
+        let starts = |row: &Row| row.0.parse::<Version>().ok();
         // The row in force at the range's first release, and every row that begins within the range.
         let first = ROWS.iter().rposition(|r| starts(r).is_some_and(|v| v <= range.first));
         let last = ROWS.iter().rposition(|r| starts(r).is_some_and(|v| v <= range.last));
@@ -152,12 +60,12 @@ impl Release {
         let rows = &ROWS[first..=last];
         Self {
             behaviour: Behaviour {
-                waiter: agreed(rows, |r| r.waiter),
-                token_path: agreed(rows, |r| r.token_path),
-                text_path: agreed(rows, |r| r.text_path),
+                waiter: agreed(rows, |r| r.1),
+                token_path: agreed(rows, |r| r.2),
+                text_path: agreed(rows, |r| r.3),
             },
-            token_ids: agreed(rows, |r| r.token_ids),
-            text_ids: agreed(rows, |r| r.text_ids),
+            token_ids: agreed(rows, |r| r.4),
+            text_ids: agreed(rows, |r| r.5),
         }
     }
 }
@@ -174,10 +82,10 @@ mod tests {
     #[test]
     fn a_range_has_only_the_properties_its_releases_share() {
         let waiter = |v| Release::of(v).behaviour.waiter;
-        assert_eq!(waiter("0.5.9"), Some(Waiter::KeepsLast));
-        assert_eq!(waiter("0.5.10rc0"), Some(Waiter::YieldsAll));
-        assert_eq!(waiter("0.5.10.post1"), Some(Waiter::Merges));
-        assert_eq!(waiter("0.5.12..0.5.14"), Some(Waiter::Merges));
+        assert_eq!(waiter("0.5.9"), Some(KeepsLast));
+        assert_eq!(waiter("0.5.10rc0"), Some(YieldsAll));
+        assert_eq!(waiter("0.5.10.post1"), Some(Merges));
+        assert_eq!(waiter("0.5.12..0.5.14"), Some(Merges));
         assert_eq!(waiter("0.5.9..0.5.11"), None);
         assert_eq!(waiter("0.3.6"), None);
         assert_eq!(waiter("main"), None);
@@ -198,18 +106,15 @@ mod tests {
     #[test]
     fn id_columns_change_at_the_right_releases() {
         let ids = |v| Release::of(v).token_ids;
-        assert_eq!(ids("0.4.6.post3"), Some(IdColumn::Cumulative));
-        assert_eq!(ids("0.4.6.post4"), Some(IdColumn::Delta));
+        assert_eq!(ids("0.4.6.post3"), Some(Cumulative));
+        assert_eq!(ids("0.4.6.post4"), Some(Delta));
         assert_eq!(ids("0.4.6.post3..0.4.6.post4"), None);
-        assert_eq!(
-            Release::of("0.5.4.post2").text_ids,
-            Some(IdColumn::DeltaAfterPromptTail)
-        );
+        assert_eq!(Release::of("0.5.4.post2").text_ids, Some(AfterPrompt));
     }
 
     #[test]
     fn rows_are_in_order() {
-        let starts: Vec<Version> = ROWS.iter().map(|r| r.from.parse().unwrap()).collect();
+        let starts: Vec<Version> = ROWS.iter().map(|r| r.0.parse().unwrap()).collect();
         assert!(starts.windows(2).all(|w| w[0] < w[1]));
     }
 }

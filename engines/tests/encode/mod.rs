@@ -245,51 +245,25 @@ impl Pickler {
 /// Encodes `class` and its fields in msgspec's array-like form.
 pub(crate) fn msgpack(class: &str, fields: &[Py]) -> Vec<u8> {
     let mut out = Vec::new();
-    head(&mut out, 0x90, 0xdc, fields.len() + 1);
-    pack(&mut out, &Py::Str(class.into()));
-    for field in fields {
-        pack(&mut out, field);
-    }
+    let tagged = [rmpv::Value::from(class)].into_iter().chain(fields.iter().map(packed));
+    rmpv::encode::write_value(&mut out, &rmpv::Value::Array(tagged.collect())).unwrap();
     out
 }
 
-fn head(out: &mut Vec<u8>, fixed: u8, wide: u8, len: usize) {
-    if len < 16 {
-        out.push(fixed | len as u8);
-    } else {
-        out.extend([&[wide], &(len as u16).to_be_bytes()[..]].concat());
-    }
-}
-
-fn pack(out: &mut Vec<u8>, value: &Py) {
+fn packed(value: &Py) -> rmpv::Value {
     match value {
-        Py::None => out.push(0xc0),
-        Py::Bool(value) => out.push(if *value { 0xc3 } else { 0xc2 }),
-        Py::Int(value @ 0..=127) => out.push(*value as u8),
-        Py::Int(value @ 128..=65535) => out.extend([&[0xcd], &(*value as u16).to_be_bytes()[..]].concat()),
-        Py::Int(value) => out.extend([&[0xd3], &value.to_be_bytes()[..]].concat()),
-        Py::Float(value) => out.extend([&[0xcb], &value.to_be_bytes()[..]].concat()),
-        Py::Str(text) if text.len() < 32 => out.extend([&[0xa0 | text.len() as u8], text.as_bytes()].concat()),
-        Py::Str(text) => out.extend([&[0xda], &(text.len() as u16).to_be_bytes()[..], text.as_bytes()].concat()),
-        Py::Bytes(bytes) => out.extend([&[0xc5], &(bytes.len() as u16).to_be_bytes()[..], bytes].concat()),
-        Py::List(items) | Py::Tuple(items) => {
-            head(out, 0x90, 0xdc, items.len());
-            for item in items {
-                pack(out, item);
-            }
-        }
-        Py::Dict(entries) => {
-            head(out, 0x80, 0xde, entries.len());
-            for (key, value) in entries {
-                pack(out, key);
-                pack(out, value);
-            }
-        }
+        Py::None => rmpv::Value::Nil,
+        Py::Bool(value) => (*value).into(),
+        Py::Int(value) => (*value).into(),
+        Py::Float(value) => (*value).into(),
+        Py::Str(text) => text.as_str().into(),
+        Py::Bytes(bytes) => bytes.as_slice().into(),
+        Py::List(items) | Py::Tuple(items) => rmpv::Value::Array(items.iter().map(packed).collect()),
+        Py::Dict(entries) => rmpv::Value::Map(entries.iter().map(|(k, v)| (packed(k), packed(v))).collect()),
         // SGLang's extension 1: length of the metadata, the msgpack string "q", the words.
         Py::Array(words) => {
-            let words: Vec<u8> = words.iter().flat_map(|word| word.to_le_bytes()).collect();
-            let len = (words.len() + 6) as u32;
-            out.extend([&[0xc9], &len.to_be_bytes()[..], &[1, 0, 0, 0, 2, 0xa1, b'q'], &words].concat());
+            let words = words.iter().flat_map(|word| word.to_le_bytes());
+            rmpv::Value::Ext(1, [0, 0, 0, 2, 0xa1, b'q'].into_iter().chain(words).collect())
         }
     }
 }

@@ -109,7 +109,7 @@ fn read(args: &Args) -> anyhow::Result<(Analysis, ReportInput, Option<Recorder>)
         files: args.max_files,
         ..Options::default()
     };
-    let mut import = Import::open(&args.paths, options)?;
+    let mut import = Import::open(&args.paths, engines::LOGS, options)?;
     let limits = args.limits.on(Limits {
         live_rids: args.max_live,
         ..Limits::default()
@@ -300,7 +300,7 @@ mod tests {
         Line::parse_from(["import"].iter().chain(line)).args
     }
 
-    const LOG: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../trace/tests/logs/report/decode.log");
+    const LOG: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../engines/tests/logs/report/decode.log");
 
     #[test]
     fn a_recording_of_an_import_gives_the_same_report() {

@@ -55,6 +55,17 @@ pub(super) fn shift(a: &Report, b: &Report) -> Option<WaitShift> {
         .unwrap_or(0.0);
     let part = |leg: &LegLine, of: u64| format!("{} of {} a chunk", percent(leg.share), duration(of));
     let leg_place = |leg: &LegLine| place(&leg.name, leg.kind);
+    let changed = |how: &str| {
+        format!(
+            "the wait {how} from {} to {} a chunk: most of it was {} ({}), and is {} ({})",
+            duration(before),
+            duration(after),
+            leg_place(from),
+            percent(from.share),
+            leg_place(to),
+            percent(to.share)
+        )
+    };
     let summary = if (after as f64) < NEGLIGIBLE * before as f64 {
         format!(
             "the wait has disappeared: {} had {}, and {} is left, most of it {}",
@@ -64,15 +75,7 @@ pub(super) fn shift(a: &Report, b: &Report) -> Option<WaitShift> {
             leg_place(to)
         )
     } else if after >= 2 * before && after - before >= CHANGED_NS {
-        format!(
-            "the wait grew from {} to {} a chunk: most of it was {} ({}), and is {} ({})",
-            duration(before),
-            duration(after),
-            leg_place(from),
-            percent(from.share),
-            leg_place(to),
-            percent(to.share)
-        )
+        changed("grew")
     } else if (&from.name, from.kind) != (&to.name, to.kind) && from.share - left >= MOVED {
         format!(
             "the wait moved from {} ({}) to {} ({})",
@@ -82,15 +85,7 @@ pub(super) fn shift(a: &Report, b: &Report) -> Option<WaitShift> {
             part(to, after)
         )
     } else if before >= 2 * after && before - after >= CHANGED_NS {
-        format!(
-            "the wait shrank from {} to {} a chunk: most of it was {} ({}), and is {} ({})",
-            duration(before),
-            duration(after),
-            leg_place(from),
-            percent(from.share),
-            leg_place(to),
-            percent(to.share)
-        )
+        changed("shrank")
     } else {
         format!(
             "the wait stays: {} had {}, {} has {}",
@@ -130,28 +125,17 @@ fn same(shift: &LegShift, leg: &LegLine) -> bool {
 }
 
 fn legs(a: &[LegLine], b: &[LegLine]) -> Vec<LegShift> {
-    let mut legs: Vec<LegShift> = a
-        .iter()
-        .map(|leg| LegShift {
-            name: leg.name.clone(),
-            kind: leg.kind,
-            a_ns: Some(leg.mean_ns),
-            b_ns: None,
-            a_share: Some(leg.share),
-            b_share: None,
-        })
-        .collect();
-    for leg in b {
-        if let Some(known) = legs.iter_mut().find(|known| same(known, leg)) {
-            (known.b_ns, known.b_share) = (Some(leg.mean_ns), Some(leg.share));
-        } else {
+    let mut legs: Vec<LegShift> = Vec::new();
+    for leg in a.iter().chain(b) {
+        if !legs.iter().any(|known| same(known, leg)) {
+            let [a, b] = [a, b].map(|path| path.iter().find(|l| (&l.name, l.kind) == (&leg.name, leg.kind)));
             legs.push(LegShift {
                 name: leg.name.clone(),
                 kind: leg.kind,
-                a_ns: None,
-                b_ns: Some(leg.mean_ns),
-                a_share: None,
-                b_share: Some(leg.share),
+                a_ns: a.map(|leg| leg.mean_ns),
+                b_ns: b.map(|leg| leg.mean_ns),
+                a_share: a.map(|leg| leg.share),
+                b_share: b.map(|leg| leg.share),
             });
         }
     }

@@ -36,7 +36,7 @@ pub(super) fn open<'l>(line: &'l str, clock: &mut Clock) -> Opened<'l> {
     let after = runtime(outer.message);
     match head(after, clock) {
         Some(inner) => Opened {
-            stamp: outer.stamp.zip(inner.stamp).map(|(outer, own)| better(outer, own)),
+            stamp: better(outer.stamp, inner.stamp),
             ..inner
         },
         None => Opened {
@@ -47,16 +47,16 @@ pub(super) fn open<'l>(line: &'l str, clock: &mut Clock) -> Opened<'l> {
 }
 
 /// Selects the more precise timestamp: the line's own, unless it is imprecise and the outer one is not.
-pub(super) fn better(outer: Stamp, own: Stamp) -> Stamp {
+pub(super) fn better(outer: Option<Stamp>, own: Option<Stamp>) -> Option<Stamp> {
+    let (Some(outer), Some(own)) = (outer, own) else {
+        return own.or(outer);
+    };
     let imprecise = own.coarse || own.zone_assumed;
     let same_time = outer.wall_ns.saturating_add(1_000_000_000).saturating_sub(own.wall_ns)
         <= PASSED_ON_NS + 1_000_000_000
         && outer.wall_ns.saturating_add(1_000_000_000) >= own.wall_ns;
-    if imprecise && (own.zone_assumed || same_time) && !outer.zone_assumed {
-        outer
-    } else {
-        own
-    }
+    let use_outer = imprecise && (own.zone_assumed || same_time) && !outer.zone_assumed;
+    Some(if use_outer { outer } else { own })
 }
 
 /// Finds a timestamp near the beginning, after `[`, a level or a key.
@@ -121,76 +121,24 @@ mod tests {
 
     #[test]
     fn prefixes_are_removed() {
-        for (line, at, rank, message) in [
-            (
-                "2026-01-18T07:55:00.3Z [TOK recv] x",
-                "2026-01-18T07:55:00.3Z",
-                "",
-                "[TOK recv] x",
-            ),
-            (
-                "[2026-01-18 07:55:00 DP0 TP3] hello",
-                "2026-01-18T15:55:00Z",
-                "DP0 TP3",
-                "hello",
-            ),
-            (
-                "[2026-01-18 07:55:00] hello [x] y",
-                "2026-01-18T15:55:00Z",
-                "",
-                "hello [x] y",
-            ),
-            (
-                "[2026-01-18 07:55:00.250] hello",
-                "2026-01-18T15:55:00.25Z",
-                "",
-                "hello",
-            ),
-            (
-                "INFO 2026-01-18 07:55:00,330 mod.py:12] hello",
-                "2026-01-18T15:55:00.33Z",
-                "",
-                "mod.py:12] hello",
-            ),
-            (
-                "time=\"2026-01-18T07:55:00Z\" hello",
-                "2026-01-18T07:55:00Z",
-                "",
-                "hello",
-            ),
+        for row in [
+            "2026-01-18T07:55:00.3Z [TOK recv] x | 2026-01-18T07:55:00.3Z | | [TOK recv] x",
+            "[2026-01-18 07:55:00 DP0 TP3] hello | 2026-01-18T15:55:00Z | DP0 TP3 | hello",
+            "[2026-01-18 07:55:00] hello [x] y | 2026-01-18T15:55:00Z | | hello [x] y",
+            "[2026-01-18 07:55:00.250] hello | 2026-01-18T15:55:00.25Z | | hello",
+            "INFO 2026-01-18 07:55:00,330 mod.py:12] hello | 2026-01-18T15:55:00.33Z | | mod.py:12] hello",
+            "time=\"2026-01-18T07:55:00Z\" hello | 2026-01-18T07:55:00Z | | hello",
             // The runtime's timestamp is more precise and has a zone.
-            (
-                "2026-01-18T07:55:00.4Z [2026-01-18 07:55:00 TP0] hi",
-                "2026-01-18T07:55:00.4Z",
-                "TP0",
-                "hi",
-            ),
-            (
-                "2026-01-18T07:55:00.4Z stderr F [2026-01-18 07:55:00] hi",
-                "2026-01-18T07:55:00.4Z",
-                "",
-                "hi",
-            ),
+            "2026-01-18T07:55:00.4Z [2026-01-18 07:55:00 TP0] hi | 2026-01-18T07:55:00.4Z | TP0 | hi",
+            "2026-01-18T07:55:00.4Z stderr F [2026-01-18 07:55:00] hi | 2026-01-18T07:55:00.4Z | | hi",
             // The line's own timestamp is more precise.
-            (
-                "2026-01-18T07:55:00.4Z 2026-01-18T07:55:00.3999Z hi",
-                "2026-01-18T07:55:00.3999Z",
-                "",
-                "hi",
-            ),
-            (
-                "[pod/decode-0/main] 2026-01-18T07:55:00.3Z hi",
-                "2026-01-18T07:55:00.3Z",
-                "",
-                "hi",
-            ),
-            (
-                "Jan 18 07:55:00 node engine[12]: hi",
-                "2026-01-18T15:55:00Z",
-                "",
-                "node engine[12]: hi",
-            ),
+            "2026-01-18T07:55:00.4Z 2026-01-18T07:55:00.3999Z hi | 2026-01-18T07:55:00.3999Z | | hi",
+            "[pod/decode-0/main] 2026-01-18T07:55:00.3Z hi | 2026-01-18T07:55:00.3Z | | hi",
+            "Jan 18 07:55:00 node engine[12]: hi | 2026-01-18T15:55:00Z | | node engine[12]: hi",
         ] {
+            let [line, at, rank, message] = row.split('|').map(str::trim).collect::<Vec<_>>()[..] else {
+                panic!("{row}");
+            };
             assert_eq!(opened(line), (Some(at.into()), rank.into(), message.into()), "{line}");
         }
         assert_eq!(

@@ -4,8 +4,8 @@ use std::collections::BTreeMap;
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use super::error::ImportError;
-use super::options::Options;
+use super::ImportError;
+use super::Options;
 use super::stats::Stats;
 
 /// Suffixes of files without a log: profiles, pickled requests (they hold prompts), tokengap recordings, archives.

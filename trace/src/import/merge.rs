@@ -7,12 +7,13 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use super::error::ImportError;
+use super::ImportError;
+use super::Options;
 use super::files;
 use super::lines::Lines;
-use super::options::Options;
 use super::queue::{Queue, Queued};
 use super::reader::Reader;
+use super::recognise::LogLines;
 use super::source::Source;
 use super::stats::Stats;
 use crate::event::Event;
@@ -35,8 +36,12 @@ pub struct Import {
 }
 
 impl Import {
-    /// Finds the files under `paths` and reads the start of each.
-    pub fn open(paths: &[PathBuf], options: Options) -> Result<Self, ImportError> {
+    /// Finds the files under `paths`, which have log lines of `engines`, and reads the start of each.
+    pub fn open(
+        paths: &[PathBuf],
+        engines: &'static [&'static dyn LogLines],
+        options: Options,
+    ) -> Result<Self, ImportError> {
         let mut stats = Stats::default();
         let files = files::gather(paths, &options, &mut stats)?;
         let bytes = files.iter().map(|f| f.bytes).sum();
@@ -51,7 +56,7 @@ impl Import {
         }
         waiting.sort_by(|a, b| b.first_ns.cmp(&a.first_ns).then_with(|| b.file.path.cmp(&a.file.path)));
         Ok(Self {
-            reader: Reader::new(stats, options.rids, several),
+            reader: Reader::new(engines, stats, options.rids, several),
             queued: Queue::new(options.window_ns),
             options,
             waiting,
@@ -153,9 +158,17 @@ impl Import {
             n => format!("; {} of a known form without a time", plural(n, "line")),
         };
         let first = stats.first_unknown.as_ref();
+        let known: Vec<_> = self
+            .reader
+            .recogniser
+            .engines
+            .iter()
+            .map(|engine| engine.summary())
+            .collect();
         Err(ImportError::NothingRecognised {
             lines: stats.lines,
             files: plural(stats.files, "file"),
+            known: known.join("; "),
             undated,
             first: first.map_or_else(String::new, |shape| {
                 format!("; the first unknown line, with possible prompt text removed: {shape}")

@@ -5,14 +5,10 @@
 
 mod clock;
 mod envelope;
-mod error;
 mod files;
-mod item;
 mod json;
 mod lines;
 mod merge;
-mod meta;
-mod options;
 mod queue;
 mod reader;
 mod recognise;
@@ -20,9 +16,90 @@ mod rids;
 mod shape;
 mod source;
 mod stats;
-mod text;
+pub mod text;
 
-pub use error::ImportError;
+use std::path::PathBuf;
+
+use jiff::tz::TimeZone;
+
+pub use json::{Field, Record};
 pub use merge::Import;
-pub use options::Options;
-pub use stats::{Form, Stats};
+pub use recognise::{Form, Item, LogLines, Logged, Malformed, Read, Rid};
+pub use stats::Stats;
+
+/// Options for reading log files.
+#[derive(Clone, Debug)]
+pub struct Options {
+    /// Time zone of timestamps without one.
+    pub zone: TimeZone,
+    /// Year of timestamps without one; `None` takes it from the file's modification time.
+    pub year: Option<i16>,
+    /// Span of log time over which lines are sorted, in nanoseconds.
+    pub window_ns: u64,
+    /// Maximum number of recognised lines queued for sorting.
+    pub held_lines: usize,
+    /// Maximum length of a line in bytes; longer lines are truncated.
+    pub line_bytes: usize,
+    /// Maximum number of files.
+    pub files: usize,
+    /// Maximum number of open files.
+    pub open_files: usize,
+    /// Maximum number of complete rids kept, to complete those truncated in the log.
+    pub rids: usize,
+}
+
+impl Default for Options {
+    fn default() -> Self {
+        Self {
+            zone: TimeZone::UTC,
+            year: None,
+            window_ns: 120_000_000_000,
+            held_lines: 500_000,
+            line_bytes: 64 * 1024,
+            files: 10_000,
+            open_files: 256,
+            rids: 262_144,
+        }
+    }
+}
+
+/// Errors of an import.
+#[derive(Debug, thiserror::Error)]
+pub enum ImportError {
+    /// A path does not exist or is not readable.
+    #[error("cannot read {}: {source}", path.display())]
+    Path {
+        /// The path.
+        path: PathBuf,
+        /// Cause.
+        source: std::io::Error,
+    },
+    /// There is no file to read.
+    #[error("no log file in {paths}; .pkl, .pstats and .tgap files are skipped")]
+    NoFiles {
+        /// Searched paths.
+        paths: String,
+    },
+    /// Too many files.
+    #[error("more than {limit} files in {paths}; name fewer, or raise --max-files")]
+    TooManyFiles {
+        /// The limit.
+        limit: usize,
+        /// Searched paths.
+        paths: String,
+    },
+    /// No line has a known form.
+    #[error("{lines} lines in {files} and none of a known form ({known}){undated}{first}")]
+    NothingRecognised {
+        /// Lines read.
+        lines: u64,
+        /// `1 file`, `12 files`.
+        files: String,
+        /// The known forms.
+        known: String,
+        /// `; 12 lines of a known form have no time`, or empty.
+        undated: String,
+        /// Shape of the first unknown line, without possible prompt text; or empty.
+        first: String,
+    },
+}

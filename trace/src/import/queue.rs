@@ -3,7 +3,7 @@
 
 use std::collections::BTreeMap;
 
-use super::item::{Rid, Statement};
+use crate::event::LoggedState;
 
 /// Number of slots per window.
 const SLOTS: u64 = 64;
@@ -19,22 +19,26 @@ pub(super) struct Queued {
     pub(super) statement: OwnedStatement,
 }
 
-/// A stage is named by its index.
-pub(super) type OwnedStatement = Statement<OwnedRid, u16>;
+/// A stage is named by its index, and a state has no `by`.
+#[derive(Debug)]
+pub(super) enum OwnedStatement {
+    Stage {
+        rid: OwnedRid,
+        name: u16,
+        tokens: Option<u32>,
+        pending: Option<u32>,
+    },
+    State(Box<LoggedState<'static>>),
+    Merged {
+        rid: OwnedRid,
+        chunks: u32,
+    },
+}
 
 #[derive(Debug)]
 pub(super) struct OwnedRid {
     pub(super) text: Box<str>,
     pub(super) cut: bool,
-}
-
-impl From<Rid<'_>> for OwnedRid {
-    fn from(rid: Rid<'_>) -> Self {
-        Self {
-            text: rid.text.into(),
-            cut: rid.cut,
-        }
-    }
 }
 
 #[derive(Debug)]

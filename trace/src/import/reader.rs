@@ -1,20 +1,19 @@
 //! Converts lines to queued statements, and statements to events.
 
 use std::borrow::Cow;
+use std::sync::Arc;
 
-use super::clock::{Clock, Stamp};
+use super::clock::Stamp;
 use super::envelope::{self, better};
-use super::item::{Item, Statement};
-use super::json::{Object, Scalar};
 use super::queue::{OwnedRid, OwnedStatement, Queue, Queued};
-use super::recognise::{self, Malformed, Recogniser};
+use super::recognise::{Found, Item, LogLines, Logged, Recogniser};
 use super::rids::Rids;
 use super::shape::shape;
 use super::source::Source;
-use super::stats::{Form, Stats};
-use super::text::{clean, epoch_ns};
+use super::stats::Stats;
+use super::text::clean;
 use crate::clock::MonoNs;
-use crate::event::{Event, LoggedState, Merged, Stage, What};
+use crate::event::{Engine, Event, LoggedState, Merged, Stage, What};
 
 /// Maximum number of words kept per kind; further ones become [`OTHER`].
 const WORDS: usize = 512;
@@ -22,23 +21,28 @@ const OTHER: &str = "other";
 
 pub(super) struct Reader {
     pub(super) stats: Stats,
-    recogniser: Recogniser,
+    pub(super) recogniser: Arc<Recogniser>,
     rids: Rids,
     names: Vec<Box<str>>,
     writers: Vec<Box<str>>,
     /// Whether there are several logs. If so, source names include the log's name.
     several: bool,
+    /// Engine of the first known line, and whether an event names it.
+    engine: Option<&'static str>,
+    named: bool,
 }
 
 impl Reader {
-    pub(super) fn new(stats: Stats, rids: usize, several: bool) -> Self {
+    pub(super) fn new(engines: &'static [&'static dyn LogLines], stats: Stats, rids: usize, several: bool) -> Self {
         Self {
             stats,
-            recogniser: Recogniser::new(),
+            recogniser: Arc::new(Recogniser::new(engines)),
             rids: Rids::new(rids),
             names: Vec::new(),
             writers: Vec::new(),
             several,
+            engine: None,
+            named: false,
         }
     }
 
@@ -81,35 +85,23 @@ impl Reader {
         }
         let text = clean(line);
         let opened = envelope::open(&text, &mut source.clock);
-        if opened.message.starts_with('{')
-            && let Ok(object) = serde_json::from_str::<Object<'_>>(opened.message)
-        {
-            let time = object
-                .time
-                .as_ref()
-                .and_then(|time| scalar_stamp(time, &mut source.clock));
-            let stamp = match (opened.stamp, time) {
-                (Some(outer), Some(own)) => Some(better(outer, own)),
-                (outer, own) => own.or(outer),
-            };
-            let mut sink = Sink::new(self, source, queue, stamp, "");
-            if let Some(found) = recognise::object(&object, &mut |item| sink.take(&item)) {
-                let dated = sink.dated;
-                self.count(found, stamp, dated);
-                return;
-            }
-            if let Some(message) = &object.message {
-                let message = clean(message.as_bytes());
-                let inner = envelope::open(&message, &mut source.clock);
-                let stamp = match (stamp, inner.stamp) {
-                    (Some(outer), Some(own)) => Some(better(outer, own)),
-                    (outer, own) => own.or(outer),
-                };
-                self.message(inner.message, stamp, inner.rank, source, queue, line);
-                return;
-            }
+        let Some(record) = self.recogniser.parse(opened.message) else {
+            return self.message(opened.message, opened.stamp, opened.rank, source, queue, line);
+        };
+        let own = record.time().and_then(|time| source.clock.read(time.as_bytes()));
+        let stamp = better(opened.stamp, own.map(|own| own.0));
+        let recogniser = Arc::clone(&self.recogniser);
+        let mut sink = self.sink(source, queue, stamp, "");
+        if let Some(found) = recogniser.record(&record, &mut |item| sink.take(item)) {
+            sink.count(found);
+        } else if let Some(message) = record.message() {
+            let message = clean(message.as_bytes());
+            let inner = envelope::open(&message, &mut source.clock);
+            let stamp = better(stamp, inner.stamp);
+            self.message(inner.message, stamp, inner.rank, source, queue, line);
+        } else {
+            self.message(opened.message, opened.stamp, opened.rank, source, queue, line);
         }
-        self.message(opened.message, opened.stamp, opened.rank, source, queue, line);
     }
 
     fn message(
@@ -121,13 +113,28 @@ impl Reader {
         queue: &mut Queue,
         line: &[u8],
     ) {
-        let recogniser = self.recogniser.clone();
-        let mut sink = Sink::new(self, source, queue, stamp, rank);
-        let found = recogniser.read(message, stamp.map(|s| s.wall_ns), &mut |item| sink.take(&item));
-        let dated = sink.dated;
-        match found {
-            Some(found) => self.count(found, stamp, dated),
+        let recogniser = Arc::clone(&self.recogniser);
+        let mut sink = self.sink(source, queue, stamp, rank);
+        match recogniser.read(message, stamp.map(|s| s.wall_ns), &mut |item| sink.take(item)) {
+            Some(found) => sink.count(found),
             None => self.unknown(line),
+        }
+    }
+
+    fn sink<'s>(
+        &'s mut self,
+        source: &'s mut Source,
+        queue: &'s mut Queue,
+        stamp: Option<Stamp>,
+        rank: &'s str,
+    ) -> Sink<'s> {
+        Sink {
+            reader: self,
+            source,
+            queue,
+            stamp,
+            rank,
+            dated: false,
         }
     }
 
@@ -138,23 +145,16 @@ impl Reader {
         }
     }
 
-    fn count(&mut self, found: Result<Form, Malformed>, stamp: Option<Stamp>, dated: bool) {
-        let stats = &mut self.stats;
-        let Ok(form) = found else {
-            stats.malformed += 1;
-            return;
-        };
-        *stats.forms.entry(form).or_default() += 1;
-        stats.undated += u64::from(!dated);
-        if let Some(stamp) = stamp {
-            stats.zone_assumed += u64::from(stamp.zone_assumed);
-            stats.year_assumed += u64::from(stamp.year_assumed);
-            stats.whole_seconds += u64::from(stamp.coarse);
-        }
-    }
-
-    /// Converts a queued statement to an event.
+    /// Converts a queued statement to an event. The first one is preceded by an event that names the engine.
     pub(super) fn emit(&mut self, queued: &Queued, sink: &mut dyn FnMut(&Event<'_>)) {
+        let at = MonoNs(queued.at_ns);
+        if !std::mem::replace(&mut self.named, true) {
+            let engine = Engine {
+                name: self.engine,
+                ..Engine::default()
+            };
+            sink(&Event::new(at, What::Engine(engine)));
+        }
         let by = &*self.writers[usize::from(queued.by)];
         let what = match &queued.statement {
             OwnedStatement::Stage {
@@ -169,28 +169,14 @@ impl Reader {
                 tokens: *tokens,
                 pending: *pending,
             }),
-            OwnedStatement::LoggedState {
-                states,
-                rids,
-                recv_wait_ns,
-                more,
-                cpu,
-            } => What::LoggedState(LoggedState {
-                by,
-                states: *states,
-                rids: *rids,
-                recv_wait_ns: *recv_wait_ns,
-                more: *more,
-                cpu: *cpu,
-                cpu_system: None,
-            }),
+            OwnedStatement::State(state) => What::LoggedState(LoggedState { by, ..**state }),
             OwnedStatement::Merged { rid, chunks } => What::Merged(Merged {
                 rid: &whole(rid, &mut self.rids, &mut self.stats),
                 chunks: *chunks,
                 by,
             }),
         };
-        sink(&Event::new(MonoNs(queued.at_ns), what));
+        sink(&Event::new(at, what));
     }
 }
 
@@ -205,42 +191,60 @@ struct Sink<'s> {
     dated: bool,
 }
 
-impl<'s> Sink<'s> {
-    fn new(
-        reader: &'s mut Reader,
-        source: &'s mut Source,
-        queue: &'s mut Queue,
-        stamp: Option<Stamp>,
-        rank: &'s str,
-    ) -> Self {
-        Self {
-            reader,
-            source,
-            queue,
-            stamp,
-            rank,
-            dated: false,
-        }
-    }
-
+impl Sink<'_> {
     fn take(&mut self, item: &Item<'_>) {
         let Some(at_ns) = item.wall_ns.or(self.stamp.map(|s| s.wall_ns)) else {
             return;
         };
         self.dated = true;
         let reader = &mut *self.reader;
-        if let Statement::Stage { rid, .. } | Statement::Merged { rid, .. } = &item.statement
-            && !rid.cut
-        {
-            reader.rids.note(rid.text, &mut reader.stats);
+        let (rid, role) = match &item.what {
+            Logged::Stage(stage) => (stage.rid, stage.by),
+            Logged::Merged(merged) => (merged.rid, merged.by),
+            Logged::State(state) => ("", state.by),
+        };
+        if !rid.is_empty() && !item.cut {
+            reader.rids.note(rid, &mut reader.stats);
         }
         // The line's own timestamp advances the file; for records without one, the time of their event does.
         let line_ns = self.stamp.map_or(at_ns, |s| s.wall_ns);
         self.source.frontier_ns = self.source.frontier_ns.max(line_ns);
-        let by = writer(&mut reader.writers, self.source, item.role, self.rank, reader.several);
-        let names = &mut reader.names;
-        let statement = item.statement.map(OwnedRid::from, |name| place(names, name));
+        let by = writer(&mut reader.writers, self.source, role, self.rank, reader.several);
+        let rid = OwnedRid {
+            text: rid.into(),
+            cut: item.cut,
+        };
+        let statement = match item.what {
+            Logged::Stage(stage) => OwnedStatement::Stage {
+                rid,
+                name: place(&mut reader.names, stage.name),
+                tokens: stage.tokens,
+                pending: stage.pending,
+            },
+            Logged::State(state) => OwnedStatement::State(Box::new(LoggedState { by: "", ..state })),
+            Logged::Merged(merged) => OwnedStatement::Merged {
+                rid,
+                chunks: merged.chunks,
+            },
+        };
         self.queue.push(Queued { at_ns, by, statement });
+    }
+
+    /// Counts the line.
+    fn count(self, found: Found) {
+        let stats = &mut self.reader.stats;
+        let Ok((engine, form)) = found else {
+            stats.malformed += 1;
+            return;
+        };
+        self.reader.engine.get_or_insert(engine);
+        *stats.forms.entry(form).or_default() += 1;
+        stats.undated += u64::from(!self.dated);
+        if let Some(stamp) = self.stamp {
+            stats.zone_assumed += u64::from(stamp.zone_assumed);
+            stats.year_assumed += u64::from(stamp.year_assumed);
+            stats.whole_seconds += u64::from(stamp.coarse);
+        }
     }
 }
 
@@ -286,20 +290,5 @@ fn whole<'r>(rid: &'r OwnedRid, rids: &'r mut Rids, stats: &mut Stats) -> Cow<'r
     match rids.complete(&rid.text, stats) {
         Some(whole) => Cow::Borrowed(whole),
         None => Cow::Owned(format!("{}...", rid.text)),
-    }
-}
-
-/// Parses a timestamp such as `"2026-01-18T07:55:00Z"`, `1768722900.33` or `1768722900330`.
-fn scalar_stamp(time: &Scalar<'_>, clock: &mut Clock) -> Option<Stamp> {
-    match time {
-        Scalar::Text(text) => clock.read(text.as_bytes()).map(|(stamp, _)| stamp),
-        Scalar::Whole(number) => clock.read(number.to_string().as_bytes()).map(|(stamp, _)| stamp),
-        Scalar::Number(seconds) => epoch_ns(*seconds).map(|wall_ns| Stamp {
-            wall_ns,
-            coarse: false,
-            zone_assumed: false,
-            year_assumed: false,
-        }),
-        Scalar::Other => None,
     }
 }

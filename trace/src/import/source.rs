@@ -6,11 +6,11 @@ use std::sync::atomic::AtomicU64;
 
 use jiff::Timestamp;
 
+use super::Options;
 use super::clock::Clock;
 use super::envelope;
 use super::files::LogFile;
 use super::lines::Lines;
-use super::options::Options;
 use super::text::clean;
 
 /// Maximum number of lines searched for a first timestamp.

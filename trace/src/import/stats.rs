@@ -4,32 +4,6 @@ use std::collections::BTreeMap;
 
 use serde::Serialize;
 
-/// Known forms of lines.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
-#[serde(rename_all = "kebab-case")]
-pub enum Form {
-    /// `[TRACE disagg] rid=.. first_output_stream ..`
-    Trace,
-    /// `[TRACE disagg] output_send .. batch_rids=..`
-    TraceBatch,
-    /// `[TOK recv] type=.. rids=15 states=850 recv_wait_ms=0.2 more=True`
-    TokRecv,
-    /// `[TOK cpu_high] proc=225.0 .. states=1024` and other `[TOK ..]` lines.
-    TokOther,
-    /// `Streaming backlog: rid=.., merging 27 queued chunks into one.`
-    StreamingBacklog,
-    /// `Req Time Stats(rid=.., ..): queue_duration=..`
-    TimeStats,
-    /// `Receive: obj=..` and `"event": "request.received"`.
-    RequestReceived,
-    /// `Finish: obj=.., out=..` and `"event": "request.finished"`.
-    RequestFinished,
-    /// A line of the engine's request metrics.
-    RequestMetrics,
-    /// `Received output for rid=.. but the state was deleted`
-    StateDeleted,
-}
-
 /// Maximum number of reasons kept.
 const REASONS: usize = 8;
 
@@ -48,8 +22,8 @@ pub struct Stats {
     pub bytes: u64,
     /// Lines.
     pub lines: u64,
-    /// Lines of each known form.
-    pub forms: BTreeMap<Form, u64>,
+    /// Lines of each known form, by its name.
+    pub forms: BTreeMap<&'static str, u64>,
     /// Lines of unknown form.
     pub unknown: u64,
     /// Lines of a known form without usable content.

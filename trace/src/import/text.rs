@@ -25,7 +25,7 @@ pub(super) fn clean(line: &[u8]) -> Cow<'_, str> {
 }
 
 /// Value of `key` (which ends in `=` or `: `) as one word. The key must not be the end of a longer word.
-pub(super) fn value<'l>(text: &'l str, key: &str) -> Option<&'l str> {
+pub fn value<'l>(text: &'l str, key: &str) -> Option<&'l str> {
     let mut from = 0;
     loop {
         let at = from + memmem::find(&text.as_bytes()[from..], key.as_bytes())?;
@@ -40,12 +40,12 @@ pub(super) fn value<'l>(text: &'l str, key: &str) -> Option<&'l str> {
 }
 
 /// Value of `key` as a count.
-pub(super) fn count(text: &str, key: &str) -> Option<u32> {
+pub fn count(text: &str, key: &str) -> Option<u32> {
     value(text, key)?.trim_end_matches(['.', ',']).parse().ok()
 }
 
 /// Value of `key` as a finite, non-negative number.
-pub(super) fn number(text: &str, key: &str) -> Option<f64> {
+pub fn number(text: &str, key: &str) -> Option<f64> {
     let value = value(text, key)?;
     let value = value
         .strip_suffix("ms")
@@ -55,7 +55,7 @@ pub(super) fn number(text: &str, key: &str) -> Option<f64> {
 }
 
 /// Value of `key` in milliseconds, converted to nanoseconds.
-pub(super) fn millis(text: &str, key: &str) -> Option<u64> {
+pub fn millis(text: &str, key: &str) -> Option<u64> {
     Some((number(text, key)?.min(1e12) * 1e6).round() as u64)
 }
 
@@ -90,7 +90,7 @@ pub(super) fn fraction(text: &[u8]) -> Option<(u64, &[u8])> {
 }
 
 /// Converts seconds since the epoch to nanoseconds. `None` outside 2001 to 2096, which excludes other clocks such as uptime.
-pub(super) fn epoch_ns(seconds: f64) -> Option<u64> {
+pub fn epoch_ns(seconds: f64) -> Option<u64> {
     (1e9..4e9)
         .contains(&seconds)
         .then(|| (seconds * 1e6).round() as u64 * 1_000)

@@ -3,7 +3,6 @@
 mod buckets;
 mod distribution;
 mod rate;
-mod run;
 mod series;
 mod spread;
 mod sum;
@@ -11,8 +10,8 @@ mod trend;
 
 pub use buckets::{Buckets, Tally};
 pub use distribution::Distribution;
+pub(crate) use distribution::Run;
 pub use rate::{PerSecond, Rate};
-pub(crate) use run::Run;
 pub use series::{Series, Slot};
 pub use spread::Spread;
 pub use sum::{Sum, WindowedSum};

@@ -24,7 +24,7 @@ pub(super) fn sent(out: &mut Stream<'_>, at: MonoNs, frame: &Frame<'_>, context:
             continue;
         };
         out.object(|o| {
-            row(o.append(&same), life, context);
+            local_id(o.append(&same), life, context);
             o.object("args", |args| {
                 if let Some(count) = chunk.completion_tokens {
                     args.int("completion_tokens", count);
@@ -49,7 +49,7 @@ pub(super) fn delivered(
     let Some(life) = shows(0, always, context) else {
         return Ok(());
     };
-    point(out, "delivered", life, at, context, |args| {
+    Row { out, life, context }.point("delivered", at, |args| {
         args.int("tokens", delivery.tokens).word("mode", delivery.mode.as_str());
         if let Some(count) = delivery.completion_tokens {
             args.int("completion_tokens", count);
@@ -77,15 +77,16 @@ pub(super) fn closed(out: &mut Stream<'_>, request: &Closed<'_>, context: &Expor
         return Ok(());
     }
     let (from, to) = stage::span(request);
-    begin(out, &life.rid, life, from, context, |o| {
+    let mut row = Row { out, life, context };
+    row.event("b", &life.rid, from, |o| {
         o.object("args", |args| facts(args, request, context));
     })?;
     let mut open: Vec<(String, MonoNs)> = Vec::new();
     for stage in stage::stages(request, context.hops) {
         while open.len() > stage.depth {
-            close_last(out, life, &mut open, context)?;
+            row.end_last(&mut open)?;
         }
-        begin(out, &stage.name, life, stage.from, context, |o| {
+        row.event("b", &stage.name, stage.from, |o| {
             if let Some(frame) = stage.frame {
                 // The arrow starts at the frame's receive.
                 if stage.kind == Kind::Processing {
@@ -101,40 +102,15 @@ pub(super) fn closed(out: &mut Stream<'_>, request: &Closed<'_>, context: &Expor
         open.push((stage.name.into_owned(), stage.to));
     }
     while !open.is_empty() {
-        close_last(out, life, &mut open, context)?;
+        row.end_last(&mut open)?;
     }
     for note in &life.notes {
-        draw_note(out, life, note, context)?;
+        row.note(note)?;
     }
     if request.open {
-        point(out, "capture ended", life, to, context, |_| {})?;
+        row.point("capture ended", to, |_| {})?;
     }
-    end(out, &life.rid, life, to, context)
-}
-
-fn draw_note(out: &mut Stream<'_>, life: &LiveRequest, note: &Note, context: &ExportContext<'_>) -> io::Result<()> {
-    let name = match &note.what {
-        NoteKind::Stage { name, .. } => &**name,
-        NoteKind::Merged { .. } => "chunks merged",
-        NoteKind::Answered { .. } => "answered",
-        NoteKind::FirstReceived => "first_token_received",
-        NoteKind::Dropped { .. } => "chunks dropped",
-    };
-    point(out, name, life, note.at, context, |args| match &note.what {
-        NoteKind::Merged { chunks, .. } => {
-            args.int("chunks", *chunks);
-        }
-        NoteKind::Answered { end, short_writes, .. } => {
-            args.text("end", end.as_str()).int("short_writes", *short_writes);
-        }
-        NoteKind::Stage { by, .. } => {
-            args.text("by", by);
-        }
-        NoteKind::Dropped { chunks, tokens } => {
-            args.int("chunks", *chunks).int("tokens", *tokens);
-        }
-        NoteKind::FirstReceived => {}
-    })
+    row.event("e", &life.rid, to, |_| {})
 }
 
 fn facts(args: &mut Object<'_>, request: &Closed<'_>, context: &ExportContext<'_>) {
@@ -166,40 +142,75 @@ fn facts(args: &mut Object<'_>, request: &Closed<'_>, context: &ExportContext<'_
     }
 }
 
-fn close_last(
-    out: &mut Stream<'_>,
-    life: &LiveRequest,
-    open: &mut Vec<(String, MonoNs)>,
-    context: &ExportContext<'_>,
-) -> io::Result<()> {
-    match open.pop() {
-        Some((name, to)) => end(out, &name, life, to, context),
-        None => Ok(()),
+/// Row of a request.
+struct Row<'a, 'w, 'c> {
+    out: &'a mut Stream<'w>,
+    life: &'a LiveRequest,
+    context: &'a ExportContext<'c>,
+}
+
+impl Row<'_, '_, '_> {
+    fn event(
+        &mut self,
+        phase: &'static str,
+        name: &str,
+        at: MonoNs,
+        more: impl FnOnce(&mut Object<'_>),
+    ) -> io::Result<()> {
+        self.out.object(|o| {
+            moment(o, phase, name, at, self.context);
+            local_id(o, self.life, self.context);
+            more(o);
+        })
+    }
+
+    fn point(&mut self, name: &str, at: MonoNs, args: impl FnOnce(&mut Object<'_>)) -> io::Result<()> {
+        self.event("n", name, at, |o| {
+            o.object("args", args);
+        })
+    }
+
+    fn end_last(&mut self, open: &mut Vec<(String, MonoNs)>) -> io::Result<()> {
+        match open.pop() {
+            Some((name, to)) => self.event("e", &name, to, |_| {}),
+            None => Ok(()),
+        }
+    }
+
+    fn note(&mut self, note: &Note) -> io::Result<()> {
+        let name = match &note.what {
+            NoteKind::Stage { name, .. } => &**name,
+            NoteKind::Merged { .. } => "chunks merged",
+            NoteKind::Answered { .. } => "answered",
+            NoteKind::FirstReceived => "first_token_received",
+            NoteKind::Dropped { .. } => "chunks dropped",
+        };
+        self.point(name, note.at, |args| match &note.what {
+            NoteKind::Merged { chunks, .. } => {
+                args.int("chunks", *chunks);
+            }
+            NoteKind::Answered { end, short_writes, .. } => {
+                args.text("end", end.as_str()).int("short_writes", *short_writes);
+            }
+            NoteKind::Stage { by, .. } => {
+                args.text("by", by);
+            }
+            NoteKind::Dropped { chunks, tokens } => {
+                args.int("chunks", *chunks).int("tokens", *tokens);
+            }
+            NoteKind::FirstReceived => {}
+        })
     }
 }
 
-/// Writes the fields of an event on a request's row.
-fn on_row(
-    o: &mut Object<'_>,
-    phase: &'static str,
-    name: &str,
-    life: &LiveRequest,
-    at: MonoNs,
-    context: &ExportContext<'_>,
-) {
-    moment(o, phase, name, at, context);
-    row(o, life, context);
-}
-
-/// Writes the name and time of such an event.
+/// Writes the name and time of an event on a row.
 fn moment(o: &mut Object<'_>, phase: &'static str, name: &str, at: MonoNs, context: &ExportContext<'_>) {
     head(o, phase, REQUESTS, name, context.clock.at(at));
     o.word("cat", "request");
 }
 
-/// Writes the row of such an event.
-fn row(o: &mut Object<'_>, life: &LiveRequest, context: &ExportContext<'_>) {
-    // A process-local id; with a global one, Perfetto draws the row outside the process.
+/// Writes the row of an event. With a global id instead of a process-local one, Perfetto draws the row outside the process.
+fn local_id(o: &mut Object<'_>, life: &LiveRequest, context: &ExportContext<'_>) {
     o.object("id2", |id| {
         if life.again {
             // Two live requests with one rid need a row each.
@@ -211,42 +222,4 @@ fn row(o: &mut Object<'_>, life: &LiveRequest, context: &ExportContext<'_>) {
             id.text("local", &life.rid);
         }
     });
-}
-
-fn begin(
-    out: &mut Stream<'_>,
-    name: &str,
-    life: &LiveRequest,
-    at: MonoNs,
-    context: &ExportContext<'_>,
-    more: impl FnOnce(&mut Object<'_>),
-) -> io::Result<()> {
-    out.object(|o| {
-        on_row(o, "b", name, life, at, context);
-        more(o);
-    })
-}
-
-fn end(
-    out: &mut Stream<'_>,
-    name: &str,
-    life: &LiveRequest,
-    at: MonoNs,
-    context: &ExportContext<'_>,
-) -> io::Result<()> {
-    out.object(|o| on_row(o, "e", name, life, at, context))
-}
-
-fn point(
-    out: &mut Stream<'_>,
-    name: &str,
-    life: &LiveRequest,
-    at: MonoNs,
-    context: &ExportContext<'_>,
-    args: impl FnOnce(&mut Object<'_>),
-) -> io::Result<()> {
-    out.object(|o| {
-        on_row(o, "n", name, life, at, context);
-        o.object("args", args);
-    })
 }

@@ -1,0 +1,289 @@
+//! Lines of SGLang's logs.
+//!
+//! `[TRACE ..]` and `[TOK ..]` lines are in no release. They come from a patch whose output is public in the report
+//! "Tokenizer Backpressure Bug (Decode TTFT)". All other forms come from the releases' own code (see docs/reference/import.md).
+
+use trace::event::{LoggedState, Merged, Stage};
+use trace::import::text::{count, epoch_ns, millis, number, value};
+use trace::import::{Field, Form, Item, LogLines, Logged, Malformed, Record, Rid};
+
+/// SGLang's log lines.
+#[derive(Debug)]
+pub struct Log;
+
+/// `[TOK recv]` precedes the other `[TOK ..]` lines, because the first mark that fits decides.
+const FORMS: &[Form] = &[
+    ("[TRACE ", "trace", trace),
+    ("[TOK recv]", "tok-recv", tok),
+    ("[TOK ", "tok-other", tok),
+    ("Streaming backlog: rid=", "streaming-backlog", backlog),
+    ("Req Time Stats(rid=", "time-stats", time_stats),
+    ("ReqTimeStats(rid=", "time-stats", time_stats),
+    ("Receive: obj=", "request-received", receive),
+    ("Finish: obj=", "request-finished", finish),
+    ("Received output for rid=", "state-deleted", deleted),
+];
+
+/// Time fields of a finished request (seconds since the epoch), with the stage and the process of each.
+const TIMES: [(&str, &str, &str); 9] = [
+    (ARRIVAL, "request_received", "tokenizer"),
+    ("request_sent_to_scheduler_ts", "request_sent_to_scheduler", "tokenizer"),
+    (
+        "api_server_dispatch_finish_ts",
+        "api_server_dispatch_finish",
+        "tokenizer",
+    ),
+    ("forward_entry_time", "forward_entry", "scheduler"),
+    ("prefill_finished_ts", "prefill_finished", "scheduler"),
+    ("prefill_finished_time", "prefill_finished", "scheduler"),
+    ("response_sent_to_client_ts", "response_sent_to_client", "tokenizer"),
+    ("decode_finished_ts", "decode_finished", "tokenizer"),
+    ("request_finished_ts", "request_finished", "tokenizer"),
+];
+const ARRIVAL: &str = "request_received_ts";
+/// Seconds from its arrival to its first token at the tokenizer (0.5.10 and later).
+const FIRST_TOKEN: &str = "first_token_latency";
+const TOKENS: &str = "completion_tokens";
+
+impl LogLines for Log {
+    fn name(&self) -> &'static str {
+        super::NAME
+    }
+
+    fn summary(&self) -> &'static str {
+        "[TRACE ..] and [TOK ..] lines, streaming backlog warnings, request logs, request metrics and time stats"
+    }
+
+    fn forms(&self) -> &'static [Form] {
+        FORMS
+    }
+
+    fn record_marks(&self) -> &'static [&'static str] {
+        &["\"request.received\"", "\"request.finished\"", "\"request_parameters\""]
+    }
+
+    fn field(&self, name: &str) -> Field {
+        match name {
+            "out" | "meta_info" => Field::Object,
+            "event" | "rid" | "id" | "request_parameters" | FIRST_TOKEN | TOKENS => Field::Value,
+            _ if TIMES.iter().any(|time| time.0 == name) => Field::Value,
+            _ => Field::Skipped,
+        }
+    }
+
+    /// Parses a line of the request logger or of the request metrics.
+    fn record(&self, record: &Record<'_>, sink: &mut dyn FnMut(&Item<'_>)) -> Option<Result<&'static str, Malformed>> {
+        let (form, logged) = match record.text("event").as_deref() {
+            Some("request.received") => ("request-received", Some("receive_logged")),
+            Some("request.finished") => ("request-finished", Some("finish_logged")),
+            _ if record.has("request_parameters") => ("request-metrics", None),
+            _ => return None,
+        };
+        let rid = record.text("rid").or_else(|| record.text("id"));
+        let Some(rid) = rid.as_deref().and_then(Rid::read) else {
+            return Some(Err(Malformed));
+        };
+        if let Some(name) = logged {
+            sink(&stage(rid, Stage::new(rid.text, name, "tokenizer")));
+        }
+        times(rid, |key| record.number(key), sink);
+        Some(Ok(form))
+    }
+}
+
+fn stage<'l>(rid: Rid<'l>, stage: Stage<'l>) -> Item<'l> {
+    Item {
+        wall_ns: None,
+        cut: rid.cut,
+        what: Logged::Stage(stage),
+    }
+}
+
+/// Parses `disagg] rid=20cba755... first_output_stream stage=stream_output_generation ...`.
+fn trace(rest: &str, _: Option<u64>, sink: &mut dyn FnMut(&Item<'_>)) -> Result<(), Malformed> {
+    let (area, body) = rest.split_once(']').ok_or(Malformed)?;
+    // Names as in the public report. Another area is used as the role.
+    let by = match area {
+        "disagg" => "scheduler",
+        "output" => "tokenizer",
+        other => other,
+    };
+    let name = body.split_whitespace().find(|word| is_name(word)).ok_or(Malformed)?;
+    let (tokens, pending) = (count(body, "output_len="), count(body, "pending="));
+    let mut emit = |rid: Rid<'_>| {
+        let reached = Stage {
+            tokens,
+            pending,
+            ..Stage::new(rid.text, name, by)
+        };
+        sink(&stage(rid, reached));
+    };
+    if let Some(rid) = value(body, "rid=").and_then(Rid::read) {
+        emit(rid);
+        return Ok(());
+    }
+    let rids = body.split_once("batch_rids=").ok_or(Malformed)?.1;
+    let end = match rids.strip_prefix(['[', '(']) {
+        Some(list) => 1 + list.find([']', ')']).unwrap_or(list.len()),
+        None => rids.find(char::is_whitespace).unwrap_or(rids.len()),
+    };
+    let words = rids[..end]
+        .split([',', ' '])
+        .filter(|w| !w.trim_end_matches('.').is_empty());
+    words.filter_map(Rid::read).for_each(emit);
+    Ok(())
+}
+
+/// Whether the word can be a stage name: letters, digits, `_`, `.` and `-`, with a letter first.
+fn is_name(word: &str) -> bool {
+    const LONGEST: usize = 64;
+    let letters = |b: u8| b.is_ascii_alphanumeric() || matches!(b, b'_' | b'.' | b'-');
+    word.len() <= LONGEST && word.bytes().all(letters) && word.as_bytes()[0].is_ascii_alphabetic()
+}
+
+/// Parses ` type=BatchTokenIDOutput rids=15 states=850 recv_wait_ms=0.2 more=True`, `cpu_high] proc=225.0 sys=7.1 states=1024`.
+/// `sys` is ignored, because its meaning (kernel time of the process or of the machine) is undocumented.
+fn tok(rest: &str, _: Option<u64>, sink: &mut dyn FnMut(&Item<'_>)) -> Result<(), Malformed> {
+    let unknown = LoggedState {
+        by: "tokenizer",
+        ..LoggedState::default()
+    };
+    let state = LoggedState {
+        states: count(rest, "states="),
+        rids: count(rest, "rids="),
+        recv_wait_ns: millis(rest, "recv_wait_ms="),
+        more: match value(rest, "more=") {
+            Some("True") => Some(true),
+            Some("False") => Some(false),
+            _ => None,
+        },
+        cpu: number(rest, "proc=").map(|percent| percent / 100.0),
+        ..unknown
+    };
+    if state == unknown {
+        return Err(Malformed);
+    }
+    sink(&Item {
+        wall_ns: None,
+        cut: false,
+        what: Logged::State(state),
+    });
+    Ok(())
+}
+
+/// Parses `4f1c.., merging 27 queued chunks into one. ..` (0.5.10 and later).
+fn backlog(rest: &str, _: Option<u64>, sink: &mut dyn FnMut(&Item<'_>)) -> Result<(), Malformed> {
+    let (rid, tail) = rest.split_once(", merging ").ok_or(Malformed)?;
+    let rid = Rid::read(rid).ok_or(Malformed)?;
+    let chunks = tail.split(' ').next().and_then(|n| n.parse().ok()).ok_or(Malformed)?;
+    let merged = Merged {
+        rid: rid.text,
+        chunks,
+        by: "tokenizer",
+    };
+    sink(&Item {
+        wall_ns: None,
+        cut: rid.cut,
+        what: Logged::Merged(merged),
+    });
+    Ok(())
+}
+
+/// Parses `.., input len=12, output len=30, type=unified): queue_duration=1.00ms, forward_duration=4.50ms, entry_time=1768722900.123`.
+///
+/// Logged when the scheduler has finished the request. Later releases log the wall time at which it started to wait. Earlier ones
+/// do not, so the durations count back from the line's own timestamp.
+fn time_stats(rest: &str, line_ns: Option<u64>, sink: &mut dyn FnMut(&Item<'_>)) -> Result<(), Malformed> {
+    let (head, tail) = rest.split_once("): ").ok_or(Malformed)?;
+    let rid = head.split(',').next().and_then(Rid::read).ok_or(Malformed)?;
+    let (queue, forward) = (millis(tail, "queue_duration="), millis(tail, "forward_duration="));
+    let unified = head.ends_with("type=unified");
+    let entry = number(tail, "entry_time=").and_then(epoch_ns).filter(|_| unified);
+    let spent = queue.zip(forward).map(|(q, f)| q.saturating_add(f));
+    let end = match (entry, spent) {
+        (Some(entry), Some(spent)) => Some(entry.saturating_add(spent)),
+        _ => line_ns,
+    };
+    let mut emit = |name, wall_ns, tokens| {
+        let reached = Stage {
+            tokens,
+            ..Stage::new(rid.text, name, "scheduler")
+        };
+        sink(&Item {
+            wall_ns,
+            ..stage(rid, reached)
+        });
+    };
+    if let (Some(end), Some(queue), Some(forward)) = (end, queue, forward) {
+        let entered = end.saturating_sub(forward);
+        emit("wait_queue_entry", Some(entered.saturating_sub(queue)), None);
+        emit("forward_entry", Some(entered), None);
+    }
+    let tokens = count(head, "output len=").or_else(|| count(head, "output_len="));
+    emit("completion", end, tokens);
+    Ok(())
+}
+
+/// Parses `GenerateReqInput(received_time=None, rid='4f1c..', text='..`. Only numbers precede the rid, and nothing after it is
+/// read. A text would be in quotes, so the first quote of the line must be the rid's.
+fn request<'l>(rest: &'l str, name: &str, sink: &mut dyn FnMut(&Item<'_>)) -> Result<Rid<'l>, Malformed> {
+    let quote = rest.find(['\'', '"']).filter(|&at| rest[..at].ends_with("rid="));
+    let rid = quote.and_then(|at| Rid::read(rest[at + 1..].split(['\'', '"']).next()?));
+    let rid = rid.ok_or(Malformed)?;
+    sink(&stage(rid, Stage::new(rid.text, name, "tokenizer")));
+    Ok(rid)
+}
+
+fn receive(rest: &str, _: Option<u64>, sink: &mut dyn FnMut(&Item<'_>)) -> Result<(), Malformed> {
+    request(rest, "receive_logged", sink).map(drop)
+}
+
+/// Like [`request`], followed by `, out={'text': .., 'meta_info': {..}}`. No output text can follow the last `'meta_info': `.
+fn finish(rest: &str, _: Option<u64>, sink: &mut dyn FnMut(&Item<'_>)) -> Result<(), Malformed> {
+    let rid = request(rest, "finish_logged", sink)?;
+    if let Some(at) = rest.rfind("'meta_info': {") {
+        times(rid, |key| number(&rest[at..], &format!("'{key}': ")), sink);
+    }
+    Ok(())
+}
+
+/// Passes the times of a finished request to `sink`; `number` is the value of a field.
+fn times(rid: Rid<'_>, number: impl Fn(&str) -> Option<f64>, sink: &mut dyn FnMut(&Item<'_>)) {
+    let tokens = number(TOKENS).filter(|tokens| (0.0..4e9).contains(tokens));
+    let mut emit = |name, by, seconds: Option<f64>| {
+        let ends = matches!(name, "request_finished" | "decode_finished");
+        let reached = Stage {
+            tokens: tokens.filter(|_| ends).map(|tokens| tokens as u32),
+            ..Stage::new(rid.text, name, by)
+        };
+        if let Some(wall_ns) = seconds.and_then(epoch_ns) {
+            sink(&Item {
+                wall_ns: Some(wall_ns),
+                ..stage(rid, reached)
+            });
+        }
+    };
+    for (key, name, by) in TIMES {
+        emit(name, by, number(key));
+    }
+    let first = number(ARRIVAL).zip(number(FIRST_TOKEN));
+    emit(
+        "first_token",
+        "tokenizer",
+        first.map(|(arrival, latency)| arrival + latency),
+    );
+}
+
+/// Parses `'4f1c..' but the state was deleted in TokenizerManager.`.
+fn deleted(rest: &str, _: Option<u64>, sink: &mut dyn FnMut(&Item<'_>)) -> Result<(), Malformed> {
+    let (rid, _) = rest.split_once(" but the state was deleted").ok_or(Malformed)?;
+    let rid = Rid::read(rid).ok_or(Malformed)?;
+    sink(&stage(
+        rid,
+        Stage::new(rid.text, "output_after_state_deleted", "tokenizer"),
+    ));
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests;
