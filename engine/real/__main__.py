@@ -456,11 +456,16 @@ def rows(lane: Lane, home: Path, logs: Path, quick: bool) -> None:
         lane.compared("0.5.9 incremental, 64 streams", "0.5.9 cumulative, 64 streams", "fixed"),
     )
     msgpack = {"SGLANG_USE_PICKLE_IPC": "0"}
-    with Server(home, "0.5.23", ["--enable-metrics"], logs / "msgpack.log", env=msgpack) as server:
+    grpc = free_port()
+    flags = ["--enable-metrics", "--grpc-port", str(grpc)]
+    with Server(home, "0.5.23", flags, logs / "msgpack.log", env=msgpack) as server:
         load(server, logs / "warm.jsonl", "--streams", "4", "--seconds", "2", "--cumulative")
         lane.row("0.5.23 msgpack, 8 streams", lane.attached(server, [*few, "--cumulative"], SLOW))
         lane.row("0.5.23 msgpack, mixed", lane.attached(server, [*mixed, "--cumulative"], SLOW))
         lane.row("0.5.23 msgpack, chat", lane.attached(server, [*chat, "--cumulative"], SLOW))
+        over_grpc = ["--cumulative", "--grpc", f"127.0.0.1:{grpc}"]
+        lane.row("0.5.23 gRPC, 8 streams", lane.attached(server, [*few, *over_grpc], SLOW))
+        lane.row("0.5.23 gRPC, mixed", lane.attached(server, [*mixed, *over_grpc], SLOW))
     if quick:
         print("SKIPPED: two workers, without tokenizer, 0.5.23 with pickle, with its Rust server, and under run: they need more server starts (FULL=1)")
         lane.row("predictions of all rows", lane.predictions)

@@ -26,6 +26,7 @@ def options() -> argparse.Namespace:
     parser.add_argument("--abort", type=float, default=0, help="share of requests aborted by id")
     parser.add_argument("--samples", type=int, default=1, help="answers a request (`n`)")
     parser.add_argument("--cumulative", action="store_true", help="each event of the server has all ids so far")
+    parser.add_argument("--grpc", metavar="ADDRESS", help="send the other requests than chats to this address over gRPC")
     parser.add_argument("--ids", action="store_true", help="send prompts as token ids, for a server without tokenizer")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--truth", required=True, help="file for one line of JSON per request")
@@ -37,6 +38,7 @@ class Load:
         self.wanted = wanted
         self.random = random.Random(wanted.seed)
         self.done: list[dict] = []
+        self.grpc = None
 
     def draw(self) -> dict:
         """Parameters of one request, and the record of received tokens."""
@@ -81,7 +83,7 @@ class Load:
                 "stream": record["kind"] == "stream",
                 "sampling_params": {"max_new_tokens": record["tokens"], "ignore_eos": True},
             }
-            if self.wanted.ids:
+            if self.wanted.ids or self.grpc:
                 body["input_ids"] = [int(word[1:]) for word in record["prompt"].split()]
             else:
                 body["text"] = record["prompt"]
@@ -89,6 +91,10 @@ class Load:
                 # The engine then generates an id for each answer.
                 del body["rid"]
                 body["sampling_params"]["n"] = self.wanted.samples
+        if self.grpc and record["kind"] != "chat":
+            await self.grpc.ask(self, record, body, LEAVES_AFTER)
+            self.done.append(record)
+            return
         try:
             async with session.post(self.wanted.url + path, json=body) as response:
                 response.raise_for_status()
@@ -151,6 +157,10 @@ class Load:
         # The server closes connections that are idle for 5 s. Do not send a request on one that is about to be closed.
         connector = aiohttp.TCPConnector(limit=0, keepalive_timeout=1)
         async with aiohttp.ClientSession(connector=connector, timeout=timeout) as session:
+            if self.wanted.grpc:
+                from .grpc_api import Client
+
+                self.grpc = Client(self.wanted.grpc)
             await asyncio.gather(*(client(session) for _ in range(self.wanted.streams)))
 
 

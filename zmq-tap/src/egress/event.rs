@@ -20,6 +20,8 @@ pub enum Form {
     Generate,
     /// `/v1/completions`, `/v1/chat/completions`: `choices` with text, and with token ids where the client asked for them (vLLM).
     OpenAi,
+    /// gRPC with text, whose tokens are not counted.
+    GrpcText,
     /// Dynamo's response plane: new token ids, and the stream's own name in place of the rid.
     ResponsePlane,
 }

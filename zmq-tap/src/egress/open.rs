@@ -120,7 +120,7 @@ impl Open {
                 });
                 let completion = counted.as_ref().unwrap_or(completion);
                 let joined = name.as_ref().is_some_and(Named::is_rid);
-                let delivery = if completion.form == Form::OpenAi {
+                let delivery = if matches!(completion.form, Form::OpenAi | Form::GrpcText) {
                     let begins = || self.part(&completion.rid).is_none_or(|part| part.counted);
                     match completion.tokens {
                         None => begins().then(|| text_only(&completion.rid)),
@@ -161,7 +161,7 @@ impl Open {
                 self.forget();
                 lost(at, MissedCause::Unframed, sink);
             }
-            Item::Messages(count) => server.grpc_messages += count,
+            Item::Unread(count) => server.grpc_messages += count,
             Item::Stream(_) => {}
             Item::Ended => {
                 // A failed generator may still send its final marker.
@@ -230,7 +230,7 @@ impl Open {
                 return None;
             }
             Form::ResponsePlane => return None,
-            Form::OpenAi | Form::Generate => {
+            Form::OpenAi | Form::Generate | Form::GrpcText => {
                 server.texts.doubt(rid);
                 return None;
             }

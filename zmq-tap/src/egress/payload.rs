@@ -1,6 +1,6 @@
 //! The body of one response, whatever carries it: events, JSON, or gRPC messages.
 
-use super::grpc::Messages;
+use super::grpc::{self, Messages, Output};
 use super::sse::{Events, Found};
 use super::{Limits, Unreadable};
 
@@ -15,8 +15,12 @@ pub(super) enum Item<'a> {
     Json(&'a [u8]),
     /// An event or body longer than the limit was skipped.
     TooLong,
-    /// Number of gRPC messages that ended.
-    Messages(u64),
+    /// Output of a request in a gRPC message.
+    Output(Output<'a>),
+    /// The same with text in place of token ids.
+    Text(Output<'a>),
+    /// Number of gRPC messages that were not read.
+    Unread(u64),
     /// A body that cannot be read, although its length is known.
     Body(Unreadable),
     /// End of a response.
@@ -32,7 +36,7 @@ pub(super) enum Item<'a> {
 pub(super) enum Content {
     Events,
     Json,
-    /// gRPC messages, which are counted and not read.
+    /// gRPC messages.
     Grpc,
     /// Not of interest, or unreadable.
     Other,
@@ -51,7 +55,7 @@ impl Content {
         } else if is(b"application/json") {
             Self::Json
         } else if is(b"application/grpc") {
-            return (Self::Grpc, Some(Unreadable::Grpc));
+            Self::Grpc
         } else {
             return (Self::Other, None);
         };
@@ -59,6 +63,18 @@ impl Content {
             (Self::Other, Some(Unreadable::Compressed))
         } else {
             (content, None)
+        }
+    }
+}
+
+impl<'a> From<grpc::Found<'a>> for Item<'a> {
+    fn from(found: grpc::Found<'a>) -> Self {
+        match found {
+            grpc::Found::Output(output) => Self::Output(output),
+            grpc::Found::Text(output) => Self::Text(output),
+            grpc::Found::Json { json, whole: true } => Self::Json(json),
+            grpc::Found::Json { json, whole: false } => Self::Event(json),
+            grpc::Found::TooLong => Self::TooLong,
         }
     }
 }
@@ -88,7 +104,7 @@ impl Payload {
         self.content = content;
         self.json.clear();
         self.events.clear();
-        self.messages = Messages::default();
+        self.messages.clear();
     }
 
     /// Whether no byte of the body has been kept.
@@ -114,12 +130,9 @@ impl Payload {
                 let space = (limits.event_bytes + 1).saturating_sub(self.json.len());
                 self.json.extend_from_slice(&piece[..piece.len().min(space)]);
             }
-            Content::Grpc => {
-                let found = self.messages.feed(piece);
-                if found > 0 {
-                    emit(Item::Messages(found));
-                }
-            }
+            Content::Grpc => self
+                .messages
+                .feed(piece, limits.event_bytes, &mut |found| emit(found.into())),
             Content::Other => {}
         }
     }
@@ -133,7 +146,18 @@ impl Payload {
                 Item::Json(&self.json)
             });
         }
+        let mut end = Item::Ended;
+        if self.content == Content::Grpc {
+            let grpc::End { unread, failed } = self.messages.end(&mut |found| emit(found.into()));
+            if unread > 0 {
+                emit(Item::Body(Unreadable::Grpc));
+                emit(Item::Unread(unread));
+            }
+            if failed {
+                end = Item::Reset;
+            }
+        }
         self.begin(Content::Other);
-        emit(Item::Ended);
+        emit(end);
     }
 }

@@ -26,7 +26,7 @@ pub struct Server {
     pub text_only: u64,
     /// Number of unreadable connections and bodies by reason; each reason has one entry.
     pub unreadable: Vec<(Unreadable, u64)>,
-    /// Number of gRPC messages in responses, which are not read.
+    /// Number of gRPC messages that were not read.
     pub(super) grpc_messages: u64,
     /// Set if the plain bytes of TLS connections are observed as well, so that their encrypted writes hide nothing.
     pub tls: Option<Tls>,

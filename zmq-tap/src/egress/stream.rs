@@ -35,8 +35,8 @@ pub enum Item<'a> {
     Failed,
     /// Bytes before this point were skipped: an attach in the middle of an event, or unobserved bytes.
     Resumed,
-    /// Number of gRPC messages that ended.
-    Messages(u64),
+    /// Number of gRPC messages that were not read.
+    Unread(u64),
     /// A body, or the rest of the connection, cannot be read.
     Unreadable(Unreadable),
 }
@@ -253,7 +253,11 @@ fn convert(item: &payload::Item<'_>, emit: &mut dyn FnMut(Item<'_>)) {
         payload::Item::Json(json) => drop(event::body(json, |completion| emit(Item::Completion(completion)))),
         payload::Item::TooLong => emit(Item::Undecoded),
         payload::Item::Ended => emit(Item::Ended),
-        payload::Item::Messages(count) => emit(Item::Messages(count)),
+        payload::Item::Output(output) => {
+            emit(output.completion(false).map_or(Item::Undecoded, Item::Completion));
+        }
+        payload::Item::Text(output) => emit(output.completion(true).map_or(Item::Undecoded, Item::Completion)),
+        payload::Item::Unread(count) => emit(Item::Unread(count)),
         payload::Item::Reset => {
             emit(Item::Failed);
             emit(Item::Ended);

@@ -7,25 +7,25 @@ use zmq_tap::egress::Unreadable;
 
 use super::{Connection, Observed, recorded};
 
-const DATA: u8 = 0;
-const HEADERS: u8 = 1;
+pub(super) const DATA: u8 = 0;
+pub(super) const HEADERS: u8 = 1;
 const RST_STREAM: u8 = 3;
 const SETTINGS: u8 = 4;
 const CONTINUATION: u8 = 9;
-const END_STREAM: u8 = 1;
-const END_HEADERS: u8 = 4;
+pub(super) const END_STREAM: u8 = 1;
+pub(super) const END_HEADERS: u8 = 4;
 
-fn frame(kind: u8, flags: u8, stream: u32, payload: &[u8]) -> Vec<u8> {
+pub(super) fn frame(kind: u8, flags: u8, stream: u32, payload: &[u8]) -> Vec<u8> {
     let length = (payload.len() as u32).to_be_bytes();
     let head = [&length[1..], &[kind, flags], &stream.to_be_bytes()].concat();
     [&head, payload].concat()
 }
 
-fn settings() -> Vec<u8> {
+pub(super) fn settings() -> Vec<u8> {
     frame(SETTINGS, 0, 0, &[0, 3, 0, 0, 0, 100])
 }
 
-fn fields(encoder: &mut Encoder<'_>, kind: &str) -> Vec<u8> {
+pub(super) fn fields(encoder: &mut Encoder<'_>, kind: &str) -> Vec<u8> {
     encoder.encode([(&b":status"[..], &b"200"[..]), (b"content-type", kind.as_bytes())])
 }
 
@@ -37,7 +37,7 @@ fn event(rid: &str, token: u32, last: bool) -> Vec<u8> {
     format!("data: {json}\n\n").into_bytes()
 }
 
-fn answers(connection: &Connection) -> Vec<(String, Option<u32>, Option<u32>, AnswerEnd)> {
+pub(super) fn answers(connection: &Connection) -> Vec<(String, Option<u32>, Option<u32>, AnswerEnd)> {
     let found = connection.events.iter().filter_map(|event| match event {
         Observed::Answered(rid, tokens, stated, end) => Some((rid.clone(), *tokens, *stated, *end)),
         _ => None,
@@ -45,7 +45,7 @@ fn answers(connection: &Connection) -> Vec<(String, Option<u32>, Option<u32>, An
     found.collect()
 }
 
-fn read(bytes: &[u8], lengths: &[usize]) -> Connection {
+pub(super) fn read(bytes: &[u8], lengths: &[usize]) -> Connection {
     let mut connection = Connection::new(None);
     connection.pieces(bytes, lengths);
     connection.closed(true);
@@ -89,7 +89,8 @@ fn grpc_messages_are_counted_and_not_judged() {
     let connection = read(&bytes, &[100]);
     assert_eq!(connection.server.unreadable, [(Unreadable::Grpc, 3)]);
     assert!(connection.events.is_empty() && !connection.server.shows_deliveries());
-    let words = "cannot read the deliveries of 3 connections or responses: its messages are gRPC (60 messages)";
+    // Half of its messages have neither text nor bytes.
+    let words = "cannot read the deliveries of 3 connections or responses: its messages are gRPC (30 messages)";
     assert_eq!(connection.server.degraded(), [format!("egress: {words}")]);
 }
 

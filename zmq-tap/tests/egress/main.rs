@@ -1,6 +1,7 @@
 //! Recorded responses of real servers, cut at any position, compared with the results of other parsers.
 
 mod frontend;
+mod grpc;
 mod hostile;
 mod http2;
 mod openai;

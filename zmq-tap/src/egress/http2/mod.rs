@@ -5,6 +5,7 @@ mod frame;
 
 use std::collections::BTreeMap;
 
+use super::grpc;
 use super::payload::{Content, Item, Payload};
 use super::{Limits, Unreadable};
 use fields::{Fields, Response};
@@ -88,7 +89,7 @@ pub(super) fn begins(bytes: &[u8]) -> Option<bool> {
     Head::parse(bytes).map(|head| head.is_valid())
 }
 
-/// Whether these bytes, the start of a write, begin with a frame of a response: an event, or fields before another frame. `None` if they are
+/// Whether these bytes, the start of a write, begin with a frame of a response: an event, a gRPC message, or fields before another frame. `None` if they are
 /// too few.
 pub(super) fn continues(bytes: &[u8]) -> Option<bool> {
     let Some(head) = Head::parse(bytes) else {
@@ -104,8 +105,9 @@ pub(super) fn continues(bytes: &[u8]) -> Option<bool> {
     match head.kind {
         _ if !head.is_valid() || bytes[0] != 0 => Some(false),
         DATA if flags == 0 && head.length as usize >= event.len() => match payload.get(..event.len()) {
-            Some(start) => Some(start == event),
-            None => (!event.starts_with(payload)).then_some(false),
+            Some(start) if start == event => Some(true),
+            None if event.starts_with(payload) => None,
+            _ => grpc::begins(payload, Some(head.length)),
         },
         HEADERS if flags & !PRIORITY == END_HEADERS && head.length <= LONGEST_JOINED => {
             Head::parse(payload.get(head.length as usize..)?).map(|next| next.kind <= CONTINUATION && next.is_valid())
@@ -259,6 +261,7 @@ impl Connection {
         if !self.streams.contains_key(&stream) {
             self.open(stream, Body::unknown(false));
         }
+        let frame = self.frame.map(|head| head.length);
         let Some(body) = self.streams.get_mut(&stream) else {
             return;
         };
@@ -273,10 +276,13 @@ impl Connection {
         }
         start.extend_from_slice(piece);
         let events = b"data:";
+        // In the middle of a body, only a frame that is one message shows where messages begin.
+        let grpc = grpc::begins(start, frame.filter(|_| !whole));
         let content = match start.first() {
             None => return,
             _ if start.starts_with(events) => Content::Events,
-            _ if events.starts_with(start) => return,
+            _ if events.starts_with(start) || grpc.is_none() => return,
+            _ if grpc == Some(true) => Content::Grpc,
             Some(b'{' | b'[') if whole => Content::Json,
             _ if whole => {
                 emit(stream, Item::Body(Unreadable::Fields));

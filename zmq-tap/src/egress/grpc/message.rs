@@ -1,0 +1,191 @@
+//! Messages of SGLang's native gRPC service (`sglang.runtime.v1`), in the wire format of protobuf.
+//!
+//! A message does not name its type, so the type follows from the fields. `GenerateResponse` and `TextGenerateResponse` differ only in field
+//! 1: token ids, or text.
+
+use super::super::event::{Completion, Form, Hints};
+use super::super::fields::Text;
+use super::super::text::ChoiceText;
+
+/// A message by its fields.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Message<'a> {
+    /// `GenerateResponse` or `TextGenerateResponse`.
+    Output(Output<'a>),
+    /// `OpenAIStreamChunk`: JSON of an `OpenAI` endpoint. `whole`: the response does not stream.
+    Json { json: &'a [u8], whole: bool },
+    /// Neither text nor bytes, such as the result of a health check. `last`: the end of a stream.
+    Empty { last: bool },
+    /// Another type, or invalid.
+    Other,
+}
+
+/// Output of one request.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(in super::super) struct Output<'a> {
+    /// Field 1: the ids, or text.
+    ids: &'a [u8],
+    /// `meta_info["id"]`, in JSON.
+    rid: &'a [u8],
+    /// `meta_info["completion_tokens"]`.
+    pub(super) completion_tokens: u32,
+    /// The request has a finish reason.
+    finished: bool,
+    /// The last message of its response.
+    pub(super) last: bool,
+    /// Whether the response has no other message.
+    pub(super) whole: bool,
+}
+
+impl<'a> Message<'a> {
+    pub(super) fn parse(message: &'a [u8]) -> Self {
+        Self::parts(message).unwrap_or(Self::Other)
+    }
+
+    fn parts(mut rest: &'a [u8]) -> Option<Self> {
+        let (mut first, mut meta, mut last, mut bytes) = (None, Meta::default(), false, false);
+        while !rest.is_empty() {
+            let (number, value) = field(&mut rest)?;
+            bytes |= matches!(value, Value::Bytes(_));
+            match (number, value) {
+                (1, Value::Bytes(value)) if first.is_none() => first = Some(value),
+                (2, Value::Bytes(entry)) => meta.entry(entry)?,
+                // `finished`: field 3 of `GenerateResponse`, 2 of `OpenAIStreamChunk`.
+                (2 | 3, Value::Number(value)) => last = value != 0,
+                (1, Value::Bytes(_)) => return None,
+                _ => {}
+            }
+        }
+        let ids = first.unwrap_or_default();
+        Some(match (meta, ids.trim_ascii_start().first()) {
+            _ if !bytes => Self::Empty { last },
+            (
+                Meta {
+                    rid: Some(rid),
+                    completion_tokens: Some(completion_tokens),
+                    finished,
+                },
+                _,
+            ) => Self::Output(Output {
+                ids,
+                rid,
+                completion_tokens,
+                finished,
+                last,
+                whole: false,
+            }),
+            (Meta { rid: None, .. }, Some(b'{')) => Self::Json { json: ids, whole: last },
+            _ => return None,
+        })
+    }
+}
+
+impl Output<'_> {
+    /// Number of token ids in field 1. `None` if it can only be text.
+    pub(super) fn ids(&self) -> Option<u32> {
+        let complete = self.ids.last().is_none_or(|byte| *byte < 0x80);
+        let count = self.ids.iter().filter(|byte| **byte < 0x80).count();
+        complete.then(|| u32::try_from(count).ok())?
+    }
+
+    /// Whether both have the same request.
+    pub(super) fn is_of(&self, other: &Self) -> bool {
+        self.rid == other.rid
+    }
+
+    /// Whether field 1 cannot be text.
+    pub(super) fn has_ids(&self) -> bool {
+        std::str::from_utf8(self.ids).is_err()
+    }
+
+    /// The output as an event of `/generate`, of which text has no count. `None` if the request id is invalid.
+    pub(in super::super) fn completion(&self, is_text: bool) -> Option<Completion<'_>> {
+        let Text(rid) = serde_json::from_slice(self.rid).ok()?;
+        let (form, tokens) = if is_text {
+            (Form::GrpcText, None)
+        } else {
+            (Form::Generate, self.ids())
+        };
+        (!rid.is_empty()).then_some(Completion {
+            rid,
+            form,
+            tokens,
+            completion_tokens: Some(self.completion_tokens),
+            choice: 0,
+            hints: Hints::default(),
+            text: ChoiceText::default(),
+            finished: self.finished,
+            whole: self.whole,
+            ids: &[],
+        })
+    }
+}
+
+/// Entries of `meta_info`, whose values are JSON.
+#[derive(Clone, Copy, Debug, Default)]
+struct Meta<'a> {
+    rid: Option<&'a [u8]>,
+    completion_tokens: Option<u32>,
+    finished: bool,
+}
+
+impl<'a> Meta<'a> {
+    fn entry(&mut self, mut rest: &'a [u8]) -> Option<()> {
+        let (mut key, mut json): (_, &[u8]) = (None, &[]);
+        while !rest.is_empty() {
+            match field(&mut rest)? {
+                (1, Value::Bytes(value)) => key = Some(value),
+                (2, Value::Bytes(value)) => json = value,
+                _ => return None,
+            }
+        }
+        match key {
+            Some(b"id") => self.rid = Some(json),
+            Some(b"completion_tokens") => self.completion_tokens = Some(serde_json::from_slice(json).ok()?),
+            Some(b"finish_reason") => self.finished = json != b"null",
+            _ => {}
+        }
+        Some(())
+    }
+}
+
+enum Value<'a> {
+    Number(u64),
+    Bytes(&'a [u8]),
+    Fixed,
+}
+
+/// Removes the next field; `None` if it is invalid.
+fn field<'a>(rest: &mut &'a [u8]) -> Option<(u64, Value<'a>)> {
+    let tag = varint(rest)?;
+    let value = match tag & 7 {
+        0 => Value::Number(varint(rest)?),
+        1 => bytes(rest, 8).map(|_| Value::Fixed)?,
+        2 => {
+            let length = varint(rest)?;
+            Value::Bytes(bytes(rest, usize::try_from(length).ok()?)?)
+        }
+        5 => bytes(rest, 4).map(|_| Value::Fixed)?,
+        _ => return None,
+    };
+    Some((tag >> 3, value)).filter(|(number, _)| *number > 0)
+}
+
+fn bytes<'a>(rest: &mut &'a [u8], length: usize) -> Option<&'a [u8]> {
+    let (value, after) = rest.split_at_checked(length)?;
+    *rest = after;
+    Some(value)
+}
+
+fn varint(rest: &mut &[u8]) -> Option<u64> {
+    let mut value = 0;
+    for shift in (0..64).step_by(7) {
+        let (byte, after) = rest.split_first()?;
+        *rest = after;
+        value |= u64::from(byte & 0x7f) << shift;
+        if *byte < 0x80 {
+            return Some(value);
+        }
+    }
+    None
+}
