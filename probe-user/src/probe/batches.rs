@@ -113,9 +113,14 @@ pub(crate) fn polls(
 /// Probe points in OpenSSL. Return probes are attached first; the return of a write whose entry was not observed is ignored.
 pub(crate) fn tls(probe_points: &ProbePoints, target: u32) -> Result<Vec<Batch>, ProbePointsError> {
     let at = |symbol, probe_point| Ok((probe_points.entry(symbol)?, Cookie::new(probe_point, target)));
-    let mut writes = vec![at("SSL_write", ProbePoint::TlsWrite)?];
-    // OpenSSL 1.1.1 and later.
-    writes.extend(at("SSL_write_ex", ProbePoint::TlsWriteEx).ok());
+    let writes = if let Some(inner) = probe_points.tls_write {
+        vec![(inner, Cookie::new(ProbePoint::TlsWriteEx, target))]
+    } else {
+        let mut writes = vec![at("SSL_write", ProbePoint::TlsWrite)?];
+        // OpenSSL 1.1.1 and later.
+        writes.extend(at("SSL_write_ex", ProbePoint::TlsWriteEx).ok());
+        writes
+    };
     let mut entries = vec![at("SSL_free", ProbePoint::TlsFree)?];
     entries.extend(&writes);
     Ok(batches([(TLS_RETURNED, true, writes), (TLS_ENTERED, false, entries)]))

@@ -59,6 +59,33 @@ pub(super) fn entry(code: Code64<'_>, function: u64) -> u64 {
     function
 }
 
+/// Function that `SSL_write` and `SSL_write_ex` call, if it has the parameters of the latter. Some releases of OpenSSL insert one.
+pub(super) fn tls_write(code: Code64<'_>, write: u64, write_ex: u64) -> Option<u64> {
+    const PASSED: [Reg; 4] = [Reg::RDI, Reg::RSI, Reg::RDX, Reg::RCX];
+    let inner = first_call(code, write_ex, &PASSED)?;
+    code.at(inner)?;
+    (first_call(code, write, &PASSED[..2]) == Some(inner)).then_some(inner)
+}
+
+/// Target of a function's first call, if no instruction before it writes one of these registers.
+fn first_call(code: Code64<'_>, function: u64, kept: &[Reg]) -> Option<u64> {
+    let mut ip = function;
+    for _ in 0..2 * NEAR {
+        let instruction = code.at(ip)?;
+        match instruction.flow_control() {
+            FlowControl::Call => return Some(instruction.near_branch_target()),
+            // A branch to an error of the caller.
+            FlowControl::Next | FlowControl::ConditionalBranch => {}
+            _ => return None,
+        }
+        if kept.iter().any(|register| writes(&instruction, *register)) {
+            return None;
+        }
+        ip = instruction.next_ip();
+    }
+    None
+}
+
 /// Point where `zmq_msg_recv` has its result: in the straight-line code after the call that takes the message as an argument. The callee is
 /// `s_recvmsg`, or `socket_base_t::recv` if that is inlined.
 pub(super) fn received(code: Code64<'_>, function: u64) -> Option<Received> {

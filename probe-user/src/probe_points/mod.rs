@@ -69,6 +69,8 @@ pub(crate) struct ProbePoints {
     pub(crate) option_request: Option<NextRequest>,
     /// Point inside the function that `zmq_msg_recv` calls; `None` as above.
     pub(crate) waits: Option<NextRequest>,
+    /// Entry of the function that both writes of OpenSSL call, with the parameters of `SSL_write_ex`; `None` as above.
+    pub(crate) tls_write: Option<u64>,
 }
 
 impl ProbePoints {
@@ -91,6 +93,7 @@ impl ProbePoints {
             path,
             ..Self::default()
         };
+        let mut writes = [None; 2];
         for symbol in elf.dynamic_symbols().filter(|symbol| !symbol.is_undefined()) {
             let known = symbol
                 .name()
@@ -135,9 +138,20 @@ impl ProbePoints {
                         ..found
                     });
                 }
+                "SSL_write" => writes[0] = Some(first),
+                "SSL_write_ex" => writes[1] = Some(first),
                 "zmq_getsockopt" => probe_points.option_request = next_request(find::option_request(code.text, first)),
                 _ => {}
             }
+        }
+        if let [Some(write), Some(write_ex)] = writes
+            && let Some(code) = code(&elf, write_ex)
+        {
+            let inner = find::tls_write(code.text, write, write_ex);
+            probe_points.tls_write = inner.map(|inner| {
+                let at = find::entry(code.text, inner);
+                at.wrapping_sub(code.text.at).wrapping_add(code.offset)
+            });
         }
         Ok(probe_points)
     }

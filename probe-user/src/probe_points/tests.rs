@@ -3,7 +3,7 @@
 use probe_ebpf::{Kept, Register};
 use proptest::prelude::*;
 
-use super::find::{NextRequest, Received, Refused, entry, option_request, received, refused, waits};
+use super::find::{NextRequest, Received, Refused, entry, option_request, received, refused, tls_write, waits};
 use super::walk::{Code64, State, Value};
 use super::{Known, ProbePoints};
 
@@ -40,6 +40,12 @@ b8 ff ff ff ff 5b 5d 41 5c 41 5d c3";
 const EPOLL_WAIT: &str = "\
 80 3d f1 26 0d 00 00 41 89 ca 74 14 b8 e8 00 00 00 0f 05 48 3d 00 f0 ff";
 
+/// `SSL_write` of Debian's OpenSSL 3.0, up to the call of `ssl_write_internal`.
+const SSL_WRITE: &str = "\
+48 83 ec 18 64 48 8b 04 25 28 00 00 00 48 89 44 24 08 31 c0 85 d2 78 2f 48 89 e1 48 63 d2 e8 fd fb ff ff";
+/// `SSL_write_ex` of the same library, up to the same call.
+const SSL_WRITE_EX: &str = "48 83 ec 08 e8 87 fb ff ff";
+
 const AT: u64 = 0x1000;
 
 fn bytes(hex: &str) -> Vec<u8> {
@@ -50,6 +56,34 @@ fn bytes(hex: &str) -> Vec<u8> {
 
 fn code(bytes: &[u8]) -> Code64<'_> {
     Code64 { bytes, at: AT }
+}
+
+#[test]
+fn both_writes_of_openssl_are_probed_in_the_function_that_they_call() {
+    let (inner, write, write_ex) = (AT, AT + 0x3e0, AT + 0x470);
+    let mut library = vec![0x90; 0x3e0];
+    library.extend(bytes(SSL_WRITE));
+    library.resize(0x470, 0x90);
+    library.extend(bytes(SSL_WRITE_EX));
+    assert_eq!(tls_write(code(&library), write, write_ex), Some(inner));
+    assert_eq!(
+        tls_write(
+            Code64 {
+                bytes: &library[1..],
+                at: AT + 1
+            },
+            write,
+            write_ex
+        ),
+        None
+    );
+    // `mov r8, rcx; xor ecx, ecx` before the call: an argument was inserted.
+    library.splice(0x474..0x474, bytes("49 89 c8 31 c9"));
+    assert_eq!(tls_write(code(&library), write, write_ex), None);
+    // Another function.
+    library.splice(0x474..0x479, []);
+    library[0x475] ^= 1;
+    assert_eq!(tls_write(code(&library), write, write_ex), None);
 }
 
 #[test]
@@ -199,6 +233,6 @@ proptest! {
     fn arbitrary_code_terminates_the_analysis(bytes in prop::collection::vec(any::<u8>(), 0..400), from in 0_u64..400) {
         let code = code(&bytes);
         let _ = (entry(code, AT + from), received(code, AT + from), refused(code, AT + from));
-        let _ = (option_request(code, AT + from), waits(code, AT + from));
+        let _ = (option_request(code, AT + from), waits(code, AT + from), tls_write(code, AT, AT + from));
     }
 }
