@@ -52,7 +52,8 @@ class Http2:
     async def __aenter__(self):
         import httpx
 
-        self.client = httpx.AsyncClient(http1=False, http2=True, timeout=None, limits=httpx.Limits(max_connections=1))
+        limits = httpx.Limits(max_connections=1)
+        self.client = httpx.AsyncClient(http1=False, http2=True, verify=False, timeout=None, limits=limits)
         return self
 
     async def __aexit__(self, *_):

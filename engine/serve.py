@@ -1,6 +1,7 @@
 """`/generate` over HTTP, in the format of SGLang's endpoint (server-sent events, `data: [DONE]` at the end)."""
 
 import asyncio
+import contextlib
 import dataclasses
 import socket
 import subprocess
@@ -26,26 +27,32 @@ class Wanted:
     pad: int = 0
 
 
-def self_sign(config: uvicorn.Config) -> None:
-    """Gives the server a new certificate."""
+@contextlib.contextmanager
+def self_signed():
+    """Files of a new key and its certificate."""
     with tempfile.TemporaryDirectory() as folder:
-        config.ssl_keyfile, config.ssl_certfile = Path(folder, "key.pem"), Path(folder, "certificate.pem")
+        key, certificate = Path(folder, "key.pem"), Path(folder, "certificate.pem")
         command = "openssl req -x509 -newkey ec -pkeyopt ec_paramgen_curve:prime256v1 -nodes -days 1 -subj /CN=localhost".split()
-        subprocess.run([*command, "-keyout", config.ssl_keyfile, "-out", config.ssl_certfile], check=True, capture_output=True)
-        config.load()
+        subprocess.run([*command, "-keyout", key, "-out", certificate], check=True, capture_output=True)
+        yield key, certificate
 
 
 class Http2Server:
     """Granian inside this process, with the settings of SGLang's `--enable-http2`."""
 
-    def __init__(self, app):
+    def __init__(self, app, tls: bool):
         from granian.constants import HTTPModes, Interfaces
         from granian.server.embed import Server
 
         with socket.socket() as free:
             free.bind(("127.0.0.1", 0))
             self.port = free.getsockname()[1]
-        self.server = Server(target=app, address="127.0.0.1", port=self.port, interface=Interfaces.ASGI, http=HTTPModes.auto)
+        self.scheme = "https" if tls else "http"
+        settings = dict(target=app, address="127.0.0.1", port=self.port, interface=Interfaces.ASGI, http=HTTPModes.auto)
+        # Granian reads the files when it starts.
+        self.files = contextlib.ExitStack()
+        key, certificate = self.files.enter_context(self_signed()) if tls else (None, None)
+        self.server = Server(ssl_key=key, ssl_cert=certificate, **settings)
 
     async def start(self) -> str:
         self.task = asyncio.create_task(self.server.serve())
@@ -56,11 +63,12 @@ class Http2Server:
                 await asyncio.sleep(0.02)
                 continue
             writer.close()
-            return f"http://127.0.0.1:{self.port}"
+            return f"{self.scheme}://127.0.0.1:{self.port}"
 
     async def stop(self) -> None:
         self.server.stop()
         await self.task
+        self.files.close()
 
 
 class Server:
@@ -76,12 +84,13 @@ class Server:
             # Each piece of a response passes through a queue to another task, which adds event-loop turns.
             app.add_middleware(BaseHTTPMiddleware, dispatch=lambda request, call_next: call_next(request))
         if receiver.options.http2:
-            self.server = Http2Server(app)
+            self.server = Http2Server(app, receiver.options.tls)
             return
         self.scheme = "https" if receiver.options.tls else "http"
         config = uvicorn.Config(app, log_level="error", lifespan="off")
         if receiver.options.tls:
-            self_sign(config)
+            with self_signed() as (config.ssl_keyfile, config.ssl_certfile):
+                config.load()
         self.server = uvicorn.Server(config)
         self.server.install_signal_handlers = lambda: None
 

@@ -295,6 +295,10 @@ def served_rows(engine: Engine, explicit: bool) -> list[Row]:
                 add(name, change, exact, losses.delivered, losses.confirmed)
             watch = attached
             add("https, unread", TLS["https, backlog"], exact, losses.unread("run with --tls"))
+            # Granian encrypts with rustls.
+            watch = functools.partial(with_flags, "--tls")
+            encrypted = consumer("--http2", "--tls", clients=("--http2",))
+            add("https, http2", encrypted, exact, losses.unread("another library than OpenSSL encrypts them"))
         if runs("0.5.6", "0.5.23"):
             add("http, leavers", LEAVERS, losses.clients_left)
         if runs("0.5.3", "0.5.6", "0.5.9", "0.5.13", "0.5.23"):

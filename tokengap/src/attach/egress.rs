@@ -284,6 +284,10 @@ impl Egress {
             }
         });
         let useless = reader.is_unreadable();
+        // A connection on which the server is a client, for example, shows nothing of those to its clients.
+        if let Some(counts) = self.server.tls.as_mut().filter(|_| useless && tls) {
+            counts.plain = counts.plain.saturating_sub(1);
+        }
         if closed || useless {
             self.connections.remove(&socket);
         }
