@@ -1,14 +1,17 @@
-//! Observes a process until stdin closes, for `cargo xtask bench probe` and `cargo xtask bench egress`.
+//! Observes processes until stdin closes, for `cargo xtask bench probe` and `cargo xtask bench egress`.
 //!
-//! `observe WAY PID` prints "attached", and at the end the number of missed observations. WAY is a variant of the probe, or empty programs
+//! `observe WAY PID...` prints "attached", and at the end the number of missed observations and of all. WAY is a variant of the probe, or empty programs
 //! at its probe points, which measure the cost of the kernel's traps.
 
+use std::collections::BTreeSet;
 use std::error::Error;
+use std::fs;
 use std::io::Read as _;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::Duration;
 
+use probe_user::discover::{Function, InnerServer, Role};
 use probe_user::egress::{CAPTURE, Serves};
 use probe_user::empty_probes::{EmptyProbes, Traps};
 use probe_user::{Capture, Observation, Options, Probe, Target};
@@ -29,13 +32,15 @@ const KIB: u32 = 1 << 10;
 
 fn main() -> Result<(), Box<dyn Error>> {
     let words: Vec<String> = std::env::args().skip(1).collect();
-    let [way, pid] = words.as_slice() else {
-        return Err("usage: observe WAY PID".into());
+    let pids = words.iter().skip(1).map(|pid| pid.parse());
+    let pids: Vec<u32> = pids.collect::<Result<_, _>>()?;
+    let (Some(way), Some(&pid)) = (words.first(), pids.last()) else {
+        return Err("usage: observe WAY PID...".into());
     };
-    let pid = pid.parse()?;
     let messages = |options, sent, received| {
         let capture = Capture { sent, received };
-        let probe = Probe::attach(&[Target { pid, capture }], options)?;
+        let targets: Vec<Target> = pids.iter().map(|&pid| Target { pid, capture }).collect();
+        let probe = Probe::attach(&targets, options)?;
         match probe.degraded().first() {
             Some(lacking) => Err(format!("{lacking}; {}", lacking.remedy()).into()),
             None => Ok::<_, Box<dyn Error>>(probe),
@@ -50,20 +55,42 @@ fn main() -> Result<(), Box<dyn Error>> {
         "content" => observe(messages(MESSAGES, 16 * KIB, 4 * KIB)?),
         "content-both-ways" => observe(messages(MESSAGES, 16 * KIB, 16 * KIB)?),
         "content-everything" => observe(messages(Options::default(), 16 * KIB, 4 * KIB)?),
-        "writes" => observe(writes(pid, false)?),
-        "writes-any-call" => observe(writes(pid, true)?),
+        "socket-reads" => observe(socket_reads(pid)?),
+        "writes" => observe(writes(pid, MESSAGES)?),
+        "writes-any-call" => observe(writes(
+            pid,
+            Options {
+                every_call: true,
+                ..MESSAGES
+            },
+        )?),
+        "writes-tls" => observe(writes(pid, Options { tls: true, ..MESSAGES })?),
         _ => Err(format!("unknown WAY {way}").into()),
     }
 }
 
-/// Attaches to the responses that the process writes.
-fn writes(pid: u32, every_call: bool) -> Result<Probe, Box<dyn Error>> {
-    let options = Options {
-        scheduler: false,
-        polls: false,
-        every_call,
-        ..Options::default()
+/// Attaches to the reads of every socket of a process, and to nothing in its libzmq.
+fn socket_reads(pid: u32) -> Result<Probe, Box<dyn Error>> {
+    let mut probe = Probe::attach(&[], MESSAGES)?;
+    let files = fs::read_dir(format!("/proc/{pid}/fd"))?.filter_map(|file| fs::read_link(file.ok()?.path()).ok());
+    let inode = |file: std::path::PathBuf| file.to_str()?.strip_prefix("socket:[")?.strip_suffix(']')?.parse().ok();
+    if !probe.read_zmtp(pid, &files.filter_map(inode).collect::<BTreeSet<u64>>())? {
+        return Err(format!("{:?}", probe.degraded()).into());
+    }
+    // A method that no file has, in place of the functions of libzmq.
+    let server = InnerServer {
+        role: Role::new(0, "receiver", Function::Receiver),
+        is_extension: |_| false,
+        methods: &[],
     };
+    probe.observe_inner_server(pid, server);
+    let capture = Capture { sent: 0, received: 0 };
+    probe.add(&[Target { pid, capture }])?;
+    Ok(probe)
+}
+
+/// Attaches to the responses that the process writes.
+fn writes(pid: u32, options: Options) -> Result<Probe, Box<dyn Error>> {
     let mut probe = Probe::attach(&[], options)?;
     let (written, read) = (CAPTURE, 0);
     probe.serve(pid, Serves { written, read })?;
@@ -76,13 +103,13 @@ fn empty(pid: u32, traps: Traps) -> Result<(), Box<dyn Error>> {
     let _probes = EmptyProbes::attach(pid, traps)?;
     println!("attached");
     std::io::stdin().read_to_end(&mut Vec::new())?;
-    println!("0");
+    println!("0 0");
     Ok(())
 }
 
 /// Reads as `tokengap attach` does: drains the ring, then sleeps.
 fn observe(mut probe: Probe) -> Result<(), Box<dyn Error>> {
-    let (stop, mut missed) = (AtomicBool::new(false), 0);
+    let (stop, mut missed, mut all) = (AtomicBool::new(false), 0, 0);
     thread::scope(|scope| {
         scope.spawn(|| {
             let _ = std::io::stdin().read_to_end(&mut Vec::new());
@@ -95,11 +122,12 @@ fn observe(mut probe: Probe) -> Result<(), Box<dyn Error>> {
                     missed += count;
                 }
             })?;
+            all += seen;
             if seen == 0 {
                 thread::sleep(Duration::from_millis(2));
             }
         }
-        println!("{missed}");
+        println!("{missed} {all}");
         Ok(())
     })
 }

@@ -33,10 +33,16 @@ PROBE = [
     ("the same, all probes attached", ("pair", 16 << 10), "content-everything"),
     ("16 KiB copied at both ends", ("pair", 16 << 10), "content-both-ways"),
 ]
+# Size of a message, loop of its receiver, and number of messages that may be queued. With one, each has its own read of the socket.
+HOPS = [(1000, "blocking", 1), (1000, "blocking", 50), (1000, "asyncio", 1), (1000, "asyncio", 50), (16 << 10, "asyncio", 1)]
+WAYS = ["content", "content-everything", "socket-reads"]
+THREADS = ["sender", "its I/O thread", "receiver", "its I/O thread"]
 EGRESS = [
     ("observed write: hook where sockets send", ("write", 600), "writes"),
     ("observed write: hook where any call returns", ("write", 600), "writes-any-call"),
     ("observed write: bpftrace at sys_exit", ("write", 600), WRITES),
+    ("observed write of TLS: encrypted bytes only", ("tls", 600), "writes"),
+    ("observed write of TLS: plain bytes (--tls)", ("tls", 600), "writes-tls"),
     ("call of another process: hook where sockets send", ("call",), "writes"),
     ("call of another process: hook where any call returns", ("call",), "writes-any-call"),
     ("call of another process: bpftrace at sys_exit", ("call",), WRITES),
@@ -60,13 +66,13 @@ def observer(observe, way, pid):
 
 
 def detach(child, way):
-    """Stops an observer; returns the number of missed observations."""
+    """Stops an observer; returns the number of missed observations and of all."""
     with child:
         if way in (MESSAGES, WRITES):
             child.child.send_signal(signal.SIGINT)
             child.child.wait(PATIENCE)
-            return 0
-        return int(child.child.communicate()[0] or 0)
+            return 0, 0
+        return tuple(map(int, (child.child.communicate()[0] or "0 0").split()))
 
 
 def measure(rows, interpreter, observe, operations, rounds):
@@ -89,7 +95,7 @@ def measure(rows, interpreter, observe, operations, rounds):
                     if child is None:
                         break
                     observed = turn()
-                    missed += detach(child, way)
+                    missed += detach(child, way)[0]
                     without.append((before + turn()) / 2)
                     added.append(observed - without[-1])
             if not added:
@@ -101,8 +107,42 @@ def measure(rows, interpreter, observe, operations, rounds):
     return medians
 
 
+def hops(interpreter, observe, operations, rounds):
+    """Prints the nanoseconds that each way to observe a hop adds to each thread. Each round measures every way and no observer, in an order
+    that rotates."""
+    print(f"{'CPU ns per message':34}{''.join(f'{thread:>26}' for thread in THREADS)}")
+    for size, loop, batch in HOPS:
+        with Process(interpreter, HERE / "peer.py", "hop", size, loop, batch) as peer:
+            pids = peer.line().split()
+            turn = lambda: [float(cost) for cost in peer.ask(operations).split()]
+            turn()
+            alone, added, missed = [], {way: [] for way in WAYS}, 0
+            for number in range(rounds):
+                costs = {}
+                for way in [None, *WAYS][number % 4 :] + [None, *WAYS][: number % 4]:
+                    if way is None:
+                        costs[None] = turn()
+                        continue
+                    child = Process(observe, way, *pids).expect("attached")
+                    costs[way] = turn()
+                    lost, observed = detach(child, way)
+                    missed += lost
+                    if not observed:
+                        raise RuntimeError(f"{way} observed nothing")
+                alone.append(costs[None])
+                for way in WAYS:
+                    added[way].append([cost - other for cost, other in zip(costs[way], costs[None])])
+            print(f"{f'{size} bytes, {loop}, {batch} at once':34}{''.join(f'{median(costs):26.0f}' for costs in zip(*alone))}")
+            for way, costs in added.items():
+                cells = [f"{median(cost):+.0f} ({min(cost):+.0f}..{max(cost):+.0f})" for cost in zip(*costs)]
+                print(f"{f'  {way}':34}{''.join(f'{cell:>26}' for cell in cells)}", flush=True)
+            if missed:
+                print(f"  {missed} missed")
+
+
 def probe(quick):
     root()
+    hops(python("pyzmq"), example("probe-user", "observe"), 5_000 if quick else 10_000, 4 if quick else 12)
     medians = measure(PROBE, python("pyzmq"), example("probe-user", "observe"), 30_000, 1 if quick else 5)
     ours, traps, bpftrace = (medians.get(name) for name in ("lengths", PROBE[0][0], "bpftrace, lengths"))
     beside = {"the_traps_alone": traps / 1e3, "bpftrace": bpftrace and bpftrace / 1e3}
