@@ -1,9 +1,11 @@
 """Failures that must not disturb the engine: a killed relay or attach, a peer that sends garbage, buffers that are too small."""
 
 import json
+import os
 import random
 import signal
 import time
+from pathlib import Path
 
 from .checks import Checks, findings, messages, number, relayed_beside_strangers, same_bytes, sent, summary
 from .kernel import objects_of, still_loaded
@@ -165,6 +167,44 @@ def attach_killed(run: Run) -> str:
     run.checks.equal("clients with a finish", 8 * 20, outcome.receiver.totals["finished"])
     freed = ", ".join(f"{len(ids)} {kind}" for kind, ids in held.items())
     return f"{freed} freed; {summary(outcome)}"
+
+
+def another_machine(run: Run) -> str:
+    """The scheduler is on another machine, as attach sees it: in a PID namespace without it. Receives and deliveries are exact, and sends
+    and queue wait are `null`."""
+    # The namespace outlives the receiver, so that attach can report.
+    apart = ["unshare", "--mount", "--pid", "--fork", "--kill-child", "--mount-proc", "sh", "-c", '"$@"; sleep 5', "sh"]
+    setting = Setting(plan=PLAIN, tcp=True, http=True, late_clients=True, receiver=("--stream-output",))
+    session = Session(run, setting, None, receiver_under=apart)
+
+    def child(pid: int) -> str:
+        return Path(f"/proc/{pid}/task/{pid}/children").read_text().split()[0]
+
+    watch = Watch(run, 2, under=["nsenter", "--target", child(session.receiver.pid), "--mount", "--pid"])
+    session.go()
+    for sender in session.senders:
+        sender.end_well(60)
+    session.clients.end_well(60)
+    session.receiver.stop()
+    os.kill(int(child(watch.process.pid)), signal.SIGINT)
+    report = json.loads(watch.process.end_well(60))
+    outcome = session.finish()
+    made = sent(outcome, "output")
+    run.checks.matches(
+        report,
+        {
+            "tokens/sent": made["tokens"],
+            "tokens/received": made["tokens"],
+            "tokens/delivered": made["tokens"] - outcome.lost,
+            "chunks/tokens_lost": outcome.lost,
+            "answers/uncounted": 0,
+        },
+    )
+    hop = report["hops"][0]
+    run.checks.equal("what only the sender's machine shows", [None, None], [hop["frames_sent"], hop["queue_wait_ns"]])
+    accusations = {finding["kind"] for finding in findings(report)} & LOSS_FINDINGS
+    run.checks.equal("accusations", {"dropped-chunks"} if outcome.lost else set(), accusations)
+    return summary(outcome)
 
 
 def three_lifetimes(run: Run) -> str:

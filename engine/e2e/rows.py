@@ -231,6 +231,7 @@ def attach_rows(engines: list[Engine], explicit: bool, quick: bool) -> list[Row]
         add(engine, "attach, against none", accidents.unchanged, False)
     add(last, "attach, following three lives", accidents.three_lifetimes)
     add(last, "attach, killed", accidents.attach_killed)
+    add(usual[0], "attach, sender on another machine", accidents.another_machine)
     return rows
 
 

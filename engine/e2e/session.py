@@ -118,8 +118,8 @@ class Run:
         (place := self.folder / name).mkdir()
         return place
 
-    def role(self, role: str, name: str, options: list, folder: Path | None = None, truth: bool = True, **more) -> Process:
-        """Starts a process of the harness, with its truth in `NAME.truth`."""
+    def role(self, role: str, name: str, options: list, folder: Path | None = None, truth: bool = True, under=(), **more) -> Process:
+        """Starts a process of the harness, with its truth in `NAME.truth`, as an argument of the command `under`."""
         release = self.engine.release
         # The server's command line shows the streaming mode, and that consumers are in the same process.
         launched = role == "receive" and "--stream-output" in options
@@ -127,7 +127,7 @@ class Run:
         command += ["--wait-go", "--deadline", DEADLINE, *options]
         if truth:
             command += ["--truth", (folder or self.folder) / f"{name}.truth"]
-        return self.start(name, command, folder, env=self.environment(), **more)
+        return self.start(name, [*under, *command], folder, env=self.environment(), **more)
 
     def environment(self) -> dict[str, str]:
         # Use the path of a real installation, because attach detects the release from it.
@@ -185,9 +185,9 @@ class Tap:
 class Watch:
     """A running `tokengap attach` with its probes attached."""
 
-    def __init__(self, run: Run, pid: int, *flags: str, folder: Path | None = None):
+    def __init__(self, run: Run, pid: int, *flags: str, folder: Path | None = None, under=()):
         def attach(name: str, *which) -> Process:
-            process = run.start(name, [run.program, "attach", *REPORTED, *which, *flags], folder)
+            process = run.start(name, [*under, run.program, "attach", *REPORTED, *which, *flags], folder)
             process.wait_for_stderr("attached to", ATTACHING)
             return process
 
@@ -207,14 +207,15 @@ class Watch:
 class Session:
     """A run with all processes connected, before anything is sent. `relay` is a program, or `None` for direct connections."""
 
-    def __init__(self, run: Run, setting: Setting, relay: Path | None, folder: Path | None = None):
+    def __init__(self, run: Run, setting: Setting, relay: Path | None, folder: Path | None = None, receiver_under=()):
         self.run, self.setting, self.relay, self.folder = run, setting, relay, folder or run.folder
         plan = plan_options(setting.plan)
         both = [*(["--detokenizer"] if setting.detokenizer else []), *(["--lockstep"] if setting.lockstep else []), *plan]
         tokenizer = self.splice("tokenizer", "detokenizer->tokenizer")
         into, self.splices, self.detokenizer, self.clients = tokenizer, [tokenizer], None, None
         http = ["--http"] if setting.http else []
-        self.receiver = self.role("receive", "receiver", ["--bind", tokenizer.back, *setting.receiver, *http, *both])
+        options = ["--bind", tokenizer.back, *setting.receiver, *http, *both]
+        self.receiver = run.role("receive", "receiver", options, self.folder, under=receiver_under)
         if setting.detokenizer:
             into = self.splice("detokenizer", "scheduler->detokenizer")
             self.splices.insert(0, into)
