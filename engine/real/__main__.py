@@ -275,7 +275,8 @@ class Lane:
                 with held_thread(server.pids()["scheduler"], held, HELD_SECONDS) if held else nullcontext():
                     truth = load(server, folder / "truth.jsonl", *flags)
             report = attach.report()
-            late = [f["evidence"]["first_token_max_ns"] / 1e9 for f in report["findings"] if f["kind"] == "late-delivery"]
+            late = [f["evidence"] for f in report["findings"] if f["kind"] == "late-delivery"]
+            late = [max(evidence["first_token_max_ns"], evidence["stall_max_ns"]) / 1e9 for evidence in late]
             checks.equal("findings late-delivery", int(held is not None), len(late))
             checks.equal("its wait is the time of the stop", True, all(abs(wait - HELD_SECONDS) < 0.5 for wait in late))
             early = report["chunks"]["unjudged"]
