@@ -49,6 +49,25 @@ pub(super) struct Egress {
 struct Connection {
     track: Track,
     reader: Reader,
+    of_frontend: bool,
+}
+
+impl Connection {
+    fn new(of_frontend: bool) -> Self {
+        Self {
+            track: Track::default(),
+            reader: reader(of_frontend),
+            of_frontend,
+        }
+    }
+}
+
+fn reader(of_frontend: bool) -> Reader {
+    if of_frontend {
+        Reader::of_frontend(Limits::default())
+    } else {
+        Reader::new(Limits::default())
+    }
 }
 
 impl Egress {
@@ -250,24 +269,24 @@ impl Egress {
             return;
         }
         let (server, mut closed) = (&mut self.server, false);
-        let reader = if self.frontends.observes(pid) {
-            Reader::of_frontend
-        } else {
-            Reader::new
-        };
+        let of_frontend = self.frontends.observes(pid);
         let connection = self.connections.entry(socket).or_insert_with(|| {
             if let Some(counts) = server.tls.as_mut().filter(|_| tls) {
                 counts.plain += 1;
             }
-            Connection {
-                track: Track::default(),
-                reader: reader(Limits::default()),
-            }
+            Connection::new(of_frontend)
         });
-        let fresh = || reader(Limits::default());
-        let Connection { track, reader } = connection;
+        if record.kind == Kind::Wrote && connection.of_frontend != of_frontend {
+            // The new connection has the kernel address of another process's, whose last write was reported after its end.
+            *connection = Connection::new(of_frontend);
+        }
+        let Connection {
+            track,
+            reader,
+            of_frontend,
+        } = connection;
         track.enter(record, |step| match step {
-            Step::Opened => *reader = fresh(),
+            Step::Opened => *reader = self::reader(*of_frontend),
             Step::Bytes { bytes, begins } => reader.feed(at, bytes, begins, server, sink),
             Step::Missed => reader.missed(at, sink),
             Step::HeldUp => reader.short_writes(),
@@ -324,7 +343,11 @@ impl Egress {
     pub(super) fn degraded(&self) -> Vec<String> {
         let mut degraded = self.server.degraded();
         degraded.extend(self.frontends.degraded(&self.server.frontends));
-        if let Some(why) = self.no_tokenizer.as_ref().filter(|_| self.server.text_only > 0) {
+        if let Some(why) = self
+            .no_tokenizer
+            .as_ref()
+            .filter(|_| self.plane.is_none() && self.server.text_only > 0)
+        {
             degraded.push(format!("egress: their text cannot be compared with token ids: {why}"));
         }
         if self.left_out > 0 {

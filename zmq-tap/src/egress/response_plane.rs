@@ -71,18 +71,20 @@ struct Outer<'a> {
 
 #[derive(Deserialize)]
 struct Annotated<'a> {
-    #[serde(default)]
-    data: Option<Output>,
+    #[serde(borrow, default)]
+    data: Option<Output<'a>>,
     #[serde(borrow, default)]
     event: Option<Text<'a>>,
 }
 
 #[derive(Deserialize)]
-struct Output {
+struct Output<'a> {
     #[serde(default)]
     index: Option<u32>,
     #[serde(default)]
     token_ids: Option<Vec<u32>>,
+    #[serde(borrow, default)]
+    text: Option<Text<'a>>,
     #[serde(default)]
     finish_reason: Option<IgnoredAny>,
     #[serde(default)]
@@ -216,7 +218,14 @@ impl Frames {
                 ..
             }) => emit(Item::Chunk(Chunk {
                 index: output.index.unwrap_or(0),
-                tokens: output.token_ids.as_ref().map(|ids| ids.len() as u32),
+                tokens: match &output.token_ids {
+                    Some(ids) => Some(ids.len() as u32),
+                    // The end of a cancelled request.
+                    None => {
+                        let has_text = output.text.is_some_and(|text| !text.0.is_empty());
+                        (output.finish_reason.is_some() && !has_text).then_some(0)
+                    }
+                },
                 completion_tokens: output.completion_usage.and_then(|usage| usage.completion_tokens),
                 finished: output.finish_reason.is_some(),
                 ids: output.token_ids.as_deref().unwrap_or_default(),
