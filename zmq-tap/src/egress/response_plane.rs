@@ -218,13 +218,12 @@ impl Frames {
                 ..
             }) => emit(Item::Chunk(Chunk {
                 index: output.index.unwrap_or(0),
-                tokens: match &output.token_ids {
-                    Some(ids) => Some(ids.len() as u32),
+                tokens: if let Some(ids) = &output.token_ids {
+                    Some(ids.len() as u32)
+                } else {
                     // The end of a cancelled request.
-                    None => {
-                        let has_text = output.text.is_some_and(|text| !text.0.is_empty());
-                        (output.finish_reason.is_some() && !has_text).then_some(0)
-                    }
+                    let has_text = output.text.is_some_and(|text| !text.0.is_empty());
+                    (output.finish_reason.is_some() && !has_text).then_some(0)
                 },
                 completion_tokens: output.completion_usage.and_then(|usage| usage.completion_tokens),
                 finished: output.finish_reason.is_some(),
