@@ -359,3 +359,50 @@ impl Egress {
         degraded
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use probe_user::egress::Head;
+    use trace::event::What;
+
+    use super::*;
+
+    /// A response with one event.
+    fn response() -> Vec<u8> {
+        let event =
+            "data: {\"id\":\"cmpl-1\",\"choices\":[{\"index\":0,\"text\":\"a\",\"finish_reason\":\"stop\"}]}\n\n";
+        let head = "HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ntransfer-encoding: chunked\r\n\r\n";
+        format!("{head}{:x}\r\n{event}\r\n0\r\n\r\n", event.len()).into_bytes()
+    }
+
+    fn record(kind: Kind, written: u32, payload: &[u8]) -> Record<'_> {
+        let mut head = Head {
+            socket: 5,
+            written,
+            ..Head::default()
+        };
+        (head.accepted, head.captured) = (payload.len() as i64, payload.len() as u32);
+        Record { kind, head, payload }
+    }
+
+    /// Number of responses in the writes of process `pid`, whose connection has the kernel address of an earlier one of process 1.
+    fn responses(pid: u32) -> usize {
+        let (worker, frontend, mut answers) = (1, 2, 0);
+        let mut egress = Egress::new(None, false, None);
+        egress.frontends.observed.insert(frontend);
+        let mut count = |event: &trace::Event<'_>| answers += usize::from(matches!(event.what, What::Answered(_)));
+        // A write that is reported after the end of its connection registers the address again.
+        egress.enter(worker, &record(Kind::Wrote, 1, b"}"), &mut count);
+        let mut opened = record(Kind::State, 0, b"");
+        (opened.head.before, opened.head.state) = (3, 1);
+        egress.enter(worker, &opened, &mut count);
+        let response = response();
+        egress.enter(pid, &record(Kind::Wrote, response.len() as u32, &response), &mut count);
+        answers
+    }
+
+    #[test]
+    fn responses_of_a_frontend_are_no_answers_at_a_reused_address() {
+        assert_eq!((responses(1), responses(2)), (1, 0));
+    }
+}

@@ -17,7 +17,7 @@ pub(super) struct FrontendWatch {
     /// Frontends at the last update.
     found: Vec<ProcessId>,
     /// Processes whose writes are or were observed. Records of one that has exited may still be unread.
-    observed: BTreeSet<u32>,
+    pub(super) observed: BTreeSet<u32>,
     /// Why the others are not.
     refused: Option<String>,
 }
