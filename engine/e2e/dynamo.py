@@ -304,7 +304,6 @@ SCENARIOS = [
     ("dynamo, backlog", LOSES, BACKLOG, [unmatched, lossy("short-answers")]),
     ("dynamo, content", LOSES, BACKLOG | dict(sender=("--own-ids",)), [unmatched, matched_by_content, lossy("short-answers")]),
     ("dynamo, frontend", LOSES, BACKLOG | dict(frontend=True), [matched_or_unmatched, frontend_waits]),
-    ("dynamo, frontend stopped", MERGES, dict(frontend=True, standstill="frontend"), [frontend_waits, frontend_late]),
 ]
 # More than a connection buffers (4 MB), and no more than the probe's ring buffer holds.
 PADDED = dict(standstill="clients", plan=PLAIN | dict(requests=4), worker=("--pad", "65536"))
@@ -312,6 +311,7 @@ PADDED = dict(standstill="clients", plan=PLAIN | dict(requests=4), worker=("--pa
 NEWEST = [
     ("dynamo, log line", LOSES, BACKLOG | dict(worker=("--say-ids",)), [matched]),
     ("dynamo, stopped reader", MERGES, PADDED, [unmatched, short_writes, no_loss_warnings]),
+    ("dynamo, frontend stopped", MERGES, dict(frontend=True, standstill="frontend"), [frontend_waits, frontend_late]),
     ("dynamo, stopped clients", MERGES, dict(frontend=True, standstill="clients"), [frontend_in_time, no_loss_warnings]),
     ("dynamo, clients leave", MERGES, dict(client=("--leave-at", "3")), [ended_by("client_left")]),
     ("dynamo, failures", MERGES, dict(worker=("--fail-at", "3")), [ended_by("server_left")]),
