@@ -15,27 +15,32 @@ mod row;
 use flags::{Flag, Flags};
 use query::Query;
 use row::{Life, Row};
+use trace::MonoNs;
+use trace::ledger::Numbers;
 
 /// Rows with and without optional fields.
 fn rows() -> [Row; 2] {
     let mut flags = Flags::default();
     flags.set(Flag::Gap, true);
+    let numbers = Numbers {
+        last_at: MonoNs(3_000_000_000),
+        gap_ns: Some(1_500_000_000),
+        silence_ns: Some(0),
+        tokens_sent: 10_000,
+        tokens_received: Some(9_000),
+        tokens_delivered: Some(8_000),
+        chunks_sent: 100,
+        merged: Some(7),
+        dropped: Some(2),
+        tokens_lost: Some(u32::MAX),
+        worker: Some(1),
+        ..Numbers::default()
+    };
     let row = Row {
         rid: "5B92ſ0-Ä".into(),
         life: Life::Done,
-        age_ns: 3_000_000_000,
-        gap_ns: Some(1_500_000_000),
-        silence_ns: Some(0),
-        sent: 10_000,
-        received: Some(9_000),
-        delivered: Some(8_000),
-        chunks: 100,
-        merged: Some(7),
-        dropped: Some(2),
-        lost: Some(u64::MAX),
-        worker: Some(1),
+        numbers,
         flags,
-        ..Row::default()
     };
     [row, Row::default()]
 }
