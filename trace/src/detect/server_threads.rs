@@ -1,4 +1,4 @@
-//! The threads of a server inside the process that generates tokens, of which one may hold up all others.
+//! Threads of a server inside the process that generates tokens: the busiest one is named, because it may delay the others.
 
 use super::{DetectContext, Verdict};
 use crate::MonoNs;

@@ -12,7 +12,7 @@ use crate::event::{Delivery, Response};
 /// Number of excess tokens that a consumer may count without a finding. They are ids of the prompt's tail, and one id that a release
 /// repeats in an aborted request's last chunk.
 const SLACK: u64 = 8;
-/// A consumer adds up cumulative counts if at least this many of its deliveries list all tokens so far as new ones.
+/// Minimum number of deliveries with all tokens so far listed as new. From then on, the consumer is known to add up cumulative counts.
 const ADDED_UP: u8 = 2;
 
 /// Whether the delivery repeats the `before` tokens that the client has, and adds new ones.

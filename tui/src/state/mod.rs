@@ -1,6 +1,7 @@
 //! State of the screen: its data ([`Model`]) and the user's position in it ([`ui::Ui`]). Independent of the terminal.
 
 pub(crate) mod action;
+mod evidence;
 pub(crate) mod fate;
 mod findings;
 pub(crate) mod flags;

@@ -1,22 +1,18 @@
-//! Detail of one request: stages, the fate of each chunk, and evidence for its flags.
+//! Detail of one request: stages, and the fate of each chunk.
 
-use session::units::{count, duration};
 use trace::engine::EngineState;
 use trace::event::{ToolCallOutcome, ToolCalls};
 use trace::ledger::{FrontendResponse, ItlEnds, Losses};
 use trace::path::Ends;
 use trace::report::LegKind;
 use trace::report::bar::{Segment, gathered};
-use trace::report::{ids, places};
 use trace::{HopId, MonoNs};
 
+use super::evidence::evidence;
 use super::fate::{Fate, Known, fates};
 use super::flags::Flag;
 use super::journal::{ChunkSeen, RequestHistory};
 use super::row::Row;
-
-/// Maximum number of lost token ranges, and of ids, named in the evidence.
-const RANGES: usize = 6;
 
 /// Losses and inter-token latency of a request in the ledger.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -137,13 +133,17 @@ impl Detail {
         let receiver = |id: &HopId| hops.iter().find(|hop| hop.id == *id).map(|hop| hop.ends.to.to_string());
         let path = path_hops.iter().map(|hop| receiver(hop).unwrap_or_default()).collect();
         let firsts = firsts(&story, hops, first);
+        let losses = [kept.confirmed.as_ref(), kept.predicted.as_ref()];
         Self {
             rid: rid.to_owned(),
             time: time(&firsts, kept.delivered_first),
             stages: stages(&firsts, &story, kept.delivered_first),
             itl: kept.itl,
             tracks: tracks(&story, hops, &fates, origin),
-            evidence: row.as_ref().map(|row| evidence(row, engine, &kept)).unwrap_or_default(),
+            evidence: row
+                .as_ref()
+                .map(|row| evidence(row, engine, losses))
+                .unwrap_or_default(),
             since: story.since,
             tool_calls: kept.tool_calls,
             frontend: kept.frontend,
@@ -378,71 +378,6 @@ fn tracks(story: &RequestHistory, hops: &[HopEnds], fates: &[Fate], origin: Opti
     tracks
 }
 
-/// Names the lost chunks and tokens, if known: ` (chunks 2, 3; places 3, 7-9; ids 13, 14)`.
-fn named(losses: Option<&Losses>) -> String {
-    let Some(losses) = losses.filter(|losses| !losses.ranges.is_empty()) else {
-        return String::new();
-    };
-    let chunks: Vec<[u32; 2]> = losses.ranges.iter().filter_map(|range| range.chunks).collect();
-    let parts = [
-        ("chunks", places(chunks.into_iter(), RANGES, losses.unlisted)),
-        (
-            "places",
-            places(losses.ranges.iter().map(|range| range.tokens), RANGES, losses.unlisted),
-        ),
-        ("ids", ids(losses.ranges.iter().flat_map(|range| &range.ids), RANGES)),
-    ];
-    let listed = parts.iter().filter(|(_, what)| !what.is_empty());
-    let listed: Vec<String> = listed.map(|(name, what)| format!("{name} {what}")).collect();
-    format!(" ({})", listed.join("; "))
-}
-
-fn evidence(row: &Row, engine: &EngineState, kept: &Kept) -> Vec<(Flag, String)> {
-    let of = |n: Option<u32>| count(n.unwrap_or(0).into());
-    row.flags
-        .iter()
-        .map(|flag| {
-            let why = match flag {
-                Flag::Gap => match row.life {
-                    super::row::Life::Waiting => format!(
-                        "the scheduler sent its first token {} ago and the tokenizer has not received it",
-                        duration(row.gap_ns.unwrap_or(0))
-                    ),
-                    _ => format!(
-                        "its first token waited {} between scheduler and tokenizer",
-                        duration(row.gap_ns.unwrap_or(0))
-                    ),
-                },
-                Flag::Dropped => format!(
-                    "confirmed: {} lost tokens in {} chunks that were dropped while later ones were delivered{}",
-                    of(row.tokens_lost),
-                    of(row.dropped),
-                    named(kept.confirmed.as_ref())
-                ),
-                Flag::DropPredicted => format!(
-                    "several of its chunks were received in one wakeup, and {} keeps only the last{}",
-                    engine.title(),
-                    named(kept.predicted.as_ref())
-                ),
-                Flag::Loss => format!(
-                    "completion_tokens increased by more than the frames list: {} tokens were lost on the wire",
-                    count(row.wire_missing.into())
-                ),
-                Flag::Stall => "it is unfinished and has had no new token for long".into(),
-                Flag::Inflated => {
-                    "its frames list all tokens so far instead of new ones: sums count tokens repeatedly".into()
-                }
-                Flag::Aborted => "it was aborted by the client, the scheduler or an error".into(),
-                Flag::Retracted => format!(
-                    "the scheduler removed it from the batch {} times to free memory",
-                    row.retractions
-                ),
-            };
-            (flag, why)
-        })
-        .collect()
-}
-
 #[cfg(test)]
 mod tests {
     use trace::event::ArgumentsPart;
@@ -580,25 +515,5 @@ mod tests {
         let lines = lines(&of_origin, &legs, &[Fate::Delivered; 3]);
         let waits: Vec<_> = lines.iter().map(|line| line.waits[1]).collect();
         assert_eq!(waits, [Some(2 * MS), Some(2 * MS), Some(6 * MS)]);
-    }
-
-    #[test]
-    fn lost_tokens_are_listed_by_chunk_position_and_id() {
-        let range = |tokens, chunks, ids: &[i64]| LostRange {
-            tokens,
-            chunks: Some(chunks),
-            ids: ids.to_vec(),
-        };
-        let losses = Losses {
-            ranges: vec![range([1, 1], [1, 1], &[17]), range([3, 5], [3, 4], &[8, 9, 10])],
-            chunks: 3,
-            tokens: 4,
-            unlisted: 0,
-        };
-        assert_eq!(
-            named(Some(&losses)),
-            " (chunks 1, 3-4; places 1, 3-5; ids 17, 8, 9, 10)"
-        );
-        assert_eq!(named(None), "");
     }
 }

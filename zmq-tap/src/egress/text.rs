@@ -92,7 +92,7 @@ struct Compared {
     held: Vec<Carried>,
     /// Whether the response had other text.
     differs: bool,
-    /// What follows the first difference.
+    /// Text since the first difference.
     unmatched: Option<Box<Unmatched>>,
 }
 

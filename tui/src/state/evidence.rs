@@ -1,0 +1,109 @@
+//! Evidence for the flags of one request.
+
+use session::units::{count, duration};
+use trace::engine::EngineState;
+use trace::ledger::Losses;
+use trace::report::{ids, places};
+
+use super::flags::Flag;
+use super::row::{Life, Row};
+
+/// Maximum number of lost token ranges, and of ids, named in the evidence.
+const RANGES: usize = 6;
+
+/// Names the lost chunks and tokens, if known: ` (chunks 2, 3; places 3, 7-9; ids 13, 14)`.
+fn named(losses: Option<&Losses>) -> String {
+    let Some(losses) = losses.filter(|losses| !losses.ranges.is_empty()) else {
+        return String::new();
+    };
+    let chunks: Vec<[u32; 2]> = losses.ranges.iter().filter_map(|range| range.chunks).collect();
+    let parts = [
+        ("chunks", places(chunks.into_iter(), RANGES, losses.unlisted)),
+        (
+            "places",
+            places(losses.ranges.iter().map(|range| range.tokens), RANGES, losses.unlisted),
+        ),
+        ("ids", ids(losses.ranges.iter().flat_map(|range| &range.ids), RANGES)),
+    ];
+    let listed = parts.iter().filter(|(_, what)| !what.is_empty());
+    let listed: Vec<String> = listed.map(|(name, what)| format!("{name} {what}")).collect();
+    format!(" ({})", listed.join("; "))
+}
+
+/// Each flag of the request with its evidence, for these confirmed and predicted losses.
+pub(super) fn evidence(
+    row: &Row,
+    engine: &EngineState,
+    [confirmed, predicted]: [Option<&Losses>; 2],
+) -> Vec<(Flag, String)> {
+    let of = |n: Option<u32>| count(n.unwrap_or(0).into());
+    row.flags
+        .iter()
+        .map(|flag| {
+            let why = match flag {
+                Flag::Gap => match row.life {
+                    Life::Waiting => format!(
+                        "the scheduler sent its first token {} ago and the tokenizer has not received it",
+                        duration(row.gap_ns.unwrap_or(0))
+                    ),
+                    _ => format!(
+                        "its first token waited {} between scheduler and tokenizer",
+                        duration(row.gap_ns.unwrap_or(0))
+                    ),
+                },
+                Flag::Dropped => format!(
+                    "confirmed: {} lost tokens in {} chunks that were dropped while later ones were delivered{}",
+                    of(row.tokens_lost),
+                    of(row.dropped),
+                    named(confirmed)
+                ),
+                Flag::DropPredicted => format!(
+                    "several of its chunks were received in one wakeup, and {} keeps only the last{}",
+                    engine.title(),
+                    named(predicted)
+                ),
+                Flag::Loss => format!(
+                    "completion_tokens increased by more than the frames list: {} tokens were lost on the wire",
+                    count(row.wire_missing.into())
+                ),
+                Flag::Stall => "it is unfinished and has had no new token for long".into(),
+                Flag::Inflated => {
+                    "its frames list all tokens so far instead of new ones: sums count tokens repeatedly".into()
+                }
+                Flag::Aborted => "it was aborted by the client, the scheduler or an error".into(),
+                Flag::Retracted => format!(
+                    "the scheduler removed it from the batch {} times to free memory",
+                    row.retractions
+                ),
+            };
+            (flag, why)
+        })
+        .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use trace::ledger::LostRange;
+
+    use super::*;
+
+    #[test]
+    fn lost_tokens_are_listed_by_chunk_position_and_id() {
+        let range = |tokens, chunks, ids: &[i64]| LostRange {
+            tokens,
+            chunks: Some(chunks),
+            ids: ids.to_vec(),
+        };
+        let losses = Losses {
+            ranges: vec![range([1, 1], [1, 1], &[17]), range([3, 5], [3, 4], &[8, 9, 10])],
+            chunks: 3,
+            tokens: 4,
+            unlisted: 0,
+        };
+        assert_eq!(
+            named(Some(&losses)),
+            " (chunks 1, 3-4; places 1, 3-5; ids 17, 8, 9, 10)"
+        );
+        assert_eq!(named(None), "");
+    }
+}
