@@ -8,7 +8,7 @@ use engines::sglang::wire::{Codec, Decoder, Limits};
 fuzz_target!(|message: &[u8]| {
     let mut decoder = Decoder::new(Limits::default());
     let Ok(batch) = decoder.decode(message) else { return };
-    if !matches!(batch.codec(), Codec::Msgpack { .. }) || batch.is_empty() || batch.abort_rid().is_some() {
+    if !matches!(batch.codec(), Codec::Msgpack) || batch.is_empty() || batch.abort_rid().is_some() {
         return;
     }
     let mut rest = message;
