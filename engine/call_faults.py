@@ -51,15 +51,27 @@ async def without_second_call(events):
             yield event
 
 
+async def joined(events):
+    """Writes three events at a time, as a buffering proxy does."""
+    held = []
+    async for event in events:
+        held.append(event)
+        if len(held) == 3:
+            yield "".join(held)
+            held = []
+    yield "".join(held)
+
+
 def incomplete(text: str) -> str:
     return "".join(char if char.isascii() else "\ufffd" for char in text)
 
 
 FAULTS = {
+    "join": joined,
     "call-drop": lambda events: third_part(events, lambda _event, after: [after]),
     "call-repeat": lambda events: third_part(events, lambda event, after: [event, event, after]),
     "call-swap": lambda events: third_part(events, lambda event, after: [after, event]),
-    "call-eat": lambda events: changed(events, lambda text: "}" in text[:-1], lambda text: text.replace("}", "", 1)),
+    "call-eat": lambda events: changed(events, lambda text: "}" in text[1:-1], lambda text: text.replace("}", "", 1)),
     "call-cut": lambda events: changed(events, lambda text: not text.isascii(), incomplete),
     "call-omit": without_second_call,
 }

@@ -109,24 +109,12 @@ async def swapped(events):
             held = None
 
 
-async def joined(events):
-    """Writes three events at a time, as a buffering proxy does."""
-    held = []
-    async for event in events:
-        held.append(event)
-        if len(held) == 3:
-            yield "".join(held)
-            held = []
-    yield "".join(held)
-
-
 # Faults of a server that the client or the serving code could have.
 FAULTS = {
     "drop": lambda events: third_text(events, lambda _event: []),
     "repeat": lambda events: third_text(events, lambda event: [event, event]),
     "eat": lambda events: third_text(events, lambda event: [event.replace(" t", " ", 1)]),
     "swap": swapped,
-    "join": joined,
 } | call_faults.FAULTS
 
 

@@ -17,6 +17,7 @@ import urllib.request
 from collections import Counter
 from pathlib import Path
 
+from ..e2e.calls import FAULTS
 from ..real.server import free_port
 from . import calls
 
@@ -86,8 +87,8 @@ class Server:
 
     def load(self, truth: Path, load: list[str], port: int | None = None):
         """Runs the clients, which write their counts to `truth`."""
-        if load == ["calls"]:
-            command = [str(self.python), "-m", "engine.vllm.calls", f"http://127.0.0.1:{self.port}", str(truth)]
+        if load[0] == "calls":
+            command = [str(self.python), "-m", "engine.vllm.calls", f"http://127.0.0.1:{port or self.port}", str(truth), load[1]]
             subprocess.run(command, cwd=HERE.parents[1], check=True, timeout=LOAD_SECONDS)
             return
         clients = [str(self.python), str(HERE / "load.py"), f"http://127.0.0.1:{port or self.port}", str(truth), *load]
@@ -214,8 +215,8 @@ def spliced(tokengap: Path, server: Server, folder: Path, streams: str) -> list[
     return wrong
 
 
-def tapped(tokengap: Path, server: Server, folder: Path, load: list[str]) -> list[str]:
-    """Relays only the clients' connections. Returns differences between the report and the clients' counts."""
+def tapped(tokengap: Path, server: Server, folder: Path, load: list[str]) -> tuple[dict, list[dict]]:
+    """Relays only the clients' connections. Returns the report and the clients' counts."""
     report, errors, truth, port = folder / "report.json", folder / "tap.err", folder / "truth.jsonl", free_port()
     pair = ["--listen", f"http://127.0.0.1:{port}", "--upstream", f"http://127.0.0.1:{server.port}"]
     with open(report, "wb") as out, open(errors, "wb") as log:
@@ -226,7 +227,11 @@ def tapped(tokengap: Path, server: Server, folder: Path, load: list[str]) -> lis
     finally:
         process.send_signal(signal.SIGINT)
         process.wait(30)
-    got, clients = json.loads(report.read_text()), [json.loads(line) for line in truth.read_text().splitlines()]
+    return json.loads(report.read_text()), [json.loads(line) for line in truth.read_text().splitlines()]
+
+
+def judged_alone(got: dict, clients: list[dict]) -> list[str]:
+    """Differences between a report without frames and the clients' counts."""
     counts = {
         "responses": (got["answers"]["judged_alone"], len(clients)),
         "tokens": (got["answers"]["judged_alone_tokens"], sum(r["received"] for r in clients)),
@@ -429,8 +434,9 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m engine.vllm", description=__doc__)
     parser.add_argument("--tokengap", type=Path, required=True, help="the program under test")
     parser.add_argument("--home", type=Path, required=True, help="folder of the server installed by install.sh")
-    parser.add_argument("--quick", action="store_true", help="start three servers instead of seven")
+    parser.add_argument("--quick", action="store_true", help="start three servers instead of nine")
     parser.add_argument("--cost", type=int, metavar="PAIRS", help="measure the cost of attach instead of running the rows")
+    parser.add_argument("--only", default="", metavar="TEXT", help="start only servers whose name contains it, such as tool_calls")
     asked = parser.parse_args()
     tokengap, failed = asked.tokengap.resolve(), 0
 
@@ -451,7 +457,7 @@ def main() -> int:
         for line in wrong:
             print(f"        {line}", flush=True)
 
-    def rows(folder: str, log: Path):
+    def one_api_server():
         with Server(asked.home, log, [], {}) as server:
             row("8 streams", server, ["8", "5", "64", "0", "1"])
             row("64 streams", server, ["64", "8", "64", "0", "2"])
@@ -459,31 +465,45 @@ def main() -> int:
             row("tokens by continuous usage", server, ["32", "4", "64", "0", "14", "usage"])
             row("tokens by text", server, ["32", "5", "64", "0", "15", "text"])
             own("splice, one engine", lambda folder: spliced(tokengap, server, folder, "32"))
-            own("tap of HTTP", lambda folder: tapped(tokengap, server, folder, ["8", "3", "32", "0", "12"]))
+            own("tap of HTTP", lambda folder: judged_alone(*tapped(tokengap, server, folder, ["8", "3", "32", "0", "12"])))
+
+    def two_api_servers():
         with Server(asked.home, log, ["--api-server-count", "2", "--data-parallel-size", "2"], {}) as server:
             row("two API servers, two engines, by text", server, ["48", "6", "64", "0", "5", "text"])
             own("splice, two API servers, two engines", lambda folder: spliced(tokengap, server, folder, "16"))
             during = stopped(server, "VLLM::APIServer_1")
             row("a stopped API server", server, ["32", "10", "64", "0", "6"], required=[{"consumer-stopped"}], during=during)
+
+    def rust():
         with Server(asked.home, log, [], {"VLLM_USE_RUST_FRONTEND": "1"}) as server:
             for count in ["ids", "text"]:
                 load = ["16", "5", "64", "0", "13", count]
                 own(f"the Rust frontend, by {count}", lambda folder: rust_frontend(*attached(tokengap, server, folder, load)))
             load, during = ["16", "8", "64", "0", "15"], stopped(server, "vllm-rs", 2)
             own("a stopped Rust frontend", lambda folder: rust_frontend(*attached(tokengap, server, folder, load, during), 2))
-        if asked.quick:
-            print("SKIPPED: a Dynamo worker, a slow API server, one that omits outputs, an engine that fails, and under run: they need more server starts (FULL=1)")
-            return
+
+    def dynamo():
         if (asked.home / f"dynamo-{DYNAMO}").exists():
             with DynamoWorker(asked.home, log) as server:
                 row("a Dynamo worker", server, ["8", "5", "64", "0", "17", "text"])
                 row("a Dynamo worker, clients that leave", server, ["24", "5", "64", "0.3", "18", "text"])
         else:
             print("SKIPPED: a Dynamo worker: engine/vllm/dynamo.sh installs it")
+
+    def slow():
         with Server(asked.home, log, [], {"SLOW_OUTPUT_MS": "5"}) as server:
             row("a slow API server", server, ["64", "5", "32", "0", "4"], required=[{"merged-chunks"}, WAITS])
-        call_rows(Path(folder), log)
-        omitted = Path(folder) / "omitted"
+
+    def tool_calls():
+        model, script = calls.prepare(asked.home / f"venv-{RELEASE}/bin/python", asked.home / "model", log.parent)
+        with Server(asked.home, log, calls.FLAGS, script, model=model) as server:
+            for fault in FAULTS:
+                load = ["calls", fault or "healthy"]
+                compared = lambda own: calls.differences(*attached(tokengap, server, own, load), fault)
+                own(f"tool calls, {load[1]}", compared)
+
+    def omitting():
+        omitted = log.parent / "omitted"
         with Server(asked.home, log, [], {"LOST": str(omitted)}) as server:
 
             def compared(own: Path) -> list[str]:
@@ -491,27 +511,30 @@ def main() -> int:
                 return lossy(report, truth, [json.loads(line) for line in omitted.read_text().splitlines()])
 
             own("a server that omits outputs", compared)
+
+    def failing():
         with Server(asked.home, log, [], {"FAIL_AFTER": "300"}) as server:
             load = ["16", "8", "64", "0", "8"]
             own("an engine that fails", lambda folder: failure(*attached(tokengap, server, folder, load), 16))
-        flags, load = ["--api-server-count", "2", "--data-parallel-size", "2"], ["8", "5", "64", "0", "7"]
-        judged("run, two API servers, two engines", relayed(tokengap, asked.home, log, Path(folder), flags, load))
 
-    def call_rows(folder: Path, log: Path):
-        model, script = calls.prepare(asked.home / f"venv-{RELEASE}/bin/python", asked.home / "model", folder)
-        for fault in calls.ROWS:
-            env = script | ({"CALL_FAULT": fault} if fault else {})
-            with Server(asked.home, log, calls.FLAGS, env, model=model) as server:
-                compared = lambda own: calls.differences(*attached(tokengap, server, own, ["calls"]), fault)
-                own(f"tool calls, {fault or 'healthy'}", compared)
+    def run():
+        flags, load = ["--api-server-count", "2", "--data-parallel-size", "2"], ["8", "5", "64", "0", "7"]
+        judged("run, two API servers, two engines", relayed(tokengap, asked.home, log, log.parent, flags, load))
 
     with tempfile.TemporaryDirectory() as folder:
         log = Path(folder) / "server.log"
         if asked.cost:
             cost(tokengap, asked.home, log, asked.cost)
             return 0
+        servers = [one_api_server, two_api_servers, rust]
+        if asked.quick:
+            print("SKIPPED: a Dynamo worker, a slow API server, tool calls, one that omits outputs, an engine that fails, and under run: they need more server starts (FULL=1)")
+        else:
+            servers += [dynamo, slow, tool_calls, omitting, failing, run]
         try:
-            rows(folder, log)
+            for rows in servers:
+                if asked.only in rows.__name__:
+                    rows()
         except NotUp:
             print(log.read_text(errors="replace")[-4000:])
             print("SKIPPED: vLLM does not start on this machine")

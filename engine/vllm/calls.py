@@ -12,15 +12,13 @@ from ..e2e.calls import compare
 from ..e2e.checks import Checks
 
 FLAGS = ["--enable-auto-tool-choice", "--tool-call-parser", "hermes"]
-# Faults of the rows, each in a server of its own.
-ROWS = (None, "call-drop", "call-repeat")
 CHATS = 8
-# Adds the markers of calls to the tokenizer, and prints the ids of the output.
+# Adds tokens: the markers of calls, and one with a brace inside. Prints the ids of the output.
 PREPARE = """
 import json, sys
 from transformers import AutoTokenizer
 tokenizer = AutoTokenizer.from_pretrained(sys.argv[1])
-tokenizer.add_tokens(["<tool_call>", "</tool_call>"])
+tokenizer.add_tokens(["<tool_call>", "</tool_call>", 'sius"}, "'])
 tokenizer.save_pretrained(sys.argv[1])
 print(json.dumps(tokenizer.encode(sys.argv[2], add_special_tokens=False)))
 """
@@ -37,24 +35,26 @@ def prepare(python: Path, model: Path, folder: Path) -> tuple[Path, dict[str, st
     return copy, {"SCRIPT": made.stdout.splitlines()[-1]}
 
 
-def faulty(fault: str) -> None:
-    """Makes the server damage the events of chats. Called by a plugin inside of it."""
+def faulty() -> None:
+    """Makes the server damage the events of chats whose message names a fault. Called by a plugin inside of it."""
     from vllm.entrypoints.openai.chat_completion.serving import OpenAIServingChat
 
     generate = OpenAIServingChat.chat_completion_stream_generator
 
-    def damaged(self, *args, **options):
-        return call_faults.FAULTS[fault](generate(self, *args, **options))
+    def damaged(self, request, *args, **options):
+        events = generate(self, request, *args, **options)
+        damage = call_faults.FAULTS.get(request.messages[0]["content"])
+        return damage(events) if damage else events
 
     OpenAIServingChat.chat_completion_stream_generator = damaged
 
 
-def chats(url: str, truth: Path) -> None:
+def chats(url: str, truth: Path, message: str) -> None:
     """Requests some chats at once, and writes the arguments of each response."""
     import aiohttp
 
     body = {"model": "m", "stream": True, "max_tokens": 500, "tools": call_text.TOOLS}
-    body["messages"] = [{"role": "user", "content": "go"}]
+    body["messages"] = [{"role": "user", "content": message}]
 
     async def one(session):
         calls: dict[str, str] = {}
@@ -86,4 +86,4 @@ def differences(report: dict, truth: list[dict], fault: str | None) -> list[str]
 
 
 if __name__ == "__main__":
-    chats(sys.argv[1], Path(sys.argv[2]))
+    chats(sys.argv[1], Path(sys.argv[2]), sys.argv[3])

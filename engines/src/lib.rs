@@ -1,6 +1,7 @@
 //! The supported LLM engines, one module for each. The other crates name no engine: each defines the small trait that it needs, and the
 //! engines implement them.
 
+#[cfg(target_os = "linux")]
 pub mod dynamo;
 #[cfg(all(test, target_os = "linux"))]
 mod fixture;
@@ -22,6 +23,6 @@ pub const LOGS: &[&dyn trace::import::LogLines] = &[&sglang::Log];
 #[cfg(target_os = "linux")]
 pub const DISCOVERED: probe_user::discover::Engines = &[
     probe_user::discover::EngineKind::new(&sglang::discover::Sglang),
-    probe_user::discover::EngineKind::new(&dynamo::discover::Dynamo),
+    probe_user::discover::EngineKind::new(&dynamo::Dynamo),
     probe_user::discover::EngineKind::new(&vllm::discover::VllmServer),
 ];

@@ -1,8 +1,8 @@
 """A plugin that vLLM loads in each of its processes.
 
 `SLOW_OUTPUT_MS`: CPU milliseconds that the API server spends on each output. `LOST`: file for the omitted outputs; the API server omits
-every 40th one of a request before its serving code, and writes a line for each: request id and number of tokens. `CALL_FAULT`: fault in the
-events of chats, of `engine/call_faults.py`.
+every 40th one of a request before its serving code, and writes a line for each: request id and number of tokens. `SCRIPT`, which the
+executor reads: a chat has the fault of `engine/call_faults.py` that its message names.
 """
 
 import json
@@ -18,10 +18,10 @@ def register():
         make_slow(delay)
     if "LOST" in os.environ:
         make_lossy(os.environ["LOST"])
-    if "CALL_FAULT" in os.environ:
+    if "SCRIPT" in os.environ:
         from engine.vllm.calls import faulty
 
-        faulty(os.environ["CALL_FAULT"])
+        faulty()
 
 
 def make_slow(delay):

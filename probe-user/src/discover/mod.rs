@@ -24,7 +24,6 @@ mod assemble;
 mod candidate;
 mod change;
 mod degraded;
-mod error;
 #[cfg(feature = "fake")]
 pub mod fake;
 mod group;
@@ -49,13 +48,8 @@ mod tokenizer;
 mod topology;
 mod watch;
 mod wires;
-
-use std::path::PathBuf;
-use std::time::Duration;
-
 pub use change::Change;
 pub use degraded::{Blind, Part};
-pub use error::DiscoverError;
 pub use group::connected;
 pub use hop::{Carries, Confidence, End, HopSeen};
 pub use launch::{FlagName, Flags, Program, program};
@@ -72,6 +66,8 @@ pub use route::Route;
 pub use setting::{Origin, Setting};
 pub use sock::netlink::DiagError;
 pub use spec::{RoleSpec, RoleSpecError};
+use std::path::PathBuf;
+use std::time::Duration;
 pub use topology::{Engine, PickError, Process, ProcessId, Topology};
 pub use watch::Watcher;
 
@@ -112,4 +108,51 @@ impl Options {
 /// Scans once.
 pub fn discover(options: Options) -> Result<Topology, DiscoverError> {
     Ok(Watcher::new(options)?.topology().clone())
+}
+
+/// Error that prevents discovery.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum DiscoverError {
+    /// No procfs is mounted.
+    #[error("cannot list {path} ({error}): mount procfs there")]
+    Proc {
+        /// Path that was tried.
+        path: String,
+        /// Error of listing it.
+        error: ReadError,
+    },
+    /// A process that the user named does not exist.
+    #[error("--pid {pid}: there is no such process here{}", inside(.outside))]
+    NoSuchProcess {
+        /// Process id as given.
+        pid: u32,
+        /// Local ids of processes that have this id inside their containers.
+        outside: Vec<u32>,
+    },
+}
+
+fn inside(outside: &[u32]) -> String {
+    match outside {
+        [] => String::from("; use a pid as shown by ps here"),
+        [one] => format!("; pid {one} has that pid inside its container: use --pid {one}"),
+        several => {
+            let pids: Vec<String> = several.iter().map(u32::to_string).collect();
+            format!("; pids {} have that pid inside their containers", pids.join(", "))
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::DiscoverError;
+
+    #[test]
+    fn a_pid_from_inside_a_container_is_translated() {
+        let message = |outside| DiscoverError::NoSuchProcess { pid: 17, outside }.to_string();
+        assert_eq!(
+            message(vec![]),
+            "--pid 17: there is no such process here; use a pid as shown by ps here"
+        );
+        assert!(message(vec![22336]).ends_with("; pid 22336 has that pid inside its container: use --pid 22336"));
+    }
 }

@@ -3,12 +3,12 @@
 use std::collections::BTreeMap;
 use std::time::Instant;
 
+use super::DiscoverError;
 use super::Options;
 use super::assemble;
 use super::candidate::{self, Candidate};
 use super::change::{Change, Departed};
 use super::degraded::{Blind, Part};
-use super::error::DiscoverError;
 use super::known::Known;
 use super::links::{self, Diags, Limits, Sockets};
 use super::own::Own;

@@ -1,18 +1,69 @@
 //! Writes of serving processes to their clients' sockets. [`places`] finds the kernel offsets for observing them. [`Track`] orders the
 //! writes of one connection, and detects missed ones and its end.
 
-mod listeners;
 mod places;
 mod track;
 
-pub use listeners::listening;
-pub use places::MissingField;
+use std::collections::HashSet;
+
 pub(crate) use places::places;
+
+pub use places::MissingField;
 pub use probe_ebpf::egress::{Head, Kind, Record, Serves};
 pub use track::{Step, Track};
+
+use crate::discover::ReadError;
+use crate::discover::proc::ProcRoot;
+use crate::discover::proc::net::{TcpState, tcp};
 
 /// Default capture limit of one write in bytes. A server normally writes one event at a time; a backlog may be written in one call.
 pub const CAPTURE: u32 = 4 << 20;
 
 /// Capture limit of one read of a worker in bytes: the most that the known runtimes request (`Recognise::connects_to_clients`).
 pub const CAPTURE_READ: u32 = 256 << 10;
+
+/// Limits: descriptors of a process and sockets of its network namespace, and bytes of one socket table.
+const MAX_SOCKETS: usize = 65_536;
+const MAX_BYTES: usize = 16 << 20;
+
+/// Local ports of the TCP sockets that `pid` listens on, sorted.
+pub fn listening(pid: u32) -> Result<Vec<u16>, ReadError> {
+    let process = ProcRoot::new("/proc").process(pid)?;
+    let own_inodes: HashSet<u64> = process
+        .sockets(MAX_SOCKETS)?
+        .0
+        .into_iter()
+        .map(|(_, inode)| inode)
+        .collect();
+    let mut ports = Vec::new();
+    for table in ["net/tcp", "net/tcp6"] {
+        // Kernels without IPv6 lack the second table.
+        let Ok(text) = process.read(table, MAX_BYTES) else {
+            continue;
+        };
+        let sockets = tcp(&text, MAX_SOCKETS).0.into_iter();
+        let listening =
+            sockets.filter(|socket| socket.state == TcpState::Listening && own_inodes.contains(&socket.inode));
+        ports.extend(listening.map(|socket| socket.local.port()));
+    }
+    ports.sort_unstable();
+    ports.dedup();
+    Ok(ports)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::net::TcpListener;
+
+    use super::*;
+
+    #[test]
+    fn our_own_listener_is_found_until_it_is_closed() {
+        let me = std::process::id();
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let port = listener.local_addr().unwrap().port();
+        assert!(listening(me).unwrap().contains(&port));
+        drop(listener);
+        assert!(!listening(me).unwrap().contains(&port));
+    }
+}

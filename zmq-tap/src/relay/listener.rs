@@ -16,7 +16,7 @@ use super::connection::{self, Route};
 use super::endpoint::Endpoint;
 use super::error::RelayError;
 use super::socket::Socket;
-use super::stop::Stop;
+use super::thread::Stop;
 
 /// A listening socket; a socket file comes with its claim.
 #[derive(Debug)]

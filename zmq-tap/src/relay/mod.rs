@@ -18,7 +18,6 @@
 mod assembly;
 pub(crate) mod claim;
 mod connection;
-mod dial;
 mod endpoint;
 mod error;
 mod files;
@@ -28,13 +27,11 @@ mod listener;
 mod observation;
 mod options;
 mod pool;
-mod priority;
 mod pump;
 mod queue;
 mod responses;
 mod socket;
 mod stats;
-mod stop;
 mod thread;
 mod watch;
 mod window;
@@ -51,17 +48,17 @@ pub use error::RelayError;
 pub use gate::Gate;
 pub use observation::{Direction, Ending, NotKept, Observation, Payload, Unread};
 pub use options::Options;
-pub use priority::lower_priority;
 pub use queue::Observations;
 pub use stats::Stats;
+pub use thread::lower_priority;
 
 use connection::Route;
 use files::{ListenerReceiver, ListenerSender};
 use listener::Listener;
 use pool::Pool;
 use stats::Counters;
-use stop::{Stop, Stopper};
-use thread::Thread;
+
+use thread::{Stop, Stopper, Thread, stop_signal};
 
 /// Time beyond `Options::drain` before remaining connections are cut.
 const GRACE: Duration = Duration::from_millis(500);
@@ -154,7 +151,7 @@ impl Relay {
         }
         let count = pairs.len();
         let shared = Shared::new(options);
-        let (stop, stopped) = stop::pair();
+        let (stop, stopped) = stop_signal();
         let (added, joining) = unbounded_channel();
         let (listener_sender, listener_receiver) = files::handover().map_err(RelayError::Thread)?;
         let task_shared = shared.clone();

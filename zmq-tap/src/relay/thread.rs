@@ -3,11 +3,13 @@
 //! A descriptor must be closed in the table where its number is valid. Sockets and listeners are created on the thread and dropped there.
 //! The runtime, which other threads wake, is created before the tables separate and is returned.
 
+use std::io;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::mpsc::sync_channel;
 use std::thread::JoinHandle;
 
 use tokio::runtime::Runtime;
+use tokio::sync::watch;
 use tokio::task::yield_now;
 use tokio::time::timeout;
 
@@ -73,9 +75,7 @@ impl Thread {
                 thread.join();
                 Err(error)
             }
-            Err(_) => Err(RelayError::Thread(std::io::Error::other(
-                "it ended before it was listening",
-            ))),
+            Err(_) => Err(RelayError::Thread(io::Error::other("it ended before it was listening"))),
         }
     }
 
@@ -110,5 +110,59 @@ impl Transferred {
             std::mem::forget(self);
             None
         }
+    }
+}
+
+/// Sender of the stop signal.
+#[derive(Debug)]
+pub(super) struct Stopper(watch::Sender<bool>);
+
+/// Receiver of the stop signal.
+#[derive(Clone, Debug)]
+pub(super) struct Stop(watch::Receiver<bool>);
+
+pub(super) fn stop_signal() -> (Stopper, Stop) {
+    let (sender, receiver) = watch::channel(false);
+    (Stopper(sender), Stop(receiver))
+}
+
+impl Stopper {
+    pub(super) fn send(&self) {
+        self.0.send_replace(true);
+    }
+}
+
+impl Stop {
+    /// Returns once the signal is sent, or the sender is dropped.
+    pub(super) async fn received(&mut self) {
+        let _ = self.0.wait_for(|stop| *stop).await;
+    }
+}
+
+/// On a busy machine the relay thread then gets three times the CPU share. A higher value is harmful where the relay thread does not have
+/// its own file table. There, a killed process closes its sockets only when its last thread has been scheduled to exit (numbers in
+/// docs/internals/RELIABILITY.md).
+const NICE: i32 = 5;
+
+/// Lowers the priority of the calling thread, which polls and decodes. When the engine uses all CPUs, observations then wait (within the
+/// relay's budget) and messages do not. Needs no privilege and cannot be reversed.
+pub fn lower_priority() -> io::Result<()> {
+    // For this call Linux takes "this process" to mean the calling thread.
+    Ok(rustix::process::setpriority_process(None, NICE)?)
+}
+
+#[cfg(test)]
+mod tests {
+    use rustix::process::getpriority_process;
+
+    #[test]
+    fn only_the_calling_thread_is_niced() {
+        let before = getpriority_process(None).expect("readable");
+        let inside = std::thread::spawn(|| {
+            super::lower_priority().expect("needs no privilege");
+            getpriority_process(None).expect("readable")
+        });
+        assert_eq!(inside.join().expect("the thread ends"), before.max(super::NICE));
+        assert_eq!(getpriority_process(None).expect("readable"), before);
     }
 }

@@ -1,6 +1,4 @@
-//! Recognition of a worker: SGLang's `sgl.Engine` inside a Dynamo process, 0.5 to 1.6.
-
-mod log;
+//! NVIDIA Dynamo: a frontend and a response plane around workers of another engine. Recognises its processes, 0.5 to 1.6.
 
 use std::path::Path;
 
@@ -59,7 +57,7 @@ impl Recognise for Dynamo {
     }
 
     fn ids_in_log<'a>(&self, line: &'a str) -> Option<(&'a str, &'a str)> {
-        log::submitted(line)
+        submitted(line)
     }
 
     /// On a response stream, frontends send only these, each in its own frame.
@@ -120,12 +118,21 @@ fn unset(evidence: &Evidence<'_>) -> Unset {
     }
 }
 
+/// Parses `Submitted SGLang Request ID: RID, Context: ID` with any text around it. Returns the frontend's id, then SGLang's.
+pub(super) fn submitted(line: &str) -> Option<(&str, &str)> {
+    let (_, ids) = line.split_once("Submitted SGLang Request ID: ")?;
+    let (rid, rest) = ids.split_once(", Context: ")?;
+    let id = |c: char| c.is_ascii_alphanumeric() || "-_.:".contains(c);
+    let context = rest.find(|c| !id(c)).map_or(rest, |end| &rest[..end]);
+    (!rid.is_empty() && rid.chars().all(id) && !context.is_empty()).then_some((context, rid))
+}
+
 #[cfg(test)]
 mod tests {
-    use trace::engine::Waiter;
-
+    use super::submitted;
     use super::*;
     use crate::fixture::evidence_of;
+    use trace::engine::Waiter;
 
     #[test]
     fn settings_follow_the_releases() {
@@ -190,5 +197,22 @@ mod tests {
         assert!(is("/usr/lib/python3.12/site-packages/dynamo/_core.abi3.so"));
         assert!(!is("/usr/lib/python3.12/site-packages/pydantic_core/_core.abi3.so"));
         assert!(!is("/usr/lib/python3.12/site-packages/dynamo/_core.py"));
+    }
+
+    #[test]
+    fn the_log_line_parses_as_text_and_as_json() {
+        let plain =
+            "2026-05-07T08:00:00.1Z  INFO decode_handler.generate: Submitted SGLang Request ID: 8f3a, Context: 1b-2c";
+        let json = r#"{"level":"INFO","message":"Submitted SGLang Request ID: 8f3a, Context: 1b-2c","file":"x"}"#;
+        for line in [plain, json] {
+            assert_eq!(submitted(line), Some(("1b-2c", "8f3a")), "{line}");
+        }
+        for line in [
+            "",
+            "Submitted SGLang Request ID: , Context: a",
+            "Submitted SGLang Request ID: a b, Context: c",
+        ] {
+            assert_eq!(submitted(line), None, "{line}");
+        }
     }
 }
