@@ -15,6 +15,7 @@ def main() -> int:
     parser.add_argument("--xtask", type=Path, required=True, help="path of the xtask program")
     parser.add_argument("--tokengap", type=Path, help="the program under test [default: a relay that only copies]")
     parser.add_argument("--release", dest="releases", action="append", default=[], help="replaces the default releases; repeatable")
+    parser.add_argument("--every", action="store_true", help="run the scenarios on every release that they are for")
     parser.add_argument("--quick", action="store_true", help="one scenario per release, without injected failures")
     parser.add_argument("--only", default="", help="only rows whose name contains this")
     parser.add_argument("--readers", action="store_true", help="read the exports with third-party tools")

@@ -16,6 +16,9 @@ SETTING = dict(
     clients=("--openai",),
 )
 
+# Faults in the rows that test another release or the other way to observe.
+SOME = (None, "call-drop", "call-omit")
+
 
 def served(parser: str, fault: str | None = None) -> dict:
     """A server with this parser, whose responses have this fault."""

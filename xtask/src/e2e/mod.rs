@@ -26,6 +26,9 @@ pub(crate) struct Options {
     /// Run with these releases instead of the default ones.
     #[arg(long = "release", value_name = "RELEASE")]
     releases: Vec<String>,
+    /// Run the scenarios on every release that they are for, not only on two.
+    #[arg(long, conflicts_with = "quick")]
+    every: bool,
     /// Run one scenario per release, without injected failures; with --real, start three servers instead of seven.
     #[arg(long)]
     quick: bool,
@@ -97,6 +100,7 @@ pub(crate) fn run(options: &Options) -> Result<()> {
     for release in &options.releases {
         rows.args(["--release", release]);
     }
+    rows.args(options.every.then_some("--every"));
     rows.args(options.quick.then_some("--quick"));
     rows.args(options.readers.then_some("--readers"));
     rows.args(["--jobs", &options.jobs.to_string()]);
