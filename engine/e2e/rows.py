@@ -264,7 +264,7 @@ def dynamo_rows(options) -> list[Row]:
             setting = dynamo.Setting(**change)
             needs = (refused, functools.partial(unpacked, options.xtask, release, sglang))
             engine = Engine(f"{release}+{sglang}")
-            # Waits in a frontend are timed; a standstill stops processes.
+            # From a PID namespace of its own, the probe does not observe frontends.
             alone = setting.frontend or bool(setting.standstill)
             rows.append(Row("dynamo", engine, name, dynamo.row(release, setting, judges), alone, needs))
     return rows
