@@ -84,11 +84,17 @@ impl Fates {
         self.delivered + self.merged + self.dropped + self.unjudged
     }
 
-    /// Counts chunks inside a delivery: its first one as delivered, the others as merged.
-    fn inside(&mut self, chunks: u64, carrier: &mut bool) {
-        let first = u64::from(chunks > 0 && !std::mem::replace(carrier, true));
-        self.delivered += first;
-        self.merged += chunks - first;
+    /// Counts the chunks of an entry inside a delivery: the delivery's first one as delivered, the others as merged. If deliveries up to
+    /// `delivered_to` had a part of the entry, it is unknown which of its chunks they carried.
+    fn inside(&mut self, entry: &Entry, delivered_to: u32, carrier: &mut bool) {
+        let chunks = u64::from(entry.chunks);
+        let first = !std::mem::replace(carrier, true);
+        if entry.chunks > 1 && entry.end.saturating_sub(entry.tokens) < delivered_to {
+            self.unjudged += chunks;
+            return;
+        }
+        self.delivered += u64::from(first);
+        self.merged += chunks - u64::from(first);
     }
 }
 
@@ -351,7 +357,7 @@ impl DeliveryTracker {
                 break;
             }
             self.pop_front();
-            fates.inside(u64::from(entry.chunks), &mut carrier);
+            fates.inside(&entry, self.delivered_to, &mut carrier);
         }
         // Earlier deliveries of a response joined late are unknown, so none of these tokens counts as new.
         let missed = self.incomplete && !self.begun;
@@ -384,7 +390,7 @@ impl DeliveryTracker {
             self.pop_front();
             if entry.tokens == 0 || start >= from {
                 inside = entry.tokens.saturating_add(inside);
-                fates.inside(chunks, &mut carrier);
+                fates.inside(&entry, self.delivered_to, &mut carrier);
                 continue;
             }
             let lost = entry.end.min(from).saturating_sub(start);
@@ -446,9 +452,10 @@ impl DeliveryTracker {
         for at in 0..=last {
             let Some(entry) = self.pop_front() else { break };
             let chunks = u64::from(entry.chunks);
-            self.delivered_to = self.delivered_to.max(entry.end);
+            let before = self.delivered_to;
+            self.delivered_to = before.max(entry.end);
             if all || at == last || entry.tokens == 0 {
-                fates.inside(chunks, &mut carrier);
+                fates.inside(&entry, before, &mut carrier);
                 new = entry.tokens.saturating_add(new);
             } else if broken || imprecise {
                 fates.unjudged += chunks;
@@ -503,7 +510,7 @@ impl DeliveryTracker {
             self.pop_front();
             covered += entry.tokens;
             to = entry.end;
-            fates.inside(u64::from(entry.chunks), &mut carrier);
+            fates.inside(&entry, self.delivered_to, &mut carrier);
         }
         self.advance(to, covered);
         Outcome {

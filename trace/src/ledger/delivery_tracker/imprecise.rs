@@ -46,7 +46,7 @@ impl DeliveryTracker {
             let Some(entry) = self.pop_front() else { break };
             let chunks = u64::from(entry.chunks);
             if left <= fewest {
-                fates.inside(chunks, &mut carrier);
+                fates.inside(&entry, self.delivered_to, &mut carrier);
             } else if left <= max || entry.tokens == 0 || entry.end <= self.delivered_to {
                 fates.unjudged += chunks;
             } else {

@@ -349,6 +349,22 @@ fn chunks_queued_for_another_worker_are_not_dropped() {
 
 /// Tokens 2, 3 and 5 share an entry at the limit, and token 4 never arrived. After the delivery of 3, the delivery of 5 proves no drop.
 #[test]
+fn chunks_of_a_shared_entry_that_are_delivered_one_by_one_do_not_count_as_merged() {
+    for mode in [Mode::Incremental, Mode::Cumulative] {
+        let mut tracker = DeliveryTracker::new(0, None);
+        put(&mut tracker, 1, 1, 1, true);
+        for end in 2..=4 {
+            put(&mut tracker, end, end, 1, end == 2);
+        }
+        for to in 1..=4 {
+            let tokens = if mode == Mode::Cumulative { to } else { 1 };
+            tracker.deliver(&delivery(mode, tokens, to, false), 0);
+        }
+        assert_eq!(counts(tracker.fates), [1, 0, 0, 0, 3], "{mode:?}");
+    }
+}
+
+#[test]
 fn a_delivery_that_ends_inside_a_merged_entry_proves_no_later_drop() {
     let mut tracker = imprecise(&[1]);
     put(&mut tracker, 2, 2, 1, true);
