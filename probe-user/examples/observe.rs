@@ -47,6 +47,7 @@ fn main() -> Result<(), Box<dyn Error>> {
         }
     };
     match way.as_str() {
+        "nothing" => observe(Probe::attach(&[], MESSAGES)?),
         "traps" => empty(pid, Traps::ProbePoints),
         "traps-at-calls" => empty(pid, Traps::Calls),
         "traps-everywhere" => empty(pid, Traps::All),
@@ -55,6 +56,13 @@ fn main() -> Result<(), Box<dyn Error>> {
         "content" => observe(messages(MESSAGES, 16 * KIB, 4 * KIB)?),
         "content-both-ways" => observe(messages(MESSAGES, 16 * KIB, 16 * KIB)?),
         "content-everything" => observe(messages(Options::default(), 16 * KIB, 4 * KIB)?),
+        "content-no-polls" => {
+            let options = Options {
+                polls: false,
+                ..Options::default()
+            };
+            observe(messages(options, 16 * KIB, 4 * KIB)?)
+        }
         "socket-reads" => observe(socket_reads(pid)?),
         "writes" => observe(writes(pid, MESSAGES)?),
         "writes-any-call" => observe(writes(

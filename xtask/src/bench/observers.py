@@ -6,7 +6,7 @@ import signal
 import subprocess
 from pathlib import Path
 
-from common import HERE, PATIENCE, Process, example, median, python, result, root
+from common import HERE, PATIENCE, ROOT, Process, Skipped, example, median, python, result, root
 
 # Time, thread, socket and length of each message sent and received.
 MESSAGES = """
@@ -33,10 +33,22 @@ PROBE = [
     ("the same, all probes attached", ("pair", 16 << 10), "content-everything"),
     ("16 KiB copied at both ends", ("pair", 16 << 10), "content-both-ways"),
 ]
-# Size of a message, loop of its receiver, and number of messages that may be queued. With one, each has its own read of the socket.
-HOPS = [(1000, "blocking", 1), (1000, "blocking", 50), (1000, "asyncio", 1), (1000, "asyncio", 50), (16 << 10, "asyncio", 1)]
-WAYS = ["content", "content-everything", "socket-reads"]
-THREADS = ["sender", "its I/O thread", "receiver", "its I/O thread"]
+# Name, the peer's words, operations of a turn. With one message at once, each has its own read of the socket.
+HOPS = [
+    ("1000 bytes, blocking, 1 at once", ("hop", 1000, "blocking", 1), 10_000),
+    ("1000 bytes, blocking, 50 at once", ("hop", 1000, "blocking", 50), 10_000),
+    ("1000 bytes, asyncio, 1 at once", ("hop", 1000, "asyncio", 1), 10_000),
+    ("1000 bytes, asyncio, 50 at once", ("hop", 1000, "asyncio", 50), 10_000),
+    ("16 KiB, asyncio, 1 at once", ("hop", 16 << 10, "asyncio", 1), 10_000),
+]
+TOKENIZERS = [
+    (f"TokenizerManager {release}, {streams} tokens a frame", ("tokenizer", release, streams), operations)
+    for streams, operations in [(1, 10_000), (50, 100_000)]
+    for release in ["0.5.9", "0.5.23"]
+]
+# The first one attaches to no process, so that the others are compared with a turn after the same wait.
+WAYS = ["nothing", "content", "content-no-polls", "content-everything", "socket-reads"]
+THREADS = ["sender", "its I/O threads", "receiver", "its I/O threads"]
 EGRESS = [
     ("observed write: hook where sockets send", ("write", 600), "writes"),
     ("observed write: hook where any call returns", ("write", 600), "writes-any-call"),
@@ -107,48 +119,54 @@ def measure(rows, interpreter, observe, operations, rounds):
     return medians
 
 
-def hops(interpreter, observe, operations, rounds):
-    """Prints the nanoseconds that each way to observe a hop adds to each thread. Each round measures every way and no observer, in an order
-    that rotates."""
-    print(f"{'CPU ns per message':34}{''.join(f'{thread:>26}' for thread in THREADS)}")
-    for size, loop, batch in HOPS:
-        with Process(interpreter, HERE / "peer.py", "hop", size, loop, batch) as peer:
+def hops(rows, interpreter, observe, rounds):
+    """Prints the nanoseconds that each way to observe a hop adds to each thread. Each round measures every way, in an order that rotates."""
+    print(f"{'CPU ns per operation':46}{''.join(f'{thread:>26}' for thread in THREADS)}")
+    for name, words, operations in rows:
+        with Process(interpreter, "-B", HERE / "peer.py", *words) as peer:
             pids = peer.line().split()
             turn = lambda: [float(cost) for cost in peer.ask(operations).split()]
             turn()
-            alone, added, missed = [], {way: [] for way in WAYS}, 0
+            alone, added, missed = [], {way: [] for way in WAYS[1:]}, 0
             for number in range(rounds):
-                costs = {}
-                for way in [None, *WAYS][number % 4 :] + [None, *WAYS][: number % 4]:
-                    if way is None:
-                        costs[None] = turn()
-                        continue
+                costs, first = {}, number % len(WAYS)
+                for way in WAYS[first:] + WAYS[:first]:
                     child = Process(observe, way, *pids).expect("attached")
                     costs[way] = turn()
                     lost, observed = detach(child, way)
                     missed += lost
-                    if not observed:
+                    if not observed and way != "nothing":
                         raise RuntimeError(f"{way} observed nothing")
-                alone.append(costs[None])
-                for way in WAYS:
-                    added[way].append([cost - other for cost, other in zip(costs[way], costs[None])])
-            print(f"{f'{size} bytes, {loop}, {batch} at once':34}{''.join(f'{median(costs):26.0f}' for costs in zip(*alone))}")
+                alone.append(costs["nothing"])
+                for way in added:
+                    added[way].append([cost - other for cost, other in zip(costs[way], alone[-1])])
+            print(f"{name:46}{''.join(f'{median(costs):26.0f}' for costs in zip(*alone))}")
             for way, costs in added.items():
                 cells = [f"{median(cost):+.0f} ({min(cost):+.0f}..{max(cost):+.0f})" for cost in zip(*costs)]
-                print(f"{f'  {way}':34}{''.join(f'{cell:>26}' for cell in cells)}", flush=True)
+                print(f"{f'  {way}':46}{''.join(f'{cell:>26}' for cell in cells)}", flush=True)
             if missed:
                 print(f"  {missed} missed")
 
 
+def engine(release):
+    """Python that can import the release's own code."""
+    if not (ROOT / ".engine" / release).exists():
+        raise Skipped(f"SGLang {release} is missing: cargo xtask engine {release}")
+    return ROOT / ".venv-engine/bin/python"
+
+
 def probe(quick):
     root()
-    hops(python("pyzmq"), example("probe-user", "observe"), 5_000 if quick else 10_000, 4 if quick else 12)
-    medians = measure(PROBE, python("pyzmq"), example("probe-user", "observe"), 30_000, 1 if quick else 5)
+    observe, rounds = example("probe-user", "observe"), 4 if quick else 12
+    hops(HOPS, python("pyzmq"), observe, rounds)
+    medians = measure(PROBE, python("pyzmq"), observe, 30_000, 1 if quick else 5)
     ours, traps, bpftrace = (medians.get(name) for name in ("lengths", PROBE[0][0], "bpftrace, lengths"))
     beside = {"the_traps_alone": traps / 1e3, "bpftrace": bpftrace and bpftrace / 1e3}
     result("probe.pair", ours / 1e3, **beside)
     if bpftrace:
         result("probe.bpftrace", ours / bpftrace)
+    for row in TOKENIZERS:
+        hops([row], engine(row[1][1]), observe, rounds)
 
 
 def egress(quick):

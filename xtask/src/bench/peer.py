@@ -1,14 +1,18 @@
-"""The process measured with and without an observer. Usage: peer.py pair SIZE | hop SIZE LOOP BATCH | write SIZE | tls SIZE | call.
+"""The process measured with and without an observer. Usage: peer.py pair SIZE | hop SIZE LOOP BATCH | tokenizer RELEASE STREAMS | write SIZE |
+tls SIZE | call.
 
 `pair` sends a message to itself over inproc with pyzmq and receives it. `hop` sends messages over ipc to a child, which receives them in a
-LOOP: `blocking` or `asyncio`. It waits for the child after each BATCH messages. `write` writes to a TCP client that reads everything, and
-`tls` encrypts with OpenSSL what it writes, as event loops do. `call` makes a no-op system call. Prints its pid and its child's. Each line
-on stdin is a number of operations; each reply is the CPU nanoseconds per operation of its thread, and for `hop` of four: the sender and its
-I/O thread, the receiver and its I/O thread. Pauses after every BURST operations so that the observer's reader keeps up: a missed
-observation would cost less than a recorded one.
+LOOP: `blocking` or `asyncio`. It waits for the child after each BATCH messages. `tokenizer` sends frames of a token for each stream with the
+output code of an SGLang RELEASE; the child is that release's TokenizerManager, with a client for each stream. `write` writes to a TCP client
+that reads everything, and `tls` encrypts with OpenSSL what it writes, as event loops do. `call` makes a no-op system call. Prints its pid
+and its child's. Each line on stdin is a number of operations; each reply is the CPU nanoseconds per operation of its thread, and for `hop`
+and `tokenizer` (whose operations are tokens) of four: the sender and its I/O threads, the receiver and its I/O threads. Pauses after every
+burst of operations so that the observer's reader keeps up: a missed observation would cost less than a recorded one.
 """
 
+import ctypes
 import os
+import signal
 import socket
 import ssl
 import subprocess
@@ -19,6 +23,9 @@ import time
 from pathlib import Path
 
 BURST = 50
+# Frames queued for a TokenizerManager at once, so that it receives at full speed.
+FRAMES = 500
+PARENT_DEATH_SIGNAL = 1
 
 
 def own_thread():
@@ -44,9 +51,17 @@ def pair(size):
 
 
 def threads(pid):
-    """CPU time of a process's main thread and of its libzmq I/O thread."""
-    tasks = {(task / "comm").read_text().strip(): task for task in Path(f"/proc/{pid}/task").iterdir() if task.name != str(pid)}
-    return [int((task / "schedstat").read_text().split()[0]) for task in (Path(f"/proc/{pid}"), tasks["ZMQbg/IO/0"])]
+    """CPU time of a process's main thread and of its libzmq I/O threads."""
+    spent = {"main": 0, "I/O": 0}
+    for task in Path(f"/proc/{pid}/task").iterdir():
+        is_io = (task / "comm").read_text().startswith("ZMQbg/IO")
+        if is_io or task.name == str(pid):
+            spent["I/O" if is_io else "main"] += int((task / "schedstat").read_text().split()[0])
+    return list(spent.values())
+
+
+def end_with_parent():
+    ctypes.CDLL(None).prctl(PARENT_DEATH_SIGNAL, signal.SIGKILL)
 
 
 def hop(size, loop, batch):
@@ -78,14 +93,11 @@ def hop(size, loop, batch):
 def receive(endpoint, loop, batch, tell):
     """Receives until the parent exits. Reports its start and the end of each batch."""
     import asyncio
-    import ctypes
-    import signal
 
     import zmq
     import zmq.asyncio
 
-    parent_death_signal = 1
-    ctypes.CDLL(None).prctl(parent_death_signal, signal.SIGKILL)
+    end_with_parent()
 
     def bound(context):
         receiver = context.socket(zmq.PULL)
@@ -107,6 +119,73 @@ def receive(endpoint, loop, batch, tell):
         for _ in range(batch):
             recv()
         os.write(tell, b".")
+
+
+def tokenizer(version, streams):
+    sys.path.insert(0, str(Path(__file__).parents[3]))
+    from types import SimpleNamespace
+
+    from engine.plan import Request
+    from engine.release import Release
+    from engine.scheduler import Scheduler
+
+    import zmq
+
+    release = Release(version)
+    requests = [Request(f"{n:032x}", n, 0, 0, True, None, "length") for n in range(int(streams))]
+    folder = tempfile.TemporaryDirectory()
+    endpoint = f"ipc://{folder.name}/tokenizer"
+    done, tell = os.pipe()
+    child = os.fork()
+    if child == 0:
+        manage(release, requests, endpoint, tell)
+    socket = release.zmq_socket(zmq.Context(2), zmq.PUSH, endpoint, False)
+    send = lambda message, *_: release.send(socket, message)
+    outlet = SimpleNamespace(send_pyobj=send, send_output=send)
+    scheduler = Scheduler(release, outlet, outlet, True)
+    running = [scheduler.request(request) for request in requests]
+    os.read(done, 1)
+
+    def burst():
+        for _ in range(FRAMES):
+            for request in running:
+                scheduler.grow(request, 1)
+            scheduler.stream_output(running, False)
+        os.read(done, 1)
+
+    burst()
+    burst.folder, burst.operations = folder, FRAMES * len(running)
+    return burst, lambda: threads(os.getpid()) + threads(child), [child]
+
+
+def manage(release, requests, endpoint, tell):
+    """Runs the TokenizerManager until the parent exits. Reports its start and the end of every FRAMES frames."""
+    import asyncio
+
+    from engine.tokenizer import Tokenizer
+
+    import uvloop
+    import zmq.asyncio
+
+    end_with_parent()
+
+    async def serve():
+        socket = release.zmq_socket(zmq.asyncio.Context(2), zmq.PULL, endpoint, True)
+        tokenizer = Tokenizer(release, socket, True, True)
+
+        async def client(request):
+            told = 0
+            async for output in tokenizer.responses(tokenizer.register(request)):
+                # The release may merge outputs.
+                if request.index == 0 and output["meta_info"]["completion_tokens"] == told + FRAMES:
+                    told += FRAMES
+                    os.write(tell, b".")
+
+        _clients = [asyncio.create_task(client(request)) for request in requests]
+        os.write(tell, b".")
+        await tokenizer.handle_loop()
+
+    uvloop.run(serve())
 
 
 def connection():
@@ -186,16 +265,17 @@ def call():
 
 def main():
     os.sched_setaffinity(0, {max(os.sched_getaffinity(0))})
-    work = {"pair": pair, "hop": hop, "write": write, "tls": tls, "call": call}[sys.argv[1]]
+    work = {"pair": pair, "hop": hop, "tokenizer": tokenizer, "write": write, "tls": tls, "call": call}[sys.argv[1]]
     burst, spent, children = work(*sys.argv[2:])
     print(os.getpid(), *children, flush=True)
+    operations = getattr(burst, "operations", BURST)
     for line in sys.stdin:
-        bursts = int(line) // BURST
+        bursts = int(line) // operations
         begun = spent()
         for _ in range(bursts):
             burst()
             time.sleep(0.001)
-        print(*((after - before) / (bursts * BURST) for before, after in zip(begun, spent())), flush=True)
+        print(*((after - before) / (bursts * operations) for before, after in zip(begun, spent())), flush=True)
 
 
 main()
