@@ -143,8 +143,8 @@ impl Ledger {
             let from = chunk.end.saturating_sub(chunk.tokens);
             let gap = from.saturating_sub(before.unwrap_or(from));
             let on_wire = stream.missing > 0;
-            let fits = tracker.entries() < self.limits.in_flight_per_rid && self.in_flight < self.limits.in_flight;
             let entries = tracker.entries();
+            let fits = self.reached.has_room(&self.limits, entries, self.in_flight);
             let fates = tracker.push(
                 Entering {
                     end: chunk.end,
@@ -158,7 +158,6 @@ impl Ledger {
                 },
                 fits,
             );
-            self.reached.in_flight += u64::from(!fits);
             self.in_flight += tracker.entries() - entries;
             self.totals.chunks.fates.add(fates);
             judged += 1;

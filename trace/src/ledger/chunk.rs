@@ -364,7 +364,7 @@ impl Ledger {
                 let imprecise = !request.streams[at].shows_tokens(seen.claim);
                 let tokens = if imprecise { step.new } else { step.carried };
                 let before = tracker.entries();
-                let fits = before < self.limits.in_flight_per_rid && self.in_flight < self.limits.in_flight;
+                let fits = self.reached.has_room(&self.limits, before, self.in_flight);
                 let entering = Entering {
                     end,
                     counted: count.unwrap_or(end),
@@ -383,7 +383,6 @@ impl Ledger {
                 self.totals.tokens.uncounted += if tracker.text { u64::from(tokens) } else { 0 };
                 let fates = tracker.push(entering, fits);
                 self.shelf.ids = self.shelf.ids + tracker.ids_held() - ids;
-                self.reached.in_flight += u64::from(!fits);
                 self.in_flight += tracker.entries() - before;
                 self.totals.chunks.fates.add(fates);
             }

@@ -137,6 +137,8 @@ pub struct ReachedCounts {
     pub(crate) pending_frames: u64,
     pub(crate) pending_chunks: u64,
     pub(crate) early_receives: u64,
+    #[serde(default)]
+    pub(crate) in_flight_per_rid: u64,
     pub(crate) in_flight: u64,
     pub(crate) in_process: u64,
     pub(crate) lost_ranges_per_rid: u64,
@@ -148,9 +150,18 @@ pub struct ReachedCounts {
 }
 
 impl ReachedCounts {
+    /// Whether a further chunk gets an entry of its own, if its request has `own` entries in flight and all requests together `all`. Counts
+    /// the limit that is reached.
+    pub(crate) fn has_room(&mut self, limits: &Limits, own: usize, all: usize) -> bool {
+        let (within, fits) = (own < limits.in_flight_per_rid, all < limits.in_flight);
+        self.in_flight_per_rid += u64::from(!within);
+        self.in_flight += u64::from(!fits);
+        within && fits
+    }
+
     /// All limits whose eviction loses information, reached or not. Evicting summaries of finished requests loses none: counters keep
     /// their totals.
-    pub fn list(&self, limits: &Limits) -> [Reached; 15] {
+    pub fn list(&self, limits: &Limits) -> [Reached; 16] {
         let of = |name, limit, times| Reached { name, limit, times };
         [
             of("live_rids", limits.live_rids, self.live_rids),
@@ -160,6 +171,7 @@ impl ReachedCounts {
             of("pending_frames", limits.pending_frames, self.pending_frames),
             of("pending_chunks", limits.pending_chunks, self.pending_chunks),
             of("early_receives", limits.early_receives, self.early_receives),
+            of("in_flight_per_rid", limits.in_flight_per_rid, self.in_flight_per_rid),
             of("in_flight", limits.in_flight, self.in_flight),
             of("in_process", limits.in_process, self.in_process),
             of(
@@ -173,5 +185,24 @@ impl ReachedCounts {
             of("threads", limits.threads, self.threads),
             of("stack_functions", limits.stack_functions, self.stack_functions),
         ]
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_reached_limit_is_that_of_one_request_or_that_of_all() {
+        let limits = Limits {
+            in_flight_per_rid: 2,
+            in_flight: 4,
+            ..Limits::default()
+        };
+        for (own, all, room, reached) in [(1, 3, true, [0, 0]), (2, 3, false, [1, 0]), (1, 4, false, [0, 1])] {
+            let mut counts = ReachedCounts::default();
+            assert_eq!(counts.has_room(&limits, own, all), room);
+            assert_eq!([counts.in_flight_per_rid, counts.in_flight], reached);
+        }
     }
 }

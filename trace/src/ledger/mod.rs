@@ -523,7 +523,7 @@ impl Ledger {
     }
 
     /// The limits, and how often each was reached.
-    pub fn limits(&self) -> [Reached; 15] {
+    pub fn limits(&self) -> [Reached; 16] {
         self.reached.list(&self.limits)
     }
 
