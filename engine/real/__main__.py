@@ -18,22 +18,35 @@ import traceback
 from contextlib import nullcontext
 from pathlib import Path
 
+from .compare import (
+    LOSES,
+    SLOW,
+    Checks,
+    compare,
+    compare_samples,
+    compare_sent,
+    expect_findings,
+    lost,
+    prediction_counts,
+    records,
+    samples,
+)
 from .held import held_thread
 from .server import LOSSY, PATIENT, RUST, Server, free_port, stat
 
 ROOT = Path(__file__).parents[2]
-# Findings expected of a release that loses tokens under load, and of a loaded machine.
-LOSES = {"dropped-chunks"}
-SLOW = {
-    *("first-token-gap", "backlog-growing", "consumer-cpu-bound", "consumer-starved", "consumer-cpu-logged", "io-thread-starved"),
-    "merged-chunks",
-}
 # Finding that tokengap did not see everything.
 MISSED = "missed-observations"
 # Time for which a thread is stopped.
 HELD_SECONDS = 4
 # Time limit of a load.
 LOAD_SECONDS = 300
+# Loads of rows.
+FEW = ["--streams", "8", "--seconds", "8"]
+MANY = ["--streams", "64", "--seconds", "8"]
+MIXED = [*("--streams", "32", "--seconds", "8", "--chat", "0.3", "--whole", "0.3", "--leave", "0.1")]
+# The Rust server from 0.5.18 on. Some of these releases accept chats only for the model's name.
+RUST_FLAGS = ["--incremental-streaming-output", "--enable-metrics", "--served-model-name", "m", "--skip-server-warmup"]
 # Parts of a report that depend on the reporting process or its options.
 OWN = {"self", "slowest", "source"}
 # Minimum precision and recall of predicted token losses over all rows. In a single row with few losses, one mispredicted burst would weigh
@@ -41,27 +54,6 @@ OWN = {"self", "slowest", "source"}
 PREDICTION_TARGET = 0.95
 # Number of lost tokens below which precision and recall are not checked.
 MIN_LOST_FOR_TARGET = 1000
-
-
-class Checks:
-    """Comparisons of one row."""
-
-    def __init__(self):
-        self.made = 0
-        self.failed: list[str] = []
-
-    def equal(self, name: str, truth, reported) -> None:
-        self.made += 1
-        if truth != reported:
-            self.failed.append(f"{name}: expected {truth}, got {reported}")
-
-    def near(self, name: str, truth: float, reported: float) -> None:
-        """Compares seconds, of which clocks read the ends at slightly different times."""
-        self.equal(f"{name}, {reported:.2f} of {truth:.2f} s", True, abs(truth - reported) < 0.5)
-
-
-def records(path: Path) -> list[dict]:
-    return [json.loads(line) for line in path.read_text().splitlines()]
 
 
 class Attach:
@@ -104,68 +96,6 @@ def load(server: Server, truth: Path, *flags: str) -> list[dict]:
     counted = records(truth)
     server.truth += counted
     return counted
-
-
-def compare(checks: Checks, truth: list[dict], report: dict, allowed: set[str]) -> None:
-    """Compares the numbers that clients know. Clients that left do not know what was sent afterwards."""
-    checks.equal("requests without an error", len(truth), sum(r["error"] is None for r in truth))
-    checks.equal("requests", len(truth), report["requests"]["seen"])
-    stayed = [r for r in truth if not r["left"]]
-    if len(stayed) == len(truth) and not any(r["aborted"] for r in truth):
-        checks.equal("tokens sent", sum(r["completion"] for r in truth), report["tokens"]["sent"])
-    streams = [r for r in stayed if r["kind"] == "stream"]
-    if len(stayed) == len(truth):
-        # The text of a chat is complete in these releases, because a server that has several chunks sends the growth of the whole text.
-        delivered = sum(r["completion"] if r["kind"] == "chat" else r["ids"] for r in truth)
-        checks.equal("tokens delivered", delivered, report["tokens"]["delivered"])
-        checks.equal("chunks unjudged", 0, report["chunks"]["unjudged"])
-        checks.equal("chunks in flight", 0, report["chunks"]["in_flight"])
-    lost = {r["rid"]: r["completion"] - r["ids"] for r in streams if r["completion"] > r["ids"]}
-    confirmed = report["losses"]["confirmed"]
-    left = {r["rid"] for r in truth if r["left"]}
-    if confirmed is None:
-        # Deliveries could not be counted, because no answer had token ids.
-        checks.equal("streams of token ids", [], streams)
-        checks.equal("tokens lost", None, report["chunks"]["tokens_lost"])
-    else:
-        reported = {line["rid"]: line["tokens"] for line in confirmed["lines"]}
-        stayed_lost = {rid: tokens for rid, tokens in reported.items() if rid not in left}
-        if len(reported) < confirmed["requests"]:
-            # The report lists only the first thousand.
-            lost_listed = {rid: tokens for rid, tokens in lost.items() if rid in stayed_lost}
-            checks.equal("tokens lost by listed request", lost_listed, stayed_lost)
-            if not left:
-                checks.equal("requests that lost tokens", len(lost), confirmed["requests"])
-                checks.equal("tokens lost", sum(lost.values()), report["chunks"]["tokens_lost"])
-        else:
-            checks.equal("tokens lost by request", lost, stayed_lost)
-            checks.equal("tokens lost", sum(reported.values()), report["chunks"]["tokens_lost"])
-    expect_findings(checks, report, allowed)
-
-
-def expect_findings(checks: Checks, report: dict, allowed: set[str]) -> None:
-    for finding in report["findings"]:
-        if finding["severity"] != "info":
-            checks.equal(f"finding {finding['kind']}: {finding['summary']}", True, finding["kind"] in allowed)
-
-
-def places(losses: dict | None) -> set[tuple[str, int]]:
-    """Pairs of request and token number."""
-    lines = losses["lines"] if losses else []
-    return {
-        (line["rid"], number)
-        for line in lines
-        for part in line["ranges"]
-        for number in range(part["tokens"][0], part["tokens"][1] + 1)
-    }
-
-
-def prediction_counts(truth: list[dict], report: dict) -> tuple[int, int, int]:
-    """Numbers of confirmed lost tokens, of predicted ones, and of those in both sets. Ignores clients that left or aborted."""
-    excluded = {r["rid"] for r in truth if r["left"] or r["aborted"]}
-    confirmed, predicted = places(report["losses"]["confirmed"]), places(report["losses"]["predicted"])
-    lost, predicted = ({place for place in them if place[0] not in excluded} for them in (confirmed, predicted))
-    return len(lost), len(predicted), len(lost & predicted)
 
 
 def replayed(checks: Checks, tokengap: Path, recording: Path, live: dict) -> None:
@@ -299,7 +229,7 @@ class Lane:
                 checks.equal("chunks in flight, of aborted requests", discarded, report["chunks"]["in_flight"])
                 report["chunks"]["in_flight"] = 0
             compare(checks, warm + truth, report, {"late-delivery", "late-send"})
-            if not any(r["left"] or r["aborted"] for r in truth):
+            if before is not None and not any(r["left"] or r["aborted"] for r in truth):
                 checks.equal("tokens sent, by the engine's metrics", server.generated() - before, report["tokens"]["sent"])
             hop = report["hops"][0]
             checks.equal("hops", ["scheduler->server"], [hop["name"] for hop in report["hops"]])
@@ -392,34 +322,6 @@ class Lane:
         return run
 
 
-def lost(truth: Path) -> int:
-    """Number of tokens that clients of a load did not receive, of those clients that counted tokens."""
-    return sum(r["completion"] - r["ids"] for r in records(truth) if r["kind"] == "stream" and not r["left"])
-
-
-def samples(truth: list[dict]) -> bool:
-    return any(r["answers"] for r in truth)
-
-
-def compare_samples(checks: Checks, truth: list[dict], report: dict) -> None:
-    """For the engine, every answer is a request. Each client request adds one more, which warms up the prefix cache."""
-    answers = sum(len(r["answers"]) for r in truth)
-    checks.equal("requests", answers + len(truth), report["requests"]["seen"])
-    made = sum(r["completion"] for r in truth)
-    # The warm-up request generates at most one token, which no client receives.
-    checks.equal("tokens sent", True, made <= report["tokens"]["sent"] <= made + len(truth))
-    checks.equal("tokens delivered and lost", made, report["tokens"]["delivered"] + report["chunks"]["tokens_lost"])
-
-
-def compare_sent(checks: Checks, truth: list[dict], report: dict) -> None:
-    checks.equal("tokens sent", sum(r["completion"] for r in truth), report["tokens"]["sent"])
-    checks.equal("requests", len(truth), report["requests"]["seen"])
-    checks.equal("mode", "incremental", report["source"]["mode"])
-    for finding in report["findings"]:
-        if finding["severity"] != "info":
-            checks.equal(f"finding {finding['kind']}: {finding['summary']}", True, finding["kind"] in SLOW)
-
-
 def stopped(role: str):
     """Stops the process of a role for three seconds under load."""
 
@@ -433,11 +335,20 @@ def stopped(role: str):
     return stop
 
 
+def rust_rows(lane: Lane, server: Server, release: str) -> None:
+    """Rows that the Rust server of every release can run."""
+    for name, flags, held in [
+        ("8 streams", FEW, None),
+        ("64 streams", [*MANY, "--seed", "2"], None),
+        ("mixed", MIXED, None),
+        ("a detokenizer stopped", FEW, "detokenizer"),
+    ]:
+        lane.row(f"{release} Rust server, {name}", lane.inside(server, flags, held))
+
+
 def rows(lane: Lane, home: Path, logs: Path, quick: bool) -> None:
     """Rows by server. Each start takes one to three minutes of two cores, so `quick` leaves out servers that differ in one flag."""
-    few = ["--streams", "8", "--seconds", "8"]
-    many = ["--streams", "64", "--seconds", "8"]
-    mixed = [*("--streams", "32", "--seconds", "8", "--chat", "0.3", "--whole", "0.3", "--leave", "0.1")]
+    few, many, mixed = FEW, MANY, MIXED
     incremental = ["--stream-output", "--enable-metrics"]
     with Server(home, "0.5.9", incremental, logs / "incremental.log") as server:
         load(server, logs / "warm.jsonl", "--streams", "4", "--seconds", "2")
@@ -504,15 +415,11 @@ def rows(lane: Lane, home: Path, logs: Path, quick: bool) -> None:
         lane.row("0.5.9 without tokenizer, 64 streams", lane.attached(server, ids, LOSES | SLOW))
         ids += ["--leave", "0.1", "--abort", "0.2"]
         lane.row("0.5.9 without tokenizer, aborts", lane.attached(server, ids, LOSES | SLOW))
-    rust = ["--incremental-streaming-output", "--enable-metrics"]
-    with Server(home, "0.5.23", rust, logs / "rust.log", env=RUST) as server:
-        lane.row("0.5.23 Rust server, 8 streams", lane.inside(server, few))
-        lane.row("0.5.23 Rust server, 64 streams", lane.inside(server, [*many, "--seed", "2"]))
-        lane.row("0.5.23 Rust server, mixed", lane.inside(server, mixed))
+    with Server(home, "0.5.23", RUST_FLAGS, logs / "rust.log", env=RUST) as server:
+        rust_rows(lane, server, "0.5.23")
         lane.row("0.5.23 Rust server, aborts by id", lane.inside(server, aborts))
-        lane.row("0.5.23 Rust server, a detokenizer stopped", lane.inside(server, few, "detokenizer"))
     # One request at a time, so that these have more batches than the 8,192 that the server's queue holds.
-    with Server(home, "0.5.23", [*rust, "--max-running-requests", "1"], logs / "full.log", env=RUST) as server:
+    with Server(home, "0.5.23", [*RUST_FLAGS, "--max-running-requests", "1"], logs / "full.log", env=RUST) as server:
         long = ["--streams", "6", "--seconds", "1", "--tokens", "2600"]
         lane.row("0.5.23 Rust server, its queue full", lane.inside(server, long, "from-scheduler", full=True))
     with Server(home, "0.5.23", ["--enable-metrics"], logs / "cumulative.log") as server:
@@ -614,6 +521,7 @@ def main() -> int:
     parser.add_argument("--only", help="run only rows whose name contains this")
     parser.add_argument("--quick", action="store_true", help="start three servers instead of ten")
     parser.add_argument("--keep", type=Path, default=Path(tempfile.gettempdir()), help="folder for the rows' files")
+    parser.add_argument("--rust", metavar="RELEASE", help="run the rows of this release's Rust server instead")
     parser.add_argument("--soak", type=float, metavar="SECONDS", help="run random load for this time instead of the rows")
     parser.add_argument("--seed", type=int, default=1, help="seed of the random load")
     parser.add_argument("--cost", type=int, metavar="PAIRS", help="measure the cost of attach instead of running the rows")
@@ -622,6 +530,9 @@ def main() -> int:
     logs = Path(tempfile.mkdtemp(prefix="real-servers-", dir=wanted.keep))
     if wanted.soak:
         soak(lane, wanted.home, logs, wanted.soak, wanted.seed)
+    elif wanted.rust:
+        with Server(wanted.home, wanted.rust, RUST_FLAGS, logs / "rust.log", env=RUST) as server:
+            rust_rows(lane, server, wanted.rust)
     elif wanted.cost:
         cost(lane, wanted.home, logs, wanted.cost)
         return 0

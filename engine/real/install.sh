@@ -15,7 +15,7 @@ fi
 [ -x "$python" ] || "$dir/uv/bin/uv" venv --quiet --python 3.11 "$dir/venv-$release"
 # A copy of the overrides marks a complete installation.
 if ! cmp --quiet "$overrides" "$dir/venv-$release/installed"; then
-  "$dir/uv/bin/uv" pip install --quiet --python "$python" --override "$overrides" "$package==$release" aiohttp
+  "$dir/uv/bin/uv" pip install --quiet --python "$python" --override "$overrides" "$package==$release" aiohttp "setuptools<81"
   cp "$overrides" "$dir/venv-$release/installed"
 fi
 [ -e "$dir/model/config.json" ] || "$python" "$here/model.py" "$dir/model"

@@ -5,6 +5,7 @@ import signal
 import socket
 import subprocess
 import time
+import urllib.error
 import urllib.request
 from pathlib import Path
 
@@ -104,10 +105,16 @@ class Server:
                 time.sleep(0.5)
         raise RuntimeError(f"the server did not start within {START_SECONDS} s: see {self.log}")
 
-    def generated(self) -> int:
-        """Generated tokens according to the engine's metrics; needs `--enable-metrics`."""
-        with urllib.request.urlopen(f"{self.url}/metrics", timeout=30) as response:
-            lines = response.read().decode().splitlines()
+    def generated(self) -> int | None:
+        """Generated tokens according to the engine's metrics, which need `--enable-metrics`; `None` if the server has none (the Rust server
+        before 0.5.23)."""
+        try:
+            with urllib.request.urlopen(f"{self.url}/metrics", timeout=30) as response:
+                lines = response.read().decode().splitlines()
+        except urllib.error.HTTPError as error:
+            if error.code != 404:
+                raise
+            return None
         values = [line.split()[-1] for line in lines if line.startswith("sglang:generation_tokens_total{")]
         return int(sum(map(float, values)))
 

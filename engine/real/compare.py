@@ -1,0 +1,122 @@
+"""Comparisons of a report with the counts of clients."""
+
+import json
+from pathlib import Path
+
+# Findings expected of a release that loses tokens under load, and of a loaded machine.
+LOSES = {"dropped-chunks"}
+SLOW = {
+    *("first-token-gap", "backlog-growing", "consumer-cpu-bound", "consumer-starved", "consumer-cpu-logged", "io-thread-starved"),
+    "merged-chunks",
+}
+
+
+class Checks:
+    """Comparisons of one row."""
+
+    def __init__(self):
+        self.made = 0
+        self.failed: list[str] = []
+
+    def equal(self, name: str, truth, reported) -> None:
+        self.made += 1
+        if truth != reported:
+            self.failed.append(f"{name}: expected {truth}, got {reported}")
+
+    def near(self, name: str, truth: float, reported: float) -> None:
+        """Compares seconds, of which clocks read the ends at slightly different times."""
+        self.equal(f"{name}, {reported:.2f} of {truth:.2f} s", True, abs(truth - reported) < 0.5)
+
+
+def records(path: Path) -> list[dict]:
+    return [json.loads(line) for line in path.read_text().splitlines()]
+
+
+def compare(checks: Checks, truth: list[dict], report: dict, allowed: set[str]) -> None:
+    """Compares the numbers that clients know. Clients that left do not know what was sent afterwards."""
+    checks.equal("requests without an error", len(truth), sum(r["error"] is None for r in truth))
+    checks.equal("requests", len(truth), report["requests"]["seen"])
+    stayed = [r for r in truth if not r["left"]]
+    if len(stayed) == len(truth) and not any(r["aborted"] for r in truth):
+        checks.equal("tokens sent", sum(r["completion"] for r in truth), report["tokens"]["sent"])
+    streams = [r for r in stayed if r["kind"] == "stream"]
+    if len(stayed) == len(truth):
+        # The text of a chat is complete in these releases, because a server that has several chunks sends the growth of the whole text.
+        delivered = sum(r["completion"] if r["kind"] == "chat" else r["ids"] for r in truth)
+        checks.equal("tokens delivered", delivered, report["tokens"]["delivered"])
+        checks.equal("chunks unjudged", 0, report["chunks"]["unjudged"])
+        checks.equal("chunks in flight", 0, report["chunks"]["in_flight"])
+    lost = {r["rid"]: r["completion"] - r["ids"] for r in streams if r["completion"] > r["ids"]}
+    confirmed = report["losses"]["confirmed"]
+    left = {r["rid"] for r in truth if r["left"]}
+    if confirmed is None:
+        # Deliveries could not be counted, because no answer had token ids.
+        checks.equal("streams of token ids", [], streams)
+        checks.equal("tokens lost", None, report["chunks"]["tokens_lost"])
+    else:
+        reported = {line["rid"]: line["tokens"] for line in confirmed["lines"]}
+        stayed_lost = {rid: tokens for rid, tokens in reported.items() if rid not in left}
+        if len(reported) < confirmed["requests"]:
+            # The report lists only the first thousand.
+            lost_listed = {rid: tokens for rid, tokens in lost.items() if rid in stayed_lost}
+            checks.equal("tokens lost by listed request", lost_listed, stayed_lost)
+            if not left:
+                checks.equal("requests that lost tokens", len(lost), confirmed["requests"])
+                checks.equal("tokens lost", sum(lost.values()), report["chunks"]["tokens_lost"])
+        else:
+            checks.equal("tokens lost by request", lost, stayed_lost)
+            checks.equal("tokens lost", sum(reported.values()), report["chunks"]["tokens_lost"])
+    expect_findings(checks, report, allowed)
+
+
+def expect_findings(checks: Checks, report: dict, allowed: set[str]) -> None:
+    for finding in report["findings"]:
+        if finding["severity"] != "info":
+            checks.equal(f"finding {finding['kind']}: {finding['summary']}", True, finding["kind"] in allowed)
+
+
+def places(losses: dict | None) -> set[tuple[str, int]]:
+    """Pairs of request and token number."""
+    lines = losses["lines"] if losses else []
+    return {
+        (line["rid"], number)
+        for line in lines
+        for part in line["ranges"]
+        for number in range(part["tokens"][0], part["tokens"][1] + 1)
+    }
+
+
+def prediction_counts(truth: list[dict], report: dict) -> tuple[int, int, int]:
+    """Numbers of confirmed lost tokens, of predicted ones, and of those in both sets. Ignores clients that left or aborted."""
+    excluded = {r["rid"] for r in truth if r["left"] or r["aborted"]}
+    confirmed, predicted = places(report["losses"]["confirmed"]), places(report["losses"]["predicted"])
+    lost, predicted = ({place for place in them if place[0] not in excluded} for them in (confirmed, predicted))
+    return len(lost), len(predicted), len(lost & predicted)
+
+
+def lost(truth: Path) -> int:
+    """Number of tokens that clients of a load did not receive, of those clients that counted tokens."""
+    return sum(r["completion"] - r["ids"] for r in records(truth) if r["kind"] == "stream" and not r["left"])
+
+
+def samples(truth: list[dict]) -> bool:
+    return any(r["answers"] for r in truth)
+
+
+def compare_samples(checks: Checks, truth: list[dict], report: dict) -> None:
+    """For the engine, every answer is a request. Each client request adds one more, which warms up the prefix cache."""
+    answers = sum(len(r["answers"]) for r in truth)
+    checks.equal("requests", answers + len(truth), report["requests"]["seen"])
+    made = sum(r["completion"] for r in truth)
+    # The warm-up request generates at most one token, which no client receives.
+    checks.equal("tokens sent", True, made <= report["tokens"]["sent"] <= made + len(truth))
+    checks.equal("tokens delivered and lost", made, report["tokens"]["delivered"] + report["chunks"]["tokens_lost"])
+
+
+def compare_sent(checks: Checks, truth: list[dict], report: dict) -> None:
+    checks.equal("tokens sent", sum(r["completion"] for r in truth), report["tokens"]["sent"])
+    checks.equal("requests", len(truth), report["requests"]["seen"])
+    checks.equal("mode", "incremental", report["source"]["mode"])
+    for finding in report["findings"]:
+        if finding["severity"] != "info":
+            checks.equal(f"finding {finding['kind']}: {finding['summary']}", True, finding["kind"] in SLOW)
