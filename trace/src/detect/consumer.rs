@@ -62,12 +62,9 @@ impl Late<'_> {
     /// Builds a verdict with the evidence common to all consumer detectors.
     pub(super) fn verdict(&self, context: &DetectContext<'_>, summary: String) -> Verdict {
         let limits = context.thresholds;
-        let critical = self.frames >= limits.backlog_critical_frames || self.waited_ns >= limits.gap_critical_ns;
-        let severity = if critical {
-            Severity::Critical
-        } else {
-            Severity::Warning
-        };
+        let severity = Severity::critical_if(
+            self.frames >= limits.backlog_critical_frames || self.waited_ns >= limits.gap_critical_ns,
+        );
         let (spent, id) = (&self.spent, self.thread.id());
         let mut verdict = Verdict::new(severity, summary)
             .hop(&self.group.name)

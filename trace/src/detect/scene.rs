@@ -1,6 +1,6 @@
 //! Small scenes for the detectors' tests: one hop, one lane, short calls for events.
 
-use super::{DetectContext, Detector, Severity, Thresholds, Verdict};
+use super::{Check, DetectContext, Severity, Thresholds, Verdict};
 use crate::clock::MonoNs;
 use crate::engine::{Mode, example};
 use crate::event::{
@@ -229,10 +229,10 @@ impl Scene {
         self.ledger.tick(MonoNs(now));
     }
 
-    pub(super) fn check(&self, detector: &dyn Detector, now: u64) -> Vec<Verdict> {
+    pub(super) fn check(&self, check: Check, now: u64) -> Vec<Verdict> {
         let mut found = Vec::new();
         let thresholds = Thresholds::default();
-        detector.check(&DetectContext::at(&self.ledger, &thresholds, MonoNs(now)), &mut found);
+        check(&DetectContext::at(&self.ledger, &thresholds, MonoNs(now)), &mut found);
         for verdict in &found {
             let harmless = verdict.severity == Severity::Info;
             assert!(harmless || verdict.advice.is_some(), "no action for {verdict:?}");
@@ -332,7 +332,7 @@ impl Workers {
         self.scene.apply(at, What::Sent(Frame::token_ids(id, 900, &[chunk])));
     }
 
-    pub(super) fn check(&self, detector: &dyn Detector) -> Vec<Verdict> {
-        self.scene.check(detector, SECOND)
+    pub(super) fn check(&self, check: Check) -> Vec<Verdict> {
+        self.scene.check(check, SECOND)
     }
 }

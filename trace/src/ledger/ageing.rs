@@ -1,7 +1,7 @@
 //! Lifecycle of request records: creation, closing and eviction.
 
 use super::request::{Closed, Summary};
-use super::ticket::Ticket;
+use super::table::Ticket;
 use super::{Ledger, Lossy, ReachedCounts};
 use crate::clock::MonoNs;
 use crate::event::Finish;

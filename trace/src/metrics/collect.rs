@@ -273,7 +273,7 @@ fn consumer<'a>(f: &mut Families, role: &str, receivers: impl Iterator<Item = &'
 fn found(f: &mut Families, findings: &Findings) {
     let all = findings.sorted();
     for detector in DETECTORS {
-        let kind = detector.kind();
+        let kind = detector.kind;
         let of_kind = all.iter().filter(|finding| finding.kind == kind);
         f.int(&n::FINDINGS, [kind], of_kind.count() as u64);
     }
