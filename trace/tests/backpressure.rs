@@ -154,13 +154,8 @@ fn a_cpu_bound_consumer_is_reported_as_the_bottleneck() {
     assert!(hop.backlog_max_frames > Some(1_000), "{hop:?}");
 
     let bound = finding(&report, "consumer-cpu-bound").expect("the verdict");
-    assert_eq!(
-        (
-            bound.evidence["on_cpu"].as_f64(),
-            bound.evidence["process_cpus"].as_f64()
-        ),
-        (Some(0.97), Some(1.47))
-    );
+    assert_eq!(bound.evidence["on_cpu"].as_f64(), Some(0.97));
+    assert_eq!(bound.evidence["process_cpus"].as_f64(), Some(1.47));
     assert!(
         bound.summary.contains("all wait in libzmq's own queue"),
         "{}",
@@ -192,13 +187,8 @@ fn a_cpu_bound_consumer_is_reported_as_the_bottleneck() {
 fn a_cpu_quota_and_cpu_starvation_are_distinguished_from_a_cpu_bound_consumer() {
     let throttled = thirty_seconds([30, 68, 65]);
     let quota = finding(&throttled, "consumer-throttled").expect("the verdict");
-    assert_eq!(
-        (
-            quota.evidence["throttled"].as_f64(),
-            quota.evidence["run_wait"].as_f64()
-        ),
-        (Some(0.65), Some(0.03))
-    );
+    assert_eq!(quota.evidence["throttled"].as_f64(), Some(0.65));
+    assert_eq!(quota.evidence["run_wait"].as_f64(), Some(0.03));
     assert!(finding(&throttled, "consumer-cpu-bound").is_none() && finding(&throttled, "consumer-starved").is_none());
 
     let starved = thirty_seconds([30, 68, 0]);

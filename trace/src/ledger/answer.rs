@@ -98,14 +98,9 @@ mod tests {
     #[test]
     fn a_response_with_fewer_tokens_than_claimed_proves_a_loss() {
         let answers = answer(Some(100), Some(200), AnswerEnd::Whole);
-        assert_eq!(
-            (
-                answers.judged_alone_tokens_lost,
-                answers.judged_alone_lost.rids,
-                &*answers.judged_alone_lost.worst
-            ),
-            (100, 1, "5b920f43")
-        );
+        assert_eq!(answers.judged_alone_tokens_lost, 100);
+        assert_eq!(answers.judged_alone_lost.rids, 1);
+        assert_eq!(&*answers.judged_alone_lost.worst, "5b920f43");
     }
 
     #[test]
