@@ -218,6 +218,15 @@ impl<'a> Chunk<'a> {
             text: None,
         }
     }
+
+    /// The part of a request that lists this many ids and has this count.
+    pub const fn counted(rid: &'a str, listed: u32, completion_tokens: u32) -> Self {
+        Self {
+            listed: Some(listed),
+            completion_tokens: Some(completion_tokens),
+            ..Self::new(rid)
+        }
+    }
 }
 
 /// Why a request ended.

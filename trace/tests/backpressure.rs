@@ -32,12 +32,10 @@ impl Server {
     fn send(&mut self, at: u64, seq: u64) {
         let rid = format!("rid-{seq}");
         let chunk = Chunk {
-            listed: Some(1),
-            completion_tokens: Some(1),
             prompt_tokens: Some(4_096),
             cached_tokens: Some(0),
             retractions: Some(0),
-            ..Chunk::new(&rid)
+            ..Chunk::counted(&rid, 1, 1)
         };
         self.apply(at, What::Sent(Frame::token_ids(id(seq), 25_500, &[chunk])));
     }
@@ -88,13 +86,8 @@ fn thirty_seconds(shares: [u64; 3]) -> Report {
     let mut server = Server { analysis };
     let capabilities = Capabilities::SENT | Capabilities::RECEIVED | Capabilities::PROCESSED;
     let hop = Hop {
-        id: HopId(0),
-        ends: HOP.into(),
         endpoint: "ipc:///tmp/tmpk2v9x1",
-        worker: None,
-        origin: true,
-        last: true,
-        capabilities,
+        ..Hop::only(HopId(0), HOP, capabilities)
     };
     server.apply(0, What::Hop(hop));
     let mode = Some(Mode::Incremental);

@@ -224,10 +224,8 @@ fn announce(analysis: &mut Analysis, path: &Path) {
 
 fn chunk(rid: &str) -> Chunk<'_> {
     Chunk {
-        listed: Some(1),
-        completion_tokens: Some(1),
         finish: Some(Finish::Length),
-        ..Chunk::new(rid)
+        ..Chunk::counted(rid, 1, 1)
     }
 }
 

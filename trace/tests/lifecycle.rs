@@ -116,10 +116,8 @@ impl Path {
 
 fn chunk(rid: &str, listed: u32, completion: u32, finish: Option<Finish>) -> Chunk<'_> {
     Chunk {
-        listed: Some(listed),
-        completion_tokens: Some(completion),
         finish,
-        ..Chunk::new(rid)
+        ..Chunk::counted(rid, listed, completion)
     }
 }
 

@@ -31,11 +31,7 @@ impl Run {
 
     /// Sends a frame with the first token of `rid`.
     fn send(&mut self, ms: u64, seq: u64, rid: &str) {
-        let chunk = Chunk {
-            listed: Some(1),
-            completion_tokens: Some(1),
-            ..Chunk::new(rid)
-        };
+        let chunk = Chunk::counted(rid, 1, 1);
         self.apply(ms, What::Sent(Frame::token_ids(id(seq), 100, &[chunk])));
     }
 

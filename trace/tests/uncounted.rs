@@ -48,12 +48,8 @@ impl Run {
         let id = FrameId::new(HOP, 0, self.seq);
         self.seq += 1;
         self.apply(What::Sent(Frame {
-            id,
-            bytes: 100,
-            forwarded: None,
-            kind: Kind::TokenIds,
             ids: IdColumn::Uncounted,
-            chunks,
+            ..Frame::token_ids(id, 100, chunks)
         }));
     }
 

@@ -15,7 +15,7 @@ pub(super) fn check(context: &DetectContext<'_>, found: &mut Vec<Verdict>) {
     );
     found.push(
         Verdict::new(Severity::Info, summary)
-            .affected(&seen)
+            .affected(seen)
             .weight(*chunks)
             .with("requests", seen.rids)
             .with("chunks", *chunks)

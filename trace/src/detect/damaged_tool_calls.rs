@@ -47,7 +47,7 @@ pub(super) fn check(context: &DetectContext<'_>, found: &mut Vec<Verdict>) {
     };
     found.push(
         Verdict::new(Severity::Warning, summary)
-            .affected(&seen)
+            .affected(seen)
             .weight(seen.rids)
             .with("responses", seen.rids)
             .with("responses_missing", missing)

@@ -30,7 +30,7 @@ pub(super) fn dropped(context: &DetectContext<'_>, found: &mut Vec<Verdict>) {
         plural(seen.rids, "request"),
     );
     let mut verdict = Verdict::new(severity, summary)
-        .affected(&seen)
+        .affected(seen)
         .weight(fates.tokens_lost)
         .with("requests", seen.rids)
         .with("chunks_dropped", fates.dropped)
@@ -57,7 +57,7 @@ pub(super) fn short_answers(context: &DetectContext<'_>, found: &mut Vec<Verdict
     );
     found.push(
         Verdict::new(Severity::Critical, summary)
-            .affected(&seen)
+            .affected(seen)
             .weight(lost)
             .with("responses", seen.rids)
             .with("responses_whole", answers.judged_alone)

@@ -144,11 +144,7 @@ mod tests {
             What::Hop(Hop::only(HopId(0), "engine->server", capabilities)),
         );
         for seq in 0..10 {
-            let chunks = [Chunk {
-                listed: Some(1),
-                completion_tokens: Some(seq as u32 + 1),
-                ..Chunk::new("a")
-            }];
+            let chunks = [Chunk::counted("a", 1, seq as u32 + 1)];
             apply(
                 &mut ledger,
                 (1 + seq) * 10 * MS,

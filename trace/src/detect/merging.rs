@@ -42,7 +42,7 @@ pub(super) fn check(context: &DetectContext<'_>, found: &mut Vec<Verdict>) {
     }
     found.push(
         Verdict::new(severity, summary)
-            .affected(&seen)
+            .affected(seen)
             .weight(chunks)
             .with("requests", seen.rids)
             .with("chunks", chunks)

@@ -17,7 +17,7 @@ pub(super) fn check(context: &DetectContext<'_>, found: &mut Vec<Verdict>) {
         found.push(
             Verdict::new(Severity::Warning, summary)
                 .hop(&group.name)
-                .affected(&late)
+                .affected(late)
                 .with("chunks", late.rids)
                 .with("tokens_behind_max", late.amount)
                 .advice("ZMQ preserves order only within a connection: the request's chunks were sent on two"),

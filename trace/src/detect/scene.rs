@@ -58,13 +58,8 @@ impl Scene {
         };
         let name = "scheduler->tokenizer";
         let hop = Hop {
-            id: HopId(0),
-            ends: name.into(),
             endpoint: "ipc:///tmp/t",
-            worker: None,
-            origin: true,
-            last: true,
-            capabilities,
+            ..Hop::only(HopId(0), name, capabilities)
         };
         scene.apply(0, What::Hop(hop));
         let engine = Engine {
@@ -102,11 +97,7 @@ impl Scene {
     pub(super) fn send(&mut self, at: u64, chunks: &[(&str, u32, u32)]) {
         let chunks: Vec<Chunk<'_>> = chunks
             .iter()
-            .map(|&(rid, listed, completion)| Chunk {
-                listed: Some(listed),
-                completion_tokens: Some(completion),
-                ..Chunk::new(rid)
-            })
+            .map(|&(rid, listed, completion)| Chunk::counted(rid, listed, completion))
             .collect();
         let id = Self::id(self.next);
         self.next += 1;
@@ -323,11 +314,9 @@ impl Workers {
     ) {
         let id = self.next(worker);
         let chunk = Chunk {
-            listed: Some(1),
-            completion_tokens: Some(completion),
             finish,
             retractions,
-            ..Chunk::new(rid)
+            ..Chunk::counted(rid, 1, completion)
         };
         self.scene.apply(at, What::Sent(Frame::token_ids(id, 900, &[chunk])));
     }

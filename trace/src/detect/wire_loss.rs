@@ -16,7 +16,7 @@ pub(super) fn check(context: &DetectContext<'_>, found: &mut Vec<Verdict>) {
     );
     found.push(
         Verdict::new(severity, summary)
-            .affected(&seen)
+            .affected(seen)
             .weight(*missing)
             .with("requests", seen.rids)
             .with("tokens_missing", *missing)

@@ -17,7 +17,7 @@ pub(super) fn check(context: &DetectContext<'_>, found: &mut Vec<Verdict>) {
         found.push(
             Verdict::new(Severity::Warning, summary)
                 .hop(&group.name)
-                .affected(&moved)
+                .affected(moved)
                 .with("changes", moved.rids)
                 .with("chunks_out_of_order", group.out_of_order.rids)
                 .advice(

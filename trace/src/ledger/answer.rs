@@ -117,10 +117,8 @@ mod tests {
         apply(What::Hop(Hop::only(HopId(0), "scheduler->tokenizer", capabilities)));
         for count in 1..=3 {
             let chunk = Chunk {
-                listed: Some(1),
-                completion_tokens: Some(count),
                 finish: (count == 3).then_some(Finish::Length),
-                ..Chunk::new("a")
+                ..Chunk::counted("a", 1, count)
             };
             apply(What::Sent(Frame::token_ids(
                 FrameId::new(HopId(0), 0, u64::from(count) - 1),

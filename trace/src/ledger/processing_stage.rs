@@ -281,11 +281,7 @@ mod tests {
 
         /// Sends token `number` of request `a` on `hop`.
         fn send(&mut self, at: u64, hop: u16, number: u32) {
-            let chunk = Chunk {
-                listed: Some(1),
-                completion_tokens: Some(number),
-                ..Chunk::new("a")
-            };
+            let chunk = Chunk::counted("a", 1, number);
             self.apply(
                 at,
                 What::Sent(Frame::token_ids(Self::id(hop, u64::from(number) - 1), 1, &[chunk])),

@@ -350,11 +350,7 @@ mod tests {
     }
 
     fn send(analysis: &mut Analysis, id: FrameId, rid: &str) {
-        let chunk = Chunk {
-            listed: Some(1),
-            completion_tokens: Some(1),
-            ..Chunk::new(rid)
-        };
+        let chunk = Chunk::counted(rid, 1, 1);
         analysis.apply(&Event::new(
             MonoNs(MS * (1 + id.seq)),
             What::Sent(Frame::token_ids(id, 700, &[chunk])),
