@@ -2,8 +2,8 @@
 
 use trace::engine::{Engines, Mode, Waiter};
 use trace::event::{
-    Answer, AnswerEnd, Capabilities, Chunk, Delivery, Engine, Event, Finish, Frame, Hop, IdColumn, Kind, Missed,
-    MissedCause, What,
+    Answer, AnswerEnd, Capabilities, Chunk, Delivery, Engine, Event, Finish, Frame, Hop, IdColumn, Missed, MissedCause,
+    What,
 };
 use trace::ledger::Fates;
 use trace::report::ReportInput;

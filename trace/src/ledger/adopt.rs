@@ -4,7 +4,7 @@ use super::Ledger;
 use super::arithmetic::Evidence;
 use super::delivery_tracker::{DeliveryTracker, Entering};
 use super::lane::PendingChunk;
-use super::table::Ticket;
+use super::ticket::Ticket;
 use crate::event;
 use crate::id::HopId;
 

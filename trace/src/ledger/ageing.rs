@@ -1,7 +1,7 @@
 //! Lifecycle of request records: creation, closing and eviction.
 
 use super::request::{Closed, Summary};
-use super::table::Ticket;
+use super::ticket::Ticket;
 use super::{Ledger, Lossy, ReachedCounts};
 use crate::clock::MonoNs;
 use crate::event::Finish;
@@ -199,7 +199,7 @@ impl Ledger {
 #[cfg(test)]
 mod tests {
     use crate::MonoNs;
-    use crate::event::{Capabilities, Chunk, Event, Frame, Hop, IdColumn, Kind, Received, What};
+    use crate::event::{Capabilities, Chunk, Event, Frame, Hop, IdColumn, Received, What};
     use crate::id::{FrameId, HopId};
     use crate::ledger::{Ledger, Limits};
 

@@ -9,7 +9,7 @@ use super::processing_stage::LimitCheck;
 use super::request::Request;
 use super::shared::{self, Predecessor};
 use super::stream::Stream;
-use super::table::Ticket;
+use super::ticket::Ticket;
 use crate::clock::MonoNs;
 use crate::event::{Chunk, Finish, IdColumn};
 

@@ -4,7 +4,7 @@ use std::collections::VecDeque;
 
 use serde::{Deserialize, Serialize};
 
-use super::table::Ticket;
+use super::ticket::Ticket;
 use crate::clock::MonoNs;
 
 /// Number of send times kept: enough for [`Facts::unstreamed_tokens`](crate::engine::Facts::unstreamed_tokens) of every engine.

@@ -3,10 +3,9 @@
 //! A chunk is identified by its request and its cumulative token count, which both frames contain. Different threads report receives and
 //! sends, so either may come first, and several of one kind may come before any of the other.
 
-use std::collections::VecDeque;
-
 use serde::{Deserialize, Serialize};
 
+use super::in_process::{InProcess, Side};
 use super::limits::{Limits, ReachedCounts};
 use super::request::Request;
 use crate::clock::MonoNs;
@@ -131,74 +130,6 @@ impl ProcessingStages {
     pub(crate) fn forget(&mut self, request: &Request) {
         let waiting: usize = request.in_process.iter().map(InProcess::waiting).sum();
         self.waiting = self.waiting.saturating_sub(waiting);
-    }
-}
-
-/// Side of a chunk's processing stage whose time is known.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-enum Side {
-    Received,
-    SentOn,
-}
-
-/// One request at one role: unmatched times of its chunks, all of the same side.
-///
-/// A request's chunks are received and sent on in order, so an entry older than a matched one will never be matched.
-#[derive(Clone, Debug, Serialize, Deserialize)]
-pub(crate) struct InProcess {
-    role: u16,
-    side: Side,
-    /// Cumulative token count and time of each.
-    waiting: VecDeque<(u32, MonoNs)>,
-}
-
-impl InProcess {
-    fn new(role: u16, side: Side) -> Self {
-        Self {
-            role,
-            side,
-            waiting: VecDeque::new(),
-        }
-    }
-
-    /// Number of unmatched times.
-    fn waiting(&self) -> usize {
-        self.waiting.len()
-    }
-
-    /// Evicts the oldest time.
-    fn forget(&mut self) {
-        self.waiting.pop_front();
-    }
-
-    /// Receive time of the oldest chunk that `role` has not forwarded yet.
-    pub(crate) fn since(&self, role: u16) -> Option<MonoNs> {
-        let oldest = self
-            .waiting
-            .front()
-            .filter(|_| self.role == role && self.side == Side::Received)?;
-        Some(oldest.1)
-    }
-
-    /// Returns the time of the other side for the chunk of `count` tokens, if it is known.
-    fn pair(&mut self, side: Side, count: u32, at: MonoNs) -> Option<MonoNs> {
-        if self.side != side {
-            while self.waiting.front().is_some_and(|&(tokens, _)| tokens < count) {
-                self.waiting.pop_front();
-            }
-            let matched = self.waiting.pop_front_if(|&mut (tokens, _)| tokens == count);
-            if matched.is_some() || !self.waiting.is_empty() {
-                // All waiting chunks are later ones, so this chunk's other time was missed.
-                return matched.map(|(_, other)| other);
-            }
-            self.side = side;
-        }
-        if self.waiting.back().is_some_and(|&(tokens, _)| tokens > count) {
-            // The count has restarted.
-            self.waiting.clear();
-        }
-        self.waiting.push_back((count, at));
-        None
     }
 }
 

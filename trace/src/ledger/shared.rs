@@ -11,7 +11,7 @@ use super::Ledger;
 use super::arithmetic::{Evidence, Step, Verdict};
 use super::frame::Seen;
 use super::stream::Stream;
-use super::table::Ticket;
+use super::ticket::Ticket;
 use crate::clock::MonoNs;
 use crate::engine::Mode;
 use crate::event::{Chunk, Delivery};

@@ -8,22 +8,11 @@ use hashbrown::{DefaultHashBuilder, HashTable};
 use serde::{Deserialize, Serialize};
 
 use super::request::Request;
+use super::ticket::Ticket;
 use crate::clock::MonoNs;
 
 /// Number of records prefetched before they are processed. Their cache misses overlap, and that many records fit in the L1 cache.
 pub(super) const AHEAD: usize = 32;
-
-/// Handle of a record. `age` distinguishes successive records in one slot.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
-pub(crate) struct Ticket {
-    pub(crate) slot: u32,
-    age: u32,
-}
-
-impl Ticket {
-    /// Handle of no record.
-    pub(crate) const NONE: Self = Self { slot: u32::MAX, age: 0 };
-}
 
 /// Fixed field order and cache-line alignment, so that a chunk touches only the four lines described at [`Request`]. A slot has seven.
 #[derive(Debug, Serialize, Deserialize)]

@@ -1,6 +1,6 @@
 use parquet::file::reader::{FileReader, SerializedFileReader};
 use parquet::record::{Field, Row, RowAccessor};
-use trace::event::{Chunk, Event, Finish, Frame, IdColumn, Kind, What};
+use trace::event::{Chunk, Event, Finish, Frame, What};
 use trace::export::{Export, Format, Opening, Options};
 use trace::report::ReportInput;
 use trace::{Config, FrameId, HopId, MonoNs};

@@ -5,7 +5,7 @@ use super::{AWAITED, NAMES, PAIRS};
 use crate::clock::MonoNs;
 use crate::event::{Finish, LoggedState, Merged, Stage};
 use crate::ledger::Ledger;
-use crate::ledger::table::Ticket;
+use crate::ledger::ticket::Ticket;
 
 impl Ledger {
     pub(in crate::ledger) fn staged(&mut self, at: MonoNs, stage: &Stage<'_>) {

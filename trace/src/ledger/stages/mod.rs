@@ -22,7 +22,7 @@ use self::logged_processes::LoggedProcesses;
 use self::rank::Pairs;
 use self::slowest::Slowest;
 use super::Ledger;
-use super::table::Ticket;
+use super::ticket::Ticket;
 use crate::clock::MonoNs;
 use crate::stats::Distribution;
 
