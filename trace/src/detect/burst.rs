@@ -34,19 +34,14 @@ pub(super) fn check(context: &DetectContext<'_>, found: &mut Vec<Verdict>) {
             summary += ": the receiver's event loop is away from its poll ";
             summary += &percent(share);
         }
-        let mut verdict = Verdict::new(Severity::Info, summary)
+        let verdict = Verdict::new(Severity::Info, summary)
             .hop(&group.name)
             .weight(max)
             .with("wakeups_ended", group.wakeups.count())
-            .with("frames_max", max);
-        for (name, quantile) in [("frames_p50", 0.5), ("frames_p99", 0.99)] {
-            if let Some(frames) = group.wakeups.quantile(quantile) {
-                verdict = verdict.with(name, frames);
-            }
-        }
-        if let Some(share) = away {
-            verdict = verdict.with("away_from_poll", super::consumer::rounded(share));
-        }
+            .with("frames_max", max)
+            .with_known("frames_p50", group.wakeups.quantile(0.5))
+            .with_known("frames_p99", group.wakeups.quantile(0.99))
+            .with_known("away_from_poll", away.map(super::consumer::rounded));
         found.push(verdict);
     }
 }

@@ -61,24 +61,20 @@ pub(super) fn check(context: &DetectContext<'_>, found: &mut Vec<Verdict>) {
                 percent(share)
             );
         }
-        let process = one.process_cpus(context);
         let engine = context.facts();
         let advice = match writes {
             Some(share) if share >= 0.5 => advice::own_writes(engine, role),
             _ => advice::own_work(engine, role),
         };
-        let mut verdict = one
-            .verdict(context, summary)
-            .with("process_cpus", rounded(process))
-            .advice(advice);
-        if let Some(share) = writes {
-            verdict = verdict.with("http_writes", rounded(share));
-        }
-        if let Some(ns) = recv_wait {
-            verdict = verdict.with("recv_wait_p50_ns", ns);
-        }
         let processing = one.spent.share(one.spent.processing_ns);
-        found.push(verdict.with("processing", rounded(processing)));
+        found.push(
+            one.verdict(context, summary)
+                .with("process_cpus", rounded(one.process_cpus(context)))
+                .with("processing", rounded(processing))
+                .with_known("http_writes", writes.map(rounded))
+                .with_known("recv_wait_p50_ns", recv_wait)
+                .advice(advice),
+        );
     }
 }
 

@@ -40,7 +40,7 @@ pub(super) fn check(context: &DetectContext<'_>, found: &mut Vec<Verdict>) {
     }
     let severity = limits.gap_severity(worst_ns).unwrap_or(Severity::Warning);
     let states = process.states_at(context.now);
-    let mut verdict = Verdict::new(severity, summary(process, cpu, recv_wait, states, (waiting, oldest_ns)))
+    let verdict = Verdict::new(severity, summary(process, cpu, recv_wait, states, (waiting, oldest_ns)))
         .weight(u64::from(states.unwrap_or(0)).max(waiting))
         .with("by", "the engine's log")
         .with("process", &*process.by)
@@ -50,16 +50,10 @@ pub(super) fn check(context: &DetectContext<'_>, found: &mut Vec<Verdict>) {
         .advice(format!(
             "{}; attach to see which functions it spends its time in",
             advice::own_work(context.facts(), context.facts().receiver())
-        ));
-    if let Some(states) = states {
-        verdict = verdict.with("states", states);
-    }
-    if let Some(ns) = recv_wait {
-        verdict = verdict.with("recv_wait_p50_ns", ns);
-    }
-    if let Some(share) = process.more_share() {
-        verdict = verdict.with("more_ready", rounded(share));
-    }
+        ))
+        .with_known("states", states)
+        .with_known("recv_wait_p50_ns", recv_wait)
+        .with_known("more_ready", process.more_share().map(rounded));
     found.push(verdict);
 }
 

@@ -94,6 +94,14 @@ impl Verdict {
         self
     }
 
+    /// Adds a number if it is known.
+    pub(super) fn with_known(self, name: &str, value: Option<impl Into<Value>>) -> Self {
+        match value {
+            Some(value) => self.with(name, value),
+            None => self,
+        }
+    }
+
     pub(super) fn advice(mut self, advice: impl Into<String>) -> Self {
         self.advice = Some(advice.into());
         self

@@ -83,10 +83,8 @@ pub(super) fn check(context: &DetectContext<'_>, found: &mut Vec<Verdict>) {
             .hop(leg.name)
             .with("bottleneck", leg.words())
             .with("bottleneck_share", rounded(leg.first_token[0].share))
-            .with("bottleneck_thread", json!(leg.thread));
-        if let Some(worker) = &leg.worker {
-            verdict = verdict.with("bottleneck_worker", worker.as_str());
-        }
+            .with("bottleneck_thread", json!(leg.thread))
+            .with_known("bottleneck_worker", leg.worker.as_deref());
     }
     // Before any receive, there is no distribution of gaps.
     if gap.count() > 0 {
@@ -136,12 +134,9 @@ fn causes(verdict: Verdict, of: &str, what: &WaitBreakdown) -> Verdict {
         ("throttled_ns", spent.throttled_ns()),
         ("blocked_ns", spent.blocked_ns()),
     ];
-    numbers
-        .into_iter()
-        .fold(verdict, |verdict, (name, number)| match number {
-            Some(number) => verdict.with(&format!("{of}_{name}"), number),
-            None => verdict,
-        })
+    numbers.into_iter().fold(verdict, |verdict, (name, number)| {
+        verdict.with_known(&format!("{of}_{name}"), number)
+    })
 }
 
 #[cfg(test)]
