@@ -10,17 +10,10 @@ use proptest::strategy::{BoxedStrategy, Strategy as _, ValueTree as _};
 use proptest::test_runner::{Config as Cases, RngAlgorithm, TestRng, TestRunner};
 use trace::record::{Closing, Header, Record, RecordOptions, Recorder, Recording};
 use trace::report::ReportInput;
-use trace::{Analysis, Config, Event, MonoNs};
+use trace::{Analysis, Config};
 
-#[path = "../../trace/tests/record/events.rs"]
+#[path = "../../trace/tests/common/events.rs"]
 mod events;
-
-/// A recorded item.
-#[derive(Clone, Copy, Debug)]
-enum Input {
-    Event(Event<'static>),
-    Tick(u64),
-}
 
 /// Recording file, on tmpfs if there is one: finishing a recording syncs it, and a sync to disk would dominate the run time.
 static FILE: LazyLock<PathBuf> = LazyLock::new(|| {
@@ -31,14 +24,7 @@ static FILE: LazyLock<PathBuf> = LazyLock::new(|| {
 
 thread_local! {
     /// Built once, because the strategy is expensive to construct.
-    static INPUTS: BoxedStrategy<Vec<Input>> = events::inputs().boxed();
-}
-
-fn enter(analysis: &mut Analysis, input: &Input) {
-    match input {
-        Input::Event(event) => analysis.apply(event),
-        Input::Tick(at) => analysis.tick(MonoNs(*at)),
-    }
+    static INPUTS: BoxedStrategy<Vec<Record<'static>>> = events::inputs().boxed();
 }
 
 fuzz_target!(|bytes: &[u8]| {
@@ -62,10 +48,16 @@ fuzz_target!(|bytes: &[u8]| {
     let mut live = Analysis::new(Config::default());
     for input in &inputs {
         match input {
-            Input::Event(event) => recorder.event(event),
-            Input::Tick(at) => recorder.tick(MonoNs(*at)),
+            Record::Event(event) => {
+                recorder.event(event);
+                live.apply(event);
+            }
+            Record::Tick(at) => {
+                recorder.tick(*at);
+                live.tick(*at);
+            }
+            other => panic!("{other:?} is no input"),
         }
-        enter(&mut live, input);
     }
     recorder.finish(&Closing::default()).expect("finishing the recording succeeds");
 
@@ -73,18 +65,13 @@ fuzz_target!(|bytes: &[u8]| {
     std::fs::remove_file(&*FILE).expect("it exists");
     let (mut reader, mut replayed, mut at) = (recording.reader(), Analysis::new(Config::default()), 0);
     while let Some(record) = reader.next().expect("a complete block") {
-        match (record, inputs.get(at)) {
-            (Record::Event(event), Some(Input::Event(expected))) => {
-                assert_eq!(event, *expected);
-                replayed.apply(&event);
-            }
-            (Record::Tick(now), Some(Input::Tick(expected))) => {
-                assert_eq!(now.0, *expected);
-                replayed.tick(now);
-            }
-            (Record::Closing(_), None) => continue,
+        match record {
+            Record::Event(event) => replayed.apply(&event),
+            Record::Tick(now) => replayed.tick(now),
+            Record::Closing(_) if at == inputs.len() => continue,
             other => panic!("{other:?} at {at}"),
         }
+        assert_eq!(Some(&record), inputs.get(at));
         at += 1;
     }
     assert_eq!(at, inputs.len());

@@ -3,7 +3,6 @@
 //! An event borrows from the source's buffers: a frame of 256 chunks reaches the ledger without an allocation.
 //! Sources emit the events of one lane in order. Between lanes and stages, timestamps may step back slightly.
 
-mod frontend_wait;
 mod new;
 mod tool_calls;
 
@@ -15,7 +14,6 @@ use crate::engine::Mode;
 use crate::id::{FrameId, HopId, ThreadId};
 use crate::path::Ends;
 use crate::words::names;
-pub use frontend_wait::FrontendWait;
 pub use tool_calls::{ArgumentsPart, ToolCallOutcome, ToolCalls};
 
 /// One observation with its timestamp.
@@ -220,6 +218,15 @@ impl<'a> Chunk<'a> {
             text: None,
         }
     }
+
+    /// The part of a request that lists this many ids and has this count.
+    pub const fn counted(rid: &'a str, listed: u32, completion_tokens: u32) -> Self {
+        Self {
+            listed: Some(listed),
+            completion_tokens: Some(completion_tokens),
+            ..Self::new(rid)
+        }
+    }
 }
 
 /// Why a request ended.
@@ -321,6 +328,25 @@ pub enum AnswerEnd {
     ServerLeft,
     /// The connection closed; which side closed it first is unknown.
     Unknown,
+}
+
+/// Waits of one response in a frontend on the same machine, emitted when both its sides have ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+pub struct FrontendWait<'a> {
+    /// The engine's request id. If it is unknown, the frontend's.
+    pub rid: &'a str,
+    /// Time from the server's write of the first token to the frontend's first write with a part of it; `None` if the frontend may have
+    /// held text back.
+    pub first_token_ns: Option<u64>,
+    /// Time from the server's write of the last token to the frontend's write of the finish reason; `None` if a side ended early.
+    pub last_token_ns: Option<u64>,
+}
+
+impl FrontendWait<'_> {
+    /// The longer of the two waits.
+    pub fn longest_ns(&self) -> Option<u64> {
+        self.first_token_ns.max(self.last_token_ns)
+    }
 }
 
 /// A frame that was observed but could not be decoded.

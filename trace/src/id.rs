@@ -3,7 +3,7 @@
 use serde::{Deserialize, Serialize};
 
 /// One hop of the token path, announced by [`crate::event::Hop`] before the first event that refers to it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct HopId(pub u16);
 
@@ -27,7 +27,7 @@ impl FrameId {
 }
 
 /// A thread of the engine, in the observer's pid namespace.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct ThreadId {
     /// Id of its process.
     pub pid: u32,

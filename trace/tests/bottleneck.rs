@@ -39,91 +39,42 @@ struct Cause {
     advice: &'static str,
 }
 
+const fn cause(
+    thread: &'static str,
+    shares: Option<[u64; 3]>,
+    away: Option<(AwayState, &'static str)>,
+    advice: &'static str,
+) -> Cause {
+    let away = match away {
+        Some((state, place)) => Some(Away { state, place }),
+        None => None,
+    };
+    Cause {
+        thread,
+        shares,
+        away,
+        advice,
+    }
+}
+
+const IDLE: Option<[u64; 3]> = Some([3, 1, 0]);
 const CAUSES: [Cause; 11] = [
-    Cause {
-        thread: "cpu-bound",
-        shares: Some([95, 3, 0]),
-        away: None,
-        advice: "it is CPU-bound, not I/O-bound",
-    },
-    Cause {
-        thread: "starved",
-        shares: Some([40, 55, 0]),
-        away: None,
-        advice: "dedicated CPUs",
-    },
-    Cause {
-        thread: "throttled",
-        shares: Some([30, 65, 60]),
-        away: None,
-        advice: "CPU limit",
-    },
-    Cause {
-        thread: "stopped",
-        shares: Some([3, 1, 0]),
-        away: Some(Away {
-            state: AwayState::Stopped,
-            place: "",
-        }),
-        advice: "kill -CONT",
-    },
-    Cause {
-        thread: "stopped",
-        shares: Some([3, 1, 0]),
-        away: Some(Away {
-            state: AwayState::Traced,
-            place: "",
-        }),
-        advice: "debugger",
-    },
-    Cause {
-        thread: "stopped",
-        shares: Some([20, 30, 0]),
-        away: Some(Away {
-            state: AwayState::Stopped,
-            place: "",
-        }),
-        advice: "kill -CONT",
-    },
-    Cause {
-        thread: "frozen",
-        shares: Some([3, 1, 0]),
-        away: Some(Away {
-            state: AwayState::Frozen,
-            place: "",
-        }),
-        advice: "cgroup.freeze",
-    },
-    Cause {
-        thread: "blocked",
-        shares: Some([3, 1, 0]),
-        away: Some(Away {
-            state: AwayState::Blocked,
-            place: "futex",
-        }),
-        advice: "consumer-blocked",
-    },
-    Cause {
-        thread: "asleep",
-        shares: Some([3, 1, 0]),
-        away: Some(Away {
-            state: AwayState::Polling,
-            place: "epoll_wait",
-        }),
-        advice: "py-spy dump",
-    },
-    Cause {
-        thread: "waiting",
-        shares: Some([3, 1, 0]),
-        away: None,
-        advice: "py-spy dump",
-    },
-    Cause {
-        thread: "busy",
-        shares: None,
-        away: None,
-        advice: "it is CPU-bound, not I/O-bound",
-    },
+    cause("cpu-bound", Some([95, 3, 0]), None, "it is CPU-bound, not I/O-bound"),
+    cause("starved", Some([40, 55, 0]), None, "dedicated CPUs"),
+    cause("throttled", Some([30, 65, 60]), None, "CPU limit"),
+    cause("stopped", IDLE, Some((AwayState::Stopped, "")), "kill -CONT"),
+    cause("stopped", IDLE, Some((AwayState::Traced, "")), "debugger"),
+    cause(
+        "stopped",
+        Some([20, 30, 0]),
+        Some((AwayState::Stopped, "")),
+        "kill -CONT",
+    ),
+    cause("frozen", IDLE, Some((AwayState::Frozen, "")), "cgroup.freeze"),
+    cause("blocked", IDLE, Some((AwayState::Blocked, "futex")), "consumer-blocked"),
+    cause("asleep", IDLE, Some((AwayState::Polling, "epoll_wait")), "py-spy dump"),
+    cause("waiting", IDLE, None, "py-spy dump"),
+    cause("busy", None, None, "it is CPU-bound, not I/O-bound"),
 ];
 
 /// The slow process: its position on the path, one of its workers or all of them, and the cause.
@@ -273,10 +224,8 @@ fn announce(analysis: &mut Analysis, path: &Path) {
 
 fn chunk(rid: &str) -> Chunk<'_> {
     Chunk {
-        listed: Some(1),
-        completion_tokens: Some(1),
         finish: Some(Finish::Length),
-        ..Chunk::new(rid)
+        ..Chunk::counted(rid, 1, 1)
     }
 }
 
@@ -303,7 +252,12 @@ fn sample(analysis: &mut Analysis, path: &Path, slow: Option<Slow>, at: u64) {
     }
 }
 
-fn check(path: &Path, slow: Slow) {
+fn check(path: &Path, position: usize, worker: Option<usize>, cause: Cause) {
+    let slow = Slow {
+        position,
+        worker,
+        cause,
+    };
     let hop = name(path, slow.position);
     let case = format!("{hop}, worker {:?}, {}", slow.worker, slow.cause.thread);
     let findings = simulate(path, Some(slow));
@@ -336,14 +290,7 @@ fn every_slow_process_is_reported_with_its_cause() {
     for path in PATHS {
         for position in 0..path.len() {
             for cause in CAUSES {
-                check(
-                    path,
-                    Slow {
-                        position,
-                        worker: None,
-                        cause,
-                    },
-                );
+                check(path, position, None, cause);
             }
         }
     }
@@ -354,14 +301,7 @@ fn one_slow_worker_of_several_is_reported() {
     for path in PATHS {
         for (position, _) in path.iter().enumerate().filter(|(_, (_, workers))| *workers == 4) {
             for cause in CAUSES {
-                check(
-                    path,
-                    Slow {
-                        position,
-                        worker: Some(2),
-                        cause,
-                    },
-                );
+                check(path, position, Some(2), cause);
             }
         }
     }

@@ -47,13 +47,11 @@ impl Run {
 
 fn chunk(rid: &str, completion: u32, finish: bool) -> Chunk<'_> {
     Chunk {
-        listed: Some(1),
-        completion_tokens: Some(completion),
         prompt_tokens: Some(100),
         cached_tokens: Some(0),
         finish: finish.then_some(Finish::Stop),
         retractions: Some(0),
-        ..Chunk::new(rid)
+        ..Chunk::counted(rid, 1, completion)
     }
 }
 

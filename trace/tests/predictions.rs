@@ -55,11 +55,7 @@ fn predicted_after(received: &[HopId], by: Option<ThreadId>, wait_ns: Option<u64
     };
     let send = |index: usize, apply: &mut dyn FnMut(What<'_>)| {
         let (id, hop) = (frame_id(index), received[index]);
-        let chunk = Chunk {
-            listed: Some(1),
-            completion_tokens: Some(id.seq as u32 + 1),
-            ..Chunk::new("r")
-        };
+        let chunk = Chunk::counted("r", 1, id.seq as u32 + 1);
         let (kind, chunks) = match hop {
             OUTPUT => (Kind::TokenIds, std::slice::from_ref(&chunk)),
             _ => (Kind::Control, &[][..]),

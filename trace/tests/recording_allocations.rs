@@ -13,13 +13,11 @@ static ALLOCATOR: &StatsAlloc<System> = &INSTRUMENTED_SYSTEM;
 
 fn chunk(rid: &str, completion: u32) -> Chunk<'_> {
     Chunk {
-        listed: Some(1),
-        completion_tokens: Some(completion),
         prompt_tokens: Some(100),
         cached_tokens: Some(0),
         retractions: Some(0),
         worker: Some("ipc:///tmp/worker"),
-        ..Chunk::new(rid)
+        ..Chunk::counted(rid, 1, completion)
     }
 }
 

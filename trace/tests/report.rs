@@ -49,13 +49,11 @@ impl Run {
 
     fn send(&mut self, ms: u64, chunks: &[(&str, u32, u32, Option<Finish>)]) {
         let chunk = |&(rid, listed, completion, finish)| Chunk {
-            listed: Some(listed),
-            completion_tokens: Some(completion),
             prompt_tokens: Some(512),
             cached_tokens: Some(0),
             finish,
             retractions: Some(0),
-            ..Chunk::new(rid)
+            ..Chunk::counted(rid, listed, completion)
         };
         let chunks: Vec<Chunk<'_>> = chunks.iter().map(chunk).collect();
         let id = Self::id(self.seq);

@@ -31,11 +31,7 @@ impl Run {
 
     /// Sends a frame with the first token of `rid`.
     fn send(&mut self, ms: u64, seq: u64, rid: &str) {
-        let chunk = Chunk {
-            listed: Some(1),
-            completion_tokens: Some(1),
-            ..Chunk::new(rid)
-        };
+        let chunk = Chunk::counted(rid, 1, 1);
         self.apply(ms, What::Sent(Frame::token_ids(id(seq), 100, &[chunk])));
     }
 
@@ -98,20 +94,14 @@ fn a_slot_contains_only_its_own_events() {
         (series.slot_ns, series.from_ns, series.to_ns, series.len()),
         (1_000 * MS, 0, 2_750 * MS, 3)
     );
-    assert_eq!(
-        (series.tokens.sent, series.tokens.received),
-        (vec![4, 0, 0], Some(vec![0, 0, 4]))
-    );
+    assert_eq!(series.tokens.sent, vec![4, 0, 0]);
+    assert_eq!(series.tokens.received, Some(vec![0, 0, 4]));
     assert_eq!(series.tokens.delivered, None, "deliveries are not observed");
-    assert_eq!(
-        (series.requests.begun, series.requests.live),
-        (vec![4, 0, 0], vec![4, 4, 4])
-    );
+    assert_eq!(series.requests.begun, vec![4, 0, 0]);
+    assert_eq!(series.requests.live, vec![4, 4, 4]);
     let gap = series.gap_ns.expect("gaps are observed");
-    assert_eq!(
-        (gap.count, gap.max),
-        (vec![0, 0, 4], vec![None, None, Some(2_400 * MS)])
-    );
+    assert_eq!(gap.count, vec![0, 0, 4]);
+    assert_eq!(gap.max, vec![None, None, Some(2_400 * MS)]);
     let hop = &series.hops[0];
     assert_eq!(
         hop.backlog_max_frames,
@@ -125,14 +115,10 @@ fn a_slot_contains_only_its_own_events() {
     );
     assert_eq!(hop.wakeups, Some(vec![0, 0, 1]), "the last wakeup has not ended");
     let thread = &series.threads[0];
-    assert_eq!(
-        (thread.role.as_str(), &thread.on_cpu),
-        ("tokenizer", &vec![Some(0.8), None, Some(0.4)])
-    );
-    assert_eq!(
-        (&thread.run_wait, &thread.throttled),
-        (&Some(vec![Some(0.1), None, Some(0.1)]), &None)
-    );
+    assert_eq!(thread.role.as_str(), "tokenizer");
+    assert_eq!(thread.on_cpu, vec![Some(0.8), None, Some(0.4)]);
+    assert_eq!(thread.run_wait, Some(vec![Some(0.1), None, Some(0.1)]));
+    assert_eq!(thread.throttled, None);
 }
 
 #[test]

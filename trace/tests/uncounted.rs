@@ -2,8 +2,8 @@
 
 use trace::engine::{Engines, Mode, Waiter};
 use trace::event::{
-    Answer, AnswerEnd, Capabilities, Chunk, Delivery, Engine, Event, Finish, Frame, Hop, IdColumn, Kind, Missed,
-    MissedCause, What,
+    Answer, AnswerEnd, Capabilities, Chunk, Delivery, Engine, Event, Finish, Frame, Hop, IdColumn, Missed, MissedCause,
+    What,
 };
 use trace::ledger::Fates;
 use trace::report::ReportInput;
@@ -48,12 +48,8 @@ impl Run {
         let id = FrameId::new(HOP, 0, self.seq);
         self.seq += 1;
         self.apply(What::Sent(Frame {
-            id,
-            bytes: 100,
-            forwarded: None,
-            kind: Kind::TokenIds,
             ids: IdColumn::Uncounted,
-            chunks,
+            ..Frame::token_ids(id, 100, chunks)
         }));
     }
 
@@ -129,10 +125,9 @@ fn a_stream_joined_late_is_counted_without_judging_losses() {
     // The response's counts include tokens that were generated before.
     run.deliver(&[(1, Some(101)), (2, Some(106)), (1, Some(107))]);
     let fates = run.fates();
-    assert_eq!(
-        (fates.dropped, fates.tokens_lost, fates.unjudged),
-        (0, 0, LENGTH as u64)
-    );
+    assert_eq!(fates.dropped, 0);
+    assert_eq!(fates.tokens_lost, 0);
+    assert_eq!(fates.unjudged, LENGTH as u64);
     let report = run.analysis.report(&ReportInput::of("tap"));
     assert_eq!((report.requests.joined_late, report.tokens.sent), (1, 7));
 }

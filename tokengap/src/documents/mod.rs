@@ -171,7 +171,7 @@ fn flags_mentioned_alone_exist() {
 #[test]
 fn every_finding_has_an_entry_in_troubleshooting() {
     let page = include_str!("../../../docs/troubleshooting.md");
-    let kinds = trace::detect::ALL.iter().map(|detector| detector.kind());
+    let kinds = trace::detect::ALL.iter().map(|detector| detector.kind);
     let missing: Vec<&str> = kinds.filter(|kind| !page.contains(&format!("`{kind}`"))).collect();
     assert_eq!(missing, Vec::<&str>::new());
 }

@@ -1,35 +1,26 @@
 //! Chunks that list more tokens than possible, without a known reason.
 
-use super::{DetectContext, Detector, Severity, Verdict};
+use super::{DetectContext, Severity, Verdict};
 use crate::words::plural;
 
-pub(super) struct WireArithmetic;
-
-impl Detector for WireArithmetic {
-    fn kind(&self) -> &'static str {
-        "wire-arithmetic"
+pub(super) fn check(context: &DetectContext<'_>, found: &mut Vec<Verdict>) {
+    let (seen, chunks) = &context.ledger.totals().anomalies;
+    if seen.rids == 0 {
+        return;
     }
-
-    fn check(&self, context: &DetectContext<'_>, found: &mut Vec<Verdict>) {
-        let (seen, chunks) = &context.ledger.totals().anomalies;
-        if seen.rids == 0 {
-            return;
-        }
-        let summary = format!(
-            "{} of {} list more ids than completion_tokens increased by",
-            plural(*chunks, "chunk"),
-            plural(seen.rids, "request"),
-        );
-        found.push(
-            Verdict::new(Severity::Info, summary)
-                .rid(&seen.worst)
-                .since(seen.since)
-                .weight(*chunks)
-                .with("requests", seen.rids)
-                .with("chunks", *chunks)
-                .with("most_extra_ids", seen.amount),
-        );
-    }
+    let summary = format!(
+        "{} of {} list more ids than completion_tokens increased by",
+        plural(*chunks, "chunk"),
+        plural(seen.rids, "request"),
+    );
+    found.push(
+        Verdict::new(Severity::Info, summary)
+            .affected(seen)
+            .weight(*chunks)
+            .with("requests", seen.rids)
+            .with("chunks", *chunks)
+            .with("most_extra_ids", seen.amount),
+    );
 }
 
 #[cfg(test)]
@@ -42,8 +33,8 @@ mod tests {
         let mut scene = Scene::skip_path();
         scene.send(0, &[("a", 5, 5)]);
         scene.send(1, &[("a", 1, 6)]);
-        assert!(scene.check(&WireArithmetic, 2).is_empty());
+        assert!(scene.check(check, 2).is_empty());
         scene.send(2, &[("a", 4, 8)]);
-        assert_eq!(scene.check(&WireArithmetic, 3)[0].evidence["most_extra_ids"], 2);
+        assert_eq!(scene.check(check, 3)[0].evidence["most_extra_ids"], 2);
     }
 }

@@ -9,7 +9,7 @@ use crate::event::AwayState;
 use crate::ledger::{AwayTimes, Group, Hop, Ledger, ProcessingStage, TimeUse};
 use crate::path::{self, Ends};
 use crate::stats::{Distribution, Sum, WindowedSum};
-use crate::words::percent;
+use crate::words::{names, percent};
 
 /// Minimum share of the total time that makes a leg the bottleneck.
 const BOTTLENECK: f64 = 0.5;
@@ -28,16 +28,11 @@ pub enum LegKind {
     WaitAndInside,
 }
 
-impl LegKind {
-    /// Name in JSON.
-    pub fn as_str(self) -> &'static str {
-        match self {
-            Self::Wait => "wait",
-            Self::Inside => "inside",
-            Self::WaitAndInside => "wait-and-inside",
-        }
-    }
+names! {
+    LegKind { Wait = "wait", Inside = "inside", WaitAndInside = "wait-and-inside" }
+}
 
+impl LegKind {
     /// Describes the leg of this kind and name.
     pub fn of(self, name: &str) -> String {
         match self {
@@ -74,21 +69,18 @@ pub enum ThreadState {
     Unknown,
 }
 
-impl ThreadState {
-    /// Text for a table column.
-    pub fn as_str(self) -> &'static str {
-        match self {
-            Self::CpuBound => "CPU-bound",
-            Self::Starved => "lacks a CPU",
-            Self::Throttled => "throttled",
-            Self::Busy => "busy",
-            Self::Stopped => "stopped",
-            Self::Frozen => "frozen",
-            Self::Blocked => "blocked",
-            Self::Asleep => "asleep",
-            Self::Waiting => "not running",
-            Self::Unknown => "not sampled",
-        }
+names! {
+    ThreadState {
+        CpuBound = "CPU-bound",
+        Starved = "lacks a CPU",
+        Throttled = "throttled",
+        Busy = "busy",
+        Stopped = "stopped",
+        Frozen = "frozen",
+        Blocked = "blocked",
+        Asleep = "asleep",
+        Waiting = "not running",
+        Unknown = "not sampled",
     }
 }
 

@@ -1,67 +1,46 @@
 //! Frames that pile up between send and receive.
 
-use super::{DetectContext, Detector, Severity, Verdict, advice};
+use super::{DetectContext, Severity, Verdict, advice};
 use crate::words::{duration, plural};
 
-pub(super) struct BacklogGrowing;
-
-impl Detector for BacklogGrowing {
-    fn kind(&self) -> &'static str {
-        "backlog-growing"
-    }
-
-    fn is_intermittent(&self) -> bool {
-        true
-    }
-
-    fn check(&self, context: &DetectContext<'_>, found: &mut Vec<Verdict>) {
-        let limits = context.thresholds;
-        for (place, group) in context.ledger.groups().iter().enumerate() {
-            let Some((seconds, from, to)) = group.trend.rising() else {
-                continue;
-            };
-            if to < limits.backlog_frames || seconds < limits.backlog_seconds {
-                continue;
-            }
-            let oldest = context
-                .ledger
-                .members(place)
-                .filter_map(crate::ledger::Hop::oldest_waiting)
-                .min();
-            let waited = oldest.map_or(0, |at| context.now.since(at));
-            // On a hop with many small frames, a backlog of a hundred clears within milliseconds.
-            if waited < limits.late_ns {
-                continue;
-            }
-            let critical = group.backlog >= limits.backlog_critical_frames;
-            let severity = if critical {
-                Severity::Critical
-            } else {
-                Severity::Warning
-            };
-            let summary = format!(
-                "{} waiting on {}, {} more than {} s ago; the oldest for {}",
-                plural(group.backlog, "frame"),
-                group.name,
-                group.backlog.saturating_sub(from),
-                seconds,
-                duration(waited),
-            );
-            found.push(
-                Verdict::new(severity, summary)
-                    .hop(&group.name)
-                    .weight(group.backlog)
-                    .with("backlog_frames", group.backlog)
-                    .with("backlog_frames_before", from)
-                    .with("seconds", seconds)
-                    .with("oldest_waiting_ns", waited)
-                    .advice(advice::of_hop(
-                        context.ledger.engine().facts(),
-                        &context.attribution,
-                        &group.name,
-                    )),
-            );
+pub(super) fn check(context: &DetectContext<'_>, found: &mut Vec<Verdict>) {
+    let limits = context.thresholds;
+    for (place, group) in context.ledger.groups().iter().enumerate() {
+        let Some((seconds, from, to)) = group.trend.rising() else {
+            continue;
+        };
+        if to < limits.backlog_frames || seconds < limits.backlog_seconds {
+            continue;
         }
+        let oldest = context
+            .ledger
+            .members(place)
+            .filter_map(crate::ledger::Hop::oldest_waiting)
+            .min();
+        let waited = oldest.map_or(0, |at| context.now.since(at));
+        // On a hop with many small frames, a backlog of a hundred clears within milliseconds.
+        if waited < limits.late_ns {
+            continue;
+        }
+        let severity = Severity::critical_if(group.backlog >= limits.backlog_critical_frames);
+        let summary = format!(
+            "{} waiting on {}, {} more than {} s ago; the oldest for {}",
+            plural(group.backlog, "frame"),
+            group.name,
+            group.backlog.saturating_sub(from),
+            seconds,
+            duration(waited),
+        );
+        found.push(
+            Verdict::new(severity, summary)
+                .hop(&group.name)
+                .weight(group.backlog)
+                .with("backlog_frames", group.backlog)
+                .with("backlog_frames_before", from)
+                .with("seconds", seconds)
+                .with("oldest_waiting_ns", waited)
+                .advice(advice::of_hop(context.facts(), &context.attribution, &group.name)),
+        );
     }
 }
 
@@ -79,15 +58,13 @@ mod tests {
             }
             scene.tick(second * SECOND + 100);
         }
-        let found = scene.check(&BacklogGrowing, 5 * SECOND);
-        assert_eq!(
-            (found[0].severity, &*found[0].hop),
-            (Severity::Warning, "scheduler->tokenizer")
-        );
+        let found = scene.check(check, 5 * SECOND);
+        assert_eq!(found[0].severity, Severity::Warning);
+        assert_eq!(&*found[0].hop, "scheduler->tokenizer");
         for second in 5..70 {
             scene.tick(second * SECOND);
         }
-        assert!(scene.check(&BacklogGrowing, 70 * SECOND).is_empty());
+        assert!(scene.check(check, 70 * SECOND).is_empty());
     }
 
     #[test]
@@ -99,7 +76,7 @@ mod tests {
                 scene.send(second * SECOND, &[]);
             }
             scene.tick(second * SECOND + 100);
-            assert!(scene.check(&BacklogGrowing, second * SECOND + 100).is_empty());
+            assert!(scene.check(check, second * SECOND + 100).is_empty());
             for _ in 0..90 + second {
                 scene.receive(second * SECOND + MS, seq);
                 seq += 1;

@@ -62,13 +62,11 @@ impl Late<'_> {
     /// Builds a verdict with the evidence common to all consumer detectors.
     pub(super) fn verdict(&self, context: &DetectContext<'_>, summary: String) -> Verdict {
         let limits = context.thresholds;
-        let critical = self.frames >= limits.backlog_critical_frames || self.waited_ns >= limits.gap_critical_ns;
-        let severity = if critical {
-            Severity::Critical
-        } else {
-            Severity::Warning
-        };
+        let severity = Severity::critical_if(
+            self.frames >= limits.backlog_critical_frames || self.waited_ns >= limits.gap_critical_ns,
+        );
         let (spent, id) = (&self.spent, self.thread.id());
+        let share = |ns: Option<u64>| ns.map(|ns| rounded(spent.share(ns)));
         let mut verdict = Verdict::new(severity, summary)
             .hop(&self.group.name)
             .since(Some(self.from))
@@ -79,24 +77,19 @@ impl Late<'_> {
             .with("interval_ns", spent.interval_ns)
             .with("on_cpu", rounded(spent.share(spent.on_ns)))
             .with("waiting_frames", self.frames)
-            .with("oldest_waiting_ns", self.waited_ns);
-        for (name, ns) in [
-            ("run_wait", spent.starved_ns()),
-            ("throttled", spent.throttled_ns()),
-            ("blocked", spent.blocked_ns()),
-        ] {
-            if let Some(ns) = ns {
-                verdict = verdict.with(name, rounded(spent.share(ns)));
-            }
-        }
+            .with("oldest_waiting_ns", self.waited_ns)
+            .with_known("run_wait", share(spent.starved_ns()))
+            .with_known("throttled", share(spent.throttled_ns()))
+            .with_known("blocked", share(spent.blocked_ns()))
+            .with_known(
+                "kernel_bytes_max",
+                self.group.kernel.max_between(self.from, context.now),
+            );
         for state in AwayState::ALL {
             let share = rounded(spent.share(self.away.of(state)));
             if share > 0.0 && state != AwayState::Blocked {
                 verdict = verdict.with(state.as_str(), share);
             }
-        }
-        if let Some(bytes) = self.group.kernel.max_between(self.from, context.now) {
-            verdict = verdict.with("kernel_bytes_max", bytes);
         }
         verdict
     }

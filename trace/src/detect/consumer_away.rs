@@ -1,7 +1,7 @@
 //! A consumer that is not running while frames wait for it, with the reason: stopped, frozen, blocked in a system call, or asleep.
 
 use super::consumer::{Late, SUSPENDED, late, worst_of_each_line};
-use super::{DetectContext, Detector, Verdict, advice, io_starved};
+use super::{DetectContext, Verdict, advice, io_starved};
 use crate::event::AwayState;
 use crate::words::percent;
 
@@ -10,88 +10,67 @@ const SHORTEST_NS: u64 = 200_000_000;
 /// Minimum share of time to report a blocked or sleeping thread. A smaller share is enough for a stopped or frozen one.
 const MIN_SHARE: f64 = 0.5;
 
-/// One reason for not running.
-pub(super) struct ConsumerAway {
-    kind: &'static str,
-    states: &'static [AwayState],
+pub(super) fn stopped(context: &DetectContext<'_>, found: &mut Vec<Verdict>) {
+    check(context, found, &[AwayState::Stopped, AwayState::Traced]);
 }
 
-pub(super) const STOPPED: ConsumerAway = ConsumerAway {
-    kind: "consumer-stopped",
-    states: &[AwayState::Stopped, AwayState::Traced],
-};
-pub(super) const FROZEN: ConsumerAway = ConsumerAway {
-    kind: "consumer-frozen",
-    states: &[AwayState::Frozen],
-};
-pub(super) const BLOCKED: ConsumerAway = ConsumerAway {
-    kind: "consumer-blocked",
-    states: &[AwayState::Blocked],
-};
-pub(super) const ASLEEP: ConsumerAway = ConsumerAway {
-    kind: "consumer-asleep",
-    states: &[AwayState::Polling, AwayState::Asleep],
-};
+pub(super) fn frozen(context: &DetectContext<'_>, found: &mut Vec<Verdict>) {
+    check(context, found, &[AwayState::Frozen]);
+}
 
-impl Detector for ConsumerAway {
-    fn kind(&self) -> &'static str {
-        self.kind
-    }
+pub(super) fn blocked(context: &DetectContext<'_>, found: &mut Vec<Verdict>) {
+    check(context, found, &[AwayState::Blocked]);
+}
 
-    fn is_intermittent(&self) -> bool {
-        true
-    }
+pub(super) fn asleep(context: &DetectContext<'_>, found: &mut Vec<Verdict>) {
+    check(context, found, &[AwayState::Polling, AwayState::Asleep]);
+}
 
-    fn check(&self, context: &DetectContext<'_>, found: &mut Vec<Verdict>) {
-        let threshold = if self.is_allowed_to_run() {
-            MIN_SHARE
-        } else {
-            context.thresholds.starved_share
-        };
-        let share = |one: &Late<'_>| {
-            let excused = self.is_allowed_to_run() && is_excused(context, one);
-            let judged = one.spent.interval_ns >= SHORTEST_NS && !excused;
-            judged.then(|| one.spent.share(one.away.sum(self.states)))
-        };
-        for (one, share) in worst_of_each_line(late(context), threshold, share) {
-            found.push(self.verdict(context, &one, share));
-        }
+/// Reports consumers that are not running in one of these states.
+fn check(context: &DetectContext<'_>, found: &mut Vec<Verdict>, states: &[AwayState]) {
+    let allowed_to_run = !states.iter().any(|state| SUSPENDED.contains(state));
+    let threshold = if allowed_to_run {
+        MIN_SHARE
+    } else {
+        context.thresholds.starved_share
+    };
+    let share = |one: &Late<'_>| {
+        let excused = allowed_to_run && is_excused(context, one);
+        let judged = one.spent.interval_ns >= SHORTEST_NS && !excused;
+        judged.then(|| one.spent.share(one.away.sum(states)))
+    };
+    for (one, share) in worst_of_each_line(late(context), threshold, share) {
+        found.push(verdict(context, &one, states, share));
     }
 }
 
-impl ConsumerAway {
-    fn is_allowed_to_run(&self) -> bool {
-        !self.states.iter().any(|state| SUSPENDED.contains(state))
-    }
-
-    fn verdict(&self, context: &DetectContext<'_>, one: &Late<'_>, share: f64) -> Verdict {
-        let longest = self.states.iter().copied().max_by_key(|state| one.away.of(*state));
-        let state = longest.unwrap_or(self.states[0]);
-        let place = one.thread.away_in(state, one.from, context.now);
-        let does = match state {
-            AwayState::Stopped => String::from("is stopped by a signal"),
-            AwayState::Traced => String::from("is stopped by a debugger"),
-            AwayState::Frozen => String::from("is in a frozen cgroup"),
-            AwayState::Blocked => format!("is blocked in {place}"),
-            AwayState::Polling => format!("sleeps in its poll ({place})"),
-            AwayState::Asleep if place.is_empty() => String::from("sleeps"),
-            AwayState::Asleep => format!("sleeps in the kernel ({place})"),
-        };
-        let summary = format!(
-            "{} {does} {} of the time {}",
-            one.describe_thread(),
-            percent(share),
-            one.meanwhile()
-        );
-        let verdict = one
-            .verdict(context, summary)
-            .with("away", state.as_str())
-            .advice(advice::away(state, place));
-        if place.is_empty() {
-            verdict
-        } else {
-            verdict.with("away_in", place)
-        }
+fn verdict(context: &DetectContext<'_>, one: &Late<'_>, states: &[AwayState], share: f64) -> Verdict {
+    let longest = states.iter().copied().max_by_key(|state| one.away.of(*state));
+    let state = longest.unwrap_or(states[0]);
+    let place = one.thread.away_in(state, one.from, context.now);
+    let does = match state {
+        AwayState::Stopped => String::from("is stopped by a signal"),
+        AwayState::Traced => String::from("is stopped by a debugger"),
+        AwayState::Frozen => String::from("is in a frozen cgroup"),
+        AwayState::Blocked => format!("is blocked in {place}"),
+        AwayState::Polling => format!("sleeps in its poll ({place})"),
+        AwayState::Asleep if place.is_empty() => String::from("sleeps"),
+        AwayState::Asleep => format!("sleeps in the kernel ({place})"),
+    };
+    let summary = format!(
+        "{} {does} {} of the time {}",
+        one.describe_thread(),
+        percent(share),
+        one.meanwhile()
+    );
+    let verdict = one
+        .verdict(context, summary)
+        .with("away", state.as_str())
+        .advice(advice::away(state, place));
+    if place.is_empty() {
+        verdict
+    } else {
+        verdict.with("away_in", place)
     }
 }
 
@@ -105,8 +84,8 @@ fn is_excused(context: &DetectContext<'_>, one: &Late<'_>) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use super::super::consumer_starved::ConsumerStarved;
     use super::super::scene::{MS, SECOND, Scene};
+    use super::super::{Check, consumer_starved};
     use super::*;
 
     /// Scene in which a tokenizer thread is late for four seconds, with these CPU shares, this state and `frames` waiting frames.
@@ -123,86 +102,55 @@ mod tests {
         scene
     }
 
-    fn kinds(scene: &Scene) -> Vec<&'static str> {
-        let all = [&STOPPED, &FROZEN, &BLOCKED, &ASLEEP];
-        let found = |one: &&&ConsumerAway| !scene.check(**one, 4 * SECOND).is_empty();
-        all.iter().filter(found).map(|one| one.kind).collect()
+    /// Verdicts of the four states, with their kinds.
+    fn found(scene: &Scene) -> Vec<(&'static str, Verdict)> {
+        let states: [(_, Check); 4] = [
+            ("stopped", stopped),
+            ("frozen", frozen),
+            ("blocked", blocked),
+            ("asleep", asleep),
+        ];
+        let of = |(kind, check)| scene.check(check, 4 * SECOND).into_iter().map(move |v| (kind, v));
+        states.into_iter().flat_map(of).collect()
     }
 
     #[test]
     fn each_off_cpu_state_has_its_own_finding_and_fix() {
+        use AwayState::{Blocked, Frozen, Polling, Stopped, Traced};
         for (state, place, kind, does, fix) in [
-            (
-                AwayState::Stopped,
-                "",
-                "consumer-stopped",
-                "stopped by a signal",
-                "kill -CONT",
-            ),
-            (
-                AwayState::Traced,
-                "",
-                "consumer-stopped",
-                "stopped by a debugger",
-                "detach",
-            ),
-            (
-                AwayState::Frozen,
-                "",
-                "consumer-frozen",
-                "frozen cgroup",
-                "cgroup.freeze",
-            ),
-            (
-                AwayState::Blocked,
-                "fsync",
-                "consumer-blocked",
-                "blocked in fsync",
-                "disk",
-            ),
-            (
-                AwayState::Polling,
-                "epoll_wait",
-                "consumer-asleep",
-                "(epoll_wait)",
-                "py-spy dump",
-            ),
+            (Stopped, "", "stopped", "stopped by a signal", "kill -CONT"),
+            (Traced, "", "stopped", "stopped by a debugger", "detach"),
+            (Frozen, "", "frozen", "frozen cgroup", "cgroup.freeze"),
+            (Blocked, "fsync", "blocked", "blocked in fsync", "disk"),
+            (Polling, "epoll_wait", "asleep", "(epoll_wait)", "py-spy dump"),
         ] {
-            let scene = late_with(39, [1, 1, 0], state, place);
-            assert_eq!(kinds(&scene), [kind], "{state:?}");
-            let detector = [&STOPPED, &FROZEN, &BLOCKED, &ASLEEP]
-                .into_iter()
-                .find(|d| d.kind == kind);
-            let found = scene.check(detector.unwrap(), 4 * SECOND);
-            assert!(found[0].summary.contains(does), "{}", found[0].summary);
-            assert!(
-                found[0].advice.as_deref().unwrap().contains(fix),
-                "{:?}",
-                found[0].advice
-            );
-            assert_eq!(found[0].evidence["away"], state.as_str());
+            let found = found(&late_with(39, [1, 1, 0], state, place));
+            let [(found_kind, verdict)] = &*found else {
+                panic!("{state:?}: {found:?}");
+            };
+            assert_eq!(*found_kind, kind, "{state:?}");
+            assert!(verdict.summary.contains(does), "{}", verdict.summary);
+            let advice = verdict.advice.as_deref().unwrap();
+            assert!(advice.contains(fix), "{advice}");
+            assert_eq!(verdict.evidence["away"], state.as_str());
         }
     }
 
     #[test]
     fn a_stopped_thread_is_not_reported_as_starved() {
         let scene = late_with(39, [20, 30, 0], AwayState::Stopped, "");
-        assert!(scene.check(&ConsumerStarved, 4 * SECOND).is_empty());
+        assert!(scene.check(consumer_starved::check, 4 * SECOND).is_empty());
         let scene = late_with(39, [20, 60, 0], AwayState::Polling, "epoll_wait");
-        assert_eq!(scene.check(&ConsumerStarved, 4 * SECOND).len(), 1);
-        assert_eq!(kinds(&scene), [""; 0]);
+        assert_eq!(scene.check(consumer_starved::check, 4 * SECOND).len(), 1);
+        assert!(found(&scene).is_empty());
     }
 
     #[test]
     fn an_idle_thread_is_not_blamed_for_a_frame_with_an_unobserved_receive() {
         for (state, place) in [(AwayState::Polling, "epoll_wait"), (AwayState::Blocked, "futex")] {
-            assert_eq!(kinds(&late_with(1, [1, 0, 0], state, place)), [""; 0]);
+            assert!(found(&late_with(1, [1, 0, 0], state, place)).is_empty());
         }
-        let stopped = late_with(1, [1, 0, 0], AwayState::Stopped, "");
-        assert_eq!(
-            kinds(&stopped),
-            ["consumer-stopped"],
-            "a stopped thread is always reported"
-        );
+        let stopped = found(&late_with(1, [1, 0, 0], AwayState::Stopped, ""));
+        assert_eq!(stopped[0].0, "stopped", "a stopped thread is always reported");
     }
 }

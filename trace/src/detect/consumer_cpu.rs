@@ -3,14 +3,12 @@
 use std::fmt::Write as _;
 
 use super::consumer::{late, rounded, worst_of_each_line};
-use super::{DetectContext, Detector, Verdict, advice};
+use super::{DetectContext, Verdict, advice};
 use crate::ledger::StackFunction;
 use crate::words::{bytes, duration, percent};
 
 /// With fewer stack samples of a running thread, a share is not significant.
 const SAMPLES: u64 = 20;
-
-pub(super) struct ConsumerCpuBound;
 
 /// Whether the function writes parts of an HTTP response: uvicorn's `RequestResponseCycle.send`, of either parser.
 fn writes_response(function: &StackFunction) -> bool {
@@ -28,69 +26,55 @@ fn writes_share(context: &DetectContext<'_>, role: &str) -> Option<f64> {
     })
 }
 
-impl Detector for ConsumerCpuBound {
-    fn kind(&self) -> &'static str {
-        "consumer-cpu-bound"
-    }
-
-    fn is_intermittent(&self) -> bool {
-        true
-    }
-
-    fn check(&self, context: &DetectContext<'_>, found: &mut Vec<Verdict>) {
-        let min = context.thresholds.consumer_busy_share;
-        let on_cpu = |one: &super::consumer::Late<'_>| Some(one.spent.share(one.spent.on_ns));
-        for (one, share) in worst_of_each_line(late(context), min, on_cpu) {
-            let mut summary = format!(
-                "{} is on CPU {} of the time {}",
-                one.describe_thread(),
-                percent(share),
-                one.meanwhile()
+pub(super) fn check(context: &DetectContext<'_>, found: &mut Vec<Verdict>) {
+    let min = context.thresholds.consumer_busy_share;
+    let on_cpu = |one: &super::consumer::Late<'_>| Some(one.spent.share(one.spent.on_ns));
+    for (one, share) in worst_of_each_line(late(context), min, on_cpu) {
+        let mut summary = format!(
+            "{} is on CPU {} of the time {}",
+            one.describe_thread(),
+            percent(share),
+            one.meanwhile()
+        );
+        let recv_wait = one.group.recv_wait.quantile(0.5);
+        if let Some(ns) = recv_wait {
+            let _ = write!(
+                summary,
+                "; it receives a frame {} after asking for one (median)",
+                duration(ns)
             );
-            let recv_wait = one.group.recv_wait.quantile(0.5);
-            if let Some(ns) = recv_wait {
-                let _ = write!(
-                    summary,
-                    "; it receives a frame {} after asking for one (median)",
-                    duration(ns)
-                );
-            }
-            let kernel = one.group.kernel.max_between(one.from, context.now);
-            match kernel {
-                Some(0) => summary.push_str("; none of them are in the kernel: all wait in libzmq's own queue"),
-                Some(max) => {
-                    let _ = write!(summary, "; up to {} of them are in the kernel", bytes(max));
-                }
-                None => {}
-            }
-            let role = one.thread.role();
-            let writes = writes_share(context, role);
-            if let Some(share) = writes.filter(|share| *share >= 0.1) {
-                let _ = write!(
-                    summary,
-                    "; {} of its stack samples were writing HTTP responses",
-                    percent(share)
-                );
-            }
-            let process = one.process_cpus(context);
-            let engine = context.ledger.engine().facts();
-            let advice = match writes {
-                Some(share) if share >= 0.5 => advice::own_writes(engine, role),
-                _ => advice::own_work(engine, role),
-            };
-            let mut verdict = one
-                .verdict(context, summary)
-                .with("process_cpus", rounded(process))
-                .advice(advice);
-            if let Some(share) = writes {
-                verdict = verdict.with("http_writes", rounded(share));
-            }
-            if let Some(ns) = recv_wait {
-                verdict = verdict.with("recv_wait_p50_ns", ns);
-            }
-            let processing = one.spent.share(one.spent.processing_ns);
-            found.push(verdict.with("processing", rounded(processing)));
         }
+        let kernel = one.group.kernel.max_between(one.from, context.now);
+        match kernel {
+            Some(0) => summary.push_str("; none of them are in the kernel: all wait in libzmq's own queue"),
+            Some(max) => {
+                let _ = write!(summary, "; up to {} of them are in the kernel", bytes(max));
+            }
+            None => {}
+        }
+        let role = one.thread.role();
+        let writes = writes_share(context, role);
+        if let Some(share) = writes.filter(|share| *share >= 0.1) {
+            let _ = write!(
+                summary,
+                "; {} of its stack samples were writing HTTP responses",
+                percent(share)
+            );
+        }
+        let engine = context.facts();
+        let advice = match writes {
+            Some(share) if share >= 0.5 => advice::own_writes(engine, role),
+            _ => advice::own_work(engine, role),
+        };
+        let processing = one.spent.share(one.spent.processing_ns);
+        found.push(
+            one.verdict(context, summary)
+                .with("process_cpus", rounded(one.process_cpus(context)))
+                .with("processing", rounded(processing))
+                .with_known("http_writes", writes.map(rounded))
+                .with_known("recv_wait_p50_ns", recv_wait)
+                .advice(advice),
+        );
     }
 }
 
@@ -107,21 +91,16 @@ mod tests {
             scene.receive_by(n * 100 * MS + MS, n, 7);
             scene.cpu((n + 1) * 100 * MS, 7, [95, 3, 0]);
         }
-        assert!(
-            scene.check(&ConsumerCpuBound, 2 * SECOND).is_empty(),
-            "no frame is queued"
-        );
+        assert!(scene.check(check, 2 * SECOND).is_empty(), "no frame is queued");
         for n in 20..60 {
             scene.send(n * 100 * MS, &[]);
             scene.cpu((n + 1) * 100 * MS, 7, [95, 3, 0]);
             scene.kernel((n + 1) * 100 * MS, 0);
         }
-        let found = scene.check(&ConsumerCpuBound, 6 * SECOND);
+        let found = scene.check(check, 6 * SECOND);
         assert_eq!(found[0].evidence["on_cpu"], 0.95);
-        assert_eq!(
-            (&found[0].evidence["waiting_frames"], &*found[0].hop),
-            (&40.into(), "scheduler->tokenizer")
-        );
+        assert_eq!(found[0].evidence["waiting_frames"], 40);
+        assert_eq!(&*found[0].hop, "scheduler->tokenizer");
         assert!(found[0].summary.contains("libzmq's own queue"), "{}", found[0].summary);
     }
 
@@ -144,7 +123,7 @@ mod tests {
                     );
                 }
             }
-            scene.check(&ConsumerCpuBound, 6 * SECOND).remove(0)
+            scene.check(check, 6 * SECOND).remove(0)
         };
         let uvicorn = "uvicorn/protocols/http/httptools_impl.py";
         let found = late_with(30, uvicorn);
@@ -174,7 +153,7 @@ mod tests {
             scene.cpu(n * 100 * MS, 7, [97, 3, 0]);
             scene.cpu(n * 100 * MS, 9, [1, 0, 0]);
         }
-        let found = scene.check(&ConsumerCpuBound, 4 * SECOND);
+        let found = scene.check(check, 4 * SECOND);
         assert_eq!((found.len(), &found[0].evidence["tid"]), (1, &7.into()));
     }
 
@@ -182,7 +161,7 @@ mod tests {
     fn a_sleeping_or_starved_thread_is_not_cpu_bound() {
         for shares in [[10, 5, 0], [40, 55, 0]] {
             let scene = Scene::late_consumer(shares);
-            assert!(scene.check(&ConsumerCpuBound, 4 * SECOND).is_empty());
+            assert!(scene.check(check, 4 * SECOND).is_empty());
         }
     }
 }

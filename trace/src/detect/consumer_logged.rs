@@ -5,77 +5,56 @@
 use std::fmt::Write as _;
 
 use super::consumer::rounded;
-use super::{DetectContext, Detector, Severity, Verdict, advice};
+use super::{DetectContext, Severity, Verdict, advice};
 use crate::ledger::stages::LoggedProcess;
 use crate::words::{count, duration, percent};
 
 /// A process that waits at least this long for a message is idle.
 const IDLE_WAIT_NS: u64 = 5_000_000;
 
-pub(super) struct ConsumerCpuLogged;
-
-impl Detector for ConsumerCpuLogged {
-    fn kind(&self) -> &'static str {
-        "consumer-cpu-logged"
+pub(super) fn check(context: &DetectContext<'_>, found: &mut Vec<Verdict>) {
+    let limits = context.thresholds;
+    let busiest = context
+        .ledger
+        .stages()
+        .processes()
+        .iter()
+        .filter_map(|process| Some((process, process.cpu_at(context.now)?)))
+        .filter(|(_, cpu)| *cpu >= limits.consumer_busy_share)
+        .max_by(|a, b| a.1.total_cmp(&b.1));
+    let Some((process, cpu)) = busiest else { return };
+    // It mostly waits for messages, so its own work is not the limit.
+    let recv_wait = process.recv_wait.quantile(0.5);
+    if recv_wait.is_some_and(|ns| ns >= IDLE_WAIT_NS) {
+        return;
     }
-
-    fn is_intermittent(&self) -> bool {
-        true
+    let waits = context
+        .ledger
+        .requests()
+        .filter_map(|r| Some(context.now.since(r.waiting_since()?)))
+        .filter(|&ns| ns >= limits.late_ns);
+    let (waiting, oldest_ns) = waits.fold((0, 0), |(n, oldest), ns| (n + 1, u64::max(oldest, ns)));
+    let worst_ns = context.ledger.worst_gap().map_or(0, |w| w.ns).max(oldest_ns);
+    if worst_ns < limits.gap_warning_ns && (waiting > 0 || context.ledger.observes_gaps()) {
+        return;
     }
-
-    fn check(&self, context: &DetectContext<'_>, found: &mut Vec<Verdict>) {
-        let limits = context.thresholds;
-        let busiest = context
-            .ledger
-            .stages()
-            .processes()
-            .iter()
-            .filter_map(|process| Some((process, process.cpu_at(context.now)?)))
-            .filter(|(_, cpu)| *cpu >= limits.consumer_busy_share)
-            .max_by(|a, b| a.1.total_cmp(&b.1));
-        let Some((process, cpu)) = busiest else { return };
-        // It mostly waits for messages, so its own work is not the limit.
-        let recv_wait = process.recv_wait.quantile(0.5);
-        if recv_wait.is_some_and(|ns| ns >= IDLE_WAIT_NS) {
-            return;
-        }
-        let waits = context
-            .ledger
-            .requests()
-            .filter_map(|r| Some(context.now.since(r.waiting_since()?)))
-            .filter(|&ns| ns >= limits.late_ns);
-        let (waiting, oldest_ns) = waits.fold((0, 0), |(n, oldest), ns| (n + 1, u64::max(oldest, ns)));
-        let worst_ns = context.ledger.worst_gap().map_or(0, |w| w.ns).max(oldest_ns);
-        if worst_ns < limits.gap_warning_ns && (waiting > 0 || context.ledger.observes_gaps()) {
-            return;
-        }
-        let severity = limits.gap_severity(worst_ns).unwrap_or(Severity::Warning);
-        let states = process.states_at(context.now);
-        let mut verdict = Verdict::new(severity, summary(process, cpu, recv_wait, states, (waiting, oldest_ns)))
-            .weight(u64::from(states.unwrap_or(0)).max(waiting))
-            .with("by", "the engine's log")
-            .with("process", &*process.by)
-            .with("process_cpus", rounded(cpu))
-            .with("waiting_requests", waiting)
-            .with("oldest_waiting_ns", oldest_ns)
-            .advice(format!(
-                "{}; attach to see which functions it spends its time in",
-                advice::own_work(
-                    context.ledger.engine().facts(),
-                    context.ledger.engine().facts().receiver()
-                )
-            ));
-        if let Some(states) = states {
-            verdict = verdict.with("states", states);
-        }
-        if let Some(ns) = recv_wait {
-            verdict = verdict.with("recv_wait_p50_ns", ns);
-        }
-        if let Some(share) = process.more_share() {
-            verdict = verdict.with("more_ready", rounded(share));
-        }
-        found.push(verdict);
-    }
+    let severity = limits.gap_severity(worst_ns).unwrap_or(Severity::Warning);
+    let states = process.states_at(context.now);
+    let verdict = Verdict::new(severity, summary(process, cpu, recv_wait, states, (waiting, oldest_ns)))
+        .weight(u64::from(states.unwrap_or(0)).max(waiting))
+        .with("by", "the engine's log")
+        .with("process", &*process.by)
+        .with("process_cpus", rounded(cpu))
+        .with("waiting_requests", waiting)
+        .with("oldest_waiting_ns", oldest_ns)
+        .advice(format!(
+            "{}; attach to see which functions it spends its time in",
+            advice::own_work(context.facts(), context.facts().receiver())
+        ))
+        .with_known("states", states)
+        .with_known("recv_wait_p50_ns", recv_wait)
+        .with_known("more_ready", process.more_share().map(rounded));
+    found.push(verdict);
 }
 
 fn summary(
@@ -166,7 +145,7 @@ mod tests {
         }
         let mut found = Vec::new();
         let thresholds = Thresholds::default();
-        ConsumerCpuLogged.check(&DetectContext::at(&ledger, &thresholds, MonoNs(now)), &mut found);
+        check(&DetectContext::at(&ledger, &thresholds, MonoNs(now)), &mut found);
         found
     }
 

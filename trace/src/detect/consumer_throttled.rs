@@ -1,30 +1,18 @@
 //! A consumer that cannot run because its container's CPU quota is used up.
 
 use super::consumer::{Late, report_waits};
-use super::{DetectContext, Detector, Verdict, advice};
+use super::{DetectContext, Verdict, advice};
 
-pub(super) struct ConsumerThrottled;
-
-impl Detector for ConsumerThrottled {
-    fn kind(&self) -> &'static str {
-        "consumer-throttled"
-    }
-
-    fn is_intermittent(&self) -> bool {
-        true
-    }
-
-    fn check(&self, context: &DetectContext<'_>, found: &mut Vec<Verdict>) {
-        let throttled = |one: &Late<'_>| one.spent.throttled_ns().map(|ns| one.spent.share(ns));
-        let min = context.thresholds.throttled_share;
-        report_waits(
-            context,
-            found,
-            min,
-            throttled,
-            ("is throttled by its CPU limit", advice::THROTTLED),
-        );
-    }
+pub(super) fn check(context: &DetectContext<'_>, found: &mut Vec<Verdict>) {
+    let throttled = |one: &Late<'_>| one.spent.throttled_ns().map(|ns| one.spent.share(ns));
+    let min = context.thresholds.throttled_share;
+    report_waits(
+        context,
+        found,
+        min,
+        throttled,
+        ("is throttled by its CPU limit", advice::THROTTLED),
+    );
 }
 
 #[cfg(test)]
@@ -34,7 +22,7 @@ mod tests {
 
     #[test]
     fn throttling_is_reported_while_the_thread_is_runnable() {
-        let late_with = |shares| Scene::late_consumer(shares).check(&ConsumerThrottled, 4 * SECOND);
+        let late_with = |shares| Scene::late_consumer(shares).check(check, 4 * SECOND);
         assert_eq!(late_with([30, 65, 60])[0].evidence["throttled"], 0.6);
         assert!(
             late_with([2, 1, 90]).is_empty(),

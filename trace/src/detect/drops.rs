@@ -1,145 +1,114 @@
 //! Chunks that never reached their client: proven by deliveries, or predicted from wakeups.
 
-use super::{DetectContext, Detector, Severity, Verdict, advice};
+use super::{DetectContext, Severity, Verdict, advice};
 use crate::words::{count, plural, share};
 
-pub(super) struct DroppedChunks;
-
-impl Detector for DroppedChunks {
-    fn kind(&self) -> &'static str {
-        "dropped-chunks"
+pub(super) fn dropped(context: &DetectContext<'_>, found: &mut Vec<Verdict>) {
+    let totals = context.ledger.totals();
+    let (fates, seen) = (totals.chunks.fates, &totals.drops);
+    if fates.tokens_lost == 0 {
+        return;
     }
-
-    fn check(&self, context: &DetectContext<'_>, found: &mut Vec<Verdict>) {
-        let totals = context.ledger.totals();
-        let (fates, seen) = (totals.chunks.fates, &totals.drops);
-        if fates.tokens_lost == 0 {
-            return;
-        }
-        let judged = fates.delivered + fates.merged + fates.dropped;
-        let critical = fates.dropped as f64 >= context.thresholds.drops_critical_share * judged as f64;
-        let severity = if critical {
-            Severity::Critical
-        } else {
-            Severity::Warning
-        };
-        let advice = match totals.tokens.lost_from_text {
-            0 => advice::dropped(context.ledger.engine()),
-            text if text == fates.tokens_lost => advice::lost_from_text(context.ledger.engine()),
-            text => format!(
-                "{}; for {} of them: {}",
-                advice::dropped(context.ledger.engine()),
-                plural(text, "token"),
-                advice::lost_from_text(context.ledger.engine())
-            ),
-        };
-        let summary = format!(
-            "{} never delivered: {} lost ({} of chunks) in {}",
-            plural(fates.dropped, "chunk"),
-            plural(fates.tokens_lost, "token"),
-            share(fates.dropped, judged),
-            plural(seen.rids, "request"),
-        );
-        let mut verdict = Verdict::new(severity, summary)
-            .rid(&seen.worst)
-            .since(seen.since)
-            .weight(fates.tokens_lost)
-            .with("requests", seen.rids)
-            .with("chunks_dropped", fates.dropped)
-            .with("tokens_lost", fates.tokens_lost)
-            .with("worst_tokens_lost", seen.amount)
-            .advice(advice);
-        if totals.tokens.lost_from_text > 0 {
-            verdict = verdict.with("tokens_lost_from_text", totals.tokens.lost_from_text);
-        }
-        found.push(verdict);
+    let judged = fates.delivered + fates.merged + fates.dropped;
+    let severity =
+        Severity::critical_if(fates.dropped as f64 >= context.thresholds.drops_critical_share * judged as f64);
+    let advice = match totals.tokens.lost_from_text {
+        0 => advice::dropped(context.ledger.engine()),
+        text if text == fates.tokens_lost => advice::lost_from_text(context.ledger.engine()),
+        text => format!(
+            "{}; for {} of them: {}",
+            advice::dropped(context.ledger.engine()),
+            plural(text, "token"),
+            advice::lost_from_text(context.ledger.engine())
+        ),
+    };
+    let summary = format!(
+        "{} never delivered: {} lost ({} of chunks) in {}",
+        plural(fates.dropped, "chunk"),
+        plural(fates.tokens_lost, "token"),
+        share(fates.dropped, judged),
+        plural(seen.rids, "request"),
+    );
+    let mut verdict = Verdict::new(severity, summary)
+        .affected(seen)
+        .weight(fates.tokens_lost)
+        .with("requests", seen.rids)
+        .with("chunks_dropped", fates.dropped)
+        .with("tokens_lost", fates.tokens_lost)
+        .with("worst_tokens_lost", seen.amount)
+        .advice(advice);
+    if totals.tokens.lost_from_text > 0 {
+        verdict = verdict.with("tokens_lost_from_text", totals.tokens.lost_from_text);
     }
+    found.push(verdict);
 }
 
 /// Responses matched to no frame: the count claimed by the last event against the tokens carried.
-pub(super) struct ShortAnswers;
-
-impl Detector for ShortAnswers {
-    fn kind(&self) -> &'static str {
-        "short-answers"
+pub(super) fn short_answers(context: &DetectContext<'_>, found: &mut Vec<Verdict>) {
+    let answers = &context.ledger.totals().answers;
+    let (seen, lost) = (&answers.judged_alone_lost, answers.judged_alone_tokens_lost);
+    if lost == 0 {
+        return;
     }
-
-    fn check(&self, context: &DetectContext<'_>, found: &mut Vec<Verdict>) {
-        let answers = &context.ledger.totals().answers;
-        let (seen, lost) = (&answers.judged_alone_lost, answers.judged_alone_tokens_lost);
-        if lost == 0 {
-            return;
-        }
-        let summary = format!(
-            "{} lost in {}: each response carried fewer tokens than its last event counts",
-            plural(lost, "token"),
-            plural(seen.rids, "response"),
-        );
-        found.push(
-            Verdict::new(Severity::Critical, summary)
-                .rid(&seen.worst)
-                .since(seen.since)
-                .weight(lost)
-                .with("responses", seen.rids)
-                .with("responses_whole", answers.judged_alone)
-                .with("tokens_lost", lost)
-                .with("worst_tokens_lost", seen.amount)
-                .advice(advice::dropped(context.ledger.engine())),
-        );
-    }
+    let summary = format!(
+        "{} lost in {}: each response carried fewer tokens than its last event counts",
+        plural(lost, "token"),
+        plural(seen.rids, "response"),
+    );
+    found.push(
+        Verdict::new(Severity::Critical, summary)
+            .affected(seen)
+            .weight(lost)
+            .with("responses", seen.rids)
+            .with("responses_whole", answers.judged_alone)
+            .with("tokens_lost", lost)
+            .with("worst_tokens_lost", seen.amount)
+            .advice(advice::dropped(context.ledger.engine())),
+    );
 }
 
-pub(super) struct DropsPredicted;
-
-impl Detector for DropsPredicted {
-    fn kind(&self) -> &'static str {
-        "dropped-chunks-predicted"
+pub(super) fn predicted(context: &DetectContext<'_>, found: &mut Vec<Verdict>) {
+    let totals = context.ledger.totals();
+    // If deliveries are observed, they decide instead of the prediction.
+    if totals.predicted.dropped == 0 || context.ledger.observes_deliveries() {
+        return;
     }
-
-    fn check(&self, context: &DetectContext<'_>, found: &mut Vec<Verdict>) {
-        let totals = context.ledger.totals();
-        // If deliveries are observed, they decide instead of the prediction.
-        if totals.predicted.dropped == 0 || context.ledger.observes_deliveries() {
-            return;
-        }
-        let at_most = if context.ledger.engine().turnaround.is_some() {
-            ""
-        } else {
-            "up to "
-        };
-        // Text deltas are cut from the full text, so only clients that read token ids can miss tokens.
-        let text = context
-            .ledger
-            .groups()
-            .iter()
-            .any(|g| g.name.starts_with("detokenizer->"));
-        let (severity, whom) = if text {
-            (
-                Severity::Info,
-                "for clients that read token ids; text and chat lose none",
-            )
-        } else {
-            (
-                Severity::Warning,
-                "each was received before its request's waiter had processed an earlier one",
-            )
-        };
-        let summary = format!(
-            "{at_most}{} of {} dropped (predicted): {whom}",
-            plural(totals.predicted.dropped, "chunk"),
-            count(totals.chunks.received),
-        );
-        found.push(
-            Verdict::new(severity, summary)
-                .rid(&totals.bursts.worst)
-                .since(totals.bursts.since)
-                .weight(totals.predicted.dropped)
-                .with("requests", totals.bursts.rids)
-                .with("chunks_dropped_predicted", totals.predicted.dropped)
-                .with("burst_max", totals.predicted.burst_max)
-                .advice(advice::dropped(context.ledger.engine())),
-        );
-    }
+    let at_most = if context.ledger.engine().turnaround.is_some() {
+        ""
+    } else {
+        "up to "
+    };
+    // Text deltas are cut from the full text, so only clients that read token ids can miss tokens.
+    let text = context
+        .ledger
+        .groups()
+        .iter()
+        .any(|g| g.name.starts_with("detokenizer->"));
+    let (severity, whom) = if text {
+        (
+            Severity::Info,
+            "for clients that read token ids; text and chat lose none",
+        )
+    } else {
+        (
+            Severity::Warning,
+            "each was received before its request's waiter had processed an earlier one",
+        )
+    };
+    let summary = format!(
+        "{at_most}{} of {} dropped (predicted): {whom}",
+        plural(totals.predicted.dropped, "chunk"),
+        count(totals.chunks.received),
+    );
+    found.push(
+        Verdict::new(severity, summary)
+            .affected(&totals.bursts)
+            .weight(totals.predicted.dropped)
+            .with("requests", totals.bursts.rids)
+            .with("chunks_dropped_predicted", totals.predicted.dropped)
+            .with("burst_max", totals.predicted.burst_max)
+            .advice(advice::dropped(context.ledger.engine())),
+    );
 }
 
 #[cfg(test)]
@@ -161,7 +130,7 @@ mod tests {
             ..Delivery::new("a", 1, Some(4))
         };
         scene.apply(8, What::Delivered(delivery));
-        let found = scene.check(&DroppedChunks, 9);
+        let found = scene.check(dropped, 9);
         assert_eq!(
             found[0].evidence["tokens_lost_from_text"],
             found[0].evidence["tokens_lost"]
@@ -176,12 +145,12 @@ mod tests {
         scene.send(0, &[("a", 1, 1), ("b", 1, 1)]);
         scene.send(1, &[("a", 1, 2)]);
         scene.receive_in_wakeup(2, 0, 7);
-        assert!(scene.check(&DropsPredicted, 3).is_empty());
+        assert!(scene.check(predicted, 3).is_empty());
         scene.receive_in_wakeup(3, 1, 7);
-        let found = scene.check(&DropsPredicted, 4);
+        let found = scene.check(predicted, 4);
         assert_eq!(found[0].evidence["chunks_dropped_predicted"], 1);
         assert!(found[0].advice.as_deref().is_some_and(|a| a.contains("0.5.10")));
-        assert!(scene.check(&DroppedChunks, 4).is_empty());
+        assert!(scene.check(dropped, 4).is_empty());
     }
 
     #[test]
@@ -191,7 +160,7 @@ mod tests {
         scene.send(1, &[("a", 1, 2)]);
         scene.receive_in_wakeup(2, 0, 7);
         scene.receive_in_wakeup(3, 1, 7);
-        assert_eq!(scene.check(&DropsPredicted, 4)[0].severity, Severity::Warning);
+        assert_eq!(scene.check(predicted, 4)[0].severity, Severity::Warning);
         scene.apply(
             5,
             What::Hop(Hop {
@@ -204,7 +173,7 @@ mod tests {
                 capabilities: Capabilities::default(),
             }),
         );
-        assert_eq!(scene.check(&DropsPredicted, 6)[0].severity, Severity::Info);
+        assert_eq!(scene.check(predicted, 6)[0].severity, Severity::Info);
     }
 
     #[test]
@@ -214,11 +183,11 @@ mod tests {
             (1..=4).for_each(|n| scene.send(n, &[("a", 1, n as u32)]));
             scene.receive_in_wakeup(5, 0, 7);
             scene.receive_in_wakeup(6, 1, 7);
-            assert_eq!(scene.check(&DropsPredicted, 7).len(), 1);
+            assert_eq!(scene.check(predicted, 7).len(), 1);
             scene.respond(8, response, "a", u32::from(response == Response::Whole) * 4);
             scene.receive_in_wakeup(9, 2, 8);
             scene.receive_in_wakeup(10, 3, 8);
-            assert!(scene.check(&DropsPredicted, 11).is_empty(), "{response:?}");
+            assert!(scene.check(predicted, 11).is_empty(), "{response:?}");
         }
     }
 
@@ -227,13 +196,11 @@ mod tests {
         let mut scene = Scene::skip_path();
         let answer = |rid, tokens| Answer::new(rid, Some(tokens), Some(8));
         scene.apply(1, What::Answered(answer("whole", 8)));
-        assert!(scene.check(&ShortAnswers, 2).is_empty());
+        assert!(scene.check(short_answers, 2).is_empty());
         scene.apply(3, What::Answered(answer("short", 5)));
-        let found = scene.check(&ShortAnswers, 4);
-        assert_eq!(
-            (&*found[0].rid, &found[0].evidence["tokens_lost"]),
-            ("short", &3.into())
-        );
+        let found = scene.check(short_answers, 4);
+        assert_eq!(&*found[0].rid, "short");
+        assert_eq!(found[0].evidence["tokens_lost"], 3);
     }
 
     #[test]
@@ -243,10 +210,8 @@ mod tests {
             scene.send(n, &[("a", 1, n as u32)]);
         }
         scene.deliver(5, "a", 1, 3, false);
-        let found = scene.check(&DroppedChunks, 6);
-        assert_eq!(
-            (found[0].severity, &found[0].evidence["tokens_lost"]),
-            (Severity::Critical, &2.into())
-        );
+        let found = scene.check(dropped, 6);
+        assert_eq!(found[0].severity, Severity::Critical);
+        assert_eq!(found[0].evidence["tokens_lost"], 2);
     }
 }

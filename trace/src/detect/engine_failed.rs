@@ -1,32 +1,24 @@
 //! The engine reported that it failed.
 
-use super::{DetectContext, Detector, Severity, Verdict};
+use super::{DetectContext, Severity, Verdict};
 use crate::words::plural;
 
-pub(super) struct EngineFailed;
-
-impl Detector for EngineFailed {
-    fn kind(&self) -> &'static str {
-        "engine-failed"
-    }
-
-    fn check(&self, context: &DetectContext<'_>, found: &mut Vec<Verdict>) {
-        let Some((at, live)) = context.ledger.totals().engine_failed else {
-            return;
-        };
-        let source = context.ledger.engine().facts().source();
-        let summary = format!(
-            "the {source} reported that it failed, with {}",
-            plural(live, "live request")
-        );
-        found.push(
-            Verdict::new(Severity::Critical, summary)
-                .since(Some(at))
-                .weight(live)
-                .with("live_requests", live)
-                .advice("read the engine's log for the error and restart the engine: it makes no more tokens"),
-        );
-    }
+pub(super) fn check(context: &DetectContext<'_>, found: &mut Vec<Verdict>) {
+    let Some((at, live)) = context.ledger.totals().engine_failed else {
+        return;
+    };
+    let source = context.facts().source();
+    let summary = format!(
+        "the {source} reported that it failed, with {}",
+        plural(live, "live request")
+    );
+    found.push(
+        Verdict::new(Severity::Critical, summary)
+            .since(Some(at))
+            .weight(live)
+            .with("live_requests", live)
+            .advice("read the engine's log for the error and restart the engine: it makes no more tokens"),
+    );
 }
 
 #[cfg(test)]
@@ -38,15 +30,13 @@ mod tests {
     fn a_failure_is_reported_with_the_requests_that_were_live() {
         let mut scene = Scene::skip_path();
         scene.send(1, &[("a", 1, 1), ("b", 1, 1)]);
-        assert!(scene.check(&EngineFailed, 2).is_empty());
+        assert!(scene.check(check, 2).is_empty());
         scene.fail(3);
-        let found = scene.check(&EngineFailed, 4);
+        let found = scene.check(check, 4);
+        assert_eq!(found[0].severity, Severity::Critical);
         assert_eq!(
-            (found[0].severity, found[0].summary.as_str()),
-            (
-                Severity::Critical,
-                "the scheduler reported that it failed, with 2 live requests"
-            )
+            found[0].summary.as_str(),
+            "the scheduler reported that it failed, with 2 live requests"
         );
     }
 }

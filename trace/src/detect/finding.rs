@@ -6,8 +6,10 @@ use serde::de::Error as _;
 use serde::{Deserialize, Deserializer, Serialize};
 use serde_json::Value;
 
-use super::{ALL, DetectContext, Detector};
+use super::{ALL, DetectContext, Detector, Keep};
 use crate::clock::MonoNs;
+use crate::ledger::AffectedRequests;
+use crate::words::names;
 
 /// How bad a finding is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
@@ -21,14 +23,14 @@ pub enum Severity {
     Critical,
 }
 
+names! {
+    Severity { Info = "info", Warning = "warning", Critical = "critical" }
+}
+
 impl Severity {
-    /// Name in reports.
-    pub fn as_str(self) -> &'static str {
-        match self {
-            Self::Info => "info",
-            Self::Warning => "warning",
-            Self::Critical => "critical",
-        }
+    /// Critical, or else a warning.
+    pub(super) fn critical_if(critical: bool) -> Self {
+        if critical { Self::Critical } else { Self::Warning }
     }
 }
 
@@ -77,6 +79,11 @@ impl Verdict {
         self
     }
 
+    /// Sets the worst affected request and the start of the problem.
+    pub(super) fn affected(self, seen: &AffectedRequests) -> Self {
+        self.rid(&seen.worst).since(seen.since)
+    }
+
     pub(super) fn since(mut self, since: Option<MonoNs>) -> Self {
         self.since = since;
         self
@@ -85,6 +92,14 @@ impl Verdict {
     pub(super) fn with(mut self, name: &str, value: impl Into<Value>) -> Self {
         self.evidence.insert(name.to_owned(), value.into());
         self
+    }
+
+    /// Adds a number if it is known.
+    pub(super) fn with_known(self, name: &str, value: Option<impl Into<Value>>) -> Self {
+        match value {
+            Some(value) => self.with(name, value),
+            None => self,
+        }
     }
 
     pub(super) fn advice(mut self, advice: impl Into<String>) -> Self {
@@ -123,7 +138,7 @@ struct Serialized {
 impl<'de> Deserialize<'de> for Finding {
     fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
         let stored = Serialized::deserialize(from)?;
-        let known = ALL.iter().map(|d| d.kind()).find(|kind| *kind == stored.kind);
+        let known = ALL.iter().map(|d| d.kind).find(|kind| *kind == stored.kind);
         let unknown = || D::Error::custom(format!("there is no detector {:?} in this version", stored.kind));
         Ok(Self {
             kind: known.ok_or_else(unknown)?,
@@ -145,28 +160,26 @@ impl Findings {
     pub fn update(&mut self, context: &DetectContext<'_>) {
         let mut found = Vec::new();
         for detector in ALL {
-            detector.check(context, &mut found);
-            let kind = detector.kind();
-            for finding in self.list.iter_mut().filter(|f| f.kind == kind) {
+            (detector.check)(context, &mut found);
+            for finding in self.list.iter_mut().filter(|f| f.kind == detector.kind) {
                 finding.active = false;
             }
             for verdict in found.drain(..) {
-                self.enter(*detector, verdict, context.now);
+                self.enter(detector, verdict, context.now);
             }
         }
     }
 
-    fn enter(&mut self, detector: &dyn Detector, verdict: Verdict, now: MonoNs) {
-        let kind = detector.kind();
+    fn enter(&mut self, &Detector { kind, keep, .. }: &Detector, verdict: Verdict, now: MonoNs) {
         if let Some(known) = self
             .list
             .iter_mut()
-            .find(|f| f.kind == kind && (detector.is_single() || f.verdict.hop == verdict.hop))
+            .find(|f| f.kind == kind && (keep == Keep::LatestOfAllHops || f.verdict.hop == verdict.hop))
         {
             known.active = true;
             known.began = verdict.since.map_or(known.began, |since| since.min(known.began));
             let worse = (verdict.severity, verdict.weight) >= (known.verdict.severity, known.verdict.weight);
-            if worse || !detector.is_intermittent() {
+            if worse || keep != Keep::Worst {
                 known.verdict = verdict;
             }
         } else {
@@ -181,7 +194,7 @@ impl Findings {
 
     /// Findings, worst first; within a severity, in the order of [`ALL`].
     pub fn sorted(&self) -> Vec<&Finding> {
-        let place = |f: &Finding| ALL.iter().position(|d| d.kind() == f.kind);
+        let place = |f: &Finding| ALL.iter().position(|d| d.kind == f.kind);
         let mut list: Vec<&Finding> = self.list.iter().collect();
         list.sort_by_key(|f| (std::cmp::Reverse(f.verdict.severity), place(f), f.began));
         list
@@ -195,30 +208,11 @@ impl Findings {
 
 #[cfg(test)]
 mod tests {
+    use super::super::detector;
     use super::*;
 
-    struct Passing;
-    struct Lasting;
-
-    impl Detector for Passing {
-        fn kind(&self) -> &'static str {
-            "backlog-growing"
-        }
-
-        fn is_intermittent(&self) -> bool {
-            true
-        }
-
-        fn check(&self, _: &DetectContext<'_>, _: &mut Vec<Verdict>) {}
-    }
-
-    impl Detector for Lasting {
-        fn kind(&self) -> &'static str {
-            "merged-chunks"
-        }
-
-        fn check(&self, _: &DetectContext<'_>, _: &mut Vec<Verdict>) {}
-    }
+    const PASSING: Detector = detector("backlog-growing", Keep::Worst, |_, _| {});
+    const LASTING: Detector = detector("merged-chunks", Keep::Latest, |_, _| {});
 
     fn verdict(severity: Severity, weight: u64) -> Verdict {
         Verdict::new(severity, String::new()).hop("a->b").weight(weight)
@@ -227,24 +221,22 @@ mod tests {
     #[test]
     fn a_transient_finding_keeps_its_worst_value_and_start() {
         let mut findings = Findings::default();
-        findings.enter(&Passing, verdict(Severity::Warning, 10), MonoNs(5));
-        findings.enter(&Passing, verdict(Severity::Critical, 20), MonoNs(6));
-        findings.enter(&Passing, verdict(Severity::Warning, 90), MonoNs(7));
-        findings.enter(&Passing, verdict(Severity::Warning, 90).hop("b->c"), MonoNs(7));
+        findings.enter(&PASSING, verdict(Severity::Warning, 10), MonoNs(5));
+        findings.enter(&PASSING, verdict(Severity::Critical, 20), MonoNs(6));
+        findings.enter(&PASSING, verdict(Severity::Warning, 90), MonoNs(7));
+        findings.enter(&PASSING, verdict(Severity::Warning, 90).hop("b->c"), MonoNs(7));
         let list = findings.sorted();
         assert_eq!(list.len(), 2, "one finding per kind and hop");
-        assert_eq!(
-            (list[0].verdict.severity, list[0].verdict.weight),
-            (Severity::Critical, 20)
-        );
+        assert_eq!(list[0].verdict.severity, Severity::Critical);
+        assert_eq!(list[0].verdict.weight, 20);
         assert_eq!((list[0].began, findings.worst()), (MonoNs(5), Some(Severity::Critical)));
     }
 
     #[test]
     fn a_lasting_finding_shows_its_current_severity() {
         let mut findings = Findings::default();
-        findings.enter(&Lasting, verdict(Severity::Warning, 10), MonoNs(5));
-        findings.enter(&Lasting, verdict(Severity::Info, 11), MonoNs(6));
+        findings.enter(&LASTING, verdict(Severity::Warning, 10), MonoNs(5));
+        findings.enter(&LASTING, verdict(Severity::Info, 11), MonoNs(6));
         assert_eq!(findings.worst(), Some(Severity::Info));
     }
 }

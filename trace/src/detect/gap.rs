@@ -5,118 +5,104 @@ use std::fmt::Write as _;
 use serde_json::json;
 
 use super::consumer::{rest, rounded};
-use super::{DetectContext, Detector, Verdict, advice};
+use super::{DetectContext, Verdict, advice};
 use crate::clock::MonoNs;
 use crate::ledger::WaitBreakdown;
 use crate::words::{count, duration, percent, plural};
 
-pub(super) struct FirstTokenGap;
-
-impl Detector for FirstTokenGap {
-    fn kind(&self) -> &'static str {
-        "first-token-gap"
+pub(super) fn check(context: &DetectContext<'_>, found: &mut Vec<Verdict>) {
+    let (ledger, limits) = (context.ledger, context.thresholds);
+    if !ledger.observes_gaps() {
+        return;
     }
-
-    fn is_single(&self) -> bool {
-        true
+    let (mut waiting, mut oldest_ns, mut oldest_rid) = (0, 0, "");
+    for request in ledger.requests() {
+        let Some(sent) = request.waiting_since() else { continue };
+        waiting += 1;
+        let waited = context.now.since(sent);
+        if waited > oldest_ns {
+            (oldest_ns, oldest_rid) = (waited, request.rid());
+        }
     }
-
-    fn check(&self, context: &DetectContext<'_>, found: &mut Vec<Verdict>) {
-        let (ledger, limits) = (context.ledger, context.thresholds);
-        if !ledger.observes_gaps() {
-            return;
-        }
-        let (mut waiting, mut oldest_ns, mut oldest_rid) = (0, 0, "");
-        for request in ledger.requests() {
-            let Some(sent) = request.waiting_since() else { continue };
-            waiting += 1;
-            let waited = context.now.since(sent);
-            if waited > oldest_ns {
-                (oldest_ns, oldest_rid) = (waited, request.rid());
-            }
-        }
-        let engine = ledger.engine().facts();
-        let gap = ledger.gap();
-        let worst_received = ledger.worst_gap().map_or(0, |w| w.ns);
-        let worst = worst_received.max(oldest_ns);
-        let Some(severity) = limits.gap_severity(worst) else {
-            return;
-        };
-        let quantile = |q| gap.quantile(q).unwrap_or(0);
-        let over = gap.above(limits.gap_warning_ns);
-        let mut summary = if gap.count() == 0 {
-            format!("the {} has received no first token yet", engine.receiver())
-        } else {
-            format!(
-                "first tokens wait up to {} between {} and {}: median {}, p90 {}; {} of {} above {}",
-                duration(worst_received),
-                engine.source(),
-                engine.receiver(),
-                duration(quantile(0.5)),
-                duration(quantile(0.9)),
-                count(over),
-                plural(gap.count(), "request"),
-                duration(limits.gap_warning_ns),
-            )
-        };
-        if oldest_ns >= limits.gap_warning_ns {
-            let _ = write!(
-                summary,
-                "; {} waiting, the oldest for {}",
-                count(waiting),
-                duration(oldest_ns)
-            );
-        }
-        // The gap began when the worst request's first token was sent.
-        let (rid, since) = match ledger.worst_gap() {
-            Some(gap) if gap.ns >= oldest_ns => (&*gap.rid, gap.at.0.saturating_sub(gap.ns)),
-            _ => (oldest_rid, context.now.0.saturating_sub(oldest_ns)),
-        };
-        let bottleneck = context.attribution.bottleneck();
-        let _ = write!(summary, "; {}", context.attribution.first_token_words());
-        let waits = ledger.waits();
-        // The tokenizer thread's activity explains only waits for the tokenizer.
-        let explained = waits.total.requests > 0 && bottleneck.is_none_or(|leg| ledger.is_last(leg.name));
-        if explained {
-            let _ = write!(summary, "; meanwhile {}", meanwhile(&waits.total));
-        }
-        let mut verdict = Verdict::new(severity, summary)
-            .rid(rid)
-            .since(Some(MonoNs(since)))
-            .weight(worst)
-            .with("requests", gap.count())
-            .with("requests_above_warning", over)
-            .with("waiting_now", waiting)
-            .with("oldest_waiting_ns", oldest_ns)
-            .advice(advice::first_token(ledger.engine().facts(), bottleneck));
-        if let Some(leg) = bottleneck {
-            verdict = verdict
-                .hop(leg.name)
-                .with("bottleneck", leg.words())
-                .with("bottleneck_share", rounded(leg.first_token[0].share))
-                .with("bottleneck_thread", json!(leg.thread));
-            if let Some(worker) = &leg.worker {
-                verdict = verdict.with("bottleneck_worker", worker.as_str());
-            }
-        }
-        // Before any receive, there is no distribution of gaps.
-        if gap.count() > 0 {
-            verdict = verdict
-                .with("p50_ns", quantile(0.5))
-                .with("p90_ns", quantile(0.9))
-                .with("p99_ns", quantile(0.99))
-                .with("max_ns", worst_received);
-        }
-        if waits.total.requests > 0 {
-            verdict = verdict.with("judged_requests", waits.total.requests);
-            verdict = causes(verdict, "judged", &waits.total);
-        }
-        // A wait still in progress has no attribution yet.
-        if let Some((_, worst)) = waits.worst.as_ref().filter(|(of, _)| **of == *rid) {
-            verdict = causes(verdict, "worst", worst);
-        }
-        found.push(verdict);
+    let engine = ledger.engine().facts();
+    let gap = ledger.gap();
+    let worst_received = ledger.worst_gap().map_or(0, |w| w.ns);
+    let worst = worst_received.max(oldest_ns);
+    let Some(severity) = limits.gap_severity(worst) else {
+        return;
+    };
+    let quantile = |q| gap.quantile(q).unwrap_or(0);
+    let over = gap.above(limits.gap_warning_ns);
+    let mut summary = if gap.count() == 0 {
+        format!("the {} has received no first token yet", engine.receiver())
+    } else {
+        format!(
+            "first tokens wait up to {} between {} and {}: median {}, p90 {}; {} of {} above {}",
+            duration(worst_received),
+            engine.source(),
+            engine.receiver(),
+            duration(quantile(0.5)),
+            duration(quantile(0.9)),
+            count(over),
+            plural(gap.count(), "request"),
+            duration(limits.gap_warning_ns),
+        )
+    };
+    if oldest_ns >= limits.gap_warning_ns {
+        let _ = write!(
+            summary,
+            "; {} waiting, the oldest for {}",
+            count(waiting),
+            duration(oldest_ns)
+        );
     }
+    // The gap began when the worst request's first token was sent.
+    let (rid, since) = match ledger.worst_gap() {
+        Some(gap) if gap.ns >= oldest_ns => (&*gap.rid, gap.at.0.saturating_sub(gap.ns)),
+        _ => (oldest_rid, context.now.0.saturating_sub(oldest_ns)),
+    };
+    let bottleneck = context.attribution.bottleneck();
+    let _ = write!(summary, "; {}", context.attribution.first_token_words());
+    let waits = ledger.waits();
+    // The tokenizer thread's activity explains only waits for the tokenizer.
+    let explained = waits.total.requests > 0 && bottleneck.is_none_or(|leg| ledger.is_last(leg.name));
+    if explained {
+        let _ = write!(summary, "; meanwhile {}", meanwhile(&waits.total));
+    }
+    let mut verdict = Verdict::new(severity, summary)
+        .rid(rid)
+        .since(Some(MonoNs(since)))
+        .weight(worst)
+        .with("requests", gap.count())
+        .with("requests_above_warning", over)
+        .with("waiting_now", waiting)
+        .with("oldest_waiting_ns", oldest_ns)
+        .advice(advice::first_token(ledger.engine().facts(), bottleneck));
+    if let Some(leg) = bottleneck {
+        verdict = verdict
+            .hop(leg.name)
+            .with("bottleneck", leg.words())
+            .with("bottleneck_share", rounded(leg.first_token[0].share))
+            .with("bottleneck_thread", json!(leg.thread))
+            .with_known("bottleneck_worker", leg.worker.as_deref());
+    }
+    // Before any receive, there is no distribution of gaps.
+    if gap.count() > 0 {
+        verdict = verdict
+            .with("p50_ns", quantile(0.5))
+            .with("p90_ns", quantile(0.9))
+            .with("p99_ns", quantile(0.99))
+            .with("max_ns", worst_received);
+    }
+    if waits.total.requests > 0 {
+        verdict = verdict.with("judged_requests", waits.total.requests);
+        verdict = causes(verdict, "judged", &waits.total);
+    }
+    // A wait still in progress has no attribution yet.
+    if let Some((_, worst)) = waits.worst.as_ref().filter(|(of, _)| **of == *rid) {
+        verdict = causes(verdict, "worst", worst);
+    }
+    found.push(verdict);
 }
 
 /// Describes what the receiving thread did.
@@ -148,12 +134,9 @@ fn causes(verdict: Verdict, of: &str, what: &WaitBreakdown) -> Verdict {
         ("throttled_ns", spent.throttled_ns()),
         ("blocked_ns", spent.blocked_ns()),
     ];
-    numbers
-        .into_iter()
-        .fold(verdict, |verdict, (name, number)| match number {
-            Some(number) => verdict.with(&format!("{of}_{name}"), number),
-            None => verdict,
-        })
+    numbers.into_iter().fold(verdict, |verdict, (name, number)| {
+        verdict.with_known(&format!("{of}_{name}"), number)
+    })
 }
 
 #[cfg(test)]
@@ -167,15 +150,13 @@ mod tests {
         let mut scene = Scene::skip_path();
         scene.send(0, &[("a", 1, 1)]);
         scene.receive(500 * MS, 0);
-        assert!(scene.check(&FirstTokenGap, SECOND).is_empty());
+        assert!(scene.check(check, SECOND).is_empty());
         scene.send(SECOND, &[("b", 1, 1)]);
-        let waiting = scene.check(&FirstTokenGap, 3 * SECOND);
+        let waiting = scene.check(check, 3 * SECOND);
         assert_eq!((waiting[0].severity, &*waiting[0].rid), (Severity::Warning, "b"));
         scene.receive(8 * SECOND, 1);
-        let late = scene.check(&FirstTokenGap, 8 * SECOND);
-        assert_eq!(
-            (late[0].severity, &late[0].evidence["requests_above_warning"]),
-            (Severity::Critical, &1.into())
-        );
+        let late = scene.check(check, 8 * SECOND);
+        assert_eq!(late[0].severity, Severity::Critical);
+        assert_eq!(late[0].evidence["requests_above_warning"], 1);
     }
 }

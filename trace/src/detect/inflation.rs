@@ -1,62 +1,45 @@
 //! Cumulative output that a consumer adds up as if each chunk were new.
 
-use super::{DetectContext, Detector, Severity, Verdict};
+use super::{DetectContext, Severity, Verdict};
 use crate::ledger;
 use crate::words::{count, plural};
 
-pub(super) struct Inflation;
-
-impl Detector for Inflation {
-    fn kind(&self) -> &'static str {
-        "inflation"
-    }
-
-    fn check(&self, context: &DetectContext<'_>, found: &mut Vec<Verdict>) {
-        let totals = context.ledger.totals();
-        let claimed = &totals.claimed_inflation;
-        if claimed.seen.rids > 0 {
-            found.push(verdict(Severity::Critical, claimed, "consumers counted", true));
-        } else if totals.wire_inflation.seen.rids > 0 {
-            found.push(verdict(
-                Severity::Warning,
-                &totals.wire_inflation,
-                "a consumer that sums chunks counts",
-                false,
-            ));
-        }
+pub(super) fn inflated(context: &DetectContext<'_>, found: &mut Vec<Verdict>) {
+    let totals = context.ledger.totals();
+    let claimed = &totals.claimed_inflation;
+    if claimed.seen.rids > 0 {
+        found.push(verdict(Severity::Critical, claimed, "consumers counted", true));
+    } else if totals.wire_inflation.seen.rids > 0 {
+        found.push(verdict(
+            Severity::Warning,
+            &totals.wire_inflation,
+            "a consumer that sums chunks counts",
+            false,
+        ));
     }
 }
 
 /// A consumer whose token count is the sum of the cumulative counts it received.
-pub(super) struct SummedCounts;
-
-impl Detector for SummedCounts {
-    fn kind(&self) -> &'static str {
-        "summed-counts"
+pub(super) fn summed(context: &DetectContext<'_>, found: &mut Vec<Verdict>) {
+    let summed = &context.ledger.totals().summed;
+    if summed.seen.rids == 0 {
+        return;
     }
-
-    fn check(&self, context: &DetectContext<'_>, found: &mut Vec<Verdict>) {
-        let summed = &context.ledger.totals().summed;
-        if summed.seen.rids == 0 {
-            return;
-        }
-        let summary = format!(
-            "a consumer reports {} instead of {}, in {}: exactly the sum of the cumulative counts it received",
-            plural(summed.counted, "token"),
-            count(summed.made),
-            plural(summed.seen.rids, "request"),
-        );
-        found.push(
-            Verdict::new(Severity::Warning, summary)
-                .rid(&summed.seen.worst)
-                .since(summed.seen.since)
-                .weight(summed.counted)
-                .with("requests", summed.seen.rids)
-                .with("tokens_counted", summed.counted)
-                .with("tokens_made", summed.made)
-                .advice("use a request's last count, not the sum of all counts: usage, billing and limits based on the sum are wrong"),
-        );
-    }
+    let summary = format!(
+        "a consumer reports {} instead of {}, in {}: exactly the sum of the cumulative counts it received",
+        plural(summed.counted, "token"),
+        count(summed.made),
+        plural(summed.seen.rids, "request"),
+    );
+    found.push(
+        Verdict::new(Severity::Warning, summary)
+            .affected(&summed.seen)
+            .weight(summed.counted)
+            .with("requests", summed.seen.rids)
+            .with("tokens_counted", summed.counted)
+            .with("tokens_made", summed.made)
+            .advice("use a request's last count, not the sum of all counts: usage, billing and limits based on the sum are wrong"),
+    );
 }
 
 fn verdict(severity: Severity, of: &ledger::Inflation, subject: &str, confirmed: bool) -> Verdict {
@@ -68,8 +51,7 @@ fn verdict(severity: Severity, of: &ledger::Inflation, subject: &str, confirmed:
         plural(of.seen.rids, "request"),
     );
     Verdict::new(severity, summary)
-        .rid(&of.seen.worst)
-        .since(of.seen.since)
+        .affected(&of.seen)
         .weight(of.counted)
         .with("requests", of.seen.rids)
         .with("tokens_counted", of.counted)
@@ -91,11 +73,9 @@ mod tests {
             scene.send(n, &[("a", 1, n as u32)]);
             scene.deliver(n, "a", n as u32, n as u32, n == 9);
         }
-        let found = scene.check(&Inflation, 10);
-        assert_eq!(
-            (&found[0].evidence["tokens_counted"], &found[0].evidence["tokens_made"]),
-            (&45.into(), &9.into())
-        );
+        let found = scene.check(inflated, 10);
+        assert_eq!(found[0].evidence["tokens_counted"], 45);
+        assert_eq!(found[0].evidence["tokens_made"], 9);
     }
 
     #[test]
@@ -105,10 +85,10 @@ mod tests {
         scene.send(2, &[("a", 2, 6)]);
         // 20 tokens and a retraction, all unobserved. Merged, they are a delivery of 20 tokens with a count of 1.
         scene.deliver(3, "a", 20, 1, false);
-        assert!(scene.check(&Inflation, 4).is_empty());
+        assert!(scene.check(inflated, 4).is_empty());
         // 40 tokens, a retraction, and 20 tokens again.
         scene.deliver(5, "a", 20, 20, false);
-        assert!(scene.check(&Inflation, 6).is_empty());
+        assert!(scene.check(inflated, 6).is_empty());
     }
 
     #[test]
@@ -123,24 +103,19 @@ mod tests {
         for claimed in [9, 44, 46] {
             scene.apply(10, What::Answered(answer(claimed)));
         }
-        assert!(scene.check(&SummedCounts, 11).is_empty());
+        assert!(scene.check(summed, 11).is_empty());
         scene.apply(12, What::Answered(answer(45)));
-        let found = scene.check(&SummedCounts, 13);
-        assert_eq!(
-            (
-                found[0].severity,
-                &found[0].evidence["tokens_counted"],
-                &found[0].evidence["tokens_made"]
-            ),
-            (Severity::Warning, &45.into(), &9.into())
-        );
+        let found = scene.check(summed, 13);
+        assert_eq!(found[0].severity, Severity::Warning);
+        assert_eq!(found[0].evidence["tokens_counted"], 45);
+        assert_eq!(found[0].evidence["tokens_made"], 9);
         // A delivery that claims such a sum says nothing about positions, so it proves no loss.
         for n in 1..=6 {
             scene.send(20 + n, &[("b", 1, n as u32)]);
         }
         scene.deliver(30, "b", 1, 21, true);
-        assert!(scene.check(&super::super::drops::DroppedChunks, 31).is_empty());
-        assert_eq!(scene.check(&SummedCounts, 31)[0].evidence["requests"], 2);
+        assert!(scene.check(super::super::drops::dropped, 31).is_empty());
+        assert_eq!(scene.check(summed, 31)[0].evidence["requests"], 2);
     }
 
     #[test]
@@ -153,7 +128,7 @@ mod tests {
             workers.send(1, n, "a", n as u32);
         }
         workers.deliver(46, "a", 45);
-        assert!(workers.check(&SummedCounts).is_empty());
+        assert!(workers.check(summed).is_empty());
     }
 
     #[test]
@@ -162,10 +137,8 @@ mod tests {
         for n in 1..=6 {
             scene.send(n, &[("a", n as u32, n as u32)]);
         }
-        let found = scene.check(&Inflation, 7);
-        assert_eq!(
-            (found[0].severity, &found[0].evidence["confirmed"]),
-            (Severity::Warning, &false.into())
-        );
+        let found = scene.check(inflated, 7);
+        assert_eq!(found[0].severity, Severity::Warning);
+        assert_eq!(found[0].evidence["confirmed"], false);
     }
 }

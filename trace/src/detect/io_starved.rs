@@ -1,58 +1,43 @@
 //! libzmq I/O threads without a CPU: frames wait on their way into the inbox although the consumer has time for them.
 
 use super::consumer::{Late, SUSPENDED, late, rounded};
-use super::{DetectContext, Detector, Verdict};
+use super::{DetectContext, Verdict};
 use crate::event::ThreadPart;
 use crate::ledger::{Thread, TimeUse};
 use crate::words::percent;
 
-pub(super) struct IoThreadStarved;
-
-impl Detector for IoThreadStarved {
-    fn kind(&self) -> &'static str {
-        "io-thread-starved"
-    }
-
-    fn is_intermittent(&self) -> bool {
-        true
-    }
-
-    fn check(&self, context: &DetectContext<'_>, found: &mut Vec<Verdict>) {
-        let limits = context.thresholds;
-        for one in late(context) {
-            // A consumer that never sleeps is itself the cause.
-            let asleep = one.spent.blocked_ns().map(|ns| one.spent.share(ns));
-            let suspended = one.spent.share(one.away.sum(&SUSPENDED));
-            if asleep.is_none_or(|share| share - suspended < limits.starved_share) {
-                continue;
-            }
-            let Some((thread, spent, share)) =
-                starved(context, &one).filter(|(.., share)| *share >= limits.starved_share)
-            else {
-                continue;
-            };
-            let id = thread.id();
-            let summary = format!(
-                "libzmq's I/O thread {} of the {} ({}/{}) waits for a CPU {} of the time {}, and the consumer sleeps {}",
-                thread.name(),
-                thread.role(),
-                id.pid,
-                id.tid,
-                percent(share),
-                one.meanwhile().replace("for it", "for the consumer"),
-                asleep.map_or_else(String::new, percent),
-            );
-            found.push(
-                one.verdict(context, summary)
-                    .with("io_pid", id.pid)
-                    .with("io_tid", id.tid)
-                    .with("io_on_cpu", rounded(spent.share(spent.on_ns)))
-                    .with("io_run_wait", rounded(share))
-                    .advice(
-                        "other threads have its CPU: do not pin the process to fewer CPUs than it has busy threads",
-                    ),
-            );
+pub(super) fn check(context: &DetectContext<'_>, found: &mut Vec<Verdict>) {
+    let limits = context.thresholds;
+    for one in late(context) {
+        // A consumer that never sleeps is itself the cause.
+        let asleep = one.spent.blocked_ns().map(|ns| one.spent.share(ns));
+        let suspended = one.spent.share(one.away.sum(&SUSPENDED));
+        if asleep.is_none_or(|share| share - suspended < limits.starved_share) {
+            continue;
         }
+        let Some((thread, spent, share)) = starved(context, &one).filter(|(.., share)| *share >= limits.starved_share)
+        else {
+            continue;
+        };
+        let id = thread.id();
+        let summary = format!(
+            "libzmq's I/O thread {} of the {} ({}/{}) waits for a CPU {} of the time {}, and the consumer sleeps {}",
+            thread.name(),
+            thread.role(),
+            id.pid,
+            id.tid,
+            percent(share),
+            one.meanwhile().replace("for it", "for the consumer"),
+            asleep.map_or_else(String::new, percent),
+        );
+        found.push(
+            one.verdict(context, summary)
+                .with("io_pid", id.pid)
+                .with("io_tid", id.tid)
+                .with("io_on_cpu", rounded(spent.share(spent.on_ns)))
+                .with("io_run_wait", rounded(share))
+                .advice("other threads have its CPU: do not pin the process to fewer CPUs than it has busy threads"),
+        );
     }
 }
 
@@ -89,13 +74,11 @@ mod tests {
                 scene.cpu(n * 100 * MS, 7, consumer);
                 scene.cpu(n * 100 * MS, 9, io);
             }
-            scene.check(&IoThreadStarved, 4 * SECOND)
+            scene.check(check, 4 * SECOND)
         };
         let found = late_with([10, 10, 0], [5, 90, 0]);
-        assert_eq!(
-            (&found[0].evidence["io_tid"], &found[0].evidence["io_run_wait"]),
-            (&9.into(), &0.9.into())
-        );
+        assert_eq!(found[0].evidence["io_tid"], 9);
+        assert_eq!(found[0].evidence["io_run_wait"], 0.9);
         assert!(
             late_with([95, 3, 0], [5, 90, 0]).is_empty(),
             "the consumer is busy itself"

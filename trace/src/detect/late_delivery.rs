@@ -1,94 +1,86 @@
 //! Tokens that wait in a receiver after it received them, where a receive does not end a wait or is not observed.
 
 use super::server_threads::with_busiest;
-use super::{DetectContext, Detector, Verdict, advice};
+use super::{DetectContext, Verdict, advice};
 use crate::words::{duration, plural};
-
-pub(super) struct LateDelivery;
 
 /// A pause at the client that is this many times as long as the engine's longest pause is not caused by the engine.
 const UNEXPLAINED: u64 = 4;
 
-impl Detector for LateDelivery {
-    fn kind(&self) -> &'static str {
-        "late-delivery"
+pub(super) fn check(context: &DetectContext<'_>, found: &mut Vec<Verdict>) {
+    let (ledger, limits) = (context.ledger, context.thresholds);
+    let engine = ledger.engine().facts();
+    let receives = ledger.observes_receives();
+    if receives && !engine.queues_after_receive() {
+        return;
     }
-
-    fn check(&self, context: &DetectContext<'_>, found: &mut Vec<Verdict>) {
-        let (ledger, limits) = (context.ledger, context.thresholds);
-        let engine = ledger.engine().facts();
-        let receives = ledger.observes_receives();
-        if receives && !engine.queues_after_receive() {
-            return;
-        }
-        let waits = ledger.delivery_wait();
-        let first = ledger.worst_delivery_wait();
-        let first_ns = first.map_or(0, |worst| worst.ns);
-        let (sent_ns, delivered_ns) = (
-            ledger.itl_sent().max().unwrap_or(0),
-            ledger.itl_delivered().max().unwrap_or(0),
-        );
-        // A wait on a hop before the receive is reported by the findings about that hop.
-        let on_hop_ns = ledger
-            .groups()
-            .iter()
-            .filter_map(|group| group.queue_wait.max())
-            .max()
-            .unwrap_or(0);
-        let explained_ns = sent_ns.saturating_mul(UNEXPLAINED).max(on_hop_ns.saturating_mul(2));
-        let silence_ns = if delivered_ns > explained_ns { delivered_ns } else { 0 };
-        let worst = first_ns.max(silence_ns);
-        let Some(severity) = limits.gap_severity(worst) else {
-            return;
-        };
-        let receiver = engine.receiver();
-        let place = if receives {
-            format!("in the {receiver} after it received them")
+    let waits = ledger.delivery_wait();
+    let first = ledger.worst_delivery_wait();
+    let first_ns = first.map_or(0, |worst| worst.ns);
+    let (sent_ns, delivered_ns) = (
+        ledger.itl_sent().max().unwrap_or(0),
+        ledger.itl_delivered().max().unwrap_or(0),
+    );
+    // A wait on a hop before the receive is reported by the findings about that hop.
+    let on_hop_ns = ledger
+        .groups()
+        .iter()
+        .filter_map(|group| group.queue_wait.max())
+        .max()
+        .unwrap_or(0);
+    let explained_ns = sent_ns.saturating_mul(UNEXPLAINED).max(on_hop_ns.saturating_mul(2));
+    let silence_ns = if delivered_ns > explained_ns { delivered_ns } else { 0 };
+    let worst = first_ns.max(silence_ns);
+    let Some(severity) = limits.gap_severity(worst) else {
+        return;
+    };
+    let receiver = engine.receiver();
+    let place = if receives {
+        format!("in the {receiver} after it received them")
+    } else {
+        format!("between the {} and the client's connection", engine.source())
+    };
+    let mut parts = Vec::new();
+    if first_ns >= limits.gap_warning_ns {
+        parts.push(format!(
+            "first tokens wait up to {} {place} (median {}, {})",
+            duration(first_ns),
+            duration(waits.quantile(0.5).unwrap_or(0)),
+            plural(waits.count(), "request"),
+        ));
+    }
+    if silence_ns >= limits.gap_warning_ns {
+        parts.push(format!(
+            "responses stall for up to {} and continue in a burst, while the {} sends new tokens at least every {}",
+            duration(silence_ns),
+            engine.source(),
+            duration(sent_ns),
+        ));
+    }
+    let mut verdict = Verdict::new(severity, parts.join("; "))
+        .weight(worst)
+        .with("requests", waits.count())
+        .with("first_token_max_ns", first_ns)
+        .with("stall_max_ns", delivered_ns)
+        .with("engine_itl_max_ns", sent_ns)
+        .advice(if receives {
+            format!(
+                "responses are written only after all queued messages are processed, so the whole queue delays each of them; if its \
+                 event loop is busy, {}",
+                advice::own_work(engine, receiver)
+            )
         } else {
-            format!("between the {} and the client's connection", engine.source())
-        };
-        let mut parts = Vec::new();
-        if first_ns >= limits.gap_warning_ns {
-            parts.push(format!(
-                "first tokens wait up to {} {place} (median {}, {})",
-                duration(first_ns),
-                duration(waits.quantile(0.5).unwrap_or(0)),
-                plural(waits.count(), "request"),
-            ));
-        }
-        if silence_ns >= limits.gap_warning_ns {
-            parts.push(format!(
-                "responses stall for up to {} and continue in a burst, while the {} sends new tokens at least every {}",
-                duration(silence_ns),
-                engine.source(),
-                duration(sent_ns),
-            ));
-        }
-        let mut verdict = Verdict::new(severity, parts.join("; "))
-            .weight(worst)
-            .with("requests", waits.count())
-            .with("first_token_max_ns", first_ns)
-            .with("stall_max_ns", delivered_ns)
-            .with("engine_itl_max_ns", sent_ns)
-            .advice(if receives {
-                format!(
-                    "responses are written only after all queued messages are processed, so the whole queue delays each of them; if its \
-                     event loop is busy, {}",
-                    advice::own_work(engine, receiver)
-                )
-            } else {
-                engine.late_inside().to_owned()
-            });
-        if let Some(first) = first.filter(|first| first.ns == worst) {
-            verdict = verdict.rid(&first.rid);
-        }
-        let recent = waits.recent(context.now).max().max(silence_ns);
-        found.push(if receives {
-            verdict
-        } else {
-            with_busiest(verdict, context, recent)
+            engine.late_inside().to_owned()
         });
+    if let Some(first) = first.filter(|first| first.ns == worst) {
+        verdict = verdict.rid(&first.rid);
     }
+    let recent = waits.recent(context.now).max().max(silence_ns);
+    found.push(if receives {
+        verdict
+    } else {
+        with_busiest(verdict, context, recent)
+    });
 }
 
 #[cfg(test)]
@@ -152,11 +144,7 @@ mod tests {
             What::Hop(Hop::only(HopId(0), "engine->server", capabilities)),
         );
         for seq in 0..10 {
-            let chunks = [Chunk {
-                listed: Some(1),
-                completion_tokens: Some(seq as u32 + 1),
-                ..Chunk::new("a")
-            }];
+            let chunks = [Chunk::counted("a", 1, seq as u32 + 1)];
             apply(
                 &mut ledger,
                 (1 + seq) * 10 * MS,
@@ -172,7 +160,7 @@ mod tests {
             apply(&mut ledger, at * MS, What::Delivered(delivery));
         }
         let (thresholds, mut found) = (Thresholds::default(), Vec::new());
-        LateDelivery.check(
+        check(
             &DetectContext::at(&ledger, &thresholds, MonoNs(60_000 * MS)),
             &mut found,
         );

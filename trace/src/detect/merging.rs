@@ -2,63 +2,54 @@
 
 use std::fmt::Write as _;
 
-use super::{DetectContext, Detector, Severity, Verdict, advice};
+use super::{DetectContext, Severity, Verdict, advice};
 use crate::words::{plural, share};
 
-pub(super) struct Merging;
-
-impl Detector for Merging {
-    fn kind(&self) -> &'static str {
-        "merged-chunks"
+pub(super) fn check(context: &DetectContext<'_>, found: &mut Vec<Verdict>) {
+    let totals = context.ledger.totals();
+    let confirmed = context.ledger.observes_deliveries();
+    // Chunks replaced by a cumulative delivery are reported by `would-drop`.
+    let (chunks, of, seen) = if confirmed {
+        let merged = totals.chunks.fates.merged - totals.replaced.0;
+        let streamed = totals.chunks.tracked - totals.chunks.fates.unjudged - totals.chunks.unstreamed;
+        (merged, streamed, &totals.merges)
+    } else {
+        let merged = totals.predicted.merged - totals.predicted.replaced;
+        (merged, totals.chunks.received, &totals.bursts)
+    };
+    if chunks == 0 {
+        return;
     }
-
-    fn check(&self, context: &DetectContext<'_>, found: &mut Vec<Verdict>) {
-        let totals = context.ledger.totals();
-        let confirmed = context.ledger.observes_deliveries();
-        // Chunks replaced by a cumulative delivery are reported by `would-drop`.
-        let (chunks, of, seen) = if confirmed {
-            let merged = totals.chunks.fates.merged - totals.replaced.0;
-            let streamed = totals.chunks.tracked - totals.chunks.fates.unjudged - totals.chunks.unstreamed;
-            (merged, streamed, &totals.merges)
-        } else {
-            let merged = totals.predicted.merged - totals.predicted.replaced;
-            (merged, totals.chunks.received, &totals.bursts)
-        };
-        if chunks == 0 {
-            return;
-        }
-        let heavy = chunks as f64 >= context.thresholds.merged_warning_share * of as f64;
-        let severity = if heavy { Severity::Warning } else { Severity::Info };
-        let outcome = if confirmed {
-            "were merged"
-        } else {
-            "will be merged (predicted)"
-        };
-        let mut summary = format!(
-            "{} ({}) {outcome} with a later chunk, in {}: no token is lost, but tokens arrive in bursts",
-            plural(chunks, "chunk"),
-            share(chunks, of),
-            plural(seen.rids, "request"),
-        );
-        // Events after the first of each response, which have an inter-token latency.
-        let events = context.ledger.itl_delivered().count();
-        let tokens = context.ledger.itl_delivered_by_token().count();
-        let mean = (confirmed && events > 0).then(|| tokens as f64 / events as f64);
-        if let Some(mean) = mean {
-            let _ = write!(summary, ": {mean:.1} tokens per event on average");
-        }
-        found.push(
-            Verdict::new(severity, summary)
-                .rid(&seen.worst)
-                .since(seen.since)
-                .weight(chunks)
-                .with("requests", seen.rids)
-                .with("chunks", chunks)
-                .with("confirmed", confirmed)
-                .with("tokens_per_event", mean)
-                .advice(advice::merging(context.ledger.engine().facts())),
-        );
+    let heavy = chunks as f64 >= context.thresholds.merged_warning_share * of as f64;
+    let severity = if heavy { Severity::Warning } else { Severity::Info };
+    let outcome = if confirmed {
+        "were merged"
+    } else {
+        "will be merged (predicted)"
+    };
+    let mut summary = format!(
+        "{} ({}) {outcome} with a later chunk, in {}: no token is lost, but tokens arrive in bursts",
+        plural(chunks, "chunk"),
+        share(chunks, of),
+        plural(seen.rids, "request"),
+    );
+    // Events after the first of each response, which have an inter-token latency.
+    let events = context.ledger.itl_delivered().count();
+    let tokens = context.ledger.itl_delivered_by_token().count();
+    let mean = (confirmed && events > 0).then(|| tokens as f64 / events as f64);
+    if let Some(mean) = mean {
+        let _ = write!(summary, ": {mean:.1} tokens per event on average");
     }
+    found.push(
+        Verdict::new(severity, summary)
+            .affected(seen)
+            .weight(chunks)
+            .with("requests", seen.rids)
+            .with("chunks", chunks)
+            .with("confirmed", confirmed)
+            .with("tokens_per_event", mean)
+            .advice(advice::merging(context.facts())),
+    );
 }
 
 #[cfg(test)]
@@ -72,15 +63,13 @@ mod tests {
         let mut scene = Scene::delivering();
         scene.send(0, &[("a", 1, 1)]);
         scene.deliver(1, "a", 1, 1, false);
-        assert!(scene.check(&Merging, 2).is_empty());
+        assert!(scene.check(check, 2).is_empty());
         scene.send(3, &[("a", 1, 2)]);
         scene.send(4, &[("a", 1, 3)]);
         scene.deliver(5, "a", 2, 3, false);
-        let found = scene.check(&Merging, 6);
-        assert_eq!(
-            (&found[0].evidence["chunks"], &found[0].evidence["confirmed"]),
-            (&1.into(), &true.into())
-        );
+        let found = scene.check(check, 6);
+        assert_eq!(found[0].evidence["chunks"], 1);
+        assert_eq!(found[0].evidence["confirmed"], true);
         assert_eq!(found[0].evidence["tokens_per_event"], 2.0);
         assert!(
             found[0].summary.ends_with("in bursts: 2.0 tokens per event on average"),
@@ -94,7 +83,7 @@ mod tests {
         let mut scene = Scene::delivering();
         (1..=3).for_each(|n| scene.send(n, &[("a", 1, n as u32)]));
         scene.respond(5, Response::Whole, "a", 3);
-        assert!(scene.check(&Merging, 6).is_empty());
+        assert!(scene.check(check, 6).is_empty());
         let fates = scene.ledger.totals().chunks.fates;
         assert_eq!((fates.delivered, fates.merged), (3, 0));
         assert_eq!(scene.ledger.balances(), Ok(()));

@@ -39,12 +39,14 @@ mod would_drop;
 #[cfg(test)]
 mod scene;
 
+use Keep::{Latest, LatestOfAllHops, Worst};
 use attribution::Attribution;
 pub use finding::{Finding, Findings, Severity, Verdict};
 pub use thresholds::Thresholds;
 pub(crate) use worker_imbalance::imbalance;
 
 use crate::clock::MonoNs;
+use crate::engine::Facts;
 use crate::ledger::Ledger;
 
 /// Input of a detector.
@@ -70,59 +72,75 @@ impl<'a> DetectContext<'a> {
             now,
         }
     }
+
+    /// Facts about the engine.
+    fn facts(&self) -> &'a dyn Facts {
+        self.ledger.engine().facts()
+    }
 }
 
 /// A kind of problem.
-pub trait Detector {
+#[derive(Debug)]
+pub struct Detector {
     /// Name in reports.
-    fn kind(&self) -> &'static str;
-    /// Whether the problem is intermittent, so that its worst moment is kept; otherwise the latest verdict is kept.
-    fn is_intermittent(&self) -> bool {
-        false
-    }
-    /// Whether there is one finding for all hops, naming the hop affected now.
-    fn is_single(&self) -> bool {
-        false
-    }
-    /// Adds a verdict for each place with the problem.
-    fn check(&self, context: &DetectContext<'_>, found: &mut Vec<Verdict>);
+    pub kind: &'static str,
+    keep: Keep,
+    check: Check,
+}
+
+/// Adds a verdict for each place with the problem.
+type Check = fn(&DetectContext<'_>, &mut Vec<Verdict>);
+
+/// Verdict that a finding shows.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Keep {
+    /// The latest of each hop.
+    Latest,
+    /// The latest of all hops: there is one finding, which names the hop affected now.
+    LatestOfAllHops,
+    /// The worst of each hop, because the problem is intermittent.
+    Worst,
+}
+
+const fn detector(kind: &'static str, keep: Keep, check: Check) -> Detector {
+    Detector { kind, keep, check }
 }
 
 /// All detectors, in the order in which reports list findings of equal severity.
-pub const ALL: &[&(dyn Detector + Sync)] = &[
-    &drops::DroppedChunks,
-    &drops::ShortAnswers,
-    &damaged_tool_calls::DamagedToolCalls,
-    &wire_loss::WireLoss,
-    &gap::FirstTokenGap,
-    &late_delivery::LateDelivery,
-    &late_send::LateSend,
-    &late_frontend::LateFrontend,
-    &consumer_away::STOPPED,
-    &consumer_away::FROZEN,
-    &consumer_away::BLOCKED,
-    &consumer_cpu::ConsumerCpuBound,
-    &consumer_logged::ConsumerCpuLogged,
-    &consumer_throttled::ConsumerThrottled,
-    &consumer_starved::ConsumerStarved,
-    &io_starved::IoThreadStarved,
-    &consumer_away::ASLEEP,
-    &drops::DropsPredicted,
-    &inflation::Inflation,
-    &inflation::SummedCounts,
-    &backlog::BacklogGrowing,
-    &worker_change::RidChangedWorker,
-    &order::OutOfOrder,
-    &worker_imbalance::WorkerImbalance,
-    &merging::Merging,
-    &would_drop::WouldDrop,
-    &burst::Burst,
-    &engine_ended::EngineEnded,
-    &engine_failed::EngineFailed,
-    &stalled::StalledStream,
-    &mode_mix::ModeMix,
-    &arithmetic::WireArithmetic,
-    &undecoded::UndecodedFrames,
-    &missed_observations::MissedObservations,
-    &limit::LimitReached,
+pub const ALL: &[Detector] = &[
+    detector("dropped-chunks", Latest, drops::dropped),
+    detector("short-answers", Latest, drops::short_answers),
+    detector("damaged-tool-calls", Latest, damaged_tool_calls::check),
+    detector("wire-loss", Latest, wire_loss::check),
+    detector("first-token-gap", LatestOfAllHops, gap::check),
+    detector("late-delivery", Latest, late_delivery::check),
+    detector("late-send", Latest, late_send::check),
+    detector("late-frontend", Latest, late_frontend::check),
+    detector("consumer-stopped", Worst, consumer_away::stopped),
+    detector("consumer-frozen", Worst, consumer_away::frozen),
+    detector("consumer-blocked", Worst, consumer_away::blocked),
+    detector("consumer-cpu-bound", Worst, consumer_cpu::check),
+    detector("consumer-cpu-logged", Worst, consumer_logged::check),
+    detector("consumer-throttled", Worst, consumer_throttled::check),
+    detector("consumer-starved", Worst, consumer_starved::check),
+    detector("io-thread-starved", Worst, io_starved::check),
+    detector("consumer-asleep", Worst, consumer_away::asleep),
+    detector("dropped-chunks-predicted", Latest, drops::predicted),
+    detector("inflation", Latest, inflation::inflated),
+    detector("summed-counts", Latest, inflation::summed),
+    detector("backlog-growing", Worst, backlog::check),
+    detector("rid-changed-worker", Latest, worker_change::check),
+    detector("out-of-order", Latest, order::check),
+    detector("worker-imbalance", Latest, worker_imbalance::check),
+    detector("merged-chunks", Latest, merging::check),
+    detector("would-drop", Latest, would_drop::check),
+    detector("burst", Latest, burst::check),
+    detector("engine-ended", Latest, engine_ended::check),
+    detector("engine-failed", Latest, engine_failed::check),
+    detector("stalled-stream", Worst, stalled::check),
+    detector("mode-mix", Latest, mode_mix::check),
+    detector("wire-arithmetic", Latest, arithmetic::check),
+    detector("undecoded", Latest, undecoded::check),
+    detector("missed-observations", Latest, missed_observations::check),
+    detector("limit-reached", Latest, limit::check),
 ];

@@ -1,27 +1,19 @@
 //! Incremental and cumulative deliveries in one engine: a consumer cannot handle both correctly.
 
-use super::{DetectContext, Detector, Severity, Verdict};
+use super::{DetectContext, Severity, Verdict};
 use crate::words::count;
 
 const ADVICE: &str = "a consumer written for one mode loses or repeats tokens in the other";
 
-pub(super) struct ModeMix;
-
-impl Detector for ModeMix {
-    fn kind(&self) -> &'static str {
-        "mode-mix"
+pub(super) fn check(context: &DetectContext<'_>, found: &mut Vec<Verdict>) {
+    let (incremental, cumulative) = context.ledger.totals().deliveries;
+    if incremental > 0 && cumulative > 0 {
+        found.push(mix("deliveries carried", incremental, cumulative));
     }
-
-    fn check(&self, context: &DetectContext<'_>, found: &mut Vec<Verdict>) {
-        let (incremental, cumulative) = context.ledger.totals().deliveries;
-        if incremental > 0 && cumulative > 0 {
-            found.push(mix("deliveries carried", incremental, cumulative));
-        }
-        for group in context.ledger.groups() {
-            let (delta, cumulative) = group.streams;
-            if delta > 0 && cumulative > 0 {
-                found.push(mix("streams list", delta, cumulative).hop(&group.name));
-            }
+    for group in context.ledger.groups() {
+        let (delta, cumulative) = group.streams;
+        if delta > 0 && cumulative > 0 {
+            found.push(mix("streams list", delta, cumulative).hop(&group.name));
         }
     }
 }
@@ -53,9 +45,9 @@ mod tests {
         scene.deliver_as(1, Mode::Cumulative, "a", 1, 1, false);
         scene.send(2, &[("a", 1, 2)]);
         scene.deliver(3, "a", 1, 2, false);
-        assert!(scene.check(&ModeMix, 4).is_empty());
+        assert!(scene.check(check, 4).is_empty());
         scene.deliver_as(5, Mode::Cumulative, "a", 2, 2, true);
-        assert_eq!(scene.check(&ModeMix, 6).len(), 1);
+        assert_eq!(scene.check(check, 6).len(), 1);
     }
 
     #[test]
@@ -64,6 +56,6 @@ mod tests {
         for n in 1..=5 {
             scene.send(n, &[("new", 1, n as u32), ("all", n as u32, n as u32)]);
         }
-        assert_eq!(scene.check(&ModeMix, 6)[0].hop, "scheduler->tokenizer");
+        assert_eq!(scene.check(check, 6)[0].hop, "scheduler->tokenizer");
     }
 }

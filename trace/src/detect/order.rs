@@ -1,36 +1,27 @@
 //! Chunks of a request that were received in a different order than generated.
 
-use super::{DetectContext, Detector, Severity, Verdict};
+use super::{DetectContext, Severity, Verdict};
 use crate::words::plural;
 
-pub(super) struct OutOfOrder;
-
-impl Detector for OutOfOrder {
-    fn kind(&self) -> &'static str {
-        "out-of-order"
-    }
-
-    fn check(&self, context: &DetectContext<'_>, found: &mut Vec<Verdict>) {
-        for group in context.ledger.groups() {
-            let late = &group.out_of_order;
-            if late.rids == 0 {
-                continue;
-            }
-            let summary = format!(
-                "{} on {} arrived after a later one of the same request",
-                plural(late.rids, "chunk"),
-                group.name
-            );
-            found.push(
-                Verdict::new(Severity::Warning, summary)
-                    .hop(&group.name)
-                    .rid(&late.worst)
-                    .since(late.since)
-                    .with("chunks", late.rids)
-                    .with("tokens_behind_max", late.amount)
-                    .advice("ZMQ preserves order only within a connection: the request's chunks were sent on two"),
-            );
+pub(super) fn check(context: &DetectContext<'_>, found: &mut Vec<Verdict>) {
+    for group in context.ledger.groups() {
+        let late = &group.out_of_order;
+        if late.rids == 0 {
+            continue;
         }
+        let summary = format!(
+            "{} on {} arrived after a later one of the same request",
+            plural(late.rids, "chunk"),
+            group.name
+        );
+        found.push(
+            Verdict::new(Severity::Warning, summary)
+                .hop(&group.name)
+                .affected(late)
+                .with("chunks", late.rids)
+                .with("tokens_behind_max", late.amount)
+                .advice("ZMQ preserves order only within a connection: the request's chunks were sent on two"),
+        );
     }
 }
 
@@ -45,10 +36,10 @@ mod tests {
         for n in 1..=4 {
             scene.send(0, n, "a", n as u32);
         }
-        assert!(scene.check(&OutOfOrder).is_empty());
+        assert!(scene.check(check).is_empty());
         scene.send(1, 5, "a", 6);
         scene.send(0, 6, "a", 5);
-        let found = scene.check(&OutOfOrder);
+        let found = scene.check(check);
         assert_eq!((&*found[0].rid, &found[0].evidence["chunks"]), ("a", &1.into()));
     }
 
@@ -61,7 +52,7 @@ mod tests {
         for n in 7..=9 {
             scene.send_retracted(0, n, "a", n as u32 - 4, 1);
         }
-        assert!(scene.check(&OutOfOrder).is_empty());
+        assert!(scene.check(check).is_empty());
     }
 
     #[test]
@@ -72,11 +63,11 @@ mod tests {
             scene.finish(0, 4, rid, 4);
         }
         scene.send(1, 5, "late", 3);
-        let found = scene.check(&OutOfOrder);
+        let found = scene.check(check);
         assert_eq!((&*found[0].rid, &found[0].evidence["chunks"]), ("late", &1.into()));
         // Its beginning may be in the unreadable frame.
         scene.send_undecodable(1, 6);
         scene.send(1, 7, "again", 2);
-        assert_eq!(scene.check(&OutOfOrder), found);
+        assert_eq!(scene.check(check), found);
     }
 }

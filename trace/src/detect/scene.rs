@@ -1,6 +1,6 @@
 //! Small scenes for the detectors' tests: one hop, one lane, short calls for events.
 
-use super::{DetectContext, Detector, Severity, Thresholds, Verdict};
+use super::{Check, DetectContext, Severity, Thresholds, Verdict};
 use crate::clock::MonoNs;
 use crate::engine::{Mode, example};
 use crate::event::{
@@ -58,13 +58,8 @@ impl Scene {
         };
         let name = "scheduler->tokenizer";
         let hop = Hop {
-            id: HopId(0),
-            ends: name.into(),
             endpoint: "ipc:///tmp/t",
-            worker: None,
-            origin: true,
-            last: true,
-            capabilities,
+            ..Hop::only(HopId(0), name, capabilities)
         };
         scene.apply(0, What::Hop(hop));
         let engine = Engine {
@@ -102,11 +97,7 @@ impl Scene {
     pub(super) fn send(&mut self, at: u64, chunks: &[(&str, u32, u32)]) {
         let chunks: Vec<Chunk<'_>> = chunks
             .iter()
-            .map(|&(rid, listed, completion)| Chunk {
-                listed: Some(listed),
-                completion_tokens: Some(completion),
-                ..Chunk::new(rid)
-            })
+            .map(|&(rid, listed, completion)| Chunk::counted(rid, listed, completion))
             .collect();
         let id = Self::id(self.next);
         self.next += 1;
@@ -229,10 +220,10 @@ impl Scene {
         self.ledger.tick(MonoNs(now));
     }
 
-    pub(super) fn check(&self, detector: &dyn Detector, now: u64) -> Vec<Verdict> {
+    pub(super) fn check(&self, check: Check, now: u64) -> Vec<Verdict> {
         let mut found = Vec::new();
         let thresholds = Thresholds::default();
-        detector.check(&DetectContext::at(&self.ledger, &thresholds, MonoNs(now)), &mut found);
+        check(&DetectContext::at(&self.ledger, &thresholds, MonoNs(now)), &mut found);
         for verdict in &found {
             let harmless = verdict.severity == Severity::Info;
             assert!(harmless || verdict.advice.is_some(), "no action for {verdict:?}");
@@ -323,16 +314,14 @@ impl Workers {
     ) {
         let id = self.next(worker);
         let chunk = Chunk {
-            listed: Some(1),
-            completion_tokens: Some(completion),
             finish,
             retractions,
-            ..Chunk::new(rid)
+            ..Chunk::counted(rid, 1, completion)
         };
         self.scene.apply(at, What::Sent(Frame::token_ids(id, 900, &[chunk])));
     }
 
-    pub(super) fn check(&self, detector: &dyn Detector) -> Vec<Verdict> {
-        self.scene.check(detector, SECOND)
+    pub(super) fn check(&self, check: Check) -> Vec<Verdict> {
+        self.scene.check(check, SECOND)
     }
 }

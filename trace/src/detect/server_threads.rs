@@ -11,7 +11,7 @@ const BUSY: f64 = 0.05;
 
 /// Adds the thread of the server that was busiest in the last `wait_ns` before the check; unchanged if there is no such server.
 pub(super) fn with_busiest(mut verdict: Verdict, context: &DetectContext<'_>, wait_ns: u64) -> Verdict {
-    let names = context.ledger.engine().facts().server_threads();
+    let names = context.facts().server_threads();
     let from = MonoNs(context.now.0.saturating_sub(wait_ns.min(WINDOW_NS)));
     let threads = context.ledger.threads().iter();
     let threads = threads.filter(|thread| names.iter().any(|begin| thread.name().starts_with(begin)));

@@ -1,42 +1,28 @@
 //! Tokens that never crossed a hop, computed from the streams' own counts.
 
-use super::{DetectContext, Detector, Severity, Verdict};
+use super::{DetectContext, Severity, Verdict};
 use crate::words::plural;
 
-pub(super) struct WireLoss;
-
-impl Detector for WireLoss {
-    fn kind(&self) -> &'static str {
-        "wire-loss"
+pub(super) fn check(context: &DetectContext<'_>, found: &mut Vec<Verdict>) {
+    let (seen, missing) = &context.ledger.totals().wire_loss;
+    if seen.rids == 0 {
+        return;
     }
-
-    fn check(&self, context: &DetectContext<'_>, found: &mut Vec<Verdict>) {
-        let (seen, missing) = &context.ledger.totals().wire_loss;
-        if seen.rids == 0 {
-            return;
-        }
-        let critical = *missing >= context.thresholds.wire_loss_critical_tokens;
-        let severity = if critical {
-            Severity::Critical
-        } else {
-            Severity::Warning
-        };
-        let summary = format!(
-            "{} of {} missing on the wire: completion_tokens increased by more than the chunks list",
-            plural(*missing, "token"),
-            plural(seen.rids, "request"),
-        );
-        found.push(
-            Verdict::new(severity, summary)
-                .rid(&seen.worst)
-                .since(seen.since)
-                .weight(*missing)
-                .with("requests", seen.rids)
-                .with("tokens_missing", *missing)
-                .with("worst_tokens_missing", seen.amount)
-                .advice("frames were lost before this hop: look for a restarted process or a reset connection"),
-        );
-    }
+    let severity = Severity::critical_if(*missing >= context.thresholds.wire_loss_critical_tokens);
+    let summary = format!(
+        "{} of {} missing on the wire: completion_tokens increased by more than the chunks list",
+        plural(*missing, "token"),
+        plural(seen.rids, "request"),
+    );
+    found.push(
+        Verdict::new(severity, summary)
+            .affected(seen)
+            .weight(*missing)
+            .with("requests", seen.rids)
+            .with("tokens_missing", *missing)
+            .with("worst_tokens_missing", seen.amount)
+            .advice("frames were lost before this hop: look for a restarted process or a reset connection"),
+    );
 }
 
 #[cfg(test)]
@@ -51,11 +37,11 @@ mod tests {
         scene.lose(1);
         scene.send(2, &[("a", 1, 9)]);
         assert!(
-            scene.check(&WireLoss, 3).is_empty(),
+            scene.check(check, 3).is_empty(),
             "missed observations are not losses on the wire"
         );
         scene.send(3, &[("a", 1, 12)]);
-        let found = scene.check(&WireLoss, 4);
+        let found = scene.check(check, 4);
         assert_eq!((&*found[0].rid, &found[0].evidence["tokens_missing"]), ("a", &2.into()));
     }
 }

@@ -22,7 +22,7 @@ pub use pattern::Pattern;
 pub use wait::{LegShift, WaitShift};
 
 use crate::report::Report;
-use crate::words::{count, duration};
+use crate::words::{count, duration, names};
 
 /// Name of the schema in comparisons.
 pub const SCHEMA: &str = "tokengap.diff/1";
@@ -120,22 +120,21 @@ pub enum Verdict {
     NotComparable,
 }
 
+names! {
+    Verdict {
+        Better = "better",
+        Worse = "worse",
+        Changed = "changed",
+        WithinNoise = "within noise",
+        NotEnoughData = "not enough data",
+        NotComparable = "not comparable",
+    }
+}
+
 impl Verdict {
     /// Whether it reports a change.
     pub fn counts(self) -> bool {
         matches!(self, Self::Better | Self::Worse | Self::Changed)
-    }
-
-    /// Text of the verdict.
-    pub fn as_str(self) -> &'static str {
-        match self {
-            Self::Better => "better",
-            Self::Worse => "worse",
-            Self::Changed => "changed",
-            Self::WithinNoise => "within noise",
-            Self::NotEnoughData => "not enough data",
-            Self::NotComparable => "not comparable",
-        }
     }
 }
 

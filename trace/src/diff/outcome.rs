@@ -5,7 +5,7 @@ use serde::{Deserialize, Serialize};
 
 use super::{Compared, Verdict};
 use crate::report::{Report, Spread};
-use crate::words::{count, duration, share};
+use crate::words::{count, duration, names, share};
 
 /// Outcome for one problem.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -34,18 +34,17 @@ pub enum State {
     NotEnoughData,
 }
 
-impl State {
-    /// Text of the state.
-    pub fn as_str(self) -> &'static str {
-        match self {
-            Self::Fixed => "FIXED",
-            Self::Improved => "IMPROVED",
-            Self::Regressed => "REGRESSED",
-            Self::Unchanged => "UNCHANGED",
-            Self::NotEnoughData => "NOT ENOUGH DATA",
-        }
+names! {
+    State {
+        Fixed = "FIXED",
+        Improved = "IMPROVED",
+        Regressed = "REGRESSED",
+        Unchanged = "UNCHANGED",
+        NotEnoughData = "NOT ENOUGH DATA",
     }
+}
 
+impl State {
     /// Whether it reports a change.
     pub fn counts(self) -> bool {
         matches!(self, Self::Fixed | Self::Improved | Self::Regressed)

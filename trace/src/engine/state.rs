@@ -129,18 +129,15 @@ mod tests {
             mode: Some(Mode::Incremental),
             ..Engine::default()
         });
-        assert_eq!(
-            (state.mode, state.waiter),
-            (Some(Mode::Incremental), Some(Waiter::KeepsLast))
-        );
+        assert_eq!(state.mode, Some(Mode::Incremental));
+        assert_eq!(state.waiter, Some(Waiter::KeepsLast));
         state.set(&Engine {
             waiter: Some(Waiter::Merges),
             ..Engine::default()
         });
-        assert_eq!(
-            (state.mode, state.waiter, state.version),
-            (None, Some(Waiter::Merges), None)
-        );
+        assert_eq!(state.mode, None);
+        assert_eq!(state.waiter, Some(Waiter::Merges));
+        assert_eq!(state.version, None);
     }
 
     #[test]

@@ -201,11 +201,7 @@ mod tests {
     }
 
     fn send(ledger: &mut Ledger, count: u32) {
-        let chunk = Chunk {
-            listed: Some(1),
-            completion_tokens: Some(count),
-            ..Chunk::new("a")
-        };
+        let chunk = Chunk::counted("a", 1, count);
         apply(
             ledger,
             u64::from(count),

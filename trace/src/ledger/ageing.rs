@@ -199,7 +199,7 @@ impl Ledger {
 #[cfg(test)]
 mod tests {
     use crate::MonoNs;
-    use crate::event::{Capabilities, Chunk, Event, Frame, Hop, IdColumn, Kind, Received, What};
+    use crate::event::{Capabilities, Chunk, Event, Frame, Hop, IdColumn, Received, What};
     use crate::id::{FrameId, HopId};
     use crate::ledger::{Ledger, Limits};
 
@@ -243,23 +243,15 @@ mod tests {
 
         /// Sends a frame with chunks of (rid, count so far) and receives it 5 ns later.
         fn pass(&mut self, at: u64, chunks: &[(&str, u32)]) {
-            let chunk = |&(rid, count)| Chunk {
-                listed: Some(count),
-                completion_tokens: Some(count),
-                ..Chunk::new(rid)
-            };
+            let chunk = |&(rid, count)| Chunk::counted(rid, count, count);
             let chunks: Vec<Chunk<'_>> = chunks.iter().map(chunk).collect();
             let id = FrameId::new(HopId(0), 0, self.frames);
             self.frames += 1;
             self.apply(
                 at,
                 What::Sent(Frame {
-                    id,
-                    bytes: 900,
-                    forwarded: None,
-                    kind: Kind::TokenIds,
                     ids: self.claim,
-                    chunks: &chunks,
+                    ..Frame::token_ids(id, 900, &chunks)
                 }),
             );
             self.apply(at + 5, What::Received(Received::new(id)));

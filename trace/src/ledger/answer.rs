@@ -98,14 +98,9 @@ mod tests {
     #[test]
     fn a_response_with_fewer_tokens_than_claimed_proves_a_loss() {
         let answers = answer(Some(100), Some(200), AnswerEnd::Whole);
-        assert_eq!(
-            (
-                answers.judged_alone_tokens_lost,
-                answers.judged_alone_lost.rids,
-                &*answers.judged_alone_lost.worst
-            ),
-            (100, 1, "5b920f43")
-        );
+        assert_eq!(answers.judged_alone_tokens_lost, 100);
+        assert_eq!(answers.judged_alone_lost.rids, 1);
+        assert_eq!(&*answers.judged_alone_lost.worst, "5b920f43");
     }
 
     #[test]
@@ -122,10 +117,8 @@ mod tests {
         apply(What::Hop(Hop::only(HopId(0), "scheduler->tokenizer", capabilities)));
         for count in 1..=3 {
             let chunk = Chunk {
-                listed: Some(1),
-                completion_tokens: Some(count),
                 finish: (count == 3).then_some(Finish::Length),
-                ..Chunk::new("a")
+                ..Chunk::counted("a", 1, count)
             };
             apply(What::Sent(Frame::token_ids(
                 FrameId::new(HopId(0), 0, u64::from(count) - 1),

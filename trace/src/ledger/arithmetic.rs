@@ -73,7 +73,7 @@ impl Step {
         Self { new, carried, verdict }
     }
 
-    fn fits(new: u32) -> Self {
+    pub(crate) fn fits(new: u32) -> Self {
         Self::of(new, new, Verdict::Fits)
     }
 }

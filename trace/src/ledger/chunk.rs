@@ -78,15 +78,10 @@ impl Ledger {
 
     /// Checks the chunk against its stream. Returns the stream's index in the request.
     fn step(&mut self, ticket: Ticket, seen: &Seen, chunk: &Chunk<'_>) -> (usize, Step) {
-        let nothing = Step {
-            new: 0,
-            carried: 0,
-            verdict: Verdict::Fits,
-        };
         // Checked for each chunk: admitting an earlier chunk of the frame may have evicted this request.
         let watched = (!self.evicted_may_resume(seen.at)).then_some(seen.watched);
         let Some(request) = self.table.get_mut(ticket) else {
-            return (0, nothing);
+            return (0, Step::fits(0));
         };
         let at = request
             .streams

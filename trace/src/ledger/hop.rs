@@ -114,7 +114,7 @@ impl Default for Roles {
 }
 
 /// A directed channel.
-#[derive(Debug, Serialize, Deserialize)]
+#[derive(Debug, Default, Serialize, Deserialize)]
 #[expect(
     clippy::struct_excessive_bools,
     reason = "each is one fact about the hop, read by its name"
@@ -177,33 +177,7 @@ impl Hop {
         Self {
             id,
             group,
-            ends: Roles::default(),
-            endpoint: Box::default(),
-            worker: None,
-            origin: false,
-            last: false,
-            open: false,
-            shows: Capabilities::default(),
-            capabilities: Capabilities::default(),
-            tracks_deliveries: false,
-            tracked_chunks: 0,
-            untracked_chunks: 0,
-            epoch: 0,
-            reported_missed: 0,
-            counts: HopCounts::default(),
-            undecoded: BTreeMap::new(),
-            lanes: HashMap::new(),
-            early: VecDeque::new(),
-            unprocessed: VecDeque::new(),
-            by: None,
-            queue_wait: Buckets::default(),
-            chunk_waits: WindowedSum::default(),
-            first_waits: WindowedSum::default(),
-            while_waiting: TimeUse::default(),
-            away: AwayTimes::default(),
-            wakeup: None,
-            burst: Burst::default(),
-            asked: None,
+            ..Self::default()
         }
     }
 

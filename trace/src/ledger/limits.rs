@@ -88,30 +88,69 @@ impl Default for Limits {
 impl Limits {
     /// Returns the lower of both values of each memory limit. Timeouts are unchanged.
     #[must_use]
-    pub fn at_most(self, other: Self) -> Self {
-        Self {
-            live_rids: self.live_rids.min(other.live_rids),
-            finished_kept: self.finished_kept.min(other.finished_kept),
-            rid_bytes: self.rid_bytes.min(other.rid_bytes),
-            hops: self.hops.min(other.hops),
-            lanes_per_hop: self.lanes_per_hop.min(other.lanes_per_hop),
-            pending_frames: self.pending_frames.min(other.pending_frames),
-            pending_chunks: self.pending_chunks.min(other.pending_chunks),
-            early_receives: self.early_receives.min(other.early_receives),
-            in_flight_per_rid: self.in_flight_per_rid.min(other.in_flight_per_rid),
-            in_flight: self.in_flight.min(other.in_flight),
-            in_process_per_rid: self.in_process_per_rid.min(other.in_process_per_rid),
-            in_process: self.in_process.min(other.in_process),
-            lost_ranges_per_rid: self.lost_ranges_per_rid.min(other.lost_ranges_per_rid),
-            lost_ranges: self.lost_ranges.min(other.lost_ranges),
-            lossy_requests: self.lossy_requests.min(other.lossy_requests),
-            token_ids: self.token_ids.min(other.token_ids),
-            threads: self.threads.min(other.threads),
-            stack_functions: self.stack_functions.min(other.stack_functions),
-            samples_per_receiver: self.samples_per_receiver.min(other.samples_per_receiver),
-            series_slots: self.series_slots.min(other.series_slots),
-            ..self
+    pub fn at_most(mut self, other: Self) -> Self {
+        for bound in BOUNDS {
+            let lower = bound.get(self).min(bound.get(other));
+            bound.set(&mut self, lower);
         }
+        self.live_rids = self.live_rids.min(other.live_rids);
+        self.finished_kept = self.finished_kept.min(other.finished_kept);
+        self
+    }
+}
+
+/// One memory limit.
+#[derive(Debug)]
+pub struct Bound {
+    /// Field name in [`Limits`].
+    pub name: &'static str,
+    /// Name of the limited resource.
+    pub about: &'static str,
+    at: fn(&mut Limits) -> &mut usize,
+}
+
+macro_rules! bounds {
+    ($($name:ident: $about:literal,)*) => {
+        &[$(Bound { name: stringify!($name), about: $about, at: |limits| &mut limits.$name }),*]
+    };
+}
+
+/// All memory limits except `live_rids` and `finished_kept`, which have their own flags in every command.
+pub const BOUNDS: &[Bound] = bounds! {
+    rid_bytes: "bytes of request ids kept in memory",
+    hops: "hops",
+    lanes_per_hop: "connections of one hop",
+    pending_frames: "frames sent and not yet received",
+    pending_chunks: "chunks in frames sent and not yet received",
+    early_receives: "receives observed before their sends, of one hop",
+    in_flight_per_rid: "chunks sent and not yet delivered, of one request",
+    in_flight: "chunks sent and not yet delivered, of all requests",
+    in_process_per_rid: "chunks inside one process between two hops, of one request",
+    in_process: "chunks inside processes between two hops, of all requests",
+    lost_ranges_per_rid: "ranges of lost tokens of one request",
+    lost_ranges: "the same of all requests",
+    lossy_requests: "finished requests with lost tokens",
+    token_ids: "token ids kept of undelivered and lost chunks",
+    threads: "threads of the engine",
+    stack_functions: "sampled functions of one role",
+    samples_per_receiver: "CPU samples of one receiving thread",
+    series_slots: "slots of the run's time series",
+};
+
+impl Bound {
+    /// Limit with that name.
+    pub fn named(name: &str) -> Option<&'static Self> {
+        BOUNDS.iter().find(|bound| bound.name == name)
+    }
+
+    /// Value of the limit.
+    pub fn get(&self, mut limits: Limits) -> usize {
+        *(self.at)(&mut limits)
+    }
+
+    /// Sets the limit.
+    pub fn set(&self, limits: &mut Limits, value: usize) {
+        *(self.at)(limits) = value;
     }
 }
 
@@ -203,6 +242,31 @@ mod tests {
             let mut counts = ReachedCounts::default();
             assert_eq!(counts.has_room(&limits, own, all), room);
             assert_eq!([counts.in_flight_per_rid, counts.in_flight], reached);
+        }
+    }
+
+    #[test]
+    fn every_reported_limit_can_be_set_by_its_name() {
+        let limits = Limits::default();
+        for reached in ReachedCounts::default().list(&limits) {
+            let known = Bound::named(reached.name).map(|bound| bound.get(limits));
+            assert!(
+                known == Some(reached.limit) || reached.name == "live_rids",
+                "{reached:?}"
+            );
+        }
+    }
+
+    #[test]
+    fn setting_a_limit_changes_no_other() {
+        for (place, bound) in BOUNDS.iter().enumerate() {
+            let mut limits = Limits::default();
+            bound.set(&mut limits, 7);
+            let changed = BOUNDS
+                .iter()
+                .enumerate()
+                .filter(|(_, b)| b.get(limits) != b.get(Limits::default()));
+            assert_eq!(changed.map(|(at, _)| at).collect::<Vec<_>>(), [place], "{}", bound.name);
         }
     }
 }

@@ -169,10 +169,9 @@ mod tests {
             chunks: Some([2, 3]),
             ids: vec![12, 13, 14, 15],
         };
-        assert_eq!(
-            (&losses.ranges[..], losses.tokens, losses.unlisted),
-            (&[whole][..], 6, 2)
-        );
+        assert_eq!(&losses.ranges[..], &[whole][..]);
+        assert_eq!(losses.tokens, 6);
+        assert_eq!(losses.unlisted, 2);
     }
 
     #[test]

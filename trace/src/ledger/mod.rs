@@ -7,7 +7,6 @@ mod adopt;
 mod ageing;
 mod answer;
 mod arithmetic;
-mod bounds;
 mod chunk;
 mod consumer;
 mod delivery;
@@ -20,7 +19,6 @@ mod health;
 mod hop;
 mod hops;
 mod in_process;
-mod inter_token_latency;
 mod invariant;
 mod kernel;
 mod lane;
@@ -46,18 +44,16 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 pub use absence::AwayTimes;
 pub use arithmetic::Evidence;
-pub use bounds::{BOUNDS, Bound};
 pub use delivery_tracker::Fates;
 pub use frontend::{FrontendResponse, FrontendWaits};
 pub use hop::{Hop, HopCounts};
 pub use hops::Group;
-pub use inter_token_latency::ItlEnds;
 pub use kernel::KernelQueue;
 pub use lane::LaneCounts;
-pub use limits::{Limits, Reached, ReachedCounts};
+pub use limits::{BOUNDS, Bound, Limits, Reached, ReachedCounts};
 pub use losses::{Losses, Lossy, LostRange};
 pub use processing_stage::ProcessingStage;
-pub use request::{Numbers, Request, Summary};
+pub use request::{ItlEnds, Numbers, Request, Summary};
 pub use stacks::{Hits, StackCounts, StackFunction, StackRole};
 pub use stages::Stages;
 pub use stream::Stream;
@@ -106,7 +102,7 @@ pub struct WorstGap {
 }
 
 /// State of a run.
-#[derive(Debug, Serialize, Deserialize)]
+#[derive(Debug, Default, Serialize, Deserialize)]
 pub struct Ledger {
     limits: Limits,
     reached: ReachedCounts,
@@ -114,8 +110,8 @@ pub struct Ledger {
     hops: Hops,
     table: Table,
     finished: FinishedRequests,
-    /// Minimum first-token wait of a notable request, in nanoseconds.
-    slow_ns: u64,
+    /// Minimum first-token wait of a notable request, in nanoseconds; `None` if no wait makes one notable.
+    slow_ns: Option<u64>,
     /// Finished requests that lost tokens, oldest first. Kept longer than the others.
     lossy: VecDeque<Lossy>,
     /// Finished requests kept briefly to recognise duplicates, by the time they are closed.
@@ -178,46 +174,8 @@ impl Ledger {
     pub fn new(limits: Limits) -> Self {
         Self {
             limits,
-            reached: ReachedCounts::default(),
-            engine: EngineState::default(),
-            hops: Hops::default(),
-            table: Table::default(),
-            finished: FinishedRequests::default(),
-            slow_ns: u64::MAX,
-            lossy: VecDeque::new(),
-            lingering: VecDeque::new(),
-            settling: VecDeque::new(),
-            totals: Totals::default(),
-            gap: Distribution::default(),
-            gap_slot: Buckets::default(),
-            worst_gap: WorstGap::default(),
-            delivery_wait: Distribution::default(),
-            worst_delivery_wait: WorstGap::default(),
-            waits: Waits::default(),
-            threads: Threads::default(),
-            stacks: Stacks::default(),
-            stages: Stages::default(),
-            itl_sent: Distribution::default(),
-            itl_delivered: Distribution::default(),
-            itl_sent_by_token: Distribution::default(),
-            itl_delivered_by_token: Distribution::default(),
-            health: HealthChecks::default(),
-            started: None,
-            now: MonoNs::default(),
-            pending_frames: 0,
-            pending_chunks: 0,
-            in_flight: 0,
-            shelf: LossStore::default(),
             checked: true,
-            predecessors: BTreeMap::new(),
-            shared_rids: BTreeSet::new(),
-            forgot: None,
-            delivery_epoch: 0,
-            early: EarlyDeliveries::default(),
-            tool_calls: ToolCallResponses::default(),
-            frontend: FrontendWaits::default(),
-            scratch: Vec::new(),
-            touched: Vec::new(),
+            ..Self::default()
         }
     }
 
@@ -310,7 +268,10 @@ impl Ledger {
     /// Sets the minimum first-token wait of a notable request.
     #[must_use]
     pub(crate) fn slow_from(self, ns: u64) -> Self {
-        Self { slow_ns: ns, ..self }
+        Self {
+            slow_ns: Some(ns),
+            ..self
+        }
     }
 
     /// Sets the known engines.
@@ -413,7 +374,7 @@ impl Ledger {
     /// Whether a request lost tokens, is predicted to have lost some, or was slow, so that an operator may look for it.
     pub fn is_notable(&self, of: &Summary) -> bool {
         let lost = of.tokens_lost.unwrap_or(0) > 0 || of.wire_missing > 0;
-        lost || (of.bursts && self.predicts_drops()) || of.gap_ns.is_some_and(|ns| ns >= self.slow_ns)
+        lost || (of.bursts && self.predicts_drops()) || of.gap_ns.zip(self.slow_ns).is_some_and(|(ns, slow)| ns >= slow)
     }
 
     /// Whether a burst predicts a loss: deliveries are not observed, and the engine keeps only the last of several chunks.

@@ -8,17 +8,17 @@ use smallvec::SmallVec;
 use super::delivery_tracker::{DeliveryTracker, Fates};
 use super::hop::BurstPosition;
 use super::in_process::InProcess;
-use super::inter_token_latency::{InterTokenLatency, ItlEnds};
 use super::limits::{Limits, ReachedCounts};
 use super::losses::{LossStore, Losses, Lossy, LostRange};
 use super::stages::Marks;
 use super::stream::Stream;
 use crate::clock::MonoNs;
 use crate::event::Finish;
+use crate::stats::{Spread, Tally};
 
 /// A request that is live, or waits for its last receive or delivery. Fields keep the order written here: those that every chunk reads
 /// or writes come first, in four cache lines.
-#[derive(Clone, Debug, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
 #[repr(C)]
 pub struct Request {
     pub(crate) rid: Box<str>,
@@ -91,44 +91,10 @@ impl Request {
     pub(crate) fn new(rid: &str, at: MonoNs) -> Self {
         Self {
             rid: rid.into(),
-            streams: SmallVec::new(),
-            in_process: Vec::new(),
             first_at: at,
             last_at: at,
-            sent_first: None,
-            received_first: None,
-            first_receive_missed: false,
-            after_engine_end: false,
-            gap_ns: None,
-            tokens_sent: 0,
-            tokens_received: 0,
-            tokens_delivered: 0,
-            chunks_sent: 0,
-            wire_missing: 0,
-            prompt_tokens: None,
-            cached_tokens: None,
-            retractions: 0,
-            finish: None,
-            called: None,
-            final_received: false,
-            tracker: None,
             mapped: true,
-            queued: false,
-            inflated: false,
-            odd: false,
-            sums_up: false,
-            finish_seen: false,
-            burst: 0,
-            burst_seen: false,
-            lossless: false,
-            sharing: 0,
-            silence_ns: None,
-            marks: None,
-            delivered_first: None,
-            itl: None,
-            losses: None,
-            predicted: None,
-            received_last: [0; 3],
+            ..Self::default()
         }
     }
 
@@ -307,6 +273,32 @@ impl Request {
             bursts: self.burst_seen,
             itl: self.itl(),
             worker,
+        }
+    }
+}
+
+/// Time between chunks with tokens, divided by the tokens of the later chunk and counted once for each token. The engine's own metric
+/// `inter_token_latency_seconds` and its benchmark use the same definition.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+pub(crate) struct InterTokenLatency {
+    pub(crate) sent: Tally,
+    pub(crate) delivered: Tally,
+}
+
+/// A request's inter-token latency at both ends, by token; quantiles are accurate to 6 %.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ItlEnds {
+    /// Between the scheduler's sends.
+    pub sent: Option<Spread>,
+    /// Between deliveries to the client.
+    pub delivered: Option<Spread>,
+}
+
+impl InterTokenLatency {
+    pub(crate) fn brief(&self) -> ItlEnds {
+        ItlEnds {
+            sent: Spread::of_tally(&self.sent),
+            delivered: Spread::of_tally(&self.delivered),
         }
     }
 }

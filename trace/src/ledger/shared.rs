@@ -251,10 +251,8 @@ mod tests {
 
         fn send(&mut self, hop: u16, count: u32, last: bool) {
             let chunk = Chunk {
-                listed: Some(1),
-                completion_tokens: Some(count),
                 finish: last.then_some(Finish::Length),
-                ..Chunk::new("a")
+                ..Chunk::counted("a", 1, count)
             };
             let seq = self.sent[usize::from(hop)];
             self.sent[usize::from(hop)] += 1;

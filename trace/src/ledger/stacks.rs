@@ -53,7 +53,7 @@ pub struct StackFunction {
 }
 
 /// Stack samples of the processes of one role.
-#[derive(Clone, Debug, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub struct StackRole {
     /// `tokenizer`, `scheduler`, ...
     pub role: Box<str>,
@@ -81,12 +81,8 @@ impl StackRole {
     fn new(role: &str) -> Self {
         Self {
             role: role.into(),
-            all: StackCounts::default(),
-            growing: StackCounts::default(),
-            receives: false,
             gil_observed: true,
-            left_out: 0,
-            functions: Vec::new(),
+            ..Self::default()
         }
     }
 

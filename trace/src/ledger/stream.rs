@@ -10,7 +10,7 @@ use crate::id::HopId;
 
 /// State of one request on one hop. The field order matters: a request stores its first stream inline, so the fields before `first_at`
 /// lie in the four cache lines that every chunk touches.
-#[derive(Clone, Debug, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
 #[repr(C)]
 pub struct Stream {
     /// Group of its hop.
@@ -39,15 +39,9 @@ impl Stream {
             hop,
             group: group as u32,
             ends,
-            count: Count::default(),
-            chunks: 0,
-            sum: 0,
-            missing: 0,
-            epoch: 0,
-            retractions: 0,
-            lane: 0,
             first_at: at,
             last_at: at,
+            ..Self::default()
         }
     }
 

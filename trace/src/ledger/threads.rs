@@ -16,7 +16,7 @@ const KEPT_NS: u64 = 12_000_000_000;
 const SILENT_NS: u64 = 10_000_000_000;
 
 /// A thread of the engine.
-#[derive(Debug, Serialize, Deserialize)]
+#[derive(Debug, Default, Serialize, Deserialize)]
 pub struct Thread {
     pub(crate) id: ThreadId,
     role: Box<str>,
@@ -41,17 +41,8 @@ impl Thread {
     fn new(id: ThreadId, at: MonoNs) -> Self {
         Self {
             id,
-            role: Box::default(),
-            name: Box::default(),
-            part: None,
-            receives: false,
-            asked: None,
-            burst: Burst::default(),
             last_at: at,
-            sums: TimeUse::default(),
-            poll: None,
-            timeline: Timeline::default(),
-            absences: Absences::default(),
+            ..Self::default()
         }
     }
 

@@ -273,7 +273,7 @@ fn consumer<'a>(f: &mut Families, role: &str, receivers: impl Iterator<Item = &'
 fn found(f: &mut Families, findings: &Findings) {
     let all = findings.sorted();
     for detector in DETECTORS {
-        let kind = detector.kind();
+        let kind = detector.kind;
         let of_kind = all.iter().filter(|finding| finding.kind == kind);
         f.int(&n::FINDINGS, [kind], of_kind.count() as u64);
     }
@@ -350,11 +350,7 @@ mod tests {
     }
 
     fn send(analysis: &mut Analysis, id: FrameId, rid: &str) {
-        let chunk = Chunk {
-            listed: Some(1),
-            completion_tokens: Some(1),
-            ..Chunk::new(rid)
-        };
+        let chunk = Chunk::counted(rid, 1, 1);
         analysis.apply(&Event::new(
             MonoNs(MS * (1 + id.seq)),
             What::Sent(Frame::token_ids(id, 700, &[chunk])),

@@ -4,16 +4,14 @@ mod buckets;
 mod distribution;
 mod rate;
 mod series;
-mod spread;
 mod sum;
 mod trend;
 
 pub use buckets::{Buckets, Tally};
-pub use distribution::Distribution;
 pub(crate) use distribution::Run;
+pub use distribution::{Distribution, Spread};
 pub use rate::{PerSecond, Rate};
 pub use series::{Series, Slot};
-pub use spread::Spread;
 pub use sum::{Sum, WindowedSum};
 pub use trend::Trend;
 

@@ -90,10 +90,8 @@ fn apply(export: &mut Export<'_>, at: u64, what: What<'_>) {
 
 fn chunk((_, count, last): (u8, u32, bool), rid: &str) -> Chunk<'_> {
     Chunk {
-        listed: Some(1),
-        completion_tokens: Some(count),
         finish: last.then_some(Finish::Stop),
-        ..Chunk::new(rid)
+        ..Chunk::counted(rid, 1, count)
     }
 }
 

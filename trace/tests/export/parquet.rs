@@ -1,6 +1,6 @@
 use parquet::file::reader::{FileReader, SerializedFileReader};
 use parquet::record::{Field, Row, RowAccessor};
-use trace::event::{Chunk, Event, Finish, Frame, IdColumn, Kind, What};
+use trace::event::{Chunk, Event, Finish, Frame, What};
 use trace::export::{Export, Format, Opening, Options};
 use trace::report::ReportInput;
 use trace::{Config, FrameId, HopId, MonoNs};
@@ -95,14 +95,7 @@ fn rows_continue_in_further_groups() {
             lane: 0,
             seq: seq as u64,
         };
-        let frame = Frame {
-            id,
-            bytes: 100,
-            forwarded: None,
-            kind: Kind::TokenIds,
-            ids: IdColumn::Delta,
-            chunks: &chunks,
-        };
+        let frame = Frame::token_ids(id, 100, &chunks);
         let at = MonoNs((seq as u64 + 1) * run::MS);
         export
             .event(&Event {
@@ -124,9 +117,7 @@ fn rows_continue_in_further_groups() {
 
 fn finished(rid: &str) -> Chunk<'_> {
     Chunk {
-        listed: Some(1),
-        completion_tokens: Some(1),
         finish: Some(Finish::Stop),
-        ..Chunk::new(rid)
+        ..Chunk::counted(rid, 1, 1)
     }
 }

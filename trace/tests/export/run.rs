@@ -281,12 +281,10 @@ impl Step {
 
 fn chunk((rid, count, finish): &Part) -> Chunk<'_> {
     Chunk {
-        listed: Some(1),
-        completion_tokens: Some(*count),
         prompt_tokens: Some(16),
         cached_tokens: Some(8),
         finish: *finish,
         ids: &[1001],
-        ..Chunk::new(rid)
+        ..Chunk::counted(rid, 1, *count)
     }
 }

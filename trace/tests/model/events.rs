@@ -2,14 +2,11 @@
 
 use std::rc::Rc;
 
-use trace::engine::{Mode, Waiter};
-use trace::event::{
-    Answer, AnswerEnd, Capabilities, Chunk, Delivery, Engine, Event, Finish, Frame, Hop, Kind, Missed, MissedCause,
-    Received, Response, Undecoded, What,
-};
+use trace::engine::Mode;
+use trace::event::{Answer, AnswerEnd, Chunk, Delivery, Event, Finish, Frame, Kind, Undecoded, What};
 use trace::{FrameId, HopId, MonoNs};
 
-use crate::schedule::{Column, Policy};
+use crate::schedule::Column;
 
 /// A request's part of a frame.
 #[derive(Clone, Debug)]
@@ -42,26 +39,13 @@ impl Part {
 
 #[derive(Clone, Debug)]
 pub(crate) enum OwnedEvent {
-    Engine(Policy),
-    Hop {
-        id: HopId,
-        name: &'static str,
-        worker: Option<u16>,
-        origin: bool,
-        last: bool,
-        capabilities: Capabilities,
-    },
+    Plain(What<'static>),
     Sent {
         id: FrameId,
         kind: Kind,
         column: Column,
         parts: Rc<[Part]>,
     },
-    Received {
-        id: FrameId,
-        wakeup: u64,
-    },
-    Undecoded(FrameId),
     Delivered {
         rid: Rc<str>,
         tokens: u32,
@@ -74,11 +58,6 @@ pub(crate) enum OwnedEvent {
         tokens: Option<u32>,
         claimed: u32,
         end: AnswerEnd,
-    },
-    Missed {
-        hop: Option<HopId>,
-        count: u64,
-        cause: MissedCause,
     },
 }
 
@@ -96,36 +75,12 @@ impl OwnedEvent {
         let mut emit = |what: What<'_>| receiver(&Event { at: MonoNs(at), what });
         let forwarded = Some(MonoNs(at + RELAY_NS));
         match self {
-            Self::Engine(policy) => {
-                let (mode, waiter) = match policy {
-                    Policy::KeepsLast => (Mode::Incremental, Waiter::KeepsLast),
-                    Policy::YieldsAll => (Mode::Incremental, Waiter::YieldsAll),
-                    Policy::Merges => (Mode::Incremental, Waiter::Merges),
-                    Policy::Cumulative => (Mode::Cumulative, Waiter::KeepsLast),
-                };
-                emit(What::Engine(Engine {
-                    mode: Some(mode),
-                    waiter: Some(waiter),
-                    turnaround: Some(3),
-                    ..Engine::default()
-                }));
-            }
-            &Self::Hop {
-                id,
-                name,
-                worker,
-                origin,
-                last,
-                capabilities,
-            } => emit(What::Hop(Hop {
-                id,
-                ends: name.into(),
-                endpoint: "",
-                worker,
-                origin,
-                last,
-                capabilities,
+            // The relay forwards even a frame that cannot be decoded.
+            Self::Plain(What::Undecoded(undecoded)) => emit(What::Undecoded(Undecoded {
+                forwarded,
+                ..*undecoded
             })),
+            Self::Plain(what) => emit(*what),
             Self::Sent {
                 id,
                 kind,
@@ -157,16 +112,6 @@ impl OwnedEvent {
                     chunks: &chunks,
                 }));
             }
-            &Self::Received { id, wakeup } => emit(What::Received(Received {
-                id,
-                wakeup: Some(wakeup),
-                by: None,
-                frame: None,
-            })),
-            &Self::Undecoded(id) => emit(What::Undecoded(Undecoded {
-                forwarded,
-                ..Undecoded::new(id, 100, "truncated")
-            })),
             Self::Delivered {
                 rid,
                 tokens,
@@ -174,13 +119,9 @@ impl OwnedEvent {
                 reported,
                 finished,
             } => emit(What::Delivered(Delivery {
-                rid,
-                tokens: *tokens,
                 mode: *mode,
-                completion_tokens: Some(*reported),
                 finished: *finished,
-                response: Response::Streamed,
-                without_text: 0,
+                ..Delivery::new(rid, *tokens, Some(*reported))
             })),
             Self::Answered {
                 rid,
@@ -191,17 +132,18 @@ impl OwnedEvent {
                 end: *end,
                 ..Answer::new(rid, *tokens, Some(*claimed))
             })),
-            &Self::Missed { hop, count, cause } => emit(What::Missed(Missed { hop, count, cause })),
         }
     }
 
     /// Sequence within which the source guarantees the order; `None` if the event must not be reordered at all.
     pub(crate) fn sequence(&self) -> Option<Sequence> {
         match self {
-            Self::Sent { id, .. } | Self::Undecoded(id) => Some(Sequence::Sends(id.hop, id.lane)),
-            Self::Received { id, .. } => Some(Sequence::Receives(id.hop)),
+            Self::Sent { id, .. } | Self::Plain(What::Undecoded(Undecoded { id, .. })) => {
+                Some(Sequence::Sends(id.hop, id.lane))
+            }
+            Self::Plain(What::Received(received)) => Some(Sequence::Receives(received.id.hop)),
             Self::Delivered { .. } | Self::Answered { .. } => Some(Sequence::Deliveries),
-            Self::Engine(_) | Self::Hop { .. } | Self::Missed { .. } => None,
+            Self::Plain(_) => None,
         }
     }
 }

@@ -13,7 +13,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use events::{OwnedEvent, RELAY_NS, id_at};
 use proptest::prelude::*;
 use proptest::test_runner::{RngSeed, TestCaseResult};
-use schedule::{Column, Path, Policy, Shape, Step};
+use schedule::{Shape, Step};
+use trace::event::{Missed, What};
 use trace::ledger::{Limits, Losses};
 use trace::record::{BlockPacker, BlockReader, BlockWriter, Payload, Record};
 use trace::report::{AnswerCounts, LossLine, Report, ReportInput};
@@ -365,7 +366,7 @@ proptest! {
         let world = World::run(shape, &steps);
         let analysis = analyse(&world.events, Config::default())?;
         check_no_false_findings(&world, &analysis)?;
-        let counted = |event: &OwnedEvent| matches!(event, OwnedEvent::Missed { count: 1.., .. });
+        let counted = |event: &OwnedEvent| matches!(event, OwnedEvent::Plain(What::Missed(Missed { count: 1.., .. })));
         let missed = world.events.iter().any(|(_, event)| event.as_ref().is_some_and(counted));
         prop_assert_eq!(report(&analysis).own.events_missed > 0, missed);
         check_balances(&analysis)?;
@@ -490,18 +491,10 @@ fn lists_exactly(line: &LossLine, truth: &LostTokens, with_ids: bool) -> bool {
 #[test]
 fn tokens_are_counted_exactly_at_the_in_flight_limit() {
     let shape = Shape {
-        policy: Policy::KeepsLast,
-        path: Path::Direct,
-        column: Column::New,
         ranks: 1,
         receives_observed: true,
         deliveries_observed: true,
-        answers_observed: false,
-        answers_counted: false,
-        equal_timestamps: false,
-        attached_after: 0,
-        rids_reused: false,
-        rids_shared: false,
+        ..Shape::default()
     };
     let send = Step::Send {
         rank: 0,
@@ -516,14 +509,11 @@ fn tokens_are_counted_exactly_at_the_in_flight_limit() {
         ..Limits::default()
     };
     let world = World::run(shape, &steps);
-    let analysis = analyse(
-        &world.events,
-        Config {
-            limits,
-            ..Config::default()
-        },
-    )
-    .expect("counters never decrease");
+    let config = Config {
+        limits,
+        ..Config::default()
+    };
+    let analysis = analyse(&world.events, config).expect("counters never decrease");
     let reported = counts(&report(&analysis));
     assert_eq!((reported.tokens_delivered, reported.in_flight), (2, 0));
 }

@@ -2,23 +2,38 @@
 
 use proptest::collection::vec;
 use proptest::prelude::*;
+use trace::engine::{Mode, Waiter};
 use trace::event::IdColumn;
 
 use crate::events::Part;
 
 /// How a waiter of the tokenizer treats queued chunks.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) enum Policy {
+    #[default]
     KeepsLast,
     YieldsAll,
     Merges,
     Cumulative,
 }
 
+impl Policy {
+    /// Output mode and waiter that the source reports.
+    pub(crate) fn behaviour(self) -> (Mode, Waiter) {
+        match self {
+            Self::KeepsLast => (Mode::Incremental, Waiter::KeepsLast),
+            Self::YieldsAll => (Mode::Incremental, Waiter::YieldsAll),
+            Self::Merges => (Mode::Incremental, Waiter::Merges),
+            Self::Cumulative => (Mode::Cumulative, Waiter::KeepsLast),
+        }
+    }
+}
+
 /// The path from the schedulers to the tokenizer.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) enum Path {
     /// One hop.
+    #[default]
     Direct,
     /// Through a detokenizer.
     Detokenizer,
@@ -27,9 +42,10 @@ pub(crate) enum Path {
 }
 
 /// Content of the token id column, and its declaration in the layout.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) enum Column {
     /// New ids.
+    #[default]
     New,
     /// All ids so far.
     All,
@@ -67,7 +83,7 @@ impl Column {
 }
 
 /// A server, and its observable stages.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, Default)]
 #[expect(
     clippy::struct_excessive_bools,
     reason = "each is one fact about the run, read by its name"

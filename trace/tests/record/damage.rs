@@ -8,10 +8,10 @@ use trace::event::What;
 use trace::record::{OpenError, ReadError, Record, Recording};
 
 use super::traffic::traffic;
-use super::{Folder, Input, events, options, record};
+use super::{Folder, events, options, record};
 
 /// Reads all readable events and checks that each was written, in order. Returns their number and that of damaged blocks.
-fn read(path: &Path, inputs: &[Input]) -> Result<(usize, usize, Option<String>), OpenError> {
+fn read(path: &Path, inputs: &[Record<'_>]) -> Result<(usize, usize, Option<String>), OpenError> {
     let recording = Recording::open(path)?;
     let mut reader = recording.reader();
     let (mut at, mut read, mut damaged) = (0, 0, 0);
@@ -25,11 +25,7 @@ fn read(path: &Path, inputs: &[Input]) -> Result<(usize, usize, Option<String>),
             }
             Err(error) => panic!("{error}"),
         };
-        let is_written = |input: &Input| match (record, input) {
-            (Record::Event(event), Input::Event(written)) => event == *written,
-            (Record::Tick(now), Input::Tick(written)) => now.0 == *written,
-            _ => false,
-        };
+        let is_written = |input: &Record<'_>| record == *input;
         match record {
             Record::Closing(closing) => assert_eq!(*closing, super::closing()),
             Record::Event(event) if !inputs[at..].iter().any(is_written) => {

@@ -6,16 +6,7 @@ use std::time::{Duration, Instant};
 use trace::record::{Hindsight, RecordError, RecordOptions, Recorder, Recording};
 
 use super::traffic::traffic;
-use super::{Folder, Input, closing, header, options};
-
-fn feed(recorder: &mut Recorder, inputs: &[Input]) {
-    for input in inputs {
-        match input {
-            Input::Event(event) => recorder.event(event),
-            Input::Tick(at) => recorder.tick(trace::MonoNs(*at)),
-        }
-    }
-}
+use super::{Folder, closing, feed, header, options};
 
 /// Waits until the writer thread stops, and returns the reason.
 fn wait_until_stopped(recorder: &Recorder) -> String {
@@ -104,12 +95,7 @@ fn the_ring_continues_after_a_failed_dump() {
     let folder = Folder::new();
     let inputs = traffic(500, 20, 9);
     let mut ring = Hindsight::create(&folder.file("ring"), 4 << 20, &header(), options(10_000)).expect("a ring");
-    for input in &inputs {
-        match input {
-            Input::Event(event) => ring.event(event),
-            Input::Tick(at) => ring.tick(trace::MonoNs(*at)),
-        }
-    }
+    super::ring::feed(&mut ring, &inputs);
     let failed = ring.dump(&folder.file("missing/dump.tgap"), &closing(), false);
     assert!(
         matches!(failed, Err(RecordError::Io { what: "create", .. })),

@@ -4,26 +4,19 @@ use proptest::prelude::*;
 use trace::event::What;
 use trace::record::{BlockPacker, BlockReader, BlockWriter, Payload, Record, Recording};
 use trace::report::ReportInput;
-use trace::{Analysis, Config, MonoNs};
+use trace::{Analysis, Config};
 
-use super::Input;
 use super::traffic::traffic;
 
-fn apply(analysis: &mut Analysis, input: &Input) {
+fn write(blocks: &mut BlockWriter, input: &Record<'_>) {
     match input {
-        Input::Event(event) => analysis.apply(event),
-        Input::Tick(at) => analysis.tick(MonoNs(*at)),
+        Record::Event(event) => blocks.event(event),
+        Record::Tick(at) => blocks.tick(*at),
+        other => panic!("{other:?} is no input"),
     }
 }
 
-fn write(blocks: &mut BlockWriter, input: &Input) {
-    match input {
-        Input::Event(event) => blocks.event(event),
-        Input::Tick(at) => blocks.tick(MonoNs(*at)),
-    }
-}
-
-fn apply_record(analysis: &mut Analysis, record: &Record<'_>) {
+fn apply(analysis: &mut Analysis, record: &Record<'_>) {
     match record {
         Record::Event(event) => analysis.apply(event),
         Record::Tick(now) => analysis.tick(*now),
@@ -43,7 +36,7 @@ fn report(analysis: &Analysis) -> String {
 }
 
 /// Compares the source with a subscriber that joins after `join` records, with `block` records per block.
-fn join_late(inputs: &[Input], join: usize, block: usize) -> (Analysis, Analysis) {
+fn join_late(inputs: &[Record<'_>], join: usize, block: usize) -> (Analysis, Analysis) {
     let mut source = Analysis::new(crate::engine::config());
     inputs[..join].iter().for_each(|input| apply(&mut source, input));
     let mut subscriber = snapshot(&source);
@@ -61,7 +54,7 @@ fn join_late(inputs: &[Input], join: usize, block: usize) -> (Analysis, Analysis
         let closed = blocks.close().expect("records");
         let packed = packer.pack(&closed).expect("packed");
         reader
-            .read(packed, &mut |record| apply_record(&mut subscriber, &record))
+            .read(packed, &mut |record| apply(&mut subscriber, &record))
             .expect("an intact block");
     }
     assert_eq!((reader.lost(), reader.unknown()), (0, 0));
@@ -106,9 +99,9 @@ fn a_snapshot_of_a_real_run_continues_like_the_run() {
         let mut reader = recording.reader();
         let mut snapshots: Vec<Analysis> = Vec::new();
         while let Some(record) = reader.next().expect("an intact block") {
-            apply_record(&mut source, &record);
+            apply(&mut source, &record);
             for analysis in &mut snapshots {
-                apply_record(analysis, &record);
+                apply(analysis, &record);
             }
             at += 1;
             if at % (records / 20).max(1) == 0 {
@@ -145,7 +138,7 @@ fn a_missing_block_counts_as_missed_observations_not_as_lost_tokens() {
             // The second read yields nothing: the block is already known.
             reader
                 .read(&packed, &mut |record| {
-                    apply_record(&mut subscriber, &record);
+                    apply(&mut subscriber, &record);
                     if let Record::Event(event) = record {
                         hops += usize::from(number == 4 && matches!(event.what, What::Hop(_)));
                         if let What::Missed(missed) = event.what {

@@ -21,22 +21,19 @@ fn live(recorder: &mut Recorder, with_ids: bool) -> Analysis {
     apply(
         0,
         What::Hop(Hop {
-            id: hop,
-            ends: "scheduler->tokenizer".into(),
             endpoint: "ipc:///tmp/tokens",
-            worker: None,
-            origin: true,
-            last: true,
-            capabilities: Capabilities::SENT | Capabilities::DELIVERED,
+            ..Hop::only(
+                hop,
+                "scheduler->tokenizer",
+                Capabilities::SENT | Capabilities::DELIVERED,
+            )
         }),
     );
     for n in 0..6_u32 {
         let ids = [i64::from(n) * 2 + 151_001, i64::from(n) * 2 + 151_002];
         let chunk = Chunk {
-            listed: Some(2),
-            completion_tokens: Some(n * 2 + 2),
             ids: if with_ids { &ids } else { &[] },
-            ..Chunk::new(RID)
+            ..Chunk::counted(RID, 2, n * 2 + 2)
         };
         let seq = u64::from(n);
         let id = FrameId { hop, lane: 0, seq };

@@ -4,6 +4,7 @@ mod damage;
 mod disk_errors;
 #[path = "../common/engine.rs"]
 mod engine;
+#[path = "../common/events.rs"]
 mod events;
 mod files;
 mod formats;
@@ -16,8 +17,8 @@ mod traffic;
 
 use std::path::{Path, PathBuf};
 
+use trace::MonoNs;
 use trace::record::{Anchor, Closing, Header, Payload, Record, RecordOptions, Recorder, Recording};
-use trace::{Event, MonoNs};
 
 /// A temporary directory, removed on drop.
 struct Folder(PathBuf);
@@ -47,13 +48,6 @@ impl Drop for Folder {
     }
 }
 
-/// A recorded event or tick.
-#[derive(Clone, Copy, Debug)]
-enum Input {
-    Event(Event<'static>),
-    Tick(u64),
-}
-
 fn header() -> Header {
     Header {
         anchor: Anchor {
@@ -81,37 +75,32 @@ fn options(block_bytes: usize) -> RecordOptions {
     }
 }
 
-fn record(path: &Path, inputs: &[Input], options: RecordOptions) -> trace::record::Summary {
-    let mut recorder = Recorder::create(path, &header(), options).expect("a new file");
+fn feed(recorder: &mut Recorder, inputs: &[Record<'_>]) {
     for input in inputs {
         match input {
-            Input::Event(event) => recorder.event(event),
-            Input::Tick(at) => recorder.tick(MonoNs(*at)),
+            Record::Event(event) => recorder.event(event),
+            Record::Tick(at) => recorder.tick(*at),
+            other => panic!("{other:?} is no input"),
         }
     }
+}
+
+fn record(path: &Path, inputs: &[Record<'_>], options: RecordOptions) -> trace::record::Summary {
+    let mut recorder = Recorder::create(path, &header(), options).expect("a new file");
+    feed(&mut recorder, inputs);
     recorder.finish(&closing()).expect("a complete file")
 }
 
 /// Reads the recording and compares it with `inputs`; returns the number of matches.
-fn compare(path: &Path, inputs: &[Input]) -> usize {
+fn compare(path: &Path, inputs: &[Record<'_>]) -> usize {
     let recording = Recording::open(path).expect("a recording");
     let mut reader = recording.reader();
-    let mut at = 0;
-    let mut closed = false;
-    while let Some(record) = reader.next().expect("an intact block") {
-        match (record, inputs.get(at)) {
-            (Record::Closing(c), None) => {
-                assert_eq!(*c, closing());
-                closed = true;
-                continue;
-            }
-            (Record::Event(event), Some(Input::Event(expected))) => assert_eq!(event, *expected),
-            (Record::Tick(now), Some(Input::Tick(expected))) => assert_eq!(now.0, *expected),
-            other => panic!("{other:?} at {at}"),
-        }
+    let (mut at, closing) = (0, closing());
+    for expected in inputs.iter().copied().chain([Record::Closing(&closing)]) {
+        assert_eq!(reader.next().expect("an intact block"), Some(expected), "at {at}");
         at += 1;
     }
-    assert!(closed);
+    assert_eq!(reader.next().expect("an intact block"), None);
     assert_eq!(reader.unknown(), 0);
-    at
+    at - 1
 }

@@ -2,19 +2,19 @@
 
 use std::fs;
 
-use trace::MonoNs;
 use trace::record::{Hindsight, Record, RecordError, RecordOptions, Recording};
 
 use super::traffic::traffic;
-use super::{Folder, Input, closing, header, options};
+use super::{Folder, closing, header, options};
 
 const SIZE: u64 = 4 << 20;
 
-fn feed(ring: &mut Hindsight, inputs: &[Input]) {
+pub(super) fn feed(ring: &mut Hindsight, inputs: &[Record<'_>]) {
     for input in inputs {
         match input {
-            Input::Event(event) => ring.event(event),
-            Input::Tick(at) => ring.tick(MonoNs(*at)),
+            Record::Event(event) => ring.event(event),
+            Record::Tick(at) => ring.tick(*at),
+            other => panic!("{other:?} is no input"),
         }
     }
 }
@@ -30,7 +30,7 @@ fn records(recording: &Recording) -> (u64, Vec<String>) {
 }
 
 /// Poorly compressible data, so that the ring wraps several times.
-fn noise() -> Vec<Input> {
+fn noise() -> Vec<Record<'static>> {
     traffic(6_000, 200, 2)
 }
 
@@ -67,10 +67,7 @@ fn the_newest_blocks_are_complete_and_can_be_dumped_during_the_run() {
     let bytes: u64 = live.blocks().iter().map(|b| b.bytes).sum();
     assert!(bytes > SIZE / 2, "{bytes} of {SIZE} bytes hold blocks");
     // The current hops come first, then the records from that point on.
-    let expected = inputs[from as usize..].iter().map(|input| match input {
-        Input::Event(event) => format!("{:?}", Record::Event(*event)),
-        Input::Tick(at) => format!("{:?}", Record::Tick(MonoNs(*at))),
-    });
+    let expected = inputs[from as usize..].iter().map(|input| format!("{input:?}"));
     assert!(dump_records[0].contains("Hop(Hop"));
     assert!(dump_records[1..].iter().eq(expected.collect::<Vec<_>>().iter()));
     ring.finish().expect("finished");

@@ -1,9 +1,8 @@
 //! Simulated engine output: frames of overlapping requests, each received shortly after its send.
 
 use trace::event::{Capabilities, Chunk, Event, Finish, Frame, Hop, Received, What};
+use trace::record::Record;
 use trace::{FrameId, HopId, MonoNs};
-
-use super::Input;
 
 const MS: u64 = 1_000_000;
 
@@ -16,23 +15,18 @@ fn rid(n: u64) -> &'static str {
     Box::leak(text.into_boxed_str())
 }
 
-fn event(at: u64, what: What<'static>) -> Input {
-    Input::Event(Event { at: MonoNs(at), what })
+fn event(at: u64, what: What<'static>) -> Record<'static> {
+    Record::Event(Event { at: MonoNs(at), what })
 }
 
 /// `frames` frames of `requests` requests with `tokens` tokens each, one frame every 10 ms, with a tick after every tenth.
-pub(crate) fn traffic(frames: u64, requests: u64, tokens: u32) -> Vec<Input> {
+pub(crate) fn traffic(frames: u64, requests: u64, tokens: u32) -> Vec<Record<'static>> {
     let capabilities = Capabilities::SENT | Capabilities::RECEIVED;
     let mut inputs = vec![event(
         0,
         What::Hop(Hop {
-            id: HopId(0),
-            ends: "scheduler->tokenizer".into(),
             endpoint: "ipc:///tmp/tokens",
-            worker: None,
-            origin: true,
-            last: true,
-            capabilities,
+            ..Hop::only(HopId(0), "scheduler->tokenizer", capabilities)
         }),
     )];
     let mut slots: Vec<(&'static str, u32)> = (0..requests).map(|n| (rid(n), n as u32 % tokens)).collect();
@@ -65,7 +59,7 @@ pub(crate) fn traffic(frames: u64, requests: u64, tokens: u32) -> Vec<Input> {
         ));
         inputs.push(event(at + MS + seq * 104_729 % 500_000, What::Received(received)));
         if seq % 10 == 9 {
-            inputs.push(Input::Tick(at + 2 * MS));
+            inputs.push(Record::Tick(MonoNs(at + 2 * MS)));
         }
     }
     inputs

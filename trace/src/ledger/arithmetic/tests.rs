@@ -61,14 +61,7 @@ fn without_counts_a_streams_count_is_the_sum_of_its_ids() {
 #[test]
 fn a_missing_frame_loses_exactly_its_tokens() {
     let (_, steps) = verdicts(IdColumn::Delta, &[(1, 1), (1, 2), (2, 7), (1, 8)]);
-    assert_eq!(
-        steps[2],
-        Step {
-            new: 5,
-            carried: 2,
-            verdict: Verdict::Loss { missing: 3 }
-        }
-    );
+    assert_eq!(steps[2], Step::of(5, 2, Verdict::Loss { missing: 3 }));
     assert_eq!(steps[3].verdict, Verdict::Fits);
 }
 
@@ -101,14 +94,7 @@ fn a_missed_observation_rebases_to_the_schedulers_count() {
     let mut count = Count::default();
     count.step(reported(IdColumn::Delta, 1, 1), 0);
     let step = count.step(reported(IdColumn::Delta, 1, 9), 1);
-    assert_eq!(
-        step,
-        Step {
-            new: 8,
-            carried: 1,
-            verdict: Verdict::Rebased
-        }
-    );
+    assert_eq!(step, Step::of(8, 1, Verdict::Rebased));
     assert_eq!(count.step(reported(IdColumn::Delta, 1, 10), 1).verdict, Verdict::Fits);
 }
 
@@ -125,30 +111,10 @@ fn a_prompt_tail_is_not_a_surplus() {
 fn a_wrong_delta_claim_is_rejected_after_three_chunks() {
     let (count, steps) = verdicts(IdColumn::Delta, &[(1, 1), (2, 2), (3, 3), (4, 4), (5, 5)]);
     assert_eq!(count.evidence, Evidence::Cumulative);
-    assert_eq!(
-        steps[1].verdict,
-        Verdict::Inflated {
-            listed: 2,
-            new: 1,
-            confirmed: false
-        }
-    );
-    assert_eq!(
-        steps[3].verdict,
-        Verdict::Inflated {
-            listed: 4,
-            new: 1,
-            confirmed: true
-        }
-    );
-    assert_eq!(
-        steps[4].verdict,
-        Verdict::Inflated {
-            listed: 5,
-            new: 1,
-            confirmed: true
-        }
-    );
+    for (at, listed, confirmed) in [(1, 2, false), (3, 4, true), (4, 5, true)] {
+        let new = 1;
+        assert_eq!(steps[at].verdict, Verdict::Inflated { listed, new, confirmed });
+    }
     assert_eq!(steps.iter().map(|s| s.new).sum::<u32>(), 5);
 }
 
@@ -182,14 +148,7 @@ fn a_finish_trimmed_to_the_stop_string_is_not_a_surplus() {
         finish: Some(Finish::Stop),
         ..reported(IdColumn::Delta, 0, 9)
     };
-    assert_eq!(
-        count.step(finish, 0),
-        Step {
-            new: 0,
-            carried: 0,
-            verdict: Verdict::Fits
-        }
-    );
+    assert_eq!(count.step(finish, 0), Step::of(0, 0, Verdict::Fits));
 }
 
 #[test]
@@ -199,10 +158,8 @@ fn streams_of_an_unknown_release_are_classified_by_their_ids() {
     assert_eq!(count.evidence, Evidence::Cumulative);
     // A frame lost before the first decisive chunk is a loss: that chunk does not carry all new tokens.
     let (count, steps) = verdicts(IdColumn::Undecided, &[(1, 1), (1, 3)]);
-    assert_eq!(
-        (count.evidence, steps[1].verdict),
-        (Evidence::Delta, Verdict::Loss { missing: 1 })
-    );
+    assert_eq!(count.evidence, Evidence::Delta);
+    assert_eq!(steps[1].verdict, Verdict::Loss { missing: 1 });
     let (count, steps) = verdicts(column, &[(1, 1), (1, 2), (1, 4)]);
     assert_eq!(count.evidence, Evidence::Delta);
     assert_eq!(steps[2].verdict, Verdict::Loss { missing: 1 });

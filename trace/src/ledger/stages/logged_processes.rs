@@ -14,7 +14,7 @@ const FRESH_NS: u64 = 10_000_000_000;
 const STEPS: usize = 240;
 
 /// State of one process, from its own log.
-#[derive(Debug, Serialize, Deserialize)]
+#[derive(Debug, Default, Serialize, Deserialize)]
 pub struct LoggedProcess {
     /// Source: a role, a process, or the log file.
     pub by: Box<str>,
@@ -74,20 +74,6 @@ impl States {
 }
 
 impl LoggedProcess {
-    fn new(by: &str) -> Self {
-        Self {
-            by: by.into(),
-            messages: 0,
-            more: (0, 0),
-            recv_wait: Distribution::default(),
-            states: States::default(),
-            last_states: None,
-            cpu_logged: 0,
-            cpu_max: None,
-            cpu: None,
-        }
-    }
-
     /// Its last logged `states`, if recent enough to be valid at `at`.
     pub fn states_at(&self, at: MonoNs) -> Option<u32> {
         let (logged, states) = self.last_states?;
@@ -119,7 +105,10 @@ impl LoggedProcesses {
         let place = match self.0.iter().position(|t| *t.by == *logged.by) {
             Some(place) => place,
             None if self.0.len() < PROCESSES => {
-                self.0.push(LoggedProcess::new(logged.by));
+                self.0.push(LoggedProcess {
+                    by: logged.by.into(),
+                    ..LoggedProcess::default()
+                });
                 self.0.len() - 1
             }
             None => return,

@@ -5,7 +5,6 @@
 mod enter;
 mod logged_processes;
 mod marks;
-mod names;
 mod rank;
 mod slowest;
 
@@ -20,7 +19,6 @@ use hashbrown::HashMap;
 use serde::{Deserialize, Serialize};
 
 use self::logged_processes::LoggedProcesses;
-use self::names::Names;
 use self::rank::Pairs;
 use self::slowest::Slowest;
 use super::Ledger;
@@ -52,6 +50,33 @@ pub struct Stages {
     pub counts: StageCounts,
     /// Merged chunks in the engine's log.
     pub merged: MergedCounts,
+}
+
+/// Names, identified by their index.
+#[derive(Debug, Default, Serialize, Deserialize)]
+struct Names(Vec<Box<str>>);
+
+impl Names {
+    /// Index of `name`, which is added if unknown. `None` at `limit` names (at most 256).
+    fn id(&mut self, name: &str, limit: usize) -> Option<u8> {
+        if let Some(known) = self.known(name) {
+            return Some(known);
+        }
+        if self.0.len() >= limit.min(256) {
+            return None;
+        }
+        self.0.push(name.into());
+        Some((self.0.len() - 1) as u8)
+    }
+
+    /// Index of a known name.
+    fn known(&self, name: &str) -> Option<u8> {
+        Some(self.0.iter().position(|n| **n == *name)? as u8)
+    }
+
+    fn get(&self, id: u8) -> &str {
+        self.0.get(usize::from(id)).map_or("", |n| n)
+    }
 }
 
 /// Counters of stages.

@@ -2,7 +2,7 @@
 
 use std::rc::Rc;
 
-use trace::event::Kind;
+use trace::event::{Kind, Received, Undecoded, What};
 use trace::{FrameId, HopId};
 
 use super::{QueuedFrame, World};
@@ -49,7 +49,7 @@ impl World {
         if !missed {
             self.report_missed(Some(hop));
             let event = if self.misses(Observation::Content(position), Some(hop)) {
-                OwnedEvent::Undecoded(id)
+                OwnedEvent::Plain(What::Undecoded(Undecoded::new(id, 100, "truncated")))
             } else {
                 OwnedEvent::Sent {
                     id,
@@ -91,10 +91,8 @@ impl World {
             && !self.misses(Observation::Receives(position), Some(hop))
         {
             self.report_missed(Some(hop));
-            self.emit(OwnedEvent::Received {
-                id,
-                wakeup: self.wakeup,
-            });
+            let received = Received::in_wakeup(id, self.wakeup);
+            self.emit(OwnedEvent::Plain(What::Received(received)));
         }
         Some(frame)
     }

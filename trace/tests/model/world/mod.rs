@@ -9,7 +9,7 @@ mod truth;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::rc::Rc;
 
-use trace::event::{AnswerEnd, Kind, MissedCause};
+use trace::event::{AnswerEnd, Kind, Missed, MissedCause, What};
 use trace::{FrameId, HopId};
 
 use crate::events::{OwnedEvent, Part};
@@ -20,7 +20,7 @@ const US: u64 = 1_000;
 const MS: u64 = 1_000 * US;
 
 /// A live request.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Default)]
 struct Running {
     request: usize,
     generated: u32,
@@ -55,6 +55,7 @@ struct Lane {
     queue: VecDeque<QueuedFrame>,
 }
 
+#[derive(Default)]
 pub(crate) struct World {
     pub(crate) shape: Shape,
     now: u64,
@@ -100,29 +101,8 @@ impl World {
         let mut world = Self {
             shape,
             now: 1_000 * MS,
-            running: BTreeMap::new(),
-            started: BTreeMap::new(),
-            queued_aborts: 0,
-            lossy_ranks: BTreeSet::new(),
-            lanes: BTreeMap::new(),
-            incarnation: 0,
-            wakeup: 0,
-            frame_of_wakeup: 0,
-            notified: BTreeMap::new(),
-            previous: BTreeMap::new(),
-            predicted: 0,
-            tokens_judged_missing: 0,
-            requests: Vec::new(),
-            counts: Counts::default(),
-            hops: BTreeMap::new(),
-            tokens_short: 0,
-            attached: false,
-            pending_misses: Vec::new(),
-            unobserved: BTreeMap::new(),
-            unreported: BTreeMap::new(),
-            frame_lost: false,
             incomplete: shape.attached_after > 0 || !shape.receives_observed || !shape.deliveries_observed,
-            events: Vec::new(),
+            ..Self::default()
         };
         for (number, step) in steps.iter().enumerate() {
             if number >= shape.attached_after {
@@ -181,10 +161,7 @@ impl World {
         for hop in unreported {
             self.report_missed(hop);
         }
-        self.emit(OwnedEvent::Missed {
-            hop: None,
-            count: 0,
-            cause: MissedCause::Ended,
-        });
+        let ended = Missed::new(None, 0, MissedCause::Ended);
+        self.emit(OwnedEvent::Plain(What::Missed(ended)));
     }
 }

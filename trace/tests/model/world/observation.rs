@@ -1,7 +1,7 @@
 //! Which parts of the run are observed, and when missed observations are reported.
 
 use trace::HopId;
-use trace::event::{Capabilities, MissedCause};
+use trace::event::{Capabilities, Engine, Hop, Missed, MissedCause, What};
 
 use super::{US, World};
 use crate::events::OwnedEvent;
@@ -12,7 +12,13 @@ impl World {
         if std::mem::replace(&mut self.attached, true) {
             return;
         }
-        self.emit(OwnedEvent::Engine(self.shape.policy));
+        let (mode, waiter) = self.shape.policy.behaviour();
+        self.emit(OwnedEvent::Plain(What::Engine(Engine {
+            mode: Some(mode),
+            waiter: Some(waiter),
+            turnaround: Some(3),
+            ..Engine::default()
+        })));
         for position in 0..self.positions() {
             for worker in 0..if self.is_last(position) { self.workers() } else { 1 } {
                 self.announce(HopId(position as u16 + worker));
@@ -75,14 +81,12 @@ impl World {
             delivered: observed(last && self.shape.deliveries_observed),
             ..Capabilities::default()
         };
-        self.emit(OwnedEvent::Hop {
-            id,
-            name,
+        self.emit(OwnedEvent::Plain(What::Hop(Hop {
             worker: (self.workers() > 1 && last).then_some(worker),
             origin: position == 0,
             last: last && visibility != Visibility::Unidentified,
-            capabilities,
-        });
+            ..Hop::new(id, name, capabilities)
+        })));
     }
 
     pub(super) fn emit(&mut self, event: OwnedEvent) {
@@ -128,11 +132,8 @@ impl World {
     pub(super) fn report_missed(&mut self, hop: Option<HopId>) {
         if let Some(count) = self.unreported.remove(&hop) {
             let now = self.now;
-            self.emit(OwnedEvent::Missed {
-                hop,
-                count,
-                cause: MissedCause::QueueFull,
-            });
+            let missed = Missed::new(hop, count, MissedCause::QueueFull);
+            self.emit(OwnedEvent::Plain(What::Missed(missed)));
             // The report takes no time in the engine.
             self.now = now;
         }

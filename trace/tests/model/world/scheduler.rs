@@ -1,6 +1,5 @@
 //! The schedulers: requests start, generate tokens, and are retracted, aborted or finished.
 
-use std::collections::VecDeque;
 use std::rc::Rc;
 
 use trace::HopId;
@@ -122,16 +121,7 @@ impl World {
         });
         let running = Running {
             request: self.requests.len() - 1,
-            generated: 0,
-            sent: 0,
-            retractions: 0,
-            disconnected: false,
-            finished: false,
-            closed: false,
-            queued: VecDeque::new(),
-            received: 0,
-            in_response: 0,
-            claimed: None,
+            ..Running::default()
         };
         self.running.insert(slot, running);
     }

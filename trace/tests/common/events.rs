@@ -1,7 +1,7 @@
 //! Strategies for arbitrary events. Their borrowed parts are leaked, which is acceptable in short tests.
 
 use proptest::collection::vec;
-use proptest::option::of;
+use proptest::option::{of, weighted};
 use proptest::prelude::*;
 use proptest::string::string_regex;
 use trace::engine::{Mode, Waiter};
@@ -10,9 +10,8 @@ use trace::event::{
     Frame, FrontendWait, Hop, IdColumn, Kind, LoggedState, Merged, Missed, MissedCause, PollUse, QueueSample, Received,
     Response, SendWait, StackSample, Stage, ThreadPart, ToolCallOutcome, ToolCalls, Undecoded, What,
 };
+use trace::record::Record;
 use trace::{FrameId, HopId, MonoNs, ThreadId};
-
-use super::Input;
 
 fn leak(text: String) -> &'static str {
     Box::leak(text.into_boxed_str())
@@ -24,7 +23,7 @@ fn text() -> impl Strategy<Value = &'static str> {
     let pattern = |pattern| string_regex(pattern).expect("a pattern");
     let rid = pattern("[0-9a-f]{32}|[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}");
     prop_oneof![
-        6 => prop::sample::select(vec!["a", "b", "c", "", "20cba755fa2c4d6aa1e2b0c1d2e3f405"]),
+        6 => prop::sample::select(vec!["a", "b", "c", "", "HEALTH_CHECK_1", "20cba755fa2c4d6aa1e2b0c1d2e3f405"]),
         1 => rid.prop_map(leak),
         1 => pattern("\\PC{0,40}").prop_map(leak),
     ]
@@ -41,7 +40,9 @@ fn large() -> impl Strategy<Value = u64> {
 fn id() -> impl Strategy<Value = FrameId> {
     let hop = prop_oneof![8 => 0_u16..3, 1 => any::<u16>()];
     let lane = prop_oneof![8 => 0_u32..2, 1 => any::<u32>()];
-    (hop, lane, large()).prop_map(|(hop, lane, seq)| FrameId::new(HopId(hop), lane, seq))
+    // Mostly so small that a receive finds its send.
+    let seq = prop_oneof![2 => 0_u64..12, 1 => large()];
+    (hop, lane, seq).prop_map(|(hop, lane, seq)| FrameId::new(HopId(hop), lane, seq))
 }
 
 fn thread() -> impl Strategy<Value = ThreadId> {
@@ -264,7 +265,8 @@ fn tool_calls() -> impl Strategy<Value = ToolCalls> {
     })
 }
 
-fn what() -> impl Strategy<Value = What<'static>> {
+/// Any observation.
+pub(crate) fn what() -> impl Strategy<Value = What<'static>> {
     let waiter = prop::sample::select(vec![Waiter::KeepsLast, Waiter::YieldsAll, Waiter::Merges]);
     let engine = (of(text()), of(text()), of(mode()), of(waiter), of(any::<u8>()));
     let response = prop::sample::select(vec![Response::Streamed, Response::Whole, Response::Text]);
@@ -321,11 +323,13 @@ fn what() -> impl Strategy<Value = What<'static>> {
     ]
 }
 
-pub(crate) fn inputs() -> impl Strategy<Value = Vec<Input>> {
-    let at = prop_oneof![8 => 0_u64..1_000_000, 1 => any::<u64>()];
-    let one = (at, prop_oneof![9 => what().prop_map(Some), 1 => Just(None)]).prop_map(|(at, what)| match what {
-        Some(what) => Input::Event(Event { at: MonoNs(at), what }),
-        None => Input::Tick(at),
+/// Events and ticks in any order.
+#[allow(dead_code, reason = "shared by several test programs")]
+pub(crate) fn inputs() -> impl Strategy<Value = Vec<Record<'static>>> {
+    let at = prop_oneof![8 => 0_u64..1_000_000, 1 => any::<u64>()].prop_map(MonoNs);
+    let one = (at, weighted(0.9, what())).prop_map(|(at, what)| match what {
+        Some(what) => Record::Event(Event { at, what }),
+        None => Record::Tick(at),
     });
     vec(one, 1..60)
 }
