@@ -9,7 +9,7 @@ use confine::Work;
 use crate::app;
 use crate::args::LiveArgs;
 use crate::confinement;
-use crate::demo::{Demo, DemoOptions, Scenario};
+use crate::demo::{Demo, Scenario};
 
 /// Watch a simulated engine with a known fault: no root, no GPU, no SGLang.
 ///
@@ -54,11 +54,6 @@ pub(crate) fn run(mut args: Args) -> anyhow::Result<ExitCode> {
     if args.live.outcome.is_headless() {
         args.live.duration.get_or_insert(HEADLESS_DURATION);
     }
-    let demo = Demo::start(&DemoOptions {
-        scenario: args.scenario,
-        seed: args.seed,
-        workers: args.workers,
-        phase: args.phase,
-    })?;
+    let demo = Demo::start(args.scenario, args.seed, args.workers, args.phase)?;
     app::run(demo, &args.live)
 }
