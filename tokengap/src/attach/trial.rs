@@ -8,7 +8,7 @@ use session::{About as _, LiveSource as _};
 use trace::event::{Event, What};
 
 use super::Attach;
-use crate::features::missing;
+use crate::advice::missing;
 
 /// Availability of a feature.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -40,17 +40,13 @@ pub(crate) struct Args {
 /// Default duration without a terminal, where no key can end the demo.
 const HEADLESS_DURATION: Duration = Duration::from_secs(10);
 
-/// Restricts the process to the access this command needs.
-pub(crate) fn confine(args: &Args) {
+pub(crate) fn run(mut args: Args) -> anyhow::Result<ExitCode> {
     let mut plan = confinement::live(Work::Network, &args.live);
     // The demo creates its socket folder in one of these.
     for folder in [std::env::temp_dir(), PathBuf::from("/tmp"), PathBuf::from(".")] {
         plan = plan.write(folder);
     }
     confinement::apply(&plan);
-}
-
-pub(crate) fn run(mut args: Args) -> anyhow::Result<ExitCode> {
     if args.live.outcome.is_headless() {
         args.live.duration.get_or_insert(HEADLESS_DURATION);
     }
