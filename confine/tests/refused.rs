@@ -49,87 +49,168 @@ const OPENS_MAP: &str = "open an eBPF map of another process";
 const ROOT_ONLY: [&str; 5] = [READS_MEMORY, WRITES_MEMORY, USES_MAP, LOADS_PROGRAM, OPENS_MAP];
 
 /// Attempts, each with its result under `Files`, `Network`, `Probe`, unprivileged `Probe` and `Move`.
-const ATTEMPTS: &[(&str, [AttemptResult; 5])] = {
+type Attempt = (&'static str, [AttemptResult; 5], fn(&Fixture<'_>) -> io::Result<()>);
+
+const ATTEMPTS: &[Attempt] = {
     use AttemptResult::{Allowed, Killed, Refused};
+    const EVERYWHERE: [AttemptResult; 5] = [Allowed; 5];
+    const NOT_FOR_FILES: [AttemptResult; 5] = [Killed, Allowed, Allowed, Allowed, Allowed];
+    const ONLY_OBSERVERS: [AttemptResult; 5] = [Killed, Refused, Allowed, Allowed, Allowed];
+    const ONLY_MOVE: [AttemptResult; 5] = [Killed, Refused, Refused, Refused, Allowed];
+    const WITH_FILES_OF_ROOT: [AttemptResult; 5] = [Allowed, Allowed, Allowed, Refused, Allowed];
+    const OTHER_FILES: [AttemptResult; 5] = [Refused, Refused, Allowed, Allowed, Allowed];
+    const OTHER_FILES_OF_ROOT: [AttemptResult; 5] = [Refused, Refused, Allowed, Refused, Allowed];
+    const NEVER: [AttemptResult; 5] = [Killed, Refused, Refused, Refused, Refused];
     &[
         // Needed by all kinds of work.
-        (
-            "check the process status",
-            [Allowed, Allowed, Allowed, Allowed, Allowed],
-        ),
-        ("read the input", [Allowed, Allowed, Allowed, Allowed, Allowed]),
-        ("write the output", [Allowed, Allowed, Allowed, Refused, Allowed]),
-        ("replace the output", [Allowed, Allowed, Allowed, Refused, Allowed]),
-        ("start a thread", [Allowed, Allowed, Allowed, Allowed, Allowed]),
-        ("catch a panic", [Allowed, Allowed, Allowed, Allowed, Allowed]),
-        ("read a missing file", [Allowed, Allowed, Allowed, Allowed, Allowed]),
+        ("check the process status", EVERYWHERE, |f| f.status()),
+        ("read the input", EVERYWHERE, |f| {
+            fs::read(f.path_of("input/file")).map(drop)
+        }),
+        ("write the output", WITH_FILES_OF_ROOT, |f| {
+            let mut file = File::create(f.path_of("out/new"))?;
+            file.write_all(b"content")?;
+            file.set_len(3)?;
+            file.sync_all()?;
+            File::open(f.path_of("out"))?.sync_all()
+        }),
+        ("replace the output", WITH_FILES_OF_ROOT, |f| {
+            let mut file = tempfile::NamedTempFile::new_in(f.path_of("out"))?;
+            file.write_all(b"content")?;
+            file.persist(f.path_of("out/old"))?;
+            let file = tempfile::NamedTempFile::new_in(f.path_of("out"))?;
+            file.persist_noclobber(f.path_of("out/another"))?;
+            fs::remove_file(f.path_of("out/old"))
+        }),
+        ("start a thread", EVERYWHERE, |_| {
+            let builder = std::thread::Builder::new().name("thread".into());
+            let thread = builder.spawn(|| fs::read_to_string("/proc/thread-self/comm"))?;
+            let comm = thread.join().expect("the thread ended")?;
+            assert_eq!(comm.trim(), "thread");
+            Ok(())
+        }),
+        ("catch a panic", EVERYWHERE, |_| {
+            let caught = std::panic::catch_unwind(|| panic!("on purpose"));
+            assert!(caught.is_err());
+            Ok(())
+        }),
+        ("read a missing file", EVERYWHERE, |f| {
+            let error = File::open(f.path_of("other/missing")).expect_err("no such file");
+            assert_eq!(error.kind(), io::ErrorKind::NotFound);
+            Ok(())
+        }),
         // Depends on the kind of work.
-        ("listen on its port", [Killed, Allowed, Allowed, Allowed, Allowed]),
-        ("connect to its port", [Killed, Allowed, Allowed, Allowed, Allowed]),
-        ("listen on its socket", [Killed, Allowed, Allowed, Refused, Allowed]),
-        ("replace a stale socket", [Killed, Allowed, Allowed, Refused, Allowed]),
-        ("open a pidfd", [Killed, Refused, Allowed, Allowed, Allowed]),
+        ("listen on its port", NOT_FOR_FILES, |f| {
+            TcpListener::bind(("127.0.0.1", f.own_port)).map(drop)
+        }),
+        ("connect to its port", NOT_FOR_FILES, |f| {
+            TcpStream::connect(("127.0.0.1", f.port)).map(drop)
+        }),
         (
-            "duplicate a descriptor of another process",
-            [Killed, Refused, Refused, Refused, Allowed],
-        ),
-        ("signal itself", [Allowed, Allowed, Allowed, Allowed, Allowed]),
-        ("signal another process", [Refused, Refused, Refused, Refused, Allowed]),
-        (
-            "signal another process by its pidfd",
-            [Killed, Refused, Refused, Refused, Allowed],
+            "listen on its socket",
+            [Killed, Allowed, Allowed, Refused, Allowed],
+            |f| listen_at(&f.path_of("out/socket")),
         ),
         (
-            "change the owner of a file",
-            [Killed, Refused, Refused, Refused, Allowed],
+            "replace a stale socket",
+            [Killed, Allowed, Allowed, Refused, Allowed],
+            |f| {
+                fs::write(f.path_of("stale/note"), "mine")?;
+                fs::remove_file(f.path_of("stale/socket"))?;
+                listen_at(&f.path_of("stale/socket"))
+            },
         ),
+        ("open a pidfd", ONLY_OBSERVERS, |_| {
+            Ok(
+                rustix::process::pidfd_open(rustix::process::getpid(), rustix::process::PidfdFlags::empty())
+                    .map(drop)?,
+            )
+        }),
+        ("duplicate a descriptor of another process", ONLY_MOVE, |_| {
+            with_invalid_descriptor(libc::SYS_pidfd_getfd, [0; 5])
+        }),
+        ("signal itself", EVERYWHERE, |_| {
+            Ok(rustix::process::test_kill_process(rustix::process::getpid())?)
+        }),
         (
-            "enter a network namespace",
-            [Killed, Refused, Allowed, Allowed, Allowed],
+            "signal another process",
+            [Refused, Refused, Refused, Refused, Allowed],
+            // Signal 0 only tests whether a signal may be sent.
+            |_| Ok(rustix::process::test_kill_process(Pid::INIT)?),
         ),
-        (
-            "unshare its descriptor table",
-            [Allowed, Allowed, Allowed, Allowed, Allowed],
-        ),
+        ("signal another process by its pidfd", ONLY_MOVE, |_| {
+            with_invalid_descriptor(libc::SYS_pidfd_send_signal, [0; 5])
+        }),
+        ("change the owner of a file", ONLY_MOVE, |_| {
+            with_invalid_descriptor(libc::SYS_fchown, [0; 5])
+        }),
+        ("enter a network namespace", ONLY_OBSERVERS, |_| {
+            enter(libc::CLONE_NEWNET)
+        }),
+        ("unshare its descriptor table", EVERYWHERE, |_| {
+            raw_syscall(
+                libc::SYS_close_range,
+                [-1, -1, libc::CLOSE_RANGE_UNSHARE.into(), 0, 0, 0],
+            )
+        }),
         // Files and ports outside the plan. A process that observes others has no Landlock.
-        ("read a secret", [Refused, Refused, Allowed, Allowed, Allowed]),
-        ("write another file", [Refused, Refused, Allowed, Refused, Allowed]),
-        ("remove another file", [Refused, Refused, Allowed, Refused, Allowed]),
-        ("connect to another port", [Killed, Refused, Allowed, Allowed, Allowed]),
-        ("listen on another port", [Killed, Refused, Allowed, Allowed, Allowed]),
+        ("read a secret", OTHER_FILES, |f| {
+            fs::read(f.path_of("other/secret")).map(drop)
+        }),
+        ("write another file", OTHER_FILES_OF_ROOT, |f| {
+            OpenOptions::new().write(true).open(f.path_of("other/secret")).map(drop)
+        }),
+        ("remove another file", OTHER_FILES_OF_ROOT, |f| {
+            fs::remove_file(f.path_of("other/secret"))
+        }),
+        ("connect to another port", ONLY_OBSERVERS, |f| {
+            TcpStream::connect(("127.0.0.1", f.own_port))
+                .map(drop)
+                .or_else(|error| match error.kind() {
+                    io::ErrorKind::ConnectionRefused => Ok(()),
+                    _ => Err(error),
+                })
+        }),
+        ("listen on another port", ONLY_OBSERVERS, |_| {
+            TcpListener::bind("127.0.0.1:0").map(drop)
+        }),
         // A file that only root may write: the memory of a root process.
-        (READS_MEMORY, [Refused, Refused, Allowed, Allowed, Allowed]),
-        (WRITES_MEMORY, [Refused, Refused, Allowed, Refused, Allowed]),
+        (READS_MEMORY, OTHER_FILES, |_| File::open(memory_of_another()).map(drop)),
+        (WRITES_MEMORY, OTHER_FILES_OF_ROOT, |_| {
+            OpenOptions::new().write(true).open(memory_of_another()).map(drop)
+        }),
         // `attach` loads its programs first, and then refuses further ones.
-        (USES_MAP, [Killed, Refused, Allowed, Allowed, Allowed]),
-        (LOADS_PROGRAM, [Killed, Refused, Allowed, Refused, Allowed]),
-        (OPENS_MAP, [Killed, Refused, Allowed, Refused, Allowed]),
+        (USES_MAP, ONLY_OBSERVERS, |_| bpf(1)),
+        (LOADS_PROGRAM, [Killed, Refused, Allowed, Refused, Allowed], |_| bpf(5)),
+        (OPENS_MAP, [Killed, Refused, Allowed, Refused, Allowed], |_| bpf(14)),
         // Never.
-        ("run a program", [Killed, Refused, Refused, Refused, Refused]),
-        ("change the user id", [Killed, Refused, Refused, Refused, Refused]),
-        (
-            "change the root directory",
-            [Killed, Refused, Refused, Refused, Refused],
-        ),
-        ("map executable memory", [Killed, Refused, Refused, Refused, Refused]),
-        (
-            "unshare the mount namespace",
-            [Killed, Refused, Refused, Refused, Refused],
-        ),
-        ("enter a mount namespace", [Killed, Refused, Refused, Refused, Refused]),
-        ("request tracing", [Killed, Refused, Refused, Refused, Refused]),
-        (
-            "write the memory of another process",
-            [Killed, Refused, Refused, Refused, Refused],
-        ),
-        (
-            "signal another process through fcntl",
-            [Killed, Refused, Refused, Refused, Refused],
-        ),
-        (
-            "signal another process through ioctl",
-            [Killed, Refused, Refused, Refused, Refused],
-        ),
+        ("run a program", NEVER, |_| Command::new("/bin/true").status().map(drop)),
+        ("change the user id", NEVER, |_| raw_syscall(libc::SYS_setuid, [0; 6])),
+        ("change the root directory", NEVER, |_| {
+            raw_syscall(libc::SYS_chroot, [c"/".as_ptr() as usize as _, 0, 0, 0, 0, 0])
+        }),
+        ("map executable memory", NEVER, |_| {
+            let (size, protection) = (4_096, libc::PROT_READ | libc::PROT_EXEC);
+            let kind = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
+            raw_syscall(libc::SYS_mmap, [0, size, protection.into(), kind.into(), -1, 0])
+        }),
+        ("unshare the mount namespace", NEVER, |_| {
+            raw_syscall(libc::SYS_unshare, [libc::CLONE_NEWNS.into(), 0, 0, 0, 0, 0])
+        }),
+        ("enter a mount namespace", NEVER, |_| enter(libc::CLONE_NEWNS)),
+        ("request tracing", NEVER, |_| {
+            raw_syscall(libc::SYS_ptrace, [libc::PTRACE_TRACEME.into(), 0, 0, 0, 0, 0])
+        }),
+        ("write the memory of another process", NEVER, |_| {
+            // Write 0 bytes, which the kernel confirms if the call is permitted.
+            raw_syscall(libc::SYS_process_vm_writev, [1, 0, 0, 0, 0, 0])
+        }),
+        ("signal another process through fcntl", NEVER, |_| {
+            with_invalid_descriptor(libc::SYS_fcntl, [libc::F_SETOWN.into(), 1, 0, 0, 0])
+        }),
+        ("signal another process through ioctl", NEVER, |_| {
+            with_invalid_descriptor(libc::SYS_ioctl, [FIOSETOWN, 0, 0, 0, 0])
+        }),
     ]
 };
 
@@ -152,7 +233,7 @@ fn main() -> ExitCode {
     if !is_root {
         println!("SKIPPED: attempts that need root");
     }
-    for &(attempt, results) in ATTEMPTS {
+    for &(attempt, results, _) in ATTEMPTS {
         for ((name, _, drops_root), expected) in KINDS.iter().zip(results) {
             if (*drops_root || ROOT_ONLY.contains(&attempt)) && !is_root {
                 continue;
@@ -243,7 +324,8 @@ fn attempt_confined(work: Work, drops_root: bool, attempt: &str, folder: &Path, 
         },
         kept,
     };
-    match fixture.attempt(attempt) {
+    let &(.., run) = ATTEMPTS.iter().find(|(name, ..)| *name == attempt).expect("an attempt");
+    match run(&fixture) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
             eprintln!("{error}");
@@ -266,105 +348,6 @@ struct Fixture<'a> {
 impl Fixture<'_> {
     fn path_of(&self, name: &str) -> PathBuf {
         self.folder.join(name)
-    }
-
-    fn attempt(&self, name: &str) -> io::Result<()> {
-        match name {
-            "check the process status" => self.status(),
-            "read the input" => fs::read(self.path_of("input/file")).map(drop),
-            "write the output" => {
-                let mut file = File::create(self.path_of("out/new"))?;
-                file.write_all(b"content")?;
-                file.set_len(3)?;
-                file.sync_all()?;
-                File::open(self.path_of("out"))?.sync_all()
-            }
-            "replace the output" => {
-                let mut file = tempfile::NamedTempFile::new_in(self.path_of("out"))?;
-                file.write_all(b"content")?;
-                file.persist(self.path_of("out/old"))?;
-                let file = tempfile::NamedTempFile::new_in(self.path_of("out"))?;
-                file.persist_noclobber(self.path_of("out/another"))?;
-                fs::remove_file(self.path_of("out/old"))
-            }
-            "start a thread" => {
-                let builder = std::thread::Builder::new().name("thread".into());
-                let thread = builder.spawn(|| fs::read_to_string("/proc/thread-self/comm"))?;
-                let comm = thread.join().expect("the thread ended")?;
-                assert_eq!(comm.trim(), "thread");
-                Ok(())
-            }
-            "catch a panic" => {
-                let caught = std::panic::catch_unwind(|| panic!("on purpose"));
-                assert!(caught.is_err());
-                Ok(())
-            }
-            "read a missing file" => {
-                let error = File::open(self.path_of("other/missing")).expect_err("no such file");
-                assert_eq!(error.kind(), io::ErrorKind::NotFound);
-                Ok(())
-            }
-            "listen on its port" => TcpListener::bind(("127.0.0.1", self.own_port)).map(drop),
-            "connect to its port" => TcpStream::connect(("127.0.0.1", self.port)).map(drop),
-            "listen on its socket" => listen_at(&self.path_of("out/socket")),
-            "replace a stale socket" => {
-                fs::write(self.path_of("stale/note"), "mine")?;
-                fs::remove_file(self.path_of("stale/socket"))?;
-                listen_at(&self.path_of("stale/socket"))
-            }
-            "open a pidfd" => Ok(rustix::process::pidfd_open(
-                rustix::process::getpid(),
-                rustix::process::PidfdFlags::empty(),
-            )
-            .map(drop)?),
-            "signal itself" => Ok(rustix::process::test_kill_process(rustix::process::getpid())?),
-            "duplicate a descriptor of another process" => with_invalid_descriptor(libc::SYS_pidfd_getfd, [0; 5]),
-            "signal another process by its pidfd" => with_invalid_descriptor(libc::SYS_pidfd_send_signal, [0; 5]),
-            "change the owner of a file" => with_invalid_descriptor(libc::SYS_fchown, [0; 5]),
-            "signal another process through fcntl" => {
-                with_invalid_descriptor(libc::SYS_fcntl, [libc::F_SETOWN.into(), 1, 0, 0, 0])
-            }
-            "signal another process through ioctl" => with_invalid_descriptor(libc::SYS_ioctl, [FIOSETOWN, 0, 0, 0, 0]),
-            // Write 0 bytes, which the kernel confirms if the call is permitted.
-            "write the memory of another process" => raw_syscall(libc::SYS_process_vm_writev, [1, 0, 0, 0, 0, 0]),
-            // Signal 0 only tests whether a signal may be sent.
-            "signal another process" => Ok(rustix::process::test_kill_process(Pid::INIT)?),
-            USES_MAP => bpf(1),
-            LOADS_PROGRAM => bpf(5),
-            OPENS_MAP => bpf(14),
-            READS_MEMORY => File::open(memory_of_another()).map(drop),
-            WRITES_MEMORY => OpenOptions::new().write(true).open(memory_of_another()).map(drop),
-            "read a secret" => fs::read(self.path_of("other/secret")).map(drop),
-            "write another file" => OpenOptions::new()
-                .write(true)
-                .open(self.path_of("other/secret"))
-                .map(drop),
-            "remove another file" => fs::remove_file(self.path_of("other/secret")),
-            "connect to another port" => TcpStream::connect(("127.0.0.1", self.own_port))
-                .map(drop)
-                .or_else(|error| match error.kind() {
-                    io::ErrorKind::ConnectionRefused => Ok(()),
-                    _ => Err(error),
-                }),
-            "listen on another port" => TcpListener::bind("127.0.0.1:0").map(drop),
-            "run a program" => Command::new("/bin/true").status().map(drop),
-            "change the user id" => raw_syscall(libc::SYS_setuid, [0; 6]),
-            "change the root directory" => raw_syscall(libc::SYS_chroot, [c"/".as_ptr() as usize as _, 0, 0, 0, 0, 0]),
-            "map executable memory" => {
-                let (size, protection) = (4_096, libc::PROT_READ | libc::PROT_EXEC);
-                let kind = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
-                raw_syscall(libc::SYS_mmap, [0, size, protection.into(), kind.into(), -1, 0])
-            }
-            "unshare its descriptor table" => raw_syscall(
-                libc::SYS_close_range,
-                [-1, -1, libc::CLOSE_RANGE_UNSHARE.into(), 0, 0, 0],
-            ),
-            "unshare the mount namespace" => raw_syscall(libc::SYS_unshare, [libc::CLONE_NEWNS.into(), 0, 0, 0, 0, 0]),
-            "enter a network namespace" => enter(libc::CLONE_NEWNET),
-            "enter a mount namespace" => enter(libc::CLONE_NEWNS),
-            "request tracing" => raw_syscall(libc::SYS_ptrace, [libc::PTRACE_TRACEME.into(), 0, 0, 0, 0, 0]),
-            other => panic!("{other}: no such attempt"),
-        }
     }
 }
 

@@ -103,14 +103,16 @@ pub struct Start {
     pub history: Option<ByteBuf>,
 }
 
+/// Body of [`Kind::Block`].
 #[derive(Serialize, Deserialize)]
-struct Block {
-    block: ByteBuf,
+pub(crate) struct Block {
+    pub(crate) block: ByteBuf,
 }
 
+/// Body of [`Kind::About`] and [`Kind::End`].
 #[derive(Serialize, Deserialize)]
-struct About {
-    closing: Closing,
+pub(crate) struct About {
+    pub(crate) closing: Closing,
 }
 
 /// A decoded body.
@@ -162,37 +164,12 @@ pub(crate) fn encode(head: &Head, body: &[u8]) -> Result<Vec<u8>, rmp_serde::enc
     Ok(bytes)
 }
 
-/// Encoders for bodies.
-pub(crate) mod body {
-    use super::{About, Block, ByteBuf, Closing, Serialize, Start};
-
-    type Encoded = Result<Vec<u8>, rmp_serde::encode::Error>;
-
-    pub(crate) fn start(start: &Start) -> Encoded {
-        rmp_serde::to_vec_named(start)
-    }
-
-    pub(crate) fn block(block: &[u8]) -> Encoded {
-        rmp_serde::to_vec_named(&Block {
-            block: ByteBuf::from(block),
-        })
-    }
-
-    pub(crate) fn about(closing: Closing) -> Encoded {
-        rmp_serde::to_vec_named(&About { closing })
-    }
-
-    pub(crate) fn report(report: &impl Serialize) -> Encoded {
-        rmp_serde::to_vec_named(report)
-    }
-
-    /// Body of `count` concatenated events, each already msgpack.
-    pub(crate) fn events(count: u32, events: &[u8]) -> Vec<u8> {
-        let mut bytes = b"\x81\xa6events\xdd".to_vec();
-        bytes.extend_from_slice(&count.to_be_bytes());
-        bytes.extend_from_slice(events);
-        bytes
-    }
+/// Body of `count` concatenated events, each already msgpack.
+pub(crate) fn events_body(count: u32, events: &[u8]) -> Vec<u8> {
+    let mut bytes = b"\x81\xa6events\xdd".to_vec();
+    bytes.extend_from_slice(&count.to_be_bytes());
+    bytes.extend_from_slice(events);
+    bytes
 }
 
 #[derive(Deserialize)]
@@ -253,6 +230,15 @@ mod tests {
         }
     }
 
+    fn message(kind: Kind, body: &impl Serialize) -> Vec<u8> {
+        encode(&head(kind), &rmp_serde::to_vec_named(body).unwrap()).unwrap()
+    }
+
+    fn block(block: &[u8]) -> Block {
+        let block = ByteBuf::from(block);
+        Block { block }
+    }
+
     #[test]
     fn messages_round_trip() {
         let start = Start {
@@ -264,7 +250,7 @@ mod tests {
             )),
             ..Start::default()
         };
-        let bytes = encode(&head(Kind::Start), &body::start(&start).unwrap()).unwrap();
+        let bytes = message(Kind::Start, &start);
         let read = Message::read(&bytes).unwrap();
         assert_eq!(read.head, head(Kind::Start));
         let Body::Start(got, Ok(analysis)) = read.body else {
@@ -275,9 +261,14 @@ mod tests {
             (70, "tap", Config::default())
         );
         assert_eq!(analysis.ledger().totals().events, 0);
-        let bytes = encode(&head(Kind::Block), &body::block(b"abc").unwrap()).unwrap();
+        let bytes = message(Kind::Block, &block(b"abc"));
         assert!(matches!(Message::read(&bytes).unwrap().body, Body::Block(b) if &b[..] == b"abc"));
-        let bytes = encode(&head(Kind::End), &body::about(Closing::default()).unwrap()).unwrap();
+        let bytes = message(
+            Kind::End,
+            &About {
+                closing: Closing::default(),
+            },
+        );
         assert!(matches!(Message::read(&bytes).unwrap().body, Body::End(c) if *c == Closing::default()));
     }
 
@@ -287,13 +278,13 @@ mod tests {
             schema: "tokengap.feed/2".into(),
             ..head(Kind::Block)
         };
-        let bytes = encode(&later, &body::block(b"").unwrap()).unwrap();
+        let bytes = encode(&later, &rmp_serde::to_vec_named(&block(b"")).unwrap()).unwrap();
         let error = Message::read(&bytes).unwrap_err().to_string();
         assert!(
             error.contains("tokengap.feed/2") && error.contains("tokengap.feed/1"),
             "{error}"
         );
-        let bytes = encode(&head(Kind::Events), &body::events(0, &[])).unwrap();
+        let bytes = encode(&head(Kind::Events), &events_body(0, &[])).unwrap();
         assert!(matches!(Message::read(&bytes), Err(MessageError::Kind(Kind::Events))));
     }
 
@@ -307,7 +298,7 @@ mod tests {
         fn corrupted_start_messages_never_panic(at in any::<prop::sample::Index>(), to in any::<u8>()) {
             let image = Image::of(&Analysis::new(Config::default())).unwrap().pack().unwrap();
             let start = Start { image: Some(ByteBuf::from(image)), ..Start::default() };
-            let mut bytes = encode(&head(Kind::Start), &body::start(&start).unwrap()).unwrap();
+            let mut bytes = message(Kind::Start, &start);
             let at = at.index(bytes.len());
             bytes[at] = to;
             let _ = Message::read(&bytes);

@@ -294,33 +294,35 @@ fn socket_type(mut properties: &[u8]) -> Option<&[u8]> {
     }
 }
 
+/// Limits of [`parse`].
+#[cfg(any(test, feature = "fuzzing"))]
+pub(crate) const LIMITS: Limits = Limits {
+    message: 4_096,
+    frames: 3,
+};
+
+/// Parses `bytes` in pieces of `piece` bytes and returns all inputs.
+#[cfg(any(test, feature = "fuzzing"))]
+pub(crate) fn parse(role: Role, bytes: &[u8], piece: usize) -> (Vec<Input>, Option<ZmtpError>) {
+    let (mut zmtp, mut inputs) = (Zmtp::new(role, LIMITS), Vec::new());
+    for part in bytes.chunks(piece) {
+        zmtp.inbox.extend_from_slice(part);
+        loop {
+            match zmtp.next_input() {
+                Ok(Some(input)) => inputs.push(input),
+                Ok(None) => break,
+                Err(error) => return (inputs, Some(error)),
+            }
+        }
+    }
+    (inputs, None)
+}
+
 #[cfg(test)]
 mod tests {
     use proptest::prelude::*;
 
     use super::*;
-
-    const LIMITS: Limits = Limits {
-        message: 4_096,
-        frames: 3,
-    };
-
-    /// Parses `bytes` in pieces of `cut` bytes and returns all inputs.
-    fn all(role: Role, bytes: &[u8], cut: usize) -> (Vec<Input>, Option<ZmtpError>) {
-        let mut zmtp = Zmtp::new(role, LIMITS);
-        let mut inputs = Vec::new();
-        for piece in bytes.chunks(cut.max(1)) {
-            zmtp.inbox.extend_from_slice(piece);
-            loop {
-                match zmtp.next_input() {
-                    Ok(Some(input)) => inputs.push(input),
-                    Ok(None) => break,
-                    Err(error) => return (inputs, Some(error)),
-                }
-            }
-        }
-        (inputs, None)
-    }
 
     #[test]
     fn publisher_and_subscriber_complete_a_handshake() {
@@ -328,7 +330,7 @@ mod tests {
         bytes.extend_from_slice(&subscription("stream"));
         bytes.extend_from_slice(b"\x04\x09\x04PING\x00\x0aab");
         for cut in [1, 7, 1_000] {
-            let (inputs, error) = all(Role::Publisher, &bytes, cut);
+            let (inputs, error) = parse(Role::Publisher, &bytes, cut);
             assert_eq!(error, None);
             assert_eq!(
                 inputs[..2],
@@ -339,14 +341,14 @@ mod tests {
         let mut bytes = opening(Role::Publisher).to_vec();
         let long = vec![7; 1_000];
         bytes.extend_from_slice(&message(&[b"stream", &long]));
-        let (inputs, _) = all(Role::Subscriber, &bytes, 100);
+        let (inputs, _) = parse(Role::Subscriber, &bytes, 100);
         assert_eq!(inputs[1], Input::Message(vec![Bytes::from("stream"), long.into()]));
     }
 
     #[test]
     fn invalid_or_oversized_zmtp_is_refused() {
         let refused = |bytes: &[u8]| {
-            all(Role::Publisher, bytes, 64)
+            parse(Role::Publisher, bytes, 64)
                 .1
                 .map(|e| e.to_string())
                 .unwrap_or_default()
@@ -370,9 +372,9 @@ mod tests {
         fn input_after_the_handshake_is_independent_of_read_boundaries(bytes in prop::collection::vec(any::<u8>(), 0..400), cut in 1_usize..50) {
             let opened = opening(Role::Subscriber);
             let all_bytes = [&opened[..], &bytes].concat();
-            let (inputs, error) = all(Role::Publisher, &all_bytes, cut);
+            let (inputs, error) = parse(Role::Publisher, &all_bytes, cut);
             prop_assert_eq!(&inputs[0], &Input::Open);
-            let (again, same) = all(Role::Publisher, &all_bytes, 1_000);
+            let (again, same) = parse(Role::Publisher, &all_bytes, 1_000);
             prop_assert_eq!((inputs, error), (again, same));
         }
 
@@ -380,7 +382,7 @@ mod tests {
         fn messages_round_trip(frames in prop::collection::vec(prop::collection::vec(2_u8.., 1..600), 1..4), cut in 1_usize..700) {
             let parts: Vec<&[u8]> = frames.iter().map(Vec::as_slice).collect();
             let bytes = [&opening(Role::Publisher)[..], &message(&parts)].concat();
-            let (inputs, error) = all(Role::Subscriber, &bytes, cut);
+            let (inputs, error) = parse(Role::Subscriber, &bytes, cut);
             prop_assert_eq!(error, None);
             let expected = Input::Message(frames.into_iter().map(Bytes::from).collect());
             prop_assert_eq!(&inputs[1], &expected);

@@ -1,4 +1,4 @@
-//! Formats an error as one line, with advice if the operating system refused something.
+//! Formats an error as one line, with advice if the operating system refused something or the build lacks a feature.
 
 use std::io::{Error, ErrorKind};
 
@@ -34,6 +34,14 @@ fn advice(refused: &Error) -> Option<&'static str> {
         }
         _ => return None,
     })
+}
+
+/// Error for a flag whose cargo feature this build lacks.
+pub(crate) fn missing(feature: &str) -> String {
+    format!(
+        "this tokengap was built without the cargo feature `{feature}`; install a package, or build with `cargo install --path tokengap \
+         --features {feature}`"
+    )
 }
 
 #[cfg(test)]

@@ -15,8 +15,7 @@ use tui::Screen;
 
 use crate::args::{LiveArgs, OutcomeArgs};
 use crate::config::Configured;
-use crate::headless::Progress;
-use crate::terminal;
+use crate::headless::{self, Progress};
 
 /// Returns whether the run observed no traffic.
 pub(crate) fn saw_nothing(report: &Report) -> bool {
@@ -57,7 +56,7 @@ pub(crate) fn watch(mut source: impl LiveSource, args: &LiveArgs, signals: &Sign
         }
     }
     if !args.outcome.asks_for_report() {
-        terminal::report_no_terminal();
+        headless::report_no_terminal();
     }
     let observer: Box<dyn Observer> = if args.outcome.is_headless() {
         Box::new(Progress::default())

@@ -9,6 +9,8 @@ use clap::{CommandFactory as _, Parser, Subcommand};
 
 use crate::cmd;
 use crate::config::closest;
+#[cfg(target_os = "linux")]
+use crate::guard;
 
 /// Shows where an LLM server's tokens wait between the scheduler and the client, and which ones never arrive.
 #[derive(Parser)]
@@ -94,7 +96,7 @@ enum Command {
     #[cfg(target_os = "linux")]
     Splice(cmd::splice::Args),
     #[cfg(target_os = "linux")]
-    Guard(cmd::guard::Args),
+    Guard(guard::Args),
     #[cfg(target_os = "linux")]
     Broker(cmd::broker::Args),
     Generate(cmd::generate::Args),
@@ -104,61 +106,28 @@ impl Cli {
     pub(crate) fn run(self) -> anyhow::Result<ExitCode> {
         match self.command {
             #[cfg(target_os = "linux")]
-            Command::Attach(args) => {
-                cmd::attach::confine(&args);
-                cmd::attach::run(&args)
-            }
+            Command::Attach(args) => cmd::attach::run(&args),
             #[cfg(target_os = "linux")]
-            Command::Demo(args) => {
-                cmd::demo::confine(&args);
-                cmd::demo::run(args)
-            }
-            Command::Replay(args) => {
-                cmd::replay::confine(&args);
-                cmd::replay::run(&args)
-            }
-            Command::Decode(args) => {
-                cmd::decode::confine(&args);
-                cmd::decode::run(&args)
-            }
-            Command::Export(args) => {
-                cmd::export::confine(&args);
-                cmd::export::run(&args)
-            }
-            Command::Report(args) => {
-                cmd::report::confine(&args);
-                cmd::report::run(&args)
-            }
-            Command::Diff(args) => {
-                cmd::diff::confine(&args);
-                cmd::diff::run(&args)
-            }
+            Command::Demo(args) => cmd::demo::run(args),
+            Command::Replay(args) => cmd::replay::run(&args),
+            Command::Decode(args) => cmd::decode::run(&args),
+            Command::Export(args) => cmd::export::run(&args),
+            Command::Report(args) => cmd::report::run(&args),
+            Command::Diff(args) => cmd::diff::run(&args),
             #[cfg(target_os = "linux")]
             Command::Doctor(args) => cmd::doctor::run(&args),
-            Command::Import(args) => {
-                cmd::import::confine(&args);
-                cmd::import::run(&args)
-            }
+            Command::Import(args) => cmd::import::run(&args),
             #[cfg(target_os = "linux")]
-            Command::Tap(args) => {
-                cmd::tap::confine(&args);
-                cmd::tap::run(&args)
-            }
-            Command::Watch(args) => {
-                cmd::watch::confine(&args);
-                cmd::watch::run(&args)
-            }
+            Command::Tap(args) => cmd::tap::run(&args),
+            Command::Watch(args) => cmd::watch::run(&args),
             #[cfg(target_os = "linux")]
             Command::Run(args) => cmd::run::run(&args),
             #[cfg(target_os = "linux")]
             Command::Splice(args) => cmd::splice::run(&args),
             #[cfg(target_os = "linux")]
-            Command::Guard(args) => cmd::guard::run(&args),
+            Command::Guard(args) => guard::run(&args),
             #[cfg(target_os = "linux")]
-            Command::Broker(args) => {
-                cmd::broker::confine(&args);
-                cmd::broker::run(&args)
-            }
+            Command::Broker(args) => cmd::broker::run(&args),
             Command::Generate(args) => cmd::generate::run(&args, Self::command()),
         }
     }

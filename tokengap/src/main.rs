@@ -25,7 +25,6 @@ mod demo;
 mod documents;
 #[cfg(target_os = "linux")]
 mod engine_facts;
-mod features;
 #[cfg(target_os = "linux")]
 mod guard;
 mod headless;
@@ -38,7 +37,6 @@ mod run;
 mod splice;
 #[cfg(target_os = "linux")]
 mod tap;
-mod terminal;
 #[cfg(target_os = "linux")]
 mod tokenizer;
 mod watch;
@@ -84,7 +82,7 @@ fn run() -> anyhow::Result<ExitCode> {
 /// Parses the command line. An empty one on a terminal opens the picker.
 fn parse_command_line() -> anyhow::Result<Option<cli::Cli>> {
     #[cfg(target_os = "linux")]
-    if std::env::args_os().len() == 1 && terminal::has_terminal() && std::io::stdin().is_terminal() {
+    if std::env::args_os().len() == 1 && headless::has_terminal() && std::io::stdin().is_terminal() {
         let Some(line) = cmd::pick::run()? else {
             return Ok(None);
         };

@@ -93,17 +93,6 @@ fn existing_files_are_replaced_only_with_force() {
     assert!(tokengap(folder.path(), &["replay", "run.tgap"]).status.success());
 }
 
-#[test]
-fn a_file_that_is_not_a_recording_is_refused_with_a_reason() {
-    let folder = tempfile::tempdir().expect("a folder");
-    std::fs::write(folder.path().join("notes.txt"), "not one").expect("written");
-    for name in ["notes.txt", "absent.tgap"] {
-        let output = tokengap(folder.path(), &["replay", name]);
-        assert_eq!(output.status.code(), Some(2));
-        assert!(stderr(&output).contains(name), "{}", stderr(&output));
-    }
-}
-
 /// A demo with a hindsight ring, killed on drop.
 struct DemoWithRing {
     demo: Child,
@@ -181,15 +170,6 @@ fn hindsight_is_dumped_automatically_when_tokens_are_lost() {
     let run = DemoWithRing::start(&["--scenario", "race"]);
     let dump = run.dump();
     run.check_has_chunks(&dump);
-}
-
-#[test]
-fn a_named_ring_is_readable_after_sigkill() {
-    let run = DemoWithRing::start(&["--scenario", "healthy", "--hindsight-file", "ring.tgap"]);
-    std::thread::sleep(Duration::from_secs(4));
-    run.signal("-KILL");
-    std::thread::sleep(Duration::from_millis(200));
-    run.check_has_chunks(&run.folder.path().join("ring.tgap"));
 }
 
 #[test]

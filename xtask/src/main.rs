@@ -10,16 +10,10 @@ mod faults;
 mod fixtures;
 mod fuzz;
 mod healthy;
-mod install;
-mod pages;
-mod pod;
 mod schemas;
-mod screens;
 mod script;
+mod scripted;
 mod soak;
-mod telemetry;
-mod toolchain;
-mod unit;
 mod validate;
 
 use clap::{Parser, Subcommand};
@@ -50,7 +44,7 @@ enum Command {
     /// Read healthy responses of the engines' own serving code, and check that none is accused
     Healthy(healthy::Options),
     /// Install the release in every documented way in a minimal Debian, and run it there
-    Install(install::Options),
+    Install(scripted::Install),
     /// Record the decoder's test messages from the real engine
     Fixtures(fixtures::Args),
     /// Copy bytes between endpoints without analysis, as a baseline
@@ -64,17 +58,17 @@ enum Command {
     /// Build the kernel side of the probe, or check that the objects in the repository match its source
     Ebpf(ebpf::Args),
     /// Open the HTML report in headless Chromium: light, dark, narrow, on paper
-    Pages(pages::Options),
+    Pages(scripted::Pages),
     /// Run the release binary in an empty root and in containers, at every privilege level
-    Pod(pod::Options),
+    Pod(scripted::Pod),
     /// Capture the screens of docs/reference/gallery.md from the demo, in tmux
-    Screens(screens::Options),
+    Screens(scripted::Screens),
     /// Use all features at once for a long time, and check resource use and counts
     Soak(soak::Options),
     /// Compare the report with the data of a real Prometheus and a real OpenTelemetry collector
-    Telemetry(telemetry::Options),
+    Telemetry(scripted::Telemetry),
     /// Run the systemd unit next to a real engine, under a separate systemd instance
-    Unit(unit::Options),
+    Unit(scripted::Unit),
     /// Read the exports with third-party tools
     Validate(validate::Options),
 }
@@ -90,17 +84,17 @@ fn main() -> anyhow::Result<()> {
         Command::Fixtures(args) => fixtures::run(&args),
         Command::Fuzz(options) => fuzz::run(&options),
         Command::Healthy(options) => healthy::run(&options),
-        Command::Install(options) => install::run(&options),
+        Command::Install(options) => scripted::install(&options),
         Command::KernelObjects => e2e::kernel::list(),
         Command::PlainRelay(options) => e2e::plain_relay::run(&options),
         Command::Schemas(args) => schemas::run(&args),
         Command::Ebpf(args) => ebpf::run(&args),
-        Command::Pages(options) => pages::run(&options),
-        Command::Pod(options) => pod::run(&options),
-        Command::Screens(options) => screens::run(&options),
+        Command::Pages(options) => scripted::pages(&options),
+        Command::Pod(options) => scripted::pod(&options),
+        Command::Screens(options) => scripted::screens(&options),
         Command::Soak(options) => soak::run(&options),
-        Command::Telemetry(options) => telemetry::run(&options),
-        Command::Unit(options) => unit::run(&options),
+        Command::Telemetry(options) => scripted::telemetry(&options),
+        Command::Unit(options) => scripted::unit(&options),
         Command::Validate(options) => validate::run(&options),
     }
 }

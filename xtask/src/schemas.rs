@@ -7,7 +7,6 @@ use crate::script;
 pub(crate) const SGLANG: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../engines/src/sglang/wire/schemas.txt");
 const VLLM: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../engines/src/vllm/layouts.txt");
 
-/// Update the tables of message layouts
 #[derive(clap::Args)]
 pub(crate) struct Args {
     /// Read every release again, including those in the tables

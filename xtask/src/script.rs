@@ -4,10 +4,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use anyhow::{Context as _, Result};
-
-use crate::dist::root;
-use crate::toolchain::succeed;
+use anyhow::{Context as _, Result, bail, ensure};
 
 /// `python3 SCRIPT`, in the project's folder. Installs `requirements.txt` next to the script into a virtual environment, once.
 pub(crate) fn python(script: &str) -> Result<Command> {
@@ -73,4 +70,39 @@ fn build() -> Result<PathBuf> {
     succeed(Command::new("cargo").args(["build", "--quiet", "--release", "--bin", "tokengap"]))?;
     let target = std::env::var("CARGO_TARGET_DIR").unwrap_or_else(|_| "target".into());
     fs::canonicalize(Path::new(&target).join("release/tokengap")).context("the build has no tokengap")
+}
+
+/// Runs a command and expects success.
+pub(crate) fn succeed(command: &mut Command) -> Result<()> {
+    let status = command
+        .status()
+        .with_context(|| format!("start {}", command.get_program().display()))?;
+    ensure!(
+        status.success(),
+        "{} failed ({status}): {command:?}",
+        command.get_program().display()
+    );
+    Ok(())
+}
+
+/// Standard output of a command.
+pub(crate) fn output(command: &mut Command) -> Result<String> {
+    let out = command
+        .output()
+        .with_context(|| format!("start {}", command.get_program().display()))?;
+    if !out.status.success() {
+        bail!(
+            "{} failed ({}): {}",
+            command.get_program().display(),
+            out.status,
+            String::from_utf8_lossy(&out.stderr)
+        );
+    }
+    Ok(String::from_utf8(out.stdout)?)
+}
+
+/// Root folder of the project.
+pub(crate) fn root() -> Result<PathBuf> {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).parent();
+    Ok(root.context("xtask has no parent folder")?.to_owned())
 }

@@ -3,8 +3,6 @@
 //! The caller's thread collects records into blocks and, when a watcher has joined, makes an image of the state. Everything else runs on
 //! the feed's own thread, behind a queue of fixed length.
 
-mod connections;
-mod events;
 mod peer;
 mod queue;
 mod serve;

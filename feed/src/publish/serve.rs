@@ -1,23 +1,25 @@
 //! The feed's thread: accepts watchers, encodes the run's jobs, and queues them for the watchers.
 
+use std::collections::VecDeque;
 use std::io;
-use std::net::TcpListener;
+use std::net::{SocketAddr, TcpListener};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use bytes::Bytes;
+use rmp_serde::to_vec_named;
+use serde::Serialize;
 use serde_bytes::ByteBuf;
 use tokio::sync::mpsc::Receiver;
-use tokio::task::JoinSet;
-use trace::record::BlockPacker;
+use tokio::task::{AbortHandle, JoinSet};
+use trace::Event;
+use trace::record::{BlockPacker, BlockReader, Record};
 
-use super::connections::Connections;
-use super::events::EventBodies;
 use super::queue::Queue;
 use super::shared::{Job, Shared, State};
 use super::{PublishOptions, peer};
-use crate::message::{self, Kind, Start, Topic, body};
+use crate::message::{self, About, Block, Kind, Start, Topic, events_body};
 use crate::zmtp;
 
 /// Time limit for emptying the queues at the end.
@@ -102,7 +104,10 @@ impl Sender {
         match job {
             Job::Block(block) => match self.packer.pack(&block).map(Bytes::copy_from_slice) {
                 Ok(packed) => {
-                    self.send(Topic::Stream, Kind::Block, body::block(&packed));
+                    let block = Block {
+                        block: ByteBuf::from(&packed[..]),
+                    };
+                    self.send(Topic::Stream, Kind::Block, to_vec_named(&block));
                     if self.shared.events.load(Ordering::Acquire) > 0 {
                         let events = self.events.of(&packed);
                         self.send(Topic::Events, Kind::Events, Ok(events));
@@ -111,8 +116,8 @@ impl Sender {
                 Err(error) => self.failed(&error),
             },
             Job::Start(state) => self.start(*state),
-            Job::About(closing) => self.send(Topic::Stream, Kind::About, body::about(*closing)),
-            Job::Report(report) => self.send(Topic::Report, Kind::Report, body::report(&*report)),
+            Job::About(closing) => self.send(Topic::Stream, Kind::About, to_vec_named(&About { closing: *closing })),
+            Job::Report(report) => self.send(Topic::Report, Kind::Report, to_vec_named(&*report)),
             Job::End(..) => {}
         }
     }
@@ -128,7 +133,7 @@ impl Sender {
     fn end(&mut self, last: State) {
         let closing = last.closing.clone();
         let state = self.state(last);
-        let end = self.message(Topic::Stream, Kind::End, body::about(closing));
+        let end = self.message(Topic::Stream, Kind::End, to_vec_named(&About { closing }));
         for queue in &*self.shared.queues() {
             queue.end(state.as_ref(), end.as_ref());
         }
@@ -148,7 +153,7 @@ impl Sender {
             history: packed(state.history),
         };
         let head = self.shared.head(Kind::Start, self.seq[Topic::Stream as usize]);
-        match body::start(&start).and_then(|body| message::encode(&head, &body)) {
+        match to_vec_named(&start).and_then(|body| message::encode(&head, &body)) {
             Ok(bytes) => Some(zmtp::message(&[Topic::Stream.name().as_bytes(), &bytes])),
             Err(error) => {
                 self.failed(&io::Error::other(error));
@@ -186,5 +191,89 @@ impl Sender {
         self.shared
             .report_problem(format!("feed: cannot encode a message: {error}"));
         self.shared.queues().iter().for_each(|q| q.skip());
+    }
+}
+
+/// Decodes the events of blocks for any msgpack reader, on the feed's thread and only while someone subscribes to them.
+#[derive(Default)]
+struct EventBodies {
+    reader: BlockReader,
+    bytes: Vec<u8>,
+}
+
+impl EventBodies {
+    /// Returns the message body with the events of the block.
+    fn of(&mut self, block: &[u8]) -> Vec<u8> {
+        let Self { reader, bytes } = self;
+        bytes.clear();
+        let mut count = 0;
+        let mut write = |event: &Event<'_>| {
+            let start = bytes.len();
+            let mut to = rmp_serde::Serializer::new(&mut *bytes).with_struct_map();
+            if event.serialize(&mut to).is_ok() {
+                count += 1;
+            } else {
+                bytes.truncate(start);
+            }
+        };
+        let read = reader.read(block, &mut |record| {
+            if let Record::Event(event) = record {
+                write(&event);
+            }
+        });
+        if let Err(error) = read {
+            tracing::warn!("feed: {error}. Please report this bug.");
+        }
+        events_body(count, bytes)
+    }
+}
+
+/// All connections, the oldest first. Those without a subscription are closed in favour of new ones.
+struct Connections {
+    limit: usize,
+    open: VecDeque<Connection>,
+}
+
+struct Connection {
+    from: SocketAddr,
+    queue: Arc<Queue>,
+    task: AbortHandle,
+}
+
+impl Connections {
+    fn new(limit: usize) -> Self {
+        Self {
+            limit,
+            open: VecDeque::new(),
+        }
+    }
+
+    /// Whether the limit is reached by watchers with subscriptions.
+    fn is_full(&mut self) -> bool {
+        self.open.retain(|connection| !connection.task.is_finished());
+        self.open
+            .iter()
+            .filter(|connection| connection.queue.is_subscribed())
+            .count()
+            >= self.limit
+    }
+
+    /// Closes the oldest connection without a subscription if the limit is reached. Returns its peer.
+    fn evict_for_new(&mut self) -> Option<SocketAddr> {
+        if self.open.len() < self.limit {
+            return None;
+        }
+        // This peer has not joined, and its task does not run before the abort takes effect: no other state refers to it.
+        let unsubscribed = self
+            .open
+            .iter()
+            .position(|connection| !connection.queue.is_subscribed())?;
+        let oldest = self.open.remove(unsubscribed)?;
+        oldest.task.abort();
+        Some(oldest.from)
+    }
+
+    fn add(&mut self, from: SocketAddr, queue: Arc<Queue>, task: AbortHandle) {
+        self.open.push_back(Connection { from, queue, task });
     }
 }

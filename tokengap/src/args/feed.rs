@@ -9,7 +9,7 @@ use clap::Args;
 use feed::{Key, PublishOptions};
 
 use super::{at_least_one, size};
-use crate::features::missing;
+use crate::advice::missing;
 
 /// The flags of a feed, the same on every live source.
 #[derive(Args, Clone, Debug)]

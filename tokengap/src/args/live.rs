@@ -9,7 +9,7 @@ use trace::ledger::Limits;
 use tui::{DEFAULT_MOMENTS, FINISHED_SHOWN, Saved};
 
 use super::{FeedArgs, LimitArgs, RecordArgs, TUNING, TelemetryArgs, at_least_one, duration, severity};
-use crate::terminal;
+use crate::headless;
 
 /// Flags of every live source.
 #[derive(Args, Clone, Debug)]
@@ -86,7 +86,7 @@ pub(crate) struct OutcomeArgs {
 impl OutcomeArgs {
     /// Returns whether a run with these flags has no screen.
     pub(crate) fn is_headless(self) -> bool {
-        self.asks_for_report() || !terminal::has_terminal()
+        self.asks_for_report() || !headless::has_terminal()
     }
 
     /// Returns whether the flags ask for the report in place of the screen.

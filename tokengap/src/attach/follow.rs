@@ -142,7 +142,7 @@ impl Follow {
         let since = waiting.since;
         match Attach::with(&mut self.probe, watcher, engine, self.options.clone()) {
             Ok(mut attach) => {
-                attach.succeed(self.ids.clone());
+                attach.lanes.paths.ids = self.ids.clone();
                 if self.keep_ids {
                     attach.keep_ids();
                 }
@@ -173,7 +173,8 @@ impl Follow {
         let State::Watching(attach) = std::mem::replace(&mut self.state, next) else {
             return;
         };
-        self.ids = attach.lanes.paths().ids.clone().next_generation();
+        self.ids = attach.lanes.paths.ids.clone();
+        self.ids.generation += 1;
         self.probe = Some(attach.into_probe());
         self.ended += 1;
         tracing::warn!("the engine exited (exit {}); waiting for the next one", self.ended);

@@ -22,12 +22,12 @@ use super::sight::Observability;
 const FLOWS_NS: u64 = 1_000_000_000;
 
 pub(super) struct Lanes {
-    matcher: Matcher,
+    pub(super) matcher: Matcher,
     multiparts: Multiparts,
-    decoders: Decoders,
+    pub(super) decoders: Decoders,
     /// Message format of the engine, once known.
     carries: SocketFormat,
-    paths: Paths,
+    pub(super) paths: Paths,
     /// Time of the last send.
     sent_at: Option<MonoNs>,
     /// The last frame sent by each process: its socket, number on the socket, hop and time.
@@ -36,8 +36,8 @@ pub(super) struct Lanes {
     receivers: HashSet<ThreadId>,
     /// Hops of sockets whose senders are not watched, by receiving socket, with the last frame number.
     unknown_senders: HashMap<SocketId, (HopId, u64)>,
-    /// Release deduced from the message layout, used if discovery found none.
-    wire: Option<Release>,
+    /// Release deduced from the layout of the last frame with chunks, used if discovery found none.
+    pub(super) wire: Option<Release>,
     /// Frames received without an observed send, except requests, which carry no tokens.
     pub(super) senderless: u64,
     /// Missed messages that gaps in socket numbering have revealed, but that the kernel side's counter does not include yet.
@@ -80,32 +80,6 @@ impl Lanes {
         }
     }
 
-    pub(super) fn paths(&self) -> &Paths {
-        &self.paths
-    }
-
-    pub(super) fn paths_mut(&mut self) -> &mut Paths {
-        &mut self.paths
-    }
-
-    pub(super) fn keep_ids(&mut self) {
-        self.decoders.keep_ids();
-    }
-
-    pub(super) fn keep_text(&mut self) {
-        self.decoders.keep_text();
-    }
-
-    /// Releases that match the layout of the last frame with chunks.
-    pub(super) fn release(&self) -> Option<Release> {
-        self.wire
-    }
-
-    /// Failed matches.
-    pub(super) fn misses(&self) -> probe_user::matcher::Misses {
-        self.matcher.misses()
-    }
-
     /// Processes a message that entered a socket.
     pub(super) fn sent(&mut self, message: &Message<'_>, sink: Sink<'_>) {
         self.sent_at = Some(message.call.at);
@@ -123,7 +97,7 @@ impl Lanes {
             Part::Last(whole) => (whole.number, whole.bytes, whole.first_part().map(Parts::Several)),
         };
         let lane = name.lane as usize;
-        let generation = self.paths.ids.generation();
+        let generation = self.paths.ids.generation;
         let frame_id = |hop| FrameId::new(hop, generation, seq);
         let decoders = &mut self.decoders;
         let decoded = payload.ok_or("cut-by-capture").and_then(|parts| {
@@ -234,7 +208,7 @@ impl Lanes {
         let Some(seq) = self.multiparts.number(found.frame) else {
             return true;
         };
-        let id = FrameId::new(known.id, self.paths.ids.generation(), seq);
+        let id = FrameId::new(known.id, self.paths.ids.generation, seq);
         sink(&Event::new(
             at,
             What::Received(Received {
@@ -287,7 +261,7 @@ impl Lanes {
         if let Some(known) = self.paths.of_lane(name.lane as usize)
             && let Some(seq) = self.multiparts.number(name)
         {
-            let id = FrameId::new(known.id, self.paths.ids.generation(), seq);
+            let id = FrameId::new(known.id, self.paths.ids.generation, seq);
             sink(&Event::new(call.at, What::Processed(id)));
         }
     }
@@ -347,7 +321,7 @@ impl Lanes {
             sink(&Event::new(at, What::Hop(hop)));
             (id, 0)
         };
-        let id = FrameId::new(hop, self.paths.ids.generation(), seq);
+        let id = FrameId::new(hop, self.paths.ids.generation, seq);
         let frame = Frame {
             id,
             bytes: message.bytes,

@@ -42,7 +42,6 @@ use crate::confinement;
 use cpu::CpuWatch;
 use egress::Egress;
 pub(crate) use follow::Follow;
-use hopids::HopIds;
 use lanes::{Lanes, Release, Sink};
 use lookout::DiscoveryThread;
 use newcomers::LateProcesses;
@@ -53,7 +52,7 @@ use roles::Roles;
 use sight::Observability;
 use socket_reads::SocketReads;
 use targets::{has_libzmq, observe_inner_servers, speaks_zmq, target, targets, without_libzmq};
-pub(crate) use trial::{Outcome, State, reason};
+pub(crate) use trial::{Reason, Row, State};
 
 /// Options set by the user.
 #[derive(Clone, Debug)]
@@ -227,11 +226,6 @@ impl Attach {
         probe
     }
 
-    /// Continues with the hop ids of earlier engine generations.
-    fn succeed(&mut self, ids: HopIds) {
-        self.lanes.paths_mut().ids = ids;
-    }
-
     /// Returns whether all watched processes have exited, or all processes if none is watched.
     fn has_ended(&self) -> bool {
         let there = |p: &Process| {
@@ -321,9 +315,9 @@ impl Attach {
             self.engine.processes.push(process.clone());
             // The pid may have been reused.
             self.probed.remove(&process.id.pid);
-            self.lanes.paths_mut().roles.learn(process);
+            self.lanes.paths.roles.learn(process);
         }
-        self.lanes.paths_mut().roles.connect(&engine);
+        self.lanes.paths.roles.connect(&engine);
         let mut late: Vec<Target> = new
             .iter()
             .filter_map(|p| target(p, &engine, self.options.capture))
@@ -378,7 +372,7 @@ impl Attach {
 
     /// Reports the engine as found by discovery, completed by what the wire reveals.
     fn report_engine(&mut self, sink: Sink<'_>) {
-        let release = self.lanes.release();
+        let release = self.lanes.wire;
         if std::mem::replace(&mut self.engine_reported, true) && self.reported_release == release {
             return;
         }
@@ -401,7 +395,7 @@ impl About for Attach {
         let side = side.map(|side| ("disaggregation", json!({"mode": side.word, "sends": side.sends})));
         let pairs = self.egress.pairs().map(|pairs| ("joined_by_content", pairs));
         // Counted by the kernel side's numbering of messages per socket, which continues across lost records.
-        let misses = self.lanes.misses();
+        let misses = self.lanes.matcher.misses();
         let missed = (misses.lost_sent > 0 || misses.lost_received > 0).then(|| {
             (
                 "missed",
@@ -433,10 +427,10 @@ impl About for Attach {
                 process.id.pid, process.role
             ));
         }
-        if self.lanes.paths().unwatched > 0 {
+        if self.lanes.paths.unwatched > 0 {
             degraded.push(format!(
                 "{} messages with tokens were sent to a process whose receives were not observed: their queue wait is not known",
-                self.lanes.paths().unwatched
+                self.lanes.paths.unwatched
             ));
         }
         if self.lanes.senderless > 0 {
@@ -445,10 +439,10 @@ impl About for Attach {
                 self.lanes.senderless
             ));
         }
-        if self.lanes.paths().left_out > 0 {
+        if self.lanes.paths.left_out > 0 {
             degraded.push(format!(
                 "{} messages on sockets beyond the limit of hops",
-                self.lanes.paths().left_out
+                self.lanes.paths.left_out
             ));
         }
         degraded.extend(self.egress.degraded());
@@ -473,7 +467,7 @@ impl About for Attach {
 impl LiveSource for Attach {
     fn keep_ids(&mut self) {
         self.ids_requested = true;
-        self.lanes.keep_ids();
+        self.lanes.decoders.keep_ids();
     }
 
     fn poll(&mut self, sink: &mut dyn FnMut(&Event<'_>)) -> Flow {
@@ -489,10 +483,10 @@ impl LiveSource for Attach {
         self.egress.read_logs();
         self.egress.poll_tokenizer();
         if self.egress.needs_ids() {
-            self.lanes.keep_ids();
+            self.lanes.decoders.keep_ids();
         }
         if self.egress.compares_text() {
-            self.lanes.keep_text();
+            self.lanes.decoders.keep_text();
         }
         self.egress.tls(&self.probe);
         let (lanes, egress, overflowed) = (&mut self.lanes, &mut self.egress, &mut self.overflowed);
@@ -517,7 +511,7 @@ impl LiveSource for Attach {
         self.egress.ignore(&mut self.probe);
         self.newcomers.settle(&mut self.lanes, &mut self.reads, sink);
         self.lanes
-            .paths_mut()
+            .paths
             .delivers(self.egress.capabilities(), MonoNs::now(), sink);
         match seen {
             Ok(0) if self.stopping => Flow::Ended,

@@ -99,7 +99,7 @@ impl LateProcesses {
 
     /// Activates new processes once older observations have been read. Their receives and deliveries count from now on.
     pub(super) fn settle(&mut self, lanes: &mut Lanes, reads: &mut SocketReads, sink: Sink<'_>) {
-        let (paths, now) = (lanes.paths_mut(), MonoNs::now());
+        let (paths, now) = (&mut lanes.paths, MonoNs::now());
         let changed = reads.settle(&mut paths.sight, now)
             | std::mem::take(&mut self.rewired)
             | !(self.watched.is_empty() && self.served.is_empty());

@@ -6,7 +6,7 @@ use probe_user::discover::Process;
 use trace::report::SamplingCost;
 
 use super::lanes::Sink;
-use crate::features::missing;
+use crate::advice::missing;
 
 /// Has no value.
 #[derive(Clone, Copy, Debug)]

@@ -176,7 +176,7 @@ impl SocketReads {
                     *holes += 1;
                     lanes.report_unframed(socket, at, sink);
                 }
-                let paths = lanes.paths_mut();
+                let paths = &mut lanes.paths;
                 paths.sight.unread(pair);
                 paths.reconsider(at, sink);
                 false
@@ -184,7 +184,7 @@ impl SocketReads {
             Element::Found => {
                 lost.remove(&(pair, inode));
                 if !has_lost(lost, pair) {
-                    let paths = lanes.paths_mut();
+                    let paths = &mut lanes.paths;
                     paths.sight.read(pair, at);
                     paths.reconsider(at, sink);
                 }

@@ -4,14 +4,16 @@ use std::time::{Duration, Instant};
 
 use probe_user::discover::{Blind, Process};
 use probe_user::{Degraded, Feature};
+use serde::Serialize;
 use session::{About as _, LiveSource as _};
 use trace::event::{Event, What};
 
 use super::Attach;
-use crate::features::missing;
+use crate::advice::missing;
 
 /// Availability of a feature.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "kebab-case")]
 pub(crate) enum State {
     Works,
     /// Works for some of the engine's processes.
@@ -19,15 +21,73 @@ pub(crate) enum State {
     Missing,
 }
 
+impl State {
+    pub(crate) fn word(self) -> &'static str {
+        match self {
+            Self::Works => "works",
+            Self::Degraded => "degraded",
+            Self::Missing => "missing",
+        }
+    }
+
+    /// `Works`, or `Missing`.
+    fn of(works: bool) -> Self {
+        if works { Self::Works } else { Self::Missing }
+    }
+}
+
+/// Reason why a feature is unavailable, with its fix, in the wording of attach's `degraded`.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub(crate) struct Reason {
+    pub(crate) why: String,
+    /// `null` if tokengap knows no fix.
+    pub(crate) fix: Option<String>,
+}
+
+impl Reason {
+    /// A reason without a known fix.
+    pub(crate) fn new(why: &(impl ToString + ?Sized)) -> Self {
+        let (why, fix) = (why.to_string(), None);
+        Self { why, fix }
+    }
+}
+
+impl From<&Degraded> for Reason {
+    fn from(degraded: &Degraded) -> Self {
+        let (why, fix) = (degraded.to_string(), Some(degraded.remedy()));
+        Self { why, fix }
+    }
+}
+
+impl From<&Blind> for Reason {
+    fn from(blind: &Blind) -> Self {
+        let (why, fix) = (blind.to_string(), blind.remedy());
+        Self { why, fix }
+    }
+}
+
 /// Result for one feature.
-#[derive(Clone, Debug)]
-pub(crate) struct Outcome {
-    pub(crate) feature: Feature,
+#[derive(Clone, Debug, Serialize)]
+pub(crate) struct Row {
+    pub(crate) name: &'static str,
     pub(crate) state: State,
     /// Description of the test.
     pub(crate) tried: String,
-    /// Reasons for failure, each with its fix, in the wording of attach's `degraded`.
-    pub(crate) why: Vec<(String, Option<String>)>,
+    pub(crate) reasons: Vec<Reason>,
+}
+
+impl Row {
+    /// A feature that works unless there are reasons why not.
+    pub(crate) fn of(name: &'static str, tried: impl Into<String>, reasons: impl IntoIterator<Item = Reason>) -> Self {
+        let (tried, reasons) = (tried.into(), reasons.into_iter().collect::<Vec<_>>());
+        let state = State::of(reasons.is_empty());
+        Self {
+            name,
+            state,
+            tried,
+            reasons,
+        }
+    }
 }
 
 /// Formats a blind spot in the wording of `degraded`.
@@ -38,14 +98,9 @@ pub(super) fn with_remedy(blind: &Blind) -> String {
     }
 }
 
-/// Reason and fix.
-pub(crate) fn reason(degraded: &Degraded) -> (String, Option<String>) {
-    (degraded.to_string(), Some(degraded.remedy()))
-}
-
 impl Attach {
     /// Polls the attach for at most `patience` and reports the result per feature. Needs no traffic.
-    pub(crate) fn outcomes(&mut self, patience: Duration) -> Vec<Outcome> {
+    pub(crate) fn outcomes(&mut self, patience: Duration) -> Vec<Row> {
         let (mut queues, until) = (false, Instant::now() + patience);
         loop {
             let mut see = |event: &Event<'_>| queues |= matches!(event.what, What::Queue(_));
@@ -63,10 +118,11 @@ impl Attach {
             .collect()
     }
 
-    fn outcome(&self, feature: Feature, queues: bool) -> Outcome {
+    fn outcome(&self, feature: Feature, queues: bool) -> Row {
         let processes = self.probed.len();
         let refused: Vec<&Degraded> = self.probe.degraded().iter().filter(|d| d.feature == feature).collect();
-        let mut why: Vec<(String, Option<String>)> = refused.iter().map(|d| reason(d)).collect();
+        let mut why: Vec<Reason> = refused.iter().map(|d| Reason::from(*d)).collect();
+        let works = State::of(refused.is_empty());
         let lost = |pid: &u32| refused.iter().any(|d| d.pid.is_none_or(|p| p == *pid));
         let of_processes = match self.probed.iter().filter(|pid| lost(pid)).count() {
             _ if processes == 0 => State::Missing,
@@ -77,7 +133,7 @@ impl Attach {
         let (state, tried) = match feature {
             Feature::Processed | Feature::Queues if self.passes_inside() => {
                 let what = "frames stay inside a process that serves its clients itself";
-                why.push((what.to_owned(), None));
+                why.push(Reason::new(what));
                 (State::Missing, "nothing: there is no socket".to_owned())
             }
             Feature::Messages if self.passes_inside() => {
@@ -88,8 +144,7 @@ impl Attach {
                 let tried = format!("uprobes on the libzmq of {processes} processes; sockets looked up");
                 (self.frames(&mut why), tried)
             }
-            Feature::Scheduler if refused.is_empty() => (State::Works, "raw tracepoints of the scheduler".to_owned()),
-            Feature::Scheduler => (State::Missing, "raw tracepoints of the scheduler".to_owned()),
+            Feature::Scheduler => (works, "raw tracepoints of the scheduler".to_owned()),
             Feature::Polls => {
                 if processes == 0 {
                     self.blind(&mut why);
@@ -97,25 +152,20 @@ impl Attach {
                 (of_processes, format!("uprobes on the libc of {processes} processes"))
             }
             Feature::Queues => {
-                why.extend(self.queues.refused.iter().map(|why| (why.clone(), None)));
+                why.extend(self.queues.refused.iter().map(Reason::new));
                 if !queues && why.is_empty() {
                     self.blind(&mut why);
                 }
                 let tried = "the engine's sockets queried from the kernel".to_owned();
-                (if queues { State::Works } else { State::Missing }, tried)
+                (State::of(queues), tried)
             }
             Feature::Egress => (self.deliveries(&mut why), "raw tracepoints of writes".to_owned()),
             Feature::SocketReads => {
-                let state = if refused.is_empty() {
-                    State::Works
-                } else {
-                    State::Missing
-                };
                 let tried = match self.reads.connections() {
                     0 if refused.is_empty() => "not needed: no process receives without libzmq".to_owned(),
                     count => format!("raw tracepoint of socket reads; {count} connections"),
                 };
-                (state, tried)
+                (works, tried)
             }
             Feature::Tls => (of_processes, "uprobes on OpenSSL".to_owned()),
             Feature::PythonStacks => (
@@ -126,26 +176,23 @@ impl Attach {
         if state == State::Works {
             why.clear();
         }
-        Outcome {
-            feature,
+        Row {
+            name: feature.name(),
             state,
             tried,
-            why,
+            reasons: why,
         }
     }
 
     /// A frame is useful only if its sender and receiver are known.
-    fn frames(&self, why: &mut Vec<(String, Option<String>)>) -> State {
-        let refused: Vec<&Degraded> = self.probe.degraded().iter().collect();
-        let lost = |pid: &u32| {
-            refused
-                .iter()
-                .any(|d| d.feature == Feature::Messages && d.pid.is_none_or(|p| p == *pid))
-        };
+    fn frames(&self, why: &mut Vec<Reason>) -> State {
+        let of_messages = |d: &&Degraded| d.feature == Feature::Messages;
+        let refused: Vec<&Degraded> = self.probe.degraded().iter().filter(of_messages).collect();
+        let lost = |pid: &u32| refused.iter().any(|d| d.pid.is_none_or(|p| p == *pid));
         let seen = self.probed.iter().filter(|pid| !lost(pid)).count();
-        for d in refused.iter().filter(|d| d.feature == Feature::Messages) {
-            if !why.contains(&reason(d)) {
-                why.push(reason(d));
+        for reason in refused.iter().map(|d| Reason::from(*d)) {
+            if !why.contains(&reason) {
+                why.push(reason);
             }
         }
         let connected = self.engine.routes().iter().flat_map(|route| &route.lanes).any(|lane| {
@@ -161,7 +208,7 @@ impl Attach {
                 } else {
                     "no connection between processes of the engine was found: the hop of a frame is unknown"
                 };
-                why.push((what.to_owned(), None));
+                why.push(Reason::new(what));
             }
             return State::Missing;
         }
@@ -179,9 +226,9 @@ impl Attach {
     }
 
     /// A delivery is useful only if the frames it came from are observed.
-    fn deliveries(&self, why: &mut Vec<(String, Option<String>)>) -> State {
+    fn deliveries(&self, why: &mut Vec<Reason>) -> State {
         let unserved = self.degraded.iter().filter(|line| line.starts_with("egress: "));
-        why.extend(unserved.map(|line| (line.clone(), None)));
+        why.extend(unserved.map(Reason::new));
         let frames = self.frames(&mut Vec::new());
         if self.egress.capabilities() && frames != State::Missing {
             return frames;
@@ -191,18 +238,18 @@ impl Attach {
         }
         if why.is_empty() {
             let what = "no process of the engine that receives tokens listens for clients on a TCP port";
-            why.push((what.to_owned(), None));
+            why.push(Reason::new(what));
         }
         State::Missing
     }
 
-    fn stacks(&self, why: &mut Vec<(String, Option<String>)>) -> State {
+    fn stacks(&self, why: &mut Vec<Reason>) -> State {
         let Some(python) = &self.python else {
-            why.push((missing("python-stacks"), None));
+            why.push(Reason::new(&missing("python-stacks")));
             return State::Missing;
         };
         let refused = python.refused();
-        why.extend(refused.iter().map(reason));
+        why.extend(refused.iter().map(Reason::from));
         let cost = python.cost();
         if cost.readings > cost.failed {
             return if refused.is_empty() {
@@ -212,14 +259,16 @@ impl Attach {
             };
         }
         if why.is_empty() {
-            why.push((format!("{} readings, none of them complete", cost.readings), None));
+            why.push(Reason::new(&format_args!(
+                "{} readings, none of them complete",
+                cost.readings
+            )));
         }
         State::Missing
     }
 
     /// Adds the processes that discovery cannot inspect.
-    fn blind(&self, why: &mut Vec<(String, Option<String>)>) {
-        let blind = self.lookout.topology().blind.iter();
-        why.extend(blind.map(|blind| (blind.to_string(), blind.remedy())));
+    fn blind(&self, why: &mut Vec<Reason>) {
+        why.extend(self.lookout.topology().blind.iter().map(Reason::from));
     }
 }

@@ -71,17 +71,13 @@ pub(crate) struct Args {
     live: LiveArgs,
 
     /// Maximum bytes copied of a message. Longer messages are counted as undecoded.
-    #[arg(long, value_name = "BYTES", default_value_t = max_capture(), help_heading = TUNING)]
+    #[arg(long, value_name = "BYTES", default_value_t = 1 << 20, help_heading = TUNING)]
     capture: u32,
 
     /// Size of the ring buffer between the kernel and tokengap. Observations that do not fit are dropped and counted; the target is
     /// never delayed.
     #[arg(long, value_name = "BYTES", default_value_t = Options::default().ring_bytes, help_heading = TUNING)]
     ring: u32,
-}
-
-const fn max_capture() -> u32 {
-    1 << 20
 }
 
 impl Args {
@@ -106,12 +102,8 @@ impl Args {
     }
 }
 
-/// Restricts the process to the access this command needs.
-pub(crate) fn confine(args: &Args) {
-    confinement::attach(&args.live);
-}
-
 pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
+    confinement::attach(&args.live);
     let options = args.options()?;
     if args.follow {
         return app::run(Follow::new(options), &args.live);

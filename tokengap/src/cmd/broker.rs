@@ -1,6 +1,5 @@
 //! `tokengap broker`: hidden command, started by [`crate::broker`].
 
-use std::path::Path;
 use std::process::ExitCode;
 
 use anyhow::Context;
@@ -18,21 +17,15 @@ pub(crate) struct Args {
     results: Results,
 }
 
-/// Restricts the process to the folders of the results.
-pub(crate) fn confine(args: &Args) {
-    let inside = |folder: &Path| folder.join("any");
-    let in_folders: Vec<_> = args.results.folder.iter().map(|folder| inside(folder)).collect();
-    let paths: Vec<Option<&Path>> = args
-        .results
-        .file
+pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
+    let Results { file, folder, .. } = &args.results;
+    let in_folders: Vec<_> = folder.iter().map(|folder| folder.join("any")).collect();
+    let paths: Vec<_> = file
         .iter()
         .chain(&in_folders)
         .map(|path| Some(path.as_path()))
         .collect();
     confinement::files(&[], &paths);
-}
-
-pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     // It ends when tokengap does, which also receives these signals and then completes its files.
     for signal in [SIGHUP, SIGINT, SIGQUIT, SIGTERM] {
         signal_hook::flag::register(signal, std::sync::Arc::default())?;

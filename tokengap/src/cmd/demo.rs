@@ -9,7 +9,7 @@ use confine::Work;
 use crate::app;
 use crate::args::LiveArgs;
 use crate::confinement;
-use crate::demo::{Demo, DemoOptions, Scenario};
+use crate::demo::{Demo, Scenario};
 
 /// Watch a simulated engine with a known fault: no root, no GPU, no SGLang.
 ///
@@ -40,25 +40,16 @@ pub(crate) struct Args {
 /// Default duration without a terminal, where no key can end the demo.
 const HEADLESS_DURATION: Duration = Duration::from_secs(10);
 
-/// Restricts the process to the access this command needs.
-pub(crate) fn confine(args: &Args) {
+pub(crate) fn run(mut args: Args) -> anyhow::Result<ExitCode> {
     let mut plan = confinement::live(Work::Network, &args.live);
     // The demo creates its socket folder in one of these.
     for folder in [std::env::temp_dir(), PathBuf::from("/tmp"), PathBuf::from(".")] {
         plan = plan.write(folder);
     }
     confinement::apply(&plan);
-}
-
-pub(crate) fn run(mut args: Args) -> anyhow::Result<ExitCode> {
     if args.live.outcome.is_headless() {
         args.live.duration.get_or_insert(HEADLESS_DURATION);
     }
-    let demo = Demo::start(&DemoOptions {
-        scenario: args.scenario,
-        seed: args.seed,
-        workers: args.workers,
-        phase: args.phase,
-    })?;
+    let demo = Demo::start(args.scenario, args.seed, args.workers, args.phase)?;
     app::run(demo, &args.live)
 }

@@ -62,12 +62,8 @@ enum Format {
 /// A comparison lists no requests.
 const SLOWEST: usize = 0;
 
-/// Restricts the process to the access this command needs.
-pub(crate) fn confine(args: &Args) {
-    confinement::files(&[&args.a, &args.b], &[args.output.as_deref()]);
-}
-
 pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
+    confinement::files(&[&args.a, &args.b], &[args.output.as_deref()]);
     let options = Options {
         alpha: args.alpha,
         least_change: args.least_change,

@@ -13,8 +13,8 @@ use flate2::write::GzEncoder;
 use trace::export::{self, Format};
 use trace::record::{Payload, Recording};
 
+use crate::advice::missing;
 use crate::args::Tokens;
-use crate::features::missing;
 use crate::progress::Progress;
 use crate::{args, confinement, output};
 
@@ -76,12 +76,8 @@ fn format() -> impl TypedValueParser<Value = Format> {
     })
 }
 
-/// Restricts the process to the access this command needs.
-pub(crate) fn confine(args: &Args) {
-    confinement::files(&[&args.file], &[args.output.as_deref()]);
-}
-
 pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
+    confinement::files(&[&args.file], &[args.output.as_deref()]);
     ensure!(
         args.format != Format::Events || args.slow_only.is_none(),
         "--slow-only does not work with --format events, which writes events before a request's gap is known: use --rid"

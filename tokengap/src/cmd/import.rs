@@ -70,13 +70,13 @@ pub(crate) struct Args {
 /// Log time between detector runs. The detectors that apply to logs judge lasting conditions.
 const TICK_NS: u64 = 5_000_000_000;
 
-/// Restricts the process to the access this command needs.
-pub(crate) fn confine(args: &Args) {
+pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     let paths: Vec<&Path> = args.paths.iter().map(PathBuf::as_path).collect();
     confinement::files(&paths, &[args.record.as_deref(), args.report_output.file()]);
+    import(args)
 }
 
-pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
+fn import(args: &Args) -> anyhow::Result<ExitCode> {
     if let Some(path) = args
         .record
         .as_ref()
@@ -325,8 +325,8 @@ mod tests {
         std::fs::write(&log, "nothing known\n").expect("written");
         std::fs::write(&old, "precious").expect("written");
         let (log, old) = (log.to_string_lossy(), old.to_string_lossy());
-        assert!(run(&args(&[&log, "--record", &old, "--force"])).is_err());
-        assert!(run(&args(&[LOG, "--record", &old])).is_err(), "not without --force");
+        assert!(import(&args(&[&log, "--record", &old, "--force"])).is_err());
+        assert!(import(&args(&[LOG, "--record", &old])).is_err(), "not without --force");
         assert_eq!(std::fs::read_to_string(&*old).expect("there"), "precious");
     }
 

@@ -14,8 +14,8 @@ use tui::Screen;
 use crate::app;
 use crate::args::{OutcomeArgs, ReportArgs, ScreenArgs};
 use crate::confinement;
+use crate::headless;
 use crate::progress;
-use crate::terminal;
 
 /// Play a recording on the screen of the live run, or print the report that the live run would have printed.
 ///
@@ -43,18 +43,14 @@ pub(crate) struct Args {
     screen: ScreenArgs,
 }
 
-/// Restricts the process to the access this command needs.
-pub(crate) fn confine(args: &Args) {
+pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     // The screen can export a report into the working folder.
     let here = (!args.outcome.is_headless()).then(|| Path::new("report.json"));
     confinement::files(&[&args.file], &[here]);
-}
-
-pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     let recording = Recording::open(&args.file)?;
     if args.outcome.is_headless() {
         if !args.outcome.asks_for_report() {
-            terminal::report_no_terminal();
+            headless::report_no_terminal();
         }
         return print(&recording, args);
     }

@@ -63,12 +63,8 @@ enum Format {
     Html,
 }
 
-/// Restricts the process to the access this command needs.
-pub(crate) fn confine(args: &Args) {
-    confinement::files(&[&args.file], &[args.report_output.file()]);
-}
-
 pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
+    confinement::files(&[&args.file], &[args.report_output.file()]);
     let report = saved::report(&args.file, args.report.slowest)?;
     args.report_output.write(&report)
 }

@@ -11,12 +11,10 @@ use session::Signals;
 use zmq_tap::relay::{Options, lower_priority};
 use zmq_tap::splice::{Folder, Restored, restore};
 
-use super::guard::describe;
-
 use crate::app;
 use crate::args::LiveArgs;
 use crate::confinement;
-use crate::guard::Guard;
+use crate::guard::{Guard, describe};
 use crate::splice::{Prepared, SETTLE, Splice, folders, plan};
 
 /// Move live ipc hops of a running engine behind the relay, without a restart, and back at the end.

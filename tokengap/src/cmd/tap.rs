@@ -65,13 +65,9 @@ pub(crate) struct Args {
     max_connections: usize,
 }
 
-/// Restricts the process to the access this command needs.
-pub(crate) fn confine(args: &Args) {
+pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     let plan = confinement::live(Work::Network, &args.live);
     confinement::apply(&confinement::relay(plan, &args.listen, &args.upstream));
-}
-
-pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     let hops = hops(args)?;
     allow_files(args.max_connections);
     let options = Options {

@@ -71,17 +71,13 @@ pub(crate) struct Args {
     max_message: u64,
 }
 
-/// Restricts the process to the access this command needs.
-pub(crate) fn confine(args: &Args) {
+pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     let ports = args
         .endpoints
         .iter()
         .filter_map(|endpoint| endpoint.rsplit_once(':')?.1.parse().ok());
     let here = (!args.outcome.is_headless()).then(|| Path::new("report.json"));
     confinement::watching(ports, args.feed_key.as_deref(), &[args.record.as_deref(), here]);
-}
-
-pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     let key = args.feed_key.as_deref().map(read_key).transpose()?;
     let source = |address: &String| WatchOptions {
         address: address.clone(),

@@ -3,7 +3,6 @@
 
 mod file;
 mod flags;
-mod print;
 mod reload;
 
 use std::ffi::OsString;
@@ -15,8 +14,7 @@ use clap::parser::ValueSource;
 use clap::{ArgMatches, Command};
 
 use file::File;
-pub(crate) use flags::closest;
-pub(crate) use print::effective;
+pub(crate) use flags::{closest, effective};
 pub(crate) use reload::{Configured, define};
 
 /// Error in a configuration file.

@@ -42,18 +42,6 @@ use truth::{Account, DemoTruth};
 
 use crate::tap::wire_forms;
 
-/// Options of a demo.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct DemoOptions {
-    pub(crate) scenario: Scenario,
-    /// Seed of the requests; the same seed gives the same requests.
-    pub(crate) seed: u64,
-    /// Number of the workers that the scenario is about; its default without a value.
-    pub(crate) workers: Option<u8>,
-    /// The only phase to run, counted from 1. Without it, the phases of a scenario alternate.
-    pub(crate) phase: Option<usize>,
-}
-
 /// Maximum number of observations and reports per poll. Bounds a poll to some milliseconds, so that ticks and signals are not delayed.
 const FRAMES_A_TURN: usize = 256;
 const REPORTS_A_TURN: usize = 8192;
@@ -76,22 +64,28 @@ pub(crate) struct Demo {
 }
 
 impl Demo {
-    /// Creates a private folder for the sockets, starts the relay in it, and starts the peers.
-    pub(crate) fn start(options: &DemoOptions) -> anyhow::Result<Self> {
-        let mut script = match options.workers {
-            None => options.scenario.script(),
-            Some(workers) => options.scenario.with_workers(workers.into()).with_context(|| {
-                let name = options.scenario.script().name;
+    /// Creates a private folder for the sockets, starts the relay in it, and starts the peers. The same seed gives the same requests.
+    /// `workers` is the number of those that the scenario is about, and `phase` the only phase to run, counted from 1.
+    pub(crate) fn start(
+        scenario: Scenario,
+        seed: u64,
+        workers: Option<u8>,
+        phase: Option<usize>,
+    ) -> anyhow::Result<Self> {
+        let mut script = match workers {
+            None => scenario.script(),
+            Some(workers) => scenario.with_workers(workers.into()).with_context(|| {
+                let name = scenario.script().name;
                 format!("{name} has a fixed number of workers: --workers works with router, tokenizer-workers, detokenizers and data-parallel")
             })?,
         };
-        if let Some(phase) = options.phase {
+        if let Some(phase) = phase {
             let only = phase.checked_sub(1).and_then(|at| script.phases.get(at..=at));
             let of = script.phases.len();
             script.phases =
                 only.with_context(|| format!("{} has phases 1 to {of}: there is no phase {phase}", script.name))?;
         }
-        Self::play(script, options.seed, private_folder()?)
+        Self::play(script, seed, private_folder()?)
     }
 
     fn play(script: Script, seed: u64, folder: TempDir) -> anyhow::Result<Self> {

@@ -54,35 +54,9 @@ impl Account {
         });
     }
 
-    /// Counts a frame sent by the scheduler.
-    pub(super) fn sent(&self, chunks: u64, tokens: u64) {
-        self.with(|a| {
-            a.truth.chunks += chunks;
-            a.truth.tokens += tokens;
-        });
-    }
-
-    /// Counts chunks discarded by a waiter.
-    pub(super) fn dropped(&self, chunks: u64, tokens: u64) {
-        self.with(|a| {
-            a.truth.chunks_dropped += chunks;
-            a.truth.tokens_lost += tokens;
-        });
-    }
-
-    /// Counts chunks that a waiter delivered together with another one.
-    pub(super) fn merged(&self, chunks: u64) {
-        self.with(|a| a.truth.chunks_merged += chunks);
-    }
-
-    /// Counts a request at its first dropped or merged chunk.
-    pub(super) fn affected(&self) {
-        self.with(|a| a.truth.rids_affected += 1);
-    }
-
-    /// Counts tokens that a client added to its total.
-    pub(super) fn claimed(&self, tokens: u64) {
-        self.with(|a| a.truth.tokens_claimed += tokens);
+    /// Adds to the counts.
+    pub(super) fn count(&self, add: impl FnOnce(&mut Truth)) {
+        self.with(|a| add(&mut a.truth));
     }
 
     /// Counts a request whose client has received the last chunk.

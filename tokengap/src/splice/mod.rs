@@ -1,7 +1,6 @@
 //! Source of `tokengap splice`: moves live hops behind the relay, observes them there, and moves them back.
 
 mod plan;
-mod rate;
 mod witness;
 
 use std::collections::BTreeSet;
@@ -26,8 +25,7 @@ use crate::engine_facts::EngineFacts;
 use crate::guard::Guard;
 use crate::tap::{TapSource, wire_forms};
 pub(crate) use plan::{Planned, plan};
-pub(crate) use rate::{Rate, measure};
-pub(crate) use witness::{Seen, Witness};
+pub(crate) use witness::{Rate, Seen, Witness, measure};
 
 /// Maximum wait for a sender to pause, and for a cut connection to close.
 const PAUSE: Duration = Duration::from_secs(2);

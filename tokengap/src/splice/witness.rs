@@ -1,5 +1,5 @@
 //! Probe on both ends of the hops during a move, on its own thread. It counts sent messages and checks that they are received in order. For
-//! every request, it checks that token counts add up across the move.
+//! every request, it checks that token counts add up across the move. The message rate is measured before anything is changed.
 
 use std::collections::{BTreeSet, HashMap};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -8,6 +8,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
+use probe_user::discover::Engine;
 use probe_user::matcher::Limits;
 use probe_user::{Capture, Matcher, Message, Observation, Options, Probe, SocketId, Target};
 use trace::Analysis;
@@ -271,4 +272,51 @@ fn unknown(count: u64) -> Event<'static> {
         trace::MonoNs::now(),
         What::Missed(Missed::new(None, count, MissedCause::QueueFull)),
     )
+}
+
+/// Measuring time of the rate.
+const WINDOW: Duration = Duration::from_secs(1);
+
+/// A rate, and how it was measured.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Rate {
+    pub(crate) per_second: u64,
+    pub(crate) by: &'static str,
+}
+
+/// Rate counted by the probe. Without a probe, estimated from wake-ups of the senders' I/O threads: about one per message while they keep
+/// up.
+pub(crate) fn measure(witness: Option<&Witness>, engine: &Engine, senders: &[u32]) -> Option<Rate> {
+    let count = || match witness {
+        Some(witness) => Some(witness.seen().sent),
+        None => wakeups(engine, senders),
+    };
+    let (began, before) = (Instant::now(), count()?);
+    thread::sleep(WINDOW);
+    let grown = count()?.saturating_sub(before);
+    Some(Rate {
+        per_second: (grown as f64 / began.elapsed().as_secs_f64()).ceil() as u64,
+        by: match witness {
+            Some(_) => "counted where they enter libzmq",
+            None => "estimated from the wake-ups of the senders' I/O threads",
+        },
+    })
+}
+
+/// Total wake-ups; `None` if no I/O thread is known.
+fn wakeups(engine: &Engine, senders: &[u32]) -> Option<u64> {
+    let processes = engine.processes.iter().filter(|p| senders.contains(&p.id.pid));
+    let threads = processes.flat_map(|p| p.io_threads.iter().map(|tid| (p.id.pid, *tid)));
+    threads
+        .map(|(pid, tid)| switches(pid, tid))
+        .sum::<Option<u64>>()
+        .filter(|&sum| sum > 0)
+}
+
+fn switches(pid: u32, tid: u32) -> Option<u64> {
+    let status = std::fs::read_to_string(format!("/proc/{pid}/task/{tid}/status")).ok()?;
+    let count = status
+        .lines()
+        .find_map(|line| line.strip_prefix("voluntary_ctxt_switches:"))?;
+    count.trim().parse().ok()
 }

@@ -49,5 +49,5 @@ fn parse(json: &[u8]) -> Read {
 
 #[cfg(not(feature = "tokenizers"))]
 fn parse(_json: &[u8]) -> Read {
-    Err(crate::features::missing("tokenizers"))
+    Err(crate::advice::missing("tokenizers"))
 }

@@ -1,23 +1,24 @@
 //! Watching runs of other tokengap processes, with one screen or one report for all of them.
 
 mod pod;
-mod report;
 
 use std::cell::RefCell;
+use std::io::Write;
 use std::path::PathBuf;
+use std::process::ExitCode;
 use std::rc::Rc;
 use std::time::Duration;
 
+use serde::Serialize;
 use session::sink::Sink;
 use session::{Observer, RunOptions, Running, Session, Signals};
 use trace::Config;
 use trace::report::Report;
 use tui::{PodView, Screen};
 
-pub(crate) use self::report::conclude;
-
 use self::pod::Pod;
 use crate::app;
+use crate::args::OutcomeArgs;
 use crate::headless::Progress;
 
 /// Options of the command.
@@ -33,13 +34,25 @@ pub(crate) struct Options {
 }
 
 /// Result of one run.
+#[derive(Serialize)]
 pub(crate) struct Watched {
-    pub(crate) name: String,
-    pub(crate) address: String,
-    pub(crate) link: &'static str,
-    pub(crate) missed: u64,
-    pub(crate) gaps: u64,
+    pod: String,
+    endpoint: String,
+    /// State of the connection at the end.
+    state: String,
+    /// Missed records, and the number of gaps they form.
+    records_missed: u64,
+    gaps: u64,
     pub(crate) report: Report,
+}
+
+/// Schema name of several reports in one document.
+const SCHEMA: &str = "tokengap.watch/1";
+
+#[derive(Serialize)]
+struct All<'a> {
+    schema: &'static str,
+    pods: &'a [Watched],
 }
 
 /// Watches until the user quits, `--duration` is over, a signal arrives or, without a screen, every source has ended.
@@ -83,4 +96,27 @@ pub(crate) fn run(options: &Options, screen: Option<Screen>) -> anyhow::Result<V
     }
     drop(screen);
     Ok(pods.into_iter().map(|(pod, session)| pod.finish(session)).collect())
+}
+
+/// Prints the reports and returns the exit code for `--fail-on` over all of them.
+pub(crate) fn conclude(watched: &[Watched], outcome: OutcomeArgs) -> anyhow::Result<ExitCode> {
+    if let [one] = watched {
+        return app::conclude(&one.report, outcome);
+    }
+    let mut out = std::io::stdout().lock();
+    if outcome.json {
+        let (schema, pods) = (SCHEMA, watched);
+        serde_json::to_writer(&mut out, &All { schema, pods }).map_err(std::io::Error::from)?;
+        writeln!(out)?;
+    } else {
+        for one in watched {
+            writeln!(out, "=== {} ({}): {}\n", one.pod, one.endpoint, one.state)?;
+            write!(out, "{}", one.report.to_text())?;
+            writeln!(out)?;
+        }
+    }
+    out.flush()?;
+    let worst = watched.iter().filter_map(|one| one.report.worst()).max();
+    let failed = outcome.fail_on.is_some_and(|min| worst >= Some(min));
+    Ok(if failed { ExitCode::from(1) } else { ExitCode::SUCCESS })
 }

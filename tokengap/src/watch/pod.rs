@@ -350,12 +350,12 @@ impl Pod {
     pub(super) fn finish(mut self, session: Session) -> Watched {
         self.update_link(Instant::now());
         Watched {
-            address: self.watcher.address().to_owned(),
-            link: self.link.word(),
-            missed: self.reader.lost(),
+            endpoint: self.watcher.address().to_owned(),
+            state: self.link.word().to_lowercase(),
+            records_missed: self.reader.lost(),
             gaps: self.gaps,
             report: session.finish(&self, &app::print_message),
-            name: self.name,
+            pod: self.name,
         }
     }
 }

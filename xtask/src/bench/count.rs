@@ -5,10 +5,10 @@ use std::collections::BTreeMap;
 use std::fmt::Write as _;
 use std::process::Command;
 
-use anyhow::{Context, bail, ensure};
+use anyhow::{Context, bail};
 use serde_json::Value;
 
-use super::root;
+use crate::script::{output, root};
 
 /// Baseline file: the compiler in the first line, then lines of `PATH INSTRUCTIONS`.
 const BASELINE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/src/bench/count.txt");
@@ -68,7 +68,7 @@ fn counts() -> anyhow::Result<BTreeMap<String, u64>> {
     let mut python = Command::new("python3");
     python.arg(root.join("engines/benches/decode/frame.py"));
     python.arg(root.join("zmq-tap/fixtures/messages/0.5.9/skip_delta_256rid.pkl"));
-    text(python.arg(LONG).arg(target.join("tmp/long.pkl")))?;
+    output(python.arg(LONG).arg(target.join("tmp/long.pkl")))?;
     let path = std::env::var_os("PATH").unwrap_or_default();
     let path = std::env::join_paths([tools].into_iter().chain(std::env::split_paths(&path)))?;
     let mut cargo = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
@@ -89,7 +89,7 @@ fn counts() -> anyhow::Result<BTreeMap<String, u64>> {
         "--callgrind-args=--cache-sim=no",
         TUNABLES,
     ]);
-    let summaries = text(cargo.current_dir(root).env("PATH", path))
+    let summaries = output(cargo.current_dir(root).env("PATH", path))
         .context("gungraun-runner is needed: cargo install --locked --root .tools --version 0.20.0 gungraun-runner")?;
     summaries
         .lines()
@@ -110,14 +110,6 @@ fn count(line: &str) -> anyhow::Result<(String, u64)> {
     ))
 }
 
-/// Standard output of a command.
-fn text(command: &mut Command) -> anyhow::Result<String> {
-    let output = command.output().with_context(|| format!("{command:?}"))?;
-    let stderr = String::from_utf8_lossy(&output.stderr);
-    ensure!(output.status.success(), "{command:?}: {}\n{stderr}", output.status);
-    Ok(String::from_utf8(output.stdout)?)
-}
-
 /// The compiler of the baseline, and its counts.
 fn baseline() -> anyhow::Result<(String, BTreeMap<String, u64>)> {
     let lines = std::fs::read_to_string(BASELINE).unwrap_or_default();
@@ -132,6 +124,6 @@ fn baseline() -> anyhow::Result<(String, BTreeMap<String, u64>)> {
 
 /// Compiler version and architecture; both change the instruction counts.
 fn compiler_here() -> anyhow::Result<String> {
-    let version = text(Command::new("rustc").arg("--version"))?;
+    let version = output(Command::new("rustc").arg("--version"))?;
     Ok(format!("{} {}", version.trim(), std::env::consts::ARCH))
 }

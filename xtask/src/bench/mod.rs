@@ -3,11 +3,12 @@
 
 mod count;
 
-use std::path::Path;
 use std::process::Command;
 
 use anyhow::{Context, ensure};
 use clap::ValueEnum;
+
+use crate::script::root;
 
 #[derive(clap::Args)]
 pub(crate) struct Bench {
@@ -71,8 +72,4 @@ pub(crate) fn run(bench: &Bench) -> anyhow::Result<()> {
     let status = python.status().context("python3")?;
     ensure!(status.success(), "benchmarks failed: {status}");
     Ok(())
-}
-
-fn root() -> anyhow::Result<&'static Path> {
-    Path::new(env!("CARGO_MANIFEST_DIR")).parent().context("the workspace")
 }

@@ -7,12 +7,11 @@ use anyhow::{Context as _, Result, ensure};
 
 use crate::e2e::setup::Home;
 use crate::script;
-use crate::toolchain::{output, succeed};
+use crate::script::{output, succeed};
 
 /// SGLang release of the engine that commands attach to.
 const RELEASE: &str = "0.5.23";
 
-/// Run every command shown in the documentation
 #[derive(clap::Args)]
 pub(crate) struct Options {
     /// The tokengap program to run [default: a release build of this tree]

@@ -9,6 +9,8 @@ use std::process::Command;
 
 use anyhow::{Context, Result, ensure};
 
+use crate::script::succeed;
+
 /// Paths of the harness.
 #[derive(Clone, Debug)]
 pub(crate) struct Home {
@@ -62,13 +64,16 @@ impl Home {
         }
         eprintln!("engine: creating .venv-engine");
         let python = std::env::var_os("PYTHON").unwrap_or_else(|| "python3".into());
-        run(Command::new(python)
-            .args(["-m", "venv", "--clear"])
-            .arg(self.root.join(".venv-engine")))?;
-        run(self
-            .pip("install")
-            .arg("-r")
-            .arg(self.root.join("engine/requirements.txt")))?;
+        succeed(
+            Command::new(python)
+                .args(["-m", "venv", "--clear"])
+                .arg(self.root.join(".venv-engine")),
+        )?;
+        succeed(
+            self.pip("install")
+                .arg("-r")
+                .arg(self.root.join("engine/requirements.txt")),
+        )?;
         fs::write(made_from, wanted)?;
         Ok(())
     }
@@ -115,12 +120,13 @@ impl Home {
             return Ok(());
         }
         eprintln!("engine: installing the dependencies of Dynamo's frontend");
-        run(self
-            .pip("install")
-            .args(["--no-deps", "--upgrade", "--target"])
-            .arg(&target)
-            .arg("-r")
-            .arg(self.root.join("engine/dynamo/requirements.txt")))?;
+        succeed(
+            self.pip("install")
+                .args(["--no-deps", "--upgrade", "--target"])
+                .arg(&target)
+                .arg("-r")
+                .arg(self.root.join("engine/dynamo/requirements.txt")),
+        )?;
         fs::write(made_from, wanted)?;
         Ok(())
     }
@@ -156,23 +162,17 @@ impl Home {
             download.args(["--platform", &platform]);
         }
         download.arg("--dest").arg(wheels.path());
-        run(download.args(packages.iter().map(|package| format!("{package}=={release}"))))?;
+        succeed(download.args(packages.iter().map(|package| format!("{package}=={release}"))))?;
         let unpacked = tempfile::tempdir_in(self.sources())?;
         for wheel in fs::read_dir(wheels.path())? {
             let mut unzip = Command::new(&self.python);
             unzip.args(["-m", "zipfile", "-e"]);
-            run(unzip.arg(wheel?.path()).arg(unpacked.path()))?;
+            succeed(unzip.arg(wheel?.path()).arg(unpacked.path()))?;
         }
         // Rename at the end, so that an interrupted run leaves no partial release.
         fs::rename(unpacked.keep(), target)?;
         Ok(())
     }
-}
-
-fn run(command: &mut Command) -> Result<()> {
-    let status = command.status().with_context(|| format!("starting {command:?}"))?;
-    ensure!(status.success(), "{command:?} exited with {status}");
-    Ok(())
 }
 
 /// Path of the program under test: given, or built from this workspace.
@@ -200,7 +200,7 @@ fn build(home: &Home, options: &[&str]) -> Result<()> {
     build
         .current_dir(&home.root)
         .args(["build", "--quiet", "--package", "tokengap", "--bin", "tokengap"]);
-    run(build.args(options)).context("building tokengap")
+    succeed(build.args(options)).context("building tokengap")
 }
 
 fn target(home: &Home) -> PathBuf {

@@ -6,10 +6,8 @@ use std::process::Command;
 
 use anyhow::Result;
 
-use crate::dist::root;
-use crate::toolchain::succeed;
+use crate::script::{root, succeed};
 
-/// Build the kernel side of the probe into probe-ebpf/object
 #[derive(clap::Args)]
 pub(crate) struct Args {
     /// Lint, build elsewhere, and fail if the result differs from the objects in the repository

@@ -3,7 +3,6 @@
 
 mod peers;
 mod probe;
-mod resources;
 
 use std::fmt::Write as _;
 use std::io::{BufRead, BufReader};

@@ -7,10 +7,8 @@ use std::path::Path;
 
 use anyhow::{Context as _, Result};
 
-use crate::dist::root;
-use crate::script;
+use crate::script::{self, root};
 
-/// Fuzz every parser, starting from real messages; fails on any finding
 #[derive(clap::Args)]
 pub(crate) struct Options {
     /// Run only this target; repeatable

@@ -6,9 +6,8 @@ use std::process::Command;
 use anyhow::{Result, ensure};
 
 use crate::script;
-use crate::toolchain::{output, succeed};
+use crate::script::{output, succeed};
 
-/// Read the exports with third-party tools
 #[derive(clap::Args)]
 pub(crate) struct Options {
     /// The recording to export [default: a few seconds of the demo]

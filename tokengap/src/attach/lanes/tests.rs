@@ -222,7 +222,7 @@ impl Engine {
     fn join(&mut self, pid: u32) {
         self.now += 1_000_000;
         let at = MonoNs(self.now);
-        let paths = self.lanes.paths_mut();
+        let paths = &mut self.lanes.paths;
         let mut parts = vec![(SCHEDULER, role::SCHEDULER), (pid, role::TOKENIZER)];
         parts.extend(paths.sight.is_watched(FIRST).then_some((FIRST, role::TOKENIZER)));
         paths.roles = Roles::with_parts(&parts, &[(SCHEDULER, FIRST), (SCHEDULER, pid)]);
@@ -235,9 +235,7 @@ impl Engine {
     fn exit(&mut self, pid: u32) {
         let at = MonoNs(self.now);
         let analysis = &mut self.analysis;
-        self.lanes
-            .paths_mut()
-            .exited(pid, at, &mut |event| analysis.apply(event));
+        self.lanes.paths.exited(pid, at, &mut |event| analysis.apply(event));
     }
 
     fn report(&mut self) -> Report {
@@ -278,7 +276,7 @@ fn messages_to_an_unknown_process_are_not_backlog() {
         report.hops
     );
     assert_eq!(engine.warnings(), [""; 0], "whether they wait is unknown");
-    assert_eq!(engine.lanes.paths().unwatched, 50);
+    assert_eq!(engine.lanes.paths.unwatched, 50);
 }
 
 #[test]
@@ -295,7 +293,7 @@ fn chunks_are_judged_once_their_receiver_is_watched() {
     engine.receive(SECOND, 2, 3, 0);
     let report = engine.report();
     assert_eq!(report.chunks.unjudged, Some(sent_before), "{:?}", report.chunks);
-    assert_eq!(engine.lanes.paths().unwatched, 3);
+    assert_eq!(engine.lanes.paths.unwatched, 3);
 }
 
 #[test]

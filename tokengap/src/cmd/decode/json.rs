@@ -6,7 +6,8 @@ use std::io::{self, Write};
 use engines::sglang::wire::Value;
 use serde::ser::{SerializeMap, SerializeSeq, SerializeStruct};
 use serde::{Serialize, Serializer};
-use trace::event::{Finish, Kind};
+use serde_json::json;
+use trace::event::Kind;
 
 use super::OutputBudget;
 use super::message::Message;
@@ -110,24 +111,11 @@ impl Serialize for Chunk<'_> {
                     budget,
                 },
             )?,
-            None => fields.serialize_field("finish", &chunk.finish.map(FinishKind::of))?,
+            // The kind alone, in the form of SGLang's.
+            None => fields.serialize_field("finish", &chunk.finish.map(|finish| json!({ "type": finish.as_str() })))?,
         }
         fields.serialize_field("http_worker_ipc", &chunk.worker)?;
         fields.end()
-    }
-}
-
-/// The kind of a finish reason, in the form of SGLang's.
-#[derive(Serialize)]
-struct FinishKind {
-    r#type: &'static str,
-}
-
-impl FinishKind {
-    fn of(finish: Finish) -> Self {
-        Self {
-            r#type: finish.as_str(),
-        }
     }
 }
 
@@ -231,14 +219,11 @@ mod tests {
             "0.5.23-msgpack/skip_finish_mix_6rid.msgpack",
         ] {
             let chunks = &decoded(name)["chunks"];
-            assert_eq!(chunks[0]["finish"], serde_json::json!({"type": "length", "length": 3}));
-            assert_eq!(
-                chunks[2]["finish"],
-                serde_json::json!({"type": "stop", "matched": "</s>"})
-            );
+            assert_eq!(chunks[0]["finish"], json!({"type": "length", "length": 3}));
+            assert_eq!(chunks[2]["finish"], json!({"type": "stop", "matched": "</s>"}));
             assert_eq!(chunks[3]["finish"]["status_code"], 503);
             assert_eq!(chunks[5]["finish"], serde_json::Value::Null);
-            assert_eq!(chunks[1]["tokens"], serde_json::json!([65536]));
+            assert_eq!(chunks[1]["tokens"], json!([65536]));
         }
     }
 
@@ -257,12 +242,9 @@ mod tests {
     #[test]
     fn a_control_message_has_no_chunks() {
         let abort = decoded("0.5.9/ctl_abort_req.pkl");
-        assert_eq!(abort["chunks"], serde_json::json!([]));
+        assert_eq!(abort["chunks"], json!([]));
         assert!(abort["rid"].is_string());
-        assert_eq!(
-            decoded("0.5.9/ctl_health_check_output.pkl")["chunks"],
-            serde_json::json!([])
-        );
+        assert_eq!(decoded("0.5.9/ctl_health_check_output.pkl")["chunks"], json!([]));
     }
 
     #[test]

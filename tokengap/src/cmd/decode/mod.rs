@@ -58,13 +58,9 @@ impl OutputBudget {
     }
 }
 
-/// Restricts the process to the access this command needs.
-pub(crate) fn confine(args: &Args) {
+pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     let files: Vec<&Path> = args.files.iter().map(PathBuf::as_path).collect();
     confinement::files(&files, &[]);
-}
-
-pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     let mut reader = message::Reader::new(args.max_bytes);
     let mut out = BufWriter::new(io::stdout().lock());
     let mut code = ExitCode::SUCCESS;

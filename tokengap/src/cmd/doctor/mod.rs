@@ -12,10 +12,10 @@ use probe_user::Place;
 use probe_user::discover::{self, Engine, PickError, RoleSpec, Watcher};
 use serde::Serialize;
 
+use crate::attach::{Row, State};
 use crate::cmd::attach::{choose, role_spec};
 use crate::output;
 use facts::Fact;
-use row::{Row, State};
 
 /// Show which features work on this machine, and the command that enables each of the others.
 ///

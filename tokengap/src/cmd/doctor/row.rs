@@ -1,4 +1,4 @@
-//! Result row of a feature, and the tests that need no probe.
+//! The tests that need no probe.
 
 use std::os::unix::net::UnixListener;
 
@@ -9,67 +9,13 @@ use probe_user::discover::{End, Engine, Topology};
 use probe_user::handoff;
 use probe_user::peers::Holder;
 use rustix::fs::{Access, AtFlags, CWD, accessat};
-use serde::Serialize;
 
+use crate::attach::{Reason, Row, State};
 use crate::splice::plan;
-
-/// Availability of a feature.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
-#[serde(rename_all = "kebab-case")]
-pub(super) enum State {
-    Works,
-    Degraded,
-    Missing,
-}
-
-impl State {
-    pub(super) fn word(self) -> &'static str {
-        match self {
-            Self::Works => "works",
-            Self::Degraded => "degraded",
-            Self::Missing => "missing",
-        }
-    }
-}
-
-/// Reason why a feature is unavailable, with its fix.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
-pub(super) struct Reason {
-    pub(super) why: String,
-    /// `null` if tokengap knows no fix.
-    pub(super) fix: Option<String>,
-}
-
-#[derive(Clone, Debug, Serialize)]
-pub(super) struct Row {
-    pub(super) name: &'static str,
-    pub(super) state: State,
-    /// Description of the test.
-    pub(super) tried: String,
-    pub(super) reasons: Vec<Reason>,
-}
-
-impl Row {
-    fn of(name: &'static str, tried: impl Into<String>, reason: Option<Reason>) -> Self {
-        Self {
-            name,
-            state: if reason.is_none() { State::Works } else { State::Missing },
-            tried: tried.into(),
-            reasons: reason.into_iter().collect(),
-        }
-    }
-}
 
 /// Tests whether an engine is visible.
 pub(super) fn engine(engine: Option<&Engine>, topology: &Topology) -> Row {
-    let mut reasons: Vec<Reason> = topology
-        .blind
-        .iter()
-        .map(|blind| Reason {
-            why: blind.to_string(),
-            fix: blind.remedy(),
-        })
-        .collect();
+    let mut reasons: Vec<Reason> = topology.blind.iter().map(Reason::from).collect();
     let state = match engine {
         None => State::Missing,
         Some(_) if reasons.is_empty() => State::Works,
@@ -97,11 +43,7 @@ pub(super) fn thread_times(engine: &Engine) -> Row {
         sampled.err()
     });
     let tried = format!("reads of /proc/PID/task of {} processes", engine.processes.len());
-    let reason = refused.map(|error| Reason {
-        why: error.to_string(),
-        fix: None,
-    });
-    Row::of("thread times", tried, reason)
+    Row::of("thread times", tried, refused.as_ref().map(Reason::new))
 }
 
 /// Tests whether hops can be moved behind the relay: the listeners are known, their folders writable, and a sender's socket can be
@@ -122,10 +64,7 @@ pub(super) fn splice(engine: &Engine) -> Row {
     let mut row = Row::of(
         "splice",
         "found the engine's listeners and their folders; copied a descriptor",
-        opened.err().map(|error| Reason {
-            why: format!("{error:#}"),
-            fix: None,
-        }),
+        opened.err().map(|error| Reason::new(&format_args!("{error:#}"))),
     );
     let lanes = engine.routes().into_iter().flat_map(|route| route.lanes);
     let mut senders = lanes
@@ -133,10 +72,7 @@ pub(super) fn splice(engine: &Engine) -> Row {
         .map(|End { pid, fd, .. }| Holder { pid, fd });
     if let Some(Err(error)) = senders.next().map(handoff::check) {
         row.state = State::Missing;
-        row.reasons.push(Reason {
-            why: error.to_string(),
-            fix: None,
-        });
+        row.reasons.push(Reason::new(&error));
     }
     row
 }

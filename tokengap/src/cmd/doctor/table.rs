@@ -5,7 +5,7 @@ use std::fmt::Write as _;
 use probe_user::Place;
 
 use super::Diagnosis;
-use super::row::{Reason, State};
+use crate::attach::{Reason, State};
 
 const NAME: usize = 14;
 const STATE: usize = 9;

@@ -9,7 +9,7 @@ const TIME_STATS: (&str, &str) = ("sglang.srt.observability.req_time_stats", "Sc
 pub(in crate::demo) const READ_OFFSET: usize = 5;
 
 /// Entry of one request in a batch.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, Default)]
 pub(in crate::demo) struct Row<'a> {
     /// Request id, 32 hex digits.
     pub(in crate::demo) rid: &'a str,

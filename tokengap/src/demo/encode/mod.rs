@@ -1,15 +1,58 @@
 //! Messages of the simulated engines, in the exact encoding of specific releases of SGLang and vLLM.
 
-mod engine;
 mod layout;
 mod message;
 mod pickle;
 mod vllm;
 
-pub(super) use engine::Engine;
+use engines::sglang::wire::Limits;
+use trace::MonoNs;
+use zmq_tap::decode::{Decode, Format};
+
 pub(super) use layout::Release;
 pub(super) use message::{Finish, READ_OFFSET, Row, text_batch, token_batch};
 pub(super) use vllm::Stats;
+
+/// The engine that the peers simulate.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(in crate::demo) enum Engine {
+    Sglang(Release),
+    Vllm,
+}
+
+impl Engine {
+    pub(in crate::demo) fn version(self) -> &'static str {
+        match self {
+            Self::Sglang(release) => release.version(),
+            Self::Vllm => vllm::VERSION,
+        }
+    }
+
+    pub(in crate::demo) fn format(self) -> Format {
+        match self {
+            Self::Sglang(_) => engines::sglang::FORMAT,
+            Self::Vllm => engines::vllm::FORMAT,
+        }
+    }
+
+    /// Decoder of a peer that receives its messages.
+    pub(in crate::demo) fn decoder(self) -> Box<dyn Decode> {
+        (self.format().decoder)(Limits::default().message)
+    }
+
+    /// Returns whether its deliveries state the number of tokens so far.
+    pub(in crate::demo) fn states_counts(self) -> bool {
+        matches!(self, Self::Sglang(_))
+    }
+
+    /// Message of one step. Only vLLM's contains `stats` and the time.
+    pub(in crate::demo) fn step(self, rows: &[Row<'_>], stats: Stats) -> Vec<u8> {
+        match self {
+            Self::Sglang(release) => token_batch(release, rows, false),
+            Self::Vllm => vllm::outputs(rows, Some(stats), MonoNs::now().0 as f64 / 1e9),
+        }
+    }
+}
 
 #[cfg(test)]
 mod tests;

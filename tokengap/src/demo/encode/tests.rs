@@ -3,7 +3,7 @@
 use engines::sglang::wire::{Decoder, Limits};
 use trace::event::Chunk;
 
-use super::engine::Engine;
+use super::Engine;
 use super::layout::Release;
 use super::message::{Finish, Row, text_batch, token_batch};
 use super::vllm::{self, Stats};
@@ -30,12 +30,10 @@ fn again(message: &[u8], change: impl Fn(usize, &mut Row<'_>), write: impl Fn(&[
         let mut row = Row {
             rid: chunk.rid,
             worker: chunk.worker,
-            finish: None,
-            prompt_tail: &[],
             ids: &ids[i],
-            text: "",
             prompt_tokens: chunk.prompt_tokens.expect("a count"),
             completion_tokens: chunk.completion_tokens.expect("a count"),
+            ..Row::default()
         };
         change(i, &mut row);
         row
@@ -98,13 +96,11 @@ fn the_largest_batch_of_the_demo_fits_one_pickle_frame() {
     let rid = "d5a06630b7c75f3897de269456fef0c2";
     let row = Row {
         rid,
-        worker: None,
-        finish: None,
         prompt_tail: &PROMPT_TAIL,
         ids: &[151_642; 4],
-        text: "",
         prompt_tokens: 8000,
         completion_tokens: 70_000,
+        ..Row::default()
     };
     for release in [Release::V0_5_9, Release::V0_5_10, Release::V0_5_13] {
         let written = token_batch(release, &[row; 128], false);
@@ -122,11 +118,11 @@ fn finish_reasons_and_router_messages_decode() {
                 rid,
                 worker: Some("ipc:///tmp/tmpaaaaaaaa"),
                 finish: Some(finish),
-                prompt_tail: &[],
                 ids: &[13],
                 text: " the",
                 prompt_tokens: 7,
                 completion_tokens: 9,
+                ..Row::default()
             };
             let alone = Row { worker: None, ..row };
             for message in [token_batch(release, &[row], true), text_batch(release, &[alone], true)] {
@@ -150,13 +146,8 @@ fn vllm_rows<'a>(chunks: &[Chunk<'a>], ids: &'a [Vec<u32>]) -> Vec<Row<'a>> {
     let rows = chunks.iter().zip(ids);
     rows.map(|(chunk, ids)| Row {
         rid: chunk.rid,
-        worker: None,
-        finish: None,
-        prompt_tail: &[],
         ids,
-        text: "",
-        prompt_tokens: 0,
-        completion_tokens: 0,
+        ..Row::default()
     })
     .collect()
 }
@@ -200,13 +191,12 @@ fn vllm_finish_reasons_and_first_outputs_decode() {
     ] {
         let row = Row {
             rid: "chatcmpl-8135776a25397c1d-924710c0",
-            worker: None,
             finish,
             prompt_tail,
             ids: &[13, 151_642],
-            text: "",
             prompt_tokens: 400,
             completion_tokens: 2,
+            ..Row::default()
         };
         let message = vllm::outputs(&[row], None, 0.0);
         let mut decoder = Engine::Vllm.decoder();

@@ -1,8 +1,8 @@
-//! Clock of the scenario: the current phase, and the pauses of the tokenizer's loop.
+//! Time of the peers: the current phase of the scenario, the pauses of the tokenizer's loop, and processing time.
 
 use std::time::Duration;
 
-use tokio::time::Instant;
+use tokio::time::{Instant, sleep_until};
 
 use super::report::{PeerAction, Reports};
 use crate::demo::random::Random;
@@ -61,6 +61,30 @@ impl Clock {
     fn plan_pause(&mut self) {
         if let Some(pauses) = self.pauses {
             self.next_pause = Instant::now() + Duration::from_secs_f64(self.random.wait(pauses.every.as_secs_f64()));
+        }
+    }
+}
+
+/// A thread that does one thing at a time. It sleeps instead of computing, to leave the CPU to others.
+#[derive(Debug)]
+pub(super) struct Busy {
+    until: Instant,
+}
+
+/// Timer resolution. Shorter work accumulates until it reaches this; an overlong sleep is compensated.
+const RESOLUTION: Duration = Duration::from_millis(1);
+
+impl Busy {
+    pub(super) fn new() -> Self {
+        Self { until: Instant::now() }
+    }
+
+    /// Spends `time` being busy.
+    pub(super) async fn spend(&mut self, time: Duration) {
+        let now = Instant::now();
+        self.until = self.until.max(now.checked_sub(RESOLUTION).unwrap_or(now)) + time;
+        if self.until - now >= RESOLUTION {
+            sleep_until(self.until).await;
         }
     }
 }

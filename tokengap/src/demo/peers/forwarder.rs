@@ -9,11 +9,9 @@ use engines::sglang::wire::{Batch, Decoder, Limits};
 use trace::HopId;
 use trace::event::{self, Kind};
 
-use super::busy::Busy;
-use super::inbox::Inbox;
-use super::network::Outlet;
+use super::clock::Busy;
+use super::network::{Inbox, Outlet};
 use super::report::{Fingerprint, PeerAction, Reports};
-use super::text;
 use crate::demo::encode::{Finish, Release, Row, text_batch, token_batch};
 use crate::demo::scenario::Cost;
 use crate::demo::topology::detokenizer_of;
@@ -123,7 +121,7 @@ impl Content {
         let ids = (0..batch.len())
             .map(|i| batch.tokens(i).map(|id| Ok(u32::try_from(id)?)).collect())
             .collect::<anyhow::Result<Vec<Vec<u32>>>>()?;
-        let texts = ids.iter().map(|ids| text::of(ids)).collect();
+        let texts = ids.iter().map(|ids| text_of(ids)).collect();
         Ok(Self { ids, texts })
     }
 
@@ -139,11 +137,22 @@ impl Content {
             rid: chunk.rid,
             worker: chunk.worker,
             finish,
-            prompt_tail: &[],
             ids: &self.ids[i],
             text: &self.texts[i],
             prompt_tokens: chunk.prompt_tokens.unwrap_or(0),
             completion_tokens,
+            ..Row::default()
         }
     }
+}
+
+/// Words for token ids, so that messages have realistic sizes.
+const WORDS: &str = "the of and to in is that for it as with was on are by this token stream schedule latency request between \
+                     measured throughput";
+
+fn text_of(ids: &[u32]) -> String {
+    let words: Vec<&str> = WORDS.split(' ').collect();
+    ids.iter()
+        .flat_map(|id| [" ", words[*id as usize % words.len()]])
+        .collect()
 }

@@ -7,7 +7,7 @@ use anyhow::Context;
 use bytes::Bytes;
 use trace::{FrameId, HopId, MonoNs};
 
-use super::inbox::Inbox;
+use super::network::Inbox;
 use super::report::Reports;
 
 /// Inboxes, and the messages sent to them.

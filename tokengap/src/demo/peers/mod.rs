@@ -1,17 +1,13 @@
 //! The simulated engine: its processes are tasks, its sockets are real ZMQ sockets.
 
-mod busy;
 mod clock;
 mod forwarder;
-mod inbox;
 #[cfg(test)]
 mod memory;
 mod network;
 mod report;
 mod requests;
 mod scheduler;
-mod socket;
-mod text;
 mod tokenizer;
 mod waiter;
 

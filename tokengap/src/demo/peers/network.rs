@@ -1,11 +1,19 @@
 //! Connections between the peers: ZMQ sockets, or memory in tests on a virtual clock.
 
-use anyhow::Context;
+use std::collections::VecDeque;
+use std::io;
+use std::path::Path;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use super::inbox::Inbox;
+use anyhow::Context;
+use bytes::Bytes;
+use feed::zmtp::{self, Input, Limits, Role, Zmtp};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::{UnixListener, UnixStream};
+use tokio::sync::Notify;
+
 #[cfg(test)]
 use super::memory::{Lane, Memory};
-use super::socket::Push;
 use crate::demo::topology::HopPlan;
 
 /// Transport between peers.
@@ -37,7 +45,7 @@ impl Network {
     }
 }
 
-/// A connected PUSH socket.
+/// Connection of a sender.
 pub(super) enum Outlet {
     Socket(Push),
     #[cfg(test)]
@@ -55,4 +63,141 @@ impl Outlet {
             }
         }
     }
+}
+
+/// A PULL socket like libzmq's with `RCVHWM=0`: arriving messages are read into memory immediately, so the kernel's queue is empty while
+/// hundreds of requests wait. The load bounds it, since clients have a limited number of open requests.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Inbox(Arc<Shared>);
+
+#[derive(Debug, Default)]
+struct Shared {
+    messages: Mutex<VecDeque<Bytes>>,
+    arrived: Notify,
+}
+
+impl Inbox {
+    /// Binds `endpoint` and fills the inbox from it as long as the runtime lives.
+    pub(super) fn bind(endpoint: &str) -> anyhow::Result<Self> {
+        let inbox = Self::default();
+        let filled = inbox.clone();
+        bind(endpoint, move |message| filled.push(message))?;
+        Ok(inbox)
+    }
+
+    /// Adds an arrived message.
+    pub(super) fn push(&self, message: Bytes) {
+        self.messages().push_back(message);
+        self.0.arrived.notify_one();
+    }
+
+    /// Removes the oldest message, like `zmq_msg_recv`.
+    pub(super) fn take(&self) -> Option<Bytes> {
+        self.messages().pop_front()
+    }
+
+    pub(super) fn is_empty(&self) -> bool {
+        self.messages().is_empty()
+    }
+
+    /// Waits until there is a message, like a poll.
+    pub(super) async fn wait(&self) {
+        while self.is_empty() {
+            self.0.arrived.notified().await;
+        }
+    }
+
+    fn messages(&self) -> MutexGuard<'_, VecDeque<Bytes>> {
+        self.0.messages.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Every message of the demo is one frame. The largest holds a chunk of thousands of requests.
+const LIMITS: Limits = Limits {
+    message: 64 << 20,
+    frames: 1,
+};
+/// Bytes per read.
+const READ: usize = 64 * 1024;
+
+/// A connected PUSH socket, over a Unix socket.
+pub(super) struct Push(UnixStream);
+
+impl Push {
+    /// Connects and completes the handshake.
+    async fn connect(endpoint: &str) -> anyhow::Result<Self> {
+        let opened = async {
+            let mut connection = Connection::open(UnixStream::connect(path(endpoint)?).await?, Role::Push).await?;
+            while connection.read().await? != Some(Input::Open) {}
+            anyhow::Ok(Self(connection.stream))
+        };
+        opened.await.with_context(|| format!("cannot connect to {endpoint}"))
+    }
+
+    async fn send(&mut self, message: &[u8]) -> io::Result<()> {
+        self.0.write_all(&zmtp::message(&[message])).await
+    }
+}
+
+/// Binds a PULL socket and calls `received` with every message, as long as the runtime lives.
+fn bind(endpoint: &str, received: impl Fn(Bytes) + Clone + Send + 'static) -> anyhow::Result<()> {
+    let listener = path(endpoint).and_then(|path| Ok(UnixListener::bind(path)?));
+    let listener = listener.with_context(|| format!("cannot bind {endpoint}"))?;
+    tokio::spawn(async move {
+        loop {
+            match listener.accept().await {
+                Ok((stream, _)) => {
+                    let received = received.clone();
+                    tokio::spawn(async move {
+                        if let Err(error) = pull(stream, received).await {
+                            tracing::debug!(%error, "a demo connection ended");
+                        }
+                    });
+                }
+                Err(error) => return tracing::error!("a demo peer cannot accept connections: {error}"),
+            }
+        }
+    });
+    Ok(())
+}
+
+async fn pull(stream: UnixStream, received: impl Fn(Bytes)) -> io::Result<()> {
+    let mut connection = Connection::open(stream, Role::Pull).await?;
+    loop {
+        if let Some(Input::Message(frames)) = connection.read().await? {
+            frames.into_iter().for_each(&received);
+        }
+    }
+}
+
+struct Connection {
+    stream: UnixStream,
+    zmtp: Zmtp,
+}
+
+impl Connection {
+    async fn open(mut stream: UnixStream, role: Role) -> io::Result<Self> {
+        stream.write_all(&zmtp::opening(role)).await?;
+        let zmtp = Zmtp::new(role, LIMITS);
+        Ok(Self { stream, zmtp })
+    }
+
+    /// Returns the next input; `None` if more must be read. The end of the stream is an error.
+    async fn read(&mut self) -> io::Result<Option<Input>> {
+        let input = self.zmtp.next_input().map_err(io::Error::other)?;
+        if input.is_none() {
+            self.zmtp.inbox.reserve(READ);
+            if self.stream.read_buf(&mut self.zmtp.inbox).await? == 0 {
+                return Err(io::ErrorKind::UnexpectedEof.into());
+            }
+        }
+        Ok(input)
+    }
+}
+
+fn path(endpoint: &str) -> anyhow::Result<&Path> {
+    let path = endpoint
+        .strip_prefix("ipc://")
+        .context("the demo's endpoints are ipc://")?;
+    Ok(Path::new(path))
 }

@@ -84,13 +84,16 @@ impl Scheduler {
                 finish: *finish,
                 prompt_tail: if *new { &request.prompt_tail } else { &[] },
                 ids: &ids[range.clone()],
-                text: "",
                 prompt_tokens: request.prompt_tokens,
                 completion_tokens: request.generated,
+                ..Row::default()
             })
             .collect();
         let frame = self.engine.step(&rows, stats);
-        self.account.sent(rows.len() as u64, ids.len() as u64);
+        self.account.count(|truth| {
+            truth.chunks += rows.len() as u64;
+            truth.tokens += ids.len() as u64;
+        });
         let mut finishes = steps.iter().map(|(.., finish)| finish.is_some());
         running.retain(|_| !finishes.next().unwrap_or(false));
         frame

@@ -13,9 +13,8 @@ use bytes::Bytes;
 use trace::HopId;
 use zmq_tap::decode::Decode;
 
-use super::busy::Busy;
-use super::clock::Clock;
-use super::inbox::Inbox;
+use super::clock::{Busy, Clock};
+use super::network::Inbox;
 use super::report::{Fingerprint, PeerAction, Reports};
 use super::waiter::State;
 use crate::demo::random::Random;
@@ -172,13 +171,11 @@ mod tests {
         for step in 1..=STEPS {
             let row = |rid| Row {
                 rid,
-                worker: None,
                 finish: (step == STEPS).then_some(Finish::Length(STEPS)),
-                prompt_tail: &[],
                 ids: &[13],
-                text: "",
                 prompt_tokens: 7,
                 completion_tokens: step,
+                ..Row::default()
             };
             let rows: Vec<_> = rids.iter().map(|rid| row(rid)).collect();
             inbox.push(token_batch(Release::V0_5_9, &rows, false).into());

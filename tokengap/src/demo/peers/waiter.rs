@@ -79,7 +79,10 @@ impl State {
             }
             (Mode::Incremental, Waiter::KeepsLast) => {
                 if others > 0 {
-                    account.dropped(others, u64::from(tokens_before));
+                    account.count(|truth| {
+                        truth.chunks_dropped += others;
+                        truth.tokens_lost += u64::from(tokens_before);
+                    });
                     self.affect(account);
                 }
                 give(self.deliver(last.tokens, last, account));
@@ -89,7 +92,7 @@ impl State {
         }
         let merged = self.mode == Mode::Cumulative || waiter == Waiter::Merges;
         if merged && others > 0 {
-            account.merged(others);
+            account.count(|truth| truth.chunks_merged += others);
             self.affect(account);
         }
     }
@@ -97,7 +100,7 @@ impl State {
     /// Counts the request once. Kept here, so that nothing needs to be stored for finished requests.
     fn affect(&mut self, account: &Account) {
         if !std::mem::replace(&mut self.affected, true) {
-            account.affected();
+            account.count(|truth| truth.rids_affected += 1);
         }
     }
 
@@ -113,7 +116,7 @@ impl State {
             Mode::Cumulative => tokens - self.given,
         };
         self.given = chunk.completion_tokens;
-        account.claimed(u64::from(counted));
+        account.count(|truth| truth.tokens_claimed += u64::from(counted));
         if chunk.finished {
             account.closed();
         }
@@ -131,64 +134,37 @@ impl State {
 mod tests {
     use super::*;
 
-    /// Wakes a waiter once for three chunks of 1, 2 and 4 tokens, the last one finished. Returns the tokens of the deliveries.
-    fn wake(mode: Mode, waiter: Waiter, clients_add_up: bool) -> (Vec<u32>, Account) {
-        let account = Account::default();
-        account.request();
-        let mut state = State::new("d5a06630b7c75f3897de269456fef0c2", mode, clients_add_up);
-        for (tokens, completion_tokens) in [(1, 1), (2, 3), (4, 7)] {
-            state.queue(tokens, Some(completion_tokens), completion_tokens == 7);
-        }
-        let mut given = Vec::new();
-        state.wake(waiter, &account, |g| given.push(g.tokens));
-        assert_eq!(account.open(), 0);
-        (given, account)
-    }
-
+    /// A waiter is woken once for three chunks of 1, 2 and 4 tokens, the last one finished.
     #[test]
-    fn keeping_the_last_delta_drops_the_others() {
-        let (given, account) = wake(Mode::Incremental, Waiter::KeepsLast, false);
-        let truth = account.truth();
-        assert_eq!(given, [4]);
-        assert_eq!(
-            (
+    fn a_waiter_drops_merges_or_yields_queued_chunks() {
+        use Mode::{Cumulative, Incremental};
+        use Waiter::{KeepsLast, Merges, YieldsAll};
+        // Tokens of the deliveries; chunks dropped, tokens lost, chunks merged, requests affected, tokens claimed.
+        for (mode, waiter, deliveries, counts) in [
+            (Incremental, KeepsLast, &[4][..], [2, 3, 0, 1, 4]),
+            (Incremental, Merges, &[7], [0, 0, 2, 1, 7]),
+            (Incremental, YieldsAll, &[1, 2, 4], [0, 0, 0, 0, 7]),
+            (Cumulative, KeepsLast, &[7], [0, 0, 2, 1, 7]),
+        ] {
+            let account = Account::default();
+            account.request();
+            let mut state = State::new("d5a06630b7c75f3897de269456fef0c2", mode, false);
+            for (tokens, completion_tokens) in [(1, 1), (2, 3), (4, 7)] {
+                state.queue(tokens, Some(completion_tokens), completion_tokens == 7);
+            }
+            let mut given = Vec::new();
+            state.wake(waiter, &account, |g| given.push(g.tokens));
+            let truth = account.truth();
+            let counted = [
                 truth.chunks_dropped,
                 truth.tokens_lost,
                 truth.chunks_merged,
-                truth.rids_affected
-            ),
-            (2, 3, 0, 1)
-        );
-    }
-
-    #[test]
-    fn merging_deltas_loses_nothing() {
-        let (given, account) = wake(Mode::Incremental, Waiter::Merges, false);
-        let truth = account.truth();
-        assert_eq!(given, [7]);
-        assert_eq!(
-            (truth.chunks_dropped, truth.chunks_merged, truth.rids_affected),
-            (0, 2, 1)
-        );
-        assert_eq!(truth.tokens_claimed, 7);
-    }
-
-    #[test]
-    fn yielding_all_deltas_merges_none() {
-        let (given, account) = wake(Mode::Incremental, Waiter::YieldsAll, false);
-        assert_eq!(given, [1, 2, 4]);
-        assert_eq!(account.truth().chunks_merged, 0);
-    }
-
-    #[test]
-    fn the_last_cumulative_chunk_contains_the_earlier_ones() {
-        let (given, account) = wake(Mode::Cumulative, Waiter::KeepsLast, false);
-        let truth = account.truth();
-        assert_eq!(given, [7]);
-        assert_eq!(
-            (truth.chunks_dropped, truth.chunks_merged, truth.tokens_claimed),
-            (0, 2, 7)
-        );
+                truth.rids_affected,
+                truth.tokens_claimed,
+            ];
+            assert_eq!((&given[..], counted), (deliveries, counts), "{mode:?} {waiter:?}");
+            assert_eq!(account.open(), 0);
+        }
     }
 
     #[test]

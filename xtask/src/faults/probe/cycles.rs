@@ -1,16 +1,18 @@
-//! Repeated attach, observe and detach under traffic. Neither side may leak resources.
+//! Attaches and detaches under traffic, repeatedly and of two probes at once.
 
+use std::fs;
 use std::path::Path;
 use std::time::Duration;
 
-use anyhow::Result;
+use anyhow::{Context, Result};
 use probe_user::Options;
 
-use super::{Bench, Checks, Counts, Load, Objects, Pair, Resources, Seen};
+use super::{Bench, Checks, Counts, Load, Objects, Pair, Seen};
 
 /// Allowed memory growth over all cycles in KiB, for allocator slack. A leak of one page a cycle would be 2,000 in 500 cycles.
 const MAX_KIB: u64 = 1_500;
 
+/// Repeated attach, observe and detach. Neither side may leak resources.
 pub(super) fn run(bench: &Bench, dir: &Path, checks: &mut Checks) -> Result<Seen> {
     let cycles = if bench.long { 500 } else { 50 };
     let load = Load {
@@ -70,4 +72,75 @@ pub(super) fn run(bench: &Bench, dir: &Path, checks: &mut Checks) -> Result<Seen
             grown.join(", ")
         ),
     })
+}
+
+/// Two probes on the same processes: each observes everything, and detaching one does not affect the other.
+pub(super) fn together(bench: &Bench, dir: &Path, checks: &mut Checks) -> Result<Seen> {
+    let load = Load {
+        count: if bench.long { 50_000 } else { 2_500 },
+        connections: 2,
+        // A rate low enough for the ring buffer while the other probe detaches, which can take seconds on a busy machine.
+        rate: 1_500,
+        sizes: "small",
+        ..Load::STEADY
+    };
+    let wanted = u64::from(load.count * load.connections);
+    let mut pair = Pair::start(bench, load, dir)?;
+    let (mut remaining, mut detached) = (pair.attach(Options::default())?, pair.attach(Options::default())?);
+    let (mut of_one, mut of_other) = (Counts::default(), Counts::default());
+    pair.sender.go()?;
+    while of_other.received < wanted / 2 {
+        of_one.read_for(&mut remaining, Duration::from_millis(2))?;
+        of_other.read_for(&mut detached, Duration::from_millis(2))?;
+    }
+    drop(detached);
+    of_one.read_until(&mut remaining, |counts| counts.received >= wanted)?;
+    checks.equal(
+        "messages sent and received, as reported by the remaining probe",
+        &(wanted, wanted, 0, 0),
+        &(of_one.sent, of_one.received, of_one.lost, of_one.overflowed),
+    );
+    checks.equal(
+        "records lost by the detached probe",
+        &(0, 0),
+        &(of_other.lost, of_other.overflowed),
+    );
+    drop(remaining);
+    let arrived = pair.end(checks)?;
+    Ok(Seen {
+        messages: arrived.messages(),
+        outcome: format!(
+            "{arrived}; one probe observed all of them, the other {} until it detached",
+            of_other.received
+        ),
+    })
+}
+
+/// Resources held by a process, from `/proc`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Resources {
+    /// Resident memory in KiB.
+    memory: u64,
+    files: u64,
+    threads: u64,
+    /// Number of memory mappings.
+    mappings: u64,
+}
+
+impl Resources {
+    fn of(pid: u32) -> Result<Self> {
+        let proc = Path::new("/proc").join(pid.to_string());
+        let status = fs::read_to_string(proc.join("status")).with_context(|| format!("reading /proc/{pid}/status"))?;
+        let number = |name: &str| -> u64 {
+            let line = status.lines().find_map(|line| line.strip_prefix(name));
+            line.and_then(|rest| rest.split_whitespace().next()?.parse().ok())
+                .unwrap_or(0)
+        };
+        Ok(Self {
+            memory: number("VmRSS:"),
+            files: fs::read_dir(proc.join("fd"))?.count() as u64,
+            threads: number("Threads:"),
+            mappings: fs::read_to_string(proc.join("maps"))?.lines().count() as u64,
+        })
+    }
 }

@@ -3,7 +3,6 @@
 mod cycles;
 mod overflow;
 mod targets;
-mod together;
 
 use std::path::Path;
 use std::time::{Duration, Instant};
@@ -12,7 +11,6 @@ use anyhow::{Context, Result};
 use probe_user::{Capture, Loss, Observation, Options, Probe, Target};
 
 use super::peers::{Arrived, Load, Receiver, Sender};
-use super::resources::Resources;
 use super::{Bench, Seen};
 use crate::e2e::check::Checks;
 use crate::e2e::kernel::Objects;
@@ -55,7 +53,7 @@ pub(super) const FAULTS: &[Fault] = &[
     Fault {
         name: "two at once",
         what: "two probes on the same processes; one detaches under traffic",
-        run: together::run,
+        run: cycles::together,
     },
     Fault {
         name: "ring overflow",
