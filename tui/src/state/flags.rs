@@ -5,7 +5,7 @@
 pub(crate) enum Flag {
     /// Tokens are missing on the wire.
     Loss,
-    /// Chunks were proven lost between tokenizer and client.
+    /// Chunks were proven lost between receiver and client.
     Dropped,
     /// Chunks shared a wakeup on a release that drops all but the last.
     DropPredicted,
@@ -52,13 +52,13 @@ impl Flag {
     pub(crate) fn what(self) -> &'static str {
         match self {
             Self::Loss => "its frames list fewer tokens than they count: some were lost on the wire",
-            Self::Dropped => "its tokens were lost between tokenizer and client, confirmed by deliveries",
+            Self::Dropped => "its tokens were lost between receiver and client, confirmed by deliveries",
             Self::DropPredicted => "predicted drop: chunks shared a wakeup, and this release keeps only the last",
             Self::Stall => "it is unfinished and has had no new token for long",
             Self::Gap => "its first token waited too long or is still waiting",
             Self::Inflated => "its frames list all tokens so far instead of new ones",
-            Self::Aborted => "it was aborted by the client, the scheduler or an error",
-            Self::Retracted => "the scheduler removed it from the batch to free memory",
+            Self::Aborted => "it was aborted by the client, the engine or an error",
+            Self::Retracted => "the engine removed it from the batch to free memory",
         }
     }
 

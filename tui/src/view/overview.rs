@@ -52,7 +52,7 @@ fn gap(pad: &mut Pad<'_>, y: u16, model: &Model) -> u16 {
         pad.text(
             18,
             y,
-            "not observed: needs the scheduler's sends and the tokenizer's receives",
+            "not observed: needs the sends and receives of frames",
             theme.dim(),
         );
         return y + 1;
@@ -184,11 +184,12 @@ fn itl(pad: &mut Pad<'_>, y: u16, model: &Model, roomy: bool) -> u16 {
 /// Draws how the thread that receives tokens spends its time, if threads are observed.
 fn consumer(pad: &mut Pad<'_>, y: u16, model: &Model) -> u16 {
     let theme = pad.theme();
+    let last = model.hops.last().map(|hop| &*hop.ends.to);
     let mut receiving = model
         .threads
         .iter()
         .flatten()
-        .filter(|t| t.receives && t.role == "tokenizer");
+        .filter(|t| t.receives && Some(&*t.role) == last);
     let Some((thread, shares)) = receiving.find_map(|t| Some((t, t.recent?))) else {
         return y;
     };

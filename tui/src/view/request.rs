@@ -202,13 +202,13 @@ fn chunks(pad: &mut Pad<'_>, y: u16, detail: &Detail, ui: &Ui, hits: &mut Hits) 
         ),
     );
     let layout = Layout::of(detail);
-    let waits: Vec<&str> = match detail.path.as_slice() {
-        [_] | [] => vec!["waited"],
+    let waits: Vec<String> = match detail.path.as_slice() {
+        [_] | [] => vec!["waited".to_owned()],
         path => path.iter().map(|role| short(role)).collect(),
     };
     let columns = ["chunk", "sent at"]
         .into_iter()
-        .chain(waits)
+        .chain(waits.iter().map(String::as_str))
         .chain(["tokens", "up to", "wakeup"]);
     for (place, name) in columns.enumerate() {
         pad.number(layout.x(place), y + 1, 8, name, theme.dim());
@@ -245,14 +245,10 @@ impl Layout {
     }
 }
 
-/// Heading of the column with the wait on the hop into this role.
-fn short(role: &str) -> &str {
-    match role {
-        "tokenizer" => "wait tok",
-        "detokenizer" => "wait det",
-        "detokenizer-router" | "tokenizer-router" => "wait rtr",
-        other => other,
-    }
+/// Heading of the column with the wait on the hop into this role: the beginning of its last word.
+fn short(role: &str) -> String {
+    let word = role.rsplit(['-', ' ']).next().unwrap_or(role);
+    format!("wait {}", word.chars().take(3).collect::<String>())
 }
 
 fn chunk_line(
