@@ -325,7 +325,7 @@ pub(crate) fn inputs() -> impl Strategy<Value = Vec<Input>> {
     let at = prop_oneof![8 => 0_u64..1_000_000, 1 => any::<u64>()];
     let one = (at, prop_oneof![9 => what().prop_map(Some), 1 => Just(None)]).prop_map(|(at, what)| match what {
         Some(what) => Input::Event(Event { at: MonoNs(at), what }),
-        None => Input::Tick(at),
+        None => Input::Tick(MonoNs(at)),
     });
     vec(one, 1..60)
 }
