@@ -1,53 +1,28 @@
 //! Flags that mark problems of a request in its table row.
 
-/// A problem of a request, worst first, in the order of the flag column.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Flag {
-    /// Tokens are missing on the wire.
-    Loss,
-    /// Chunks were proven lost between receiver and client.
-    Dropped,
-    /// Chunks shared a wakeup on a release that drops all but the last.
-    DropPredicted,
-    /// No chunk arrived for a long time although the request is live.
-    Stall,
-    /// The first token waits, or waited, for a long time.
-    Gap,
-    /// Tokens are counted more than once.
-    Inflated,
-    /// The request was aborted.
-    Aborted,
-    /// The scheduler retracted the request.
-    Retracted,
+labelled! {
+    /// A problem of a request, worst first, in the order of the flag column.
+    Flag {
+        /// Tokens are missing on the wire.
+        Loss = "WIRE-LOSS",
+        /// Chunks were proven lost between receiver and client.
+        Dropped = "DROPPED",
+        /// Chunks shared a wakeup on a release that drops all but the last.
+        DropPredicted = "DROPPED?",
+        /// No chunk arrived for a long time although the request is live.
+        Stall = "STALL",
+        /// The first token waits, or waited, for a long time.
+        Gap = "GAP",
+        /// Tokens are counted more than once.
+        Inflated = "INFLATE",
+        /// The request was aborted.
+        Aborted = "ABORT",
+        /// The scheduler retracted the request.
+        Retracted = "RETRACT",
+    }
 }
 
 impl Flag {
-    /// Every flag, worst first.
-    pub(crate) const ALL: [Self; 8] = [
-        Self::Loss,
-        Self::Dropped,
-        Self::DropPredicted,
-        Self::Stall,
-        Self::Gap,
-        Self::Inflated,
-        Self::Aborted,
-        Self::Retracted,
-    ];
-
-    /// Label in the row, and value of `flag:` in a filter.
-    pub(crate) fn word(self) -> &'static str {
-        match self {
-            Self::Loss => "WIRE-LOSS",
-            Self::Dropped => "DROPPED",
-            Self::DropPredicted => "DROPPED?",
-            Self::Stall => "STALL",
-            Self::Gap => "GAP",
-            Self::Inflated => "INFLATE",
-            Self::Aborted => "ABORT",
-            Self::Retracted => "RETRACT",
-        }
-    }
-
     /// Explanation for the help.
     pub(crate) fn what(self) -> &'static str {
         match self {

@@ -91,12 +91,7 @@ fn list(pad: &mut Pad<'_>, y: u16, arrows: &[Arrow], hits: &mut Hits) -> u16 {
     let column = (pad.width().saturating_sub(widest + 6)) / 3;
     for (row, arrow) in arrows.iter().enumerate() {
         let y = y + row as u16;
-        let area = Rect {
-            y: pad.area().y + y,
-            height: 1,
-            ..pad.area()
-        };
-        hits.add(area, arrow.opens());
+        hits.add(pad.row(y), arrow.opens());
         let style = theme.health(arrow.health);
         pad.text(1, y, theme.sign(arrow.health), style);
         pad.text(

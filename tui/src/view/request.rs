@@ -3,11 +3,10 @@
 use session::units::{count, duration, known};
 use trace::event::ToolCallOutcome;
 use trace::report::explain_tool_calls;
-use trace::stats::Spread;
 
-use super::Hits;
 use super::pad::Pad;
 use super::share;
+use super::{Hits, itl};
 use crate::state::Model;
 use crate::state::fate::Fate;
 use crate::state::health::Health;
@@ -29,7 +28,9 @@ pub(super) fn draw(pad: &mut Pad<'_>, model: &Model, ui: &Ui, hits: &mut Hits) {
     };
     let mut y = head(pad, detail);
     y = share::draw(pad, y, "first token", &detail.time);
-    y = itl(pad, y, detail);
+    if detail.itl.delivered.is_some() || detail.itl.sent.is_some() {
+        y = itl(pad, y, 2, [detail.itl.delivered, detail.itl.sent]);
+    }
     y = frontend(pad, y, detail);
     for (flag, why) in &detail.evidence {
         let x = pad.text(1, y, flag.word(), theme.flag(*flag));
@@ -68,26 +69,6 @@ fn tool_calls(pad: &mut Pad<'_>, y: u16, detail: &Detail) -> u16 {
     };
     let x = pad.text(1, y, "tool calls ", theme.head());
     pad.paragraph(x, y, 6, &explain_tool_calls(calls), style)
-}
-
-/// Draws the inter-token latency at both ends, if known.
-fn itl(pad: &mut Pad<'_>, y: u16, detail: &Detail) -> u16 {
-    let theme = pad.theme();
-    let format_itl = |itl: Option<Spread>| {
-        known(itl, |itl| {
-            let [p50, p90, p99] = [itl.p50, itl.p90, itl.p99].map(duration);
-            format!("{p50}/{p90}/{p99}")
-        })
-    };
-    let itl = &detail.itl;
-    if itl.delivered.is_none() && itl.sent.is_none() {
-        return y;
-    }
-    let x = pad.text(1, y, "itl ", theme.head());
-    let x = pad.text(x, y, &format!("client {}", format_itl(itl.delivered)), PLAIN);
-    let engine = format!("engine {}  (p50/p90/p99)", format_itl(itl.sent));
-    pad.text(x + 2, y, &engine, theme.dim());
-    y + 1
 }
 
 /// Draws how long the response waited in a frontend, if known.
