@@ -4,7 +4,6 @@
 //! expensive or nothing is new. A separate thread writes to the terminal; a slow terminal skips frames.
 
 mod changes;
-mod clipboard;
 mod export;
 mod outlet;
 pub(crate) mod pick;
@@ -267,7 +266,7 @@ impl Screen {
                 self.switch_to((self.shown as isize + by).rem_euclid(runs) as usize);
             }
             Some(Effect::Copy(rid)) => {
-                self.terminal.write_sequence(&clipboard::copy(&rid));
+                self.terminal.write_sequence(&terminal::copy(&rid));
                 self.ui
                     .show_message(format!("copied to the terminal's clipboard: {rid}"));
             }

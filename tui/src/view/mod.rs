@@ -13,7 +13,6 @@ mod pods;
 mod position;
 mod request;
 mod requests;
-mod share;
 
 use ratatui::Frame;
 use ratatui::layout::Rect;

@@ -6,7 +6,6 @@ use trace::report::Spread;
 use super::chart::{self, Line, Window};
 use super::pad::Pad;
 use super::path;
-use super::share;
 use super::{Hits, itl};
 use crate::state::Model;
 use crate::state::action::Action;
@@ -33,7 +32,7 @@ pub(super) fn draw(pad: &mut Pad<'_>, model: &Model, ui: &Ui, hits: &mut Hits) {
     y = consumer(pad, y, model);
     y += 1;
     y = path::draw(pad, y, model, hits);
-    y = share::draw(pad, y, "time (run)", &model.path);
+    y = path::shares(pad, y, "time (run)", &model.path);
     y += u16::from(roomy || pad.height() - y > 6);
     let listed = if roomy {
         (model.findings.len() as u16).min(FINDINGS) + 2

@@ -5,7 +5,7 @@ use trace::event::ToolCallOutcome;
 use trace::report::explain_tool_calls;
 
 use super::pad::Pad;
-use super::share;
+use super::path;
 use super::{Hits, itl};
 use crate::state::Model;
 use crate::state::fate::Fate;
@@ -27,7 +27,7 @@ pub(super) fn draw(pad: &mut Pad<'_>, model: &Model, ui: &Ui, hits: &mut Hits) {
         return;
     };
     let mut y = head(pad, detail);
-    y = share::draw(pad, y, "first token", &detail.time);
+    y = path::shares(pad, y, "first token", &detail.time);
     if detail.itl.delivered.is_some() || detail.itl.sent.is_some() {
         y = itl(pad, y, 2, [detail.itl.delivered, detail.itl.sent]);
     }
