@@ -6,7 +6,16 @@ use std::time::{Duration, Instant};
 use trace::record::{Hindsight, RecordError, RecordOptions, Recorder, Recording};
 
 use super::traffic::traffic;
-use super::{Feed as _, Folder, closing, header, options};
+use super::{Folder, Input, closing, header, options};
+
+fn feed(recorder: &mut Recorder, inputs: &[Input]) {
+    for input in inputs {
+        match input {
+            Input::Event(event) => recorder.event(event),
+            Input::Tick(at) => recorder.tick(trace::MonoNs(*at)),
+        }
+    }
+}
 
 /// Waits until the writer thread stops, and returns the reason.
 fn wait_until_stopped(recorder: &Recorder) -> String {
@@ -27,15 +36,15 @@ fn a_recording_stops_with_a_reason_when_its_folder_is_removed() {
     let file = folder.file("mount/run.tgap");
     let inputs = traffic(200, 20, 9);
     let mut recorder = Recorder::create(&file, &header(), options(400)).expect("a new file");
-    recorder.feed(&inputs);
+    feed(&mut recorder, &inputs);
     fs::remove_dir_all(folder.file("mount")).expect("removed");
-    recorder.feed(&inputs);
+    feed(&mut recorder, &inputs);
     let reason = wait_until_stopped(&recorder);
     assert!(
         reason.starts_with("recording stopped: ") && reason.contains("run.tgap was removed"),
         "{reason}"
     );
-    recorder.feed(&inputs);
+    feed(&mut recorder, &inputs);
     let summary = recorder.finish(&closing()).expect("the run ends normally");
     assert_eq!(summary.stopped, Some(reason));
 }
@@ -55,9 +64,9 @@ fn a_moved_recording_continues() {
     let folder = Folder::new();
     let inputs = traffic(200, 20, 9);
     let mut recorder = Recorder::create(&folder.file("run.tgap"), &header(), options(400)).expect("a new file");
-    recorder.feed(&inputs);
+    feed(&mut recorder, &inputs);
     fs::rename(folder.file("run.tgap"), folder.file("moved.tgap")).expect("moved");
-    recorder.feed(&inputs);
+    feed(&mut recorder, &inputs);
     let summary = recorder.finish(&closing()).expect("finished");
     assert_eq!(summary.stopped, None);
     let recording = Recording::open(folder.file("moved.tgap")).expect("a recording");
@@ -75,7 +84,7 @@ fn the_current_file_is_closed_if_the_next_one_cannot_be_created() {
     };
     fs::write(folder.file("run.1.tgap"), "previous content").expect("a file");
     let mut recorder = Recorder::create(&folder.file("run.tgap"), &header(), rotating).expect("a new file");
-    recorder.feed(&traffic(2_000, 20, 9));
+    feed(&mut recorder, &traffic(2_000, 20, 9));
     let reason = wait_until_stopped(&recorder);
     assert!(reason.contains("run.1.tgap already exists"), "{reason}");
     recorder.finish(&closing()).expect("the run ends normally");
@@ -95,7 +104,12 @@ fn the_ring_continues_after_a_failed_dump() {
     let folder = Folder::new();
     let inputs = traffic(500, 20, 9);
     let mut ring = Hindsight::create(&folder.file("ring"), 4 << 20, &header(), options(10_000)).expect("a ring");
-    ring.feed(&inputs);
+    for input in &inputs {
+        match input {
+            Input::Event(event) => ring.event(event),
+            Input::Tick(at) => ring.tick(trace::MonoNs(*at)),
+        }
+    }
     let failed = ring.dump(&folder.file("missing/dump.tgap"), &closing(), false);
     assert!(
         matches!(failed, Err(RecordError::Io { what: "create", .. })),

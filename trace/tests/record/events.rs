@@ -39,64 +39,65 @@ fn large() -> impl Strategy<Value = u64> {
 }
 
 fn id() -> impl Strategy<Value = FrameId> {
+    let hop = prop_oneof![8 => 0_u16..3, 1 => any::<u16>()];
     let lane = prop_oneof![8 => 0_u32..2, 1 => any::<u32>()];
-    (hop_id(), lane, large()).prop_map(|(hop, lane, seq)| FrameId::new(hop, lane, seq))
+    (hop, lane, large()).prop_map(|(hop, lane, seq)| FrameId::new(HopId(hop), lane, seq))
 }
 
 fn thread() -> impl Strategy<Value = ThreadId> {
     (small(), small()).prop_map(|(pid, tid)| ThreadId { pid, tid })
 }
 
-/// A struct of which each field has its own strategy.
-macro_rules! strategy {
-    ($type:ident { $($field:ident: $strategy:expr),+ $(,)? }) => {
-        ($($strategy,)+).prop_map(|($($field,)+)| $type { $($field),+ })
-    };
-}
-
-/// One of the variants.
-macro_rules! one_of {
-    ($type:ident: $($variant:ident)+) => {
-        prop::sample::select(vec![$($type::$variant),+])
-    };
-}
-
 fn finish() -> impl Strategy<Value = Finish> {
-    one_of!(Finish: Length Stop Abort Other)
+    prop::sample::select(vec![Finish::Length, Finish::Stop, Finish::Abort, Finish::Other])
 }
 
 fn mode() -> impl Strategy<Value = Mode> {
-    one_of!(Mode: Incremental Cumulative)
-}
-
-fn hop_id() -> impl Strategy<Value = HopId> {
-    prop_oneof![8 => 0_u16..3, 1 => any::<u16>()].prop_map(HopId)
+    prop::sample::select(vec![Mode::Incremental, Mode::Cumulative])
 }
 
 fn chunk() -> impl Strategy<Value = Chunk<'static>> {
+    let counts = (of(small()), of(small()), of(small()), of(small()), of(small()));
     let ids = prop_oneof![3 => Just(vec![]), 1 => vec(any::<i64>(), 0..5)];
-    strategy!(Chunk {
-        rid: text(),
-        listed: of(small()),
-        completion_tokens: of(small()),
-        prompt_tokens: of(small()),
-        cached_tokens: of(small()),
-        finish: prop_oneof![6 => Just(None), 1 => finish().prop_map(Some)],
-        retractions: of(small()),
-        worker: of(text()),
-        ids: ids.prop_map(|ids| &*ids.leak()),
-        text: Just(None),
-    })
+    let finish = prop_oneof![6 => Just(None), 1 => finish().prop_map(Some)];
+    (text(), counts, finish, of(text()), ids).prop_map(
+        |(rid, (listed, completion_tokens, prompt_tokens, cached_tokens, retractions), finish, worker, ids)| Chunk {
+            listed,
+            completion_tokens,
+            prompt_tokens,
+            cached_tokens,
+            finish,
+            retractions,
+            worker,
+            ids: ids.leak(),
+            ..Chunk::new(rid)
+        },
+    )
 }
 
 fn frame() -> impl Strategy<Value = Frame<'static>> {
-    strategy!(Frame {
-        id: id(),
-        bytes: large(),
-        forwarded: Just(None),
-        kind: one_of!(Kind: TokenIds Text Embedding Multimodal Abort Control),
-        ids: one_of!(IdColumn: Delta Cumulative DeltaAfterPromptTail Absent Undecided),
-        chunks: vec(chunk(), 0..6).prop_map(|chunks| &*chunks.leak()),
+    let kind = prop::sample::select(vec![
+        Kind::TokenIds,
+        Kind::Text,
+        Kind::Embedding,
+        Kind::Multimodal,
+        Kind::Abort,
+        Kind::Control,
+    ]);
+    let ids = prop::sample::select(vec![
+        IdColumn::Delta,
+        IdColumn::Cumulative,
+        IdColumn::DeltaAfterPromptTail,
+        IdColumn::Absent,
+        IdColumn::Undecided,
+    ]);
+    (id(), large(), kind, ids, vec(chunk(), 0..6)).prop_map(|(id, bytes, kind, ids, chunks)| Frame {
+        id,
+        bytes,
+        forwarded: None,
+        kind,
+        ids,
+        chunks: chunks.leak(),
     })
 }
 
@@ -105,170 +106,218 @@ fn forwarded() -> impl Strategy<Value = Option<MonoNs>> {
 }
 
 fn hop() -> impl Strategy<Value = Hop<'static>> {
-    let flag = any::<bool>;
-    strategy!(Hop {
-        id: hop_id(),
-        ends: text().prop_map(Into::into),
-        endpoint: text(),
-        worker: of(any::<u16>()),
-        origin: flag(),
-        last: flag(),
-        capabilities: strategy!(Capabilities {
-            sent: flag(),
-            forwarded: flag(),
-            received: flag(),
-            processed: flag(),
-            delivered: flag(),
-        }),
+    let id = prop_oneof![8 => 0_u16..3, 1 => any::<u16>()];
+    (id, text(), text(), of(any::<u16>()), any::<[bool; 7]>()).prop_map(|(id, name, endpoint, worker, flags)| Hop {
+        id: HopId(id),
+        ends: name.into(),
+        endpoint,
+        worker,
+        origin: flags[0],
+        last: flags[1],
+        capabilities: Capabilities {
+            sent: flags[2],
+            forwarded: flags[3],
+            received: flags[4],
+            processed: flags[5],
+            delivered: flags[6],
+        },
     })
 }
 
 fn cpu() -> impl Strategy<Value = CpuSample<'static>> {
-    strategy!(CpuSample {
-        thread: thread(),
-        role: text(),
-        name: text(),
-        part: one_of!(ThreadPart: Main Io Other),
-        interval_ns: large(),
-        on_ns: large(),
-        wait_ns: of(large()),
-        throttled_ns: of(large()),
-        poll: of(strategy!(PollUse {
-            interval_ns: large(),
-            polled_ns: large(),
-            wakeups: large(),
-        })),
-        away: of(strategy!(Away {
-            state: prop::sample::select(AwayState::ALL.to_vec()),
-            place: text(),
-        })),
-    })
+    let part = prop::sample::select(vec![ThreadPart::Main, ThreadPart::Io, ThreadPart::Other]);
+    let poll = of((large(), large(), large()));
+    let times = (large(), large(), of(large()), of(large()));
+    let away = of((prop::sample::select(AwayState::ALL.to_vec()), text()));
+    (thread(), text(), text(), part, times, poll, away).prop_map(
+        |(thread, role, name, part, (interval_ns, on_ns, wait_ns, throttled_ns), poll, away)| CpuSample {
+            thread,
+            role,
+            name,
+            part,
+            interval_ns,
+            on_ns,
+            wait_ns,
+            throttled_ns,
+            poll: poll.map(|(interval_ns, polled_ns, wakeups)| PollUse {
+                interval_ns,
+                polled_ns,
+                wakeups,
+            }),
+            away: away.map(|(state, place)| Away { state, place }),
+        },
+    )
 }
 
 fn stacks() -> impl Strategy<Value = StackSample<'static>> {
-    strategy!(StackSample {
-        thread: thread(),
-        role: text(),
-        function: text(),
-        file: text(),
-        interval_ns: large(),
-        samples: small(),
-        total: small(),
-        own: small(),
-        gil: of(small()),
-    })
+    (
+        thread(),
+        text(),
+        text(),
+        text(),
+        large(),
+        [small(), small(), small()],
+        of(small()),
+    )
+        .prop_map(
+            |(thread, role, function, file, interval_ns, [samples, total, own], gil)| StackSample {
+                thread,
+                role,
+                function,
+                file,
+                interval_ns,
+                samples,
+                total,
+                own,
+                gil,
+            },
+        )
 }
 
 fn logged_state() -> impl Strategy<Value = LoggedState<'static>> {
     let share = of(prop::num::f64::NORMAL | prop::num::f64::ZERO);
-    strategy!(LoggedState {
-        by: text(),
-        states: of(small()),
-        rids: of(small()),
-        recv_wait_ns: of(large()),
-        more: of(any::<bool>()),
-        cpu: share.clone(),
-        cpu_system: share,
-    })
+    (
+        text(),
+        of(small()),
+        of(small()),
+        of(large()),
+        of(any::<bool>()),
+        share.clone(),
+        share,
+    )
+        .prop_map(|(by, states, rids, recv_wait_ns, more, cpu, cpu_system)| LoggedState {
+            by,
+            states,
+            rids,
+            recv_wait_ns,
+            more,
+            cpu,
+            cpu_system,
+        })
 }
 
 fn answer() -> impl Strategy<Value = Answer<'static>> {
-    strategy!(Answer {
-        rid: text(),
-        tokens: of(small()),
-        completion_tokens: of(small()),
-        end: one_of!(AnswerEnd: Whole ClientLeft ServerLeft Unknown),
-        short_writes: small(),
-        unacknowledged: of(large()),
-        tool_calls: of(tool_calls()),
-    })
+    let end = prop::sample::select(vec![
+        AnswerEnd::Whole,
+        AnswerEnd::ClientLeft,
+        AnswerEnd::ServerLeft,
+        AnswerEnd::Unknown,
+    ]);
+    (
+        text(),
+        of(small()),
+        of(small()),
+        end,
+        small(),
+        of(large()),
+        of(tool_calls()),
+    )
+        .prop_map(
+            |(rid, tokens, completion_tokens, end, short_writes, unacknowledged, tool_calls)| Answer {
+                rid,
+                tokens,
+                completion_tokens,
+                end,
+                short_writes,
+                unacknowledged,
+                tool_calls,
+            },
+        )
 }
 
 fn tool_calls() -> impl Strategy<Value = ToolCalls> {
-    strategy!(ToolCalls {
-        calls: 1..=u32::MAX,
-        absent: small(),
-        call: small(),
-        outcome: one_of!(ToolCallOutcome: Complete Rewritten Unfinished Unjudged Absent Garbled Swapped Repeated Missing),
-        finish: of(finish()),
-        events: small(),
-        part: of(strategy!(ArgumentsPart {
-            at: small(),
-            chars: small(),
-            tokens: [small(), small()],
-            whole_chunks: any::<bool>(),
-            events: [small(), small()],
-            whole_events: any::<bool>(),
-        })),
+    let outcome = prop::sample::select(vec![
+        ToolCallOutcome::Complete,
+        ToolCallOutcome::Rewritten,
+        ToolCallOutcome::Unfinished,
+        ToolCallOutcome::Unjudged,
+        ToolCallOutcome::Absent,
+        ToolCallOutcome::Garbled,
+        ToolCallOutcome::Swapped,
+        ToolCallOutcome::Repeated,
+        ToolCallOutcome::Missing,
+    ]);
+    let finish = prop::sample::select(vec![Finish::Length, Finish::Stop, Finish::Abort, Finish::Other]);
+    let ends = (any::<bool>(), [small(), small()], any::<bool>());
+    let part = (small(), small(), [small(), small()], ends);
+    let part = part.prop_map(
+        |(at, chars, tokens, (whole_chunks, events, whole_events))| ArgumentsPart {
+            at,
+            chars,
+            tokens,
+            whole_chunks,
+            events,
+            whole_events,
+        },
+    );
+    let counts = (1..=u32::MAX, small(), small(), small());
+    (counts, outcome, of(finish), of(part)).prop_map(|((calls, absent, call, events), outcome, finish, part)| {
+        ToolCalls {
+            calls,
+            absent,
+            call,
+            outcome,
+            finish,
+            events,
+            part,
+        }
     })
 }
 
 fn what() -> impl Strategy<Value = What<'static>> {
-    let engine = strategy!(Engine {
-        name: of(text()),
-        version: of(text()),
-        mode: of(mode()),
-        waiter: of(one_of!(Waiter: KeepsLast YieldsAll Merges)),
-        turnaround: of(any::<u8>()),
-    });
-    let delivery = strategy!(Delivery {
-        rid: text(),
-        tokens: small(),
-        mode: mode(),
-        completion_tokens: of(small()),
-        finished: prop::bool::weighted(0.2),
-        response: one_of!(Response: Streamed Whole Text),
-        without_text: prop_oneof![9 => Just(0), 1 => any::<u32>()],
-    });
-    let undecoded = strategy!(Undecoded {
-        id: id(),
-        bytes: large(),
-        reason: text(),
-        forwarded: forwarded()
-    });
-    let queue = strategy!(QueueSample {
-        hop: text(),
-        receive_bytes: of(large()),
-        send_bytes: of(large())
-    });
-    let stage = strategy!(Stage {
-        rid: text(),
-        name: text(),
-        by: text(),
-        tokens: of(small()),
-        pending: of(small())
-    });
-    let wait = strategy!(FrontendWait {
-        rid: text(),
-        first_token_ns: of(large()),
-        last_token_ns: of(large())
-    });
-    let missed = strategy!(Missed {
-        hop: of(any::<u16>().prop_map(HopId)),
-        count: large(),
-        cause: one_of!(MissedCause: QueueFull Unframed TooLarge CutShort Ended),
-    });
+    let waiter = prop::sample::select(vec![Waiter::KeepsLast, Waiter::YieldsAll, Waiter::Merges]);
+    let engine = (of(text()), of(text()), of(mode()), of(waiter), of(any::<u8>()));
+    let response = prop::sample::select(vec![Response::Streamed, Response::Whole, Response::Text]);
+    let delivery = (
+        text(),
+        small(),
+        mode(),
+        of(small()),
+        prop::bool::weighted(0.2),
+        response,
+    );
+    let causes = vec![
+        MissedCause::QueueFull,
+        MissedCause::Unframed,
+        MissedCause::TooLarge,
+        MissedCause::CutShort,
+        MissedCause::Ended,
+    ];
+    let missed = (of(any::<u16>()), large(), prop::sample::select(causes));
     prop_oneof![
-        1 => engine.prop_map(What::Engine),
+        1 => engine.prop_map(|(name, version, mode, waiter, turnaround)| {
+            What::Engine(Engine { name, version, mode, waiter, turnaround })
+        }),
         1 => hop().prop_map(What::Hop),
         8 => (frame(), forwarded()).prop_map(|(frame, forwarded)| What::Sent(Frame { forwarded, ..frame })),
-        1 => strategy!(SendWait { hop: any::<u16>().prop_map(HopId), ns: large() }).prop_map(What::SendWait),
+        1 => (any::<u16>(), large()).prop_map(|(hop, ns)| What::SendWait(SendWait { hop: HopId(hop), ns })),
         6 => (id(), of(large()), of(thread()), of(frame()), any::<bool>()).prop_map(|(id, wakeup, by, frame, same)| {
             let frame = frame.map(|f| Frame { id: if same { id } else { f.id }, ..f });
             What::Received(Received { id, wakeup, by, frame })
         }),
         2 => id().prop_map(What::Processed),
-        5 => delivery.prop_map(What::Delivered),
-        1 => undecoded.prop_map(What::Undecoded),
+        5 => (delivery, prop_oneof![9 => Just(0), 1 => any::<u32>()]).prop_map(|(delivery, without_text)| {
+            let (rid, tokens, mode, completion_tokens, finished, response) = delivery;
+            What::Delivered(Delivery { rid, tokens, mode, completion_tokens, finished, response, without_text })
+        }),
+        1 => (id(), large(), text(), forwarded()).prop_map(|(id, bytes, reason, forwarded)| {
+            What::Undecoded(Undecoded { forwarded, ..Undecoded::new(id, bytes, reason) })
+        }),
         1 => cpu().prop_map(What::Cpu),
-        1 => queue.prop_map(What::Queue),
+        1 => (text(), of(large()), of(large())).prop_map(|(hop, receive_bytes, send_bytes)| {
+            What::Queue(QueueSample { hop, receive_bytes, send_bytes })
+        }),
         1 => stacks().prop_map(What::Stack),
-        1 => stage.prop_map(What::Stage),
+        1 => (text(), text(), text(), of(small()), of(small())).prop_map(|(rid, name, by, tokens, pending)| {
+            What::Stage(Stage { rid, name, by, tokens, pending })
+        }),
         1 => logged_state().prop_map(What::LoggedState),
         1 => answer().prop_map(What::Answered),
-        1 => wait.prop_map(What::FrontendWait),
-        1 => strategy!(Merged { rid: text(), chunks: small(), by: text() }).prop_map(What::Merged),
-        1 => missed.prop_map(What::Missed),
+        1 => (text(), of(large()), of(large())).prop_map(|(rid, first_token_ns, last_token_ns)| {
+            What::FrontendWait(FrontendWait { rid, first_token_ns, last_token_ns })
+        }),
+        1 => (text(), small(), text()).prop_map(|(rid, chunks, by)| What::Merged(Merged { rid, chunks, by })),
+        1 => missed.prop_map(|(hop, count, cause)| What::Missed(Missed { hop: hop.map(HopId), count, cause })),
     ]
 }
 
@@ -276,7 +325,7 @@ pub(crate) fn inputs() -> impl Strategy<Value = Vec<Input>> {
     let at = prop_oneof![8 => 0_u64..1_000_000, 1 => any::<u64>()];
     let one = (at, prop_oneof![9 => what().prop_map(Some), 1 => Just(None)]).prop_map(|(at, what)| match what {
         Some(what) => Input::Event(Event { at: MonoNs(at), what }),
-        None => Input::Tick(MonoNs(at)),
+        None => Input::Tick(at),
     });
     vec(one, 1..60)
 }

@@ -4,10 +4,32 @@ use proptest::prelude::*;
 use trace::event::What;
 use trace::record::{BlockPacker, BlockReader, BlockWriter, Payload, Record, Recording};
 use trace::report::ReportInput;
-use trace::{Analysis, Config};
+use trace::{Analysis, Config, MonoNs};
 
+use super::Input;
 use super::traffic::traffic;
-use super::{Feed as _, Input};
+
+fn apply(analysis: &mut Analysis, input: &Input) {
+    match input {
+        Input::Event(event) => analysis.apply(event),
+        Input::Tick(at) => analysis.tick(MonoNs(*at)),
+    }
+}
+
+fn write(blocks: &mut BlockWriter, input: &Input) {
+    match input {
+        Input::Event(event) => blocks.event(event),
+        Input::Tick(at) => blocks.tick(MonoNs(*at)),
+    }
+}
+
+fn apply_record(analysis: &mut Analysis, record: &Record<'_>) {
+    match record {
+        Record::Event(event) => analysis.apply(event),
+        Record::Tick(now) => analysis.tick(*now),
+        _ => {}
+    }
+}
 
 fn snapshot(analysis: &Analysis) -> Analysis {
     let bytes = rmp_serde::to_vec_named(analysis).expect("a snapshot");
@@ -23,7 +45,7 @@ fn report(analysis: &Analysis) -> String {
 /// Compares the source with a subscriber that joins after `join` records, with `block` records per block.
 fn join_late(inputs: &[Input], join: usize, block: usize) -> (Analysis, Analysis) {
     let mut source = Analysis::new(crate::engine::config());
-    source.feed(&inputs[..join]);
+    inputs[..join].iter().for_each(|input| apply(&mut source, input));
     let mut subscriber = snapshot(&source);
     let (mut blocks, mut packer) = (
         BlockWriter::new(Payload::Lengths),
@@ -32,12 +54,14 @@ fn join_late(inputs: &[Input], join: usize, block: usize) -> (Analysis, Analysis
     let mut reader = BlockReader::default();
     reader.go_on(blocks.next_record());
     for part in inputs[join..].chunks(block) {
-        source.feed(part);
-        blocks.feed(part);
+        for input in part {
+            apply(&mut source, input);
+            write(&mut blocks, input);
+        }
         let closed = blocks.close().expect("records");
         let packed = packer.pack(&closed).expect("packed");
         reader
-            .read(packed, &mut |record| subscriber.feed(&[record]))
+            .read(packed, &mut |record| apply_record(&mut subscriber, &record))
             .expect("an intact block");
     }
     assert_eq!((reader.lost(), reader.unknown()), (0, 0));
@@ -82,9 +106,9 @@ fn a_snapshot_of_a_real_run_continues_like_the_run() {
         let mut reader = recording.reader();
         let mut snapshots: Vec<Analysis> = Vec::new();
         while let Some(record) = reader.next().expect("an intact block") {
-            source.feed(&[record]);
+            apply_record(&mut source, &record);
             for analysis in &mut snapshots {
-                analysis.feed(&[record]);
+                apply_record(analysis, &record);
             }
             at += 1;
             if at % (records / 20).max(1) == 0 {
@@ -109,7 +133,9 @@ fn a_missing_block_counts_as_missed_observations_not_as_lost_tokens() {
     let (mut reader, mut subscriber) = (BlockReader::default(), Analysis::new(crate::engine::config()));
     let (mut reported, mut hops) = (Vec::new(), 0);
     for (number, part) in inputs.chunks(100).enumerate() {
-        blocks.feed(part);
+        for input in part {
+            write(&mut blocks, input);
+        }
         let closed = blocks.close().expect("records");
         if number == 2 || number == 3 {
             continue;
@@ -119,7 +145,7 @@ fn a_missing_block_counts_as_missed_observations_not_as_lost_tokens() {
             // The second read yields nothing: the block is already known.
             reader
                 .read(&packed, &mut |record| {
-                    subscriber.feed(&[record]);
+                    apply_record(&mut subscriber, &record);
                     if let Record::Event(event) = record {
                         hops += usize::from(number == 4 && matches!(event.what, What::Hop(_)));
                         if let What::Missed(missed) = event.what {

@@ -1,11 +1,11 @@
 //! A recording's report equals the live run's report.
 
-use trace::Analysis;
 use trace::record::{Closing, Recorder, Recording, analyse};
 use trace::report::ReportInput;
+use trace::{Analysis, MonoNs};
 
 use super::traffic::traffic;
-use super::{Feed as _, Folder, header, options};
+use super::{Folder, Input, header, options};
 
 #[test]
 fn a_replay_gives_the_report_of_the_live_run() {
@@ -16,9 +16,18 @@ fn a_replay_gives_the_report_of_the_live_run() {
     header.config.thresholds.gap_warning_ns = 1_200_000;
     let mut analysis = Analysis::new(header.config);
     let mut recorder = Recorder::create(&file, &header, options(3_000)).expect("a new file");
-    let inputs = traffic(500, 40, 23);
-    analysis.feed(&inputs);
-    recorder.feed(&inputs);
+    for input in traffic(500, 40, 23) {
+        match input {
+            Input::Event(event) => {
+                analysis.apply(&event);
+                recorder.event(&event);
+            }
+            Input::Tick(at) => {
+                analysis.tick(MonoNs(at));
+                recorder.tick(MonoNs(at));
+            }
+        }
+    }
     let input = ReportInput {
         slowest: 3,
         cpu_ns: Some(12),

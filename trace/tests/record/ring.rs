@@ -2,12 +2,22 @@
 
 use std::fs;
 
-use trace::record::{Hindsight, RecordError, RecordOptions, Recording};
+use trace::MonoNs;
+use trace::record::{Hindsight, Record, RecordError, RecordOptions, Recording};
 
 use super::traffic::traffic;
-use super::{Feed as _, Folder, Input, closing, header, options};
+use super::{Folder, Input, closing, header, options};
 
 const SIZE: u64 = 4 << 20;
+
+fn feed(ring: &mut Hindsight, inputs: &[Input]) {
+    for input in inputs {
+        match input {
+            Input::Event(event) => ring.event(event),
+            Input::Tick(at) => ring.tick(MonoNs(*at)),
+        }
+    }
+}
 
 /// Records of a file, and the index of the first within the run.
 fn records(recording: &Recording) -> (u64, Vec<String>) {
@@ -31,7 +41,7 @@ fn the_newest_blocks_are_complete_and_can_be_dumped_during_the_run() {
     let mut ring = Hindsight::create(&file, SIZE, &header(), options(100_000)).expect("a ring");
     assert_eq!(fs::metadata(&file).expect("a file").len(), SIZE);
     let inputs = noise();
-    ring.feed(&inputs);
+    feed(&mut ring, &inputs);
     let summary = ring.dump(&dumped, &closing(), false).expect("a dump");
     assert!(
         ring.status().bytes > 2 * SIZE,
@@ -57,9 +67,12 @@ fn the_newest_blocks_are_complete_and_can_be_dumped_during_the_run() {
     let bytes: u64 = live.blocks().iter().map(|b| b.bytes).sum();
     assert!(bytes > SIZE / 2, "{bytes} of {SIZE} bytes hold blocks");
     // The current hops come first, then the records from that point on.
-    let expected = inputs[from as usize..].iter().map(|input| format!("{input:?}"));
+    let expected = inputs[from as usize..].iter().map(|input| match input {
+        Input::Event(event) => format!("{:?}", Record::Event(*event)),
+        Input::Tick(at) => format!("{:?}", Record::Tick(MonoNs(*at))),
+    });
     assert!(dump_records[0].contains("Hop(Hop"));
-    assert!(expected.eq(dump_records[1..].iter().cloned()));
+    assert!(dump_records[1..].iter().eq(expected.collect::<Vec<_>>().iter()));
     ring.finish().expect("finished");
 }
 

@@ -65,7 +65,7 @@ pub(crate) fn traffic(frames: u64, requests: u64, tokens: u32) -> Vec<Input> {
         ));
         inputs.push(event(at + MS + seq * 104_729 % 500_000, What::Received(received)));
         if seq % 10 == 9 {
-            inputs.push(Input::Tick(MonoNs(at + 2 * MS)));
+            inputs.push(Input::Tick(at + 2 * MS));
         }
     }
     inputs
