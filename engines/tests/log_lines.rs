@@ -64,7 +64,7 @@ fn a_complete_log_gives_the_expected_report() {
         "truncated rids are matched to their request"
     );
     let text = run.report.to_text();
-    assert!(text.contains("23.839 s from first_output_stream"), "{text}");
+    assert!(text.contains("23.839 s from first send to first receive"), "{text}");
 }
 
 #[test]

@@ -45,6 +45,7 @@ impl Facts for Toy {
         &StageNames {
             first_sent: "sent",
             first_received: "received",
+            first_delivered: "delivered",
             ends: &[],
             order: &["sent", "received"],
         }

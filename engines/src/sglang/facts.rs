@@ -16,6 +16,7 @@ const CUTS_FIXED_IN: &str = "0.5.17";
 const STAGES: StageNames = StageNames {
     first_sent: "first_output_stream",
     first_received: "tokenizer_first_token",
+    first_delivered: "first_token_received",
     ends: &["request_finished", "decode_finished", "finish_logged"],
     order: &[
         "request_received",

@@ -1,7 +1,6 @@
 //! Export of metrics and spans during a run: metrics on scrape, spans and metrics by push. A failure here, even a panic, is reported but
 //! does not affect the run.
 
-mod budget;
 mod endpoint;
 mod environment;
 mod exposition;

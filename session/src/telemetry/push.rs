@@ -11,7 +11,6 @@ use trace::report::Report;
 use trace::{Analysis, Event, MonoNs};
 
 use super::VERSION;
-use super::budget::ByteBudget;
 use super::environment::Environment;
 use super::queue::{Body, Queue, Signal};
 use super::sender::Sender;
@@ -22,6 +21,8 @@ const GATHER_TIME: Duration = Duration::from_secs(1);
 const MAX_SPANS_BYTES: usize = 256 * 1024;
 /// Maximum wait for in-flight requests at the end of a run.
 const FLUSH: Duration = Duration::from_secs(5);
+
+const MINUTE: Duration = Duration::from_mins(1);
 
 /// Receiver and limits of a push.
 #[derive(Clone, Debug)]
@@ -144,5 +145,51 @@ impl Push {
 
     pub(super) fn take_message(&self) -> Option<String> {
         self.queue.take_message()
+    }
+}
+
+/// Byte budget per minute.
+#[derive(Debug)]
+struct ByteBudget {
+    max: u64,
+    since: Instant,
+    sent: u64,
+}
+
+impl ByteBudget {
+    fn new(max: u64, now: Instant) -> Self {
+        Self {
+            max,
+            since: now,
+            sent: 0,
+        }
+    }
+
+    /// Returns whether a body of `bytes` may be sent. A body that starts within the budget is sent completely.
+    fn admits(&mut self, bytes: usize, now: Instant) -> bool {
+        if now.duration_since(self.since) >= MINUTE {
+            (self.since, self.sent) = (now, 0);
+        }
+        let admitted = self.sent < self.max;
+        if admitted {
+            self.sent += bytes as u64;
+        }
+        admitted
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_byte_budget_is_reset_every_minute() {
+        let begun = Instant::now();
+        let mut budget = ByteBudget::new(100, begun);
+        let after = |s| begun + Duration::from_secs(s);
+        assert!(budget.admits(60, begun) && budget.admits(60, after(1)));
+        assert!(!budget.admits(1, after(2)) && !budget.admits(1, after(59)));
+        assert!(budget.admits(500, after(60)));
+        assert!(!budget.admits(1, after(61)));
     }
 }

@@ -152,6 +152,8 @@ pub struct StageNames {
     pub first_sent: &'static str,
     /// Stage at which the receiver processes a request's first output.
     pub first_received: &'static str,
+    /// Stage at which a request's first output is accepted for its client.
+    pub first_delivered: &'static str,
     /// Stages that end a request.
     pub ends: &'static [&'static str],
     /// Known stages, in the order in which a request passes them.
@@ -163,6 +165,7 @@ impl StageNames {
     pub const NONE: Self = Self {
         first_sent: "",
         first_received: "",
+        first_delivered: "",
         ends: &[],
         order: &[],
     };

@@ -5,7 +5,6 @@ use std::io;
 
 use super::row::{Cell, Row};
 use super::{Closed, ExportContext, Exporter};
-use crate::event::Event;
 use crate::report::Report;
 
 pub(super) struct Csv<'w> {
@@ -21,10 +20,6 @@ impl<'w> Csv<'w> {
 }
 
 impl Exporter for Csv<'_> {
-    fn event(&mut self, _: &Event<'_>, _: &ExportContext<'_>) -> io::Result<()> {
-        Ok(())
-    }
-
     fn closed(&mut self, request: &Closed<'_>, context: &ExportContext<'_>) -> io::Result<()> {
         if !context.options.wants(request.summary) {
             return Ok(());

@@ -143,7 +143,9 @@ impl Closed<'_> {
 /// Writer of one format.
 trait Exporter {
     /// Writes an event that the analysis has already applied.
-    fn event(&mut self, event: &Event<'_>, context: &ExportContext<'_>) -> io::Result<()>;
+    fn event(&mut self, _event: &Event<'_>, _context: &ExportContext<'_>) -> io::Result<()> {
+        Ok(())
+    }
 
     /// Called after each tick of the analysis.
     fn tick(&mut self, _now: MonoNs, _context: &ExportContext<'_>) -> io::Result<()> {

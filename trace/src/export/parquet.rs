@@ -14,7 +14,6 @@ use parquet::schema::types::Type;
 
 use super::row::{Cell, Kind, Row};
 use super::{Closed, ExportContext, Exporter, Opening, Options};
-use crate::event::Event;
 use crate::report::Report;
 
 /// Columns that are equal in all rows of a file.
@@ -63,10 +62,6 @@ impl<'w> Parquet<'w> {
 }
 
 impl Exporter for Parquet<'_> {
-    fn event(&mut self, _: &Event<'_>, _: &ExportContext<'_>) -> io::Result<()> {
-        Ok(())
-    }
-
     fn closed(&mut self, request: &Closed<'_>, context: &ExportContext<'_>) -> io::Result<()> {
         if !context.options.wants(request.summary) {
             return Ok(());

@@ -3,10 +3,10 @@
 use std::io;
 
 use super::Record;
-use super::codec::{Columns, Content, Encoder, Malformed, Scratch};
+use super::codec::{Columns, Encoder, Malformed, Scratch};
 use super::header::{Anchor, Payload};
 use super::section::{SECTION_HEADER, Section, kind};
-use super::write::Packer;
+use super::write::{OpenBlock, Packer};
 use crate::clock::MonoNs;
 use crate::event::{Event, Missed, MissedCause};
 
@@ -23,15 +23,6 @@ pub struct BlockWriter {
     records: u64,
     /// Events that were too large; only their loss was written.
     too_large: u64,
-}
-
-/// A closed block, not compressed yet, so that another thread can compress it.
-#[derive(Debug)]
-pub struct OpenBlock {
-    columns: Columns<Vec<u8>>,
-    content: Content,
-    first_record: u64,
-    anchor: Anchor,
 }
 
 impl BlockWriter {
@@ -92,23 +83,6 @@ impl BlockWriter {
     }
 }
 
-impl OpenBlock {
-    /// Number of records.
-    pub fn records(&self) -> u32 {
-        self.content.records
-    }
-
-    /// Number of chunks.
-    pub fn chunks(&self) -> u32 {
-        self.content.chunks
-    }
-
-    /// Number of its first record.
-    pub fn first_record(&self) -> u64 {
-        self.first_record
-    }
-}
-
 /// Compresses blocks and reuses its buffers.
 pub struct BlockPacker(Packer);
 
@@ -120,14 +94,7 @@ impl BlockPacker {
 
     /// Compresses a block and returns its bytes.
     pub fn pack(&mut self, block: &OpenBlock) -> io::Result<&[u8]> {
-        let mut section = Section {
-            kind: kind::BLOCK,
-            first_record: block.first_record,
-            content: block.content,
-            anchor: block.anchor,
-            ..Section::default()
-        };
-        self.0.block(&block.columns, &mut section)
+        Ok(self.0.block(block, 0, 0)?.1)
     }
 }
 

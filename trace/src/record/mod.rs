@@ -15,9 +15,9 @@ mod write;
 
 pub use error::{OpenError, ReadError, RecordError};
 pub use header::{Anchor, Closing, Header, Payload};
-pub use live::{BadBlock, BlockPacker, BlockReader, BlockWriter, OpenBlock};
+pub use live::{BadBlock, BlockPacker, BlockReader, BlockWriter};
 pub use read::{BlockInfo, Missing, Reader, Recording, analyse};
-pub use write::{Dumping, Hindsight, RecordOptions, Recorder, Status, Summary, is_part_of};
+pub use write::{Dumping, Hindsight, OpenBlock, RecordOptions, Recorder, Status, Summary, is_part_of};
 
 use crate::clock::MonoNs;
 use crate::event::Event;

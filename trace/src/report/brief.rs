@@ -59,7 +59,7 @@ pub(crate) fn not_observed(report: &Report) -> Vec<&'static str> {
     if report.is_log_only() {
         missing.push("any frame: all times come from the engine's log");
     } else if report.tokens.received.is_none() {
-        missing.push("when the tokenizer receives frames (gap, backlog and queue wait)");
+        missing.push("when frames are received (gap, backlog and queue wait)");
     }
     if report.chunks.dropped_predicted.is_none() && report.tokens.received.is_some() {
         missing.push("the frames of each wakeup, or the engine's behaviour with them (predicted drops)");

@@ -1,4 +1,6 @@
-//! Builds a report from ledger and findings.
+//! Builds a report from ledger, findings and the data that the application adds.
+
+use serde_json::Value;
 
 use super::frontend::frontend;
 use super::losses::losses;
@@ -6,18 +8,63 @@ use super::series::series;
 use super::slowest::slowest;
 use super::tool_calls::tool_calls;
 use super::{
-    AnswerCounts, Chunks, FindingLine, Gap, HopLine, Itl, LaneLine, LegLine, LimitLine, Own, Report, ReportInput,
-    Requests, SCHEMA, Source, Spread, Tokens, WorkerLine, cpu, modes, stacks, stages,
+    AnswerCounts, Chunks, CpuLine, FindingLine, Gap, HopLine, Itl, LaneLine, LegLine, LimitLine, Own, Report, Requests,
+    SCHEMA, SamplingCost, Source, Spread, StackLine, Tokens, WorkerLine, modes, stages,
 };
 use crate::clock::MonoNs;
 use crate::detect::attribution::busy;
 use crate::detect::{Findings, imbalance};
-use crate::event::Capabilities;
-use crate::ledger::{Group, Hop, Ledger};
+use crate::event::{Capabilities, ThreadPart};
+use crate::ledger::{Group, Hop, Ledger, Thread};
 use crate::time_series::TimeSeries;
 
+/// Threads that need less than this share of a CPU are left out, except main threads and receivers.
+const MIN_SHARE: f64 = 0.005;
 /// Maximum number of connections listed per line, busiest first.
 const LANES: usize = 64;
+
+/// Data that the application adds to a report.
+#[derive(Clone, Debug)]
+pub struct ReportInput {
+    /// The source: `demo`, `tap`, `attach`, ...
+    pub kind: String,
+    /// Start and end of the capture; `None` means from the first event to the last.
+    pub window: Option<(MonoNs, MonoNs)>,
+    /// An instant with its wall-clock time in nanoseconds since the Unix epoch; `None` if unknown.
+    pub wall: Option<(MonoNs, u64)>,
+    /// Maximum number of requests listed as the slowest.
+    pub slowest: usize,
+    /// CPU time used by tokengap, in nanoseconds.
+    pub cpu_ns: Option<u64>,
+    /// Resident memory of tokengap.
+    pub rss_bytes: Option<u64>,
+    /// Targets that could not be attached, each as an object or a sentence.
+    pub degraded: Vec<Value>,
+    /// Cost of reading Python stacks; `None` when none were read.
+    pub sampling: Option<SamplingCost>,
+    /// Codecs and schemas seen on the wire.
+    pub wire: Option<Value>,
+    /// The demo's `{"scenario", "seed", "truth": {..}}`.
+    pub demo: Option<Value>,
+}
+
+impl ReportInput {
+    /// Input for a source without further data.
+    pub fn of(kind: &str) -> Self {
+        Self {
+            kind: kind.to_owned(),
+            window: None,
+            wall: None,
+            slowest: 10,
+            cpu_ns: None,
+            rss_bytes: None,
+            degraded: Vec::new(),
+            sampling: None,
+            wire: None,
+            demo: None,
+        }
+    }
+}
 
 /// Builds the report of the run so far.
 pub fn build(
@@ -63,9 +110,9 @@ pub fn build(
             .filter_map(|place| hop(ledger, place, to.since(from)))
             .collect(),
         path,
-        cpu: cpu::lines(ledger),
+        cpu: cpu(ledger),
         stages: stages::stages(ledger, input.slowest, from),
-        stacks: stacks::lines(ledger),
+        stacks: StackLine::all(ledger),
         series: series(ledger, time_series, (from, to)),
         findings: finding_lines(findings, from),
         own: own(ledger, input),
@@ -308,8 +355,48 @@ fn own(ledger: &Ledger, input: &ReportInput) -> Own {
             .degraded
             .iter()
             .cloned()
-            .chain(ledger.degraded().map(serde_json::Value::String))
+            .chain(ledger.degraded().map(Value::String))
             .collect(),
         sampling: input.sampling,
     }
+}
+
+/// Processes in the order first observed, main threads first; `None` without samples.
+fn cpu(ledger: &Ledger) -> Option<Vec<CpuLine>> {
+    let sampled: Vec<&Thread> = ledger.threads().iter().filter(|t| t.total().is_some()).collect();
+    let first_seen = |pid: u32| sampled.iter().position(|t| t.id().pid == pid);
+    let mut relevant: Vec<&Thread> = sampled.iter().copied().filter(|t| is_relevant(t)).collect();
+    relevant.sort_by_key(|t| {
+        (
+            first_seen(t.id().pid),
+            t.part() != Some(ThreadPart::Main),
+            !t.is_receiver(),
+            t.id().tid,
+        )
+    });
+    (!sampled.is_empty()).then(|| relevant.into_iter().filter_map(cpu_line).collect())
+}
+
+fn is_relevant(thread: &Thread) -> bool {
+    let busy = thread
+        .total()
+        .is_some_and(|spent| spent.share(spent.wanted_ns()) >= MIN_SHARE);
+    busy || thread.is_receiver() || thread.part() == Some(ThreadPart::Main)
+}
+
+fn cpu_line(thread: &Thread) -> Option<CpuLine> {
+    let (spent, id) = (thread.total()?, thread.id());
+    let poll = thread.poll().filter(|poll| poll.interval_ns > 0);
+    Some(CpuLine {
+        role: thread.role().to_owned(),
+        pid: id.pid,
+        tid: id.tid,
+        name: thread.name().to_owned(),
+        receives: thread.is_receiver(),
+        on_cpu: Some(spent.share(spent.on_ns)),
+        run_wait: spent.starved_ns().map(|ns| spent.share(ns)),
+        throttled: spent.throttled_ns().map(|ns| spent.share(ns)),
+        away_from_poll: poll.map(|p| 1.0 - p.polled_ns as f64 / p.interval_ns as f64),
+        wakeups_per_s: poll.map(|p| p.wakeups as f64 * 1e9 / p.interval_ns as f64),
+    })
 }

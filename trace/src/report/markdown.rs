@@ -3,9 +3,10 @@
 use std::fmt::Write as _;
 
 use super::hostile::{markdown, markdown_code};
-use super::table::Kind::{self, Number, Text};
-use super::{Clock, FrontendCounts, Report, Spread, bar, brief};
-use crate::words::{bytes, count, duration, known, percent, plural, share};
+use super::table::Kind::{self, Hop, Number, Rid, Text};
+use super::table::{self, Table};
+use super::{Clock, FrontendCounts, Report, bar, brief};
+use crate::words::{count, duration, known, plural, share};
 
 /// Maximum number of requests and findings listed.
 const LIMIT: usize = 10;
@@ -20,10 +21,20 @@ pub(super) fn render(report: &Report, clock: &Clock) -> String {
     tool_calls(&mut out, report);
     slowest(&mut out, report);
     path(&mut out, report);
-    hops(&mut out, report);
-    cpu(&mut out, report);
-    functions(&mut out, report);
-    stages(&mut out, report);
+    if let Some(hops) = table::hops(report) {
+        section(&mut out, "Hops", &hops);
+    }
+    if let Some(cpu) = table::cpu(report) {
+        section(&mut out, "CPU", &cpu);
+    }
+    for role in report.stacks.iter().flatten() {
+        let heading = format!("Python functions of {}", markdown(&role.role));
+        section(&mut out, &heading, &table::functions(role, LIMIT));
+    }
+    if let Some(worst) = report.stages.as_ref().and_then(|log| log.slowest.first()) {
+        let heading = format!("Worst request by the engine's log: {}", markdown_code(&worst.rid));
+        section(&mut out, &heading, &table::stages(worst, clock));
+    }
     own(&mut out, report);
     out
 }
@@ -49,6 +60,22 @@ pub(crate) fn table<const N: usize>(
     for row in rows {
         let _ = writeln!(out, "| {} |", row.join(" | "));
     }
+}
+
+/// Writes a heading and its table.
+fn section<const N: usize>(out: &mut String, heading: &str, of: &Table<N>) {
+    let escape = |(cell, (_, kind)): (&String, (&str, Kind))| match kind {
+        Text => markdown(cell),
+        Rid | Hop => markdown_code(cell),
+        Number => cell.clone(),
+    };
+    let _ = writeln!(out, "### {heading}\n");
+    let rows = of
+        .rows
+        .iter()
+        .map(|row| std::array::from_fn(|n| escape((&row[n], of.columns[n]))));
+    table(out, of.columns, rows);
+    out.push('\n');
 }
 
 fn head(out: &mut String, report: &Report, clock: &Clock) {
@@ -151,26 +178,10 @@ fn tool_calls(out: &mut String, report: &Report) {
 
 /// Proven losses by request.
 fn lossy(out: &mut String, report: &Report) {
-    let Some(list) = report.losses.confirmed.as_ref().filter(|list| !list.lines.is_empty()) else {
-        return;
-    };
-    let _ = writeln!(
-        out,
-        "### Lost tokens, confirmed: {}\n",
-        plural(list.requests, "request")
-    );
-    let columns = [
-        ("request", Text),
-        ("tokens sent", Number),
-        ("lost", Number),
-        ("positions in the output", Text),
-    ];
-    let rows = list.lines.iter().take(LIMIT).map(|line| {
-        let rid = markdown_code(&line.rid);
-        [rid, count(line.tokens_sent), count(line.tokens), line.places(LIMIT)]
-    });
-    table(out, columns, rows);
-    out.push('\n');
+    if let Some(list) = report.losses.confirmed.as_ref().filter(|list| !list.lines.is_empty()) {
+        let heading = format!("Lost tokens, confirmed: {}", plural(list.requests, "request"));
+        section(out, &heading, &table::losses(list, LIMIT, LIMIT));
+    }
 }
 
 fn slowest(out: &mut String, report: &Report) {
@@ -178,13 +189,13 @@ fn slowest(out: &mut String, report: &Report) {
         return;
     }
     let columns = [
-        ("request", Text),
-        ("first sent", Number),
-        ("gap", Number),
-        ("first received", Number),
-        ("tokens sent", Number),
-        ("lost", Number),
-        ("finish", Text),
+        ("Request", Text),
+        ("First sent", Number),
+        ("Gap", Number),
+        ("First received", Number),
+        ("Tokens sent", Number),
+        ("Lost", Number),
+        ("Finish", Text),
     ];
     let rows = report.slowest.iter().take(LIMIT).map(|line| {
         [
@@ -204,122 +215,10 @@ fn slowest(out: &mut String, report: &Report) {
 
 /// Attribution of first tokens' and chunks' time.
 fn path(out: &mut String, report: &Report) {
-    let Some(bar) = bar::line(&report.path, BAR) else {
-        return;
-    };
-    let columns = [
-        ("leg", Text),
-        ("first tokens", Number),
-        ("chunks", Number),
-        ("mean per chunk", Number),
-        ("receiver busy", Number),
-        ("its thread", Text),
-    ];
-    let rows = report.path.iter().map(|leg| {
-        let mut cells = leg.cells();
-        cells[0] = markdown(&cells[0]);
-        cells
-    });
-    let _ = writeln!(out, "### Where the time goes\n\n{}\n", markdown_code(&bar));
-    table(out, columns, rows);
-    out.push('\n');
-}
-
-fn hops(out: &mut String, report: &Report) {
-    if report.hops.is_empty() {
-        return;
+    if let Some(bar) = bar::line(&report.path, BAR) {
+        let heading = format!("Where the time goes\n\n{}", markdown_code(&bar));
+        section(out, &heading, &table::path(&report.path));
     }
-    let columns = [
-        ("hop", Text),
-        ("frames sent", Number),
-        ("received", Number),
-        ("backlog, max", Number),
-        ("in the kernel, max", Number),
-        ("queue wait p50", Number),
-        ("p99", Number),
-        ("max", Number),
-    ];
-    let rows = report.hops.iter().map(|hop| {
-        let spread = |of: fn(&Spread) -> u64| known(hop.queue_wait_ns.as_ref().map(of), duration);
-        [
-            markdown_code(&hop.name),
-            known(hop.frames_sent, count),
-            known(hop.frames_received, count),
-            known(hop.backlog_max_frames, count),
-            known(hop.kernel_bytes_max, bytes),
-            spread(|s| s.p50),
-            spread(|s| s.p99),
-            spread(|s| s.max),
-        ]
-    });
-    out.push_str("### Hops\n\n");
-    table(out, columns, rows);
-    out.push('\n');
-}
-
-fn cpu(out: &mut String, report: &Report) {
-    let Some(lines) = report.cpu.as_ref().filter(|lines| !lines.is_empty()) else {
-        return;
-    };
-    let columns = [
-        ("thread", Text),
-        ("on CPU", Number),
-        ("waiting for a CPU", Number),
-        ("throttled", Number),
-    ];
-    let rows = lines.iter().map(|line| {
-        let share = |of: Option<f64>| known(of, |share| format!("{:.1} %", 100.0 * share));
-        let name = markdown_code(&format!("{} {}/{} {}", line.role, line.pid, line.tid, line.name));
-        let receives = if line.receives { " receives frames" } else { "" };
-        [
-            name + receives,
-            share(line.on_cpu),
-            share(line.run_wait),
-            share(line.throttled),
-        ]
-    });
-    out.push_str("### CPU\n\n");
-    table(out, columns, rows);
-    out.push('\n');
-}
-
-fn functions(out: &mut String, report: &Report) {
-    let columns = [
-        ("function", Text),
-        ("file", Text),
-        ("innermost", Number),
-        ("anywhere", Number),
-    ];
-    for line in report.stacks.iter().flatten() {
-        let rows = line.functions.iter().take(LIMIT).map(|function| {
-            let (name, file) = (markdown_code(&function.function), markdown_code(&function.file));
-            [name, file, percent(function.all.own), percent(function.all.total)]
-        });
-        let _ = writeln!(out, "### Python functions of {}\n", markdown(&line.role));
-        table(out, columns, rows);
-        out.push('\n');
-    }
-}
-
-/// Worst request of the engine's log, stage by stage.
-fn stages(out: &mut String, report: &Report) {
-    let Some(slowest) = report.stages.as_ref().and_then(|s| s.slowest.first()) else {
-        return;
-    };
-    let columns = [
-        ("stage", Text),
-        ("by", Text),
-        ("at", Number),
-        ("since the previous", Number),
-    ];
-    let rows = slowest.stages.iter().map(|row| {
-        let (stage, by) = (markdown_code(&row.stage), markdown_code(&row.by));
-        [stage, by, duration(row.at_ns), known(row.delta_ns, duration)]
-    });
-    let rid = markdown_code(&slowest.rid);
-    let _ = writeln!(out, "### Worst request by the engine's log: {rid}\n");
-    table(out, columns, rows);
-    out.push('\n');
 }
 
 fn own(out: &mut String, report: &Report) {

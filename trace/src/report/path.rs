@@ -4,7 +4,6 @@ use serde::{Deserialize, Serialize};
 
 use super::Spread;
 use crate::detect::attribution::{Attribution, Leg, LegKind, ThreadState, Time};
-use crate::words::{duration, known, percent};
 
 /// One leg of the path.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -46,18 +45,6 @@ impl LegLine {
     /// Describes the leg: `waiting on scheduler->tokenizer`.
     pub fn words(&self) -> String {
         self.kind.of(&self.name)
-    }
-
-    /// Cells of its row in a table.
-    pub(super) fn cells(&self) -> [String; 6] {
-        [
-            self.words(),
-            known(self.first_token_share, percent),
-            percent(self.share),
-            duration(self.mean_ns),
-            known(self.busy, percent),
-            self.thread.map_or("", ThreadState::as_str).to_owned(),
-        ]
     }
 }
 

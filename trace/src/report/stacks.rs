@@ -76,10 +76,12 @@ pub struct SamplingCost {
     pub cpu_ns: u64,
 }
 
-/// `None` if no stack was read.
-pub(super) fn lines(ledger: &Ledger) -> Option<Vec<StackLine>> {
-    let roles = ledger.stacks();
-    (!roles.is_empty()).then(|| roles.iter().map(line).collect())
+impl StackLine {
+    /// Profile of each role; `None` if no stack was read.
+    pub fn all(ledger: &Ledger) -> Option<Vec<Self>> {
+        let roles = ledger.stacks();
+        (!roles.is_empty()).then(|| roles.iter().map(line).collect())
+    }
 }
 
 fn line(role: &StackRole) -> StackLine {
@@ -179,7 +181,7 @@ mod tests {
     #[test]
     fn shares_are_of_running_stacks_and_unobserved_values_are_null() {
         let mut ledger = Ledger::new(Limits::default());
-        assert_eq!(lines(&ledger), None);
+        assert_eq!(StackLine::all(&ledger), None);
         for (function, own, total) in [
             ("TokenizerManager._handle_batch_output", 30, 30),
             ("TokenizerManager.handle_loop", 10, 40),
@@ -197,7 +199,7 @@ mod tests {
             };
             ledger.apply(&Event::new(MonoNs(500_000_000), What::Stack(sample)));
         }
-        let lines = lines(&ledger).unwrap();
+        let lines = StackLine::all(&ledger).unwrap();
         let line = &lines[0];
         assert_eq!(
             (line.stacks, line.running, line.gil, line.growing_running),

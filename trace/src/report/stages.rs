@@ -21,7 +21,7 @@ pub struct StageReport {
     pub late: u64,
     /// Stages dropped at a memory limit.
     pub left_out: u64,
-    /// Correlation between gaps and the tokenizer's `states` at the time of each `tokenizer_first_token`.
+    /// Correlation between gaps and the receiver's `states` at the time of each first receive.
     pub gap_with_states: Option<Correlated>,
     /// Requests with the worst gaps, stage by stage, worst first.
     pub slowest: Vec<StageTable>,
@@ -49,7 +49,7 @@ pub struct Correlated {
 pub struct StageTable {
     /// The engine's request id, as in the log: a trailing `...` marks a truncated id.
     pub rid: String,
-    /// From its `first_output_stream` to its `tokenizer_first_token`.
+    /// From the stage of its first send to that of its first receive.
     pub gap_ns: u64,
     /// Its stages, earliest first.
     pub stages: Vec<StageRow>,

@@ -94,7 +94,7 @@ fn table(out: &mut String, slow: &StageTable, wall: Option<u64>) {
     wrap(
         out,
         &format!(
-            "{}: {} from first_output_stream to tokenizer_first_token",
+            "{}: {} from first send to first receive",
             slow.rid,
             duration(slow.gap_ns)
         ),

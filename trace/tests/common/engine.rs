@@ -33,6 +33,7 @@ pub(crate) const FIRST_RECEIVED: &str = "tokenizer_first_token";
 pub(crate) const STAGES: StageNames = StageNames {
     first_sent: FIRST_SENT,
     first_received: FIRST_RECEIVED,
+    first_delivered: "first_token_received",
     ends: &["request_finished", "decode_finished"],
     order: &[
         "request_received",

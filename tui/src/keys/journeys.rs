@@ -62,7 +62,7 @@ impl Fixture {
     }
 
     fn update(&mut self) {
-        self.model.arrange(&self.ui.filter.1, self.ui.sort, &self.ui.pins);
+        self.model.table.arrange(&self.ui.filter.1, self.ui.sort, &self.ui.pins);
         self.ui.settle(&self.model);
     }
 
@@ -121,18 +121,21 @@ fn a_filter_is_typed_corrected_applied_and_cleared() {
         (fixture.ui.dialog == Dialog::None, fixture.ui.filter.0.as_str()),
         (true, "gap>4ns")
     );
-    assert_eq!((fixture.model.visible_count(), fixture.selected()), (2, "bbb"));
+    assert_eq!((fixture.model.table.visible_count(), fixture.selected()), (2, "bbb"));
     fixture.key(KeyCode::Esc);
-    assert_eq!((fixture.model.visible_count(), fixture.ui.filter.0.as_str()), (3, ""));
+    assert_eq!(
+        (fixture.model.table.visible_count(), fixture.ui.filter.0.as_str()),
+        (3, "")
+    );
 }
 
 #[test]
 fn a_pinned_request_stays_on_top_of_any_order() {
     let mut fixture = Fixture::new();
     fixture.type_in("2G ");
-    assert_eq!((fixture.selected(), fixture.model.place("aaa")), ("aaa", Some(0)));
+    assert_eq!((fixture.selected(), fixture.model.table.place("aaa")), ("aaa", Some(0)));
     fixture.type_in("<s>");
-    assert_eq!(fixture.model.place("aaa"), Some(0));
+    assert_eq!(fixture.model.table.place("aaa"), Some(0));
     fixture.type_in(" ");
     assert!(fixture.ui.pins.is_empty());
 }
@@ -312,13 +315,13 @@ fn a_saved_filter_is_applied_by_name() {
     assert_eq!(fixture.ui.dialog, Dialog::Filter("@slow".into(), None));
     fixture.key(KeyCode::Enter);
     assert_eq!(
-        (fixture.ui.filter.0.as_str(), fixture.model.visible_count()),
+        (fixture.ui.filter.0.as_str(), fixture.model.table.visible_count()),
         ("gap>4ns", 2)
     );
     fixture.key(KeyCode::Esc);
     fixture.type_in(":@slow");
     fixture.key(KeyCode::Enter);
-    assert_eq!(fixture.model.visible_count(), 2);
+    assert_eq!(fixture.model.table.visible_count(), 2);
 }
 
 #[test]

@@ -4,14 +4,14 @@
 //! expensive or nothing is new. A separate thread writes to the terminal; a slow terminal skips frames.
 
 mod changes;
-mod clipboard;
 mod export;
 mod outlet;
 pub(crate) mod pick;
-mod pod;
 mod terminal;
 
+use std::cell::RefCell;
 use std::collections::VecDeque;
+use std::rc::Rc;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, ensure};
@@ -34,8 +34,6 @@ use crate::state::tab::Tab;
 use crate::state::ui::{Saved, Ui};
 use crate::theme::{Environment, Theme};
 use crate::view::{self, Hits};
-
-pub use pod::PodView;
 
 use changes::ChangeTracker;
 use export::Exports;
@@ -69,9 +67,8 @@ pub struct Screen {
     terminal: Terminal,
     _log_hold: LogHold,
     theme: Theme,
-    model: Model,
+    view: View,
     ui: Ui,
-    journal: Journal,
     hits: Hits,
     cost: Cost,
     next_keys: Instant,
@@ -101,6 +98,15 @@ struct View {
     journal: Journal,
 }
 
+impl View {
+    fn new(journal: usize) -> Self {
+        Self {
+            model: Model::default(),
+            journal: Journal::new(journal),
+        }
+    }
+}
+
 /// CPU use of this process over the last second.
 struct Cost {
     since: Instant,
@@ -118,14 +124,13 @@ impl Screen {
             terminal,
             _log_hold: log_hold,
             theme: Theme::of(&Environment::read()),
-            model: Model::default(),
+            view: View::new(keep.journal),
             ui: Ui {
                 rows: keep.rows,
                 journal: keep.journal,
                 saved: keep.filters.clone(),
                 ..Ui::default()
             },
-            journal: Journal::new(keep.journal),
             hits: Hits::default(),
             cost: Cost {
                 since: now,
@@ -150,13 +155,9 @@ impl Screen {
 
     /// Prepares for `runs` watched runs and shows the first.
     pub fn watch(&mut self, runs: usize) {
-        let view = |place| {
-            (place > 0).then(|| View {
-                model: Model::default(),
-                journal: Journal::new(self.ui.journal),
-            })
-        };
-        self.hidden = (0..runs).map(view).collect();
+        self.hidden = (0..runs)
+            .map(|place| (place > 0).then(|| View::new(self.ui.journal)))
+            .collect();
         self.pods = vec![PodLine::default(); runs];
     }
 
@@ -169,45 +170,37 @@ impl Screen {
 
     /// Replaces the time series of a run with the received ones.
     pub fn take_over(&mut self, run: usize, past: ReceivedHistory) {
-        self.model(run).take_over(past);
+        self.view(run).model.take_over(past);
     }
 
-    fn model(&mut self, run: usize) -> &mut Model {
+    /// State of a run, whether it is shown or not.
+    fn view(&mut self, run: usize) -> &mut View {
         match self.hidden.get_mut(run) {
-            Some(Some(view)) => &mut view.model,
-            _ => &mut self.model,
+            Some(Some(view)) => view,
+            _ => &mut self.view,
         }
     }
 
     /// Processes an event of a run, whether it is shown or not.
     fn observe(&mut self, run: usize, event: &Event<'_>) {
         self.changes.count(event);
-        match self.hidden.get_mut(run) {
-            Some(Some(view)) => view.journal.observe(event),
-            _ => self.journal.observe(event),
-        }
+        self.view(run).journal.observe(event);
     }
 
     /// Clears the state of a run that restarts.
     fn restart_run(&mut self, run: usize) {
-        match self.hidden.get_mut(run) {
-            Some(Some(view)) => {
-                view.model = Model::default();
-                view.journal = Journal::new(self.ui.journal);
-            }
-            _ => self.restart(),
+        *self.view(run) = View::new(self.ui.journal);
+        if run == self.shown {
+            self.ui.back = 0;
+            self.refresh_now();
         }
     }
 
     fn switch_to(&mut self, run: usize) {
-        let Some(View { model, journal }) = self.hidden.get_mut(run).and_then(Option::take) else {
+        let Some(view) = self.hidden.get_mut(run).and_then(Option::take) else {
             return;
         };
-        let view = View {
-            model: std::mem::replace(&mut self.model, model),
-            journal: std::mem::replace(&mut self.journal, journal),
-        };
-        self.hidden[self.shown] = Some(view);
+        self.hidden[self.shown] = Some(std::mem::replace(&mut self.view, view));
         self.shown = run;
         self.ui.other_run();
         self.refresh_now();
@@ -256,7 +249,7 @@ impl Screen {
     fn act(&mut self, action: Action, run: &Run<'_>) {
         self.stale = true;
         let before = (self.ui.tab, self.ui.paused.is_some());
-        let effect = self.ui.apply(action, &self.model);
+        let effect = self.ui.apply(action, &self.view.model);
         match (before.1, self.ui.paused.is_some()) {
             // Pausing freezes view and table at the same instant.
             (false, true) => self.read(run, true),
@@ -273,7 +266,7 @@ impl Screen {
                 self.switch_to((self.shown as isize + by).rem_euclid(runs) as usize);
             }
             Some(Effect::Copy(rid)) => {
-                self.terminal.write_sequence(&clipboard::copy(&rid));
+                self.terminal.write_sequence(&terminal::copy(&rid));
                 self.ui
                     .show_message(format!("copied to the terminal's clipboard: {rid}"));
             }
@@ -291,18 +284,19 @@ impl Screen {
         if now >= self.next_keep {
             self.next_keep = now + KEEP_INTERVAL;
             let found = self
+                .view
                 .model
                 .findings
                 .iter()
                 .map(|f| f.rid.as_str())
                 .filter(|rid| !rid.is_empty());
             let chosen = self.ui.selected.iter().chain(&self.ui.pins).map(String::as_str);
-            self.journal.keep(&found.chain(chosen).collect::<Vec<_>>());
+            self.view.journal.keep(&found.chain(chosen).collect::<Vec<_>>());
         }
         if self.ui.paused.is_some() {
             return;
         }
-        let rows = matches!(self.ui.tab, Tab::Requests) || self.ui.follow || self.model.table.count() == 0;
+        let rows = matches!(self.ui.tab, Tab::Requests) || self.ui.follow || self.view.model.table.count() == 0;
         // The whole frame must show one instant: if a large table is not due, neither is the rest.
         if rows && now < self.next_rows {
             return;
@@ -327,9 +321,9 @@ impl Screen {
             rss_bytes: own::rss_bytes(),
             degraded: degraded(run),
         };
-        self.model.refresh(run.analysis, &outside);
+        self.view.model.refresh(run.analysis, &outside);
         let started = run.about.wall().zip(run.analysis.ledger().started());
-        self.model.wall_start_ns = started
+        self.view.model.wall_start_ns = started
             .map(|((mono, wall), start)| wall.saturating_add(start.since(mono)).saturating_sub(mono.since(start)));
         if rows {
             // A filter searches all requests that the ledger holds.
@@ -338,7 +332,7 @@ impl Screen {
             } else {
                 usize::MAX
             };
-            self.model.refresh_rows(run.analysis, max_rows, &self.ui.pins);
+            self.view.model.refresh_rows(run.analysis, max_rows, &self.ui.pins);
         }
     }
 
@@ -348,13 +342,16 @@ impl Screen {
             return Ok(());
         }
         let begun = Instant::now();
-        self.model.arrange(&self.ui.filter.1, self.ui.sort, &self.ui.pins);
-        self.ui.settle(&self.model);
+        self.view
+            .model
+            .table
+            .arrange(&self.ui.filter.1, self.ui.sort, &self.ui.pins);
+        self.ui.settle(&self.view.model);
         if self.ui.tab == Tab::Request {
-            let shown = self.model.detail.as_ref().map(|d| d.rid.as_str());
+            let shown = self.view.model.detail.as_ref().map(|d| d.rid.as_str());
             let fresh = refreshed && self.ui.paused.is_none();
             if let Some(rid) = self.ui.selected.clone().filter(|rid| fresh || shown != Some(rid)) {
-                self.model.refresh_detail(run.analysis, &self.journal, &rid);
+                self.view.model.refresh_detail(run.analysis, &self.view.journal, &rid);
             }
         }
         if run.stage == Stage::Ending {
@@ -363,11 +360,11 @@ impl Screen {
             self.ui
                 .show_message(format!("stopping: {pending}; press q again to quit immediately"));
         }
-        self.model.position = run.about.position();
-        self.model.writing = (run.writing)();
-        self.model.pods.clone_from(&self.pods);
-        self.model.pod = self.shown;
-        let (model, ui, theme) = (&self.model, &self.ui, self.theme);
+        self.view.model.position = run.about.position();
+        self.view.model.writing = (run.writing)();
+        self.view.model.pods.clone_from(&self.pods);
+        self.view.model.pod = self.shown;
+        let (model, ui, theme) = (&self.view.model, &self.ui, self.theme);
         let mut hits = Hits::default();
         self.terminal
             .draw(|frame| hits = view::draw(model, ui, theme, frame))
@@ -382,19 +379,15 @@ impl Screen {
 
 impl Observer for Screen {
     fn event(&mut self, event: &Event<'_>) {
-        self.changes.count(event);
-        self.journal.observe(event);
+        self.observe(self.shown, event);
     }
 
     fn tick(&mut self, analysis: &Analysis) {
-        self.model.remember(analysis);
+        self.view.model.remember(analysis);
     }
 
     fn restart(&mut self) {
-        self.model = Model::default();
-        self.journal = Journal::new(self.ui.journal);
-        self.ui.back = 0;
-        self.refresh_now();
+        self.restart_run(self.shown);
     }
 
     fn turn(&mut self, run: &Run<'_>) -> anyhow::Result<ScreenCommand> {
@@ -440,6 +433,46 @@ impl Observer for Screen {
         if self.commands.is_empty() && terminal::wait(time) {
             self.next_keys = Instant::now();
         }
+    }
+}
+
+/// Observer of one run that forwards to the screen shared by all runs.
+pub struct PodView {
+    screen: Rc<RefCell<Screen>>,
+    place: usize,
+}
+
+impl PodView {
+    /// Creates an observer of the run with index `place`.
+    pub fn new(screen: Rc<RefCell<Screen>>, place: usize) -> Self {
+        Self { screen, place }
+    }
+}
+
+impl Observer for PodView {
+    fn event(&mut self, event: &Event<'_>) {
+        self.screen.borrow_mut().observe(self.place, event);
+    }
+
+    fn tick(&mut self, analysis: &Analysis) {
+        self.screen.borrow_mut().view(self.place).model.remember(analysis);
+    }
+
+    fn restart(&mut self) {
+        self.screen.borrow_mut().restart_run(self.place);
+    }
+
+    fn turn(&mut self, run: &Run<'_>) -> anyhow::Result<ScreenCommand> {
+        let mut screen = self.screen.borrow_mut();
+        if screen.shown == self.place {
+            screen.turn(run)
+        } else {
+            Ok(ScreenCommand::Stay)
+        }
+    }
+
+    fn sleep(&mut self, time: Duration) {
+        self.screen.borrow_mut().sleep(time);
     }
 }
 

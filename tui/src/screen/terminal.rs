@@ -17,6 +17,8 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 use super::outlet::{Busy, Outlet};
 
+const ALPHABET: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
+
 /// Set while the terminal is taken over.
 static ACTIVE: AtomicBool = AtomicBool::new(false);
 static HOOK: Once = Once::new();
@@ -124,4 +126,46 @@ fn restore_on_panic() {
         restore();
         before(info);
     }));
+}
+
+/// Escape sequence (OSC 52) that copies `text` to the clipboard of the user's terminal. It works over ssh and, if allowed, through tmux.
+pub(super) fn copy(text: &str) -> String {
+    format!("\x1b]52;c;{}\x07", base64(text.as_bytes()))
+}
+
+fn base64(bytes: &[u8]) -> String {
+    let mut out = String::with_capacity(bytes.len().div_ceil(3) * 4);
+    for three in bytes.chunks(3) {
+        let word = three.iter().fold(0u32, |word, &b| word << 8 | u32::from(b)) << (8 * (3 - three.len()));
+        for place in 0..4 {
+            let six = (word >> (18 - 6 * place)) & 63;
+            out.push(if place <= three.len() {
+                ALPHABET[six as usize] as char
+            } else {
+                '='
+            });
+        }
+    }
+    out
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn base64_pads_as_rfc_4648_requires() {
+        let known = [
+            ("", ""),
+            ("f", "Zg=="),
+            ("fo", "Zm8="),
+            ("foo", "Zm9v"),
+            ("foob", "Zm9vYg=="),
+            ("\u{ff}~", "w79+"),
+        ];
+        for (plain, coded) in known {
+            assert_eq!(base64(plain.as_bytes()), coded);
+        }
+        assert_eq!(copy("f"), "\x1b]52;c;Zg==\x07");
+    }
 }

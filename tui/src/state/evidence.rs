@@ -37,17 +37,18 @@ pub(super) fn evidence(
     [confirmed, predicted]: [Option<&Losses>; 2],
 ) -> Vec<(Flag, String)> {
     let of = |n: Option<u32>| count(n.unwrap_or(0).into());
+    let (source, receiver) = (engine.facts().source(), engine.facts().receiver());
     row.flags
         .iter()
         .map(|flag| {
             let why = match flag {
                 Flag::Gap => match row.life {
                     Life::Waiting => format!(
-                        "the scheduler sent its first token {} ago and the tokenizer has not received it",
+                        "the {source} sent its first token {} ago and the {receiver} has not received it",
                         duration(row.gap_ns.unwrap_or(0))
                     ),
                     _ => format!(
-                        "its first token waited {} between scheduler and tokenizer",
+                        "its first token waited {} between {source} and {receiver}",
                         duration(row.gap_ns.unwrap_or(0))
                     ),
                 },
@@ -70,9 +71,9 @@ pub(super) fn evidence(
                 Flag::Inflated => {
                     "its frames list all tokens so far instead of new ones: sums count tokens repeatedly".into()
                 }
-                Flag::Aborted => "it was aborted by the client, the scheduler or an error".into(),
+                Flag::Aborted => format!("it was aborted by the client, the {source} or an error"),
                 Flag::Retracted => format!(
-                    "the scheduler removed it from the batch {} times to free memory",
+                    "the {source} removed it from the batch {} times to free memory",
                     row.retractions
                 ),
             };

@@ -6,53 +6,28 @@ use trace::ledger::Losses;
 
 use super::journal::{ChunkSeen, DeliverySeen};
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Fate {
-    /// Sent on a hop where nothing else is observable.
-    Sent,
-    /// Sent but not received.
-    Waiting,
-    /// Received; the rest is not observable, or has not happened yet.
-    Received,
-    /// First chunk of the delivery that carried its tokens.
-    Delivered,
-    /// Delivered together with an earlier chunk.
-    Merged,
-    /// Proven lost: a later delivery skipped its tokens.
-    Dropped,
-    /// Predicted loss: a later chunk arrived before the request's coroutine ran, on a release that keeps only the last chunk.
-    DropPredicted,
-    /// Not in any delivery, but not proven lost, because observations around it were missed.
-    Unknown,
+labelled! {
+    Fate {
+        /// Sent on a hop where nothing else is observable.
+        Sent = "sent",
+        /// Sent but not received.
+        Waiting = "waiting",
+        /// Received; the rest is not observable, or has not happened yet.
+        Received = "received",
+        /// First chunk of the delivery that carried its tokens.
+        Delivered = "delivered",
+        /// Delivered together with an earlier chunk.
+        Merged = "merged",
+        /// Proven lost: a later delivery skipped its tokens.
+        Dropped = "DROPPED",
+        /// Predicted loss: a later chunk arrived before the request's coroutine ran, on a release that keeps only the last chunk.
+        DropPredicted = "dropped?",
+        /// Not in any delivery, but not proven lost, because observations around it were missed.
+        Unknown = "unknown",
+    }
 }
 
 impl Fate {
-    /// Every fate, in the order of a chunk's path.
-    pub(crate) const ALL: [Self; 8] = [
-        Self::Sent,
-        Self::Waiting,
-        Self::Received,
-        Self::Delivered,
-        Self::Merged,
-        Self::Dropped,
-        Self::DropPredicted,
-        Self::Unknown,
-    ];
-
-    /// Label on the screen.
-    pub(crate) fn word(self) -> &'static str {
-        match self {
-            Self::Sent => "sent",
-            Self::Waiting => "waiting",
-            Self::Received => "received",
-            Self::Delivered => "delivered",
-            Self::Merged => "merged",
-            Self::Dropped => "DROPPED",
-            Self::DropPredicted => "dropped?",
-            Self::Unknown => "unknown",
-        }
-    }
-
     /// Symbol in a row of ticks.
     pub(crate) fn sign(self) -> char {
         match self {

@@ -1,64 +1,39 @@
 //! Flags that mark problems of a request in its table row.
 
-/// A problem of a request, worst first, in the order of the flag column.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Flag {
-    /// Tokens are missing on the wire.
-    Loss,
-    /// Chunks were proven lost between tokenizer and client.
-    Dropped,
-    /// Chunks shared a wakeup on a release that drops all but the last.
-    DropPredicted,
-    /// No chunk arrived for a long time although the request is live.
-    Stall,
-    /// The first token waits, or waited, for a long time.
-    Gap,
-    /// Tokens are counted more than once.
-    Inflated,
-    /// The request was aborted.
-    Aborted,
-    /// The scheduler retracted the request.
-    Retracted,
+labelled! {
+    /// A problem of a request, worst first, in the order of the flag column.
+    Flag {
+        /// Tokens are missing on the wire.
+        Loss = "WIRE-LOSS",
+        /// Chunks were proven lost between receiver and client.
+        Dropped = "DROPPED",
+        /// Chunks shared a wakeup on a release that drops all but the last.
+        DropPredicted = "DROPPED?",
+        /// No chunk arrived for a long time although the request is live.
+        Stall = "STALL",
+        /// The first token waits, or waited, for a long time.
+        Gap = "GAP",
+        /// Tokens are counted more than once.
+        Inflated = "INFLATE",
+        /// The request was aborted.
+        Aborted = "ABORT",
+        /// The scheduler retracted the request.
+        Retracted = "RETRACT",
+    }
 }
 
 impl Flag {
-    /// Every flag, worst first.
-    pub(crate) const ALL: [Self; 8] = [
-        Self::Loss,
-        Self::Dropped,
-        Self::DropPredicted,
-        Self::Stall,
-        Self::Gap,
-        Self::Inflated,
-        Self::Aborted,
-        Self::Retracted,
-    ];
-
-    /// Label in the row, and value of `flag:` in a filter.
-    pub(crate) fn word(self) -> &'static str {
-        match self {
-            Self::Loss => "WIRE-LOSS",
-            Self::Dropped => "DROPPED",
-            Self::DropPredicted => "DROPPED?",
-            Self::Stall => "STALL",
-            Self::Gap => "GAP",
-            Self::Inflated => "INFLATE",
-            Self::Aborted => "ABORT",
-            Self::Retracted => "RETRACT",
-        }
-    }
-
     /// Explanation for the help.
     pub(crate) fn what(self) -> &'static str {
         match self {
             Self::Loss => "its frames list fewer tokens than they count: some were lost on the wire",
-            Self::Dropped => "its tokens were lost between tokenizer and client, confirmed by deliveries",
+            Self::Dropped => "its tokens were lost between receiver and client, confirmed by deliveries",
             Self::DropPredicted => "predicted drop: chunks shared a wakeup, and this release keeps only the last",
             Self::Stall => "it is unfinished and has had no new token for long",
             Self::Gap => "its first token waited too long or is still waiting",
             Self::Inflated => "its frames list all tokens so far instead of new ones",
-            Self::Aborted => "it was aborted by the client, the scheduler or an error",
-            Self::Retracted => "the scheduler removed it from the batch to free memory",
+            Self::Aborted => "it was aborted by the client, the engine or an error",
+            Self::Retracted => "the engine removed it from the batch to free memory",
         }
     }
 

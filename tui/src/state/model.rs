@@ -1,6 +1,6 @@
 //! Plain values shown on the screen, read from the analysis a few times a second.
 
-use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::collections::{BTreeMap, HashMap};
 
 use serde::{Deserialize, Serialize};
 use session::playback::Position;
@@ -9,16 +9,13 @@ use trace::ThreadId;
 use trace::ledger::Summary;
 use trace::path::Ends;
 use trace::report::bar::Segment;
-use trace::report::{Chunks, Itl, Requests, Spread, Tokens};
+use trace::report::{Chunks, Itl, Requests, Spread, StackLine, Tokens};
 
 use super::health::{Health, Verdict};
 use super::history::{History, HopSample, Sample, ThreadSample};
 use super::pods::PodLine;
-use super::query::Query;
 use super::request::{Detail, HopEnds};
-use super::row::Row;
-use super::stacks::StackTable;
-use super::table::{Sort, Table};
+use super::table::Table;
 use super::threads::ThreadLine;
 
 /// Everything shown on the screen. `None` means not observable with the attached source.
@@ -58,7 +55,7 @@ pub struct Model {
     /// Threads of the engine; `None` if threads are not observed.
     pub(crate) threads: Option<Vec<ThreadLine>>,
     /// Functions the threads ran in, by role; empty if no stacks are sampled.
-    pub(crate) stacks: Vec<StackTable>,
+    pub(crate) stacks: Vec<StackLine>,
     pub(crate) own: Own,
     /// Playback position of a recording; `None` for live sources.
     pub(crate) position: Option<Position>,
@@ -195,29 +192,4 @@ pub(crate) struct Own {
     pub(crate) undecoded: u64,
     /// Observations that are unavailable or were given up, each with the command that fixes it, if any.
     pub(crate) degraded: Vec<String>,
-}
-
-impl Model {
-    /// Filters and sorts the table.
-    pub(crate) fn arrange(&mut self, filter: &Query, sort: Sort, pins: &BTreeSet<String>) {
-        self.table.arrange(filter, sort, pins);
-    }
-
-    pub(crate) fn visible(&self, place: usize) -> Option<&Row> {
-        self.table.visible(place)
-    }
-
-    pub(crate) fn visible_count(&self) -> usize {
-        self.table.visible_count()
-    }
-
-    /// Position of `rid` in the table as shown.
-    pub(crate) fn place(&self, rid: &str) -> Option<usize> {
-        self.table.place(rid)
-    }
-
-    /// Worst of the shown requests; `None` if all are healthy.
-    pub(crate) fn worst(&self) -> Option<&Row> {
-        self.table.worst()
-    }
 }

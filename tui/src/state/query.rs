@@ -78,7 +78,7 @@ pub(crate) fn help() -> impl Iterator<Item = (&'static str, String)> {
         ("5b92", "the rid contains 5b92 (also rid:5b92)"),
         ("gap>1s", &*numbers),
         ("", "with > >= < <= = ; durations in ns us ms s m h, counts with k or M"),
-        ("worker:1", "it goes to tokenizer worker 1"),
+        ("worker:1", "it goes to receiver 1"),
         ("state:live", "waiting, live, done, aborted or orphaned"),
         ("flag:dropped", &Flag::ALL.map(Flag::word).join(" ")),
         ("-state:done", "`-` negates a term; all terms must match"),

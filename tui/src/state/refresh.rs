@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 
 use trace::ledger::{Hop, Ledger, Request, Summary};
-use trace::report::{Chunks, Itl, Requests, Spread, Tokens, bar};
+use trace::report::{Chunks, Itl, Requests, Spread, StackLine, Tokens, bar};
 use trace::{Analysis, MonoNs};
 
 use super::health::{Health, Verdict};
@@ -14,7 +14,7 @@ use super::pods::{Brief, sum};
 use super::request::{Detail, Kept, Sources};
 use super::row_context::{RowContext, new_row};
 use super::threads::Shares;
-use super::{findings, hops, stacks, threads};
+use super::{findings, hops, threads};
 
 /// Default number of finished requests in the table; the report counts all of them.
 pub const FINISHED_SHOWN: usize = 2_000;
@@ -52,7 +52,7 @@ impl Model {
         self.ends = hops::ends(ledger);
         self.path = bar::segments(&analysis.path());
         self.threads = threads::read(ledger);
-        self.stacks = stacks::read(ledger);
+        self.stacks = StackLine::all(ledger).unwrap_or_default();
         self.verdict = self.verdict_now();
         self.own = own(ledger, outside);
     }
@@ -388,8 +388,10 @@ mod tests {
         scene.tick(5_000 * MS);
         let mut model = Model::default();
         model.refresh_rows(&scene.analysis, FINISHED_SHOWN, &BTreeSet::new());
-        model.arrange(&Query::default(), Sort::default(), &BTreeSet::default());
-        let row = model.visible(0).expect("a row");
+        model
+            .table
+            .arrange(&Query::default(), Sort::default(), &BTreeSet::default());
+        let row = model.table.visible(0).expect("a row");
         assert_eq!(
             (
                 row.life,
@@ -401,8 +403,10 @@ mod tests {
         );
         scene.receive(6_000 * MS, 0, 1);
         model.refresh_rows(&scene.analysis, FINISHED_SHOWN, &BTreeSet::new());
-        model.arrange(&Query::default(), Sort::default(), &BTreeSet::default());
-        assert_eq!(model.visible(0).map(|row| row.life), Some(Life::Done));
+        model
+            .table
+            .arrange(&Query::default(), Sort::default(), &BTreeSet::default());
+        assert_eq!(model.table.visible(0).map(|row| row.life), Some(Life::Done));
     }
 
     #[test]
@@ -427,7 +431,9 @@ mod tests {
         let pins = BTreeSet::from(["r1".to_owned()]);
         let mut model = Model::default();
         model.refresh_rows(&scene.analysis, 3, &pins);
-        model.arrange(&Query::default(), Sort::default(), &BTreeSet::default());
+        model
+            .table
+            .arrange(&Query::default(), Sort::default(), &BTreeSet::default());
         let mut rids: Vec<&str> = model.table.visible_at(0..9).iter().map(|r| r.rid.as_str()).collect();
         rids.sort_unstable();
         assert_eq!(rids, ["r0", "r1", "r5"]);
@@ -450,7 +456,7 @@ mod tests {
             (1..9).for_each(|n| scene.tick(at + n * 60_000 * MS));
             model.refresh_rows(&scene.analysis, FINISHED_SHOWN, &pins);
         }
-        model.arrange(&Query::default(), Sort::default(), &pins);
+        model.table.arrange(&Query::default(), Sort::default(), &pins);
         let rids: Vec<&str> = model.table.visible_at(0..9).iter().map(|r| r.rid.as_str()).collect();
         assert_eq!((rids[0], rids.len(), model.rows_evicted), ("r0", 3, 2));
     }
@@ -510,8 +516,8 @@ mod tests {
             let mut model = Model::default();
             model.refresh(&scene.analysis, &RunValues::default());
             model.refresh_rows(&scene.analysis, FINISHED_SHOWN, &BTreeSet::new());
-            model.arrange(&Query::default(), Sort::default(), &BTreeSet::default());
-            let rows = model.table.visible_at(0..model.visible_count());
+            model.table.arrange(&Query::default(), Sort::default(), &BTreeSet::default());
+            let rows = model.table.visible_at(0..model.table.visible_count());
             let sum = |of: fn(&Row) -> Option<u64>| rows.iter().filter_map(|row| of(row)).sum::<u64>();
             let lost = model.chunks.tokens_lost.unwrap_or(0);
             prop_assert_eq!(sum(|row| row.tokens_lost.map(u64::from)), lost);

@@ -1,6 +1,6 @@
 //! Detail of one request: stages, and the fate of each chunk.
 
-use trace::engine::EngineState;
+use trace::engine::{EngineState, StageNames};
 use trace::event::{ToolCallOutcome, ToolCalls};
 use trace::ledger::{FrontendResponse, ItlEnds, Losses};
 use trace::path::Ends;
@@ -25,7 +25,7 @@ pub(crate) struct Kept {
     pub(crate) frontend: Option<FrontendResponse>,
 }
 
-/// A point on the request's path, with the name `SGLang`'s logs use for it, if any.
+/// A point on the request's path, with its name in the engine's logs, if any.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Stage {
     pub(crate) what: String,
@@ -137,7 +137,7 @@ impl Detail {
         Self {
             rid: rid.to_owned(),
             time: time(&firsts, kept.delivered_first),
-            stages: stages(&firsts, &story, kept.delivered_first),
+            stages: stages(&firsts, &story, kept.delivered_first, engine.facts().stages()),
             itl: kept.itl,
             tracks: tracks(&story, hops, &fates, origin),
             evidence: row
@@ -304,19 +304,26 @@ fn time(firsts: &[First<'_>], delivered: Option<MonoNs>) -> Vec<Segment> {
     gathered(parts.into_iter())
 }
 
-fn stages(firsts: &[First<'_>], story: &RequestHistory, delivered: Option<MonoNs>) -> Vec<Stage> {
+fn stages(firsts: &[First<'_>], story: &RequestHistory, delivered: Option<MonoNs>, names: &StageNames) -> Vec<Stage> {
+    let logged_as = |name: &str| {
+        if name.is_empty() {
+            String::new()
+        } else {
+            format!(" ({name})")
+        }
+    };
     let mut stages = Vec::new();
     for (place, hop) in firsts.iter().enumerate() {
         let (origin, last) = (place == 0, place + 1 == firsts.len());
         if let Some(at) = hop.sent {
-            let log_name = if origin { " (first_output_stream)" } else { "" };
+            let log_name = logged_as(if origin { names.first_sent } else { "" });
             stages.push(Stage {
                 what: format!("{} sent its first chunk{log_name}", hop.ends.from),
                 at,
             });
         }
         if let Some(at) = hop.received {
-            let log_name = if last { " (tokenizer_first_token)" } else { "" };
+            let log_name = logged_as(if last { names.first_received } else { "" });
             stages.push(Stage {
                 what: format!("{} received it{log_name}", hop.ends.to),
                 at,
@@ -325,7 +332,10 @@ fn stages(firsts: &[First<'_>], story: &RequestHistory, delivered: Option<MonoNs
     }
     if let Some(at) = delivered {
         stages.push(Stage {
-            what: "first tokens accepted for the client (first_token_received)".into(),
+            what: format!(
+                "first tokens accepted for the client{}",
+                logged_as(names.first_delivered)
+            ),
             at,
         });
     }

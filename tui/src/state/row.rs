@@ -10,34 +10,20 @@ use super::flags::Flags;
 /// Sort key of a row, compared from left to right.
 pub(crate) type Key = (u8, u8, u64, u64);
 
-/// Life cycle state of a request.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) enum Life {
-    /// The scheduler has sent the first token, but the tokenizer has not received it.
-    Waiting,
-    /// Tokens are flowing.
-    #[default]
-    Live,
-    /// Finished by the scheduler.
-    Done,
-    Aborted,
-    /// Evicted unfinished: silent for too long, or its rid was reused.
-    Orphaned,
-}
-
-impl Life {
-    /// Every state, for the help and for `state:`.
-    pub(crate) const ALL: [Self; 5] = [Self::Waiting, Self::Live, Self::Done, Self::Aborted, Self::Orphaned];
-
-    /// Label in the row, and value of `state:` in a filter.
-    pub(crate) fn word(self) -> &'static str {
-        match self {
-            Self::Waiting => "waiting",
-            Self::Live => "live",
-            Self::Done => "done",
-            Self::Aborted => "aborted",
-            Self::Orphaned => "orphaned",
-        }
+labelled! {
+    /// Life cycle state of a request.
+    #[derive(Default, PartialOrd, Ord)]
+    Life {
+        /// The scheduler has sent the first token, but the tokenizer has not received it.
+        Waiting = "waiting",
+        /// Tokens are flowing.
+        #[default]
+        Live = "live",
+        /// Finished by the scheduler.
+        Done = "done",
+        Aborted = "aborted",
+        /// Evicted unfinished: silent for too long, or its rid was reused.
+        Orphaned = "orphaned",
     }
 }
 

@@ -2,52 +2,30 @@
 
 use super::Model;
 
-/// A tab. To add one, add it here with a title, and draw it in `view::draw_tab`.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) enum Tab {
-    #[default]
-    Overview,
-    Requests,
-    Request,
-    Hops,
-    Findings,
-    /// Exists only if the source observes threads.
-    Cpu,
-    /// Exists only when watching runs of other tokengap processes.
-    Pods,
+labelled! {
+    /// A tab. To add one, add it here with a title, and draw it in `view::draw_tab`.
+    #[derive(Default)]
+    Tab {
+        #[default]
+        Overview = "Overview",
+        Requests = "Requests",
+        Request = "Request",
+        Hops = "Hops",
+        Findings = "Findings",
+        /// Exists only if the source observes threads.
+        Cpu = "CPU",
+        /// Exists only when watching runs of other tokengap processes.
+        Pods = "Pods",
+    }
 }
 
 impl Tab {
-    /// Every tab from left to right; the number keys follow this order.
-    pub(crate) const ALL: [Self; 7] = [
-        Self::Overview,
-        Self::Requests,
-        Self::Request,
-        Self::Hops,
-        Self::Findings,
-        Self::Cpu,
-        Self::Pods,
-    ];
-
     /// Returns whether the tab has anything to show.
     pub(crate) fn exists(self, model: &Model) -> bool {
         match self {
             Self::Cpu => model.threads.is_some(),
             Self::Pods => !model.pods.is_empty(),
             _ => true,
-        }
-    }
-
-    /// Label in the tab bar.
-    pub(crate) fn title(self) -> &'static str {
-        match self {
-            Self::Overview => "Overview",
-            Self::Requests => "Requests",
-            Self::Request => "Request",
-            Self::Hops => "Hops",
-            Self::Findings => "Findings",
-            Self::Cpu => "CPU",
-            Self::Pods => "Pods",
         }
     }
 

@@ -243,9 +243,9 @@ impl Ui {
     /// Keeps the selection valid: the worst request when following, else the first row if none was chosen.
     pub(crate) fn settle(&mut self, model: &Model) {
         if self.follow && self.paused.is_none() {
-            self.selected = model.worst().map(|row| row.rid.clone());
+            self.selected = model.table.worst().map(|row| row.rid.clone());
         } else if !self.chosen || self.selected.is_none() {
-            self.selected = model.visible(0).map(|row| row.rid.clone());
+            self.selected = model.table.visible(0).map(|row| row.rid.clone());
         }
         self.finding = self.finding.min(model.findings.len().saturating_sub(1));
         self.hop = self.hop.min(model.hops.len().saturating_sub(1));
@@ -286,9 +286,9 @@ impl Ui {
         match self.tab {
             Tab::Requests => {
                 self.follow = false;
-                let at = self.selected.as_ref().and_then(|rid| model.place(rid));
-                let to = at.map_or(0, |at| moved(at, model.visible_count()));
-                self.choose(model.visible(to).map(|row| row.rid.clone()));
+                let at = self.selected.as_ref().and_then(|rid| model.table.place(rid));
+                let to = at.map_or(0, |at| moved(at, model.table.visible_count()));
+                self.choose(model.table.visible(to).map(|row| row.rid.clone()));
             }
             Tab::Request => {
                 let lines = model.detail.as_ref().map_or(0, |d| d.chunks.len());
@@ -327,7 +327,7 @@ impl Ui {
     fn pick(&mut self, row: usize, model: &Model) {
         match self.tab {
             Tab::Requests => {
-                if let Some(row) = model.visible(row) {
+                if let Some(row) = model.table.visible(row) {
                     self.follow = false;
                     self.choose(Some(row.rid.clone()));
                 }

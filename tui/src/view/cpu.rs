@@ -1,6 +1,7 @@
 //! CPU tab: how the engine's threads spend their time (running, waiting for a CPU, throttled by a quota, asleep).
 
 use session::units::{count, known};
+use trace::report::StackLine;
 
 use super::Hits;
 use super::chart::{self, Line, Window};
@@ -8,7 +9,6 @@ use super::pad::Pad;
 use crate::state::Model;
 use crate::state::health::Health;
 use crate::state::history::{Metric, ThreadSample};
-use crate::state::stacks::StackTable;
 use crate::state::threads::{Shares, ThreadLine};
 use crate::state::ui::Ui;
 use crate::theme::{PLAIN, STRONG};
@@ -63,13 +63,13 @@ pub(super) fn draw(pad: &mut Pad<'_>, model: &Model, ui: &Ui, hits: &mut Hits) {
 }
 
 /// Draws the functions in which the threads of a role ran.
-fn functions(pad: &mut Pad<'_>, y: u16, table: &StackTable) {
+fn functions(pad: &mut Pad<'_>, y: u16, table: &StackLine) {
     let theme = pad.theme();
     let title = format!(
         "{}: functions in {} running stacks of {} read",
         table.role,
         count(table.running),
-        count(table.samples)
+        count(table.stacks)
     );
     pad.rule(y, &title);
     for (place, head) in ["own", "total", "GIL", "growing"].iter().enumerate() {
@@ -83,10 +83,10 @@ fn functions(pad: &mut Pad<'_>, y: u16, table: &StackTable) {
             return;
         }
         let cells = [
-            percent(stacks.own),
-            percent(stacks.total),
-            known(stacks.gil, percent),
-            known(stacks.growing, percent),
+            percent(stacks.all.own),
+            percent(stacks.all.total),
+            known(stacks.all.gil, percent),
+            known(stacks.growing, |share| percent(share.own)),
         ];
         for (place, text) in cells.iter().enumerate() {
             pad.number(1 + place as u16 * 8, y, 7, text, PLAIN);

@@ -1,7 +1,7 @@
-//! Help dialog, generated from the key table and the filter syntax.
+//! Dialogs over the tab: the help, generated from the key table and the filter syntax, and the command palette.
 
 use super::pad::Pad;
-use crate::keys::BINDINGS;
+use crate::keys::{self, BINDINGS};
 use crate::state::fate::Fate;
 use crate::state::flags::Flag;
 use crate::state::health::Health;
@@ -60,4 +60,27 @@ pub(super) fn draw(pad: &mut Pad<'_>, scrolled: usize, ui: &Ui) -> usize {
         pad.right(y, &format!("{place} "), theme.dim());
     }
     rows
+}
+
+/// Draws the command palette: the actions that match the typed words.
+pub(super) fn palette(pad: &mut Pad<'_>, words: &str, at: usize, ui: &Ui) {
+    let theme = pad.theme();
+    pad.clear();
+    let found = keys::found(words, ui);
+    let at = at.min(found.len().saturating_sub(1));
+    let rows = usize::from(pad.height().saturating_sub(1));
+    let top = at.saturating_sub(rows.saturating_sub(1));
+    pad.rule(0, &format!("actions: {}", found.len()));
+    for (row, entry) in found.iter().skip(top).take(rows).enumerate() {
+        let y = 1 + row as u16;
+        pad.fit(2, y, 13, entry.shown, theme.head());
+        pad.text(16, y, &entry.what, PLAIN);
+        pad.right(y, &format!("{} ", entry.place), theme.dim());
+        if top + row == at {
+            pad.row_style(y, theme.selected());
+        }
+    }
+    if found.is_empty() {
+        pad.text(2, 1, "no matching action", theme.dim());
+    }
 }

@@ -7,19 +7,18 @@ mod help;
 mod hops;
 mod overview;
 mod pad;
-mod palette;
 mod path;
 pub(crate) mod pick;
 mod pods;
 mod position;
 mod request;
 mod requests;
-mod share;
 
 use ratatui::Frame;
 use ratatui::layout::Rect;
 use ratatui::style::Modifier;
 use session::units::{bytes, clock, count, duration, known};
+use trace::stats::Spread;
 
 use crate::keys::BINDINGS;
 use crate::state::Model;
@@ -60,12 +59,7 @@ impl Hits {
         if selected {
             pad.row_style(y, pad.theme().selected());
         }
-        let area = Rect {
-            y: pad.area().y + y,
-            height: 1,
-            ..pad.area()
-        };
-        self.add(area, Action::Pick(place));
+        self.add(pad.row(y), Action::Pick(place));
     }
 }
 
@@ -94,7 +88,7 @@ pub(crate) fn draw(model: &Model, ui: &Ui, theme: Theme, frame: &mut Frame<'_>) 
     }
     if let Dialog::Palette(words, at) = &ui.dialog {
         hits = Hits::default();
-        palette::draw(&mut pad.part(body), words, *at, ui);
+        help::palette(&mut pad.part(body), words, *at, ui);
     }
     hits
 }
@@ -149,7 +143,7 @@ fn tab_bar(pad: &mut Pad<'_>, model: &Model, ui: &Ui, hits: &mut Hits) {
     let theme = pad.theme();
     let mut x = pad.text(1, 0, "tokengap", theme.head()) + 1;
     for (place, tab) in Tab::ALL.into_iter().enumerate().filter(|t| t.1.exists(model)) {
-        let label = format!(" {} {}", place + 1, tab.title());
+        let label = format!(" {} {}", place + 1, tab.word());
         let style = if tab == ui.tab { theme.selected() } else { theme.dim() };
         let end = pad.text(x, 0, &label, style);
         hits.add(Rect::new(pad.area().x + x, pad.area().y, end - x, 1), Action::Go(tab));
@@ -250,6 +244,17 @@ fn writing(pad: &mut Pad<'_>, x: u16, model: &Model) -> u16 {
         x += 2;
     }
     x
+}
+
+/// Draws the inter-token latency at the client beside that of the engine, `x` cells behind the edge. Returns the next row.
+fn itl(pad: &mut Pad<'_>, y: u16, x: u16, [client, engine]: [Option<Spread>; 2]) -> u16 {
+    let theme = pad.theme();
+    let quantiles = |itl: Option<Spread>| known(itl, |s| [s.p50, s.p90, s.p99].map(duration).join("/"));
+    let x = pad.text(1, y, "itl", theme.head()) + x - 1;
+    let x = pad.text(x, y, &format!("client {}", quantiles(client)), PLAIN);
+    let engine = format!("engine {}  (p50/p90/p99)", quantiles(engine));
+    pad.text(x + 2, y, &engine, theme.dim());
+    y + 1
 }
 
 fn hint_line(pad: &mut Pad<'_>, ui: &Ui) {

@@ -1,14 +1,12 @@
 //! Overview tab: health of the engine, and where and when problems occur.
 
-use ratatui::layout::Rect;
 use session::units::{clock, count, duration, known, rate};
 use trace::report::Spread;
 
-use super::Hits;
 use super::chart::{self, Line, Window};
 use super::pad::Pad;
 use super::path;
-use super::share;
+use super::{Hits, itl};
 use crate::state::Model;
 use crate::state::action::Action;
 use crate::state::health::Health;
@@ -27,11 +25,14 @@ pub(super) fn draw(pad: &mut Pad<'_>, model: &Model, ui: &Ui, hits: &mut Hits) {
     y = gap(pad, y, model);
     y += u16::from(roomy);
     y = flow(pad, y, model);
-    y = itl(pad, y, model, roomy);
+    // A small screen shows it only if the client's is known.
+    if roomy || model.itl.delivered_by_token.is_some() {
+        y = itl(pad, y, 7, [model.itl.delivered_by_token, model.itl.sent_by_token]);
+    }
     y = consumer(pad, y, model);
     y += 1;
     y = path::draw(pad, y, model, hits);
-    y = share::draw(pad, y, "time (run)", &model.path);
+    y = path::shares(pad, y, "time (run)", &model.path);
     y += u16::from(roomy || pad.height() - y > 6);
     let listed = if roomy {
         (model.findings.len() as u16).min(FINDINGS) + 2
@@ -52,7 +53,7 @@ fn gap(pad: &mut Pad<'_>, y: u16, model: &Model) -> u16 {
         pad.text(
             18,
             y,
-            "not observed: needs the scheduler's sends and the tokenizer's receives",
+            "not observed: needs the sends and receives of frames",
             theme.dim(),
         );
         return y + 1;
@@ -162,33 +163,15 @@ fn flow(pad: &mut Pad<'_>, y: u16, model: &Model) -> u16 {
     y + 3
 }
 
-/// Draws the inter-token latency at the client beside that of the engine. A small screen shows it only if the client's is known.
-fn itl(pad: &mut Pad<'_>, y: u16, model: &Model, roomy: bool) -> u16 {
-    let theme = pad.theme();
-    if !roomy && model.itl.delivered_by_token.is_none() {
-        return y;
-    }
-    let format_itl = |itl: Option<Spread>| known(itl, |s| [s.p50, s.p90, s.p99].map(duration).join("/"));
-    let x = pad.text(1, y, "itl", theme.head());
-    let x = pad.text(
-        x + 6,
-        y,
-        &format!("client {}", format_itl(model.itl.delivered_by_token)),
-        PLAIN,
-    );
-    let engine = format!("engine {}  (p50/p90/p99)", format_itl(model.itl.sent_by_token));
-    pad.text(x + 2, y, &engine, theme.dim());
-    y + 1
-}
-
 /// Draws how the thread that receives tokens spends its time, if threads are observed.
 fn consumer(pad: &mut Pad<'_>, y: u16, model: &Model) -> u16 {
     let theme = pad.theme();
+    let last = model.hops.last().map(|hop| &*hop.ends.to);
     let mut receiving = model
         .threads
         .iter()
         .flatten()
-        .filter(|t| t.receives && t.role == "tokenizer");
+        .filter(|t| t.receives && Some(&*t.role) == last);
     let Some((thread, shares)) = receiving.find_map(|t| Some((t, t.recent?))) else {
         return y;
     };
@@ -283,12 +266,7 @@ fn findings(pad: &mut Pad<'_>, y: u16, model: &Model, hits: &mut Hits) {
     pad.rule(y, "findings");
     for (row, finding) in model.findings.iter().take(FINDINGS.into()).enumerate() {
         let y = y + 1 + row as u16;
-        let area = Rect {
-            y: pad.area().y + y,
-            height: 1,
-            ..pad.area()
-        };
-        hits.add(area, Action::OpenFinding(row));
+        hits.add(pad.row(y), Action::OpenFinding(row));
         let style = if finding.active {
             theme.health(finding.health)
         } else {

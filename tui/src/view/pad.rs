@@ -44,6 +44,15 @@ impl<'a> Pad<'a> {
         self.area
     }
 
+    /// Area of a row, in screen coordinates.
+    pub(crate) fn row(&self, y: u16) -> Rect {
+        Rect {
+            y: self.area.y + y,
+            height: 1,
+            ..self.area
+        }
+    }
+
     pub(crate) fn width(&self) -> u16 {
         self.area.width
     }
@@ -103,14 +112,7 @@ impl<'a> Pad<'a> {
     /// Sets the style of a row.
     pub(crate) fn row_style(&mut self, y: u16, style: Style) {
         if y < self.area.height {
-            self.buffer.set_style(
-                Rect {
-                    y: self.area.y + y,
-                    height: 1,
-                    ..self.area
-                },
-                style,
-            );
+            self.buffer.set_style(self.row(y), style);
         }
     }
 

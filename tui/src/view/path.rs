@@ -1,8 +1,11 @@
-//! The path from left to right, each hop with its rate, backlog and queue wait. A list if the screen is too narrow.
+//! The path from left to right, each hop with its rate, backlog and queue wait; a list if the screen is too narrow. The breakdown of time
+//! on it in one line.
 
 use ratatui::layout::Rect;
 use session::units::{count, duration, known, rate};
 use trace::path::Ends;
+use trace::report::bar::{self, Segment};
+use trace::words::percent;
 
 use super::Hits;
 use super::pad::Pad;
@@ -17,6 +20,9 @@ use crate::theme::{PLAIN, STRONG};
 const ARROW: u16 = 15;
 /// Rows of the drawing. The list needs one per hop and one for the client.
 const ROWS: u16 = 4;
+
+/// Cells of the bar of a breakdown.
+const SHARES: usize = 20;
 
 /// An arrow: a hop, or the deliveries to the client.
 struct Arrow {
@@ -91,12 +97,7 @@ fn list(pad: &mut Pad<'_>, y: u16, arrows: &[Arrow], hits: &mut Hits) -> u16 {
     let column = (pad.width().saturating_sub(widest + 6)) / 3;
     for (row, arrow) in arrows.iter().enumerate() {
         let y = y + row as u16;
-        let area = Rect {
-            y: pad.area().y + y,
-            height: 1,
-            ..pad.area()
-        };
-        hits.add(area, arrow.opens());
+        hits.add(pad.row(y), arrow.opens());
         let style = theme.health(arrow.health);
         pad.text(1, y, theme.sign(arrow.health), style);
         pad.text(
@@ -195,4 +196,27 @@ fn client(model: &Model, from: &str) -> Arrow {
 
 fn width(text: &str) -> u16 {
     text.chars().count() as u16
+}
+
+/// Draws the breakdown and returns the next free row. Draws nothing without parts.
+pub(super) fn shares(pad: &mut Pad<'_>, y: u16, title: &str, parts: &[Segment]) -> u16 {
+    let theme = pad.theme();
+    if parts.is_empty() {
+        return y;
+    }
+    let signs = theme.pick(["█", "▒", "░"], ["#", "=", "-"]);
+    let sign_and_style = |place: usize| (signs[place % 3], [theme.line(), theme.head(), theme.dim()][place % 3]);
+    let mut x = pad.text(1, y, title, theme.head()) + 1;
+    for (place, cells) in bar::cells(parts, SHARES).into_iter().enumerate() {
+        let (sign, style) = sign_and_style(place);
+        x = pad.text(x, y, &sign.repeat(cells), style);
+    }
+    let mut parts: Vec<(usize, &Segment)> = parts.iter().enumerate().collect();
+    parts.sort_by(|a, b| b.1.share.total_cmp(&a.1.share));
+    for (place, part) in parts {
+        let (sign, style) = sign_and_style(place);
+        x = pad.text(x + 1, y, sign, style);
+        x = pad.text(x + 1, y, &format!("{} {}", percent(part.share), part.name), PLAIN);
+    }
+    y + 1
 }

@@ -1,12 +1,10 @@
 //! Pods tab: one line per watched run, and the sum of all.
 
-use ratatui::layout::Rect;
 use session::units::{count, duration, known, rate};
 
 use super::Hits;
 use super::pad::Pad;
 use crate::state::Model;
-use crate::state::action::Action;
 use crate::state::health::Health;
 use crate::state::pods::{Brief, Link, PodLine};
 use crate::state::ui::Ui;
@@ -22,11 +20,9 @@ pub(super) fn draw(pad: &mut Pad<'_>, model: &Model, ui: &Ui, hits: &mut Hits) {
     let theme = pad.theme();
     pad.text(3, 0, "pod", theme.dim());
     pad.text(STATE, 0, "state", theme.dim());
-    for (place, head) in ["token/s", "live", "gap p99", "backlog"].into_iter().enumerate() {
+    let heads = ["token/s", "live", "gap p99", "backlog", "tok lost", "missed"];
+    for (place, head) in heads.into_iter().enumerate() {
         pad.number(NUMBERS + place as u16 * WIDE, 0, WIDE, head, theme.dim());
-    }
-    for (place, head) in ["tok lost", "missed"].into_iter().enumerate() {
-        pad.number(NUMBERS + (4 + place as u16) * WIDE, 0, WIDE, head, theme.dim());
     }
     let max_rows = pad.height().saturating_sub(8).max(2);
     let top = ui.pod.saturating_sub(usize::from(max_rows) - 1);
@@ -34,15 +30,7 @@ pub(super) fn draw(pad: &mut Pad<'_>, model: &Model, ui: &Ui, hits: &mut Hits) {
     let mut y = 1;
     for (place, pod) in model.pods.iter().enumerate().skip(top).take(max_rows.into()) {
         line(pad, y, pod, place == model.pod);
-        if place == ui.pod {
-            pad.row_style(y, theme.selected());
-        }
-        let area = Rect {
-            y: pad.area().y + y,
-            height: 1,
-            ..pad.area()
-        };
-        hits.add(area, Action::Pick(place));
+        hits.add_row(pad, y, place, place == ui.pod);
         y += 1;
     }
     let all = Brief::all(&model.pods);

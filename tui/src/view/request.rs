@@ -3,11 +3,10 @@
 use session::units::{count, duration, known};
 use trace::event::ToolCallOutcome;
 use trace::report::explain_tool_calls;
-use trace::stats::Spread;
 
-use super::Hits;
 use super::pad::Pad;
-use super::share;
+use super::path;
+use super::{Hits, itl};
 use crate::state::Model;
 use crate::state::fate::Fate;
 use crate::state::health::Health;
@@ -28,8 +27,10 @@ pub(super) fn draw(pad: &mut Pad<'_>, model: &Model, ui: &Ui, hits: &mut Hits) {
         return;
     };
     let mut y = head(pad, detail);
-    y = share::draw(pad, y, "first token", &detail.time);
-    y = itl(pad, y, detail);
+    y = path::shares(pad, y, "first token", &detail.time);
+    if detail.itl.delivered.is_some() || detail.itl.sent.is_some() {
+        y = itl(pad, y, 2, [detail.itl.delivered, detail.itl.sent]);
+    }
     y = frontend(pad, y, detail);
     for (flag, why) in &detail.evidence {
         let x = pad.text(1, y, flag.word(), theme.flag(*flag));
@@ -68,26 +69,6 @@ fn tool_calls(pad: &mut Pad<'_>, y: u16, detail: &Detail) -> u16 {
     };
     let x = pad.text(1, y, "tool calls ", theme.head());
     pad.paragraph(x, y, 6, &explain_tool_calls(calls), style)
-}
-
-/// Draws the inter-token latency at both ends, if known.
-fn itl(pad: &mut Pad<'_>, y: u16, detail: &Detail) -> u16 {
-    let theme = pad.theme();
-    let format_itl = |itl: Option<Spread>| {
-        known(itl, |itl| {
-            let [p50, p90, p99] = [itl.p50, itl.p90, itl.p99].map(duration);
-            format!("{p50}/{p90}/{p99}")
-        })
-    };
-    let itl = &detail.itl;
-    if itl.delivered.is_none() && itl.sent.is_none() {
-        return y;
-    }
-    let x = pad.text(1, y, "itl ", theme.head());
-    let x = pad.text(x, y, &format!("client {}", format_itl(itl.delivered)), PLAIN);
-    let engine = format!("engine {}  (p50/p90/p99)", format_itl(itl.sent));
-    pad.text(x + 2, y, &engine, theme.dim());
-    y + 1
 }
 
 /// Draws how long the response waited in a frontend, if known.
@@ -202,13 +183,13 @@ fn chunks(pad: &mut Pad<'_>, y: u16, detail: &Detail, ui: &Ui, hits: &mut Hits) 
         ),
     );
     let layout = Layout::of(detail);
-    let waits: Vec<&str> = match detail.path.as_slice() {
-        [_] | [] => vec!["waited"],
+    let waits: Vec<String> = match detail.path.as_slice() {
+        [_] | [] => vec!["waited".to_owned()],
         path => path.iter().map(|role| short(role)).collect(),
     };
     let columns = ["chunk", "sent at"]
         .into_iter()
-        .chain(waits)
+        .chain(waits.iter().map(String::as_str))
         .chain(["tokens", "up to", "wakeup"]);
     for (place, name) in columns.enumerate() {
         pad.number(layout.x(place), y + 1, 8, name, theme.dim());
@@ -245,14 +226,10 @@ impl Layout {
     }
 }
 
-/// Heading of the column with the wait on the hop into this role.
-fn short(role: &str) -> &str {
-    match role {
-        "tokenizer" => "wait tok",
-        "detokenizer" => "wait det",
-        "detokenizer-router" | "tokenizer-router" => "wait rtr",
-        other => other,
-    }
+/// Heading of the column with the wait on the hop into this role: the beginning of its last word.
+fn short(role: &str) -> String {
+    let word = role.rsplit(['-', ' ']).next().unwrap_or(role);
+    format!("wait {}", word.chars().take(3).collect::<String>())
 }
 
 fn chunk_line(

@@ -42,7 +42,7 @@ pub(super) fn draw(pad: &mut Pad<'_>, model: &Model, ui: &Ui, hits: &mut Hits) {
     }
     let rows = pad.height().saturating_sub(2);
     hits.page = rows.into();
-    if model.visible_count() == 0 {
+    if model.table.visible_count() == 0 {
         let why = if model.table.count() == 0 {
             "no request observed yet"
         } else {
@@ -51,8 +51,8 @@ pub(super) fn draw(pad: &mut Pad<'_>, model: &Model, ui: &Ui, hits: &mut Hits) {
         pad.text(2, 3, why, theme.dim());
         return;
     }
-    let selected = ui.selected.as_ref().and_then(|rid| model.place(rid));
-    let top = first_shown(selected.unwrap_or(0), model.visible_count(), rows.into());
+    let selected = ui.selected.as_ref().and_then(|rid| model.table.place(rid));
+    let top = first_shown(selected.unwrap_or(0), model.table.visible_count(), rows.into());
     let shown = model.table.visible_at(top..top + usize::from(rows));
     for (line, row) in (0..rows).zip(shown) {
         let place = top + usize::from(line);
@@ -67,7 +67,7 @@ fn title(pad: &mut Pad<'_>, model: &Model, ui: &Ui) {
     let theme = pad.theme();
     let mut text = format!(
         "{} of {} requests",
-        count(model.visible_count() as u64),
+        count(model.table.visible_count() as u64),
         count(model.table.count() as u64)
     );
     if model.rows_left_out > 0 {

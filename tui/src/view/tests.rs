@@ -52,7 +52,7 @@ impl Fixture {
 
     /// Updates the selection and the detail as the run loop does before drawing.
     fn update(&mut self) {
-        self.model.arrange(&self.ui.filter.1, self.ui.sort, &self.ui.pins);
+        self.model.table.arrange(&self.ui.filter.1, self.ui.sort, &self.ui.pins);
         self.ui.settle(&self.model);
         if let (Tab::Request, Some(rid)) = (self.ui.tab, self.ui.selected.clone()) {
             self.model
@@ -543,8 +543,8 @@ fn ten_thousand_requests_are_sorted_filtered_and_drawn() {
     fixture.update();
     assert_eq!(
         (
-            fixture.model.visible_count(),
-            fixture.model.visible(0).map(|r| r.gap_ns)
+            fixture.model.table.visible_count(),
+            fixture.model.table.visible(0).map(|r| r.gap_ns)
         ),
         (10_000, Some(Some(9_999 * MS)))
     );

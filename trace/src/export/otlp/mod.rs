@@ -15,7 +15,6 @@ pub use metrics::metrics_data;
 
 use super::json::Stream;
 use super::{Closed, ExportContext, Exporter, Opening};
-use crate::event::Event;
 use crate::report::Report;
 
 /// Export of a recording as lines of `TracesData`: one trace per request, and the capture at the end.
@@ -38,10 +37,6 @@ impl<'w> Otlp<'w> {
 }
 
 impl Exporter for Otlp<'_> {
-    fn event(&mut self, _: &Event<'_>, _: &ExportContext<'_>) -> io::Result<()> {
-        Ok(())
-    }
-
     fn closed(&mut self, request: &Closed<'_>, context: &ExportContext<'_>) -> io::Result<()> {
         if !context.options.wants(request.summary) {
             return Ok(());

@@ -6,9 +6,8 @@ use std::time::Instant;
 
 use super::super::error::RecordError;
 use super::super::header::{Closing, Header};
-use super::recorder::run;
+use super::recorder::{Recorder, run};
 use super::ring::Ring;
-use super::stream::Stream;
 use super::worker::{Job, Store};
 use super::{RecordOptions, Status, Summary};
 use crate::clock::MonoNs;
@@ -17,7 +16,7 @@ use crate::event::Event;
 /// Keeps the latest part of a run in a file of fixed size. The file can be opened like a recording, even after a crash.
 #[derive(Debug)]
 pub struct Hindsight {
-    stream: Stream,
+    recorder: Recorder,
 }
 
 /// A dump in progress.
@@ -59,40 +58,40 @@ impl Hindsight {
     pub fn create(path: &Path, size: u64, header: &Header, options: RecordOptions) -> Result<Self, RecordError> {
         let run = run();
         let ring = Ring::create(path, size, header, run, options.force)?;
-        let stream = Stream::start(path, Store::Ring(ring), run, header, options)?;
-        Ok(Self { stream })
+        let recorder = Recorder::start(path, Store::Ring(ring), run, header, options)?;
+        Ok(Self { recorder })
     }
 
     /// The ring's file.
     pub fn path(&self) -> &Path {
-        self.stream.path()
+        self.recorder.path()
     }
 
     /// Like [`super::Recorder::event`].
     pub fn event(&mut self, event: &Event<'_>) {
-        self.stream.event(event);
+        self.recorder.event(event);
     }
 
     /// Like [`super::Recorder::tick`].
     pub fn tick(&mut self, now: MonoNs) {
-        self.stream.tick(now);
+        self.recorder.tick(now);
     }
 
     /// Current status. `bytes` includes data overwritten since.
     pub fn status(&self) -> Status {
-        self.stream.status()
+        self.recorder.status()
     }
 
     /// Copies the ring to a recording, on the ring's own thread. The ring continues meanwhile; records that do not fit in its queue are
     /// dropped and counted.
     pub fn start_dump(&mut self, to: &Path, closing: &Closing, force: bool) -> Result<Dumping, RecordError> {
-        let deadline = self.stream.deadline();
+        let deadline = self.recorder.deadline();
         let (to, closing) = (to.to_owned(), Box::new(closing.clone()));
         let silent = RecordError::Silent {
             path: to.clone(),
             seconds: deadline.saturating_duration_since(Instant::now()).as_secs(),
         };
-        let answer = self.stream.request(Instant::now(), |reply| Job::Dump {
+        let answer = self.recorder.request(Instant::now(), |reply| Job::Dump {
             to,
             force,
             closing,
@@ -111,7 +110,7 @@ impl Hindsight {
     }
 
     /// Writes the remaining data and waits until it is on disk. The ring's file is kept.
-    pub fn finish(mut self) -> Result<Summary, RecordError> {
-        self.stream.finish(&Closing::default())
+    pub fn finish(self) -> Result<Summary, RecordError> {
+        self.recorder.finish(&Closing::default())
     }
 }

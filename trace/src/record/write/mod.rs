@@ -5,13 +5,13 @@ mod hindsight;
 mod pack;
 mod recorder;
 mod ring;
-mod stream;
 mod worker;
 
 use std::path::PathBuf;
 
 pub use files::is_part_of;
 pub use hindsight::{Dumping, Hindsight};
+pub use pack::OpenBlock;
 pub(super) use pack::Packer;
 pub use recorder::Recorder;
 

@@ -2,8 +2,35 @@
 
 use std::io;
 
-use super::super::codec::Columns;
-use super::super::section::{SECTION_HEADER, Section};
+use super::super::codec::{Columns, Content};
+use super::super::header::Anchor;
+use super::super::section::{SECTION_HEADER, Section, kind};
+
+/// A closed block, not compressed yet, so that another thread can compress it.
+#[derive(Debug)]
+pub struct OpenBlock {
+    pub(in crate::record) columns: Columns<Vec<u8>>,
+    pub(in crate::record) content: Content,
+    pub(in crate::record) first_record: u64,
+    pub(in crate::record) anchor: Anchor,
+}
+
+impl OpenBlock {
+    /// Number of records.
+    pub fn records(&self) -> u32 {
+        self.content.records
+    }
+
+    /// Number of chunks.
+    pub fn chunks(&self) -> u32 {
+        self.content.chunks
+    }
+
+    /// Number of its first record.
+    pub fn first_record(&self) -> u64 {
+        self.first_record
+    }
+}
 
 /// Compresses payloads and reuses its buffers.
 pub(in crate::record) struct Packer {
@@ -23,15 +50,25 @@ impl Packer {
         })
     }
 
-    /// Compresses a block's columns and completes its header. Returns header and payload.
-    pub(in crate::record) fn block(&mut self, columns: &Columns<Vec<u8>>, section: &mut Section) -> io::Result<&[u8]> {
+    /// Compresses a block, section `seq` of the run. Returns its header, and header and payload as bytes.
+    pub(in crate::record) fn block(&mut self, block: &OpenBlock, run: u64, seq: u64) -> io::Result<(Section, &[u8])> {
+        let mut section = Section {
+            kind: kind::BLOCK,
+            run,
+            seq,
+            first_record: block.first_record,
+            content: block.content,
+            anchor: block.anchor,
+            ..Section::default()
+        };
         self.raw.clear();
-        columns.join(&mut self.raw);
+        block.columns.join(&mut self.raw);
         self.packed.clear();
         self.packed.reserve(zstd::zstd_safe::compress_bound(self.raw.len()));
         self.zstd.compress_to_buffer(&self.raw, &mut self.packed)?;
         section.raw = self.raw.len() as u32;
-        Ok(seal(section, &self.packed, &mut self.section))
+        let sealed = seal(&mut section, &self.packed, &mut self.section);
+        Ok((section, sealed))
     }
 
     /// Like [`Self::block`], for any bytes.

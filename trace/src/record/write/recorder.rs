@@ -1,20 +1,39 @@
-//! A recording of a run.
+//! A recording of a run. Encodes records and hands over closed blocks to the thread that writes them; waits only at the end.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, TrySendError, channel, sync_channel};
+use std::thread;
+use std::time::{Duration, Instant};
 
+use super::super::codec::{Columns, Encoder};
 use super::super::error::RecordError;
-use super::super::header::{Closing, Header};
+use super::super::header::{Anchor, Closing, Header};
 use super::files::Files;
-use super::stream::Stream;
-use super::worker::Store;
+use super::pack::{OpenBlock, Packer};
+use super::worker::{Job, Shared, Store, Worker};
 use super::{RecordOptions, Status, Summary};
 use crate::clock::{MonoNs, wall_ns};
 use crate::event::Event;
+use crate::fault;
 
-/// Writes a recording. File errors never stop the run: the recording stops, and [`Recorder::status`] has the reason.
+/// Interval between attempts to hand over a job at the end.
+const RETRY_INTERVAL: Duration = Duration::from_millis(2);
+
+/// Writes a recording or a ring. File errors never stop the run: the recording stops, and [`Recorder::status`] has the reason.
 #[derive(Debug)]
 pub struct Recorder {
-    stream: Stream,
+    encoder: Encoder,
+    options: RecordOptions,
+    path: PathBuf,
+    anchor: Anchor,
+    /// Number of records in closed blocks, including dropped ones.
+    records: u64,
+    spare: Option<Columns<Vec<u8>>>,
+    jobs: SyncSender<Job>,
+    empties: Receiver<Columns<Vec<u8>>>,
+    shared: Arc<Shared>,
 }
 
 impl Recorder {
@@ -26,34 +45,212 @@ impl Recorder {
             ..header.clone()
         };
         let store = Store::Files(Files::create(path, &header, run, options)?);
-        let stream = Stream::start(path, store, run, &header, options)?;
-        Ok(Self { stream })
+        Self::start(path, store, run, &header, options)
+    }
+
+    /// Starts the thread that writes to `store`.
+    pub(super) fn start(
+        path: &Path,
+        store: Store,
+        run: u64,
+        header: &Header,
+        options: RecordOptions,
+    ) -> Result<Self, RecordError> {
+        let failed = |error| RecordError::io("start writing to", path, error);
+        let (jobs, inbox) = sync_channel(options.queue_blocks.max(1));
+        let (emptied, empties) = channel();
+        let shared = Arc::new(Shared::default());
+        let worker = Worker {
+            store,
+            packer: Packer::new(options.level).map_err(failed)?,
+            run,
+            shared: Arc::clone(&shared),
+            empties: emptied,
+        };
+        thread::Builder::new()
+            .name("recorder".into())
+            .spawn(move || worker.work(&inbox))
+            .map_err(failed)?;
+        Ok(Self {
+            encoder: Encoder::new(header.payload),
+            options,
+            path: path.to_owned(),
+            anchor: header.anchor,
+            records: 0,
+            spare: None,
+            jobs,
+            empties,
+            shared,
+        })
     }
 
     /// Requested path.
     pub fn path(&self) -> &Path {
-        self.stream.path()
+        &self.path
     }
 
     /// Records an event. Never waits. Allocates nothing for a chunk of a request already in the block.
     pub fn event(&mut self, event: &Event<'_>) {
-        self.stream.event(event);
+        if self.has_stopped() {
+            return;
+        }
+        fault::here("recorder");
+        if !self.encoder.event(event) {
+            self.shared.dropped.fetch_add(1, Ordering::Relaxed);
+        }
+        self.close_if_due(event.at);
     }
 
     /// Records a tick of the analysis and, at intervals, both clocks.
     pub fn tick(&mut self, now: MonoNs) {
-        self.stream.tick(now);
+        if self.has_stopped() {
+            return;
+        }
+        self.encoder.tick(now);
+        if self
+            .options
+            .anchor_every_ns
+            .is_some_and(|ns| now.since(self.anchor.mono) >= ns)
+        {
+            self.anchor = Anchor::now();
+            self.encoder.anchor(self.anchor);
+        }
+        self.close_if_due(now);
     }
 
     /// Current status.
     pub fn status(&self) -> Status {
-        self.stream.status()
+        Status {
+            bytes: self.shared.bytes.load(Ordering::Relaxed),
+            records: self.records + u64::from(self.encoder.records()),
+            dropped: self.shared.dropped.load(Ordering::Relaxed),
+            stopped: self.shared.stopped(),
+        }
+    }
+
+    fn has_stopped(&self) -> bool {
+        self.shared.has_stopped.load(Ordering::Relaxed)
+    }
+
+    fn close_if_due(&mut self, now: MonoNs) {
+        let old = now.since(self.encoder.began()) >= self.options.block_ns;
+        if old || self.encoder.is_full(self.options.block_bytes) {
+            let job = self.close();
+            self.submit(job);
+        }
+    }
+
+    fn close(&mut self) -> Job {
+        let empty = self.spare.take().or_else(|| self.empties.try_recv().ok());
+        let (columns, content) = self.encoder.close(empty.unwrap_or_default());
+        let first_record = self.records;
+        self.records += u64::from(content.records);
+        Job::Block(OpenBlock {
+            columns,
+            content,
+            first_record,
+            anchor: self.anchor,
+        })
+    }
+
+    fn submit(&mut self, job: Job) {
+        let submitted = if self.options.wait {
+            self.jobs.send(job).map_err(|error| TrySendError::Disconnected(error.0))
+        } else {
+            self.jobs.try_send(job)
+        };
+        match submitted {
+            Err(TrySendError::Full(Job::Block(block))) => {
+                let records = u64::from(block.content.records);
+                self.shared.dropped.fetch_add(records, Ordering::Relaxed);
+                self.spare = Some(block.columns);
+            }
+            // Jobs that need a reply use `push` instead.
+            Ok(()) | Err(TrySendError::Full(_)) => {}
+            Err(TrySendError::Disconnected(_)) => self.shared.stop(format!(
+                "recording stopped: the thread that writes {} crashed. Please report this bug.",
+                self.path.display()
+            )),
+        }
+    }
+
+    /// Closes the current block and sends a job that needs a reply. Waits for space in the queue until `deadline`.
+    pub(super) fn request(
+        &mut self,
+        deadline: Instant,
+        job: impl FnOnce(std::sync::mpsc::Sender<Result<Summary, RecordError>>) -> Job,
+    ) -> Result<Receiver<Result<Summary, RecordError>>, RecordError> {
+        if !self.encoder.is_empty() {
+            let block = self.close();
+            self.push(block, deadline)?;
+        }
+        let (reply, answer) = channel();
+        self.push(job(reply), deadline)?;
+        Ok(answer)
+    }
+
+    fn push(&self, mut job: Job, deadline: Instant) -> Result<(), RecordError> {
+        loop {
+            match self.jobs.try_send(job) {
+                Ok(()) => return Ok(()),
+                Err(TrySendError::Full(back)) if Instant::now() < deadline => {
+                    job = back;
+                    thread::sleep(RETRY_INTERVAL);
+                }
+                Err(TrySendError::Full(back)) => {
+                    if let Job::Block(block) = back {
+                        let records = u64::from(block.content.records);
+                        self.shared.dropped.fetch_add(records, Ordering::Relaxed);
+                    }
+                    return Err(self.silent());
+                }
+                Err(TrySendError::Disconnected(_)) => return Err(self.writer_crashed()),
+            }
+        }
     }
 
     /// Writes the remaining data, the closing section and the index, and waits until they are on disk. A stop at the size limit or after an
     /// earlier error is not an error here: the summary reports it.
     pub fn finish(mut self, closing: &Closing) -> Result<Summary, RecordError> {
-        self.stream.finish(closing)
+        let deadline = self.deadline();
+        let closing = Box::new(closing.clone());
+        let answer = self.request(deadline, |reply| Job::Finish { closing, reply })?;
+        match answer.recv_timeout(deadline.saturating_duration_since(Instant::now())) {
+            Ok(finished) => finished,
+            Err(RecvTimeoutError::Timeout) => Err(self.silent()),
+            Err(RecvTimeoutError::Disconnected) => Err(self.writer_crashed()),
+        }
+    }
+
+    pub(super) fn deadline(&self) -> Instant {
+        Instant::now() + Duration::from_secs(self.options.patience_s)
+    }
+
+    fn silent(&self) -> RecordError {
+        RecordError::Silent {
+            path: self.path.clone(),
+            seconds: self.options.patience_s,
+        }
+    }
+
+    fn writer_crashed(&self) -> RecordError {
+        let why = self.shared.stopped();
+        RecordError::Stopped(why.unwrap_or_else(|| {
+            format!(
+                "the thread that writes {} crashed. Please report this bug.",
+                self.path.display()
+            )
+        }))
+    }
+}
+
+impl Drop for Recorder {
+    /// Hands over the last block if the run ends without `finish`.
+    fn drop(&mut self) {
+        if !self.encoder.is_empty() && !self.has_stopped() {
+            let job = self.close();
+            self.submit(job);
+        }
     }
 }
 

@@ -5,13 +5,12 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::mpsc::{Receiver, Sender};
 use std::sync::{Arc, Mutex, PoisonError};
 
-use super::super::codec::{Columns, Content};
+use super::super::codec::Columns;
 use super::super::error::RecordError;
-use super::super::header::{Anchor, Closing, Why};
-use super::super::section::{Section, kind};
+use super::super::header::{Closing, Why};
 use super::Summary;
 use super::files::{Files, Refused};
-use super::pack::Packer;
+use super::pack::{OpenBlock, Packer};
 use super::ring::Ring;
 
 /// Commands to the worker, in order.
@@ -20,7 +19,7 @@ use super::ring::Ring;
     reason = "nearly all are blocks; boxing them would allocate for each"
 )]
 pub(super) enum Job {
-    Block(Block),
+    Block(OpenBlock),
     Dump {
         to: PathBuf,
         force: bool,
@@ -31,14 +30,6 @@ pub(super) enum Job {
         closing: Box<Closing>,
         reply: Sender<Result<Summary, RecordError>>,
     },
-}
-
-/// A closed block.
-pub(super) struct Block {
-    pub(super) columns: Columns<Vec<u8>>,
-    pub(super) content: Content,
-    pub(super) first_record: u64,
-    pub(super) anchor: Anchor,
 }
 
 /// State shared by both threads.
@@ -123,19 +114,10 @@ impl Worker {
         }
     }
 
-    fn block(&mut self, block: &Block) {
+    fn block(&mut self, block: &OpenBlock) {
         crate::fault::here("writer");
-        let mut section = Section {
-            kind: kind::BLOCK,
-            run: self.run,
-            seq: self.store.next_seq(),
-            first_record: block.first_record,
-            content: block.content,
-            anchor: block.anchor,
-            ..Section::default()
-        };
-        let sealed = match self.packer.block(&block.columns, &mut section) {
-            Ok(sealed) => sealed,
+        let (section, sealed) = match self.packer.block(block, self.run, self.store.next_seq()) {
+            Ok(packed) => packed,
             Err(error) => {
                 return self.stop(&format!(
                     "cannot compress a block for {}: {error}",

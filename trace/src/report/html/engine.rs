@@ -3,10 +3,10 @@
 use maud::{Markup, html};
 
 use super::super::stages::StageTable;
-use super::super::table::Kind::{Number, Rid, Text};
+use super::super::table::Kind::{Number, Text};
 use super::super::{Clock, Report, StackLine};
-use super::table::table;
-use crate::words::{count, duration, known, percent, plural};
+use super::tables::{draw, table};
+use crate::words::{count, duration, plural};
 
 /// Maximum number of functions and pairs of stages listed; the JSON has more.
 const LIMIT: usize = 12;
@@ -20,26 +20,10 @@ pub(super) fn functions(report: &Report) -> Option<Markup> {
 }
 
 fn role(line: &StackLine) -> Markup {
-    let columns = [
-        ("Function", Rid),
-        ("File", Rid),
-        ("Innermost", Number),
-        ("Anywhere", Number),
-        ("Innermost while frames piled up", Number),
-    ];
-    let rows = line.functions.iter().take(LIMIT).map(|function| {
-        [
-            function.function.clone(),
-            function.file.clone(),
-            percent(function.all.own),
-            percent(function.all.total),
-            known(function.growing, |share| percent(share.own)),
-        ]
-    });
     html! {
         h3 { (line.role) }
         p.dim { (plural(line.running, "stack")) " of running threads, of " (count(line.stacks)) " read" }
-        (table(columns, rows))
+        (draw(super::super::table::functions(line, LIMIT)))
     }
 }
 
@@ -65,7 +49,7 @@ pub(super) fn log(report: &Report, clock: &Clock) -> Option<Markup> {
         }
         @if let Some(with) = &log.gap_with_states {
             p {
-                "Gaps and the tokenizer's number of request states correlate with " (format!("{:.2}", with.spearman))
+                "Gaps and the receiver's number of request states correlate with " (format!("{:.2}", with.spearman))
                 " (Spearman's rank correlation, " (plural(with.n, "request")) ")."
             }
         }
@@ -78,29 +62,9 @@ pub(super) fn log(report: &Report, clock: &Clock) -> Option<Markup> {
 }
 
 fn request(stages: &StageTable, clock: &Clock) -> Markup {
-    let columns = [
-        ("Stage", Text),
-        ("By", Text),
-        ("At", Number),
-        ("Since the previous", Number),
-        ("Tokens", Number),
-        ("Pending", Number),
-        ("States", Number),
-    ];
-    let rows = stages.stages.iter().map(|row| {
-        [
-            format!("{}{}", row.stage, if row.out_of_order { " (out of order)" } else { "" }),
-            row.by.clone(),
-            clock.time_of_day(row.at_ns).unwrap_or_else(|| duration(row.at_ns)),
-            known(row.delta_ns, duration),
-            known(row.tokens.map(u64::from), count),
-            known(row.pending.map(u64::from), count),
-            known(row.states.map(u64::from), count),
-        ]
-    });
     html! {
         h3.rid { (stages.rid) }
         p.dim { "gap " (duration(stages.gap_ns)) }
-        (table(columns, rows))
+        (draw(super::super::table::stages(stages, clock)))
     }
 }

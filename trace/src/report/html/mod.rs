@@ -3,11 +3,9 @@
 
 mod engine;
 mod over_time;
-mod path;
 mod plot;
 mod requests;
 mod spread;
-mod table;
 mod tables;
 
 use maud::{DOCTYPE, Markup, PreEscaped, html};
@@ -40,14 +38,14 @@ pub(super) fn render(report: &Report, clock: &Clock) -> String {
                     (head(report, clock, &verdict))
                     (facts(report))
                     (section("Findings", Some(findings(report, clock))))
-                    (section("Where the time goes", path::draw(report)))
+                    (section("Where the time goes", tables::path(report)))
                     (section("Worst requests", requests::table(report, clock)))
                     (section("Lost tokens", Some(tables::losses(report))))
                     (section("Cost of the streaming mode", tables::modes(report)))
                     (section("How long tokens waited", Some(spread::drawings(report))))
                     (section("Over time", Some(over_time::drawings(report, clock))))
-                    (section("Hops", tables::hops(report)))
-                    (section("CPU", tables::cpu(report)))
+                    (section("Hops", super::table::hops(report).map(tables::draw)))
+                    (section("CPU", super::table::cpu(report).map(tables::draw)))
                     (section("Python functions of the engine", engine::functions(report)))
                     (section("The engine's own log", engine::log(report, clock)))
                     (section("Limits and cost of the observation", Some(tables::own(report))))

@@ -43,7 +43,7 @@ pub(super) fn table(report: &Report, clock: &Clock) -> Option<Markup> {
             line.finish.as_deref().unwrap_or("-").render(),
         ]
     });
-    (!report.slowest.is_empty()).then(|| super::table::table(columns, rows))
+    (!report.slowest.is_empty()).then(|| super::tables::table(columns, rows))
 }
 
 fn itl(itl: Option<Spread>) -> String {

@@ -18,7 +18,7 @@ pub(super) fn drawings(report: &Report) -> Markup {
             @let marks = [("median", gap.p50), ("p90", gap.p90), ("p99", gap.p99), ("max", gap.max)];
             (drawing(
                 "gap",
-                "Gap: from the scheduler's first send to the tokenizer's first receive, by request",
+                "Gap: from the first send to the first receive, by request",
                 "requests",
                 &gap.classes,
                 marks,

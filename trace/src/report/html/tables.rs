@@ -1,12 +1,75 @@
-//! Tables behind the charts: losses with their proof, hops, threads, and missed observations.
+//! Tables: attribution of time, losses with their proof, the cost of the streaming mode, and missed observations.
 
 use maud::{Markup, Render, html};
 
-use super::super::hostile::plain;
-use super::super::table::Kind::{Hop, Number, Text};
-use super::super::{HopLine, LossList, Report, Spread, brief, path_text};
-use super::table::table;
-use crate::words::{bytes, count, duration, known, plural, share};
+use super::super::table::Kind::{self, Hop, Number};
+use super::super::table::{self as report_table, Table};
+use super::super::{LossList, Report, bar, brief};
+use crate::words::{bytes, count, duration, known, percent, plural, share};
+
+/// Renders a table that scrolls sideways if it is wider than the page. Values that are text are escaped.
+pub(super) fn table<R: Render, const N: usize>(
+    columns: [(&str, Kind); N],
+    rows: impl IntoIterator<Item = [R; N]>,
+) -> Markup {
+    let class = |kind: Kind| match kind {
+        Kind::Text => None,
+        Number => Some("n"),
+        Kind::Rid => Some("rid"),
+        Hop => Some("hop"),
+    };
+    html! {
+        div.scroll {
+            table {
+                thead {
+                    tr {
+                        @for (name, kind) in columns {
+                            th class=[class(kind).filter(|_| kind == Number)] { (name) }
+                        }
+                    }
+                }
+                tbody {
+                    @for row in rows {
+                        tr {
+                            @for (cell, (_, kind)) in row.into_iter().zip(columns) {
+                                td class=[class(kind)] { (cell) }
+                            }
+                        }
+                    }
+                }
+            }
+        }
+    }
+}
+
+/// Renders a table of the report.
+pub(super) fn draw<const N: usize>(of: Table<N>) -> Markup {
+    table(of.columns, of.rows)
+}
+
+/// Colours of segments; further ones share the last.
+const COLOURS: [&str; 6] = ["c0", "c1", "c2", "c3", "c4", "c5"];
+
+pub(super) fn path(report: &Report) -> Option<Markup> {
+    let segments = bar::segments(&report.path);
+    let colour = |place: usize| COLOURS[place.min(COLOURS.len() - 1)];
+    (!segments.is_empty()).then(|| {
+        html! {
+            p.shares {
+                @for (place, part) in segments.iter().enumerate() {
+                    span.bar.(colour(place)) style={ "flex:" (format!("{:.4}", part.share)) }
+                        title={ (percent(part.share)) " " (part.name) } {}
+                }
+            }
+            p {
+                @for (place, part) in segments.iter().enumerate() {
+                    span.key.(colour(place)) {} " " (percent(part.share)) " " (part.name) " "
+                }
+            }
+            (draw(report_table::path(&report.path)))
+        }
+    })
+}
 
 /// Chunks by outcome, with the evidence for it.
 pub(super) fn losses(report: &Report) -> Markup {
@@ -83,35 +146,10 @@ fn affected_requests(list: &LossList, heading: &str) -> Markup {
     if list.lines.is_empty() {
         return Markup::default();
     }
-    let has_ids = list.lines.iter().any(|line| !line.ids(1).is_empty());
     html! {
         h3 { (heading) }
         p { (plural(list.requests, "request")) ", worst first." }
-        div.scroll {
-            table {
-                thead {
-                    tr {
-                        th { "Request" }
-                        @for name in ["Tokens sent", "Delivered", "Lost", "Chunks"] { th.n { (name) } }
-                        th { "Positions in the output, from 1" }
-                        @if has_ids { th { "Token ids" } }
-                    }
-                }
-                tbody {
-                    @for line in list.lines.iter().take(LOSSY) {
-                        tr {
-                            td.rid { (line.rid) }
-                            td.n { (count(line.tokens_sent)) }
-                            td.n { (known(line.tokens_delivered, count)) }
-                            td.n { (count(line.tokens)) }
-                            td.n { (count(line.chunks)) }
-                            td { (line.places(RANGES)) }
-                            @if has_ids { td { (line.ids(RANGES)) } }
-                        }
-                    }
-                }
-            }
-        }
+        (draw(report_table::losses(list, LOSSY, RANGES)))
         @if list.lines.len() > LOSSY {
             p.dim { "The JSON lists " (count(list.lines.len() as u64)) "." }
         }
@@ -149,72 +187,6 @@ pub(super) fn modes(report: &Report) -> Option<Markup> {
         p.dim { "Estimates assume " (modes.bytes_per_id) " bytes per id." }
         (table(columns, rows))
     })
-}
-
-pub(super) fn hops(report: &Report) -> Option<Markup> {
-    let columns = [
-        ("Hop", Hop),
-        ("Frames sent", Number),
-        ("Received", Number),
-        ("Chunks", Number),
-        ("Bytes", Number),
-        ("Backlog, max", Number),
-        ("In libzmq's inbox, max", Number),
-        ("In the kernel, max", Number),
-        ("Queue wait p50", Number),
-        ("p99", Number),
-        ("max", Number),
-        ("Frames per wakeup, max", Number),
-    ];
-    let rows = report.hops.iter().map(|hop| {
-        let queue_wait = |of: fn(&Spread) -> u64| known(hop.queue_wait_ns.as_ref().map(of), duration).render();
-        [
-            hop_name(hop),
-            known(hop.frames_sent, count).render(),
-            known(hop.frames_received, count).render(),
-            count(hop.chunks).render(),
-            bytes(hop.bytes).render(),
-            known(hop.backlog_max_frames, count).render(),
-            known(hop.inbox_max_frames, count).render(),
-            known(hop.kernel_bytes_max, bytes).render(),
-            queue_wait(|s| s.p50),
-            queue_wait(|s| s.p99),
-            queue_wait(|s| s.max),
-            known(hop.wakeup_frames_max.map(u64::from), count).render(),
-        ]
-    });
-    (!report.hops.is_empty()).then(|| table(columns, rows))
-}
-
-fn hop_name(hop: &HopLine) -> Markup {
-    html! {
-        (hop.name)
-        @if let Some(workers) = path_text::behind(hop) { br; small.dim { (workers) } }
-    }
-}
-
-pub(super) fn cpu(report: &Report) -> Option<Markup> {
-    let lines = report.cpu.as_ref().filter(|lines| !lines.is_empty())?;
-    let columns = [
-        ("Thread", Text),
-        ("On a CPU", Number),
-        ("Waiting for a CPU", Number),
-        ("Throttled", Number),
-        ("Away from its poll", Number),
-        ("Receives frames", Text),
-    ];
-    let rows = lines.iter().map(|line| {
-        let share = |of: Option<f64>| known(of, |share| format!("{:.1} %", 100.0 * share));
-        [
-            format!("{} {}/{} {}", line.role, line.pid, line.tid, plain(&line.name)),
-            share(line.on_cpu),
-            share(line.run_wait),
-            share(line.throttled),
-            share(line.away_from_poll),
-            String::from(if line.receives { "yes" } else { "" }),
-        ]
-    });
-    Some(table(columns, rows))
 }
 
 pub(super) fn own(report: &Report) -> Markup {
