@@ -7,6 +7,8 @@ pub(crate) enum Flag {
     Loss,
     /// Chunks were proven lost between tokenizer and client.
     Dropped,
+    /// The arguments of a tool call are not those that the engine sent.
+    ToolCall,
     /// Chunks shared a wakeup on a release that drops all but the last.
     DropPredicted,
     /// No chunk arrived for a long time although the request is live.
@@ -23,9 +25,10 @@ pub(crate) enum Flag {
 
 impl Flag {
     /// Every flag, worst first.
-    pub(crate) const ALL: [Self; 8] = [
+    pub(crate) const ALL: [Self; 9] = [
         Self::Loss,
         Self::Dropped,
+        Self::ToolCall,
         Self::DropPredicted,
         Self::Stall,
         Self::Gap,
@@ -39,6 +42,7 @@ impl Flag {
         match self {
             Self::Loss => "WIRE-LOSS",
             Self::Dropped => "DROPPED",
+            Self::ToolCall => "TOOL-CALL",
             Self::DropPredicted => "DROPPED?",
             Self::Stall => "STALL",
             Self::Gap => "GAP",
@@ -53,6 +57,7 @@ impl Flag {
         match self {
             Self::Loss => "its frames list fewer tokens than they count: some were lost on the wire",
             Self::Dropped => "its tokens were lost between tokenizer and client, confirmed by deliveries",
+            Self::ToolCall => "the arguments of a tool call are not those that the engine sent",
             Self::DropPredicted => "predicted drop: chunks shared a wakeup, and this release keeps only the last",
             Self::Stall => "it is unfinished and has had no new token for long",
             Self::Gap => "its first token waited too long or is still waiting",
@@ -67,14 +72,14 @@ impl Flag {
         Self::ALL.into_iter().find(|f| f.word().eq_ignore_ascii_case(word))
     }
 
-    fn bit(self) -> u8 {
+    fn bit(self) -> u16 {
         1 << self as u8
     }
 }
 
 /// Set of flags of one request.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Flags(u8);
+pub(crate) struct Flags(u16);
 
 impl Flags {
     pub(crate) fn set(&mut self, flag: Flag, holds: bool) {
