@@ -132,9 +132,14 @@ class DynamoWorker(Server):
         super().__exit__()
 
 
-def attached(tokengap: Path, server: Server, folder: Path, load: list[str], during=None) -> tuple[dict, list[dict]]:
-    """Attaches, loads the server and detaches. Returns the report and the clients' counts."""
+def attached(tokengap: Path, server: Server, folder: Path, load: list[str], during=None, late: float = 0) -> tuple[dict, list[dict]]:
+    """Attaches, loads the server and detaches. Returns the report and the clients' counts. `late`: seconds from the begin of the load to the
+    attach."""
     truth, errors = folder / "truth.jsonl", folder / "attach.err"
+    clients = threading.Thread(target=server.load, args=(truth, load))
+    if late:
+        clients.start()
+        time.sleep(late)
     with open(folder / "report.json", "wb") as report, open(errors, "wb") as log:
         command = [str(tokengap), "attach", "--pid", str(server.process.pid), "--json", "--record", str(folder / "run.tgap")]
         attach = subprocess.Popen(command, stdout=report, stderr=log)
@@ -142,7 +147,9 @@ def attached(tokengap: Path, server: Server, folder: Path, load: list[str], duri
             marked(attach, errors, b"attached to")
             if during:
                 threading.Thread(target=during, daemon=True).start()
-            server.load(truth, load)
+            if not late:
+                clients.start()
+            clients.join()
             # The engine stops the requests of departed clients a few steps later.
             time.sleep(1)
         finally:
@@ -496,11 +503,17 @@ def main() -> int:
 
     def tool_calls():
         model, script = calls.prepare(asked.home / f"venv-{RELEASE}/bin/python", asked.home / "model", log.parent)
-        with Server(asked.home, log, calls.FLAGS, script, model=model) as server:
+        with Server(asked.home, log, calls.FLAGS, script | {"STEP_MS": "50"}, model=model) as server:
             for fault in FAULTS:
                 load = ["calls", fault or "healthy"]
                 compared = lambda own: calls.differences(*attached(tokengap, server, own, load), fault)
                 own(f"tool calls, {load[1]}", compared)
+            # Without frames there is no text to compare with.
+            for fault in ["healthy", "call-drop", "call-repeat"]:
+                alone = lambda own: calls.unjudged(*tapped(tokengap, server, own, ["calls", fault]), "no_text")
+                own(f"tap of HTTP, tool calls, {fault}", alone)
+            late = lambda own: calls.unjudged(*attached(tokengap, server, own, ["calls", "call-drop"], late=1.5), "missed")
+            own("tool calls, attached within the responses", late)
 
     def omitting():
         omitted = log.parent / "omitted"

@@ -5,6 +5,7 @@ import json
 import shutil
 import subprocess
 import sys
+from collections import Counter
 from pathlib import Path
 
 from .. import call_faults, call_text
@@ -78,11 +79,30 @@ def chats(url: str, truth: Path, message: str) -> None:
 def differences(report: dict, truth: list[dict], fault: str | None) -> list[str]:
     """Differences between the reported tool calls and the clients' arguments."""
     checks, clients = Checks(), {line["id"]: line["calls"] for line in truth}
-    # The server adds eight digits to the id that clients see.
-    for line in (report.get("tool_calls") or {}).get("lines", []):
-        line["rid"] = line["rid"].rsplit("-", 1)[0]
+    for line in lines(report):
+        line["rid"] = shown(line["rid"])
     print(f"        {compare(checks, report, clients, fault)}")
     return checks.failed
+
+
+def unjudged(report: dict, truth: list[dict], reason: str) -> list[str]:
+    """Differences from a report that judges no tool call, for this reason."""
+    checks = Checks()
+    checks.equal("responses with tool calls", sorted(line["id"] for line in truth), sorted(shown(line["rid"]) for line in lines(report)))
+    counts = Counter((line["outcome"], line["reason"], line["by"]) for line in lines(report))
+    checks.equal("outcomes", {("unjudged", reason, None): len(truth)}, dict(counts))
+    checks.equal("reasons", {reason: len(truth)}, (report.get("tool_calls") or {}).get("unjudged_by_reason"))
+    checks.equal("findings", [], [finding["kind"] for finding in report["findings"] if finding["kind"] == "damaged-tool-calls"])
+    return checks.failed
+
+
+def lines(report: dict) -> list[dict]:
+    return (report.get("tool_calls") or {}).get("lines", [])
+
+
+def shown(rid: str) -> str:
+    """Id that the client sees: without the eight digits that the server adds."""
+    return rid.rsplit("-", 1)[0] if rid.count("-") > 1 else rid
 
 
 if __name__ == "__main__":

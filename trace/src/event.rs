@@ -14,7 +14,7 @@ use crate::engine::Mode;
 use crate::id::{FrameId, HopId, ThreadId};
 use crate::path::Ends;
 use crate::words::names;
-pub use tool_calls::{ArgumentsPart, ToolCallOutcome, ToolCalls};
+pub use tool_calls::{ArgumentsPart, ToolCallOutcome, ToolCalls, UnjudgedReason};
 
 /// One observation with its timestamp.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
@@ -312,7 +312,7 @@ pub struct Answer<'a> {
     pub short_writes: u32,
     /// Bytes accepted for the client but unacknowledged when the connection ended; `None` while it stays open.
     pub unacknowledged: Option<u64>,
-    /// Its tool calls; `None` without any, or if their text was not compared.
+    /// Its tool calls; `None` without any.
     pub tool_calls: Option<ToolCalls>,
 }
 

@@ -177,7 +177,7 @@ impl Theme {
 
     pub(crate) fn flag(self, flag: Flag) -> Style {
         self.health(match flag {
-            Flag::Loss | Flag::Dropped => Health::Critical,
+            Flag::Loss | Flag::Dropped | Flag::ToolCall => Health::Critical,
             Flag::DropPredicted | Flag::Stall | Flag::Gap | Flag::Inflated => Health::Warning,
             Flag::Aborted | Flag::Retracted => Health::Info,
         })

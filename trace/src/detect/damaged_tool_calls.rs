@@ -83,6 +83,7 @@ mod tests {
                 absent: 0,
                 call: 1,
                 outcome,
+                reason: None,
                 finish: None,
                 events: 2,
                 part: Some(part),

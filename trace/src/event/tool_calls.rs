@@ -8,7 +8,7 @@ use crate::words::names;
 /// Tool calls of one response.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ToolCalls {
-    /// Number of tool calls in the response.
+    /// Number of tool calls in the response; of an unjudged one, in the observed part.
     pub calls: u32,
     /// Number of tool calls in the engine's text that are in no field of the response.
     pub absent: u32,
@@ -17,6 +17,8 @@ pub struct ToolCalls {
     pub call: u32,
     /// How its arguments differ from the engine's text.
     pub outcome: ToolCallOutcome,
+    /// Why they are unjudged; `None` with another outcome.
+    pub reason: Option<UnjudgedReason>,
     /// Why the engine ended the request; `None` if that was not observed.
     pub finish: Option<Finish>,
     /// Number of events with arguments of this call.
@@ -61,7 +63,7 @@ pub enum ToolCallOutcome {
     Rewritten,
     /// The engine's text ends inside the call, and all before its end was written or held back by the parser.
     Unfinished,
-    /// They differ in a way that proves nothing.
+    /// They were not compared, or differ in a way that proves nothing.
     Unjudged,
     /// The engine's text has a call that is in no field of the response. A parser may leave it out by design.
     Absent,
@@ -75,7 +77,30 @@ pub enum ToolCallOutcome {
     Missing,
 }
 
+/// Why the tool calls of a response are unjudged.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum UnjudgedReason {
+    /// The arguments differ from the engine's text in a way that proves no loss.
+    Differs,
+    /// A part of the response or of the engine's frames was not observed, or its text was evicted.
+    Missed,
+    /// The client or the server ended the response early.
+    EndedEarly,
+    /// No observed frame has text.
+    NoText,
+    /// They are too long, or have an unknown form.
+    Unreadable,
+}
+
 names! {
+    UnjudgedReason {
+        Differs = "differs",
+        Missed = "missed",
+        EndedEarly = "ended_early",
+        NoText = "no_text",
+        Unreadable = "unreadable",
+    }
     ToolCallOutcome {
         Complete = "complete",
         Rewritten = "rewritten",

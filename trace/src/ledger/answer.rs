@@ -30,15 +30,18 @@ impl Ledger {
         if answer.tokens.is_none() && delivered == 0 {
             self.carries_text(answer.rid);
         }
+        if let Some(calls) = answer.tool_calls {
+            self.tool_calls.enter(answer.rid, at, calls);
+            if calls.outcome.is_damaged() {
+                self.mark_damaged_call(answer.rid);
+            }
+        }
         let answers = &mut self.totals.answers;
         answers.seen += 1;
         match answer.end {
             AnswerEnd::Whole | AnswerEnd::Unknown => {}
             AnswerEnd::ClientLeft => answers.client_left += 1,
             AnswerEnd::ServerLeft => answers.server_left += 1,
-        }
-        if let Some(calls) = answer.tool_calls {
-            self.tool_calls.enter(answer.rid, at, calls);
         }
         answers.short_writes += u64::from(answer.short_writes > 0);
         answers.uncounted += u64::from(answer.tokens.is_none());
@@ -59,6 +62,17 @@ impl Ledger {
 }
 
 impl Ledger {
+    /// Marks the request with a damaged tool call, which may have closed before its response ended.
+    fn mark_damaged_call(&mut self, rid: &str) {
+        if let Some(request) = self.table.find(rid).and_then(|ticket| self.table.get_mut(ticket)) {
+            request.damaged_call |= !request.is_shared();
+        } else if !self.shared_rids.contains(rid)
+            && let Some(summary) = self.finished.newest_mut(rid)
+        {
+            summary.numbers.damaged_call = true;
+        }
+    }
+
     /// Ends a request that no frame has ended.
     fn end_by_response(&mut self, at: MonoNs, answer: &Answer<'_>) {
         let Some(ticket) = self.table.find(answer.rid) else {
@@ -81,7 +95,7 @@ impl Ledger {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::event::{Capabilities, Chunk, Delivery, Event, Finish, Frame, Hop, What};
+    use crate::event::{Capabilities, Chunk, Delivery, Event, Finish, Frame, Hop, ToolCallOutcome, ToolCalls, What};
     use crate::id::{FrameId, HopId};
     use crate::ledger::{Answers, Limits};
 
@@ -134,6 +148,57 @@ mod tests {
         }
         let ended = apply(What::Answered(Answer::new("a", Some(2), Some(3))));
         assert_eq!(ended, 0);
+    }
+
+    #[test]
+    fn a_damaged_tool_call_marks_only_its_own_request() {
+        let mut ledger = Ledger::new(Limits::default());
+        let mut now = 0;
+        // Whether the finished requests and the live one are marked.
+        let mut apply = |what: What<'_>| -> Vec<bool> {
+            now += 10_000_000_000;
+            ledger.apply(&Event { at: MonoNs(now), what });
+            ledger.tick(MonoNs(now));
+            let finished = ledger.finished().map(|summary| summary.damaged_call);
+            finished
+                .chain(ledger.request("a").map(|request| request.damaged_call))
+                .collect()
+        };
+        let damaged = || {
+            let calls = ToolCalls {
+                calls: 1,
+                absent: 0,
+                call: 1,
+                outcome: ToolCallOutcome::Missing,
+                reason: None,
+                finish: None,
+                events: 2,
+                part: None,
+            };
+            What::Answered(Answer {
+                tool_calls: Some(calls),
+                ..Answer::new("a", None, None)
+            })
+        };
+        let chunk = |completion_tokens, finish| Chunk {
+            listed: Some(1),
+            completion_tokens: Some(completion_tokens),
+            finish,
+            ..Chunk::new("a")
+        };
+        let id = |seq| FrameId::new(HopId(0), 0, seq);
+        apply(What::Hop(Hop::only(
+            HopId(0),
+            "scheduler->tokenizer",
+            Capabilities::SENT,
+        )));
+        let ended = [chunk(1, Some(Finish::Stop))];
+        assert_eq!(apply(What::Sent(Frame::token_ids(id(0), 1, &ended))), [false]);
+        assert_eq!(apply(damaged()), [true]);
+        let (first, last) = ([chunk(1, None)], [chunk(2, Some(Finish::Stop))]);
+        assert_eq!(apply(What::Sent(Frame::token_ids(id(1), 1, &first))), [true, false]);
+        assert_eq!(apply(damaged()), [true, true]);
+        assert_eq!(apply(What::Sent(Frame::token_ids(id(2), 1, &last))), [true, true]);
     }
 
     #[test]

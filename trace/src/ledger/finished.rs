@@ -51,6 +51,12 @@ impl FinishedRequests {
         self.notable.len() + self.recent.len()
     }
 
+    /// The newest request with this id.
+    pub(super) fn newest_mut(&mut self, rid: &str) -> Option<&mut Summary> {
+        let all = self.notable.iter_mut().chain(&mut self.recent);
+        all.rev().find(|summary| &*summary.rid == rid)
+    }
+
     /// Oldest first.
     pub(super) fn iter(&self) -> impl DoubleEndedIterator<Item = &Summary> {
         self.notable.iter().chain(&self.recent)

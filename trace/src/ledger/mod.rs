@@ -371,9 +371,10 @@ impl Ledger {
         self.finished.len()
     }
 
-    /// Whether a request lost tokens, is predicted to have lost some, or was slow, so that an operator may look for it.
+    /// Whether a request lost tokens, is predicted to have lost some, has a damaged tool call, or was slow, so that an operator may look for
+    /// it.
     pub fn is_notable(&self, of: &Summary) -> bool {
-        let lost = of.tokens_lost.unwrap_or(0) > 0 || of.wire_missing > 0;
+        let lost = of.tokens_lost.unwrap_or(0) > 0 || of.wire_missing > 0 || of.damaged_call;
         lost || (of.bursts && self.predicts_drops()) || of.gap_ns.zip(self.slow_ns).is_some_and(|(ns, slow)| ns >= slow)
     }
 

@@ -45,6 +45,9 @@ pub struct Request {
     /// Its response loses no tokens when its waiter skips chunks: it carries text, or one body at the end.
     #[serde(default)]
     pub(crate) lossless: bool,
+    /// The arguments of its tool calls are not those that the engine sent.
+    #[serde(default)]
+    pub(crate) damaged_call: bool,
     pub(crate) finish: Option<Finish>,
     pub(crate) retractions: u32,
     pub(crate) last_at: MonoNs,
@@ -271,6 +274,7 @@ impl Request {
             retractions: self.retractions,
             inflated: self.inflated,
             bursts: self.burst_seen,
+            damaged_call: self.damaged_call,
             itl: self.itl(),
             worker,
         }
@@ -365,6 +369,9 @@ pub struct Numbers {
     pub inflated: bool,
     /// Several of its chunks were received in one wakeup.
     pub bursts: bool,
+    /// The arguments of its tool calls are not those that the engine sent.
+    #[serde(default)]
+    pub damaged_call: bool,
     /// Inter-token latency at both ends; empty if deliveries are not observed.
     pub itl: ItlEnds,
     /// Its tokenizer worker; `None` if there is only one, or it is unknown.

@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 
 use super::totals::AffectedRequests;
 use crate::clock::MonoNs;
-use crate::event::{ToolCallOutcome, ToolCalls};
+use crate::event::{ToolCallOutcome, ToolCalls, UnjudgedReason};
 
 /// Maximum number of damaged responses kept, and of others; the oldest is evicted first.
 const KEPT: usize = 1_000;
@@ -16,6 +16,9 @@ const KEPT: usize = 1_000;
 pub struct ToolCallResponses {
     /// Number of responses by outcome.
     pub outcomes: BTreeMap<ToolCallOutcome, u64>,
+    /// Number of unjudged responses by reason.
+    #[serde(default)]
+    pub unjudged: BTreeMap<UnjudgedReason, u64>,
     /// Responses whose arguments the serving process damaged; the amount is in characters.
     pub damaged: AffectedRequests,
     /// Those of them that a parser damaged.
@@ -38,6 +41,9 @@ pub struct ToolCallResponse {
 impl ToolCallResponses {
     pub(super) fn enter(&mut self, rid: &str, at: MonoNs, calls: ToolCalls) {
         *self.outcomes.entry(calls.outcome).or_default() += 1;
+        if let Some(reason) = calls.reason {
+            *self.unjudged.entry(reason).or_default() += 1;
+        }
         let kept = if calls.outcome.is_damaged() {
             let chars = calls.part.map_or(0, |part| part.chars);
             self.damaged.enter(at, rid, chars.into(), true);
@@ -54,14 +60,16 @@ impl ToolCallResponses {
     }
 
     /// The latest damaged responses, then the latest others, each oldest first.
-    pub fn latest(&self) -> impl DoubleEndedIterator<Item = &ToolCallResponse> {
+    pub fn latest(&self) -> impl Iterator<Item = &ToolCallResponse> {
         self.latest_damaged.iter().chain(&self.latest_others)
     }
 
-    /// The tool calls of this request.
+    /// The tool calls of the latest response with this request's id.
     pub fn find(&self, rid: &str) -> Option<&ToolCalls> {
-        let mut of_rid = self.latest().rev().filter(|response| &*response.rid == rid);
-        of_rid.next().map(|response| &response.calls)
+        let of_rid = self.latest().filter(|response| &*response.rid == rid);
+        of_rid
+            .max_by_key(|response| response.at)
+            .map(|response| &response.calls)
     }
 }
 
@@ -77,6 +85,7 @@ mod tests {
             absent: 0,
             call: 1,
             outcome,
+            reason: None,
             finish: None,
             events: 1,
             part: None,

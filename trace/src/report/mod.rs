@@ -80,7 +80,7 @@ pub struct Report {
     /// Responses to clients; absent if the end of none was observed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub answers: Option<AnswerCounts>,
-    /// Responses with tool calls; absent if none was compared.
+    /// Responses with tool calls; absent without any.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub tool_calls: Option<ToolCallCounts>,
     /// Waits of responses in a frontend; absent if none is known.

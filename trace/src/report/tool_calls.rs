@@ -1,5 +1,6 @@
 //! Tool calls of responses: comparison of their arguments with the engine's text, and the process at fault.
 
+use std::collections::BTreeMap;
 use std::fmt::Write as _;
 
 use serde::{Deserialize, Serialize};
@@ -8,7 +9,7 @@ use super::Report;
 use super::hostile::plain;
 use super::wrap::wrap;
 use crate::clock::MonoNs;
-use crate::event::{ArgumentsPart, Finish, ToolCallOutcome, ToolCalls};
+use crate::event::{ArgumentsPart, Finish, ToolCallOutcome, ToolCalls, UnjudgedReason};
 use crate::ledger::Ledger;
 use crate::words::{count, plural};
 
@@ -24,8 +25,11 @@ pub struct ToolCallCounts {
     pub rewritten: u64,
     /// Responses in which the engine's text ends inside the arguments.
     pub unfinished: u64,
-    /// Responses whose arguments differ in a way that proves nothing.
+    /// Responses that were not compared, or whose arguments differ in a way that proves nothing.
     pub unjudged: u64,
+    /// The same by reason.
+    #[serde(default)]
+    pub unjudged_by_reason: BTreeMap<UnjudgedReason, u64>,
     /// Responses that lack a call of the engine's text.
     pub absent: u64,
     /// Responses with characters replaced by U+FFFD.
@@ -54,7 +58,7 @@ pub struct ToolCallLine {
     pub by: Option<String>,
 }
 
-/// Converts the responses kept by the ledger. `None` if no response had tool calls that were compared.
+/// Converts the responses kept by the ledger. `None` if no response had tool calls.
 pub(super) fn tool_calls(ledger: &Ledger, from: MonoNs) -> Option<ToolCallCounts> {
     let responses = ledger.tool_calls();
     let of = |outcome| responses.outcomes.get(&outcome).copied().unwrap_or_default();
@@ -63,6 +67,7 @@ pub(super) fn tool_calls(ledger: &Ledger, from: MonoNs) -> Option<ToolCallCounts
         rewritten: of(ToolCallOutcome::Rewritten),
         unfinished: of(ToolCallOutcome::Unfinished),
         unjudged: of(ToolCallOutcome::Unjudged),
+        unjudged_by_reason: responses.unjudged.clone(),
         absent: of(ToolCallOutcome::Absent),
         garbled: of(ToolCallOutcome::Garbled),
         swapped: of(ToolCallOutcome::Swapped),
@@ -120,14 +125,32 @@ pub fn explain_tool_calls(calls: &ToolCalls) -> String {
                 "{which}: the engine's output ends inside the call (finish reason {finish}). All of it was written to the client{rest}; nobody lost text{limit}"
             )
         }
-        ToolCallOutcome::Unjudged => format!(
-            "{which}: the arguments are not the text in the engine's frames, in a way that proves no loss (finish reason {finish}); not judged"
-        ),
+        ToolCallOutcome::Unjudged => match calls.reason {
+            None | Some(UnjudgedReason::Differs) => format!(
+                "{which}: the arguments are not the text in the engine's frames, in a way that proves no loss (finish reason {finish}); not judged"
+            ),
+            Some(reason) => format!(
+                "{}: not judged: {}",
+                plural(calls.calls.into(), "tool call"),
+                why(reason)
+            ),
+        },
         ToolCallOutcome::Absent => absent(calls),
         ToolCallOutcome::Missing => damaged(calls, "in no event of the response"),
         ToolCallOutcome::Repeated => damaged(calls, "in the response twice"),
         ToolCallOutcome::Swapped => damaged(calls, "in the response in another order"),
         ToolCallOutcome::Garbled => damaged(calls, "in the response with U+FFFD instead"),
+    }
+}
+
+/// Explains why responses are not judged.
+fn why(reason: UnjudgedReason) -> &'static str {
+    match reason {
+        UnjudgedReason::Differs => "the difference proves no loss",
+        UnjudgedReason::Missed => "a part of the response or of the engine's frames was not observed",
+        UnjudgedReason::EndedEarly => "the response ended early",
+        UnjudgedReason::NoText => "no observed frame has text to compare with",
+        UnjudgedReason::Unreadable => "the calls are too long, or in an unknown form",
     }
 }
 
@@ -206,15 +229,25 @@ impl ToolCallCounts {
         ];
         let counted = counts.iter().filter(|(n, _)| *n > 0);
         let counted: Vec<String> = counted.map(|(n, what)| format!("{} {what}", count(*n))).collect();
-        counted.join(", ")
+        let reasons = self.unjudged_by_reason.iter();
+        let reasons: Vec<String> = reasons
+            .map(|(reason, n)| format!("{} because {}", count(*n), why(*reason)))
+            .collect();
+        let reasons = if reasons.is_empty() {
+            String::new()
+        } else {
+            format!(" (not judged: {})", reasons.join(", "))
+        };
+        counted.join(", ") + &reasons
     }
 
-    /// Request and explanation of the first few responses whose arguments are not complete.
+    /// Request and explanation of the first few responses that were compared and whose arguments are not complete.
     pub(super) fn notable(&self) -> impl Iterator<Item = (String, String)> {
+        let is_compared = |calls: &ToolCalls| calls.reason.is_none_or(|reason| reason == UnjudgedReason::Differs);
         let notable = self
             .lines
             .iter()
-            .filter(|line| line.calls.outcome >= ToolCallOutcome::Unfinished);
+            .filter(move |line| line.calls.outcome >= ToolCallOutcome::Unfinished && is_compared(&line.calls));
         notable
             .take(LIMIT)
             .map(|line| (plain(&line.rid), explain_tool_calls(&line.calls)))
@@ -241,6 +274,7 @@ mod tests {
             absent: 0,
             call: 1,
             outcome: ToolCallOutcome::Missing,
+            reason: None,
             finish: Some(Finish::Stop),
             events: 7,
             part: Some(ArgumentsPart {

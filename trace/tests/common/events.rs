@@ -8,7 +8,7 @@ use trace::engine::{Mode, Waiter};
 use trace::event::{
     Answer, AnswerEnd, ArgumentsPart, Away, AwayState, Capabilities, Chunk, CpuSample, Delivery, Engine, Event, Finish,
     Frame, FrontendWait, Hop, IdColumn, Kind, LoggedState, Merged, Missed, MissedCause, PollUse, QueueSample, Received,
-    Response, SendWait, StackSample, Stage, ThreadPart, ToolCallOutcome, ToolCalls, Undecoded, What,
+    Response, SendWait, StackSample, Stage, ThreadPart, ToolCallOutcome, ToolCalls, Undecoded, UnjudgedReason, What,
 };
 use trace::record::Record;
 use trace::{FrameId, HopId, MonoNs, ThreadId};
@@ -238,6 +238,13 @@ fn tool_calls() -> impl Strategy<Value = ToolCalls> {
         ToolCallOutcome::Repeated,
         ToolCallOutcome::Missing,
     ]);
+    let reason = prop::sample::select(vec![
+        UnjudgedReason::Differs,
+        UnjudgedReason::Missed,
+        UnjudgedReason::EndedEarly,
+        UnjudgedReason::NoText,
+        UnjudgedReason::Unreadable,
+    ]);
     let finish = prop::sample::select(vec![Finish::Length, Finish::Stop, Finish::Abort, Finish::Other]);
     let ends = (any::<bool>(), [small(), small()], any::<bool>());
     let part = (small(), small(), [small(), small()], ends);
@@ -252,17 +259,19 @@ fn tool_calls() -> impl Strategy<Value = ToolCalls> {
         },
     );
     let counts = (1..=u32::MAX, small(), small(), small());
-    (counts, outcome, of(finish), of(part)).prop_map(|((calls, absent, call, events), outcome, finish, part)| {
-        ToolCalls {
+    let outcome = (outcome, of(reason));
+    (counts, outcome, of(finish), of(part)).prop_map(
+        |((calls, absent, call, events), (outcome, reason), finish, part)| ToolCalls {
             calls,
             absent,
             call,
             outcome,
+            reason,
             finish,
             events,
             part,
-        }
-    })
+        },
+    )
 }
 
 /// Any observation.

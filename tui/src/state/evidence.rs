@@ -2,8 +2,9 @@
 
 use session::units::{count, duration};
 use trace::engine::EngineState;
+use trace::event::ToolCalls;
 use trace::ledger::Losses;
-use trace::report::{ids, places};
+use trace::report::{explain_tool_calls, ids, places};
 
 use super::flags::Flag;
 use super::row::{Life, Row};
@@ -30,11 +31,12 @@ fn named(losses: Option<&Losses>) -> String {
     format!(" ({})", listed.join("; "))
 }
 
-/// Each flag of the request with its evidence, for these confirmed and predicted losses.
+/// Each flag of the request with its evidence, for these confirmed and predicted losses and tool calls.
 pub(super) fn evidence(
     row: &Row,
     engine: &EngineState,
     [confirmed, predicted]: [Option<&Losses>; 2],
+    tool_calls: Option<&ToolCalls>,
 ) -> Vec<(Flag, String)> {
     let of = |n: Option<u32>| count(n.unwrap_or(0).into());
     let (source, receiver) = (engine.facts().source(), engine.facts().receiver());
@@ -58,6 +60,7 @@ pub(super) fn evidence(
                     of(row.dropped),
                     named(confirmed)
                 ),
+                Flag::ToolCall => tool_calls.map_or_else(|| flag.what().to_owned(), explain_tool_calls),
                 Flag::DropPredicted => format!(
                     "several of its chunks were received in one wakeup, and {} keeps only the last{}",
                     engine.title(),

@@ -7,6 +7,8 @@ labelled! {
         Loss = "WIRE-LOSS",
         /// Chunks were proven lost between receiver and client.
         Dropped = "DROPPED",
+        /// The arguments of a tool call are not those that the engine sent.
+        ToolCall = "TOOL-CALL",
         /// Chunks shared a wakeup on a release that drops all but the last.
         DropPredicted = "DROPPED?",
         /// No chunk arrived for a long time although the request is live.
@@ -28,6 +30,7 @@ impl Flag {
         match self {
             Self::Loss => "its frames list fewer tokens than they count: some were lost on the wire",
             Self::Dropped => "its tokens were lost between receiver and client, confirmed by deliveries",
+            Self::ToolCall => "the arguments of a tool call are not those that the engine sent",
             Self::DropPredicted => "predicted drop: chunks shared a wakeup, and this release keeps only the last",
             Self::Stall => "it is unfinished and has had no new token for long",
             Self::Gap => "its first token waited too long or is still waiting",
@@ -42,14 +45,14 @@ impl Flag {
         Self::ALL.into_iter().find(|f| f.word().eq_ignore_ascii_case(word))
     }
 
-    fn bit(self) -> u8 {
+    fn bit(self) -> u16 {
         1 << self as u8
     }
 }
 
 /// Set of flags of one request.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Flags(u8);
+pub(crate) struct Flags(u16);
 
 impl Flags {
     pub(crate) fn set(&mut self, flag: Flag, holds: bool) {

@@ -142,7 +142,7 @@ impl Detail {
             tracks: tracks(&story, hops, &fates, origin),
             evidence: row
                 .as_ref()
-                .map(|row| evidence(row, engine, losses))
+                .map(|row| evidence(row, engine, losses, kept.tool_calls.as_ref()))
                 .unwrap_or_default(),
             since: story.since,
             tool_calls: kept.tool_calls,
@@ -429,6 +429,7 @@ mod tests {
             calls: 1,
             absent: 0,
             call: 1,
+            reason: None,
             outcome: ToolCallOutcome::Missing,
             finish: None,
             events: 2,

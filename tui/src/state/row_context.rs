@@ -72,6 +72,7 @@ impl RowContext {
         let mut flags = Flags::default();
         flags.set(Flag::Loss, row.wire_missing > 0);
         flags.set(Flag::Dropped, row.dropped.is_some_and(|d| d > 0));
+        flags.set(Flag::ToolCall, row.damaged_call);
         flags.set(Flag::DropPredicted, self.keeps_last && row.bursts);
         flags.set(Flag::Stall, stalled);
         flags.set(Flag::Gap, row.gap_ns.is_some_and(|g| g >= self.gap_ns));

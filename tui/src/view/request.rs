@@ -9,6 +9,7 @@ use super::path;
 use super::{Hits, itl};
 use crate::state::Model;
 use crate::state::fate::Fate;
+use crate::state::flags::Flag;
 use crate::state::health::Health;
 use crate::state::request::{ChunkLine, Detail};
 use crate::state::row::Row;
@@ -19,6 +20,8 @@ use crate::theme::{PLAIN, STRONG, Theme};
 const LABEL: u16 = 19;
 /// Rows reserved for the list of chunks, including its heading.
 const LIST: u16 = 6;
+/// Maximum number of rows for the explanation of a tool call.
+const TOOL_CALL: u16 = 6;
 
 pub(super) fn draw(pad: &mut Pad<'_>, model: &Model, ui: &Ui, hits: &mut Hits) {
     let theme = pad.theme();
@@ -34,7 +37,8 @@ pub(super) fn draw(pad: &mut Pad<'_>, model: &Model, ui: &Ui, hits: &mut Hits) {
     y = frontend(pad, y, detail);
     for (flag, why) in &detail.evidence {
         let x = pad.text(1, y, flag.word(), theme.flag(*flag));
-        y = pad.paragraph(x + 1, y, 2, why, PLAIN);
+        let lines = if *flag == Flag::ToolCall { TOOL_CALL } else { 2 };
+        y = pad.paragraph(x + 1, y, lines, why, PLAIN);
     }
     y = tool_calls(pad, y, detail);
     y = stages(pad, y, detail);
@@ -58,17 +62,20 @@ fn head(pad: &mut Pad<'_>, detail: &Detail) -> u16 {
     1
 }
 
-/// Draws what became of the response's tool calls, if they were compared.
+/// Draws what became of the response's tool calls, unless the evidence for a flag has it.
 fn tool_calls(pad: &mut Pad<'_>, y: u16, detail: &Detail) -> u16 {
     let theme = pad.theme();
     let Some(calls) = &detail.tool_calls else { return y };
+    if detail.evidence.iter().any(|(flag, _)| *flag == Flag::ToolCall) {
+        return y;
+    }
     let style = match calls.outcome {
         outcome if outcome.is_damaged() => theme.health(Health::Critical),
         ToolCallOutcome::Unfinished | ToolCallOutcome::Unjudged => theme.health(Health::Warning),
         _ => PLAIN,
     };
     let x = pad.text(1, y, "tool calls ", theme.head());
-    pad.paragraph(x, y, 6, &explain_tool_calls(calls), style)
+    pad.paragraph(x, y, TOOL_CALL, &explain_tool_calls(calls), style)
 }
 
 /// Draws how long the response waited in a frontend, if known.

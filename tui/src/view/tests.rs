@@ -5,13 +5,15 @@ use ratatui::backend::TestBackend;
 use session::playback::{Play, PlaybackState, Position, Speed};
 use session::sink::{Writing, Written};
 use trace::event::{
-    ArgumentsPart, Capabilities, CpuSample, Finish, Received, StackSample, ToolCallOutcome, ToolCalls, What,
+    Answer, ArgumentsPart, Capabilities, CpuSample, Finish, Received, StackSample, ToolCallOutcome, ToolCalls,
+    UnjudgedReason, What,
 };
 use trace::ledger::FrontendResponse;
 use trace::{FrameId, HopId, ThreadId};
 
 use super::*;
 use crate::state::journal::Journal;
+use crate::state::query::Query;
 use crate::state::refresh::{FINISHED_SHOWN, RunValues};
 use crate::state::scene::{MS, Scene};
 use crate::state::table::Sort;
@@ -240,12 +242,12 @@ fn one_request_matches_its_snapshots() {
 fn a_damaged_tool_call_is_explained_on_the_request_screen() {
     let mut fixture = race();
     fixture.press(&[Action::Go(Tab::Requests), Action::Open]);
-    let detail = fixture.model.detail.as_mut().expect("a request");
-    detail.tool_calls = Some(ToolCalls {
+    let calls = ToolCalls {
         calls: 2,
         absent: 0,
         call: 1,
         outcome: ToolCallOutcome::Missing,
+        reason: None,
         finish: Some(Finish::Stop),
         events: 7,
         part: Some(ArgumentsPart {
@@ -256,8 +258,31 @@ fn a_damaged_tool_call_is_explained_on_the_request_screen() {
             events: [3, 4],
             whole_events: true,
         }),
-    });
+    };
+    let unjudged = ToolCalls {
+        outcome: ToolCallOutcome::Unjudged,
+        reason: Some(UnjudgedReason::Missed),
+        part: None,
+        ..calls
+    };
+    let rid = fixture.ui.selected.clone().expect("a request");
+    let answer = |tool_calls| Answer {
+        tool_calls: Some(tool_calls),
+        ..Answer::new(&rid, None, None)
+    };
+    fixture.scene.emit(13_000 * MS, What::Answered(answer(unjudged)));
+    fixture.refresh();
+    let drawn = fixture.drawn(SIZES[1], "C.UTF-8");
+    assert!(
+        drawn.contains("2 tool calls: not judged: a part of the response"),
+        "{drawn}"
+    );
+    fixture.scene.emit(13_001 * MS, What::Answered(answer(calls)));
+    fixture.refresh();
     fixture.snapshot("request_tool_calls");
+    fixture.ui.filter.1 = Query::parse("flag:tool-call").expect("a filter");
+    fixture.press(&[Action::Go(Tab::Requests)]);
+    assert_eq!(fixture.model.table.visible_count(), 1);
 }
 
 #[test]

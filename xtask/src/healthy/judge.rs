@@ -6,7 +6,7 @@ use serde::Deserialize;
 use serde_json::Value;
 use trace::event::{
     Answer, Capabilities, Chunk, Engine, Event, Finish, Frame, Hop, IdColumn, Kind, Received, ToolCallOutcome,
-    ToolCalls, What,
+    ToolCalls, UnjudgedReason, What,
 };
 use trace::path::Ends;
 use trace::{Analysis, Config, FrameId, HopId, MonoNs};
@@ -323,7 +323,11 @@ impl Run {
             self.now += 1_000_000_000;
             self.analysis.tick(MonoNs(self.now));
         }
-        let of = |(rid, tokens, calls): &(String, Option<u32>, Option<ToolCalls>)| match (tokens, calls) {
+        let is_compared = |calls: &&ToolCalls| calls.reason.is_none_or(|reason| reason == UnjudgedReason::Differs);
+        let of = |(rid, tokens, calls): &(String, Option<u32>, Option<ToolCalls>)| match (
+            tokens,
+            calls.as_ref().filter(is_compared),
+        ) {
             (_, Some(calls)) => match calls.outcome {
                 ToolCallOutcome::Complete => Verdict::EqualCalls,
                 ToolCallOutcome::Rewritten => Verdict::Unjudged("calls in another form"),

@@ -3,7 +3,7 @@
 use std::borrow::Cow;
 
 use trace::MonoNs;
-use trace::event::{Answer, AnswerEnd, Event, Missed, MissedCause, What};
+use trace::event::{Answer, AnswerEnd, Event, Missed, MissedCause, UnjudgedReason, What};
 
 use super::content::StreamTokens;
 use super::event::{Completion, Form};
@@ -11,6 +11,7 @@ use super::frontend::Writes;
 use super::names::Named;
 use super::server::{listed, text_only};
 use super::stream::Item;
+use super::text::ObservedCalls;
 use super::{Limits, Server};
 
 /// A response in progress.
@@ -47,6 +48,8 @@ struct Part {
     shown: String,
     /// Tokens of a stream that can only be matched by content.
     received: StreamTokens,
+    /// Its tool calls.
+    calls: ObservedCalls,
 }
 
 impl Open {
@@ -267,6 +270,7 @@ impl Open {
                     claimed: None,
                     so_far: None,
                     received: StreamTokens::default(),
+                    calls: ObservedCalls::default(),
                 };
                 if self.used == self.parts.len() {
                     self.parts.push(fresh);
@@ -282,6 +286,7 @@ impl Open {
                 part.partial = false;
                 part.so_far = self.whole.then_some(0);
                 part.received.clear();
+                part.calls = ObservedCalls::default();
                 self.used += 1;
                 self.used - 1
             }
@@ -289,6 +294,9 @@ impl Open {
         let part = &mut self.parts[place];
         let new = completion.tokens.unwrap_or(0);
         part.counted &= completion.tokens.is_some();
+        if !completion.text.tool_calls.is_empty() {
+            part.calls.add(completion.text.tool_calls);
+        }
         // A count equal to the number of ids means that the ids are cumulative. The first event of an incremental response also matches,
         // with the same result.
         part.tokens = if completion.form != Form::OpenAi && completion.completion_tokens == completion.tokens {
@@ -350,7 +358,17 @@ impl Open {
             let ended = part.counted && end == AnswerEnd::Whole;
             let rest = ended.then(|| server.texts.ended(&part.rid, part.so_far.is_some()));
             server.report_by_text(at, &part.rid, true, false, sink);
-            let (differs, tool_calls) = server.texts.forget(&part.rid, self.whole && end == AnswerEnd::Whole);
+            let (differs, compared) = server.texts.forget(&part.rid, self.whole && end == AnswerEnd::Whole);
+            let tool_calls = compared.unwrap_or_else(|reason| {
+                let reason = match end {
+                    AnswerEnd::ClientLeft | AnswerEnd::ServerLeft => UnjudgedReason::EndedEarly,
+                    _ if !self.whole || end == AnswerEnd::Unknown => UnjudgedReason::Missed,
+                    _ => reason,
+                };
+                // The events before the first frame name the response by the id that it shows.
+                let is_other = self.parts[..self.used].iter().any(|other| other.shown == part.rid);
+                part.calls.unjudged(reason).filter(|_| !is_other)
+            });
             let fewer = part.partial && part.claimed.is_some_and(|claimed| part.tokens < claimed);
             let counted = part.counted && !differs && !fewer;
             if part.counted && differs {

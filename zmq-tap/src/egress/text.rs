@@ -14,11 +14,12 @@ use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
 
 use trace::HopId;
-use trace::event::{Chunk, Frame, Kind, ToolCalls};
+use trace::event::{Chunk, Frame, Kind, ToolCalls, UnjudgedReason};
 
 use self::differences::Differences;
 use self::sent_text::{Part, SentText, most_tokens};
 use self::tool_calls::Calls;
+pub(super) use self::tool_calls::ObservedCalls;
 use super::detokenize::Detokenize;
 use super::digest::Digest;
 
@@ -77,6 +78,8 @@ pub struct Texts {
     pub detokenizer: Option<Arc<dyn Detokenize>>,
     /// Number of requests evicted because a limit was reached.
     pub evicted: u64,
+    /// Whether any frame had text.
+    has_text: bool,
     /// Responses whose text is not the text that was sent.
     pub(super) differences: Differences,
     /// Deliveries to report.
@@ -187,6 +190,7 @@ impl Texts {
             self.evict_oldest();
         }
         let sent = sent.add(chunk, self.detokenizer.as_deref()).then_some(sent);
+        self.has_text |= sent.is_some();
         self.bytes += sent.as_ref().map_or(0, SentText::bytes);
         self.order.push_back(chunk.rid.to_owned());
         let request = Compared {
@@ -299,11 +303,16 @@ impl Texts {
         }
     }
 
-    /// Forgets a request whose response has ended. Returns whether the response had other text, and its tool calls if `whole`: each of its
-    /// events was observed.
-    pub(super) fn forget(&mut self, rid: &str, whole: bool) -> (bool, Option<ToolCalls>) {
+    /// Forgets a request whose response has ended. Returns whether the response had other text, and its tool calls, or why they are unjudged.
+    /// `whole`: each of its events was observed.
+    pub(super) fn forget(&mut self, rid: &str, whole: bool) -> (bool, Result<Option<ToolCalls>, UnjudgedReason>) {
+        let unknown = if self.has_text {
+            UnjudgedReason::Missed
+        } else {
+            UnjudgedReason::NoText
+        };
         let Some(mut request) = self.requests.remove(rid) else {
-            return (false, None);
+            return (false, Err(unknown));
         };
         self.bytes -= request.bytes();
         if let Some(at) = self.order.iter().position(|known| known == rid) {
@@ -313,8 +322,8 @@ impl Texts {
             .unmatched
             .as_deref_mut()
             .filter(|unmatched| whole && unmatched.sent.begins());
-        let tool_calls = unmatched.and_then(|unmatched| unmatched.sent.judge(&unmatched.calls, unmatched.carried));
-        (request.differs, tool_calls)
+        let tool_calls = unmatched.map(|unmatched| unmatched.sent.judge(&unmatched.calls, unmatched.carried));
+        (request.differs, tool_calls.unwrap_or(Err(unknown)))
     }
 
     fn evict_oldest(&mut self) {

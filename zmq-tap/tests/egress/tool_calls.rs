@@ -5,8 +5,8 @@ use std::path::PathBuf;
 use serde::Deserialize;
 use serde_json::Value;
 use trace::MonoNs;
-use trace::event::{Answer, Chunk, Event, Finish, ToolCallOutcome, ToolCalls, What};
-use zmq_tap::egress::{Limits, Reader, Server};
+use trace::event::{Answer, Chunk, Event, Finish, ToolCallOutcome, ToolCalls, UnjudgedReason, What};
+use zmq_tap::egress::{Closing, Limits, Reader, Server};
 
 use super::send_text;
 
@@ -38,7 +38,13 @@ fn recorded() -> Vec<(String, Response)> {
 
 /// Reads the events of a response whose frames carried these chunks.
 fn read(chunks: &[String], finish: &str, events: &[String]) -> Option<ToolCalls> {
-    let (mut server, mut found) = (Server::new(None), None);
+    let mut server = Server::new(None);
+    send(&mut server, chunks, finish);
+    answered(&mut server, &response(finish, events).concat(), true)
+}
+
+/// Sends frames with these chunks.
+fn send(server: &mut Server, chunks: &[String], finish: &str) {
     for (n, text) in (1..).zip(chunks) {
         let finish = if finish == "length" {
             Finish::Length
@@ -52,20 +58,35 @@ fn read(chunks: &[String], finish: &str, events: &[String]) -> Option<ToolCalls>
             text: Some(text),
             ..Chunk::new("r")
         };
-        send_text(&mut server, n, chunk);
+        send_text(server, n, chunk);
     }
+}
+
+/// Bytes of the head, of each event, and of the end.
+fn response(finish: &str, events: &[String]) -> Vec<String> {
     let end = format!(r#"{{"id":"r","choices":[{{"index":0,"delta":{{}},"finish_reason":"{finish}"}}]}}"#);
     let data = events.iter().map(String::as_str).chain([&*end, "[DONE]"]);
-    let body = data.fold(String::new(), |body, data| body + "data: " + data + "\n\n");
     let head = "HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ntransfer-encoding: chunked\r\n\r\n";
-    let bytes = format!("{head}{:x}\r\n{body}\r\n0\r\n\r\n", body.len());
-    Reader::new(Limits::default()).feed(MonoNs(1), bytes.as_bytes(), true, &mut server, &mut |event: &Event<
-        '_,
-    >| {
+    let data = data.map(|data| format!("data: {data}\n\n"));
+    let chunks = data.map(|data| format!("{:x}\r\n{data}\r\n", data.len()));
+    let (head, end) = (head.to_owned(), "0\r\n\r\n".to_owned());
+    [head].into_iter().chain(chunks).chain([end]).collect()
+}
+
+/// The tool calls of the response with these bytes, whose connection then closes. `begins`: they are its first.
+fn answered(server: &mut Server, bytes: &str, begins: bool) -> Option<ToolCalls> {
+    let (mut reader, mut found) = (Reader::new(Limits::default()), None);
+    let mut observe = |event: &Event<'_>| {
         if let What::Answered(Answer { tool_calls, .. }) = event.what {
             found = tool_calls;
         }
-    });
+    };
+    reader.feed(MonoNs(1), bytes.as_bytes(), begins, server, &mut observe);
+    let closing = Closing {
+        by_client: Some(true),
+        unacknowledged: None,
+    };
+    reader.closed(MonoNs(2), closing, server, &mut observe);
     found
 }
 
@@ -304,4 +325,28 @@ fn joined_events_are_complete() {
         });
         assert_eq!(found.map(|found| found.outcome), Some(ToolCallOutcome::Complete));
     }
+}
+
+#[test]
+fn tool_calls_that_cannot_be_compared_are_unjudged_with_the_reason() {
+    let mut recorded = recorded().into_iter().map(|(_, response)| response);
+    let found = recorded.find(|response| response.finish != "length" && response.pieces().len() > 4);
+    let recorded = found.expect("a streamed call");
+    let bytes = response(&recorded.finish, &recorded.events);
+    let read = |frames: bool, bytes: &[String], begins| {
+        let mut server = Server::new(None);
+        if frames {
+            send(&mut server, &recorded.chunks, &recorded.finish);
+        }
+        let calls = answered(&mut server, &bytes.concat(), begins).expect("tool calls");
+        (calls.outcome, calls.reason)
+    };
+    let unjudged = |reason| (ToolCallOutcome::Unjudged, Some(reason));
+    // The head and the first events come before the attach.
+    let behind = 1 + recorded.pieces()[1];
+    assert_eq!(read(true, &bytes[behind..], false), unjudged(UnjudgedReason::Missed));
+    let left = 1 + recorded.pieces()[3];
+    assert_eq!(read(true, &bytes[..left], true), unjudged(UnjudgedReason::EndedEarly));
+    assert_eq!(read(false, &bytes, true), unjudged(UnjudgedReason::NoText));
+    assert_eq!(read(true, &bytes, true), (ToolCallOutcome::Complete, None));
 }

@@ -2,7 +2,9 @@
 
 use super::bytes::Malformed;
 use crate::engine::{Mode, Waiter};
-use crate::event::{AnswerEnd, AwayState, Finish, IdColumn, Kind, MissedCause, Response, ThreadPart, ToolCallOutcome};
+use crate::event::{
+    AnswerEnd, AwayState, Finish, IdColumn, Kind, MissedCause, Response, ThreadPart, ToolCallOutcome, UnjudgedReason,
+};
 
 /// An enum with numeric codes.
 pub(super) trait Code: Sized {
@@ -39,6 +41,7 @@ codes! {
     AwayState { Stopped = 0, Traced = 1, Frozen = 2, Blocked = 3, Polling = 4, Asleep = 5 }
     Response { Streamed = 0, Whole = 1, Text = 2 }
     ToolCallOutcome { Complete = 0, Rewritten = 1, Unfinished = 2, Unjudged = 3, Swapped = 4, Repeated = 5, Missing = 6, Absent = 7, Garbled = 8 }
+    UnjudgedReason { Differs = 0, Missed = 1, EndedEarly = 2, NoText = 3, Unreadable = 4 }
     AnswerEnd { Whole = 0, ClientLeft = 1, ServerLeft = 2, Unknown = 3 }
     MissedCause { QueueFull = 0, Unframed = 1, TooLarge = 2, CutShort = 3, Ended = 4 }
 }

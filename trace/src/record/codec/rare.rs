@@ -8,7 +8,7 @@ use super::text::{Reading, Texts};
 use crate::clock::MonoNs;
 use crate::event::{
     Answer, ArgumentsPart, Away, Capabilities, CpuSample, Engine, FrontendWait, Hop, LoggedState, Merged, Missed,
-    PollUse, QueueSample, SendWait, StackSample, Stage, ToolCalls, Undecoded, What,
+    PollUse, QueueSample, SendWait, StackSample, Stage, ToolCallOutcome, ToolCalls, Undecoded, UnjudgedReason, What,
 };
 use crate::id::{FrameId, HopId, ThreadId};
 
@@ -294,6 +294,8 @@ impl Field<'_> for Option<ToolCalls> {
             part.events[1].write(to);
             u8::from(part.whole_events).write(to);
         }
+        // From 2.8 on.
+        to.fields.maybe(calls.reason.map(|reason| reason.code().into()));
     }
 
     fn read(from: &mut RareReader<'_>) -> Result<Self, Malformed> {
@@ -305,6 +307,7 @@ impl Field<'_> for Option<ToolCalls> {
             absent: 0,
             call: Field::read(from)?,
             outcome: Field::read(from)?,
+            reason: None,
             finish: from.maybe_code()?,
             events: 0,
             part: match Field::read(from)? {
@@ -326,6 +329,11 @@ impl Field<'_> for Option<ToolCalls> {
                 part.whole_events = from.flag()?;
             }
         }
+        calls.reason = if from.fields.is_empty() {
+            (calls.outcome == ToolCallOutcome::Unjudged).then_some(UnjudgedReason::Differs)
+        } else {
+            from.maybe_code()?
+        };
         Ok(Some(calls))
     }
 }

@@ -4,7 +4,7 @@ use std::borrow::Cow;
 use std::collections::VecDeque;
 
 use trace::HopId;
-use trace::event::{Chunk, Finish, ToolCalls};
+use trace::event::{Chunk, Finish, ToolCalls, UnjudgedReason};
 
 use super::ChoiceText;
 use super::differences::Difference;
@@ -221,7 +221,7 @@ impl SentText {
 
     /// Compares the tool calls of a response with the text that it has not carried otherwise.
     /// `carried`: bytes of content and reasoning since then.
-    pub(super) fn judge(&mut self, calls: &Calls, carried: u64) -> Option<ToolCalls> {
+    pub(super) fn judge(&mut self, calls: &Calls, carried: u64) -> Result<Option<ToolCalls>, UnjudgedReason> {
         let before = self.carried;
         let ends: Vec<_> = self
             .pending
@@ -229,7 +229,7 @@ impl SentText {
             .map(|end| ((end.text.len() - before.text.len()) as usize, end.tokens))
             .collect();
         calls.judge(&Sent {
-            text: std::str::from_utf8(self.text.make_contiguous()).ok()?,
+            text: std::str::from_utf8(self.text.make_contiguous()).map_err(|_| UnjudgedReason::Unreadable)?,
             finish: self.finish,
             ends: &ends,
             before: before.tokens,

@@ -4,11 +4,13 @@
 //! text, such as reasoning, is not taken for a call. Other forms (XML, Python) are not compared.
 
 mod absent;
+mod observed;
 
 use std::ops::Range;
 
+pub(in crate::egress) use self::observed::ObservedCalls;
 use serde::Deserialize;
-use trace::event::{ArgumentsPart, Finish, ToolCallOutcome, ToolCalls};
+use trace::event::{ArgumentsPart, Finish, ToolCallOutcome, ToolCalls, UnjudgedReason};
 
 use super::arguments::{self, Comparison, Cut, Part};
 use super::budget::Budget;
@@ -124,23 +126,23 @@ impl Calls {
         }
     }
 
-    /// Compares the calls with the text. `None` without any, or if they are unknown.
-    pub(super) fn judge(&self, sent: &Sent<'_>) -> Option<ToolCalls> {
-        if self.unknown || sent.finish.is_none() {
-            return None;
+    /// Compares the calls with the text. `Ok(None)` without any.
+    pub(super) fn judge(&self, sent: &Sent<'_>) -> Result<Option<ToolCalls>, UnjudgedReason> {
+        if self.unknown {
+            return Err(UnjudgedReason::Unreadable);
+        }
+        if sent.finish.is_none() {
+            return Err(UnjudgedReason::Missed);
         }
         let mut budget = Budget::default();
         let objects = self.objects(sent.text, &mut budget);
         let found = self.judge_found(sent, &objects, &mut budget);
         let absent = self.absent(sent, &objects, &mut budget);
-        let worst = [found, absent]
-            .into_iter()
-            .flatten()
-            .max_by_key(|calls| calls.outcome)?;
-        Some(ToolCalls {
+        let worst = [found, absent].into_iter().flatten().max_by_key(|calls| calls.outcome);
+        Ok(worst.map(|worst| ToolCalls {
             absent: absent.map_or(0, |absent| absent.absent),
             ..worst
-        })
+        }))
     }
 
     /// Compares the calls of the response with their objects in the text.
@@ -154,10 +156,17 @@ impl Calls {
             .map(|(place, (call, object))| {
                 // The end of the call, which is behind its arguments, may not have been generated.
                 let is_cut = place == last && sent.finish == Some(Finish::Length);
-                if budget.is_exceeded() {
-                    return (None, Comparison::new(ToolCallOutcome::Unjudged));
-                }
-                call.compare(object.clone(), sent.text, is_cut, budget)
+                let (object, comparison) = if budget.is_exceeded() {
+                    (None, Comparison::new(ToolCallOutcome::Unjudged))
+                } else {
+                    call.compare(object.clone(), sent.text, is_cut, budget)
+                };
+                let reason = match (comparison.outcome, budget.is_exceeded()) {
+                    (ToolCallOutcome::Unjudged, true) => Some(UnjudgedReason::Unreadable),
+                    (ToolCallOutcome::Unjudged, false) => Some(UnjudgedReason::Differs),
+                    _ => None,
+                };
+                (object, comparison, reason)
             });
         // The first of the worst.
         let (place, worst) = found.enumerate().reduce(|worst, next| {
@@ -167,13 +176,14 @@ impl Calls {
                 worst
             }
         })?;
-        let (object, Comparison { outcome, parts }) = worst;
+        let (object, Comparison { outcome, parts }, reason) = worst;
         let call = &self.found[place];
         Some(ToolCalls {
             calls: self.found.len() as u32,
             absent: 0,
             call: place as u32 + 1,
             outcome,
+            reason,
             finish: sent.finish,
             events: call.ends.len() as u32,
             part: object.and_then(|object| sent.part(&object, &parts, call)),

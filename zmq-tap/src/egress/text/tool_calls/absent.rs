@@ -38,6 +38,7 @@ impl Calls {
             absent: count as u32,
             call: place as u32 + 1,
             outcome: ToolCallOutcome::Absent,
+            reason: None,
             finish: sent.finish,
             events: 0,
             part: Some(ArgumentsPart {

@@ -15,8 +15,12 @@ fn calls(calls: &[(&str, &[&str])]) -> Calls {
     found
 }
 
-/// Compares with these chunks of one token each.
 fn judge(calls: &Calls, chunks: &[&str], finish: Finish) -> Option<ToolCalls> {
+    compare(calls, chunks, finish).expect("known calls and a known end")
+}
+
+/// Compares with these chunks of one token each.
+fn compare(calls: &Calls, chunks: &[&str], finish: Finish) -> Result<Option<ToolCalls>, UnjudgedReason> {
     let (text, mut end) = (chunks.concat(), 0);
     let ends: Vec<_> = (11..)
         .zip(chunks)
@@ -208,7 +212,7 @@ fn a_call_in_no_field_of_the_response_is_absent() {
         before: 0,
         carried: text.len() as u64,
     };
-    assert_eq!(none.judge(&sent), None);
+    assert_eq!(none.judge(&sent), Ok(None));
     // Calls inside of arguments, incomplete ones, and text in another form.
     for text in [
         "{\"name\": \"find\", \"arguments\": {\"city\": \"New ",
@@ -270,6 +274,7 @@ fn the_worst_of_several_calls_is_described() {
 
 #[test]
 fn unknown_forms_and_excess_are_not_judged() {
+    let unreadable = Err(UnjudgedReason::Unreadable);
     for json in [
         "{}",
         "[1]",
@@ -278,13 +283,13 @@ fn unknown_forms_and_excess_are_not_judged() {
     ] {
         let mut found = calls(&[("find", &["{}"])]);
         found.add(json);
-        assert_eq!(judge(&found, &HERMES, Finish::Stop), None, "{json}");
+        assert_eq!(compare(&found, &HERMES, Finish::Stop), unreadable, "{json}");
     }
     let mut found = Calls::default();
     for index in 0..=MAX_CALLS {
         found.add(&format!("[{{\"index\": {index}}}]"));
     }
-    assert_eq!((found.bytes(), judge(&found, &HERMES, Finish::Stop)), (0, None));
+    assert_eq!((found.bytes(), compare(&found, &HERMES, Finish::Stop)), (0, unreadable));
 }
 
 #[test]
