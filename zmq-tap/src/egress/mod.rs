@@ -5,7 +5,6 @@
 
 mod chunked;
 mod content;
-mod detokenize;
 mod digest;
 mod event;
 mod fields;
@@ -28,7 +27,6 @@ mod text;
 use std::fmt;
 
 pub use content::Content;
-pub use detokenize::{Detokenize, TokenStream};
 pub use digest::Digest;
 pub use event::{Completion, Form, Hints, Undecoded, body, event};
 pub use frontend::{Frontends, UnknownWait};
@@ -37,7 +35,7 @@ pub use reader::{Closing, Reader};
 pub use request_plane::{RequestIds, Requests};
 pub use server::{Server, Tls};
 pub use stream::{Item, Stream};
-pub use text::{ChoiceText, Texts};
+pub use text::{ChoiceText, Detokenize, Texts, TokenStream};
 
 /// Memory limits of one connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -5,7 +5,6 @@
 //! tokenizer gives their text.
 
 mod arguments;
-mod budget;
 mod differences;
 mod sent_text;
 mod tool_calls;
@@ -17,10 +16,10 @@ use trace::HopId;
 use trace::event::{Chunk, Frame, Kind, ToolCalls, UnjudgedReason};
 
 use self::differences::Differences;
+pub use self::sent_text::{Detokenize, TokenStream};
 use self::sent_text::{Part, SentText, most_tokens};
 use self::tool_calls::Calls;
 pub(super) use self::tool_calls::ObservedCalls;
-use super::detokenize::Detokenize;
 use super::digest::Digest;
 
 /// Maximum number of requests whose text is kept for comparison.

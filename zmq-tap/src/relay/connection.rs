@@ -8,11 +8,11 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::net::{TcpStream, UnixStream};
+use tokio::sync::watch;
 use tokio::time::{Instant, sleep_until, timeout_at};
 
 use super::Shared;
 use super::endpoint::{Endpoint, Pair};
-use super::gate::Gate;
 use super::journal::Journal;
 use super::observation::{Direction, Ending, Observation};
 use super::pump::{End, pump};
@@ -21,6 +21,33 @@ use super::socket::Socket;
 use super::thread::Stop;
 use super::watch::{Observer, Watch};
 use super::window::Window;
+
+/// A gate in front of an upstream, shared by its opener and the relay. Connections accepted before it opens wait there. It opens once.
+#[derive(Clone, Debug)]
+pub struct Gate(Arc<watch::Sender<bool>>);
+
+impl Gate {
+    /// Creates an open gate.
+    pub fn open() -> Self {
+        Self(Arc::new(watch::Sender::new(true)))
+    }
+
+    /// Creates a gate that is closed until [`Gate::let_through`].
+    pub fn closed() -> Self {
+        Self(Arc::new(watch::Sender::new(false)))
+    }
+
+    /// Opens the gate.
+    pub fn let_through(&self) {
+        self.0.send_replace(true);
+    }
+
+    /// Waits until the gate is open.
+    async fn wait(&self) {
+        // `wait_for` fails only when every sender is dropped, and `self` is one.
+        let _ = self.0.subscribe().wait_for(|open| *open).await;
+    }
+}
 
 /// A pair with the gate its connections wait at.
 #[derive(Debug)]

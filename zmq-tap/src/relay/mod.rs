@@ -21,7 +21,6 @@ mod connection;
 mod endpoint;
 mod error;
 mod files;
-mod gate;
 mod journal;
 mod listener;
 mod observation;
@@ -43,9 +42,9 @@ use std::time::Duration;
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 use tokio::task::JoinSet;
 
+pub use connection::Gate;
 pub use endpoint::{Endpoint, EndpointError, Pair};
 pub use error::RelayError;
-pub use gate::Gate;
 pub use observation::{Direction, Ending, NotKept, Observation, Payload, Unread};
 pub use options::Options;
 pub use queue::Observations;

@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use rustix::fs::{Mode, OFlags};
 
-use super::error::SpliceError;
+use super::SpliceError;
 
 /// A folder of sockets, in any mount namespace reachable through `/proc/PID/root`.
 #[derive(Clone, Debug)]

@@ -9,7 +9,7 @@ use std::path::Path;
 
 use rustix::fs::{AtFlags, CWD, Gid, Mode, OFlags, RenameFlags, Uid, chownat, renameat_with};
 
-use super::error::SpliceError;
+use super::SpliceError;
 use super::folder::Folder;
 use super::note::{Move, aside};
 use crate::relay::claim::{Identity, Note};

@@ -4,7 +4,7 @@ use std::fs;
 use std::os::unix::fs::FileTypeExt;
 use std::path::PathBuf;
 
-use super::error::SpliceError;
+use super::SpliceError;
 use super::folder::Folder;
 use super::note::Move;
 use crate::relay::RelayError;

@@ -4,7 +4,7 @@ use std::io::{self, Read, Write};
 use std::os::unix::net::UnixStream;
 use std::time::{Duration, Instant};
 
-use super::error::SpliceError;
+use super::SpliceError;
 use super::folder::Folder;
 use crate::zmtp::{Command, Mark, Scanner};
 

@@ -8,18 +8,41 @@ use std::ops::Range;
 use serde_json::Value;
 use trace::event::ToolCallOutcome;
 
-use super::budget::Budget;
-
 /// Longest differing part that is searched for exchanged halves, in characters.
 const MAX_SWAPPED: usize = 2_048;
 /// Maximum number of characters that two exchanged parts share at their ends.
 const MAX_SHARED: usize = 32;
+/// Maximum number of steps to compare the tool calls of a response: about 4 ms, on the thread that reads the probe's ring.
+const MAX_STEPS: usize = 4_000_000;
 /// Steps to parse a byte.
 const PARSED: usize = 3;
 /// Steps to compare the characters of a byte.
 const COMPARED: usize = 20;
 /// Steps to describe a place.
 const DESCRIBED: usize = 100;
+
+/// Remaining work of a comparison, in steps of about a nanosecond.
+#[derive(Debug)]
+pub(super) struct Budget(Option<usize>);
+
+impl Default for Budget {
+    fn default() -> Self {
+        Self(Some(MAX_STEPS))
+    }
+}
+
+impl Budget {
+    /// Takes the steps of the next part. Returns false, then and in all later calls, if they exceed the rest of the budget.
+    pub(super) fn take(&mut self, steps: usize) -> bool {
+        self.0 = self.0.and_then(|left| left.checked_sub(steps));
+        self.0.is_some()
+    }
+
+    /// Whether a part was left out, so that nothing is known about the comparison.
+    pub(super) fn is_exceeded(&self) -> bool {
+        self.0.is_none()
+    }
+}
 
 /// Result of a comparison. The places are bytes of the sent object.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -2,6 +2,7 @@
 
 use std::borrow::Cow;
 use std::collections::VecDeque;
+use std::fmt;
 
 use trace::HopId;
 use trace::event::{Chunk, Finish, ToolCalls, UnjudgedReason};
@@ -9,13 +10,33 @@ use trace::event::{Chunk, Finish, ToolCalls, UnjudgedReason};
 use super::ChoiceText;
 use super::differences::Difference;
 use super::tool_calls::{Calls, Sent};
-use crate::egress::detokenize::{Detokenize, TokenStream};
 use crate::egress::digest::Digest;
 
 /// Maximum number of chunks kept for one request.
 const MAX_CHUNKS: usize = 65_536;
 /// Maximum number of bytes of text kept for one request, apart from its last chunk.
 const MAX_BYTES: usize = 1 << 20;
+
+/// A tokenizer that turns ids into text, step by step.
+pub trait Detokenize: fmt::Debug + Send + Sync {
+    /// State of a request whose prompt contains text.
+    fn begin(&self) -> TokenStream;
+
+    /// Appends to `text` what the next token adds to the output; nothing for a special token, and while a character is incomplete. Returns
+    /// false if that is unknown.
+    fn step(&self, stream: &mut TokenStream, id: u32, text: &mut String) -> bool;
+}
+
+/// Tokens of one request that the text of the next one depends on.
+#[derive(Clone, Debug, Default)]
+pub struct TokenStream {
+    /// The tokens.
+    pub ids: Vec<u32>,
+    /// Text of those before `next`.
+    pub prefix: String,
+    /// Number of them whose text is complete.
+    pub next: usize,
+}
 
 /// Text of one request.
 #[derive(Clone, Debug)]

@@ -4,7 +4,6 @@ use proptest::prelude::*;
 use trace::FrameId;
 use trace::event::{Finish, IdColumn};
 
-use super::super::detokenize::TokenStream;
 use super::*;
 
 /// A chunk after which the request has `count` tokens.

@@ -12,8 +12,7 @@ pub(in crate::egress) use self::observed::ObservedCalls;
 use serde::Deserialize;
 use trace::event::{ArgumentsPart, Finish, ToolCallOutcome, ToolCalls, UnjudgedReason};
 
-use super::arguments::{self, Comparison, Cut, Part};
-use super::budget::Budget;
+use super::arguments::{self, Budget, Comparison, Cut, Part};
 
 /// Maximum number of tool calls of a response.
 const MAX_CALLS: usize = 256;
