@@ -2,7 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
-use crate::discover::libzmq::open;
+use crate::discover::libzmq::{self, open};
 use crate::discover::proc::maps::{self, MappedFile};
 use crate::discover::proc::{ProcDir, ProcRoot, ReadError};
 use crate::discover::{InnerServer, LibZmq, Release};
@@ -20,12 +20,11 @@ pub(crate) struct Library {
     pub(crate) buffers: bool,
 }
 
-/// Mapped files whose names indicate that they contain libzmq: `libzmq-<hash>.so.5.2.5` from pyzmq wheels, `libzmq.so.5` from a
-/// distribution, or an extension module that links it statically (`_zmq.abi3.so`).
+/// The mapped files that contain libzmq.
 pub(crate) fn libzmq(pid: u32) -> Result<Vec<Library>, ReadError> {
     let (process, files) = mapped(pid)?;
     let buffers = |file: &MappedFile| !of_pyzmq(file, &files);
-    let found = holds_zmq(&files).into_iter();
+    let found = libzmq::mapped(&files).into_iter();
     found.map(|file| library(&process, file, buffers(file))).collect()
 }
 
@@ -64,16 +63,6 @@ fn mapped(pid: u32) -> Result<(ProcDir, Vec<MappedFile>), ReadError> {
 fn library(process: &ProcDir, file: &MappedFile, buffers: bool) -> Result<Library, ReadError> {
     let (path, _) = open(process, file)?;
     Ok(Library { path, buffers })
-}
-
-/// Selects the files that contain libzmq. If it is a separate file, extension modules only call it.
-fn holds_zmq(files: &[MappedFile]) -> Vec<&MappedFile> {
-    let named = |file: &&MappedFile| contains(file.name(), b"zmq") && contains(file.name(), b".so");
-    let mut found: Vec<&MappedFile> = files.iter().filter(named).collect();
-    if found.iter().any(|file| file.name().starts_with(b"libzmq")) {
-        found.retain(|file| file.name().starts_with(b"libzmq"));
-    }
-    found
 }
 
 /// Whether only pyzmq uses this file: it is in the wheel's `pyzmq.libs`, or linked into its module, and the module is loaded.
@@ -127,7 +116,7 @@ mod tests {
     #[test]
     fn the_library_of_the_wheel_is_chosen_over_the_module_that_calls_it() {
         let files = maps::files(WHEEL.as_bytes());
-        let found = holds_zmq(&files);
+        let found = libzmq::mapped(&files);
         assert_eq!(found.len(), 1);
         assert_eq!(found[0].name(), b"libzmq-2f02442c.so.5.2.5");
         assert!(of_pyzmq(found[0], &files));
@@ -140,7 +129,7 @@ mod tests {
     fn a_module_with_libzmq_linked_in_is_chosen() {
         let module = WHEEL.lines().nth(2).expect("the module's line");
         let files = maps::files(module.as_bytes());
-        assert_eq!(holds_zmq(&files)[0].name(), b"_zmq.abi3.so");
+        assert_eq!(libzmq::mapped(&files)[0].name(), b"_zmq.abi3.so");
     }
 
     #[test]

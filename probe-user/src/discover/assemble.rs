@@ -41,7 +41,7 @@ pub(crate) fn engines(
     }
     let readings = wires::read(known, links, &roles);
 
-    let connected = links
+    let exchanging = links
         .iter()
         .zip(&readings)
         .filter(|(_, r)| r.is_some())
@@ -53,7 +53,7 @@ pub(crate) fn engines(
             .is_some_and(|(role, _)| !role.is_main())
             .then_some((child, parent))
     });
-    let groups = super::group::connected(candidates.len(), connected.chain(related));
+    let groups = connected(candidates.len(), exchanging.chain(related));
     let mut engines: Vec<Engine> = Vec::new();
     for group in &groups {
         let found = engine(known, group, candidates, &roles, links, &readings, blind);
@@ -179,4 +179,42 @@ fn releases<'a>(
     });
     found.extend(own_release);
     found
+}
+
+/// Connected components of `count` nodes, each in ascending order, ordered by their first member.
+pub fn connected(count: usize, edges: impl IntoIterator<Item = (usize, usize)>) -> Vec<Vec<usize>> {
+    let mut leader: Vec<usize> = (0..count).collect();
+    for (a, b) in edges {
+        let (a, b) = (find(&mut leader, a), find(&mut leader, b));
+        leader[a.max(b)] = a.min(b);
+    }
+    let mut groups: Vec<Vec<usize>> = vec![Vec::new(); count];
+    for node in 0..count {
+        let first = find(&mut leader, node);
+        groups[first].push(node);
+    }
+    groups.retain(|g| !g.is_empty());
+    groups
+}
+
+fn find(leader: &mut [usize], mut node: usize) -> usize {
+    while leader[node] != node {
+        leader[node] = leader[leader[node]];
+        node = leader[node];
+    }
+    node
+}
+
+#[cfg(test)]
+mod tests {
+    use super::connected;
+
+    #[test]
+    fn processes_are_grouped_by_connections() {
+        assert_eq!(
+            connected(6, [(4, 1), (1, 0), (3, 5)]),
+            [vec![0, 1, 4], vec![2], vec![3, 5]]
+        );
+        assert_eq!(connected(0, []), [[0; 0]; 0]);
+    }
 }

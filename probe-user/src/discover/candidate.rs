@@ -105,7 +105,7 @@ pub(crate) fn examine(
         }
         Err(e) => return Err(e),
     };
-    let zmq = libzmq::mapped(&files);
+    let zmq = libzmq::mapped(&files).into_iter().next();
     if zmq.is_none() && !named && refused.is_empty() {
         return Ok(if is_frontend {
             Examined::Frontend

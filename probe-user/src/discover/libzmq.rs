@@ -45,15 +45,16 @@ pub struct LibZmq {
     pub functions: Option<Vec<&'static str>>,
 }
 
-/// Selects the mapped file that contains libzmq by its name. Prefers a separate library (`libzmq-2f02442c.so.5.2.5` from pyzmq wheels, a
-/// distribution's `libzmq.so.5.2.5`) to an extension module that may link it statically (`_zmq.abi3.so`).
-pub(crate) fn mapped(files: &[MappedFile]) -> Option<&MappedFile> {
-    let has = |name: &[u8], part: &[u8]| name.windows(part.len()).any(|w| w == part);
-    let zmq = |f: &&MappedFile| has(f.name(), b"zmq") && has(f.name(), b".so");
-    files
-        .iter()
-        .find(|f| zmq(f) && f.name().starts_with(b"libzmq"))
-        .or_else(|| files.iter().find(zmq))
+/// Selects the mapped files that contain libzmq by their names: a separate library (`libzmq-2f02442c.so.5.2.5` from pyzmq wheels, a
+/// distribution's `libzmq.so.5.2.5`), which extension modules only call, or else modules that may link it statically (`_zmq.abi3.so`).
+pub(crate) fn mapped(files: &[MappedFile]) -> Vec<&MappedFile> {
+    let has = |file: &MappedFile, part: &[u8]| file.name().windows(part.len()).any(|window| window == part);
+    let zmq = |file: &&MappedFile| has(file, b"zmq") && has(file, b".so");
+    let mut found: Vec<&MappedFile> = files.iter().filter(zmq).collect();
+    if found.iter().any(|file| file.name().starts_with(b"libzmq")) {
+        found.retain(|file| file.name().starts_with(b"libzmq"));
+    }
+    found
 }
 
 /// Cache of exported functions, by device and inode of the file.

@@ -26,7 +26,6 @@ mod change;
 mod degraded;
 #[cfg(feature = "fake")]
 pub mod fake;
-mod group;
 mod hop;
 mod known;
 mod launch;
@@ -48,9 +47,9 @@ mod tokenizer;
 mod topology;
 mod watch;
 mod wires;
+pub use assemble::connected;
 pub use change::Change;
 pub use degraded::{Blind, Part};
-pub use group::connected;
 pub use hop::{Carries, Confidence, End, HopSeen};
 pub use launch::{FlagName, Flags, Program, program};
 pub use libzmq::{FUNCTIONS, LibZmq};

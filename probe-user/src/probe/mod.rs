@@ -1,7 +1,6 @@
 //! A probe on running processes: attach, read, detach.
 
 pub(crate) mod batches;
-mod diagnostics;
 mod losses;
 mod options;
 mod read;
@@ -32,7 +31,6 @@ use crate::plain::Plain;
 use crate::probe_points::{Known, method};
 
 use batches::{UPROBES, WITH_TLS};
-use diagnostics::ToTracing;
 use losses::Losses;
 use serving::Serving;
 use zmtp_reads::ZmtpReads;
@@ -456,4 +454,22 @@ fn no_types(what: String) -> Degraded {
 fn chain(error: &dyn std::error::Error) -> String {
     let causes = std::iter::successors(error.source(), |cause| cause.source());
     causes.fold(error.to_string(), |words, cause| format!("{words}: {cause}"))
+}
+
+/// Forwards log messages of the kernel side (`aya-log`) to `tracing`.
+struct ToTracing;
+
+impl log::Log for ToTracing {
+    fn enabled(&self, _: &log::Metadata<'_>) -> bool {
+        true
+    }
+
+    fn log(&self, record: &log::Record<'_>) {
+        match record.level() {
+            log::Level::Error | log::Level::Warn => tracing::warn!(target: "probe", "{}", record.args()),
+            _ => tracing::debug!(target: "probe", "{}", record.args()),
+        }
+    }
+
+    fn flush(&self) {}
 }
