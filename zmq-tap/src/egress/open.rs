@@ -34,7 +34,7 @@ pub(super) struct Open {
     end: Option<AnswerEnd>,
 }
 
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Default)]
 struct Part {
     rid: String,
     tokens: u32,
@@ -261,19 +261,8 @@ impl Open {
             Some(place) => place,
             None if self.used == limits.requests => return,
             None => {
-                let fresh = Part {
-                    rid: String::new(),
-                    shown: String::new(),
-                    tokens: 0,
-                    counted: true,
-                    partial: false,
-                    claimed: None,
-                    so_far: None,
-                    received: StreamTokens::default(),
-                    calls: ObservedCalls::default(),
-                };
                 if self.used == self.parts.len() {
-                    self.parts.push(fresh);
+                    self.parts.push(Part::default());
                 }
                 let part = &mut self.parts[self.used];
                 part.rid.clear();
