@@ -56,15 +56,19 @@ fn usage(asked: Asked, completion: u32) -> String {
     }
 }
 
-fn finish(finished: bool) -> &'static str {
-    if finished { "\"length\"" } else { "null" }
-}
-
-fn ids(asked: Asked, count: u32) -> String {
-    match asked {
-        Asked::Ids => format!("[{}]", list(count, "1207")),
+/// Text, finish reason, token ids and usage of an event.
+fn fields(asked: Asked, step: Step) -> [String; 4] {
+    let ids = match asked {
+        Asked::Ids => format!("[{}]", list(step.new, "1207")),
         _ => "null".to_owned(),
-    }
+    };
+    let finish = if step.finished { "\"length\"" } else { "null" };
+    [
+        list(step.new, " tok"),
+        finish.to_owned(),
+        ids,
+        usage(asked, step.so_far),
+    ]
 }
 
 /// The first event of a choice of a chat.
@@ -77,15 +81,8 @@ fn role(asked: Asked, choice: u32) -> String {
 }
 
 fn chat(asked: Asked, step: Step) -> String {
-    let Step {
-        choice, new, so_far, ..
-    } = step;
-    let (text, finish, ids, usage) = (
-        list(new, " tok"),
-        finish(step.finished),
-        ids(asked, new),
-        usage(asked, so_far),
-    );
+    let Step { choice, new, .. } = step;
+    let [text, finish, ids, usage] = fields(asked, step);
     let entry = r#"{"token":" tok","logprob":-0.6931,"bytes":[32,116,111,107],"top_logprobs":[{"token":" tok","logprob":-0.6931,"bytes":[32,116,111,107]}]}"#;
     let logprobs = match asked {
         Asked::Logprobs => format!(r#"{{"content":[{}]}}"#, list(new, entry)),
@@ -97,15 +94,8 @@ fn chat(asked: Asked, step: Step) -> String {
 }
 
 fn completion(asked: Asked, step: Step) -> String {
-    let Step {
-        choice, new, so_far, ..
-    } = step;
-    let (text, finish, ids, usage) = (
-        list(new, " tok"),
-        finish(step.finished),
-        ids(asked, new),
-        usage(asked, so_far),
-    );
+    let Step { choice, new, .. } = step;
+    let [text, finish, ids, usage] = fields(asked, step);
     let logprobs = match asked {
         Asked::Logprobs => format!(
             r#"{{"text_offset":[{}],"token_logprobs":[{}],"tokens":[{}],"top_logprobs":[{}]}}"#,
@@ -141,6 +131,12 @@ fn writes(events: &[String]) -> Vec<Vec<u8>> {
         .chain(events)
         .chain([b"0\r\n\r\n".to_vec()])
         .collect()
+}
+
+/// A JSON response.
+fn with_head(body: &str) -> Vec<u8> {
+    let length = body.len();
+    format!("HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: {length}\r\n\r\n{body}").into_bytes()
 }
 
 /// Maps request id `1_ID` to choice 1 of response `ID`.
@@ -328,11 +324,7 @@ fn the_message_of_a_body_is_counted_by_its_text() {
     let body = format!(
         r#"{{"id":"{CHAT}","object":"chat.completion","choices":[{{"index":0,"message":{{"role":"assistant","content":"ab","reasoning_content":null,"tool_calls":null}},"logprobs":null,"finish_reason":"stop"}}],"usage":{{"completion_tokens":4}}}}"#
     );
-    let head = format!(
-        "HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: {}\r\n\r\n",
-        body.len()
-    );
-    connection.feed(format!("{head}{body}").as_bytes(), true);
+    connection.feed(&with_head(&body), true);
     assert_eq!(
         connection.events,
         [counted(4, 4, true), answered(CHAT, Some(4), Some(4))]
@@ -424,12 +416,8 @@ fn the_usage_of_a_body_counts_its_tokens() {
         r#"{{"id":"{CHAT}","object":"chat.completion","choices":[{{"index":0,"message":{{"role":"assistant","content":" tok tok"}},"logprobs":null,"finish_reason":"stop","token_ids":null}}]{}}}"#,
         usage(Asked::Usage, 2)
     );
-    let head = format!(
-        "HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: {}\r\n\r\n",
-        body.len()
-    );
     let mut connection = connection();
-    connection.feed(format!("{head}{body}").as_bytes(), true);
+    connection.feed(&with_head(&body), true);
     let rid = format!("0_{CHAT}");
     assert_eq!(
         connection.events,

@@ -141,6 +141,11 @@ fn calls(event: &str) -> Vec<Value> {
     calls.as_array().cloned().unwrap_or_default()
 }
 
+/// Arguments in the last call of an event.
+fn arguments(event: &str) -> Option<String> {
+    Some(calls(event).pop()?["function"]["arguments"].as_str()?.to_owned())
+}
+
 fn replace(event: &mut String, change: impl Fn(&str) -> String) {
     let mut json: Value = serde_json::from_str(event).unwrap();
     let arguments = &mut json["choices"][0]["delta"]["tool_calls"][0]["function"]["arguments"];
@@ -206,10 +211,7 @@ fn a_dropped_event_is_missing_text_at_its_place() {
     for response in in_pieces() {
         let pieces = response.pieces();
         for &at in &pieces {
-            let piece = calls(&response.events[at]).pop().unwrap()["function"]["arguments"]
-                .as_str()
-                .unwrap()
-                .to_owned();
+            let piece = arguments(&response.events[at]).unwrap();
             let found = response.with(|events| drop(events.remove(at))).unwrap();
             let about = format!("{} without {piece:?}: {found:?}", response.parser);
             assert!(matches!(found.outcome, ToolCallOutcome::Missing), "{about}");
@@ -260,14 +262,7 @@ fn swapped_events_are_swapped_text() {
 #[test]
 fn a_parser_that_eats_a_brace_is_told_from_a_lost_event() {
     for response in in_pieces() {
-        let with_brace = |event: &String| {
-            let call = calls(event).pop();
-            call.is_some_and(|call| {
-                call["function"]["arguments"]
-                    .as_str()
-                    .is_some_and(|text| text.ends_with('}'))
-            })
-        };
+        let with_brace = |event: &String| arguments(event).is_some_and(|text| text.ends_with('}'));
         let Some(last) = response.events.iter().rposition(with_brace) else {
             continue;
         };
@@ -287,14 +282,7 @@ fn a_parser_that_eats_a_brace_is_told_from_a_lost_event() {
 #[test]
 fn an_incomplete_character_is_garbled_text() {
     for response in in_pieces() {
-        let with_character = |event: &String| {
-            let call = calls(event).pop();
-            call.is_some_and(|call| {
-                call["function"]["arguments"]
-                    .as_str()
-                    .is_some_and(|text| !text.is_ascii())
-            })
-        };
+        let with_character = |event: &String| arguments(event).is_some_and(|text| !text.is_ascii());
         let Some(at) = response.events.iter().position(with_character) else {
             continue;
         };
@@ -315,10 +303,7 @@ fn joined_events_are_complete() {
         let Some(pair) = pieces.windows(2).find(|pair| pair[0] + 1 == pair[1]) else {
             continue;
         };
-        let second = calls(&response.events[pair[1]]).pop().unwrap()["function"]["arguments"]
-            .as_str()
-            .unwrap()
-            .to_owned();
+        let second = arguments(&response.events[pair[1]]).unwrap();
         let found = response.with(|events| {
             replace(&mut events[pair[0]], |text| format!("{text}{second}"));
             events.remove(pair[1]);

@@ -13,8 +13,7 @@ use crate::support::{Bench, handshake, message, noise, part, read_all, write_all
 #[test]
 fn a_stream_is_relayed_unchanged_and_its_messages_are_reported_in_order() {
     let bench = Bench::new();
-    let upstream = bench.upstream();
-    let (sender, receiver) = bench.through(&upstream);
+    let (sender, receiver) = bench.connect();
     let sizes = [0, 1, 255, 256, 8_192, 70_000, 1_500_000, 3, 131_072, 2_500_000, 17];
     let bodies: Vec<Vec<u8>> = (0_u64..).zip(sizes).map(|(seed, size)| noise(seed, size)).collect();
     let stream: Vec<u8> = std::iter::once(handshake())
@@ -55,8 +54,7 @@ fn a_stream_is_relayed_unchanged_and_its_messages_are_reported_in_order() {
 #[test]
 fn each_direction_closes_independently() {
     let bench = Bench::new();
-    let upstream = bench.upstream();
-    let (mut sender, mut receiver) = bench.through(&upstream);
+    let (mut sender, mut receiver) = bench.connect();
     sender.write_all(b"all of it").expect("written");
     sender.shutdown(Shutdown::Write).expect("half closed");
     let mut received = Vec::new();
@@ -75,8 +73,7 @@ fn each_direction_closes_independently() {
 #[test]
 fn parts_of_a_message_are_reported_as_one() {
     let bench = Bench::new();
-    let upstream = bench.upstream();
-    let (mut sender, receiver) = bench.through(&upstream);
+    let (mut sender, receiver) = bench.connect();
     std::thread::spawn(move || read_all(receiver));
     let parts = [noise(1, 5), noise(2, 0), noise(3, 70_000)];
     let stream = [
@@ -160,8 +157,7 @@ proptest! {
     ) {
         let options = Options { buffer_bytes: buffer, block_bytes: 1, ..Options::default() };
         let bench = Bench::with(options);
-        let upstream = bench.upstream();
-        let (mut sender, receiver) = bench.through(&upstream);
+        let (mut sender, receiver) = bench.connect();
         let bodies: Vec<Vec<u8>> = (0_u64..).zip(&sizes).map(|(seed, size)| noise(seed, *size)).collect();
         let stream: Vec<u8> =
             std::iter::once(handshake()).chain(bodies.iter().map(|body| message(body))).flatten().collect();

@@ -90,8 +90,7 @@ fn garbage_is_relayed_and_affects_no_other_connection() {
 #[test]
 fn an_encrypted_stream_is_relayed_and_reported() {
     let bench = Bench::new();
-    let upstream = bench.upstream();
-    let (mut sender, mut receiver) = bench.through(&upstream);
+    let (mut sender, mut receiver) = bench.connect();
     let mut stream = handshake();
     stream[12..17].copy_from_slice(b"CURVE");
     stream.extend_from_slice(&noise(1, 5_000));
@@ -113,7 +112,7 @@ fn an_encrypted_stream_is_relayed_and_reported() {
 fn a_refused_handshake_is_named() {
     let folder = tempfile::tempdir().expect("a temporary folder");
     let upstream = UnixListener::bind(folder.path().join("out.sock")).expect("the upstream's socket");
-    let mut tap = Tap::start(vec![TapHop::new(pair(&folder))], Options::default()).expect("the tap starts");
+    let mut tap = Tap::start(vec![TapHop::new(pair(folder.path()))], Options::default()).expect("the tap starts");
     let mut sender = UnixStream::connect(folder.path().join("in.sock")).expect("the relay accepts");
     let (mut receiver, _) = upstream.accept().expect("the relay connects");
     sender.write_all(&handshake()).expect("written");
@@ -124,7 +123,10 @@ fn a_refused_handshake_is_named() {
     assert_eq!(read_all(sender), refusal);
     eventually("the refusal is named", || {
         tap.poll(64, &mut |_, _| {});
-        let named = format!("the receiver at {} refused 1 ZMTP handshakes", pair(&folder).upstream);
+        let named = format!(
+            "the receiver at {} refused 1 ZMTP handshakes",
+            pair(folder.path()).upstream
+        );
         tap.degraded().iter().any(|line| line.starts_with(&named))
     });
 }
@@ -187,8 +189,8 @@ fn an_upstream_may_restart() {
     bench.watch(|observation| matches!(observation, Observation::Closed { lane: 1, .. }));
 }
 
-#[test]
-fn a_reset_is_forwarded_over_tcp() {
+/// A relay between two streams over TCP.
+fn over_tcp() -> (Relay, TcpStream, TcpStream) {
     let upstream = TcpListener::bind("127.0.0.1:0").expect("a port");
     let to: Endpoint = format!("tcp://{}", upstream.local_addr().expect("bound"))
         .parse()
@@ -198,8 +200,13 @@ fn a_reset_is_forwarded_over_tcp() {
     let Endpoint::Tcp { port, .. } = relay.listening()[0] else {
         panic!("{:?}", relay.listening())
     };
-    let mut sender = TcpStream::connect(("127.0.0.1", port)).expect("accepted");
-    let receiver = upstream.accept().expect("connected").0;
+    let sender = TcpStream::connect(("127.0.0.1", port)).expect("accepted");
+    (relay, sender, upstream.accept().expect("connected").0)
+}
+
+#[test]
+fn a_reset_is_forwarded_over_tcp() {
+    let (relay, mut sender, receiver) = over_tcp();
     sender.write_all(&handshake()).expect("written");
     eventually("the bytes are at the receiver", || {
         relay.stats().bytes_forward == handshake().len() as u64
@@ -223,17 +230,7 @@ fn a_reset_is_forwarded_over_tcp() {
 
 #[test]
 fn messages_before_a_reset_of_the_sender_are_delivered() {
-    let upstream = TcpListener::bind("127.0.0.1:0").expect("a port");
-    let to: Endpoint = format!("tcp://{}", upstream.local_addr().expect("bound"))
-        .parse()
-        .expect("an endpoint");
-    let listen = "tcp://127.0.0.1:*".parse().expect("an endpoint");
-    let relay = Relay::start(vec![Pair { listen, upstream: to }], Options::default()).expect("the relay starts");
-    let Endpoint::Tcp { port, .. } = relay.listening()[0] else {
-        panic!("{:?}", relay.listening())
-    };
-    let mut sender = TcpStream::connect(("127.0.0.1", port)).expect("accepted");
-    let (mut receiver, _) = upstream.accept().expect("connected");
+    let (relay, mut sender, mut receiver) = over_tcp();
     receiver.write_all(b"unread by the sender").expect("written");
     let stream = [handshake(), message(&noise(1, 200_000))].concat();
     sender.write_all(&stream).expect("written");
@@ -248,8 +245,7 @@ fn messages_before_a_reset_of_the_sender_are_delivered() {
 #[test]
 fn stopping_drains_accepted_bytes() {
     let bench = Bench::new();
-    let upstream = bench.upstream();
-    let (mut sender, receiver) = bench.through(&upstream);
+    let (mut sender, receiver) = bench.connect();
     // As much as the kernel and the relay buffer while the receiver does not read.
     let stream = [handshake(), message(&noise(1, 4 << 20))].concat();
     let sent = fill(&mut sender, &stream);
@@ -280,8 +276,7 @@ fn stopping_does_not_wait_for_a_receiver_that_hangs() {
         drain: Duration::from_millis(100),
         ..Options::default()
     });
-    let upstream = bench.upstream();
-    let (sender, _receiver) = bench.through(&upstream);
+    let (sender, _receiver) = bench.connect();
     let mut writer = sender.try_clone().expect("cloned");
     let writing = std::thread::spawn(move || writer.write_all(&noise(1, 16 << 20)));
     eventually("bytes are in flight", || bench.relay.stats().bytes_forward > 1_000);
@@ -294,8 +289,7 @@ fn stopping_does_not_wait_for_a_receiver_that_hangs() {
 #[test]
 fn the_relay_accepts_no_extra_bytes_for_a_stalled_receiver() {
     let bench = Bench::new();
-    let upstream = bench.upstream();
-    let (mut sender, receiver) = bench.through(&upstream);
+    let (mut sender, receiver) = bench.connect();
     sender.set_nonblocking(true).expect("set");
     let mut direct = UnixStream::pair().expect("a pair");
     direct.0.set_nonblocking(true).expect("set");

@@ -2,6 +2,7 @@
 
 use std::io::Write;
 use std::os::unix::net::{UnixListener, UnixStream};
+use std::path::Path;
 use std::process::{Command, Stdio};
 
 use tempfile::TempDir;
@@ -9,7 +10,7 @@ use zmq_tap::relay::{Options, Relay, RelayError};
 
 use crate::support::{Bench, PATIENCE, eventually, message, pair, read_all};
 
-fn start(folder: &TempDir) -> Result<Relay, RelayError> {
+fn start(folder: &Path) -> Result<Relay, RelayError> {
     Relay::start(vec![pair(folder)], Options::default())
 }
 
@@ -20,7 +21,7 @@ fn folder() -> TempDir {
 #[test]
 fn stopping_removes_the_socket_and_its_note() {
     let folder = folder();
-    let relay = start(&folder).expect("the relay starts");
+    let relay = start(folder.path()).expect("the relay starts");
     assert_eq!(std::fs::read_dir(folder.path()).expect("readable").count(), 2);
     relay.stop();
     assert_eq!(std::fs::read_dir(folder.path()).expect("readable").count(), 0);
@@ -42,12 +43,12 @@ fn a_live_socket_is_rejected() {
     let folder = folder();
     let path = folder.path().join("in.sock");
     let engine = UnixListener::bind(&path).expect("the engine listens");
-    let error = start(&folder).expect_err("refused");
+    let error = start(folder.path()).expect_err("refused");
     assert!(matches!(error, RelayError::InUse(_)), "{error}");
     assert!(error.to_string().contains("use it as the upstream"), "{error}");
     UnixStream::connect(&path).expect("untouched");
     drop(engine);
-    let error = start(&folder).expect_err("a dead socket of another owner is refused too");
+    let error = start(folder.path()).expect_err("a dead socket of another owner is refused too");
     assert!(matches!(error, RelayError::Foreign(_)), "{error}");
     assert!(error.to_string().contains("rm '"), "{error}");
     assert!(path.exists());
@@ -61,7 +62,7 @@ fn a_live_socket_is_rejected() {
 #[test]
 fn another_relay_on_the_same_path_is_rejected() {
     let bench = Bench::new();
-    let error = start(&bench.folder).expect_err("refused");
+    let error = start(bench.folder.path()).expect_err("refused");
     assert!(matches!(error, RelayError::InUseByTokengap(_)), "{error}");
 }
 
@@ -72,7 +73,7 @@ fn links_folders_and_files_are_rejected_and_not_removed() {
     std::fs::write(&target, "precious").expect("written");
     std::os::unix::fs::symlink(&target, &path).expect("linked");
     let refused = |what: &str| {
-        let error = start(&folder).expect_err("refused");
+        let error = start(folder.path()).expect_err("refused");
         assert!(error.to_string().contains(what), "{error}");
     };
     refused("a symbolic link");
@@ -91,7 +92,7 @@ fn a_note_that_is_a_link_is_not_followed() {
     let target = folder.path().join("target");
     std::fs::write(&target, "precious").expect("written");
     std::os::unix::fs::symlink(&target, folder.path().join("in.sock.tokengap")).expect("linked");
-    let error = start(&folder).expect_err("refused");
+    let error = start(folder.path()).expect_err("refused");
     assert!(matches!(error, RelayError::Note { .. }), "{error}");
     assert_eq!(std::fs::read(&target).expect("still there"), b"precious");
 }
@@ -99,9 +100,9 @@ fn a_note_that_is_a_link_is_not_followed() {
 #[test]
 fn a_failed_second_pair_removes_the_first() {
     let folder = folder();
-    let mut second = pair(&folder);
+    let mut second = pair(folder.path());
     second.listen = "ipc:///nowhere/at/all".parse().expect("an endpoint");
-    Relay::start(vec![pair(&folder), second], Options::default()).expect_err("refused");
+    Relay::start(vec![pair(folder.path()), second], Options::default()).expect_err("refused");
     assert_eq!(std::fs::read_dir(folder.path()).expect("readable").count(), 0);
 }
 
@@ -111,16 +112,7 @@ const VICTIM: &str = "TOKENGAP_TEST_RELAY_IN";
 #[test]
 fn a_killed_relay_is_replaced() {
     if let Some(place) = std::env::var_os(VICTIM) {
-        let at = |name: &str| {
-            format!("ipc://{}", std::path::Path::new(&place).join(name).display())
-                .parse()
-                .expect("an endpoint")
-        };
-        let pair = zmq_tap::relay::Pair {
-            listen: at("in.sock"),
-            upstream: at("out.sock"),
-        };
-        let _relay = Relay::start(vec![pair], Options::default()).expect("the relay starts");
+        let _relay = start(Path::new(&place)).expect("the relay starts");
         std::thread::sleep(PATIENCE);
         return;
     }
@@ -136,11 +128,11 @@ fn a_killed_relay_is_replaced() {
     let note = folder.path().join("in.sock.tokengap");
     let note_written = || std::fs::read(&note).is_ok_and(|note| !note.is_empty());
     eventually("it listens", || UnixStream::connect(&path).is_ok() && note_written());
-    assert!(matches!(start(&folder), Err(RelayError::InUseByTokengap(_))));
+    assert!(matches!(start(folder.path()), Err(RelayError::InUseByTokengap(_))));
     victim.kill().expect("killed");
     victim.wait().expect("exited");
     assert!(path.exists(), "a killed process leaves its socket");
-    let relay = start(&folder).expect("its socket is replaced");
+    let relay = start(folder.path()).expect("its socket is replaced");
     let upstream = UnixListener::bind(folder.path().join("out.sock")).expect("the upstream listens");
     let mut sender = UnixStream::connect(&path).expect("accepted");
     sender.write_all(&message(b"after the restart")).expect("written");

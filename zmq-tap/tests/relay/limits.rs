@@ -6,7 +6,7 @@ use std::os::unix::net::UnixStream;
 use trace::event::MissedCause;
 use zmq_tap::relay::{NotKept, Observation, Options, Payload};
 
-use crate::support::{Bench, eventually, fill, handshake, message, noise, part, read_all, write_all};
+use crate::support::{Bench, eventually, fill, handshake, is_whole_message, message, noise, part, read_all, write_all};
 
 #[test]
 fn a_full_queue_loses_observations_and_no_bytes() {
@@ -14,8 +14,7 @@ fn a_full_queue_loses_observations_and_no_bytes() {
         queue_frames: 10,
         ..Options::default()
     });
-    let upstream = bench.upstream();
-    let (mut sender, mut receiver) = bench.through(&upstream);
+    let (mut sender, mut receiver) = bench.connect();
     let burst: Vec<u8> = std::iter::once(handshake())
         .chain((0..200).map(|n| message(&noise(n, 900))))
         .flatten()
@@ -91,8 +90,7 @@ fn a_message_above_the_limit_is_relayed_without_being_stored() {
         max_parts: 2,
         ..Options::default()
     });
-    let upstream = bench.upstream();
-    let (sender, receiver) = bench.through(&upstream);
+    let (sender, receiver) = bench.connect();
     let stream = [
         handshake(),
         message(&noise(1, 100_001)),
@@ -163,22 +161,13 @@ fn unread_observations_stay_within_the_budget() {
     let (sender, receiver) = bench.through(&upstream);
     std::thread::spawn(move || read_all(receiver));
     let _sender = write_all(sender, [handshake(), message(&noise(7, 50_000))].concat());
-    bench.watch(|observation| {
-        matches!(
-            observation,
-            Observation::Frame {
-                payload: Payload::Whole(_),
-                ..
-            }
-        )
-    });
+    bench.watch(|observation| is_whole_message(&observation));
 }
 
 #[test]
 fn a_reader_that_keeps_up_needs_few_blocks() {
     let bench = Bench::new();
-    let upstream = bench.upstream();
-    let (sender, receiver) = bench.through(&upstream);
+    let (sender, receiver) = bench.connect();
     let frames = 2_000;
     let stream = [handshake(), message(&noise(1, 60_000)).repeat(frames)].concat();
     let reading = std::thread::spawn(move || read_all(receiver).len());
@@ -186,13 +175,7 @@ fn a_reader_that_keeps_up_needs_few_blocks() {
     write_all(sender, stream);
     let mut seen = 0;
     bench.watch(|observation| {
-        seen += usize::from(matches!(
-            observation,
-            Observation::Frame {
-                payload: Payload::Whole(_),
-                ..
-            }
-        ));
+        seen += usize::from(is_whole_message(&observation));
         seen == frames
     });
     assert_eq!(reading.join().expect("the reader ends"), length);
@@ -222,15 +205,7 @@ fn a_claimed_gibibyte_allocates_nothing() {
     let (sender, receiver) = bench.through(&upstream);
     std::thread::spawn(move || read_all(receiver));
     let _sender = write_all(sender, [handshake(), message(&noise(1, 300_000))].concat());
-    bench.watch(|observation| {
-        matches!(
-            observation,
-            Observation::Frame {
-                payload: Payload::Whole(_),
-                ..
-            }
-        )
-    });
+    bench.watch(|observation| is_whole_message(&observation));
     assert!(bench.relay.stats().held_bytes <= 22 << 20, "{:?}", bench.relay.stats());
 }
 
@@ -241,8 +216,7 @@ fn a_stalled_receiver_blocks_the_sender() {
         buffer_bytes: buffer,
         ..Options::default()
     });
-    let upstream = bench.upstream();
-    let (mut sender, mut receiver) = bench.through(&upstream);
+    let (mut sender, mut receiver) = bench.connect();
     let stream = noise(3, 8 << 20);
     let sent = fill(&mut sender, &stream);
     assert!(sent < stream.len(), "the sender was stopped");

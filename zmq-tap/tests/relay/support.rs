@@ -2,11 +2,11 @@
 
 use std::io::{Read, Write};
 use std::os::unix::net::{UnixListener, UnixStream};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use tempfile::TempDir;
-use zmq_tap::relay::{Observation, Options, Pair, Relay};
+use zmq_tap::relay::{Observation, Options, Pair, Payload, Relay};
 
 pub(crate) const PATIENCE: Duration = Duration::from_secs(20);
 
@@ -23,7 +23,7 @@ impl Bench {
 
     pub(crate) fn with(options: Options) -> Self {
         let folder = tempfile::tempdir().expect("a temporary folder");
-        let pair = pair(&folder);
+        let pair = pair(folder.path());
         let relay = Relay::start(vec![pair], options).expect("the relay starts");
         Self { folder, relay }
     }
@@ -40,6 +40,11 @@ impl Bench {
     /// Connects to the relay.
     pub(crate) fn sender(&self) -> UnixStream {
         UnixStream::connect(self.path("in.sock")).expect("the relay accepts")
+    }
+
+    /// A pair of streams connected through the relay. The upstream accepts no other connection.
+    pub(crate) fn connect(&self) -> (UnixStream, UnixStream) {
+        self.through(&self.upstream())
     }
 
     /// A pair of connected streams: bytes written to the first arrive at the second.
@@ -67,9 +72,9 @@ impl Bench {
     }
 }
 
-pub(crate) fn pair(folder: &TempDir) -> Pair {
+pub(crate) fn pair(folder: &Path) -> Pair {
     let at = |name: &str| {
-        format!("ipc://{}", folder.path().join(name).display())
+        format!("ipc://{}", folder.join(name).display())
             .parse()
             .expect("an endpoint")
     };
@@ -85,6 +90,16 @@ pub(crate) fn eventually(what: &str, mut condition: impl FnMut() -> bool) {
         assert!(Instant::now() < until, "{what}: not within {PATIENCE:?}");
         std::thread::sleep(Duration::from_millis(1));
     }
+}
+
+pub(crate) fn is_whole_message(observation: &Observation) -> bool {
+    matches!(
+        observation,
+        Observation::Frame {
+            payload: Payload::Whole(_),
+            ..
+        }
+    )
 }
 
 /// Bytes that a ZMTP 3.1 PUSH socket sends before its first message.
