@@ -107,33 +107,22 @@ fn key(name: &str) -> Vec<u8> {
     [&[0x8c, name.len() as u8], name.as_bytes()].concat()
 }
 
-/// A list of `count` references to memo slot 0.
-fn references(count: usize) -> Vec<u8> {
-    [b"](".as_slice(), &b"h\0".repeat(count), b"e"].concat()
-}
-
 #[test]
 fn many_references_to_one_long_list_hit_a_limit_cheaply() {
     let count = 20_000;
     let ids = [b"](".as_slice(), &b"K\x01".repeat(100_000), b"e\x94"].concat();
-    let rids = [b"](".as_slice(), &b"\x8c\x01r".repeat(count), b"e"].concat();
+    let repeated = |op: &[u8]| [b"](".as_slice(), &op.repeat(count), b"e"].concat();
     let state = [
         key("spare"),
         [b"]\x94".as_slice(), &ids[1..ids.len() - 1]].concat(),
         key("rids"),
-        rids,
-    ];
-    let state = [state.concat(), key("output_ids"), references(count)].concat();
-    let state = [
-        state,
+        repeated(b"\x8c\x01r"),
+        key("output_ids"),
+        repeated(b"h\0"),
         key("completion_tokens"),
-        [b"](".as_slice(), &b"K\x01".repeat(count), b"e"].concat(),
-    ]
-    .concat();
-    let state = [
-        state,
+        repeated(b"K\x01"),
         key("finished_reasons"),
-        [b"](".as_slice(), &b"N".repeat(count), b"e"].concat(),
+        repeated(b"N"),
     ]
     .concat();
     assert_eq!(
@@ -248,16 +237,17 @@ fn limits_inside_a_run_are_reported_by_name() {
         }
         Err(why) => panic!("{limit}: {why}"),
     };
-    let memo = |memo| Limits {
-        memo,
-        ..Limits::default()
-    };
-    let stack = |stack| Limits {
-        stack,
-        ..Limits::default()
-    };
     for limit in ["memo", "stack"] {
-        let limits = |size| if limit == "memo" { memo(size) } else { stack(size) };
+        let limits = |size| match limit {
+            "memo" => Limits {
+                memo: size,
+                ..Limits::default()
+            },
+            _ => Limits {
+                stack: size,
+                ..Limits::default()
+            },
+        };
         let outcomes: Vec<bool> = (0..4000).map(|size| read(limits(size), limit)).collect();
         let needed = outcomes.iter().position(|read| *read).expect("4,000 are enough");
         assert!(needed > 256 && outcomes[needed..].iter().all(|read| *read), "{needed}");

@@ -50,6 +50,14 @@ fn of(name: &str) -> Run {
     import(&[logs(name)], Options::default()).unwrap()
 }
 
+/// Imports a log with this text.
+fn import_text(text: impl AsRef<[u8]>, options: Options) -> Result<Run, ImportError> {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("x.log");
+    fs::write(&path, text).unwrap();
+    import(&[path], options)
+}
+
 #[test]
 fn a_complete_log_gives_the_expected_report() {
     let run = of("report");
@@ -116,10 +124,8 @@ fn prompts_and_outputs_are_never_copied() {
             "{name}"
         );
     }
-    let folder = tempfile::tempdir().unwrap();
-    let path = folder.path().join("x.log");
-    fs::write(&path, "2026-01-18 07:55:00 INFO rid=ab12 prompt: tell me a secret\n").unwrap();
-    let error = import(&[path], Options::default()).err().unwrap().to_string();
+    let prompt = "2026-01-18 07:55:00 INFO rid=ab12 prompt: tell me a secret\n";
+    let error = import_text(prompt, Options::default()).err().unwrap().to_string();
     assert!(error.contains("1 lines in 1 file and none of a known form"), "{error}");
     assert!(
         error.contains("2026-01-18 07:55:00 INFO rid=ab12 …") && !error.contains("secret"),
@@ -164,10 +170,8 @@ fn numbers(report: &Report) -> (u64, Option<u64>, Option<u64>, Option<f64>) {
 
 #[test]
 fn gaps_are_correlated_with_logged_states() {
-    let folder = tempfile::tempdir().unwrap();
-    let path = folder.path().join("one.log");
-    fs::write(&path, log_lines(200).into_iter().map(|l| l.1).collect::<String>()).unwrap();
-    let run = import(&[path], Options::default()).unwrap();
+    let lines = log_lines(200).into_iter().map(|l| l.1).collect::<String>();
+    let run = import_text(lines, Options::default()).unwrap();
     let (count, median, max, rho) = numbers(&run.report);
     assert_eq!((count, max, rho), (200, Some(199_000_000), Some(1.0)));
     assert!(median.unwrap().abs_diff(100_000_000) <= 1_100_000, "{median:?}");
@@ -250,10 +254,7 @@ proptest! {
             text[at] = byte;
         }
         text.truncate(end.max(1));
-        let folder = tempfile::tempdir().unwrap();
-        let path = folder.path().join("damaged.log");
-        fs::write(&path, &text).unwrap();
-        if let Ok(run) = import(std::slice::from_ref(&path), Options::default()) {
+        if let Ok(run) = import_text(&text, Options::default()) {
             prop_assert!(run.stats.known() + run.stats.unknown + run.stats.malformed == run.stats.lines);
         }
     }
@@ -280,17 +281,14 @@ fn a_truncated_file_is_read_to_its_end_and_reported() {
 
 #[test]
 fn timestamps_without_year_and_zone_use_the_options() {
-    let folder = tempfile::tempdir().unwrap();
-    let path = folder.path().join("messages");
     let text = "Jan 18 07:55:00 node sglang[7]: [TRACE disagg] rid=a first_output_stream\n\
                 Jan 18 07:55:09 node sglang[7]: [TRACE output] rid=a tokenizer_first_token\n";
-    fs::write(&path, text).unwrap();
     let options = Options {
         zone: jiff::tz::TimeZone::get("Europe/Berlin").unwrap(),
         year: Some(2026),
         ..Options::default()
     };
-    let run = import(&[path], options).unwrap();
+    let run = import_text(text, options).unwrap();
     assert_eq!(run.report.window_mono_ns[0], 1_768_719_300_000_000_000, "06:55 UTC");
     assert_eq!(
         (run.stats.year_assumed, run.stats.zone_assumed, run.stats.whole_seconds),
@@ -300,10 +298,9 @@ fn timestamps_without_year_and_zone_use_the_options() {
 
 #[test]
 fn log_collector_wrappers_are_removed() {
-    let folder = tempfile::tempdir().unwrap();
     let line = "[TRACE disagg] rid=a first_output_stream";
     let received = "[TRACE output] rid=a tokenizer_first_token";
-    for (n, text) in [
+    for text in [
         format!(
             "{{\"log\":\"{line}\\n\",\"stream\":\"stdout\",\"time\":\"2026-01-18T07:55:00.5Z\"}}\n\
              {{\"log\":\"\\u001b[32m{received}\\u001b[0m\\n\",\"stream\":\"stdout\",\"time\":\"2026-01-18T07:55:02.5Z\"}}\n"
@@ -317,13 +314,8 @@ fn log_collector_wrappers_are_removed() {
              2026-01-18T07:55:02.500000000Z stdout F [2026-01-18 07:55:02 TP0] {received}\r\n"
         ),
         format!("\x1b[2m2026-01-18T07:55:00.5Z\x1b[0m DEBUG {line}\n1768722902500 {received}\n"),
-    ]
-    .iter()
-    .enumerate()
-    {
-        let path = folder.path().join(format!("{n}.log"));
-        fs::write(&path, text).unwrap();
-        let run = import(&[path], Options::default()).unwrap();
+    ] {
+        let run = import_text(&text, Options::default()).unwrap();
         assert_eq!(run.report.gap_ns.and_then(|g| g.max), Some(2_000_000_000), "{text}");
     }
 }

@@ -184,12 +184,7 @@ fn a_named_engine_is_preferred_over_unnamed_ones() {
     };
     assert_eq!(engines(&[], &[]).pick(&[]), Err(PickError::None(RoleWords::default())));
 
-    let unnamed = [
-        FakeProcess::unnamed(10),
-        FakeProcess::unnamed(11),
-        FakeProcess::unnamed(12),
-        FakeProcess::unnamed(13),
-    ];
+    let unnamed = [10, 11, 12, 13].map(FakeProcess::unnamed);
     let two_pairs = [(0, 1, "ipc:///a"), (2, 3, "ipc:///b")];
     let topology = engines(&unnamed, &two_pairs);
     assert_eq!(topology.pick(&[]), Err(PickError::Several(2)));
