@@ -100,7 +100,7 @@ pub(crate) fn examine(
         Err(ReadError::Denied) => return Ok(if python { Examined::Refused } else { Examined::Other }),
         Err(ReadError::TooLong(_)) if !named => return Ok(Examined::TooLarge),
         Err(ReadError::TooLong(limit)) => {
-            unread = Some((process.path().join("maps"), ReadError::TooLong(limit)));
+            unread = Some((process.path.join("maps"), ReadError::TooLong(limit)));
             Vec::new()
         }
         Err(e) => return Err(e),
@@ -116,7 +116,7 @@ pub(crate) fn examine(
     let status = process.read("status", 64 << 10)?;
     let mut candidate = Candidate {
         id: ProcessId {
-            pid: process.pid(),
+            pid: process.pid,
             start_time: stat.start_time,
         },
         ns_pids: stat::ns_pids(&status),

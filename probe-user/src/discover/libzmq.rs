@@ -104,13 +104,13 @@ pub(crate) fn open(process: &ProcDir, file: &MappedFile) -> Result<(PathBuf, Fil
     match by_path {
         Ok(opened) => {
             let inside = file.path.strip_prefix("/").unwrap_or(&file.path);
-            Ok((process.path().join("root").join(inside), opened))
+            Ok((process.path.join("root").join(inside), opened))
         }
         Err(ReadError::Denied) => Err(ReadError::Denied),
         Err(_) => {
             let opened = process.open_mapped(file.range)?;
             let at = process
-                .path()
+                .path
                 .join(format!("map_files/{:x}-{:x}", file.range.0, file.range.1));
             Ok((at, opened))
         }

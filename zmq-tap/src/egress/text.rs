@@ -154,7 +154,7 @@ impl Texts {
     /// Records that frames were missed. Requests whose chunks have no counts may lack some from here on.
     pub fn missed(&mut self) {
         for request in self.requests.values_mut() {
-            if request.compared().is_some_and(|sent| !sent.is_counted()) {
+            if request.compared().is_some_and(|sent| !sent.counted) {
                 self.bytes -= request.bytes();
                 request.doubt();
             }
@@ -217,12 +217,12 @@ impl Texts {
     ) -> Option<u32> {
         let request = self.requests.get_mut(rid)?;
         let sent = request.sent.as_mut()?;
-        if !all_observed && !sent.begins() {
+        if !all_observed && !sent.begins {
             // Neither its first chunk nor the first event is known.
             self.doubt(rid);
             return None;
         }
-        let may_skip = all_observed && sent.begins() && (self.exact || text.completion);
+        let may_skip = all_observed && sent.begins && (self.exact || text.completion);
         let (bytes, begin) = (sent.bytes(), sent.tokens_carried());
         let compared = sent.compare(text, finished, may_skip);
         self.bytes -= bytes - sent.bytes();
@@ -248,7 +248,7 @@ impl Texts {
                 completion_tokens,
                 without_text,
             });
-            if finished || sent.is_counted() && request.held.len() > HELD {
+            if finished || sent.counted && request.held.len() > HELD {
                 self.ready.append(&mut request.held);
             }
         }
@@ -320,7 +320,7 @@ impl Texts {
         let unmatched = request
             .unmatched
             .as_deref_mut()
-            .filter(|unmatched| whole && unmatched.sent.begins());
+            .filter(|unmatched| whole && unmatched.sent.begins);
         let tool_calls = unmatched.map(|unmatched| unmatched.sent.judge(&unmatched.calls, unmatched.carried));
         (request.differs, tool_calls.unwrap_or(Err(unknown)))
     }

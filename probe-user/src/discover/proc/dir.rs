@@ -100,22 +100,13 @@ impl ProcRoot {
 /// The directory of one process.
 #[derive(Debug)]
 pub(crate) struct ProcDir {
-    pid: u32,
-    path: PathBuf,
+    /// Pid in the procfs that it was opened in.
+    pub(crate) pid: u32,
+    pub(crate) path: PathBuf,
     dir: OwnedFd,
 }
 
 impl ProcDir {
-    /// Pid in the procfs that it was opened in.
-    pub(crate) fn pid(&self) -> u32 {
-        self.pid
-    }
-
-    /// Path of the directory.
-    pub(crate) fn path(&self) -> &Path {
-        &self.path
-    }
-
     /// Reads a whole file of at most `limit` bytes.
     pub(crate) fn read(&self, name: &str, limit: usize) -> Result<Vec<u8>, ReadError> {
         let fd = openat(&self.dir, name, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty())?;

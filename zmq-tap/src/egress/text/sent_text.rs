@@ -56,9 +56,9 @@ pub(super) struct SentText {
     /// Why the last chunk has ended the request.
     finish: Option<Finish>,
     /// Whether the first chunk is known to be the request's first.
-    begins: bool,
-    /// Whether its chunks state the number of tokens so far.
-    counted: bool,
+    pub(super) begins: bool,
+    /// Whether its chunks state the number of tokens so far, which shows missed ones.
+    pub(super) counted: bool,
     /// State of the text of its ids.
     tokens: Option<TokenStream>,
 }
@@ -116,16 +116,6 @@ impl SentText {
     /// Number of tokens up to the end of the text that the response has carried.
     pub(super) fn tokens_carried(&self) -> u32 {
         self.carried.tokens
-    }
-
-    /// Whether the first chunk is known to be the request's first.
-    pub(super) fn begins(&self) -> bool {
-        self.begins
-    }
-
-    /// Whether its chunks state the number of tokens so far, which shows missed ones.
-    pub(super) fn is_counted(&self) -> bool {
-        self.counted
     }
 
     /// Adds the next chunk. Returns false if a chunk before it was missed, its text is unknown, or a limit is reached.
