@@ -341,7 +341,7 @@ fn a_single_chunk_request_has_a_first_send_on_a_long_observed_connection() {
         path.analysis
             .ledger()
             .request(rid)
-            .and_then(trace::ledger::Request::sent_first)
+            .and_then(|request| request.sent_first)
             .is_some()
     };
     assert_eq!(
@@ -378,7 +378,7 @@ fn frames_sent_before_the_receiver_is_identified_have_a_gap() {
     path.receive(a);
     path.receive(b);
     let ledger = path.analysis.ledger();
-    let gap = |rid| ledger.request(rid).and_then(trace::ledger::Request::gap_ns);
+    let gap = |rid| ledger.request(rid).and_then(|request| request.gap_ns);
     assert_eq!((gap("a"), gap("b")), (Some(2_000_000), None));
     assert_eq!(ledger.totals().chunks.received, 1);
     assert_eq!(ledger.totals().tokens.received, 1);

@@ -20,11 +20,11 @@ pub(super) fn write(ledger: &Ledger, sink: &mut dyn FnMut(&Event<'_>)) {
     ));
     for hop in ledger.hops() {
         let hop = event::Hop {
-            endpoint: hop.endpoint(),
-            worker: hop.worker(),
-            origin: hop.is_origin(),
-            last: hop.is_last(),
-            ..event::Hop::new(hop.id(), ledger.groups()[hop.group()].ends.as_str(), hop.capabilities())
+            endpoint: &hop.endpoint,
+            worker: hop.worker,
+            origin: hop.origin,
+            last: hop.last,
+            ..event::Hop::new(hop.id, ledger.groups()[hop.group].ends.as_str(), hop.capabilities())
         };
         sink(&Event::new(at, What::Hop(hop)));
     }
@@ -70,13 +70,13 @@ mod tests {
         let describe = |ledger: &Ledger| -> Vec<String> {
             let hops = ledger.hops().iter();
             hops.map(|h| {
-                let name = &ledger.groups()[h.group()].name;
+                let name = &ledger.groups()[h.group].name;
                 format!(
                     "{name} {:?} {} {} {} {:?}",
-                    h.id(),
-                    h.endpoint(),
-                    h.is_origin(),
-                    h.is_last(),
+                    h.id,
+                    &h.endpoint,
+                    h.origin,
+                    h.last,
                     h.capabilities()
                 )
             })

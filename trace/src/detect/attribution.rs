@@ -139,7 +139,7 @@ impl<'l> Attribution<'l> {
         for at in order {
             let (place, group) = groups[at];
             let role = ends[at].to;
-            let into: Vec<&Hop> = ledger.hops().iter().filter(|h| ends[h.group()].to == role).collect();
+            let into: Vec<&Hop> = ledger.hops().iter().filter(|h| ends[h.group].to == role).collect();
             let busy = busy(ledger, into.iter().copied(), window_ns);
             let members: Vec<&Hop> = ledger.members(place).collect();
             legs.extend(wait(ledger, (group, role), &members, (busy, window_ns), thresholds));
@@ -233,10 +233,10 @@ fn wait<'l>(
     let now = ledger.now();
     let (mut chunk, mut first_token) = ([Time::default(); 2], [Time::default(); 2]);
     for hop in members {
-        chunk[0].sum.add(hop.chunk_waits().whole());
-        chunk[1].sum.add(hop.chunk_waits().recent(now));
-        first_token[0].sum.add(hop.first_waits().whole());
-        first_token[1].sum.add(hop.first_waits().recent(now));
+        chunk[0].sum.add(hop.chunk_waits.whole());
+        chunk[1].sum.add(hop.chunk_waits.recent(now));
+        first_token[0].sum.add(hop.first_waits.whole());
+        first_token[1].sum.add(hop.first_waits.recent(now));
     }
     let waits = members
         .iter()
@@ -252,11 +252,11 @@ fn wait<'l>(
         .collect();
     let spent = slow
         .iter()
-        .map(|hop| hop.while_waiting())
+        .map(|hop| hop.while_waiting)
         .fold(TimeUse::default(), TimeUse::plus);
     let away = slow
         .iter()
-        .map(|hop| hop.away())
+        .map(|hop| hop.away)
         .fold(AwayTimes::default(), AwayTimes::plus);
     let busy = worker.map_or(busy, |_| self::busy(ledger, slow.iter().copied(), window_ns));
     Some(Leg {
@@ -270,8 +270,8 @@ fn wait<'l>(
         thread: state(&spent, &away, busy, thresholds),
         spent,
         worker: worker.map(|hop| {
-            hop.worker()
-                .map_or_else(|| hop.endpoint().to_owned(), |n| format!("worker {n}"))
+            hop.worker
+                .map_or_else(|| hop.endpoint.to_string(), |n| format!("worker {n}"))
         }),
     })
 }
@@ -354,17 +354,17 @@ fn state(spent: &TimeUse, away: &AwayTimes, busy: Option<f64>, thresholds: &Thre
 type Key<'h> = (Option<u16>, &'h str);
 
 fn key(hop: &Hop) -> Key<'_> {
-    (hop.worker(), hop.endpoint())
+    (hop.worker, &hop.endpoint)
 }
 
 /// The receiver with most of the wait, if there are several and it has half of the wait and 1.5 times an even share.
 fn outlier<'h>(members: &[&'h Hop], now: MonoNs) -> Option<&'h Hop> {
     let waits = |hop: &Hop| {
-        let counts = hop.counts();
+        let counts = hop.counts;
         let open = hop
             .oldest_waiting()
             .map_or(0, |at| u128::from(now.since(at)) * u128::from(counts.backlog) / 2);
-        hop.chunk_waits().whole().ns + open
+        hop.chunk_waits.whole().ns + open
     };
     let mut receivers: Vec<(&Hop, u128)> = Vec::new();
     for hop in members {
@@ -376,7 +376,7 @@ fn outlier<'h>(members: &[&'h Hop], now: MonoNs) -> Option<&'h Hop> {
     let whole: u128 = receivers.iter().map(|(_, ns)| ns).sum();
     let (hop, max) = receivers.iter().max_by_key(|(_, ns)| *ns)?;
     let share = part(*max as f64, whole as f64);
-    let named = hop.worker().is_some() || !hop.endpoint().is_empty();
+    let named = hop.worker.is_some() || !hop.endpoint.is_empty();
     (receivers.len() > 1 && named && share >= BOTTLENECK && share * receivers.len() as f64 >= 1.5).then_some(*hop)
 }
 
@@ -394,21 +394,16 @@ fn open_waits(ledger: &Ledger) -> Vec<Open<'_>> {
         return open;
     }
     for request in ledger.requests().filter(|r| r.waiting_since().is_some()) {
-        let Some(stream) = request
-            .streams()
-            .iter()
-            .filter(|s| s.whole())
-            .max_by_key(|s| s.first_at())
-        else {
+        let Some(stream) = request.streams.iter().filter(|s| s.whole()).max_by_key(|s| s.first_at) else {
             continue;
         };
-        let Some(hop) = ledger.hops().iter().find(|h| h.id() == stream.hop()) else {
+        let Some(hop) = ledger.hops().iter().find(|h| h.id == stream.hop) else {
             continue;
         };
-        let group = &ledger.groups()[hop.group()];
+        let group = &ledger.groups()[hop.group];
         let (inside, since) = match request.inside_since(stream) {
             Some(at) => (true, at),
-            None => (!hop.capabilities().received, stream.first_at()),
+            None => (!hop.capabilities().received, stream.first_at),
         };
         let leg = if inside { &*group.ends.to } else { &group.name };
         let sum = Sum {
@@ -428,8 +423,8 @@ fn open_waits(ledger: &Ledger) -> Vec<Open<'_>> {
 pub fn busy<'h>(ledger: &Ledger, hops: impl Iterator<Item = &'h Hop>, window_ns: u64) -> Option<f64> {
     let (mut sum, mut count) = (0.0, 0_u32);
     for hop in hops.filter(|hop| hop.capabilities().processed) {
-        let processing = part(hop.counts().busy_ns as f64, window_ns as f64);
-        let poll = hop.receiving_thread().and_then(|by| ledger.thread(by)?.poll());
+        let processing = part(hop.counts.busy_ns as f64, window_ns as f64);
+        let poll = hop.receiving_thread().and_then(|by| ledger.thread(by)?.poll);
         let away = poll.map_or(0.0, |poll| {
             part(
                 poll.interval_ns.saturating_sub(poll.polled_ns) as f64,

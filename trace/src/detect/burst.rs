@@ -7,11 +7,7 @@ use crate::words::{count, percent, plural};
 pub(super) fn check(context: &DetectContext<'_>, found: &mut Vec<Verdict>) {
     for (place, group) in context.ledger.groups().iter().enumerate() {
         // Includes the wakeup still in progress.
-        let max = context
-            .ledger
-            .members(place)
-            .map(|h| h.counts().wakeup_frames_max)
-            .max();
+        let max = context.ledger.members(place).map(|h| h.counts.wakeup_frames_max).max();
         let max = u64::from(max.unwrap_or(0));
         if max < context.thresholds.burst_frames {
             continue;
@@ -51,7 +47,7 @@ fn away_from_poll(context: &DetectContext<'_>, place: usize) -> Option<f64> {
     let polls = context
         .ledger
         .members(place)
-        .filter_map(|hop| context.ledger.thread(hop.receiving_thread()?)?.poll());
+        .filter_map(|hop| context.ledger.thread(hop.receiving_thread()?)?.poll);
     polls
         .map(|poll| 1.0 - poll.polled_ns as f64 / poll.interval_ns.max(1) as f64)
         .max_by(f64::total_cmp)

@@ -36,7 +36,7 @@ impl Late<'_> {
             .ledger
             .threads()
             .iter()
-            .filter(|t| t.id().pid == self.thread.id().pid);
+            .filter(|t| t.id.pid == self.thread.id.pid);
         of_process
             .filter_map(|t| t.between(self.from, context.now))
             .map(|spent| spent.share(spent.on_ns))
@@ -45,8 +45,8 @@ impl Late<'_> {
 
     /// Start of every summary: `tokenizer (4711/4711) `.
     pub(super) fn describe_thread(&self) -> String {
-        let id = self.thread.id();
-        format!("the {} thread ({}/{})", self.thread.role(), id.pid, id.tid)
+        let id = self.thread.id;
+        format!("the {} thread ({}/{})", self.thread.role, id.pid, id.tid)
     }
 
     /// `while 850 frames wait on scheduler->tokenizer, the oldest for 24 s`
@@ -65,13 +65,13 @@ impl Late<'_> {
         let severity = Severity::critical_if(
             self.frames >= limits.backlog_critical_frames || self.waited_ns >= limits.gap_critical_ns,
         );
-        let (spent, id) = (&self.spent, self.thread.id());
+        let (spent, id) = (&self.spent, self.thread.id);
         let share = |ns: Option<u64>| ns.map(|ns| rounded(spent.share(ns)));
         let mut verdict = Verdict::new(severity, summary)
             .hop(&self.group.name)
             .since(Some(self.from))
             .weight(self.waited_ns)
-            .with("role", self.thread.role())
+            .with("role", &*self.thread.role)
             .with("pid", id.pid)
             .with("tid", id.tid)
             .with("interval_ns", spent.interval_ns)
@@ -111,8 +111,8 @@ pub(super) fn late<'a>(context: &DetectContext<'a>) -> Vec<Late<'a>> {
                 continue;
             }
             // Several senders into one socket have one consumer.
-            if let Some(known) = late[first..].iter_mut().find(|l| l.thread.id() == by) {
-                known.frames += hop.counts().backlog;
+            if let Some(known) = late[first..].iter_mut().find(|l| l.thread.id == by) {
+                known.frames += hop.counts.backlog;
                 continue;
             }
             let from = MonoNs(oldest.0.max(context.now.0.saturating_sub(FURTHEST_NS)));
@@ -123,7 +123,7 @@ pub(super) fn late<'a>(context: &DetectContext<'a>) -> Vec<Late<'a>> {
             late.push(Late {
                 group,
                 thread,
-                frames: hop.counts().backlog,
+                frames: hop.counts.backlog,
                 waited_ns,
                 from,
                 spent,

@@ -52,7 +52,7 @@ pub(super) fn check(context: &DetectContext<'_>, found: &mut Vec<Verdict>) {
             }
             None => {}
         }
-        let role = one.thread.role();
+        let role = &one.thread.role;
         let writes = writes_share(context, role);
         if let Some(share) = writes.filter(|share| *share >= 0.1) {
             let _ = write!(

@@ -21,7 +21,7 @@ pub(super) fn check(context: &DetectContext<'_>, found: &mut Vec<Verdict>) {
         waiting += 1;
         let waited = context.now.since(sent);
         if waited > oldest_ns {
-            (oldest_ns, oldest_rid) = (waited, request.rid());
+            (oldest_ns, oldest_rid) = (waited, &request.rid);
         }
     }
     let engine = ledger.engine().facts();

@@ -19,11 +19,11 @@ pub(super) fn check(context: &DetectContext<'_>, found: &mut Vec<Verdict>) {
         else {
             continue;
         };
-        let id = thread.id();
+        let id = thread.id;
         let summary = format!(
             "libzmq's I/O thread {} of the {} ({}/{}) waits for a CPU {} of the time {}, and the consumer sleeps {}",
-            thread.name(),
-            thread.role(),
+            thread.name,
+            thread.role,
             id.pid,
             id.tid,
             percent(share),
@@ -44,12 +44,12 @@ pub(super) fn check(context: &DetectContext<'_>, found: &mut Vec<Verdict>) {
 /// The I/O thread at either end of the line that waits most for a CPU.
 pub(super) fn starved<'a>(context: &DetectContext<'a>, one: &Late<'a>) -> Option<(&'a Thread, TimeUse, f64)> {
     let sender = &*one.group.ends.from;
-    let is_endpoint = |t: &&Thread| t.id().pid == one.thread.id().pid || t.role() == sender;
+    let is_endpoint = |t: &&Thread| t.id.pid == one.thread.id.pid || *t.role == *sender;
     let io = context
         .ledger
         .threads()
         .iter()
-        .filter(|t| t.part() == Some(ThreadPart::Io));
+        .filter(|t| t.part == Some(ThreadPart::Io));
     io.filter(is_endpoint)
         .filter_map(|thread| {
             let spent = thread.between(one.from, context.now)?;

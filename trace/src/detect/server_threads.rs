@@ -14,9 +14,9 @@ pub(super) fn with_busiest(mut verdict: Verdict, context: &DetectContext<'_>, wa
     let names = context.facts().server_threads();
     let from = MonoNs(context.now.0.saturating_sub(wait_ns.min(WINDOW_NS)));
     let threads = context.ledger.threads().iter();
-    let threads = threads.filter(|thread| names.iter().any(|begin| thread.name().starts_with(begin)));
+    let threads = threads.filter(|thread| names.iter().any(|begin| thread.name.starts_with(begin)));
     let busiest = threads
-        .filter_map(|thread| Some((thread.name(), thread.between(from, context.now)?)))
+        .filter_map(|thread| Some((&*thread.name, thread.between(from, context.now)?)))
         .max_by_key(|(_, spent)| spent.on_ns.saturating_add(spent.wait_ns.unwrap_or(0)));
     let Some((name, spent)) = busiest else {
         return verdict;

@@ -9,11 +9,11 @@ pub(super) fn check(context: &DetectContext<'_>, found: &mut Vec<Verdict>) {
     let limit = context.thresholds.stalled_ns;
     let is_stalled = |r: &&Request| context.ledger.is_stalled(r, context.now, limit);
     for request in context.ledger.requests().filter(is_stalled) {
-        let silent = context.now.since(request.last_at());
+        let silent = context.now.since(request.last_at);
         stalled += 1;
-        retracted += u64::from(request.retractions() > 0);
+        retracted += u64::from(request.retractions > 0);
         if silent > worst_ns {
-            (worst_ns, worst_rid) = (silent, request.rid());
+            (worst_ns, worst_rid) = (silent, &request.rid);
         }
     }
     if stalled == 0 {

@@ -6,7 +6,7 @@ use crate::words::{plural, share};
 pub(super) fn check(context: &DetectContext<'_>, found: &mut Vec<Verdict>) {
     for (place, group) in context.ledger.groups().iter().enumerate() {
         let (mut undecoded, mut frames) = (0, 0);
-        for counts in context.ledger.members(place).map(crate::ledger::Hop::counts) {
+        for counts in context.ledger.members(place).map(|hop| hop.counts) {
             undecoded += counts.undecoded;
             frames += counts.frames_sent.max(counts.frames_received);
         }

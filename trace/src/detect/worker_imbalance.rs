@@ -29,21 +29,21 @@ struct Receiver<'a> {
 fn receivers<'a>(members: &[&'a Hop]) -> Vec<Receiver<'a>> {
     let mut receivers: BTreeMap<(Option<u16>, &str, Option<HopId>), Receiver<'a>> = BTreeMap::new();
     for hop in members {
-        let (worker, endpoint) = (hop.worker(), hop.endpoint());
+        let (worker, endpoint) = (hop.worker, &*hop.endpoint);
         // Without a worker number or endpoint, it cannot be matched to the receiver of another hop.
-        let alone = (worker.is_none() && endpoint.is_empty()).then(|| hop.id());
+        let alone = (worker.is_none() && endpoint.is_empty()).then_some(hop.id);
         let one = receivers.entry((worker, endpoint, alone)).or_insert(Receiver {
             hop,
             chunks: 0,
             frames: 0,
             backlog_max: 0,
         });
-        one.chunks += hop.counts().chunks;
-        one.frames += hop.counts().frames_sent.max(hop.counts().frames_received);
-        one.backlog_max = one.backlog_max.max(hop.counts().backlog_max);
+        one.chunks += hop.counts.chunks;
+        one.frames += hop.counts.frames_sent.max(hop.counts.frames_received);
+        one.backlog_max = one.backlog_max.max(hop.counts.backlog_max);
     }
     // A socket that carries only control messages may serve another purpose: requests take the opposite direction on it.
-    let serves = |one: &Receiver<'_>| one.chunks > 0 || one.frames == 0 || one.hop.worker().is_some();
+    let serves = |one: &Receiver<'_>| one.chunks > 0 || one.frames == 0 || one.hop.worker.is_some();
     receivers.into_values().filter(serves).collect()
 }
 
@@ -69,8 +69,8 @@ pub(super) fn check(context: &DetectContext<'_>, found: &mut Vec<Verdict>) {
             Severity::Info
         };
         let idle = receivers.iter().filter(|one| one.chunks == 0).count();
-        let worker = busiest.hop.worker();
-        let receiver = match (worker, busiest.hop.endpoint()) {
+        let worker = busiest.hop.worker;
+        let receiver = match (worker, &*busiest.hop.endpoint) {
             (Some(n), _) => format!("worker {n}"),
             (None, "") => String::from("one receiver"),
             (None, endpoint) => endpoint.to_owned(),

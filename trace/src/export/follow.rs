@@ -74,7 +74,7 @@ impl Follow {
     ) -> io::Result<()> {
         let ledger = analysis.ledger();
         let summary = |request: &Request| Summary {
-            rid: request.rid().into(),
+            rid: request.rid.clone(),
             numbers: ledger.numbers(request),
         };
         for summary in ledger.requests().map(summary) {

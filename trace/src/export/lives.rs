@@ -115,7 +115,7 @@ impl LiveRequests {
         {
             return Some(place);
         }
-        let first_at = request.first_at();
+        let first_at = request.first_at;
         if self.slots.len() <= place {
             self.slots.resize_with(place + 1, || None);
         }
@@ -239,7 +239,7 @@ impl LiveRequests {
         self.current.push(at_place);
         let request = ledger.request(delivery.rid);
         let fates = request.and_then(Request::fates);
-        let first = request.and_then(Request::delivered_first);
+        let first = request.and_then(|request| request.delivered_first);
         let Some((life, fates)) = at_place.and_then(|place| self.slots[place].as_mut()).zip(fates) else {
             return;
         };

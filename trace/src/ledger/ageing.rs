@@ -258,7 +258,7 @@ mod tests {
         }
 
         fn gap(&self, rid: &str) -> Option<u64> {
-            self.ledger.request(rid).expect("it lives").gap_ns()
+            self.ledger.request(rid).expect("it lives").gap_ns
         }
     }
 

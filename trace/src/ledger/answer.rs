@@ -1,7 +1,6 @@
 //! Finished responses: losses proven by a response's own sums if its chunks are not tracked, and early disconnects.
 
 use super::Ledger;
-use super::request::Request;
 use crate::clock::MonoNs;
 use crate::event::{Answer, AnswerEnd, Finish};
 
@@ -16,13 +15,13 @@ impl Ledger {
         let judged = match request {
             Some(r) => {
                 !(has_tokens
-                    && r.tokens_delivered() == 0
+                    && r.tokens_delivered == 0
                     && r.tracker.as_ref().is_none_or(|tracker| tracker.delivered_to() == 0))
             }
             // If deliveries match requests at all, an unknown request was judged and then closed before its response ended.
             None => self.totals.chunks.fates.delivered > 0,
         };
-        let delivered = request.map_or(0, Request::tokens_delivered);
+        let delivered = request.map_or(0, |request| request.tokens_delivered);
         self.summed_up(at, answer.rid, answer.completion_tokens);
         if self.engine.facts().ends_silently() {
             self.end_by_response(at, answer);

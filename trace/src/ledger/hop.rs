@@ -120,13 +120,19 @@ impl Default for Roles {
     reason = "each is one fact about the hop, read by its name"
 )]
 pub struct Hop {
-    pub(crate) id: HopId,
-    pub(crate) group: usize,
+    /// Id of the hop.
+    pub id: HopId,
+    /// Index of its group in [`super::Ledger::groups`].
+    pub group: usize,
     pub(crate) ends: Roles,
-    pub(crate) endpoint: Box<str>,
-    pub(crate) worker: Option<u16>,
-    pub(crate) origin: bool,
-    pub(crate) last: bool,
+    /// Endpoint in ZMQ notation; empty when unknown.
+    pub endpoint: Box<str>,
+    /// Number of the tokenizer worker that receives.
+    pub worker: Option<u16>,
+    /// Whether it is the first of the path: its sends are the scheduler's.
+    pub origin: bool,
+    /// Whether it is the last of the path: its receives are the tokenizer's.
+    pub last: bool,
     /// The receiver is not known yet and may be the tokenizer.
     pub(crate) open: bool,
     /// Stages currently observed.
@@ -144,10 +150,11 @@ pub struct Hop {
     pub(crate) epoch: u32,
     /// Missed frames already covered by a loss report.
     pub(crate) reported_missed: u64,
-    pub(crate) counts: HopCounts,
+    /// Traffic on the hop.
+    pub counts: HopCounts,
     /// Number of undecoded frames by reason.
     #[serde(default)]
-    undecoded: BTreeMap<String, u64>,
+    pub(crate) undecoded: BTreeMap<String, u64>,
     pub(crate) lanes: HashMap<u32, Lane>,
     pub(crate) early: VecDeque<EarlyReceive>,
     pub(crate) unprocessed: VecDeque<(FrameId, MonoNs)>,
@@ -156,13 +163,14 @@ pub struct Hop {
     /// Queue wait (received minus sent) on this hop.
     pub(crate) queue_wait: Buckets,
     /// Queue wait, counted once for each chunk of the frame.
-    pub(crate) chunk_waits: WindowedSum,
+    pub chunk_waits: WindowedSum,
     /// Queue waits of requests' first chunks.
-    pub(crate) first_waits: WindowedSum,
+    pub first_waits: WindowedSum,
     /// Time of the receiving thread while frames waited for it.
-    pub(crate) while_waiting: TimeUse,
+    pub while_waiting: TimeUse,
+    /// Why the receiving thread did not run in that time.
     #[serde(default)]
-    pub(crate) away: AwayTimes,
+    pub away: AwayTimes,
     wakeup: Option<(u64, u32)>,
     /// Its receiver's burst, used if the receiving thread is not observed.
     #[serde(default)]
@@ -179,11 +187,6 @@ impl Hop {
             group,
             ..Self::default()
         }
-    }
-
-    /// Number of undecoded frames by reason.
-    pub(super) fn undecoded(&self) -> &BTreeMap<String, u64> {
-        &self.undecoded
     }
 
     pub(super) fn count_undecoded(&mut self, reason: &str) {
@@ -205,64 +208,9 @@ impl Hop {
         self.queue_wait.tally()
     }
 
-    /// Queue wait, counted once for each chunk of the frame.
-    pub fn chunk_waits(&self) -> &WindowedSum {
-        &self.chunk_waits
-    }
-
-    /// Queue waits of requests' first chunks that have been received.
-    pub fn first_waits(&self) -> &WindowedSum {
-        &self.first_waits
-    }
-
-    /// Time of the receiving thread while frames waited for it; empty if not sampled.
-    pub fn while_waiting(&self) -> TimeUse {
-        self.while_waiting
-    }
-
-    /// Why the receiving thread did not run in that time.
-    pub fn away(&self) -> AwayTimes {
-        self.away
-    }
-
     /// Traffic of each remembered connection, by its number.
     pub fn lanes(&self) -> impl Iterator<Item = (u32, LaneCounts)> {
         self.lanes.iter().map(|(&number, lane)| (number, lane.counts))
-    }
-
-    /// Id of the hop.
-    pub fn id(&self) -> HopId {
-        self.id
-    }
-
-    /// Endpoint in ZMQ notation; empty when unknown.
-    pub fn endpoint(&self) -> &str {
-        &self.endpoint
-    }
-
-    /// Number of the tokenizer worker that receives.
-    pub fn worker(&self) -> Option<u16> {
-        self.worker
-    }
-
-    /// Index of its group in [`super::Ledger::groups`].
-    pub fn group(&self) -> usize {
-        self.group
-    }
-
-    /// Whether it is the first of the path: its sends are the scheduler's.
-    pub fn is_origin(&self) -> bool {
-        self.origin
-    }
-
-    /// Whether it is the last of the path: its receives are the tokenizer's.
-    pub fn is_last(&self) -> bool {
-        self.last
-    }
-
-    /// Traffic on the hop.
-    pub fn counts(&self) -> HopCounts {
-        self.counts
     }
 
     /// Stages observed here at any time: a receiver may have ended, or been detected late. Receives that were announced and withdrawn

@@ -306,7 +306,7 @@ impl Ledger {
     /// Whether no observation of the request's hops was missed since its last chunks. Otherwise its silence proves nothing.
     fn observed_all_since(&self, request: &Request) -> bool {
         request
-            .streams()
+            .streams
             .iter()
             .all(|stream| self.hops.observed_all_since(stream))
     }
@@ -314,9 +314,9 @@ impl Ledger {
     /// Whether the request is unfinished and has produced no token for `ns`. Requests known only from the engine's log have no observed
     /// tokens, and one with missed observations since its last chunk may have continued unobserved.
     pub fn is_stalled(&self, request: &Request, now: MonoNs, ns: u64) -> bool {
-        request.finish().is_none()
-            && now.since(request.last_at()) >= ns
-            && !request.streams().is_empty()
+        request.finish.is_none()
+            && now.since(request.last_at) >= ns
+            && !request.streams.is_empty()
             && self.observed_all_since(request)
             && !self.may_hold_tokens_back(request)
     }
@@ -327,7 +327,7 @@ impl Ledger {
         let Some(tokens) = self.engine.facts().unstreamed_tokens() else {
             return false;
         };
-        request.streams().iter().any(|stream| {
+        request.streams.iter().any(|stream| {
             let is_unstreamed = stream.chunks <= 1 + stream.count.high / tokens;
             is_unstreamed && (1..tokens as usize).contains(&self.hops.sends_since(stream))
         })
@@ -335,7 +335,7 @@ impl Ledger {
 
     /// Numbers of a live request.
     pub fn numbers(&self, request: &Request) -> Numbers {
-        request.numbers(self.hops.worker_of(request.streams()), self.observes_receives())
+        request.numbers(self.hops.worker_of(&request.streams), self.observes_receives())
     }
 
     /// Current record of a rid with its ticket. Slots are unique at any time, and tickets over the whole run.
@@ -409,7 +409,7 @@ impl Ledger {
     /// Number of undecoded frames of a group by reason.
     pub fn undecoded_by_reason(&self, group: usize) -> BTreeMap<&str, u64> {
         let mut reasons = BTreeMap::new();
-        for (reason, count) in self.members(group).flat_map(Hop::undecoded) {
+        for (reason, count) in self.members(group).flat_map(|hop| &hop.undecoded) {
             *reasons.entry(reason.as_str()).or_default() += count;
         }
         reasons

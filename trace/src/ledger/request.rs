@@ -21,7 +21,8 @@ use crate::stats::{Spread, Tally};
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 #[repr(C)]
 pub struct Request {
-    pub(crate) rid: Box<str>,
+    /// The engine's request id.
+    pub rid: Box<str>,
     /// Its rid maps to this record. False once another request reuses the rid.
     pub(crate) mapped: bool,
     /// The receive of its first chunk was missed, or its time was.
@@ -48,40 +49,49 @@ pub struct Request {
     /// The arguments of its tool calls are not those that the engine sent.
     #[serde(default)]
     pub(crate) damaged_call: bool,
-    pub(crate) finish: Option<Finish>,
-    pub(crate) retractions: u32,
-    pub(crate) last_at: MonoNs,
+    /// How it ended; `None` while it is live.
+    pub finish: Option<Finish>,
+    /// How often the scheduler has retracted it, according to its frames.
+    pub retractions: u32,
+    /// When it was last seen, on any hop.
+    pub last_at: MonoNs,
     /// Longest time between two of its chunks at the scheduler, in nanoseconds.
     pub(crate) silence_ns: Option<u64>,
     pub(crate) prompt_tokens: Option<u32>,
     pub(crate) cached_tokens: Option<u32>,
     pub(crate) chunks_sent: u32,
-    pub(crate) tokens_sent: u32,
+    /// Tokens sent by the scheduler.
+    pub tokens_sent: u32,
     pub(crate) tokens_received: u32,
     /// The last received chunk: count after it, its tokens, and its number.
     pub(crate) received_last: [u32; 3],
     /// Number of its chunks that its waiter finds when it runs.
     pub(crate) burst: u32,
     pub(crate) wire_missing: u32,
-    pub(crate) received_first: Option<MonoNs>,
+    /// When the tokenizer received its first chunk; `None` if not observed.
+    pub received_first: Option<MonoNs>,
     /// Position of the receive that last woke its waiter.
     pub(crate) called: Option<BurstPosition>,
     pub(crate) tracker: Option<Box<DeliveryTracker>>,
     /// Inter-token latency, if deliveries are observed.
     pub(crate) itl: Option<Box<InterTokenLatency>>,
-    pub(crate) streams: SmallVec<[Stream; 2]>,
+    /// Its stream on each hop, in the order first observed.
+    pub streams: SmallVec<[Stream; 2]>,
     /// Unmatched times of its chunks inside processes between two hops.
     pub(crate) in_process: Vec<InProcess>,
-    pub(crate) first_at: MonoNs,
+    /// When it was first seen, on any hop.
+    pub first_at: MonoNs,
     /// First send by the scheduler, if it was the request's first chunk.
-    pub(crate) sent_first: Option<MonoNs>,
-    pub(crate) gap_ns: Option<u64>,
-    pub(crate) tokens_delivered: u32,
+    pub sent_first: Option<MonoNs>,
+    /// Nanoseconds from its first send by the scheduler to its first receive by the tokenizer; `None` unless both are observed.
+    pub gap_ns: Option<u64>,
+    /// Tokens delivered; only meaningful if deliveries are observed.
+    pub tokens_delivered: u32,
     /// Number of live requests with its rid, once it was shared; 1 after the others have ended. 0 if never shared.
     #[serde(default)]
     pub(crate) sharing: u8,
     /// When its first tokens were accepted for its client, if that was observed.
-    pub(crate) delivered_first: Option<MonoNs>,
+    pub delivered_first: Option<MonoNs>,
     /// Stages in the engine's log.
     pub(crate) marks: Option<Box<Marks>>,
     /// Losses proven by deliveries.
@@ -119,70 +129,15 @@ impl Request {
         ]
     }
 
-    /// The engine's request id.
-    pub fn rid(&self) -> &str {
-        &self.rid
-    }
-
-    /// When it was first seen, on any hop.
-    pub fn first_at(&self) -> MonoNs {
-        self.first_at
-    }
-
-    /// When it was last seen, on any hop.
-    pub fn last_at(&self) -> MonoNs {
-        self.last_at
-    }
-
-    /// Nanoseconds from its first send by the scheduler to its first receive by the tokenizer; `None` unless both are observed.
-    pub fn gap_ns(&self) -> Option<u64> {
-        self.gap_ns
-    }
-
     /// Whether another live request had its rid at some time. If so, it is not judged.
     pub fn is_shared(&self) -> bool {
         self.sharing > 0
-    }
-
-    /// When the scheduler sent its first chunk; `None` if not observed.
-    pub fn sent_first(&self) -> Option<MonoNs> {
-        self.sent_first
-    }
-
-    /// When the tokenizer received its first chunk; `None` if not observed.
-    pub fn received_first(&self) -> Option<MonoNs> {
-        self.received_first
     }
 
     /// Start of its first token's wait for the tokenizer; `None` if it does not wait, or that is unknown.
     pub fn waiting_since(&self) -> Option<MonoNs> {
         self.sent_first
             .filter(|_| self.received_first.is_none() && !self.first_receive_missed)
-    }
-
-    /// Tokens sent by the scheduler.
-    pub fn tokens_sent(&self) -> u32 {
-        self.tokens_sent
-    }
-
-    /// Tokens delivered; only meaningful if deliveries are observed.
-    pub fn tokens_delivered(&self) -> u32 {
-        self.tokens_delivered
-    }
-
-    /// How often the scheduler has retracted it, according to its frames.
-    pub fn retractions(&self) -> u32 {
-        self.retractions
-    }
-
-    /// How it ended; `None` while it is live.
-    pub fn finish(&self) -> Option<Finish> {
-        self.finish
-    }
-
-    /// Its stream on each hop, in the order first observed.
-    pub fn streams(&self) -> &[Stream] {
-        &self.streams
     }
 
     /// Its delivery tracker; `None` if deliveries are not observed or its response carries text only.
@@ -198,11 +153,6 @@ impl Request {
     /// Chunks sent and not yet delivered; `None` if its deliveries are not observed.
     pub fn in_flight(&self) -> Option<u64> {
         self.seen_tracker().map(DeliveryTracker::in_flight)
-    }
-
-    /// When its first tokens were accepted for its client; `None` if not observed.
-    pub fn delivered_first(&self) -> Option<MonoNs> {
-        self.delivered_first
     }
 
     /// Inter-token latency at both ends; empty if deliveries are not observed.

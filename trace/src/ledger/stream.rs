@@ -15,7 +15,8 @@ use crate::id::HopId;
 pub struct Stream {
     /// Group of its hop.
     pub(crate) group: u32,
-    pub(crate) hop: HopId,
+    /// The hop.
+    pub hop: HopId,
     /// The roles at the hop's ends.
     pub(crate) ends: Roles,
     /// Tokens that did not reach this hop, by its own counts.
@@ -26,11 +27,14 @@ pub struct Stream {
     /// The hop's epoch when its last chunk was seen.
     pub(crate) epoch: u32,
     pub(crate) count: Count,
-    pub(crate) chunks: u32,
+    /// Chunks seen.
+    pub chunks: u32,
     /// Sum of the counts of its chunks.
     pub(crate) sum: u64,
-    pub(crate) last_at: MonoNs,
-    pub(crate) first_at: MonoNs,
+    /// When its last chunk was seen.
+    pub last_at: MonoNs,
+    /// When its first chunk was seen.
+    pub first_at: MonoNs,
 }
 
 impl Stream {
@@ -78,29 +82,9 @@ impl Stream {
         self.group as usize == group
     }
 
-    /// The hop.
-    pub fn hop(&self) -> HopId {
-        self.hop
-    }
-
-    /// Chunks seen.
-    pub fn chunks(&self) -> u32 {
-        self.chunks
-    }
-
     /// Highest `completion_tokens` seen.
     pub fn completion_tokens(&self) -> u32 {
         self.count.high
-    }
-
-    /// When its first chunk was seen.
-    pub fn first_at(&self) -> MonoNs {
-        self.first_at
-    }
-
-    /// When its last chunk was seen.
-    pub fn last_at(&self) -> MonoNs {
-        self.last_at
     }
 
     /// Type of its ids, inferred from its counts.

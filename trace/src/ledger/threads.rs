@@ -18,10 +18,14 @@ const SILENT_NS: u64 = 10_000_000_000;
 /// A thread of the engine.
 #[derive(Debug, Default, Serialize, Deserialize)]
 pub struct Thread {
-    pub(crate) id: ThreadId,
-    role: Box<str>,
-    name: Box<str>,
-    part: Option<ThreadPart>,
+    /// Thread id.
+    pub id: ThreadId,
+    /// Role of its process; empty before the first sample.
+    pub role: Box<str>,
+    /// Thread name in the kernel; empty before the first sample.
+    pub name: Box<str>,
+    /// Function of the thread in its process; `None` before the first sample.
+    pub part: Option<ThreadPart>,
     /// Whether it has received frames.
     receives: bool,
     /// When it asked for the next frame; `None` after it receives one.
@@ -31,7 +35,8 @@ pub struct Thread {
     pub(crate) burst: Burst,
     last_at: MonoNs,
     sums: TimeUse,
-    poll: Option<PollUse>,
+    /// Its event loop's polling over the run; `None` if not observed.
+    pub poll: Option<PollUse>,
     timeline: Timeline,
     #[serde(default)]
     absences: Absences,
@@ -46,26 +51,6 @@ impl Thread {
         }
     }
 
-    /// Thread id.
-    pub fn id(&self) -> ThreadId {
-        self.id
-    }
-
-    /// Role of its process; empty before the first sample.
-    pub fn role(&self) -> &str {
-        &self.role
-    }
-
-    /// Thread name in the kernel; empty before the first sample.
-    pub fn name(&self) -> &str {
-        &self.name
-    }
-
-    /// Function of the thread in its process; `None` before the first sample.
-    pub fn part(&self) -> Option<ThreadPart> {
-        self.part
-    }
-
     /// Whether it has received frames from a hop.
     pub fn is_receiver(&self) -> bool {
         self.receives
@@ -74,11 +59,6 @@ impl Thread {
     /// Time use over the run; `None` before the first sample.
     pub fn total(&self) -> Option<TimeUse> {
         self.part.map(|_| self.sums)
-    }
-
-    /// Its event loop's polling over the run; `None` if not observed.
-    pub fn poll(&self) -> Option<PollUse> {
-        self.poll
     }
 
     /// Time use between `from` and `to`, as far as kept samples cover it.

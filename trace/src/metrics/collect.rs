@@ -154,20 +154,20 @@ fn hop(f: &mut Families, group: &Group, members: &[&Hop], now: MonoNs) {
     let sent = members.iter().any(|h| h.capabilities().sent);
     let forwarded = members.iter().any(|h| h.capabilities().forwarded);
     let received = members.iter().any(|h| h.capabilities().received);
-    f.int(&n::HOP_FRAMES_SENT, name, sent.then(|| sum(|h| h.counts().frames_sent)));
+    f.int(&n::HOP_FRAMES_SENT, name, sent.then(|| sum(|h| h.counts.frames_sent)));
     f.int(
         &n::HOP_FRAMES_FORWARDED,
         name,
-        forwarded.then(|| sum(|h| h.counts().frames_forwarded)),
+        forwarded.then(|| sum(|h| h.counts.frames_forwarded)),
     );
     f.int(
         &n::HOP_FRAMES_RECEIVED,
         name,
-        received.then(|| sum(|h| h.counts().frames_received)),
+        received.then(|| sum(|h| h.counts.frames_received)),
     );
-    f.int(&n::HOP_FRAMES_UNDECODED, name, sum(|h| h.counts().undecoded));
-    f.int(&n::HOP_CHUNKS, name, sum(|h| h.counts().chunks));
-    f.int(&n::HOP_BYTES, name, sum(|h| h.counts().bytes));
+    f.int(&n::HOP_FRAMES_UNDECODED, name, sum(|h| h.counts.undecoded));
+    f.int(&n::HOP_CHUNKS, name, sum(|h| h.counts.chunks));
+    f.int(&n::HOP_BYTES, name, sum(|h| h.counts.bytes));
     if sent && received {
         let load = members.iter().try_fold((0, 0), |(chunks, bytes), hop| {
             hop.waiting_load().map(|load| (chunks + load.0, bytes + load.1))
@@ -225,8 +225,8 @@ fn threads(f: &mut Families, ledger: &Ledger) {
     let mut roles: BTreeMap<&str, Vec<&Thread>> = BTreeMap::new();
     let mut others = 0;
     for thread in ledger.threads().iter().filter(|t| t.total().is_some()) {
-        if roles.len() < ROLES || roles.contains_key(thread.role()) {
-            roles.entry(thread.role()).or_default().push(thread);
+        if roles.len() < ROLES || roles.contains_key(&*thread.role) {
+            roles.entry(&thread.role).or_default().push(thread);
         } else {
             others += 1;
         }
@@ -234,7 +234,7 @@ fn threads(f: &mut Families, ledger: &Ledger) {
     left_out(f, "role", others);
     for (role, threads) in roles {
         for which in [ThreadPart::Main, ThreadPart::Io, ThreadPart::Other] {
-            let of_part = threads.iter().filter(|t| t.part() == Some(which));
+            let of_part = threads.iter().filter(|t| t.part == Some(which));
             let Some(spent) = of_part.filter_map(|t| t.total()).reduce(TimeUse::plus) else {
                 continue;
             };
@@ -245,7 +245,7 @@ fn threads(f: &mut Families, ledger: &Ledger) {
         }
         let receivers = || threads.iter().filter(|t| t.is_receiver());
         consumer(f, role, receivers().copied(), ledger.now());
-        let polls = receivers().filter_map(|t| t.poll());
+        let polls = receivers().filter_map(|t| t.poll);
         if let Some((observed, polled)) = polls
             .map(|p| (p.interval_ns, p.polled_ns))
             .reduce(|a, b| (a.0 + b.0, a.1 + b.1))

@@ -241,21 +241,21 @@ fn hop(ledger: &Ledger, place: usize, window_ns: u64) -> Option<HopLine> {
     let (sent, received) = (capabilities(|s| s.sent), capabilities(|s| s.received));
     let seconds = window_ns as f64 / 1e9;
     let per_second = |n: u64| if seconds > 0.0 { n as f64 / seconds } else { 0.0 };
-    let chunks = sum(|h| h.counts().chunks);
-    let frames = sum(|h| h.counts().frames_sent.max(h.counts().frames_received));
+    let chunks = sum(|h| h.counts.chunks);
+    let frames = sum(|h| h.counts.frames_sent.max(h.counts.frames_received));
     let wakeups = members
         .iter()
-        .map(|h| h.counts().wakeup_frames_max)
+        .map(|h| h.counts.wakeup_frames_max)
         .max()
         .filter(|&n| n > 0);
     Some(HopLine {
         name: group.name.clone(),
-        frames_sent: sent.then(|| sum(|h| h.counts().frames_sent)),
-        frames_forwarded: capabilities(|s| s.forwarded).then(|| sum(|h| h.counts().frames_forwarded)),
-        frames_received: received.then(|| sum(|h| h.counts().frames_received)),
+        frames_sent: sent.then(|| sum(|h| h.counts.frames_sent)),
+        frames_forwarded: capabilities(|s| s.forwarded).then(|| sum(|h| h.counts.frames_forwarded)),
+        frames_received: received.then(|| sum(|h| h.counts.frames_received)),
         chunks,
-        tokens: Some(sum(|h| h.counts().tokens)),
-        bytes: sum(|h| h.counts().bytes),
+        tokens: Some(sum(|h| h.counts.tokens)),
+        bytes: sum(|h| h.counts.bytes),
         frames_per_s: per_second(frames),
         chunks_per_s: per_second(chunks),
         backlog_frames: (sent && received).then_some(group.backlog),
@@ -295,7 +295,7 @@ fn lanes(members: &[&Hop], chunks: u64) -> Option<Vec<LaneLine>> {
         .flat_map(|hop| {
             hop.lanes().map(|(lane, counts)| LaneLine {
                 lane,
-                worker: hop.worker(),
+                worker: hop.worker,
                 frames: counts.frames,
                 chunks: counts.chunks,
                 tokens: counts.tokens,
@@ -305,20 +305,20 @@ fn lanes(members: &[&Hop], chunks: u64) -> Option<Vec<LaneLine>> {
         .filter(|lane| lane.chunks > 0)
         .collect();
     lanes.sort_by_key(|lane| (std::cmp::Reverse(lane.chunks), lane.worker, lane.lane));
-    let several = lanes.len() > members.iter().filter(|hop| hop.counts().chunks > 0).count();
+    let several = lanes.len() > members.iter().filter(|hop| hop.counts.chunks > 0).count();
     lanes.truncate(LANES);
     several.then_some(lanes)
 }
 
 fn worker(ledger: &Ledger, hop: &Hop, chunks: u64, window_ns: u64) -> WorkerLine {
-    let (counts, capabilities) = (hop.counts(), hop.capabilities());
+    let (counts, capabilities) = (hop.counts, hop.capabilities());
     WorkerLine {
         tokens: Some(counts.tokens),
         share: share(counts.chunks, chunks),
         queue_wait_ns: Spread::of_tally(&hop.queue_wait()),
         busy: busy(ledger, std::iter::once(hop), window_ns),
-        worker: hop.worker(),
-        endpoint: hop.endpoint().to_owned(),
+        worker: hop.worker,
+        endpoint: hop.endpoint.to_string(),
         frames_sent: capabilities.sent.then_some(counts.frames_sent),
         frames_received: capabilities.received.then_some(counts.frames_received),
         chunks: counts.chunks,
@@ -364,14 +364,14 @@ fn own(ledger: &Ledger, input: &ReportInput) -> Own {
 /// Processes in the order first observed, main threads first; `None` without samples.
 fn cpu(ledger: &Ledger) -> Option<Vec<CpuLine>> {
     let sampled: Vec<&Thread> = ledger.threads().iter().filter(|t| t.total().is_some()).collect();
-    let first_seen = |pid: u32| sampled.iter().position(|t| t.id().pid == pid);
+    let first_seen = |pid: u32| sampled.iter().position(|t| t.id.pid == pid);
     let mut relevant: Vec<&Thread> = sampled.iter().copied().filter(|t| is_relevant(t)).collect();
     relevant.sort_by_key(|t| {
         (
-            first_seen(t.id().pid),
-            t.part() != Some(ThreadPart::Main),
+            first_seen(t.id.pid),
+            t.part != Some(ThreadPart::Main),
             !t.is_receiver(),
-            t.id().tid,
+            t.id.tid,
         )
     });
     (!sampled.is_empty()).then(|| relevant.into_iter().filter_map(cpu_line).collect())
@@ -381,17 +381,17 @@ fn is_relevant(thread: &Thread) -> bool {
     let busy = thread
         .total()
         .is_some_and(|spent| spent.share(spent.wanted_ns()) >= MIN_SHARE);
-    busy || thread.is_receiver() || thread.part() == Some(ThreadPart::Main)
+    busy || thread.is_receiver() || thread.part == Some(ThreadPart::Main)
 }
 
 fn cpu_line(thread: &Thread) -> Option<CpuLine> {
-    let (spent, id) = (thread.total()?, thread.id());
-    let poll = thread.poll().filter(|poll| poll.interval_ns > 0);
+    let (spent, id) = (thread.total()?, thread.id);
+    let poll = thread.poll.filter(|poll| poll.interval_ns > 0);
     Some(CpuLine {
-        role: thread.role().to_owned(),
+        role: thread.role.to_string(),
         pid: id.pid,
         tid: id.tid,
-        name: thread.name().to_owned(),
+        name: thread.name.to_string(),
         receives: thread.is_receiver(),
         on_cpu: Some(spent.share(spent.on_ns)),
         run_wait: spent.starved_ns().map(|ns| spent.share(ns)),

@@ -84,10 +84,10 @@ fn list(
     let open = ledger.requests().filter_map(|request| {
         let lost = live(request)?;
         let head = LossLine {
-            rid: request.rid().to_owned(),
-            tokens_sent: request.tokens_sent().into(),
-            tokens_delivered: deliveries.then(|| request.tokens_delivered().into()),
-            finish: request.finish().map(|finish| finish.as_str().to_owned()),
+            rid: request.rid.to_string(),
+            tokens_sent: request.tokens_sent.into(),
+            tokens_delivered: deliveries.then(|| request.tokens_delivered.into()),
+            finish: request.finish.map(|finish| finish.as_str().to_owned()),
             ..LossLine::none()
         };
         Some((lost, head))

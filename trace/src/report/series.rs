@@ -239,10 +239,10 @@ fn thread(of: &Thread, place: usize, moments: &[SlotValues]) -> Option<ThreadSer
     };
     let known = |column: Vec<Option<f64>>| column.iter().any(Option::is_some).then_some(column);
     Some(ThreadSeries {
-        role: of.role().to_owned(),
-        pid: of.id().pid,
-        tid: of.id().tid,
-        name: of.name().to_owned(),
+        role: of.role.to_string(),
+        pid: of.id.pid,
+        tid: of.id.tid,
+        name: of.name.to_string(),
         receives: of.is_receiver(),
         on_cpu: column(|s| Some(s.on_ns)),
         run_wait: known(column(TimeUse::starved_ns)),

@@ -57,7 +57,7 @@ pub(super) fn slowest(ledger: &Ledger, limit: usize, (from, to): (MonoNs, MonoNs
     }
     ranked.sort_unstable_by(worst_first);
     let lines = ranked.iter().map(|(_, record)| match *record {
-        Record::Live(request) => SlowLine::new(request.rid(), &ledger.numbers(request), from),
+        Record::Live(request) => SlowLine::new(&request.rid, &ledger.numbers(request), from),
         Record::Over(summary) => SlowLine::new(&summary.rid, summary, from),
     });
     lines.collect()
@@ -72,14 +72,14 @@ enum Record<'l> {
 impl Record<'_> {
     fn rid(&self) -> &str {
         match self {
-            Self::Live(request) => request.rid(),
+            Self::Live(request) => &request.rid,
             Self::Over(summary) => &summary.rid,
         }
     }
 
     fn wait(&self, to: MonoNs) -> Option<u64> {
         match self {
-            Self::Live(request) => request.gap_ns().or_else(|| Some(to.since(request.waiting_since()?))),
+            Self::Live(request) => request.gap_ns.or_else(|| Some(to.since(request.waiting_since()?))),
             Self::Over(summary) => summary.gap_ns,
         }
     }

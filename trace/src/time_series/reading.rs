@@ -66,10 +66,10 @@ impl Reading {
 
     /// Adds threads first observed in the slot that ends, since their samples began in it.
     pub(super) fn add_threads(&mut self, ledger: &Ledger) {
-        let is_relevant = |t: &&Thread| t.total().is_some() && (t.is_receiver() || t.part() == Some(ThreadPart::Main));
+        let is_relevant = |t: &&Thread| t.total().is_some() && (t.is_receiver() || t.part == Some(ThreadPart::Main));
         for thread in ledger.threads().iter().filter(is_relevant) {
-            if self.threads.len() < THREADS && self.threads.iter().all(|t| t.0 != thread.id()) {
-                self.threads.push((thread.id(), TimeUse::default()));
+            if self.threads.len() < THREADS && self.threads.iter().all(|t| t.0 != thread.id) {
+                self.threads.push((thread.id, TimeUse::default()));
             }
         }
     }
@@ -97,7 +97,7 @@ fn passed_hop(ledger: &Ledger, place: usize) -> HopSlotCounts {
         wakeups: ledger.groups()[place].wakeups.count(),
         ..HopSlotCounts::default()
     };
-    for counts in ledger.members(place).map(crate::ledger::Hop::counts) {
+    for counts in ledger.members(place).map(|hop| hop.counts) {
         sum.frames_sent += counts.frames_sent;
         sum.frames_received += counts.frames_received;
         sum.chunks += counts.chunks;

@@ -147,7 +147,7 @@ fn check_no_false_findings(world: &World, analysis: &Analysis) -> TestCaseResult
         world.tokens_short
     );
     let lossy = ledger.lossy().map(|lossy| (&*lossy.rid, lossy.confirmed.as_deref()));
-    let live = ledger.requests().map(|request| (request.rid(), request.losses()));
+    let live = ledger.requests().map(|request| (&*request.rid, request.losses()));
     for (rid, losses) in lossy.chain(live) {
         let Some(losses): Option<&Losses> = losses else {
             continue;
@@ -203,7 +203,7 @@ fn check_gaps(world: &World, analysis: &Analysis) -> TestCaseResult {
     if world.incomplete && !world.shape.column.shows_tokens() || world.shape.rids_shared {
         return Ok(());
     }
-    let live = ledger.requests().map(|request| (request.rid(), request.gap_ns()));
+    let live = ledger.requests().map(|request| (&*request.rid, request.gap_ns));
     let finished = ledger.finished().map(|summary| (&*summary.rid, summary.gap_ns));
     for (rid, gap) in live.chain(finished) {
         // If two requests share a rid and their ends were missed, their first tokens cannot be distinguished.

@@ -36,8 +36,8 @@ pub(crate) fn read(ledger: &Ledger, thresholds: &Thresholds, findings: &[Finding
 /// Both ends of every hop, in the order of the path.
 pub(crate) fn ends(ledger: &Ledger) -> Vec<HopEnds> {
     let ends = ledger.hops().iter().map(|hop| HopEnds {
-        id: hop.id(),
-        ends: ledger.groups()[hop.group()].ends.clone(),
+        id: hop.id,
+        ends: ledger.groups()[hop.group].ends.clone(),
         observes_received: hop.capabilities().received,
     });
     let mut ends: Vec<HopEnds> = ends.collect();
@@ -48,7 +48,7 @@ pub(crate) fn ends(ledger: &Ledger) -> Vec<HopEnds> {
 
 fn line(ledger: &Ledger, thresholds: &Thresholds, found: Health, (group, members): (&Group, &[&Hop])) -> HopLine {
     let now = ledger.now();
-    let sum = |count: fn(&trace::ledger::HopCounts) -> u64| members.iter().map(|h| count(&h.counts())).sum();
+    let sum = |count: fn(&trace::ledger::HopCounts) -> u64| members.iter().map(|h| count(&h.counts)).sum();
     let capabilities =
         |stage: fn(&trace::event::Capabilities) -> bool| members.iter().any(|h| stage(&h.capabilities()));
     let receives = capabilities(|s| s.received);
@@ -58,12 +58,12 @@ fn line(ledger: &Ledger, thresholds: &Thresholds, found: Health, (group, members
         .filter_map(|h| h.oldest_waiting())
         .min()
         .map(|at| now.since(at));
-    let place = members.first().map(|hop| hop.group());
+    let place = members.first().map(|hop| hop.group);
     let reasons = place.map(|place| ledger.undecoded_by_reason(place)).unwrap_or_default();
     let mut reasons: Vec<(String, u64)> = reasons.into_iter().map(|(why, n)| (why.to_owned(), n)).collect();
     reasons.sort_by_key(|r| std::cmp::Reverse(r.1));
     reasons.truncate(REASONS);
-    let wakeup = members.iter().map(|h| h.counts().wakeup_frames_max).max().unwrap_or(0);
+    let wakeup = members.iter().map(|h| h.counts.wakeup_frames_max).max().unwrap_or(0);
     let stage = ledger.processing_stages().iter().find(|p| *p.role == *group.ends.to);
     HopLine {
         name: group.name.clone(),
@@ -106,10 +106,10 @@ fn line(ledger: &Ledger, thresholds: &Thresholds, found: Health, (group, members
 }
 
 fn member(ledger: &Ledger, hop: &Hop) -> Member {
-    let counts = hop.counts();
+    let counts = hop.counts;
     Member {
-        worker: hop.worker(),
-        endpoint: hop.endpoint().to_owned(),
+        worker: hop.worker,
+        endpoint: hop.endpoint.to_string(),
         frames: counts.frames_sent.max(counts.frames_received),
         chunks: counts.chunks,
         backlog: hop.capabilities().received.then_some(counts.backlog),

@@ -129,7 +129,7 @@ impl Model {
         let from = MonoNs(now.0.saturating_sub(SECOND_NS));
         let shown = threads::read(ledger).unwrap_or_default();
         self.thread_history.retain(|id, _| shown.iter().any(|t| t.id == *id));
-        let threads = ledger.threads().iter().filter(|t| shown.iter().any(|s| s.id == t.id()));
+        let threads = ledger.threads().iter().filter(|t| shown.iter().any(|s| s.id == t.id));
         for thread in threads {
             let spent = thread.between(from, now).map(|spent| Shares::of(&spent));
             let sample = ThreadSample {
@@ -137,10 +137,7 @@ impl Model {
                 waiting: spent.and_then(|s| s.waiting).map(|share| share as f32),
                 throttled: spent.and_then(|s| s.throttled).map(|share| share as f32),
             };
-            self.thread_history
-                .entry(thread.id())
-                .or_default()
-                .enter(second, sample);
+            self.thread_history.entry(thread.id).or_default().enter(second, sample);
         }
     }
 
@@ -197,7 +194,7 @@ impl Model {
                 .or_else(|| self.pinned.get(rid))
                 .map(|summary| new_row(|row| context.summary(summary, row))),
         };
-        let first = request.map_or((None, None), |r| (r.sent_first(), r.received_first()));
+        let first = request.map_or((None, None), |r| (r.sent_first, r.received_first));
         let sources = Sources {
             story: journal.story(rid),
             row,
@@ -269,7 +266,7 @@ fn losses_and_itl(ledger: &Ledger, request: Option<&Request>, rid: &str) -> Kept
             confirmed: request.losses().cloned(),
             predicted: request.predicted().cloned(),
             itl: request.itl(),
-            delivered_first: request.delivered_first(),
+            delivered_first: request.delivered_first,
             tool_calls,
             frontend,
         };
@@ -310,10 +307,10 @@ fn engine(ledger: &Ledger) -> String {
 }
 
 fn flow(ledger: &Ledger) -> Flow {
-    let origin = |h: &&Hop| h.is_origin();
+    let origin = |h: &&Hop| h.origin;
     let first = ledger.hops().iter().find(origin).or_else(|| ledger.hops().first());
     let rates = first
-        .map(|h| ledger.groups()[h.group()].rate.recent(ledger.now()))
+        .map(|h| ledger.groups()[h.group].rate.recent(ledger.now()))
         .unwrap_or_default();
     Flow {
         tokens_per_s: rates.tokens,
@@ -323,7 +320,7 @@ fn flow(ledger: &Ledger) -> Flow {
 
 fn gap(ledger: &Ledger) -> GapLine {
     let now = ledger.now();
-    let aborted = |r: &&Request| r.finish() == Some(trace::event::Finish::Abort);
+    let aborted = |r: &&Request| r.finish == Some(trace::event::Finish::Abort);
     let waits = ledger
         .requests()
         .filter(|r| !aborted(r))

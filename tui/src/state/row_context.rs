@@ -49,7 +49,7 @@ impl RowContext {
         }
         numbers.gap_ns = numbers.gap_ns.or(waiting_since.map(|at| self.now.since(at)));
         let stalled = ledger.is_stalled(from, self.now, self.stalled_ns);
-        self.write(row, from.rid(), life, numbers, stalled);
+        self.write(row, &from.rid, life, numbers, stalled);
     }
 
     pub(super) fn summary(&self, from: &Summary, row: &mut Row) {

@@ -66,9 +66,9 @@ pub(crate) fn read(ledger: &Ledger) -> Option<Vec<ThreadLine>> {
 fn line(thread: &Thread, now: MonoNs) -> Option<ThreadLine> {
     let from = MonoNs(now.0.saturating_sub(WINDOW_NS));
     Some(ThreadLine {
-        role: thread.role().to_owned(),
-        name: thread.name().to_owned(),
-        id: thread.id(),
+        role: thread.role.to_string(),
+        name: thread.name.to_string(),
+        id: thread.id,
         receives: thread.is_receiver(),
         recent: thread.between(from, now).map(|spent| Shares {
             away: away(thread, &spent, from, now),

@@ -314,7 +314,7 @@ fn frames_of_an_exited_receiver_are_neither_backlog_nor_lost() {
     );
     (6..8).for_each(|seq| engine.send(1, seq));
     engine.receive(SECOND, 1, 6, 0);
-    let waiting = engine.analysis.ledger().hops().iter().map(|hop| hop.counts().backlog);
+    let waiting = engine.analysis.ledger().hops().iter().map(|hop| hop.counts.backlog);
     assert_eq!(waiting.sum::<u64>(), 1);
     assert_eq!(engine.warnings(), [""; 0]);
 }

@@ -11,7 +11,6 @@ use crate::event::{CpuSample, LoggedState, QueueSample};
 use crate::export::ExportContext;
 use crate::export::json::{Object, Stream};
 use crate::id::HopId;
-use crate::ledger::Hop;
 
 /// Minimum interval between backlog values, in nanoseconds. Peaks are always drawn.
 const EVERY_NS: u64 = 1_000_000;
@@ -55,7 +54,8 @@ impl Counters {
             return Ok(());
         }
         let known = self.groups.get(&hop).copied();
-        let Some(place) = known.or_else(|| context.ledger.hops().iter().find(|h| h.id() == hop).map(Hop::group)) else {
+        let Some(place) = known.or_else(|| context.ledger.hops().iter().find(|h| h.id == hop).map(|hop| hop.group))
+        else {
             return Ok(());
         };
         self.groups.insert(hop, place);

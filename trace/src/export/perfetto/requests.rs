@@ -65,7 +65,7 @@ fn shows<'a>(place: usize, always: bool, context: &ExportContext<'a>) -> Option<
         return None;
     }
     if let Some(min) = options.slow_ns {
-        context.ledger.request(&life.rid)?.gap_ns().filter(|&gap| gap >= min)?;
+        context.ledger.request(&life.rid)?.gap_ns.filter(|&gap| gap >= min)?;
     }
     Some(life)
 }

@@ -66,7 +66,7 @@ fn a_request_on_two_servers_has_two_gaps_and_reports_the_worse() {
     }
     assert_eq!((ledger.gap().count(), ledger.gap().max()), (2, Some(9_000 * MS)));
     assert_eq!(
-        ledger.request("a").map(super::super::Request::gap_ns),
+        ledger.request("a").map(|request| request.gap_ns),
         Some(Some(9_000 * MS))
     );
     assert_eq!(ledger.stages().counts.repeats, 1);
