@@ -5,6 +5,9 @@
 
 use libfuzzer_sys::fuzz_target;
 
+#[macro_use]
+#[path = "../../tui/src/state/labelled.rs"]
+mod labelled;
 #[path = "../../tui/src/state/flags.rs"]
 mod flags;
 #[path = "../../tui/src/state/query.rs"]

@@ -8,7 +8,7 @@ use trace::event::{Answer, AnswerEnd, Event, Missed, MissedCause, UnjudgedReason
 use super::content::StreamTokens;
 use super::event::{Completion, Form};
 use super::frontend::Writes;
-use super::names::Named;
+use super::names::{Named, ResponseIds};
 use super::server::{listed, text_only};
 use super::stream::Item;
 use super::text::ObservedCalls;
@@ -103,6 +103,9 @@ impl Open {
                 }
                 let shown = completion;
                 let ids = std::mem::take(&mut server.response_ids);
+                if name.is_none() && self.is_named_late(&ids, completion) {
+                    self.forget();
+                }
                 let renamed = match name.as_ref() {
                     Some(name) => name.rename(completion),
                     None if completion.form == Form::OpenAi => {
@@ -181,6 +184,12 @@ impl Open {
                 server.unreadable(*why);
             }
         }
+    }
+
+    /// Whether this event is the first whose request is known, although earlier ones were reported under the id that the response shows.
+    fn is_named_late(&self, ids: &ResponseIds, completion: &Completion<'_>) -> bool {
+        let rid = ids.find(&completion.rid, completion.choice);
+        self.part(&completion.rid).is_some() && rid.is_some_and(|rid| self.part(rid).is_none())
     }
 
     /// Number of tokens in an event, for engines that count each event's tokens. Prefers continuous usage to ids, and ids to log
@@ -328,6 +337,11 @@ impl Open {
         let context = self.name.as_ref().map(Named::context);
         let mut writes = self.plane.then_some(self.writes);
         for part in &self.parts[..self.used] {
+            // The events before the first frame named the response by the id that it shows. Its answer has the request's id.
+            if !part.rid.is_empty() && self.parts[..self.used].iter().any(|other| other.shown == part.rid) {
+                _ = server.texts.forget(&part.rid, false);
+                continue;
+            }
             // A matched stream is still remembered under its own name, so that both ids are reported together.
             let found = match (part.claimed, self.plane && !named && self.whole) {
                 (Some(claimed), true) => server.content.join(&part.received, claimed),
@@ -354,9 +368,7 @@ impl Open {
                     _ if !self.whole || end == AnswerEnd::Unknown => UnjudgedReason::Missed,
                     _ => reason,
                 };
-                // The events before the first frame name the response by the id that it shows.
-                let is_other = self.parts[..self.used].iter().any(|other| other.shown == part.rid);
-                part.calls.unjudged(reason).filter(|_| !is_other)
+                part.calls.unjudged(reason)
             });
             let fewer = part.partial && part.claimed.is_some_and(|claimed| part.tokens < claimed);
             let counted = part.counted && !differs && !fewer;

@@ -449,6 +449,29 @@ fn the_first_usage_after_missed_events_counts_none_of_them() {
     }
 }
 
+#[test]
+fn a_response_that_began_before_the_first_observed_frame_is_answered_once() {
+    for (asked, stated) in [(Asked::Ids, None), (Asked::Usage, Some(5))] {
+        let (id, events) = responses(asked)[0].clone();
+        let (writes, rid) = (writes(&events), format!("0_{id}"));
+        let mut connection = Connection::new(None);
+        // The head, the role and the first token; then a frame names the request.
+        connection.feed(&writes[..3].concat(), true);
+        connection.server.response_ids.sent(response_id, &[chunk(&rid)]);
+        connection.feed(&writes[3..].concat(), true);
+        let answers = connection
+            .events
+            .iter()
+            .filter(|event| matches!(event, Observed::Answered(..)));
+        assert_eq!(
+            answers.collect::<Vec<_>>(),
+            [&answered(&rid, None, stated)],
+            "{asked:?}"
+        );
+        assert_eq!(connection.server.counted + connection.server.text_only, 1, "{asked:?}");
+    }
+}
+
 fn any_response() -> impl Strategy<Value = (Asked, Vec<Step>, bool)> {
     let asked = prop::sample::select(vec![Asked::Nothing, Asked::Ids, Asked::Logprobs, Asked::Usage]);
     let tokens = prop::collection::vec(1_u32..5, 1..8);
