@@ -1,4 +1,4 @@
-//! Runs without a screen: why it cannot be shown, and what the run prints instead.
+//! Runs without a screen: the reason, and the lines that the run prints instead.
 
 use std::io::IsTerminal;
 use std::time::{Duration, Instant};

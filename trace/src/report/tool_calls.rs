@@ -25,7 +25,7 @@ pub struct ToolCallCounts {
     pub rewritten: u64,
     /// Responses in which the engine's text ends inside the arguments.
     pub unfinished: u64,
-    /// Responses that were not compared, or whose arguments differ in a way that proves nothing.
+    /// Responses that were not compared, or whose arguments differ without proof of a loss.
     pub unjudged: u64,
     /// The same by reason.
     #[serde(default)]

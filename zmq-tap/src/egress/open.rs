@@ -8,7 +8,7 @@ use trace::event::{Answer, AnswerEnd, Event, Missed, MissedCause, UnjudgedReason
 use super::content::StreamTokens;
 use super::event::{Completion, Form};
 use super::frontend::Writes;
-use super::names::{Named, ResponseIds};
+use super::names::Named;
 use super::server::{listed, text_only};
 use super::stream::Item;
 use super::text::ObservedCalls;
@@ -103,20 +103,24 @@ impl Open {
                 }
                 let shown = completion;
                 let ids = std::mem::take(&mut server.response_ids);
-                if name.is_none() && self.is_named_late(&ids, completion) {
+                let is_openai = completion.form == Form::OpenAi;
+                let rid = is_openai
+                    .then(|| ids.find(&completion.rid, completion.choice))
+                    .flatten();
+                // Events before the first frame were reported under the id that the response shows.
+                if name.is_none()
+                    && rid.is_some_and(|rid| self.part(rid).is_none())
+                    && self.part(&completion.rid).is_some()
+                {
                     self.forget();
                 }
                 let renamed = match name.as_ref() {
                     Some(name) => name.rename(completion),
-                    None if completion.form == Form::OpenAi => {
-                        let rid = ids.find(&completion.rid, completion.choice);
-                        rid.map(|rid| Completion {
-                            rid: Cow::Borrowed(rid),
-                            tokens: self.count(at, rid, completion, (limits, server.texts.compares(rid)), sink),
-                            ..completion.clone()
-                        })
-                    }
-                    None => None,
+                    None => rid.map(|rid| Completion {
+                        rid: Cow::Borrowed(rid),
+                        tokens: self.count(at, rid, completion, (limits, server.texts.compares(rid)), sink),
+                        ..completion.clone()
+                    }),
                 };
                 let completion = renamed.as_ref().unwrap_or(completion);
                 let by_text = self.carried(completion, server);
@@ -184,12 +188,6 @@ impl Open {
                 server.unreadable(*why);
             }
         }
-    }
-
-    /// Whether this event is the first whose request is known, although earlier ones were reported under the id that the response shows.
-    fn is_named_late(&self, ids: &ResponseIds, completion: &Completion<'_>) -> bool {
-        let rid = ids.find(&completion.rid, completion.choice);
-        self.part(&completion.rid).is_some() && rid.is_some_and(|rid| self.part(rid).is_none())
     }
 
     /// Number of tokens in an event, for engines that count each event's tokens. Prefers continuous usage to ids, and ids to log
