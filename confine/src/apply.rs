@@ -21,10 +21,7 @@ impl Plan {
             outcome.missing.push(Missing::Threads(threads));
         }
         let rules = files::Rules::of(self);
-        let none = Rlimit {
-            current: Some(0),
-            maximum: Some(0),
-        };
+        let none = Rlimit { current: Some(0), maximum: Some(0) };
         if let Err(error) = setrlimit(Resource::Core, none) {
             outcome.missing.push(Missing::Cores(error));
         }

@@ -50,33 +50,17 @@ pub(crate) fn drop_capabilities(plan: &Plan, missing: &mut Vec<Missing>) -> Resu
     if let Some(Err(error)) = user_change {
         missing.push(Missing::User(error));
     }
-    set_capabilities(
-        None,
-        CapabilitySets {
-            effective: keep,
-            permitted: keep,
-            inheritable: Capabilities::empty(),
-        },
-    )?;
+    set_capabilities(None, CapabilitySets { effective: keep, permitted: keep, inheritable: Capabilities::empty() })?;
     Ok((keep, user_change == Some(Ok(()))))
 }
 
 /// Whether all named files can be accessed without capabilities, tested with none in effect.
 fn files_accessible_without_capabilities(plan: &Plan) -> Result<bool> {
     let before = capabilities(None)?;
-    set_capabilities(
-        None,
-        CapabilitySets {
-            effective: Capabilities::empty(),
-            ..before
-        },
-    )?;
+    set_capabilities(None, CapabilitySets { effective: Capabilities::empty(), ..before })?;
     let accessible = |path: &std::path::PathBuf, access| {
         // A missing file is reported when it is opened.
-        !matches!(
-            accessat(CWD, path, access, AtFlags::EACCESS),
-            Err(Errno::ACCESS | Errno::PERM)
-        )
+        !matches!(accessat(CWD, path, access, AtFlags::EACCESS), Err(Errno::ACCESS | Errno::PERM))
     };
     let all_accessible = plan.read.iter().all(|path| accessible(path, Access::READ_OK))
         && plan.write.iter().all(|path| accessible(path, Access::WRITE_OK));

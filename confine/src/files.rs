@@ -65,11 +65,7 @@ impl Rules {
         for path in &plan.write {
             allow(path, read | write());
         }
-        let scopes = if plan.abstract_sockets {
-            Scope::Signal.into()
-        } else {
-            Scope::from_all(NEWEST)
-        };
+        let scopes = if plan.abstract_sockets { Scope::Signal.into() } else { Scope::from_all(NEWEST) };
         Self { paths, ports, scopes }
     }
 

@@ -92,11 +92,7 @@ impl Plan {
         // A device, pipe or terminal is written to directly. A socket left by a killed process is replaced.
         let replaceable = |kind: std::fs::FileType| kind.is_file() || kind.is_socket();
         let written_directly = path.metadata().is_ok_and(|metadata| !replaceable(metadata.file_type()));
-        if written_directly {
-            self.write(path)
-        } else {
-            self.write(folder)
-        }
+        if written_directly { self.write(path) } else { self.write(folder) }
     }
 
     /// Permits the use of a TCP port.

@@ -21,12 +21,7 @@ type Rules = BTreeMap<i64, Vec<SeccompRule>>;
 type BuildResult<T> = Result<T, seccompiler::BackendError>;
 
 /// Permitted options of `prctl`: thread names, and the name that a C library gives its heap.
-const PRCTL_OPTIONS: [i32; 4] = [
-    libc::PR_SET_NAME,
-    libc::PR_GET_NAME,
-    libc::PR_SET_VMA,
-    libc::PR_GET_DUMPABLE,
-];
+const PRCTL_OPTIONS: [i32; 4] = [libc::PR_SET_NAME, libc::PR_GET_NAME, libc::PR_SET_VMA, libc::PR_GET_DUMPABLE];
 /// Requests that insert input into a terminal: `TIOCSTI` and `TIOCLINUX`. Their types differ between C libraries.
 const INPUT_IOCTLS: [u64; 2] = [0x5412, 0x541c];
 /// `fcntl` commands that choose the process signalled when a descriptor becomes ready: `F_SETOWN`, `F_SETSIG` and `F_SETOWN_EX`. The
@@ -73,9 +68,7 @@ const OWN_BPF_COMMANDS: [u64; 7] = [
 pub(crate) fn install_final() -> Result<(), String> {
     let arch = TargetArch::try_from(ARCH).map_err(|error| error.to_string())?;
     let build = || -> BuildResult<BpfProgram> {
-        let others = OWN_BPF_COMMANDS
-            .iter()
-            .map(|&command| SeccompCondition::new(0, Dword, Ne, command));
+        let others = OWN_BPF_COMMANDS.iter().map(|&command| SeccompCondition::new(0, Dword, Ne, command));
         let others = SeccompRule::new(others.collect::<BuildResult<_>>()?)?;
         let rules = Rules::from([(libc::SYS_bpf, vec![others]), (libc::SYS_seccomp, Vec::new())]);
         let refused = SeccompAction::Errno(libc::EPERM as u32);
@@ -108,17 +101,11 @@ fn forbidden(work: Work) -> BuildResult<Rules> {
     };
     rules.insert(libc::SYS_setns, other_namespaces);
     // New processes, and executable memory.
-    rules.insert(
-        libc::SYS_clone,
-        vec![argument_has_flag(0, libc::CLONE_THREAD as u64, false)?],
-    );
+    rules.insert(libc::SYS_clone, vec![argument_has_flag(0, libc::CLONE_THREAD as u64, false)?]);
     for call in [libc::SYS_mmap, libc::SYS_mprotect, libc::SYS_pkey_mprotect] {
         rules.insert(call, vec![argument_has_flag(2, libc::PROT_EXEC as u64, true)?]);
     }
-    let requests = INPUT_IOCTLS
-        .iter()
-        .chain(&OWNER_IOCTLS)
-        .map(|&request| argument_equals(1, request));
+    let requests = INPUT_IOCTLS.iter().chain(&OWNER_IOCTLS).map(|&request| argument_equals(1, request));
     rules.insert(libc::SYS_ioctl, requests.collect::<BuildResult<_>>()?);
     let owners = OWNER_FCNTLS.iter().map(|&command| argument_equals(1, command));
     rules.insert(libc::SYS_fcntl, owners.collect::<BuildResult<_>>()?);
@@ -149,24 +136,15 @@ fn permitted(work: Work) -> BuildResult<Rules> {
     }
     if work == Work::Probe {
         // For `install_final`. Filters can only remove rights.
-        rules.insert(
-            libc::SYS_seccomp,
-            vec![argument_equals(0, u64::from(libc::SECCOMP_SET_MODE_FILTER))?],
-        );
+        rules.insert(libc::SYS_seccomp, vec![argument_equals(0, u64::from(libc::SECCOMP_SET_MODE_FILTER))?]);
     }
     let own_pid = u64::from(std::process::id());
     let no_new_privs = (work == Work::Probe).then_some(libc::PR_SET_NO_NEW_PRIVS);
-    let prctl_options = PRCTL_OPTIONS
-        .iter()
-        .chain(&no_new_privs)
-        .map(|&option| argument_equals(0, option as u64));
+    let prctl_options = PRCTL_OPTIONS.iter().chain(&no_new_privs).map(|&option| argument_equals(0, option as u64));
     rules.insert(libc::SYS_prctl, prctl_options.collect::<BuildResult<_>>()?);
     // Only its own limits and signals to itself. `clone3` passes its flags by pointer, where a filter cannot read them, so it fails and
     // a libc uses `clone`.
-    rules.insert(
-        libc::SYS_prlimit64,
-        vec![argument_equals(0, 0)?, argument_equals(0, own_pid)?],
-    );
+    rules.insert(libc::SYS_prlimit64, vec![argument_equals(0, 0)?, argument_equals(0, own_pid)?]);
     rules.insert(libc::SYS_tgkill, vec![argument_equals(0, own_pid)?]);
     if work != Work::Move {
         rules.insert(libc::SYS_kill, vec![argument_equals(0, own_pid)?]);

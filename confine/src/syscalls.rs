@@ -301,27 +301,13 @@ pub(crate) const FORBIDDEN_LEGACY: &[c_long] = &[
 pub(crate) const FORBIDDEN_LEGACY: &[c_long] = &[];
 
 /// Calls that [`crate::Work::Files`] never makes, unlike other kinds of work.
-pub(crate) const FORBIDDEN_FOR_FILES: &[c_long] = &[
-    libc::SYS_socket,
-    libc::SYS_connect,
-    libc::SYS_bind,
-    libc::SYS_listen,
-    libc::SYS_accept,
-    libc::SYS_accept4,
-];
+pub(crate) const FORBIDDEN_FOR_FILES: &[c_long] =
+    &[libc::SYS_socket, libc::SYS_connect, libc::SYS_bind, libc::SYS_listen, libc::SYS_accept, libc::SYS_accept4];
 
 /// Calls that only [`crate::Work::Probe`] and [`crate::Work::Move`] make.
-pub(crate) const FORBIDDEN_UNLESS_PROBE: &[c_long] = &[
-    libc::SYS_bpf,
-    libc::SYS_perf_event_open,
-    libc::SYS_pidfd_open,
-    libc::SYS_process_vm_readv,
-];
+pub(crate) const FORBIDDEN_UNLESS_PROBE: &[c_long] =
+    &[libc::SYS_bpf, libc::SYS_perf_event_open, libc::SYS_pidfd_open, libc::SYS_process_vm_readv];
 
 /// Calls that only [`crate::Work::Move`] makes.
-pub(crate) const FORBIDDEN_UNLESS_MOVE: &[c_long] = &[
-    libc::SYS_pidfd_getfd,
-    libc::SYS_pidfd_send_signal,
-    libc::SYS_fchown,
-    libc::SYS_fchownat,
-];
+pub(crate) const FORBIDDEN_UNLESS_MOVE: &[c_long] =
+    &[libc::SYS_pidfd_getfd, libc::SYS_pidfd_send_signal, libc::SYS_fchown, libc::SYS_fchownat];

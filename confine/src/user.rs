@@ -10,11 +10,8 @@ use rustix::thread::{
 pub const UNPRIVILEGED: u32 = 65_533;
 
 /// Capabilities to change the ids, and to read files of other users afterwards.
-const NEEDED: [(CapabilitySet, &str); 3] = [
-    (CapabilitySet::SETUID, "SETUID"),
-    (CapabilitySet::SETGID, "SETGID"),
-    (READ_ALL, "DAC_READ_SEARCH"),
-];
+const NEEDED: [(CapabilitySet, &str); 3] =
+    [(CapabilitySet::SETUID, "SETUID"), (CapabilitySet::SETGID, "SETGID"), (READ_ALL, "DAC_READ_SEARCH")];
 /// Replaces the access that root has to its own files.
 pub(crate) const READ_ALL: CapabilitySet = CapabilitySet::DAC_READ_SEARCH;
 

@@ -64,9 +64,7 @@ const ATTEMPTS: &[Attempt] = {
     &[
         // Needed by all kinds of work.
         ("check the process status", EVERYWHERE, |f| f.status()),
-        ("read the input", EVERYWHERE, |f| {
-            fs::read(f.path_of("input/file")).map(drop)
-        }),
+        ("read the input", EVERYWHERE, |f| fs::read(f.path_of("input/file")).map(drop)),
         ("write the output", WITH_FILES_OF_ROOT, |f| {
             let mut file = File::create(f.path_of("out/new"))?;
             file.write_all(b"content")?;
@@ -100,38 +98,22 @@ const ATTEMPTS: &[Attempt] = {
             Ok(())
         }),
         // Depends on the kind of work.
-        ("listen on its port", NOT_FOR_FILES, |f| {
-            TcpListener::bind(("127.0.0.1", f.own_port)).map(drop)
+        ("listen on its port", NOT_FOR_FILES, |f| TcpListener::bind(("127.0.0.1", f.own_port)).map(drop)),
+        ("connect to its port", NOT_FOR_FILES, |f| TcpStream::connect(("127.0.0.1", f.port)).map(drop)),
+        ("listen on its socket", [Killed, Allowed, Allowed, Refused, Allowed], |f| listen_at(&f.path_of("out/socket"))),
+        ("replace a stale socket", [Killed, Allowed, Allowed, Refused, Allowed], |f| {
+            fs::write(f.path_of("stale/note"), "mine")?;
+            fs::remove_file(f.path_of("stale/socket"))?;
+            listen_at(&f.path_of("stale/socket"))
         }),
-        ("connect to its port", NOT_FOR_FILES, |f| {
-            TcpStream::connect(("127.0.0.1", f.port)).map(drop)
-        }),
-        (
-            "listen on its socket",
-            [Killed, Allowed, Allowed, Refused, Allowed],
-            |f| listen_at(&f.path_of("out/socket")),
-        ),
-        (
-            "replace a stale socket",
-            [Killed, Allowed, Allowed, Refused, Allowed],
-            |f| {
-                fs::write(f.path_of("stale/note"), "mine")?;
-                fs::remove_file(f.path_of("stale/socket"))?;
-                listen_at(&f.path_of("stale/socket"))
-            },
-        ),
         ("open a pidfd", ONLY_OBSERVERS, |_| {
-            Ok(
-                rustix::process::pidfd_open(rustix::process::getpid(), rustix::process::PidfdFlags::empty())
-                    .map(drop)?,
-            )
+            Ok(rustix::process::pidfd_open(rustix::process::getpid(), rustix::process::PidfdFlags::empty())
+                .map(drop)?)
         }),
         ("duplicate a descriptor of another process", ONLY_MOVE, |_| {
             with_invalid_descriptor(libc::SYS_pidfd_getfd, [0; 5])
         }),
-        ("signal itself", EVERYWHERE, |_| {
-            Ok(rustix::process::test_kill_process(rustix::process::getpid())?)
-        }),
+        ("signal itself", EVERYWHERE, |_| Ok(rustix::process::test_kill_process(rustix::process::getpid())?)),
         (
             "signal another process",
             [Refused, Refused, Refused, Refused, Allowed],
@@ -141,44 +123,27 @@ const ATTEMPTS: &[Attempt] = {
         ("signal another process by its pidfd", ONLY_MOVE, |_| {
             with_invalid_descriptor(libc::SYS_pidfd_send_signal, [0; 5])
         }),
-        ("change the owner of a file", ONLY_MOVE, |_| {
-            with_invalid_descriptor(libc::SYS_fchown, [0; 5])
-        }),
-        ("enter a network namespace", ONLY_OBSERVERS, |_| {
-            enter(libc::CLONE_NEWNET)
-        }),
+        ("change the owner of a file", ONLY_MOVE, |_| with_invalid_descriptor(libc::SYS_fchown, [0; 5])),
+        ("enter a network namespace", ONLY_OBSERVERS, |_| enter(libc::CLONE_NEWNET)),
         ("unshare its descriptor table", EVERYWHERE, |_| {
-            raw_syscall(
-                libc::SYS_close_range,
-                [-1, -1, libc::CLOSE_RANGE_UNSHARE.into(), 0, 0, 0],
-            )
+            raw_syscall(libc::SYS_close_range, [-1, -1, libc::CLOSE_RANGE_UNSHARE.into(), 0, 0, 0])
         }),
         // Files and ports outside the plan. A process that observes others has no Landlock.
-        ("read a secret", OTHER_FILES, |f| {
-            fs::read(f.path_of("other/secret")).map(drop)
-        }),
+        ("read a secret", OTHER_FILES, |f| fs::read(f.path_of("other/secret")).map(drop)),
         ("write another file", OTHER_FILES_OF_ROOT, |f| {
             OpenOptions::new().write(true).open(f.path_of("other/secret")).map(drop)
         }),
-        ("remove another file", OTHER_FILES_OF_ROOT, |f| {
-            fs::remove_file(f.path_of("other/secret"))
-        }),
+        ("remove another file", OTHER_FILES_OF_ROOT, |f| fs::remove_file(f.path_of("other/secret"))),
         ("connect to another port", ONLY_OBSERVERS, |f| {
-            TcpStream::connect(("127.0.0.1", f.own_port))
-                .map(drop)
-                .or_else(|error| match error.kind() {
-                    io::ErrorKind::ConnectionRefused => Ok(()),
-                    _ => Err(error),
-                })
+            TcpStream::connect(("127.0.0.1", f.own_port)).map(drop).or_else(|error| match error.kind() {
+                io::ErrorKind::ConnectionRefused => Ok(()),
+                _ => Err(error),
+            })
         }),
-        ("listen on another port", ONLY_OBSERVERS, |_| {
-            TcpListener::bind("127.0.0.1:0").map(drop)
-        }),
+        ("listen on another port", ONLY_OBSERVERS, |_| TcpListener::bind("127.0.0.1:0").map(drop)),
         // A file that only root may write: the memory of a root process.
         (READS_MEMORY, OTHER_FILES, |_| File::open(memory_of_another()).map(drop)),
-        (WRITES_MEMORY, OTHER_FILES_OF_ROOT, |_| {
-            OpenOptions::new().write(true).open(memory_of_another()).map(drop)
-        }),
+        (WRITES_MEMORY, OTHER_FILES_OF_ROOT, |_| OpenOptions::new().write(true).open(memory_of_another()).map(drop)),
         // `attach` loads its programs first, and then refuses further ones.
         (USES_MAP, ONLY_OBSERVERS, |_| bpf(1)),
         (LOADS_PROGRAM, [Killed, Refused, Allowed, Refused, Allowed], |_| bpf(5)),
@@ -198,9 +163,7 @@ const ATTEMPTS: &[Attempt] = {
             raw_syscall(libc::SYS_unshare, [libc::CLONE_NEWNS.into(), 0, 0, 0, 0, 0])
         }),
         ("enter a mount namespace", NEVER, |_| enter(libc::CLONE_NEWNS)),
-        ("request tracing", NEVER, |_| {
-            raw_syscall(libc::SYS_ptrace, [libc::PTRACE_TRACEME.into(), 0, 0, 0, 0, 0])
-        }),
+        ("request tracing", NEVER, |_| raw_syscall(libc::SYS_ptrace, [libc::PTRACE_TRACEME.into(), 0, 0, 0, 0, 0])),
         ("write the memory of another process", NEVER, |_| {
             // Write 0 bytes, which the kernel confirms if the call is permitted.
             raw_syscall(libc::SYS_process_vm_writev, [1, 0, 0, 0, 0, 0])
@@ -220,13 +183,7 @@ fn main() -> ExitCode {
         && marker == "--attempt"
     {
         let &(_, work, drops_root) = KINDS.iter().find(|kind| kind.0 == work).expect("a kind");
-        return attempt_confined(
-            work,
-            drops_root,
-            attempt,
-            Path::new(folder),
-            port.parse().expect("a port"),
-        );
+        return attempt_confined(work, drops_root, attempt, Path::new(folder), port.parse().expect("a port"));
     }
     let (mut failed, mut attempts) = (0, 0);
     let is_root = rustix::process::geteuid().is_root();
@@ -247,10 +204,7 @@ fn main() -> ExitCode {
                 _ => None,
             };
             let matches = result == Some(expected);
-            println!(
-                "{} {name}: {attempt}: {result:?}",
-                if matches { "ok    " } else { "FAILED" }
-            );
+            println!("{} {name}: {attempt}: {result:?}", if matches { "ok    " } else { "FAILED" });
             if !matches {
                 let stderr = String::from_utf8_lossy(&out.stderr);
                 println!("       expected {expected:?}, ended with {}: {stderr}", out.status);
@@ -295,11 +249,7 @@ fn attempt_confined(work: Work, drops_root: bool, attempt: &str, folder: &Path, 
         .port(PortAccess::Connect(port));
     let is_root = rustix::process::geteuid().is_root();
     let observes = matches!(work, Work::Probe | Work::Move);
-    let kept = if observes && is_root {
-        ATTACH_CAPABILITIES
-    } else {
-        Capabilities::empty()
-    };
+    let kept = if observes && is_root { ATTACH_CAPABILITIES } else { Capabilities::empty() };
     plan = plan.keep(kept);
     if drops_root {
         plan = plan.unprivileged();
@@ -317,11 +267,7 @@ fn attempt_confined(work: Work, drops_root: bool, attempt: &str, folder: &Path, 
         folder,
         port,
         own_port,
-        user: if drops_root {
-            UNPRIVILEGED
-        } else {
-            rustix::process::getuid().as_raw()
-        },
+        user: if drops_root { UNPRIVILEGED } else { rustix::process::getuid().as_raw() },
         kept,
     };
     let &(.., run) = ATTEMPTS.iter().find(|(name, ..)| *name == attempt).expect("an attempt");
@@ -379,10 +325,7 @@ fn bpf(command: libc::c_long) -> io::Result<()> {
 
 /// Makes the call with an invalid descriptor, which shows whether the call reached the kernel's check of it.
 fn with_invalid_descriptor(number: libc::c_long, arguments: [libc::c_long; 5]) -> io::Result<()> {
-    match raw_syscall(
-        number,
-        [-1, arguments[0], arguments[1], arguments[2], arguments[3], arguments[4]],
-    ) {
+    match raw_syscall(number, [-1, arguments[0], arguments[1], arguments[2], arguments[3], arguments[4]]) {
         Err(error) if error.raw_os_error() == Some(libc::EBADF) => Ok(()),
         other => other,
     }
@@ -394,15 +337,7 @@ fn raw_syscall(number: libc::c_long, arguments: [libc::c_long; 6]) -> io::Result
     // SAFETY: none of the calls above writes through an argument, and each that succeeds would change only this process, which
     // exits afterwards.
     match unsafe {
-        libc::syscall(
-            number,
-            arguments[0],
-            arguments[1],
-            arguments[2],
-            arguments[3],
-            arguments[4],
-            arguments[5],
-        )
+        libc::syscall(number, arguments[0], arguments[1], arguments[2], arguments[3], arguments[4], arguments[5])
     } {
         -1 => Err(io::Error::last_os_error()),
         _ => Ok(()),
@@ -415,29 +350,18 @@ impl Fixture<'_> {
         let limits = fs::read_to_string("/proc/self/limits")?;
         let core_limit = limits.lines().find_map(|line| line.strip_prefix("Max core file size"));
         let core_limit: Vec<&str> = core_limit.expect("a line").split_whitespace().take(2).collect();
-        assert_eq!(
-            core_limit,
-            ["0", "0"],
-            "core dumps are disabled and cannot be enabled again"
-        );
+        assert_eq!(core_limit, ["0", "0"], "core dumps are disabled and cannot be enabled again");
         let thread = std::thread::spawn(|| fs::read_to_string("/proc/thread-self/status"));
-        for status in [
-            fs::read_to_string("/proc/self/status")?,
-            thread.join().expect("the thread ended")?,
-        ] {
+        for status in [fs::read_to_string("/proc/self/status")?, thread.join().expect("the thread ended")?] {
             let of = |name: &str| {
                 let line = status.lines().find_map(|line| line.strip_prefix(name));
                 line.unwrap_or_default().trim_start_matches(':').trim().to_owned()
             };
             assert_eq!((of("NoNewPrivs").as_str(), of("Seccomp").as_str()), ("1", "2"));
             let (none, kept) = (0, self.kept.bits());
-            for (set, expected) in [
-                ("CapInh", none),
-                ("CapPrm", kept),
-                ("CapEff", kept),
-                ("CapBnd", kept),
-                ("CapAmb", none),
-            ] {
+            for (set, expected) in
+                [("CapInh", none), ("CapPrm", kept), ("CapEff", kept), ("CapBnd", kept), ("CapAmb", none)]
+            {
                 assert_eq!(u64::from_str_radix(&of(set), 16).ok(), Some(expected), "{set}");
             }
             for ids in ["Uid", "Gid"] {

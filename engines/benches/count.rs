@@ -1,10 +1,6 @@
 //! Instructions of decoding and of scanning a connection for [`LAPS`] frames, and of reading a response with a tool call of [`LAPS`] chunks:
 //! `cargo xtask bench count`.
-#![allow(
-    missing_docs,
-    unused_qualifications,
-    reason = "the benchmark macros generate public modules"
-)]
+#![allow(missing_docs, unused_qualifications, reason = "the benchmark macros generate public modules")]
 
 use std::hint::black_box;
 use std::path::Path;
@@ -51,12 +47,7 @@ fn vllm_decoder(release: &str) -> (engines::vllm::Decoder, Vec<u8>) {
     let file = folder.join(release).join("delta_256.0");
     let message = std::fs::read(&file).unwrap_or_else(|why| panic!("{}: {why}", file.display()));
     let mut decoder = engines::vllm::Decoder::new(1 << 20);
-    assert!(
-        decoder
-            .decode(&[&message])
-            .is_ok_and(|decoded| decoded.chunks().len() == 256),
-        "{release}"
-    );
+    assert!(decoder.decode(&[&message]).is_ok_and(|decoded| decoded.chunks().len() == 256), "{release}");
     (decoder, message)
 }
 
@@ -65,12 +56,7 @@ fn vllm_decoder(release: &str) -> (engines::vllm::Decoder, Vec<u8>) {
 #[bench::vllm_0_33_0(vllm_decoder("0.33.0"))]
 fn count_decode_vllm((mut decoder, message): (engines::vllm::Decoder, Vec<u8>)) -> (engines::vllm::Decoder, Vec<u8>) {
     for _ in 0..LAPS {
-        black_box(
-            decoder
-                .decode(black_box(&[&message]))
-                .map(|decoded| decoded.chunks().len())
-                .ok(),
-        );
+        black_box(decoder.decode(black_box(&[&message])).map(|decoded| decoded.chunks().len()).ok());
     }
     (decoder, message)
 }
@@ -124,11 +110,7 @@ fn chat(compared: bool, damaged: bool) -> Chat {
         )
     };
     let mut events = vec![event("{\"name\":\"write\",\"arguments\":\"{\\\"file\\\": \\\"\"}")];
-    events.extend(
-        arguments
-            .iter()
-            .map(|part| event(&format!("{{\"arguments\":\"{}\"}}", part.replace('\\', "\\\\")))),
-    );
+    events.extend(arguments.iter().map(|part| event(&format!("{{\"arguments\":\"{}\"}}", part.replace('\\', "\\\\")))));
     events.push(event("{\"arguments\":\"\\\"}\"}"));
     if damaged {
         events.remove(LAPS / 2);
@@ -140,11 +122,7 @@ fn chat(compared: bool, damaged: bool) -> Chat {
         response.extend(format!("{:x}\r\n{event}\r\n", event.len()).into_bytes());
     }
     response.extend(b"0\r\n\r\n");
-    Chat {
-        chunks,
-        response,
-        compared,
-    }
+    Chat { chunks, response, compared }
 }
 
 #[library_benchmark]
@@ -181,8 +159,5 @@ fn count_calls(chat: Chat) -> Chat {
     chat
 }
 
-library_benchmark_group!(
-    name = hot_paths,
-    benchmarks = [count_calls, count_decode, count_decode_vllm, count_scan]
-);
+library_benchmark_group!(name = hot_paths, benchmarks = [count_calls, count_decode, count_decode_vllm, count_scan]);
 main!(library_benchmark_groups = hot_paths);

@@ -25,17 +25,8 @@ fn main() -> Result<(), Box<dyn Error>> {
 }
 
 fn relay(listen: &str, upstream: &str, decode: bool) -> Result<(), Box<dyn Error>> {
-    let pair = Pair {
-        listen: listen.parse()?,
-        upstream: upstream.parse()?,
-    };
-    let relay = Relay::start(
-        vec![pair],
-        Options {
-            formats: engines::FORMATS,
-            ..Options::default()
-        },
-    )?;
+    let pair = Pair { listen: listen.parse()?, upstream: upstream.parse()? };
+    let relay = Relay::start(vec![pair], Options { formats: engines::FORMATS, ..Options::default() })?;
     let observations = relay.observations();
     thread::spawn(move || {
         // Decode at low priority, so that traffic comes first.
@@ -43,10 +34,9 @@ fn relay(listen: &str, upstream: &str, decode: bool) -> Result<(), Box<dyn Error
         let (mut decoder, mut seen, mut open) = (Decoder::new(Limits::default()), 0_u64, 0_u32);
         loop {
             match observations.poll() {
-                Some(Observation::Frame {
-                    payload: Payload::Whole(bytes),
-                    ..
-                }) => seen += u64::from(!decode || decoder.decode(&bytes).is_ok()),
+                Some(Observation::Frame { payload: Payload::Whole(bytes), .. }) => {
+                    seen += u64::from(!decode || decoder.decode(&bytes).is_ok())
+                }
                 Some(Observation::Opened { .. }) => open += 1,
                 Some(Observation::Closed { .. }) => {
                     open -= 1;

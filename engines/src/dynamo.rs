@@ -28,10 +28,7 @@ impl Recognise for Dynamo {
     }
 
     fn package(&self) -> Option<Package> {
-        Some(Package {
-            name: "ai_dynamo",
-            source: &[],
-        })
+        Some(Package { name: "ai_dynamo", source: &[] })
     }
 
     fn launch(&self, argv: &[String]) -> Option<(Role, &'static str)> {
@@ -107,15 +104,8 @@ fn unset(evidence: &Evidence<'_>) -> Unset {
         absent(evidence, SKIP_TOKENIZER_INIT).map(|origin| Setting::new(false, origin))
     };
     // Output is incremental from 0.9.0 on. In earlier releases it is cumulative, and their handler slices the list.
-    let mode = if release >= Release::new(0, 9, 0).rc(0) {
-        Mode::Incremental
-    } else {
-        Mode::Cumulative
-    };
-    Unset {
-        skip,
-        mode: Some(Setting::new(mode, forced())),
-    }
+    let mode = if release >= Release::new(0, 9, 0).rc(0) { Mode::Incremental } else { Mode::Cumulative };
+    Unset { skip, mode: Some(Setting::new(mode, forced())) }
 }
 
 /// Parses `Submitted SGLang Request ID: RID, Context: ID` with any text around it. Returns the frontend's id, then SGLang's.
@@ -145,19 +135,10 @@ mod tests {
             (skip, mode, waiter.map(|waiter| waiter.value))
         };
         let keeps = Some(Waiter::KeepsLast);
-        assert_eq!(
-            read("0.5.6.post2", "0.8.1", ""),
-            (Some(true), Some(Mode::Cumulative), keeps)
-        );
+        assert_eq!(read("0.5.6.post2", "0.8.1", ""), (Some(true), Some(Mode::Cumulative), keeps));
         assert_eq!(read("0.5.8", "0.9.0", ""), (Some(true), Some(Mode::Incremental), keeps));
-        assert_eq!(
-            read("0.5.9", "1.0.0", "--use-sglang-tokenizer"),
-            (Some(false), Some(Mode::Incremental), keeps)
-        );
-        assert_eq!(
-            read("0.5.10.post1", "1.1.0", ""),
-            (Some(false), Some(Mode::Incremental), Some(Waiter::Merges))
-        );
+        assert_eq!(read("0.5.9", "1.0.0", "--use-sglang-tokenizer"), (Some(false), Some(Mode::Incremental), keeps));
+        assert_eq!(read("0.5.10.post1", "1.1.0", ""), (Some(false), Some(Mode::Incremental), Some(Waiter::Merges)));
     }
 
     #[test]
@@ -207,11 +188,7 @@ mod tests {
         for line in [plain, json] {
             assert_eq!(submitted(line), Some(("1b-2c", "8f3a")), "{line}");
         }
-        for line in [
-            "",
-            "Submitted SGLang Request ID: , Context: a",
-            "Submitted SGLang Request ID: a b, Context: c",
-        ] {
+        for line in ["", "Submitted SGLang Request ID: , Context: a", "Submitted SGLang Request ID: a b, Context: c"] {
             assert_eq!(submitted(line), None, "{line}");
         }
     }

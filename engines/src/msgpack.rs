@@ -50,12 +50,8 @@ pub(crate) fn head(b: &[u8], at: usize) -> Option<(Head, usize)> {
     match first {
         0x00..=0x7f => fixed(Head::Int(i64::from(first))),
         0xe0..=0xff => fixed(Head::Int(i64::from(first as i8))),
-        0x80..=0x8f => fixed(Head::Map {
-            len: u32::from(first & 0x0f),
-        }),
-        0x90..=0x9f => fixed(Head::Array {
-            len: u32::from(first & 0x0f),
-        }),
+        0x80..=0x8f => fixed(Head::Map { len: u32::from(first & 0x0f) }),
+        0x90..=0x9f => fixed(Head::Array { len: u32::from(first & 0x0f) }),
         0xa0..=0xbf => sized(b, at, usize::from(first & 0x1f), |end| Head::Str { end }),
         0xc0 => fixed(Head::Nil),
         0xc2 => fixed(Head::Bool(false)),
@@ -208,11 +204,7 @@ pub(crate) fn skip(b: &[u8], mut at: usize) -> Result<usize, Broken> {
             _ => payload,
         };
     }
-    if at <= b.len() {
-        Ok(at)
-    } else {
-        Err(Broken::Truncated { at: b.len() })
-    }
+    if at <= b.len() { Ok(at) } else { Err(Broken::Truncated { at: b.len() }) }
 }
 
 /// Number of further one-byte values, at most `left`, that follow the first value in `b`. A small integer is followed by any small
@@ -263,10 +255,7 @@ mod tests {
 
     #[test]
     fn containers_of_absurd_length_are_reported_as_truncated() {
-        assert_eq!(
-            skip(&[0xdd, 0xff, 0xff, 0xff, 0xff].repeat(1000), 0),
-            Err(Broken::Truncated { at: 5000 })
-        );
+        assert_eq!(skip(&[0xdd, 0xff, 0xff, 0xff, 0xff].repeat(1000), 0), Err(Broken::Truncated { at: 5000 }));
         assert_eq!(skip(&[0x91, 0xc1], 0), Err(Broken::Reserved { at: 1 }));
     }
 }

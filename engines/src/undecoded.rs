@@ -99,10 +99,7 @@ impl From<Broken> for Undecoded {
     fn from(why: Broken) -> Self {
         match why {
             Broken::Truncated { at } => Self::Truncated { at },
-            Broken::Reserved { at } => Self::Malformed {
-                at,
-                what: "0xc1 is not a msgpack type",
-            },
+            Broken::Reserved { at } => Self::Malformed { at, what: "0xc1 is not a msgpack type" },
         }
     }
 }

@@ -1,8 +1,5 @@
 //! Test that a warmed-up decoder does not allocate.
-#![expect(
-    unsafe_code,
-    reason = "counting allocations takes a GlobalAlloc, which is an unsafe trait"
-)]
+#![expect(unsafe_code, reason = "counting allocations takes a GlobalAlloc, which is an unsafe trait")]
 
 mod common;
 
@@ -40,10 +37,7 @@ static ALLOCATOR: Counting = Counting;
 
 #[test]
 fn decoding_allocates_nothing_after_warm_up() {
-    let messages: Vec<Vec<u8>> = common::messages()
-        .iter()
-        .map(|path| std::fs::read(path).unwrap())
-        .collect();
+    let messages: Vec<Vec<u8>> = common::messages().iter().map(|path| std::fs::read(path).unwrap()).collect();
     let mut decoder = Decoder::new(Limits::default()).with_ids();
     let mut tokens = 0;
     let mut round = |messages: &[Vec<u8>]| {

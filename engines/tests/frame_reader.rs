@@ -80,10 +80,7 @@ fn enter(seen: &mut Seen, element: Element<'_>, known: &[Vec<u8>]) -> bool {
 }
 
 fn expected(messages: &[Vec<u8>]) -> Vec<(u64, Vec<u8>)> {
-    messages
-        .iter()
-        .map(|message| (message.len() as u64, ends(message)))
-        .collect()
+    messages.iter().map(|message| (message.len() as u64, ends(message))).collect()
 }
 
 #[test]
@@ -112,11 +109,7 @@ fn a_stream_joined_anywhere_is_read_from_a_few_frames_later() {
         assert_eq!(reader.framing(), Framing::Proven, "cut at {cut}");
         let whole = starts.iter().position(|start| *start >= cut).expect("one follows");
         let all = [expected(&messages), expected(&messages)].concat();
-        assert!(
-            seen.frames.ends_with(&all[whole + LATER..]),
-            "cut at {cut}: {} frames",
-            seen.frames.len()
-        );
+        assert!(seen.frames.ends_with(&all[whole + LATER..]), "cut at {cut}: {} frames", seen.frames.len());
         assert_eq!((seen.lost, seen.found), (1, 1), "cut at {cut}");
     }
 }
@@ -134,11 +127,7 @@ fn after_a_hole_frames_are_searched_again() {
         assert_eq!(reader.framing(), Framing::Searched);
         read(&mut reader, &mut seen, &bytes[to..], 500, &messages);
         assert_eq!((seen.lost, seen.found, reader.framing()), (1, 1, Framing::Proven));
-        assert!(
-            seen.frames == [&all[..1], &all[next..]].concat(),
-            "{}",
-            seen.frames.len()
-        );
+        assert!(seen.frames == [&all[..1], &all[next..]].concat(), "{}", seen.frames.len());
     }
 }
 

@@ -95,12 +95,7 @@ fn opcode() -> impl Strategy<Value = Vec<u8>> {
 
 /// A pickle of `BatchTokenIDOutput` whose state consists of the given dict opcodes.
 fn batch(state: &[u8]) -> Vec<u8> {
-    [
-        b"\x80\x04csglang.srt.managers.io_struct\nBatchTokenIDOutput\n)\x81}(",
-        state,
-        b"ub.",
-    ]
-    .concat()
+    [b"\x80\x04csglang.srt.managers.io_struct\nBatchTokenIDOutput\n)\x81}(", state, b"ub."].concat()
 }
 
 fn key(name: &str) -> Vec<u8> {
@@ -125,24 +120,14 @@ fn many_references_to_one_long_list_hit_a_limit_cheaply() {
         repeated(b"N"),
     ]
     .concat();
-    assert_eq!(
-        decode(&batch(&state)),
-        Err(Undecoded::Limit {
-            limit: "items",
-            value: Limits::default().items
-        })
-    );
+    assert_eq!(decode(&batch(&state)), Err(Undecoded::Limit { limit: "items", value: Limits::default().items }));
 }
 
 #[test]
 fn a_self_referential_list_is_rejected_as_a_rid_without_looping() {
     let state = [key("rids"), b"]\x94h\0a".to_vec()].concat();
     let why = decode(&batch(&state)).unwrap_err();
-    assert_eq!(
-        (why.reason(), why.to_string().contains("rids[0]: not a string")),
-        ("column", true),
-        "{why}"
-    );
+    assert_eq!((why.reason(), why.to_string().contains("rids[0]: not a string")), ("column", true), "{why}");
 }
 
 #[test]
@@ -180,24 +165,12 @@ fn references_outside_the_message_are_rejected() {
 #[test]
 fn a_class_of_another_module_is_unknown_and_never_resolved() {
     let why = decode(b"\x80\x04cos\nsystem\n\x8c\x02ls\x85R.").unwrap_err();
-    assert_eq!(
-        why,
-        Undecoded::UnknownClass {
-            class: "os.system".into()
-        }
-    );
+    assert_eq!(why, Undecoded::UnknownClass { class: "os.system".into() });
 }
 
 #[test]
 fn each_limit_is_reported_by_name() {
-    let small = Limits {
-        message: 4000,
-        depth: 4,
-        stack: 64,
-        memo: 64,
-        items: 200,
-        text: 8,
-    };
+    let small = Limits { message: 4000, depth: 4, stack: 64, memo: 64, items: 200, text: 8 };
     let many = |op: &[u8], count| [b"\x80\x04".as_slice(), &op.repeat(count), b"."].concat();
     for (message, limit) in [
         (many(b"N", 5000), "message"),
@@ -221,10 +194,7 @@ fn each_limit_is_reported_by_name() {
 /// strings, arrays and objects. It must decode exactly when the limit is large enough.
 #[test]
 fn limits_inside_a_run_are_reported_by_name() {
-    let frame = concat!(
-        env!("CARGO_MANIFEST_DIR"),
-        "/../zmq-tap/fixtures/messages/0.5.23/skip_delta_256rid.pkl"
-    );
+    let frame = concat!(env!("CARGO_MANIFEST_DIR"), "/../zmq-tap/fixtures/messages/0.5.23/skip_delta_256rid.pkl");
     let message = std::fs::read(frame).unwrap();
     let read = |limits, limit: &str| match Decoder::new(limits).decode(&message) {
         Ok(batch) => {
@@ -239,14 +209,8 @@ fn limits_inside_a_run_are_reported_by_name() {
     };
     for limit in ["memo", "stack"] {
         let limits = |size| match limit {
-            "memo" => Limits {
-                memo: size,
-                ..Limits::default()
-            },
-            _ => Limits {
-                stack: size,
-                ..Limits::default()
-            },
+            "memo" => Limits { memo: size, ..Limits::default() },
+            _ => Limits { stack: size, ..Limits::default() },
         };
         let outcomes: Vec<bool> = (0..4000).map(|size| read(limits(size), limit)).collect();
         let needed = outcomes.iter().position(|read| *read).expect("4,000 are enough");
@@ -258,11 +222,7 @@ fn limits_inside_a_run_are_reported_by_name() {
 #[test]
 fn a_frame_longer_than_the_message_is_truncated() {
     let framed = |length: u64| [b"\x80\x04\x95".as_slice(), &length.to_le_bytes(), b"N."].concat();
-    assert_ne!(
-        decode(&framed(2)).unwrap_err().reason(),
-        "truncated",
-        "the frame is complete"
-    );
+    assert_ne!(decode(&framed(2)).unwrap_err().reason(), "truncated", "the frame is complete");
     for length in [3, 1 << 20, u64::MAX] {
         assert_eq!(decode(&framed(length)), Err(Undecoded::Truncated { at: 2 }), "{length}");
     }

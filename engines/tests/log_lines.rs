@@ -23,10 +23,7 @@ struct Run {
 
 fn import(paths: &[PathBuf], options: Options) -> Result<Run, ImportError> {
     let mut import = Import::open(paths, engines::LOGS, options)?;
-    let mut analysis = Analysis::new(Config {
-        engines: engines::FACTS,
-        ..Config::default()
-    });
+    let mut analysis = Analysis::new(Config { engines: engines::FACTS, ..Config::default() });
     let mut events = Vec::new();
     let mut more = true;
     while more {
@@ -39,10 +36,7 @@ fn import(paths: &[PathBuf], options: Options) -> Result<Run, ImportError> {
     Ok(Run {
         events,
         stats: import.stats().clone(),
-        report: analysis.report(&ReportInput {
-            wall: Some((MonoNs(0), 0)),
-            ..ReportInput::of("import")
-        }),
+        report: analysis.report(&ReportInput { wall: Some((MonoNs(0), 0)), ..ReportInput::of("import") }),
     })
 }
 
@@ -95,18 +89,12 @@ fn log_lines_of_real_releases_are_recognised() {
     assert_eq!((run.report.requests.seen, run.report.requests.finished), (2, 2));
     // The release computed both from one clock: prefill finished 0.25 s and the first token came 11.7 s after the start.
     let stages = of("sglang-0.5.23/0.5.23.requests.log").report.stages.unwrap();
-    let wait = stages
-        .between
-        .iter()
-        .find(|b| (&*b.from, &*b.to) == ("prefill_finished", "first_token"));
+    let wait = stages.between.iter().find(|b| (&*b.from, &*b.to) == ("prefill_finished", "first_token"));
     assert!(wait.unwrap().ns.max.abs_diff(11_450_000_000) < 2_000_000, "{wait:?}");
 
     let run = of("sglang-0.5.9");
     assert_eq!((run.stats.unknown, run.stats.malformed, run.stats.undated), (0, 0, 0));
-    assert_eq!(
-        (run.stats.forms["request-finished"], run.stats.forms["request-metrics"]),
-        (4, 2)
-    );
+    assert_eq!((run.stats.forms["request-finished"], run.stats.forms["request-metrics"]), (4, 2));
     assert!(
         run.stats.whole_seconds >= 6 && run.stats.zone_assumed >= 6,
         "SGLang's logger writes neither fractions nor a zone"
@@ -119,18 +107,12 @@ fn prompts_and_outputs_are_never_copied() {
     for name in ["sglang-0.5.9", "sglang-0.5.23"] {
         let run = of(name);
         let all = run.events.concat() + &run.report.to_json() + &run.report.to_text();
-        assert!(
-            !all.contains("must not be copied") && !all.contains("a prompt"),
-            "{name}"
-        );
+        assert!(!all.contains("must not be copied") && !all.contains("a prompt"), "{name}");
     }
     let prompt = "2026-01-18 07:55:00 INFO rid=ab12 prompt: tell me a secret\n";
     let error = import_text(prompt, Options::default()).err().unwrap().to_string();
     assert!(error.contains("1 lines in 1 file and none of a known form"), "{error}");
-    assert!(
-        error.contains("2026-01-18 07:55:00 INFO rid=ab12 …") && !error.contains("secret"),
-        "{error}"
-    );
+    assert!(error.contains("2026-01-18 07:55:00 INFO rid=ab12 …") && !error.contains("secret"), "{error}");
 }
 
 /// Log lines of consecutive requests; the first token of request `n` waits `n` ms. Timestamps are in order.
@@ -144,15 +126,9 @@ fn log_lines(requests: u64) -> Vec<(u64, String)> {
             (sent, format!("[TRACE disagg] rid={rid} first_output_stream stage=x")),
             (
                 sent + n,
-                format!(
-                    "[TOK recv] type=BatchTokenIDOutput rids=1 states={} recv_wait_ms=0.1 more=True",
-                    n + 1
-                ),
+                format!("[TOK recv] type=BatchTokenIDOutput rids=1 states={} recv_wait_ms=0.1 more=True", n + 1),
             ),
-            (
-                sent + n,
-                format!("[TRACE output] rid={rid} tokenizer_first_token output_len=1 pending=2"),
-            ),
+            (sent + n, format!("[TRACE output] rid={rid} tokenizer_first_token output_len=1 pending=2")),
         ] {
             let at_text = jiff::Timestamp::from_millisecond(at as i64).unwrap();
             lines.push((at, format!("{at_text:.3} {line}\n")));
@@ -183,9 +159,7 @@ fn split_into_files(lines: &[(u64, String)], files: usize, seed: u64) -> TempDir
     let mut texts = vec![String::new(); files];
     let mut random = seed;
     let mut next = |below: usize| {
-        random = random
-            .wrapping_mul(6_364_136_223_846_793_005)
-            .wrapping_add(1_442_695_040_888_963_407);
+        random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
         (random >> 33) as usize % below
     };
     let mut order: Vec<usize> = (0..lines.len()).collect();
@@ -210,11 +184,7 @@ fn split_into_files(lines: &[(u64, String)], files: usize, seed: u64) -> TempDir
                 gz.write_all(text.as_bytes()).unwrap();
                 gz.finish().unwrap();
             }
-            _ => fs::write(
-                path.with_extension("log.zst"),
-                zstd::encode_all(text.as_bytes(), 1).unwrap(),
-            )
-            .unwrap(),
+            _ => fs::write(path.with_extension("log.zst"), zstd::encode_all(text.as_bytes(), 1).unwrap()).unwrap(),
         }
     }
     folder
@@ -271,11 +241,7 @@ fn a_truncated_file_is_read_to_its_end_and_reported() {
     fs::write(&path, &complete[..complete.len() / 2]).unwrap();
     fs::write(folder.path().join("core"), b"\x7fELF\0\0\0").unwrap();
     let run = import(&[folder.path().to_owned()], Options::default()).unwrap();
-    assert!(
-        run.stats.events > 1_000 && run.stats.broken[0].contains("cut.log.gz"),
-        "{:?}",
-        run.stats
-    );
+    assert!(run.stats.events > 1_000 && run.stats.broken[0].contains("cut.log.gz"), "{:?}", run.stats);
     assert!(run.stats.skipped[0].contains("core: no text"));
 }
 
@@ -283,17 +249,11 @@ fn a_truncated_file_is_read_to_its_end_and_reported() {
 fn timestamps_without_year_and_zone_use_the_options() {
     let text = "Jan 18 07:55:00 node sglang[7]: [TRACE disagg] rid=a first_output_stream\n\
                 Jan 18 07:55:09 node sglang[7]: [TRACE output] rid=a tokenizer_first_token\n";
-    let options = Options {
-        zone: jiff::tz::TimeZone::get("Europe/Berlin").unwrap(),
-        year: Some(2026),
-        ..Options::default()
-    };
+    let options =
+        Options { zone: jiff::tz::TimeZone::get("Europe/Berlin").unwrap(), year: Some(2026), ..Options::default() };
     let run = import_text(text, options).unwrap();
     assert_eq!(run.report.window_mono_ns[0], 1_768_719_300_000_000_000, "06:55 UTC");
-    assert_eq!(
-        (run.stats.year_assumed, run.stats.zone_assumed, run.stats.whole_seconds),
-        (2, 2, 2)
-    );
+    assert_eq!((run.stats.year_assumed, run.stats.zone_assumed, run.stats.whole_seconds), (2, 2, 2));
 }
 
 #[test]

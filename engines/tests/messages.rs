@@ -11,12 +11,7 @@ use trace::event::{Finish, IdColumn, Kind};
 fn every_recorded_message_decodes_to_its_sidecar() {
     let mut decoder = Decoder::new(Limits::default()).with_ids();
     let messages = messages();
-    assert!(
-        messages.len() > 100,
-        "only {} messages in {}",
-        messages.len(),
-        root().display()
-    );
+    assert!(messages.len() > 100, "only {} messages in {}", messages.len(), root().display());
     let mut wrong = Vec::new();
     for path in &messages {
         let message = std::fs::read(path).unwrap();
@@ -31,13 +26,7 @@ fn every_recorded_message_decodes_to_its_sidecar() {
             Err(why) => wrong.push(format!("{}: {} {why}", path.display(), why.reason())),
         }
     }
-    assert!(
-        wrong.is_empty(),
-        "{} of {}:\n{}",
-        wrong.len(),
-        messages.len(),
-        wrong.join("\n")
-    );
+    assert!(wrong.is_empty(), "{} of {}:\n{}", wrong.len(), messages.len(), wrong.join("\n"));
     println!("{} messages", messages.len());
 }
 
@@ -51,11 +40,7 @@ fn differences(batch: &Batch<'_>, expected: &Json) -> Vec<String> {
     same("class", json!(batch.shape().class), expected["class"].clone());
     same("codec", json!(batch.codec().as_str()), expected["codec"].clone());
     let release = expected["release"].as_str().unwrap_or_default();
-    same(
-        "schema covers the release",
-        json!(covers(batch.shape().schema, release)),
-        json!(true),
-    );
+    same("schema covers the release", json!(covers(batch.shape().schema, release)), json!(true));
 
     if batch.shape().kind == Kind::Abort {
         same("abort", json!(batch.abort_rid()), expected["rid"].clone());
@@ -70,56 +55,24 @@ fn differences(batch: &Batch<'_>, expected: &Json) -> Vec<String> {
     same("rids", chunk(&|i| json!(c[i].rid)), expected["rids"].clone());
 
     let counts = |name| match expected.get("meta_info").and_then(Json::as_array) {
-        Some(meta) => meta
-            .iter()
-            .map(|m| m.get(name).cloned().unwrap_or(Json::Null))
-            .collect(),
+        Some(meta) => meta.iter().map(|m| m.get(name).cloned().unwrap_or(Json::Null)).collect(),
         None => column(expected, name, batch),
     };
-    same(
-        "completion_tokens",
-        chunk(&|i| json!(c[i].completion_tokens)),
-        counts("completion_tokens"),
-    );
-    same(
-        "prompt_tokens",
-        chunk(&|i| json!(c[i].prompt_tokens)),
-        counts("prompt_tokens"),
-    );
-    same(
-        "cached_tokens",
-        chunk(&|i| json!(c[i].cached_tokens)),
-        counts("cached_tokens"),
-    );
-    same(
-        "retractions",
-        chunk(&|i| json!(c[i].retractions)),
-        column(expected, "retraction_counts", batch),
-    );
-    same(
-        "workers",
-        chunk(&|i| json!(c[i].worker)),
-        column(expected, "http_worker_ipcs", batch),
-    );
+    same("completion_tokens", chunk(&|i| json!(c[i].completion_tokens)), counts("completion_tokens"));
+    same("prompt_tokens", chunk(&|i| json!(c[i].prompt_tokens)), counts("prompt_tokens"));
+    same("cached_tokens", chunk(&|i| json!(c[i].cached_tokens)), counts("cached_tokens"));
+    same("retractions", chunk(&|i| json!(c[i].retractions)), column(expected, "retraction_counts", batch));
+    same("workers", chunk(&|i| json!(c[i].worker)), column(expected, "http_worker_ipcs", batch));
 
     let ids = column(expected, "output_ids", batch);
-    let lengths: Json = ids
-        .as_array()
-        .unwrap()
-        .iter()
-        .map(|ids| json!(ids.as_array().map(Vec::len)))
-        .collect();
+    let lengths: Json = ids.as_array().unwrap().iter().map(|ids| json!(ids.as_array().map(Vec::len))).collect();
     let listed = |i: usize| c[i].listed.map(|_| batch.tokens(i).collect::<Vec<_>>());
     same("tokens", chunk(&|i| json!(listed(i))), ids.clone());
     same("payload", chunk(&|i| json!(c[i].listed.map(|_| c[i].ids))), ids);
     same("listed", chunk(&|i| json!(c[i].listed)), lengths.clone());
     if !batch.is_empty() {
         let none = lengths.as_array().unwrap().iter().all(Json::is_null);
-        same(
-            "ids are absent",
-            json!(batch.shape().ids == IdColumn::Absent),
-            json!(none),
-        );
+        same("ids are absent", json!(batch.shape().ids == IdColumn::Absent), json!(none));
     }
 
     let finish = if expected.get("meta_info").is_some() {
@@ -127,11 +80,7 @@ fn differences(batch: &Batch<'_>, expected: &Json) -> Vec<String> {
     } else {
         column(expected, "finished_reasons", batch)
     };
-    same(
-        "finish",
-        chunk(&|i| batch.finish(i).map_or(Json::Null, to_json)),
-        finish.clone(),
-    );
+    same("finish", chunk(&|i| batch.finish(i).map_or(Json::Null, to_json)), finish.clone());
     let word = |i: usize| match c[i].finish {
         Some(Finish::Length) => json!("length"),
         Some(Finish::Stop) => json!("stop"),
@@ -139,11 +88,7 @@ fn differences(batch: &Batch<'_>, expected: &Json) -> Vec<String> {
         Some(Finish::Other) => json!("other"),
         None => Json::Null,
     };
-    same(
-        "finish type",
-        chunk(&word),
-        finish.as_array().unwrap().iter().map(|f| f["type"].clone()).collect(),
-    );
+    same("finish type", chunk(&word), finish.as_array().unwrap().iter().map(|f| f["type"].clone()).collect());
     wrong
 }
 
@@ -178,12 +123,8 @@ fn to_json(value: Value<'_>) -> Json {
 /// Whether a schema such as `0.5.12..0.5.13.post1` includes a release, in the order of the table's header.
 fn covers(schema: &str, release: &str) -> bool {
     let table = include_str!("../src/sglang/wire/schemas.txt");
-    let releases: Vec<&str> = table
-        .lines()
-        .find_map(|line| line.strip_prefix("releases "))
-        .unwrap()
-        .split(' ')
-        .collect();
+    let releases: Vec<&str> =
+        table.lines().find_map(|line| line.strip_prefix("releases ")).unwrap().split(' ').collect();
     let place = |name: &str| releases.iter().position(|known| *known == name);
     schema.split(',').any(|span| {
         let (first, last) = span.split_once("..").unwrap_or((span, span));

@@ -25,14 +25,7 @@ fn row() -> impl Strategy<Value = Row> {
     ("[a-zé€]{0,40}", worker, ids, any::<u32>(), 0..5000u32, finish).prop_map(
         |(rid, worker, ids, completion, prompt, finish)| {
             let entries = |entries: Vec<(String, Py)>| entries.into_iter().map(|(k, v)| (Py::Str(k), v)).collect();
-            Row {
-                rid,
-                worker,
-                ids,
-                completion,
-                prompt,
-                finish: finish.map(entries),
-            }
+            Row { rid, worker, ids, completion, prompt, finish: finish.map(entries) }
         },
     )
 }
@@ -74,19 +67,12 @@ fn fields(rows: &[Row], arrays: bool) -> Vec<(&'static str, Py)> {
     let column = |get: &dyn Fn(&Row) -> Py| Py::List(rows.iter().map(get).collect());
     let text = |text: &Option<String>| text.clone().map_or(Py::None, Py::Str);
     let ids = |row: &Row| {
-        if arrays {
-            Py::Array(row.ids.clone())
-        } else {
-            Py::List(row.ids.iter().map(|id| Py::Int(*id)).collect())
-        }
+        if arrays { Py::Array(row.ids.clone()) } else { Py::List(row.ids.iter().map(|id| Py::Int(*id)).collect()) }
     };
     vec![
         ("rids", column(&|row| Py::Str(row.rid.clone()))),
         ("http_worker_ipcs", column(&|row| text(&row.worker))),
-        (
-            "finished_reasons",
-            column(&|row| row.finish.clone().map_or(Py::None, Py::Dict)),
-        ),
+        ("finished_reasons", column(&|row| row.finish.clone().map_or(Py::None, Py::Dict))),
         ("decoded_texts", column(&|_| Py::Str(String::new()))),
         ("decode_ids", column(&ids)),
         ("read_offsets", column(&|_| Py::Int(5))),
@@ -111,10 +97,7 @@ fn check(batch: &Batch<'_>, rows: &[Row]) {
     for (index, row) in rows.iter().enumerate() {
         let chunk = batch.chunk(index);
         assert_eq!((chunk.rid, chunk.worker), (row.rid.as_str(), row.worker.as_deref()));
-        assert_eq!(
-            (chunk.completion_tokens, chunk.prompt_tokens),
-            (Some(row.completion), Some(row.prompt))
-        );
+        assert_eq!((chunk.completion_tokens, chunk.prompt_tokens), (Some(row.completion), Some(row.prompt)));
         assert_eq!((chunk.cached_tokens, chunk.retractions), (None, None));
         assert_eq!(chunk.listed, Some(row.ids.len() as u32));
         assert_eq!(batch.tokens(index).collect::<Vec<_>>(), row.ids);

@@ -16,11 +16,7 @@ fn discover(processes: &[FakeProcess], connected: &[(usize, usize, &str)]) -> Ve
 }
 
 fn hops(engine: &Engine) -> Vec<(String, Carries, Confidence)> {
-    let mut hops: Vec<_> = engine
-        .hops
-        .iter()
-        .map(|h| (h.ends().to_string(), h.carries, h.confidence))
-        .collect();
+    let mut hops: Vec<_> = engine.hops.iter().map(|h| (h.ends().to_string(), h.carries, h.confidence)).collect();
     hops.dedup();
     hops
 }
@@ -32,15 +28,11 @@ fn schedulers_with_the_rust_server_answer_clients_themselves() {
         "/opt/venv/lib/python3.11/site-packages/sglang/srt/rust_extensions/_server.cpython-311-x86_64-linux-gnu.so";
     let processes = [
         FakeProcess::launched(10, SERVER),
-        FakeProcess::titled(11, "sglang::scheduler_DP0_TP0")
-            .child_of(10)
-            .mapping(extension),
+        FakeProcess::titled(11, "sglang::scheduler_DP0_TP0").child_of(10).mapping(extension),
         FakeProcess::titled(12, "sglang::scheduler_DP0_TP1").child_of(10),
     ];
     let engines = discover(&processes, &[]);
-    let [engine] = engines.as_slice() else {
-        panic!("{engines:?}")
-    };
+    let [engine] = engines.as_slice() else { panic!("{engines:?}") };
     let on_path: Vec<u32> = engine.on_token_path().map(|process| process.id.pid).collect();
     assert_eq!(on_path, [11]);
     let scheduler = engine.process(11).unwrap();
@@ -87,9 +79,7 @@ fn replicas_detokenizers_and_workers_behind_routers_are_discovered() {
         (10, 0, "ipc:///workers"),
     ];
     let engines = discover(&processes, &connected);
-    let [engine] = engines.as_slice() else {
-        panic!("{engines:?}")
-    };
+    let [engine] = engines.as_slice() else { panic!("{engines:?}") };
     assert_eq!(engine.processes.len(), processes.len());
     assert_eq!(engine.main().unwrap().role, role::ROUTER);
     let output = |name: &str| (name.to_owned(), Carries::Output, Confidence::Certain);
@@ -109,23 +99,9 @@ fn replicas_detokenizers_and_workers_behind_routers_are_discovered() {
         ]
     );
     let probed: Vec<u32> = engine.on_token_path().map(|p| p.id.pid).collect();
-    assert_eq!(
-        probed,
-        [12, 14, 16, 17, 18, 10, 19, 20],
-        "ranks other than the first send nothing"
-    );
-    assert!(
-        engine
-            .hops
-            .iter()
-            .all(|h| h.starts_at_source() == (h.ends().from == "scheduler"))
-    );
-    assert!(
-        engine
-            .hops
-            .iter()
-            .all(|h| h.ends_at_receiver() == (h.ends().to == "worker"))
-    );
+    assert_eq!(probed, [12, 14, 16, 17, 18, 10, 19, 20], "ranks other than the first send nothing");
+    assert!(engine.hops.iter().all(|h| h.starts_at_source() == (h.ends().from == "scheduler")));
+    assert!(engine.hops.iter().all(|h| h.ends_at_receiver() == (h.ends().to == "worker")));
 }
 
 /// A prefill and a decode engine on one host. Their schedulers exchange state over ZMQ, and register at the prefill engine's bootstrap
@@ -149,30 +125,18 @@ fn prefill_and_decode_are_two_engines() {
         (1, 0, "tcp://10.0.0.7:8998"),
     ];
     let engines = discover(&processes, &connected);
-    let names: Vec<Vec<String>> = engines
-        .iter()
-        .map(|e| e.hops.iter().map(|hop| hop.ends().to_string()).collect())
-        .collect();
-    let expected = ["scheduler->detokenizer", "detokenizer->tokenizer"]
-        .map(String::from)
-        .to_vec();
+    let names: Vec<Vec<String>> =
+        engines.iter().map(|e| e.hops.iter().map(|hop| hop.ends().to_string()).collect()).collect();
+    let expected = ["scheduler->detokenizer", "detokenizer->tokenizer"].map(String::from).to_vec();
     assert_eq!(names, [expected.clone(), expected]);
-    assert!(
-        engines
-            .iter()
-            .all(|e| e.launcher.is_some_and(|l| l.word() == "dynamo") && e.processes.len() == 3)
-    );
+    assert!(engines.iter().all(|e| e.launcher.is_some_and(|l| l.word() == "dynamo") && e.processes.len() == 3));
 }
 
 /// A notebook server that connects to several sockets of its kernel is not an engine.
 #[test]
 fn other_programs_that_use_zmq_are_not_engines() {
     let processes = [FakeProcess::unnamed(10), FakeProcess::unnamed(11)];
-    let connected = [
-        (0, 1, "tcp://127.0.0.1:50001"),
-        (0, 1, "tcp://127.0.0.1:50002"),
-        (0, 1, "tcp://127.0.0.1:50003"),
-    ];
+    let connected = [(0, 1, "tcp://127.0.0.1:50001"), (0, 1, "tcp://127.0.0.1:50002"), (0, 1, "tcp://127.0.0.1:50003")];
     assert_eq!(discover(&processes, &connected), []);
 }
 
@@ -195,10 +159,7 @@ fn a_named_engine_is_preferred_over_unnamed_ones() {
     assert_eq!(topology.pick(&[spec(99)]), Err(elsewhere));
 
     let mut named = unnamed.to_vec();
-    named.extend([
-        FakeProcess::titled(20, "sglang::scheduler_TP0"),
-        FakeProcess::unnamed(21),
-    ]);
+    named.extend([FakeProcess::titled(20, "sglang::scheduler_TP0"), FakeProcess::unnamed(21)]);
     let topology = engines(&named, &[two_pairs[0], two_pairs[1], (4, 5, "ipc:///c")]);
     assert_eq!(topology.engines.len(), 3);
     assert!(topology.pick(&[]).unwrap().process(20).is_some());
@@ -223,21 +184,11 @@ fn senders_into_one_socket_are_lanes_of_one_hop() {
     ];
     let engines = discover(&processes, &connected);
     let routes = engines[0].routes();
-    let seen: Vec<_> = routes
-        .iter()
-        .map(|r| (r.ends, r.endpoint, r.worker, r.origin, r.last, r.lanes.len()))
-        .collect();
+    let seen: Vec<_> = routes.iter().map(|r| (r.ends, r.endpoint, r.worker, r.origin, r.last, r.lanes.len())).collect();
     assert_eq!(
         seen,
         [
-            (
-                Ends::new("scheduler", "detokenizer"),
-                "ipc:///detok",
-                None,
-                true,
-                false,
-                2
-            ),
+            (Ends::new("scheduler", "detokenizer"), "ipc:///detok", None, true, false, 2),
             (Ends::new("detokenizer", "worker"), "ipc:///w0", Some(0), false, true, 1),
             (Ends::new("detokenizer", "worker"), "ipc:///w1", Some(1), false, true, 1),
         ]
@@ -254,11 +205,8 @@ fn the_table_shows_two_engines_and_an_unobserved_process() {
         FakeProcess::unnamed(31),
         FakeProcess::unnamed(32),
     ];
-    let connected = [
-        (0, 2, "ipc:///tmp/tmpk3v_0qz7"),
-        (3, 5, "tcp://127.0.0.1:30233"),
-        (4, 5, "tcp://127.0.0.1:30233"),
-    ];
+    let connected =
+        [(0, 2, "ipc:///tmp/tmpk3v_0qz7"), (3, 5, "tcp://127.0.0.1:30233"), (4, 5, "tcp://127.0.0.1:30233")];
     let topology = Topology {
         engines: discover(&processes, &connected),
         blind: vec![Blind::NoRole {

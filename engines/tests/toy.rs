@@ -35,10 +35,7 @@ impl Facts for Toy {
     }
 
     fn drops(&self) -> Option<Drops> {
-        Some(Drops {
-            fixed_in: "2.0",
-            flag: "--toy-incremental",
-        })
+        Some(Drops { fixed_in: "2.0", flag: "--toy-incremental" })
     }
 
     fn stages(&self) -> &'static StageNames {
@@ -69,11 +66,7 @@ impl LogLines for ToyLog {
         &[("toy: ", "toy", |rest, _, sink| {
             let (name, rid) = rest.split_once(' ').ok_or(Malformed)?;
             let rid = Rid::read(rid).ok_or(Malformed)?;
-            sink(&Item {
-                wall_ns: None,
-                cut: rid.cut,
-                what: Logged::Stage(Stage::new(rid.text, name, "toy")),
-            });
+            sink(&Item { wall_ns: None, cut: rid.cut, what: Logged::Stage(Stage::new(rid.text, name, "toy")) });
             Ok(())
         })]
     }
@@ -93,10 +86,8 @@ impl Decode for ToyDecoder {
     fn keep_ids(&mut self) {}
 
     fn decode<'a>(&'a mut self, parts: &[&'a [u8]]) -> Result<Decoded<'a>, Refused> {
-        let malformed = || Refused {
-            reason: "malformed",
-            detail: String::from("not a line of a request and a number"),
-        };
+        let malformed =
+            || Refused { reason: "malformed", detail: String::from("not a line of a request and a number") };
         let &[_, body] = parts else { return Err(malformed()) };
         let mut chunks = std::mem::take(&mut self.home);
         for line in str::from_utf8(body).map_err(|_| malformed())?.lines() {
@@ -146,10 +137,7 @@ const FORMATS: &[Format] = &[engines::sglang::FORMAT, TOY];
 const FACTS: Engines = Engines(&[&engines::sglang::SgLang, &Toy]);
 
 fn config() -> Config {
-    Config {
-        engines: FACTS,
-        ..Config::default()
-    }
+    Config { engines: FACTS, ..Config::default() }
 }
 
 /// A ZMTP 3.1 stream of messages with two parts each.
@@ -173,21 +161,12 @@ fn run(messages: &[&str], deliveries: &[(u32, u32)]) -> (Report, String, Tap) {
         let path = folder.path().join(name);
         format!("ipc://{}", path.display()).parse().expect("an endpoint")
     };
-    let mut hop = TapHop::new(Pair {
-        listen: at("in.sock"),
-        upstream: at("out.sock"),
-    });
+    let mut hop = TapHop::new(Pair { listen: at("in.sock"), upstream: at("out.sock") });
     hop.ends = Some(Ends::from("engine->api").to_owned());
     (hop.origin, hop.last) = (true, true);
-    hop.also = Capabilities {
-        delivered: true,
-        ..Capabilities::default()
-    };
+    hop.also = Capabilities { delivered: true, ..Capabilities::default() };
     let upstream = UnixListener::bind(folder.path().join("out.sock")).expect("the upstream's socket");
-    let options = Options {
-        formats: FORMATS,
-        ..Options::default()
-    };
+    let options = Options { formats: FORMATS, ..Options::default() };
     let mut tap = Tap::start(vec![hop], options).expect("the tap starts");
     let mut sender = UnixStream::connect(folder.path().join("in.sock")).expect("the tap accepts");
     let (mut receiver, _) = upstream.accept().expect("the tap connects");
@@ -199,14 +178,8 @@ fn run(messages: &[&str], deliveries: &[(u32, u32)]) -> (Report, String, Tap) {
 
     let mut out = Vec::new();
     let opening = Opening::new("tap", "0.1.0", MonoNs::now(), 0);
-    let mut export = Export::new(
-        export::Format::Otlp,
-        export::Options::default(),
-        config(),
-        &opening,
-        &mut out,
-    )
-    .expect("a vector");
+    let mut export =
+        Export::new(export::Format::Otlp, export::Options::default(), config(), &opening, &mut out).expect("a vector");
     let (mut frames, until) = (0, Instant::now() + Duration::from_secs(20));
     while frames < messages.len() && Instant::now() < until {
         tap.poll(64, &mut |event, _| {
@@ -227,12 +200,7 @@ fn run(messages: &[&str], deliveries: &[(u32, u32)]) -> (Report, String, Tap) {
             without_text: 0,
         };
         let what = What::Delivered(delivery);
-        export
-            .event(&Event {
-                at: MonoNs::now(),
-                what,
-            })
-            .expect("a vector");
+        export.event(&Event { at: MonoNs::now(), what }).expect("a vector");
     }
     export.tick(MonoNs::now()).expect("a vector");
     let report = export.finish(&ReportInput::of("tap")).expect("a vector");
@@ -246,29 +214,16 @@ fn an_engine_in_one_file_is_followed_from_its_messages_to_the_report() {
     messages.extend(["a 1", "a 3\nb 1", "a 2", "a 1 end"]);
     let (report, spans, tap) = run(&messages, &[(1, 1), (2, 6), (1, 7)]);
     let source = &report.source;
-    assert_eq!(
-        (&*source.engine, source.engine_version.as_deref()),
-        (NAME, Some("1.0..1.9"))
-    );
+    assert_eq!((&*source.engine, source.engine_version.as_deref()), (NAME, Some("1.0..1.9")));
     assert_eq!((report.requests.seen, report.requests.finished), (2, 1));
     assert_eq!((report.tokens.sent, report.requests.joined_late), (8, 0));
-    assert_eq!(
-        (report.chunks.dropped_confirmed, report.chunks.tokens_lost),
-        (Some(1), Some(3))
-    );
+    assert_eq!((report.chunks.dropped_confirmed, report.chunks.tokens_lost), (Some(1), Some(3)));
     let dropped = report.findings.iter().find(|finding| finding.kind == "dropped-chunks");
     let advice = dropped.and_then(|finding| finding.advice.as_deref()).expect("advice");
-    assert!(
-        advice.contains("2.0") && advice.contains("--toy-incremental"),
-        "{advice}"
-    );
+    assert!(advice.contains("2.0") && advice.contains("--toy-incremental"), "{advice}");
     assert!(report.to_text().contains("toy 1.0..1.9"), "{}", report.to_text());
     assert!(spans.contains(r#""toy""#) && !spans.contains("sglang"), "{spans}");
-    let forms: Vec<_> = tap
-        .forms()
-        .iter()
-        .map(|form| (form.class, form.codec, form.frames))
-        .collect();
+    let forms: Vec<_> = tap.forms().iter().map(|form| (form.class, form.codec, form.frames)).collect();
     assert_eq!(forms, [("Lines", "text", messages.len() as u64)]);
 }
 
@@ -293,13 +248,8 @@ fn log_lines_of_an_engine_in_one_file_are_imported() {
 fn a_message_of_unknown_format_is_one_undecoded_frame() {
     let mut tap_formats = Decoders::new(FORMATS, 1_000);
     let mut carries = SocketFormat::default();
-    let mut refused = |parts: &[&[u8]]| {
-        tap_formats
-            .decode(&mut carries, parts)
-            .map(|_| ())
-            .expect_err("refused")
-            .reason
-    };
+    let mut refused =
+        |parts: &[&[u8]]| tap_formats.decode(&mut carries, parts).map(|_| ()).expect_err("refused").reason;
     assert_eq!(refused(&[b"hello"]), "codec");
     assert_eq!(refused(&[b"hello", b"world"]), "multipart");
     assert_eq!(refused(&[MAGIC, b"a"]), "malformed");
@@ -311,15 +261,10 @@ fn a_socket_keeps_the_first_format_that_fits() {
     let mut decoders = Decoders::new(FORMATS, 1_000);
     let (mut one, mut other) = (SocketFormat::default(), SocketFormat::default());
     assert!(decoders.decode(&mut one, &[MAGIC, b"a 1"]).is_ok());
-    let pickle = std::fs::read(concat!(
-        env!("CARGO_MANIFEST_DIR"),
-        "/../zmq-tap/fixtures/messages/0.5.9/skip_first_1rid.pkl"
-    ))
-    .expect("a fixture");
-    assert!(
-        decoders.decode(&mut one, &[&pickle]).is_err(),
-        "the socket carries the toy's messages"
-    );
+    let pickle =
+        std::fs::read(concat!(env!("CARGO_MANIFEST_DIR"), "/../zmq-tap/fixtures/messages/0.5.9/skip_first_1rid.pkl"))
+            .expect("a fixture");
+    assert!(decoders.decode(&mut one, &[&pickle]).is_err(), "the socket carries the toy's messages");
     let mut decoders = Decoders::new(FORMATS, 1 << 20);
     let decoded = decoders.decode(&mut other, &[&pickle]).expect("SGLang's");
     assert_eq!((decoded.shape().engine, decoded.chunks().len()), ("sglang", 1));
@@ -333,10 +278,7 @@ fn framing_is_recovered_by_the_formats_alone() {
         Scanner::mid_stream(formats).feed(&bytes, &mut |mark| marks.push(mark));
         marks
     };
-    assert!(matches!(
-        marks(FORMATS)[..],
-        [Mark::Synced { .. }, Mark::Frame { .. }, Mark::Frame { .. }]
-    ));
+    assert!(matches!(marks(FORMATS)[..], [Mark::Synced { .. }, Mark::Frame { .. }, Mark::Frame { .. }]));
     assert_eq!(marks(&[engines::sglang::FORMAT]), []);
 }
 

@@ -28,10 +28,7 @@ impl Recognise for Toy {
     }
 
     fn package(&self) -> Option<Package> {
-        Some(Package {
-            name: "toy_engine",
-            source: &[],
-        })
+        Some(Package { name: "toy_engine", source: &[] })
     }
 
     fn roles(&self) -> &'static [Role] {
@@ -45,10 +42,7 @@ impl Recognise for Toy {
     fn role_of_title(&self, title: &str) -> Option<(Role, Rank)> {
         let (word, rank) = title.strip_prefix("TOY::")?.split_once('#').unwrap_or_default();
         let role = [MODEL, FAN].into_iter().find(|role| role.word() == word)?;
-        let rank = Rank {
-            dp: rank.parse().ok(),
-            ..Rank::default()
-        };
+        let rank = Rank { dp: rank.parse().ok(), ..Rank::default() };
         Some((role, rank))
     }
 
@@ -114,11 +108,7 @@ fn its_processes_are_found_next_to_another_engine() {
     let kinds: Vec<_> = engines.iter().map(|engine| engine.kind.unwrap().name()).collect();
     assert_eq!(kinds, ["toy", "sglang"]);
     let toy = &engines[0];
-    let processes: Vec<_> = toy
-        .processes
-        .iter()
-        .map(|p| (p.id.pid, p.role, p.role_source, p.rank.dp))
-        .collect();
+    let processes: Vec<_> = toy.processes.iter().map(|p| (p.id.pid, p.role, p.role_source, p.rank.dp)).collect();
     assert_eq!(
         processes,
         [
@@ -140,22 +130,10 @@ fn its_processes_are_found_next_to_another_engine() {
 fn its_hops_are_named_and_in_order() {
     let engines = discover(ENGINES, &processes(), &CONNECTED);
     let routes = engines[0].routes();
-    let seen: Vec<_> = routes
-        .iter()
-        .map(|route| (route.ends, route.origin, route.last, route.lanes.len()))
-        .collect();
-    assert_eq!(
-        seen,
-        [
-            (Ends::new("model", "fan"), true, false, 2),
-            (Ends::new("fan", "web"), false, true, 1)
-        ]
-    );
+    let seen: Vec<_> = routes.iter().map(|route| (route.ends, route.origin, route.last, route.lanes.len())).collect();
+    assert_eq!(seen, [(Ends::new("model", "fan"), true, false, 2), (Ends::new("fan", "web"), false, true, 1)]);
     let requests = engines[0].hops.iter().filter(|hop| hop.carries == Carries::Requests);
-    assert_eq!(
-        requests.map(HopSeen::ends).collect::<Vec<_>>(),
-        [Ends::new("web", "model"); 2]
-    );
+    assert_eq!(requests.map(HopSeen::ends).collect::<Vec<_>>(), [Ends::new("web", "model"); 2]);
     let shown = engines[0].to_string();
     assert!(shown.starts_with("Toy 2.1, msgpack\n"), "{shown}");
 }
@@ -166,8 +144,5 @@ fn its_roles_are_accepted_on_the_command_line() {
     assert_eq!(read("7=fan"), Ok(Some(FAN)));
     assert_eq!(read("7=model"), Ok(Some(MODEL)));
     let message = read("7=modem").unwrap_err().to_string();
-    assert!(
-        message.contains("`modem` is not a role") && message.ends_with("model, fan, web"),
-        "{message}"
-    );
+    assert!(message.contains("`modem` is not a role") && message.ends_with("model, fan, web"), "{message}");
 }

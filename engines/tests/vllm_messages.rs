@@ -13,9 +13,7 @@ use zmq_tap::decode::{Decoders, LONGEST, Opening, SocketFormat};
 /// Folders of the releases.
 fn releases() -> Vec<PathBuf> {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("fixtures/vllm");
-    let folders = fs::read_dir(root)
-        .expect("the fixtures")
-        .map(|entry| entry.expect("an entry").path());
+    let folders = fs::read_dir(root).expect("the fixtures").map(|entry| entry.expect("an entry").path());
     let mut folders: Vec<_> = folders.filter(|path| path.is_dir()).collect();
     folders.sort();
     folders
@@ -65,11 +63,7 @@ fn every_recorded_message_decodes_to_the_encoded_objects() {
         assert_eq!(shape.ids == IdColumn::Uncounted, kind == Kind::TokenIds, "{name}");
         let range: trace::engine::VersionRange = shape.schema.parse().expect("a range of releases");
         let release = release.parse().expect("a release");
-        assert!(
-            range.first <= release && release <= range.last,
-            "{name}: {}",
-            shape.schema
-        );
+        assert!(range.first <= release && release <= range.last, "{name}: {}", shape.schema);
         assert_eq!(decoded.chunks().len(), requests.len(), "{name}");
         for (chunk, request) in decoded.chunks().iter().zip(requests) {
             let ids: Vec<i64> = serde_json::from_value(request[1].clone()).expect("ids");
@@ -91,19 +85,12 @@ fn messages_with_outputs_are_recognised_in_the_middle_of_a_stream() {
     for_each_message(|release, case, parts, truth| {
         let first = parts[0];
         assert!((FORMAT.decoder)(LONGEST).recognises(parts), "{release} {case}");
-        let expected = if truth["requests"]
-            .as_array()
-            .is_some_and(|requests| !requests.is_empty())
-        {
+        let expected = if truth["requests"].as_array().is_some_and(|requests| !requests.is_empty()) {
             Opening::Yes(None)
         } else {
             Opening::No
         };
-        assert_eq!(
-            (FORMAT.opening)(first, first.len() as u64),
-            expected,
-            "{release} {case}"
-        );
+        assert_eq!((FORMAT.opening)(first, first.len() as u64), expected, "{release} {case}");
     });
 }
 
@@ -113,9 +100,7 @@ fn a_message_cut_anywhere_is_refused() {
     for_each_message(|release, case, parts, _| {
         if parts[0].len() < 2000 {
             for length in 1..parts[0].len() {
-                let cut = decoder
-                    .decode(&[&parts[0][..length]])
-                    .map(|decoded| decoded.chunks().len());
+                let cut = decoder.decode(&[&parts[0][..length]]).map(|decoded| decoded.chunks().len());
                 assert!(cut.is_err(), "{release} {case} cut to {length} bytes");
             }
         }
@@ -144,10 +129,7 @@ fn refusals_name_their_reason() {
         refused(b"\x91\x91\x96\xa1a\x90\xc0\xc0\xc0\xc0").1,
         "EngineCoreOutput with 6 fields matches no known release: no release has that many; update the table with `cargo xtask schemas`"
     );
-    assert_eq!(
-        refused(b"\x91\x91\x95\x07\x90\xc2\xc0\xc0").1,
-        "EngineCoreOutput.request_id[0]: not a string"
-    );
+    assert_eq!(refused(b"\x91\x91\x95\x07\x90\xc2\xc0\xc0").1, "EngineCoreOutput.request_id[0]: not a string");
     assert_eq!(
         refused(b"\x91\x91\x95\xa1a\x91\xa1b\xc2\xc0\xc0").1,
         "EngineCoreOutput.new_token_ids[0]: not an integer"
@@ -169,10 +151,7 @@ fn requests_handshakes_and_coordination_are_control_messages() {
         ("empty", &[b""]),
         ("coordination", &[b"\x01"]),
         ("coordination", &[b"READY"]),
-        (
-            "coordination",
-            &[b"\x93\x92\x93\x00\x02\xcb\x3f\x10\x00\x00\x00\x00\x00\x00\x92\x00\x00\x00\xc3"],
-        ),
+        ("coordination", &[b"\x93\x92\x93\x00\x02\xcb\x3f\x10\x00\x00\x00\x00\x00\x00\x92\x00\x00\x00\xc3"]),
         ("coordination", &[b"\x93\xc0\x05\xc2"]),
         ("coordination", &[b"\x92\xc4\x02\x01\x00\x00"]),
         ("coordination", &[b"\x92\xa9FIRST_REQ\x01"]),
@@ -185,11 +164,7 @@ fn requests_handshakes_and_coordination_are_control_messages() {
     let dead = decoders.decode(&mut carries, &[b"ENGINE_CORE_DEAD"]).expect("dead");
     assert_eq!(dead.shape().kind, Kind::Failed);
     drop(dead);
-    assert_eq!(
-        carries,
-        SocketFormat::default(),
-        "only a batch shows what a socket carries"
-    );
+    assert_eq!(carries, SocketFormat::default(), "only a batch shows what a socket carries");
 }
 
 /// Fields of every class, by its releases, from the generated table.
@@ -198,9 +173,7 @@ fn table() -> Vec<(String, String, Vec<String>)> {
     let line = |line: &str| {
         let mut words = line.split(' ').map(str::to_owned);
         let (class, _, releases) = (words.next()?, words.next()?, words.next()?);
-        class
-            .starts_with("EngineCore")
-            .then(|| (class, releases, words.collect()))
+        class.starts_with("EngineCore").then(|| (class, releases, words.collect()))
     };
     text.lines().filter_map(line).collect()
 }
@@ -214,18 +187,8 @@ struct Made {
 }
 
 fn made() -> impl Strategy<Value = Made> {
-    (
-        "[ -~]{1,40}",
-        prop::collection::vec(any::<u32>(), 0..4),
-        prop::option::of(0u8..6),
-        any::<u32>(),
-    )
-        .prop_map(|(rid, ids, finish, count)| Made {
-            rid,
-            ids,
-            finish,
-            count,
-        })
+    ("[ -~]{1,40}", prop::collection::vec(any::<u32>(), 0..4), prop::option::of(0u8..6), any::<u32>())
+        .prop_map(|(rid, ids, finish, count)| Made { rid, ids, finish, count })
 }
 
 /// An output in a layout; fields that are not read have arbitrary values.

@@ -19,10 +19,7 @@ fn real_messages() -> Vec<Vec<u8>> {
         .collect();
     files.sort();
     assert!(files.len() > 100, "too few fixtures: {}", files.len());
-    files
-        .iter()
-        .map(|path| std::fs::read(path).expect("readable"))
-        .collect()
+    files.iter().map(|path| std::fs::read(path).expect("readable")).collect()
 }
 
 fn greeting(mechanism: &str) -> Vec<u8> {
@@ -41,15 +38,9 @@ struct Built {
 
 impl Built {
     fn greeted() -> Self {
-        let mut built = Self {
-            bytes: greeting("NULL"),
-            marks: Vec::new(),
-        };
+        let mut built = Self { bytes: greeting("NULL"), marks: Vec::new() };
         let version = Version::V3 { minor: 1 };
-        built.marks.push(Mark::Greeting(Greeting {
-            version,
-            mechanism: Mechanism::Null,
-        }));
+        built.marks.push(Mark::Greeting(Greeting { version, mechanism: Mechanism::Null }));
         built.command(Command::Ready, b"\x05READY\x0bSocket-Type\0\0\0\x04PUSH");
         built
     }
@@ -74,19 +65,13 @@ impl Built {
         }
         let start = self.bytes.len() as u64;
         self.bytes.extend_from_slice(body);
-        Span {
-            header,
-            body: start,
-            end: self.bytes.len() as u64,
-        }
+        Span { header, body: start, end: self.bytes.len() as u64 }
     }
 }
 
 fn scan(scanner: &mut Scanner, bytes: &[u8], piece: usize) -> Vec<Mark> {
     let mut marks = Vec::new();
-    bytes
-        .chunks(piece)
-        .for_each(|piece| scanner.feed(piece, &mut |mark| marks.push(mark)));
+    bytes.chunks(piece).for_each(|piece| scanner.feed(piece, &mut |mark| marks.push(mark)));
     marks
 }
 
@@ -103,10 +88,7 @@ fn real_messages_are_framed_in_one_read_and_byte_by_byte() {
     for piece in [usize::MAX, 1] {
         let mut scanner = Scanner::from_greeting();
         assert_eq!(scan(&mut scanner, &built.bytes, piece), built.marks);
-        assert_eq!(
-            (scanner.position(), scanner.pending()),
-            (built.bytes.len() as u64, None)
-        );
+        assert_eq!((scanner.position(), scanner.pending()), (built.bytes.len() as u64, None));
     }
 }
 
@@ -127,50 +109,20 @@ fn an_incomplete_message_is_reported_from_its_first_byte() {
             at if at < start + 7 + 9 => Some((start, None)),
             _ => Some((start, Some(end))),
         };
-        assert_eq!(
-            scanner.pending().map(|p| (p.start, p.frame_end)),
-            expected,
-            "after {at} bytes"
-        );
+        assert_eq!(scanner.pending().map(|p| (p.start, p.frame_end)), expected, "after {at} bytes");
     }
 }
 
 #[test]
 fn version_2_and_encrypted_streams_are_recognised() {
     let first = |bytes: &[u8]| scan(&mut Scanner::from_greeting(), bytes, 1);
-    let v2 = Greeting {
-        version: Version::V2,
-        mechanism: Mechanism::Null,
-    };
-    let identity = |at: u64| {
-        Mark::Command(
-            Command::Identity,
-            Span {
-                header: at,
-                body: at + 2,
-                end: at + 2,
-            },
-        )
-    };
-    let message = |at: u64| Mark::Frame {
-        span: Span {
-            header: at,
-            body: at + 2,
-            end: at + 5,
-        },
-        more: false,
-    };
+    let v2 = Greeting { version: Version::V2, mechanism: Mechanism::Null };
+    let identity = |at: u64| Mark::Command(Command::Identity, Span { header: at, body: at + 2, end: at + 2 });
+    let message = |at: u64| Mark::Frame { span: Span { header: at, body: at + 2, end: at + 5 }, more: false };
     // A 2.0 peer, and a 3.x peer in 2.0 mode: socket type in place of a minor version, then the identity.
     for revision in [1, 3] {
-        let bytes = [
-            &[0xff, 0, 0, 0, 0, 0, 0, 0, 1, 0x7f, revision, 8, 0, 0][..],
-            b"\0\x03abc\0\x03def",
-        ]
-        .concat();
-        assert_eq!(
-            first(&bytes),
-            [Mark::Greeting(v2), identity(12), message(14), message(19)]
-        );
+        let bytes = [&[0xff, 0, 0, 0, 0, 0, 0, 0, 1, 0x7f, revision, 8, 0, 0][..], b"\0\x03abc\0\x03def"].concat();
+        assert_eq!(first(&bytes), [Mark::Greeting(v2), identity(12), message(14), message(19)]);
     }
     let version1 = [Mark::Opaque(Opaque::Version1)];
     assert_eq!(first(b"\x01\0\x04\0abc"), version1);
@@ -179,15 +131,8 @@ fn version_2_and_encrypted_streams_are_recognised() {
     let hidden = first(&[greeting("CURVE"), vec![4, 200]].concat());
     assert_eq!(hidden[1..], [Mark::Opaque(Opaque::Encrypted(Mechanism::Curve))]);
     let plain = first(&[&greeting("PLAIN")[..], b"\x04\x06\x05HELLO\0\x03abc"].concat());
-    assert!(matches!(
-        plain[1..],
-        [Mark::Command(Command::Hello, _), Mark::Frame { .. }]
-    ));
-    assert_eq!(
-        first(&greeting("SCRAM"))[1..].len(),
-        1,
-        "an unknown mechanism may hide anything"
-    );
+    assert!(matches!(plain[1..], [Mark::Command(Command::Hello, _), Mark::Frame { .. }]));
+    assert_eq!(first(&greeting("SCRAM"))[1..].len(), 1, "an unknown mechanism may hide anything");
 }
 
 #[test]
@@ -196,62 +141,36 @@ fn a_huge_claimed_length_allocates_nothing() {
     let claim = u64::MAX >> 1;
     let bytes = [&greeting("NULL")[..], &[2], &claim.to_be_bytes(), &[0x80; 100]].concat();
     assert_eq!(scan(&mut scanner, &bytes, 7).len(), 1);
-    assert_eq!(
-        scanner.pending(),
-        Some(Pending {
-            start: 64,
-            frame_end: Some(64 + 9 + claim)
-        })
-    );
+    assert_eq!(scanner.pending(), Some(Pending { start: 64, frame_end: Some(64 + 9 + claim) }));
     let mut scanner = Scanner::from_greeting();
     let bytes = [&greeting("NULL")[..], &[2], &u64::MAX.to_be_bytes()].concat();
-    assert_eq!(
-        scan(&mut scanner, &bytes, 7)[1..],
-        [Mark::Garbage {
-            at: 64,
-            why: Garbage::Length(u64::MAX)
-        }]
-    );
+    assert_eq!(scan(&mut scanner, &bytes, 7)[1..], [Mark::Garbage { at: 64, why: Garbage::Length(u64::MAX) }]);
 }
 
 #[test]
 fn a_stream_joined_anywhere_syncs_at_a_frame_boundary() {
     let messages = real_messages();
     let mut built = Built::default();
-    for (n, message) in messages
-        .iter()
-        .filter(|message| message.len() < 3_000)
-        .step_by(11)
-        .enumerate()
-    {
+    for (n, message) in messages.iter().filter(|message| message.len() < 3_000).step_by(11).enumerate() {
         built.frame(message, false);
         if n % 4 == 0 {
             built.command(Command::Ping, &PING[2..]);
         }
     }
     let headers: Vec<u64> = built.marks.iter().filter_map(|mark| frame_header(*mark)).collect();
-    let near = headers
-        .iter()
-        .flat_map(|&header| header.saturating_sub(12)..header + 24);
+    let near = headers.iter().flat_map(|&header| header.saturating_sub(12)..header + 24);
     let last = headers[headers.len() - 4];
     for cut in near.chain((0..last).step_by(61)).filter(|cut| *cut <= last) {
         let mut scanner = Scanner::mid_stream(engines::FORMATS);
         let marks = scan(&mut scanner, &built.bytes[cut as usize..], 1_000);
-        let [Mark::Synced { at }, rest @ ..] = &marks[..] else {
-            panic!("cut at {cut}: {:?}", marks.first())
-        };
+        let [Mark::Synced { at }, rest @ ..] = &marks[..] else { panic!("cut at {cut}: {:?}", marks.first()) };
         let whole: Vec<u64> = headers.iter().copied().filter(|header| *header >= cut).collect();
         assert!(
             whole[..2].contains(&(at + cut)),
             "cut at {cut}, synced at {at}: after one whole frame, true headers {whole:?}"
         );
         let expected = built.marks.iter().filter(|mark| start(**mark) >= at + cut);
-        assert!(
-            rest.iter()
-                .map(|mark| start(*mark) + cut)
-                .eq(expected.map(|mark| start(*mark))),
-            "cut at {cut}"
-        );
+        assert!(rest.iter().map(|mark| start(*mark) + cut).eq(expected.map(|mark| start(*mark))), "cut at {cut}");
     }
 }
 
@@ -263,11 +182,7 @@ fn start(mark: Mark) -> u64 {
 }
 
 fn frame_header(mark: Mark) -> Option<u64> {
-    if let Mark::Frame { span, .. } = mark {
-        Some(span.header)
-    } else {
-        None
-    }
+    if let Mark::Frame { span, .. } = mark { Some(span.header) } else { None }
 }
 
 #[test]
@@ -276,13 +191,10 @@ fn messages_without_headers_do_not_sync() {
     let payloads: Vec<u8> = real_messages().concat();
     assert_eq!(scan(&mut Scanner::mid_stream(engines::FORMATS), &payloads, 4_096), []);
     // Columns of small numbers in the layout of `array('q')`: flag bytes and short lengths everywhere.
-    let column: Vec<u8> = (0..200_000_i64)
-        .flat_map(|n| ((n * 7919) % 1_000).to_le_bytes())
-        .collect();
+    let column: Vec<u8> = (0..200_000_i64).flat_map(|n| ((n * 7919) % 1_000).to_le_bytes()).collect();
     assert_eq!(scan(&mut Scanner::mid_stream(engines::FORMATS), &column, 4_096), []);
-    let tokens: Vec<u8> = (0..200_000_i64)
-        .flat_map(|n| (n.wrapping_mul(0x9e37_79b9) & 0x3_ffff).to_be_bytes())
-        .collect();
+    let tokens: Vec<u8> =
+        (0..200_000_i64).flat_map(|n| (n.wrapping_mul(0x9e37_79b9) & 0x3_ffff).to_be_bytes()).collect();
     assert_eq!(scan(&mut Scanner::mid_stream(engines::FORMATS), &tokens, 4_096), []);
 }
 
@@ -290,10 +202,7 @@ fn messages_without_headers_do_not_sync() {
 fn an_unsuccessful_search_gives_up() {
     let mut scanner = Scanner::mid_stream(engines::FORMATS).seeking_up_to(10_000);
     assert_eq!(scan(&mut scanner, &vec![0; 39_000], 1_000), []);
-    assert_eq!(
-        scan(&mut scanner, &vec![0; 9_000], 1_000),
-        [Mark::Opaque(Opaque::Unframed)]
-    );
+    assert_eq!(scan(&mut scanner, &vec![0; 9_000], 1_000), [Mark::Opaque(Opaque::Unframed)]);
     assert_eq!(scanner.position(), 48_000);
 }
 
@@ -314,13 +223,7 @@ fn framing_is_recovered_after_garbage() {
             let marks = scan(&mut scanner, &built.bytes, piece);
             assert_eq!(
                 marks[3..5],
-                [
-                    Mark::Garbage {
-                        at: broken,
-                        why: Garbage::Flags(0xf5)
-                    },
-                    Mark::Synced { at: second }
-                ]
+                [Mark::Garbage { at: broken, why: Garbage::Flags(0xf5) }, Mark::Synced { at: second }]
             );
             assert_eq!(marks[5..], built.marks[1..]);
         }

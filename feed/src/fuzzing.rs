@@ -33,11 +33,8 @@ pub fn start(state: Vec<u8>) -> Vec<u8> {
 
 /// Feeds a connection's bytes whole and in pieces: both must give the same result and stay within the limits.
 pub fn connection(bytes: &[u8], piece: usize, publisher: bool) {
-    let (role, peer) = if publisher {
-        (Role::Publisher, Role::Subscriber)
-    } else {
-        (Role::Subscriber, Role::Publisher)
-    };
+    let (role, peer) =
+        if publisher { (Role::Publisher, Role::Subscriber) } else { (Role::Subscriber, Role::Publisher) };
     let opened = [&opening(peer)[..], bytes].concat();
     for bytes in [bytes, &opened] {
         let (whole, error) = parse(role, bytes, bytes.len().max(1));

@@ -69,10 +69,6 @@ impl Image {
     /// Restores an analysis and checks its consistency.
     pub fn analysis(packed: &[u8]) -> Result<Analysis, ImageError> {
         let analysis: Analysis = Self::unpack(packed)?;
-        if analysis.is_sound() {
-            Ok(analysis)
-        } else {
-            Err(ImageError::Inconsistent)
-        }
+        if analysis.is_sound() { Ok(analysis) } else { Err(ImageError::Inconsistent) }
     }
 }

@@ -43,10 +43,7 @@ impl Key {
 
     /// Reads a file of 64 hexadecimal digits that only its owner may read.
     pub fn read(path: &Path) -> Result<Self, KeyError> {
-        let failed = |error| KeyError::Io {
-            path: path.to_owned(),
-            error,
-        };
+        let failed = |error| KeyError::Io { path: path.to_owned(), error };
         let meta = std::fs::metadata(path).map_err(failed)?;
         if is_open(&meta) {
             return Err(KeyError::Open(path.to_owned()));
@@ -66,14 +63,8 @@ impl Key {
 }
 
 fn parse(text: &str) -> Option<Key> {
-    let digits: Vec<u8> = text
-        .chars()
-        .map(|c| c.to_digit(16).map(|d| d as u8))
-        .collect::<Option<_>>()?;
-    let bytes: Vec<u8> = digits
-        .chunks(2)
-        .map(|pair| pair[0] << 4 | pair.get(1).unwrap_or(&0))
-        .collect();
+    let digits: Vec<u8> = text.chars().map(|c| c.to_digit(16).map(|d| d as u8)).collect::<Option<_>>()?;
+    let bytes: Vec<u8> = digits.chunks(2).map(|pair| pair[0] << 4 | pair.get(1).unwrap_or(&0)).collect();
     (digits.len() == 64).then(|| bytes.try_into().ok().map(Key))?
 }
 
@@ -106,13 +97,7 @@ mod tests {
         let key = write(&format!("{digits}\n"), 0o600).expect("a key");
         assert_eq!((key.bytes()[0], key.bytes()[31]), (0x01, 0x44));
         assert!(matches!(write(digits, 0o640), Err(KeyError::Open(_))));
-        for wrong in [
-            "",
-            "0123",
-            &format!("{digits}0"),
-            &digits.replace('0', "g"),
-            &"0".repeat(2_000),
-        ] {
+        for wrong in ["", "0123", &format!("{digits}0"), &digits.replace('0', "g"), &"0".repeat(2_000)] {
             assert!(matches!(write(wrong, 0o600), Err(KeyError::NoKey(_))), "{wrong:?}");
         }
         assert_eq!(format!("{key:?}"), "Key(..)");

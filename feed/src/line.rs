@@ -46,11 +46,7 @@ pub(crate) async fn open(
     };
     let (read, write) = stream.into_split();
     let incoming = Incoming { stream: read, opener };
-    let outgoing = Outgoing {
-        stream: write,
-        sealer,
-        stall,
-    };
+    let outgoing = Outgoing { stream: write, sealer, stall };
     Ok((incoming, outgoing))
 }
 

@@ -57,10 +57,7 @@ pub struct Head {
 impl Head {
     /// Both clocks as an anchor.
     pub fn anchor(&self) -> Anchor {
-        Anchor {
-            mono: trace::MonoNs(self.mono_ns),
-            wall_ns: self.wall_ns,
-        }
+        Anchor { mono: trace::MonoNs(self.mono_ns), wall_ns: self.wall_ns }
     }
 }
 
@@ -245,45 +242,27 @@ mod tests {
             tokengap: "0.1.0".into(),
             source: "tap".into(),
             record: 70,
-            image: Some(ByteBuf::from(
-                Image::of(&Analysis::new(Config::default())).unwrap().pack().unwrap(),
-            )),
+            image: Some(ByteBuf::from(Image::of(&Analysis::new(Config::default())).unwrap().pack().unwrap())),
             ..Start::default()
         };
         let bytes = message(Kind::Start, &start);
         let read = Message::read(&bytes).unwrap();
         assert_eq!(read.head, head(Kind::Start));
-        let Body::Start(got, Ok(analysis)) = read.body else {
-            panic!("{read:?}")
-        };
-        assert_eq!(
-            (got.record, got.source.as_str(), got.config),
-            (70, "tap", Config::default())
-        );
+        let Body::Start(got, Ok(analysis)) = read.body else { panic!("{read:?}") };
+        assert_eq!((got.record, got.source.as_str(), got.config), (70, "tap", Config::default()));
         assert_eq!(analysis.ledger().totals().events, 0);
         let bytes = message(Kind::Block, &block(b"abc"));
         assert!(matches!(Message::read(&bytes).unwrap().body, Body::Block(b) if &b[..] == b"abc"));
-        let bytes = message(
-            Kind::End,
-            &About {
-                closing: Closing::default(),
-            },
-        );
+        let bytes = message(Kind::End, &About { closing: Closing::default() });
         assert!(matches!(Message::read(&bytes).unwrap().body, Body::End(c) if *c == Closing::default()));
     }
 
     #[test]
     fn another_schema_version_is_named_in_the_error() {
-        let later = Head {
-            schema: "tokengap.feed/2".into(),
-            ..head(Kind::Block)
-        };
+        let later = Head { schema: "tokengap.feed/2".into(), ..head(Kind::Block) };
         let bytes = encode(&later, &rmp_serde::to_vec_named(&block(b"")).unwrap()).unwrap();
         let error = Message::read(&bytes).unwrap_err().to_string();
-        assert!(
-            error.contains("tokengap.feed/2") && error.contains("tokengap.feed/1"),
-            "{error}"
-        );
+        assert!(error.contains("tokengap.feed/2") && error.contains("tokengap.feed/1"), "{error}");
         let bytes = encode(&head(Kind::Events), &events_body(0, &[])).unwrap();
         assert!(matches!(Message::read(&bytes), Err(MessageError::Kind(Kind::Events))));
     }

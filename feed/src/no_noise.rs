@@ -17,10 +17,7 @@ pub(crate) enum Opener {}
 pub(crate) enum Sealer {}
 
 pub(crate) async fn handshake(_: &mut TcpStream, _: &Key, _: Role) -> io::Result<(Opener, Sealer)> {
-    Err(io::Error::new(
-        io::ErrorKind::Unsupported,
-        "the feed was built without the cargo feature `encryption`",
-    ))
+    Err(io::Error::new(io::ErrorKind::Unsupported, "the feed was built without the cargo feature `encryption`"))
 }
 
 impl Opener {

@@ -57,17 +57,8 @@ pub(crate) async fn handshake(stream: &mut TcpStream, key: &Key, role: Role) -> 
         state
     };
     let state = Arc::new(state.into_stateless_transport_mode().map_err(io::Error::other)?);
-    let opener = Opener {
-        state: Arc::clone(&state),
-        nonce: 0,
-        sealed: BytesMut::new(),
-        plain: vec![0; LONGEST],
-    };
-    let sealer = Sealer {
-        state,
-        nonce: 0,
-        sealed: Vec::new(),
-    };
+    let opener = Opener { state: Arc::clone(&state), nonce: 0, sealed: BytesMut::new(), plain: vec![0; LONGEST] };
+    let sealer = Sealer { state, nonce: 0, sealed: Vec::new() };
     Ok((opener, sealer))
 }
 
@@ -128,10 +119,7 @@ impl Sealer {
     /// Encrypts a piece as one Noise message, with its length.
     pub(crate) fn seal(&mut self, piece: &[u8]) -> io::Result<&[u8]> {
         self.sealed.resize(2 + piece.len() + TAG, 0);
-        let length = self
-            .state
-            .write_message(self.nonce, piece, &mut self.sealed[2..])
-            .map_err(io::Error::other)?;
+        let length = self.state.write_message(self.nonce, piece, &mut self.sealed[2..]).map_err(io::Error::other)?;
         self.nonce += 1;
         self.sealed[..2].copy_from_slice(&(length as u16).to_be_bytes());
         Ok(&self.sealed[..2 + length])

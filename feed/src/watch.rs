@@ -54,17 +54,11 @@ pub struct Watcher {
 impl Watcher {
     /// Watches all sources on one thread.
     pub fn start(all: Vec<WatchOptions>) -> io::Result<Vec<Self>> {
-        let runtime = tokio::runtime::Builder::new_current_thread()
-            .enable_io()
-            .enable_time()
-            .build()?;
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_io().enable_time().build()?;
         let (mut watchers, mut tasks) = (Vec::new(), Vec::new());
         for options in all {
             let (sender, events) = channel(MESSAGES);
-            watchers.push(Self {
-                address: options.address.clone(),
-                events,
-            });
+            watchers.push(Self { address: options.address.clone(), events });
             tasks.push((options, sender));
         }
         thread::Builder::new().name("watch".into()).spawn(move || {
@@ -118,28 +112,15 @@ async fn connection(options: &WatchOptions, events: &Sender<WatchEvent>, reached
     let stream = timeout(HANDSHAKE, TcpStream::connect(&options.address));
     let stream = stream.await.map_err(timed_out("it does not answer"))??;
     let keyed = options.key.is_some();
-    let opened = timeout(
-        HANDSHAKE,
-        line::open(stream, options.key.as_ref(), Role::Subscriber, SILENT),
-    )
-    .await;
+    let opened = timeout(HANDSHAKE, line::open(stream, options.key.as_ref(), Role::Subscriber, SILENT)).await;
     let opened = opened.map_err(timed_out("no reply to the handshake"))?;
     let (mut incoming, mut outgoing) = opened.map_err(|error| closed(error, keyed))?;
     // A source that refuses may close the connection before the first write.
-    for message in [
-        zmtp::opening(Role::Subscriber),
-        zmtp::subscription(Topic::Stream.name()),
-    ] {
+    for message in [zmtp::opening(Role::Subscriber), zmtp::subscription(Topic::Stream.name())] {
         let written = outgoing.write(&message).await;
         written.map_err(|error| closed(error, keyed))?;
     }
-    let mut zmtp = Zmtp::new(
-        Role::Subscriber,
-        Limits {
-            message: options.max_message,
-            frames: 2,
-        },
-    );
+    let mut zmtp = Zmtp::new(Role::Subscriber, Limits { message: options.max_message, frames: 2 });
     loop {
         while let Some(input) = zmtp.next_input().map_err(|e| invalid(e.to_string()))? {
             let event = match input {

@@ -156,14 +156,7 @@ pub struct Zmtp {
 impl Zmtp {
     /// Creates the state of a new connection.
     pub fn new(role: Role, limits: Limits) -> Self {
-        Self {
-            role,
-            limits,
-            stage: Stage::Greeting,
-            inbox: BytesMut::new(),
-            frames: Vec::new(),
-            length: 0,
-        }
+        Self { role, limits, stage: Stage::Greeting, inbox: BytesMut::new(), frames: Vec::new(), length: 0 }
     }
 
     /// Returns the next complete input; `None` when more bytes are needed.
@@ -241,10 +234,7 @@ impl Zmtp {
         };
         let remaining = self.limits.message.saturating_sub(self.length);
         if length > remaining as u64 {
-            return Err(ZmtpError::TooLong(
-                length.saturating_add(self.length as u64),
-                self.limits.message,
-            ));
+            return Err(ZmtpError::TooLong(length.saturating_add(self.length as u64), self.limits.message));
         }
         let length = length as usize;
         if self.inbox.len() - head < length {
@@ -264,9 +254,7 @@ impl Zmtp {
             (Stage::Ready, b"READY") => {
                 let kind = socket_type(&rest).ok_or(ZmtpError::Malformed("READY command without a socket type"))?;
                 if !self.role.peers().iter().any(|p| p.as_bytes() == kind) {
-                    return Err(ZmtpError::Type(
-                        String::from_utf8_lossy(kind).chars().take(20).collect(),
-                    ));
+                    return Err(ZmtpError::Type(String::from_utf8_lossy(kind).chars().take(20).collect()));
                 }
                 self.stage = Stage::Open;
                 Ok(Some(Input::Open))
@@ -296,10 +284,7 @@ fn socket_type(mut properties: &[u8]) -> Option<&[u8]> {
 
 /// Limits of [`parse`].
 #[cfg(any(test, feature = "fuzzing"))]
-pub(crate) const LIMITS: Limits = Limits {
-    message: 4_096,
-    frames: 3,
-};
+pub(crate) const LIMITS: Limits = Limits { message: 4_096, frames: 3 };
 
 /// Parses `bytes` in pieces of `piece` bytes and returns all inputs.
 #[cfg(any(test, feature = "fuzzing"))]
@@ -332,10 +317,7 @@ mod tests {
         for cut in [1, 7, 1_000] {
             let (inputs, error) = parse(Role::Publisher, &bytes, cut);
             assert_eq!(error, None);
-            assert_eq!(
-                inputs[..2],
-                [Input::Open, Input::Subscribe(Bytes::from("stream"), true)]
-            );
+            assert_eq!(inputs[..2], [Input::Open, Input::Subscribe(Bytes::from("stream"), true)]);
             assert_eq!(inputs[2..], [Input::Ping(Bytes::from("ab"))]);
         }
         let mut bytes = opening(Role::Publisher).to_vec();
@@ -347,12 +329,7 @@ mod tests {
 
     #[test]
     fn invalid_or_oversized_zmtp_is_refused() {
-        let refused = |bytes: &[u8]| {
-            parse(Role::Publisher, bytes, 64)
-                .1
-                .map(|e| e.to_string())
-                .unwrap_or_default()
-        };
+        let refused = |bytes: &[u8]| parse(Role::Publisher, bytes, 64).1.map(|e| e.to_string()).unwrap_or_default();
         assert!(refused(b"GET / HTTP/1.1\r\n\r\n").contains("ZMTP"));
         let opened = opening(Role::Subscriber);
         let with = |more: &[u8]| refused(&[&opened[..], more].concat());

@@ -7,13 +7,8 @@ use trace::MonoNs;
 use zmq_tap::egress::{Closing, Limits, Reader, Server};
 
 /// Small limits, so that inputs reach them.
-const LIMITS: Limits = Limits {
-    event_bytes: 4 << 10,
-    head_bytes: 1 << 10,
-    seek_bytes: 8 << 10,
-    requests: 8,
-    streams: 4,
-};
+const LIMITS: Limits =
+    Limits { event_bytes: 4 << 10, head_bytes: 1 << 10, seek_bytes: 8 << 10, requests: 8, streams: 4 };
 
 /// Events reported for a connection of one write, read in pieces; a gap precedes piece `hole`.
 fn read_events(bytes: &[u8], piece: usize, hole: Option<usize>, by_client: bool) -> Vec<String> {

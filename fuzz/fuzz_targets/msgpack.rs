@@ -1,9 +1,9 @@
 //! The msgpack decoder compared with `rmpv`: an accepted message is a complete value for both, with the same requests.
 #![no_main]
 
+use engines::sglang::wire::{Codec, Decoder, Limits};
 use libfuzzer_sys::fuzz_target;
 use rmpv::{Utf8StringRef, ValueRef};
-use engines::sglang::wire::{Codec, Decoder, Limits};
 
 fuzz_target!(|message: &[u8]| {
     let mut decoder = Decoder::new(Limits::default());

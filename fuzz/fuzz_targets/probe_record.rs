@@ -27,12 +27,8 @@ fuzz_target!(|bytes: &[u8]| {
             cpu: None,
             wakeup: None,
         };
-        let message = Message {
-            call,
-            bytes: record.header.bytes,
-            more: record.header.more == 1,
-            payload: record.payload,
-        };
+        let message =
+            Message { call, bytes: record.header.bytes, more: record.header.more == 1, payload: record.payload };
         match record.kind {
             Kind::Sent => {
                 matcher.sent(&message);

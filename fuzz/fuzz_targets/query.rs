@@ -39,12 +39,7 @@ fn rows() -> [Row; 2] {
         worker: Some(1),
         ..Numbers::default()
     };
-    let row = Row {
-        rid: "5B92ſ0-Ä".into(),
-        life: Life::Done,
-        numbers,
-        flags,
-    };
+    let row = Row { rid: "5B92ſ0-Ä".into(), life: Life::Done, numbers, flags };
     [row, Row::default()]
 }
 

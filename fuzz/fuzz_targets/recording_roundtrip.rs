@@ -38,10 +38,7 @@ fuzz_target!(|bytes: &[u8]| {
     let Ok(tree) = INPUTS.with(|inputs| inputs.new_tree(&mut runner)) else { return };
     let inputs = tree.current();
 
-    let header = Header {
-        payload: trace::record::Payload::Tokens,
-        ..Header::of("model", Config::default())
-    };
+    let header = Header { payload: trace::record::Payload::Tokens, ..Header::of("model", Config::default()) };
     let options = RecordOptions { block_bytes: 200, ..RecordOptions::offline() };
     std::fs::remove_file(&*FILE).ok();
     let mut recorder = Recorder::create(&FILE, &header, options).expect("a new file");

@@ -36,7 +36,8 @@ fuzz_target!(|message: &[u8]| {
     let ValueRef::Array(fields) = &value else { panic!("not an array: {value:?}") };
     let is_outputs = |field: &ValueRef<'_>| {
         let ValueRef::Array(outputs) = field else { return false };
-        outputs.len() == requests.len() && outputs.iter().zip(&requests).all(|(output, request)| is_request(output, request))
+        outputs.len() == requests.len()
+            && outputs.iter().zip(&requests).all(|(output, request)| is_request(output, request))
     };
     assert!(fields.iter().any(is_outputs), "no list of {requests:?} in it");
 });

@@ -3,8 +3,8 @@
 
 use std::cell::RefCell;
 
-use libfuzzer_sys::fuzz_target;
 use engines::sglang::wire::{Decoder, Limits};
+use libfuzzer_sys::fuzz_target;
 
 thread_local! {
     static USED: RefCell<Decoder> = RefCell::new(Decoder::new(Limits::default()).with_ids());

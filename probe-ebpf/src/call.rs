@@ -28,11 +28,7 @@ mod tests {
 
     #[test]
     fn a_call_returns_once() {
-        let entered = Call {
-            socket: 7,
-            place: 8,
-            room: 0,
-        };
+        let entered = Call { socket: 7, place: 8, room: 0 };
         let mut call = entered;
         assert_eq!((call.returned(), call.returned()), (Some(entered), None));
     }

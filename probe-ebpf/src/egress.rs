@@ -124,11 +124,7 @@ impl<'a> Record<'a> {
             6 => Kind::TlsClosed,
             _ => return None,
         };
-        Some(Self {
-            kind,
-            head,
-            payload: rest.get(..head.captured as usize)?,
-        })
+        Some(Self { kind, head, payload: rest.get(..head.captured as usize)? })
     }
 }
 
@@ -243,23 +239,10 @@ mod tests {
     // Same layout as the kernel side: fields in order, without padding.
     fn raw(head: &Head, payload: &[u8]) -> Vec<u8> {
         let mut raw = Vec::new();
-        for word in [
-            head.mark,
-            head.at_ns,
-            head.socket,
-            head.accepted.cast_unsigned(),
-            head.asked,
-        ] {
+        for word in [head.mark, head.at_ns, head.socket, head.accepted.cast_unsigned(), head.asked] {
             raw.extend(word.to_ne_bytes());
         }
-        for word in [
-            head.from,
-            head.captured,
-            head.written,
-            head.unacknowledged,
-            head.target,
-            head.tid,
-        ] {
+        for word in [head.from, head.captured, head.written, head.unacknowledged, head.target, head.tid] {
             raw.extend(word.to_ne_bytes());
         }
         raw.extend(head.ports.iter().flat_map(|port| port.to_ne_bytes()));

@@ -4,10 +4,7 @@
 //! No dependencies, allocation or I/O, so that everything is tested on the host. The kernel side is the binary target
 //! `tokengap-bpf` in `kernel/`, which `cargo xtask ebpf` builds.
 #![no_std]
-#![expect(
-    clippy::inline_always,
-    reason = "calls use stack, and a BPF program has 512 bytes of it"
-)]
+#![expect(clippy::inline_always, reason = "calls use stack, and a BPF program has 512 bytes of it")]
 
 pub mod call;
 pub mod class;

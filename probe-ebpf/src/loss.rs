@@ -20,14 +20,8 @@ pub enum Loss {
 
 impl Loss {
     /// Every cause, in array order.
-    pub const ALL: [Self; 6] = [
-        Self::RingFull,
-        Self::UnknownMessage,
-        Self::HeaderFault,
-        Self::PayloadFault,
-        Self::InFlight,
-        Self::Channels,
-    ];
+    pub const ALL: [Self; 6] =
+        [Self::RingFull, Self::UnknownMessage, Self::HeaderFault, Self::PayloadFault, Self::InFlight, Self::Channels];
 
     /// Description for screens and reports.
     pub const fn words(self) -> &'static str {

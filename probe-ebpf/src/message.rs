@@ -47,16 +47,9 @@ pub enum Payload {
 #[inline(always)]
 pub fn payload(raw: &[u8; SIZE]) -> Payload {
     match raw[AT_TYPE] {
-        VSM if raw[AT_INLINE_SIZE] <= INLINE_MAX => Payload::Inline {
-            len: u64::from(raw[AT_INLINE_SIZE]),
-        },
-        LMSG | ZCLMSG => Payload::Content {
-            content: word::<AT_DATA>(raw),
-        },
-        CMSG => Payload::Direct {
-            data: word::<AT_DATA>(raw),
-            len: word::<AT_CONSTANT_SIZE>(raw),
-        },
+        VSM if raw[AT_INLINE_SIZE] <= INLINE_MAX => Payload::Inline { len: u64::from(raw[AT_INLINE_SIZE]) },
+        LMSG | ZCLMSG => Payload::Content { content: word::<AT_DATA>(raw) },
+        CMSG => Payload::Direct { data: word::<AT_DATA>(raw), len: word::<AT_CONSTANT_SIZE>(raw) },
         _ => Payload::Unknown,
     }
 }
@@ -114,12 +107,7 @@ mod tests {
         for kind in [LMSG, ZCLMSG] {
             let mut raw = message(kind);
             raw[AT_DATA..AT_DATA + 8].copy_from_slice(&0x7fff_1234_5678_u64.to_ne_bytes());
-            assert_eq!(
-                payload(&raw),
-                Payload::Content {
-                    content: 0x7fff_1234_5678
-                }
-            );
+            assert_eq!(payload(&raw), Payload::Content { content: 0x7fff_1234_5678 });
         }
     }
 
@@ -128,13 +116,7 @@ mod tests {
         let mut raw = message(CMSG);
         raw[8..16].copy_from_slice(&0x1000_u64.to_ne_bytes());
         raw[16..24].copy_from_slice(&70_000_u64.to_ne_bytes());
-        assert_eq!(
-            payload(&raw),
-            Payload::Direct {
-                data: 0x1000,
-                len: 70_000
-            }
-        );
+        assert_eq!(payload(&raw), Payload::Direct { data: 0x1000, len: 70_000 });
     }
 
     #[test]

@@ -19,17 +19,11 @@ impl Offsets {
     pub const ABSENT: u32 = u32::MAX;
 
     /// No field is known; programs that need one observe nothing.
-    pub const NONE: Self = Self {
-        task_pid: Self::ABSENT,
-        task_tgid: Self::ABSENT,
-        task_state: Self::ABSENT,
-        call: Self::ABSENT,
-    };
+    pub const NONE: Self =
+        Self { task_pid: Self::ABSENT, task_tgid: Self::ABSENT, task_state: Self::ABSENT, call: Self::ABSENT };
 
     /// Whether every field that the scheduler programs need is known.
     pub fn sched(&self) -> bool {
-        [self.task_pid, self.task_tgid, self.task_state]
-            .iter()
-            .all(|o| *o != Self::ABSENT)
+        [self.task_pid, self.task_tgid, self.task_state].iter().all(|o| *o != Self::ABSENT)
     }
 }

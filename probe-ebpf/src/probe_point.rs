@@ -101,15 +101,7 @@ pub enum Register {
 
 impl Register {
     /// All registers, by number.
-    pub const ALL: [Self; 7] = [
-        Self::Rbx,
-        Self::Rbp,
-        Self::R12,
-        Self::R13,
-        Self::R14,
-        Self::R15,
-        Self::Rsp,
-    ];
+    pub const ALL: [Self; 7] = [Self::Rbx, Self::Rbp, Self::R12, Self::R13, Self::R14, Self::R15, Self::Rsp];
 }
 
 /// Location of a function's argument at a probe point.
@@ -133,11 +125,7 @@ impl Kept {
 
     #[inline(always)]
     fn decode(raw: u16) -> (u16, Option<i8>) {
-        if raw & Self::MEMORY == 0 {
-            (raw & 7, None)
-        } else {
-            (raw >> 8 & 7, Some(raw as u8 as i8))
-        }
+        if raw & Self::MEMORY == 0 { (raw & 7, None) } else { (raw >> 8 & 7, Some(raw as u8 as i8)) }
     }
 }
 
@@ -254,9 +242,6 @@ mod tests {
         let known = (0..=u8::MAX).filter_map(|byte| Some((byte, ProbePoint::of(byte)?)));
         assert!(known.clone().all(|(byte, probe_point)| probe_point as u8 == byte));
         assert_eq!(known.count(), 20);
-        assert_eq!(
-            Cookie::new(ProbePoint::Option, 255).probe_point(),
-            Some(ProbePoint::Option)
-        );
+        assert_eq!(Cookie::new(ProbePoint::Option, 255).probe_point(), Some(ProbePoint::Option));
     }
 }

@@ -103,11 +103,7 @@ impl<'a> Record<'a> {
             message_type: head[offset_of!(Header, message_type)],
         };
         let payload = rest.get(..header.captured as usize)?;
-        Some(Self {
-            kind: Kind::of(header.kind)?,
-            header,
-            payload,
-        })
+        Some(Self { kind: Kind::of(header.kind)?, header, payload })
     }
 }
 
@@ -120,16 +116,7 @@ mod tests {
 
     // Same layout as the kernel side: fields in order, without padding.
     fn written(h: &Header, payload: &[u8]) -> Vec<u8> {
-        let words = [
-            h.at_ns,
-            h.socket,
-            h.seq,
-            h.bytes,
-            h.on_ns,
-            h.wait_ns,
-            h.blocked_ns,
-            h.wakeup,
-        ];
+        let words = [h.at_ns, h.socket, h.seq, h.bytes, h.on_ns, h.wait_ns, h.blocked_ns, h.wakeup];
         let mut raw: Vec<u8> = words.iter().flat_map(|w| w.to_ne_bytes()).collect();
         raw.extend([h.target, h.tid, h.captured].iter().flat_map(|w| w.to_ne_bytes()));
         raw.extend([h.kind, h.more, h.fault, h.message_type]);
@@ -166,11 +153,7 @@ mod tests {
 
     #[test]
     fn a_truncated_record_is_rejected() {
-        let header = Header {
-            kind: Kind::Sent as u8,
-            captured: 10,
-            ..Header::default()
-        };
+        let header = Header { kind: Kind::Sent as u8, captured: 10, ..Header::default() };
         let raw = written(&header, &[7; 10]);
         assert!(Record::parse(&raw).is_some());
         for cut in 0..raw.len() {

@@ -57,21 +57,12 @@ fn main() -> Result<(), Box<dyn Error>> {
         "content-both-ways" => observe(messages(MESSAGES, 16 * KIB, 16 * KIB)?),
         "content-everything" => observe(messages(Options::default(), 16 * KIB, 4 * KIB)?),
         "content-no-polls" => {
-            let options = Options {
-                polls: false,
-                ..Options::default()
-            };
+            let options = Options { polls: false, ..Options::default() };
             observe(messages(options, 16 * KIB, 4 * KIB)?)
         }
         "socket-reads" => observe(socket_reads(pid)?),
         "writes" => observe(writes(pid, MESSAGES)?),
-        "writes-any-call" => observe(writes(
-            pid,
-            Options {
-                every_call: true,
-                ..MESSAGES
-            },
-        )?),
+        "writes-any-call" => observe(writes(pid, Options { every_call: true, ..MESSAGES })?),
         "writes-tls" => observe(writes(pid, Options { tls: true, ..MESSAGES })?),
         _ => Err(format!("unknown WAY {way}").into()),
     }
@@ -86,11 +77,8 @@ fn socket_reads(pid: u32) -> Result<Probe, Box<dyn Error>> {
         return Err(format!("{:?}", probe.degraded()).into());
     }
     // A method that no file has, in place of the functions of libzmq.
-    let server = InnerServer {
-        role: Role::new(0, "receiver", Function::Receiver),
-        is_extension: |_| false,
-        methods: &[],
-    };
+    let server =
+        InnerServer { role: Role::new(0, "receiver", Function::Receiver), is_extension: |_| false, methods: &[] };
     probe.observe_inner_server(pid, server);
     let capture = Capture { sent: 0, received: 0 };
     probe.add(&[Target { pid, capture }])?;

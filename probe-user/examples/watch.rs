@@ -27,10 +27,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
             pid => pids.push(pid.parse()?),
         }
     }
-    let capture = Capture {
-        sent: bytes,
-        received: received.unwrap_or(bytes),
-    };
+    let capture = Capture { sent: bytes, received: received.unwrap_or(bytes) };
     let targets: Vec<Target> = pids.into_iter().map(|pid| Target { pid, capture }).collect();
     let begun = Instant::now();
     let mut probe = Probe::attach(&targets, options)?;

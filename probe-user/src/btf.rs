@@ -58,36 +58,21 @@ impl Btf {
         let data = std::fs::read(VMLINUX)
             // In a root without /sys, fall back to the root of PID 1.
             .or_else(|error| std::fs::read(format!("/proc/1/root{VMLINUX}")).map_err(|_| error))
-            .map_err(|source| BtfError::Read {
-                path: PathBuf::from(VMLINUX),
-                source,
-            })?;
+            .map_err(|source| BtfError::Read { path: PathBuf::from(VMLINUX), source })?;
         Self::parse(data)
     }
 
     /// Parses BTF in the kernel's export format.
     pub fn parse(data: Vec<u8>) -> Result<Self, BtfError> {
-        let mut btf = Self {
-            data,
-            types: vec![0],
-            strings: (0, 0),
-            structs: HashMap::new(),
-        };
+        let mut btf = Self { data, types: vec![0], strings: (0, 0), structs: HashMap::new() };
         if btf.data.get(..2) != Some(&MAGIC.to_ne_bytes()) {
             return Err(BtfError::Malformed("wrong magic or byte order"));
         }
-        let word = |at: usize| {
-            btf.word(at)
-                .map(|w| w as usize)
-                .ok_or(BtfError::Malformed("header cut short"))
-        };
+        let word = |at: usize| btf.word(at).map(|w| w as usize).ok_or(BtfError::Malformed("header cut short"));
         let header = word(4)?;
         let (types_at, types_len) = (header.saturating_add(word(8)?), word(12)?);
         let (strings_at, strings_len) = (header.saturating_add(word(16)?), word(20)?);
-        let (types_end, strings_end) = (
-            types_at.saturating_add(types_len),
-            strings_at.saturating_add(strings_len),
-        );
+        let (types_end, strings_end) = (types_at.saturating_add(types_len), strings_at.saturating_add(strings_len));
         if header < HEADER || types_end > btf.data.len() || strings_end > btf.data.len() {
             return Err(BtfError::Malformed("a section extends past the end"));
         }
@@ -121,10 +106,7 @@ impl Btf {
     /// Offsets that the kernel side needs.
     pub fn offsets(&self) -> Offsets {
         let of = |name: &str, paths: &[&str]| {
-            paths
-                .iter()
-                .find_map(|path| self.offset(name, path))
-                .unwrap_or(Offsets::ABSENT)
+            paths.iter().find_map(|path| self.offset(name, path)).unwrap_or(Offsets::ABSENT)
         };
         Offsets {
             task_pid: of("task_struct", &["pid"]),
@@ -154,9 +136,7 @@ impl Btf {
     }
 
     fn word(&self, at: usize) -> Option<u32> {
-        Some(u32::from_ne_bytes(
-            self.data.get(at..at.checked_add(4)?)?.try_into().ok()?,
-        ))
+        Some(u32::from_ne_bytes(self.data.get(at..at.checked_add(4)?)?.try_into().ok()?))
     }
 
     fn kind(&self, at: usize) -> Option<(u32, usize)> {
@@ -166,10 +146,7 @@ impl Btf {
 
     fn string(&self, offset: u32) -> &[u8] {
         let (start, end) = self.strings;
-        let tail = self
-            .data
-            .get(start.saturating_add(offset as usize)..end)
-            .unwrap_or_default();
+        let tail = self.data.get(start.saturating_add(offset as usize)..end).unwrap_or_default();
         tail.split(|byte| *byte == 0).next().unwrap_or_default()
     }
 
@@ -238,29 +215,12 @@ mod tests {
     // struct outer { int a; struct { int b; }; inner_t c; }; struct inner { int d; } ; typedef struct inner inner_t;
     fn small() -> Vec<u8> {
         let strings = b"\0int\0outer\0a\0b\0c\0inner\0d\0inner_t\0__state\0";
-        let at = |s: &str| {
-            strings
-                .windows(s.len() + 1)
-                .position(|w| &w[..s.len()] == s.as_bytes() && w[s.len()] == 0)
-        };
+        let at = |s: &str| strings.windows(s.len() + 1).position(|w| &w[..s.len()] == s.as_bytes() && w[s.len()] == 0);
         let name = |s: &str| at(s).expect("a name of the table") as u32;
         let info = |kind: u32, members: u32| kind << 24 | members;
         let types: Vec<u32> = [
             vec![name("int"), info(1, 0), 4, 0x0100_0020],
-            vec![
-                name("outer"),
-                info(4, 3),
-                12,
-                name("a"),
-                1,
-                0,
-                0,
-                3,
-                32,
-                name("c"),
-                5,
-                64,
-            ],
+            vec![name("outer"), info(4, 3), 12, name("a"), 1, 0, 0, 3, 32, name("c"), 5, 64],
             vec![0, info(4, 1), 4, name("b"), 1, 0],
             vec![name("inner"), info(4, 1), 4, name("d"), 1, 0],
             vec![name("inner_t"), info(8, 0), 4],

@@ -23,13 +23,7 @@ pub enum Capability {
 
 impl Capability {
     /// All capabilities that any feature requires.
-    pub const ALL: [Self; 5] = [
-        Self::SysAdmin,
-        Self::Bpf,
-        Self::Perfmon,
-        Self::SysPtrace,
-        Self::DacReadSearch,
-    ];
+    pub const ALL: [Self; 5] = [Self::SysAdmin, Self::Bpf, Self::Perfmon, Self::SysPtrace, Self::DacReadSearch];
 
     /// Bit in `CapEff`; see include/uapi/linux/capability.h.
     pub const fn bit(self) -> u32 {
@@ -220,12 +214,7 @@ impl Permissions {
 
     /// Capabilities that `feature` requires and this process lacks.
     pub fn lacks(&self, feature: Feature) -> Vec<Capability> {
-        feature
-            .needs(self.kernel)
-            .iter()
-            .copied()
-            .filter(|c| !self.has(*c))
-            .collect()
+        feature.needs(self.kernel).iter().copied().filter(|c| !self.has(*c)).collect()
     }
 }
 
@@ -245,10 +234,7 @@ mod tests {
 
     #[test]
     fn reads_status_and_release() {
-        assert_eq!(
-            set("Name:\tx\nCapEff:\t000001ffffffffff\n", "CapEff:"),
-            Some(0x1ff_ffff_ffff)
-        );
+        assert_eq!(set("Name:\tx\nCapEff:\t000001ffffffffff\n", "CapEff:"), Some(0x1ff_ffff_ffff));
         assert_eq!(set("Name:\tx\n", "CapEff:"), None);
         assert_eq!(version("6.18.44-fc-v669\n"), Some((6, 18)));
         assert_eq!(version("5.15.0-1060-aws"), Some((5, 15)));
@@ -257,27 +243,12 @@ mod tests {
 
     #[test]
     fn sys_admin_implies_bpf_and_perfmon_but_not_ptrace() {
-        let admin = Permissions {
-            effective: 1 << 21,
-            bounding: 0,
-            mapped: false,
-            kernel: (6, 1),
-        };
+        let admin = Permissions { effective: 1 << 21, bounding: 0, mapped: false, kernel: (6, 1) };
         assert!(admin.lacks(Feature::Scheduler).is_empty());
         assert_eq!(admin.lacks(Feature::Messages), [Capability::SysPtrace]);
-        let none = Permissions {
-            effective: 0,
-            bounding: 0,
-            mapped: false,
-            kernel: (6, 1),
-        };
+        let none = Permissions { effective: 0, bounding: 0, mapped: false, kernel: (6, 1) };
         assert_eq!(none.lacks(Feature::Polls), Feature::Polls.needs((6, 1)));
-        let newer = Permissions {
-            effective: 1 << 38 | 1 << 39 | 1 << 19,
-            bounding: 0,
-            mapped: false,
-            kernel: (6, 6),
-        };
+        let newer = Permissions { effective: 1 << 38 | 1 << 39 | 1 << 19, bounding: 0, mapped: false, kernel: (6, 6) };
         assert!(newer.lacks(Feature::Messages).is_empty());
     }
 }

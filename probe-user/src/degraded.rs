@@ -58,10 +58,7 @@ impl Degraded {
     ) -> Self {
         let lacking = permissions.lacks(feature);
         let missing = if permissions.kernel() < feature.kernel() {
-            Missing::Kernel {
-                needs: feature.kernel(),
-                runs: permissions.kernel(),
-            }
+            Missing::Kernel { needs: feature.kernel(), runs: permissions.kernel() }
         } else if permissions.mapped() && (feature.is_in_kernel() || lacking.is_empty()) {
             Missing::UserNamespace
         } else if !lacking.is_empty() {
@@ -89,10 +86,7 @@ impl Degraded {
             }
             Missing::Lockdown => "boot without lockdown=confidentiality, or `tokengap tap`".to_owned(),
             Missing::Kernel { needs, .. } => {
-                format!(
-                    "use a node with Linux {}.{} or later, or `tokengap tap`",
-                    needs.0, needs.1
-                )
+                format!("use a node with Linux {}.{} or later, or `tokengap tap`", needs.0, needs.1)
             }
             Missing::KernelTypes(_) => "mount /sys, or use a kernel built with CONFIG_DEBUG_INFO_BTF=y".to_owned(),
             Missing::Libzmq => "check that the pid is an engine process and that it has opened a ZMQ socket".to_owned(),
@@ -169,34 +163,18 @@ mod tests {
             pid: Some(7),
             missing: Missing::Capabilities(vec![Capability::SysAdmin]),
         };
-        assert_eq!(
-            degraded.to_string(),
-            "pid 7: frames are not observed: no gap, no backlog (missing CAP_SYS_ADMIN)"
-        );
+        assert_eq!(degraded.to_string(), "pid 7: frames are not observed: no gap, no backlog (missing CAP_SYS_ADMIN)");
         let needs = names(Feature::Messages.needs(Permissions::here().kernel()), " --cap-add ");
-        assert_eq!(
-            degraded.remedy_at(Place::Docker),
-            format!("docker run --user 0 --cap-add {needs}")
-        );
+        assert_eq!(degraded.remedy_at(Place::Docker), format!("docker run --user 0 --cap-add {needs}"));
     }
 
     #[test]
     fn causes_other_than_capabilities_have_their_own_line() {
-        let of = |missing| Degraded {
-            feature: Feature::Scheduler,
-            pid: None,
-            missing,
-        };
+        let of = |missing| Degraded { feature: Feature::Scheduler, pid: None, missing };
         let filtered = of(Missing::Filtered(vec![Call::Bpf]));
         assert!(filtered.to_string().ends_with("(a seccomp filter blocks bpf)"));
-        assert_eq!(
-            filtered.remedy_at(Place::Docker),
-            "docker run --security-opt seccomp=unconfined"
-        );
-        assert_eq!(
-            of(Missing::UserNamespace).remedy_at(Place::Unit),
-            "in [Service]: PrivateUsers=no"
-        );
+        assert_eq!(filtered.remedy_at(Place::Docker), "docker run --security-opt seccomp=unconfined");
+        assert_eq!(of(Missing::UserNamespace).remedy_at(Place::Unit), "in [Service]: PrivateUsers=no");
     }
 
     #[test]

@@ -47,12 +47,7 @@ impl EmptyProbes {
     /// Attaches to process `pid`.
     pub fn attach(pid: u32, traps: Traps) -> Result<Self, EmptyProbesError> {
         let links = set(pid, traps);
-        links
-            .map(|links| Self { _links: links })
-            .map_err(|error| EmptyProbesError {
-                pid,
-                why: error.to_string(),
-            })
+        links.map(|links| Self { _links: links }).map_err(|error| EmptyProbesError { pid, why: error.to_string() })
     }
 }
 
@@ -88,19 +83,12 @@ fn set(pid: u32, traps: Traps) -> Result<Vec<Link>, Box<dyn std::error::Error>> 
 
 /// Empty probes at these offsets.
 fn batch<const N: usize>(returns: bool, offsets: [u64; N]) -> Batch {
-    Batch {
-        program: NOTHING,
-        returns,
-        points: offsets.map(|offset| (offset, Cookie(0))).to_vec(),
-    }
+    Batch { program: NOTHING, returns, points: offsets.map(|offset| (offset, Cookie(0))).to_vec() }
 }
 
 /// The same probe points with the program that returns immediately.
 fn emptied(batch: Batch) -> Batch {
-    Batch {
-        program: NOTHING,
-        ..batch
-    }
+    Batch { program: NOTHING, ..batch }
 }
 
 /// Error of setting a uprobe on this program.
@@ -132,9 +120,7 @@ fn offset(maps: &str, address: u64) -> Option<u64> {
         let (start, end) = fields.next()?.split_once('-')?;
         let (start, end) = (u64::from_str_radix(start, 16).ok()?, u64::from_str_radix(end, 16).ok()?);
         let offset = u64::from_str_radix(fields.nth(1)?, 16).ok()?;
-        (start..end)
-            .contains(&address)
-            .then(|| (address - start).checked_add(offset))?
+        (start..end).contains(&address).then(|| (address - start).checked_add(offset))?
     })
 }
 

@@ -119,10 +119,7 @@ mod tests {
     use super::*;
 
     fn of(stream: &UnixStream) -> (Holder, u64) {
-        let holder = Holder {
-            pid: std::process::id(),
-            fd: stream.as_raw_fd() as u32,
-        };
+        let holder = Holder { pid: std::process::id(), fd: stream.as_raw_fd() as u32 };
         (holder, rustix::fs::fstat(stream).unwrap().st_ino)
     }
 

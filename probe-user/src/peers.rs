@@ -46,11 +46,7 @@ impl Peers {
         let process = |pid| root.process(pid).map_err(DiagError::Enter);
         let (target, own) = (process(pid)?, process(std::process::id())?);
         let namespace = |of: &ProcDir| of.namespace("net").map_err(DiagError::Enter);
-        if namespace(&target)? == namespace(&own)? {
-            Self::here()
-        } else {
-            Diag::inside(&target).map(Self)
-        }
+        if namespace(&target)? == namespace(&own)? { Self::here() } else { Diag::inside(&target).map(Self) }
     }
 
     /// Connections to the listener that was bound to `path`, even if its file has been moved.
@@ -95,9 +91,7 @@ pub fn sleeps_in_poll(pid: u32, tid: u32) -> Result<bool, ReadError> {
     let process = ProcRoot::new("/proc").process(pid)?;
     let text = process.read(&format!("task/{tid}/syscall"), 4096)?;
     let first = text.split(|&b| b == b' ').next().unwrap_or_default();
-    let number = std::str::from_utf8(first)
-        .ok()
-        .and_then(|n| n.trim().parse::<i64>().ok());
+    let number = std::str::from_utf8(first).ok().and_then(|n| n.trim().parse::<i64>().ok());
     Ok(number.is_some_and(|number| POLLS.contains(&number)))
 }
 
@@ -141,9 +135,7 @@ mod tests {
         let (_open, end) = UnixStream::pair().unwrap();
         let (sender, receiver) = std::sync::mpsc::channel();
         std::thread::spawn(move || {
-            sender
-                .send(rustix::thread::gettid().as_raw_nonzero().get() as u32)
-                .unwrap();
+            sender.send(rustix::thread::gettid().as_raw_nonzero().get() as u32).unwrap();
             let mut polled = [rustix::event::PollFd::new(&end, rustix::event::PollFlags::IN)];
             let patience = rustix::event::Timespec { tv_sec: 20, tv_nsec: 0 };
             let _ = rustix::event::poll(&mut polled, Some(&patience));

@@ -154,28 +154,15 @@ mod tests {
             Place::of(|name| name == variable, |path| path == file, cgroup, mounts)
         };
         assert_eq!(at("", "", "0::/user.slice/session-1.scope\n"), Place::Host);
-        assert_eq!(
-            at("INVOCATION_ID", "", "0::/system.slice/tokengap.service\n"),
-            Place::Unit
-        );
+        assert_eq!(at("INVOCATION_ID", "", "0::/system.slice/tokengap.service\n"), Place::Unit);
         assert_eq!(at("INVOCATION_ID", "", "0::/user.slice/session-1.scope\n"), Place::Host);
-        assert_eq!(
-            at("", "/.dockerenv", "0::/system.slice/docker-1f.scope\n"),
-            Place::Docker
-        );
-        assert_eq!(
-            at("", "/.dockerenv", "0::/\n"),
-            Place::Host,
-            "an image unpacked as a machine"
-        );
+        assert_eq!(at("", "/.dockerenv", "0::/system.slice/docker-1f.scope\n"), Place::Docker);
+        assert_eq!(at("", "/.dockerenv", "0::/\n"), Place::Host, "an image unpacked as a machine");
         let mounts = "91 80 8:1 /var/lib/docker/containers/1f/hosts /etc/hosts rw - ext4 /dev/sda1 rw\n";
         let mounted = Place::of(|_| false, |path| path == "/.dockerenv", "0::/\n", mounts);
         assert_eq!(mounted, Place::Docker);
         assert_eq!(at("", "/run/.containerenv", "0::/\n"), Place::Podman);
-        assert_eq!(
-            at("KUBERNETES_SERVICE_HOST", "/.dockerenv", "0::/\n"),
-            Place::Kubernetes
-        );
+        assert_eq!(at("KUBERNETES_SERVICE_HOST", "/.dockerenv", "0::/\n"), Place::Kubernetes);
         assert_eq!(at("", "", "0::/kubepods/besteffort/pod1/c1\n"), Place::Kubernetes);
     }
 
@@ -186,14 +173,8 @@ mod tests {
             Place::Host.grant(&needs),
             "sudo $(command -v tokengap), or: setcap cap_bpf,cap_sys_ptrace+ep $(command -v tokengap)"
         );
-        assert_eq!(
-            Place::Unit.grant(&needs),
-            "in [Service]: AmbientCapabilities=CAP_BPF CAP_SYS_PTRACE"
-        );
-        assert_eq!(
-            Place::Docker.grant(&needs),
-            "docker run --user 0 --cap-add BPF --cap-add SYS_PTRACE"
-        );
+        assert_eq!(Place::Unit.grant(&needs), "in [Service]: AmbientCapabilities=CAP_BPF CAP_SYS_PTRACE");
+        assert_eq!(Place::Docker.grant(&needs), "docker run --user 0 --cap-add BPF --cap-add SYS_PTRACE");
         assert!(
             Place::Kubernetes
                 .grant(&needs)

@@ -1,8 +1,5 @@
 //! Records that may be passed to the kernel as plain bytes.
-#![expect(
-    unsafe_code,
-    reason = "aya::Pod is an unsafe trait, implemented here once for all records"
-)]
+#![expect(unsafe_code, reason = "aya::Pod is an unsafe trait, implemented here once for all records")]
 
 use probe_ebpf::egress::{Places, Serves, Stream, TlsConnection, ZmtpConnection};
 use probe_ebpf::{Offsets, Thread, Watched};

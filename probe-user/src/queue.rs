@@ -135,10 +135,7 @@ impl Queues {
         };
         let queried = match found? {
             Query::Gone => return Ok(None),
-            Query::Unix(net, inode) => (
-                net,
-                self.network(net).and_then(|network| network.diag.unix_depth(inode)),
-            ),
+            Query::Unix(net, inode) => (net, self.network(net).and_then(|network| network.diag.unix_depth(inode))),
             Query::Tcp(net, ends) => {
                 let depth = |network: &Network| network.diag.tcp_depth(socket.inode, ends);
                 (net, self.network(net).and_then(depth))
@@ -159,9 +156,7 @@ impl Queues {
 
     fn network(&self, net: u64) -> Result<&Network, DiagError> {
         let gone = DiagError::Enter(ReadError::Gone);
-        self.networks
-            .get(&net)
-            .map_or(Err(gone), |opened| opened.as_ref().map_err(|&error| error))
+        self.networks.get(&net).map_or(Err(gone), |opened| opened.as_ref().map_err(|&error| error))
     }
 
     /// Determines how to query `socket`.
@@ -298,10 +293,7 @@ mod tests {
         assert!(queues.depth(socket).unwrap().is_some());
         drop(from);
         assert_eq!(queues.depth(socket), Ok(None));
-        let ended = Socket {
-            pid: u32::MAX,
-            ..socket
-        };
+        let ended = Socket { pid: u32::MAX, ..socket };
         assert_eq!(queues.depth(ended), Ok(None));
     }
 
@@ -315,9 +307,7 @@ mod tests {
             // SAFETY: only the network namespace of this thread changes.
             let entered = unsafe { rustix::thread::unshare_unsafe(rustix::thread::UnshareFlags::NEWNET) };
             let tid = rustix::thread::gettid().as_raw_pid() as u32;
-            sender
-                .send(entered.map(|()| (tid, UnixStream::pair().unwrap())))
-                .unwrap();
+            sender.send(entered.map(|()| (tid, UnixStream::pair().unwrap()))).unwrap();
             let _ = ended.recv();
         });
         if let Ok((tid, (mut from, to))) = receiver.recv().unwrap() {

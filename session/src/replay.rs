@@ -141,12 +141,7 @@ impl About for Playback<'_> {
 
     fn degraded(&self) -> Vec<String> {
         let missing = self.recording.missing().map(|missing| format!("recording: {missing}"));
-        self.closing
-            .degraded
-            .iter()
-            .map(words::of_json)
-            .chain(missing)
-            .collect()
+        self.closing.degraded.iter().map(words::of_json).chain(missing).collect()
     }
 
     fn position(&self) -> Option<Position> {
@@ -260,9 +255,6 @@ mod tests {
         let missed = session.analysis().report(&ReportInput::of("demo")).own.events_missed;
         assert_eq!(missed, u64::from(block.records));
         let report = session.finish(&playback, &|_| {}).to_json();
-        assert!(
-            report.contains("block 1 at byte") && report.contains("is damaged"),
-            "{report}"
-        );
+        assert!(report.contains("block 1 at byte") && report.contains("is damaged"), "{report}");
     }
 }

@@ -86,8 +86,7 @@ fn poll(runs: &mut [Running<'_>], signals: &Signals, mut options: RunOptions<'_>
         }
         if stop_requests > 1 || deadline.is_some_and(|d| now >= d) {
             for run in runs.iter_mut().filter(|run| run.flow != Flow::Ended) {
-                run.session
-                    .give_up("end: stopped before all frames in flight were read".into());
+                run.session.give_up("end: stopped before all frames in flight were read".into());
             }
             return;
         }
@@ -197,11 +196,7 @@ mod tests {
         for in_the_path in [true, false] {
             let config = Config::default();
             let mut session = Session::new(&config, Box::new(NoObserver), Sink::none("tap", &config), 0);
-            let mut source = Defective {
-                in_the_path,
-                polls: 0,
-                stopped: false,
-            };
+            let mut source = Defective { in_the_path, polls: 0, stopped: false };
             let duration = Duration::from_millis(if in_the_path { 200 } else { 60_000 });
             let (alarms, start) = (RefCell::new(Vec::new()), Instant::now());
             run(
@@ -216,10 +211,7 @@ mod tests {
             assert_eq!(start.elapsed() >= duration, in_the_path);
             assert!(source.stopped && source.polls > 2, "{} polls", source.polls);
             let alarms = alarms.into_inner();
-            assert!(
-                alarms.len() == 1 && alarms[0].contains("the analysis failed"),
-                "{alarms:?}"
-            );
+            assert!(alarms.len() == 1 && alarms[0].contains("the analysis failed"), "{alarms:?}");
             let report = session.finish(&source, &|_| {}).to_json();
             assert!(report.contains("analysis crashed and was disabled"), "{report}");
         }

@@ -31,10 +31,7 @@ pub(crate) struct Watchdog {
 
 impl Watchdog {
     pub(crate) fn new() -> Self {
-        Self {
-            every: sd_notify::watchdog_enabled().map(|max| max / 2),
-            next: Instant::now(),
-        }
+        Self { every: sd_notify::watchdog_enabled().map(|max| max / 2), next: Instant::now() }
     }
 
     pub(crate) fn tick(&mut self, now: Instant) {

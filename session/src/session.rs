@@ -77,10 +77,7 @@ impl Session {
         let input = || input(about, all_degraded(about, &trouble, degraded), slowest);
         self.sink.tick(now, &self.analysis, &input);
         self.telemetry.tick(now, &self.analysis, &input);
-        for message in [self.sink.take_message(), self.telemetry.take_message()]
-            .into_iter()
-            .flatten()
-        {
+        for message in [self.sink.take_message(), self.telemetry.take_message()].into_iter().flatten() {
             self.notify(message);
         }
         self.observer.tick(&self.analysis);
@@ -157,16 +154,7 @@ impl Session {
             return ScreenCommand::None;
         }
         let trouble = self.trouble();
-        let Self {
-            analysis,
-            observer,
-            sink,
-            telemetry,
-            degraded,
-            notice,
-            slowest,
-            ..
-        } = self;
+        let Self { analysis, observer, sink, telemetry, degraded, notice, slowest, .. } = self;
         let all = || all_degraded(about, &trouble, degraded);
         telemetry.turn(analysis, &|| input(about, all(), *slowest));
         let command = catch_unwind(AssertUnwindSafe(|| {
@@ -222,20 +210,13 @@ impl Session {
             self.telemetry.conclude(&self.analysis, &report, &input);
         }
         let degraded = all_degraded(about, &self.trouble(), &self.degraded);
-        let input = ReportInput {
-            degraded: degraded.into_iter().map(Value::from).collect(),
-            ..input
-        };
+        let input = ReportInput { degraded: degraded.into_iter().map(Value::from).collect(), ..input };
         self.telemetry.finish(&self.analysis, &input);
         self.analysis.report(&input)
     }
 
     fn input(&self, about: &dyn About) -> ReportInput {
-        input(
-            about,
-            all_degraded(about, &self.trouble(), &self.degraded),
-            self.slowest,
-        )
+        input(about, all_degraded(about, &self.trouble(), &self.degraded), self.slowest)
     }
 
     /// Problems of outputs and telemetry.

@@ -34,22 +34,12 @@ impl Signals {
                 }
             }
         })?;
-        Ok(Self {
-            reloads,
-            reload,
-            ends,
-            dump,
-        })
+        Ok(Self { reloads, reload, ends, dump })
     }
 
     /// Ignores signals, which are processed elsewhere.
     pub fn none() -> Self {
-        Self {
-            reloads: Arc::default(),
-            reload: Arc::default(),
-            ends: Arc::default(),
-            dump: Arc::default(),
-        }
+        Self { reloads: Arc::default(), reload: Arc::default(), ends: Arc::default(), dump: Arc::default() }
     }
 
     /// Number of requests to end the run.

@@ -45,9 +45,7 @@ pub fn moment(text: &str) -> Option<u64> {
             amount.parse::<u64>().ok()?.checked_mul(unit)?
         }
         None if text.is_empty() || text.split(':').count() > 3 => return None,
-        None => text
-            .split(':')
-            .try_fold(0u64, |sum, part| sum.checked_mul(60)?.checked_add(part.parse().ok()?))?,
+        None => text.split(':').try_fold(0u64, |sum, part| sum.checked_mul(60)?.checked_add(part.parse().ok()?))?,
     };
     (seconds <= LONGEST).then(|| seconds * 1_000_000_000)
 }
@@ -66,11 +64,7 @@ pub fn count(n: u64) -> String {
 
 /// A rate per second, without the `/s`: one decimal below 100.
 pub fn rate(per_second: f64) -> String {
-    if per_second > 0.0 && per_second < 99.95 {
-        format!("{per_second:.1}")
-    } else {
-        count(per_second.round() as u64)
-    }
+    if per_second > 0.0 && per_second < 99.95 { format!("{per_second:.1}") } else { count(per_second.round() as u64) }
 }
 
 /// Bytes in binary units: `512 B`, `9.5 KiB`, `23 KiB`.
@@ -80,17 +74,12 @@ pub fn bytes(n: u64) -> String {
     if n < KIB {
         return format!("{n:.0} B");
     }
-    let (scaled, unit) = [
-        (" KiB", KIB),
-        (" MiB", KIB * KIB),
-        (" GiB", KIB.powi(3)),
-        (" TiB", KIB.powi(4)),
-        (" PiB", KIB.powi(5)),
-    ]
-    .iter()
-    .map(|&(unit, size)| (n / size, unit))
-    .find(|&(scaled, _)| scaled < 1000.0)
-    .unwrap_or((n / KIB.powi(6), " EiB"));
+    let (scaled, unit) =
+        [(" KiB", KIB), (" MiB", KIB * KIB), (" GiB", KIB.powi(3)), (" TiB", KIB.powi(4)), (" PiB", KIB.powi(5))]
+            .iter()
+            .map(|&(unit, size)| (n / size, unit))
+            .find(|&(scaled, _)| scaled < 1000.0)
+            .unwrap_or((n / KIB.powi(6), " EiB"));
     let decimals = usize::from(scaled < 9.95);
     format!("{scaled:.decimals$}{unit}")
 }
@@ -126,9 +115,7 @@ mod tests {
         .to_vec();
         assert_eq!(
             shown,
-            [
-                "0 ns", "999 ns", "1.00 us", "12.3 us", "999 us", "1.00 ms", "48.8 s", "59.9 s", "2m05s", "1h02m"
-            ]
+            ["0 ns", "999 ns", "1.00 us", "12.3 us", "999 us", "1.00 ms", "48.8 s", "59.9 s", "2m05s", "1h02m"]
         );
     }
 
@@ -141,15 +128,7 @@ mod tests {
             (moment("90s"), moment("2m"), moment(" 5 ")),
             (Some(90_000_000_000), Some(120_000_000_000), Some(5_000_000_000))
         );
-        for text in [
-            "",
-            "soon",
-            "1:2:3:4",
-            "1:-2",
-            "99999999999999999999",
-            "ä",
-            "18446744073709551615h",
-        ] {
+        for text in ["", "soon", "1:2:3:4", "1:-2", "99999999999999999999", "ä", "18446744073709551615h"] {
             assert_eq!(moment(text), None, "{text}");
         }
     }
@@ -158,25 +137,14 @@ mod tests {
     fn formatted_values_fit_their_columns() {
         for shift in 0..64 {
             let n = u64::MAX >> shift;
-            assert!(
-                duration(n).len() <= 7 && bytes(n).len() <= 7,
-                "{n}: {} {}",
-                duration(n),
-                bytes(n)
-            );
+            assert!(duration(n).len() <= 7 && bytes(n).len() <= 7, "{n}: {} {}", duration(n), bytes(n));
             assert!(count(n).len() <= 6, "{n}: {}", count(n));
         }
         assert_eq!(
             (count(9_999), count(132_140), rate(12.34), rate(0.0)),
             ("9,999".into(), "132k".into(), "12.3".into(), "0".into())
         );
-        assert_eq!(
-            (clock(7_900_000_000), clock(3_723_000_000_000)),
-            ("0:07".into(), "1:02:03".into())
-        );
-        assert_eq!(
-            (bytes(512), bytes(24_000), bytes(1 << 30)),
-            ("512 B".into(), "23 KiB".into(), "1.0 GiB".into())
-        );
+        assert_eq!((clock(7_900_000_000), clock(3_723_000_000_000)), ("0:07".into(), "1:02:03".into()));
+        assert_eq!((bytes(512), bytes(24_000), bytes(1 << 30)), ("512 B".into(), "23 KiB".into(), "1.0 GiB".into()));
     }
 }

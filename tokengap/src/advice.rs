@@ -4,14 +4,11 @@ use std::io::{Error, ErrorKind};
 
 /// The error and its causes, without repetitions, plus advice unless a cause already contains it.
 pub(crate) fn line(error: &anyhow::Error) -> String {
-    let message = error
-        .chain()
-        .map(ToString::to_string)
-        .fold(String::new(), |line, cause| match line.as_str() {
-            "" => cause,
-            message if message.contains(&cause) => line,
-            _ => format!("{line}: {cause}"),
-        });
+    let message = error.chain().map(ToString::to_string).fold(String::new(), |line, cause| match line.as_str() {
+        "" => cause,
+        message if message.contains(&cause) => line,
+        _ => format!("{line}: {cause}"),
+    });
     let refused = error.chain().filter_map(|cause| cause.downcast_ref::<Error>()).last();
     // In messages, advice follows a semicolon.
     match refused.and_then(advice).filter(|_| !message.contains("; ")) {
@@ -58,9 +55,7 @@ mod tests {
             message,
             "cannot read x: entity not found; check the name: the file or one of its folders does not exist"
         );
-        let with_advice = Err::<(), _>(not_found())
-            .context("cannot read x; give y")
-            .expect_err("gone");
+        let with_advice = Err::<(), _>(not_found()).context("cannot read x; give y").expect_err("gone");
         assert_eq!(line(&with_advice), "cannot read x; give y: entity not found");
         let other = anyhow::Error::from(Error::other("odd")).context("cannot read x");
         assert_eq!(line(&other), "cannot read x: odd");

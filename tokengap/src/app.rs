@@ -33,11 +33,7 @@ pub(crate) fn run(source: impl LiveSource, args: &LiveArgs) -> anyhow::Result<Ex
 
 /// Runs `source` as [`run`] does, and returns the report.
 pub(crate) fn watch(mut source: impl LiveSource, args: &LiveArgs, signals: &Signals) -> anyhow::Result<Report> {
-    let config = Config {
-        limits: args.limits(),
-        engines: engines::FACTS,
-        ..Config::default()
-    };
+    let config = Config { limits: args.limits(), engines: engines::FACTS, ..Config::default() };
     let files = args.record.files();
     if files.payload == Payload::Tokens {
         source.keep_ids();
@@ -65,9 +61,7 @@ pub(crate) fn watch(mut source: impl LiveSource, args: &LiveArgs, signals: &Sign
     };
     let mut session = Session::new(&config, observer, sink, args.report.slowest).with_telemetry(telemetry);
     let mut configured = Configured::at_start(args)?;
-    let mut reload = configured
-        .as_mut()
-        .map(|configured| |session: &mut Session| reload(session, configured));
+    let mut reload = configured.as_mut().map(|configured| |session: &mut Session| reload(session, configured));
     let options = RunOptions {
         duration: args.duration,
         reload: reload.as_mut().map(|reload| reload as &mut dyn FnMut(&mut Session)),

@@ -24,21 +24,12 @@ static OFF: AtomicBool = AtomicBool::new(false);
 const FIRST_FREE_PORT: u16 = 1_024;
 /// Proxy variables, which the OTLP client also reads.
 #[cfg(target_os = "linux")]
-const PROXIES: [&str; 6] = [
-    "ALL_PROXY",
-    "all_proxy",
-    "HTTPS_PROXY",
-    "https_proxy",
-    "HTTP_PROXY",
-    "http_proxy",
-];
+const PROXIES: [&str; 6] = ["ALL_PROXY", "all_proxy", "HTTPS_PROXY", "https_proxy", "HTTP_PROXY", "http_proxy"];
 
 /// Capabilities to move other users' sockets and restore them, and to end a child that has changed its user.
 #[cfg(target_os = "linux")]
-pub(crate) const MOVING: Capabilities = Capabilities::CHOWN
-    .union(Capabilities::FOWNER)
-    .union(Capabilities::DAC_OVERRIDE)
-    .union(Capabilities::KILL);
+pub(crate) const MOVING: Capabilities =
+    Capabilities::CHOWN.union(Capabilities::FOWNER).union(Capabilities::DAC_OVERRIDE).union(Capabilities::KILL);
 
 /// Disables the confinement.
 pub(crate) fn disable() {
@@ -68,9 +59,7 @@ pub(crate) fn files(_read: &[&Path], _make: &[Option<&Path>]) {}
 /// Confines `tokengap watch`: it connects to `ports`, reads `key` and creates `make`.
 #[cfg(target_os = "linux")]
 pub(crate) fn watching(ports: impl Iterator<Item = u16>, key: Option<&Path>, make: &[Option<&Path>]) {
-    let mut plan = ports.fold(Plan::new(Work::Network), |plan, port| {
-        plan.port(PortAccess::Connect(port))
-    });
+    let mut plan = ports.fold(Plan::new(Work::Network), |plan, port| plan.port(PortAccess::Connect(port)));
     if let Some(key) = key {
         plan = plan.read(key);
     }
@@ -97,11 +86,7 @@ pub(crate) fn live(work: Work, args: &LiveArgs) -> Plan {
     }
     // Allow the whole folder: the file may be replaced during the run, as Kubernetes does with mounted files.
     if let Some(folder) = args.config.as_deref().and_then(Path::parent) {
-        plan = plan.read(if folder.as_os_str().is_empty() {
-            Path::new(".")
-        } else {
-            folder
-        });
+        plan = plan.read(if folder.as_os_str().is_empty() { Path::new(".") } else { folder });
     }
     if let Some(key) = &args.feed.feed_key {
         plan = plan.read(key);
@@ -147,11 +132,7 @@ pub(crate) fn relay(mut plan: Plan, listens: &[Endpoint], upstreams: &[Endpoint]
 #[cfg(target_os = "linux")]
 pub(crate) fn results(args: &LiveArgs) -> Results {
     let named = args.record.record.iter().chain(&args.record.hindsight_file);
-    let ring_folders = args
-        .record
-        .hindsight_file
-        .iter()
-        .filter_map(|ring| ring.parent().map(Path::to_owned));
+    let ring_folders = args.record.hindsight_file.iter().filter_map(|ring| ring.parent().map(Path::to_owned));
     let mut results = Results {
         file: named.cloned().collect(),
         // Dumps of a ring are written beside it.
@@ -175,11 +156,7 @@ pub(crate) fn attach(args: &LiveArgs) {
         Err(lacking) => Some(format!("it lacks CAP_{lacking}")),
         Ok(true) => {
             let results = results(args);
-            let started = if results.is_empty() {
-                Ok(())
-            } else {
-                broker::start(&results)
-            };
+            let started = if results.is_empty() { Ok(()) } else { broker::start(&results) };
             if started.is_ok() {
                 plan = plan.unprivileged();
             }
@@ -209,9 +186,7 @@ pub(crate) fn probes(plan: Plan) -> Plan {
     use probe_user::{Capability, Feature, Permissions};
     let kernel = Permissions::here().kernel();
     let needs = Feature::ALL.iter().flat_map(|feature| feature.needs(kernel));
-    let mut keep = needs.fold(Capabilities::empty(), |all, need| {
-        all | Capabilities::from_bits_retain(1 << need.bit())
-    });
+    let mut keep = needs.fold(Capabilities::empty(), |all, need| all | Capabilities::from_bits_retain(1 << need.bit()));
     // `map_files` is needed to reach a mapped file that was deleted.
     keep |= Capabilities::CHECKPOINT_RESTORE;
     // `CAP_SYS_ADMIN` is needed for targets in other network namespaces, even those that start later, and for uprobes before Linux 6.6.
@@ -222,11 +197,7 @@ pub(crate) fn probes(plan: Plan) -> Plan {
 #[cfg(target_os = "linux")]
 fn listen(plan: Plan, port: u16) -> Plan {
     let plan = plan.port(PortAccess::Listen(port));
-    if (1..FIRST_FREE_PORT).contains(&port) {
-        plan.keep(Capabilities::NET_BIND_SERVICE)
-    } else {
-        plan
-    }
+    if (1..FIRST_FREE_PORT).contains(&port) { plan.keep(Capabilities::NET_BIND_SERVICE) } else { plan }
 }
 
 #[cfg(target_os = "linux")]
@@ -252,12 +223,7 @@ pub(crate) fn apply(plan: &Plan) {
     let kept = if outcome.kept.is_empty() {
         String::from("none")
     } else {
-        outcome
-            .kept
-            .iter_names()
-            .map(|(name, _)| name)
-            .collect::<Vec<_>>()
-            .join(", ")
+        outcome.kept.iter_names().map(|(name, _)| name).collect::<Vec<_>>().join(", ")
     };
     let word = |on| if on { "on" } else { "off" };
     tracing::info!(

@@ -57,24 +57,15 @@ mod tests {
     #[test]
     fn engine_events_are_completed_and_others_pass_unchanged() {
         let none = event::Engine::default();
-        let known = EngineFacts::from(event::Engine {
-            mode: Some(Mode::Incremental),
-            ..none
-        });
-        let from_frames = event::Engine {
-            version: Some("0.5.9"),
-            ..none
-        };
+        let known = EngineFacts::from(event::Engine { mode: Some(Mode::Incremental), ..none });
+        let from_frames = event::Engine { version: Some("0.5.9"), ..none };
         let at = MonoNs(7);
         let mut received = Vec::new();
         let mut sink = |event: &Event<'_>| received.push(format!("{:?}", event.what));
         for what in [What::Engine(from_frames), What::Processed(FRAME)] {
             known.forward(&Event { at, what }, &mut sink);
         }
-        let both = event::Engine {
-            mode: Some(Mode::Incremental),
-            ..from_frames
-        };
+        let both = event::Engine { mode: Some(Mode::Incremental), ..from_frames };
         let expected = [What::Engine(both), What::Processed(FRAME)].map(|what| format!("{what:?}"));
         assert_eq!(received, expected);
     }

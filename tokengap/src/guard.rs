@@ -40,11 +40,7 @@ impl Guard {
             command.arg("--folder").arg(folder);
         }
         if let Some(Cleanup { child, remove }) = afterwards {
-            command
-                .arg("--child")
-                .arg(child.to_string())
-                .arg("--remove")
-                .arg(remove);
+            command.arg("--child").arg(child.to_string()).arg("--remove").arg(remove);
         }
         command.stdin(Stdio::piped()).stdout(Stdio::piped());
         let mut process = command.spawn().context("cannot start the guard")?;
@@ -94,11 +90,7 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
         signal_hook::flag::register(signal, std::sync::Arc::default())?;
     }
     // Open the folders now: `/proc/PID/root` of a target stays valid after its path changes.
-    let folders: Vec<Folder> = args
-        .folder
-        .iter()
-        .map(|path| Folder::open(path, path))
-        .collect::<Result<_, _>>()?;
+    let folders: Vec<Folder> = args.folder.iter().map(|path| Folder::open(path, path)).collect::<Result<_, _>>()?;
     let child = args.child.and_then(|pid| Pid::from_raw(pid as i32));
     let child = child.and_then(|pid| pidfd_open(pid, PidfdFlags::empty()).ok());
     std::io::stdout().write_all(READY)?;
@@ -125,10 +117,9 @@ pub(crate) fn describe(restored: &Restored) -> String {
     match restored {
         Restored::Back(path) => format!("{}: the engine's socket has been restored", path.display()),
         Restored::WasBack(path) => format!("{}: was not moved", path.display()),
-        Restored::Superseded(path) => format!(
-            "{}: nothing to restore: the engine has exited or is listening again",
-            path.display()
-        ),
+        Restored::Superseded(path) => {
+            format!("{}: nothing to restore: the engine has exited or is listening again", path.display())
+        }
         Restored::Held(path) => format!("{}: in use by a running tokengap; stop it first", path.display()),
         Restored::Refused(path, why) => format!("{}: not changed: {why}", path.display()),
     }

@@ -1,9 +1,6 @@
 //! `tokengap`: where an LLM server's tokens wait between the scheduler and the client, and which ones never arrive.
 
-#![cfg_attr(
-    not(target_os = "linux"),
-    allow(dead_code, reason = "code for live sources is unused on other systems")
-)]
+#![cfg_attr(not(target_os = "linux"), allow(dead_code, reason = "code for live sources is unused on other systems"))]
 
 #[macro_use]
 mod stderr;
@@ -96,16 +93,12 @@ fn parse_command_line() -> anyhow::Result<Option<cli::Cli>> {
     let parsed = cli::with_short_help(command.clone()).try_get_matches_from(&line);
     let matches = parsed.unwrap_or_else(|error| cli::with_similar_flag(error, &command, &line).exit());
     if let Some((section, of)) = matches.subcommand()
-        && of
-            .try_get_one::<bool>("print_config")
-            .is_ok_and(|print| print == Some(&true))
+        && of.try_get_one::<bool>("print_config").is_ok_and(|print| print == Some(&true))
     {
         print!("{}", config::effective(&command, section, of));
         return Ok(None);
     }
-    Ok(Some(
-        cli::Cli::from_arg_matches(&matches).unwrap_or_else(|error| error.exit()),
-    ))
+    Ok(Some(cli::Cli::from_arg_matches(&matches).unwrap_or_else(|error| error.exit())))
 }
 
 /// A closed pipe is not an error: the reader (`tokengap ... | head`) has all it wants.

@@ -56,11 +56,7 @@ impl<'a> Target<'a> {
         let kind = match path.symlink_metadata() {
             Ok(metadata) if metadata.is_symlink() => Kind::Through(linked(path).with_context(failure)?),
             Ok(metadata) if metadata.is_file() => {
-                ensure!(
-                    force,
-                    "{} already exists; choose another name, or use --force to replace it",
-                    path.display()
-                );
+                ensure!(force, "{} already exists; choose another name, or use --force to replace it", path.display());
                 Kind::Whole(temporary_beside(path).with_context(failure)?)
             }
             Ok(_) => Kind::Through(through(path, OFlags::NOFOLLOW).with_context(failure)?),
@@ -89,11 +85,7 @@ impl<'a> Target<'a> {
         let Kind::Whole(file) = self.kind else {
             return Ok(());
         };
-        let placed = if self.force {
-            file.persist(self.path)
-        } else {
-            file.persist_noclobber(self.path)
-        };
+        let placed = if self.force { file.persist(self.path) } else { file.persist_noclobber(self.path) };
         placed.with_context(|| format!("cannot write {}", self.path.display()))?;
         Ok(())
     }
@@ -111,10 +103,7 @@ fn linked(path: &Path) -> anyhow::Result<File> {
 }
 
 fn through(path: &Path, flags: OFlags) -> io::Result<File> {
-    OpenOptions::new()
-        .write(true)
-        .custom_flags(flags.bits() as i32)
-        .open(path)
+    OpenOptions::new().write(true).custom_flags(flags.bits() as i32).open(path)
 }
 
 /// Creates a temporary file beside `path` that replaces it once complete.
@@ -123,10 +112,7 @@ fn temporary_beside(path: &Path) -> io::Result<NamedTempFile> {
     let folder = folder.unwrap_or(Path::new("."));
     // Check the folder first, so that the error does not name the temporary file.
     folder.metadata()?;
-    tempfile::Builder::new()
-        .prefix(".tokengap-")
-        .permissions(Permissions::from_mode(OWNER_ONLY))
-        .tempfile_in(folder)
+    tempfile::Builder::new().prefix(".tokengap-").permissions(Permissions::from_mode(OWNER_ONLY)).tempfile_in(folder)
 }
 
 #[cfg(test)]
@@ -144,11 +130,7 @@ mod tests {
         let error = write(Some(&path), "third", false).expect_err("it exists");
         assert!(error.to_string().contains("--force"), "{error:#}");
         assert_eq!(std::fs::read_to_string(&path).expect("read"), "second");
-        assert_eq!(
-            folder.path().read_dir().expect("listed").count(),
-            1,
-            "no temporary file remains"
-        );
+        assert_eq!(folder.path().read_dir().expect("listed").count(), 1, "no temporary file remains");
         let error = write(Some(&folder.path().join("no/such")), "x", false).expect_err("no folder");
         assert!(format!("{error:#}").contains("cannot write"), "{error:#}");
     }
@@ -169,10 +151,7 @@ mod tests {
         whole.writer().write_all(b"[]").expect("written");
         whole.finish().expect("placed");
         let mode = path.metadata().expect("there").permissions().mode();
-        assert_eq!(
-            (std::fs::read(&path).expect("read"), mode & 0o777),
-            (b"[]".to_vec(), 0o600)
-        );
+        assert_eq!((std::fs::read(&path).expect("read"), mode & 0o777), (b"[]".to_vec(), 0o600));
     }
 
     #[test]

@@ -21,12 +21,7 @@ pub(crate) struct Progress {
 impl Progress {
     /// Creates a bar labelled `what`, one word such as `exporting`.
     pub(crate) fn of(what: &'static str) -> Self {
-        Self {
-            what,
-            began: Instant::now(),
-            quiet: false,
-            bar: None,
-        }
+        Self { what, began: Instant::now(), quiet: false, bar: None }
     }
 
     /// Creates no bar, for work that writes to the same terminal.

@@ -4,7 +4,5 @@
 fn documented_commands_print_the_documented_output() {
     // Paths in the documents are relative to the repository root.
     std::env::set_current_dir(concat!(env!("CARGO_MANIFEST_DIR"), "/..")).expect("the workspace's root");
-    trycmd::TestCases::new()
-        .case("README.md")
-        .case("tokengap/tests/cmd/*.md");
+    trycmd::TestCases::new().case("README.md").case("tokengap/tests/cmd/*.md");
 }

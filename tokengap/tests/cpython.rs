@@ -17,8 +17,5 @@ fn cpython_reads_the_recorded_messages_as_we_do() {
     };
     let stdout = String::from_utf8_lossy(&out.stdout);
     assert!(out.status.success(), "{stdout}{}", String::from_utf8_lossy(&out.stderr));
-    assert!(
-        stdout.contains("0 of them with invalid strings and 0 with rejected calls"),
-        "{stdout}"
-    );
+    assert!(stdout.contains("0 of them with invalid strings and 0 with rejected calls"), "{stdout}");
 }

@@ -34,9 +34,7 @@ fn diff(a: &Path, b: &Path) -> Value {
 fn verdict_of<'a>(diff: &'a Value, measure: &str) -> &'a str {
     let measures = diff["measures"].as_array().expect("measures");
     let found = measures.iter().find(|m| m["name"] == measure);
-    found
-        .and_then(|m| m["verdict"].as_str())
-        .unwrap_or_else(|| panic!("no {measure} in {diff:#}"))
+    found.and_then(|m| m["verdict"].as_str()).unwrap_or_else(|| panic!("no {measure} in {diff:#}"))
 }
 
 #[test]
@@ -54,31 +52,17 @@ fn diff_finds_the_regression_and_calls_identical_runs_unchanged() {
         assert!(run.wait().expect("it ends").success());
     }
     let change = diff(&file("before"), &file("after"));
-    for measure in [
-        "gap, p99",
-        "queue wait, median on scheduler->tokenizer",
-        "backlog, frames on scheduler->tokenizer",
-    ] {
+    for measure in ["gap, p99", "queue wait, median on scheduler->tokenizer", "backlog, frames on scheduler->tokenizer"]
+    {
         assert_eq!(verdict_of(&change, measure), "worse", "{measure} of {change:#}");
     }
     // The significance of the throughput change depends on the load of the machine during these ten seconds.
-    let delivered = change["measures"]
-        .as_array()
-        .into_iter()
-        .flatten()
-        .find(|m| m["name"] == "tokens delivered");
+    let delivered = change["measures"].as_array().into_iter().flatten().find(|m| m["name"] == "tokens delivered");
     let fell = delivered.and_then(|m| m["change"].as_f64());
     assert!(fell.is_some_and(|change| change < -0.2), "{change:#}");
-    let patterns: Vec<&str> = change["patterns"]
-        .as_array()
-        .into_iter()
-        .flatten()
-        .filter_map(|p| p["title"].as_str())
-        .collect();
-    assert_eq!(
-        patterns,
-        ["incremental output was enabled", "token counts are no longer inflated"]
-    );
+    let patterns: Vec<&str> =
+        change["patterns"].as_array().into_iter().flatten().filter_map(|p| p["title"].as_str()).collect();
+    assert_eq!(patterns, ["incremental output was enabled", "token counts are no longer inflated"]);
     let same = diff(&file("once"), &file("again"));
     let verdict = same["verdict"].as_str().expect("a verdict");
     assert!(verdict.starts_with("UNCHANGED: "), "{same:#}");

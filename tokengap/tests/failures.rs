@@ -10,11 +10,7 @@ const TOKENGAP: &str = env!("CARGO_BIN_EXE_tokengap");
 
 /// Runs a shell command in `folder`; `$T` is tokengap.
 fn shell(folder: &Path, line: &str) -> Output {
-    let output = Command::new("sh")
-        .current_dir(folder)
-        .env("T", TOKENGAP)
-        .args(["-c", line])
-        .output();
+    let output = Command::new("sh").current_dir(folder).env("T", TOKENGAP).args(["-c", line]).output();
     output.expect("sh runs")
 }
 
@@ -35,18 +31,12 @@ fn degraded(report: &Value) -> Vec<&str> {
 fn cpu_time_spent_before_exec_is_not_counted() {
     let folder = tempfile::tempdir().expect("a folder");
     let burn = "i=0; while [ $i -lt 1000000 ]; do i=$((i+1)); done; cut -d' ' -f14,15 /proc/$$/stat >&2";
-    let output = shell(
-        folder.path(),
-        &format!("{burn}; exec \"$T\" demo --duration 200ms --json"),
-    );
+    let output = shell(folder.path(), &format!("{burn}; exec \"$T\" demo --duration 200ms --json"));
     let ticks = String::from_utf8_lossy(&output.stderr);
     let ticks = ticks.lines().next().expect("user and system time").split(' ');
     let burnt: u64 = ticks.map(|n| n.parse::<u64>().expect("clock ticks")).sum();
     let own = report(&output)["self"]["cpu_ns"].as_u64().expect("CPU time");
-    assert!(
-        own < burnt * 10_000_000,
-        "{own} ns, and {burnt} ticks of 10 ms were used before"
-    );
+    assert!(own < burnt * 10_000_000, "{own} ns, and {burnt} ticks of 10 ms were used before");
 }
 
 fn chunks(report: &Value) -> u64 {
@@ -60,22 +50,13 @@ fn ended_early(folder: &Path, live: &Output, why: &str) {
     let truth = live["demo"]["truth"]["chunks"].as_u64();
     assert_eq!(Some(chunks(&live)), truth, "the run was disturbed");
     let lines = degraded(&live);
-    let recording_ended = lines
-        .iter()
-        .find(|line| line.starts_with("recording stopped: ") || line.starts_with("recording: "));
+    let recording_ended =
+        lines.iter().find(|line| line.starts_with("recording stopped: ") || line.starts_with("recording: "));
     assert!(recording_ended.is_some_and(|line| line.contains(why)), "{lines:?}");
     let replayed = report(&shell(folder, "exec \"$T\" replay run.tgap --json"));
-    assert!(
-        (1..chunks(&live)).contains(&chunks(&replayed)),
-        "{} of {}",
-        chunks(&replayed),
-        chunks(&live)
-    );
+    assert!((1..chunks(&live)).contains(&chunks(&replayed)), "{} of {}", chunks(&replayed), chunks(&live));
     let lines = degraded(&replayed);
-    assert!(
-        lines.iter().any(|line| line.contains("it ended before the run")),
-        "{lines:?}"
-    );
+    assert!(lines.iter().any(|line| line.contains("it ended before the run")), "{lines:?}");
 }
 
 #[test]
@@ -113,12 +94,7 @@ impl Running {
     fn demo(folder: &Path, args: &[&str]) -> Self {
         let mut demo = Command::new(TOKENGAP);
         demo.current_dir(folder).args(["demo", "--json"]).args(args);
-        Self(
-            demo.stdout(Stdio::piped())
-                .stderr(Stdio::null())
-                .spawn()
-                .expect("tokengap runs"),
-        )
+        Self(demo.stdout(Stdio::piped()).stderr(Stdio::null()).spawn().expect("tokengap runs"))
     }
 
     /// Kills it with SIGKILL once `file` has grown to `bytes`.
@@ -168,11 +144,7 @@ fn recording_and_ring_are_readable_after_sigkill() {
         let exported = shell(folder.path(), &format!("exec \"$T\" export {name} --format csv"));
         assert!(exported.status.success());
         let requests = String::from_utf8_lossy(&exported.stdout).lines().count() as u64;
-        assert_eq!(
-            requests,
-            1 + replayed["requests"]["seen"].as_u64().expect("requests"),
-            "{name}"
-        );
+        assert_eq!(requests, 1 + replayed["requests"]["seen"].as_u64().expect("requests"), "{name}");
     }
     assert!(seen[0] > seen[1] && seen[1] > 0 && seen[2] > 0, "{seen:?}");
 }
@@ -198,8 +170,5 @@ fn a_run_continues_when_its_output_folder_is_removed() {
     let live: Value = serde_json::from_slice(&out).expect("a report");
     assert_eq!(Some(chunks(&live)), live["demo"]["truth"]["chunks"].as_u64());
     let lines = degraded(&live);
-    assert!(
-        lines.iter().any(|line| line.contains("kept/run.tgap was removed")),
-        "{lines:?}"
-    );
+    assert!(lines.iter().any(|line| line.contains("kept/run.tgap was removed")), "{lines:?}");
 }

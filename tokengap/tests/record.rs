@@ -7,10 +7,7 @@ use std::time::{Duration, Instant};
 use serde_json::Value;
 
 fn tokengap(folder: &Path, args: &[&str]) -> Output {
-    let run = Command::new(env!("CARGO_BIN_EXE_tokengap"))
-        .current_dir(folder)
-        .args(args)
-        .output();
+    let run = Command::new(env!("CARGO_BIN_EXE_tokengap")).current_dir(folder).args(args).output();
     run.expect("tokengap runs")
 }
 
@@ -29,9 +26,7 @@ fn stderr(output: &Output) -> String {
 
 fn names(folder: &Path) -> Vec<String> {
     let entries = std::fs::read_dir(folder).expect("the folder");
-    let mut names: Vec<String> = entries
-        .filter_map(|entry| entry.ok()?.file_name().into_string().ok())
-        .collect();
+    let mut names: Vec<String> = entries.filter_map(|entry| entry.ok()?.file_name().into_string().ok()).collect();
     names.sort();
     names
 }
@@ -41,24 +36,9 @@ fn a_replay_gives_the_same_report_as_the_live_run() {
     let folder = tempfile::tempdir().expect("a folder");
     for scenario in ["race", "router"] {
         let file = format!("{scenario}.tgap");
-        let live = tokengap(
-            folder.path(),
-            &[
-                "demo",
-                "--scenario",
-                scenario,
-                "--json",
-                "--duration",
-                "2s",
-                "--record",
-                &file,
-            ],
-        );
-        assert!(
-            stderr(&live).contains(&format!("recorded to {file}")),
-            "{}",
-            stderr(&live)
-        );
+        let live =
+            tokengap(folder.path(), &["demo", "--scenario", scenario, "--json", "--duration", "2s", "--record", &file]);
+        assert!(stderr(&live).contains(&format!("recorded to {file}")), "{}", stderr(&live));
         let live = report(&live);
         assert!(live["chunks"]["sent"].as_u64() > Some(100), "{live}");
         let replayed = report(&tokengap(folder.path(), &["replay", &file, "--json"]));
@@ -78,16 +58,8 @@ fn existing_files_are_replaced_only_with_force() {
     assert!(stderr(&refused).contains("--force"), "{}", stderr(&refused));
     let content = std::fs::read(folder.path().join("run.tgap")).expect("kept");
     assert_eq!(content, b"mine");
-    let nowhere = tokengap(
-        folder.path(),
-        &["demo", "--json", "--record", "no/such/folder/run.tgap"],
-    );
-    assert_eq!(
-        nowhere.status.code(),
-        Some(2),
-        "reported before the run: {}",
-        stderr(&nowhere)
-    );
+    let nowhere = tokengap(folder.path(), &["demo", "--json", "--record", "no/such/folder/run.tgap"]);
+    assert_eq!(nowhere.status.code(), Some(2), "reported before the run: {}", stderr(&nowhere));
     let forced = tokengap(folder.path(), &[&demo[..], &["--force"]].concat());
     assert!(forced.status.success(), "{}", stderr(&forced));
     assert!(tokengap(folder.path(), &["replay", "run.tgap"]).status.success());
@@ -122,17 +94,11 @@ impl DemoWithRing {
     fn dump(&self) -> PathBuf {
         let end = Instant::now() + Duration::from_mins(1);
         loop {
-            let dumps = names(self.folder.path())
-                .into_iter()
-                .find(|n| n.starts_with("tokengap-hindsight-"));
+            let dumps = names(self.folder.path()).into_iter().find(|n| n.starts_with("tokengap-hindsight-"));
             if let Some(dump) = dumps {
                 return self.folder.path().join(dump);
             }
-            assert!(
-                Instant::now() < end,
-                "no dump was written: {:?}",
-                names(self.folder.path())
-            );
+            assert!(Instant::now() < end, "no dump was written: {:?}", names(self.folder.path()));
             std::thread::sleep(Duration::from_millis(50));
         }
     }
@@ -180,10 +146,7 @@ fn token_ids_are_recorded_and_exported_only_on_request() {
         report(&tokengap(folder.path(), &[&args[..], more].concat()));
     };
     let events = |file: &str, payload: &str| {
-        tokengap(
-            folder.path(),
-            &["export", file, "--format", "events", "--payload", payload],
-        )
+        tokengap(folder.path(), &["export", file, "--format", "events", "--payload", payload])
     };
     let ids = |output: &Output| {
         let lines = String::from_utf8_lossy(&output.stdout).into_owned();
@@ -192,16 +155,8 @@ fn token_ids_are_recorded_and_exported_only_on_request() {
     demo("lengths.tgap", &[]);
     demo("tokens.tgap", &["--payload", "tokens"]);
     let refused = events("lengths.tgap", "tokens");
-    assert!(
-        !refused.status.success() && stderr(&refused).contains("--payload tokens"),
-        "{}",
-        stderr(&refused)
-    );
+    assert!(!refused.status.success() && stderr(&refused).contains("--payload tokens"), "{}", stderr(&refused));
     assert_eq!(ids(&events("lengths.tgap", "lengths")), 0);
-    assert_eq!(
-        ids(&events("tokens.tgap", "lengths")),
-        0,
-        "export needs its own --payload tokens"
-    );
+    assert_eq!(ids(&events("tokens.tgap", "lengths")), 0, "export needs its own --payload tokens");
     assert!(ids(&events("tokens.tgap", "tokens")) > 100);
 }

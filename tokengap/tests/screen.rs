@@ -19,14 +19,8 @@ impl Tmux {
             eprintln!("SKIPPED: tmux is not installed, so the screen was not tested on a terminal");
             return None;
         }
-        let tmux = Self {
-            folder: tempfile::tempdir().expect("a folder"),
-        };
-        let command = format!(
-            "cd {}; exec {} {args}",
-            tmux.folder.path().display(),
-            env!("CARGO_BIN_EXE_tokengap")
-        );
+        let tmux = Self { folder: tempfile::tempdir().expect("a folder") };
+        let command = format!("cd {}; exec {} {args}", tmux.folder.path().display(), env!("CARGO_BIN_EXE_tokengap"));
         tmux.command(&["new-session", "-d", "-x", "80", "-y", "24", "exec sh"]);
         tmux.command(&["set-option", "-g", "remain-on-exit", "on"]);
         tmux.command(&["respawn-pane", "-k", "-e", "LC_ALL=C.UTF-8", &command]);
@@ -35,18 +29,9 @@ impl Tmux {
 
     fn command(&self, args: &[&str]) -> String {
         let socket = self.folder.path().join("tmux");
-        let output = Command::new("tmux")
-            .arg("-S")
-            .arg(&socket)
-            .args(["-f", "/dev/null"])
-            .args(args)
-            .output();
+        let output = Command::new("tmux").arg("-S").arg(&socket).args(["-f", "/dev/null"]).args(args).output();
         let output = output.expect("tmux runs");
-        assert!(
-            output.status.success(),
-            "tmux {args:?}: {}",
-            String::from_utf8_lossy(&output.stderr)
-        );
+        assert!(output.status.success(), "tmux {args:?}: {}", String::from_utf8_lossy(&output.stderr));
         String::from_utf8_lossy(&output.stdout).into_owned()
     }
 
@@ -60,9 +45,7 @@ impl Tmux {
     }
 
     fn value(&self, name: &str) -> String {
-        self.command(&["display-message", "-p", &format!("#{{{name}}}")])
-            .trim()
-            .to_owned()
+        self.command(&["display-message", "-p", &format!("#{{{name}}}")]).trim().to_owned()
     }
 
     fn press(&self, keys: &[&str]) {
@@ -77,11 +60,7 @@ impl Tmux {
     fn wait(&self, what: &str, condition: impl Fn() -> bool) {
         let end = Instant::now() + PATIENCE;
         while !condition() {
-            assert!(
-                Instant::now() < end,
-                "timed out waiting for {what}; the pane shows:\n{}",
-                self.pane()
-            );
+            assert!(Instant::now() < end, "timed out waiting for {what}; the pane shows:\n{}", self.pane());
             std::thread::sleep(Duration::from_millis(50));
         }
     }
@@ -89,10 +68,7 @@ impl Tmux {
     /// Waits for the exit and checks that the terminal is restored.
     fn wait_for_end(&self) {
         self.wait("the end", || self.value("pane_dead") == "1");
-        for (mode, name) in [
-            ("alternate_on", "the alternate screen"),
-            ("mouse_any_flag", "the mouse"),
-        ] {
+        for (mode, name) in [("alternate_on", "the alternate screen"), ("mouse_any_flag", "the mouse")] {
             assert_ne!(self.value(mode), "1", "{name} was not restored");
         }
     }
@@ -107,9 +83,7 @@ impl Drop for Tmux {
 }
 
 fn exported(folder: &Path) -> Option<String> {
-    let names = std::fs::read_dir(folder)
-        .expect("the folder")
-        .filter_map(|e| e.ok()?.file_name().into_string().ok());
+    let names = std::fs::read_dir(folder).expect("the folder").filter_map(|e| e.ok()?.file_name().into_string().ok());
     let name = names.into_iter().find(|name| name.starts_with("tokengap-report-"))?;
     std::fs::read_to_string(folder.join(name)).ok()
 }
@@ -120,10 +94,7 @@ fn the_race_demo_shows_the_loss_and_its_request() {
         return;
     };
     let overview = tmux.wait_for("CRITICAL");
-    assert!(
-        overview.contains("scheduler ─") && overview.contains("self+demo: cpu"),
-        "{overview}"
-    );
+    assert!(overview.contains("scheduler ─") && overview.contains("self+demo: cpu"), "{overview}");
 
     tmux.press(&["2"]);
     tmux.wait_for("flags▼");
@@ -157,11 +128,7 @@ fn the_race_demo_shows_the_loss_and_its_request() {
 
     tmux.press(&["q"]);
     tmux.wait_for_end();
-    assert!(
-        tmux.whole_pane().contains("never delivered"),
-        "the report follows: {}",
-        tmux.whole_pane()
-    );
+    assert!(tmux.whole_pane().contains("never delivered"), "the report follows: {}", tmux.whole_pane());
 }
 
 /// A recording made from the screen shows the same loss, found with a key.
@@ -179,11 +146,8 @@ fn a_recording_made_from_the_screen_can_be_replayed() {
     tmux.press(&["q"]);
     tmux.wait_for_end();
 
-    let command = format!(
-        "cd {}; exec {} replay tokengap-*.tgap",
-        tmux.folder.path().display(),
-        env!("CARGO_BIN_EXE_tokengap")
-    );
+    let command =
+        format!("cd {}; exec {} replay tokengap-*.tgap", tmux.folder.path().display(), env!("CARGO_BIN_EXE_tokengap"));
     tmux.command(&["respawn-pane", "-k", "-e", "LC_ALL=C.UTF-8", &command]);
     tmux.wait_for("demo replay");
     tmux.press(&["f"]);
@@ -220,13 +184,7 @@ fn a_signal_restores_the_terminal() {
     tmux.wait_for("tokens are flowing");
     assert_eq!(tmux.value("alternate_on"), "1");
     let pid = tmux.value("pane_pid");
-    assert!(
-        Command::new("kill")
-            .args(["-TERM", &pid])
-            .status()
-            .expect("kill runs")
-            .success()
-    );
+    assert!(Command::new("kill").args(["-TERM", &pid]).status().expect("kill runs").success());
     tmux.wait_for_end();
 }
 

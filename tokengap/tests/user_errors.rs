@@ -5,10 +5,7 @@ use std::os::unix::fs::PermissionsExt as _;
 use std::path::Path;
 use std::process::Command;
 
-const RECORDING: &str = concat!(
-    env!("CARGO_MANIFEST_DIR"),
-    "/../trace/fixtures/recordings/2.0-demo-race.tgap"
-);
+const RECORDING: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../trace/fixtures/recordings/2.0-demo-race.tgap");
 /// Advice for a name that does not exist.
 const NOT_FOUND: &str = "check the name";
 
@@ -32,24 +29,12 @@ fn user_errors_name_the_object_and_the_next_step() {
     prepare(folder.path());
     let (live, here) = ("--headless --duration 1s", folder.path().display().to_string());
     let mut cases: Vec<(String, Vec<&str>)> = Vec::new();
-    for command in [
-        "replay --headless",
-        "report",
-        "export --format csv",
-        "import",
-        "diff whole.tgap",
-    ] {
+    for command in ["replay --headless", "report", "export --format csv", "import", "diff whole.tgap"] {
         cases.push((format!("{command} gone"), vec!["cannot read gone: ", NOT_FOUND]));
     }
     for command in ["replay --headless", "report", "export --format csv"] {
-        cases.push((
-            format!("{command} text"),
-            vec!["text is n", "use a file written by --record"],
-        ));
-        cases.push((
-            format!("{command} cut.tgap"),
-            vec!["cut.tgap is truncated or damaged", "copy it again"],
-        ));
+        cases.push((format!("{command} text"), vec!["text is n", "use a file written by --record"]));
+        cases.push((format!("{command} cut.tgap"), vec!["cut.tgap is truncated or damaged", "copy it again"]));
     }
     // Root can read the file regardless of its permissions.
     if fs::read(folder.path().join("closed.tgap")).is_err() {
@@ -64,57 +49,24 @@ fn user_errors_name_the_object_and_the_next_step() {
         [
             ("report empty", vec!["empty is empty: the run", "may have failed"]),
             ("report dir", vec!["cannot read dir: ", "choose a file"]),
-            (
-                "report cut.json",
-                vec![
-                    "cut.json is not a tokengap report",
-                    "it is truncated; print or copy it again",
-                ],
-            ),
-            (
-                "replay --headless dir",
-                vec!["dir is not a tokengap recording", "use a file written by --record"],
-            ),
-            (
-                "replay --headless empty",
-                vec!["empty is not a tokengap recording", "use a file written by --record"],
-            ),
+            ("report cut.json", vec!["cut.json is not a tokengap report", "it is truncated; print or copy it again"]),
+            ("replay --headless dir", vec!["dir is not a tokengap recording", "use a file written by --record"]),
+            ("replay --headless empty", vec!["empty is not a tokengap recording", "use a file written by --record"]),
             ("import dir", vec!["no log file in dir", "are skipped"]),
             ("import text", vec!["none of a known form", "request logs"]),
             ("decode gone", vec!["gone: it cannot be read: ", NOT_FOUND]),
             ("decode dir", vec!["dir: it cannot be read: ", "choose a file"]),
             ("decode empty", vec!["empty: it is empty", "expected a message"]),
-            (
-                "decode text",
-                vec!["text: not in a known format", "expected one message"],
-            ),
+            ("decode text", vec!["text: not in a known format", "expected one message"]),
             ("report whole.tgap -o gone/x", vec!["cannot write gone/x: ", NOT_FOUND]),
             ("report whole.tgap -o dir", vec!["cannot write dir: ", "choose a file"]),
             ("report whole.tgap -o text", vec!["text already exists", "--force"]),
-            (
-                "import text --record whole.tgap",
-                vec!["whole.tgap already exists", "--force"],
-            ),
-            (
-                "demo --config gone LIVE",
-                vec!["--config gone: cannot read the file: ", NOT_FOUND],
-            ),
+            ("import text --record whole.tgap", vec!["whole.tgap already exists", "--force"]),
+            ("demo --config gone LIVE", vec!["--config gone: cannot read the file: ", NOT_FOUND]),
             ("demo --record gone/x LIVE", vec!["cannot create gone/x: ", NOT_FOUND]),
-            (
-                "demo --record dir LIVE",
-                vec!["dir is not a regular file", "choose another"],
-            ),
-            (
-                "demo --metrics 192.0.2.1:9464 LIVE",
-                vec!["cannot serve metrics at 192.0.2.1:9464", "choose another"],
-            ),
-            (
-                "watch gone LIVE",
-                vec![
-                    "\"gone\" is not an address to connect to",
-                    "expected an address like tcp://",
-                ],
-            ),
+            ("demo --record dir LIVE", vec!["dir is not a regular file", "choose another"]),
+            ("demo --metrics 192.0.2.1:9464 LIVE", vec!["cannot serve metrics at 192.0.2.1:9464", "choose another"]),
+            ("watch gone LIVE", vec!["\"gone\" is not an address to connect to", "expected an address like tcp://"]),
             (
                 "tap --listen tcp://192.0.2.1:5999 --upstream tcp://127.0.0.1:1 LIVE",
                 vec!["cannot listen at tcp://192.0.2.1:5999: ", "choose one that it has"],
@@ -123,22 +75,10 @@ fn user_errors_name_the_object_and_the_next_step() {
                 "tap --listen ipc://HERE/text --upstream ipc://HERE/x LIVE",
                 vec!["text is a file, not a socket", "listen elsewhere"],
             ),
-            (
-                "attach --pid 4194305 LIVE",
-                vec!["--pid 4194305: there is no such process", "as shown by ps"],
-            ),
-            (
-                "splice --pid 4194305 LIVE",
-                vec!["--pid 4194305: there is no such process", "as shown by ps"],
-            ),
-            (
-                "doctor --pid 4194305",
-                vec!["--pid 4194305: there is no such process", "as shown by ps"],
-            ),
-            (
-                "run --report text LIVE -- gone/engine",
-                vec!["text already exists", "--force"],
-            ),
+            ("attach --pid 4194305 LIVE", vec!["--pid 4194305: there is no such process", "as shown by ps"]),
+            ("splice --pid 4194305 LIVE", vec!["--pid 4194305: there is no such process", "as shown by ps"]),
+            ("doctor --pid 4194305", vec!["--pid 4194305: there is no such process", "as shown by ps"]),
+            ("run --report text LIVE -- gone/engine", vec!["text already exists", "--force"]),
             ("run LIVE -- gone/engine", vec!["cannot start gone/engine: ", NOT_FOUND]),
         ]
         .map(|(line, phrases)| (line.replace("LIVE", live).replace("HERE", &here), phrases)),
@@ -153,10 +93,7 @@ fn user_errors_name_the_object_and_the_next_step() {
         let stderr = String::from_utf8_lossy(&output.stderr);
         let missing: Vec<&str> = phrases.into_iter().filter(|phrase| !stderr.contains(phrase)).collect();
         if output.status.code() != Some(2) || !missing.is_empty() || stderr.contains("panicked") {
-            wrong.push(format!(
-                "tokengap {line}: {}, does not say {missing:?}: {stderr}",
-                output.status
-            ));
+            wrong.push(format!("tokengap {line}: {}, does not say {missing:?}: {stderr}", output.status));
         }
     }
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
@@ -177,9 +114,6 @@ fn file_names_and_reports_cannot_inject_escape_sequences() {
         }
         let output = program.output().expect("it runs");
         let text = String::from_utf8_lossy(&output.stderr).into_owned();
-        assert!(
-            text.contains("]0;x") && !text.contains(['\u{1b}', '\u{7}', '\u{202e}']),
-            "{command}: {text:?}"
-        );
+        assert!(text.contains("]0;x") && !text.contains(['\u{1b}', '\u{7}', '\u{202e}']), "{command}: {text:?}");
     }
 }

@@ -1,9 +1,5 @@
 //! Instructions of the ledger and of the recording for [`COUNTED_FRAMES`] frames of 256 requests: `cargo xtask bench count`.
-#![allow(
-    missing_docs,
-    unused_qualifications,
-    reason = "the benchmark macros generate public modules"
-)]
+#![allow(missing_docs, unused_qualifications, reason = "the benchmark macros generate public modules")]
 
 mod traffic;
 
@@ -34,11 +30,7 @@ fn ready<S: Sink>(mut sink: S, mut stream: Stream) -> Ready<S> {
     let (first, frames) = chunks(parts).leak().split_at(WARM_UP_FRAMES);
     stream.announce(&mut sink);
     stream.frames(first, &mut sink);
-    Ready {
-        sink,
-        stream,
-        frames: &frames[..COUNTED_FRAMES],
-    }
+    Ready { sink, stream, frames: &frames[..COUNTED_FRAMES] }
 }
 
 fn ledger(receives: bool) -> Ready<Analysis> {

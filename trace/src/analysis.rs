@@ -43,16 +43,10 @@ pub struct Analysis {
 impl Analysis {
     /// Creates an empty analysis.
     pub fn new(config: Config) -> Self {
-        let Config {
-            limits,
-            thresholds,
-            engines,
-        } = config;
+        let Config { limits, thresholds, engines } = config;
         Self {
             thresholds,
-            ledger: Ledger::new(limits)
-                .slow_from(thresholds.gap_warning_ns)
-                .of_engines(engines),
+            ledger: Ledger::new(limits).slow_from(thresholds.gap_warning_ns).of_engines(engines),
             time_series: TimeSeries::new(limits.series_slots),
             findings: Findings::default(),
             checked_at: None,
@@ -62,10 +56,7 @@ impl Analysis {
     /// Sets the known engines of a deserialized image, which does not contain them.
     #[must_use]
     pub fn with_engines(self, engines: Engines) -> Self {
-        Self {
-            ledger: self.ledger.of_engines(engines),
-            ..self
-        }
+        Self { ledger: self.ledger.of_engines(engines), ..self }
     }
 
     /// Applies an event. This is the hot path: a chunk of a known request allocates nothing.
@@ -82,8 +73,7 @@ impl Analysis {
         if self.checked_at.is_none_or(|at| now.since(at) >= CHECK_EVERY_NS) {
             self.checked_at = Some(now);
             fault::here("detectors");
-            self.findings
-                .update(&DetectContext::at(&self.ledger, &self.thresholds, now));
+            self.findings.update(&DetectContext::at(&self.ledger, &self.thresholds, now));
         }
     }
 
@@ -129,13 +119,7 @@ impl Analysis {
 
     /// Report of the run so far, after a final detector run.
     pub fn report(&self, input: &ReportInput) -> Report {
-        report::build(
-            &self.ledger,
-            &self.time_series,
-            &self.findings_now(),
-            self.path(),
-            input,
-        )
+        report::build(&self.ledger, &self.time_series, &self.findings_now(), self.path(), input)
     }
 
     /// Metrics of the run so far, after a final detector run.

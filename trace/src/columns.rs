@@ -45,30 +45,16 @@ pub enum Emphasis {
 }
 
 const fn count(name: &'static str, of: Number) -> Column {
-    Column {
-        name: Some(name),
-        on_screen: None,
-        is_duration: false,
-        of,
-    }
+    Column { name: Some(name), on_screen: None, is_duration: false, of }
 }
 
 const fn duration(name: &'static str, of: Number) -> Column {
-    Column {
-        is_duration: true,
-        ..count(name, of)
-    }
+    Column { is_duration: true, ..count(name, of) }
 }
 
 impl Column {
     const fn on_screen(self, head: &'static str, width: u16, need: u8, about: &'static str) -> Self {
-        let on_screen = Some(OnScreen {
-            head,
-            about,
-            width,
-            need,
-            emphasis: Emphasis::None,
-        });
+        let on_screen = Some(OnScreen { head, about, width, need, emphasis: Emphasis::None });
         Self { on_screen, ..self }
     }
 
@@ -90,9 +76,12 @@ impl Column {
 
 /// All columns, from left to right.
 pub static COLUMNS: [Column; 21] = [
-    duration("age_ns", |n| Some(n.last_at.since(n.first_at)))
-        .not_exported()
-        .on_screen("age", 7, 9, "time since it was first observed, or until it ended"),
+    duration("age_ns", |n| Some(n.last_at.since(n.first_at))).not_exported().on_screen(
+        "age",
+        7,
+        9,
+        "time since it was first observed, or until it ended",
+    ),
     duration("gap_ns", |n| n.gap_ns)
         .on_screen(
             "gap",
@@ -128,12 +117,7 @@ pub static COLUMNS: [Column; 21] = [
         "chunks delivered merged with a later one",
     ),
     count("chunks_dropped", |n| n.dropped.map(u64::from))
-        .on_screen(
-            "drop",
-            5,
-            4,
-            "chunks dropped: later ones were delivered, these were not",
-        )
+        .on_screen("drop", 5, 4, "chunks dropped: later ones were delivered, these were not")
         .drawn(Emphasis::Problem),
     count("tokens_lost", |n| n.tokens_lost.map(u64::from))
         .on_screen("lost", 5, 5, "lost tokens: those of dropped chunks")

@@ -221,11 +221,7 @@ impl<'a> Chunk<'a> {
 
     /// The part of a request that lists this many ids and has this count.
     pub const fn counted(rid: &'a str, listed: u32, completion_tokens: u32) -> Self {
-        Self {
-            listed: Some(listed),
-            completion_tokens: Some(completion_tokens),
-            ..Self::new(rid)
-        }
+        Self { listed: Some(listed), completion_tokens: Some(completion_tokens), ..Self::new(rid) }
     }
 }
 
@@ -416,14 +412,7 @@ pub enum AwayState {
 
 impl AwayState {
     /// All states, in the order of their numbers.
-    pub const ALL: [Self; 6] = [
-        Self::Stopped,
-        Self::Traced,
-        Self::Frozen,
-        Self::Blocked,
-        Self::Polling,
-        Self::Asleep,
-    ];
+    pub const ALL: [Self; 6] = [Self::Stopped, Self::Traced, Self::Frozen, Self::Blocked, Self::Polling, Self::Asleep];
 }
 
 /// Part of a thread in its process.

@@ -52,12 +52,7 @@ mod injected {
             Some(("block", seconds)) => Some(Duration::from_secs(seconds.parse().ok()?)),
             _ => None,
         };
-        Some(Fault {
-            place: place.into(),
-            block,
-            at: at.parse().ok()?,
-            passed: AtomicU64::new(0),
-        })
+        Some(Fault { place: place.into(), block, at: at.parse().ok()?, passed: AtomicU64::new(0) })
     }
 
     pub(super) fn here(place: &str) {

@@ -95,17 +95,9 @@ mod tests {
     #[test]
     fn depth_counts_from_the_scheduler_and_terminates_on_cycles() {
         // Control messages skip the detokenizer.
-        let path = [
-            "router->tokenizer",
-            "scheduler->tokenizer",
-            "detokenizer->router",
-            "scheduler->detokenizer",
-        ];
+        let path = ["router->tokenizer", "scheduler->tokenizer", "detokenizer->router", "scheduler->detokenizer"];
         let path = path.map(Ends::from);
-        assert_eq!(
-            ["scheduler", "detokenizer", "router", "tokenizer"].map(|role| depth(&path, role)),
-            [0, 1, 2, 3]
-        );
+        assert_eq!(["scheduler", "detokenizer", "router", "tokenizer"].map(|role| depth(&path, role)), [0, 1, 2, 3]);
         assert_eq!(depth(&["a->b", "b->a"].map(Ends::from), "a"), 2);
     }
 
@@ -118,10 +110,7 @@ mod tests {
         ];
         for (name, reversed) in cases {
             let ends = Ends::from(name);
-            assert_eq!(
-                (ends.to_string(), ends.reversed().to_string()),
-                (name.into(), reversed.into())
-            );
+            assert_eq!((ends.to_string(), ends.reversed().to_string()), (name.into(), reversed.into()));
         }
         assert_eq!(Ends::from("?->?").to_string(), "?->?");
     }

@@ -55,11 +55,7 @@ pub fn bytes(n: u64) -> String {
     let mut scaled = n as f64;
     for unit in ["B", "KiB", "MiB", "GiB"] {
         if scaled < 1024.0 {
-            return if unit == "B" {
-                format!("{n} B")
-            } else {
-                format!("{scaled:.1} {unit}")
-            };
+            return if unit == "B" { format!("{n} B") } else { format!("{scaled:.1} {unit}") };
         }
         scaled /= 1024.0;
     }
@@ -69,11 +65,7 @@ pub fn bytes(n: u64) -> String {
 /// Formats a part of a whole in percent: `49.5 %`; `0 %` if the whole is 0.
 pub fn share(part: u64, whole: u64) -> String {
     let percent = 100.0 * part as f64 / (whole.max(1)) as f64;
-    if part > 0 && percent < 0.1 {
-        format!("{percent:.3} %")
-    } else {
-        format!("{percent:.1} %")
-    }
+    if part > 0 && percent < 0.1 { format!("{percent:.3} %") } else { format!("{percent:.1} %") }
 }
 
 /// Formats a share from 0 to 1 in whole percent: `97 %`.
@@ -94,18 +86,9 @@ mod tests {
     fn numbers_and_durations_are_formatted() {
         assert_eq!(duration(23_839_000_000), "23.839 s");
         assert_eq!((duration(999), duration(12_340)), ("999 ns".into(), "12.3 us".into()));
-        assert_eq!(
-            (count(7), count(12_800), count(1_000_000)),
-            ("7".into(), "12,800".into(), "1,000,000".into())
-        );
+        assert_eq!((count(7), count(12_800), count(1_000_000)), ("7".into(), "12,800".into(), "1,000,000".into()));
         assert_eq!((bytes(812), bytes(25_500)), ("812 B".into(), "24.9 KiB".into()));
-        assert_eq!(
-            (share(1, 2), share(0, 0), share(1, 100_000)),
-            ("50.0 %".into(), "0.0 %".into(), "0.001 %".into())
-        );
-        assert_eq!(
-            (plural(1, "chunk"), plural(2, "chunk")),
-            ("1 chunk".into(), "2 chunks".into())
-        );
+        assert_eq!((share(1, 2), share(0, 0), share(1, 100_000)), ("50.0 %".into(), "0.0 %".into(), "0.001 %".into()));
+        assert_eq!((plural(1, "chunk"), plural(2, "chunk")), ("1 chunk".into(), "2 chunks".into()));
     }
 }

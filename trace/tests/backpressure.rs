@@ -42,11 +42,7 @@ impl Server {
 
     /// Samples the last 100 ms of the tokenizer's thread: milliseconds on a CPU, runnable, and throttled (part of runnable).
     fn sample(&mut self, at: u64, [on, wait, throttled]: [u64; 3]) {
-        let poll = PollUse {
-            interval_ns: 100 * MS,
-            polled_ns: MS,
-            wakeups: 0,
-        };
+        let poll = PollUse { interval_ns: 100 * MS, polled_ns: MS, wakeups: 0 };
         let sample = CpuSample {
             name: "sglang::http_se",
             wait_ns: Some(wait * MS),
@@ -66,11 +62,7 @@ impl Server {
             ..sample
         };
         self.apply(at, What::Cpu(others));
-        let queue = QueueSample {
-            hop: HOP,
-            receive_bytes: Some(0),
-            send_bytes: Some(0),
-        };
+        let queue = QueueSample { hop: HOP, receive_bytes: Some(0), send_bytes: Some(0) };
         self.apply(at, What::Queue(queue));
     }
 }
@@ -85,17 +77,10 @@ fn thirty_seconds(shares: [u64; 3]) -> Report {
     let analysis = Analysis::new(engine::config());
     let mut server = Server { analysis };
     let capabilities = Capabilities::SENT | Capabilities::RECEIVED | Capabilities::PROCESSED;
-    let hop = Hop {
-        endpoint: "ipc:///tmp/tmpk2v9x1",
-        ..Hop::only(HopId(0), HOP, capabilities)
-    };
+    let hop = Hop { endpoint: "ipc:///tmp/tmpk2v9x1", ..Hop::only(HopId(0), HOP, capabilities) };
     server.apply(0, What::Hop(hop));
     let mode = Some(Mode::Incremental);
-    let engine = Engine {
-        version: Some("0.5.9"),
-        mode,
-        ..Engine::default()
-    };
+    let engine = Engine { version: Some("0.5.9"), mode, ..Engine::default() };
     server.apply(0, What::Engine(engine));
     let (mut sent, mut received) = (0, 0);
     for ms in 1..=30_000 {
@@ -109,10 +94,7 @@ fn thirty_seconds(shares: [u64; 3]) -> Report {
             if received > 0 {
                 server.apply(at - MS / 5, What::Processed(id(received - 1)));
             }
-            let receive = Received {
-                by: Some(RECEIVER),
-                ..Received::in_wakeup(id(received), 1)
-            };
+            let receive = Received { by: Some(RECEIVER), ..Received::in_wakeup(id(received), 1) };
             server.apply(at, What::Received(receive));
             received += 1;
         }
@@ -132,28 +114,16 @@ fn finding<'r>(report: &'r Report, kind: &str) -> Option<&'r FindingLine> {
 fn a_cpu_bound_consumer_is_reported_as_the_bottleneck() {
     let report = thirty_seconds([97, 2, 0]);
     let hop = &report.hops[0];
-    assert_eq!(
-        hop.recv_wait_ns.map(|w| w.max),
-        Some(MS / 5),
-        "the thread never waits for a frame"
-    );
+    assert_eq!(hop.recv_wait_ns.map(|w| w.max), Some(MS / 5), "the thread never waits for a frame");
     assert_eq!(hop.kernel_bytes_max, Some(0));
     // The inbox maximum is over samples; the backlog may peak between two samples.
-    assert!(
-        hop.inbox_max_frames
-            .zip(hop.backlog_max_frames)
-            .is_some_and(|(inbox, backlog)| inbox + 3 > backlog)
-    );
+    assert!(hop.inbox_max_frames.zip(hop.backlog_max_frames).is_some_and(|(inbox, backlog)| inbox + 3 > backlog));
     assert!(hop.backlog_max_frames > Some(1_000), "{hop:?}");
 
     let bound = finding(&report, "consumer-cpu-bound").expect("the verdict");
     assert_eq!(bound.evidence["on_cpu"].as_f64(), Some(0.97));
     assert_eq!(bound.evidence["process_cpus"].as_f64(), Some(1.47));
-    assert!(
-        bound.summary.contains("all wait in libzmq's own queue"),
-        "{}",
-        bound.summary
-    );
+    assert!(bound.summary.contains("all wait in libzmq's own queue"), "{}", bound.summary);
     for other in ["consumer-starved", "consumer-throttled", "io-thread-starved"] {
         assert_eq!(finding(&report, other), None);
     }
@@ -169,11 +139,7 @@ fn a_cpu_bound_consumer_is_reported_as_the_bottleneck() {
 
     let tokenizer = &report.cpu.as_ref().expect("sampled")[0];
     assert!(tokenizer.receives && tokenizer.on_cpu.is_some_and(|share| (share - 0.97).abs() < 0.001));
-    assert!(
-        tokenizer
-            .away_from_poll
-            .is_some_and(|share| (share - 0.99).abs() < 0.001)
-    );
+    assert!(tokenizer.away_from_poll.is_some_and(|share| (share - 0.99).abs() < 0.001));
 }
 
 #[test]
@@ -190,8 +156,5 @@ fn a_cpu_quota_and_cpu_starvation_are_distinguished_from_a_cpu_bound_consumer() 
 
     let asleep = thirty_seconds([10, 2, 0]);
     assert!(finding(&asleep, "backlog-growing").is_some(), "the backlog grows");
-    assert!(
-        !asleep.findings.iter().any(|f| f.kind.starts_with("consumer-")),
-        "the cause is unknown"
-    );
+    assert!(!asleep.findings.iter().any(|f| f.kind.starts_with("consumer-")), "the cause is unknown");
 }

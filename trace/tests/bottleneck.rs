@@ -49,12 +49,7 @@ const fn cause(
         Some((state, place)) => Some(Away { state, place }),
         None => None,
     };
-    Cause {
-        thread,
-        shares,
-        away,
-        advice,
-    }
+    Cause { thread, shares, away, advice }
 }
 
 const IDLE: Option<[u64; 3]> = Some([3, 1, 0]);
@@ -64,12 +59,7 @@ const CAUSES: [Cause; 11] = [
     cause("throttled", Some([30, 65, 60]), None, "CPU limit"),
     cause("stopped", IDLE, Some((AwayState::Stopped, "")), "kill -CONT"),
     cause("stopped", IDLE, Some((AwayState::Traced, "")), "debugger"),
-    cause(
-        "stopped",
-        Some([20, 30, 0]),
-        Some((AwayState::Stopped, "")),
-        "kill -CONT",
-    ),
+    cause("stopped", Some([20, 30, 0]), Some((AwayState::Stopped, "")), "kill -CONT"),
     cause("frozen", IDLE, Some((AwayState::Frozen, "")), "cgroup.freeze"),
     cause("blocked", IDLE, Some((AwayState::Blocked, "futex")), "consumer-blocked"),
     cause("asleep", IDLE, Some((AwayState::Polling, "epoll_wait")), "py-spy dump"),
@@ -102,11 +92,7 @@ fn thread(position: usize, worker: usize) -> ThreadId {
 }
 
 fn name(path: &Path, position: usize) -> String {
-    let from = if position == 0 {
-        "scheduler"
-    } else {
-        path[position - 1].0
-    };
+    let from = if position == 0 { "scheduler" } else { path[position - 1].0 };
     format!("{from}->{}", path[position].0)
 }
 
@@ -123,11 +109,7 @@ fn processing_stages(path: &Path, slow: Option<Slow>) -> Vec<ProcessingStage> {
             let worker = request % workers;
             let is_slow = slow.is_some_and(|s| s.position == position && s.worker.is_none_or(|w| w == worker));
             // 2.5 times the arrival interval of its requests.
-            let service = if is_slow {
-                5 * INTERVAL * workers as u64 / 2
-            } else {
-                QUICK
-            };
+            let service = if is_slow { 5 * INTERVAL * workers as u64 / 2 } else { QUICK };
             let received = free[worker].max(sent + MS / 20);
             free[worker] = received + service;
             all.push(ProcessingStage {
@@ -177,10 +159,7 @@ fn simulate(path: &Path, slow: Option<Slow>) -> Vec<Finding> {
         let chunks = [chunk(&rids[processing_stage.request])];
         let what = match step {
             0 => What::Sent(Frame::token_ids(id, 300, &chunks)),
-            1 => What::Received(Received {
-                by: Some(processing_stage.by),
-                ..Received::new(id)
-            }),
+            1 => What::Received(Received { by: Some(processing_stage.by), ..Received::new(id) }),
             _ => What::Processed(id),
         };
         analysis.apply(&Event { at: MonoNs(at), what });
@@ -223,19 +202,15 @@ fn announce(analysis: &mut Analysis, path: &Path) {
 }
 
 fn chunk(rid: &str) -> Chunk<'_> {
-    Chunk {
-        finish: Some(Finish::Length),
-        ..Chunk::counted(rid, 1, 1)
-    }
+    Chunk { finish: Some(Finish::Length), ..Chunk::counted(rid, 1, 1) }
 }
 
 /// Samples the last 100 ms of every thread, or of none if the slow process is not sampled.
 fn sample(analysis: &mut Analysis, path: &Path, slow: Option<Slow>, at: u64) {
     for (position, &(role, workers)) in path.iter().enumerate() {
         for worker in 0..workers {
-            let cause = slow
-                .filter(|s| s.position == position && s.worker.is_none_or(|w| w == worker))
-                .map(|s| s.cause);
+            let cause =
+                slow.filter(|s| s.position == position && s.worker.is_none_or(|w| w == worker)).map(|s| s.cause);
             if slow.is_some_and(|s| s.cause.shares.is_none()) {
                 return;
             }
@@ -253,11 +228,7 @@ fn sample(analysis: &mut Analysis, path: &Path, slow: Option<Slow>, at: u64) {
 }
 
 fn check(path: &Path, position: usize, worker: Option<usize>, cause: Cause) {
-    let slow = Slow {
-        position,
-        worker,
-        cause,
-    };
+    let slow = Slow { position, worker, cause };
     let hop = name(path, slow.position);
     let case = format!("{hop}, worker {:?}, {}", slow.worker, slow.cause.thread);
     let findings = simulate(path, Some(slow));
@@ -267,11 +238,7 @@ fn check(path: &Path, position: usize, worker: Option<usize>, cause: Cause) {
     assert_eq!(gap.verdict.hop, hop, "{case}: {gap:#?}");
     assert!(gap.verdict.severity >= Severity::Warning, "{case}");
     assert_eq!(evidence("bottleneck"), Some(&*format!("waiting on {hop}")), "{case}");
-    assert_eq!(
-        evidence("bottleneck_thread"),
-        Some(slow.cause.thread),
-        "{case}: {gap:#?}"
-    );
+    assert_eq!(evidence("bottleneck_thread"), Some(slow.cause.thread), "{case}: {gap:#?}");
     let worker = slow.worker.map(|worker| format!("worker {worker}"));
     assert_eq!(evidence("bottleneck_worker"), worker.as_deref(), "{case}");
     let advice = gap.verdict.advice.as_deref().unwrap_or_default();

@@ -24,11 +24,7 @@ impl Run {
         let name = "scheduler->tokenizer";
         let hop = Hop::only(HopId(0), name, capabilities);
         analysis.apply(&Event::new(MonoNs(0), What::Hop(hop)));
-        Self {
-            analysis,
-            seq: 0,
-            ms: 1,
-        }
+        Self { analysis, seq: 0, ms: 1 }
     }
 
     /// Sends a frame and receives it.
@@ -36,10 +32,7 @@ impl Run {
         let id = FrameId::new(HopId(0), 0, self.seq);
         self.seq += 1;
         self.ms += 1;
-        self.analysis.apply(&Event::new(
-            MonoNs(self.ms * MS),
-            What::Sent(Frame::token_ids(id, 25_000, chunks)),
-        ));
+        self.analysis.apply(&Event::new(MonoNs(self.ms * MS), What::Sent(Frame::token_ids(id, 25_000, chunks))));
         let what = What::Received(Received::in_wakeup(id, self.seq));
         self.analysis.apply(&Event::new(MonoNs(self.ms * MS + 1), what));
     }
@@ -74,17 +67,13 @@ fn known_requests_do_not_allocate_and_a_full_table_is_bounded() {
     // 60,000 short requests, then more live requests than the limit allows.
     let region = Region::new(ALLOCATOR);
     for batch in 0..60_u64 {
-        let rids: Vec<String> = (0..1_000)
-            .map(|n| format!("{:032x}", 1_000_000 + batch * 1_000 + n))
-            .collect();
+        let rids: Vec<String> = (0..1_000).map(|n| format!("{:032x}", 1_000_000 + batch * 1_000 + n)).collect();
         run.send_and_receive(&rids.iter().map(|rid| chunk(rid, 1, true)).collect::<Vec<_>>());
         run.ms += 500;
         run.analysis.tick(MonoNs(run.ms * MS));
     }
     for batch in 0..110_u64 {
-        let rids: Vec<String> = (0..1_000)
-            .map(|n| format!("{:032x}", 9_000_000 + batch * 1_000 + n))
-            .collect();
+        let rids: Vec<String> = (0..1_000).map(|n| format!("{:032x}", 9_000_000 + batch * 1_000 + n)).collect();
         run.send_and_receive(&rids.iter().map(|rid| chunk(rid, 1, false)).collect::<Vec<_>>());
     }
     let change = region.change();
@@ -92,10 +81,7 @@ fn known_requests_do_not_allocate_and_a_full_table_is_bounded() {
     let ledger = run.analysis.ledger();
     assert_eq!((ledger.remembered(), ledger.finished_count()), (100_000, 20_000));
     assert_eq!(ledger.totals().requests.evicted, 110_000 + 256 - 100_000);
-    assert!(
-        ledger.limits().iter().any(|l| l.name == "live_rids" && l.times > 0),
-        "reaching a limit is visible"
-    );
+    assert!(ledger.limits().iter().any(|l| l.name == "live_rids" && l.times > 0), "reaching a limit is visible");
     assert!(allocated < 128 << 20, "{allocated} bytes are allocated");
     println!("{} MiB for 100,000 live and 20,000 finished requests", allocated >> 20);
 }

@@ -15,10 +15,7 @@ struct Noise(u64);
 impl Noise {
     /// Next number in [0, 1).
     fn next(&mut self) -> f64 {
-        self.0 = self
-            .0
-            .wrapping_mul(6_364_136_223_846_793_005)
-            .wrapping_add(1_442_695_040_888_963_407);
+        self.0 = self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
         (self.0 >> 33) as f64 / (1_u64 << 31) as f64
     }
 }
@@ -27,10 +24,7 @@ impl Noise {
 fn run(seed: u64, factor: f64, mode: Mode) -> Report {
     let mut analysis = Analysis::new(Config::default());
     let capabilities = Capabilities::SENT | Capabilities::RECEIVED;
-    analysis.apply(&Event::new(
-        MonoNs(SECOND),
-        What::Hop(Hop::only(HopId(0), "scheduler->tokenizer", capabilities)),
-    ));
+    analysis.apply(&Event::new(MonoNs(SECOND), What::Hop(Hop::only(HopId(0), "scheduler->tokenizer", capabilities))));
     analysis.tick(MonoNs(2 * SECOND));
     let mut report = analysis.report(&ReportInput::of("attach"));
     report.source.mode = Some(mode);
@@ -80,37 +74,19 @@ fn compare(a: &Report, b: &Report) -> Diff {
 fn equal_runs_rarely_differ() {
     let pairs = 200;
     let alarms: Vec<Diff> = (0..pairs)
-        .map(|n| {
-            compare(
-                &run(2 * n + 1, 1.0, Mode::Cumulative),
-                &run(2 * n + 2, 1.0, Mode::Cumulative),
-            )
-        })
+        .map(|n| compare(&run(2 * n + 1, 1.0, Mode::Cumulative), &run(2 * n + 2, 1.0, Mode::Cumulative)))
         .filter(|diff| diff.measures.iter().any(|m| m.verdict.counts()))
         .collect();
-    assert!(
-        alarms.len() <= 6,
-        "{} of {pairs}: {}",
-        alarms.len(),
-        alarms[0].to_text()
-    );
+    assert!(alarms.len() <= 6, "{} of {pairs}: {}", alarms.len(), alarms[0].to_text());
 }
 
 #[test]
 fn a_change_is_detected_in_both_directions() {
     for seed in 0..20 {
-        let (a, b) = (
-            run(seed, 1.0, Mode::Cumulative),
-            run(seed + 100, 2.0, Mode::Incremental),
-        );
+        let (a, b) = (run(seed, 1.0, Mode::Cumulative), run(seed + 100, 2.0, Mode::Incremental));
         let (forward, reverse) = (compare(&a, &b), compare(&b, &a));
         let of = |diff: &Diff, name: &str| diff.measures.iter().find(|m| m.name == name).map(|m| m.verdict);
-        assert_eq!(
-            of(&forward, "tokens sent"),
-            Some(Verdict::Better),
-            "{}",
-            forward.to_text()
-        );
+        assert_eq!(of(&forward, "tokens sent"), Some(Verdict::Better), "{}", forward.to_text());
         assert_eq!(of(&forward, "gap, p99"), Some(Verdict::Worse), "{}", forward.to_text());
         assert_eq!(of(&reverse, "tokens sent"), Some(Verdict::Worse));
         assert!(forward.worse() && forward.patterns[0].title == "incremental output was enabled");
@@ -132,18 +108,12 @@ fn a_missing_comparison_has_a_reason() {
     let sent = &diff.measures[0];
     assert_eq!(sent.verdict, Verdict::NotEnoughData);
     assert!(
-        sent.note
-            .as_deref()
-            .is_some_and(|note| note.contains("only 4 slots under load, 6 are needed")),
+        sent.note.as_deref().is_some_and(|note| note.contains("only 4 slots under load, 6 are needed")),
         "{sent:?}"
     );
     b.series = None;
     let diff = compare(&a, &b);
-    assert!(
-        diff.measures.is_empty() && diff.verdict.starts_with("NOT ENOUGH DATA"),
-        "{}",
-        diff.to_text()
-    );
+    assert!(diff.measures.is_empty() && diff.verdict.starts_with("NOT ENOUGH DATA"), "{}", diff.to_text());
 }
 
 #[test]
@@ -190,13 +160,7 @@ fn fixed_losses_outweigh_newly_merged_chunks() {
         forward.verdict
     );
     assert!(!forward.worse() && reverse.worse());
-    assert!(
-        reverse
-            .verdict
-            .starts_with("REGRESSED: lost tokens REGRESSED (0 -> 21,000)"),
-        "{}",
-        reverse.verdict
-    );
+    assert!(reverse.verdict.starts_with("REGRESSED: lost tokens REGRESSED (0 -> 21,000)"), "{}", reverse.verdict);
 }
 
 #[test]
@@ -223,15 +187,7 @@ fn a_large_difference_in_a_short_run_is_not_within_noise() {
 
 #[test]
 fn inter_token_latency_is_compared_above_a_thousand_tokens() {
-    let spread = |count, p99| {
-        Some(Spread {
-            count,
-            p50: 40_000_000,
-            p90: 50_000_000,
-            p99,
-            max: p99,
-        })
-    };
+    let spread = |count, p99| Some(Spread { count, p50: 40_000_000, p90: 50_000_000, p99, max: p99 });
     for (tokens, verdict) in [(999, Verdict::NotEnoughData), (1_000, Verdict::Worse)] {
         let (mut a, mut b) = (run(1, 1.0, Mode::Incremental), run(2, 1.0, Mode::Incremental));
         a.itl_ns.delivered_by_token = spread(5_000, 60_000_000);

@@ -35,19 +35,11 @@ impl Path {
     }
 
     fn bare(config: Config) -> Self {
-        Self {
-            analysis: Analysis::new(config),
-            now: SECOND,
-            seqs: [0; 4],
-        }
+        Self { analysis: Analysis::new(config), now: SECOND, seqs: [0; 4] }
     }
 
     fn announce(&mut self, id: u16, name: &str, origin: bool, last: bool, capabilities: Capabilities) {
-        self.apply(What::Hop(Hop {
-            origin,
-            last,
-            ..Hop::new(HopId(id), name, capabilities)
-        }));
+        self.apply(What::Hop(Hop { origin, last, ..Hop::new(HopId(id), name, capabilities) }));
     }
 
     fn apply(&mut self, what: What<'_>) {
@@ -59,41 +51,20 @@ impl Path {
         let seq = &mut self.seqs[usize::from(hop)];
         let id = FrameId::new(HopId(hop), 0, *seq);
         *seq += 1;
-        self.apply(What::Sent(Frame {
-            id,
-            bytes: 900,
-            forwarded: None,
-            kind,
-            ids,
-            chunks: &[chunk],
-        }));
+        self.apply(What::Sent(Frame { id, bytes: 900, forwarded: None, kind, ids, chunks: &[chunk] }));
         id
     }
 
     fn send(&mut self, hop: u16, rid: &str, listed: u32, completion: u32, finish: Option<Finish>) -> FrameId {
-        self.frame(
-            hop,
-            Kind::TokenIds,
-            IdColumn::Delta,
-            chunk(rid, listed, completion, finish),
-        )
+        self.frame(hop, Kind::TokenIds, IdColumn::Delta, chunk(rid, listed, completion, finish))
     }
 
     fn cumulative(&mut self, rid: &str, completion: u32, finish: Option<Finish>) {
-        self.frame(
-            0,
-            Kind::TokenIds,
-            IdColumn::Cumulative,
-            chunk(rid, completion, completion, finish),
-        );
+        self.frame(0, Kind::TokenIds, IdColumn::Cumulative, chunk(rid, completion, completion, finish));
     }
 
     fn abort_req(&mut self, hop: u16, rid: &str) {
-        let abort = Chunk {
-            listed: None,
-            completion_tokens: None,
-            ..chunk(rid, 0, 0, Some(Finish::Abort))
-        };
+        let abort = Chunk { listed: None, completion_tokens: None, ..chunk(rid, 0, 0, Some(Finish::Abort)) };
         self.frame(hop, Kind::Abort, IdColumn::Absent, abort);
     }
 
@@ -115,10 +86,7 @@ impl Path {
 }
 
 fn chunk(rid: &str, listed: u32, completion: u32, finish: Option<Finish>) -> Chunk<'_> {
-    Chunk {
-        finish,
-        ..Chunk::counted(rid, listed, completion)
-    }
+    Chunk { finish, ..Chunk::counted(rid, listed, completion) }
 }
 
 const STOP: Option<Finish> = Some(Finish::Stop);
@@ -133,10 +101,7 @@ fn a_gap_spans_all_hops_and_a_request_counts_once() {
     path.now += 3 * SECOND;
     path.receive(text);
     let ledger = path.analysis.ledger();
-    assert_eq!(
-        ledger.worst_gap().map(|g| (&*g.rid, g.ns)),
-        Some(("a", 5 * SECOND + 3_000_000))
-    );
+    assert_eq!(ledger.worst_gap().map(|g| (&*g.rid, g.ns)), Some(("a", 5 * SECOND + 3_000_000)));
     assert_eq!(ledger.totals().chunks.sent, 1);
     assert_eq!(ledger.totals().chunks.received, 1);
     assert_eq!(ledger.totals().tokens.sent, 1);
@@ -263,14 +228,8 @@ fn a_prefill_server_has_no_losses() {
 
 #[test]
 fn a_silent_request_is_orphaned_and_freed() {
-    let limits = Limits {
-        orphan_after_ns: 5 * SECOND,
-        ..Limits::default()
-    };
-    let mut path = Path::bare(Config {
-        limits,
-        ..engine::config()
-    });
+    let limits = Limits { orphan_after_ns: 5 * SECOND, ..Limits::default() };
+    let mut path = Path::bare(Config { limits, ..engine::config() });
     path.announce(0, "a->b", true, false, Capabilities::SENT);
     path.send(0, "a", 1, 1, None);
     path.wait(4);
@@ -287,17 +246,11 @@ fn frames_with_unobserved_sends_are_counted() {
         let id = FrameId::new(HopId(0), 0, u64::from(seq));
         let chunks = [chunk("a", 1, seq + 1, None)];
         let frame = Frame::token_ids(id, 900, &chunks);
-        path.apply(What::Received(Received {
-            frame: Some(frame),
-            ..Received::new(id)
-        }));
+        path.apply(What::Received(Received { frame: Some(frame), ..Received::new(id) }));
     }
     let ledger = path.analysis.ledger();
     assert_eq!((ledger.totals().tokens.sent, ledger.totals().tokens.received), (3, 3));
-    assert!(
-        !ledger.observes_gaps() && ledger.gap().count() == 0,
-        "a gap needs both ends"
-    );
+    assert!(!ledger.observes_gaps() && ledger.gap().count() == 0, "a gap needs both ends");
 }
 
 #[test]
@@ -317,37 +270,15 @@ fn a_receive_may_be_observed_before_its_send() {
 /// finish is its first chunk.
 #[test]
 fn a_single_chunk_request_has_a_first_send_on_a_long_observed_connection() {
-    let absent = |rid, completion, finish| Chunk {
-        listed: None,
-        ..chunk(rid, 0, completion, finish)
-    };
+    let absent = |rid, completion, finish| Chunk { listed: None, ..chunk(rid, 0, completion, finish) };
     let mut path = Path::text();
-    path.frame(
-        0,
-        Kind::TokenIds,
-        IdColumn::Absent,
-        absent("early", 80, Some(Finish::Length)),
-    );
+    path.frame(0, Kind::TokenIds, IdColumn::Absent, absent("early", 80, Some(Finish::Length)));
     for n in 1..=50 {
         path.frame(0, Kind::TokenIds, IdColumn::Absent, absent("stream", n, None));
     }
-    path.frame(
-        0,
-        Kind::TokenIds,
-        IdColumn::Absent,
-        absent("unary", 80, Some(Finish::Length)),
-    );
-    let sent_first = |rid| {
-        path.analysis
-            .ledger()
-            .request(rid)
-            .and_then(|request| request.sent_first)
-            .is_some()
-    };
-    assert_eq!(
-        [sent_first("early"), sent_first("stream"), sent_first("unary")],
-        [false, true, true]
-    );
+    path.frame(0, Kind::TokenIds, IdColumn::Absent, absent("unary", 80, Some(Finish::Length)));
+    let sent_first = |rid| path.analysis.ledger().request(rid).and_then(|request| request.sent_first).is_some();
+    assert_eq!([sent_first("early"), sent_first("stream"), sent_first("unary")], [false, true, true]);
 }
 
 #[test]
@@ -382,11 +313,7 @@ fn frames_sent_before_the_receiver_is_identified_have_a_gap() {
     assert_eq!((gap("a"), gap("b")), (Some(2_000_000), None));
     assert_eq!(ledger.totals().chunks.received, 1);
     assert_eq!(ledger.totals().tokens.received, 1);
-    let backlog: Vec<_> = ledger
-        .groups()
-        .iter()
-        .map(|g| (g.name.as_str(), g.backlog, g.backlog_max))
-        .collect();
+    let backlog: Vec<_> = ledger.groups().iter().map(|g| (g.name.as_str(), g.backlog, g.backlog_max)).collect();
     assert!(backlog.contains(&("scheduler->worker", 0, 1)), "{backlog:?}");
 }
 
@@ -402,18 +329,10 @@ fn an_engine_exit_clears_the_backlog_and_the_next_engine_continues_the_counts() 
     path.apply(What::Missed(Missed::new(None, 0, MissedCause::Ended)));
     assert_eq!(backlog(&path), 0);
     assert_eq!(path.analysis.ledger().hops()[0].oldest_waiting(), None);
-    assert_eq!(
-        path.analysis.ledger().totals().missed.reported(),
-        0,
-        "nothing was missed"
-    );
+    assert_eq!(path.analysis.ledger().totals().missed.reported(), 0, "nothing was missed");
     let next = FrameId::new(HopId(0), 1, 0);
     path.now += SECOND;
-    path.apply(What::Sent(Frame::token_ids(
-        next,
-        900,
-        &[chunk("c", 1, 1, Some(Finish::Stop))],
-    )));
+    path.apply(What::Sent(Frame::token_ids(next, 900, &[chunk("c", 1, 1, Some(Finish::Stop))])));
     assert_eq!(backlog(&path), 1);
     path.receive(next);
     assert_eq!(backlog(&path), 0);

@@ -30,12 +30,8 @@ fn predicted_after(received: &[HopId], by: Option<ThreadId>, wait_ns: Option<u64
         analysis.apply(&Event { at: MonoNs(at), what });
     };
     for id in [OUTPUT, CONTROL] {
-        let capabilities = Capabilities {
-            sent: true,
-            received: true,
-            processed: wait_ns.is_some(),
-            ..Capabilities::default()
-        };
+        let capabilities =
+            Capabilities { sent: true, received: true, processed: wait_ns.is_some(), ..Capabilities::default() };
         let hop = Hop::only(id, "scheduler->tokenizer", capabilities);
         apply(What::Hop(hop));
     }
@@ -47,11 +43,7 @@ fn predicted_after(received: &[HopId], by: Option<ThreadId>, wait_ns: Option<u64
         ..Engine::default()
     }));
     let frame_id = |index: usize| {
-        FrameId::new(
-            received[index],
-            0,
-            received[..index].iter().filter(|&&hop| hop == received[index]).count() as u64,
-        )
+        FrameId::new(received[index], 0, received[..index].iter().filter(|&&hop| hop == received[index]).count() as u64)
     };
     let send = |index: usize, apply: &mut dyn FnMut(What<'_>)| {
         let (id, hop) = (frame_id(index), received[index]);
@@ -60,14 +52,7 @@ fn predicted_after(received: &[HopId], by: Option<ThreadId>, wait_ns: Option<u64
             OUTPUT => (Kind::TokenIds, std::slice::from_ref(&chunk)),
             _ => (Kind::Control, &[][..]),
         };
-        apply(What::Sent(Frame {
-            id,
-            bytes: 100,
-            forwarded: None,
-            kind,
-            ids: IdColumn::Delta,
-            chunks,
-        }));
+        apply(What::Sent(Frame { id, bytes: 100, forwarded: None, kind, ids: IdColumn::Delta, chunks }));
     };
     if !late {
         (0..received.len()).for_each(|index| send(index, &mut apply));
@@ -76,10 +61,7 @@ fn predicted_after(received: &[HopId], by: Option<ThreadId>, wait_ns: Option<u64
         if late {
             send(index, &mut apply);
         }
-        apply(What::Received(Received {
-            by,
-            ..Received::in_wakeup(frame_id(index), 1)
-        }));
+        apply(What::Received(Received { by, ..Received::in_wakeup(frame_id(index), 1) }));
         if wait_ns.is_some() {
             apply(What::Processed(frame_id(index)));
         }
@@ -109,11 +91,7 @@ fn an_idle_receiver_lets_the_waiters_run() {
     for by in [LOOP, None] {
         let after = |wait_ns, late| predicted_after(&[OUTPUT; 4], by, Some(wait_ns), late);
         assert_eq!(after(0, false), [[1, 1], [3, 3]]);
-        assert_eq!(
-            after(1_000_000, false),
-            none,
-            "sent shortly before, and not received at once"
-        );
+        assert_eq!(after(1_000_000, false), none, "sent shortly before, and not received at once");
         assert_eq!(after(20_000_000, false), [[1, 1], [3, 3]], "queued for a long time");
         assert_eq!(after(0, true), none, "sent after the receiver began to wait");
     }

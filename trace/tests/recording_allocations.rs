@@ -25,22 +25,14 @@ fn chunk(rid: &str, completion: u32) -> Chunk<'_> {
 fn recording_and_reading_known_requests_does_not_allocate() {
     let path = std::env::temp_dir().join(format!("tokengap-allocations-{}.tgap", std::process::id()));
     // With no limit on block size, no block goes to the writer thread while allocations are counted.
-    let options = RecordOptions {
-        block_bytes: usize::MAX,
-        ..RecordOptions::offline()
-    };
+    let options = RecordOptions { block_bytes: usize::MAX, ..RecordOptions::offline() };
     let mut recorder = Recorder::create(&path, &Header::of("model", Config::default()), options).expect("a new file");
     let rids: Vec<String> = (0..256).map(|n| format!("{n:032x}")).collect();
-    let frames: Vec<Vec<Chunk<'_>>> = (1..=400)
-        .map(|n| rids.iter().map(|rid| chunk(rid, n)).collect())
-        .collect();
+    let frames: Vec<Vec<Chunk<'_>>> = (1..=400).map(|n| rids.iter().map(|rid| chunk(rid, n)).collect()).collect();
     let mut seq = 0;
     let mut record = |chunks| {
         let id = FrameId::new(HopId(0), 0, seq);
-        recorder.event(&Event::new(
-            MonoNs(seq * 10_000_000),
-            What::Sent(Frame::token_ids(id, 25_000, chunks)),
-        ));
+        recorder.event(&Event::new(MonoNs(seq * 10_000_000), What::Sent(Frame::token_ids(id, 25_000, chunks))));
         recorder.tick(MonoNs(seq * 10_000_000 + 1));
         seq += 1;
     };
@@ -60,10 +52,6 @@ fn recording_and_reading_known_requests_does_not_allocate() {
     assert!((0..600).all(|_| next()));
     let region = Region::new(ALLOCATOR);
     assert!((0..200).all(|_| next()));
-    assert_eq!(
-        region.change().allocations,
-        0,
-        "allocations for 100 frames and 100 ticks"
-    );
+    assert_eq!(region.change().allocations, 0, "allocations for 100 frames and 100 ticks");
     std::fs::remove_file(&path).ok();
 }

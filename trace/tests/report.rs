@@ -22,20 +22,9 @@ struct Run {
 
 impl Run {
     fn new(name: &str, capabilities: Capabilities, last: bool) -> Self {
-        let mut run = Self {
-            analysis: Analysis::new(engine::config()),
-            seq: 0,
-        };
+        let mut run = Self { analysis: Analysis::new(engine::config()), seq: 0 };
         let endpoint = "ipc:///tmp/tmpk2v9x1";
-        run.apply(
-            0,
-            What::Hop(Hop {
-                endpoint,
-                origin: true,
-                last,
-                ..Hop::new(HopId(0), name, capabilities)
-            }),
-        );
+        run.apply(0, What::Hop(Hop { endpoint, origin: true, last, ..Hop::new(HopId(0), name, capabilities) }));
         run
     }
 
@@ -58,10 +47,7 @@ impl Run {
         let chunks: Vec<Chunk<'_>> = chunks.iter().map(chunk).collect();
         let id = Self::id(self.seq);
         self.seq += 1;
-        let frame = Frame {
-            forwarded: Some(MonoNs(START + (ms + 1) * MS)),
-            ..Frame::token_ids(id, 1_240, &chunks)
-        };
+        let frame = Frame { forwarded: Some(MonoNs(START + (ms + 1) * MS)), ..Frame::token_ids(id, 1_240, &chunks) };
         self.apply(ms, What::Sent(frame));
     }
 
@@ -72,13 +58,7 @@ impl Run {
 
     fn deliver(&mut self, ms: u64, rid: &str, tokens: u32, completion: u32, finished: bool) {
         let completion_tokens = Some(completion);
-        self.apply(
-            ms,
-            What::Delivered(Delivery {
-                finished,
-                ..Delivery::new(rid, tokens, completion_tokens)
-            }),
-        );
+        self.apply(ms, What::Delivered(Delivery { finished, ..Delivery::new(rid, tokens, completion_tokens) }));
     }
 }
 
@@ -107,10 +87,7 @@ fn everything_seen() -> Report {
     run.deliver(12, FAST, 1, 1, false);
     run.send(23, &[(FAST, 1, 2, None), (SLOW, 1, 1, None)]);
     run.send(36, &[(FAST, 2, 4, None), (SLOW, 1, 2, None)]);
-    run.send(
-        49,
-        &[(FAST, 1, 5, Some(Finish::Stop)), (SLOW, 1, 3, Some(Finish::Length))],
-    );
+    run.send(49, &[(FAST, 1, 5, Some(Finish::Stop)), (SLOW, 1, 3, Some(Finish::Length))]);
     for seq in 1..4 {
         run.receive(23_862, seq, 2);
     }
@@ -134,21 +111,10 @@ fn sends_seen() -> Report {
     run.apply(5, What::Undecoded(Undecoded::new(Run::id(1), 64, "class unknown")));
     run.seq += 2;
     run.apply(6, What::Missed(Missed::new(Some(HopId(0)), 2, MissedCause::QueueFull)));
-    run.send(
-        40,
-        &[
-            (FAST, 1, 9, Some(Finish::Abort)),
-            ("HEALTH_CHECK_1768", 1, 1, Some(Finish::Length)),
-        ],
-    );
+    run.send(40, &[(FAST, 1, 9, Some(Finish::Abort)), ("HEALTH_CHECK_1768", 1, 1, Some(Finish::Length))]);
     run.analysis.tick(MonoNs(START + 1_000 * MS));
-    let degraded = vec![Value::from(
-        "egress: no CAP_BPF; run as root or grant CAP_BPF and CAP_PERFMON",
-    )];
-    run.analysis.report(&ReportInput {
-        degraded,
-        ..ReportInput::of("tap")
-    })
+    let degraded = vec![Value::from("egress: no CAP_BPF; run as root or grant CAP_BPF and CAP_PERFMON")];
+    run.analysis.report(&ReportInput { degraded, ..ReportInput::of("tap") })
 }
 
 /// JSON without the time series, which has its own tests.
@@ -178,11 +144,7 @@ fn sends_seen_as_text() {
 
 #[test]
 fn nothing_seen_as_text() {
-    insta::assert_snapshot!(
-        Analysis::new(engine::config())
-            .report(&ReportInput::of("tap"))
-            .to_text()
-    );
+    insta::assert_snapshot!(Analysis::new(engine::config()).report(&ReportInput::of("tap")).to_text());
 }
 
 #[test]
@@ -203,11 +165,7 @@ fn a_report_round_trips_through_json() {
 
 #[test]
 fn slowest_requests_are_sorted_by_gap_and_limited() {
-    let mut run = Run::new(
-        "scheduler->tokenizer",
-        Capabilities::SENT | Capabilities::RECEIVED,
-        true,
-    );
+    let mut run = Run::new("scheduler->tokenizer", Capabilities::SENT | Capabilities::RECEIVED, true);
     // Gaps of 5, 60, 20 and 40 ms, and one first token sent 30 ms before the end and not received.
     for (seq, (rid, gap)) in [("a", 5), ("b", 60), ("c", 20), ("d", 40)].into_iter().enumerate() {
         run.send(100 * seq as u64, &[(rid, 1, 1, None)]);
@@ -216,23 +174,12 @@ fn slowest_requests_are_sorted_by_gap_and_limited() {
     run.send(470, &[("e", 1, 1, None)]);
     run.analysis.tick(MonoNs(START + 500 * MS));
     let listed = |slowest| {
-        let report = run.analysis.report(&ReportInput {
-            slowest,
-            ..ReportInput::of("attach")
-        });
+        let report = run.analysis.report(&ReportInput { slowest, ..ReportInput::of("attach") });
         let lines = report.slowest.iter();
-        lines
-            .map(|line| (line.rid.clone(), line.gap_ns.map(|ns| ns / MS)))
-            .collect::<Vec<_>>()
+        lines.map(|line| (line.rid.clone(), line.gap_ns.map(|ns| ns / MS))).collect::<Vec<_>>()
     };
-    let expected = [
-        ("b", Some(60)),
-        ("d", Some(40)),
-        ("e", None),
-        ("c", Some(20)),
-        ("a", Some(5)),
-    ]
-    .map(|(rid, gap)| (rid.to_owned(), gap));
+    let expected = [("b", Some(60)), ("d", Some(40)), ("e", None), ("c", Some(20)), ("a", Some(5))]
+        .map(|(rid, gap)| (rid.to_owned(), gap));
     assert_eq!(listed(10), expected);
     assert_eq!(listed(3), expected[..3]);
     assert!(listed(0).is_empty());
@@ -311,10 +258,7 @@ fn every_field_exists_and_is_null_only_if_unobservable() {
         let value = relay.pointer(field).unwrap_or_else(|| panic!("{field} is missing"));
         assert_eq!(!value.is_null(), observable, "{field}: {value}");
         let value = all.pointer(field).unwrap_or_else(|| panic!("{field} is missing"));
-        assert!(
-            !value.is_null() || field == "/cpu",
-            "{field} is null though everything is observed"
-        );
+        assert!(!value.is_null() || field == "/cpu", "{field} is null though everything is observed");
     }
     for field in ["count", "p50", "p90", "p99", "max", "max_rid"] {
         assert!(all["gap_ns"].get(field).is_some(), "gap_ns.{field}");
@@ -353,23 +297,14 @@ fn hostile() -> Report {
 fn the_html_page_escapes_hostile_names_and_loads_no_resources() {
     let report = hostile();
     let page = report.to_html(&Clock::of(&report, None));
-    assert!(
-        page.contains("&lt;script&gt;alert(1)&lt;/script&gt;") && !page.contains("<script"),
-        "it is escaped"
-    );
+    assert!(page.contains("&lt;script&gt;alert(1)&lt;/script&gt;") && !page.contains("<script"), "it is escaped");
     assert!(!page.contains(['\u{202e}', '\u{1b}']) && page.contains("default-src 'none'"));
     for loads in ["src=", "url(", "http:", "https:", "@import", "<link", "<img", "onload"] {
         assert!(!page.contains(loads), "{loads}");
     }
     let opened = |tag: &str| page.matches(&format!("<{tag}>")).count() + page.matches(&format!("<{tag} ")).count();
-    for tag in [
-        "html", "main", "section", "table", "tbody", "tr", "ol", "li", "dl", "svg", "figure", "a", "p",
-    ] {
-        assert_eq!(
-            opened(tag),
-            page.matches(&format!("</{tag}>")).count(),
-            "{tag} is closed as often as opened"
-        );
+    for tag in ["html", "main", "section", "table", "tbody", "tr", "ol", "li", "dl", "svg", "figure", "a", "p"] {
+        assert_eq!(opened(tag), page.matches(&format!("</{tag}>")).count(), "{tag} is closed as often as opened");
     }
 }
 
@@ -383,10 +318,7 @@ fn markdown_and_text_neutralise_mentions_and_control_characters() {
     assert!(!markdown.lines().any(|line| line.starts_with("# ")), "{markdown}");
     // Text between backticks is not markup.
     let outside: String = markdown.split('`').step_by(2).collect();
-    assert!(
-        !outside.contains("<script") && !markdown.contains("**since** @here"),
-        "{markdown}"
-    );
+    assert!(!outside.contains("<script") && !markdown.contains("**since** @here"), "{markdown}");
 }
 
 #[test]
@@ -404,9 +336,6 @@ fn every_report_format_lists_unobserved_values() {
     let clock = Clock::of(&report, None);
     for text in [report.to_text(), report.to_markdown(&clock), report.to_html(&clock)] {
         let words = text.split_whitespace().collect::<Vec<_>>().join(" ");
-        assert!(
-            words.contains("deliveries to clients") && words.contains("no CAP_BPF"),
-            "{text}"
-        );
+        assert!(words.contains("deliveries to clients") && words.contains("no CAP_BPF"), "{text}");
     }
 }

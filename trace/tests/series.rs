@@ -12,14 +12,8 @@ struct Run(Analysis);
 
 impl Run {
     fn new(slots: usize) -> Self {
-        let limits = Limits {
-            series_slots: slots,
-            ..Limits::default()
-        };
-        let mut run = Self(Analysis::new(Config {
-            limits,
-            ..Config::default()
-        }));
+        let limits = Limits { series_slots: slots, ..Limits::default() };
+        let mut run = Self(Analysis::new(Config { limits, ..Config::default() }));
         let capabilities = Capabilities::SENT | Capabilities::RECEIVED;
         run.apply(0, What::Hop(Hop::only(HopId(0), "scheduler->tokenizer", capabilities)));
         run
@@ -36,13 +30,7 @@ impl Run {
     }
 
     fn receive(&mut self, ms: u64, seq: u64) {
-        self.apply(
-            ms,
-            What::Received(Received {
-                by: Some(RECEIVER),
-                ..Received::in_wakeup(id(seq), seq / 2)
-            }),
-        );
+        self.apply(ms, What::Received(Received { by: Some(RECEIVER), ..Received::in_wakeup(id(seq), seq / 2) }));
     }
 
     fn cpu(&mut self, ms: u64, on_ms: u64) {
@@ -76,24 +64,14 @@ fn a_slot_contains_only_its_own_events() {
         run.send(100 + 10 * n, n, &format!("r{n}"));
     }
     run.cpu(200, 80);
-    run.apply(
-        900,
-        What::Queue(QueueSample {
-            hop: "scheduler->tokenizer",
-            receive_bytes: Some(77),
-            send_bytes: None,
-        }),
-    );
+    run.apply(900, What::Queue(QueueSample { hop: "scheduler->tokenizer", receive_bytes: Some(77), send_bytes: None }));
     for n in 0..4 {
         run.receive(2_500 + n, n);
     }
     run.cpu(2_600, 40);
     run.0.tick(MonoNs(7_750 * MS));
     let series = run.series();
-    assert_eq!(
-        (series.slot_ns, series.from_ns, series.to_ns, series.len()),
-        (1_000 * MS, 0, 2_750 * MS, 3)
-    );
+    assert_eq!((series.slot_ns, series.from_ns, series.to_ns, series.len()), (1_000 * MS, 0, 2_750 * MS, 3));
     assert_eq!(series.tokens.sent, vec![4, 0, 0]);
     assert_eq!(series.tokens.received, Some(vec![0, 0, 4]));
     assert_eq!(series.tokens.delivered, None, "deliveries are not observed");
@@ -103,16 +81,8 @@ fn a_slot_contains_only_its_own_events() {
     assert_eq!(gap.count, vec![0, 0, 4]);
     assert_eq!(gap.max, vec![None, None, Some(2_400 * MS)]);
     let hop = &series.hops[0];
-    assert_eq!(
-        hop.backlog_max_frames,
-        Some(vec![4, 4, 4]),
-        "frames wait until they are received"
-    );
-    assert_eq!(
-        hop.kernel_bytes_max,
-        Some(vec![Some(77), None, None]),
-        "a missing sample is not zero"
-    );
+    assert_eq!(hop.backlog_max_frames, Some(vec![4, 4, 4]), "frames wait until they are received");
+    assert_eq!(hop.kernel_bytes_max, Some(vec![Some(77), None, None]), "a missing sample is not zero");
     assert_eq!(hop.wakeups, Some(vec![0, 0, 1]), "the last wakeup has not ended");
     let thread = &series.threads[0];
     assert_eq!(thread.role.as_str(), "tokenizer");
@@ -135,15 +105,9 @@ fn halved_slots_add_up_to_the_totals() {
     assert_eq!(series.hops[0].frames_received.iter().flatten().sum::<u64>(), 500);
     let gap = series.gap_ns.as_ref().expect("gaps are observed");
     assert_eq!(gap.count.iter().sum::<u64>(), 500);
-    assert!(
-        gap.max.iter().flatten().all(|&ns| (30 * MS..=36 * MS).contains(&ns)),
-        "{gap:?}"
-    );
+    assert!(gap.max.iter().flatten().all(|&ns| (30 * MS..=36 * MS).contains(&ns)), "{gap:?}");
     let total_seconds: f64 = (0..series.len()).map(|slot| series.seconds(slot)).sum();
-    assert!(
-        (total_seconds - report.window_ns[1] as f64 / 1e9).abs() < 1e-6,
-        "the slots cover the window"
-    );
+    assert!((total_seconds - report.window_ns[1] as f64 / 1e9).abs() < 1e-6, "the slots cover the window");
 }
 
 #[test]
@@ -157,10 +121,7 @@ fn every_value_is_in_exactly_one_class() {
     let gap = report.gap_ns.expect("gaps are observed");
     for classes in [&gap.classes, &report.hops[0].queue_wait_classes] {
         assert_eq!(classes.iter().map(|c| c[2]).sum::<u64>(), 200);
-        assert!(
-            classes.iter().all(|c| c[0] < c[1]) && classes[0][0] <= MS,
-            "{classes:?}"
-        );
+        assert!(classes.iter().all(|c| c[0] < c[1]) && classes[0][0] <= MS, "{classes:?}");
     }
 }
 

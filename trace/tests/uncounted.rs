@@ -20,21 +20,13 @@ struct Run {
 impl Run {
     /// A hop after `observed_frames` frames without content.
     fn after(observed_frames: u64) -> Self {
-        let mut run = Self {
-            analysis: Analysis::new(Config::default()),
-            at: 0,
-            seq: 0,
-        };
+        let mut run = Self { analysis: Analysis::new(Config::default()), at: 0, seq: 0 };
         run.apply(What::Engine(Engine {
             mode: Some(Mode::Incremental),
             waiter: Some(Waiter::Merges),
             ..Engine::default()
         }));
-        run.apply(What::Hop(Hop::only(
-            HOP,
-            "engine->api",
-            Capabilities::SENT | Capabilities::DELIVERED,
-        )));
+        run.apply(What::Hop(Hop::only(HOP, "engine->api", Capabilities::SENT | Capabilities::DELIVERED)));
         (0..observed_frames).for_each(|_| run.send(&[]));
         run
     }
@@ -47,21 +39,14 @@ impl Run {
     fn send(&mut self, chunks: &[Chunk<'_>]) {
         let id = FrameId::new(HOP, 0, self.seq);
         self.seq += 1;
-        self.apply(What::Sent(Frame {
-            ids: IdColumn::Uncounted,
-            ..Frame::token_ids(id, 100, chunks)
-        }));
+        self.apply(What::Sent(Frame { ids: IdColumn::Uncounted, ..Frame::token_ids(id, 100, chunks) }));
     }
 
     /// Sends one frame for each number of new ids; the last one ends the request.
     fn stream(&mut self, listed: &[u32]) {
         for (number, &listed) in (1..).zip(listed) {
             let finish = (number == LENGTH).then_some(Finish::Stop);
-            self.send(&[Chunk {
-                listed: Some(listed),
-                finish,
-                ..Chunk::new("a")
-            }]);
+            self.send(&[Chunk { listed: Some(listed), finish, ..Chunk::new("a") }]);
         }
     }
 
@@ -80,10 +65,7 @@ impl Run {
 const SILENT: Engines = Engines(&[&Silent]);
 
 /// One new id.
-const CHUNK: Chunk<'_> = Chunk {
-    listed: Some(1),
-    ..Chunk::new("a")
-};
+const CHUNK: Chunk<'_> = Chunk { listed: Some(1), ..Chunk::new("a") };
 
 /// Number of chunks of a complete stream.
 const LENGTH: usize = 4;
@@ -180,18 +162,9 @@ fn a_first_chunk_with_the_prompts_length_is_the_first() {
 fn the_end_of_its_response_ends_a_request_of_an_engine_that_sends_no_finish_reason() {
     let ended = |engines, end| {
         let mut run = Run::after(0);
-        run.analysis = Analysis::new(Config {
-            engines,
-            ..Config::default()
-        });
-        run.send(&[Chunk {
-            prompt_tokens: Some(7),
-            ..CHUNK
-        }]);
-        run.apply(What::Answered(Answer {
-            end,
-            ..Answer::new("a", Some(1), None)
-        }));
+        run.analysis = Analysis::new(Config { engines, ..Config::default() });
+        run.send(&[Chunk { prompt_tokens: Some(7), ..CHUNK }]);
+        run.apply(What::Answered(Answer { end, ..Answer::new("a", Some(1), None) }));
         // One more step before the abort reaches the engine.
         run.send(&[CHUNK]);
         let requests = &run.analysis.ledger().totals().requests;

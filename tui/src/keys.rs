@@ -37,14 +37,7 @@ const NONE: KeyModifiers = KeyModifiers::NONE;
 const CTRL: KeyModifiers = KeyModifiers::CONTROL;
 const SHIFT: KeyModifiers = KeyModifiers::SHIFT;
 
-const LISTS: Place = Place::On(&[
-    Tab::Requests,
-    Tab::Request,
-    Tab::Hops,
-    Tab::Findings,
-    Tab::Cpu,
-    Tab::Pods,
-]);
+const LISTS: Place = Place::On(&[Tab::Requests, Tab::Request, Tab::Hops, Tab::Findings, Tab::Cpu, Tab::Pods]);
 const REQUESTS: Place = Place::On(&[Tab::Requests]);
 const TIMELINES: Place = Place::On(&[Tab::Overview, Tab::Hops, Tab::Cpu]);
 const OPENS: Place = Place::On(&[Tab::Overview, Tab::Requests, Tab::Hops, Tab::Findings, Tab::Pods]);
@@ -59,14 +52,7 @@ const fn on(
     what: &'static str,
     hint: &'static str,
 ) -> Binding {
-    Binding {
-        place,
-        keys,
-        shown,
-        action,
-        what,
-        hint,
-    }
+    Binding { place, keys, shown, action, what, hint }
 }
 
 const fn chars<const C: char>() -> [(KeyCode, KeyModifiers); 1] {
@@ -178,15 +164,8 @@ pub(crate) fn action(key: &KeyEvent, ui: &Ui) -> Option<Action> {
         Dialog::None => {}
     }
     // Terminals report `?` or `G` with or without SHIFT; the character already implies it.
-    let modifiers = if matches!(key.code, KeyCode::Char(_)) {
-        key.modifiers - SHIFT
-    } else {
-        key.modifiers
-    };
-    BINDINGS
-        .iter()
-        .find(|b| b.applies(ui) && b.keys.contains(&(key.code, modifiers)))
-        .map(|b| b.action)
+    let modifiers = if matches!(key.code, KeyCode::Char(_)) { key.modifiers - SHIFT } else { key.modifiers };
+    BINDINGS.iter().find(|b| b.applies(ui) && b.keys.contains(&(key.code, modifiers))).map(|b| b.action)
 }
 
 /// An entry of the command palette.
@@ -305,11 +284,7 @@ mod tests {
     #[test]
     fn every_key_is_bound_once_per_place() {
         for (tab, replay) in Tab::ALL.into_iter().flat_map(|tab| [(tab, false), (tab, true)]) {
-            let ui = Ui {
-                tab,
-                replay,
-                ..Ui::default()
-            };
+            let ui = Ui { tab, replay, ..Ui::default() };
             let mut seen = Vec::new();
             for key in BINDINGS.iter().filter(|b| b.applies(&ui)).flat_map(|b| b.keys) {
                 assert!(!seen.contains(&key), "{key:?} twice on {tab:?}");
@@ -329,19 +304,10 @@ mod tests {
 
     #[test]
     fn capitals_and_signs_match_with_or_without_shift() {
-        let ui = Ui {
-            tab: Tab::Requests,
-            ..Ui::default()
-        };
+        let ui = Ui { tab: Tab::Requests, ..Ui::default() };
         for modifiers in [NONE, SHIFT] {
-            assert_eq!(
-                action(&KeyEvent::new(KeyCode::Char('G'), modifiers), &ui),
-                Some(Action::End)
-            );
-            assert_eq!(
-                action(&KeyEvent::new(KeyCode::Char('?'), modifiers), &ui),
-                Some(Action::Help)
-            );
+            assert_eq!(action(&KeyEvent::new(KeyCode::Char('G'), modifiers), &ui), Some(Action::End));
+            assert_eq!(action(&KeyEvent::new(KeyCode::Char('?'), modifiers), &ui), Some(Action::Help));
         }
     }
 }

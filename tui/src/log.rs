@@ -11,11 +11,7 @@ use tracing_subscriber::fmt::MakeWriter;
 const MAX_LINES: usize = 500;
 
 /// Process-wide buffer, because the log is process-wide.
-static BUFFER: Mutex<Buffer> = Mutex::new(Buffer {
-    holding: false,
-    lines: VecDeque::new(),
-    evicted: 0,
-});
+static BUFFER: Mutex<Buffer> = Mutex::new(Buffer { holding: false, lines: VecDeque::new(), evicted: 0 });
 
 struct Buffer {
     holding: bool,
@@ -51,11 +47,7 @@ impl Drop for LogHold {
         let mut out = std::io::stderr().lock();
         // Write errors cannot be reported if stderr is closed.
         if buffer.evicted > 0 {
-            let _ = writeln!(
-                out,
-                "tokengap: {} older log lines were dropped while the screen was up",
-                buffer.evicted
-            );
+            let _ = writeln!(out, "tokengap: {} older log lines were dropped while the screen was up", buffer.evicted);
         }
         for line in buffer.lines.drain(..) {
             let _ = out.write_all(line.as_bytes());

@@ -71,10 +71,7 @@ pub(crate) struct Environment {
 impl Environment {
     pub(crate) fn read() -> Self {
         let var = |name: &str| std::env::var(name).unwrap_or_default();
-        let locale = ["LC_ALL", "LC_CTYPE", "LANG"]
-            .map(var)
-            .into_iter()
-            .find(|v| !v.is_empty());
+        let locale = ["LC_ALL", "LC_CTYPE", "LANG"].map(var).into_iter().find(|v| !v.is_empty());
         Self {
             choice: CHOSEN.get().copied().unwrap_or_default(),
             no_color: !var("NO_COLOR").is_empty(),
@@ -92,11 +89,7 @@ impl Theme {
         let locale = surroundings.locale.to_lowercase();
         let ascii = !(locale.contains("utf-8") || locale.contains("utf8")) || surroundings.term == "linux";
         let many = surroundings.term.contains("256color") || !surroundings.colorterm.is_empty();
-        let ground = surroundings
-            .colorfgbg
-            .rsplit(';')
-            .next()
-            .and_then(|n| n.parse::<u8>().ok());
+        let ground = surroundings.colorfgbg.rsplit(';').next().and_then(|n| n.parse::<u8>().ok());
         let palette = match ground {
             _ if surroundings.choice == Choice::Dark => Palette::Dark,
             _ if surroundings.choice == Choice::Light => Palette::Light,
@@ -168,11 +161,7 @@ impl Theme {
             Palette::Sixteen => Style::new().fg(plain),
             Palette::None => Style::new(),
         };
-        if health >= Health::Warning {
-            style.add_modifier(Modifier::BOLD)
-        } else {
-            style
-        }
+        if health >= Health::Warning { style.add_modifier(Modifier::BOLD) } else { style }
     }
 
     pub(crate) fn flag(self, flag: Flag) -> Style {
@@ -208,13 +197,8 @@ mod tests {
 
     fn palette(term: &str, colorfgbg: &str, no_color: bool) -> (Palette, bool) {
         let (term, colorfgbg) = (term.to_owned(), colorfgbg.to_owned());
-        let surroundings = Environment {
-            no_color,
-            term,
-            colorfgbg,
-            locale: "C.UTF-8".into(),
-            ..Environment::default()
-        };
+        let surroundings =
+            Environment { no_color, term, colorfgbg, locale: "C.UTF-8".into(), ..Environment::default() };
         (Theme::of(&surroundings).palette, Theme::of(&surroundings).ascii)
     }
 
@@ -236,29 +220,16 @@ mod tests {
             (Choice::Mono, Palette::None),
             (Choice::Auto, Palette::None),
         ] {
-            let surroundings = Environment {
-                choice,
-                no_color: true,
-                ..Environment::default()
-            };
+            let surroundings = Environment { choice, no_color: true, ..Environment::default() };
             assert_eq!(Theme::of(&surroundings).palette, palette, "{choice:?}");
         }
     }
 
     #[test]
     fn every_health_has_a_distinct_sign() {
-        let all = [
-            Health::Unknown,
-            Health::Good,
-            Health::Info,
-            Health::Warning,
-            Health::Critical,
-        ];
+        let all = [Health::Unknown, Health::Good, Health::Info, Health::Warning, Health::Critical];
         for ascii in [true, false] {
-            let theme = Theme {
-                palette: Palette::None,
-                ascii,
-            };
+            let theme = Theme { palette: Palette::None, ascii };
             let mut signs = all.map(|h| theme.sign(h)).to_vec();
             signs.dedup();
             assert_eq!(signs.len(), all.len());

@@ -9,10 +9,7 @@ use anyhow::{Context, Result};
 pub(crate) fn write(root: &Path, file: &str, part: &str, text: &str) -> Result<()> {
     let path = root.join("docs").join(file);
     let document = fs::read_to_string(&path).with_context(|| format!("reading {}", path.display()))?;
-    let (begin, end) = (
-        format!("<!-- {part}: written by the command -->\n"),
-        format!("<!-- {part}: end -->"),
-    );
+    let (begin, end) = (format!("<!-- {part}: written by the command -->\n"), format!("<!-- {part}: end -->"));
     let marks = || format!("cannot find the marks of {part} in {}", path.display());
     let from = document.find(&begin).with_context(marks)? + begin.len();
     let to = document[from..].find(&end).with_context(marks)? + from;

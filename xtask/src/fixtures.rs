@@ -8,21 +8,11 @@ use anyhow::{Context, ensure};
 use crate::e2e::setup::Home;
 
 /// Releases recorded with every case; the flag selects msgpack.
-const ALL: [(&str, bool); 5] = [
-    ("0.4.4", false),
-    ("0.5.9", false),
-    ("0.5.13", false),
-    ("0.5.23", false),
-    ("0.5.23", true),
-];
+const ALL: [(&str, bool); 5] =
+    [("0.4.4", false), ("0.5.9", false), ("0.5.13", false), ("0.5.23", false), ("0.5.23", true)];
 /// Releases recorded with every case except the large ones.
-const SMALL: [(&str, bool); 5] = [
-    ("0.4.0", false),
-    ("0.5.3", false),
-    ("0.5.10", false),
-    ("0.5.15", false),
-    ("0.5.15", true),
-];
+const SMALL: [(&str, bool); 5] =
+    [("0.4.0", false), ("0.5.3", false), ("0.5.10", false), ("0.5.15", false), ("0.5.15", true)];
 /// One release for every other layout of `BatchTokenIDOutput`, and one before and after each change in the meaning of its ids.
 #[rustfmt::skip]
 const CORE: [(&str, bool); 30] = [
@@ -45,10 +35,7 @@ pub(crate) struct Args {
 
 pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
     let home = Home::find();
-    let out = args
-        .out
-        .clone()
-        .unwrap_or_else(|| home.root.join("zmq-tap/fixtures/messages"));
+    let out = args.out.clone().unwrap_or_else(|| home.root.join("zmq-tap/fixtures/messages"));
     let mut recordings: Vec<(&str, bool, &str)> = Vec::new();
     if args.releases.is_empty() {
         for (extent, releases) in [("all", &ALL[..]), ("small", &SMALL), ("core", &CORE)] {
@@ -66,22 +53,11 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
     }
     home.prepare(&recordings.iter().map(|(release, ..)| *release).collect::<Vec<_>>())?;
     for (release, msgpack, extent) in recordings {
-        let folder = out.join(if msgpack {
-            format!("{release}-msgpack")
-        } else {
-            release.to_owned()
-        });
+        let folder = out.join(if msgpack { format!("{release}-msgpack") } else { release.to_owned() });
         eprintln!("recording {}", folder.display());
         let mut record = Command::new(&home.python);
-        record
-            .arg(home.root.join("zmq-tap/fixtures/record.py"))
-            .arg(release)
-            .arg(&folder)
-            .arg(extent);
-        record
-            .env("PYTHONPATH", &home.root)
-            .env("PYTHONDONTWRITEBYTECODE", "1")
-            .current_dir(&home.root);
+        record.arg(home.root.join("zmq-tap/fixtures/record.py")).arg(release).arg(&folder).arg(extent);
+        record.env("PYTHONPATH", &home.root).env("PYTHONDONTWRITEBYTECODE", "1").current_dir(&home.root);
         if msgpack {
             record.env("SGLANG_USE_PICKLE_IPC", "0");
         }

@@ -11,11 +11,8 @@ pub(crate) fn python(script: &str) -> Result<Command> {
     let root = root()?;
     let script = root.join("xtask/src").join(script);
     let requirements = script.with_file_name("requirements.txt");
-    let mut command = Command::new(if requirements.exists() {
-        environment(&root, &requirements)?
-    } else {
-        "python3".into()
-    });
+    let mut command =
+        Command::new(if requirements.exists() { environment(&root, &requirements)? } else { "python3".into() });
     // Scripts import the engine harness.
     command.arg(script).env("PYTHONPATH", &root).current_dir(root);
     Ok(command)
@@ -48,11 +45,7 @@ fn environment(root: &Path, requirements: &Path) -> Result<PathBuf> {
     }
     succeed(Command::new("python3").args(["-m", "venv", "--clear"]).arg(&folder))
         .context("cannot create a virtual environment: install python3-venv")?;
-    succeed(
-        Command::new(&python)
-            .args(["-m", "pip", "install", "--quiet", "--requirement"])
-            .arg(requirements),
-    )?;
+    succeed(Command::new(&python).args(["-m", "pip", "install", "--quiet", "--requirement"]).arg(requirements))?;
     fs::write(made_from, wanted)?;
     Ok(python)
 }
@@ -74,29 +67,16 @@ fn build() -> Result<PathBuf> {
 
 /// Runs a command and expects success.
 pub(crate) fn succeed(command: &mut Command) -> Result<()> {
-    let status = command
-        .status()
-        .with_context(|| format!("start {}", command.get_program().display()))?;
-    ensure!(
-        status.success(),
-        "{} failed ({status}): {command:?}",
-        command.get_program().display()
-    );
+    let status = command.status().with_context(|| format!("start {}", command.get_program().display()))?;
+    ensure!(status.success(), "{} failed ({status}): {command:?}", command.get_program().display());
     Ok(())
 }
 
 /// Standard output of a command.
 pub(crate) fn output(command: &mut Command) -> Result<String> {
-    let out = command
-        .output()
-        .with_context(|| format!("start {}", command.get_program().display()))?;
+    let out = command.output().with_context(|| format!("start {}", command.get_program().display()))?;
     if !out.status.success() {
-        bail!(
-            "{} failed ({}): {}",
-            command.get_program().display(),
-            out.status,
-            String::from_utf8_lossy(&out.stderr)
-        );
+        bail!("{} failed ({}): {}", command.get_program().display(), out.status, String::from_utf8_lossy(&out.stderr));
     }
     Ok(String::from_utf8(out.stdout)?)
 }

@@ -77,10 +77,7 @@ pub(crate) fn install(options: &Install) -> Result<()> {
     let shipped = std::fs::canonicalize(&options.shipped);
     let shipped =
         shipped.with_context(|| format!("cannot find {}: run `cargo xtask dist`", options.shipped.display()))?;
-    run(
-        "pod/install.py",
-        [shipped.as_os_str(), env!("CARGO_PKG_VERSION").as_ref()],
-    )
+    run("pod/install.py", [shipped.as_os_str(), env!("CARGO_PKG_VERSION").as_ref()])
 }
 
 #[derive(clap::Args)]

@@ -79,10 +79,7 @@ impl Refused {
             };
         }
         let first: Vec<u8> = parts.iter().flat_map(|part| part.iter().copied()).take(8).collect();
-        Self {
-            reason: "codec",
-            detail: format!("not in a known format: it begins with {first:02x?}"),
-        }
+        Self { reason: "codec", detail: format!("not in a known format: it begins with {first:02x?}") }
     }
 }
 
@@ -119,12 +116,7 @@ pub struct Decoded<'a> {
 impl<'a> Decoded<'a> {
     /// A message with its entries. Their memory returns to `home`.
     pub fn new(shape: Shape, chunks: Vec<Chunk<'a>>, home: &'a mut Vec<Chunk<'static>>) -> Self {
-        Self {
-            shape,
-            chunks,
-            made_at: None,
-            home,
-        }
+        Self { shape, chunks, made_at: None, home }
     }
 
     /// Wait of the content in the sender, for a message that was sent at `at` on the same machine. `None` without a timestamp, or with a
@@ -156,20 +148,14 @@ impl Drop for Decoded<'_> {
 /// lifetime changes.
 pub fn recycle<'to>(mut chunks: Vec<Chunk<'_>>) -> Vec<Chunk<'to>> {
     chunks.clear();
-    chunks
-        .into_iter()
-        .map(|_| unreachable!("the vector was cleared"))
-        .collect()
+    chunks.into_iter().map(|_| unreachable!("the vector was cleared")).collect()
 }
 
 /// Passes on a frame without token ids, which were only needed before. The memory of its chunks returns to `spare`.
 pub fn without_ids(frame: &Frame<'_>, spare: &mut Vec<Chunk<'static>>, pass: impl FnOnce(Frame<'_>)) {
     let mut chunks: Vec<Chunk<'_>> = recycle(std::mem::take(spare));
     chunks.extend(frame.chunks.iter().map(|chunk| Chunk { ids: &[], ..*chunk }));
-    pass(Frame {
-        chunks: &chunks,
-        ..*frame
-    });
+    pass(Frame { chunks: &chunks, ..*frame });
     *spare = recycle(chunks);
 }
 
@@ -225,17 +211,9 @@ mod tests {
 
     #[test]
     fn the_chunks_of_a_frame_without_ids_reuse_their_memory() {
-        let chunk = Chunk {
-            listed: Some(2),
-            ids: &[1, 2],
-            ..Chunk::new("a")
-        };
+        let chunk = Chunk { listed: Some(2), ids: &[1, 2], ..Chunk::new("a") };
         let frame = Frame {
-            id: trace::FrameId {
-                hop: HopId(0),
-                lane: 0,
-                seq: 0,
-            },
+            id: trace::FrameId { hop: HopId(0), lane: 0, seq: 0 },
             bytes: 9,
             forwarded: None,
             kind: Kind::TokenIds,

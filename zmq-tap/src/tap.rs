@@ -126,12 +126,7 @@ impl Tap {
     /// Starts without hops; [`Tap::add`] adds them.
     pub fn waiting(options: Options) -> Result<Self, RelayError> {
         let (limit, formats) = (options.max_frame_bytes, options.formats);
-        Ok(Self::on(
-            Relay::waiting(options)?,
-            (formats, limit),
-            Vec::new(),
-            Vec::new(),
-        ))
+        Ok(Self::on(Relay::waiting(options)?, (formats, limit), Vec::new(), Vec::new()))
     }
 
     /// Adds a hop whose listener is already bound. Connections wait at `gate` before the relay connects them to the upstream.
@@ -261,11 +256,7 @@ impl Tap {
             format!("{count} connections to {listen} were closed because nothing is listening on {upstream}: is the upstream running?")
         }));
         let directions = [Direction::Forward, Direction::Backward].into_iter().cycle();
-        degraded.extend(
-            directions
-                .zip(&self.hops)
-                .filter_map(|(direction, tapped)| rejection(direction, tapped)),
-        );
+        degraded.extend(directions.zip(&self.hops).filter_map(|(direction, tapped)| rejection(direction, tapped)));
         degraded.extend(limit_warnings(&self.stats()));
         degraded
     }
@@ -277,21 +268,8 @@ impl Tap {
 
     fn translate(&mut self, observation: Observation, sink: &mut dyn FnMut(&Event<'_>, &[u8])) {
         match observation {
-            Observation::Frame {
-                pair,
-                direction,
-                lane,
-                seq,
-                read_at,
-                written_at,
-                bytes,
-                payload,
-            } => {
-                let id = FrameId {
-                    hop: hop_id(pair, direction),
-                    lane,
-                    seq,
-                };
+            Observation::Frame { pair, direction, lane, seq, read_at, written_at, bytes, payload } => {
+                let id = FrameId { hop: hop_id(pair, direction), lane, seq };
                 self.frame(id, [read_at, written_at], bytes, &payload, sink);
             }
             Observation::Passed { pair, lane, at, bytes } => {
@@ -304,13 +282,7 @@ impl Tap {
                     served.short_writes(lane);
                 }
             }
-            Observation::Lost {
-                pair,
-                direction,
-                lane,
-                count,
-                cause,
-            } => match self.served(pair) {
+            Observation::Lost { pair, direction, lane, count, cause } => match self.served(pair) {
                 Some(served) => served.missed(lane, MonoNs::now(), &mut |event| sink(event, &[])),
                 None => self.lost(hop_id(pair, direction), MonoNs::now(), count, cause, sink),
             },
@@ -337,17 +309,8 @@ impl Tap {
                     tracing::warn!("{rejection}");
                 }
             }
-            Observation::Unread {
-                pair, direction, why, ..
-            } => self.warn_unreadable(hop_id(pair, direction), &why),
-            Observation::Closed {
-                pair,
-                lane,
-                at,
-                first,
-                why,
-                ..
-            } => {
+            Observation::Unread { pair, direction, why, .. } => self.warn_unreadable(hop_id(pair, direction), &why),
+            Observation::Closed { pair, lane, at, first, why, .. } => {
                 if let Some(served) = self.served(pair) {
                     served.closed(lane, at, first, &mut |event| sink(event, &[]));
                 } else {
@@ -364,10 +327,8 @@ impl Tap {
     /// Warns about a peer that does not speak ZMTP, or encrypts it, once for each hop and reason.
     fn warn_unreadable(&mut self, hop: HopId, why: &Unread) {
         let tapped = &self.hops[usize::from(hop.0)];
-        let message = format!(
-            "{} ({}): relaying a connection that cannot be decoded: {why}",
-            tapped.ends, tapped.endpoint
-        );
+        let message =
+            format!("{} ({}): relaying a connection that cannot be decoded: {why}", tapped.ends, tapped.endpoint);
         if !self.unread.contains(&message) {
             tracing::warn!("{message}");
             self.unread.push(message);
@@ -386,12 +347,7 @@ impl Tap {
         let context = (self.delivers, formats);
         let undecoded = |tapped: &mut Tapped, why: &str, sink: &mut dyn FnMut(&Event<'_>, &[u8])| {
             tapped.announce(id.hop, at, context, sink);
-            let undecoded = Undecoded {
-                id,
-                bytes,
-                forwarded: Some(forwarded),
-                reason: why,
-            };
+            let undecoded = Undecoded { id, bytes, forwarded: Some(forwarded), reason: why };
             sink(&Event::new(at, What::Undecoded(undecoded)), &[]);
         };
         let (one, several): ([&[u8]; 1], Vec<&[u8]>);
@@ -425,52 +381,19 @@ impl Tap {
                 waiter: shape.waiter,
                 ..Engine::default()
             };
-            sink(
-                &Event {
-                    at,
-                    what: What::Engine(engine),
-                },
-                &[],
-            );
+            sink(&Event { at, what: What::Engine(engine) }, &[]);
         }
-        count(
-            &mut self.forms,
-            Form {
-                class: shape.class,
-                codec: shape.codec,
-                schema: shape.schema,
-                frames: 1,
-            },
-        );
-        let frame = Frame {
-            id,
-            bytes,
-            forwarded: Some(forwarded),
-            kind: shape.kind,
-            ids: shape.ids,
-            chunks,
-        };
+        count(&mut self.forms, Form { class: shape.class, codec: shape.codec, schema: shape.schema, frames: 1 });
+        let frame = Frame { id, bytes, forwarded: Some(forwarded), kind: shape.kind, ids: shape.ids, chunks };
         let read = tapped.carries.format(formats).and_then(|format| format.response_id);
         for served in self.served.iter_mut().flatten() {
             served.sent(&frame, read);
         }
-        sink(
-            &Event {
-                at,
-                what: What::Sent(frame),
-            },
-            parts.first().copied().unwrap_or_default(),
-        );
+        sink(&Event { at, what: What::Sent(frame) }, parts.first().copied().unwrap_or_default());
         // Clocks of two machines are not comparable.
         let is_local = matches!(tapped.hop.pair.listen, Endpoint::Path(_) | Endpoint::Abstract(_));
         if let Some(wait) = batch.send_wait(id.hop, at).filter(|_| is_local) {
-            sink(
-                &Event {
-                    at,
-                    what: What::SendWait(wait),
-                },
-                &[],
-            );
+            sink(&Event { at, what: What::SendWait(wait) }, &[]);
         }
     }
 
@@ -483,25 +406,12 @@ impl Tap {
         sink: &mut dyn FnMut(&Event<'_>, &[u8]),
     ) {
         self.announce(hop, at, sink);
-        sink(
-            &Event {
-                at,
-                what: What::Missed(Missed {
-                    hop: Some(hop),
-                    count,
-                    cause,
-                }),
-            },
-            &[],
-        );
+        sink(&Event { at, what: What::Missed(Missed { hop: Some(hop), count, cause }) }, &[]);
     }
 
     /// Sets the ends of the hop that listens at `listen`, replacing those derived from its messages, and announces the change immediately.
     pub fn name(&mut self, listen: &Endpoint, ends: Ends<&str>, at: MonoNs, sink: &mut dyn FnMut(&Event<'_>, &[u8])) {
-        let directions = [
-            (Direction::Forward, ends.to_owned()),
-            (Direction::Backward, ends.reversed()),
-        ];
+        let directions = [(Direction::Forward, ends.to_owned()), (Direction::Backward, ends.reversed())];
         for pair in 0..self.hops.len() / 2 {
             for (direction, ends) in &directions {
                 let id = hop_id(pair as u16, *direction);
@@ -525,25 +435,14 @@ impl Tap {
 
 /// Warnings about limits that the relay reached, with a remedy.
 fn limit_warnings(stats: &Stats) -> impl Iterator<Item = String> {
-    let Stats {
-        accept_errors,
-        connections_refused,
-        panics,
-        ..
-    } = *stats;
+    let Stats { accept_errors, connections_refused, panics, .. } = *stats;
     let accept_failures = format!(
         "relay: accepting connections failed {accept_errors} times, probably at the limit of open files: raise it (ulimit -n)"
     );
     let refused = format!("relay: {connections_refused} connections were closed because --max-connections was reached");
     let crashes = format!("relay: {panics} connections were closed by a crash in tokengap. Please report this bug.");
-    let warnings = [
-        (accept_errors, accept_failures),
-        (connections_refused, refused),
-        (panics, crashes),
-    ];
-    warnings
-        .into_iter()
-        .filter_map(|(count, warning)| (count > 0).then_some(warning))
+    let warnings = [(accept_errors, accept_failures), (connections_refused, refused), (panics, crashes)];
+    warnings.into_iter().filter_map(|(count, warning)| (count > 0).then_some(warning))
 }
 
 /// Hop id of one direction. Each pair has two hops, in the order of the pairs.

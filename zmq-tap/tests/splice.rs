@@ -26,9 +26,8 @@ fn engine() -> (TempDir, Folder, UnixListener) {
 
 fn names(folder: &TempDir) -> Vec<String> {
     let entries = fs::read_dir(folder.path()).expect("readable");
-    let mut names: Vec<String> = entries
-        .map(|entry| entry.expect("read").file_name().into_string().expect("text"))
-        .collect();
+    let mut names: Vec<String> =
+        entries.map(|entry| entry.expect("read").file_name().into_string().expect("text")).collect();
     names.sort();
     names
 }
@@ -67,10 +66,7 @@ fn the_socket_type_of_a_listener_is_read() {
     }
     let _silent = UnixListener::bind(folder.path().join("silent")).expect("bound");
     let error = socket_type(&opened, "silent").expect_err("no handshake");
-    assert!(
-        error.to_string().contains("cannot read the ZMQ socket type of"),
-        "{error}"
-    );
+    assert!(error.to_string().contains("cannot read the ZMQ socket type of"), "{error}");
 }
 
 #[test]
@@ -79,14 +75,8 @@ fn a_socket_path_is_replaced_and_restored() {
     fs::set_permissions(folder.path().join(NAME), PermissionsExt::from_mode(0o640)).expect("set");
     let (ours, place) = Place::take(&opened, NAME).expect("spliced");
     assert!(reaches(&folder, &ours) && !reaches(&folder, &engine));
-    assert_eq!(
-        names(&folder),
-        [NAME, &format!("{NAME}.engine-1"), &format!("{NAME}.tokengap")]
-    );
-    let mode = fs::metadata(folder.path().join(NAME))
-        .expect("it exists")
-        .permissions()
-        .mode();
+    assert_eq!(names(&folder), [NAME, &format!("{NAME}.engine-1"), &format!("{NAME}.tokengap")]);
+    let mode = fs::metadata(folder.path().join(NAME)).expect("it exists").permissions().mode();
     assert_eq!(mode & 0o777, 0o640, "the same users may connect");
     UnixStream::connect(place.aside()).expect("the engine still listens");
     place.give_back().expect("restored");
@@ -177,16 +167,10 @@ fn the_splice_of_a_killed_tokengap_is_undone() {
     splice_and_kill(folder.path());
     assert!(!reaches(&folder, &engine), "the path leads to a dead socket");
     let restored = restore(&opened).expect("restored");
-    assert!(
-        matches!(restored.as_slice(), [Restored::Back(at)] if at.ends_with(NAME)),
-        "{restored:?}"
-    );
+    assert!(matches!(restored.as_slice(), [Restored::Back(at)] if at.ends_with(NAME)), "{restored:?}");
     assert!(reaches(&folder, &engine));
     assert_eq!(names(&folder), [NAME]);
-    assert!(
-        restore(&opened).expect("again").is_empty(),
-        "nothing is left to restore"
-    );
+    assert!(restore(&opened).expect("again").is_empty(), "nothing is left to restore");
 
     splice_and_kill(folder.path());
     drop(engine);
@@ -217,11 +201,7 @@ fn sockets_of_a_running_tokengap_and_files_of_others_are_not_touched() {
     assert!(matches!(restored.as_slice(), [Restored::Superseded(_)]), "{restored:?}");
     assert_eq!(names(&folder), ["other", "other.engine-1", NAME]);
     fs::write(folder.path().join("text"), note).expect("written");
-    symlink(
-        folder.path().join("text"),
-        folder.path().join(format!("{NAME}.tokengap")),
-    )
-    .expect("linked");
+    symlink(folder.path().join("text"), folder.path().join(format!("{NAME}.tokengap"))).expect("linked");
     let restored = restore(&opened).expect("examined");
     assert!(matches!(restored.as_slice(), [Restored::Refused(..)]), "{restored:?}");
     drop((other, aside));
@@ -230,15 +210,9 @@ fn sockets_of_a_running_tokengap_and_files_of_others_are_not_touched() {
 /// A relay in the engine's place, with the option `ask_to_leave`.
 fn spliced_relay(opened: &Folder, gate: &Gate) -> (Relay, Place) {
     let (listener, place) = Place::take(opened, NAME).expect("spliced");
-    let options = Options {
-        ask_to_leave: true,
-        ..Options::default()
-    };
+    let options = Options { ask_to_leave: true, ..Options::default() };
     let mut relay = Relay::waiting(options).expect("started");
-    let pair = Pair {
-        listen: Endpoint::Path(place.shown()),
-        upstream: Endpoint::Path(place.aside()),
-    };
+    let pair = Pair { listen: Endpoint::Path(place.shown()), upstream: Endpoint::Path(place.aside()) };
     relay.add(pair, listener, gate.clone()).expect("added");
     (relay, place)
 }

@@ -39,9 +39,7 @@ fn frames(c: &mut Criterion) {
         let path = Path::new(MESSAGES).join(file);
         let message = std::fs::read(&path).unwrap_or_else(|why| panic!("{file}: {why}"));
         let mut decoder = Decoder::new(Limits::default());
-        let layout = decoder
-            .decode(&message)
-            .map(|batch| (batch.shape().class, batch.shape().schema));
+        let layout = decoder.decode(&message).map(|batch| (batch.shape().class, batch.shape().schema));
         let (class, schema) = layout.expect("a recorded frame");
         let peer = Peer::start(&path, class, schema);
         let mut group = c.benchmark_group(format!("decode/{name}"));
@@ -58,11 +56,8 @@ fn frames(c: &mut Criterion) {
             }
             Err(why) => println!("SKIPPED: Python: {why}"),
         }
-        let (peer, read): (_, fn(&[u8])) = if name.starts_with("pickle") {
-            ("serde-pickle", unpickle)
-        } else {
-            ("rmp-serde", unpack)
-        };
+        let (peer, read): (_, fn(&[u8])) =
+            if name.starts_with("pickle") { ("serde-pickle", unpickle) } else { ("rmp-serde", unpack) };
         group.bench_function(peer, |bencher| {
             bencher.iter_custom(|n| cpu(n, || read(black_box(&message))));
         });

@@ -26,11 +26,8 @@ impl Peer {
             .spawn()
             .map_err(|why| format!("{python}: {why}"))?;
         let (requests, answers) = (process.stdin.take(), process.stdout.take());
-        let mut peer = Self {
-            process,
-            requests: requests.expect("a pipe"),
-            answers: BufReader::new(answers.expect("a pipe")),
-        };
+        let mut peer =
+            Self { process, requests: requests.expect("a pipe"), answers: BufReader::new(answers.expect("a pipe")) };
         peer.ask(1).map(|_| peer)
     }
 

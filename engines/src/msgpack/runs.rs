@@ -6,11 +6,7 @@ pub(crate) fn words(b: &[u8], at: usize, mask: u64, pattern: u64) -> usize {
     let difference = |bits, word: &[u8; 8]| bits | (u64::from_le_bytes(*word) ^ pattern) & mask;
     let all = |words: &&[[u8; 8]; 4]| words.iter().fold(0, difference) == 0;
     let aligned = 4 * words.as_chunks().0.iter().take_while(all).count();
-    aligned
-        + words[aligned..]
-            .iter()
-            .take_while(|word| difference(0, word) == 0)
-            .count()
+    aligned + words[aligned..].iter().take_while(|word| difference(0, word) == 0).count()
 }
 
 /// Number of immediate repetitions of the `N` bytes at `at`: as long as each byte equals the one `N` further on.

@@ -44,10 +44,7 @@ struct Decoder {
 
 impl Decoder {
     fn new(longest: usize) -> Self {
-        Self {
-            longest,
-            chunks: Vec::new(),
-        }
+        Self { longest, chunks: Vec::new() }
     }
 }
 
@@ -70,10 +67,7 @@ impl Decode for Decoder {
         let message = *parts.first().unwrap_or(&&[][..]);
         let mut chunks: Vec<Chunk<'a>> = recycle(std::mem::take(&mut self.chunks));
         let read = if message.len() > self.longest {
-            Err(Undecoded::Limit {
-                limit: "message",
-                value: self.longest,
-            })
+            Err(Undecoded::Limit { limit: "message", value: self.longest })
         } else {
             fill(message, &mut chunks)
         };
@@ -92,10 +86,7 @@ impl Decode for Decoder {
             }
             Err(why) => {
                 self.chunks = recycle(chunks);
-                Err(Refused {
-                    reason: why.reason(),
-                    detail: why.to_string(),
-                })
+                Err(Refused { reason: why.reason(), detail: why.to_string() })
             }
         }
     }
@@ -113,18 +104,12 @@ fn fill<'a>(message: &'a [u8], chunks: &mut Vec<Chunk<'a>>) -> Result<u32, Undec
     }
     let (count, mut at) = array(message, at).ok_or_else(|| malformed(at, "request ids are not a list"))?;
     if count > ITEMS {
-        return Err(Undecoded::Limit {
-            limit: "items",
-            value: ITEMS as usize,
-        });
+        return Err(Undecoded::Limit { limit: "items", value: ITEMS as usize });
     }
     for _ in 0..count {
         let (rid, next) = string(message, at).ok_or_else(|| malformed(at, "a request id is not a string"))?;
         if rid.len() > TEXT {
-            return Err(Undecoded::Limit {
-                limit: "text",
-                value: TEXT,
-            });
+            return Err(Undecoded::Limit { limit: "text", value: TEXT });
         }
         let rid = str::from_utf8(rid).map_err(|_| malformed(at, "a request id is not UTF-8"))?;
         chunks.push(Chunk::new(of_client(rid)));

@@ -115,10 +115,7 @@ impl Facts for SgLang {
     }
 
     fn drops(&self) -> Option<Drops> {
-        Some(Drops {
-            fixed_in: DROPS_FIXED_IN,
-            flag: "--stream-output",
-        })
+        Some(Drops { fixed_in: DROPS_FIXED_IN, flag: "--stream-output" })
     }
 
     /// The `OpenAI` endpoints cut new text by the length of the text before: chats in 0.5.10, completions up to 0.5.16.
@@ -126,10 +123,7 @@ impl Facts for SgLang {
         let range: VersionRange = version.parse().ok()?;
         let [first, fixed] = ["0.5.10", CUTS_FIXED_IN].map(|version| version.parse::<Version>().ok());
         let cuts = first? <= range.first && range.last < fixed?;
-        cuts.then_some(Drops {
-            fixed_in: CUTS_FIXED_IN,
-            flag: "--incremental-streaming-output",
-        })
+        cuts.then_some(Drops { fixed_in: CUTS_FIXED_IN, flag: "--incremental-streaming-output" })
     }
 }
 

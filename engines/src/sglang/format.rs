@@ -36,18 +36,12 @@ const MAX_NAME: usize = 64;
 const PICKLE_HEAD: u64 = 11;
 
 fn decoder(longest: usize) -> Box<dyn Decode> {
-    Box::new(Decoder::new(Limits {
-        message: longest,
-        ..Limits::default()
-    }))
+    Box::new(Decoder::new(Limits { message: longest, ..Limits::default() }))
 }
 
 impl Decode for Decoder {
     fn recognises(&self, parts: &[&[u8]]) -> bool {
-        matches!(
-            parts,
-            [[0x80, ..] | [0x90..=0x9f, 0xa0..=0xbf | 0xd9, ..] | [0xdc, _, _, 0xa0..=0xbf | 0xd9, ..]]
-        )
+        matches!(parts, [[0x80, ..] | [0x90..=0x9f, 0xa0..=0xbf | 0xd9, ..] | [0xdc, _, _, 0xa0..=0xbf | 0xd9, ..]])
     }
 
     fn keep_ids(&mut self) {
@@ -67,10 +61,7 @@ impl Decode for Decoder {
         };
         match self.decode(message) {
             Ok(batch) => Ok(batch.generic()),
-            Err(why) => Err(Refused {
-                reason: why.reason(),
-                detail: why.to_string(),
-            }),
+            Err(why) => Err(Refused { reason: why.reason(), detail: why.to_string() }),
         }
     }
 }

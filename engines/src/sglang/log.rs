@@ -28,11 +28,7 @@ const FORMS: &[Form] = &[
 const TIMES: [(&str, &str, &str); 9] = [
     (ARRIVAL, "request_received", "tokenizer"),
     ("request_sent_to_scheduler_ts", "request_sent_to_scheduler", "tokenizer"),
-    (
-        "api_server_dispatch_finish_ts",
-        "api_server_dispatch_finish",
-        "tokenizer",
-    ),
+    ("api_server_dispatch_finish_ts", "api_server_dispatch_finish", "tokenizer"),
     ("forward_entry_time", "forward_entry", "scheduler"),
     ("prefill_finished_ts", "prefill_finished", "scheduler"),
     ("prefill_finished_time", "prefill_finished", "scheduler"),
@@ -92,11 +88,7 @@ impl LogLines for Log {
 }
 
 fn stage<'l>(rid: Rid<'l>, stage: Stage<'l>) -> Item<'l> {
-    Item {
-        wall_ns: None,
-        cut: rid.cut,
-        what: Logged::Stage(stage),
-    }
+    Item { wall_ns: None, cut: rid.cut, what: Logged::Stage(stage) }
 }
 
 /// Parses `disagg] rid=20cba755... first_output_stream stage=stream_output_generation ...`.
@@ -111,11 +103,7 @@ fn trace(rest: &str, _: Option<u64>, sink: &mut dyn FnMut(&Item<'_>)) -> Result<
     let name = body.split_whitespace().find(|word| is_name(word)).ok_or(Malformed)?;
     let (tokens, pending) = (count(body, "output_len="), count(body, "pending="));
     let mut emit = |rid: Rid<'_>| {
-        let reached = Stage {
-            tokens,
-            pending,
-            ..Stage::new(rid.text, name, by)
-        };
+        let reached = Stage { tokens, pending, ..Stage::new(rid.text, name, by) };
         sink(&stage(rid, reached));
     };
     if let Some(rid) = value(body, "rid=").and_then(Rid::read) {
@@ -127,9 +115,7 @@ fn trace(rest: &str, _: Option<u64>, sink: &mut dyn FnMut(&Item<'_>)) -> Result<
         Some(list) => 1 + list.find([']', ')']).unwrap_or(list.len()),
         None => rids.find(char::is_whitespace).unwrap_or(rids.len()),
     };
-    let words = rids[..end]
-        .split([',', ' '])
-        .filter(|w| !w.trim_end_matches('.').is_empty());
+    let words = rids[..end].split([',', ' ']).filter(|w| !w.trim_end_matches('.').is_empty());
     words.filter_map(Rid::read).for_each(emit);
     Ok(())
 }
@@ -144,10 +130,7 @@ fn is_name(word: &str) -> bool {
 /// Parses ` type=BatchTokenIDOutput rids=15 states=850 recv_wait_ms=0.2 more=True`, `cpu_high] proc=225.0 sys=7.1 states=1024`.
 /// `sys` is ignored, because its meaning (kernel time of the process or of the machine) is undocumented.
 fn tok(rest: &str, _: Option<u64>, sink: &mut dyn FnMut(&Item<'_>)) -> Result<(), Malformed> {
-    let unknown = LoggedState {
-        by: "tokenizer",
-        ..LoggedState::default()
-    };
+    let unknown = LoggedState { by: "tokenizer", ..LoggedState::default() };
     let state = LoggedState {
         states: count(rest, "states="),
         rids: count(rest, "rids="),
@@ -163,11 +146,7 @@ fn tok(rest: &str, _: Option<u64>, sink: &mut dyn FnMut(&Item<'_>)) -> Result<()
     if state == unknown {
         return Err(Malformed);
     }
-    sink(&Item {
-        wall_ns: None,
-        cut: false,
-        what: Logged::State(state),
-    });
+    sink(&Item { wall_ns: None, cut: false, what: Logged::State(state) });
     Ok(())
 }
 
@@ -176,16 +155,8 @@ fn backlog(rest: &str, _: Option<u64>, sink: &mut dyn FnMut(&Item<'_>)) -> Resul
     let (rid, tail) = rest.split_once(", merging ").ok_or(Malformed)?;
     let rid = Rid::read(rid).ok_or(Malformed)?;
     let chunks = tail.split(' ').next().and_then(|n| n.parse().ok()).ok_or(Malformed)?;
-    let merged = Merged {
-        rid: rid.text,
-        chunks,
-        by: "tokenizer",
-    };
-    sink(&Item {
-        wall_ns: None,
-        cut: rid.cut,
-        what: Logged::Merged(merged),
-    });
+    let merged = Merged { rid: rid.text, chunks, by: "tokenizer" };
+    sink(&Item { wall_ns: None, cut: rid.cut, what: Logged::Merged(merged) });
     Ok(())
 }
 
@@ -205,14 +176,8 @@ fn time_stats(rest: &str, line_ns: Option<u64>, sink: &mut dyn FnMut(&Item<'_>))
         _ => line_ns,
     };
     let mut emit = |name, wall_ns, tokens| {
-        let reached = Stage {
-            tokens,
-            ..Stage::new(rid.text, name, "scheduler")
-        };
-        sink(&Item {
-            wall_ns,
-            ..stage(rid, reached)
-        });
+        let reached = Stage { tokens, ..Stage::new(rid.text, name, "scheduler") };
+        sink(&Item { wall_ns, ..stage(rid, reached) });
     };
     if let (Some(end), Some(queue), Some(forward)) = (end, queue, forward) {
         let entered = end.saturating_sub(forward);
@@ -252,36 +217,24 @@ fn times(rid: Rid<'_>, number: impl Fn(&str) -> Option<f64>, sink: &mut dyn FnMu
     let tokens = number(TOKENS).filter(|tokens| (0.0..4e9).contains(tokens));
     let mut emit = |name, by, seconds: Option<f64>| {
         let ends = matches!(name, "request_finished" | "decode_finished");
-        let reached = Stage {
-            tokens: tokens.filter(|_| ends).map(|tokens| tokens as u32),
-            ..Stage::new(rid.text, name, by)
-        };
+        let reached =
+            Stage { tokens: tokens.filter(|_| ends).map(|tokens| tokens as u32), ..Stage::new(rid.text, name, by) };
         if let Some(wall_ns) = seconds.and_then(epoch_ns) {
-            sink(&Item {
-                wall_ns: Some(wall_ns),
-                ..stage(rid, reached)
-            });
+            sink(&Item { wall_ns: Some(wall_ns), ..stage(rid, reached) });
         }
     };
     for (key, name, by) in TIMES {
         emit(name, by, number(key));
     }
     let first = number(ARRIVAL).zip(number(FIRST_TOKEN));
-    emit(
-        "first_token",
-        "tokenizer",
-        first.map(|(arrival, latency)| arrival + latency),
-    );
+    emit("first_token", "tokenizer", first.map(|(arrival, latency)| arrival + latency));
 }
 
 /// Parses `'4f1c..' but the state was deleted in TokenizerManager.`.
 fn deleted(rest: &str, _: Option<u64>, sink: &mut dyn FnMut(&Item<'_>)) -> Result<(), Malformed> {
     let (rid, _) = rest.split_once(" but the state was deleted").ok_or(Malformed)?;
     let rid = Rid::read(rid).ok_or(Malformed)?;
-    sink(&stage(
-        rid,
-        Stage::new(rid.text, "output_after_state_deleted", "tokenizer"),
-    ));
+    sink(&stage(rid, Stage::new(rid.text, "output_after_state_deleted", "tokenizer")));
     Ok(())
 }
 

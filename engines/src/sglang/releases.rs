@@ -96,10 +96,7 @@ mod tests {
         assert_eq!(Release::of("0.4.3").behaviour.mode(), Some(Mode::Cumulative));
         assert_eq!(Release::of("0.5.5.post3").behaviour.text_path, Some(NEW));
         assert_eq!(Release::of("0.5.9").behaviour.flag(), Some("--stream-output"));
-        assert_eq!(
-            Release::of("0.5.23").behaviour.flag(),
-            Some("--incremental-streaming-output")
-        );
+        assert_eq!(Release::of("0.5.23").behaviour.flag(), Some("--incremental-streaming-output"));
         assert_eq!(Release::of("0.5.5..0.5.6").behaviour.text_path, None);
     }
 

@@ -34,13 +34,7 @@ pub struct Decoder {
 impl Decoder {
     /// Creates a decoder for messages up to `longest` bytes that counts token ids and does not collect them.
     pub fn new(longest: usize) -> Self {
-        Self {
-            longest,
-            ids_wanted: false,
-            ids: Vec::new(),
-            chunks: Vec::new(),
-            last: None,
-        }
+        Self { longest, ids_wanted: false, ids: Vec::new(), chunks: Vec::new(), last: None }
     }
 
     /// Fills [`Chunk::ids`] from the next message on.
@@ -52,10 +46,7 @@ impl Decoder {
     pub fn decode<'a>(&'a mut self, parts: &[&'a [u8]]) -> Result<Decoded<'a>, Undecoded> {
         let message = *parts.first().unwrap_or(&&[][..]);
         if parts.iter().map(|part| part.len()).sum::<usize>() > self.longest {
-            return Err(Undecoded::Limit {
-                limit: "message",
-                value: self.longest,
-            });
+            return Err(Undecoded::Limit { limit: "message", value: self.longest });
         }
         let shape = |class, schema, waiter, kind| Shape {
             engine: NAME,
@@ -70,10 +61,7 @@ impl Decoder {
             waiter,
         };
         if let Some((kind, class, codec, releases)) = other(parts) {
-            let shape = Shape {
-                codec,
-                ..shape(class, releases, None, kind)
-            };
+            let shape = Shape { codec, ..shape(class, releases, None, kind) };
             let chunks = recycle(std::mem::take(&mut self.chunks));
             return Ok(Decoded::new(shape, chunks, &mut self.chunks));
         }
@@ -83,19 +71,11 @@ impl Decoder {
                 first: message[..message.len().min(8)].to_vec(),
             });
         };
-        let envelope = envelope(len).ok_or(Undecoded::Layout {
-            class: CLASS,
-            fields: len as usize,
-            what: UNLISTED,
-        })?;
+        let envelope = envelope(len).ok_or(Undecoded::Layout { class: CLASS, fields: len as usize, what: UNLISTED })?;
         let (outputs, count) = list(message, first, envelope)?;
         self.ids.clear();
         let mut chunks: Vec<Chunk<'a>> = recycle(std::mem::take(&mut self.chunks));
-        let mut rows = Rows {
-            message,
-            chunks: &mut chunks,
-            ids: self.ids_wanted.then_some(&mut self.ids),
-        };
+        let mut rows = Rows { message, chunks: &mut chunks, ids: self.ids_wanted.then_some(&mut self.ids) };
         let found = rows.read(envelope, self.last, outputs, count);
         let whole = found.and_then(|(layout, pooled, end)| {
             let mut made_at = None;
@@ -108,10 +88,7 @@ impl Decoder {
             if behind == message.len() {
                 Ok((layout, pooled, made_at))
             } else {
-                Err(Undecoded::Malformed {
-                    at: behind,
-                    what: "bytes after the end of the message",
-                })
+                Err(Undecoded::Malformed { at: behind, what: "bytes after the end of the message" })
             }
         });
         let (layout, pooled, made_at) = match whole {
@@ -197,15 +174,11 @@ fn is_wave(message: &[u8]) -> bool {
 fn list(message: &[u8], first: usize, envelope: &Envelope) -> Result<(usize, u32), Undecoded> {
     let at = (0..envelope.outputs).try_fold(first, |at, _| skip(message, at))?;
     match head(message, at) {
-        Some((Head::Array { len }, _)) if len as usize > ITEMS => Err(Undecoded::Limit {
-            limit: "items",
-            value: ITEMS,
-        }),
+        Some((Head::Array { len }, _)) if len as usize > ITEMS => {
+            Err(Undecoded::Limit { limit: "items", value: ITEMS })
+        }
         Some((Head::Array { len }, outputs)) => Ok((outputs, len)),
-        Some(_) => Err(Undecoded::Malformed {
-            at,
-            what: "`outputs` is not a list",
-        }),
+        Some(_) => Err(Undecoded::Malformed { at, what: "`outputs` is not a list" }),
         None => Err(Undecoded::Truncated { at }),
     }
 }
@@ -244,25 +217,13 @@ impl Rows<'_, '_> {
         let fields = match head(self.message, at) {
             Some((Head::Array { len }, _)) => len,
             Some(_) => {
-                return Err(Undecoded::Malformed {
-                    at,
-                    what: "an output is not an array",
-                });
+                return Err(Undecoded::Malformed { at, what: "an output is not an array" });
             }
             None => return Err(Undecoded::Truncated { at }),
         };
-        let last = last
-            .filter(|(of, _)| std::ptr::eq(*of, envelope))
-            .map(|(_, layout)| layout);
-        let others = envelope
-            .layouts
-            .iter()
-            .filter(|layout| !last.is_some_and(|last| std::ptr::eq(last, *layout)));
-        let mut refused = Undecoded::Layout {
-            class: OUTPUT,
-            fields: fields as usize,
-            what: UNLISTED,
-        };
+        let last = last.filter(|(of, _)| std::ptr::eq(*of, envelope)).map(|(_, layout)| layout);
+        let others = envelope.layouts.iter().filter(|layout| !last.is_some_and(|last| std::ptr::eq(last, *layout)));
+        let mut refused = Undecoded::Layout { class: OUTPUT, fields: fields as usize, what: UNLISTED };
         for layout in last.into_iter().chain(others).filter(|layout| layout.len == fields) {
             self.chunks.clear();
             if let Some(ids) = &mut self.ids {
@@ -284,17 +245,10 @@ impl Rows<'_, '_> {
         // The first bytes of every output.
         let header = &b[at..array(b, at, layout.len)?];
         for row in 0..count as usize {
-            at = if b[at..].starts_with(header) {
-                at + header.len()
-            } else {
-                array(b, at, layout.len)?
-            };
+            at = if b[at..].starts_with(header) { at + header.len() } else { array(b, at, layout.len)? };
             let (rid, next) = string(b, at).ok_or_else(|| column(b, at, "request_id", row, "not a string"))?;
             if rid.len() > TEXT {
-                return Err(Undecoded::Limit {
-                    limit: "text",
-                    value: TEXT,
-                });
+                return Err(Undecoded::Limit { limit: "text", value: TEXT });
             }
             // An id is nearly always ASCII, which is much faster to validate.
             let rid = match AsciiStr::from_ascii(rid) {
@@ -307,10 +261,7 @@ impl Rows<'_, '_> {
             };
             listed += new as usize;
             if listed > ITEMS {
-                return Err(Undecoded::Limit {
-                    limit: "items",
-                    value: ITEMS,
-                });
+                return Err(Undecoded::Limit { limit: "items", value: ITEMS });
             }
             at = if !bytes.is_empty() && b[end..].starts_with(bytes) {
                 end + bytes.len()
@@ -357,15 +308,10 @@ impl Rows<'_, '_> {
 fn array(b: &[u8], at: usize, fields: u32) -> Result<usize, Undecoded> {
     match head(b, at) {
         Some((Head::Array { len }, first)) if len == fields => Ok(first),
-        Some((Head::Array { len }, _)) => Err(Undecoded::Layout {
-            class: OUTPUT,
-            fields: len as usize,
-            what: UNLISTED,
-        }),
-        Some(_) => Err(Undecoded::Malformed {
-            at,
-            what: "an output is not an array",
-        }),
+        Some((Head::Array { len }, _)) => {
+            Err(Undecoded::Layout { class: OUTPUT, fields: len as usize, what: UNLISTED })
+        }
+        Some(_) => Err(Undecoded::Malformed { at, what: "an output is not an array" }),
         None => Err(Undecoded::Truncated { at }),
     }
 }
@@ -384,13 +330,7 @@ fn one_id(b: &[u8]) -> Option<usize> {
 
 /// Reads the fields after the ids; returns their end.
 fn read_tail(b: &[u8], mut at: usize, row: usize, layout: &Layout) -> Result<(usize, Tail), Undecoded> {
-    let Columns {
-        finish,
-        finished,
-        cached,
-        prefill,
-        pooling,
-    } = layout.columns;
+    let Columns { finish, finished, cached, prefill, pooling } = layout.columns;
     let mut tail = Tail::default();
     let mut ended = false;
     for field in 2..layout.len {
@@ -466,12 +406,7 @@ fn prefill_stats(b: &[u8], mut at: usize, len: u32) -> Result<(Option<u32>, Opti
 /// Error for the value at `at`, which is incomplete or has the wrong type for the field.
 fn column(b: &[u8], at: usize, field: &'static str, row: usize, what: &'static str) -> Undecoded {
     match skip(b, at) {
-        Ok(_) => Undecoded::Column {
-            class: OUTPUT,
-            field,
-            row,
-            what,
-        },
+        Ok(_) => Undecoded::Column { class: OUTPUT, field, row, what },
         Err(why) => why.into(),
     }
 }

@@ -37,10 +37,7 @@ impl Recognise for VllmServer {
     }
 
     fn package(&self) -> Option<Package> {
-        Some(Package {
-            name: "vllm",
-            source: &["vllm/_version.py"],
-        })
+        Some(Package { name: "vllm", source: &["vllm/_version.py"] })
     }
 
     fn roles(&self) -> &'static [Role] {
@@ -88,10 +85,7 @@ impl Recognise for VllmServer {
             match (connector, acceptor) {
                 // The coordinator receives only statistics.
                 (ENGINE_CORE, API_SERVER | COORDINATOR) => Some(reading),
-                (API_SERVER, ENGINE_CORE) => Some(Reading {
-                    reversed: true,
-                    ..reading
-                }),
+                (API_SERVER, ENGINE_CORE) => Some(Reading { reversed: true, ..reading }),
                 _ => None,
             }
         };
@@ -123,23 +117,15 @@ impl Recognise for VllmServer {
 
 /// Parses a process title (0.10.1 and later): `VLLM::EngineCore_DP1`, where `VLLM_PROCESS_NAME_PREFIX` may change the first word.
 fn of_title(title: &str) -> Option<(Role, Rank)> {
-    const TITLES: [(&str, Role); 3] = [
-        ("EngineCore", ENGINE_CORE),
-        ("APIServer", API_SERVER),
-        ("DPCoordinator", COORDINATOR),
-    ];
+    const TITLES: [(&str, Role); 3] =
+        [("EngineCore", ENGINE_CORE), ("APIServer", API_SERVER), ("DPCoordinator", COORDINATOR)];
     let (_, title) = title.trim_end().split_once("::")?;
-    let (rest, role) = TITLES
-        .iter()
-        .find_map(|(name, role)| Some((title.strip_prefix(name)?, *role)))?;
+    let (rest, role) = TITLES.iter().find_map(|(name, role)| Some((title.strip_prefix(name)?, *role)))?;
     if !(rest.is_empty() || rest.starts_with('_')) {
         return None;
     }
     let number = |prefix| rest.split('_').find_map(|part| part.strip_prefix(prefix)?.parse().ok());
-    let rank = Rank {
-        dp: (role == ENGINE_CORE).then(|| number("DP")).flatten(),
-        ..Rank::default()
-    };
+    let rank = Rank { dp: (role == ENGINE_CORE).then(|| number("DP")).flatten(), ..Rank::default() };
     Some((role, rank))
 }
 
@@ -179,9 +165,7 @@ fn tokenizer(argv: &[String]) -> Option<&str> {
         let at = argv.iter().position(|argument| argument == "serve")?;
         argv.get(at + 1).filter(|model| !model.starts_with('-'))
     };
-    None.or_else(|| value("--tokenizer"))
-        .or_else(|| value("--model"))
-        .or_else(|| served().map(String::as_str))
+    None.or_else(|| value("--tokenizer")).or_else(|| value("--model")).or_else(|| served().map(String::as_str))
 }
 
 /// Whether this is the command line of a Dynamo worker. It has the client of the engine core that API servers have, and answers Dynamo's
@@ -251,10 +235,7 @@ mod tests {
         for (line, expected) in [
             ("python3 /venv/bin/vllm serve org/model --port 1", Some("org/model")),
             ("python3 /venv/bin/vllm serve --model=m --tokenizer t", Some("t")),
-            (
-                "python3 -m vllm.entrypoints.openai.api_server --model /m --tokenizer-mode auto",
-                Some("/m"),
-            ),
+            ("python3 -m vllm.entrypoints.openai.api_server --model /m --tokenizer-mode auto", Some("/m")),
             ("python3 /venv/bin/vllm serve m --tokenizer-mode mistral", None),
             ("python3 /venv/bin/vllm serve --config c.yaml", None),
             ("python3 /venv/bin/vllm bench serve --model m", None),

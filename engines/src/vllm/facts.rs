@@ -35,11 +35,7 @@ impl Facts for Vllm {
 
     fn behaviour(&self, version: &str) -> Behaviour {
         let new_only = Some(OutputModeRule::Always(Mode::Incremental));
-        Behaviour {
-            waiter: waiter(version),
-            token_path: new_only,
-            text_path: new_only,
-        }
+        Behaviour { waiter: waiter(version), token_path: new_only, text_path: new_only }
     }
 
     fn source(&self) -> &'static str {

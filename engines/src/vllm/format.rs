@@ -49,10 +49,7 @@ impl Decode for Decoder {
     }
 
     fn decode<'a>(&'a mut self, parts: &[&'a [u8]]) -> Result<Decoded<'a>, Refused> {
-        self.decode(parts).map_err(|why| Refused {
-            reason: why.reason(),
-            detail: why.to_string(),
-        })
+        self.decode(parts).map_err(|why| Refused { reason: why.reason(), detail: why.to_string() })
     }
 }
 
@@ -62,9 +59,7 @@ fn opening(body: &[u8]) -> Result<(), Opening> {
     let mut byte = || bytes.next().ok_or(Opening::More);
     let require = |holds: bool| if holds { Ok(()) } else { Err(Opening::No) };
     let first = byte()?;
-    let envelope = (first & 0xf0 == 0x90)
-        .then(|| envelope(u32::from(first & 0x0f)))
-        .flatten();
+    let envelope = (first & 0xf0 == 0x90).then(|| envelope(u32::from(first & 0x0f))).flatten();
     let envelope = envelope.ok_or(Opening::No)?;
     if envelope.outputs == 1 {
         require(byte()? < 0x80)?;

@@ -88,11 +88,7 @@ fn read() -> Table {
         let place = |name| releases.iter().position(|known| *known == name);
         let (first, last) = span.split_once("..").unwrap_or((span, span));
         if let (Some(first), Some(last)) = (place(first), place(last)) {
-            lines.push(Line {
-                class,
-                span: (first, last),
-                fields: words.collect(),
-            });
+            lines.push(Line { class, span: (first, last), fields: words.collect() });
         }
     }
     let label = |(first, last): (usize, usize)| -> &'static str {
@@ -151,11 +147,7 @@ mod tests {
 
     #[test]
     fn every_line_is_a_layout_and_the_envelope_is_determined_by_its_length() {
-        let lines = |class: &str| {
-            TEXT.lines()
-                .filter(|line| line.starts_with(&format!("{class} ")))
-                .count()
-        };
+        let lines = |class: &str| TEXT.lines().filter(|line| line.starts_with(&format!("{class} "))).count();
         let mut lengths: Vec<_> = TABLE.envelopes.iter().map(|envelope| envelope.len).collect();
         assert_eq!(lengths.len(), lines("EngineCoreOutputs"));
         lengths.dedup();
@@ -178,10 +170,7 @@ mod tests {
                         let at = older.cached.expect("an integer in the older layout");
                         assert!(newer.cached.is_none(), "{length}");
                         // At its place the newer layout has a map, an array or nil.
-                        assert!(
-                            newer.prefill == Some(at) || newer.prefill == Some(at + 1),
-                            "{length}: {newer:?}"
-                        );
+                        assert!(newer.prefill == Some(at) || newer.prefill == Some(at + 1), "{length}: {newer:?}");
                     }
                     _ => panic!("{length} fields occur more than twice"),
                 }

@@ -7,10 +7,7 @@ pub(super) fn response_id(rid: &str) -> Option<(&str, u32)> {
     let sample = rid.split_once('_').and_then(|(k, rest)| Some((number(k)?, rest)));
     let (sample, id) = sample.map_or((None, rid), |(sample, rest)| (Some(sample), rest));
     let is_random = |end: &str| end.len() == 8 && end.bytes().all(|byte| matches!(byte, b'0'..=b'9' | b'a'..=b'f'));
-    let id = id
-        .rsplit_once('-')
-        .filter(|(_, end)| is_random(end))
-        .map_or(id, |(id, _)| id);
+    let id = id.rsplit_once('-').filter(|(_, end)| is_random(end)).map_or(id, |(id, _)| id);
     // The Rust frontend has no index of the prompt.
     let prompt = id
         .strip_prefix("cmpl-")
@@ -34,24 +31,15 @@ mod tests {
     #[test]
     fn responses_of_request_ids() {
         for (rid, expected) in [
-            (
-                "chatcmpl-8135776a25397c1d-924710c0",
-                Some(("chatcmpl-8135776a25397c1d", 0)),
-            ),
+            ("chatcmpl-8135776a25397c1d-924710c0", Some(("chatcmpl-8135776a25397c1d", 0))),
             ("cmpl-afe432b644745c15-0-924710c0", Some(("cmpl-afe432b644745c15", 0))),
             ("cmpl-afe432b644745c15-3-924710c0", Some(("cmpl-afe432b644745c15", 3))),
             ("1_cmpl-afe432b644745c15-0-924710c0", Some(("cmpl-afe432b644745c15", 1))),
             ("1_cmpl-afe432b644745c15-2-924710c0", None),
             ("2_chatcmpl-my-id-924710c0", Some(("chatcmpl-my-id", 2))),
             // Before 0.14.0.
-            (
-                "chatcmpl-135ce64396a95056b5465a640f1a797f",
-                Some(("chatcmpl-135ce64396a95056b5465a640f1a797f", 0)),
-            ),
-            (
-                "cmpl-b2d55049941c54c981967b2207c4d4e5-0",
-                Some(("cmpl-b2d55049941c54c981967b2207c4d4e5", 0)),
-            ),
+            ("chatcmpl-135ce64396a95056b5465a640f1a797f", Some(("chatcmpl-135ce64396a95056b5465a640f1a797f", 0))),
+            ("cmpl-b2d55049941c54c981967b2207c4d4e5-0", Some(("cmpl-b2d55049941c54c981967b2207c4d4e5", 0))),
             // The Rust frontend.
             ("cmpl-12345678-924710c0", Some(("cmpl-12345678", 0))),
             ("", Some(("", 0))),

@@ -4,10 +4,8 @@ use std::path::{Path, PathBuf};
 
 /// Root folder of the recorded messages. `TOKENGAP_FIXTURES` selects another one, for example with newly generated messages.
 pub(crate) fn root() -> PathBuf {
-    std::env::var_os("TOKENGAP_FIXTURES").map_or_else(
-        || Path::new(env!("CARGO_MANIFEST_DIR")).join("../zmq-tap/fixtures/messages"),
-        PathBuf::from,
-    )
+    std::env::var_os("TOKENGAP_FIXTURES")
+        .map_or_else(|| Path::new(env!("CARGO_MANIFEST_DIR")).join("../zmq-tap/fixtures/messages"), PathBuf::from)
 }
 
 /// Every recorded message below [`root`], sorted by path.

@@ -20,11 +20,7 @@ fn engine(peer: &Peer, hops: usize) -> Engine {
 }
 
 fn hops(engine: &Engine) -> Vec<(String, &str, Carries, Confidence)> {
-    engine
-        .hops
-        .iter()
-        .map(|h| (h.ends().to_string(), h.endpoint.as_str(), h.carries, h.confidence))
-        .collect()
+    engine.hops.iter().map(|h| (h.ends().to_string(), h.endpoint.as_str(), h.carries, h.confidence)).collect()
 }
 
 /// Checks with the kernel that each descriptor refers to the socket with that inode.
@@ -38,11 +34,7 @@ fn assert_holds_its_sockets(hop: &HopSeen) {
 fn assert_has_the_wheels_libzmq(process: &Process) {
     let lib = process.libzmq.as_ref().expect("libzmq is mapped");
     assert_eq!(lib.release, Some(Release::new(4, 3, 5)));
-    assert!(
-        lib.path.to_string_lossy().contains("/pyzmq.libs/libzmq-"),
-        "{}",
-        lib.path.display()
-    );
+    assert!(lib.path.to_string_lossy().contains("/pyzmq.libs/libzmq-"), "{}", lib.path.display());
     assert!(std::fs::metadata(lib.open_at.as_ref().unwrap()).unwrap().len() > 100_000);
     for function in ["zmq_msg_send", "zmq_msg_recv", "zmq_getsockopt"] {
         assert!(lib.functions.as_ref().unwrap().contains(&function), "{function}");
@@ -56,11 +48,7 @@ fn assert_has_the_wheels_libzmq(process: &Process) {
 
 fn ordinary_engine(peer: &Peer, tokenizer: &str, scheduler: &str, detokenizer: &str) {
     let engine = engine(peer, 4);
-    let roles: Vec<_> = engine
-        .processes
-        .iter()
-        .map(|p| (p.id.pid, p.role, p.role_source))
-        .collect();
+    let roles: Vec<_> = engine.processes.iter().map(|p| (p.id.pid, p.role, p.role_source)).collect();
     assert_eq!(
         roles,
         [
@@ -73,30 +61,10 @@ fn ordinary_engine(peer: &Peer, tokenizer: &str, scheduler: &str, detokenizer: &
     assert_eq!(
         hops(&engine),
         [
-            (
-                "scheduler->detokenizer".into(),
-                detokenizer,
-                Carries::Output,
-                Confidence::Certain
-            ),
-            (
-                "scheduler->tokenizer".into(),
-                tokenizer,
-                Carries::Output,
-                Confidence::Certain
-            ),
-            (
-                "detokenizer->tokenizer".into(),
-                tokenizer,
-                Carries::Output,
-                Confidence::Certain
-            ),
-            (
-                "tokenizer->scheduler".into(),
-                scheduler,
-                Carries::Requests,
-                Confidence::Inferred
-            ),
+            ("scheduler->detokenizer".into(), detokenizer, Carries::Output, Confidence::Certain),
+            ("scheduler->tokenizer".into(), tokenizer, Carries::Output, Confidence::Certain),
+            ("detokenizer->tokenizer".into(), tokenizer, Carries::Output, Confidence::Certain),
+            ("tokenizer->scheduler".into(), scheduler, Carries::Requests, Confidence::Inferred),
         ]
     );
     engine.hops.iter().for_each(assert_holds_its_sockets);
@@ -105,11 +73,7 @@ fn ordinary_engine(peer: &Peer, tokenizer: &str, scheduler: &str, detokenizer: &
     assert_eq!(engine.main().unwrap().id.pid, peer.pid());
     let skip = engine.settings.skip_tokenizer_init.unwrap();
     assert_eq!((skip.value, skip.origin), (false, Origin::Sockets));
-    assert_eq!(
-        (engine.launcher, engine.settings.mode),
-        (None, None),
-        "a custom launcher leaves the mode open"
-    );
+    assert_eq!((engine.launcher, engine.settings.mode), (None, None), "a custom launcher leaves the mode open");
 }
 
 #[test]
@@ -119,12 +83,7 @@ fn a_custom_launcher_over_ipc() {
     let Some(peer) = Peer::start(&["main", &base]) else {
         return;
     };
-    ordinary_engine(
-        &peer,
-        &format!("{base}tokenizer"),
-        &format!("{base}scheduler"),
-        &format!("{base}detokenizer"),
-    );
+    ordinary_engine(&peer, &format!("{base}tokenizer"), &format!("{base}scheduler"), &format!("{base}detokenizer"));
 }
 
 #[test]
@@ -166,12 +125,8 @@ fn tokenizer_workers_behind_a_router() {
     let router = engine.with_role(ROUTER).map(|p| p.id.pid).collect::<Vec<_>>();
     assert_eq!(router, [peer.pid()]);
     let workers: Vec<u32> = engine.with_role(WORKER).map(|p| p.id.pid).collect();
-    let expected_workers: Vec<u32> = peer.reply["workers"]
-        .as_array()
-        .unwrap()
-        .iter()
-        .map(|w| w.as_u64().unwrap() as u32)
-        .collect();
+    let expected_workers: Vec<u32> =
+        peer.reply["workers"].as_array().unwrap().iter().map(|w| w.as_u64().unwrap() as u32).collect();
     assert_eq!(workers, expected_workers);
     let mut names: Vec<String> = engine.hops.iter().map(|hop| hop.ends().to_string()).collect();
     names.sort();
@@ -198,10 +153,7 @@ fn install(package: &str, release: &str, folder: &Path) {
 
 /// Runs `python -m MODULE` with `folder` first on the path, where the module starts the peers.
 fn launch(module: &str, folder: &Path, variables: &[(&str, &str)], arguments: &[&str], peer: &[&str]) -> Option<Peer> {
-    let peer: Vec<String> = std::iter::once(SCRIPT)
-        .chain(peer.iter().copied())
-        .map(|a| format!("{a:?}"))
-        .collect();
+    let peer: Vec<String> = std::iter::once(SCRIPT).chain(peer.iter().copied()).map(|a| format!("{a:?}")).collect();
     let list = peer.join(", ");
     let run = format!("import runpy, sys\nsys.argv = [{list}]\nrunpy.run_path(sys.argv[0], run_name='__main__')\n");
     let file = folder.join(module.replace('.', "/"));
@@ -231,35 +183,18 @@ fn a_server_that_loses_tokens_is_recognised_by_release_and_flags() {
     assert_eq!(engine.launcher.as_ref().map(Launcher::word), Some("sglang"));
     let release = engine.release().unwrap();
     assert_eq!(release.value, "0.5.9");
-    assert_eq!(
-        release.origin,
-        Origin::File(folder.path().join("sglang-0.5.9.dist-info/METADATA"))
-    );
-    let argument = |argument: &str| Origin::Argument {
-        pid,
-        argument: argument.into(),
-    };
+    assert_eq!(release.origin, Origin::File(folder.path().join("sglang-0.5.9.dist-info/METADATA")));
+    let argument = |argument: &str| Origin::Argument { pid, argument: argument.into() };
     let mode = engine.settings.mode.as_ref().unwrap();
-    assert_eq!(
-        (mode.value, &mode.origin),
-        (Mode::Incremental, &argument("--stream-output"))
-    );
+    assert_eq!((mode.value, &mode.origin), (Mode::Incremental, &argument("--stream-output")));
     let skip = engine.settings.skip_tokenizer_init.as_ref().unwrap();
     assert_eq!((skip.value, &skip.origin), (true, &argument("--skip-tokenizer-init")));
     assert_eq!(engine.settings.waiter.as_ref().unwrap().value, Waiter::KeepsLast);
     assert_eq!(engine.settings.codec.as_ref().unwrap().value, Codec::Pickle);
-    let turns = if engine.main().unwrap().python.as_ref().unwrap().value.minor < 12 {
-        3
-    } else {
-        1
-    };
+    let turns = if engine.main().unwrap().python.as_ref().unwrap().value.minor < 12 { 3 } else { 1 };
     let event = engine.event();
     assert_eq!((event.version, event.turnaround), (Some("0.5.9"), Some(turns)));
-    let direct = engine
-        .hops
-        .iter()
-        .filter(|h| h.ends() == Ends::new("scheduler", "tokenizer"))
-        .count();
+    let direct = engine.hops.iter().filter(|h| h.ends() == Ends::new("scheduler", "tokenizer")).count();
     assert_eq!(direct, 2, "one for control, one for output");
     assert!(!engine.to_string().contains("secret"), "{engine}");
 }
@@ -274,16 +209,7 @@ fn a_msgpack_server_is_recognised_by_its_environment() {
     let engine = engine(&server, 4);
     let codec = engine.settings.codec.as_ref().unwrap();
     let variable = "SGLANG_USE_PICKLE_IPC=0".to_owned();
-    assert_eq!(
-        (codec.value, &codec.origin),
-        (
-            Codec::Msgpack,
-            &Origin::Environment {
-                pid: server.pid(),
-                variable
-            }
-        )
-    );
+    assert_eq!((codec.value, &codec.origin), (Codec::Msgpack, &Origin::Environment { pid: server.pid(), variable }));
     assert_eq!(engine.settings.mode.as_ref().unwrap().value, Mode::Cumulative);
     assert_eq!(engine.settings.waiter.as_ref().unwrap().value, Waiter::Merges);
 }
@@ -299,20 +225,14 @@ fn a_dynamo_worker_has_the_settings_its_release_forces() {
     };
     let engine = engine(&worker, 4);
     assert_eq!(
-        (
-            engine.launcher.as_ref().map(Launcher::word),
-            engine.main().unwrap().role
-        ),
+        (engine.launcher.as_ref().map(Launcher::word), engine.main().unwrap().role),
         (Some("dynamo"), TOKENIZER)
     );
     let release = |known: &PackageRelease| (known.engine.name(), known.release.value.clone());
     let releases: Vec<_> = engine.releases.iter().map(release).collect();
     assert_eq!(releases, [("dynamo", "0.9.0".into()), ("sglang", "0.5.8".into())]);
     let mode = engine.settings.mode.as_ref().unwrap();
-    assert_eq!(
-        (mode.value, &mode.origin),
-        (Mode::Incremental, &Origin::Release("Dynamo 0.9.0".into()))
-    );
+    assert_eq!((mode.value, &mode.origin), (Mode::Incremental, &Origin::Release("Dynamo 0.9.0".into())));
     assert!(engine.settings.skip_tokenizer_init.as_ref().unwrap().value);
     assert_eq!(engine.settings.waiter.as_ref().unwrap().value, Waiter::KeepsLast);
 }

@@ -17,9 +17,7 @@ pub(crate) fn python() -> Option<&'static Path> {
     static PYTHON: OnceLock<Option<PathBuf>> = OnceLock::new();
     let python = PYTHON.get_or_init(make_python).as_deref();
     if python.is_none() {
-        skipped(&format!(
-            "python3 with venv and pip is needed to make an environment with pyzmq {PYZMQ}"
-        ));
+        skipped(&format!("python3 with venv and pip is needed to make an environment with pyzmq {PYZMQ}"));
     }
     python
 }
@@ -27,12 +25,7 @@ pub(crate) fn python() -> Option<&'static Path> {
 fn make_python() -> Option<PathBuf> {
     let home = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("discover-pyzmq-{PYZMQ}"));
     let python = home.join("bin/python");
-    let run = |command: &mut Command| {
-        command
-            .stdout(Stdio::null())
-            .status()
-            .is_ok_and(|status| status.success())
-    };
+    let run = |command: &mut Command| command.stdout(Stdio::null()).status().is_ok_and(|status| status.success());
     let works = || run(Command::new(&python).args(["-c", "import zmq"]).stderr(Stdio::null()));
     if works() {
         return Some(python);
@@ -44,8 +37,7 @@ fn make_python() -> Option<PathBuf> {
         return Some(python);
     }
     let mut pip = Command::new(&python);
-    pip.args(["-m", "pip", "install", "--quiet", "--retries", "1", "--timeout", "20"])
-        .arg(format!("pyzmq=={PYZMQ}"));
+    pip.args(["-m", "pip", "install", "--quiet", "--retries", "1", "--timeout", "20"]).arg(format!("pyzmq=={PYZMQ}"));
     let installed = run(Command::new("python3").args(["-m", "venv"]).arg(&home)) && run(&mut pip);
     installed.then_some(python)
 }
@@ -73,19 +65,10 @@ impl Peer {
 
     /// Runs a command that ends in `peer.py`.
     pub(crate) fn run(command: &mut Command) -> Self {
-        let mut child = command
-            .stdin(Stdio::piped())
-            .stdout(Stdio::piped())
-            .spawn()
-            .expect("python starts");
+        let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().expect("python starts");
         let stdin = child.stdin.take();
         let stdout = BufReader::new(child.stdout.take().expect("stdout is piped"));
-        let mut peer = Self {
-            child,
-            stdin,
-            stdout,
-            reply: serde_json::Value::Null,
-        };
+        let mut peer = Self { child, stdin, stdout, reply: serde_json::Value::Null };
         peer.read_reply();
         peer
     }
@@ -136,16 +119,8 @@ impl Drop for Peer {
 
 /// A watcher that scans the sockets at every poll.
 pub(crate) fn watcher(named: &[String]) -> Watcher {
-    let named = named
-        .iter()
-        .map(|spec| RoleSpec::parse(spec, DISCOVERED).expect("a spec"))
-        .collect();
-    Watcher::new(Options {
-        named,
-        rewire: Duration::ZERO,
-        ..Options::new(DISCOVERED)
-    })
-    .expect("procfs is mounted")
+    let named = named.iter().map(|spec| RoleSpec::parse(spec, DISCOVERED).expect("a spec")).collect();
+    Watcher::new(Options { named, rewire: Duration::ZERO, ..Options::new(DISCOVERED) }).expect("procfs is mounted")
 }
 
 /// Scans repeatedly until `done` returns a result, since libzmq connects in the background.

@@ -36,10 +36,7 @@ fn processes_join_leave_and_return() {
         return;
     };
     let mut watcher = watcher(&[]);
-    assert!(
-        watcher.topology().engine_of(pull.pid()).is_none(),
-        "a single process is not an engine"
-    );
+    assert!(watcher.topology().engine_of(pull.pid()).is_none(), "a single process is not an engine");
 
     let Some(push) = Peer::start(&["push", &endpoint]) else {
         return;
@@ -53,10 +50,7 @@ fn processes_join_leave_and_return() {
         _ => None,
     });
     assert_eq!(left.role, SCHEDULER);
-    let engine = watcher
-        .topology()
-        .engine_of(pull.pid())
-        .expect("its role outlives the exit of its neighbour");
+    let engine = watcher.topology().engine_of(pull.pid()).expect("its role outlives the exit of its neighbour");
     assert_eq!(engine.process(pull.pid()).unwrap().role, TOKENIZER);
 
     let Some(again) = Peer::start(&["push", &endpoint]) else {
@@ -85,10 +79,7 @@ fn a_worker_that_sets_its_title_late_is_recognised() {
     late.read_reply();
     let process = added(&mut watcher, late.pid());
     assert_eq!((process.role, process.role_source), (SCHEDULER, RoleSource::Title));
-    assert_eq!(
-        (process.rank.tp, process.title.as_str()),
-        (Some(0), "sglang::scheduler_TP0")
-    );
+    assert_eq!((process.rank.tp, process.title.as_str()), (Some(0), "sglang::scheduler_TP0"));
 }
 
 #[test]

@@ -35,24 +35,12 @@ pub(crate) struct Style {
 }
 
 /// Python's defaults.
-pub(crate) const PLAIN: Style = Style {
-    protocol: 4,
-    batch: 1000,
-    share: true,
-    memo: true,
-    frame: Some(64 << 10),
-    noise: false,
-};
+pub(crate) const PLAIN: Style =
+    Style { protocol: 4, batch: 1000, share: true, memo: true, frame: Some(64 << 10), noise: false };
 
 /// Pickles an instance of the `io_struct` class `class` with `state`.
 pub(crate) fn pickle(style: Style, class: &str, state: Vec<(Py, Py)>) -> Vec<u8> {
-    let mut to = Pickler {
-        out: vec![0x80, style.protocol],
-        style,
-        slots: 0,
-        strings: HashMap::new(),
-        frame: None,
-    };
+    let mut to = Pickler { out: vec![0x80, style.protocol], style, slots: 0, strings: HashMap::new(), frame: None };
     to.begin_frame();
     to.global("sglang.srt.managers.io_struct", class);
     to.out.extend(b")\x81");
@@ -128,9 +116,7 @@ impl Pickler {
     fn sized(&mut self, short: u8, long: u8, bytes: &[u8]) {
         match u8::try_from(bytes.len()) {
             Ok(len) if self.style.protocol >= 4 || short == b'C' => self.out.extend([short, len]),
-            _ => self
-                .out
-                .extend([&[long], &(bytes.len() as u32).to_le_bytes()[..]].concat()),
+            _ => self.out.extend([&[long], &(bytes.len() as u32).to_le_bytes()[..]].concat()),
         }
         self.out.extend(bytes);
     }

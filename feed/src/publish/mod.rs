@@ -112,10 +112,7 @@ pub struct RunState<'a> {
 impl Publisher {
     /// Listens and starts the feed's thread.
     pub fn start(options: PublishOptions, header: Header) -> Result<Self, PublishError> {
-        let bind = |error| PublishError::Bind {
-            address: options.address,
-            error,
-        };
+        let bind = |error| PublishError::Bind { address: options.address, error };
         let listener = std::net::TcpListener::bind(options.address).map_err(bind)?;
         listener.set_nonblocking(true).map_err(PublishError::Start)?;
         let address = listener.local_addr().map_err(PublishError::Start)?;

@@ -16,10 +16,7 @@ use crate::line::{self, Incoming, Outgoing};
 use crate::zmtp::{self, Input, Limits, Role, Zmtp};
 
 /// A watcher may only send subscriptions.
-const LIMITS: Limits = Limits {
-    message: TOPIC + 1,
-    frames: 1,
-};
+const LIMITS: Limits = Limits { message: TOPIC + 1, frames: 1 };
 /// TCP keepalive interval. A peer that vanished without closing is noticed after about three intervals.
 const KEEPALIVE: Duration = Duration::from_secs(10);
 

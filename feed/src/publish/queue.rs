@@ -45,11 +45,7 @@ pub(super) struct Queue {
 
 impl Queue {
     pub(super) fn new(limit: usize) -> Self {
-        Self {
-            limit,
-            inner: Mutex::default(),
-            changed: Notify::new(),
-        }
+        Self { limit, inner: Mutex::default(), changed: Notify::new() }
     }
 
     fn inner(&self) -> MutexGuard<'_, Inner> {
@@ -194,9 +190,7 @@ impl Queue {
 
 impl Inner {
     fn wants(&self, topic: Topic) -> bool {
-        self.topics
-            .iter()
-            .any(|prefix| topic.name().as_bytes().starts_with(prefix))
+        self.topics.iter().any(|prefix| topic.name().as_bytes().starts_with(prefix))
     }
 
     /// A message longer than the queue fits when the queue is empty.
@@ -205,11 +199,7 @@ impl Inner {
     }
 
     fn after_gap(&self) -> Flow {
-        if self.waiting.is_empty() {
-            Flow::Waits
-        } else {
-            Flow::Behind
-        }
+        if self.waiting.is_empty() { Flow::Waits } else { Flow::Behind }
     }
 }
 
@@ -226,11 +216,7 @@ mod tests {
         let queue = Queue::new(100);
         assert!(queue.subscribe(Bytes::from("stream"), true));
         queue.stream(&bytes(10));
-        assert_eq!(
-            (queue.flow(), queue.dropped()),
-            (Flow::Waits, 0),
-            "no blocks before the state"
-        );
+        assert_eq!((queue.flow(), queue.dropped()), (Flow::Waits, 0), "no blocks before the state");
         queue.start(&bytes(500));
         for _ in 0..5 {
             queue.stream(&bytes(60));
@@ -238,11 +224,7 @@ mod tests {
         assert_eq!((queue.flow(), queue.dropped()), (Flow::Behind, 5));
         assert_eq!(queue.next().await.map(|m| m.len()), Some(500));
         queue.stream(&bytes(60));
-        assert_eq!(
-            (queue.flow(), queue.dropped()),
-            (Flow::Behind, 6),
-            "blocks after a gap are dropped"
-        );
+        assert_eq!((queue.flow(), queue.dropped()), (Flow::Behind, 6), "blocks after a gap are dropped");
         tokio::select! {
             biased;
             _ = queue.next() => panic!("the queue is not empty"),

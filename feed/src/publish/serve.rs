@@ -37,12 +37,8 @@ pub(super) async fn serve(
         Ok(started) => started,
         Err(error) => return shared.report_problem(format!("feed: cannot serve: {error}")),
     };
-    let mut sender = Sender {
-        shared: Arc::clone(&shared),
-        packer,
-        events: EventBodies::default(),
-        seq: [0; Topic::ALL.len()],
-    };
+    let mut sender =
+        Sender { shared: Arc::clone(&shared), packer, events: EventBodies::default(), seq: [0; Topic::ALL.len()] };
     let (options, mut peers) = (Arc::new(options), JoinSet::new());
     let mut connections = Connections::new(options.watchers);
     loop {
@@ -104,9 +100,7 @@ impl Sender {
         match job {
             Job::Block(block) => match self.packer.pack(&block).map(Bytes::copy_from_slice) {
                 Ok(packed) => {
-                    let block = Block {
-                        block: ByteBuf::from(&packed[..]),
-                    };
+                    let block = Block { block: ByteBuf::from(&packed[..]) };
                     self.send(Topic::Stream, Kind::Block, to_vec_named(&block));
                     if self.shared.events.load(Ordering::Acquire) > 0 {
                         let events = self.events.of(&packed);
@@ -188,8 +182,7 @@ impl Sender {
     }
 
     fn failed(&self, error: &io::Error) {
-        self.shared
-            .report_problem(format!("feed: cannot encode a message: {error}"));
+        self.shared.report_problem(format!("feed: cannot encode a message: {error}"));
         self.shared.queues().iter().for_each(|q| q.skip());
     }
 }
@@ -242,20 +235,13 @@ struct Connection {
 
 impl Connections {
     fn new(limit: usize) -> Self {
-        Self {
-            limit,
-            open: VecDeque::new(),
-        }
+        Self { limit, open: VecDeque::new() }
     }
 
     /// Whether the limit is reached by watchers with subscriptions.
     fn is_full(&mut self) -> bool {
         self.open.retain(|connection| !connection.task.is_finished());
-        self.open
-            .iter()
-            .filter(|connection| connection.queue.is_subscribed())
-            .count()
-            >= self.limit
+        self.open.iter().filter(|connection| connection.queue.is_subscribed()).count() >= self.limit
     }
 
     /// Closes the oldest connection without a subscription if the limit is reached. Returns its peer.
@@ -264,10 +250,7 @@ impl Connections {
             return None;
         }
         // This peer has not joined, and its task does not run before the abort takes effect: no other state refers to it.
-        let unsubscribed = self
-            .open
-            .iter()
-            .position(|connection| !connection.queue.is_subscribed())?;
+        let unsubscribed = self.open.iter().position(|connection| !connection.queue.is_subscribed())?;
         let oldest = self.open.remove(unsubscribed)?;
         oldest.task.abort();
         Some(oldest.from)

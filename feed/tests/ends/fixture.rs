@@ -83,14 +83,8 @@ impl Source {
         let now = MonoNs(self.now);
         self.analysis.tick(now);
         let analysis = &self.analysis;
-        self.publisher.tick(
-            now,
-            &RunState {
-                analysis,
-                input: &|| ReportInput::of("model"),
-                history: &|| Image::of(&7),
-            },
-        );
+        self.publisher
+            .tick(now, &RunState { analysis, input: &|| ReportInput::of("model"), history: &|| Image::of(&7) });
     }
 
     /// Adds 64 KiB that hardly compress, so that queues fill.
@@ -101,19 +95,11 @@ impl Source {
             char::from(b' ' + (random >> 40) as u8 % 90)
         };
         let rid: String = (0..65_536).map(|_| random_char()).collect();
-        self.emit(What::Merged(Merged {
-            rid: &rid,
-            chunks: 20,
-            by: "",
-        }));
+        self.emit(What::Merged(Merged { rid: &rid, chunks: 20, by: "" }));
     }
 
     pub(crate) fn watch(&self, key: Option<Key>) -> Watched {
-        let options = WatchOptions {
-            address: self.publisher.address().to_string(),
-            key,
-            max_message: 64 << 20,
-        };
+        let options = WatchOptions { address: self.publisher.address().to_string(), key, max_message: 64 << 20 };
         Watched {
             watcher: Watcher::start(vec![options]).expect("a thread").remove(0),
             analysis: None,
@@ -196,13 +182,6 @@ impl Watched {
 }
 
 pub(crate) fn finish(publisher: Publisher, analysis: &Analysis) -> Published {
-    let closing = || ReportInput {
-        cpu_ns: Some(7),
-        ..ReportInput::of("model")
-    };
-    publisher.finish(&RunState {
-        analysis,
-        input: &closing,
-        history: &|| Image::of(&7),
-    })
+    let closing = || ReportInput { cpu_ns: Some(7), ..ReportInput::of("model") };
+    publisher.finish(&RunState { analysis, input: &closing, history: &|| Image::of(&7) })
 }

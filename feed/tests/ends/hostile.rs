@@ -103,11 +103,7 @@ fn connections_are_limited() {
     }
     let mut fourth = source.watch(None);
     fourth.wait_until("the refusal", Some(&mut source), |w| !w.down.is_empty());
-    assert!(
-        fourth.analysis.is_none() && fourth.down[0].contains("--feed-watchers"),
-        "{:?}",
-        fourth.down
-    );
+    assert!(fourth.analysis.is_none() && fourth.down[0].contains("--feed-watchers"), "{:?}", fourth.down);
     assert!(source.publisher.status().refused > 0);
     all.clear();
     fourth.wait_until("a free slot", Some(&mut source), |w| w.analysis.is_some());
@@ -115,10 +111,7 @@ fn connections_are_limited() {
 
 #[test]
 fn an_idle_client_does_not_block_others() {
-    let mut source = Source::new(PublishOptions {
-        patience: SOON,
-        ..options(None)
-    });
+    let mut source = Source::new(PublishOptions { patience: SOON, ..options(None) });
     let mut idle: Vec<TcpStream> = (0..20).map(|_| connect(source.publisher.address())).collect();
     let begun = Instant::now();
     let mut watched = source.watch(None);
@@ -131,19 +124,12 @@ fn an_idle_client_does_not_block_others() {
 #[test]
 fn an_idle_client_without_the_key_does_not_block_others() {
     let key = Key::new([9; 32]);
-    let mut source = Source::new(PublishOptions {
-        patience: SOON,
-        ..options(Some(key.clone()))
-    });
+    let mut source = Source::new(PublishOptions { patience: SOON, ..options(Some(key.clone())) });
     let _silent: Vec<TcpStream> = (0..20).map(|_| connect(source.publisher.address())).collect();
     let mut watched = source.watch(Some(key));
     watched.wait_until("the first state", Some(&mut source), |w| w.analysis.is_some());
     assert!(watched.down.is_empty(), "{:?}", watched.down);
-    assert!(
-        source.publisher.status().refused >= 17,
-        "{:?}",
-        source.publisher.status()
-    );
+    assert!(source.publisher.status().refused >= 17, "{:?}", source.publisher.status());
 }
 
 #[test]
@@ -182,11 +168,7 @@ fn excessive_requests_are_rejected() {
         assert!(is_ended(&mut peer), "{request:?}");
         let end = Instant::now() + SOON;
         while source.publisher.status().refused < done {
-            assert!(
-                Instant::now() < end,
-                "{request:?} is not counted: {:?}",
-                source.publisher.status()
-            );
+            assert!(Instant::now() < end, "{request:?} is not counted: {:?}", source.publisher.status());
             thread::sleep(Duration::from_millis(1));
         }
     }
@@ -200,12 +182,7 @@ fn a_busy_client_does_not_block_others() {
     let mut peer = connect(source.publisher.address());
     peer.write_all(&[&opening(), SUBSCRIPTION].concat()).expect("written");
     peer.set_write_timeout(Some(Duration::from_millis(50))).expect("set");
-    let request = [
-        b"\0\x07\x01stream\0\x07\0stream".as_slice(),
-        b"\x04\x09\x04PING\0\x0aab",
-    ]
-    .concat()
-    .repeat(500);
+    let request = [b"\0\x07\x01stream\0\x07\0stream".as_slice(), b"\x04\x09\x04PING\0\x0aab"].concat().repeat(500);
     let (begun, mut ended) = (Instant::now(), false);
     while !ended {
         assert!(begun.elapsed() < SOON, "{:?}", source.publisher.status());
@@ -225,11 +202,7 @@ fn a_busy_client_does_not_block_others() {
 #[test]
 fn a_watcher_that_never_reads_is_disconnected_after_its_queue_is_full() {
     let stall = Duration::from_millis(700);
-    let (mut source, mut watched) = watched(PublishOptions {
-        stall,
-        queue_bytes: 4 << 20,
-        ..options(None)
-    });
+    let (mut source, mut watched) = watched(PublishOptions { stall, queue_bytes: 4 << 20, ..options(None) });
     let mut stalled: Vec<TcpStream> = (0..2).map(|_| connect(source.publisher.address())).collect();
     for peer in &mut stalled {
         peer.write_all(&[&opening(), SUBSCRIPTION].concat()).expect("written");

@@ -21,9 +21,7 @@ fn watch_to_the_end(key: Option<&Key>) {
         early.receive();
     }
     let mut late = source.watch(key.cloned());
-    late.wait_until("the state for the late watcher", Some(&mut source), |w| {
-        w.analysis.is_some()
-    });
+    late.wait_until("the state for the late watcher", Some(&mut source), |w| w.analysis.is_some());
     early.receive();
     assert_eq!(source.publisher.status().watchers, 2);
     let (publisher, analysis) = (source.publisher, source.analysis);
@@ -55,11 +53,7 @@ fn a_watcher_with_a_wrong_or_missing_key_gets_only_the_reason() {
     for (key, word) in [(Some(Key::new([8; 32])), "key"), (None, "--feed-key")] {
         let mut watched = source.watch(key);
         watched.wait_until("the refusal", Some(&mut source), |w| !w.down.is_empty());
-        assert!(
-            watched.analysis.is_none() && watched.down[0].contains(word),
-            "{:?}",
-            watched.down
-        );
+        assert!(watched.analysis.is_none() && watched.down[0].contains(word), "{:?}", watched.down);
     }
     let mut open = Source::new(options(None));
     let mut keyed = open.watch(Some(Key::new([9; 32])));

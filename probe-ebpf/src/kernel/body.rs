@@ -26,25 +26,13 @@ impl Body {
     /// Body of a message of `len` bytes in a plain buffer of `room` bytes.
     #[inline(always)]
     pub(crate) fn of_buffer(at: u64, len: u64, room: u64) -> Self {
-        Self {
-            at,
-            len,
-            readable: len.min(room),
-            kind: 0,
-            more: false,
-        }
+        Self { at, len, readable: len.min(room), kind: 0, more: false }
     }
 
     /// Body of a message of `len` bytes whose content is not read.
     #[inline(always)]
     pub(crate) fn unread(len: u64) -> Self {
-        Self {
-            at: 0,
-            len,
-            readable: 0,
-            kind: 0,
-            more: false,
-        }
+        Self { at: 0, len, readable: 0, kind: 0, more: false }
     }
 
     /// Body of the `zmq_msg_t` at `place`. Counts a miss if it is unreadable or of an unknown type.
@@ -74,12 +62,6 @@ impl Body {
                 return None;
             }
         };
-        Some(Self {
-            at,
-            len,
-            readable: len,
-            kind: message::kind(&raw),
-            more: message::more(&raw),
-        })
+        Some(Self { at, len, readable: len, kind: message::kind(&raw), more: message::more(&raw) })
     }
 }

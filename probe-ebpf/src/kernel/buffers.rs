@@ -112,21 +112,9 @@ pub(crate) fn send(
     // SAFETY: per-CPU slots, checked for null; no other program writes them while this one runs.
     unsafe {
         *walk = if single {
-            Walk {
-                left: whole.min(limit),
-                at: place,
-                here: size,
-                vector: 0,
-                vectors: 0,
-            }
+            Walk { left: whole.min(limit), at: place, here: size, vector: 0, vectors: 0 }
         } else {
-            Walk {
-                left: whole.min(limit),
-                at: 0,
-                here: 0,
-                vector,
-                vectors,
-            }
+            Walk { left: whole.min(limit), at: 0, here: 0, vector, vectors }
         };
         (*segment).head = head;
         (*segment).head.asked = if single { size } else { 0 };
@@ -161,13 +149,7 @@ extern "C" fn step(_: u32, _: *mut c_void) -> i64 {
 #[inline(always)]
 fn copy(segment: *mut Segment, walk: *mut Walk) -> Option<()> {
     // SAFETY: both are per-CPU slots, checked for null. Volatile reads keep the verifier from tracking every step.
-    let Walk {
-        left,
-        mut at,
-        mut here,
-        vector,
-        vectors,
-    } = unsafe { walk.read_volatile() };
+    let Walk { left, mut at, mut here, vector, vectors } = unsafe { walk.read_volatile() };
     if left == 0 {
         return None;
     }
@@ -194,9 +176,7 @@ fn copy(segment: *mut Segment, walk: *mut Walk) -> Option<()> {
     // SAFETY: as above. The size is read back so that the compiler keeps the bound check that the verifier needs.
     unsafe {
         (*segment).head.captured = size;
-        let bound = (&raw const (*segment).head.captured)
-            .read_volatile()
-            .min(SEGMENT as u32);
+        let bound = (&raw const (*segment).head.captured).read_volatile().min(SEGMENT as u32);
         if read_user((&raw mut (*segment).payload).cast(), bound, at as *const _) != 0 {
             lost(Loss::PayloadFault);
             return None;

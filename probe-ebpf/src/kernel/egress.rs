@@ -136,13 +136,8 @@ fn on_socket(ctx: &RawTracePointContext, target: u32, kind: Kind, limit: u32) ->
     }
     // SAFETY: helpers on the current task, which exists while this program runs.
     let registers = unsafe { bpf_task_pt_regs(bpf_get_current_task_btf()) } as u64;
-    let call = Returned {
-        target,
-        kind,
-        limit: u64::from(limit),
-        registers,
-        result: i64::from(ctx.arg::<u32>(1) as i32),
-    };
+    let call =
+        Returned { target, kind, limit: u64::from(limit), registers, result: i64::from(ctx.arg::<u32>(1) as i32) };
     returned(&call, Some(sock))
 }
 
@@ -150,19 +145,9 @@ fn on_socket(ctx: &RawTracePointContext, target: u32, kind: Kind, limit: u32) ->
 /// 6.5 need.
 #[inline(always)]
 fn returned(call: &Returned, sock: Option<u64>) -> Option<()> {
-    let Returned {
-        target,
-        kind,
-        limit,
-        registers,
-        result: accepted,
-    } = *call;
+    let Returned { target, kind, limit, registers, result: accepted } = *call;
     let places = PLACES.load();
-    let calls = if matches!(kind, Kind::Read) {
-        places.reads
-    } else {
-        places.calls
-    };
+    let calls = if matches!(kind, Kind::Read) { places.reads } else { places.calls };
     let shape = buffers::shape(&places, registers, calls)?;
     let refused = accepted == AGAIN && !matches!(kind, Kind::Read);
     if accepted <= 0 && !refused {
@@ -182,11 +167,7 @@ fn returned(call: &Returned, sock: Option<u64>) -> Option<()> {
     }
     let mut head = head(&places, kind, target, socket);
     head.accepted = accepted;
-    let repeat = if sock.is_some() {
-        Repeat::Kernel
-    } else {
-        Repeat::Program
-    };
+    let repeat = if sock.is_some() { Repeat::Kernel } else { Repeat::Program };
     buffers::send(&places, registers, shape, repeat, limit, head)
 }
 
@@ -230,10 +211,7 @@ fn head(places: &Places, kind: Kind, target: u32, socket: u64) -> Head {
         unacknowledged: written.wrapping_sub(acknowledged),
         target,
         tid: 0,
-        ports: [
-            kernel(socket, places.local).unwrap_or(0),
-            u16::from_be(kernel(socket, places.remote).unwrap_or(0)),
-        ],
+        ports: [kernel(socket, places.local).unwrap_or(0), u16::from_be(kernel(socket, places.remote).unwrap_or(0))],
         kind: kind as u8,
         before: 0,
         state: 0,

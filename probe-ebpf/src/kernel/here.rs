@@ -63,15 +63,7 @@ impl Caller {
         if NAMESPACE_INO.load() != 0 {
             let _ = TARGETS.insert((ids >> 32) as u32, target, 0);
         }
-        let _ = THREADS.insert(
-            key,
-            Thread {
-                target,
-                tid,
-                ..Thread::default()
-            },
-            0,
-        );
+        let _ = THREADS.insert(key, Thread { target, tid, ..Thread::default() }, 0);
         let Some(thread) = THREADS.get_ptr_mut(key) else {
             lost(Loss::InFlight);
             return None;
@@ -98,12 +90,7 @@ fn tid(key: u64) -> u32 {
     let mut ids = bpf_pidns_info { pid: 0, tgid: 0 };
     // SAFETY: the helper writes at most the given size.
     unsafe {
-        bpf_get_ns_current_pid_tgid(
-            NAMESPACE_DEV.load(),
-            ino,
-            &raw mut ids,
-            size_of::<bpf_pidns_info>() as u32,
-        );
+        bpf_get_ns_current_pid_tgid(NAMESPACE_DEV.load(), ino, &raw mut ids, size_of::<bpf_pidns_info>() as u32);
     }
     ids.pid
 }

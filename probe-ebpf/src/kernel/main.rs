@@ -3,14 +3,8 @@
 //! Each program states its minimum kernel version; the object as a whole needs 5.15 (attach cookies).
 #![no_std]
 #![no_main]
-#![expect(
-    unsafe_code,
-    reason = "BPF helpers and maps are raw pointers; the verifier checks every access"
-)]
-#![expect(
-    clippy::inline_always,
-    reason = "calls use stack, and a BPF program has 512 bytes of it"
-)]
+#![expect(unsafe_code, reason = "BPF helpers and maps are raw pointers; the verifier checks every access")]
+#![expect(clippy::inline_always, reason = "calls use stack, and a BPF program has 512 bytes of it")]
 #![expect(unexpected_cfgs, reason = "cargo xtask ebpf sets bpf_target_arch")]
 #![expect(clippy::needless_pass_by_value, reason = "aya's macros pass the context by value")]
 

@@ -36,18 +36,9 @@ pub(crate) fn message(caller: &mut Caller, watched: &Watched, moved: &Moved) -> 
     let count = if sent { &mut channel.sent } else { &mut channel.received };
     let seq = *count;
     *count = seq.wrapping_add(1);
-    let limit = if sent {
-        watched.capture.sent
-    } else {
-        watched.capture.received
-    }
-    .min(class::MAX_CAPTURE);
+    let limit = if sent { watched.capture.sent } else { watched.capture.received }.min(class::MAX_CAPTURE);
     // A truncated copy has two halves, so its length must be even.
-    let captured = if moved.body.readable > u64::from(limit) {
-        limit & !1
-    } else {
-        moved.body.readable as u32
-    };
+    let captured = if moved.body.readable > u64::from(limit) { limit & !1 } else { moved.body.readable as u32 };
     let mut header = head(moved.kind, caller, moved.socket, seq);
     header.bytes = moved.body.len;
     header.message_type = moved.body.kind;
@@ -86,12 +77,7 @@ pub(crate) fn processed(target: u32, socket: u64) -> Option<()> {
     if channel.received != channel.processed {
         channel.processed = channel.received;
         let mut caller = Caller::of(target)?;
-        ring::note(head(
-            Kind::Processed,
-            &mut caller,
-            socket,
-            channel.received.wrapping_sub(1),
-        ));
+        ring::note(head(Kind::Processed, &mut caller, socket, channel.received.wrapping_sub(1)));
     }
     Some(())
 }
@@ -115,9 +101,8 @@ fn channel(target: u32, socket: u64) -> Option<&'static mut Channel> {
 fn head(kind: Kind, caller: &mut Caller, socket: u64, seq: u64) -> Header {
     let at_ns = here::now();
     let (target, tid) = (caller.target, caller.tid);
-    let ((on_ns, wait_ns, blocked_ns), wakeup) = caller
-        .thread()
-        .map_or(((0, 0, 0), 0), |thread| (thread.at(at_ns), thread.waits));
+    let ((on_ns, wait_ns, blocked_ns), wakeup) =
+        caller.thread().map_or(((0, 0, 0), 0), |thread| (thread.at(at_ns), thread.waits));
     Header {
         at_ns,
         socket,

@@ -67,14 +67,7 @@ fn watched(task: u64, offsets: &Offsets) -> Option<*mut Thread> {
     if let Some(known) = THREADS.get_ptr_mut(tid) {
         return Some(known);
     }
-    let _ = THREADS.insert(
-        tid,
-        Thread {
-            target,
-            ..Thread::default()
-        },
-        0,
-    );
+    let _ = THREADS.insert(tid, Thread { target, ..Thread::default() }, 0);
     THREADS.get_ptr_mut(tid)
 }
 

@@ -127,38 +127,16 @@ fn message(ctx: &ProbeContext, watched: &Watched, cookie: Cookie, probe_point: P
         }
         (Kind::Received, socket, place, watched.capture.received != 0)
     };
-    let body = if read {
-        Body::of_message(ctx, place)?
-    } else {
-        Body::unread(regs.result() as u64)
-    };
-    Some(Moved {
-        kind,
-        socket,
-        body,
-        more: if sent {
-            regs.arg::<2>() & SNDMORE != 0
-        } else {
-            body.more
-        },
-    })
+    let body = if read { Body::of_message(ctx, place)? } else { Body::unread(regs.result() as u64) };
+    Some(Moved { kind, socket, body, more: if sent { regs.arg::<2>() & SNDMORE != 0 } else { body.more } })
 }
 
 /// Returns the received message of `length` bytes. Reads the message only if its payload is captured, since each read of the
 /// target's memory costs it 0.1 us.
 #[inline(always)]
 fn received(ctx: &RetProbeContext, watched: &Watched, socket: u64, place: u64, length: i32) -> Option<Moved> {
-    let body = if watched.capture.received == 0 {
-        Body::unread(length as u64)
-    } else {
-        Body::of_message(ctx, place)?
-    };
-    Some(Moved {
-        kind: Kind::Received,
-        socket,
-        body,
-        more: body.more,
-    })
+    let body = if watched.capture.received == 0 { Body::unread(length as u64) } else { Body::of_message(ctx, place)? };
+    Some(Moved { kind: Kind::Received, socket, body, more: body.more })
 }
 
 /// Saves the call that the current thread enters, if its return is probed.
@@ -180,9 +158,7 @@ fn enters(cookie: Cookie, socket: u64, place: u64, room: u64) {
 #[inline(always)]
 fn returns(counts: bool) -> Option<Call> {
     // SAFETY: the current thread's map value, checked for null.
-    let call = CALLS
-        .get_ptr_mut(here::key())
-        .and_then(|call| unsafe { (*call).returned() });
+    let call = CALLS.get_ptr_mut(here::key()).and_then(|call| unsafe { (*call).returned() });
     if call.is_none() && counts {
         lost(Loss::InFlight);
     }

@@ -56,11 +56,7 @@ fn read(sock: u64, result: i32) -> Option<()> {
         asked: 0,
         from: 0,
         captured: 0,
-        written: if is_tcp(&places, sock)? {
-            kernel(sock, places.consumed)?
-        } else {
-            read as u32
-        },
+        written: if is_tcp(&places, sock)? { kernel(sock, places.consumed)? } else { read as u32 },
         unacknowledged: 0,
         target,
         tid: Caller::of(target)?.tid,

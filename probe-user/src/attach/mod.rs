@@ -24,10 +24,8 @@ type Tracepoint = (&'static str, &'static str);
 
 const SCHEDULER: [Tracepoint; 2] = [("sched_switch", "sched_switch"), ("sched_wakeup", "sched_wakeup")];
 /// Programs at the kernel's own poll functions, with the functions and the positions of their timeouts.
-pub(crate) const KERNEL_POLLS: [(&str, &str, usize); 2] = [
-    ("kernel_epoll", "do_epoll_wait", 3),
-    ("kernel_poll_entered", "do_sys_poll", 2),
-];
+pub(crate) const KERNEL_POLLS: [(&str, &str, usize); 2] =
+    [("kernel_epoll", "do_epoll_wait", 3), ("kernel_poll_entered", "do_sys_poll", 2)];
 const EGRESS_STATE: Tracepoint = ("egress_state", "inet_sock_set_state");
 /// Return of a write on a socket (Linux 6.5 and later), and return of any system call.
 const EGRESS_WRITES: [Tracepoint; 2] = [("egress_sent", "sock_send_length"), ("egress_written", "sys_exit")];
@@ -66,9 +64,7 @@ pub(crate) enum Link {
 /// Detaches links in parallel. For each link the kernel waits until no CPU can still run its program; waits that begin together end
 /// together.
 pub(crate) fn detach(links: Vec<Link>) {
-    let mut shares: Vec<Vec<Link>> = std::iter::repeat_with(Vec::new)
-        .take(DETACHERS.min(links.len()))
-        .collect();
+    let mut shares: Vec<Vec<Link>> = std::iter::repeat_with(Vec::new).take(DETACHERS.min(links.len())).collect();
     for (n, link) in links.into_iter().enumerate() {
         shares[n % DETACHERS].push(link);
     }
@@ -150,10 +146,8 @@ fn one_by_one(ebpf: &mut Ebpf, batch: &Batch, path: &Path, pid: NonZeroU32) -> R
     loaded(program.load())?;
     let mut links = Vec::with_capacity(batch.points.len());
     for (offset, cookie) in &batch.points {
-        let point = UProbeAttachPoint {
-            location: UProbeAttachLocation::AbsoluteOffset(*offset),
-            cookie: Some(cookie.0),
-        };
+        let point =
+            UProbeAttachPoint { location: UProbeAttachLocation::AbsoluteOffset(*offset), cookie: Some(cookie.0) };
         let id = program.attach(point, path, UProbeScope::OneProcess(pid))?;
         links.push(Link::Uprobe(program.take_link(id)?));
     }

@@ -35,11 +35,7 @@ pub(crate) enum MultiError {
     #[error("cannot load {name} for multiple probe points: {source}")]
     Load { name: &'static str, source: io::Error },
     #[error("cannot attach to {places} probe points of {path}: {source}")]
-    Attach {
-        places: usize,
-        path: String,
-        source: io::Error,
-    },
+    Attach { places: usize, path: String, source: io::Error },
 }
 
 /// Programs by name.
@@ -62,10 +58,7 @@ impl Program {
     fn load(&mut self) -> Result<&OwnedFd, MultiError> {
         if self.loaded.is_none() {
             let loaded = load_program(&self.instructions, &self.license);
-            let loaded = loaded.map_err(|source| MultiError::Load {
-                name: self.name,
-                source,
-            })?;
+            let loaded = loaded.map_err(|source| MultiError::Load { name: self.name, source })?;
             self.loaded = Some(loaded);
         }
         self.loaded.as_ref().ok_or_else(|| unknown(self.name))
@@ -84,10 +77,8 @@ impl Multi {
         let mut object = Object::parse(load::OBJECT).map_err(|e| wrong(&e))?;
         let text: HashSet<usize> = object.functions.keys().map(|(section, _)| *section).collect();
         let maps = object.maps.clone();
-        let placed: Vec<_> = maps
-            .iter()
-            .filter_map(|(name, map)| Some((name.as_str(), descriptor(ebpf.map(name)?)?, map)))
-            .collect();
+        let placed: Vec<_> =
+            maps.iter().filter_map(|(name, map)| Some((name.as_str(), descriptor(ebpf.map(name)?)?, map))).collect();
         object.relocate_maps(placed.into_iter(), &text).map_err(|e| wrong(&e))?;
         object.relocate_calls(&text).map_err(|e| wrong(&e))?;
         let programs = names.iter().map(|name| {
@@ -110,9 +101,7 @@ impl Multi {
 
     /// Loads the programs that are not loaded yet.
     pub(crate) fn load_all(&mut self) -> Result<(), MultiError> {
-        self.programs
-            .values_mut()
-            .try_for_each(|program| program.load().map(drop))
+        self.programs.values_mut().try_for_each(|program| program.load().map(drop))
     }
 
     /// Attaches `name` to process `pid` at `points` (offsets in the file at `path`), or at the returns of the functions that begin there.
@@ -124,11 +113,7 @@ impl Multi {
         pid: u32,
         points: &[(u64, Cookie)],
     ) -> Result<OwnedFd, MultiError> {
-        let failed = |source| MultiError::Attach {
-            places: points.len(),
-            path: path.display().to_string(),
-            source,
-        };
+        let failed = |source| MultiError::Attach { places: points.len(), path: path.display().to_string(), source };
         let program = self.programs.get_mut(name).ok_or_else(|| unknown(name))?.load()?;
         let file = CString::new(path.as_os_str().as_bytes()).map_err(|error| failed(error.into()))?;
         let offsets: Vec<u64> = points.iter().map(|(offset, _)| *offset).collect();

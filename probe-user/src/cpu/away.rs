@@ -23,12 +23,7 @@ impl Away {
         let read = |name: &str| fs::read_to_string(format!("/proc/{pid}/task/{tid}/{name}"));
         let stat = read("stat").ok()?;
         let state_char = stat.rsplit_once(") ")?.1.chars().next()?;
-        let nowhere = |state| {
-            Some(Self {
-                state,
-                place: String::new(),
-            })
-        };
+        let nowhere = |state| Some(Self { state, place: String::new() });
         match state_char {
             'T' => return nowhere(AwayState::Stopped),
             't' => return nowhere(AwayState::Traced),
@@ -43,18 +38,9 @@ impl Away {
         }
         let call = read("syscall").ok().and_then(|line| call_of(&line));
         Some(match call {
-            Some(call) if polls(&call) => Self {
-                state: AwayState::Polling,
-                place: call,
-            },
-            Some(call) => Self {
-                state: AwayState::Blocked,
-                place: call,
-            },
-            None => Self {
-                state: AwayState::Asleep,
-                place: wchan,
-            },
+            Some(call) if polls(&call) => Self { state: AwayState::Polling, place: call },
+            Some(call) => Self { state: AwayState::Blocked, place: call },
+            None => Self { state: AwayState::Asleep, place: wchan },
         })
     }
 }

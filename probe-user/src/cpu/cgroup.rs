@@ -87,11 +87,7 @@ fn parse(text: &str) -> Option<Throttle> {
         Some(micros) => micros.saturating_mul(1000),
         None => value("throttled_time")?,
     };
-    Some(Throttle {
-        periods: value("nr_periods")?,
-        throttled: value("nr_throttled")?,
-        throttled_ns,
-    })
+    Some(Throttle { periods: value("nr_periods")?, throttled: value("nr_throttled")?, throttled_ns })
 }
 
 #[cfg(test)]
@@ -102,14 +98,7 @@ mod tests {
     fn cpu_stat_of_both_cgroup_versions_parses() {
         let second =
             "usage_usec 90\nuser_usec 60\nsystem_usec 30\nnr_periods 20\nnr_throttled 3\nthrottled_usec 51000\n";
-        assert_eq!(
-            parse(second),
-            Some(Throttle {
-                periods: 20,
-                throttled: 3,
-                throttled_ns: 51_000_000
-            })
-        );
+        assert_eq!(parse(second), Some(Throttle { periods: 20, throttled: 3, throttled_ns: 51_000_000 }));
         let first = "nr_periods 20\nnr_throttled 3\nthrottled_time 51000000\n";
         assert_eq!(parse(first), parse(second));
         // The root cgroup has no limit.
@@ -119,15 +108,9 @@ mod tests {
     #[test]
     fn cpu_stat_paths_are_resolved() {
         let path = |text| candidates(text).first().map(|p| p.display().to_string());
-        assert_eq!(
-            path("0::/kubepods/pod1/c1\n").as_deref(),
-            Some("/sys/fs/cgroup/kubepods/pod1/c1/cpu.stat")
-        );
+        assert_eq!(path("0::/kubepods/pod1/c1\n").as_deref(), Some("/sys/fs/cgroup/kubepods/pod1/c1/cpu.stat"));
         let first = "5:memory:/docker/x\n4:cpu,cpuacct:/docker/x\n";
-        assert_eq!(
-            path(first).as_deref(),
-            Some("/sys/fs/cgroup/cpu,cpuacct/docker/x/cpu.stat")
-        );
+        assert_eq!(path(first).as_deref(), Some("/sys/fs/cgroup/cpu,cpuacct/docker/x/cpu.stat"));
         assert_eq!(path("0::/../../other\n"), None);
         assert_eq!(path("garbage\n"), None);
     }

@@ -96,11 +96,7 @@ impl Known {
         let added = now.saturating_sub(then);
         let reported = added.min(self.ahead_ns);
         // After the thread has run, the kernel has added its whole wait.
-        self.ahead_ns = if added > 0 || times.on_ns > self.last.on_ns {
-            0
-        } else {
-            self.ahead_ns
-        };
+        self.ahead_ns = if added > 0 || times.on_ns > self.last.on_ns { 0 } else { self.ahead_ns };
         Some((added - reported).min(interval_ns))
     }
 }
@@ -149,13 +145,7 @@ impl Sampler {
             true
         });
         let throttle = self.cgroup.as_mut().and_then(Cgroup::since_last);
-        Ok(Sample {
-            at: now,
-            interval_ns,
-            threads: used,
-            throttle,
-            passed_over: self.passed_over,
-        })
+        Ok(Sample { at: now, interval_ns, threads: used, throttle, passed_over: self.passed_over })
     }
 
     /// The process may be moved to another cgroup during sampling.
@@ -168,17 +158,11 @@ impl Sampler {
     fn find_threads(&mut self) -> Result<(), CpuError> {
         let pid = self.pid;
         let listed = fs::read_dir(format!("/proc/{pid}/task")).map_err(|source| CpuError { pid, source })?;
-        let tids = listed
-            .flatten()
-            .filter_map(|entry| entry.file_name().to_str()?.parse::<u32>().ok());
+        let tids = listed.flatten().filter_map(|entry| entry.file_name().to_str()?.parse::<u32>().ok());
         let mut found: Vec<(bool, u32, String)> = tids
             .map(|tid| {
                 let name = fs::read_to_string(format!("/proc/{pid}/task/{tid}/comm")).unwrap_or_default();
-                (
-                    tid != pid && !name.starts_with("ZMQbg"),
-                    tid,
-                    name.trim_end().to_owned(),
-                )
+                (tid != pid && !name.starts_with("ZMQbg"), tid, name.trim_end().to_owned())
             })
             .collect();
         found.sort_unstable();
@@ -189,12 +173,7 @@ impl Sampler {
             } else if let Some(source) = Source::of(pid, tid)
                 && let Some(last) = source.read()
             {
-                let known = Known {
-                    source,
-                    name,
-                    last,
-                    ahead_ns: 0,
-                };
+                let known = Known { source, name, last, ahead_ns: 0 };
                 self.threads.insert(tid, known);
             }
         }
@@ -237,10 +216,7 @@ mod tests {
     #[test]
     fn a_cpu_wait_is_reported_while_it_lasts_and_only_once() {
         const MS: u64 = 1_000_000;
-        let times = |on_ms: u64, wait_ms: u64| thread::Times {
-            on_ns: on_ms * MS,
-            wait_ns: Some(wait_ms * MS),
-        };
+        let times = |on_ms: u64, wait_ms: u64| thread::Times { on_ns: on_ms * MS, wait_ns: Some(wait_ms * MS) };
         let mut known = Known {
             source: Source::of(std::process::id(), std::process::id()).unwrap(),
             name: String::new(),
@@ -255,25 +231,17 @@ mod tests {
         };
         assert_eq!(waited(5, 1, false), Some(0), "asleep");
         assert_eq!([waited(5, 1, true), waited(5, 1, true)], [Some(100); 2]);
-        assert_eq!(
-            waited(6, 281, true),
-            Some(80),
-            "200 of the 280 ms that the kernel adds have been reported"
-        );
+        assert_eq!(waited(6, 281, true), Some(80), "200 of the 280 ms that the kernel adds have been reported");
         assert_eq!(waited(40, 321, true), Some(40));
     }
 
     #[test]
     fn the_thread_limit_is_observed_and_reported() {
-        let waiting: Vec<_> = (0..3)
-            .map(|_| std::thread::spawn(|| std::thread::park_timeout(Duration::from_secs(1))))
-            .collect();
+        let waiting: Vec<_> =
+            (0..3).map(|_| std::thread::spawn(|| std::thread::park_timeout(Duration::from_secs(1)))).collect();
         let mut sampler = Sampler::new(std::process::id(), 0..1).unwrap();
         let sample = sampler.sample().unwrap();
-        assert_eq!(
-            sample.threads.iter().map(|t| t.tid).collect::<Vec<_>>(),
-            [std::process::id()]
-        );
+        assert_eq!(sample.threads.iter().map(|t| t.tid).collect::<Vec<_>>(), [std::process::id()]);
         assert!(sample.passed_over >= 3);
         for thread in waiting {
             thread.thread().unpark();
@@ -283,11 +251,6 @@ mod tests {
 
     #[test]
     fn a_missing_process_is_an_error() {
-        assert!(
-            Sampler::new(u32::MAX, 0..1)
-                .unwrap_err()
-                .to_string()
-                .contains("/proc/4294967295/task")
-        );
+        assert!(Sampler::new(u32::MAX, 0..1).unwrap_err().to_string().contains("/proc/4294967295/task"));
     }
 }

@@ -26,21 +26,12 @@ impl Source {
         if let Some(file) = open("schedstat") {
             let source = Self::Schedstat(file);
             // All zeros mean that CONFIG_SCHED_INFO is present but switched off, or that the thread has never run.
-            if source.read().is_some_and(|times| {
-                times
-                    != Times {
-                        on_ns: 0,
-                        wait_ns: Some(0),
-                    }
-            }) {
+            if source.read().is_some_and(|times| times != Times { on_ns: 0, wait_ns: Some(0) }) {
                 return Some(source);
             }
         }
         let hertz = rustix::param::clock_ticks_per_second().max(1);
-        Some(Self::Stat {
-            file: open("stat")?,
-            tick_ns: 1_000_000_000 / hertz,
-        })
+        Some(Self::Stat { file: open("stat")?, tick_ns: 1_000_000_000 / hertz })
     }
 
     /// Whether the thread is running or runnable. The kernel adds the wait to a thread's times only when it gets a CPU, so a long wait is
@@ -72,10 +63,7 @@ impl Source {
 /// `on_ns wait_ns slices`
 fn schedstat(text: &str) -> Option<Times> {
     let mut numbers = text.split_ascii_whitespace().map(str::parse);
-    Some(Times {
-        on_ns: numbers.next()?.ok()?,
-        wait_ns: Some(numbers.next()?.ok()?),
-    })
+    Some(Times { on_ns: numbers.next()?.ok()?, wait_ns: Some(numbers.next()?.ok()?) })
 }
 
 /// `tid (name with ) and spaces) state ppid .. utime stime ..`: fields 14 and 15, counted from 1; proc(5).
@@ -83,10 +71,7 @@ fn stat(text: &str, tick_ns: u64) -> Option<Times> {
     let (_, rest) = text.rsplit_once(')')?;
     let mut ticks = rest.split_ascii_whitespace().skip(11).map(str::parse::<u64>);
     let used = ticks.next()?.ok()?.checked_add(ticks.next()?.ok()?)?;
-    Some(Times {
-        on_ns: used.checked_mul(tick_ns)?,
-        wait_ns: None,
-    })
+    Some(Times { on_ns: used.checked_mul(tick_ns)?, wait_ns: None })
 }
 
 #[cfg(test)]
@@ -96,21 +81,9 @@ mod tests {
 
     #[test]
     fn parses_the_lines_of_the_kernel() {
-        assert_eq!(
-            schedstat("53014311 220948 1014\n"),
-            Some(Times {
-                on_ns: 53_014_311,
-                wait_ns: Some(220_948)
-            })
-        );
+        assert_eq!(schedstat("53014311 220948 1014\n"), Some(Times { on_ns: 53_014_311, wait_ns: Some(220_948) }));
         let line = "8203 (ZMQbg/IO/0 (x)) S 1 8178 8178 0 -1 4194368 90 0 0 0 17 5 0 0 20 0 4 0 339884 30 10\n";
-        assert_eq!(
-            stat(line, 10_000_000),
-            Some(Times {
-                on_ns: 220_000_000,
-                wait_ns: None
-            })
-        );
+        assert_eq!(stat(line, 10_000_000), Some(Times { on_ns: 220_000_000, wait_ns: None }));
         assert_eq!(stat("8203 (x", 1), None);
     }
 

@@ -18,18 +18,12 @@ pub(crate) fn engines(
     let index = |pid: u32| candidates.iter().position(|c| c.id.pid == pid);
     let nodes: Vec<Node> = candidates
         .iter()
-        .map(|c| Node {
-            stated: c.stated,
-            parent: index(c.parent),
-            zmq: c.libzmq.is_some() || !c.refused.is_empty(),
-        })
+        .map(|c| Node { stated: c.stated, parent: index(c.parent), zmq: c.libzmq.is_some() || !c.refused.is_empty() })
         .collect();
     let stated: Vec<Option<RoleWithSource>> = nodes.iter().map(|node| node.stated).collect();
     let links = &wires::without_clients(links, &stated);
-    let mut edges: Vec<(usize, usize)> = links
-        .iter()
-        .filter_map(|l| Some((l.connector?.candidate, l.acceptor.candidate)))
-        .collect();
+    let mut edges: Vec<(usize, usize)> =
+        links.iter().filter_map(|l| Some((l.connector?.candidate, l.acceptor.candidate))).collect();
     edges.sort_unstable();
     edges.dedup();
     let mut roles = stated.clone();
@@ -49,9 +43,7 @@ pub(crate) fn engines(
     let related = nodes.iter().enumerate().filter_map(|(child, node)| {
         let parent = node.parent?;
         roles[parent]?;
-        roles[child]
-            .is_some_and(|(role, _)| !role.is_main())
-            .then_some((child, parent))
+        roles[child].is_some_and(|(role, _)| !role.is_main()).then_some((child, parent))
     });
     let groups = connected(candidates.len(), exchanging.chain(related));
     let mut engines: Vec<Engine> = Vec::new();
@@ -86,19 +78,12 @@ fn engine(
     readings: &[Option<Reading>],
     blind: &mut Vec<Blind>,
 ) -> Engine {
-    let mut processes: Vec<Process> = group
-        .iter()
-        .filter_map(|&i| roles[i].map(|(role, source)| candidates[i].process(role, source)))
-        .collect();
+    let mut processes: Vec<Process> =
+        group.iter().filter_map(|&i| roles[i].map(|(role, source)| candidates[i].process(role, source))).collect();
     processes.sort_by_key(|p| (p.role, p.rank, p.id));
     let end = |socket: OpenSocket| {
         let role = roles[socket.candidate]?.0;
-        Some(End {
-            pid: candidates[socket.candidate].id.pid,
-            fd: socket.fd,
-            inode: socket.inode,
-            role,
-        })
+        Some(End { pid: candidates[socket.candidate].id.pid, fd: socket.fd, inode: socket.inode, role })
     };
     let mut hops: Vec<HopSeen> = links
         .iter()
@@ -107,11 +92,7 @@ fn engine(
         .filter_map(|(link, reading)| {
             let reading = (*reading)?;
             let (connector, acceptor) = (link.connector.and_then(end), end(link.acceptor));
-            let (from, to) = if reading.reversed {
-                (acceptor, connector)
-            } else {
-                (connector, acceptor)
-            };
+            let (from, to) = if reading.reversed { (acceptor, connector) } else { (connector, acceptor) };
             Some(HopSeen {
                 from,
                 to,
@@ -125,12 +106,7 @@ fn engine(
     hops.sort_by_key(|hop| (hop.carries, role(hop.from), role(hop.to), hop.from, hop.to));
 
     let of = |role| known.iter().copied().find(|kind| kind.roles().contains(&role));
-    let mut engine = Engine {
-        kind: processes.iter().find_map(|p| of(p.role)),
-        processes,
-        hops,
-        ..Engine::default()
-    };
+    let mut engine = Engine { kind: processes.iter().find_map(|p| of(p.role)), processes, hops, ..Engine::default() };
     blind.extend(determine_settings(&mut engine, group, candidates));
     engine
 }
@@ -157,10 +133,7 @@ fn determine_settings(engine: &mut Engine, group: &[usize], candidates: &[&Candi
         .avoids_zmq
         .clone()
         .filter(|_| !observable)
-        .map(|variable| Blind::NoZmqOutput {
-            pid: main.id.pid,
-            variable,
-        });
+        .map(|variable| Blind::NoZmqOutput { pid: main.id.pid, variable });
     engine.settings = settings;
     blind
 }
@@ -211,10 +184,7 @@ mod tests {
 
     #[test]
     fn processes_are_grouped_by_connections() {
-        assert_eq!(
-            connected(6, [(4, 1), (1, 0), (3, 5)]),
-            [vec![0, 1, 4], vec![2], vec![3, 5]]
-        );
+        assert_eq!(connected(6, [(4, 1), (1, 0), (3, 5)]), [vec![0, 1, 4], vec![2], vec![3, 5]]);
         assert_eq!(connected(0, []), [[0; 0]; 0]);
     }
 }

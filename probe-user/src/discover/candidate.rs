@@ -79,15 +79,9 @@ pub(crate) fn examine(
     libraries: &mut Libraries,
 ) -> Result<Examined, ReadError> {
     let argv = strings(&process.read("cmdline", ARGUMENTS)?);
-    let Stated {
-        role: stated,
-        titled,
-        launcher,
-    } = Stated::of(&argv, by_hand, engines);
+    let Stated { role: stated, titled, launcher } = Stated::of(&argv, by_hand, engines);
     let named = stated.is_some() || by_hand.is_some();
-    let python = argv
-        .first()
-        .is_some_and(|a| a.rsplit('/').next().is_some_and(|name| name.starts_with("python")));
+    let python = argv.first().is_some_and(|a| a.rsplit('/').next().is_some_and(|name| name.starts_with("python")));
     let is_frontend = engines.iter().any(|engine| engine.is_frontend(&argv));
     let mut refused = Vec::new();
     let mut unread = None;
@@ -107,18 +101,11 @@ pub(crate) fn examine(
     };
     let zmq = libzmq::mapped(&files).into_iter().next();
     if zmq.is_none() && !named && refused.is_empty() {
-        return Ok(if is_frontend {
-            Examined::Frontend
-        } else {
-            Examined::Other
-        });
+        return Ok(if is_frontend { Examined::Frontend } else { Examined::Other });
     }
     let status = process.read("status", 64 << 10)?;
     let mut candidate = Candidate {
-        id: ProcessId {
-            pid: process.pid,
-            start_time: stat.start_time,
-        },
+        id: ProcessId { pid: process.pid, start_time: stat.start_time },
         ns_pids: stat::ns_pids(&status),
         parent: stat.parent,
         group: stat.group,
@@ -147,9 +134,8 @@ pub(crate) fn examine(
         refused,
         libzmq_error: unread,
     };
-    candidate.environment = candidate
-        .allowed(Part::Environment, process.read("environ", ARGUMENTS))
-        .and_then(|e| environment(&e, engines));
+    candidate.environment =
+        candidate.allowed(Part::Environment, process.read("environ", ARGUMENTS)).and_then(|e| environment(&e, engines));
     candidate.net_ns = candidate.allowed(Part::Namespaces, process.namespace("net"));
     if let Some(file) = zmq {
         let (lib, error) = libraries.learn(process, file);
@@ -172,9 +158,7 @@ pub(crate) struct Stated {
 
 impl Stated {
     pub(crate) fn of(argv: &[String], by_hand: Option<&RoleSpec>, engines: &[EngineKind]) -> Self {
-        let titled = argv
-            .first()
-            .and_then(|title| engines.iter().find_map(|engine| engine.role_of_title(title)));
+        let titled = argv.first().and_then(|title| engines.iter().find_map(|engine| engine.role_of_title(title)));
         let launcher = Launcher::of(argv, engines);
         let role = match (by_hand.and_then(|spec| spec.role), titled, launcher) {
             (Some(role), ..) => Some((role, RoleSource::Hand)),
@@ -201,11 +185,7 @@ impl Candidate {
     }
 
     fn variable(&self, name: &str) -> Option<&str> {
-        self.environment
-            .as_ref()?
-            .iter()
-            .find(|(n, _)| n == name)
-            .map(|(_, value)| value.as_str())
+        self.environment.as_ref()?.iter().find(|(n, _)| n == name).map(|(_, value)| value.as_str())
     }
 
     fn import_from(
@@ -217,11 +197,7 @@ impl Candidate {
     ) -> Vec<PathBuf> {
         let cwd = process.link("cwd").ok();
         // The title replaces the command, so neither interpreter nor script is known.
-        let argv = if matches!(self.stated, Some((_, RoleSource::Title))) {
-            &[]
-        } else {
-            argv
-        };
+        let argv = if matches!(self.stated, Some((_, RoleSource::Title))) { &[] } else { argv };
         package::search_path(Interpreter {
             files,
             version: self.python.as_ref().map(|p| p.value),
@@ -307,11 +283,7 @@ fn title(argv: &[String], stat: &Stat, titled: bool, launcher: Option<Launcher>)
 /// Threads that libzmq names `ZMQbg/IO/0`, `ZMQbg/IO/1`, and so on.
 pub(crate) fn io_threads(process: &ProcDir) -> Vec<u32> {
     let (threads, _) = process.numbers("task", THREADS).unwrap_or_default();
-    let io = |tid: &u32| {
-        process
-            .read(&format!("task/{tid}/comm"), 64)
-            .is_ok_and(|name| name.starts_with(b"ZMQbg/IO"))
-    };
+    let io = |tid: &u32| process.read(&format!("task/{tid}/comm"), 64).is_ok_and(|name| name.starts_with(b"ZMQbg/IO"));
     threads.into_iter().filter(io).collect()
 }
 
@@ -332,41 +304,22 @@ mod tests {
 
     #[test]
     fn a_title_on_screen_never_shows_arguments() {
-        let stat = Stat {
-            comm: "python3".into(),
-            state: 'S',
-            parent: 1,
-            group: 1,
-            start_time: 1,
-            kernel: false,
-        };
-        let argv: Vec<String> = ["python3", "/srv/race.py", "--api-key", "secret"]
-            .map(str::to_owned)
-            .into();
+        let stat = Stat { comm: "python3".into(), state: 'S', parent: 1, group: 1, start_time: 1, kernel: false };
+        let argv: Vec<String> = ["python3", "/srv/race.py", "--api-key", "secret"].map(str::to_owned).into();
         assert_eq!(title(&argv, &stat, false, None), "python3 race.py");
-        assert_eq!(
-            title(&argv, &stat, false, Launcher::of(&["toy-serve".into()], &[TOY])),
-            "toy-serve"
-        );
+        assert_eq!(title(&argv, &stat, false, Launcher::of(&["toy-serve".into()], &[TOY])), "toy-serve");
         assert_eq!(title(&["toy::source".into()], &stat, true, None), "toy::source");
     }
 
     #[test]
     fn an_unrelated_process_is_skipped() {
-        let me = super::super::proc::ProcRoot::new("/proc")
-            .process(std::process::id())
-            .unwrap();
+        let me = super::super::proc::ProcRoot::new("/proc").process(std::process::id()).unwrap();
         let stat = Stat::parse(&me.read("stat", 4096).unwrap()).unwrap();
         let examined = examine(&me, &stat, None, true, &[TOY], &mut Libraries::default()).unwrap();
         assert!(matches!(examined, Examined::Other));
-        let spec = RoleSpec {
-            pid: std::process::id(),
-            role: Some(SOURCE),
-        };
+        let spec = RoleSpec { pid: std::process::id(), role: Some(SOURCE) };
         let named = examine(&me, &stat, Some(&spec), false, &[TOY], &mut Libraries::default()).unwrap();
-        let Examined::Candidate(named) = named else {
-            panic!("a process set with --pid is always a candidate")
-        };
+        let Examined::Candidate(named) = named else { panic!("a process set with --pid is always a candidate") };
         assert_eq!(named.stated, Some((SOURCE, RoleSource::Hand)));
         assert_eq!(named.ns_pids.first(), Some(&std::process::id()));
     }

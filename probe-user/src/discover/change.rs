@@ -34,8 +34,7 @@ impl Departed {
     pub(crate) fn changes(&mut self, old: &Topology, latest: &Topology) -> Vec<Change> {
         let (before, now) = (by_id(old), by_id(latest));
         let left: Vec<ProcessId> = before.keys().filter(|id| !now.contains_key(id)).copied().collect();
-        self.0
-            .extend(left.iter().map(|id| (before[id].clone(), companions(old, *id))));
+        self.0.extend(left.iter().map(|id| (before[id].clone(), companions(old, *id))));
         while self.0.len() > REMEMBERED {
             self.0.pop_front();
         }
@@ -45,17 +44,11 @@ impl Departed {
             let new = Box::new(process.clone());
             match before.get(&id) {
                 Some(old) if (old.role, old.rank) == (process.role, process.rank) => {}
-                Some(old) => changes.push(Change::Replaced {
-                    old: Box::new((*old).clone()),
-                    new,
-                }),
+                Some(old) => changes.push(Change::Replaced { old: Box::new((*old).clone()), new }),
                 None => changes.push(match self.replaced_by(process, &companions(latest, id)) {
                     Some(old) => {
                         replaced.push(old.id);
-                        Change::Replaced {
-                            old: Box::new(old),
-                            new,
-                        }
+                        Change::Replaced { old: Box::new(old), new }
                     }
                     None => Change::Added(new),
                 }),
@@ -74,10 +67,7 @@ impl Departed {
     /// Finds the most recently departed process that `new` resembles and that had an engine process in common with it.
     fn replaced_by(&mut self, new: &Process, companions: &[ProcessId]) -> Option<Process> {
         let same_kind = |p: &Process| p.role == new.role && p.rank == new.rank && p.title == new.title;
-        let at = self
-            .0
-            .iter()
-            .rposition(|(p, with)| same_kind(p) && with.iter().any(|id| companions.contains(id)))?;
+        let at = self.0.iter().rposition(|(p, with)| same_kind(p) && with.iter().any(|id| companions.contains(id)))?;
         self.0.remove(at).map(|(process, _)| process)
     }
 }
@@ -85,22 +75,12 @@ impl Departed {
 /// The other processes of the same engine.
 fn companions(topology: &Topology, id: ProcessId) -> Vec<ProcessId> {
     let ids = |e: &Engine| e.processes.iter().map(|p| p.id).collect::<Vec<_>>();
-    let engine = topology
-        .engines
-        .iter()
-        .map(ids)
-        .find(|ids| ids.contains(&id))
-        .unwrap_or_default();
+    let engine = topology.engines.iter().map(ids).find(|ids| ids.contains(&id)).unwrap_or_default();
     engine.into_iter().filter(|other| *other != id).collect()
 }
 
 fn by_id(topology: &Topology) -> BTreeMap<ProcessId, &Process> {
-    topology
-        .engines
-        .iter()
-        .flat_map(|e| &e.processes)
-        .map(|p| (p.id, p))
-        .collect()
+    topology.engines.iter().flat_map(|e| &e.processes).map(|p| (p.id, p)).collect()
 }
 
 #[cfg(test)]
@@ -113,10 +93,7 @@ mod tests {
 
     fn process(pid: u32, role: Role) -> Process {
         Process {
-            id: ProcessId {
-                pid,
-                start_time: u64::from(pid),
-            },
+            id: ProcessId { pid, start_time: u64::from(pid) },
             ns_pids: vec![pid],
             parent: 1,
             group: 1,
@@ -134,29 +111,18 @@ mod tests {
     }
 
     fn topology(processes: &[Process]) -> Topology {
-        let engine = Engine {
-            processes: processes.to_vec(),
-            ..Engine::default()
-        };
-        Topology {
-            engines: vec![engine],
-            ..Topology::default()
-        }
+        let engine = Engine { processes: processes.to_vec(), ..Engine::default() };
+        Topology { engines: vec![engine], ..Topology::default() }
     }
 
     #[test]
     fn a_restart_is_a_replacement_at_once_or_later() {
         let (scheduler, detokenizer) = (process(7, SOURCE), process(8, MIDDLE));
-        let (both, one) = (
-            topology(&[scheduler.clone(), detokenizer.clone()]),
-            topology(std::slice::from_ref(&scheduler)),
-        );
+        let (both, one) =
+            (topology(&[scheduler.clone(), detokenizer.clone()]), topology(std::slice::from_ref(&scheduler)));
         let restarted = process(9, MIDDLE);
         let after = topology(&[scheduler.clone(), restarted.clone()]);
-        let replaced = Change::Replaced {
-            old: Box::new(detokenizer.clone()),
-            new: Box::new(restarted),
-        };
+        let replaced = Change::Replaced { old: Box::new(detokenizer.clone()), new: Box::new(restarted) };
 
         let mut departed = Departed::default();
         let at_once = departed.changes(&both, &after);
@@ -176,20 +142,8 @@ mod tests {
             departed.changes(&Topology::default(), &topology(std::slice::from_ref(&a))),
             [Change::Added(Box::new(a.clone()))]
         );
-        let as_tokenizer = Process {
-            role: SERVER,
-            ..b.clone()
-        };
-        let changes = departed.changes(
-            &topology(&[a.clone(), b.clone()]),
-            &topology(&[a, as_tokenizer.clone()]),
-        );
-        assert_eq!(
-            changes,
-            [Change::Replaced {
-                old: Box::new(b),
-                new: Box::new(as_tokenizer)
-            }]
-        );
+        let as_tokenizer = Process { role: SERVER, ..b.clone() };
+        let changes = departed.changes(&topology(&[a.clone(), b.clone()]), &topology(&[a, as_tokenizer.clone()]));
+        assert_eq!(changes, [Change::Replaced { old: Box::new(b), new: Box::new(as_tokenizer) }]);
     }
 }

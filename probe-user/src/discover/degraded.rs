@@ -127,11 +127,7 @@ impl fmt::Display for Blind {
                 let files: Vec<&str> = parts.iter().map(|part| part.file()).collect();
                 let unknown: Vec<&str> = parts.iter().map(|part| part.describe()).collect();
                 let (files, unknown) = (files.join(","), unknown.join(", "));
-                write!(
-                    f,
-                    "/proc/PID/{{{files}}} of {} may not be read: {unknown} unknown",
-                    Pids(pids)
-                )
+                write!(f, "/proc/PID/{{{files}}} of {} may not be read: {unknown} unknown", Pids(pids))
             }
             Self::Unexamined { count, .. } => {
                 write!(
@@ -170,19 +166,11 @@ impl Blind {
     pub fn remedy(&self) -> Option<String> {
         match self {
             Self::Unreadable { missing, .. } | Self::Unexamined { missing, .. } => capabilities(missing),
-            Self::LibZmq {
-                error: ReadError::Denied,
-                ..
-            } => capabilities(&[Capability::SysPtrace]),
-            Self::LibZmq { .. }
-            | Self::Peers {
-                error: DiagError::Enter(_),
-                ..
-            } => capabilities(&[Capability::SysAdmin]),
-            Self::Peers {
-                error: DiagError::Refused(_),
-                ..
-            } => Some("modprobe unix_diag".into()),
+            Self::LibZmq { error: ReadError::Denied, .. } => capabilities(&[Capability::SysPtrace]),
+            Self::LibZmq { .. } | Self::Peers { error: DiagError::Enter(_), .. } => {
+                capabilities(&[Capability::SysAdmin])
+            }
+            Self::Peers { error: DiagError::Refused(_), .. } => Some("modprobe unix_diag".into()),
             Self::OwnPidNamespace => Some(Place::here().same_processes().to_owned()),
             Self::HiddenPids => Some("run as root, or mount -o remount,hidepid=0 /proc".into()),
             Self::Peers { .. } | Self::Limit { .. } | Self::NoZmqOutput { .. } => None,
@@ -193,9 +181,7 @@ impl Blind {
 
 fn capabilities(missing: &[Capability]) -> Option<String> {
     if missing.is_empty() {
-        return Permissions::here()
-            .mapped()
-            .then(|| Place::here().host_users().to_owned());
+        return Permissions::here().mapped().then(|| Place::here().host_users().to_owned());
     }
     Some(Place::here().grant(missing))
 }
@@ -207,12 +193,7 @@ impl fmt::Display for Pids<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         const SHOWN: usize = 4;
         let shown: Vec<String> = self.0.iter().take(SHOWN).map(u32::to_string).collect();
-        write!(
-            f,
-            "{} {}",
-            if self.0.len() == 1 { "pid" } else { "pids" },
-            shown.join(", ")
-        )?;
+        write!(f, "{} {}", if self.0.len() == 1 { "pid" } else { "pids" }, shown.join(", "))?;
         match self.0.len().saturating_sub(SHOWN) {
             0 => Ok(()),
             more => write!(f, " and {more} more"),
@@ -228,11 +209,7 @@ mod tests {
     fn the_missing_capability_is_named_with_the_line_that_grants_it() {
         let missing = vec![Capability::SysPtrace];
         let parts = vec![Part::Maps, Part::Descriptors];
-        let blind = Blind::Unreadable {
-            parts,
-            pids: vec![7, 8, 9, 10, 11],
-            missing,
-        };
+        let blind = Blind::Unreadable { parts, pids: vec![7, 8, 9, 10, 11], missing };
         assert_eq!(
             blind.to_string(),
             "/proc/PID/{maps,fd} of pids 7, 8, 9, 10 and 1 more may not be read: libzmq, sockets and hops unknown"
@@ -242,14 +219,7 @@ mod tests {
 
     #[test]
     fn outside_the_container_of_the_engine_the_message_explains_how_to_join() {
-        assert_eq!(
-            Blind::OwnPidNamespace.remedy().as_deref(),
-            Some(Place::here().same_processes())
-        );
-        assert!(
-            Place::Kubernetes
-                .same_processes()
-                .contains("shareProcessNamespace: true")
-        );
+        assert_eq!(Blind::OwnPidNamespace.remedy().as_deref(), Some(Place::here().same_processes()));
+        assert!(Place::Kubernetes.same_processes().contains("shareProcessNamespace: true"));
     }
 }

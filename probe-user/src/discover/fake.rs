@@ -26,29 +26,17 @@ pub struct FakeProcess {
 impl FakeProcess {
     /// A process with an uninformative title and command.
     pub fn unnamed(pid: u32) -> Self {
-        Self {
-            pid,
-            parent: 1,
-            argv: Vec::new(),
-            releases: Vec::new(),
-            mapped: None,
-        }
+        Self { pid, parent: 1, argv: Vec::new(), releases: Vec::new(), mapped: None }
     }
 
     /// A process with this title.
     pub fn titled(pid: u32, title: &str) -> Self {
-        Self {
-            argv: vec![title.to_owned()],
-            ..Self::unnamed(pid)
-        }
+        Self { argv: vec![title.to_owned()], ..Self::unnamed(pid) }
     }
 
     /// A process with this command, whose arguments contain no blanks.
     pub fn launched(pid: u32, command: &str) -> Self {
-        Self {
-            argv: command.split(' ').map(str::to_owned).collect(),
-            ..Self::unnamed(pid)
-        }
+        Self { argv: command.split(' ').map(str::to_owned).collect(), ..Self::unnamed(pid) }
     }
 
     /// The same process as a child of another.
@@ -60,10 +48,7 @@ impl FakeProcess {
     /// The same process with another mapped file.
     #[must_use]
     pub fn mapping(self, path: &'static str) -> Self {
-        Self {
-            mapped: Some(path),
-            ..self
-        }
+        Self { mapped: Some(path), ..self }
     }
 
     /// The same process with a release of an engine's package on its import path.
@@ -88,16 +73,9 @@ impl FakeProcess {
             release: "4.3.5".parse().ok(),
             functions: None,
         };
-        let title = if titled.is_some() {
-            &self.argv[0]
-        } else {
-            "python engine.py"
-        };
+        let title = if titled.is_some() { &self.argv[0] } else { "python engine.py" };
         Candidate {
-            id: ProcessId {
-                pid: self.pid,
-                start_time: u64::from(self.pid),
-            },
+            id: ProcessId { pid: self.pid, start_time: u64::from(self.pid) },
             ns_pids: vec![self.pid],
             parent: self.parent,
             group: 1,
@@ -109,10 +87,7 @@ impl FakeProcess {
             environment: None,
             libzmq: Some(libzmq),
             python: None,
-            installed: Installed {
-                engines: installed.collect(),
-                pyzmq: None,
-            },
+            installed: Installed { engines: installed.collect(), pyzmq: None },
             io_threads: Vec::new(),
             connects_to_clients: None,
             inner_server: candidate::inner_server(engines, self.mapped.iter().map(Path::new)),
@@ -128,11 +103,7 @@ impl FakeProcess {
 /// Engines of these processes. Each connection has the indices of its connecting and its accepting process, and an endpoint.
 pub fn discover(engines: Engines, processes: &[FakeProcess], connected: &[(usize, usize, &str)]) -> Vec<Engine> {
     let candidates: Vec<Candidate> = processes.iter().map(|process| process.candidate(engines)).collect();
-    let socket = |candidate, n: usize| OpenSocket {
-        candidate,
-        fd: n as u32,
-        inode: n as u64,
-    };
+    let socket = |candidate, n: usize| OpenSocket { candidate, fd: n as u32, inode: n as u64 };
     let links: Vec<Link> = connected
         .iter()
         .enumerate()

@@ -40,11 +40,7 @@ pub enum Confidence {
 impl Confidence {
     /// Certainty of a hop between roles with these sources.
     pub fn of(sources: [RoleSource; 2]) -> Self {
-        if sources.iter().all(|source| *source < RoleSource::Sockets) {
-            Self::Certain
-        } else {
-            Self::Inferred
-        }
+        if sources.iter().all(|source| *source < RoleSource::Sockets) { Self::Certain } else { Self::Inferred }
     }
 }
 

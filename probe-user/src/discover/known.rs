@@ -54,10 +54,7 @@ enum State {
 impl Known {
     /// Creates an empty cache that recognises these engines.
     pub(crate) fn new(engines: Engines) -> Self {
-        Self {
-            engines,
-            ..Self::default()
-        }
+        Self { engines, ..Self::default() }
     }
 
     /// Updates the cache for the listed pids. Returns whether the set of candidates or the information about one has changed.
@@ -67,11 +64,7 @@ impl Known {
         self.processes.retain(|pid, _| listed.contains(pid));
         let parents = self.parents();
         for &pid in pids {
-            if !self
-                .processes
-                .get_mut(&pid)
-                .is_some_and(|known| known.is_current(root, pid))
-            {
+            if !self.processes.get_mut(&pid).is_some_and(|known| known.is_current(root, pid)) {
                 self.examine(root, pid, by_hand, parents.contains(&pid));
             }
         }
@@ -117,11 +110,7 @@ impl Known {
 
     /// Frontends, in the order of their pids.
     pub(crate) fn frontends(&self) -> Vec<ProcessId> {
-        let mut found: Vec<ProcessId> = self
-            .processes
-            .iter()
-            .filter_map(|(&pid, entry)| entry.frontend(pid))
-            .collect();
+        let mut found: Vec<ProcessId> = self.processes.iter().filter_map(|(&pid, entry)| entry.frontend(pid)).collect();
         found.sort();
         found
     }
@@ -163,17 +152,12 @@ impl Known {
 
     /// Number of processes that could not be examined but may be relevant.
     pub(crate) fn refused(&self) -> usize {
-        self.processes
-            .values()
-            .filter(|entry| matches!(entry.state, State::Refused))
-            .count()
+        self.processes.values().filter(|entry| matches!(entry.state, State::Refused)).count()
     }
 
     /// Whether any process was too large to examine.
     pub(crate) fn has_too_large(&self) -> bool {
-        self.processes
-            .values()
-            .any(|entry| matches!(entry.state, State::TooLarge))
+        self.processes.values().any(|entry| matches!(entry.state, State::TooLarge))
     }
 
     /// Whether the pid has been examined.
@@ -301,10 +285,7 @@ mod tests {
         let root = ProcRoot::new("/proc");
         let mut child = std::process::Command::new("sleep").arg("60").spawn().unwrap();
         let pid = child.id();
-        let by_hand = [RoleSpec {
-            pid,
-            role: Some(SOURCE),
-        }];
+        let by_hand = [RoleSpec { pid, role: Some(SOURCE) }];
         let mut known = Known::new(&[TOY]);
         assert!(known.update(&root, &[pid], &by_hand));
         assert!(!known.update(&root, &[pid], &by_hand));

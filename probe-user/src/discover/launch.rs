@@ -12,20 +12,12 @@ pub struct FlagName {
 impl FlagName {
     /// A switch, which counts as absent with a value such as `false`.
     pub const fn switch(name: &'static str, shortest: &'static str) -> Self {
-        Self {
-            name,
-            shortest,
-            has_value: false,
-        }
+        Self { name, shortest, has_value: false }
     }
 
     /// A flag with a value.
     pub const fn value(name: &'static str, shortest: &'static str) -> Self {
-        Self {
-            name,
-            shortest,
-            has_value: true,
-        }
+        Self { name, shortest, has_value: true }
     }
 }
 
@@ -132,10 +124,7 @@ mod tests {
         assert_eq!(found.get("--stream-output"), None);
         assert_eq!(found.get("--skip-init"), Some("--skip-in"));
         for line in ["--side-mode prefill --tp 2", "--side-mode=prefill"] {
-            assert_eq!(
-                flags(&format!("python -m x {line}")).get("--side-mode"),
-                Some("prefill")
-            );
+            assert_eq!(flags(&format!("python -m x {line}")).get("--side-mode"), Some("prefill"));
         }
         assert_eq!(flags("python -m x --side-port 8998").get("--side-mode"), None);
         let found = flags("python -m x --stream-output=false --config=/etc/engine.yaml");
@@ -145,10 +134,7 @@ mod tests {
 
     #[test]
     fn the_program_is_the_first_non_option_argument() {
-        assert_eq!(
-            program(&argv("python3 -W error race.py 0.5.9")),
-            Some(Program::Script("race.py"))
-        );
+        assert_eq!(program(&argv("python3 -W error race.py 0.5.9")), Some(Program::Script("race.py")));
         assert_eq!(program(&argv("python3 -um race")), Some(Program::Module("race")));
         assert_eq!(program(&argv("python3 -Xdev -Bc code race.py")), None);
         assert_eq!(program(&argv("python3 - race.py")), None);

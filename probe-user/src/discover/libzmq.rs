@@ -13,14 +13,7 @@ use super::release::Release;
 
 /// Functions that may be probed. pyzmq sends with `zmq_msg_send` and receives with `zmq_msg_recv`; other clients may use `zmq_send` and
 /// `zmq_recv`. `zmq_getsockopt` marks the previous message as processed.
-pub const FUNCTIONS: [&str; 6] = [
-    "zmq_msg_send",
-    "zmq_msg_recv",
-    "zmq_send",
-    "zmq_recv",
-    "zmq_getsockopt",
-    "zmq_poll",
-];
+pub const FUNCTIONS: [&str; 6] = ["zmq_msg_send", "zmq_msg_recv", "zmq_send", "zmq_recv", "zmq_getsockopt", "zmq_poll"];
 
 /// Maximum file size; libzmq has about 1 MB.
 const LARGEST: usize = 64 << 20;
@@ -109,9 +102,7 @@ pub(crate) fn open(process: &ProcDir, file: &MappedFile) -> Result<(PathBuf, Fil
         Err(ReadError::Denied) => Err(ReadError::Denied),
         Err(_) => {
             let opened = process.open_mapped(file.range)?;
-            let at = process
-                .path
-                .join(format!("map_files/{:x}-{:x}", file.range.0, file.range.1));
+            let at = process.path.join(format!("map_files/{:x}-{:x}", file.range.0, file.range.1));
             Ok((at, opened))
         }
     }
@@ -127,11 +118,8 @@ fn functions(image: &[u8]) -> Vec<&'static str> {
     let Ok(elf) = object::File::parse(image) else {
         return Vec::new();
     };
-    let defined: Vec<&str> = elf
-        .dynamic_symbols()
-        .filter(|s| !s.is_undefined())
-        .filter_map(|s| s.name().ok())
-        .collect();
+    let defined: Vec<&str> =
+        elf.dynamic_symbols().filter(|s| !s.is_undefined()).filter_map(|s| s.name().ok()).collect();
     FUNCTIONS.into_iter().filter(|name| defined.contains(name)).collect()
 }
 

@@ -64,11 +64,7 @@ pub(crate) fn find(
     diags: &mut Diags,
     limits: Limits,
 ) -> Found {
-    let Found {
-        mut links,
-        mut blind,
-        mut refused,
-    } = Found::default();
+    let Found { mut links, mut blind, mut refused } = Found::default();
     let mut holders: HashMap<u64, OpenSocket> = HashMap::new();
     let mut networks: BTreeMap<u64, Network<'_>> = BTreeMap::new();
     for (candidate, ((about, process), sockets)) in candidates.iter().zip(processes).zip(sockets).enumerate() {
@@ -91,14 +87,7 @@ pub(crate) fn find(
             Err(_) => continue,
         }
         if let Some(net) = about.net_ns {
-            networks
-                .entry(net)
-                .or_insert(Network {
-                    members: Vec::new(),
-                    through: process,
-                })
-                .members
-                .push(candidate);
+            networks.entry(net).or_insert(Network { members: Vec::new(), through: process }).members.push(candidate);
         }
     }
     let hidden = refused.contains_key(&Part::Descriptors);
@@ -135,11 +124,7 @@ fn link(connection: Connection, holders: &HashMap<u64, OpenSocket>, hidden: bool
     if connector.is_none() && !one_sided || connector.is_some_and(|c| c.candidate == acceptor.candidate) {
         return None;
     }
-    Some(Link {
-        acceptor,
-        endpoint: connection.endpoint,
-        connector,
-    })
+    Some(Link { acceptor, endpoint: connection.endpoint, connector })
 }
 
 fn unix(
@@ -152,11 +137,9 @@ fn unix(
 ) -> Result<Vec<Connection>, DiagError> {
     let diag = match diags.entry(net) {
         std::collections::hash_map::Entry::Occupied(known) => known.into_mut(),
-        std::collections::hash_map::Entry::Vacant(new) => new.insert(if own_net == Some(net) {
-            Diag::here()?
-        } else {
-            Diag::inside(through)?
-        }),
+        std::collections::hash_map::Entry::Vacant(new) => {
+            new.insert(if own_net == Some(net) { Diag::here()? } else { Diag::inside(through)? })
+        }
     };
     let (sockets, more) = diag.unix_sockets(limits.sockets)?;
     if more {
@@ -166,9 +149,7 @@ fn unix(
 }
 
 fn accepted_only(through: &ProcDir, limits: Limits) -> Vec<Connection> {
-    let text = through
-        .read("net/unix", limits.sockets.saturating_mul(128))
-        .unwrap_or_default();
+    let text = through.read("net/unix", limits.sockets.saturating_mul(128)).unwrap_or_default();
     connection::unix_one_sided(&net::unix(&text, limits.sockets).0)
 }
 

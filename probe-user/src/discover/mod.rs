@@ -148,10 +148,7 @@ mod tests {
     #[test]
     fn a_pid_from_inside_a_container_is_translated() {
         let message = |outside| DiscoverError::NoSuchProcess { pid: 17, outside }.to_string();
-        assert_eq!(
-            message(vec![]),
-            "--pid 17: there is no such process here; use a pid as shown by ps here"
-        );
+        assert_eq!(message(vec![]), "--pid 17: there is no such process here; use a pid as shown by ps here");
         assert!(message(vec![22336]).ends_with("; pid 22336 has that pid inside its container: use --pid 22336"));
     }
 }

@@ -22,10 +22,7 @@ impl Own {
         let link = std::fs::read_link(root.path().join("self")).ok();
         let pid = link.and_then(|l| l.to_str()?.parse().ok());
         let process = pid.and_then(|pid| root.process(pid).ok());
-        let mounts = process
-            .as_ref()
-            .and_then(|p| p.read("mountinfo", 4 << 20).ok())
-            .unwrap_or_default();
+        let mounts = process.as_ref().and_then(|p| p.read("mountinfo", 4 << 20).ok()).unwrap_or_default();
         Self {
             pid,
             net_ns: process.as_ref().and_then(|p| p.namespace("net").ok()),
@@ -43,10 +40,7 @@ impl Own {
             blind.push(Blind::HiddenPids);
         }
         if unexamined > 0 {
-            blind.push(Blind::Unexamined {
-                count: unexamined,
-                missing,
-            });
+            blind.push(Blind::Unexamined { count: unexamined, missing });
         }
         if !found && !self.in_initial_pid_ns {
             blind.push(Blind::OwnPidNamespace);
@@ -57,14 +51,11 @@ impl Own {
 
 /// Whether the procfs mounted at `mount_point` hides other users' processes.
 fn hides_pids(mountinfo: &str, mount_point: &str) -> bool {
-    mountinfo
-        .lines()
-        .filter(|line| line.split(' ').nth(4) == Some(mount_point))
-        .any(|line| {
-            let options = line.rsplit(' ').next().unwrap_or_default();
-            let hidden = options.split(',').find_map(|option| option.strip_prefix("hidepid="));
-            hidden.is_some_and(|value| !matches!(value, "0" | "off"))
-        })
+    mountinfo.lines().filter(|line| line.split(' ').nth(4) == Some(mount_point)).any(|line| {
+        let options = line.rsplit(' ').next().unwrap_or_default();
+        let hidden = options.split(',').find_map(|option| option.strip_prefix("hidepid="));
+        hidden.is_some_and(|value| !matches!(value, "0" | "off"))
+    })
 }
 
 #[cfg(test)]

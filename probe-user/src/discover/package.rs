@@ -32,35 +32,19 @@ pub(crate) fn search_path(interpreter: Interpreter<'_>) -> Vec<PathBuf> {
     let i = interpreter;
     let mut dirs = Vec::new();
     let absolute = |path: &Path| {
-        if path.is_absolute() {
-            Some(path.to_owned())
-        } else {
-            i.cwd.map(|cwd| cwd.join(path))
-        }
+        if path.is_absolute() { Some(path.to_owned()) } else { i.cwd.map(|cwd| cwd.join(path)) }
     };
     match i.script {
         Some(script) => dirs.extend(absolute(Path::new(script)).and_then(|p| p.parent().map(Path::to_owned))),
         None => dirs.extend(i.cwd.map(Path::to_owned)),
     }
-    let python_path = i
-        .python_path
-        .unwrap_or_default()
-        .split(':')
-        .filter(|entry| !entry.is_empty());
+    let python_path = i.python_path.unwrap_or_default().split(':').filter(|entry| !entry.is_empty());
     dirs.extend(python_path.filter_map(|entry| absolute(Path::new(entry))));
     dirs.extend(site_packages(i.files));
     if let Some(PythonVersion { major, minor }) = i.version {
         let home = |bin: &Path| bin.parent()?.parent().map(Path::to_owned);
-        let argv0 = i
-            .argv0
-            .filter(|a| a.contains('/'))
-            .and_then(|a| home(&absolute(Path::new(a))?));
-        let prefixes = i
-            .virtual_env
-            .map(PathBuf::from)
-            .into_iter()
-            .chain(argv0)
-            .chain(i.exe.and_then(home));
+        let argv0 = i.argv0.filter(|a| a.contains('/')).and_then(|a| home(&absolute(Path::new(a))?));
+        let prefixes = i.virtual_env.map(PathBuf::from).into_iter().chain(argv0).chain(i.exe.and_then(home));
         for prefix in prefixes {
             dirs.push(prefix.join(format!("lib/python{major}.{minor}/site-packages")));
             dirs.push(prefix.join(format!("lib/python{major}.{minor}/dist-packages")));
@@ -109,9 +93,7 @@ impl Installed {
 
 /// Release in `NAME-RELEASE.dist-info/METADATA`. Ambiguous if one directory contains two for the same name.
 fn from_metadata(process: &ProcDir, dir: &Path, names: &[&str], package: &str) -> Option<Setting<String>> {
-    let mut matching = names
-        .iter()
-        .filter(|name| dist_info(name).is_some_and(|(n, _)| n == package));
+    let mut matching = names.iter().filter(|name| dist_info(name).is_some_and(|(n, _)| n == package));
     let (Some(name), None) = (matching.next(), matching.next()) else {
         return None;
     };
@@ -128,10 +110,7 @@ fn from_source(process: &ProcDir, dir: &Path, names: &[&str], files: &[&str]) ->
         let folder = file.split('/').next()?;
         let file = names.contains(&folder).then(|| dir.join(file))?;
         let text = process.read_in_root(&file, 64 << 10).ok()?;
-        Some(Setting::new(
-            version_assignment(&String::from_utf8_lossy(&text))?,
-            Origin::File(file),
-        ))
+        Some(Setting::new(version_assignment(&String::from_utf8_lossy(&text))?, Origin::File(file)))
     })
 }
 
@@ -143,9 +122,7 @@ fn dist_info(name: &str) -> Option<(String, &str)> {
 
 /// The `Version` header of `METADATA`. The text after the headers is ignored.
 fn version_header(metadata: &[u8]) -> Option<String> {
-    let mut headers = metadata
-        .split(|&b| b == b'\n')
-        .take_while(|line| !line.trim_ascii().is_empty());
+    let mut headers = metadata.split(|&b| b == b'\n').take_while(|line| !line.trim_ascii().is_empty());
     let value = headers.find_map(|line| line.strip_prefix(b"Version:"))?;
     let value = std::str::from_utf8(value).ok()?.trim();
     (!value.is_empty() && value.len() <= 100).then(|| value.to_owned())
@@ -153,13 +130,9 @@ fn version_header(metadata: &[u8]) -> Option<String> {
 
 /// Parses `__version__ = "0.5.9"` or `__version__ = version = '0.5.9'`.
 fn version_assignment(source: &str) -> Option<String> {
-    let line = source
-        .lines()
-        .find(|line| line.starts_with("__version__") && line.contains(['"', '\'']))?;
+    let line = source.lines().find(|line| line.starts_with("__version__") && line.contains(['"', '\'']))?;
     let value = line.rsplit('=').next()?.trim().trim_matches(['"', '\'']);
-    value
-        .starts_with(|c: char| c.is_ascii_digit())
-        .then(|| value.to_owned())
+    value.starts_with(|c: char| c.is_ascii_digit()).then(|| value.to_owned())
 }
 
 #[cfg(test)]
@@ -199,10 +172,7 @@ mod tests {
             "/usr/lib/python3/dist-packages",
         ];
         assert_eq!(dirs, expected.map(PathBuf::from));
-        let by_script = search_path(Interpreter {
-            script: Some("bench/race.py"),
-            ..interpreter
-        });
+        let by_script = search_path(Interpreter { script: Some("bench/race.py"), ..interpreter });
         assert_eq!(by_script[0], Path::new("/srv/bench"));
     }
 
@@ -211,16 +181,11 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let metadata = dir.path().join("Toy.Engine-0.5.9.dist-info");
         std::fs::create_dir(&metadata).unwrap();
-        std::fs::write(
-            metadata.join("METADATA"),
-            "Metadata-Version: 2.1\nName: toy\nVersion: 0.5.9\n\nVersion: 7\n",
-        )
-        .unwrap();
+        std::fs::write(metadata.join("METADATA"), "Metadata-Version: 2.1\nName: toy\nVersion: 0.5.9\n\nVersion: 7\n")
+            .unwrap();
         std::fs::create_dir(dir.path().join("pyzmq-26.4.0.dist-info")).unwrap();
         std::fs::create_dir(dir.path().join("pyzmq-27.0.0.dist-info")).unwrap();
-        let me = super::super::proc::ProcRoot::new("/proc")
-            .process(std::process::id())
-            .unwrap();
+        let me = super::super::proc::ProcRoot::new("/proc").process(std::process::id()).unwrap();
         let found = Installed::find(&me, &[dir.path().to_owned()], &[TOY]);
         assert_eq!(
             found.release(TOY).map(|known| known.release.clone()),
@@ -231,14 +196,8 @@ mod tests {
 
     #[test]
     fn a_source_tree_states_its_release() {
-        assert_eq!(
-            version_assignment("__version__ = \"0.4.6.post4\"\n").as_deref(),
-            Some("0.4.6.post4")
-        );
-        assert_eq!(
-            version_assignment("x = 1\n__version__ = version = '0.5.10'\n").as_deref(),
-            Some("0.5.10")
-        );
+        assert_eq!(version_assignment("__version__ = \"0.4.6.post4\"\n").as_deref(), Some("0.4.6.post4"));
+        assert_eq!(version_assignment("x = 1\n__version__ = version = '0.5.10'\n").as_deref(), Some("0.5.10"));
         assert_eq!(version_assignment("__version__ = read(\"VERSION\")\n"), None);
     }
 

@@ -23,25 +23,18 @@ impl PythonVersion {
     pub(crate) fn of(files: &[MappedFile]) -> Option<Setting<Self>> {
         files.iter().find_map(|file| {
             let path = file.path.to_str()?;
-            let version = path
-                .match_indices("python")
-                .find_map(|(at, word)| Self::parse(&path[at + word.len()..]))?;
+            let version = path.match_indices("python").find_map(|(at, word)| Self::parse(&path[at + word.len()..]))?;
             Some(Setting::new(version, Origin::Mapped(file.path.clone())))
         })
     }
 
     /// Parses a version such as `3.11` at the beginning of `text`.
     fn parse(text: &str) -> Option<Self> {
-        let end = text
-            .find(|c: char| !c.is_ascii_digit() && c != '.')
-            .unwrap_or(text.len());
+        let end = text.find(|c: char| !c.is_ascii_digit() && c != '.').unwrap_or(text.len());
         let (major, rest) = text[..end].split_once('.')?;
         let minor = rest.split('.').next()?;
         let major = major.parse().ok().filter(|&major| major == 3)?;
-        Some(Self {
-            major,
-            minor: minor.parse().ok()?,
-        })
+        Some(Self { major, minor: minor.parse().ok()? })
     }
 }
 
@@ -60,14 +53,8 @@ mod tests {
             PythonVersion::of(&files).map(|setting| setting.value.to_string())
         };
         assert_eq!(version("/usr/bin/python3.12").as_deref(), Some("3.12"));
-        assert_eq!(
-            version("/usr/lib/x86_64-linux-gnu/libpython3.10.so.1.0").as_deref(),
-            Some("3.10")
-        );
-        assert_eq!(
-            version("/opt/v/lib/python3.11/site-packages/zmq/_zmq.so").as_deref(),
-            Some("3.11")
-        );
+        assert_eq!(version("/usr/lib/x86_64-linux-gnu/libpython3.10.so.1.0").as_deref(), Some("3.10"));
+        assert_eq!(version("/opt/v/lib/python3.11/site-packages/zmq/_zmq.so").as_deref(), Some("3.11"));
         assert_eq!(version("/usr/lib/python3/dist-packages/apt_pkg.so"), None);
         assert_eq!(version("/home/python/lib/libc.so.6"), None);
     }

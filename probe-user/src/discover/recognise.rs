@@ -252,20 +252,12 @@ pub struct Reading {
 impl Reading {
     /// Content that flows from the side that connected.
     pub const fn forward(carries: Carries, confidence: Confidence) -> Self {
-        Self {
-            reversed: false,
-            carries,
-            confidence,
-        }
+        Self { reversed: false, carries, confidence }
     }
 
     /// Requests that flow from the side that bound.
     pub const fn requests_back(confidence: Confidence) -> Self {
-        Self {
-            reversed: true,
-            carries: Carries::Requests,
-            confidence,
-        }
+        Self { reversed: true, carries: Carries::Requests, confidence }
     }
 }
 
@@ -302,18 +294,12 @@ impl Evidence<'_> {
 
     /// Value of an environment variable.
     pub fn variable(&self, name: &str) -> Option<&str> {
-        self.environment?
-            .iter()
-            .find(|(n, _)| n == name)
-            .map(|(_, value)| value.as_str())
+        self.environment?.iter().find(|(n, _)| n == name).map(|(_, value)| value.as_str())
     }
 
     /// Origin of a setting that an argument determines.
     pub fn argument(&self, argument: &str) -> Origin {
-        Origin::Argument {
-            pid: self.pid,
-            argument: argument.to_owned(),
-        }
+        Origin::Argument { pid: self.pid, argument: argument.to_owned() }
     }
 }
 
@@ -389,10 +375,7 @@ pub(crate) mod toy {
         }
 
         fn package(&self) -> Option<Package> {
-            Some(Package {
-                name: "toy_engine",
-                source: &[],
-            })
+            Some(Package { name: "toy_engine", source: &[] })
         }
 
         fn roles(&self) -> &'static [Role] {

@@ -26,28 +26,19 @@ pub enum Stage {
 impl Release {
     /// Creates a final release.
     pub const fn new(major: u16, minor: u16, patch: u16) -> Self {
-        Self {
-            number: [major, minor, patch],
-            stage: Stage::Final,
-        }
+        Self { number: [major, minor, patch], stage: Stage::Final }
     }
 
     /// Returns post-release `n` of the same number.
     #[must_use]
     pub const fn post(self, n: u16) -> Self {
-        Self {
-            number: self.number,
-            stage: Stage::Post(n),
-        }
+        Self { number: self.number, stage: Stage::Post(n) }
     }
 
     /// Returns release candidate `n` of the same number.
     #[must_use]
     pub const fn rc(self, n: u16) -> Self {
-        Self {
-            number: self.number,
-            stage: Stage::Candidate(n),
-        }
+        Self { number: self.number, stage: Stage::Candidate(n) }
     }
 }
 

@@ -27,12 +27,7 @@ pub struct Role {
 impl Role {
     /// Creates a role. `position` orders the roles of one engine along the token path.
     pub const fn new(position: u8, word: &'static str, function: Function) -> Self {
-        Self {
-            position,
-            word,
-            function,
-            main: false,
-        }
+        Self { position, word, function, main: false }
     }
 
     /// Marks the role of the engine's main process, which starts the others.
@@ -157,10 +152,7 @@ pub struct Rank {
 impl fmt::Display for Rank {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let parts = [("DP", self.dp), ("PP", self.pp), ("TP", self.tp), ("EP", self.ep)];
-        let words: Vec<String> = parts
-            .iter()
-            .filter_map(|(name, n)| n.map(|n| format!("{name}{n}")))
-            .collect();
+        let words: Vec<String> = parts.iter().filter_map(|(name, n)| n.map(|n| format!("{name}{n}"))).collect();
         f.pad(&words.join(" "))
     }
 }

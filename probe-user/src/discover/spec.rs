@@ -31,15 +31,11 @@ pub enum RoleSpecError {
 impl RoleSpec {
     /// Parses an argument. Roles have the names that `engines` give them, and underscores are accepted for dashes.
     pub fn parse(text: &str, engines: &[EngineKind]) -> Result<Self, RoleSpecError> {
-        let (pid, role) = text
-            .split_once('=')
-            .map_or((text, None), |(pid, role)| (pid, Some(role)));
+        let (pid, role) = text.split_once('=').map_or((text, None), |(pid, role)| (pid, Some(role)));
         let number = pid.trim().parse().ok().filter(|&pid| pid > 0);
         let pid = number.ok_or_else(|| RoleSpecError::Pid(pid.to_owned()))?;
-        let role = role
-            .map(|role| named(role, engines))
-            .transpose()
-            .map_err(|source| RoleSpecError::Role { pid, source })?;
+        let role =
+            role.map(|role| named(role, engines)).transpose().map_err(|source| RoleSpecError::Role { pid, source })?;
         Ok(Self { pid, role })
     }
 }
@@ -76,9 +72,6 @@ mod tests {
         assert!(message("scheduler").starts_with("`scheduler` is not a pid: use --pid 4711"));
         assert!(message("0").starts_with("`0` is not a pid"));
         assert!(message("scheduler=4711").starts_with("`scheduler` is not a pid"));
-        assert_eq!(
-            message("4711=sorcerer"),
-            "--pid 4711: `sorcerer` is not a role; use one of source, server"
-        );
+        assert_eq!(message("4711=sorcerer"), "--pid 4711: `sorcerer` is not a role; use one of source, server");
     }
 }

@@ -52,9 +52,8 @@ impl fmt::Display for Engine {
 
 fn headline(engine: &Engine) -> String {
     let hosting = engine.releases.iter().filter(|known| Some(known.engine) != engine.kind);
-    let mut parts: Vec<String> = hosting
-        .map(|known| format!("{} {}", known.engine.title(), known.release.value))
-        .collect();
+    let mut parts: Vec<String> =
+        hosting.map(|known| format!("{} {}", known.engine.title(), known.release.value)).collect();
     let title = engine.kind.map_or("engine", |kind| kind.title());
     parts.push(match engine.release() {
         Some(release) => format!("{title} {}", release.value),
@@ -79,9 +78,7 @@ fn row(p: &Process) -> [String; 6] {
         p.id.pid.to_string(),
         p.role.to_string(),
         p.rank.to_string(),
-        p.libzmq
-            .as_ref()
-            .map_or_else(unknown, |l| l.release.map_or_else(|| "?".into(), |r| r.to_string())),
+        p.libzmq.as_ref().map_or_else(unknown, |l| l.release.map_or_else(|| "?".into(), |r| r.to_string())),
         p.python.as_ref().map_or_else(unknown, |v| v.value.to_string()),
         format!("{} ({})", p.role_source, p.title),
     ]
@@ -94,11 +91,7 @@ fn hop_line(hop: &HopSeen) -> [String; 5] {
         Carries::Requests => "requests",
         Carries::Unknown => "?",
     };
-    let certainty = if hop.confidence == Confidence::Certain {
-        ""
-    } else {
-        "inferred"
-    };
+    let certainty = if hop.confidence == Confidence::Certain { "" } else { "inferred" };
     [
         hop.ends().to_string(),
         format!("{} -> {}", end(hop.from), end(hop.to)),
@@ -118,11 +111,7 @@ fn table<const N: usize>(f: &mut fmt::Formatter<'_>, head: [&str; N], rows: &[[S
     }
     let head = head.map(str::to_owned);
     for row in std::iter::once(&head).chain(rows) {
-        let cells: Vec<String> = row
-            .iter()
-            .zip(widths)
-            .map(|(cell, width)| format!("{cell:width$}"))
-            .collect();
+        let cells: Vec<String> = row.iter().zip(widths).map(|(cell, width)| format!("{cell:width$}")).collect();
         write!(f, "\n  {}", cells.join("  ").trim_end())?;
     }
     Ok(())

@@ -44,9 +44,7 @@ fn read(process: &ProcDir, name: &str) -> Result<Vec<u8>, String> {
     let revision = revision.map_err(|_| missing)?;
     let revision = String::from_utf8_lossy(&revision);
     let cached = model.join("snapshots").join(revision.trim()).join(FILE);
-    process
-        .read_in_root(&cached, TOKENIZER)
-        .map_err(|error| format!("{}: {error}", cached.display()))
+    process.read_in_root(&cached, TOKENIZER).map_err(|error| format!("{}: {error}", cached.display()))
 }
 
 /// Cache of the Hub, as its client library finds it.

@@ -104,10 +104,7 @@ impl Engine {
 
     /// Release of the engine's own package.
     pub fn release(&self) -> Option<&Setting<String>> {
-        self.releases
-            .iter()
-            .find(|known| Some(known.engine) == self.kind)
-            .map(|known| &known.release)
+        self.releases.iter().find(|known| Some(known.engine) == self.kind).map(|known| &known.release)
     }
 
     /// Processes with this role.
@@ -125,16 +122,8 @@ impl Engine {
     pub fn on_token_path(&self) -> impl Iterator<Item = &Process> {
         let ends = |hop: &HopSeen| [hop.from, hop.to].into_iter().flatten();
         let carries = |hop: &&HopSeen| hop.carries != Carries::Requests;
-        let pids: BTreeSet<u32> = self
-            .hops
-            .iter()
-            .filter(carries)
-            .flat_map(ends)
-            .map(|end| end.pid)
-            .collect();
-        self.processes
-            .iter()
-            .filter(move |p| pids.contains(&p.id.pid) || p.inner_server.is_some())
+        let pids: BTreeSet<u32> = self.hops.iter().filter(carries).flat_map(ends).map(|end| end.pid).collect();
+        self.processes.iter().filter(move |p| pids.contains(&p.id.pid) || p.inner_server.is_some())
     }
 
     /// Main process of the engine, according to its role; otherwise the oldest.
@@ -183,10 +172,7 @@ impl Topology {
         match choice.as_slice() {
             [engine] => Ok(engine),
             [] => Err(match (named, self.engines.first().and_then(Engine::main)) {
-                ([named, ..], Some(main)) => PickError::Elsewhere {
-                    named: named.pid,
-                    engine: main.id.pid,
-                },
+                ([named, ..], Some(main)) => PickError::Elsewhere { named: named.pid, engine: main.id.pid },
                 _ => PickError::None(self.roles.clone()),
             }),
             several if named.is_empty() => Err(PickError::Several(several.len())),

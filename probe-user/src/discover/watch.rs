@@ -81,9 +81,7 @@ impl Watcher {
         }
         self.listed_at = Some(Instant::now());
         let sockets = self.known.candidates().into_iter();
-        let sockets: Vec<Sockets> = sockets
-            .map(|(_, process)| process.sockets(self.options.max_descriptors))
-            .collect();
+        let sockets: Vec<Sockets> = sockets.map(|(_, process)| process.sockets(self.options.max_descriptors)).collect();
         let same = std::mem::replace(&mut self.sockets, sockets) == self.sockets;
         if !changed && same && is_recent(self.wired_at, self.options.rewire * UNCHANGED) {
             return Ok(Vec::new());
@@ -91,10 +89,7 @@ impl Watcher {
         self.wired_at = Some(Instant::now());
         let mut topology = self.scan_sockets();
         if more {
-            topology.blind.push(Blind::Limit {
-                what: "processes",
-                limit: self.options.max_processes,
-            });
+            topology.blind.push(Blind::Limit { what: "processes", limit: self.options.max_processes });
         }
         let changes = self.departed.changes(&self.topology, &topology);
         self.topology = topology;
@@ -111,27 +106,12 @@ impl Watcher {
 
     /// Scans sockets, and infers roles and engines.
     fn scan_sockets(&mut self) -> Topology {
-        let limits = Limits {
-            descriptors: self.options.max_descriptors,
-            sockets: self.options.max_sockets,
-        };
+        let limits = Limits { descriptors: self.options.max_descriptors, sockets: self.options.max_sockets };
         let (candidates, processes): (Vec<&Candidate>, Vec<&ProcDir>) = self.known.candidates().into_iter().unzip();
-        let mut found = links::find(
-            &candidates,
-            &processes,
-            &self.sockets,
-            self.own.net_ns,
-            &mut self.diags,
-            limits,
-        );
+        let mut found = links::find(&candidates, &processes, &self.sockets, self.own.net_ns, &mut self.diags, limits);
         // After the socket scan, so that every connected process has its I/O threads as well.
         self.known.find_io_threads();
-        let candidates: Vec<&Candidate> = self
-            .known
-            .candidates()
-            .into_iter()
-            .map(|(candidate, _)| candidate)
-            .collect();
+        let candidates: Vec<&Candidate> = self.known.candidates().into_iter().map(|(candidate, _)| candidate).collect();
         let (engines, roles) = assemble::engines(self.options.engines, &candidates, &found.links, &mut found.blind);
         let role_words = RoleWords::of(self.options.engines.iter().flat_map(|engine| engine.roles()));
         for (candidate, role) in candidates.iter().zip(&roles) {
@@ -142,10 +122,7 @@ impl Watcher {
             match (role, candidate.libzmq_error.clone()) {
                 (Some(_), Some((path, error))) => found.blind.push(Blind::LibZmq { pid, path, error }),
                 (None, _) if self.options.named.iter().any(|spec| spec.pid == pid) => {
-                    found.blind.push(Blind::NoRole {
-                        pid,
-                        roles: role_words.clone(),
-                    });
+                    found.blind.push(Blind::NoRole { pid, roles: role_words.clone() });
                 }
                 _ => {}
             }
@@ -153,20 +130,12 @@ impl Watcher {
         let mut blind = found.blind;
         blind.extend(self.unreadable(found.refused));
         if self.known.has_too_large() {
-            blind.push(Blind::Limit {
-                what: "bytes of mappings in one process",
-                limit: candidate::MAPS,
-            });
+            blind.push(Blind::Limit { what: "bytes of mappings in one process", limit: candidate::MAPS });
         }
         blind.extend(self.own.blind_spots(self.known.refused(), !engines.is_empty()));
         let roles: Vec<_> = candidates.iter().map(|c| c.id).zip(roles).collect();
         self.known.keep_roles(&roles);
-        Topology {
-            engines,
-            frontends: self.known.frontends(),
-            blind,
-            roles: role_words,
-        }
+        Topology { engines, frontends: self.known.frontends(), blind, roles: role_words }
     }
 
     /// Groups refused parts by processes, so that each group is reported once.
@@ -189,10 +158,7 @@ impl Watcher {
     fn pids_outside(&self, pid: u32) -> Result<Vec<u32>, DiscoverError> {
         let (mut pids, _) = self.pids()?;
         pids.retain(|&outside| {
-            let status = self
-                .root
-                .process(outside)
-                .and_then(|process| process.read("status", 64 << 10));
+            let status = self.root.process(outside).and_then(|process| process.read("status", 64 << 10));
             let ns_pids = stat::ns_pids(&status.unwrap_or_default());
             ns_pids.len() > 1 && ns_pids.last() == Some(&pid)
         });

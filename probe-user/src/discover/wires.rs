@@ -8,10 +8,7 @@ use super::recognise::{EngineKind, Reading, RoleWithSource, Wire};
 /// Removes links of clients. An engine binds all its sockets with one transport. If processes with known roles reach it over socket
 /// files, others that connect over TCP are clients. There may be thousands, and their ends may be invisible.
 pub(crate) fn without_clients(links: &[Link], stated: &[Option<RoleWithSource>]) -> Vec<Link> {
-    let is_named = |link: &Link| {
-        link.connector
-            .is_some_and(|connector| stated[connector.candidate].is_some())
-    };
+    let is_named = |link: &Link| link.connector.is_some_and(|connector| stated[connector.candidate].is_some());
     let way = |link: &Link| (link.acceptor.candidate, transport(&link.endpoint).map(str::to_owned));
     let named: BTreeSet<_> = links.iter().filter(|link| is_named(link)).map(way).collect();
     let is_client = |link: &Link| {
@@ -52,16 +49,8 @@ mod tests {
     use super::*;
 
     fn link(connector: usize, acceptor: usize, endpoint: &str) -> Link {
-        let socket = |candidate| OpenSocket {
-            candidate,
-            fd: 9,
-            inode: 9,
-        };
-        Link {
-            acceptor: socket(acceptor),
-            endpoint: endpoint.into(),
-            connector: Some(socket(connector)),
-        }
+        let socket = |candidate| OpenSocket { candidate, fd: 9, inode: 9 };
+        Link { acceptor: socket(acceptor), endpoint: endpoint.into(), connector: Some(socket(connector)) }
     }
 
     #[test]
@@ -69,10 +58,7 @@ mod tests {
         let stated = [("source", Function::Source), ("server", Function::Receiver)];
         let stated = stated.map(|(word, function)| Some((Role::new(0, word, function), RoleSource::Title)));
         let stated = [&stated[..], &[None]].concat();
-        let unobserved = |endpoint: &str| Link {
-            connector: None,
-            ..link(0, 1, endpoint)
-        };
+        let unobserved = |endpoint: &str| Link { connector: None, ..link(0, 1, endpoint) };
         let output = link(0, 1, "ipc:tok");
         let clients = [unobserved("tcp:30000"), link(2, 1, "tcp:30000")];
         let others = [unobserved("ipc:tok"), link(2, 1, "ipc:tok")];

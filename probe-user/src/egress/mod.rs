@@ -29,12 +29,7 @@ const MAX_BYTES: usize = 16 << 20;
 /// Local ports of the TCP sockets that `pid` listens on, sorted.
 pub fn listening(pid: u32) -> Result<Vec<u16>, ReadError> {
     let process = ProcRoot::new("/proc").process(pid)?;
-    let own_inodes: HashSet<u64> = process
-        .sockets(MAX_SOCKETS)?
-        .0
-        .into_iter()
-        .map(|(_, inode)| inode)
-        .collect();
+    let own_inodes: HashSet<u64> = process.sockets(MAX_SOCKETS)?.0.into_iter().map(|(_, inode)| inode).collect();
     let mut ports = Vec::new();
     for table in ["net/tcp", "net/tcp6"] {
         // Kernels without IPv6 lack the second table.

@@ -32,10 +32,7 @@ const REGISTERS: [(&str, u32); 4] = [("syscallno", 0), ("orig_x0", 0), ("regs", 
 
 /// Reads all required offsets from the running kernel's types.
 pub(crate) fn places(btf: &Btf) -> Result<Places, MissingField> {
-    let of = |name: &str, path: &str| {
-        btf.offset(name, path)
-            .ok_or_else(|| MissingField(format!("{name}.{path}")))
-    };
+    let of = |name: &str, path: &str| btf.offset(name, path).ok_or_else(|| MissingField(format!("{name}.{path}")));
     let register = |(member, more): (&str, u32)| Ok(of("pt_regs", member)? + more);
     let [number, first, second, third] = REGISTERS;
     Ok(Places {

@@ -47,10 +47,7 @@ impl Track {
     pub fn enter<'a>(&mut self, record: &Record<'a>, mut see: impl FnMut(Step<'a>)) {
         let head = &record.head;
         if record.kind == Kind::TlsClosed {
-            return see(Step::Closed {
-                by_client: None,
-                unacknowledged: None,
-            });
+            return see(Step::Closed { by_client: None, unacknowledged: None });
         }
         if record.kind == Kind::State && head.state == ESTABLISHED {
             *self = Self::default();
@@ -93,32 +90,13 @@ mod tests {
     use super::*;
 
     fn write(written: u32, accepted: i64, from: u32, payload: &[u8]) -> Record<'_> {
-        let head = Head {
-            written,
-            accepted,
-            from,
-            captured: payload.len() as u32,
-            ..Head::default()
-        };
-        Record {
-            kind: Kind::Wrote,
-            head,
-            payload,
-        }
+        let head = Head { written, accepted, from, captured: payload.len() as u32, ..Head::default() };
+        Record { kind: Kind::Wrote, head, payload }
     }
 
     fn state(before: u8, state: u8) -> Record<'static> {
-        let head = Head {
-            before,
-            state,
-            unacknowledged: 7,
-            ..Head::default()
-        };
-        Record {
-            kind: Kind::State,
-            head,
-            payload: &[],
-        }
+        let head = Head { before, state, unacknowledged: 7, ..Head::default() };
+        Record { kind: Kind::State, head, payload: &[] }
     }
 
     fn steps<'a>(track: &mut Track, record: &Record<'a>) -> Vec<Step<'a>> {
@@ -138,10 +116,7 @@ mod tests {
         assert_eq!(steps(&mut track, &write(2, 5, 0, b"abc")), [bytes(b"abc", true)]);
         assert_eq!(steps(&mut track, &write(2, 5, 3, b"de")), [bytes(b"de", false)]);
         assert_eq!(steps(&mut track, &write(4, 2, 0, b"fg")), [bytes(b"fg", true)]);
-        assert_eq!(
-            steps(&mut track, &write(9, 1, 0, b"x")),
-            [Step::Missed, bytes(b"x", true)]
-        );
+        assert_eq!(steps(&mut track, &write(9, 1, 0, b"x")), [Step::Missed, bytes(b"x", true)]);
     }
 
     #[test]
@@ -152,10 +127,7 @@ mod tests {
         assert_eq!(steps(&mut track, &write(900, 3, 0, b"abc")), [bytes(b"abc", true)]);
         assert_eq!(steps(&mut track, &state(3, 1)), [Step::Opened]);
         assert_eq!(steps(&mut track, &write(2, 2, 0, b"de")), [bytes(b"de", true)]);
-        let closed = Step::Closed {
-            by_client: Some(true),
-            unacknowledged: Some(7),
-        };
+        let closed = Step::Closed { by_client: Some(true), unacknowledged: Some(7) };
         assert_eq!(steps(&mut track, &state(1, 7)), [closed]);
     }
 
@@ -172,17 +144,9 @@ mod tests {
     fn the_side_that_closed_first_is_recorded() {
         let closed = |states: &[(u8, u8)]| {
             let mut track = Track::default();
-            states
-                .iter()
-                .flat_map(|&(before, now)| steps(&mut track, &state(before, now)))
-                .collect::<Vec<_>>()
+            states.iter().flat_map(|&(before, now)| steps(&mut track, &state(before, now))).collect::<Vec<_>>()
         };
-        let end = |by_client| {
-            [Step::Closed {
-                by_client: Some(by_client),
-                unacknowledged: Some(7),
-            }]
-        };
+        let end = |by_client| [Step::Closed { by_client: Some(by_client), unacknowledged: Some(7) }];
         // FIN from the client, reset by the client, FIN from the server.
         assert_eq!(closed(&[(1, 8), (8, 9), (9, 7)]), end(true));
         assert_eq!(closed(&[(1, 7)]), end(true));

@@ -51,19 +51,14 @@ impl Call {
                 }
             }
         };
-        (returned < 0)
-            .then(std::io::Error::last_os_error)
-            .and_then(|error| Errno::from_io_error(&error))
+        (returned < 0).then(std::io::Error::last_os_error).and_then(|error| Errno::from_io_error(&error))
     }
 
     /// Tries the system call.
     pub fn attempt(self) -> Attempt {
         let errno = self.errno();
         let refused = [Errno::PERM, Errno::ACCESS, Errno::NOSYS];
-        Attempt {
-            call: self,
-            refused: errno.filter(|errno| refused.contains(errno)).map(Errno::raw_os_error),
-        }
+        Attempt { call: self, refused: errno.filter(|errno| refused.contains(errno)).map(Errno::raw_os_error) }
     }
 }
 
@@ -130,10 +125,7 @@ mod tests {
 
     #[test]
     fn seccomp_modes_parse() {
-        assert_eq!(
-            parse("Name:\tx\nSeccomp:\t2\nSeccomp_filters:\t1\n"),
-            Some(Mode::Filter)
-        );
+        assert_eq!(parse("Name:\tx\nSeccomp:\t2\nSeccomp_filters:\t1\n"), Some(Mode::Filter));
         assert_eq!(parse("Seccomp:\t0\n"), Some(Mode::Off));
         assert_eq!(parse("Name:\tx\n"), None);
     }

@@ -58,10 +58,7 @@ mod tests {
 
     #[test]
     fn clock_offsets_parse() {
-        assert_eq!(
-            parse("monotonic           0         0\nboottime            0         0\n"),
-            Some(0)
-        );
+        assert_eq!(parse("monotonic           0         0\nboottime            0         0\n"), Some(0));
         assert_eq!(parse("monotonic      -86400       500\n"), Some(-86_399_999_999_500));
         assert_eq!(parse("boottime 0 0\n"), None);
         assert_eq!(parse("monotonic 9223372036854775807 0\n"), None);

@@ -33,27 +33,15 @@ impl Fingerprint {
         let all = payload.len() as u64 == bytes;
         if all && payload.len() <= 2 * END {
             let whole = Some(hash(payload));
-            return Self {
-                bytes,
-                ends: whole,
-                whole,
-            };
+            return Self { bytes, ends: whole, whole };
         }
         let ends = || hash(&payload[..END]).rotate_left(32) ^ hash(&payload[payload.len() - END..]);
-        Self {
-            bytes,
-            ends: (payload.len() >= 2 * END).then(ends),
-            whole: all.then(|| hash(payload)),
-        }
+        Self { bytes, ends: (payload.len() >= 2 * END).then(ends), whole: all.then(|| hash(payload)) }
     }
 
     pub(super) fn agrees(&self, other: &Self) -> Agreement {
         let same = |a: Option<u64>, b: Option<u64>| a.zip(b).map(|(a, b)| a == b);
-        match (
-            self.bytes == other.bytes,
-            same(self.whole, other.whole),
-            same(self.ends, other.ends),
-        ) {
+        match (self.bytes == other.bytes, same(self.whole, other.whole), same(self.ends, other.ends)) {
             (false, ..) | (_, Some(false), _) | (_, _, Some(false)) => Agreement::No,
             (_, Some(true), _) => Agreement::Whole,
             (_, _, Some(true)) => Agreement::Ends,
@@ -79,10 +67,7 @@ fn hash(bytes: &[u8]) -> u64 {
         }
     }
     let folded = lanes.into_iter().fold(0, mix);
-    let rest = blocks
-        .remainder()
-        .chunks(8)
-        .fold(folded, |state, chunk| mix(state, word(chunk)));
+    let rest = blocks.remainder().chunks(8).fold(folded, |state, chunk| mix(state, word(chunk)));
     rest ^ rest >> 29
 }
 
@@ -116,14 +101,8 @@ mod tests {
 
     #[test]
     fn an_empty_frame_matches_completely() {
-        assert_eq!(
-            Fingerprint::of(0, &[]).agrees(&Fingerprint::of(0, &[])),
-            Agreement::Whole
-        );
-        assert_eq!(
-            Fingerprint::of(9, &[]).agrees(&Fingerprint::of(9, &[])),
-            Agreement::Length
-        );
+        assert_eq!(Fingerprint::of(0, &[]).agrees(&Fingerprint::of(0, &[])), Agreement::Whole);
+        assert_eq!(Fingerprint::of(9, &[]).agrees(&Fingerprint::of(9, &[])), Agreement::Length);
     }
 
     proptest! {

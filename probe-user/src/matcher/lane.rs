@@ -32,16 +32,7 @@ impl Lane {
     /// Creates a lane whose first frame has number `seq`.
     pub(super) fn new(id: u32, socket: SocketId, seq: u64) -> Self {
         let in_flight = VecDeque::new();
-        Self {
-            id,
-            socket,
-            receivers: Vec::new(),
-            sent: 0,
-            received: 0,
-            shed: 0,
-            next: seq,
-            in_flight,
-        }
+        Self { id, socket, receivers: Vec::new(), sent: 0, received: 0, shed: 0, next: seq, in_flight }
     }
 
     /// Whether `seq` continues this lane. A decreasing number means a new socket at the same address.
@@ -53,10 +44,7 @@ impl Lane {
     pub(super) fn push(&mut self, seq: u64, at: MonoNs, fingerprint: Fingerprint, limit: usize) -> u64 {
         let lost = seq - self.next;
         let places = (self.next..seq).map(|seq| Entry { seq, seen: None });
-        self.in_flight.extend(places.chain([Entry {
-            seq,
-            seen: Some((at, fingerprint)),
-        }]));
+        self.in_flight.extend(places.chain([Entry { seq, seen: Some((at, fingerprint)) }]));
         self.sent = self.sent.saturating_add(lost).saturating_add(1);
         self.next = seq.wrapping_add(1);
         while self.in_flight.len() > limit {
@@ -89,11 +77,7 @@ impl Lane {
     /// Removes the frame at `place`. With a single receiver, the earlier frames must have been received unobserved and are removed too.
     /// Returns their number.
     pub(super) fn remove(&mut self, place: usize) -> Option<(Entry, u64)> {
-        let before = if self.receivers.len() > 1 {
-            0
-        } else {
-            place.min(self.in_flight.len())
-        };
+        let before = if self.receivers.len() > 1 { 0 } else { place.min(self.in_flight.len()) };
         self.in_flight.drain(..before);
         self.received += before as u64;
         let entry = self.in_flight.remove(place - before)?;

@@ -34,10 +34,7 @@ pub struct Limits {
 
 impl Default for Limits {
     fn default() -> Self {
-        Self {
-            in_flight: 1 << 16,
-            depth: 4096,
-        }
+        Self { in_flight: 1 << 16, depth: 4096 }
     }
 }
 
@@ -127,21 +124,14 @@ struct Receiver {
 impl Matcher {
     /// Creates a matcher with `limits`.
     pub fn new(limits: Limits) -> Self {
-        Self {
-            limits,
-            ..Self::default()
-        }
+        Self { limits, ..Self::default() }
     }
 
     /// Records a send and returns the frame's identity.
     pub fn sent(&mut self, message: &Message<'_>) -> FrameRef {
         let Call { socket, seq, at, .. } = message.call;
         let limit = self.limits.in_flight;
-        let known = self
-            .of_sender
-            .get(&socket)
-            .copied()
-            .filter(|lane| self.lanes[*lane].continues_with(seq, limit));
+        let known = self.of_sender.get(&socket).copied().filter(|lane| self.lanes[*lane].continues_with(seq, limit));
         let lane = known.unwrap_or_else(|| {
             let id = self.lanes.len();
             self.lanes.push(Lane::new(id as u32, socket, seq));
@@ -160,10 +150,7 @@ impl Matcher {
     pub fn unsent(&mut self, call: &Call) -> Option<FrameRef> {
         let lane = &mut self.lanes[*self.of_sender.get(&call.socket)?];
         lane.take_back(call.seq);
-        Some(FrameRef {
-            lane: lane.id,
-            seq: call.seq,
-        })
+        Some(FrameRef { lane: lane.id, seq: call.seq })
     }
 
     /// Records a receipt and returns its frame; `None` if no watched socket was observed to send it.
@@ -178,17 +165,8 @@ impl Matcher {
 
         let fingerprint = Fingerprint::of(message.bytes, message.payload);
         let Some((lane, position, how)) = self.find_position(socket, &fingerprint) else {
-            let named = self
-                .receivers
-                .entry(socket)
-                .or_default()
-                .twins
-                .take_expected(&fingerprint);
-            *(if named {
-                &mut self.misses.identical
-            } else {
-                &mut self.misses.unsent
-            }) += 1;
+            let named = self.receivers.entry(socket).or_default().twins.take_expected(&fingerprint);
+            *(if named { &mut self.misses.identical } else { &mut self.misses.unsent }) += 1;
             return None;
         };
         let (entry, before) = self.lanes[lane].remove(position)?;
@@ -196,16 +174,9 @@ impl Matcher {
         let skipped = before.saturating_sub(receiver.unassigned);
         self.misses.skipped = self.misses.skipped.saturating_add(skipped);
         receiver.unassigned = receiver.unassigned.saturating_sub(before);
-        let frame = FrameRef {
-            lane: self.lanes[lane].id,
-            seq: entry.seq,
-        };
+        let frame = FrameRef { lane: self.lanes[lane].id, seq: entry.seq };
         receiver.last = Some((seq, frame));
-        Some(Match {
-            frame,
-            sent_at: entry.seen.map(|(at, _)| at),
-            how,
-        })
+        Some(Match { frame, sent_at: entry.seen.map(|(at, _)| at), how })
     }
 
     /// Returns the frame that the application has processed.

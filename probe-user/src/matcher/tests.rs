@@ -9,27 +9,12 @@ use super::*;
 const RECEIVER: SocketId = SocketId { pid: 1, address: 0xb0 };
 
 fn sender(i: usize) -> SocketId {
-    SocketId {
-        pid: 100 + i as u32,
-        address: 0xa0,
-    }
+    SocketId { pid: 100 + i as u32, address: 0xa0 }
 }
 
 fn message(socket: SocketId, seq: u64, at: u64, payload: &[u8]) -> Message<'_> {
-    let call = Call {
-        at: MonoNs(at),
-        socket,
-        tid: 1,
-        seq,
-        cpu: None,
-        wakeup: None,
-    };
-    Message {
-        call,
-        bytes: payload.len() as u64,
-        more: false,
-        payload,
-    }
+    let call = Call { at: MonoNs(at), socket, tid: 1, seq, cpu: None, wakeup: None };
+    Message { call, bytes: payload.len() as u64, more: false, payload }
 }
 
 /// A step of the simulation: a sender sends, or the receiver receives a sender's oldest frame.
@@ -68,13 +53,7 @@ struct World {
 impl World {
     fn new() -> Self {
         let queues = vec![VecDeque::new(); 3];
-        Self {
-            matcher: Matcher::default(),
-            queues,
-            sent: [0; 3],
-            received: 0,
-            clock: 0,
-        }
+        Self { matcher: Matcher::default(), queues, sent: [0; 3], received: 0, clock: 0 }
     }
 
     fn send(&mut self, from: usize, size: usize, lost: bool) {
@@ -95,22 +74,12 @@ impl World {
         let received = self.received;
         self.received += 1;
         self.clock += 1;
-        let answer = (!lost).then(|| {
-            self.matcher
-                .received(&message(RECEIVER, received, self.clock, &payload))
-        });
-        Some(Take {
-            seq,
-            observed: !send_lost,
-            answer,
-        })
+        let answer = (!lost).then(|| self.matcher.received(&message(RECEIVER, received, self.clock, &payload)));
+        Some(Take { seq, observed: !send_lost, answer })
     }
 
     fn lane_of(&self, from: usize) -> Option<u32> {
-        self.matcher
-            .lanes()
-            .find(|lane| lane.sender == sender(from))
-            .map(|lane| lane.lane)
+        self.matcher.lanes().find(|lane| lane.sender == sender(from)).map(|lane| lane.lane)
     }
 }
 
@@ -165,18 +134,9 @@ fn with_one_sender_a_lost_send_keeps_its_sequence_number() {
     for lost in [false, true, false] {
         world.send(0, 5, lost);
     }
-    let frames: Vec<_> = (0..3)
-        .map(|_| world.take(0, false).unwrap().answer.flatten().unwrap())
-        .collect();
+    let frames: Vec<_> = (0..3).map(|_| world.take(0, false).unwrap().answer.flatten().unwrap()).collect();
     assert_eq!(frames.iter().map(|m| m.frame.seq).collect::<Vec<_>>(), [0, 1, 2]);
-    assert_eq!(
-        frames[1],
-        Match {
-            frame: FrameRef { lane: 0, seq: 1 },
-            sent_at: None,
-            how: How::Order
-        }
-    );
+    assert_eq!(frames[1], Match { frame: FrameRef { lane: 0, seq: 1 }, sent_at: None, how: How::Order });
     assert_eq!(world.matcher.misses().lost_sent, 1);
 }
 
@@ -188,10 +148,7 @@ fn frames_sent_before_the_attach_match_no_sender() {
     }
     let frame = matcher.sent(&message(sender(0), 0, 2, b"new 0"));
     assert_eq!(matcher.received(&message(RECEIVER, 2, 3, b"old 2")), None);
-    assert_eq!(
-        matcher.received(&message(RECEIVER, 3, 4, b"new 0")).unwrap().frame,
-        frame
-    );
+    assert_eq!(matcher.received(&message(RECEIVER, 3, 4, b"new 0")).unwrap().frame, frame);
     assert_eq!(matcher.misses().unsent, 3);
 }
 
@@ -202,14 +159,8 @@ fn a_rejected_send_frees_its_sequence_number() {
     let frame = matcher.sent(&refused);
     assert_eq!(matcher.unsent(&refused.call), Some(frame));
     assert_eq!(matcher.sent(&message(sender(0), 0, 2, b"first")), frame);
-    assert_eq!(
-        matcher.received(&message(RECEIVER, 0, 3, b"first")).unwrap().sent_at,
-        Some(MonoNs(2))
-    );
-    assert_eq!(
-        matcher.lanes().map(|l| (l.sent, l.received)).collect::<Vec<_>>(),
-        [(1, 1)]
-    );
+    assert_eq!(matcher.received(&message(RECEIVER, 0, 3, b"first")).unwrap().sent_at, Some(MonoNs(2)));
+    assert_eq!(matcher.lanes().map(|l| (l.sent, l.received)).collect::<Vec<_>>(), [(1, 1)]);
 }
 
 #[test]
@@ -233,10 +184,7 @@ fn a_new_socket_at_an_old_address_is_a_new_lane() {
     for seq in 0..3 {
         matcher.sent(&message(sender(0), seq, seq, b"before"));
     }
-    assert_eq!(
-        matcher.sent(&message(sender(0), 0, 9, b"after")),
-        FrameRef { lane: 1, seq: 0 }
-    );
+    assert_eq!(matcher.sent(&message(sender(0), 0, 9, b"after")), FrameRef { lane: 1, seq: 0 });
 }
 
 #[test]
@@ -251,23 +199,13 @@ fn processed_refers_to_the_last_received_frame() {
 
 #[test]
 fn frames_beyond_the_in_flight_limit_are_dropped_and_counted() {
-    let mut matcher = Matcher::new(Limits {
-        in_flight: 10,
-        depth: 10,
-    });
+    let mut matcher = Matcher::new(Limits { in_flight: 10, depth: 10 });
     for seq in 0..25 {
         matcher.sent(&message(sender(0), seq, seq, format!("frame {seq}").as_bytes()));
     }
     assert_eq!(matcher.misses().shed, 15);
     assert_eq!(matcher.received(&message(RECEIVER, 0, 30, b"frame 3")), None);
-    assert_eq!(
-        matcher
-            .received(&message(RECEIVER, 1, 31, b"frame 20"))
-            .unwrap()
-            .frame
-            .seq,
-        20
-    );
+    assert_eq!(matcher.received(&message(RECEIVER, 1, 31, b"frame 20")).unwrap().frame.seq, 20);
 }
 
 /// Idle batches of two ranks are identical byte for byte. Their order cannot be observed, and it must not cost a match.
@@ -280,18 +218,10 @@ fn identical_frames_of_two_lanes_shift_nothing() {
         received += 1;
         found.map(|found| (found.frame.lane, found.frame.seq))
     };
-    let frames: [[&[u8]; 6]; 2] = [
-        [b"a0", idle, idle, b"a3", idle, b"a5"],
-        [b"b0", idle, b"b2", idle, b"b4", b"b5"],
-    ];
+    let frames: [[&[u8]; 6]; 2] = [[b"a0", idle, idle, b"a3", idle, b"a5"], [b"b0", idle, b"b2", idle, b"b4", b"b5"]];
     for (lane, frames) in frames.iter().enumerate() {
         for (seq, payload) in frames.iter().enumerate() {
-            matcher.sent(&message(
-                sender(lane),
-                seq as u64,
-                10 * seq as u64 + lane as u64,
-                payload,
-            ));
+            matcher.sent(&message(sender(lane), seq as u64, 10 * seq as u64 + lane as u64, payload));
         }
     }
     assert_eq!(take(&mut matcher, b"a0"), Some((0, 0)));
@@ -300,14 +230,9 @@ fn identical_frames_of_two_lanes_shift_nothing() {
     assert_eq!(take(&mut matcher, idle), Some((0, 1)));
     assert_eq!(take(&mut matcher, b"b2"), Some((1, 2)));
     assert!(take(&mut matcher, idle).is_some() && take(&mut matcher, b"b4") == Some((1, 4)));
-    let others: Vec<_> = [idle, idle, b"a3", idle, b"a5", b"b5"]
-        .iter()
-        .map(|payload| take(&mut matcher, payload))
-        .collect();
-    assert_eq!(
-        [others[2], others[4], others[5]],
-        [Some((0, 3)), Some((0, 5)), Some((1, 5))]
-    );
+    let others: Vec<_> =
+        [idle, idle, b"a3", idle, b"a5", b"b5"].iter().map(|payload| take(&mut matcher, payload)).collect();
+    assert_eq!([others[2], others[4], others[5]], [Some((0, 3)), Some((0, 5)), Some((1, 5))]);
     assert_eq!(matcher.misses().unsent, 0, "{:?}", matcher.misses());
     assert_eq!(matcher.lanes().map(|lane| lane.sent - lane.received).sum::<u64>(), 0);
 }

@@ -59,10 +59,7 @@ pub(crate) fn messages(
     }
     if options.processed {
         entries.push(match probe_points.option_request {
-            Some(request) => (
-                request.at,
-                Cookie::within(ProbePoint::OptionAsked, target, request.socket),
-            ),
+            Some(request) => (request.at, Cookie::within(ProbePoint::OptionAsked, target, request.socket)),
             None => (probe_points.entry("zmq_getsockopt")?, at(ProbePoint::Option)),
         });
     }
@@ -128,11 +125,5 @@ pub(crate) fn tls(probe_points: &ProbePoints, target: u32) -> Result<Vec<Batch>,
 
 fn batches<const N: usize>(parts: [(&'static str, bool, Points); N]) -> Vec<Batch> {
     let filled = parts.into_iter().filter(|(.., points)| !points.is_empty());
-    filled
-        .map(|(program, returns, points)| Batch {
-            program,
-            returns,
-            points,
-        })
-        .collect()
+    filled.map(|(program, returns, points)| Batch { program, returns, points }).collect()
 }

@@ -40,11 +40,7 @@ impl Losses {
         let Map::PerCpuArray(map) = map else {
             return Err(MapError::InvalidName { name: "LOSSES".into() });
         };
-        Ok(Self {
-            map,
-            values: vec![0; MAX_PROCESSORS].into_boxed_slice(),
-            reported: [0; Loss::ALL.len()],
-        })
+        Ok(Self { map, values: vec![0; MAX_PROCESSORS].into_boxed_slice(), reported: [0; Loss::ALL.len()] })
     }
 
     /// Passes observations lost for `causes` since the last call to `emit`, and returns the number of causes with any.
@@ -78,14 +74,7 @@ impl Losses {
         };
         // SAFETY: the kernel writes 8 bytes for each possible processor, at most [`MAX_PROCESSORS`], which is the length of `values`; key
         // and values outlive the call.
-        let done = unsafe {
-            libc::syscall(
-                libc::SYS_bpf,
-                BPF_MAP_LOOKUP_ELEM,
-                &raw const lookup,
-                size_of::<Lookup>(),
-            )
-        };
+        let done = unsafe { libc::syscall(libc::SYS_bpf, BPF_MAP_LOOKUP_ELEM, &raw const lookup, size_of::<Lookup>()) };
         if done < 0 {
             return Err(MapError::from(aya::sys::SyscallError {
                 call: "bpf_map_lookup_elem",

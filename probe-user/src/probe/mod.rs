@@ -181,10 +181,7 @@ impl Probe {
     fn check_room(&self, further: usize) -> Result<(), ProbeError> {
         let requested = self.targets.iter().filter(|slot| !slot.free).count() + further;
         if requested > MAX_TARGETS as usize {
-            return Err(ProbeError::TooManyTargets {
-                requested,
-                limit: MAX_TARGETS,
-            });
+            return Err(ProbeError::TooManyTargets { requested, limit: MAX_TARGETS });
         }
         Ok(())
     }
@@ -263,8 +260,7 @@ impl Probe {
                     Err(error) => self.add_degraded(Feature::Scheduler, None, &error),
                 }
             } else if self.degraded.is_empty() {
-                self.degraded
-                    .push(no_types(format!("{VMLINUX} lacks a field of task_struct")));
+                self.degraded.push(no_types(format!("{VMLINUX} lacks a field of task_struct")));
             }
         }
         // Without the scheduler programs, the time in a poll needs its return as well.
@@ -308,14 +304,8 @@ impl Probe {
 
     /// Passes the capture limits and send flag of a target to the kernel side.
     fn update_watched(&mut self, index: usize, sends: u32) -> Result<(), ProbeError> {
-        let watched = Watched {
-            capture: self.targets[index].capture,
-            sends,
-            reserved: 0,
-        };
-        self.watched
-            .set(index as u32, Plain(watched), 0)
-            .map_err(wrong("WATCHED"))
+        let watched = Watched { capture: self.targets[index].capture, sends, reserved: 0 };
+        self.watched.set(index as u32, Plain(watched), 0).map_err(wrong("WATCHED"))
     }
 
     /// Adds a process to the kernel's map of targets, or removes it. In a separate pid namespace its id is ambiguous in the kernel. There,
@@ -351,11 +341,9 @@ impl Probe {
         }
         match library::libzmq(pid) {
             Ok(found) if found.is_empty() && self.zmtp.observes(pid) => {}
-            Ok(found) if found.is_empty() => self.degraded.push(Degraded {
-                feature: Feature::Messages,
-                pid: Some(pid),
-                missing: Missing::Libzmq,
-            }),
+            Ok(found) if found.is_empty() => {
+                self.degraded.push(Degraded { feature: Feature::Messages, pid: Some(pid), missing: Missing::Libzmq })
+            }
             found => {
                 self.uprobes(Feature::Messages, index, found);
             }
@@ -429,25 +417,16 @@ impl Drop for Probe {
 }
 
 fn map<T>(ebpf: &mut Ebpf, name: &'static str, of: impl FnOnce(Map) -> Result<T, MapError>) -> Result<T, ProbeError> {
-    let map = ebpf
-        .take_map(name)
-        .ok_or_else(|| MapError::InvalidName { name: name.to_owned() });
+    let map = ebpf.take_map(name).ok_or_else(|| MapError::InvalidName { name: name.to_owned() });
     map.and_then(of).map_err(wrong(name))
 }
 
 fn wrong(name: &'static str) -> impl FnOnce(MapError) -> ProbeError {
-    move |source| ProbeError::Map {
-        name,
-        source: Box::new(source),
-    }
+    move |source| ProbeError::Map { name, source: Box::new(source) }
 }
 
 fn no_types(what: String) -> Degraded {
-    Degraded {
-        feature: Feature::Scheduler,
-        pid: None,
-        missing: Missing::KernelTypes(what),
-    }
+    Degraded { feature: Feature::Scheduler, pid: None, missing: Missing::KernelTypes(what) }
 }
 
 /// The error and its causes in one line.

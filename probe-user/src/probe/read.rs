@@ -21,18 +21,12 @@ impl Probe {
                 self.busy = true;
                 // Messages that were missed at rest came before this record.
                 if self.counted_at.elapsed() > HOUSEKEEPING * 2 {
-                    count += self
-                        .losses
-                        .report_new(&UNRECORDED, emit)
-                        .map_err(super::wrong("LOSSES"))?;
+                    count += self.losses.report_new(&UNRECORDED, emit).map_err(super::wrong("LOSSES"))?;
                 }
             }
             if let Some(record) = egress::Record::parse(&item) {
                 if let Some(target) = self.targets.get(record.head.target as usize) {
-                    emit(Observation::Egress {
-                        pid: target.pid,
-                        record,
-                    });
+                    emit(Observation::Egress { pid: target.pid, record });
                     count += 1;
                 }
             } else if let Some(record) = Record::parse(&item)
@@ -123,40 +117,16 @@ impl Probe {
 }
 
 fn observation<'a>(record: &Record<'a>, target: &Slot, scheduler: bool) -> Observation<'a> {
-    let Header {
-        at_ns,
-        socket,
-        seq,
-        bytes,
-        on_ns,
-        wait_ns,
-        blocked_ns,
-        wakeup,
-        tid,
-        more,
-        ..
-    } = record.header;
+    let Header { at_ns, socket, seq, bytes, on_ns, wait_ns, blocked_ns, wakeup, tid, more, .. } = record.header;
     let call = Call {
         at: MonoNs(at_ns),
-        socket: SocketId {
-            pid: target.pid,
-            address: socket,
-        },
+        socket: SocketId { pid: target.pid, address: socket },
         tid,
         seq,
-        cpu: scheduler.then_some(CpuTimes {
-            on_ns,
-            wait_ns,
-            blocked_ns,
-        }),
+        cpu: scheduler.then_some(CpuTimes { on_ns, wait_ns, blocked_ns }),
         wakeup: target.polls.then_some(wakeup),
     };
-    let message = Message {
-        call,
-        bytes,
-        more: more != 0,
-        payload: record.payload,
-    };
+    let message = Message { call, bytes, more: more != 0, payload: record.payload };
     match record.kind {
         Kind::Sent => Observation::Sent(message),
         Kind::Unsent => Observation::Unsent(call),

@@ -28,12 +28,7 @@ pub(super) struct Serving {
 
 impl Serving {
     pub(super) fn new(placed: Result<(), String>) -> Self {
-        Self {
-            serves: HashMap::new(),
-            links: Vec::new(),
-            reads: Vec::new(),
-            unplaced: placed.err(),
-        }
+        Self { serves: HashMap::new(), links: Vec::new(), reads: Vec::new(), unplaced: placed.err() }
     }
 
     /// Forgets a process that has exited, since its id may be reused.
@@ -77,18 +72,12 @@ impl Probe {
     /// Observes only the writes of `pid` to TCP sockets: it gets no uprobes. Returns whether they are observed. In a separate pid namespace
     /// they are not, because there the kernel side learns a process by its uprobes.
     pub fn observe_writes(&mut self, pid: u32) -> Result<bool, ProbeError> {
-        let written = Serves {
-            written: CAPTURE,
-            read: 0,
-        };
+        let written = Serves { written: CAPTURE, read: 0 };
         if load::namespace().1 != 0 || !self.serve(pid, written)? {
             return Ok(false);
         }
         self.check_room(1)?;
-        self.register(Target {
-            pid,
-            capture: Capture::default(),
-        })?;
+        self.register(Target { pid, capture: Capture::default() })?;
         Ok(true)
     }
 
@@ -101,11 +90,7 @@ impl Probe {
         }
         let found = library::libssl(pid);
         if found.as_ref().is_ok_and(Vec::is_empty) {
-            self.degraded.push(Degraded {
-                feature: Feature::Tls,
-                pid: Some(pid),
-                missing: Missing::Libssl,
-            });
+            self.degraded.push(Degraded { feature: Feature::Tls, pid: Some(pid), missing: Missing::Libssl });
         } else {
             self.targets[index].tls = self.uprobes(Feature::Tls, index, found);
         }
@@ -121,11 +106,7 @@ impl Probe {
         let Some(why) = &self.serving.unplaced else {
             return false;
         };
-        let new = Degraded {
-            feature,
-            pid: None,
-            missing: Missing::KernelTypes(why.clone()),
-        };
+        let new = Degraded { feature, pid: None, missing: Missing::KernelTypes(why.clone()) };
         if !self.degraded.contains(&new) {
             self.degraded.push(new);
         }
@@ -173,9 +154,7 @@ impl Probe {
         let ignored = TlsConnection { written: 0, ignored: 1 };
         // Only an entry that exists: the connection may have been freed in the meantime.
         if connections.get(&connection, 0).is_ok() {
-            connections
-                .insert(connection, Plain(ignored), 0)
-                .map_err(wrong("TLS"))?;
+            connections.insert(connection, Plain(ignored), 0).map_err(wrong("TLS"))?;
         }
         Ok(())
     }

@@ -80,11 +80,7 @@ impl Probe {
         let mut connections: KernelMap<_, u64, Plain<ZmtpConnection>> =
             KernelMap::try_from(map).map_err(wrong("ZMTP"))?;
         for inode in inodes.take(MAX_ZMTP as usize) {
-            let connection = ZmtpConnection {
-                read: 0,
-                target,
-                limit: CAPTURE_READ,
-            };
+            let connection = ZmtpConnection { read: 0, target, limit: CAPTURE_READ };
             connections.insert(inode, Plain(connection), 0).map_err(wrong("ZMTP"))?;
         }
         Ok(())

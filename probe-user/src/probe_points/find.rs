@@ -94,11 +94,7 @@ pub(super) fn received(code: Code64<'_>, function: u64) -> Option<Received> {
     for _ in 0..NEAR {
         let instruction = code.at(ip)?;
         if emulated(&instruction) {
-            return Some(Received {
-                at: ip,
-                socket: state.kept(Value::Socket)?,
-                message: state.kept(Value::Message)?,
-            });
+            return Some(Received { at: ip, socket: state.kept(Value::Socket)?, message: state.kept(Value::Message)? });
         }
         if instruction.flow_control() != FlowControl::Next || writes(&instruction, Reg::RAX) {
             return None;
@@ -134,9 +130,7 @@ pub(super) fn option_request(code: Code64<'_>, function: u64) -> Option<NextRequ
         None::<()>
     });
     // The validity check of the socket is called first, with the option still in its register.
-    inner
-        .into_iter()
-        .find_map(|inner| first_exclusive(code, inner, called(RCVTIMEO), called(EVENTS), passes_on))
+    inner.into_iter().find_map(|inner| first_exclusive(code, inner, called(RCVTIMEO), called(EVENTS), passes_on))
 }
 
 /// Point where a blocking receive finds no message and repeatedly processes the socket's commands.
@@ -166,10 +160,7 @@ fn first_exclusive(
     code.walk(function, state, |instruction, state| {
         let found = predicate(instruction, state) && !other_addresses.contains(&instruction.ip());
         let socket = found.then(|| state.kept(Value::Socket)).flatten()?;
-        Some(NextRequest {
-            at: instruction.ip(),
-            socket,
-        })
+        Some(NextRequest { at: instruction.ip(), socket })
     })
 }
 
@@ -185,13 +176,9 @@ fn after_call(code: Code64<'_>, call: &Instruction, state: State) -> Option<Refu
             && instruction.immediate32() == u32::MAX;
         let socket = minus_one.then(|| state.kept(Value::Socket)).flatten()?;
         // Prefer the jump after it, which the kernel emulates.
-        let next = code
-            .at(instruction.next_ip())
-            .filter(|next| next.flow_control() == FlowControl::UnconditionalBranch);
-        Some(Refused {
-            at: next.map_or(instruction.ip(), |next| next.ip()),
-            socket,
-        })
+        let next =
+            code.at(instruction.next_ip()).filter(|next| next.flow_control() == FlowControl::UnconditionalBranch);
+        Some(Refused { at: next.map_or(instruction.ip(), |next| next.ip()), socket })
     })
 }
 

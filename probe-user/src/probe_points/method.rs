@@ -76,8 +76,7 @@ impl<'a> Segment<'a> {
 
     /// Bytes from an address on.
     fn from(&self, address: u64) -> Option<&'a [u8]> {
-        self.bytes
-            .get(usize::try_from(address.checked_sub(self.address)?).ok()?..)
+        self.bytes.get(usize::try_from(address.checked_sub(self.address)?).ok()?..)
     }
 }
 
@@ -88,9 +87,7 @@ fn places<'s>(segments: &'s [Segment<'_>], method: &str) -> impl Iterator<Item =
     data.flat_map(move |segment| {
         let found: Vec<usize> = memchr::memmem::find_iter(segment.bytes, &name).collect();
         let length = name.len() as u64;
-        found
-            .into_iter()
-            .map(move |at| (segment.address.wrapping_add(at as u64), length))
+        found.into_iter().map(move |at| (segment.address.wrapping_add(at as u64), length))
     })
 }
 

@@ -49,10 +49,7 @@ pub(crate) enum ProbePointsError {
     #[error("{path} does not export {symbol}")]
     Missing { path: String, symbol: &'static str },
     #[error("{path} has no method {}", methods.join(" or "))]
-    NoMethod {
-        path: String,
-        methods: &'static [&'static str],
-    },
+    NoMethod { path: String, methods: &'static [&'static str] },
 }
 
 /// Probe points in one library, as offsets in its file.
@@ -77,10 +74,7 @@ impl ProbePoints {
     /// Offset to probe for the entry or the return of `symbol`.
     pub(crate) fn entry(&self, symbol: &'static str) -> Result<u64, ProbePointsError> {
         let found = self.functions.iter().find(|(name, _)| *name == symbol);
-        found.map(|(_, entry)| *entry).ok_or_else(|| ProbePointsError::Missing {
-            path: self.path.clone(),
-            symbol,
-        })
+        found.map(|(_, entry)| *entry).ok_or_else(|| ProbePointsError::Missing { path: self.path.clone(), symbol })
     }
 
     /// Parses an ELF image.
@@ -89,16 +83,10 @@ impl ProbePoints {
             Ok(elf) => elf,
             Err(source) => return Err(ProbePointsError::Elf { path, source }),
         };
-        let mut probe_points = Self {
-            path,
-            ..Self::default()
-        };
+        let mut probe_points = Self { path, ..Self::default() };
         let mut writes = [None; 2];
         for symbol in elf.dynamic_symbols().filter(|symbol| !symbol.is_undefined()) {
-            let known = symbol
-                .name()
-                .ok()
-                .and_then(|name| FUNCTIONS.into_iter().find(|known| *known == name));
+            let known = symbol.name().ok().and_then(|name| FUNCTIONS.into_iter().find(|known| *known == name));
             let Some(name) = known else { continue };
             let Some(code) = code(&elf, symbol.address()) else {
                 continue;
@@ -109,34 +97,22 @@ impl ProbePoints {
             }
             let in_file = |address: u64| address.wrapping_sub(code.text.at).wrapping_add(code.offset);
             let first = symbol.address();
-            let entry = if cfg!(target_arch = "x86_64") {
-                find::entry(code.text, first)
-            } else {
-                first
-            };
+            let entry = if cfg!(target_arch = "x86_64") { find::entry(code.text, first) } else { first };
             probe_points.functions.push((name, in_file(entry)));
             if !cfg!(target_arch = "x86_64") {
                 continue;
             }
-            let next_request = |found: Option<NextRequest>| {
-                found.map(|found| NextRequest {
-                    at: in_file(found.at),
-                    ..found
-                })
-            };
+            let next_request =
+                |found: Option<NextRequest>| found.map(|found| NextRequest { at: in_file(found.at), ..found });
             match name {
                 "zmq_msg_recv" => {
-                    probe_points.received = find::received(code.text, first).map(|found| Received {
-                        at: in_file(found.at),
-                        ..found
-                    });
+                    probe_points.received =
+                        find::received(code.text, first).map(|found| Received { at: in_file(found.at), ..found });
                     probe_points.waits = next_request(find::waits(code.text, first));
                 }
                 "zmq_msg_send" => {
-                    probe_points.refused = find::refused(code.text, first).map(|found| Refused {
-                        at: in_file(found.at),
-                        ..found
-                    });
+                    probe_points.refused =
+                        find::refused(code.text, first).map(|found| Refused { at: in_file(found.at), ..found });
                 }
                 "SSL_write" => writes[0] = Some(first),
                 "SSL_write_ex" => writes[1] = Some(first),
@@ -168,13 +144,7 @@ fn code<'a>(elf: &object::File<'a>, address: u64) -> Option<Loaded<'a>> {
     let segment = elf
         .segments()
         .find(|segment| (segment.address()..segment.address().saturating_add(segment.size())).contains(&address))?;
-    Some(Loaded {
-        text: Code64 {
-            bytes: segment.data().ok()?,
-            at: segment.address(),
-        },
-        offset: segment.file_range().0,
-    })
+    Some(Loaded { text: Code64 { bytes: segment.data().ok()?, at: segment.address() }, offset: segment.file_range().0 })
 }
 
 /// Cache of parsed libraries, by device and inode.
@@ -185,10 +155,7 @@ impl Known {
     /// Probe points in the library at `path`.
     pub(crate) fn of(&mut self, path: &Path) -> Result<Arc<ProbePoints>, ProbePointsError> {
         let shown = path.display().to_string();
-        let read = |source| ProbePointsError::Read {
-            path: path.display().to_string(),
-            source,
-        };
+        let read = |source| ProbePointsError::Read { path: path.display().to_string(), source };
         let mut file = File::open(path).map_err(read)?;
         let metadata = file.metadata().map_err(read)?;
         let key = (metadata.dev(), metadata.ino());

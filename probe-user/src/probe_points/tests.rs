@@ -49,9 +49,7 @@ const SSL_WRITE_EX: &str = "48 83 ec 08 e8 87 fb ff ff";
 const AT: u64 = 0x1000;
 
 fn bytes(hex: &str) -> Vec<u8> {
-    hex.split_whitespace()
-        .map(|byte| u8::from_str_radix(byte, 16).unwrap())
-        .collect()
+    hex.split_whitespace().map(|byte| u8::from_str_radix(byte, 16).unwrap()).collect()
 }
 
 fn code(bytes: &[u8]) -> Code64<'_> {
@@ -66,17 +64,7 @@ fn both_writes_of_openssl_are_probed_in_the_function_that_they_call() {
     library.resize(0x470, 0x90);
     library.extend(bytes(SSL_WRITE_EX));
     assert_eq!(tls_write(code(&library), write, write_ex), Some(inner));
-    assert_eq!(
-        tls_write(
-            Code64 {
-                bytes: &library[1..],
-                at: AT + 1
-            },
-            write,
-            write_ex
-        ),
-        None
-    );
+    assert_eq!(tls_write(Code64 { bytes: &library[1..], at: AT + 1 }, write, write_ex), None);
     // `mov r8, rcx; xor ecx, ecx` before the call: an argument was inserted.
     library.splice(0x474..0x474, bytes("49 89 c8 31 c9"));
     assert_eq!(tls_write(code(&library), write, write_ex), None);
@@ -88,21 +76,14 @@ fn both_writes_of_openssl_are_probed_in_the_function_that_they_call() {
 
 #[test]
 fn a_receive_is_probed_at_the_nop_after_its_call() {
-    let found = Received {
-        at: AT + 0x47,
-        socket: Kept::At(Register::Rbp, -0x20),
-        message: Kept::At(Register::Rbp, -0x18),
-    };
+    let found =
+        Received { at: AT + 0x47, socket: Kept::At(Register::Rbp, -0x20), message: Kept::At(Register::Rbp, -0x18) };
     assert_eq!(received(code(&bytes(PLAIN_RECV)), AT), Some(found));
 }
 
 #[test]
 fn a_receive_is_probed_at_the_branch_on_its_result() {
-    let found = Received {
-        at: AT + 0x2e,
-        socket: Kept::In(Register::Rbx),
-        message: Kept::In(Register::Rbp),
-    };
+    let found = Received { at: AT + 0x2e, socket: Kept::In(Register::Rbx), message: Kept::In(Register::Rbp) };
     assert_eq!(received(code(&bytes(OPTIMIZED_RECV)), AT), Some(found));
 }
 
@@ -116,15 +97,9 @@ fn a_rejected_send_is_probed_where_its_result_becomes_minus_one() {
     let mut plain = bytes(PLAIN_SENDMSG);
     plain.resize(0xd12, 0xcc);
     plain.extend(bytes(PLAIN_SEND));
-    let inner = Refused {
-        at: AT + 0x4f,
-        socket: Kept::At(Register::Rbp, -0x28),
-    };
+    let inner = Refused { at: AT + 0x4f, socket: Kept::At(Register::Rbp, -0x28) };
     assert_eq!(refused(code(&plain), AT + 0xd12), Some(inner));
-    let inlined = Refused {
-        at: AT + 0x6f,
-        socket: Kept::In(Register::Rbp),
-    };
+    let inlined = Refused { at: AT + 0x6f, socket: Kept::In(Register::Rbp) };
     assert_eq!(refused(code(&bytes(OPTIMIZED_SEND)), AT), Some(inlined));
 }
 
@@ -184,10 +159,7 @@ fn the_request_for_the_next_message_is_found_in_optimized_code() {
 #[test]
 fn the_request_for_the_next_message_is_not_found_in_other_code() {
     let plain = bytes(PLAIN_RECV);
-    assert_eq!(
-        (option_request(code(&plain), AT), waits(code(&plain), AT)),
-        (None, None)
-    );
+    assert_eq!((option_request(code(&plain), AT), waits(code(&plain), AT)), (None, None));
 }
 
 #[test]
@@ -209,17 +181,8 @@ fn the_c_library_of_this_process_is_found() {
     let mut known = Known::default();
     let probe_points = known.of(&libraries[0].path).unwrap();
     assert!(probe_points.entry("poll").is_ok() && probe_points.entry("epoll_wait").is_ok());
-    assert!(
-        probe_points
-            .entry("zmq_recv")
-            .unwrap_err()
-            .to_string()
-            .contains("does not export zmq_recv")
-    );
-    assert!(std::sync::Arc::ptr_eq(
-        &probe_points,
-        &known.of(&libraries[0].path).unwrap()
-    ));
+    assert!(probe_points.entry("zmq_recv").unwrap_err().to_string().contains("does not export zmq_recv"));
+    assert!(std::sync::Arc::ptr_eq(&probe_points, &known.of(&libraries[0].path).unwrap()));
 }
 
 #[test]

@@ -122,8 +122,7 @@ pub(super) fn emulated(instruction: &Instruction) -> bool {
 pub(super) fn writes(instruction: &Instruction, register: Reg) -> bool {
     let mut factory = InstructionInfoFactory::new();
     let used = factory.info(instruction).used_registers().iter();
-    used.filter(|used| is_write(used.access()))
-        .any(|used| used.register().full_register() == register)
+    used.filter(|used| is_write(used.access())).any(|used| used.register().full_register() == register)
 }
 
 fn is_write(access: OpAccess) -> bool {
@@ -134,11 +133,7 @@ fn is_write(access: OpAccess) -> bool {
 impl State {
     /// State at a function's entry, with `arguments` in their registers.
     pub(super) fn entry(arguments: &[Value]) -> Self {
-        let mut state = Self {
-            registers: [Value::Unknown; 16],
-            slots: BTreeMap::new(),
-            compared: None,
-        };
+        let mut state = Self { registers: [Value::Unknown; 16], slots: BTreeMap::new(), compared: None };
         let passed = [Reg::RDI, Reg::RSI, Reg::RDX, Reg::RCX];
         for (register, value) in passed.into_iter().zip(arguments) {
             state.set(register, *value);
@@ -166,12 +161,7 @@ impl State {
         if let Some((_, register)) = stored {
             return Some(Kept::In(*register));
         }
-        let slots = || {
-            self.slots
-                .iter()
-                .filter(|(_, stored)| **stored == value)
-                .map(|(at, _)| *at)
-        };
+        let slots = || self.slots.iter().filter(|(_, stored)| **stored == value).map(|(at, _)| *at);
         [(Reg::RBP, Register::Rbp), (Reg::RSP, Register::Rsp)]
             .into_iter()
             .filter_map(|(register, name)| match self.get(register) {
@@ -195,16 +185,11 @@ impl State {
     }
 
     fn get_base(&self, base: Reg) -> Value {
-        if base.is_gpr64() {
-            self.get(base)
-        } else {
-            Value::Unknown
-        }
+        if base.is_gpr64() { self.get(base) } else { Value::Unknown }
     }
 
     fn forget(&mut self, at: i64, size: i64) {
-        self.slots
-            .retain(|slot, stored| *slot + stored.size() <= at || *slot >= at + size);
+        self.slots.retain(|slot, stored| *slot + stored.size() <= at || *slot >= at + size);
     }
 
     fn push(&mut self, value: Value) {
@@ -325,11 +310,7 @@ impl State {
                 if instruction.op0_register() == Reg::RSP =>
             {
                 let by = instruction.immediate(1) as i64;
-                let by = if instruction.mnemonic() == Mnemonic::Sub {
-                    by.wrapping_neg()
-                } else {
-                    by
-                };
+                let by = if instruction.mnemonic() == Mnemonic::Sub { by.wrapping_neg() } else { by };
                 if let Value::Frame(top) = self.get(Reg::RSP) {
                     self.set(Reg::RSP, Value::Frame(top.wrapping_add(by)));
                 }
@@ -337,10 +318,7 @@ impl State {
             }
             _ => {}
         }
-        if matches!(
-            instruction.flow_control(),
-            FlowControl::Call | FlowControl::IndirectCall
-        ) {
+        if matches!(instruction.flow_control(), FlowControl::Call | FlowControl::IndirectCall) {
             return self.clobber();
         }
         let mut factory = InstructionInfoFactory::new();

@@ -44,11 +44,7 @@ impl Options {
 
     /// Samples `hertz` times a second and reports twice a second.
     pub fn at(hertz: u32) -> Self {
-        Self {
-            hertz: hertz.clamp(1, Self::MAX_HERTZ),
-            interval: Duration::from_millis(500),
-            functions: 256,
-        }
+        Self { hertz: hertz.clamp(1, Self::MAX_HERTZ), interval: Duration::from_millis(500), functions: 256 }
     }
 }
 
@@ -111,20 +107,9 @@ impl PythonStacks {
     pub fn start(options: Options) -> std::io::Result<Self> {
         let shared = Arc::new(Shared::default());
         let (sender, intervals) = sync_channel(QUEUE);
-        let reading = Reading {
-            options,
-            shared: Arc::clone(&shared),
-            sender,
-            readers: Vec::new(),
-        };
-        let thread = thread::Builder::new()
-            .name("python-stacks".into())
-            .spawn(move || reading.run())?;
-        Ok(Self {
-            shared,
-            intervals,
-            thread: Some(thread),
-        })
+        let reading = Reading { options, shared: Arc::clone(&shared), sender, readers: Vec::new() };
+        let thread = thread::Builder::new().name("python-stacks".into()).spawn(move || reading.run())?;
+        Ok(Self { shared, intervals, thread: Some(thread) })
     }
 
     /// Also samples the process `pid`, from the next sample on.
@@ -228,12 +213,7 @@ impl Reading {
     fn open_due(&mut self) {
         let now = Instant::now();
         let new = std::mem::take(&mut *lock(&self.shared.new));
-        self.readers.extend(new.into_iter().map(|pid| Candidate {
-            pid,
-            reader: None,
-            tries: 0,
-            next_try: now,
-        }));
+        self.readers.extend(new.into_iter().map(|pid| Candidate { pid, reader: None, tries: 0, next_try: now }));
         let shared = &self.shared;
         self.readers.retain_mut(|candidate| {
             if candidate.reader.is_some() || now < candidate.next_try {
@@ -275,12 +255,7 @@ impl Reading {
             };
             let threads = reader.take_stacks(limit);
             if !threads.is_empty() {
-                let interval = Interval {
-                    pid: candidate.pid,
-                    at,
-                    interval_ns,
-                    threads,
-                };
+                let interval = Interval { pid: candidate.pid, at, interval_ns, threads };
                 if let Err(TrySendError::Full(_)) = sender.try_send(interval) {
                     shared.dropped.fetch_add(1, Ordering::Relaxed);
                 }
@@ -311,10 +286,7 @@ mod tests {
         child.wait().unwrap();
         let refused = stacks.refused();
         assert_eq!(refused.len(), 1, "{refused:?}");
-        assert_eq!(
-            (refused[0].pid, refused[0].feature),
-            (Some(child.id()), Feature::PythonStacks)
-        );
+        assert_eq!((refused[0].pid, refused[0].feature), (Some(child.id()), Feature::PythonStacks));
         assert_eq!(stacks.stats().processes, 0);
     }
 }

@@ -53,12 +53,7 @@ impl Reader {
             }
         });
         match opened {
-            Ok(spy) => Ok(Self {
-                pid,
-                threads: Threads::of(pid),
-                spy,
-                tallies: BTreeMap::new(),
-            }),
+            Ok(spy) => Ok(Self { pid, threads: Threads::of(pid), spy, tallies: BTreeMap::new() }),
             Err(_) if !is_alive() => Err(Unreadable::Gone),
             Err(error) => Err(Unreadable::Refused(format!("{error:#}"))),
         }
@@ -126,10 +121,7 @@ impl Reader {
     /// Returns and resets the counts.
     pub(super) fn take_stacks(&mut self, limit: usize) -> Vec<ThreadStacks> {
         let tallies = std::mem::take(&mut self.tallies);
-        tallies
-            .into_iter()
-            .map(|(tid, tally)| tally.finish(tid, limit))
-            .collect()
+        tallies.into_iter().map(|(tid, tally)| tally.finish(tid, limit)).collect()
     }
 }
 

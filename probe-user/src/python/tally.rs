@@ -17,19 +17,13 @@ pub struct Function {
 impl Function {
     /// Placeholder for a running interpreter thread outside of any Python function.
     pub(super) fn native() -> Self {
-        Self {
-            function: String::from("(native)"),
-            file: String::new(),
-        }
+        Self { function: String::from("(native)"), file: String::new() }
     }
 
     /// Creates a function. The names come from the target, so control characters are removed.
     pub(super) fn new(function: &str, file: &str) -> Self {
         let plain = |text: &str| text.chars().filter(|c| !c.is_control()).take(LONGEST).collect();
-        Self {
-            function: plain(function),
-            file: plain(file),
-        }
+        Self { function: plain(function), file: plain(file) }
     }
 }
 
@@ -87,11 +81,7 @@ impl Tally {
         let mut functions: Vec<(Function, Hits)> = self.functions.into_iter().collect();
         functions.sort_by(|(a, x), (b, y)| (y.own, y.total, a).cmp(&(x.own, x.total, b)));
         functions.truncate(limit);
-        ThreadStacks {
-            tid,
-            samples: self.samples,
-            functions,
-        }
+        ThreadStacks { tid, samples: self.samples, functions }
     }
 }
 
@@ -112,13 +102,7 @@ mod tests {
         tally.add(Some(Vec::new()), false);
         let stacks = tally.finish(7, 8);
         assert_eq!((stacks.tid, stacks.samples), (7, 4));
-        let of = |name: &str| {
-            stacks
-                .functions
-                .iter()
-                .find(|(function, _)| function.function == name)
-                .map(|f| f.1)
-        };
+        let of = |name: &str| stacks.functions.iter().find(|(function, _)| function.function == name).map(|f| f.1);
         let hits = |total, own, gil| Some(Hits { total, own, gil });
         assert_eq!((of("f"), of("main")), (hits(1, 1, 1), hits(2, 1, 0)));
         assert_eq!(of("(native)"), hits(1, 1, 0));

@@ -31,14 +31,8 @@ fn permitted() -> bool {
     let lacking = permissions.lacks(Feature::Messages);
     let permitted = lacking.is_empty() && permissions.kernel() >= Feature::Messages.kernel();
     if !permitted {
-        eprintln!(
-            "SKIPPED: no probe here: lacking {lacking:?}, kernel {:?}",
-            permissions.kernel()
-        );
-        assert!(
-            std::env::var_os("TOKENGAP_ROOT_TESTS").is_none(),
-            "TOKENGAP_ROOT_TESTS is set"
-        );
+        eprintln!("SKIPPED: no probe here: lacking {lacking:?}, kernel {:?}", permissions.kernel());
+        assert!(std::env::var_os("TOKENGAP_ROOT_TESTS").is_none(), "TOKENGAP_ROOT_TESTS is set");
     }
     permitted
 }
@@ -80,17 +74,8 @@ impl Log {
         match observation {
             Observation::Sent(m) => {
                 let frame = Some(self.matcher.sent(&m));
-                let Message {
-                    call, bytes, payload, ..
-                } = m;
-                self.sent.push(Seen {
-                    call,
-                    bytes,
-                    head: head(payload),
-                    frame,
-                    sent_at: None,
-                    how: None,
-                });
+                let Message { call, bytes, payload, .. } = m;
+                self.sent.push(Seen { call, bytes, head: head(payload), frame, sent_at: None, how: None });
             }
             Observation::Unsent(call) => {
                 self.matcher.unsent(&call);
@@ -100,17 +85,8 @@ impl Log {
                 let found = self.matcher.received(&message);
                 let (frame, how) = (found.map(|m| m.frame), found.map(|m| m.how));
                 let sent_at = found.and_then(|m| m.sent_at).map(|at| at.0);
-                let Message {
-                    call, bytes, payload, ..
-                } = message;
-                self.received.push(Seen {
-                    call,
-                    bytes,
-                    head: head(payload),
-                    frame,
-                    sent_at,
-                    how,
-                });
+                let Message { call, bytes, payload, .. } = message;
+                self.received.push(Seen { call, bytes, head: head(payload), frame, sent_at, how });
             }
             Observation::Processed(call) => {
                 let frame = self.matcher.processed(&call);
@@ -126,15 +102,11 @@ impl Log {
 fn watch(probe: &mut Probe, log: &mut Log, done: impl Fn(&Log) -> bool) {
     let until = Instant::now() + Duration::from_secs(30);
     while !done(log) && Instant::now() < until {
-        probe
-            .poll(Duration::from_millis(2), |seen| log.see(seen))
-            .expect("the probe reads");
+        probe.poll(Duration::from_millis(2), |seen| log.see(seen)).expect("the probe reads");
     }
     // One more round of housekeeping, so that losses are reported.
     std::thread::sleep(Duration::from_millis(110));
-    probe
-        .poll(Duration::from_millis(2), |seen| log.see(seen))
-        .expect("the probe reads");
+    probe.poll(Duration::from_millis(2), |seen| log.see(seen)).expect("the probe reads");
 }
 
 fn attach(peers: &[&Peer], capture: Capture) -> Probe {
@@ -146,11 +118,7 @@ fn attach(peers: &[&Peer], capture: Capture) -> Probe {
 
 fn url(transport: &str, name: &str) -> String {
     if transport == "ipc" {
-        return format!(
-            "ipc://{}/{name}-{}.sock",
-            env!("CARGO_TARGET_TMPDIR"),
-            std::process::id()
-        );
+        return format!("ipc://{}/{name}-{}.sock", env!("CARGO_TARGET_TMPDIR"), std::process::id());
     }
     let free = TcpListener::bind("127.0.0.1:0").expect("a free port");
     format!("tcp://{}", free.local_addr().expect("a bound socket"))
@@ -171,13 +139,7 @@ fn one_hop(name: &str, transport: &str, pyzmq: &str, receiver: &[&str], sender: 
     puller.order("receive 5");
     puller.answer();
 
-    let mut probe = attach(
-        &[&puller, &pusher],
-        Capture {
-            sent: 64 << 10,
-            received: 4096,
-        },
-    );
+    let mut probe = attach(&[&puller, &pusher], Capture { sent: 64 << 10, received: 4096 });
     let mut log = Log::default();
     puller.order(&format!("receive {count}"));
     pusher.order(&format!("send {count} {size} 200 5"));
@@ -209,10 +171,7 @@ fn agrees_with_truth(log: &Log, sent: &Value, received: &Value, count: usize, si
         assert_eq!(t.sent_at, Some(s.call.at.0));
         // The peers' own clock readings must enclose the probe's.
         let (before, after) = (sent["at"][i].as_u64().unwrap(), truth[i][2].as_u64().unwrap());
-        assert!(
-            before <= s.call.at.0 && s.call.at <= t.call.at && t.call.at.0 <= after,
-            "message {i}"
-        );
+        assert!(before <= s.call.at.0 && s.call.at <= t.call.at && t.call.at.0 <= after, "message {i}");
     }
 }
 
@@ -233,15 +192,7 @@ fn a_uvloop_receiver() {
 
 #[test]
 fn a_megabyte_without_a_copy() {
-    one_hop(
-        "zero",
-        "ipc",
-        PYZMQ,
-        &["--loop", "uvloop", "--zero-copy"],
-        &["--zero-copy"],
-        60,
-        1 << 20,
-    );
+    one_hop("zero", "ipc", PYZMQ, &["--loop", "uvloop", "--zero-copy"], &["--zero-copy"], 60, 1 << 20);
 }
 
 #[test]
@@ -251,15 +202,7 @@ fn a_megabyte_over_tcp() {
 
 #[test]
 fn libzmq_4_3_4() {
-    one_hop(
-        "older",
-        "ipc",
-        OLDER_PYZMQ,
-        &["--loop", "asyncio"],
-        &["--zero-copy"],
-        300,
-        9_000,
-    );
+    one_hop("older", "ipc", OLDER_PYZMQ, &["--loop", "asyncio"], &["--zero-copy"], 300, 9_000);
 }
 
 #[test]
@@ -293,19 +236,11 @@ fn three_senders_into_one_receiver() {
     let python = peers::python(PYZMQ);
     let url = url("ipc", "three");
     let mut puller = Peer::start(&python, &["receive", &url, "--bind", "--loop", "uvloop"]);
-    let mut senders: Vec<Peer> = ["a", "b", "c"]
-        .iter()
-        .map(|name| Peer::start(&python, &["send", &url, "--name", name]))
-        .collect();
+    let mut senders: Vec<Peer> =
+        ["a", "b", "c"].iter().map(|name| Peer::start(&python, &["send", &url, "--name", name])).collect();
     let mut all = vec![&puller];
     all.extend(&senders);
-    let mut probe = attach(
-        &all,
-        Capture {
-            sent: 4096,
-            received: 4096,
-        },
-    );
+    let mut probe = attach(&all, Capture { sent: 4096, received: 4096 });
     let mut log = Log::default();
     puller.order("receive 900");
     for (sender, interval) in senders.iter_mut().zip([100, 230, 310]) {
@@ -314,10 +249,7 @@ fn three_senders_into_one_receiver() {
     watch(&mut probe, &mut log, |log| log.received.len() >= 900);
     drop(probe);
 
-    assert_eq!(
-        (log.sent.len(), log.received.len(), &log.lost),
-        (900, 900, &HashMap::new())
-    );
+    assert_eq!((log.sent.len(), log.received.len(), &log.lost), (900, 900, &HashMap::new()));
     assert_eq!(log.matcher.misses(), Misses::default());
     let sent: HashMap<&str, &Seen> = log.sent.iter().map(|s| (s.head.as_str(), s)).collect();
     for received in &log.received {
@@ -338,22 +270,14 @@ fn each_frame_is_processed_before_the_next_receive() {
     let url = url("ipc", "processed");
     let mut puller = Peer::start(&python, &["receive", &url, "--bind", "--loop", "uvloop"]);
     let mut pusher = Peer::start(&python, &["send", &url]);
-    let mut probe = attach(
-        &[&puller, &pusher],
-        Capture {
-            sent: 4096,
-            received: 4096,
-        },
-    );
+    let mut probe = attach(&[&puller, &pusher], Capture { sent: 4096, received: 4096 });
     let mut log = Log::default();
     puller.order("receive 400");
     pusher.order("send 200 2000 100 0");
     watch(&mut probe, &mut log, |log| log.received.len() >= 200);
     // At this point the receiver has no message and sleeps.
     pusher.order("send 200 2000 100 200");
-    watch(&mut probe, &mut log, |log| {
-        log.received.len() >= 400 && log.processed.len() >= 399
-    });
+    watch(&mut probe, &mut log, |log| log.received.len() >= 400 && log.processed.len() >= 399);
     drop(probe);
     // A frame counts as processed at the next receive, and after the last frame there is none.
     assert_eq!((log.received.len(), log.processed.len()), (400, 399));
@@ -366,10 +290,7 @@ fn each_frame_is_processed_before_the_next_receive() {
     let (a, b) = (cpu(first), cpu(last));
     let spent = (b.on_ns - a.on_ns) + (b.wait_ns - a.wait_ns) + (b.blocked_ns - a.blocked_ns);
     let between = last.at.since(first.at);
-    assert!(
-        spent.abs_diff(between) < between / 100 + 100_000,
-        "{spent} ns accounted for in {between} ns"
-    );
+    assert!(spent.abs_diff(between) < between / 100 + 100_000, "{spent} ns accounted for in {between} ns");
     assert!(last.wakeup > first.wakeup, "the event loop polled in between");
 }
 
@@ -380,13 +301,7 @@ fn a_send_beyond_the_high_water_mark_is_retracted() {
     }
     let python = peers::python(PYZMQ);
     let mut pusher = Peer::start(&python, &["send", &url("ipc", "nobody"), "--hwm", "5"]);
-    let mut probe = attach(
-        &[&pusher],
-        Capture {
-            sent: 4096,
-            received: 0,
-        },
-    );
+    let mut probe = attach(&[&pusher], Capture { sent: 4096, received: 0 });
     let mut log = Log::default();
     pusher.order("send 50 500 0 0");
     let truth = pusher.answer();
@@ -395,10 +310,7 @@ fn a_send_beyond_the_high_water_mark_is_retracted() {
     let refused = truth["refused"].as_u64().expect("a count") as usize;
     assert!(refused > 0, "the high-water mark holds");
     assert_eq!((log.sent.len(), log.unsent), (50, refused));
-    assert_eq!(
-        log.matcher.lanes().map(|lane| lane.sent as usize).collect::<Vec<_>>(),
-        [50 - refused]
-    );
+    assert_eq!(log.matcher.lanes().map(|lane| lane.sent as usize).collect::<Vec<_>>(), [50 - refused]);
 }
 
 #[test]
@@ -432,20 +344,8 @@ fn nothing_is_lost_at_5000_frames_a_second_of_32_kib() {
     let mut puller = Peer::start(&python, &["receive", &url, "--bind"]);
     let mut pusher = Peer::start(&python, &["send", &url]);
     let targets = [
-        Target {
-            pid: puller.pid,
-            capture: Capture {
-                sent: 0,
-                received: 4096,
-            },
-        },
-        Target {
-            pid: pusher.pid,
-            capture: Capture {
-                sent: 32 << 10,
-                received: 0,
-            },
-        },
+        Target { pid: puller.pid, capture: Capture { sent: 0, received: 4096 } },
+        Target { pid: pusher.pid, capture: Capture { sent: 32 << 10, received: 0 } },
     ];
     let mut probe = Probe::attach(&targets, Options::default()).expect("root may attach");
     puller.order("receive 15000");
@@ -476,21 +376,11 @@ fn both_capture_methods_see_every_byte_written_to_a_client() {
         return;
     }
     for every_call in [false, true] {
-        let options = Options {
-            every_call,
-            ..Options::default()
-        };
+        let options = Options { every_call, ..Options::default() };
         let mut probe = Probe::attach(&[], options).expect("root may attach");
         let pid = std::process::id();
-        let serves = Serves {
-            written: CAPTURE,
-            read: 0,
-        };
-        assert!(
-            probe.serve(pid, serves).expect("serving starts"),
-            "{:?}",
-            probe.degraded()
-        );
+        let serves = Serves { written: CAPTURE, read: 0 };
+        assert!(probe.serve(pid, serves).expect("serving starts"), "{:?}", probe.degraded());
         let capture = Capture::default();
         probe.add(&[Target { pid, capture }]).expect("it exists");
         let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
@@ -503,10 +393,7 @@ fn both_capture_methods_see_every_byte_written_to_a_client() {
                 server.write_all(event).expect("space in the send buffer");
             } else {
                 let parts = [IoSlice::new(&event[..7]), IoSlice::new(&event[7..])];
-                assert_eq!(
-                    server.write_vectored(&parts).expect("space in the send buffer"),
-                    event.len()
-                );
+                assert_eq!(server.write_vectored(&parts).expect("space in the send buffer"), event.len());
             }
         }
         drop(server);
@@ -524,11 +411,6 @@ fn both_capture_methods_see_every_byte_written_to_a_client() {
             };
             probe.poll(Duration::from_millis(20), see).expect("the probe reads");
         }
-        assert!(
-            seen == received,
-            "every call: {every_call}; {} of {} bytes",
-            seen.len(),
-            received.len()
-        );
+        assert!(seen == received, "every call: {every_call}; {} of {} bytes", seen.len(), received.len());
     }
 }

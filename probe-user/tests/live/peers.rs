@@ -27,12 +27,7 @@ impl Peer {
         let commands = child.stdin.take().expect("stdin is piped");
         let answers = BufReader::new(child.stdout.take().expect("stdout is piped"));
         let pid = child.id();
-        let mut peer = Self {
-            child,
-            commands,
-            answers,
-            pid,
-        };
+        let mut peer = Self { child, commands, answers, pid };
         assert_eq!(peer.answer()["pid"], pid);
         peer
     }
@@ -68,9 +63,7 @@ pub(crate) fn python(pyzmq: &str) -> PathBuf {
     once(&home, |home| {
         run(Command::new("python3").args(["-m", "venv"]).arg(home));
         let wanted = [format!("pyzmq=={pyzmq}"), "uvloop".to_owned()];
-        run(Command::new(home.join("bin/python"))
-            .args(["-m", "pip", "install", "--quiet"])
-            .args(wanted));
+        run(Command::new(home.join("bin/python")).args(["-m", "pip", "install", "--quiet"]).args(wanted));
     });
     python
 }
@@ -87,9 +80,7 @@ pub(crate) fn library(pyzmq: &str) -> PathBuf {
     });
     let files = std::fs::read_dir(home.join("pyzmq.libs")).expect("the wheel bundles its libraries");
     let mut files = files.map(|entry| entry.expect("a readable folder").path());
-    files
-        .find(|path| path.to_string_lossy().contains("libzmq-"))
-        .expect("the wheel bundles libzmq")
+    files.find(|path| path.to_string_lossy().contains("libzmq-")).expect("the wheel bundles libzmq")
 }
 
 fn once(home: &Path, make: impl FnOnce(&Path)) {

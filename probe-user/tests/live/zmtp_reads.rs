@@ -21,10 +21,7 @@ fn inode(socket: impl AsFd) -> u64 {
 
 /// Starts to observe the reads of this process from the socket `inode`.
 fn observe(inode: u64, ring_bytes: u32) -> Probe {
-    let options = Options {
-        ring_bytes,
-        ..Options::default()
-    };
+    let options = Options { ring_bytes, ..Options::default() };
     let mut probe = Probe::attach(&[], options).expect("root may attach");
     let (pid, capture) = (std::process::id(), Capture::default());
     let observed = probe.read_zmtp(pid, &BTreeSet::from([inode])).expect("maps exist");
@@ -73,34 +70,19 @@ fn every_call(mut from: impl Write, to: OwnedFd) {
             let (first, second) = buffer[..left].split_at_mut(left / 3);
             let mut parts = [IoSliceMut::new(first), IoSliceMut::new(second)];
             left -= match n % 4 {
-                0 => {
-                    rustix::net::recv(&to, &mut buffer[..left], RecvFlags::empty())
-                        .expect("recvfrom")
-                        .1
-                }
-                1 => File::from(to.try_clone().expect("a copy"))
-                    .read(&mut buffer[..left])
-                    .expect("read"),
-                2 => File::from(to.try_clone().expect("a copy"))
-                    .read_vectored(&mut parts)
-                    .expect("readv"),
+                0 => rustix::net::recv(&to, &mut buffer[..left], RecvFlags::empty()).expect("recvfrom").1,
+                1 => File::from(to.try_clone().expect("a copy")).read(&mut buffer[..left]).expect("read"),
+                2 => File::from(to.try_clone().expect("a copy")).read_vectored(&mut parts).expect("readv"),
                 _ => {
                     let mut space = [MaybeUninit::uninit(); 64];
                     let mut control = RecvAncillaryBuffer::new(&mut space);
-                    rustix::net::recvmsg(&to, &mut parts, &mut control, RecvFlags::empty())
-                        .expect("recvmsg")
-                        .bytes
+                    rustix::net::recvmsg(&to, &mut parts, &mut control, RecvFlags::empty()).expect("recvmsg").bytes
                 }
             };
         }
     }
     let (seen, holes) = observed(&mut probe, inode, &mut Track::default(), sent.len());
-    assert!(
-        seen == sent && holes == 0,
-        "{} of {} bytes, {holes} holes",
-        seen.len(),
-        sent.len()
-    );
+    assert!(seen == sent && holes == 0, "{} of {} bytes, {holes} holes", seen.len(), sent.len());
 }
 
 #[test]
@@ -133,11 +115,7 @@ fn reads_without_space_in_the_ring_are_a_visible_hole() {
     // Twenty reads of 8 KiB, of which the ring holds fewer than eight.
     (0..20).for_each(|_| move_bytes(&[7; 8192]));
     let (seen, holes) = observed(&mut probe, inode, &mut track, 8192);
-    assert!(
-        seen.len() < 8 * 8192 && holes == 0,
-        "{} bytes, {holes} holes",
-        seen.len()
-    );
+    assert!(seen.len() < 8 * 8192 && holes == 0, "{} bytes, {holes} holes", seen.len());
     move_bytes(b"last");
     assert_eq!(observed(&mut probe, inode, &mut track, 4), (b"last".to_vec(), 1));
 }
@@ -154,10 +132,7 @@ fn a_read_by_another_call_is_a_visible_hole() {
     let mut probe = observe(inode, 1 << 20);
     from.write_all(b"unseen").expect("space in the socket");
     let mut buffer = [0_u8; 16];
-    let mut part = libc::iovec {
-        iov_base: buffer.as_mut_ptr().cast(),
-        iov_len: buffer.len(),
-    };
+    let mut part = libc::iovec { iov_base: buffer.as_mut_ptr().cast(), iov_len: buffer.len() };
     // SAFETY: all zeros is a valid value of these structs.
     let mut message: libc::mmsghdr = unsafe { std::mem::zeroed() };
     (message.msg_hdr.msg_iov, message.msg_hdr.msg_iovlen) = (&raw mut part, 1);
@@ -192,9 +167,7 @@ fn other_sockets_and_processes_are_not_observed() {
     let mut track = Track::default();
     assert_eq!(observed(&mut probe, watched, &mut track, 7), (b"watched".to_vec(), 0));
     // A connection that is no longer registered is not read either.
-    probe
-        .read_zmtp(std::process::id(), &BTreeSet::from([inode(&end)]))
-        .expect("maps exist");
+    probe.read_zmtp(std::process::id(), &BTreeSet::from([inode(&end)])).expect("maps exist");
     from.write_all(b"later").expect("space in the socket");
     to.read_exact(&mut [0; 5]).expect("as many bytes");
     other.write_all(b"now").expect("space in the socket");

@@ -51,14 +51,7 @@ impl Feed {
     pub(super) fn tick(&mut self, now: MonoNs, analysis: &Analysis, input: &dyn Fn() -> ReportInput) {
         let Self { publisher, past } = self;
         past.remember(analysis);
-        publisher.tick(
-            now,
-            &RunState {
-                analysis,
-                input,
-                history: &|| past.image(),
-            },
-        );
+        publisher.tick(now, &RunState { analysis, input, history: &|| past.image() });
     }
 
     pub(super) fn trouble(&mut self) -> Option<String> {
@@ -66,18 +59,8 @@ impl Feed {
     }
 
     pub(super) fn publishing(&self) -> Publishing {
-        let Published {
-            watchers,
-            dropped,
-            refused,
-            ..
-        } = self.publisher.status();
-        Publishing {
-            address: self.publisher.address().to_string(),
-            watchers,
-            dropped,
-            refused,
-        }
+        let Published { watchers, dropped, refused, .. } = self.publisher.status();
+        Publishing { address: self.publisher.address().to_string(), watchers, dropped, refused }
     }
 
     /// Number of refused connections, for the report.
@@ -93,11 +76,7 @@ impl Feed {
 
     pub(super) fn finish(self, analysis: &Analysis, input: &dyn Fn() -> ReportInput) -> Option<String> {
         let Self { publisher, past } = self;
-        let Published { dropped, .. } = publisher.finish(&RunState {
-            analysis,
-            input,
-            history: &|| past.image(),
-        });
+        let Published { dropped, .. } = publisher.finish(&RunState { analysis, input, history: &|| past.image() });
         let messages = count(dropped);
         (dropped > 0).then(|| format!("feed: {messages} messages were dropped for slow watchers"))
     }

@@ -149,10 +149,7 @@ impl Sink {
     /// Starts a recording.
     pub fn record(&mut self, path: &Path) -> Result<(), RecordError> {
         let recorder = Recorder::create(path, &self.header, self.options)?;
-        self.recording = Some(Recording {
-            recorder,
-            reported: false,
-        });
+        self.recording = Some(Recording { recorder, reported: false });
         Ok(())
     }
 
@@ -324,9 +321,5 @@ impl Sink {
 }
 
 fn written(path: &Path, status: &Status) -> Written {
-    Written {
-        name: path.display().to_string(),
-        bytes: status.bytes,
-        dropped: status.dropped,
-    }
+    Written { name: path.display().to_string(), bytes: status.bytes, dropped: status.dropped }
 }

@@ -31,12 +31,7 @@ pub(super) struct Onset {
 
 impl Onset {
     pub(super) fn new(rules: Rules) -> Self {
-        Self {
-            rules,
-            last: None,
-            known: HashSet::new(),
-            due: None,
-        }
+        Self { rules, last: None, known: HashSet::new(), due: None }
     }
 
     pub(super) fn retune(&mut self, rules: Rules) {
@@ -104,20 +99,11 @@ mod tests {
             advice: None,
             weight: 0,
         };
-        Finding {
-            kind,
-            began: MonoNs(0),
-            active,
-            verdict,
-        }
+        Finding { kind, began: MonoNs(0), active, verdict }
     }
 
     fn rules(every: Option<u64>, max: Option<u32>) -> Rules {
-        Rules {
-            min_severity: Severity::Critical,
-            min_interval_ns: every.map(|s| s * 1_000_000_000),
-            max_dumps: max,
-        }
+        Rules { min_severity: Severity::Critical, min_interval_ns: every.map(|s| s * 1_000_000_000), max_dumps: max }
     }
 
     const NONE: &dyn Fn() -> usize = &|| 0;
@@ -140,11 +126,7 @@ mod tests {
         onset.retune(rules(Some(60), Some(3)));
         assert_eq!(onset.check(second(300), [&drops], &|| 2), None);
         assert!(onset.check(second(305), [&drops], &|| 2).is_some());
-        assert_eq!(
-            onset.check(second(400), [&drops], &|| 3),
-            None,
-            "an earlier run's count"
-        );
+        assert_eq!(onset.check(second(400), [&drops], &|| 3), None, "an earlier run's count");
         assert_eq!(onset.pending(), None);
         onset.check(second(410), [&drops], &|| 2);
         assert!(onset.pending().is_some(), "one was moved away");
@@ -154,20 +136,13 @@ mod tests {
     fn a_finding_is_dumped_once_after_its_onset() {
         let mut onset = Onset::new(rules(None, None));
         let drops = finding("drops", Severity::Critical, true);
-        assert_eq!(
-            onset.check(second(1), [&finding("drops", Severity::Warning, true)], NONE),
-            None
-        );
+        assert_eq!(onset.check(second(1), [&finding("drops", Severity::Warning, true)], NONE), None);
         assert_eq!(onset.check(second(2), [&drops], NONE), None);
         assert_eq!(onset.pending(), Some("drops"));
         assert_eq!(onset.check(second(6), [&drops], NONE), None);
         assert_eq!(onset.check(second(7), [&drops], NONE), Some("drops".into()));
         assert_eq!(onset.check(second(60), [&drops], NONE), None);
         let gap = finding("gap", Severity::Critical, false);
-        assert_eq!(
-            (onset.check(second(61), [&gap], NONE), onset.pending()),
-            (None, None),
-            "an inactive finding"
-        );
+        assert_eq!((onset.check(second(61), [&gap], NONE), onset.pending()), (None, None), "an inactive finding");
     }
 }

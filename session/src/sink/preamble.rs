@@ -49,10 +49,7 @@ mod tests {
             waiter: Some(Waiter::KeepsLast),
             turnaround: None,
         }));
-        for (id, name) in ["scheduler->detokenizer", "detokenizer->tokenizer"]
-            .into_iter()
-            .enumerate()
-        {
+        for (id, name) in ["scheduler->detokenizer", "detokenizer->tokenizer"].into_iter().enumerate() {
             apply(What::Hop(event::Hop {
                 id: HopId(id as u16),
                 ends: name.into(),
@@ -71,14 +68,7 @@ mod tests {
             let hops = ledger.hops().iter();
             hops.map(|h| {
                 let name = &ledger.groups()[h.group].name;
-                format!(
-                    "{name} {:?} {} {} {} {:?}",
-                    h.id,
-                    &h.endpoint,
-                    h.origin,
-                    h.last,
-                    h.capabilities()
-                )
+                format!("{name} {:?} {} {} {} {:?}", h.id, &h.endpoint, h.origin, h.last, h.capabilities())
             })
             .collect()
         };

@@ -39,10 +39,7 @@ impl Ring {
             Some(path) => path.clone(),
             None => PathBuf::from(format!("tokengap-ring-{}.tgap", std::process::id())),
         };
-        let options = RecordOptions {
-            force,
-            ..RecordOptions::default()
-        };
+        let options = RecordOptions { force, ..RecordOptions::default() };
         Ok(Self {
             hindsight: Hindsight::create(&path, ring.size, header, options)?,
             named: ring.file.is_some(),
@@ -108,9 +105,8 @@ impl Ring {
             self.dump(&why, closing);
         }
         let dumps = self.dumps.drain(..);
-        let mut messages: Vec<String> = dumps
-            .map(|(dumping, to, why)| dump_message(&dumping.wait(), &to, &why))
-            .collect();
+        let mut messages: Vec<String> =
+            dumps.map(|(dumping, to, why)| dump_message(&dumping.wait(), &to, &why)).collect();
         let path = self.hindsight.path().to_owned();
         match self.hindsight.finish() {
             Err(error) => messages.push(format!("! hindsight: {error}")),

@@ -36,12 +36,8 @@ pub(super) struct Bounds {
     whole: Duration,
 }
 
-pub(super) const BOUNDS: Bounds = Bounds {
-    connections: 32,
-    request_bytes: 16 * 1024,
-    head: Duration::from_secs(5),
-    whole: Duration::from_secs(30),
-};
+pub(super) const BOUNDS: Bounds =
+    Bounds { connections: 32, request_bytes: 16 * 1024, head: Duration::from_secs(5), whole: Duration::from_secs(30) };
 
 /// Connections closed before they received a response.
 #[derive(Debug, Default)]
@@ -76,11 +72,8 @@ pub(super) fn serve(
     let listener = StdListener::bind(address).with_context(refused)?;
     listener.set_nonblocking(true).with_context(refused)?;
     let bound = listener.local_addr().with_context(refused)?;
-    let runtime = tokio::runtime::Builder::new_current_thread()
-        .enable_io()
-        .enable_time()
-        .build()
-        .with_context(refused)?;
+    let runtime =
+        tokio::runtime::Builder::new_current_thread().enable_io().enable_time().build().with_context(refused)?;
     let counted = Arc::<Refused>::default();
     let for_thread = Arc::clone(&counted);
     thread::Builder::new()
@@ -136,10 +129,7 @@ async fn accept(
                 refused.failed.fetch_add(1, Ordering::Relaxed);
             }
         });
-        served.push_back(Served {
-            got_request,
-            task: task.abort_handle(),
-        });
+        served.push_back(Served { got_request, task: task.abort_handle() });
     }
 }
 
@@ -168,19 +158,14 @@ async fn serve_connection(
 async fn answer(request: Request<Incoming>, mut client: MetricsClient) -> Result<Response<String>, Infallible> {
     if ![Method::GET, Method::HEAD].contains(request.method()) {
         let mut refusal = plain(StatusCode::METHOD_NOT_ALLOWED, "method not allowed: use GET /metrics\n");
-        refusal
-            .headers_mut()
-            .insert(ALLOW, HeaderValue::from_static("GET, HEAD"));
+        refusal.headers_mut().insert(ALLOW, HeaderValue::from_static("GET, HEAD"));
         return Ok(refusal);
     }
     if request.uri().path() != "/metrics" {
         return Ok(plain(StatusCode::NOT_FOUND, "tokengap's metrics are at /metrics\n"));
     }
     let Some(families) = client.fetch().await else {
-        return Ok(plain(
-            StatusCode::SERVICE_UNAVAILABLE,
-            "no response from the run: it failed or is overloaded\n",
-        ));
+        return Ok(plain(StatusCode::SERVICE_UNAVAILABLE, "no response from the run: it failed or is overloaded\n"));
     };
     let accept = request.headers().get(ACCEPT).and_then(|value| value.to_str().ok());
     Ok(match encode(families.to_vec(), accept.unwrap_or_default()) {
@@ -190,10 +175,7 @@ async fn answer(request: Request<Incoming>, mut client: MetricsClient) -> Result
             response.headers_mut().insert(CONTENT_TYPE, content_type);
             response
         }
-        Err(error) => plain(
-            StatusCode::INTERNAL_SERVER_ERROR,
-            &format!("cannot encode metrics: {error}\n"),
-        ),
+        Err(error) => plain(StatusCode::INTERNAL_SERVER_ERROR, &format!("cannot encode metrics: {error}\n")),
     })
 }
 

@@ -37,12 +37,7 @@ impl Environment {
                 Ok(ms) => Some(Duration::from_millis(ms)),
             },
         };
-        Ok(Self {
-            headers: list("OTEL_EXPORTER_OTLP_HEADERS")?,
-            service,
-            attributes,
-            timeout,
-        })
+        Ok(Self { headers: list("OTEL_EXPORTER_OTLP_HEADERS")?, service, attributes, timeout })
     }
 }
 
@@ -90,15 +85,9 @@ mod tests {
 
     #[test]
     fn otel_service_name_overrides_the_attribute_and_errors_name_the_variable() {
-        let both = [
-            ("OTEL_SERVICE_NAME", "a"),
-            ("OTEL_RESOURCE_ATTRIBUTES", "service.name=b"),
-        ];
+        let both = [("OTEL_SERVICE_NAME", "a"), ("OTEL_RESOURCE_ATTRIBUTES", "service.name=b")];
         assert_eq!(read(&both).expect("well formed").service.as_deref(), Some("a"));
-        for (name, value) in [
-            ("OTEL_RESOURCE_ATTRIBUTES", "alone"),
-            ("OTEL_EXPORTER_OTLP_TIMEOUT", "soon"),
-        ] {
+        for (name, value) in [("OTEL_RESOURCE_ATTRIBUTES", "alone"), ("OTEL_EXPORTER_OTLP_TIMEOUT", "soon")] {
             let refused = read(&[(name, value)]).expect_err("nonsense");
             assert!(format!("{refused:#}").contains(name), "{refused:#}");
         }

@@ -26,15 +26,9 @@ pub(super) fn encode(families: Vec<Family>, accept: &str) -> Result<Exposition, 
     let mut body = String::new();
     text::encode(&mut body, &registry)?;
     Ok(if accept.contains("application/openmetrics-text") {
-        Exposition {
-            content_type: "application/openmetrics-text; version=1.0.0; charset=utf-8",
-            body,
-        }
+        Exposition { content_type: "application/openmetrics-text; version=1.0.0; charset=utf-8", body }
     } else {
-        Exposition {
-            content_type: "text/plain; version=0.0.4; charset=utf-8",
-            body: older(&body, &counters),
-        }
+        Exposition { content_type: "text/plain; version=0.0.4; charset=utf-8", body: older(&body, &counters) }
     })
 }
 
@@ -119,19 +113,12 @@ mod tests {
     fn family(name: &str, labels: &[&str], value: Value) -> Family {
         Family {
             definition: of(name),
-            points: vec![Point {
-                labels: labels.iter().map(|&label| label.to_owned()).collect(),
-                value,
-            }],
+            points: vec![Point { labels: labels.iter().map(|&label| label.to_owned()).collect(), value }],
         }
     }
 
     fn sample_families() -> Vec<Family> {
-        let gap = Histogram {
-            count: 3,
-            sum: 1.5,
-            at_most: vec![(0.25, 1), (0.5, 2)],
-        };
+        let gap = Histogram { count: 3, sum: 1.5, at_most: vec![(0.25, 1), (0.5, 2)] };
         vec![
             family("tokengap.requests.aborted", &[], Value::Int(7)),
             family("tokengap.consumer.cpu", &["tokenizer", "on_cpu"], Value::Float(0.25)),
@@ -142,11 +129,8 @@ mod tests {
 
     #[test]
     fn open_metrics_text_has_units_and_eof() {
-        let exposition = encode(
-            sample_families(),
-            "application/openmetrics-text;version=1.0.0,text/plain;q=0.5",
-        )
-        .expect("text");
+        let exposition =
+            encode(sample_families(), "application/openmetrics-text;version=1.0.0,text/plain;q=0.5").expect("text");
         assert!(exposition.content_type.starts_with("application/openmetrics-text"));
         for line in [
             "# TYPE tokengap_requests_aborted counter",
@@ -159,11 +143,7 @@ mod tests {
             "tokengap_gap_seconds_bucket{le=\"+Inf\"} 3",
             "tokengap_gap_seconds_sum 1.5",
         ] {
-            assert!(
-                exposition.body.lines().any(|l| l == line),
-                "{line}\n{}",
-                exposition.body
-            );
+            assert!(exposition.body.lines().any(|l| l == line), "{line}\n{}", exposition.body);
         }
         assert!(exposition.body.ends_with("# EOF\n"));
     }
@@ -172,22 +152,8 @@ mod tests {
     fn prometheus_text_has_full_counter_names_and_no_units() {
         let exposition = encode(sample_families(), "*/*").expect("text");
         assert_eq!(exposition.content_type, "text/plain; version=0.0.4; charset=utf-8");
-        assert!(
-            exposition
-                .body
-                .contains("# TYPE tokengap_requests_aborted_total counter\n"),
-            "{}",
-            exposition.body
-        );
-        assert!(
-            exposition.body.contains("# TYPE tokengap_gap_seconds histogram\n"),
-            "{}",
-            exposition.body
-        );
-        assert!(
-            !exposition.body.contains("# UNIT") && !exposition.body.contains("# EOF"),
-            "{}",
-            exposition.body
-        );
+        assert!(exposition.body.contains("# TYPE tokengap_requests_aborted_total counter\n"), "{}", exposition.body);
+        assert!(exposition.body.contains("# TYPE tokengap_gap_seconds histogram\n"), "{}", exposition.body);
+        assert!(!exposition.body.contains("# UNIT") && !exposition.body.contains("# EOF"), "{}", exposition.body);
     }
 }

@@ -38,10 +38,8 @@ pub struct Telemetry {
 impl Telemetry {
     /// Opens the endpoint and the push. Called before the run, so that errors appear at once. `source` is the name in the report.
     pub fn open(metrics: Option<SocketAddr>, push: Option<&PushOptions>, source: &str) -> anyhow::Result<Self> {
-        let mut telemetry = Self {
-            push: push.map(|options| Push::open(options, source)).transpose()?,
-            ..Self::default()
-        };
+        let mut telemetry =
+            Self { push: push.map(|options| Push::open(options, source)).transpose()?, ..Self::default() };
         if let Some(address) = metrics {
             let (publisher, client) = scrapes::pair();
             let (bound, refused) = endpoint::serve(address, client, endpoint::BOUNDS)?;
@@ -136,9 +134,5 @@ impl Telemetry {
 }
 
 fn metrics(analysis: &Analysis, report: &ReportInput, pushed: Option<Pushed>) -> Vec<Family> {
-    analysis.metrics(&Input {
-        report,
-        version: VERSION,
-        pushed,
-    })
+    analysis.metrics(&Input { report, version: VERSION, pushed })
 }

@@ -108,8 +108,7 @@ impl Push {
             if self.budget.admits(json.len(), Instant::now()) {
                 self.send(Signal::Traces, json, items);
             } else {
-                self.queue
-                    .count_dropped(Signal::Traces, items, "the limit per minute is reached (--otlp-rate)");
+                self.queue.count_dropped(Signal::Traces, items, "the limit per minute is reached (--otlp-rate)");
             }
         }
     }
@@ -127,12 +126,7 @@ impl Push {
     }
 
     fn send(&self, signal: Signal, json: Vec<u8>, items: u64) {
-        self.queue.push(Body {
-            signal,
-            json,
-            items,
-            since: Instant::now(),
-        });
+        self.queue.push(Body { signal, json, items, since: Instant::now() });
     }
 
     pub(super) fn pushed(&self) -> Pushed {
@@ -158,11 +152,7 @@ struct ByteBudget {
 
 impl ByteBudget {
     fn new(max: u64, now: Instant) -> Self {
-        Self {
-            max,
-            since: now,
-            sent: 0,
-        }
+        Self { max, since: now, sent: 0 }
     }
 
     /// Returns whether a body of `bytes` may be sent. A body that starts within the budget is sent completely.

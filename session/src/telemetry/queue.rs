@@ -48,11 +48,7 @@ pub(super) struct Queue {
 
 impl Queue {
     pub(super) fn new(max: usize) -> Self {
-        Self {
-            max,
-            state: Mutex::default(),
-            changed: Condvar::new(),
-        }
+        Self { max, state: Mutex::default(), changed: Condvar::new() }
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
@@ -165,9 +161,7 @@ impl Queue {
         let state = self.state();
         let (spans, points) = (state.pushed.spans.1, state.pushed.points.1);
         let why = state.trouble.as_ref()?;
-        Some(format!(
-            "otlp: dropped {spans} spans and {points} metric points; last reason: {why}"
-        ))
+        Some(format!("otlp: dropped {spans} spans and {points} metric points; last reason: {why}"))
     }
 
     pub(super) fn take_message(&self) -> Option<String> {
@@ -197,12 +191,7 @@ mod tests {
     use super::*;
 
     fn body(signal: Signal, bytes: usize, items: u64) -> Body {
-        Body {
-            signal,
-            json: vec![0; bytes],
-            items,
-            since: Instant::now(),
-        }
+        Body { signal, json: vec![0; bytes], items, since: Instant::now() }
     }
 
     #[test]

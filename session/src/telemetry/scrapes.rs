@@ -39,10 +39,7 @@ pub(super) struct MetricsClient {
 pub(super) fn pair() -> (MetricsPublisher, MetricsClient) {
     let (sender, latest) = watch::channel(Latest::default());
     let requested = Arc::<AtomicBool>::default();
-    let publisher = MetricsPublisher {
-        requested: Arc::clone(&requested),
-        latest: sender,
-    };
+    let publisher = MetricsPublisher { requested: Arc::clone(&requested), latest: sender };
     (publisher, MetricsClient { requested, latest })
 }
 
@@ -53,11 +50,7 @@ impl MetricsPublisher {
 
     /// Publishes metrics; `last` marks the final ones.
     pub(super) fn publish(&self, families: Vec<Family>, last: bool) {
-        self.latest.send_replace(Latest {
-            at: Some(Instant::now()),
-            families: Arc::new(families),
-            last,
-        });
+        self.latest.send_replace(Latest { at: Some(Instant::now()), families: Arc::new(families), last });
     }
 }
 

@@ -39,9 +39,7 @@ enum Outcome {
 impl Sender {
     /// Creates a sender to the receiver at `url`, given without `/v1/traces`.
     pub(super) fn new(url: &str, environment: &Environment) -> anyhow::Result<Self> {
-        let uri: ureq::http::Uri = url
-            .parse()
-            .with_context(|| format!("--otlp {url}: not a URL; {HINT}"))?;
+        let uri: ureq::http::Uri = url.parse().with_context(|| format!("--otlp {url}: not a URL; {HINT}"))?;
         if uri.scheme_str() == Some("https") {
             bail!("--otlp {url}: https is not supported; push to a local collector that forwards over https");
         }
@@ -104,17 +102,9 @@ impl Sender {
             Err(error) => return Outcome::Retry(None, format!("{to}: {error}")),
         };
         let status = response.status();
-        let after = response
-            .headers()
-            .get(RETRY_AFTER)
-            .and_then(|value| value.to_str().ok());
+        let after = response.headers().get(RETRY_AFTER).and_then(|value| value.to_str().ok());
         let after = after.and_then(|text| retry_after(text, jiff::Timestamp::now()));
-        let answer = response
-            .body_mut()
-            .with_config()
-            .limit(ANSWER)
-            .read_to_string()
-            .unwrap_or_default();
+        let answer = response.body_mut().with_config().limit(ANSWER).read_to_string().unwrap_or_default();
         if status.is_success() {
             let (rejected, why) = partial_success(&answer);
             return Outcome::Accepted(rejected, format!("{to}: {why}"));
@@ -128,11 +118,7 @@ impl Sender {
             StatusCode::SERVICE_UNAVAILABLE,
             StatusCode::GATEWAY_TIMEOUT,
         ];
-        if retryable.contains(&status) {
-            Outcome::Retry(after, why)
-        } else {
-            Outcome::Refused(why)
-        }
+        if retryable.contains(&status) { Outcome::Retry(after, why) } else { Outcome::Refused(why) }
     }
 }
 
@@ -157,10 +143,7 @@ fn partial_success(answer: &str) -> (u64, String) {
         let count = &partial[*name];
         count.as_u64().or_else(|| count.as_str()?.parse().ok())
     });
-    (
-        rejected.unwrap_or(0),
-        partial["errorMessage"].as_str().unwrap_or_default().to_owned(),
-    )
+    (rejected.unwrap_or(0), partial["errorMessage"].as_str().unwrap_or_default().to_owned())
 }
 
 #[cfg(test)]
@@ -190,14 +173,7 @@ mod tests {
 
     #[test]
     fn unusable_urls_are_rejected() {
-        for url in [
-            "localhost:4318",
-            "ftp://x",
-            "http://",
-            "http://localhost:4317",
-            "https://x",
-            "not a url",
-        ] {
+        for url in ["localhost:4318", "ftp://x", "http://", "http://localhost:4317", "https://x", "not a url"] {
             assert!(Sender::new(url, &Environment::default()).is_err(), "{url}");
         }
         assert!(Sender::new("http://collector.example/otlp/", &Environment::default()).is_ok());
@@ -205,17 +181,10 @@ mod tests {
 
     #[test]
     fn an_unreachable_receiver_does_not_block_close() {
-        let free = std::net::TcpListener::bind("127.0.0.1:0")
-            .and_then(|l| l.local_addr())
-            .expect("a port");
+        let free = std::net::TcpListener::bind("127.0.0.1:0").and_then(|l| l.local_addr()).expect("a port");
         let sender = Sender::new(&format!("http://{free}"), &Environment::default()).expect("a URL");
         let queue = Queue::new(1_000);
-        queue.push(Body {
-            signal: Signal::Traces,
-            json: b"{}".to_vec(),
-            items: 2,
-            since: Instant::now(),
-        });
+        queue.push(Body { signal: Signal::Traces, json: b"{}".to_vec(), items: 2, since: Instant::now() });
         std::thread::scope(|scope| {
             let run = scope.spawn(|| sender.run(&queue));
             queue.close(Instant::now() + Duration::from_secs(5));

@@ -93,17 +93,13 @@ fn machine() -> String {
 fn address(text: &str) -> Result<SocketAddr, String> {
     let hint = "expected an address like tcp://127.0.0.1:5600";
     let rest = text.strip_prefix("tcp://").unwrap_or(text);
-    let (host, port) = rest
-        .rsplit_once(':')
-        .ok_or_else(|| format!("{text:?} has no port; {hint}"))?;
+    let (host, port) = rest.rsplit_once(':').ok_or_else(|| format!("{text:?} has no port; {hint}"))?;
     let port = port.parse().map_err(|_| format!("{port:?} is not a port; {hint}"))?;
     let host = host.trim_start_matches('[').trim_end_matches(']');
     let ip: IpAddr = match host {
         "*" => IpAddr::from([0, 0, 0, 0]),
         "localhost" => IpAddr::from([127, 0, 0, 1]),
-        host => host
-            .parse()
-            .map_err(|_| format!("{host:?} is not an address of this machine; {hint}"))?,
+        host => host.parse().map_err(|_| format!("{host:?} is not an address of this machine; {hint}"))?,
     };
     Ok(SocketAddr::new(ip, port))
 }
@@ -130,17 +126,8 @@ mod tests {
         ] {
             assert_eq!(address(text).map(|a| a.to_string()).as_deref(), Ok(read));
         }
-        for text in [
-            "",
-            "tcp://127.0.0.1",
-            "tcp://pod-7:5600",
-            "ipc:///tmp/feed",
-            "tcp://1.2.3.4:99999",
-        ] {
-            assert!(
-                address(text).is_err_and(|why| why.contains("tcp://127.0.0.1:5600")),
-                "{text}"
-            );
+        for text in ["", "tcp://127.0.0.1", "tcp://pod-7:5600", "ipc:///tmp/feed", "tcp://1.2.3.4:99999"] {
+            assert!(address(text).is_err_and(|why| why.contains("tcp://127.0.0.1:5600")), "{text}");
         }
     }
 
@@ -148,24 +135,15 @@ mod tests {
     fn remote_publishing_requires_a_key() {
         let open = |line: &[&str]| {
             let args = Line::parse_from(["feed"].iter().chain(line)).feed;
-            args.options()
-                .map(|options| options.expect("--publish").address.port())
-                .map_err(|e| format!("{e:#}"))
+            args.options().map(|options| options.expect("--publish").address.port()).map_err(|e| format!("{e:#}"))
         };
         assert_eq!(open(&["--publish", "tcp://127.0.0.1:0"]), Ok(0));
         let refused = open(&["--publish", "tcp://0.0.0.0:0"]).unwrap_err();
-        assert!(
-            refused.contains("--allow-remote") && refused.contains("port-forward"),
-            "{refused}"
-        );
+        assert!(refused.contains("--allow-remote") && refused.contains("port-forward"), "{refused}");
         let refused = open(&["--publish", "tcp://0.0.0.0:0", "--allow-remote"]).unwrap_err();
         assert!(refused.contains("openssl"), "{refused}");
         let refused = open(&["--publish", "tcp://127.0.0.1:0", "--feed-key", "/nowhere"]).unwrap_err();
-        let reason = if cfg!(feature = "encryption") {
-            "/nowhere"
-        } else {
-            "--features encryption"
-        };
+        let reason = if cfg!(feature = "encryption") { "/nowhere" } else { "--features encryption" };
         assert!(refused.contains(reason), "{refused}");
     }
 }

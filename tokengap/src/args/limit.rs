@@ -34,21 +34,13 @@ fn long() -> String {
         .to_owned();
     for bound in BOUNDS {
         // Writing to a string cannot fail.
-        let _ = write!(
-            text,
-            "\n  {}={}  {}",
-            bound.name,
-            bound.get(Limits::default()),
-            bound.about
-        );
+        let _ = write!(text, "\n  {}={}  {}", bound.name, bound.get(Limits::default()), bound.about);
     }
     text
 }
 
 fn limit(text: &str) -> Result<Limit, String> {
-    let (name, value) = text
-        .split_once('=')
-        .ok_or("expected NAME=N, for example lost_ranges=1000000")?;
+    let (name, value) = text.split_once('=').ok_or("expected NAME=N, for example lost_ranges=1000000")?;
     let bound = Bound::named(name).ok_or_else(|| match name {
         "live_rids" => "use --max-live for it".to_owned(),
         "finished_kept" => "use --max-finished for it".to_owned(),
@@ -67,12 +59,8 @@ mod tests {
 
     #[test]
     fn limits_use_the_names_of_the_report() {
-        let given = LimitArgs {
-            limits: vec![
-                limit("lossy_requests=3").expect("known"),
-                limit("token_ids=5").expect("known"),
-            ],
-        };
+        let given =
+            LimitArgs { limits: vec![limit("lossy_requests=3").expect("known"), limit("token_ids=5").expect("known")] };
         let limits = given.on(Limits::default());
         assert_eq!((limits.lossy_requests, limits.token_ids), (3, 5));
         assert_eq!(limits.lost_ranges, Limits::default().lost_ranges);

@@ -59,11 +59,7 @@ pub(crate) struct LiveArgs {
 
 impl LiveArgs {
     pub(crate) fn limits(&self) -> Limits {
-        self.limits.on(Limits {
-            live_rids: self.max_live,
-            finished_kept: self.max_finished,
-            ..Limits::default()
-        })
+        self.limits.on(Limits { live_rids: self.max_live, finished_kept: self.max_finished, ..Limits::default() })
     }
 }
 
@@ -122,10 +118,6 @@ pub(crate) struct ScreenArgs {
 impl ScreenArgs {
     /// Settings of the screen.
     pub(crate) fn options(&self) -> tui::Options {
-        tui::Options {
-            journal: self.journal,
-            rows: self.rows,
-            filters: self.filters.clone(),
-        }
+        tui::Options { journal: self.journal, rows: self.rows, filters: self.filters.clone() }
     }
 }

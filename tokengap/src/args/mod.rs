@@ -30,9 +30,7 @@ pub(crate) const TUNING: &str = "Tuning";
 pub(crate) fn duration(text: &str) -> Result<Duration, String> {
     let hint = "write it like 5s, 500ms, 2m or 1h 30m";
     if text.parse::<f64>().is_ok() {
-        return Err(format!(
-            "{text} has no unit; write {text}s, or {text}ms, {text}m or {text}h"
-        ));
+        return Err(format!("{text} has no unit; write {text}s, or {text}ms, {text}m or {text}h"));
     }
     let span: jiff::SignedDuration = text.parse().map_err(|e| format!("{e}; {hint}"))?;
     match Duration::try_from(span) {

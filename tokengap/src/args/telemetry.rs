@@ -55,11 +55,7 @@ impl TelemetryArgs {
     /// Options of the push; `None` if nothing is pushed.
     pub(crate) fn push(&self) -> Option<PushOptions> {
         let slow_ns = u64::try_from(self.otlp_slower_than.as_nanos()).unwrap_or(u64::MAX);
-        let wanted = |slow_ns| Options {
-            slow_ns,
-            losing: true,
-            ..Options::default()
-        };
+        let wanted = |slow_ns| Options { slow_ns, losing: true, ..Options::default() };
         self.otlp.as_ref().map(|url| PushOptions {
             url: url.clone(),
             requests: match self.otlp_requests {

@@ -71,18 +71,13 @@ impl CpuWatch {
         if slower {
             self.sampled_all = Some(now);
         }
-        let polls = if slower {
-            self.polls.update(probe)
-        } else {
-            HashMap::new()
-        };
+        let polls = if slower { self.polls.update(probe) } else { HashMap::new() };
         // The reason why a receiver is not running is read only while frames wait for it.
         let oldest = lanes.oldest_waiting();
         let late = oldest.is_some_and(|sent| MonoNs::now().since(sent) >= EVERY.as_nanos() as u64);
         let keeps_waiting = |thread| late && lanes.is_receiver(thread);
         // An exited process keeps its past samples but is not sampled again.
-        self.processes
-            .retain_mut(|process| process.sample(slower, &polls, &keeps_waiting, sink));
+        self.processes.retain_mut(|process| process.sample(slower, &polls, &keeps_waiting, sink));
     }
 }
 
@@ -116,10 +111,7 @@ impl Watched {
         sink: Sink<'_>,
     ) {
         for thread in sample.threads.iter().filter(|thread| !skip.contains(&thread.tid)) {
-            let id = ThreadId {
-                pid: self.pid,
-                tid: thread.tid,
-            };
+            let id = ThreadId { pid: self.pid, tid: thread.tid };
             let part = if thread.tid == self.pid {
                 ThreadPart::Main
             } else if self.io_threads.contains(&thread.tid) || thread.name.starts_with("ZMQbg/IO") {
@@ -140,10 +132,7 @@ impl Watched {
                 wait_ns: thread.wait_ns,
                 throttled_ns: sample.throttle.map(|throttle| throttle.throttled_ns),
                 poll: polls.get(&id).copied(),
-                away: away.as_ref().map(|away| event::Away {
-                    state: away.state,
-                    place: &away.place,
-                }),
+                away: away.as_ref().map(|away| event::Away { state: away.state, place: &away.place }),
             };
             sink(&Event::new(sample.at, What::Cpu(what)));
         }
@@ -180,16 +169,8 @@ impl Polls {
             .into_iter()
             .filter(|(_, thread)| thread.epolls > 0)
             .map(|(pid, thread)| {
-                let inside = if thread.polling == 1 {
-                    at.0.saturating_sub(thread.poll_ns)
-                } else {
-                    0
-                };
-                let polled = Polled {
-                    at,
-                    inside_ns: thread.polled_ns + inside,
-                    wakeups: thread.waits,
-                };
+                let inside = if thread.polling == 1 { at.0.saturating_sub(thread.poll_ns) } else { 0 };
+                let polled = Polled { at, inside_ns: thread.polled_ns + inside, wakeups: thread.waits };
                 (ThreadId { pid, tid: thread.tid }, polled)
             })
             .collect();

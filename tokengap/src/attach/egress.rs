@@ -54,20 +54,12 @@ struct Connection {
 
 impl Connection {
     fn new(of_frontend: bool) -> Self {
-        Self {
-            track: Track::default(),
-            reader: reader(of_frontend),
-            of_frontend,
-        }
+        Self { track: Track::default(), reader: reader(of_frontend), of_frontend }
     }
 }
 
 fn reader(of_frontend: bool) -> Reader {
-    if of_frontend {
-        Reader::of_frontend(Limits::default())
-    } else {
-        Reader::new(Limits::default())
-    }
+    if of_frontend { Reader::of_frontend(Limits::default()) } else { Reader::new(Limits::default()) }
 }
 
 impl Egress {
@@ -132,11 +124,7 @@ impl Egress {
         }
         let ports = listening(pid).map_err(|error| format!("cannot read where pid {pid} listens: {error}"))?;
         // A client process that has libzmq loaded but runs no libzmq threads looks like a peer. Its connection is HTTP.
-        let speaks_zmq = |pid: u32| {
-            engine
-                .process(pid)
-                .is_some_and(|process| !process.io_threads.is_empty())
-        };
+        let speaks_zmq = |pid: u32| engine.process(pid).is_some_and(|process| !process.io_threads.is_empty());
         let of_zmq = |port: &u16| {
             let here = |endpoint: &str| endpoint.starts_with("tcp://") && endpoint.ends_with(&format!(":{port}"));
             let mut hops = engine.hops.iter();
@@ -148,10 +136,7 @@ impl Egress {
         if plane.is_none() && ports.iter().all(of_zmq) {
             return Ok(false);
         }
-        let serves = Serves {
-            written: CAPTURE,
-            read: if plane.is_some() { CAPTURE_READ } else { 0 },
-        };
+        let serves = Serves { written: CAPTURE, read: if plane.is_some() { CAPTURE_READ } else { 0 } };
         let observed = probe.serve(pid, serves).map_err(|error| error.to_string())?;
         self.serves |= observed;
         self.frontends.forget(pid);
@@ -207,11 +192,7 @@ impl Egress {
         if let Some(read) = self.response_id {
             self.server.response_ids.sent(read, frame.chunks);
         }
-        let compared = if self.server.content.compares() {
-            frame.chunks
-        } else {
-            &[]
-        };
+        let compared = if self.server.content.compares() { frame.chunks } else { &[] };
         for chunk in compared {
             if let Some(count) = chunk.completion_tokens {
                 self.server.content.sent(chunk.rid, chunk.ids, count);
@@ -280,24 +261,14 @@ impl Egress {
             // The new connection has the kernel address of another process's, whose last write was reported after its end.
             *connection = Connection::new(of_frontend);
         }
-        let Connection {
-            track,
-            reader,
-            of_frontend,
-        } = connection;
+        let Connection { track, reader, of_frontend } = connection;
         track.enter(record, |step| match step {
             Step::Opened => *reader = self::reader(*of_frontend),
             Step::Bytes { bytes, begins } => reader.feed(at, bytes, begins, server, sink),
             Step::Missed => reader.missed(at, sink),
             Step::HeldUp => reader.short_writes(),
-            Step::Closed {
-                by_client,
-                unacknowledged,
-            } => {
-                let closing = Closing {
-                    by_client,
-                    unacknowledged: unacknowledged.map(u64::from),
-                };
+            Step::Closed { by_client, unacknowledged } => {
+                let closing = Closing { by_client, unacknowledged: unacknowledged.map(u64::from) };
                 reader.closed(at, closing, server, sink);
                 closed = true;
             }
@@ -328,11 +299,7 @@ impl Egress {
     /// Passes the ignored connections on to the kernel side.
     pub(super) fn ignore(&mut self, probe: &mut Probe) {
         for (socket, tls) in self.useless.drain(..) {
-            let ignored = if tls {
-                probe.ignore_tls(socket)
-            } else {
-                probe.ignore(socket)
-            };
+            let ignored = if tls { probe.ignore_tls(socket) } else { probe.ignore(socket) };
             if let Err(error) = ignored {
                 tracing::debug!("cannot ignore a connection: {error}");
             }
@@ -343,18 +310,11 @@ impl Egress {
     pub(super) fn degraded(&self) -> Vec<String> {
         let mut degraded = self.server.degraded();
         degraded.extend(self.frontends.degraded(&self.server.frontends));
-        if let Some(why) = self
-            .no_tokenizer
-            .as_ref()
-            .filter(|_| self.plane.is_none() && self.server.text_only > 0)
-        {
+        if let Some(why) = self.no_tokenizer.as_ref().filter(|_| self.plane.is_none() && self.server.text_only > 0) {
             degraded.push(format!("egress: their text cannot be compared with token ids: {why}"));
         }
         if self.left_out > 0 {
-            degraded.push(format!(
-                "egress: {} writes on connections beyond the limit",
-                self.left_out
-            ));
+            degraded.push(format!("egress: {} writes on connections beyond the limit", self.left_out));
         }
         degraded
     }
@@ -376,11 +336,7 @@ mod tests {
     }
 
     fn record(kind: Kind, written: u32, payload: &[u8]) -> Record<'_> {
-        let mut head = Head {
-            socket: 5,
-            written,
-            ..Head::default()
-        };
+        let mut head = Head { socket: 5, written, ..Head::default() };
         (head.accepted, head.captured) = (payload.len() as i64, payload.len() as u32);
         Record { kind, head, payload }
     }

@@ -57,13 +57,7 @@ struct Waiting {
 
 impl Waiting {
     fn begin(next_search: Instant) -> Self {
-        Self {
-            since: Instant::now(),
-            next_search,
-            watcher: None,
-            found: None,
-            why: String::new(),
-        }
+        Self { since: Instant::now(), next_search, watcher: None, found: None, why: String::new() }
     }
 
     /// Returns an engine if a complete one is running.
@@ -178,10 +172,7 @@ impl Follow {
         self.probe = Some(attach.into_probe());
         self.ended += 1;
         tracing::warn!("the engine exited (exit {}); waiting for the next one", self.ended);
-        sink(&Event::new(
-            MonoNs::now(),
-            What::Missed(Missed::new(None, 0, MissedCause::Ended)),
-        ));
+        sink(&Event::new(MonoNs::now(), What::Missed(Missed::new(None, 0, MissedCause::Ended))));
     }
 
     fn watched(&self) -> Option<&Attach> {

@@ -76,10 +76,7 @@ impl FrontendWatch {
             let why = self.refused.as_deref();
             let why =
                 why.unwrap_or("no frontend process is visible: it runs on another machine or in another PID namespace");
-            degraded.push(format!(
-                "frontend: no wait of {} responses is known: {why}",
-                waits.streams
-            ));
+            degraded.push(format!("frontend: no wait of {} responses is known: {why}", waits.streams));
         }
         degraded
     }

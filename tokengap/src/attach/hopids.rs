@@ -21,10 +21,7 @@ impl HopIds {
     /// Id of a hop that is new in this generation; `None` beyond the limit.
     pub(super) fn assign(&mut self, ends: Ends<&'static str>) -> Option<HopId> {
         let generation = self.generation;
-        let known = self
-            .assigned
-            .iter()
-            .position(|(of, last)| *of == ends && *last < generation);
+        let known = self.assigned.iter().position(|(of, last)| *of == ends && *last < generation);
         let place = match known {
             Some(place) => place,
             None if self.assigned.len() == MAX_HOPS => return None,

@@ -54,11 +54,7 @@ pub(super) struct Release {
 
 impl Release {
     fn of(shape: &Shape) -> Self {
-        Self {
-            engine: shape.engine,
-            schema: shape.schema,
-            waiter: shape.waiter,
-        }
+        Self { engine: shape.engine, schema: shape.schema, waiter: shape.waiter }
     }
 }
 
@@ -123,10 +119,7 @@ impl Lanes {
         if !batch.chunks().is_empty() {
             self.wire = Some(Release::of(batch.shape()));
         }
-        if let Some(known) = self
-            .paths
-            .sent(lane, (message.call.socket, kind, !batch.chunks().is_empty()), at, sink)
-        {
+        if let Some(known) = self.paths.sent(lane, (message.call.socket, kind, !batch.chunks().is_empty()), at, sink) {
             let hop = known.id;
             let frame = Frame {
                 id: frame_id(hop),
@@ -181,13 +174,7 @@ impl Lanes {
 
     /// Processes a message that left a socket. Returns whether its send was observed.
     pub(super) fn received(&mut self, message: &Message<'_>, sink: Sink<'_>) -> bool {
-        let Call {
-            at,
-            socket,
-            tid,
-            wakeup,
-            ..
-        } = message.call;
+        let Call { at, socket, tid, wakeup, .. } = message.call;
         let by = Some(ThreadId { pid: socket.pid, tid });
         let before = self.matcher.misses();
         let found = self.matcher.received(message);
@@ -209,15 +196,7 @@ impl Lanes {
             return true;
         };
         let id = FrameId::new(known.id, self.paths.ids.generation, seq);
-        sink(&Event::new(
-            at,
-            What::Received(Received {
-                id,
-                wakeup,
-                by,
-                frame: None,
-            }),
-        ));
+        sink(&Event::new(at, What::Received(Received { id, wakeup, by, frame: None })));
         true
     }
 
@@ -225,11 +204,7 @@ impl Lanes {
     pub(super) fn report_unframed(&mut self, socket: SocketId, at: MonoNs, sink: Sink<'_>) {
         for lane in self.matcher.lanes_to(socket) {
             if let Some(known) = self.paths.of_lane(lane as usize) {
-                let missed = Missed {
-                    hop: Some(known.id),
-                    count: 1,
-                    cause: MissedCause::Unframed,
-                };
+                let missed = Missed { hop: Some(known.id), count: 1, cause: MissedCause::Unframed };
                 sink(&Event::new(at, What::Missed(missed)));
             }
         }
@@ -273,13 +248,7 @@ impl Lanes {
 
     /// Processes a frame from an unwatched sender, which can only be decoded where it is received.
     fn received_unsent(&mut self, message: &Message<'_>, sink: Sink<'_>) {
-        let Call {
-            at,
-            socket,
-            tid,
-            wakeup,
-            ..
-        } = message.call;
+        let Call { at, socket, tid, wakeup, .. } = message.call;
         let by = Some(ThreadId { pid: socket.pid, tid });
         if self.paths.roles.watches_a_sender() {
             return;
@@ -313,11 +282,7 @@ impl Lanes {
                 delivered: self.paths.sight.serves(&[socket.pid].into()).is_some(),
                 ..Capabilities::default()
             };
-            let hop = Hop {
-                worker: to.rank(),
-                last: to.is_tokenizer(),
-                ..Hop::new(id, ends, capabilities)
-            };
+            let hop = Hop { worker: to.rank(), last: to.is_tokenizer(), ..Hop::new(id, ends, capabilities) };
             sink(&Event::new(at, What::Hop(hop)));
             (id, 0)
         };
@@ -330,15 +295,7 @@ impl Lanes {
             ids: batch.shape().ids,
             chunks: batch.chunks(),
         };
-        sink(&Event::new(
-            at,
-            What::Received(Received {
-                id,
-                wakeup,
-                by,
-                frame: Some(frame),
-            }),
-        ));
+        sink(&Event::new(at, What::Received(Received { id, wakeup, by, frame: Some(frame) })));
     }
 }
 

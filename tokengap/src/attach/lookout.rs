@@ -22,14 +22,8 @@ impl DiscoveryThread {
         let topology = watcher.topology().clone();
         let (sender, updates) = channel();
         let (stop, stopped) = channel();
-        thread::Builder::new()
-            .name("lookout".into())
-            .spawn(move || poll_loop(watcher, &sender, &stopped))?;
-        Ok(Self {
-            topology,
-            updates,
-            _stop: stop,
-        })
+        thread::Builder::new().name("lookout".into()).spawn(move || poll_loop(watcher, &sender, &stopped))?;
+        Ok(Self { topology, updates, _stop: stop })
     }
 
     /// Processes as of the last received change.

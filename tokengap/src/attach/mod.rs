@@ -132,10 +132,7 @@ impl Attach {
             engine.kind.is_some_and(|kind| kind.name() == format.engine)
                 && inner.is_none_or(|role| format.receivers.contains(&role.word()))
         };
-        let response_id = engines::FORMATS
-            .iter()
-            .find(format)
-            .and_then(|format| format.response_id);
+        let response_id = engines::FORMATS.iter().find(format).and_then(|format| format.response_id);
         let exact_text = engine.settings.exact_text.as_ref().is_some_and(|exact| exact.value);
         let mut egress = Egress::new(mode, exact_text, response_id);
         match &options.tokenizer {
@@ -155,16 +152,11 @@ impl Attach {
             egress.follow(log).with_context(failure)?;
         }
         let mut reads = SocketReads::default();
-        reads
-            .rewire(&engine, without_libzmq(&engine, &probed), probe)
-            .map_err(anyhow::Error::msg)?;
+        reads.rewire(&engine, without_libzmq(&engine, &probed), probe).map_err(anyhow::Error::msg)?;
         observe_inner_servers(&engine.processes, probe);
         probe.add(&targets).context(refused)?;
         let mut sight = Observability::new(options.probe.processed, egress.capabilities());
-        for pid in probed
-            .iter()
-            .filter(|pid| engine.process(**pid).is_some_and(has_libzmq))
-        {
+        for pid in probed.iter().filter(|pid| engine.process(**pid).is_some_and(has_libzmq)) {
             sight.watch(*pid, MonoNs(0));
         }
         for pid in newcomers.take_served() {
@@ -173,9 +165,7 @@ impl Attach {
         reads.settle(&mut sight, MonoNs(0));
         let mut degraded = refusals;
         for pid in options.named.iter().filter(|pid| !probed.contains(*pid)) {
-            degraded.push(format!(
-                "pid {pid} from --pid is not watched: it has no libzmq that can be probed"
-            ));
+            degraded.push(format!("pid {pid} from --pid is not watched: it has no libzmq that can be probed"));
         }
         if !options.probe.polls {
             degraded.push(format!("{} (--no-wakeups)", Feature::Polls.without()));
@@ -230,9 +220,7 @@ impl Attach {
     fn has_ended(&self) -> bool {
         let there = |p: &Process| {
             let engines = &self.lookout.topology().engines;
-            engines
-                .iter()
-                .any(|e| e.process(p.id.pid).is_some_and(|now| now.id == p.id))
+            engines.iter().any(|e| e.process(p.id.pid).is_some_and(|now| now.id == p.id))
         };
         // Nothing is probed until a server inside a process is loaded.
         let watched = |p: &&Process| self.probed.is_empty() || self.probed.contains(&p.id.pid);
@@ -285,10 +273,8 @@ impl Attach {
         if !changes.is_empty() {
             self.rewire();
         }
-        self.newcomers
-            .serve_again(&mut self.egress, &mut self.probe, &self.engine);
-        self.egress
-            .watch_frontends(self.lookout.topology(), &self.engine, &mut self.probe);
+        self.newcomers.serve_again(&mut self.egress, &mut self.probe, &self.engine);
+        self.egress.watch_frontends(self.lookout.topology(), &self.engine, &mut self.probe);
     }
 
     /// Updates processes and connections. A process joins this engine once it is connected to one of its processes, possibly long after its
@@ -304,10 +290,7 @@ impl Attach {
         let new: Vec<Process> = engine.processes.iter().filter(joins).cloned().collect();
         let grown = |p: &&Process| {
             p.inner_server.is_some()
-                && self
-                    .engine
-                    .process(p.id.pid)
-                    .is_some_and(|known| known.id == p.id && known.inner_server.is_none())
+                && self.engine.process(p.id.pid).is_some_and(|known| known.id == p.id && known.inner_server.is_none())
         };
         let grown: Vec<Process> = engine.processes.iter().filter(grown).cloned().collect();
         for process in new.iter().chain(&grown) {
@@ -318,17 +301,12 @@ impl Attach {
             self.lanes.paths.roles.learn(process);
         }
         self.lanes.paths.roles.connect(&engine);
-        let mut late: Vec<Target> = new
-            .iter()
-            .filter_map(|p| target(p, &engine, self.options.capture))
-            .collect();
+        let mut late: Vec<Target> = new.iter().filter_map(|p| target(p, &engine, self.options.capture)).collect();
         // Processes that were not on the path before may be now.
         late.extend(targets(&engine, &self.options.named, self.options.capture));
         let observed = self.probed.iter().copied();
         let observed: BTreeSet<u32> = observed.chain(late.iter().map(|target| target.pid)).collect();
-        let rewired = self
-            .reads
-            .rewire(&engine, without_libzmq(&engine, &observed), &mut self.probe);
+        let rewired = self.reads.rewire(&engine, without_libzmq(&engine, &observed), &mut self.probe);
         if let Err(why) = rewired {
             self.degraded.push(format!("socket reads: {why}"));
         }
@@ -354,9 +332,7 @@ impl Attach {
     fn add_probe(&mut self, target: Target, process: &Process) {
         self.probed.insert(target.pid);
         if self.options.egress
-            && let Err(why) = self
-                .newcomers
-                .serve(process, &mut self.egress, &mut self.probe, &self.engine)
+            && let Err(why) = self.newcomers.serve(process, &mut self.egress, &mut self.probe, &self.engine)
         {
             self.degraded.push(format!("egress: {why}"));
         }
@@ -364,9 +340,7 @@ impl Attach {
         match self.probe.add(&[target]) {
             Ok(()) if has_libzmq(process) => self.newcomers.watched(target.pid),
             Ok(()) => {}
-            Err(error) => self
-                .degraded
-                .push(format!("new process {} is not watched: {error}", target.pid)),
+            Err(error) => self.degraded.push(format!("new process {} is not watched: {error}", target.pid)),
         }
     }
 
@@ -396,12 +370,8 @@ impl About for Attach {
         let pairs = self.egress.pairs().map(|pairs| ("joined_by_content", pairs));
         // Counted by the kernel side's numbering of messages per socket, which continues across lost records.
         let misses = self.lanes.matcher.misses();
-        let missed = (misses.lost_sent > 0 || misses.lost_received > 0).then(|| {
-            (
-                "missed",
-                json!({"sends": misses.lost_sent, "receives": misses.lost_received}),
-            )
-        });
+        let missed = (misses.lost_sent > 0 || misses.lost_received > 0)
+            .then(|| ("missed", json!({"sends": misses.lost_sent, "receives": misses.lost_received})));
         let observed = self.sides().map(|(process, by)| {
             let (pid, role) = (process.id.pid, process.role.word());
             json!({"pid": pid, "process": role, "by": by})
@@ -434,16 +404,10 @@ impl About for Attach {
             ));
         }
         if self.lanes.senderless > 0 {
-            degraded.push(format!(
-                "{} frames were received whose sender was not observed",
-                self.lanes.senderless
-            ));
+            degraded.push(format!("{} frames were received whose sender was not observed", self.lanes.senderless));
         }
         if self.lanes.paths.left_out > 0 {
-            degraded.push(format!(
-                "{} messages on sockets beyond the limit of hops",
-                self.lanes.paths.left_out
-            ));
+            degraded.push(format!("{} messages on sockets beyond the limit of hops", self.lanes.paths.left_out));
         }
         degraded.extend(self.egress.degraded());
         degraded.extend(self.reads.degraded());
@@ -493,26 +457,14 @@ impl LiveSource for Attach {
         let reads = &mut self.reads;
         let (ids_requested, spare) = (self.ids_requested, &mut self.spare);
         let seen = self.probe.poll(Duration::ZERO, |observation| {
-            if let Observation::Lost {
-                cause: Loss::RingFull,
-                count,
-            } = observation
-            {
+            if let Observation::Lost { cause: Loss::RingFull, count } = observation {
                 *overflowed += count;
             }
-            enter(
-                lanes,
-                (egress, reads),
-                &observation,
-                (!ids_requested).then_some(&mut *spare),
-                sink,
-            );
+            enter(lanes, (egress, reads), &observation, (!ids_requested).then_some(&mut *spare), sink);
         });
         self.egress.ignore(&mut self.probe);
         self.newcomers.settle(&mut self.lanes, &mut self.reads, sink);
-        self.lanes
-            .paths
-            .delivers(self.egress.capabilities(), MonoNs::now(), sink);
+        self.lanes.paths.delivers(self.egress.capabilities(), MonoNs::now(), sink);
         match seen {
             Ok(0) if self.stopping => Flow::Ended,
             Ok(0) => Flow::Idle,
@@ -543,10 +495,7 @@ fn enter(
                 egress.sent(frame);
                 match spare.as_deref_mut().filter(|_| egress.needs_ids()) {
                     Some(spare) => without_ids(frame, spare, |frame| {
-                        sink(&Event {
-                            at: event.at,
-                            what: What::Sent(frame),
-                        });
+                        sink(&Event { at: event.at, what: What::Sent(frame) });
                     }),
                     None => sink(event),
                 }

@@ -131,8 +131,6 @@ impl Multiparts {
 
     /// Number of the message on its lane, where a multipart message counts as one. `None` for a part after the first.
     pub(super) fn number(&self, part: FrameRef) -> Option<u64> {
-        self.later
-            .get(&part.lane)
-            .map_or(Some(part.seq), |later| later.number(part.seq))
+        self.later.get(&part.lane).map_or(Some(part.seq), |later| later.number(part.seq))
     }
 }

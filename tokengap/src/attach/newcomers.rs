@@ -85,16 +85,15 @@ impl LateProcesses {
         self.last_check = Instant::now();
         self.unserved.retain(|(_, since)| since.elapsed() < SERVES_WITHIN);
         let served = &mut self.served;
-        self.unserved
-            .retain(|(process, _)| match egress.serve(probe, process, engine) {
-                Ok(true) => {
-                    served.insert(process.id.pid);
-                    false
-                }
-                Ok(false) => true,
-                // The process has exited, or its sockets are no longer readable.
-                Err(_) => false,
-            });
+        self.unserved.retain(|(process, _)| match egress.serve(probe, process, engine) {
+            Ok(true) => {
+                served.insert(process.id.pid);
+                false
+            }
+            Ok(false) => true,
+            // The process has exited, or its sockets are no longer readable.
+            Err(_) => false,
+        });
     }
 
     /// Activates new processes once older observations have been read. Their receives and deliveries count from now on.

@@ -61,14 +61,7 @@ struct Announced {
 
 impl Paths {
     pub(super) fn new(roles: Roles, sight: Observability) -> Self {
-        Self {
-            roles,
-            sight,
-            hops: Vec::new(),
-            ids: HopIds::default(),
-            left_out: 0,
-            unwatched: 0,
-        }
+        Self { roles, sight, hops: Vec::new(), ids: HopIds::default(), left_out: 0, unwatched: 0 }
     }
 
     /// Hop of a lane; `None` before its first decodable message.
@@ -154,10 +147,7 @@ impl Paths {
         let another = receiver != Some(pid) && receiver.is_none_or(|before| !self.sight.is_watched(before));
         if !std::mem::replace(&mut known.confirmed, true) || another {
             known.receiver_unknown = false;
-            known.to = Some(Receiver {
-                part: self.roles.receiver(pid, known.kind),
-                pid: Some(pid),
-            });
+            known.to = Some(Receiver { part: self.roles.receiver(pid, known.kind), pid: Some(pid) });
             self.announce(lane, at, sink);
         }
         self.of_lane(lane)
@@ -201,10 +191,7 @@ impl Paths {
     /// Deduces the receiver of a lane again, unless a watched receiver was confirmed.
     fn presume(&mut self, lane: usize) {
         let Some(known) = &self.hops[lane] else { return };
-        let watched = known
-            .to
-            .and_then(|to| to.pid)
-            .is_some_and(|pid| self.sight.is_watched(pid));
+        let watched = known.to.and_then(|to| to.pid).is_some_and(|pid| self.sight.is_watched(pid));
         if known.replaced || (known.confirmed && watched) {
             return;
         }
@@ -240,10 +227,7 @@ impl Paths {
             Some(Receiver { part, pid: None }) => self.roles.with_role(part),
             None => self.roles.may_receive_from(known.from),
         };
-        let received = self
-            .sight
-            .watches(known.sender.pid, &receivers)
-            .filter(|_| !known.receiver_unknown);
+        let received = self.sight.watches(known.sender.pid, &receivers).filter(|_| !known.receiver_unknown);
         let last = known.to.is_some_and(|to| to.part.is_tokenizer());
         let delivered = self.sight.serves(&receivers).filter(|_| last);
         let capabilities = Capabilities {
@@ -275,15 +259,7 @@ impl Paths {
             ..capabilities
         };
         if hidden != capabilities {
-            emit(
-                known,
-                Announced {
-                    capabilities: hidden,
-                    ..announced
-                },
-                at,
-                sink,
-            );
+            emit(known, Announced { capabilities: hidden, ..announced }, at, sink);
         }
         emit(known, announced, at, sink);
         if let Some(known) = &mut self.hops[lane] {

@@ -90,10 +90,7 @@ impl PythonWatch {
 fn emit_samples(interval: &Interval, role: &str, thread: &ThreadStacks, sink: Sink<'_>) {
     let mut emit = |function: &str, file: &str, hits: Hits| {
         let sample = StackSample {
-            thread: ThreadId {
-                pid: interval.pid,
-                tid: thread.tid,
-            },
+            thread: ThreadId { pid: interval.pid, tid: thread.tid },
             role,
             function,
             file,

@@ -68,11 +68,7 @@ impl QueueWatch {
                 add(&mut receive_bytes, to.and_then(|end| self.depth(end)?.receive_bytes));
             }
             if receive_bytes.or(send_bytes).is_some() {
-                let what = What::Queue(QueueSample {
-                    hop: name,
-                    receive_bytes,
-                    send_bytes,
-                });
+                let what = What::Queue(QueueSample { hop: name, receive_bytes, send_bytes });
                 sink(&Event::new(MonoNs::now(), what));
             }
         }
@@ -146,30 +142,19 @@ mod tests {
             from.write_all(&[7; 1000]).unwrap();
         }
         let carries = [Carries::Output, Carries::Output, Carries::Requests];
-        let hops = pairs
-            .iter()
-            .zip(carries)
-            .map(|((from, to), carries)| hop(from.as_raw_fd(), to.as_raw_fd(), carries));
-        let engine = Engine {
-            hops: hops.collect(),
-            ..Engine::default()
-        };
+        let hops =
+            pairs.iter().zip(carries).map(|((from, to), carries)| hop(from.as_raw_fd(), to.as_raw_fd(), carries));
+        let engine = Engine { hops: hops.collect(), ..Engine::default() };
         let mut watch = QueueWatch::default();
         watch.rewire(&engine);
-        assert_eq!(
-            poll_samples(&mut watch),
-            [("scheduler->tokenizer".to_owned(), Some(2000))]
-        );
+        assert_eq!(poll_samples(&mut watch), [("scheduler->tokenizer".to_owned(), Some(2000))]);
         assert_eq!(poll_samples(&mut watch), [], "not again before its time");
     }
 
     #[test]
     fn a_closed_socket_is_skipped_without_an_error() {
         let mut watch = QueueWatch::default();
-        let engine = Engine {
-            hops: vec![hop(1_000_000, 1_000_001, Carries::Output)],
-            ..Engine::default()
-        };
+        let engine = Engine { hops: vec![hop(1_000_000, 1_000_001, Carries::Output)], ..Engine::default() };
         watch.rewire(&engine);
         assert_eq!(poll_samples(&mut watch), []);
         assert_eq!(watch.refused, None);

@@ -55,9 +55,7 @@ impl RequestPlane {
 
     /// Returns whether the connection carries requests, or may.
     pub(super) fn is_relevant(&self, socket: u64) -> bool {
-        self.connections
-            .get(&socket)
-            .is_some_and(|inbound| !inbound.requests.is_other())
+        self.connections.get(&socket).is_some_and(|inbound| !inbound.requests.is_other())
     }
 
     /// Forgets a closed connection.
@@ -73,11 +71,7 @@ mod tests {
     use super::*;
 
     fn read(socket: u64, consumed: u32, payload: &[u8]) -> Record<'_> {
-        let mut record = Record {
-            kind: Kind::Read,
-            head: probe_user::egress::Head::default(),
-            payload,
-        };
+        let mut record = Record { kind: Kind::Read, head: probe_user::egress::Head::default(), payload };
         (record.head.socket, record.head.written) = (socket, consumed);
         (record.head.accepted, record.head.captured) = (payload.len() as i64, payload.len() as u32);
         record

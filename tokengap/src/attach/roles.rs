@@ -71,18 +71,12 @@ pub(super) struct Roles {
 
 impl Roles {
     pub(super) fn new(engine: Option<EngineKind>) -> Self {
-        Self {
-            engine,
-            ..Self::default()
-        }
+        Self { engine, ..Self::default() }
     }
 
     /// Role of an unwatched process that sends `kind`.
     pub(super) fn unwatched_sender(&self, kind: Kind) -> Part {
-        Part {
-            role: self.sender_of(kind),
-            rank: None,
-        }
+        Part { role: self.sender_of(kind), rank: None }
     }
 
     fn sender_of(&self, kind: Kind) -> Option<Role> {
@@ -93,8 +87,7 @@ impl Roles {
     pub(super) fn learn(&mut self, process: &Process) {
         let role = Some(process.role);
         self.parts.insert(process.id.pid, Part { role, rank: None });
-        self.inner
-            .extend(process.inner_role().map(|role| (process.id.pid, role)));
+        self.inner.extend(process.inner_role().map(|role| (process.id.pid, role)));
     }
 
     /// Removes an exited process with its connections.
@@ -112,10 +105,7 @@ impl Roles {
 
     /// Processes that may receive from `from`, judging by their roles.
     pub(super) fn may_receive_from(&self, from: Part) -> BTreeSet<u32> {
-        let may = |part: &Part| {
-            part.role
-                .is_none_or(|role| part.role != from.role && role.receives_output())
-        };
+        let may = |part: &Part| part.role.is_none_or(|role| part.role != from.role && role.receives_output());
         let pids = self.parts.iter().filter(|(_, part)| may(part));
         pids.map(|(pid, _)| *pid).collect()
     }
@@ -138,10 +128,7 @@ impl Roles {
 
     /// Endpoint that connects `from` to `to`; empty if there is none, or more than one.
     pub(super) fn endpoint(&self, from: u32, to: u32) -> &str {
-        let mut places = self
-            .of_sender(from)
-            .filter(|place| place.1 == to)
-            .map(|place| &*place.2);
+        let mut places = self.of_sender(from).filter(|place| place.1 == to).map(|place| &*place.2);
         places.next().filter(|_| places.next().is_none()).unwrap_or_default()
     }
 
@@ -155,10 +142,7 @@ impl Roles {
     pub(super) fn presumed_receiver(&self, pid: u32, kind: Kind, received: &BTreeSet<u32>) -> Presumed {
         if let Some(role) = self.inner.get(&pid).copied() {
             let role = Some(role);
-            return Presumed::By(Receiver {
-                part: Part { role, rank: None },
-                pid: Some(pid),
-            });
+            return Presumed::By(Receiver { part: Part { role, rank: None }, pid: Some(pid) });
         }
         let pids: BTreeSet<u32> = self.of_sender(pid).map(|place| place.1).collect();
         let reached: Vec<(u32, Role)> = pids.iter().filter_map(|&pid| Some((pid, self.of(pid).role?))).collect();
@@ -186,17 +170,10 @@ impl Roles {
         likely.retain(|(pid, _)| !received.contains(pid));
         match likely.as_slice() {
             [] if known > 0 => Presumed::Another,
-            [(pid, _)] => Presumed::By(Receiver {
-                part: self.of(*pid),
-                pid: Some(*pid),
-            }),
-            [(_, role), others @ ..] if others.iter().all(|(_, other)| other == role) => Presumed::By(Receiver {
-                part: Part {
-                    role: Some(*role),
-                    rank: None,
-                },
-                pid: None,
-            }),
+            [(pid, _)] => Presumed::By(Receiver { part: self.of(*pid), pid: Some(*pid) }),
+            [(_, role), others @ ..] if others.iter().all(|(_, other)| other == role) => {
+                Presumed::By(Receiver { part: Part { role: Some(*role), rank: None }, pid: None })
+            }
             _ => Presumed::Unknown,
         }
     }
@@ -265,10 +242,7 @@ mod tests {
         let parts = [(1, ENGINE_CORE), (2, API_SERVER), (3, COORDINATOR)];
         let roles = Roles::with_parts(&parts, &[(1, 2), (1, 3)]);
         assert_eq!(presumed(&roles, 1, Kind::TokenIds), Some(("api-server", Some(2))));
-        assert_eq!(
-            roles.presumed_receiver(1, Kind::Control, &BTreeSet::new()),
-            Presumed::Another
-        );
+        assert_eq!(roles.presumed_receiver(1, Kind::Control, &BTreeSet::new()), Presumed::Another);
     }
 
     #[test]

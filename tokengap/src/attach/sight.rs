@@ -25,11 +25,7 @@ pub(super) struct Observability {
 
 impl Observability {
     pub(super) fn new(processed: bool, delivered: bool) -> Self {
-        Self {
-            processed,
-            delivered,
-            ..Self::default()
-        }
+        Self { processed, delivered, ..Self::default() }
     }
 
     /// Marks receives of `pid` as observed since `at`.
@@ -65,12 +61,7 @@ impl Observability {
 
     /// Time from which the receives of all of `pids` from `sender` have been watched; `None` if one is not watched, or `pids` is empty.
     pub(super) fn watches(&self, sender: u32, pids: &BTreeSet<u32>) -> Option<MonoNs> {
-        let since = |pid: &u32| {
-            self.watched
-                .get(pid)
-                .or_else(|| self.read.get(&(sender, *pid)))
-                .copied()
-        };
+        let since = |pid: &u32| self.watched.get(pid).or_else(|| self.read.get(&(sender, *pid))).copied();
         latest(pids.iter().map(since))
     }
 

@@ -64,9 +64,8 @@ impl SocketReads {
         for process in processes {
             let pid = process.id.pid;
             if uses_io_uring(pid) {
-                self.unreadable.insert(format!(
-                    "socket reads: pid {pid} reads through io_uring, which is not observed"
-                ));
+                self.unreadable
+                    .insert(format!("socket reads: pid {pid} reads through io_uring, which is not observed"));
                 continue;
             }
             let mut inodes: BTreeMap<u64, Pair> = BTreeMap::new();
@@ -88,19 +87,12 @@ impl SocketReads {
             let before: BTreeSet<Pair> = before.map(|(_, connection)| connection.pair).collect();
             let after: BTreeSet<Pair> = inodes.values().copied().collect();
             self.closed.extend(before.difference(&after));
-            self.connections
-                .retain(|(of, inode), _| *of != pid || sockets.contains(inode));
-            self.lost
-                .retain(|((_, to), inode)| *to != pid || sockets.contains(inode));
+            self.connections.retain(|(of, inode), _| *of != pid || sockets.contains(inode));
+            self.lost.retain(|((_, to), inode)| *to != pid || sockets.contains(inode));
             for (inode, pair) in inodes {
                 self.connections.entry((pid, inode)).or_insert_with(|| {
                     self.new.push(pair);
-                    Connection {
-                        pair,
-                        track: Track::default(),
-                        reader: FrameReader::new(engines::FORMATS),
-                        seq: 0,
-                    }
+                    Connection { pair, track: Track::default(), reader: FrameReader::new(engines::FORMATS), seq: 0 }
                 });
             }
         }
@@ -143,31 +135,14 @@ impl SocketReads {
         let Some(connection) = self.connections.get_mut(&(pid, inode)) else {
             return;
         };
-        let Connection {
-            pair,
-            track,
-            reader,
-            seq,
-        } = connection;
+        let Connection { pair, track, reader, seq } = connection;
         let (pair, lost, holes) = (*pair, &mut self.lost, &mut self.holes);
         let socket = SocketId { pid, address: inode };
         let mut element = |element: Element<'_>| match element {
             Element::Frame(frame) => {
-                let call = Call {
-                    at,
-                    socket,
-                    tid: record.head.tid,
-                    seq: *seq,
-                    cpu: None,
-                    wakeup: None,
-                };
+                let call = Call { at, socket, tid: record.head.tid, seq: *seq, cpu: None, wakeup: None };
                 *seq += 1;
-                let message = Message {
-                    call,
-                    bytes: frame.bytes,
-                    more: frame.more,
-                    payload: frame.payload,
-                };
+                let message = Message { call, bytes: frame.bytes, more: frame.more, payload: frame.payload };
                 lanes.received(&message, sink) && frame.bytes >= MIN_PROOF
             }
             Element::Lost { proven } => {
@@ -213,9 +188,7 @@ impl SocketReads {
         }
         degraded.extend(self.unreadable.iter().cloned());
         for ((_, pid), _) in &self.lost {
-            degraded.push(format!(
-                "socket reads: frames that pid {pid} receives are not found at the moment"
-            ));
+            degraded.push(format!("socket reads: frames that pid {pid} receives are not found at the moment"));
         }
         if self.holes > 0 {
             degraded.push(format!(
@@ -268,12 +241,8 @@ mod tests {
             let mut sight = Observability::new(true, false);
             sight.watch(SENDER, MonoNs(0));
             let pair = (SENDER, READER);
-            let connection = Connection {
-                pair,
-                track: Track::default(),
-                reader: FrameReader::new(engines::FORMATS),
-                seq: 0,
-            };
+            let connection =
+                Connection { pair, track: Track::default(), reader: FrameReader::new(engines::FORMATS), seq: 0 };
             let mut reads = SocketReads {
                 connections: [((READER, INODE), connection)].into(),
                 new: vec![pair],
@@ -283,10 +252,7 @@ mod tests {
             Self {
                 lanes: Lanes::new(roles, sight),
                 reads,
-                analysis: Analysis::new(Config {
-                    engines: engines::FACTS,
-                    ..Config::default()
-                }),
+                analysis: Analysis::new(Config { engines: engines::FACTS, ..Config::default() }),
                 sent: 0,
                 position: 0,
             }
@@ -299,21 +265,13 @@ mod tests {
             body[rid..rid + 8].copy_from_slice(format!("{:08}", self.sent).as_bytes());
             let call = Call {
                 at: MonoNs((self.sent + 1) * 1_000_000),
-                socket: SocketId {
-                    pid: SENDER,
-                    address: 1,
-                },
+                socket: SocketId { pid: SENDER, address: 1 },
                 tid: SENDER,
                 seq: self.sent,
                 cpu: None,
                 wakeup: None,
             };
-            let message = Message {
-                call,
-                bytes: body.len() as u64,
-                more: false,
-                payload: &body,
-            };
+            let message = Message { call, bytes: body.len() as u64, more: false, payload: &body };
             self.sent += 1;
             self.lanes.sent(&message, &mut |event| self.analysis.apply(event));
             let mut wire = vec![2];
@@ -333,15 +291,10 @@ mod tests {
                 tid: 9,
                 ..Head::default()
             };
-            let record = Record {
-                kind: Kind::Zmtp,
-                head,
-                payload: bytes,
-            };
-            self.reads
-                .enter(READER, &record, &mut self.lanes, &mut |event: &Event<'_>| {
-                    self.analysis.apply(event);
-                });
+            let record = Record { kind: Kind::Zmtp, head, payload: bytes };
+            self.reads.enter(READER, &record, &mut self.lanes, &mut |event: &Event<'_>| {
+                self.analysis.apply(event);
+            });
         }
 
         /// Bytes that were read unobserved.
@@ -354,12 +307,7 @@ mod tests {
             let report = self.analysis.report(&ReportInput::of("attach"));
             let hop = &report.hops[0];
             let wait = hop.queue_wait_ns.as_ref().map(|wait| wait.max);
-            (
-                hop.frames_sent.unwrap_or(0),
-                hop.frames_received,
-                hop.backlog_frames,
-                wait,
-            )
+            (hop.frames_sent.unwrap_or(0), hop.frames_received, hop.backlog_frames, wait)
         }
     }
 

@@ -27,11 +27,7 @@ impl Logs {
     pub(super) fn follow(&mut self, path: &Path) -> std::io::Result<()> {
         let mut file = File::open(path)?;
         file.seek(SeekFrom::End(0))?;
-        self.all.push(Log {
-            path: path.to_owned(),
-            file,
-            line: Vec::new(),
-        });
+        self.all.push(Log { path: path.to_owned(), file, line: Vec::new() });
         Ok(())
     }
 

@@ -42,14 +42,9 @@ pub(super) fn targets(engine: &Engine, named: &BTreeSet<u32>, max: u32) -> Vec<T
         on_path.extend(&engine.processes);
     }
     let by_user = engine.processes.iter().filter(|p| named.contains(&p.id.pid));
-    let apart: Vec<&Process> = by_user
-        .filter(|p| !on_path.iter().any(|other| other.id == p.id))
-        .collect();
+    let apart: Vec<&Process> = by_user.filter(|p| !on_path.iter().any(|other| other.id == p.id)).collect();
     on_path.extend(apart);
-    on_path
-        .into_iter()
-        .filter_map(|process| target(process, engine, max))
-        .collect()
+    on_path.into_iter().filter_map(|process| target(process, engine, max)).collect()
 }
 
 /// Chooses how much is copied of a process's messages. Output is copied at its sender, requests are not copied. Enough of a received
@@ -65,8 +60,5 @@ pub(super) fn target(process: &Process, engine: &Engine, max: u32) -> Option<Tar
         sent: if process.role.sends_output() { max } else { TO_COMPARE },
         received: if senders_watched { TO_COMPARE } else { max },
     };
-    Some(Target {
-        pid: process.id.pid,
-        capture,
-    })
+    Some(Target { pid: process.id.pid, capture })
 }

@@ -81,12 +81,7 @@ impl Row {
     pub(crate) fn of(name: &'static str, tried: impl Into<String>, reasons: impl IntoIterator<Item = Reason>) -> Self {
         let (tried, reasons) = (tried.into(), reasons.into_iter().collect::<Vec<_>>());
         let state = State::of(reasons.is_empty());
-        Self {
-            name,
-            state,
-            tried,
-            reasons,
-        }
+        Self { name, state, tried, reasons }
     }
 }
 
@@ -112,10 +107,7 @@ impl Attach {
             }
             std::thread::sleep(Duration::from_millis(10));
         }
-        Feature::ALL
-            .into_iter()
-            .map(|feature| self.outcome(feature, queues))
-            .collect()
+        Feature::ALL.into_iter().map(|feature| self.outcome(feature, queues)).collect()
     }
 
     fn outcome(&self, feature: Feature, queues: bool) -> Row {
@@ -168,20 +160,12 @@ impl Attach {
                 (works, tried)
             }
             Feature::Tls => (of_processes, "uprobes on OpenSSL".to_owned()),
-            Feature::PythonStacks => (
-                self.stacks(&mut why),
-                "stacks read from the tokenizers' memory".to_owned(),
-            ),
+            Feature::PythonStacks => (self.stacks(&mut why), "stacks read from the tokenizers' memory".to_owned()),
         };
         if state == State::Works {
             why.clear();
         }
-        Row {
-            name: feature.name(),
-            state,
-            tried,
-            reasons: why,
-        }
+        Row { name: feature.name(), state, tried, reasons: why }
     }
 
     /// A frame is useful only if its sender and receiver are known.
@@ -212,11 +196,7 @@ impl Attach {
             }
             return State::Missing;
         }
-        if seen < self.probed.len() {
-            State::Degraded
-        } else {
-            State::Works
-        }
+        if seen < self.probed.len() { State::Degraded } else { State::Works }
     }
 
     /// Whether a probed process passes its frames to a server inside it.
@@ -252,17 +232,10 @@ impl Attach {
         why.extend(refused.iter().map(Reason::from));
         let cost = python.cost();
         if cost.readings > cost.failed {
-            return if refused.is_empty() {
-                State::Works
-            } else {
-                State::Degraded
-            };
+            return if refused.is_empty() { State::Works } else { State::Degraded };
         }
         if why.is_empty() {
-            why.push(Reason::new(&format_args!(
-                "{} readings, none of them complete",
-                cost.readings
-            )));
+            why.push(Reason::new(&format_args!("{} readings, none of them complete", cost.readings)));
         }
         State::Missing
     }

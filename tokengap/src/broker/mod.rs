@@ -146,21 +146,13 @@ pub(crate) fn serve(socket: BorrowedFd<'_>, results: &Results) -> io::Result<()>
     loop {
         let got = retry_on_intr(|| {
             let mut none = RecvAncillaryBuffer::default();
-            recvmsg(
-                socket,
-                &mut [IoSliceMut::new(&mut request)],
-                &mut none,
-                RecvFlags::empty(),
-            )
+            recvmsg(socket, &mut [IoSliceMut::new(&mut request)], &mut none, RecvFlags::empty())
         })?;
         if got.bytes == 0 {
             return Ok(());
         }
         let done = execute(&mut rules, &request[..got.bytes]);
-        let number = done
-            .as_ref()
-            .err()
-            .map_or(0, |error| error.raw_os_error().unwrap_or(Errno::IO.raw_os_error()));
+        let number = done.as_ref().err().map_or(0, |error| error.raw_os_error().unwrap_or(Errno::IO.raw_os_error()));
         let file = done.ok().flatten();
         let files: Vec<BorrowedFd<'_>> = file.iter().map(AsFd::as_fd).collect();
         let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
@@ -168,12 +160,7 @@ pub(crate) fn serve(socket: BorrowedFd<'_>, results: &Results) -> io::Result<()>
         if !files.is_empty() {
             control.push(SendAncillaryMessage::ScmRights(&files));
         }
-        sendmsg(
-            socket,
-            &[IoSlice::new(&number.to_le_bytes())],
-            &mut control,
-            SendFlags::NOSIGNAL,
-        )?;
+        sendmsg(socket, &[IoSlice::new(&number.to_le_bytes())], &mut control, SendFlags::NOSIGNAL)?;
     }
 }
 
@@ -204,17 +191,10 @@ mod tests {
         let (run, new) = (folder.path().join("run.tgap"), folder.path().join(".run.tgap.7.new"));
         let flags = SocketFlags::CLOEXEC;
         let (our_end, child_end) = socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None).expect("a pair");
-        let results = Results {
-            file: vec![run.clone()],
-            ..Results::default()
-        };
+        let results = Results { file: vec![run.clone()], ..Results::default() };
         let served = std::thread::spawn(move || serve(child_end.as_fd(), &results));
         let broker = Broker(Mutex::new(our_end));
-        broker
-            .create(&new)
-            .expect("created")
-            .write_all(b"whole")
-            .expect("written");
+        broker.create(&new).expect("created").write_all(b"whole").expect("written");
         broker.rename(&new, &run).expect("renamed");
         assert_eq!(std::fs::read(&run).expect("there"), b"whole");
         let other = broker.create(&folder.path().join("beside")).expect_err("not a result");

@@ -21,10 +21,7 @@ pub(super) struct Rules {
 
 impl Rules {
     pub(super) fn new(results: Results) -> Self {
-        Self {
-            results,
-            created: HashSet::new(),
-        }
+        Self { results, created: HashSet::new() }
     }
 
     /// Creates a result that does not exist.
@@ -72,11 +69,7 @@ impl Rules {
 
 /// `folder`, where an empty path stands for the working folder.
 pub(super) fn or_working_folder(folder: &Path) -> &Path {
-    if folder.as_os_str().is_empty() {
-        Path::new(".")
-    } else {
-        folder
-    }
+    if folder.as_os_str().is_empty() { Path::new(".") } else { folder }
 }
 
 /// The file that `path` replaces once it is complete.
@@ -111,15 +104,9 @@ mod tests {
         for name in ["run.tgap", "run.1.tgap", ".run.tgap.7.new", "tokengap-1.tgap"] {
             rules.create(&at(name)).expect(name);
         }
-        for name in [
-            "beside",
-            ".bashrc",
-            "run.x.tgap",
-            ".beside.7.new",
-            "ours/tokengap-1.tgap",
-            "../tokengap-1.tgap",
-            "",
-        ] {
+        for name in
+            ["beside", ".bashrc", "run.x.tgap", ".beside.7.new", "ours/tokengap-1.tgap", "../tokengap-1.tgap", ""]
+        {
             assert!(refused(rules.create(&at(name))), "{name}");
         }
         for name in ["old.tgap", "run.2.tgap", "tokengap-old.json", "beside"] {
@@ -129,23 +116,15 @@ mod tests {
         assert!(refused(rules.rename(&at(".run.tgap.7.new"), &at("old.tgap"))));
         assert!(refused(rules.rename(&at(".run.tgap.7.new"), &at("beside"))));
         assert!(refused(rules.rename(&at("old.tgap"), &at("run.3.tgap"))));
-        rules
-            .rename(&at(".run.tgap.7.new"), &at("run.tgap"))
-            .expect("its own file");
+        rules.rename(&at(".run.tgap.7.new"), &at("run.tgap")).expect("its own file");
         rules.results.force = true;
         rules.rename(&at("run.tgap"), &at("old.tgap")).expect("asked for");
         assert!(refused(rules.remove(&at("run.tgap"))), "it has another name now");
         rules.remove(&at("run.1.tgap")).expect("created here");
         assert!(!at("run.1.tgap").exists());
-        let working_folder = Rules::new(Results {
-            folder: vec![PathBuf::from(".")],
-            ..Results::default()
-        });
-        for (name, is_result) in [
-            ("tokengap-1.html", true),
-            ("./tokengap-1.html", true),
-            ("a/tokengap-1.html", false),
-        ] {
+        let working_folder = Rules::new(Results { folder: vec![PathBuf::from(".")], ..Results::default() });
+        for (name, is_result) in [("tokengap-1.html", true), ("./tokengap-1.html", true), ("a/tokengap-1.html", false)]
+        {
             assert_eq!(working_folder.is_result(Path::new(name)), is_result, "{name}");
         }
     }

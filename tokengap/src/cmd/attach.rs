@@ -88,16 +88,8 @@ impl Args {
             egress: !self.no_egress,
             logs: self.worker_log.clone(),
             tokenizer: self.tokenizer.as_deref().map(tokenizer::read).transpose()?,
-            probe: Options {
-                ring_bytes: self.ring,
-                polls: !self.no_wakeups,
-                tls: self.tls,
-                ..Options::default()
-            },
-            python: self
-                .python_stacks
-                .map(|hertz| PythonOptions::new(hertz, self.python_stacks_all))
-                .transpose()?,
+            probe: Options { ring_bytes: self.ring, polls: !self.no_wakeups, tls: self.tls, ..Options::default() },
+            python: self.python_stacks.map(|hertz| PythonOptions::new(hertz, self.python_stacks_all)).transpose()?,
         })
     }
 }
@@ -108,18 +100,13 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     if args.follow {
         return app::run(Follow::new(options), &args.live);
     }
-    let watcher = Watcher::new(discover::Options {
-        named: args.pid.clone(),
-        ..discover::Options::new(engines::DISCOVERED)
-    })
-    .context("cannot look for the engine's processes")?;
+    let watcher =
+        Watcher::new(discover::Options { named: args.pid.clone(), ..discover::Options::new(engines::DISCOVERED) })
+            .context("cannot look for the engine's processes")?;
     let engine = choose(watcher.topology(), &args.pid)?;
     if let Some(side) = &engine.settings.disaggregation {
         let (word, sends) = (side.value.word, side.value.sends);
-        errln!(
-            "tokengap: this is the {word} server of a pair ({}); it sends {sends}",
-            side.origin
-        );
+        errln!("tokengap: this is the {word} server of a pair ({}); it sends {sends}", side.origin);
     }
     // Handle signals before announcing the attach, so that an interrupt right after it still prints a report.
     let signals = Signals::install().context("cannot listen for signals")?;
@@ -161,18 +148,10 @@ pub(super) fn choose(topology: &Topology, named: &[RoleSpec]) -> anyhow::Result<
 /// Engine of only the named processes, even if they were assigned to different engines.
 fn only(topology: &Topology, named: &[RoleSpec]) -> Engine {
     let is_named = |pid: u32| named.iter().any(|spec| spec.pid == pid);
-    let first = topology
-        .engines
-        .iter()
-        .find(|engine| engine.processes.iter().any(|p| is_named(p.id.pid)));
+    let first = topology.engines.iter().find(|engine| engine.processes.iter().any(|p| is_named(p.id.pid)));
     let mut engine = first.cloned().unwrap_or_default();
-    engine.processes = topology
-        .engines
-        .iter()
-        .flat_map(|e| &e.processes)
-        .filter(|p| is_named(p.id.pid))
-        .cloned()
-        .collect();
+    engine.processes =
+        topology.engines.iter().flat_map(|e| &e.processes).filter(|p| is_named(p.id.pid)).cloned().collect();
     engine
 }
 
@@ -181,12 +160,6 @@ fn ask(topology: &Topology) -> anyhow::Result<Engine> {
     std::io::stderr().flush()?;
     let mut answer = String::new();
     std::io::stdin().read_line(&mut answer)?;
-    let picked = answer
-        .trim()
-        .parse::<usize>()
-        .ok()
-        .and_then(|n| topology.engines.get(n.checked_sub(1)?));
-    picked
-        .cloned()
-        .with_context(|| format!("{:?} is not one of the listed numbers", answer.trim()))
+    let picked = answer.trim().parse::<usize>().ok().and_then(|n| topology.engines.get(n.checked_sub(1)?));
+    picked.cloned().with_context(|| format!("{:?} is not one of the listed numbers", answer.trim()))
 }

@@ -20,11 +20,7 @@ pub(crate) struct Args {
 pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     let Results { file, folder, .. } = &args.results;
     let in_folders: Vec<_> = folder.iter().map(|folder| folder.join("any")).collect();
-    let paths: Vec<_> = file
-        .iter()
-        .chain(&in_folders)
-        .map(|path| Some(path.as_path()))
-        .collect();
+    let paths: Vec<_> = file.iter().chain(&in_folders).map(|path| Some(path.as_path())).collect();
     confinement::files(&[], &paths);
     // It ends when tokengap does, which also receives these signals and then completes its files.
     for signal in [SIGHUP, SIGINT, SIGQUIT, SIGTERM] {

@@ -82,10 +82,7 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
         args.format != Format::Events || args.slow_only.is_none(),
         "--slow-only does not work with --format events, which writes events before a request's gap is known: use --rid"
     );
-    ensure!(
-        range(args).is_none_or(|range| !range.is_empty()),
-        "--from must not be later than --to"
-    );
+    ensure!(range(args).is_none_or(|range| !range.is_empty()), "--from must not be later than --to");
     if args.format == Format::Parquet {
         parquet(args)?;
     }
@@ -112,11 +109,7 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
         target.finish()?;
     } else {
         let out = io::stdout().lock();
-        let progress = if out.is_terminal() {
-            Progress::none()
-        } else {
-            Progress::of("exporting")
-        };
+        let progress = if out.is_terminal() { Progress::none() } else { Progress::of("exporting") };
         write(&recording, args, out, progress)?;
     }
     Ok(ExitCode::SUCCESS)
@@ -124,20 +117,10 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
 
 /// Refuses an output that no reader of Parquet could read.
 fn parquet(args: &Args) -> anyhow::Result<()> {
-    ensure!(
-        cfg!(feature = "parquet"),
-        "cannot write Parquet: {}",
-        missing("parquet")
-    );
+    ensure!(cfg!(feature = "parquet"), "cannot write Parquet: {}", missing("parquet"));
     let path = output::named(args.output.as_deref());
-    ensure!(
-        path.is_some() || !io::stdout().is_terminal(),
-        "Parquet is binary: name the output file with -o"
-    );
-    ensure!(
-        !path.is_some_and(zipped),
-        "Parquet is compressed already: name OUT without .gz"
-    );
+    ensure!(path.is_some() || !io::stdout().is_terminal(), "Parquet is binary: name the output file with -o");
+    ensure!(!path.is_some_and(zipped), "Parquet is compressed already: name OUT without .gz");
     Ok(())
 }
 
@@ -165,18 +148,11 @@ fn write(recording: &Recording, args: &Args, out: impl Write, mut progress: Prog
         recording: args.file.file_name().map(|name| name.to_string_lossy().into_owned()),
     };
     let all = recording.bytes();
-    export::recorded(
-        recording,
-        engines::FACTS,
-        args.format,
-        options,
-        out,
-        &mut |done, damaged| {
-            if let Some(error) = damaged {
-                errln!("tokengap: {error}");
-            }
-            progress.at(done, all);
-        },
-    )?;
+    export::recorded(recording, engines::FACTS, args.format, options, out, &mut |done, damaged| {
+        if let Some(error) = damaged {
+            errln!("tokengap: {error}");
+        }
+        progress.at(done, all);
+    })?;
     Ok(())
 }

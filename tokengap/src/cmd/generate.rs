@@ -74,10 +74,7 @@ mod tests {
 
     fn made(what: What) -> Vec<(String, String)> {
         let dir = tempfile::tempdir().expect("a temporary folder");
-        let args = Args {
-            what,
-            output: Some(dir.path().join("new")),
-        };
+        let args = Args { what, output: Some(dir.path().join("new")) };
         run(&args, crate::cli::Cli::command()).expect("it is written");
         let mut files: Vec<_> = std::fs::read_dir(dir.path().join("new"))
             .expect("the folder was made")
@@ -108,11 +105,7 @@ mod tests {
 
     #[test]
     fn completions_use_the_file_name_each_shell_expects() {
-        for (what, name) in [
-            (What::Bash, "tokengap.bash"),
-            (What::Zsh, "_tokengap"),
-            (What::Fish, "tokengap.fish"),
-        ] {
+        for (what, name) in [(What::Bash, "tokengap.bash"), (What::Zsh, "_tokengap"), (What::Fish, "tokengap.fish")] {
             let files = made(what);
             assert_eq!(files.len(), 1);
             assert_eq!(files[0].0, name);

@@ -77,11 +77,7 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
 }
 
 fn import(args: &Args) -> anyhow::Result<ExitCode> {
-    if let Some(path) = args
-        .record
-        .as_ref()
-        .filter(|path| path.exists() && !args.report_output.force)
-    {
+    if let Some(path) = args.record.as_ref().filter(|path| path.exists() && !args.report_output.force) {
         return Err(RecordError::Exists { path: path.clone() }.into());
     }
     let (analysis, input, recorder) = read(args)?;
@@ -110,15 +106,8 @@ fn read(args: &Args) -> anyhow::Result<(Analysis, ReportInput, Option<Recorder>)
         ..Options::default()
     };
     let mut import = Import::open(&args.paths, engines::LOGS, options)?;
-    let limits = args.limits.on(Limits {
-        live_rids: args.max_live,
-        ..Limits::default()
-    });
-    let config = Config {
-        limits,
-        engines: engines::FACTS,
-        ..Config::default()
-    };
+    let limits = args.limits.on(Limits { live_rids: args.max_live, ..Limits::default() });
+    let config = Config { limits, engines: engines::FACTS, ..Config::default() };
     let mut analysis = Analysis::new(config);
     let (mut recorder, mut failed, mut next_tick) = (None, None, None);
     let mut progress = Progress::of("importing");
@@ -179,14 +168,8 @@ fn tick(analysis: &mut Analysis, recorder: Option<&mut Recorder>, now: MonoNs) {
 
 /// Creates a recording on the log's clock, which starts at the epoch.
 fn create(path: &Path, config: &Config, force: bool) -> Result<Recorder, RecordError> {
-    let header = Header {
-        anchor: Anchor::default(),
-        ..Header::of("import", *config)
-    };
-    let options = RecordOptions {
-        force,
-        ..RecordOptions::offline()
-    };
+    let header = Header { anchor: Anchor::default(), ..Header::of("import", *config) };
+    let options = RecordOptions { force, ..RecordOptions::offline() };
     Recorder::create(path, &header, options)
 }
 
@@ -201,48 +184,24 @@ fn notes(stats: &Stats, args: &Args) -> Vec<String> {
     )];
     let cut = stats.rids_completed + stats.rids_ambiguous + stats.rids_incomplete;
     let evicted = if cut > 0 { stats.rids_evicted } else { 0 };
-    let zone = args
-        .timezone
-        .iana_name()
-        .map_or_else(|| String::from("the given zone"), str::to_owned);
+    let zone = args.timezone.iana_name().map_or_else(|| String::from("the given zone"), str::to_owned);
     for (n, what) in [
-        (
-            stats.zone_assumed,
-            format!("have no time zone and were read as {zone} (--timezone)"),
-        ),
+        (stats.zone_assumed, format!("have no time zone and were read as {zone} (--timezone)")),
         (stats.year_assumed, String::from("have no year (--year)")),
-        (
-            stats.whole_seconds,
-            String::from("have times in whole seconds: intervals are accurate to one second only"),
-        ),
-        (
-            stats.malformed,
-            String::from("begin like a known form but continue differently"),
-        ),
-        (
-            stats.undated,
-            String::from("have a known form but no timestamp: skipped"),
-        ),
+        (stats.whole_seconds, String::from("have times in whole seconds: intervals are accurate to one second only")),
+        (stats.malformed, String::from("begin like a known form but continue differently")),
+        (stats.undated, String::from("have a known form but no timestamp: skipped")),
         (stats.cut, String::from("were longer than 64 KiB and truncated")),
         (stats.late, String::from("were too late to be sorted (--reorder)")),
-        (
-            stats.passed_early,
-            String::from("were processed early because the sort buffer was full (--max-held)"),
-        ),
-        (
-            stats.rids_ambiguous,
-            String::from("have a truncated rid that matches several: kept separate"),
-        ),
+        (stats.passed_early, String::from("were processed early because the sort buffer was full (--max-held)")),
+        (stats.rids_ambiguous, String::from("have a truncated rid that matches several: kept separate")),
         (
             stats.rids_incomplete,
             String::from(
                 "have a truncated rid whose full form is not in the log: requests with the same prefix count as one",
             ),
         ),
-        (
-            evicted,
-            String::from("full rids were evicted before truncated ones could be matched"),
-        ),
+        (evicted, String::from("full rids were evicted before truncated ones could be matched")),
     ] {
         if n > 0 {
             notes.push(format!("log: {} {what}", count(n)));
@@ -253,19 +212,10 @@ fn notes(stats: &Stats, args: &Args) -> Vec<String> {
             "log: {} skipped: {}{}",
             plural(stats.files_skipped, "file"),
             stats.skipped.join("; "),
-            if stats.files_skipped > stats.skipped.len() as u64 {
-                "; .."
-            } else {
-                ""
-            }
+            if stats.files_skipped > stats.skipped.len() as u64 { "; .." } else { "" }
         ));
     }
-    notes.extend(
-        stats
-            .broken
-            .iter()
-            .map(|why| format!("log: {why}; the lines before it are included")),
-    );
+    notes.extend(stats.broken.iter().map(|why| format!("log: {why}; the lines before it are included")));
     notes
 }
 
@@ -332,12 +282,7 @@ mod tests {
 
     #[test]
     fn time_zones_parse_from_names_and_offsets() {
-        for (text, seconds) in [
-            ("+01:00", 3_600),
-            ("-08:30", -30_600),
-            ("UTC", 0),
-            ("Asia/Tokyo", 32_400),
-        ] {
+        for (text, seconds) in [("+01:00", 3_600), ("-08:30", -30_600), ("UTC", 0), ("Asia/Tokyo", 32_400)] {
             let at = jiff::Timestamp::UNIX_EPOCH;
             let zone = zone(text).expect(text);
             assert_eq!(zone.to_offset(at).seconds(), seconds, "{text}");

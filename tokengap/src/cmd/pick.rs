@@ -21,14 +21,9 @@ const MAX_RECORDINGS: usize = 100;
 /// Runs the picker. Returns the arguments to run `tokengap` with, or `None` if the user quits.
 pub(crate) fn run() -> anyhow::Result<Option<Vec<String>>> {
     let (sender, found) = mpsc::channel();
-    thread::Builder::new()
-        .name("discovery".into())
-        .spawn(move || search_loop(&sender))?;
+    thread::Builder::new().name("discovery".into()).spawn(move || search_loop(&sender))?;
     let mut offers = Pick::default();
-    offers.offer(
-        Kind::Demo,
-        Scenario::value_variants().iter().copied().filter_map(demo).collect(),
-    );
+    offers.offer(Kind::Demo, Scenario::value_variants().iter().copied().filter_map(demo).collect());
     Ok(match pick(offers, &found)? {
         Choice::Run(line) => Some(line),
         Choice::Leave => None,
@@ -48,12 +43,7 @@ fn search_loop(sender: &Sender<Found>) {
             }
             Err(error) => (Vec::new(), vec![format!("cannot look for engines: {error}")]),
         };
-        let found = Found {
-            engines,
-            published: published(),
-            recordings: recordings(),
-            blind,
-        };
+        let found = Found { engines, published: published(), recordings: recordings(), blind };
         if sender.send(found).is_err() {
             return;
         }
@@ -89,10 +79,7 @@ fn published() -> Vec<Offer> {
             continue;
         };
         let line = std::fs::read(entry.path().join("cmdline")).unwrap_or_default();
-        let words: Vec<&str> = line
-            .split(|&b| b == 0)
-            .filter_map(|w| std::str::from_utf8(w).ok())
-            .collect();
+        let words: Vec<&str> = line.split(|&b| b == 0).filter_map(|w| std::str::from_utf8(w).ok()).collect();
         if let Some(command) = watching(&words) {
             offers.push(Offer {
                 kind: Kind::Published,
@@ -111,13 +98,10 @@ fn watching(words: &[&str]) -> Option<Vec<String>> {
         return None;
     }
     let value = |flag: &str| {
-        words
-            .iter()
-            .enumerate()
-            .find_map(|(at, word)| match word.strip_prefix(flag)? {
-                "" => words.get(at + 1).copied(),
-                rest => rest.strip_prefix('='),
-            })
+        words.iter().enumerate().find_map(|(at, word)| match word.strip_prefix(flag)? {
+            "" => words.get(at + 1).copied(),
+            rest => rest.strip_prefix('='),
+        })
     };
     // For port 0, the command line does not contain the actual port.
     let address = value("--publish").filter(|address| !address.ends_with(":0"))?;
@@ -152,11 +136,7 @@ fn recordings() -> Vec<Offer> {
             let age = at.elapsed().unwrap_or_default();
             Offer {
                 kind: Kind::Recording,
-                note: format!(
-                    "replay it: {}, written {} ago",
-                    bytes(size),
-                    duration(age.as_nanos() as u64)
-                ),
+                note: format!("replay it: {}, written {} ago", bytes(size), duration(age.as_nanos() as u64)),
                 command: vec!["replay".into(), name.clone()],
                 title: name,
             }
@@ -183,14 +163,8 @@ mod tests {
     fn published_runs_are_found_by_their_command_line() {
         let command = |line: &str| watching(&line.split(' ').collect::<Vec<_>>()).map(|words| words.join(" "));
         for (line, expected) in [
-            (
-                "/usr/bin/tokengap attach --publish tcp://127.0.0.1:5600",
-                Some("watch tcp://127.0.0.1:5600"),
-            ),
-            (
-                "tokengap demo --publish=127.0.0.1:5601 --feed-key k",
-                Some("watch 127.0.0.1:5601 --feed-key k"),
-            ),
+            ("/usr/bin/tokengap attach --publish tcp://127.0.0.1:5600", Some("watch tcp://127.0.0.1:5600")),
+            ("tokengap demo --publish=127.0.0.1:5601 --feed-key k", Some("watch 127.0.0.1:5601 --feed-key k")),
             ("tokengap demo --publish tcp://127.0.0.1:0", None),
             ("tokengap demo", None),
             ("python x.py --publish tcp://127.0.0.1:5600", None),

@@ -57,18 +57,11 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     let mut playback =
         Playback::new(&recording, args.speed).with_context(|| format!("{} contains no events", args.file.display()))?;
     let signals = Signals::install().context("cannot listen for signals")?;
-    let config = Config {
-        engines: engines::FACTS,
-        ..recording.header().config
-    };
+    let config = Config { engines: engines::FACTS, ..recording.header().config };
     let sink = Sink::none(&recording.header().source, &config);
     let screen = Box::new(Screen::open(&args.screen.options())?);
     let mut session = Session::new(&config, screen, sink, args.report.slowest);
-    let options = RunOptions {
-        duration: None,
-        reload: None,
-        alarm: &app::print_message,
-    };
+    let options = RunOptions { duration: None, reload: None, alarm: &app::print_message };
     session::run(&mut [Running::new(&mut playback, &mut session)], &signals, options);
     let report = session.finish(&playback, &app::print_message);
     if !playback.has_ended() {

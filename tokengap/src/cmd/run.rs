@@ -61,25 +61,15 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     }
     let signals = Forwarding::install()?;
     let folder = Private::open(args.folder.as_deref())?;
-    let command_output = if args.live.outcome.is_headless() {
-        None
-    } else {
-        Some(log(args)?)
-    };
+    let command_output = if args.live.outcome.is_headless() { None } else { Some(log(args)?) };
     let output = command_output.as_ref().map(|(file, _)| file.try_clone()).transpose()?;
     let child = Child::start(&args.command, folder.path(), output)?;
-    let afterwards = folder.is_own().then(|| Cleanup {
-        child: child.pid(),
-        remove: folder.path(),
-    });
+    let afterwards = folder.is_own().then(|| Cleanup { child: child.pid(), remove: folder.path() });
     let started = Guard::start(&[folder.path().to_owned()], afterwards).and_then(|guard| {
         // No other program starts after this point, and no output of the child has been read yet.
         confine(args, folder.path());
         signals.to(&child).context("cannot pass signals on")?;
-        let options = Options {
-            formats: engines::FORMATS,
-            ..Options::default()
-        };
+        let options = Options { formats: engines::FORMATS, ..Options::default() };
         let tap = Tap::waiting(options).context("the relay did not start")?;
         Run::start(tap, child.clone(), &folder, guard)
     });
@@ -102,11 +92,7 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     let code = child.exit_code(PATIENCE);
     drop(folder);
     let report = watched?;
-    let text = if args.live.outcome.json {
-        serde_json::to_string(&report)? + "\n"
-    } else {
-        report.to_text()
-    };
+    let text = if args.live.outcome.json { serde_json::to_string(&report)? + "\n" } else { report.to_text() };
     match &args.report {
         Some(path) => output::write(Some(path), &text, args.live.record.force).inspect_err(|_| err!("{text}"))?,
         None => err!("{text}"),
@@ -120,11 +106,7 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
             child.name()
         );
     }
-    let failed = args
-        .live
-        .outcome
-        .fail_on
-        .is_some_and(|min| app::has_finding_of(&report, min));
+    let failed = args.live.outcome.fail_on.is_some_and(|min| app::has_finding_of(&report, min));
     Ok(ExitCode::from(if code == 0 { u8::from(failed) } else { code }))
 }
 

@@ -26,10 +26,7 @@ pub(crate) fn report(file: &Path, slowest: usize) -> anyhow::Result<Report> {
     let mut content = File::open(file).with_context(unreadable)?;
     let length = content.read(&mut begin).with_context(unreadable)?;
     if begin[..length].trim_ascii_start().first() == Some(&b'{') || length == 0 {
-        let text = File::open(file)
-            .map_err(anyhow::Error::from)
-            .and_then(read)
-            .with_context(unreadable)?;
+        let text = File::open(file).map_err(anyhow::Error::from).and_then(read).with_context(unreadable)?;
         return json(&text, &name.to_string());
     }
     match Recording::open(file) {
@@ -46,28 +43,18 @@ pub(crate) fn report(file: &Path, slowest: usize) -> anyhow::Result<Report> {
 fn replayed(recording: &Recording, slowest: usize) -> anyhow::Result<Report> {
     let (analysis, input) = progress::analysed(recording)?;
     let anchor = recording.header().anchor;
-    Ok(analysis.report(&ReportInput {
-        wall: Some((anchor.mono, anchor.wall_ns)),
-        slowest,
-        ..input
-    }))
+    Ok(analysis.report(&ReportInput { wall: Some((anchor.mono, anchor.wall_ns)), slowest, ..input }))
 }
 
 fn json(text: &[u8], name: &str) -> anyhow::Result<Report> {
-    ensure!(
-        !text.trim_ascii().is_empty(),
-        "{name} is empty: the run that wrote it may have failed"
-    );
+    ensure!(!text.trim_ascii().is_empty(), "{name} is empty: the run that wrote it may have failed");
     parse(text).with_context(|| format!("{name} is not a tokengap report"))
 }
 
 fn read(from: impl Read) -> anyhow::Result<Vec<u8>> {
     let mut bytes = Vec::new();
     from.take(LARGEST_JSON + 1).read_to_end(&mut bytes)?;
-    ensure!(
-        bytes.len() as u64 <= LARGEST_JSON,
-        "it is larger than the limit for reports of {LARGEST_JSON} bytes"
-    );
+    ensure!(bytes.len() as u64 <= LARGEST_JSON, "it is larger than the limit for reports of {LARGEST_JSON} bytes");
     Ok(bytes)
 }
 
@@ -107,10 +94,7 @@ mod tests {
         for (content, expected) in [
             (&b""[..], "is empty"),
             (b"\x00\x01", "neither a tokengap recording nor a report"),
-            (
-                b"{\"schema\": \"x/2\"}",
-                "its schema is \"x/2\"; this tokengap reads tokengap.report/2",
-            ),
+            (b"{\"schema\": \"x/2\"}", "its schema is \"x/2\"; this tokengap reads tokengap.report/2"),
             (b"{}", "it has no schema"),
             (b"{\"schema\": \"tokengap.report/2\"}", "missing field"),
             (b"{\"schema\": ", "it is truncated; print or copy it again"),

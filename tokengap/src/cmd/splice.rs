@@ -109,10 +109,7 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
 
 /// Prints the result of the move.
 fn print_result(splice: &Splice) {
-    errln!(
-        "tokengap: moved; connections were interrupted for {} ms",
-        splice.outage.as_millis()
-    );
+    errln!("tokengap: moved; connections were interrupted for {} ms", splice.outage.as_millis());
     for doubt in &splice.doubts {
         errln!("tokengap: {doubt}");
     }
@@ -160,11 +157,7 @@ fn restore_sockets(args: &Args) -> anyhow::Result<ExitCode> {
     if found == 0 {
         println!(
             "no moved socket found in {}",
-            folders
-                .iter()
-                .map(|f| f.display().to_string())
-                .collect::<Vec<_>>()
-                .join(", ")
+            folders.iter().map(|f| f.display().to_string()).collect::<Vec<_>>().join(", ")
         );
     }
     Ok(ExitCode::from(if refused { 2 } else { 0 }))

@@ -114,17 +114,12 @@ fn hops(args: &Args) -> anyhow::Result<Vec<TapHop>> {
         bail!("{names} --hop for {of_zmq} pairs that are not http://: name all of them or none");
     }
     let mut names = args.hop.iter();
-    let named: Vec<Option<&String>> = args
-        .listen
-        .iter()
-        .map(|listen| if listen.speaks_http() { None } else { names.next() })
-        .collect();
+    let named: Vec<Option<&String>> =
+        args.listen.iter().map(|listen| if listen.speaks_http() { None } else { names.next() }).collect();
     // Pairs with the same name are workers of one hop.
     let place = |i: usize| {
         let same = (0..listens).filter(|&other| named[other].is_some() && named[other] == named[i]);
-        let (count, before) = same.fold((0, 0_u16), |(all, before), other| {
-            (all + 1, before + u16::from(other < i))
-        });
+        let (count, before) = same.fold((0, 0_u16), |(all, before), other| (all + 1, before + u16::from(other < i)));
         (count > 1).then_some(before)
     };
     let pairs = args.listen.iter().cloned().zip(args.upstream.iter().cloned());
@@ -143,14 +138,8 @@ fn allow_files(connections: usize) {
     let now = getrlimit(Resource::Nofile);
     let wanted = Some(connections as u64 * 2 + OTHER_FILES);
     let limit = |max: Option<u64>| max.unwrap_or(u64::MAX);
-    let raised = Rlimit {
-        current: if limit(wanted) < limit(now.maximum) {
-            wanted
-        } else {
-            now.maximum
-        },
-        maximum: now.maximum,
-    };
+    let raised =
+        Rlimit { current: if limit(wanted) < limit(now.maximum) { wanted } else { now.maximum }, maximum: now.maximum };
     if limit(now.current) < limit(raised.current)
         && let Err(error) = setrlimit(Resource::Nofile, raised)
     {

@@ -72,10 +72,7 @@ pub(crate) struct Args {
 }
 
 pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
-    let ports = args
-        .endpoints
-        .iter()
-        .filter_map(|endpoint| endpoint.rsplit_once(':')?.1.parse().ok());
+    let ports = args.endpoints.iter().filter_map(|endpoint| endpoint.rsplit_once(':')?.1.parse().ok());
     let here = (!args.outcome.is_headless()).then(|| Path::new("report.json"));
     confinement::watching(ports, args.feed_key.as_deref(), &[args.record.as_deref(), here]);
     let key = args.feed_key.as_deref().map(read_key).transpose()?;
@@ -97,11 +94,7 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
         record_max_size: args.record_max_size,
         force: args.force,
     };
-    let screen = if args.outcome.is_headless() {
-        None
-    } else {
-        Some(Screen::open(&args.screen.options())?)
-    };
+    let screen = if args.outcome.is_headless() { None } else { Some(Screen::open(&args.screen.options())?) };
     let watched = watch::run(&options, screen)?;
     let code = watch::conclude(&watched, args.outcome)?;
     if watched.iter().all(|one| app::saw_nothing(&one.report)) {
@@ -128,14 +121,7 @@ mod tests {
     fn endpoints_have_a_host_and_a_port() {
         assert_eq!(endpoint("tcp://pod-7.ns:5600").as_deref(), Ok("pod-7.ns:5600"));
         assert_eq!(endpoint("[::1]:5600").as_deref(), Ok("[::1]:5600"));
-        for wrong in [
-            "",
-            "pod-7",
-            "tcp://:5600",
-            "tcp://pod-7:0",
-            "tcp://pod-7:x",
-            "ipc:///tmp/x",
-        ] {
+        for wrong in ["", "pod-7", "tcp://:5600", "tcp://pod-7:0", "tcp://pod-7:x", "ipc:///tmp/x"] {
             assert!(endpoint(wrong).is_err(), "{wrong}");
         }
     }

@@ -32,11 +32,7 @@ impl File {
     pub(super) fn parse(path: &Path, text: &str) -> Result<Self, ConfigError> {
         let path = path.display().to_string();
         match Document::parse(text.to_owned()) {
-            Ok(document) => Ok(Self {
-                path,
-                text: text.to_owned(),
-                document,
-            }),
+            Ok(document) => Ok(Self { path, text: text.to_owned(), document }),
             Err(error) => {
                 let at = error.span().map_or(0, |span| span.start);
                 let what = error.message().lines().next().unwrap_or("not valid TOML").to_owned();

@@ -16,18 +16,13 @@ pub(super) fn settable(command: &Command, section: &str) -> Vec<Arg> {
 
 fn is_settable(arg: &Arg) -> bool {
     let about_the_file = ["config", "print_config"].contains(&arg.get_id().as_str());
-    let does = matches!(
-        arg.get_action(),
-        ArgAction::Set | ArgAction::Append | ArgAction::SetTrue | ArgAction::Count
-    );
+    let does = matches!(arg.get_action(), ArgAction::Set | ArgAction::Append | ArgAction::SetTrue | ArgAction::Count);
     arg.get_long().is_some() && does && !about_the_file && !arg.is_hide_set()
 }
 
 /// Finds the flag of a subcommand with this long name.
 pub(super) fn find(command: &Command, section: &str, long: &str) -> Option<Arg> {
-    settable(command, section)
-        .into_iter()
-        .find(|arg| arg.get_long() == Some(long))
+    settable(command, section).into_iter().find(|arg| arg.get_long() == Some(long))
 }
 
 /// Command-line words that set the flag to the value; none if it is off.
@@ -45,10 +40,9 @@ pub(super) fn of(arg: &Arg, value: &Value) -> Result<Vec<OsString>, String> {
             _ => Err(wants("a number from 0 to 255")),
         },
         ArgAction::Append => match value {
-            Value::Array(several) => several
-                .iter()
-                .map(|one| word(&flag, one).ok_or_else(|| wants("a list of values")))
-                .collect(),
+            Value::Array(several) => {
+                several.iter().map(|one| word(&flag, one).ok_or_else(|| wants("a list of values"))).collect()
+            }
             one => Ok(vec![word(&flag, one).ok_or_else(|| wants("a list of values"))?]),
         },
         _ => Ok(vec![word(&flag, value).ok_or_else(|| wants("a string or a number"))?]),
@@ -84,35 +78,24 @@ pub(super) fn nearest<'a>(name: &str, known: impl Iterator<Item = &'a str>) -> S
 
 /// The most similar of the known names, if any is similar.
 pub(crate) fn closest<'a>(name: &str, known: impl Iterator<Item = &'a str>) -> Option<&'a str> {
-    let like = known
-        .map(|k| (strsim::normalized_damerau_levenshtein(name, k), k))
-        .filter(|(score, _)| *score > 0.5);
+    let like = known.map(|k| (strsim::normalized_damerau_levenshtein(name, k), k)).filter(|(score, _)| *score > 0.5);
     like.max_by(|a, b| a.0.total_cmp(&b.0)).map(|(_, known)| known)
 }
 
 /// The effective configuration as a file that reproduces it: the section with the flags that are set; defaults appear as comments.
 pub(crate) fn effective(command: &Command, section: &str, matches: &ArgMatches) -> String {
-    let lines = settable(command, section)
-        .iter()
-        .filter_map(|arg| line(arg, matches))
-        .collect::<Vec<_>>();
+    let lines = settable(command, section).iter().filter_map(|arg| line(arg, matches)).collect::<Vec<_>>();
     format!("[{section}]\n{}\n", lines.join("\n"))
 }
 
 fn line(arg: &Arg, matches: &ArgMatches) -> Option<String> {
     let (id, long) = (arg.get_id().as_str(), arg.get_long()?);
-    let set = matches
-        .value_source(id)
-        .is_some_and(|source| source != ValueSource::DefaultValue);
+    let set = matches.value_source(id).is_some_and(|source| source != ValueSource::DefaultValue);
     let value = match arg.get_action() {
         ArgAction::SetTrue => matches.get_flag(id).into(),
         ArgAction::Count => i64::from(matches.get_count(id)).into(),
         action => {
-            let mut given = matches
-                .get_raw(id)
-                .into_iter()
-                .flatten()
-                .map(|raw| plain(&raw.to_string_lossy()));
+            let mut given = matches.get_raw(id).into_iter().flatten().map(|raw| plain(&raw.to_string_lossy()));
             match action {
                 ArgAction::Append => Value::Array(given.collect::<Array>()),
                 _ => match given.next_back() {

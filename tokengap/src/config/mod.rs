@@ -68,10 +68,7 @@ fn with_file(
             flags.extend(given);
         }
     }
-    let at = line
-        .iter()
-        .position(|word| word == section)
-        .map_or(line.len(), |at| at + 1);
+    let at = line.iter().position(|word| word == section).map_or(line.len(), |at| at + 1);
     let mut full_line = line;
     full_line.splice(at..at, flags);
     Ok(full_line)
@@ -79,9 +76,7 @@ fn with_file(
 
 /// Checks with clap whether the flag accepts the value.
 fn accepts(command: &Command, section: &str, given: &[OsString]) -> Result<(), String> {
-    let line = ["tokengap".into(), section.into()]
-        .into_iter()
-        .chain(given.iter().cloned());
+    let line = ["tokengap".into(), section.into()].into_iter().chain(given.iter().cloned());
     match command.clone().try_get_matches_from(line) {
         Err(error) if matches!(error.kind(), ErrorKind::ValueValidation | ErrorKind::InvalidValue) => {
             let message = error.to_string();

@@ -10,13 +10,7 @@ use crate::args::LiveArgs;
 use crate::log;
 
 /// Flags that can change during a run.
-const LIVE: [&str; 5] = [
-    "verbose",
-    "slowest",
-    "hindsight-on",
-    "hindsight-every",
-    "hindsight-max-copies",
-];
+const LIVE: [&str; 5] = ["verbose", "slowest", "hindsight-on", "hindsight-every", "hindsight-max-copies"];
 
 /// Definition of the command line.
 static DEFINITION: OnceLock<fn() -> Command> = OnceLock::new();
@@ -27,9 +21,7 @@ pub(crate) fn define(command: fn() -> Command) {
 }
 
 fn command() -> Command {
-    DEFINITION
-        .get()
-        .map_or_else(|| Command::new("tokengap"), |command| command())
+    DEFINITION.get().map_or_else(|| Command::new("tokengap"), |command| command())
 }
 
 /// Flags in effect.
@@ -49,10 +41,7 @@ impl Configured {
         let line = resolve(&command, std::env::args_os().collect())?;
         let matches = command.try_get_matches_from(line)?;
         let (section, matches) = matches.subcommand().ok_or_else(|| anyhow::anyhow!("no command"))?;
-        Ok(Self {
-            section: section.to_owned(),
-            matches: matches.clone(),
-        })
+        Ok(Self { section: section.to_owned(), matches: matches.clone() })
     }
 
     /// Reads the file again. Returns the new flags and a message. An error changes nothing.
@@ -73,28 +62,17 @@ impl Configured {
 /// Lists the changed flags, and those that take effect at the next start.
 fn difference(old: &str, new: &str) -> String {
     let changed = old.lines().zip(new.lines()).filter(|(old, new)| old != new);
-    let name = |line: &str| {
-        line.trim_start_matches("# ")
-            .split(' ')
-            .next()
-            .unwrap_or_default()
-            .to_owned()
-    };
+    let name = |line: &str| line.trim_start_matches("# ").split(' ').next().unwrap_or_default().to_owned();
     let names = changed.map(|(_, new)| name(new));
     let (now, later): (Vec<String>, Vec<String>) = names.partition(|name| LIVE.contains(&name.as_str()));
     let list = |names: &[String]| names.join(", ");
     match (now.as_slice(), later.as_slice()) {
         ([], []) => "configuration reloaded: no changes".into(),
         (now, []) => format!("configuration reloaded: changed {}", list(now)),
-        ([], later) => format!(
-            "! configuration reloaded: {} will change at the next start",
-            list(later)
-        ),
-        (now, later) => format!(
-            "! configuration reloaded: changed {}; {} will change at the next start",
-            list(now),
-            list(later)
-        ),
+        ([], later) => format!("! configuration reloaded: {} will change at the next start", list(later)),
+        (now, later) => {
+            format!("! configuration reloaded: changed {}; {} will change at the next start", list(now), list(later))
+        }
     }
 }
 

@@ -35,37 +35,19 @@ fn the_command_line_overrides_the_source_section_and_that_the_live_section() {
 #[test]
 fn configuration_errors_have_a_position() {
     let expected = [
-        (
-            "[attach]\nheadles = true",
-            "f.toml:2:1: [attach] has no flag headles; did you mean headless?",
-        ),
+        ("[attach]\nheadles = true", "f.toml:2:1: [attach] has no flag headles; did you mean headless?"),
         ("[atach]\n", "f.toml:1:2: unknown section [atach]; did you mean attach?"),
-        (
-            "[demo]\nsede = 1",
-            "f.toml:2:1: [demo] has no flag sede; did you mean seed?",
-        ),
+        ("[demo]\nsede = 1", "f.toml:2:1: [demo] has no flag sede; did you mean seed?"),
         ("[live]\nring = 1", "f.toml:2:1: [live] has no flag ring"),
-        (
-            "[attach]\n  headless = 3",
-            "f.toml:2:14: headless must be true or false, not a whole number",
-        ),
-        (
-            "[attach]\nring = true",
-            "f.toml:2:8: ring must be a string or a number, not true or false",
-        ),
-        (
-            "attach = 1",
-            "f.toml:1:1: [attach] is a section: put its flags below a line [attach]",
-        ),
+        ("[attach]\n  headless = 3", "f.toml:2:14: headless must be true or false, not a whole number"),
+        ("[attach]\nring = true", "f.toml:2:8: ring must be a string or a number, not true or false"),
+        ("attach = 1", "f.toml:1:1: [attach] is a section: put its flags below a line [attach]"),
     ];
     for (text, error) in expected {
         assert_eq!(error_of(ATTACH, text), error);
     }
     let value = error_of(ATTACH, "[attach]\nduration = \"soon\"");
-    assert!(
-        value.starts_with("f.toml:2:12: invalid value 'soon' for '--duration <T>'"),
-        "{value}"
-    );
+    assert!(value.starts_with("f.toml:2:12: invalid value 'soon' for '--duration <T>'"), "{value}");
     let syntax = error_of(ATTACH, "[attach]\nrows = = 1");
     assert!(syntax.starts_with("f.toml:2:"), "{syntax}");
 }
@@ -84,29 +66,19 @@ fn every_flag_of_every_live_source_is_settable() {
                 &format!("tokengap {section} --config f.toml"),
                 &format!("[{section}]\n{long} = 1979-05-27\n"),
             );
-            assert!(
-                error.contains(&format!("{long} must be ")),
-                "[{section}] {long}: {error:?}"
-            );
+            assert!(error.contains(&format!("{long} must be ")), "[{section}] {long}: {error:?}");
         }
     }
 }
 
 fn value(arg: &clap::Arg) -> BoxedStrategy<String> {
-    let values: Vec<String> = arg
-        .get_possible_values()
-        .iter()
-        .map(|v| format!("{:?}", v.get_name()))
-        .collect();
+    let values: Vec<String> = arg.get_possible_values().iter().map(|v| format!("{:?}", v.get_name())).collect();
     match arg.get_action() {
         ArgAction::SetTrue => any::<bool>().prop_map(|b| b.to_string()).boxed(),
         ArgAction::Count => (0..4u8).prop_map(|n| n.to_string()).boxed(),
         _ if !values.is_empty() => prop::sample::select(values).boxed(),
-        _ => prop_oneof![
-            (1..1000u32).prop_map(|n| n.to_string()),
-            "[a-z./ =\\-]{1,12}".prop_map(|s| format!("{s:?}"))
-        ]
-        .boxed(),
+        _ => prop_oneof![(1..1000u32).prop_map(|n| n.to_string()), "[a-z./ =\\-]{1,12}".prop_map(|s| format!("{s:?}"))]
+            .boxed(),
     }
 }
 
@@ -123,10 +95,7 @@ fn files() -> impl Strategy<Value = (String, String)> {
         lines.prop_map(move |lines| {
             (
                 section.to_owned(),
-                format!(
-                    "[{section}]\n{}\n",
-                    lines.into_iter().flatten().collect::<Vec<_>>().join("\n")
-                ),
+                format!("[{section}]\n{}\n", lines.into_iter().flatten().collect::<Vec<_>>().join("\n")),
             )
         })
     };

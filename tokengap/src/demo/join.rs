@@ -31,13 +31,7 @@ pub(super) struct Join {
 
 impl Join {
     pub(super) fn new(simulated: Simulated, waiter: Waiter, turnaround: Option<u8>) -> Self {
-        Self {
-            simulated,
-            waiter,
-            turnaround,
-            reports: VecDeque::new(),
-            frames: HashMap::new(),
-        }
+        Self { simulated, waiter, turnaround, reports: VecDeque::new(), frames: HashMap::new() }
     }
 
     /// Engine event for an engine in `mode`, which the wire does not reveal.
@@ -75,10 +69,7 @@ impl Join {
         let mut any = false;
         loop {
             let late = |limit: Duration| move |at| Duration::from_nanos(now.since(at)) >= limit;
-            let given_up = self
-                .reports
-                .front()
-                .is_some_and(|report| all || late(PATIENCE)(report.at));
+            let given_up = self.reports.front().is_some_and(|report| all || late(PATIENCE)(report.at));
             if !given_up && !self.next_is_due(late(HOLD)) {
                 return any;
             }
@@ -150,14 +141,7 @@ mod tests {
     }
 
     fn received(message: &[u8], at: u64) -> PeerEvent {
-        PeerEvent {
-            at: MonoNs(at),
-            did: PeerAction::Received {
-                hop: HOP,
-                print: Fingerprint::of(message),
-                wakeup: 1,
-            },
-        }
+        PeerEvent { at: MonoNs(at), did: PeerAction::Received { hop: HOP, print: Fingerprint::of(message), wakeup: 1 } }
     }
 
     /// Formats a sent frame as `+seq`, a received one as `-seq`, with the time in milliseconds.
@@ -173,10 +157,7 @@ mod tests {
     fn a_report_is_emitted_after_its_frame() {
         let (mut join, mut notes) = (join(), Vec::new());
         join.add_report(received(b"frame", 100 * MS));
-        assert!(
-            !join.settle(MonoNs(200 * MS), false, &mut |e| notes.push(note(e))),
-            "its frame has not been seen yet"
-        );
+        assert!(!join.settle(MonoNs(200 * MS), false, &mut |e| notes.push(note(e))), "its frame has not been seen yet");
         join.seen(&sent(7, 99 * MS), b"frame", &mut |e| notes.push(note(e)));
         join.settle(MonoNs(200 * MS), false, &mut |e| notes.push(note(e)));
         assert_eq!(notes, ["+7 99", "-7 100"]);
@@ -192,10 +173,7 @@ mod tests {
             join.seen(&sent(seq, at * MS), message, &mut |e| notes.push(note(e)));
         }
         assert_eq!(notes, ["+1 10", "-1 11", "+2 20", "+3 30"]);
-        assert!(
-            !join.settle(MonoNs(40 * MS), false, &mut |_| {}),
-            "the tap may still report an earlier frame"
-        );
+        assert!(!join.settle(MonoNs(40 * MS), false, &mut |_| {}), "the tap may still report an earlier frame");
         join.settle(MonoNs(51 * MS), false, &mut |e| notes.push(note(e)));
         assert_eq!(notes[4..], ["-2 31"]);
     }

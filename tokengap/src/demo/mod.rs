@@ -117,11 +117,7 @@ impl Demo {
 
     /// Ground truth so far; final once [`LiveSource::poll`] has returned [`Flow::Ended`].
     pub(crate) fn account(&self) -> DemoTruth {
-        DemoTruth {
-            scenario: self.script.name,
-            seed: self.seed,
-            truth: self.account.truth(),
-        }
+        DemoTruth { scenario: self.script.name, seed: self.seed, truth: self.account.truth() }
     }
 
     /// Collects reports of the peers. Returns whether there were any.
@@ -133,10 +129,7 @@ impl Demo {
         }
         let count = self.reports.take_dropped();
         if count > 0 {
-            sink(&Event::new(
-                MonoNs::now(),
-                What::Missed(Missed::new(None, count, MissedCause::QueueFull)),
-            ));
+            sink(&Event::new(MonoNs::now(), What::Missed(Missed::new(None, count, MissedCause::QueueFull))));
         }
         any
     }
@@ -186,10 +179,7 @@ impl LiveSource for Demo {
         let ended = self.stopping && self.tap.has_ended();
         let reported = self.collect(sink);
         let join = &mut self.join;
-        let seen = self
-            .tap
-            .poll(FRAMES_A_TURN, &mut |event, message| join.seen(event, message, sink))
-            > 0;
+        let seen = self.tap.poll(FRAMES_A_TURN, &mut |event, message| join.seen(event, message, sink)) > 0;
         let all = ended && !reported && !seen;
         let settled = self.join.settle(MonoNs::now(), all, sink);
         match (reported || seen || settled, all) {
@@ -207,16 +197,9 @@ impl LiveSource for Demo {
 /// Creates a folder that no other user's process can access.
 fn private_folder() -> anyhow::Result<TempDir> {
     let parent = std::env::temp_dir();
-    let parent = if parent.as_os_str().len() > LONGEST_PARENT {
-        Path::new("/tmp")
-    } else {
-        &parent
-    };
+    let parent = if parent.as_os_str().len() > LONGEST_PARENT { Path::new("/tmp") } else { &parent };
     let within = |parent: &Path| {
-        tempfile::Builder::new()
-            .prefix("tokengap-")
-            .permissions(Permissions::from_mode(0o700))
-            .tempdir_in(parent)
+        tempfile::Builder::new().prefix("tokengap-").permissions(Permissions::from_mode(0o700)).tempdir_in(parent)
     };
     // A container's root may have no temporary folder; the working folder may be usable.
     let folder = within(parent).or_else(|error| within(Path::new(".")).map_err(|_| error));
@@ -229,10 +212,7 @@ fn private_folder() -> anyhow::Result<TempDir> {
 fn start_tap(hops: &[HopPlan], folder: &Path) -> anyhow::Result<Tap> {
     let taps = hops.iter().map(tap_hop).collect::<anyhow::Result<_>>();
     let taps = taps.with_context(|| format!("{} cannot hold the demo's sockets", folder.display()))?;
-    let options = Options {
-        formats: engines::FORMATS,
-        ..Options::default()
-    };
+    let options = Options { formats: engines::FORMATS, ..Options::default() };
     Tap::start(taps, options).context("cannot start the demo's relay")
 }
 
@@ -240,18 +220,10 @@ fn start_tap(hops: &[HopPlan], folder: &Path) -> anyhow::Result<Tap> {
 fn tap_hop(hop: &HopPlan) -> anyhow::Result<TapHop> {
     let last = hop.to == Receiver::Tokenizer;
     Ok(TapHop {
-        pair: Pair {
-            listen: hop.listen.parse()?,
-            upstream: hop.upstream.parse()?,
-        },
+        pair: Pair { listen: hop.listen.parse()?, upstream: hop.upstream.parse()? },
         ends: Some(hop.ends.to_owned()),
         worker: hop.worker,
-        also: Capabilities {
-            received: true,
-            processed: true,
-            delivered: last,
-            ..Capabilities::default()
-        },
+        also: Capabilities { received: true, processed: true, delivered: last, ..Capabilities::default() },
         origin: hop.is_origin(),
         last,
         endpoint: None,

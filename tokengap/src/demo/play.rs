@@ -39,17 +39,12 @@ impl Play {
                 })
             })
             .context("cannot start the demo's thread")?;
-        let mut play = Self {
-            ending,
-            end_signal: Some(end_signal),
-            thread: Some(thread),
-        };
+        let mut play = Self { ending, end_signal: Some(end_signal), thread: Some(thread) };
         match is_ready.recv() {
             Ok(()) => Ok(play),
-            Err(_) => Err(play
-                .join()
-                .err()
-                .unwrap_or_else(|| anyhow::anyhow!("the demo's peers ended before they began"))),
+            Err(_) => {
+                Err(play.join().err().unwrap_or_else(|| anyhow::anyhow!("the demo's peers ended before they began")))
+            }
         }
     }
 

@@ -59,14 +59,7 @@ mod tests {
     fn a_seed_gives_the_reference_sequence() {
         let mut random = Random::new(1_234_567);
         let drawn: [u64; 3] = std::array::from_fn(|_| random.next());
-        assert_eq!(
-            drawn,
-            [
-                6_457_827_717_110_365_317,
-                3_203_168_211_198_807_973,
-                9_817_491_932_198_370_423
-            ]
-        );
+        assert_eq!(drawn, [6_457_827_717_110_365_317, 3_203_168_211_198_807_973, 9_817_491_932_198_370_423]);
     }
 
     #[test]

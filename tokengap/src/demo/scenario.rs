@@ -155,70 +155,26 @@ const fn us(us: u64) -> Duration {
     Duration::from_micros(us)
 }
 
-const DIRECT: Route = Route {
-    schedulers: 1,
-    detokenizers: 0,
-    workers: 1,
-};
-const DETOKENIZER: Route = Route {
-    detokenizers: 1,
-    ..DIRECT
-};
+const DIRECT: Route = Route { schedulers: 1, detokenizers: 0, workers: 1 };
+const DETOKENIZER: Route = Route { detokenizers: 1, ..DIRECT };
 /// Cost that causes no waits.
-const LIGHT: Cost = Cost {
-    per_frame: us(40),
-    per_chunk: us(8),
-};
+const LIGHT: Cost = Cost { per_frame: us(40), per_chunk: us(8) };
 
-const PROMPT: Lengths = Lengths {
-    min: 8,
-    median: 400.0,
-    sigma: 1.2,
-    max: 8000,
-};
-const ANSWER: Lengths = Lengths {
-    min: 4,
-    median: 80.0,
-    sigma: 0.7,
-    max: 600,
-};
+const PROMPT: Lengths = Lengths { min: 8, median: 400.0, sigma: 1.2, max: 8000 };
+const ANSWER: Lengths = Lengths { min: 4, median: 80.0, sigma: 0.7, max: 600 };
 
 /// Easily keeps up, and delivers all tokens so far.
-const QUICK: Phase = Phase {
-    mode: Mode::Cumulative,
-    clients_add_up: false,
-    per_frame: us(300),
-    per_chunk: us(15),
-};
+const QUICK: Phase = Phase { mode: Mode::Cumulative, clients_add_up: false, per_frame: us(300), per_chunk: us(15) };
 /// Needs 23 ms per frame of 128 requests.
-const SLOW: Phase = Phase {
-    per_frame: us(1000),
-    per_chunk: us(170),
-    ..QUICK
-};
+const SLOW: Phase = Phase { per_frame: us(1000), per_chunk: us(170), ..QUICK };
 /// Delivers only new tokens.
-const DELTAS: Phase = Phase {
-    mode: Mode::Incremental,
-    per_chunk: us(30),
-    ..QUICK
-};
+const DELTAS: Phase = Phase { mode: Mode::Incremental, per_chunk: us(30), ..QUICK };
 /// Delivers all tokens so far, to clients that treat them as new.
-const ADDED_UP: Phase = Phase {
-    clients_add_up: true,
-    per_chunk: us(50),
-    ..QUICK
-};
+const ADDED_UP: Phase = Phase { clients_add_up: true, per_chunk: us(50), ..QUICK };
 /// Delivers only new tokens, at a cost too high for a frame every 10 ms.
-const COSTLY_DELTAS: Phase = Phase {
-    per_chunk: us(250),
-    ..DELTAS
-};
+const COSTLY_DELTAS: Phase = Phase { per_chunk: us(250), ..DELTAS };
 /// One request per frame.
-const SMALL_FRAMES: Phase = Phase {
-    per_frame: us(60),
-    per_chunk: us(20),
-    ..DELTAS
-};
+const SMALL_FRAMES: Phase = Phase { per_frame: us(60), per_chunk: us(20), ..DELTAS };
 
 impl Scenario {
     pub(super) fn script(self) -> Script {
@@ -248,23 +204,14 @@ impl Scenario {
                 phase: ms(1000),
                 pauses: None,
             },
-            Self::SkipTokenizer => Script {
-                name: "skip-tokenizer",
-                route: DIRECT,
-                phases: &[DELTAS],
-                ..Self::Healthy.script()
-            },
+            Self::SkipTokenizer => {
+                Script { name: "skip-tokenizer", route: DIRECT, phases: &[DELTAS], ..Self::Healthy.script() }
+            }
             // As in the original report: a token every 13 ms, and up to 850 open requests.
             Self::Backlog => Script {
                 name: "backlog",
                 route: DIRECT,
-                load: Load {
-                    step: ms(13),
-                    running: 128,
-                    open: 850,
-                    arrivals: 120.0,
-                    ..load
-                },
+                load: Load { step: ms(13), running: 128, open: 850, arrivals: 120.0, ..load },
                 waiter_turns: Some(3),
                 phases: &[SLOW],
                 ..Self::Healthy.script()
@@ -272,20 +219,10 @@ impl Scenario {
             Self::Race => Script {
                 name: "race",
                 route: DIRECT,
-                load: Load {
-                    step: ms(10),
-                    running: 96,
-                    arrivals: 80.0,
-                    burst: 4,
-                    ..load
-                },
+                load: Load { step: ms(10), running: 96, arrivals: 80.0, burst: 4, ..load },
                 waiter_turns: Some(3),
                 phases: &[DELTAS],
-                pauses: Some(Pauses {
-                    every: ms(700),
-                    min: ms(40),
-                    max: ms(150),
-                }),
+                pauses: Some(Pauses { every: ms(700), min: ms(40), max: ms(150) }),
                 ..Self::Healthy.script()
             },
             Self::Merge => Script {
@@ -300,12 +237,7 @@ impl Scenario {
                 engine: Engine::Sglang(Release::V0_5_10),
                 waiter: Waiter::Merges,
                 route: DIRECT,
-                load: Load {
-                    step: ms(10),
-                    running: 96,
-                    arrivals: 80.0,
-                    ..load
-                },
+                load: Load { step: ms(10), running: 96, arrivals: 80.0, ..load },
                 waiter_turns: Some(3),
                 phases: &[ADDED_UP, COSTLY_DELTAS],
                 phase: ms(2500),
@@ -314,81 +246,43 @@ impl Scenario {
             Self::Router => Script {
                 name: "router",
                 engine: Engine::Sglang(Release::V0_5_13),
-                route: Route {
-                    detokenizers: 2,
-                    workers: 2,
-                    ..DIRECT
-                },
-                load: Load {
-                    step: ms(25),
-                    running: 48,
-                    open: 96,
-                    arrivals: 20.0,
-                    ..load
-                },
+                route: Route { detokenizers: 2, workers: 2, ..DIRECT },
+                load: Load { step: ms(25), running: 48, open: 96, arrivals: 20.0, ..load },
                 waiter: Waiter::Merges,
                 phases: &[SMALL_FRAMES],
                 ..Self::Healthy.script()
             },
             Self::TokenizerWorkers => Script {
                 name: "tokenizer-workers",
-                route: Route {
-                    workers: 4,
-                    ..DETOKENIZER
-                },
+                route: Route { workers: 4, ..DETOKENIZER },
                 ..Self::Router.script()
             },
             // Chunks per second: the load is 2,000, a detokenizer can process 200, the router 1,100.
             Self::Detokenizers => Script {
                 name: "detokenizers",
-                route: Route {
-                    detokenizers: 4,
-                    workers: 8,
-                    ..DIRECT
-                },
+                route: Route { detokenizers: 4, workers: 8, ..DIRECT },
                 load: Load {
                     step: ms(24),
                     running: 48,
                     open: 128,
                     arrivals: 500.0,
-                    answer: Lengths {
-                        max: 24,
-                        median: 12.0,
-                        ..ANSWER
-                    },
+                    answer: Lengths { max: 24, median: 12.0, ..ANSWER },
                     ..load
                 },
-                router: Cost {
-                    per_chunk: us(900),
-                    ..LIGHT
-                },
-                detokenizer: Cost {
-                    per_chunk: us(5000),
-                    ..LIGHT
-                },
+                router: Cost { per_chunk: us(900), ..LIGHT },
+                detokenizer: Cost { per_chunk: us(5000), ..LIGHT },
                 ..Self::Router.script()
             },
             Self::Uneven => Script {
                 name: "uneven",
-                route: Route {
-                    detokenizers: 4,
-                    workers: 2,
-                    ..DIRECT
-                },
+                route: Route { detokenizers: 4, workers: 2, ..DIRECT },
                 strays: Some(20),
                 ..Self::Router.script()
             },
             Self::DataParallel => Script {
                 name: "data-parallel",
-                route: Route {
-                    schedulers: 4,
-                    ..DETOKENIZER
-                },
-                load: Load {
-                    running: 16,
-                    arrivals: 12.0,
-                    ..load
-                },
+                route: Route { schedulers: 4, ..DETOKENIZER },
+                load: Load { running: 16, arrivals: 12.0, ..load },
                 ..Self::Healthy.script()
             },
             Self::Prefill => Script {
@@ -396,11 +290,7 @@ impl Scenario {
                 route: DIRECT,
                 load: Load {
                     arrivals: 200.0,
-                    answer: Lengths {
-                        min: 1,
-                        max: 1,
-                        ..ANSWER
-                    },
+                    answer: Lengths { min: 1, max: 1, ..ANSWER },
                     aborts: 0.0,
                     come: Requests::Prefill,
                     ..load
@@ -408,16 +298,10 @@ impl Scenario {
                 phases: &[DELTAS],
                 ..Self::Healthy.script()
             },
-            Self::Decode => Script {
-                name: "decode",
-                ..Self::SkipTokenizer.script()
-            },
+            Self::Decode => Script { name: "decode", ..Self::SkipTokenizer.script() },
             Self::Sampling => Script {
                 name: "sampling",
-                load: Load {
-                    come: Requests::Groups,
-                    ..load
-                },
+                load: Load { come: Requests::Groups, ..load },
                 ..Self::SkipTokenizer.script()
             },
             Self::Vllm => Script {
@@ -443,23 +327,10 @@ impl Scenario {
     pub(super) fn with_workers(self, workers: usize) -> Option<Script> {
         let script = self.script();
         let route = match self {
-            Self::Router => Route {
-                detokenizers: workers,
-                workers,
-                ..script.route
-            },
-            Self::TokenizerWorkers => Route {
-                workers,
-                ..script.route
-            },
-            Self::Detokenizers => Route {
-                detokenizers: workers,
-                ..script.route
-            },
-            Self::DataParallel => Route {
-                schedulers: workers,
-                ..script.route
-            },
+            Self::Router => Route { detokenizers: workers, workers, ..script.route },
+            Self::TokenizerWorkers => Route { workers, ..script.route },
+            Self::Detokenizers => Route { detokenizers: workers, ..script.route },
+            Self::DataParallel => Route { schedulers: workers, ..script.route },
             _ => return None,
         };
         Some(Script { route, ..script })

@@ -33,10 +33,7 @@ fn play(script: Script, time: Duration) -> (Value, DemoTruth) {
 fn play_through_sockets(script: Script, time: Duration) -> (Value, DemoTruth) {
     let folder = private_folder().expect("a folder");
     let mut demo = Demo::play(script, 1, folder).expect("a demo needs nothing but a folder");
-    let mut analysis = Analysis::new(Config {
-        engines: engines::FACTS,
-        ..Config::default()
-    });
+    let mut analysis = Analysis::new(Config { engines: engines::FACTS, ..Config::default() });
     let start = Instant::now();
     loop {
         match demo.poll(&mut |event| analysis.apply(event)) {
@@ -48,16 +45,9 @@ fn play_through_sockets(script: Script, time: Duration) -> (Value, DemoTruth) {
         if start.elapsed() > time {
             demo.stop();
         }
-        assert!(
-            start.elapsed() < PATIENCE,
-            "the demo does not end: {:?}",
-            demo.account()
-        );
+        assert!(start.elapsed() < PATIENCE, "the demo does not end: {:?}", demo.account());
     }
-    let input = ReportInput {
-        demo: demo.truth(),
-        ..ReportInput::of(demo.kind())
-    };
+    let input = ReportInput { demo: demo.truth(), ..ReportInput::of(demo.kind()) };
     (json(&analysis.report(&input)), demo.account())
 }
 
@@ -83,12 +73,7 @@ fn check_against_truth((report, account): (Value, DemoTruth)) -> (Value, DemoTru
         ("/self/events_missed", 0),
         ("/self/frames_undecoded", 0),
     ] {
-        assert_eq!(
-            count(path),
-            Some(true_count),
-            "{path} of {}\n{report:#}",
-            account.scenario
-        );
+        assert_eq!(count(path), Some(true_count), "{path} of {}\n{report:#}", account.scenario);
     }
     for hop in report["hops"].as_array().expect("hops") {
         assert_eq!(hop["frames_sent"], hop["frames_received"], "{hop:#}");
@@ -109,10 +94,7 @@ const SHORT_RUN: Duration = Duration::from_millis(1500);
 fn race_agrees_on_every_dropped_chunk() {
     let (report, account) = check_against_truth(play_through_sockets(Scenario::Race.script(), SHORT_RUN));
     assert!(account.truth.chunks_dropped > 0, "{account:?}");
-    assert_eq!(
-        account.truth.tokens_claimed,
-        account.truth.tokens - account.truth.tokens_lost
-    );
+    assert_eq!(account.truth.tokens_claimed, account.truth.tokens - account.truth.tokens_lost);
     assert!(findings(&report).contains(&"dropped-chunks"), "{report:#}");
 }
 
@@ -129,10 +111,7 @@ fn vllm_agrees_on_every_merged_chunk_in_its_own_words() {
         .filter(|finding| finding["kind"] == "merged-chunks")
         .filter_map(|finding| finding["advice"].as_str())
         .collect();
-    assert!(
-        matches!(advice[..], [advice] if advice.contains("API server")),
-        "{advice:?}"
-    );
+    assert!(matches!(advice[..], [advice] if advice.contains("API server")), "{advice:?}");
     for kind in ["dropped-chunks", "wire-loss", "inflation", "would-drop"] {
         assert!(!findings(&report).contains(&kind), "{report:#}");
     }
@@ -143,14 +122,7 @@ fn router_agrees_over_three_hops() {
     let (report, account) = check_against_truth(play_through_sockets(Scenario::Router.script(), SHORT_RUN));
     let hops = report["hops"].as_array().expect("hops");
     let names: Vec<_> = hops.iter().filter_map(|hop| hop["name"].as_str()).collect();
-    assert_eq!(
-        names,
-        [
-            "scheduler->detokenizer-router",
-            "detokenizer-router->detokenizer",
-            "detokenizer->worker"
-        ]
-    );
+    assert_eq!(names, ["scheduler->detokenizer-router", "detokenizer-router->detokenizer", "detokenizer->worker"]);
     // The router and the detokenizers send one message per request.
     for hop in &hops[1..] {
         assert_eq!(hop["frames_sent"].as_u64(), Some(account.truth.chunks), "{hop:#}");

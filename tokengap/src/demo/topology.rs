@@ -43,14 +43,7 @@ pub(super) fn hops(engine: Engine, route: Route, folder: &Path) -> Vec<HopPlan> 
     let mut add = |from, to, receiver: Receiver, count: usize| {
         for worker in 0..count {
             let (id, worker) = (plans.len(), (count > 1).then_some(worker));
-            plans.push(plan(
-                folder,
-                id,
-                Ends::new(from, to),
-                receiver,
-                worker,
-                route.detokenizers,
-            ));
+            plans.push(plan(folder, id, Ends::new(from, to), receiver, worker, route.detokenizers));
         }
     };
     let (last, tokenizer) = match (engine, route.detokenizers, route.workers) {
@@ -113,18 +106,11 @@ mod tests {
 
     #[test]
     fn workers_are_spread_over_all_detokenizers() {
-        let route = Route {
-            schedulers: 1,
-            detokenizers: 4,
-            workers: 8,
-        };
+        let route = Route { schedulers: 1, detokenizers: 4, workers: 8 };
         let engine = Engine::Sglang(Release::V0_5_13);
         let hops = hops(engine, route, Path::new("/tmp/demo"));
-        let served: Vec<_> = hops
-            .iter()
-            .filter(|hop| hop.to == Receiver::Tokenizer)
-            .map(|hop| detokenizer_of(&hop.listen, 4))
-            .collect();
+        let served: Vec<_> =
+            hops.iter().filter(|hop| hop.to == Receiver::Tokenizer).map(|hop| detokenizer_of(&hop.listen, 4)).collect();
         assert_eq!(served, [0, 1, 2, 3, 0, 1, 2, 3]);
     }
 }

@@ -8,13 +8,8 @@ use trace::ledger::{Ledger, Limits};
 use zmq_tap::egress::{UnknownWait, Unreadable};
 
 /// Calls in the sources that add a line to `degraded`; its text is the next string literal.
-const REPORT_CALLS: [&str; 5] = [
-    "degraded.push(",
-    ".give_up(",
-    "doubts.push(",
-    "self.note(",
-    "degraded.extend(refused",
-];
+const REPORT_CALLS: [&str; 5] =
+    ["degraded.push(", ".give_up(", "doubts.push(", "self.note(", "degraded.extend(refused"];
 
 fn root() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("..")
@@ -23,9 +18,7 @@ fn root() -> PathBuf {
 /// Entries of the page: the fixed parts of the text in each row's first cell.
 fn entries() -> Vec<Vec<String>> {
     let page = std::fs::read_to_string(root().join("docs/messages.md")).expect("the page is there");
-    let quoted = page
-        .lines()
-        .filter_map(|line| line.strip_prefix("| `")?.split_once('`'));
+    let quoted = page.lines().filter_map(|line| line.strip_prefix("| `")?.split_once('`'));
     quoted.map(|(text, _)| fixed(text, '…', '…')).collect()
 }
 
@@ -72,16 +65,7 @@ fn sources() -> String {
         }
     }
     let mut all = String::new();
-    for part in [
-        "trace",
-        "zmq-tap",
-        "probe-user",
-        "engines",
-        "feed",
-        "session",
-        "tui",
-        "tokengap",
-    ] {
+    for part in ["trace", "zmq-tap", "probe-user", "engines", "feed", "session", "tui", "tokengap"] {
         walk(&root().join(part).join("src"), &mut all);
     }
     let (mut whole, mut continues) = (String::new(), false);
@@ -126,21 +110,14 @@ fn every_degradation_kind_is_documented() {
         Missing::Filtered(Feature::Messages.calls().to_vec()),
         Missing::PtraceScope,
         Missing::Lockdown,
-        Missing::Kernel {
-            needs: (5, 8),
-            runs: (5, 4),
-        },
+        Missing::Kernel { needs: (5, 8), runs: (5, 4) },
         Missing::KernelTypes("task_struct".into()),
         Missing::Libzmq,
         Missing::Libssl,
         Missing::Refused("Operation not permitted".into()),
     ];
     let missing = why.into_iter().map(|missing| {
-        let whole = Degraded {
-            feature: Feature::Messages,
-            pid: None,
-            missing,
-        };
+        let whole = Degraded { feature: Feature::Messages, pid: None, missing };
         whole.to_string().replace(Feature::Messages.without(), "")
     });
     let features = Feature::ALL.map(|feature| feature.without().to_owned());
@@ -174,9 +151,7 @@ fn every_degradation_kind_is_documented() {
         UnknownWait::EndedEarly,
         UnknownWait::Http2,
     ];
-    let limits = Ledger::new(Limits::default())
-        .limits()
-        .map(|reached| reached.name.to_owned());
+    let limits = Ledger::new(Limits::default()).limits().map(|reached| reached.name.to_owned());
     let texts: Vec<String> = missing
         .chain(features)
         .chain(lost)

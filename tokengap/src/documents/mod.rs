@@ -83,18 +83,13 @@ fn commands(text: &str) -> Vec<(usize, String)> {
             found.extend(code_spans.map(|span| (at + 1, span.trim_start_matches("sudo "))));
         }
     }
-    let ours = found
-        .into_iter()
-        .filter(|(_, command)| command.starts_with("tokengap "));
+    let ours = found.into_iter().filter(|(_, command)| command.starts_with("tokengap "));
     ours.map(|(at, command)| (at, command.to_owned())).collect()
 }
 
 fn flags(of: &Command) -> BTreeSet<String> {
-    let mut all: BTreeSet<String> = of
-        .get_arguments()
-        .filter_map(|argument| argument.get_long())
-        .map(|long| format!("--{long}"))
-        .collect();
+    let mut all: BTreeSet<String> =
+        of.get_arguments().filter_map(|argument| argument.get_long()).map(|long| format!("--{long}")).collect();
     all.extend(["--help".to_owned(), "--version".to_owned(), "--verbose".to_owned()]);
     all
 }
@@ -105,12 +100,7 @@ fn words(command: &str) -> impl Iterator<Item = &str> {
         .split_whitespace()
         .skip(1)
         .take_while(|word| !matches!(*word, "--" | "|" | "&&" | "#" | ">" | ";"))
-        .map(|word| {
-            word.split('=')
-                .next()
-                .unwrap_or(word)
-                .trim_end_matches([',', ';', ')', '.'])
-        })
+        .map(|word| word.split('=').next().unwrap_or(word).trim_end_matches([',', ';', ')', '.']))
 }
 
 #[test]
@@ -121,10 +111,7 @@ fn documented_commands_and_their_flags_exist() {
     for (path, text) in pages() {
         for (at, command) in commands(&text) {
             let mut words = words(&command);
-            let Some(name) = words
-                .next()
-                .filter(|name| name.starts_with(|c: char| c.is_ascii_lowercase()))
-            else {
+            let Some(name) = words.next().filter(|name| name.starts_with(|c: char| c.is_ascii_lowercase())) else {
                 continue;
             };
             seen += 1;
@@ -149,15 +136,11 @@ fn flags_mentioned_alone_exist() {
     known.extend(flags(&cli));
     known.extend(FOREIGN_FLAGS.iter().map(|&flag| flag.to_owned()));
     let mut wrong = Vec::new();
-    for (path, text) in pages()
-        .into_iter()
-        .filter(|(path, _)| path.extension().is_some_and(|kind| kind == "md"))
-    {
+    for (path, text) in pages().into_iter().filter(|(path, _)| path.extension().is_some_and(|kind| kind == "md")) {
         for (at, line) in text.lines().enumerate() {
             let code_spans = line.split('`').skip(1).step_by(2);
-            for flag in code_spans
-                .filter_map(|span| span.split([' ', '=']).next())
-                .filter(|span| span.starts_with("--"))
+            for flag in
+                code_spans.filter_map(|span| span.split([' ', '=']).next()).filter(|span| span.starts_with("--"))
             {
                 if !known.contains(flag) {
                     wrong.push(format!("{}:{}: {flag}", path.display(), at + 1));

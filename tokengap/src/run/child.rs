@@ -52,8 +52,7 @@ impl Forwarding {
 fn ignored() -> u64 {
     let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
     let mask = status.lines().find_map(|line| line.strip_prefix("SigIgn:"));
-    mask.and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok())
-        .unwrap_or(0)
+    mask.and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok()).unwrap_or(0)
 }
 
 /// The program, during and after its execution.
@@ -74,9 +73,7 @@ impl Child {
             process.stdout(output.try_clone()?).stderr(output);
         }
         let name = Path::new(program).file_name().unwrap_or(OsStr::new("?"));
-        let process = process
-            .spawn()
-            .with_context(|| format!("cannot start {}", program.display()))?;
+        let process = process.spawn().with_context(|| format!("cannot start {}", program.display()))?;
         Ok(Arc::new(Self {
             name: format!("{} ({})", name.display(), process.id()),
             pid: process.id(),

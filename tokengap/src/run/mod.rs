@@ -71,14 +71,8 @@ impl Run {
         for event in self.events.try_iter() {
             match event {
                 MoverEvent::Moved(listener, place) => {
-                    let pair = Pair {
-                        listen: Endpoint::Path(place.shown()),
-                        upstream: Endpoint::Path(place.aside()),
-                    };
-                    let hop = TapHop {
-                        endpoint: Some(pair.listen.to_string()),
-                        ..TapHop::new(pair)
-                    };
+                    let pair = Pair { listen: Endpoint::Path(place.shown()), upstream: Endpoint::Path(place.aside()) };
+                    let hop = TapHop { endpoint: Some(pair.listen.to_string()), ..TapHop::new(pair) };
                     match self.tap.tap_mut().add(hop, listener, Gate::open()) {
                         Ok(()) => {
                             self.moved += 1;
@@ -92,9 +86,7 @@ impl Run {
                 MoverEvent::Engine(known) => (self.engine, self.engine_changed) = (Some(known), true),
                 MoverEvent::Hop(listen, ends) => {
                     let listen = Endpoint::Path(listen);
-                    self.tap
-                        .tap_mut()
-                        .name(&listen, ends, MonoNs::now(), &mut |event, _| sink(event));
+                    self.tap.tap_mut().name(&listen, ends, MonoNs::now(), &mut |event, _| sink(event));
                 }
                 MoverEvent::Bypass(message) => {
                     tracing::warn!("{message}");

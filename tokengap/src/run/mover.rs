@@ -78,9 +78,7 @@ impl Mover {
         };
         let end = Arc::new(AtomicBool::new(false));
         let ends = Arc::clone(&end);
-        let thread = thread::Builder::new()
-            .name("mover".into())
-            .spawn(move || socket_watch.run(&watch, &ends))?;
+        let thread = thread::Builder::new().name("mover".into()).spawn(move || socket_watch.run(&watch, &ends))?;
         let thread = Some(thread);
         Ok((Self { end, thread }, events))
     }
@@ -150,10 +148,7 @@ impl SocketWatch {
 
     /// Waits for at most one turn.
     fn process_new_sockets(&mut self, watch: &OwnedFd) -> Result<(), Errno> {
-        let turn = Timespec {
-            tv_sec: 0,
-            tv_nsec: TURN.as_nanos() as i64,
-        };
+        let turn = Timespec { tv_sec: 0, tv_nsec: TURN.as_nanos() as i64 };
         match poll(&mut [PollFd::new(watch, PollFlags::IN)], Some(&turn)) {
             Ok(0) | Err(Errno::INTR) => return Ok(()),
             Ok(_) => {}
@@ -221,8 +216,7 @@ impl SocketWatch {
             let found = peers.connected_to(&self.place.join(name)).unwrap_or_default();
             open.extend(found.into_iter().map(|connection| (name.clone(), connection)));
         }
-        self.known_connections
-            .retain(|known| open.iter().any(|(_, connection)| connection == known));
+        self.known_connections.retain(|known| open.iter().any(|(_, connection)| connection == known));
         open.retain(|(_, connection)| !self.known_connections.contains(connection));
         if open.is_empty() {
             return;
@@ -259,11 +253,7 @@ impl SocketWatch {
     /// Updates the engine facts, and reports hops whose sockets are outside the folder.
     fn update_engine(&mut self, topology: &Topology) {
         let of_child = |engine: &&Engine| engine.processes.iter().any(|p| descends(p.id.pid, self.child));
-        if let Some(known) = topology
-            .engines
-            .iter()
-            .find(of_child)
-            .map(|engine| EngineFacts::from(engine.event()))
+        if let Some(known) = topology.engines.iter().find(of_child).map(|engine| EngineFacts::from(engine.event()))
             && self.engine.as_ref() != Some(&known)
         {
             self.engine = Some(known.clone());
@@ -277,11 +267,7 @@ impl SocketWatch {
             .flat_map(|engine| &engine.hops)
             .filter(|hop| hop.carries != Carries::Requests && !hop.endpoint.starts_with(&inside))
             .map(|hop| {
-                format!(
-                    "{} over {} bypasses the relay: it is not a socket file in TMPDIR",
-                    hop.ends(),
-                    hop.endpoint
-                )
+                format!("{} over {} bypasses the relay: it is not a socket file in TMPDIR", hop.ends(), hop.endpoint)
             })
             .collect();
         for message in bypassing {
@@ -295,13 +281,7 @@ impl SocketWatch {
     fn find_hop_names(&mut self, topology: &Topology) {
         let Some(peers) = &self.peers else { return };
         let us = std::process::id();
-        let role = |pid: u32| {
-            topology
-                .engines
-                .iter()
-                .find_map(|engine| engine.process(pid))
-                .map(|p| p.role)
-        };
+        let role = |pid: u32| topology.engines.iter().find_map(|engine| engine.process(pid)).map(|p| p.role);
         self.unnamed.retain_mut(|(name, bound, attempts)| {
             let path = self.place.join(&*name);
             let inodes = |of: &Path, end: fn(&Connection) -> u64| -> Vec<u64> {
@@ -318,16 +298,11 @@ impl SocketWatch {
             let holders_by_inode = holders(&[senders.clone(), receivers.clone()].concat());
             let roles = |inodes: &[u64]| -> BTreeSet<Role> {
                 let holders = inodes.iter().filter_map(|inode| holders_by_inode.get(inode)).flatten();
-                holders
-                    .filter(|holder| holder.pid != us)
-                    .filter_map(|holder| role(holder.pid))
-                    .collect()
+                holders.filter(|holder| holder.pid != us).filter_map(|holder| role(holder.pid)).collect()
             };
             let (from, to) = (roles(&senders), roles(&receivers));
             if let (1, Some(from), 1, Some(to)) = (from.len(), from.first(), to.len(), to.first()) {
-                let _ = self
-                    .sender
-                    .send(MoverEvent::Hop(path, Ends::new(from.word(), to.word())));
+                let _ = self.sender.send(MoverEvent::Hop(path, Ends::new(from.word(), to.word())));
                 return false;
             }
             *attempts < NAME_ATTEMPTS

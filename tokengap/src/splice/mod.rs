@@ -75,10 +75,7 @@ impl Prepared {
             for connection in found.into_iter().filter(|c| held_by(c.acceptor, one.receiver)) {
                 let holder = holders.get(&connection.connector).and_then(|holders| holders.first());
                 let holder = *holder.with_context(|| {
-                    format!(
-                        "cannot see a sender of {}: run as root, or as the engine's user",
-                        one.title()
-                    )
+                    format!("cannot see a sender of {}: run as root, or as the engine's user", one.title())
                 })?;
                 live.push(Live { connection, holder });
             }
@@ -91,25 +88,15 @@ impl Prepared {
         let witness = Witness::start(&senders, &receivers);
         let senders: Vec<u32> = senders.into_iter().collect();
         let rate = measure(witness.as_ref().ok(), engine, &senders);
-        Ok(Self {
-            planned,
-            live,
-            witness,
-            rate,
-            engine: EngineFacts::from(engine.event()),
-        })
+        Ok(Self { planned, live, witness, rate, engine: EngineFacts::from(engine.event()) })
     }
 
     /// Describes the planned move.
     pub(crate) fn describe(&self) -> String {
-        let receivers = self.planned.iter().map(|one| {
-            format!(
-                "  {}  {}, received by process {}\n",
-                one.title(),
-                one.endpoint(),
-                one.receiver
-            )
-        });
+        let receivers = self
+            .planned
+            .iter()
+            .map(|one| format!("  {}  {}, received by process {}\n", one.title(), one.endpoint(), one.receiver));
         let senders: BTreeSet<u32> = self.live.iter().map(|live| live.holder.pid).collect();
         let senders: Vec<String> = senders.iter().map(ToString::to_string).collect();
         let rate = match self.rate {
@@ -126,19 +113,12 @@ impl Prepared {
 
     /// Moves everything, or restores everything and returns the reason.
     pub(crate) fn execute(self, options: &Options, guard: Guard) -> anyhow::Result<Splice> {
-        let mut tap = Tap::waiting(Options {
-            formats: engines::FORMATS,
-            ask_to_leave: true,
-            ..options.clone()
-        })?;
+        let mut tap = Tap::waiting(Options { formats: engines::FORMATS, ask_to_leave: true, ..options.clone() })?;
         let mut places = Vec::new();
         let gate = Gate::closed();
         for one in &self.planned {
             let (listener, place) = Place::take(&one.open()?, &one.file)?;
-            let pair = Pair {
-                listen: Endpoint::Path(one.bound.clone()),
-                upstream: Endpoint::Path(place.aside()),
-            };
+            let pair = Pair { listen: Endpoint::Path(one.bound.clone()), upstream: Endpoint::Path(place.aside()) };
             let hop = TapHop {
                 ends: one.name().map(|name| Ends::from(name).to_owned()),
                 endpoint: Some(one.endpoint()),
@@ -279,12 +259,7 @@ impl Splice {
             if !caught_up(&planned) {
                 doubts.push("while moving back, a receiver never became idle: chunks may be reordered".to_owned());
             }
-            doubts.extend(
-                places
-                    .into_iter()
-                    .filter_map(|place| place.give_back().err())
-                    .map(|e| e.to_string()),
-            );
+            doubts.extend(places.into_iter().filter_map(|place| place.give_back().err()).map(|e| e.to_string()));
             doubts
         };
         match thread::Builder::new().name("way-back".into()).spawn(all) {
@@ -321,10 +296,7 @@ impl About for Splice {
 
     fn wire(&self) -> Option<Value> {
         let mut wire = wire_forms(self.tap.tap());
-        let hops = self
-            .planned
-            .iter()
-            .map(|one| json!({"name": one.name(), "endpoint": one.endpoint()}));
+        let hops = self.planned.iter().map(|one| json!({"name": one.name(), "endpoint": one.endpoint()}));
         let continuity = self.seen().ok().map(|seen| {
             json!({"messages_received": seen.received, "requests_across": seen.crossed, "messages_unread": seen.unread,
                    "broken": seen.broken})

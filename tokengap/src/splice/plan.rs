@@ -57,10 +57,7 @@ pub(crate) fn plan(engine: &Engine, wanted: Option<&str>) -> anyhow::Result<Vec<
     for hop in engine.hops.iter().filter(|hop| hop.carries != Carries::Requests) {
         match hop.to {
             Some(to) if !to.role.receives_output() => {}
-            Some(to) => listeners
-                .entry((to.pid, &hop.endpoint))
-                .or_default()
-                .push(hop.ends().to_string()),
+            Some(to) => listeners.entry((to.pid, &hop.endpoint)).or_default().push(hop.ends().to_string()),
             None => left.push(format!("{}: its receiver is not visible", hop.endpoint)),
         }
     }
@@ -83,18 +80,14 @@ pub(crate) fn plan(engine: &Engine, wanted: Option<&str>) -> anyhow::Result<Vec<
                 let one = reach(names, Path::new(path), receiver)?;
                 match one.open().and_then(|folder| Ok(socket_type(&folder, &one.file)?)) {
                     Ok(kind) if kind == MOVABLE => planned.push(one),
-                    Ok(kind) => left.push(format!(
-                        "{endpoint}: its socket type {kind} loses messages while peers reconnect"
-                    )),
+                    Ok(kind) => {
+                        left.push(format!("{endpoint}: its socket type {kind} loses messages while peers reconnect"))
+                    }
                     Err(why) => left.push(why.to_string()),
                 }
             }
-            Some(_) => left.push(format!(
-                "{endpoint}: an abstract name has no file to move; use tokengap tap"
-            )),
-            None => left.push(format!(
-                "{endpoint}: only ipc sockets can be moved; use tokengap tap, or attach"
-            )),
+            Some(_) => left.push(format!("{endpoint}: an abstract name has no file to move; use tokengap tap")),
+            None => left.push(format!("{endpoint}: only ipc sockets can be moved; use tokengap tap, or attach")),
         }
     }
     if planned.is_empty() {
@@ -118,11 +111,5 @@ fn reach(names: Vec<String>, path: &Path, pid: u32) -> anyhow::Result<Planned> {
         Ok(_) => parent.to_owned(),
         Err(_) => Path::new(&format!("/proc/{pid}/cwd")).join(parent),
     };
-    Ok(Planned {
-        names,
-        bound: path.to_owned(),
-        receiver: pid,
-        folder,
-        file: file.to_owned(),
-    })
+    Ok(Planned { names, bound: path.to_owned(), receiver: pid, folder, file: file.to_owned() })
 }

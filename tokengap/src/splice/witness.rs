@@ -62,10 +62,7 @@ impl Witness {
             .iter()
             .map(|&pid| Target {
                 pid,
-                capture: Capture {
-                    sent: TO_COMPARE,
-                    received: if receivers.contains(&pid) { CAPTURE } else { 0 },
-                },
+                capture: Capture { sent: TO_COMPARE, received: if receivers.contains(&pid) { CAPTURE } else { 0 } },
             })
             .collect();
         let shared = Arc::new(Shared::default());
@@ -86,10 +83,7 @@ impl Witness {
         });
         let thread = thread.map_err(|error| error.to_string())?;
         receiver.recv().unwrap_or(Err("its thread failed".into()))?;
-        Ok(Self {
-            shared,
-            thread: Some(thread),
-        })
+        Ok(Self { shared, thread: Some(thread) })
     }
 
     /// Results so far.
@@ -148,9 +142,7 @@ fn watch(
         if let Err(error) = &polled {
             tally.seen.broken.push(format!("the probe ended: {error}"));
         }
-        tally
-            .seen
-            .clone_into(&mut shared.seen.lock().unwrap_or_else(PoisonError::into_inner));
+        tally.seen.clone_into(&mut shared.seen.lock().unwrap_or_else(PoisonError::into_inner));
         if ending || polled.is_err() {
             return;
         }
@@ -178,10 +170,7 @@ struct Inbox {
 impl Tally {
     fn new() -> Self {
         Self {
-            analysis: Analysis::new(Config {
-                engines: engines::FACTS,
-                ..Config::default()
-            }),
+            analysis: Analysis::new(Config { engines: engines::FACTS, ..Config::default() }),
             decoders: Decoders::new(engines::FORMATS, LONGEST),
             matcher: Matcher::new(Limits::default()),
             inboxes: HashMap::new(),
@@ -253,14 +242,11 @@ impl Tally {
         let is_loss = |finding: &&&trace::detect::Finding| matches!(finding.kind, "wire-loss" | "wire-arithmetic");
         let findings = self.analysis.findings();
         let broken = findings.iter().filter(is_loss);
-        let mut broken: Vec<String> = broken
-            .map(|finding| format!("{}: {}", finding.kind, finding.verdict.summary))
-            .collect();
+        let mut broken: Vec<String> =
+            broken.map(|finding| format!("{}: {}", finding.kind, finding.verdict.summary)).collect();
         let skipped = self.matcher.misses().skipped;
         if skipped > 0 {
-            broken.push(format!(
-                "{skipped} messages were lost, or received after later messages of their sender"
-            ));
+            broken.push(format!("{skipped} messages were lost, or received after later messages of their sender"));
         }
         self.seen.broken = broken;
     }
@@ -268,10 +254,7 @@ impl Tally {
 
 /// Event for `count` messages whose content is unknown.
 fn unknown(count: u64) -> Event<'static> {
-    Event::new(
-        trace::MonoNs::now(),
-        What::Missed(Missed::new(None, count, MissedCause::QueueFull)),
-    )
+    Event::new(trace::MonoNs::now(), What::Missed(Missed::new(None, count, MissedCause::QueueFull)))
 }
 
 /// Measuring time of the rate.
@@ -307,16 +290,11 @@ pub(crate) fn measure(witness: Option<&Witness>, engine: &Engine, senders: &[u32
 fn wakeups(engine: &Engine, senders: &[u32]) -> Option<u64> {
     let processes = engine.processes.iter().filter(|p| senders.contains(&p.id.pid));
     let threads = processes.flat_map(|p| p.io_threads.iter().map(|tid| (p.id.pid, *tid)));
-    threads
-        .map(|(pid, tid)| switches(pid, tid))
-        .sum::<Option<u64>>()
-        .filter(|&sum| sum > 0)
+    threads.map(|(pid, tid)| switches(pid, tid)).sum::<Option<u64>>().filter(|&sum| sum > 0)
 }
 
 fn switches(pid: u32, tid: u32) -> Option<u64> {
     let status = std::fs::read_to_string(format!("/proc/{pid}/task/{tid}/status")).ok()?;
-    let count = status
-        .lines()
-        .find_map(|line| line.strip_prefix("voluntary_ctxt_switches:"))?;
+    let count = status.lines().find_map(|line| line.strip_prefix("voluntary_ctxt_switches:"))?;
     count.trim().parse().ok()
 }

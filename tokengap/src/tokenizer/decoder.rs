@@ -32,11 +32,7 @@ fn detokenizer(json: &[u8]) -> Result<Detokenizer, String> {
         is_word(&prefix).then_some((id, prefix))
     });
     let (id, prefix) = word.ok_or("none of its first tokens is a word")?;
-    let after_word = TokenStream {
-        ids: vec![id],
-        prefix,
-        next: 1,
-    };
+    let after_word = TokenStream { ids: vec![id], prefix, next: 1 };
     let whole = match tokenizer.get_decoder() {
         Some(DecoderWrapper::ByteLevel(_)) => (0..tokenizer.get_vocab_size(true) as u32)
             .map(|id| tokenizer.decode(&[id], true).unwrap_or_default())
@@ -44,11 +40,7 @@ fn detokenizer(json: &[u8]) -> Result<Detokenizer, String> {
             .collect(),
         _ => Vec::new(),
     };
-    Ok(Detokenizer {
-        tokenizer,
-        after_word,
-        whole,
-    })
+    Ok(Detokenizer { tokenizer, after_word, whole })
 }
 
 impl Detokenize for Detokenizer {

@@ -64,11 +64,7 @@ pub(crate) fn run(options: &Options, screen: Option<Screen>) -> anyhow::Result<V
         screen.watch(watchers.len());
         Rc::new(RefCell::new(screen))
     });
-    let config = Config {
-        limits: options.limits,
-        engines: engines::FACTS,
-        ..Config::default()
-    };
+    let config = Config { limits: options.limits, engines: engines::FACTS, ..Config::default() };
     let pod = |(place, watcher)| {
         let observer: Box<dyn Observer> = match &screen {
             Some(screen) => Box::new(PodView::new(Rc::clone(screen), place)),
@@ -79,15 +75,8 @@ pub(crate) fn run(options: &Options, screen: Option<Screen>) -> anyhow::Result<V
         (Pod::new(watcher, screen, options, several), session)
     };
     let mut pods: Vec<_> = watchers.into_iter().enumerate().map(pod).collect();
-    let mut runs: Vec<_> = pods
-        .iter_mut()
-        .map(|(pod, session)| Running::new(pod, session))
-        .collect();
-    let run_options = RunOptions {
-        duration: options.duration,
-        reload: None,
-        alarm: &app::print_message,
-    };
+    let mut runs: Vec<_> = pods.iter_mut().map(|(pod, session)| Running::new(pod, session)).collect();
+    let run_options = RunOptions { duration: options.duration, reload: None, alarm: &app::print_message };
     session::run(&mut runs, &signals, run_options);
     // Restore the terminal before printing anything.
     for (pod, session) in &mut pods {

@@ -137,11 +137,7 @@ impl Pod {
             stopped: false,
             gaps: 0,
             limits: options.limits,
-            record: if several {
-                record.map(|path| recording_path(&path, watcher.address()))
-            } else {
-                record
-            },
+            record: if several { record.map(|path| recording_path(&path, watcher.address())) } else { record },
             options: RecordOptions {
                 max_bytes: options.record_max_size,
                 force: options.force,
@@ -308,10 +304,7 @@ impl Pod {
             Link::Live | Link::Ended => {}
             Link::Away if self.why.is_empty() => {}
             Link::Away => own.push(format!("{} has been unreachable for {since}: {}", self.name, self.why)),
-            Link::Silent => own.push(format!(
-                "{} has been silent for {since}: its values are that old",
-                self.name
-            )),
+            Link::Silent => own.push(format!("{} has been silent for {since}: its values are that old", self.name)),
             Link::Lost => own.push(format!("{} was lost {since} ago: {}", self.name, self.why)),
         }
         if self.reader.lost() > 0 {
@@ -322,11 +315,7 @@ impl Pod {
                 self.gaps
             ));
         }
-        own.extend(
-            self.incomplete_reason
-                .iter()
-                .map(|why| format!("feed: {}: {why}", self.name)),
-        );
+        own.extend(self.incomplete_reason.iter().map(|why| format!("feed: {}: {why}", self.name)));
         self.own = own;
     }
 
@@ -362,14 +351,9 @@ impl Pod {
 
 /// Derives a file name per source from `run.tgap`: `run-ADDRESS.tgap`.
 fn recording_path(path: &Path, address: &str) -> PathBuf {
-    let plain: String = address
-        .chars()
-        .map(|c| if c.is_ascii_alphanumeric() || c == '.' { c } else { '-' })
-        .collect();
+    let plain: String = address.chars().map(|c| if c.is_ascii_alphanumeric() || c == '.' { c } else { '-' }).collect();
     let stem = path.file_stem().unwrap_or_default().to_string_lossy();
-    let end = path
-        .extension()
-        .map_or_else(String::new, |e| format!(".{}", e.to_string_lossy()));
+    let end = path.extension().map_or_else(String::new, |e| format!(".{}", e.to_string_lossy()));
     path.with_file_name(format!("{stem}-{plain}{end}"))
 }
 

@@ -28,19 +28,14 @@ const RID: &str = "da7231f9ebd455a494d508416fc22d7a";
 fn tokengap() -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_tokengap"));
     let headers = format!("authorization=Bearer%20{SECRET}");
-    command
-        .env("OTEL_EXPORTER_OTLP_HEADERS", headers)
-        .env("API_KEY", SECRET)
-        .env_remove("TOKENGAP_LOG");
+    command.env("OTEL_EXPORTER_OTLP_HEADERS", headers).env("API_KEY", SECRET).env_remove("TOKENGAP_LOG");
     command
 }
 
 /// The recorded message with a confidential text and confidential tool calls.
 fn message() -> Vec<u8> {
-    let path = concat!(
-        env!("CARGO_MANIFEST_DIR"),
-        "/../zmq-tap/fixtures/messages/0.5.19-msgpack/str_delta_3rid.msgpack"
-    );
+    let path =
+        concat!(env!("CARGO_MANIFEST_DIR"), "/../zmq-tap/fixtures/messages/0.5.19-msgpack/str_delta_3rid.msgpack");
     let mut message = std::fs::read(path).expect("a recorded message");
     let at = message.windows(TEXT.len()).position(|part| part == RECORDED_TEXT);
     let at = at.expect("its text");
@@ -141,28 +136,9 @@ fn tap(folder: &Path, more: &[&str]) -> Outputs {
     let tcp = |port| format!("tcp://127.0.0.1:{port}");
     let child = tokengap()
         .current_dir(folder)
-        .args([
-            "-vvv",
-            "tap",
-            "--headless",
-            "--json",
-            "--duration",
-            "6s",
-            "--record",
-            "run.tgap",
-        ])
-        .args([
-            "--listen",
-            &tcp(listen),
-            "--upstream",
-            &tcp(upstream.local_addr().expect("bound").port()),
-        ])
-        .args([
-            "--listen",
-            &format!("http://127.0.0.1:{clients}"),
-            "--upstream",
-            &format!("http://127.0.0.1:{server}"),
-        ])
+        .args(["-vvv", "tap", "--headless", "--json", "--duration", "6s", "--record", "run.tgap"])
+        .args(["--listen", &tcp(listen), "--upstream", &tcp(upstream.local_addr().expect("bound").port())])
+        .args(["--listen", &format!("http://127.0.0.1:{clients}"), "--upstream", &format!("http://127.0.0.1:{server}")])
         .args(["--metrics", &metrics.to_string(), "--publish", &tcp(publish)])
         .args(["--otlp", &format!("http://127.0.0.1:{}", collector.port)])
         .args(["--otlp-requests", "all", "--otlp-interval", "1s"])
@@ -175,15 +151,7 @@ fn tap(folder: &Path, more: &[&str]) -> Outputs {
     let subscriber = outlets::subscribe(publish);
     let watcher = tokengap()
         .current_dir(folder)
-        .args([
-            "-vvv",
-            "watch",
-            "--headless",
-            "--json",
-            "--record",
-            "watched.tgap",
-            &tcp(publish),
-        ])
+        .args(["-vvv", "watch", "--headless", "--json", "--record", "watched.tgap", &tcp(publish)])
         .stdout(Stdio::piped())
         .stderr(Stdio::piped())
         .spawn()
@@ -225,17 +193,10 @@ fn tap(folder: &Path, more: &[&str]) -> Outputs {
         ("pushed telemetry", &outputs.pushed, RID),
         ("the feed", &outputs.published, RID),
         ("the watcher's report", &outputs.watcher, RID),
-        (
-            "the comparison of tool calls",
-            &outputs.log_and_report,
-            "damaged-tool-calls",
-        ),
+        ("the comparison of tool calls", &outputs.log_and_report, "damaged-tool-calls"),
     ] {
         let text = String::from_utf8_lossy(output);
-        assert!(
-            text.contains(word),
-            "{what} is empty, so the search proves nothing: {text}"
-        );
+        assert!(text.contains(word), "{what} is empty, so the search proves nothing: {text}");
     }
     outputs
 }
@@ -257,11 +218,7 @@ fn search_recordings(folder: &Path) {
         let made = |args: &[&str]| {
             let out = tokengap().current_dir(folder).arg("-vvv").args(args).output();
             let out = out.expect("tokengap runs");
-            assert!(
-                out.status.success(),
-                "{args:?}: {}",
-                String::from_utf8_lossy(&out.stderr)
-            );
+            assert!(out.status.success(), "{args:?}: {}", String::from_utf8_lossy(&out.stderr));
             search(&args.join(" "), &[out.stdout, out.stderr].concat());
         };
         for format in ["text", "json", "markdown", "html"] {
@@ -283,10 +240,7 @@ fn no_text_token_id_or_secret_leaks() {
     if let Some(shown) = outlets::screen(folder.path(), &tokengap()) {
         let text = String::from_utf8_lossy(&shown);
         assert!(text.contains(&RID[..8]), "the request is on the screen: {text}");
-        assert!(
-            text.contains("tool call 1 of 2"),
-            "its tool calls are on the screen: {text}"
-        );
+        assert!(text.contains("tool call 1 of 2"), "its tool calls are on the screen: {text}");
         search("the screen", &shown);
     }
 }
@@ -299,21 +253,10 @@ fn payload_tokens_exports_ids_only_on_a_second_request() {
     search_recordings(folder.path());
     let mut export = tokengap();
     export.current_dir(folder.path());
-    export.args([
-        "-vvv",
-        "export",
-        "run.tgap",
-        "--format",
-        "events",
-        "--payload",
-        "tokens",
-    ]);
+    export.args(["-vvv", "export", "run.tgap", "--format", "events", "--payload", "tokens"]);
     let out = export.output().expect("tokengap runs");
     search_words("the events with their ids", &[&out.stdout[..], &out.stderr].concat());
-    assert!(
-        contains_an_id(&String::from_utf8_lossy(&out.stdout)),
-        "the ids that were asked for"
-    );
+    assert!(contains_an_id(&String::from_utf8_lossy(&out.stdout)), "the ids that were asked for");
 }
 
 #[test]
@@ -324,17 +267,11 @@ fn errors_contain_no_message_content() {
     for cut in [40, 80, 120, 200, whole.len() - 1] {
         let broken = [&whole[..cut], BROKEN.as_bytes(), &whole[cut..]].concat();
         std::fs::write(folder.path().join("broken"), broken).expect("written");
-        let out = tokengap()
-            .args(["-vvv", "decode"])
-            .arg(folder.path().join("broken"))
-            .output();
+        let out = tokengap().args(["-vvv", "decode"]).arg(folder.path().join("broken")).output();
         let out = out.expect("tokengap runs");
         search("decode's errors", &out.stderr);
         for command in ["report", "replay"] {
-            let out = tokengap()
-                .args(["-vvv", command])
-                .arg(folder.path().join("broken"))
-                .output();
+            let out = tokengap().args(["-vvv", command]).arg(folder.path().join("broken")).output();
             search(command, &out.expect("tokengap runs").stderr);
         }
     }

@@ -60,8 +60,7 @@ fn request(from: &mut impl BufRead) -> Option<(String, Vec<u8>)> {
     }
     let length = head.lines().find_map(|line| {
         let (name, value) = line.split_once(':')?;
-        name.eq_ignore_ascii_case("content-length")
-            .then(|| value.trim().parse().ok())?
+        name.eq_ignore_ascii_case("content-length").then(|| value.trim().parse().ok())?
     });
     let mut body = vec![0; length.unwrap_or(0)];
     from.read_exact(&mut body).ok()?;
@@ -101,9 +100,7 @@ pub(crate) fn server() -> u16 {
         let events: String = if head.contains("/v1/chat/completions") {
             call_events()
         } else {
-            (1..=3)
-                .map(|count| EVENT.replace("COUNT", &count.to_string()))
-                .collect()
+            (1..=3).map(|count| EVENT.replace("COUNT", &count.to_string())).collect()
         };
         let response = format!("{ANSWER}{events}data: [DONE]\n\n");
         stream.write_all(response.as_bytes()).ok();
@@ -141,10 +138,7 @@ pub(crate) fn subscribe(port: u16) -> JoinHandle<Vec<u8>> {
 
 /// Output to a terminal while every page of the recording is shown. Returns `None`, with a message, if `script` is not installed.
 pub(crate) fn screen(folder: &Path, tokengap: &Command) -> Option<Vec<u8>> {
-    let line = format!(
-        "stty cols 200 rows 50; exec {} replay run.tgap",
-        tokengap.get_program().to_string_lossy()
-    );
+    let line = format!("stty cols 200 rows 50; exec {} replay run.tgap", tokengap.get_program().to_string_lossy());
     let child = Command::new("script")
         .current_dir(folder)
         .args(["-qec", &line, "/dev/null"])
@@ -160,22 +154,7 @@ pub(crate) fn screen(folder: &Path, tokengap: &Command) -> Option<Vec<u8>> {
     };
     let mut keys = child.stdin.take().expect("piped");
     // The first input answers the cursor position query sent to every terminal.
-    for key in [
-        "\x1b[1;1R",
-        "1",
-        "2",
-        "/",
-        &RID[..8],
-        "\r",
-        "\r",
-        "3",
-        "4",
-        "5",
-        "?",
-        "?",
-        "2",
-        "q",
-    ] {
+    for key in ["\x1b[1;1R", "1", "2", "/", &RID[..8], "\r", "\r", "3", "4", "5", "?", "?", "2", "q"] {
         thread::sleep(Duration::from_millis(500));
         keys.write_all(key.as_bytes()).ok();
     }

@@ -34,12 +34,7 @@ pub(crate) fn bench(c: &mut Criterion) {
         analyse(&mut group, format!("hops/{hops}"), LIVE, Stream { hops, ..STREAM });
     }
     for lanes in [16, 1_024] {
-        analyse(
-            &mut group,
-            format!("connections/{lanes}"),
-            LIVE,
-            Stream { lanes, ..STREAM },
-        );
+        analyse(&mut group, format!("connections/{lanes}"), LIVE, Stream { lanes, ..STREAM });
     }
     group.finish();
 }

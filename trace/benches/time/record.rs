@@ -15,10 +15,7 @@ use crate::cpu;
 use crate::traffic::{LIVE, Part, REQUESTS, STREAM, Stream, Traffic, chunks};
 
 /// A frame of 256 requests, recorded from SGLang 0.5.9.
-const FRAME: &str = concat!(
-    env!("CARGO_MANIFEST_DIR"),
-    "/../zmq-tap/fixtures/messages/0.5.9/skip_delta_256rid.pkl"
-);
+const FRAME: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../zmq-tap/fixtures/messages/0.5.9/skip_delta_256rid.pkl");
 const RID: usize = 32;
 /// Repetitions of the traffic in the file that is opened: an hour.
 const HOUR_REPETITIONS: usize = 900;
@@ -68,10 +65,7 @@ fn write(path: &Path, frames: &[Vec<Chunk<'_>>], repetitions: usize) {
     };
     let header = Header::of("bench", Config::default());
     let mut recorder = Recorder::create(path, &header, options).expect("a recording");
-    let mut stream = Stream {
-        at: MonoNs::now().0,
-        ..STREAM
-    };
+    let mut stream = Stream { at: MonoNs::now().0, ..STREAM };
     stream.announce(&mut recorder);
     for _ in 0..repetitions {
         stream.frames(frames, &mut recorder);
@@ -85,11 +79,7 @@ fn read(path: &Path) -> u64 {
     let mut reader = recording.reader();
     let mut chunks_read = 0;
     while let Some(record) = reader.next().expect("an intact block") {
-        if let Record::Event(Event {
-            what: What::Sent(frame),
-            ..
-        }) = black_box(record)
-        {
+        if let Record::Event(Event { what: What::Sent(frame), .. }) = black_box(record) {
             chunks_read += frame.chunks.len() as u64;
         }
     }
@@ -129,11 +119,7 @@ fn zstd_write(path: &Path, seconds: &[Vec<u8>]) {
     let mut zstd = zstd::bulk::Compressor::new(RecordOptions::default().level).expect("a compressor");
     for second in seconds {
         let packed = zstd.compress(second).expect("compressed bytes");
-        for number in [
-            packed.len() as u64,
-            second.len() as u64,
-            crc32fast::hash(&packed).into(),
-        ] {
+        for number in [packed.len() as u64, second.len() as u64, crc32fast::hash(&packed).into()] {
             file.write_all(&number.to_le_bytes()).expect("disk space");
         }
         file.write_all(&packed).expect("disk space");

@@ -46,12 +46,7 @@ pub(crate) struct Traffic {
 impl Traffic {
     /// `live` requests, each of which finishes after `tokens` tokens.
     pub(crate) fn new(live: usize, tokens: u32) -> Self {
-        let mut traffic = Self {
-            slots: Vec::new(),
-            tokens,
-            next: 0,
-            started: 0,
-        };
+        let mut traffic = Self { slots: Vec::new(), tokens, next: 0, started: 0 };
         for slot in 0..live {
             let mut part = traffic.begin();
             // Start requests at different ages, as in a steady state.
@@ -64,11 +59,7 @@ impl Traffic {
     fn begin(&mut self) -> Part {
         self.started += 1;
         let halves = [0x9e37_79b9_7f4a_7c15, 0xd134_2543_de82_ef95].map(|factor| self.started.wrapping_mul(factor));
-        Part {
-            rid: format!("{:016x}{:016x}", halves[0], halves[1]),
-            completion: 0,
-            finish: false,
-        }
+        Part { rid: format!("{:016x}{:016x}", halves[0], halves[1]), completion: 0, finish: false }
     }
 
     /// Frames of the next second.
@@ -147,13 +138,7 @@ pub(crate) struct Stream {
 }
 
 /// One hop and one connection, sends and receives observed.
-pub(crate) const STREAM: Stream = Stream {
-    hops: 1,
-    lanes: 1,
-    receives: true,
-    seq: 0,
-    at: SECOND,
-};
+pub(crate) const STREAM: Stream = Stream { hops: 1, lanes: 1, receives: true, seq: 0, at: SECOND };
 
 impl Stream {
     /// Announces the hops.
@@ -177,11 +162,7 @@ impl Stream {
                 ..Hop::new(
                     HopId(number),
                     NAMES[if last { NAMES.len() - 1 } else { usize::from(number) }],
-                    Capabilities {
-                        sent: true,
-                        received: self.receives,
-                        ..Capabilities::default()
-                    },
+                    Capabilities { sent: true, received: self.receives, ..Capabilities::default() },
                 )
             };
             to.event(&Event::new(MonoNs(self.at), What::Hop(hop)));

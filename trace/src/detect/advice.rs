@@ -14,10 +14,7 @@ pub(super) fn own_work(engine: &dyn Facts, role: &str) -> String {
 
 /// For a CPU-bound process that spends most of its work writing HTTP responses.
 pub(super) fn own_writes(engine: &dyn Facts, role: &str) -> String {
-    format!(
-        "it spends most of its time writing HTTP responses, one write per chunk; {}",
-        own_work(engine, role)
-    )
+    format!("it spends most of its time writing HTTP responses, one write per chunk; {}", own_work(engine, role))
 }
 
 /// For a runnable thread without a CPU.
@@ -59,14 +56,8 @@ pub(super) fn away(state: AwayState, place: &str) -> &'static str {
 
 /// For frames that wait on a hop.
 pub(super) fn of_hop(engine: &dyn Facts, attribution: &Attribution<'_>, hop: &str) -> String {
-    let leg = attribution
-        .legs
-        .iter()
-        .find(|leg| leg.kind == LegKind::Wait && leg.name == hop);
-    leg.map_or_else(
-        || String::from("the receiver of this hop is slower than its senders"),
-        |leg| of_leg(engine, leg),
-    )
+    let leg = attribution.legs.iter().find(|leg| leg.kind == LegKind::Wait && leg.name == hop);
+    leg.map_or_else(|| String::from("the receiver of this hop is slower than its senders"), |leg| of_leg(engine, leg))
 }
 
 /// For first tokens that wait, by the leg where they wait.
@@ -94,18 +85,12 @@ pub(super) fn dropped(engine: &EngineState) -> String {
         return String::from("cumulative output loses none: each chunk replaces the one before");
     };
     let flag = engine.behaviour().flag().unwrap_or(drops.flag);
-    format!(
-        "fixed in {}, which merges queued chunks; until then run without {flag}",
-        fixed_in(engine, &drops)
-    )
+    format!("fixed in {}, which merges queued chunks; until then run without {flag}", fixed_in(engine, &drops))
 }
 
 /// For text that arrived at the server and is in no event of its response.
 pub(super) fn lost_from_text(engine: &EngineState) -> String {
-    let version = engine
-        .version
-        .as_deref()
-        .filter(|_| engine.mode != Some(Mode::Cumulative));
+    let version = engine.version.as_deref().filter(|_| engine.mode != Some(Mode::Cumulative));
     match version.and_then(|version| engine.facts().cuts_text(version)) {
         Some(cut) => format!(
             "the OpenAI endpoints of this release cut the text: fixed in {}; until then run without {}",
@@ -123,10 +108,7 @@ pub(super) fn would_drop(engine: &EngineState) -> String {
         return String::from("keep the cumulative mode in this release");
     };
     let flag = engine.behaviour().flag().unwrap_or(drops.flag);
-    format!(
-        "do not set {flag} before {}, which merges queued chunks",
-        fixed_in(engine, &drops)
-    )
+    format!("do not set {flag} before {}, which merges queued chunks", fixed_in(engine, &drops))
 }
 
 /// First release that loses no tokens, and the one from which the text is complete, too.
@@ -138,10 +120,7 @@ fn fixed_in(engine: &EngineState, drops: &Drops) -> String {
 }
 
 fn of_leg(engine: &dyn Facts, leg: &Leg<'_>) -> String {
-    let one = leg
-        .worker
-        .as_deref()
-        .map_or(String::new(), |worker| format!(" ({worker})"));
+    let one = leg.worker.as_deref().map_or(String::new(), |worker| format!(" ({worker})"));
     let subject = format!("the {}{one}", leg.role);
     match leg.thread {
         _ if leg.kind != LegKind::Wait => format!("the time is spent inside {subject}: {}", own_work(engine, leg.role)),

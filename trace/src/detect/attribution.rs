@@ -193,10 +193,7 @@ impl<'l> Attribution<'l> {
 impl Leg<'_> {
     /// Describes the leg's share of first tokens' time and its receivers' state.
     fn first_token_words(&self) -> String {
-        let of = self
-            .worker
-            .as_deref()
-            .map_or(String::new(), |worker| format!(" of {worker}"));
+        let of = self.worker.as_deref().map_or(String::new(), |worker| format!(" of {worker}"));
         let share = percent(self.first_token[0].share);
         let thread = match (self.thread, self.busy) {
             (ThreadState::CpuBound, _) => format!(" (the {} is CPU-bound)", self.role),
@@ -238,26 +235,14 @@ fn wait<'l>(
         first_token[0].sum.add(hop.first_waits.whole());
         first_token[1].sum.add(hop.first_waits.recent(now));
     }
-    let waits = members
-        .iter()
-        .any(|hop| hop.capabilities().received && hop.oldest_waiting().is_some());
+    let waits = members.iter().any(|hop| hop.capabilities().received && hop.oldest_waiting().is_some());
     if chunk[0].sum.count == 0 && !waits {
         return None;
     }
     let worker = outlier(members, now);
-    let slow: Vec<&Hop> = members
-        .iter()
-        .copied()
-        .filter(|hop| worker.is_none_or(|w| key(w) == key(hop)))
-        .collect();
-    let spent = slow
-        .iter()
-        .map(|hop| hop.while_waiting)
-        .fold(TimeUse::default(), TimeUse::plus);
-    let away = slow
-        .iter()
-        .map(|hop| hop.away)
-        .fold(AwayTimes::default(), AwayTimes::plus);
+    let slow: Vec<&Hop> = members.iter().copied().filter(|hop| worker.is_none_or(|w| key(w) == key(hop))).collect();
+    let spent = slow.iter().map(|hop| hop.while_waiting).fold(TimeUse::default(), TimeUse::plus);
+    let away = slow.iter().map(|hop| hop.away).fold(AwayTimes::default(), AwayTimes::plus);
     let busy = worker.map_or(busy, |_| self::busy(ledger, slow.iter().copied(), window_ns));
     Some(Leg {
         name: &group.name,
@@ -269,10 +254,7 @@ fn wait<'l>(
         busy,
         thread: state(&spent, &away, busy, thresholds),
         spent,
-        worker: worker.map(|hop| {
-            hop.worker
-                .map_or_else(|| hop.endpoint.to_string(), |n| format!("worker {n}"))
-        }),
+        worker: worker.map(|hop| hop.worker.map_or_else(|| hop.endpoint.to_string(), |n| format!("worker {n}"))),
     })
 }
 
@@ -283,12 +265,7 @@ fn inside<'l>(
     receives: bool,
 ) -> Option<Leg<'l>> {
     let (kind, spread, of_chunks, of_first) = if receives {
-        (
-            LegKind::Inside,
-            &processing_stage.inside,
-            &processing_stage.inside_sum,
-            &processing_stage.first_inside,
-        )
+        (LegKind::Inside, &processing_stage.inside, &processing_stage.inside_sum, &processing_stage.first_inside)
     } else {
         (
             LegKind::WaitAndInside,
@@ -329,11 +306,7 @@ fn state(spent: &TimeUse, away: &AwayTimes, busy: Option<f64>, thresholds: &Thre
     if at_least(Some(suspended), thresholds.starved_share)
         && spent.starved_ns().is_none_or(|starved| starved < suspended)
     {
-        if stopped >= frozen {
-            ThreadState::Stopped
-        } else {
-            ThreadState::Frozen
-        }
+        if stopped >= frozen { ThreadState::Stopped } else { ThreadState::Frozen }
     } else if at_least(spent.throttled_ns(), thresholds.throttled_share) {
         ThreadState::Throttled
     } else if at_least(spent.starved_ns(), thresholds.starved_share) {
@@ -361,9 +334,7 @@ fn key(hop: &Hop) -> Key<'_> {
 fn outlier<'h>(members: &[&'h Hop], now: MonoNs) -> Option<&'h Hop> {
     let waits = |hop: &Hop| {
         let counts = hop.counts;
-        let open = hop
-            .oldest_waiting()
-            .map_or(0, |at| u128::from(now.since(at)) * u128::from(counts.backlog) / 2);
+        let open = hop.oldest_waiting().map_or(0, |at| u128::from(now.since(at)) * u128::from(counts.backlog) / 2);
         hop.chunk_waits.whole().ns + open
     };
     let mut receivers: Vec<(&Hop, u128)> = Vec::new();
@@ -406,10 +377,7 @@ fn open_waits(ledger: &Ledger) -> Vec<Open<'_>> {
             None => (!hop.capabilities().received, stream.first_at),
         };
         let leg = if inside { &*group.ends.to } else { &group.name };
-        let sum = Sum {
-            count: 1,
-            ns: ledger.now().since(since).into(),
-        };
+        let sum = Sum { count: 1, ns: ledger.now().since(since).into() };
         match open.iter_mut().find(|o| o.leg == leg && o.inside == inside) {
             Some(known) => known.sum.add(sum),
             None => open.push(Open { leg, inside, sum }),
@@ -425,12 +393,8 @@ pub fn busy<'h>(ledger: &Ledger, hops: impl Iterator<Item = &'h Hop>, window_ns:
     for hop in hops.filter(|hop| hop.capabilities().processed) {
         let processing = part(hop.counts.busy_ns as f64, window_ns as f64);
         let poll = hop.receiving_thread().and_then(|by| ledger.thread(by)?.poll);
-        let away = poll.map_or(0.0, |poll| {
-            part(
-                poll.interval_ns.saturating_sub(poll.polled_ns) as f64,
-                poll.interval_ns as f64,
-            )
-        });
+        let away = poll
+            .map_or(0.0, |poll| part(poll.interval_ns.saturating_sub(poll.polled_ns) as f64, poll.interval_ns as f64));
         sum += processing.max(away).min(1.0);
         count += 1;
     }
@@ -455,11 +419,7 @@ mod tests {
         let sample = CpuSample {
             name: "python3",
             wait_ns: Some(0),
-            poll: Some(PollUse {
-                interval_ns: SECOND,
-                polled_ns: 690 * MS,
-                wakeups: 9,
-            }),
+            poll: Some(PollUse { interval_ns: SECOND, polled_ns: 690 * MS, wakeups: 9 }),
             ..CpuSample::new(ThreadId { pid: 7, tid: 7 }, "tokenizer", SECOND, 300 * MS)
         };
         scene.apply(SECOND, What::Cpu(sample));

@@ -12,11 +12,7 @@ pub(super) fn check(context: &DetectContext<'_>, found: &mut Vec<Verdict>) {
         if to < limits.backlog_frames || seconds < limits.backlog_seconds {
             continue;
         }
-        let oldest = context
-            .ledger
-            .members(place)
-            .filter_map(crate::ledger::Hop::oldest_waiting)
-            .min();
+        let oldest = context.ledger.members(place).filter_map(crate::ledger::Hop::oldest_waiting).min();
         let waited = oldest.map_or(0, |at| context.now.since(at));
         // On a hop with many small frames, a backlog of a hundred clears within milliseconds.
         if waited < limits.late_ns {

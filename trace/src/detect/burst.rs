@@ -20,10 +20,7 @@ pub(super) fn check(context: &DetectContext<'_>, found: &mut Vec<Verdict>) {
                 count(median),
                 count(p99),
             ),
-            _ => format!(
-                "{frames} of {} were received in one wakeup that has not ended",
-                group.name
-            ),
+            _ => format!("{frames} of {} were received in one wakeup that has not ended", group.name),
         };
         let away = away_from_poll(context, place);
         if let Some(share) = away {
@@ -44,13 +41,8 @@ pub(super) fn check(context: &DetectContext<'_>, found: &mut Vec<Verdict>) {
 
 /// Share of the run that receivers of the line spent outside their polls; the largest one.
 fn away_from_poll(context: &DetectContext<'_>, place: usize) -> Option<f64> {
-    let polls = context
-        .ledger
-        .members(place)
-        .filter_map(|hop| context.ledger.thread(hop.receiving_thread()?)?.poll);
-    polls
-        .map(|poll| 1.0 - poll.polled_ns as f64 / poll.interval_ns.max(1) as f64)
-        .max_by(f64::total_cmp)
+    let polls = context.ledger.members(place).filter_map(|hop| context.ledger.thread(hop.receiving_thread()?)?.poll);
+    polls.map(|poll| 1.0 - poll.polled_ns as f64 / poll.interval_ns.max(1) as f64).max_by(f64::total_cmp)
 }
 
 #[cfg(test)]

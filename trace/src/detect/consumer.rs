@@ -32,15 +32,8 @@ pub(super) struct Late<'a> {
 impl Late<'_> {
     /// CPU use of its whole process since then, in CPUs.
     pub(super) fn process_cpus(&self, context: &DetectContext<'_>) -> f64 {
-        let of_process = context
-            .ledger
-            .threads()
-            .iter()
-            .filter(|t| t.id.pid == self.thread.id.pid);
-        of_process
-            .filter_map(|t| t.between(self.from, context.now))
-            .map(|spent| spent.share(spent.on_ns))
-            .sum()
+        let of_process = context.ledger.threads().iter().filter(|t| t.id.pid == self.thread.id.pid);
+        of_process.filter_map(|t| t.between(self.from, context.now)).map(|spent| spent.share(spent.on_ns)).sum()
     }
 
     /// Start of every summary: `tokenizer (4711/4711) `.
@@ -81,10 +74,7 @@ impl Late<'_> {
             .with_known("run_wait", share(spent.starved_ns()))
             .with_known("throttled", share(spent.throttled_ns()))
             .with_known("blocked", share(spent.blocked_ns()))
-            .with_known(
-                "kernel_bytes_max",
-                self.group.kernel.max_between(self.from, context.now),
-            );
+            .with_known("kernel_bytes_max", self.group.kernel.max_between(self.from, context.now));
         for state in AwayState::ALL {
             let share = rounded(spent.share(self.away.of(state)));
             if share > 0.0 && state != AwayState::Blocked {

@@ -29,11 +29,7 @@ pub(super) fn asleep(context: &DetectContext<'_>, found: &mut Vec<Verdict>) {
 /// Reports consumers that are not running in one of these states.
 fn check(context: &DetectContext<'_>, found: &mut Vec<Verdict>, states: &[AwayState]) {
     let allowed_to_run = !states.iter().any(|state| SUSPENDED.contains(state));
-    let threshold = if allowed_to_run {
-        MIN_SHARE
-    } else {
-        context.thresholds.starved_share
-    };
+    let threshold = if allowed_to_run { MIN_SHARE } else { context.thresholds.starved_share };
     let share = |one: &Late<'_>| {
         let excused = allowed_to_run && is_excused(context, one);
         let judged = one.spent.interval_ns >= SHORTEST_NS && !excused;
@@ -57,21 +53,9 @@ fn verdict(context: &DetectContext<'_>, one: &Late<'_>, states: &[AwayState], sh
         AwayState::Asleep if place.is_empty() => String::from("sleeps"),
         AwayState::Asleep => format!("sleeps in the kernel ({place})"),
     };
-    let summary = format!(
-        "{} {does} {} of the time {}",
-        one.describe_thread(),
-        percent(share),
-        one.meanwhile()
-    );
-    let verdict = one
-        .verdict(context, summary)
-        .with("away", state.as_str())
-        .advice(advice::away(state, place));
-    if place.is_empty() {
-        verdict
-    } else {
-        verdict.with("away_in", place)
-    }
+    let summary = format!("{} {does} {} of the time {}", one.describe_thread(), percent(share), one.meanwhile());
+    let verdict = one.verdict(context, summary).with("away", state.as_str()).advice(advice::away(state, place));
+    if place.is_empty() { verdict } else { verdict.with("away_in", place) }
 }
 
 /// Whether there is another explanation. A few waiting frames beside an idle thread may only be missed receives. A consumer whose I/O
@@ -104,12 +88,8 @@ mod tests {
 
     /// Verdicts of the four states, with their kinds.
     fn found(scene: &Scene) -> Vec<(&'static str, Verdict)> {
-        let states: [(_, Check); 4] = [
-            ("stopped", stopped),
-            ("frozen", frozen),
-            ("blocked", blocked),
-            ("asleep", asleep),
-        ];
+        let states: [(_, Check); 4] =
+            [("stopped", stopped), ("frozen", frozen), ("blocked", blocked), ("asleep", asleep)];
         let of = |(kind, check)| scene.check(check, 4 * SECOND).into_iter().map(move |v| (kind, v));
         states.into_iter().flat_map(of).collect()
     }

@@ -30,19 +30,11 @@ pub(super) fn check(context: &DetectContext<'_>, found: &mut Vec<Verdict>) {
     let min = context.thresholds.consumer_busy_share;
     let on_cpu = |one: &super::consumer::Late<'_>| Some(one.spent.share(one.spent.on_ns));
     for (one, share) in worst_of_each_line(late(context), min, on_cpu) {
-        let mut summary = format!(
-            "{} is on CPU {} of the time {}",
-            one.describe_thread(),
-            percent(share),
-            one.meanwhile()
-        );
+        let mut summary =
+            format!("{} is on CPU {} of the time {}", one.describe_thread(), percent(share), one.meanwhile());
         let recv_wait = one.group.recv_wait.quantile(0.5);
         if let Some(ns) = recv_wait {
-            let _ = write!(
-                summary,
-                "; it receives a frame {} after asking for one (median)",
-                duration(ns)
-            );
+            let _ = write!(summary, "; it receives a frame {} after asking for one (median)", duration(ns));
         }
         let kernel = one.group.kernel.max_between(one.from, context.now);
         match kernel {
@@ -55,11 +47,7 @@ pub(super) fn check(context: &DetectContext<'_>, found: &mut Vec<Verdict>) {
         let role = &one.thread.role;
         let writes = writes_share(context, role);
         if let Some(share) = writes.filter(|share| *share >= 0.1) {
-            let _ = write!(
-                summary,
-                "; {} of its stack samples were writing HTTP responses",
-                percent(share)
-            );
+            let _ = write!(summary, "; {} of its stack samples were writing HTTP responses", percent(share));
         }
         let engine = context.facts();
         let advice = match writes {
@@ -128,13 +116,7 @@ mod tests {
         let uvicorn = "uvicorn/protocols/http/httptools_impl.py";
         let found = late_with(30, uvicorn);
         assert_eq!(found.evidence["http_writes"], 0.6);
-        assert!(
-            found
-                .summary
-                .contains("60 % of its stack samples were writing HTTP responses"),
-            "{}",
-            found.summary
-        );
+        assert!(found.summary.contains("60 % of its stack samples were writing HTTP responses"), "{}", found.summary);
         let advice = found.advice.expect("every verdict has advice");
         assert!(advice.contains("writing HTTP responses"), "{advice}");
         let found = late_with(10, uvicorn);

@@ -72,11 +72,7 @@ fn summary(
         let _ = write!(
             text,
             " and {} waiting for the first token, the longest for {}",
-            if waiting == 1 {
-                "1 request".to_owned()
-            } else {
-                format!("{} requests", count(waiting))
-            },
+            if waiting == 1 { "1 request".to_owned() } else { format!("{} requests", count(waiting)) },
             duration(oldest_ns)
         );
     }
@@ -86,11 +82,7 @@ fn summary(
     if let Some(share) = process.more_share() {
         let _ = write!(text, ", {} of which have more ready behind them", percent(share));
     }
-    text.push_str(if recv_wait.is_some() {
-        ": it is CPU-bound, not I/O-bound"
-    } else {
-        ""
-    });
+    text.push_str(if recv_wait.is_some() { ": it is CPU-bound, not I/O-bound" } else { "" });
     text
 }
 
@@ -112,12 +104,7 @@ mod tests {
     /// A log of 850 waiting requests, with this CPU use and this wait for a message.
     fn verdicts(cpu: f64, recv_wait_ns: u64, now: u64) -> Vec<Verdict> {
         let mut ledger = Ledger::new(Limits::default()).of_engines(example::ENGINES);
-        let logged = |what| {
-            What::LoggedState(LoggedState {
-                by: "tokenizer",
-                ..what
-            })
-        };
+        let logged = |what| What::LoggedState(LoggedState { by: "tokenizer", ..what });
         for (at, what) in [
             (0, stage("a", "first_output_stream")),
             (0, stage("b", "first_output_stream")),
@@ -131,14 +118,7 @@ mod tests {
                     ..LoggedState::default()
                 }),
             ),
-            (
-                9 * SECOND,
-                logged(LoggedState {
-                    states: Some(1_024),
-                    cpu: Some(cpu),
-                    ..LoggedState::default()
-                }),
-            ),
+            (9 * SECOND, logged(LoggedState { states: Some(1_024), cpu: Some(cpu), ..LoggedState::default() })),
             (9 * SECOND, stage("a", "tokenizer_first_token")),
         ] {
             ledger.apply(&Event { at: MonoNs(at), what });
@@ -154,9 +134,7 @@ mod tests {
         let found = verdicts(2.25, 200_000, 10 * SECOND);
         assert_eq!(found[0].severity, Severity::Critical);
         assert!(
-            found[0]
-                .summary
-                .contains("225 % of a core with 1,024 request states and 1 request waiting for"),
+            found[0].summary.contains("225 % of a core with 1,024 request states and 1 request waiting for"),
             "{}",
             found[0].summary
         );

@@ -8,10 +8,7 @@ pub(super) fn check(context: &DetectContext<'_>, found: &mut Vec<Verdict>) {
     // when it ends, so a period in progress looks like waiting for a CPU.
     let starved = |one: &Late<'_>| {
         let suspended = one.away.sum(&SUSPENDED).max(one.spent.throttled_ns().unwrap_or(0));
-        one.spent
-            .starved_ns()
-            .filter(|ns| *ns > suspended)
-            .map(|ns| one.spent.share(ns))
+        one.spent.starved_ns().filter(|ns| *ns > suspended).map(|ns| one.spent.share(ns))
     };
     let min = context.thresholds.starved_share;
     report_waits(context, found, min, starved, ("waits for a CPU", advice::STARVED));

@@ -40,10 +40,7 @@ pub(super) fn check(context: &DetectContext<'_>, found: &mut Vec<Verdict>) {
     } else if by_parser == seen.rids {
         format!("{parser} within chunks and events; {place}")
     } else {
-        format!(
-            "in {} {parser} within chunks and events; in the others {events}; {place}",
-            count(by_parser)
-        )
+        format!("in {} {parser} within chunks and events; in the others {events}; {place}", count(by_parser))
     };
     found.push(
         Verdict::new(Severity::Warning, summary)
@@ -70,14 +67,8 @@ mod tests {
     fn only_damaged_tool_calls_are_reported() {
         let mut scene = Scene::delivering();
         let mut answer = |rid, outcome, whole_chunks| {
-            let part = ArgumentsPart {
-                at: 3,
-                chars: 7,
-                tokens: [4, 5],
-                whole_chunks,
-                events: [1, 1],
-                whole_events: false,
-            };
+            let part =
+                ArgumentsPart { at: 3, chars: 7, tokens: [4, 5], whole_chunks, events: [1, 1], whole_events: false };
             let calls = ToolCalls {
                 calls: 1,
                 absent: 0,
@@ -88,22 +79,14 @@ mod tests {
                 events: 2,
                 part: Some(part),
             };
-            let answer = Answer {
-                tool_calls: Some(calls),
-                ..Answer::new(rid, None, None)
-            };
+            let answer = Answer { tool_calls: Some(calls), ..Answer::new(rid, None, None) };
             scene.apply(1, What::Answered(answer));
             scene.check(check, 2)
         };
         assert_eq!(answer("a", ToolCallOutcome::Unfinished, true).len(), 0);
         let found = answer("b", ToolCallOutcome::Missing, false);
         assert_eq!((&*found[0].rid, &found[0].evidence["responses"]), ("b", &1.into()));
-        assert!(
-            found[0]
-                .advice
-                .as_deref()
-                .is_some_and(|advice| advice.contains("parser"))
-        );
+        assert!(found[0].advice.as_deref().is_some_and(|advice| advice.contains("parser")));
         assert!(found[0].summary.contains("1 of 2 responses"));
     }
 }

@@ -73,27 +73,13 @@ pub(super) fn predicted(context: &DetectContext<'_>, found: &mut Vec<Verdict>) {
     if totals.predicted.dropped == 0 || context.ledger.observes_deliveries() {
         return;
     }
-    let at_most = if context.ledger.engine().turnaround.is_some() {
-        ""
-    } else {
-        "up to "
-    };
+    let at_most = if context.ledger.engine().turnaround.is_some() { "" } else { "up to " };
     // Text deltas are cut from the full text, so only clients that read token ids can miss tokens.
-    let text = context
-        .ledger
-        .groups()
-        .iter()
-        .any(|g| g.name.starts_with("detokenizer->"));
+    let text = context.ledger.groups().iter().any(|g| g.name.starts_with("detokenizer->"));
     let (severity, whom) = if text {
-        (
-            Severity::Info,
-            "for clients that read token ids; text and chat lose none",
-        )
+        (Severity::Info, "for clients that read token ids; text and chat lose none")
     } else {
-        (
-            Severity::Warning,
-            "each was received before its request's waiter had processed an earlier one",
-        )
+        (Severity::Warning, "each was received before its request's waiter had processed an earlier one")
     };
     let summary = format!(
         "{at_most}{} of {} dropped (predicted): {whom}",
@@ -124,17 +110,10 @@ mod tests {
         for n in 1..=4 {
             scene.send(n, &[("a", 1, n as u32)]);
         }
-        let delivery = Delivery {
-            finished: true,
-            response: Response::Text,
-            ..Delivery::new("a", 1, Some(4))
-        };
+        let delivery = Delivery { finished: true, response: Response::Text, ..Delivery::new("a", 1, Some(4)) };
         scene.apply(8, What::Delivered(delivery));
         let found = scene.check(dropped, 9);
-        assert_eq!(
-            found[0].evidence["tokens_lost_from_text"],
-            found[0].evidence["tokens_lost"]
-        );
+        assert_eq!(found[0].evidence["tokens_lost_from_text"], found[0].evidence["tokens_lost"]);
         let advice = found[0].advice.as_deref().expect("advice");
         assert!(advice.contains("middleware") && !advice.contains("0.5.10"), "{advice}");
     }

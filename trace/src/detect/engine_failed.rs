@@ -8,10 +8,7 @@ pub(super) fn check(context: &DetectContext<'_>, found: &mut Vec<Verdict>) {
         return;
     };
     let source = context.facts().source();
-    let summary = format!(
-        "the {source} reported that it failed, with {}",
-        plural(live, "live request")
-    );
+    let summary = format!("the {source} reported that it failed, with {}", plural(live, "live request"));
     found.push(
         Verdict::new(Severity::Critical, summary)
             .since(Some(at))
@@ -34,9 +31,6 @@ mod tests {
         scene.fail(3);
         let found = scene.check(check, 4);
         assert_eq!(found[0].severity, Severity::Critical);
-        assert_eq!(
-            found[0].summary.as_str(),
-            "the scheduler reported that it failed, with 2 live requests"
-        );
+        assert_eq!(found[0].summary.as_str(), "the scheduler reported that it failed, with 2 live requests");
     }
 }

@@ -183,12 +183,7 @@ impl Findings {
                 known.verdict = verdict;
             }
         } else {
-            self.list.push(Finding {
-                kind,
-                began: verdict.since.unwrap_or(now),
-                active: true,
-                verdict,
-            });
+            self.list.push(Finding { kind, began: verdict.since.unwrap_or(now), active: true, verdict });
         }
     }
 

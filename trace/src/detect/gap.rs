@@ -49,12 +49,7 @@ pub(super) fn check(context: &DetectContext<'_>, found: &mut Vec<Verdict>) {
         )
     };
     if oldest_ns >= limits.gap_warning_ns {
-        let _ = write!(
-            summary,
-            "; {} waiting, the oldest for {}",
-            count(waiting),
-            duration(oldest_ns)
-        );
+        let _ = write!(summary, "; {} waiting, the oldest for {}", count(waiting), duration(oldest_ns));
     }
     // The gap began when the worst request's first token was sent.
     let (rid, since) = match ledger.worst_gap() {
@@ -108,11 +103,8 @@ pub(super) fn check(context: &DetectContext<'_>, found: &mut Vec<Verdict>) {
 /// Describes what the receiving thread did.
 fn meanwhile(what: &WaitBreakdown) -> String {
     let spent = &what.spent;
-    let mut words = format!(
-        "the receiving thread was on CPU {} of the time, {}",
-        percent(spent.share(spent.on_ns)),
-        rest(spent),
-    );
+    let mut words =
+        format!("the receiving thread was on CPU {} of the time, {}", percent(spent.share(spent.on_ns)), rest(spent),);
     let upstream = what.upstream_ns as f64 / what.gap_ns.max(1) as f64;
     if upstream >= 0.05 {
         let _ = write!(words, "; {} of the gap was before the last hop", percent(upstream));
@@ -134,9 +126,7 @@ fn causes(verdict: Verdict, of: &str, what: &WaitBreakdown) -> Verdict {
         ("throttled_ns", spent.throttled_ns()),
         ("blocked_ns", spent.blocked_ns()),
     ];
-    numbers.into_iter().fold(verdict, |verdict, (name, number)| {
-        verdict.with_known(&format!("{of}_{name}"), number)
-    })
+    numbers.into_iter().fold(verdict, |verdict, (name, number)| verdict.with_known(&format!("{of}_{name}"), number))
 }
 
 #[cfg(test)]

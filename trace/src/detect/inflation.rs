@@ -10,12 +10,7 @@ pub(super) fn inflated(context: &DetectContext<'_>, found: &mut Vec<Verdict>) {
     if claimed.seen.rids > 0 {
         found.push(verdict(Severity::Critical, claimed, "consumers counted", true));
     } else if totals.wire_inflation.seen.rids > 0 {
-        found.push(verdict(
-            Severity::Warning,
-            &totals.wire_inflation,
-            "a consumer that sums chunks counts",
-            false,
-        ));
+        found.push(verdict(Severity::Warning, &totals.wire_inflation, "a consumer that sums chunks counts", false));
     }
 }
 

@@ -45,11 +45,7 @@ pub(super) fn check(context: &DetectContext<'_>, found: &mut Vec<Verdict>) {
 pub(super) fn starved<'a>(context: &DetectContext<'a>, one: &Late<'a>) -> Option<(&'a Thread, TimeUse, f64)> {
     let sender = &*one.group.ends.from;
     let is_endpoint = |t: &&Thread| t.id.pid == one.thread.id.pid || *t.role == *sender;
-    let io = context
-        .ledger
-        .threads()
-        .iter()
-        .filter(|t| t.part == Some(ThreadPart::Io));
+    let io = context.ledger.threads().iter().filter(|t| t.part == Some(ThreadPart::Io));
     io.filter(is_endpoint)
         .filter_map(|thread| {
             let spent = thread.between(one.from, context.now)?;
@@ -79,10 +75,7 @@ mod tests {
         let found = late_with([10, 10, 0], [5, 90, 0]);
         assert_eq!(found[0].evidence["io_tid"], 9);
         assert_eq!(found[0].evidence["io_run_wait"], 0.9);
-        assert!(
-            late_with([95, 3, 0], [5, 90, 0]).is_empty(),
-            "the consumer is busy itself"
-        );
+        assert!(late_with([95, 3, 0], [5, 90, 0]).is_empty(), "the consumer is busy itself");
         assert!(late_with([10, 10, 0], [5, 2, 0]).is_empty());
     }
 }

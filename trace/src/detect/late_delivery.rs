@@ -17,17 +17,9 @@ pub(super) fn check(context: &DetectContext<'_>, found: &mut Vec<Verdict>) {
     let waits = ledger.delivery_wait();
     let first = ledger.worst_delivery_wait();
     let first_ns = first.map_or(0, |worst| worst.ns);
-    let (sent_ns, delivered_ns) = (
-        ledger.itl_sent().max().unwrap_or(0),
-        ledger.itl_delivered().max().unwrap_or(0),
-    );
+    let (sent_ns, delivered_ns) = (ledger.itl_sent().max().unwrap_or(0), ledger.itl_delivered().max().unwrap_or(0));
     // A wait on a hop before the receive is reported by the findings about that hop.
-    let on_hop_ns = ledger
-        .groups()
-        .iter()
-        .filter_map(|group| group.queue_wait.max())
-        .max()
-        .unwrap_or(0);
+    let on_hop_ns = ledger.groups().iter().filter_map(|group| group.queue_wait.max()).max().unwrap_or(0);
     let explained_ns = sent_ns.saturating_mul(UNEXPLAINED).max(on_hop_ns.saturating_mul(2));
     let silence_ns = if delivered_ns > explained_ns { delivered_ns } else { 0 };
     let worst = first_ns.max(silence_ns);
@@ -76,11 +68,7 @@ pub(super) fn check(context: &DetectContext<'_>, found: &mut Vec<Verdict>) {
         verdict = verdict.rid(&first.rid);
     }
     let recent = waits.recent(context.now).max().max(silence_ns);
-    found.push(if receives {
-        verdict
-    } else {
-        with_busiest(verdict, context, recent)
-    });
+    found.push(if receives { verdict } else { with_busiest(verdict, context, recent) });
 }
 
 #[cfg(test)]
@@ -124,9 +112,7 @@ mod tests {
     /// The same, but the last token is received this many milliseconds later.
     fn found_after(engines: Engines, late: u64, delivered_at: &[(u64, u32)]) -> Vec<Verdict> {
         let capabilities = Capabilities::SENT | Capabilities::RECEIVED | Capabilities::DELIVERED;
-        let delivered = delivered_at
-            .iter()
-            .map(|&(at, tokens)| (at, Delivery::new("a", tokens, None)));
+        let delivered = delivered_at.iter().map(|&(at, tokens)| (at, Delivery::new("a", tokens, None)));
         found_with(engines, capabilities, late, delivered)
     }
 
@@ -138,18 +124,10 @@ mod tests {
     ) -> Vec<Verdict> {
         let mut ledger = Ledger::new(Limits::default()).of_engines(engines);
         let id = |seq| FrameId::new(HopId(0), 0, seq);
-        apply(
-            &mut ledger,
-            0,
-            What::Hop(Hop::only(HopId(0), "engine->server", capabilities)),
-        );
+        apply(&mut ledger, 0, What::Hop(Hop::only(HopId(0), "engine->server", capabilities)));
         for seq in 0..10 {
             let chunks = [Chunk::counted("a", 1, seq as u32 + 1)];
-            apply(
-                &mut ledger,
-                (1 + seq) * 10 * MS,
-                What::Sent(Frame::token_ids(id(seq), 1, &chunks)),
-            );
+            apply(&mut ledger, (1 + seq) * 10 * MS, What::Sent(Frame::token_ids(id(seq), 1, &chunks)));
             if capabilities.received {
                 let received = Received::new(id(seq));
                 let late = if seq == 9 { late * MS } else { 0 };
@@ -160,10 +138,7 @@ mod tests {
             apply(&mut ledger, at * MS, What::Delivered(delivery));
         }
         let (thresholds, mut found) = (Thresholds::default(), Vec::new());
-        check(
-            &DetectContext::at(&ledger, &thresholds, MonoNs(60_000 * MS)),
-            &mut found,
-        );
+        check(&DetectContext::at(&ledger, &thresholds, MonoNs(60_000 * MS)), &mut found);
         found
     }
 
@@ -174,10 +149,7 @@ mod tests {
         let late = found(QUEUEING, &[(20_000, 10)]);
         assert_eq!((late.len(), &*late[0].rid), (1, "a"));
         let summary = &late[0].summary;
-        assert!(
-            summary.starts_with("first tokens wait up to 19.990 s in the receiver"),
-            "{summary}"
-        );
+        assert!(summary.starts_with("first tokens wait up to 19.990 s in the receiver"), "{summary}");
         let stalled = found(QUEUEING, &[(20, 1), (15_020, 9)]);
         let summary = &stalled[0].summary;
         assert!(summary.starts_with("responses stall for up to 15.000 s"), "{summary}");
@@ -196,11 +168,7 @@ mod tests {
     #[test]
     fn a_response_with_one_body_waits_for_no_reader() {
         let capabilities = Capabilities::SENT | Capabilities::RECEIVED | Capabilities::DELIVERED;
-        let whole = Delivery {
-            finished: true,
-            response: Response::Whole,
-            ..Delivery::new("a", 10, Some(10))
-        };
+        let whole = Delivery { finished: true, response: Response::Whole, ..Delivery::new("a", 10, Some(10)) };
         for capabilities in [capabilities, Capabilities::SENT | Capabilities::DELIVERED] {
             assert!(found_with(QUEUEING, capabilities, 0, [(20_000, whole)]).is_empty());
         }

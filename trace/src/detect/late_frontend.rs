@@ -11,9 +11,7 @@ pub(super) fn check(context: &DetectContext<'_>, found: &mut Vec<Verdict>) {
         return;
     };
     let parts = [("first", &waits.first_token), ("last", &waits.last_token)];
-    let late = parts
-        .iter()
-        .filter(|(_, waits)| longest(waits) >= limits.gap_warning_ns);
+    let late = parts.iter().filter(|(_, waits)| longest(waits) >= limits.gap_warning_ns);
     let late = late.map(|(which, waits)| {
         format!(
             "{which} tokens wait up to {} (median {}, {})",
@@ -22,10 +20,7 @@ pub(super) fn check(context: &DetectContext<'_>, found: &mut Vec<Verdict>) {
             plural(waits.count(), "response"),
         )
     });
-    let summary = format!(
-        "in the frontend, {} after the worker wrote them",
-        late.collect::<Vec<_>>().join(" and ")
-    );
+    let summary = format!("in the frontend, {} after the worker wrote them", late.collect::<Vec<_>>().join(" and "));
     found.push(
         Verdict::new(severity, summary)
             .rid(&waits.worst.rid)
@@ -52,11 +47,7 @@ mod tests {
 
     fn found(first_token_ns: Option<u64>, last_token_ns: Option<u64>) -> Vec<Verdict> {
         let mut scene = Scene::skip_path();
-        let wait = FrontendWait {
-            rid: "a",
-            first_token_ns,
-            last_token_ns,
-        };
+        let wait = FrontendWait { rid: "a", first_token_ns, last_token_ns };
         scene.apply(20 * SECOND, What::FrontendWait(wait));
         scene.check(check, 21 * SECOND)
     }

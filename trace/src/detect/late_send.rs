@@ -29,11 +29,7 @@ pub(super) fn check(context: &DetectContext<'_>, found: &mut Vec<Verdict>) {
             .with("send_wait_p50_ns", median)
             .advice(context.facts().late_send());
         let recent = group.send_wait.recent(context.now).max();
-        found.push(if recent >= limits.gap_warning_ns {
-            with_busiest(verdict, context, recent)
-        } else {
-            verdict
-        });
+        found.push(if recent >= limits.gap_warning_ns { with_busiest(verdict, context, recent) } else { verdict });
     }
 }
 

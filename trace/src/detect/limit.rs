@@ -15,12 +15,9 @@ pub(super) fn check(context: &DetectContext<'_>, found: &mut Vec<Verdict>) {
         count(worst.limit as u64),
         count(worst.times),
     );
-    let verdict = Verdict::new(Severity::Warning, summary)
-        .weight(reached.iter().map(|l| l.times).sum())
-        .advice(format!(
-            "raise it with --limit {}=N if you need the evicted entries; each entry costs memory",
-            worst.name
-        ));
+    let verdict = Verdict::new(Severity::Warning, summary).weight(reached.iter().map(|l| l.times).sum()).advice(
+        format!("raise it with --limit {}=N if you need the evicted entries; each entry costs memory", worst.name),
+    );
     found.push(reached.iter().fold(verdict, |v, l| v.with(l.name, l.times)));
 }
 
@@ -32,10 +29,7 @@ mod tests {
 
     #[test]
     fn evictions_at_a_limit_are_reported() {
-        let mut scene = Scene::skip_path_with(Limits {
-            live_rids: 2,
-            ..Limits::default()
-        });
+        let mut scene = Scene::skip_path_with(Limits { live_rids: 2, ..Limits::default() });
         scene.send(0, &[("a", 1, 1), ("b", 1, 1)]);
         assert!(scene.check(check, 1).is_empty());
         scene.send(1, &[("c", 1, 1)]);

@@ -22,11 +22,7 @@ pub(super) fn check(context: &DetectContext<'_>, found: &mut Vec<Verdict>) {
     }
     let heavy = chunks as f64 >= context.thresholds.merged_warning_share * of as f64;
     let severity = if heavy { Severity::Warning } else { Severity::Info };
-    let outcome = if confirmed {
-        "were merged"
-    } else {
-        "will be merged (predicted)"
-    };
+    let outcome = if confirmed { "were merged" } else { "will be merged (predicted)" };
     let mut summary = format!(
         "{} ({}) {outcome} with a later chunk, in {}: no token is lost, but tokens arrive in bursts",
         plural(chunks, "chunk"),
@@ -71,11 +67,7 @@ mod tests {
         assert_eq!(found[0].evidence["chunks"], 1);
         assert_eq!(found[0].evidence["confirmed"], true);
         assert_eq!(found[0].evidence["tokens_per_event"], 2.0);
-        assert!(
-            found[0].summary.ends_with("in bursts: 2.0 tokens per event on average"),
-            "{}",
-            found[0].summary
-        );
+        assert!(found[0].summary.ends_with("in bursts: 2.0 tokens per event on average"), "{}", found[0].summary);
     }
 
     #[test]

@@ -30,23 +30,11 @@ pub(super) fn check(context: &DetectContext<'_>, found: &mut Vec<Verdict>) {
 /// Advice for the most frequent cause.
 fn advice(missed: &MissedCounts) -> &'static str {
     let causes = [
-        (
-            missed.queue_full,
-            "tokengap had too little CPU: give it a core, or a larger --ring",
-        ),
-        (
-            missed.unframed,
-            "start tokengap before the engine connects: it joined in the middle of a frame",
-        ),
+        (missed.queue_full, "tokengap had too little CPU: give it a core, or a larger --ring"),
+        (missed.unframed, "start tokengap before the engine connects: it joined in the middle of a frame"),
         (missed.too_large, "raise --capture: frames exceed the capture limit"),
-        (
-            missed.cut_short,
-            "read the engine's log: connections ended inside a frame",
-        ),
-        (
-            missed.unannounced,
-            "give tokengap a core, or a larger --ring: frames passed without a record",
-        ),
+        (missed.cut_short, "read the engine's log: connections ended inside a frame"),
+        (missed.unannounced, "give tokengap a core, or a larger --ring: frames passed without a record"),
     ];
     let max = causes.into_iter().max_by_key(|(n, _)| *n);
     max.map_or("", |(_, advice)| advice)

@@ -65,12 +65,7 @@ pub struct DetectContext<'a> {
 impl<'a> DetectContext<'a> {
     /// Detector input for this state at `now`.
     pub fn at(ledger: &'a Ledger, thresholds: &'a Thresholds, now: MonoNs) -> Self {
-        Self {
-            ledger,
-            thresholds,
-            attribution: Attribution::of(ledger, thresholds),
-            now,
-        }
+        Self { ledger, thresholds, attribution: Attribution::of(ledger, thresholds), now }
     }
 
     /// Facts about the engine.

@@ -19,11 +19,7 @@ pub(super) fn check(context: &DetectContext<'_>, found: &mut Vec<Verdict>) {
 }
 
 fn mix(what: &str, new: u64, all: u64) -> Verdict {
-    let summary = format!(
-        "{} {what} new tokens only and {} all tokens so far",
-        count(new),
-        count(all)
-    );
+    let summary = format!("{} {what} new tokens only and {} all tokens so far", count(new), count(all));
     Verdict::new(Severity::Warning, summary)
         .weight(new + all)
         .with("incremental", new)

@@ -9,11 +9,8 @@ pub(super) fn check(context: &DetectContext<'_>, found: &mut Vec<Verdict>) {
         if late.rids == 0 {
             continue;
         }
-        let summary = format!(
-            "{} on {} arrived after a later one of the same request",
-            plural(late.rids, "chunk"),
-            group.name
-        );
+        let summary =
+            format!("{} on {} arrived after a later one of the same request", plural(late.rids, "chunk"), group.name);
         found.push(
             Verdict::new(Severity::Warning, summary)
                 .hop(&group.name)

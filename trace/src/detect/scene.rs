@@ -25,10 +25,7 @@ impl Scene {
     }
 
     pub(super) fn skip_path_with(limits: Limits) -> Self {
-        Self::new(
-            limits,
-            Capabilities::SENT | Capabilities::RECEIVED | Capabilities::PROCESSED,
-        )
+        Self::new(limits, Capabilities::SENT | Capabilities::RECEIVED | Capabilities::PROCESSED)
     }
 
     /// A tokenizer thread with these shares of its time (see [`Self::cpu`]) that received only the first of 40 frames.
@@ -45,28 +42,15 @@ impl Scene {
 
     /// The same engine with deliveries observed.
     pub(super) fn delivering() -> Self {
-        Self::new(
-            Limits::default(),
-            Capabilities::SENT | Capabilities::RECEIVED | Capabilities::DELIVERED,
-        )
+        Self::new(Limits::default(), Capabilities::SENT | Capabilities::RECEIVED | Capabilities::DELIVERED)
     }
 
     fn new(limits: Limits, capabilities: Capabilities) -> Self {
-        let mut scene = Self {
-            ledger: Ledger::new(limits).of_engines(example::ENGINES),
-            next: 0,
-        };
+        let mut scene = Self { ledger: Ledger::new(limits).of_engines(example::ENGINES), next: 0 };
         let name = "scheduler->tokenizer";
-        let hop = Hop {
-            endpoint: "ipc:///tmp/t",
-            ..Hop::only(HopId(0), name, capabilities)
-        };
+        let hop = Hop { endpoint: "ipc:///tmp/t", ..Hop::only(HopId(0), name, capabilities) };
         scene.apply(0, What::Hop(hop));
-        let engine = Engine {
-            version: Some(example::DROPS),
-            mode: Some(Mode::Incremental),
-            ..Engine::default()
-        };
+        let engine = Engine { version: Some(example::DROPS), mode: Some(Mode::Incremental), ..Engine::default() };
         scene.apply(0, What::Engine(engine));
         scene
     }
@@ -95,10 +79,8 @@ impl Scene {
 
     /// Sends the next frame; each chunk is (rid, listed, `completion_tokens`).
     pub(super) fn send(&mut self, at: u64, chunks: &[(&str, u32, u32)]) {
-        let chunks: Vec<Chunk<'_>> = chunks
-            .iter()
-            .map(|&(rid, listed, completion)| Chunk::counted(rid, listed, completion))
-            .collect();
+        let chunks: Vec<Chunk<'_>> =
+            chunks.iter().map(|&(rid, listed, completion)| Chunk::counted(rid, listed, completion)).collect();
         let id = Self::id(self.next);
         self.next += 1;
         self.apply(at, What::Sent(Frame::token_ids(id, 900, &chunks)));
@@ -108,13 +90,7 @@ impl Scene {
     pub(super) fn receive_by(&mut self, at: u64, seq: u64, tid: u32) {
         let by = Some(ThreadId { pid: 7, tid });
         let id = Self::id(seq);
-        self.apply(
-            at,
-            What::Received(Received {
-                by,
-                ..Received::new(id)
-            }),
-        );
+        self.apply(at, What::Received(Received { by, ..Received::new(id) }));
         self.apply(at, What::Processed(id));
     }
     /// CPU sample of a tokenizer thread over the last 100 ms: on a CPU, waiting for a CPU, cgroup throttled, in milliseconds.
@@ -157,11 +133,7 @@ impl Scene {
 
     /// Sets the bytes in the kernel queue.
     pub(super) fn kernel(&mut self, at: u64, bytes: u64) {
-        let sample = QueueSample {
-            hop: "scheduler->tokenizer",
-            receive_bytes: Some(bytes),
-            send_bytes: None,
-        };
+        let sample = QueueSample { hop: "scheduler->tokenizer", receive_bytes: Some(bytes), send_bytes: None };
         self.apply(at, What::Queue(sample));
     }
 
@@ -179,14 +151,7 @@ impl Scene {
     }
 
     pub(super) fn deliver_as(&mut self, at: u64, mode: Mode, rid: &str, tokens: u32, completion: u32, finished: bool) {
-        self.apply(
-            at,
-            What::Delivered(Delivery {
-                mode,
-                finished,
-                ..Delivery::new(rid, tokens, Some(completion))
-            }),
-        );
+        self.apply(at, What::Delivered(Delivery { mode, finished, ..Delivery::new(rid, tokens, Some(completion)) }));
     }
 
     /// A response of this kind delivers all its `tokens` at once.
@@ -204,10 +169,7 @@ impl Scene {
     /// Skips the next `count` frames and reports them as missed.
     pub(super) fn lose(&mut self, count: u64) {
         self.next += count;
-        self.apply(
-            0,
-            What::Missed(Missed::new(Some(HopId(0)), count, MissedCause::QueueFull)),
-        );
+        self.apply(0, What::Missed(Missed::new(Some(HopId(0)), count, MissedCause::QueueFull)));
     }
 
     pub(super) fn send_undecodable(&mut self, at: u64, reason: &str) {
@@ -250,24 +212,14 @@ impl Workers {
 
     fn behind<'a>(receivers: impl Iterator<Item = (Option<u16>, &'a str)>) -> Self {
         let capabilities = Capabilities::SENT | Capabilities::RECEIVED;
-        let mut scene = Scene {
-            ledger: Ledger::new(Limits::default()),
-            next: 0,
-        };
+        let mut scene = Scene { ledger: Ledger::new(Limits::default()), next: 0 };
         let mut hops = 0;
         for (worker, endpoint) in receivers {
-            let hop = Hop {
-                endpoint,
-                worker,
-                ..Hop::new(HopId(hops), "router->detokenizer", capabilities)
-            };
+            let hop = Hop { endpoint, worker, ..Hop::new(HopId(hops), "router->detokenizer", capabilities) };
             scene.apply(0, What::Hop(hop));
             hops += 1;
         }
-        Self {
-            scene,
-            sent: vec![0; hops.into()],
-        }
+        Self { scene, sent: vec![0; hops.into()] }
     }
 
     fn next(&mut self, worker: u64) -> FrameId {
@@ -313,11 +265,7 @@ impl Workers {
         retractions: Option<u32>,
     ) {
         let id = self.next(worker);
-        let chunk = Chunk {
-            finish,
-            retractions,
-            ..Chunk::counted(rid, 1, completion)
-        };
+        let chunk = Chunk { finish, retractions, ..Chunk::counted(rid, 1, completion) };
         self.scene.apply(at, What::Sent(Frame::token_ids(id, 900, &[chunk])));
     }
 

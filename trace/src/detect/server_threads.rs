@@ -26,10 +26,7 @@ pub(super) fn with_busiest(mut verdict: Verdict, context: &DetectContext<'_>, wa
     let waited = waiting.filter(|share| *share >= BUSY);
     let use_of_time = match waited {
         None if running < BUSY => format!("no thread of the server ran more than {} of that time", percent(BUSY)),
-        None => format!(
-            "the server's busiest thread, {name}, ran {} of that time",
-            percent(running)
-        ),
+        None => format!("the server's busiest thread, {name}, ran {} of that time", percent(running)),
         Some(waited) => format!(
             "the server's busiest thread, {name}, ran {} of that time and waited for a CPU {}",
             percent(running),
@@ -38,10 +35,7 @@ pub(super) fn with_busiest(mut verdict: Verdict, context: &DetectContext<'_>, wa
     };
     verdict.summary.push_str("; ");
     verdict.summary.push_str(&use_of_time);
-    verdict
-        .with("busiest_thread", name)
-        .with("busiest_thread_running", running)
-        .with("busiest_thread_waiting", waiting)
+    verdict.with("busiest_thread", name).with("busiest_thread_running", running).with("busiest_thread_waiting", waiting)
 }
 
 #[cfg(test)]
@@ -93,22 +87,14 @@ mod tests {
 
     #[test]
     fn the_busiest_thread_of_the_server_is_named() {
-        let verdict = found(&[
-            ("taker", 2, 0),
-            ("shard-0", 10, 1),
-            ("shard-1", 20, 70),
-            ("main", 99, 0),
-        ]);
+        let verdict = found(&[("taker", 2, 0), ("shard-0", 10, 1), ("shard-1", 20, 70), ("main", 99, 0)]);
         assert_eq!(
             verdict.summary,
             "late; the server's busiest thread, shard-1, ran 20 % of that time and waited for a CPU 70 %"
         );
         assert_eq!(verdict.evidence["busiest_thread"], serde_json::Value::from("shard-1"));
         let held = found(&[("taker", 2, 0), ("shard-0", 1, 1)]);
-        assert_eq!(
-            held.summary,
-            "late; no thread of the server ran more than 5 % of that time"
-        );
+        assert_eq!(held.summary, "late; no thread of the server ran more than 5 % of that time");
         assert_eq!(found(&[("main", 99, 0)]).summary, "late");
     }
 }

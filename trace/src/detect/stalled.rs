@@ -72,10 +72,7 @@ mod tests {
         let mut scene = Scene::skip_path();
         scene.send(0, &[("a", 1, 1)]);
         scene.lose(SECOND);
-        assert!(
-            scene.check(check, 31 * SECOND).is_empty(),
-            "its end may have been missed"
-        );
+        assert!(scene.check(check, 31 * SECOND).is_empty(), "its end may have been missed");
         scene.send(40 * SECOND, &[("a", 1, 3)]);
         assert_eq!(scene.check(check, 71 * SECOND).len(), 1);
     }

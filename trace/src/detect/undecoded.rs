@@ -73,11 +73,7 @@ mod tests {
         let reason = "layout";
         apply(What::Undecoded(crate::event::Undecoded::new(id, 9, reason)));
         apply(named(1, "a->b"));
-        let group = ledger
-            .groups()
-            .iter()
-            .position(|group| group.name == "a->b")
-            .expect("a->b");
+        let group = ledger.groups().iter().position(|group| group.name == "a->b").expect("a->b");
         assert_eq!(ledger.undecoded_by_reason(group), [("layout", 1)].into());
     }
 }

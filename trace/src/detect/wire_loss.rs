@@ -36,10 +36,7 @@ mod tests {
         scene.send(0, &[("a", 1, 1)]);
         scene.lose(1);
         scene.send(2, &[("a", 1, 9)]);
-        assert!(
-            scene.check(check, 3).is_empty(),
-            "missed observations are not losses on the wire"
-        );
+        assert!(scene.check(check, 3).is_empty(), "missed observations are not losses on the wire");
         scene.send(3, &[("a", 1, 12)]);
         let found = scene.check(check, 4);
         assert_eq!((&*found[0].rid, &found[0].evidence["tokens_missing"]), ("a", &2.into()));

@@ -63,11 +63,7 @@ pub(super) fn check(context: &DetectContext<'_>, found: &mut Vec<Verdict>) {
             continue;
         }
         // Uneven load that the workers keep up with is information; a backlog at the busiest is a warning.
-        let severity = if busiest.backlog_max >= limits.backlog_frames {
-            Severity::Warning
-        } else {
-            Severity::Info
-        };
+        let severity = if busiest.backlog_max >= limits.backlog_frames { Severity::Warning } else { Severity::Info };
         let idle = receivers.iter().filter(|one| one.chunks == 0).count();
         let worker = busiest.hop.worker;
         let receiver = match (worker, &*busiest.hop.endpoint) {

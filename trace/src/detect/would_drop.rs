@@ -50,11 +50,7 @@ mod tests {
         let mut scene = Scene::delivering();
         scene.apply(
             0,
-            What::Engine(Engine {
-                version: Some("0.5.9"),
-                mode: Some(Mode::Cumulative),
-                ..Engine::default()
-            }),
+            What::Engine(Engine { version: Some("0.5.9"), mode: Some(Mode::Cumulative), ..Engine::default() }),
         );
         for n in 1..=3 {
             scene.send(n, &[("a", 1, n as u32)]);

@@ -33,9 +33,7 @@ pub(super) fn interval(a: &[f64], b: &[f64], resamples: usize, seed: u64) -> Opt
         return None;
     }
     let mut random = Random::new(seed);
-    let mut changes: Vec<f64> = (0..resamples)
-        .map(|_| redrawn(b, &mut random) - redrawn(a, &mut random))
-        .collect();
+    let mut changes: Vec<f64> = (0..resamples).map(|_| redrawn(b, &mut random) - redrawn(a, &mut random)).collect();
     changes.sort_by(f64::total_cmp);
     let at = |share: f64| changes[((changes.len() - 1) as f64 * share).round() as usize];
     Some([at(0.005), at(0.995)])

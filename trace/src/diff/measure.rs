@@ -32,13 +32,8 @@ pub(super) fn compare(a: &Report, b: &Report, options: &Options) -> Vec<Compared
     let beyond = rank::beyond_noise(&ps, options.alpha);
     let few = [of_a, of_b].map(|s| loaded(s).len()).into_iter().min().unwrap_or(0);
     let judged = measures.into_iter().zip(ps).zip(beyond);
-    let mut all: Vec<Compared> = judged
-        .map(|((m, p), beyond)| judge(m, p, beyond, few, options))
-        .collect();
-    let behind_gaps = all
-        .iter()
-        .rposition(|m| m.name.starts_with("gap, "))
-        .map_or(0, |place| place + 1);
+    let mut all: Vec<Compared> = judged.map(|((m, p), beyond)| judge(m, p, beyond, few, options)).collect();
+    let behind_gaps = all.iter().rposition(|m| m.name.starts_with("gap, ")).map_or(0, |place| place + 1);
     all.splice(behind_gaps..behind_gaps, outcome::latency(a, b, options.least_time_ns));
     all
 }
@@ -67,14 +62,12 @@ fn judge(measure: Measure, p: Option<f64>, beyond: bool, few: usize, options: &O
     let large = a.zip(b).is_some_and(|(a, b)| matters(measure.unit, a, b, options));
     let (verdict, note) = match (measure.exact, p) {
         // Proven losses after a run without losses are a fact, regardless of the number of slots.
-        (Some((0, some)), _) if some > 0 => (
-            Verdict::Worse,
-            Some(format!("none before, {some} after: counted, not sampled")),
-        ),
-        (Some((some, 0)), _) if some > 0 => (
-            Verdict::Better,
-            Some(format!("{some} before, none after: counted, not sampled")),
-        ),
+        (Some((0, some)), _) if some > 0 => {
+            (Verdict::Worse, Some(format!("none before, {some} after: counted, not sampled")))
+        }
+        (Some((some, 0)), _) if some > 0 => {
+            (Verdict::Better, Some(format!("{some} before, none after: counted, not sampled")))
+        }
         (_, Some(_)) if (beyond || separated) && excludes_zero && large => {
             let rises = a < b;
             let verdict = match measure.good {
@@ -112,32 +105,20 @@ fn rejection(measure: &Measure, few: usize, options: &Options) -> (Verdict, Opti
     let min = options.least_slots;
     let (verdict, why) = match (&measure.a, &measure.b) {
         (None, None) => (Verdict::NotComparable, String::from("neither run observes it")),
-        (None, _) => (
-            Verdict::NotComparable,
-            String::from("the first run does not observe it"),
-        ),
-        (_, None) => (
-            Verdict::NotComparable,
-            String::from("the second run does not observe it"),
-        ),
+        (None, _) => (Verdict::NotComparable, String::from("the first run does not observe it")),
+        (_, None) => (Verdict::NotComparable, String::from("the second run does not observe it")),
         _ if few < min => (
             Verdict::NotEnoughData,
             format!("a run has only {few} slots under load, {min} are needed: record for longer"),
         ),
-        _ => (
-            Verdict::NotEnoughData,
-            format!("it has a value in fewer than {min} slots of a run"),
-        ),
+        _ => (Verdict::NotEnoughData, format!("it has a value in fewer than {min} slots of a run")),
     };
     (verdict, Some(why))
 }
 
 /// Whether a change would be large enough if it were certain.
 fn matters(unit: Unit, a: f64, b: f64, options: &Options) -> bool {
-    let (distance, relative) = (
-        (b - a).abs(),
-        (b - a).abs() / a.abs().max(b.abs()).max(f64::MIN_POSITIVE),
-    );
+    let (distance, relative) = ((b - a).abs(), (b - a).abs() / a.abs().max(b.abs()).max(f64::MIN_POSITIVE));
     // Relative to the larger value, so that a rise and the fall back to the old value count the same.
     let min = options.least_change / (1.0 + options.least_change);
     match unit {
@@ -154,37 +135,18 @@ fn measures((report_a, a): (&Report, &Series), (report_b, b): (&Report, &Series)
         let (a, b) = (of(a), of(b));
         // Skips measures that neither run observes.
         if a.is_some() || b.is_some() {
-            all.push(Measure {
-                name: name.to_owned(),
-                unit,
-                good,
-                a,
-                b,
-                exact: None,
-            });
+            all.push(Measure { name: name.to_owned(), unit, good, a, b, exact: None });
         }
     };
-    add("tokens sent", Unit::PerSecond, Good::More, &|s| {
-        Some(per_second(s, &s.tokens.sent))
-    });
-    add("tokens received", Unit::PerSecond, Good::More, &|s| {
-        s.tokens.received.as_ref().map(|c| per_second(s, c))
-    });
-    add("tokens delivered", Unit::PerSecond, Good::More, &|s| {
-        s.tokens.delivered.as_ref().map(|c| per_second(s, c))
-    });
+    add("tokens sent", Unit::PerSecond, Good::More, &|s| Some(per_second(s, &s.tokens.sent)));
+    add("tokens received", Unit::PerSecond, Good::More, &|s| s.tokens.received.as_ref().map(|c| per_second(s, c)));
+    add("tokens delivered", Unit::PerSecond, Good::More, &|s| s.tokens.delivered.as_ref().map(|c| per_second(s, c)));
     add("requests live", Unit::Number, Good::Neither, &|s| {
         Some(per_slot(s, |slot| Some(*s.requests.live.get(slot)? as f64)))
     });
-    add("tokens a chunk", Unit::Number, Good::Neither, &|s| {
-        Some(ratio(s, &s.tokens.sent, &s.chunks.sent))
-    });
-    add("gap, median", Unit::Ns, Good::Less, &|s| {
-        quantile(s, s.gap_ns.as_ref(), |g| &g.p50)
-    });
-    add("gap, p99", Unit::Ns, Good::Less, &|s| {
-        quantile(s, s.gap_ns.as_ref(), |g| &g.p99)
-    });
+    add("tokens a chunk", Unit::Number, Good::Neither, &|s| Some(ratio(s, &s.tokens.sent, &s.chunks.sent)));
+    add("gap, median", Unit::Ns, Good::Less, &|s| quantile(s, s.gap_ns.as_ref(), |g| &g.p50));
+    add("gap, p99", Unit::Ns, Good::Less, &|s| quantile(s, s.gap_ns.as_ref(), |g| &g.p99));
     let names = a.hops.iter().chain(&b.hops).map(|h| &h.name);
     let mut seen: Vec<&String> = Vec::new();
     for name in names {
@@ -201,11 +163,7 @@ fn measures((report_a, a): (&Report, &Series), (report_b, b): (&Report, &Series)
         }
         add(&on("chunks a frame"), Unit::Number, Good::Neither, &|s| {
             let hop = hop(s, name)?;
-            Some(ratio(
-                s,
-                &hop.chunks,
-                hop.frames_sent.as_ref().or(hop.frames_received.as_ref())?,
-            ))
+            Some(ratio(s, &hop.chunks, hop.frames_sent.as_ref().or(hop.frames_received.as_ref())?))
         });
         add(&on("queue wait, median"), Unit::Ns, Good::Less, &|s| {
             quantile(s, hop(s, name)?.queue_wait_ns.as_ref(), |r| &r.p50)
@@ -231,15 +189,9 @@ fn measures((report_a, a): (&Report, &Series), (report_b, b): (&Report, &Series)
         }
     }
     for role in roles {
-        let known = |s: &Series, values: Vec<f64>| {
-            s.threads
-                .iter()
-                .any(|t| t.receives && t.role == *role)
-                .then_some(values)
-        };
-        add(&format!("CPU of the {role} a token"), Unit::Ns, Good::Less, &|s| {
-            known(s, cpu_per_token(s, role))
-        });
+        let known =
+            |s: &Series, values: Vec<f64>| s.threads.iter().any(|t| t.receives && t.role == *role).then_some(values);
+        add(&format!("CPU of the {role} a token"), Unit::Ns, Good::Less, &|s| known(s, cpu_per_token(s, role)));
         add(&format!("{role} on a CPU"), Unit::Share, Good::Neither, &|s| {
             known(s, share(s, role, |t| Some(&t.on_cpu)))
         });
@@ -250,20 +202,16 @@ fn measures((report_a, a): (&Report, &Series), (report_b, b): (&Report, &Series)
             known(s, share(s, role, |t| t.throttled.as_ref())).filter(|v| !v.is_empty())
         });
     }
-    add("chunks merged", Unit::Share, Good::Less, &|s| {
-        s.chunks.merged.as_ref().map(|c| ratio(s, c, &s.chunks.sent))
-    });
+    add("chunks merged", Unit::Share, Good::Less, &|s| s.chunks.merged.as_ref().map(|c| ratio(s, c, &s.chunks.sent)));
     add("chunks dropped, predicted", Unit::Share, Good::Less, &|s| {
         s.chunks.dropped_predicted.as_ref().map(|c| ratio(s, c, &s.chunks.sent))
     });
     add("chunks dropped, confirmed", Unit::Share, Good::Less, &|s| {
         s.chunks.dropped_confirmed.as_ref().map(|c| ratio(s, c, &s.chunks.sent))
     });
-    if let (Some(a), Some(b), Some(last)) = (
-        report_a.chunks.dropped_confirmed,
-        report_b.chunks.dropped_confirmed,
-        all.last_mut(),
-    ) {
+    if let (Some(a), Some(b), Some(last)) =
+        (report_a.chunks.dropped_confirmed, report_b.chunks.dropped_confirmed, all.last_mut())
+    {
         last.exact = Some((a, b));
     }
     all

@@ -62,11 +62,7 @@ pub(super) fn of(a: &Report, b: &Report, measures: &[Compared]) -> Vec<Outcome> 
     vec![
         Outcome {
             name: String::from("lost tokens"),
-            state: state(
-                measures,
-                &[&format!("chunks dropped, {dropped}")],
-                lost(b, confirmed) == Some(0),
-            ),
+            state: state(measures, &[&format!("chunks dropped, {dropped}")], lost(b, confirmed) == Some(0)),
             numbers: numbers(lost(a, confirmed), lost(b, confirmed), count),
         },
         Outcome {
@@ -88,11 +84,7 @@ pub(super) fn of(a: &Report, b: &Report, measures: &[Compared]) -> Vec<Outcome> 
 }
 
 fn lost(report: &Report, confirmed: bool) -> Option<u64> {
-    if confirmed {
-        report.chunks.tokens_lost
-    } else {
-        report.chunks.dropped_predicted
-    }
+    if confirmed { report.chunks.tokens_lost } else { report.chunks.dropped_predicted }
 }
 
 fn merged(report: &Report) -> Option<String> {
@@ -100,8 +92,7 @@ fn merged(report: &Report) -> Option<String> {
 }
 
 fn numbers<T>(a: Option<T>, b: Option<T>, show: impl Fn(T) -> String) -> String {
-    a.zip(b)
-        .map_or_else(String::new, |(a, b)| format!("{} -> {}", show(a), show(b)))
+    a.zip(b).map_or_else(String::new, |(a, b)| format!("{} -> {}", show(a), show(b)))
 }
 
 /// Text for the first of these measures that changed, else for the first one. Uses the mean over slots, as the table does.
@@ -117,10 +108,7 @@ fn numbers_of(measures: &[Compared], names: &[&str]) -> String {
 }
 
 fn named<'m>(measures: &'m [Compared], names: &[&'m str]) -> impl Iterator<Item = &'m Compared> {
-    let found: Vec<&Compared> = names
-        .iter()
-        .filter_map(|name| measures.iter().find(|m| m.name == *name))
-        .collect();
+    let found: Vec<&Compared> = names.iter().filter_map(|name| measures.iter().find(|m| m.name == *name)).collect();
     found.into_iter()
 }
 
@@ -142,14 +130,11 @@ fn state(measures: &[Compared], names: &[&str], resolved: bool) -> State {
 /// Inter-token latency of the engine and at clients over the whole runs, because slots do not hold it.
 pub(super) fn latency(a: &Report, b: &Report, least_time_ns: u64) -> Vec<Compared> {
     let (a, b) = (&a.itl_ns, &b.itl_ns);
-    [
-        ("of the engine", a.sent_by_token, b.sent_by_token),
-        ("at clients", a.delivered_by_token, b.delivered_by_token),
-    ]
-    .into_iter()
-    .filter_map(|(end, a, b)| Some(latency_at(end, a?, b?, least_time_ns)))
-    .flatten()
-    .collect()
+    [("of the engine", a.sent_by_token, b.sent_by_token), ("at clients", a.delivered_by_token, b.delivered_by_token)]
+        .into_iter()
+        .filter_map(|(end, a, b)| Some(latency_at(end, a?, b?, least_time_ns)))
+        .flatten()
+        .collect()
 }
 
 fn latency_at(end: &str, of_a: Spread, of_b: Spread, least_time_ns: u64) -> [Compared; 2] {

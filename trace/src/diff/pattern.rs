@@ -23,34 +23,20 @@ pub struct Pattern {
 
 /// Compares the engine data of both reports and checks it against the measures.
 pub(super) fn find(a: &Report, b: &Report, measures: &[Compared]) -> Vec<Pattern> {
-    [
-        mode(a, b, measures),
-        release(a, b),
-        path(a, b),
-        inflation(a, b),
-        cpu_bound(a, b),
-    ]
-    .into_iter()
-    .flatten()
-    .chain(workers(a, b))
-    .collect()
+    [mode(a, b, measures), release(a, b), path(a, b), inflation(a, b), cpu_bound(a, b)]
+        .into_iter()
+        .flatten()
+        .chain(workers(a, b))
+        .collect()
 }
 
 fn pattern(kind: &str, title: impl Into<String>, summary: impl Into<String>) -> Pattern {
-    Pattern {
-        kind: kind.to_owned(),
-        title: title.into(),
-        summary: summary.into(),
-    }
+    Pattern { kind: kind.to_owned(), title: title.into(), summary: summary.into() }
 }
 
 fn mode(a: &Report, b: &Report, measures: &[Compared]) -> Option<Pattern> {
-    let worse: Vec<&str> = measures
-        .iter()
-        .filter(|m| m.verdict == Verdict::Worse)
-        .take(3)
-        .map(|m| m.name.as_str())
-        .collect();
+    let worse: Vec<&str> =
+        measures.iter().filter(|m| m.verdict == Verdict::Worse).take(3).map(|m| m.name.as_str()).collect();
     let cost = if worse.is_empty() {
         String::from("No measure got worse.")
     } else {
@@ -82,12 +68,7 @@ fn release(a: &Report, b: &Report) -> Option<Pattern> {
         Waiter::Merges => "merges queued chunks",
     };
     let (before, after) = (a.source.waiter?, b.source.waiter?);
-    let version = |r: &Report| {
-        r.source
-            .engine_version
-            .clone()
-            .unwrap_or_else(|| String::from("of unknown release"))
-    };
+    let version = |r: &Report| r.source.engine_version.clone().unwrap_or_else(|| String::from("of unknown release"));
     (before != after).then(|| {
         pattern(
             "release",
@@ -101,11 +82,7 @@ fn release(a: &Report, b: &Report) -> Option<Pattern> {
 fn path(a: &Report, b: &Report) -> Option<Pattern> {
     let only = |of: &Report, other: &Report| {
         let other: Vec<&str> = other.hops.iter().map(|h| h.name.as_str()).collect();
-        let names = of
-            .hops
-            .iter()
-            .map(|h| h.name.as_str())
-            .filter(|name| !other.contains(name));
+        let names = of.hops.iter().map(|h| h.name.as_str()).filter(|name| !other.contains(name));
         names.collect::<Vec<_>>().join(", ")
     };
     let (removed, new) = (only(a, b), only(b, a));
@@ -128,11 +105,7 @@ fn workers<'a>(a: &'a Report, b: &'a Report) -> impl Iterator<Item = Pattern> + 
                 "{} had {was} receivers or senders and has {is}: the load is distributed differently.",
                 before.name
             );
-            pattern(
-                "workers",
-                format!("{was} workers became {is} on {}", before.name),
-                summary,
-            )
+            pattern("workers", format!("{was} workers became {is} on {}", before.name), summary)
         })
     })
 }
@@ -143,18 +116,11 @@ fn finding<'a>(report: &'a Report, kind: &str) -> Option<&'a FindingLine> {
 
 fn inflation(a: &Report, b: &Report) -> Option<Pattern> {
     match (finding(a, "inflation"), finding(b, "inflation")) {
-        (None, Some(found)) => Some(pattern(
-            "inflation",
-            "token counts became inflated",
-            found.summary.clone(),
-        )),
+        (None, Some(found)) => Some(pattern("inflation", "token counts became inflated", found.summary.clone())),
         (Some(found), None) => Some(pattern(
             "inflation",
             "token counts are no longer inflated",
-            format!(
-                "Rates that clients counted before cannot be compared with those after. Before: {}",
-                found.summary
-            ),
+            format!("Rates that clients counted before cannot be compared with those after. Before: {}", found.summary),
         )),
         _ => None,
     }
@@ -163,9 +129,7 @@ fn inflation(a: &Report, b: &Report) -> Option<Pattern> {
 fn cpu_bound(a: &Report, b: &Report) -> Option<Pattern> {
     let busiest = |r: &Report| {
         let receivers = r.cpu.iter().flatten().filter(|c| c.receives);
-        receivers
-            .filter_map(|c| Some((c.on_cpu?, c.role.clone())))
-            .max_by(|x, y| x.0.total_cmp(&y.0))
+        receivers.filter_map(|c| Some((c.on_cpu?, c.role.clone()))).max_by(|x, y| x.0.total_cmp(&y.0))
     };
     let (before, after) = (busiest(a)?, busiest(b)?);
     (before.0 < CPU_BOUND && after.0 >= CPU_BOUND).then(|| {

@@ -5,18 +5,11 @@
 /// empty or all values are equal.
 pub(super) fn mann_whitney(a: &[f64], b: &[f64]) -> f64 {
     let (na, nb) = (a.len() as f64, b.len() as f64);
-    let mut all: Vec<(f64, bool)> = a
-        .iter()
-        .map(|&v| (v, true))
-        .chain(b.iter().map(|&v| (v, false)))
-        .collect();
+    let mut all: Vec<(f64, bool)> = a.iter().map(|&v| (v, true)).chain(b.iter().map(|&v| (v, false))).collect();
     all.sort_by(|x, y| x.0.total_cmp(&y.0));
     let (mut rank_sum, mut ties, mut at) = (0.0, 0.0, 0);
     while at < all.len() {
-        let equal = all[at..]
-            .iter()
-            .take_while(|v| v.0.total_cmp(&all[at].0).is_eq())
-            .count();
+        let equal = all[at..].iter().take_while(|v| v.0.total_cmp(&all[at].0).is_eq()).count();
         let n = equal as f64;
         let rank = at as f64 + f64::midpoint(n, 1.0);
         rank_sum += rank * all[at..at + equal].iter().filter(|v| v.1).count() as f64;
@@ -48,24 +41,14 @@ fn correlation(values: &[f64]) -> f64 {
     let variance: f64 = values.iter().map(|v| (v - mean).powi(2)).sum();
     let joint: f64 = values.windows(2).map(|w| (w[0] - mean) * (w[1] - mean)).sum();
     // Small samples underestimate the correlation by about 1/n.
-    if variance > 0.0 {
-        joint / variance + 1.0 / n
-    } else {
-        0.0
-    }
+    if variance > 0.0 { joint / variance + 1.0 / n } else { 0.0 }
 }
 
 /// Two-sided tail probability of the normal distribution beyond `z` (Abramowitz and Stegun 7.1.26, error below 1.5e-7).
 fn two_sided(z: f64) -> f64 {
     let x = z / std::f64::consts::SQRT_2;
     let t = 1.0 / (1.0 + 0.327_591_1 * x);
-    let series = [
-        1.061_405_429,
-        -1.453_152_027,
-        1.421_413_741,
-        -0.284_496_736,
-        0.254_829_592,
-    ];
+    let series = [1.061_405_429, -1.453_152_027, 1.421_413_741, -0.284_496_736, 0.254_829_592];
     let sum = series.iter().fold(0.0, |sum, c| (sum + c) * t);
     (sum * (-x * x).exp()).clamp(0.0, 1.0)
 }
@@ -75,11 +58,7 @@ const SEPARATION: f64 = 1.25;
 
 /// Whether every slot of one run is far beyond every slot of the other, which does not happen by chance in equal runs.
 pub(super) fn separated(a: &[f64], b: &[f64]) -> bool {
-    let ends = |values: &[f64]| {
-        values
-            .iter()
-            .fold((f64::MAX, f64::MIN), |(min, max), &v| (min.min(v), max.max(v)))
-    };
+    let ends = |values: &[f64]| values.iter().fold((f64::MAX, f64::MIN), |(min, max), &v| (min.min(v), max.max(v)));
     let beyond = |below: (f64, f64), above: (f64, f64)| below.1 > 0.0 && above.0 >= SEPARATION * below.1;
     !a.is_empty() && !b.is_empty() && (beyond(ends(a), ends(b)) || beyond(ends(b), ends(a)))
 }
@@ -100,12 +79,7 @@ pub(super) fn beyond_noise(ps: &[Option<f64>], alpha: f64) -> Vec<bool> {
     let mut known: Vec<f64> = ps.iter().flatten().copied().collect();
     known.sort_by(f64::total_cmp);
     let level = |place: usize| alpha * (place + 1) as f64 / known.len() as f64;
-    let max = known
-        .iter()
-        .enumerate()
-        .rev()
-        .find(|(place, p)| **p <= level(*place))
-        .map(|(_, p)| *p);
+    let max = known.iter().enumerate().rev().find(|(place, p)| **p <= level(*place)).map(|(_, p)| *p);
     ps.iter().map(|p| p.zip(max).is_some_and(|(p, max)| p <= max)).collect()
 }
 
@@ -164,13 +138,7 @@ mod tests {
 
     #[test]
     fn significance_is_corrected_for_multiple_comparisons() {
-        assert_eq!(
-            beyond_noise(&[Some(0.02), None, Some(0.4), Some(0.9)], 0.05),
-            [false; 4]
-        );
-        assert_eq!(
-            beyond_noise(&[Some(0.02), None, Some(0.03), Some(0.9)], 0.05),
-            [true, false, true, false]
-        );
+        assert_eq!(beyond_noise(&[Some(0.02), None, Some(0.4), Some(0.9)], 0.05), [false; 4]);
+        assert_eq!(beyond_noise(&[Some(0.02), None, Some(0.03), Some(0.9)], 0.05), [true, false, true, false]);
     }
 }

@@ -11,9 +11,7 @@ pub(super) fn loaded(series: &Series) -> Range<usize> {
     let begun = &series.requests.begun;
     let moved = |slot: usize| series.tokens.sent.get(slot).is_some_and(|&n| n > 0);
     let first = (0..series.len()).find(|&slot| moved(slot) || begun[slot] > 0);
-    let last = (0..series.len())
-        .rfind(|&slot| begun[slot] > 0)
-        .or((0..series.len()).rfind(|&slot| moved(slot)));
+    let last = (0..series.len()).rfind(|&slot| begun[slot] > 0).or((0..series.len()).rfind(|&slot| moved(slot)));
     match (first, last) {
         (Some(first), Some(last)) if first + 2 < last => first + 1..last,
         _ => 0..0,

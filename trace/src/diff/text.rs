@@ -19,12 +19,7 @@ pub(super) fn render(diff: &Diff) -> String {
     }
     let _ = writeln!(out);
     for pattern in &diff.patterns {
-        wrap(
-            &mut out,
-            &format!("{}: {}", pattern.title, pattern.summary),
-            "=> ",
-            "   ",
-        );
+        wrap(&mut out, &format!("{}: {}", pattern.title, pattern.summary), "=> ", "   ");
     }
     if let Some(wait) = &diff.wait {
         wrap(&mut out, &wait.summary, "=> ", "   ");
@@ -36,11 +31,7 @@ pub(super) fn render(diff: &Diff) -> String {
         legs(&mut out, wait);
     }
     if !diff.measures.is_empty() {
-        let _ = writeln!(
-            out,
-            "{:NAME$} {:>11} {:>11} {:>8}  VERDICT",
-            "MEASURE, MEAN OF SLOTS", "A", "B", "CHANGE"
-        );
+        let _ = writeln!(out, "{:NAME$} {:>11} {:>11} {:>8}  VERDICT", "MEASURE, MEAN OF SLOTS", "A", "B", "CHANGE");
     }
     for measure in &diff.measures {
         line(&mut out, measure);
@@ -76,12 +67,7 @@ pub(super) fn side_line(side: &Side) -> String {
 fn line(out: &mut String, measure: &Compared) {
     let name: String = measure.name.chars().take(NAME).collect();
     let (a, b) = (measure.unit.value(measure.a), measure.unit.value(measure.b));
-    let _ = write!(
-        out,
-        "{name:NAME$} {a:>11} {b:>11} {:>8}  {}",
-        measure.change_text(),
-        measure.verdict.as_str()
-    );
+    let _ = write!(out, "{name:NAME$} {a:>11} {b:>11} {:>8}  {}", measure.change_text(), measure.verdict.as_str());
     if let Some(note) = &measure.note {
         let _ = write!(out, "\n      {note}");
     } else if let Some([low, high]) = measure.interval.filter(|_| measure.verdict.counts()) {

@@ -9,10 +9,8 @@ use crate::words::{count, duration, percent};
 /// Describes the most severe problem that changed, then the others. Measures outside these problems are only counted.
 pub(super) fn verdict(outcomes: &[Outcome], measures: &[Compared], patterns: &[Pattern]) -> String {
     let with = |verdict: Verdict| measures.iter().filter(move |m| m.verdict == verdict);
-    let judged = measures
-        .iter()
-        .filter(|m| !matches!(m.verdict, Verdict::NotComparable | Verdict::NotEnoughData))
-        .count();
+    let judged =
+        measures.iter().filter(|m| !matches!(m.verdict, Verdict::NotComparable | Verdict::NotEnoughData)).count();
     let mut named = String::new();
     for pattern in patterns {
         let _ = write!(named, "; {}", pattern.title);
@@ -32,9 +30,7 @@ pub(super) fn verdict(outcomes: &[Outcome], measures: &[Compared], patterns: &[P
     let mut others: Vec<String> = Vec::new();
     if outcomes.iter().all(|o| !o.state.counts()) {
         let significant = with(Verdict::Worse).chain(with(Verdict::Better)).take(3);
-        others = significant
-            .map(|m| format!("{} {} ({})", m.name, m.verdict.as_str(), m.change_text()))
-            .collect();
+        others = significant.map(|m| format!("{} {} ({})", m.name, m.verdict.as_str(), m.change_text())).collect();
     }
     let word = match outcomes.iter().find(|o| o.state.counts()) {
         Some(outcome) => outcome.state,

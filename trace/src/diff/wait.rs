@@ -48,11 +48,7 @@ pub(super) fn shift(a: &Report, b: &Report) -> Option<WaitShift> {
     let (from, to) = (longest(&a.path)?, longest(&b.path)?);
     let legs = legs(&a.path, &b.path);
     let (before, after) = (whole(&a.path), whole(&b.path));
-    let left = legs
-        .iter()
-        .find(|leg| same(leg, from))
-        .and_then(|leg| leg.b_share)
-        .unwrap_or(0.0);
+    let left = legs.iter().find(|leg| same(leg, from)).and_then(|leg| leg.b_share).unwrap_or(0.0);
     let part = |leg: &LegLine, of: u64| format!("{} of {} a chunk", percent(leg.share), duration(of));
     let leg_place = |leg: &LegLine| place(&leg.name, leg.kind);
     let changed = |how: &str| {
@@ -95,12 +91,7 @@ pub(super) fn shift(a: &Report, b: &Report) -> Option<WaitShift> {
             part(to, after)
         )
     };
-    Some(WaitShift {
-        from: from.name.clone(),
-        to: to.name.clone(),
-        summary,
-        legs,
-    })
+    Some(WaitShift { from: from.name.clone(), to: to.name.clone(), summary, legs })
 }
 
 /// Describes a leg.
@@ -214,18 +205,14 @@ mod tests {
         );
         let unchanged = shift(&four, &four).expect("legs");
         assert!(
-            unchanged
-                .summary
-                .starts_with("the wait stays: scheduler->detokenizer-router had"),
+            unchanged.summary.starts_with("the wait stays: scheduler->detokenizer-router had"),
             "{}",
             unchanged.summary
         );
         let quick = run(&[("scheduler->detokenizer", Wait, 1), ("detokenizer", Inside, 20)]);
         let vanished = shift(&one, &quick).expect("legs");
         assert!(
-            vanished
-                .summary
-                .ends_with("21.0 ms is left, most of it inside the detokenizer"),
+            vanished.summary.ends_with("21.0 ms is left, most of it inside the detokenizer"),
             "{}",
             vanished.summary
         );

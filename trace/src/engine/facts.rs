@@ -126,13 +126,10 @@ impl Behaviour {
 
     /// Flag that selects incremental output, if the release has one.
     pub fn flag(&self) -> Option<&'static str> {
-        [self.token_path, self.text_path]
-            .into_iter()
-            .flatten()
-            .find_map(|h| match h {
-                OutputModeRule::ByFlag(flag) => Some(flag),
-                OutputModeRule::Always(_) => None,
-            })
+        [self.token_path, self.text_path].into_iter().flatten().find_map(|h| match h {
+            OutputModeRule::ByFlag(flag) => Some(flag),
+            OutputModeRule::Always(_) => None,
+        })
     }
 }
 
@@ -162,13 +159,7 @@ pub struct StageNames {
 
 impl StageNames {
     /// No known stage.
-    pub const NONE: Self = Self {
-        first_sent: "",
-        first_received: "",
-        first_delivered: "",
-        ends: &[],
-        order: &[],
-    };
+    pub const NONE: Self = Self { first_sent: "", first_received: "", first_delivered: "", ends: &[], order: &[] };
 
     /// Position of a stage in the order that requests pass them; `None` for unknown stages.
     pub fn place_of(&self, stage: &str) -> Option<usize> {

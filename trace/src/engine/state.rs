@@ -63,9 +63,7 @@ impl EngineState {
     /// Name of the engine in sentences, with its release if known.
     pub fn title(&self) -> String {
         let title = self.facts.title();
-        self.version
-            .as_deref()
-            .map_or_else(|| title.to_owned(), |version| format!("{title} {version}"))
+        self.version.as_deref().map_or_else(|| title.to_owned(), |version| format!("{title} {version}"))
     }
 
     /// Whether a woken waiter has not run yet when the frame `frames` positions later in the same wakeup is received. With an unknown
@@ -88,11 +86,7 @@ impl EngineState {
         self.known = known;
         self.facts = known.facts(self.name.as_deref());
         self.health_check_prefix = self.facts.health_check_prefix();
-        self.behaviour = self
-            .version
-            .as_deref()
-            .map(|version| self.facts.behaviour(version))
-            .unwrap_or_default();
+        self.behaviour = self.version.as_deref().map(|version| self.facts.behaviour(version)).unwrap_or_default();
     }
 
     pub(crate) fn set(&mut self, announced: &Engine<'_>) {
@@ -124,17 +118,10 @@ mod tests {
     #[test]
     fn unset_fields_default_to_the_behaviour_of_the_release() {
         let mut state = example();
-        state.set(&Engine {
-            version: Some(example::DROPS),
-            mode: Some(Mode::Incremental),
-            ..Engine::default()
-        });
+        state.set(&Engine { version: Some(example::DROPS), mode: Some(Mode::Incremental), ..Engine::default() });
         assert_eq!(state.mode, Some(Mode::Incremental));
         assert_eq!(state.waiter, Some(Waiter::KeepsLast));
-        state.set(&Engine {
-            waiter: Some(Waiter::Merges),
-            ..Engine::default()
-        });
+        state.set(&Engine { waiter: Some(Waiter::Merges), ..Engine::default() });
         assert_eq!(state.mode, None);
         assert_eq!(state.waiter, Some(Waiter::Merges));
         assert_eq!(state.version, None);
@@ -143,11 +130,7 @@ mod tests {
     #[test]
     fn an_engine_outside_the_registry_has_no_facts() {
         let mut state = example();
-        state.set(&Engine {
-            name: Some("another"),
-            version: Some(example::DROPS),
-            ..Engine::default()
-        });
+        state.set(&Engine { name: Some("another"), version: Some(example::DROPS), ..Engine::default() });
         assert_eq!((state.facts().name(), state.waiter), ("unknown", None));
         assert!(!state.is_health_check("") && !state.is_health_check("HEALTH_CHECK_1"));
     }

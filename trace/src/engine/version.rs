@@ -106,15 +106,8 @@ impl FromStr for VersionRange {
 
     fn from_str(text: &str) -> Result<Self, BadVersion> {
         let (first, last) = text.split_once("..").unwrap_or((text, text));
-        let range = Self {
-            first: first.parse()?,
-            last: last.trim_start_matches('=').parse()?,
-        };
-        if range.first <= range.last {
-            Ok(range)
-        } else {
-            Err(BadVersion(text.chars().take(64).collect()))
-        }
+        let range = Self { first: first.parse()?, last: last.trim_start_matches('=').parse()? };
+        if range.first <= range.last { Ok(range) } else { Err(BadVersion(text.chars().take(64).collect())) }
     }
 }
 

@@ -21,60 +21,27 @@ impl<'a> Event<'a> {
 impl<'a> Hop<'a> {
     /// A hop in the middle of the path, or at an unknown place.
     pub fn new(id: HopId, ends: impl Into<Ends<&'a str>>, capabilities: Capabilities) -> Self {
-        Self {
-            id,
-            ends: ends.into(),
-            endpoint: "",
-            worker: None,
-            origin: false,
-            last: false,
-            capabilities,
-        }
+        Self { id, ends: ends.into(), endpoint: "", worker: None, origin: false, last: false, capabilities }
     }
 
     /// The only hop of the path, from the scheduler to the tokenizer.
     pub fn only(id: HopId, ends: impl Into<Ends<&'a str>>, capabilities: Capabilities) -> Self {
-        Self {
-            origin: true,
-            last: true,
-            ..Self::new(id, ends, capabilities)
-        }
+        Self { origin: true, last: true, ..Self::new(id, ends, capabilities) }
     }
 }
 
 impl Capabilities {
-    const NONE: Self = Self {
-        sent: false,
-        forwarded: false,
-        received: false,
-        processed: false,
-        delivered: false,
-    };
+    const NONE: Self = Self { sent: false, forwarded: false, received: false, processed: false, delivered: false };
     /// Only `sent`.
-    pub const SENT: Self = Self {
-        sent: true,
-        ..Self::NONE
-    };
+    pub const SENT: Self = Self { sent: true, ..Self::NONE };
     /// Only `forwarded`.
-    pub const FORWARDED: Self = Self {
-        forwarded: true,
-        ..Self::NONE
-    };
+    pub const FORWARDED: Self = Self { forwarded: true, ..Self::NONE };
     /// Only `received`.
-    pub const RECEIVED: Self = Self {
-        received: true,
-        ..Self::NONE
-    };
+    pub const RECEIVED: Self = Self { received: true, ..Self::NONE };
     /// Only `processed`.
-    pub const PROCESSED: Self = Self {
-        processed: true,
-        ..Self::NONE
-    };
+    pub const PROCESSED: Self = Self { processed: true, ..Self::NONE };
     /// Only `delivered`.
-    pub const DELIVERED: Self = Self {
-        delivered: true,
-        ..Self::NONE
-    };
+    pub const DELIVERED: Self = Self { delivered: true, ..Self::NONE };
 }
 
 /// Union of both sets of capabilities.
@@ -95,34 +62,19 @@ impl BitOr for Capabilities {
 impl<'a> Frame<'a> {
     /// A message with new token ids.
     pub const fn token_ids(id: FrameId, bytes: u64, chunks: &'a [Chunk<'a>]) -> Self {
-        Self {
-            id,
-            bytes,
-            forwarded: None,
-            kind: Kind::TokenIds,
-            ids: IdColumn::Delta,
-            chunks,
-        }
+        Self { id, bytes, forwarded: None, kind: Kind::TokenIds, ids: IdColumn::Delta, chunks }
     }
 }
 
 impl Received<'_> {
     /// A receive of which only the frame is known.
     pub const fn new(id: FrameId) -> Self {
-        Self {
-            id,
-            wakeup: None,
-            by: None,
-            frame: None,
-        }
+        Self { id, wakeup: None, by: None, frame: None }
     }
 
     /// A receive in this wakeup of an unknown thread.
     pub const fn in_wakeup(id: FrameId, wakeup: u64) -> Self {
-        Self {
-            wakeup: Some(wakeup),
-            ..Self::new(id)
-        }
+        Self { wakeup: Some(wakeup), ..Self::new(id) }
     }
 }
 
@@ -177,25 +129,14 @@ impl<'a> CpuSample<'a> {
 impl<'a> Stage<'a> {
     /// A stage without counts.
     pub const fn new(rid: &'a str, name: &'a str, by: &'a str) -> Self {
-        Self {
-            rid,
-            name,
-            by,
-            tokens: None,
-            pending: None,
-        }
+        Self { rid, name, by, tokens: None, pending: None }
     }
 }
 
 impl<'a> Undecoded<'a> {
     /// A frame whose time of forwarding was not observed.
     pub const fn new(id: FrameId, bytes: u64, reason: &'a str) -> Self {
-        Self {
-            id,
-            bytes,
-            forwarded: None,
-            reason,
-        }
+        Self { id, bytes, forwarded: None, reason }
     }
 }
 

@@ -27,10 +27,7 @@ impl<'w> Events<'w> {
             o.int("wall_ns", clock.wall(clock.mono(0))).text("schema", SCHEMA);
             o.text("source", opening.source()).text("tokengap", opening.tokengap());
         })?;
-        Ok(Self {
-            out,
-            tokens: options.tokens,
-        })
+        Ok(Self { out, tokens: options.tokens })
     }
 
     fn line(
@@ -42,8 +39,7 @@ impl<'w> Events<'w> {
     ) -> io::Result<()> {
         self.out.object(|o| {
             o.word("type", kind);
-            o.int("at_ns", context.clock.at(at))
-                .int("wall_ns", context.clock.wall(at));
+            o.int("at_ns", context.clock.at(at)).int("wall_ns", context.clock.wall(at));
             fill(o);
         })
     }
@@ -81,8 +77,7 @@ impl Exporter for Events<'_> {
                 o.text("hop", context.hops.name(hop.id)).int("hop_id", hop.id.0);
                 o.text("endpoint", hop.endpoint).maybe_int("worker", hop.worker);
                 o.flag("origin", hop.origin).flag("last", hop.last);
-                o.flag("observes_sent", hop.capabilities.sent)
-                    .flag("observes_forwarded", hop.capabilities.forwarded);
+                o.flag("observes_sent", hop.capabilities.sent).flag("observes_forwarded", hop.capabilities.forwarded);
                 o.flag("observes_received", hop.capabilities.received)
                     .flag("observes_processed", hop.capabilities.processed);
                 o.flag("observes_delivered", hop.capabilities.delivered);
@@ -114,8 +109,7 @@ impl Exporter for Events<'_> {
                 self.line("answered", at, context, |o| {
                     o.text("rid", answer.rid).maybe_int("tokens", answer.tokens);
                     o.maybe_int("completion_tokens", answer.completion_tokens);
-                    o.text("end", answer.end.as_str())
-                        .int("short_writes", answer.short_writes);
+                    o.text("end", answer.end.as_str()).int("short_writes", answer.short_writes);
                     o.maybe_int("unacknowledged_bytes", answer.unacknowledged);
                     o.maybe_text("tool_calls", answer.tool_calls.map(|calls| calls.outcome.as_str()));
                 })
@@ -145,9 +139,7 @@ impl Exporter for Events<'_> {
             }),
             What::LoggedState(state) => self.line("logged_state", at, context, |o| logged_state_fields(o, state)),
             What::Merged(merged) if context.options.wants_rid(merged.rid) => self.line("merged", at, context, |o| {
-                o.text("rid", merged.rid)
-                    .int("chunks", merged.chunks)
-                    .text("by", merged.by);
+                o.text("rid", merged.rid).int("chunks", merged.chunks).text("by", merged.by);
             }),
             What::Missed(lost) => self.line("missed", at, context, |o| {
                 hop_fields(o, lost.hop, context);
@@ -165,21 +157,15 @@ impl Exporter for Events<'_> {
         }
         self.line("end", MonoNs(report.window_mono_ns[1]), context, |o| {
             let (requests, tokens, chunks) = (&report.requests, &report.tokens, &report.chunks);
-            o.int("requests_seen", requests.seen)
-                .int("requests_finished", requests.finished);
-            o.int("requests_aborted", requests.aborted)
-                .int("tokens_sent", tokens.sent);
-            o.maybe_int("tokens_received", tokens.received)
-                .maybe_int("tokens_delivered", tokens.delivered);
+            o.int("requests_seen", requests.seen).int("requests_finished", requests.finished);
+            o.int("requests_aborted", requests.aborted).int("tokens_sent", tokens.sent);
+            o.maybe_int("tokens_received", tokens.received).maybe_int("tokens_delivered", tokens.delivered);
             o.maybe_int("tokens_lost", chunks.tokens_lost);
-            o.int("chunks_sent", chunks.sent)
-                .maybe_int("chunks_received", chunks.received);
-            o.maybe_int("chunks_delivered", chunks.delivered)
-                .maybe_int("chunks_merged", chunks.merged);
+            o.int("chunks_sent", chunks.sent).maybe_int("chunks_received", chunks.received);
+            o.maybe_int("chunks_delivered", chunks.delivered).maybe_int("chunks_merged", chunks.merged);
             o.maybe_int("chunks_dropped_predicted", chunks.dropped_predicted);
             o.maybe_int("chunks_dropped_confirmed", chunks.dropped_confirmed);
-            o.int("events", report.own.events)
-                .int("events_missed", report.own.events_missed);
+            o.int("events", report.own.events).int("events_missed", report.own.events_missed);
         })?;
         self.out.finish()
     }
@@ -205,8 +191,7 @@ fn frame_fields(o: &mut Object<'_>, sent: &Frame<'_>, context: &ExportContext<'_
 fn received_fields(o: &mut Object<'_>, received: &Received<'_>, context: &ExportContext<'_>) {
     frame(o, received.id, context);
     o.maybe_int("wakeup", received.wakeup);
-    o.maybe_int("pid", received.by.map(|by| by.pid))
-        .maybe_int("tid", received.by.map(|by| by.tid));
+    o.maybe_int("pid", received.by.map(|by| by.pid)).maybe_int("tid", received.by.map(|by| by.tid));
     if let Some(unsent) = &received.frame {
         o.int("bytes", unsent.bytes).text("kind", unsent.kind.as_str());
         o.int("chunks", unsent.chunks.len() as u64);
@@ -235,12 +220,9 @@ fn delivery_fields(o: &mut Object<'_>, delivery: &Delivery<'_>) {
 
 fn cpu_fields(o: &mut Object<'_>, sample: &CpuSample<'_>) {
     o.int("pid", sample.thread.pid).int("tid", sample.thread.tid);
-    o.text("role", sample.role)
-        .text("thread", sample.name)
-        .text("part", sample.part.as_str());
+    o.text("role", sample.role).text("thread", sample.name).text("part", sample.part.as_str());
     o.int("interval_ns", sample.interval_ns).int("on_ns", sample.on_ns);
-    o.maybe_int("wait_ns", sample.wait_ns)
-        .maybe_int("throttled_ns", sample.throttled_ns);
+    o.maybe_int("wait_ns", sample.wait_ns).maybe_int("throttled_ns", sample.throttled_ns);
     o.maybe_int("poll_interval_ns", sample.poll.map(|p| p.interval_ns));
     o.maybe_int("polled_ns", sample.poll.map(|p| p.polled_ns));
     o.maybe_int("poll_wakeups", sample.poll.map(|p| p.wakeups));
@@ -250,32 +232,21 @@ fn cpu_fields(o: &mut Object<'_>, sample: &CpuSample<'_>) {
 }
 
 fn stack_fields(o: &mut Object<'_>, sample: &StackSample<'_>) {
-    o.int("pid", sample.thread.pid)
-        .int("tid", sample.thread.tid)
-        .text("role", sample.role);
+    o.int("pid", sample.thread.pid).int("tid", sample.thread.tid).text("role", sample.role);
     o.text("function", sample.function).text("file", sample.file);
     o.int("interval_ns", sample.interval_ns).int("samples", sample.samples);
-    o.int("total", sample.total)
-        .int("own", sample.own)
-        .maybe_int("gil", sample.gil);
+    o.int("total", sample.total).int("own", sample.own).maybe_int("gil", sample.gil);
 }
 
 fn logged_state_fields(o: &mut Object<'_>, state: &LoggedState<'_>) {
-    o.text("by", state.by)
-        .maybe_int("states", state.states)
-        .maybe_int("rids", state.rids);
+    o.text("by", state.by).maybe_int("states", state.states).maybe_int("rids", state.rids);
     o.maybe_int("recv_wait_ns", state.recv_wait_ns);
-    o.value("more", &state.more)
-        .value("cpu", &state.cpu)
-        .value("cpu_system", &state.cpu_system);
+    o.value("more", &state.more).value("cpu", &state.cpu).value("cpu_system", &state.cpu_system);
 }
 
 fn finding_fields(o: &mut Object<'_>, finding: &FindingLine) {
-    o.text("finding", &finding.kind)
-        .text("severity", finding.severity.as_str());
+    o.text("finding", &finding.kind).text("severity", finding.severity.as_str());
     o.maybe_text("rid", Some(&*finding.rid).filter(|rid| !rid.is_empty()));
-    o.maybe_text("hop", finding.hop.as_deref())
-        .text("summary", &finding.summary);
-    o.value("evidence", &finding.evidence)
-        .maybe_text("advice", finding.advice.as_deref());
+    o.maybe_text("hop", finding.hop.as_deref()).text("summary", &finding.summary);
+    o.value("evidence", &finding.evidence).maybe_text("advice", finding.advice.as_deref());
 }

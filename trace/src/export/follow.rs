@@ -22,13 +22,7 @@ pub(super) struct Follow {
 
 impl Follow {
     pub(super) fn new(clock: Clock, options: Options) -> Self {
-        Self {
-            lives: LiveRequests::default(),
-            hops: Hops::default(),
-            clock,
-            options,
-            closed: 0,
-        }
+        Self { lives: LiveRequests::default(), hops: Hops::default(), clock, options, closed: 0 }
     }
 
     /// Processes an event that `analysis` has already applied.
@@ -73,10 +67,7 @@ impl Follow {
         exporter: &mut dyn Exporter,
     ) -> io::Result<()> {
         let ledger = analysis.ledger();
-        let summary = |request: &Request| Summary {
-            rid: request.rid.clone(),
-            numbers: ledger.numbers(request),
-        };
+        let summary = |request: &Request| Summary { rid: request.rid.clone(), numbers: ledger.numbers(request) };
         for summary in ledger.requests().map(summary) {
             self.write_request(&summary, summary.finish.is_none(), analysis, exporter)?;
         }
@@ -104,11 +95,7 @@ impl Follow {
         exporter: &mut dyn Exporter,
     ) -> io::Result<()> {
         let life = self.lives.close(summary);
-        let request = Closed {
-            summary,
-            life: &life,
-            open,
-        };
+        let request = Closed { summary, life: &life, open };
         let (from, to) = stage::span(&request);
         if self.in_range(from, to) {
             exporter.closed(&request, &self.context(analysis))?;

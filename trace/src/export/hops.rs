@@ -46,10 +46,7 @@ impl Hops {
                 worker: None,
                 origin: false,
                 last: false,
-                capabilities: Capabilities {
-                    sent: true,
-                    ..Capabilities::default()
-                },
+                capabilities: Capabilities { sent: true, ..Capabilities::default() },
             });
         }
     }

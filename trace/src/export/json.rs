@@ -47,10 +47,7 @@ impl<'a> Object<'a> {
     /// Encodes fields of an object for [`Self::append`].
     pub(super) fn fields(fill: impl FnOnce(&mut Object<'_>)) -> Vec<u8> {
         let mut buf = Vec::new();
-        fill(&mut Object {
-            buf: &mut buf,
-            empty: true,
-        });
+        fill(&mut Object { buf: &mut buf, empty: true });
         buf
     }
 
@@ -125,12 +122,7 @@ impl<'a> Object<'a> {
         push_int(self.buf, ns / 1_000);
         let rest = ns % 1_000;
         if rest > 0 {
-            let digits = [
-                b'.',
-                b'0' + (rest / 100) as u8,
-                b'0' + (rest / 10 % 10) as u8,
-                b'0' + (rest % 10) as u8,
-            ];
+            let digits = [b'.', b'0' + (rest / 100) as u8, b'0' + (rest / 10 % 10) as u8, b'0' + (rest % 10) as u8];
             self.buf.extend_from_slice(&digits);
         }
         self
@@ -252,26 +244,17 @@ pub(super) struct Stream<'w> {
 impl<'w> Stream<'w> {
     /// Writes one object per line.
     pub(super) fn lines(out: Box<dyn Write + 'w>) -> Self {
-        Self {
-            out,
-            buf: Vec::with_capacity(2 * FLUSH),
-            objects: 0,
-            array: false,
-        }
+        Self { out, buf: Vec::with_capacity(2 * FLUSH), objects: 0, array: false }
     }
 
     /// Writes one array with an element per line.
     pub(super) fn array(out: Box<dyn Write + 'w>) -> Self {
-        Self {
-            array: true,
-            ..Self::lines(out)
-        }
+        Self { array: true, ..Self::lines(out) }
     }
 
     pub(super) fn object(&mut self, fill: impl FnOnce(&mut Object<'_>)) -> io::Result<()> {
         if self.array {
-            self.buf
-                .extend_from_slice(if self.objects == 0 { b"[\n" } else { b",\n" });
+            self.buf.extend_from_slice(if self.objects == 0 { b"[\n" } else { b",\n" });
         }
         Object::write(&mut self.buf, fill);
         if !self.array {
@@ -288,8 +271,7 @@ impl<'w> Stream<'w> {
     /// Closes the array and writes out all data.
     pub(super) fn finish(&mut self) -> io::Result<()> {
         if self.array {
-            self.buf
-                .extend_from_slice(if self.objects == 0 { b"[]\n" } else { b"\n]\n" });
+            self.buf.extend_from_slice(if self.objects == 0 { b"[]\n" } else { b"\n]\n" });
         }
         self.out.write_all(&self.buf)?;
         self.buf.clear();
@@ -336,10 +318,7 @@ mod tests {
     fn an_array_is_valid_when_closed_even_empty() {
         let mut out = Vec::new();
         Stream::array(Box::new(&mut out)).finish().expect("a vector");
-        assert_eq!(
-            serde_json::from_slice::<Value>(&out).expect("JSON"),
-            serde_json::json!([])
-        );
+        assert_eq!(serde_json::from_slice::<Value>(&out).expect("JSON"), serde_json::json!([]));
     }
 
     proptest! {

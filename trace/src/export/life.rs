@@ -19,13 +19,7 @@ pub(super) struct FrameTimes {
 
 impl FrameTimes {
     pub(super) fn new(frame: FrameId) -> Self {
-        Self {
-            frame,
-            sent: None,
-            forwarded: None,
-            received: None,
-            processed: None,
-        }
+        Self { frame, sent: None, forwarded: None, received: None, processed: None }
     }
 
     /// Earliest known time.
@@ -59,20 +53,11 @@ pub(super) struct Note {
 #[derive(Clone, Debug)]
 pub(super) enum NoteKind {
     /// A stage in the engine's log.
-    Stage {
-        name: Box<str>,
-        by: Box<str>,
-        tokens: Option<u32>,
-        pending: Option<u32>,
-    },
+    Stage { name: Box<str>, by: Box<str>, tokens: Option<u32>, pending: Option<u32> },
     /// Merged chunks in the engine's log.
     Merged { chunks: u32, by: Box<str> },
     /// The response ended.
-    Answered {
-        end: AnswerEnd,
-        tokens: Option<u32>,
-        short_writes: u32,
-    },
+    Answered { end: AnswerEnd, tokens: Option<u32>, short_writes: u32 },
     /// The first tokens were accepted for the client: `first_token_received`.
     FirstReceived,
     /// A delivery proved earlier chunks lost.
@@ -107,12 +92,7 @@ pub(super) struct LiveRequest {
 
 impl LiveRequest {
     pub(super) fn new(rid: &str, number: u64, first_at: MonoNs) -> Self {
-        Self {
-            rid: rid.into(),
-            number,
-            first_at,
-            ..Self::default()
-        }
+        Self { rid: rid.into(), number, first_at, ..Self::default() }
     }
 
     pub(super) fn note(&mut self, at: MonoNs, what: NoteKind) {
@@ -125,10 +105,7 @@ impl LiveRequest {
 
     /// Latest known time of the request; `seen` is the ledger's.
     pub(super) fn ended(&self, seen: MonoNs) -> MonoNs {
-        let stages = self
-            .hops
-            .iter()
-            .flat_map(|h| [h.first.ended(), h.last.and_then(|l| l.ended())]);
+        let stages = self.hops.iter().flat_map(|h| [h.first.ended(), h.last.and_then(|l| l.ended())]);
         let latest = stages.chain([self.last_delivered]).flatten().max();
         latest.map_or(seen, |at| at.max(seen)).max(self.first_at)
     }

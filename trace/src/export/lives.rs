@@ -53,18 +53,12 @@ impl LiveRequests {
                 self.note(stage.rid, at, kind);
             }
             What::Merged(merged) => {
-                let kind = || NoteKind::Merged {
-                    chunks: merged.chunks,
-                    by: merged.by.into(),
-                };
+                let kind = || NoteKind::Merged { chunks: merged.chunks, by: merged.by.into() };
                 self.note(merged.rid, at, kind);
             }
             What::Answered(answer) => {
-                let kind = || NoteKind::Answered {
-                    end: answer.end,
-                    tokens: answer.tokens,
-                    short_writes: answer.short_writes,
-                };
+                let kind =
+                    || NoteKind::Answered { end: answer.end, tokens: answer.tokens, short_writes: answer.short_writes };
                 self.note(answer.rid, at, kind);
             }
             _ => {}
@@ -199,11 +193,7 @@ impl LiveRequests {
             let mut times = FrameTimes::new(frame.id);
             stamp(&mut times);
             let place = known.unwrap_or_else(|| {
-                life.hops.push(OnHop {
-                    hop: frame.id.hop,
-                    first: times,
-                    last: None,
-                });
+                life.hops.push(OnHop { hop: frame.id.hop, first: times, last: None });
                 life.hops.len() - 1
             });
             let repeated = chunk.finish.is_some() && life.hops[place].last.is_some();
@@ -211,11 +201,7 @@ impl LiveRequests {
                 life.hops[place].last = Some(times);
             }
             if known.is_none() || !repeated {
-                marks.push(Mark {
-                    place: at.unwrap_or_default() as u32,
-                    number: life.number,
-                    hop: place as u16,
-                });
+                marks.push(Mark { place: at.unwrap_or_default() as u32, number: life.number, hop: place as u16 });
             }
         }
         marks
@@ -225,9 +211,7 @@ impl LiveRequests {
     fn reached(&mut self, id: FrameId, stamp: impl Fn(&mut FrameTimes)) {
         for mark in self.pending.marks(id) {
             let life = self.slots.get_mut(mark.place as usize).and_then(Option::as_mut);
-            let on = life
-                .filter(|l| l.number == mark.number)
-                .and_then(|l| l.hops.get_mut(usize::from(mark.hop)));
+            let on = life.filter(|l| l.number == mark.number).and_then(|l| l.hops.get_mut(usize::from(mark.hop)));
             let Some(on) = on else { continue };
             let stages = [Some(&mut on.first), on.last.as_mut()];
             stages.into_iter().flatten().filter(|p| p.frame == id).for_each(&stamp);

@@ -190,11 +190,7 @@ impl<'w> Export<'w> {
         };
         // No summary may be evicted before it is written, however many records one tick or frame closes.
         let limits = Limits {
-            finished_kept: config
-                .limits
-                .finished_kept
-                .max(config.limits.live_rids)
-                .max(CLOSED_AT_ONCE),
+            finished_kept: config.limits.finished_kept.max(config.limits.live_rids).max(CLOSED_AT_ONCE),
             ..config.limits
         };
         Ok(Self {

@@ -106,10 +106,7 @@ impl Column {
             Kind::Number | Kind::Moment => Values::Number(Vec::new()),
             Kind::Flag => Values::Flag(Vec::new()),
         };
-        Self {
-            values,
-            levels: Vec::new(),
-        }
+        Self { values, levels: Vec::new() }
     }
 
     fn push(&mut self, cell: Option<Cell<'_>>) {
@@ -169,10 +166,7 @@ fn file(columns: &[(&str, Kind)], opening: &Opening) -> Result<SerializedFileWri
             about("tokengap.source", opening.source()),
         ]))
         .build();
-    let fields = columns
-        .iter()
-        .map(|(name, kind)| field(name, *kind))
-        .collect::<Result<_>>()?;
+    let fields = columns.iter().map(|(name, kind)| field(name, *kind)).collect::<Result<_>>()?;
     let schema = Type::group_type_builder("requests").with_fields(fields).build()?;
     SerializedFileWriter::new(Vec::new(), Arc::new(schema), Arc::new(properties))
 }

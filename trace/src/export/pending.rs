@@ -67,11 +67,7 @@ impl Pending {
             if lane.frames.len() >= FRAMES {
                 lane.frames.pop_front();
             }
-            lane.frames.push_back(Waiting {
-                seq: id.seq,
-                marks,
-                received: false,
-            });
+            lane.frames.push_back(Waiting { seq: id.seq, marks, received: false });
         }
         let place = self.early.iter().position(|e| e.id == id)?;
         self.early.remove(place)
@@ -89,11 +85,7 @@ impl Pending {
             if self.early.len() >= EARLY {
                 self.early.pop_front();
             }
-            self.early.push_back(Early {
-                id,
-                received: at,
-                processed: None,
-            });
+            self.early.push_back(Early { id, received: at, processed: None });
             return;
         };
         if let Ok(place) = lane.frames.binary_search_by_key(&id.seq, |f| f.seq) {

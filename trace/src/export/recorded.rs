@@ -19,10 +19,7 @@ pub fn recorded(
 ) -> io::Result<()> {
     let header = recording.header();
     let opening = look_ahead(recording)?;
-    let config = Config {
-        engines,
-        ..header.config
-    };
+    let config = Config { engines, ..header.config };
     let mut export = Export::new(format, options, config, &opening, out)?;
     let mut reader = recording.reader();
     let mut done = reader.offset();
@@ -41,10 +38,8 @@ pub fn recorded(
             progress(done, None);
         }
     }
-    let input = recording.closing().map_or_else(
-        || ReportInput::of(&header.source),
-        |closing| closing.input(&header.source),
-    );
+    let input =
+        recording.closing().map_or_else(|| ReportInput::of(&header.source), |closing| closing.input(&header.source));
     export.finish(&input)?;
     Ok(())
 }

@@ -115,10 +115,7 @@ impl<'a> Row<'a> {
     pub(super) fn new(request: &Closed<'a>, context: &ExportContext<'a>) -> Self {
         let (s, life) = (request.summary, request.life);
         let at = |time: Option<MonoNs>| time.map(|t| context.clock.at(t));
-        let arrival = life
-            .hops
-            .iter()
-            .find(|h| context.hops.get(h.hop).is_some_and(|h| h.last));
+        let arrival = life.hops.iter().find(|h| context.hops.get(h.hop).is_some_and(|h| h.last));
         let (from, to) = stage::span(request);
         let slowest = request.life.hops.iter().filter_map(|h| {
             let (sent, received) = h.first.sent.zip(h.first.received)?;

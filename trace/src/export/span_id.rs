@@ -15,11 +15,7 @@ pub(super) struct TraceId {
 
 impl TraceId {
     pub(super) fn of_request(rid: &str, first_wall_ns: u64) -> Self {
-        let hex: String = rid
-            .chars()
-            .filter(|&c| c != '-')
-            .map(|c| c.to_ascii_lowercase())
-            .collect();
+        let hex: String = rid.chars().filter(|&c| c != '-').map(|c| c.to_ascii_lowercase()).collect();
         let dashes = rid.len() - hex.len();
         let is_id = hex.len() == 32 && (dashes == 0 || dashes == 4) && hex.bytes().all(|b| b.is_ascii_hexdigit());
         if is_id && hex.bytes().any(|b| b != b'0') {
@@ -35,10 +31,7 @@ impl TraceId {
     fn hashed(name: &str, time: u64) -> Self {
         let high = mix(fold(name.as_bytes(), time));
         let low = mix(high ^ 0x9e37_79b9_7f4a_7c15);
-        Self {
-            hex: format!("{high:016x}{:016x}", low.max(1)),
-            from: "hash",
-        }
+        Self { hex: format!("{high:016x}{:016x}", low.max(1)), from: "hash" }
     }
 }
 
@@ -50,10 +43,7 @@ pub(super) struct SpanIds {
 
 impl SpanIds {
     pub(super) fn of(trace: &TraceId, first_wall_ns: u64) -> Self {
-        Self {
-            seed: fold(trace.hex.as_bytes(), first_wall_ns),
-            given: 0,
-        }
+        Self { seed: fold(trace.hex.as_bytes(), first_wall_ns), given: 0 }
     }
 
     /// Next span id: 16 hex digits, not all zero.
@@ -69,9 +59,7 @@ impl SpanIds {
 /// FNV-1a hash with a seed. Unlike a keyed hash, it is stable between runs and releases.
 fn fold(bytes: &[u8], seed: u64) -> u64 {
     let begin = 0xcbf2_9ce4_8422_2325 ^ mix(seed);
-    bytes.iter().fold(begin, |hash, &b| {
-        (hash ^ u64::from(b)).wrapping_mul(0x0000_0100_0000_01b3)
-    })
+    bytes.iter().fold(begin, |hash, &b| (hash ^ u64::from(b)).wrapping_mul(0x0000_0100_0000_01b3))
 }
 
 /// `SplitMix64`'s finisher.
@@ -89,26 +77,15 @@ mod tests {
     fn a_uuid_is_its_own_trace_id_with_dashes_or_without() {
         let plain = TraceId::of_request("5b8efff798038103d269b633813fc60c", 1);
         let dashed = TraceId::of_request("5B8EFFF7-9803-8103-D269-B633813FC60C", 2);
-        assert_eq!(
-            (plain.hex.as_str(), plain.from),
-            ("5b8efff798038103d269b633813fc60c", "rid")
-        );
+        assert_eq!((plain.hex.as_str(), plain.from), ("5b8efff798038103d269b633813fc60c", "rid"));
         assert_eq!(dashed.hex, plain.hex);
     }
 
     #[test]
     fn any_other_rid_gets_a_stable_unique_id() {
-        for rid in [
-            "",
-            "my-request",
-            "00000000000000000000000000000000",
-            "zz8efff798038103d269b633813fc60c",
-        ] {
-            let (one, again, later) = (
-                TraceId::of_request(rid, 7),
-                TraceId::of_request(rid, 7),
-                TraceId::of_request(rid, 8),
-            );
+        for rid in ["", "my-request", "00000000000000000000000000000000", "zz8efff798038103d269b633813fc60c"] {
+            let (one, again, later) =
+                (TraceId::of_request(rid, 7), TraceId::of_request(rid, 7), TraceId::of_request(rid, 8));
             assert_eq!((one.from, one.hex.len()), ("hash", 32), "{rid}");
             assert_eq!(one.hex, again.hex);
             assert_ne!(one.hex, later.hex, "a reused rid is another request");

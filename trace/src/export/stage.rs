@@ -72,14 +72,9 @@ pub(super) fn stages<'a>(request: &Closed<'_>, hops: &'a Hops) -> Vec<Stage<'a>>
     let gap = summary.sent_first.zip(summary.received_first);
     let mut cursor = begin;
     if let Some((sent, received)) = gap {
-        if let Some((from, to)) = list.push(
-            "first token gap".into(),
-            (sent, received),
-            (cursor, end),
-            0,
-            None,
-            Kind::Gap,
-        ) {
+        if let Some((from, to)) =
+            list.push("first token gap".into(), (sent, received), (cursor, end), 0, None, Kind::Gap)
+        {
             list.path(&path, hops, (from, to), 1);
             cursor = to;
         }
@@ -90,40 +85,21 @@ pub(super) fn stages<'a>(request: &Closed<'_>, hops: &'a Hops) -> Vec<Stage<'a>>
     if let Some((first, received)) = arrival.and_then(|h| Some((h.first, h.first.received?))) {
         let frame = Some(first.frame);
         if let Some(processed) = first.processed
-            && let Some((_, to)) = list.push(
-                "processing".into(),
-                (received, processed),
-                (cursor, end),
-                0,
-                frame,
-                Kind::Processing,
-            )
+            && let Some((_, to)) =
+                list.push("processing".into(), (received, processed), (cursor, end), 0, frame, Kind::Processing)
         {
             cursor = to;
         }
         if let Some(delivered) = life.first_delivered
-            && let Some((_, to)) = list.push(
-                "delivery".into(),
-                (cursor, delivered),
-                (cursor, end),
-                0,
-                frame,
-                Kind::Delivery,
-            )
+            && let Some((_, to)) =
+                list.push("delivery".into(), (cursor, delivered), (cursor, end), 0, frame, Kind::Delivery)
         {
             cursor = to;
         }
     }
     let last_received = arrival.and_then(|h| h.last?.received);
     if let Some(last) = life.last_delivered.max(last_received) {
-        list.push(
-            "streaming".into(),
-            (cursor, last),
-            (cursor, end),
-            0,
-            None,
-            Kind::Streaming,
-        );
+        list.push("streaming".into(), (cursor, last), (cursor, end), 0, None, Kind::Streaming);
     }
     list.list
 }
@@ -148,14 +124,7 @@ impl<'a> Stages<'a> {
         if to < from {
             return None;
         }
-        self.list.push(Stage {
-            name,
-            from,
-            to,
-            depth,
-            frame,
-            kind,
-        });
+        self.list.push(Stage { name, from, to, depth, frame, kind });
         Some((from, to))
     }
 
@@ -167,14 +136,8 @@ impl<'a> Stages<'a> {
             let Some(hop) = hops.get(on.hop) else { continue };
             let first = &on.first;
             if let Some((received, sent)) = before.zip(first.sent)
-                && let Some((_, to)) = self.push(
-                    (&*hop.ends.from).into(),
-                    (received, sent),
-                    (cursor, high),
-                    depth,
-                    None,
-                    Kind::Between,
-                )
+                && let Some((_, to)) =
+                    self.push((&*hop.ends.from).into(), (received, sent), (cursor, high), depth, None, Kind::Between)
             {
                 cursor = to;
             }

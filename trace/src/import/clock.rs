@@ -36,11 +36,7 @@ type Minute = (u64, u64, u64, u64, u64, Option<i32>);
 impl Clock {
     /// `year` and `month`: latest possible date of a timestamp without a year.
     pub(super) fn new(zone: TimeZone, year: i16, month: i8) -> Self {
-        Self {
-            zone,
-            year: (year, month),
-            last: None,
-        }
+        Self { zone, year: (year, month), last: None }
     }
 
     /// Parses a timestamp at the start of `text`; returns it with the rest.
@@ -63,9 +59,7 @@ impl Clock {
         let (offset, rest) = offset(rest);
         let minute = (year, month, day, time.hour, time.minute, offset);
         let stamp = Stamp {
-            wall_ns: self
-                .begin(minute)?
-                .checked_add(time.second * SECOND_NS + time.fraction)?,
+            wall_ns: self.begin(minute)?.checked_add(time.second * SECOND_NS + time.fraction)?,
             coarse: time.coarse,
             zone_assumed: offset.is_none(),
             year_assumed: false,
@@ -83,18 +77,9 @@ impl Clock {
         let (time, rest) = clock_time(rest.strip_prefix(b" ")?)?;
         // A month after the current one belongs to the previous year.
         let year = self.year.0 - i16::from(month > self.year.1);
-        let minute = (
-            u64::try_from(year).ok()?,
-            month as u64,
-            day,
-            time.hour,
-            time.minute,
-            None,
-        );
+        let minute = (u64::try_from(year).ok()?, month as u64, day, time.hour, time.minute, None);
         let stamp = Stamp {
-            wall_ns: self
-                .begin(minute)?
-                .checked_add(time.second * SECOND_NS + time.fraction)?,
+            wall_ns: self.begin(minute)?.checked_add(time.second * SECOND_NS + time.fraction)?,
             coarse: time.coarse,
             zone_assumed: true,
             year_assumed: true,
@@ -144,13 +129,7 @@ fn clock_time(text: &[u8]) -> Option<(Time, &[u8])> {
         _ => None,
     };
     let (nanos, rest) = point.unwrap_or((0, rest));
-    let time = Time {
-        hour,
-        minute,
-        second: second.min(59),
-        fraction: nanos,
-        coarse: point.is_none(),
-    };
+    let time = Time { hour, minute, second: second.min(59), fraction: nanos, coarse: point.is_none() };
     Some((time, rest))
 }
 
@@ -206,12 +185,8 @@ fn epoch(text: &[u8]) -> Option<(Stamp, &[u8])> {
     {
         return None;
     }
-    let stamp = Stamp {
-        wall_ns,
-        coarse: unit == SECOND_NS && nanos.is_none(),
-        zone_assumed: false,
-        year_assumed: false,
-    };
+    let stamp =
+        Stamp { wall_ns, coarse: unit == SECOND_NS && nanos.is_none(), zone_assumed: false, year_assumed: false };
     Some((stamp, after))
 }
 
@@ -231,16 +206,8 @@ mod tests {
     #[test]
     fn all_timestamp_formats_parse() {
         for (text, at, rest) in [
-            (
-                "2026-01-18T07:55:00.330146Z [TRACE",
-                "2026-01-18T07:55:00.330146Z",
-                " [TRACE",
-            ),
-            (
-                "2026-01-18T07:55:00.330146123Z x",
-                "2026-01-18T07:55:00.330146123Z",
-                " x",
-            ),
+            ("2026-01-18T07:55:00.330146Z [TRACE", "2026-01-18T07:55:00.330146Z", " [TRACE"),
+            ("2026-01-18T07:55:00.330146123Z x", "2026-01-18T07:55:00.330146123Z", " x"),
             ("2026-01-18T08:55:00.5+01:00 x", "2026-01-18T07:55:00.5Z", " x"),
             ("2026-01-18 08:55:00 +0100 x", "2026-01-18T07:55:00Z", " x"),
             ("2026-01-18 08:55:00+01 x", "2026-01-18T07:55:00Z", " x"),

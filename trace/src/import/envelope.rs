@@ -27,22 +27,12 @@ pub(super) fn open<'l>(line: &'l str, clock: &mut Clock) -> Opened<'l> {
         rest = after.trim_start();
     }
     let Some(outer) = head(rest, clock) else {
-        return Opened {
-            stamp: None,
-            rank: "",
-            message: rest,
-        };
+        return Opened { stamp: None, rank: "", message: rest };
     };
     let after = runtime(outer.message);
     match head(after, clock) {
-        Some(inner) => Opened {
-            stamp: better(outer.stamp, inner.stamp),
-            ..inner
-        },
-        None => Opened {
-            message: after,
-            ..outer
-        },
+        Some(inner) => Opened { stamp: better(outer.stamp, inner.stamp), ..inner },
+        None => Opened { message: after, ..outer },
     }
 }
 
@@ -111,11 +101,7 @@ mod tests {
     fn opened(line: &str) -> (Option<String>, String, String) {
         let zone = TimeZone::fixed(jiff::tz::offset(-8));
         let found = open(line, &mut Clock::new(zone, 2026, 1));
-        let at = |s: Stamp| {
-            jiff::Timestamp::from_nanosecond(i128::from(s.wall_ns))
-                .unwrap()
-                .to_string()
-        };
+        let at = |s: Stamp| jiff::Timestamp::from_nanosecond(i128::from(s.wall_ns)).unwrap().to_string();
         (found.stamp.map(at), found.rank.into(), found.message.into())
     }
 
@@ -141,10 +127,7 @@ mod tests {
             };
             assert_eq!(opened(line), (Some(at.into()), rank.into(), message.into()), "{line}");
         }
-        assert_eq!(
-            opened("no stamp at all"),
-            (None, String::new(), "no stamp at all".into())
-        );
+        assert_eq!(opened("no stamp at all"), (None, String::new(), "no stamp at all".into()));
         assert_eq!(
             opened("Receive: rid=a 2026-01-18T07:55:00Z").0,
             None,

@@ -9,9 +9,7 @@ use super::Options;
 use super::stats::Stats;
 
 /// Suffixes of files without a log: profiles, pickled requests (they hold prompts), tokengap recordings, archives.
-const NO_LOGS: [&str; 9] = [
-    ".pkl", ".pickle", ".pstats", ".tgap", ".json.gz", ".tar", ".tgz", ".zip", ".npz",
-];
+const NO_LOGS: [&str; 9] = [".pkl", ".pickle", ".pstats", ".tgap", ".json.gz", ".tar", ".tgz", ".zip", ".npz"];
 /// Maximum depth of nested directories.
 const DEPTH: usize = 32;
 
@@ -26,20 +24,11 @@ pub(super) struct LogFile {
 
 /// Finds all files under `paths`. Symbolic links inside directories are not followed.
 pub(super) fn gather(paths: &[PathBuf], options: &Options, stats: &mut Stats) -> Result<Vec<LogFile>, ImportError> {
-    let all = || {
-        paths
-            .iter()
-            .map(|p| p.display().to_string())
-            .collect::<Vec<_>>()
-            .join(", ")
-    };
+    let all = || paths.iter().map(|p| p.display().to_string()).collect::<Vec<_>>().join(", ");
     let mut found: BTreeMap<PathBuf, LogFile> = BTreeMap::new();
     let mut folders: Vec<(PathBuf, PathBuf, usize)> = Vec::new();
     for path in paths {
-        let failed = |source| ImportError::Path {
-            path: path.clone(),
-            source,
-        };
+        let failed = |source| ImportError::Path { path: path.clone(), source };
         let kind = fs::metadata(path).map_err(failed)?;
         if kind.is_dir() {
             folders.push((path.clone(), path.clone(), 0));
@@ -50,10 +39,7 @@ pub(super) fn gather(paths: &[PathBuf], options: &Options, stats: &mut Stats) ->
         }
     }
     while let Some((folder, root, depth)) = folders.pop() {
-        let entries = fs::read_dir(&folder).map_err(|source| ImportError::Path {
-            path: folder.clone(),
-            source,
-        })?;
+        let entries = fs::read_dir(&folder).map_err(|source| ImportError::Path { path: folder.clone(), source })?;
         for entry in entries.flatten() {
             let path = entry.path();
             // Metadata of the entry itself, not of a link's target.
@@ -63,15 +49,10 @@ pub(super) fn gather(paths: &[PathBuf], options: &Options, stats: &mut Stats) ->
             } else if kind.is_file() && no_log(&path) {
                 stats.skip(format!("{}: not a log file, by its name", path.display()));
             } else if kind.is_file() {
-                found
-                    .entry(path.clone())
-                    .or_insert_with(|| file(&path, &root, kind.len()));
+                found.entry(path.clone()).or_insert_with(|| file(&path, &root, kind.len()));
             }
             if found.len() > options.files {
-                return Err(ImportError::TooManyFiles {
-                    limit: options.files,
-                    paths: all(),
-                });
+                return Err(ImportError::TooManyFiles { limit: options.files, paths: all() });
             }
         }
     }
@@ -83,11 +64,7 @@ pub(super) fn gather(paths: &[PathBuf], options: &Options, stats: &mut Stats) ->
 
 fn file(path: &Path, root: &Path, bytes: u64) -> LogFile {
     let inside = path.strip_prefix(root).unwrap_or(path).display().to_string();
-    LogFile {
-        path: path.to_owned(),
-        label: label(&inside).into(),
-        bytes,
-    }
+    LogFile { path: path.to_owned(), label: label(&inside).into(), bytes }
 }
 
 fn no_log(path: &Path) -> bool {
@@ -126,10 +103,7 @@ mod tests {
             ("decode.log-20260118.zst", "decode.log"),
             ("decode.log.2026-01-18_07", "decode.log"),
             ("host_0.log.2026-01-18_07", "host_0.log"),
-            (
-                "engine-request-metrics-20260118_07.log",
-                "engine-request-metrics-20260118_07.log",
-            ),
+            ("engine-request-metrics-20260118_07.log", "engine-request-metrics-20260118_07.log"),
             ("decode-0", "decode-0"),
             ("a/b.log.1", "a/b.log"),
             (".1", ".1"),
@@ -153,10 +127,7 @@ mod tests {
         let labels: Vec<&str> = files.iter().map(|f| &*f.label).collect();
         assert_eq!(labels, ["b.log", "pods/a.log"]);
         assert_eq!(stats.files_skipped, 2);
-        let few = Options {
-            files: 1,
-            ..Options::default()
-        };
+        let few = Options { files: 1, ..Options::default() };
         assert!(matches!(
             gather(&[folder.path().to_owned()], &few, &mut stats),
             Err(ImportError::TooManyFiles { limit: 1, .. })

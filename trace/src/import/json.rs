@@ -105,14 +105,7 @@ impl<'l> Visitor<'l> for Fill<'_, 'l> {
         f.write_str("a value")
     }
 
-    ignored!(
-        visit_unit(),
-        visit_bool(bool),
-        visit_i64(i64),
-        visit_u64(u64),
-        visit_f64(f64),
-        visit_str(&str)
-    );
+    ignored!(visit_unit(), visit_bool(bool), visit_i64(i64), visit_u64(u64), visit_f64(f64), visit_str(&str));
 
     fn visit_seq<A: SeqAccess<'l>>(self, mut items: A) -> Result<(), A::Error> {
         while items.next_element::<IgnoredAny>()?.is_some() {}

@@ -107,10 +107,7 @@ impl Lines {
     fn line(&self, from: usize, to: usize) -> Line<'_> {
         let text = &self.buffer[from..to];
         let text = text.strip_suffix(b"\r").unwrap_or(text);
-        Line {
-            text: &text[..text.len().min(self.longest)],
-            cut: text.len() > self.longest,
-        }
+        Line { text: &text[..text.len().min(self.longest)], cut: text.len() > self.longest }
     }
 
     /// Keeps the start of a long line at the front of the buffer and skips the rest.
@@ -128,10 +125,7 @@ impl Lines {
                 self.over = true;
             }
             if got == 0 || newline.is_some() {
-                return Ok(Line {
-                    text: &self.buffer[..self.longest],
-                    cut: true,
-                });
+                return Ok(Line { text: &self.buffer[..self.longest], cut: true });
             }
         }
     }

@@ -120,10 +120,7 @@ impl Import {
                     self.reader.stats.files += 1;
                     self.active.push(source);
                 }
-                Err(error) => self
-                    .reader
-                    .stats
-                    .skip(format!("{}: {error}", source.file.path.display())),
+                Err(error) => self.reader.stats.skip(format!("{}: {error}", source.file.path.display())),
             }
         }
     }
@@ -158,13 +155,7 @@ impl Import {
             n => format!("; {} of a known form without a time", plural(n, "line")),
         };
         let first = stats.first_unknown.as_ref();
-        let known: Vec<_> = self
-            .reader
-            .recogniser
-            .engines
-            .iter()
-            .map(|engine| engine.summary())
-            .collect();
+        let known: Vec<_> = self.reader.recogniser.engines.iter().map(|engine| engine.summary()).collect();
         Err(ImportError::NothingRecognised {
             lines: stats.lines,
             files: plural(stats.files, "file"),

@@ -22,17 +22,9 @@ pub(super) struct Queued {
 /// A stage is named by its index, and a state has no `by`.
 #[derive(Debug)]
 pub(super) enum OwnedStatement {
-    Stage {
-        rid: OwnedRid,
-        name: u16,
-        tokens: Option<u32>,
-        pending: Option<u32>,
-    },
+    Stage { rid: OwnedRid, name: u16, tokens: Option<u32>, pending: Option<u32> },
     State(Box<LoggedState<'static>>),
-    Merged {
-        rid: OwnedRid,
-        chunks: u32,
-    },
+    Merged { rid: OwnedRid, chunks: u32 },
 }
 
 #[derive(Debug)]
@@ -50,11 +42,7 @@ pub(super) struct Queue {
 
 impl Queue {
     pub(super) fn new(window_ns: u64) -> Self {
-        Self {
-            slot_ns: (window_ns / SLOTS).max(SHORTEST_NS),
-            slots: BTreeMap::new(),
-            len: 0,
-        }
+        Self { slot_ns: (window_ns / SLOTS).max(SHORTEST_NS), slots: BTreeMap::new(), len: 0 }
     }
 
     pub(super) fn len(&self) -> usize {

@@ -66,8 +66,7 @@ impl Reader {
                 }
                 Err(error) => {
                     let path = source.file.path.display();
-                    self.stats
-                        .breaks(format!("{path}: {error} after {} bytes of text", lines.text_bytes));
+                    self.stats.breaks(format!("{path}: {error} after {} bytes of text", lines.text_bytes));
                     more = false;
                     break;
                 }
@@ -128,14 +127,7 @@ impl Reader {
         stamp: Option<Stamp>,
         rank: &'s str,
     ) -> Sink<'s> {
-        Sink {
-            reader: self,
-            source,
-            queue,
-            stamp,
-            rank,
-            dated: false,
-        }
+        Sink { reader: self, source, queue, stamp, rank, dated: false }
     }
 
     fn unknown(&mut self, line: &[u8]) {
@@ -149,20 +141,12 @@ impl Reader {
     pub(super) fn emit(&mut self, queued: &Queued, sink: &mut dyn FnMut(&Event<'_>)) {
         let at = MonoNs(queued.at_ns);
         if !std::mem::replace(&mut self.named, true) {
-            let engine = Engine {
-                name: self.engine,
-                ..Engine::default()
-            };
+            let engine = Engine { name: self.engine, ..Engine::default() };
             sink(&Event::new(at, What::Engine(engine)));
         }
         let by = &*self.writers[usize::from(queued.by)];
         let what = match &queued.statement {
-            OwnedStatement::Stage {
-                rid,
-                name,
-                tokens,
-                pending,
-            } => What::Stage(Stage {
+            OwnedStatement::Stage { rid, name, tokens, pending } => What::Stage(Stage {
                 rid: &whole(rid, &mut self.rids, &mut self.stats),
                 name: &self.names[usize::from(*name)],
                 by,
@@ -170,11 +154,9 @@ impl Reader {
                 pending: *pending,
             }),
             OwnedStatement::State(state) => What::LoggedState(LoggedState { by, ..**state }),
-            OwnedStatement::Merged { rid, chunks } => What::Merged(Merged {
-                rid: &whole(rid, &mut self.rids, &mut self.stats),
-                chunks: *chunks,
-                by,
-            }),
+            OwnedStatement::Merged { rid, chunks } => {
+                What::Merged(Merged { rid: &whole(rid, &mut self.rids, &mut self.stats), chunks: *chunks, by })
+            }
         };
         sink(&Event::new(at, what));
     }
@@ -210,10 +192,7 @@ impl Sink<'_> {
         let line_ns = self.stamp.map_or(at_ns, |s| s.wall_ns);
         self.source.frontier_ns = self.source.frontier_ns.max(line_ns);
         let by = writer(&mut reader.writers, self.source, role, self.rank, reader.several);
-        let rid = OwnedRid {
-            text: rid.into(),
-            cut: item.cut,
-        };
+        let rid = OwnedRid { text: rid.into(), cut: item.cut };
         let statement = match item.what {
             Logged::Stage(stage) => OwnedStatement::Stage {
                 rid,
@@ -222,10 +201,7 @@ impl Sink<'_> {
                 pending: stage.pending,
             },
             Logged::State(state) => OwnedStatement::State(Box::new(LoggedState { by: "", ..state })),
-            Logged::Merged(merged) => OwnedStatement::Merged {
-                rid,
-                chunks: merged.chunks,
-            },
+            Logged::Merged(merged) => OwnedStatement::Merged { rid, chunks: merged.chunks },
         };
         self.queue.push(Queued { at_ns, by, statement });
     }

@@ -114,11 +114,7 @@ impl Recogniser {
         }
         // Only leftmost searches are vectorised.
         let built = AhoCorasick::builder().match_kind(MatchKind::LeftmostFirst).build(marks);
-        Self {
-            engines,
-            marks: built.expect("a few short constants make an automaton"),
-            forms,
-        }
+        Self { engines, marks: built.expect("a few short constants make an automaton"), forms }
     }
 
     /// Parses a JSON object. `None` if the message is something else.

@@ -20,10 +20,7 @@ pub(super) struct Rids {
 
 impl Rids {
     pub(super) fn new(limit: usize) -> Self {
-        Self {
-            limit,
-            ..Self::default()
-        }
+        Self { limit, ..Self::default() }
     }
 
     /// Adds a complete rid.
@@ -83,10 +80,7 @@ mod tests {
         assert_eq!(rids.complete("20cba755", &mut stats), Some("20cba755-1"));
         assert_eq!(rids.complete("20cba75", &mut stats), None);
         assert_eq!(rids.complete("ffff", &mut stats), None);
-        assert_eq!(
-            (stats.rids_completed, stats.rids_ambiguous, stats.rids_incomplete),
-            (1, 1, 1)
-        );
+        assert_eq!((stats.rids_completed, stats.rids_ambiguous, stats.rids_incomplete), (1, 1, 1));
         rids.note("aaaa", &mut stats);
         assert_eq!(rids.complete("20cba755", &mut stats), None, "the oldest was evicted");
         assert_eq!(stats.rids_evicted, 1);

@@ -26,15 +26,8 @@ fn shown(word: &str) -> Option<String> {
     if let Some((key, value)) = word.split_once('=') {
         let technical =
             !key.is_empty() && key.len() <= 24 && key.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'_');
-        let open = key == "rid"
-            && value
-                .bytes()
-                .all(|b| b.is_ascii_hexdigit() || matches!(b, b'-' | b'.' | b','));
-        let value = if open || is_number(value) {
-            cut(value)
-        } else {
-            String::from("…")
-        };
+        let open = key == "rid" && value.bytes().all(|b| b.is_ascii_hexdigit() || matches!(b, b'-' | b'.' | b','));
+        let value = if open || is_number(value) { cut(value) } else { String::from("…") };
         return technical.then(|| format!("{key}={value}"));
     }
     let bare = word.trim_matches(['[', ']', ':', '(', ')', ',']);
@@ -56,10 +49,7 @@ mod tests {
     #[test]
     fn possible_prompts_are_omitted() {
         let line = "[2026-01-18 07:55:00] INFO rid=5b920f43-bd1e user=alice took 12.5 ms for tell me a secret 42";
-        assert_eq!(
-            shape(line),
-            "[2026-01-18 07:55:00] INFO rid=5b920f43-bd1e user=… … 12.5 …"
-        );
+        assert_eq!(shape(line), "[2026-01-18 07:55:00] INFO rid=5b920f43-bd1e user=… … 12.5 …");
         assert_eq!(shape("{\"prompt\":\"my=secret\"}"), "…");
         assert_eq!(shape("prompt=secret rid=i_am_no_rid"), "prompt=… rid=…");
         assert_eq!(shape(""), "");

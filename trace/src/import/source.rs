@@ -51,23 +51,14 @@ impl Source {
                 }
             }
         }
-        Ok(Self {
-            file,
-            first_ns,
-            frontier_ns: first_ns,
-            clock,
-            lines: None,
-            writers: Vec::new(),
-        })
+        Ok(Self { file, first_ns, frontier_ns: first_ns, clock, lines: None, writers: Vec::new() })
     }
 }
 
 /// Clock with the given year, or that of the file's last modification.
 fn clock(file: &LogFile, options: &Options) -> Clock {
     let changed = fs::metadata(&file.path).and_then(|m| m.modified()).ok();
-    let changed = changed
-        .and_then(|at| Timestamp::try_from(at).ok())
-        .unwrap_or_else(Timestamp::now);
+    let changed = changed.and_then(|at| Timestamp::try_from(at).ok()).unwrap_or_else(Timestamp::now);
     let changed = changed.to_zoned(options.zone.clone());
     match options.year {
         Some(year) => Clock::new(options.zone.clone(), year, 12),

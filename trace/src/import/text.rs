@@ -47,10 +47,7 @@ pub fn count(text: &str, key: &str) -> Option<u32> {
 /// Value of `key` as a finite, non-negative number.
 pub fn number(text: &str, key: &str) -> Option<f64> {
     let value = value(text, key)?;
-    let value = value
-        .strip_suffix("ms")
-        .or_else(|| value.strip_suffix('%'))
-        .unwrap_or(value);
+    let value = value.strip_suffix("ms").or_else(|| value.strip_suffix('%')).unwrap_or(value);
     value.parse().ok().filter(|n: &f64| n.is_finite() && *n >= 0.0)
 }
 
@@ -91,9 +88,7 @@ pub(super) fn fraction(text: &[u8]) -> Option<(u64, &[u8])> {
 
 /// Converts seconds since the epoch to nanoseconds. `None` outside 2001 to 2096, which excludes other clocks such as uptime.
 pub fn epoch_ns(seconds: f64) -> Option<u64> {
-    (1e9..4e9)
-        .contains(&seconds)
-        .then(|| (seconds * 1e6).round() as u64 * 1_000)
+    (1e9..4e9).contains(&seconds).then(|| (seconds * 1e6).round() as u64 * 1_000)
 }
 
 #[cfg(test)]

@@ -95,13 +95,7 @@ impl Absences {
         if self.0.len() == KEPT {
             self.0.pop_front();
         }
-        self.0.push_back(Stretch {
-            from,
-            to: at,
-            ns,
-            state: away.state,
-            place: away.place.into(),
-        });
+        self.0.push_back(Stretch { from, to: at, ns, state: away.state, place: away.place.into() });
     }
 
     pub(crate) fn between(&self, from: MonoNs, to: MonoNs) -> AwayTimes {

@@ -11,12 +11,7 @@ use crate::id::HopId;
 impl Ledger {
     /// Applies the announcement of a hop.
     pub(super) fn announced(&mut self, announced: &event::Hop<'_>) {
-        let before: Vec<(bool, bool)> = self
-            .hops
-            .all
-            .iter()
-            .map(|hop| (hop.tracks_deliveries, hop.open))
-            .collect();
+        let before: Vec<(bool, bool)> = self.hops.all.iter().map(|hop| (hop.tracks_deliveries, hop.open)).collect();
         let known = self.hops.all.iter().find(|hop| hop.id == announced.id);
         let (previous, group) = known.map(|hop| (hop.shows, Some(hop.group))).unwrap_or_default();
         if !self.hops.announce(announced, self.limits.hops) {
@@ -119,15 +114,9 @@ impl Ledger {
             return 0;
         };
         // Counts of a retracted request run behind, and pending chunks do not show by how much.
-        let waiting = if request.retractions > 0 || stream.count.high == 0 {
-            &[]
-        } else {
-            waiting
-        };
+        let waiting = if request.retractions > 0 || stream.count.high == 0 { &[] } else { waiting };
         let early = self.early.of(&request.rid, stream.first_at);
-        let tracker = request
-            .tracker
-            .get_or_insert_with(|| Box::new(DeliveryTracker::new(self.delivery_epoch, early)));
+        let tracker = request.tracker.get_or_insert_with(|| Box::new(DeliveryTracker::new(self.delivery_epoch, early)));
         tracker.incomplete |= !stream.whole();
         let known = tracker.entered() + waiting.len() as u64;
         let passed = u64::from(stream.chunks).saturating_sub(known);
@@ -185,12 +174,7 @@ mod tests {
             ..Hop::new(
                 HopId(0),
                 name,
-                Capabilities {
-                    sent: true,
-                    received: true,
-                    delivered: last,
-                    ..Capabilities::default()
-                },
+                Capabilities { sent: true, received: true, delivered: last, ..Capabilities::default() },
             )
         };
         apply(ledger, 0, What::Hop(hop));
@@ -202,11 +186,7 @@ mod tests {
 
     fn send(ledger: &mut Ledger, count: u32) {
         let chunk = Chunk::counted("a", 1, count);
-        apply(
-            ledger,
-            u64::from(count),
-            What::Sent(Frame::token_ids(id(u64::from(count) - 1), 100, &[chunk])),
-        );
+        apply(ledger, u64::from(count), What::Sent(Frame::token_ids(id(u64::from(count) - 1), 100, &[chunk])));
     }
 
     fn take(ledger: &mut Ledger, seq: u64) {

@@ -117,8 +117,7 @@ impl Ledger {
         {
             self.give_up(oldest, Closed::Over);
         }
-        self.settling
-            .push_back((MonoNs(at.0.saturating_add(self.limits.settle_ns)), ticket));
+        self.settling.push_back((MonoNs(at.0.saturating_add(self.limits.settle_ns)), ticket));
     }
 
     /// Queues the request for closing if everything observable about it has arrived.
@@ -132,12 +131,7 @@ impl Ledger {
             let at_last = request.streams.iter().find_map(|s| Some((s, last(&s)?)));
             arrived = at_last.is_some_and(|(s, hop)| s.finished() && (request.final_received || !hop.shows.received));
         }
-        if arrived
-            && request
-                .tracker
-                .as_ref()
-                .is_none_or(|tracker| tracker.finished || tracker.text)
-        {
+        if arrived && request.tracker.as_ref().is_none_or(|tracker| tracker.finished || tracker.text) {
             self.linger(ticket, at);
         }
     }
@@ -212,26 +206,15 @@ mod tests {
 
     impl Crowd {
         fn new(claim: IdColumn) -> Self {
-            let ledger = Ledger::new(Limits {
-                live_rids: 2,
-                ..Limits::default()
-            });
+            let ledger = Ledger::new(Limits { live_rids: 2, ..Limits::default() });
             let (sent, received) = (true, true);
-            let mut crowd = Self {
-                ledger,
-                claim,
-                frames: 0,
-            };
+            let mut crowd = Self { ledger, claim, frames: 0 };
             crowd.apply(
                 0,
                 What::Hop(Hop::only(
                     HopId(0),
                     "scheduler->tokenizer",
-                    Capabilities {
-                        sent,
-                        received,
-                        ..Capabilities::default()
-                    },
+                    Capabilities { sent, received, ..Capabilities::default() },
                 )),
             );
             crowd
@@ -247,13 +230,7 @@ mod tests {
             let chunks: Vec<Chunk<'_>> = chunks.iter().map(chunk).collect();
             let id = FrameId::new(HopId(0), 0, self.frames);
             self.frames += 1;
-            self.apply(
-                at,
-                What::Sent(Frame {
-                    ids: self.claim,
-                    ..Frame::token_ids(id, 900, &chunks)
-                }),
-            );
+            self.apply(at, What::Sent(Frame { ids: self.claim, ..Frame::token_ids(id, 900, &chunks) }));
             self.apply(at + 5, What::Received(Received::new(id)));
         }
 
@@ -265,10 +242,7 @@ mod tests {
     #[test]
     fn rid_memory_is_bounded_in_bytes() {
         let mut crowd = Crowd::new(IdColumn::Cumulative);
-        crowd.ledger.limits = Limits {
-            rid_bytes: 10_000,
-            ..Limits::default()
-        };
+        crowd.ledger.limits = Limits { rid_bytes: 10_000, ..Limits::default() };
         for n in 0..100 {
             let rid = format!("{n:04000}");
             crowd.pass(n * 10, &[(&rid, 1)]);
@@ -277,10 +251,7 @@ mod tests {
         assert_eq!((crowd.ledger.finished_count(), crowd.ledger.reached.rid_bytes), (1, 99));
         assert_eq!(crowd.ledger.reached.live_rids, 0);
         let degraded: Vec<String> = crowd.ledger.degraded().collect();
-        assert_eq!(
-            degraded,
-            ["limit rid_bytes = 10000 was reached 99 times: the oldest entries were evicted"]
-        );
+        assert_eq!(degraded, ["limit rid_bytes = 10000 was reached 99 times: the oldest entries were evicted"]);
     }
 
     #[test]

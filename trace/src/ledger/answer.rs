@@ -100,10 +100,7 @@ mod tests {
 
     fn answer(tokens: Option<u32>, claimed: Option<u32>, end: AnswerEnd) -> Answers {
         let mut ledger = Ledger::new(Limits::default());
-        let answer = Answer {
-            end,
-            ..Answer::new("5b920f43", tokens, claimed)
-        };
+        let answer = Answer { end, ..Answer::new("5b920f43", tokens, claimed) };
         ledger.apply(&Event::new(MonoNs(5), What::Answered(answer)));
         ledger.totals().answers.clone()
     }
@@ -129,21 +126,11 @@ mod tests {
         let capabilities = Capabilities::SENT | Capabilities::DELIVERED;
         apply(What::Hop(Hop::only(HopId(0), "scheduler->tokenizer", capabilities)));
         for count in 1..=3 {
-            let chunk = Chunk {
-                finish: (count == 3).then_some(Finish::Length),
-                ..Chunk::counted("a", 1, count)
-            };
-            apply(What::Sent(Frame::token_ids(
-                FrameId::new(HopId(0), 0, u64::from(count) - 1),
-                1,
-                &[chunk],
-            )));
+            let chunk = Chunk { finish: (count == 3).then_some(Finish::Length), ..Chunk::counted("a", 1, count) };
+            apply(What::Sent(Frame::token_ids(FrameId::new(HopId(0), 0, u64::from(count) - 1), 1, &[chunk])));
         }
         for count in [2, 3] {
-            apply(What::Delivered(Delivery {
-                finished: count == 3,
-                ..Delivery::new("a", 1, Some(count))
-            }));
+            apply(What::Delivered(Delivery { finished: count == 3, ..Delivery::new("a", 1, Some(count)) }));
         }
         let ended = apply(What::Answered(Answer::new("a", Some(2), Some(3))));
         assert_eq!(ended, 0);
@@ -159,9 +146,7 @@ mod tests {
             ledger.apply(&Event { at: MonoNs(now), what });
             ledger.tick(MonoNs(now));
             let finished = ledger.finished().map(|summary| summary.damaged_call);
-            finished
-                .chain(ledger.request("a").map(|request| request.damaged_call))
-                .collect()
+            finished.chain(ledger.request("a").map(|request| request.damaged_call)).collect()
         };
         let damaged = || {
             let calls = ToolCalls {
@@ -174,10 +159,7 @@ mod tests {
                 events: 2,
                 part: None,
             };
-            What::Answered(Answer {
-                tool_calls: Some(calls),
-                ..Answer::new("a", None, None)
-            })
+            What::Answered(Answer { tool_calls: Some(calls), ..Answer::new("a", None, None) })
         };
         let chunk = |completion_tokens, finish| Chunk {
             listed: Some(1),
@@ -186,11 +168,7 @@ mod tests {
             ..Chunk::new("a")
         };
         let id = |seq| FrameId::new(HopId(0), 0, seq);
-        apply(What::Hop(Hop::only(
-            HopId(0),
-            "scheduler->tokenizer",
-            Capabilities::SENT,
-        )));
+        apply(What::Hop(Hop::only(HopId(0), "scheduler->tokenizer", Capabilities::SENT)));
         let ended = [chunk(1, Some(Finish::Stop))];
         assert_eq!(apply(What::Sent(Frame::token_ids(id(0), 1, &ended))), [false]);
         assert_eq!(apply(damaged()), [true]);

@@ -188,11 +188,7 @@ impl Count {
         }
         let first = !std::mem::replace(&mut self.begun, true);
         let missed = std::mem::replace(&mut self.epoch, epoch) != epoch && !first;
-        self.whole = if first {
-            reported.watched >= Some(WATCHED_LONG)
-        } else {
-            self.whole && !missed
-        };
+        self.whole = if first { reported.watched >= Some(WATCHED_LONG) } else { self.whole && !missed };
         self.high = self.high.saturating_add(listed);
         self.last = self.high;
         self.finished = reported.finish.is_some();
@@ -244,15 +240,7 @@ impl Count {
             IdColumn::DeltaAfterPromptTail => extra <= PROMPT_TAIL,
             _ => true,
         };
-        Step::of(
-            completion,
-            completion,
-            if explained {
-                Verdict::Fits
-            } else {
-                Verdict::Surplus { extra }
-            },
-        )
+        Step::of(completion, completion, if explained { Verdict::Fits } else { Verdict::Surplus { extra } })
     }
 
     fn absent(&mut self, completion: u32) -> Step {
@@ -273,14 +261,7 @@ impl Count {
             self.evidence = Evidence::Cumulative;
         }
         if claimed_delta && listed > step.new {
-            return Step {
-                verdict: Verdict::Inflated {
-                    listed,
-                    new: step.new,
-                    confirmed: true,
-                },
-                ..step
-            };
+            return Step { verdict: Verdict::Inflated { listed, new: step.new, confirmed: true }, ..step };
         }
         step
     }
@@ -295,11 +276,7 @@ impl Count {
         if epoch != self.epoch {
             // A lower count belongs to another request, whose start was missed.
             self.epoch = epoch;
-            self.high = if listed > 0 {
-                completion
-            } else {
-                self.high.max(completion)
-            };
+            self.high = if listed > 0 { completion } else { self.high.max(completion) };
             return Step::of(new, new.min(listed), Verdict::Rebased);
         }
         if new > 0 {
@@ -315,9 +292,8 @@ impl Count {
 
     fn delta(&mut self, reported: Reported, listed: u32, completion: u32, epoch: u32) -> Step {
         let tail = reported.claim == IdColumn::DeltaAfterPromptTail;
-        let surplus_of_first = listed
-            .checked_sub(completion)
-            .is_some_and(|extra| extra <= if tail { PROMPT_TAIL } else { 0 });
+        let surplus_of_first =
+            listed.checked_sub(completion).is_some_and(|extra| extra <= if tail { PROMPT_TAIL } else { 0 });
         let from_zero = listed > 0 && surplus_of_first && !(tail && reported.finish.is_some());
         if completion <= self.high && from_zero {
             return Step::of(0, 0, Verdict::Restart);
@@ -327,11 +303,7 @@ impl Count {
             self.epoch = epoch;
             self.contradictions = 0;
             self.catch_up = if listed == 0 { CatchUp::SinceLoss } else { CatchUp::No };
-            self.high = if listed > 0 {
-                completion
-            } else {
-                self.high.max(completion)
-            };
+            self.high = if listed > 0 { completion } else { self.high.max(completion) };
             return Step::of(new, new.min(listed), Verdict::Rebased);
         }
         if self.catch_up != CatchUp::No {
@@ -383,20 +355,12 @@ impl Count {
 
     fn catching_up(&mut self, listed: u32, completion: u32, new: u32) -> Step {
         let joined = self.catch_up == CatchUp::SinceJoin;
-        self.high = if listed > 0 {
-            completion
-        } else {
-            self.high.max(completion)
-        };
+        self.high = if listed > 0 { completion } else { self.high.max(completion) };
         if listed > 0 {
             self.catch_up = CatchUp::No;
         }
         let new = if joined { listed } else { new };
-        Step::of(
-            new,
-            new.min(listed),
-            if listed > 0 { Verdict::Rebased } else { Verdict::Fits },
-        )
+        Step::of(new, new.min(listed), if listed > 0 { Verdict::Rebased } else { Verdict::Fits })
     }
 }
 

@@ -67,10 +67,7 @@ impl Ledger {
         let over = |request: &Request| {
             let mut streams = request.streams.iter();
             streams.all(|s| s.hop != seen.hop)
-                && request
-                    .streams
-                    .iter()
-                    .any(|s| s.on_group(seen.group) && s.finished() && s.whole())
+                && request.streams.iter().any(|s| s.on_group(seen.group) && s.finished() && s.whole())
         };
         let request = self.table.get(ticket);
         request.is_some_and(|request| request.finish_seen && over(request))
@@ -83,22 +80,17 @@ impl Ledger {
         let Some(request) = self.table.get_mut(ticket) else {
             return (0, Step::fits(0));
         };
-        let at = request
-            .streams
-            .iter()
-            .position(|s| s.hop == seen.hop)
-            .unwrap_or_else(|| {
-                let same_group =
-                    |s: &Stream| s.on_group(seen.group) && !s.finished() && self.hops.observed_all_since(s);
-                // A stream that starts with all its tokens belongs to another request with the rid.
-                let moved = !lists_all_counted_ids(chunk) && !self.predecessors.contains_key(&ticket);
-                if moved && !request.is_shared() && request.streams.iter().any(same_group) {
-                    self.hops.groups[seen.group].moved.enter(seen.at, chunk.rid, 1, true);
-                }
-                let stream = Stream::new(seen.hop, seen.group, seen.ends, seen.at);
-                request.streams.push(stream);
-                request.streams.len() - 1
-            });
+        let at = request.streams.iter().position(|s| s.hop == seen.hop).unwrap_or_else(|| {
+            let same_group = |s: &Stream| s.on_group(seen.group) && !s.finished() && self.hops.observed_all_since(s);
+            // A stream that starts with all its tokens belongs to another request with the rid.
+            let moved = !lists_all_counted_ids(chunk) && !self.predecessors.contains_key(&ticket);
+            if moved && !request.is_shared() && request.streams.iter().any(same_group) {
+                self.hops.groups[seen.group].moved.enter(seen.at, chunk.rid, 1, true);
+            }
+            let stream = Stream::new(seen.hop, seen.group, seen.ends, seen.at);
+            request.streams.push(stream);
+            request.streams.len() - 1
+        });
         // After missed observations, a stream on another hop may belong to an earlier request with this rid.
         // So may a finished stream, unless it was observed from its start and this one's start was not missed.
         let followed = request.streams[at].whole() || seen.epoch == 0;
@@ -111,19 +103,14 @@ impl Ledger {
             }
         }
         // An intermediate process may report a sum of counts as a count. Only hops after the first can show that.
-        let beyond = chunk
-            .completion_tokens
-            .filter(|&n| at > 0 && !seen.origin && n > request.streams[0].count.high);
+        let beyond = chunk.completion_tokens.filter(|&n| at > 0 && !seen.origin && n > request.streams[0].count.high);
         let uncounted;
         let alone = |request: &Request| !request.is_shared() && !self.predecessors.contains_key(&ticket);
         let summed = beyond
             .filter(|_| alone(request))
             .is_some_and(|n| self.totals.summed_up(seen.at, &self.hops, request, n, at));
         let chunk = if summed {
-            uncounted = Chunk {
-                completion_tokens: None,
-                ..*chunk
-            };
+            uncounted = Chunk { completion_tokens: None, ..*chunk };
             &uncounted
         } else {
             chunk
@@ -145,9 +132,7 @@ impl Ledger {
                 if step.verdict == Verdict::Overlap {
                     step.verdict = Verdict::Fits;
                 }
-                self.hops.groups[seen.group]
-                    .out_of_order
-                    .enter(seen.at, chunk.rid, behind.into(), true);
+                self.hops.groups[seen.group].out_of_order.enter(seen.at, chunk.rid, behind.into(), true);
             }
         }
         if evidence != before && !request.is_shared() {
@@ -234,10 +219,7 @@ impl Ledger {
                 }
                 request.wire_missing += more;
                 totals.wire_loss.1 += u64::from(more);
-                totals
-                    .wire_loss
-                    .0
-                    .enter(seen.at, rid, u64::from(request.wire_missing), new_rid);
+                totals.wire_loss.0.enter(seen.at, rid, u64::from(request.wire_missing), new_rid);
             }
             Verdict::Surplus { extra } => {
                 totals.anomalies.1 += 1;
@@ -284,8 +266,7 @@ impl Ledger {
                 let silence = seen.at.since(stream.last_at);
                 sums.itl.record_n(&mut self.itl_sent, seen.at, silence, 1);
                 let by_token = silence / u64::from(step.new);
-                sums.itl_by_token
-                    .record_n(&mut self.itl_sent_by_token, seen.at, by_token, step.new.into());
+                sums.itl_by_token.record_n(&mut self.itl_sent_by_token, seen.at, by_token, step.new.into());
                 if self.hops.any_delivered {
                     let itl = request.itl.get_or_insert_default();
                     itl.sent.record(by_token, step.new);
@@ -306,11 +287,7 @@ impl Ledger {
         let summed = seen.claim == IdColumn::Uncounted && whole;
         let count = chunk.completion_tokens.or(summed.then_some(end));
         if seen.last {
-            let tokens = if matches!(step.verdict, Verdict::Loss { .. }) {
-                step.carried
-            } else {
-                step.new
-            };
+            let tokens = if matches!(step.verdict, Verdict::Loss { .. }) { step.carried } else { step.new };
             self.scratch.push(PendingChunk {
                 ticket,
                 tokens,
@@ -332,13 +309,8 @@ impl Ledger {
                 });
             }
             if seen.sent && !origin {
-                let mut check = LimitCheck {
-                    limits: &self.limits,
-                    reached: &mut self.reached,
-                };
-                self.hops
-                    .processing_stages
-                    .sent_on(request, at, count, seen.at, &mut check);
+                let mut check = LimitCheck { limits: &self.limits, reached: &mut self.reached };
+                self.hops.processing_stages.sent_on(request, at, count, seen.at, &mut check);
             }
         }
         if seen.tracks_deliveries && step.verdict != Verdict::Repeat {
@@ -432,9 +404,7 @@ impl Ledger {
 
 /// Whether the chunk lists as many ids as it counts, as a request's first chunk does.
 fn lists_all_counted_ids(chunk: &Chunk<'_>) -> bool {
-    chunk
-        .listed
-        .is_some_and(|listed| listed > 0 && chunk.completion_tokens == Some(listed))
+    chunk.listed.is_some_and(|listed| listed > 0 && chunk.completion_tokens == Some(listed))
 }
 
 /// Whether a chunk behind its request's count can be a late one. A late chunk fills a hole, if chunks show holes; otherwise it lists all

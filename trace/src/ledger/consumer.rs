@@ -15,10 +15,7 @@ const QUEUED_NS: u64 = 5_000_000;
 impl Ledger {
     pub(super) fn cpu(&mut self, at: MonoNs, sample: &CpuSample<'_>) {
         let limits = &self.limits;
-        if !self
-            .threads
-            .sample(at, sample, limits.samples_per_receiver, limits.threads)
-        {
+        if !self.threads.sample(at, sample, limits.samples_per_receiver, limits.threads) {
             self.reached.threads += 1;
             return;
         }
@@ -95,9 +92,8 @@ impl Ledger {
     ) -> BurstPosition {
         let hop = &mut self.hops.all[place];
         let waited = requested.map_or(hop.shows.processed, |requested| {
-            let (later, queued) = sent.map_or((false, false), |sent| {
-                (sent > requested, requested.since(sent) >= QUEUED_NS)
-            });
+            let (later, queued) =
+                sent.map_or((false, false), |sent| (sent > requested, requested.since(sent) >= QUEUED_NS));
             later || (at.since(requested) >= AT_ONCE_NS && !queued)
         });
         let thread = by.and_then(|by| Some((by, self.threads.get_mut(by)?)));

@@ -38,8 +38,7 @@ impl Ledger {
         }
         let Some(ticket) = self.table.find(delivery.rid) else {
             self.totals.deliveries_unmatched += 1;
-            self.early
-                .keep(delivery.rid, at, delivery.completion_tokens.unwrap_or(0));
+            self.early.keep(delivery.rid, at, delivery.completion_tokens.unwrap_or(0));
             return;
         };
         if self.deliver_shared(at, ticket, &delivery) {
@@ -102,21 +101,13 @@ impl Ledger {
                 itl.delivered.record(by_token, outcome.new);
             } else if !tracker.incomplete && request.tokens_delivered == outcome.new {
                 request.delivered_first = Some(at);
-                let from = if self.hops.observes_receives() {
-                    request.received_first
-                } else {
-                    request.sent_first
-                };
+                let from = if self.hops.observes_receives() { request.received_first } else { request.sent_first };
                 // A response with one body waits for the last token.
                 if let Some(from) = from.filter(|_| delivery.response != Response::Whole) {
                     let ns = at.since(from);
                     self.delivery_wait.record(at, ns);
                     if ns >= self.worst_delivery_wait.ns {
-                        self.worst_delivery_wait = WorstGap {
-                            ns,
-                            rid: request.rid.clone(),
-                            at,
-                        };
+                        self.worst_delivery_wait = WorstGap { ns, rid: request.rid.clone(), at };
                     }
                 }
             }
@@ -132,9 +123,7 @@ impl Ledger {
             if delivery.response == Response::Text {
                 totals.tokens.lost_from_text += outcome.fates.tokens_lost;
             }
-            totals
-                .drops
-                .enter(at, &request.rid, tracker.fates.tokens_lost, before.tokens_lost == 0);
+            totals.drops.enter(at, &request.rid, tracker.fates.tokens_lost, before.tokens_lost == 0);
         }
         if outcome.fates.merged > 0 {
             let sightings = match delivery.mode {
@@ -148,10 +137,7 @@ impl Ledger {
         }
         let mut made = u64::from(count).max(tracker.delivered_to());
         if delivery.completion_tokens.is_some() && !tracker.incomplete && tracker.claimed > made + SLACK {
-            made = request
-                .streams
-                .iter()
-                .fold(made, |made, s| made.max(s.count.high.into()));
+            made = request.streams.iter().fold(made, |made, s| made.max(s.count.high.into()));
             // A request retracted unobserved restarts its count, so its tokens exceed the count.
             let lists_all = |s: &Stream| s.evidence() == Evidence::Cumulative;
             let summed = tracker.repeated_all >= ADDED_UP || request.streams.iter().any(lists_all);
@@ -178,9 +164,7 @@ impl Ledger {
         let Some(request) = self.table.find(rid).and_then(|ticket| self.table.get_mut(ticket)) else {
             return;
         };
-        let tracker = request
-            .tracker
-            .get_or_insert_with(|| Box::new(DeliveryTracker::new(self.delivery_epoch, None)));
+        let tracker = request.tracker.get_or_insert_with(|| Box::new(DeliveryTracker::new(self.delivery_epoch, None)));
         if tracker.text {
             return;
         }

@@ -114,10 +114,7 @@ pub(crate) struct Outcome {
 
 /// Delivery tracker of one request.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
-#[expect(
-    clippy::struct_excessive_bools,
-    reason = "each is one fact about the tracker, read by its name"
-)]
+#[expect(clippy::struct_excessive_bools, reason = "each is one fact about the tracker, read by its name")]
 pub(crate) struct DeliveryTracker {
     in_flight: VecDeque<Entry>,
     /// Ids of the entries that keep theirs, in order.
@@ -245,9 +242,7 @@ impl DeliveryTracker {
     /// Enters a chunk. With `whole` false it shares an entry with its neighbour. Returns any immediate outcome: its delivery may have been
     /// observed before its send.
     pub(crate) fn push(&mut self, chunk: Entering<'_>, whole: bool) -> Fates {
-        let Entering {
-            end, counted, tokens, ..
-        } = chunk;
+        let Entering { end, counted, tokens, .. } = chunk;
         self.entered += 1;
         let after_gap = chunk.rebased && self.begun;
         if !self.begun {
@@ -320,13 +315,13 @@ impl DeliveryTracker {
         let mut outcome = match (delivery.mode, delivery.completion_tokens) {
             (Mode::Cumulative, to) => self.cover(to.unwrap_or(delivery.tokens), delivery.finished),
             (Mode::Incremental, None) => self.by_count(delivery.tokens),
-            (Mode::Incremental, Some(to)) if self.behind > 0 => self
-                .by_position(delivery, to, broken)
-                .unwrap_or_else(|| self.give_up(to)),
+            (Mode::Incremental, Some(to)) if self.behind > 0 => {
+                self.by_position(delivery, to, broken).unwrap_or_else(|| self.give_up(to))
+            }
             // The last event of a response with text shows which text is missing before it, even without new text.
-            (Mode::Incremental, Some(to)) if delivery.tokens == 0 && delivery.response != Response::Text => self
-                .by_position(delivery, to, broken)
-                .unwrap_or_else(|| self.doubtful()),
+            (Mode::Incremental, Some(to)) if delivery.tokens == 0 && delivery.response != Response::Text => {
+                self.by_position(delivery, to, broken).unwrap_or_else(|| self.doubtful())
+            }
             (Mode::Incremental, Some(to)) => self.range(delivery, to, broken),
         };
         if delivery.response == Response::Whole {
@@ -337,11 +332,7 @@ impl DeliveryTracker {
         outcome.fates.merged -= with_others;
         outcome.fates.delivered += with_others;
         let claimed = u64::from(delivery.tokens);
-        self.claimed = if delivery.mode == Mode::Cumulative {
-            claimed
-        } else {
-            self.claimed + claimed
-        };
+        self.claimed = if delivery.mode == Mode::Cumulative { claimed } else { self.claimed + claimed };
         outcome.missed |= missed;
         outcome.repeated = delivery.tokens.saturating_sub(outcome.new);
         self.finished |= delivery.finished;
@@ -361,12 +352,7 @@ impl DeliveryTracker {
         }
         // Earlier deliveries of a response joined late are unknown, so none of these tokens counts as new.
         let missed = self.incomplete && !self.begun;
-        Outcome {
-            fates,
-            new: self.advance(to, if missed { 0 } else { u32::MAX }),
-            missed,
-            ..Outcome::default()
-        }
+        Outcome { fates, new: self.advance(to, if missed { 0 } else { u32::MAX }), missed, ..Outcome::default() }
     }
 
     /// Enters an incremental delivery of tokens `(to-n, to]`. Earlier tokens still in flight are lost.
@@ -409,12 +395,7 @@ impl DeliveryTracker {
             }
         }
         self.doubt = (self.incomplete || gap) && inside != delivery.tokens;
-        Outcome {
-            fates,
-            lost: ranges,
-            new: self.advance(to, delivery.tokens),
-            ..Outcome::default()
-        }
+        Outcome { fates, lost: ranges, new: self.advance(to, delivery.tokens), ..Outcome::default() }
     }
 
     /// End of the last in-flight chunk that a delivery up to `to` may contain.
@@ -466,30 +447,18 @@ impl DeliveryTracker {
             }
         }
         self.begun = true;
-        Some(Outcome {
-            fates,
-            lost,
-            new,
-            ..Outcome::default()
-        })
+        Some(Outcome { fates, lost, new, ..Outcome::default() })
     }
 
     /// Counts run behind and the delivery matches no chunk, so a send was not observed. Chunks that it may have covered become unknown.
     fn give_up(&mut self, to: u32) -> Outcome {
         let mut fates = Fates::default();
-        let count = self
-            .in_flight
-            .iter()
-            .rposition(|e| e.counted == to || e.end <= to)
-            .map_or(0, |at| at + 1);
+        let count = self.in_flight.iter().rposition(|e| e.counted == to || e.end <= to).map_or(0, |at| at + 1);
         for _ in 0..count {
             fates.unjudged += self.pop_front().map_or(0, |e| u64::from(e.chunks));
         }
         self.doubt = true;
-        Outcome {
-            fates,
-            ..Outcome::default()
-        }
+        Outcome { fates, ..Outcome::default() }
     }
 
     /// The delivered chunk was not observed, so the next delivery proves no drop either.
@@ -513,11 +482,7 @@ impl DeliveryTracker {
             fates.inside(&entry, self.delivered_to, &mut carrier);
         }
         self.advance(to, covered);
-        Outcome {
-            fates,
-            new: covered,
-            ..Outcome::default()
-        }
+        Outcome { fates, new: covered, ..Outcome::default() }
     }
 
     fn advance(&mut self, to: u32, at_most: u32) -> u32 {

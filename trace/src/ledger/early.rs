@@ -33,21 +33,13 @@ pub(super) struct EarlyDeliveries {
 impl EarlyDeliveries {
     /// Records a delivery; `to` is 0 if it has no count.
     pub(super) fn keep(&mut self, rid: &str, at: MonoNs, to: u32) {
-        while self
-            .deliveries
-            .front()
-            .is_some_and(|early| at.since(early.at) > PATIENCE_NS)
-        {
+        while self.deliveries.front().is_some_and(|early| at.since(early.at) > PATIENCE_NS) {
             self.deliveries.pop_front();
         }
         if self.deliveries.len() >= KEPT {
             self.gone = self.gone.max(self.deliveries.pop_front().map(|early| early.at));
         }
-        self.deliveries.push_back(Early {
-            hash: hash(rid),
-            at,
-            to,
-        });
+        self.deliveries.push_back(Early { hash: hash(rid), at, to });
     }
 
     /// Count reached by early deliveries of a request whose first chunk was sent at `since`; `None` without any.
@@ -56,12 +48,7 @@ impl EarlyDeliveries {
         let hash = (!self.deliveries.is_empty()).then(|| hash(rid));
         // A delivery before the first send belongs to an earlier request with the rid.
         let its = |early: &&Early| Some(early.hash) == hash && early.at >= since;
-        self.deliveries
-            .iter()
-            .filter(its)
-            .map(|early| early.to)
-            .max()
-            .or(possibly_evicted)
+        self.deliveries.iter().filter(its).map(|early| early.to).max().or(possibly_evicted)
     }
 }
 
@@ -80,11 +67,7 @@ mod tests {
         let mut early = EarlyDeliveries::default();
         early.keep("a", MonoNs(20), 3);
         assert_eq!(early.of("a", MonoNs(10)), Some(3));
-        assert_eq!(
-            early.of("a", MonoNs(21)),
-            None,
-            "belongs to the previous request with the rid"
-        );
+        assert_eq!(early.of("a", MonoNs(21)), None, "belongs to the previous request with the rid");
         assert_eq!(early.of("b", MonoNs(10)), None);
     }
 
@@ -94,11 +77,7 @@ mod tests {
         for at in 0..=KEPT as u64 {
             early.keep("a", MonoNs(at), 1);
         }
-        assert_eq!(
-            early.of("b", MonoNs(0)),
-            Some(0),
-            "its delivery may have been the evicted one"
-        );
+        assert_eq!(early.of("b", MonoNs(0)), Some(0), "its delivery may have been the evicted one");
         assert_eq!(early.of("b", MonoNs(1)), None);
         early.keep("c", MonoNs(2 * PATIENCE_NS), 1);
         assert_eq!(early.deliveries.len(), 1);

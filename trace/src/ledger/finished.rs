@@ -69,14 +69,8 @@ mod tests {
     use crate::ledger::request::Numbers;
 
     fn summary(rid: &str, missing: u32) -> Summary {
-        let numbers = Numbers {
-            wire_missing: missing,
-            ..Numbers::default()
-        };
-        Summary {
-            rid: rid.into(),
-            numbers,
-        }
+        let numbers = Numbers { wire_missing: missing, ..Numbers::default() };
+        Summary { rid: rid.into(), numbers }
     }
 
     #[test]

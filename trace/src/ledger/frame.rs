@@ -13,10 +13,7 @@ use crate::stats::Run;
 
 /// Properties of the frame's hop that its chunks need.
 #[derive(Clone, Copy)]
-#[expect(
-    clippy::struct_excessive_bools,
-    reason = "each is one fact about the hop, read by its name"
-)]
+#[expect(clippy::struct_excessive_bools, reason = "each is one fact about the hop, read by its name")]
 pub(super) struct Seen {
     pub(super) at: MonoNs,
     pub(super) hop: HopId,
@@ -145,10 +142,7 @@ impl Ledger {
             unwatched: !hop.shows.delivered,
             hides_receives: sent && any_received && hop.hides_receives(),
             claim: frame.ids,
-            watched: hop
-                .lanes
-                .get(&frame.id.lane)
-                .map_or(0, |lane| lane.watched.saturating_sub(1)),
+            watched: hop.lanes.get(&frame.id.lane).map_or(0, |lane| lane.watched.saturating_sub(1)),
             sent,
         };
         if frame.kind == Kind::Abort {

@@ -54,20 +54,13 @@ impl FrontendWaits {
     fn enter(&mut self, at: MonoNs, wait: &FrontendWait<'_>) {
         let Some(longest_ns) = wait.longest_ns() else { return };
         self.responses += 1;
-        for (waits, ns) in [
-            (&mut self.first_token, wait.first_token_ns),
-            (&mut self.last_token, wait.last_token_ns),
-        ] {
+        for (waits, ns) in [(&mut self.first_token, wait.first_token_ns), (&mut self.last_token, wait.last_token_ns)] {
             if let Some(ns) = ns {
                 waits.record(at, ns);
             }
         }
         if longest_ns >= self.worst.ns {
-            self.worst = WorstGap {
-                ns: longest_ns,
-                rid: wait.rid.into(),
-                at,
-            };
+            self.worst = WorstGap { ns: longest_ns, rid: wait.rid.into(), at };
         }
         if self.latest.len() == KEPT {
             self.latest.pop_front();
@@ -92,11 +85,7 @@ mod tests {
     use crate::ledger::Limits;
 
     fn enter(ledger: &mut Ledger, rid: &str, first_token_ns: Option<u64>, last_token_ns: Option<u64>) {
-        let wait = FrontendWait {
-            rid,
-            first_token_ns,
-            last_token_ns,
-        };
+        let wait = FrontendWait { rid, first_token_ns, last_token_ns };
         ledger.apply(&Event::new(MonoNs(9), What::FrontendWait(wait)));
     }
 

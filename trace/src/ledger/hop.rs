@@ -106,19 +106,13 @@ pub(crate) struct Roles {
 
 impl Default for Roles {
     fn default() -> Self {
-        Self {
-            from: u16::MAX,
-            to: u16::MAX,
-        }
+        Self { from: u16::MAX, to: u16::MAX }
     }
 }
 
 /// A directed channel.
 #[derive(Debug, Default, Serialize, Deserialize)]
-#[expect(
-    clippy::struct_excessive_bools,
-    reason = "each is one fact about the hop, read by its name"
-)]
+#[expect(clippy::struct_excessive_bools, reason = "each is one fact about the hop, read by its name")]
 pub struct Hop {
     /// Id of the hop.
     pub id: HopId,
@@ -182,11 +176,7 @@ pub struct Hop {
 
 impl Hop {
     pub(super) fn new(id: HopId, group: usize) -> Self {
-        Self {
-            id,
-            group,
-            ..Self::default()
-        }
+        Self { id, group, ..Self::default() }
     }
 
     pub(super) fn count_undecoded(&mut self, reason: &str) {
@@ -194,11 +184,7 @@ impl Hop {
         if let Some(count) = self.undecoded.get_mut(reason) {
             *count += 1;
         } else {
-            let key = if self.undecoded.len() < REASONS {
-                reason
-            } else {
-                "other reasons"
-            };
+            let key = if self.undecoded.len() < REASONS { reason } else { "other reasons" };
             *self.undecoded.entry(key.to_owned()).or_default() += 1;
         }
     }

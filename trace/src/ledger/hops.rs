@@ -75,10 +75,7 @@ impl Group {
 
 /// All hops.
 #[derive(Debug, Default, Serialize, Deserialize)]
-#[expect(
-    clippy::struct_excessive_bools,
-    reason = "each is one fact about all hops, read by its name"
-)]
+#[expect(clippy::struct_excessive_bools, reason = "each is one fact about all hops, read by its name")]
 pub(crate) struct Hops {
     pub(crate) all: Vec<Hop>,
     pub(crate) groups: Vec<Group>,
@@ -154,10 +151,7 @@ impl Hops {
 
     /// Tokenizer worker at the end of these streams; `None` if there is only one, or none is known yet.
     pub(crate) fn worker_of(&self, streams: &[Stream]) -> Option<u16> {
-        let hops = streams
-            .iter()
-            .rev()
-            .filter_map(|s| self.all.get(*self.by_id.get(&s.hop)?));
+        let hops = streams.iter().rev().filter_map(|s| self.all.get(*self.by_id.get(&s.hop)?));
         hops.filter(|hop| hop.last).find_map(|hop| hop.worker)
     }
 
@@ -176,12 +170,8 @@ impl Hops {
         let hop = &mut self.all[place];
         (hop.group, hop.ends) = (group, ends);
         hop.endpoint = announced.endpoint.into();
-        (hop.worker, hop.origin, hop.last, hop.shows) = (
-            announced.worker,
-            announced.origin,
-            announced.last,
-            announced.capabilities,
-        );
+        (hop.worker, hop.origin, hop.last, hop.shows) =
+            (announced.worker, announced.origin, announced.last, announced.capabilities);
         // A hop used before its announcement has presumed stages that count as observed; a new hop has none.
         let previous = known.map_or(Capabilities::default(), |_| hop.capabilities);
         hop.capabilities = previous | announced.capabilities;
@@ -222,10 +212,7 @@ impl Hops {
     }
 
     fn roles(&mut self, ends: Ends<&str>) -> Roles {
-        Roles {
-            from: self.processing_stages.role(ends.from),
-            to: self.processing_stages.role(ends.to),
-        }
+        Roles { from: self.processing_stages.role(ends.from), to: self.processing_stages.role(ends.to) }
     }
 
     pub(crate) fn group_named(&self, name: &str) -> Option<usize> {
@@ -250,11 +237,7 @@ impl Hops {
         if hop.lanes.len() < limit.max(1) || hop.lanes.contains_key(&lane) {
             return None;
         }
-        let quietest = hop
-            .lanes
-            .iter()
-            .min_by_key(|(_, l)| (l.waiting(), l.last_at))
-            .map(|(&id, _)| id)?;
+        let quietest = hop.lanes.iter().min_by_key(|(_, l)| (l.waiting(), l.last_at)).map(|(&id, _)| id)?;
         hop.lanes.remove(&quietest)
     }
 }
@@ -265,10 +248,7 @@ mod tests {
 
     fn named(id: u16, name: &str) -> event::Hop<'_> {
         let capabilities = Capabilities::SENT;
-        event::Hop {
-            origin: id == 0,
-            ..event::Hop::new(HopId(id), name, capabilities)
-        }
+        event::Hop { origin: id == 0, ..event::Hop::new(HopId(id), name, capabilities) }
     }
 
     #[test]
@@ -295,8 +275,7 @@ mod tests {
         wait(&mut hops, 0, 5);
         assert!(hops.announce(&named(0, "scheduler->tokenizer"), 8));
         let of = |hops: &Hops, name: &str| {
-            hops.group_named(name)
-                .map(|g| (hops.groups[g].backlog, hops.groups[g].backlog_max))
+            hops.group_named(name).map(|g| (hops.groups[g].backlog, hops.groups[g].backlog_max))
         };
         assert_eq!(of(&hops, "scheduler->?"), None);
         assert_eq!(of(&hops, "scheduler->tokenizer"), Some((5, 5)));

@@ -26,11 +26,7 @@ pub(crate) struct InProcess {
 
 impl InProcess {
     pub(super) fn new(role: u16, side: Side) -> Self {
-        Self {
-            role,
-            side,
-            waiting: VecDeque::new(),
-        }
+        Self { role, side, waiting: VecDeque::new() }
     }
 
     /// Number of unmatched times.
@@ -45,10 +41,7 @@ impl InProcess {
 
     /// Receive time of the oldest chunk that `role` has not forwarded yet.
     pub(crate) fn since(&self, role: u16) -> Option<MonoNs> {
-        let oldest = self
-            .waiting
-            .front()
-            .filter(|_| self.role == role && self.side == Side::Received)?;
+        let oldest = self.waiting.front().filter(|_| self.role == role && self.side == Side::Received)?;
         Some(oldest.1)
     }
 

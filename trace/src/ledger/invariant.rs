@@ -39,9 +39,5 @@ impl Ledger {
 }
 
 fn equal(what: &str, one: u64, other: u64) -> Result<(), String> {
-    if one == other {
-        Ok(())
-    } else {
-        Err(format!("{what}: {one} and {other}"))
-    }
+    if one == other { Ok(()) } else { Err(format!("{what}: {one} and {other}")) }
 }

@@ -55,11 +55,7 @@ mod tests {
     use super::*;
 
     fn sample(receive_bytes: Option<u64>) -> QueueSample<'static> {
-        QueueSample {
-            hop: "scheduler->tokenizer",
-            receive_bytes,
-            send_bytes: None,
-        }
+        QueueSample { hop: "scheduler->tokenizer", receive_bytes, send_bytes: None }
     }
 
     #[test]
@@ -71,11 +67,7 @@ mod tests {
         assert_eq!(queue.bytes, Some(2_500));
         assert_eq!(queue.bytes_max, Some(2_500));
         queue.enter(MonoNs(3), &sample(None), Some(900), 1_000);
-        assert_eq!(
-            (queue.bytes, queue.inbox_max),
-            (None, Some(850)),
-            "an unreadable value is not 0"
-        );
+        assert_eq!((queue.bytes, queue.inbox_max), (None, Some(850)), "an unreadable value is not 0");
         assert_eq!(queue.max_between(MonoNs(0), MonoNs(1)), Some(0));
         assert_eq!(queue.max_between(MonoNs(2), MonoNs(9)), Some(2_500));
         assert_eq!(queue.max_between(MonoNs(3), MonoNs(9)), None);

@@ -37,10 +37,7 @@ pub(crate) struct Load {
 
 impl Load {
     pub(crate) fn of(chunks: usize, bytes: u64) -> Self {
-        Self {
-            chunks: u32::try_from(chunks).unwrap_or(u32::MAX),
-            bytes: u32::try_from(bytes).unwrap_or(u32::MAX),
-        }
+        Self { chunks: u32::try_from(chunks).unwrap_or(u32::MAX), bytes: u32::try_from(bytes).unwrap_or(u32::MAX) }
     }
 }
 
@@ -200,10 +197,7 @@ impl Lane {
     pub(crate) fn receive(&mut self, seq: u64) -> Sent {
         match self.frames.front() {
             Some(f) if f.seq == seq => {
-                let found = Sent::At {
-                    at: f.at,
-                    chunks: f.chunks,
-                };
+                let found = Sent::At { at: f.at, chunks: f.chunks };
                 self.frames.pop_front();
                 found
             }
@@ -226,13 +220,7 @@ mod tests {
         lane.push(8, MonoNs(2), 0, Load::of(2, 50));
         assert_eq!(lane.waiting_load(), Some((5, 150)));
         assert_eq!(lane.seen(11, MonoNs(3)), 2);
-        assert_eq!(
-            lane.receive(7),
-            Sent::At {
-                at: MonoNs(1),
-                chunks: 0
-            }
-        );
+        assert_eq!(lane.receive(7), Sent::At { at: MonoNs(1), chunks: 0 });
         assert_eq!(lane.receive(5), Sent::Evicted);
         assert_eq!(lane.receive(12), Sent::NotYet);
         assert_eq!(lane.overtaken(9), Some(0));

@@ -213,11 +213,7 @@ impl ReachedCounts {
             of("in_flight_per_rid", limits.in_flight_per_rid, self.in_flight_per_rid),
             of("in_flight", limits.in_flight, self.in_flight),
             of("in_process", limits.in_process, self.in_process),
-            of(
-                "lost_ranges_per_rid",
-                limits.lost_ranges_per_rid,
-                self.lost_ranges_per_rid,
-            ),
+            of("lost_ranges_per_rid", limits.lost_ranges_per_rid, self.lost_ranges_per_rid),
             of("lost_ranges", limits.lost_ranges, self.lost_ranges),
             of("lossy_requests", limits.lossy_requests, self.lossy_requests),
             of("token_ids", limits.token_ids, self.token_ids),
@@ -233,11 +229,7 @@ mod tests {
 
     #[test]
     fn the_reached_limit_is_that_of_one_request_or_that_of_all() {
-        let limits = Limits {
-            in_flight_per_rid: 2,
-            in_flight: 4,
-            ..Limits::default()
-        };
+        let limits = Limits { in_flight_per_rid: 2, in_flight: 4, ..Limits::default() };
         for (own, all, room, reached) in [(1, 3, true, [0, 0]), (2, 3, false, [1, 0]), (1, 4, false, [0, 1])] {
             let mut counts = ReachedCounts::default();
             assert_eq!(counts.has_room(&limits, own, all), room);
@@ -250,10 +242,7 @@ mod tests {
         let limits = Limits::default();
         for reached in ReachedCounts::default().list(&limits) {
             let known = Bound::named(reached.name).map(|bound| bound.get(limits));
-            assert!(
-                known == Some(reached.limit) || reached.name == "live_rids",
-                "{reached:?}"
-            );
+            assert!(known == Some(reached.limit) || reached.name == "live_rids", "{reached:?}");
         }
     }
 
@@ -262,10 +251,7 @@ mod tests {
         for (place, bound) in BOUNDS.iter().enumerate() {
             let mut limits = Limits::default();
             bound.set(&mut limits, 7);
-            let changed = BOUNDS
-                .iter()
-                .enumerate()
-                .filter(|(_, b)| b.get(limits) != b.get(Limits::default()));
+            let changed = BOUNDS.iter().enumerate().filter(|(_, b)| b.get(limits) != b.get(Limits::default()));
             assert_eq!(changed.map(|(at, _)| at).collect::<Vec<_>>(), [place], "{}", bound.name);
         }
     }

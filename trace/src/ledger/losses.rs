@@ -148,27 +148,16 @@ mod tests {
     use super::*;
 
     fn range(tokens: [u32; 2], chunk: u32, ids: &[i64]) -> LostRange {
-        LostRange {
-            tokens,
-            chunks: Some([chunk, chunk]),
-            ids: ids.to_vec(),
-        }
+        LostRange { tokens, chunks: Some([chunk, chunk]), ids: ids.to_vec() }
     }
 
     #[test]
     fn adjacent_losses_merge_and_losses_over_the_limit_are_counted() {
         let mut losses = Losses::default();
         assert!(losses.enter(range([2, 2], 2, &[12]), true));
-        assert!(
-            !losses.enter(range([3, 5], 3, &[13, 14, 15]), true),
-            "extends the previous range"
-        );
+        assert!(!losses.enter(range([3, 5], 3, &[13, 14, 15]), true), "extends the previous range");
         assert!(!losses.enter(range([7, 8], 5, &[]), false));
-        let whole = LostRange {
-            tokens: [2, 5],
-            chunks: Some([2, 3]),
-            ids: vec![12, 13, 14, 15],
-        };
+        let whole = LostRange { tokens: [2, 5], chunks: Some([2, 3]), ids: vec![12, 13, 14, 15] };
         assert_eq!(&losses.ranges[..], &[whole][..]);
         assert_eq!(losses.tokens, 6);
         assert_eq!(losses.unlisted, 2);

@@ -172,11 +172,7 @@ pub struct Ledger {
 impl Ledger {
     /// An empty ledger.
     pub fn new(limits: Limits) -> Self {
-        Self {
-            limits,
-            checked: true,
-            ..Self::default()
-        }
+        Self { limits, checked: true, ..Self::default() }
     }
 
     /// Enters an event. Allocates nothing for a chunk of a known request.
@@ -237,12 +233,7 @@ impl Ledger {
         let count = capped(missed.count);
         self.totals.missed.enter(at, missed.cause, count);
         let mut deliveries = missed.hop.is_none();
-        for hop in self
-            .hops
-            .all
-            .iter_mut()
-            .filter(|h| missed.hop.is_none_or(|id| id == h.id))
-        {
+        for hop in self.hops.all.iter_mut().filter(|h| missed.hop.is_none_or(|id| id == h.id)) {
             hop.epoch += 1;
             hop.reported_missed += count;
             hop.counts.lost += count;
@@ -268,10 +259,7 @@ impl Ledger {
     /// Sets the minimum first-token wait of a notable request.
     #[must_use]
     pub(crate) fn slow_from(self, ns: u64) -> Self {
-        Self {
-            slow_ns: Some(ns),
-            ..self
-        }
+        Self { slow_ns: Some(ns), ..self }
     }
 
     /// Sets the known engines.
@@ -305,10 +293,7 @@ impl Ledger {
 
     /// Whether no observation of the request's hops was missed since its last chunks. Otherwise its silence proves nothing.
     fn observed_all_since(&self, request: &Request) -> bool {
-        request
-            .streams
-            .iter()
-            .all(|stream| self.hops.observed_all_since(stream))
+        request.streams.iter().all(|stream| self.hops.observed_all_since(stream))
     }
 
     /// Whether the request is unfinished and has produced no token for `ns`. Requests known only from the engine's log have no observed
@@ -507,10 +492,7 @@ impl Ledger {
 
     /// Whether the hops of this name are the path's last: those into the tokenizer.
     pub fn is_last(&self, name: &str) -> bool {
-        self.hops
-            .all
-            .iter()
-            .any(|hop| hop.last && self.hops.groups[hop.group].name == name)
+        self.hops.all.iter().any(|hop| hop.last && self.hops.groups[hop.group].name == name)
     }
 
     /// Whether the receives of a hop into the tokenizer are or were observed.

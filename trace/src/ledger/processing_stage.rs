@@ -58,10 +58,7 @@ impl ProcessingStages {
     pub(crate) fn role(&mut self, word: &str) -> u16 {
         let place = self.all.iter().position(|p| p.role == word).or_else(|| {
             (self.all.len() < ROLES).then(|| {
-                self.all.push(ProcessingStage {
-                    role: word.to_owned(),
-                    ..ProcessingStage::default()
-                });
+                self.all.push(ProcessingStage { role: word.to_owned(), ..ProcessingStage::default() });
                 self.all.len() - 1
             })
         });
@@ -147,14 +144,10 @@ fn pair(
     (side, count, at): (Side, u32, MonoNs),
     check: &mut LimitCheck<'_>,
 ) -> Option<MonoNs> {
-    let place = request
-        .in_process
-        .iter()
-        .position(|p| p.role == role)
-        .unwrap_or_else(|| {
-            request.in_process.push(InProcess::new(role, side));
-            request.in_process.len() - 1
-        });
+    let place = request.in_process.iter().position(|p| p.role == role).unwrap_or_else(|| {
+        request.in_process.push(InProcess::new(role, side));
+        request.in_process.len() - 1
+    });
     let in_process = &mut request.in_process[place];
     let before = in_process.waiting();
     let other = in_process.pair(side, count, at);
@@ -187,16 +180,8 @@ mod tests {
             let mut path = Self(Ledger::new(limits));
             let hops = [("scheduler->router", true, received), ("router->worker", false, false)];
             for (id, (name, origin, received)) in hops.into_iter().enumerate() {
-                let capabilities = Capabilities {
-                    sent: true,
-                    received,
-                    ..Capabilities::default()
-                };
-                let hop = Hop {
-                    origin,
-                    last: !origin,
-                    ..Hop::new(HopId(id as u16), name, capabilities)
-                };
+                let capabilities = Capabilities { sent: true, received, ..Capabilities::default() };
+                let hop = Hop { origin, last: !origin, ..Hop::new(HopId(id as u16), name, capabilities) };
                 path.apply(0, What::Hop(hop));
             }
             path
@@ -213,10 +198,7 @@ mod tests {
         /// Sends token `number` of request `a` on `hop`.
         fn send(&mut self, at: u64, hop: u16, number: u32) {
             let chunk = Chunk::counted("a", 1, number);
-            self.apply(
-                at,
-                What::Sent(Frame::token_ids(Self::id(hop, u64::from(number) - 1), 1, &[chunk])),
-            );
+            self.apply(at, What::Sent(Frame::token_ids(Self::id(hop, u64::from(number) - 1), 1, &[chunk])));
         }
 
         fn receive(&mut self, at: u64, number: u32) {
@@ -225,11 +207,7 @@ mod tests {
         }
 
         fn router(&self) -> &ProcessingStage {
-            self.0
-                .processing_stages()
-                .iter()
-                .find(|p| p.role == "router")
-                .expect("the router")
+            self.0.processing_stages().iter().find(|p| p.role == "router").expect("the router")
         }
     }
 
@@ -280,13 +258,7 @@ mod tests {
 
     #[test]
     fn receives_reported_before_the_sends_are_kept_up_to_the_limit() {
-        let mut path = Path::within(
-            true,
-            Limits {
-                in_process_per_rid: 3,
-                ..Limits::default()
-            },
-        );
+        let mut path = Path::within(true, Limits { in_process_per_rid: 3, ..Limits::default() });
         for number in 1..=5 {
             path.send(u64::from(number), 0, number);
         }
@@ -299,10 +271,7 @@ mod tests {
         assert_eq!(path.router().inside.count(), 3);
         assert_eq!(path.router().inside_sum.whole().ns, 60);
         let reached = path.0.limits();
-        assert!(
-            reached.iter().any(|l| (l.name, l.times) == ("in_process", 2)),
-            "{reached:?}"
-        );
+        assert!(reached.iter().any(|l| (l.name, l.times) == ("in_process", 2)), "{reached:?}");
     }
 
     #[test]

@@ -50,35 +50,21 @@ impl Ledger {
         if !hop.shows.received {
             return;
         }
-        let early = hop
-            .early
-            .iter()
-            .position(|e| e.id == id)
-            .and_then(|at| hop.early.remove(at));
+        let early = hop.early.iter().position(|e| e.id == id).and_then(|at| hop.early.remove(at));
         if let Some(early) = early {
             let group = &mut self.hops.groups[hop.group];
             let ns = early.at.since(at);
             group.record_queue_wait(early.at, ns);
             hop.queue_wait.record(ns);
             hop.chunk_waits.record_n(early.at, ns, chunks as u64);
-            self.receive_scratch(Receive {
-                at: early.at,
-                place,
-                position: early.trip,
-                sent: Some(at),
-                seen: true,
-            });
+            self.receive_scratch(Receive { at: early.at, place, position: early.trip, sent: Some(at), seen: true });
             return;
         }
         while self.pending_frames >= self.limits.pending_frames
             || self.pending_chunks + chunks > self.limits.pending_chunks
         {
             let for_chunks = self.pending_frames < self.limits.pending_frames;
-            *(if for_chunks {
-                &mut self.reached.pending_chunks
-            } else {
-                &mut self.reached.pending_frames
-            }) += 1;
+            *(if for_chunks { &mut self.reached.pending_chunks } else { &mut self.reached.pending_frames }) += 1;
             // The newest frame of a lane is never evicted.
             let Some(evicted) = lane.forget() else { break };
             self.pending_frames -= 1;
@@ -139,17 +125,10 @@ impl Ledger {
         self.totals.predicted.wakeups_seen |= received.wakeup.is_some() && hop.last;
         hop.by = received.by.or(hop.by);
         let requested = self.receiving_thread(at, place, received.by);
-        let mut receive = Receive {
-            at,
-            place,
-            position: None,
-            sent: None,
-            seen: true,
-        };
+        let mut receive = Receive { at, place, position: None, sent: None, seen: true };
         if let Some(frame) = &received.frame {
-            receive.position = received
-                .wakeup
-                .map(|wakeup| self.burst_position(place, (wakeup, received.by), at, requested, None));
+            receive.position =
+                received.wakeup.map(|wakeup| self.burst_position(place, (wakeup, received.by), at, requested, None));
             self.scratch.clear();
             self.content(at, place, frame, false);
             self.receive_scratch(receive);
@@ -157,17 +136,13 @@ impl Ledger {
         }
         self.infer_earlier_receives(id, place, at);
         let hop = &mut self.hops.all[place];
-        let sent = hop
-            .lanes
-            .get_mut(&id.lane)
-            .map_or(Sent::NotYet, |lane| lane.receive(id.seq));
+        let sent = hop.lanes.get_mut(&id.lane).map_or(Sent::NotYet, |lane| lane.receive(id.seq));
         let sent_at = match sent {
             Sent::At { at, .. } => Some(at),
             _ => None,
         };
-        let position = received
-            .wakeup
-            .map(|wakeup| self.burst_position(place, (wakeup, received.by), at, requested, sent_at));
+        let position =
+            received.wakeup.map(|wakeup| self.burst_position(place, (wakeup, received.by), at, requested, sent_at));
         receive.position = position;
         match sent {
             Sent::At { at: sent, chunks } => {
@@ -204,22 +179,12 @@ impl Ledger {
                 hop.counts.receives_inferred += evicted;
             }
         }
-        while let Some(chunks) = self.hops.all[place]
-            .lanes
-            .get_mut(&id.lane)
-            .and_then(|l| l.overtaken(id.seq))
-        {
+        while let Some(chunks) = self.hops.all[place].lanes.get_mut(&id.lane).and_then(|l| l.overtaken(id.seq)) {
             let hop = &mut self.hops.all[place];
             hop.counts.frames_received += 1;
             hop.counts.receives_inferred += 1;
             self.left(place, id.lane, chunks);
-            self.receive_scratch(Receive {
-                at,
-                place,
-                position: None,
-                sent: None,
-                seen: false,
-            });
+            self.receive_scratch(Receive { at, place, position: None, sent: None, seen: false });
         }
     }
 
@@ -272,14 +237,9 @@ impl Ledger {
     fn pass_chunk(&mut self, receive: Receive, chunk: PendingChunk) {
         let by = self.hops.all[receive.place].ends.to;
         if let Some(request) = self.table.get_mut(chunk.ticket) {
-            let mut check = LimitCheck {
-                limits: &self.limits,
-                reached: &mut self.reached,
-            };
+            let mut check = LimitCheck { limits: &self.limits, reached: &mut self.reached };
             let first = chunk.nth == 1;
-            self.hops
-                .processing_stages
-                .received(request, by, (chunk.end, first), receive.at, &mut check);
+            self.hops.processing_stages.received(request, by, (chunk.end, first), receive.at, &mut check);
         }
     }
 
@@ -342,9 +302,7 @@ impl Ledger {
             } += 1;
             predicted.replaced += u64::from((waiter, mode) == (Some(Waiter::KeepsLast), Some(Mode::Cumulative)));
             let new_rid = !std::mem::replace(&mut request.burst_seen, true);
-            self.totals
-                .bursts
-                .enter(at, &request.rid, u64::from(request.burst), new_rid);
+            self.totals.bursts.enter(at, &request.rid, u64::from(request.burst), new_rid);
         } else {
             request.called = position;
             request.burst = 1;

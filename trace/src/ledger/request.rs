@@ -102,20 +102,12 @@ pub struct Request {
 
 impl Request {
     pub(crate) fn new(rid: &str, at: MonoNs) -> Self {
-        Self {
-            rid: rid.into(),
-            first_at: at,
-            last_at: at,
-            mapped: true,
-            ..Self::default()
-        }
+        Self { rid: rid.into(), first_at: at, last_at: at, mapped: true, ..Self::default() }
     }
 
     /// Receive time of the oldest chunk that the process at the end of this stream's hop has not forwarded yet; `None` without one.
     pub(crate) fn inside_since(&self, stream: &Stream) -> Option<MonoNs> {
-        self.in_process
-            .iter()
-            .find_map(|in_process| in_process.since(stream.ends.to))
+        self.in_process.iter().find_map(|in_process| in_process.since(stream.ends.to))
     }
 
     /// Reads a field in each cache line that every chunk needs, to prefetch them.
@@ -136,8 +128,7 @@ impl Request {
 
     /// Start of its first token's wait for the tokenizer; `None` if it does not wait, or that is unknown.
     pub fn waiting_since(&self) -> Option<MonoNs> {
-        self.sent_first
-            .filter(|_| self.received_first.is_none() && !self.first_receive_missed)
+        self.sent_first.filter(|_| self.received_first.is_none() && !self.first_receive_missed)
     }
 
     /// Its delivery tracker; `None` if deliveries are not observed or its response carries text only.
@@ -178,11 +169,8 @@ impl Request {
         if tokens == 0 {
             return;
         }
-        let range = LostRange {
-            tokens: [end.saturating_sub(tokens) + 1, end],
-            chunks: Some([nth; 2]),
-            ids: Vec::new(),
-        };
+        let range =
+            LostRange { tokens: [end.saturating_sub(tokens) + 1, end], chunks: Some([nth; 2]), ids: Vec::new() };
         shelf.keep(predicted, range, limits, reached);
     }
 
@@ -250,10 +238,7 @@ pub struct ItlEnds {
 
 impl InterTokenLatency {
     pub(crate) fn brief(&self) -> ItlEnds {
-        ItlEnds {
-            sent: Spread::of_tally(&self.sent),
-            delivered: Spread::of_tally(&self.delivered),
-        }
+        ItlEnds { sent: Spread::of_tally(&self.sent), delivered: Spread::of_tally(&self.delivered) }
     }
 }
 

@@ -55,9 +55,7 @@ pub(super) fn late_until(predecessors: &BTreeMap<Ticket, Predecessor>, ticket: T
 impl Ledger {
     /// Previous requests with the rid of `ticket` that are not known to have ended, latest first.
     fn predecessors_of(&self, ticket: Ticket) -> impl Iterator<Item = &Predecessor> {
-        std::iter::successors(self.predecessors.get(&ticket), |before| {
-            self.predecessors.get(&before.ticket)
-        })
+        std::iter::successors(self.predecessors.get(&ticket), |before| self.predecessors.get(&before.ticket))
     }
 
     /// Whether several requests have, or may have, had one rid.
@@ -84,15 +82,12 @@ impl Ledger {
         let recent = |before: &&Predecessor| {
             !fits || !before.stream.shows_tokens(seen.claim) && seen.at.since(before.stream.last_at) < LATE_NS
         };
-        self.predecessors_of(ticket)
-            .filter(recent)
-            .any(|before| before.continues(seen, chunk, seen.epoch))
+        self.predecessors_of(ticket).filter(recent).any(|before| before.continues(seen, chunk, seen.epoch))
     }
 
     /// Whether a previous request with the rid of `ticket` sent a chunk within the last seconds, so that both may live.
     pub(super) fn overlaps_predecessor(&self, ticket: Ticket, at: MonoNs) -> bool {
-        self.predecessors_of(ticket)
-            .any(|before| at.since(before.stream.last_at) < LATE_NS)
+        self.predecessors_of(ticket).any(|before| at.since(before.stream.last_at) < LATE_NS)
     }
 
     /// Whether this chunk begins a second live request with the rid: the known one is unfinished on another hop of the same name.
@@ -155,16 +150,9 @@ impl Ledger {
     pub(super) fn unjudged_step(&self, ticket: Ticket, at: usize, chunk: &Chunk<'_>, step: Step) -> Step {
         let request = self.table.get(ticket).filter(|request| request.is_shared());
         let Some(request) = request else { return step };
-        let lists_all = request
-            .streams
-            .get(at)
-            .is_some_and(|s| s.evidence() == Evidence::Cumulative);
+        let lists_all = request.streams.get(at).is_some_and(|s| s.evidence() == Evidence::Cumulative);
         let new = chunk.listed.filter(|_| !lists_all).unwrap_or(0);
-        Step {
-            new,
-            carried: new,
-            verdict: Verdict::Fits,
-        }
+        Step { new, carried: new, verdict: Verdict::Fits }
     }
 
     /// Enters a delivery for a rid that several requests share or recently shared. Returns `false` if it must be processed as usual.
@@ -179,11 +167,7 @@ impl Ledger {
             return false;
         }
         request.last_at = request.last_at.max(at);
-        let tokens = if delivery.mode == Mode::Incremental {
-            delivery.tokens
-        } else {
-            0
-        };
+        let tokens = if delivery.mode == Mode::Incremental { delivery.tokens } else { 0 };
         request.tokens_delivered = request.tokens_delivered.saturating_add(tokens);
         self.totals.tokens.delivered += u64::from(tokens);
         if delivery.finished {
@@ -215,21 +199,13 @@ mod tests {
 
     impl Engine {
         fn new() -> Self {
-            let mut engine = Self {
-                ledger: Ledger::new(Limits::default()),
-                now: 0,
-                sent: [0; 2],
-            };
+            let mut engine = Self { ledger: Ledger::new(Limits::default()), now: 0, sent: [0; 2] };
             (0..2).for_each(|id| engine.name(id, "scheduler->tokenizer"));
             engine
         }
 
         fn name(&mut self, id: u16, name: &str) {
-            let capabilities = Capabilities {
-                sent: true,
-                delivered: !name.ends_with('?'),
-                ..Capabilities::default()
-            };
+            let capabilities = Capabilities { sent: true, delivered: !name.ends_with('?'), ..Capabilities::default() };
             self.apply(What::Hop(Hop {
                 origin: true,
                 last: !name.ends_with('?'),
@@ -250,10 +226,7 @@ mod tests {
         }
 
         fn send(&mut self, hop: u16, count: u32, last: bool) {
-            let chunk = Chunk {
-                finish: last.then_some(Finish::Length),
-                ..Chunk::counted("a", 1, count)
-            };
+            let chunk = Chunk { finish: last.then_some(Finish::Length), ..Chunk::counted("a", 1, count) };
             let seq = self.sent[usize::from(hop)];
             self.sent[usize::from(hop)] += 1;
             let id = FrameId::new(HopId(hop), 0, seq);
@@ -261,10 +234,7 @@ mod tests {
         }
 
         fn deliver(&mut self, count: u32, finished: bool) {
-            self.apply(What::Delivered(Delivery {
-                finished,
-                ..Delivery::new("a", 1, Some(count))
-            }));
+            self.apply(What::Delivered(Delivery { finished, ..Delivery::new("a", 1, Some(count)) }));
             assert_eq!(self.ledger.balances(), Ok(()));
         }
 
@@ -278,12 +248,7 @@ mod tests {
             (
                 [requests.seen, requests.finished, requests.shared],
                 [totals.tokens.sent, totals.tokens.delivered],
-                [
-                    totals.wire_loss.1,
-                    totals.chunks.fates.tokens_lost,
-                    totals.anomalies.1,
-                    misplaced,
-                ],
+                [totals.wire_loss.1, totals.chunks.fates.tokens_lost, totals.anomalies.1, misplaced],
             )
         }
     }
@@ -298,11 +263,7 @@ mod tests {
                 engine.pass(0, first + 1 + number, number == 19);
             }
             let tokens = u64::from(first) + 40;
-            assert_eq!(
-                engine.counts(),
-                ([2, 2, 1], [tokens, tokens], [0; 4]),
-                "{first} tokens before"
-            );
+            assert_eq!(engine.counts(), ([2, 2, 1], [tokens, tokens], [0; 4]), "{first} tokens before");
             assert_eq!(engine.ledger.degraded().count(), 1);
         }
     }
@@ -340,11 +301,7 @@ mod tests {
         engine.deliver(3, false);
         engine.send(0, 5, false);
         assert_eq!(engine.counts().0, [2, 0, 0]);
-        assert_eq!(
-            engine.counts().2[..2],
-            [1, 1],
-            "token 4 was lost on the wire, token 2 was dropped after it"
-        );
+        assert_eq!(engine.counts().2[..2], [1, 1], "token 4 was lost on the wire, token 2 was dropped after it");
     }
 
     #[test]

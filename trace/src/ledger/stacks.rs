@@ -79,11 +79,7 @@ impl StackRole {
     }
 
     fn new(role: &str) -> Self {
-        Self {
-            role: role.into(),
-            gil_observed: true,
-            ..Self::default()
-        }
+        Self { role: role.into(), gil_observed: true, ..Self::default() }
     }
 
     /// Enters a function. Returns `false` if one was evicted or rejected at the limit.
@@ -164,11 +160,7 @@ impl Stacks {
     ) -> bool {
         let pid = sample.thread.pid;
         if !self.windows.contains_key(&pid) && self.windows.len() >= PROCESSES {
-            let silent = self
-                .windows
-                .iter()
-                .min_by_key(|(_, window)| window.at)
-                .map(|(pid, _)| *pid);
+            let silent = self.windows.iter().min_by_key(|(_, window)| window.at).map(|(pid, _)| *pid);
             self.windows.retain(|pid, _| Some(*pid) != silent);
         }
         let last = self.windows.get(&pid).copied();
@@ -180,29 +172,17 @@ impl Stacks {
                 let window = Window {
                     at,
                     backlog: now,
-                    growing: now
-                        .zip(before)
-                        .is_some_and(|(now, before)| now > before && now >= MIN_BACKLOG),
+                    growing: now.zip(before).is_some_and(|(now, before)| now > before && now >= MIN_BACKLOG),
                     thread: sample.thread,
                 };
                 (window, true)
             }
         };
-        self.windows.insert(
-            pid,
-            Window {
-                thread: sample.thread,
-                ..window
-            },
-        );
-        let place = self
-            .roles
-            .iter()
-            .position(|r| *r.role == *sample.role)
-            .unwrap_or_else(|| {
-                self.roles.push(StackRole::new(sample.role));
-                self.roles.len() - 1
-            });
+        self.windows.insert(pid, Window { thread: sample.thread, ..window });
+        let place = self.roles.iter().position(|r| *r.role == *sample.role).unwrap_or_else(|| {
+            self.roles.push(StackRole::new(sample.role));
+            self.roles.len() - 1
+        });
         let role = &mut self.roles[place];
         role.receives |= window.backlog.is_some();
         role.gil_observed &= sample.gil.is_some();

@@ -39,14 +39,7 @@ pub struct Stream {
 
 impl Stream {
     pub(crate) fn new(hop: HopId, group: usize, ends: Roles, at: MonoNs) -> Self {
-        Self {
-            hop,
-            group: group as u32,
-            ends,
-            first_at: at,
-            last_at: at,
-            ..Self::default()
-        }
+        Self { hop, group: group as u32, ends, first_at: at, last_at: at, ..Self::default() }
     }
 
     /// Checks a chunk against the stream. `watched`: consecutive frames observed on its connection before. The caller updates the times.

@@ -54,13 +54,8 @@ impl Totals {
 impl Ledger {
     /// Like [`Totals::summed_up`], for a count in a delivery or response.
     pub(super) fn summed_up(&mut self, at: MonoNs, rid: &str, claimed: Option<u32>) -> bool {
-        let ticket = self
-            .table
-            .find(rid)
-            .filter(|ticket| !self.predecessors.contains_key(ticket));
-        let request = ticket
-            .and_then(|ticket| self.table.get_mut(ticket))
-            .filter(|request| !request.is_shared());
+        let ticket = self.table.find(rid).filter(|ticket| !self.predecessors.contains_key(ticket));
+        let request = ticket.and_then(|ticket| self.table.get_mut(ticket)).filter(|request| !request.is_shared());
         request.zip(claimed).is_some_and(|(request, claimed)| {
             let all = request.streams.len();
             self.totals.summed_up(at, &self.hops, request, claimed, all)

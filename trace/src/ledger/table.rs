@@ -57,12 +57,7 @@ impl TryFrom<Serialized> for Table {
         if free.len() != empty || named.len() != empty || !free.iter().all(is_empty) {
             return Err("the list of free slots does not match the empty slots");
         }
-        let mut table = Self {
-            slots,
-            free,
-            hand,
-            ..Self::default()
-        };
+        let mut table = Self { slots, free, hand, ..Self::default() };
         table.rid_bytes = table.iter().map(|request| request.rid.len()).sum();
         for slot in 0..table.slots.len() as u32 {
             let request = table.slots[slot as usize].request.as_ref();
@@ -122,10 +117,7 @@ impl Table {
             self.slots[slot as usize].request = Some(request);
             slot
         } else {
-            self.slots.push(Slot {
-                age: 0,
-                request: Some(request),
-            });
+            self.slots.push(Slot { age: 0, request: Some(request) });
             (self.slots.len() - 1) as u32
         };
         self.index(slot, rid);
@@ -133,9 +125,7 @@ impl Table {
     }
 
     fn index(&mut self, slot: u32, rid: &str) {
-        let Self {
-            by_rid, hasher, slots, ..
-        } = self;
+        let Self { by_rid, hasher, slots, .. } = self;
         by_rid.insert_unique(hasher.hash_one(rid), slot, |&s| {
             hasher.hash_one(slots[s as usize].request.as_ref().map_or("", |r| &r.rid))
         });
@@ -180,10 +170,7 @@ impl Table {
     /// Every record's ticket, in ascending order.
     pub(crate) fn tickets(&self) -> Vec<Ticket> {
         let received = |slot: &u32| self.slots[*slot as usize].request.is_some();
-        (0..self.slots.len() as u32)
-            .filter(received)
-            .map(|slot| self.ticket(slot))
-            .collect()
+        (0..self.slots.len() as u32).filter(received).map(|slot| self.ticket(slot)).collect()
     }
 
     pub(crate) fn iter(&self) -> impl Iterator<Item = &Request> {
@@ -213,10 +200,7 @@ impl Table {
     }
 
     fn ticket(&self, slot: u32) -> Ticket {
-        Ticket {
-            slot,
-            age: self.slots[slot as usize].age,
-        }
+        Ticket { slot, age: self.slots[slot as usize].age }
     }
 }
 

@@ -44,11 +44,7 @@ pub struct Thread {
 
 impl Thread {
     fn new(id: ThreadId, at: MonoNs) -> Self {
-        Self {
-            id,
-            last_at: at,
-            ..Self::default()
-        }
+        Self { id, last_at: at, ..Self::default() }
     }
 
     /// Whether it has received frames from a hop.
@@ -186,10 +182,7 @@ impl Threads {
             self.all.len() - 1
         } else {
             // A silent thread is evicted, unless it has received frames.
-            let place = self
-                .all
-                .iter()
-                .position(|t| !t.receives && at.since(t.last_at) > SILENT_NS)?;
+            let place = self.all.iter().position(|t| !t.receives && at.since(t.last_at) > SILENT_NS)?;
             let evicted = std::mem::replace(&mut self.all[place], Thread::new(id, at));
             self.by_id.remove(&evicted.id);
             place
@@ -221,12 +214,7 @@ mod tests {
             assert!(threads.sample(MonoNs(n * 100 * MS), &sample(1, 90), 6_000, 8));
             assert!(threads.sample(MonoNs(n * 100 * MS), &sample(2, 10), 6_000, 8));
         }
-        let early = |tid| {
-            threads
-                .get(ThreadId { pid: 1, tid })
-                .unwrap()
-                .between(MonoNs(0), MonoNs(1_000 * MS))
-        };
+        let early = |tid| threads.get(ThreadId { pid: 1, tid }).unwrap().between(MonoNs(0), MonoNs(1_000 * MS));
         assert_eq!(early(1).map(|s| s.on_ns), Some(900 * MS));
         assert_eq!(early(2), None);
         assert_eq!(threads.all[1].total().map(|s| s.on_ns), Some(6_000 * MS));
@@ -244,11 +232,7 @@ mod tests {
     #[test]
     fn the_receive_wait_starts_when_a_frame_is_requested() {
         let mut thread = Thread::new(ThreadId { pid: 1, tid: 1 }, MonoNs(0));
-        assert_eq!(
-            thread.receive(MonoNs(5)),
-            None,
-            "the request for the frame was not observed"
-        );
+        assert_eq!(thread.receive(MonoNs(5)), None, "the request for the frame was not observed");
         thread.request_frame(MonoNs(7));
         assert_eq!((thread.receive(MonoNs(9)), thread.receive(MonoNs(11))), (Some(2), None));
     }

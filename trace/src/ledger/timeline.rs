@@ -141,10 +141,7 @@ mod tests {
 
     fn line(shares: &[u64]) -> Timeline {
         let mut line = Timeline::default();
-        let mut sums = TimeUse {
-            wait_ns: Some(0),
-            ..TimeUse::default()
-        };
+        let mut sums = TimeUse { wait_ns: Some(0), ..TimeUse::default() };
         line.push(MonoNs(0), sums, u64::MAX, usize::MAX);
         for (n, on) in shares.iter().enumerate() {
             sums.interval_ns += 100 * MS;
@@ -158,12 +155,7 @@ mod tests {
     /// A recording may contain any times, so sums must not overflow.
     #[test]
     fn impossible_times_saturate() {
-        let spent = TimeUse {
-            interval_ns: 5,
-            on_ns: u64::MAX,
-            wait_ns: Some(u64::MAX),
-            ..TimeUse::default()
-        };
+        let spent = TimeUse { interval_ns: 5, on_ns: u64::MAX, wait_ns: Some(u64::MAX), ..TimeUse::default() };
         assert_eq!((spent.wanted_ns(), spent.blocked_ns()), (u64::MAX, Some(0)));
         assert_eq!(spent.plus(spent).wanted_ns(), u64::MAX);
     }
@@ -175,31 +167,15 @@ mod tests {
         assert_eq!((spent.interval_ns, spent.on_ns), (200 * MS, 75 * MS));
         assert_eq!(spent.wait_ns, Some(62 * MS + MS / 2));
         assert_eq!(spent.blocked_ns(), Some(62 * MS + MS / 2));
-        assert_eq!(
-            line.between(MonoNs(400 * MS), MonoNs(500 * MS)),
-            None,
-            "no sample covers it"
-        );
+        assert_eq!(line.between(MonoNs(400 * MS), MonoNs(500 * MS)), None, "no sample covers it");
     }
 
     #[test]
     fn throttling_on_other_cpus_is_not_attributed_to_the_thread() {
-        let spent = TimeUse {
-            interval_ns: 100,
-            on_ns: 40,
-            wait_ns: Some(50),
-            throttled_ns: Some(180),
-            processing_ns: 0,
-        };
+        let spent =
+            TimeUse { interval_ns: 100, on_ns: 40, wait_ns: Some(50), throttled_ns: Some(180), processing_ns: 0 };
         assert_eq!((spent.throttled_ns(), spent.starved_ns()), (Some(50), Some(0)));
-        assert_eq!(
-            TimeUse {
-                throttled_ns: None,
-                ..spent
-            }
-            .starved_ns(),
-            Some(50)
-        );
+        assert_eq!(TimeUse { throttled_ns: None, ..spent }.starved_ns(), Some(50));
     }
 
     #[test]
@@ -210,11 +186,7 @@ mod tests {
         }
         assert!(line.marks.len() <= 12, "{}", line.marks.len());
         line.push(MonoNs(0), TimeUse::default(), 1_000 * MS, 50);
-        assert_eq!(
-            line.end(),
-            Some(MonoNs(999 * 100 * MS)),
-            "an older sample changes nothing"
-        );
+        assert_eq!(line.end(), Some(MonoNs(999 * 100 * MS)), "an older sample changes nothing");
     }
 
     proptest! {

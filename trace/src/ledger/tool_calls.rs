@@ -67,9 +67,7 @@ impl ToolCallResponses {
     /// The tool calls of the latest response with this request's id.
     pub fn find(&self, rid: &str) -> Option<&ToolCalls> {
         let of_rid = self.latest().filter(|response| &*response.rid == rid);
-        of_rid
-            .max_by_key(|response| response.at)
-            .map(|response| &response.calls)
+        of_rid.max_by_key(|response| response.at).map(|response| &response.calls)
     }
 }
 

@@ -125,11 +125,7 @@ impl Waits {
 
     /// Counts waits whose samples did not arrive in time as unjudged.
     pub(crate) fn age(&mut self, now: MonoNs) {
-        while self
-            .pending
-            .pop_front_if(|wait| now.since(wait.received) > PATIENCE_NS)
-            .is_some()
-        {
+        while self.pending.pop_front_if(|wait| now.since(wait.received) > PATIENCE_NS).is_some() {
             self.unjudged += 1;
         }
     }
@@ -155,10 +151,8 @@ mod tests {
     }
 
     fn sample(threads: &mut Threads, at_ms: u64, on_ms: u64) {
-        let sample = CpuSample {
-            wait_ns: Some((100 - on_ms) * MS),
-            ..CpuSample::new(BY, "tokenizer", 100 * MS, on_ms * MS)
-        };
+        let sample =
+            CpuSample { wait_ns: Some((100 - on_ms) * MS), ..CpuSample::new(BY, "tokenizer", 100 * MS, on_ms * MS) };
         assert!(threads.sample(MonoNs(at_ms * MS), &sample, 6_000, 4));
     }
 
@@ -167,11 +161,7 @@ mod tests {
         let (mut threads, mut waits) = (Threads::default(), Waits::default());
         let mut groups = [Group::default()];
         threads.receiving_thread(BY, MonoNs(0), 4);
-        let kernel = QueueSample {
-            hop: "",
-            receive_bytes: Some(4_096),
-            send_bytes: None,
-        };
+        let kernel = QueueSample { hop: "", receive_bytes: Some(4_096), send_bytes: None };
         groups[0].kernel.enter(MonoNs(350 * MS), &kernel, None, 1);
         for n in 1..=5 {
             sample(&mut threads, n * 100, 80);

@@ -112,11 +112,7 @@ fn tokens(f: &mut Families, ledger: &Ledger) {
     }
     if ledger.itl_sent().count() > 0 {
         f.histogram(&n::ITL_SENT, [], Histogram::seconds(ledger.itl_sent()));
-        f.histogram(
-            &n::ITL_SENT_BY_TOKEN,
-            [],
-            Histogram::seconds(ledger.itl_sent_by_token()),
-        );
+        f.histogram(&n::ITL_SENT_BY_TOKEN, [], Histogram::seconds(ledger.itl_sent_by_token()));
     }
     if ledger.observes_deliveries() {
         f.histogram(&n::ITL_DELIVERED, [], Histogram::seconds(ledger.itl_delivered()));
@@ -124,10 +120,7 @@ fn tokens(f: &mut Families, ledger: &Ledger) {
         f.histogram(&n::ITL_DELIVERED_BY_TOKEN, [], by_token);
     }
     let frontend = ledger.frontend();
-    for (of, waits) in [
-        ("first_token", &frontend.first_token),
-        ("last_token", &frontend.last_token),
-    ] {
+    for (of, waits) in [("first_token", &frontend.first_token), ("last_token", &frontend.last_token)] {
         if waits.count() > 0 {
             f.histogram(&n::FRONTEND_WAIT, [of], Histogram::seconds(waits));
         }
@@ -155,23 +148,15 @@ fn hop(f: &mut Families, group: &Group, members: &[&Hop], now: MonoNs) {
     let forwarded = members.iter().any(|h| h.capabilities().forwarded);
     let received = members.iter().any(|h| h.capabilities().received);
     f.int(&n::HOP_FRAMES_SENT, name, sent.then(|| sum(|h| h.counts.frames_sent)));
-    f.int(
-        &n::HOP_FRAMES_FORWARDED,
-        name,
-        forwarded.then(|| sum(|h| h.counts.frames_forwarded)),
-    );
-    f.int(
-        &n::HOP_FRAMES_RECEIVED,
-        name,
-        received.then(|| sum(|h| h.counts.frames_received)),
-    );
+    f.int(&n::HOP_FRAMES_FORWARDED, name, forwarded.then(|| sum(|h| h.counts.frames_forwarded)));
+    f.int(&n::HOP_FRAMES_RECEIVED, name, received.then(|| sum(|h| h.counts.frames_received)));
     f.int(&n::HOP_FRAMES_UNDECODED, name, sum(|h| h.counts.undecoded));
     f.int(&n::HOP_CHUNKS, name, sum(|h| h.counts.chunks));
     f.int(&n::HOP_BYTES, name, sum(|h| h.counts.bytes));
     if sent && received {
-        let load = members.iter().try_fold((0, 0), |(chunks, bytes), hop| {
-            hop.waiting_load().map(|load| (chunks + load.0, bytes + load.1))
-        });
+        let load = members
+            .iter()
+            .try_fold((0, 0), |(chunks, bytes), hop| hop.waiting_load().map(|load| (chunks + load.0, bytes + load.1)));
         let oldest = members.iter().filter_map(|h| h.oldest_waiting()).min();
         f.int(&n::HOP_BACKLOG_FRAMES, name, group.backlog);
         f.int(&n::HOP_BACKLOG_CHUNKS, name, load.map(|l| l.0));
@@ -201,11 +186,7 @@ fn path(f: &mut Families, attribution: &Attribution<'_>) {
     for leg in attribution.legs.iter().take(HOPS) {
         for (of, time) in [("first_token", leg.first_token[0]), ("chunk", leg.chunk[0])] {
             if time.sum.count > 0 {
-                f.put(
-                    &n::PATH_SHARE,
-                    [leg.name, leg.kind.as_str(), of],
-                    Value::Float(time.share),
-                );
+                f.put(&n::PATH_SHARE, [leg.name, leg.kind.as_str(), of], Value::Float(time.share));
             }
         }
     }
@@ -246,9 +227,8 @@ fn threads(f: &mut Families, ledger: &Ledger) {
         let receivers = || threads.iter().filter(|t| t.is_receiver());
         consumer(f, role, receivers().copied(), ledger.now());
         let polls = receivers().filter_map(|t| t.poll);
-        if let Some((observed, polled)) = polls
-            .map(|p| (p.interval_ns, p.polled_ns))
-            .reduce(|a, b| (a.0 + b.0, a.1 + b.1))
+        if let Some((observed, polled)) =
+            polls.map(|p| (p.interval_ns, p.polled_ns)).reduce(|a, b| (a.0 + b.0, a.1 + b.1))
         {
             f.seconds(&n::POLL_OBSERVED, [role], observed);
             f.seconds(&n::POLL_AWAY, [role], observed.saturating_sub(polled));
@@ -258,9 +238,7 @@ fn threads(f: &mut Families, ledger: &Ledger) {
 
 fn consumer<'a>(f: &mut Families, role: &str, receivers: impl Iterator<Item = &'a Thread>, now: MonoNs) {
     let from = MonoNs(now.0.saturating_sub(WINDOW_NS));
-    let recent = receivers
-        .filter_map(|thread| thread.between(from, now))
-        .filter(|spent| spent.interval_ns > 0);
+    let recent = receivers.filter_map(|thread| thread.between(from, now)).filter(|spent| spent.interval_ns > 0);
     if let Some(spent) = recent.max_by(|a, b| a.share(a.on_ns).total_cmp(&b.share(b.on_ns))) {
         for (state, ns) in states(&spent) {
             if let Some(ns) = ns {
@@ -279,9 +257,7 @@ fn found(f: &mut Families, findings: &Findings) {
     }
     let mut active: BTreeMap<(&str, &str), u64> = BTreeMap::new();
     for finding in all {
-        *active
-            .entry((finding.kind, finding.verdict.severity.as_str()))
-            .or_default() += u64::from(finding.active);
+        *active.entry((finding.kind, finding.verdict.severity.as_str())).or_default() += u64::from(finding.active);
     }
     for ((kind, severity), count) in active {
         f.int(&n::FINDINGS_ACTIVE, [kind, severity], count);
@@ -322,11 +298,7 @@ mod tests {
     const MS: u64 = 1_000_000;
 
     fn metrics(analysis: &Analysis) -> Vec<Family> {
-        analysis.metrics(&Input {
-            report: &ReportInput::of("tap"),
-            version: "1",
-            pushed: None,
-        })
+        analysis.metrics(&Input { report: &ReportInput::of("tap"), version: "1", pushed: None })
     }
 
     fn value<'a>(families: &'a [Family], name: &str, labels: &[&str]) -> Option<&'a Value> {
@@ -336,11 +308,7 @@ mod tests {
     }
 
     fn hop(analysis: &mut Analysis, id: u16, name: &str, received: bool) {
-        let capabilities = Capabilities {
-            sent: true,
-            received,
-            ..Capabilities::default()
-        };
+        let capabilities = Capabilities { sent: true, received, ..Capabilities::default() };
         let announced = crate::event::Hop {
             origin: id == 0,
             last: id == 0,
@@ -351,10 +319,7 @@ mod tests {
 
     fn send(analysis: &mut Analysis, id: FrameId, rid: &str) {
         let chunk = Chunk::counted(rid, 1, 1);
-        analysis.apply(&Event::new(
-            MonoNs(MS * (1 + id.seq)),
-            What::Sent(Frame::token_ids(id, 700, &[chunk])),
-        ));
+        analysis.apply(&Event::new(MonoNs(MS * (1 + id.seq)), What::Sent(Frame::token_ids(id, 700, &[chunk]))));
     }
 
     fn frame(hop: u16, seq: u64) -> FrameId {
@@ -373,33 +338,16 @@ mod tests {
         let received = Received::in_wakeup(frame(0, 0), 1);
         seen.apply(&Event::new(MonoNs(42 * MS), What::Received(received)));
         let (exported, name) = (metrics(&seen), ["scheduler->tokenizer"]);
-        assert_eq!(
-            value(&exported, "tokengap.hop.backlog.frames", &name),
-            Some(&Value::Int(2))
-        );
-        assert_eq!(
-            value(&exported, "tokengap.hop.backlog.chunks", &name),
-            Some(&Value::Int(2))
-        );
-        assert_eq!(
-            value(&exported, "tokengap.hop.backlog.size", &name),
-            Some(&Value::Int(1_400))
-        );
-        assert_eq!(
-            value(&exported, "tokengap.hop.oldest_waiting", &name),
-            Some(&Value::Float(0.04))
-        );
+        assert_eq!(value(&exported, "tokengap.hop.backlog.frames", &name), Some(&Value::Int(2)));
+        assert_eq!(value(&exported, "tokengap.hop.backlog.chunks", &name), Some(&Value::Int(2)));
+        assert_eq!(value(&exported, "tokengap.hop.backlog.size", &name), Some(&Value::Int(1_400)));
+        assert_eq!(value(&exported, "tokengap.hop.oldest_waiting", &name), Some(&Value::Float(0.04)));
         let Some(Value::Histogram(gap)) = value(&exported, "tokengap.gap", &[]) else {
             panic!("a gap was seen");
         };
         assert_eq!((gap.count, (gap.sum * 1e3).round()), (1, 41.0));
         let exported = metrics(&unobserved);
-        for name in [
-            "tokengap.gap",
-            "tokengap.tokens.received",
-            "tokengap.hop.backlog.frames",
-            "tokengap.cpu.time",
-        ] {
+        for name in ["tokengap.gap", "tokengap.tokens.received", "tokengap.hop.backlog.frames", "tokengap.cpu.time"] {
             assert!(exported.iter().all(|f| f.definition.name != name), "{name}");
         }
         assert_eq!(value(&exported, "tokengap.tokens.sent", &[]), Some(&Value::Int(3)));
@@ -424,9 +372,7 @@ mod tests {
                 let at = f.definition.labels.iter().position(|l| *l == place)?;
                 Some((f, at))
             });
-            families
-                .flat_map(|(f, at)| f.points.iter().map(move |p| p.labels[at].as_str()))
-                .collect()
+            families.flat_map(|(f, at)| f.points.iter().map(move |p| p.labels[at].as_str())).collect()
         };
         assert_eq!((labels("hop").len(), labels("role").len()), (HOPS, ROLES));
         let left_out = |label| value(&exported, "tokengap.self.labels_left_out", &[label]);
@@ -435,9 +381,6 @@ mod tests {
         let state = |state| value(&exported, "tokengap.cpu.time", &["role-0", "main", state]);
         assert_eq!((state("on_cpu"), state("run_wait")), (Some(&Value::Float(0.04)), None));
         let exported = exported.iter().flat_map(|f| f.points.iter().flat_map(|p| &p.labels));
-        assert!(
-            exported.into_iter().all(|label| !label.starts_with("cmpl-7f3a")),
-            "no label contains a rid"
-        );
+        assert!(exported.into_iter().all(|label| !label.starts_with("cmpl-7f3a")), "no label contains a rid");
     }
 }

@@ -98,9 +98,7 @@ mod tests {
             let name = metric.prometheus();
             assert!(
                 name.starts_with("tokengap_")
-                    && name
-                        .bytes()
-                        .all(|b| b.is_ascii_lowercase() || b.is_ascii_digit() || b == b'_'),
+                    && name.bytes().all(|b| b.is_ascii_lowercase() || b.is_ascii_digit() || b == b'_'),
                 "{name}"
             );
             assert!(known.insert(name.clone()), "{name} is there twice");
@@ -114,18 +112,11 @@ mod tests {
     #[test]
     fn the_documented_metrics_match_the_definitions() {
         let document = include_str!("../../../docs/reference/metrics.md");
-        let (_, table) = document
-            .split_once("| name | type | labels | |\n|---|---|---|---|\n")
-            .expect("a table");
+        let (_, table) = document.split_once("| name | type | labels | |\n|---|---|---|---|\n").expect("a table");
         let line = |metric: &&Definition| {
             let kind = format!("{:?}", metric.kind).to_lowercase();
             let labels: Vec<String> = metric.labels.iter().map(|label| format!("`{label}`")).collect();
-            format!(
-                "| `{}` | {kind} | {} | {} |",
-                metric.prometheus(),
-                labels.join(", "),
-                metric.help
-            )
+            format!("| `{}` | {kind} | {} | {} |", metric.prometheus(), labels.join(", "), metric.help)
         };
         let expected: Vec<String> = ALL.iter().map(line).collect();
         let found: Vec<&str> = table.lines().collect();

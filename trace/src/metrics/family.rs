@@ -36,10 +36,7 @@ pub(super) struct Families(Vec<Family>);
 
 impl Families {
     pub(super) fn new() -> Self {
-        let empty = |definition: &&'static Definition| Family {
-            definition,
-            points: Vec::new(),
-        };
+        let empty = |definition: &&'static Definition| Family { definition, points: Vec::new() };
         Self(ALL.iter().map(empty).collect())
     }
 

@@ -8,16 +8,9 @@ use super::write::Packer;
 pub fn block(columns: &[u8], records: u16, chunks: u16) -> Vec<u8> {
     let mut section = Section {
         kind: kind::BLOCK,
-        content: Content {
-            records: records.into(),
-            chunks: chunks.into(),
-            ..Content::default()
-        },
+        content: Content { records: records.into(), chunks: chunks.into(), ..Content::default() },
         ..Section::default()
     };
     let mut packer = Packer::new(1).expect("a compressor");
-    packer
-        .bytes(columns, &mut section)
-        .expect("bytes can be packed")
-        .to_vec()
+    packer.bytes(columns, &mut section).expect("bytes can be packed").to_vec()
 }

@@ -19,10 +19,7 @@ pub struct Anchor {
 impl Anchor {
     /// Reads both clocks.
     pub fn now() -> Self {
-        Self {
-            mono: MonoNs::now(),
-            wall_ns: wall_ns(),
-        }
+        Self { mono: MonoNs::now(), wall_ns: wall_ns() }
     }
 
     /// Wall-clock time of an instant, in nanoseconds since the Unix epoch. Assumes that both clocks ran alike since the anchor.

@@ -28,11 +28,7 @@ pub struct BlockWriter {
 impl BlockWriter {
     /// Creates a writer at the start of a run.
     pub fn new(payload: Payload) -> Self {
-        Self {
-            encoder: Encoder::new(payload),
-            records: 0,
-            too_large: 0,
-        }
+        Self { encoder: Encoder::new(payload), records: 0, too_large: 0 }
     }
 
     /// Counts an event that is not written because there are no subscribers, and stores standing data. Call it between blocks.
@@ -74,12 +70,7 @@ impl BlockWriter {
         let (columns, content) = self.encoder.close(Columns::default());
         let first_record = self.records;
         self.records += u64::from(content.records);
-        Some(OpenBlock {
-            columns,
-            content,
-            first_record,
-            anchor: Anchor::now(),
-        })
+        Some(OpenBlock { columns, content, first_record, anchor: Anchor::now() })
     }
 }
 
@@ -139,9 +130,7 @@ impl BlockReader {
     pub fn read(&mut self, bytes: &[u8], give: &mut dyn FnMut(Record<'_>)) -> Result<(), BadBlock> {
         let bad = |why: &str| BadBlock(why.to_owned());
         let malformed = |error: Malformed| BadBlock(error.to_string());
-        let (head, packed) = bytes
-            .split_first_chunk::<SECTION_HEADER>()
-            .ok_or_else(|| bad("it is truncated"))?;
+        let (head, packed) = bytes.split_first_chunk::<SECTION_HEADER>().ok_or_else(|| bad("it is truncated"))?;
         let section = Section::of(head).filter(|s| s.kind == kind::BLOCK);
         let section = section.ok_or_else(|| bad("its header was altered"))?;
         if packed.len() != section.packed as usize || crc32fast::hash(packed) != section.crc {

@@ -30,11 +30,7 @@ pub(super) struct Preamble {
 
 impl Preamble {
     pub(super) fn new(ring: bool) -> Self {
-        Self {
-            major: MAJOR,
-            minor: MINOR,
-            ring,
-        }
+        Self { major: MAJOR, minor: MINOR, ring }
     }
 
     pub(super) fn to_bytes(self) -> [u8; PREAMBLE] {
@@ -143,10 +139,7 @@ impl Section {
                 from: MonoNs(word(8)),
                 to: MonoNs(word(8)),
             },
-            anchor: Anchor {
-                mono: MonoNs(word(8)),
-                wall_ns: word(8),
-            },
+            anchor: Anchor { mono: MonoNs(word(8)), wall_ns: word(8) },
         };
         (section.packed <= PAYLOAD && section.raw <= PAYLOAD).then_some(section)
     }
@@ -158,10 +151,7 @@ impl Section {
 
     /// Offsets in `bytes` where a header may begin.
     pub(super) fn begins(bytes: &[u8]) -> impl Iterator<Item = usize> {
-        bytes
-            .windows(SECTION.len())
-            .enumerate()
-            .filter_map(|(at, w)| (w == SECTION).then_some(at))
+        bytes.windows(SECTION.len()).enumerate().filter_map(|(at, w)| (w == SECTION).then_some(at))
     }
 }
 

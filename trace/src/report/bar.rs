@@ -19,20 +19,11 @@ pub struct Segment {
 
 /// Legs of the first tokens' time, or of the chunks' time if no first token was observed; empty without either.
 pub fn segments(path: &[LegLine]) -> Vec<Segment> {
-    let first = path
-        .iter()
-        .any(|leg| leg.first_token_share.is_some_and(|share| share > 0.0));
+    let first = path.iter().any(|leg| leg.first_token_share.is_some_and(|share| share > 0.0));
     let share = |leg: &LegLine| {
-        if first {
-            leg.first_token_share.unwrap_or(0.0)
-        } else {
-            leg.share
-        }
+        if first { leg.first_token_share.unwrap_or(0.0) } else { leg.share }
     };
-    gathered(path.iter().map(|leg| Segment {
-        name: leg.words(),
-        share: share(leg),
-    }))
+    gathered(path.iter().map(|leg| Segment { name: leg.words(), share: share(leg) }))
 }
 
 /// The parts large enough for their own segment, and one segment for all others.
@@ -40,20 +31,15 @@ pub fn gathered(parts: impl Iterator<Item = Segment>) -> Vec<Segment> {
     let (mut segments, small): (Vec<_>, Vec<_>) = parts.partition(|part| part.share >= SMALLEST);
     let others: f64 = small.iter().map(|part| part.share).sum();
     if others > 0.0 && !segments.is_empty() {
-        segments.push(Segment {
-            name: String::from("elsewhere"),
-            share: others,
-        });
+        segments.push(Segment { name: String::from("elsewhere"), share: others });
     }
     segments
 }
 
 /// Number of cells of each segment out of `width`; at least one each.
 pub fn cells(segments: &[Segment], width: usize) -> Vec<usize> {
-    let mut cells: Vec<usize> = segments
-        .iter()
-        .map(|segment| ((segment.share * width as f64).round() as usize).max(1))
-        .collect();
+    let mut cells: Vec<usize> =
+        segments.iter().map(|segment| ((segment.share * width as f64).round() as usize).max(1)).collect();
     // The largest segment absorbs the rounding error.
     let sum: usize = cells.iter().sum();
     if let Some(largest) = cells.iter_mut().max() {
@@ -88,16 +74,8 @@ mod tests {
 
     #[test]
     fn cells_fill_the_width_and_every_segment_has_one() {
-        let segment = |share| Segment {
-            name: String::new(),
-            share,
-        };
-        for shares in [
-            vec![0.94, 0.03, 0.03],
-            vec![1.0],
-            vec![0.5, 0.5],
-            vec![0.335, 0.335, 0.33],
-        ] {
+        let segment = |share| Segment { name: String::new(), share };
+        for shares in [vec![0.94, 0.03, 0.03], vec![1.0], vec![0.5, 0.5], vec![0.335, 0.335, 0.33]] {
             let segments: Vec<Segment> = shares.into_iter().map(segment).collect();
             let cells = cells(&segments, 20);
             assert_eq!(cells.iter().sum::<usize>(), 20, "{cells:?}");

@@ -75,9 +75,7 @@ pub fn build(
     input: &ReportInput,
 ) -> Report {
     ledger.debug_check();
-    let (from, to) = input
-        .window
-        .unwrap_or((ledger.started().unwrap_or(ledger.now()), ledger.now()));
+    let (from, to) = input.window.unwrap_or((ledger.started().unwrap_or(ledger.now()), ledger.now()));
     let engine = ledger.engine();
     Report {
         schema: SCHEMA.to_owned(),
@@ -92,9 +90,7 @@ pub fn build(
         },
         window_ns: [0, to.since(from)],
         window_mono_ns: [from.0, to.0],
-        window_wall_ns: input
-            .wall
-            .map(|(mono, wall)| [from, to].map(|at| wall_ns(at, mono, wall))),
+        window_wall_ns: input.wall.map(|(mono, wall)| [from, to].map(|at| wall_ns(at, mono, wall))),
         requests: Requests::of(ledger),
         tokens: Tokens::of(ledger),
         gap_ns: ledger.observes_gaps().then(|| gap(ledger)),
@@ -106,9 +102,7 @@ pub fn build(
         frontend: frontend(ledger),
         itl_ns: Itl::of(ledger),
         modes: modes::modes(ledger),
-        hops: (0..ledger.groups().len())
-            .filter_map(|place| hop(ledger, place, to.since(from)))
-            .collect(),
+        hops: (0..ledger.groups().len()).filter_map(|place| hop(ledger, place, to.since(from))).collect(),
         path,
         cpu: cpu(ledger),
         stages: stages::stages(ledger, input.slowest, from),
@@ -119,15 +113,7 @@ pub fn build(
         limits: ledger
             .limits()
             .iter()
-            .map(|l| {
-                (
-                    l.name.to_owned(),
-                    LimitLine {
-                        limit: l.limit as u64,
-                        reached: l.times,
-                    },
-                )
-            })
+            .map(|l| (l.name.to_owned(), LimitLine { limit: l.limit as u64, reached: l.times }))
             .collect(),
         demo: input.demo.clone(),
     }
@@ -243,11 +229,7 @@ fn hop(ledger: &Ledger, place: usize, window_ns: u64) -> Option<HopLine> {
     let per_second = |n: u64| if seconds > 0.0 { n as f64 / seconds } else { 0.0 };
     let chunks = sum(|h| h.counts.chunks);
     let frames = sum(|h| h.counts.frames_sent.max(h.counts.frames_received));
-    let wakeups = members
-        .iter()
-        .map(|h| h.counts.wakeup_frames_max)
-        .max()
-        .filter(|&n| n > 0);
+    let wakeups = members.iter().map(|h| h.counts.wakeup_frames_max).max().filter(|&n| n > 0);
     Some(HopLine {
         name: group.name.clone(),
         frames_sent: sent.then(|| sum(|h| h.counts.frames_sent)),
@@ -351,12 +333,7 @@ fn own(ledger: &Ledger, input: &ReportInput) -> Own {
         missed_by_cause: totals.missed.by_cause().map(|(cause, n)| (cause.to_owned(), n)).into(),
         frames_unannounced: totals.missed.unannounced,
         frames_undecoded: totals.undecoded,
-        degraded: input
-            .degraded
-            .iter()
-            .cloned()
-            .chain(ledger.degraded().map(Value::String))
-            .collect(),
+        degraded: input.degraded.iter().cloned().chain(ledger.degraded().map(Value::String)).collect(),
         sampling: input.sampling,
     }
 }
@@ -366,21 +343,12 @@ fn cpu(ledger: &Ledger) -> Option<Vec<CpuLine>> {
     let sampled: Vec<&Thread> = ledger.threads().iter().filter(|t| t.total().is_some()).collect();
     let first_seen = |pid: u32| sampled.iter().position(|t| t.id.pid == pid);
     let mut relevant: Vec<&Thread> = sampled.iter().copied().filter(|t| is_relevant(t)).collect();
-    relevant.sort_by_key(|t| {
-        (
-            first_seen(t.id.pid),
-            t.part != Some(ThreadPart::Main),
-            !t.is_receiver(),
-            t.id.tid,
-        )
-    });
+    relevant.sort_by_key(|t| (first_seen(t.id.pid), t.part != Some(ThreadPart::Main), !t.is_receiver(), t.id.tid));
     (!sampled.is_empty()).then(|| relevant.into_iter().filter_map(cpu_line).collect())
 }
 
 fn is_relevant(thread: &Thread) -> bool {
-    let busy = thread
-        .total()
-        .is_some_and(|spent| spent.share(spent.wanted_ns()) >= MIN_SHARE);
+    let busy = thread.total().is_some_and(|spent| spent.share(spent.wanted_ns()) >= MIN_SHARE);
     busy || thread.is_receiver() || thread.part == Some(ThreadPart::Main)
 }
 

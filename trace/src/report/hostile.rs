@@ -5,11 +5,7 @@ const LONGEST: usize = 200;
 
 /// Removes control characters and characters that reverse or hide text. The result is one line.
 pub fn plain(text: &str) -> String {
-    let mut out: String = text
-        .chars()
-        .take(LONGEST)
-        .map(|c| if is_unprintable(c) { '\u{fffd}' } else { c })
-        .collect();
+    let mut out: String = text.chars().take(LONGEST).map(|c| if is_unprintable(c) { '\u{fffd}' } else { c }).collect();
     if text.chars().nth(LONGEST).is_some() {
         out.push('\u{2026}');
     }
@@ -23,9 +19,7 @@ fn is_unprintable(c: char) -> bool {
 
 /// Same for text of several lines, of any length.
 pub fn lines(text: &str) -> String {
-    text.chars()
-        .map(|c| if is_unprintable(c) && c != '\n' { '\u{fffd}' } else { c })
-        .collect()
+    text.chars().map(|c| if is_unprintable(c) && c != '\n' { '\u{fffd}' } else { c }).collect()
 }
 
 /// Escapes text or a cell of a Markdown page: no markup, no link, no mention of a user.
@@ -55,11 +49,7 @@ pub(crate) fn markdown_code(text: &str) -> String {
     let text = plain(text).replace('|', "\\|");
     let longest = text.split(|c| c != '`').map(str::len).max().unwrap_or(0);
     let fence = "`".repeat(longest + 1);
-    let pad = if text.starts_with('`') || text.ends_with('`') || text.is_empty() {
-        " "
-    } else {
-        ""
-    };
+    let pad = if text.starts_with('`') || text.ends_with('`') || text.is_empty() { " " } else { "" };
     format!("{fence}{pad}{text}{pad}{fence}")
 }
 

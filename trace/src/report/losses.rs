@@ -151,17 +151,9 @@ impl LossLine {
 
 /// Formats positions: `3, 7-9, ...`.
 pub fn places(ranges: impl ExactSizeIterator<Item = [u32; 2]>, limit: usize, unlisted: u64) -> String {
-    let more = if ranges.len() > limit || unlisted > 0 {
-        ", ..."
-    } else {
-        ""
-    };
+    let more = if ranges.len() > limit || unlisted > 0 { ", ..." } else { "" };
     let word = |[first, last]: [u32; 2]| {
-        if first == last {
-            first.to_string()
-        } else {
-            format!("{first}-{last}")
-        }
+        if first == last { first.to_string() } else { format!("{first}-{last}") }
     };
     ranges.take(limit).map(word).collect::<Vec<_>>().join(", ") + more
 }
@@ -183,9 +175,6 @@ mod tests {
         assert_eq!(places(ranges.into_iter(), 9, 0), "1, 3-5, 7");
         assert_eq!(places(ranges.into_iter(), 2, 0), "1, 3-5, ...");
         assert_eq!(places(ranges.into_iter(), 9, 4), "1, 3-5, 7, ...");
-        assert_eq!(
-            (ids([9, 8].iter(), 2), ids([9, 8].iter(), 1)),
-            ("9, 8".into(), "9, ...".into())
-        );
+        assert_eq!((ids([9, 8].iter(), 2), ids([9, 8].iter(), 1)), ("9, 8".into(), "9, ...".into()));
     }
 }

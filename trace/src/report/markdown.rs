@@ -50,13 +50,7 @@ pub(crate) fn table<const N: usize>(
     rows: impl IntoIterator<Item = [String; N]>,
 ) {
     let _ = writeln!(out, "| {} |", columns.map(|(name, _)| name).join(" | "));
-    let _ = writeln!(
-        out,
-        "|{}|",
-        columns
-            .map(|(_, kind)| if kind == Number { "--:" } else { "---" })
-            .join("|")
-    );
+    let _ = writeln!(out, "|{}|", columns.map(|(_, kind)| if kind == Number { "--:" } else { "---" }).join("|"));
     for row in rows {
         let _ = writeln!(out, "| {} |", row.join(" | "));
     }
@@ -70,10 +64,7 @@ fn section<const N: usize>(out: &mut String, heading: &str, of: &Table<N>) {
         Number => cell.clone(),
     };
     let _ = writeln!(out, "### {heading}\n");
-    let rows = of
-        .rows
-        .iter()
-        .map(|row| std::array::from_fn(|n| escape((&row[n], of.columns[n]))));
+    let rows = of.rows.iter().map(|row| std::array::from_fn(|n| escape((&row[n], of.columns[n]))));
     table(out, of.columns, rows);
     out.push('\n');
 }
@@ -142,13 +133,7 @@ fn head(out: &mut String, report: &Report, clock: &Clock) {
 fn findings(out: &mut String, report: &Report, clock: &Clock) {
     for (n, finding) in report.findings.iter().take(LIMIT).enumerate() {
         let mark = finding.severity.as_str();
-        let _ = writeln!(
-            out,
-            "{}. **{mark}** {}: {}",
-            n + 1,
-            markdown(&finding.kind),
-            markdown(&finding.summary)
-        );
+        let _ = writeln!(out, "{}. **{mark}** {}: {}", n + 1, markdown(&finding.kind), markdown(&finding.summary));
         let mut since = format!("   since {}", clock.both(finding.at_ns));
         if !finding.rid.is_empty() {
             let _ = write!(since, ", worst {}", markdown_code(&finding.rid));
@@ -230,13 +215,8 @@ fn own(out: &mut String, report: &Report) {
         let _ = writeln!(out, "- unavailable or failed: {}", markdown(&failure));
     }
     for (name, limit, times) in brief::limits_reached(report) {
-        let _ = writeln!(
-            out,
-            "- the limit {} of {} was reached {} times",
-            markdown_code(name),
-            count(limit),
-            count(times)
-        );
+        let _ =
+            writeln!(out, "- the limit {} of {} was reached {} times", markdown_code(name), count(limit), count(times));
     }
     let own = &report.own;
     let _ = writeln!(

@@ -49,11 +49,7 @@ pub struct ModeLine {
 
 impl ModeLine {
     fn of(name: &str, bytes: Option<u64>, counts: IdCounts) -> Option<Self> {
-        let IdCounts {
-            tokens,
-            listed,
-            cumulative,
-        } = counts;
+        let IdCounts { tokens, listed, cumulative } = counts;
         if listed == 0 || tokens == 0 {
             return None;
         }
@@ -108,11 +104,7 @@ mod tests {
     #[test]
     fn the_other_modes_bytes_are_estimated_from_ids() {
         // Ten tokens, one per chunk.
-        let counts = |listed| IdCounts {
-            tokens: 10,
-            listed,
-            cumulative: 55,
-        };
+        let counts = |listed| IdCounts { tokens: 10, listed, cumulative: 55 };
         let new = ModeLine::of("a->b", Some(1_000), counts(10)).unwrap();
         assert_eq!((new.ids_repeated, new.bytes_per_token), (0, Some(100.0)));
         assert_eq!(new.bytes_if_cumulative_estimate, Some(1_000 + 45 * 5));

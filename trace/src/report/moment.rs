@@ -17,13 +17,8 @@ pub struct Clock {
 impl Clock {
     /// The report's clock, in UTC or the zone given.
     pub fn of(report: &Report, zone: Option<TimeZone>) -> Self {
-        let start = report
-            .window_wall_ns
-            .and_then(|[from, _]| Timestamp::from_nanosecond(from.into()).ok());
-        Self {
-            start,
-            zone: zone.unwrap_or(TimeZone::UTC),
-        }
+        let start = report.window_wall_ns.and_then(|[from, _]| Timestamp::from_nanosecond(from.into()).ok());
+        Self { start, zone: zone.unwrap_or(TimeZone::UTC) }
     }
 
     /// Date and time of `at_ns` after the start, with time zone: `2026-11-21 07:20:03.120 UTC`; `None` if unknown.

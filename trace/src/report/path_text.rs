@@ -63,19 +63,13 @@ pub(super) fn behind(hop: &HopLine) -> Option<String> {
 /// Renders the load of each worker of a line and of each connection into it.
 pub(super) fn members(out: &mut String, hop: &HopLine) {
     for worker in hop.workers.iter().flatten().take(LIMIT) {
-        let name = worker
-            .worker
-            .map_or_else(|| plain(&worker.endpoint), |n| format!("worker {n}"));
+        let name = worker.worker.map_or_else(|| plain(&worker.endpoint), |n| format!("worker {n}"));
         let mut parts = vec![load(worker.chunks, worker.tokens, worker.share)];
         if let Some(max) = worker.backlog_max_frames {
             parts.push(format!("backlog up to {}", count(max)));
         }
         if let Some(queue_wait) = &worker.queue_wait_ns {
-            parts.push(format!(
-                "queue wait {} (p99 {})",
-                duration(queue_wait.p50),
-                duration(queue_wait.p99)
-            ));
+            parts.push(format!("queue wait {} (p99 {})", duration(queue_wait.p50), duration(queue_wait.p99)));
         }
         if let Some(busy) = worker.busy {
             parts.push(format!("busy for {}", percent(busy)));

@@ -51,11 +51,7 @@ impl Series {
 
     /// Length of a slot in seconds.
     pub fn seconds(&self, slot: usize) -> f64 {
-        let end = if slot + 1 == self.len() {
-            self.to_ns
-        } else {
-            self.begin_ns(slot + 1)
-        };
+        let end = if slot + 1 == self.len() { self.to_ns } else { self.begin_ns(slot + 1) };
         end.saturating_sub(self.begin_ns(slot)) as f64 / 1e9
     }
 }
@@ -181,12 +177,8 @@ pub(super) fn series(ledger: &Ledger, time_series: &TimeSeries, (from, to): (Mon
             dropped_predicted: ledger.dropped_predicted().map(|_| column(|p| p.dropped_predicted)),
             dropped_confirmed: delivered.then(|| column(|p| p.chunks_dropped)),
         },
-        gap_ns: ledger
-            .observes_gaps()
-            .then(|| spread(&moments.iter().map(|m| Some(&m.gap)))),
-        hops: names
-            .filter_map(|(place, group)| hop(ledger, place, &group.name, &moments))
-            .collect(),
+        gap_ns: ledger.observes_gaps().then(|| spread(&moments.iter().map(|m| Some(&m.gap)))),
+        hops: names.filter_map(|(place, group)| hop(ledger, place, &group.name, &moments)).collect(),
         threads: time_series
             .threads()
             .enumerate()

@@ -92,12 +92,7 @@ fn line(role: &StackRole) -> StackLine {
         gil: role.gil_observed.then_some(role.all.gil),
         growing_running: role.receives.then_some(role.growing.running),
         left_out: role.left_out,
-        functions: role
-            .functions()
-            .into_iter()
-            .take(LIMIT)
-            .map(|f| function(role, f))
-            .collect(),
+        functions: role.functions().into_iter().take(LIMIT).map(|f| function(role, f)).collect(),
     }
 }
 
@@ -182,10 +177,9 @@ mod tests {
     fn shares_are_of_running_stacks_and_unobserved_values_are_null() {
         let mut ledger = Ledger::new(Limits::default());
         assert_eq!(StackLine::all(&ledger), None);
-        for (function, own, total) in [
-            ("TokenizerManager._handle_batch_output", 30, 30),
-            ("TokenizerManager.handle_loop", 10, 40),
-        ] {
+        for (function, own, total) in
+            [("TokenizerManager._handle_batch_output", 30, 30), ("TokenizerManager.handle_loop", 10, 40)]
+        {
             let sample = StackSample {
                 thread: ThreadId { pid: 7, tid: 7 },
                 role: "tokenizer",
@@ -201,10 +195,7 @@ mod tests {
         }
         let lines = StackLine::all(&ledger).unwrap();
         let line = &lines[0];
-        assert_eq!(
-            (line.stacks, line.running, line.gil, line.growing_running),
-            (50, 40, None, None)
-        );
+        assert_eq!((line.stacks, line.running, line.gil, line.growing_running), (50, 40, None, None));
         let stacks = &line.functions[0];
         assert_eq!(
             (stacks.function.as_str(), stacks.all.own, stacks.all.gil),
@@ -213,10 +204,7 @@ mod tests {
         assert_eq!(stacks.growing, None);
         let mut out = String::new();
         text(&mut out, &lines, None);
-        assert!(
-            out.contains("PYTHON FUNCTIONS OF THE TOKENIZER") && out.contains("75 %"),
-            "{out}"
-        );
+        assert!(out.contains("PYTHON FUNCTIONS OF THE TOKENIZER") && out.contains("75 %"), "{out}");
         assert!(out.lines().all(|line| line.chars().count() <= 100), "{out}");
     }
 }

@@ -137,18 +137,10 @@ pub(super) fn stages(ledger: &Ledger, slowest: usize, from: MonoNs) -> Option<St
     let mut between: Vec<Between> = log
         .between()
         .filter_map(|(from, to, durations)| {
-            Some(Between {
-                from: from.to_owned(),
-                to: to.to_owned(),
-                ns: Spread::of(durations)?,
-            })
+            Some(Between { from: from.to_owned(), to: to.to_owned(), ns: Spread::of(durations)? })
         })
         .collect();
-    between.sort_by(|a, b| {
-        b.ns.count
-            .cmp(&a.ns.count)
-            .then_with(|| (&a.from, &a.to).cmp(&(&b.from, &b.to)))
-    });
+    between.sort_by(|a, b| b.ns.count.cmp(&a.ns.count).then_with(|| (&a.from, &a.to).cmp(&(&b.from, &b.to))));
     Some(StageReport {
         logged: log.counts.logged,
         requests: log.counts.requests,
@@ -160,12 +152,7 @@ pub(super) fn stages(ledger: &Ledger, slowest: usize, from: MonoNs) -> Option<St
             n: c.of,
             sampled: c.sampled,
         }),
-        slowest: log
-            .slowest()
-            .iter()
-            .take(slowest)
-            .map(|slow| table(log, names, slow, from))
-            .collect(),
+        slowest: log.slowest().iter().take(slowest).map(|slow| table(log, names, slow, from)).collect(),
         between,
         processes: log.processes().iter().map(|logged| process(logged, from)).collect(),
         merged: (merged.times > 0).then(|| MergedLine {
@@ -196,11 +183,7 @@ fn table(log: &Stages, names: &StageNames, slow: &Slow, from: MonoNs) -> StageTa
             out_of_order,
         }
     });
-    StageTable {
-        rid: slow.rid.to_string(),
-        gap_ns: slow.gap_ns,
-        stages: rows.collect(),
-    }
+    StageTable { rid: slow.rid.to_string(), gap_ns: slow.gap_ns, stages: rows.collect() }
 }
 
 fn process(logged: &LoggedProcess, from: MonoNs) -> ProcessLine {

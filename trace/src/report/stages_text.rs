@@ -19,11 +19,7 @@ pub(super) fn render(out: &mut String, report: &Report) {
     row(
         out,
         "engine's log",
-        &format!(
-            "{} of {}, by the engine's log",
-            plural(log.logged, "stage"),
-            plural(log.requests, "request")
-        ),
+        &format!("{} of {}, by the engine's log", plural(log.logged, "stage"), plural(log.requests, "request")),
     );
     for process in &log.processes {
         let mut parts = Vec::new();
@@ -71,45 +67,21 @@ fn correlated(correlation: &Correlated) -> String {
         s if s > -0.3 => "gaps do not depend on states",
         _ => "gaps decrease as states increase",
     };
-    let sample = if sampled < n {
-        format!(" (from a sample of {})", count(sampled))
-    } else {
-        String::new()
-    };
-    format!(
-        "{words}: rank correlation {spearman:.2} over {}{sample}",
-        plural(n, "request")
-    )
+    let sample = if sampled < n { format!(" (from a sample of {})", count(sampled)) } else { String::new() };
+    format!("{words}: rank correlation {spearman:.2} over {}{sample}", plural(n, "request"))
 }
 
 /// Table of one request: stage, time, and the time between stages.
 fn table(out: &mut String, slow: &StageTable, wall: Option<u64>) {
-    let widest = slow
-        .stages
-        .iter()
-        .map(|s| s.stage.chars().count())
-        .max()
-        .unwrap_or(0)
-        .clamp(5, 32);
-    wrap(
-        out,
-        &format!(
-            "{}: {} from first send to first receive",
-            slow.rid,
-            duration(slow.gap_ns)
-        ),
-        "",
-        "  ",
-    );
+    let widest = slow.stages.iter().map(|s| s.stage.chars().count()).max().unwrap_or(0).clamp(5, 32);
+    wrap(out, &format!("{}: {} from first send to first receive", slow.rid, duration(slow.gap_ns)), "", "  ");
     let _ = writeln!(out, "  {:widest$}  {:<15}  {:>12}  BY", "STAGE", "TIME", "DELTA");
     for row in &slow.stages {
         let time = match wall {
             Some(from) => clock_time(from.saturating_add(row.at_ns)),
             None => duration(row.at_ns),
         };
-        let delta = row
-            .delta_ns
-            .map_or_else(String::new, |ns| format!("+{:.6} s", ns as f64 / 1e9));
+        let delta = row.delta_ns.map_or_else(String::new, |ns| format!("+{:.6} s", ns as f64 / 1e9));
         let mut more = row.by.clone();
         for (n, what) in [(row.tokens, "tokens"), (row.pending, "pending"), (row.states, "states")] {
             if let Some(n) = n {
@@ -117,11 +89,7 @@ fn table(out: &mut String, slow: &StageTable, wall: Option<u64>) {
             }
         }
         if row.out_of_order {
-            more.push_str(if more.is_empty() {
-                "out of order"
-            } else {
-                ", out of order"
-            });
+            more.push_str(if more.is_empty() { "out of order" } else { ", out of order" });
         }
         let stage: String = row.stage.chars().take(widest).collect();
         let _ = writeln!(out, "  {stage:widest$}  {time:<15}  {delta:>12}  {more}");
@@ -141,11 +109,8 @@ fn pairs(out: &mut String, log: &StageReport) {
     let pair = |b: &super::stages::Between| format!("{} -> {}", b.from, b.to);
     let shown = &log.between[..log.between.len().min(PAIRS)];
     let widest = shown.iter().map(|b| pair(b).chars().count()).max().unwrap_or(0).min(50);
-    let _ = writeln!(
-        out,
-        "{:widest$}  {:>9} {:>10} {:>10} {:>10}",
-        "BETWEEN STAGES", "REQUESTS", "MEDIAN", "P99", "MAX"
-    );
+    let _ =
+        writeln!(out, "{:widest$}  {:>9} {:>10} {:>10} {:>10}", "BETWEEN STAGES", "REQUESTS", "MEDIAN", "P99", "MAX");
     for between in shown {
         let name: String = pair(between).chars().take(widest).collect();
         let ns = &between.ns;

@@ -60,12 +60,7 @@ fn head(out: &mut String, report: &Report) {
     let verdict = brief::verdict(report);
     wrap(out, &verdict, "", "  ");
     let engine = brief::engine(report);
-    let _ = writeln!(
-        out,
-        "{} of {engine}, {}",
-        report.source.kind,
-        duration(report.window_ns[1])
-    );
+    let _ = writeln!(out, "{} of {engine}, {}", report.source.kind, duration(report.window_ns[1]));
     let _ = writeln!(out);
 }
 
@@ -78,11 +73,7 @@ fn numbers(out: &mut String, report: &Report) {
         count(r.aborted),
         count(r.live)
     );
-    for (n, what) in [
-        (r.joined_late, "joined late"),
-        (r.overwritten, "overwritten"),
-        (r.orphaned, "orphaned"),
-    ] {
+    for (n, what) in [(r.joined_late, "joined late"), (r.overwritten, "overwritten"), (r.orphaned, "orphaned")] {
         if n > 0 {
             let _ = write!(line, ", {} {what}", count(n));
         }
@@ -123,10 +114,9 @@ fn numbers(out: &mut String, report: &Report) {
         }
     }
     let itl = &report.itl_ns;
-    for (name, by_token, by_chunk) in [
-        ("itl sent", itl.sent_by_token, itl.sent),
-        ("itl client", itl.delivered_by_token, itl.delivered),
-    ] {
+    for (name, by_token, by_chunk) in
+        [("itl sent", itl.sent_by_token, itl.sent), ("itl client", itl.delivered_by_token, itl.delivered)]
+    {
         if let Some(itl) = by_token.or(by_chunk) {
             let between = by_chunk.map_or(itl.max, |chunks| chunks.max);
             row(
@@ -175,9 +165,7 @@ fn modes(report: &Report) -> Vec<String> {
 }
 
 fn mode_of_hop(line: &ModeLine) -> String {
-    let per_token = line
-        .bytes_per_token
-        .map_or_else(String::new, |n| format!("{n:.0} bytes a token, "));
+    let per_token = line.bytes_per_token.map_or_else(String::new, |n| format!("{n:.0} bytes a token, "));
     let other = if line.ids_repeated > 0 {
         let less = line.bytes_if_incremental_estimate.map(bytes);
         less.map(|less| format!("; new ids only: about {less} in total"))
@@ -197,17 +185,9 @@ fn mode_of_hop(line: &ModeLine) -> String {
 fn mode_of_client(line: &ModeLine) -> String {
     let repeated = match line.ids_repeated {
         0 => format!("no repeats; all ids so far: {}", count(line.ids_if_cumulative)),
-        n => format!(
-            "{} of them repeats (about {})",
-            count(n),
-            bytes(line.bytes_repeated_estimate)
-        ),
+        n => format!("{} of them repeats (about {})", count(n), bytes(line.bytes_repeated_estimate)),
     };
-    format!(
-        "client: {} ids for {} tokens, {repeated}",
-        count(line.ids),
-        count(line.tokens)
-    )
+    format!("client: {} ids for {} tokens, {repeated}", count(line.ids), count(line.tokens))
 }
 
 /// Requests that lost tokens: the worst few, with their missing positions.
@@ -231,12 +211,7 @@ fn loss_lines(out: &mut String, list: &LossList, how: &str) {
     }
     let more = list.requests.saturating_sub(LOSSY.min(list.lines.len()) as u64);
     if more > 0 {
-        let _ = writeln!(
-            out,
-            "  and {} more; the JSON lists {}",
-            count(more),
-            count(list.lines.len() as u64)
-        );
+        let _ = writeln!(out, "  and {} more; the JSON lists {}", count(more), count(list.lines.len() as u64));
     }
     let _ = writeln!(out);
 }
@@ -292,13 +267,7 @@ fn hops(out: &mut String, report: &Report) {
     if report.hops.is_empty() {
         return;
     }
-    let widest = report
-        .hops
-        .iter()
-        .map(|h| h.name.chars().count())
-        .max()
-        .unwrap_or(0)
-        .clamp(12, 31);
+    let widest = report.hops.iter().map(|h| h.name.chars().count()).max().unwrap_or(0).clamp(12, 31);
     let _ = writeln!(
         out,
         "{:widest$}  {:>9} {:>9} {:>10} {:>9} {:>8} {:>9} {:>9}",
@@ -340,11 +309,7 @@ fn detail(out: &mut String, hop: &HopLine) {
         parts.push(format!("up to {max} in libzmq's inbox"));
     }
     if let Some(max) = hop.kernel_bytes_max {
-        let max = if max == 0 {
-            String::from("none")
-        } else {
-            format!("up to {}", bytes(max))
-        };
+        let max = if max == 0 { String::from("none") } else { format!("up to {}", bytes(max)) };
         parts.push(format!("{max} in the kernel"));
     }
     if let Some(frames) = hop.wakeup_frames_max.filter(|&n| n > 1) {

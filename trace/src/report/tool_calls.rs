@@ -116,11 +116,7 @@ pub fn explain_tool_calls(calls: &ToolCalls) -> String {
                 let n = plural(part.chars.into(), "character");
                 format!(", except for {n} that the parser holds back until it can parse them")
             });
-            let limit = if calls.finish == Some(Finish::Length) {
-                ": raise the request's max_tokens"
-            } else {
-                ""
-            };
+            let limit = if calls.finish == Some(Finish::Length) { ": raise the request's max_tokens" } else { "" };
             format!(
                 "{which}: the engine's output ends inside the call (finish reason {finish}). All of it was written to the client{rest}; nobody lost text{limit}"
             )
@@ -129,11 +125,7 @@ pub fn explain_tool_calls(calls: &ToolCalls) -> String {
             None | Some(UnjudgedReason::Differs) => format!(
                 "{which}: the arguments are not the text in the engine's frames, in a way that proves no loss (finish reason {finish}); not judged"
             ),
-            Some(reason) => format!(
-                "{}: not judged: {}",
-                plural(calls.calls.into(), "tool call"),
-                why(reason)
-            ),
+            Some(reason) => format!("{}: not judged: {}", plural(calls.calls.into(), "tool call"), why(reason)),
         },
         ToolCallOutcome::Absent => absent(calls),
         ToolCallOutcome::Missing => damaged(calls, "in no event of the response"),
@@ -155,9 +147,7 @@ fn why(reason: UnjudgedReason) -> &'static str {
 }
 
 fn absent(calls: &ToolCalls) -> String {
-    let place = calls
-        .part
-        .map_or_else(String::new, |part| format!(" ({} of the output)", tokens(part)));
+    let place = calls.part.map_or_else(String::new, |part| format!(" ({} of the output)", tokens(part)));
     format!(
         "{} of {} in the engine's frames: in no field of the response, which has {}. The first is call {}{place}. Not judged: a parser leaves out calls of functions that the request does not offer",
         plural(calls.absent.into(), "tool call"),
@@ -230,14 +220,9 @@ impl ToolCallCounts {
         let counted = counts.iter().filter(|(n, _)| *n > 0);
         let counted: Vec<String> = counted.map(|(n, what)| format!("{} {what}", count(*n))).collect();
         let reasons = self.unjudged_by_reason.iter();
-        let reasons: Vec<String> = reasons
-            .map(|(reason, n)| format!("{} because {}", count(*n), why(*reason)))
-            .collect();
-        let reasons = if reasons.is_empty() {
-            String::new()
-        } else {
-            format!(" (not judged: {})", reasons.join(", "))
-        };
+        let reasons: Vec<String> =
+            reasons.map(|(reason, n)| format!("{} because {}", count(*n), why(*reason))).collect();
+        let reasons = if reasons.is_empty() { String::new() } else { format!(" (not judged: {})", reasons.join(", ")) };
         counted.join(", ") + &reasons
     }
 
@@ -248,9 +233,7 @@ impl ToolCallCounts {
             .lines
             .iter()
             .filter(move |line| line.calls.outcome >= ToolCallOutcome::Unfinished && is_compared(&line.calls));
-        notable
-            .take(LIMIT)
-            .map(|line| (plain(&line.rid), explain_tool_calls(&line.calls)))
+        notable.take(LIMIT).map(|line| (plain(&line.rid), explain_tool_calls(&line.calls)))
     }
 }
 
@@ -299,12 +282,7 @@ mod tests {
             ..missing(true, true)
         };
         assert!(explain_tool_calls(&cut).contains("nobody lost text: raise the request's max_tokens"));
-        let absent = ToolCalls {
-            absent: 1,
-            call: 3,
-            outcome: ToolCallOutcome::Absent,
-            ..missing(false, false)
-        };
+        let absent = ToolCalls { absent: 1, call: 3, outcome: ToolCallOutcome::Absent, ..missing(false, false) };
         assert_eq!(
             explain_tool_calls(&absent),
             "1 tool call of 3 in the engine's frames: in no field of the response, which has 2. The first is call 3 (tokens 15 to 16 of the output). Not judged: a parser leaves out calls of functions that the request does not offer"

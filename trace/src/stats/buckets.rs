@@ -49,13 +49,7 @@ impl Buckets {
     /// Values since the last [`Self::clear`].
     pub fn tally(&self) -> Tally {
         let counts = self.counts.iter().flat_map(|counts| counts.iter().enumerate());
-        Tally {
-            counts: counts
-                .filter(|c| *c.1 > 0)
-                .map(|(class, &n)| (class as u16, n))
-                .collect(),
-            max: self.max,
-        }
+        Tally { counts: counts.filter(|c| *c.1 > 0).map(|(class, &n)| (class as u16, n)).collect(), max: self.max }
     }
 
     /// Resets all counters.

@@ -38,13 +38,7 @@ impl Distribution {
     pub fn record_n(&mut self, at: MonoNs, ns: u64, times: u64) {
         let inner = self.inner.get_or_insert_with(|| {
             let slices = std::array::from_fn(|_| histogram(2));
-            Box::new(Inner {
-                whole: histogram(3),
-                max: 0,
-                sum: 0,
-                slices,
-                held: [0; SLICES],
-            })
+            Box::new(Inner { whole: histogram(3), max: 0, sum: 0, slices, held: [0; SLICES] })
         });
         inner.max = inner.max.max(ns);
         inner.sum += u128::from(ns) * u128::from(times);
@@ -177,13 +171,7 @@ impl Spread {
 
     fn new(count: u64, max: u64, quantile: impl Fn(f64) -> Option<u64>) -> Option<Self> {
         let (p50, p90, p99) = (quantile(0.5)?, quantile(0.9)?, quantile(0.99)?);
-        Some(Self {
-            count,
-            p50,
-            p90,
-            p99,
-            max,
-        })
+        Some(Self { count, p50, p90, p99, max })
     }
 }
 

@@ -46,10 +46,7 @@ impl Rate {
             if bucket.second > second {
                 return;
             }
-            *bucket = Bucket {
-                second,
-                ..Bucket::default()
-            };
+            *bucket = Bucket { second, ..Bucket::default() };
         }
         bucket.frames += 1;
         bucket.chunks += chunks;
@@ -76,12 +73,7 @@ impl Rate {
             sum.bytes += b.bytes;
         }
         let per = |n: u64| n as f64 / seconds as f64;
-        PerSecond {
-            frames: per(sum.frames),
-            chunks: per(sum.chunks),
-            tokens: per(sum.tokens),
-            bytes: per(sum.bytes),
-        }
+        PerSecond { frames: per(sum.frames), chunks: per(sum.chunks), tokens: per(sum.tokens), bytes: per(sum.bytes) }
     }
 }
 
@@ -96,10 +88,7 @@ mod tests {
             rate.record(MonoNs(tick * SECOND_NS / 10), 256, 256, 25_000);
         }
         let now = rate.recent(MonoNs(20 * SECOND_NS));
-        assert!(
-            (now.frames - 10.0).abs() < 1e-9 && (now.chunks - 2560.0).abs() < 1e-9,
-            "{now:?}"
-        );
+        assert!((now.frames - 10.0).abs() < 1e-9 && (now.chunks - 2560.0).abs() < 1e-9, "{now:?}");
         assert_eq!(rate.recent(MonoNs(40 * SECOND_NS)), PerSecond::default());
     }
 }

@@ -22,12 +22,7 @@ pub struct Series<S> {
 impl<S: Slot> Series<S> {
     /// Starts at `begun` with slots of `width_ns`; keeps at most `most` of them (an even number, at least 2).
     pub fn new(begun: MonoNs, width_ns: u64, max: usize) -> Self {
-        Self {
-            begun,
-            width_ns: width_ns.max(1),
-            max: (max - max % 2).max(2),
-            slots: Vec::new(),
-        }
+        Self { begun, width_ns: width_ns.max(1), max: (max - max % 2).max(2), slots: Vec::new() }
     }
 
     /// Start of the first slot.
@@ -47,11 +42,7 @@ impl<S: Slot> Series<S> {
 
     /// Start of the current slot.
     pub fn running_from(&self) -> MonoNs {
-        MonoNs(
-            self.begun
-                .0
-                .saturating_add(self.width_ns.saturating_mul(self.slots.len() as u64)),
-        )
+        MonoNs(self.begun.0.saturating_add(self.width_ns.saturating_mul(self.slots.len() as u64)))
     }
 
     /// End of the current slot.
@@ -83,9 +74,7 @@ impl<S: Slot> Series<S> {
 
     /// End of the range that fits in slots of this length.
     fn end(&self) -> u64 {
-        self.begun
-            .0
-            .saturating_add(self.width_ns.saturating_mul(self.max as u64))
+        self.begun.0.saturating_add(self.width_ns.saturating_mul(self.max as u64))
     }
 
     fn push(&mut self, slot: S) {

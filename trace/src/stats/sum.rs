@@ -43,10 +43,7 @@ pub struct WindowedSum {
 impl WindowedSum {
     /// Adds a duration that ended at `at`, `times` times.
     pub fn record_n(&mut self, at: MonoNs, ns: u64, times: u64) {
-        let more = Sum {
-            count: times,
-            ns: u128::from(ns) * u128::from(times),
-        };
+        let more = Sum { count: times, ns: u128::from(ns) * u128::from(times) };
         self.whole.add(more);
         let slice = at.0 / SLICE_NS;
         let place = (slice % SLICES as u64) as usize;

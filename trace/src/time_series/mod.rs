@@ -30,12 +30,7 @@ pub struct TimeSeries {
 impl TimeSeries {
     /// Creates an empty time series that keeps at most `most` slots.
     pub fn new(max: usize) -> Self {
-        Self {
-            max,
-            series: None,
-            last: Reading::default(),
-            due: MonoNs(0),
-        }
+        Self { max, series: None, last: Reading::default(), due: MonoNs(0) }
     }
 
     /// Closes slots that end before `now`. Call it before applying an event of that time.

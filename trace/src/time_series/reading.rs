@@ -42,11 +42,7 @@ impl Reading {
                     queue_wait: group.queue_wait_slot.tally(),
                 })
                 .collect(),
-            threads: self
-                .threads
-                .iter()
-                .map(|&(id, since)| spent(ledger, id, since))
-                .collect(),
+            threads: self.threads.iter().map(|&(id, since)| spent(ledger, id, since)).collect(),
         }
     }
 
@@ -54,9 +50,7 @@ impl Reading {
     pub(super) fn advance(&mut self, ledger: &Ledger, from: MonoNs) {
         self.at = from;
         self.passed = passed(ledger);
-        self.hops = (0..ledger.groups().len().min(HOPS))
-            .map(|place| passed_hop(ledger, place))
-            .collect();
+        self.hops = (0..ledger.groups().len().min(HOPS)).map(|place| passed_hop(ledger, place)).collect();
         for (id, last) in &mut self.threads {
             if let Some(total) = ledger.thread(*id).and_then(Thread::total) {
                 *last = total;
@@ -93,10 +87,7 @@ fn passed(ledger: &Ledger) -> SlotCounts {
 }
 
 fn passed_hop(ledger: &Ledger, place: usize) -> HopSlotCounts {
-    let mut sum = HopSlotCounts {
-        wakeups: ledger.groups()[place].wakeups.count(),
-        ..HopSlotCounts::default()
-    };
+    let mut sum = HopSlotCounts { wakeups: ledger.groups()[place].wakeups.count(), ..HopSlotCounts::default() };
     for counts in ledger.members(place).map(|hop| hop.counts) {
         sum.frames_sent += counts.frames_sent;
         sum.frames_received += counts.frames_received;

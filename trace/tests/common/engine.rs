@@ -18,10 +18,7 @@ pub(crate) const ENGINES: Engines = Engines(&[&Example]);
 /// Default limits, with the example engine.
 #[allow(dead_code, reason = "shared by several test programs")]
 pub(crate) fn config() -> Config {
-    Config {
-        engines: ENGINES,
-        ..Config::default()
-    }
+    Config { engines: ENGINES, ..Config::default() }
 }
 
 /// Stage at which the scheduler hands a request's first output to its socket.
@@ -95,9 +92,6 @@ impl Facts for Example {
     }
 
     fn drops(&self) -> Option<Drops> {
-        Some(Drops {
-            fixed_in: MERGES,
-            flag: FLAG,
-        })
+        Some(Drops { fixed_in: MERGES, flag: FLAG })
     }
 }

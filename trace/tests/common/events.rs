@@ -140,53 +140,32 @@ fn cpu() -> impl Strategy<Value = CpuSample<'static>> {
             on_ns,
             wait_ns,
             throttled_ns,
-            poll: poll.map(|(interval_ns, polled_ns, wakeups)| PollUse {
-                interval_ns,
-                polled_ns,
-                wakeups,
-            }),
+            poll: poll.map(|(interval_ns, polled_ns, wakeups)| PollUse { interval_ns, polled_ns, wakeups }),
             away: away.map(|(state, place)| Away { state, place }),
         },
     )
 }
 
 fn stacks() -> impl Strategy<Value = StackSample<'static>> {
-    (
-        thread(),
-        text(),
-        text(),
-        text(),
-        large(),
-        [small(), small(), small()],
-        of(small()),
+    (thread(), text(), text(), text(), large(), [small(), small(), small()], of(small())).prop_map(
+        |(thread, role, function, file, interval_ns, [samples, total, own], gil)| StackSample {
+            thread,
+            role,
+            function,
+            file,
+            interval_ns,
+            samples,
+            total,
+            own,
+            gil,
+        },
     )
-        .prop_map(
-            |(thread, role, function, file, interval_ns, [samples, total, own], gil)| StackSample {
-                thread,
-                role,
-                function,
-                file,
-                interval_ns,
-                samples,
-                total,
-                own,
-                gil,
-            },
-        )
 }
 
 fn logged_state() -> impl Strategy<Value = LoggedState<'static>> {
     let share = of(prop::num::f64::NORMAL | prop::num::f64::ZERO);
-    (
-        text(),
-        of(small()),
-        of(small()),
-        of(large()),
-        of(any::<bool>()),
-        share.clone(),
-        share,
-    )
-        .prop_map(|(by, states, rids, recv_wait_ns, more, cpu, cpu_system)| LoggedState {
+    (text(), of(small()), of(small()), of(large()), of(any::<bool>()), share.clone(), share).prop_map(
+        |(by, states, rids, recv_wait_ns, more, cpu, cpu_system)| LoggedState {
             by,
             states,
             rids,
@@ -194,36 +173,24 @@ fn logged_state() -> impl Strategy<Value = LoggedState<'static>> {
             more,
             cpu,
             cpu_system,
-        })
+        },
+    )
 }
 
 fn answer() -> impl Strategy<Value = Answer<'static>> {
-    let end = prop::sample::select(vec![
-        AnswerEnd::Whole,
-        AnswerEnd::ClientLeft,
-        AnswerEnd::ServerLeft,
-        AnswerEnd::Unknown,
-    ]);
-    (
-        text(),
-        of(small()),
-        of(small()),
-        end,
-        small(),
-        of(large()),
-        of(tool_calls()),
+    let end =
+        prop::sample::select(vec![AnswerEnd::Whole, AnswerEnd::ClientLeft, AnswerEnd::ServerLeft, AnswerEnd::Unknown]);
+    (text(), of(small()), of(small()), end, small(), of(large()), of(tool_calls())).prop_map(
+        |(rid, tokens, completion_tokens, end, short_writes, unacknowledged, tool_calls)| Answer {
+            rid,
+            tokens,
+            completion_tokens,
+            end,
+            short_writes,
+            unacknowledged,
+            tool_calls,
+        },
     )
-        .prop_map(
-            |(rid, tokens, completion_tokens, end, short_writes, unacknowledged, tool_calls)| Answer {
-                rid,
-                tokens,
-                completion_tokens,
-                end,
-                short_writes,
-                unacknowledged,
-                tool_calls,
-            },
-        )
 }
 
 fn tool_calls() -> impl Strategy<Value = ToolCalls> {
@@ -248,16 +215,14 @@ fn tool_calls() -> impl Strategy<Value = ToolCalls> {
     let finish = prop::sample::select(vec![Finish::Length, Finish::Stop, Finish::Abort, Finish::Other]);
     let ends = (any::<bool>(), [small(), small()], any::<bool>());
     let part = (small(), small(), [small(), small()], ends);
-    let part = part.prop_map(
-        |(at, chars, tokens, (whole_chunks, events, whole_events))| ArgumentsPart {
-            at,
-            chars,
-            tokens,
-            whole_chunks,
-            events,
-            whole_events,
-        },
-    );
+    let part = part.prop_map(|(at, chars, tokens, (whole_chunks, events, whole_events))| ArgumentsPart {
+        at,
+        chars,
+        tokens,
+        whole_chunks,
+        events,
+        whole_events,
+    });
     let counts = (1..=u32::MAX, small(), small(), small());
     let outcome = (outcome, of(reason));
     (counts, outcome, of(finish), of(part)).prop_map(
@@ -279,14 +244,7 @@ pub(crate) fn what() -> impl Strategy<Value = What<'static>> {
     let waiter = prop::sample::select(vec![Waiter::KeepsLast, Waiter::YieldsAll, Waiter::Merges]);
     let engine = (of(text()), of(text()), of(mode()), of(waiter), of(any::<u8>()));
     let response = prop::sample::select(vec![Response::Streamed, Response::Whole, Response::Text]);
-    let delivery = (
-        text(),
-        small(),
-        mode(),
-        of(small()),
-        prop::bool::weighted(0.2),
-        response,
-    );
+    let delivery = (text(), small(), mode(), of(small()), prop::bool::weighted(0.2), response);
     let causes = vec![
         MissedCause::QueueFull,
         MissedCause::Unframed,

@@ -28,16 +28,9 @@ fn rows_cover_every_request_and_add_up_to_the_report() {
     assert_eq!(gaps.max(), report.gap_ns.and_then(|gap| gap.max));
     let finished = rows.iter().filter(|row| row["state"] == "finished").count();
     assert_eq!(finished as u64, report.requests.finished);
-    let special = rows
-        .iter()
-        .find(|row| row["rid"].starts_with("special"))
-        .expect("its row");
+    let special = rows.iter().find(|row| row["rid"].starts_with("special")).expect("its row");
     assert_eq!(special["rid"], "special \"rid\", with\\all\nof it");
-    assert!(
-        special["first_seen"].starts_with("2025-11-21T01:53:2"),
-        "{}",
-        special["first_seen"]
-    );
+    assert!(special["first_seen"].starts_with("2025-11-21T01:53:2"), "{}", special["first_seen"]);
     assert_eq!(special["slowest_hop"], "detokenizer->tokenizer");
     let wait = special["slowest_hop_wait_ns"].parse::<u64>();
     assert!(wait.is_ok_and(|wait| wait > 1_000_000), "{special:?}");
@@ -45,38 +38,17 @@ fn rows_cover_every_request_and_add_up_to_the_report() {
 
 #[test]
 fn filters_select_requests() {
-    let (one, _) = rows(Options {
-        rids: vec!["request-4".into()],
-        ..Options::default()
-    });
+    let (one, _) = rows(Options { rids: vec!["request-4".into()], ..Options::default() });
     assert_eq!(one.iter().map(|row| &*row["rid"]).collect::<Vec<_>>(), ["request-4"]);
     let (all, _) = rows(Options::default());
-    let (slow, _) = rows(Options {
-        slow_ns: Some(50_000_000),
-        ..Options::default()
-    });
+    let (slow, _) = rows(Options { slow_ns: Some(50_000_000), ..Options::default() });
     assert!(!slow.is_empty() && slow.len() < all.len());
-    assert!(
-        slow.iter()
-            .all(|row| row["gap_ns"].parse::<u64>().is_ok_and(|gap| gap >= 50_000_000))
-    );
+    assert!(slow.iter().all(|row| row["gap_ns"].parse::<u64>().is_ok_and(|gap| gap >= 50_000_000)));
     let ns = |row: &HashMap<String, String>, column: &str| row[column].parse::<u64>().expect("a time");
     let start = all.iter().map(|row| ns(row, "first_seen_ns")).min().expect("rows");
-    let (early, _) = rows(Options {
-        range_ns: Some(0..=start),
-        ..Options::default()
-    });
+    let (early, _) = rows(Options { range_ns: Some(0..=start), ..Options::default() });
     let expected = all.iter().filter(|row| ns(row, "first_seen_ns") == start).count();
     assert!(early.len() == expected && expected < all.len());
-    let (none, _) = export(
-        Format::Csv,
-        Options {
-            rids: vec!["unknown".into()],
-            ..Options::default()
-        },
-    );
-    assert!(
-        none.starts_with("rid,first_seen,") && none.lines().count() == 1,
-        "{none}"
-    );
+    let (none, _) = export(Format::Csv, Options { rids: vec!["unknown".into()], ..Options::default() });
+    assert!(none.starts_with("rid,first_seen,") && none.lines().count() == 1, "{none}");
 }

@@ -13,13 +13,7 @@ fn of<'a>(lines: &'a [Value], kind: &str) -> Vec<&'a Value> {
 fn every_line_matches_the_schema() {
     let schema: Value = serde_json::from_str(SCHEMA).expect("the schema is JSON");
     let validator = jsonschema::validator_for(&schema).expect("a schema");
-    let (text, _) = export(
-        Format::Events,
-        Options {
-            tokens: true,
-            ..Options::default()
-        },
-    );
+    let (text, _) = export(Format::Events, Options { tokens: true, ..Options::default() });
     let lines = lines(&text);
     for line in &lines {
         if let Err(error) = validator.validate(line) {
@@ -46,27 +40,15 @@ fn counts_match_the_report() {
     let sent = of(&lines, "chunk");
     let sent = sent.iter().filter(|c| c["hop"] == "scheduler->detokenizer");
     assert_eq!(sent.count() as u64, report.chunks.sent);
-    let [end] = of(&lines, "end")[..] else {
-        panic!("one end")
-    };
+    let [end] = of(&lines, "end")[..] else { panic!("one end") };
     assert_eq!(end["chunks_sent"], report.chunks.sent);
-    assert_eq!(
-        end["chunks_dropped_confirmed"].as_u64(),
-        report.chunks.dropped_confirmed
-    );
+    assert_eq!(end["chunks_dropped_confirmed"].as_u64(), report.chunks.dropped_confirmed);
     assert_eq!(end["requests_seen"], report.requests.seen);
-    let delivered: u64 = of(&lines, "delivered")
-        .iter()
-        .filter_map(|d| d["tokens"].as_u64())
-        .sum();
+    let delivered: u64 = of(&lines, "delivered").iter().filter_map(|d| d["tokens"].as_u64()).sum();
     assert_eq!(Some(delivered), report.tokens.delivered);
     let found: Vec<_> = of(&lines, "finding").iter().map(|f| f["at_ns"].as_u64()).collect();
     assert_eq!(found, report.findings.iter().map(|f| Some(f.at_ns)).collect::<Vec<_>>());
-    assert_eq!(
-        lines[0]["wall_ns"],
-        super::run::WALL,
-        "times count from the first event"
-    );
+    assert_eq!(lines[0]["wall_ns"], super::run::WALL, "times count from the first event");
 }
 
 #[test]

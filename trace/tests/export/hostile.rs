@@ -34,21 +34,10 @@ fn ops() -> impl Strategy<Value = Vec<Op>> {
 }
 
 fn export_ops(format: Format, ops: &[Op], live_rids: usize) -> (String, Report) {
-    let limits = Limits {
-        live_rids,
-        finished_kept: 0,
-        pending_frames: 3,
-        ..Limits::default()
-    };
-    let config = Config {
-        limits,
-        ..Config::default()
-    };
+    let limits = Limits { live_rids, finished_kept: 0, pending_frames: 3, ..Limits::default() };
+    let config = Config { limits, ..Config::default() };
     let opening = Opening::new("tap", "0.1.0", MonoNs(0), 0);
-    let options = Options {
-        chunks: 2,
-        ..Options::default()
-    };
+    let options = Options { chunks: 2, ..Options::default() };
     let mut out = Vec::new();
     let mut export = Export::new(format, options, config, &opening, &mut out).expect("a vector");
     let hop = Hop::only(
@@ -89,10 +78,7 @@ fn apply(export: &mut Export<'_>, at: u64, what: What<'_>) {
 }
 
 fn chunk((_, count, last): (u8, u32, bool), rid: &str) -> Chunk<'_> {
-    Chunk {
-        finish: last.then_some(Finish::Stop),
-        ..Chunk::counted(rid, 1, count)
-    }
+    Chunk { finish: last.then_some(Finish::Stop), ..Chunk::counted(rid, 1, count) }
 }
 
 proptest! {

@@ -25,10 +25,7 @@ fn export(format: Format, options: Options) -> (String, Report) {
 fn export_bytes(format: Format, options: Options) -> (Vec<u8>, Report) {
     let steps = run::steps();
     let mut opening = Opening::new("demo", "0.1.0", MonoNs(run::START), run::WALL);
-    steps
-        .iter()
-        .take_while(|step| step.with(|event| opening.learn(event)))
-        .count();
+    steps.iter().take_while(|step| step.with(|event| opening.learn(event))).count();
     let mut out = Vec::new();
     let mut export = Export::new(format, options, engine::config(), &opening, &mut out).expect("a vector");
     let mut tick = run::START;
@@ -49,9 +46,7 @@ fn export_bytes(format: Format, options: Options) -> (Vec<u8>, Report) {
 }
 
 fn lines(text: &str) -> Vec<Value> {
-    text.lines()
-        .map(|line| serde_json::from_str(line).expect(line))
-        .collect()
+    text.lines().map(|line| serde_json::from_str(line).expect(line)).collect()
 }
 
 /// Checks the content of the run; otherwise the other tests could pass on empty data.
@@ -62,10 +57,5 @@ fn the_run_has_losses_and_open_requests() {
     assert_eq!((report.requests.live, report.requests.aborted), (3, 1));
     assert!(report.chunks.dropped_confirmed > Some(50), "{:?}", report.chunks);
     assert!(report.findings.len() > 1);
-    assert!(
-        report
-            .gap_ns
-            .as_ref()
-            .is_some_and(|gap| gap.count == 12 && gap.max > Some(100_000_000))
-    );
+    assert!(report.gap_ns.as_ref().is_some_and(|gap| gap.count == 12 && gap.max > Some(100_000_000)));
 }

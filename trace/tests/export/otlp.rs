@@ -6,9 +6,7 @@ use trace::export::{Format, Options};
 use super::{export, lines};
 
 fn spans(line: &Value) -> &[Value] {
-    line["resourceSpans"][0]["scopeSpans"][0]["spans"]
-        .as_array()
-        .expect("spans")
+    line["resourceSpans"][0]["scopeSpans"][0]["spans"].as_array().expect("spans")
 }
 
 fn attributes(span: &Value) -> BTreeMap<&str, &Value> {
@@ -17,17 +15,11 @@ fn attributes(span: &Value) -> BTreeMap<&str, &Value> {
 }
 
 fn int(value: &Value) -> u64 {
-    value["intValue"]
-        .as_str()
-        .and_then(|n| n.parse().ok())
-        .expect("an integer as text")
+    value["intValue"].as_str().and_then(|n| n.parse().ok()).expect("an integer as text")
 }
 
 fn nanos(span: &Value, name: &str) -> u64 {
-    span[name]
-        .as_str()
-        .and_then(|n| n.parse().ok())
-        .expect("nanoseconds as text")
+    span[name].as_str().and_then(|n| n.parse().ok()).expect("nanoseconds as text")
 }
 
 #[test]
@@ -38,10 +30,7 @@ fn every_request_and_the_capture_have_a_trace() {
     let roots: Vec<&Value> = lines.iter().map(|line| &spans(line)[0]).collect();
     let traces: BTreeSet<&str> = roots.iter().filter_map(|span| span["traceId"].as_str()).collect();
     assert_eq!(traces.len(), lines.len());
-    assert!(
-        traces.contains("5b8efff798038103d269b633813fc60c"),
-        "a UUID rid is used as the trace id"
-    );
+    assert!(traces.contains("5b8efff798038103d269b633813fc60c"), "a UUID rid is used as the trace id");
     let (capture, requests) = roots.split_last().expect("the capture");
     assert_eq!(capture["name"], "capture");
     assert_eq!(int(attributes(capture)["tokengap.chunks.sent"]), report.chunks.sent);
@@ -58,26 +47,14 @@ fn child_spans_do_not_exceed_their_parents() {
     let mut names = BTreeSet::new();
     for line in &lines(&text) {
         let spans = spans(line);
-        let by_id: BTreeMap<&str, &Value> = spans
-            .iter()
-            .map(|s| (s["spanId"].as_str().expect("an id"), s))
-            .collect();
+        let by_id: BTreeMap<&str, &Value> = spans.iter().map(|s| (s["spanId"].as_str().expect("an id"), s)).collect();
         assert_eq!(by_id.len(), spans.len());
         for span in &spans[1..] {
             names.insert(span["name"].as_str().expect("a name").to_owned());
             let parent = by_id[span["parentSpanId"].as_str().expect("a parent")];
-            assert!(
-                nanos(span, "startTimeUnixNano") <= nanos(span, "endTimeUnixNano"),
-                "{span}"
-            );
-            assert!(
-                nanos(parent, "startTimeUnixNano") <= nanos(span, "startTimeUnixNano"),
-                "{span}"
-            );
-            assert!(
-                nanos(span, "endTimeUnixNano") <= nanos(parent, "endTimeUnixNano"),
-                "{span}"
-            );
+            assert!(nanos(span, "startTimeUnixNano") <= nanos(span, "endTimeUnixNano"), "{span}");
+            assert!(nanos(parent, "startTimeUnixNano") <= nanos(span, "startTimeUnixNano"), "{span}");
+            assert!(nanos(span, "endTimeUnixNano") <= nanos(parent, "endTimeUnixNano"), "{span}");
         }
     }
     let expected = [
@@ -95,19 +72,12 @@ fn child_spans_do_not_exceed_their_parents() {
 
 #[test]
 fn log_statements_of_a_request_are_events_of_its_span() {
-    let options = Options {
-        rids: vec!["request-4".into()],
-        ..Options::default()
-    };
+    let options = Options { rids: vec!["request-4".into()], ..Options::default() };
     let (text, _) = export(Format::Otlp, options);
     let lines = lines(&text);
     let root = &spans(&lines[0])[0];
-    let events: Vec<&str> = root["events"]
-        .as_array()
-        .expect("events")
-        .iter()
-        .filter_map(|e| e["name"].as_str())
-        .collect();
+    let events: Vec<&str> =
+        root["events"].as_array().expect("events").iter().filter_map(|e| e["name"].as_str()).collect();
     assert!(
         events.contains(&"tokenizer_first_token")
             && events.contains(&"merged")

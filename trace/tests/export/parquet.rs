@@ -30,10 +30,7 @@ fn values_equal_those_of_csv_with_the_recording_in_front() {
     let (csv, _) = export(Format::Csv, Options::default());
     let mut csv = ::csv::Reader::from_reader(csv.as_bytes());
     let names: Vec<String> = csv.headers().expect("a header").iter().map(str::to_owned).collect();
-    let rows = rows(Options {
-        recording: Some("run.tgap".into()),
-        ..Options::default()
-    });
+    let rows = rows(Options { recording: Some("run.tgap".into()), ..Options::default() });
     let mut empty = 0;
     for (row, record) in rows.iter().zip(csv.records().map(|record| record.expect("a row"))) {
         let mut columns = row.get_column_iter();
@@ -41,10 +38,7 @@ fn values_equal_those_of_csv_with_the_recording_in_front() {
         assert_eq!(recording, Some(("recording", "run.tgap".into())));
         let start = columns.next().expect("a column");
         assert_eq!(start.0, "capture_start");
-        assert!(
-            matches!(start.1, Field::TimestampMicros(at) if *at == (run::WALL / 1_000) as i64),
-            "{start:?}"
-        );
+        assert!(matches!(start.1, Field::TimestampMicros(at) if *at == (run::WALL / 1_000) as i64), "{start:?}");
         assert_eq!(row.len(), 2 + names.len());
         for ((name, value), (expected_name, expected)) in columns.zip(names.iter().zip(&record)) {
             assert_eq!(name, expected_name);
@@ -57,19 +51,12 @@ fn values_equal_those_of_csv_with_the_recording_in_front() {
             }
         }
     }
-    assert!(
-        rows.len() == 12 && empty > 0,
-        "{} rows, {empty} empty cells",
-        rows.len()
-    );
+    assert!(rows.len() == 12 && empty > 0, "{} rows, {empty} empty cells", rows.len());
 }
 
 #[test]
 fn no_matching_request_makes_a_file_without_rows() {
-    let rows = rows(Options {
-        rids: vec!["unknown".into()],
-        ..Options::default()
-    });
+    let rows = rows(Options { rids: vec!["unknown".into()], ..Options::default() });
     assert!(rows.is_empty());
 }
 
@@ -79,30 +66,14 @@ fn rows_continue_in_further_groups() {
     const REQUESTS: usize = 70_000;
     let opening = Opening::new("tap", "0.1.0", MonoNs(0), 0);
     let mut out = Vec::new();
-    let mut export = Export::new(
-        Format::Parquet,
-        Options::default(),
-        Config::default(),
-        &opening,
-        &mut out,
-    )
-    .unwrap();
+    let mut export = Export::new(Format::Parquet, Options::default(), Config::default(), &opening, &mut out).unwrap();
     let rids: Vec<String> = (0..REQUESTS).map(|n| format!("rid-{n}")).collect();
     for (seq, rids) in rids.chunks(1_000).enumerate() {
         let chunks: Vec<Chunk<'_>> = rids.iter().map(|rid| finished(rid)).collect();
-        let id = FrameId {
-            hop: HopId(0),
-            lane: 0,
-            seq: seq as u64,
-        };
+        let id = FrameId { hop: HopId(0), lane: 0, seq: seq as u64 };
         let frame = Frame::token_ids(id, 100, &chunks);
         let at = MonoNs((seq as u64 + 1) * run::MS);
-        export
-            .event(&Event {
-                at,
-                what: What::Sent(frame),
-            })
-            .unwrap();
+        export.event(&Event { at, what: What::Sent(frame) }).unwrap();
     }
     export.finish(&ReportInput::of("tap")).unwrap();
     let reader = SerializedFileReader::new(bytes::Bytes::from(out)).expect("a Parquet file");
@@ -116,8 +87,5 @@ fn rows_continue_in_further_groups() {
 }
 
 fn finished(rid: &str) -> Chunk<'_> {
-    Chunk {
-        finish: Some(Finish::Stop),
-        ..Chunk::counted(rid, 1, 1)
-    }
+    Chunk { finish: Some(Finish::Stop), ..Chunk::counted(rid, 1, 1) }
 }

@@ -11,10 +11,7 @@ fn events(options: Options) -> (Vec<Value>, trace::report::Report) {
 }
 
 fn named<'a>(events: &'a [Value], phase: &str, name: &str) -> Vec<&'a Value> {
-    events
-        .iter()
-        .filter(|e| e["ph"] == phase && e["name"] == name)
-        .collect()
+    events.iter().filter(|e| e["ph"] == phase && e["name"] == name).collect()
 }
 
 fn nanos(event: &Value, field: &str) -> u64 {
@@ -23,37 +20,21 @@ fn nanos(event: &Value, field: &str) -> u64 {
 
 #[test]
 fn counts_match_the_report() {
-    let (events, report) = events(Options {
-        chunks: u32::MAX,
-        ..Options::default()
-    });
+    let (events, report) = events(Options { chunks: u32::MAX, ..Options::default() });
     let frames: u64 = report.hops.iter().filter_map(|hop| hop.frames_sent).sum();
     // An undecoded frame has an instant event instead of a slice.
-    assert_eq!(
-        named(&events, "X", "send").len() as u64,
-        frames - report.own.frames_undecoded
-    );
-    assert_eq!(
-        named(&events, "i", "frame undecoded").len() as u64,
-        report.own.frames_undecoded
-    );
+    assert_eq!(named(&events, "X", "send").len() as u64, frames - report.own.frames_undecoded);
+    assert_eq!(named(&events, "i", "frame undecoded").len() as u64, report.own.frames_undecoded);
     let received: u64 = report.hops.iter().filter_map(|hop| hop.frames_received).sum();
     assert_eq!(named(&events, "X", "receive").len() as u64, received);
     assert_eq!(named(&events, "n", "chunk sent").len() as u64, report.chunks.sent);
-    let dropped: u64 = named(&events, "n", "chunks dropped")
-        .iter()
-        .filter_map(|e| e["args"]["chunks"].as_u64())
-        .sum();
+    let dropped: u64 = named(&events, "n", "chunks dropped").iter().filter_map(|e| e["args"]["chunks"].as_u64()).sum();
     assert_eq!(Some(dropped), report.chunks.dropped_confirmed);
-    let requests = events
-        .iter()
-        .filter(|e| e["ph"] == "b" && e["args"]["state"].is_string());
+    let requests = events.iter().filter(|e| e["ph"] == "b" && e["args"]["state"].is_string());
     assert_eq!(requests.count() as u64, report.requests.seen);
     assert_eq!(named(&events, "n", "capture ended").len() as u64, report.requests.live);
     for finding in &report.findings {
-        let [found] = named(&events, "i", &finding.kind)[..] else {
-            panic!("{} once", finding.kind)
-        };
+        let [found] = named(&events, "i", &finding.kind)[..] else { panic!("{} once", finding.kind) };
         assert_eq!(nanos(found, "ts"), finding.at_ns);
     }
     let backlog = named(&events, "C", "backlog detokenizer->tokenizer");
@@ -67,15 +48,9 @@ fn slices_of_a_thread_do_not_overlap() {
     let (events, _) = events(Options::default());
     let mut threads: BTreeMap<(u64, u64), Vec<(u64, u64)>> = BTreeMap::new();
     for slice in events.iter().filter(|e| e["ph"] == "X") {
-        let thread = (
-            slice["pid"].as_u64().expect("a pid"),
-            slice["tid"].as_u64().expect("a tid"),
-        );
+        let thread = (slice["pid"].as_u64().expect("a pid"), slice["tid"].as_u64().expect("a tid"));
         let from = nanos(slice, "ts");
-        threads
-            .entry(thread)
-            .or_default()
-            .push((from, from + nanos(slice, "dur")));
+        threads.entry(thread).or_default().push((from, from + nanos(slice, "dur")));
     }
     assert!(threads.contains_key(&(4242, 4242)), "receives are on their thread");
     assert!(threads.contains_key(&(4100, 4100)), "sends are on the only scheduler");
@@ -115,16 +90,8 @@ fn request_spans_are_properly_nested() {
 #[test]
 fn every_flow_end_has_a_start() {
     let (events, _) = events(Options::default());
-    let starts: Vec<&Value> = events
-        .iter()
-        .filter(|e| e["flow_out"] == true)
-        .map(|e| &e["bind_id"])
-        .collect();
-    let ends: Vec<&Value> = events
-        .iter()
-        .filter(|e| e["flow_in"] == true)
-        .map(|e| &e["bind_id"])
-        .collect();
+    let starts: Vec<&Value> = events.iter().filter(|e| e["flow_out"] == true).map(|e| &e["bind_id"]).collect();
+    let ends: Vec<&Value> = events.iter().filter(|e| e["flow_in"] == true).map(|e| &e["bind_id"]).collect();
     assert!(!ends.is_empty() && ends.iter().all(|end| starts.contains(end)));
 }
 
@@ -139,11 +106,7 @@ fn a_truncated_trace_is_the_start_of_a_json_array() {
 
 #[test]
 fn chunks_are_limited_but_the_last_one_is_always_shown() {
-    let options = Options {
-        rids: vec!["request-4".into()],
-        chunks: 5,
-        ..Options::default()
-    };
+    let options = Options { rids: vec!["request-4".into()], chunks: 5, ..Options::default() };
     let (events, _) = events(options);
     let sent = named(&events, "n", "chunk sent");
     assert_eq!(sent.last().map(|chunk| &chunk["args"]["finish"]), Some(&"stop".into()));

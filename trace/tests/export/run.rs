@@ -37,10 +37,7 @@ enum StepKind {
 pub(crate) fn steps() -> Vec<Step> {
     let mut steps = Vec::new();
     let mut plain = |at: u64, what| {
-        steps.push(Step {
-            at,
-            what: StepKind::Plain(what),
-        });
+        steps.push(Step { at, what: StepKind::Plain(what) });
     };
     announce(&mut plain);
     samples(&mut plain);
@@ -48,15 +45,9 @@ pub(crate) fn steps() -> Vec<Step> {
         let sent = START + 10 * MS + frame * 10 * MS;
         let parts = parts(frame as u32);
         let (up, down) = (id(UP, frame), id(DOWN, frame));
-        steps.push(Step {
-            at: sent,
-            what: StepKind::Sent(up, parts.clone()),
-        });
+        steps.push(Step { at: sent, what: StepKind::Sent(up, parts.clone()) });
         let mut plain = |at: u64, what| {
-            steps.push(Step {
-                at,
-                what: StepKind::Plain(what),
-            });
+            steps.push(Step { at, what: StepKind::Plain(what) });
         };
         plain(sent + MS, receive(up, None, None));
         plain(sent + 2 * MS, What::Processed(up));
@@ -65,17 +56,11 @@ pub(crate) fn steps() -> Vec<Step> {
         let received = START + 30 * MS + wakeup * 30 * MS + frame % 2 * 200_000;
         plain(received, receive(down, Some(wakeup), Some(TOKENIZER)));
         plain(received + 150_000, What::Processed(down));
-        steps.push(Step {
-            at: sent + 2 * MS,
-            what: StepKind::Sent(down, parts.clone()),
-        });
+        steps.push(Step { at: sent + 2 * MS, what: StepKind::Sent(down, parts.clone()) });
         // Its waiters keep only the last chunk of a wakeup.
         for (rid, count, finish) in parts.into_iter().filter(|p| p.2 != Some(Finish::Abort)) {
             if frame % 2 == 1 || rid == "5b8efff798038103d269b633813fc60c" {
-                steps.push(Step {
-                    at: received + 400_000,
-                    what: StepKind::Delivered(rid, 1, count, finish.is_some()),
-                });
+                steps.push(Step { at: received + 400_000, what: StepKind::Delivered(rid, 1, count, finish.is_some()) });
             }
         }
     }
@@ -95,11 +80,7 @@ fn rid(request: usize) -> String {
 fn parts(frame: u32) -> Vec<Part> {
     let of = |request: usize| {
         // The last two requests start late and another is long: three are in flight at the end.
-        let first = if request >= REQUESTS - 2 {
-            TOKENS - 6
-        } else {
-            request as u32
-        };
+        let first = if request >= REQUESTS - 2 { TOKENS - 6 } else { request as u32 };
         let count = (frame + 1).checked_sub(first).filter(|&count| count > 0)?;
         let last = 24 + request as u32;
         let finish = match request {
@@ -117,12 +98,7 @@ fn id(hop: HopId, seq: u64) -> FrameId {
 }
 
 fn receive(id: FrameId, wakeup: Option<u64>, by: Option<ThreadId>) -> What<'static> {
-    What::Received(Received {
-        id,
-        wakeup,
-        by,
-        frame: None,
-    })
+    What::Received(Received { id, wakeup, by, frame: None })
 }
 
 fn announce(plain: &mut impl FnMut(u64, What<'static>)) {
@@ -151,11 +127,7 @@ fn announce(plain: &mut impl FnMut(u64, What<'static>)) {
         endpoint: "ipc:///tmp/tokenizer",
         origin: false,
         last: true,
-        capabilities: Capabilities {
-            forwarded: false,
-            delivered: true,
-            ..all
-        },
+        capabilities: Capabilities { forwarded: false, delivered: true, ..all },
         ..up
     };
     plain(START, What::Hop(down));
@@ -165,28 +137,15 @@ fn samples(plain: &mut impl FnMut(u64, What<'static>)) {
     let cpu = CpuSample {
         name: "python3",
         wait_ns: Some(MS),
-        poll: Some(PollUse {
-            interval_ns: 100 * MS,
-            polled_ns: 2 * MS,
-            wakeups: 7,
-        }),
+        poll: Some(PollUse { interval_ns: 100 * MS, polled_ns: 2 * MS, wakeups: 7 }),
         ..CpuSample::new(TOKENIZER, "tokenizer", 100 * MS, 97 * MS)
     };
-    let scheduler = CpuSample {
-        thread: ThreadId { pid: 4100, tid: 4100 },
-        role: "scheduler",
-        poll: None,
-        away: None,
-        ..cpu
-    };
+    let scheduler =
+        CpuSample { thread: ThreadId { pid: 4100, tid: 4100 }, role: "scheduler", poll: None, away: None, ..cpu };
     for interval in 1..8 {
         plain(START + interval * 100 * MS, What::Cpu(cpu));
         plain(START + interval * 100 * MS, What::Cpu(scheduler));
-        let queue = QueueSample {
-            hop: "detokenizer->tokenizer",
-            receive_bytes: Some(0),
-            send_bytes: None,
-        };
+        let queue = QueueSample { hop: "detokenizer->tokenizer", receive_bytes: Some(0), send_bytes: None };
         plain(START + interval * 100 * MS, What::Queue(queue));
     }
     let wait = SendWait { hop: UP, ns: 80_000 };
@@ -203,11 +162,8 @@ fn samples(plain: &mut impl FnMut(u64, What<'static>)) {
         gil: Some(39),
     };
     plain(START + 310 * MS, What::Stack(stacks));
-    let stage = Stage {
-        tokens: Some(1),
-        pending: Some(256),
-        ..Stage::new("request-4", "tokenizer_first_token", "tokenizer")
-    };
+    let stage =
+        Stage { tokens: Some(1), pending: Some(256), ..Stage::new("request-4", "tokenizer_first_token", "tokenizer") };
     plain(START + 320 * MS, What::Stage(stage));
     let logged_state = LoggedState {
         by: "tokenizer",
@@ -219,11 +175,7 @@ fn samples(plain: &mut impl FnMut(u64, What<'static>)) {
         cpu_system: None,
     };
     plain(START + 330 * MS, What::LoggedState(logged_state));
-    let merged = Merged {
-        rid: "request-4",
-        chunks: 21,
-        by: "tokenizer",
-    };
+    let merged = Merged { rid: "request-4", chunks: 21, by: "tokenizer" };
     plain(START + 340 * MS, What::Merged(merged));
     let answer = Answer {
         end: AnswerEnd::ClientLeft,
@@ -232,18 +184,11 @@ fn samples(plain: &mut impl FnMut(u64, What<'static>)) {
         ..Answer::new("request-4", Some(12), Some(24))
     };
     plain(START + 780 * MS, What::Answered(answer));
-    let frontend = FrontendWait {
-        rid: "request-4",
-        first_token_ns: Some(90 * MS),
-        last_token_ns: None,
-    };
+    let frontend = FrontendWait { rid: "request-4", first_token_ns: Some(90 * MS), last_token_ns: None };
     plain(START + 785 * MS, What::FrontendWait(frontend));
     let undecoded = Undecoded::new(FrameId::new(UP, 1, 0), 77, "no known class");
     plain(START + 700 * MS, What::Undecoded(undecoded));
-    plain(
-        START + 790 * MS,
-        What::Missed(Missed::new(None, 3, MissedCause::QueueFull)),
-    );
+    plain(START + 790 * MS, What::Missed(Missed::new(None, 3, MissedCause::QueueFull)));
 }
 
 impl Step {
@@ -257,10 +202,7 @@ impl Step {
         match &self.what {
             StepKind::Plain(what) => apply(&Event { at, what: *what }),
             StepKind::Delivered(rid, tokens, count, finished) => {
-                let delivery = Delivery {
-                    finished: *finished,
-                    ..Delivery::new(rid, *tokens, Some(*count))
-                };
+                let delivery = Delivery { finished: *finished, ..Delivery::new(rid, *tokens, Some(*count)) };
                 apply(&Event::new(at, What::Delivered(delivery)))
             }
             StepKind::Sent(id, parts) => {

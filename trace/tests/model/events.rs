@@ -40,25 +40,9 @@ impl Part {
 #[derive(Clone, Debug)]
 pub(crate) enum OwnedEvent {
     Plain(What<'static>),
-    Sent {
-        id: FrameId,
-        kind: Kind,
-        column: Column,
-        parts: Rc<[Part]>,
-    },
-    Delivered {
-        rid: Rc<str>,
-        tokens: u32,
-        mode: Mode,
-        reported: u32,
-        finished: bool,
-    },
-    Answered {
-        rid: Rc<str>,
-        tokens: Option<u32>,
-        claimed: u32,
-        end: AnswerEnd,
-    },
+    Sent { id: FrameId, kind: Kind, column: Column, parts: Rc<[Part]> },
+    Delivered { rid: Rc<str>, tokens: u32, mode: Mode, reported: u32, finished: bool },
+    Answered { rid: Rc<str>, tokens: Option<u32>, claimed: u32, end: AnswerEnd },
 }
 
 /// Time that the relay needs for a frame, in nanoseconds.
@@ -76,17 +60,9 @@ impl OwnedEvent {
         let forwarded = Some(MonoNs(at + RELAY_NS));
         match self {
             // The relay forwards even a frame that cannot be decoded.
-            Self::Plain(What::Undecoded(undecoded)) => emit(What::Undecoded(Undecoded {
-                forwarded,
-                ..*undecoded
-            })),
+            Self::Plain(What::Undecoded(undecoded)) => emit(What::Undecoded(Undecoded { forwarded, ..*undecoded })),
             Self::Plain(what) => emit(*what),
-            Self::Sent {
-                id,
-                kind,
-                column,
-                parts,
-            } => {
+            Self::Sent { id, kind, column, parts } => {
                 let abort = *kind == Kind::Abort;
                 let ids_of = |part: &Part| part.positions().map(id_at).collect();
                 let listed = *column == Column::New && *kind == Kind::TokenIds;
@@ -112,26 +88,14 @@ impl OwnedEvent {
                     chunks: &chunks,
                 }));
             }
-            Self::Delivered {
-                rid,
-                tokens,
-                mode,
-                reported,
-                finished,
-            } => emit(What::Delivered(Delivery {
+            Self::Delivered { rid, tokens, mode, reported, finished } => emit(What::Delivered(Delivery {
                 mode: *mode,
                 finished: *finished,
                 ..Delivery::new(rid, *tokens, Some(*reported))
             })),
-            Self::Answered {
-                rid,
-                tokens,
-                claimed,
-                end,
-            } => emit(What::Answered(Answer {
-                end: *end,
-                ..Answer::new(rid, *tokens, Some(*claimed))
-            })),
+            Self::Answered { rid, tokens, claimed, end } => {
+                emit(What::Answered(Answer { end: *end, ..Answer::new(rid, *tokens, Some(*claimed)) }))
+            }
         }
     }
 

@@ -33,10 +33,7 @@ fn analyse(events: &[(u64, Option<OwnedEvent>)], config: Config) -> Result<Analy
             None => analysis.tick(MonoNs(*at)),
         }
         let now = counters(&analysis);
-        prop_assert!(
-            now.iter().zip(&before).all(|(now, before)| now >= before),
-            "{before:?} {now:?}"
-        );
+        prop_assert!(now.iter().zip(&before).all(|(now, before)| now >= before), "{before:?} {now:?}");
         before = now;
     }
     Ok(analysis)
@@ -127,25 +124,15 @@ fn check_no_false_findings(world: &World, analysis: &Analysis) -> TestCaseResult
     // not show its own tokens.
     let inexact = inexact || (world.incomplete && world.shape.rids_reused && !world.shape.column.shows_tokens());
     let delivered = reported.tokens_delivered <= truth.tokens_delivered + limit;
-    prop_assert!(
-        delivered || (inexact && !world.shape.column.shows_tokens()),
-        "{reported:?} {truth:?}"
-    );
+    prop_assert!(delivered || (inexact && !world.shape.column.shows_tokens()), "{reported:?} {truth:?}");
     let sums =
         reported.tokens_received <= truth.tokens_received + limit && reported.tokens_sent <= truth.tokens_sent + limit;
     prop_assert!(sums || inexact, "{reported:?} {truth:?}");
     prop_assert!(reported.chunks_sent <= truth.chunks_sent, "{reported:?} {truth:?}");
     let answers = |counts: &Counts| (counts.answers, counts.client_left, counts.server_left);
     prop_assert_eq!(answers(&reported), answers(truth));
-    let tokens_short = report
-        .answers
-        .as_ref()
-        .map_or(0, |answers| answers.judged_alone_tokens_lost);
-    prop_assert!(
-        tokens_short <= world.tokens_short,
-        "{tokens_short} {}",
-        world.tokens_short
-    );
+    let tokens_short = report.answers.as_ref().map_or(0, |answers| answers.judged_alone_tokens_lost);
+    prop_assert!(tokens_short <= world.tokens_short, "{tokens_short} {}", world.tokens_short);
     let lossy = ledger.lossy().map(|lossy| (&*lossy.rid, lossy.confirmed.as_deref()));
     let live = ledger.requests().map(|request| (&*request.rid, request.losses()));
     for (rid, losses) in lossy.chain(live) {
@@ -156,9 +143,7 @@ fn check_no_false_findings(world: &World, analysis: &Analysis) -> TestCaseResult
             let [first, last] = range.tokens;
             let lost = |position| requests_with_rid(world, rid).any(|request| request.dropped.contains_key(&position));
             prop_assert!((first..=last).all(lost), "{rid}: {range:?}");
-            let ids_match = (first..=last)
-                .zip(&range.ids)
-                .all(|(position, id)| *id == id_at(position));
+            let ids_match = (first..=last).zip(&range.ids).all(|(position, id)| *id == id_at(position));
             prop_assert!(ids_match, "{rid}: {range:?}");
         }
     }
@@ -173,20 +158,13 @@ fn check_no_false_findings(world: &World, analysis: &Analysis) -> TestCaseResult
         // If counts were missed, a count may equal the sum of the others by chance.
         ("summed-counts", world.incomplete),
         // If the previous request's last frame was lost, the first chunk of the next one looks like a cumulative list.
-        (
-            "mode-mix",
-            world.shape.rids_shared || world.frame_lost && world.shape.rids_reused,
-        ),
+        ("mode-mix", world.shape.rids_shared || world.frame_lost && world.shape.rids_reused),
         ("out-of-order", world.frame_lost),
         ("rid-changed-worker", world.frame_lost),
     ] {
         prop_assert!(possible || !has_finding(&report, kind), "{kind}: {:?}", report.findings);
     }
-    for finding in report
-        .findings
-        .iter()
-        .filter(|finding| finding.kind == "stalled-stream")
-    {
+    for finding in report.findings.iter().filter(|finding| finding.kind == "stalled-stream") {
         let silent = |request: &RequestTruth| !request.finished && world.now() - request.last_at >= 30 * SECOND;
         // The finding keeps the worst case, which may have ended since.
         let was_silent = finding.at_ns > 0 || requests_with_rid(world, &finding.rid).any(silent);
@@ -211,10 +189,7 @@ fn check_gaps(world: &World, analysis: &Analysis) -> TestCaseResult {
             continue;
         };
         let true_gap = |request: &RequestTruth| Some(request.first_received? - request.first_sent?);
-        prop_assert!(
-            requests_with_rid(world, rid).any(|request| true_gap(request) == Some(gap)),
-            "{rid}: {gap}"
-        );
+        prop_assert!(requests_with_rid(world, rid).any(|request| true_gap(request) == Some(gap)), "{rid}: {gap}");
     }
     Ok(())
 }
@@ -468,11 +443,7 @@ proptest! {
 fn lists_exactly(line: &LossLine, truth: &LostTokens, with_ids: bool) -> bool {
     let listed = line.ranges.iter().flat_map(|range| {
         let ([first, last], [from, to]) = (range.tokens, range.chunks.expect("every range lists its chunks"));
-        let ids = if with_ids {
-            (first..=last).map(id_at).collect()
-        } else {
-            Vec::new()
-        };
+        let ids = if with_ids { (first..=last).map(id_at).collect() } else { Vec::new() };
         (first..=last).map(move |position| (position, from..=to, range.ids == ids))
     });
     let mut chunks = BTreeSet::new();
@@ -490,29 +461,15 @@ fn lists_exactly(line: &LossLine, truth: &LostTokens, with_ids: bool) -> bool {
 
 #[test]
 fn tokens_are_counted_exactly_at_the_in_flight_limit() {
-    let shape = Shape {
-        ranks: 1,
-        receives_observed: true,
-        deliveries_observed: true,
-        ..Shape::default()
-    };
-    let send = Step::Send {
-        rank: 0,
-        parts: vec![(0, 2, false)],
-    };
+    let shape = Shape { ranks: 1, receives_observed: true, deliveries_observed: true, ..Shape::default() };
+    let send = Step::Send { rank: 0, parts: vec![(0, 2, false)] };
     let steps: Vec<Step> = std::iter::repeat_n(send, 50)
         .chain(std::iter::repeat_n(Step::Receive { lane: 0, frames: 1 }, 50))
         .chain([Step::Serve { request: 0 }])
         .collect();
-    let limits = Limits {
-        in_flight_per_rid: 2,
-        ..Limits::default()
-    };
+    let limits = Limits { in_flight_per_rid: 2, ..Limits::default() };
     let world = World::run(shape, &steps);
-    let config = Config {
-        limits,
-        ..Config::default()
-    };
+    let config = Config { limits, ..Config::default() };
     let analysis = analyse(&world.events, config).expect("counters never decrease");
     let reported = counts(&report(&analysis));
     assert_eq!((reported.tokens_delivered, reported.in_flight), (2, 0));
@@ -520,10 +477,5 @@ fn tokens_are_counted_exactly_at_the_in_flight_limit() {
 
 /// Limits under which no request expires.
 fn no_expiry() -> Limits {
-    Limits {
-        orphan_after_ns: u64::MAX,
-        settle_ns: u64::MAX,
-        linger_ns: u64::MAX,
-        ..Limits::default()
-    }
+    Limits { orphan_after_ns: u64::MAX, settle_ns: u64::MAX, linger_ns: u64::MAX, ..Limits::default() }
 }

@@ -84,10 +84,7 @@ impl Column {
 
 /// A server, and its observable stages.
 #[derive(Clone, Copy, Debug, Default)]
-#[expect(
-    clippy::struct_excessive_bools,
-    reason = "each is one fact about the run, read by its name"
-)]
+#[expect(clippy::struct_excessive_bools, reason = "each is one fact about the run, read by its name")]
 pub(crate) struct Shape {
     pub(crate) policy: Policy,
     pub(crate) path: Path,
@@ -152,11 +149,7 @@ pub(crate) enum Step {
     /// The next frame of a scheduler is lost before it enters the hop.
     LoseFrame { rank: u32 },
     /// The next `count` observations of a kind are missed. The source reports that at once, or with its next observation of the hop.
-    Miss {
-        kind: Observation,
-        count: u8,
-        at_once: bool,
-    },
+    Miss { kind: Observation, count: u8, at_once: bool },
     /// Observation of a tokenizer worker starts or stops, or the worker can no longer be identified.
     SetVisibility { worker: u16, visibility: Visibility },
     /// The engine restarts and loses all frames and requests.
@@ -168,30 +161,15 @@ pub(crate) enum Step {
 }
 
 pub(crate) fn policies() -> impl Strategy<Value = Policy> {
-    prop::sample::select(vec![
-        Policy::KeepsLast,
-        Policy::YieldsAll,
-        Policy::Merges,
-        Policy::Cumulative,
-    ])
+    prop::sample::select(vec![Policy::KeepsLast, Policy::YieldsAll, Policy::Merges, Policy::Cumulative])
 }
 
 fn columns() -> impl Strategy<Value = Column> {
-    prop::sample::select(vec![
-        Column::New,
-        Column::All,
-        Column::NewUndeclared,
-        Column::AllUndeclared,
-        Column::Absent,
-    ])
+    prop::sample::select(vec![Column::New, Column::All, Column::NewUndeclared, Column::AllUndeclared, Column::Absent])
 }
 
 fn paths() -> impl Strategy<Value = Path> {
-    prop_oneof![
-        Just(Path::Direct),
-        Just(Path::Detokenizer),
-        (1_u16..4).prop_map(Path::Workers)
-    ]
+    prop_oneof![Just(Path::Direct), Just(Path::Detokenizer), (1_u16..4).prop_map(Path::Workers)]
 }
 
 /// Any server, observed completely and from its start.
@@ -217,12 +195,7 @@ pub(crate) fn fully_observed() -> impl Strategy<Value = Shape> {
 
 /// One hop from the scheduler to the tokenizer with new ids, observed completely. No rid is reused.
 pub(crate) fn direct() -> impl Strategy<Value = Shape> {
-    fully_observed().prop_map(|shape| Shape {
-        path: Path::Direct,
-        column: Column::New,
-        rids_reused: false,
-        ..shape
-    })
+    fully_observed().prop_map(|shape| Shape { path: Path::Direct, column: Column::New, rids_reused: false, ..shape })
 }
 
 /// Any server, with some stages possibly unobserved and observation possibly starting late.
@@ -240,11 +213,7 @@ pub(crate) fn partly_observed() -> impl Strategy<Value = Shape> {
 
 /// Any server whose clients give live requests the same rid.
 pub(crate) fn shared_rids() -> impl Strategy<Value = Shape> {
-    fully_observed().prop_map(|shape| Shape {
-        column: Column::New,
-        rids_shared: true,
-        ..shape
-    })
+    fully_observed().prop_map(|shape| Shape { column: Column::New, rids_shared: true, ..shape })
 }
 
 /// A server whose chunks do not show their own tokens, observed from some later step on.
@@ -295,21 +264,13 @@ fn missed_observation() -> BoxedStrategy<Step> {
         Just(Observation::Deliveries),
         Just(Observation::Answers),
     ];
-    (kind, 1_u8..6, any::<bool>())
-        .prop_map(|(kind, count, at_once)| Step::Miss { kind, count, at_once })
-        .boxed()
+    (kind, 1_u8..6, any::<bool>()).prop_map(|(kind, count, at_once)| Step::Miss { kind, count, at_once }).boxed()
 }
 
 /// Changes in which tokenizers are observed.
 fn visibility_change() -> BoxedStrategy<Step> {
-    let visibility = prop::sample::select(vec![
-        Visibility::Observed,
-        Visibility::Unobserved,
-        Visibility::Unidentified,
-    ]);
-    (0_u16..3, visibility)
-        .prop_map(|(worker, visibility)| Step::SetVisibility { worker, visibility })
-        .boxed()
+    let visibility = prop::sample::select(vec![Visibility::Observed, Visibility::Unobserved, Visibility::Unidentified]);
+    (0_u16..3, visibility).prop_map(|(worker, visibility)| Step::SetVisibility { worker, visibility }).boxed()
 }
 
 /// Schedules in which observation of tokenizers starts and stops; the server may lose frames.
@@ -349,27 +310,18 @@ fn server_fault() -> BoxedStrategy<Step> {
 
 /// Schedules with server faults, observed completely.
 pub(crate) fn faulty() -> impl Strategy<Value = Vec<Step>> {
-    vec(
-        prop_oneof![24 => ordinary(), 1 => unusual(), 1 => server_fault()],
-        1..250,
-    )
+    vec(prop_oneof![24 => ordinary(), 1 => unusual(), 1 => server_fault()], 1..250)
 }
 
 /// Schedules with server faults and missed observations.
 pub(crate) fn faulty_with_misses() -> impl Strategy<Value = Vec<Step>> {
-    vec(
-        prop_oneof![24 => ordinary(), 1 => unusual(), 1 => server_fault(), 2 => missed_observation()],
-        1..250,
-    )
+    vec(prop_oneof![24 => ordinary(), 1 => unusual(), 1 => server_fault(), 2 => missed_observation()], 1..250)
 }
 
 /// Schedules with missed observations on a server that loses no frames.
 pub(crate) fn healthy_with_misses() -> impl Strategy<Value = Vec<Step>> {
     let retract = request().prop_map(|request| Step::Retract { request });
-    vec(
-        prop_oneof![48 => ordinary(), 2 => unusual(), 1 => retract, 4 => missed_observation()],
-        1..250,
-    )
+    vec(prop_oneof![48 => ordinary(), 2 => unusual(), 1 => retract, 4 => missed_observation()], 1..250)
 }
 
 /// Like [`faulty_with_misses`], with large chunks, so that counts pass the limit above which an observed first chunk counts as a late join.

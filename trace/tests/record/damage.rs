@@ -30,10 +30,7 @@ fn read(path: &Path, inputs: &[Record<'_>]) -> Result<(usize, usize, Option<Stri
             Record::Closing(closing) => assert_eq!(*closing, super::closing()),
             Record::Event(event) if !inputs[at..].iter().any(is_written) => {
                 // After a damaged block come an event for the missed records and the current hops and engine.
-                assert!(
-                    matches!(event.what, What::Missed(_) | What::Hop(_) | What::Engine(_)),
-                    "{event:?}"
-                );
+                assert!(matches!(event.what, What::Missed(_) | What::Hop(_) | What::Engine(_)), "{event:?}");
             }
             _ => {
                 at += 1 + inputs[at..].iter().position(is_written).expect("a written record");
@@ -107,10 +104,7 @@ fn an_unclosed_recording_reports_missing_data() {
     fs::write(&file, &bytes[..(last.offset + last.bytes) as usize - 10]).expect("a shorter file");
     let recording = Recording::open(&file).expect("a recording");
     let missing = recording.missing().expect("something is missing").to_string();
-    assert!(
-        missing.contains("its last block is truncated") && missing.contains("it was not closed"),
-        "{missing}"
-    );
+    assert!(missing.contains("its last block is truncated") && missing.contains("it was not closed"), "{missing}");
     assert!(!recording.is_indexed() && recording.blocks() == &blocks[..blocks.len() - 1]);
 }
 
@@ -120,14 +114,8 @@ fn other_files_are_rejected() {
     let file = folder.file("report.json");
     fs::write(&file, "{\"schema\": \"tokengap.report/2\"}").expect("a file");
     assert!(matches!(Recording::open(&file), Err(OpenError::NotARecording { .. })));
-    assert!(matches!(
-        Recording::open(&folder.0),
-        Err(OpenError::NotARecording { .. })
-    ));
-    assert!(matches!(
-        Recording::open(folder.file("none")),
-        Err(OpenError::Io { .. })
-    ));
+    assert!(matches!(Recording::open(&folder.0), Err(OpenError::NotARecording { .. })));
+    assert!(matches!(Recording::open(folder.file("none")), Err(OpenError::Io { .. })));
 }
 
 proptest! {

@@ -31,10 +31,7 @@ fn a_recording_stops_with_a_reason_when_its_folder_is_removed() {
     fs::remove_dir_all(folder.file("mount")).expect("removed");
     feed(&mut recorder, &inputs);
     let reason = wait_until_stopped(&recorder);
-    assert!(
-        reason.starts_with("recording stopped: ") && reason.contains("run.tgap was removed"),
-        "{reason}"
-    );
+    assert!(reason.starts_with("recording stopped: ") && reason.contains("run.tgap was removed"), "{reason}");
     feed(&mut recorder, &inputs);
     let summary = recorder.finish(&closing()).expect("the run ends normally");
     assert_eq!(summary.stopped, Some(reason));
@@ -68,11 +65,7 @@ fn a_moved_recording_continues() {
 #[test]
 fn the_current_file_is_closed_if_the_next_one_cannot_be_created() {
     let folder = Folder::new();
-    let rotating = RecordOptions {
-        max_bytes: Some(20_000),
-        rotate: Some(3),
-        ..options(400)
-    };
+    let rotating = RecordOptions { max_bytes: Some(20_000), rotate: Some(3), ..options(400) };
     fs::write(folder.file("run.1.tgap"), "previous content").expect("a file");
     let mut recorder = Recorder::create(&folder.file("run.tgap"), &header(), rotating).expect("a new file");
     feed(&mut recorder, &traffic(2_000, 20, 9));
@@ -84,10 +77,7 @@ fn the_current_file_is_closed_if_the_next_one_cannot_be_created() {
     let recording = Recording::open(folder.file("run.tgap")).expect("a recording");
     let missing = recording.missing().expect("it ended early");
     assert!(recording.is_indexed() && recording.records() > 0);
-    assert!(
-        missing.stopped && !missing.continued && !missing.unfinished,
-        "{missing:?}"
-    );
+    assert!(missing.stopped && !missing.continued && !missing.unfinished, "{missing:?}");
 }
 
 #[test]
@@ -97,10 +87,7 @@ fn the_ring_continues_after_a_failed_dump() {
     let mut ring = Hindsight::create(&folder.file("ring"), 4 << 20, &header(), options(10_000)).expect("a ring");
     super::ring::feed(&mut ring, &inputs);
     let failed = ring.dump(&folder.file("missing/dump.tgap"), &closing(), false);
-    assert!(
-        matches!(failed, Err(RecordError::Io { what: "create", .. })),
-        "{failed:?}"
-    );
+    assert!(matches!(failed, Err(RecordError::Io { what: "create", .. })), "{failed:?}");
     let dumped = ring.dump(&folder.file("dump.tgap"), &closing(), false).expect("a dump");
     assert_eq!(dumped.records, inputs.len() as u64);
     ring.finish().expect("finished");

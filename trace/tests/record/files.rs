@@ -18,20 +18,13 @@ fn a_recording_is_private_and_overwrites_only_with_force() {
     let refused = Recorder::create(&file, &header(), options(100));
     assert!(matches!(refused, Err(RecordError::Exists { .. })));
     assert_eq!(fs::read(&file).expect("still there"), b"previous content");
-    let force = RecordOptions {
-        force: true,
-        ..options(100)
-    };
+    let force = RecordOptions { force: true, ..options(100) };
     let inputs = traffic(3, 2, 5);
     record(&file, &inputs, force);
     assert_eq!(compare(&file, &inputs), inputs.len());
     let mode = fs::metadata(&file).expect("a file").permissions().mode();
     assert_eq!(mode & 0o777, 0o600);
-    assert_eq!(
-        fs::read_dir(&folder.0).expect("a folder").count(),
-        1,
-        "no temporary file remains"
-    );
+    assert_eq!(fs::read_dir(&folder.0).expect("a folder").count(), 1, "no temporary file remains");
 }
 
 #[test]
@@ -51,10 +44,7 @@ fn a_symlink_is_never_followed() {
 fn a_recording_stops_at_the_size_limit_with_a_reason() {
     let folder = Folder::new();
     let file = folder.file("run.tgap");
-    let small = RecordOptions {
-        max_bytes: Some(20_000),
-        ..options(400)
-    };
+    let small = RecordOptions { max_bytes: Some(20_000), ..options(400) };
     let summary = record(&file, &traffic(2_000, 20, 9), small);
     let reason = summary.stopped.expect("it stopped");
     assert!(reason.contains("size limit of 20000 bytes"), "{reason}");
@@ -68,19 +58,11 @@ fn a_recording_stops_at_the_size_limit_with_a_reason() {
 fn each_rotated_file_opens_on_its_own() {
     let folder = Folder::new();
     let file = folder.file("run.tgap");
-    let rotating = RecordOptions {
-        max_bytes: Some(20_000),
-        rotate: Some(3),
-        ..options(400)
-    };
+    let rotating = RecordOptions { max_bytes: Some(20_000), rotate: Some(3), ..options(400) };
     let inputs = traffic(2_000, 20, 9);
     let summary = record(&file, &inputs, rotating);
     assert_eq!((summary.files.len(), summary.stopped, summary.dropped), (3, None, 0));
-    assert_eq!(
-        fs::read_dir(&folder.0).expect("a folder").count(),
-        3,
-        "older ones are removed"
-    );
+    assert_eq!(fs::read_dir(&folder.0).expect("a folder").count(), 3, "older ones are removed");
     let mut next = None;
     for (index, part) in summary.files.iter().enumerate() {
         let recording = Recording::open(part).expect("a recording");
@@ -117,9 +99,7 @@ fn a_reader_can_start_at_any_block() {
         }
         assert!(records[0].contains("Hop(Hop"));
         let first = info.first_record as usize;
-        let expected = inputs[first..first + info.records as usize]
-            .iter()
-            .map(|input| format!("{input:?}"));
+        let expected = inputs[first..first + info.records as usize].iter().map(|input| format!("{input:?}"));
         assert!(records[1..].iter().eq(expected.collect::<Vec<_>>().iter()));
     }
 }
@@ -139,17 +119,9 @@ fn token_ids_are_recorded_only_on_request() {
     use trace::{FrameId, HopId};
     let folder = Folder::new();
     let file = folder.file("run.tgap");
-    let lengths = Header {
-        payload: Payload::Lengths,
-        ..header()
-    };
+    let lengths = Header { payload: Payload::Lengths, ..header() };
     let mut recorder = Recorder::create(&file, &lengths, options(100)).expect("a new file");
-    let chunk = Chunk {
-        listed: Some(2),
-        completion_tokens: Some(2),
-        ids: &[9_906, 1_917],
-        ..Chunk::new("a")
-    };
+    let chunk = Chunk { listed: Some(2), completion_tokens: Some(2), ids: &[9_906, 1_917], ..Chunk::new("a") };
     let id = FrameId::new(HopId(0), 0, 0);
     let frame = |chunks| What::Sent(Frame::token_ids(id, 9, chunks));
     let (at, with_ids, without_ids) = (MonoNs(1), [chunk], [Chunk { ids: &[], ..chunk }]);

@@ -52,10 +52,7 @@ fn the_tap_report_has_sent_tokens_and_no_unobserved_values() {
     assert_eq!((report.source.kind.as_str(), report.own.events), ("tap", 399));
     assert!(report.gap_ns.is_none() && report.tokens.received.is_none() && report.chunks.dropped_confirmed.is_none());
     let is_without_relay = |hop: &HopLine| hop.frames_forwarded.is_none() && hop.relay_ns.is_none();
-    assert!(
-        report.hops.iter().all(is_without_relay),
-        "forwards of format 2.0 are skipped"
-    );
+    assert!(report.hops.iter().all(is_without_relay), "forwards of format 2.0 are skipped");
 }
 
 #[test]
@@ -65,11 +62,7 @@ fn the_attach_report_has_receive_times() {
     assert_eq!((report.source.kind.as_str(), report.own.events), ("attach", 1_343));
     let gap = report.gap_ns.as_ref().expect("receives were observed");
     assert_eq!((gap.count, gap.max), (74, Some(1_203_173)));
-    let received: Vec<_> = report
-        .hops
-        .iter()
-        .map(|hop| (hop.frames_sent, hop.frames_received))
-        .collect();
+    let received: Vec<_> = report.hops.iter().map(|hop| (hop.frames_sent, hop.frames_received)).collect();
     assert_eq!(received, [186, 186, 12].map(|frames| (Some(frames), Some(frames))));
     assert!(report.tokens.delivered.is_none() && report.chunks.dropped_confirmed.is_none());
 }

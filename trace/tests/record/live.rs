@@ -40,10 +40,7 @@ fn join_late(inputs: &[Record<'_>], join: usize, block: usize) -> (Analysis, Ana
     let mut source = Analysis::new(crate::engine::config());
     inputs[..join].iter().for_each(|input| apply(&mut source, input));
     let mut subscriber = snapshot(&source);
-    let (mut blocks, mut packer) = (
-        BlockWriter::new(Payload::Lengths),
-        BlockPacker::new().expect("a packer"),
-    );
+    let (mut blocks, mut packer) = (BlockWriter::new(Payload::Lengths), BlockPacker::new().expect("a packer"));
     let mut reader = BlockReader::default();
     reader.go_on(blocks.next_record());
     for part in inputs[join..].chunks(block) {
@@ -53,9 +50,7 @@ fn join_late(inputs: &[Record<'_>], join: usize, block: usize) -> (Analysis, Ana
         }
         let closed = blocks.close().expect("records");
         let packed = packer.pack(&closed).expect("packed");
-        reader
-            .read(packed, &mut |record| apply(&mut subscriber, &record))
-            .expect("an intact block");
+        reader.read(packed, &mut |record| apply(&mut subscriber, &record)).expect("an intact block");
     }
     assert_eq!((reader.lost(), reader.unknown()), (0, 0));
     (source, subscriber)
@@ -78,10 +73,7 @@ proptest! {
 fn a_snapshot_of_a_real_run_continues_like_the_run() {
     let folder = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("fixtures/recordings");
     let mut runs = 0;
-    for file in std::fs::read_dir(folder)
-        .expect("fixtures")
-        .map(|f| f.expect("a file").path())
-    {
+    for file in std::fs::read_dir(folder).expect("fixtures").map(|f| f.expect("a file").path()) {
         if file.extension().is_none_or(|e| e != "tgap") {
             continue;
         }
@@ -91,10 +83,7 @@ fn a_snapshot_of_a_real_run_continues_like_the_run() {
         while reader.next().expect("an intact block").is_some() {
             records += 1;
         }
-        let config = Config {
-            engines: crate::engine::ENGINES,
-            ..recording.header().config
-        };
+        let config = Config { engines: crate::engine::ENGINES, ..recording.header().config };
         let (mut source, mut at) = (Analysis::new(config), 0_u64);
         let mut reader = recording.reader();
         let mut snapshots: Vec<Analysis> = Vec::new();
@@ -119,10 +108,7 @@ fn a_snapshot_of_a_real_run_continues_like_the_run() {
 #[test]
 fn a_missing_block_counts_as_missed_observations_not_as_lost_tokens() {
     let inputs = traffic(200, 40, 23);
-    let (mut blocks, mut packer) = (
-        BlockWriter::new(Payload::Lengths),
-        BlockPacker::new().expect("a packer"),
-    );
+    let (mut blocks, mut packer) = (BlockWriter::new(Payload::Lengths), BlockPacker::new().expect("a packer"));
     let (mut reader, mut subscriber) = (BlockReader::default(), Analysis::new(crate::engine::config()));
     let (mut reported, mut hops) = (Vec::new(), 0);
     for (number, part) in inputs.chunks(100).enumerate() {
@@ -151,11 +137,7 @@ fn a_missing_block_counts_as_missed_observations_not_as_lost_tokens() {
         let mut damaged = packed;
         let last = damaged.len() - 1;
         damaged[last] ^= 1;
-        assert!(
-            reader
-                .read(&damaged, &mut |_| panic!("a damaged block has no records"))
-                .is_err()
-        );
+        assert!(reader.read(&damaged, &mut |_| panic!("a damaged block has no records")).is_err());
     }
     assert_eq!((reported, reader.lost()), (vec![(4, 200)], 200));
     assert!(hops > 0, "the hops are repeated");

@@ -22,19 +22,12 @@ fn live(recorder: &mut Recorder, with_ids: bool) -> Analysis {
         0,
         What::Hop(Hop {
             endpoint: "ipc:///tmp/tokens",
-            ..Hop::only(
-                hop,
-                "scheduler->tokenizer",
-                Capabilities::SENT | Capabilities::DELIVERED,
-            )
+            ..Hop::only(hop, "scheduler->tokenizer", Capabilities::SENT | Capabilities::DELIVERED)
         }),
     );
     for n in 0..6_u32 {
         let ids = [i64::from(n) * 2 + 151_001, i64::from(n) * 2 + 151_002];
-        let chunk = Chunk {
-            ids: if with_ids { &ids } else { &[] },
-            ..Chunk::counted(RID, 2, n * 2 + 2)
-        };
+        let chunk = Chunk { ids: if with_ids { &ids } else { &[] }, ..Chunk::counted(RID, 2, n * 2 + 2) };
         let seq = u64::from(n);
         let id = FrameId { hop, lane: 0, seq };
         apply(seq * 10 + 1, What::Sent(Frame::token_ids(id, 900, &[chunk])));
@@ -67,17 +60,10 @@ fn ranges(losses: &Losses) -> Vec<RangeLine> {
 
 #[test]
 fn positions_are_always_recorded_and_ids_only_on_request() {
-    let range = |tokens, chunks, ids: &[i64]| RangeLine {
-        tokens,
-        chunks: Some(chunks),
-        ids: ids.to_vec(),
-    };
+    let range = |tokens, chunks, ids: &[i64]| RangeLine { tokens, chunks: Some(chunks), ids: ids.to_vec() };
     let (live, replayed) = live_and_replayed(Payload::Tokens);
     let ids: Vec<i64> = (151_001..=151_010).collect();
-    assert_eq!(
-        ranges(&live),
-        [range([1, 4], [1, 2], &ids[..4]), range([7, 10], [4, 5], &ids[6..])]
-    );
+    assert_eq!(ranges(&live), [range([1, 4], [1, 2], &ids[..4]), range([7, 10], [4, 5], &ids[6..])]);
     assert_eq!(replayed, live);
     let (live, replayed) = live_and_replayed(Payload::Lengths);
     assert_eq!(ranges(&live), [range([1, 4], [1, 2], &[]), range([7, 10], [4, 5], &[])]);

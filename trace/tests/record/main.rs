@@ -27,11 +27,7 @@ impl Folder {
     fn new() -> Self {
         use std::sync::atomic::{AtomicU64, Ordering};
         static COUNT: AtomicU64 = AtomicU64::new(0);
-        let name = format!(
-            "tokengap-record-{}-{}",
-            std::process::id(),
-            COUNT.fetch_add(1, Ordering::Relaxed)
-        );
+        let name = format!("tokengap-record-{}-{}", std::process::id(), COUNT.fetch_add(1, Ordering::Relaxed));
         let path = std::env::temp_dir().join(name);
         std::fs::create_dir(&path).expect("a new folder");
         Self(path)
@@ -50,29 +46,19 @@ impl Drop for Folder {
 
 fn header() -> Header {
     Header {
-        anchor: Anchor {
-            mono: MonoNs(5),
-            wall_ns: 1_700_000_000_000_000_000,
-        },
+        anchor: Anchor { mono: MonoNs(5), wall_ns: 1_700_000_000_000_000_000 },
         payload: Payload::Tokens,
         ..Header::of("model", engine::config())
     }
 }
 
 fn closing() -> Closing {
-    Closing {
-        degraded: vec!["an example".into()],
-        cpu_ns: Some(7),
-        ..Closing::default()
-    }
+    Closing { degraded: vec!["an example".into()], cpu_ns: Some(7), ..Closing::default() }
 }
 
 /// Options that close blocks by size alone and write no anchors.
 fn options(block_bytes: usize) -> RecordOptions {
-    RecordOptions {
-        block_bytes,
-        ..RecordOptions::offline()
-    }
+    RecordOptions { block_bytes, ..RecordOptions::offline() }
 }
 
 fn feed(recorder: &mut Recorder, inputs: &[Record<'_>]) {

@@ -61,13 +61,11 @@ fn a_damaged_block_is_skipped_and_reported() {
     let (analysis, input) = analyse(&recording, crate::engine::ENGINES, &mut |_, _| {}).expect("readable");
     let report = analysis.report(&input);
     assert_eq!(report.own.events_missed, u64::from(block.records));
-    assert!(
-        !report.findings.iter().any(|f| f.kind == "wire-loss"),
-        "missed observations are not reported as losses"
-    );
-    let reported = report.own.degraded.iter().any(|d| {
-        d.as_str()
-            .is_some_and(|d| d.contains("block 2") && d.contains("is damaged"))
-    });
+    assert!(!report.findings.iter().any(|f| f.kind == "wire-loss"), "missed observations are not reported as losses");
+    let reported = report
+        .own
+        .degraded
+        .iter()
+        .any(|d| d.as_str().is_some_and(|d| d.contains("block 2") && d.contains("is damaged")));
     assert!(reported, "{:?}", report.own.degraded);
 }

@@ -43,11 +43,7 @@ fn the_newest_blocks_are_complete_and_can_be_dumped_during_the_run() {
     let inputs = noise();
     feed(&mut ring, &inputs);
     let summary = ring.dump(&dumped, &closing(), false).expect("a dump");
-    assert!(
-        ring.status().bytes > 2 * SIZE,
-        "it wrapped: {} bytes",
-        ring.status().bytes
-    );
+    assert!(ring.status().bytes > 2 * SIZE, "it wrapped: {} bytes", ring.status().bytes);
     assert_eq!(fs::metadata(&file).expect("a file").len(), SIZE);
     // Reads the file while the ring is open, as after a crash.
     let live = Recording::open(&file).expect("a ring opens");
@@ -58,12 +54,7 @@ fn the_newest_blocks_are_complete_and_can_be_dumped_during_the_run() {
     assert_eq!((from, dump_records.len()), (live_from, live_records.len()));
     assert_eq!(dump_records, live_records);
     assert_eq!(summary.records + from, inputs.len() as u64);
-    assert!(
-        from > 0
-            && dump
-                .missing()
-                .is_some_and(|m| m.records_before == from && m.records_between == 0)
-    );
+    assert!(from > 0 && dump.missing().is_some_and(|m| m.records_before == from && m.records_between == 0));
     let bytes: u64 = live.blocks().iter().map(|b| b.bytes).sum();
     assert!(bytes > SIZE / 2, "{bytes} of {SIZE} bytes hold blocks");
     // The current hops come first, then the records from that point on.
@@ -80,15 +71,9 @@ fn the_ring_of_a_killed_run_is_not_overwritten() {
     drop(Hindsight::create(&file, SIZE, &header(), options(100_000)).expect("a ring"));
     let refused = Hindsight::create(&file, SIZE, &header(), options(100_000));
     assert!(matches!(refused, Err(RecordError::Exists { .. })));
-    let force = RecordOptions {
-        force: true,
-        ..options(100_000)
-    };
+    let force = RecordOptions { force: true, ..options(100_000) };
     let mut ring = Hindsight::create(&file, SIZE, &header(), force).expect("replaced");
-    assert!(matches!(
-        ring.dump(&folder.file("none.tgap"), &closing(), false),
-        Err(RecordError::Empty)
-    ));
+    assert!(matches!(ring.dump(&folder.file("none.tgap"), &closing(), false), Err(RecordError::Empty)));
     assert!(!folder.file("none.tgap").exists());
     let small = Hindsight::create(&folder.file("small"), 1 << 10, &header(), options(100));
     assert!(matches!(small, Err(RecordError::TooSmall { .. })));

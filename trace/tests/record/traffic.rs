@@ -7,11 +7,7 @@ use trace::{FrameId, HopId, MonoNs};
 const MS: u64 = 1_000_000;
 
 fn rid(n: u64) -> &'static str {
-    let text = format!(
-        "{:016x}{:016x}",
-        n.wrapping_mul(0x9e37_79b9_7f4a_7c15),
-        n.wrapping_mul(0xd134_2543_de82_ef95)
-    );
+    let text = format!("{:016x}{:016x}", n.wrapping_mul(0x9e37_79b9_7f4a_7c15), n.wrapping_mul(0xd134_2543_de82_ef95));
     Box::leak(text.into_boxed_str())
 }
 
@@ -24,10 +20,7 @@ pub(crate) fn traffic(frames: u64, requests: u64, tokens: u32) -> Vec<Record<'st
     let capabilities = Capabilities::SENT | Capabilities::RECEIVED;
     let mut inputs = vec![event(
         0,
-        What::Hop(Hop {
-            endpoint: "ipc:///tmp/tokens",
-            ..Hop::only(HopId(0), "scheduler->tokenizer", capabilities)
-        }),
+        What::Hop(Hop { endpoint: "ipc:///tmp/tokens", ..Hop::only(HopId(0), "scheduler->tokenizer", capabilities) }),
     )];
     let mut slots: Vec<(&'static str, u32)> = (0..requests).map(|n| (rid(n), n as u32 % tokens)).collect();
     let mut started = requests;
@@ -53,10 +46,7 @@ pub(crate) fn traffic(frames: u64, requests: u64, tokens: u32) -> Vec<Record<'st
         }
         let id = FrameId::new(HopId(0), 0, seq);
         let received = Received::in_wakeup(id, seq);
-        inputs.push(event(
-            at,
-            What::Sent(Frame::token_ids(id, 24_000 + seq % 7, chunks.leak())),
-        ));
+        inputs.push(event(at, What::Sent(Frame::token_ids(id, 24_000 + seq % 7, chunks.leak()))));
         inputs.push(event(at + MS + seq * 104_729 % 500_000, What::Received(received)));
         if seq % 10 == 9 {
             inputs.push(Record::Tick(MonoNs(at + 2 * MS)));

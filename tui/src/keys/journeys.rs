@@ -26,37 +26,19 @@ impl Fixture {
     fn new() -> Self {
         let mut model = Model::default();
         for (rid, gap, flag) in [("aaa", 1, Flag::Gap), ("bbb", 9, Flag::Dropped), ("ccc", 5, Flag::Gap)] {
-            let mut row = Row {
-                rid: rid.into(),
-                numbers: Numbers {
-                    gap_ns: Some(gap),
-                    ..Numbers::default()
-                },
-                ..Row::default()
-            };
+            let mut row =
+                Row { rid: rid.into(), numbers: Numbers { gap_ns: Some(gap), ..Numbers::default() }, ..Row::default() };
             row.flags.set(flag, true);
             *model.table.next() = row;
         }
         model.findings = vec![
-            FindingLine {
-                rid: "ccc".into(),
-                ..FindingLine::default()
-            },
-            FindingLine {
-                at_ns: 20_000_000_000,
-                ..FindingLine::default()
-            },
+            FindingLine { rid: "ccc".into(), ..FindingLine::default() },
+            FindingLine { at_ns: 20_000_000_000, ..FindingLine::default() },
         ];
         for second in 0..100 {
             model.history.enter(second, Sample::default());
         }
-        let mut fixture = Self {
-            model,
-            ui: Ui {
-                page: 2,
-                ..Ui::default()
-            },
-        };
+        let mut fixture = Self { model, ui: Ui { page: 2, ..Ui::default() } };
         fixture.update();
         fixture
     }
@@ -107,26 +89,17 @@ fn a_filter_is_typed_corrected_applied_and_cleared() {
     fixture.type_in("/drpo>0");
     assert!(matches!(&fixture.ui.dialog, Dialog::Filter(text, Some(wrong)) if text == "drpo>0" && wrong.at == 0));
     fixture.key(KeyCode::Enter);
-    assert!(
-        matches!(fixture.ui.dialog, Dialog::Filter(..)),
-        "a mistake is not applied"
-    );
+    assert!(matches!(fixture.ui.dialog, Dialog::Filter(..)), "a mistake is not applied");
     for _ in 0.."drpo>0".len() {
         fixture.key(KeyCode::Backspace);
     }
     fixture.type_in("gap>4ns q");
     fixture.key(KeyCode::Backspace);
     fixture.key(KeyCode::Enter);
-    assert_eq!(
-        (fixture.ui.dialog == Dialog::None, fixture.ui.filter.0.as_str()),
-        (true, "gap>4ns")
-    );
+    assert_eq!((fixture.ui.dialog == Dialog::None, fixture.ui.filter.0.as_str()), (true, "gap>4ns"));
     assert_eq!((fixture.model.table.visible_count(), fixture.selected()), (2, "bbb"));
     fixture.key(KeyCode::Esc);
-    assert_eq!(
-        (fixture.model.table.visible_count(), fixture.ui.filter.0.as_str()),
-        (3, "")
-    );
+    assert_eq!((fixture.model.table.visible_count(), fixture.ui.filter.0.as_str()), (3, ""));
 }
 
 #[test]
@@ -146,10 +119,7 @@ fn following_keeps_the_worst_selected_until_the_reader_moves() {
     fixture.type_in("2w");
     assert_eq!(fixture.selected(), "bbb");
     fixture.model.table.clear();
-    let mut row = Row {
-        rid: "zzz".into(),
-        ..Row::default()
-    };
+    let mut row = Row { rid: "zzz".into(), ..Row::default() };
     row.flags.set(Flag::Loss, true);
     *fixture.model.table.next() = row;
     fixture.update();
@@ -166,10 +136,7 @@ fn enter_on_a_finding_opens_its_request_or_its_time() {
     assert_eq!((fixture.ui.tab, fixture.selected()), (Tab::Request, "ccc"));
     fixture.type_in("5j");
     fixture.key(KeyCode::Enter);
-    assert_eq!(
-        (fixture.ui.tab, fixture.ui.time_end(&fixture.model)),
-        (Tab::Overview, 25)
-    );
+    assert_eq!((fixture.ui.tab, fixture.ui.time_end(&fixture.model)), (Tab::Overview, 25));
 }
 
 #[test]
@@ -214,14 +181,8 @@ fn playback_keys_work_only_in_a_replay() {
     let play = |play| Some(Effect::Command(ScreenCommand::Play(play)));
     let mut fixture = Fixture::new();
     assert_eq!(fixture.key(KeyCode::Char('f')), None);
-    assert_eq!(
-        fixture.key(KeyCode::Char('r')),
-        Some(Effect::Command(ScreenCommand::Record))
-    );
-    assert_eq!(
-        fixture.key(KeyCode::Char('d')),
-        Some(Effect::Command(ScreenCommand::Dump))
-    );
+    assert_eq!(fixture.key(KeyCode::Char('r')), Some(Effect::Command(ScreenCommand::Record)));
+    assert_eq!(fixture.key(KeyCode::Char('d')), Some(Effect::Command(ScreenCommand::Dump)));
     fixture.ui.replay = true;
     assert_eq!(fixture.key(KeyCode::Char('r')), None, "a recording is not recorded");
     for (key, command) in [
@@ -248,10 +209,7 @@ fn a_typed_time_is_sought() {
     assert_eq!(fixture.ui.dialog, Dialog::Time("1:2x".into(), false));
     assert_eq!(fixture.key(KeyCode::Enter), None);
     fixture.key(KeyCode::Backspace);
-    assert_eq!(
-        fixture.key(KeyCode::Enter),
-        Some(Effect::Command(ScreenCommand::Play(Play::To(62_000_000_000))))
-    );
+    assert_eq!(fixture.key(KeyCode::Enter), Some(Effect::Command(ScreenCommand::Play(Play::To(62_000_000_000)))));
     assert_eq!(fixture.ui.dialog, Dialog::None);
     fixture.type_in("t");
     fixture.key(KeyCode::Esc);
@@ -296,10 +254,7 @@ fn the_palette_finds_an_action_by_its_words_and_executes_it() {
 fn the_palette_lists_every_applicable_action() {
     let fixture = Fixture::new();
     let other_places = ["in a replay", "in watch"];
-    let all = keys::BINDINGS
-        .iter()
-        .filter(|b| !other_places.contains(&b.place()))
-        .count();
+    let all = keys::BINDINGS.iter().filter(|b| !other_places.contains(&b.place())).count();
     assert_eq!(keys::found("", &fixture.ui).len(), all - 1, "all but the list itself");
 }
 
@@ -314,10 +269,7 @@ fn a_saved_filter_is_applied_by_name() {
     fixture.type_in("/@slow");
     assert_eq!(fixture.ui.dialog, Dialog::Filter("@slow".into(), None));
     fixture.key(KeyCode::Enter);
-    assert_eq!(
-        (fixture.ui.filter.0.as_str(), fixture.model.table.visible_count()),
-        ("gap>4ns", 2)
-    );
+    assert_eq!((fixture.ui.filter.0.as_str(), fixture.model.table.visible_count()), ("gap>4ns", 2));
     fixture.key(KeyCode::Esc);
     fixture.type_in(":@slow");
     fixture.key(KeyCode::Enter);
@@ -330,13 +282,7 @@ fn quitting_during_a_recording_asks_once() {
     fixture.model.doing = "live";
     fixture.model.writing.recording = Some(session::sink::Written::default());
     assert_eq!(fixture.key(KeyCode::Char('q')), None);
-    assert!(
-        fixture
-            .ui
-            .message
-            .as_deref()
-            .is_some_and(|text| text.contains("q again"))
-    );
+    assert!(fixture.ui.message.as_deref().is_some_and(|text| text.contains("q again")));
     fixture.type_in("1");
     assert_eq!(fixture.key(KeyCode::Char('q')), None, "another key cancels quitting");
     assert_eq!(fixture.key(KeyCode::Char('q')), Some(Effect::Quit));
@@ -359,10 +305,7 @@ fn a_click_on_a_header_sorts_a_second_reverses_and_s_resets() {
 fn enter_on_a_hop_opens_its_finding_and_back() {
     let mut fixture = Fixture::new();
     for name in ["scheduler->router", "router->tokenizer"] {
-        fixture.model.hops.push(HopLine {
-            name: name.into(),
-            ..HopLine::default()
-        });
+        fixture.model.hops.push(HopLine { name: name.into(), ..HopLine::default() });
     }
     fixture.model.findings[1].hop = "router->tokenizer".into();
     fixture.type_in("4j");

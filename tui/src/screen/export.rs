@@ -73,10 +73,7 @@ impl Exports {
 
 fn perfetto(recording: &Path, engines: Engines, file: &File) -> anyhow::Result<()> {
     let recording = Recording::open(recording)?;
-    let options = Options {
-        chunks: CHUNKS,
-        ..Options::default()
-    };
+    let options = Options { chunks: CHUNKS, ..Options::default() };
     let mut out = BufWriter::new(file);
     export::recorded(&recording, engines, Format::Perfetto, options, &mut out, &mut |_, _| {})?;
     Ok(out.flush()?)
@@ -84,8 +81,7 @@ fn perfetto(recording: &Path, engines: Engines, file: &File) -> anyhow::Result<(
 
 fn write(what: &str, kind: &str, text: &str) -> anyhow::Result<String> {
     let (name, mut file) = new(what, kind)?;
-    file.write_all(text.as_bytes())
-        .with_context(|| format!("cannot write {name}"))?;
+    file.write_all(text.as_bytes()).with_context(|| format!("cannot write {name}"))?;
     Ok(format!("wrote the {what} so far to {name}"))
 }
 

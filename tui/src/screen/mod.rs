@@ -100,10 +100,7 @@ struct View {
 
 impl View {
     fn new(journal: usize) -> Self {
-        Self {
-            model: Model::default(),
-            journal: Journal::new(journal),
-        }
+        Self { model: Model::default(), journal: Journal::new(journal) }
     }
 }
 
@@ -125,18 +122,9 @@ impl Screen {
             _log_hold: log_hold,
             theme: Theme::of(&Environment::read()),
             view: View::new(keep.journal),
-            ui: Ui {
-                rows: keep.rows,
-                journal: keep.journal,
-                saved: keep.filters.clone(),
-                ..Ui::default()
-            },
+            ui: Ui { rows: keep.rows, journal: keep.journal, saved: keep.filters.clone(), ..Ui::default() },
             hits: Hits::default(),
-            cost: Cost {
-                since: now,
-                cpu_ns: own::cpu_ns(),
-                share: None,
-            },
+            cost: Cost { since: now, cpu_ns: own::cpu_ns(), share: None },
             next_keys: now,
             next_refresh: now,
             next_rows: now,
@@ -155,9 +143,7 @@ impl Screen {
 
     /// Prepares for `runs` watched runs and shows the first.
     pub fn watch(&mut self, runs: usize) {
-        self.hidden = (0..runs)
-            .map(|place| (place > 0).then(|| View::new(self.ui.journal)))
-            .collect();
+        self.hidden = (0..runs).map(|place| (place > 0).then(|| View::new(self.ui.journal))).collect();
         self.pods = vec![PodLine::default(); runs];
     }
 
@@ -267,8 +253,7 @@ impl Screen {
             }
             Some(Effect::Copy(rid)) => {
                 self.terminal.write_sequence(&terminal::copy(&rid));
-                self.ui
-                    .show_message(format!("copied to the terminal's clipboard: {rid}"));
+                self.ui.show_message(format!("copied to the terminal's clipboard: {rid}"));
             }
             Some(Effect::Export(format)) => {
                 let message = self.exports.begin(format, run);
@@ -283,13 +268,7 @@ impl Screen {
         self.stale = true;
         if now >= self.next_keep {
             self.next_keep = now + KEEP_INTERVAL;
-            let found = self
-                .view
-                .model
-                .findings
-                .iter()
-                .map(|f| f.rid.as_str())
-                .filter(|rid| !rid.is_empty());
+            let found = self.view.model.findings.iter().map(|f| f.rid.as_str()).filter(|rid| !rid.is_empty());
             let chosen = self.ui.selected.iter().chain(&self.ui.pins).map(String::as_str);
             self.view.journal.keep(&found.chain(chosen).collect::<Vec<_>>());
         }
@@ -327,11 +306,7 @@ impl Screen {
             .map(|((mono, wall), start)| wall.saturating_add(start.since(mono)).saturating_sub(mono.since(start)));
         if rows {
             // A filter searches all requests that the ledger holds.
-            let max_rows = if self.ui.filter.1.is_empty() {
-                self.ui.rows
-            } else {
-                usize::MAX
-            };
+            let max_rows = if self.ui.filter.1.is_empty() { self.ui.rows } else { usize::MAX };
             self.view.model.refresh_rows(run.analysis, max_rows, &self.ui.pins);
         }
     }
@@ -342,10 +317,7 @@ impl Screen {
             return Ok(());
         }
         let begun = Instant::now();
-        self.view
-            .model
-            .table
-            .arrange(&self.ui.filter.1, self.ui.sort, &self.ui.pins);
+        self.view.model.table.arrange(&self.ui.filter.1, self.ui.sort, &self.ui.pins);
         self.ui.settle(&self.view.model);
         if self.ui.tab == Tab::Request {
             let shown = self.view.model.detail.as_ref().map(|d| d.rid.as_str());
@@ -357,8 +329,7 @@ impl Screen {
         if run.stage == Stage::Ending {
             let pending = run.about.pending();
             let pending = pending.as_deref().unwrap_or("waiting for frames in flight");
-            self.ui
-                .show_message(format!("stopping: {pending}; press q again to quit immediately"));
+            self.ui.show_message(format!("stopping: {pending}; press q again to quit immediately"));
         }
         self.view.model.position = run.about.position();
         self.view.model.writing = (run.writing)();
@@ -464,11 +435,7 @@ impl Observer for PodView {
 
     fn turn(&mut self, run: &Run<'_>) -> anyhow::Result<ScreenCommand> {
         let mut screen = self.screen.borrow_mut();
-        if screen.shown == self.place {
-            screen.turn(run)
-        } else {
-            Ok(ScreenCommand::Stay)
-        }
+        if screen.shown == self.place { screen.turn(run) } else { Ok(ScreenCommand::Stay) }
     }
 
     fn sleep(&mut self, time: Duration) {
@@ -480,11 +447,7 @@ impl Drop for Screen {
     fn drop(&mut self) {
         let of = |q| self.draws.quantile(q).map_or(0, |ns| ns / 1_000);
         let (frames, longest) = (self.draws.count(), self.draws.max().unwrap_or(0) / 1_000);
-        tracing::info!(
-            "screen: {frames} frames, draw time p50 {} us, p99 {} us, max {longest} us",
-            of(0.5),
-            of(0.99)
-        );
+        tracing::info!("screen: {frames} frames, draw time p50 {} us, p99 {} us, max {longest} us", of(0.5), of(0.99));
     }
 }
 

@@ -46,14 +46,8 @@ impl Outlet {
         let (frames, inbox) = sync_channel(1);
         let busy = Busy::default();
         let done = busy.clone();
-        thread::Builder::new()
-            .name("terminal".into())
-            .spawn(move || write_frames(&inbox, terminal, &done))?;
-        Ok(Self {
-            frame: Vec::new(),
-            frames,
-            busy,
-        })
+        thread::Builder::new().name("terminal".into()).spawn(move || write_frames(&inbox, terminal, &done))?;
+        Ok(Self { frame: Vec::new(), frames, busy })
     }
 
     pub(super) fn busy(&self) -> Busy {
@@ -100,10 +94,7 @@ mod tests {
     impl Write for Slow {
         fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
             self.0.recv().map_err(|_| io::ErrorKind::BrokenPipe)?;
-            self.1
-                .lock()
-                .map_err(|_| io::ErrorKind::Other)?
-                .extend_from_slice(bytes);
+            self.1.lock().map_err(|_| io::ErrorKind::Other)?.extend_from_slice(bytes);
             Ok(bytes.len())
         }
 
@@ -117,14 +108,8 @@ mod tests {
         let (let_go, gate) = channel();
         let seen = Arc::new(Mutex::new(Vec::new()));
         let mut outlet = Outlet::start(Slow(gate, Arc::clone(&seen))).expect("a thread");
-        outlet
-            .write_all(b"one")
-            .and_then(|()| outlet.flush())
-            .expect("handed over");
-        outlet
-            .write_all(b" two")
-            .and_then(|()| outlet.flush())
-            .expect("kept, not waited for");
+        outlet.write_all(b"one").and_then(|()| outlet.flush()).expect("handed over");
+        outlet.write_all(b" two").and_then(|()| outlet.flush()).expect("kept, not waited for");
         assert!(outlet.busy().is_set());
         let_go.send(()).expect("the terminal");
         assert!(outlet.busy().wait());
@@ -139,10 +124,7 @@ mod tests {
         let (let_go, gate) = channel();
         drop(let_go);
         let mut outlet = Outlet::start(Slow(gate, Arc::default())).expect("a thread");
-        outlet
-            .write_all(b"one")
-            .and_then(|()| outlet.flush())
-            .expect("handed over");
+        outlet.write_all(b"one").and_then(|()| outlet.flush()).expect("handed over");
         assert!(!outlet.busy().wait(), "it never arrives");
     }
 }

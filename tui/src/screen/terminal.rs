@@ -43,11 +43,7 @@ impl Terminal {
             .and_then(|()| ratatui::Terminal::new(CrosstermBackend::new(outlet)))
             .and_then(|mut inner| inner.clear().map(|()| inner));
         match opened {
-            Ok(inner) => Ok(Self {
-                inner,
-                busy,
-                broken: false,
-            }),
+            Ok(inner) => Ok(Self { inner, busy, broken: false }),
             Err(error) => {
                 restore();
                 Err(error)
@@ -102,9 +98,7 @@ pub(super) fn is_closed() -> bool {
     let mut fds = [PollFd::new(&stdin, PollFlags::IN)];
     let now = Timespec::default();
     poll(&mut fds, Some(&now)).is_ok_and(|ready| ready > 0)
-        && fds[0]
-            .revents()
-            .intersects(PollFlags::HUP | PollFlags::ERR | PollFlags::NVAL)
+        && fds[0].revents().intersects(PollFlags::HUP | PollFlags::ERR | PollFlags::NVAL)
 }
 
 /// Restores the terminal. Further calls do nothing.
@@ -139,11 +133,7 @@ fn base64(bytes: &[u8]) -> String {
         let word = three.iter().fold(0u32, |word, &b| word << 8 | u32::from(b)) << (8 * (3 - three.len()));
         for place in 0..4 {
             let six = (word >> (18 - 6 * place)) & 63;
-            out.push(if place <= three.len() {
-                ALPHABET[six as usize] as char
-            } else {
-                '='
-            });
+            out.push(if place <= three.len() { ALPHABET[six as usize] as char } else { '=' });
         }
     }
     out
@@ -155,14 +145,8 @@ mod tests {
 
     #[test]
     fn base64_pads_as_rfc_4648_requires() {
-        let known = [
-            ("", ""),
-            ("f", "Zg=="),
-            ("fo", "Zm8="),
-            ("foo", "Zm9v"),
-            ("foob", "Zm9vYg=="),
-            ("\u{ff}~", "w79+"),
-        ];
+        let known =
+            [("", ""), ("f", "Zg=="), ("fo", "Zm8="), ("foo", "Zm9v"), ("foob", "Zm9vYg=="), ("\u{ff}~", "w79+")];
         for (plain, coded) in known {
             assert_eq!(base64(plain.as_bytes()), coded);
         }

@@ -20,10 +20,7 @@ fn named(losses: Option<&Losses>) -> String {
     let chunks: Vec<[u32; 2]> = losses.ranges.iter().filter_map(|range| range.chunks).collect();
     let parts = [
         ("chunks", places(chunks.into_iter(), RANGES, losses.unlisted)),
-        (
-            "places",
-            places(losses.ranges.iter().map(|range| range.tokens), RANGES, losses.unlisted),
-        ),
+        ("places", places(losses.ranges.iter().map(|range| range.tokens), RANGES, losses.unlisted)),
         ("ids", ids(losses.ranges.iter().flat_map(|range| &range.ids), RANGES)),
     ];
     let listed = parts.iter().filter(|(_, what)| !what.is_empty());
@@ -75,10 +72,9 @@ pub(super) fn evidence(
                     "its frames list all tokens so far instead of new ones: sums count tokens repeatedly".into()
                 }
                 Flag::Aborted => format!("it was aborted by the client, the {source} or an error"),
-                Flag::Retracted => format!(
-                    "the {source} removed it from the batch {} times to free memory",
-                    row.retractions
-                ),
+                Flag::Retracted => {
+                    format!("the {source} removed it from the batch {} times to free memory", row.retractions)
+                }
             };
             (flag, why)
         })
@@ -93,21 +89,14 @@ mod tests {
 
     #[test]
     fn lost_tokens_are_listed_by_chunk_position_and_id() {
-        let range = |tokens, chunks, ids: &[i64]| LostRange {
-            tokens,
-            chunks: Some(chunks),
-            ids: ids.to_vec(),
-        };
+        let range = |tokens, chunks, ids: &[i64]| LostRange { tokens, chunks: Some(chunks), ids: ids.to_vec() };
         let losses = Losses {
             ranges: vec![range([1, 1], [1, 1], &[17]), range([3, 5], [3, 4], &[8, 9, 10])],
             chunks: 3,
             tokens: 4,
             unlisted: 0,
         };
-        assert_eq!(
-            named(Some(&losses)),
-            " (chunks 1, 3-4; places 1, 3-5; ids 17, 8, 9, 10)"
-        );
+        assert_eq!(named(Some(&losses)), " (chunks 1, 3-4; places 1, 3-5; ids 17, 8, 9, 10)");
         assert_eq!(named(None), "");
     }
 }

@@ -76,11 +76,7 @@ pub(crate) fn fates(chunks: &[ChunkSeen], deliveries: &[DeliverySeen], known: Kn
         let is_predicted = |end: u32| deliveries.is_empty() && lists(known.predicted, end);
         let determined = chunk.end.and_then(&mut by_delivery);
         let predicted = chunk.end.filter(|end| is_predicted(*end)).map(|_| Fate::DropPredicted);
-        let seen = if chunk.received.is_some() {
-            Fate::Received
-        } else {
-            known.idle
-        };
+        let seen = if chunk.received.is_some() { Fate::Received } else { known.idle };
         determined.or(predicted).unwrap_or(seen)
     };
     chunks.iter().map(fate).collect()
@@ -106,14 +102,7 @@ fn ranges(deliveries: &[DeliverySeen]) -> Vec<(u32, u32)> {
                 Mode::Incremental => to.saturating_add(d.tokens),
                 Mode::Cumulative => d.tokens,
             });
-            (
-                if d.mode == Mode::Cumulative {
-                    0
-                } else {
-                    to.saturating_sub(d.tokens)
-                },
-                to,
-            )
+            (if d.mode == Mode::Cumulative { 0 } else { to.saturating_sub(d.tokens) }, to)
         })
         .collect()
 }
@@ -128,23 +117,11 @@ mod tests {
     fn fates_of(chunks: &[ChunkSeen], deliveries: &[DeliverySeen], lost: [Option<&Losses>; 2]) -> Vec<Fate> {
         let [confirmed, predicted] = lost;
         let idle = Fate::Waiting;
-        fates(
-            chunks,
-            deliveries,
-            Known {
-                confirmed,
-                predicted,
-                idle,
-            },
-        )
+        fates(chunks, deliveries, Known { confirmed, predicted, idle })
     }
 
     fn losses(places: &[u32], unlisted: u64) -> Losses {
-        let range = |place: &u32| LostRange {
-            tokens: [*place; 2],
-            chunks: Some([*place; 2]),
-            ids: Vec::new(),
-        };
+        let range = |place: &u32| LostRange { tokens: [*place; 2], chunks: Some([*place; 2]), ids: Vec::new() };
         Losses {
             ranges: places.iter().map(range).collect(),
             chunks: places.len() as u64 + unlisted,
@@ -155,23 +132,11 @@ mod tests {
 
     fn chunk(end: u32, wakeup: u32) -> ChunkSeen {
         let (sent, received) = (Some(MonoNs(u64::from(end))), Some(MonoNs(100)));
-        ChunkSeen {
-            hop: HopId(0),
-            sent,
-            received,
-            wakeup: Some((wakeup, 1)),
-            tokens: 1,
-            end: Some(end),
-        }
+        ChunkSeen { hop: HopId(0), sent, received, wakeup: Some((wakeup, 1)), tokens: 1, end: Some(end) }
     }
 
     fn delivery(tokens: u32, end: u32) -> DeliverySeen {
-        DeliverySeen {
-            at: MonoNs(200),
-            mode: Mode::Incremental,
-            tokens,
-            end: Some(end),
-        }
+        DeliverySeen { at: MonoNs(200), mode: Mode::Incremental, tokens, end: Some(end) }
     }
 
     #[test]
@@ -198,22 +163,13 @@ mod tests {
         let found = fates_of(&chunks, &[], [None, Some(&predicted)]);
         assert_eq!(found, [Fate::Received, Fate::DropPredicted, Fate::Received]);
         assert_eq!(fates_of(&chunks, &[], [None, None])[1], Fate::Received);
-        assert_eq!(
-            fates_of(&chunks, &[delivery(1, 1)], [None, Some(&predicted)])[1],
-            Fate::Received
-        );
+        assert_eq!(fates_of(&chunks, &[delivery(1, 1)], [None, Some(&predicted)])[1], Fate::Received);
     }
 
     #[test]
     fn a_cumulative_delivery_covers_all_earlier_chunks() {
         let chunks = [chunk(1, 1), chunk(2, 1)];
-        let cumulative = DeliverySeen {
-            mode: Mode::Cumulative,
-            ..delivery(2, 2)
-        };
-        assert_eq!(
-            fates_of(&chunks, &[cumulative], [None, None]),
-            [Fate::Delivered, Fate::Merged]
-        );
+        let cumulative = DeliverySeen { mode: Mode::Cumulative, ..delivery(2, 2) };
+        assert_eq!(fates_of(&chunks, &[cumulative], [None, None]), [Fate::Delivered, Fate::Merged]);
     }
 }

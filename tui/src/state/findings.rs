@@ -25,11 +25,7 @@ fn line(finding: &Finding, start: MonoNs) -> FindingLine {
         summary: verdict.summary.clone(),
         hop: verdict.hop.clone(),
         rid: verdict.rid.clone(),
-        evidence: verdict
-            .evidence
-            .iter()
-            .map(|(name, value)| number(name, value))
-            .collect(),
+        evidence: verdict.evidence.iter().map(|(name, value)| number(name, value)).collect(),
         advice: verdict.advice.clone(),
     }
 }
@@ -38,9 +34,7 @@ fn line(finding: &Finding, start: MonoNs) -> FindingLine {
 fn number(name: &str, value: &Value) -> (String, String) {
     let shown = match (name.strip_suffix("_ns"), value) {
         (Some(stem), Value::Number(n)) => return (stem.replace('_', " "), n.as_u64().map_or(n.to_string(), duration)),
-        (None, Value::Number(n)) => n
-            .as_u64()
-            .map_or_else(|| format!("{:.3}", n.as_f64().unwrap_or(0.0)), count),
+        (None, Value::Number(n)) => n.as_u64().map_or_else(|| format!("{:.3}", n.as_f64().unwrap_or(0.0)), count),
         (_, Value::String(text)) => text.clone(),
         (_, other) => other.to_string(),
     };
@@ -53,15 +47,9 @@ mod tests {
 
     #[test]
     fn evidence_is_formatted_in_its_unit() {
-        assert_eq!(
-            number("longest_wait_ns", &1_500_000_000_u64.into()),
-            ("longest wait".into(), "1.50 s".into())
-        );
+        assert_eq!(number("longest_wait_ns", &1_500_000_000_u64.into()), ("longest wait".into(), "1.50 s".into()));
         assert_eq!(number("requests", &12_345.into()), ("requests".into(), "12.3k".into()));
         assert_eq!(number("share", &0.125.into()), ("share".into(), "0.125".into()));
-        assert_eq!(
-            number("by_cause", &serde_json::json!({"a": 1})),
-            ("by cause".into(), "{\"a\":1}".into())
-        );
+        assert_eq!(number("by_cause", &serde_json::json!({"a": 1})), ("by cause".into(), "{\"a\":1}".into()));
     }
 }

@@ -94,10 +94,6 @@ mod tests {
         }
         assert!(loss.weight() > rest.weight());
         assert_eq!(rest.iter().next(), Some(Flag::Dropped));
-        assert!(
-            Flag::ALL
-                .iter()
-                .all(|f| Flag::parse(&f.word().to_lowercase()) == Some(*f))
-        );
+        assert!(Flag::ALL.iter().all(|f| Flag::parse(&f.word().to_lowercase()) == Some(*f)));
     }
 }

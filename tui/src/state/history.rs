@@ -56,21 +56,14 @@ pub(crate) struct History<T> {
 
 impl<T> Default for History<T> {
     fn default() -> Self {
-        Self {
-            samples: VecDeque::new(),
-            newest: 0,
-        }
+        Self { samples: VecDeque::new(), newest: 0 }
     }
 }
 
 impl<T: Copy> History<T> {
     /// Adds the sample for `second` and fills skipped seconds with copies of it. Ignores a second that already has a sample.
     pub(crate) fn enter(&mut self, second: u64, sample: T) {
-        let missing = if self.samples.is_empty() {
-            1
-        } else {
-            second.saturating_sub(self.newest)
-        };
+        let missing = if self.samples.is_empty() { 1 } else { second.saturating_sub(self.newest) };
         for _ in 0..missing.min(KEPT as u64) {
             if self.samples.len() == KEPT {
                 self.samples.pop_front();
@@ -113,9 +106,7 @@ impl<T: Copy> History<T> {
             .map(|column| {
                 let last = end.checked_sub(column * step)?;
                 let first = last.saturating_sub(step - 1);
-                (first..=last)
-                    .filter_map(|second| metric(self.at(second)?))
-                    .reduce(f64::max)
+                (first..=last).filter_map(|second| metric(self.at(second)?)).reduce(f64::max)
             })
             .collect()
     }
@@ -133,13 +124,7 @@ mod tests {
     fn ramp(seconds: u64) -> History<Sample> {
         let mut history = History::default();
         for second in 0..seconds {
-            history.enter(
-                second,
-                Sample {
-                    tokens: second as f64,
-                    ..Sample::default()
-                },
-            );
+            history.enter(second, Sample { tokens: second as f64, ..Sample::default() });
         }
         history
     }
@@ -159,13 +144,7 @@ mod tests {
         let mut history = ramp(2 * KEPT as u64);
         assert_eq!(history.depth(), KEPT as u64 - 1);
         let before = history.newest();
-        history.enter(
-            before + 5,
-            Sample {
-                tokens: 1.0,
-                ..Sample::default()
-            },
-        );
+        history.enter(before + 5, Sample { tokens: 1.0, ..Sample::default() });
         assert_eq!(history.series(|s| Some(s.tokens), before, 1, 1), [Some(before as f64)]);
         history.enter(before, Sample::default());
         assert_eq!(history.newest(), before + 5);

@@ -18,9 +18,7 @@ const MEMBERS: usize = 64;
 /// Hops grouped by name, starting at the scheduler.
 pub(crate) fn read(ledger: &Ledger, thresholds: &Thresholds, findings: &[FindingLine]) -> Vec<HopLine> {
     let found = |name: &str| {
-        let here = findings
-            .iter()
-            .filter(|f| f.active && f.hop == name && f.health >= Health::Warning);
+        let here = findings.iter().filter(|f| f.active && f.hop == name && f.health >= Health::Warning);
         here.map(|f| f.health).max().unwrap_or_default()
     };
     let lines = ledger.groups().iter().enumerate().filter_map(|(place, group)| {
@@ -53,11 +51,7 @@ fn line(ledger: &Ledger, thresholds: &Thresholds, found: Health, (group, members
         |stage: fn(&trace::event::Capabilities) -> bool| members.iter().any(|h| stage(&h.capabilities()));
     let receives = capabilities(|s| s.received);
     let rates = group.rate.recent(now);
-    let oldest_ns = members
-        .iter()
-        .filter_map(|h| h.oldest_waiting())
-        .min()
-        .map(|at| now.since(at));
+    let oldest_ns = members.iter().filter_map(|h| h.oldest_waiting()).min().map(|at| now.since(at));
     let place = members.first().map(|hop| hop.group);
     let reasons = place.map(|place| ledger.undecoded_by_reason(place)).unwrap_or_default();
     let mut reasons: Vec<(String, u64)> = reasons.into_iter().map(|(why, n)| (why.to_owned(), n)).collect();
@@ -70,14 +64,8 @@ fn line(ledger: &Ledger, thresholds: &Thresholds, found: Health, (group, members
         inside: stage.and_then(|p| Spread::of(&p.inside)),
         busy: busy(ledger, members),
         ends: group.ends.clone(),
-        health: health(
-            group,
-            receives,
-            oldest_ns,
-            sum(|c| c.frames_sent.max(c.frames_received)),
-            thresholds,
-        )
-        .max(found),
+        health: health(group, receives, oldest_ns, sum(|c| c.frames_sent.max(c.frames_received)), thresholds)
+            .max(found),
         frames_per_s: rates.frames,
         chunks_per_s: rates.chunks,
         bytes_per_s: rates.bytes,
@@ -90,11 +78,7 @@ fn line(ledger: &Ledger, thresholds: &Thresholds, found: Health, (group, members
         backlog_max: receives.then_some(group.backlog_max),
         oldest_ns: oldest_ns.filter(|_| receives),
         queue_wait: Spread::of(&group.queue_wait).filter(|_| receives),
-        queue_wait_classes: if receives {
-            classes(&group.queue_wait)
-        } else {
-            Vec::new()
-        },
+        queue_wait_classes: if receives { classes(&group.queue_wait) } else { Vec::new() },
         send_wait: Spread::of(&group.send_wait),
         relay: Spread::of(&group.relay),
         processing: Spread::of(&group.processing),
@@ -173,10 +157,7 @@ mod tests {
         scene.receive(3 * MS, 0, 1);
         scene.send(5 * MS, &[("a", 1, 2)]);
         let at = |scene: &Scene| read(scene.analysis.ledger(), scene.analysis.thresholds(), &[]).remove(0);
-        assert_eq!(
-            (at(&scene).health, at(&scene).queue_wait_classes),
-            (Health::Good, vec![0, 0, 1, 0, 0, 0, 0, 0])
-        );
+        assert_eq!((at(&scene).health, at(&scene).queue_wait_classes), (Health::Good, vec![0, 0, 1, 0, 0, 0, 0, 0]));
         scene.tick(6_000 * MS);
         assert_eq!((at(&scene).health, at(&scene).backlog), (Health::Critical, Some(1)));
         let mut tapped = Scene::tapped();

@@ -116,31 +116,13 @@ impl Journal {
                 let kind = Kind::Received(received.wakeup.is_some());
                 let end = received.wakeup.unwrap_or(0) as u32;
                 let tokens = received.wakeup.map_or(0, |wakeup| self.place_in_wakeup(hop, wakeup));
-                self.push(Moment {
-                    at,
-                    key: 0,
-                    seq,
-                    lane,
-                    tokens,
-                    end,
-                    hop,
-                    kind,
-                });
+                self.push(Moment { at, key: 0, seq, lane, tokens, end, hop, kind });
             }
             What::Delivered(delivered) if !delivered.is_uncounted() => {
                 let kind = Kind::Delivered(delivered.mode);
                 let end = delivered.completion_tokens.unwrap_or(NO_COUNT);
                 let key = self.keys.hash_one(delivered.rid);
-                self.push(Moment {
-                    at,
-                    key,
-                    seq: 0,
-                    lane: 0,
-                    tokens: delivered.tokens,
-                    end,
-                    hop: HopId(0),
-                    kind,
-                });
+                self.push(Moment { at, key, seq: 0, lane: 0, tokens: delivered.tokens, end, hop: HopId(0), kind });
             }
             What::Engine(_)
             | What::Hop(_)
@@ -162,35 +144,17 @@ impl Journal {
 
     fn place_in_wakeup(&mut self, hop: HopId, wakeup: u64) -> u32 {
         let last = self.wakeups.entry(hop).or_insert((wakeup, 0));
-        *last = if last.0 == wakeup {
-            (wakeup, last.1 + 1)
-        } else {
-            (wakeup, 1)
-        };
+        *last = if last.0 == wakeup { (wakeup, last.1 + 1) } else { (wakeup, 1) };
         last.1
     }
 
     fn frame(&mut self, at: MonoNs, frame: &Frame<'_>, kind: Kind) {
         let FrameId { hop, lane, seq } = frame.id;
         for chunk in frame.chunks {
-            let &Chunk {
-                rid,
-                listed,
-                completion_tokens,
-                ..
-            } = chunk;
+            let &Chunk { rid, listed, completion_tokens, .. } = chunk;
             let key = self.keys.hash_one(rid);
             let end = completion_tokens.unwrap_or(NO_COUNT);
-            self.push(Moment {
-                at,
-                key,
-                seq,
-                lane,
-                tokens: listed.unwrap_or(0),
-                end,
-                hop,
-                kind,
-            });
+            self.push(Moment { at, key, seq, lane, tokens: listed.unwrap_or(0), end, hop, kind });
         }
     }
 
@@ -236,23 +200,12 @@ impl Journal {
                 Kind::Sent | Kind::Carried => {
                     let sent = (moment.kind == Kind::Sent).then_some(moment.at);
                     frames.entry(moment.frame()).or_default().push(story.chunks.len());
-                    let chunk = ChunkSeen {
-                        hop: moment.hop,
-                        sent,
-                        received: None,
-                        wakeup: None,
-                        tokens: moment.tokens,
-                        end,
-                    };
+                    let chunk =
+                        ChunkSeen { hop: moment.hop, sent, received: None, wakeup: None, tokens: moment.tokens, end };
                     story.chunks.push(chunk);
                 }
                 Kind::Delivered(mode) => {
-                    story.deliveries.push(DeliverySeen {
-                        at: moment.at,
-                        mode,
-                        tokens: moment.tokens,
-                        end,
-                    });
+                    story.deliveries.push(DeliverySeen { at: moment.at, mode, tokens: moment.tokens, end });
                 }
                 Kind::Received(_) => {}
             }
@@ -293,10 +246,7 @@ mod tests {
         let received: Vec<_> = story.chunks.iter().map(|c| (c.received, c.wakeup, c.end)).collect();
         assert_eq!(
             received,
-            [
-                (Some(MonoNs(50 * MS)), Some((7, 1)), Some(1)),
-                (Some(MonoNs(51 * MS)), Some((7, 2)), Some(3))
-            ]
+            [(Some(MonoNs(50 * MS)), Some((7, 1)), Some(1)), (Some(MonoNs(51 * MS)), Some((7, 2)), Some(3))]
         );
         assert_eq!((story.deliveries.len(), story.since), (1, None));
         assert_eq!(scene.journal.story("b").chunks.len(), 1);

@@ -142,15 +142,8 @@ pub(crate) struct HopLine {
 }
 
 /// Upper bounds of the queue wait histogram, in nanoseconds; the last class is unbounded.
-pub(crate) const CLASSES: [u64; 7] = [
-    100_000,
-    1_000_000,
-    10_000_000,
-    100_000_000,
-    1_000_000_000,
-    5_000_000_000,
-    20_000_000_000,
-];
+pub(crate) const CLASSES: [u64; 7] =
+    [100_000, 1_000_000, 10_000_000, 100_000_000, 1_000_000_000, 5_000_000_000, 20_000_000_000];
 
 /// One of several hops with the same name.
 #[derive(Clone, Debug, Default, PartialEq)]

@@ -49,12 +49,7 @@ impl sink::Past for Model {
 impl Model {
     /// Replaces the time series with those of another screen. Ignores input above the limits.
     pub(crate) fn take_over(&mut self, past: ReceivedHistory) {
-        let ReceivedHistory {
-            history,
-            hops,
-            threads,
-            harm_before,
-        } = past;
+        let ReceivedHistory { history, hops, threads, harm_before } = past;
         if hops.len() > MAX_NAMES || threads.len() > MAX_NAMES {
             return;
         }

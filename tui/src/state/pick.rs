@@ -124,29 +124,17 @@ pub(crate) mod tests {
     use super::*;
 
     pub(crate) fn offer(kind: Kind, title: &str) -> Offer {
-        Offer {
-            kind,
-            title: title.into(),
-            note: String::new(),
-            command: vec![title.into()],
-        }
+        Offer { kind, title: title.into(), note: String::new(), command: vec![title.into()] }
     }
 
     #[test]
     fn engines_are_listed_first_and_the_selection_is_kept() {
         let mut pick = Pick::default();
         assert_eq!(pick.apply(Action::Open), None, "no offers");
-        pick.offer(
-            Kind::Demo,
-            vec![offer(Kind::Demo, "race"), offer(Kind::Demo, "backlog")],
-        );
+        pick.offer(Kind::Demo, vec![offer(Kind::Demo, "race"), offer(Kind::Demo, "backlog")]);
         assert_eq!(pick.selected().map(|o| &*o.title), Some("race"));
         pick.offer(Kind::Engine, vec![offer(Kind::Engine, "sglang")]);
-        assert_eq!(
-            pick.selected().map(|o| &*o.title),
-            Some("sglang"),
-            "the first offer is selected by default"
-        );
+        assert_eq!(pick.selected().map(|o| &*o.title), Some("sglang"), "the first offer is selected by default");
         pick.apply(Action::End);
         pick.offer(Kind::Engine, Vec::new());
         assert_eq!(pick.selected().map(|o| &*o.title), Some("backlog"));
@@ -156,10 +144,7 @@ pub(crate) mod tests {
     #[test]
     fn one_click_selects_and_the_next_opens() {
         let mut pick = Pick::default();
-        pick.offer(
-            Kind::Demo,
-            vec![offer(Kind::Demo, "race"), offer(Kind::Demo, "backlog")],
-        );
+        pick.offer(Kind::Demo, vec![offer(Kind::Demo, "race"), offer(Kind::Demo, "backlog")]);
         assert_eq!(pick.apply(Action::Pick(1)), None);
         assert_eq!(pick.apply(Action::Pick(1)), Some(Choice::Run(vec!["backlog".into()])));
         assert_eq!(pick.apply(Action::Back), None, "Esc never leaves");

@@ -94,18 +94,10 @@ mod tests {
     use crate::state::health::Health;
 
     fn pod(name: &str, tokens_per_s: f64, gap_p99: Option<u64>, health: Health) -> PodLine {
-        let verdict = Verdict {
-            health,
-            text: "as it is".into(),
-        };
+        let verdict = Verdict { health, text: "as it is".into() };
         PodLine {
             name: name.into(),
-            brief: Brief {
-                tokens_per_s,
-                gap_p99,
-                verdict,
-                ..Brief::default()
-            },
+            brief: Brief { tokens_per_s, gap_p99, verdict, ..Brief::default() },
             ..PodLine::default()
         }
     }

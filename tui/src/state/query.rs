@@ -39,12 +39,8 @@ impl PartialEq for Named {
 }
 
 /// Other names of columns.
-const ALIASES: [(&str, &str); 4] = [
-    ("tokens", "sent"),
-    ("received", "recv"),
-    ("delivered", "deliv"),
-    ("dropped", "drop"),
-];
+const ALIASES: [(&str, &str); 4] =
+    [("tokens", "sent"), ("received", "recv"), ("delivered", "deliv"), ("dropped", "drop")];
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Op {
@@ -107,13 +103,10 @@ impl Query {
 
     /// Parts of rids that the filter requires.
     pub(crate) fn parts(&self) -> impl Iterator<Item = &str> {
-        self.0
-            .iter()
-            .filter(|term| !term.negated)
-            .filter_map(|term| match &term.test {
-                Test::Rid(part) => Some(part.as_str()),
-                _ => None,
-            })
+        self.0.iter().filter(|term| !term.negated).filter_map(|term| match &term.test {
+            Test::Rid(part) => Some(part.as_str()),
+            _ => None,
+        })
     }
 
     /// Returns whether the row matches.
@@ -129,16 +122,10 @@ fn term(word: &str, at: usize) -> Result<Term, SyntaxError> {
     };
     let at = at + usize::from(negated);
     if body.is_empty() {
-        return Err(SyntaxError {
-            at,
-            what: "missing term after the minus sign".into(),
-        });
+        return Err(SyntaxError { at, what: "missing term after the minus sign".into() });
     }
     let Some(end) = body.find([':', '<', '>', '=']) else {
-        return Ok(Term {
-            negated,
-            test: Test::Rid(body.to_lowercase()),
-        });
+        return Ok(Term { negated, test: Test::Rid(body.to_lowercase()) });
     };
     let (name, rest) = body.split_at(end);
     let (op, value) = operator(rest);
@@ -154,16 +141,10 @@ fn term(word: &str, at: usize) -> Result<Term, SyntaxError> {
         "state" => Test::State(state(value, value_at)?),
         "flag" => Test::Flag(flag(value, value_at)?),
         lower => {
-            let head = ALIASES
-                .iter()
-                .find(|alias| alias.0 == lower)
-                .map_or(lower, |alias| alias.1);
+            let head = ALIASES.iter().find(|alias| alias.0 == lower).map_or(lower, |alias| alias.1);
             let (_, column, on_screen) = numbers()
                 .find(|(.., on_screen)| on_screen.head == head)
-                .ok_or_else(|| SyntaxError {
-                    at,
-                    what: unknown(name),
-                })?;
+                .ok_or_else(|| SyntaxError { at, what: unknown(name) })?;
             let parse = if column.is_duration { duration } else { number };
             Test::Number(Named(on_screen.head, column.of), op, parse(value, value_at)?)
         }
@@ -184,39 +165,22 @@ fn unknown(name: &str) -> String {
 }
 
 fn operator(rest: &str) -> (Op, &str) {
-    const OPS: [(&str, Op); 6] = [
-        (">=", Op::AtLeast),
-        ("<=", Op::AtMost),
-        (">", Op::More),
-        ("<", Op::Less),
-        ("=", Op::Equal),
-        (":", Op::Equal),
-    ];
-    OPS.iter()
-        .find_map(|&(sign, op)| Some((op, rest.strip_prefix(sign)?)))
-        .unwrap_or((Op::Equal, rest))
+    const OPS: [(&str, Op); 6] =
+        [(">=", Op::AtLeast), ("<=", Op::AtMost), (">", Op::More), ("<", Op::Less), ("=", Op::Equal), (":", Op::Equal)];
+    OPS.iter().find_map(|&(sign, op)| Some((op, rest.strip_prefix(sign)?))).unwrap_or((Op::Equal, rest))
 }
 
 fn state(value: &str, at: usize) -> Result<Life, SyntaxError> {
-    Life::ALL
-        .into_iter()
-        .find(|l| l.word().eq_ignore_ascii_case(value))
-        .ok_or_else(|| SyntaxError {
-            at,
-            what: format!(
-                "{value:?} is not a state: use one of {}",
-                Life::ALL.map(Life::word).join(" ")
-            ),
-        })
+    Life::ALL.into_iter().find(|l| l.word().eq_ignore_ascii_case(value)).ok_or_else(|| SyntaxError {
+        at,
+        what: format!("{value:?} is not a state: use one of {}", Life::ALL.map(Life::word).join(" ")),
+    })
 }
 
 fn flag(value: &str, at: usize) -> Result<Flag, SyntaxError> {
     Flag::parse(value).ok_or_else(|| SyntaxError {
         at,
-        what: format!(
-            "{value:?} is not a flag: use one of {}",
-            Flag::ALL.map(Flag::word).join(" ")
-        ),
+        what: format!("{value:?} is not a flag: use one of {}", Flag::ALL.map(Flag::word).join(" ")),
     })
 }
 
@@ -226,33 +190,16 @@ fn number(value: &str, at: usize) -> Result<u64, SyntaxError> {
 }
 
 fn duration(value: &str, at: usize) -> Result<u64, SyntaxError> {
-    const UNITS: [(&str, f64); 6] = [
-        ("ns", 1.0),
-        ("us", 1e3),
-        ("ms", 1e6),
-        ("s", 1e9),
-        ("m", 6e10),
-        ("h", 3.6e12),
-    ];
+    const UNITS: [(&str, f64); 6] = [("ns", 1.0), ("us", 1e3), ("ms", 1e6), ("s", 1e9), ("m", 6e10), ("h", 3.6e12)];
     measured(value, at, &UNITS, "expected a duration, for example 250ms, 1s or 2m")
 }
 
 fn measured(value: &str, at: usize, units: &[(&str, f64)], meant: &str) -> Result<u64, SyntaxError> {
-    let digits = value
-        .find(|c: char| !c.is_ascii_digit() && c != '.')
-        .unwrap_or(value.len());
+    let digits = value.find(|c: char| !c.is_ascii_digit() && c != '.').unwrap_or(value.len());
     let (amount, unit) = value.split_at(digits);
-    let amount: f64 = amount.parse().map_err(|_| SyntaxError {
-        at,
-        what: meant.to_owned(),
-    })?;
+    let amount: f64 = amount.parse().map_err(|_| SyntaxError { at, what: meant.to_owned() })?;
     let scale = units.iter().find(|u| u.0.eq_ignore_ascii_case(unit));
-    let scale = scale
-        .ok_or_else(|| SyntaxError {
-            at: at + digits,
-            what: meant.to_owned(),
-        })?
-        .1;
+    let scale = scale.ok_or_else(|| SyntaxError { at: at + digits, what: meant.to_owned() })?.1;
     Ok((amount * scale).round() as u64)
 }
 
@@ -272,9 +219,7 @@ fn contains(text: &str, lower: &str) -> bool {
     if !text.is_ascii() || !lower.is_ascii() {
         return text.to_lowercase().contains(lower);
     }
-    text.as_bytes()
-        .windows(lower.len())
-        .any(|w| w.eq_ignore_ascii_case(lower.as_bytes()))
+    text.as_bytes().windows(lower.len()).any(|w| w.eq_ignore_ascii_case(lower.as_bytes()))
 }
 
 impl Op {
@@ -313,9 +258,7 @@ mod tests {
     }
 
     fn passes(text: &str) -> bool {
-        Query::parse(text)
-            .unwrap_or_else(|m| panic!("{text:?} {m}"))
-            .matches(&row())
+        Query::parse(text).unwrap_or_else(|m| panic!("{text:?} {m}")).matches(&row())
     }
 
     #[test]
@@ -333,14 +276,7 @@ mod tests {
         ] {
             assert!(passes(text), "{text:?}");
         }
-        for text in [
-            "gap>2s",
-            "-5b92",
-            "state:done",
-            "drop=0 5b92",
-            "flag:wire-loss",
-            "worker:0",
-        ] {
+        for text in ["gap>2s", "-5b92", "state:done", "drop=0 5b92", "flag:wire-loss", "worker:0"] {
             assert!(!passes(text), "{text:?}");
         }
     }

@@ -112,11 +112,7 @@ impl Model {
             // Copies the name only on first use.
             match self.hop_history.get_mut(&group.name) {
                 Some(history) => history.enter(second, sample),
-                None => self
-                    .hop_history
-                    .entry(group.name.clone())
-                    .or_default()
-                    .enter(second, sample),
+                None => self.hop_history.entry(group.name.clone()).or_default().enter(second, sample),
             }
         }
         self.remember_threads(ledger, second);
@@ -208,35 +204,22 @@ impl Model {
 
     fn verdict_now(&self) -> Verdict {
         if let Some(worst) = self.findings.iter().find(|f| f.active && f.health > Health::Info) {
-            return Verdict {
-                health: worst.health,
-                text: worst.summary.clone(),
-            };
+            return Verdict { health: worst.health, text: worst.summary.clone() };
         }
         if let Some(past) = self.findings.iter().find(|f| f.health > Health::Info) {
-            return Verdict {
-                health: Health::Info,
-                text: format!("now quiet; earlier: {}", past.summary),
-            };
+            return Verdict { health: Health::Info, text: format!("now quiet; earlier: {}", past.summary) };
         }
         if self.chunks.sent == 0 {
-            return Verdict {
-                health: Health::Unknown,
-                text: "no tokens observed yet".into(),
-            };
+            return Verdict { health: Health::Unknown, text: "no tokens observed yet".into() };
         }
         let text = match self.gap.whole {
-            Some(gap) => format!(
-                "tokens are flowing; the longest first-token gap was {}",
-                session::units::duration(gap.max)
-            ),
+            Some(gap) => {
+                format!("tokens are flowing; the longest first-token gap was {}", session::units::duration(gap.max))
+            }
             None if self.gap.seen => "tokens are flowing; no first token has been received yet".into(),
             None => "tokens are flowing; receives are not observed, so the gap is unknown".into(),
         };
-        Verdict {
-            health: Health::Good,
-            text,
-        }
+        Verdict { health: Health::Good, text }
     }
 }
 
@@ -287,14 +270,7 @@ fn engine(ledger: &Ledger) -> String {
     use trace::engine::{Mode, Waiter};
     let state = ledger.engine();
     let mut words = vec![state.title()];
-    words.extend(state.mode.map(|m| {
-        if m == Mode::Incremental {
-            "incremental"
-        } else {
-            "cumulative"
-        }
-        .to_owned()
-    }));
+    words.extend(state.mode.map(|m| if m == Mode::Incremental { "incremental" } else { "cumulative" }.to_owned()));
     words.extend(state.waiter.map(|w| {
         match w {
             Waiter::KeepsLast => "keeps last chunk",
@@ -309,22 +285,14 @@ fn engine(ledger: &Ledger) -> String {
 fn flow(ledger: &Ledger) -> Flow {
     let origin = |h: &&Hop| h.origin;
     let first = ledger.hops().iter().find(origin).or_else(|| ledger.hops().first());
-    let rates = first
-        .map(|h| ledger.groups()[h.group].rate.recent(ledger.now()))
-        .unwrap_or_default();
-    Flow {
-        tokens_per_s: rates.tokens,
-        frames_per_s: rates.frames,
-    }
+    let rates = first.map(|h| ledger.groups()[h.group].rate.recent(ledger.now())).unwrap_or_default();
+    Flow { tokens_per_s: rates.tokens, frames_per_s: rates.frames }
 }
 
 fn gap(ledger: &Ledger) -> GapLine {
     let now = ledger.now();
     let aborted = |r: &&Request| r.finish == Some(trace::event::Finish::Abort);
-    let waits = ledger
-        .requests()
-        .filter(|r| !aborted(r))
-        .filter_map(Request::waiting_since);
+    let waits = ledger.requests().filter(|r| !aborted(r)).filter_map(Request::waiting_since);
     let open = waits.fold((0, 0), |(n, longest), at| (n + 1, now.since(at).max(longest)));
     GapLine {
         seen: ledger.observes_gaps(),
@@ -385,24 +353,15 @@ mod tests {
         scene.tick(5_000 * MS);
         let mut model = Model::default();
         model.refresh_rows(&scene.analysis, FINISHED_SHOWN, &BTreeSet::new());
-        model
-            .table
-            .arrange(&Query::default(), Sort::default(), &BTreeSet::default());
+        model.table.arrange(&Query::default(), Sort::default(), &BTreeSet::default());
         let row = model.table.visible(0).expect("a row");
         assert_eq!(
-            (
-                row.life,
-                row.gap_ns,
-                row.last_at.since(row.first_at),
-                row.flags.has(Flag::Gap)
-            ),
+            (row.life, row.gap_ns, row.last_at.since(row.first_at), row.flags.has(Flag::Gap)),
             (Life::Waiting, Some(5_000 * MS), 5_000 * MS, true)
         );
         scene.receive(6_000 * MS, 0, 1);
         model.refresh_rows(&scene.analysis, FINISHED_SHOWN, &BTreeSet::new());
-        model
-            .table
-            .arrange(&Query::default(), Sort::default(), &BTreeSet::default());
+        model.table.arrange(&Query::default(), Sort::default(), &BTreeSet::default());
         assert_eq!(model.table.visible(0).map(|row| row.life), Some(Life::Done));
     }
 
@@ -428,9 +387,7 @@ mod tests {
         let pins = BTreeSet::from(["r1".to_owned()]);
         let mut model = Model::default();
         model.refresh_rows(&scene.analysis, 3, &pins);
-        model
-            .table
-            .arrange(&Query::default(), Sort::default(), &BTreeSet::default());
+        model.table.arrange(&Query::default(), Sort::default(), &BTreeSet::default());
         let mut rids: Vec<&str> = model.table.visible_at(0..9).iter().map(|r| r.rid.as_str()).collect();
         rids.sort_unstable();
         assert_eq!(rids, ["r0", "r1", "r5"]);
@@ -440,10 +397,7 @@ mod tests {
     #[test]
     fn a_pinned_request_outlives_its_summary_in_the_ledger() {
         let mut scene = Scene::delivering();
-        scene.analysis.keep_within(trace::ledger::Limits {
-            finished_kept: 2,
-            ..trace::ledger::Limits::default()
-        });
+        scene.analysis.keep_within(trace::ledger::Limits { finished_kept: 2, ..trace::ledger::Limits::default() });
         let pins = BTreeSet::from(["r0".to_owned()]);
         let mut model = Model::default();
         for n in 0..4_u64 {
@@ -478,11 +432,7 @@ mod tests {
             model.remember(&scene.analysis);
         }
         let of = |metric: crate::state::history::Metric<Sample>| model.history.series(metric, 1, 1, 1)[0];
-        assert_eq!(
-            of(|s| s.backlog),
-            Some(27.0),
-            "all were taken before the second was over"
-        );
+        assert_eq!(of(|s| s.backlog), Some(27.0), "all were taken before the second was over");
         assert_eq!((of(|s| s.lost), of(|s| s.merged)), (Some(27.0), Some(0.0)));
         let hop = model.hop_history["scheduler->tokenizer"].series(|s| s.backlog.map(f64::from), 1, 1, 1);
         assert_eq!(hop, [Some(27.0)]);

@@ -102,14 +102,7 @@ pub(crate) struct Sources<'a> {
 
 impl Detail {
     pub(crate) fn build(rid: &str, from: Sources<'_>) -> Self {
-        let Sources {
-            story,
-            row,
-            hops,
-            engine,
-            first,
-            kept,
-        } = from;
+        let Sources { story, row, hops, engine, first, kept } = from;
         let origin = story.chunks.first().map(|c| c.hop);
         let of_hop = |hop: Option<HopId>| -> Vec<ChunkSeen> {
             let here = story.chunks.iter().filter(|c| Some(c.hop) == hop);
@@ -162,9 +155,7 @@ impl Detail {
             let is_unknown = chunk.fate == Fate::Unknown && in_call;
             chunk.tool_call.is_some() || chunk.fate.is_harm() && !is_unknown
         };
-        chunks
-            .filter(move |(_, chunk)| is_harmed(chunk))
-            .map(|(place, _)| place)
+        chunks.filter(move |(_, chunk)| is_harmed(chunk)).map(|(place, _)| place)
     }
 
     /// First and last time of all ticks and stages.
@@ -281,10 +272,7 @@ fn time(firsts: &[First<'_>], delivered: Option<MonoNs>) -> Vec<Segment> {
         }
     }
     let known = || legs.iter().flat_map(|leg| [leg.1, leg.2]).flatten();
-    let whole = known()
-        .max()
-        .zip(known().min())
-        .map_or(0, |(last, first)| last.since(first));
+    let whole = known().max().zip(known().min()).map_or(0, |(last, first)| last.since(first));
     if whole == 0 {
         return Vec::new();
     }
@@ -297,58 +285,34 @@ fn time(firsts: &[First<'_>], delivered: Option<MonoNs>) -> Vec<Segment> {
         }
     }
     let seen: f64 = parts.iter().map(|part| part.share).sum();
-    parts.push(Segment {
-        name: "not observed".into(),
-        share: (1.0 - seen).max(0.0),
-    });
+    parts.push(Segment { name: "not observed".into(), share: (1.0 - seen).max(0.0) });
     gathered(parts.into_iter())
 }
 
 fn stages(firsts: &[First<'_>], story: &RequestHistory, delivered: Option<MonoNs>, names: &StageNames) -> Vec<Stage> {
     let logged_as = |name: &str| {
-        if name.is_empty() {
-            String::new()
-        } else {
-            format!(" ({name})")
-        }
+        if name.is_empty() { String::new() } else { format!(" ({name})") }
     };
     let mut stages = Vec::new();
     for (place, hop) in firsts.iter().enumerate() {
         let (origin, last) = (place == 0, place + 1 == firsts.len());
         if let Some(at) = hop.sent {
             let log_name = logged_as(if origin { names.first_sent } else { "" });
-            stages.push(Stage {
-                what: format!("{} sent its first chunk{log_name}", hop.ends.from),
-                at,
-            });
+            stages.push(Stage { what: format!("{} sent its first chunk{log_name}", hop.ends.from), at });
         }
         if let Some(at) = hop.received {
             let log_name = logged_as(if last { names.first_received } else { "" });
-            stages.push(Stage {
-                what: format!("{} received it{log_name}", hop.ends.to),
-                at,
-            });
+            stages.push(Stage { what: format!("{} received it{log_name}", hop.ends.to), at });
         }
     }
     if let Some(at) = delivered {
         stages.push(Stage {
-            what: format!(
-                "first tokens accepted for the client{}",
-                logged_as(names.first_delivered)
-            ),
+            what: format!("first tokens accepted for the client{}", logged_as(names.first_delivered)),
             at,
         });
     }
-    if let Some(at) = story
-        .deliveries
-        .last()
-        .filter(|_| story.deliveries.len() > 1)
-        .map(|d| d.at)
-    {
-        stages.push(Stage {
-            what: "latest tokens accepted for the client".into(),
-            at,
-        });
+    if let Some(at) = story.deliveries.last().filter(|_| story.deliveries.len() > 1).map(|d| d.at) {
+        stages.push(Stage { what: "latest tokens accepted for the client".into(), at });
     }
     stages.sort_by_key(|s| s.at);
     stages
@@ -359,31 +323,19 @@ fn tracks(story: &RequestHistory, hops: &[HopEnds], fates: &[Fate], origin: Opti
     for hop in hops.iter().filter(|h| story.chunks.iter().any(|c| c.hop == h.id)) {
         let on_hop = || story.chunks.iter().filter(|c| c.hop == hop.id);
         let sent: Vec<_> = if Some(hop.id) == origin {
-            on_hop()
-                .zip(fates)
-                .filter_map(|(c, fate)| Some((c.sent?, fate.sign())))
-                .collect()
+            on_hop().zip(fates).filter_map(|(c, fate)| Some((c.sent?, fate.sign()))).collect()
         } else {
             on_hop().filter_map(|c| Some((c.sent?, '|'))).collect()
         };
-        tracks.push(Track {
-            label: format!("{} sent", hop.ends.from),
-            ticks: sent,
-        });
+        tracks.push(Track { label: format!("{} sent", hop.ends.from), ticks: sent });
         if hop.observes_received {
             let received = on_hop().filter_map(|c| Some((c.received?, '|'))).collect();
-            tracks.push(Track {
-                label: format!("{} received", hop.ends.to),
-                ticks: received,
-            });
+            tracks.push(Track { label: format!("{} received", hop.ends.to), ticks: received });
         }
     }
     if !story.deliveries.is_empty() {
         let ticks = story.deliveries.iter().map(|d| (d.at, '|')).collect();
-        tracks.push(Track {
-            label: "client".into(),
-            ticks,
-        });
+        tracks.push(Track { label: "client".into(), ticks });
     }
     tracks
 }
@@ -412,19 +364,9 @@ mod tests {
     #[test]
     fn the_chunks_of_a_damaged_tool_call_are_found() {
         let chunks: Vec<_> = (1..=4).map(|end| seen(0, end, [0, 1], 1)).collect();
-        let mut chunks = lines(
-            &chunks,
-            &[],
-            &[Fate::Delivered, Fate::Unknown, Fate::Unknown, Fate::Unknown],
-        );
-        let place = ArgumentsPart {
-            at: 1,
-            chars: 9,
-            tokens: [2, 3],
-            whole_chunks: true,
-            events: [1, 2],
-            whole_events: true,
-        };
+        let mut chunks = lines(&chunks, &[], &[Fate::Delivered, Fate::Unknown, Fate::Unknown, Fate::Unknown]);
+        let place =
+            ArgumentsPart { at: 1, chars: 9, tokens: [2, 3], whole_chunks: true, events: [1, 2], whole_events: true };
         let calls = ToolCalls {
             calls: 1,
             absent: 0,
@@ -435,10 +377,7 @@ mod tests {
             events: 2,
             part: Some(place),
         };
-        let mut detail = Detail {
-            chunks: chunks.clone(),
-            ..Detail::default()
-        };
+        let mut detail = Detail { chunks: chunks.clone(), ..Detail::default() };
         assert_eq!(detail.harmed().collect::<Vec<_>>(), [1, 2, 3]);
         mark_part(&mut chunks, &calls);
         detail.chunks = chunks;
@@ -472,17 +411,8 @@ mod tests {
                 .to_vec(),
             since: None,
         };
-        let lost = LostRange {
-            tokens: [1, 1],
-            chunks: Some([1, 1]),
-            ids: Vec::new(),
-        };
-        let confirmed = Losses {
-            ranges: vec![lost],
-            chunks: 1,
-            tokens: 1,
-            unlisted: 0,
-        };
+        let lost = LostRange { tokens: [1, 1], chunks: Some([1, 1]), ids: Vec::new() };
+        let confirmed = Losses { ranges: vec![lost], chunks: 1, tokens: 1, unlisted: 0 };
         let detail = Detail::build(
             "a",
             Sources {
@@ -491,26 +421,13 @@ mod tests {
                 hops: &[ends(0, "scheduler", "detokenizer"), ends(1, "detokenizer", "tokenizer")],
                 engine: &EngineState::default(),
                 first: (None, None),
-                kept: Kept {
-                    confirmed: Some(confirmed),
-                    ..Kept::default()
-                },
+                kept: Kept { confirmed: Some(confirmed), ..Kept::default() },
             },
         );
         assert_eq!(detail.path, ["detokenizer", "tokenizer"]);
-        let time: Vec<String> = detail
-            .time
-            .iter()
-            .map(|part| format!("{:.3} {}", part.share, part.name))
-            .collect();
+        let time: Vec<String> = detail.time.iter().map(|part| format!("{:.3} {}", part.share, part.name)).collect();
         assert_eq!(time, ["0.996 waiting on detokenizer->tokenizer", "0.004 elsewhere"]);
-        let line = |n: usize| {
-            (
-                detail.chunks[n].waits.clone(),
-                detail.chunks[n].wakeup,
-                detail.chunks[n].fate,
-            )
-        };
+        let line = |n: usize| (detail.chunks[n].waits.clone(), detail.chunks[n].wakeup, detail.chunks[n].fate);
         assert_eq!(line(0), (vec![Some(MS), Some(463 * MS)], Some(77), Fate::Dropped));
         assert_eq!(line(1), (vec![Some(MS), Some(454 * MS)], Some(77), Fate::Delivered));
         assert_eq!(line(2), (vec![Some(MS), Some(MS)], Some(78), Fate::Delivered));

@@ -71,9 +71,7 @@ impl Column {
 
     /// The column with this head; the flags without one.
     pub(crate) fn headed(head: &str) -> Self {
-        Self::all()
-            .find(|column| column.on_screen().head == head)
-            .unwrap_or(Self::Flags)
+        Self::all().find(|column| column.on_screen().head == head).unwrap_or(Self::Flags)
     }
 
     pub(crate) fn number(self) -> Option<&'static columns::Column> {
@@ -85,13 +83,7 @@ impl Column {
 
     /// Head, width and explanation.
     pub(crate) fn on_screen(self) -> OnScreen {
-        let text = |head, width, need, about| OnScreen {
-            head,
-            about,
-            width,
-            need,
-            emphasis: Emphasis::None,
-        };
+        let text = |head, width, need, about| OnScreen { head, about, width, need, emphasis: Emphasis::None };
         let number = self.number().and_then(|number| number.on_screen);
         number.unwrap_or_else(|| match self {
             Self::Rid => text("rid", 13, 0, "the request's id"),
@@ -154,28 +146,16 @@ mod tests {
     use super::*;
 
     fn gap(ns: u64) -> Row {
-        let numbers = Numbers {
-            gap_ns: Some(ns),
-            ..Numbers::default()
-        };
-        Row {
-            numbers,
-            ..Row::default()
-        }
+        let numbers = Numbers { gap_ns: Some(ns), ..Numbers::default() };
+        Row { numbers, ..Row::default() }
     }
 
     #[test]
     fn equally_unhealthy_requests_sort_live_first_and_aborted_last() {
         use super::super::flags::Flag;
         let row = |life, lost, aborted| {
-            let mut row = Row {
-                life,
-                numbers: Numbers {
-                    tokens_lost: Some(lost),
-                    ..Numbers::default()
-                },
-                ..Row::default()
-            };
+            let mut row =
+                Row { life, numbers: Numbers { tokens_lost: Some(lost), ..Numbers::default() }, ..Row::default() };
             row.flags.set(Flag::Dropped, true);
             row.flags.set(Flag::Aborted, aborted);
             row
@@ -194,10 +174,7 @@ mod tests {
     #[test]
     fn an_aborted_request_does_not_outrank_a_live_one_without_flags() {
         use super::super::flags::Flag;
-        let mut aborted = Row {
-            life: Life::Aborted,
-            ..gap(9)
-        };
+        let mut aborted = Row { life: Life::Aborted, ..gap(9) };
         aborted.flags.set(Flag::Aborted, true);
         assert!(aborted.severity() < Row::default().severity());
         assert!(aborted.is_unhealthy(), "its flag still counts");

@@ -27,25 +27,14 @@ impl Scene {
     /// Capabilities of a tap: sends and forwards, through a detokenizer.
     pub(crate) fn tapped() -> Self {
         let capabilities = Capabilities::SENT | Capabilities::FORWARDED;
-        Self::new(&[
-            ("scheduler->detokenizer", capabilities),
-            ("detokenizer->tokenizer", capabilities),
-        ])
+        Self::new(&[("scheduler->detokenizer", capabilities), ("detokenizer->tokenizer", capabilities)])
     }
 
     /// Creates hops in the order of the path: the first is the origin, the last goes to the tokenizer.
     pub(crate) fn new(hops: &[(&str, Capabilities)]) -> Self {
-        let analysis = Analysis::new(trace::Config {
-            engines: engines::FACTS,
-            ..trace::Config::default()
-        });
+        let analysis = Analysis::new(trace::Config { engines: engines::FACTS, ..trace::Config::default() });
         let journal = Journal::new(DEFAULT_MOMENTS);
-        let mut scene = Self {
-            analysis,
-            journal,
-            observer: None,
-            seq: vec![0; hops.len()],
-        };
+        let mut scene = Self { analysis, journal, observer: None, seq: vec![0; hops.len()] };
         for (id, &(name, capabilities)) in hops.iter().enumerate() {
             let (origin, last) = (id == 0, name.ends_with("->tokenizer"));
             let id = HopId(id as u16);
@@ -64,11 +53,7 @@ impl Scene {
         }
         scene.emit(
             0,
-            What::Engine(Engine {
-                version: Some("0.5.9"),
-                mode: Some(Mode::Incremental),
-                ..Engine::default()
-            }),
+            What::Engine(Engine { version: Some("0.5.9"), mode: Some(Mode::Incremental), ..Engine::default() }),
         );
         scene
     }
@@ -118,10 +103,7 @@ impl Scene {
 
     pub(crate) fn deliver(&mut self, at: u64, rid: &str, tokens: u32, completion: u32) {
         let mode = Mode::Incremental;
-        let delivery = Delivery {
-            mode,
-            ..Delivery::new(rid, tokens, Some(completion))
-        };
+        let delivery = Delivery { mode, ..Delivery::new(rid, tokens, Some(completion)) };
         self.emit(at, What::Delivered(delivery));
     }
 

@@ -16,10 +16,7 @@ pub(crate) struct Sort {
 
 impl Default for Sort {
     fn default() -> Self {
-        Self {
-            column: Column::Flags,
-            descending: true,
-        }
+        Self { column: Column::Flags, descending: true }
     }
 }
 
@@ -102,10 +99,7 @@ impl Table {
         let rid = |entry: &Entry| self.rows[entry.row as usize].rid.as_str();
         let rids = a.start.cmp(&b.start).then_with(|| rid(a).cmp(rid(b)));
         match self.sort {
-            Sort {
-                column: Column::Rid,
-                descending: true,
-            } => rids.reverse(),
+            Sort { column: Column::Rid, descending: true } => rids.reverse(),
             Sort { descending: true, .. } => by.reverse().then(rids),
             _ => by.then(rids),
         }
@@ -186,41 +180,26 @@ mod tests {
     fn table(gaps: &[(&str, u64)]) -> Table {
         let mut table = Table::default();
         for &(rid, gap) in gaps {
-            *table.next() = Row {
-                rid: rid.into(),
-                numbers: Numbers {
-                    gap_ns: Some(gap),
-                    ..Numbers::default()
-                },
-                ..Row::default()
-            };
+            *table.next() =
+                Row { rid: rid.into(), numbers: Numbers { gap_ns: Some(gap), ..Numbers::default() }, ..Row::default() };
         }
         table
     }
 
     fn shown(table: &Table) -> Vec<&str> {
-        (0..table.visible_count())
-            .filter_map(|i| table.visible(i))
-            .map(|r| r.rid.as_str())
-            .collect()
+        (0..table.visible_count()).filter_map(|i| table.visible(i)).map(|r| r.rid.as_str()).collect()
     }
 
     #[test]
     fn pins_come_first_and_pass_every_filter() {
         let mut table = table(&[("a", 1), ("b", 3), ("c", 2), ("d", 2)]);
-        let sort = Sort {
-            column: Column::headed("gap"),
-            descending: true,
-        };
+        let sort = Sort { column: Column::headed("gap"), descending: true };
         table.arrange(&Query::default(), sort, &BTreeSet::new());
         assert_eq!(shown(&table), ["b", "c", "d", "a"]);
         let filter = Query::parse("gap>1ns").expect("a filter");
         table.arrange(&filter, sort, &BTreeSet::from(["a".to_owned()]));
         assert_eq!(shown(&table), ["a", "b", "c", "d"]);
-        assert_eq!(
-            (table.pinned(), table.place("c"), table.worst().map(|r| &*r.rid)),
-            (1, Some(2), Some("b"))
-        );
+        assert_eq!((table.pinned(), table.place("c"), table.worst().map(|r| &*r.rid)), (1, Some(2), Some("b")));
     }
 
     proptest! {
@@ -253,10 +232,7 @@ mod tests {
     fn a_smaller_refresh_leaves_no_old_rows() {
         let mut table = table(&[("a", 1), ("b", 3)]);
         table.clear();
-        *table.next() = Row {
-            rid: "z".into(),
-            ..Row::default()
-        };
+        *table.next() = Row { rid: "z".into(), ..Row::default() };
         table.arrange(&Query::default(), Sort::default(), &BTreeSet::new());
         assert_eq!((shown(&table), table.count(), table.place("b")), (vec!["z"], 1, None));
         assert_eq!(table.worst(), None);

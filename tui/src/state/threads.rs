@@ -54,11 +54,7 @@ impl Shares {
 pub(crate) fn read(ledger: &Ledger) -> Option<Vec<ThreadLine>> {
     let now = ledger.now();
     let mut lines: Vec<ThreadLine> = ledger.threads().iter().filter_map(|thread| line(thread, now)).collect();
-    lines.sort_by(|a, b| {
-        b.receives
-            .cmp(&a.receives)
-            .then(b.whole.running.total_cmp(&a.whole.running))
-    });
+    lines.sort_by(|a, b| b.receives.cmp(&a.receives).then(b.whole.running.total_cmp(&a.whole.running)));
     lines.truncate(SHOWN);
     (!lines.is_empty()).then_some(lines)
 }
@@ -70,10 +66,9 @@ fn line(thread: &Thread, now: MonoNs) -> Option<ThreadLine> {
         name: thread.name.to_string(),
         id: thread.id,
         receives: thread.is_receiver(),
-        recent: thread.between(from, now).map(|spent| Shares {
-            away: away(thread, &spent, from, now),
-            ..Shares::of(&spent)
-        }),
+        recent: thread
+            .between(from, now)
+            .map(|spent| Shares { away: away(thread, &spent, from, now), ..Shares::of(&spent) }),
         whole: Shares::of(&thread.total()?),
     })
 }
@@ -81,12 +76,7 @@ fn line(thread: &Thread, now: MonoNs) -> Option<ThreadLine> {
 /// Longest state that kept the thread from running. Sleep in a poll is left out, since such a thread is free even if a receive was missed.
 fn away(thread: &Thread, spent: &TimeUse, from: MonoNs, now: MonoNs) -> Option<AwayState> {
     let times = thread.away(from, now);
-    let states = [
-        AwayState::Stopped,
-        AwayState::Traced,
-        AwayState::Frozen,
-        AwayState::Blocked,
-    ];
+    let states = [AwayState::Stopped, AwayState::Traced, AwayState::Frozen, AwayState::Blocked];
     let longest = states.into_iter().max_by_key(|state| times.of(*state))?;
     (spent.share(times.of(longest)) >= AWAY).then_some(longest)
 }
@@ -109,24 +99,13 @@ mod tests {
                 name: "python",
                 part: ThreadPart::Other,
                 wait_ns: Some(if busy { 10 * MS } else { 0 }),
-                ..CpuSample::new(
-                    ThreadId { pid: 7, tid: 8 },
-                    "tokenizer",
-                    100 * MS,
-                    if busy { 80 * MS } else { 0 },
-                )
+                ..CpuSample::new(ThreadId { pid: 7, tid: 8 }, "tokenizer", 100 * MS, if busy { 80 * MS } else { 0 })
             };
             scene.emit(tenth * 100 * MS, What::Cpu(sample));
         }
         let lines = read(scene.analysis.ledger()).unwrap_or_default();
         let recent = lines[0].recent.unwrap_or_default();
-        assert!(
-            (recent.running - 0.8).abs() < 0.02 && (lines[0].whole.running - 0.4).abs() < 0.02,
-            "{lines:?}"
-        );
-        assert!(
-            recent.waiting.is_some_and(|w| (w - 0.1).abs() < 0.02) && recent.throttled.is_none(),
-            "{recent:?}"
-        );
+        assert!((recent.running - 0.8).abs() < 0.02 && (lines[0].whole.running - 0.4).abs() < 0.02, "{lines:?}");
+        assert!(recent.waiting.is_some_and(|w| (w - 0.1).abs() < 0.02) && recent.throttled.is_none(), "{recent:?}");
     }
 }

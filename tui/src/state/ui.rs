@@ -50,11 +50,7 @@ impl Saved {
             return Err("expected NAME=FILTER, for example slow=gap>1s; a name has letters, digits, - and _".into());
         };
         let query = Query::parse(filter).map_err(|wrong| format!("invalid filter {wrong}"))?;
-        Ok(Self {
-            name: name.into(),
-            text: filter.trim().into(),
-            query,
-        })
+        Ok(Self { name: name.into(), text: filter.trim().into(), query })
     }
 }
 
@@ -69,10 +65,7 @@ const PINS: usize = 16;
 
 /// State of the user interface.
 #[derive(Clone, Debug, Default)]
-#[expect(
-    clippy::struct_excessive_bools,
-    reason = "each is an independent setting of the user"
-)]
+#[expect(clippy::struct_excessive_bools, reason = "each is an independent setting of the user")]
 pub(crate) struct Ui {
     pub(crate) tab: Tab,
     pub(crate) dialog: Dialog,
@@ -123,10 +116,7 @@ impl Ui {
         self.message = None;
         let asked_to_quit = std::mem::take(&mut self.leaving);
         if matches!(self.dialog, Dialog::Palette(..) | Dialog::Export)
-            && !matches!(
-                action,
-                Action::Type(_) | Action::Erase | Action::EraseAll | Action::Choose(_) | Action::Back
-            )
+            && !matches!(action, Action::Type(_) | Action::Erase | Action::EraseAll | Action::Choose(_) | Action::Back)
         {
             self.dialog = Dialog::None;
         }
@@ -171,11 +161,7 @@ impl Ui {
             Action::Seek(by) => self.seek(by, model),
             Action::Follow => {
                 self.follow = !self.follow;
-                self.show_message(if self.follow {
-                    "following the worst request"
-                } else {
-                    "stopped following"
-                });
+                self.show_message(if self.follow { "following the worst request" } else { "stopped following" });
             }
             Action::Pin => self.pin(),
             Action::Pause if self.replay => return Some(Effect::Command(ScreenCommand::Play(Play::Toggle))),
@@ -250,9 +236,7 @@ impl Ui {
         self.finding = self.finding.min(model.findings.len().saturating_sub(1));
         self.hop = self.hop.min(model.hops.len().saturating_sub(1));
         self.pod = self.pod.min(model.pods.len().saturating_sub(1));
-        self.thread = self
-            .thread
-            .min(model.threads.as_ref().map_or(0, |t| t.len().saturating_sub(1)));
+        self.thread = self.thread.min(model.threads.as_ref().map_or(0, |t| t.len().saturating_sub(1)));
     }
 
     /// Resets the selection when another run is shown.
@@ -361,10 +345,7 @@ impl Ui {
             self.finding = place;
             self.go(Tab::Findings);
         } else {
-            self.sort = Sort {
-                column: Column::headed("gap"),
-                descending: true,
-            };
+            self.sort = Sort { column: Column::headed("gap"), descending: true };
             self.go(Tab::Requests);
             self.show_message(format!("no finding about {}: showing its requests by gap", hop.name));
         }
@@ -429,11 +410,7 @@ impl Ui {
 
     fn scroll(&mut self, by: isize, model: &Model) {
         let step = by.unsigned_abs() as u64 * SCROLL * ZOOM[self.zoom];
-        self.back = if by < 0 {
-            self.back.saturating_add(step)
-        } else {
-            self.back.saturating_sub(step)
-        };
+        self.back = if by < 0 { self.back.saturating_add(step) } else { self.back.saturating_sub(step) };
         self.back = self.back.min(model.history.depth());
     }
 
@@ -469,10 +446,7 @@ impl Ui {
     fn accept(&mut self) -> Option<Effect> {
         match &mut self.dialog {
             Dialog::Filter(text, mistake) => {
-                let saved = self
-                    .saved
-                    .iter()
-                    .find(|s| text.trim().strip_prefix('@') == Some(&s.name));
+                let saved = self.saved.iter().find(|s| text.trim().strip_prefix('@') == Some(&s.name));
                 let text = saved.map_or(text.trim(), |saved| &saved.text).to_owned();
                 match Query::parse(&text) {
                     Ok(query) => self.filter_by(text, query),

@@ -47,10 +47,7 @@ pub(super) fn columns(width: u16) -> u16 {
 impl Window {
     /// Time span selected by the user.
     pub(super) fn of(model: &Model, ui: &Ui) -> Self {
-        Self {
-            end: ui.time_end(model),
-            step: ZOOM[ui.zoom],
-        }
+        Self { end: ui.time_end(model), step: ZOOM[ui.zoom] }
     }
 
     /// Number of slots with recorded data that fit into `columns`.
@@ -76,12 +73,7 @@ impl Window {
             None => None,
         };
         let wall = wall.map_or_else(String::new, |(from, to)| format!(" ({from} to {to})"));
-        format!(
-            "{} to {}{wall}, maximum of each {} s",
-            clock(from),
-            clock(to),
-            self.step
-        )
+        format!("{} to {}{wall}, maximum of each {} s", clock(from), clock(to), self.step)
     }
 
     /// Start and end of the span shown in `columns`, in nanoseconds since the start of the run.
@@ -142,28 +134,12 @@ pub(super) fn draw<T: Copy>(pad: &mut Pad<'_>, line: &Line<'_, T>, history: &His
         pad.text(LABEL + 1, rows - 1, "not observed here", theme.dim());
         return;
     }
-    let style = if line.health >= Health::Warning {
-        theme.health(line.health)
-    } else {
-        theme.line()
-    };
+    let style = if line.health >= Health::Warning { theme.health(line.health) } else { theme.line() };
     bars(pad, LABEL + 1, &values, style);
     let now = values.last().copied().flatten();
-    pad.number(
-        pad.width() - SCALE - 1,
-        rows - 1,
-        SCALE,
-        &now.map_or_else(|| "-".into(), line.show),
-        STRONG,
-    );
+    pad.number(pad.width() - SCALE - 1, rows - 1, SCALE, &now.map_or_else(|| "-".into(), line.show), STRONG);
     if rows > 1 {
-        pad.number(
-            pad.width() - SCALE - 1,
-            0,
-            SCALE,
-            &format!("max {}", (line.show)(top)),
-            theme.dim(),
-        );
+        pad.number(pad.width() - SCALE - 1, 0, SCALE, &format!("max {}", (line.show)(top)), theme.dim());
     }
 }
 

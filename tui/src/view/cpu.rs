@@ -27,12 +27,7 @@ const STARVED: f64 = 0.10;
 pub(super) fn draw(pad: &mut Pad<'_>, model: &Model, ui: &Ui, hits: &mut Hits) {
     let theme = pad.theme();
     let threads = model.threads.as_deref().unwrap_or_default();
-    pad.text(
-        1,
-        0,
-        "last 10 s of each thread; * marks threads that receive frames",
-        theme.dim(),
-    );
+    pad.text(1, 0, "last 10 s of each thread; * marks threads that receive frames", theme.dim());
     pad.text(3, 1, "role", theme.dim());
     pad.text(16, 1, "thread", theme.dim());
     for (place, head) in ["tid", "runs", "waits", "quota", "asleep"].iter().enumerate() {
@@ -49,11 +44,7 @@ pub(super) fn draw(pad: &mut Pad<'_>, model: &Model, ui: &Ui, hits: &mut Hits) {
     }
     if let Some(thread) = threads.get(ui.thread) {
         // With stack samples, the function table gets the space of the charts.
-        let table = model
-            .stacks
-            .iter()
-            .find(|t| t.role == thread.role)
-            .or(model.stacks.first());
+        let table = model.stacks.iter().find(|t| t.role == thread.role).or(model.stacks.first());
         let rows = if table.is_some() { 1 } else { CHART_ROWS };
         y = over_time(pad, y + 1, rows, thread, model, ui);
         if let Some(table) = table {
@@ -65,12 +56,8 @@ pub(super) fn draw(pad: &mut Pad<'_>, model: &Model, ui: &Ui, hits: &mut Hits) {
 /// Draws the functions in which the threads of a role ran.
 fn functions(pad: &mut Pad<'_>, y: u16, table: &StackLine) {
     let theme = pad.theme();
-    let title = format!(
-        "{}: functions in {} running stacks of {} read",
-        table.role,
-        count(table.running),
-        count(table.stacks)
-    );
+    let title =
+        format!("{}: functions in {} running stacks of {} read", table.role, count(table.running), count(table.stacks));
     pad.rule(y, &title);
     for (place, head) in ["own", "total", "GIL", "growing"].iter().enumerate() {
         pad.number(1 + place as u16 * 8, y + 1, 7, head, theme.dim());
@@ -113,12 +100,7 @@ fn over_time(pad: &mut Pad<'_>, y: u16, max_rows: u16, thread: &ThreadLine, mode
     ];
     let rows = (pad.height().saturating_sub(y + 1) / metrics.len() as u16).clamp(1, max_rows);
     for (place, &(label, metric, health)) in metrics.iter().enumerate() {
-        let line = Line {
-            label,
-            metric,
-            show,
-            health,
-        };
+        let line = Line { label, metric, show, health };
         let y = y + 1 + place as u16 * rows;
         if y + rows <= pad.height() {
             chart::draw(&mut pad.below(y, rows), &line, history, window);
@@ -141,27 +123,16 @@ fn line(pad: &mut Pad<'_>, y: u16, thread: &ThreadLine) {
     let (health, verdict) = verdict(shares);
     pad.text(1, y, theme.sign(health), theme.health(health));
     let percent = |s: Option<f64>| known(s, |s| format!("{:.1}%", s * 100.0));
-    for (place, share) in [Some(shares.running), shares.waiting, shares.throttled, shares.blocked]
-        .into_iter()
-        .enumerate()
+    for (place, share) in
+        [Some(shares.running), shares.waiting, shares.throttled, shares.blocked].into_iter().enumerate()
     {
         pad.number(35 + place as u16 * 7, y, 7, &percent(share), PLAIN);
     }
     pad.text(VERDICT, y, verdict, theme.health(health));
     let cells = |s: f64| (s.clamp(0.0, 1.0) * BAR as f64).round() as usize;
-    let x = pad.text(
-        BARS,
-        y,
-        &theme.pick("█", "#").repeat(cells(shares.running)),
-        theme.line(),
-    );
+    let x = pad.text(BARS, y, &theme.pick("█", "#").repeat(cells(shares.running)), theme.line());
     let lack = shares.waiting.unwrap_or(0.0) + shares.throttled.unwrap_or(0.0);
-    pad.text(
-        x,
-        y,
-        &theme.pick("░", "-").repeat(cells(lack)),
-        theme.health(Health::Warning),
-    );
+    pad.text(x, y, &theme.pick("░", "-").repeat(cells(lack)), theme.health(Health::Warning));
 }
 
 /// Tells CPU-bound, starved and throttled threads apart, because each needs a different fix.
@@ -189,23 +160,13 @@ mod tests {
     fn bound_starved_and_throttled_have_distinct_verdicts() {
         let of = |running, waiting, throttled| {
             let blocked = None;
-            verdict(&Shares {
-                running,
-                waiting: Some(waiting),
-                throttled,
-                blocked,
-                away: None,
-            })
-            .1
+            verdict(&Shares { running, waiting: Some(waiting), throttled, blocked, away: None }).1
         };
         assert_eq!(of(0.95, 0.01, Some(0.0)), "bound");
         assert_eq!(of(0.60, 0.30, None), "lacks a CPU");
         assert_eq!(of(0.50, 0.20, Some(0.4)), "throttled");
         assert_eq!(of(0.10, 0.0, None), "has room");
-        let stopped = Shares {
-            away: Some(AwayState::Stopped),
-            ..Shares::default()
-        };
+        let stopped = Shares { away: Some(AwayState::Stopped), ..Shares::default() };
         assert_eq!(verdict(&stopped), (Health::Warning, "stopped"));
     }
 }

@@ -39,17 +39,8 @@ pub(super) fn draw(pad: &mut Pad<'_>, model: &Model, ui: &Ui, hits: &mut Hits) {
 
 fn line(pad: &mut Pad<'_>, y: u16, finding: &FindingLine) {
     let theme = pad.theme();
-    let style = if finding.active {
-        theme.health(finding.health)
-    } else {
-        theme.dim()
-    };
-    pad.text(
-        1,
-        y,
-        &format!("{} {}", theme.sign(finding.health), finding.health.word()),
-        style,
-    );
+    let style = if finding.active { theme.health(finding.health) } else { theme.dim() };
+    pad.text(1, y, &format!("{} {}", theme.sign(finding.health), finding.health.word()), style);
     pad.text(13, y, if finding.active { "now" } else { "over" }, style);
     pad.number(18, y, 7, &clock(finding.at_ns), PLAIN);
     pad.fit(27, y, 17, &finding.kind, STRONG);
@@ -61,11 +52,7 @@ fn detail(pad: &mut Pad<'_>, y: u16, finding: &FindingLine) {
     pad.rule(y, &finding.kind);
     let mut y = pad.paragraph(1, y + 1, 3, &finding.summary, STRONG);
     let lasts = if finding.active { "and lasts" } else { "and is over" };
-    let hop = if finding.hop.is_empty() {
-        String::new()
-    } else {
-        format!(", on {}", finding.hop)
-    };
+    let hop = if finding.hop.is_empty() { String::new() } else { format!(", on {}", finding.hop) };
     pad.text(1, y, &format!("began at {} {lasts}{hop}", clock(finding.at_ns)), PLAIN);
     y += 1;
     if !finding.rid.is_empty() {
@@ -74,11 +61,7 @@ fn detail(pad: &mut Pad<'_>, y: u16, finding: &FindingLine) {
         pad.text(x + 2, y, "(Enter: open)", theme.dim());
         y += 1;
     }
-    let numbers: Vec<String> = finding
-        .evidence
-        .iter()
-        .map(|(name, value)| format!("{name} {value}"))
-        .collect();
+    let numbers: Vec<String> = finding.evidence.iter().map(|(name, value)| format!("{name} {value}")).collect();
     if !numbers.is_empty() {
         pad.text(1, y, "evidence", theme.head());
         y = pad.paragraph(11, y, 4, &numbers.join(",  "), PLAIN);

@@ -37,22 +37,11 @@ pub(super) fn draw(pad: &mut Pad<'_>, scrolled: usize, ui: &Ui) -> usize {
     lines.push(("columns", "of a request".into(), ""));
     let columns = Column::all().map(Column::on_screen);
     lines.extend(columns.map(|column| (column.head, column.about.into(), "")));
-    lines.push((
-        "TTFT",
-        "is not a column because the arrival of a request is not observed".into(),
-        "",
-    ));
+    lines.push(("TTFT", "is not a column because the arrival of a request is not observed".into(), ""));
     let rows = usize::from(pad.height().saturating_sub(1));
     let top = scrolled.min(lines.len().saturating_sub(rows));
     let last = (top + rows).min(lines.len());
-    pad.rule(
-        0,
-        &format!(
-            "help: lines {}-{last} of {} (Up and Down scroll, Esc closes)",
-            top + 1,
-            lines.len()
-        ),
-    );
+    pad.rule(0, &format!("help: lines {}-{last} of {} (Up and Down scroll, Esc closes)", top + 1, lines.len()));
     for (row, (key, what, place)) in lines[top..last].iter().enumerate() {
         let y = 1 + row as u16;
         pad.fit(2, y, 13, key, theme.head());

@@ -76,24 +76,17 @@ impl Columns {
         let length = |hop: &HopLine| (hop.ends.from.chars().count() + 1 + hop.ends.to.chars().count()) as u16;
         let longest = model.hops.iter().map(length).max().unwrap_or(0).max(NAME);
         let name_width = |omitted: usize| width.saturating_sub(3 + CELL * (COLUMNS.len() - omitted) as u16);
-        let omitted = (0..OMIT_ORDER.len())
-            .find(|&omitted| name_width(omitted) >= longest)
-            .unwrap_or(OMIT_ORDER.len());
+        let omitted = (0..OMIT_ORDER.len()).find(|&omitted| name_width(omitted) >= longest).unwrap_or(OMIT_ORDER.len());
         Self {
             name: longest.min(name_width(omitted).max(NAME)),
-            shown: (0..COLUMNS.len())
-                .filter(|at| !OMIT_ORDER[..omitted].contains(at))
-                .collect(),
+            shown: (0..COLUMNS.len()).filter(|at| !OMIT_ORDER[..omitted].contains(at)).collect(),
         }
     }
 
     /// First cell of each shown column, with its index.
     fn places(&self) -> impl Iterator<Item = (u16, usize)> {
         let x = 3 + self.name;
-        self.shown
-            .iter()
-            .enumerate()
-            .map(move |(place, &column)| (x + place as u16 * CELL, column))
+        self.shown.iter().enumerate().map(move |(place, &column)| (x + place as u16 * CELL, column))
     }
 }
 
@@ -109,18 +102,12 @@ fn line(pad: &mut Pad<'_>, y: u16, hop: &HopLine, columns: &Columns) {
 
 /// Hop with the worst health; ties go to the one with the oldest waiting frame.
 pub(super) fn worst(model: &Model) -> Option<&HopLine> {
-    model
-        .hops
-        .iter()
-        .max_by_key(|hop| (hop.health, hop.oldest_ns, hop.backlog))
+    model.hops.iter().max_by_key(|hop| (hop.health, hop.oldest_ns, hop.backlog))
 }
 
 fn detail(pad: &mut Pad<'_>, hop: &HopLine, model: &Model, ui: &Ui) {
     let theme = pad.theme();
-    pad.rule(
-        0,
-        &format!("{} {} {}", hop.ends.from, theme.pick("→", "->"), hop.ends.to),
-    );
+    pad.rule(0, &format!("{} {} {}", hop.ends.from, theme.pick("→", "->"), hop.ends.to));
     let spread = |s: Option<Spread>| {
         known(s, |s| {
             format!(
@@ -133,22 +120,11 @@ fn detail(pad: &mut Pad<'_>, hop: &HopLine, model: &Model, ui: &Ui) {
         })
     };
     let mut facts = vec![
-        (
-            "passed",
-            format!(
-                "{} frames  {} chunks  {}",
-                count(hop.frames),
-                count(hop.chunks),
-                bytes(hop.bytes)
-            ),
-        ),
+        ("passed", format!("{} frames  {} chunks  {}", count(hop.frames), count(hop.chunks), bytes(hop.bytes))),
         ("queue wait", spread(hop.queue_wait)),
         ("in the relay", spread(hop.relay)),
         ("processing", processing(hop, &spread)),
-        (
-            "per wakeup",
-            known(hop.wakeup_frames_max, |n| format!("up to {n} frames")),
-        ),
+        ("per wakeup", known(hop.wakeup_frames_max, |n| format!("up to {n} frames"))),
         ("kernel queue", kernel(hop)),
         ("oldest", known(hop.oldest_ns, duration)),
     ];
@@ -168,11 +144,7 @@ fn detail(pad: &mut Pad<'_>, hop: &HopLine, model: &Model, ui: &Ui) {
         y += 1;
     }
     if hop.undecoded > 0 {
-        let why: Vec<String> = hop
-            .reasons
-            .iter()
-            .map(|(why, n)| format!("{why} {}", count(*n)))
-            .collect();
+        let why: Vec<String> = hop.reasons.iter().map(|(why, n)| format!("{why} {}", count(*n))).collect();
         let text = format!("cannot decode {} frames: {}", count(hop.undecoded), why.join(", "));
         pad.text(1, y, &text, theme.health(Health::Warning));
         y += 1;
@@ -187,23 +159,16 @@ fn detail(pad: &mut Pad<'_>, hop: &HopLine, model: &Model, ui: &Ui) {
 
 /// Processing time per frame, busy share of the receivers, and the median time that a chunk spends in them.
 fn processing(hop: &HopLine, spread: &dyn Fn(Option<Spread>) -> String) -> String {
-    let busy = hop
-        .busy
-        .map_or_else(String::new, |busy| format!("  busy {:.0} %", 100.0 * busy));
-    let inside = hop
-        .inside
-        .map_or_else(String::new, |s| format!("  chunk inside {}", duration(s.p50)));
+    let busy = hop.busy.map_or_else(String::new, |busy| format!("  busy {:.0} %", 100.0 * busy));
+    let inside = hop.inside.map_or_else(String::new, |s| format!("  chunk inside {}", duration(s.p50)));
     spread(hop.processing) + &busy + &inside
 }
 
 /// Kernel queue and libzmq inbox. The kernel queue can be empty while the inbox behind it holds the backlog.
 fn kernel(hop: &HopLine) -> String {
-    let inbox = known(hop.inbox_max, |frames| {
-        format!(", {} frames in the inbox at most", count(frames))
-    });
-    known(hop.kernel_bytes, |(now, max)| {
-        format!("{} now, {} at most", bytes(now), bytes(max))
-    }) + if hop.inbox_max.is_some() { &inbox } else { "" }
+    let inbox = known(hop.inbox_max, |frames| format!(", {} frames in the inbox at most", count(frames)));
+    known(hop.kernel_bytes, |(now, max)| format!("{} now, {} at most", bytes(now), bytes(max)))
+        + if hop.inbox_max.is_some() { &inbox } else { "" }
 }
 
 fn histogram(pad: &mut Pad<'_>, y: u16, hop: &HopLine) {
@@ -233,19 +198,10 @@ fn trends(pad: &mut Pad<'_>, x: u16, y: u16, hop: &HopLine, model: &Model, ui: &
     };
     let window = Window::of(model, ui);
     let columns = pad.width().saturating_sub(x + 1);
-    let line = |label, metric: Metric<HopSample>, show| Line {
-        label,
-        metric,
-        show,
-        health: Health::Good,
-    };
+    let line = |label, metric: Metric<HopSample>, show| Line { label, metric, show, health: Health::Good };
     let lines: [Line<'_, HopSample>; 3] = [
         line("backlog", |s| s.backlog.map(f64::from), |n| count(n as u64)),
-        line(
-            "queue wait p99",
-            |s| s.queue_wait_p99.map(f64::from),
-            |ns| duration(ns as u64),
-        ),
+        line("queue wait p99", |s| s.queue_wait_p99.map(f64::from), |ns| duration(ns as u64)),
         line("frames/s", |s| Some(f64::from(s.frames)), rate),
     ];
     let rows = (pad.height().saturating_sub(y) / TREND_ROWS).clamp(1, lines.len() as u16);
@@ -273,18 +229,10 @@ fn members(pad: &mut Pad<'_>, y: u16, hop: &HopLine) -> u16 {
         let y = y + row as u16;
         let more = hop.members.len() - shown;
         let last = row + 1 == shown;
-        let branch = if last {
-            theme.pick("└", "`")
-        } else {
-            theme.pick("├", "|")
-        };
+        let branch = if last { theme.pick("└", "`") } else { theme.pick("├", "|") };
         let share = 100.0 * member.chunks as f64 / total as f64;
         let name = format!("{branch} {}", known(member.worker, |w| format!("worker {w}")));
-        let more = if last && more > 0 {
-            format!("(and {more} more)  ")
-        } else {
-            String::new()
-        };
+        let more = if last && more > 0 { format!("(and {more} more)  ") } else { String::new() };
         let numbers = format!(
             "{:>8} frames  {:>8} chunks {share:>5.1}%  backlog {:>6}  busy {:>4}  {more}",
             count(member.frames),

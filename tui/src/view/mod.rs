@@ -44,10 +44,7 @@ pub(crate) struct Hits {
 impl Hits {
     /// Action of a click at `(x, y)`.
     pub(crate) fn at(&self, x: u16, y: u16) -> Option<Action> {
-        self.areas
-            .iter()
-            .find(|(area, _)| area.contains((x, y).into()))
-            .map(|a| a.1)
+        self.areas.iter().find(|(area, _)| area.contains((x, y).into())).map(|a| a.1)
     }
 
     fn add(&mut self, area: Rect, action: Action) {
@@ -81,10 +78,7 @@ pub(crate) fn draw(model: &Model, ui: &Ui, theme: Theme, frame: &mut Frame<'_>) 
     }
     hint_line(&mut pad.part(bottom), ui);
     if let Dialog::Help(scrolled) = ui.dialog {
-        hits = Hits {
-            page: help::draw(&mut pad.part(body), scrolled, ui),
-            ..Hits::default()
-        };
+        hits = Hits { page: help::draw(&mut pad.part(body), scrolled, ui), ..Hits::default() };
     }
     if let Dialog::Palette(words, at) = &ui.dialog {
         hits = Hits::default();
@@ -107,11 +101,7 @@ fn draw_tab(pad: &mut Pad<'_>, model: &Model, ui: &Ui, hits: &mut Hits) {
 
 /// Splits the screen into tab bar, verdict, tab, status line and key hints.
 fn rows(area: Rect) -> [Rect; 5] {
-    let row = |y, height| Rect {
-        y: area.y + y,
-        height,
-        ..area
-    };
+    let row = |y, height| Rect { y: area.y + y, height, ..area };
     let h = area.height;
     [row(0, 1), row(1, 1), row(2, h - 4), row(h - 2, 1), row(h - 1, 1)]
 }
@@ -150,11 +140,7 @@ fn tab_bar(pad: &mut Pad<'_>, model: &Model, ui: &Ui, hits: &mut Hits) {
         x = end;
     }
     let state = if ui.paused.is_some() { "PAUSED" } else { model.doing };
-    let style = if ui.paused.is_some() {
-        theme.selected()
-    } else {
-        theme.dim()
-    };
+    let style = if ui.paused.is_some() { theme.selected() } else { theme.dim() };
     let time = clock(model.running_ns);
     let state = if model.position.is_some() { "replay" } else { state };
     let watched = model.pods.get(model.pod);
@@ -190,25 +176,13 @@ fn own_line(pad: &mut Pad<'_>, model: &Model) {
     let x = writing(pad, 1, model);
     let mut x = pad.text(x, 0, &cost, theme.dim());
     for (word, n) in [("missed", own.missed), ("undecoded", own.undecoded)] {
-        let style = if n > 0 {
-            theme.health(Health::Warning)
-        } else {
-            theme.dim()
-        };
+        let style = if n > 0 { theme.health(Health::Warning) } else { theme.dim() };
         x = pad.text(x, 0, &format!("{word} {}  ", count(n)), style);
     }
     if let Some(first) = own.degraded.first() {
-        let more = if own.degraded.len() > 1 {
-            format!(" (and {} more: 5)", own.degraded.len() - 1)
-        } else {
-            String::new()
-        };
-        pad.text(
-            x,
-            0,
-            &format!("! degraded: {first}{more}"),
-            theme.health(Health::Warning),
-        );
+        let more =
+            if own.degraded.len() > 1 { format!(" (and {} more: 5)", own.degraded.len() - 1) } else { String::new() };
+        pad.text(x, 0, &format!("! degraded: {first}{more}"), theme.health(Health::Warning));
     } else if x + (model.engine.chars().count() as u16) < pad.width() {
         pad.right(0, &format!("{} ", model.engine), theme.dim());
     }
@@ -262,11 +236,7 @@ fn hint_line(pad: &mut Pad<'_>, ui: &Ui) {
     if let Dialog::Time(text, is_time) = &ui.dialog {
         let x = pad.text(1, 0, "go to: ", theme.head());
         let x = pad.text(x, 0, &format!("{text}{}", theme.pick("▏", "_")), STRONG);
-        let what = if *is_time {
-            "Enter: go   Esc: cancel"
-        } else {
-            "a time from the start: 1:23, 90s, 2m"
-        };
+        let what = if *is_time { "Enter: go   Esc: cancel" } else { "a time from the start: 1:23, 90s, 2m" };
         pad.text(x + 1, 0, what, theme.dim());
         return;
     }
@@ -290,10 +260,7 @@ fn hint_line(pad: &mut Pad<'_>, ui: &Ui) {
         let (text, style) = if let Some(wrong) = mistake {
             (format!("! {wrong}"), theme.health(Health::Warning))
         } else if names.is_empty() {
-            (
-                "Enter: apply   Esc: cancel   (syntax: see the help, ?)".into(),
-                theme.dim(),
-            )
+            ("Enter: apply   Esc: cancel   (syntax: see the help, ?)".into(), theme.dim())
         } else {
             (format!("Enter: apply   Esc: cancel   {}", names.join(" ")), theme.dim())
         };
@@ -305,13 +272,9 @@ fn hint_line(pad: &mut Pad<'_>, ui: &Ui) {
         return;
     }
     // Help and quit stay visible; the other hints are cut first.
-    let (always_shown, rest): (Vec<_>, Vec<_>) = hints(ui)
-        .into_iter()
-        .partition(|(_, hint)| ["help", "quit"].contains(hint));
-    let reserved = always_shown
-        .iter()
-        .map(|(keys, hint)| keys.len() + hint.len() + 3)
-        .sum::<usize>() as u16;
+    let (always_shown, rest): (Vec<_>, Vec<_>) =
+        hints(ui).into_iter().partition(|(_, hint)| ["help", "quit"].contains(hint));
+    let reserved = always_shown.iter().map(|(keys, hint)| keys.len() + hint.len() + 3).sum::<usize>() as u16;
     let area = pad.area();
     let mut x = 1;
     for (keys, hint) in rest {
@@ -331,10 +294,8 @@ fn hint_line(pad: &mut Pad<'_>, ui: &Ui) {
 fn hints(ui: &Ui) -> Vec<(String, &'static str)> {
     let mut hints: Vec<(String, &'static str)> = Vec::new();
     // During playback of a recording, its keys come first.
-    let (first, rest): (Vec<_>, Vec<_>) = BINDINGS
-        .iter()
-        .filter(|b| !b.hint.is_empty() && b.applies(ui))
-        .partition(|b| b.is_for_replay());
+    let (first, rest): (Vec<_>, Vec<_>) =
+        BINDINGS.iter().filter(|b| !b.hint.is_empty() && b.applies(ui)).partition(|b| b.is_for_replay());
     for binding in first.into_iter().chain(rest) {
         let key = binding.shown.split(' ').next().unwrap_or(binding.shown);
         match hints.iter_mut().find(|(_, hint)| *hint == binding.hint) {

@@ -34,11 +34,7 @@ pub(super) fn draw(pad: &mut Pad<'_>, model: &Model, ui: &Ui, hits: &mut Hits) {
     y = path::draw(pad, y, model, hits);
     y = path::shares(pad, y, "time (run)", &model.path);
     y += u16::from(roomy || pad.height() - y > 6);
-    let listed = if roomy {
-        (model.findings.len() as u16).min(FINDINGS) + 2
-    } else {
-        0
-    };
+    let listed = if roomy { (model.findings.len() as u16).min(FINDINGS) + 2 } else { 0 };
     y = lines(pad, y, listed, (model, ui), hits);
     if roomy && !model.findings.is_empty() {
         findings(pad, y + 1, model, hits);
@@ -50,31 +46,16 @@ fn gap(pad: &mut Pad<'_>, y: u16, model: &Model) -> u16 {
     let gap = &model.gap;
     pad.text(1, y, "first-token gap", theme.head());
     if !gap.seen {
-        pad.text(
-            18,
-            y,
-            "not observed: needs the sends and receives of frames",
-            theme.dim(),
-        );
+        pad.text(18, y, "not observed: needs the sends and receives of frames", theme.dim());
         return y + 1;
     }
     for (place, name) in ["p50", "p90", "p99", "max", "requests"].iter().enumerate() {
         pad.number(18 + place as u16 * 9, y, 8, name, theme.dim());
     }
-    for (row, (name, spread)) in [("last 10 s", gap.window), ("whole run", gap.whole)]
-        .into_iter()
-        .enumerate()
-    {
+    for (row, (name, spread)) in [("last 10 s", gap.window), ("whole run", gap.whole)].into_iter().enumerate() {
         let y = y + 1 + row as u16;
         pad.text(3, y, name, PLAIN);
-        let Some(Spread {
-            count: n,
-            p50,
-            p90,
-            p99,
-            max,
-        }) = spread
-        else {
+        let Some(Spread { count: n, p50, p90, p99, max }) = spread else {
             pad.text(22, y, "none", theme.dim());
             continue;
         };
@@ -89,11 +70,7 @@ fn gap(pad: &mut Pad<'_>, y: u16, model: &Model) -> u16 {
     let waiting = match gap.open {
         Some((0, _)) | None => "no first token is waiting now".to_owned(),
         Some((1, longest)) => format!("1 first token is waiting, for {}", duration(longest)),
-        Some((n, longest)) => format!(
-            "{} first tokens are waiting, the longest for {}",
-            count(n),
-            duration(longest)
-        ),
+        Some((n, longest)) => format!("{} first tokens are waiting, the longest for {}", count(n), duration(longest)),
     };
     pad.text(3, y + 3, &waiting, PLAIN);
     y + 4
@@ -103,16 +80,8 @@ fn flow(pad: &mut Pad<'_>, y: u16, model: &Model) -> u16 {
     let theme = pad.theme();
     let (flow, requests, tokens, chunks) = (&model.flow, &model.requests, &model.tokens, &model.chunks);
     let x = pad.text(1, y, "flow", theme.head());
-    let frames = if pad.width() >= 100 {
-        format!("{} frames/s  ", rate(flow.frames_per_s))
-    } else {
-        String::new()
-    };
-    let now = format!(
-        "{} tok/s  {frames}{} live",
-        rate(flow.tokens_per_s),
-        count(requests.live)
-    );
+    let frames = if pad.width() >= 100 { format!("{} frames/s  ", rate(flow.frames_per_s)) } else { String::new() };
+    let now = format!("{} tok/s  {frames}{} live", rate(flow.tokens_per_s), count(requests.live));
     let x = pad.text(x + 5, y, &now, STRONG);
     let sums = format!(
         "of {}, {} finished upstream, {} aborted",
@@ -134,30 +103,14 @@ fn flow(pad: &mut Pad<'_>, y: u16, model: &Model) -> u16 {
         x = alarm(pad, x + 2, y + 1, lost, &format!("{} lost", count(lost)));
     }
     if tokens.missing_on_wire > 0 {
-        alarm(
-            pad,
-            x + 2,
-            y + 1,
-            1,
-            &format!("{} missing on the wire", count(tokens.missing_on_wire)),
-        );
+        alarm(pad, x + 2, y + 1, 1, &format!("{} missing on the wire", count(tokens.missing_on_wire)));
     }
 
     let x = pad.text(1, y + 2, "chunks", theme.head());
-    let x = pad.text(
-        x + 3,
-        y + 2,
-        &format!("{} sent  {} merged", count(chunks.sent), known(chunks.merged, count)),
-        PLAIN,
-    );
+    let x =
+        pad.text(x + 3, y + 2, &format!("{} sent  {} merged", count(chunks.sent), known(chunks.merged, count)), PLAIN);
     let dropped = chunks.dropped_confirmed.unwrap_or(0);
-    let x = alarm(
-        pad,
-        x + 2,
-        y + 2,
-        dropped,
-        &format!("{} dropped", known(chunks.dropped_confirmed, count)),
-    );
+    let x = alarm(pad, x + 2, y + 2, dropped, &format!("{} dropped", known(chunks.dropped_confirmed, count)));
     let predicted = format!("({} predicted from wakeups)", known(chunks.dropped_predicted, count));
     pad.text(x + 1, y + 2, &predicted, theme.dim());
     y + 3
@@ -167,11 +120,7 @@ fn flow(pad: &mut Pad<'_>, y: u16, model: &Model) -> u16 {
 fn consumer(pad: &mut Pad<'_>, y: u16, model: &Model) -> u16 {
     let theme = pad.theme();
     let last = model.hops.last().map(|hop| &*hop.ends.to);
-    let mut receiving = model
-        .threads
-        .iter()
-        .flatten()
-        .filter(|t| t.receives && Some(&*t.role) == last);
+    let mut receiving = model.threads.iter().flatten().filter(|t| t.receives && Some(&*t.role) == last);
     let Some((thread, shares)) = receiving.find_map(|t| Some((t, t.recent?))) else {
         return y;
     };
@@ -205,42 +154,12 @@ fn lines(pad: &mut Pad<'_>, y: u16, reserved: u16, (model, ui): (&Model, &Ui), h
     pad.rule(y, &window.words(columns, model));
     let worst = model.hops.iter().map(|h| h.health).max().unwrap_or_default();
     let all = [
-        Line {
-            label: "tokens/s",
-            metric: |s: &Sample| Some(s.tokens),
-            show: rate,
-            health: Health::Good,
-        },
-        Line {
-            label: "backlog",
-            metric: |s| s.backlog,
-            show: |n| count(n as u64),
-            health: worst,
-        },
-        Line {
-            label: "gap p99",
-            metric: |s| s.gap_p99,
-            show: |ns| duration(ns as u64),
-            health: Health::Good,
-        },
-        Line {
-            label: "chunks lost",
-            metric: |s| s.lost,
-            show: |n| count(n as u64),
-            health: Health::Critical,
-        },
-        Line {
-            label: "chunks merged",
-            metric: |s| s.merged,
-            show: |n| count(n as u64),
-            health: Health::Good,
-        },
-        Line {
-            label: "live requests",
-            metric: |s| Some(s.live),
-            show: |n| count(n as u64),
-            health: Health::Good,
-        },
+        Line { label: "tokens/s", metric: |s: &Sample| Some(s.tokens), show: rate, health: Health::Good },
+        Line { label: "backlog", metric: |s| s.backlog, show: |n| count(n as u64), health: worst },
+        Line { label: "gap p99", metric: |s| s.gap_p99, show: |ns| duration(ns as u64), health: Health::Good },
+        Line { label: "chunks lost", metric: |s| s.lost, show: |n| count(n as u64), health: Health::Critical },
+        Line { label: "chunks merged", metric: |s| s.merged, show: |n| count(n as u64), health: Health::Good },
+        Line { label: "live requests", metric: |s| Some(s.live), show: |n| count(n as u64), health: Health::Good },
     ];
     let mut at = y + 1;
     let axis = u16::from(pad.height() >= 30);
@@ -267,22 +186,8 @@ fn findings(pad: &mut Pad<'_>, y: u16, model: &Model, hits: &mut Hits) {
     for (row, finding) in model.findings.iter().take(FINDINGS.into()).enumerate() {
         let y = y + 1 + row as u16;
         hits.add(pad.row(y), Action::OpenFinding(row));
-        let style = if finding.active {
-            theme.health(finding.health)
-        } else {
-            theme.dim()
-        };
-        pad.text(
-            1,
-            y,
-            &format!("{} {:<9}", theme.sign(finding.health), finding.health.word()),
-            style,
-        );
-        pad.text(
-            13,
-            y,
-            &format!("since {:<7} {}", clock(finding.at_ns), finding.summary),
-            PLAIN,
-        );
+        let style = if finding.active { theme.health(finding.health) } else { theme.dim() };
+        pad.text(1, y, &format!("{} {:<9}", theme.sign(finding.health), finding.health.word()), style);
+        pad.text(13, y, &format!("since {:<7} {}", clock(finding.at_ns), finding.summary), PLAIN);
     }
 }

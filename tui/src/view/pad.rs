@@ -22,22 +22,14 @@ impl<'a> Pad<'a> {
     /// A part of the pad, given in screen coordinates.
     pub(crate) fn part(&mut self, area: Rect) -> Pad<'_> {
         let area = area.intersection(self.area);
-        Pad {
-            buffer: self.buffer,
-            area,
-            theme: self.theme,
-        }
+        Pad { buffer: self.buffer, area, theme: self.theme }
     }
 
     /// Rows from `y` on, at most `height`, given in pad coordinates.
     pub(crate) fn below(&mut self, y: u16, height: u16) -> Pad<'_> {
         let y = y.min(self.area.height);
         let height = height.min(self.area.height - y);
-        self.part(Rect {
-            y: self.area.y + y,
-            height,
-            ..self.area
-        })
+        self.part(Rect { y: self.area.y + y, height, ..self.area })
     }
 
     pub(crate) fn area(&self) -> Rect {
@@ -46,11 +38,7 @@ impl<'a> Pad<'a> {
 
     /// Area of a row, in screen coordinates.
     pub(crate) fn row(&self, y: u16) -> Rect {
-        Rect {
-            y: self.area.y + y,
-            height: 1,
-            ..self.area
-        }
+        Rect { y: self.area.y + y, height: 1, ..self.area }
     }
 
     pub(crate) fn width(&self) -> u16 {
@@ -167,10 +155,7 @@ fn is_plain(byte: u8) -> bool {
 /// Replaces control characters: text from the wire may contain any, and they must not reach the terminal.
 fn clean(text: &str) -> std::borrow::Cow<'_, str> {
     if text.chars().any(char::is_control) {
-        text.chars()
-            .map(|c| if c.is_control() { '?' } else { c })
-            .collect::<String>()
-            .into()
+        text.chars().map(|c| if c.is_control() { '?' } else { c }).collect::<String>().into()
     } else {
         text.into()
     }
@@ -186,12 +171,7 @@ mod tests {
         let mut buffer = Buffer::empty(area);
         draw(&mut Pad::new(&mut buffer, area, Theme::of(&Environment::default())));
         (0..3)
-            .map(|y| {
-                (0..10)
-                    .filter_map(|x| buffer.cell((x, y)))
-                    .map(ratatui::buffer::Cell::symbol)
-                    .collect()
-            })
+            .map(|y| (0..10).filter_map(|x| buffer.cell((x, y))).map(ratatui::buffer::Cell::symbol).collect())
             .collect()
     }
 

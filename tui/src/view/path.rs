@@ -44,10 +44,7 @@ impl Arrow {
 pub(super) fn draw(pad: &mut Pad<'_>, y: u16, model: &Model, hits: &mut Hits) -> u16 {
     let theme = pad.theme();
     let place = |one: &HopLine| model.hops.iter().position(|hop| hop.name == one.name);
-    let drawn = |one: &HopLine| Arrow {
-        place: place(one),
-        ..hop(one)
-    };
+    let drawn = |one: &HopLine| Arrow { place: place(one), ..hop(one) };
     let mut arrows: Vec<Arrow> = in_line(&model.hops).into_iter().map(drawn).collect();
     let Some(last) = arrows.last() else {
         pad.text(1, y, "no hop observed yet", theme.dim());
@@ -57,11 +54,7 @@ pub(super) fn draw(pad: &mut Pad<'_>, y: u16, model: &Model, hits: &mut Hits) ->
     let names: u16 = arrows.iter().map(|a| width(&a.ends.from)).sum::<u16>() + width("client");
     let spare = pad.width().saturating_sub(2 + names);
     let arrow = spare / arrows.len() as u16;
-    if arrow < ARROW {
-        list(pad, y, &arrows, hits)
-    } else {
-        row(pad, y, &arrows, arrow.min(2 * ARROW), hits)
-    }
+    if arrow < ARROW { list(pad, y, &arrows, hits) } else { row(pad, y, &arrows, arrow.min(2 * ARROW), hits) }
 }
 
 fn row(pad: &mut Pad<'_>, y: u16, arrows: &[Arrow], length: u16, hits: &mut Hits) -> u16 {
@@ -89,32 +82,17 @@ fn row(pad: &mut Pad<'_>, y: u16, arrows: &[Arrow], length: u16, hits: &mut Hits
 
 fn list(pad: &mut Pad<'_>, y: u16, arrows: &[Arrow], hits: &mut Hits) -> u16 {
     let theme = pad.theme();
-    let widest = arrows
-        .iter()
-        .map(|a| width(&a.ends.from) + width(&a.ends.to) + 4)
-        .max()
-        .unwrap_or(0);
+    let widest = arrows.iter().map(|a| width(&a.ends.from) + width(&a.ends.to) + 4).max().unwrap_or(0);
     let column = (pad.width().saturating_sub(widest + 6)) / 3;
     for (row, arrow) in arrows.iter().enumerate() {
         let y = y + row as u16;
         hits.add(pad.row(y), arrow.opens());
         let style = theme.health(arrow.health);
         pad.text(1, y, theme.sign(arrow.health), style);
-        pad.text(
-            3,
-            y,
-            &format!("{} {} {}", arrow.ends.from, theme.pick("─▶", "->"), arrow.ends.to),
-            STRONG,
-        );
+        pad.text(3, y, &format!("{} {} {}", arrow.ends.from, theme.pick("─▶", "->"), arrow.ends.to), STRONG);
         for (place, text) in arrow.lines.iter().enumerate() {
             let style = if place == 0 { style } else { PLAIN };
-            pad.fit(
-                widest + 5 + place as u16 * column,
-                y,
-                column.saturating_sub(1),
-                text,
-                style,
-            );
+            pad.fit(widest + 5 + place as u16 * column, y, column.saturating_sub(1), text, style);
         }
     }
     y + arrows.len() as u16
@@ -134,11 +112,7 @@ fn in_line(hops: &[HopLine]) -> Vec<&HopLine> {
 }
 
 fn hop(hop: &HopLine) -> Arrow {
-    let workers = if hop.members.len() > 1 {
-        format!(" x{}", hop.members.len())
-    } else {
-        String::new()
-    };
+    let workers = if hop.members.len() > 1 { format!(" x{}", hop.members.len()) } else { String::new() };
     let wait = match (hop.queue_wait, hop.relay) {
         (Some(spread), _) => format!("wait p99 {} (run)", duration(spread.p99)),
         (None, Some(relay)) => format!("relay {} p99", duration(relay.p99)),
@@ -154,12 +128,7 @@ fn hop(hop: &HopLine) -> Arrow {
         lines.swap(0, 1);
         lines[0].push_str(&hop.oldest_ns.map(|ns| format!(" {}", duration(ns))).unwrap_or_default());
     }
-    Arrow {
-        place: None,
-        ends: hop.ends.clone(),
-        health: hop.health,
-        lines,
-    }
+    Arrow { place: None, ends: hop.ends.clone(), health: hop.health, lines }
 }
 
 fn client(model: &Model, from: &str) -> Arrow {
@@ -176,22 +145,13 @@ fn client(model: &Model, from: &str) -> Arrow {
         (None, None) => "drops unknown".into(),
     };
     let lost = known(chunks.tokens_lost, |n| format!("lost {} tok", count(n)));
-    let lost = if chunks.tokens_lost.is_none() {
-        "delivery unknown".into()
-    } else {
-        lost
-    };
+    let lost = if chunks.tokens_lost.is_none() { "delivery unknown".into() } else { lost };
     let merged = match (chunks.merged, model.merged_predicted) {
         (Some(merged), _) => format!("merged {}", count(merged)),
         (None, Some(predicted)) => format!("merged? {}", count(predicted)),
         (None, None) => String::new(),
     };
-    Arrow {
-        place: None,
-        ends: Ends::new(from, "client").to_owned(),
-        health,
-        lines: [drops, lost, merged],
-    }
+    Arrow { place: None, ends: Ends::new(from, "client").to_owned(), health, lines: [drops, lost, merged] }
 }
 
 fn width(text: &str) -> u16 {

@@ -42,12 +42,7 @@ pub(crate) fn draw(pick: &Pick, theme: Theme, frame: &mut Frame<'_>) -> Hits {
         return hits;
     }
     let x = pad.text(1, 0, "tokengap", theme.head());
-    pad.text(
-        x + 2,
-        0,
-        "where an LLM server's tokens wait, and which never arrive",
-        theme.dim(),
-    );
+    pad.text(x + 2, 0, "where an LLM server's tokens wait, and which never arrive", theme.dim());
     if pick.help {
         for (row, (key, what)) in HELP.iter().enumerate() {
             pad.fit(3, 2 + row as u16, 13, key, theme.head());
@@ -76,28 +71,15 @@ pub(crate) fn draw(pick: &Pick, theme: Theme, frame: &mut Frame<'_>) -> Hits {
                 if *place == pick.at() {
                     pad.row_style(y, theme.selected());
                 }
-                let row = Rect {
-                    y: pad.area().y + y,
-                    height: 1,
-                    ..pad.area()
-                };
+                let row = Rect { y: pad.area().y + y, height: 1, ..pad.area() };
                 hits.add(row, Action::Pick(*place));
             }
         }
     }
     if let Some(first) = pick.blind.first() {
         let more = pick.blind.len() - 1;
-        let more = if more > 0 {
-            format!(" (and {more} more: tokengap attach lists them)")
-        } else {
-            String::new()
-        };
-        pad.text(
-            1,
-            height - 3,
-            &format!("! {first}{more}"),
-            theme.health(Health::Warning),
-        );
+        let more = if more > 0 { format!(" (and {more} more: tokengap attach lists them)") } else { String::new() };
+        pad.text(1, height - 3, &format!("! {first}{more}"), theme.health(Health::Warning));
     }
     if let Some(offer) = pick.selected() {
         let x = pad.text(1, height - 2, "runs: ", theme.head());

@@ -69,11 +69,7 @@ fn numbers(pad: &mut Pad<'_>, y: u16, brief: &Brief, missed: u64) {
     for (place, cell) in cells.iter().enumerate() {
         pad.number(NUMBERS + place as u16 * WIDE, y, WIDE, cell, PLAIN);
     }
-    let style = if missed > 0 {
-        theme.health(Health::Warning)
-    } else {
-        theme.dim()
-    };
+    let style = if missed > 0 { theme.health(Health::Warning) } else { theme.dim() };
     pad.number(NUMBERS + cells.len() as u16 * WIDE, y, WIDE, &count(missed), style);
 }
 
@@ -87,10 +83,8 @@ fn detail(pad: &mut Pad<'_>, y: u16, pod: &PodLine) {
         pad.text(1, y + 1, &pod.why, theme.health(Health::Warning));
     }
     if pod.missed > 0 {
-        let text = format!(
-            "{} records missed: lost between the run and this screen, not in the engine",
-            count(pod.missed)
-        );
+        let text =
+            format!("{} records missed: lost between the run and this screen, not in the engine", count(pod.missed));
         pad.text(1, y + 2, &text, theme.dim());
     }
 }

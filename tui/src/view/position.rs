@@ -42,11 +42,7 @@ pub(super) fn draw(pad: &mut Pad<'_>, model: &Model, position: &Position, hits: 
     } else if let Some(first) = model.own.degraded.first() {
         pad.text(x, 0, &format!("! {first}"), theme.health(Health::Warning));
     } else {
-        let missed = format!(
-            "missed {}  undecoded {}",
-            count(model.own.missed),
-            count(model.own.undecoded)
-        );
+        let missed = format!("missed {}  undecoded {}", count(model.own.missed), count(model.own.undecoded));
         pad.text(x, 0, &missed, theme.dim());
     }
 }
@@ -64,11 +60,7 @@ fn bar(pad: &mut Pad<'_>, x: u16, length: u16, model: &Model, position: &Positio
             () => (theme.pick("─", "-"), theme.dim()),
         };
         pad.text(x + at, 0, text, style);
-        let area = Rect {
-            x: pad.area().x + x + at,
-            width: 1,
-            ..pad.area()
-        };
+        let area = Rect { x: pad.area().x + x + at, width: 1, ..pad.area() };
         let to = u128::from(at) * whole / u128::from(length.saturating_sub(1).max(1));
         hits.add(area, Action::Play(Play::To(to as u64)));
     }

@@ -194,10 +194,8 @@ fn chunks(pad: &mut Pad<'_>, y: u16, detail: &Detail, ui: &Ui, hits: &mut Hits) 
         [_] | [] => vec!["waited".to_owned()],
         path => path.iter().map(|role| short(role)).collect(),
     };
-    let columns = ["chunk", "sent at"]
-        .into_iter()
-        .chain(waits.iter().map(String::as_str))
-        .chain(["tokens", "up to", "wakeup"]);
+    let columns =
+        ["chunk", "sent at"].into_iter().chain(waits.iter().map(String::as_str)).chain(["tokens", "up to", "wakeup"]);
     for (place, name) in columns.enumerate() {
         pad.number(layout.x(place), y + 1, 8, name, theme.dim());
     }
@@ -222,10 +220,7 @@ impl Layout {
     fn of(detail: &Detail) -> Self {
         let hops = (detail.path.len() as u16).max(1);
         let pitch = if hops == 1 { 10 } else { 9 };
-        Self {
-            pitch,
-            fate: 1 + (5 + hops) * pitch,
-        }
+        Self { pitch, fate: 1 + (5 + hops) * pitch }
     }
 
     fn x(self, column: usize) -> u16 {
@@ -248,17 +243,14 @@ fn chunk_line(
     theme: Theme,
 ) {
     let waits = chunk.waits.iter().map(|wait| known(*wait, duration));
-    let cells = [
-        count(place as u64 + 1),
-        known(chunk.sent.zip(start), |(at, start)| duration(at.since(start))),
-    ]
-    .into_iter()
-    .chain(waits)
-    .chain([
-        count(chunk.tokens.into()),
-        known(chunk.end.map(u64::from), count),
-        known(chunk.wakeup.map(u64::from), |n| n.to_string()),
-    ]);
+    let cells = [count(place as u64 + 1), known(chunk.sent.zip(start), |(at, start)| duration(at.since(start)))]
+        .into_iter()
+        .chain(waits)
+        .chain([
+            count(chunk.tokens.into()),
+            known(chunk.end.map(u64::from), count),
+            known(chunk.wakeup.map(u64::from), |n| n.to_string()),
+        ]);
     for (column, text) in cells.enumerate() {
         pad.number(layout.x(column), y, 8, &text, PLAIN);
     }
@@ -277,11 +269,7 @@ fn chunk_line(
     }
     if let Some(outcome) = chunk.tool_call {
         let text = format!("tool call: {}", outcome.as_str());
-        let style = theme.health(if outcome.is_damaged() {
-            Health::Critical
-        } else {
-            Health::Warning
-        });
+        let style = theme.health(if outcome.is_damaged() { Health::Critical } else { Health::Warning });
         pad.text(x + 2, y, &text, style);
     }
 }

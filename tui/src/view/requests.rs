@@ -65,11 +65,8 @@ pub(super) fn draw(pad: &mut Pad<'_>, model: &Model, ui: &Ui, hits: &mut Hits) {
 
 fn title(pad: &mut Pad<'_>, model: &Model, ui: &Ui) {
     let theme = pad.theme();
-    let mut text = format!(
-        "{} of {} requests",
-        count(model.table.visible_count() as u64),
-        count(model.table.count() as u64)
-    );
+    let mut text =
+        format!("{} of {} requests", count(model.table.visible_count() as u64), count(model.table.count() as u64));
     if model.rows_left_out > 0 {
         text = format!(
             "{text} ({} older finished ones are in the totals; --rows {} is reached)",

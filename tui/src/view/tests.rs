@@ -30,25 +30,15 @@ struct Fixture {
 
 impl Fixture {
     fn of(scene: Scene) -> Self {
-        Self {
-            scene,
-            model: Model::default(),
-            ui: Ui::default(),
-        }
+        Self { scene, model: Model::default(), ui: Ui::default() }
     }
 
     fn refresh(&mut self) {
         let degraded = Vec::new();
-        let outside = RunValues {
-            source: "demo".into(),
-            doing: "live",
-            cpu: Some(0.042),
-            rss_bytes: Some(24 << 20),
-            degraded,
-        };
+        let outside =
+            RunValues { source: "demo".into(), doing: "live", cpu: Some(0.042), rss_bytes: Some(24 << 20), degraded };
         self.model.refresh(&self.scene.analysis, &outside);
-        self.model
-            .refresh_rows(&self.scene.analysis, FINISHED_SHOWN, &self.ui.pins);
+        self.model.refresh_rows(&self.scene.analysis, FINISHED_SHOWN, &self.ui.pins);
         self.update();
     }
 
@@ -57,8 +47,7 @@ impl Fixture {
         self.model.table.arrange(&self.ui.filter.1, self.ui.sort, &self.ui.pins);
         self.ui.settle(&self.model);
         if let (Tab::Request, Some(rid)) = (self.ui.tab, self.ui.selected.clone()) {
-            self.model
-                .refresh_detail(&self.scene.analysis, &self.scene.journal, &rid);
+            self.model.refresh_detail(&self.scene.analysis, &self.scene.journal, &rid);
         }
     }
 
@@ -70,11 +59,7 @@ impl Fixture {
     }
 
     fn drawn(&self, (width, height): (u16, u16), locale: &str) -> String {
-        let surroundings = Environment {
-            no_color: true,
-            locale: locale.into(),
-            ..Environment::default()
-        };
+        let surroundings = Environment { no_color: true, locale: locale.into(), ..Environment::default() };
         let theme = Theme::of(&surroundings);
         on_terminal((width, height), |frame| drop(draw(&self.model, &self.ui, theme, frame)))
     }
@@ -91,34 +76,22 @@ fn on_terminal((width, height): (u16, u16), draw: impl FnOnce(&mut Frame<'_>)) -
     let mut terminal = Terminal::new(TestBackend::new(width, height)).expect("a terminal in memory");
     terminal.draw(draw).expect("drawn");
     let buffer = terminal.backend().buffer();
-    let line = |y| {
-        (0..width)
-            .filter_map(|x| buffer.cell((x, y)))
-            .map(ratatui::buffer::Cell::symbol)
-            .collect::<String>()
-    };
+    let line =
+        |y| (0..width).filter_map(|x| buffer.cell((x, y))).map(ratatui::buffer::Cell::symbol).collect::<String>();
     (0..height).map(|y| line(y).trim_end().to_owned() + "\n").collect()
 }
 
 /// A 0.5.9 engine under load whose tokenizer falls behind for seconds, receives in bursts, and loses queued chunks.
 fn race() -> Fixture {
     let mut fixture = Fixture::of(Scene::delivering());
-    let rids: Vec<String> = (0..24)
-        .map(|n| {
-            format!(
-                "{:032x}",
-                0x5b92_f00d_u128.wrapping_mul(0x9e37_79b9_7f4a_7c15 * (n + 1))
-            )
-        })
-        .collect();
+    let rids: Vec<String> =
+        (0..24).map(|n| format!("{:032x}", 0x5b92_f00d_u128.wrapping_mul(0x9e37_79b9_7f4a_7c15 * (n + 1)))).collect();
     for frame in 0..300u64 {
         let at = 1_000 * MS + frame * 40 * MS;
         let started = (frame as usize / 4 + 1).min(rids.len());
         let of = |n: usize| (rids[n].as_str(), 1, frame as u32 + 1 - n as u32 * 4);
-        let chunks: Vec<_> = (0..started)
-            .filter(|&n| frame >= n as u64 * 4 && !(n < 6 && frame > 200))
-            .map(of)
-            .collect();
+        let chunks: Vec<_> =
+            (0..started).filter(|&n| frame >= n as u64 * 4 && !(n < 6 && frame > 200)).map(of).collect();
         fixture.scene.send(at, &chunks);
         if frame == 200 {
             let last: Vec<_> = (0..6).map(|n| (rids[n].as_str(), 1, 202 - n as u32 * 4)).collect();
@@ -152,9 +125,7 @@ fn tapped() -> Fixture {
     for frame in 0..100u64 {
         let at = 1_000 * MS + frame * 50 * MS;
         fixture.scene.send_on(0, at, &[("5b92f00d", 1, frame as u32 + 1)], None);
-        fixture
-            .scene
-            .send_on(1, at + 2 * MS, &[("5b92f00d", 1, frame as u32 + 1)], None);
+        fixture.scene.send_on(1, at + 2 * MS, &[("5b92f00d", 1, frame as u32 + 1)], None);
         fixture.scene.tick(at + 3 * MS);
         fixture.model.remember(&fixture.scene.analysis);
     }
@@ -174,12 +145,7 @@ fn overview_matches_its_snapshots() {
 #[test]
 fn a_path_that_does_not_fit_is_drawn_as_a_list() {
     let capabilities = Capabilities::SENT | Capabilities::RECEIVED;
-    let hops = [
-        "scheduler->router",
-        "router->detokenizer",
-        "detokenizer->router2",
-        "router2->tokenizer",
-    ];
+    let hops = ["scheduler->router", "router->detokenizer", "detokenizer->router2", "router2->tokenizer"];
     let mut fixture = Fixture::of(Scene::new(&hops.map(|name| (name, capabilities))));
     fixture.scene.send(MS, &[("5b92f00d", 1, 1)]);
     fixture.refresh();
@@ -189,11 +155,7 @@ fn a_path_that_does_not_fit_is_drawn_as_a_list() {
 #[test]
 fn hops_with_long_names_match_their_snapshots() {
     let capabilities = Capabilities::SENT | Capabilities::RECEIVED;
-    let hops = [
-        "scheduler->detokenizer-router",
-        "detokenizer-router->detokenizer",
-        "detokenizer->worker",
-    ];
+    let hops = ["scheduler->detokenizer-router", "detokenizer-router->detokenizer", "detokenizer->worker"];
     let mut fixture = Fixture::of(Scene::new(&hops.map(|name| (name, capabilities))));
     fixture.scene.send(MS, &[("5b92f00d", 1, 1)]);
     fixture.refresh();
@@ -211,13 +173,7 @@ fn requests_match_their_snapshots() {
         fixture.press(&[Action::Type(c)]);
     }
     fixture.snapshot("requests_filter_mistake");
-    fixture.press(&[
-        Action::EraseAll,
-        Action::Type('0'),
-        Action::Accept,
-        Action::Sort(1),
-        Action::Reverse,
-    ]);
+    fixture.press(&[Action::EraseAll, Action::Type('0'), Action::Accept, Action::Sort(1), Action::Reverse]);
     fixture.snapshot("requests_filtered");
 }
 
@@ -259,24 +215,14 @@ fn a_damaged_tool_call_is_explained_on_the_request_screen() {
             whole_events: true,
         }),
     };
-    let unjudged = ToolCalls {
-        outcome: ToolCallOutcome::Unjudged,
-        reason: Some(UnjudgedReason::Missed),
-        part: None,
-        ..calls
-    };
+    let unjudged =
+        ToolCalls { outcome: ToolCallOutcome::Unjudged, reason: Some(UnjudgedReason::Missed), part: None, ..calls };
     let rid = fixture.ui.selected.clone().expect("a request");
-    let answer = |tool_calls| Answer {
-        tool_calls: Some(tool_calls),
-        ..Answer::new(&rid, None, None)
-    };
+    let answer = |tool_calls| Answer { tool_calls: Some(tool_calls), ..Answer::new(&rid, None, None) };
     fixture.scene.emit(13_000 * MS, What::Answered(answer(unjudged)));
     fixture.refresh();
     let drawn = fixture.drawn(SIZES[1], "C.UTF-8");
-    assert!(
-        drawn.contains("2 tool calls: not judged: a part of the response"),
-        "{drawn}"
-    );
+    assert!(drawn.contains("2 tool calls: not judged: a part of the response"), "{drawn}");
     fixture.scene.emit(13_001 * MS, What::Answered(answer(calls)));
     fixture.refresh();
     fixture.snapshot("request_tool_calls");
@@ -321,11 +267,7 @@ fn findings_match_their_snapshots() {
 fn the_cpu_tab_appears_with_thread_samples() {
     let mut fixture = race();
     fixture.press(&[Action::Go(Tab::Cpu)]);
-    assert_eq!(
-        fixture.ui.tab,
-        Tab::Overview,
-        "there is no such tab before there is something on it"
-    );
+    assert_eq!(fixture.ui.tab, Tab::Overview, "there is no such tab before there is something on it");
     let threads = [
         ("scheduler", 4_000, 99, Some(0), None),
         ("tokenizer", 4_321, 61, Some(33), Some(2)),
@@ -344,24 +286,14 @@ fn the_cpu_tab_appears_with_thread_samples() {
         }
         fixture.model.remember(&fixture.scene.analysis);
     }
-    let (id, by) = (
-        FrameId::new(HopId(0), 0, 150),
-        Some(ThreadId { pid: 4_000, tid: 4_321 }),
-    );
-    let received = Received {
-        by,
-        ..Received::new(id)
-    };
+    let (id, by) = (FrameId::new(HopId(0), 0, 150), Some(ThreadId { pid: 4_000, tid: 4_321 }));
+    let received = Received { by, ..Received::new(id) };
     fixture.scene.emit(23_000 * MS, What::Received(received));
     fixture.refresh();
     fixture.snapshot("overview_cpu");
     fixture.press(&[Action::Go(Tab::Cpu)]);
     fixture.snapshot("cpu");
-    for (function, own, total) in [
-        ("_handle_batch_output", 61, 80),
-        ("recv_pyobj", 20, 22),
-        ("generate", 4, 4),
-    ] {
+    for (function, own, total) in [("_handle_batch_output", 61, 80), ("recv_pyobj", 20, 22), ("generate", 4, 4)] {
         let sample = StackSample {
             thread: ThreadId { pid: 4_000, tid: 4_321 },
             role: "tokenizer",
@@ -406,26 +338,14 @@ fn the_start_menu_matches_its_snapshots() {
         ],
     );
     let show = |pick: &Pick, (width, height): (u16, u16)| {
-        let surroundings = Environment {
-            no_color: true,
-            locale: "C.UTF-8".into(),
-            ..Environment::default()
-        };
+        let surroundings = Environment { no_color: true, locale: "C.UTF-8".into(), ..Environment::default() };
         on_terminal((width, height), |frame| {
             drop(pick::draw(pick, Theme::of(&surroundings), frame));
         })
     };
     insta::assert_snapshot!("pick_80x24", show(&pick, (80, 24)));
     let engine = ["attach", "--pid", "4711"];
-    pick.offer(
-        Kind::Engine,
-        vec![offer(
-            Kind::Engine,
-            "SGLang 0.5.9",
-            "attach to its 3 processes",
-            &engine,
-        )],
-    );
+    pick.offer(Kind::Engine, vec![offer(Kind::Engine, "SGLang 0.5.9", "attach to its 3 processes", &engine)]);
     pick.looked = true;
     pick.blind = vec!["processes of other users: CAP_SYS_PTRACE is missing".into()];
     insta::assert_snapshot!("pick_200x50", show(&pick, (200, 50)));
@@ -483,16 +403,9 @@ fn a_click_on_the_playback_bar_seeks() {
 #[test]
 fn outputs_in_progress_are_shown() {
     let mut fixture = race();
-    let written = |bytes, dropped| Written {
-        name: "run.tgap".into(),
-        bytes,
-        dropped,
-    };
-    fixture.model.writing = Writing {
-        recording: Some(written(5 << 20, 12)),
-        ring: Some(written(64 << 20, 0)),
-        feed: None,
-    };
+    let written = |bytes, dropped| Written { name: "run.tgap".into(), bytes, dropped };
+    fixture.model.writing =
+        Writing { recording: Some(written(5 << 20, 12)), ring: Some(written(64 << 20, 0)), feed: None };
     fixture.snapshot("recording");
 }
 
@@ -529,14 +442,9 @@ fn clicks_on_tabs_and_rows_map_to_actions() {
     let mut terminal = Terminal::new(TestBackend::new(80, 24)).expect("a terminal in memory");
     let mut hits = Hits::default();
     let theme = Theme::of(&Environment::default());
-    terminal
-        .draw(|frame| hits = draw(&fixture.model, &fixture.ui, theme, frame))
-        .expect("drawn");
+    terminal.draw(|frame| hits = draw(&fixture.model, &fixture.ui, theme, frame)).expect("drawn");
     assert_eq!(hits.at(12, 0), Some(Action::Go(Tab::Overview)));
-    assert_eq!(
-        (hits.at(5, 4), hits.at(5, 5), hits.at(5, 1)),
-        (Some(Action::Pick(0)), Some(Action::Pick(1)), None)
-    );
+    assert_eq!((hits.at(5, 4), hits.at(5, 5), hits.at(5, 1)), (Some(Action::Pick(0)), Some(Action::Pick(1)), None));
 }
 
 #[test]
@@ -561,16 +469,10 @@ fn ten_thousand_requests_are_sorted_filtered_and_drawn() {
     let mut fixture = Fixture::of(scene);
     fixture.refresh();
     fixture.press(&[Action::Go(Tab::Requests)]);
-    fixture.ui.sort = Sort {
-        column: crate::state::row::Column::headed("gap"),
-        descending: true,
-    };
+    fixture.ui.sort = Sort { column: crate::state::row::Column::headed("gap"), descending: true };
     fixture.update();
     assert_eq!(
-        (
-            fixture.model.table.visible_count(),
-            fixture.model.table.visible(0).map(|r| r.gap_ns)
-        ),
+        (fixture.model.table.visible_count(), fixture.model.table.visible(0).map(|r| r.gap_ns)),
         (10_000, Some(Some(9_999 * MS)))
     );
     assert!(fixture.drawn((80, 24), "C.UTF-8").contains("00000000000000…"));

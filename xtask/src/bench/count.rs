@@ -40,12 +40,7 @@ pub(crate) fn run(bless: bool) -> anyhow::Result<()> {
             wrong.push(name.as_str());
         }
     }
-    wrong.extend(
-        known
-            .keys()
-            .filter(|name| !counted.contains_key(*name))
-            .map(String::as_str),
-    );
+    wrong.extend(known.keys().filter(|name| !counted.contains_key(*name)).map(String::as_str));
     if bless {
         std::fs::write(BASELINE, written).with_context(|| BASELINE.to_string())?;
     } else if compiler != current {
@@ -72,30 +67,12 @@ fn counts() -> anyhow::Result<BTreeMap<String, u64>> {
     let path = std::env::var_os("PATH").unwrap_or_default();
     let path = std::env::join_paths([tools].into_iter().chain(std::env::split_paths(&path)))?;
     let mut cargo = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
-    cargo.args([
-        "bench",
-        "--quiet",
-        "--package",
-        "engines",
-        "--package",
-        "trace",
-        "--bench",
-        "count",
-    ]);
+    cargo.args(["bench", "--quiet", "--package", "engines", "--package", "trace", "--bench", "count"]);
     cargo.arg("--target-dir").arg(&target);
-    cargo.args([
-        "--",
-        "--output-format=json",
-        "--callgrind-args=--cache-sim=no",
-        TUNABLES,
-    ]);
+    cargo.args(["--", "--output-format=json", "--callgrind-args=--cache-sim=no", TUNABLES]);
     let summaries = output(cargo.current_dir(root).env("PATH", path))
         .context("gungraun-runner is needed: cargo install --locked --root .tools --version 0.20.0 gungraun-runner")?;
-    summaries
-        .lines()
-        .filter(|line| line.starts_with('{'))
-        .map(count)
-        .collect()
+    summaries.lines().filter(|line| line.starts_with('{')).map(count).collect()
 }
 
 /// Name of a benchmark and its instructions per frame, from its JSON summary.
@@ -104,10 +81,7 @@ fn count(line: &str) -> anyhow::Result<(String, u64)> {
     let [function, id] = ["function_name", "id"].map(|key| summary[key].as_str().unwrap_or_default());
     let counted = &summary["profiles"][0]["data"]["total"]["metrics"]["Ir"]["values"]["new"];
     let counted = counted.as_u64().with_context(|| format!("no instructions: {line}"))?;
-    Ok((
-        format!("{}/{id}", function.trim_start_matches("count_")),
-        counted / FRAMES,
-    ))
+    Ok((format!("{}/{id}", function.trim_start_matches("count_")), counted / FRAMES))
 }
 
 /// The compiler of the baseline, and its counts.

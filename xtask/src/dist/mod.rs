@@ -38,11 +38,7 @@ pub(crate) fn run(options: &Options) -> Result<()> {
     }
     let writer = format!("target/{here}/dist/tokengap");
     let default = [here];
-    let targets = if options.targets.is_empty() {
-        &default[..]
-    } else {
-        &options.targets
-    };
+    let targets = if options.targets.is_empty() { &default[..] } else { &options.targets };
     let mut pack = Command::new(scripts.join("pack.sh"));
     succeed(pack.arg(VERSION).arg(&options.out).arg(writer).args(targets))
 }

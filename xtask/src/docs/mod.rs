@@ -25,10 +25,7 @@ pub(crate) struct Options {
 pub(crate) fn run(options: &Options) -> Result<()> {
     check_documents()?;
     let mut check = script::python("docs/check.py")?;
-    check
-        .arg("run")
-        .arg(script::tokengap(options.binary.as_deref())?)
-        .arg(RELEASE);
+    check.arg("run").arg(script::tokengap(options.binary.as_deref())?).arg(RELEASE);
     check.args(&options.only);
     if !rustix::process::geteuid().is_root() {
         return succeed(&mut check);

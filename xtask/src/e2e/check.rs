@@ -13,8 +13,7 @@ impl Checks {
     pub(crate) fn equal<T: PartialEq + Debug>(&mut self, what: &str, expected: &T, got: &T) {
         self.made += 1;
         if expected != got {
-            self.mismatches
-                .push(format!("{what}: expected {expected:?}, got {got:?}"));
+            self.mismatches.push(format!("{what}: expected {expected:?}, got {got:?}"));
         }
     }
 

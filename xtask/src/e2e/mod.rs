@@ -76,10 +76,7 @@ pub(crate) fn prepare(options: &EngineOptions) -> Result<()> {
     if !options.dynamo.is_empty() {
         home.prepare_dynamo(&options.dynamo)?;
     }
-    println!(
-        "{} -m engine RELEASE ...  (see engine/README.md)",
-        home.python.display()
-    );
+    println!("{} -m engine RELEASE ...  (see engine/README.md)", home.python.display());
     Ok(())
 }
 
@@ -94,8 +91,7 @@ pub(crate) fn run(options: &Options) -> Result<()> {
     rows.current_dir(&home.root).args(["-m", "engine.e2e", "--xtask"]);
     rows.arg(std::env::current_exe()?);
     if !options.plain {
-        rows.arg("--tokengap")
-            .arg(setup::tokengap(&home, options.tokengap.as_deref())?);
+        rows.arg("--tokengap").arg(setup::tokengap(&home, options.tokengap.as_deref())?);
     }
     for release in &options.releases {
         rows.args(["--release", release]);

@@ -25,10 +25,7 @@ impl Process {
     /// Starts `command`. `name` is unique within `dir`, which holds its standard error.
     pub(crate) fn start(name: &str, mut command: Command, dir: &Path) -> Result<Self> {
         let stderr = dir.join(format!("{name}.stderr"));
-        command
-            .stdin(Stdio::piped())
-            .stdout(Stdio::piped())
-            .stderr(File::create(&stderr)?);
+        command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(File::create(&stderr)?);
         let mut child = command.spawn().with_context(|| format!("starting {command:?}"))?;
         let stdin = child.stdin.take();
         let stdout = BufReader::new(child.stdout.take().context("no standard output")?);
@@ -40,13 +37,7 @@ impl Process {
                 }
             }
         });
-        Ok(Self {
-            name: name.into(),
-            child,
-            stdin,
-            lines,
-            stderr,
-        })
+        Ok(Self { name: name.into(), child, stdin, lines, stderr })
     }
 
     /// Waits for a line of standard output that begins with `word`; returns the rest of the line.
@@ -60,11 +51,7 @@ impl Process {
                     }
                 }
                 Err(RecvTimeoutError::Timeout) => {
-                    bail!(
-                        "{} did not print {word} within {patience:?}{}",
-                        self.name,
-                        self.stderr_note()
-                    )
+                    bail!("{} did not print {word} within {patience:?}{}", self.name, self.stderr_note())
                 }
                 Err(RecvTimeoutError::Disconnected) => {
                     bail!("{} exited before it printed {word}{}", self.name, self.stderr_note())
@@ -79,10 +66,7 @@ impl Process {
 
     /// Writes a line to its standard input.
     pub(crate) fn write_line(&mut self, word: &str) -> Result<()> {
-        let stdin = self
-            .stdin
-            .as_mut()
-            .with_context(|| format!("{} has no standard input", self.name))?;
+        let stdin = self.stdin.as_mut().with_context(|| format!("{} has no standard input", self.name))?;
         writeln!(stdin, "{word}").with_context(|| format!("sending {word} to {}{}", self.name, self.stderr_note()))
     }
 
@@ -124,9 +108,5 @@ fn stderr_tail(path: &Path) -> String {
     let text = fs::read_to_string(path).unwrap_or_default();
     let lines: Vec<_> = text.lines().collect();
     let tail = lines[lines.len().saturating_sub(12)..].join("\n    ");
-    if tail.is_empty() {
-        String::new()
-    } else {
-        format!("; standard error:\n    {tail}")
-    }
+    if tail.is_empty() { String::new() } else { format!("; standard error:\n    {tail}") }
 }

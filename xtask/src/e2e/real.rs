@@ -41,10 +41,7 @@ pub(crate) fn installed(home: &Home, engine: &str, release: &str) -> Result<Path
     let mut install = Command::new(home.root.join(script));
     install.arg(&servers).arg(release);
     ensure!(
-        install
-            .status()
-            .with_context(|| format!("starting {script}"))?
-            .success(),
+        install.status().with_context(|| format!("starting {script}"))?.success(),
         "cannot install the packages of {engine} {release} below {}",
         servers.display()
     );
@@ -59,8 +56,5 @@ fn folder(engine: &str) -> Result<PathBuf> {
     }
     let cache = env::var_os("XDG_CACHE_HOME").map(PathBuf::from);
     let cache = cache.or_else(|| Some(Path::new(&env::var_os("HOME")?).join(".cache")));
-    Ok(cache
-        .with_context(|| format!("neither {variable} nor HOME is set"))?
-        .join("tokengap")
-        .join(engine))
+    Ok(cache.with_context(|| format!("neither {variable} nor HOME is set"))?.join("tokengap").join(engine))
 }

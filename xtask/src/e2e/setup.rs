@@ -23,14 +23,8 @@ pub(crate) struct Home {
 impl Home {
     /// Determines the paths, which may not exist yet.
     pub(crate) fn find() -> Self {
-        let root = Path::new(env!("CARGO_MANIFEST_DIR"))
-            .parent()
-            .expect("xtask is in the project")
-            .to_path_buf();
-        Self {
-            python: root.join(".venv-engine/bin/python"),
-            root,
-        }
+        let root = Path::new(env!("CARGO_MANIFEST_DIR")).parent().expect("xtask is in the project").to_path_buf();
+        Self { python: root.join(".venv-engine/bin/python"), root }
     }
 
     /// Folder of an unpacked release.
@@ -46,8 +40,7 @@ impl Home {
     pub(crate) fn prepare(&self, releases: &[&str]) -> Result<()> {
         fs::create_dir_all(self.sources())?;
         let lock = File::create(self.sources().join("lock"))?;
-        lock.lock()
-            .context("waiting for another run that prepares the engine")?;
+        lock.lock().context("waiting for another run that prepares the engine")?;
         self.venv()?;
         for release in releases {
             self.release(release)?;
@@ -64,31 +57,21 @@ impl Home {
         }
         eprintln!("engine: creating .venv-engine");
         let python = std::env::var_os("PYTHON").unwrap_or_else(|| "python3".into());
-        succeed(
-            Command::new(python)
-                .args(["-m", "venv", "--clear"])
-                .arg(self.root.join(".venv-engine")),
-        )?;
-        succeed(
-            self.pip("install")
-                .arg("-r")
-                .arg(self.root.join("engine/requirements.txt")),
-        )?;
+        succeed(Command::new(python).args(["-m", "venv", "--clear"]).arg(self.root.join(".venv-engine")))?;
+        succeed(self.pip("install").arg("-r").arg(self.root.join("engine/requirements.txt")))?;
         fs::write(made_from, wanted)?;
         Ok(())
     }
 
     fn release(&self, release: &str) -> Result<()> {
-        self.unpack(&["sglang"], release, &self.source(release))
-            .with_context(|| format!("unpacking SGLang {release}"))
+        self.unpack(&["sglang"], release, &self.source(release)).with_context(|| format!("unpacking SGLang {release}"))
     }
 
     /// Unpacks a vLLM release unless it is there. Returns its folder.
     pub(crate) fn prepare_vllm(&self, release: &str) -> Result<PathBuf> {
         let target = self.sources().join("vllm").join(release);
         fs::create_dir_all(self.sources().join("vllm"))?;
-        self.unpack(&["vllm"], release, &target)
-            .with_context(|| format!("unpacking vLLM {release}"))?;
+        self.unpack(&["vllm"], release, &target).with_context(|| format!("unpacking vLLM {release}"))?;
         Ok(target)
     }
 
@@ -102,8 +85,7 @@ impl Home {
         let folder = self.sources().join("dynamo");
         fs::create_dir_all(&folder)?;
         let lock = File::create(self.sources().join("lock"))?;
-        lock.lock()
-            .context("waiting for another run that prepares the engine")?;
+        lock.lock().context("waiting for another run that prepares the engine")?;
         for release in releases {
             self.unpack(&["ai-dynamo-runtime", "ai-dynamo"], release, &self.dynamo(release))
                 .with_context(|| format!("unpacking Dynamo {release}"))?;
@@ -141,10 +123,7 @@ impl Home {
     fn unpack(&self, packages: &[&str], release: &str, target: &Path) -> Result<()> {
         let named = release.starts_with(|c: char| c.is_ascii_digit())
             && release.chars().all(|c| c.is_ascii_alphanumeric() || c == '.');
-        ensure!(
-            named,
-            "`{release}` is not a release number such as 0.5.9 or 0.4.6.post4"
-        );
+        ensure!(named, "`{release}` is not a release number such as 0.5.9 or 0.4.6.post4");
         if target.is_dir() {
             return Ok(());
         }
@@ -154,11 +133,7 @@ impl Home {
         let mut download = self.pip("download");
         download.args(["--no-deps", "--only-binary=:all:"]);
         download.args(["--implementation", "cp", "--python-version", "3.11"]);
-        for platform in [
-            format!("manylinux_2_34_{arch}"),
-            format!("manylinux_2_28_{arch}"),
-            "any".into(),
-        ] {
+        for platform in [format!("manylinux_2_34_{arch}"), format!("manylinux_2_28_{arch}"), "any".into()] {
             download.args(["--platform", &platform]);
         }
         download.arg("--dest").arg(wheels.path());
@@ -197,9 +172,7 @@ pub(crate) fn tokengap_with_faults(home: &Home) -> Result<PathBuf> {
 fn build(home: &Home, options: &[&str]) -> Result<()> {
     let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
     let mut build = Command::new(cargo);
-    build
-        .current_dir(&home.root)
-        .args(["build", "--quiet", "--package", "tokengap", "--bin", "tokengap"]);
+    build.current_dir(&home.root).args(["build", "--quiet", "--package", "tokengap", "--bin", "tokengap"]);
     succeed(build.args(options)).context("building tokengap")
 }
 

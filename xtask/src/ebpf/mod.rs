@@ -14,12 +14,7 @@ pub(crate) struct Args {
     #[arg(long)]
     check: bool,
     /// Folder for the objects
-    #[arg(
-        long,
-        value_name = "DIR",
-        default_value = "probe-ebpf/object",
-        conflicts_with = "check"
-    )]
+    #[arg(long, value_name = "DIR", default_value = "probe-ebpf/object", conflicts_with = "check")]
     out: PathBuf,
 }
 

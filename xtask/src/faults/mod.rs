@@ -77,10 +77,7 @@ pub(crate) fn run(options: &Options) -> Result<()> {
     let started = Instant::now();
     let mut table = Table::default();
     relay(&home, options, &mut table)?;
-    let bench = Bench {
-        home,
-        long: options.long,
-    };
+    let bench = Bench { home, long: options.long };
     probe(&bench, options, &mut table)?;
     ensure!(!table.rows.is_empty(), "no fault has that name");
     let summary = format!(
@@ -107,16 +104,11 @@ fn relay(home: &Home, options: &Options, table: &mut Table) -> Result<()> {
     let mut command = Command::new(&home.python);
     command.current_dir(&home.root).args(["-m", "engine.e2e.faults"]);
     command.arg("--faulty").arg(tokengap_with_faults(home)?);
-    command
-        .arg("--tokengap")
-        .arg(tokengap(home, options.tokengap.as_deref())?);
+    command.arg("--tokengap").arg(tokengap(home, options.tokengap.as_deref())?);
     command.arg("--xtask").arg(std::env::current_exe()?);
     command.args(options.long.then_some("--long"));
     command.args(options.only.iter().flat_map(|text| ["--only", text]));
-    let mut faults = command
-        .stdout(Stdio::piped())
-        .spawn()
-        .context("starting engine.e2e.faults")?;
+    let mut faults = command.stdout(Stdio::piped()).spawn().context("starting engine.e2e.faults")?;
     for line in BufReader::new(faults.stdout.take().context("no standard output")?).lines() {
         table.add(&serde_json::from_str(&line?)?);
     }
@@ -135,10 +127,7 @@ fn probe(bench: &Bench, options: &Options, table: &mut Table) -> Result<()> {
         let dir = tempfile::tempdir().context("making a folder")?;
         let seen = (fault.run)(bench, dir.path(), &mut checks).unwrap_or_else(|error| {
             checks.mismatches.push(format!("{error:#}"));
-            Seen {
-                messages: 0,
-                outcome: "did not complete".into(),
-            }
+            Seen { messages: 0, outcome: "did not complete".into() }
         });
         table.add(&Row {
             name: fault.name.into(),
@@ -155,14 +144,9 @@ fn probe(bench: &Bench, options: &Options, table: &mut Table) -> Result<()> {
 
 impl Table {
     fn add(&mut self, row: &Row) {
-        let Row {
-            name, what, outcome, ..
-        } = row;
+        let Row { name, what, outcome, .. } = row;
         let verdict = if row.failed.is_empty() { "ok" } else { "FAIL" };
-        println!(
-            "{name:<20} {:>5.1}s {:>4} {verdict:<4} {outcome}",
-            row.seconds, row.made
-        );
+        println!("{name:<20} {:>5.1}s {:>4} {verdict:<4} {outcome}", row.seconds, row.made);
         row.failed.iter().for_each(|line| println!("    {line}"));
         let _ = writeln!(self.rows, "| {name} | {what} | {outcome} |");
         self.failed += u32::from(!row.failed.is_empty());

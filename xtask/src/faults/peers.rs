@@ -35,13 +35,7 @@ pub(super) struct Load {
 
 impl Load {
     /// Four connections at a steady rate until stopped.
-    pub(super) const STEADY: Self = Self {
-        first: 0,
-        connections: 4,
-        count: 0,
-        rate: 10_000,
-        sizes: "mixed",
-    };
+    pub(super) const STEADY: Self = Self { first: 0, connections: 4, count: 0, rate: 10_000, sizes: "mixed" };
 }
 
 /// A process with PUSH sockets.
@@ -146,15 +140,7 @@ impl Receiver {
         checks.equal("messages with a wrong hash", &0, &received.corrupt);
         checks.equal("messages that were never sent", &0, &received.strange);
         for (number, sent) in &sent {
-            let of = |side: &Side| {
-                (
-                    side.count,
-                    side.bytes,
-                    side.digest.clone(),
-                    side.repeated,
-                    side.backwards,
-                )
-            };
+            let of = |side: &Side| (side.count, side.bytes, side.digest.clone(), side.repeated, side.backwards);
             let got = received.connections.get(number).map(of);
             let what = format!("messages, bytes, digest, repeated and out of order on connection {number}");
             checks.equal(&what, &Some(of(sent)), &got);

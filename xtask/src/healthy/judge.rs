@@ -109,20 +109,14 @@ impl Response {
         let table = Arc::new(Table::default());
         let mut server = Server::new(None);
         server.texts.exact = self.exact;
-        let response_id = engines::FORMATS
-            .iter()
-            .find(|format| format.engine == engine)
-            .and_then(|format| format.response_id);
+        let response_id =
+            engines::FORMATS.iter().find(|format| format.engine == engine).and_then(|format| format.response_id);
         if response_id.is_some() {
             server.texts.detokenizer = Some(table.clone());
         }
         let mut run = Run::new(engine, version);
         let mut reader = Reader::new(Limits::default());
-        let written: usize = self
-            .steps
-            .iter()
-            .filter(|step| matches!(step, Step::Written(_)))
-            .count();
+        let written: usize = self.steps.iter().filter(|step| matches!(step, Step::Written(_))).count();
         let mut left = written;
         let mut seen_chunks = std::collections::HashSet::new();
         for step in &self.steps {
@@ -188,17 +182,9 @@ impl Response {
                 };
                 let choices = event["choices"].as_array().cloned().unwrap_or_default();
                 for event in choices.iter().filter(|event| event["index"] == choice) {
-                    let message = if self.stream {
-                        &event["delta"]
-                    } else {
-                        &event["message"]
-                    };
+                    let message = if self.stream { &event["delta"] } else { &event["message"] };
                     for (place, part) in message["tool_calls"].as_array().into_iter().flatten().enumerate() {
-                        let index = if part["index"].is_null() {
-                            place.into()
-                        } else {
-                            part["index"].clone()
-                        };
+                        let index = if part["index"].is_null() { place.into() } else { part["index"].clone() };
                         let at = calls.iter().position(|(known, _)| *known == index).unwrap_or_else(|| {
                             calls.push((index, String::new()));
                             calls.len() - 1
@@ -208,9 +194,7 @@ impl Response {
                 }
             }
         }
-        let value = calls
-            .get(call)
-            .and_then(|(_, written)| serde_json::from_str(written).ok());
+        let value = calls.get(call).and_then(|(_, written)| serde_json::from_str(written).ok());
         value.is_some_and(|value| self.calls[choice].contains(&value))
     }
 
@@ -253,16 +237,8 @@ struct Run {
 
 impl Run {
     fn new(engine: &str, version: &str) -> Self {
-        let config = Config {
-            engines: engines::FACTS,
-            ..Config::default()
-        };
-        let mut run = Self {
-            analysis: Analysis::new(config),
-            now: STEP_NS,
-            frames: 0,
-            answers: Vec::new(),
-        };
+        let config = Config { engines: engines::FACTS, ..Config::default() };
+        let mut run = Self { analysis: Analysis::new(config), now: STEP_NS, frames: 0, answers: Vec::new() };
         let hop = Hop {
             id: HopId(0),
             ends: if engine == "vllm" {
@@ -280,10 +256,7 @@ impl Run {
                 | Capabilities::DELIVERED,
         };
         run.apply(What::Hop(hop));
-        let engine = Engine {
-            version: Some(version),
-            ..Engine::default()
-        };
+        let engine = Engine { version: Some(version), ..Engine::default() };
         run.apply(What::Engine(engine));
         run
     }
@@ -306,13 +279,7 @@ impl Run {
     }
 
     fn enter(&mut self, event: &Event<'_>) {
-        if let What::Answered(Answer {
-            rid,
-            tokens,
-            tool_calls,
-            ..
-        }) = event.what
-        {
+        if let What::Answered(Answer { rid, tokens, tool_calls, .. }) = event.what {
             self.answers.push((rid.to_owned(), tokens, tool_calls));
         }
         self.analysis.apply(event);

@@ -57,19 +57,12 @@ pub(crate) fn run(options: &Options) -> Result<()> {
     if let Some([engine, version]) = options.read.as_deref() {
         judge(engine, version, std::io::stdin().lock(), &mut table, &mut accused)?;
     } else {
-        let wanted = RELEASES
-            .iter()
-            .filter(|(engine, version)| format!("{engine} {version}").contains(&options.only));
+        let wanted = RELEASES.iter().filter(|(engine, version)| format!("{engine} {version}").contains(&options.only));
         for (engine, version) in wanted {
-            let mut served = serve(engine, version, options)?
-                .spawn()
-                .context("starting engine.healthy")?;
+            let mut served = serve(engine, version, options)?.spawn().context("starting engine.healthy")?;
             let lines = BufReader::new(served.stdout.take().context("no output of engine.healthy")?);
             judge(engine, version, lines, &mut table, &mut accused)?;
-            ensure!(
-                served.wait()?.success(),
-                "cannot serve the responses of {engine} {version}"
-            );
+            ensure!(served.wait()?.success(), "cannot serve the responses of {engine} {version}");
         }
     }
     println!("{table}");
@@ -94,11 +87,7 @@ fn serve(engine: &str, version: &str, options: &Options) -> Result<Command> {
         if version != *newest {
             serve.env("PYTHONPATH", home.prepare_vllm(version)?);
         }
-        serve.envs([
-            ("VLLM_TARGET_DEVICE", "cpu"),
-            ("VLLM_LOGGING_LEVEL", "CRITICAL"),
-            ("CUDA_VISIBLE_DEVICES", ""),
-        ]);
+        serve.envs([("VLLM_TARGET_DEVICE", "cpu"), ("VLLM_LOGGING_LEVEL", "CRITICAL"), ("CUDA_VISIBLE_DEVICES", "")]);
     }
     Ok(serve)
 }
@@ -116,14 +105,10 @@ fn judge(
         let response: Response = serde_json::from_str(&line)?;
         let verdicts = response.judge(engine, version);
         if let Some(file) = accused
-            && let Some(first) = verdicts
-                .iter()
-                .find(|verdict| matches!(verdict, Verdict::Accused(_) | Verdict::Changed))
+            && let Some(first) =
+                verdicts.iter().find(|verdict| matches!(verdict, Verdict::Accused(_) | Verdict::Changed))
         {
-            writeln!(
-                file,
-                "{{\"release\":\"{engine} {version}\",\"verdict\":\"{first:?}\",\"response\":{line}}}"
-            )?;
+            writeln!(file, "{{\"release\":\"{engine} {version}\",\"verdict\":\"{first:?}\",\"response\":{line}}}")?;
         }
         row.enter(&response, verdicts);
     }

@@ -32,9 +32,7 @@ pub(crate) fn run(options: &Options) -> Result<()> {
         "Perfetto's trace processor needs Node: install nodejs (Debian: apt-get install nodejs)"
     );
     let (mut check, folder) = (script::python("validate/check.py")?, tempfile::tempdir()?);
-    check
-        .arg(script::tokengap(options.binary.as_deref())?)
-        .arg(folder.path());
+    check.arg(script::tokengap(options.binary.as_deref())?).arg(folder.path());
     for (flag, file) in [("--recording", &options.recording), ("--picture", &options.picture)] {
         if let Some(file) = file {
             check.arg(flag).arg(std::path::absolute(file)?);

@@ -38,10 +38,7 @@ impl Chunked {
     /// A body whose next byte is inside a chunk, with `left` bytes of that chunk remaining.
     #[cfg(test)]
     fn inside(left: u64) -> Self {
-        Self {
-            state: State::Data(left),
-            ..Self::default()
-        }
+        Self { state: State::Data(left), ..Self::default() }
     }
 
     /// Consumes bytes of `input` and passes the decoded body to `data`.
@@ -58,16 +55,8 @@ impl Chunked {
                 }
                 State::Size | State::AfterData | State::Trailer => {
                     if !self.read_line(input) {
-                        let limit = if self.state == State::Trailer {
-                            LONGEST_TRAILER
-                        } else {
-                            LONGEST_LINE
-                        };
-                        return if self.line.len() > limit {
-                            Progress::Broken
-                        } else {
-                            Progress::More
-                        };
+                        let limit = if self.state == State::Trailer { LONGEST_TRAILER } else { LONGEST_LINE };
+                        return if self.line.len() > limit { Progress::Broken } else { Progress::More };
                     }
                     match self.end_line() {
                         Some(Progress::More) => {}
@@ -103,10 +92,7 @@ impl Chunked {
             State::Trailer => {
                 self.trailer += self.line.len();
                 if line.is_empty() {
-                    *self = Self {
-                        line: std::mem::take(&mut self.line),
-                        ..Self::default()
-                    };
+                    *self = Self { line: std::mem::take(&mut self.line), ..Self::default() };
                     self.line.clear();
                     return Some(Progress::Done);
                 }
@@ -126,9 +112,7 @@ pub(super) fn hex(digits: &[u8]) -> Option<u64> {
     if digits.is_empty() || digits.len() > 15 {
         return None;
     }
-    digits.iter().try_fold(0, |sum, digit| {
-        Some(sum << 4 | u64::from(char::from(*digit).to_digit(16)?))
-    })
+    digits.iter().try_fold(0, |sum, digit| Some(sum << 4 | u64::from(char::from(*digit).to_digit(16)?)))
 }
 
 #[cfg(test)]
@@ -146,10 +130,7 @@ mod tests {
     fn hex_sizes_in_either_case_extensions_and_trailers_parse() {
         let text = b"A;x=1\r\n0123456789\r\n3\r\nabc\r\n0\r\nX: y\r\n\r\nHTTP/1.1";
         let (body, progress, rest) = all(&mut Chunked::default(), text);
-        assert_eq!(
-            (body.as_slice(), progress, rest),
-            (&b"0123456789abc"[..], Progress::Done, 8)
-        );
+        assert_eq!((body.as_slice(), progress, rest), (&b"0123456789abc"[..], Progress::Done, 8));
     }
 
     #[test]
@@ -160,13 +141,7 @@ mod tests {
 
     #[test]
     fn an_invalid_size_is_rejected() {
-        for text in [
-            &b"data: x\r\n"[..],
-            b"-1\r\n",
-            b"\r\n",
-            b"ffffffffffffffff\r\n",
-            b"1\r\nab\r\n",
-        ] {
+        for text in [&b"data: x\r\n"[..], b"-1\r\n", b"\r\n", b"ffffffffffffffff\r\n", b"1\r\nab\r\n"] {
             assert_eq!(all(&mut Chunked::default(), text).1, Progress::Broken, "{text:?}");
         }
         assert_eq!(all(&mut Chunked::default(), &[b'1'; 400]).1, Progress::Broken);

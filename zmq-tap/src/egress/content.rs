@@ -83,8 +83,7 @@ impl Content {
             sent.marks = Vec::new();
             return;
         };
-        sent.marks
-            .extend(ids[ids.len() - new..].iter().map(|&id| mark(key, id as u32)));
+        sent.marks.extend(ids[ids.len() - new..].iter().map(|&id| mark(key, id as u32)));
         self.marks += new;
         while self.marks > MAX_MARKS && self.order.len() > 1 {
             self.evict_oldest();
@@ -243,9 +242,6 @@ mod tests {
         for n in 0..=MAX_REQUESTS {
             content.sent(&n.to_string(), &[1], 1);
         }
-        assert_eq!(
-            (content.evicted, content.sent.len(), content.marks),
-            (1, MAX_REQUESTS, MAX_REQUESTS)
-        );
+        assert_eq!((content.evicted, content.sent.len(), content.marks), (1, MAX_REQUESTS, MAX_REQUESTS));
     }
 }

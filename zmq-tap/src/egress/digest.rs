@@ -24,13 +24,8 @@ pub struct Digest {
 impl Digest {
     pub(crate) fn of(text: &str) -> Self {
         let base = *BASE;
-        let hash = text
-            .bytes()
-            .fold(0, |hash, byte| add(mul(hash, base), u64::from(byte) + 1));
-        Self {
-            len: text.len() as u64,
-            hash,
-        }
+        let hash = text.bytes().fold(0, |hash, byte| add(mul(hash, base), u64::from(byte) + 1));
+        Self { len: text.len() as u64, hash }
     }
 
     pub(super) fn is_empty(self) -> bool {
@@ -44,10 +39,7 @@ impl Digest {
 
     /// Digest of this text followed by `next`.
     pub(super) fn then(self, next: Self) -> Self {
-        Self {
-            len: self.len + next.len,
-            hash: add(mul(self.hash, power(next.len)), next.hash),
-        }
+        Self { len: self.len + next.len, hash: add(mul(self.hash, power(next.len)), next.hash) }
     }
 }
 

@@ -131,11 +131,7 @@ impl<'a> Body<'a> {
             // The usage of several choices is their sum.
             let usage = self.usage.filter(|_| choices.len <= 1);
             let completion_tokens = usage.and_then(|usage| usage.completion_tokens);
-            let hints = Hints {
-                so_far: completion_tokens,
-                logprobs: choices.logprobs,
-                empty: choices.text.is_empty(),
-            };
+            let hints = Hints { so_far: completion_tokens, logprobs: choices.logprobs, empty: choices.text.is_empty() };
             Completion {
                 rid: self.id?.0,
                 form: Form::OpenAi,
@@ -150,10 +146,7 @@ impl<'a> Body<'a> {
                 hints: if choices.len == 1 { hints } else { Hints::default() },
                 text: if choices.len > 1 {
                     // Of these, the text of the last one is known, and the request of the first.
-                    ChoiceText {
-                        elsewhere: true,
-                        ..ChoiceText::default()
-                    }
+                    ChoiceText { elsewhere: true, ..ChoiceText::default() }
                 } else {
                     choices.text
                 },
@@ -173,30 +166,18 @@ pub fn event(json: &[u8]) -> Result<Completion<'_>, Undecoded> {
     }
     let body: Body<'_> = serde_json::from_slice(json).map_err(|_| Undecoded::Malformed)?;
     let failed = body.error.is_some();
-    body.completion().ok_or(if failed {
-        Undecoded::Failed
-    } else {
-        Undecoded::OtherKind
-    })
+    body.completion().ok_or(if failed { Undecoded::Failed } else { Undecoded::OtherKind })
 }
 
 /// Parses the body of a response that does not stream: one object, or a list of objects for a batch.
 pub fn body(json: &[u8], mut emit: impl FnMut(Completion<'_>)) -> Result<(), Undecoded> {
     if json.trim_ascii_start().first() != Some(&b'[') {
-        emit(Completion {
-            whole: true,
-            ..event(json)?
-        });
+        emit(Completion { whole: true, ..event(json)? });
         return Ok(());
     }
     let bodies: Vec<Body<'_>> = serde_json::from_slice(json).map_err(|_| Undecoded::Malformed)?;
     let completions = bodies.into_iter().filter_map(Body::completion);
-    completions
-        .map(|completion| Completion {
-            whole: true,
-            ..completion
-        })
-        .for_each(emit);
+    completions.map(|completion| Completion { whole: true, ..completion }).for_each(emit);
     Ok(())
 }
 
@@ -221,10 +202,7 @@ mod tests {
         let completion = event(old).unwrap();
         assert_eq!((completion.tokens, completion.finished), (Some(0), true));
         let text = br#"{"text":"abc","meta_info":{"id":"r","completion_tokens":4}}"#;
-        assert_eq!(
-            (event(text).unwrap().tokens, event(text).unwrap().completion_tokens),
-            (None, Some(4))
-        );
+        assert_eq!((event(text).unwrap().tokens, event(text).unwrap().completion_tokens), (None, Some(4)));
     }
 
     #[test]
@@ -232,12 +210,7 @@ mod tests {
         let chunk = br#"{"id":"r","object":"chat.completion.chunk","choices":[{"index":0,"delta":{"content":"x"},"finish_reason":"stop"}],"usage":null}"#;
         let completion = event(chunk).unwrap();
         assert_eq!(
-            (
-                completion.form,
-                completion.tokens,
-                completion.completion_tokens,
-                completion.finished
-            ),
+            (completion.form, completion.tokens, completion.completion_tokens, completion.finished),
             (Form::OpenAi, None, None, true)
         );
         let usage =

@@ -153,10 +153,7 @@ struct Words {
 
 impl From<Outline> for Words {
     fn from(outline: Outline) -> Self {
-        Self {
-            digest: outline.digest,
-            other: !outline.blank && outline.digest.is_empty(),
-        }
+        Self { digest: outline.digest, other: !outline.blank && outline.digest.is_empty() }
     }
 }
 
@@ -250,11 +247,7 @@ impl<'de> Deserialize<'de> for Outline {
 
             fn visit_unit<E>(self) -> Result<Outline, E> {
                 let (null, blank) = (true, true);
-                Ok(Outline {
-                    null,
-                    blank,
-                    ..Outline::default()
-                })
+                Ok(Outline { null, blank, ..Outline::default() })
             }
 
             fn visit_bool<E>(self, _: bool) -> Result<Outline, E> {
@@ -274,11 +267,7 @@ impl<'de> Deserialize<'de> for Outline {
             }
 
             fn visit_str<E>(self, text: &str) -> Result<Outline, E> {
-                Ok(Outline {
-                    blank: text.is_empty(),
-                    digest: Digest::of(text),
-                    ..Outline::default()
-                })
+                Ok(Outline { blank: text.is_empty(), digest: Digest::of(text), ..Outline::default() })
             }
 
             fn visit_seq<A: SeqAccess<'de>>(self, mut items: A) -> Result<Outline, A::Error> {
@@ -287,20 +276,11 @@ impl<'de> Deserialize<'de> for Outline {
                     len = len.saturating_add(1);
                     nulls |= item.null;
                 }
-                Ok(Outline {
-                    null: false,
-                    blank: len == 0,
-                    len: Some(len),
-                    nulls,
-                    ..Outline::default()
-                })
+                Ok(Outline { null: false, blank: len == 0, len: Some(len), nulls, ..Outline::default() })
             }
 
             fn visit_map<A: MapAccess<'de>>(self, mut fields: A) -> Result<Outline, A::Error> {
-                let mut outline = Outline {
-                    blank: true,
-                    ..Outline::default()
-                };
+                let mut outline = Outline { blank: true, ..Outline::default() };
                 while let Some((Text(name), value)) = fields.next_entry::<Text<'_>, Outline>()? {
                     outline.blank &= value.blank;
                     match &*name {
@@ -329,16 +309,10 @@ mod tests {
         let chat = r#"[{"index":0,"delta":{"content":"a b"},"logprobs":{"content":[
             {"token":" a","logprob":-0.5,"bytes":[32,97],"top_logprobs":[{"token":" a","logprob":-0.5,"bytes":null}]},
             {"token":" b","logprob":-1.5,"bytes":[32,98],"top_logprobs":[]}]}}]"#;
-        assert_eq!(
-            (choices(chat).logprobs, choices(chat).text.is_empty()),
-            (Some(2), false)
-        );
+        assert_eq!((choices(chat).logprobs, choices(chat).text.is_empty()), (Some(2), false));
         let completion = r#"[{"index":1,"text":"","logprobs":{"text_offset":[0,1],"token_logprobs":[-0.1,-9999.0],"tokens":["","\n"],
             "top_logprobs":[{"":-0.1},{"\n":-9999.0}]}}]"#;
-        assert_eq!(
-            (choices(completion).logprobs, choices(completion).text.is_empty()),
-            (Some(2), true)
-        );
+        assert_eq!((choices(completion).logprobs, choices(completion).text.is_empty()), (Some(2), true));
     }
 
     #[test]

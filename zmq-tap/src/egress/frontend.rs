@@ -82,10 +82,7 @@ pub(super) struct Writes {
 impl Writes {
     /// A response that begins now.
     pub(super) fn begin() -> Self {
-        Self {
-            whole: true,
-            ..Self::default()
-        }
+        Self { whole: true, ..Self::default() }
     }
 
     /// Enters a chunk or an event.
@@ -152,17 +149,10 @@ impl FrontendResponse {
             }
             Item::Began => {
                 // A write that was not accepted in full may be the beginning of this response.
-                let held_up = if self.begun {
-                    (false, false)
-                } else {
-                    self.writes.held_up
-                };
+                let held_up = if self.begun { (false, false) } else { self.writes.held_up };
                 self.id.clear();
                 self.begun = true;
-                self.writes = Writes {
-                    held_up,
-                    ..Writes::begin()
-                };
+                self.writes = Writes { held_up, ..Writes::begin() };
             }
             Item::Completion(completion) if completion.form == Form::OpenAi => {
                 let id = without_prefix(&completion.rid);
@@ -295,11 +285,7 @@ impl Frontends {
             self.unknown(UnknownWait::HeldBack);
         }
         if first_token_ns.or(last_token_ns).is_some() {
-            let wait = FrontendWait {
-                rid,
-                first_token_ns,
-                last_token_ns,
-            };
+            let wait = FrontendWait { rid, first_token_ns, last_token_ns };
             sink(&Event::new(at, What::FrontendWait(wait)));
         }
     }

@@ -34,22 +34,13 @@ enum Framing {
 impl Responses {
     /// Starts at the first byte of a connection.
     pub(super) fn new(limits: Limits) -> Self {
-        Self {
-            limits,
-            state: State::Head,
-            partial: Vec::new(),
-            payload: Payload::new(Content::Other),
-        }
+        Self { limits, state: State::Head, partial: Vec::new(), payload: Payload::new(Content::Other) }
     }
 
     /// Starts inside an event stream, at the beginning of a chunk.
     pub(super) fn within_events(limits: Limits) -> Self {
         let framing = Framing::Chunked(Chunked::default());
-        Self {
-            state: State::Body(framing),
-            payload: Payload::new(Content::Events),
-            ..Self::new(limits)
-        }
+        Self { state: State::Body(framing), payload: Payload::new(Content::Events), ..Self::new(limits) }
     }
 
     /// Processes the end of the connection, which ends a body without a declared length.
@@ -117,11 +108,7 @@ impl Responses {
         let space = self.limits.head_bytes.saturating_sub(before);
         self.partial.extend_from_slice(&input[..input.len().min(space)]);
         // Line ends between two responses belong to neither of them.
-        let blank = self
-            .partial
-            .iter()
-            .take_while(|byte| matches!(byte, b'\r' | b'\n'))
-            .count();
+        let blank = self.partial.iter().take_while(|byte| matches!(byte, b'\r' | b'\n')).count();
         let mut headers = [httparse::EMPTY_HEADER; MAX_HEADERS];
         let mut response = httparse::Response::new(&mut headers);
         let length = match response.parse(&self.partial[blank..]) {
@@ -138,11 +125,7 @@ impl Responses {
         match form {
             Form::NoBody => {}
             Form::Upgraded => self.give_up(Unreadable::Upgraded, emit),
-            Form::Body {
-                framing,
-                content,
-                unreadable,
-            } => {
+            Form::Body { framing, content, unreadable } => {
                 self.state = State::Body(framing);
                 self.payload.begin(content);
                 emit(Item::Began);
@@ -161,20 +144,13 @@ impl Responses {
 enum Form {
     NoBody,
     Upgraded,
-    Body {
-        framing: Framing,
-        content: Content,
-        unreadable: Option<Unreadable>,
-    },
+    Body { framing: Framing, content: Content, unreadable: Option<Unreadable> },
 }
 
 impl Form {
     fn of(response: &httparse::Response<'_, '_>) -> Self {
         let header = |name: &str| {
-            let found = response
-                .headers
-                .iter()
-                .rfind(|header| header.name.eq_ignore_ascii_case(name));
+            let found = response.headers.iter().rfind(|header| header.name.eq_ignore_ascii_case(name));
             found.map(|header| header.value.trim_ascii())
         };
         match response.code {
@@ -196,10 +172,6 @@ impl Form {
         let compressed = header("content-encoding").is_some_and(|coding| !coding.eq_ignore_ascii_case(b"identity"))
             || coding.is_some_and(|coding| !coding.eq_ignore_ascii_case(b"chunked"));
         let (content, unreadable) = Content::of(header("content-type"), compressed);
-        Self::Body {
-            framing,
-            content,
-            unreadable,
-        }
+        Self::Body { framing, content, unreadable }
     }
 }

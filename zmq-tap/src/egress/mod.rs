@@ -54,13 +54,7 @@ pub struct Limits {
 
 impl Default for Limits {
     fn default() -> Self {
-        Self {
-            event_bytes: 8 << 20,
-            head_bytes: 64 << 10,
-            seek_bytes: 256 << 10,
-            requests: 1024,
-            streams: 1024,
-        }
+        Self { event_bytes: 8 << 20, head_bytes: 64 << 10, seek_bytes: 256 << 10, requests: 1024, streams: 1024 }
     }
 }
 

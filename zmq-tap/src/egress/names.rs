@@ -82,15 +82,8 @@ impl Named {
     /// Replaces the stream's name with the request's id.
     pub(super) fn rename<'a>(&'a self, completion: &Completion<'a>) -> Option<Completion<'a>> {
         let choice = completion.rid.strip_prefix(self.subject.as_str())?;
-        let rid = if choice.is_empty() {
-            Cow::Borrowed(&*self.id)
-        } else {
-            Cow::Owned(format!("{}{choice}", self.id))
-        };
-        Some(Completion {
-            rid,
-            ..completion.clone()
-        })
+        let rid = if choice.is_empty() { Cow::Borrowed(&*self.id) } else { Cow::Owned(format!("{}{choice}", self.id)) };
+        Some(Completion { rid, ..completion.clone() })
     }
 }
 
@@ -158,8 +151,7 @@ impl ResponseIds {
         {
             self.by_response.remove(&oldest);
         }
-        self.by_response
-            .insert(id.to_owned(), vec![(choice, Some(rid.to_owned()))]);
+        self.by_response.insert(id.to_owned(), vec![(choice, Some(rid.to_owned()))]);
         self.order.push_back(id.to_owned());
     }
 
@@ -191,10 +183,7 @@ mod tests {
         ids.keep("cmpl-a", 0, "cmpl-a-0-11111111");
         assert_eq!(ids.find("cmpl-a", 0), Some("cmpl-a-0-11111111"));
         ids.keep("cmpl-a", 0, "cmpl-a-0-22222222");
-        assert_eq!(
-            (ids.find("cmpl-a", 0), ids.find("cmpl-a", 1)),
-            (None, Some("cmpl-a-1-11111111"))
-        );
+        assert_eq!((ids.find("cmpl-a", 0), ids.find("cmpl-a", 1)), (None, Some("cmpl-a-1-11111111")));
         ids.forget("cmpl-a");
         ids.keep("cmpl-a", 0, "cmpl-a-0-22222222");
         assert_eq!((ids.find("cmpl-a", 0), ids.order.len()), (Some("cmpl-a-0-22222222"), 1));
@@ -206,16 +195,9 @@ mod tests {
         for n in 0..=MAX_WAITING {
             streams.insert(&n.to_string(), "context", None);
         }
-        assert_eq!(
-            (streams.by_subject.len(), streams.order.len()),
-            (MAX_WAITING, MAX_WAITING)
-        );
+        assert_eq!((streams.by_subject.len(), streams.order.len()), (MAX_WAITING, MAX_WAITING));
         assert_eq!(streams.take("0"), None);
-        assert!(
-            streams
-                .take("1")
-                .is_some_and(|named| named.id == "context" && !named.is_rid())
-        );
+        assert!(streams.take("1").is_some_and(|named| named.id == "context" && !named.is_rid()));
         assert_eq!(streams.order.len(), MAX_WAITING - 1);
     }
 }

@@ -104,9 +104,7 @@ impl Open {
                 let shown = completion;
                 let ids = std::mem::take(&mut server.response_ids);
                 let is_openai = completion.form == Form::OpenAi;
-                let rid = is_openai
-                    .then(|| ids.find(&completion.rid, completion.choice))
-                    .flatten();
+                let rid = is_openai.then(|| ids.find(&completion.rid, completion.choice)).flatten();
                 // Events before the first frame were reported under the id that the response shows.
                 if name.is_none()
                     && rid.is_some_and(|rid| self.part(rid).is_none())
@@ -124,10 +122,7 @@ impl Open {
                 };
                 let completion = renamed.as_ref().unwrap_or(completion);
                 let by_text = self.carried(completion, server);
-                let counted = by_text.map(|tokens| Completion {
-                    tokens: Some(tokens),
-                    ..completion.clone()
-                });
+                let counted = by_text.map(|tokens| Completion { tokens: Some(tokens), ..completion.clone() });
                 let completion = counted.as_ref().unwrap_or(completion);
                 let joined = name.as_ref().is_some_and(Named::is_rid);
                 let delivery = if matches!(completion.form, Form::OpenAi | Form::GrpcText) {
@@ -145,17 +140,12 @@ impl Open {
                     server.delivery(completion, self.claimed(&completion.rid), joined)
                 };
                 if let Some(delivery) = delivery {
-                    sink(&Event {
-                        at,
-                        what: What::Delivered(delivery),
-                    });
+                    sink(&Event { at, what: What::Delivered(delivery) });
                 }
                 server.report_by_text(at, &completion.rid, completion.finished, completion.whole, sink);
                 self.add(completion, &shown.rid, limits);
                 if completion.form == Form::ResponsePlane && !joined {
-                    let part = self.parts[..self.used]
-                        .iter_mut()
-                        .find(|part| part.rid == completion.rid);
+                    let part = self.parts[..self.used].iter_mut().find(|part| part.rid == completion.rid);
                     if let Some(part) = part {
                         server.content.received(&mut part.received, completion.ids);
                     }
@@ -176,11 +166,7 @@ impl Open {
             Item::Ended => {
                 // A failed generator may still send its final marker.
                 let failed = self.end == Some(AnswerEnd::ServerLeft);
-                let end = if failed {
-                    AnswerEnd::ServerLeft
-                } else {
-                    AnswerEnd::Whole
-                };
+                let end = if failed { AnswerEnd::ServerLeft } else { AnswerEnd::Whole };
                 self.end(at, end, None, server, sink);
             }
             Item::Unreadable(why) => {
@@ -246,9 +232,7 @@ impl Open {
             }
         }
         let all_observed = part.map_or(self.whole, |part| part.so_far.is_some());
-        server
-            .texts
-            .carried(rid, &completion.text, completion.finished, all_observed)
+        server.texts.carried(rid, &completion.text, completion.finished, all_observed)
     }
 
     /// Token count stated in the last event of this request on this response.
@@ -261,9 +245,7 @@ impl Open {
     }
 
     fn add(&mut self, completion: &Completion<'_>, shown: &str, limits: &Limits) {
-        let known = self.parts[..self.used]
-            .iter()
-            .position(|part| part.rid == completion.rid);
+        let known = self.parts[..self.used].iter().position(|part| part.rid == completion.rid);
         let place = match known {
             Some(place) => place,
             None if self.used == limits.requests => return,
@@ -346,11 +328,7 @@ impl Open {
                 _ => None,
             };
             if self.plane {
-                *(if named || found.is_some() {
-                    &mut server.named
-                } else {
-                    &mut server.unnamed
-                }) += 1;
+                *(if named || found.is_some() { &mut server.named } else { &mut server.unnamed }) += 1;
             }
             if !part.shown.is_empty() {
                 server.response_ids.forget(&part.shown);
@@ -371,10 +349,7 @@ impl Open {
             let fewer = part.partial && part.claimed.is_some_and(|claimed| part.tokens < claimed);
             let counted = part.counted && !differs && !fewer;
             if part.counted && differs {
-                sink(&Event {
-                    at,
-                    what: What::Delivered(text_only(&part.rid)),
-                });
+                sink(&Event { at, what: What::Delivered(text_only(&part.rid)) });
             }
             if let Some(rid) = &found {
                 server.content.remember(&part.rid, rid);
@@ -396,10 +371,7 @@ impl Open {
             } else if !differs {
                 server.text_only += 1;
             }
-            sink(&Event {
-                at,
-                what: What::Answered(answer),
-            });
+            sink(&Event { at, what: What::Answered(answer) });
             if let Some(writes) = writes.take() {
                 server.frontends.worker_ended(at, context, rid, writes, sink);
             }
@@ -411,12 +383,5 @@ impl Open {
 
 /// Reports that an event of a response was missed.
 pub(super) fn lost(at: MonoNs, cause: MissedCause, sink: &mut dyn FnMut(&Event<'_>)) {
-    sink(&Event {
-        at,
-        what: What::Missed(Missed {
-            hop: None,
-            count: 1,
-            cause,
-        }),
-    });
+    sink(&Event { at, what: What::Missed(Missed { hop: None, count: 1, cause }) });
 }

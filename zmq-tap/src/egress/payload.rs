@@ -59,11 +59,7 @@ impl Content {
         } else {
             return (Self::Other, None);
         };
-        if compressed {
-            (Self::Other, Some(Unreadable::Compressed))
-        } else {
-            (content, None)
-        }
+        if compressed { (Self::Other, Some(Unreadable::Compressed)) } else { (content, None) }
     }
 }
 
@@ -91,12 +87,7 @@ pub(super) struct Payload {
 
 impl Payload {
     pub(super) fn new(content: Content) -> Self {
-        Self {
-            content,
-            events: Events::default(),
-            json: Vec::new(),
-            messages: Messages::default(),
-        }
+        Self { content, events: Events::default(), json: Vec::new(), messages: Messages::default() }
     }
 
     /// Starts the next body. Keeps the memory of the previous one.
@@ -130,9 +121,7 @@ impl Payload {
                 let space = (limits.event_bytes + 1).saturating_sub(self.json.len());
                 self.json.extend_from_slice(&piece[..piece.len().min(space)]);
             }
-            Content::Grpc => self
-                .messages
-                .feed(piece, limits.event_bytes, &mut |found| emit(found.into())),
+            Content::Grpc => self.messages.feed(piece, limits.event_bytes, &mut |found| emit(found.into())),
             Content::Other => {}
         }
     }
@@ -140,11 +129,7 @@ impl Payload {
     /// Processes the end of the body.
     pub(super) fn end(&mut self, limits: &Limits, emit: &mut impl FnMut(Item<'_>)) {
         if self.content == Content::Json && !self.json.is_empty() {
-            emit(if self.json.len() > limits.event_bytes {
-                Item::TooLong
-            } else {
-                Item::Json(&self.json)
-            });
+            emit(if self.json.len() > limits.event_bytes { Item::TooLong } else { Item::Json(&self.json) });
         }
         let mut end = Item::Ended;
         if self.content == Content::Grpc {

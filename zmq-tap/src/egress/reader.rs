@@ -43,20 +43,12 @@ struct Responses {
 impl Reader {
     /// Starts at any point of a connection.
     pub fn new(limits: Limits) -> Self {
-        Self {
-            limits,
-            stream: Stream::new(limits),
-            responses: Responses::default(),
-            frontend: None,
-        }
+        Self { limits, stream: Stream::new(limits), responses: Responses::default(), frontend: None }
     }
 
     /// Like [`Self::new`], for a connection of a frontend. Its responses are no deliveries.
     pub fn of_frontend(limits: Limits) -> Self {
-        Self {
-            frontend: Some(FrontendResponse::default()),
-            ..Self::new(limits)
-        }
+        Self { frontend: Some(FrontendResponse::default()), ..Self::new(limits) }
     }
 
     /// Whether no further byte of the connection will be read.
@@ -123,11 +115,7 @@ impl Reader {
         };
         responses.single.closed(at, end, closing.unacknowledged, server, sink);
         // A client may have cancelled a stream earlier, which only the server reads.
-        let end = if end == AnswerEnd::ClientLeft {
-            end
-        } else {
-            AnswerEnd::Unknown
-        };
+        let end = if end == AnswerEnd::ClientLeft { end } else { AnswerEnd::Unknown };
         for open in responses.streams.values_mut() {
             open.closed(at, end, closing.unacknowledged, server, sink);
         }

@@ -116,13 +116,7 @@ pub(super) fn begins(bytes: &[u8]) -> Option<bool> {
 
 impl Frames {
     pub(super) fn new(limits: Limits) -> Self {
-        Self {
-            limits,
-            partial: Vec::new(),
-            skip: 0,
-            broken: false,
-            ended: false,
-        }
+        Self { limits, partial: Vec::new(), skip: 0, broken: false, ended: false }
     }
 
     /// Parses the next bytes of the connection.
@@ -171,11 +165,7 @@ impl Frames {
         let Some(prefix) = bytes.first_chunk::<PREFIX>() else {
             return Received::More(PREFIX - bytes.len());
         };
-        let number = |at: usize| {
-            prefix[at..at + 8]
-                .iter()
-                .fold(0_u64, |sum, byte| sum << 8 | u64::from(*byte))
-        };
+        let number = |at: usize| prefix[at..at + 8].iter().fold(0_u64, |sum, byte| sum << 8 | u64::from(*byte));
         let (header, body) = (number(0), number(8));
         if header > LONGEST_HEADER || body > u64::from(u32::MAX) {
             self.broken = true;
@@ -207,16 +197,11 @@ impl Frames {
             _ => rmp_serde::from_slice(body).ok(),
         };
         match outer {
-            Some(Outer {
-                complete_final: true, ..
-            }) => {
+            Some(Outer { complete_final: true, .. }) => {
                 self.ended = true;
                 emit(Item::Ended);
             }
-            Some(Outer {
-                data: Some(Annotated { data: Some(output), .. }),
-                ..
-            }) => emit(Item::Chunk(Chunk {
+            Some(Outer { data: Some(Annotated { data: Some(output), .. }), .. }) => emit(Item::Chunk(Chunk {
                 index: output.index.unwrap_or(0),
                 tokens: if let Some(ids) = &output.token_ids {
                     Some(ids.len() as u32)
@@ -230,10 +215,7 @@ impl Frames {
                 ids: output.token_ids.as_deref().unwrap_or_default(),
             })),
             // An error of the generator, or a comment between chunks. Neither has tokens.
-            Some(Outer {
-                data: Some(Annotated { event: Some(event), .. }),
-                ..
-            }) => {
+            Some(Outer { data: Some(Annotated { event: Some(event), .. }), .. }) => {
                 if event.0 == "error" {
                     emit(Item::Failed);
                 }

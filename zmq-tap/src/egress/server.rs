@@ -66,10 +66,7 @@ impl Tls {
 impl Server {
     /// Creates a server whose output mode is known in advance, if given.
     pub fn new(mode: Option<Mode>) -> Self {
-        Self {
-            mode,
-            ..Self::default()
-        }
+        Self { mode, ..Self::default() }
     }
 
     /// Counts an unreadable connection or body.
@@ -130,11 +127,8 @@ impl Server {
             None => (claimed?, Some(Mode::Cumulative)),
         };
         // An engine known to be cumulative stays cumulative, even if one event has too few ids.
-        let mode = if self.mode == Some(Mode::Cumulative) {
-            self.mode
-        } else {
-            shown.or(self.mode).or(self.observed_mode)
-        };
+        let mode =
+            if self.mode == Some(Mode::Cumulative) { self.mode } else { shown.or(self.mode).or(self.observed_mode) };
         if claimed != before {
             self.observed_mode = shown.or(self.observed_mode);
         }
@@ -176,10 +170,7 @@ impl Server {
                 response: if whole { Response::Whole } else { Response::Text },
                 without_text: carried.without_text,
             };
-            sink(&Event {
-                at,
-                what: What::Delivered(delivery),
-            });
+            sink(&Event { at, what: What::Delivered(delivery) });
         }
     }
 }
@@ -199,11 +190,7 @@ pub(super) fn listed<'a>(completion: &'a Completion<'_>, tokens: u32) -> Deliver
 
 /// Whether the response streams.
 fn form_of(completion: &Completion<'_>) -> Response {
-    if completion.whole {
-        Response::Whole
-    } else {
-        Response::Streamed
-    }
+    if completion.whole { Response::Whole } else { Response::Streamed }
 }
 
 /// Delivery for the first event of a text-only response.
@@ -239,20 +226,11 @@ mod tests {
     fn the_mode_is_inferred_from_token_counts_where_possible() {
         let (new, all) = (Some(Mode::Incremental), Some(Mode::Cumulative));
         // First events: everything at once, or the last of several queued chunks.
-        assert_eq!(
-            (shape(1, 1, None), shape(3, 3, None), shape(1, 4, None)),
-            (None, None, new)
-        );
+        assert_eq!((shape(1, 1, None), shape(3, 3, None), shape(1, 4, None)), (None, None, new));
         // Later events: one more token, several merged chunks, the last of several chunks.
-        assert_eq!(
-            (shape(1, 2, Some(1)), shape(3, 9, Some(6)), shape(1, 9, Some(6))),
-            (new, new, new)
-        );
+        assert_eq!((shape(1, 2, Some(1)), shape(3, 9, Some(6)), shape(1, 9, Some(6))), (new, new, new));
         // All tokens so far; all except those before the request was known; a list that grew before it was written.
-        assert_eq!(
-            (shape(9, 9, Some(6)), shape(6, 9, Some(8)), shape(12, 9, Some(8))),
-            (all, all, all)
-        );
+        assert_eq!((shape(9, 9, Some(6)), shape(6, 9, Some(8)), shape(12, 9, Some(8))), (all, all, all));
         // The repeated id in a synthetic last chunk, and an empty chunk.
         assert_eq!((shape(1, 9, Some(9)), shape(0, 9, Some(9))), (new, None));
     }

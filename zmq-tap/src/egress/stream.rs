@@ -82,11 +82,7 @@ enum Guess {
 impl Stream {
     /// Starts at any point of a connection.
     pub fn new(limits: Limits) -> Self {
-        Self {
-            limits,
-            state: State::Seeking(Vec::new()),
-            passed: 0,
-        }
+        Self { limits, state: State::Seeking(Vec::new()), passed: 0 }
     }
 
     /// Whether no further byte of the connection will be read.
@@ -192,11 +188,7 @@ impl Stream {
     }
 
     fn seek(&mut self, bytes: &[u8], begins: bool, emit: &mut dyn FnMut(Item<'_>)) {
-        let at_start = if begins || self.passed == 0 {
-            guess(bytes)
-        } else {
-            Guess::Unknown
-        };
+        let at_start = if begins || self.passed == 0 { guess(bytes) } else { Guess::Unknown };
         let (at, found) = match at_start {
             Guess::Unknown => match event_within(bytes) {
                 Some(at) => (at, Guess::Events),
@@ -277,11 +269,7 @@ fn guess(bytes: &[u8]) -> Guess {
     if begins(b"HTTP/1.") {
         return if short(7) { Guess::Short } else { Guess::Http };
     }
-    match (
-        response_plane::begins(bytes),
-        http2::begins(bytes),
-        http2::continues(bytes),
-    ) {
+    match (response_plane::begins(bytes), http2::begins(bytes), http2::continues(bytes)) {
         (Some(true), ..) => return Guess::Plane,
         (_, Some(true), _) => return Guess::Http2 { first: true },
         (.., Some(true)) => return Guess::Http2 { first: false },
@@ -316,11 +304,7 @@ fn size_line(bytes: &[u8]) -> Option<usize> {
 /// Offset of the first chunk whose data begins with an event.
 fn event_within(bytes: &[u8]) -> Option<usize> {
     memmem::find_iter(bytes, b"\r\ndata:").find_map(|end| {
-        let digits = bytes[..end]
-            .iter()
-            .rev()
-            .take_while(|byte| byte.is_ascii_hexdigit())
-            .count();
+        let digits = bytes[..end].iter().rev().take_while(|byte| byte.is_ascii_hexdigit()).count();
         let at = end - digits;
         let after_line_end = at == 0 || bytes[..at].ends_with(b"\r\n");
         (digits > 0 && after_line_end).then_some(at)

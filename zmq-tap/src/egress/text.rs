@@ -57,9 +57,7 @@ impl ChoiceText<'_> {
     }
 
     fn pieces(self) -> impl Iterator<Item = Digest> {
-        [self.reasoning, self.content]
-            .into_iter()
-            .filter(|piece| !piece.is_empty())
+        [self.reasoning, self.content].into_iter().filter(|piece| !piece.is_empty())
     }
 }
 
@@ -134,9 +132,7 @@ impl Compared {
 
     /// Text that is compared, event by event or at the end.
     fn compared(&mut self) -> Option<&mut SentText> {
-        self.sent
-            .as_mut()
-            .or(self.unmatched.as_mut().map(|unmatched| &mut unmatched.sent))
+        self.sent.as_mut().or(self.unmatched.as_mut().map(|unmatched| &mut unmatched.sent))
     }
 }
 
@@ -192,12 +188,7 @@ impl Texts {
         self.has_text |= sent.is_some();
         self.bytes += sent.as_ref().map_or(0, SentText::bytes);
         self.order.push_back(chunk.rid.to_owned());
-        let request = Compared {
-            sent,
-            held: Vec::new(),
-            differs: false,
-            unmatched: None,
-        };
+        let request = Compared { sent, held: Vec::new(), differs: false, unmatched: None };
         self.requests.insert(chunk.rid.to_owned(), request);
     }
 
@@ -238,16 +229,8 @@ impl Texts {
         };
         if tokens > 0 || finished {
             let follows_missing_text = begin + tokens < completion_tokens || !request.held.is_empty();
-            let deliveries = if follows_missing_text {
-                &mut request.held
-            } else {
-                &mut self.ready
-            };
-            deliveries.push(Carried {
-                tokens,
-                completion_tokens,
-                without_text,
-            });
+            let deliveries = if follows_missing_text { &mut request.held } else { &mut self.ready };
+            deliveries.push(Carried { tokens, completion_tokens, without_text });
             if finished || sent.counted && request.held.len() > HELD {
                 self.ready.append(&mut request.held);
             }
@@ -277,11 +260,7 @@ impl Texts {
         };
         request.held.clear();
         if let Some(sent) = request.sent.take() {
-            request.unmatched = Some(Box::new(Unmatched {
-                sent,
-                calls: Calls::default(),
-                carried: 0,
-            }));
+            request.unmatched = Some(Box::new(Unmatched { sent, calls: Calls::default(), carried: 0 }));
         }
         let Some(unmatched) = request.unmatched.as_deref_mut() else {
             return;
@@ -305,11 +284,7 @@ impl Texts {
     /// Forgets a request whose response has ended. Returns whether the response had other text, and its tool calls, or why they are unjudged.
     /// `whole`: each of its events was observed.
     pub(super) fn forget(&mut self, rid: &str, whole: bool) -> (bool, Result<Option<ToolCalls>, UnjudgedReason>) {
-        let unknown = if self.has_text {
-            UnjudgedReason::Missed
-        } else {
-            UnjudgedReason::NoText
-        };
+        let unknown = if self.has_text { UnjudgedReason::Missed } else { UnjudgedReason::NoText };
         let Some(mut request) = self.requests.remove(rid) else {
             return (false, Err(unknown));
         };
@@ -317,10 +292,7 @@ impl Texts {
         if let Some(at) = self.order.iter().position(|known| known == rid) {
             self.order.remove(at);
         }
-        let unmatched = request
-            .unmatched
-            .as_deref_mut()
-            .filter(|unmatched| whole && unmatched.sent.begins);
+        let unmatched = request.unmatched.as_deref_mut().filter(|unmatched| whole && unmatched.sent.begins);
         let tool_calls = unmatched.map(|unmatched| unmatched.sent.judge(&unmatched.calls, unmatched.carried));
         (request.differs, tool_calls.unwrap_or(Err(unknown)))
     }

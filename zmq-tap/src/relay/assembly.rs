@@ -123,12 +123,7 @@ impl Assembly {
                 Ok(Parts::Several(parts))
             }
         };
-        self.done.push_back(Message {
-            end,
-            read_at,
-            bytes: self.bytes,
-            parts,
-        });
+        self.done.push_back(Message { end, read_at, bytes: self.bytes, parts });
         self.reset();
     }
 

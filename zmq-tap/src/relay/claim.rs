@@ -24,11 +24,7 @@ pub(crate) struct Identity {
 
 impl Identity {
     pub(crate) fn of(metadata: &Metadata) -> Self {
-        Self {
-            device: metadata.dev(),
-            inode: metadata.ino(),
-            created: (metadata.mtime(), metadata.mtime_nsec()),
-        }
+        Self { device: metadata.dev(), inode: metadata.ino(), created: (metadata.mtime(), metadata.mtime_nsec()) }
     }
 
     #[cfg(test)]
@@ -38,10 +34,7 @@ impl Identity {
 
     /// The fields as a note stores them.
     pub(crate) fn numbers(&self) -> String {
-        format!(
-            "{} {} {}.{:09}",
-            self.device, self.inode, self.created.0, self.created.1
-        )
+        format!("{} {} {}.{:09}", self.device, self.inode, self.created.0, self.created.1)
     }
 
     /// Parses the fields of a note.
@@ -50,11 +43,7 @@ impl Identity {
         let device = fields.next()?.parse().ok()?;
         let inode = fields.next()?.parse().ok()?;
         let (seconds, nanoseconds) = fields.next()?.split_once('.')?;
-        let read = Self {
-            device,
-            inode,
-            created: (seconds.parse().ok()?, nanoseconds.parse().ok()?),
-        };
+        let read = Self { device, inode, created: (seconds.parse().ok()?, nanoseconds.parse().ok()?) };
         (read.numbers() == text).then_some(read)
     }
 
@@ -83,24 +72,16 @@ impl Claim {
     /// file `upstream` cannot connect here either.
     pub(super) fn listen(path: &Path, upstream: Option<&Path>) -> Result<(UnixListener, Self), RelayError> {
         let endpoint = Endpoint::Path(path.to_owned());
-        let failed = |source| RelayError::Bind {
-            endpoint: endpoint.clone(),
-            source,
-        };
+        let failed = |source| RelayError::Bind { endpoint: endpoint.clone(), source };
         let found = found(path).map_err(failed)?;
         if let Some(metadata) = &found
             && !metadata.file_type().is_socket()
         {
-            return Err(RelayError::NotASocket {
-                path: path.to_owned(),
-                what: kind(metadata.file_type()),
-            });
+            return Err(RelayError::NotASocket { path: path.to_owned(), what: kind(metadata.file_type()) });
         }
         let mut note = Note::lock_own(path, found.is_none())?;
         if let Some(metadata) = &found {
-            let ours = note
-                .as_mut()
-                .is_some_and(|note| note.identifies(&Identity::of(metadata)));
+            let ours = note.as_mut().is_some_and(|note| note.identifies(&Identity::of(metadata)));
             if is_listening(path).map_err(failed)? {
                 return Err(RelayError::InUse(endpoint));
             }
@@ -123,18 +104,11 @@ impl Claim {
                 });
             }
         };
-        let claim = Self {
-            path: path.to_owned(),
-            identity: Identity::of(&metadata),
-            note,
-        };
+        let claim = Self { path: path.to_owned(), identity: Identity::of(&metadata), note };
         claim
             .note
             .write(&claim.identity.written())
-            .map_err(|source| RelayError::Note {
-                path: claim.note.path.clone(),
-                source,
-            })?;
+            .map_err(|source| RelayError::Note { path: claim.note.path.clone(), source })?;
         Ok((listener, claim))
     }
 }
@@ -171,10 +145,7 @@ impl Note {
         let mut path = socket.as_os_str().to_owned();
         path.push(".tokengap");
         let path = PathBuf::from(path);
-        let failed = |error: Errno| RelayError::Note {
-            path: path.clone(),
-            source: error.into(),
-        };
+        let failed = |error: Errno| RelayError::Note { path: path.clone(), source: error.into() };
         let flags = OFlags::RDWR | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
         let flags = if create { flags | OFlags::CREATE } else { flags };
         // A tokengap that stops removes its note, so the locked file may have left the folder. Then try again.
@@ -193,10 +164,7 @@ impl Note {
                 Err(Errno::WOULDBLOCK) => return Err(RelayError::InUseByTokengap(Endpoint::Path(socket.to_owned()))),
                 Err(error) => return Err(failed(error)),
             }
-            let note = Self {
-                path: path.clone(),
-                file,
-            };
+            let note = Self { path: path.clone(), file };
             if trusted && note.is_in_place() {
                 return Ok(Some(note));
             }
@@ -216,10 +184,7 @@ impl Note {
     pub(crate) fn read(&mut self) -> Option<String> {
         let mut text = String::new();
         // The longest note is under 600 bytes, but a file of another origin may have any length.
-        let read = self
-            .file
-            .rewind()
-            .and_then(|()| (&self.file).take(1_024).read_to_string(&mut text));
+        let read = self.file.rewind().and_then(|()| (&self.file).take(1_024).read_to_string(&mut text));
         read.is_ok().then_some(text)
     }
 
@@ -267,8 +232,7 @@ fn is_in_place(file: &File, path: &Path) -> bool {
 
 fn is_own(file: &File) -> bool {
     let own = rustix::process::geteuid().as_raw();
-    file.metadata()
-        .is_ok_and(|found| found.uid() == own && found.nlink() == 1)
+    file.metadata().is_ok_and(|found| found.uid() == own && found.nlink() == 1)
 }
 
 fn found(path: &Path) -> io::Result<Option<Metadata>> {
@@ -315,10 +279,7 @@ mod tests {
         let locked = File::open(&planted).expect("opened");
         flock(&locked, FlockOperation::NonBlockingLockExclusive).expect("a lock");
         let refused = Claim::listen(&socket, None).expect_err("a foreign note");
-        assert!(
-            matches!(&refused, RelayError::ForeignNote(path) if *path == planted),
-            "{refused}"
-        );
+        assert!(matches!(&refused, RelayError::ForeignNote(path) if *path == planted), "{refused}");
         assert_eq!(fs::read(&precious).expect("it exists"), b"precious");
         fs::remove_file(&planted).expect("removed");
         drop(Claim::listen(&socket, None).expect("nothing is in the way"));

@@ -148,17 +148,9 @@ impl fmt::Display for Endpoint {
 }
 
 fn address(f: &mut fmt::Formatter<'_>, scheme: &str, host: Option<&str>, port: u16) -> fmt::Result {
-    let (open, close) = if host.is_some_and(|h| h.contains(':')) {
-        ("[", "]")
-    } else {
-        ("", "")
-    };
+    let (open, close) = if host.is_some_and(|h| h.contains(':')) { ("[", "]") } else { ("", "") };
     write!(f, "{scheme}://{open}{}{close}:", host.unwrap_or("*"))?;
-    if port == 0 {
-        f.write_str("*")
-    } else {
-        write!(f, "{port}")
-    }
+    if port == 0 { f.write_str("*") } else { write!(f, "{port}") }
 }
 
 #[cfg(test)]
@@ -182,10 +174,7 @@ mod tests {
             "http://*:*",
             "http://[::1]:30000",
         ] {
-            assert_eq!(
-                text.parse::<Endpoint>().map(|endpoint| endpoint.to_string()),
-                Ok(text.to_owned())
-            );
+            assert_eq!(text.parse::<Endpoint>().map(|endpoint| endpoint.to_string()), Ok(text.to_owned()));
         }
     }
 

@@ -15,15 +15,8 @@ use rustix::net::{
 };
 
 /// Faults raised by the thread itself, which must not be blocked.
-const FAULTS: [Signal; 7] = [
-    Signal::SIGSEGV,
-    Signal::SIGBUS,
-    Signal::SIGILL,
-    Signal::SIGFPE,
-    Signal::SIGTRAP,
-    Signal::SIGSYS,
-    Signal::SIGABRT,
-];
+const FAULTS: [Signal; 7] =
+    [Signal::SIGSEGV, Signal::SIGBUS, Signal::SIGILL, Signal::SIGFPE, Signal::SIGTRAP, Signal::SIGSYS, Signal::SIGABRT];
 
 /// Highest number of standard input, output and error.
 const STANDARD: i32 = 2;
@@ -57,9 +50,7 @@ pub(super) fn separate(receiver: &ListenerReceiver) -> io::Result<()> {
         let what = fs::read_link(file.path());
         !what.is_ok_and(|what| what.to_string_lossy().starts_with("anon_inode:[event"))
     });
-    let open: Vec<i32> = open
-        .filter_map(|file| file.file_name().to_str()?.parse().ok())
-        .collect();
+    let open: Vec<i32> = open.filter_map(|file| file.file_name().to_str()?.parse().ok()).collect();
     for file in open {
         if file > STANDARD && file != receiver.0.as_raw_fd() {
             // The list includes the descriptor of the folder it was read from, which is closed by now.
@@ -101,12 +92,7 @@ impl ListenerReceiver {
         let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
         let mut rights = RecvAncillaryBuffer::new(&mut space);
         let mut byte = [0];
-        recvmsg(
-            &self.0,
-            &mut [IoSliceMut::new(&mut byte)],
-            &mut rights,
-            RecvFlags::CMSG_CLOEXEC,
-        )?;
+        recvmsg(&self.0, &mut [IoSliceMut::new(&mut byte)], &mut rights, RecvFlags::CMSG_CLOEXEC)?;
         let file: Option<OwnedFd> = rights.drain().find_map(|message| match message {
             RecvAncillaryMessage::ScmRights(mut files) => files.next(),
             _ => None,
@@ -157,9 +143,6 @@ mod tests {
     #[test]
     fn receiving_without_a_sent_listener_fails() {
         let (_sender, receiver) = handover().expect("a pair");
-        assert_eq!(
-            receiver.receive().map_err(|error| error.kind()).expect_err("none"),
-            io::ErrorKind::WouldBlock
-        );
+        assert_eq!(receiver.receive().map_err(|error| error.kind()).expect_err("none"), io::ErrorKind::WouldBlock);
     }
 }

@@ -39,24 +39,15 @@ impl Journal {
     /// Reports once that the connection opened. Returns false if the queue is full.
     fn announce(&self) -> bool {
         if !self.announced.load(Ordering::Relaxed) {
-            let opened = Observation::Opened {
-                pair: self.pair,
-                lane: self.lane,
-                at: self.opened,
-            };
-            self.announced
-                .store(self.shared.observations.push(opened).is_ok(), Ordering::Relaxed);
+            let opened = Observation::Opened { pair: self.pair, lane: self.lane, at: self.opened };
+            self.announced.store(self.shared.observations.push(opened).is_ok(), Ordering::Relaxed);
         }
         self.announced.load(Ordering::Relaxed)
     }
 
     /// Queues an observation, or returns it if the queue is full.
     pub(super) fn push(&self, observation: Observation) -> Result<(), Observation> {
-        if self.announce() {
-            self.shared.observations.push(observation)
-        } else {
-            Err(observation)
-        }
+        if self.announce() { self.shared.observations.push(observation) } else { Err(observation) }
     }
 
     /// Queues a rare observation that must not be lost. If the queue is full, it is queued after all frames.
@@ -65,11 +56,7 @@ impl Journal {
             return;
         };
         if !self.announced.swap(true, Ordering::Relaxed) {
-            self.push_late(Observation::Opened {
-                pair: self.pair,
-                lane: self.lane,
-                at: self.opened,
-            });
+            self.push_late(Observation::Opened { pair: self.pair, lane: self.lane, at: self.opened });
         }
         self.push_late(observation);
     }
@@ -132,21 +119,8 @@ mod tests {
             panic!("on purpose");
         });
         assert!(task.join().is_err());
-        assert!(matches!(
-            shared.observations.poll(),
-            Some(Observation::Opened { pair: 3, lane: 7, .. })
-        ));
+        assert!(matches!(shared.observations.poll(), Some(Observation::Opened { pair: 3, lane: 7, .. })));
         let last = shared.observations.poll();
-        assert!(
-            matches!(
-                last,
-                Some(Observation::Closed {
-                    lane: 7,
-                    why: Ending::Panicked,
-                    ..
-                })
-            ),
-            "{last:?}"
-        );
+        assert!(matches!(last, Some(Observation::Closed { lane: 7, why: Ending::Panicked, .. })), "{last:?}");
     }
 }

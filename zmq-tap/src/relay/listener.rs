@@ -30,10 +30,7 @@ impl Listener {
     pub(super) fn bind(endpoint: &Endpoint, upstream: &Endpoint) -> Result<(Self, Endpoint), RelayError> {
         let failed = |source: io::Error| match source.kind() {
             io::ErrorKind::AddrInUse => RelayError::InUse(endpoint.clone()),
-            _ => RelayError::Bind {
-                endpoint: endpoint.clone(),
-                source,
-            },
+            _ => RelayError::Bind { endpoint: endpoint.clone(), source },
         };
         match endpoint {
             Endpoint::Path(path) => {

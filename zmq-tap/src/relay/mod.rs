@@ -78,10 +78,7 @@ impl Shared {
         let counters = Arc::new(Counters::default());
         Arc::new(Self {
             // The end of a connection queues up to six observations: opened, closed, and two losses each way.
-            observations: Arc::new(Observations::new(
-                options.queue_frames,
-                options.max_connections.saturating_mul(8),
-            )),
+            observations: Arc::new(Observations::new(options.queue_frames, options.max_connections.saturating_mul(8))),
             pool: Arc::new(Pool::new(options.block_bytes, options.budget_bytes, counters.clone())),
             counters,
             options,
@@ -132,13 +129,8 @@ impl Relay {
         let index = index.ok_or(RelayError::Pairs(self.pairs + 1))?;
         self.listener_sender
             .send(&listener)
-            .map_err(|source| RelayError::Bind {
-                endpoint: pair.listen.clone(),
-                source,
-            })?;
-        self.added
-            .send(AddedPair { index, pair, gate })
-            .map_err(|_| RelayError::Stopped)?;
+            .map_err(|source| RelayError::Bind { endpoint: pair.listen.clone(), source })?;
+        self.added.send(AddedPair { index, pair, gate }).map_err(|_| RelayError::Stopped)?;
         self.pairs += 1;
         Ok(index)
     }
@@ -158,15 +150,7 @@ impl Relay {
             run(task_shared, listeners, joining, listener_receiver, stopped).await;
         };
         let (thread, listening) = Thread::start(listener_receiver, move || bind(pairs), work)?;
-        Ok(Self {
-            shared,
-            stop,
-            thread: Some(thread),
-            listening,
-            added,
-            listener_sender,
-            pairs: count,
-        })
+        Ok(Self { shared, stop, thread: Some(thread), listening, added, listener_sender, pairs: count })
     }
 
     /// Actual listening endpoint of each pair, with any port that the kernel chose.

@@ -64,12 +64,7 @@ struct Blocks {
 
 impl Pool {
     pub(super) fn new(block: usize, budget: usize, counters: Arc<Counters>) -> Self {
-        Self {
-            blocks: Mutex::default(),
-            block,
-            budget,
-            counters,
-        }
+        Self { blocks: Mutex::default(), block, budget, counters }
     }
 
     /// Size of a regular block in bytes.
@@ -101,10 +96,7 @@ impl Pool {
         }
         blocks.allocated += size;
         self.counters.held_bytes.set(blocks.allocated as u64);
-        Some(Block {
-            bytes: BytesMut::with_capacity(size),
-            size,
-        })
+        Some(Block { bytes: BytesMut::with_capacity(size), size })
     }
 
     /// Returns an empty block outside the budget, for a connection that must continue when the budget is exhausted.
@@ -213,10 +205,7 @@ mod tests {
             }
         }
         assert_eq!(kept.len(), 5);
-        assert!(
-            counters.held_bytes.get() <= 8 * 1024,
-            "five, and a few that were not checked in time"
-        );
+        assert!(counters.held_bytes.get() <= 8 * 1024, "five, and a few that were not checked in time");
     }
 
     #[test]

@@ -100,10 +100,7 @@ fn source_failed(error: &io::Error, to: &Socket, watch: &impl Observer) -> End {
         // The end of the stream stays in order, behind the bytes that the kernel still holds for the sink.
         to.end_writing();
     }
-    End::Source {
-        kind: error.kind(),
-        relayed,
-    }
+    End::Source { kind: error.kind(), relayed }
 }
 
 fn is_retryable(error: &io::Error) -> bool {

@@ -21,12 +21,7 @@ pub struct Observations {
 
 impl Observations {
     pub(super) fn new(frames: usize, late_limit: usize) -> Self {
-        Self {
-            frames: ArrayQueue::new(frames),
-            late: Mutex::default(),
-            late_len: AtomicUsize::new(0),
-            late_limit,
-        }
+        Self { frames: ArrayQueue::new(frames), late: Mutex::default(), late_len: AtomicUsize::new(0), late_limit }
     }
 
     /// Returns the next observation, if any. Never blocks.

@@ -25,13 +25,7 @@ pub(super) struct ByteWatch {
 
 impl ByteWatch {
     pub(super) fn new(journal: Arc<Journal>, direction: Direction) -> Self {
-        Self {
-            journal,
-            direction,
-            kept: true,
-            relayed: false,
-            unreported: 0,
-        }
+        Self { journal, direction, kept: true, relayed: false, unreported: 0 }
     }
 
     fn is_reported(&self) -> bool {
@@ -60,10 +54,7 @@ impl ByteWatch {
 impl Observer for ByteWatch {
     fn keep(&mut self) -> Keep {
         // Nothing is kept after it is written: the reader of the observations joins events that span several writes.
-        Keep {
-            from: u64::MAX,
-            frame_end: None,
-        }
+        Keep { from: u64::MAX, frame_end: None }
     }
 
     fn forget(&mut self) {}

@@ -79,9 +79,7 @@ impl Socket {
         unsafe { buffer.advance_mut(count) };
         if 0 < count && count < requested {
             // A short read means that nothing is left. Clearing readiness saves the read that would return `WouldBlock`.
-            let _ = self.stream.try_io(Interest::READABLE, |_| {
-                io::Result::<()>::Err(io::ErrorKind::WouldBlock.into())
-            });
+            let _ = self.stream.try_io(Interest::READABLE, |_| io::Result::<()>::Err(io::ErrorKind::WouldBlock.into()));
         }
         Ok(count)
     }

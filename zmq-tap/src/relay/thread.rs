@@ -36,15 +36,9 @@ impl Thread {
         bind: impl FnOnce() -> Result<(B, Vec<Endpoint>), RelayError> + Send + 'static,
         work: impl AsyncFnOnce(B, &ListenerReceiver) + Send + 'static,
     ) -> Result<(Self, Vec<Endpoint>), RelayError> {
-        let runtime = tokio::runtime::Builder::new_current_thread()
-            .enable_all()
-            .build()
-            .map_err(RelayError::Thread)?;
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(RelayError::Thread)?;
         let (sender, receiver) = sync_channel(1);
-        let transferred = Transferred {
-            runtime,
-            listener_receiver,
-        };
+        let transferred = Transferred { runtime, listener_receiver };
         let thread = std::thread::Builder::new()
             .name("tokengap-relay".into())
             .spawn(move || {
@@ -56,9 +50,7 @@ impl Thread {
                     let bound = bind().map(|(bound, listening)| (sender.send(Ok(listening)), bound));
                     drop(context);
                     match bound {
-                        Ok((_, bound)) => transferred
-                            .runtime
-                            .block_on(work(bound, &transferred.listener_receiver)),
+                        Ok((_, bound)) => transferred.runtime.block_on(work(bound, &transferred.listener_receiver)),
                         Err(error) => drop(sender.send(Err(error))),
                     }
                 }));
@@ -81,11 +73,7 @@ impl Thread {
 
     /// Waits until the thread ends.
     pub(super) fn join(self) {
-        if let Ok(Some(Transferred {
-            runtime,
-            listener_receiver,
-        })) = self.0.join()
-        {
+        if let Ok(Some(Transferred { runtime, listener_receiver })) = self.0.join() {
             drop(listener_receiver);
             runtime.shutdown_background();
         }

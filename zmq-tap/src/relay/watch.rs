@@ -54,18 +54,8 @@ impl Watch {
     pub(super) fn new(journal: Arc<Journal>, direction: Direction) -> Self {
         let options = &journal.shared.options;
         let assembly = Assembly::new(options.max_frame_bytes, options.max_parts);
-        let scanner = Scanner::from_greeting()
-            .seeking_up_to(options.max_frame_bytes)
-            .expecting(options.formats);
-        Self {
-            journal,
-            direction,
-            scanner,
-            assembly,
-            seq: 0,
-            unreadable: false,
-            dropped: 0,
-        }
+        let scanner = Scanner::from_greeting().seeking_up_to(options.max_frame_bytes).expecting(options.formats);
+        Self { journal, direction, scanner, assembly, seq: 0, unreadable: false, dropped: 0 }
     }
 
     fn push_frame(&mut self, message: Message, base: u64, bytes: &Bytes, written_at: MonoNs) {
@@ -77,12 +67,9 @@ impl Watch {
         };
         let payload = match message.parts {
             Ok(Parts::One(part)) => cut(part).map(Payload::Whole).ok_or(NotKept::Budget),
-            Ok(Parts::Several(parts)) => parts
-                .into_iter()
-                .map(cut)
-                .collect::<Option<_>>()
-                .map(Payload::Multipart)
-                .ok_or(NotKept::Budget),
+            Ok(Parts::Several(parts)) => {
+                parts.into_iter().map(cut).collect::<Option<_>>().map(Payload::Multipart).ok_or(NotKept::Budget)
+            }
             Err(why) => Err(why),
         };
         if payload.is_err() {
@@ -110,12 +97,7 @@ impl Watch {
 
     /// Reports the number of dropped observations, if there are any. Returns false if the queue is still full.
     fn push_dropped(&mut self) -> bool {
-        if self.dropped > 0
-            && self
-                .journal
-                .push(self.lost(self.dropped, MissedCause::QueueFull))
-                .is_ok()
-        {
+        if self.dropped > 0 && self.journal.push(self.lost(self.dropped, MissedCause::QueueFull)).is_ok() {
             self.dropped = 0;
         }
         self.dropped == 0
@@ -129,13 +111,7 @@ impl Watch {
             Unread::Garbage(_) => counters.garbage.add(1),
         }
         let (pair, lane) = (self.journal.pair, self.journal.lane);
-        self.journal.push_rare(Observation::Unread {
-            pair,
-            direction: self.direction,
-            lane,
-            at,
-            why,
-        });
+        self.journal.push_rare(Observation::Unread { pair, direction: self.direction, lane, at, why });
         // A peer that does not speak ZMTP had no messages to lose. A stretch that stays unframed was reported when it began.
         if !matches!(why, Unread::Opaque(Opaque::NotZmtp | Opaque::Unframed)) {
             self.journal.push_rare(self.lost(1, MissedCause::Unframed));
@@ -144,27 +120,17 @@ impl Watch {
 
     fn lost(&self, count: u64, cause: MissedCause) -> Observation {
         let (pair, lane) = (self.journal.pair, self.journal.lane);
-        Observation::Lost {
-            pair,
-            direction: self.direction,
-            lane,
-            count,
-            cause,
-        }
+        Observation::Lost { pair, direction: self.direction, lane, count, cause }
     }
 }
 
 impl Observer for Watch {
     fn keep(&mut self) -> Keep {
         match self.scanner.pending() {
-            Some(pending) if self.assembly.is_kept(pending) => Keep {
-                from: pending.start,
-                frame_end: pending.frame_end,
-            },
-            _ => Keep {
-                from: self.scanner.position(),
-                frame_end: None,
-            },
+            Some(pending) if self.assembly.is_kept(pending) => {
+                Keep { from: pending.start, frame_end: pending.frame_end }
+            }
+            _ => Keep { from: self.scanner.position(), frame_end: None },
         }
     }
 
@@ -184,21 +150,13 @@ impl Observer for Watch {
             self.push_unread(why, at);
         }
         if std::mem::take(&mut self.assembly.rejected) {
-            self.journal.push_rare(Observation::Rejected {
-                pair: self.journal.pair,
-                direction: self.direction,
-            });
+            self.journal.push_rare(Observation::Rejected { pair: self.journal.pair, direction: self.direction });
         }
     }
 
     fn wrote(&mut self, window: &mut Window, at: MonoNs) {
         let written = window.written();
-        let count = self
-            .assembly
-            .done
-            .iter()
-            .take_while(|message| message.end <= written)
-            .count();
+        let count = self.assembly.done.iter().take_while(|message| message.end <= written).count();
         let Some(last) = count.checked_sub(1).and_then(|last| self.assembly.done.get(last)) else {
             return;
         };
@@ -227,11 +185,7 @@ impl Observer for Watch {
 
 impl Drop for Watch {
     fn drop(&mut self) {
-        self.journal
-            .shared
-            .counters
-            .frames_undelivered
-            .add(self.assembly.done.len() as u64);
+        self.journal.shared.counters.frames_undelivered.add(self.assembly.done.len() as u64);
         if self.dropped > 0 {
             self.journal.push_rare(self.lost(self.dropped, MissedCause::QueueFull));
         }

@@ -32,15 +32,7 @@ pub(super) struct Window {
 
 impl Window {
     pub(super) fn new(pool: Arc<Pool>, buffer: usize) -> Self {
-        Self {
-            pool,
-            block: None,
-            base: 0,
-            written: 0,
-            end: 0,
-            buffer,
-            read_limit: buffer,
-        }
+        Self { pool, block: None, base: 0, written: 0, end: 0, buffer, read_limit: buffer }
     }
 
     /// Limits reads to `limit` bytes, and at most to the buffer size.
@@ -60,9 +52,7 @@ impl Window {
         let buffered = self.block.as_ref().map_or(0, |block| block.bytes.len());
         let spare = self.block.as_ref().map_or(0, Block::spare_bytes);
         let unbudgeted = self.block.as_ref().is_some_and(Block::is_unbudgeted);
-        let rest_of_frame = keep
-            .frame_end
-            .map_or(0, |end| usize::try_from(end - self.end).unwrap_or(usize::MAX));
+        let rest_of_frame = keep.frame_end.map_or(0, |end| usize::try_from(end - self.end).unwrap_or(usize::MAX));
         let block = self.pool.block_bytes();
         // A message that does not fit moves to another block while it is short. Later it moves only when there is no space at all.
         let required = if buffered < self.min_spare() {
@@ -93,9 +83,7 @@ impl Window {
 
     /// Buffer for the next read.
     pub(super) fn spare(&mut self) -> Limit<&mut BytesMut> {
-        let Self {
-            block, pool, buffer, ..
-        } = self;
+        let Self { block, pool, buffer, .. } = self;
         let block = block.get_or_insert_with(|| pool.unbudgeted(*buffer));
         let limit = block.spare_bytes().min(self.read_limit);
         (&mut block.bytes).limit(limit)
@@ -175,10 +163,7 @@ mod tests {
     fn copied(length: u64, before: usize) -> usize {
         let pool = Arc::new(Pool::new(1 << 20, 64 << 20, Arc::new(Counters::default())));
         let mut window = Window::new(pool, 128 << 10);
-        assert!(window.reserve(Keep {
-            from: 0,
-            frame_end: None
-        }));
+        assert!(window.reserve(Keep { from: 0, frame_end: None }));
         window.spare().put_bytes(1, before);
         let appended = window.appended(before).len();
         window.wrote(appended);
@@ -187,10 +172,7 @@ mod tests {
         while window.end < end {
             let kept = (window.end - from) as usize;
             let place = window.block.as_ref().map(|block| block.bytes.as_ptr());
-            assert!(window.reserve(Keep {
-                from,
-                frame_end: Some(end)
-            }));
+            assert!(window.reserve(Keep { from, frame_end: Some(end) }));
             let moved = window.block.as_ref().map(|block| block.bytes.as_ptr()) != place;
             copied += if moved { kept } else { 0 };
             let mut spare = window.spare();

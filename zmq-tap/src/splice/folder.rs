@@ -21,14 +21,8 @@ impl Folder {
     pub fn open(path: &Path, shown: &Path) -> Result<Self, SpliceError> {
         let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
         match rustix::fs::open(path, flags, Mode::empty()) {
-            Ok(fd) => Ok(Self {
-                fd: Arc::new(fd),
-                shown: shown.to_owned(),
-            }),
-            Err(errno) => Err(SpliceError::Folder {
-                path: shown.to_owned(),
-                source: errno.into(),
-            }),
+            Ok(fd) => Ok(Self { fd: Arc::new(fd), shown: shown.to_owned() }),
+            Err(errno) => Err(SpliceError::Folder { path: shown.to_owned(), source: errno.into() }),
         }
     }
 

@@ -20,16 +20,8 @@ pub(super) struct Move {
 
 impl Move {
     pub(super) fn written(&self) -> String {
-        let ours = self
-            .ours
-            .as_ref()
-            .map(|ours| format!("ours {}\n", ours.numbers()))
-            .unwrap_or_default();
-        format!(
-            "{TITLE}\nengine {}\n{ours}aside {}\n",
-            self.engine.numbers(),
-            self.aside
-        )
+        let ours = self.ours.as_ref().map(|ours| format!("ours {}\n", ours.numbers())).unwrap_or_default();
+        format!("{TITLE}\nengine {}\n{ours}aside {}\n", self.engine.numbers(), self.aside)
     }
 
     /// Parses the note of the socket called `name`. Returns `None` for any deviation from the format.
@@ -48,11 +40,7 @@ impl Move {
         let aside = line.strip_prefix("aside ")?;
         let number = aside.strip_prefix(name)?.strip_prefix(ASIDE)?;
         let plain = number.parse::<u32>().is_ok_and(|n| n.to_string() == number);
-        (plain && lines.next().is_none()).then(|| Self {
-            engine,
-            ours,
-            aside: aside.into(),
-        })
+        (plain && lines.next().is_none()).then(|| Self { engine, ours, aside: aside.into() })
     }
 }
 
@@ -110,13 +98,8 @@ mod tests {
             Move::read(&text, "tmpab12")
         };
         assert!(with("tmpab12.engine-1").is_some());
-        for bad in [
-            "/etc/passwd",
-            "tmpab12.engine-../x",
-            "../tmpab12.engine-1",
-            "tmpab12.engine-01",
-            "tmpab12.engine-",
-        ] {
+        for bad in ["/etc/passwd", "tmpab12.engine-../x", "../tmpab12.engine-1", "tmpab12.engine-01", "tmpab12.engine-"]
+        {
             assert_eq!(with(bad), None, "{bad}");
         }
     }

@@ -37,11 +37,7 @@ impl Place {
             return Err(SpliceError::Name(name.into()));
         }
         let path = folder.at(name);
-        let failed = |what, source| SpliceError::File {
-            what,
-            path: folder.shown(name),
-            source,
-        };
+        let failed = |what, source| SpliceError::File { what, path: folder.shown(name), source };
         let found = fs::symlink_metadata(&path).map_err(|source| failed("examine", source))?;
         if !found.file_type().is_socket() {
             return Err(SpliceError::NotASocket(folder.shown(name)));
@@ -50,21 +46,14 @@ impl Place {
             .map(|number| aside(name, number))
             .find(|aside| fs::symlink_metadata(folder.at(aside)).is_err());
         let Some(aside) = free else {
-            return Err(failed(
-                "find a name for moving aside",
-                io::ErrorKind::AlreadyExists.into(),
-            ));
+            return Err(failed("find a name for moving aside", io::ErrorKind::AlreadyExists.into()));
         };
         let note = Note::create(&path)?;
         let engine = Identity::of(&found);
         let mut place = Self {
             folder: folder.clone(),
             name: name.into(),
-            moved: Move {
-                engine,
-                ours: None,
-                aside,
-            },
+            moved: Move { engine, ours: None, aside },
             note,
             // Nothing is moved yet: until then, dropping `place` must not try to restore.
             restored: true,
@@ -141,10 +130,7 @@ impl Place {
         let result = if !self.has_identity(&self.moved.aside, Some(&self.moved.engine)) || (occupied && !self.is_held())
         {
             self.close();
-            Err(SpliceError::Gone {
-                path: self.shown(),
-                aside: self.folder.shown(&self.moved.aside),
-            })
+            Err(SpliceError::Gone { path: self.shown(), aside: self.folder.shown(&self.moved.aside) })
         } else {
             fs::rename(&aside, &path).map_err(|source| SpliceError::File {
                 what: "put back",

@@ -57,25 +57,17 @@ enum Step {
 
 fn decide(name: Found, aside: Found) -> Step {
     match (name, aside) {
-        (Found::Engine, aside) => Step::Clean {
-            aside: aside == Found::Ours,
-        },
+        (Found::Engine, aside) => Step::Clean { aside: aside == Found::Ours },
         (Found::Missing | Found::Ours, Found::Engine) => Step::PutBack,
         (Found::Other, Found::Engine) => Step::Replaced,
-        (name, aside) => Step::Forget {
-            name: name == Found::Ours,
-            aside: aside == Found::Ours,
-        },
+        (name, aside) => Step::Forget { name: name == Found::Ours, aside: aside == Found::Ours },
     }
 }
 
 /// Reverses every move that a note in `folder` records and whose tokengap has exited. The operation is idempotent. It changes only sockets
 /// that a note of the current user identifies by device, inode and time of creation, and follows no links.
 pub fn restore(folder: &Folder) -> Result<Vec<Restored>, SpliceError> {
-    let failed = |source| SpliceError::Folder {
-        path: folder.shown(""),
-        source,
-    };
+    let failed = |source| SpliceError::Folder { path: folder.shown(""), source };
     let mut restored = Vec::new();
     for entry in fs::read_dir(folder.path()).map_err(failed)?.take(MAX_FILES) {
         let file = entry.map_err(failed)?.file_name();
@@ -121,10 +113,7 @@ fn restore_one(folder: &Folder, name: &str) -> Option<Restored> {
         Step::Replaced | Step::Clean { aside: true } => {
             let _ = fs::remove_file(&aside);
         }
-        Step::Forget {
-            name: at_name,
-            aside: at_aside,
-        } => {
+        Step::Forget { name: at_name, aside: at_aside } => {
             for (ours, path) in [(at_name, &path), (at_aside, &aside)] {
                 if ours {
                     let _ = fs::remove_file(path);
@@ -175,10 +164,7 @@ mod tests {
                     Step::Clean { aside: removes } => {
                         assert_eq!((name, removes), (Found::Engine, aside == Found::Ours));
                     }
-                    Step::Forget {
-                        name: at_name,
-                        aside: at_aside,
-                    } => {
+                    Step::Forget { name: at_name, aside: at_aside } => {
                         assert_eq!((at_name, at_aside), (name == Found::Ours, aside == Found::Ours));
                         assert!(name != Found::Engine && aside != Found::Engine);
                     }

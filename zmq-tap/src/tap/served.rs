@@ -56,10 +56,7 @@ impl Served {
     /// Processes the end of a connection. If neither side ended it, the relay did, and the outcome of the last response is unknown.
     pub(super) fn closed(&mut self, lane: u32, at: MonoNs, first: Option<Direction>, sink: &mut dyn FnMut(&Event<'_>)) {
         if let (Some(mut reader), Some(first)) = (self.connections.remove(&lane), first) {
-            let closing = Closing {
-                by_client: Some(first == Direction::Forward),
-                unacknowledged: None,
-            };
+            let closing = Closing { by_client: Some(first == Direction::Forward), unacknowledged: None };
             reader.closed(at, closing, &mut self.server, sink);
         }
     }

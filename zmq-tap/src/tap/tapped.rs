@@ -89,24 +89,8 @@ impl Tapped {
             delivered: self.hop.also.delivered || (delivers && self.leads_to_clients(formats)),
             ..self.hop.also
         };
-        let TapHop {
-            worker, origin, last, ..
-        } = self.hop;
-        let hop = Hop {
-            id,
-            ends: self.ends.as_str(),
-            endpoint: &self.endpoint,
-            worker,
-            origin,
-            last,
-            capabilities,
-        };
-        sink(
-            &Event {
-                at,
-                what: What::Hop(hop),
-            },
-            &[],
-        );
+        let TapHop { worker, origin, last, .. } = self.hop;
+        let hop = Hop { id, ends: self.ends.as_str(), endpoint: &self.endpoint, worker, origin, last, capabilities };
+        sink(&Event { at, what: What::Hop(hop) }, &[]);
     }
 }

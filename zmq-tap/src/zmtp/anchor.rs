@@ -57,10 +57,7 @@ pub(super) fn test(bytes: &[u8], longest: u64, formats: &[Format]) -> Verdict {
             Opening::No => {}
             Opening::More => verdict = Verdict::More,
             Opening::Yes(tail) => {
-                return Verdict::Yes {
-                    length: header.size as u64 + header.length,
-                    tail,
-                };
+                return Verdict::Yes { length: header.size as u64 + header.length, tail };
             }
         }
     }

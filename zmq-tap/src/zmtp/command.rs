@@ -45,9 +45,7 @@ impl Name {
 
     pub(super) fn command(&self) -> Command {
         let buffer = &self.buffer[..self.filled];
-        let name = buffer
-            .split_first()
-            .and_then(|(&length, rest)| rest.get(..length.into()));
+        let name = buffer.split_first().and_then(|(&length, rest)| rest.get(..length.into()));
         match name {
             Some(b"READY") => Command::Ready,
             Some(b"ERROR") => Command::Error,

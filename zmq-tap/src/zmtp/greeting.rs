@@ -81,10 +81,7 @@ pub(super) enum Step {
 
 impl GreetingReader {
     pub(super) fn new() -> Self {
-        Self {
-            bytes: [0; V3_LENGTH],
-            filled: 0,
-        }
+        Self { bytes: [0; V3_LENGTH], filled: 0 }
     }
 
     /// Adds one byte and returns the result so far.
@@ -104,13 +101,7 @@ impl GreetingReader {
             (filled, 0) if filled == DECIDING_BYTE + 1 => Step::Complete(v2(), Some(0)),
             (V3_LENGTH, _) => {
                 let mechanism = Mechanism::named(&self.bytes[12..32]);
-                Step::Complete(
-                    Greeting {
-                        version: Version::V3 { minor: self.bytes[11] },
-                        mechanism,
-                    },
-                    None,
-                )
+                Step::Complete(Greeting { version: Version::V3 { minor: self.bytes[11] }, mechanism }, None)
             }
             _ => Step::More,
         }
@@ -118,10 +109,7 @@ impl GreetingReader {
 }
 
 fn v2() -> Greeting {
-    Greeting {
-        version: Version::V2,
-        mechanism: Mechanism::Null,
-    }
+    Greeting { version: Version::V2, mechanism: Mechanism::Null }
 }
 
 impl Mechanism {

@@ -51,12 +51,7 @@ pub(super) fn read(bytes: &[u8], version: Version) -> Result<Option<Header>, Gar
         return Err(Garbage::Flags(flags));
     }
     if flags & LONG == 0 {
-        return Ok(bytes.get(1).map(|&length| Header {
-            more,
-            command,
-            length: length.into(),
-            size: 2,
-        }));
+        return Ok(bytes.get(1).map(|&length| Header { more, command, length: length.into(), size: 2 }));
     }
     let Some(&length) = bytes.get(1..).and_then(|rest| rest.first_chunk::<8>()) else {
         return Ok(None);
@@ -66,10 +61,5 @@ pub(super) fn read(bytes: &[u8], version: Version) -> Result<Option<Header>, Gar
     if length > u64::MAX >> 1 {
         return Err(Garbage::Length(length));
     }
-    Ok(Some(Header {
-        more,
-        command,
-        length,
-        size: LONGEST,
-    }))
+    Ok(Some(Header { more, command, length, size: LONGEST }))
 }

@@ -62,13 +62,7 @@ impl FrameReader {
         Self {
             scanner: Scanner::between_frames(formats),
             search: Some(Scanner::mid_stream(formats)),
-            assembly: Assembly {
-                framing: Framing::Presumed,
-                has_unknown: false,
-                kept: Vec::new(),
-                start: 0,
-                end: 0,
-            },
+            assembly: Assembly { framing: Framing::Presumed, has_unknown: false, kept: Vec::new(), start: 0, end: 0 },
         }
     }
 
@@ -88,11 +82,7 @@ impl FrameReader {
 
     /// Processes the next bytes. `element` returns whether it knows the frame, which proves a presumed position.
     pub fn feed(&mut self, bytes: &[u8], element: &mut impl FnMut(Element<'_>) -> bool) {
-        let Self {
-            scanner,
-            search,
-            assembly,
-        } = self;
+        let Self { scanner, search, assembly } = self;
         let base = scanner.position();
         scanner.feed(bytes, &mut |mark| assembly.enter(mark, bytes, base, element));
         assembly.keep(bytes, base, scanner.position());
@@ -132,11 +122,8 @@ impl Assembly {
             Mark::Frame { span, more } => {
                 self.keep(bytes, base, span.end);
                 let header = (span.body - span.header) as usize;
-                let frame = Frame {
-                    bytes: span.end - span.body,
-                    more,
-                    payload: self.kept.get(header..).unwrap_or_default(),
-                };
+                let frame =
+                    Frame { bytes: span.end - span.body, more, payload: self.kept.get(header..).unwrap_or_default() };
                 let is_known = element(Element::Frame(frame));
                 if self.framing == Framing::Presumed && is_known {
                     self.framing = Framing::Proven;

@@ -71,24 +71,13 @@ pub struct Scanner {
 #[derive(Clone, Debug)]
 enum State {
     Greeting(GreetingReader),
-    Header {
-        buffer: [u8; header::LONGEST],
-        filled: usize,
-    },
-    Body {
-        header: Header,
-        at: u64,
-        left: u64,
-        name: Name,
-    },
+    Header { buffer: [u8; header::LONGEST], filled: usize },
+    Body { header: Header, at: u64, left: u64, name: Name },
     Seeking(Seeker),
     Opaque,
 }
 
-const NO_HEADER: State = State::Header {
-    buffer: [0; header::LONGEST],
-    filled: 0,
-};
+const NO_HEADER: State = State::Header { buffer: [0; header::LONGEST], filled: 0 };
 
 impl Scanner {
     /// Default of [`Scanner::seeking_up_to`], in bytes. Longer frames are not used to find a boundary again.
@@ -111,20 +100,12 @@ impl Scanner {
     /// ([`Opaque::Unframed`]).
     pub fn mid_stream(formats: &'static [Format]) -> Self {
         let state = State::Seeking(Seeker::new(0, Self::SEEK_LONGEST, formats));
-        Self {
-            state,
-            formats,
-            ..Self::from_greeting()
-        }
+        Self { state, formats, ..Self::from_greeting() }
     }
 
     /// Creates a scanner for a stream that is joined between two frames.
     pub fn between_frames(formats: &'static [Format]) -> Self {
-        Self {
-            state: NO_HEADER,
-            formats,
-            ..Self::from_greeting()
-        }
+        Self { state: NO_HEADER, formats, ..Self::from_greeting() }
     }
 
     /// Searches for a boundary, because the bytes before the next one were not fed. A message frame of a known format directly at the next
@@ -159,17 +140,12 @@ impl Scanner {
     /// Returns the incomplete message, if any. Commands do not count as messages.
     pub fn pending(&self) -> Option<Pending> {
         match &self.state {
-            State::Header {
-                buffer,
-                filled: filled @ 1..,
-            } if !header::is_command(buffer[0]) => Some(Pending {
-                start: self.message.unwrap_or(self.at - *filled as u64),
-                frame_end: None,
-            }),
-            State::Body { header, at, left, .. } if !header.command => Some(Pending {
-                start: self.message.unwrap_or(*at),
-                frame_end: self.at.checked_add(*left),
-            }),
+            State::Header { buffer, filled: filled @ 1.. } if !header::is_command(buffer[0]) => {
+                Some(Pending { start: self.message.unwrap_or(self.at - *filled as u64), frame_end: None })
+            }
+            State::Body { header, at, left, .. } if !header.command => {
+                Some(Pending { start: self.message.unwrap_or(*at), frame_end: self.at.checked_add(*left) })
+            }
             State::Header { .. } | State::Body { .. } => self.message.map(|start| Pending { start, frame_end: None }),
             State::Greeting(_) | State::Seeking(_) | State::Opaque => None,
         }
@@ -257,12 +233,7 @@ impl Scanner {
             Ok(Some(header)) => {
                 let consumed = header.size - before;
                 self.at += consumed as u64;
-                self.state = State::Body {
-                    header,
-                    at: start,
-                    left: header.length,
-                    name: Name::default(),
-                };
+                self.state = State::Body { header, at: start, left: header.length, name: Name::default() };
                 self.end_of_body(mark);
                 consumed
             }
@@ -283,20 +254,10 @@ impl Scanner {
 
     /// Emits the mark of the current frame if its body is complete.
     fn end_of_body(&mut self, mark: &mut impl FnMut(Mark)) {
-        let State::Body {
-            header,
-            at,
-            left: 0,
-            name,
-        } = self.state
-        else {
+        let State::Body { header, at, left: 0, name } = self.state else {
             return;
         };
-        let span = Span {
-            header: at,
-            body: at + header.size as u64,
-            end: self.at,
-        };
+        let span = Span { header: at, body: at + header.size as u64, end: self.at };
         self.state = NO_HEADER;
         // A ZMTP 2.0 stream's first frame is its sender's identity.
         if self.version == Version::V2 && span.header == V2_LENGTH as u64 {
@@ -304,15 +265,8 @@ impl Scanner {
         } else if header.command {
             mark(Mark::Command(name.command(), span));
         } else {
-            self.message = if header.more {
-                Some(self.message.unwrap_or(at))
-            } else {
-                None
-            };
-            mark(Mark::Frame {
-                span,
-                more: header.more,
-            });
+            self.message = if header.more { Some(self.message.unwrap_or(at)) } else { None };
+            mark(Mark::Frame { span, more: header.more });
         }
     }
 

@@ -79,11 +79,7 @@ impl Seeker {
             self.buffer.extend_from_slice(piece);
             consumed += piece.len();
             if let Some(start) = self.search() {
-                return Some(Found {
-                    at: self.at + start as u64,
-                    buffer: self.buffer.split_off(start),
-                    consumed,
-                });
+                return Some(Found { at: self.at + start as u64, buffer: self.buffer.split_off(start), consumed });
             }
         }
         None
@@ -145,12 +141,7 @@ impl Seeker {
     }
 
     fn update_nearest(&mut self) {
-        self.nearest = self
-            .candidates
-            .iter()
-            .map(|candidate| candidate.end)
-            .min()
-            .unwrap_or(u64::MAX);
+        self.nearest = self.candidates.iter().map(|candidate| candidate.end).min().unwrap_or(u64::MAX);
     }
 }
 
@@ -162,10 +153,7 @@ fn heartbeat(bytes: &[u8]) -> Verdict {
             let mut name = Name::default();
             name.push(&body[..body.len().min(5)]);
             match name.command() {
-                Command::Ping | Command::Pong => Verdict::Yes {
-                    length: 2 + u64::from(length),
-                    tail: None,
-                },
+                Command::Ping | Command::Pong => Verdict::Yes { length: 2 + u64::from(length), tail: None },
                 _ if body.len() < 5 => Verdict::More,
                 _ => Verdict::No,
             }

@@ -46,36 +46,25 @@ impl Pair {
 
     fn worker(&mut self, at: u64, bytes: &[u8]) {
         let waits = &mut self.waits;
-        self.worker
-            .feed(MonoNs(at), bytes, true, &mut self.server, &mut |event| {
-                keep(waits, event.what);
-            });
+        self.worker.feed(MonoNs(at), bytes, true, &mut self.server, &mut |event| {
+            keep(waits, event.what);
+        });
     }
 
     fn frontend(&mut self, at: u64, bytes: &[u8]) {
         let waits = &mut self.waits;
-        self.frontend.feed(
-            MonoNs(at),
-            bytes,
-            true,
-            &mut self.server,
-            &mut |event| match event.what {
-                What::FrontendWait(_) => keep(waits, event.what),
-                other => panic!("a frontend's response is no delivery: {other:?}"),
-            },
-        );
+        self.frontend.feed(MonoNs(at), bytes, true, &mut self.server, &mut |event| match event.what {
+            What::FrontendWait(_) => keep(waits, event.what),
+            other => panic!("a frontend's response is no delivery: {other:?}"),
+        });
     }
 
     fn closed(&mut self, at: u64) {
-        let closing = Closing {
-            by_client: Some(true),
-            unacknowledged: None,
-        };
+        let closing = Closing { by_client: Some(true), unacknowledged: None };
         let waits = &mut self.waits;
-        self.frontend
-            .closed(MonoNs(at), closing, &mut self.server, &mut |event| {
-                keep(waits, event.what);
-            });
+        self.frontend.closed(MonoNs(at), closing, &mut self.server, &mut |event| {
+            keep(waits, event.what);
+        });
     }
 
     /// Reason in the only line about waits.
@@ -116,10 +105,7 @@ fn writes() -> Vec<Vec<u8>> {
     let text = String::from_utf8(bytes).unwrap();
     let end = text.find("E\r\ndata: [DONE]").unwrap();
     let events = text[..end].split_inclusive("\n\n\r\n");
-    events
-        .chain([&text[end..]])
-        .map(|piece| piece.as_bytes().to_vec())
-        .collect()
+    events.chain([&text[end..]]).map(|piece| piece.as_bytes().to_vec()).collect()
 }
 
 /// The worker writes frame N at N ms, the frontend its events at these times in ms.
@@ -140,10 +126,7 @@ const TIMES: [u64; 6] = [2_002, 2_003, 2_004, 2_005, 2_106, 2_107];
 #[test]
 fn the_waits_of_first_and_last_token_are_measured() {
     let pair = pair(Pair::announced(), &TIMES);
-    assert_eq!(
-        pair.waits,
-        [(CONTEXT.to_owned(), Some(2_000_000_000), Some(2_100_000_000))]
-    );
+    assert_eq!(pair.waits, [(CONTEXT.to_owned(), Some(2_000_000_000), Some(2_100_000_000))]);
     assert_eq!(pair.server.frontends.degraded(), [""; 0]);
 }
 
@@ -194,10 +177,7 @@ fn text_that_is_held_back_is_no_wait_of_the_first_token() {
     let frames = u64::try_from(frames().len()).unwrap();
     assert!(frames >= 8, "{frames}");
     assert_eq!(pair.waits, [(CONTEXT.to_owned(), None, Some(2_994_000_000))]);
-    assert_eq!(
-        pair.reason(),
-        "the frontend may have held back text before the first event"
-    );
+    assert_eq!(pair.reason(), "the frontend may have held back text before the first event");
 }
 
 #[test]
@@ -223,26 +203,17 @@ fn partly_observed_and_unnamed_responses_are_not_judged() {
         }
         pair(missed, &[])
     };
-    assert_eq!(
-        (missed.waits.len(), missed.reason()),
-        (0, "a part of the response was not observed".to_owned())
-    );
+    assert_eq!((missed.waits.len(), missed.reason()), (0, "a part of the response was not observed".to_owned()));
     let unnamed = pair(Pair::new(), &TIMES);
     assert_eq!(unnamed.waits, []);
-    assert_eq!(
-        unnamed.reason(),
-        "the worker's stream does not show the frontend's request id"
-    );
+    assert_eq!(unnamed.reason(), "the worker's stream does not show the frontend's request id");
 }
 
 #[test]
 fn a_client_that_leaves_ends_the_response_early() {
     let mut left = pair(Pair::announced(), &TIMES[..3]);
     left.closed(5_000_000_000);
-    assert_eq!(
-        (left.waits.len(), left.reason()),
-        (0, "the response ended before its last token".to_owned())
-    );
+    assert_eq!((left.waits.len(), left.reason()), (0, "the response ended before its last token".to_owned()));
 }
 
 #[test]
@@ -250,10 +221,7 @@ fn without_an_observed_frontend_only_streams_are_counted() {
     let mut alone = Pair::announced();
     alone.server.frontends.observed = false;
     let alone = pair(alone, &[]);
-    assert_eq!(
-        (alone.server.frontends.streams, alone.server.frontends.degraded().len()),
-        (1, 0)
-    );
+    assert_eq!((alone.server.frontends.streams, alone.server.frontends.degraded().len()), (1, 0));
 }
 
 #[test]
@@ -267,9 +235,7 @@ fn a_missing_end_is_reported_after_ten_seconds() {
     }
     let degraded = open.server.frontends.degraded();
     assert!(
-        degraded
-            .iter()
-            .any(|line| line.ends_with("no observed frontend wrote a response with this id")),
+        degraded.iter().any(|line| line.ends_with("no observed frontend wrote a response with this id")),
         "{degraded:?}"
     );
 }

@@ -71,16 +71,10 @@ fn responses_of_the_real_service_are_counted_exactly() {
 
 #[test]
 fn lost_ids_are_missing_in_both_modes() {
-    let incremental = [
-        output("a", &ids(&[300]), 1, false),
-        output("a", &ids(&[7, 500]), 5, false),
-        output("a", &ids(&[9]), 6, true),
-    ];
+    let incremental =
+        [output("a", &ids(&[300]), 1, false), output("a", &ids(&[7, 500]), 5, false), output("a", &ids(&[9]), 6, true)];
     let connection = read(&response(&incremental), &[usize::MAX]);
-    assert_eq!(
-        answers(&connection),
-        [("a".to_owned(), Some(4), Some(6), AnswerEnd::Whole)]
-    );
+    assert_eq!(answers(&connection), [("a".to_owned(), Some(4), Some(6), AnswerEnd::Whole)]);
 }
 
 #[test]
@@ -91,32 +85,19 @@ fn ids_that_could_be_text_are_counted_once_another_message_has_none() {
         output("a", &ids(&[65, 66, 300]), 3, true),
     ];
     let connection = read(&response(&messages), &[usize::MAX]);
-    assert_eq!(
-        answers(&connection),
-        [("a".to_owned(), Some(3), Some(3), AnswerEnd::Whole)]
-    );
+    assert_eq!(answers(&connection), [("a".to_owned(), Some(3), Some(3), AnswerEnd::Whole)]);
     assert!(connection.server.unreadable.is_empty());
 }
 
 #[test]
 fn text_is_not_taken_for_lost_ids() {
-    let cumulative = [
-        output("a", b"A", 1, false),
-        output("a", b"A", 2, false),
-        output("a", b"A bc", 3, true),
-    ];
-    let other_script = [
-        output("a", "é".as_bytes(), 1, false),
-        output("a", "éa".as_bytes(), 4, true),
-    ];
+    let cumulative = [output("a", b"A", 1, false), output("a", b"A", 2, false), output("a", b"A bc", 3, true)];
+    let other_script = [output("a", "é".as_bytes(), 1, false), output("a", "éa".as_bytes(), 4, true)];
     let without = [output("a", b"", 1, false), output("a", b"", 2, true)];
     let two = [output("a", b"AB", 2, false), output("b", b"ABCD", 5, true)];
     for messages in [&cumulative[..], &other_script, &without, &two] {
         let connection = read(&response(messages), &[usize::MAX]);
-        assert!(
-            answers(&connection).iter().all(|(_, tokens, ..)| tokens.is_none()),
-            "{messages:?}"
-        );
+        assert!(answers(&connection).iter().all(|(_, tokens, ..)| tokens.is_none()), "{messages:?}");
         let delivered = connection.events.iter().filter_map(|event| match event {
             Observed::Delivered(_, tokens, ..) => Some(*tokens),
             _ => None,
@@ -130,10 +111,7 @@ fn text_is_not_taken_for_lost_ids() {
 fn a_response_that_the_server_ends_early_is_not_complete() {
     let messages = [output("a", &ids(&[300]), 1, false)];
     let connection = read(&response(&messages), &[usize::MAX]);
-    assert_eq!(
-        answers(&connection),
-        [("a".to_owned(), Some(1), Some(1), AnswerEnd::ServerLeft)]
-    );
+    assert_eq!(answers(&connection), [("a".to_owned(), Some(1), Some(1), AnswerEnd::ServerLeft)]);
 }
 
 #[test]

@@ -6,12 +6,8 @@ use zmq_tap::egress::{Limits, Unreadable};
 use super::{Connection, recorded};
 
 fn any_bytes() -> impl Strategy<Value = Vec<u8>> {
-    let all: Vec<_> = recorded("")
-        .into_iter()
-        .chain(recorded("dynamo"))
-        .chain(recorded("http2"))
-        .map(|(_, bytes)| bytes)
-        .collect();
+    let all: Vec<_> =
+        recorded("").into_iter().chain(recorded("dynamo")).chain(recorded("http2")).map(|(_, bytes)| bytes).collect();
     (0..all.len()).prop_map(move |place| all[place].clone())
 }
 

@@ -59,15 +59,7 @@ fn of_recording() -> Vec<(String, Option<u32>, Option<u32>, AnswerEnd)> {
         let rid = format!("r-{number}");
         (rid, Some(tokens), Some(20 + number), AnswerEnd::Whole)
     };
-    vec![
-        of(0, 20),
-        of(0, 20),
-        of(1, 21),
-        of(1, 21),
-        of(2, 15),
-        of(3, 23),
-        of(4, 24),
-    ]
+    vec![of(0, 20), of(0, 20), of(1, 21), of(1, 21), of(2, 15), of(3, 23), of(4, 24)]
 }
 
 #[test]
@@ -114,10 +106,7 @@ fn padding_priorities_and_continued_fields_parse() {
     ];
     for lengths in [&[usize::MAX][..], &[1], &[13]] {
         let connection = read(&bytes.concat(), lengths);
-        assert_eq!(
-            answers(&connection),
-            [("a".to_owned(), Some(1), Some(1), AnswerEnd::Whole)]
-        );
+        assert_eq!(answers(&connection), [("a".to_owned(), Some(1), Some(1), AnswerEnd::Whole)]);
     }
 }
 
@@ -136,10 +125,7 @@ fn each_end_of_a_stream_is_distinguished() {
         let mut connection = Connection::new(None);
         connection.feed(&bytes, true);
         connection.closed(by_client);
-        let ends: Vec<_> = answers(&connection)
-            .into_iter()
-            .map(|(rid, .., end)| (rid, end))
-            .collect();
+        let ends: Vec<_> = answers(&connection).into_iter().map(|(rid, .., end)| (rid, end)).collect();
         let expected = [("a", AnswerEnd::Whole), ("b", AnswerEnd::ServerLeft), ("c", open)];
         assert_eq!(ends, expected.map(|(rid, end)| (rid.to_owned(), end)));
     }
@@ -194,10 +180,7 @@ fn missed_bytes_leave_the_open_responses_uncounted() {
     connection.feed(&frame(DATA, 0, 1, &event("a", 1, false)), true);
     connection.missed();
     connection.feed(&frame(DATA, END_STREAM, 1, &event("a", 3, true)), true);
-    assert_eq!(
-        answers(&connection),
-        [("a".to_owned(), None, Some(3), AnswerEnd::Whole)]
-    );
+    assert_eq!(answers(&connection), [("a".to_owned(), None, Some(3), AnswerEnd::Whole)]);
     assert!(connection.events.contains(&Observed::Missed));
 }
 

@@ -19,19 +19,12 @@ use zmq_tap::egress::{Closing, Limits, Reader, Server};
 
 /// Fixtures with the extension `.bin` in a folder below `fixtures/egress`.
 fn recorded(folder: &str) -> Vec<(String, Vec<u8>)> {
-    let folder = PathBuf::from(env!("CARGO_MANIFEST_DIR"))
-        .join("fixtures/egress")
-        .join(folder);
+    let folder = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("fixtures/egress").join(folder);
     let mut found: Vec<_> = std::fs::read_dir(&folder)
         .unwrap()
         .map(|entry| entry.unwrap().path())
         .filter(|path| path.extension().is_some_and(|kind| kind == "bin"))
-        .map(|path| {
-            (
-                path.file_stem().unwrap().to_str().unwrap().to_owned(),
-                std::fs::read(path).unwrap(),
-            )
-        })
+        .map(|path| (path.file_stem().unwrap().to_str().unwrap().to_owned(), std::fs::read(path).unwrap()))
         .collect();
     found.sort();
     assert!(!found.is_empty(), "{}", folder.display());
@@ -41,11 +34,7 @@ fn recorded(folder: &str) -> Vec<(String, Vec<u8>)> {
 /// Passes frame `n`, with one chunk of text, to the server's side.
 fn send_text(server: &mut Server, n: u32, chunk: Chunk<'_>) {
     server.texts.sent(&Frame {
-        id: FrameId {
-            hop: HopId(0),
-            lane: 0,
-            seq: u64::from(n),
-        },
+        id: FrameId { hop: HopId(0), lane: 0, seq: u64::from(n) },
         bytes: 0,
         forwarded: None,
         kind: Kind::Text,
@@ -72,19 +61,14 @@ struct Connection {
 impl Connection {
     fn new(mode: Option<Mode>) -> Self {
         let server = Server::new(mode);
-        Self {
-            reader: Reader::new(Limits::default()),
-            server,
-            events: Vec::new(),
-        }
+        Self { reader: Reader::new(Limits::default()), server, events: Vec::new() }
     }
 
     fn feed(&mut self, bytes: &[u8], begins: bool) {
         let events = &mut self.events;
-        self.reader
-            .feed(MonoNs(1), bytes, begins, &mut self.server, &mut |event| {
-                events.push(own(event));
-            });
+        self.reader.feed(MonoNs(1), bytes, begins, &mut self.server, &mut |event| {
+            events.push(own(event));
+        });
     }
 
     fn missed(&mut self) {
@@ -93,13 +77,7 @@ impl Connection {
     }
 
     fn closed(&mut self, by_client: bool) {
-        let (closing, events) = (
-            Closing {
-                by_client: Some(by_client),
-                unacknowledged: None,
-            },
-            &mut self.events,
-        );
+        let (closing, events) = (Closing { by_client: Some(by_client), unacknowledged: None }, &mut self.events);
         self.reader.closed(MonoNs(1), closing, &mut self.server, &mut |event| {
             events.push(own(event));
         });

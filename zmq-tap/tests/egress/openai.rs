@@ -32,12 +32,7 @@ fn steps(choice: u32, tokens: &[u32]) -> Vec<Step> {
     let mut so_far = 0;
     let step = |(at, &new): (usize, &u32)| {
         so_far += new;
-        Step {
-            choice,
-            new,
-            so_far,
-            finished: at + 1 == tokens.len(),
-        }
+        Step { choice, new, so_far, finished: at + 1 == tokens.len() }
     };
     tokens.iter().enumerate().map(step).collect()
 }
@@ -63,12 +58,7 @@ fn fields(asked: Asked, step: Step) -> [String; 4] {
         _ => "null".to_owned(),
     };
     let finish = if step.finished { "\"length\"" } else { "null" };
-    [
-        list(step.new, " tok"),
-        finish.to_owned(),
-        ids,
-        usage(asked, step.so_far),
-    ]
+    [list(step.new, " tok"), finish.to_owned(), ids, usage(asked, step.so_far)]
 }
 
 /// The first event of a choice of a chat.
@@ -127,10 +117,7 @@ fn writes(events: &[String]) -> Vec<Vec<u8>> {
         format!("{:x}\r\n{data}\r\n", data.len()).into_bytes()
     };
     let events = events.iter().map(String::as_str).chain(["[DONE]"]).map(chunk);
-    std::iter::once(HEAD.to_vec())
-        .chain(events)
-        .chain([b"0\r\n\r\n".to_vec()])
-        .collect()
+    std::iter::once(HEAD.to_vec()).chain(events).chain([b"0\r\n\r\n".to_vec()]).collect()
 }
 
 /// A JSON response.
@@ -146,19 +133,13 @@ fn response_id(rid: &str) -> Option<(&str, u32)> {
 }
 
 fn chunk(rid: &str) -> Chunk<'_> {
-    Chunk {
-        listed: Some(1),
-        ..Chunk::new(rid)
-    }
+    Chunk { listed: Some(1), ..Chunk::new(rid) }
 }
 
 /// A connection to an engine whose frames name the requests of both endpoints.
 fn connection() -> Connection {
     let mut connection = Connection::new(None);
-    let rids: Vec<String> = [0, 1]
-        .iter()
-        .flat_map(|n| [CHAT, TEXT].map(|id| format!("{n}_{id}")))
-        .collect();
+    let rids: Vec<String> = [0, 1].iter().flat_map(|n| [CHAT, TEXT].map(|id| format!("{n}_{id}"))).collect();
     let chunks: Vec<_> = rids.iter().map(|rid| chunk(rid)).collect();
     connection.server.response_ids.sent(response_id, &chunks);
     connection
@@ -177,10 +158,7 @@ fn responses(asked: Asked) -> [(&'static str, Vec<String>); 2] {
     let steps = steps(0, &[1, 3, 1]);
     let chats = std::iter::once(role(asked, 0)).chain(steps.iter().map(|&step| chat(asked, step)));
     let texts = steps.iter().map(|&step| completion(asked, step));
-    [
-        (CHAT, chats.chain([total(CHAT, 5)]).collect()),
-        (TEXT, texts.chain([total(TEXT, 5)]).collect()),
-    ]
+    [(CHAT, chats.chain([total(CHAT, 5)]).collect()), (TEXT, texts.chain([total(TEXT, 5)]).collect())]
 }
 
 #[test]
@@ -229,12 +207,7 @@ fn counts_of_an_engine_that_is_not_known_to_be_exact_are_ignored() {
 fn sent(texts: &[&str]) -> Connection {
     let mut connection = Connection::new(None);
     for (n, text) in (1..).zip(texts) {
-        let chunk = Chunk {
-            listed: Some(2),
-            completion_tokens: Some(2 * n),
-            text: Some(text),
-            ..chunk(CHAT)
-        };
+        let chunk = Chunk { listed: Some(2), completion_tokens: Some(2 * n), text: Some(text), ..chunk(CHAT) };
         send_text(&mut connection.server, n, chunk);
     }
     connection
@@ -325,10 +298,7 @@ fn the_message_of_a_body_is_counted_by_its_text() {
         r#"{{"id":"{CHAT}","object":"chat.completion","choices":[{{"index":0,"message":{{"role":"assistant","content":"ab","reasoning_content":null,"tool_calls":null}},"logprobs":null,"finish_reason":"stop"}}],"usage":{{"completion_tokens":4}}}}"#
     );
     connection.feed(&with_head(&body), true);
-    assert_eq!(
-        connection.events,
-        [counted(4, 4, true), answered(CHAT, Some(4), Some(4))]
-    );
+    assert_eq!(connection.events, [counted(4, 4, true), answered(CHAT, Some(4), Some(4))]);
 }
 
 #[test]
@@ -372,19 +342,12 @@ fn an_echoed_prompt_is_not_counted_as_output() {
 #[test]
 fn a_last_event_without_text_and_count_ends_a_counted_response() {
     let last = format!(r#"{{"id":"{TEXT}","choices":[{{"index":0,"text":"","finish_reason":"stop"}}]}}"#);
-    let step = Step {
-        finished: false,
-        ..steps(0, &[1])[0]
-    };
+    let step = Step { finished: false, ..steps(0, &[1])[0] };
     for asked in [Asked::Ids, Asked::Logprobs] {
         let mut connection = connection();
         connection.feed(&writes(&[completion(asked, step), last.clone()]).concat(), true);
         let rid = format!("0_{TEXT}");
-        let expected = [
-            delivered(&rid, 1, false),
-            delivered(&rid, 0, true),
-            answered(&rid, Some(1), None),
-        ];
+        let expected = [delivered(&rid, 1, false), delivered(&rid, 0, true), answered(&rid, Some(1), None)];
         assert_eq!(connection.events, expected, "{asked:?}");
     }
     // If no earlier event was counted, it may also be a token without text.
@@ -402,11 +365,7 @@ fn log_probabilities_of_a_chat_prove_no_loss() {
     let events = [chat(Asked::Logprobs, steps[0]), chat(Asked::Logprobs, steps[1]), total];
     connection.feed(&writes(&events).concat(), true);
     let rid = format!("0_{CHAT}");
-    let expected = [
-        delivered(&rid, 3, false),
-        delivered(&rid, 2, true),
-        answered(&rid, None, Some(9)),
-    ];
+    let expected = [delivered(&rid, 3, false), delivered(&rid, 2, true), answered(&rid, None, Some(9))];
     assert_eq!(connection.events, expected);
 }
 
@@ -419,10 +378,7 @@ fn the_usage_of_a_body_counts_its_tokens() {
     let mut connection = connection();
     connection.feed(&with_head(&body), true);
     let rid = format!("0_{CHAT}");
-    assert_eq!(
-        connection.events,
-        [delivered(&rid, 2, true), answered(&rid, Some(2), Some(2))]
-    );
+    assert_eq!(connection.events, [delivered(&rid, 2, true), answered(&rid, Some(2), Some(2))]);
 }
 
 #[test]
@@ -437,11 +393,8 @@ fn the_first_usage_after_missed_events_counts_none_of_them() {
         gap.missed();
         gap.feed(&writes[rest..].concat(), true);
         // The gap, the search for the next event, and its count.
-        let begin = [
-            &[delivered(&rid, 1, false)][..],
-            &[Observed::Missed, Observed::Missed, Observed::Missed],
-        ]
-        .concat();
+        let begin =
+            [&[delivered(&rid, 1, false)][..], &[Observed::Missed, Observed::Missed, Observed::Missed]].concat();
         assert_eq!(gap.events, [&begin[..], &ends].concat(), "{id}");
         let mut late = connection();
         late.feed(&writes[rest..].concat(), true);
@@ -459,15 +412,8 @@ fn a_response_that_began_before_the_first_observed_frame_is_answered_once() {
         connection.feed(&writes[..3].concat(), true);
         connection.server.response_ids.sent(response_id, &[chunk(&rid)]);
         connection.feed(&writes[3..].concat(), true);
-        let answers = connection
-            .events
-            .iter()
-            .filter(|event| matches!(event, Observed::Answered(..)));
-        assert_eq!(
-            answers.collect::<Vec<_>>(),
-            [&answered(&rid, None, stated)],
-            "{asked:?}"
-        );
+        let answers = connection.events.iter().filter(|event| matches!(event, Observed::Answered(..)));
+        assert_eq!(answers.collect::<Vec<_>>(), [&answered(&rid, None, stated)], "{asked:?}");
         assert_eq!(connection.server.counted + connection.server.text_only, 1, "{asked:?}");
     }
 }
@@ -480,11 +426,7 @@ fn any_response() -> impl Strategy<Value = (Asked, Vec<Step>, bool)> {
 
 fn written((asked, steps, is_chat): &(Asked, Vec<Step>, bool)) -> Vec<Vec<u8>> {
     let event = |&step: &Step| {
-        if *is_chat {
-            chat(*asked, step)
-        } else {
-            completion(*asked, step)
-        }
+        if *is_chat { chat(*asked, step) } else { completion(*asked, step) }
     };
     let begin = is_chat.then(|| role(*asked, 0));
     writes(&begin.into_iter().chain(steps.iter().map(event)).collect::<Vec<_>>())

@@ -19,12 +19,7 @@ fn truth(name: &str) -> Option<(u32, Option<u32>, bool)> {
 }
 
 fn answers(connection: &Connection) -> Vec<Observed> {
-    connection
-        .events
-        .iter()
-        .filter(|event| matches!(event, Observed::Answered(..)))
-        .cloned()
-        .collect()
+    connection.events.iter().filter(|event| matches!(event, Observed::Answered(..))).cloned().collect()
 }
 
 #[test]
@@ -42,11 +37,7 @@ fn the_last_chunk_of_a_stream_has_the_total_count() {
             panic!("{name}: {:?}", connection.events)
         };
         assert_eq!(subject.len(), 36, "{name}");
-        assert_eq!(
-            connection.events,
-            [Observed::Answered(subject.clone(), Some(tokens), stated, end)],
-            "{name}"
-        );
+        assert_eq!(connection.events, [Observed::Answered(subject.clone(), Some(tokens), stated, end)], "{name}");
         checked += 1;
     }
     assert_eq!(checked, 14);
@@ -54,26 +45,17 @@ fn the_last_chunk_of_a_stream_has_the_total_count() {
 
 #[test]
 fn the_response_of_the_frontend_is_text() {
-    let (_, bytes) = recorded("dynamo")
-        .into_iter()
-        .find(|(name, _)| name.ends_with("http"))
-        .unwrap();
+    let (_, bytes) = recorded("dynamo").into_iter().find(|(name, _)| name.ends_with("http")).unwrap();
     let mut connection = Connection::new(None);
     connection.feed(&bytes, true);
     let events = answers(&connection);
-    assert!(
-        matches!(&events[..], [Observed::Answered(id, None, ..)] if id.starts_with("chatcmpl-")),
-        "{events:?}"
-    );
+    assert!(matches!(&events[..], [Observed::Answered(id, None, ..)] if id.starts_with("chatcmpl-")), "{events:?}");
     assert_eq!(connection.server.text_only, 1);
 }
 
 #[test]
 fn a_removed_chunk_is_a_loss() {
-    let (_, bytes) = recorded("dynamo")
-        .into_iter()
-        .find(|(name, _)| name == "v1.6.1-01")
-        .unwrap();
+    let (_, bytes) = recorded("dynamo").into_iter().find(|(name, _)| name == "v1.6.1-01").unwrap();
     // The first chunk follows the handshake (99 bytes) and the prologue (38). Its prefix contains its length.
     let (at, prefix) = (137, 24);
     let body = u64::from_be_bytes(bytes[at + 8..at + 16].try_into().unwrap()) as usize;
@@ -81,10 +63,7 @@ fn a_removed_chunk_is_a_loss() {
     let mut connection = Connection::new(None);
     connection.feed(&without, true);
     let events = answers(&connection);
-    assert!(
-        matches!(&events[..], [Observed::Answered(_, Some(4), Some(5), AnswerEnd::Whole)]),
-        "{events:?}"
-    );
+    assert!(matches!(&events[..], [Observed::Answered(_, Some(4), Some(5), AnswerEnd::Whole)]), "{events:?}");
 }
 
 proptest! {

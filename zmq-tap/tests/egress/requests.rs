@@ -28,24 +28,9 @@ fn plane(name: &str) -> Vec<u8> {
 fn every_request_names_its_stream() {
     // Counted with `grep -c subject` in the recordings, which contain the first ids as plain text.
     for (name, requests, subject, context) in [
-        (
-            "v0.8.1",
-            6,
-            "adc14633-b29c-4754-a1d4-bd5b876e9bbb",
-            "11111111-2222-4333-8444-555555555555",
-        ),
-        (
-            "v1.0.0-frontend",
-            4,
-            "0c0a6331-39a1-4498-98f9-6ae874caed9f",
-            "290f14af-cee3-4226-9662-6a556c450be6",
-        ),
-        (
-            "v1.6.1-frontend",
-            3,
-            "a6cf0597-1827-4beb-baa3-35989b7172de",
-            "631dd30e-a74d-4e1b-bb13-9dc94f995cfd",
-        ),
+        ("v0.8.1", 6, "adc14633-b29c-4754-a1d4-bd5b876e9bbb", "11111111-2222-4333-8444-555555555555"),
+        ("v1.0.0-frontend", 4, "0c0a6331-39a1-4498-98f9-6ae874caed9f", "290f14af-cee3-4226-9662-6a556c450be6"),
+        ("v1.6.1-frontend", 3, "a6cf0597-1827-4beb-baa3-35989b7172de", "631dd30e-a74d-4e1b-bb13-9dc94f995cfd"),
     ] {
         let ids = read(&[&plane(name)]);
         assert_eq!(ids.len(), requests, "{name}");
@@ -72,10 +57,7 @@ fn the_trace_id_is_the_request_id_only_with_the_older_path() {
         bytes.extend(b"{}");
         read(&[&bytes]).remove(0).2
     };
-    assert_eq!(
-        traced("68710b3c0b6355f7/generate").as_deref(),
-        Some("0af7651916cd43dd8448eb211c80319c")
-    );
+    assert_eq!(traced("68710b3c0b6355f7/generate").as_deref(), Some("0af7651916cd43dd8448eb211c80319c"));
     assert_eq!(traced("ef06e7c260e915e7/dynamo/backend/generate"), None);
 }
 
@@ -84,10 +66,7 @@ fn a_gap_in_a_prompt_loses_nothing_and_a_gap_in_a_header_loses_its_request() {
     let bytes = plane("v1.0.0-frontend");
     // Every message begins with the same path and its length.
     let start = &bytes[..27];
-    let second = bytes[1..]
-        .windows(27)
-        .position(|window| window == start)
-        .map_or(0, |at| at + 1);
+    let second = bytes[1..].windows(27).position(|window| window == start).map_or(0, |at| at + 1);
     assert!(second > 600);
     let (head, rest) = bytes.split_at(second - 100);
     let mut requests = Requests::default();

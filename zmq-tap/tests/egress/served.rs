@@ -41,11 +41,7 @@ fn every_event_decodes_as_in_the_reference_parser() {
 #[test]
 fn token_sums_of_a_response_match_the_reported_counts() {
     for (name, bytes) in recorded("") {
-        let mode = if name.contains("cumulative") {
-            Mode::Cumulative
-        } else {
-            Mode::Incremental
-        };
+        let mode = if name.contains("cumulative") { Mode::Cumulative } else { Mode::Incremental };
         let mut connection = Connection::new(None);
         connection.feed(&bytes, true);
         let mut carried: BTreeMap<String, (u32, u32)> = BTreeMap::new();
@@ -68,29 +64,18 @@ fn token_sums_of_a_response_match_the_reported_counts() {
         assert_eq!(answers, carried, "{name}");
         let lost: u32 = answers.values().map(|(tokens, stated)| stated - tokens).sum();
         // Only a release that keeps just the last chunk of a backlog, in incremental mode, loses tokens.
-        assert_eq!(
-            lost > 0,
-            name.starts_with("0.5.9-incremental") || name == "0.5.9-text",
-            "{name}: {lost}"
-        );
+        assert_eq!(lost > 0, name.starts_with("0.5.9-incremental") || name == "0.5.9-text", "{name}: {lost}");
     }
 }
 
 #[test]
 fn no_event_contradicts_the_configured_mode() {
     for (name, bytes) in recorded("") {
-        let mode = if name.contains("cumulative") {
-            Mode::Cumulative
-        } else {
-            Mode::Incremental
-        };
+        let mode = if name.contains("cumulative") { Mode::Cumulative } else { Mode::Incremental };
         let mut connection = Connection::new(Some(mode));
         connection.feed(&bytes, true);
         for event in &connection.events {
-            assert!(
-                !matches!(event, Observed::Delivered(.., other) if *other != mode),
-                "{name}: {event:?}"
-            );
+            assert!(!matches!(event, Observed::Delivered(.., other) if *other != mode), "{name}: {event:?}");
         }
     }
 }
@@ -103,10 +88,7 @@ fn a_client_disconnect_is_not_reported_as_a_loss() {
         connection.feed(&bytes[..first_event], true);
         connection.closed(true);
         let last = connection.events.last().unwrap();
-        assert!(
-            matches!(last, Observed::Answered(.., AnswerEnd::ClientLeft)),
-            "{name}: {last:?}"
-        );
+        assert!(matches!(last, Observed::Answered(.., AnswerEnd::ClientLeft)), "{name}: {last:?}");
     }
 }
 

@@ -46,11 +46,7 @@ fn read(chunks: &[String], finish: &str, events: &[String]) -> Option<ToolCalls>
 /// Sends frames with these chunks.
 fn send(server: &mut Server, chunks: &[String], finish: &str) {
     for (n, text) in (1..).zip(chunks) {
-        let finish = if finish == "length" {
-            Finish::Length
-        } else {
-            Finish::Stop
-        };
+        let finish = if finish == "length" { Finish::Length } else { Finish::Stop };
         let chunk = Chunk {
             listed: Some(1),
             completion_tokens: Some(n),
@@ -82,10 +78,7 @@ fn answered(server: &mut Server, bytes: &str, begins: bool) -> Option<ToolCalls>
         }
     };
     reader.feed(MonoNs(1), bytes.as_bytes(), begins, server, &mut observe);
-    let closing = Closing {
-        by_client: Some(true),
-        unacknowledged: None,
-    };
+    let closing = Closing { by_client: Some(true), unacknowledged: None };
     reader.closed(MonoNs(2), closing, server, &mut observe);
     found
 }
@@ -104,9 +97,7 @@ impl Response {
                 found.push((call["index"].clone(), String::new()));
                 found.len() - 1
             });
-            found[place]
-                .1
-                .push_str(call["function"]["arguments"].as_str().unwrap_or_default());
+            found[place].1.push_str(call["function"]["arguments"].as_str().unwrap_or_default());
         }
         found.into_iter().map(|(_, arguments)| arguments).collect()
     }
@@ -160,19 +151,13 @@ fn only_arguments_that_a_parser_damaged_are_accused() {
     for (engine, response) in recorded() {
         let Some(found) = response.read() else { continue };
         if found.outcome == ToolCallOutcome::Absent {
-            assert!(
-                response.calls.len() >= (found.calls + found.absent) as usize,
-                "{found:?}"
-            );
+            assert!(response.calls.len() >= (found.calls + found.absent) as usize, "{found:?}");
             continue;
         }
         let written = response.arguments().swap_remove(found.call as usize - 1);
         let value = serde_json::from_str::<Value>(&written).ok();
         let is_as_sent = |value: &Value| response.calls.contains(value);
-        let about = format!(
-            "{engine} {} {found:?}: {written} of {:?}",
-            response.parser, response.calls
-        );
+        let about = format!("{engine} {} {found:?}: {written} of {:?}", response.parser, response.calls);
         match found.outcome {
             ToolCallOutcome::Complete => {
                 complete += 1;
@@ -194,14 +179,10 @@ fn only_arguments_that_a_parser_damaged_are_accused() {
 fn in_pieces() -> Vec<Response> {
     let all = recorded().into_iter().map(|(_, response)| response);
     let whole = |response: &Response| {
-        let complete = response
-            .read()
-            .is_some_and(|found| found.outcome == ToolCallOutcome::Complete);
+        let complete = response.read().is_some_and(|found| found.outcome == ToolCallOutcome::Complete);
         complete && response.finish == "stop"
     };
-    let found: Vec<_> = all
-        .filter(|response| whole(response) && response.pieces().len() > 2)
-        .collect();
+    let found: Vec<_> = all.filter(|response| whole(response) && response.pieces().len() > 2).collect();
     assert!(found.len() > 10, "{}", found.len());
     found
 }
@@ -216,10 +197,7 @@ fn a_dropped_event_is_missing_text_at_its_place() {
             let about = format!("{} without {piece:?}: {found:?}", response.parser);
             assert!(matches!(found.outcome, ToolCallOutcome::Missing), "{about}");
             let part = found.part.unwrap();
-            assert!(
-                part.chars as usize <= piece.len() * 6 + 16 && part.tokens[0] <= part.tokens[1],
-                "{about}"
-            );
+            assert!(part.chars as usize <= piece.len() * 6 + 16 && part.tokens[0] <= part.tokens[1], "{about}");
         }
     }
 }
@@ -266,16 +244,10 @@ fn a_parser_that_eats_a_brace_is_told_from_a_lost_event() {
         let Some(last) = response.events.iter().rposition(with_brace) else {
             continue;
         };
-        let found = response
-            .with(|events| replace(&mut events[last], |text| text[..text.len() - 1].to_owned()))
-            .unwrap();
+        let found =
+            response.with(|events| replace(&mut events[last], |text| text[..text.len() - 1].to_owned())).unwrap();
         let part = found.part.unwrap();
-        assert_eq!(
-            (found.outcome, part.chars),
-            (ToolCallOutcome::Missing, 1),
-            "{}",
-            response.parser
-        );
+        assert_eq!((found.outcome, part.chars), (ToolCallOutcome::Missing, 1), "{}", response.parser);
     }
 }
 
@@ -286,11 +258,7 @@ fn an_incomplete_character_is_garbled_text() {
         let Some(at) = response.events.iter().position(with_character) else {
             continue;
         };
-        let cut = |text: &str| {
-            text.chars()
-                .map(|char| if char.is_ascii() { char } else { '\u{fffd}' })
-                .collect()
-        };
+        let cut = |text: &str| text.chars().map(|char| if char.is_ascii() { char } else { '\u{fffd}' }).collect();
         let found = response.with(|events| replace(&mut events[at], cut)).unwrap();
         assert_eq!(found.outcome, ToolCallOutcome::Garbled, "{}", response.parser);
     }

@@ -16,23 +16,15 @@ fn a_stream_is_relayed_unchanged_and_its_messages_are_reported_in_order() {
     let (sender, receiver) = bench.connect();
     let sizes = [0, 1, 255, 256, 8_192, 70_000, 1_500_000, 3, 131_072, 2_500_000, 17];
     let bodies: Vec<Vec<u8>> = (0_u64..).zip(sizes).map(|(seed, size)| noise(seed, size)).collect();
-    let stream: Vec<u8> = std::iter::once(handshake())
-        .chain(bodies.iter().map(|body| message(body)))
-        .flatten()
-        .collect();
+    let stream: Vec<u8> =
+        std::iter::once(handshake()).chain(bodies.iter().map(|body| message(body))).flatten().collect();
     let writing = write_all(sender, stream.clone());
     let reading = std::thread::spawn(move || read_all(receiver));
     let mut reported = Vec::new();
     let mut last_written = 0;
     bench.watch(|observation| {
         if let Observation::Frame {
-            seq,
-            read_at,
-            written_at,
-            bytes,
-            payload: Payload::Whole(body),
-            direction,
-            ..
+            seq, read_at, written_at, bytes, payload: Payload::Whole(body), direction, ..
         } = observation
         {
             assert_eq!((seq, bytes), (reported.len() as u64, body.len() as u64));
@@ -45,10 +37,7 @@ fn a_stream_is_relayed_unchanged_and_its_messages_are_reported_in_order() {
     });
     assert!(reported == bodies, "the reported messages equal the sent ones");
     drop(writing.join().expect("the writer ends"));
-    assert!(
-        reading.join().expect("the reader ends") == stream,
-        "the received bytes equal the sent ones"
-    );
+    assert!(reading.join().expect("the reader ends") == stream, "the received bytes equal the sent ones");
 }
 
 #[test]
@@ -76,23 +65,13 @@ fn parts_of_a_message_are_reported_as_one() {
     let (mut sender, receiver) = bench.connect();
     std::thread::spawn(move || read_all(receiver));
     let parts = [noise(1, 5), noise(2, 0), noise(3, 70_000)];
-    let stream = [
-        handshake(),
-        part(&parts[0], true),
-        part(&parts[1], true),
-        part(&parts[2], false),
-    ]
-    .concat();
+    let stream = [handshake(), part(&parts[0], true), part(&parts[1], true), part(&parts[2], false)].concat();
     let (early, late) = stream.split_at(stream.len() - 30_000);
     sender.write_all(early).expect("written");
     let (mut rest, late) = (sender.try_clone().expect("cloned"), late.to_vec());
     std::thread::spawn(move || rest.write_all(&late));
     bench.watch(|observation| match observation {
-        Observation::Frame {
-            bytes,
-            payload: Payload::Multipart(reported),
-            ..
-        } => {
+        Observation::Frame { bytes, payload: Payload::Multipart(reported), .. } => {
             assert_eq!(bytes, 70_005);
             assert!(reported == parts);
             true
@@ -109,34 +88,22 @@ fn tcp_and_abstract_names_are_relayed_too() {
     let receiver = TcpListener::bind("127.0.0.1:0").expect("a port");
     let name = format!("tokengap-test-{}", std::process::id());
     let hidden = UnixListener::bind_addr(&SocketAddr::from_abstract_name(&name).expect("a name")).expect("bound");
-    let tcp: Endpoint = format!("tcp://{}", receiver.local_addr().expect("bound"))
-        .parse()
-        .expect("an endpoint");
+    let tcp: Endpoint = format!("tcp://{}", receiver.local_addr().expect("bound")).parse().expect("an endpoint");
     let pairs = vec![
-        Pair {
-            listen: "tcp://*:*".parse().expect("an endpoint"),
-            upstream: tcp,
-        },
+        Pair { listen: "tcp://*:*".parse().expect("an endpoint"), upstream: tcp },
         Pair {
             listen: format!("ipc://@{name}-in").parse().expect("an endpoint"),
             upstream: format!("ipc://@{name}").parse().expect("an endpoint"),
         },
     ];
     let relay = Relay::start(pairs, Options::default()).expect("the relay starts");
-    let Endpoint::Tcp { port, .. } = relay.listening()[0] else {
-        panic!("{:?}", relay.listening())
-    };
+    let Endpoint::Tcp { port, .. } = relay.listening()[0] else { panic!("{:?}", relay.listening()) };
 
     let mut sender = TcpStream::connect(("127.0.0.1", port)).expect("accepted");
     sender.write_all(&noise(1, 40_000)).expect("written");
     sender.shutdown(Shutdown::Write).expect("half closed");
     let mut received = Vec::new();
-    receiver
-        .accept()
-        .expect("connected")
-        .0
-        .read_to_end(&mut received)
-        .expect("read");
+    receiver.accept().expect("connected").0.read_to_end(&mut received).expect("read");
     assert!(received == noise(1, 40_000));
 
     let address = SocketAddr::from_abstract_name(format!("{name}-in")).expect("a name");

@@ -19,15 +19,9 @@ fn a_sender_that_dies_mid_frame_truncates_only_its_own_lane() {
     let (mut dying, dying_peer) = bench.through(&upstream);
     let (mut healthy, mut other) = bench.through(&upstream);
     let complete = [handshake(), message(&noise(1, 5_000))].concat();
-    dying
-        .write_all(&[&complete[..], &message(&noise(2, 90_000))[..40_000]].concat())
-        .expect("written");
+    dying.write_all(&[&complete[..], &message(&noise(2, 90_000))[..40_000]].concat()).expect("written");
     drop(dying);
-    assert_eq!(
-        read_all(dying_peer).len(),
-        complete.len() + 40_000,
-        "all received bytes are relayed"
-    );
+    assert_eq!(read_all(dying_peer).len(), complete.len() + 40_000, "all received bytes are relayed");
     healthy.write_all(&complete).expect("written");
     let mut received = vec![0; complete.len()];
     other.read_exact(&mut received).expect("relayed");
@@ -35,12 +29,7 @@ fn a_sender_that_dies_mid_frame_truncates_only_its_own_lane() {
     bench.watch(|observation| {
         match observation {
             Observation::Frame { lane, .. } => frames[lane as usize] += 1,
-            Observation::Lost {
-                lane: 0,
-                count,
-                cause: MissedCause::CutShort,
-                ..
-            } => cut += count,
+            Observation::Lost { lane: 0, count, cause: MissedCause::CutShort, .. } => cut += count,
             Observation::Closed { lane, cut_short, .. } => assert_eq!((lane, cut_short), (0, true)),
             Observation::Opened { .. } => {}
             other => panic!("{other:?}"),
@@ -60,9 +49,7 @@ fn garbage_is_relayed_and_affects_no_other_connection() {
     drop(garbage);
     assert_eq!(read_all(other), b"GET / HTTP/1.1\r\n\r\n");
     // Garbage after valid frames makes the following frames of this lane unreadable until framing is found again.
-    healthy
-        .write_all(&[&handshake()[..], &message(b"one"), &[0xf3; 300], &message(b"two")].concat())
-        .expect("written");
+    healthy.write_all(&[&handshake()[..], &message(b"one"), &[0xf3; 300], &message(b"two")].concat()).expect("written");
     let mut received = vec![0; handshake().len() + 5 + 300 + 5];
     healthy_peer.read_exact(&mut received).expect("relayed");
     let mut unread = Vec::new();
@@ -77,13 +64,7 @@ fn garbage_is_relayed_and_affects_no_other_connection() {
         unread.len() == 2 && !lost.is_empty()
     });
     unread.sort_by_key(|(lane, _)| *lane);
-    assert_eq!(
-        unread,
-        [
-            (0, Unread::Garbage(Garbage::Flags(0xf3))),
-            (1, Unread::Opaque(Opaque::NotZmtp))
-        ]
-    );
+    assert_eq!(unread, [(0, Unread::Garbage(Garbage::Flags(0xf3))), (1, Unread::Opaque(Opaque::NotZmtp))]);
     assert_eq!(lost, [(0, 1, MissedCause::Unframed)]);
 }
 
@@ -123,10 +104,7 @@ fn a_refused_handshake_is_named() {
     assert_eq!(read_all(sender), refusal);
     eventually("the refusal is named", || {
         tap.poll(64, &mut |_, _| {});
-        let named = format!(
-            "the receiver at {} refused 1 ZMTP handshakes",
-            pair(folder.path()).upstream
-        );
+        let named = format!("the receiver at {} refused 1 ZMTP handshakes", pair(folder.path()).upstream);
         tap.degraded().iter().any(|line| line.starts_with(&named))
     });
 }
@@ -158,10 +136,7 @@ fn a_sender_that_finishes_before_the_upstream_starts_loses_nothing() {
 
 #[test]
 fn waiting_for_a_missing_upstream_times_out() {
-    let bench = Bench::with(Options {
-        connect_patience: Duration::from_millis(100),
-        ..Options::default()
-    });
+    let bench = Bench::with(Options { connect_patience: Duration::from_millis(100), ..Options::default() });
     assert_eq!(read_all(bench.sender()), b"");
     assert_eq!(bench.relay.stats().connections_unanswered, 1);
     // The relay must not wait for a sender that has gone away.
@@ -192,14 +167,10 @@ fn an_upstream_may_restart() {
 /// A relay between two streams over TCP.
 fn over_tcp() -> (Relay, TcpStream, TcpStream) {
     let upstream = TcpListener::bind("127.0.0.1:0").expect("a port");
-    let to: Endpoint = format!("tcp://{}", upstream.local_addr().expect("bound"))
-        .parse()
-        .expect("an endpoint");
+    let to: Endpoint = format!("tcp://{}", upstream.local_addr().expect("bound")).parse().expect("an endpoint");
     let listen = "tcp://127.0.0.1:*".parse().expect("an endpoint");
     let relay = Relay::start(vec![Pair { listen, upstream: to }], Options::default()).expect("the relay starts");
-    let Endpoint::Tcp { port, .. } = relay.listening()[0] else {
-        panic!("{:?}", relay.listening())
-    };
+    let Endpoint::Tcp { port, .. } = relay.listening()[0] else { panic!("{:?}", relay.listening()) };
     let sender = TcpStream::connect(("127.0.0.1", port)).expect("accepted");
     (relay, sender, upstream.accept().expect("connected").0)
 }
@@ -208,9 +179,7 @@ fn over_tcp() -> (Relay, TcpStream, TcpStream) {
 fn a_reset_is_forwarded_over_tcp() {
     let (relay, mut sender, receiver) = over_tcp();
     sender.write_all(&handshake()).expect("written");
-    eventually("the bytes are at the receiver", || {
-        relay.stats().bytes_forward == handshake().len() as u64
-    });
+    eventually("the bytes are at the receiver", || relay.stats().bytes_forward == handshake().len() as u64);
     // Closing a socket with unread bytes sends a reset.
     drop(receiver);
     let error = sender.read(&mut [0; 8]).expect_err("not an orderly end");
@@ -219,10 +188,7 @@ fn a_reset_is_forwarded_over_tcp() {
         std::iter::from_fn(|| relay.poll()).any(|observation| {
             matches!(
                 observation,
-                Observation::Closed {
-                    why: Ending::Upstream(std::io::ErrorKind::ConnectionReset),
-                    ..
-                }
+                Observation::Closed { why: Ending::Upstream(std::io::ErrorKind::ConnectionReset), .. }
             )
         })
     });
@@ -257,25 +223,12 @@ fn stopping_drains_accepted_bytes() {
     assert_eq!((stats.connections_open, stats.bytes_forward), (0, sent as u64));
     assert!(sender.write(b"x").is_err(), "the sender is disconnected");
     let last = std::iter::from_fn(|| observations.poll()).last();
-    assert!(
-        matches!(
-            last,
-            Some(Observation::Closed {
-                why: Ending::Stopped,
-                cut_short: true,
-                ..
-            })
-        ),
-        "{last:?}"
-    );
+    assert!(matches!(last, Some(Observation::Closed { why: Ending::Stopped, cut_short: true, .. })), "{last:?}");
 }
 
 #[test]
 fn stopping_does_not_wait_for_a_receiver_that_hangs() {
-    let bench = Bench::with(Options {
-        drain: Duration::from_millis(100),
-        ..Options::default()
-    });
+    let bench = Bench::with(Options { drain: Duration::from_millis(100), ..Options::default() });
     let (sender, _receiver) = bench.connect();
     let mut writer = sender.try_clone().expect("cloned");
     let writing = std::thread::spawn(move || writer.write_all(&noise(1, 16 << 20)));

@@ -52,11 +52,7 @@ fn a_live_socket_is_rejected() {
     assert!(matches!(error, RelayError::Foreign(_)), "{error}");
     assert!(error.to_string().contains("rm '"), "{error}");
     assert!(path.exists());
-    assert_eq!(
-        std::fs::read_dir(folder.path()).expect("readable").count(),
-        1,
-        "no other file is left"
-    );
+    assert_eq!(std::fs::read_dir(folder.path()).expect("readable").count(), 1, "no other file is left");
 }
 
 #[test]
@@ -137,10 +133,7 @@ fn a_killed_relay_is_replaced() {
     let mut sender = UnixStream::connect(&path).expect("accepted");
     sender.write_all(&message(b"after the restart")).expect("written");
     drop(sender);
-    assert_eq!(
-        read_all(upstream.accept().expect("connected").0),
-        message(b"after the restart")
-    );
+    assert_eq!(read_all(upstream.accept().expect("connected").0), message(b"after the restart"));
     relay.stop();
     assert!(!path.exists());
 }

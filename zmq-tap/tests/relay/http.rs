@@ -28,9 +28,7 @@ fn server() -> (TcpListener, Pair) {
 }
 
 fn client(listening: &Endpoint) -> TcpStream {
-    let Endpoint::Http { port, .. } = listening else {
-        panic!("{listening}")
-    };
+    let Endpoint::Http { port, .. } = listening else { panic!("{listening}") };
     let client = TcpStream::connect(("127.0.0.1", *port)).expect("accepted");
     client.set_read_timeout(Some(PATIENCE)).expect("a timeout can be set");
     client
@@ -128,10 +126,7 @@ fn a_client_that_stops_reading_blocks_the_server_and_is_reported() {
     });
     assert!(!writing.is_finished(), "the server is blocked");
     let allocated = relay.stats().held_bytes;
-    assert!(
-        allocated <= 8 * options.block_bytes as u64,
-        "{allocated} bytes are allocated for one connection"
-    );
+    assert!(allocated <= 8 * options.block_bytes as u64, "{allocated} bytes are allocated for one connection");
     // The client resumes reading and must not miss any byte.
     let mut received = vec![0; all.len()];
     let reading = std::thread::spawn(move || client.read_exact(&mut received).map(|()| (received, client)));
@@ -151,10 +146,7 @@ fn a_client_that_stops_reading_blocks_the_server_and_is_reported() {
 
 #[test]
 fn a_full_queue_reports_a_gap_and_relays_every_byte() {
-    let (relay, mut client, mut server) = through(Options {
-        queue_frames: 4,
-        ..Options::default()
-    });
+    let (relay, mut client, mut server) = through(Options { queue_frames: 4, ..Options::default() });
     let mut received = [0; 5];
     for _ in 0..40 {
         server.write_all(b"piece").expect("written");
@@ -179,9 +171,7 @@ fn a_missing_server_is_refused_immediately() {
     let error = client(&relay.listening()[0]).read(&mut [0; 8]).expect_err("no answer");
     assert_eq!(error.kind(), std::io::ErrorKind::ConnectionReset);
     assert!(began.elapsed().as_secs() < 4, "{:?}", began.elapsed());
-    eventually("the refusal is reported", || {
-        matches!(relay.poll(), Some(Observation::Refused { pair: 0 }))
-    });
+    eventually("the refusal is reported", || matches!(relay.poll(), Some(Observation::Refused { pair: 0 })));
     assert_eq!(relay.stats().connections_unanswered, 1);
 
     let mut tap = Tap::start(vec![hop], Options::default()).expect("the tap starts");
@@ -241,11 +231,7 @@ fn the_tap_reports_deliveries_and_responses() {
     let (reported, degraded) = events(ANSWER, false);
     assert_eq!(
         reported,
-        [
-            "r-1 1 of Some(1)".to_owned(),
-            "r-1 1 of Some(3)".to_owned(),
-            format!("r-1 Some(2) {:?}", AnswerEnd::Whole),
-        ]
+        ["r-1 1 of Some(1)".to_owned(), "r-1 1 of Some(3)".to_owned(), format!("r-1 Some(2) {:?}", AnswerEnd::Whole),]
     );
     assert!(degraded.is_empty(), "{degraded:?}");
     let cut = ANSWER.len() - 5;
@@ -262,9 +248,6 @@ fn undecodable_connections_are_relayed_and_reported() {
     for (response, name) in [(&websocket[..], "upgraded"), (&tls, "TLS")] {
         let (reported, degraded) = events(response, false);
         assert!(reported.is_empty(), "{reported:?}");
-        assert!(
-            degraded.len() == 1 && degraded[0].contains(name),
-            "{name}: {degraded:?}"
-        );
+        assert!(degraded.len() == 1 && degraded[0].contains(name), "{name}: {degraded:?}");
     }
 }

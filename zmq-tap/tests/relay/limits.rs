@@ -10,15 +10,10 @@ use crate::support::{Bench, eventually, fill, handshake, is_whole_message, messa
 
 #[test]
 fn a_full_queue_loses_observations_and_no_bytes() {
-    let bench = Bench::with(Options {
-        queue_frames: 10,
-        ..Options::default()
-    });
+    let bench = Bench::with(Options { queue_frames: 10, ..Options::default() });
     let (mut sender, mut receiver) = bench.connect();
-    let burst: Vec<u8> = std::iter::once(handshake())
-        .chain((0..200).map(|n| message(&noise(n, 900))))
-        .flatten()
-        .collect();
+    let burst: Vec<u8> =
+        std::iter::once(handshake()).chain((0..200).map(|n| message(&noise(n, 900)))).flatten().collect();
     sender.write_all(&burst).expect("written");
     let mut received = vec![0; burst.len()];
     receiver.read_exact(&mut received).expect("relayed");
@@ -31,11 +26,7 @@ fn a_full_queue_loses_observations_and_no_bytes() {
     sender.write_all(&message(b"after")).expect("written");
     let mut lost = 0;
     bench.watch(|observation| match observation {
-        Observation::Lost {
-            count,
-            cause: MissedCause::QueueFull,
-            ..
-        } => {
+        Observation::Lost { count, cause: MissedCause::QueueFull, .. } => {
             lost += count;
             false
         }
@@ -49,16 +40,11 @@ fn a_full_queue_loses_observations_and_no_bytes() {
 
 #[test]
 fn a_connection_that_opens_and_closes_while_the_queue_is_full_is_reported() {
-    let bench = Bench::with(Options {
-        queue_frames: 1,
-        ..Options::default()
-    });
+    let bench = Bench::with(Options { queue_frames: 1, ..Options::default() });
     let upstream = bench.upstream();
     for _ in 0..3 {
         let (mut sender, receiver) = bench.through(&upstream);
-        sender
-            .write_all(&[handshake(), message(b"one"), message(b"two")].concat())
-            .expect("written");
+        sender.write_all(&[handshake(), message(b"one"), message(b"two")].concat()).expect("written");
         drop(sender);
         read_all(receiver);
     }
@@ -85,11 +71,7 @@ fn a_connection_that_opens_and_closes_while_the_queue_is_full_is_reported() {
 
 #[test]
 fn a_message_above_the_limit_is_relayed_without_being_stored() {
-    let bench = Bench::with(Options {
-        max_frame_bytes: 100_000,
-        max_parts: 2,
-        ..Options::default()
-    });
+    let bench = Bench::with(Options { max_frame_bytes: 100_000, max_parts: 2, ..Options::default() });
     let (sender, receiver) = bench.connect();
     let stream = [
         handshake(),
@@ -119,18 +101,12 @@ fn a_message_above_the_limit_is_relayed_without_being_stored() {
 #[test]
 fn unread_observations_stay_within_the_budget() {
     let budget = 2 << 20;
-    let options = Options {
-        budget_bytes: budget,
-        block_bytes: 256 << 10,
-        ..Options::default()
-    };
+    let options = Options { budget_bytes: budget, block_bytes: 256 << 10, ..Options::default() };
     let bench = Bench::with(options);
     let upstream = bench.upstream();
     let (sender, receiver) = bench.through(&upstream);
-    let stream: Vec<u8> = std::iter::once(handshake())
-        .chain((0..200).map(|n| message(&noise(n, 50_000))))
-        .flatten()
-        .collect();
+    let stream: Vec<u8> =
+        std::iter::once(handshake()).chain((0..200).map(|n| message(&noise(n, 50_000)))).flatten().collect();
     let reading = std::thread::spawn(move || read_all(receiver));
     write_all(sender, stream.clone()).join().expect("written");
     assert!(reading.join().expect("the reader ends") == stream);
@@ -140,11 +116,7 @@ fn unread_observations_stay_within_the_budget() {
     let (mut kept, mut not_kept) = (0, 0);
     while let Some(observation) = bench.relay.poll() {
         match observation {
-            Observation::Frame {
-                seq,
-                payload: Payload::Whole(body),
-                ..
-            } => {
+            Observation::Frame { seq, payload: Payload::Whole(body), .. } => {
                 assert!(body == noise(seq, 50_000));
                 kept += 1;
             }
@@ -212,10 +184,7 @@ fn a_claimed_gibibyte_allocates_nothing() {
 #[test]
 fn a_stalled_receiver_blocks_the_sender() {
     let buffer = 64 << 10;
-    let bench = Bench::with(Options {
-        buffer_bytes: buffer,
-        ..Options::default()
-    });
+    let bench = Bench::with(Options { buffer_bytes: buffer, ..Options::default() });
     let (mut sender, mut receiver) = bench.connect();
     let stream = noise(3, 8 << 20);
     let sent = fill(&mut sender, &stream);
@@ -234,10 +203,7 @@ fn a_stalled_receiver_blocks_the_sender() {
 
 #[test]
 fn connections_above_the_limit_are_closed_immediately() {
-    let bench = Bench::with(Options {
-        max_connections: 2,
-        ..Options::default()
-    });
+    let bench = Bench::with(Options { max_connections: 2, ..Options::default() });
     let upstream = bench.upstream();
     let (first, second) = (bench.through(&upstream), bench.through(&upstream));
     let third = bench.sender();

@@ -9,21 +9,13 @@ use zmq_tap::relay::{Direction, Observation, Options, Pair, Payload, Relay};
 use crate::support::{Bench, PATIENCE, noise};
 
 fn runtime() -> tokio::runtime::Runtime {
-    tokio::runtime::Builder::new_current_thread()
-        .enable_all()
-        .build()
-        .expect("a runtime")
+    tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime")
 }
 
 /// A message that identifies its sender and contains its number.
 fn numbered(sender: u64, n: u64) -> Vec<u8> {
     let size = 20 + (n * 977 + sender * 31) % 30_000;
-    [
-        sender.to_le_bytes().to_vec(),
-        n.to_le_bytes().to_vec(),
-        noise(sender * 1_000 + n, size as usize),
-    ]
-    .concat()
+    [sender.to_le_bytes().to_vec(), n.to_le_bytes().to_vec(), noise(sender * 1_000 + n, size as usize)].concat()
 }
 
 async fn with_timeout<T>(what: impl Future<Output = T>) -> T {
@@ -66,14 +58,7 @@ fn many_senders_reach_one_receiver_through_one_listener() {
     // The reported messages must equal the sent ones. Each lane is one sender, in its order.
     let mut reported: BTreeMap<u32, Vec<Vec<u8>>> = BTreeMap::new();
     bench.watch(|observation| {
-        if let Observation::Frame {
-            lane,
-            seq,
-            payload: Payload::Whole(body),
-            direction,
-            ..
-        } = observation
-        {
+        if let Observation::Frame { lane, seq, payload: Payload::Whole(body), direction, .. } = observation {
             let lane_messages = reported.entry(lane).or_default();
             assert_eq!((seq, direction), (lane_messages.len() as u64, Direction::Forward));
             lane_messages.push(body.to_vec());
@@ -137,11 +122,7 @@ fn requests_and_replies_are_relayed_over_tcp_as_multipart_messages() {
     let until = std::time::Instant::now() + PATIENCE;
     while reported != (requests, requests) && std::time::Instant::now() < until {
         match bench.relay.poll() {
-            Some(Observation::Frame {
-                direction,
-                payload: Payload::Multipart(parts),
-                ..
-            }) => {
+            Some(Observation::Frame { direction, payload: Payload::Multipart(parts), .. }) => {
                 assert_eq!((parts.len(), &parts[1][..]), (2, &b"more"[..]));
                 if direction == Direction::Forward {
                     reported.0 += 1;
@@ -164,21 +145,11 @@ struct Tcp {
 
 fn over_tcp() -> Tcp {
     // A port that was free a moment ago. No other test here binds fixed port numbers.
-    let port = std::net::TcpListener::bind("127.0.0.1:0")
-        .and_then(|bound| bound.local_addr())
-        .expect("a port")
-        .port();
+    let port = std::net::TcpListener::bind("127.0.0.1:0").and_then(|bound| bound.local_addr()).expect("a port").port();
     let upstream = format!("tcp://127.0.0.1:{port}");
     let listen = "tcp://127.0.0.1:*".parse().expect("an endpoint");
-    let pair = Pair {
-        listen,
-        upstream: upstream.parse().expect("an endpoint"),
-    };
+    let pair = Pair { listen, upstream: upstream.parse().expect("an endpoint") };
     let relay = Relay::start(vec![pair], Options::default()).expect("the relay starts");
     let listen = relay.listening()[0].to_string();
-    Tcp {
-        relay,
-        listen,
-        upstream,
-    }
+    Tcp { relay, listen, upstream }
 }

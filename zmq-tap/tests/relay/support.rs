@@ -73,15 +73,8 @@ impl Bench {
 }
 
 pub(crate) fn pair(folder: &Path) -> Pair {
-    let at = |name: &str| {
-        format!("ipc://{}", folder.join(name).display())
-            .parse()
-            .expect("an endpoint")
-    };
-    Pair {
-        listen: at("in.sock"),
-        upstream: at("out.sock"),
-    }
+    let at = |name: &str| format!("ipc://{}", folder.join(name).display()).parse().expect("an endpoint");
+    Pair { listen: at("in.sock"), upstream: at("out.sock") }
 }
 
 pub(crate) fn eventually(what: &str, mut condition: impl FnMut() -> bool) {
@@ -93,13 +86,7 @@ pub(crate) fn eventually(what: &str, mut condition: impl FnMut() -> bool) {
 }
 
 pub(crate) fn is_whole_message(observation: &Observation) -> bool {
-    matches!(
-        observation,
-        Observation::Frame {
-            payload: Payload::Whole(_),
-            ..
-        }
-    )
+    matches!(observation, Observation::Frame { payload: Payload::Whole(_), .. })
 }
 
 /// Bytes that a ZMTP 3.1 PUSH socket sends before its first message.

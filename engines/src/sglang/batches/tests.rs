@@ -20,11 +20,7 @@ fn decoder() -> Decoder {
 }
 
 fn chunk(rid: &str, listed: u32, finish: Option<Finish>) -> Chunk<'_> {
-    Chunk {
-        listed: Some(listed),
-        finish,
-        ..Chunk::new(rid)
-    }
+    Chunk { listed: Some(listed), finish, ..Chunk::new(rid) }
 }
 
 #[test]
@@ -34,10 +30,7 @@ fn real_batches_are_decoded() {
     assert!(decoder.recognises(&[&message]));
     let decoded = decoder.decode(&[&message]).unwrap();
     assert_eq!(decoded.chunks(), [chunk("chat1", 1, None)]);
-    assert_eq!(
-        (decoded.shape().schema, decoded.shape().ids),
-        ("0.5.23", IdColumn::Uncounted)
-    );
+    assert_eq!((decoded.shape().schema, decoded.shape().ids), ("0.5.23", IdColumn::Uncounted));
     drop(decoded);
     let message = bytes(FINISHED);
     let decoded = decoder.decode(&[&message]).unwrap();
@@ -51,23 +44,14 @@ fn older_batches_have_four_columns() {
     let mut decoder = decoder();
     assert!(decoder.recognises(&[message]));
     let decoded = decoder.decode(&[message]).unwrap();
-    assert_eq!(
-        decoded.chunks(),
-        [chunk("a", 0, Some(Finish::Abort)), chunk("b", 256, None)]
-    );
+    assert_eq!(decoded.chunks(), [chunk("a", 0, Some(Finish::Abort)), chunk("b", 256, None)]);
     assert_eq!(decoded.shape().schema, "0.5.17..0.5.22");
 }
 
 #[test]
 fn messages_of_sockets_are_not_batches() {
     let decoder = decoder();
-    for message in [
-        OF_VLLM,
-        b"\x94\x90\xc0\xc0\xc0",
-        b"\x98\xb2BatchTokenIDOutput",
-        b"\x80\x04\x95",
-        b"",
-    ] {
+    for message in [OF_VLLM, b"\x94\x90\xc0\xc0\xc0", b"\x98\xb2BatchTokenIDOutput", b"\x80\x04\x95", b""] {
         assert!(!decoder.recognises(&[message]), "{message:02x?}");
     }
     assert!(!decoder.recognises(&[b"\x94\x91\xa1a", b""]) && !decoder.recognises(&[]));
@@ -86,14 +70,7 @@ fn every_format_leaves_the_batches_to_this_one() {
 fn ids_of_clients_and_responses() {
     assert_eq!(of_client("chat1#17dbb67c00000026"), "chat1");
     assert_eq!(of_client("a#17dbb67c00000026#17dbb67c00000027"), "a#17dbb67c00000026");
-    for unchanged in [
-        "08cce3b8",
-        "a#b",
-        "a#17DBB67C00000026",
-        "a#17dbb67c000000261",
-        "",
-        "é#x",
-    ] {
+    for unchanged in ["08cce3b8", "a#b", "a#17DBB67C00000026", "a#17dbb67c000000261", "", "é#x"] {
         assert_eq!(of_client(unchanged), unchanged);
     }
     assert_eq!(response_id("cmpl-8b6db923-1"), Some(("cmpl-8b6db923", 1)));

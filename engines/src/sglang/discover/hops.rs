@@ -56,10 +56,7 @@ impl<'a> Bound<'a> {
         let known_role = (wire.acceptor, wire.endpoint);
         let with = |role: Role| {
             let of_acceptor = self.0.iter().filter(|((acceptor, _), _)| *acceptor == known_role.0);
-            of_acceptor
-                .filter(|(_, from)| from.contains(&role))
-                .map(|(at, _)| *at)
-                .collect::<Vec<Endpoint<'_>>>()
+            of_acceptor.filter(|(_, from)| from.contains(&role)).map(|(at, _)| *at).collect::<Vec<Endpoint<'_>>>()
         };
         let output = with(DETOKENIZER);
         if output.contains(&known_role) {
@@ -103,11 +100,7 @@ mod tests {
     use super::*;
 
     fn link(connector: usize, acceptor: usize, endpoint: &str) -> Wire<'_> {
-        Wire {
-            connector: Some(connector),
-            acceptor,
-            endpoint,
-        }
+        Wire { connector: Some(connector), acceptor, endpoint }
     }
 
     fn titled<const N: usize>(roles: [Role; N]) -> [Option<RoleWithSource>; N] {
@@ -117,26 +110,11 @@ mod tests {
     #[test]
     fn the_detokenizer_identifies_the_output_socket() {
         let roles = titled([SCHEDULER, DETOKENIZER, TOKENIZER]);
-        let links = [
-            link(0, 1, "detok"),
-            link(0, 2, "ipc:tok"),
-            link(1, 2, "ipc:tok"),
-            link(0, 2, "ipc:input"),
-        ];
-        let read: Vec<_> = read(&links, &roles)
-            .into_iter()
-            .map(|r| r.map(|r| (r.reversed, r.carries, r.confidence)))
-            .collect();
+        let links = [link(0, 1, "detok"), link(0, 2, "ipc:tok"), link(1, 2, "ipc:tok"), link(0, 2, "ipc:input")];
+        let read: Vec<_> =
+            read(&links, &roles).into_iter().map(|r| r.map(|r| (r.reversed, r.carries, r.confidence))).collect();
         let confidence = Some((false, Carries::Output, Confidence::Certain));
-        assert_eq!(
-            read,
-            [
-                confidence,
-                confidence,
-                confidence,
-                Some((true, Carries::Requests, Confidence::Inferred))
-            ]
-        );
+        assert_eq!(read, [confidence, confidence, confidence, Some((true, Carries::Requests, Confidence::Inferred))]);
     }
 
     #[test]
@@ -152,15 +130,9 @@ mod tests {
     fn several_sockets_besides_output_are_ambiguous() {
         let roles = titled([SCHEDULER, DETOKENIZER, TOKENIZER, DP_CONTROLLER]);
         let rpc = [link(1, 2, "ipc:tok"), link(0, 2, "ipc:input"), link(0, 2, "ipc:rpc")];
-        assert_eq!(
-            read(&rpc, &roles).map_carries(),
-            [Carries::Output, Carries::Unknown, Carries::Unknown]
-        );
+        assert_eq!(read(&rpc, &roles).map_carries(), [Carries::Output, Carries::Unknown, Carries::Unknown]);
         let dp = [link(1, 2, "ipc:tok"), link(3, 2, "ipc:input"), link(0, 2, "ipc:rpc")];
-        assert_eq!(
-            read(&dp, &roles).map_carries(),
-            [Carries::Output, Carries::Requests, Carries::Unknown]
-        );
+        assert_eq!(read(&dp, &roles).map_carries(), [Carries::Output, Carries::Requests, Carries::Unknown]);
         let bootstrap = [link(1, 2, "ipc:tok"), link(0, 2, "tcp:8998")];
         assert_eq!(read(&bootstrap, &roles)[1], None);
     }

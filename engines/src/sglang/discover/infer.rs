@@ -49,9 +49,8 @@ fn by_neighbours(nodes: &[Node], edges: &[Edge], roles: &mut Roles) {
                 (Some(DETOKENIZER_ROUTER), None) => (to, Some(DETOKENIZER)),
                 (Some(DETOKENIZER), None) => {
                     // A detokenizer connects to every worker and also to the main process.
-                    let main = edges
-                        .iter()
-                        .any(|&(f, t)| f == from && matches!(role(roles, t), Some(TOKENIZER | ROUTER)));
+                    let main =
+                        edges.iter().any(|&(f, t)| f == from && matches!(role(roles, t), Some(TOKENIZER | ROUTER)));
                     (to, Some(if main { WORKER } else { TOKENIZER }))
                 }
                 _ => continue,
@@ -70,16 +69,8 @@ fn by_neighbours(nodes: &[Node], edges: &[Edge], roles: &mut Roles) {
 /// Infers the roles of a group without any named process. A process that only connects is a scheduler, one that only accepts a tokenizer,
 /// and one that does both a detokenizer. A group in any other order is not an engine.
 fn infer_unnamed(nodes: &[Node], edges: &[Edge], roles: &mut Roles) {
-    let free: Vec<bool> = roles
-        .iter()
-        .enumerate()
-        .map(|(i, r)| r.is_none() && nodes[i].zmq)
-        .collect();
-    let touches_named = |node: usize| {
-        edges
-            .iter()
-            .any(|&(f, t)| (f == node && !free[t]) || (t == node && !free[f]))
-    };
+    let free: Vec<bool> = roles.iter().enumerate().map(|(i, r)| r.is_none() && nodes[i].zmq).collect();
+    let touches_named = |node: usize| edges.iter().any(|&(f, t)| (f == node && !free[t]) || (t == node && !free[f]));
     let guess = |node: usize| {
         let receives = edges.iter().any(|&(_, to)| to == node);
         let sends = edges.iter().any(|&(from, _)| from == node);
@@ -115,9 +106,7 @@ fn routers(nodes: &[Node], edges: &[Edge], roles: &mut Roles) {
         }
         let worker = |other: usize| role(roles, other) == Some(WORKER);
         let started = (0..nodes.len()).any(|n| worker(n) && nodes[n].parent == Some(node));
-        let linked = edges
-            .iter()
-            .any(|&(f, t)| (f == node && worker(t)) || (t == node && worker(f)));
+        let linked = edges.iter().any(|&(f, t)| (f == node && worker(t)) || (t == node && worker(f)));
         // A detokenizer that connects to both a worker and this process serves one engine.
         let shares_detokenizer =
             |n: usize| worker(n) && edges.iter().any(|&(f, t)| t == n && edges.contains(&(f, node)));
@@ -135,18 +124,10 @@ mod tests {
 
     use super::*;
 
-    const UNNAMED: Node = Node {
-        stated: None,
-        parent: None,
-        zmq: true,
-    };
+    const UNNAMED: Node = Node { stated: None, parent: None, zmq: true };
 
     fn titled(role: Role, parent: Option<usize>) -> Node {
-        Node {
-            stated: Some((role, RoleSource::Title)),
-            parent,
-            zmq: true,
-        }
+        Node { stated: Some((role, RoleSource::Title)), parent, zmq: true }
     }
 
     fn roles(nodes: &[Node], edges: &[Edge]) -> Vec<Option<RoleWithSource>> {
@@ -156,10 +137,7 @@ mod tests {
     }
 
     fn inferred(nodes: &[Node], edges: &[Edge]) -> Vec<Option<Role>> {
-        roles(nodes, edges)
-            .into_iter()
-            .map(|r| r.map(|(role, _)| role))
-            .collect()
+        roles(nodes, edges).into_iter().map(|r| r.map(|(role, _)| role)).collect()
     }
 
     #[test]
@@ -174,10 +152,7 @@ mod tests {
         let two = inferred(&[UNNAMED; 2], &[(0, 1)]);
         assert_eq!(two, [Some(SCHEDULER), Some(TOKENIZER)]);
         let three = inferred(&[UNNAMED; 4], &[(0, 2), (1, 2), (2, 3), (0, 3)]);
-        assert_eq!(
-            three,
-            [Some(SCHEDULER), Some(SCHEDULER), Some(DETOKENIZER), Some(TOKENIZER)]
-        );
+        assert_eq!(three, [Some(SCHEDULER), Some(SCHEDULER), Some(DETOKENIZER), Some(TOKENIZER)]);
     }
 
     #[test]
@@ -190,30 +165,15 @@ mod tests {
 
     #[test]
     fn a_role_set_by_hand_determines_its_neighbours() {
-        let tokenizer = Node {
-            stated: Some((TOKENIZER, RoleSource::Hand)),
-            ..UNNAMED
-        };
-        assert_eq!(
-            inferred(&[UNNAMED, tokenizer], &[(0, 1)]),
-            [Some(SCHEDULER), Some(TOKENIZER)]
-        );
-        let scheduler = Node {
-            stated: Some((SCHEDULER, RoleSource::Hand)),
-            ..UNNAMED
-        };
-        assert_eq!(
-            inferred(&[UNNAMED, scheduler], &[(1, 0)]),
-            [Some(TOKENIZER), Some(SCHEDULER)]
-        );
+        let tokenizer = Node { stated: Some((TOKENIZER, RoleSource::Hand)), ..UNNAMED };
+        assert_eq!(inferred(&[UNNAMED, tokenizer], &[(0, 1)]), [Some(SCHEDULER), Some(TOKENIZER)]);
+        let scheduler = Node { stated: Some((SCHEDULER, RoleSource::Hand)), ..UNNAMED };
+        assert_eq!(inferred(&[UNNAMED, scheduler], &[(1, 0)]), [Some(TOKENIZER), Some(SCHEDULER)]);
     }
 
     #[test]
     fn workers_make_the_main_process_a_router() {
-        let main = Node {
-            stated: Some((TOKENIZER, RoleSource::CommandLine)),
-            ..UNNAMED
-        };
+        let main = Node { stated: Some((TOKENIZER, RoleSource::CommandLine)), ..UNNAMED };
         let nodes = [main, titled(WORKER, Some(0)), titled(DETOKENIZER, Some(0))];
         assert_eq!(inferred(&nodes, &[(2, 1), (2, 0)])[0], Some(ROUTER));
         // The children of a Dynamo leader have no title; the detokenizer connects to them and to the leader.

@@ -52,15 +52,9 @@ mod tests {
     fn main_processes_are_recognised_by_their_command_line() {
         let cases = [
             ("python -m sglang.launch_server --model-path x", true),
-            (
-                "/opt/venv/bin/python3.12 -u -X faulthandler -m sglang.launch_server",
-                true,
-            ),
+            ("/opt/venv/bin/python3.12 -u -X faulthandler -m sglang.launch_server", true),
             ("/usr/bin/python3 /opt/venv/bin/sglang serve --model-path x", true),
-            (
-                "python3 /sgl-workspace/sglang/python/sglang/launch_server.py --port 1",
-                true,
-            ),
+            ("python3 /sgl-workspace/sglang/python/sglang/launch_server.py --port 1", true),
             ("python3 -m dynamo.sglang --model-path x", false),
             ("python3 -m dynamo.sglang.decode_worker --model x", false),
             ("python3 -m dynamo.frontend --http-port 8000", false),

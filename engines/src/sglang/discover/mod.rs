@@ -31,10 +31,7 @@ impl Recognise for Sglang {
     }
 
     fn package(&self) -> Option<Package> {
-        Some(Package {
-            name: "sglang",
-            source: &["sglang/_version.py", "sglang/version.py"],
-        })
+        Some(Package { name: "sglang", source: &["sglang/_version.py", "sglang/version.py"] })
     }
 
     fn roles(&self) -> &'static [Role] {
@@ -74,11 +71,7 @@ impl Recognise for Sglang {
     }
 
     fn settings(&self, evidence: &Evidence<'_>) -> Settings {
-        let unset = if evidence.is_launched_by(self) {
-            Unset::of_server(evidence)
-        } else {
-            Unset::default()
-        };
+        let unset = if evidence.is_launched_by(self) { Unset::of_server(evidence) } else { Unset::default() };
         streaming::settings(evidence, &unset)
     }
 
@@ -107,19 +100,14 @@ const INNER_SERVER: InnerServer = InnerServer {
 };
 
 /// Module and folder of the extension: the second row in 0.5.17.
-const MODULES: [(&str, &str); 2] = [
-    ("sglang/srt/rust_extensions", "_server."),
-    ("sglang/srt/server", "_core."),
-];
+const MODULES: [(&str, &str); 2] = [("sglang/srt/rust_extensions", "_server."), ("sglang/srt/server", "_core.")];
 
 fn is_extension(mapped: &Path) -> bool {
     let Some((folder, name)) = mapped.parent().zip(mapped.file_name()) else {
         return false;
     };
     let begins = |start: &str| name.as_encoded_bytes().starts_with(start.as_bytes());
-    MODULES
-        .iter()
-        .any(|(module, start)| folder.ends_with(module) && begins(start))
+    MODULES.iter().any(|(module, start)| folder.ends_with(module) && begins(start))
 }
 
 #[cfg(test)]
@@ -130,14 +118,10 @@ mod tests {
     fn the_extension_is_recognised_in_every_release() {
         let is = |path: &str| is_extension(Path::new(path));
         let packages = "/opt/venv/lib/python3.11/site-packages/sglang/srt";
-        assert!(is(&format!(
-            "{packages}/rust_extensions/_server.cpython-311-x86_64-linux-gnu.so"
-        )));
+        assert!(is(&format!("{packages}/rust_extensions/_server.cpython-311-x86_64-linux-gnu.so")));
         assert!(is(&format!("{packages}/server/_core.cpython-311-x86_64-linux-gnu.so")));
         assert!(!is(&format!("{packages}/grpc/_core.cpython-311-x86_64-linux-gnu.so")));
-        assert!(!is(&format!(
-            "{packages}/rust_extensions/_multimodal.cpython-311-x86_64-linux-gnu.so"
-        )));
+        assert!(!is(&format!("{packages}/rust_extensions/_multimodal.cpython-311-x86_64-linux-gnu.so")));
         assert!(!is("/usr/lib/_server.so") && !is("/"));
     }
 }

@@ -18,15 +18,8 @@ pub const TOKENIZER: Role = Role::new(5, "tokenizer", Function::Receiver).main()
 pub const WORKER: Role = Role::new(6, "worker", Function::Receiver);
 
 /// All roles in the order of the token path.
-pub(super) const ROLES: &[Role] = &[
-    SCHEDULER,
-    DP_CONTROLLER,
-    DETOKENIZER_ROUTER,
-    DETOKENIZER,
-    ROUTER,
-    TOKENIZER,
-    WORKER,
-];
+pub(super) const ROLES: &[Role] =
+    &[SCHEDULER, DP_CONTROLLER, DETOKENIZER_ROUTER, DETOKENIZER, ROUTER, TOKENIZER, WORKER];
 
 /// Other names of roles in `--pid PID=ROLE`.
 pub(super) fn alias(word: &str) -> Option<Role> {
@@ -50,9 +43,7 @@ pub(super) fn of_title(title: &str) -> Option<(Role, Rank)> {
         ("scheduler", SCHEDULER),
     ];
     let title = title.trim_end().strip_prefix("sglang::")?;
-    let (rest, role) = TITLES
-        .iter()
-        .find_map(|(name, role)| Some((title.strip_prefix(name)?, *role)))?;
+    let (rest, role) = TITLES.iter().find_map(|(name, role)| Some((title.strip_prefix(name)?, *role)))?;
     if !(rest.is_empty() || rest.starts_with(['_', ':', ' '])) {
         return None;
     }
@@ -85,21 +76,9 @@ mod tests {
         let cases = [
             ("sglang::scheduler", SCHEDULER, Rank::default()),
             ("sglang::scheduler_TP0", SCHEDULER, rank(None, None, Some(0), None)),
-            (
-                "sglang::scheduler_DP1_TP3",
-                SCHEDULER,
-                rank(Some(1), None, Some(3), None),
-            ),
-            (
-                "sglang::scheduler_DP0_PP1_TP2_EP3",
-                SCHEDULER,
-                rank(Some(0), Some(1), Some(2), Some(3)),
-            ),
-            (
-                "sglang::scheduler_DP0_TP0_ATTN_CP1",
-                SCHEDULER,
-                rank(Some(0), None, Some(0), None),
-            ),
+            ("sglang::scheduler_DP1_TP3", SCHEDULER, rank(Some(1), None, Some(3), None)),
+            ("sglang::scheduler_DP0_PP1_TP2_EP3", SCHEDULER, rank(Some(0), Some(1), Some(2), Some(3))),
+            ("sglang::scheduler_DP0_TP0_ATTN_CP1", SCHEDULER, rank(Some(0), None, Some(0), None)),
             ("sglang::detokenizer", DETOKENIZER, Rank::default()),
             ("sglang::detokenizer_worker_0", DETOKENIZER, Rank::default()),
             ("sglang::detokenizer_router", DETOKENIZER_ROUTER, Rank::default()),
@@ -113,14 +92,9 @@ mod tests {
 
     #[test]
     fn other_titles_are_rejected() {
-        for title in [
-            "sglang::draftproxy",
-            "sglang-jax::scheduler",
-            "sglang::schedulers",
-            "python3",
-            "vllm::scheduler",
-            "",
-        ] {
+        for title in
+            ["sglang::draftproxy", "sglang-jax::scheduler", "sglang::schedulers", "python3", "vllm::scheduler", ""]
+        {
             assert_eq!(of_title(title), None, "{title}");
         }
     }
@@ -137,10 +111,7 @@ mod tests {
         assert_eq!(read("Dynamo"), Ok(Some(TOKENIZER)));
         assert_eq!(read("tokenizer_worker"), Ok(Some(WORKER)));
         let message = read("tokeniser").unwrap_err().to_string();
-        assert!(
-            message.contains("`tokeniser` is not a role; use one of scheduler, dp-controller"),
-            "{message}"
-        );
+        assert!(message.contains("`tokeniser` is not a role; use one of scheduler, dp-controller"), "{message}");
     }
 
     proptest! {

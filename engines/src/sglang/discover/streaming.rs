@@ -13,15 +13,9 @@ use super::launch::{
 use super::role::{DETOKENIZER, DETOKENIZER_ROUTER, SCHEDULER};
 
 /// Sends one frame per request, with the first token and the finish reason `length`.
-const PREFILL: Disaggregation = Disaggregation {
-    word: "prefill",
-    sends: "one frame a request, with its first token",
-};
+const PREFILL: Disaggregation = Disaggregation { word: "prefill", sends: "one frame a request, with its first token" };
 /// Sends every token, beginning with the one from prefill.
-const DECODE: Disaggregation = Disaggregation {
-    word: "decode",
-    sends: "every token, the one made by prefill first",
-};
+const DECODE: Disaggregation = Disaggregation { word: "decode", sends: "every token, the one made by prefill first" };
 
 /// Environment variable that selects the codec.
 pub(super) const PICKLE_SWITCH: &str = "SGLANG_USE_PICKLE_IPC";
@@ -57,11 +51,7 @@ pub(crate) fn absent(evidence: &Evidence<'_>, argument: &'static str) -> Option<
 
 /// Settings of an engine whose launcher decides `unset`.
 pub(crate) fn settings(evidence: &Evidence<'_>, unset: &Unset) -> Settings {
-    let rules = Rules {
-        evidence,
-        release: evidence.release(&Sglang),
-        unset,
-    };
+    let rules = Rules { evidence, release: evidence.release(&Sglang), unset };
     let avoids_zmq = rules.output_avoids_zmq();
     // The Rust server has no Python event loop.
     let in_python = avoids_zmq.is_none();
@@ -73,21 +63,15 @@ pub(crate) fn settings(evidence: &Evidence<'_>, unset: &Unset) -> Settings {
         disaggregation: rules.disaggregation(),
         waiter: rules.waiter(),
         exact_text: rules.exact_text(),
-        turnaround: evidence
-            .python
-            .filter(|_| in_python)
-            .and_then(|python| rules.turnaround(python)),
+        turnaround: evidence.python.filter(|_| in_python).and_then(|python| rules.turnaround(python)),
         avoids_zmq,
     }
 }
 
 /// A scheduler connects to the detokenizer or, when told to skip it, a second time to the tokenizer.
 fn skip_by_sockets(hops: &[HopSeen]) -> Option<Setting<bool>> {
-    let output: Vec<(End, End)> = hops
-        .iter()
-        .filter(|h| h.carries == Carries::Output)
-        .filter_map(|h| Some((h.from?, h.to?)))
-        .collect();
+    let output: Vec<(End, End)> =
+        hops.iter().filter(|h| h.carries == Carries::Output).filter_map(|h| Some((h.from?, h.to?))).collect();
     let from_scheduler = || output.iter().filter(|(from, _)| from.role == SCHEDULER);
     let to_detokenizer = from_scheduler().any(|(_, to)| matches!(to.role, DETOKENIZER | DETOKENIZER_ROUTER));
     let twice = from_scheduler().any(|(a, to)| {
@@ -113,23 +97,14 @@ impl Rules<'_> {
             "false" | "0" | "no" | "n" => false,
             _ => return None,
         };
-        Some(Setting::new(
-            on,
-            Origin::Environment {
-                pid: self.evidence.pid,
-                variable: format!("{name}={value}"),
-            },
-        ))
+        Some(Setting::new(on, Origin::Environment { pid: self.evidence.pid, variable: format!("{name}={value}") }))
     }
 
     /// Codec of the engine's frames.
     fn codec(&self) -> Option<Setting<Codec>> {
         let release = self.release?;
         if release < Release::new(0, 5, 15).rc(0) {
-            return Some(Setting::new(
-                Codec::Pickle,
-                Origin::Release(format!("SGLang {release}")),
-            ));
+            return Some(Setting::new(Codec::Pickle, Origin::Release(format!("SGLang {release}"))));
         }
         if let Some(pickle) = self.switch(PICKLE_SWITCH) {
             let codec = if pickle.value { Codec::Pickle } else { Codec::Msgpack };
@@ -137,25 +112,14 @@ impl Rules<'_> {
         }
         let absent = self.evidence.environment.is_some() && self.evidence.variable(PICKLE_SWITCH).is_none();
         absent.then(|| {
-            Setting::new(
-                Codec::Pickle,
-                Origin::NoVariable {
-                    pid: self.evidence.pid,
-                    variable: PICKLE_SWITCH,
-                },
-            )
+            Setting::new(Codec::Pickle, Origin::NoVariable { pid: self.evidence.pid, variable: PICKLE_SWITCH })
         })
     }
 
     /// The environment variable that makes the engine's output bypass ZMQ, if it is set (0.5.17 and later).
     fn output_avoids_zmq(&self) -> Option<String> {
         let on = self.switch(RUST_SERVER)?.value && self.release.is_none_or(|r| r >= Release::new(0, 5, 17));
-        on.then(|| {
-            format!(
-                "{RUST_SERVER}={}",
-                self.evidence.variable(RUST_SERVER).unwrap_or_default()
-            )
-        })
+        on.then(|| format!("{RUST_SERVER}={}", self.evidence.variable(RUST_SERVER).unwrap_or_default()))
     }
 
     /// Whether responses contain exactly the text of the frames. From 0.5.12 on, the model's chat template may also choose a parser.
@@ -184,10 +148,7 @@ impl Rules<'_> {
     fn disaggregation(&self) -> Option<Setting<Disaggregation>> {
         let value = self.evidence.flags.get(DISAGGREGATION)?;
         let side = [PREFILL, DECODE].into_iter().find(|side| side.word == value)?;
-        Some(Setting::new(
-            side,
-            self.evidence.argument(&format!("{DISAGGREGATION} {value}")),
-        ))
+        Some(Setting::new(side, self.evidence.argument(&format!("{DISAGGREGATION} {value}"))))
     }
 
     /// Behaviour of a waiter with several queued chunks (changed in 0.5.10rc0 and 0.5.10). The Rust server writes an event for each chunk.
@@ -206,11 +167,7 @@ impl Rules<'_> {
     /// task. Known only for `SGLang`'s own server, since other consumers add turns or run in another thread.
     fn turnaround(&self, python: &Setting<PythonVersion>) -> Option<Setting<u8>> {
         let is_sglang = self.evidence.is_launched_by(&Sglang);
-        let turns = if python.value < (PythonVersion { major: 3, minor: 12 }) {
-            3
-        } else {
-            1
-        };
+        let turns = if python.value < (PythonVersion { major: 3, minor: 12 }) { 3 } else { 1 };
         is_sglang.then(|| Setting::new(turns, python.origin.clone()))
     }
 
@@ -223,11 +180,7 @@ impl Rules<'_> {
             return by_release(Mode::Cumulative);
         }
         if release < Release::new(0, 5, 6).rc(0) {
-            let text_path = if release < Release::new(0, 5, 0).rc(0) {
-                Mode::Cumulative
-            } else {
-                Mode::Incremental
-            };
+            let text_path = if release < Release::new(0, 5, 0).rc(0) { Mode::Cumulative } else { Mode::Incremental };
             return match skip {
                 Some(false) => by_release(text_path),
                 Some(true) => self.by_flag(),
@@ -257,16 +210,8 @@ mod tests {
 
     fn rules<T>(command: &str, release: &str, see: impl FnOnce(Rules<'_>) -> T) -> T {
         evidence_of(command, &[("sglang", release)], |evidence| {
-            let unset = if evidence.is_launched_by(&Sglang) {
-                Unset::of_server(evidence)
-            } else {
-                Unset::default()
-            };
-            see(Rules {
-                evidence,
-                release: evidence.release(&Sglang),
-                unset: &unset,
-            })
+            let unset = if evidence.is_launched_by(&Sglang) { Unset::of_server(evidence) } else { Unset::default() };
+            see(Rules { evidence, release: evidence.release(&Sglang), unset: &unset })
         })
     }
 
@@ -316,21 +261,14 @@ mod tests {
     fn the_codec_needs_a_readable_environment_from_0_5_15_on() {
         fn codec(release: &str, environment: Option<&[(String, String)]>) -> Option<Codec> {
             rules("", release, |rules| {
-                let evidence = &Evidence {
-                    environment,
-                    ..*rules.evidence
-                };
+                let evidence = &Evidence { environment, ..*rules.evidence };
                 Rules { evidence, ..rules }.codec().map(|codec| codec.value)
             })
         }
         assert_eq!(codec("0.5.14", None), Some(Codec::Pickle));
         assert_eq!(codec("0.5.15", None), None);
         assert_eq!(codec("0.5.15", Some(&[])), Some(Codec::Pickle));
-        for (value, expected) in [
-            ("0", Some(Codec::Msgpack)),
-            ("True", Some(Codec::Pickle)),
-            ("perhaps", None),
-        ] {
+        for (value, expected) in [("0", Some(Codec::Msgpack)), ("True", Some(Codec::Pickle)), ("perhaps", None)] {
             let environment = [(PICKLE_SWITCH.to_owned(), value.to_owned())];
             assert_eq!(codec("0.5.23", Some(environment.as_slice())), expected, "{value}");
         }
@@ -341,16 +279,9 @@ mod tests {
         let with = |release: &str, value: &str| {
             let environment = [(RUST_SERVER.to_owned(), value.to_owned())];
             rules("", release, |rules| {
-                let evidence = Evidence {
-                    environment: Some(environment.as_slice()),
-                    ..*rules.evidence
-                };
+                let evidence = Evidence { environment: Some(environment.as_slice()), ..*rules.evidence };
                 let settings = settings(&evidence, rules.unset);
-                (
-                    settings.avoids_zmq,
-                    settings.codec.is_some(),
-                    settings.waiter.map(|waiter| waiter.value),
-                )
+                (settings.avoids_zmq, settings.codec.is_some(), settings.waiter.map(|waiter| waiter.value))
             })
         };
         let inside = (Some("SGLANG_RUST_SERVER=1".to_owned()), false, Some(Waiter::YieldsAll));

@@ -6,15 +6,12 @@ use super::*;
 fn read(message: &str) -> (Option<Result<&'static str, Malformed>>, Vec<String>) {
     let mut statements = Vec::new();
     let mut sink = |item: &Item<'_>| {
-        let at = item
-            .wall_ns
-            .map_or(String::new(), |ns| format!("{} ", ns / 1_000_000 % 10_000_000));
+        let at = item.wall_ns.map_or(String::new(), |ns| format!("{} ", ns / 1_000_000 % 10_000_000));
         let cut = if item.cut { ".." } else { "" };
         statements.push(match item.what {
-            Logged::Stage(stage) => format!(
-                "{at}{}: {}{cut} {} {:?} {:?}",
-                stage.by, stage.rid, stage.name, stage.tokens, stage.pending
-            ),
+            Logged::Stage(stage) => {
+                format!("{at}{}: {}{cut} {} {:?} {:?}", stage.by, stage.rid, stage.name, stage.tokens, stage.pending)
+            }
             Logged::Merged(merged) => format!("{}: {} merged {}", merged.by, merged.rid, merged.chunks),
             Logged::State(state) => format!("{state:?}"),
         });
@@ -50,11 +47,7 @@ fn trace_lines_are_recognised() {
             "trace",
             "scheduler: 5b920f.. waiting_to_running None None",
         ),
-        (
-            "[TRACE frontend] rid=a first_token_received",
-            "trace",
-            "frontend: a first_token_received None None",
-        ),
+        ("[TRACE frontend] rid=a first_token_received", "trace", "frontend: a first_token_received None None"),
         (
             "[TOK recv] type=BatchTokenIDOutput rids=15 states=850 recv_wait_ms=0.2 more=True",
             "tok-recv",
@@ -128,10 +121,7 @@ fn incomplete_lines_are_malformed_and_unknown_lines_ignored() {
     ] {
         assert_eq!(read(line).0, Some(Err(Malformed)), "{line}");
     }
-    assert_eq!(
-        read("Decode batch. #running-req: 12, gen throughput (token/s): 900.1").0,
-        None
-    );
+    assert_eq!(read("Decode batch. #running-req: 12, gen throughput (token/s): 900.1").0, None);
 }
 
 proptest! {

@@ -86,41 +86,17 @@ pub(super) struct Seq {
 }
 
 impl Seq {
-    pub(super) const EMPTY: Self = Self {
-        start: 0,
-        end: 0,
-        len: 0,
-        total: 0,
-        next: NONE,
-        tail: NONE,
-        flat: false,
-        copied: false,
-        kinds: 0,
-    };
+    pub(super) const EMPTY: Self =
+        Self { start: 0, end: 0, len: 0, total: 0, next: NONE, tail: NONE, flat: false, copied: false, kinds: 0 };
 
     /// A run of containers in the cells.
     pub(super) fn cells(start: u32, end: u32) -> Self {
-        Self {
-            start,
-            end,
-            len: end - start,
-            total: end - start,
-            kinds: kinds::OTHER,
-            ..Self::EMPTY
-        }
+        Self { start, end, len: end - start, total: end - start, kinds: kinds::OTHER, ..Self::EMPTY }
     }
 
     /// A run of `len` flat values in the message.
     pub(super) fn flat(start: u32, end: u32, len: u32, kinds: u8) -> Self {
-        Self {
-            start,
-            end,
-            len,
-            total: len,
-            flat: true,
-            kinds,
-            ..Self::EMPTY
-        }
+        Self { start, end, len, total: len, flat: true, kinds, ..Self::EMPTY }
     }
 }
 
@@ -193,13 +169,7 @@ impl Arena {
         Self::check(self.cells.len() + items.len(), limits)?;
         self.cells.extend_from_slice(items);
         let kinds = items.iter().fold(0, |set, item| set | kind(*item));
-        let run = Seq {
-            start,
-            end: start + items.len() as u32,
-            len: items.len() as u32,
-            kinds,
-            ..Seq::EMPTY
-        };
+        let run = Seq { start, end: start + items.len() as u32, len: items.len() as u32, kinds, ..Seq::EMPTY };
         self.append(seq, run, limits)
     }
 
@@ -236,14 +206,7 @@ impl Arena {
     }
 
     fn check(len: usize, limits: &Limits) -> Result<(), Undecoded> {
-        if len >= limits.items {
-            Err(Undecoded::Limit {
-                limit: "items",
-                value: limits.items,
-            })
-        } else {
-            Ok(())
-        }
+        if len >= limits.items { Err(Undecoded::Limit { limit: "items", value: limits.items }) } else { Ok(()) }
     }
 }
 

@@ -82,9 +82,7 @@ impl<'a> Batch<'a> {
 
     /// The token ids listed for a chunk, unchanged from the wire; none when the column is absent.
     pub fn tokens(&self, row: usize) -> Tokens<'a> {
-        self.listed
-            .get(row)
-            .map_or(Tokens::EMPTY, |node| Tokens::of(self.doc, *node))
+        self.listed.get(row).map_or(Tokens::EMPTY, |node| Tokens::of(self.doc, *node))
     }
 
     /// The finish reason of a chunk, unchanged from the wire; `None` when the request continues.
@@ -95,9 +93,6 @@ impl<'a> Batch<'a> {
 
     /// The first request that an `AbortReq` names; `None` for other messages and for "abort all".
     pub fn abort_rid(&self) -> Option<&'a str> {
-        self.chunks()
-            .first()
-            .filter(|_| self.decoded.shape().kind == Kind::Abort)
-            .map(|chunk| chunk.rid)
+        self.chunks().first().filter(|_| self.decoded.shape().kind == Kind::Abort).map(|chunk| chunk.rid)
     }
 }

@@ -41,15 +41,9 @@ impl<'a> Table<'a, '_> {
         let Some(rids) = self.column(self.columns.rids) else {
             return Ok(());
         };
-        let count = self
-            .doc
-            .len(rids)
-            .ok_or_else(|| self.bad_value("rids", 0, "not a list"))? as usize;
+        let count = self.doc.len(rids).ok_or_else(|| self.bad_value("rids", 0, "not a list"))? as usize;
         if count > self.limits.items {
-            return Err(Undecoded::Limit {
-                limit: "items",
-                value: self.limits.items,
-            });
+            return Err(Undecoded::Limit { limit: "items", value: self.limits.items });
         }
         chunks.reserve(count);
         for part in self.doc.parts(rids) {
@@ -83,18 +77,10 @@ impl<'a> Table<'a, '_> {
                 .parts(meta)
                 .try_for_each(|part| part.each(|row, meta| self.meta(&mut chunks[row], row, meta, finished)));
         }
-        self.ints(chunks, self.columns.completion, "completion_tokens", |chunk| {
-            &mut chunk.completion_tokens
-        })?;
-        self.ints(chunks, self.columns.prompt, "prompt_tokens", |chunk| {
-            &mut chunk.prompt_tokens
-        })?;
-        self.ints(chunks, self.columns.cached, "cached_tokens", |chunk| {
-            &mut chunk.cached_tokens
-        })?;
-        self.ints(chunks, self.columns.retractions, "retraction_counts", |chunk| {
-            &mut chunk.retractions
-        })?;
+        self.ints(chunks, self.columns.completion, "completion_tokens", |chunk| &mut chunk.completion_tokens)?;
+        self.ints(chunks, self.columns.prompt, "prompt_tokens", |chunk| &mut chunk.prompt_tokens)?;
+        self.ints(chunks, self.columns.cached, "cached_tokens", |chunk| &mut chunk.cached_tokens)?;
+        self.ints(chunks, self.columns.retractions, "retraction_counts", |chunk| &mut chunk.retractions)?;
         let Some(reasons) = self.full(self.columns.finish, "finished_reasons", chunks)? else {
             return Ok(());
         };
@@ -118,11 +104,7 @@ impl<'a> Table<'a, '_> {
         for part in self.doc.parts(ids) {
             part.lists(listed);
             let nodes = listed.get(part.rows()).unwrap_or_default();
-            for ((row, node), chunk) in part
-                .rows()
-                .zip(nodes)
-                .zip(chunks.get_mut(part.rows()).unwrap_or_default())
-            {
+            for ((row, node), chunk) in part.rows().zip(nodes).zip(chunks.get_mut(part.rows()).unwrap_or_default()) {
                 chunk.listed = match *node {
                     Node::Ints { len, .. } | Node::Words { words: len, .. } => Some(u32::from(len)),
                     node => self.count_listed(row, node)?,
@@ -130,10 +112,7 @@ impl<'a> Table<'a, '_> {
                 total += chunk.listed.unwrap_or(0) as usize;
                 // A hostile message may refer to one long list many times.
                 if total > self.limits.items {
-                    return Err(Undecoded::Limit {
-                        limit: "items",
-                        value: self.limits.items,
-                    });
+                    return Err(Undecoded::Limit { limit: "items", value: self.limits.items });
                 }
             }
         }
@@ -172,10 +151,7 @@ impl<'a> Table<'a, '_> {
         let Some(rid) = self.column(self.columns.rid) else {
             return Ok(());
         };
-        let abort = |rid| Chunk {
-            finish: Some(Finish::Abort),
-            ..Chunk::new(rid)
-        };
+        let abort = |rid| Chunk { finish: Some(Finish::Abort), ..Chunk::new(rid) };
         if let Some(rids) = self.doc.items(rid) {
             for (row, rid) in rids.take(self.limits.items).enumerate() {
                 chunks.push(abort(self.rid("rid", row, self.doc.string(rid))?));
@@ -191,9 +167,7 @@ impl<'a> Table<'a, '_> {
     }
 
     fn meta(&self, chunk: &mut Chunk<'a>, row: usize, meta: Node, finished: &mut Vec<Node>) -> Result<(), Undecoded> {
-        self.doc
-            .entries(meta)
-            .ok_or_else(|| self.bad_value("meta_info", row, "not a dict"))?;
+        self.doc.entries(meta).ok_or_else(|| self.bad_value("meta_info", row, "not a dict"))?;
         let count = |name: &[u8]| match self.doc.entry(meta, name) {
             Some(value) => self.count("meta_info", row, value),
             None => Ok(None),
@@ -247,10 +221,7 @@ impl<'a> Table<'a, '_> {
         if self.doc.is_nil(item) {
             return Ok(None);
         }
-        let value = self
-            .doc
-            .int(item)
-            .ok_or_else(|| self.bad_value(field, row, "not a count"))?;
+        let value = self.doc.int(item).ok_or_else(|| self.bad_value(field, row, "not a count"))?;
         self.checked_u32(field, row, value).map(Some)
     }
 
@@ -262,17 +233,13 @@ impl<'a> Table<'a, '_> {
         if self.doc.is_nil(reason) {
             return Ok(None);
         }
-        self.doc
-            .entries(reason)
-            .ok_or_else(|| self.bad_value("finished_reasons", row, "neither None nor a dict"))?;
-        Ok(Some(
-            match self.doc.entry(reason, b"type").and_then(|kind| self.doc.string(kind)) {
-                Some(b"length") => Finish::Length,
-                Some(b"stop") => Finish::Stop,
-                Some(b"abort") => Finish::Abort,
-                _ => Finish::Other,
-            },
-        ))
+        self.doc.entries(reason).ok_or_else(|| self.bad_value("finished_reasons", row, "neither None nor a dict"))?;
+        Ok(Some(match self.doc.entry(reason, b"type").and_then(|kind| self.doc.string(kind)) {
+            Some(b"length") => Finish::Length,
+            Some(b"stop") => Finish::Stop,
+            Some(b"abort") => Finish::Abort,
+            _ => Finish::Other,
+        }))
     }
 
     /// Reads a request's id. Clients choose it, so an id that is too long or not UTF-8 becomes empty, and the other chunks stay valid.
@@ -286,10 +253,7 @@ impl<'a> Table<'a, '_> {
     fn text(&self, field: &'static str, row: usize, text: Option<&'a [u8]>) -> Result<&'a str, Undecoded> {
         let text = text.ok_or_else(|| self.bad_value(field, row, "not a string"))?;
         if text.len() > self.limits.text {
-            return Err(Undecoded::Limit {
-                limit: "text",
-                value: self.limits.text,
-            });
+            return Err(Undecoded::Limit { limit: "text", value: self.limits.text });
         }
         // The text is nearly always ASCII, which is much faster to validate.
         match AsciiStr::from_ascii(text) {
@@ -321,27 +285,16 @@ impl<'a> Table<'a, '_> {
 
     /// Whether a per-request column is present, even if all its entries are `None`.
     pub(super) fn present(&self, place: Option<u16>) -> bool {
-        self.column(place)
-            .and_then(|column| self.doc.len(column))
-            .is_some_and(|len| len > 0)
+        self.column(place).and_then(|column| self.doc.len(column)).is_some_and(|len| len > 0)
     }
 
     /// Error for a known class with an unsupported layout.
     pub(super) fn layout_mismatch(&self, what: &'static str) -> Undecoded {
-        Undecoded::Layout {
-            class: self.class,
-            fields: self.values.len(),
-            what,
-        }
+        Undecoded::Layout { class: self.class, fields: self.values.len(), what }
     }
 
     fn bad_value(&self, field: &'static str, row: usize, what: &'static str) -> Undecoded {
-        Undecoded::Column {
-            class: self.class,
-            field,
-            row,
-            what,
-        }
+        Undecoded::Column { class: self.class, field, row, what }
     }
 }
 

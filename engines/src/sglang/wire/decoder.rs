@@ -64,21 +64,9 @@ impl Decoder {
     /// Decodes one message. On error no part of the message is used.
     pub fn decode<'a>(&'a mut self, message: &'a [u8]) -> Result<Batch<'a>, Undecoded> {
         if message.len() > self.limits.message {
-            return Err(Undecoded::Limit {
-                limit: "message",
-                value: self.limits.message,
-            });
+            return Err(Undecoded::Limit { limit: "message", value: self.limits.message });
         }
-        let Self {
-            limits,
-            payload,
-            text,
-            arena,
-            scratch,
-            rows,
-            chunks: home,
-            last,
-        } = self;
+        let Self { limits, payload, text, arena, scratch, rows, chunks: home, last } = self;
         rows.clear();
         let (codec, found) = match message {
             // A pickle ends with the opcode STOP.
@@ -102,9 +90,7 @@ impl Decoder {
         let mut chunks: Vec<Chunk<'a>> = std::mem::take(home);
         match fill(doc, codec, &found, limits, *text, rows, &mut chunks) {
             Ok(shape) => {
-                let Rowwise {
-                    listed, finished, ids, ..
-                } = rows;
+                let Rowwise { listed, finished, ids, .. } = rows;
                 if *payload {
                     for node in &*listed {
                         ids.extend(Tokens::of(doc, *node));
@@ -114,13 +100,7 @@ impl Decoder {
                         (chunk.ids, ids) = ids.split_at(chunk.listed.unwrap_or(0) as usize);
                     }
                 }
-                Ok(Batch {
-                    doc,
-                    codec,
-                    decoded: Decoded::new(shape, chunks, home),
-                    listed,
-                    finished,
-                })
+                Ok(Batch { doc, codec, decoded: Decoded::new(shape, chunks, home), listed, finished })
             }
             Err(why) => {
                 *home = recycle(chunks);
@@ -141,19 +121,8 @@ fn fill<'a>(
     chunks: &mut Vec<Chunk<'a>>,
 ) -> Result<Shape, Undecoded> {
     let (layout, columns) = (found.layout(), found.columns());
-    let Rowwise {
-        values,
-        listed,
-        finished,
-        ..
-    } = rows;
-    let table = Table {
-        doc,
-        class: layout.class,
-        columns,
-        values,
-        limits,
-    };
+    let Rowwise { values, listed, finished, .. } = rows;
+    let table = Table { doc, class: layout.class, columns, values, limits };
     let mut ids = IdColumn::Absent;
     match layout.kind {
         Kind::Control | Kind::Failed => {}
@@ -176,15 +145,7 @@ fn fill<'a>(
         Found::Listed(layout) => (layout.releases, layout.waiter),
         Found::Unlisted(..) => (UNLISTED, None),
     };
-    Ok(Shape {
-        engine: NAME,
-        class: layout.class,
-        codec: codec.as_str(),
-        schema,
-        kind: layout.kind,
-        ids,
-        waiter,
-    })
+    Ok(Shape { engine: NAME, class: layout.class, codec: codec.as_str(), schema, kind: layout.kind, ids, waiter })
 }
 
 /// Meaning of the id column: taken from the layout or, if the layout is ambiguous, from evidence in this frame.

@@ -66,19 +66,11 @@ impl<'a> Doc<'a> {
     pub(super) fn items(self, node: Node) -> Option<Items<'a>> {
         match node {
             Node::List(seq) | Node::Tuple(seq) => Some(self.seq(seq)),
-            Node::Ints { len, at } => Some(Items {
-                doc: self,
-                run: Run::Flat { at: at as usize },
-                left: u32::from(len),
-                next: NONE,
-            }),
+            Node::Ints { len, at } => {
+                Some(Items { doc: self, run: Run::Flat { at: at as usize }, left: u32::from(len), next: NONE })
+            }
             Node::Pack(at) => match msgpack::head(self.bytes, at as usize)? {
-                (Head::Array { len }, at) => Some(Items {
-                    doc: self,
-                    run: Run::Pack { at },
-                    left: len,
-                    next: NONE,
-                }),
+                (Head::Array { len }, at) => Some(Items { doc: self, run: Run::Pack { at }, left: len, next: NONE }),
                 _ => None,
             },
             _ => None,
@@ -100,10 +92,9 @@ impl<'a> Doc<'a> {
         match node {
             Node::List(seq) => self.arena.seqs[seq as usize].kinds == kinds::NIL,
             Node::Pack(at) => match msgpack::head(self.bytes, at as usize) {
-                Some((Head::Array { len }, at)) => self
-                    .bytes
-                    .get(at..at + len as usize)
-                    .is_some_and(|items| items.iter().all(|item| *item == 0xc0)),
+                Some((Head::Array { len }, at)) => {
+                    self.bytes.get(at..at + len as usize).is_some_and(|items| items.iter().all(|item| *item == 0xc0))
+                }
                 _ => false,
             },
             _ => false,
@@ -117,12 +108,7 @@ impl<'a> Doc<'a> {
             Node::Pack(at) => match msgpack::head(self.bytes, at as usize)? {
                 (Head::Map { len }, at) => {
                     let left = len.checked_mul(2)?;
-                    Some(Items {
-                        doc: self,
-                        run: Run::Pack { at },
-                        left,
-                        next: NONE,
-                    })
+                    Some(Items { doc: self, run: Run::Pack { at }, left, next: NONE })
                 }
                 _ => None,
             },
@@ -135,9 +121,7 @@ impl<'a> Doc<'a> {
         let Node::Dict(seq) = node else { return None };
         let seq = self.arena.seqs[seq as usize];
         let cells = self.arena.cells.get(seq.start as usize..seq.end as usize);
-        cells
-            .filter(|_| !seq.flat && seq.next == NONE)
-            .map(|cells| cells.as_chunks().0)
+        cells.filter(|_| !seq.flat && seq.next == NONE).map(|cells| cells.as_chunks().0)
     }
 
     /// The value under `key` of a dict or map. Searches only the first 64 entries: real dicts have about ten, and a hostile message may
@@ -176,10 +160,7 @@ impl<'a> Doc<'a> {
         let Node::Global(id) = node else { return None };
         let global = self.arena.globals.get(id as usize)?;
         let text = |start: u32, len: u32| self.bytes.get(start as usize..(start + len) as usize);
-        Some((
-            text(global.module.start, global.module.len)?,
-            text(global.name.start, global.name.len)?,
-        ))
+        Some((text(global.module.start, global.module.len)?, text(global.name.start, global.name.len)?))
     }
 
     /// A recorded construction: module and name of its class, and the record.
@@ -191,12 +172,7 @@ impl<'a> Doc<'a> {
 
     fn seq(self, id: u32) -> Items<'a> {
         let seq = self.arena.seqs[id as usize];
-        Items {
-            doc: self,
-            run: Run::of(&seq),
-            left: seq.len,
-            next: seq.next,
-        }
+        Items { doc: self, run: Run::of(&seq), left: seq.len, next: seq.next }
     }
 }
 
@@ -225,11 +201,7 @@ pub(super) enum Run {
 impl Run {
     pub(super) fn of(seq: &Seq) -> Self {
         let at = seq.start as usize;
-        if seq.flat {
-            Self::Flat { at }
-        } else {
-            Self::Cells { at }
-        }
+        if seq.flat { Self::Flat { at } } else { Self::Cells { at } }
     }
 }
 

@@ -44,16 +44,10 @@ pub(super) fn pickled(
     loop {
         let (class, form, state) = instance(doc, value)?;
         if !spread(doc, state, rows) {
-            return Err(Undecoded::Malformed {
-                at: 0,
-                what: "an object whose state is not a dict",
-            });
+            return Err(Undecoded::Malformed { at: 0, what: "an object whose state is not a dict" });
         }
         let found = by_names(doc, (class, form), &rows.names, last)?;
-        let inner = found
-            .columns()
-            .wrapped
-            .and_then(|place| rows.values.get(usize::from(place)));
+        let inner = found.columns().wrapped.and_then(|place| rows.values.get(usize::from(place)));
         match inner {
             // MultiTokenizerWrapper, misspelt Warpper in 0.5.2rc0 to 0.5.2rc2. A wrapper inside a wrapper is not unpacked.
             Some(inner) if !wrapped && found.layout().class.starts_with("MultiTokenizerW") => {
@@ -80,10 +74,7 @@ fn instance(doc: Doc<'_>, value: Node) -> Result<(&[u8], Form, Node), Undecoded>
     match class.and_then(|class| doc.global(class)) {
         Some((MODULE, name)) => Ok((name, form, state)),
         Some((module, name)) => Err(unknown(&[module, b".", name].concat())),
-        None => Err(Undecoded::Malformed {
-            at: 0,
-            what: "the pickle holds no message object",
-        }),
+        None => Err(Undecoded::Malformed { at: 0, what: "the pickle holds no message object" }),
     }
 }
 
@@ -142,26 +133,17 @@ pub(super) fn packed(message: &[u8], values: &mut Vec<Node>, limits: &Limits) ->
         None => return Err(Undecoded::Truncated { at }),
     };
     let layouts = schema::layouts(class);
-    let newest = layouts
-        .last()
-        .filter(|layout| layout.form == Form::Struct)
-        .ok_or_else(|| unknown(class))?;
+    let newest = layouts.last().filter(|layout| layout.form == Form::Struct).ok_or_else(|| unknown(class))?;
     let fields = len as usize - 1;
     if fields > limits.items {
-        return Err(Undecoded::Limit {
-            limit: "items",
-            value: limits.items,
-        });
+        return Err(Undecoded::Limit { limit: "items", value: limits.items });
     }
     for _ in 0..fields {
         values.push(Node::Pack(at as u32));
         at = msgpack::skip(message, at)?;
     }
     if at != message.len() {
-        return Err(Undecoded::Malformed {
-            at,
-            what: "data after the end of the message",
-        });
+        return Err(Undecoded::Malformed { at, what: "data after the end of the message" });
     }
     // If several layouts have the same length, use the newest. They differ only in names, which msgpack does not carry.
     let mut fitting = layouts.iter().rev().filter(|layout| layout.form == Form::Struct);
@@ -171,11 +153,7 @@ pub(super) fn packed(message: &[u8], values: &mut Vec<Node>, limits: &Limits) ->
         None if matches!(newest.kind, Kind::TokenIds | Kind::Text) && fields >= 14 => {
             Ok(Found::Unlisted(newest, newest.columns))
         }
-        None => Err(Undecoded::Layout {
-            class: newest.class,
-            fields,
-            what: "another number of fields",
-        }),
+        None => Err(Undecoded::Layout { class: newest.class, fields, what: "another number of fields" }),
     }
 }
 

@@ -57,13 +57,6 @@ pub struct Limits {
 impl Default for Limits {
     /// Fits a frame of 4,096 requests with top-5 logprobs, and about 100 MB of arena for a hostile message.
     fn default() -> Self {
-        Self {
-            message: 64 << 20,
-            depth: 64,
-            stack: 1 << 20,
-            memo: 1 << 22,
-            items: 1 << 22,
-            text: 4096,
-        }
+        Self { message: 64 << 20, depth: 64, stack: 1 << 20, memo: 1 << 22, items: 1 << 22, text: 4096 }
     }
 }

@@ -103,12 +103,7 @@ impl<'a> Part<'a> {
 
     /// Iterates over its items.
     pub(super) fn items(self) -> Items<'a> {
-        Items {
-            doc: self.doc,
-            run: self.run,
-            left: self.len,
-            next: NONE,
-        }
+        Items { doc: self.doc, run: self.run, left: self.len, next: NONE }
     }
 
     /// Appends its items, which should be lists, to `nodes`. Short arrays become [`Node::Words`].
@@ -119,10 +114,7 @@ impl<'a> Part<'a> {
             (None, Run::Pack { mut at }) => {
                 for _ in self.rows() {
                     if let Some((first, words)) = words::short_array(self.doc.bytes, at) {
-                        nodes.push(Node::Words {
-                            words,
-                            at: first as u32,
-                        });
+                        nodes.push(Node::Words { words, at: first as u32 });
                         at = first + 8 * usize::from(words);
                     } else if let Some(next) = msgpack::next(self.doc.bytes, at) {
                         nodes.push(Node::Pack(at as u32));

@@ -122,10 +122,7 @@ fn layout(line: &'static str) -> Option<Layout> {
     let fields: Vec<&str> = words.collect();
     let first = releases.split(',').next()?.split("..").next()?;
     let last = releases.rsplit(',').next()?.rsplit("..").next()?;
-    let release = Release::of_range(VersionRange {
-        first: first.parse().ok()?,
-        last: last.parse().ok()?,
-    });
+    let release = Release::of_range(VersionRange { first: first.parse().ok()?, last: last.parse().ok()? });
     let kind = kind_of(class);
     let ids = match (kind, release.text_ids, release.token_ids) {
         (Kind::Text, Some(IdColumn::Delta), _) => Ids::Delta,
@@ -135,21 +132,8 @@ fn layout(line: &'static str) -> Option<Layout> {
         _ => Ids::Undecided,
     };
     let columns = Columns::find(fields.iter().map(|name| name.as_bytes()));
-    let form = if form == "struct" {
-        Form::Struct
-    } else {
-        Form::Dataclass
-    };
-    Some(Layout {
-        class,
-        form,
-        releases,
-        fields,
-        columns,
-        kind,
-        ids,
-        waiter: release.behaviour.waiter,
-    })
+    let form = if form == "struct" { Form::Struct } else { Form::Dataclass };
+    Some(Layout { class, form, releases, fields, columns, kind, ids, waiter: release.behaviour.waiter })
 }
 
 fn kind_of(class: &str) -> Kind {
@@ -168,40 +152,23 @@ mod tests {
     use super::*;
 
     fn layout(class: &str, releases: &str) -> &'static Layout {
-        let found = layouts(class.as_bytes())
-            .iter()
-            .find(|layout| layout.releases == releases);
+        let found = layouts(class.as_bytes()).iter().find(|layout| layout.releases == releases);
         found.unwrap_or_else(|| panic!("no {class} of {releases}"))
     }
 
     #[test]
     fn every_table_row_parses_as_a_layout() {
-        let lines = TEXT
-            .lines()
-            .filter(|line| !line.starts_with('#') && !line.starts_with("releases "));
+        let lines = TEXT.lines().filter(|line| !line.starts_with('#') && !line.starts_with("releases "));
         assert_eq!(TABLE.len(), lines.count());
         assert!(TABLE.is_sorted_by_key(|layout| layout.class));
     }
 
     #[test]
     fn batch_layouts_have_all_required_columns() {
-        for layout in TABLE
-            .iter()
-            .filter(|layout| matches!(layout.kind, Kind::TokenIds | Kind::Text))
-        {
-            let Columns {
-                rids,
-                finish,
-                completion,
-                prompt,
-                meta,
-                ..
-            } = layout.columns;
+        for layout in TABLE.iter().filter(|layout| matches!(layout.kind, Kind::TokenIds | Kind::Text)) {
+            let Columns { rids, finish, completion, prompt, meta, .. } = layout.columns;
             assert!(rids.is_some() && finish.is_some(), "{layout:?}");
-            assert!(
-                meta.is_some() || (completion.is_some() && prompt.is_some()),
-                "{layout:?}"
-            );
+            assert!(meta.is_some() || (completion.is_some() && prompt.is_some()), "{layout:?}");
         }
     }
 
@@ -210,40 +177,22 @@ mod tests {
         assert_eq!(layout("BatchTokenIDOut", "0.4.3..0.4.3.post2").ids, Ids::Cumulative);
         assert_eq!(layout("BatchTokenIDOut", "0.4.3.post3..0.5.2rc2").ids, Ids::Undecided);
         assert_eq!(layout("BatchTokenIDOut", "0.5.2..0.5.3rc0").ids, Ids::Delta);
-        assert_eq!(
-            layout("BatchStrOutput", "0.5.4.post2..0.5.4.post3").ids,
-            Ids::PromptTail
-        );
+        assert_eq!(layout("BatchStrOutput", "0.5.4.post2..0.5.4.post3").ids, Ids::PromptTail);
         assert_eq!(layout("BatchStrOutput", "0.5.5..0.5.5.post1").ids, Ids::Delta);
     }
 
     #[test]
     fn the_waiter_behaviour_follows_the_release() {
         assert_eq!(layout("BatchTokenIDOutput", "0.5.9").waiter, Some(Waiter::KeepsLast));
-        assert_eq!(
-            layout("BatchTokenIDOutput", "0.5.10rc0").waiter,
-            Some(Waiter::YieldsAll)
-        );
-        assert_eq!(
-            layout("BatchTokenIDOutput", "0.5.10..0.5.10.post1").waiter,
-            Some(Waiter::Merges)
-        );
+        assert_eq!(layout("BatchTokenIDOutput", "0.5.10rc0").waiter, Some(Waiter::YieldsAll));
+        assert_eq!(layout("BatchTokenIDOutput", "0.5.10..0.5.10.post1").waiter, Some(Waiter::Merges));
         assert_eq!(layout("AbortReq", "0.5.4.post2..0.5.14").waiter, None);
     }
 
     #[test]
     fn msgpack_batches_are_identified_by_their_length() {
-        for class in [
-            "BatchTokenIDOutput",
-            "BatchStrOutput",
-            "BatchEmbeddingOutput",
-            "AbortReq",
-        ] {
-            let structs = || {
-                layouts(class.as_bytes())
-                    .iter()
-                    .filter(|layout| layout.form == Form::Struct)
-            };
+        for class in ["BatchTokenIDOutput", "BatchStrOutput", "BatchEmbeddingOutput", "AbortReq"] {
+            let structs = || layouts(class.as_bytes()).iter().filter(|layout| layout.form == Form::Struct);
             let lengths: std::collections::HashSet<usize> = structs().map(|layout| layout.fields.len()).collect();
             assert_eq!(lengths.len(), structs().count(), "{class}");
         }

@@ -21,11 +21,7 @@ impl<'a> Tokens<'a> {
     /// The ids in one entry of an id column; none when it is not a list of integers.
     pub(super) fn of(doc: Doc<'a>, node: Node) -> Self {
         let words = doc.words(node).map(Ids::Words);
-        Self(
-            words
-                .or_else(|| doc.items(node).map(|items| Ids::List(doc, items)))
-                .unwrap_or(Ids::None),
-        )
+        Self(words.or_else(|| doc.items(node).map(|items| Ids::List(doc, items))).unwrap_or(Ids::None))
     }
 
     /// Number of ids in one entry of an id column; `None` when it contains anything but 64-bit integers.
@@ -42,8 +38,7 @@ impl<'a> Tokens<'a> {
         if let Some((start, end)) = doc.words_at(node) {
             return Some(((end - start) / 8) as u32);
         }
-        doc.items(node)?
-            .try_fold(0, |count, item| doc.int(item).map(|_| count + 1))
+        doc.items(node)?.try_fold(0, |count, item| doc.int(item).map(|_| count + 1))
     }
 }
 

@@ -63,11 +63,7 @@ mod tests {
             assert_eq!(message[start..end], words);
             assert_eq!(skip(&message, 0), Ok(message.len()));
         }
-        assert_eq!(
-            array_q(&[0xc7, 7, 1, 0, 0, 0, 2, 0xa1, b'q', 9], 0),
-            None,
-            "an incomplete word"
-        );
+        assert_eq!(array_q(&[0xc7, 7, 1, 0, 0, 0, 2, 0xa1, b'q', 9], 0), None, "an incomplete word");
         assert_eq!(array_q(&[0x92, 0xa1, b'd', 0xc4, 0], 0), None, "floats");
     }
 }

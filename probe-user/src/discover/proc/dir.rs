@@ -66,12 +66,7 @@ impl ProcRoot {
 
     /// Lists at most `limit` pids. The flag tells whether there are more.
     pub(crate) fn pids(&self, limit: usize) -> Result<(Vec<u32>, bool), ReadError> {
-        let dir = openat(
-            CWD,
-            &self.0,
-            OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC,
-            Mode::empty(),
-        )?;
+        let dir = openat(CWD, &self.0, OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())?;
         let mut pids = Vec::new();
         for entry in Dir::new(dir)? {
             if let Some(pid) = number(entry?.file_name().to_bytes()) {
@@ -87,12 +82,7 @@ impl ProcRoot {
     /// Opens a process's directory. Later reads reach this process, or fail once it has exited.
     pub(crate) fn process(&self, pid: u32) -> Result<ProcDir, ReadError> {
         let path = self.0.join(pid.to_string());
-        let dir = openat(
-            CWD,
-            &path,
-            OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC,
-            Mode::empty(),
-        )?;
+        let dir = openat(CWD, &path, OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())?;
         Ok(ProcDir { pid, path, dir })
     }
 }
@@ -127,22 +117,12 @@ impl ProcDir {
 
     /// Opens one of its namespaces for entering.
     pub(crate) fn open_namespace(&self, kind: &str) -> Result<OwnedFd, ReadError> {
-        Ok(openat(
-            &self.dir,
-            format!("ns/{kind}"),
-            OFlags::RDONLY | OFlags::CLOEXEC,
-            Mode::empty(),
-        )?)
+        Ok(openat(&self.dir, format!("ns/{kind}"), OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty())?)
     }
 
     /// Numeric names in one of its directories (`fd`, `task`), at most `limit`. The flag tells whether there are more.
     pub(crate) fn numbers(&self, name: &str, limit: usize) -> Result<(Vec<u32>, bool), ReadError> {
-        let dir = openat(
-            &self.dir,
-            name,
-            OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC,
-            Mode::empty(),
-        )?;
+        let dir = openat(&self.dir, name, OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())?;
         let mut numbers = Vec::new();
         for entry in Dir::new(dir)? {
             if let Some(n) = number(entry?.file_name().to_bytes()) {
@@ -162,10 +142,7 @@ impl ProcDir {
             // A descriptor that was closed since the listing is skipped.
             let target = self.link(&format!("fd/{fd}")).ok()?;
             let name = target.as_os_str().as_bytes();
-            name.starts_with(b"socket:")
-                .then(|| bracketed(name))
-                .flatten()
-                .map(|inode| (fd, inode))
+            name.starts_with(b"socket:").then(|| bracketed(name)).flatten().map(|inode| (fd, inode))
         });
         Ok((sockets.collect(), more))
     }
@@ -184,12 +161,7 @@ impl ProcDir {
 
     /// Resolves a path inside the process's root. Symbolic links cannot leave it, so a container cannot make us read the host's files.
     fn resolve_in_root(&self, path: &Path, flags: OFlags) -> Result<OwnedFd, ReadError> {
-        let root = openat(
-            &self.dir,
-            "root",
-            OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC,
-            Mode::empty(),
-        )?;
+        let root = openat(&self.dir, "root", OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())?;
         let resolve = ResolveFlags::IN_ROOT | ResolveFlags::NO_MAGICLINKS;
         Ok(openat2(root, path, flags | OFlags::CLOEXEC, Mode::empty(), resolve)?)
     }
@@ -216,12 +188,7 @@ fn open_if_regular(located: &OwnedFd) -> Result<File, ReadError> {
         return Err(ReadError::NotRegular);
     }
     let path = format!("/proc/self/fd/{}", located.as_raw_fd());
-    Ok(File::from(openat(
-        CWD,
-        path,
-        OFlags::RDONLY | OFlags::CLOEXEC,
-        Mode::empty(),
-    )?))
+    Ok(File::from(openat(CWD, path, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty())?))
 }
 
 pub(crate) fn read_to_limit(file: File, limit: usize) -> Result<Vec<u8>, ReadError> {
@@ -229,11 +196,7 @@ pub(crate) fn read_to_limit(file: File, limit: usize) -> Result<Vec<u8>, ReadErr
     // from the start.
     let mut bytes = Vec::with_capacity(PIECE.min(limit));
     file.take(limit as u64 + 1).read_to_end(&mut bytes)?;
-    if bytes.len() > limit {
-        Err(ReadError::TooLong(limit))
-    } else {
-        Ok(bytes)
-    }
+    if bytes.len() > limit { Err(ReadError::TooLong(limit)) } else { Ok(bytes) }
 }
 
 fn number(name: &[u8]) -> Option<u32> {
@@ -296,16 +259,9 @@ mod tests {
         // A directory with its own `root` entry represents a process with a different root.
         std::os::unix::fs::symlink(folder.path(), folder.path().join("root")).unwrap();
         let dir = openat(CWD, folder.path(), OFlags::RDONLY | OFlags::DIRECTORY, Mode::empty()).unwrap();
-        let process = ProcDir {
-            pid: 1,
-            path: folder.path().to_owned(),
-            dir,
-        };
+        let process = ProcDir { pid: 1, path: folder.path().to_owned(), dir };
         assert_eq!(process.read_in_root(Path::new("/link"), 100).unwrap(), b"inside");
-        assert_eq!(
-            process.read_in_root(Path::new("/../../../link"), 100).unwrap(),
-            b"inside"
-        );
+        assert_eq!(process.read_in_root(Path::new("/../../../link"), 100).unwrap(), b"inside");
     }
 
     #[test]

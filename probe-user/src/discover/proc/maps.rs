@@ -29,9 +29,7 @@ impl MappedFile {
 /// All mapped files, each once, in address order. Skips lines that are not about a file.
 pub(crate) fn files(text: &[u8]) -> Vec<MappedFile> {
     let mut seen = HashSet::new();
-    text.split(|&b| b == b'\n')
-        .filter_map(|line| file(line, &mut |id| seen.insert(id)))
-        .collect()
+    text.split(|&b| b == b'\n').filter_map(|line| file(line, &mut |id| seen.insert(id))).collect()
 }
 
 /// Parses a line such as `7f12-7f34 r-xp 00002000 fe:00 247030      /usr/lib/x.so (deleted)`. `None` as well if the file, given by
@@ -43,25 +41,14 @@ fn file(line: &[u8], is_new: &mut impl FnMut(((u32, u32), u64)) -> bool) -> Opti
     let (start, end) = fields.next()?.split_once('-')?;
     let (major, minor) = fields.nth(2)?.split_once(':')?;
     let inode = fields.next()?.parse().ok().filter(|&inode| inode != 0)?;
-    let dev = (
-        u32::from_str_radix(major, 16).ok()?,
-        u32::from_str_radix(minor, 16).ok()?,
-    );
+    let dev = (u32::from_str_radix(major, 16).ok()?, u32::from_str_radix(minor, 16).ok()?);
     let range = (u64::from_str_radix(start, 16).ok()?, u64::from_str_radix(end, 16).ok()?);
     if fields.next().is_some() || !is_new((dev, inode)) {
         return None;
     }
     let name = &line[slash..];
-    let (name, deleted) = name
-        .strip_suffix(b" (deleted)")
-        .map_or((name, false), |path| (path, true));
-    Some(MappedFile {
-        path: PathBuf::from(OsString::from_vec(unescape(name))),
-        dev,
-        inode,
-        deleted,
-        range,
-    })
+    let (name, deleted) = name.strip_suffix(b" (deleted)").map_or((name, false), |path| (path, true));
+    Some(MappedFile { path: PathBuf::from(OsString::from_vec(unescape(name))), dev, inode, deleted, range })
 }
 
 /// Unescapes a path: the kernel writes a newline as `\012` and escapes nothing else.
@@ -115,10 +102,7 @@ mod tests {
     #[test]
     fn each_mapped_file_is_listed_once() {
         let files = files(MAPS);
-        let names: Vec<_> = files
-            .iter()
-            .map(|f| String::from_utf8_lossy(f.name()).into_owned())
-            .collect();
+        let names: Vec<_> = files.iter().map(|f| String::from_utf8_lossy(f.name()).into_owned()).collect();
         assert_eq!(
             names,
             [
@@ -137,10 +121,7 @@ mod tests {
 
     #[test]
     fn the_venv_shows_in_the_extension_modules() {
-        assert_eq!(
-            site_packages(&files(MAPS)),
-            [PathBuf::from("/srv/v/lib/python3.11/site-packages")]
-        );
+        assert_eq!(site_packages(&files(MAPS)), [PathBuf::from("/srv/v/lib/python3.11/site-packages")]);
     }
 
     proptest! {

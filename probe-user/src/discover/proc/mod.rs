@@ -18,9 +18,7 @@ pub(crate) fn strings(bytes: &[u8]) -> Vec<String> {
     if text.is_empty() {
         return Vec::new();
     }
-    text.split(|&b| b == 0)
-        .map(|s| String::from_utf8_lossy(s).into_owned())
-        .collect()
+    text.split(|&b| b == 0).map(|s| String::from_utf8_lossy(s).into_owned()).collect()
 }
 
 #[cfg(test)]

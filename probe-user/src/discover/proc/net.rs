@@ -35,12 +35,7 @@ fn tcp_line(line: &[u8]) -> Option<TcpSocket> {
         _ => TcpState::Other,
     };
     let inode = fields.nth(5)?.parse().ok().filter(|&inode| inode != 0)?;
-    Some(TcpSocket {
-        local,
-        remote,
-        state,
-        inode,
-    })
+    Some(TcpSocket { local, remote, state, inode })
 }
 
 /// Parses `0100007F:7569`, or 32 digits for IPv6: each 32-bit word in this machine's byte order. An IPv4-mapped IPv6 address becomes IPv4,
@@ -97,11 +92,7 @@ fn unix_line(line: &[u8]) -> Option<NamedUnix> {
     let inode = field()?.parse().ok().filter(|&inode| inode != 0)?;
     let name = rest.strip_prefix(b" ")?;
     let listening = flags & SO_ACCEPTCON != 0;
-    (stream && !name.is_empty()).then(|| NamedUnix {
-        inode,
-        listening,
-        name: name.to_vec(),
-    })
+    (stream && !name.is_empty()).then(|| NamedUnix { inode, listening, name: name.to_vec() })
 }
 
 #[cfg(test)]
@@ -137,10 +128,7 @@ Num       RefCount Protocol Flags    Type St Inode Path
     fn parses_both_ends_and_skips_orphans() {
         let (sockets, more) = tcp(TCP, 10);
         let at = |port: u16| SocketAddr::from(([127, 0, 0, 1], port));
-        assert_eq!(
-            sockets.iter().map(|s| s.inode).collect::<Vec<_>>(),
-            [53120, 53121, 53119]
-        );
+        assert_eq!(sockets.iter().map(|s| s.inode).collect::<Vec<_>>(), [53120, 53121, 53119]);
         assert_eq!((sockets[0].state, sockets[0].local), (TcpState::Listening, at(30233)));
         assert_eq!((sockets[1].local, sockets[1].remote), (at(30233), at(50000)));
         assert!(!more);
@@ -158,10 +146,7 @@ Num       RefCount Protocol Flags    Type St Inode Path
     #[test]
     fn only_named_stream_sockets_are_listed() {
         let (sockets, _) = unix(UNIX, 10);
-        let seen: Vec<_> = sockets
-            .iter()
-            .map(|s| (s.inode, s.listening, s.name.as_slice()))
-            .collect();
+        let seen: Vec<_> = sockets.iter().map(|s| (s.inode, s.listening, s.name.as_slice())).collect();
         assert_eq!(
             seen,
             [

@@ -39,9 +39,7 @@ impl Stat {
 
 /// Pids of a process from this procfs's pid namespace inwards (`NSpid`). The last is the pid that the process itself sees.
 pub(crate) fn ns_pids(status: &[u8]) -> Vec<u32> {
-    line(status, b"NSpid:")
-        .and_then(|l| l.iter().map(|p| p.parse().ok()).collect())
-        .unwrap_or_default()
+    line(status, b"NSpid:").and_then(|l| l.iter().map(|p| p.parse().ok()).collect()).unwrap_or_default()
 }
 
 fn line<'a>(status: &'a [u8], key: &[u8]) -> Option<Vec<&'a str>> {

@@ -19,11 +19,7 @@ pub(crate) struct Connection {
 
 /// Finds Unix connections: the accepted side has its listener's name, and the connecting side has none.
 pub(crate) fn unix(sockets: &[UnixSocket]) -> Vec<Connection> {
-    let listeners: HashSet<&[u8]> = sockets
-        .iter()
-        .filter(|s| s.listening)
-        .map(|s| s.name.as_slice())
-        .collect();
+    let listeners: HashSet<&[u8]> = sockets.iter().filter(|s| s.listening).map(|s| s.name.as_slice()).collect();
     let named: HashMap<u32, &[u8]> = sockets.iter().map(|s| (s.inode, s.name.as_slice())).collect();
     let accepted = |s: &&UnixSocket| {
         let Some(peer) = s.peer.filter(|_| s.connected && !s.name.is_empty()) else {
@@ -36,53 +32,29 @@ pub(crate) fn unix(sockets: &[UnixSocket]) -> Vec<Connection> {
     sockets
         .iter()
         .filter(accepted)
-        .map(|s| Connection {
-            connector: s.peer.map(u64::from),
-            acceptor: s.inode.into(),
-            endpoint: ipc(&s.name),
-        })
+        .map(|s| Connection { connector: s.peer.map(u64::from), acceptor: s.inode.into(), endpoint: ipc(&s.name) })
         .collect()
 }
 
 /// Connections from `/proc/net/unix` alone, which shows only the accepted sides and their names.
 pub(crate) fn unix_one_sided(sockets: &[NamedUnix]) -> Vec<Connection> {
     let accepted = sockets.iter().filter(|s| !s.listening);
-    accepted
-        .map(|s| Connection {
-            connector: None,
-            acceptor: s.inode,
-            endpoint: ipc(&s.name),
-        })
-        .collect()
+    accepted.map(|s| Connection { connector: None, acceptor: s.inode, endpoint: ipc(&s.name) }).collect()
 }
 
 /// TCP connections with both ends in these tables (of one network namespace), one of them accepted.
 pub(crate) fn tcp(sockets: &[TcpSocket]) -> Vec<Connection> {
-    let ends: HashMap<(SocketAddr, SocketAddr), u64> = sockets
-        .iter()
-        .filter(|s| s.state == TcpState::Established)
-        .map(|s| ((s.local, s.remote), s.inode))
-        .collect();
-    let listening: HashSet<SocketAddr> = sockets
-        .iter()
-        .filter(|s| s.state == TcpState::Listening)
-        .map(|s| s.local)
-        .collect();
-    let any: HashSet<u16> = listening
-        .iter()
-        .filter(|a| a.ip().is_unspecified())
-        .map(SocketAddr::port)
-        .collect();
+    let ends: HashMap<(SocketAddr, SocketAddr), u64> =
+        sockets.iter().filter(|s| s.state == TcpState::Established).map(|s| ((s.local, s.remote), s.inode)).collect();
+    let listening: HashSet<SocketAddr> =
+        sockets.iter().filter(|s| s.state == TcpState::Listening).map(|s| s.local).collect();
+    let any: HashSet<u16> = listening.iter().filter(|a| a.ip().is_unspecified()).map(SocketAddr::port).collect();
     let listens = |local: &SocketAddr| listening.contains(local) || any.contains(&local.port());
     ends.iter()
         .filter(|((local, remote), _)| listens(local) && !listens(remote))
         .filter_map(|((local, remote), &acceptor)| {
             let connector = Some(*ends.get(&(*remote, *local))?);
-            Some(Connection {
-                connector,
-                acceptor,
-                endpoint: format!("tcp://{local}"),
-            })
+            Some(Connection { connector, acceptor, endpoint: format!("tcp://{local}") })
         })
         .collect()
 }
@@ -96,13 +68,7 @@ mod tests {
     use super::*;
 
     fn unix_socket(inode: u32, name: &str, peer: Option<u32>, listening: bool) -> UnixSocket {
-        UnixSocket {
-            inode,
-            listening,
-            connected: !listening,
-            name: name.into(),
-            peer,
-        }
+        UnixSocket { inode, listening, connected: !listening, name: name.into(), peer }
     }
 
     #[test]
@@ -114,11 +80,7 @@ mod tests {
             unix_socket(4, "", Some(5), false),
             unix_socket(5, "", Some(4), false),
         ];
-        let expected = Connection {
-            connector: Some(3),
-            acceptor: 2,
-            endpoint: "ipc:///tmp/tok".into(),
-        };
+        let expected = Connection { connector: Some(3), acceptor: 2, endpoint: "ipc:///tmp/tok".into() };
         assert_eq!(unix(&table), [expected]);
     }
 
@@ -137,28 +99,14 @@ mod tests {
     #[test]
     fn tcp_ends_are_paired() {
         let at = |port: u16| SocketAddr::from(([127, 0, 0, 1], port));
-        let socket = |local, remote, state, inode| TcpSocket {
-            local,
-            remote,
-            state,
-            inode,
-        };
+        let socket = |local, remote, state, inode| TcpSocket { local, remote, state, inode };
         let table = [
-            socket(
-                "0.0.0.0:30233".parse().unwrap(),
-                "0.0.0.0:0".parse().unwrap(),
-                TcpState::Listening,
-                1,
-            ),
+            socket("0.0.0.0:30233".parse().unwrap(), "0.0.0.0:0".parse().unwrap(), TcpState::Listening, 1),
             socket(at(30233), at(50000), TcpState::Established, 2),
             socket(at(50000), at(30233), TcpState::Established, 3),
             socket(at(50001), "10.0.0.9:2379".parse().unwrap(), TcpState::Established, 4),
         ];
-        let expected = Connection {
-            connector: Some(3),
-            acceptor: 2,
-            endpoint: "tcp://127.0.0.1:30233".into(),
-        };
+        let expected = Connection { connector: Some(3), acceptor: 2, endpoint: "tcp://127.0.0.1:30233".into() };
         assert_eq!(tcp(&table), [expected]);
     }
 }

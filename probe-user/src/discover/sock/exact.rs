@@ -143,10 +143,7 @@ fn tcp_depth(body: &[u8]) -> Option<(u64, Depth)> {
 /// On a listening socket, the same fields count connections.
 fn depth(state: u8, receive: u32, send: u32) -> Depth {
     let bytes = |bytes: u32| (state != TCP_LISTEN).then_some(bytes.into());
-    Depth {
-        receive_bytes: bytes(receive),
-        send_bytes: bytes(send),
-    }
+    Depth { receive_bytes: bytes(receive), send_bytes: bytes(send) }
 }
 
 #[cfg(test)]

@@ -151,32 +151,15 @@ mod tests {
 
     #[test]
     fn parses_an_accepted_socket_and_the_end() {
-        let accepted = body(
-            TCP_ESTABLISHED,
-            53112,
-            &[
-                attribute(0, b"/tmp/tmpk3v_0qz7\0"),
-                attribute(2, &53110u32.to_ne_bytes()),
-            ],
-        );
+        let accepted =
+            body(TCP_ESTABLISHED, 53112, &[attribute(0, b"/tmp/tmpk3v_0qz7\0"), attribute(2, &53110u32.to_ne_bytes())]);
         let listener = body(TCP_LISTEN, 53111, &[attribute(0, b"\0abstract")]);
-        let datagram = [
-            message(20, &accepted),
-            message(20, &listener),
-            message(NLMSG_DONE, &[0; 4]),
-        ]
-        .concat();
+        let datagram = [message(20, &accepted), message(20, &listener), message(NLMSG_DONE, &[0; 4])].concat();
         let mut sockets = Vec::new();
         assert_eq!(parse(&datagram, &mut sockets), Answer::Done);
         assert_eq!(sockets[0].name, b"/tmp/tmpk3v_0qz7");
-        assert_eq!(
-            (sockets[0].inode, sockets[0].peer, sockets[0].connected),
-            (53112, Some(53110), true)
-        );
-        assert_eq!(
-            (sockets[1].name.as_slice(), sockets[1].listening),
-            (b"@abstract".as_slice(), true)
-        );
+        assert_eq!((sockets[0].inode, sockets[0].peer, sockets[0].connected), (53112, Some(53110), true));
+        assert_eq!((sockets[1].name.as_slice(), sockets[1].listening), (b"@abstract".as_slice(), true));
     }
 
     #[test]

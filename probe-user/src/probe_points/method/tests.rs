@@ -24,10 +24,7 @@ fn library(words: &[(u64, u64)], relocations: &[(u64, u64)]) -> Vec<u8> {
     put(32, &64_u64.to_le_bytes());
     put(40, &0x400_u64.to_le_bytes());
     put(52, &[64, 0, 56, 0, 2, 0, 64, 0, 4, 0, 3, 0]);
-    let segments = [
-        (elf::PF_R, DATA, DATA, 0x1000_u64),
-        (elf::PF_X, CODE - SHIFT, CODE, 0x1000),
-    ];
+    let segments = [(elf::PF_R, DATA, DATA, 0x1000_u64), (elf::PF_X, CODE - SHIFT, CODE, 0x1000)];
     for (n, (flags, offset, address, size)) in segments.into_iter().enumerate() {
         let at = 64 + 56 * n as u64;
         put(at, &elf::PT_LOAD.to_le_bytes());
@@ -86,12 +83,7 @@ fn other_uses_of_the_name_are_no_methods() {
     // Two classes with such a method.
     let second = ENTRY + 0x80;
     let words = [WORDS[0], WORDS[1], (second + LENGTH, 11), (second + FLAGS, 0x82)];
-    let relocations = [
-        RELOCATIONS[0],
-        RELOCATIONS[1],
-        (second - FUNCTION, METHOD + 0x20),
-        (second, NAME),
-    ];
+    let relocations = [RELOCATIONS[0], RELOCATIONS[1], (second - FUNCTION, METHOD + 0x20), (second, NAME)];
     no(&words, &relocations);
 }
 

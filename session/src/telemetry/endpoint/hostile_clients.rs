@@ -10,11 +10,7 @@ use super::super::scrapes::{MetricsPublisher, pair};
 use super::*;
 
 /// The default limits, with shorter times.
-const QUICK: Bounds = Bounds {
-    head: Duration::from_millis(400),
-    whole: Duration::from_millis(1_200),
-    ..BOUNDS
-};
+const QUICK: Bounds = Bounds { head: Duration::from_millis(400), whole: Duration::from_millis(1_200), ..BOUNDS };
 /// Longer than any of the times above, but much shorter than the sum over all clients.
 const SOON: Duration = Duration::from_secs(10);
 
@@ -74,12 +70,7 @@ const SCRAPE: &str = "GET /metrics HTTP/1.1\r\nhost: x\r\n\r\n";
 fn is_closed(client: &mut Client) -> bool {
     let mut rest = Vec::new();
     let ended = client.read_to_end(&mut rest);
-    !ended.is_err_and(|error| {
-        matches!(
-            error.kind(),
-            std::io::ErrorKind::WouldBlock | std::io::ErrorKind::TimedOut
-        )
-    })
+    !ended.is_err_and(|error| matches!(error.kind(), std::io::ErrorKind::WouldBlock | std::io::ErrorKind::TimedOut))
 }
 
 #[test]
@@ -91,10 +82,7 @@ fn only_get_metrics_is_served() {
     let other_path = server.ask("GET / HTTP/1.1\r\nhost: x\r\n\r\n");
     assert!(other_path.starts_with("HTTP/1.1 404 "), "{other_path}");
     let posted = server.ask("POST /metrics HTTP/1.1\r\nhost: x\r\ncontent-length: 0\r\n\r\n");
-    assert!(
-        posted.starts_with("HTTP/1.1 405 ") && posted.contains("allow: GET, HEAD"),
-        "{posted}"
-    );
+    assert!(posted.starts_with("HTTP/1.1 405 ") && posted.contains("allow: GET, HEAD"), "{posted}");
     assert_eq!(server.refused.trouble(), None);
 }
 
@@ -102,10 +90,7 @@ fn only_get_metrics_is_served() {
 fn oversized_and_malformed_heads_are_refused_and_counted() {
     let server = endpoint(BOUNDS);
     let heads = [
-        format!(
-            "GET /metrics HTTP/1.1\r\nx: {}\r\n\r\n",
-            "y".repeat(2 * BOUNDS.request_bytes)
-        ),
+        format!("GET /metrics HTTP/1.1\r\nx: {}\r\n\r\n", "y".repeat(2 * BOUNDS.request_bytes)),
         format!("GET /{} HTTP/1.1\r\n\r\n", "y".repeat(8 * BOUNDS.request_bytes)),
         format!("GET /metrics HTTP/1.1\r\n{}\r\n", "x: y\r\n".repeat(2_000)),
         "\u{1}\u{2}\u{3}\r\n\r\n".to_owned(),
@@ -116,18 +101,11 @@ fn oversized_and_malformed_heads_are_refused_and_counted() {
         client.write_all(head.as_bytes()).ok();
         let mut answer = Vec::new();
         client.read_to_end(&mut answer).ok();
-        assert!(
-            !answer.starts_with(b"HTTP/1.1 200"),
-            "{}",
-            String::from_utf8_lossy(&answer)
-        );
+        assert!(!answer.starts_with(b"HTTP/1.1 200"), "{}", String::from_utf8_lossy(&answer));
     }
     server.until("counted", |(_, failed)| failed == heads.len() as u64);
     let problem = server.refused.trouble().expect("a report line");
-    assert!(
-        problem.contains("0 replaced by newer ones") && problem.contains("4 too slow"),
-        "{problem}"
-    );
+    assert!(problem.contains("0 replaced by newer ones") && problem.contains("4 too slow"), "{problem}");
 }
 
 #[test]
@@ -163,9 +141,7 @@ fn an_idle_client_does_not_block_others() {
     for _ in 0..5 {
         server.answers_at_once(bounds);
     }
-    server.until("excess connections are displaced", |(displaced, _)| {
-        displaced >= 2 * bounds.connections as u64
-    });
+    server.until("excess connections are displaced", |(displaced, _)| displaced >= 2 * bounds.connections as u64);
     assert!(is_closed(&mut silent[0]), "the oldest is displaced");
     drop(silent);
     server.answers_at_once(bounds);
@@ -181,12 +157,7 @@ fn a_client_that_never_reads_is_closed_in_time() {
             .iter()
             .find(|one| one.name == "tokengap.hop.chunks")
             .expect("a metric with a label"),
-        points: (0..20_000)
-            .map(|n| Point {
-                labels: vec![format!("{n}{label}")],
-                value: Value::Int(n),
-            })
-            .collect(),
+        points: (0..20_000).map(|n| Point { labels: vec![format!("{n}{label}")], value: Value::Int(n) }).collect(),
     };
     server.publisher.publish(vec![family()], true);
     let began = Instant::now();

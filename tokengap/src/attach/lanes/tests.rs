@@ -16,10 +16,7 @@ const FRAME: &[u8] = include_bytes!("../../../../zmq-tap/fixtures/messages/0.5.9
 /// The recorded frame with a different first rid.
 fn frame(seq: u64) -> Vec<u8> {
     let mut bytes = FRAME.to_vec();
-    let rid = bytes
-        .windows(8)
-        .position(|at| at == b"d5a06630")
-        .expect("the recorded rid");
+    let rid = bytes.windows(8).position(|at| at == b"d5a06630").expect("the recorded rid");
     bytes[rid] = b'0' + seq as u8;
     bytes
 }
@@ -45,10 +42,7 @@ fn a_sequence_gap_is_reported_once_before_the_next_frame() {
     let mut sight = Observability::new(false, false);
     sight.watch(2, MonoNs(0));
     let mut lanes = Lanes::new(Roles::new(engines::DISCOVERED.first().copied()), sight);
-    let mut analysis = Analysis::new(Config {
-        engines: engines::FACTS,
-        ..Config::default()
-    });
+    let mut analysis = Analysis::new(Config { engines: engines::FACTS, ..Config::default() });
     let mut events = Vec::new();
     let mut enter = |event: &Event<'_>| {
         analysis.apply(event);
@@ -66,18 +60,9 @@ fn a_sequence_gap_is_reported_once_before_the_next_frame() {
         lanes.received(&message(2, seq, &frame(seq)), &mut enter);
     }
     assert_eq!(events[..3], [("sent", 0), ("missed", 3), ("sent", 4)]);
-    assert_eq!(
-        events[3..]
-            .iter()
-            .filter(|event| event.0 == "missed")
-            .collect::<Vec<_>>(),
-        [&("missed", 2)]
-    );
+    assert_eq!(events[3..].iter().filter(|event| event.0 == "missed").collect::<Vec<_>>(), [&("missed", 2)]);
     // The kernel side counts seven, of which five are reported already.
-    assert_eq!(
-        (lanes.unreported(3), lanes.unreported(4), lanes.unreported(1)),
-        (0, 2, 1)
-    );
+    assert_eq!((lanes.unreported(3), lanes.unreported(4), lanes.unreported(1)), (0, 2, 1));
     let report = analysis.report(&ReportInput::of("attach"));
     assert_eq!((report.own.events_missed, report.own.frames_unannounced), (5, 0));
 }
@@ -93,10 +78,7 @@ fn the_parts_of_a_message_are_one_frame() {
     sight.watch(2, MonoNs(0));
     let mut lanes = Lanes::new(Roles::new(vllm.copied()), sight);
     let mut events = Vec::new();
-    let mut analysis = Analysis::new(Config {
-        engines: engines::FACTS,
-        ..Config::default()
-    });
+    let mut analysis = Analysis::new(Config { engines: engines::FACTS, ..Config::default() });
     let mut enter = |event: &Event<'_>| {
         analysis.apply(event);
         match &event.what {
@@ -109,10 +91,7 @@ fn the_parts_of_a_message_are_one_frame() {
     let parts = |pid: u32| {
         let of = move |seq: u64| {
             let part = seq as usize % PARTS.len();
-            Message {
-                more: part + 1 < PARTS.len(),
-                ..message(pid, seq, PARTS[part])
-            }
+            Message { more: part + 1 < PARTS.len(), ..message(pid, seq, PARTS[part]) }
         };
         (0..6).map(of)
     };
@@ -161,10 +140,7 @@ const SECOND: u32 = 3;
 
 impl Engine {
     fn new() -> Self {
-        let roles = Roles::with_parts(
-            &[(SCHEDULER, role::SCHEDULER), (FIRST, role::TOKENIZER)],
-            &[(SCHEDULER, FIRST)],
-        );
+        let roles = Roles::with_parts(&[(SCHEDULER, role::SCHEDULER), (FIRST, role::TOKENIZER)], &[(SCHEDULER, FIRST)]);
         let mut sight = Observability::new(true, true);
         for pid in [SCHEDULER, FIRST] {
             sight.watch(pid, MonoNs(0));
@@ -172,10 +148,7 @@ impl Engine {
         sight.serve(FIRST, MonoNs(0));
         Self {
             lanes: Lanes::new(roles, sight),
-            analysis: Analysis::new(Config {
-                engines: engines::FACTS,
-                ..Config::default()
-            }),
+            analysis: Analysis::new(Config { engines: engines::FACTS, ..Config::default() }),
             now: 0,
         }
     }
@@ -183,24 +156,14 @@ impl Engine {
     /// The recorded frame for request `rid`, carrying its `count`th token.
     fn frame(rid: u8, count: u64) -> Vec<u8> {
         let mut bytes = frame(count);
-        let at = bytes
-            .windows(8)
-            .position(|at| at[1..] == b"d5a06630"[1..])
-            .expect("the recorded rid");
+        let at = bytes.windows(8).position(|at| at[1..] == b"d5a06630"[1..]).expect("the recorded rid");
         bytes[at + 1] = rid;
         bytes
     }
 
     fn call(&mut self, pid: u32, socket: u64, seq: u64) -> Call {
         self.now += 1_000_000;
-        Call {
-            at: MonoNs(self.now),
-            socket: SocketId { pid, address: socket },
-            tid: pid,
-            seq,
-            cpu: None,
-            wakeup: None,
-        }
+        Call { at: MonoNs(self.now), socket: SocketId { pid, address: socket }, tid: pid, seq, cpu: None, wakeup: None }
     }
 
     fn send(&mut self, socket: u64, seq: u64) {
@@ -214,8 +177,7 @@ impl Engine {
         let bytes = Self::frame(b'0' + socket as u8, seq);
         let call = self.call(pid, 0x9000, number);
         let analysis = &mut self.analysis;
-        self.lanes
-            .received(&of(call, &bytes), &mut |event| analysis.apply(event));
+        self.lanes.received(&of(call, &bytes), &mut |event| analysis.apply(event));
     }
 
     /// Adds and watches the second tokenizer.
@@ -254,12 +216,7 @@ impl Engine {
 }
 
 fn of(call: Call, bytes: &[u8]) -> Message<'_> {
-    Message {
-        call,
-        bytes: bytes.len() as u64,
-        more: false,
-        payload: bytes,
-    }
+    Message { call, bytes: bytes.len() as u64, more: false, payload: bytes }
 }
 
 #[test]
@@ -270,11 +227,7 @@ fn messages_to_an_unknown_process_are_not_backlog() {
     (0..50).for_each(|seq| engine.send(2, seq));
     engine.now += 10_000_000_000;
     let report = engine.report();
-    assert!(
-        report.hops.iter().all(|hop| hop.backlog_max_frames <= Some(1)),
-        "{:?}",
-        report.hops
-    );
+    assert!(report.hops.iter().all(|hop| hop.backlog_max_frames <= Some(1)), "{:?}", report.hops);
     assert_eq!(engine.warnings(), [""; 0], "whether they wait is unknown");
     assert_eq!(engine.lanes.paths.unwatched, 50);
 }
@@ -307,11 +260,7 @@ fn frames_of_an_exited_receiver_are_neither_backlog_nor_lost() {
     assert_eq!(engine.warnings(), [""; 0]);
     // Another receiver takes over, and frames sent to it count again.
     engine.join(SECOND);
-    assert_eq!(
-        engine.analysis.ledger().undelivered(),
-        0,
-        "the exited receiver may have delivered frames in flight"
-    );
+    assert_eq!(engine.analysis.ledger().undelivered(), 0, "the exited receiver may have delivered frames in flight");
     (6..8).for_each(|seq| engine.send(1, seq));
     engine.receive(SECOND, 1, 6, 0);
     let waiting = engine.analysis.ledger().hops().iter().map(|hop| hop.counts.backlog);

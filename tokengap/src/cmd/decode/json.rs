@@ -102,15 +102,7 @@ impl Serialize for Chunk<'_> {
         fields.serialize_field("retractions", &chunk.retractions)?;
         let left = Cell::new(SHOWN);
         match message.finish(row) {
-            Some(value) => fields.serialize_field(
-                "finish",
-                &Wire {
-                    value,
-                    depth: DEPTH,
-                    left: &left,
-                    budget,
-                },
-            )?,
+            Some(value) => fields.serialize_field("finish", &Wire { value, depth: DEPTH, left: &left, budget })?,
             // The kind alone, in the form of SGLang's.
             None => fields.serialize_field("finish", &chunk.finish.map(|finish| json!({ "type": finish.as_str() })))?,
         }
@@ -137,12 +129,7 @@ struct Wire<'a> {
 
 impl<'a> Wire<'a> {
     fn inner(&self, value: Value<'a>) -> Self {
-        Wire {
-            value,
-            depth: self.depth - 1,
-            left: self.left,
-            budget: self.budget,
-        }
+        Wire { value, depth: self.depth - 1, left: self.left, budget: self.budget }
     }
 
     /// Returns whether one more value may be shown, and counts it.
@@ -214,10 +201,7 @@ mod tests {
 
     #[test]
     fn a_finish_reason_keeps_its_form() {
-        for name in [
-            "0.5.23/skip_finish_mix_6rid.pkl",
-            "0.5.23-msgpack/skip_finish_mix_6rid.msgpack",
-        ] {
+        for name in ["0.5.23/skip_finish_mix_6rid.pkl", "0.5.23-msgpack/skip_finish_mix_6rid.msgpack"] {
             let chunks = &decoded(name)["chunks"];
             assert_eq!(chunks[0]["finish"], json!({"type": "length", "length": 3}));
             assert_eq!(chunks[2]["finish"], json!({"type": "stop", "matched": "</s>"}));
@@ -231,10 +215,7 @@ mod tests {
     fn output_over_the_limit_is_truncated_and_marked() {
         let name = "0.5.9/skip_finish_mix_6rid.pkl";
         let (whole, cut) = (decoded(name), decoded_within(name, 500));
-        assert_eq!(
-            (whole["chunks"].as_array().unwrap().len(), &whole["truncated"]),
-            (6, &serde_json::Value::Null)
-        );
+        assert_eq!((whole["chunks"].as_array().unwrap().len(), &whole["truncated"]), (6, &serde_json::Value::Null));
         assert!(cut["chunks"].as_array().unwrap().len() < 4);
         assert_eq!(cut["truncated"], true);
     }
@@ -249,9 +230,6 @@ mod tests {
 
     #[test]
     fn an_absent_id_column_is_null_and_never_an_empty_list() {
-        assert_eq!(
-            decoded("0.4.4/str_first_3rid.pkl")["chunks"][0]["tokens"],
-            serde_json::Value::Null
-        );
+        assert_eq!(decoded("0.4.4/str_first_3rid.pkl")["chunks"][0]["tokens"], serde_json::Value::Null);
     }
 }

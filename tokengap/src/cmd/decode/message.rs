@@ -18,16 +18,10 @@ pub(super) enum Message<'a> {
 impl Reader {
     /// Reads messages up to `longest` bytes.
     pub(super) fn new(longest: usize) -> Self {
-        let limits = Limits {
-            message: longest,
-            ..Limits::default()
-        };
+        let limits = Limits { message: longest, ..Limits::default() };
         let mut all = Decoders::new(engines::FORMATS, longest);
         all.keep_ids();
-        Self {
-            sglang: Decoder::new(limits),
-            all,
-        }
+        Self { sglang: Decoder::new(limits), all }
     }
 
     pub(super) fn read<'a>(&'a mut self, message: &'a [u8]) -> Result<Message<'a>, String> {

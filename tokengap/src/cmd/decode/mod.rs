@@ -65,11 +65,7 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     let mut out = BufWriter::new(io::stdout().lock());
     let mut code = ExitCode::SUCCESS;
     for file in &args.files {
-        let name = if file.as_os_str() == "-" {
-            "stdin".into()
-        } else {
-            file.display().to_string()
-        };
+        let name = if file.as_os_str() == "-" { "stdin".into() } else { file.display().to_string() };
         let message = read(file, args.max_bytes);
         let decoded = match &message {
             Ok(message) if message.is_empty() => {
@@ -91,10 +87,7 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
         }
         if budget.is_exhausted() {
             out.flush()?;
-            errln!(
-                "{name}: more than {} bytes of content; the rest is omitted (--max-output)",
-                args.max_output
-            );
+            errln!("{name}: more than {} bytes of content; the rest is omitted (--max-output)", args.max_output);
         }
         if decoded.is_err() {
             code = ExitCode::from(2);

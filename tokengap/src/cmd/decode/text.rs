@@ -32,11 +32,7 @@ pub(super) fn message(
     for (row, chunk) in chunks.iter().enumerate() {
         let mut line = format!("  {:widest$}", chunk.rid.escape_debug().to_string());
         if let Some(listed) = chunk.listed {
-            let _ = write!(
-                line,
-                "  {listed:>4} ids {}",
-                first(message.tokens(row), listed as usize)
-            );
+            let _ = write!(line, "  {listed:>4} ids {}", first(message.tokens(row), listed as usize));
         }
         for (name, count) in [
             ("of", chunk.completion_tokens),
@@ -99,9 +95,5 @@ fn reason(finish: Finish, wire: Option<Value<'_>>) -> String {
             }
         }
     }
-    if details.is_empty() {
-        format!("finished: {kind}")
-    } else {
-        format!("finished: {kind} ({})", details.join(", "))
-    }
+    if details.is_empty() { format!("finished: {kind}") } else { format!("finished: {kind} ({})", details.join(", ")) }
 }

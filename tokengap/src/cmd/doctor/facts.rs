@@ -20,10 +20,7 @@ pub(super) struct Fact {
 }
 
 fn fact(name: impl Into<String>, value: impl Into<Option<String>>) -> Fact {
-    Fact {
-        name: name.into(),
-        value: value.into(),
-    }
+    Fact { name: name.into(), value: value.into() }
 }
 
 /// Facts that are independent of the engine.
@@ -35,18 +32,13 @@ pub(super) fn machine() -> Vec<Fact> {
         fact("capabilities", capabilities()),
     ];
     for kind in [Kind::User, Kind::Pid, Kind::Time] {
-        let own = kind
-            .is_initial()
-            .map(|initial| if initial { "initial" } else { "separate" });
+        let own = kind.is_initial().map(|initial| if initial { "initial" } else { "separate" });
         facts.push(fact(format!("{} namespace", kind.name()), own.map(str::to_owned)));
     }
     facts.push(fact("clock", clock()));
     facts.push(fact("seccomp", seccomp()));
     for (name, path) in [
-        (
-            "kernel.unprivileged_bpf_disabled",
-            "/proc/sys/kernel/unprivileged_bpf_disabled",
-        ),
+        ("kernel.unprivileged_bpf_disabled", "/proc/sys/kernel/unprivileged_bpf_disabled"),
         ("kernel.perf_event_paranoid", "/proc/sys/kernel/perf_event_paranoid"),
         ("kernel.yama.ptrace_scope", "/proc/sys/kernel/yama/ptrace_scope"),
     ] {
@@ -87,24 +79,12 @@ fn uprobes() -> String {
 fn capabilities() -> String {
     let here = Permissions::here();
     let list = |keep: &dyn Fn(Capability) -> bool| {
-        let names: Vec<String> = Capability::ALL
-            .into_iter()
-            .filter(|c| keep(*c))
-            .map(|c| c.to_string())
-            .collect();
-        if names.is_empty() {
-            "none".to_owned()
-        } else {
-            names.join(", ")
-        }
+        let names: Vec<String> = Capability::ALL.into_iter().filter(|c| keep(*c)).map(|c| c.to_string()).collect();
+        if names.is_empty() { "none".to_owned() } else { names.join(", ") }
     };
     let effective = list(&|c| here.has(c));
     let bounding = list(&|c| !here.has(c) && here.may_have(c));
-    let worth = if here.mapped() {
-        "; from a user namespace, so they do not allow tracing"
-    } else {
-        ""
-    };
+    let worth = if here.mapped() { "; from a user namespace, so they do not allow tracing" } else { "" };
     format!("{effective}; root would also have: {bounding}{worth}")
 }
 
@@ -145,20 +125,9 @@ fn memory() -> String {
 /// Facts about this engine.
 pub(super) fn engine(engine: &Engine) -> Vec<Fact> {
     let mut facts = vec![
-        fact(
-            engine.kind.map_or("engine", |kind| kind.name()),
-            describe(engine.release(), Clone::clone),
-        ),
-        fact(
-            "mode",
-            describe(engine.settings.mode.as_ref(), |mode| format!("{mode:?}").to_lowercase()),
-        ),
-        fact(
-            "waiter",
-            describe(engine.settings.waiter.as_ref(), |waiter| {
-                format!("{waiter:?}").to_lowercase()
-            }),
-        ),
+        fact(engine.kind.map_or("engine", |kind| kind.name()), describe(engine.release(), Clone::clone)),
+        fact("mode", describe(engine.settings.mode.as_ref(), |mode| format!("{mode:?}").to_lowercase())),
+        fact("waiter", describe(engine.settings.waiter.as_ref(), |waiter| format!("{waiter:?}").to_lowercase())),
         fact(
             "event loop turns before a waiter runs",
             describe(engine.settings.turnaround.as_ref(), ToString::to_string),
@@ -192,17 +161,10 @@ fn observed_by(process: &Process) -> Option<String> {
 
 fn libzmq(process: &Process) -> Option<String> {
     let library = process.libzmq.as_ref()?;
-    let release = library
-        .release
-        .as_ref()
-        .map_or("of unknown release".to_owned(), ToString::to_string);
+    let release = library.release.as_ref().map_or("of unknown release".to_owned(), ToString::to_string);
     let what = match understood(library) {
         Ok(code) => {
-            let places = if code.receives && code.refused {
-                "code supported"
-            } else {
-                "probed at entries and returns"
-            };
+            let places = if code.receives && code.refused { "code supported" } else { "probed at entries and returns" };
             let layout = match code.layout {
                 Some(true) => "known message layout",
                 Some(false) => "unknown message layout",
@@ -221,8 +183,6 @@ fn inside(process: &Process) -> Option<String> {
 }
 
 fn limit(process: &Process) -> Option<String> {
-    let sample = Sampler::new(process.id.pid, 0..1)
-        .and_then(|mut sampler| sampler.sample())
-        .ok()?;
+    let sample = Sampler::new(process.id.pid, 0..1).and_then(|mut sampler| sampler.sample()).ok()?;
     sample.throttle.map(|_| "cpu.stat of its cgroup is readable".to_owned())
 }

@@ -22,10 +22,8 @@ use facts::Fact;
 /// Loads the probe with a uprobe on itself, and leaves the engine alone. With --try it attaches to the engine briefly, as `attach`
 /// does, and checks the result. Nothing is recorded and nothing stays attached.
 #[derive(clap::Args)]
-#[command(
-    after_help = "Exit codes: 0 everything works, 1 something is degraded or missing, 2 error.\n\n\
-                  Examples:\n  tokengap doctor\n  tokengap doctor --try --pid 4711 --json"
-)]
+#[command(after_help = "Exit codes: 0 everything works, 1 something is degraded or missing, 2 error.\n\n\
+                  Examples:\n  tokengap doctor\n  tokengap doctor --try --pid 4711 --json")]
 pub(crate) struct Args {
     /// A process of the engine, and its role if its title does not show it. Repeatable. Default: the engine running
     /// on this machine.
@@ -54,11 +52,9 @@ pub(crate) struct Diagnosis {
 }
 
 pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
-    let watcher = Watcher::new(discover::Options {
-        named: args.pid.clone(),
-        ..discover::Options::new(engines::DISCOVERED)
-    })
-    .context("cannot look for the engine's processes")?;
+    let watcher =
+        Watcher::new(discover::Options { named: args.pid.clone(), ..discover::Options::new(engines::DISCOVERED) })
+            .context("cannot look for the engine's processes")?;
     let engine = match watcher.topology().pick(&args.pid) {
         Err(PickError::None(_)) => None,
         _ => Some(choose(watcher.topology(), &args.pid)?),
@@ -92,11 +88,5 @@ fn diagnose(watcher: Watcher, engine: Option<Engine>, attach: bool) -> Diagnosis
         _ => features.extend(tried::on_ourselves()),
     }
     features.extend([row::tap(), row::recording()]);
-    Diagnosis {
-        schema: "tokengap.doctor/1",
-        place: Place::here().word(),
-        pids,
-        features,
-        facts,
-    }
+    Diagnosis { schema: "tokengap.doctor/1", place: Place::here().word(), pids, features, facts }
 }

@@ -27,12 +27,7 @@ pub(super) fn engine(engine: Option<&Engine>, topology: &Topology) -> Row {
             fix: Some(Place::here().same_processes().to_owned()),
         });
     }
-    Row {
-        name: "engine",
-        state,
-        tried: "search of /proc and sockets".to_owned(),
-        reasons,
-    }
+    Row { name: "engine", state, tried: "search of /proc and sockets".to_owned(), reasons }
 }
 
 /// Tests access to the CPU times of threads in `/proc`.
@@ -52,13 +47,8 @@ pub(super) fn splice(engine: &Engine) -> Row {
     let opened = plan(engine, None).and_then(|planned| {
         planned.iter().try_for_each(|planned| {
             let folder = planned.folder.display();
-            accessat(
-                CWD,
-                &planned.folder,
-                Access::WRITE_OK | Access::EXEC_OK,
-                AtFlags::EACCESS,
-            )
-            .with_context(|| format!("cannot write to {folder}"))
+            accessat(CWD, &planned.folder, Access::WRITE_OK | Access::EXEC_OK, AtFlags::EACCESS)
+                .with_context(|| format!("cannot write to {folder}"))
         })
     });
     let mut row = Row::of(
@@ -67,9 +57,7 @@ pub(super) fn splice(engine: &Engine) -> Row {
         opened.err().map(|error| Reason::new(&format_args!("{error:#}"))),
     );
     let lanes = engine.routes().into_iter().flat_map(|route| route.lanes);
-    let mut senders = lanes
-        .filter_map(|lane| lane.from)
-        .map(|End { pid, fd, .. }| Holder { pid, fd });
+    let mut senders = lanes.filter_map(|lane| lane.from).map(|End { pid, fd, .. }| Holder { pid, fd });
     if let Some(Err(error)) = senders.next().map(handoff::check) {
         row.state = State::Missing;
         row.reasons.push(Reason::new(&error));
@@ -88,11 +76,7 @@ pub(super) fn tap() -> Row {
         why: format!("cannot listen: {error}"),
         fix: Some("set TMPDIR to a writable folder, or listen on tcp://127.0.0.1:PORT".to_owned()),
     });
-    Row::of(
-        "tap",
-        "a TCP port of 127.0.0.1 and a Unix socket in the temporary folder",
-        reason,
-    )
+    Row::of("tap", "a TCP port of 127.0.0.1 and a Unix socket in the temporary folder", reason)
 }
 
 /// Tests whether a recording can be written to the working folder.

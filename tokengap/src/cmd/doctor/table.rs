@@ -42,12 +42,7 @@ pub(super) fn text(diagnosis: &Diagnosis) -> String {
     out.push('\n');
     let widest = diagnosis.facts.iter().map(|fact| fact.name.len()).max().unwrap_or(0);
     for fact in &diagnosis.facts {
-        let _ = writeln!(
-            out,
-            "{:widest$}  {}",
-            fact.name,
-            fact.value.as_deref().unwrap_or("not known")
-        );
+        let _ = writeln!(out, "{:widest$}  {}", fact.name, fact.value.as_deref().unwrap_or("not known"));
     }
     out
 }

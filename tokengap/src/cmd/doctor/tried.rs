@@ -46,21 +46,14 @@ pub(super) fn on_ourselves() -> Vec<Row> {
         Err(ProbeError::Unavailable(degraded)) => return refused(&(&degraded).into(), "an empty probe"),
         Err(error) => return refused(&Reason::new(&error), "an empty probe"),
     };
-    let serves = Serves {
-        written: CAPTURE,
-        ..Serves::default()
-    };
+    let serves = Serves { written: CAPTURE, ..Serves::default() };
     let served = probe.serve(std::process::id(), serves);
     let read = probe.read_zmtp(std::process::id(), &BTreeSet::new());
     let uprobe = own_uprobe();
     let permissions = Permissions::here();
     let row = |feature: Feature| {
-        let mut reasons: Vec<Reason> = probe
-            .degraded()
-            .iter()
-            .filter(|d| d.feature == feature)
-            .map(Reason::from)
-            .collect();
+        let mut reasons: Vec<Reason> =
+            probe.degraded().iter().filter(|d| d.feature == feature).map(Reason::from).collect();
         let tried = match feature {
             Feature::Messages | Feature::Processed | Feature::Polls | Feature::Tls => {
                 if let Err(error) = &uprobe {

@@ -86,14 +86,7 @@ pub(super) const TOKEN_IDS: Own = Own {
 
 pub(super) const TEXT: Own = Own {
     class: "BatchStrOutput",
-    head: &[
-        "rids",
-        "http_worker_ipcs",
-        "finished_reasons",
-        "output_strs",
-        "output_ids",
-        "prompt_tokens",
-    ],
+    head: &["rids", "http_worker_ipcs", "finished_reasons", "output_strs", "output_ids", "prompt_tokens"],
     tail_0_5_9: &["completion_tokens", "cached_tokens"],
     tail: &["completion_tokens", "reasoning_tokens", "cached_tokens"],
 };
@@ -109,11 +102,7 @@ const SPEC_0_5_9: [&str; 8] = [
     "prefill_finished_ts",
 ];
 const SPEC_0_5_10: [&str; 3] = ["spec_verify_ct", "spec_accepted_tokens", "spec_acceptance_histogram"];
-const SPEC_0_5_13: [&str; 3] = [
-    "spec_verify_ct",
-    "spec_num_correct_drafts",
-    "spec_correct_drafts_histogram",
-];
+const SPEC_0_5_13: [&str; 3] = ["spec_verify_ct", "spec_num_correct_drafts", "spec_correct_drafts_histogram"];
 
 const LOGPROBS: [&str; 12] = [
     "input_token_logprobs_val",
@@ -143,11 +132,5 @@ const REST: [&str; 7] = [
 const TIMING: [&str; 2] = ["dp_ranks", "time_stats"];
 
 const LOAD: [&str; 4] = ["dp_rank", "timestamp", "num_running_reqs", "num_waiting_reqs"];
-const LOAD_REST: [&str; 6] = [
-    "max_total_num_tokens",
-    "token_usage",
-    "gen_throughput",
-    "cache_hit_rate",
-    "utilization",
-    "max_running_requests",
-];
+const LOAD_REST: [&str; 6] =
+    ["max_total_num_tokens", "token_usage", "gen_throughput", "cache_hit_rate", "utilization", "max_running_requests"];

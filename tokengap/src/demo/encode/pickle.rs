@@ -28,12 +28,7 @@ impl Pickler {
         let mut out = Vec::with_capacity(4096);
         out.extend_from_slice(&[0x80, 4, 0x95]);
         out.extend_from_slice(&[0; 8]);
-        Self {
-            out,
-            memo: 0,
-            shared: Vec::with_capacity(64),
-            array: None,
-        }
+        Self { out, memo: 0, shared: Vec::with_capacity(64), array: None }
     }
 
     /// Completes the pickle.
@@ -147,11 +142,7 @@ impl Pickler {
             self.get(memo.typecode);
         } else {
             let class = self.uncached_global("array", "array");
-            self.array = Some(ArrayMemo {
-                class,
-                typecode: self.memo,
-                ..memo
-            });
+            self.array = Some(ArrayMemo { class, typecode: self.memo, ..memo });
             self.text("q");
         }
         self.int(12);

@@ -22,9 +22,7 @@ macro_rules! recorded {
 fn again(message: &[u8], change: impl Fn(usize, &mut Row<'_>), write: impl Fn(&[Row<'_>]) -> Vec<u8>) -> Vec<u8> {
     let mut decoder = Decoder::new(Limits::default());
     let batch = decoder.decode(message).expect("a recorded frame");
-    let ids: Vec<Vec<u32>> = (0..batch.len())
-        .map(|i| batch.tokens(i).map(|id| id as u32).collect())
-        .collect();
+    let ids: Vec<Vec<u32>> = (0..batch.len()).map(|i| batch.tokens(i).map(|id| id as u32).collect()).collect();
     let row = |i: usize| {
         let chunk = batch.chunk(i);
         let mut row = Row {
@@ -49,26 +47,15 @@ fn delta_batches_match_the_recorded_bytes() {
     let few = recorded!("skip_delta_15rid");
     let many = recorded!("skip_delta_256rid" of V0_5_9 "0.5.9", V0_5_13 "0.5.13");
     for (release, message) in few.into_iter().chain(many) {
-        assert_eq!(
-            again(message, |_, _| {}, |rows| token_batch(release, rows, false)),
-            message,
-            "{release:?}"
-        );
+        assert_eq!(again(message, |_, _| {}, |rows| token_batch(release, rows, false)), message, "{release:?}");
     }
 }
 
 #[test]
 fn first_chunks_match_the_recorded_bytes() {
-    for (release, message) in recorded!("skip_first_1rid")
-        .into_iter()
-        .chain(recorded!("skip_http_worker_ipcs_3rid"))
-    {
+    for (release, message) in recorded!("skip_first_1rid").into_iter().chain(recorded!("skip_http_worker_ipcs_3rid")) {
         let first = |_: usize, row: &mut Row<'_>| row.prompt_tail = &PROMPT_TAIL;
-        assert_eq!(
-            again(message, first, |rows| token_batch(release, rows, false)),
-            message,
-            "{release:?}"
-        );
+        assert_eq!(again(message, first, |rows| token_batch(release, rows, false)), message, "{release:?}");
     }
 }
 
@@ -80,11 +67,7 @@ fn text_batches_match_the_recorded_bytes() {
             row.text = texts[i];
             row.finish = (i == 0).then_some(Finish::Length(3));
         };
-        assert_eq!(
-            again(message, with_text, |rows| text_batch(release, rows, false)),
-            message,
-            "{release:?}"
-        );
+        assert_eq!(again(message, with_text, |rows| text_batch(release, rows, false)), message, "{release:?}");
     }
 }
 
@@ -127,14 +110,9 @@ fn finish_reasons_and_router_messages_decode() {
             let alone = Row { worker: None, ..row };
             for message in [token_batch(release, &[row], true), text_batch(release, &[alone], true)] {
                 let mut decoder = Decoder::new(Limits::default());
-                let batch = decoder
-                    .decode(&message)
-                    .unwrap_or_else(|why| panic!("{release:?}: {why}"));
+                let batch = decoder.decode(&message).unwrap_or_else(|why| panic!("{release:?}: {why}"));
                 let kind = batch.chunk(0).finish.expect("finished");
-                assert_eq!(
-                    format!("{kind:?}"),
-                    format!("{finish:?}").split('(').next().unwrap_or_default()
-                );
+                assert_eq!(format!("{kind:?}"), format!("{finish:?}").split('(').next().unwrap_or_default());
                 assert_eq!(batch.chunk(0).completion_tokens, Some(9));
             }
         }
@@ -144,12 +122,7 @@ fn finish_reasons_and_router_messages_decode() {
 /// Rows with the ids of a recorded message of vLLM.
 fn vllm_rows<'a>(chunks: &[Chunk<'a>], ids: &'a [Vec<u32>]) -> Vec<Row<'a>> {
     let rows = chunks.iter().zip(ids);
-    rows.map(|(chunk, ids)| Row {
-        rid: chunk.rid,
-        ids,
-        ..Row::default()
-    })
-    .collect()
+    rows.map(|(chunk, ids)| Row { rid: chunk.rid, ids, ..Row::default() }).collect()
 }
 
 #[test]
@@ -164,17 +137,10 @@ fn vllm_outputs_match_the_recorded_bytes() {
         decoder.keep_ids();
         let parts = [message];
         let decoded = decoder.decode(&parts).expect("a recorded message");
-        let ids: Vec<Vec<u32>> = decoded
-            .chunks()
-            .iter()
-            .map(|chunk| chunk.ids.iter().map(|&id| id as u32).collect())
-            .collect();
+        let ids: Vec<Vec<u32>> =
+            decoded.chunks().iter().map(|chunk| chunk.ids.iter().map(|&id| id as u32).collect()).collect();
         let rows = vllm_rows(decoded.chunks(), &ids);
-        let stats = Stats {
-            running: rows.len().max(64),
-            waiting: 3,
-            step: 17,
-        };
+        let stats = Stats { running: rows.len().max(64), waiting: 3, step: 17 };
         let written = vllm::outputs(&rows, (case != "delta_15").then_some(stats), 12_345.678_901);
         assert_eq!(written, message, "{case}");
     }
@@ -183,12 +149,9 @@ fn vllm_outputs_match_the_recorded_bytes() {
 #[test]
 fn vllm_finish_reasons_and_first_outputs_decode() {
     let tail = [1; 5];
-    for (finish, prompt_tail) in [
-        (None, &tail[..]),
-        (Some(Finish::Length(2)), &[]),
-        (Some(Finish::Stop(13)), &[]),
-        (Some(Finish::Abort), &[]),
-    ] {
+    for (finish, prompt_tail) in
+        [(None, &tail[..]), (Some(Finish::Length(2)), &[]), (Some(Finish::Stop(13)), &[]), (Some(Finish::Abort), &[])]
+    {
         let row = Row {
             rid: "chatcmpl-8135776a25397c1d-924710c0",
             finish,
@@ -202,9 +165,7 @@ fn vllm_finish_reasons_and_first_outputs_decode() {
         let mut decoder = Engine::Vllm.decoder();
         let parts = [message.as_slice()];
         let decoded = decoder.decode(&parts).expect("our own message");
-        let [chunk] = decoded.chunks() else {
-            panic!("{finish:?}: {decoded:?}")
-        };
+        let [chunk] = decoded.chunks() else { panic!("{finish:?}: {decoded:?}") };
         assert_eq!((chunk.rid, chunk.listed), (row.rid, Some(2)));
         assert_eq!(chunk.prompt_tokens, (!prompt_tail.is_empty()).then_some(400));
         let kind = chunk.finish.map(|kind| format!("{kind:?}"));

@@ -59,12 +59,8 @@ fn output(p: &mut Packer, row: &Row<'_>) {
 }
 
 fn prefill_stats(p: &mut Packer, prompt_tokens: u32) {
-    let cached = [
-        "num_cached_tokens",
-        "num_local_cached_tokens",
-        "num_external_cached_tokens",
-        "num_cache_creation_tokens",
-    ];
+    let cached =
+        ["num_cached_tokens", "num_local_cached_tokens", "num_external_cached_tokens", "num_cache_creation_tokens"];
     p.map(2 + cached.len());
     for name in ["num_prompt_tokens", "num_computed_tokens"] {
         p.text(name);

@@ -86,10 +86,7 @@ impl Forwarder {
                 .map(|row| {
                     let to = workers.iter().position(|(worker, _)| Some(&**worker) == row.worker);
                     let alone = Row { worker: None, ..*row };
-                    Ok((
-                        to.context("chunk for an unknown worker")?,
-                        text_batch(self.release, &[alone], true),
-                    ))
+                    Ok((to.context("chunk for an unknown worker")?, text_batch(self.release, &[alone], true)))
                 })
                 .collect::<anyhow::Result<_>>()?,
             Role::Detokenizer(_) => vec![(0, text_batch(self.release, &rows, false))],
@@ -152,7 +149,5 @@ const WORDS: &str = "the of and to in is that for it as with was on are by this 
 
 fn text_of(ids: &[u32]) -> String {
     let words: Vec<&str> = WORDS.split(' ').collect();
-    ids.iter()
-        .flat_map(|id| [" ", words[*id as usize % words.len()]])
-        .collect()
+    ids.iter().flat_map(|id| [" ", words[*id as usize % words.len()]]).collect()
 }

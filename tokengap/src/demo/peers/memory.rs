@@ -40,10 +40,7 @@ pub(super) struct Lane {
 impl Memory {
     /// Creates a network without inboxes, whose messages get times from `reports`.
     pub(in crate::demo) fn new(reports: Reports) -> Self {
-        Self {
-            reports,
-            state: Arc::default(),
-        }
+        Self { reports, state: Arc::default() }
     }
 
     /// Takes the oldest message not taken yet.
@@ -60,11 +57,7 @@ impl Memory {
         let (inbox, lanes) = state.inboxes.get_mut(&hop).context("a hop without a receiver")?;
         let lane = *lanes;
         *lanes += 1;
-        Ok(Lane {
-            memory: self.clone(),
-            inbox: inbox.clone(),
-            next: FrameId { hop, lane, seq: 0 },
-        })
+        Ok(Lane { memory: self.clone(), inbox: inbox.clone(), next: FrameId { hop, lane, seq: 0 } })
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
@@ -74,11 +67,7 @@ impl Memory {
 
 impl Lane {
     pub(super) fn send(&mut self, message: Bytes) {
-        let sent = Sent {
-            at: self.memory.reports.now(),
-            id: self.next,
-            message: message.clone(),
-        };
+        let sent = Sent { at: self.memory.reports.now(), id: self.next, message: message.clone() };
         self.next.seq += 1;
         self.memory.state().sent.push_back(sent);
         self.inbox.push(message);

@@ -68,10 +68,9 @@ impl Stage {
                     let (outlets, strays) = (self.outlets(Receiver::Detokenizer).await?, self.script.strays);
                     (Role::Router { outlets, strays }, self.script.router)
                 }
-                Receiver::Detokenizer => (
-                    Role::Detokenizer(self.outlets(Receiver::Tokenizer).await?),
-                    self.script.detokenizer,
-                ),
+                Receiver::Detokenizer => {
+                    (Role::Detokenizer(self.outlets(Receiver::Tokenizer).await?), self.script.detokenizer)
+                }
                 Receiver::Tokenizer => {
                     let (account, script, random) = (self.account.clone(), self.script.clone(), random.fork());
                     peers.spawn(Tokenizer::new(hop.id, inbox, reports, account, script, random).run());
@@ -81,24 +80,11 @@ impl Stage {
             let Engine::Sglang(release) = engine else {
                 anyhow::bail!("{} has a detokenizer, and vLLM has none", self.script.name);
             };
-            peers.spawn(
-                Forwarder {
-                    hop: hop.id,
-                    inbox,
-                    reports,
-                    release,
-                    cost,
-                    role,
-                }
-                .run(),
-            );
+            peers.spawn(Forwarder { hop: hop.id, inbox, reports, release, cost, role }.run());
         }
         let workers: Vec<Arc<str>> = match self.script.route.workers {
             1 => Vec::new(),
-            _ => self
-                .hops_to(Receiver::Tokenizer)
-                .map(|hop| hop.listen.as_str().into())
-                .collect(),
+            _ => self.hops_to(Receiver::Tokenizer).map(|hop| hop.listen.as_str().into()).collect(),
         };
         let mut schedulers = JoinSet::new();
         for outlet in outlets {

@@ -113,10 +113,7 @@ impl Inbox {
 }
 
 /// Every message of the demo is one frame. The largest holds a chunk of thousands of requests.
-const LIMITS: Limits = Limits {
-    message: 64 << 20,
-    frames: 1,
-};
+const LIMITS: Limits = Limits { message: 64 << 20, frames: 1 };
 /// Bytes per read.
 const READ: usize = 64 * 1024;
 
@@ -196,8 +193,6 @@ impl Connection {
 }
 
 fn path(endpoint: &str) -> anyhow::Result<&Path> {
-    let path = endpoint
-        .strip_prefix("ipc://")
-        .context("the demo's endpoints are ipc://")?;
+    let path = endpoint.strip_prefix("ipc://").context("the demo's endpoints are ipc://")?;
     Ok(Path::new(path))
 }

@@ -22,11 +22,7 @@ pub(in crate::demo) struct PeerEvent {
 #[derive(Clone, Debug)]
 pub(in crate::demo) enum PeerAction {
     /// Received a frame from its inbox, in its `wakeup`th return from the poll.
-    Received {
-        hop: HopId,
-        print: Fingerprint,
-        wakeup: u64,
-    },
+    Received { hop: HopId, print: Fingerprint, wakeup: u64 },
     /// Finished processing a frame.
     Processed { hop: HopId, print: Fingerprint },
     /// Delivered tokens to a client.
@@ -76,11 +72,7 @@ impl Reports {
 
     /// Creates a queue whose reports get their times from `now`.
     pub(in crate::demo) fn at_times_of(now: impl Fn() -> MonoNs + Send + Sync + 'static) -> Self {
-        Self(Arc::new(Inner {
-            now: Box::new(now),
-            queue: ArrayQueue::new(QUEUE),
-            dropped: AtomicU64::new(0),
-        }))
+        Self(Arc::new(Inner { now: Box::new(now), queue: ArrayQueue::new(QUEUE), dropped: AtomicU64::new(0) }))
     }
 
     pub(in crate::demo) fn now(&self) -> MonoNs {

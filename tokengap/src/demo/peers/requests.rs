@@ -76,14 +76,7 @@ const GROUP: usize = 4;
 
 impl Clients {
     pub(super) fn new(load: Load, workers: Vec<Arc<str>>, random: Random) -> Self {
-        Self {
-            load,
-            workers,
-            random,
-            together: VecDeque::new(),
-            groups: 0,
-            turn: 0,
-        }
+        Self { load, workers, random, together: VecDeque::new(), groups: 0, turn: 0 }
     }
 
     /// Rid of the next request, and the number of tokens at which it ends if only prefill is requested.
@@ -91,10 +84,7 @@ impl Clients {
         let mut fresh = || format!("{:016x}{:016x}", random.next(), random.next());
         match self.load.come {
             Requests::Single => (fresh(), None),
-            Requests::Chats => (
-                format!("chatcmpl-{:016x}-{:08x}", random.next(), random.next() as u32),
-                None,
-            ),
+            Requests::Chats => (format!("chatcmpl-{:016x}-{:08x}", random.next(), random.next() as u32), None),
             Requests::Prefill => (fresh(), Some(1)),
             Requests::Groups => self.together.pop_front().unwrap_or_else(|| {
                 self.groups += 1;
@@ -165,19 +155,10 @@ mod tests {
             for request in &mut requests {
                 while request.step(load.burst, false, &mut ids).is_none() {}
             }
-            (
-                ids,
-                requests
-                    .iter()
-                    .map(|r| (Arc::clone(&r.rid), r.generated))
-                    .collect::<Vec<_>>(),
-            )
+            (ids, requests.iter().map(|r| (Arc::clone(&r.rid), r.generated)).collect::<Vec<_>>())
         };
         let (ids, requests) = play();
         assert_eq!((&ids, &requests), (&play().0, &play().1));
-        assert_eq!(
-            ids.len() as u32,
-            requests.iter().map(|(_, generated)| generated).sum::<u32>()
-        );
+        assert_eq!(ids.len() as u32, requests.iter().map(|(_, generated)| generated).sum::<u32>());
     }
 }

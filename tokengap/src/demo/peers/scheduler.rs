@@ -46,11 +46,7 @@ impl Scheduler {
                 running.extend(waiting.drain(..free));
             }
             if !running.is_empty() {
-                let stats = Stats {
-                    running: running.len(),
-                    waiting: waiting.len(),
-                    step: steps,
-                };
+                let stats = Stats { running: running.len(), waiting: waiting.len(), step: steps };
                 let frame = self.step(&mut running, ending, stats);
                 self.outlet.send(frame).await?;
             }

@@ -82,9 +82,7 @@ impl Tokenizer {
                 next_take = self.turn + TURNS_A_MESSAGE;
             }
             let drained = self.inbox.is_empty();
-            while let Some((_, rid)) = self
-                .due
-                .pop_front_if(|(turn, _)| turn.map_or(drained, |turn| turn <= self.turn))
+            while let Some((_, rid)) = self.due.pop_front_if(|(turn, _)| turn.map_or(drained, |turn| turn <= self.turn))
             {
                 self.wake(&rid);
             }
@@ -94,38 +92,25 @@ impl Tokenizer {
     /// `handle_loop`: processes one message, up to the call for the next one.
     async fn handle(&mut self, message: &Bytes) -> anyhow::Result<()> {
         let (hop, print) = (self.hop, Fingerprint::of(message));
-        self.reports.push(PeerAction::Received {
-            hop,
-            print,
-            wakeup: self.wakeup,
-        });
+        self.reports.push(PeerAction::Received { hop, print, wakeup: self.wakeup });
         let phase = self.clock.phase(&self.reports);
         let pause = self.clock.pause();
         let chunks = self.enter(message, phase)?;
-        self.busy
-            .spend(phase.per_frame + phase.per_chunk * chunks + pause)
-            .await;
+        self.busy.spend(phase.per_frame + phase.per_chunk * chunks + pause).await;
         self.reports.push(PeerAction::Processed { hop, print });
         Ok(())
     }
 
     /// `_handle_batch_output`: appends each chunk to the `out_list` of its request. Returns the number of chunks.
     fn enter(&mut self, message: &[u8], phase: Phase) -> anyhow::Result<u32> {
-        let batch = self
-            .decoder
-            .decode(&[message])
-            .context("the demo's tokenizer cannot read a frame")?;
+        let batch = self.decoder.decode(&[message]).context("the demo's tokenizer cannot read a frame")?;
         for chunk in batch.chunks() {
             if !self.states.contains_key(chunk.rid) {
                 let state = State::new(chunk.rid, phase.mode, phase.clients_add_up);
                 self.states.insert(Arc::clone(state.rid()), state);
             }
             let state = self.states.get_mut(chunk.rid).context("a request without a state")?;
-            state.queue(
-                chunk.listed.unwrap_or(0),
-                chunk.completion_tokens,
-                chunk.finish.is_some(),
-            );
+            state.queue(chunk.listed.unwrap_or(0), chunk.completion_tokens, chunk.finish.is_some());
             if !std::mem::replace(&mut state.woken, true) {
                 let turn = self.script.waiter_turns.map(|turns| self.turn + u64::from(turns));
                 self.due.push_back((turn, Arc::clone(state.rid())));
@@ -184,19 +169,10 @@ mod tests {
     }
 
     async fn play(waiter: Waiter, waiter_turns: u8) -> Truth {
-        let free = Phase {
-            per_frame: Duration::ZERO,
-            per_chunk: Duration::ZERO,
-            ..Scenario::Race.script().phases[0]
-        };
+        let free = Phase { per_frame: Duration::ZERO, per_chunk: Duration::ZERO, ..Scenario::Race.script().phases[0] };
         let phases = Vec::leak(vec![free]);
-        let script = Script {
-            waiter,
-            waiter_turns: Some(waiter_turns),
-            phases,
-            pauses: None,
-            ..Scenario::Race.script()
-        };
+        let script =
+            Script { waiter, waiter_turns: Some(waiter_turns), phases, pauses: None, ..Scenario::Race.script() };
         let account = Account::default();
         let inbox = queued(&account);
         let tokenizer = Tokenizer::new(HopId(0), inbox, Reports::new(), account.clone(), script, Random::new(1));
@@ -216,14 +192,7 @@ mod tests {
     #[tokio::test]
     async fn a_queued_backlog_loses_as_many_chunks_as_the_real_tokenizer() {
         let python_3_11 = play(Waiter::KeepsLast, 3).await;
-        assert_eq!(
-            (
-                python_3_11.chunks_dropped,
-                python_3_11.tokens_lost,
-                python_3_11.rids_affected
-            ),
-            (6400, 6400, 64)
-        );
+        assert_eq!((python_3_11.chunks_dropped, python_3_11.tokens_lost, python_3_11.rids_affected), (6400, 6400, 64));
         let python_3_12 = play(Waiter::KeepsLast, 1).await;
         assert_eq!(python_3_12.chunks_dropped, 0);
     }
@@ -231,9 +200,6 @@ mod tests {
     #[tokio::test]
     async fn a_queued_backlog_is_merged_by_later_releases() {
         let merged = play(Waiter::Merges, 3).await;
-        assert_eq!(
-            (merged.chunks_dropped, merged.chunks_merged, merged.tokens_claimed),
-            (0, 6400, 12_800)
-        );
+        assert_eq!((merged.chunks_dropped, merged.chunks_merged, merged.tokens_claimed), (0, 6400, 12_800));
     }
 }

@@ -54,11 +54,7 @@ impl State {
     /// Queues a chunk of `tokens` tokens. `count` is the number of tokens so far, if the chunk states it.
     pub(super) fn queue(&mut self, tokens: u32, count: Option<u32>, finished: bool) {
         self.made = count.unwrap_or(self.made + tokens);
-        self.out_list.push(Queued {
-            tokens,
-            completion_tokens: self.made,
-            finished,
-        });
+        self.out_list.push(Queued { tokens, completion_tokens: self.made, finished });
     }
 
     /// Runs the waiter: passes deliveries to `give` and counts dropped and merged chunks in `account`.
@@ -106,11 +102,7 @@ impl State {
 
     /// Delivers `tokens` to the client, which counts them as new, or as all so far minus those it has.
     fn deliver(&mut self, tokens: u32, chunk: Queued, account: &Account) -> PeerDelivery {
-        let mode = if self.clients_add_up {
-            Mode::Incremental
-        } else {
-            self.mode
-        };
+        let mode = if self.clients_add_up { Mode::Incremental } else { self.mode };
         let counted = match mode {
             Mode::Incremental => tokens,
             Mode::Cumulative => tokens - self.given,

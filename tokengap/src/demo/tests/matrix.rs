@@ -40,15 +40,8 @@ fn script(scenario: Scenario, at: At) -> Script {
         At::Workers => (1, 1, 4),
         At::Router => (1, 2, 2),
     };
-    let route = Route {
-        schedulers,
-        detokenizers,
-        workers,
-    };
-    Script {
-        route,
-        ..scenario.script()
-    }
+    let route = Route { schedulers, detokenizers, workers };
+    Script { route, ..scenario.script() }
 }
 
 /// Runs the scenario and checks that its report has exactly these warnings, headline first. Each contains severity, kind and hop, and for
@@ -107,19 +100,14 @@ fn tokenizer_workers_and_data_parallel_schedulers_cause_no_findings() {
 
 #[test]
 fn a_slow_tokenizer_is_the_headline() {
-    for (at, hop) in [
-        (At::Direct, "scheduler->tokenizer"),
-        (At::Detokenizer, "detokenizer->tokenizer"),
-    ] {
+    for (at, hop) in [(At::Direct, "scheduler->tokenizer"), (At::Detokenizer, "detokenizer->tokenizer")] {
         let gap = format!("warning first-token-gap {hop} busy");
         let backlog = format!("warning backlog-growing {hop}");
         check(script(Scenario::Backlog, at), at, &[&gap, &backlog]);
     }
     // With one message per request, each message costs as much as a frame.
-    let expected = [
-        "critical first-token-gap detokenizer->worker busy",
-        "critical backlog-growing detokenizer->worker",
-    ];
+    let expected =
+        ["critical first-token-gap detokenizer->worker busy", "critical backlog-growing detokenizer->worker"];
     check_all(Scenario::Backlog, &[At::Workers, At::Router], &expected);
 }
 
@@ -133,20 +121,13 @@ fn lost_tokens_are_the_headline() {
 
 #[test]
 fn merged_deliveries_are_not_reported_as_lost() {
-    check_all(
-        Scenario::Merge,
-        &[At::Direct, At::Detokenizer],
-        &["warning merged-chunks"],
-    );
+    check_all(Scenario::Merge, &[At::Direct, At::Detokenizer], &["warning merged-chunks"]);
     check_all(Scenario::Merge, &[At::Workers, At::Router], &[]);
 }
 
 #[test]
 fn inflated_counts_rank_above_waits() {
-    for (at, hop) in [
-        (At::Direct, "scheduler->tokenizer"),
-        (At::Detokenizer, "detokenizer->tokenizer"),
-    ] {
+    for (at, hop) in [(At::Direct, "scheduler->tokenizer"), (At::Detokenizer, "detokenizer->tokenizer")] {
         // It is slow in only one of its two phases.
         let gap = format!("warning first-token-gap {hop} unknown");
         let backlog = format!("warning backlog-growing {hop}");
@@ -180,26 +161,16 @@ fn each_phase_of_the_regression_has_its_own_headline() {
 
 #[test]
 fn the_slow_stage_is_found_for_any_number_of_detokenizers() {
-    let one = [
-        "critical first-token-gap scheduler->detokenizer busy",
-        "warning backlog-growing scheduler->detokenizer",
-    ];
+    let one =
+        ["critical first-token-gap scheduler->detokenizer busy", "warning backlog-growing scheduler->detokenizer"];
     let several = [
         "critical backlog-growing detokenizer-router->detokenizer",
         "warning first-token-gap detokenizer-router->detokenizer busy",
     ];
     let router = ["warning first-token-gap scheduler->detokenizer-router busy"];
     check_all(Scenario::Detokenizers, &[At::Direct], &[]);
-    check_all(
-        Scenario::Detokenizers,
-        &[At::Number(1), At::Detokenizer, At::Workers],
-        &one,
-    );
-    check_all(
-        Scenario::Detokenizers,
-        &[At::Number(2), At::Number(4), At::Router],
-        &several,
-    );
+    check_all(Scenario::Detokenizers, &[At::Number(1), At::Detokenizer, At::Workers], &one);
+    check_all(Scenario::Detokenizers, &[At::Number(2), At::Number(4), At::Router], &several);
     check_all(Scenario::Detokenizers, &[8, 16].map(At::Number), &router);
 }
 

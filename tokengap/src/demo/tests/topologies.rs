@@ -23,11 +23,7 @@ fn hop<'r>(report: &'r Value, name: &str) -> &'r Value {
 fn keeps_order(scenario: Scenario) -> (Value, DemoTruth) {
     let (report, account) = agree(scenario.script(), SHORT_RUN);
     for hop in report["hops"].as_array().expect("hops") {
-        assert_eq!(
-            (&hop["rids_moved"], &hop["out_of_order"]),
-            (&0.into(), &0.into()),
-            "{hop:#}"
-        );
+        assert_eq!((&hop["rids_moved"], &hop["out_of_order"]), (&0.into(), &0.into()), "{hop:#}");
         assert_eq!(hop["chunks"], account.truth.chunks, "{hop:#}");
         assert_eq!(hop["tokens"], account.truth.tokens, "{hop:#}");
     }
@@ -49,21 +45,14 @@ fn shares(members: &Value) -> Vec<f64> {
 fn without_a_detokenizer_there_is_one_hop() {
     let (report, _) = keeps_order(Scenario::SkipTokenizer);
     assert_eq!(names(&report), ["scheduler->tokenizer"]);
-    assert_eq!(
-        report["path"].as_array().map(Vec::len),
-        Some(1),
-        "no process in between"
-    );
+    assert_eq!(report["path"].as_array().map(Vec::len), Some(1), "no process in between");
 }
 
 #[test]
 fn time_inside_the_detokenizer_is_measured() {
     let (report, account) = keeps_order(Scenario::Healthy);
     let legs: Vec<_> = report["path"].as_array().expect("legs").iter().collect();
-    let segments: Vec<_> = legs
-        .iter()
-        .map(|leg| (leg["name"].as_str(), leg["kind"].as_str()))
-        .collect();
+    let segments: Vec<_> = legs.iter().map(|leg| (leg["name"].as_str(), leg["kind"].as_str())).collect();
     assert_eq!(
         segments,
         [
@@ -72,14 +61,8 @@ fn time_inside_the_detokenizer_is_measured() {
             (Some("detokenizer->tokenizer"), Some("wait"))
         ]
     );
-    assert_eq!(
-        legs[1]["ns"]["count"], account.truth.chunks,
-        "every chunk is recognised"
-    );
-    assert!(
-        legs[1]["busy"].as_f64().is_some_and(|busy| busy > 0.0 && busy < 0.5),
-        "{report:#}"
-    );
+    assert_eq!(legs[1]["ns"]["count"], account.truth.chunks, "every chunk is recognised");
+    assert!(legs[1]["busy"].as_f64().is_some_and(|busy| busy > 0.0 && busy < 0.5), "{report:#}");
 }
 
 #[test]
@@ -89,10 +72,7 @@ fn tokenizer_workers_share_the_load() {
     let line = hop(&report, "detokenizer->worker");
     assert_eq!(line["frames_sent"], account.truth.chunks, "one message a request");
     let shares = shares(&line["workers"]);
-    assert!(
-        shares.len() == 4 && shares.iter().all(|&share| share > 0.05),
-        "{line:#}"
-    );
+    assert!(shares.len() == 4 && shares.iter().all(|&share| share > 0.05), "{line:#}");
 }
 
 #[test]
@@ -100,16 +80,8 @@ fn data_parallel_schedulers_are_connections_of_one_hop() {
     let (report, account) = keeps_order(Scenario::DataParallel);
     let line = hop(&report, "scheduler->detokenizer");
     let shares = shares(&line["lanes"]);
-    assert!(
-        shares.len() == 4 && shares.iter().all(|&share| share > 0.05),
-        "{line:#}"
-    );
-    let tokens: u64 = line["lanes"]
-        .as_array()
-        .expect("lanes")
-        .iter()
-        .filter_map(|l| l["tokens"].as_u64())
-        .sum();
+    assert!(shares.len() == 4 && shares.iter().all(|&share| share > 0.05), "{line:#}");
+    let tokens: u64 = line["lanes"].as_array().expect("lanes").iter().filter_map(|l| l["tokens"].as_u64()).sum();
     assert_eq!(tokens, account.truth.tokens);
 }
 
@@ -125,11 +97,7 @@ fn a_prefill_server_sends_one_frame_a_request() {
 fn batch_items_and_samples_are_separate_requests() {
     let (report, _) = keeps_order(Scenario::Sampling);
     let rids = report["slowest"].as_array().expect("requests").iter();
-    assert!(
-        rids.filter_map(|line| line["rid"].as_str())
-            .any(|rid| rid.contains('_')),
-        "{report:#}"
-    );
+    assert!(rids.filter_map(|line| line["rid"].as_str()).any(|rid| rid.contains('_')), "{report:#}");
 }
 
 #[test]
@@ -140,10 +108,7 @@ fn idle_workers_and_requests_that_change_workers_are_found() {
     assert!(line["rids_moved"].as_u64() > Some(0), "{line:#}");
     let of_hop = |kind: &str| {
         let found = report["findings"].as_array().expect("findings").iter();
-        found
-            .filter(|f| f["kind"] == kind)
-            .map(|f| f["hop"].as_str())
-            .collect::<Vec<_>>()
+        found.filter(|f| f["kind"] == kind).map(|f| f["hop"].as_str()).collect::<Vec<_>>()
     };
     assert_eq!(of_hop("worker-imbalance"), [Some("detokenizer-router->detokenizer")]);
     assert_eq!(of_hop("rid-changed-worker"), [Some("detokenizer-router->detokenizer")]);
@@ -153,9 +118,7 @@ fn idle_workers_and_requests_that_change_workers_are_found() {
 #[test]
 fn more_detokenizers_move_the_wait_to_the_next_bottleneck() {
     let run = |workers: usize| -> Report {
-        let script = Scenario::Detokenizers
-            .with_workers(workers)
-            .expect("a number of workers");
+        let script = Scenario::Detokenizers.with_workers(workers).expect("a number of workers");
         let (report, _) = play(script, Duration::from_secs(4));
         serde_json::from_value(report).expect("our own report")
     };
@@ -164,33 +127,13 @@ fn more_detokenizers_move_the_wait_to_the_next_bottleneck() {
         let diff = Diff::of(("a", a), ("b", b), &Options::default());
         let wait = diff.wait.clone().expect("both runs see where chunks wait");
         assert!(wait.summary.starts_with("the wait moved from "), "{}", diff.to_text());
-        assert!(
-            diff.to_text().contains("WHERE A CHUNK'S TIME GOES"),
-            "{}",
-            diff.to_text()
-        );
+        assert!(diff.to_text().contains("WHERE A CHUNK'S TIME GOES"), "{}", diff.to_text());
         (wait.from, wait.to)
     };
     let pair = |from: &str, to: &str| (from.to_owned(), to.to_owned());
-    assert_eq!(
-        moved(&one, &four),
-        pair("scheduler->detokenizer", "detokenizer-router->detokenizer")
-    );
-    assert_eq!(
-        moved(&four, &eight),
-        pair("detokenizer-router->detokenizer", "scheduler->detokenizer-router")
-    );
-    assert_eq!(
-        moved(&one, &eight),
-        pair("scheduler->detokenizer", "scheduler->detokenizer-router")
-    );
-    let router = eight
-        .path
-        .iter()
-        .find(|leg| leg.name == "detokenizer-router")
-        .expect("a leg");
-    assert!(
-        router.busy.is_some_and(|busy| busy > 0.7),
-        "the router is the bottleneck: {router:?}"
-    );
+    assert_eq!(moved(&one, &four), pair("scheduler->detokenizer", "detokenizer-router->detokenizer"));
+    assert_eq!(moved(&four, &eight), pair("detokenizer-router->detokenizer", "scheduler->detokenizer-router"));
+    assert_eq!(moved(&one, &eight), pair("scheduler->detokenizer", "scheduler->detokenizer-router"));
+    let router = eight.path.iter().find(|leg| leg.name == "detokenizer-router").expect("a leg");
+    assert!(router.busy.is_some_and(|busy| busy > 0.7), "the router is the bottleneck: {router:?}");
 }

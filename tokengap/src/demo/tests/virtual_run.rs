@@ -24,10 +24,7 @@ const TURN: Duration = Duration::from_millis(10);
 
 /// Runs `script` for `time`, then until everything is delivered.
 pub(super) fn play(script: Script, time: Duration) -> (Report, DemoTruth) {
-    let runtime = tokio::runtime::Builder::new_current_thread()
-        .enable_time()
-        .start_paused(true)
-        .build();
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_time().start_paused(true).build();
     runtime.expect("a runtime").block_on(async {
         let reports = Reports::at_times_of(clock());
         let memory = Memory::new(reports.clone());
@@ -58,15 +55,8 @@ pub(super) fn play(script: Script, time: Duration) -> (Report, DemoTruth) {
             () = watched => {}
         }
         watch.turn(true);
-        let truth = DemoTruth {
-            scenario: name,
-            seed: SEED,
-            truth: account.truth(),
-        };
-        let input = ReportInput {
-            demo: serde_json::to_value(&truth).ok(),
-            ..ReportInput::of("demo")
-        };
+        let truth = DemoTruth { scenario: name, seed: SEED, truth: account.truth() };
+        let input = ReportInput { demo: serde_json::to_value(&truth).ok(), ..ReportInput::of("demo") };
         (watch.analysis.report(&input), truth)
     })
 }
@@ -94,22 +84,13 @@ struct Watch {
 impl Watch {
     fn new(script: &Script, hops: &[HopPlan], memory: Memory, reports: Reports) -> Self {
         let join = Join::new(script.engine, script.waiter, script.waiter_turns);
-        let mut analysis = Analysis::new(Config {
-            engines: engines::FACTS,
-            ..Config::default()
-        });
+        let mut analysis = Analysis::new(Config { engines: engines::FACTS, ..Config::default() });
         let (at, what) = (reports.now(), join.engine(script.phases[0].mode));
         analysis.apply(&Event { at, what });
         for hop in hops {
             analysis.apply(&announcement(hop, at));
         }
-        Self {
-            memory,
-            reports,
-            join,
-            decoder: script.engine.decoder(),
-            analysis,
-        }
+        Self { memory, reports, join, decoder: script.engine.decoder(), analysis }
     }
 
     fn turn(&mut self, all: bool) {
@@ -117,13 +98,7 @@ impl Watch {
             self.join.add_report(report);
         }
         assert_eq!(self.reports.take_dropped(), 0, "reports that found no room");
-        let Self {
-            memory,
-            join,
-            decoder,
-            analysis,
-            ..
-        } = self;
+        let Self { memory, join, decoder, analysis, .. } = self;
         let mut apply = |event: &Event<'_>| analysis.apply(event);
         while let Some(sent) = memory.next() {
             let at = sent.at;
@@ -148,13 +123,7 @@ impl Watch {
 /// Announcement of the hop by the demo's tap.
 fn announcement(hop: &HopPlan, at: MonoNs) -> Event<'_> {
     let last = hop.to == Receiver::Tokenizer;
-    let capabilities = Capabilities {
-        sent: true,
-        forwarded: true,
-        received: true,
-        processed: true,
-        delivered: last,
-    };
+    let capabilities = Capabilities { sent: true, forwarded: true, received: true, processed: true, delivered: last };
     let what = What::Hop(Hop {
         id: hop.id,
         ends: hop.ends,

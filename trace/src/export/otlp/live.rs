@@ -92,8 +92,7 @@ impl LiveSpans {
             let _ = follow.finish(analysis, report, &mut self.encoded);
         }
         let (source, opening) = (&self.resource.source, &self.opening);
-        self.encoded
-            .add(|list| spans::capture(list, source, report, &opening.clock()));
+        self.encoded.add(|list| spans::capture(list, source, report, &opening.clock()));
     }
 
     /// Adds spans for findings that started or ended since the last call.
@@ -107,26 +106,17 @@ impl LiveSpans {
             let episode = match (finding.active, self.active.get(&key)) {
                 (true, None) => {
                     self.active.insert(key, now);
-                    Episode {
-                        from: finding.began,
-                        to: now,
-                        over: false,
-                    }
+                    Episode { from: finding.began, to: now, over: false }
                 }
                 (false, Some(&found)) => {
                     self.active.remove(&key);
-                    Episode {
-                        from: finding.began.min(found),
-                        to: now,
-                        over: true,
-                    }
+                    Episode { from: finding.began.min(found), to: now, over: true }
                 }
                 _ => continue,
             };
             self.episodes += 1;
             let place = self.episodes;
-            self.encoded
-                .add(|list| spans::finding(list, finding, &episode, (source, began, place), &clock));
+            self.encoded.add(|list| spans::finding(list, finding, &episode, (source, began, place), &clock));
         }
     }
 

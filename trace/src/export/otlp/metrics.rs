@@ -22,9 +22,7 @@ pub fn metrics_data(families: &[Family], resource: &Resource, (from, to): (u64, 
 
 fn one(o: &mut Object<'_>, family: &Family, times: (u64, u64)) {
     let of = family.definition;
-    o.text("name", of.name)
-        .text("description", of.help)
-        .text("unit", of.unit.ucum());
+    o.text("name", of.name).text("description", of.help).text("unit", of.unit.ucum());
     let data = match of.kind {
         Kind::Counter => "sum",
         Kind::Gauge => "gauge",

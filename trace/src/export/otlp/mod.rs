@@ -25,10 +25,7 @@ pub(super) struct Otlp<'w> {
 
 impl<'w> Otlp<'w> {
     pub(super) fn new(out: Box<dyn io::Write + 'w>, opening: &Opening) -> Self {
-        Self {
-            out: Stream::lines(out),
-            resource: Resource::of(opening.source(), opening.tokengap()),
-        }
+        Self { out: Stream::lines(out), resource: Resource::of(opening.source(), opening.tokengap()) }
     }
 
     fn learn(&mut self, context: &ExportContext<'_>) {

@@ -47,8 +47,7 @@ pub(super) fn request(spans: &mut Array<'_>, request: &Closed<'_>, context: &Exp
         let id = ids.next();
         spans.object(|o| {
             o.text("traceId", &trace.hex).text("spanId", &id);
-            o.text("parentSpanId", above.last().map_or("", |id| id))
-                .int("flags", 1_u64);
+            o.text("parentSpanId", above.last().map_or("", |id| id)).int("flags", 1_u64);
             o.text("name", &stage.name).int("kind", INTERNAL);
             times(o, (stage.from, stage.to), context.clock);
             o.array("attributes", |a| stage_attributes(a, stage, context));
@@ -236,9 +235,7 @@ fn note_event(list: &mut Array<'_>, note: &Note, context: &ExportContext<'_>) {
             NoteKind::Dropped { .. } => "dropped",
         };
         o.text("name", name).array("attributes", |a| match &note.what {
-            NoteKind::Stage {
-                by, tokens, pending, ..
-            } => {
+            NoteKind::Stage { by, tokens, pending, .. } => {
                 text(a, "tokengap.by", by);
                 int(a, "tokengap.tokens", *tokens);
                 int(a, "tokengap.pending", *pending);
@@ -247,11 +244,7 @@ fn note_event(list: &mut Array<'_>, note: &Note, context: &ExportContext<'_>) {
                 text(a, "tokengap.by", by);
                 int(a, "tokengap.chunks", Some(*chunks));
             }
-            NoteKind::Answered {
-                end,
-                tokens,
-                short_writes,
-            } => {
+            NoteKind::Answered { end, tokens, short_writes } => {
                 text(a, "tokengap.end", end.as_str());
                 int(a, "tokengap.tokens", *tokens);
                 int(a, "tokengap.short_writes", Some(*short_writes));

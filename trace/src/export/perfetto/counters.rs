@@ -46,11 +46,7 @@ impl Counters {
         context: &ExportContext<'_>,
     ) -> io::Result<()> {
         // The backlog is only known if sends and receives are both observed.
-        if !context
-            .hops
-            .get(hop)
-            .is_some_and(|h| h.capabilities.sent && h.capabilities.received)
-        {
+        if !context.hops.get(hop).is_some_and(|h| h.capabilities.sent && h.capabilities.received) {
             return Ok(());
         }
         let known = self.groups.get(&hop).copied();
@@ -96,18 +92,11 @@ impl Counters {
 
     pub(super) fn tick(&mut self, out: &mut Stream<'_>, now: MonoNs, context: &ExportContext<'_>) -> io::Result<()> {
         for place in 0..self.gauges.len() {
-            if self.gauges[place]
-                .drawn
-                .is_some_and(|drawn| drawn != self.gauges[place].last)
-            {
+            if self.gauges[place].drawn.is_some_and(|drawn| drawn != self.gauges[place].last) {
                 self.draw(out, place, context)?;
             }
         }
-        let waiting = context
-            .ledger
-            .requests()
-            .filter(|r| r.waiting_since().is_some())
-            .count();
+        let waiting = context.ledger.requests().filter(|r| r.waiting_since().is_some()).count();
         let requests = (context.lives.len(), waiting);
         if self.requests.replace(requests) == Some(requests) {
             return Ok(());
@@ -138,10 +127,7 @@ pub(super) fn queue(
 ) -> io::Result<()> {
     let name = format!("kernel queue {}", sample.hop);
     counter(out, HOPS, &name, context.clock.at(at), |args| {
-        for (name, bytes) in [
-            ("receive_bytes", sample.receive_bytes),
-            ("send_bytes", sample.send_bytes),
-        ] {
+        for (name, bytes) in [("receive_bytes", sample.receive_bytes), ("send_bytes", sample.send_bytes)] {
             if let Some(bytes) = bytes {
                 args.int(name, bytes);
             }

@@ -70,20 +70,12 @@ impl Frames {
             if frames.len() >= WAITING {
                 frames.pop_front();
             }
-            frames.push_back(Sent {
-                seq: id.seq,
-                at,
-                bytes: frame.bytes,
-                chunks: frame.chunks.len() as u32,
-            });
+            frames.push_back(Sent { seq: id.seq, at, bytes: frame.bytes, chunks: frame.chunks.len() as u32 });
         }
         let hop = context.hops.name(id.hop);
         out.object(|o| {
             head(o, "X", track, "send", context.clock.at(at));
-            o.micros("dur", 0)
-                .word("cat", "frame")
-                .hex("bind_id", flow(id))
-                .flag("flow_out", true);
+            o.micros("dur", 0).word("cat", "frame").hex("bind_id", flow(id)).flag("flow_out", true);
             o.object("args", |args| {
                 args.text("hop", hop).int("lane", id.lane).int("seq", id.seq);
                 args.int("bytes", frame.bytes).int("chunks", frame.chunks.len() as u64);
@@ -138,12 +130,7 @@ impl Frames {
         if let Some(before) = self.open.remove(&track) {
             self.write(out, track, &before, at, false, context)?;
         }
-        let open = Open {
-            id,
-            at,
-            sent: self.take_sent(id).filter(|sent| sent.at < at),
-            wakeup: received.wakeup,
-        };
+        let open = Open { id, at, sent: self.take_sent(id).filter(|sent| sent.at < at), wakeup: received.wakeup };
         if hop.is_some_and(|h| h.capabilities.processed) {
             self.receiving_thread.insert(id.hop, track);
             self.open.insert(track, open);
@@ -194,16 +181,12 @@ impl Frames {
         let observes_processed = context.hops.get(id.hop).is_some_and(|h| h.capabilities.processed);
         out.object(|o| {
             head(o, "X", track, "receive", context.clock.at(from));
-            o.micros("dur", to.since(from))
-                .word("cat", "frame")
-                .hex("bind_id", flow(id));
+            o.micros("dur", to.since(from)).word("cat", "frame").hex("bind_id", flow(id));
             if open.sent.is_some() {
                 o.flag("flow_in", true);
             }
             o.flag("flow_out", true).object("args", |args| {
-                args.text("hop", context.hops.name(id.hop))
-                    .int("lane", id.lane)
-                    .int("seq", id.seq);
+                args.text("hop", context.hops.name(id.hop)).int("lane", id.lane).int("seq", id.seq);
                 if let Some(sent) = open.sent {
                     args.int("queue_wait_ns", open.at.since(sent.at));
                     args.int("bytes", sent.bytes).int("chunks", sent.chunks);

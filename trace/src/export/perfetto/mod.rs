@@ -33,16 +33,10 @@ impl<'w> Perfetto<'w> {
         let tracks = Tracks::new(&mut out, opening)?;
         let clock = opening.clock();
         instant(&mut out, tracks::FINDINGS, "capture", 0, |args| {
-            args.text("source", opening.source())
-                .text("tokengap", opening.tokengap());
+            args.text("source", opening.source()).text("tokengap", opening.tokengap());
             args.int("wall_ns", clock.wall(clock.mono(0)));
         })?;
-        Ok(Self {
-            out,
-            tracks,
-            frames: Frames::default(),
-            counters: Counters::default(),
-        })
+        Ok(Self { out, tracks, frames: Frames::default(), counters: Counters::default() })
     }
 
     fn lost(&mut self, at: MonoNs, lost: &Missed, context: &ExportContext<'_>) -> io::Result<()> {
@@ -58,11 +52,8 @@ impl<'w> Perfetto<'w> {
     fn undecoded(&mut self, at: MonoNs, frame: &Undecoded<'_>, context: &ExportContext<'_>) -> io::Result<()> {
         let ts = context.clock.at(at);
         instant(&mut self.out, tracks::MISSED, "frame undecoded", ts, |args| {
-            args.text("hop", context.hops.name(frame.id.hop))
-                .int("lane", frame.id.lane);
-            args.int("seq", frame.id.seq)
-                .int("bytes", frame.bytes)
-                .text("reason", frame.reason);
+            args.text("hop", context.hops.name(frame.id.hop)).int("lane", frame.id.lane);
+            args.int("seq", frame.id.seq).int("bytes", frame.bytes).text("reason", frame.reason);
         })
     }
 
@@ -74,9 +65,7 @@ impl<'w> Perfetto<'w> {
         let ts = context.clock.at(at);
         instant(&mut self.out, track, sample.function, ts, |args| {
             args.text("file", sample.file).int("interval_ns", sample.interval_ns);
-            args.int("samples", sample.samples)
-                .int("total", sample.total)
-                .int("own", sample.own);
+            args.int("samples", sample.samples).int("total", sample.total).int("own", sample.own);
             if let Some(gil) = sample.gil {
                 args.int("gil", gil);
             }
@@ -102,12 +91,7 @@ impl<'w> Perfetto<'w> {
 impl Exporter for Perfetto<'_> {
     fn event(&mut self, event: &Event<'_>, context: &ExportContext<'_>) -> io::Result<()> {
         let at = event.at;
-        let Self {
-            out,
-            tracks,
-            frames,
-            counters,
-        } = self;
+        let Self { out, tracks, frames, counters } = self;
         match &event.what {
             What::Engine(engine) => instant(out, tracks::LOG, "engine", context.clock.at(at), |args| {
                 args.maybe_text("version", engine.version);
@@ -141,9 +125,7 @@ impl Exporter for Perfetto<'_> {
             What::LoggedState(logged_state) => counters::logged_state(out, at, logged_state, context),
             What::Merged(merged) if context.options.wants_rid(merged.rid) => {
                 instant(out, tracks::LOG, "chunks merged", context.clock.at(at), |args| {
-                    args.text("rid", merged.rid)
-                        .int("chunks", merged.chunks)
-                        .text("by", merged.by);
+                    args.text("rid", merged.rid).int("chunks", merged.chunks).text("by", merged.by);
                 })
             }
             // Drawn on the request's own row after it has ended.
@@ -167,8 +149,7 @@ impl Exporter for Perfetto<'_> {
         for finding in &report.findings {
             let ts = context.clock.at(MonoNs(from.0.saturating_add(finding.at_ns)));
             instant(&mut self.out, tracks::FINDINGS, &finding.kind, ts, |args| {
-                args.text("severity", finding.severity.as_str())
-                    .text("summary", &finding.summary);
+                args.text("severity", finding.severity.as_str()).text("summary", &finding.summary);
                 if !finding.rid.is_empty() {
                     args.text("rid", &finding.rid);
                 }

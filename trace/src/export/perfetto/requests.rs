@@ -93,9 +93,7 @@ pub(super) fn closed(out: &mut Stream<'_>, request: &Closed<'_>, context: &Expor
                     o.hex("bind_id", flow(frame)).flag("flow_in", true);
                 }
                 o.object("args", |args| {
-                    args.int("hop_id", frame.hop.0)
-                        .int("lane", frame.lane)
-                        .int("seq", frame.seq);
+                    args.int("hop_id", frame.hop.0).int("lane", frame.lane).int("seq", frame.seq);
                 });
             }
         })?;
@@ -214,10 +212,7 @@ fn local_id(o: &mut Object<'_>, life: &LiveRequest, context: &ExportContext<'_>)
     o.object("id2", |id| {
         if life.again {
             // Two live requests with one rid need a row each.
-            id.text(
-                "local",
-                &format!("{} from {}", life.rid, context.clock.at(life.first_at)),
-            );
+            id.text("local", &format!("{} from {}", life.rid, context.clock.at(life.first_at)));
         } else {
             id.text("local", &life.rid);
         }

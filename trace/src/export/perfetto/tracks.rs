@@ -32,10 +32,7 @@ const LAST_PLACE: u32 = 10_000;
 const MAX_ROWS: usize = 8_192;
 
 const fn synthetic(process: u32, thread: u32) -> Track {
-    Track {
-        pid: SYNTHETIC + process,
-        tid: SYNTHETIC + process + thread,
-    }
+    Track { pid: SYNTHETIC + process, tid: SYNTHETIC + process + thread }
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -66,11 +63,7 @@ impl Tracks {
             next: SYNTHETIC + 100,
         };
         tracks.name_process(out, FINDINGS.pid, "tokengap", 0)?;
-        for (track, name) in [
-            (FINDINGS, "findings"),
-            (MISSED, "missed observations"),
-            (LOG, "engine's log"),
-        ] {
+        for (track, name) in [(FINDINGS, "findings"), (MISSED, "missed observations"), (LOG, "engine's log")] {
             name_thread(out, track, name)?;
         }
         tracks.name_process(out, HOPS.pid, "hops", LAST_PLACE)?;
@@ -96,9 +89,7 @@ impl Tracks {
     /// Track of the relay's part of a connection.
     pub(super) fn relay(&mut self, out: &mut Stream<'_>, hop: HopId, lane: u32, hops: &Hops) -> io::Result<Track> {
         let name = hops.name(hop);
-        self.find_or_add(out, Key::Relay(hop, lane), "relay", || {
-            format!("{name}, connection {lane}")
-        })
+        self.find_or_add(out, Key::Relay(hop, lane), "relay", || format!("{name}, connection {lane}"))
     }
 
     /// Track of a hop's receives if the receiving thread is unknown.
@@ -110,9 +101,7 @@ impl Tracks {
         let Some(it) = hops.get(hop) else {
             return self.add(out, key, "", || format!("receives of hop {}", hop.0));
         };
-        let role = it
-            .worker
-            .map_or_else(|| it.ends.to.to_string(), |n| format!("{} {n}", it.ends.to));
+        let role = it.worker.map_or_else(|| it.ends.to.to_string(), |n| format!("{} {n}", it.ends.to));
         self.add(out, key, &role, || format!("receives from {}", it.name))
     }
 
@@ -124,10 +113,7 @@ impl Tracks {
         role: &str,
         name: &str,
     ) -> io::Result<Track> {
-        let track = Track {
-            pid: thread.pid,
-            tid: thread.tid,
-        };
+        let track = Track { pid: thread.pid, tid: thread.tid };
         let place = ROLES_PLACE + self.processes.len() as u32;
         if !role.is_empty() && self.processes.len() < MAX_ROWS && !self.processes.contains_key(&thread.pid) {
             self.name_process(out, thread.pid, role, place)?;
@@ -167,10 +153,7 @@ impl Tracks {
         if self.known.len() >= MAX_ROWS {
             return Ok(Track { pid, tid: pid });
         }
-        let track = Track {
-            pid,
-            tid: self.number(),
-        };
+        let track = Track { pid, tid: self.number() };
         self.known.insert(key, track);
         name_thread(out, track, &name())?;
         Ok(track)
@@ -200,10 +183,7 @@ impl Tracks {
 
 fn name_thread(out: &mut Stream<'_>, track: Track, name: &str) -> io::Result<()> {
     out.object(|o| {
-        o.text("ph", "M")
-            .int("pid", track.pid)
-            .int("tid", track.tid)
-            .text("name", "thread_name");
+        o.text("ph", "M").int("pid", track.pid).int("tid", track.tid).text("name", "thread_name");
         o.object("args", |args| {
             args.text("name", name);
         });

@@ -16,10 +16,7 @@ fn reported(claim: IdColumn, listed: u32, completion: u32) -> Reported {
 /// Enters (listed, completion) pairs and returns the steps.
 fn verdicts(claim: IdColumn, chunks: &[(u32, u32)]) -> (Count, Vec<Step>) {
     let mut count = Count::default();
-    let steps = chunks
-        .iter()
-        .map(|&(listed, completion)| count.step(reported(claim, listed, completion), 0))
-        .collect();
+    let steps = chunks.iter().map(|&(listed, completion)| count.step(reported(claim, listed, completion), 0)).collect();
     (count, steps)
 }
 
@@ -32,26 +29,17 @@ fn speculative_bursts_and_stream_intervals_add_up() {
 
 #[test]
 fn without_counts_a_streams_count_is_the_sum_of_its_ids() {
-    let next = |listed, watched| Reported {
-        completion: None,
-        watched,
-        ..reported(IdColumn::Uncounted, listed, 0)
-    };
-    for (watched, begins) in [
-        (Some(WATCHED_LONG), Verdict::Fits),
-        (Some(3), Verdict::JoinedLate),
-        (None, Verdict::JoinedLate),
-    ] {
+    let next = |listed, watched| Reported { completion: None, watched, ..reported(IdColumn::Uncounted, listed, 0) };
+    for (watched, begins) in
+        [(Some(WATCHED_LONG), Verdict::Fits), (Some(3), Verdict::JoinedLate), (None, Verdict::JoinedLate)]
+    {
         let mut count = Count::default();
         assert_eq!(count.step(next(1, watched), 0), Step::of(1, 1, begins));
         assert_eq!(count.step(next(4, watched), 0), Step::fits(4));
         assert_eq!((count.high, count.whole), (5, begins == Verdict::Fits));
         assert_eq!(count.step(next(2, watched), 1), Step::of(2, 2, Verdict::Rebased));
         assert_eq!((count.high, count.whole), (7, false));
-        let last = Reported {
-            finish: Some(Finish::Stop),
-            ..next(0, watched)
-        };
+        let last = Reported { finish: Some(Finish::Stop), ..next(0, watched) };
         assert_eq!(count.step(last, 1), Step::fits(0));
         assert_eq!(count.step(last, 1).verdict, Verdict::Repeat);
         assert_eq!(count.step(next(1, watched), 1).verdict, Verdict::Restart);
@@ -67,10 +55,7 @@ fn a_missing_frame_loses_exactly_its_tokens() {
 
 #[test]
 fn recomputing_after_a_retraction_with_embeds_is_healthy() {
-    let (_, steps) = verdicts(
-        IdColumn::Delta,
-        &[(1, 1), (99, 100), (0, 1), (0, 60), (0, 99), (3, 103), (1, 104)],
-    );
+    let (_, steps) = verdicts(IdColumn::Delta, &[(1, 1), (99, 100), (0, 1), (0, 60), (0, 99), (3, 103), (1, 104)]);
     assert!(steps.iter().all(|s| s.verdict == Verdict::Fits), "{steps:?}");
     assert_eq!(steps.iter().map(|s| s.new).sum::<u32>(), 104);
 }
@@ -78,13 +63,7 @@ fn recomputing_after_a_retraction_with_embeds_is_healthy() {
 #[test]
 fn joining_while_a_request_recomputes_is_not_a_loss() {
     let (_, steps) = verdicts(IdColumn::Delta, &[(0, 50), (0, 51), (0, 99), (3, 103), (1, 104)]);
-    let expected = [
-        Verdict::JoinedLate,
-        Verdict::Fits,
-        Verdict::Fits,
-        Verdict::Rebased,
-        Verdict::Fits,
-    ];
+    let expected = [Verdict::JoinedLate, Verdict::Fits, Verdict::Fits, Verdict::Rebased, Verdict::Fits];
     assert_eq!(steps.iter().map(|s| s.verdict).collect::<Vec<_>>(), expected);
     assert_eq!(steps.iter().map(|s| s.new).sum::<u32>(), 4);
 }
@@ -134,20 +113,14 @@ fn a_second_finish_is_a_repeat_and_a_later_chunk_a_new_request() {
     count.step(reported(IdColumn::Cumulative, 1, 1), 0);
     assert_eq!(count.step(finish(2, 2), 0).verdict, Verdict::Fits);
     assert_eq!(count.step(finish(2, 2), 0).verdict, Verdict::Repeat);
-    assert_eq!(
-        count.step(reported(IdColumn::Cumulative, 1, 1), 0).verdict,
-        Verdict::Restart
-    );
+    assert_eq!(count.step(reported(IdColumn::Cumulative, 1, 1), 0).verdict, Verdict::Restart);
 }
 
 #[test]
 fn a_finish_trimmed_to_the_stop_string_is_not_a_surplus() {
     let mut count = Count::default();
     count.step(reported(IdColumn::Delta, 10, 10), 0);
-    let finish = Reported {
-        finish: Some(Finish::Stop),
-        ..reported(IdColumn::Delta, 0, 9)
-    };
+    let finish = Reported { finish: Some(Finish::Stop), ..reported(IdColumn::Delta, 0, 9) };
     assert_eq!(count.step(finish, 0), Step::of(0, 0, Verdict::Fits));
 }
 
@@ -175,10 +148,7 @@ fn on_an_unknown_layout_a_restart_of_cumulative_ids_is_another_request() {
 #[test]
 fn on_an_unknown_layout_ids_advance_the_stream_without_a_count() {
     let (mut count, _) = verdicts(IdColumn::Undecided, &[(1, 1), (2, 3)]);
-    let uncounted = Reported {
-        completion: None,
-        ..reported(IdColumn::Undecided, 4, 0)
-    };
+    let uncounted = Reported { completion: None, ..reported(IdColumn::Undecided, 4, 0) };
     assert_eq!(count.step(uncounted, 0), Step::fits(4));
     assert_eq!(count.step(reported(IdColumn::Undecided, 1, 8), 0), Step::fits(1));
 }
@@ -187,10 +157,7 @@ fn on_an_unknown_layout_ids_advance_the_stream_without_a_count() {
 fn on_an_unknown_layout_a_lower_count_after_a_miss_is_unjudged() {
     let mut count = Count::default();
     count.step(reported(IdColumn::Undecided, 6, 6), 0);
-    let finish = Reported {
-        finish: Some(Finish::Stop),
-        ..reported(IdColumn::Undecided, 1, 2)
-    };
+    let finish = Reported { finish: Some(Finish::Stop), ..reported(IdColumn::Undecided, 1, 2) };
     assert_eq!(count.step(finish, 1).verdict, Verdict::Rebased);
     assert_eq!(count.high, 2);
 }

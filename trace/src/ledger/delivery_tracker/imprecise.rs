@@ -36,10 +36,7 @@ impl DeliveryTracker {
         while covered > 1 && may_follow(&self.in_flight[covered - 1], to, true, delivery.finished) {
             covered -= 1;
         }
-        let (fewest, max) = (!broken)
-            .then(|| self.carriers(covered, delivery))
-            .flatten()
-            .unwrap_or((1, covered));
+        let (fewest, max) = (!broken).then(|| self.carriers(covered, delivery)).flatten().unwrap_or((1, covered));
         let (mut fates, mut carrier) = (Fates::default(), false);
         let mut lost = Vec::new();
         for left in (1..=covered).rev() {
@@ -59,12 +56,7 @@ impl DeliveryTracker {
         }
         // The match is uncertain, so the next delivery may follow unobserved chunks.
         self.doubt = gap || (self.incomplete && fewest < max);
-        Outcome {
-            fates,
-            lost,
-            new: self.advance(to, delivery.tokens),
-            ..Outcome::default()
-        }
+        Outcome { fates, lost, new: self.advance(to, delivery.tokens), ..Outcome::default() }
     }
 
     /// Minimum and maximum number of chunks that can carry exactly the delivered tokens, counted back from the last of the first

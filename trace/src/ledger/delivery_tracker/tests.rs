@@ -3,26 +3,13 @@
 use super::*;
 
 fn entering(end: u32, tokens: u32, ids: &[i64]) -> Entering<'_> {
-    Entering {
-        end,
-        counted: end,
-        tokens,
-        missing: 0,
-        nth: 1,
-        ids,
-        imprecise: false,
-        rebased: false,
-    }
+    Entering { end, counted: end, tokens, missing: 0, nth: 1, ids, imprecise: false, rebased: false }
 }
 
 /// Each chunk's ids are the positions of its tokens.
 fn put(tracker: &mut DeliveryTracker, end: u32, counted: u32, tokens: u32, whole: bool) {
     let ids: Vec<i64> = (end - tokens..end).map(|place| i64::from(place) + 1).collect();
-    let chunk = Entering {
-        counted,
-        nth: tracker.in_flight.len() as u32 + 1,
-        ..entering(end, tokens, &ids)
-    };
+    let chunk = Entering { counted, nth: tracker.in_flight.len() as u32 + 1, ..entering(end, tokens, &ids) };
     tracker.push(chunk, whole);
 }
 
@@ -32,11 +19,7 @@ fn imprecise(ends: &[u32]) -> DeliveryTracker {
     let mut before = 0;
     for (nth, &end) in (1..).zip(ends) {
         let ids: Vec<i64> = (before..end).map(|place| i64::from(place) + 1).collect();
-        let chunk = Entering {
-            nth,
-            imprecise: true,
-            ..entering(end, end - before, &ids)
-        };
+        let chunk = Entering { nth, imprecise: true, ..entering(end, end - before, &ids) };
         tracker.push(chunk, true);
         before = end;
     }
@@ -45,13 +28,7 @@ fn imprecise(ends: &[u32]) -> DeliveryTracker {
 
 /// Returns (delivered, merged, dropped, tokens lost, unjudged).
 fn counts(fates: Fates) -> [u64; 5] {
-    [
-        fates.delivered,
-        fates.merged,
-        fates.dropped,
-        fates.tokens_lost,
-        fates.unjudged,
-    ]
+    [fates.delivered, fates.merged, fates.dropped, fates.tokens_lost, fates.unjudged]
 }
 
 fn tracker(chunks: &[(u32, u32)]) -> DeliveryTracker {
@@ -63,11 +40,7 @@ fn tracker(chunks: &[(u32, u32)]) -> DeliveryTracker {
 }
 
 fn delivery(mode: Mode, tokens: u32, to: u32, finished: bool) -> Delivery<'static> {
-    Delivery {
-        mode,
-        finished,
-        ..Delivery::new("r", tokens, Some(to))
-    }
+    Delivery { mode, finished, ..Delivery::new("r", tokens, Some(to)) }
 }
 
 fn incremental(tokens: u32, to: u32) -> Delivery<'static> {
@@ -85,10 +58,7 @@ fn a_waiter_that_keeps_the_last_chunk_drops_the_others() {
 #[test]
 fn chunks_without_text_are_delivered_with_others() {
     let mut tracker = tracker(&[(1, 1), (2, 1), (3, 1)]);
-    let delivery = Delivery {
-        without_text: 1,
-        ..incremental(3, 3)
-    };
+    let delivery = Delivery { without_text: 1, ..incremental(3, 3) };
     let fates = tracker.deliver(&delivery, 0).fates;
     assert_eq!((fates.delivered, fates.merged), (2, 1));
 }
@@ -191,10 +161,7 @@ fn counts_alone_prove_only_the_last_token_of_each_chunk_dropped() {
     let places: Vec<_> = outcome.lost.iter().map(|lost| (lost.tokens, &*lost.ids)).collect();
     assert_eq!(places, [([1, 1], &[1][..]), ([4, 4], &[4][..])]);
     // A delivery of all 5 tokens contains both chunks.
-    assert_eq!(
-        counts(imprecise(&[2, 5]).deliver(&incremental(5, 5), 0).fates),
-        [1, 1, 0, 0, 0]
-    );
+    assert_eq!(counts(imprecise(&[2, 5]).deliver(&incremental(5, 5), 0).fates), [1, 1, 0, 0, 0]);
 }
 
 /// A request's last chunk may carry no tokens; those delivered with it may belong to the previous chunk.
@@ -203,14 +170,7 @@ fn an_imprecise_finish_proves_no_drop() {
     let mut tracker = imprecise(&[1, 2, 3]);
     let last = delivery(Mode::Incremental, 1, 3, true);
     assert_eq!(counts(tracker.deliver(&last, 0).fates), [1, 0, 1, 1, 1]);
-    assert_eq!(
-        counts(
-            imprecise(&[1, 2])
-                .deliver(&delivery(Mode::Incremental, 1, 2, true), 0)
-                .fates
-        ),
-        [1, 0, 0, 0, 1]
-    );
+    assert_eq!(counts(imprecise(&[1, 2]).deliver(&delivery(Mode::Incremental, 1, 2, true), 0).fates), [1, 0, 0, 0, 1]);
 }
 
 /// The wire lost token 2, and the frame of token 3 was not observed. A delivery of tokens 1 and 3 must not drop token 1.
@@ -299,11 +259,7 @@ fn a_delivery_that_ends_inside_a_merged_entry_proves_no_later_drop() {
 fn chunks_merged_with_unobserved_tokens_are_not_dropped() {
     let mut tracker = tracker(&[(1, 1), (2, 1)]);
     tracker.deliver(&incremental(1, 1), 0);
-    let rebased = Entering {
-        nth: 3,
-        rebased: true,
-        ..entering(4, 1, &[4])
-    };
+    let rebased = Entering { nth: 3, rebased: true, ..entering(4, 1, &[4]) };
     tracker.push(rebased, true);
     // The delivery holds tokens 2 and 4; token 3 was lost on the wire.
     assert_eq!(counts(tracker.deliver(&incremental(2, 4), 0).fates), [1, 0, 0, 0, 1]);

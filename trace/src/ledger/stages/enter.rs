@@ -38,14 +38,7 @@ impl Ledger {
             stages.counts.requests += 1;
             Box::default()
         });
-        let mark = Mark {
-            at,
-            name,
-            by,
-            tokens: stage.tokens,
-            pending: stage.pending,
-            states: None,
-        };
+        let mark = Mark { at, name, by, tokens: stage.tokens, pending: stage.pending, states: None };
         match marks.enter(mark) {
             Entered::Last { after } => {
                 if let Some((from, ns)) = after.filter(|(from, _)| *from != name) {
@@ -107,10 +100,9 @@ impl Ledger {
         }
         let mut overtaking = None;
         let Some(marks) = &mut request.marks else { return };
-        if let (Some(sent), Some(received)) = (
-            stages.names.known(names.first_sent),
-            stages.names.known(names.first_received),
-        ) && [names.first_sent, names.first_received].contains(&stage.name)
+        if let (Some(sent), Some(received)) =
+            (stages.names.known(names.first_sent), stages.names.known(names.first_received))
+            && [names.first_sent, names.first_received].contains(&stage.name)
         {
             for gap in marks.gaps(sent, received) {
                 let (end, ns) = (gap.end.at, gap.end.at.since(gap.begin.at));

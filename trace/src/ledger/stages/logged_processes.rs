@@ -105,10 +105,7 @@ impl LoggedProcesses {
         let place = match self.0.iter().position(|t| *t.by == *logged.by) {
             Some(place) => place,
             None if self.0.len() < PROCESSES => {
-                self.0.push(LoggedProcess {
-                    by: logged.by.into(),
-                    ..LoggedProcess::default()
-                });
+                self.0.push(LoggedProcess { by: logged.by.into(), ..LoggedProcess::default() });
                 self.0.len() - 1
             }
             None => return,
@@ -171,17 +168,9 @@ mod tests {
     #[test]
     fn logged_states_expire_and_belong_to_their_process() {
         let mut processes = LoggedProcesses::default();
-        let logged = |by, states| LoggedState {
-            by,
-            states: Some(states),
-            ..LoggedState::default()
-        };
+        let logged = |by, states| LoggedState { by, states: Some(states), ..LoggedState::default() };
         processes.enter(MonoNs(0), &logged("a", 850));
-        assert_eq!(
-            processes.states("elsewhere", MonoNs(SECOND)),
-            Some(850),
-            "the only process that logs states"
-        );
+        assert_eq!(processes.states("elsewhere", MonoNs(SECOND)), Some(850), "the only process that logs states");
         processes.enter(MonoNs(SECOND), &logged("b", 10));
         assert_eq!(processes.states("elsewhere", MonoNs(SECOND)), None);
         assert_eq!(processes.states("b", MonoNs(2 * SECOND)), Some(10));

@@ -97,11 +97,7 @@ impl Marks {
                 let begin = begin.or_else(|| self.list.iter().find(|m| m.name == sent).copied());
                 if let Some(begin) = begin {
                     self.judged |= 1 << place;
-                    gaps.push(Gap {
-                        place,
-                        begin,
-                        end: *mark,
-                    });
+                    gaps.push(Gap { place, begin, end: *mark });
                 }
             }
         }

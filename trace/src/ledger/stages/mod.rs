@@ -131,9 +131,7 @@ impl Stages {
 
     /// Time from one stage to the next of the same request, in the order they happened: from, to, durations.
     pub fn between(&self) -> impl Iterator<Item = (&str, &str, &Distribution)> {
-        self.between
-            .iter()
-            .map(|(&(from, to), d)| (self.names.get(from), self.names.get(to), d))
+        self.between.iter().map(|(&(from, to), d)| (self.names.get(from), self.names.get(to), d))
     }
 
     /// Removes and returns the request whose first receive was logged first.

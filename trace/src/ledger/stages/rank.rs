@@ -41,11 +41,7 @@ impl Pairs {
     pub(super) fn correlation(&self) -> Option<Correlation> {
         let gaps = ranks(self.list.iter().map(|p| p.0));
         let states = ranks(self.list.iter().map(|p| u64::from(p.1)));
-        Some(Correlation {
-            rho: pearson(&gaps, &states)?,
-            of: self.seen,
-            sampled: self.list.len() as u64,
-        })
+        Some(Correlation { rho: pearson(&gaps, &states)?, of: self.seen, sampled: self.list.len() as u64 })
     }
 }
 
@@ -100,11 +96,7 @@ mod tests {
     fn correlation_depends_on_ranks_only() {
         assert_eq!(of(&[(1, 1), (10, 2), (1_000_000, 3)]), Some(1.0));
         assert_eq!(of(&[(1, 9), (10, 5), (11, 1)]), Some(-1.0));
-        assert_eq!(
-            of(&[(1, 5), (2, 5), (3, 5)]),
-            None,
-            "constant states have no correlation"
-        );
+        assert_eq!(of(&[(1, 5), (2, 5), (3, 5)]), None, "constant states have no correlation");
         assert_eq!(of(&[(1, 1), (2, 2)]), None);
         // By hand: ranks 0 1 2 3 4 against 1 0 3 2 4, rho = 1 - 6 * 4 / (5 * 24).
         let rho = of(&[(1, 20), (2, 10), (3, 40), (4, 30), (5, 50)]).unwrap();

@@ -42,13 +42,8 @@ impl Slowest {
             if full {
                 self.0.pop();
             }
-            self.0.push(Slow {
-                rid: rid.into(),
-                gap_ns,
-                marks: marks.clone(),
-            });
+            self.0.push(Slow { rid: rid.into(), gap_ns, marks: marks.clone() });
         }
-        self.0
-            .sort_by(|a, b| b.gap_ns.cmp(&a.gap_ns).then_with(|| a.rid.cmp(&b.rid)));
+        self.0.sort_by(|a, b| b.gap_ns.cmp(&a.gap_ns).then_with(|| a.rid.cmp(&b.rid)));
     }
 }

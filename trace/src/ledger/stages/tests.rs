@@ -11,11 +11,7 @@ fn log_stage(ledger: &mut Ledger, at: u64, rid: &str, name: &str, by: &str) {
 }
 
 fn states(ledger: &mut Ledger, at: u64, states: u32) {
-    let logged = LoggedState {
-        by: "tokenizer",
-        states: Some(states),
-        ..LoggedState::default()
-    };
+    let logged = LoggedState { by: "tokenizer", states: Some(states), ..LoggedState::default() };
     ledger.apply(&Event::new(MonoNs(at), What::LoggedState(logged)));
 }
 
@@ -43,11 +39,7 @@ fn the_gap_is_exact_for_any_order_of_log_lines() {
         assert!(ledger.observes_gaps());
         let slow = &ledger.stages().slowest()[0];
         let names: Vec<&str> = slow.marks.list().iter().map(|m| ledger.stages().name(m)).collect();
-        assert_eq!(
-            names[2..4],
-            ["first_output_stream", "first_token_generated"],
-            "in order of time"
-        );
+        assert_eq!(names[2..4], ["first_output_stream", "first_token_generated"], "in order of time");
         assert_eq!(names.len(), 6);
     }
 }
@@ -65,10 +57,7 @@ fn a_request_on_two_servers_has_two_gaps_and_reports_the_worse() {
         log_stage(&mut ledger, at, "a", name, by);
     }
     assert_eq!((ledger.gap().count(), ledger.gap().max()), (2, Some(9_000 * MS)));
-    assert_eq!(
-        ledger.request("a").map(|request| request.gap_ns),
-        Some(Some(9_000 * MS))
-    );
+    assert_eq!(ledger.request("a").map(|request| request.gap_ns), Some(Some(9_000 * MS)));
     assert_eq!(ledger.stages().counts.repeats, 1);
 }
 
@@ -96,11 +85,7 @@ fn logged_stages_are_bounded() {
         log_stage(&mut ledger, n, &format!("r{n}"), FIRST_SENT, &format!("process {n}"));
     }
     let counts = ledger.stages().counts;
-    assert!(
-        ledger
-            .request("a")
-            .is_some_and(|r| r.marks.as_ref().is_some_and(|m| m.list().len() <= 32))
-    );
+    assert!(ledger.request("a").is_some_and(|r| r.marks.as_ref().is_some_and(|m| m.list().len() <= 32)));
     assert!(counts.left_out > 1_000 && counts.logged == 2_000, "{counts:?}");
 }
 
@@ -135,11 +120,7 @@ fn a_request_with_a_later_receive_no_longer_waits() {
     log_stage(&mut ledger, 9 * MS, "c", "first_token_received", "handler");
     assert_eq!(waiting(&ledger), 1, "c received it");
     log_stage(&mut ledger, 10 * MS, "a", FIRST_RECEIVED, "tokenizer");
-    assert_eq!(
-        (ledger.gap().count(), ledger.gap().max()),
-        (2, Some(10 * MS)),
-        "a line logged late counts too"
-    );
+    assert_eq!((ledger.gap().count(), ledger.gap().max()), (2, Some(10 * MS)), "a line logged late counts too");
 }
 
 #[test]
@@ -156,12 +137,8 @@ fn a_request_without_a_logged_end_is_closed_and_not_lost() {
 
 #[test]
 fn requests_that_still_wait_are_evicted_last() {
-    let mut ledger = Ledger::new(Limits {
-        live_rids: 10,
-        settle_ns: 100 * MS,
-        ..Limits::default()
-    })
-    .of_engines(example::ENGINES);
+    let mut ledger =
+        Ledger::new(Limits { live_rids: 10, settle_ns: 100 * MS, ..Limits::default() }).of_engines(example::ENGINES);
     log_stage(&mut ledger, 0, "waits", FIRST_SENT, "other scheduler");
     for n in 1..500_u64 {
         let (rid, at) = (format!("r{n}"), n * 50 * MS);

@@ -108,9 +108,7 @@ impl<'a> Cursor<'a> {
         }
         match self.long(first)?.checked_sub(1) {
             None => Ok(None),
-            Some(value) => u64::try_from(value)
-                .map(Some)
-                .map_err(|_| Malformed("a number has more than 64 bits")),
+            Some(value) => u64::try_from(value).map(Some).map_err(|_| Malformed("a number has more than 64 bits")),
         }
     }
 

@@ -30,10 +30,7 @@ pub(super) struct Place {
 
 impl Default for Place {
     fn default() -> Self {
-        Self {
-            last: NONE,
-            missed: NONE,
-        }
+        Self { last: NONE, missed: NONE }
     }
 }
 
@@ -74,12 +71,7 @@ impl<S> Chain<S> {
     }
 
     pub(super) fn push(&mut self, text: u32, state: S) -> u32 {
-        self.links.push(Link {
-            text,
-            next: NONE,
-            finished: false,
-            state,
-        });
+        self.links.push(Link { text, next: NONE, finished: false, state });
         self.links.len() as u32 - 1
     }
 

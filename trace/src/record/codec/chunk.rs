@@ -55,9 +55,7 @@ impl Predictor {
     pub(super) fn listed(&self, completion: Option<u32>) -> Option<u32> {
         match self.listing {
             _ if !self.begun => Some(1),
-            Listing::New => completion
-                .zip(self.completion)
-                .map(|(n, before)| n.wrapping_sub(before)),
+            Listing::New => completion.zip(self.completion).map(|(n, before)| n.wrapping_sub(before)),
             Listing::All => completion,
             Listing::Same => self.listed,
         }
@@ -68,9 +66,7 @@ impl Predictor {
     pub(super) fn update(&mut self, chunk: &Chunk<'_>, worker: u32, ids: bool) {
         let (listed, completion) = (chunk.listed, chunk.completion_tokens);
         if self.begun {
-            let step = completion
-                .zip(self.completion)
-                .map(|(n, before)| n.wrapping_sub(before));
+            let step = completion.zip(self.completion).map(|(n, before)| n.wrapping_sub(before));
             self.step = step.unwrap_or(1);
             self.listing = if listed == step {
                 Listing::New

@@ -50,9 +50,7 @@ impl Scratch {
         standing: bool,
         missed: Option<Missed>,
     ) -> Result<DecodedBlock<'_>, Malformed> {
-        let Self {
-            raw, texts, ids, state, ..
-        } = self;
+        let Self { raw, texts, ids, state, .. } = self;
         let mut columns = Columns::split(raw)?;
         texts.fill(&mut columns)?;
         ids.clear();

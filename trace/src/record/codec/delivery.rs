@@ -18,11 +18,7 @@ struct DeliveryState {
 
 impl Default for DeliveryState {
     fn default() -> Self {
-        Self {
-            completion: Some(0),
-            step: 1,
-            tokens: 1,
-        }
+        Self { completion: Some(0), step: 1, tokens: 1 }
     }
 }
 
@@ -58,11 +54,7 @@ pub(super) struct Deliveries {
 
 impl Default for Deliveries {
     fn default() -> Self {
-        Self {
-            chain: Chain::default(),
-            place: Place::default(),
-            mode: Mode::Incremental,
-        }
+        Self { chain: Chain::default(), place: Place::default(), mode: Mode::Incremental }
     }
 }
 

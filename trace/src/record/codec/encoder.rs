@@ -48,10 +48,7 @@ pub(in crate::record) struct Encoder {
 impl Encoder {
     pub(in crate::record) fn new(payload: Payload) -> Self {
         Self {
-            block: EncodedBlock {
-                tokens: payload == Payload::Tokens,
-                ..EncodedBlock::default()
-            },
+            block: EncodedBlock { tokens: payload == Payload::Tokens, ..EncodedBlock::default() },
             ..Self::default()
         }
     }
@@ -125,12 +122,8 @@ impl Encoder {
     pub(in crate::record) fn close(&mut self, mut empty: Columns<Vec<u8>>) -> (Columns<Vec<u8>>, Content) {
         empty.clear();
         let full = std::mem::replace(&mut self.block.columns, empty);
-        let content = Content {
-            records: self.records,
-            chunks: self.block.chunks,
-            from: MonoNs(self.from),
-            to: MonoNs(self.to),
-        };
+        let content =
+            Content { records: self.records, chunks: self.block.chunks, from: MonoNs(self.from), to: MonoNs(self.to) };
         self.reset();
         (full, content)
     }
@@ -179,10 +172,7 @@ impl Encoder {
         let lane = self.step(op, Step::Received, at, received.id);
         let stream = self.block.state.lanes.get(lane);
         let distance = received.wakeup.map(|n| n.wrapping_sub(stream.wakeup) as i64);
-        self.block
-            .columns
-            .wakeup
-            .maybe(distance.map(|d| ((d << 1) ^ (d >> 63)) as u64));
+        self.block.columns.wakeup.maybe(distance.map(|d| ((d << 1) ^ (d >> 63)) as u64));
         stream.wakeup = received.wakeup.unwrap_or(stream.wakeup);
         match received.by {
             None => self.block.columns.by.push(0),
@@ -198,10 +188,7 @@ impl Encoder {
             let lane = if frame.id == received.id {
                 lane
             } else {
-                self.block
-                    .state
-                    .lanes
-                    .write(Step::Sent, frame.id, &mut self.block.columns)
+                self.block.state.lanes.write(Step::Sent, frame.id, &mut self.block.columns)
             };
             self.block.frame(lane, frame);
         }

@@ -128,9 +128,7 @@ fn write(columns: &mut Columns<Vec<u8>>, predictor: &Predictor, chunk: &Chunk<'_
         columns.completion.near(chunk.completion_tokens, predictor.completion());
     }
     if flags & flags::LISTED != 0 {
-        columns
-            .listed
-            .near(chunk.listed, predictor.listed(chunk.completion_tokens));
+        columns.listed.near(chunk.listed, predictor.listed(chunk.completion_tokens));
     }
     if flags & flags::PROMPT != 0 {
         columns.prompt.near(chunk.prompt_tokens, predictor.prompt);
@@ -158,10 +156,8 @@ impl<'b> DecodedBlock<'b> {
         let count = i64::from(stream.count).checked_add(self.columns.count.signed()?);
         let count = count.filter(|n| (0..=CHUNKS as i64).contains(n));
         let count = count.ok_or(Malformed("more chunks than a frame can have"))? as u32;
-        self.chunks_left = self
-            .chunks_left
-            .checked_sub(count)
-            .ok_or(Malformed("more chunks than the block's header states"))?;
+        self.chunks_left =
+            self.chunks_left.checked_sub(count).ok_or(Malformed("more chunks than the block's header states"))?;
         stream.bytes = bytes;
         stream.count = count;
         let (mut place, mut first) = (stream.place, stream.first);
@@ -180,11 +176,7 @@ impl<'b> DecodedBlock<'b> {
             let text = chain.get(at).ok_or(Malformed("reference to an unknown request"))?.text;
             chain.advance(&mut place, expected, at);
             let predictor = chain.state(at);
-            let flags = if run(&mut plain, &mut self.columns.shape)? {
-                0
-            } else {
-                self.columns.shape.byte()?
-            };
+            let flags = if run(&mut plain, &mut self.columns.shape)? { 0 } else { self.columns.shape.byte()? };
             let mut chunk = read(&mut self.columns, predictor, flags)?;
             chunk.rid = self.texts.get(text)?;
             let mut worker = predictor.worker;
@@ -213,14 +205,7 @@ impl<'b> DecodedBlock<'b> {
         let stream = self.state.lanes.get(lane);
         (stream.place, stream.first) = (place, first);
         self.chunks = chunks;
-        Ok(Frame {
-            id,
-            bytes,
-            forwarded: None,
-            kind: Kind::of(form >> 4)?,
-            ids: IdColumn::of(form & 15)?,
-            chunks: &[],
-        })
+        Ok(Frame { id, bytes, forwarded: None, kind: Kind::of(form >> 4)?, ids: IdColumn::of(form & 15)?, chunks: &[] })
     }
 }
 

@@ -116,11 +116,7 @@ impl Lanes {
         let at = columns.lane.small()?;
         if at as usize == self.all.len() {
             let hop = u16::try_from(columns.lane.number()?).map_err(|_| Malformed("a hop has more than 16 bits"))?;
-            self.all.push(Lane::new(FrameId::new(
-                HopId(hop),
-                columns.lane.small()?,
-                columns.seq.number()?,
-            )));
+            self.all.push(Lane::new(FrameId::new(HopId(hop), columns.lane.small()?, columns.seq.number()?)));
         } else {
             let lane = self.all.get_mut(at as usize);
             let next = &mut lane.ok_or(Malformed("reference to an unknown lane"))?.next[step as usize];

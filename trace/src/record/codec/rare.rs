@@ -83,21 +83,12 @@ pub(super) struct Writing<'a> {
 impl<'a> Writing<'a> {
     pub(super) fn new(texts: &'a mut Texts, columns: &'a mut Columns<Vec<u8>>, fields: &'a mut Vec<u8>) -> Self {
         fields.clear();
-        Self {
-            texts,
-            columns,
-            fields,
-            new: 0,
-        }
+        Self { texts, columns, fields, new: 0 }
     }
 
     /// Appends the record to `rare`, or to `standing`.
     pub(super) fn end(self, standing: bool) {
-        let column = if standing {
-            &mut self.columns.standing
-        } else {
-            &mut self.columns.rare
-        };
+        let column = if standing { &mut self.columns.standing } else { &mut self.columns.rare };
         column.number(self.fields.len() as u64);
         column.number(self.new);
         column.extend_from_slice(self.fields);

@@ -211,8 +211,7 @@ mod tests {
         columns.join(&mut joined);
         let mut read = Read::default();
         let mut columns = Columns::split(&joined).map_err(|e| TestCaseError::fail(e.to_string()))?;
-        read.fill(&mut columns)
-            .map_err(|e| TestCaseError::fail(e.to_string()))?;
+        read.fill(&mut columns).map_err(|e| TestCaseError::fail(e.to_string()))?;
         for (text, place) in texts.iter().zip(places) {
             prop_assert_eq!(read.get(place), Ok(text.as_str()));
             prop_assert!(writer.is(place, text));

@@ -18,10 +18,7 @@ pub fn analyse(
     progress: &mut dyn FnMut(u64, u64),
 ) -> Result<(Analysis, ReportInput), ReadError> {
     let header = recording.header();
-    let mut analysis = Analysis::new(Config {
-        engines,
-        ..header.config
-    });
+    let mut analysis = Analysis::new(Config { engines, ..header.config });
     let mut input = match recording.closing() {
         Some(closing) => closing.input(&header.source),
         None => ReportInput::of(&header.source),

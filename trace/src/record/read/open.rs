@@ -69,10 +69,7 @@ impl fmt::Display for Missing {
             parts.push(format!("{records} between its blocks are lost"));
         }
         if self.cut_bytes > 0 {
-            parts.push(format!(
-                "its last block is truncated: {} are unreadable",
-                words::bytes(self.cut_bytes)
-            ));
+            parts.push(format!("its last block is truncated: {} are unreadable", words::bytes(self.cut_bytes)));
         }
         if self.damaged_bytes > 0 {
             parts.push(format!("{} are damaged", words::bytes(self.damaged_bytes)));
@@ -109,10 +106,7 @@ impl Recording {
     /// Opens a complete or truncated file. Reads no blocks, except in a ring, where only reading shows which blocks are intact.
     pub fn open(path: impl AsRef<Path>) -> Result<Self, OpenError> {
         let path = path.as_ref().to_owned();
-        let failed = |error| OpenError::Io {
-            path: path.clone(),
-            error,
-        };
+        let failed = |error| OpenError::Io { path: path.clone(), error };
         let file = File::open(&path).map_err(failed)?;
         let meta = file.metadata().map_err(failed)?;
         if !meta.is_file() {
@@ -121,11 +115,7 @@ impl Recording {
         let bytes = meta.len();
         let (preamble, run, begin, header) = begin(&file, &path, bytes)?;
         let mut missing = Missing::default();
-        let index = if preamble.ring {
-            None
-        } else {
-            by_index(&file, run, bytes).map_err(failed)?
-        };
+        let index = if preamble.ring { None } else { by_index(&file, run, bytes).map_err(failed)? };
         let indexed = index.is_some();
         let mut sections = if let Some(sections) = index {
             sections
@@ -245,10 +235,7 @@ fn info(offset: u64, section: &Section) -> BlockInfo {
 
 /// Reads the start of a file. Returns its preamble, run id, offset of the sections, and header.
 fn begin(file: &File, path: &Path, bytes: u64) -> Result<(Preamble, u64, u64, Header), OpenError> {
-    let failed = |error| OpenError::Io {
-        path: path.to_owned(),
-        error,
-    };
+    let failed = |error| OpenError::Io { path: path.to_owned(), error };
     let path = || path.to_owned();
     let mut first = [0; PREAMBLE];
     let min = (PREAMBLE + SECTION_HEADER) as u64;
@@ -260,17 +247,10 @@ fn begin(file: &File, path: &Path, bytes: u64) -> Result<(Preamble, u64, u64, He
         return Err(OpenError::NotARecording { path: path() });
     }
     let preamble = Preamble::of(&first).filter(|_| bytes >= min);
-    let preamble = preamble.ok_or_else(|| OpenError::NoHeader {
-        path: path(),
-        bytes: min,
-    })?;
+    let preamble = preamble.ok_or_else(|| OpenError::NoHeader { path: path(), bytes: min })?;
     let Preamble { major, minor, .. } = preamble;
     if major != MAJOR {
-        return Err(OpenError::OtherFormat {
-            path: path(),
-            major,
-            minor,
-        });
+        return Err(OpenError::OtherFormat { path: path(), major, minor });
     }
     let mut head = [0; SECTION_HEADER];
     file.read_exact_at(&mut head, PREAMBLE as u64).map_err(failed)?;
@@ -279,10 +259,7 @@ fn begin(file: &File, path: &Path, bytes: u64) -> Result<(Preamble, u64, u64, He
     let header = head
         .filter(|_| end <= bytes)
         .and_then(|s| json(file, PREAMBLE as u64, &s).map(|header| (preamble, s.run, end, header)));
-    header.ok_or_else(|| OpenError::NoHeader {
-        path: path(),
-        bytes: end,
-    })
+    header.ok_or_else(|| OpenError::NoHeader { path: path(), bytes: end })
 }
 
 /// Reads and parses a section's payload; `None` if it is damaged or has an unexpected form.

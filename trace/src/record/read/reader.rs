@@ -95,10 +95,7 @@ impl Reader<'_> {
         let Some(mut block) = self.block.take() else {
             return Ok(false);
         };
-        if block
-            .with_dependent_mut(|_, block| block.advance())
-            .map_err(|error| self.damaged(&error))?
-        {
+        if block.with_dependent_mut(|_, block| block.advance()).map_err(|error| self.damaged(&error))? {
             self.block = Some(block);
             return Ok(true);
         }
@@ -121,21 +118,13 @@ impl Reader<'_> {
             Ok(true) => {}
             Ok(false) => return Err(self.damaged(&"its checksum does not match")),
             Err(error) => {
-                return Err(ReadError::Io {
-                    path: self.recording.path().to_owned(),
-                    offset,
-                    error,
-                });
+                return Err(ReadError::Io { path: self.recording.path().to_owned(), offset, error });
             }
         }
         let unpacked = self.scratch.unpack(&self.packed, section.raw);
         unpacked.map_err(|error| self.damaged(&error))?;
         // Blocks are numbered as written. Without a gap in the numbers, the records were never written.
-        let cause = if section.seq == self.seq + 1 {
-            MissedCause::QueueFull
-        } else {
-            MissedCause::Unframed
-        };
+        let cause = if section.seq == self.seq + 1 { MissedCause::QueueFull } else { MissedCause::Unframed };
         let missed = (missed > 0).then(|| Missed::new(None, missed, cause));
         let block = Block::try_new(MutBorrow::new(mem::take(&mut self.scratch)), |scratch| {
             scratch.borrow_mut().decode(&section.content, begins, missed)

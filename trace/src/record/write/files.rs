@@ -136,13 +136,7 @@ impl Files {
 
     fn section<T: Serialize>(&mut self, kind: u8, content: &T) -> io::Result<()> {
         let json = serde_json::to_vec(content)?;
-        let mut section = Section {
-            kind,
-            raw: json.len() as u32,
-            run: self.run,
-            seq: self.seq,
-            ..Section::default()
-        };
+        let mut section = Section { kind, raw: json.len() as u32, run: self.run, seq: self.seq, ..Section::default() };
         let mut buffer = std::mem::take(&mut self.buffer);
         let written = self.append(seal(&mut section, &json, &mut buffer));
         self.buffer = buffer;
@@ -153,16 +147,10 @@ impl Files {
     /// Ends the current file with its end section, index and trailer, and waits until all is on disk.
     pub(super) fn end(&mut self, why: Why, dropped: u64, closing: Option<&Closing>) -> Result<(), RecordError> {
         if is_removed(&self.file) {
-            return Err(RecordError::Removed {
-                path: self.path.clone(),
-            });
+            return Err(RecordError::Removed { path: self.path.clone() });
         }
         let begun = self.bytes;
-        let written = self.end_sections(&End {
-            why,
-            dropped,
-            closing: closing.cloned(),
-        });
+        let written = self.end_sections(&End { why, dropped, closing: closing.cloned() });
         if written.is_err() {
             // Write the whole end or nothing: a reader interprets the last bytes as the trailer.
             self.file.set_len(begun).ok();
@@ -184,12 +172,7 @@ impl Files {
             entries.extend_from_slice(&offset.to_le_bytes());
             entries.extend_from_slice(&section.to_bytes());
         }
-        let mut section = Section {
-            kind: kind::INDEX,
-            run: self.run,
-            seq: self.seq,
-            ..Section::default()
-        };
+        let mut section = Section { kind: kind::INDEX, run: self.run, seq: self.seq, ..Section::default() };
         let at = self.bytes;
         let mut packer = Packer::new(self.options.level)?;
         self.append(packer.bytes(&entries, &mut section)?)?;
@@ -228,12 +211,7 @@ impl Files {
     pub(super) fn summary(&self) -> Summary {
         let sum = |of: fn(&Kept) -> u64| self.before.iter().map(of).sum::<u64>();
         Summary {
-            files: self
-                .before
-                .iter()
-                .map(|k| k.path.clone())
-                .chain([self.path.clone()])
-                .collect(),
+            files: self.before.iter().map(|k| k.path.clone()).chain([self.path.clone()]).collect(),
             bytes: sum(|k| k.bytes) + self.bytes,
             records: sum(|k| k.records) + self.records,
             chunks: sum(|k| k.chunks) + self.chunks,
@@ -282,11 +260,7 @@ pub(super) fn create(
     let mut name = OsString::from(".");
     name.push(path.file_name().unwrap_or_default());
     name.push(format!(".{}.new", std::process::id()));
-    let made = if replaced {
-        path.with_file_name(name)
-    } else {
-        path.to_owned()
-    };
+    let made = if replaced { path.with_file_name(name) } else { path.to_owned() };
     let mut file = storage::create(&made).map_err(|error| RecordError::io("create", path, error))?;
     let written = begin(&mut file, header, run, ring).and_then(|bytes| {
         if replaced {
@@ -305,13 +279,8 @@ pub(super) fn create(
 
 fn begin(file: &mut File, header: &Header, run: u64, ring: bool) -> io::Result<u64> {
     let json = serde_json::to_vec(header)?;
-    let mut section = Section {
-        kind: kind::HEADER,
-        raw: json.len() as u32,
-        run,
-        anchor: header.anchor,
-        ..Section::default()
-    };
+    let mut section =
+        Section { kind: kind::HEADER, raw: json.len() as u32, run, anchor: header.anchor, ..Section::default() };
     let mut buffer = Vec::new();
     file.write_all(&Preamble::new(ring).to_bytes())?;
     file.write_all(seal(&mut section, &json, &mut buffer))?;

@@ -41,10 +41,7 @@ impl Dumping {
 
     /// Waits for the dump.
     pub fn wait(mut self) -> Result<Summary, RecordError> {
-        match self
-            .answer
-            .recv_timeout(self.deadline.saturating_duration_since(Instant::now()))
-        {
+        match self.answer.recv_timeout(self.deadline.saturating_duration_since(Instant::now())) {
             Ok(done) => done,
             Err(RecvTimeoutError::Timeout) => Err(self.silent.take().unwrap_or(RecordError::Empty)),
             Err(RecvTimeoutError::Disconnected) => Err(RecordError::Stopped(WRITER_CRASHED.into())),
@@ -91,17 +88,8 @@ impl Hindsight {
             path: to.clone(),
             seconds: deadline.saturating_duration_since(Instant::now()).as_secs(),
         };
-        let answer = self.recorder.request(Instant::now(), |reply| Job::Dump {
-            to,
-            force,
-            closing,
-            reply,
-        })?;
-        Ok(Dumping {
-            answer,
-            deadline,
-            silent: Some(silent),
-        })
+        let answer = self.recorder.request(Instant::now(), |reply| Job::Dump { to, force, closing, reply })?;
+        Ok(Dumping { answer, deadline, silent: Some(silent) })
     }
 
     /// Copies the ring to a recording and waits for the result.

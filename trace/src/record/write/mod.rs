@@ -61,12 +61,7 @@ impl Default for RecordOptions {
 impl RecordOptions {
     /// Options for events from another time, such as imported logs.
     pub fn offline() -> Self {
-        Self {
-            block_ns: u64::MAX,
-            anchor_every_ns: None,
-            wait: true,
-            ..Self::default()
-        }
+        Self { block_ns: u64::MAX, anchor_every_ns: None, wait: true, ..Self::default() }
     }
 }
 

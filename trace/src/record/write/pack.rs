@@ -42,12 +42,7 @@ pub(in crate::record) struct Packer {
 
 impl Packer {
     pub(in crate::record) fn new(level: i32) -> io::Result<Self> {
-        Ok(Self {
-            zstd: zstd::bulk::Compressor::new(level)?,
-            raw: Vec::new(),
-            packed: Vec::new(),
-            section: Vec::new(),
-        })
+        Ok(Self { zstd: zstd::bulk::Compressor::new(level)?, raw: Vec::new(), packed: Vec::new(), section: Vec::new() })
     }
 
     /// Compresses a block, section `seq` of the run. Returns its header, and header and payload as bytes.

@@ -40,10 +40,7 @@ impl Recorder {
     /// Creates the file, readable by its owner only, and the thread that writes it.
     pub fn create(path: &Path, header: &Header, options: RecordOptions) -> Result<Self, RecordError> {
         let run = run();
-        let header = Header {
-            part: 0,
-            ..header.clone()
-        };
+        let header = Header { part: 0, ..header.clone() };
         let store = Store::Files(Files::create(path, &header, run, options)?);
         Self::start(path, store, run, &header, options)
     }
@@ -67,10 +64,7 @@ impl Recorder {
             shared: Arc::clone(&shared),
             empties: emptied,
         };
-        thread::Builder::new()
-            .name("recorder".into())
-            .spawn(move || worker.work(&inbox))
-            .map_err(failed)?;
+        thread::Builder::new().name("recorder".into()).spawn(move || worker.work(&inbox)).map_err(failed)?;
         Ok(Self {
             encoder: Encoder::new(header.payload),
             options,
@@ -107,11 +101,7 @@ impl Recorder {
             return;
         }
         self.encoder.tick(now);
-        if self
-            .options
-            .anchor_every_ns
-            .is_some_and(|ns| now.since(self.anchor.mono) >= ns)
-        {
+        if self.options.anchor_every_ns.is_some_and(|ns| now.since(self.anchor.mono) >= ns) {
             self.anchor = Anchor::now();
             self.encoder.anchor(self.anchor);
         }
@@ -145,12 +135,7 @@ impl Recorder {
         let (columns, content) = self.encoder.close(empty.unwrap_or_default());
         let first_record = self.records;
         self.records += u64::from(content.records);
-        Job::Block(OpenBlock {
-            columns,
-            content,
-            first_record,
-            anchor: self.anchor,
-        })
+        Job::Block(OpenBlock { columns, content, first_record, anchor: self.anchor })
     }
 
     fn submit(&mut self, job: Job) {
@@ -227,19 +212,13 @@ impl Recorder {
     }
 
     fn silent(&self) -> RecordError {
-        RecordError::Silent {
-            path: self.path.clone(),
-            seconds: self.options.patience_s,
-        }
+        RecordError::Silent { path: self.path.clone(), seconds: self.options.patience_s }
     }
 
     fn writer_crashed(&self) -> RecordError {
         let why = self.shared.stopped();
         RecordError::Stopped(why.unwrap_or_else(|| {
-            format!(
-                "the thread that writes {} crashed. Please report this bug.",
-                self.path.display()
-            )
+            format!("the thread that writes {} crashed. Please report this bug.", self.path.display())
         }))
     }
 }

@@ -81,11 +81,7 @@ impl Ring {
             self.at = self.begin;
         }
         let (from, to) = (self.at, self.at + length);
-        while self
-            .blocks
-            .front()
-            .is_some_and(|&(offset, _)| (from..to).contains(&offset))
-        {
+        while self.blocks.front().is_some_and(|&(offset, _)| (from..to).contains(&offset)) {
             self.blocks.pop_front();
         }
         self.file.write_all_at(sealed, from).map_err(Refused::Failed)?;
@@ -100,19 +96,11 @@ impl Ring {
         if self.blocks.is_empty() {
             return Err(RecordError::Empty);
         }
-        let options = RecordOptions {
-            force,
-            ..RecordOptions::default()
-        };
+        let options = RecordOptions { force, ..RecordOptions::default() };
         let mut files = Files::create(to, &self.header, self.run, options)?;
-        let copied = self
-            .copy(&mut files)
-            .and_then(|()| files.end(Why::Dumped, dropped, Some(closing)));
+        let copied = self.copy(&mut files).and_then(|()| files.end(Why::Dumped, dropped, Some(closing)));
         match copied {
-            Ok(()) => Ok(Summary {
-                dropped,
-                ..files.summary()
-            }),
+            Ok(()) => Ok(Summary { dropped, ..files.summary() }),
             Err(error) => {
                 storage::remove(to).ok();
                 Err(error)

@@ -14,22 +14,11 @@ use super::pack::{OpenBlock, Packer};
 use super::ring::Ring;
 
 /// Commands to the worker, in order.
-#[expect(
-    clippy::large_enum_variant,
-    reason = "nearly all are blocks; boxing them would allocate for each"
-)]
+#[expect(clippy::large_enum_variant, reason = "nearly all are blocks; boxing them would allocate for each")]
 pub(super) enum Job {
     Block(OpenBlock),
-    Dump {
-        to: PathBuf,
-        force: bool,
-        closing: Box<Closing>,
-        reply: Sender<Result<Summary, RecordError>>,
-    },
-    Finish {
-        closing: Box<Closing>,
-        reply: Sender<Result<Summary, RecordError>>,
-    },
+    Dump { to: PathBuf, force: bool, closing: Box<Closing>, reply: Sender<Result<Summary, RecordError>> },
+    Finish { closing: Box<Closing>, reply: Sender<Result<Summary, RecordError>> },
 }
 
 /// State shared by both threads.
@@ -93,12 +82,7 @@ impl Worker {
                     // If the caller has ended, the buffer is not needed.
                     self.empties.send(block.columns).ok();
                 }
-                Job::Dump {
-                    to,
-                    force,
-                    closing,
-                    reply,
-                } => {
+                Job::Dump { to, force, closing, reply } => {
                     let dropped = self.shared.dropped.load(Ordering::Relaxed);
                     let dumped = match &self.store {
                         Store::Ring(ring) => ring.dump(&to, &closing, dropped, force),
@@ -119,10 +103,7 @@ impl Worker {
         let (section, sealed) = match self.packer.block(block, self.run, self.store.next_seq()) {
             Ok(packed) => packed,
             Err(error) => {
-                return self.stop(&format!(
-                    "cannot compress a block for {}: {error}",
-                    self.store.path().display()
-                ));
+                return self.stop(&format!("cannot compress a block for {}: {error}", self.store.path().display()));
             }
         };
         let written = match &mut self.store {
@@ -155,9 +136,7 @@ impl Worker {
                 let path = self.store.path().display().to_string();
                 if let Store::Files(files) = &mut self.store {
                     // Removing the last block may have freed space for an index. Without one, the file is scanned.
-                    files
-                        .end(Why::Full, self.shared.dropped.load(Ordering::Relaxed), None)
-                        .ok();
+                    files.end(Why::Full, self.shared.dropped.load(Ordering::Relaxed), None).ok();
                 }
                 self.stop(&format!("cannot write to {path}: {error}; earlier blocks are intact"));
             }
@@ -177,11 +156,7 @@ impl Worker {
                 if stopped.is_none() {
                     files.end(Why::Finished, dropped, Some(closing))?;
                 }
-                Ok(Summary {
-                    dropped,
-                    stopped,
-                    ..files.summary()
-                })
+                Ok(Summary { dropped, stopped, ..files.summary() })
             }
         }
     }

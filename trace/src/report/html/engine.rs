@@ -30,14 +30,8 @@ fn role(line: &StackLine) -> Markup {
 /// Stages of requests, named by the engine.
 pub(super) fn log(report: &Report, clock: &Clock) -> Option<Markup> {
     let log = report.stages.as_ref()?;
-    let columns = [
-        ("From", Text),
-        ("To", Text),
-        ("Requests", Number),
-        ("p50", Number),
-        ("p99", Number),
-        ("max", Number),
-    ];
+    let columns =
+        [("From", Text), ("To", Text), ("Requests", Number), ("p50", Number), ("p99", Number), ("max", Number)];
     let pairs = log.between.iter().take(LIMIT).map(|pair| {
         let [p50, p99, max] = [pair.ns.p50, pair.ns.p99, pair.ns.max].map(duration);
         [pair.from.clone(), pair.to.clone(), count(pair.ns.count), p50, p99, max]

@@ -109,16 +109,9 @@ fn facts(report: &Report) -> Markup {
     let p99 = |of: Option<Spread>| of.map_or_else(not_observed, |s| duration(s.p99));
     let percent = |share: Option<f64>| share.map_or_else(not_observed, crate::words::percent);
     let (requests, tokens, chunks, itl) = (&report.requests, &report.tokens, &report.chunks, &report.itl_ns);
-    let outcomes = [
-        (requests.finished, "finished"),
-        (requests.aborted, "aborted"),
-        (requests.live, "live"),
-    ];
+    let outcomes = [(requests.finished, "finished"), (requests.aborted, "aborted"), (requests.live, "live")];
     let gap = report.gap_ns.as_ref();
-    let backlog = report
-        .hops
-        .iter()
-        .filter_map(|h| Some((h.backlog_max_frames?, &h.name)));
+    let backlog = report.hops.iter().filter_map(|h| Some((h.backlog_max_frames?, &h.name)));
     let backlog = backlog.max();
     let receivers = report.cpu.iter().flatten().filter(|c| c.receives);
     let busiest = receivers.max_by(|a, b| a.on_cpu.unwrap_or(0.0).total_cmp(&b.on_cpu.unwrap_or(0.0)));

@@ -43,9 +43,7 @@ impl TimeSeries<'_> {
     }
 
     fn points(&self, value: impl Fn(usize) -> Option<f64>) -> Vec<Option<(f64, f64)>> {
-        (0..self.series.len())
-            .map(|slot| value(slot).map(|v| (self.middle(slot), v)))
-            .collect()
+        (0..self.series.len()).map(|slot| value(slot).map(|v| (self.middle(slot), v))).collect()
     }
 
     fn plot(&self, y: Axis) -> Plot {
@@ -59,12 +57,7 @@ impl TimeSeries<'_> {
 
     fn marks(&self, plot: &mut Plot) {
         for (n, finding) in self.report.findings.iter().take(MARKS).enumerate() {
-            let tooltip = format!(
-                "{} since {}: {}",
-                finding.kind,
-                duration(finding.at_ns),
-                finding.summary
-            );
+            let tooltip = format!("{} since {}: {}", finding.kind, duration(finding.at_ns), finding.summary);
             plot.finding(n + 1, finding.severity.as_str(), finding.at_ns as f64 / 1e9, &tooltip);
         }
     }
@@ -96,10 +89,7 @@ impl TimeSeries<'_> {
         .filter_map(|(class, name, column)| Some((class, name, column?.as_slice())))
         .collect();
         let slots = 0..self.series.len();
-        let max = columns
-            .iter()
-            .flat_map(|c| slots.clone().filter_map(|s| rate(c.2, s)))
-            .fold(0.0, f64::max);
+        let max = columns.iter().flat_map(|c| slots.clone().filter_map(|s| rate(c.2, s))).fold(0.0, f64::max);
         let mut plot = self.plot(Axis::counting(max));
         plot.y_ticks(short);
         self.x_ticks(&mut plot);
@@ -131,46 +121,27 @@ impl TimeSeries<'_> {
         self.x_ticks(&mut plot);
         self.spread(&mut plot, gap);
         self.marks(&mut plot);
-        let description = format!(
-            "First-token gap by slot on a logarithmic scale; the maximum is {}.",
-            duration(max as u64)
-        );
-        Some(plot.finish(
-            "gap-series",
-            "Gap of the first tokens received in each slot",
-            &description,
-        ))
+        let description =
+            format!("First-token gap by slot on a logarithmic scale; the maximum is {}.", duration(max as u64));
+        Some(plot.finish("gap-series", "Gap of the first tokens received in each slot", &description))
     }
 
     fn spread(&self, plot: &mut Plot, of: &SpreadSeries) {
-        for (class, name, column) in [
-            ("c0", "median", &of.p50),
-            ("c1 dashed", "p99", &of.p99),
-            ("c3 dotted", "largest", &of.max),
-        ] {
+        for (class, name, column) in
+            [("c0", "median", &of.p50), ("c1 dashed", "p99", &of.p99), ("c3 dotted", "largest", &of.max)]
+        {
             plot.line(class, name, &self.points(|slot| column[slot].map(|ns| ns as f64)));
         }
         self.hovers(plot, |slot| {
             let d = |ns: Option<u64>| ns.map_or_else(|| String::from("none"), duration);
             let (p50, p99, max) = (of.p50[slot], of.p99[slot], of.max[slot]);
-            format!(
-                "{} first tokens, median {}, p99 {}, largest {}",
-                count(of.count[slot]),
-                d(p50),
-                d(p99),
-                d(max)
-            )
+            format!("{} first tokens, median {}, p99 {}, largest {}", count(of.count[slot]), d(p50), d(p99), d(max))
         });
     }
 
     fn backlog(&self) -> Option<Markup> {
-        let hops: Vec<_> = self
-            .series
-            .hops
-            .iter()
-            .filter_map(|h| Some((h, h.backlog_max_frames.as_ref()?)))
-            .take(LIMIT)
-            .collect();
+        let hops: Vec<_> =
+            self.series.hops.iter().filter_map(|h| Some((h, h.backlog_max_frames.as_ref()?))).take(LIMIT).collect();
         let max = hops.iter().flat_map(|h| h.1).copied().max()?;
         let mut plot = self.plot(Axis::counting(max as f64));
         plot.y_ticks(short);
@@ -182,51 +153,31 @@ impl TimeSeries<'_> {
             let each = hops.iter().map(|(hop, backlog)| {
                 let kernel = hop.kernel_bytes_max.as_ref().and_then(|k| k[slot]);
                 let kernel = kernel.map_or_else(String::new, |b| format!(", {} of it in the kernel", bytes(b)));
-                format!(
-                    "up to {} frames wait on {}{kernel}",
-                    count(backlog[slot]),
-                    plain(&hop.name)
-                )
+                format!("up to {} frames wait on {}{kernel}", count(backlog[slot]), plain(&hop.name))
             });
             each.collect::<Vec<_>>().join("; ")
         });
         self.marks(&mut plot);
         let description = format!("Frames sent but not received, by hop; the maximum is {}.", count(max));
-        Some(plot.finish(
-            "backlog",
-            "Backlog: frames sent but not yet received, maximum of each slot",
-            &description,
-        ))
+        Some(plot.finish("backlog", "Backlog: frames sent but not yet received, maximum of each slot", &description))
     }
 
     /// One chart for each receiving thread, or for main threads if no receiving thread is known.
     fn threads(&self) -> Vec<Markup> {
         let receives = self.series.threads.iter().any(|t| t.receives);
         let mut drawings = Vec::new();
-        for (n, thread) in self
-            .series
-            .threads
-            .iter()
-            .filter(|t| t.receives == receives)
-            .take(LIMIT)
-            .enumerate()
-        {
+        for (n, thread) in self.series.threads.iter().filter(|t| t.receives == receives).take(LIMIT).enumerate() {
             let mut plot = self.plot(Axis::linear(0.0, 1.0));
             plot.y_ticks(percent);
             self.x_ticks(&mut plot);
             let of = |column: &Option<Vec<Option<f64>>>, slot: usize| column.as_ref().and_then(|c| c[slot]);
             let parts = |slot: usize| {
                 let on = thread.on_cpu[slot]?;
-                Some([
-                    on,
-                    of(&thread.run_wait, slot).unwrap_or(0.0),
-                    of(&thread.throttled, slot).unwrap_or(0.0),
-                ])
+                Some([on, of(&thread.run_wait, slot).unwrap_or(0.0), of(&thread.throttled, slot).unwrap_or(0.0)])
             };
             let mut below = vec![0.0; self.series.len()];
-            for (part, (class, name)) in [("c0", "on a CPU"), ("c4", "waiting for one"), ("c3", "throttled")]
-                .into_iter()
-                .enumerate()
+            for (part, (class, name)) in
+                [("c0", "on a CPU"), ("c4", "waiting for one"), ("c3", "throttled")].into_iter().enumerate()
             {
                 let known = [true, thread.run_wait.is_some(), thread.throttled.is_some()][part];
                 if !known {
@@ -282,9 +233,7 @@ impl TimeSeries<'_> {
             plot.line(class, name, &self.points(|slot| Some(column[slot] as f64)));
         }
         self.hovers(&mut plot, |slot| {
-            let each = columns
-                .iter()
-                .map(|(_, name, column)| format!("{} chunks {name}", count(column[slot])));
+            let each = columns.iter().map(|(_, name, column)| format!("{} chunks {name}", count(column[slot])));
             each.collect::<Vec<_>>().join(", ")
         });
         self.marks(&mut plot);

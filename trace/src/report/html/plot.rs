@@ -94,14 +94,7 @@ pub(super) struct Plot {
 
 impl Plot {
     pub(super) fn new(x: Axis, y: Axis, height: f64) -> Self {
-        Self {
-            x,
-            y,
-            height,
-            body: String::new(),
-            names: Vec::new(),
-            rings: Vec::new(),
-        }
+        Self { x, y, height, body: String::new(), names: Vec::new(), rings: Vec::new() }
     }
 
     fn draw(&mut self, part: &Markup) {
@@ -282,12 +275,7 @@ mod tests {
         assert_eq!(Axis::counting(9_100.0).ticks(4.0), [0.0, 5_000.0, 10_000.0]);
         assert_eq!(Axis::decades(2e3, 8e6).ticks(4.0), [1e3, 1e4, 1e5, 1e6, 1e7]);
         assert!((Axis::counting(0.0).share(0.5) - 0.5).abs() < 1e-9);
-        assert!(
-            Axis::linear(0.0, 7.3)
-                .ticks(8.0)
-                .iter()
-                .all(|t| (0.0..=7.3).contains(t))
-        );
+        assert!(Axis::linear(0.0, 7.3).ticks(8.0).iter().all(|t| (0.0..=7.3).contains(t)));
     }
 
     #[test]
@@ -303,9 +291,6 @@ mod tests {
             .filter_map(|part| part.split(r#"y=""#).nth(1)?.split('"').next()?.parse().ok())
             .collect();
         assert_eq!(ys.len(), 6);
-        assert!(
-            ys.windows(2).all(|w| w[1] - w[0] >= LINE_HEIGHT - 0.2) && ys[5] < 140.0,
-            "{ys:?}"
-        );
+        assert!(ys.windows(2).all(|w| w[1] - w[0] >= LINE_HEIGHT - 0.2) && ys[5] < 140.0, "{ys:?}");
     }
 }

@@ -44,16 +44,10 @@ fn drawing(id: &str, heading: &str, unit: &str, classes: &[[u64; 3]], marks: [(&
     let (Some(first), Some(last)) = (classes.first(), classes.last()) else {
         return Markup::default();
     };
-    let marks = marks
-        .into_iter()
-        .filter_map(|(name, ns)| Some((format!("{name} {}", duration(ns?)), ns?)));
+    let marks = marks.into_iter().filter_map(|(name, ns)| Some((format!("{name} {}", duration(ns?)), ns?)));
     let marks: Vec<(String, u64)> = marks.collect();
     let max = classes.iter().map(|c| c[2]).max().unwrap_or(0);
-    let mut plot = Plot::new(
-        Axis::decades(first[0] as f64, last[1] as f64),
-        Axis::counting(max as f64),
-        190.0,
-    );
+    let mut plot = Plot::new(Axis::decades(first[0] as f64, last[1] as f64), Axis::counting(max as f64), 190.0);
     plot.y_ticks(|n| count(n as u64));
     plot.x_ticks(|ns| (nanoseconds(ns), None));
     for &[from, to, n] in classes {
@@ -65,9 +59,6 @@ fn drawing(id: &str, heading: &str, unit: &str, classes: &[[u64; 3]], marks: [(&
     }
     let quantiles: Vec<&str> = marks.iter().map(|(name, _)| name.as_str()).collect();
     let total = count(classes.iter().map(|c| c[2]).sum());
-    let description = format!(
-        "{total} {unit} on a logarithmic scale of time: {}.",
-        quantiles.join(", ")
-    );
+    let description = format!("{total} {unit} on a logarithmic scale of time: {}.", quantiles.join(", "));
     plot.finish(id, heading, &description)
 }

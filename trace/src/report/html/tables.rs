@@ -91,11 +91,7 @@ pub(super) fn losses(report: &Report) -> Markup {
             c.merged,
             "delivered merged with another chunk: no token is lost, but they arrive late and in bursts",
         ),
-        (
-            "In flight",
-            c.in_flight,
-            "not delivered at the end of the capture, or when their request was closed",
-        ),
+        ("In flight", c.in_flight, "not delivered at the end of the capture, or when their request was closed"),
         (
             "Unjudged",
             c.unjudged,

@@ -51,24 +51,14 @@ impl World {
             let event = if self.misses(Observation::Content(position), Some(hop)) {
                 OwnedEvent::Plain(What::Undecoded(Undecoded::new(id, 100, "truncated")))
             } else {
-                OwnedEvent::Sent {
-                    id,
-                    kind,
-                    column: self.shape.column,
-                    parts: parts.clone(),
-                }
+                OwnedEvent::Sent { id, kind, column: self.shape.column, parts: parts.clone() }
             };
             self.emit(event);
         }
         if self.is_last(position) && kind != Kind::Abort {
             self.counts.in_flight += parts.len() as u64;
         }
-        let frame = QueuedFrame {
-            id: self.attached.then_some(id),
-            missed,
-            kind,
-            parts,
-        };
+        let frame = QueuedFrame { id: self.attached.then_some(id), missed, kind, parts };
         let truth = self.hops.entry(name).or_default();
         truth.frames_sent += 1;
         if frame.kind != Kind::Abort {
@@ -85,9 +75,7 @@ impl World {
         let position = self.position(hop);
         self.hops.entry(self.hop_name(position)).or_default().frames_received += 1;
         let observed = !self.unobserved.contains_key(&hop);
-        if let Some(id) = frame
-            .id
-            .filter(|_| self.shape.receives_observed && observed && !frame.missed)
+        if let Some(id) = frame.id.filter(|_| self.shape.receives_observed && observed && !frame.missed)
             && !self.misses(Observation::Receives(position), Some(hop))
         {
             self.report_missed(Some(hop));
@@ -100,10 +88,7 @@ impl World {
     /// Connections with queued frames: those of the last hops, or of all earlier ones.
     pub(super) fn waiting(&self, last: bool) -> Vec<(HopId, u32)> {
         let of = |hop: HopId| self.is_last(self.position(hop)) == last;
-        let lanes = self
-            .lanes
-            .iter()
-            .filter(|((hop, _), lane)| of(*hop) && !lane.queue.is_empty());
+        let lanes = self.lanes.iter().filter(|((hop, _), lane)| of(*hop) && !lane.queue.is_empty());
         lanes.map(|(at, _)| *at).collect()
     }
 

@@ -111,11 +111,7 @@ impl World {
             (Observation::Deliveries, Observation::Deliveries) | (Observation::Answers, Observation::Answers) => true,
             _ => false,
         };
-        let Some(at) = self
-            .pending_misses
-            .iter()
-            .position(|&(missed, count, _)| count > 0 && is_same(missed))
-        else {
+        let Some(at) = self.pending_misses.iter().position(|&(missed, count, _)| count > 0 && is_same(missed)) else {
             return false;
         };
         self.pending_misses[at].1 -= 1;

@@ -15,9 +15,7 @@ impl World {
         let mut parts: Vec<Part> = Vec::new();
         for &(slot, new, finish) in wanted {
             let slot = slot * 3 + rank as usize;
-            let repeated = parts
-                .iter()
-                .any(|part| self.running.get(&slot).is_some_and(|r| r.request == part.request));
+            let repeated = parts.iter().any(|part| self.running.get(&slot).is_some_and(|r| r.request == part.request));
             if repeated {
                 continue;
             }
@@ -32,11 +30,7 @@ impl World {
             };
             let finish = finish || running.disconnected;
             // Only a request's last chunk may be empty.
-            let new = if new == 0 && (!finish || running.sent == 0) {
-                1
-            } else {
-                new
-            };
+            let new = if new == 0 && (!finish || running.sent == 0) { 1 } else { new };
             running.generated += new;
             let tokens = running.generated.saturating_sub(running.sent);
             running.sent = running.sent.max(running.generated);
@@ -51,11 +45,7 @@ impl World {
                 tokens,
                 end: running.sent,
                 reported: running.generated,
-                finish: finish.then_some(if running.disconnected {
-                    Finish::Abort
-                } else {
-                    Finish::Stop
-                }),
+                finish: finish.then_some(if running.disconnected { Finish::Abort } else { Finish::Stop }),
                 retractions: running.retractions,
                 nth: 0,
             });
@@ -64,9 +54,7 @@ impl World {
             return;
         }
         // Without its first chunk, the second live request of a rid looks like a continuation of the first.
-        let begins = parts
-            .iter()
-            .any(|part| self.requests[part.request].first_sent.is_none());
+        let begins = parts.iter().any(|part| self.requests[part.request].first_sent.is_none());
         if !(self.shape.rids_shared && begins) && self.lossy_ranks.remove(&rank) {
             self.lose_frame(&parts);
             return;
@@ -115,30 +103,15 @@ impl World {
         };
         *started += 1;
         self.serve_finished(&rid);
-        self.requests.push(RequestTruth {
-            rid,
-            ..RequestTruth::default()
-        });
-        let running = Running {
-            request: self.requests.len() - 1,
-            ..Running::default()
-        };
+        self.requests.push(RequestTruth { rid, ..RequestTruth::default() });
+        let running = Running { request: self.requests.len() - 1, ..Running::default() };
         self.running.insert(slot, running);
     }
 
     /// Serves the requests with this rid whose final chunk the tokenizer has received. They are no longer live.
     fn serve_finished(&mut self, rid: &str) {
-        let is_finished = |r: &Running| {
-            r.queued
-                .back()
-                .is_some_and(|part| &*part.rid == rid && part.finish.is_some())
-        };
-        let finished: Vec<usize> = self
-            .running
-            .iter()
-            .filter(|(_, r)| is_finished(r))
-            .map(|(&at, _)| at)
-            .collect();
+        let is_finished = |r: &Running| r.queued.back().is_some_and(|part| &*part.rid == rid && part.finish.is_some());
+        let finished: Vec<usize> = self.running.iter().filter(|(_, r)| is_finished(r)).map(|(&at, _)| at).collect();
         for slot in finished {
             while self.running.get(&slot).is_some_and(|r| !r.queued.is_empty()) {
                 self.serve(slot);
@@ -149,11 +122,7 @@ impl World {
     pub(super) fn abort_queued(&mut self, rank: u32) {
         self.queued_aborts += 1;
         let rid: Rc<str> = format!("q{}", self.queued_aborts).into();
-        self.requests.push(RequestTruth {
-            rid: rid.clone(),
-            finished: true,
-            ..RequestTruth::default()
-        });
+        self.requests.push(RequestTruth { rid: rid.clone(), finished: true, ..RequestTruth::default() });
         self.counts.requests += 1;
         self.counts.aborted += 1;
         let part = Part {

@@ -78,9 +78,7 @@ impl World {
                 counts.dropped += 1;
                 counts.tokens_lost += u64::from(part.tokens);
                 request.chunks_dropped += 1;
-                request
-                    .dropped
-                    .extend(part.positions().map(|position| (position, part.nth)));
+                request.dropped.extend(part.positions().map(|position| (position, part.nth)));
             } else {
                 counts.merged += 1;
                 tokens += if policy == Policy::KeepsLast { 0 } else { part.tokens };
@@ -115,11 +113,7 @@ impl World {
         self.emit(OwnedEvent::Delivered {
             rid: last.rid.clone(),
             tokens,
-            mode: if cumulative {
-                Mode::Cumulative
-            } else {
-                Mode::Incremental
-            },
+            mode: if cumulative { Mode::Cumulative } else { Mode::Incremental },
             reported: last.reported,
             finished: last.finish.is_some(),
         });

@@ -15,11 +15,7 @@ const MAX_KIB: u64 = 1_500;
 /// Repeated attach, observe and detach. Neither side may leak resources.
 pub(super) fn run(bench: &Bench, dir: &Path, checks: &mut Checks) -> Result<Seen> {
     let cycles = if bench.long { 500 } else { 50 };
-    let load = Load {
-        rate: 2_000,
-        sizes: "small",
-        ..Load::STEADY
-    };
+    let load = Load { rate: 2_000, sizes: "small", ..Load::STEADY };
     let mut pair = Pair::start(bench, load, dir)?;
     pair.sender.go()?;
     let own = std::process::id();
@@ -67,10 +63,7 @@ pub(super) fn run(bench: &Bench, dir: &Path, checks: &mut Checks) -> Result<Seen
     let arrived = pair.end(checks)?;
     Ok(Seen {
         messages: arrived.messages(),
-        outcome: format!(
-            "{cycles} cycles, {objects}, all freed; growth: {}; {arrived}",
-            grown.join(", ")
-        ),
+        outcome: format!("{cycles} cycles, {objects}, all freed; growth: {}; {arrived}", grown.join(", ")),
     })
 }
 
@@ -100,11 +93,7 @@ pub(super) fn together(bench: &Bench, dir: &Path, checks: &mut Checks) -> Result
         &(wanted, wanted, 0, 0),
         &(of_one.sent, of_one.received, of_one.lost, of_one.overflowed),
     );
-    checks.equal(
-        "records lost by the detached probe",
-        &(0, 0),
-        &(of_other.lost, of_other.overflowed),
-    );
+    checks.equal("records lost by the detached probe", &(0, 0), &(of_other.lost, of_other.overflowed));
     drop(remaining);
     let arrived = pair.end(checks)?;
     Ok(Seen {
@@ -133,8 +122,7 @@ impl Resources {
         let status = fs::read_to_string(proc.join("status")).with_context(|| format!("reading /proc/{pid}/status"))?;
         let number = |name: &str| -> u64 {
             let line = status.lines().find_map(|line| line.strip_prefix(name));
-            line.and_then(|rest| rest.split_whitespace().next()?.parse().ok())
-                .unwrap_or(0)
+            line.and_then(|rest| rest.split_whitespace().next()?.parse().ok()).unwrap_or(0)
         };
         Ok(Self {
             memory: number("VmRSS:"),

@@ -25,11 +25,7 @@ pub(super) struct Fault {
 
 /// All faults, in the order of the table.
 pub(super) const FAULTS: &[Fault] = &[
-    Fault {
-        name: "attached and detached",
-        what: "50 times (500 with --long) under traffic",
-        run: cycles::run,
-    },
+    Fault { name: "attached and detached", what: "50 times (500 with --long) under traffic", run: cycles::run },
     Fault {
         name: "target dies at attach",
         what: "SIGKILL for a sender at every stage of an attach; a new one replaces it",
@@ -45,28 +41,17 @@ pub(super) const FAULTS: &[Fault] = &[
         what: "SIGSTOP for the sender before the attach, SIGCONT after it",
         run: targets::stopped,
     },
-    Fault {
-        name: "target frozen",
-        what: "the same with the cgroup freezer",
-        run: targets::in_freezer,
-    },
+    Fault { name: "target frozen", what: "the same with the cgroup freezer", run: targets::in_freezer },
     Fault {
         name: "two at once",
         what: "two probes on the same processes; one detaches under traffic",
         run: cycles::together,
     },
-    Fault {
-        name: "ring overflow",
-        what: "a ring buffer of 64 KiB that is not read for a while",
-        run: overflow::run,
-    },
+    Fault { name: "ring overflow", what: "a ring buffer of 64 KiB that is not read for a while", run: overflow::run },
 ];
 
 /// Bytes captured of each message.
-const CAPTURE: Capture = Capture {
-    sent: 4096,
-    received: 4096,
-};
+const CAPTURE: Capture = Capture { sent: 4096, received: 4096 };
 
 /// A sender connected directly to its receiver.
 struct Pair {
@@ -100,13 +85,7 @@ impl Pair {
 }
 
 fn attach(pids: &[u32], options: Options) -> Result<Probe> {
-    let targets: Vec<_> = pids
-        .iter()
-        .map(|pid| Target {
-            pid: *pid,
-            capture: CAPTURE,
-        })
-        .collect();
+    let targets: Vec<_> = pids.iter().map(|pid| Target { pid: *pid, capture: CAPTURE }).collect();
     Probe::attach(&targets, options).context("attaching")
 }
 
@@ -127,15 +106,9 @@ impl Counts {
         match seen {
             Observation::Sent(_) => self.sent += 1,
             Observation::Received(_) => self.received += 1,
-            Observation::Lost {
-                cause: Loss::RingFull,
-                count,
-            } => self.overflowed += count,
+            Observation::Lost { cause: Loss::RingFull, count } => self.overflowed += count,
             // The record exists, but its content was missed.
-            Observation::Lost {
-                cause: Loss::PayloadFault,
-                ..
-            }
+            Observation::Lost { cause: Loss::PayloadFault, .. }
             | Observation::Unsent(_)
             | Observation::Processed(_)
             | Observation::Returned(_)

@@ -10,12 +10,7 @@ use probe_user::Options;
 use super::{Bench, Checks, Counts, Load, Pair, Seen};
 
 pub(super) fn run(bench: &Bench, dir: &Path, checks: &mut Checks) -> Result<Seen> {
-    let load = Load {
-        count: if bench.long { 500_000 } else { 20_000 },
-        connections: 2,
-        rate: 0,
-        ..Load::STEADY
-    };
+    let load = Load { count: if bench.long { 500_000 } else { 20_000 }, connections: 2, rate: 0, ..Load::STEADY };
     let wanted = u64::from(load.count * load.connections);
     // Exactly one record per message on either side.
     let options = Options {

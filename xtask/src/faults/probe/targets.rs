@@ -12,13 +12,7 @@ use rustix::process::Signal;
 use super::{Bench, CAPTURE, Checks, Counts, Load, Objects, Pair, Seen, Sender, attach};
 
 /// A load with a known count, so that every record can be accounted for.
-const COUNTED: Load = Load {
-    count: 2_000,
-    connections: 2,
-    rate: 4_000,
-    sizes: "small",
-    ..Load::STEADY
-};
+const COUNTED: Load = Load { count: 2_000, connections: 2, rate: 4_000, sizes: "small", ..Load::STEADY };
 
 /// Kills a sender at varying times during attach while the same probe observes the receiver throughout.
 pub(super) fn dies(bench: &Bench, dir: &Path, checks: &mut Checks) -> Result<Seen> {
@@ -32,10 +26,7 @@ pub(super) fn dies(bench: &Bench, dir: &Path, checks: &mut Checks) -> Result<See
     let mut probe = attach(&[pair.receiver.pid()], Options::default())?;
     for round in 0..rounds {
         let name = format!("victim{round}");
-        let load = Load {
-            first: 100 + round * 10,
-            ..endless
-        };
+        let load = Load { first: 100 + round * 10, ..endless };
         let mut victim = Sender::start(&bench.home, &name, &endpoint, load, dir)?;
         victim.go()?;
         let pid = victim.pid();
@@ -49,21 +40,14 @@ pub(super) fn dies(bench: &Bench, dir: &Path, checks: &mut Checks) -> Result<See
         counts.read_for(&mut probe, Duration::from_millis(150))?;
         objects.merge(Objects::of(own)?);
     }
-    checks.equal(
-        "reported exits and refused attaches",
-        &u64::from(rounds),
-        &(counts.exited + u64::from(refused)),
-    );
+    checks.equal("reported exits and refused attaches", &u64::from(rounds), &(counts.exited + u64::from(refused)));
     checks.holds("the receiver is observed throughout", counts.received > 100);
     drop(probe);
     objects.check_freed(checks);
     let arrived = pair.end(checks)?;
     Ok(Seen {
         messages: arrived.messages(),
-        outcome: format!(
-            "{rounds} rounds, {} exits reported; the other sender: {arrived}",
-            counts.exited
-        ),
+        outcome: format!("{rounds} rounds, {} exits reported; the other sender: {arrived}", counts.exited),
     })
 }
 
@@ -80,10 +64,7 @@ pub(super) fn execs(bench: &Bench, dir: &Path, checks: &mut Checks) -> Result<Se
     all_reported(&mut probe, checks)?;
     drop(probe);
     let arrived = pair.end(checks)?;
-    Ok(Seen {
-        messages: arrived.messages(),
-        outcome: format!("{arrived}, each observed at both ends"),
-    })
+    Ok(Seen { messages: arrived.messages(), outcome: format!("{arrived}, each observed at both ends") })
 }
 
 /// SIGSTOP before the attach and SIGCONT after it.
@@ -107,10 +88,7 @@ fn frozen(
     freeze(&pair.sender, false)?;
     let mut probe = probe?;
     let limit = Duration::from_secs(10);
-    checks.holds(
-        &format!("attaching to a frozen process does not wait ({attach_time:?})"),
-        attach_time < limit,
-    );
+    checks.holds(&format!("attaching to a frozen process does not wait ({attach_time:?})"), attach_time < limit);
     pair.sender.go()?;
     all_reported(&mut probe, checks)?;
     // Also detach while the process is frozen.
@@ -119,10 +97,7 @@ fn frozen(
     drop(probe);
     let detach_time = begun.elapsed();
     freeze(&pair.sender, false)?;
-    checks.holds(
-        &format!("detaching from a frozen process does not wait ({detach_time:?})"),
-        detach_time < limit,
-    );
+    checks.holds(&format!("detaching from a frozen process does not wait ({detach_time:?})"), detach_time < limit);
     let arrived = pair.end(checks)?;
     Ok(Seen {
         messages: arrived.messages(),
@@ -191,10 +166,7 @@ pub(super) fn in_freezer(bench: &Bench, dir: &Path, checks: &mut Checks) -> Resu
             };
             frozen(bench, &set_frozen, dir, checks)
         }
-        Err(why) => Ok(Seen {
-            messages: 0,
-            outcome: format!("SKIPPED: {why}"),
-        }),
+        Err(why) => Ok(Seen { messages: 0, outcome: format!("SKIPPED: {why}") }),
     }
 }
 

@@ -59,21 +59,9 @@ impl<'a> Message<'a> {
         let ids = first.unwrap_or_default();
         Some(match (meta, ids.trim_ascii_start().first()) {
             _ if !bytes => Self::Empty { last },
-            (
-                Meta {
-                    rid: Some(rid),
-                    completion_tokens: Some(completion_tokens),
-                    finished,
-                },
-                _,
-            ) => Self::Output(Output {
-                ids,
-                rid,
-                completion_tokens,
-                finished,
-                last,
-                whole: false,
-            }),
+            (Meta { rid: Some(rid), completion_tokens: Some(completion_tokens), finished }, _) => {
+                Self::Output(Output { ids, rid, completion_tokens, finished, last, whole: false })
+            }
             (Meta { rid: None, .. }, Some(b'{')) => Self::Json { json: ids, whole: last },
             _ => return None,
         })
@@ -101,11 +89,7 @@ impl Output<'_> {
     /// The output as an event of `/generate`, of which text has no count. `None` if the request id is invalid.
     pub(in super::super) fn completion(&self, is_text: bool) -> Option<Completion<'_>> {
         let Text(rid) = serde_json::from_slice(self.rid).ok()?;
-        let (form, tokens) = if is_text {
-            (Form::GrpcText, None)
-        } else {
-            (Form::Generate, self.ids())
-        };
+        let (form, tokens) = if is_text { (Form::GrpcText, None) } else { (Form::Generate, self.ids()) };
         (!rid.is_empty()).then_some(Completion {
             rid,
             form,

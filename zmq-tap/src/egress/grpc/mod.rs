@@ -181,10 +181,7 @@ impl Messages {
         }
         // A single unknown message is the result of another call.
         let is_output = self.begun || self.count > 1;
-        let end = End {
-            unread: if is_output { self.unread } else { 0 },
-            failed: self.begun && !self.ended,
-        };
+        let end = End { unread: if is_output { self.unread } else { 0 }, failed: self.begun && !self.ended };
         self.clear();
         end
     }

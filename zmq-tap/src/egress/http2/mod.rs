@@ -61,27 +61,14 @@ struct Block {
 
 impl Body {
     fn unknown(whole: bool) -> Self {
-        Self::Unknown {
-            whole,
-            start: Vec::new(),
-        }
+        Self::Unknown { whole, start: Vec::new() }
     }
 }
 
 /// Whether the connection of a server begins with these bytes; `None` if they are too few.
 pub(super) fn begins(bytes: &[u8]) -> Option<bool> {
     // A SETTINGS frame that acknowledges nothing.
-    let expected = [
-        Some(0),
-        None,
-        None,
-        Some(SETTINGS),
-        Some(0),
-        Some(0),
-        Some(0),
-        Some(0),
-        Some(0),
-    ];
+    let expected = [Some(0), None, None, Some(SETTINGS), Some(0), Some(0), Some(0), Some(0), Some(0)];
     let differs = |(byte, expected): (&u8, Option<u8>)| expected.is_some_and(|expected| expected != *byte);
     if bytes.iter().zip(expected).any(differs) {
         return Some(false);
@@ -94,11 +81,7 @@ pub(super) fn begins(bytes: &[u8]) -> Option<bool> {
 pub(super) fn continues(bytes: &[u8]) -> Option<bool> {
     let Some(head) = Head::parse(bytes) else {
         let kind = bytes.get(3).is_none_or(|kind| matches!(*kind, DATA | HEADERS));
-        return if bytes.first() == Some(&0) && kind {
-            None
-        } else {
-            Some(false)
-        };
+        return if bytes.first() == Some(&0) && kind { None } else { Some(false) };
     };
     let payload = &bytes[frame::HEAD..];
     let (flags, event) = (head.flags & !END_STREAM, b"data:");
@@ -214,12 +197,7 @@ impl Connection {
     /// Processes a complete block of fields.
     fn response(&mut self, emit: &mut dyn FnMut(u32, Item<'_>)) {
         self.block.open = false;
-        let Block {
-            stream,
-            promised,
-            ends_stream,
-            ..
-        } = self.block;
+        let Block { stream, promised, ends_stream, .. } = self.block;
         let response = if self.block.bytes.len() > self.limits.head_bytes {
             self.fields.missed();
             Response::Unknown

@@ -75,10 +75,7 @@ pub(super) struct Cut {
 
 impl Comparison {
     pub(super) fn new(outcome: ToolCallOutcome) -> Self {
-        Self {
-            outcome,
-            parts: Vec::new(),
-        }
+        Self { outcome, parts: Vec::new() }
     }
 }
 
@@ -90,11 +87,7 @@ pub(super) fn compare(written: &str, sent: &str, whole: bool, budget: &mut Budge
         return unjudged;
     }
     if !whole {
-        return if budget.take(bytes * COMPARED) {
-            unfinished(written, sent)
-        } else {
-            unjudged
-        };
+        return if budget.take(bytes * COMPARED) { unfinished(written, sent) } else { unjudged };
     }
     let (value, expected) = (value(written), value(sent));
     let equal = match (&value, &expected) {
@@ -145,10 +138,7 @@ fn unfinished(written: &str, sent: &str) -> Comparison {
     let place = sent.get(common).zip(sent.last());
     Comparison {
         outcome: ToolCallOutcome::Unfinished,
-        parts: place
-            .map(|(first, last)| part(&sent, first.from..last.to, cuts))
-            .into_iter()
-            .collect(),
+        parts: place.map(|(first, last)| part(&sent, first.from..last.to, cuts)).into_iter().collect(),
     }
 }
 
@@ -168,13 +158,7 @@ impl PartialEq for Unit {
 
 fn exact(text: &str) -> Vec<Unit> {
     let chars = text.char_indices();
-    chars
-        .map(|(from, char)| Unit {
-            char,
-            from,
-            to: from + char.len_utf8(),
-        })
-        .collect()
+    chars.map(|(from, char)| Unit { char, from, to: from + char.len_utf8() }).collect()
 }
 
 /// The characters without blanks, escapes replaced. Strings are not told apart from the rest, so a part of a text has the same characters.
@@ -249,27 +233,20 @@ fn damage(written: &[Unit], sent: &[Unit], budget: &mut Budget) -> Option<Compar
     // Numbers may be written in another form.
     let is_number = |at: usize| {
         let mut chars = all[at..at + len].iter().map(|unit| unit.char);
-        chars
-            .clone()
-            .all(|char| char.is_ascii_digit() || "+-.eE".contains(char))
+        chars.clone().all(|char| char.is_ascii_digit() || "+-.eE".contains(char))
             && chars.any(|char| !"eE".contains(char))
     };
     if places.clone().any(is_number) {
         return None;
     }
-    let outcome = if missing {
-        ToolCallOutcome::Missing
-    } else {
-        ToolCallOutcome::Repeated
-    };
+    let outcome = if missing { ToolCallOutcome::Missing } else { ToolCallOutcome::Repeated };
     let parts: Vec<Part> = places
         .filter_map(|at| {
             let place = if missing {
                 at
             } else {
                 // The part before the inserted one is equal to it.
-                at.checked_sub(len)
-                    .filter(|before| all[*before..at] == all[at..at + len])?
+                at.checked_sub(len).filter(|before| all[*before..at] == all[at..at + len])?
             };
             let bytes = sent.get(place)?.from..sent.get(place + len - 1)?.to;
             let cuts = if missing { [at; 3] } else { [place, at, at + len] };
@@ -307,10 +284,7 @@ fn garbled(written: &[Unit], sent: &[Unit]) -> Option<Comparison> {
     let (begin, end) = from.filter(|_| in_sent == sent.len())?;
     let bytes = sent[begin].from..sent[end - 1].to;
     let cuts = [cut(written, begin); 3];
-    Some(Comparison {
-        outcome: ToolCallOutcome::Garbled,
-        parts: vec![part(sent, bytes, cuts)],
-    })
+    Some(Comparison { outcome: ToolCallOutcome::Garbled, parts: vec![part(sent, bytes, cuts)] })
 }
 
 /// Finds two neighbouring parts that were exchanged, with `begin` and `end` equal characters around the difference. The parts may begin or
@@ -328,10 +302,7 @@ fn swapped(written: &[Unit], sent: &[Unit], begin: usize, end: usize, budget: &m
     })?;
     let cuts = [middle.start, middle.start + second, middle.end].map(|at| cut(written, at));
     let bytes = sent[middle.start].from..sent[middle.end - 1].to;
-    Some(Comparison {
-        outcome: ToolCallOutcome::Swapped,
-        parts: vec![part(sent, bytes, cuts)],
-    })
+    Some(Comparison { outcome: ToolCallOutcome::Swapped, parts: vec![part(sent, bytes, cuts)] })
 }
 
 /// Length of the later part if `written` is a later and an earlier part of `sent`, in this order.
@@ -394,10 +365,7 @@ mod tests {
         }
         assert_eq!(outcome("", "{ }", true), ToolCallOutcome::Complete);
         // Invalid JSON that is written as it is.
-        assert_eq!(
-            outcome("{\"a\": NaN,}", "{\"a\":NaN, }", true),
-            ToolCallOutcome::Complete
-        );
+        assert_eq!(outcome("{\"a\": NaN,}", "{\"a\":NaN, }", true), ToolCallOutcome::Complete);
     }
 
     #[test]
@@ -407,10 +375,7 @@ mod tests {
             let (outcome, _) = part_of(&written, SENT);
             assert_eq!(outcome, ToolCallOutcome::Missing, "{written}");
         }
-        assert_eq!(
-            part_of("", r#"{"a":"b"}"#),
-            (ToolCallOutcome::Missing, Some(r#"{"a":"b"}"#.to_owned()))
-        );
+        assert_eq!(part_of("", r#"{"a":"b"}"#), (ToolCallOutcome::Missing, Some(r#"{"a":"b"}"#.to_owned())));
     }
 
     #[test]
@@ -418,37 +383,21 @@ mod tests {
         let written = SENT.replace("York", "YorkX");
         assert_eq!(outcome(&written, SENT, true), ToolCallOutcome::Unjudged);
         let written = SENT.replace("York", "YorYork");
-        assert_eq!(
-            part_of(&written, SENT),
-            (ToolCallOutcome::Repeated, Some("Yor".to_owned()))
-        );
+        assert_eq!(part_of(&written, SENT), (ToolCallOutcome::Repeated, Some("Yor".to_owned())));
         let written = SENT.replace("New York", "YorkNew ");
-        assert_eq!(
-            part_of(&written, SENT),
-            (ToolCallOutcome::Swapped, Some("New York".to_owned()))
-        );
+        assert_eq!(part_of(&written, SENT), (ToolCallOutcome::Swapped, Some("New York".to_owned())));
     }
 
     #[test]
     fn numbers_in_another_form_and_completed_json_prove_nothing() {
         assert_eq!(
-            outcome(
-                r#"{"n":0.30000000000000004}"#,
-                r#"{"n":0.300000000000000044408920985006261616945}"#,
-                true
-            ),
+            outcome(r#"{"n":0.30000000000000004}"#, r#"{"n":0.300000000000000044408920985006261616945}"#, true),
             ToolCallOutcome::Complete
         );
         assert_eq!(outcome(r#"{"n":1}"#, r#"{"n":12}"#, true), ToolCallOutcome::Unjudged);
-        assert_eq!(
-            outcome(&SENT.replace("w Y", "wY"), SENT, true),
-            ToolCallOutcome::Unjudged
-        );
+        assert_eq!(outcome(&SENT.replace("w Y", "wY"), SENT, true), ToolCallOutcome::Unjudged);
         assert_eq!(outcome(r#"{"n":1}"#, r#"{"n":1,}"#, true), ToolCallOutcome::Unjudged);
-        assert_eq!(
-            outcome(r#"{"city":"Paris"}"#, r#"{"town":"Rome"}"#, true),
-            ToolCallOutcome::Unjudged
-        );
+        assert_eq!(outcome(r#"{"city":"Paris"}"#, r#"{"town":"Rome"}"#, true), ToolCallOutcome::Unjudged);
     }
 
     #[test]

@@ -121,11 +121,7 @@ impl SentText {
     /// Adds the next chunk. Returns false if a chunk before it was missed, its text is unknown, or a limit is reached.
     pub(super) fn add(&mut self, chunk: &Chunk<'_>, detokenizer: Option<&dyn Detokenize>) -> bool {
         let listed = self.last.tokens.saturating_add(chunk.listed.unwrap_or(0));
-        let count = if self.counted {
-            chunk.completion_tokens
-        } else {
-            Some(listed)
-        };
+        let count = if self.counted { chunk.completion_tokens } else { Some(listed) };
         let new = count.and_then(|count| count.checked_sub(self.last.tokens));
         let fits = self.pending.len() < MAX_CHUNKS && self.text.len() < MAX_BYTES;
         let continues = fits && new.is_some_and(|new| new <= most_tokens(chunk));
@@ -140,10 +136,7 @@ impl SentText {
         let (Some(text), Some(tokens)) = (text, count) else {
             return false;
         };
-        self.last = End {
-            text: self.last.text.then(Digest::of(&text)),
-            tokens,
-        };
+        self.last = End { text: self.last.text.then(Digest::of(&text)), tokens };
         self.text.extend(text.as_bytes());
         self.finish = chunk.finish;
         self.pending.push_back(self.last);
@@ -162,9 +155,7 @@ impl SentText {
         };
         let stream = self.tokens.get_or_insert_with(|| detokenizer.begin());
         let mut text = String::new();
-        let known = ids
-            .iter()
-            .all(|id| u32::try_from(*id).is_ok_and(|id| detokenizer.step(stream, id, &mut text)));
+        let known = ids.iter().all(|id| u32::try_from(*id).is_ok_and(|id| detokenizer.step(stream, id, &mut text)));
         known.then_some(text)
     }
 
@@ -200,23 +191,17 @@ impl SentText {
         })?;
         let without_text = self.without_text(skipped, place, start);
         let carried = self.pending.drain(..=place).next_back()?;
-        self.text
-            .drain(..(carried.text.len() - self.carried.text.len()) as usize);
+        self.text.drain(..(carried.text.len() - self.carried.text.len()) as usize);
         self.carried = carried;
         self.event = text;
-        Some(Part {
-            tokens: self.carried.tokens - start.tokens,
-            without_text,
-        })
+        Some(Part { tokens: self.carried.tokens - start.tokens, without_text })
     }
 
     /// Number of chunks without text of their own from `from` to before `to`, behind `start`.
     fn without_text(&self, from: usize, to: usize, start: End) -> u32 {
         let mut before = start;
         let chunks = self.pending.range(from..to);
-        chunks
-            .filter(|end| std::mem::replace(&mut before, **end).text == end.text)
-            .count() as u32
+        chunks.filter(|end| std::mem::replace(&mut before, **end).text == end.text).count() as u32
     }
 
     /// How an event differs that `carry` has not found.
@@ -234,11 +219,8 @@ impl SentText {
     /// `carried`: bytes of content and reasoning since then.
     pub(super) fn judge(&mut self, calls: &Calls, carried: u64) -> Result<Option<ToolCalls>, UnjudgedReason> {
         let before = self.carried;
-        let ends: Vec<_> = self
-            .pending
-            .iter()
-            .map(|end| ((end.text.len() - before.text.len()) as usize, end.tokens))
-            .collect();
+        let ends: Vec<_> =
+            self.pending.iter().map(|end| ((end.text.len() - before.text.len()) as usize, end.tokens)).collect();
         calls.judge(&Sent {
             text: std::str::from_utf8(self.text.make_contiguous()).map_err(|_| UnjudgedReason::Unreadable)?,
             finish: self.finish,
@@ -262,10 +244,7 @@ impl SentText {
         self.carried = self.last;
         self.pending.clear();
         self.text.clear();
-        Some(Part {
-            tokens: self.last.tokens - begin.tokens,
-            without_text,
-        })
+        Some(Part { tokens: self.last.tokens - begin.tokens, without_text })
     }
 }
 

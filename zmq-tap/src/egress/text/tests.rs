@@ -8,12 +8,7 @@ use super::*;
 
 /// A chunk after which the request has `count` tokens.
 fn chunk(rid: &str, count: u32) -> Chunk<'_> {
-    Chunk {
-        listed: Some(1),
-        completion_tokens: Some(count),
-        text: Some("a"),
-        ..Chunk::new(rid)
-    }
+    Chunk { listed: Some(1), completion_tokens: Some(count), text: Some("a"), ..Chunk::new(rid) }
 }
 
 /// Chunks of a request, each with its number of new tokens and its text.
@@ -21,17 +16,9 @@ fn sent(chunks: &[(u32, &str)]) -> Texts {
     let (mut texts, mut count) = (Texts::default(), 0);
     for (new, text) in chunks {
         count += new;
-        let chunk = Chunk {
-            listed: Some(*new),
-            text: Some(text),
-            ..chunk("a", count)
-        };
+        let chunk = Chunk { listed: Some(*new), text: Some(text), ..chunk("a", count) };
         texts.sent(&Frame {
-            id: FrameId {
-                hop: HopId(0),
-                lane: 0,
-                seq: 0,
-            },
+            id: FrameId { hop: HopId(0), lane: 0, seq: 0 },
             bytes: 0,
             forwarded: None,
             kind: Kind::Text,
@@ -43,10 +30,7 @@ fn sent(chunks: &[(u32, &str)]) -> Texts {
 }
 
 fn content(text: &str) -> ChoiceText<'static> {
-    ChoiceText {
-        content: Digest::of(text),
-        ..ChoiceText::default()
-    }
+    ChoiceText { content: Digest::of(text), ..ChoiceText::default() }
 }
 
 /// Deliveries of events, each with its tokens and all tokens up to it, and `None` where the tokens are unknown. The last event finishes
@@ -54,15 +38,10 @@ fn content(text: &str) -> ChoiceText<'static> {
 fn events(texts: &mut Texts, events: &[&str]) -> Vec<Option<(u32, u32)>> {
     let mut found = Vec::new();
     for (at, text) in events.iter().enumerate() {
-        if texts
-            .carried("a", &content(text), at + 1 == events.len(), true)
-            .is_none()
-        {
+        if texts.carried("a", &content(text), at + 1 == events.len(), true).is_none() {
             found.push(None);
         }
-        let ready = texts
-            .ready()
-            .map(|carried| Some((carried.tokens, carried.completion_tokens)));
+        let ready = texts.ready().map(|carried| Some((carried.tokens, carried.completion_tokens)));
         found.extend(ready);
     }
     found
@@ -109,19 +88,11 @@ fn missing_text_is_lost_only_if_no_parser_removes_text() {
 
 #[test]
 fn text_missing_at_the_end_is_lost_if_the_request_finished() {
-    for (finish, last) in [
-        (None, None),
-        (Some(Finish::Abort), None),
-        (Some(Finish::Length), Some((1, 5))),
-    ] {
+    for (finish, last) in [(None, None), (Some(Finish::Abort), None), (Some(Finish::Length), Some((1, 5)))] {
         let mut texts = sent(&[(1, "a"), (2, "b")]);
         texts.exact = true;
         for (count, text) in [(4, "c"), (5, "")] {
-            let chunk = Chunk {
-                finish,
-                text: Some(text),
-                ..chunk("a", count)
-            };
+            let chunk = Chunk { finish, text: Some(text), ..chunk("a", count) };
             texts.enter(HopId(0), &chunk);
         }
         assert_eq!(events(&mut texts, &["a", ""]), [Some((1, 1)), last], "{finish:?}");
@@ -176,13 +147,7 @@ fn differences_are_told_apart() {
     let after = |observed: &[&str]| {
         let mut texts = sent(&[(1, "a"), (1, "b"), (1, "c")]);
         events(&mut texts, observed);
-        let Differences {
-            missing,
-            repeated,
-            changed,
-            first,
-            ..
-        } = texts.differences;
+        let Differences { missing, repeated, changed, first, .. } = texts.differences;
         (missing, repeated, changed, first.map(|(_, tokens)| tokens))
     };
     assert_eq!(after(&["a", "c"]), (1, 0, 0, Some(1)));
@@ -195,10 +160,7 @@ fn differences_are_told_apart() {
 #[test]
 fn text_missing_in_a_completion_is_lost() {
     let mut texts = sent(&[(1, "a"), (1, "b"), (1, "c")]);
-    let completion = ChoiceText {
-        completion: true,
-        ..content("c")
-    };
+    let completion = ChoiceText { completion: true, ..content("c") };
     assert_eq!(texts.carried("a", &completion, false, true), Some(1));
     assert_eq!(texts.ready().next(), None, "the text may still come");
     assert_eq!(texts.carried("a", &ChoiceText::default(), true, true), Some(0));
@@ -216,13 +178,7 @@ fn text_that_comes_later_is_not_lost() {
 
 #[test]
 fn other_text_repeated_text_swapped_text_and_a_missing_end_are_unknown() {
-    for observed in [
-        &["a", "x"][..],
-        &["a", "a"],
-        &["b", "a"],
-        &["a", "b"],
-        &["ab", "c", "c"],
-    ] {
+    for observed in [&["a", "x"][..], &["a", "a"], &["b", "a"], &["a", "b"], &["ab", "c", "c"]] {
         for exact in [false, true] {
             let mut texts = sent(&[(1, "a"), (1, "b"), (1, "c")]);
             texts.exact = exact;
@@ -236,16 +192,10 @@ fn other_text_repeated_text_swapped_text_and_a_missing_end_are_unknown() {
 #[test]
 fn text_in_other_fields_is_unknown_and_reasoning_precedes_content() {
     let mut texts = sent(&[(1, "a"), (1, "b")]);
-    let both = ChoiceText {
-        reasoning: Digest::of("a"),
-        ..content("b")
-    };
+    let both = ChoiceText { reasoning: Digest::of("a"), ..content("b") };
     assert_eq!(texts.carried("a", &both, true, true), Some(2));
     let mut texts = sent(&[(1, "a")]);
-    let elsewhere = ChoiceText {
-        elsewhere: true,
-        ..content("a")
-    };
+    let elsewhere = ChoiceText { elsewhere: true, ..content("a") };
     assert_eq!(texts.carried("a", &elsewhere, false, true), None);
 }
 
@@ -300,10 +250,7 @@ impl Detokenize for Letters {
 
 /// Frames of one request with these ids, without text and counts. The first states the prompt's length if `begins`.
 fn sent_ids(frames: &[&[i64]], finish: Finish, begins: bool) -> Texts {
-    let mut texts = Texts {
-        detokenizer: Some(Arc::new(Letters)),
-        ..Texts::default()
-    };
+    let mut texts = Texts { detokenizer: Some(Arc::new(Letters)), ..Texts::default() };
     for (at, ids) in frames.iter().enumerate() {
         let chunk = Chunk {
             listed: Some(ids.len() as u32),
@@ -313,11 +260,7 @@ fn sent_ids(frames: &[&[i64]], finish: Finish, begins: bool) -> Texts {
             ..Chunk::new("a")
         };
         texts.sent(&Frame {
-            id: FrameId {
-                hop: HopId(0),
-                lane: 0,
-                seq: at as u64,
-            },
+            id: FrameId { hop: HopId(0), lane: 0, seq: at as u64 },
             bytes: 0,
             forwarded: None,
             kind: Kind::TokenIds,
@@ -329,24 +272,15 @@ fn sent_ids(frames: &[&[i64]], finish: Finish, begins: bool) -> Texts {
 }
 
 fn completion(text: &str) -> ChoiceText<'static> {
-    ChoiceText {
-        completion: true,
-        ..content(text)
-    }
+    ChoiceText { completion: true, ..content(text) }
 }
 
 #[test]
 fn the_text_of_ids_is_compared_and_a_stop_token_has_none() {
     let mut texts = sent_ids(&[&[0], &[1, 2], &[3]], Finish::Length, true);
-    assert_eq!(
-        events(&mut texts, &["a", "bcd", ""]),
-        [Some((1, 1)), Some((3, 4)), Some((0, 4))]
-    );
+    assert_eq!(events(&mut texts, &["a", "bcd", ""]), [Some((1, 1)), Some((3, 4)), Some((0, 4))]);
     let mut texts = sent_ids(&[&[0], &[1], &[25]], Finish::Stop, true);
-    assert_eq!(
-        events(&mut texts, &["a", "b", ""]),
-        [Some((1, 1)), Some((1, 2)), Some((1, 3))]
-    );
+    assert_eq!(events(&mut texts, &["a", "b", ""]), [Some((1, 1)), Some((1, 2)), Some((1, 3))]);
 }
 
 #[test]
@@ -368,16 +302,10 @@ fn ids_are_not_compared_after_missed_frames_or_unknown_ones() {
     texts.missed();
     assert_eq!(texts.carried("a", &completion("a"), false, true), None);
     let mut texts = sent_ids(&[&[0], &[26]], Finish::Length, true);
-    assert_eq!(
-        (texts.carried("a", &completion("a"), false, true), texts.bytes),
-        (None, 0)
-    );
+    assert_eq!((texts.carried("a", &completion("a"), false, true), texts.bytes), (None, 0));
     // Without the first chunk and the first event.
     let mut texts = sent_ids(&[&[0], &[1]], Finish::Length, false);
-    assert_eq!(
-        (texts.carried("a", &completion("a"), false, false), texts.bytes),
-        (None, 0)
-    );
+    assert_eq!((texts.carried("a", &completion("a"), false, false), texts.bytes), (None, 0));
     // Frames with counts and text do not depend on others.
     let mut texts = sent(&[(1, "a")]);
     texts.missed();

@@ -96,21 +96,13 @@ impl Calls {
             let text = |text: &Option<String>| text.as_ref().map_or(0, String::len);
             self.bytes += text(&name) + text(&arguments) + size_of::<u32>();
             if self.bytes > MAX_BYTES || known.is_none() && self.found.len() == MAX_CALLS {
-                *self = Self {
-                    unknown: true,
-                    ..Self::default()
-                };
+                *self = Self { unknown: true, ..Self::default() };
             }
             if self.unknown {
                 return;
             }
             let place = known.unwrap_or_else(|| {
-                self.found.push(Call {
-                    index,
-                    name: String::new(),
-                    arguments: String::new(),
-                    ends: Vec::new(),
-                });
+                self.found.push(Call { index, name: String::new(), arguments: String::new(), ends: Vec::new() });
                 self.found.len() - 1
             });
             let call = &mut self.found[place];
@@ -138,43 +130,30 @@ impl Calls {
         let found = self.judge_found(sent, &objects, &mut budget);
         let absent = self.absent(sent, &objects, &mut budget);
         let worst = [found, absent].into_iter().flatten().max_by_key(|calls| calls.outcome);
-        Ok(worst.map(|worst| ToolCalls {
-            absent: absent.map_or(0, |absent| absent.absent),
-            ..worst
-        }))
+        Ok(worst.map(|worst| ToolCalls { absent: absent.map_or(0, |absent| absent.absent), ..worst }))
     }
 
     /// Compares the calls of the response with their objects in the text.
     fn judge_found(&self, sent: &Sent<'_>, objects: &[Option<Range<usize>>], budget: &mut Budget) -> Option<ToolCalls> {
         let last = self.found.len().checked_sub(1)?;
-        let found = self
-            .found
-            .iter()
-            .zip(objects)
-            .enumerate()
-            .map(|(place, (call, object))| {
-                // The end of the call, which is behind its arguments, may not have been generated.
-                let is_cut = place == last && sent.finish == Some(Finish::Length);
-                let (object, comparison) = if budget.is_exceeded() {
-                    (None, Comparison::new(ToolCallOutcome::Unjudged))
-                } else {
-                    call.compare(object.clone(), sent.text, is_cut, budget)
-                };
-                let reason = match (comparison.outcome, budget.is_exceeded()) {
-                    (ToolCallOutcome::Unjudged, true) => Some(UnjudgedReason::Unreadable),
-                    (ToolCallOutcome::Unjudged, false) => Some(UnjudgedReason::Differs),
-                    _ => None,
-                };
-                (object, comparison, reason)
-            });
-        // The first of the worst.
-        let (place, worst) = found.enumerate().reduce(|worst, next| {
-            if next.1.1.outcome > worst.1.1.outcome {
-                next
+        let found = self.found.iter().zip(objects).enumerate().map(|(place, (call, object))| {
+            // The end of the call, which is behind its arguments, may not have been generated.
+            let is_cut = place == last && sent.finish == Some(Finish::Length);
+            let (object, comparison) = if budget.is_exceeded() {
+                (None, Comparison::new(ToolCallOutcome::Unjudged))
             } else {
-                worst
-            }
-        })?;
+                call.compare(object.clone(), sent.text, is_cut, budget)
+            };
+            let reason = match (comparison.outcome, budget.is_exceeded()) {
+                (ToolCallOutcome::Unjudged, true) => Some(UnjudgedReason::Unreadable),
+                (ToolCallOutcome::Unjudged, false) => Some(UnjudgedReason::Differs),
+                _ => None,
+            };
+            (object, comparison, reason)
+        });
+        // The first of the worst.
+        let (place, worst) =
+            found.enumerate().reduce(|worst, next| if next.1.1.outcome > worst.1.1.outcome { next } else { worst })?;
         let (object, Comparison { outcome, parts }, reason) = worst;
         let call = &self.found[place];
         Some(ToolCalls {
@@ -241,11 +220,7 @@ impl Call {
     ) -> (Option<Range<usize>>, Comparison) {
         let Some(object) = object else {
             let is_json = budget.take(self.arguments.len() * PARSED) && arguments::value(&self.arguments).is_some();
-            let outcome = if is_json {
-                ToolCallOutcome::Rewritten
-            } else {
-                ToolCallOutcome::Unjudged
-            };
+            let outcome = if is_json { ToolCallOutcome::Rewritten } else { ToolCallOutcome::Unjudged };
             return (None, Comparison::new(outcome));
         };
         let sent = &text[object.clone()];
@@ -266,13 +241,11 @@ impl Call {
         let Some(value) = arguments::value(&self.arguments) else {
             return false;
         };
-        text.match_indices('{')
-            .filter(|(at, _)| *at != object.start)
-            .any(|(at, _)| {
-                let end = object_end(&text[at..]);
-                let fits = budget.take(end.map_or(text.len() - at, |end| end * PARSED));
-                !fits || end.is_some_and(|end| arguments::value(&text[at..at + end]).as_ref() == Some(&value))
-            })
+        text.match_indices('{').filter(|(at, _)| *at != object.start).any(|(at, _)| {
+            let end = object_end(&text[at..]);
+            let fits = budget.take(end.map_or(text.len() - at, |end| end * PARSED));
+            !fits || end.is_some_and(|end| arguments::value(&text[at..at + end]).as_ref() == Some(&value))
+        })
     }
 }
 
@@ -350,10 +323,7 @@ fn object_behind(name: &str, text: &str, may_end: bool, budget: &mut Budget) -> 
 /// Whether a function can have this name. A parser that reads another form may take any text for one.
 fn is_name(name: &str) -> bool {
     let letters = name.chars().any(char::is_alphabetic);
-    letters
-        && name
-            .chars()
-            .all(|char| in_name(char) || matches!(char, '-' | '.' | ':' | '/'))
+    letters && name.chars().all(|char| in_name(char) || matches!(char, '-' | '.' | ':' | '/'))
 }
 
 fn in_name(char: char) -> bool {

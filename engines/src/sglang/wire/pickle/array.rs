@@ -24,10 +24,7 @@ impl Vm<'_, '_> {
             return None;
         }
         let args = self.arena.seqs[args as usize];
-        match (
-            self.text(callable.name),
-            self.arena.cells.get(args.start as usize..args.end as usize)?,
-        ) {
+        match (self.text(callable.name), self.arena.cells.get(args.start as usize..args.end as usize)?) {
             (b"_array_reconstructor", [_, Node::Str(code), Node::Int(format), Node::Bytes(data)]) => {
                 let format = scalar::int(self.b, *format as usize);
                 if self.string(*code) != Some(b"q") || format != Some(SIGNED_INT64_LE) {
@@ -100,10 +97,7 @@ impl Vm<'_, '_> {
                     break;
                 }
                 let data = (at + N - 1) as u32;
-                let array = Node::Words {
-                    words: u16::from(len / 8),
-                    at: data + 2,
-                };
+                let array = Node::Words { words: u16::from(len / 8), at: data + 2 };
                 *numbered = [Node::Bytes(data), Node::Unbuilt, array];
                 *value = array;
                 rest = &close[5..];
@@ -143,9 +137,7 @@ impl Vm<'_, '_> {
         let first = arena.objects.len();
         arena.objects.extend(std::iter::repeat_n(object, times));
         let objects = (first..first + times).map(|id| Node::Object(id as u32));
-        arena
-            .memo
-            .extend(objects.clone().flat_map(|object| [object, Node::Unbuilt]));
+        arena.memo.extend(objects.clone().flat_map(|object| [object, Node::Unbuilt]));
         self.stack.extend(objects);
     }
 

@@ -90,49 +90,31 @@ impl Vm<'_, '_> {
         let (Node::Str(name), Node::Str(module)) = (name, module) else {
             return Err(self.malformed("a class whose name is not a string"));
         };
-        let node = self.global(Global {
-            module: self.name(module as usize)?,
-            name: self.name(name as usize)?,
-        })?;
+        let node = self.global(Global { module: self.name(module as usize)?, name: self.name(name as usize)? })?;
         self.push(node)
     }
 
     fn name(&self, at: usize) -> Result<Name, Undecoded> {
         let (start, end) = scalar::payload(self.b, at).ok_or(Undecoded::Truncated { at })?;
-        Ok(Name {
-            start: start as u32,
-            len: (end - start) as u32,
-        })
+        Ok(Name { start: start as u32, len: (end - start) as u32 })
     }
 
     /// Reads the two lines of text that follow `GLOBAL` and `INST`.
     pub(super) fn text_global(&mut self) -> Result<Node, Undecoded> {
-        let global = Global {
-            module: self.line()?,
-            name: self.line()?,
-        };
+        let global = Global { module: self.line()?, name: self.line()? };
         self.global(global)
     }
 
     fn line(&mut self) -> Result<Name, Undecoded> {
         let at = self.at;
-        let len = self.b[at..]
-            .iter()
-            .position(|b| *b == b'\n')
-            .ok_or(Undecoded::Truncated { at })?;
+        let len = self.b[at..].iter().position(|b| *b == b'\n').ok_or(Undecoded::Truncated { at })?;
         self.at += len + 1;
-        Ok(Name {
-            start: at as u32,
-            len: len as u32,
-        })
+        Ok(Name { start: at as u32, len: len as u32 })
     }
 
     fn global(&mut self, global: Global) -> Result<Node, Undecoded> {
         if self.arena.globals.len() >= self.limits.items {
-            return Err(Undecoded::Limit {
-                limit: "items",
-                value: self.limits.items,
-            });
+            return Err(Undecoded::Limit { limit: "items", value: self.limits.items });
         }
         self.arena.globals.push(global);
         Ok(Node::Global((self.arena.globals.len() - 1) as u32))
@@ -159,16 +141,9 @@ impl Vm<'_, '_> {
 
     pub(super) fn object(&mut self, callable: Node, args: Node) -> Result<(), Undecoded> {
         if self.arena.objects.len() >= self.limits.items {
-            return Err(Undecoded::Limit {
-                limit: "items",
-                value: self.limits.items,
-            });
+            return Err(Undecoded::Limit { limit: "items", value: self.limits.items });
         }
-        self.arena.objects.push(Object {
-            callable,
-            args,
-            state: Node::Nil,
-        });
+        self.arena.objects.push(Object { callable, args, state: Node::Nil });
         self.push(Node::Object((self.arena.objects.len() - 1) as u32))
     }
 }

@@ -94,11 +94,7 @@ pub(super) fn walk(b: &[u8], start: usize, memo: &mut Vec<Node>, memo_limit: usi
                 }
                 set |= kinds::GET;
                 // The same string repeated.
-                let more = if next == at + 2 {
-                    repeats::<2>(b, at)
-                } else {
-                    repeats::<5>(b, at)
-                };
+                let more = if next == at + 2 { repeats::<2>(b, at) } else { repeats::<5>(b, at) };
                 len += more;
                 at = next + more * (next - at);
             }
@@ -107,12 +103,7 @@ pub(super) fn walk(b: &[u8], start: usize, memo: &mut Vec<Node>, memo_limit: usi
                 at += scalar::int_len(b, at)?;
             }
             op::APPENDS => {
-                return Some(Flat {
-                    start,
-                    end: at,
-                    len: len as u32,
-                    kinds: set,
-                });
+                return Some(Flat { start, end: at, len: len as u32, kinds: set });
             }
             op::FRAME => {
                 at = frame(b, at)?;
@@ -146,11 +137,7 @@ fn floats(b: &[u8], at: usize) -> usize {
     let difference = |bits, float: &[u8; 9]| bits | (float[0] ^ op::BINFLOAT);
     let all = |floats: &&[[u8; 9]; 8]| floats.iter().fold(0, difference) == 0;
     let aligned = 8 * floats.as_chunks().0.iter().take_while(all).count();
-    aligned
-        + floats[aligned..]
-            .iter()
-            .take_while(|float| difference(0, float) == 0)
-            .count()
+    aligned + floats[aligned..].iter().take_while(|float| difference(0, float) == 0).count()
 }
 
 /// Offset after the `FRAME` at `at`, which CPython writes between any two items. `None` if the message ends before the frame, or if another
@@ -259,12 +246,7 @@ pub(super) fn single(b: &[u8], start: usize) -> Option<Flat> {
     }
     let end = start + width;
     let end = if *b.get(end)? == op::FRAME { frame(b, end)? } else { end };
-    (*b.get(end)? == op::APPEND).then_some(Flat {
-        start,
-        end,
-        len: 1,
-        kinds: kinds::INT,
-    })
+    (*b.get(end)? == op::APPEND).then_some(Flat { start, end, len: 1, kinds: kinds::INT })
 }
 
 /// Memo slot that the `GET` at `at` names, and the offset after it.
@@ -354,15 +336,7 @@ mod tests {
 
     /// Opcodes of lists, mixed with other bytes.
     fn byte() -> impl Strategy<Value = u8> {
-        let ops = [
-            op::BININT1,
-            op::BININT2,
-            op::BININT,
-            op::APPEND,
-            op::APPENDS,
-            op::MARK,
-            op::NONE,
-        ];
+        let ops = [op::BININT1, op::BININT2, op::BININT, op::APPEND, op::APPENDS, op::MARK, op::NONE];
         prop_oneof![8 => prop::sample::select(ops.to_vec()), 1 => any::<u8>()]
     }
 

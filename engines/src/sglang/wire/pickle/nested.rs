@@ -64,10 +64,7 @@ impl Vm<'_, '_> {
             && let Some(flat::Numbers { len, first, next }) = flat::number_list(rest)
             && let Some(after) = rest.get(next..)
         {
-            arena.cells.push(Node::Ints {
-                len,
-                at: (at + first) as u32,
-            });
+            arena.cells.push(Node::Ints { len, at: (at + first) as u32 });
             (at, rest) = (at + next, after);
             budget -= 1;
         }

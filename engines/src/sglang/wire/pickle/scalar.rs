@@ -8,10 +8,9 @@ pub(in super::super) fn payload(b: &[u8], at: usize) -> Option<(usize, usize)> {
     let (start, len) = match *b.get(at)? {
         op::SHORT_BINUNICODE | op::SHORT_BINBYTES => (at + 2, usize::from(*b.get(at + 1)?)),
         op::BINUNICODE | op::BINBYTES => (at + 5, u32::from_le_bytes(*b.get(at + 1..)?.first_chunk()?) as usize),
-        op::BINUNICODE8 | op::BINBYTES8 | op::BYTEARRAY8 => (
-            at + 9,
-            usize::try_from(u64::from_le_bytes(*b.get(at + 1..)?.first_chunk()?)).ok()?,
-        ),
+        op::BINUNICODE8 | op::BINBYTES8 | op::BYTEARRAY8 => {
+            (at + 9, usize::try_from(u64::from_le_bytes(*b.get(at + 1..)?.first_chunk()?)).ok()?)
+        }
         _ => return None,
     };
     let end = start.checked_add(len)?;

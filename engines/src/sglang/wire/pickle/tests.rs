@@ -14,26 +14,13 @@ fn shown(opcodes: &[u8]) -> Result<String, Undecoded> {
     let (mut arena, mut scratch) = (Arena::default(), Scratch::default());
     let (node, protocol) = load(&message, &mut arena, &mut scratch, &Limits::default())?;
     assert_eq!(protocol, 4);
-    Ok(text(
-        Value::of(
-            Doc {
-                bytes: &message,
-                arena: &arena,
-            },
-            node,
-        ),
-        4,
-    ))
+    Ok(text(Value::of(Doc { bytes: &message, arena: &arena }, node), 4))
 }
 
 /// Limits the output to four levels, since a list may contain itself.
 fn text(value: Value<'_>, depth: u32) -> String {
     let inner = |value| {
-        if depth == 0 {
-            "..".to_owned()
-        } else {
-            text(value, depth - 1)
-        }
+        if depth == 0 { "..".to_owned() } else { text(value, depth - 1) }
     };
     match value {
         Value::List(items) => format!("[{}]", items.map(inner).collect::<Vec<_>>().join(" ")),
@@ -59,10 +46,7 @@ fn every_opcode_decodes_as_in_python() {
         (b"\x8a\x01\xff", "-1"),
         (b"\x8b\x03\x00\x00\x00\x00\x00\x80", "-8388608"),
         (b"\x8a\x08\xff\xff\xff\xff\xff\xff\xff\x7f", "9223372036854775807"),
-        (
-            b"\x8a\x09\x00\x00\x00\x00\x00\x00\x00\x80\x00",
-            "<an integer that exceeds 64 bits>",
-        ),
+        (b"\x8a\x09\x00\x00\x00\x00\x00\x00\x00\x80\x00", "<an integer that exceeds 64 bits>"),
         (b"G\x3f\xf8\x00\x00\x00\x00\x00\x00", "Float(1.5)"),
         (b"\x88", "Bool(true)"),
         // Text and bytes with every length prefix.
@@ -165,23 +149,9 @@ fn later_arrays_reuse_the_constructor_of_the_first() {
         &words(&[1]), b"\x94t\x94R\x94",
     ];
     let again = |data: &[i64]| {
-        [
-            b"h\x03(h\x05h\x06K\x0cC",
-            [data.len() as u8 * 8].as_slice(),
-            &words(data),
-            b"\x94t\x94R\x94",
-        ]
-        .concat()
+        [b"h\x03(h\x05h\x06K\x0cC", [data.len() as u8 * 8].as_slice(), &words(data), b"\x94t\x94R\x94"].concat()
     };
-    let lists = [
-        b"]\x94(".as_slice(),
-        &first.concat(),
-        &again(&[2]),
-        &again(&[3, 4]),
-        &again(&[]),
-        b"h\x09e",
-    ]
-    .concat();
+    let lists = [b"]\x94(".as_slice(), &first.concat(), &again(&[2]), &again(&[3, 4]), &again(&[]), b"h\x09e"].concat();
     // Arrays appear as their bytes; the last one is a reference to the first.
     let bytes = |data: &[i64]| format!("Bytes({:?})", words(data));
     let want = [bytes(&[1]), bytes(&[2]), bytes(&[3, 4]), bytes(&[]), bytes(&[1])].join(" ");

@@ -40,16 +40,7 @@ impl<'m, 'x> Vm<'m, 'x> {
         marks.clear();
         let empty_tuple = arena.new_seq(limits)?;
         // Skip PROTO and its version.
-        Ok(Self {
-            b: message,
-            at: 2,
-            arena,
-            stack,
-            marks,
-            limits,
-            empty_tuple,
-            call: Call::default(),
-        })
+        Ok(Self { b: message, at: 2, arena, stack, marks, limits, empty_tuple, call: Call::default() })
     }
 
     pub(super) fn run(&mut self) -> Result<Node, Undecoded> {
@@ -150,10 +141,7 @@ impl<'m, 'x> Vm<'m, 'x> {
                 }
                 op::OBJ => {
                     let mark = self.pop_mark()?;
-                    let callable = *self
-                        .stack
-                        .get(mark)
-                        .ok_or_else(|| self.malformed("an object without a class"))?;
+                    let callable = *self.stack.get(mark).ok_or_else(|| self.malformed("an object without a class"))?;
                     self.tuple(mark + 1)?;
                     let args = self.pop()?;
                     self.stack.truncate(mark);
@@ -218,10 +206,7 @@ impl<'m, 'x> Vm<'m, 'x> {
             }
         }
         if self.marks.len() >= self.limits.depth {
-            return Err(Undecoded::Limit {
-                limit: "depth",
-                value: self.limits.depth,
-            });
+            return Err(Undecoded::Limit { limit: "depth", value: self.limits.depth });
         }
         self.marks.push(self.stack.len() as u32);
         Ok(())
@@ -233,10 +218,7 @@ impl<'m, 'x> Vm<'m, 'x> {
             return Err(self.malformed("memo slots out of order"));
         }
         if slot >= self.limits.memo {
-            return Err(Undecoded::Limit {
-                limit: "memo",
-                value: self.limits.memo,
-            });
+            return Err(Undecoded::Limit { limit: "memo", value: self.limits.memo });
         }
         let top = self.top()?;
         self.arena.memo.push(top);
@@ -254,11 +236,7 @@ impl<'m, 'x> Vm<'m, 'x> {
     }
 
     fn get(&mut self, at: usize, slot: usize) -> Result<(), Undecoded> {
-        let node = *self
-            .arena
-            .memo
-            .get(slot)
-            .ok_or_else(|| self.malformed("a reference to an unset memo"))?;
+        let node = *self.arena.memo.get(slot).ok_or_else(|| self.malformed("a reference to an unset memo"))?;
         match (node, self.b.get(self.at)) {
             (Node::Global(_), Some(&op::MARK)) if self.repeated_calls(at) => Ok(()),
             (Node::Global(_), Some(&op::EMPTY_TUPLE)) => {
@@ -272,10 +250,7 @@ impl<'m, 'x> Vm<'m, 'x> {
 
     pub(super) fn push(&mut self, node: Node) -> Result<(), Undecoded> {
         if self.stack.len() >= self.limits.stack {
-            return Err(Undecoded::Limit {
-                limit: "stack",
-                value: self.limits.stack,
-            });
+            return Err(Undecoded::Limit { limit: "stack", value: self.limits.stack });
         }
         self.stack.push(node);
         Ok(())
@@ -320,24 +295,17 @@ impl<'m, 'x> Vm<'m, 'x> {
     }
 
     fn read_bytes<const N: usize>(&mut self) -> Result<[u8; N], Undecoded> {
-        let bytes = self.b[self.at..]
-            .first_chunk()
-            .ok_or(Undecoded::Truncated { at: self.at })?;
+        let bytes = self.b[self.at..].first_chunk().ok_or(Undecoded::Truncated { at: self.at })?;
         self.at += N;
         Ok(*bytes)
     }
 
     fn payload_end(&self, at: usize) -> Result<usize, Undecoded> {
-        scalar::payload(self.b, at)
-            .map(|(_, end)| end)
-            .ok_or(Undecoded::Truncated { at })
+        scalar::payload(self.b, at).map(|(_, end)| end).ok_or(Undecoded::Truncated { at })
     }
 
     pub(super) fn malformed(&self, what: &'static str) -> Undecoded {
-        Undecoded::Malformed {
-            at: self.at.saturating_sub(1),
-            what,
-        }
+        Undecoded::Malformed { at: self.at.saturating_sub(1), what }
     }
 }
 
@@ -348,10 +316,7 @@ fn refuse(op: u8, at: usize) -> Undecoded {
         op::NEXT_BUFFER | op::READONLY_BUFFER => "a buffer sent outside the message",
         b'F' | b'I' | b'L' | b'S' | b'T' | b'U' | b'V' | b'd' | b'g' | b'l' | b'p' => "protocol 0 or 1",
         _ => {
-            return Undecoded::Malformed {
-                at,
-                what: "not a pickle opcode",
-            };
+            return Undecoded::Malformed { at, what: "not a pickle opcode" };
         }
     };
     Undecoded::Refused { at, op, what }

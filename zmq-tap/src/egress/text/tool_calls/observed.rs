@@ -95,9 +95,6 @@ mod tests {
         assert_eq!(counted(&[]), None);
         assert_eq!(counted(&[&part(1), &part(1), &part(2)]), Some([3, 2, 2]));
         assert_eq!(counted(&[r#"[{"id":"x"},{"id":"y"}]"#]), Some([2, 1, 1]));
-        assert_eq!(
-            counted(&[r#"{"index":-1}"#, "7", &part(u32::MAX)]),
-            Some([u32::MAX, 1, 2])
-        );
+        assert_eq!(counted(&[r#"{"index":-1}"#, "7", &part(u32::MAX)]), Some([u32::MAX, 1, 2]));
     }
 }

@@ -29,13 +29,7 @@ fn compare(calls: &Calls, chunks: &[&str], finish: Finish) -> Result<Option<Tool
             (end, tokens)
         })
         .collect();
-    calls.judge(&Sent {
-        text: &text,
-        finish: Some(finish),
-        ends: &ends,
-        before: 10,
-        carried: 0,
-    })
+    calls.judge(&Sent { text: &text, finish: Some(finish), ends: &ends, before: 10, carried: 0 })
 }
 
 fn outcome(calls: &Calls, text: &str) -> ToolCallOutcome {
@@ -95,51 +89,26 @@ fn a_lost_chunk_is_told_from_a_part_that_a_parser_removed() {
     let lost = judge(&calls(&[("find", &["{\"city\": ", "York\"}"])]), &HERMES, Finish::Stop).expect("tool calls");
     let part = lost.part.expect("a place");
     assert_eq!((lost.calls, lost.call, lost.outcome), (1, 1, ToolCallOutcome::Missing));
-    assert_eq!(
-        (part.at, part.chars, part.tokens, part.whole_chunks),
-        (10, 5, [15, 15], true)
-    );
-    assert_eq!(
-        (part.events, part.whole_events, lost.events, lost.is_by_parser()),
-        ([1, 2], true, 2, false)
-    );
-    let eaten = judge(
-        &calls(&[("find", &["{\"city\": \"New ", "Yor\"}"])]),
-        &HERMES,
-        Finish::Stop,
-    )
-    .expect("tool calls");
+    assert_eq!((part.at, part.chars, part.tokens, part.whole_chunks), (10, 5, [15, 15], true));
+    assert_eq!((part.events, part.whole_events, lost.events, lost.is_by_parser()), ([1, 2], true, 2, false));
+    let eaten =
+        judge(&calls(&[("find", &["{\"city\": \"New ", "Yor\"}"])]), &HERMES, Finish::Stop).expect("tool calls");
     let part = eaten.part.expect("a place");
-    assert_eq!(
-        (part.at, part.chars, part.tokens, part.whole_chunks),
-        (18, 1, [16, 16], false)
-    );
-    assert_eq!(
-        (part.events, part.whole_events, eaten.is_by_parser()),
-        ([2, 2], false, true)
-    );
+    assert_eq!((part.at, part.chars, part.tokens, part.whole_chunks), (18, 1, [16, 16], false));
+    assert_eq!((part.events, part.whole_events, eaten.is_by_parser()), ([2, 2], false, true));
     let brace = judge(&calls(&[("find", &["{\"city\": \"New York\""])]), &HERMES, Finish::Stop).expect("tool calls");
     let part = brace.part.expect("a place");
-    assert_eq!(
-        (brace.outcome, part.at, part.chars, part.tokens),
-        (ToolCallOutcome::Missing, 20, 1, [17, 17])
-    );
+    assert_eq!((brace.outcome, part.at, part.chars, part.tokens), (ToolCallOutcome::Missing, 20, 1, [17, 17]));
 }
 
 #[test]
 fn repeated_and_swapped_chunks_are_told_apart() {
     let repeated = calls(&[("find", &["{\"city\": ", "\"New ", "\"New ", "York\"}"])]);
     let found = judge(&repeated, &HERMES, Finish::Stop).expect("tool calls");
-    assert_eq!(
-        (found.outcome, found.part.map(|part| part.tokens)),
-        (ToolCallOutcome::Repeated, Some([15, 15]))
-    );
+    assert_eq!((found.outcome, found.part.map(|part| part.tokens)), (ToolCallOutcome::Repeated, Some([15, 15])));
     let swapped = calls(&[("find", &["{\"city\": ", "York\"", "\"New ", "}"])]);
     let found = judge(&swapped, &HERMES, Finish::Stop).expect("tool calls");
-    assert_eq!(
-        (found.outcome, found.part.map(|part| part.tokens)),
-        (ToolCallOutcome::Swapped, Some([15, 16]))
-    );
+    assert_eq!((found.outcome, found.part.map(|part| part.tokens)), (ToolCallOutcome::Swapped, Some([15, 16])));
 }
 
 #[test]
@@ -154,18 +123,9 @@ fn damage_that_ends_where_events_do_is_not_the_parsers_for_certain() {
     assert_eq!(by_parser(&["{\"ci", " York\"}"]), (false, true, [1, 2], false));
     assert_eq!(by_parser(&["{\"city\": \"New York\""]), (true, true, [1, 0], false));
     assert_eq!(by_parser(&["ity\": \"New York\"}"]), (false, true, [0, 1], false));
-    assert_eq!(
-        by_parser(&["{\"city\": \"Ne", "w Y", "w Y", "ork\"}"]),
-        (false, true, [2, 3], false)
-    );
-    assert_eq!(
-        by_parser(&["{\"city\": \"Ne", "w Yw Y", "ork\"}"]),
-        (false, false, [2, 2], true)
-    );
-    assert_eq!(
-        by_parser(&["{\"ci", " \"New", "ty\":", " York\"}"]),
-        (false, true, [2, 3], false)
-    );
+    assert_eq!(by_parser(&["{\"city\": \"Ne", "w Y", "w Y", "ork\"}"]), (false, true, [2, 3], false));
+    assert_eq!(by_parser(&["{\"city\": \"Ne", "w Yw Y", "ork\"}"]), (false, false, [2, 2], true));
+    assert_eq!(by_parser(&["{\"ci", " \"New", "ty\":", " York\"}"]), (false, true, [2, 3], false));
 }
 
 #[test]
@@ -173,15 +133,9 @@ fn cut_characters_are_found_and_other_replacements_are_not() {
     let text = "{\"name\": \"find\", \"arguments\": {\"city\": \"S\u{e3}o \u{6771}\u{4eac}\"}}";
     for (written, expected) in [
         ("{\"city\": \"S\u{fffd}o \u{6771}\u{4eac}\"}", ToolCallOutcome::Garbled),
-        (
-            "{\"city\": \"S\u{fffd}\u{fffd}o \u{fffd}\u{4eac}\"}",
-            ToolCallOutcome::Garbled,
-        ),
+        ("{\"city\": \"S\u{fffd}\u{fffd}o \u{fffd}\u{4eac}\"}", ToolCallOutcome::Garbled),
         ("{\"city\": \"S\u{fffd} \u{6771}\u{4eac}\"}", ToolCallOutcome::Unjudged),
-        (
-            "{\"city\": \"\u{fffd}\u{e3}o \u{6771}\u{4eac}\"}",
-            ToolCallOutcome::Unjudged,
-        ),
+        ("{\"city\": \"\u{fffd}\u{e3}o \u{6771}\u{4eac}\"}", ToolCallOutcome::Unjudged),
         ("{\"city\": \"S?o \u{6771}\u{4eac}\"}", ToolCallOutcome::Unjudged),
     ] {
         assert_eq!(outcome(&calls(&[("find", &[written])]), text), expected, "{written}");
@@ -189,10 +143,7 @@ fn cut_characters_are_found_and_other_replacements_are_not() {
     // The model wrote it.
     let text = text.replace('\u{e3}', "\u{fffd}");
     let written = "{\"city\": \"S\u{fffd}o \u{6771}\u{4eac}\"}";
-    assert_eq!(
-        outcome(&calls(&[("find", &[written])]), &text),
-        ToolCallOutcome::Complete
-    );
+    assert_eq!(outcome(&calls(&[("find", &[written])]), &text), ToolCallOutcome::Complete);
 }
 
 #[test]
@@ -200,18 +151,9 @@ fn a_call_in_no_field_of_the_response_is_absent() {
     let text = HERMES.concat() + "\n" + &HERMES.concat().replace("New York", "Rome");
     let none = Calls::default();
     assert_eq!(absent(&none, &text), Some((0, 2, 1)));
-    assert_eq!(
-        absent(&calls(&[("find", &["{\"city\": \"New York\"}"])]), &text),
-        Some((1, 1, 2))
-    );
+    assert_eq!(absent(&calls(&[("find", &["{\"city\": \"New York\"}"])]), &text), Some((1, 1, 2)));
     // Content that may have it.
-    let sent = Sent {
-        text: &text,
-        finish: Some(Finish::Stop),
-        ends: &[],
-        before: 0,
-        carried: text.len() as u64,
-    };
+    let sent = Sent { text: &text, finish: Some(Finish::Stop), ends: &[], before: 0, carried: text.len() as u64 };
     assert_eq!(none.judge(&sent), Ok(None));
     // Calls inside of arguments, incomplete ones, and text in another form.
     for text in [
@@ -234,53 +176,29 @@ fn a_call_in_no_field_of_the_response_is_absent() {
 fn the_length_limit_cuts_a_call_and_nobody_lost_it() {
     let cut = calls(&[("find", &["{\"city\": \"New "])]);
     let found = judge(&cut, &HERMES[..6], Finish::Length).expect("tool calls");
-    assert_eq!(
-        (found.outcome, found.finish),
-        (ToolCallOutcome::Unfinished, Some(Finish::Length))
-    );
+    assert_eq!((found.outcome, found.finish), (ToolCallOutcome::Unfinished, Some(Finish::Length)));
     assert_eq!(found.part.map(|part| part.chars), Some(5));
     // The engine sent the rest.
-    assert_eq!(
-        judge(&cut, &HERMES, Finish::Stop).map(|found| found.outcome),
-        Some(ToolCallOutcome::Missing)
-    );
+    assert_eq!(judge(&cut, &HERMES, Finish::Stop).map(|found| found.outcome), Some(ToolCallOutcome::Missing));
 }
 
 #[test]
 fn the_worst_of_several_calls_is_described() {
     let text =
         "{\"name\": \"a\", \"arguments\": {\"x\": \"find\"}}; {\"name\": \"find\", \"arguments\": {\"x\": \"yes\"}}";
-    let found = judge(
-        &calls(&[("a", &["{\"x\":\"find\"}"]), ("find", &["{\"x\":\"ys\"}"])]),
-        &[text],
-        Finish::Stop,
-    );
-    assert_eq!(
-        found.map(|found| (found.calls, found.call, found.outcome)),
-        Some((2, 2, ToolCallOutcome::Missing))
-    );
+    let found = judge(&calls(&[("a", &["{\"x\":\"find\"}"]), ("find", &["{\"x\":\"ys\"}"])]), &[text], Finish::Stop);
+    assert_eq!(found.map(|found| (found.calls, found.call, found.outcome)), Some((2, 2, ToolCallOutcome::Missing)));
     // The second call is in no event.
     let text =
         "{\"name\": \"find\", \"arguments\": {\"q\": \"cat\"}}\n{\"name\": \"find\", \"arguments\": {\"q\": \"cats\"}}";
-    assert_eq!(
-        absent(&calls(&[("find", &["{\"q\": \"cat\"}"])]), text),
-        Some((1, 1, 2))
-    );
-    assert_eq!(
-        absent(&calls(&[("find", &["{\"q\": \"cats\"}"])]), text),
-        Some((1, 1, 1))
-    );
+    assert_eq!(absent(&calls(&[("find", &["{\"q\": \"cat\"}"])]), text), Some((1, 1, 2)));
+    assert_eq!(absent(&calls(&[("find", &["{\"q\": \"cats\"}"])]), text), Some((1, 1, 1)));
 }
 
 #[test]
 fn unknown_forms_and_excess_are_not_judged() {
     let unreadable = Err(UnjudgedReason::Unreadable);
-    for json in [
-        "{}",
-        "[1]",
-        "[{\"index\": -1}]",
-        "[{\"function\": {\"arguments\": {\"a\": 1}}}]",
-    ] {
+    for json in ["{}", "[1]", "[{\"index\": -1}]", "[{\"function\": {\"arguments\": {\"a\": 1}}}]"] {
         let mut found = calls(&[("find", &["{}"])]);
         found.add(json);
         assert_eq!(compare(&found, &HERMES, Finish::Stop), unreadable, "{json}");
@@ -298,10 +216,7 @@ fn text_that_is_no_name_is_not_searched() {
     let call = calls(&[("2,", &["{}"])]);
     assert_eq!(outcome(&call, "[1, 2, {\"z\": null}]"), ToolCallOutcome::Rewritten);
     let call = calls(&[("find", &["{}"])]);
-    assert_eq!(
-        outcome(&call, "{\"name\": \"refind\", \"arguments\": {\"z\": null}}"),
-        ToolCallOutcome::Rewritten
-    );
+    assert_eq!(outcome(&call, "{\"name\": \"refind\", \"arguments\": {\"z\": null}}"), ToolCallOutcome::Rewritten);
 }
 
 #[test]
@@ -310,23 +225,14 @@ fn the_work_of_a_comparison_is_bounded() {
     let lines = (0..4_000).fold(String::new(), |lines, n| lines + "line " + &n.to_string() + "\\n");
     let whole = format!("{{\"file\": \"{lines}\"}}");
     let cut = whole.replacen("line 200\\n", "", 1);
-    assert_eq!(
-        outcome(&calls(&[("write", &[&cut])]), &text(&whole)),
-        ToolCallOutcome::Missing
-    );
+    assert_eq!(outcome(&calls(&[("write", &[&cut])]), &text(&whole)), ToolCallOutcome::Missing);
     // The missing part may be anywhere.
     let (short, long) = ("a".repeat(100_000), "a".repeat(130_000));
     for (written, sent) in [(&short, &long), (&long, &short)] {
         let written = format!("{{\"file\": \"{written}\"}}");
         let sent = text(&format!("{{\"file\": \"{sent}\"}}"));
-        assert_eq!(
-            outcome(&calls(&[("write", &[&written])]), &sent),
-            ToolCallOutcome::Unjudged
-        );
+        assert_eq!(outcome(&calls(&[("write", &[&written])]), &sent), ToolCallOutcome::Unjudged);
     }
     let name_everywhere = "a ".repeat(100_000);
-    assert_eq!(
-        outcome(&calls(&[("a", &["{}"])]), &name_everywhere),
-        ToolCallOutcome::Unjudged
-    );
+    assert_eq!(outcome(&calls(&[("a", &["{}"])]), &name_everywhere), ToolCallOutcome::Unjudged);
 }
