@@ -35,7 +35,7 @@ fn relay(listen: &str, upstream: &str, decode: bool) -> Result<(), Box<dyn Error
         loop {
             match observations.poll() {
                 Some(Observation::Frame { payload: Payload::Whole(bytes), .. }) => {
-                    seen += u64::from(!decode || decoder.decode(&bytes).is_ok())
+                    seen += u64::from(!decode || decoder.decode(&bytes).is_ok());
                 }
                 Some(Observation::Opened { .. }) => open += 1,
                 Some(Observation::Closed { .. }) => {

@@ -342,7 +342,7 @@ impl Probe {
         match library::libzmq(pid) {
             Ok(found) if found.is_empty() && self.zmtp.observes(pid) => {}
             Ok(found) if found.is_empty() => {
-                self.degraded.push(Degraded { feature: Feature::Messages, pid: Some(pid), missing: Missing::Libzmq })
+                self.degraded.push(Degraded { feature: Feature::Messages, pid: Some(pid), missing: Missing::Libzmq });
             }
             found => {
                 self.uprobes(Feature::Messages, index, found);

@@ -81,7 +81,7 @@ pub(crate) fn plan(engine: &Engine, wanted: Option<&str>) -> anyhow::Result<Vec<
                 match one.open().and_then(|folder| Ok(socket_type(&folder, &one.file)?)) {
                     Ok(kind) if kind == MOVABLE => planned.push(one),
                     Ok(kind) => {
-                        left.push(format!("{endpoint}: its socket type {kind} loses messages while peers reconnect"))
+                        left.push(format!("{endpoint}: its socket type {kind} loses messages while peers reconnect"));
                     }
                     Err(why) => left.push(why.to_string()),
                 }

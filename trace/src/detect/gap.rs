@@ -104,7 +104,7 @@ pub(super) fn check(context: &DetectContext<'_>, found: &mut Vec<Verdict>) {
 fn meanwhile(what: &WaitBreakdown) -> String {
     let spent = &what.spent;
     let mut words =
-        format!("the receiving thread was on CPU {} of the time, {}", percent(spent.share(spent.on_ns)), rest(spent),);
+        format!("the receiving thread was on CPU {} of the time, {}", percent(spent.share(spent.on_ns)), rest(spent));
     let upstream = what.upstream_ns as f64 / what.gap_ns.max(1) as f64;
     if upstream >= 0.05 {
         let _ = write!(words, "; {} of the gap was before the last hop", percent(upstream));

@@ -94,7 +94,7 @@ impl OwnedEvent {
                 ..Delivery::new(rid, *tokens, Some(*reported))
             })),
             Self::Answered { rid, tokens, claimed, end } => {
-                emit(What::Answered(Answer { end: *end, ..Answer::new(rid, *tokens, Some(*claimed)) }))
+                emit(What::Answered(Answer { end: *end, ..Answer::new(rid, *tokens, Some(*claimed)) }));
             }
         }
     }
