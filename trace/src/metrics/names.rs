@@ -118,7 +118,7 @@ metrics! {
         "Bytes in the senders' sockets; on Unix sockets, the same bytes plus kernel overhead";
     HOP_QUEUE_WAIT = Histogram("tokengap.hop.queue_wait", Seconds, ["hop"]) "Received minus sent, one value per frame";
     HOP_SEND_WAIT = Histogram("tokengap.hop.send_wait", Seconds, ["hop"])
-        "Wait of the content in the sender: from the engine's own timestamp to the send (vLLM), or until SGLang's Rust server took it";
+        "Wait of the content in the sender: from the engine's own timestamp to the send, or until a server inside the sender took it";
     HOP_RELAY = Histogram("tokengap.hop.relay", Seconds, ["hop"]) "Forwarded minus sent: the time inside the relay";
     HOP_PROCESSING = Histogram("tokengap.hop.processing", Seconds, ["hop"]) "Processed minus received";
     HOP_RECV_WAIT = Histogram("tokengap.hop.recv_wait", Seconds, ["hop"])

@@ -52,13 +52,13 @@ impl Server {
         let content = &self.content;
         if content.ambiguous + content.unknown > 0 {
             degraded.push(format!(
-                "egress: by content, {} Dynamo response streams match several requests of the engine and {} match none; {} requests were evicted to free memory",
+                "egress: by content, {} response streams to a frontend match several requests of the engine and {} match none; {} requests were evicted to free memory",
                 content.ambiguous, content.unknown, content.evicted
             ));
         }
         if self.unnamed > 0 {
             degraded.push(format!(
-                "egress: {} Dynamo response streams do not identify their request of the engine: each is judged only by its own sums",
+                "egress: {} response streams to a frontend do not identify their request of the engine: each is judged only by its own sums",
                 self.unnamed
             ));
         }
