@@ -68,8 +68,9 @@ class Server:
             except OSError:
                 pass
             time.sleep(0.5)
+        ended = self.process.poll()
         self.__exit__()
-        raise NotUp
+        raise NotUp(f"not within {START_SECONDS} s" if ended is None else f"it exited with {ended}")
 
     def start(self, command: list[str], log) -> subprocess.Popen:
         return subprocess.Popen(command, env=self.env, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True)
@@ -544,13 +545,18 @@ def main() -> int:
             print("SKIPPED: a Dynamo worker, a slow API server, tool calls, one that omits outputs, an engine that fails, and under run: they need more server starts (FULL=1)")
         else:
             servers += [dynamo, slow, tool_calls, omitting, failing, run]
-        try:
-            for rows in servers:
-                if asked.only in rows.__name__:
+        started = False
+        for rows in servers:
+            if asked.only in rows.__name__:
+                try:
                     rows()
-        except NotUp:
-            print(log.read_text(errors="replace")[-4000:])
-            print("SKIPPED: vLLM does not start on this machine")
+                    started = True
+                except NotUp as down:
+                    print(log.read_text(errors="replace")[-4000:])
+                    if not started:
+                        print("SKIPPED: vLLM does not start on this machine")
+                        break
+                    judged(f"the server for {rows.__name__}", [f"did not start: {down}"])
     return failed != 0
 
 
