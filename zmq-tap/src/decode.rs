@@ -27,7 +27,7 @@ pub struct Format {
     /// Roles in hop names that respond to clients.
     pub receivers: &'static [&'static str],
     /// How a response names its request, if not by the id on the hops. The events of such a response must count their tokens exactly where
-    /// they have log probabilities or continuous usage: see [`crate::egress::Hints`].
+    /// they have log probabilities or continuous usage.
     pub response_id: Option<ReadResponseId>,
 }
 

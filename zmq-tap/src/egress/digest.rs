@@ -4,9 +4,6 @@ use std::fmt;
 use std::hash::{BuildHasher, RandomState};
 use std::sync::LazyLock;
 
-use serde::Deserialize;
-use serde::de::{Deserializer, Visitor};
-
 /// Modulus of the hash: a Mersenne prime.
 const PRIME: u64 = (1 << 61) - 1;
 
@@ -50,25 +47,6 @@ impl fmt::Debug for Digest {
     }
 }
 
-/// Reads a string without keeping it. Escapes need no allocation.
-impl<'de> Deserialize<'de> for Digest {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        struct Hasher;
-        impl Visitor<'_> for Hasher {
-            type Value = Digest;
-
-            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-                f.write_str("a string")
-            }
-
-            fn visit_str<E>(self, text: &str) -> Result<Digest, E> {
-                Ok(Digest::of(text))
-            }
-        }
-        deserializer.deserialize_str(Hasher)
-    }
-}
-
 fn add(a: u64, b: u64) -> u64 {
     let sum = a + b;
     if sum >= PRIME { sum - PRIME } else { sum }
@@ -105,12 +83,6 @@ mod tests {
             prop_assert_eq!(both, Digest::of(&format!("{first}{second}")));
             let swapped = Digest::of(&second).then(Digest::of(&first));
             prop_assert_eq!(both == swapped, format!("{first}{second}") == format!("{second}{first}"));
-        }
-
-        #[test]
-        fn json_escapes_do_not_change_the_digest(text in ".*") {
-            let json = serde_json::to_string(&text).expect("a string");
-            prop_assert_eq!(serde_json::from_str::<Digest>(&json).expect("a string"), Digest::of(&text));
         }
     }
 

@@ -1,4 +1,5 @@
-//! Fields that one event of an HTTP response contains about its request (docs/reference/report.md, "Deliveries").
+//! Elements of a connection's bytes, and the fields that one event of an HTTP response contains about its request
+//! (docs/reference/report.md, "Deliveries").
 //!
 //! An event whose strings need no unescaping is parsed without allocation. Token ids are counted, not kept.
 
@@ -7,16 +8,48 @@ use std::borrow::Cow;
 use serde::Deserialize;
 use serde::de::IgnoredAny;
 
-use super::fields::{Choices, Count, Text};
+use super::Unreadable;
+use super::fields::{Choices, Text, len};
 use super::text::ChoiceText;
 
 /// Longest accepted rid in bytes; the same as on the ZMQ side.
 const LONGEST_RID: usize = 4096;
 
+/// An element found in the bytes.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Item<'a> {
+    /// The HTTP/2 stream of the next element.
+    Stream(u32),
+    /// Start of a response.
+    Began,
+    /// Start of a Dynamo response stream, with the stream's name: a fresh UUID, not the request id.
+    Subject(&'a str),
+    /// An event of a response, for one request.
+    Completion(Completion<'a>),
+    /// A readable event about no request: `[DONE]`, or that of another application.
+    Other,
+    /// An event that could not be read, so its content is unknown.
+    Undecoded,
+    /// End of a complete response.
+    Ended,
+    /// The response was aborted by a failure of the server.
+    Failed,
+    /// Bytes before this point were skipped: an attach in the middle of an event, or unobserved bytes.
+    Resumed,
+    /// Number of gRPC messages that were not read.
+    Unread(u64),
+    /// A body, or the rest of the connection, cannot be read.
+    Unreadable(Unreadable),
+}
+
+/// Receiver of the elements.
+pub(super) type Emit<'e> = dyn FnMut(Item<'_>) + 'e;
+
 /// Kind of endpoint that an event belongs to, detected from its form.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Form {
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) enum Form {
     /// `/generate`: `meta_info`, with token ids or with the whole text so far.
+    #[default]
     Generate,
     /// `/v1/completions`, `/v1/chat/completions`: `choices` with text, and with token ids where the client asked for them (vLLM).
     OpenAi,
@@ -27,50 +60,30 @@ pub enum Form {
 }
 
 /// The part of a response that belongs to one request.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Completion<'a> {
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(super) struct Completion<'a> {
     /// The engine's request id: `meta_info.id`, or `id` on the `OpenAI` endpoints. On a response plane it is the stream's subject.
-    pub rid: Cow<'a, str>,
+    pub(super) rid: Cow<'a, str>,
     /// Kind of endpoint.
-    pub form: Form,
+    pub(super) form: Form,
     /// Number of token ids in the event; `None` when it carries text only.
-    pub tokens: Option<u32>,
+    pub(super) tokens: Option<u32>,
     /// Cumulative token count stated in the event, if any.
-    pub completion_tokens: Option<u32>,
+    pub(super) stated: Option<u32>,
     /// Index of the choice that the event is about; 0 for other forms.
-    pub choice: u32,
-    /// Other counts of the choice.
-    pub hints: Hints,
+    pub(super) choice: u32,
+    /// Number of tokens of the event's only choice so far (continuous usage). Whether it is exact depends on the engine.
+    pub(super) so_far: Option<u32>,
+    /// Number of log probabilities of the only choice's generated tokens. Whether it is exact depends on the engine.
+    pub(super) logprobs: Option<u32>,
     /// Text of the choice.
-    pub text: ChoiceText<'a>,
+    pub(super) text: ChoiceText<'a>,
     /// Whether the event has a finish reason.
-    pub finished: bool,
+    pub(super) finished: bool,
     /// Whether this is the body of a response that does not stream.
-    pub whole: bool,
+    pub(super) whole: bool,
     /// The token ids, on a response plane only; empty for other forms.
-    pub ids: &'a [u32],
-}
-
-/// Information in an event with one choice about its tokens, apart from their ids. Whether it is exact depends on the engine.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Hints {
-    /// Number of tokens of the choice so far (continuous usage).
-    pub so_far: Option<u32>,
-    /// Number of log probabilities of generated tokens.
-    pub logprobs: Option<u32>,
-    /// Whether the choice has no text.
-    pub empty: bool,
-}
-
-/// Reason why an event was not read.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Undecoded {
-    /// Not JSON of the expected form.
-    Malformed,
-    /// Readable, but not about a request: `[DONE]`, another application's response.
-    OtherKind,
-    /// An error object: the server gives up the response.
-    Failed,
+    pub(super) ids: &'a [u32],
 }
 
 #[derive(Deserialize)]
@@ -78,17 +91,17 @@ struct Body<'a> {
     #[serde(borrow, default)]
     id: Option<Text<'a>>,
     #[serde(default)]
-    output_ids: Option<Count>,
+    output_ids: Option<Vec<IgnoredAny>>,
     /// Name of `output_ids` up to 0.4.3.
     #[serde(default)]
-    token_ids: Option<Count>,
+    token_ids: Option<Vec<IgnoredAny>>,
     #[serde(borrow, default)]
     meta_info: Option<Meta<'a>>,
     #[serde(borrow, default)]
     choices: Option<Choices<'a>>,
     /// In the first event of a stream: a list if the events will list the ids of their tokens.
     #[serde(default)]
-    prompt_token_ids: Option<Count>,
+    prompt_token_ids: Option<Vec<IgnoredAny>>,
     #[serde(default)]
     usage: Option<Usage>,
     #[serde(default)]
@@ -106,9 +119,9 @@ struct Meta<'a> {
 }
 
 #[derive(Deserialize)]
-struct Usage {
+pub(super) struct Usage {
     #[serde(default)]
-    completion_tokens: Option<u32>,
+    pub(super) completion_tokens: Option<u32>,
 }
 
 impl<'a> Body<'a> {
@@ -116,22 +129,17 @@ impl<'a> Body<'a> {
         let completion = if let Some(meta) = self.meta_info {
             Completion {
                 rid: meta.id?.0,
-                form: Form::Generate,
-                tokens: self.output_ids.or(self.token_ids).map(|count| count.0),
-                completion_tokens: meta.completion_tokens,
-                choice: 0,
-                hints: Hints::default(),
-                text: ChoiceText::default(),
+                tokens: self.output_ids.or(self.token_ids).as_deref().map(len),
+                stated: meta.completion_tokens,
                 finished: meta.finish_reason.is_some(),
-                whole: false,
-                ids: &[],
+                ..Completion::default()
             }
         } else {
             let choices = self.choices?;
             // The usage of several choices is their sum.
             let usage = self.usage.filter(|_| choices.len <= 1);
-            let completion_tokens = usage.and_then(|usage| usage.completion_tokens);
-            let hints = Hints { so_far: completion_tokens, logprobs: choices.logprobs, empty: choices.text.is_empty() };
+            let stated = usage.and_then(|usage| usage.completion_tokens);
+            let only = choices.len == 1;
             Completion {
                 rid: self.id?.0,
                 form: Form::OpenAi,
@@ -141,9 +149,10 @@ impl<'a> Body<'a> {
                     1 => choices.tokens.or(self.prompt_token_ids.map(|_| 0)),
                     _ => None,
                 },
-                completion_tokens,
+                stated,
                 choice: choices.index,
-                hints: if choices.len == 1 { hints } else { Hints::default() },
+                so_far: stated.filter(|_| only),
+                logprobs: choices.logprobs.filter(|_| only),
                 text: if choices.len > 1 {
                     // Of these, the text of the last one is known, and the request of the first.
                     ChoiceText { elsewhere: true, ..ChoiceText::default() }
@@ -151,8 +160,7 @@ impl<'a> Body<'a> {
                     choices.text
                 },
                 finished: choices.finished,
-                whole: false,
-                ids: &[],
+                ..Completion::default()
             }
         };
         (!completion.rid.is_empty() && completion.rid.len() <= LONGEST_RID).then_some(completion)
@@ -160,81 +168,82 @@ impl<'a> Body<'a> {
 }
 
 /// Parses the data of one server-sent event.
-pub fn event(json: &[u8]) -> Result<Completion<'_>, Undecoded> {
+pub(super) fn event(json: &[u8]) -> Item<'_> {
     if json.trim_ascii_start().first() != Some(&b'{') {
-        return Err(Undecoded::OtherKind);
+        return Item::Other;
     }
-    let body: Body<'_> = serde_json::from_slice(json).map_err(|_| Undecoded::Malformed)?;
-    let failed = body.error.is_some();
-    body.completion().ok_or(if failed { Undecoded::Failed } else { Undecoded::OtherKind })
+    let Ok(body) = serde_json::from_slice::<Body<'_>>(json) else { return Item::Undecoded };
+    let other = if body.error.is_some() { Item::Failed } else { Item::Other };
+    body.completion().map_or(other, Item::Completion)
 }
 
-/// Parses the body of a response that does not stream: one object, or a list of objects for a batch.
-pub fn body(json: &[u8], mut emit: impl FnMut(Completion<'_>)) -> Result<(), Undecoded> {
-    if json.trim_ascii_start().first() != Some(&b'[') {
-        emit(Completion { whole: true, ..event(json)? });
-        return Ok(());
+/// Parses the body of a response that does not stream: one object, or a list of objects for a batch. Emits [`Item::Other`], then the
+/// completions. JSON responses are of many kinds, so other objects and invalid ones are ignored.
+pub(super) fn body(json: &[u8], emit: &mut Emit<'_>) {
+    let bodies = match json.trim_ascii_start().first() {
+        Some(b'[') => serde_json::from_slice(json).unwrap_or_default(),
+        Some(b'{') => serde_json::from_slice(json).into_iter().collect(),
+        _ => Vec::<Body<'_>>::new(),
+    };
+    emit(Item::Other);
+    for completion in bodies.into_iter().filter_map(Body::completion) {
+        emit(Item::Completion(Completion { whole: true, ..completion }));
     }
-    let bodies: Vec<Body<'_>> = serde_json::from_slice(json).map_err(|_| Undecoded::Malformed)?;
-    let completions = bodies.into_iter().filter_map(Body::completion);
-    completions.map(|completion| Completion { whole: true, ..completion }).for_each(emit);
-    Ok(())
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
+    fn completion(json: &[u8]) -> Completion<'_> {
+        match event(json) {
+            Item::Completion(completion) => completion,
+            other => panic!("{other:?}"),
+        }
+    }
+
     #[test]
     fn ids_are_counted_and_the_reported_count_is_read() {
         let json = br#"{"output_ids":[1001,1002,1003],"meta_info":{"id":"a-1","finish_reason":null,"prompt_tokens":3,"completion_tokens":7}}"#;
-        let completion = event(json).unwrap();
-        assert_eq!(
-            (completion.rid.as_ref(), completion.tokens, completion.completion_tokens),
-            ("a-1", Some(3), Some(7))
-        );
+        let completion = completion(json);
+        assert_eq!((completion.rid.as_ref(), completion.tokens, completion.stated), ("a-1", Some(3), Some(7)));
         assert!(!completion.finished && matches!(completion.rid, Cow::Borrowed(_)));
     }
 
     #[test]
     fn token_ids_of_the_first_releases_and_text_only_events_parse() {
         let old = br#"{"text": "a [1] {", "token_ids": [], "meta_info": {"id": "r", "finish_reason": {"type": "stop", "matched": 2}, "completion_tokens": 0}}"#;
-        let completion = event(old).unwrap();
-        assert_eq!((completion.tokens, completion.finished), (Some(0), true));
+        let found = completion(old);
+        assert_eq!((found.tokens, found.finished), (Some(0), true));
         let text = br#"{"text":"abc","meta_info":{"id":"r","completion_tokens":4}}"#;
-        assert_eq!((event(text).unwrap().tokens, event(text).unwrap().completion_tokens), (None, Some(4)));
+        assert_eq!((completion(text).tokens, completion(text).stated), (None, Some(4)));
     }
 
     #[test]
     fn openai_events_give_text_and_at_most_a_reported_count() {
         let chunk = br#"{"id":"r","object":"chat.completion.chunk","choices":[{"index":0,"delta":{"content":"x"},"finish_reason":"stop"}],"usage":null}"#;
-        let completion = event(chunk).unwrap();
-        assert_eq!(
-            (completion.form, completion.tokens, completion.completion_tokens, completion.finished),
-            (Form::OpenAi, None, None, true)
-        );
+        let found = completion(chunk);
+        assert_eq!((found.form, found.tokens, found.stated, found.finished), (Form::OpenAi, None, None, true));
         let usage =
             br#"{"id":"r","object":"text_completion","choices":[],"usage":{"prompt_tokens":1,"completion_tokens":9}}"#;
-        assert_eq!(event(usage).unwrap().completion_tokens, Some(9));
+        assert_eq!(completion(usage).stated, Some(9));
     }
 
     #[test]
     fn events_without_a_request_are_distinguished_from_undecodable_ones() {
-        assert_eq!(event(b"[DONE]"), Err(Undecoded::OtherKind));
-        assert_eq!(event(br#"{"error":{"message":"no"}}"#), Err(Undecoded::Failed));
-        assert_eq!(event(br#"{"text":"no"}"#), Err(Undecoded::OtherKind));
-        assert_eq!(event(br#"{"output_ids":[1,2"#), Err(Undecoded::Malformed));
-        assert_eq!(
-            event(br#"{"output_ids":[1],"meta_info":{"id":"r","completion_tokens":-1}}"#),
-            Err(Undecoded::Malformed)
-        );
+        assert_eq!(event(b"[DONE]"), Item::Other);
+        assert_eq!(event(br#"{"error":{"message":"no"}}"#), Item::Failed);
+        assert_eq!(event(br#"{"text":"no"}"#), Item::Other);
+        assert_eq!(event(br#"{"output_ids":[1,2"#), Item::Undecoded);
+        let negative = br#"{"output_ids":[1],"meta_info":{"id":"r","completion_tokens":-1}}"#;
+        assert_eq!(event(negative), Item::Undecoded);
     }
 
     #[test]
     fn several_choices_of_a_body_have_neither_a_count_nor_tool_calls() {
         let json = br#"{"id":"r","choices":[{"index":0,"message":{"content":"a"}},{"index":1,"message":{"content":null,"tool_calls":[{"function":{"name":"f","arguments":"{}"}}]}}],"usage":{"completion_tokens":9}}"#;
-        let completion = event(json).unwrap();
-        assert_eq!((completion.tokens, completion.completion_tokens), (None, None));
+        let completion = completion(json);
+        assert_eq!((completion.tokens, completion.stated), (None, None));
         assert!(completion.text.elsewhere && completion.text.tool_calls.is_empty());
     }
 
@@ -242,10 +251,10 @@ mod tests {
     fn a_batch_response_is_a_list() {
         let json = br#"[{"output_ids":[1],"meta_info":{"id":"a","completion_tokens":1}},{"output_ids":[1,2],"meta_info":{"id":"b","completion_tokens":2}}]"#;
         let mut seen = Vec::new();
-        body(json, |completion| {
-            seen.push((completion.rid.into_owned(), completion.tokens));
-        })
-        .unwrap();
+        body(json, &mut |item| match item {
+            Item::Completion(completion) => seen.push((completion.rid.into_owned(), completion.tokens)),
+            item => assert_eq!(item, Item::Other),
+        });
         assert_eq!(seen, [("a".to_owned(), Some(1)), ("b".to_owned(), Some(2))]);
     }
 }

@@ -10,56 +10,14 @@ use serde_json::value::RawValue;
 use super::digest::Digest;
 use super::text::ChoiceText;
 
-/// The length of a list.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Count(pub(super) u32);
-
-impl<'de> Deserialize<'de> for Count {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        struct Counter;
-        impl<'de> Visitor<'de> for Counter {
-            type Value = Count;
-
-            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-                f.write_str("a list")
-            }
-
-            fn visit_seq<A: SeqAccess<'de>>(self, mut items: A) -> Result<Count, A::Error> {
-                let mut count = 0_u32;
-                while items.next_element::<IgnoredAny>()?.is_some() {
-                    count = count.saturating_add(1);
-                }
-                Ok(Count(count))
-            }
-        }
-        deserializer.deserialize_seq(Counter)
-    }
-}
-
 /// A string, borrowed from the input if it contains no escapes.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Text<'a>(pub(super) Cow<'a, str>);
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
+#[serde(transparent)]
+pub(super) struct Text<'a>(#[serde(borrow)] pub(super) Cow<'a, str>);
 
-impl<'de: 'a, 'a> Deserialize<'de> for Text<'a> {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        struct Borrower;
-        impl<'de> Visitor<'de> for Borrower {
-            type Value = Text<'de>;
-
-            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-                f.write_str("a string")
-            }
-
-            fn visit_borrowed_str<E>(self, text: &'de str) -> Result<Text<'de>, E> {
-                Ok(Text(Cow::Borrowed(text)))
-            }
-
-            fn visit_str<E>(self, text: &str) -> Result<Text<'de>, E> {
-                Ok(Text(Cow::Owned(text.to_owned())))
-            }
-        }
-        deserializer.deserialize_str(Borrower)
-    }
+/// Length of a list whose items are skipped, which allocates nothing.
+pub(super) fn len(items: &[IgnoredAny]) -> u32 {
+    items.len() as u32
 }
 
 /// The choices of an answer.
@@ -86,7 +44,7 @@ struct Choice<'a> {
     #[serde(default)]
     index: u32,
     #[serde(default)]
-    token_ids: Option<Count>,
+    token_ids: Option<Vec<IgnoredAny>>,
     #[serde(default)]
     logprobs: Outline,
     /// Text of a completion.
@@ -117,7 +75,7 @@ impl<'de: 'a, 'a> Deserialize<'de> for Choices<'a> {
                         finished: choices.finished || choice.finish_reason.is_some(),
                         len: choices.len.saturating_add(1),
                         index: choice.index,
-                        tokens: choice.token_ids.map(|count| count.0),
+                        tokens: choice.token_ids.as_deref().map(len),
                         logprobs: choice.logprobs.generated(),
                         text: choice.text(),
                     };
@@ -298,6 +256,8 @@ impl<'de> Deserialize<'de> for Outline {
 
 #[cfg(test)]
 mod tests {
+    use proptest::prelude::*;
+
     use super::*;
 
     fn choices(json: &str) -> Choices<'_> {
@@ -326,6 +286,14 @@ mod tests {
         for logprobs in ["null", "0.5", "true", "\"x\"", "-1", "{}", "{\"content\":null}"] {
             let json = format!(r#"[{{"text":"a","logprobs":{logprobs}}}]"#);
             assert_eq!(choices(&json).logprobs, None, "{logprobs}");
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn json_escapes_do_not_change_the_digest(text in ".*") {
+            let json = serde_json::json!([{ "text": text }]).to_string();
+            prop_assert_eq!(choices(&json).text.content, Digest::of(&text));
         }
     }
 

@@ -8,11 +8,11 @@ use std::collections::{HashMap, VecDeque};
 use std::fmt;
 
 use trace::MonoNs;
-use trace::event::{Event, FrontendWait, What};
+use trace::event::{FrontendWait, What};
 
-use super::Unreadable;
-use super::event::{Completion, Form};
-use super::stream::Item;
+use super::event::{Completion, Form, Item};
+use super::sink::Sink;
+use super::{Unreadable, count};
 
 /// Maximum number of half-joined responses: one side has ended, the other has not.
 const MAX_WAITING: usize = 16_384;
@@ -134,13 +134,7 @@ impl FrontendResponse {
     }
 
     /// Enters the next element of the connection.
-    pub(super) fn enter(
-        &mut self,
-        at: MonoNs,
-        item: &Item<'_>,
-        waits: &mut Frontends,
-        sink: &mut dyn FnMut(&Event<'_>),
-    ) {
+    pub(super) fn enter(&mut self, item: &Item<'_>, waits: &mut Frontends, sink: &mut Sink<'_>) {
         match item {
             _ if self.multiplexed => {}
             Item::Stream(_) => {
@@ -159,19 +153,19 @@ impl FrontendResponse {
                 if self.id.is_empty() && id.len() <= LONGEST_ID {
                     self.id.push_str(id);
                 }
-                self.writes.enter(at, completion);
+                self.writes.enter(sink.at, completion);
             }
             Item::Undecoded | Item::Resumed => self.writes.forget(),
-            Item::Ended => self.ended(at, waits, sink),
+            Item::Ended => self.ended(waits, sink),
             Item::Unreadable(why) if why.hides_responses() => waits.unknown(UnknownWait::Unreadable(*why)),
             _ => {}
         }
     }
 
     /// Ends the response, if one is in progress.
-    pub(super) fn ended(&mut self, at: MonoNs, waits: &mut Frontends, sink: &mut dyn FnMut(&Event<'_>)) {
+    pub(super) fn ended(&mut self, waits: &mut Frontends, sink: &mut Sink<'_>) {
         if !self.id.is_empty() {
-            waits.frontend_ended(at, &self.id, self.writes, sink);
+            waits.frontend_ended(&self.id, self.writes, sink);
         }
         self.id.clear();
         (self.writes, self.begun) = (Writes::default(), false);
@@ -217,16 +211,9 @@ enum Ended {
 
 impl Frontends {
     /// Enters the end of a worker's stream. `id` is the frontend's id of the request, `rid` the engine's.
-    pub(super) fn worker_ended(
-        &mut self,
-        at: MonoNs,
-        id: Option<&str>,
-        rid: &str,
-        writes: Writes,
-        sink: &mut dyn FnMut(&Event<'_>),
-    ) {
+    pub(super) fn worker_ended(&mut self, id: Option<&str>, rid: &str, writes: Writes, sink: &mut Sink<'_>) {
         self.streams += 1;
-        self.latest = self.latest.max(at);
+        self.latest = self.latest.max(sink.at);
         if !self.observed {
             return;
         }
@@ -234,20 +221,20 @@ impl Frontends {
             return self.unknown(UnknownWait::Unnamed);
         };
         match self.waiting.remove(id).map(|(_, ended)| ended) {
-            Some(Ended::Frontend(frontend)) => self.join(at, rid, (&writes, &frontend), sink),
-            Some(Ended::Worker { .. } | Ended::Workers) => self.keep(at, id, Ended::Workers),
+            Some(Ended::Frontend(frontend)) => self.join(rid, (&writes, &frontend), sink),
+            Some(Ended::Worker { .. } | Ended::Workers) => self.keep(sink.at, id, Ended::Workers),
             None => {
                 let rid = rid.to_owned();
-                self.keep(at, id, Ended::Worker { rid, writes });
+                self.keep(sink.at, id, Ended::Worker { rid, writes });
             }
         }
     }
 
-    fn frontend_ended(&mut self, at: MonoNs, id: &str, writes: Writes, sink: &mut dyn FnMut(&Event<'_>)) {
+    fn frontend_ended(&mut self, id: &str, writes: Writes, sink: &mut Sink<'_>) {
         match self.waiting.remove(id).map(|(_, ended)| ended) {
-            Some(Ended::Worker { rid, writes: worker }) => self.join(at, &rid, (&worker, &writes), sink),
+            Some(Ended::Worker { rid, writes: worker }) => self.join(&rid, (&worker, &writes), sink),
             Some(Ended::Workers) => self.unknown(UnknownWait::OtherWorker),
-            Some(Ended::Frontend(_)) | None => self.keep(at, id, Ended::Frontend(writes)),
+            Some(Ended::Frontend(_)) | None => self.keep(sink.at, id, Ended::Frontend(writes)),
         }
     }
 
@@ -263,13 +250,7 @@ impl Frontends {
         self.order.push_back(id.to_owned());
     }
 
-    fn join(
-        &mut self,
-        at: MonoNs,
-        rid: &str,
-        (worker, frontend): (&Writes, &Writes),
-        sink: &mut dyn FnMut(&Event<'_>),
-    ) {
+    fn join(&mut self, rid: &str, (worker, frontend): (&Writes, &Writes), sink: &mut Sink<'_>) {
         if let Some(why) = unusable(worker, frontend) {
             return self.unknown(why);
         }
@@ -285,16 +266,12 @@ impl Frontends {
             self.unknown(UnknownWait::HeldBack);
         }
         if first_token_ns.or(last_token_ns).is_some() {
-            let wait = FrontendWait { rid, first_token_ns, last_token_ns };
-            sink(&Event::new(at, What::FrontendWait(wait)));
+            sink.emit(What::FrontendWait(FrontendWait { rid, first_token_ns, last_token_ns }));
         }
     }
 
     fn unknown(&mut self, why: UnknownWait) {
-        match self.unknown.iter_mut().find(|(known, _)| *known == why) {
-            Some((_, times)) => *times += 1,
-            None => self.unknown.push((why, 1)),
-        }
+        count(&mut self.unknown, why, 1);
     }
 
     /// Describes the waits that are not known, with counts.
@@ -304,16 +281,11 @@ impl Frontends {
             !matches!(ended, Ended::Frontend(_)) && self.latest.since(*at) >= OVERDUE_NS
         };
         let overdue = self.waiting.values().filter(is_overdue).count() as u64;
-        match unknown.iter_mut().find(|(why, _)| *why == UnknownWait::NoResponse) {
-            Some((_, times)) => *times += overdue,
-            None if overdue > 0 => unknown.push((UnknownWait::NoResponse, overdue)),
-            None => {}
+        if overdue > 0 {
+            count(&mut unknown, UnknownWait::NoResponse, overdue);
         }
-        let mut degraded = Vec::new();
-        for (why, times) in unknown {
-            degraded.push(format!("frontend: the wait of {times} responses is not known: {why}"));
-        }
-        degraded
+        let text = |(why, times)| format!("frontend: the wait of {times} responses is not known: {why}");
+        unknown.into_iter().map(text).collect()
     }
 }
 

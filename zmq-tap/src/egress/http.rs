@@ -1,7 +1,8 @@
 //! Parser for HTTP/1.x responses in the bytes that a server writes: heads and bodies, several per connection.
 
 use super::chunked::{Chunked, Progress};
-use super::payload::{Content, Item, Payload};
+use super::event::{Emit, Item};
+use super::payload::{Content, Payload};
 use super::{Limits, Unreadable};
 
 /// Maximum number of headers in one response.
@@ -21,7 +22,6 @@ pub(super) struct Responses {
 enum State {
     Head,
     Body(Framing),
-    Broken,
 }
 
 #[derive(Clone, Debug)]
@@ -44,33 +44,32 @@ impl Responses {
     }
 
     /// Processes the end of the connection, which ends a body without a declared length.
-    pub(super) fn closed(&mut self, mut emit: impl FnMut(Item<'_>)) {
+    pub(super) fn closed(&mut self, emit: &mut Emit<'_>) {
         if matches!(self.state, State::Body(Framing::UntilClosed)) && !self.payload.is_inside_event() {
-            self.end(&mut emit);
+            self.end(emit);
         }
     }
 
-    /// Parses the next bytes of the connection.
-    pub(super) fn feed(&mut self, mut input: &[u8], mut emit: impl FnMut(Item<'_>)) {
+    /// Parses the next bytes of the connection. After an error, no further byte can be read.
+    pub(super) fn feed(&mut self, mut input: &[u8], emit: &mut Emit<'_>) -> Result<(), Unreadable> {
         while !input.is_empty() {
             match &mut self.state {
-                State::Broken => return,
-                State::Head => self.head(&mut input, &mut emit),
+                State::Head => self.head(&mut input, emit)?,
                 State::Body(framing) => {
                     // A response to HEAD announces a body that never follows.
                     if matches!(framing, Framing::Length(_)) && self.payload.is_empty() && input.starts_with(b"HTTP/1.")
                     {
                         self.payload.begin(Content::Other);
-                        self.end(&mut emit);
+                        self.end(emit);
                         continue;
                     }
                     let (payload, limits) = (&mut self.payload, &self.limits);
-                    let mut data = |piece: &[u8]| payload.feed(piece, limits, &mut emit);
+                    let mut data = |piece: &[u8]| payload.feed(piece, limits, emit);
                     match framing {
                         Framing::Chunked(chunked) => match chunked.feed(&mut input, data) {
                             Progress::More => {}
-                            Progress::Done => self.end(&mut emit),
-                            Progress::Broken => return self.give_up(Unreadable::Chunks, &mut emit),
+                            Progress::Done => self.end(emit),
+                            Progress::Broken => return Err(Unreadable::Chunks),
                         },
                         Framing::Length(left) => {
                             let take = input.len().min(usize::try_from(*left).unwrap_or(usize::MAX));
@@ -78,7 +77,7 @@ impl Responses {
                             input = &input[take..];
                             *left -= take as u64;
                             if *left == 0 {
-                                self.end(&mut emit);
+                                self.end(emit);
                             }
                         }
                         Framing::UntilClosed => {
@@ -89,21 +88,15 @@ impl Responses {
                 }
             }
         }
+        Ok(())
     }
 
-    fn give_up(&mut self, why: Unreadable, emit: &mut impl FnMut(Item<'_>)) {
-        self.state = State::Broken;
-        self.partial = Vec::new();
-        self.payload = Payload::new(Content::Other);
-        emit(Item::Broken(why));
-    }
-
-    fn end(&mut self, emit: &mut impl FnMut(Item<'_>)) {
+    fn end(&mut self, emit: &mut Emit<'_>) {
         self.state = State::Head;
         self.payload.end(&self.limits, emit);
     }
 
-    fn head(&mut self, input: &mut &[u8], emit: &mut impl FnMut(Item<'_>)) {
+    fn head(&mut self, input: &mut &[u8], emit: &mut Emit<'_>) -> Result<(), Unreadable> {
         let before = self.partial.len();
         let space = self.limits.head_bytes.saturating_sub(before);
         self.partial.extend_from_slice(&input[..input.len().min(space)]);
@@ -115,63 +108,49 @@ impl Responses {
             Ok(httparse::Status::Complete(length)) => blank + length,
             Ok(httparse::Status::Partial) if self.partial.len() < self.limits.head_bytes => {
                 *input = &[];
-                return;
+                return Ok(());
             }
-            _ => return self.give_up(Unreadable::Head, emit),
+            _ => return Err(Unreadable::Head),
         };
-        let form = Form::of(&response);
+        let body = match response.code {
+            Some(101) => return Err(Unreadable::Upgraded),
+            Some(100..=199 | 204 | 304) => None,
+            _ => Some(body(&response)),
+        };
         *input = &input[length - before..];
         self.partial.clear();
-        match form {
-            Form::NoBody => {}
-            Form::Upgraded => self.give_up(Unreadable::Upgraded, emit),
-            Form::Body { framing, content, unreadable } => {
-                self.state = State::Body(framing);
-                self.payload.begin(content);
-                emit(Item::Began);
-                if let Some(why) = unreadable {
-                    emit(Item::Body(why));
-                }
-                if matches!(self.state, State::Body(Framing::Length(0))) {
-                    self.end(emit);
-                }
-            }
+        let Some((framing, content, unreadable)) = body else { return Ok(()) };
+        let is_empty = matches!(framing, Framing::Length(0));
+        self.state = State::Body(framing);
+        self.payload.begin(content);
+        emit(Item::Began);
+        if let Some(why) = unreadable {
+            emit(Item::Unreadable(why));
         }
+        if is_empty {
+            self.end(emit);
+        }
+        Ok(())
     }
 }
 
-/// The form of a body, as its head declares it.
-enum Form {
-    NoBody,
-    Upgraded,
-    Body { framing: Framing, content: Content, unreadable: Option<Unreadable> },
-}
-
-impl Form {
-    fn of(response: &httparse::Response<'_, '_>) -> Self {
-        let header = |name: &str| {
-            let found = response.headers.iter().rfind(|header| header.name.eq_ignore_ascii_case(name));
-            found.map(|header| header.value.trim_ascii())
-        };
-        match response.code {
-            Some(101) => return Self::Upgraded,
-            Some(100..=199 | 204 | 304) => return Self::NoBody,
-            _ => {}
-        }
-        let coding = header("transfer-encoding");
-        let framing = match (coding, header("content-length")) {
-            (Some(coding), _) if coding.to_ascii_lowercase().ends_with(b"chunked") => {
-                Framing::Chunked(Chunked::default())
-            }
-            (None, Some(length)) => match std::str::from_utf8(length).ok().and_then(|digits| digits.parse().ok()) {
-                Some(length) => Framing::Length(length),
-                None => Framing::UntilClosed,
-            },
-            _ => Framing::UntilClosed,
-        };
-        let compressed = header("content-encoding").is_some_and(|coding| !coding.eq_ignore_ascii_case(b"identity"))
-            || coding.is_some_and(|coding| !coding.eq_ignore_ascii_case(b"chunked"));
-        let (content, unreadable) = Content::of(header("content-type"), compressed);
-        Self::Body { framing, content, unreadable }
-    }
+/// The form of a body, as its head declares it, and why a body of interest cannot be read.
+fn body(response: &httparse::Response<'_, '_>) -> (Framing, Content, Option<Unreadable>) {
+    let header = |name: &str| {
+        let found = response.headers.iter().rfind(|header| header.name.eq_ignore_ascii_case(name));
+        found.map(|header| header.value.trim_ascii())
+    };
+    let coding = header("transfer-encoding");
+    let framing = match (coding, header("content-length")) {
+        (Some(coding), _) if coding.to_ascii_lowercase().ends_with(b"chunked") => Framing::Chunked(Chunked::default()),
+        (None, Some(length)) => match std::str::from_utf8(length).ok().and_then(|digits| digits.parse().ok()) {
+            Some(length) => Framing::Length(length),
+            None => Framing::UntilClosed,
+        },
+        _ => Framing::UntilClosed,
+    };
+    let compressed = header("content-encoding").is_some_and(|coding| !coding.eq_ignore_ascii_case(b"identity"))
+        || coding.is_some_and(|coding| !coding.eq_ignore_ascii_case(b"chunked"));
+    let (content, unreadable) = Content::of(header("content-type"), compressed);
+    (framing, content, unreadable)
 }

@@ -1,13 +1,14 @@
 //! Observation of an engine's responses to its clients, from the bytes that a server writes to its sockets (docs/internals/EGRESS.md).
 //!
-//! [`Stream`] finds responses and events in the bytes of one connection, in slices of any length: HTTP/1.x and HTTP/2 with server-sent events
-//! or JSON, and Dynamo's response plane. [`Reader`] turns them into [`trace::event`]s. No I/O.
+//! [`Reader`] turns the bytes of one connection, in slices of any length, into [`trace::event`]s: HTTP/1.x and HTTP/2 with server-sent events,
+//! JSON or gRPC messages, and Dynamo's response plane. Each parser emits the same elements. No I/O.
 
 mod chunked;
 mod content;
 mod digest;
 mod event;
 mod fields;
+mod framed;
 mod frontend;
 mod grpc;
 mod hidden;
@@ -20,6 +21,7 @@ mod reader;
 mod request_plane;
 mod response_plane;
 mod server;
+mod sink;
 mod sse;
 mod stream;
 mod text;
@@ -28,13 +30,11 @@ use std::fmt;
 
 pub use content::Content;
 pub use digest::Digest;
-pub use event::{Completion, Form, Hints, Undecoded, body, event};
 pub use frontend::{Frontends, UnknownWait};
 pub use names::ResponseIds;
 pub use reader::{Closing, Reader};
 pub use request_plane::{RequestIds, Requests};
 pub use server::{Server, Tls};
-pub use stream::{Item, Stream};
 pub use text::{ChoiceText, Detokenize, Texts, TokenStream};
 
 /// Memory limits of one connection.
@@ -110,5 +110,13 @@ impl fmt::Display for Unreadable {
             Self::Zmq => "it is a ZMQ connection",
             Self::Unknown => "it uses an unknown protocol",
         })
+    }
+}
+
+/// Adds to the entry of `why` in a list of counters.
+fn count<T: PartialEq>(counters: &mut Vec<(T, u64)>, why: T, times: u64) {
+    match counters.iter_mut().find(|(known, _)| *known == why) {
+        Some((_, count)) => *count += times,
+        None => counters.push((why, times)),
     }
 }

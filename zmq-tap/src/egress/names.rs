@@ -5,7 +5,6 @@ use std::collections::{HashMap, VecDeque};
 
 use trace::event::Chunk;
 
-use super::event::Completion;
 use crate::decode::ReadResponseId;
 
 /// Maximum number of streams that have not begun.
@@ -79,11 +78,10 @@ impl Named {
         (self.id, self.is_rid) = (rid, true);
     }
 
-    /// Replaces the stream's name with the request's id.
-    pub(super) fn rename<'a>(&'a self, completion: &Completion<'a>) -> Option<Completion<'a>> {
-        let choice = completion.rid.strip_prefix(self.subject.as_str())?;
-        let rid = if choice.is_empty() { Cow::Borrowed(&*self.id) } else { Cow::Owned(format!("{}{choice}", self.id)) };
-        Some(Completion { rid, ..completion.clone() })
+    /// Request id of an event that has the stream's name and the index of a choice.
+    pub(super) fn rename(&self, name: &str) -> Option<Cow<'_, str>> {
+        let choice = name.strip_prefix(self.subject.as_str())?;
+        Some(if choice.is_empty() { Cow::Borrowed(&*self.id) } else { Cow::Owned(format!("{}{choice}", self.id)) })
     }
 }
 

@@ -2,15 +2,14 @@
 
 use std::borrow::Cow;
 
-use trace::MonoNs;
-use trace::event::{Answer, AnswerEnd, Event, Missed, MissedCause, UnjudgedReason, What};
+use trace::event::{Answer, AnswerEnd, UnjudgedReason, What};
 
 use super::content::StreamTokens;
-use super::event::{Completion, Form};
+use super::event::{Completion, Form, Item};
 use super::frontend::Writes;
 use super::names::Named;
 use super::server::{listed, text_only};
-use super::stream::Item;
+use super::sink::Sink;
 use super::text::ObservedCalls;
 use super::{Limits, Server};
 
@@ -71,14 +70,7 @@ impl Open {
     }
 
     /// Processes the next element of the response.
-    pub(super) fn enter(
-        &mut self,
-        at: MonoNs,
-        item: &Item<'_>,
-        limits: &Limits,
-        server: &mut Server,
-        sink: &mut dyn FnMut(&Event<'_>),
-    ) {
+    pub(super) fn enter(&mut self, item: Item<'_>, limits: &Limits, server: &mut Server, sink: &mut Sink<'_>) {
         match item {
             Item::Began => {
                 let short_writes = if self.begun { 0 } else { self.short_writes };
@@ -89,102 +81,100 @@ impl Open {
                 self.name = server.streams.take(subject);
                 self.writes = Writes::begin();
             }
-            Item::Completion(completion) => {
-                self.begun = true;
-                if self.plane {
-                    self.writes.enter(at, completion);
-                }
-                let mut name = self.name.take();
-                // Events reported earlier under another id keep that id.
-                if let Some(name) = name.as_mut().filter(|name| self.used == 0 && !name.is_rid())
-                    && let Some(rid) = server.rid_of(name.id())
-                {
-                    name.set_rid(rid);
-                }
-                let shown = completion;
-                let ids = std::mem::take(&mut server.response_ids);
-                let is_openai = completion.form == Form::OpenAi;
-                let rid = is_openai.then(|| ids.find(&completion.rid, completion.choice)).flatten();
-                // Events before the first frame were reported under the id that the response shows.
-                if name.is_none()
-                    && rid.is_some_and(|rid| self.part(rid).is_none())
-                    && self.part(&completion.rid).is_some()
-                {
-                    self.forget();
-                }
-                let renamed = match name.as_ref() {
-                    Some(name) => name.rename(completion),
-                    None => rid.map(|rid| Completion {
-                        rid: Cow::Borrowed(rid),
-                        tokens: self.count(at, rid, completion, (limits, server.texts.compares(rid)), sink),
-                        ..completion.clone()
-                    }),
-                };
-                let completion = renamed.as_ref().unwrap_or(completion);
-                let by_text = self.carried(completion, server);
-                let counted = by_text.map(|tokens| Completion { tokens: Some(tokens), ..completion.clone() });
-                let completion = counted.as_ref().unwrap_or(completion);
-                let joined = name.as_ref().is_some_and(Named::is_rid);
-                let delivery = if matches!(completion.form, Form::OpenAi | Form::GrpcText) {
-                    let begins = || self.part(&completion.rid).is_none_or(|part| part.counted);
-                    match completion.tokens {
-                        None => begins().then(|| text_only(&completion.rid)),
-                        // A role, or the usage alone.
-                        Some(0) if !completion.finished => None,
-                        Some(tokens) => {
-                            server.deliveries += 1;
-                            by_text.is_none().then(|| listed(completion, tokens))
-                        }
-                    }
-                } else {
-                    server.delivery(completion, self.claimed(&completion.rid), joined)
-                };
-                if let Some(delivery) = delivery {
-                    sink(&Event { at, what: What::Delivered(delivery) });
-                }
-                server.report_by_text(at, &completion.rid, completion.finished, completion.whole, sink);
-                self.add(completion, &shown.rid, limits);
-                if completion.form == Form::ResponsePlane && !joined {
-                    let part = self.parts[..self.used].iter_mut().find(|part| part.rid == completion.rid);
-                    if let Some(part) = part {
-                        server.content.received(&mut part.received, completion.ids);
-                    }
-                }
-                drop(counted);
-                drop(renamed);
-                server.response_ids = ids;
-                self.name = name;
-            }
+            Item::Completion(completion) => self.completion(completion, limits, server, sink),
             Item::Failed => self.end = Some(AnswerEnd::ServerLeft),
             // The content of this event, or of the bytes before it, is unknown.
             Item::Undecoded | Item::Resumed => {
                 self.forget();
-                lost(at, MissedCause::Unframed, sink);
+                sink.missed();
             }
             Item::Unread(count) => server.grpc_messages += count,
-            Item::Stream(_) => {}
+            Item::Stream(_) | Item::Other => {}
             Item::Ended => {
                 // A failed generator may still send its final marker.
                 let failed = self.end == Some(AnswerEnd::ServerLeft);
                 let end = if failed { AnswerEnd::ServerLeft } else { AnswerEnd::Whole };
-                self.end(at, end, None, server, sink);
+                self.end(end, None, server, sink);
             }
             Item::Unreadable(why) => {
                 self.whole = false;
-                server.unreadable(*why);
+                server.unreadable(why);
             }
         }
+    }
+
+    /// Processes an event, under the id that its request has on the hops.
+    fn completion(&mut self, completion: Completion<'_>, limits: &Limits, server: &mut Server, sink: &mut Sink<'_>) {
+        self.begun = true;
+        if self.plane {
+            self.writes.enter(sink.at, &completion);
+        }
+        let mut name = self.name.take();
+        // Events reported earlier under another id keep that id.
+        if let Some(name) = name.as_mut().filter(|name| self.used == 0 && !name.is_rid())
+            && let Some(rid) = server.rid_of(name.id())
+        {
+            name.set_rid(rid);
+        }
+        let joined = name.as_ref().is_some_and(Named::is_rid);
+        let ids = std::mem::take(&mut server.response_ids);
+        // The lifetime of its new id is shorter.
+        let mut completion: Completion<'_> = completion;
+        let is_openai = completion.form == Form::OpenAi;
+        let rid = is_openai.then(|| ids.find(&completion.rid, completion.choice)).flatten();
+        // Events before the first frame were reported under the id that the response shows.
+        if name.is_none() && rid.is_some_and(|rid| self.part(rid).is_none()) && self.part(&completion.rid).is_some() {
+            self.forget();
+        }
+        let rid = match &name {
+            Some(name) => name.rename(&completion.rid),
+            None => rid.map(|rid| {
+                completion.tokens = self.count(rid, &completion, (limits, server.texts.compares(rid)), sink);
+                Cow::Borrowed(rid)
+            }),
+        };
+        let shown = rid.map(|rid| std::mem::replace(&mut completion.rid, rid));
+        let by_text = self.carried(&completion, server);
+        completion.tokens = by_text.or(completion.tokens);
+        let delivery = if matches!(completion.form, Form::OpenAi | Form::GrpcText) {
+            match completion.tokens {
+                None => {
+                    let begins = self.part(&completion.rid).is_none_or(|part| part.counted);
+                    begins.then(|| text_only(&completion.rid))
+                }
+                // A role, or the usage alone.
+                Some(0) if !completion.finished => None,
+                Some(tokens) => {
+                    server.deliveries += 1;
+                    by_text.is_none().then(|| listed(&completion, tokens))
+                }
+            }
+        } else {
+            let before = self.part(&completion.rid).and_then(|part| part.claimed);
+            server.delivery(&completion, before, joined)
+        };
+        if let Some(delivery) = delivery {
+            sink.emit(What::Delivered(delivery));
+        }
+        server.report_by_text(&completion.rid, completion.finished, completion.whole, sink);
+        if let Some(part) = self.add(&completion, shown.as_deref(), limits)
+            && completion.form == Form::ResponsePlane
+            && !joined
+        {
+            server.content.received(&mut part.received, completion.ids);
+        }
+        drop((completion, shown));
+        (server.response_ids, self.name) = (ids, name);
     }
 
     /// Number of tokens in an event, for engines that count each event's tokens. Prefers continuous usage to ids, and ids to log
     /// probabilities. `None` if the event has text and no count, or no count while its text is compared.
     fn count(
         &self,
-        at: MonoNs,
         rid: &str,
         completion: &Completion<'_>,
         (limits, by_text): (&Limits, bool),
-        sink: &mut dyn FnMut(&Event<'_>),
+        sink: &mut Sink<'_>,
     ) -> Option<u32> {
         let part = self.part(rid);
         if part.is_some_and(|part| !part.counted) {
@@ -194,18 +184,19 @@ impl Open {
             Some(part) => part.so_far,
             None => (self.whole && self.used < limits.requests).then_some(0),
         };
-        let hints = completion.hints;
-        let listed = completion.tokens.or(hints.logprobs);
-        match (hints.so_far, before) {
+        let listed = completion.tokens.or(completion.logprobs);
+        match (completion.so_far, before) {
             (Some(so_far), Some(before)) => so_far.checked_sub(before),
             // The count includes missed events.
             (Some(_), None) if listed.is_none() => {
-                lost(at, MissedCause::Unframed, sink);
+                sink.missed();
                 Some(0)
             }
             // The role at the start of a chat. At the end it may be a token without text, unless earlier events were counted.
             (None, _)
-                if !by_text && hints.empty && (!completion.finished || part.is_some_and(|part| part.tokens > 0)) =>
+                if !by_text
+                    && completion.text.is_empty()
+                    && (!completion.finished || part.is_some_and(|part| part.tokens > 0)) =>
             {
                 Some(listed.unwrap_or(0))
             }
@@ -235,20 +226,16 @@ impl Open {
         server.texts.carried(rid, &completion.text, completion.finished, all_observed)
     }
 
-    /// Token count stated in the last event of this request on this response.
-    fn claimed(&self, rid: &str) -> Option<u32> {
-        self.part(rid)?.claimed
-    }
-
     fn part(&self, rid: &str) -> Option<&Part> {
         self.parts[..self.used].iter().find(|part| part.rid == rid)
     }
 
-    fn add(&mut self, completion: &Completion<'_>, shown: &str, limits: &Limits) {
+    /// Adds an event to its request, whose id the response shows as `shown` if it differs. Returns `None` above the limit of requests.
+    fn add(&mut self, completion: &Completion<'_>, shown: Option<&str>, limits: &Limits) -> Option<&mut Part> {
         let known = self.parts[..self.used].iter().position(|part| part.rid == completion.rid);
         let place = match known {
             Some(place) => place,
-            None if self.used == limits.requests => return,
+            None if self.used == limits.requests => return None,
             None => {
                 if self.used == self.parts.len() {
                     self.parts.push(Part::default());
@@ -257,9 +244,7 @@ impl Open {
                 part.rid.clear();
                 part.rid.push_str(&completion.rid);
                 part.shown.clear();
-                if completion.rid != shown {
-                    part.shown.push_str(shown);
-                }
+                part.shown.push_str(shown.filter(|shown| completion.rid != **shown).unwrap_or_default());
                 (part.tokens, part.counted, part.claimed) = (0, true, None);
                 part.partial = false;
                 part.so_far = self.whole.then_some(0);
@@ -277,42 +262,34 @@ impl Open {
         }
         // A count equal to the number of ids means that the ids are cumulative. The first event of an incremental response also matches,
         // with the same result.
-        part.tokens = if completion.form != Form::OpenAi && completion.completion_tokens == completion.tokens {
+        part.tokens = if completion.form != Form::OpenAi && completion.stated == completion.tokens {
             new
         } else {
             part.tokens.saturating_add(new)
         };
-        let stated = completion.hints.so_far;
-        part.partial |= completion.hints.logprobs.is_some() && stated.is_none() && !completion.text.completion;
+        let stated = completion.so_far;
+        part.partial |= completion.logprobs.is_some() && stated.is_none() && !completion.text.completion;
         part.so_far = stated.or_else(|| Some(part.so_far?.saturating_add(new)));
         // The final usage of several choices is their sum.
         if completion.form != Form::OpenAi || self.used == 1 || stated.is_some() {
-            part.claimed = completion.completion_tokens.or(part.claimed);
+            part.claimed = completion.stated.or(part.claimed);
         }
+        Some(part)
     }
 
     /// Processes the end of the connection; `end` applies if the response has not shown another.
     pub(super) fn closed(
         &mut self,
-        at: MonoNs,
         end: AnswerEnd,
         unacknowledged: Option<u64>,
         server: &mut Server,
-        sink: &mut dyn FnMut(&Event<'_>),
+        sink: &mut Sink<'_>,
     ) {
-        let end = self.end.unwrap_or(end);
-        self.end(at, end, unacknowledged, server, sink);
+        self.end(self.end.unwrap_or(end), unacknowledged, server, sink);
     }
 
     /// Reports an answer for each request of the response.
-    fn end(
-        &mut self,
-        at: MonoNs,
-        end: AnswerEnd,
-        unacknowledged: Option<u64>,
-        server: &mut Server,
-        sink: &mut dyn FnMut(&Event<'_>),
-    ) {
+    fn end(&mut self, end: AnswerEnd, unacknowledged: Option<u64>, server: &mut Server, sink: &mut Sink<'_>) {
         let named = self.name.as_ref().is_some_and(Named::is_rid);
         let context = self.name.as_ref().map(Named::context);
         let mut writes = self.plane.then_some(self.writes);
@@ -336,7 +313,7 @@ impl Open {
             // The events that finish several choices may all name the last one.
             let ended = part.counted && end == AnswerEnd::Whole;
             let rest = ended.then(|| server.texts.ended(&part.rid, part.so_far.is_some()));
-            server.report_by_text(at, &part.rid, true, false, sink);
+            server.report_by_text(&part.rid, true, false, sink);
             let (differs, compared) = server.texts.forget(&part.rid, self.whole && end == AnswerEnd::Whole);
             let tool_calls = compared.unwrap_or_else(|reason| {
                 let reason = match end {
@@ -349,7 +326,7 @@ impl Open {
             let fewer = part.partial && part.claimed.is_some_and(|claimed| part.tokens < claimed);
             let counted = part.counted && !differs && !fewer;
             if part.counted && differs {
-                sink(&Event { at, what: What::Delivered(text_only(&part.rid)) });
+                sink.emit(What::Delivered(text_only(&part.rid)));
             }
             if let Some(rid) = &found {
                 server.content.remember(&part.rid, rid);
@@ -371,17 +348,12 @@ impl Open {
             } else if !differs {
                 server.text_only += 1;
             }
-            sink(&Event { at, what: What::Answered(answer) });
+            sink.emit(What::Answered(answer));
             if let Some(writes) = writes.take() {
-                server.frontends.worker_ended(at, context, rid, writes, sink);
+                server.frontends.worker_ended(context, rid, writes, sink);
             }
         }
         (self.used, self.begun, self.whole, self.short_writes) = (0, false, false, 0);
         (self.end, self.name, self.plane) = (None, None, false);
     }
-}
-
-/// Reports that an event of a response was missed.
-pub(super) fn lost(at: MonoNs, cause: MissedCause, sink: &mut dyn FnMut(&Event<'_>)) {
-    sink(&Event { at, what: What::Missed(Missed { hop: None, count: 1, cause }) });
 }

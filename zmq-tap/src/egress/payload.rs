@@ -1,35 +1,9 @@
 //! The body of one response, whatever carries it: events, JSON, or gRPC messages.
 
-use super::grpc::{self, Messages, Output};
-use super::sse::{Events, Found};
+use super::event::{Emit, Item, body, event};
+use super::grpc::Messages;
+use super::sse::Events;
 use super::{Limits, Unreadable};
-
-/// An element found in the bytes.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Item<'a> {
-    /// Start of a response.
-    Began,
-    /// The data of a server-sent event.
-    Event(&'a [u8]),
-    /// The whole body of a JSON response.
-    Json(&'a [u8]),
-    /// An event or body longer than the limit was skipped.
-    TooLong,
-    /// Output of a request in a gRPC message.
-    Output(Output<'a>),
-    /// The same with text in place of token ids.
-    Text(Output<'a>),
-    /// Number of gRPC messages that were not read.
-    Unread(u64),
-    /// A body that cannot be read, although its length is known.
-    Body(Unreadable),
-    /// End of a response.
-    Ended,
-    /// The server aborted the response.
-    Reset,
-    /// The rest of this connection cannot be read.
-    Broken(Unreadable),
-}
 
 /// Content of a body, as its head declares it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -60,18 +34,6 @@ impl Content {
             return (Self::Other, None);
         };
         if compressed { (Self::Other, Some(Unreadable::Compressed)) } else { (content, None) }
-    }
-}
-
-impl<'a> From<grpc::Found<'a>> for Item<'a> {
-    fn from(found: grpc::Found<'a>) -> Self {
-        match found {
-            grpc::Found::Output(output) => Self::Output(output),
-            grpc::Found::Text(output) => Self::Text(output),
-            grpc::Found::Json { json, whole: true } => Self::Json(json),
-            grpc::Found::Json { json, whole: false } => Self::Event(json),
-            grpc::Found::TooLong => Self::TooLong,
-        }
     }
 }
 
@@ -109,40 +71,29 @@ impl Payload {
     }
 
     /// Parses the next piece.
-    pub(super) fn feed(&mut self, piece: &[u8], limits: &Limits, emit: &mut impl FnMut(Item<'_>)) {
+    pub(super) fn feed(&mut self, piece: &[u8], limits: &Limits, emit: &mut Emit<'_>) {
         match self.content {
-            Content::Events => self.events.feed(piece, limits.event_bytes, |found| {
-                emit(match found {
-                    Found::Data(data) => Item::Event(data),
-                    Found::TooLong => Item::TooLong,
-                });
-            }),
+            Content::Events => {
+                self.events.feed(piece, limits.event_bytes, |data| emit(data.map_or(Item::Undecoded, event)));
+            }
             Content::Json => {
                 let space = (limits.event_bytes + 1).saturating_sub(self.json.len());
                 self.json.extend_from_slice(&piece[..piece.len().min(space)]);
             }
-            Content::Grpc => self.messages.feed(piece, limits.event_bytes, &mut |found| emit(found.into())),
+            Content::Grpc => self.messages.feed(piece, limits.event_bytes, emit),
             Content::Other => {}
         }
     }
 
     /// Processes the end of the body.
-    pub(super) fn end(&mut self, limits: &Limits, emit: &mut impl FnMut(Item<'_>)) {
-        if self.content == Content::Json && !self.json.is_empty() {
-            emit(if self.json.len() > limits.event_bytes { Item::TooLong } else { Item::Json(&self.json) });
-        }
-        let mut end = Item::Ended;
-        if self.content == Content::Grpc {
-            let grpc::End { unread, failed } = self.messages.end(&mut |found| emit(found.into()));
-            if unread > 0 {
-                emit(Item::Body(Unreadable::Grpc));
-                emit(Item::Unread(unread));
-            }
-            if failed {
-                end = Item::Reset;
-            }
+    pub(super) fn end(&mut self, limits: &Limits, emit: &mut Emit<'_>) {
+        match self.content {
+            Content::Json if self.json.len() > limits.event_bytes => emit(Item::Undecoded),
+            Content::Json => body(&self.json, emit),
+            Content::Grpc => self.messages.end(emit),
+            Content::Events | Content::Other => {}
         }
         self.begin(Content::Other);
-        emit(end);
+        emit(Item::Ended);
     }
 }

@@ -3,11 +3,13 @@
 use std::collections::BTreeMap;
 
 use trace::MonoNs;
-use trace::event::{AnswerEnd, Event, MissedCause};
+use trace::event::{AnswerEnd, Event};
 
+use super::event::Item;
 use super::frontend::FrontendResponse;
-use super::open::{Open, lost};
-use super::stream::{Item, Stream};
+use super::open::Open;
+use super::sink::Sink;
+use super::stream::Stream;
 use super::{Limits, Server};
 
 /// How a connection was closed.
@@ -75,7 +77,7 @@ impl Reader {
             self.stream.missed();
             match &mut self.frontend {
                 Some(response) => response.forget(),
-                None => self.responses.missed(at, sink),
+                None => self.responses.missed(&mut Sink { at, events: sink }),
             }
         }
     }
@@ -89,35 +91,32 @@ impl Reader {
         server: &mut Server,
         sink: &mut dyn FnMut(&Event<'_>),
     ) {
-        let (responses, limits) = (&mut self.responses, &self.limits);
-        let frontend = &mut self.frontend;
-        self.stream.feed(bytes, begins, &mut |item| match frontend {
-            Some(response) => response.enter(at, &item, &mut server.frontends, sink),
-            None => responses.enter(at, &item, limits, server, sink),
+        let (Self { limits, stream, responses, frontend }, mut sink) = (self, Sink { at, events: sink });
+        stream.feed(bytes, begins, &mut |item| match frontend {
+            Some(response) => response.enter(&item, &mut server.frontends, &mut sink),
+            None => responses.enter(item, limits, server, &mut sink),
         });
     }
 
     /// Processes the end of the connection.
     pub fn closed(&mut self, at: MonoNs, closing: Closing, server: &mut Server, sink: &mut dyn FnMut(&Event<'_>)) {
-        if let Some(response) = &mut self.frontend {
-            return response.ended(at, &mut server.frontends, sink);
+        let (Self { limits, stream, responses, frontend }, mut sink) = (self, Sink { at, events: sink });
+        if let Some(response) = frontend {
+            return response.ended(&mut server.frontends, &mut sink);
         }
-        let (responses, limits) = (&mut self.responses, &self.limits);
         if closing.by_client == Some(false) {
-            self.stream.closed(&mut |item| {
-                responses.enter(at, &item, limits, server, sink);
-            });
+            stream.closed(&mut |item| responses.enter(item, limits, server, &mut sink));
         }
         let end = match closing.by_client {
             Some(true) => AnswerEnd::ClientLeft,
             Some(false) => AnswerEnd::ServerLeft,
             None => AnswerEnd::Unknown,
         };
-        responses.single.closed(at, end, closing.unacknowledged, server, sink);
+        responses.single.closed(end, closing.unacknowledged, server, &mut sink);
         // A client may have cancelled a stream earlier, which only the server reads.
         let end = if end == AnswerEnd::ClientLeft { end } else { AnswerEnd::Unknown };
         for open in responses.streams.values_mut() {
-            open.closed(at, end, closing.unacknowledged, server, sink);
+            open.closed(end, closing.unacknowledged, server, &mut sink);
         }
     }
 }
@@ -128,33 +127,27 @@ impl Responses {
     }
 
     /// Records that events before this point were missed.
-    fn missed(&mut self, at: MonoNs, sink: &mut dyn FnMut(&Event<'_>)) {
+    fn missed(&mut self, sink: &mut Sink<'_>) {
         self.all().for_each(Open::forget);
-        lost(at, MissedCause::Unframed, sink);
+        sink.missed();
     }
 
-    fn enter(
-        &mut self,
-        at: MonoNs,
-        item: &Item<'_>,
-        limits: &Limits,
-        server: &mut Server,
-        sink: &mut dyn FnMut(&Event<'_>),
-    ) {
+    fn enter(&mut self, item: Item<'_>, limits: &Limits, server: &mut Server, sink: &mut Sink<'_>) {
         match (item, self.current) {
-            (Item::Stream(stream), _) => self.current = Some(*stream),
-            (Item::Resumed, _) => self.missed(at, sink),
-            (_, None) => self.single.enter(at, item, limits, server, sink),
-            (_, Some(stream)) => {
+            (Item::Stream(stream), _) => self.current = Some(stream),
+            (Item::Other, _) => {}
+            (Item::Resumed, _) => self.missed(sink),
+            (item, None) => self.single.enter(item, limits, server, sink),
+            (item, Some(stream)) => {
                 if self.streams.len() >= limits.streams
                     && !self.streams.contains_key(&stream)
                     && let Some((_, mut oldest)) = self.streams.pop_first()
                 {
-                    oldest.closed(at, AnswerEnd::Unknown, None, server, sink);
+                    oldest.closed(AnswerEnd::Unknown, None, server, sink);
                 }
-                let open = self.streams.entry(stream).or_default();
-                open.enter(at, item, limits, server, sink);
-                if *item == Item::Ended {
+                let ends = item == Item::Ended;
+                self.streams.entry(stream).or_default().enter(item, limits, server, sink);
+                if ends {
                     self.streams.remove(&stream);
                 }
             }

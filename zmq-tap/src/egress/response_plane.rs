@@ -1,10 +1,14 @@
 //! Dynamo's response plane: one TCP connection per request, from the worker to the frontend, in two-part frames (docs/internals/EGRESS.md,
 //! "Dynamo"). Releases 0.8.1 to 1.6.1 write the same frames. Chunks are JSON up to 1.3, and msgpack from 1.4 on.
 
+use std::borrow::Cow;
+
 use serde::Deserialize;
 use serde::de::IgnoredAny;
 
+use super::event::{Completion, Emit, Form, Item, Usage};
 use super::fields::Text;
+use super::framed::{Found, Framed, Length};
 use super::{Limits, Unreadable};
 
 /// Prefix length: big-endian lengths of header and body, and a checksum that is 0 in release builds.
@@ -12,45 +16,13 @@ const PREFIX: usize = 24;
 /// Limit of a header in bytes; headers contain only a few names.
 const LONGEST_HEADER: u64 = 64 << 10;
 
-/// An element found in the bytes.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Item<'a> {
-    /// Name of the connection: a fresh UUID, not the request id.
-    Subject(&'a str),
-    /// One output of the engine.
-    Chunk(Chunk<'a>),
-    /// A chunk that was not read: too long, or of another kind.
-    Undecoded,
-    /// The worker's final marker: everything was written.
-    Ended,
-    /// The generator failed. Nothing more follows, and the client did not cause it.
-    Failed,
-    /// The bytes are not response-plane frames.
-    Broken(Unreadable),
-}
-
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(super) struct Chunk<'a> {
-    /// Index of the choice it belongs to. Releases without parallel sampling do not send it.
-    pub(super) index: u32,
-    /// Number of token ids; `None` if the chunk carries text.
-    pub(super) tokens: Option<u32>,
-    /// `completion_usage.completion_tokens`, present in the last chunk.
-    pub(super) completion_tokens: Option<u32>,
-    pub(super) finished: bool,
-    /// The token ids, if any.
-    pub(super) ids: &'a [u32],
-}
-
 /// Frame parser of one connection.
 #[derive(Clone, Debug)]
 pub(super) struct Frames {
     limits: Limits,
-    /// The incomplete frame.
-    partial: Vec<u8>,
-    /// Remaining bytes of a frame beyond the limit.
-    skip: u64,
-    broken: bool,
+    framed: Framed<PREFIX>,
+    /// Name of the connection.
+    subject: String,
     /// The final marker has arrived.
     ended: bool,
 }
@@ -79,6 +51,7 @@ struct Annotated<'a> {
 
 #[derive(Deserialize)]
 struct Output<'a> {
+    /// Index of the choice it belongs to. Releases without parallel sampling do not send it.
     #[serde(default)]
     index: Option<u32>,
     #[serde(default)]
@@ -87,14 +60,9 @@ struct Output<'a> {
     text: Option<Text<'a>>,
     #[serde(default)]
     finish_reason: Option<IgnoredAny>,
+    /// In the last chunk.
     #[serde(default)]
     completion_usage: Option<Usage>,
-}
-
-#[derive(Deserialize)]
-struct Usage {
-    #[serde(default)]
-    completion_tokens: Option<u32>,
 }
 
 /// Whether a connection with these first bytes is a response plane. `None` if more bytes are needed.
@@ -116,104 +84,59 @@ pub(super) fn begins(bytes: &[u8]) -> Option<bool> {
 
 impl Frames {
     pub(super) fn new(limits: Limits) -> Self {
-        Self { limits, partial: Vec::new(), skip: 0, broken: false, ended: false }
+        Self { limits, framed: Framed::default(), subject: String::new(), ended: false }
     }
 
-    /// Parses the next bytes of the connection.
-    pub(super) fn feed(&mut self, mut input: &[u8], mut emit: impl FnMut(Item<'_>)) {
-        while !input.is_empty() && !self.broken && !self.ended {
-            if self.skip > 0 {
-                let skip = input.len().min(usize::try_from(self.skip).unwrap_or(usize::MAX));
-                self.skip -= skip as u64;
-                input = &input[skip..];
-                continue;
+    /// Parses the next bytes of the connection. After an error, no further byte can be read.
+    pub(super) fn feed(&mut self, mut input: &[u8], emit: &mut Emit<'_>) -> Result<(), Unreadable> {
+        let limit = self.limits.event_bytes as u64;
+        let length = |prefix: &[u8; PREFIX]| {
+            let [header, body] = lengths(prefix);
+            if header > LONGEST_HEADER || body > u64::from(u32::MAX) {
+                return Err(Unreadable::Frames);
             }
-            if self.partial.is_empty() {
-                // A complete frame is parsed in place.
-                match self.frame(input, &mut emit) {
-                    Received::Frame(used) => input = &input[used..],
-                    Received::More(_) => {
-                        self.partial.extend_from_slice(input);
-                        return;
-                    }
-                    Received::Nothing => return,
-                }
-                continue;
-            }
-            let partial = std::mem::take(&mut self.partial);
-            let more = match self.frame(&partial, &mut emit) {
-                Received::More(more) => more,
-                // The frame was incomplete before, so a complete one ends exactly here.
-                Received::Frame(_) | Received::Nothing => return,
-            };
-            self.partial = partial;
-            let take = input.len().min(more);
-            self.partial.extend_from_slice(&input[..take]);
-            input = &input[take..];
-            if take == more {
-                let whole = std::mem::take(&mut self.partial);
-                match self.frame(&whole, &mut emit) {
-                    Received::Frame(_) | Received::Nothing => {}
-                    Received::More(_) => self.partial = whole,
-                }
-            }
-        }
-    }
-
-    /// Parses the frame at the start of `bytes`.
-    fn frame(&mut self, bytes: &[u8], emit: &mut impl FnMut(Item<'_>)) -> Received {
-        let Some(prefix) = bytes.first_chunk::<PREFIX>() else {
-            return Received::More(PREFIX - bytes.len());
+            let length = PREFIX as u64 + header + body;
+            Ok(if body > limit { Length::Skipped(length) } else { Length::Kept(length as usize) })
         };
-        let number = |at: usize| prefix[at..at + 8].iter().fold(0_u64, |sum, byte| sum << 8 | u64::from(*byte));
-        let (header, body) = (number(0), number(8));
-        if header > LONGEST_HEADER || body > u64::from(u32::MAX) {
-            self.broken = true;
-            emit(Item::Broken(Unreadable::Frames));
-            return Received::Nothing;
+        let mut framed = std::mem::take(&mut self.framed);
+        while !self.ended
+            && let Some(frame) = framed.next(&mut input, length)?
+        {
+            match frame {
+                Found::Message(prefix, frame) => self.frame(prefix, frame, emit),
+                Found::TooLong => emit(Item::Undecoded),
+            }
         }
-        let length = PREFIX + (header + body) as usize;
-        if body > self.limits.event_bytes as u64 {
-            self.skip = (length - bytes.len().min(length)) as u64;
-            emit(Item::Undecoded);
-            return Received::Frame(bytes.len().min(length));
-        }
-        if bytes.len() < length {
-            return Received::More(length - bytes.len());
-        }
-        let (header, body) = bytes[PREFIX..length].split_at(header as usize);
+        self.framed = framed;
+        Ok(())
+    }
+
+    fn frame(&mut self, prefix: &[u8; PREFIX], frame: &[u8], emit: &mut Emit<'_>) {
+        let [header, _] = lengths(prefix);
+        let (header, body) = frame.split_at(header as usize);
         if let Ok(Handshake { subject }) = serde_json::from_slice(header) {
-            emit(Item::Subject(&subject.0));
+            self.subject = subject.0.into_owned();
+            emit(Item::Subject(&self.subject));
         }
         if !body.is_empty() {
             self.chunk(body, emit);
         }
-        Received::Frame(length)
     }
 
-    fn chunk(&mut self, body: &[u8], emit: &mut impl FnMut(Item<'_>)) {
+    fn chunk(&mut self, body: &[u8], emit: &mut Emit<'_>) {
         let outer: Option<Outer<'_>> = match body.first() {
             Some(b'{') => serde_json::from_slice(body).ok(),
             _ => rmp_serde::from_slice(body).ok(),
         };
         match outer {
+            // The worker's final marker: everything was written.
             Some(Outer { complete_final: true, .. }) => {
                 self.ended = true;
                 emit(Item::Ended);
             }
-            Some(Outer { data: Some(Annotated { data: Some(output), .. }), .. }) => emit(Item::Chunk(Chunk {
-                index: output.index.unwrap_or(0),
-                tokens: if let Some(ids) = &output.token_ids {
-                    Some(ids.len() as u32)
-                } else {
-                    // The end of a cancelled request.
-                    let has_text = output.text.is_some_and(|text| !text.0.is_empty());
-                    (output.finish_reason.is_some() && !has_text).then_some(0)
-                },
-                completion_tokens: output.completion_usage.and_then(|usage| usage.completion_tokens),
-                finished: output.finish_reason.is_some(),
-                ids: output.token_ids.as_deref().unwrap_or_default(),
-            })),
+            Some(Outer { data: Some(Annotated { data: Some(output), .. }), .. }) => {
+                emit(Item::Completion(output.completion(&self.subject)));
+            }
             // An error of the generator, or a comment between chunks. Neither has tokens.
             Some(Outer { data: Some(Annotated { event: Some(event), .. }), .. }) => {
                 if event.0 == "error" {
@@ -225,11 +148,32 @@ impl Frames {
     }
 }
 
-enum Received {
-    /// Number of bytes that belong to a frame, or to a skipped frame.
-    Frame(usize),
-    /// Minimum number of missing bytes.
-    More(usize),
-    /// The connection cannot be read.
-    Nothing,
+/// Lengths of a frame's header and body.
+fn lengths(prefix: &[u8; PREFIX]) -> [u64; 2] {
+    [0, 8].map(|at| u64::from_be_bytes(std::array::from_fn(|i| prefix[at + i])))
+}
+
+impl Output<'_> {
+    fn completion<'a>(&'a self, subject: &'a str) -> Completion<'a> {
+        let finished = self.finish_reason.is_some();
+        Completion {
+            // The choices of a request share a stream and are counted separately.
+            rid: match self.index.unwrap_or(0) {
+                0 => Cow::Borrowed(subject),
+                index => Cow::Owned(format!("{subject}#{index}")),
+            },
+            form: Form::ResponsePlane,
+            tokens: if let Some(ids) = &self.token_ids {
+                Some(ids.len() as u32)
+            } else {
+                // The end of a cancelled request.
+                let has_text = self.text.as_ref().is_some_and(|text| !text.0.is_empty());
+                (finished && !has_text).then_some(0)
+            },
+            stated: self.completion_usage.as_ref().and_then(|usage| usage.completion_tokens),
+            finished,
+            ids: self.token_ids.as_deref().unwrap_or_default(),
+            ..Completion::default()
+        }
+    }
 }

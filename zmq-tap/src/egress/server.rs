@@ -1,15 +1,15 @@
 //! Knowledge about one server, from which its events become deliveries.
 
-use trace::MonoNs;
 use trace::engine::Mode;
-use trace::event::{Delivery, Event, Response, What};
+use trace::event::{Delivery, Response, What};
 
-use super::Unreadable;
 use super::content::Content;
 use super::event::{Completion, Form};
 use super::frontend::Frontends;
 use super::names::{LoggedIds, ResponseIds, Streams};
+use super::sink::Sink;
 use super::text::Texts;
+use super::{Unreadable, count};
 
 /// Knowledge about one server and counters over all its connections.
 #[derive(Clone, Debug, Default)]
@@ -75,10 +75,7 @@ impl Server {
             tls.encrypted += 1;
             return;
         }
-        match self.unreadable.iter_mut().find(|(known, _)| *known == why) {
-            Some((_, times)) => *times += 1,
-            None => self.unreadable.push((why, 1)),
-        }
+        count(&mut self.unreadable, why, 1);
     }
 
     /// Records a request announced on a request plane: the frontend's id and, if known, the engine's.
@@ -107,20 +104,12 @@ impl Server {
     ) -> Option<Delivery<'a>> {
         if completion.form == Form::ResponsePlane && joined {
             self.deliveries += 1;
-            return Some(Delivery {
-                rid: &completion.rid,
-                tokens: completion.tokens?,
-                mode: Mode::Incremental,
-                completion_tokens: completion.completion_tokens,
-                finished: completion.finished,
-                response: Response::Streamed,
-                without_text: 0,
-            });
+            return Some(Delivery { completion_tokens: completion.stated, ..listed(completion, completion.tokens?) });
         }
         if completion.form != Form::Generate {
             return None;
         }
-        let claimed = completion.completion_tokens;
+        let claimed = completion.stated;
         // Up to 0.4.10 an event has either ids or the whole text so far. Whole text always includes earlier tokens.
         let (tokens, shown) = match completion.tokens {
             Some(tokens) => (tokens, claimed.and_then(|count| shape(tokens, count, before))),
@@ -139,26 +128,11 @@ impl Server {
             (Mode::Cumulative, Some(count)) => tokens.min(count),
             _ => tokens,
         };
-        Some(Delivery {
-            rid: &completion.rid,
-            tokens,
-            mode,
-            completion_tokens: claimed,
-            finished: completion.finished,
-            response: form_of(completion),
-            without_text: 0,
-        })
+        Some(Delivery { mode, completion_tokens: claimed, ..listed(completion, tokens) })
     }
 
     /// Reports deliveries that were counted by their text. `finished`: the last of them finishes the request.
-    pub(super) fn report_by_text(
-        &mut self,
-        at: MonoNs,
-        rid: &str,
-        finished: bool,
-        whole: bool,
-        sink: &mut dyn FnMut(&Event<'_>),
-    ) {
+    pub(super) fn report_by_text(&mut self, rid: &str, finished: bool, whole: bool, sink: &mut Sink<'_>) {
         let mut ready = self.texts.ready().peekable();
         while let Some(carried) = ready.next() {
             let delivery = Delivery {
@@ -170,7 +144,7 @@ impl Server {
                 response: if whole { Response::Whole } else { Response::Text },
                 without_text: carried.without_text,
             };
-            sink(&Event { at, what: What::Delivered(delivery) });
+            sink.emit(What::Delivered(delivery));
         }
     }
 }
@@ -183,14 +157,9 @@ pub(super) fn listed<'a>(completion: &'a Completion<'_>, tokens: u32) -> Deliver
         mode: Mode::Incremental,
         completion_tokens: None,
         finished: completion.finished,
-        response: form_of(completion),
+        response: if completion.whole { Response::Whole } else { Response::Streamed },
         without_text: 0,
     }
-}
-
-/// Whether the response streams.
-fn form_of(completion: &Completion<'_>) -> Response {
-    if completion.whole { Response::Whole } else { Response::Streamed }
 }
 
 /// Delivery for the first event of a text-only response.

@@ -11,22 +11,14 @@ pub(super) struct Events {
     joined: Vec<u8>,
 }
 
-/// An element found in a piece of the body.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Found<'a> {
-    /// The data of one event, its lines joined.
-    Data(&'a [u8]),
-    /// An event longer than the limit.
-    TooLong,
-}
-
 impl Events {
-    /// Parses a piece of the body. Events longer than `limit` bytes are skipped.
-    pub(super) fn feed(&mut self, piece: &[u8], limit: usize, mut emit: impl FnMut(Found<'_>)) {
+    /// Parses a piece of the body. Emits the data of each event, its lines joined. `None` stands for an event longer than `limit` bytes, which
+    /// is skipped.
+    pub(super) fn feed(&mut self, piece: &[u8], limit: usize, mut emit: impl FnMut(Option<&[u8]>)) {
         if self.buffer.is_empty() {
             let used = self.blocks(piece, 0, &mut emit);
-            self.keep(&piece[used..], limit, &mut emit);
-            return;
+            self.buffer.extend_from_slice(&piece[used..]);
+            return self.bound(limit, &mut emit);
         }
         // A cut can fall anywhere between the two line ends of a blank line.
         let from = self.buffer.len().saturating_sub(2);
@@ -49,24 +41,19 @@ impl Events {
         self.skipping || !self.buffer.trim_ascii().is_empty()
     }
 
-    fn keep(&mut self, rest: &[u8], limit: usize, emit: &mut impl FnMut(Found<'_>)) {
-        self.buffer.extend_from_slice(rest);
-        self.bound(limit, emit);
-    }
-
-    fn bound(&mut self, limit: usize, emit: &mut impl FnMut(Found<'_>)) {
+    fn bound(&mut self, limit: usize, emit: &mut impl FnMut(Option<&[u8]>)) {
         if self.buffer.len() <= limit {
             return;
         }
         if !std::mem::replace(&mut self.skipping, true) {
-            emit(Found::TooLong);
+            emit(None);
         }
         let tail = self.buffer.len().saturating_sub(2);
         self.buffer.drain(..tail);
     }
 
     /// Parses every complete block, and returns the number of bytes they take. The first `from` bytes contain no end of a block.
-    fn blocks(&mut self, bytes: &[u8], from: usize, emit: &mut impl FnMut(Found<'_>)) -> usize {
+    fn blocks(&mut self, bytes: &[u8], from: usize, emit: &mut impl FnMut(Option<&[u8]>)) -> usize {
         let mut start = 0;
         for newline in memchr_iter(b'\n', &bytes[from..]).map(|at| from + at) {
             let after = &bytes[newline + 1..];
@@ -87,13 +74,13 @@ impl Events {
         start
     }
 
-    fn block(&mut self, block: &[u8], emit: &mut impl FnMut(Found<'_>)) {
+    fn block(&mut self, block: &[u8], emit: &mut impl FnMut(Option<&[u8]>)) {
         let mut lines = block.split(|byte| *byte == b'\n').filter_map(data);
         let (Some(first), second) = (lines.next(), lines.next()) else {
             return;
         };
         let Some(second) = second else {
-            return emit(Found::Data(first));
+            return emit(Some(first));
         };
         self.joined.clear();
         self.joined.extend_from_slice(first);
@@ -101,7 +88,7 @@ impl Events {
             self.joined.push(b'\n');
             self.joined.extend_from_slice(line);
         }
-        emit(Found::Data(&self.joined));
+        emit(Some(&self.joined));
     }
 }
 
@@ -120,9 +107,9 @@ mod tests {
     fn read(pieces: &[&[u8]], limit: usize) -> (Vec<String>, usize) {
         let (mut events, mut found, mut long) = (Events::default(), Vec::new(), 0);
         for piece in pieces {
-            events.feed(piece, limit, |f| match f {
-                Found::Data(data) => found.push(String::from_utf8_lossy(data).into_owned()),
-                Found::TooLong => long += 1,
+            events.feed(piece, limit, |event| match event {
+                Some(data) => found.push(String::from_utf8_lossy(data).into_owned()),
+                None => long += 1,
             });
         }
         (found, long)

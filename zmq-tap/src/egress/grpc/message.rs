@@ -3,9 +3,8 @@
 //! A message does not name its type, so the type follows from the fields. `GenerateResponse` and `TextGenerateResponse` differ only in field
 //! 1: token ids, or text.
 
-use super::super::event::{Completion, Form, Hints};
+use super::super::event::{Completion, Form};
 use super::super::fields::Text;
-use super::super::text::ChoiceText;
 
 /// A message by its fields.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -22,7 +21,7 @@ pub(super) enum Message<'a> {
 
 /// Output of one request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(in super::super) struct Output<'a> {
+pub(super) struct Output<'a> {
     /// Field 1: the ids, or text.
     ids: &'a [u8],
     /// `meta_info["id"]`, in JSON.
@@ -87,20 +86,17 @@ impl Output<'_> {
     }
 
     /// The output as an event of `/generate`, of which text has no count. `None` if the request id is invalid.
-    pub(in super::super) fn completion(&self, is_text: bool) -> Option<Completion<'_>> {
+    pub(super) fn completion(&self, is_text: bool) -> Option<Completion<'_>> {
         let Text(rid) = serde_json::from_slice(self.rid).ok()?;
         let (form, tokens) = if is_text { (Form::GrpcText, None) } else { (Form::Generate, self.ids()) };
         (!rid.is_empty()).then_some(Completion {
             rid,
             form,
             tokens,
-            completion_tokens: Some(self.completion_tokens),
-            choice: 0,
-            hints: Hints::default(),
-            text: ChoiceText::default(),
+            stated: Some(self.completion_tokens),
             finished: self.finished,
             whole: self.whole,
-            ids: &[],
+            ..Completion::default()
         })
     }
 }

@@ -3,8 +3,11 @@
 mod message;
 
 use memchr::memmem;
-use message::Message;
-pub(super) use message::Output;
+
+use super::Unreadable;
+use super::event::{Emit, Item, body, event};
+use super::framed::{Found, Framed, Length};
+use message::{Message, Output};
 
 /// Size of a message's prefix: a flag for compression, and the length.
 const PREFIX: usize = 5;
@@ -12,35 +15,10 @@ const PREFIX: usize = 5;
 /// one in ten does not.
 const MAX_UNDECIDED: u32 = 32;
 
-/// An element found in a piece of the body.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Found<'a> {
-    /// Ids of a request.
-    Output(Output<'a>),
-    /// Text of a request.
-    Text(Output<'a>),
-    /// JSON of an `OpenAI` endpoint.
-    Json { json: &'a [u8], whole: bool },
-    /// A message longer than the limit was skipped.
-    TooLong,
-}
-
-/// End of a body.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct End {
-    /// Number of messages that were not read and may have output.
-    pub(super) unread: u64,
-    /// The server ended the response before its last message.
-    pub(super) failed: bool,
-}
-
 /// Parser of one body.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Messages {
-    /// An incomplete message with its prefix.
-    buffer: Vec<u8>,
-    /// Number of bytes left of a message that is skipped.
-    skip: u64,
+    framed: Framed<PREFIX>,
     field: Field,
     /// Messages with their prefixes, while it is unknown whether they have ids.
     undecided: Vec<u8>,
@@ -87,103 +65,90 @@ impl Messages {
     }
 
     /// Parses a piece of the body. Messages longer than `limit` bytes are skipped.
-    pub(super) fn feed(&mut self, mut piece: &[u8], limit: usize, emit: &mut impl FnMut(Found<'_>)) {
-        while !piece.is_empty() {
-            if self.skip > 0 {
-                let skipped = piece.len().min(usize::try_from(self.skip).unwrap_or(usize::MAX));
-                (self.skip, piece) = (self.skip - skipped as u64, &piece[skipped..]);
-                continue;
-            }
-            // A message that is complete within one piece is not copied.
-            if self.buffer.is_empty()
-                && let Some((message, rest)) = split(piece)
-                && message.len() <= PREFIX + limit
-            {
-                self.message(message, limit, emit);
-                piece = rest;
-                continue;
-            }
-            let needed = match length(&self.buffer) {
-                Some(length) => PREFIX + length,
-                None => PREFIX,
-            };
-            let (now, rest) = piece.split_at(piece.len().min(needed - self.buffer.len()));
-            self.buffer.extend_from_slice(now);
-            piece = rest;
-            match length(&self.buffer) {
-                Some(length) if length > limit => {
-                    self.skip = (length + PREFIX - self.buffer.len()) as u64;
-                    self.buffer.clear();
-                    self.count += 1;
-                    emit(Found::TooLong);
-                }
-                Some(length) if self.buffer.len() == PREFIX + length => {
-                    let buffer = std::mem::take(&mut self.buffer);
-                    self.message(&buffer, limit, emit);
-                    self.buffer = buffer;
-                    self.buffer.clear();
-                }
-                _ => {}
+    pub(super) fn feed(&mut self, mut piece: &[u8], limit: usize, emit: &mut Emit<'_>) {
+        let length = |prefix: &[u8; PREFIX]| {
+            let length = length(*prefix);
+            Ok(if length > PREFIX + limit { Length::Skipped(length as u64) } else { Length::Kept(length) })
+        };
+        let mut framed = std::mem::take(&mut self.framed);
+        while let Ok(Some(found)) = framed.next(&mut piece, length) {
+            self.count += 1;
+            match found {
+                Found::Message(prefix, message) => self.message(*prefix, message, limit, emit),
+                Found::TooLong => emit(Item::Undecoded),
             }
         }
+        self.framed = framed;
     }
 
-    /// Processes a message with its prefix.
-    fn message(&mut self, message: &[u8], limit: usize, emit: &mut impl FnMut(Found<'_>)) {
-        let first = self.count == 0;
-        self.count += 1;
-        let parsed = match message.split_at(PREFIX) {
-            ([0, ..], message) => Message::parse(message),
-            _ => Message::Other,
-        };
+    fn message(&mut self, prefix: [u8; PREFIX], message: &[u8], limit: usize, emit: &mut Emit<'_>) {
+        // Compressed messages are not read.
+        let parsed = if prefix[0] == 0 { Message::parse(message) } else { Message::Other };
         match parsed {
             Message::Output(mut output) => {
                 (self.begun, self.ended) = (true, output.last);
-                output.whole = first && output.last;
-                self.output(output, message, limit, emit);
+                output.whole = self.count == 1 && output.last;
+                if self.decide(&output, prefix, message, limit, emit) {
+                    self.emit(output, emit);
+                }
             }
             Message::Json { json, whole } => {
                 // Results of other calls are JSON as well.
                 if memmem::find(json, b"\"choices\"").is_some() {
                     (self.begun, self.ended) = (true, whole);
                 }
-                emit(Found::Json { json, whole });
+                if whole {
+                    body(json, emit);
+                } else {
+                    emit(event(json));
+                }
             }
             Message::Empty { last } => self.ended |= last,
             Message::Other => self.unread += 1,
         }
     }
 
-    fn output(&mut self, output: Output<'_>, message: &[u8], limit: usize, emit: &mut impl FnMut(Found<'_>)) {
-        if self.field == Field::Unknown {
-            let full = self.waiting == MAX_UNDECIDED || self.undecided.len() + message.len() > limit;
-            if output.has_ids() {
-                self.field = Field::Ids;
-                self.emit_undecided(emit);
-            } else if output.ids().is_none() || full {
-                self.field = Field::Text;
-                self.emit_undecided(emit);
-            } else {
-                self.undecided.extend_from_slice(message);
-                self.waiting += 1;
-                return;
-            }
+    /// Decides whether the messages have ids or text. Returns false, and keeps this message, while that is unknown.
+    fn decide(
+        &mut self,
+        output: &Output<'_>,
+        prefix: [u8; PREFIX],
+        message: &[u8],
+        limit: usize,
+        emit: &mut Emit<'_>,
+    ) -> bool {
+        if self.field != Field::Unknown {
+            return true;
         }
-        self.emit(output, emit);
+        let full = self.waiting == MAX_UNDECIDED || self.undecided.len() + PREFIX + message.len() > limit;
+        if !output.has_ids() && output.ids().is_some() && !full {
+            self.undecided.extend_from_slice(&prefix);
+            self.undecided.extend_from_slice(message);
+            self.waiting += 1;
+            return false;
+        }
+        self.field = if output.has_ids() { Field::Ids } else { Field::Text };
+        self.emit_undecided(emit);
+        true
     }
 
     /// Processes the end of the body.
-    pub(super) fn end(&mut self, emit: &mut impl FnMut(Found<'_>)) -> End {
+    pub(super) fn end(&mut self, emit: &mut Emit<'_>) {
         if self.waiting > 0 {
             // Of text that has as many bytes as tokens, the same is reported as of complete ids.
             self.field = if self.is_complete() { Field::Ids } else { Field::Text };
             self.emit_undecided(emit);
         }
         // A single unknown message is the result of another call.
-        let is_output = self.begun || self.count > 1;
-        let end = End { unread: if is_output { self.unread } else { 0 }, failed: self.begun && !self.ended };
+        if self.unread > 0 && (self.begun || self.count > 1) {
+            emit(Item::Unreadable(Unreadable::Grpc));
+            emit(Item::Unread(self.unread));
+        }
+        // The server ended the response before its last message.
+        if self.begun && !self.ended {
+            emit(Item::Failed);
+        }
         self.clear();
-        end
     }
 
     /// Whether the undecided messages, read as ids of one request, have as many as they claim, either new ones or all so far.
@@ -215,7 +180,7 @@ impl Messages {
         })
     }
 
-    fn emit_undecided(&mut self, emit: &mut impl FnMut(Found<'_>)) {
+    fn emit_undecided(&mut self, emit: &mut Emit<'_>) {
         let only = self.waiting == 1 && self.count == 1;
         for mut output in self.undecided() {
             output.whole = only && output.last;
@@ -224,21 +189,17 @@ impl Messages {
         (self.undecided, self.waiting) = (Vec::new(), 0);
     }
 
-    fn emit(&self, output: Output<'_>, emit: &mut impl FnMut(Found<'_>)) {
-        emit(match self.field {
-            Field::Ids => Found::Output(output),
-            _ => Found::Text(output),
-        });
+    fn emit(&self, output: Output<'_>, emit: &mut Emit<'_>) {
+        emit(output.completion(self.field != Field::Ids).map_or(Item::Undecoded, Item::Completion));
     }
 }
 
-/// Length of the message that begins here; `None` if its prefix is incomplete.
-fn length(bytes: &[u8]) -> Option<usize> {
-    let [_, length @ ..] = bytes.first_chunk::<PREFIX>()?;
-    usize::try_from(u32::from_be_bytes(*length)).ok()
+/// Length of a message with this prefix, including the prefix.
+fn length([_, length @ ..]: [u8; PREFIX]) -> usize {
+    usize::try_from(u32::from_be_bytes(length)).map_or(usize::MAX, |length| length.saturating_add(PREFIX))
 }
 
 /// Splits off the first message with its prefix, if it is complete.
 fn split(bytes: &[u8]) -> Option<(&[u8], &[u8])> {
-    bytes.split_at_checked(PREFIX.checked_add(length(bytes)?)?)
+    bytes.split_at_checked(length(*bytes.first_chunk()?))
 }

@@ -5,8 +5,9 @@ mod frame;
 
 use std::collections::BTreeMap;
 
+use super::event::{Emit, Item};
 use super::grpc;
-use super::payload::{Content, Item, Payload};
+use super::payload::{Content, Payload};
 use super::{Limits, Unreadable};
 use fields::{Fields, Response};
 use frame::{
@@ -115,18 +116,21 @@ impl Connection {
         }
     }
 
-    /// Parses the next bytes of the connection. Emits each element with its stream.
-    pub(super) fn feed(&mut self, mut input: &[u8], emit: &mut dyn FnMut(u32, Item<'_>)) {
+    /// Parses the next bytes of the connection. Emits each element behind its stream. After an error, no further byte can be read.
+    pub(super) fn feed(&mut self, mut input: &[u8], emit: &mut Emit<'_>) -> Result<(), Unreadable> {
+        let mut emit = |stream: u32, item: Item<'_>| {
+            emit(Item::Stream(stream));
+            emit(item);
+        };
         while let Some(step) = self.frames.next(&mut input) {
             let valid = match step {
                 Step::Head(head) => self.begin(head),
-                Step::Payload(piece) => self.payload(piece, emit),
-                Step::End => self.end(emit),
+                Step::Payload(piece) => self.payload(piece, &mut emit),
+                Step::End => self.end(&mut emit),
             };
-            if valid.is_none() {
-                return emit(0, Item::Broken(Unreadable::Frames));
-            }
+            valid.ok_or(Unreadable::Frames)?;
         }
+        Ok(())
     }
 
     /// Processes the header of a frame; `None` if it is invalid here.
@@ -188,7 +192,10 @@ impl Connection {
         match head.kind {
             DATA if head.has(END_STREAM) => self.ended(head.stream, emit),
             HEADERS | PUSH_PROMISE | CONTINUATION if head.has(END_HEADERS) => self.response(emit),
-            RST_STREAM if self.streams.remove(&head.stream).is_some() => emit(head.stream, Item::Reset),
+            RST_STREAM if self.streams.remove(&head.stream).is_some() => {
+                emit(head.stream, Item::Failed);
+                emit(head.stream, Item::Ended);
+            }
             _ => {}
         }
         Some(())
@@ -214,7 +221,7 @@ impl Connection {
             let body = match response {
                 Response::Final(content, unreadable) => {
                     if let Some(why) = unreadable {
-                        emit(stream, Item::Body(why));
+                        emit(stream, Item::Unreadable(why));
                     }
                     Body::Known(Payload::new(content))
                 }
@@ -263,7 +270,7 @@ impl Connection {
             _ if grpc == Some(true) => Content::Grpc,
             Some(b'{' | b'[') if whole => Content::Json,
             _ if whole => {
-                emit(stream, Item::Body(Unreadable::Fields));
+                emit(stream, Item::Unreadable(Unreadable::Fields));
                 Content::Other
             }
             _ => return start.clear(),
