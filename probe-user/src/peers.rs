@@ -7,7 +7,7 @@ use crate::discover::DiagError;
 use crate::discover::ReadError;
 use crate::discover::proc::{ProcDir, ProcRoot};
 use crate::discover::sock::connection;
-use crate::discover::sock::netlink::Diag;
+use crate::discover::sock::diag::Diag;
 
 /// Maximum number of sockets, of processes and of descriptors listed.
 const MAX_ENTRIES: usize = 262_144;

@@ -10,10 +10,10 @@ use std::net::SocketAddr;
 
 use crate::discover::proc::net::{self, TcpState};
 use crate::discover::proc::{ProcDir, ProcRoot};
-use crate::discover::sock::netlink::Diag;
+use crate::discover::sock::diag::Diag;
 use crate::discover::{DiagError, ReadError};
 
-pub use crate::discover::sock::exact::Depth;
+pub use crate::discover::sock::diag::Depth;
 
 /// Maximum number of TCP sockets of a network namespace that are searched.
 const TCP_SOCKETS: usize = 262_144;

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 
 use super::proc::ReadError;
 use super::role::RoleWords;
-use super::sock::netlink::DiagError;
+use super::sock::diag::DiagError;
 use crate::capability::{Capability, Permissions};
 use crate::place::Place;
 

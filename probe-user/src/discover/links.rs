@@ -7,7 +7,7 @@ use super::degraded::{Blind, Part};
 use super::proc::net::{self, TcpSocket};
 use super::proc::{ProcDir, ReadError};
 use super::sock::connection::{self, Connection};
-use super::sock::netlink::{Diag, DiagError};
+use super::sock::diag::{Diag, DiagError};
 
 /// Limits of one scan of the sockets.
 #[derive(Clone, Copy, Debug)]

@@ -63,7 +63,7 @@ pub use release::{NoRelease, Release, Stage};
 pub use role::{Function, Rank, Role, RoleSource, RoleWords, UnknownRole};
 pub use route::Route;
 pub use setting::{Origin, Setting};
-pub use sock::netlink::DiagError;
+pub use sock::diag::DiagError;
 pub use spec::{RoleSpec, RoleSpecError};
 use std::path::PathBuf;
 use std::time::Duration;
