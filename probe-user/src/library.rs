@@ -3,8 +3,8 @@
 use std::path::{Path, PathBuf};
 
 use crate::discover::libzmq::{self, open};
-use crate::discover::proc::maps::{self, MappedFile};
-use crate::discover::proc::{ProcDir, ProcRoot, ReadError};
+use crate::proc::maps::{self, MappedFile};
+use crate::proc::{ProcDir, ProcRoot, ReadError};
 use crate::discover::{InnerServer, LibZmq, Release};
 use crate::probe_points::Known;
 

@@ -5,7 +5,7 @@ use std::path::Path;
 
 use crate::discover::DiagError;
 use crate::discover::ReadError;
-use crate::discover::proc::{ProcDir, ProcRoot};
+use crate::proc::{ProcDir, ProcRoot};
 use crate::discover::sock::connection;
 use crate::discover::sock::diag::Diag;
 

@@ -8,8 +8,8 @@ use std::collections::HashMap;
 use std::collections::hash_map::Entry;
 use std::net::SocketAddr;
 
-use crate::discover::proc::net::{self, TcpState};
-use crate::discover::proc::{ProcDir, ProcRoot};
+use crate::proc::net::{self, TcpState};
+use crate::proc::{ProcDir, ProcRoot};
 use crate::discover::sock::diag::Diag;
 use crate::discover::{DiagError, ReadError};
 

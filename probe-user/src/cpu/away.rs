@@ -5,6 +5,9 @@ use std::path::Path;
 
 use trace::event::AwayState;
 
+use super::cgroup::groups;
+use crate::proc::stat;
+
 /// Kernel functions in which a thread of a frozen cgroup sleeps: version 2 (the second one if the first is inlined), version 1.
 const FROZEN_IN: [&str; 3] = ["do_freezer_trap", "get_signal", "__refrigerator"];
 
@@ -21,8 +24,7 @@ impl Away {
     /// Reads the thread's state from `/proc`; `None` when it is running, runnable or has exited.
     pub fn of(pid: u32, tid: u32) -> Option<Self> {
         let read = |name: &str| fs::read_to_string(format!("/proc/{pid}/task/{tid}/{name}"));
-        let stat = read("stat").ok()?;
-        let state_char = stat.rsplit_once(") ")?.1.chars().next()?;
+        let state_char = stat::state(read("stat").ok()?.as_bytes())?;
         let nowhere = |state| Some(Self { state, place: String::new() });
         match state_char {
             'T' => return nowhere(AwayState::Stopped),
@@ -49,11 +51,7 @@ impl Away {
 fn is_frozen(pid: u32) -> bool {
     let text = fs::read_to_string(format!("/proc/{pid}/cgroup")).unwrap_or_default();
     let mount = Path::new("/sys/fs/cgroup");
-    text.lines().any(|line| {
-        let mut fields = line.splitn(3, ':').skip(1);
-        let (Some(controllers), Some(path)) = (fields.next(), fields.next()) else {
-            return false;
-        };
+    groups(&text).any(|(controllers, path)| {
         let inside = path.trim_start_matches('/');
         let has_line = |base: &Path, file: &str, word: &str| {
             let text = fs::read_to_string(base.join(inside).join(file)).unwrap_or_default();

@@ -6,8 +6,8 @@ use super::degraded::Part;
 use super::launch::{self, Flags, Program};
 use super::libzmq::{self, LibZmq, Libraries};
 use super::package::{self, Installed, Interpreter};
-use super::proc::stat::Stat;
-use super::proc::{ProcDir, ReadError, maps, stat, strings};
+use crate::proc::stat::Stat;
+use crate::proc::{ProcDir, ReadError, maps, stat, strings};
 use super::python_version::PythonVersion;
 use super::recognise::{EngineKind, Launcher, RoleWithSource};
 use super::role::{Rank, Role, RoleSource};
@@ -313,7 +313,7 @@ mod tests {
 
     #[test]
     fn an_unrelated_process_is_skipped() {
-        let me = super::super::proc::ProcRoot::new("/proc").process(std::process::id()).unwrap();
+        let me = crate::proc::ProcRoot::new("/proc").process(std::process::id()).unwrap();
         let stat = Stat::parse(&me.read("stat", 4096).unwrap()).unwrap();
         let examined = examine(&me, &stat, None, true, &[TOY], &mut Libraries::default()).unwrap();
         assert!(matches!(examined, Examined::Other));

@@ -3,7 +3,7 @@
 use std::fmt;
 use std::path::PathBuf;
 
-use super::proc::ReadError;
+use crate::proc::ReadError;
 use super::role::RoleWords;
 use super::sock::diag::DiagError;
 use crate::capability::{Capability, Permissions};

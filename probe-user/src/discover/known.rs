@@ -5,8 +5,8 @@ use std::time::{Duration, Instant};
 
 use super::candidate::{self, Candidate, Examined};
 use super::libzmq::Libraries;
-use super::proc::stat::Stat;
-use super::proc::{ProcDir, ProcRoot};
+use crate::proc::stat::Stat;
+use crate::proc::{ProcDir, ProcRoot};
 use super::recognise::{Engines, RoleWithSource};
 use super::spec::RoleSpec;
 use super::topology::ProcessId;
@@ -302,7 +302,12 @@ mod tests {
         let root = ProcRoot::new("/proc");
         let command = |name| {
             let mut command = std::process::Command::new("sleep");
-            command.arg0(name).arg("60").spawn().unwrap()
+            let child = command.arg0(name).arg("60").spawn().unwrap();
+            // The kernel resumes us before it has stored the new command line.
+            while std::fs::read(format!("/proc/{}/cmdline", child.id())).unwrap().is_empty() {
+                std::thread::yield_now();
+            }
+            child
         };
         let (mut frontend, mut other) = (command("toy-frontend"), command("toy-other"));
         let (pid, pids) = (frontend.id(), [frontend.id(), other.id()]);

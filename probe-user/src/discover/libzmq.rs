@@ -7,8 +7,8 @@ use std::path::PathBuf;
 
 use object::{Object, ObjectSymbol};
 
-use super::proc::maps::MappedFile;
-use super::proc::{ProcDir, ReadError};
+use crate::proc::maps::MappedFile;
+use crate::proc::{ProcDir, ReadError};
 use super::release::Release;
 
 /// Functions that may be probed. pyzmq sends with `zmq_msg_send` and receives with `zmq_msg_recv`; other clients may use `zmq_send` and
@@ -109,7 +109,7 @@ pub(crate) fn open(process: &ProcDir, file: &MappedFile) -> Result<(PathBuf, Fil
 }
 
 fn exported(file: File) -> Result<Vec<&'static str>, ReadError> {
-    let bytes = super::proc::read_to_limit(file, LARGEST)?;
+    let bytes = crate::proc::read_to_limit(file, LARGEST)?;
     Ok(functions(&bytes))
 }
 
@@ -136,7 +136,7 @@ fn release(name: &str) -> Option<Release> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::discover::proc::{ProcRoot, maps};
+    use crate::proc::{ProcRoot, maps};
 
     #[test]
     fn the_file_name_gives_the_release() {

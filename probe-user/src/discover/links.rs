@@ -4,8 +4,8 @@ use std::collections::{BTreeMap, HashMap};
 
 use super::candidate::Candidate;
 use super::degraded::{Blind, Part};
-use super::proc::net::{self, TcpSocket};
-use super::proc::{ProcDir, ReadError};
+use crate::proc::net::{self, TcpSocket};
+use crate::proc::{ProcDir, ReadError};
 use super::sock::connection::{self, Connection};
 use super::sock::diag::{Diag, DiagError};
 

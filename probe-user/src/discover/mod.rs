@@ -33,7 +33,6 @@ pub(crate) mod libzmq;
 mod links;
 mod own;
 mod package;
-pub(crate) mod proc;
 mod python_version;
 mod recognise;
 mod release;
@@ -53,7 +52,7 @@ pub use degraded::{Blind, Part};
 pub use hop::{Carries, Confidence, End, HopSeen};
 pub use launch::{FlagName, Flags, Program, program};
 pub use libzmq::{FUNCTIONS, LibZmq};
-pub use proc::ReadError;
+pub use crate::proc::ReadError;
 pub use python_version::PythonVersion;
 pub use recognise::{
     Codec, Disaggregation, Edge, EngineKind, Engines, Evidence, InnerServer, Launcher, Node, Package, PackageRelease,

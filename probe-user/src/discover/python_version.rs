@@ -1,6 +1,6 @@
 //! Version of the Python interpreter that a process runs.
 
-use super::proc::maps::MappedFile;
+use crate::proc::maps::MappedFile;
 use super::setting::{Origin, Setting};
 
 /// Python's major and minor version, which determine the behaviour of its event loop.
@@ -42,7 +42,7 @@ impl PythonVersion {
 mod tests {
     use proptest::prelude::*;
 
-    use super::super::proc::maps;
+    use crate::proc::maps;
     use super::*;
 
     #[test]

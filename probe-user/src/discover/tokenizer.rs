@@ -2,7 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
-use super::proc::{ProcDir, ReadError, strings};
+use crate::proc::{ProcDir, ReadError, strings};
 use super::topology::Engine;
 use super::watch::Watcher;
 
@@ -64,7 +64,7 @@ fn hub(variables: &[String]) -> PathBuf {
 
 #[cfg(test)]
 mod tests {
-    use super::super::proc::ProcRoot;
+    use crate::proc::ProcRoot;
     use super::*;
 
     #[test]

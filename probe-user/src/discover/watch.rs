@@ -12,7 +12,7 @@ use super::degraded::{Blind, Part};
 use super::known::Known;
 use super::links::{self, Diags, Limits, Sockets};
 use super::own::Own;
-use super::proc::{ProcDir, ProcRoot, stat};
+use crate::proc::{ProcDir, ProcRoot, stat};
 use super::role::RoleWords;
 use super::topology::Topology;
 

@@ -13,8 +13,8 @@ pub use probe_ebpf::egress::{Head, Kind, Record, Serves};
 pub use track::{Step, Track};
 
 use crate::discover::ReadError;
-use crate::discover::proc::ProcRoot;
-use crate::discover::proc::net::{TcpState, tcp};
+use crate::proc::ProcRoot;
+use crate::proc::net::{TcpState, tcp};
 
 /// Default capture limit of one write in bytes. A server normally writes one event at a time; a backlog may be written in one call.
 pub const CAPTURE: u32 = 4 << 20;

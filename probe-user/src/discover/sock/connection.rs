@@ -4,7 +4,7 @@ use std::collections::{HashMap, HashSet};
 use std::net::SocketAddr;
 
 use super::diag::UnixSocket;
-use crate::discover::proc::net::{NamedUnix, TcpSocket, TcpState};
+use crate::proc::net::{NamedUnix, TcpSocket, TcpState};
 
 /// A connection between a side that bound a name and a side that connected to it.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -22,7 +22,7 @@ use rustix::net::sockopt::{Timeout, set_socket_timeout};
 use rustix::net::{AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType, recv, sendto, socket_with};
 use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
 
-use crate::discover::proc::{ProcDir, ReadError};
+use crate::proc::{ProcDir, ReadError};
 
 /// Maximum wait for the kernel's reply.
 const PATIENCE: Duration = Duration::from_secs(2);
@@ -322,7 +322,7 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
-    use crate::discover::proc::ProcRoot;
+    use crate::proc::ProcRoot;
 
     fn inode(socket: impl std::os::fd::AsFd) -> u32 {
         let file = std::fs::File::from(socket.as_fd().try_clone_to_owned().unwrap());
