@@ -4,8 +4,8 @@ use std::fmt;
 use std::fs;
 
 use crate::examine::filter::Call;
-use crate::proc::stat::field;
 use crate::examine::namespace::Kind;
+use crate::proc::stat::field;
 
 /// A Linux capability that a feature requires.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -127,44 +127,37 @@ impl Feature {
 
     /// Short name for tables.
     pub const fn name(self) -> &'static str {
-        match self {
-            Self::Messages => "frames",
-            Self::Processed => "processed",
-            Self::Scheduler => "thread states",
-            Self::Polls => "wakeups",
-            Self::Queues => "kernel queues",
-            Self::Egress => "deliveries",
-            Self::SocketReads => "socket reads",
-            Self::PythonStacks => "Python stacks",
-            Self::Tls => "TLS responses",
-        }
+        self.facts().0
     }
 
     /// Oldest supported kernel version.
     pub const fn kernel(self) -> (u32, u32) {
-        match self {
-            Self::Messages | Self::Processed | Self::Polls | Self::Tls => (5, 15),
-            Self::Scheduler | Self::Egress => (5, 8),
-            Self::SocketReads => (6, 5),
-            Self::Queues => (3, 3),
-            Self::PythonStacks => (3, 2),
-        }
+        self.facts().1
     }
 
     /// Consequence of not having the feature.
     pub const fn without(self) -> &'static str {
+        self.facts().2
+    }
+
+    const fn facts(self) -> (&'static str, (u32, u32), &'static str) {
         match self {
-            Self::Messages => "frames are not observed: no gap, no backlog",
-            Self::Processed => "the time when a frame is processed is unknown",
-            Self::Scheduler => "consumer thread states are only sampled every 100 ms",
-            Self::Polls => "frames per wakeup and time away from the poll are unknown: no drop can be predicted",
-            Self::Queues => "bytes in the kernel's socket queues are unknown",
-            Self::Egress => "deliveries to clients are not observed: no drop can be confirmed",
-            Self::SocketReads => {
-                "frames that a process without libzmq receives are not observed: no queue wait, no backlog"
+            Self::Messages => ("frames", (5, 15), "frames are not observed: no gap, no backlog"),
+            Self::Processed => ("processed", (5, 15), "the time when a frame is processed is unknown"),
+            Self::Scheduler => ("thread states", (5, 8), "consumer thread states are only sampled every 100 ms"),
+            Self::Polls => {
+                let without = "frames per wakeup and time away from the poll are unknown: no drop can be predicted";
+                ("wakeups", (5, 15), without)
             }
-            Self::PythonStacks => "the Python functions of the tokenizer are unknown",
-            Self::Tls => "TLS responses are not read: their deliveries are unknown",
+            Self::Queues => ("kernel queues", (3, 3), "bytes in the kernel's socket queues are unknown"),
+            Self::Egress => ("deliveries", (5, 8), "deliveries to clients are not observed: no drop can be confirmed"),
+            Self::SocketReads => {
+                let without =
+                    "frames that a process without libzmq receives are not observed: no queue wait, no backlog";
+                ("socket reads", (6, 5), without)
+            }
+            Self::PythonStacks => ("Python stacks", (3, 2), "the Python functions of the tokenizer are unknown"),
+            Self::Tls => ("TLS responses", (5, 15), "TLS responses are not read: their deliveries are unknown"),
         }
     }
 }

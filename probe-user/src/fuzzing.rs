@@ -1,9 +1,9 @@
 //! Entry points for the fuzzers (`fuzz/`) to otherwise private parsers; absent from regular builds.
 
-use crate::proc::{maps, net, stat, strings};
 use crate::discover::sock::diag;
 use crate::discover::{FlagName, Flags};
 use crate::probe_points::{ProbePoints, method};
+use crate::proc::{maps, net, stat, strings};
 
 /// Parses an ELF image as a library to probe.
 pub fn probe_points(image: &[u8]) {

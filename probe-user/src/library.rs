@@ -3,10 +3,10 @@
 use std::path::{Path, PathBuf};
 
 use crate::discover::libzmq::{self, open};
-use crate::proc::maps::{self, MappedFile};
-use crate::proc::{ProcDir, ProcRoot, ReadError};
 use crate::discover::{InnerServer, LibZmq, Release};
 use crate::probe_points::Known;
+use crate::proc::maps::{self, MappedFile};
+use crate::proc::{ProcDir, ProcRoot, ReadError};
 
 /// Maximum size of `/proc/PID/maps` in bytes, enough for tens of thousands of mapped files.
 const LONGEST_MAPS: usize = 16 << 20;

@@ -5,9 +5,9 @@ use std::path::Path;
 
 use crate::discover::DiagError;
 use crate::discover::ReadError;
-use crate::proc::{ProcDir, ProcRoot};
 use crate::discover::sock::connection;
 use crate::discover::sock::diag::Diag;
+use crate::proc::{ProcDir, ProcRoot};
 
 /// Maximum number of sockets, of processes and of descriptors listed.
 const MAX_ENTRIES: usize = 262_144;

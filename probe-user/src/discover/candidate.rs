@@ -6,14 +6,14 @@ use super::degraded::Part;
 use super::launch::{self, Flags, Program};
 use super::libzmq::{self, LibZmq, Libraries};
 use super::package::{self, Installed, Interpreter};
-use crate::proc::stat::Stat;
-use crate::proc::{ProcDir, ReadError, maps, stat, strings};
 use super::python_version::PythonVersion;
 use super::recognise::{EngineKind, Launcher, RoleWithSource};
 use super::role::{Rank, Role, RoleSource};
 use super::setting::Setting;
 use super::spec::RoleSpec;
 use super::topology::{Process, ProcessId};
+use crate::proc::stat::Stat;
+use crate::proc::{ProcDir, ReadError, maps, stat, strings};
 
 /// Environment variables that are kept in addition to those of the engines. Others may hold secrets, so they are discarded.
 const VARIABLES: [&str; 2] = ["PYTHONPATH", "VIRTUAL_ENV"];

@@ -5,11 +5,11 @@ use std::time::{Duration, Instant};
 
 use super::candidate::{self, Candidate, Examined};
 use super::libzmq::Libraries;
-use crate::proc::stat::Stat;
-use crate::proc::{ProcDir, ProcRoot};
 use super::recognise::{Engines, RoleWithSource};
 use super::spec::RoleSpec;
 use super::topology::ProcessId;
+use crate::proc::stat::Stat;
+use crate::proc::{ProcDir, ProcRoot};
 
 /// Minimum and maximum interval between examinations of a process. Within these limits, it is a quarter of the process's age. A worker
 /// needs time to load before it sets its title and opens its sockets.

@@ -7,9 +7,9 @@ use std::path::PathBuf;
 
 use object::{Object, ObjectSymbol};
 
+use super::release::Release;
 use crate::proc::maps::MappedFile;
 use crate::proc::{ProcDir, ReadError};
-use super::release::Release;
 
 /// Functions that may be probed. pyzmq sends with `zmq_msg_send` and receives with `zmq_msg_recv`; other clients may use `zmq_send` and
 /// `zmq_recv`. `zmq_getsockopt` marks the previous message as processed.

@@ -46,13 +46,13 @@ mod tokenizer;
 mod topology;
 mod watch;
 mod wires;
+pub use crate::proc::ReadError;
 pub use assemble::connected;
 pub use change::Change;
 pub use degraded::{Blind, Part};
 pub use hop::{Carries, Confidence, End, HopSeen};
 pub use launch::{FlagName, Flags, Program, program};
 pub use libzmq::{FUNCTIONS, LibZmq};
-pub use crate::proc::ReadError;
 pub use python_version::PythonVersion;
 pub use recognise::{
     Codec, Disaggregation, Edge, EngineKind, Engines, Evidence, InnerServer, Launcher, Node, Package, PackageRelease,

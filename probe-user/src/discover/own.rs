@@ -1,9 +1,9 @@
 //! Properties of this process that affect discovery: its namespaces and permissions.
 
 use super::degraded::{Blind, Part};
-use crate::proc::ProcRoot;
 use crate::capability::Permissions;
 use crate::examine::namespace::Kind;
+use crate::proc::ProcRoot;
 
 /// This process.
 #[derive(Debug)]

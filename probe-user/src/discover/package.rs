@@ -2,11 +2,11 @@
 
 use std::path::{Path, PathBuf};
 
-use crate::proc::ProcDir;
-use crate::proc::maps::{MappedFile, site_packages};
 use super::python_version::PythonVersion;
 use super::recognise::{EngineKind, PackageRelease};
 use super::setting::{Origin, Setting};
+use crate::proc::ProcDir;
+use crate::proc::maps::{MappedFile, site_packages};
 
 /// Maximum number of entries read in one package directory.
 const ENTRIES: usize = 50_000;

@@ -3,8 +3,7 @@
 use std::collections::{HashMap, HashSet};
 use std::net::SocketAddr;
 
-use super::diag::UnixSocket;
-use crate::proc::net::{NamedUnix, TcpSocket, TcpState};
+use crate::proc::net::{TcpSocket, TcpState, UnixSocket};
 
 /// A connection between a side that bound a name and a side that connected to it.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -37,9 +36,9 @@ pub(crate) fn unix(sockets: &[UnixSocket]) -> Vec<Connection> {
 }
 
 /// Connections from `/proc/net/unix` alone, which shows only the accepted sides and their names.
-pub(crate) fn unix_one_sided(sockets: &[NamedUnix]) -> Vec<Connection> {
+pub(crate) fn unix_one_sided(sockets: &[UnixSocket]) -> Vec<Connection> {
     let accepted = sockets.iter().filter(|s| !s.listening);
-    accepted.map(|s| Connection { connector: None, acceptor: s.inode, endpoint: ipc(&s.name) }).collect()
+    accepted.map(|s| Connection { connector: None, acceptor: s.inode.into(), endpoint: ipc(&s.name) }).collect()
 }
 
 /// TCP connections with both ends in these tables (of one network namespace), one of them accepted.

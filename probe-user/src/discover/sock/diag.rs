@@ -22,6 +22,7 @@ use rustix::net::sockopt::{Timeout, set_socket_timeout};
 use rustix::net::{AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType, recv, sendto, socket_with};
 use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
 
+use crate::proc::net::UnixSocket;
 use crate::proc::{ProcDir, ReadError};
 
 /// Maximum wait for the kernel's reply.
@@ -48,17 +49,6 @@ pub enum DiagError {
     /// The kernel refused the request for TCP sockets.
     #[error("the kernel has no tcp_diag ({0})")]
     NoTcp(Errno),
-}
-
-/// A Unix stream socket that listens or is connected.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct UnixSocket {
-    pub(crate) inode: u32,
-    pub(crate) listening: bool,
-    /// A path, or `@name` for the abstract namespace; empty for the connecting side. An accepted socket has its listener's name.
-    pub(crate) name: Vec<u8>,
-    /// Inode of the other end.
-    pub(crate) peer: Option<u32>,
 }
 
 /// Amount of data queued at one socket.
@@ -118,7 +108,7 @@ impl Diag {
         loop {
             for reply in replies(self.receive(&mut buffer)?) {
                 match reply {
-                    Reply::Socket(body) => sockets.extend(UnixSocket::parse(body)),
+                    Reply::Socket(body) => sockets.extend(unix_socket(body)),
                     Reply::Done => return Ok((sockets, more)),
                     Reply::Refused(errno) => return Err(DiagError::Refused(errno)),
                 }
@@ -251,26 +241,24 @@ fn replies(mut rest: &[u8]) -> impl Iterator<Item = Reply<'_>> {
     })
 }
 
-impl UnixSocket {
-    /// Parses the description of a stream socket. Skips malformed attributes.
-    fn parse(body: &[u8]) -> Option<Self> {
-        let header = unix_header(body).filter(|header| header.kind == SOCK_STREAM)?;
-        let listening = match header.state {
-            TCP_LISTEN => true,
-            TCP_ESTABLISHED => false,
-            _ => return None,
-        };
-        let mut socket = Self { inode: header.inode, listening, name: Vec::new(), peer: None };
-        for attribute in attributes(body) {
-            match attribute {
-                Nla::Name(UnixDiagName::Pathname(path)) => socket.name = path.into_encoded_bytes(),
-                Nla::Name(UnixDiagName::Abstract(name)) if !name.is_empty() => socket.name = [b"@", &*name].concat(),
-                Nla::Peer(inode) => socket.peer = (inode != 0).then_some(inode),
-                _ => {}
-            }
+/// Parses the description of a Unix stream socket. Skips malformed attributes.
+fn unix_socket(body: &[u8]) -> Option<UnixSocket> {
+    let header = unix_header(body).filter(|header| header.kind == SOCK_STREAM)?;
+    let listening = match header.state {
+        TCP_LISTEN => true,
+        TCP_ESTABLISHED => false,
+        _ => return None,
+    };
+    let mut socket = UnixSocket { inode: header.inode, listening, name: Vec::new(), peer: None };
+    for attribute in attributes(body) {
+        match attribute {
+            Nla::Name(UnixDiagName::Pathname(path)) => socket.name = path.into_encoded_bytes(),
+            Nla::Name(UnixDiagName::Abstract(name)) if !name.is_empty() => socket.name = [b"@", &*name].concat(),
+            Nla::Peer(inode) => socket.peer = (inode != 0).then_some(inode),
+            _ => {}
         }
-        Some(socket)
     }
+    Some(socket)
 }
 
 impl Depth {
@@ -308,7 +296,7 @@ fn attributes(body: &[u8]) -> impl Iterator<Item = Nla> {
 #[cfg(any(test, feature = "fuzzing"))]
 pub(crate) fn parse(datagram: &[u8]) -> usize {
     let bodies = replies(datagram).filter_map(|reply| if let Reply::Socket(body) = reply { Some(body) } else { None });
-    bodies.filter(|body| Depth::parse(body).is_some() | UnixSocket::parse(body).is_some()).count()
+    bodies.filter(|body| Depth::parse(body).is_some() | unix_socket(body).is_some()).count()
 }
 
 #[cfg(test)]
@@ -367,8 +355,7 @@ mod tests {
         let received = |state, recv_queue| {
             let socket_id = SocketId::new_v4();
             let (family, timer, uid, inode) = (AF_INET, None, 0, 77);
-            let header =
-                InetResponseHeader { family, state, timer, socket_id, recv_queue, send_queue: 0, uid, inode };
+            let header = InetResponseHeader { family, state, timer, socket_id, recv_queue, send_queue: 0, uid, inode };
             let mut body = vec![0; header.buffer_len()];
             header.emit(&mut body);
             let (inode, depth) = Depth::parse(&body).unwrap();
@@ -402,7 +389,7 @@ mod tests {
         #[test]
         fn arbitrary_bytes_never_panic(bytes in proptest::collection::vec(any::<u8>(), 0..400)) {
             parse(&bytes);
-            let _ = (UnixSocket::parse(&bytes), Depth::parse(&bytes));
+            let _ = (unix_socket(&bytes), Depth::parse(&bytes));
         }
 
         #[test]
@@ -417,7 +404,7 @@ mod tests {
             let complete = UnixSocket { inode: 7, listening: false, name: b"/tmp/x".to_vec(), peer: Some(8) };
             let cut = cut.min(datagram.len());
             let sockets: Vec<_> = replies(&datagram[..cut]).filter_map(|reply| match reply {
-                Reply::Socket(body) => UnixSocket::parse(body),
+                Reply::Socket(body) => unix_socket(body),
                 _ => None,
             }).collect();
             prop_assert_eq!(sockets, vec![complete; cut / one.len()]);
