@@ -65,13 +65,13 @@ pub(crate) enum Examined {
     TooLarge,
     /// A frontend without libzmq.
     Frontend,
-    /// A possible process of an engine.
-    Candidate(Box<Candidate>),
+    /// A possible process of an engine. Its directory is held open, so reads reach that process, or fail once it has exited.
+    Candidate(Box<Candidate>, ProcDir),
 }
 
 /// Examines a process. `by_hand`: the user named it; `is_parent`: it started a process of an engine.
 pub(crate) fn examine(
-    process: &ProcDir,
+    process: ProcDir,
     stat: &Stat,
     by_hand: Option<&RoleSpec>,
     is_parent: bool,
@@ -122,7 +122,7 @@ pub(crate) fn examine(
         libzmq: None,
         python: PythonVersion::of(&files),
         installed: Installed::default(),
-        io_threads: io_threads(process),
+        io_threads: io_threads(&process),
         connects_to_clients: engines.iter().copied().find(|engine| {
             let mut paths = files.iter().map(|file| &file.path);
             paths.any(|path| engine.connects_to_clients(path))
@@ -138,14 +138,14 @@ pub(crate) fn examine(
         candidate.allowed(Part::Environment, process.read("environ", ARGUMENTS)).and_then(|e| environment(&e, engines));
     candidate.net_ns = candidate.allowed(Part::Namespaces, process.namespace("net"));
     if let Some(file) = zmq {
-        let (lib, error) = libraries.learn(process, file);
+        let (lib, error) = libraries.learn(&process, file);
         candidate.libzmq = Some(lib);
         candidate.libzmq_error = error.map(|e| (file.path.clone(), e));
     }
     let exe = candidate.allowed(Part::Root, process.link("exe"));
-    let dirs = candidate.import_from(process, &argv, &files, exe.as_deref());
-    candidate.installed = Installed::find(process, &dirs, engines);
-    Ok(Examined::Candidate(Box::new(candidate)))
+    let dirs = candidate.import_from(&process, &argv, &files, exe.as_deref());
+    candidate.installed = Installed::find(&process, &dirs, engines);
+    Ok(Examined::Candidate(Box::new(candidate), process))
 }
 
 /// Role and settings of a process as its title, its command or the user states them.
@@ -313,13 +313,13 @@ mod tests {
 
     #[test]
     fn an_unrelated_process_is_skipped() {
-        let me = crate::proc::ProcRoot::new("/proc").process(std::process::id()).unwrap();
-        let stat = Stat::parse(&me.read("stat", 4096).unwrap()).unwrap();
-        let examined = examine(&me, &stat, None, true, &[TOY], &mut Libraries::default()).unwrap();
+        let me = || crate::proc::ProcRoot::new("/proc").process(std::process::id()).unwrap();
+        let stat = Stat::parse(&me().read("stat", 4096).unwrap()).unwrap();
+        let examined = examine(me(), &stat, None, true, &[TOY], &mut Libraries::default()).unwrap();
         assert!(matches!(examined, Examined::Other));
         let spec = RoleSpec { pid: std::process::id(), role: Some(SOURCE) };
-        let named = examine(&me, &stat, Some(&spec), false, &[TOY], &mut Libraries::default()).unwrap();
-        let Examined::Candidate(named) = named else { panic!("a process set with --pid is always a candidate") };
+        let named = examine(me(), &stat, Some(&spec), false, &[TOY], &mut Libraries::default()).unwrap();
+        let Examined::Candidate(named, _) = named else { panic!("a process set with --pid is always a candidate") };
         assert_eq!(named.stated, Some((SOURCE, RoleSource::Hand)));
         assert_eq!(named.ns_pids.first(), Some(&std::process::id()));
     }
