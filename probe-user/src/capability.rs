@@ -108,15 +108,9 @@ impl Feature {
     /// System calls that the feature depends on. A seccomp filter may refuse them despite all capabilities.
     pub const fn calls(self) -> &'static [Call] {
         match self {
-            Self::Messages
-            | Self::Processed
-            | Self::Polls
-            | Self::Scheduler
-            | Self::Egress
-            | Self::SocketReads
-            | Self::Tls => &[Call::Bpf],
             Self::Queues => &[],
             Self::PythonStacks => &[Call::ProcessVmReadv],
+            _ => &[Call::Bpf],
         }
     }
 

@@ -40,7 +40,7 @@ impl Away {
         }
         let call = read("syscall").ok().and_then(|line| call_of(&line));
         Some(match call {
-            Some(call) if polls(&call) => Self { state: AwayState::Polling, place: call },
+            Some(call) if is_poll(&call) => Self { state: AwayState::Polling, place: call },
             Some(call) => Self { state: AwayState::Blocked, place: call },
             None => Self { state: AwayState::Asleep, place: wchan },
         })
@@ -77,8 +77,13 @@ fn call_of(line: &str) -> Option<String> {
     })
 }
 
+/// Whether the call in a line of `syscall` is a poll.
+pub(crate) fn polls(line: &str) -> bool {
+    call_of(line).is_some_and(|call| is_poll(&call))
+}
+
 /// Whether an event loop, or libzmq's own wait for a message, sleeps in this call while idle.
-fn polls(call: &str) -> bool {
+fn is_poll(call: &str) -> bool {
     call.starts_with("epoll_") || matches!(call, "poll" | "ppoll" | "select" | "pselect6")
 }
 
@@ -95,6 +100,7 @@ const CALLS: &[(libc::c_long, &str)] = calls! {
     close = SYS_close
     connect = SYS_connect
     epoll_pwait = SYS_epoll_pwait
+    epoll_pwait2 = SYS_epoll_pwait2
     fcntl = SYS_fcntl
     fdatasync = SYS_fdatasync
     flock = SYS_flock
@@ -245,6 +251,7 @@ mod tests {
         assert_eq!(call_of("-1 0x7fff 0x7f15\n"), None);
         assert_eq!(call_of(&format!("{} 0x1\n", libc::SYS_futex)).as_deref(), Some("futex"));
         assert_eq!(call_of("9999 0x1").as_deref(), Some("system call 9999"));
-        assert!(polls("epoll_wait") && polls("poll") && !polls("futex"));
+        assert!(is_poll("epoll_wait") && is_poll("poll") && !is_poll("futex"));
+        assert!(polls(&format!("{} 0x1", libc::SYS_epoll_pwait2)) && !polls("running"));
     }
 }

@@ -18,6 +18,7 @@ use thread::Source;
 pub(crate) use thread::wants_cpu;
 
 pub use away::Away;
+pub(crate) use away::polls;
 pub use cgroup::Throttle;
 
 /// Number of samples between searches for new threads.

@@ -24,7 +24,7 @@ pub(crate) const MAPS: usize = 64 << 20;
 const THREADS: usize = 8192;
 
 /// A process that may belong to an engine.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(crate) struct Candidate {
     pub(crate) id: ProcessId,
     pub(crate) ns_pids: Vec<u32>,
@@ -118,10 +118,7 @@ pub(crate) fn examine(
         } else {
             Flags::default()
         },
-        environment: None,
-        libzmq: None,
         python: PythonVersion::of(&files),
-        installed: Installed::default(),
         io_threads: io_threads(&process),
         connects_to_clients: engines.iter().copied().find(|engine| {
             let mut paths = files.iter().map(|file| &file.path);
@@ -129,10 +126,9 @@ pub(crate) fn examine(
         }),
         inner_server: inner_server(engines, files.iter().map(|file| &*file.path)),
         is_frontend,
-        net_ns: None,
-        last_role: None,
         refused,
         libzmq_error: unread,
+        ..Candidate::default()
     };
     candidate.environment =
         candidate.allowed(Part::Environment, process.read("environ", ARGUMENTS)).and_then(|e| environment(&e, engines));
