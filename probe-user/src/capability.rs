@@ -5,6 +5,7 @@ use std::fs;
 
 use crate::examine::filter::Call;
 use crate::examine::namespace::Kind;
+use crate::proc::stat::field;
 
 /// A Linux capability that a feature requires.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -107,15 +108,9 @@ impl Feature {
     /// System calls that the feature depends on. A seccomp filter may refuse them despite all capabilities.
     pub const fn calls(self) -> &'static [Call] {
         match self {
-            Self::Messages
-            | Self::Processed
-            | Self::Polls
-            | Self::Scheduler
-            | Self::Egress
-            | Self::SocketReads
-            | Self::Tls => &[Call::Bpf],
             Self::Queues => &[],
             Self::PythonStacks => &[Call::ProcessVmReadv],
+            _ => &[Call::Bpf],
         }
     }
 
@@ -126,44 +121,37 @@ impl Feature {
 
     /// Short name for tables.
     pub const fn name(self) -> &'static str {
-        match self {
-            Self::Messages => "frames",
-            Self::Processed => "processed",
-            Self::Scheduler => "thread states",
-            Self::Polls => "wakeups",
-            Self::Queues => "kernel queues",
-            Self::Egress => "deliveries",
-            Self::SocketReads => "socket reads",
-            Self::PythonStacks => "Python stacks",
-            Self::Tls => "TLS responses",
-        }
+        self.facts().0
     }
 
     /// Oldest supported kernel version.
     pub const fn kernel(self) -> (u32, u32) {
-        match self {
-            Self::Messages | Self::Processed | Self::Polls | Self::Tls => (5, 15),
-            Self::Scheduler | Self::Egress => (5, 8),
-            Self::SocketReads => (6, 5),
-            Self::Queues => (3, 3),
-            Self::PythonStacks => (3, 2),
-        }
+        self.facts().1
     }
 
     /// Consequence of not having the feature.
     pub const fn without(self) -> &'static str {
+        self.facts().2
+    }
+
+    const fn facts(self) -> (&'static str, (u32, u32), &'static str) {
         match self {
-            Self::Messages => "frames are not observed: no gap, no backlog",
-            Self::Processed => "the time when a frame is processed is unknown",
-            Self::Scheduler => "consumer thread states are only sampled every 100 ms",
-            Self::Polls => "frames per wakeup and time away from the poll are unknown: no drop can be predicted",
-            Self::Queues => "bytes in the kernel's socket queues are unknown",
-            Self::Egress => "deliveries to clients are not observed: no drop can be confirmed",
-            Self::SocketReads => {
-                "frames that a process without libzmq receives are not observed: no queue wait, no backlog"
+            Self::Messages => ("frames", (5, 15), "frames are not observed: no gap, no backlog"),
+            Self::Processed => ("processed", (5, 15), "the time when a frame is processed is unknown"),
+            Self::Scheduler => ("thread states", (5, 8), "consumer thread states are only sampled every 100 ms"),
+            Self::Polls => {
+                let without = "frames per wakeup and time away from the poll are unknown: no drop can be predicted";
+                ("wakeups", (5, 15), without)
             }
-            Self::PythonStacks => "the Python functions of the tokenizer are unknown",
-            Self::Tls => "TLS responses are not read: their deliveries are unknown",
+            Self::Queues => ("kernel queues", (3, 3), "bytes in the kernel's socket queues are unknown"),
+            Self::Egress => ("deliveries", (5, 8), "deliveries to clients are not observed: no drop can be confirmed"),
+            Self::SocketReads => {
+                let without =
+                    "frames that a process without libzmq receives are not observed: no queue wait, no backlog";
+                ("socket reads", (6, 5), without)
+            }
+            Self::PythonStacks => ("Python stacks", (3, 2), "the Python functions of the tokenizer are unknown"),
+            Self::Tls => ("TLS responses", (5, 15), "TLS responses are not read: their deliveries are unknown"),
         }
     }
 }
@@ -181,11 +169,12 @@ pub struct Permissions {
 impl Permissions {
     /// Reads the permissions of the calling process. A permission that `/proc` does not show counts as missing.
     pub fn here() -> Self {
-        let status = fs::read_to_string("/proc/self/status").unwrap_or_default();
+        let status = fs::read("/proc/self/status").unwrap_or_default();
+        let set = |name| u64::from_str_radix(field(&status, name)?, 16).ok();
         let release = fs::read_to_string("/proc/sys/kernel/osrelease").unwrap_or_default();
         Self {
-            effective: set(&status, "CapEff:").unwrap_or(0),
-            bounding: set(&status, "CapBnd:").unwrap_or(0),
+            effective: set("CapEff:").unwrap_or(0),
+            bounding: set("CapBnd:").unwrap_or(0),
             kernel: version(&release).unwrap_or((0, 0)),
             mapped: Kind::User.is_initial() == Some(false),
         }
@@ -218,11 +207,6 @@ impl Permissions {
     }
 }
 
-fn set(status: &str, name: &str) -> Option<u64> {
-    let line = status.lines().find_map(|l| l.strip_prefix(name))?;
-    u64::from_str_radix(line.trim(), 16).ok()
-}
-
 fn version(release: &str) -> Option<(u32, u32)> {
     let mut numbers = release.split(|c: char| !c.is_ascii_digit()).map(str::parse);
     Some((numbers.next()?.ok()?, numbers.next()?.ok()?))
@@ -233,9 +217,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn reads_status_and_release() {
-        assert_eq!(set("Name:\tx\nCapEff:\t000001ffffffffff\n", "CapEff:"), Some(0x1ff_ffff_ffff));
-        assert_eq!(set("Name:\tx\n", "CapEff:"), None);
+    fn the_kernel_release_parses() {
         assert_eq!(version("6.18.44-fc-v669\n"), Some((6, 18)));
         assert_eq!(version("5.15.0-1060-aws"), Some((5, 15)));
         assert_eq!(version("linux"), None);

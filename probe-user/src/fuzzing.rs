@@ -1,9 +1,9 @@
 //! Entry points for the fuzzers (`fuzz/`) to otherwise private parsers; absent from regular builds.
 
-use crate::discover::proc::{maps, net, stat, strings};
-use crate::discover::sock::unix_diag;
+use crate::discover::sock::diag;
 use crate::discover::{FlagName, Flags};
 use crate::probe_points::{ProbePoints, method};
+use crate::proc::{maps, net, stat, strings};
 
 /// Parses an ELF image as a library to probe.
 pub fn probe_points(image: &[u8]) {
@@ -21,7 +21,5 @@ pub fn tables(text: &[u8]) {
     stat::ns_pids(text);
     let wanted = [FlagName::switch("--stream", "--s"), FlagName::value("--mode", "--m")];
     Flags::parse(&strings(text), &wanted);
-    let mut sockets = Vec::new();
-    unix_diag::parse(text, &mut sockets);
-    assert!(sockets.len() <= text.len() / 16, "every socket needs 16 bytes of input");
+    assert!(diag::parse(text) <= text.len() / 16, "every socket needs 16 bytes of input");
 }

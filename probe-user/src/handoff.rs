@@ -18,54 +18,19 @@ const QUIET: Duration = Duration::from_micros(150);
 
 /// Error of disconnecting a sender.
 #[derive(Debug, thiserror::Error)]
-pub enum DisconnectError {
-    /// The process cannot be opened.
-    #[error("cannot open process {}: {errno}; it may have exited", .holder.pid)]
-    Open {
-        /// The sender's socket.
-        holder: Holder,
-        /// Error from the kernel.
-        errno: Errno,
-    },
-    /// The socket cannot be duplicated.
-    #[error("cannot copy descriptor {} of process {}: {errno}; run with CAP_SYS_PTRACE", .holder.fd, .holder.pid)]
-    Duplicate {
-        /// The sender's socket.
-        holder: Holder,
-        /// Error from the kernel.
-        errno: Errno,
-    },
-    /// The descriptor now refers to another socket.
-    #[error("descriptor {} of process {} now refers to another socket: try again", .0.fd, .0.pid)]
-    Changed(Holder),
-    /// The socket was never empty long enough.
-    #[error(
-        "process {} never had an empty socket for {QUIET:?} within {waited:?}: its receiver does not keep up, or the load is too high; try again with less traffic",
-        .holder.pid
-    )]
-    Busy {
-        /// The sender's socket.
-        holder: Holder,
-        /// How long it was observed.
-        waited: Duration,
-    },
-    /// The kernel refused.
-    #[error("cannot shut down reading on descriptor {} of process {}: {errno}", .holder.fd, .holder.pid)]
-    Refused {
-        /// The sender's socket.
-        holder: Holder,
-        /// Error from the kernel.
-        errno: Errno,
-    },
-}
+#[error("{0}")]
+pub struct DisconnectError(String);
 
 /// Duplicates the socket into this process. The connection stays open until both are closed.
 fn duplicate_socket(holder: Holder) -> Result<OwnedFd, DisconnectError> {
-    let id = Pid::from_raw(holder.pid as i32).ok_or(Errno::SRCH);
+    let Holder { pid, fd } = holder;
+    let id = Pid::from_raw(pid as i32).ok_or(Errno::SRCH);
     let process = id.and_then(|id| rustix::process::pidfd_open(id, PidfdFlags::empty()));
-    let process = process.map_err(|errno| DisconnectError::Open { holder, errno })?;
-    let duplicated = rustix::process::pidfd_getfd(&process, holder.fd as ForeignRawFd, PidfdGetfdFlags::empty());
-    duplicated.map_err(|errno| DisconnectError::Duplicate { holder, errno })
+    let process =
+        process.map_err(|errno| DisconnectError(format!("cannot open process {pid}: {errno}; it may have exited")))?;
+    let duplicated = rustix::process::pidfd_getfd(&process, fd as ForeignRawFd, PidfdGetfdFlags::empty());
+    let refused = |errno| format!("cannot copy descriptor {fd} of process {pid}: {errno}; run with CAP_SYS_PTRACE");
+    duplicated.map_err(|errno| DisconnectError(refused(errno)))
 }
 
 /// Tests whether `holder`'s socket can be duplicated. Changes nothing.
@@ -77,9 +42,11 @@ pub fn check(holder: Holder) -> Result<(), DisconnectError> {
 /// inode. Returns the time of the shutdown.
 pub fn disconnect(holder: Holder, inode: u64, patience: Duration) -> Result<Instant, DisconnectError> {
     let socket = duplicate_socket(holder)?;
+    let Holder { pid, fd } = holder;
     let is_expected = rustix::fs::fstat(&socket).is_ok_and(|found| found.st_ino == inode);
     if !is_expected {
-        return Err(DisconnectError::Changed(holder));
+        let changed = format!("descriptor {fd} of process {pid} now refers to another socket: try again");
+        return Err(DisconnectError(changed));
     }
     let began = Instant::now();
     let mut quiet_since = began;
@@ -91,13 +58,15 @@ pub fn disconnect(holder: Holder, inode: u64, patience: Duration) -> Result<Inst
             break;
         }
         if now - began >= patience {
-            let waited = patience;
-            return Err(DisconnectError::Busy { holder, waited });
+            return Err(DisconnectError(format!(
+                "process {pid} never had an empty socket for {QUIET:?} within {patience:?}: its receiver does not keep up, or the load is too high; try again with less traffic"
+            )));
         }
     }
     // The duplicated descriptor closes on return; while it is open, the connection outlives the sender's own descriptor.
     let shut = rustix::net::shutdown(&socket, Shutdown::Read);
-    shut.map_err(|errno| DisconnectError::Refused { holder, errno })?;
+    let refused = |errno| format!("cannot shut down reading on descriptor {fd} of process {pid}: {errno}");
+    shut.map_err(|errno| DisconnectError(refused(errno)))?;
     Ok(Instant::now())
 }
 
@@ -142,7 +111,7 @@ mod tests {
         sender.write_all(b"not received").unwrap();
         let (holder, inode) = of(&sender);
         let error = disconnect(holder, inode, Duration::from_millis(20)).unwrap_err();
-        assert!(matches!(error, DisconnectError::Busy { .. }), "{error}");
+        assert!(error.to_string().contains("never had an empty socket for 150µs within 20ms"), "{error}");
         sender.set_nonblocking(true).unwrap();
         assert_eq!(
             sender.read(&mut [0; 8]).unwrap_err().kind(),

@@ -26,6 +26,7 @@ pub mod place;
 mod plain;
 pub mod probe;
 mod probe_points;
+mod proc;
 #[cfg(feature = "python-stacks")]
 pub mod python;
 pub mod queue;

@@ -2,11 +2,13 @@
 
 use std::path::{Path, PathBuf};
 
+use memchr::memmem;
+
 use crate::discover::libzmq::{self, open};
-use crate::discover::proc::maps::{self, MappedFile};
-use crate::discover::proc::{ProcDir, ProcRoot, ReadError};
 use crate::discover::{InnerServer, LibZmq, Release};
 use crate::probe_points::Known;
+use crate::proc::maps::{self, MappedFile};
+use crate::proc::{ProcDir, ProcRoot, ReadError};
 
 /// Maximum size of `/proc/PID/maps` in bytes, enough for tens of thousands of mapped files.
 const LONGEST_MAPS: usize = 16 << 20;
@@ -30,13 +32,7 @@ pub(crate) fn libzmq(pid: u32) -> Result<Vec<Library>, ReadError> {
 
 /// The mapped C library: glibc's `libc.so.6` (`libc-2.31.so` before 2.34) or musl's `ld-musl-<machine>.so.1`.
 pub(crate) fn libc(pid: u32) -> Result<Vec<Library>, ReadError> {
-    let named = |file: &&MappedFile| {
-        let name = file.name();
-        name == b"libc.so.6" || name.starts_with(b"libc-2.") || name.starts_with(b"ld-musl-")
-    };
-    let (process, files) = mapped(pid)?;
-    let found = files.iter().filter(named);
-    found.map(|file| library(&process, file, false)).collect()
+    named(pid, |name| name == b"libc.so.6" || name.starts_with(b"libc-2.") || name.starts_with(b"ld-musl-"))
 }
 
 /// The mapped extension of an engine's inner server.
@@ -48,9 +44,12 @@ pub(crate) fn extension(pid: u32, server: &InnerServer) -> Result<Option<PathBuf
 
 /// The mapped files of OpenSSL: `libssl.so.3` from a distribution, `libssl-<hash>.so.3` from a wheel.
 pub(crate) fn libssl(pid: u32) -> Result<Vec<Library>, ReadError> {
-    let named = |file: &&MappedFile| file.name().starts_with(b"libssl") && contains(file.name(), b".so");
+    named(pid, |name| name.starts_with(b"libssl") && memmem::find(name, b".so").is_some())
+}
+
+fn named(pid: u32, is_it: impl Fn(&[u8]) -> bool) -> Result<Vec<Library>, ReadError> {
     let (process, files) = mapped(pid)?;
-    let found = files.iter().filter(named);
+    let found = files.iter().filter(|file| is_it(file.name()));
     found.map(|file| library(&process, file, false)).collect()
 }
 
@@ -67,13 +66,11 @@ fn library(process: &ProcDir, file: &MappedFile, buffers: bool) -> Result<Librar
 
 /// Whether only pyzmq uses this file: it is in the wheel's `pyzmq.libs`, or linked into its module, and the module is loaded.
 fn of_pyzmq(file: &MappedFile, files: &[MappedFile]) -> bool {
-    let has = |file: &MappedFile, part: &str| contains(file.path.as_os_str().as_encoded_bytes(), part.as_bytes());
+    let has = |file: &MappedFile, part: &str| {
+        memmem::find(file.path.as_os_str().as_encoded_bytes(), part.as_bytes()).is_some()
+    };
     let module = "/zmq/backend/";
     has(file, module) || has(file, "/pyzmq.libs/") && files.iter().any(|file| has(file, module))
-}
-
-fn contains(name: &[u8], part: &[u8]) -> bool {
-    name.windows(part.len()).any(|window| window == part)
 }
 
 /// How the probe can attach to a libzmq.

@@ -6,6 +6,7 @@ use aya::{Ebpf, EbpfLoader};
 use probe_ebpf::Offsets;
 use probe_ebpf::egress::Places;
 
+use crate::examine::namespace::Kind;
 use crate::plain::Plain;
 
 /// Built by `cargo xtask ebpf` and checked by its `--check`; see probe-ebpf/object/SHA256SUMS.
@@ -14,9 +15,6 @@ pub(crate) static OBJECT: &[u8] = aya::include_bytes_aligned!("../../probe-ebpf/
 /// As above, for an architecture where it has not been tested.
 #[cfg(target_arch = "aarch64")]
 pub(crate) static OBJECT: &[u8] = aya::include_bytes_aligned!("../../probe-ebpf/object/tokengap-aarch64.bpf.o");
-
-/// Inode of the initial pid namespace on every kernel; `PROC_PID_INIT_INO` in `include/linux/proc_ns.h`.
-const INITIAL_NAMESPACE: u64 = 0xefff_fffc;
 
 /// Settings of the object.
 #[derive(Clone, Copy, Debug)]
@@ -69,6 +67,6 @@ pub(crate) fn load(settings: Settings) -> Result<Ebpf, aya::EbpfError> {
 pub(crate) fn namespace() -> (u64, u64) {
     std::fs::metadata("/proc/self/ns/pid")
         .ok()
-        .filter(|m| m.ino() != INITIAL_NAMESPACE)
+        .filter(|m| m.ino() != Kind::Pid.initial())
         .map_or((0, 0), |m| (m.dev(), m.ino()))
 }

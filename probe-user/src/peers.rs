@@ -3,11 +3,12 @@
 use std::collections::HashMap;
 use std::path::Path;
 
+use crate::cpu;
 use crate::discover::DiagError;
 use crate::discover::ReadError;
-use crate::discover::proc::{ProcDir, ProcRoot};
 use crate::discover::sock::connection;
-use crate::discover::sock::netlink::Diag;
+use crate::discover::sock::diag::Diag;
+use crate::proc::{ProcDir, ProcRoot};
 
 /// Maximum number of sockets, of processes and of descriptors listed.
 const MAX_ENTRIES: usize = 262_144;
@@ -90,17 +91,8 @@ pub fn holders(inodes: &[u64]) -> HashMap<u64, Vec<Holder>> {
 pub fn sleeps_in_poll(pid: u32, tid: u32) -> Result<bool, ReadError> {
     let process = ProcRoot::new("/proc").process(pid)?;
     let text = process.read(&format!("task/{tid}/syscall"), 4096)?;
-    let first = text.split(|&b| b == b' ').next().unwrap_or_default();
-    let number = std::str::from_utf8(first).ok().and_then(|n| n.trim().parse::<i64>().ok());
-    Ok(number.is_some_and(|number| POLLS.contains(&number)))
+    Ok(cpu::polls(&String::from_utf8_lossy(&text)))
 }
-
-/// `poll`, `select`, `epoll_wait`, `pselect6`, `ppoll`, `epoll_pwait`, `epoll_pwait2`.
-#[cfg(target_arch = "x86_64")]
-const POLLS: [i64; 7] = [7, 23, 232, 270, 271, 281, 441];
-/// Numbers of the same system calls on architectures with the generic table.
-#[cfg(not(target_arch = "x86_64"))]
-const POLLS: [i64; 4] = [22, 72, 73, 441];
 
 #[cfg(test)]
 mod tests {

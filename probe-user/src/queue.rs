@@ -8,12 +8,12 @@ use std::collections::HashMap;
 use std::collections::hash_map::Entry;
 use std::net::SocketAddr;
 
-use crate::discover::proc::net::{self, TcpState};
-use crate::discover::proc::{ProcDir, ProcRoot};
-use crate::discover::sock::netlink::Diag;
+use crate::discover::sock::diag::Diag;
 use crate::discover::{DiagError, ReadError};
+use crate::proc::net::{self, TcpState};
+use crate::proc::{ProcDir, ProcRoot};
 
-pub use crate::discover::sock::exact::Depth;
+pub use crate::discover::sock::diag::Depth;
 
 /// Maximum number of TCP sockets of a network namespace that are searched.
 const TCP_SOCKETS: usize = 262_144;
@@ -205,14 +205,12 @@ impl Queues {
 /// Addresses of the connected TCP sockets in the process's network namespace, by inode.
 fn list(process: &ProcDir) -> Result<HashMap<u64, (SocketAddr, SocketAddr)>, ReadError> {
     let mut listed = HashMap::new();
-    for table in ["net/tcp", "net/tcp6"] {
-        let text = match process.read(table, TCP_SOCKETS * 256) {
-            Ok(text) => text,
+    for table in net::tcp_tables(process, TCP_SOCKETS) {
+        let (sockets, _) = match table {
             // Without IPv6 there is no such table.
             Err(ReadError::Gone) => continue,
-            Err(error) => return Err(error),
+            table => table?,
         };
-        let (sockets, _) = net::tcp(&text, TCP_SOCKETS);
         let connected = sockets.iter().filter(|found| found.state != TcpState::Listening);
         listed.extend(connected.map(|found| (found.inode, (found.local, found.remote))));
     }

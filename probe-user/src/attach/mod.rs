@@ -22,15 +22,17 @@ use multi::{Multi, MultiError};
 /// A program and the raw tracepoint it attaches to.
 type Tracepoint = (&'static str, &'static str);
 
-const SCHEDULER: [Tracepoint; 2] = [("sched_switch", "sched_switch"), ("sched_wakeup", "sched_wakeup")];
+pub(crate) const SCHEDULER: [Tracepoint; 2] = [("sched_switch", "sched_switch"), ("sched_wakeup", "sched_wakeup")];
 /// Programs at the kernel's own poll functions, with the functions and the positions of their timeouts.
 pub(crate) const KERNEL_POLLS: [(&str, &str, usize); 2] =
     [("kernel_epoll", "do_epoll_wait", 3), ("kernel_poll_entered", "do_sys_poll", 2)];
 const EGRESS_STATE: Tracepoint = ("egress_state", "inet_sock_set_state");
 /// Return of a write on a socket (Linux 6.5 and later), and return of any system call.
 const EGRESS_WRITES: [Tracepoint; 2] = [("egress_sent", "sock_send_length"), ("egress_written", "sys_exit")];
-const EGRESS_READS: Tracepoint = ("egress_received", "sock_recv_length");
-const ZMTP_READS: Tracepoint = ("zmtp_read", "sock_recv_length");
+/// Reads from clients (Linux 6.5 and later).
+pub(crate) const EGRESS_READS: Tracepoint = ("egress_received", "sock_recv_length");
+/// Reads of ZMTP connections without libzmq (Linux 6.5 and later).
+pub(crate) const ZMTP_READS: Tracepoint = ("zmtp_read", "sock_recv_length");
 
 /// Error of attaching a program.
 #[derive(Debug, thiserror::Error)]
@@ -154,11 +156,6 @@ fn one_by_one(ebpf: &mut Ebpf, batch: &Batch, path: &Path, pid: NonZeroU32) -> R
     Ok(links)
 }
 
-/// Attaches the scheduler programs, for all targets.
-pub(crate) fn scheduler(ebpf: &mut Ebpf) -> Result<Vec<Link>, ProgramError> {
-    tracepoints(ebpf, &SCHEDULER)
-}
-
 /// Attaches the programs that count polls in the kernel, for all targets. Few kernels allow it: it needs fentry.
 pub(crate) fn kernel_polls(ebpf: &mut Ebpf) -> Result<Vec<Link>, AttachError> {
     let types = Btf::from_sys_fs()?;
@@ -190,29 +187,14 @@ pub(crate) fn egress(ebpf: &mut Ebpf, every_call: bool) -> Result<Vec<Link>, Pro
     Ok(links)
 }
 
-/// Attaches the program that observes reads from clients (Linux 6.5 and later).
-pub(crate) fn egress_reads(ebpf: &mut Ebpf) -> Result<Vec<Link>, ProgramError> {
-    tracepoints(ebpf, &[EGRESS_READS])
-}
-
-/// Loads the program that observes reads from clients, without attaching it.
-pub(crate) fn load_egress_reads(ebpf: &mut Ebpf) -> Result<(), ProgramError> {
-    let program: &mut RawTracePoint = program(ebpf, EGRESS_READS.0)?;
+/// Loads the program of a tracepoint, without attaching it.
+pub(crate) fn load(ebpf: &mut Ebpf, (name, _): Tracepoint) -> Result<(), ProgramError> {
+    let program: &mut RawTracePoint = program(ebpf, name)?;
     loaded(program.load())
 }
 
-/// Attaches the program that observes reads of ZMTP connections without libzmq (Linux 6.5 and later).
-pub(crate) fn zmtp_reads(ebpf: &mut Ebpf) -> Result<Vec<Link>, ProgramError> {
-    tracepoints(ebpf, &[ZMTP_READS])
-}
-
-/// Loads the program that observes reads of ZMTP connections, without attaching it.
-pub(crate) fn load_zmtp_reads(ebpf: &mut Ebpf) -> Result<(), ProgramError> {
-    let program: &mut RawTracePoint = program(ebpf, ZMTP_READS.0)?;
-    loaded(program.load())
-}
-
-fn tracepoints(ebpf: &mut Ebpf, points: &[Tracepoint]) -> Result<Vec<Link>, ProgramError> {
+/// Attaches programs to their tracepoints, for all targets.
+pub(crate) fn tracepoints(ebpf: &mut Ebpf, points: &[Tracepoint]) -> Result<Vec<Link>, ProgramError> {
     let mut links = Vec::new();
     for (name, tracepoint) in points {
         let program: &mut RawTracePoint = program(ebpf, name)?;

@@ -5,6 +5,9 @@ use std::path::Path;
 
 use trace::event::AwayState;
 
+use super::cgroup::groups;
+use crate::proc::stat;
+
 /// Kernel functions in which a thread of a frozen cgroup sleeps: version 2 (the second one if the first is inlined), version 1.
 const FROZEN_IN: [&str; 3] = ["do_freezer_trap", "get_signal", "__refrigerator"];
 
@@ -21,8 +24,7 @@ impl Away {
     /// Reads the thread's state from `/proc`; `None` when it is running, runnable or has exited.
     pub fn of(pid: u32, tid: u32) -> Option<Self> {
         let read = |name: &str| fs::read_to_string(format!("/proc/{pid}/task/{tid}/{name}"));
-        let stat = read("stat").ok()?;
-        let state_char = stat.rsplit_once(") ")?.1.chars().next()?;
+        let state_char = stat::state(read("stat").ok()?.as_bytes())?;
         let nowhere = |state| Some(Self { state, place: String::new() });
         match state_char {
             'T' => return nowhere(AwayState::Stopped),
@@ -38,7 +40,7 @@ impl Away {
         }
         let call = read("syscall").ok().and_then(|line| call_of(&line));
         Some(match call {
-            Some(call) if polls(&call) => Self { state: AwayState::Polling, place: call },
+            Some(call) if is_poll(&call) => Self { state: AwayState::Polling, place: call },
             Some(call) => Self { state: AwayState::Blocked, place: call },
             None => Self { state: AwayState::Asleep, place: wchan },
         })
@@ -49,11 +51,7 @@ impl Away {
 fn is_frozen(pid: u32) -> bool {
     let text = fs::read_to_string(format!("/proc/{pid}/cgroup")).unwrap_or_default();
     let mount = Path::new("/sys/fs/cgroup");
-    text.lines().any(|line| {
-        let mut fields = line.splitn(3, ':').skip(1);
-        let (Some(controllers), Some(path)) = (fields.next(), fields.next()) else {
-            return false;
-        };
+    groups(&text).any(|(controllers, path)| {
         let inside = path.trim_start_matches('/');
         let has_line = |base: &Path, file: &str, word: &str| {
             let text = fs::read_to_string(base.join(inside).join(file)).unwrap_or_default();
@@ -79,8 +77,13 @@ fn call_of(line: &str) -> Option<String> {
     })
 }
 
+/// Whether the call in a line of `syscall` is a poll.
+pub(crate) fn polls(line: &str) -> bool {
+    call_of(line).is_some_and(|call| is_poll(&call))
+}
+
 /// Whether an event loop, or libzmq's own wait for a message, sleeps in this call while idle.
-fn polls(call: &str) -> bool {
+fn is_poll(call: &str) -> bool {
     call.starts_with("epoll_") || matches!(call, "poll" | "ppoll" | "select" | "pselect6")
 }
 
@@ -97,6 +100,7 @@ const CALLS: &[(libc::c_long, &str)] = calls! {
     close = SYS_close
     connect = SYS_connect
     epoll_pwait = SYS_epoll_pwait
+    epoll_pwait2 = SYS_epoll_pwait2
     fcntl = SYS_fcntl
     fdatasync = SYS_fdatasync
     flock = SYS_flock
@@ -247,6 +251,7 @@ mod tests {
         assert_eq!(call_of("-1 0x7fff 0x7f15\n"), None);
         assert_eq!(call_of(&format!("{} 0x1\n", libc::SYS_futex)).as_deref(), Some("futex"));
         assert_eq!(call_of("9999 0x1").as_deref(), Some("system call 9999"));
-        assert!(polls("epoll_wait") && polls("poll") && !polls("futex"));
+        assert!(is_poll("epoll_wait") && is_poll("poll") && !is_poll("futex"));
+        assert!(polls(&format!("{} 0x1", libc::SYS_epoll_pwait2)) && !polls("running"));
     }
 }

@@ -49,15 +49,16 @@ impl Cgroup {
     }
 }
 
-/// Possible paths of `cpu.stat`, from the lines of `/proc/PID/cgroup`: `0::/path`, or `4:cpu,cpuacct:/path` of version 1.
+/// Controllers and path in each line of `/proc/PID/cgroup`: `4:cpu,cpuacct:/path`, or `0::/path` of version 2.
+pub(super) fn groups(text: &str) -> impl Iterator<Item = (&str, &str)> {
+    text.lines().filter_map(|line| line.split_once(':')?.1.split_once(':'))
+}
+
+/// Possible paths of `cpu.stat`, from the lines of `/proc/PID/cgroup`.
 fn candidates(text: &str) -> Vec<PathBuf> {
     let mount = Path::new("/sys/fs/cgroup");
     let mut candidates = Vec::new();
-    for line in text.lines() {
-        let mut fields = line.splitn(3, ':').skip(1);
-        let (Some(controllers), Some(path)) = (fields.next(), fields.next()) else {
-            continue;
-        };
+    for (controllers, path) in groups(text) {
         // `/..` leads outside the current cgroup namespace, so the path is not below our mount.
         if path.starts_with("/..") {
             continue;

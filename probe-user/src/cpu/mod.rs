@@ -15,8 +15,10 @@ use trace::MonoNs;
 
 use cgroup::Cgroup;
 use thread::Source;
+pub(crate) use thread::wants_cpu;
 
 pub use away::Away;
+pub(crate) use away::polls;
 pub use cgroup::Throttle;
 
 /// Number of samples between searches for new threads.
@@ -139,7 +141,7 @@ impl Sampler {
                 tid: *tid,
                 name: known.name.clone(),
                 on_ns: times.on_ns.saturating_sub(known.last.on_ns),
-                wait_ns: known.waited(&times, interval_ns, || Source::wants_cpu(pid, *tid)),
+                wait_ns: known.waited(&times, interval_ns, || wants_cpu(pid, *tid)),
             });
             known.last = times;
             true

@@ -4,6 +4,8 @@ use std::fs::File;
 use std::io::Read as _;
 use std::os::unix::fs::FileExt as _;
 
+use crate::proc::stat;
+
 /// Nanoseconds since the thread started.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Times {
@@ -34,16 +36,6 @@ impl Source {
         Some(Self::Stat { file: open("stat")?, tick_ns: 1_000_000_000 / hertz })
     }
 
-    /// Whether the thread is running or runnable. The kernel adds the wait to a thread's times only when it gets a CPU, so a long wait is
-    /// invisible until then.
-    pub(super) fn wants_cpu(pid: u32, tid: u32) -> bool {
-        // The state follows a name of at most 64 bytes.
-        let mut text = [0; 128];
-        let read = File::open(format!("/proc/{pid}/task/{tid}/stat")).and_then(|mut file| file.read(&mut text));
-        let text = String::from_utf8_lossy(&text[..read.unwrap_or(0)]);
-        text.rsplit_once(") ").is_some_and(|(_, rest)| rest.starts_with('R'))
-    }
-
     /// Current times; `None` when the thread has exited.
     pub(super) fn read(&self) -> Option<Times> {
         let mut text = [0; 1024];
@@ -55,9 +47,18 @@ impl Source {
         let text = std::str::from_utf8(&text[..n]).ok()?;
         match tick_ns {
             None => schedstat(text),
-            Some(tick_ns) => stat(text, tick_ns),
+            Some(tick_ns) => of_stat(text, tick_ns),
         }
     }
+}
+
+/// Whether the thread is running or runnable. The kernel adds the wait to a thread's times only when it gets a CPU, so a long wait is
+/// invisible until then.
+pub(crate) fn wants_cpu(pid: u32, tid: u32) -> bool {
+    // The state follows a name of at most 64 bytes.
+    let mut text = [0; 128];
+    let read = File::open(format!("/proc/{pid}/task/{tid}/stat")).and_then(|mut file| file.read(&mut text));
+    stat::state(&text[..read.unwrap_or(0)]) == Some('R')
 }
 
 /// `on_ns wait_ns slices`
@@ -67,9 +68,8 @@ fn schedstat(text: &str) -> Option<Times> {
 }
 
 /// `tid (name with ) and spaces) state ppid .. utime stime ..`: fields 14 and 15, counted from 1; proc(5).
-fn stat(text: &str, tick_ns: u64) -> Option<Times> {
-    let (_, rest) = text.rsplit_once(')')?;
-    let mut ticks = rest.split_ascii_whitespace().skip(11).map(str::parse::<u64>);
+fn of_stat(text: &str, tick_ns: u64) -> Option<Times> {
+    let mut ticks = stat::fields(text.as_bytes())?.skip(11).map(str::parse::<u64>);
     let used = ticks.next()?.ok()?.checked_add(ticks.next()?.ok()?)?;
     Some(Times { on_ns: used.checked_mul(tick_ns)?, wait_ns: None })
 }
@@ -83,8 +83,8 @@ mod tests {
     fn parses_the_lines_of_the_kernel() {
         assert_eq!(schedstat("53014311 220948 1014\n"), Some(Times { on_ns: 53_014_311, wait_ns: Some(220_948) }));
         let line = "8203 (ZMQbg/IO/0 (x)) S 1 8178 8178 0 -1 4194368 90 0 0 0 17 5 0 0 20 0 4 0 339884 30 10\n";
-        assert_eq!(stat(line, 10_000_000), Some(Times { on_ns: 220_000_000, wait_ns: None }));
-        assert_eq!(stat("8203 (x", 1), None);
+        assert_eq!(of_stat(line, 10_000_000), Some(Times { on_ns: 220_000_000, wait_ns: None }));
+        assert_eq!(of_stat("8203 (x", 1), None);
     }
 
     #[test]
@@ -93,13 +93,13 @@ mod tests {
         assert!(Source::of(pid, pid).and_then(|source| source.read()).is_some());
         assert!(Source::of(u32::MAX, 1).is_none());
         let tid = rustix::thread::gettid().as_raw_pid() as u32;
-        assert!(Source::wants_cpu(pid, tid) && !Source::wants_cpu(u32::MAX, 1));
+        assert!(wants_cpu(pid, tid) && !wants_cpu(u32::MAX, 1));
     }
 
     proptest! {
         #[test]
         fn never_panics(text in "[ -~]{0,120}") {
-            let _ = (schedstat(&text), stat(&text, u64::MAX));
+            let _ = (schedstat(&text), of_stat(&text, u64::MAX));
         }
     }
 }

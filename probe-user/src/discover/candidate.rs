@@ -6,14 +6,14 @@ use super::degraded::Part;
 use super::launch::{self, Flags, Program};
 use super::libzmq::{self, LibZmq, Libraries};
 use super::package::{self, Installed, Interpreter};
-use super::proc::stat::Stat;
-use super::proc::{ProcDir, ReadError, maps, stat, strings};
 use super::python_version::PythonVersion;
 use super::recognise::{EngineKind, Launcher, RoleWithSource};
 use super::role::{Rank, Role, RoleSource};
 use super::setting::Setting;
 use super::spec::RoleSpec;
 use super::topology::{Process, ProcessId};
+use crate::proc::stat::Stat;
+use crate::proc::{ProcDir, ReadError, maps, stat, strings};
 
 /// Environment variables that are kept in addition to those of the engines. Others may hold secrets, so they are discarded.
 const VARIABLES: [&str; 2] = ["PYTHONPATH", "VIRTUAL_ENV"];
@@ -24,7 +24,7 @@ pub(crate) const MAPS: usize = 64 << 20;
 const THREADS: usize = 8192;
 
 /// A process that may belong to an engine.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(crate) struct Candidate {
     pub(crate) id: ProcessId,
     pub(crate) ns_pids: Vec<u32>,
@@ -65,13 +65,13 @@ pub(crate) enum Examined {
     TooLarge,
     /// A frontend without libzmq.
     Frontend,
-    /// A possible process of an engine.
-    Candidate(Box<Candidate>),
+    /// A possible process of an engine. Its directory is held open, so reads reach that process, or fail once it has exited.
+    Candidate(Box<Candidate>, ProcDir),
 }
 
 /// Examines a process. `by_hand`: the user named it; `is_parent`: it started a process of an engine.
 pub(crate) fn examine(
-    process: &ProcDir,
+    process: ProcDir,
     stat: &Stat,
     by_hand: Option<&RoleSpec>,
     is_parent: bool,
@@ -118,34 +118,30 @@ pub(crate) fn examine(
         } else {
             Flags::default()
         },
-        environment: None,
-        libzmq: None,
         python: PythonVersion::of(&files),
-        installed: Installed::default(),
-        io_threads: io_threads(process),
+        io_threads: io_threads(&process),
         connects_to_clients: engines.iter().copied().find(|engine| {
             let mut paths = files.iter().map(|file| &file.path);
             paths.any(|path| engine.connects_to_clients(path))
         }),
         inner_server: inner_server(engines, files.iter().map(|file| &*file.path)),
         is_frontend,
-        net_ns: None,
-        last_role: None,
         refused,
         libzmq_error: unread,
+        ..Candidate::default()
     };
     candidate.environment =
         candidate.allowed(Part::Environment, process.read("environ", ARGUMENTS)).and_then(|e| environment(&e, engines));
     candidate.net_ns = candidate.allowed(Part::Namespaces, process.namespace("net"));
     if let Some(file) = zmq {
-        let (lib, error) = libraries.learn(process, file);
+        let (lib, error) = libraries.learn(&process, file);
         candidate.libzmq = Some(lib);
         candidate.libzmq_error = error.map(|e| (file.path.clone(), e));
     }
     let exe = candidate.allowed(Part::Root, process.link("exe"));
-    let dirs = candidate.import_from(process, &argv, &files, exe.as_deref());
-    candidate.installed = Installed::find(process, &dirs, engines);
-    Ok(Examined::Candidate(Box::new(candidate)))
+    let dirs = candidate.import_from(&process, &argv, &files, exe.as_deref());
+    candidate.installed = Installed::find(&process, &dirs, engines);
+    Ok(Examined::Candidate(Box::new(candidate), process))
 }
 
 /// Role and settings of a process as its title, its command or the user states them.
@@ -313,13 +309,13 @@ mod tests {
 
     #[test]
     fn an_unrelated_process_is_skipped() {
-        let me = super::super::proc::ProcRoot::new("/proc").process(std::process::id()).unwrap();
-        let stat = Stat::parse(&me.read("stat", 4096).unwrap()).unwrap();
-        let examined = examine(&me, &stat, None, true, &[TOY], &mut Libraries::default()).unwrap();
+        let me = || crate::proc::ProcRoot::new("/proc").process(std::process::id()).unwrap();
+        let stat = Stat::parse(&me().read("stat", 4096).unwrap()).unwrap();
+        let examined = examine(me(), &stat, None, true, &[TOY], &mut Libraries::default()).unwrap();
         assert!(matches!(examined, Examined::Other));
         let spec = RoleSpec { pid: std::process::id(), role: Some(SOURCE) };
-        let named = examine(&me, &stat, Some(&spec), false, &[TOY], &mut Libraries::default()).unwrap();
-        let Examined::Candidate(named) = named else { panic!("a process set with --pid is always a candidate") };
+        let named = examine(me(), &stat, Some(&spec), false, &[TOY], &mut Libraries::default()).unwrap();
+        let Examined::Candidate(named, _) = named else { panic!("a process set with --pid is always a candidate") };
         assert_eq!(named.stated, Some((SOURCE, RoleSource::Hand)));
         assert_eq!(named.ns_pids.first(), Some(&std::process::id()));
     }

@@ -3,11 +3,11 @@
 use std::fmt;
 use std::path::PathBuf;
 
-use super::proc::ReadError;
 use super::role::RoleWords;
-use super::sock::netlink::DiagError;
+use super::sock::diag::DiagError;
 use crate::capability::{Capability, Permissions};
 use crate::place::Place;
+use crate::proc::ReadError;
 
 /// A part of a process in `/proc` that only its owner and privileged users may read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -25,36 +25,21 @@ pub enum Part {
 }
 
 impl Part {
-    fn file(self) -> &'static str {
+    /// Name of the file, what it shows, and the capabilities that it needs.
+    fn facts(self) -> (&'static str, &'static str, &'static [Capability]) {
+        use Capability::{DacReadSearch, SysPtrace};
         match self {
-            Self::Maps => "maps",
-            Self::Root => "root",
-            Self::Descriptors => "fd",
-            Self::Environment => "environ",
-            Self::Namespaces => "ns",
-        }
-    }
-
-    fn describe(self) -> &'static str {
-        match self {
-            Self::Maps => "libzmq",
-            Self::Root => "package releases",
-            Self::Descriptors => "sockets and hops",
-            Self::Environment => "codec switch",
-            Self::Namespaces => "network namespace",
+            Self::Maps => ("maps", "libzmq", &[SysPtrace]),
+            Self::Root => ("root", "package releases", &[SysPtrace]),
+            Self::Descriptors => ("fd", "sockets and hops", &[SysPtrace, DacReadSearch]),
+            Self::Environment => ("environ", "codec switch", &[SysPtrace, DacReadSearch]),
+            Self::Namespaces => ("ns", "network namespace", &[SysPtrace]),
         }
     }
 
     /// Required capabilities that this process lacks.
     pub(crate) fn lacks(self, permissions: Permissions) -> Vec<Capability> {
-        self.needs().iter().copied().filter(|c| !permissions.has(*c)).collect()
-    }
-
-    fn needs(self) -> &'static [Capability] {
-        match self {
-            Self::Maps | Self::Root | Self::Namespaces => &[Capability::SysPtrace],
-            Self::Descriptors | Self::Environment => &[Capability::SysPtrace, Capability::DacReadSearch],
-        }
+        self.facts().2.iter().copied().filter(|c| !permissions.has(*c)).collect()
     }
 }
 
@@ -124,8 +109,8 @@ impl fmt::Display for Blind {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Unreadable { parts, pids, .. } => {
-                let files: Vec<&str> = parts.iter().map(|part| part.file()).collect();
-                let unknown: Vec<&str> = parts.iter().map(|part| part.describe()).collect();
+                let (files, unknown): (Vec<_>, Vec<_>) =
+                    parts.iter().map(|part| (part.facts().0, part.facts().1)).unzip();
                 let (files, unknown) = (files.join(","), unknown.join(", "));
                 write!(f, "/proc/PID/{{{files}}} of {} may not be read: {unknown} unknown", Pids(pids))
             }

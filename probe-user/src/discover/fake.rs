@@ -84,18 +84,10 @@ impl FakeProcess {
             rank: titled.map(|(_, rank)| rank).unwrap_or_default(),
             launcher,
             flags: Flags::parse(&self.argv, engines.iter().flat_map(|engine| engine.flags())),
-            environment: None,
             libzmq: Some(libzmq),
-            python: None,
             installed: Installed { engines: installed.collect(), pyzmq: None },
-            io_threads: Vec::new(),
-            connects_to_clients: None,
             inner_server: candidate::inner_server(engines, self.mapped.iter().map(Path::new)),
-            is_frontend: false,
-            net_ns: None,
-            last_role: None,
-            refused: Vec::new(),
-            libzmq_error: None,
+            ..Candidate::default()
         }
     }
 }

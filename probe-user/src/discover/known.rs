@@ -5,11 +5,11 @@ use std::time::{Duration, Instant};
 
 use super::candidate::{self, Candidate, Examined};
 use super::libzmq::Libraries;
-use super::proc::stat::Stat;
-use super::proc::{ProcDir, ProcRoot};
 use super::recognise::{Engines, RoleWithSource};
 use super::spec::RoleSpec;
 use super::topology::ProcessId;
+use crate::proc::stat::Stat;
+use crate::proc::{ProcDir, ProcRoot};
 
 /// Minimum and maximum interval between examinations of a process. Within these limits, it is a quarter of the process's age. A worker
 /// needs time to load before it sets its title and opens its sockets.
@@ -38,17 +38,7 @@ struct Entry {
     parent_since: Option<Instant>,
     /// `None`: no further examination is necessary.
     examine_after: Option<Duration>,
-    state: State,
-}
-
-#[derive(Debug)]
-enum State {
-    Other,
-    Refused,
-    TooLarge,
-    Frontend,
-    /// The directory is held open, so reads reach that process, or fail once it has exited.
-    Candidate(Box<Candidate>, ProcDir),
+    state: Examined,
 }
 
 impl Known {
@@ -80,7 +70,7 @@ impl Known {
     fn examine(&mut self, root: &ProcRoot, pid: u32, by_hand: &[RoleSpec], is_parent: bool) {
         let previous = self.processes.remove(&pid);
         let spec = by_hand.iter().find(|spec| spec.pid == pid);
-        if let Some(mut entry) = examine(root, pid, spec, is_parent, self.engines, &mut self.libraries) {
+        if let Some(mut entry) = self.entry(root, pid, spec, is_parent) {
             if let Some(previous) = previous {
                 entry.remember(previous);
             }
@@ -88,24 +78,48 @@ impl Known {
         }
     }
 
+    /// Examines a process; `None` when it has exited.
+    fn entry(&mut self, root: &ProcRoot, pid: u32, by_hand: Option<&RoleSpec>, is_parent: bool) -> Option<Entry> {
+        let process = root.process(pid).ok()?;
+        let stat = running(&process)?;
+        let state = if stat.kernel {
+            Examined::Other
+        } else {
+            candidate::examine(process, &stat, by_hand, is_parent, self.engines, &mut self.libraries).ok()?
+        };
+        let is_complete = match &state {
+            Examined::Candidate(candidate, _) => candidate.stated.is_some() && candidate.libzmq.is_some(),
+            _ => stat.kernel,
+        };
+        let examine_after = (age(stat.start_time) / 4).clamp(EXAMINE.0, EXAMINE.1);
+        let now = Instant::now();
+        Some(Entry {
+            start_time: stat.start_time,
+            comm: stat.comm,
+            checked_at: now,
+            examined: now,
+            parent_since: None,
+            examine_after: (!is_complete).then_some(examine_after),
+            state,
+        })
+    }
+
     /// Parents of the processes with a stated role.
     fn parents(&self) -> HashSet<u32> {
-        let stated = self.processes.values().filter_map(|known| match &known.state {
-            State::Candidate(candidate, _) if candidate.stated.is_some() => Some(candidate.parent),
-            _ => None,
-        });
-        stated.collect()
+        let stated = self.in_any_order().filter(|(candidate, _)| candidate.stated.is_some());
+        stated.map(|(candidate, _)| candidate.parent).collect()
     }
 
     fn state(&self) -> BTreeMap<ProcessId, impl PartialEq + use<>> {
-        let known = |c: &Candidate| (c.stated, c.libzmq.is_some(), c.inner_server);
-        self.processes
-            .values()
-            .filter_map(|entry| match &entry.state {
-                State::Candidate(candidate, _) => Some((candidate.id, known(candidate))),
-                _ => None,
-            })
-            .collect()
+        let known = |c: &Candidate| (c.id, (c.stated, c.libzmq.is_some(), c.inner_server));
+        self.in_any_order().map(|(candidate, _)| known(candidate)).collect()
+    }
+
+    fn in_any_order(&self) -> impl Iterator<Item = (&Candidate, &ProcDir)> {
+        self.processes.values().filter_map(|entry| match &entry.state {
+            Examined::Candidate(candidate, process) => Some((&**candidate, process)),
+            _ => None,
+        })
     }
 
     /// Frontends, in the order of their pids.
@@ -117,14 +131,7 @@ impl Known {
 
     /// All candidates in the order of their pids, each with its directory.
     pub(crate) fn candidates(&self) -> Vec<(&Candidate, &ProcDir)> {
-        let mut found: Vec<(&Candidate, &ProcDir)> = self
-            .processes
-            .values()
-            .filter_map(|entry| match &entry.state {
-                State::Candidate(candidate, process) => Some((&**candidate, process)),
-                _ => None,
-            })
-            .collect();
+        let mut found: Vec<(&Candidate, &ProcDir)> = self.in_any_order().collect();
         found.sort_by_key(|(candidate, _)| candidate.id);
         found
     }
@@ -132,7 +139,7 @@ impl Known {
     /// Searches for I/O threads of processes without any: libzmq starts them with the first socket.
     pub(crate) fn find_io_threads(&mut self) {
         for entry in self.processes.values_mut() {
-            if let State::Candidate(candidate, process) = &mut entry.state
+            if let Examined::Candidate(candidate, process) = &mut entry.state
                 && candidate.io_threads.is_empty()
             {
                 candidate.io_threads = candidate::io_threads(process);
@@ -144,7 +151,7 @@ impl Known {
     pub(crate) fn keep_roles(&mut self, roles: &[(ProcessId, Option<RoleWithSource>)]) {
         for (id, role) in roles {
             let entry = self.processes.get_mut(&id.pid);
-            if let Some(State::Candidate(candidate, _)) = entry.map(|entry| &mut entry.state) {
+            if let Some(Examined::Candidate(candidate, _)) = entry.map(|entry| &mut entry.state) {
                 candidate.last_role = *role;
             }
         }
@@ -152,12 +159,12 @@ impl Known {
 
     /// Number of processes that could not be examined but may be relevant.
     pub(crate) fn refused(&self) -> usize {
-        self.processes.values().filter(|entry| matches!(entry.state, State::Refused)).count()
+        self.processes.values().filter(|entry| matches!(entry.state, Examined::Refused)).count()
     }
 
     /// Whether any process was too large to examine.
     pub(crate) fn has_too_large(&self) -> bool {
-        self.processes.values().any(|entry| matches!(entry.state, State::TooLarge))
+        self.processes.values().any(|entry| matches!(entry.state, Examined::TooLarge))
     }
 
     /// Whether the pid has been examined.
@@ -173,7 +180,7 @@ impl Entry {
             return false;
         }
         let stat = match &self.state {
-            State::Candidate(_, process) => running(process),
+            Examined::Candidate(_, process) => running(process),
             _ if self.checked_at.elapsed() < SAME => return true,
             _ => root.process(pid).ok().and_then(|process| running(&process)),
         };
@@ -185,9 +192,9 @@ impl Entry {
     /// The identity of this process if it is a frontend.
     fn frontend(&self, pid: u32) -> Option<ProcessId> {
         let is_frontend = match &self.state {
-            State::Frontend => true,
-            State::Candidate(candidate, _) => candidate.is_frontend,
-            State::Other | State::Refused | State::TooLarge => false,
+            Examined::Frontend => true,
+            Examined::Candidate(candidate, _) => candidate.is_frontend,
+            Examined::Other | Examined::Refused | Examined::TooLarge => false,
         };
         let start_time = self.start_time;
         is_frontend.then_some(ProcessId { pid, start_time })
@@ -199,7 +206,7 @@ impl Entry {
             return;
         }
         self.parent_since = previous.parent_since;
-        if let (State::Candidate(now, _), State::Candidate(then, _)) = (&mut self.state, previous.state) {
+        if let (Examined::Candidate(now, _), Examined::Candidate(then, _)) = (&mut self.state, previous.state) {
             now.last_role = then.last_role;
         }
     }
@@ -208,55 +215,14 @@ impl Entry {
     fn is_due_as_parent(&mut self) -> bool {
         let since = *self.parent_since.get_or_insert_with(Instant::now);
         match self.state {
-            State::Candidate(..) => false,
-            State::Refused => true,
-            State::Other | State::TooLarge | State::Frontend => {
+            Examined::Candidate(..) => false,
+            Examined::Refused => true,
+            Examined::Other | Examined::TooLarge | Examined::Frontend => {
                 let due = (since.elapsed() / 4).clamp(PARENT.0, PARENT.1);
                 self.examined.elapsed() >= due
             }
         }
     }
-}
-
-/// Examines a process; `None` when it has exited.
-fn examine(
-    root: &ProcRoot,
-    pid: u32,
-    by_hand: Option<&RoleSpec>,
-    is_parent: bool,
-    engines: Engines,
-    libraries: &mut Libraries,
-) -> Option<Entry> {
-    let process = root.process(pid).ok()?;
-    let stat = running(&process)?;
-    let mut examine_after = Some((age(stat.start_time) / 4).clamp(EXAMINE.0, EXAMINE.1));
-    let state = if stat.kernel {
-        examine_after = None;
-        State::Other
-    } else {
-        match candidate::examine(&process, &stat, by_hand, is_parent, engines, libraries).ok()? {
-            Examined::Other => State::Other,
-            Examined::Refused => State::Refused,
-            Examined::TooLarge => State::TooLarge,
-            Examined::Frontend => State::Frontend,
-            Examined::Candidate(candidate) => {
-                if candidate.stated.is_some() && candidate.libzmq.is_some() {
-                    examine_after = None;
-                }
-                State::Candidate(candidate, process)
-            }
-        }
-    };
-    let now = Instant::now();
-    Some(Entry {
-        start_time: stat.start_time,
-        comm: stat.comm,
-        checked_at: now,
-        examined: now,
-        parent_since: None,
-        examine_after,
-        state,
-    })
 }
 
 /// Reads the process's state; `None` if it has exited. A zombie counts as exited.
@@ -302,7 +268,12 @@ mod tests {
         let root = ProcRoot::new("/proc");
         let command = |name| {
             let mut command = std::process::Command::new("sleep");
-            command.arg0(name).arg("60").spawn().unwrap()
+            let child = command.arg0(name).arg("60").spawn().unwrap();
+            // The kernel resumes us before it has stored the new command line.
+            while std::fs::read(format!("/proc/{}/cmdline", child.id())).unwrap().is_empty() {
+                std::thread::yield_now();
+            }
+            child
         };
         let (mut frontend, mut other) = (command("toy-frontend"), command("toy-other"));
         let (pid, pids) = (frontend.id(), [frontend.id(), other.id()]);

@@ -19,6 +19,23 @@ impl FlagName {
     pub const fn value(name: &'static str, shortest: &'static str) -> Self {
         Self { name, shortest, has_value: true }
     }
+
+    /// Value of the flag, from after `=` or the next argument. For a switch the argument as written, unless its value is such as `false`.
+    fn find(&self, argv: &[String]) -> Option<String> {
+        let mut matching = argv.iter().enumerate().filter_map(|(at, argument)| {
+            let (flag, value) =
+                argument.split_once('=').map_or((&**argument, None), |(flag, value)| (flag, Some(value)));
+            let is_it = self.name.starts_with(flag) && flag.len() >= self.shortest.len();
+            is_it.then_some((at, value))
+        });
+        if self.has_value {
+            let (at, value) = matching.next()?;
+            return value.or_else(|| argv.get(at + 1).map(String::as_str)).map(str::to_owned);
+        }
+        let is_off = |value| matches!(value, Some("false" | "False" | "0"));
+        let (at, _) = matching.find(|(_, value)| !is_off(*value))?;
+        Some(argv[at].clone())
+    }
 }
 
 /// Flags found in a command line, each with its value, or with the argument as written for a switch.
@@ -63,39 +80,13 @@ pub fn program(argv: &[String]) -> Option<Program<'_>> {
 impl Flags {
     /// Finds the flags `names` in a command line.
     pub fn parse<'a>(argv: &[String], names: impl IntoIterator<Item = &'a FlagName>) -> Self {
-        let parse = |name: &FlagName| {
-            let find = if name.has_value { value } else { flag };
-            Some((name.name, find(argv, name.name, name.shortest)?))
-        };
-        Self(names.into_iter().filter_map(parse).collect())
+        Self(names.into_iter().filter_map(|name| Some((name.name, name.find(argv)?))).collect())
     }
 
     /// Value of a flag, or the argument as written for a switch; `None` if it is absent.
     pub fn get(&self, name: &str) -> Option<&str> {
         let found = self.0.iter().find(|(known, _)| *known == name);
         found.map(|(_, argument)| argument.as_str())
-    }
-}
-
-/// Finds a switch and returns the argument as written. Python's argparse accepts any unambiguous prefix of a flag; `shortest` is the
-/// shortest accepted here. A switch with a value such as `false` counts as absent.
-fn flag(argv: &[String], name: &str, shortest: &str) -> Option<String> {
-    let is_it = |argument: &&String| {
-        let (flag, value) = argument.split_once('=').unwrap_or((argument, ""));
-        name.starts_with(flag) && flag.len() >= shortest.len() && !matches!(value, "false" | "False" | "0")
-    };
-    argv.iter().find(is_it).cloned()
-}
-
-/// Value of a flag, from the next argument or after `=`.
-fn value(argv: &[String], name: &str, shortest: &str) -> Option<String> {
-    let at = argv.iter().position(|argument| {
-        let flag = argument.split_once('=').map_or(argument.as_str(), |(flag, _)| flag);
-        name.starts_with(flag) && flag.len() >= shortest.len()
-    })?;
-    match argv[at].split_once('=') {
-        Some((_, value)) => Some(value.to_owned()),
-        None => argv.get(at + 1).cloned(),
     }
 }
 

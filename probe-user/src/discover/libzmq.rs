@@ -5,11 +5,12 @@ use std::fs::File;
 use std::os::unix::fs::MetadataExt;
 use std::path::PathBuf;
 
+use memchr::memmem;
 use object::{Object, ObjectSymbol};
 
-use super::proc::maps::MappedFile;
-use super::proc::{ProcDir, ReadError};
 use super::release::Release;
+use crate::proc::maps::MappedFile;
+use crate::proc::{ProcDir, ReadError};
 
 /// Functions that may be probed. pyzmq sends with `zmq_msg_send` and receives with `zmq_msg_recv`; other clients may use `zmq_send` and
 /// `zmq_recv`. `zmq_getsockopt` marks the previous message as processed.
@@ -41,8 +42,7 @@ pub struct LibZmq {
 /// Selects the mapped files that contain libzmq by their names: a separate library (`libzmq-2f02442c.so.5.2.5` from pyzmq wheels, a
 /// distribution's `libzmq.so.5.2.5`), which extension modules only call, or else modules that may link it statically (`_zmq.abi3.so`).
 pub(crate) fn mapped(files: &[MappedFile]) -> Vec<&MappedFile> {
-    let has = |file: &MappedFile, part: &[u8]| file.name().windows(part.len()).any(|window| window == part);
-    let zmq = |file: &&MappedFile| has(file, b"zmq") && has(file, b".so");
+    let zmq = |file: &&MappedFile| [&b"zmq"[..], b".so"].iter().all(|part| memmem::find(file.name(), part).is_some());
     let mut found: Vec<&MappedFile> = files.iter().filter(zmq).collect();
     if found.iter().any(|file| file.name().starts_with(b"libzmq")) {
         found.retain(|file| file.name().starts_with(b"libzmq"));
@@ -65,25 +65,23 @@ impl Libraries {
             release: release(&String::from_utf8_lossy(file.name())),
             functions: None,
         };
-        let key = (file.dev, file.inode);
-        let error = match open(process, file) {
-            Ok((at, opened)) => {
-                lib.open_at = Some(at);
-                match self.0.get(&key).cloned().map_or_else(|| exported(opened), Ok) {
-                    Ok(functions) => {
-                        if self.0.len() >= REMEMBERED {
-                            self.0.clear();
-                        }
-                        self.0.insert(key, functions.clone());
-                        lib.functions = Some(functions);
-                        None
-                    }
-                    Err(e) => Some(e),
-                }
-            }
-            Err(e) => Some(e),
-        };
+        let error = self.open_and_parse(process, file, &mut lib).err();
         (lib, error)
+    }
+
+    fn open_and_parse(&mut self, process: &ProcDir, file: &MappedFile, lib: &mut LibZmq) -> Result<(), ReadError> {
+        let (at, opened) = open(process, file)?;
+        lib.open_at = Some(at);
+        let key = (file.dev, file.inode);
+        if !self.0.contains_key(&key) {
+            let parsed = functions(&crate::proc::read_to_limit(opened, LARGEST)?);
+            if self.0.len() >= REMEMBERED {
+                self.0.clear();
+            }
+            self.0.insert(key, parsed);
+        }
+        lib.functions = self.0.get(&key).cloned();
+        Ok(())
     }
 }
 
@@ -106,11 +104,6 @@ pub(crate) fn open(process: &ProcDir, file: &MappedFile) -> Result<(PathBuf, Fil
             Ok((at, opened))
         }
     }
-}
-
-fn exported(file: File) -> Result<Vec<&'static str>, ReadError> {
-    let bytes = super::proc::read_to_limit(file, LARGEST)?;
-    Ok(functions(&bytes))
 }
 
 /// The functions of [`FUNCTIONS`] that an ELF image exports; none if it is not an ELF image.
@@ -136,7 +129,7 @@ fn release(name: &str) -> Option<Release> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::discover::proc::{ProcRoot, maps};
+    use crate::proc::{ProcRoot, maps};
 
     #[test]
     fn the_file_name_gives_the_release() {

@@ -4,10 +4,10 @@ use std::collections::{BTreeMap, HashMap};
 
 use super::candidate::Candidate;
 use super::degraded::{Blind, Part};
-use super::proc::net::{self, TcpSocket};
-use super::proc::{ProcDir, ReadError};
 use super::sock::connection::{self, Connection};
-use super::sock::netlink::{Diag, DiagError};
+use super::sock::diag::{Diag, DiagError};
+use crate::proc::net::{self, TcpSocket};
+use crate::proc::{ProcDir, ReadError};
 
 /// Limits of one scan of the sockets.
 #[derive(Clone, Copy, Debug)]
@@ -155,17 +155,12 @@ fn accepted_only(through: &ProcDir, limits: Limits) -> Vec<Connection> {
 
 fn tcp(through: &ProcDir, limits: Limits, blind: &mut Vec<Blind>) -> Vec<Connection> {
     let mut sockets: Vec<TcpSocket> = Vec::new();
-    for table in ["net/tcp", "net/tcp6"] {
-        let text = match through.read(table, limits.sockets.saturating_mul(256)) {
-            Ok(text) => text,
-            Err(ReadError::TooLong(_)) => {
-                limit(blind, "TCP sockets in one network namespace", limits.sockets);
-                continue;
-            }
+    for table in net::tcp_tables(through, limits.sockets) {
+        let (found, more) = match table {
+            Err(ReadError::TooLong(_)) => (Vec::new(), true),
             // Without IPv6, or without a network, there are no such sockets.
-            Err(_) => continue,
+            table => table.unwrap_or_default(),
         };
-        let (found, more) = net::tcp(&text, limits.sockets);
         if more {
             limit(blind, "TCP sockets in one network namespace", limits.sockets);
         }

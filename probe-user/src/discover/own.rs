@@ -1,8 +1,9 @@
 //! Properties of this process that affect discovery: its namespaces and permissions.
 
 use super::degraded::{Blind, Part};
-use super::proc::ProcRoot;
 use crate::capability::Permissions;
+use crate::examine::namespace::Kind;
+use crate::proc::ProcRoot;
 
 /// This process.
 #[derive(Debug)]
@@ -17,8 +18,6 @@ pub(crate) struct Own {
 
 impl Own {
     pub(crate) fn read(root: &ProcRoot) -> Self {
-        // The inode of the initial pid namespace is fixed (include/linux/proc_ns.h, PROC_PID_INIT_INO).
-        const INITIAL_PID_NS: u64 = 0xEFFF_FFFC;
         let link = std::fs::read_link(root.path().join("self")).ok();
         let pid = link.and_then(|l| l.to_str()?.parse().ok());
         let process = pid.and_then(|pid| root.process(pid).ok());
@@ -27,7 +26,7 @@ impl Own {
             pid,
             net_ns: process.as_ref().and_then(|p| p.namespace("net").ok()),
             permissions: Permissions::here(),
-            in_initial_pid_ns: process.as_ref().and_then(|p| p.namespace("pid").ok()) == Some(INITIAL_PID_NS),
+            in_initial_pid_ns: process.as_ref().and_then(|p| p.namespace("pid").ok()) == Some(Kind::Pid.initial()),
             hidepid: hides_pids(&String::from_utf8_lossy(&mounts), &root.path().to_string_lossy()),
         }
     }

@@ -2,11 +2,11 @@
 
 use std::path::{Path, PathBuf};
 
-use super::proc::ProcDir;
-use super::proc::maps::{MappedFile, site_packages};
 use super::python_version::PythonVersion;
 use super::recognise::{EngineKind, PackageRelease};
 use super::setting::{Origin, Setting};
+use crate::proc::ProcDir;
+use crate::proc::maps::{MappedFile, site_packages};
 
 /// Maximum number of entries read in one package directory.
 const ENTRIES: usize = 50_000;
@@ -185,7 +185,7 @@ mod tests {
             .unwrap();
         std::fs::create_dir(dir.path().join("pyzmq-26.4.0.dist-info")).unwrap();
         std::fs::create_dir(dir.path().join("pyzmq-27.0.0.dist-info")).unwrap();
-        let me = super::super::proc::ProcRoot::new("/proc").process(std::process::id()).unwrap();
+        let me = crate::proc::ProcRoot::new("/proc").process(std::process::id()).unwrap();
         let found = Installed::find(&me, &[dir.path().to_owned()], &[TOY]);
         assert_eq!(
             found.release(TOY).map(|known| known.release.clone()),

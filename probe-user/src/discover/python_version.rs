@@ -1,7 +1,7 @@
 //! Version of the Python interpreter that a process runs.
 
-use super::proc::maps::MappedFile;
 use super::setting::{Origin, Setting};
+use crate::proc::maps::MappedFile;
 
 /// Python's major and minor version, which determine the behaviour of its event loop.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -42,8 +42,8 @@ impl PythonVersion {
 mod tests {
     use proptest::prelude::*;
 
-    use super::super::proc::maps;
     use super::*;
+    use crate::proc::maps;
 
     #[test]
     fn mapped_files_give_the_python_version() {

@@ -2,9 +2,9 @@
 
 use std::path::{Path, PathBuf};
 
-use super::proc::{ProcDir, ReadError, strings};
 use super::topology::Engine;
 use super::watch::Watcher;
+use crate::proc::{ProcDir, ReadError, strings};
 
 /// Maximum size of a command line, and of an environment.
 const ARGUMENTS: usize = 4 << 20;
@@ -64,8 +64,8 @@ fn hub(variables: &[String]) -> PathBuf {
 
 #[cfg(test)]
 mod tests {
-    use super::super::proc::ProcRoot;
     use super::*;
+    use crate::proc::ProcRoot;
 
     #[test]
     fn the_hub_cache_is_where_its_library_looks() {

@@ -42,7 +42,7 @@ pub struct Engine {
 }
 
 /// A pid and start time, which together identify a process uniquely.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct ProcessId {
     /// Pid in the current procfs.
     pub pid: u32,

@@ -12,9 +12,9 @@ use super::degraded::{Blind, Part};
 use super::known::Known;
 use super::links::{self, Diags, Limits, Sockets};
 use super::own::Own;
-use super::proc::{ProcDir, ProcRoot, stat};
 use super::role::RoleWords;
 use super::topology::Topology;
+use crate::proc::{ProcDir, ProcRoot, stat};
 
 /// How many times [`Options::rewire`] passes between scans of the kernel's tables while no candidate opens or closes a socket.
 /// Only a connection that was being established at the last scan can then be new.

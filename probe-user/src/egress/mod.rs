@@ -13,8 +13,8 @@ pub use probe_ebpf::egress::{Head, Kind, Record, Serves};
 pub use track::{Step, Track};
 
 use crate::discover::ReadError;
-use crate::discover::proc::ProcRoot;
-use crate::discover::proc::net::{TcpState, tcp};
+use crate::proc::ProcRoot;
+use crate::proc::net::{TcpSocket, TcpState, tcp_tables};
 
 /// Default capture limit of one write in bytes. A server normally writes one event at a time; a backlog may be written in one call.
 pub const CAPTURE: u32 = 4 << 20;
@@ -22,24 +22,18 @@ pub const CAPTURE: u32 = 4 << 20;
 /// Capture limit of one read of a worker in bytes: the most that the known runtimes request (`Recognise::connects_to_clients`).
 pub const CAPTURE_READ: u32 = 256 << 10;
 
-/// Limits: descriptors of a process and sockets of its network namespace, and bytes of one socket table.
+/// Maximum number of descriptors of a process, and of sockets of its network namespace.
 const MAX_SOCKETS: usize = 65_536;
-const MAX_BYTES: usize = 16 << 20;
 
 /// Local ports of the TCP sockets that `pid` listens on, sorted.
 pub fn listening(pid: u32) -> Result<Vec<u16>, ReadError> {
     let process = ProcRoot::new("/proc").process(pid)?;
     let own_inodes: HashSet<u64> = process.sockets(MAX_SOCKETS)?.0.into_iter().map(|(_, inode)| inode).collect();
     let mut ports = Vec::new();
-    for table in ["net/tcp", "net/tcp6"] {
-        // Kernels without IPv6 lack the second table.
-        let Ok(text) = process.read(table, MAX_BYTES) else {
-            continue;
-        };
-        let sockets = tcp(&text, MAX_SOCKETS).0.into_iter();
-        let listening =
-            sockets.filter(|socket| socket.state == TcpState::Listening && own_inodes.contains(&socket.inode));
-        ports.extend(listening.map(|socket| socket.local.port()));
+    // Kernels without IPv6 lack the second table.
+    for (sockets, _) in tcp_tables(&process, MAX_SOCKETS).flatten() {
+        let is_own = |socket: &&TcpSocket| socket.state == TcpState::Listening && own_inodes.contains(&socket.inode);
+        ports.extend(sockets.iter().filter(is_own).map(|socket| socket.local.port()));
     }
     ports.sort_unstable();
     ports.dedup();

@@ -7,6 +7,8 @@ use std::fs;
 
 use rustix::io::Errno;
 
+use crate::proc::stat::field;
+
 /// A system call that the probe uses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Call {
@@ -93,12 +95,7 @@ pub enum Mode {
 
 /// Mode of the calling process; `None` if the kernel does not report it.
 pub fn mode() -> Option<Mode> {
-    parse(&fs::read_to_string("/proc/self/status").ok()?)
-}
-
-fn parse(status: &str) -> Option<Mode> {
-    let line = status.lines().find_map(|line| line.strip_prefix("Seccomp:"))?;
-    match line.trim() {
+    match field(&fs::read("/proc/self/status").ok()?, "Seccomp:")? {
         "0" => Some(Mode::Off),
         "1" => Some(Mode::Strict),
         "2" => Some(Mode::Filter),
@@ -121,12 +118,5 @@ mod tests {
         assert_eq!(Call::PidfdGetfd.errno(), Some(Errno::BADF));
         assert_eq!(Call::ProcessVmReadv.errno(), None);
         assert_eq!(refused(), []);
-    }
-
-    #[test]
-    fn seccomp_modes_parse() {
-        assert_eq!(parse("Name:\tx\nSeccomp:\t2\nSeccomp_filters:\t1\n"), Some(Mode::Filter));
-        assert_eq!(parse("Seccomp:\t0\n"), Some(Mode::Off));
-        assert_eq!(parse("Name:\tx\n"), None);
     }
 }

@@ -16,7 +16,7 @@ pub enum Kind {
 
 impl Kind {
     /// Inode of the initial namespace; see `include/linux/proc_ns.h`.
-    const fn initial(self) -> u64 {
+    pub(crate) const fn initial(self) -> u64 {
         match self {
             Self::Pid => 0xefff_fffc,
             Self::User => 0xefff_fffd,

@@ -14,25 +14,28 @@ pub(super) struct Entry {
     pub(super) seen: Option<(MonoNs, Fingerprint)>,
 }
 
+/// Frames of one sending socket.
 #[derive(Debug)]
-pub(super) struct Lane {
-    pub(super) id: u32,
-    pub(super) socket: SocketId,
+pub struct Lane {
+    /// Number of the lane.
+    pub lane: u32,
+    /// Sending socket.
+    pub sender: SocketId,
     /// Sockets that received its frames. With several, ZMQ distributes the frames, and each receiver gets its share in order.
-    pub(super) receivers: Vec<SocketId>,
-    pub(super) sent: u64,
-    pub(super) received: u64,
-    /// Number of frames dropped from tracking because too many were in flight.
-    pub(super) shed: u64,
+    pub receivers: Vec<SocketId>,
+    /// Number of frames sent since the attach.
+    pub sent: u64,
+    /// Number of those frames that were received; the difference is the backlog.
+    pub received: u64,
     next: u64,
     in_flight: VecDeque<Entry>,
 }
 
 impl Lane {
     /// Creates a lane whose first frame has number `seq`.
-    pub(super) fn new(id: u32, socket: SocketId, seq: u64) -> Self {
+    pub(super) fn new(lane: u32, sender: SocketId, seq: u64) -> Self {
         let in_flight = VecDeque::new();
-        Self { id, socket, receivers: Vec::new(), sent: 0, received: 0, shed: 0, next: seq, in_flight }
+        Self { lane, sender, receivers: Vec::new(), sent: 0, received: 0, next: seq, in_flight }
     }
 
     /// Whether `seq` continues this lane. A decreasing number means a new socket at the same address.
@@ -40,18 +43,17 @@ impl Lane {
         seq >= self.next && seq - self.next <= limit as u64
     }
 
-    /// Adds a frame, with a placeholder for each frame whose record was lost. Returns the number of placeholders.
-    pub(super) fn push(&mut self, seq: u64, at: MonoNs, fingerprint: Fingerprint, limit: usize) -> u64 {
+    /// Adds a frame, with a placeholder for each frame whose record was lost. Returns the number of placeholders, and of the oldest frames
+    /// dropped from tracking because too many were in flight.
+    pub(super) fn push(&mut self, seq: u64, at: MonoNs, fingerprint: Fingerprint, limit: usize) -> (u64, u64) {
         let lost = seq - self.next;
         let places = (self.next..seq).map(|seq| Entry { seq, seen: None });
         self.in_flight.extend(places.chain([Entry { seq, seen: Some((at, fingerprint)) }]));
         self.sent = self.sent.saturating_add(lost).saturating_add(1);
         self.next = seq.wrapping_add(1);
-        while self.in_flight.len() > limit {
-            self.in_flight.pop_front();
-            self.shed += 1;
-        }
-        lost
+        let shed = self.in_flight.len().saturating_sub(limit);
+        self.in_flight.drain(..shed);
+        (lost, shed as u64)
     }
 
     /// Removes the last frame, because the socket refused it.

@@ -20,7 +20,7 @@ use trace::MonoNs;
 
 use crate::observation::{Call, Message, SocketId};
 use fingerprint::{Agreement, Fingerprint};
-use lane::Lane;
+pub use lane::Lane;
 use twins::IdenticalFrames;
 
 /// Limits of a matcher's memory and work.
@@ -84,21 +84,6 @@ pub struct Misses {
     pub identical: u64,
 }
 
-/// State of one lane.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct LaneView {
-    /// Lane number.
-    pub lane: u32,
-    /// Sending socket.
-    pub sender: SocketId,
-    /// Sockets that have received its frames.
-    pub receivers: Vec<SocketId>,
-    /// Number of frames sent since the attach.
-    pub sent: u64,
-    /// Number of those frames that were received; the difference is the backlog.
-    pub received: u64,
-}
-
 /// Matches sends with receipts. Feed it every observation, in order.
 #[derive(Debug, Default)]
 pub struct Matcher {
@@ -139,18 +124,17 @@ impl Matcher {
             id
         });
         let lane = &mut self.lanes[lane];
-        let shed = lane.shed;
-        let lost = lane.push(seq, at, Fingerprint::of(message.bytes, message.payload), limit);
+        let (lost, shed) = lane.push(seq, at, Fingerprint::of(message.bytes, message.payload), limit);
         self.misses.lost_sent = self.misses.lost_sent.saturating_add(lost);
-        self.misses.shed += lane.shed - shed;
-        FrameRef { lane: lane.id, seq }
+        self.misses.shed += shed;
+        FrameRef { lane: lane.lane, seq }
     }
 
     /// Records that the socket refused its last frame.
     pub fn unsent(&mut self, call: &Call) -> Option<FrameRef> {
         let lane = &mut self.lanes[*self.of_sender.get(&call.socket)?];
         lane.take_back(call.seq);
-        Some(FrameRef { lane: lane.id, seq: call.seq })
+        Some(FrameRef { lane: lane.lane, seq: call.seq })
     }
 
     /// Records a receipt and returns its frame; `None` if no watched socket was observed to send it.
@@ -174,7 +158,7 @@ impl Matcher {
         let skipped = before.saturating_sub(receiver.unassigned);
         self.misses.skipped = self.misses.skipped.saturating_add(skipped);
         receiver.unassigned = receiver.unassigned.saturating_sub(before);
-        let frame = FrameRef { lane: self.lanes[lane].id, seq: entry.seq };
+        let frame = FrameRef { lane: self.lanes[lane].lane, seq: entry.seq };
         receiver.last = Some((seq, frame));
         Some(Match { frame, sent_at: entry.seen.map(|(at, _)| at), how })
     }
@@ -186,20 +170,14 @@ impl Matcher {
     }
 
     /// All lanes in the order of their numbers.
-    pub fn lanes(&self) -> impl Iterator<Item = LaneView> {
-        self.lanes.iter().map(|lane| LaneView {
-            lane: lane.id,
-            sender: lane.socket,
-            receivers: lane.receivers.clone(),
-            sent: lane.sent,
-            received: lane.received,
-        })
+    pub fn lanes(&self) -> impl Iterator<Item = &Lane> {
+        self.lanes.iter()
     }
 
     /// Numbers of the lanes whose frames `receiver` has received.
     pub fn lanes_to(&self, receiver: SocketId) -> impl Iterator<Item = u32> {
         let lanes = self.receivers.get(&receiver).into_iter().flat_map(|known| &known.lanes);
-        lanes.map(|&lane| self.lanes[lane].id)
+        lanes.map(|&lane| self.lanes[lane].lane)
     }
 
     /// Send time of the oldest frame in flight on a lane; `None` if there is none, or its record was lost.

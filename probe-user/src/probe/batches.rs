@@ -5,7 +5,7 @@ use probe_ebpf::{Cookie, ProbePoint};
 use super::Options;
 use crate::attach::{Batch, Points};
 use crate::library::Library;
-use crate::probe_points::{ProbePoints, ProbePointsError, Refused};
+use crate::probe_points::{Point, ProbePoints, ProbePointsError};
 
 /// Uprobe programs, each of which may be attached at many addresses with one link.
 pub(crate) const UPROBES: [&str; 4] = [ZMQ, ZMQ_RETURNED, POLL_ENTERED, POLL_LEFT];
@@ -52,8 +52,7 @@ pub(crate) fn messages(
         }
         refused => {
             entries.push((send, at(ProbePoint::Send)));
-            let cookie_of =
-                |refused: Refused| (refused.at, Cookie::within(ProbePoint::Refused, target, refused.socket));
+            let cookie_of = |refused: Point| (refused.at, Cookie::within(ProbePoint::Refused, target, refused.socket));
             entries.extend(refused.map(cookie_of));
         }
     }

@@ -13,6 +13,7 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 
 use aya::Ebpf;
+use aya::Pod;
 use aya::maps::{Array, HashMap, Map, MapData, MapError, RingBuf};
 use aya_log::EbpfLogger;
 use probe_ebpf::{Capture, Loss, MAX_TARGETS, Offsets, Thread, Watched};
@@ -231,10 +232,8 @@ impl Probe {
 
     /// Accounting of every thread seen so far, with the process ids of [`Target::pid`].
     pub fn threads(&self) -> Result<Vec<(u32, Thread)>, ProbeError> {
-        let Some(map) = self.ebpf.map("THREADS") else {
-            return Ok(Vec::new());
-        };
-        let threads: HashMap<_, u32, Plain<Thread>> = HashMap::try_from(map).map_err(wrong("THREADS"))?;
+        let threads = self.ebpf.map("THREADS").ok_or_else(|| unknown("THREADS"));
+        let threads: HashMap<_, u32, Plain<Thread>> = threads.and_then(HashMap::try_from).map_err(wrong("THREADS"))?;
         let is_initial_namespace = load::namespace().1 == 0;
         // An entry may be replaced during the walk; the next walk includes it.
         let known = threads.iter().flatten().filter_map(|(key, Plain(mut thread))| {
@@ -251,7 +250,7 @@ impl Probe {
     fn watch_everything(&mut self, offsets: Offsets, has_timeouts: bool) {
         if self.options.scheduler {
             if offsets.sched() {
-                match attach::scheduler(&mut self.ebpf) {
+                match attach::tracepoints(&mut self.ebpf, &attach::SCHEDULER) {
                     Ok(links) => {
                         self.global.extend(links);
                         self.scheduler = true;
@@ -314,15 +313,18 @@ impl Probe {
         if load::namespace().1 != 0 {
             return Ok(());
         }
-        let Some(map) = self.ebpf.map_mut("TARGETS") else {
-            return Ok(());
-        };
-        let mut targets: HashMap<_, u32, u32> = HashMap::try_from(map).map_err(wrong("TARGETS"))?;
+        let mut targets = self.table::<u32, u32>("TARGETS")?;
         match index {
             Some(index) => targets.insert(pid, index, 0),
             None => targets.remove(&pid),
         }
         .map_err(wrong("TARGETS"))
+    }
+
+    /// A hash map of the loaded object.
+    fn table<K: Pod, V: Pod>(&mut self, name: &'static str) -> Result<HashMap<&mut MapData, K, V>, ProbeError> {
+        let map = self.ebpf.map_mut(name).ok_or_else(|| unknown(name));
+        map.and_then(HashMap::try_from).map_err(wrong(name))
     }
 
     fn attach_to(&mut self, index: usize) {
@@ -417,8 +419,11 @@ impl Drop for Probe {
 }
 
 fn map<T>(ebpf: &mut Ebpf, name: &'static str, of: impl FnOnce(Map) -> Result<T, MapError>) -> Result<T, ProbeError> {
-    let map = ebpf.take_map(name).ok_or_else(|| MapError::InvalidName { name: name.to_owned() });
-    map.and_then(of).map_err(wrong(name))
+    ebpf.take_map(name).ok_or_else(|| unknown(name)).and_then(of).map_err(wrong(name))
+}
+
+fn unknown(name: &str) -> MapError {
+    MapError::InvalidName { name: name.to_owned() }
 }
 
 fn wrong(name: &'static str) -> impl FnOnce(MapError) -> ProbeError {

@@ -2,7 +2,6 @@
 
 use std::time::Duration;
 
-use aya::maps::HashMap;
 use probe_ebpf::{Header, Kind, Record, Thread, egress};
 use rustix::event::{PollFd, PollFlags, Timespec};
 use trace::MonoNs;
@@ -101,10 +100,7 @@ impl Probe {
 
     /// Removes an exited process's threads from the accounting, since another process may reuse its entry.
     fn forget_threads(&mut self, target: u32) {
-        let Some(map) = self.ebpf.map_mut("THREADS") else {
-            return;
-        };
-        let Ok(mut threads) = HashMap::<_, u32, Plain<Thread>>::try_from(map) else {
+        let Ok(mut threads) = self.table::<u32, Plain<Thread>>("THREADS") else {
             return;
         };
         let of_target = |(key, Plain(thread)): (u32, Plain<Thread>)| (thread.target == target).then_some(key);

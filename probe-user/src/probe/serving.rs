@@ -2,11 +2,11 @@
 
 use std::collections::HashMap;
 
-use aya::maps::{Array, HashMap as KernelMap};
+use aya::maps::Array;
 use probe_ebpf::Capture;
 use probe_ebpf::egress::{Serves, Stream, TlsConnection};
 
-use super::{Probe, ProbeError, Slot, Target, wrong};
+use super::{Probe, ProbeError, Slot, Target, unknown, wrong};
 use crate::attach::{self, Link};
 use crate::capability::Feature;
 use crate::degraded::{Degraded, Missing};
@@ -55,7 +55,7 @@ impl Probe {
             }
         }
         if serves.read > 0 && self.serving.reads.is_empty() {
-            match attach::egress_reads(&mut self.ebpf) {
+            match attach::tracepoints(&mut self.ebpf, &[attach::EGRESS_READS]) {
                 Ok(links) => self.serving.reads = links,
                 Err(error) => tracing::debug!("requests from clients are not observed: {error}"),
             }
@@ -125,17 +125,14 @@ impl Probe {
                 Err(error) => tracing::debug!("cannot observe responses to clients: {error}"),
             }
         }
-        if let Err(error) = attach::load_egress_reads(&mut self.ebpf) {
+        if let Err(error) = attach::load(&mut self.ebpf, attach::EGRESS_READS) {
             tracing::debug!("cannot observe requests from clients: {error}");
         }
     }
 
     /// Stops observing a connection.
     pub fn ignore(&mut self, socket: u64) -> Result<(), ProbeError> {
-        let Some(map) = self.ebpf.map_mut("STREAMS") else {
-            return Ok(());
-        };
-        let mut streams: KernelMap<_, u64, Plain<Stream>> = KernelMap::try_from(map).map_err(wrong("STREAMS"))?;
+        let mut streams = self.table::<u64, Plain<Stream>>("STREAMS")?;
         // If the connection has closed in the meantime, there is nothing to ignore.
         if let Ok(Plain(stream)) = streams.get(&socket, 0) {
             let ignored = Stream { ignored: 1, ..stream };
@@ -146,11 +143,7 @@ impl Probe {
 
     /// Stops observing a TLS connection.
     pub fn ignore_tls(&mut self, connection: u64) -> Result<(), ProbeError> {
-        let Some(map) = self.ebpf.map_mut("TLS") else {
-            return Ok(());
-        };
-        let mut connections: KernelMap<_, u64, Plain<TlsConnection>> =
-            KernelMap::try_from(map).map_err(wrong("TLS"))?;
+        let mut connections = self.table::<u64, Plain<TlsConnection>>("TLS")?;
         let ignored = TlsConnection { written: 0, ignored: 1 };
         // Only an entry that exists: the connection may have been freed in the meantime.
         if connections.get(&connection, 0).is_ok() {
@@ -161,10 +154,8 @@ impl Probe {
 
     pub(super) fn update_serving(&mut self, pid: u32, index: u32) -> Result<(), ProbeError> {
         let serves = self.serving.serves.get(&pid).copied().unwrap_or_default();
-        let Some(map) = self.ebpf.map_mut("SERVING") else {
-            return Ok(());
-        };
-        let mut serving: Array<_, Plain<Serves>> = Array::try_from(map).map_err(wrong("SERVING"))?;
+        let map = self.ebpf.map_mut("SERVING").ok_or_else(|| unknown("SERVING"));
+        let mut serving: Array<_, Plain<Serves>> = map.and_then(Array::try_from).map_err(wrong("SERVING"))?;
         serving.set(index, Plain(serves), 0).map_err(wrong("SERVING"))
     }
 }

@@ -2,7 +2,6 @@
 
 use std::collections::{BTreeSet, HashMap};
 
-use aya::maps::HashMap as KernelMap;
 use probe_ebpf::egress::{MAX_ZMTP, ZmtpConnection};
 
 use super::{Probe, ProbeError, wrong};
@@ -35,7 +34,7 @@ impl Probe {
             if self.lacks_places(Feature::SocketReads) {
                 return Ok(false);
             }
-            match attach::zmtp_reads(&mut self.ebpf) {
+            match attach::tracepoints(&mut self.ebpf, &[attach::ZMTP_READS]) {
                 Ok(links) => self.zmtp.links = links,
                 Err(error) => {
                     self.add_degraded(Feature::SocketReads, None, &error);
@@ -54,7 +53,7 @@ impl Probe {
     /// Loads the program, so that none has to be loaded later.
     pub(super) fn load_zmtp(&mut self) {
         if self.serving.unplaced.is_none()
-            && let Err(error) = attach::load_zmtp_reads(&mut self.ebpf)
+            && let Err(error) = attach::load(&mut self.ebpf, attach::ZMTP_READS)
         {
             tracing::debug!("cannot observe reads without libzmq: {error}");
         }
@@ -74,11 +73,7 @@ impl Probe {
     }
 
     fn register_zmtp<'i>(&mut self, target: u32, inodes: impl Iterator<Item = &'i u64>) -> Result<(), ProbeError> {
-        let Some(map) = self.ebpf.map_mut("ZMTP") else {
-            return Ok(());
-        };
-        let mut connections: KernelMap<_, u64, Plain<ZmtpConnection>> =
-            KernelMap::try_from(map).map_err(wrong("ZMTP"))?;
+        let mut connections = self.table::<u64, Plain<ZmtpConnection>>("ZMTP")?;
         for inode in inodes.take(MAX_ZMTP as usize) {
             let connection = ZmtpConnection { read: 0, target, limit: CAPTURE_READ };
             connections.insert(inode, Plain(connection), 0).map_err(wrong("ZMTP"))?;
@@ -87,11 +82,7 @@ impl Probe {
     }
 
     fn forget_zmtp<'i>(&mut self, inodes: impl Iterator<Item = &'i u64>) -> Result<(), ProbeError> {
-        let Some(map) = self.ebpf.map_mut("ZMTP") else {
-            return Ok(());
-        };
-        let mut connections: KernelMap<_, u64, Plain<ZmtpConnection>> =
-            KernelMap::try_from(map).map_err(wrong("ZMTP"))?;
+        let mut connections = self.table::<u64, Plain<ZmtpConnection>>("ZMTP")?;
         for inode in inodes {
             // An error means that the entry did not fit into the map.
             let _ = connections.remove(inode);

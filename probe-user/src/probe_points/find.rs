@@ -16,16 +16,9 @@ pub(crate) struct Received {
     pub(crate) message: Kept,
 }
 
-/// Point that only refused sends reach, with the location of the socket.
+/// Point that only refused sends reach, or only calls requesting the next message, with the location of the socket.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Refused {
-    pub(crate) at: u64,
-    pub(crate) socket: Kept,
-}
-
-/// Point that only calls requesting the next message reach, with the location of the socket.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct NextRequest {
+pub(crate) struct Point {
     pub(crate) at: u64,
     pub(crate) socket: Kept,
 }
@@ -106,7 +99,7 @@ pub(super) fn received(code: Code64<'_>, function: u64) -> Option<Received> {
 }
 
 /// Point where a send has failed: after its call, where -1 becomes the result.
-pub(super) fn refused(code: Code64<'_>, function: u64) -> Option<Refused> {
+pub(super) fn refused(code: Code64<'_>, function: u64) -> Option<Point> {
     let (call, state) = message_call(code, function, State::entry(&ARGUMENTS))?;
     after_call(code, &call, state).or_else(|| {
         // Not inlined: the call is `s_sendmsg(socket, message, flags)`.
@@ -118,7 +111,7 @@ pub(super) fn refused(code: Code64<'_>, function: u64) -> Option<Refused> {
 
 /// Point where `zmq_getsockopt` passes on `ZMQ_RCVTIMEO` but not `ZMQ_EVENTS`. The socket's own function, called by `zmq_getsockopt`,
 /// handles a few options itself and calls another function for the rest.
-pub(super) fn option_request(code: Code64<'_>, function: u64) -> Option<NextRequest> {
+pub(super) fn option_request(code: Code64<'_>, function: u64) -> Option<Point> {
     let called = |option| State::entry(&[Value::Socket, Value::Number(option)]);
     let passes_on =
         |instruction: &Instruction, state: &State| calls(instruction) && state.get(Reg::RSI) == Value::Number(RCVTIMEO);
@@ -134,7 +127,7 @@ pub(super) fn option_request(code: Code64<'_>, function: u64) -> Option<NextRequ
 }
 
 /// Point where a blocking receive finds no message and repeatedly processes the socket's commands.
-pub(super) fn waits(code: Code64<'_>, function: u64) -> Option<NextRequest> {
+pub(super) fn waits(code: Code64<'_>, function: u64) -> Option<Point> {
     let outer = State::entry(&ARGUMENTS);
     let called = |flags| State::entry(&[Value::Socket, Value::Message, Value::Number(flags)]);
     let on_socket =
@@ -155,12 +148,12 @@ fn first_exclusive(
     state: State,
     other_state: State,
     predicate: impl Fn(&Instruction, &State) -> bool,
-) -> Option<NextRequest> {
+) -> Option<Point> {
     let other_addresses = code.reached(function, other_state)?;
     code.walk(function, state, |instruction, state| {
         let found = predicate(instruction, state) && !other_addresses.contains(&instruction.ip());
         let socket = found.then(|| state.kept(Value::Socket)).flatten()?;
-        Some(NextRequest { at: instruction.ip(), socket })
+        Some(Point { at: instruction.ip(), socket })
     })
 }
 
@@ -169,7 +162,7 @@ fn calls(instruction: &Instruction) -> bool {
     matches!(instruction.code(), Code::Call_rel32_64 | Code::Jmp_rel32_64)
 }
 
-fn after_call(code: Code64<'_>, call: &Instruction, state: State) -> Option<Refused> {
+fn after_call(code: Code64<'_>, call: &Instruction, state: State) -> Option<Point> {
     code.walk(call.next_ip(), state.called(), |instruction, state| {
         let minus_one = instruction.code() == Code::Mov_r32_imm32
             && instruction.op0_register() == Reg::EAX
@@ -178,7 +171,7 @@ fn after_call(code: Code64<'_>, call: &Instruction, state: State) -> Option<Refu
         // Prefer the jump after it, which the kernel emulates.
         let next =
             code.at(instruction.next_ip()).filter(|next| next.flow_control() == FlowControl::UnconditionalBranch);
-        Some(Refused { at: next.map_or(instruction.ip(), |next| next.ip()), socket })
+        Some(Point { at: next.map_or(instruction.ip(), |next| next.ip()), socket })
     })
 }
 

@@ -4,12 +4,11 @@
 //! relocations: function, name and its length with the final zero, documentation and its length, flags. The relocations name the function.
 
 use std::fs::File;
-use std::io::Read as _;
 use std::path::Path;
 
 use object::{Object as _, ObjectSegment as _, SegmentFlags, elf};
 
-use super::{LARGEST, ProbePointsError};
+use super::{ProbePointsError, read};
 
 /// Offsets in a table entry from the pointer to the name.
 const FUNCTION: u64 = 8;
@@ -21,12 +20,8 @@ const FAST_WITH_KEYWORDS: u32 = 0x82;
 /// File offset of the only method with one of these names in the library at `path`.
 pub(crate) fn of_library(path: &Path, methods: &'static [&'static str]) -> Result<u64, ProbePointsError> {
     let shown = || path.display().to_string();
-    let mut image = Vec::new();
-    let read = File::open(path).and_then(|file| file.take(LARGEST + 1).read_to_end(&mut image));
-    read.map_err(|source| ProbePointsError::Read { path: shown(), source })?;
-    if image.len() as u64 > LARGEST {
-        return Err(ProbePointsError::Large { path: shown() });
-    }
+    let open = |source| ProbePointsError::Read { path: shown(), source };
+    let image = read(path, File::open(path).map_err(open)?)?;
     let found = find(&image, methods).map_err(|source| ProbePointsError::Elf { path: shown(), source })?;
     found.ok_or_else(|| ProbePointsError::NoMethod { path: shown(), methods })
 }

@@ -13,7 +13,7 @@ use std::sync::Arc;
 
 use object::{Object as _, ObjectSegment as _, ObjectSymbol as _};
 
-pub(crate) use find::{NextRequest, Received, Refused};
+pub(crate) use find::{Point, Received};
 use walk::Code64;
 
 /// Maximum file size. libzmq and libssl have about 1 MB, libc 2 MB, and an extension module with libzmq linked in a few.
@@ -61,11 +61,11 @@ pub(crate) struct ProbePoints {
     /// Point inside `zmq_msg_recv`; `None` if the compiled code is not understood.
     pub(crate) received: Option<Received>,
     /// Point inside the function that `zmq_msg_send` calls; `None` as above.
-    pub(crate) refused: Option<Refused>,
+    pub(crate) refused: Option<Point>,
     /// Point inside the function that `zmq_getsockopt` calls; `None` as above.
-    pub(crate) option_request: Option<NextRequest>,
+    pub(crate) option_request: Option<Point>,
     /// Point inside the function that `zmq_msg_recv` calls; `None` as above.
-    pub(crate) waits: Option<NextRequest>,
+    pub(crate) waits: Option<Point>,
     /// Entry of the function that both writes of OpenSSL call, with the parameters of `SSL_write_ex`; `None` as above.
     pub(crate) tls_write: Option<u64>,
 }
@@ -102,21 +102,17 @@ impl ProbePoints {
             if !cfg!(target_arch = "x86_64") {
                 continue;
             }
-            let next_request =
-                |found: Option<NextRequest>| found.map(|found| NextRequest { at: in_file(found.at), ..found });
+            let point = |found: Option<Point>| found.map(|found| Point { at: in_file(found.at), ..found });
             match name {
                 "zmq_msg_recv" => {
                     probe_points.received =
                         find::received(code.text, first).map(|found| Received { at: in_file(found.at), ..found });
-                    probe_points.waits = next_request(find::waits(code.text, first));
+                    probe_points.waits = point(find::waits(code.text, first));
                 }
-                "zmq_msg_send" => {
-                    probe_points.refused =
-                        find::refused(code.text, first).map(|found| Refused { at: in_file(found.at), ..found });
-                }
+                "zmq_msg_send" => probe_points.refused = point(find::refused(code.text, first)),
                 "SSL_write" => writes[0] = Some(first),
                 "SSL_write_ex" => writes[1] = Some(first),
-                "zmq_getsockopt" => probe_points.option_request = next_request(find::option_request(code.text, first)),
+                "zmq_getsockopt" => probe_points.option_request = point(find::option_request(code.text, first)),
                 _ => {}
             }
         }
@@ -147,6 +143,15 @@ fn code<'a>(elf: &object::File<'a>, address: u64) -> Option<Loaded<'a>> {
     Some(Loaded { text: Code64 { bytes: segment.data().ok()?, at: segment.address() }, offset: segment.file_range().0 })
 }
 
+/// Reads a library's file of at most [`LARGEST`] bytes.
+fn read(path: &Path, file: File) -> Result<Vec<u8>, ProbePointsError> {
+    let path = || path.display().to_string();
+    let mut image = Vec::new();
+    let read = file.take(LARGEST + 1).read_to_end(&mut image);
+    read.map_err(|source| ProbePointsError::Read { path: path(), source })?;
+    if image.len() as u64 > LARGEST { Err(ProbePointsError::Large { path: path() }) } else { Ok(image) }
+}
+
 /// Cache of parsed libraries, by device and inode.
 #[derive(Debug, Default)]
 pub(crate) struct Known(HashMap<(u64, u64), Arc<ProbePoints>>);
@@ -154,20 +159,14 @@ pub(crate) struct Known(HashMap<(u64, u64), Arc<ProbePoints>>);
 impl Known {
     /// Probe points in the library at `path`.
     pub(crate) fn of(&mut self, path: &Path) -> Result<Arc<ProbePoints>, ProbePointsError> {
-        let shown = path.display().to_string();
-        let read = |source| ProbePointsError::Read { path: path.display().to_string(), source };
-        let mut file = File::open(path).map_err(read)?;
-        let metadata = file.metadata().map_err(read)?;
+        let failed = |source| ProbePointsError::Read { path: path.display().to_string(), source };
+        let file = File::open(path).map_err(failed)?;
+        let metadata = file.metadata().map_err(failed)?;
         let key = (metadata.dev(), metadata.ino());
         if let Some(known) = self.0.get(&key) {
             return Ok(Arc::clone(known));
         }
-        if metadata.len() > LARGEST {
-            return Err(ProbePointsError::Large { path: shown });
-        }
-        let mut image = Vec::with_capacity(metadata.len() as usize);
-        file.by_ref().take(LARGEST).read_to_end(&mut image).map_err(read)?;
-        let probe_points = Arc::new(ProbePoints::of(shown, &image)?);
+        let probe_points = Arc::new(ProbePoints::of(path.display().to_string(), &read(path, file)?)?);
         if self.0.len() == REMEMBERED {
             self.0.clear();
         }

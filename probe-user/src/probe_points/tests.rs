@@ -3,7 +3,7 @@
 use probe_ebpf::{Kept, Register};
 use proptest::prelude::*;
 
-use super::find::{NextRequest, Received, Refused, entry, option_request, received, refused, tls_write, waits};
+use super::find::{Point, Received, entry, option_request, received, refused, tls_write, waits};
 use super::walk::{Code64, State, Value};
 use super::{Known, ProbePoints};
 
@@ -97,9 +97,9 @@ fn a_rejected_send_is_probed_where_its_result_becomes_minus_one() {
     let mut plain = bytes(PLAIN_SENDMSG);
     plain.resize(0xd12, 0xcc);
     plain.extend(bytes(PLAIN_SEND));
-    let inner = Refused { at: AT + 0x4f, socket: Kept::At(Register::Rbp, -0x28) };
+    let inner = Point { at: AT + 0x4f, socket: Kept::At(Register::Rbp, -0x28) };
     assert_eq!(refused(code(&plain), AT + 0xd12), Some(inner));
-    let inlined = Refused { at: AT + 0x6f, socket: Kept::In(Register::Rbp) };
+    let inlined = Point { at: AT + 0x6f, socket: Kept::In(Register::Rbp) };
     assert_eq!(refused(code(&bytes(OPTIMIZED_SEND)), AT), Some(inlined));
 }
 
@@ -142,9 +142,9 @@ fn the_request_for_the_next_message_is_found_in_unoptimized_code() {
     let code = Code64 { bytes: &image, at };
     let socket = Kept::At(Register::Rbp, -0x38);
     // The call of `options_t::getsockopt`, after all options that the socket itself handles.
-    assert_eq!(option_request(code, 0x95c43), Some(NextRequest { at: 0x6b1bf, socket }));
+    assert_eq!(option_request(code, 0x95c43), Some(Point { at: 0x6b1bf, socket }));
     // The call of `process_commands` in the waiting loop.
-    assert_eq!(waits(code, 0x96cca), Some(NextRequest { at: 0x6e621, socket }));
+    assert_eq!(waits(code, 0x96cca), Some(Point { at: 0x6e621, socket }));
 }
 
 #[test]
@@ -152,8 +152,8 @@ fn the_request_for_the_next_message_is_found_in_optimized_code() {
     let (at, image) = functions(include_str!("code/optimized.txt"));
     let code = Code64 { bytes: &image, at };
     let socket = Kept::In(Register::Rbx);
-    assert_eq!(option_request(code, 0x8cfc0), Some(NextRequest { at: 0x64644, socket }));
-    assert_eq!(waits(code, 0x8d6e0), Some(NextRequest { at: 0x64224, socket }));
+    assert_eq!(option_request(code, 0x8cfc0), Some(Point { at: 0x64644, socket }));
+    assert_eq!(waits(code, 0x8d6e0), Some(Point { at: 0x64224, socket }));
 }
 
 #[test]

@@ -9,6 +9,8 @@ use py_spy::config::{LineNo, LockingStrategy};
 use py_spy::{Config, PythonSpy, StackTrace};
 
 use super::tally::{Function, Tally, ThreadStacks};
+use crate::cpu::wants_cpu;
+use crate::proc::stat::ns_pids;
 
 /// Minimum interval between lookups of a container's thread ids while one is unknown.
 const LIST_INTERVAL: Duration = Duration::from_secs(1);
@@ -107,7 +109,7 @@ impl Reader {
 
     fn add(&mut self, tid: u32, stack: &StackTrace) {
         // py-spy's own check of the thread state does not work with a container's thread ids, nor before Python 3.11.
-        let runs = stack.active && (self.threads.same && self.names_threads() || self.threads.runs(tid));
+        let runs = stack.active && (self.threads.same && self.names_threads() || wants_cpu(self.pid, tid));
         let holds_gil = stack.owns_gil;
         let functions = runs.then(|| {
             let function = |frame: &py_spy::Frame| {
@@ -136,10 +138,9 @@ struct Threads {
 
 impl Threads {
     fn of(pid: u32) -> Self {
-        let status = fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
         Self {
             pid,
-            same: inside(&status).is_none_or(|inside| inside == pid),
+            same: inside(Path::new(&format!("/proc/{pid}"))).is_none_or(|inside| inside == pid),
             current_pid: HashMap::new(),
             listed_at: None,
         }
@@ -161,28 +162,15 @@ impl Threads {
         tasks
             .filter_map(|entry| {
                 let entry = entry.ok()?;
-                let status = fs::read_to_string(entry.path().join("status")).ok()?;
-                Some((inside(&status)?, entry.file_name().to_str()?.parse().ok()?))
+                Some((inside(&entry.path())?, entry.file_name().to_str()?.parse().ok()?))
             })
             .collect()
     }
-
-    /// Whether the thread is running or runnable.
-    fn runs(&self, tid: u32) -> bool {
-        let stat = fs::read_to_string(format!("/proc/{}/task/{tid}/stat", self.pid));
-        stat.is_ok_and(|stat| state(&stat) == Some('R'))
-    }
 }
 
-/// A task's id in its innermost pid namespace, from its `status` file.
-fn inside(status: &str) -> Option<u32> {
-    let line = status.lines().find_map(|line| line.strip_prefix("NSpid:"))?;
-    line.split_ascii_whitespace().next_back()?.parse().ok()
-}
-
-/// State in a `stat` file, `tid (name) S ..`, see proc(5). The name may contain any characters.
-fn state(stat: &str) -> Option<char> {
-    stat.rsplit_once(") ")?.1.chars().next()
+/// A task's id in its innermost pid namespace.
+fn inside(task: &Path) -> Option<u32> {
+    ns_pids(&fs::read(task.join("status")).ok()?).last().copied()
 }
 
 #[cfg(test)]
@@ -190,18 +178,9 @@ mod tests {
     use super::*;
 
     #[test]
-    fn parses_the_lines_of_the_kernel() {
-        assert_eq!(inside("Name:\tpython3\nNSpid:\t8203\t41\nTgid:\t1\n"), Some(41));
-        assert_eq!(inside("NSpid:\t8203\n"), Some(8203));
-        assert_eq!(inside("Name:\tpython3\n"), None);
-        assert_eq!(state("8203 (a) R (x) S 1 8178"), Some('S'));
-        assert_eq!(state("8203 (a"), None);
-    }
-
-    #[test]
     fn this_process_is_in_its_own_namespace_and_its_test_thread_runs() {
         let mut threads = Threads::of(std::process::id());
         let tid = rustix::thread::gettid().as_raw_pid() as u32;
-        assert!(threads.same && threads.current_pid(tid) == Some(tid) && threads.runs(tid));
+        assert!(threads.same && threads.current_pid(tid) == Some(tid) && wants_cpu(threads.pid, tid));
     }
 }

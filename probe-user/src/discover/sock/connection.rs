@@ -3,8 +3,7 @@
 use std::collections::{HashMap, HashSet};
 use std::net::SocketAddr;
 
-use super::unix_diag::UnixSocket;
-use crate::discover::proc::net::{NamedUnix, TcpSocket, TcpState};
+use crate::proc::net::{TcpSocket, TcpState, UnixSocket};
 
 /// A connection between a side that bound a name and a side that connected to it.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -22,7 +21,7 @@ pub(crate) fn unix(sockets: &[UnixSocket]) -> Vec<Connection> {
     let listeners: HashSet<&[u8]> = sockets.iter().filter(|s| s.listening).map(|s| s.name.as_slice()).collect();
     let named: HashMap<u32, &[u8]> = sockets.iter().map(|s| (s.inode, s.name.as_slice())).collect();
     let accepted = |s: &&UnixSocket| {
-        let Some(peer) = s.peer.filter(|_| s.connected && !s.name.is_empty()) else {
+        let Some(peer) = s.peer.filter(|_| !s.listening && !s.name.is_empty()) else {
             return false;
         };
         // A socket that was bound before it connected has a name too. Then the side with a listener's name accepted.
@@ -37,9 +36,9 @@ pub(crate) fn unix(sockets: &[UnixSocket]) -> Vec<Connection> {
 }
 
 /// Connections from `/proc/net/unix` alone, which shows only the accepted sides and their names.
-pub(crate) fn unix_one_sided(sockets: &[NamedUnix]) -> Vec<Connection> {
+pub(crate) fn unix_one_sided(sockets: &[UnixSocket]) -> Vec<Connection> {
     let accepted = sockets.iter().filter(|s| !s.listening);
-    accepted.map(|s| Connection { connector: None, acceptor: s.inode, endpoint: ipc(&s.name) }).collect()
+    accepted.map(|s| Connection { connector: None, acceptor: s.inode.into(), endpoint: ipc(&s.name) }).collect()
 }
 
 /// TCP connections with both ends in these tables (of one network namespace), one of them accepted.
@@ -68,7 +67,7 @@ mod tests {
     use super::*;
 
     fn unix_socket(inode: u32, name: &str, peer: Option<u32>, listening: bool) -> UnixSocket {
-        UnixSocket { inode, listening, connected: !listening, name: name.into(), peer }
+        UnixSocket { inode, listening, name: name.into(), peer }
     }
 
     #[test]

@@ -1,6 +1,4 @@
 //! Connections as the kernel reports them: Unix sockets through netlink `sock_diag`, TCP through `/proc/PID/net`.
 
 pub(crate) mod connection;
-pub(crate) mod exact;
-pub(crate) mod netlink;
-pub(crate) mod unix_diag;
+pub(crate) mod diag;

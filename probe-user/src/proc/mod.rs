@@ -1,7 +1,7 @@
 //! Non-intrusive readers for `/proc`.
 //!
-//! Used instead of a crate for three reasons. Paths are bytes, since a mapped file's name need not be UTF-8. Every read has a limit. A
-//! process is identified by the descriptor of its directory, so that a reused pid never mixes two processes.
+//! Used instead of a crate for three reasons (docs/internals/DISCOVERY.md). Paths are bytes, since a mapped file's name need not be UTF-8.
+//! Every read has a limit. A process is identified by the descriptor of its directory, so that a reused pid never mixes two processes.
 
 mod dir;
 pub(crate) mod maps;

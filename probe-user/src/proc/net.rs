@@ -2,6 +2,11 @@
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
+use super::{ProcDir, ReadError};
+
+/// Maximum length of a line of a TCP table in bytes.
+const LINE: usize = 256;
+
 /// A TCP socket with an inode. An orphan or a `TIME_WAIT` socket has none and belongs to no process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct TcpSocket {
@@ -16,6 +21,15 @@ pub(crate) enum TcpState {
     Established,
     Listening,
     Other,
+}
+
+/// TCP sockets of the process's network namespace by family, at most `limit` of each. The flag tells whether there are more.
+pub(crate) fn tcp_tables(
+    process: &ProcDir,
+    limit: usize,
+) -> impl Iterator<Item = Result<(Vec<TcpSocket>, bool), ReadError>> {
+    let read = move |table| Ok(tcp(&process.read(table, limit.saturating_mul(LINE))?, limit));
+    ["net/tcp", "net/tcp6"].into_iter().map(read)
 }
 
 /// Parses at most `limit` sockets of one table; the flag tells whether there are more. Skips invalid lines.
@@ -58,24 +72,26 @@ fn address(text: &str) -> Option<SocketAddr> {
     Some(SocketAddr::new(ip, port))
 }
 
-/// A Unix socket with a name.
+/// A Unix stream socket that listens or is connected.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct NamedUnix {
-    pub(crate) inode: u64,
+pub(crate) struct UnixSocket {
+    pub(crate) inode: u32,
     pub(crate) listening: bool,
-    /// Name in the kernel's table: a path, or `@name` for the abstract namespace.
+    /// A path, or `@name` for the abstract namespace; empty for the connecting side. An accepted socket has its listener's name.
     pub(crate) name: Vec<u8>,
+    /// Inode of the other end. `/proc` does not show it.
+    pub(crate) peer: Option<u32>,
 }
 
 /// Named stream sockets in `/proc/net/unix`, at most `limit`; the flag tells whether there are more.
-pub(crate) fn unix(text: &[u8], limit: usize) -> (Vec<NamedUnix>, bool) {
+pub(crate) fn unix(text: &[u8], limit: usize) -> (Vec<UnixSocket>, bool) {
     let mut sockets = text.split(|&b| b == b'\n').skip(1).filter_map(unix_line);
     let found = sockets.by_ref().take(limit).collect();
     (found, sockets.next().is_some())
 }
 
 /// Parses a line such as `ffff9738: 00000002 00000000 00010000 0001 01 53111 /tmp/tmpabcdefgh`. The name may contain spaces.
-fn unix_line(line: &[u8]) -> Option<NamedUnix> {
+fn unix_line(line: &[u8]) -> Option<UnixSocket> {
     const SO_ACCEPTCON: u32 = 0x1_0000;
     let mut rest = line;
     let mut field = || {
@@ -92,7 +108,7 @@ fn unix_line(line: &[u8]) -> Option<NamedUnix> {
     let inode = field()?.parse().ok().filter(|&inode| inode != 0)?;
     let name = rest.strip_prefix(b" ")?;
     let listening = flags & SO_ACCEPTCON != 0;
-    (stream && !name.is_empty()).then(|| NamedUnix { inode, listening, name: name.to_vec() })
+    (stream && !name.is_empty()).then(|| UnixSocket { inode, listening, name: name.to_vec(), peer: None })
 }
 
 #[cfg(test)]

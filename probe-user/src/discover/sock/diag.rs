@@ -1,0 +1,413 @@
+//! Netlink socket for `sock_diag` in the current network namespace or in that of a process. It alone shows the other end of a Unix connection
+//! and the queues of one socket (Linux 3.3).
+
+use std::net::SocketAddr;
+use std::os::fd::OwnedFd;
+use std::time::Duration;
+
+use netlink_packet_core::{
+    NLM_F_DUMP, NLM_F_REQUEST, NLMSG_DONE, NLMSG_ERROR, NetlinkBuffer, NetlinkMessage, NlasIterator, Parseable as _,
+    parse_i32,
+};
+use netlink_packet_sock_diag::inet::{self, InetRequest, InetResponseHeader, SocketId};
+use netlink_packet_sock_diag::unix::nlas::{Nla, UnixDiagName};
+use netlink_packet_sock_diag::unix::{ShowFlags, StateFlags, UnixRequest, UnixResponseHeader};
+use netlink_packet_sock_diag::{
+    AF_INET, AF_INET6, AF_UNIX, IPPROTO_TCP, SOCK_DIAG_BY_FAMILY, SOCK_STREAM, SockDiagMessage, TCP_CLOSE_WAIT,
+    TCP_CLOSING, TCP_ESTABLISHED, TCP_LAST_ACK, TCP_LISTEN,
+};
+use rustix::io::{Errno, retry_on_intr};
+use rustix::net::netlink::{SOCK_DIAG, SocketAddrNetlink};
+use rustix::net::sockopt::{Timeout, set_socket_timeout};
+use rustix::net::{AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType, recv, sendto, socket_with};
+use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
+
+use crate::proc::net::UnixSocket;
+use crate::proc::{ProcDir, ReadError};
+
+/// Maximum wait for the kernel's reply.
+const PATIENCE: Duration = Duration::from_secs(2);
+/// Buffer size. The kernel fills at most 32 KiB of each datagram of a dump.
+const DATAGRAM: usize = 64 * 1024;
+/// Matches a socket whatever its cookie (`INET_DIAG_NOCOOKIE`).
+const NO_COOKIE: [u8; 8] = [0xff; 8];
+/// States after the peer's FIN, which takes a sequence number but is no byte to read.
+const PEER_CLOSED: [u8; 3] = [TCP_CLOSE_WAIT, TCP_LAST_ACK, TCP_CLOSING];
+
+/// Error of listing the sockets of a network namespace.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum DiagError {
+    /// Entering another network namespace was refused.
+    #[error("cannot enter its network namespace ({0})")]
+    Enter(ReadError),
+    /// A netlink socket cannot be used here.
+    #[error("cannot use a netlink sock_diag socket ({0})")]
+    Socket(Errno),
+    /// The kernel refused the request.
+    #[error("the kernel has no unix_diag ({0})")]
+    Refused(Errno),
+    /// The kernel refused the request for TCP sockets.
+    #[error("the kernel has no tcp_diag ({0})")]
+    NoTcp(Errno),
+}
+
+/// Amount of data queued at one socket.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Depth {
+    /// Bytes received and not read yet (`SIOCINQ`); `None` on a listening socket.
+    pub receive_bytes: Option<u64>,
+    /// Bytes sent and not yet read or acknowledged (`SIOCOUTQ`); `None` on a listening socket. On a Unix socket this includes the
+    /// kernel's overhead.
+    pub send_bytes: Option<u64>,
+}
+
+/// A message of the kernel's reply.
+enum Reply<'a> {
+    /// Description of a socket.
+    Socket(&'a [u8]),
+    /// The dump is complete.
+    Done,
+    /// The kernel refused (with `ENOENT` if there is no such socket or the module is missing).
+    Refused(Errno),
+}
+
+/// A netlink socket. It belongs to the network namespace that it was created in.
+#[derive(Debug)]
+pub(crate) struct Diag(OwnedFd);
+
+impl Diag {
+    /// Opens one in the current network namespace. Needs no privilege.
+    pub(crate) fn here() -> Result<Self, DiagError> {
+        let family = AddressFamily::NETLINK;
+        let fd =
+            socket_with(family, SocketType::RAW, SocketFlags::CLOEXEC, Some(SOCK_DIAG)).map_err(DiagError::Socket)?;
+        set_socket_timeout(&fd, Timeout::Recv, Some(PATIENCE)).map_err(DiagError::Socket)?;
+        Ok(Self(fd))
+    }
+
+    /// Opens one in the network namespace of `process`. Needs `CAP_SYS_ADMIN` over that namespace.
+    pub(crate) fn inside(process: &ProcDir) -> Result<Self, DiagError> {
+        let namespace = process.open_namespace("net").map_err(DiagError::Enter)?;
+        // Entering a namespace changes the thread permanently, so a temporary thread does it.
+        let enter = move || {
+            use std::os::fd::AsFd;
+            move_into_link_name_space(namespace.as_fd(), Some(LinkNameSpaceType::Network))
+                .map_err(|errno| DiagError::Enter(errno.into()))?;
+            Self::here()
+        };
+        let thread = std::thread::Builder::new().name("netns".into()).spawn(enter);
+        let joined = thread.map_err(|e| DiagError::Enter(e.into()))?.join();
+        joined.unwrap_or(Err(DiagError::Socket(Errno::IO)))
+    }
+
+    /// Lists listening and connected stream sockets, at most `limit`. The flag tells whether there are more.
+    pub(crate) fn unix_sockets(&self, limit: usize) -> Result<(Vec<UnixSocket>, bool), DiagError> {
+        let states = StateFlags::ESTABLISHED | StateFlags::LISTEN;
+        self.send(unix(0, states, ShowFlags::NAME | ShowFlags::PEER), NLM_F_DUMP)?;
+        let (mut sockets, mut more, mut buffer) = (Vec::new(), false, vec![0; DATAGRAM]);
+        loop {
+            for reply in replies(self.receive(&mut buffer)?) {
+                match reply {
+                    Reply::Socket(body) => sockets.extend(unix_socket(body)),
+                    Reply::Done => return Ok((sockets, more)),
+                    Reply::Refused(errno) => return Err(DiagError::Refused(errno)),
+                }
+            }
+            // Read and discard the rest of the dump, so that the next request gets its own reply.
+            if sockets.len() > limit {
+                more = true;
+                sockets.truncate(limit);
+            }
+        }
+    }
+
+    /// Tests whether the kernel reports Unix sockets, since it answers a query for one socket with `ENOENT` in both cases.
+    pub(crate) fn has_unix(&self) -> Result<(), DiagError> {
+        let nothing = unix(0, StateFlags::empty(), ShowFlags::empty());
+        self.ask(nothing, NLM_F_DUMP, DiagError::Refused, |_| Ok(()))
+    }
+
+    /// Tests whether the kernel reports TCP sockets.
+    pub(crate) fn has_tcp(&self) -> Result<(), DiagError> {
+        self.ask(tcp(AF_INET, SocketId::new_v4()), NLM_F_DUMP, DiagError::NoTcp, |_| Ok(()))
+    }
+
+    /// Queues of one Unix socket; `None` if this namespace has no such socket.
+    pub(crate) fn unix_depth(&self, inode: u32) -> Result<Option<Depth>, DiagError> {
+        let request = unix(inode, StateFlags::empty(), ShowFlags::RQLEN);
+        self.depth(request, inode.into(), DiagError::Refused)
+    }
+
+    /// Queues of the TCP socket `inode`; `None` if it no longer has these addresses. Both have the same family.
+    pub(crate) fn tcp_depth(
+        &self,
+        inode: u64,
+        (local, remote): (SocketAddr, SocketAddr),
+    ) -> Result<Option<Depth>, DiagError> {
+        let socket = SocketId {
+            source_port: local.port(),
+            destination_port: remote.port(),
+            source_address: local.ip(),
+            destination_address: remote.ip(),
+            interface_id: 0,
+            cookie: NO_COOKIE,
+        };
+        let family = if local.is_ipv4() { AF_INET } else { AF_INET6 };
+        self.depth(tcp(family, socket), inode, DiagError::NoTcp)
+    }
+
+    fn depth(
+        &self,
+        request: SockDiagMessage,
+        inode: u64,
+        refused: fn(Errno) -> DiagError,
+    ) -> Result<Option<Depth>, DiagError> {
+        let parse = |body: Option<&[u8]>| {
+            let (found, depth) = body.and_then(Depth::parse).ok_or(DiagError::Socket(Errno::BADMSG))?;
+            // Without the connection, the kernel returns the listener of its port.
+            Ok((found == inode).then_some(depth))
+        };
+        match self.ask(request, 0, refused, parse) {
+            Err(error) if error == refused(Errno::NOENT) => Ok(None),
+            asked => asked,
+        }
+    }
+
+    /// Sends a request with a reply of one datagram, and parses the description of a socket in it, if any.
+    fn ask<T>(
+        &self,
+        request: SockDiagMessage,
+        flags: u16,
+        refused: fn(Errno) -> DiagError,
+        parse: impl FnOnce(Option<&[u8]>) -> Result<T, DiagError>,
+    ) -> Result<T, DiagError> {
+        self.send(request, flags)?;
+        match replies(self.receive(&mut [0; 1024])?).next() {
+            Some(Reply::Refused(errno)) => Err(refused(errno)),
+            Some(Reply::Socket(body)) => parse(Some(body)),
+            Some(Reply::Done) | None => parse(None),
+        }
+    }
+
+    fn send(&self, request: SockDiagMessage, flags: u16) -> Result<(), DiagError> {
+        let mut message = NetlinkMessage::from(request);
+        message.header.flags = NLM_F_REQUEST | flags;
+        message.finalize();
+        let mut bytes = vec![0; message.buffer_len()];
+        message.serialize(&mut bytes);
+        let kernel = SocketAddrNetlink::new(0, 0);
+        sendto(&self.0, &bytes, SendFlags::empty(), &kernel).map_err(DiagError::Socket)?;
+        Ok(())
+    }
+
+    fn receive<'b>(&self, buffer: &'b mut [u8]) -> Result<&'b [u8], DiagError> {
+        let received = retry_on_intr(|| recv(&self.0, &mut *buffer, RecvFlags::empty()));
+        let (length, _) = received.map_err(DiagError::Socket)?;
+        Ok(&buffer[..length])
+    }
+}
+
+/// Request for the Unix socket `inode`, or a dump of those in these states.
+fn unix(inode: u32, state_flags: StateFlags, show_flags: ShowFlags) -> SockDiagMessage {
+    SockDiagMessage::UnixRequest(UnixRequest { state_flags, inode, show_flags, cookie: NO_COOKIE })
+}
+
+/// Request for one TCP socket. A dump matches none.
+fn tcp(family: u8, socket_id: SocketId) -> SockDiagMessage {
+    SockDiagMessage::InetRequest(InetRequest {
+        family,
+        protocol: IPPROTO_TCP,
+        extensions: inet::ExtensionFlags::empty(),
+        states: inet::StateFlags::empty(),
+        socket_id,
+    })
+}
+
+/// Messages in a datagram. Ends at a truncated or malformed one.
+fn replies(mut rest: &[u8]) -> impl Iterator<Item = Reply<'_>> {
+    let messages = std::iter::from_fn(move || {
+        let message = NetlinkBuffer::new_checked(rest).ok()?;
+        rest = rest.get((message.length() as usize).next_multiple_of(4)..).unwrap_or_default();
+        Some((message.message_type(), message.payload()))
+    });
+    messages.filter_map(|(kind, body)| match kind {
+        SOCK_DIAG_BY_FAMILY => Some(Reply::Socket(body)),
+        // Both begin with 0 or a negative error; a dump may end with one.
+        NLMSG_DONE | NLMSG_ERROR => match body.get(..4).and_then(|errno| parse_i32(errno).ok()) {
+            Some(errno) if errno < 0 => Some(Reply::Refused(Errno::from_raw_os_error(errno.saturating_neg()))),
+            _ => Some(Reply::Done),
+        },
+        _ => None,
+    })
+}
+
+/// Parses the description of a Unix stream socket. Skips malformed attributes.
+fn unix_socket(body: &[u8]) -> Option<UnixSocket> {
+    let header = unix_header(body).filter(|header| header.kind == SOCK_STREAM)?;
+    let listening = match header.state {
+        TCP_LISTEN => true,
+        TCP_ESTABLISHED => false,
+        _ => return None,
+    };
+    let mut socket = UnixSocket { inode: header.inode, listening, name: Vec::new(), peer: None };
+    for attribute in attributes(body) {
+        match attribute {
+            Nla::Name(UnixDiagName::Pathname(path)) => socket.name = path.into_encoded_bytes(),
+            Nla::Name(UnixDiagName::Abstract(name)) if !name.is_empty() => socket.name = [b"@", &*name].concat(),
+            Nla::Peer(inode) => socket.peer = (inode != 0).then_some(inode),
+            _ => {}
+        }
+    }
+    Some(socket)
+}
+
+impl Depth {
+    /// Parses the inode and the queues in the description of a Unix or TCP socket.
+    fn parse(body: &[u8]) -> Option<(u64, Self)> {
+        let (state, inode, receive, send) = if let Some(header) = unix_header(body) {
+            let queues = |attribute| match attribute {
+                Nla::ReceiveQueueLength(receive, send) => Some((receive, send)),
+                _ => None,
+            };
+            let (receive, send) = attributes(body).find_map(queues)?;
+            (header.state, header.inode, receive, send)
+        } else {
+            let found = InetResponseHeader::parse(body).ok()?;
+            let fin = u32::from(PEER_CLOSED.contains(&found.state));
+            (found.state, found.inode, found.recv_queue.saturating_sub(fin), found.send_queue)
+        };
+        // On a listening socket, the same fields count connections.
+        let bytes = |bytes: u32| (state != TCP_LISTEN).then_some(bytes.into());
+        Some((inode.into(), Self { receive_bytes: bytes(receive), send_bytes: bytes(send) }))
+    }
+}
+
+fn unix_header(body: &[u8]) -> Option<UnixResponseHeader> {
+    (body.first() == Some(&AF_UNIX)).then(|| UnixResponseHeader::parse(body).ok())?
+}
+
+fn attributes(body: &[u8]) -> impl Iterator<Item = Nla> {
+    const HEADER: usize = 16;
+    let attributes = NlasIterator::new(body.get(HEADER..).unwrap_or_default()).map_while(Result::ok);
+    attributes.filter_map(|attribute| Nla::parse(&attribute).ok())
+}
+
+/// Parses a datagram as the reply to every request. Returns the number of sockets in it.
+#[cfg(any(test, feature = "fuzzing"))]
+pub(crate) fn parse(datagram: &[u8]) -> usize {
+    let bodies = replies(datagram).filter_map(|reply| if let Reply::Socket(body) = reply { Some(body) } else { None });
+    bodies.filter(|body| Depth::parse(body).is_some() | unix_socket(body).is_some()).count()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::linux::net::SocketAddrExt as _;
+    use std::os::unix::fs::MetadataExt;
+    use std::os::unix::net::{UnixListener, UnixStream};
+
+    use netlink_packet_core::Emitable as _;
+    use netlink_packet_sock_diag::unix::UnixResponse;
+    use proptest::prelude::*;
+
+    use super::*;
+    use crate::proc::ProcRoot;
+
+    fn inode(socket: impl std::os::fd::AsFd) -> u32 {
+        let file = std::fs::File::from(socket.as_fd().try_clone_to_owned().unwrap());
+        file.metadata().unwrap().ino() as u32
+    }
+
+    #[test]
+    fn the_kernel_reports_the_peer_socket() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("tokenizer_ipc");
+        let listener = UnixListener::bind(&path).unwrap();
+        let sender = UnixStream::connect(&path).unwrap();
+        let (accepted, _) = listener.accept().unwrap();
+        let abstract_name = format!("tokengap-test-{}", std::process::id());
+        let address = std::os::unix::net::SocketAddr::from_abstract_name(&abstract_name).unwrap();
+        let unnamed_file = UnixListener::bind_addr(&address).unwrap();
+        let (sockets, more) = Diag::here().unwrap().unix_sockets(100_000).unwrap();
+        assert!(!more);
+        let of = |ino| sockets.iter().find(|s| s.inode == ino).unwrap();
+        let (sender, accepted, listener) = (inode(&sender), inode(&accepted), inode(&listener));
+        assert_eq!(of(sender).peer, Some(accepted));
+        assert_eq!(of(accepted).peer, Some(sender));
+        assert!(of(sender).name.is_empty());
+        let path = path.into_os_string().into_encoded_bytes();
+        assert_eq!((&of(accepted).name, of(listener).listening), (&path, true));
+        assert_eq!(of(inode(&unnamed_file)).name, format!("@{abstract_name}").into_bytes());
+        let (cut, more) = Diag::here().unwrap().unix_sockets(1).unwrap();
+        assert_eq!((cut.len(), more), (1, true));
+    }
+
+    #[test]
+    fn entering_the_current_namespace_gives_a_socket_or_a_reason() {
+        let me = ProcRoot::new("/proc").process(std::process::id()).unwrap();
+        match Diag::inside(&me) {
+            Ok(diag) => assert!(diag.unix_sockets(100_000).is_ok()),
+            Err(e) => assert_eq!(e, DiagError::Enter(ReadError::Denied)),
+        }
+    }
+
+    #[test]
+    fn a_fin_is_not_counted_as_a_byte_and_a_listener_has_no_queue() {
+        let received = |state, recv_queue| {
+            let socket_id = SocketId::new_v4();
+            let (family, timer, uid, inode) = (AF_INET, None, 0, 77);
+            let header = InetResponseHeader { family, state, timer, socket_id, recv_queue, send_queue: 0, uid, inode };
+            let mut body = vec![0; header.buffer_len()];
+            header.emit(&mut body);
+            let (inode, depth) = Depth::parse(&body).unwrap();
+            assert_eq!(inode, 77);
+            depth.receive_bytes
+        };
+        assert_eq!(received(TCP_ESTABLISHED, 5001), Some(5001));
+        assert_eq!(received(TCP_CLOSE_WAIT, 5001), Some(5000));
+        assert_eq!(received(TCP_CLOSE_WAIT, 0), Some(0));
+        assert_eq!(received(TCP_LISTEN, 3), None);
+    }
+
+    #[test]
+    fn a_dump_may_end_with_an_error_and_a_missing_module_is_a_refusal() {
+        let refusal = |kind: u16, errno: i32| {
+            let mut datagram = [0; 20];
+            datagram[0..4].copy_from_slice(&20_u32.to_ne_bytes());
+            datagram[4..6].copy_from_slice(&kind.to_ne_bytes());
+            datagram[16..20].copy_from_slice(&errno.to_ne_bytes());
+            match replies(&datagram).next().unwrap() {
+                Reply::Refused(errno) => Some(errno),
+                Reply::Done => None,
+                Reply::Socket(_) => panic!("no socket"),
+            }
+        };
+        assert_eq!((refusal(NLMSG_DONE, 0), refusal(NLMSG_DONE, -2)), (None, Some(Errno::NOENT)));
+        assert_eq!(refusal(NLMSG_ERROR, -2), Some(Errno::NOENT));
+    }
+
+    proptest! {
+        #[test]
+        fn arbitrary_bytes_never_panic(bytes in proptest::collection::vec(any::<u8>(), 0..400)) {
+            parse(&bytes);
+            let _ = (unix_socket(&bytes), Depth::parse(&bytes));
+        }
+
+        #[test]
+        fn a_truncated_datagram_gives_only_complete_sockets(cut in 0usize..200) {
+            let header = UnixResponseHeader { kind: SOCK_STREAM, state: TCP_ESTABLISHED, inode: 7, cookie: [0; 8] };
+            let nlas = [Nla::Name(UnixDiagName::Pathname("/tmp/x".into())), Nla::Peer(8)].into_iter().collect();
+            let mut message = NetlinkMessage::from(SockDiagMessage::UnixResponse(Box::new(UnixResponse { header, nlas })));
+            message.finalize();
+            let mut one = vec![0; message.buffer_len()];
+            message.serialize(&mut one);
+            let datagram = [&*one, &one].concat();
+            let complete = UnixSocket { inode: 7, listening: false, name: b"/tmp/x".to_vec(), peer: Some(8) };
+            let cut = cut.min(datagram.len());
+            let sockets: Vec<_> = replies(&datagram[..cut]).filter_map(|reply| match reply {
+                Reply::Socket(body) => unix_socket(body),
+                _ => None,
+            }).collect();
+            prop_assert_eq!(sockets, vec![complete; cut / one.len()]);
+        }
+    }
+}
