@@ -192,7 +192,7 @@ pub(crate) fn found(words: &str, ui: &Ui) -> Vec<Entry> {
     });
     let filters = ui.saved.iter().enumerate().map(|(place, saved)| Entry {
         shown: "",
-        what: format!("filter @{}: {}", saved.name, saved.text),
+        what: format!("filter @{}: {}", saved.name, saved.query.text),
         place: "",
         action: Action::Saved(place),
     });

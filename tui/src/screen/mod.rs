@@ -306,7 +306,7 @@ impl Screen {
             .map(|((mono, wall), start)| wall.saturating_add(start.since(mono)).saturating_sub(mono.since(start)));
         if rows {
             // A filter searches all requests that the ledger holds.
-            let max_rows = if self.ui.filter.1.is_empty() { self.ui.rows } else { usize::MAX };
+            let max_rows = if self.ui.filter.is_empty() { self.ui.rows } else { usize::MAX };
             self.view.model.refresh_rows(run.analysis, max_rows, &self.ui.pins);
         }
     }
@@ -317,7 +317,7 @@ impl Screen {
             return Ok(());
         }
         let begun = Instant::now();
-        self.view.model.table.arrange(&self.ui.filter.1, self.ui.sort, &self.ui.pins);
+        self.view.model.table.arrange(&self.ui.filter, self.ui.sort, &self.ui.pins);
         self.ui.settle(&self.view.model);
         if self.ui.tab == Tab::Request {
             let shown = self.view.model.detail.as_ref().map(|d| d.rid.as_str());

@@ -9,6 +9,7 @@ use super::pad::Pad;
 use crate::state::Model;
 use crate::state::health::Health;
 use crate::state::history::{Metric, ThreadSample};
+use crate::state::tab::Tab;
 use crate::state::threads::{Shares, ThreadLine};
 use crate::state::ui::Ui;
 use crate::theme::{PLAIN, STRONG};
@@ -34,19 +35,13 @@ pub(super) fn draw(pad: &mut Pad<'_>, model: &Model, ui: &Ui, hits: &mut Hits) {
         pad.number(28 + place as u16 * 7, 1, 7, head, theme.dim());
     }
     let max_rows = (pad.height().saturating_sub(2) / 2).max(4);
-    hits.page = max_rows.into();
-    let top = ui.thread.saturating_sub(usize::from(max_rows) - 1);
-    let mut y = 2;
-    for (place, thread) in threads.iter().enumerate().skip(top).take(max_rows.into()) {
-        line(pad, y, thread);
-        hits.add_row(pad, y, place, place == ui.thread);
-        y += 1;
-    }
-    if let Some(thread) = threads.get(ui.thread) {
+    let selected = ui.place(Tab::Cpu);
+    let y = hits.list((pad, 2), threads, (selected, max_rows), |pad, y, _, thread| line(pad, y, thread));
+    if let Some(thread) = threads.get(selected) {
         // With stack samples, the function table gets the space of the charts.
         let table = model.stacks.iter().find(|t| t.role == thread.role).or(model.stacks.first());
         let rows = if table.is_some() { 1 } else { CHART_ROWS };
-        y = over_time(pad, y + 1, rows, thread, model, ui);
+        let y = over_time(pad, y + 1, rows, thread, model, ui);
         if let Some(table) = table {
             functions(pad, y, table);
         }
@@ -109,7 +104,7 @@ fn over_time(pad: &mut Pad<'_>, y: u16, max_rows: u16, thread: &ThreadLine, mode
     y + 1 + rows * metrics.len() as u16
 }
 
-fn line(pad: &mut Pad<'_>, y: u16, thread: &ThreadLine) {
+fn line(pad: &mut Pad<'_>, y: u16, thread: &ThreadLine) -> u16 {
     let theme = pad.theme();
     let mark = if thread.receives { "*" } else { " " };
     pad.fit(3, y, 12, &format!("{mark}{}", thread.role), STRONG);
@@ -118,7 +113,7 @@ fn line(pad: &mut Pad<'_>, y: u16, thread: &ThreadLine) {
     let Some(shares) = &thread.recent else {
         pad.text(1, y, theme.sign(Health::Unknown), theme.dim());
         pad.text(36, y, "not sampled in the last 10 s", theme.dim());
-        return;
+        return y + 1;
     };
     let (health, verdict) = verdict(shares);
     pad.text(1, y, theme.sign(health), theme.health(health));
@@ -133,6 +128,7 @@ fn line(pad: &mut Pad<'_>, y: u16, thread: &ThreadLine) {
     let x = pad.text(BARS, y, &theme.pick("█", "#").repeat(cells(shares.running)), theme.line());
     let lack = shares.waiting.unwrap_or(0.0) + shares.throttled.unwrap_or(0.0);
     pad.text(x, y, &theme.pick("░", "-").repeat(cells(lack)), theme.health(Health::Warning));
+    y + 1
 }
 
 /// Tells CPU-bound, starved and throttled threads apart, because each needs a different fix.

@@ -10,6 +10,7 @@ use crate::state::Model;
 use crate::state::health::Health;
 use crate::state::history::{HopSample, Metric};
 use crate::state::model::{CLASSES, HopLine};
+use crate::state::tab::Tab;
 use crate::state::ui::Ui;
 use crate::theme::{PLAIN, STRONG};
 
@@ -30,18 +31,12 @@ pub(super) fn draw(pad: &mut Pad<'_>, model: &Model, ui: &Ui, hits: &mut Hits) {
         pad.number(x, 0, CELL, COLUMNS[column].0, theme.dim());
     }
     let max = (pad.height() / 3).max(4);
-    let top = ui.hop.saturating_sub(usize::from(max) - 1);
-    hits.page = max.into();
-    let mut y = 1;
-    for (place, hop) in model.hops.iter().enumerate().skip(top).take(max.into()) {
+    let selected = ui.place(Tab::Hops);
+    let y = hits.list((pad, 1), &model.hops, (selected, max), |pad, y, place, hop| {
         line(pad, y, hop, &columns);
-        hits.add_row(pad, y, place, place == ui.hop);
-        y += 1;
-        if place == ui.hop && hop.members.len() > 1 {
-            y = members(pad, y, hop);
-        }
-    }
-    if let Some(hop) = model.hops.get(ui.hop) {
+        if place == selected && hop.members.len() > 1 { members(pad, y + 1, hop) } else { y + 1 }
+    });
+    if let Some(hop) = model.hops.get(selected) {
         let height = pad.height();
         detail(&mut pad.below(y + 1, height), hop, model, ui);
     }

@@ -51,6 +51,25 @@ impl Hits {
         self.areas.push((area, action));
     }
 
+    /// Draws the part of a list that includes the selected item, at most `rows` of its items. `draw` draws an item in a row and returns the
+    /// next free row.
+    fn list<T>(
+        &mut self,
+        (pad, mut y): (&mut Pad<'_>, u16),
+        items: &[T],
+        (selected, rows): (usize, u16),
+        draw: impl Fn(&mut Pad<'_>, u16, usize, &T) -> u16,
+    ) -> u16 {
+        let top = selected.saturating_sub(usize::from(rows) - 1);
+        self.page = rows.into();
+        for (place, item) in items.iter().enumerate().skip(top).take(rows.into()) {
+            let row = y;
+            y = draw(pad, row, place, item);
+            self.add_row(pad, row, place, place == selected);
+        }
+        y
+    }
+
     /// Makes line `y` a row of a list: a click picks it, and the selected one is marked.
     fn add_row(&mut self, pad: &mut Pad<'_>, y: u16, place: usize, selected: bool) {
         if selected {

@@ -11,6 +11,7 @@ use crate::state::Model;
 use crate::state::action::Action;
 use crate::state::health::Health;
 use crate::state::history::Sample;
+use crate::state::tab::Tab;
 use crate::state::ui::Ui;
 use crate::theme::{PLAIN, STRONG};
 
@@ -185,7 +186,7 @@ fn findings(pad: &mut Pad<'_>, y: u16, model: &Model, hits: &mut Hits) {
     pad.rule(y, "findings");
     for (row, finding) in model.findings.iter().take(FINDINGS.into()).enumerate() {
         let y = y + 1 + row as u16;
-        hits.add(pad.row(y), Action::OpenFinding(row));
+        hits.add(pad.row(y), Action::OpenAt(Tab::Findings, row));
         let style = if finding.active { theme.health(finding.health) } else { theme.dim() };
         pad.text(1, y, &format!("{} {:<9}", theme.sign(finding.health), finding.health.word()), style);
         pad.text(13, y, &format!("since {:<7} {}", clock(finding.at_ns), finding.summary), PLAIN);

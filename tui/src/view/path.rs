@@ -36,7 +36,7 @@ struct Arrow {
 impl Arrow {
     /// Action of a click: opens the hop, or the findings for deliveries.
     fn opens(&self) -> Action {
-        self.place.map_or(Action::Go(Tab::Findings), Action::OpenHop)
+        self.place.map_or(Action::Go(Tab::Findings), |place| Action::OpenAt(Tab::Hops, place))
     }
 }
 

@@ -13,6 +13,7 @@ use crate::state::flags::Flag;
 use crate::state::health::Health;
 use crate::state::request::{ChunkLine, Detail};
 use crate::state::row::Row;
+use crate::state::tab::Tab;
 use crate::state::ui::Ui;
 use crate::theme::{PLAIN, STRONG, Theme};
 
@@ -200,7 +201,7 @@ fn chunks(pad: &mut Pad<'_>, y: u16, detail: &Detail, ui: &Ui, hits: &mut Hits) 
         pad.number(layout.x(place), y + 1, 8, name, theme.dim());
     }
     pad.text(layout.fate, y + 1, "outcome", theme.dim());
-    let top = ui.chunk.min(detail.chunks.len().saturating_sub(rows.into()));
+    let top = ui.place(Tab::Request).min(detail.chunks.len().saturating_sub(rows.into()));
     let start = detail.span().map(|s| s.0);
     for row in 0..rows {
         let place = top + usize::from(row);

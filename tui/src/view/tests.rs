@@ -44,7 +44,7 @@ impl Fixture {
 
     /// Updates the selection and the detail as the run loop does before drawing.
     fn update(&mut self) {
-        self.model.table.arrange(&self.ui.filter.1, self.ui.sort, &self.ui.pins);
+        self.model.table.arrange(&self.ui.filter, self.ui.sort, &self.ui.pins);
         self.ui.settle(&self.model);
         if let (Tab::Request, Some(rid)) = (self.ui.tab, self.ui.selected.clone()) {
             self.model.refresh_detail(&self.scene.analysis, &self.scene.journal, &rid);
@@ -183,9 +183,9 @@ fn one_request_matches_its_snapshots() {
     fixture.press(&[Action::Go(Tab::Requests), Action::Open]);
     fixture.snapshot("request");
     fixture.press(&[Action::Seek(1), Action::Seek(1), Action::Seek(1)]);
-    assert_eq!(fixture.ui.chunk, 4, "chunks 1, 3 and 5 were dropped");
+    assert_eq!(fixture.ui.place(Tab::Request), 4, "chunks 1, 3 and 5 were dropped");
     fixture.press(&[Action::Seek(-1)]);
-    assert_eq!(fixture.ui.chunk, 2);
+    assert_eq!(fixture.ui.place(Tab::Request), 2);
     let mut tapped = tapped();
     tapped.press(&[Action::Go(Tab::Request)]);
     tapped.snapshot("request_tapped");
@@ -226,7 +226,7 @@ fn a_damaged_tool_call_is_explained_on_the_request_screen() {
     fixture.scene.emit(13_001 * MS, What::Answered(answer(calls)));
     fixture.refresh();
     fixture.snapshot("request_tool_calls");
-    fixture.ui.filter.1 = Query::parse("flag:tool-call").expect("a filter");
+    fixture.ui.filter = Query::parse("flag:tool-call").expect("a filter");
     fixture.press(&[Action::Go(Tab::Requests)]);
     assert_eq!(fixture.model.table.visible_count(), 1);
 }
