@@ -40,7 +40,7 @@ pub(crate) fn watch(mut source: impl LiveSource, args: &LiveArgs, signals: &Sign
     }
     let mut sink = Sink::open(&files, source.kind(), &config)?;
     if let Some(feed) = args.feed.options()? {
-        sink.publish(feed, Box::<tui::Model>::default())?;
+        sink.publish(feed, Box::<tui::Past>::default())?;
     }
     let telemetry = Telemetry::open(args.telemetry.metrics, args.telemetry.push().as_ref(), source.kind())?;
     if let Some(bound) = telemetry.bound() {

@@ -8,9 +8,8 @@ pub mod theme;
 mod view;
 
 pub use screen::{Options, PodView, Screen};
-pub use state::Model;
 pub use state::journal::DEFAULT_MOMENTS;
-pub use state::past::ReceivedHistory;
+pub use state::past::Past;
 pub use state::refresh::FINISHED_SHOWN;
 pub use state::ui::Saved;
 

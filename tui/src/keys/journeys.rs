@@ -36,7 +36,7 @@ impl Fixture {
             FindingLine { at_ns: 20_000_000_000, ..FindingLine::default() },
         ];
         for second in 0..100 {
-            model.history.enter(second, Sample::default());
+            model.past.history.enter(second, Sample::default());
         }
         let mut fixture = Self { model, ui: Ui { page: 2, ..Ui::default() } };
         fixture.update();
@@ -143,7 +143,7 @@ fn enter_on_a_finding_opens_its_request_or_its_time() {
 fn a_paused_view_is_frozen_and_can_be_scrolled_in_time() {
     let mut fixture = Fixture::new();
     fixture.type_in("p");
-    fixture.model.history.enter(150, Sample::default());
+    fixture.model.past.history.enter(150, Sample::default());
     assert_eq!(fixture.ui.time_end(&fixture.model), 99);
     fixture.type_in("-h");
     assert_eq!((ZOOM[fixture.ui.zoom], fixture.ui.time_end(&fixture.model)), (2, 89));

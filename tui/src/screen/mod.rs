@@ -18,6 +18,7 @@ use anyhow::{Context, ensure};
 use ratatui::crossterm::event::{self, Event as Input, KeyEventKind, MouseButton, MouseEvent, MouseEventKind};
 use session::idle;
 use session::own;
+use session::sink::Past as _;
 use session::{Observer, Run, ScreenCommand, Stage};
 use trace::stats::Distribution;
 use trace::{Analysis, Event, MonoNs};
@@ -27,7 +28,7 @@ use crate::log::LogHold;
 use crate::state::Model;
 use crate::state::action::{Action, Effect};
 use crate::state::journal::Journal;
-use crate::state::past::ReceivedHistory;
+use crate::state::past::Past;
 use crate::state::pods::PodLine;
 use crate::state::refresh::RunValues;
 use crate::state::tab::Tab;
@@ -155,8 +156,8 @@ impl Screen {
     }
 
     /// Replaces the time series of a run with the received ones.
-    pub fn take_over(&mut self, run: usize, past: ReceivedHistory) {
-        self.view(run).model.take_over(past);
+    pub fn take_over(&mut self, run: usize, past: Past) {
+        self.view(run).model.past.take_over(past);
     }
 
     /// State of a run, whether it is shown or not.
@@ -354,7 +355,7 @@ impl Observer for Screen {
     }
 
     fn tick(&mut self, analysis: &Analysis) {
-        self.view.model.remember(analysis);
+        self.view.model.past.remember(analysis);
     }
 
     fn restart(&mut self) {
@@ -426,7 +427,7 @@ impl Observer for PodView {
     }
 
     fn tick(&mut self, analysis: &Analysis) {
-        self.screen.borrow_mut().view(self.place).model.remember(analysis);
+        self.screen.borrow_mut().view(self.place).model.past.remember(analysis);
     }
 
     fn restart(&mut self) {

@@ -2,11 +2,11 @@
 
 use session::units::{count, duration};
 use trace::engine::EngineState;
-use trace::event::ToolCalls;
 use trace::ledger::Losses;
 use trace::report::{explain_tool_calls, ids, places};
 
 use super::flags::Flag;
+use super::request::Kept;
 use super::row::{Life, Row};
 
 /// Maximum number of lost token ranges, and of ids, named in the evidence.
@@ -28,13 +28,8 @@ fn named(losses: Option<&Losses>) -> String {
     format!(" ({})", listed.join("; "))
 }
 
-/// Each flag of the request with its evidence, for these confirmed and predicted losses and tool calls.
-pub(super) fn evidence(
-    row: &Row,
-    engine: &EngineState,
-    [confirmed, predicted]: [Option<&Losses>; 2],
-    tool_calls: Option<&ToolCalls>,
-) -> Vec<(Flag, String)> {
+/// Each flag of the request with its evidence.
+pub(super) fn evidence(row: &Row, engine: &EngineState, kept: &Kept) -> Vec<(Flag, String)> {
     let of = |n: Option<u32>| count(n.unwrap_or(0).into());
     let (source, receiver) = (engine.facts().source(), engine.facts().receiver());
     row.flags
@@ -55,13 +50,13 @@ pub(super) fn evidence(
                     "confirmed: {} lost tokens in {} chunks that were dropped while later ones were delivered{}",
                     of(row.tokens_lost),
                     of(row.dropped),
-                    named(confirmed)
+                    named(kept.confirmed.as_ref())
                 ),
-                Flag::ToolCall => tool_calls.map_or_else(|| flag.what().to_owned(), explain_tool_calls),
+                Flag::ToolCall => kept.tool_calls.as_ref().map_or_else(|| flag.what().to_owned(), explain_tool_calls),
                 Flag::DropPredicted => format!(
                     "several of its chunks were received in one wakeup, and {} keeps only the last{}",
                     engine.title(),
-                    named(predicted)
+                    named(kept.predicted.as_ref())
                 ),
                 Flag::Loss => format!(
                     "completion_tokens increased by more than the frames list: {} tokens were lost on the wire",

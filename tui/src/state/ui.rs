@@ -172,7 +172,7 @@ impl Ui {
                 return Some(Effect::Command(ScreenCommand::Play(Play::To(second * 1_000_000_000))));
             }
             Action::At(second) => {
-                let newest = model.history.newest();
+                let newest = model.past.history.newest();
                 self.paused = Some(self.paused.unwrap_or(newest));
                 self.back = self.paused.unwrap_or(newest).saturating_sub(second);
             }
@@ -250,7 +250,7 @@ impl Ui {
 
     /// Second at which the time series end.
     pub(crate) fn time_end(&self, model: &Model) -> u64 {
-        self.paused.unwrap_or(model.history.newest()).saturating_sub(self.back)
+        self.paused.unwrap_or(model.past.history.newest()).saturating_sub(self.back)
     }
 
     /// Shows `text` until the next key.
@@ -344,9 +344,9 @@ impl Ui {
         if let Some(place) = hop.filter(|_| finding.rid.is_empty()) {
             self.open_at(Tab::Hops, place);
         } else if finding.rid.is_empty() {
-            let end = self.paused.unwrap_or(model.history.newest());
+            let end = self.paused.unwrap_or(model.past.history.newest());
             self.back = end.saturating_sub(finding.at_ns / 1_000_000_000 + ZOOM[self.zoom] * SCROLL);
-            self.back = self.back.min(model.history.depth());
+            self.back = self.back.min(model.past.history.depth());
             self.go(Tab::Overview);
         } else {
             self.follow = false;
@@ -385,14 +385,14 @@ impl Ui {
                 self.back = 0;
                 None
             }
-            None => Some(model.history.newest()),
+            None => Some(model.past.history.newest()),
         };
     }
 
     fn scroll(&mut self, by: isize, model: &Model) {
         let step = by.unsigned_abs() as u64 * SCROLL * ZOOM[self.zoom];
         self.back = if by < 0 { self.back.saturating_add(step) } else { self.back.saturating_sub(step) };
-        self.back = self.back.min(model.history.depth());
+        self.back = self.back.min(model.past.history.depth());
     }
 
     fn edit(&mut self, change: impl FnOnce(&mut String)) {

@@ -84,7 +84,7 @@ fn over_time(pad: &mut Pad<'_>, y: u16, max_rows: u16, thread: &ThreadLine, mode
     let time_range = window.words(chart::columns(pad.width()), model);
     let thread_name = format!("{} {} {}", thread.role, thread.name, thread.id.tid);
     pad.rule(y, &format!("{thread_name}: {time_range}"));
-    let Some(history) = model.thread_history.get(&thread.id) else {
+    let Some(history) = model.past.threads.get(&thread.id) else {
         return y + 1;
     };
     let show = |share: f64| format!("{:.0}%", share * 100.0);

@@ -188,7 +188,7 @@ fn histogram(pad: &mut Pad<'_>, y: u16, hop: &HopLine) {
 /// Time series of the hop, right of the histogram: backlog, and if there is room queue wait and rate.
 fn trends(pad: &mut Pad<'_>, x: u16, y: u16, hop: &HopLine, model: &Model, ui: &Ui) {
     let theme = pad.theme();
-    let Some(history) = model.hop_history.get(&hop.name) else {
+    let Some(history) = model.past.hops.get(&hop.name) else {
         return;
     };
     let window = Window::of(model, ui);

@@ -170,10 +170,10 @@ fn lines(pad: &mut Pad<'_>, y: u16, reserved: u16, (model, ui): (&Model, &Ui), h
         if at + rows > pad.height() {
             break;
         }
-        chart::draw(&mut pad.below(at, rows), line, &model.history, window);
+        chart::draw(&mut pad.below(at, rows), line, &model.past.history, window);
         at += rows;
     }
-    window.hits(pad, (chart::LEFT, y + 1), (columns, at - y - 1), &model.history, hits);
+    window.hits(pad, (chart::LEFT, y + 1), (columns, at - y - 1), &model.past.history, hits);
     if at + reserved < pad.height() {
         window.axis(pad, (chart::LEFT, at), columns, model);
         at += 1;

@@ -32,8 +32,8 @@ pub(super) fn draw(pad: &mut Pad<'_>, model: &Model, ui: &Ui, hits: &mut Hits) {
     };
     let mut y = head(pad, detail);
     y = path::shares(pad, y, "first token", &detail.time);
-    if detail.itl.delivered.is_some() || detail.itl.sent.is_some() {
-        y = itl(pad, y, 2, [detail.itl.delivered, detail.itl.sent]);
+    if detail.kept.itl.delivered.is_some() || detail.kept.itl.sent.is_some() {
+        y = itl(pad, y, 2, [detail.kept.itl.delivered, detail.kept.itl.sent]);
     }
     y = frontend(pad, y, detail);
     for (flag, why) in &detail.evidence {
@@ -66,7 +66,7 @@ fn head(pad: &mut Pad<'_>, detail: &Detail) -> u16 {
 /// Draws what became of the response's tool calls, unless the evidence for a flag has it.
 fn tool_calls(pad: &mut Pad<'_>, y: u16, detail: &Detail) -> u16 {
     let theme = pad.theme();
-    let Some(calls) = &detail.tool_calls else { return y };
+    let Some(calls) = &detail.kept.tool_calls else { return y };
     if detail.evidence.iter().any(|(flag, _)| *flag == Flag::ToolCall) {
         return y;
     }
@@ -81,7 +81,7 @@ fn tool_calls(pad: &mut Pad<'_>, y: u16, detail: &Detail) -> u16 {
 
 /// Draws how long the response waited in a frontend, if known.
 fn frontend(pad: &mut Pad<'_>, y: u16, detail: &Detail) -> u16 {
-    let Some(waits) = &detail.frontend else { return y };
+    let Some(waits) = &detail.kept.frontend else { return y };
     let x = pad.text(1, y, "frontend ", pad.theme().head());
     let text = format!(
         "first token waited {}, last token {}, after the worker wrote them",

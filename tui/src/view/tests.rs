@@ -3,7 +3,7 @@
 use ratatui::Terminal;
 use ratatui::backend::TestBackend;
 use session::playback::{Play, PlaybackState, Position, Speed};
-use session::sink::{Writing, Written};
+use session::sink::{Past as _, Writing, Written};
 use trace::event::{
     Answer, ArgumentsPart, Capabilities, CpuSample, Finish, Received, StackSample, ToolCallOutcome, ToolCalls,
     UnjudgedReason, What,
@@ -112,7 +112,7 @@ fn race() -> Fixture {
         }
         if frame % 5 == 0 {
             fixture.scene.tick(at + 10 * MS);
-            fixture.model.remember(&fixture.scene.analysis);
+            fixture.model.past.remember(&fixture.scene.analysis);
         }
     }
     fixture.refresh();
@@ -127,7 +127,7 @@ fn tapped() -> Fixture {
         fixture.scene.send_on(0, at, &[("5b92f00d", 1, frame as u32 + 1)], None);
         fixture.scene.send_on(1, at + 2 * MS, &[("5b92f00d", 1, frame as u32 + 1)], None);
         fixture.scene.tick(at + 3 * MS);
-        fixture.model.remember(&fixture.scene.analysis);
+        fixture.model.past.remember(&fixture.scene.analysis);
     }
     fixture.refresh();
     fixture
@@ -236,7 +236,7 @@ fn the_wait_in_a_frontend_is_on_the_request_screen() {
     let mut fixture = race();
     fixture.press(&[Action::Go(Tab::Requests), Action::Open]);
     let detail = fixture.model.detail.as_mut().expect("a request");
-    detail.frontend = Some(FrontendResponse {
+    detail.kept.frontend = Some(FrontendResponse {
         rid: detail.rid.as_str().into(),
         first_token_ns: Some(2_000_000_000),
         last_token_ns: None,
@@ -284,7 +284,7 @@ fn the_cpu_tab_appears_with_thread_samples() {
             };
             fixture.scene.emit(tenth * 100 * MS, What::Cpu(sample));
         }
-        fixture.model.remember(&fixture.scene.analysis);
+        fixture.model.past.remember(&fixture.scene.analysis);
     }
     let (id, by) = (FrameId::new(HopId(0), 0, 150), Some(ThreadId { pid: 4_000, tid: 4_321 }));
     let received = Received { by, ..Received::new(id) };
