@@ -57,7 +57,7 @@ pub(crate) fn watch(mut source: impl LiveSource, args: &LiveArgs, signals: &Sign
     let observer: Box<dyn Observer> = if args.outcome.is_headless() {
         Box::new(Progress::default())
     } else {
-        Box::new(Screen::open(&args.screen.options())?)
+        Box::new(Screen::open(&args.screen.options())?.observer())
     };
     let mut session = Session::new(&config, observer, sink, args.report.slowest).with_telemetry(telemetry);
     let mut configured = Configured::at_start(args)?;

@@ -7,7 +7,7 @@ mod state;
 pub mod theme;
 mod view;
 
-pub use screen::{Options, PodView, Screen};
+pub use screen::{Options, RunView, Screen};
 pub use state::journal::DEFAULT_MOMENTS;
 pub use state::past::Past;
 pub use state::refresh::FINISHED_SHOWN;

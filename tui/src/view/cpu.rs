@@ -31,9 +31,7 @@ pub(super) fn draw(pad: &mut Pad<'_>, model: &Model, ui: &Ui, hits: &mut Hits) {
     pad.text(1, 0, "last 10 s of each thread; * marks threads that receive frames", theme.dim());
     pad.text(3, 1, "role", theme.dim());
     pad.text(16, 1, "thread", theme.dim());
-    for (place, head) in ["tid", "runs", "waits", "quota", "asleep"].iter().enumerate() {
-        pad.number(28 + place as u16 * 7, 1, 7, head, theme.dim());
-    }
+    pad.numbers((28, 1), (7, 7), ["tid", "runs", "waits", "quota", "asleep"], theme.dim());
     let max_rows = (pad.height().saturating_sub(2) / 2).max(4);
     let selected = ui.place(Tab::Cpu);
     let y = hits.list((pad, 2), threads, (selected, max_rows), |pad, y, _, thread| line(pad, y, thread));
@@ -54,9 +52,7 @@ fn functions(pad: &mut Pad<'_>, y: u16, table: &StackLine) {
     let title =
         format!("{}: functions in {} running stacks of {} read", table.role, count(table.running), count(table.stacks));
     pad.rule(y, &title);
-    for (place, head) in ["own", "total", "GIL", "growing"].iter().enumerate() {
-        pad.number(1 + place as u16 * 8, y + 1, 7, head, theme.dim());
-    }
+    pad.numbers((1, y + 1), (8, 7), ["own", "total", "GIL", "growing"], theme.dim());
     pad.text(35, y + 1, "function", theme.dim());
     let percent = |share: f64| format!("{:.1}%", share * 100.0);
     for (row, stacks) in table.functions.iter().enumerate() {
@@ -70,9 +66,7 @@ fn functions(pad: &mut Pad<'_>, y: u16, table: &StackLine) {
             known(stacks.all.gil, percent),
             known(stacks.growing, |share| percent(share.own)),
         ];
-        for (place, text) in cells.iter().enumerate() {
-            pad.number(1 + place as u16 * 8, y, 7, text, PLAIN);
-        }
+        pad.numbers((1, y), (8, 7), cells, PLAIN);
         let x = pad.text(35, y, &stacks.function, STRONG);
         pad.text(x + 2, y, &stacks.file, theme.dim());
     }
@@ -118,11 +112,8 @@ fn line(pad: &mut Pad<'_>, y: u16, thread: &ThreadLine) -> u16 {
     let (health, verdict) = verdict(shares);
     pad.text(1, y, theme.sign(health), theme.health(health));
     let percent = |s: Option<f64>| known(s, |s| format!("{:.1}%", s * 100.0));
-    for (place, share) in
-        [Some(shares.running), shares.waiting, shares.throttled, shares.blocked].into_iter().enumerate()
-    {
-        pad.number(35 + place as u16 * 7, y, 7, &percent(share), PLAIN);
-    }
+    let cells = [Some(shares.running), shares.waiting, shares.throttled, shares.blocked].map(percent);
+    pad.numbers((35, y), (7, 7), cells, PLAIN);
     pad.text(VERDICT, y, verdict, theme.health(health));
     let cells = |s: f64| (s.clamp(0.0, 1.0) * BAR as f64).round() as usize;
     let x = pad.text(BARS, y, &theme.pick("█", "#").repeat(cells(shares.running)), theme.line());

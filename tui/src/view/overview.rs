@@ -50,9 +50,7 @@ fn gap(pad: &mut Pad<'_>, y: u16, model: &Model) -> u16 {
         pad.text(18, y, "not observed: needs the sends and receives of frames", theme.dim());
         return y + 1;
     }
-    for (place, name) in ["p50", "p90", "p99", "max", "requests"].iter().enumerate() {
-        pad.number(18 + place as u16 * 9, y, 8, name, theme.dim());
-    }
+    pad.numbers((18, y), (9, 8), ["p50", "p90", "p99", "max", "requests"], theme.dim());
     for (row, (name, spread)) in [("last 10 s", gap.window), ("whole run", gap.whole)].into_iter().enumerate() {
         let y = y + 1 + row as u16;
         pad.text(3, y, name, PLAIN);
@@ -60,9 +58,7 @@ fn gap(pad: &mut Pad<'_>, y: u16, model: &Model) -> u16 {
             pad.text(22, y, "none", theme.dim());
             continue;
         };
-        for (place, ns) in [p50, p90, p99, max].into_iter().enumerate() {
-            pad.number(18 + place as u16 * 9, y, 8, &duration(ns), STRONG);
-        }
+        pad.numbers((18, y), (9, 8), [p50, p90, p99, max].map(duration), STRONG);
         pad.number(18 + 4 * 9, y, 8, &count(n), PLAIN);
         if row == 1 && !gap.worst_rid.is_empty() {
             pad.text(65, y, &format!("max: {}", gap.worst_rid), theme.dim());

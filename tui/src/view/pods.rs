@@ -22,9 +22,7 @@ pub(super) fn draw(pad: &mut Pad<'_>, model: &Model, ui: &Ui, hits: &mut Hits) {
     pad.text(3, 0, "pod", theme.dim());
     pad.text(STATE, 0, "state", theme.dim());
     let heads = ["token/s", "live", "gap p99", "backlog", "tok lost", "missed"];
-    for (place, head) in heads.into_iter().enumerate() {
-        pad.number(NUMBERS + place as u16 * WIDE, 0, WIDE, head, theme.dim());
-    }
+    pad.numbers((NUMBERS, 0), (WIDE, WIDE), heads, theme.dim());
     let max_rows = pad.height().saturating_sub(8).max(2);
     let selected = ui.place(Tab::Pods);
     let y = hits.list((pad, 1), &model.pods, (selected, max_rows), |pad, y, place, pod| {
@@ -64,11 +62,10 @@ fn numbers(pad: &mut Pad<'_>, y: u16, brief: &Brief, missed: u64) {
         known(brief.backlog, count),
         known(brief.tokens_lost, count),
     ];
-    for (place, cell) in cells.iter().enumerate() {
-        pad.number(NUMBERS + place as u16 * WIDE, y, WIDE, cell, PLAIN);
-    }
+    let end = NUMBERS + cells.len() as u16 * WIDE;
+    pad.numbers((NUMBERS, y), (WIDE, WIDE), cells, PLAIN);
     let style = if missed > 0 { theme.health(Health::Warning) } else { theme.dim() };
-    pad.number(NUMBERS + cells.len() as u16 * WIDE, y, WIDE, &count(missed), style);
+    pad.number(end, y, WIDE, &count(missed), style);
 }
 
 /// Draws details of the selected run.
