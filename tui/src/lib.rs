@@ -16,7 +16,7 @@ pub use state::ui::Saved;
 /// The picker of a source.
 pub mod pick {
     pub use crate::screen::pick::{Found, pick};
-    pub use crate::state::pick::{Choice, Kind, Offer, Pick};
+    pub use crate::state::pick::{Kind, Offer};
 }
 
 /// Summary lines of watched runs.

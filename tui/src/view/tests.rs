@@ -330,13 +330,11 @@ fn the_start_menu_matches_its_snapshots() {
         command: command.iter().map(ToString::to_string).collect(),
     };
     let mut pick = Pick::default();
-    pick.offer(
-        Kind::Demo,
-        vec![
-            offer(Kind::Demo, "race", "tokens are lost", &["demo", "--scenario", "race"]),
-            offer(Kind::Demo, "backlog", "tokens wait", &["demo", "--scenario", "backlog"]),
-        ],
-    );
+    let mut offers = vec![
+        offer(Kind::Demo, "race", "tokens are lost", &["demo", "--scenario", "race"]),
+        offer(Kind::Demo, "backlog", "tokens wait", &["demo", "--scenario", "backlog"]),
+    ];
+    pick.offer(offers.clone());
     let show = |pick: &Pick, (width, height): (u16, u16)| {
         let surroundings = Environment { no_color: true, locale: "C.UTF-8".into(), ..Environment::default() };
         on_terminal((width, height), |frame| {
@@ -345,7 +343,8 @@ fn the_start_menu_matches_its_snapshots() {
     };
     insta::assert_snapshot!("pick_80x24", show(&pick, (80, 24)));
     let engine = ["attach", "--pid", "4711"];
-    pick.offer(Kind::Engine, vec![offer(Kind::Engine, "SGLang 0.5.9", "attach to its 3 processes", &engine)]);
+    offers.push(offer(Kind::Engine, "SGLang 0.5.9", "attach to its 3 processes", &engine));
+    pick.offer(offers);
     pick.looked = true;
     pick.blind = vec!["processes of other users: CAP_SYS_PTRACE is missing".into()];
     insta::assert_snapshot!("pick_200x50", show(&pick, (200, 50)));
