@@ -8,6 +8,7 @@ use trace::ledger::Summary;
 use trace::path::Ends;
 use trace::report::bar::Segment;
 use trace::report::{Chunks, Itl, Requests, Spread, StackLine, Tokens};
+use trace::stats::PerSecond;
 
 use super::health::{Health, Verdict};
 use super::past::Past;
@@ -28,7 +29,8 @@ pub(crate) struct Model {
     /// Time since the first event.
     pub(crate) running_ns: u64,
     pub(crate) verdict: Verdict,
-    pub(crate) flow: Flow,
+    /// Current rates of the scheduler's sends.
+    pub(crate) flow: PerSecond,
     pub(crate) requests: Requests,
     pub(crate) tokens: Tokens,
     pub(crate) gap: GapLine,
@@ -66,13 +68,6 @@ pub(crate) struct Model {
     pub(crate) wall_start_ns: Option<u64>,
 }
 
-/// Current rates.
-#[derive(Clone, Copy, Debug, Default, PartialEq)]
-pub(crate) struct Flow {
-    pub(crate) tokens_per_s: f64,
-    pub(crate) frames_per_s: f64,
-}
-
 /// First-token gap over the last ten seconds and over the whole run.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(crate) struct GapLine {
@@ -91,9 +86,7 @@ pub(crate) struct HopLine {
     pub(crate) name: String,
     pub(crate) ends: Ends<Box<str>>,
     pub(crate) health: Health,
-    pub(crate) frames_per_s: f64,
-    pub(crate) chunks_per_s: f64,
-    pub(crate) bytes_per_s: f64,
+    pub(crate) rates: PerSecond,
     pub(crate) frames: u64,
     pub(crate) chunks: u64,
     pub(crate) bytes: u64,

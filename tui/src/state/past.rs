@@ -6,10 +6,10 @@ use serde::{Deserialize, Serialize};
 use session::sink::{self, Image, ImageError};
 use trace::ledger::Ledger;
 use trace::report::{Chunks, Spread};
+use trace::stats::PerSecond;
 use trace::{Analysis, MonoNs, ThreadId};
 
 use super::history::{History, HopSample, Sample, ThreadSample};
-use super::refresh::{flow, merged_predicted};
 use super::threads::{self, Shares};
 
 /// Maximum number of hop names and of threads accepted from another process.
@@ -59,8 +59,8 @@ impl sink::Past for Past {
         }
         let flow = flow(ledger);
         let sample = Sample {
-            tokens: flow.tokens_per_s,
-            frames: flow.frames_per_s,
+            tokens: flow.tokens,
+            frames: flow.frames,
             live: ledger.live() as f64,
             backlog,
             gap_p99: Spread::recent(ledger.gap(), ledger.now()).map(|s| s.p99 as f64),
@@ -119,6 +119,17 @@ impl Past {
             self.threads.entry(thread.id).or_default().enter(second, sample);
         }
     }
+}
+
+/// Current rates of the scheduler's sends.
+pub(super) fn flow(ledger: &Ledger) -> PerSecond {
+    let origin = ledger.hops().iter().find(|hop| hop.origin).or_else(|| ledger.hops().first());
+    origin.map(|hop| ledger.groups()[hop.group].rate.recent(ledger.now())).unwrap_or_default()
+}
+
+/// Chunks predicted to be merged, under the conditions of predicted drops.
+pub(super) fn merged_predicted(ledger: &Ledger, chunks: &Chunks) -> Option<u64> {
+    chunks.dropped_predicted.map(|_| ledger.totals().predicted.merged)
 }
 
 /// Merged and lost chunks so far: confirmed if deliveries are observable, else predicted.

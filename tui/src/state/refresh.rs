@@ -3,14 +3,16 @@
 use std::collections::BTreeSet;
 
 use trace::Analysis;
-use trace::ledger::{Hop, Ledger, Request, Summary};
+use trace::ledger::{Ledger, Request, Summary};
 use trace::report::{Chunks, Itl, Requests, Spread, StackLine, Tokens, bar};
 
+use super::evidence::Kept;
 use super::health::{Health, Verdict};
 use super::journal::Journal;
-use super::model::{Flow, GapLine, Model, Own};
+use super::model::{GapLine, Model, Own};
+use super::past::{flow, merged_predicted};
 use super::pods::{Brief, sum};
-use super::request::{Detail, Kept};
+use super::request::Detail;
 use super::row_context::{RowContext, new_row};
 use super::{findings, hops, threads};
 
@@ -139,7 +141,7 @@ impl Brief {
         let mut model = Model::default();
         model.refresh(analysis, &RunValues::default());
         Self {
-            tokens_per_s: model.flow.tokens_per_s,
+            tokens_per_s: model.flow.tokens,
             live: model.requests.live,
             seen: model.requests.seen,
             gap_p99: model.gap.window.map(|w| w.p99),
@@ -166,13 +168,6 @@ fn engine(ledger: &Ledger) -> String {
     words.join(", ")
 }
 
-pub(super) fn flow(ledger: &Ledger) -> Flow {
-    let origin = |h: &&Hop| h.origin;
-    let first = ledger.hops().iter().find(origin).or_else(|| ledger.hops().first());
-    let rates = first.map(|h| ledger.groups()[h.group].rate.recent(ledger.now())).unwrap_or_default();
-    Flow { tokens_per_s: rates.tokens, frames_per_s: rates.frames }
-}
-
 fn gap(ledger: &Ledger) -> GapLine {
     let now = ledger.now();
     let aborted = |r: &&Request| r.finish == Some(trace::event::Finish::Abort);
@@ -185,11 +180,6 @@ fn gap(ledger: &Ledger) -> GapLine {
         worst_rid: ledger.worst_gap().map(|w| w.rid.to_string()).unwrap_or_default(),
         open: ledger.observes_gaps().then_some(open),
     }
-}
-
-/// Chunks predicted to be merged, under the conditions of predicted drops.
-pub(super) fn merged_predicted(ledger: &Ledger, chunks: &Chunks) -> Option<u64> {
-    chunks.dropped_predicted.map(|_| ledger.totals().predicted.merged)
 }
 
 fn own(ledger: &Ledger, outside: &RunValues) -> Own {

@@ -2,62 +2,16 @@
 
 use trace::engine::{EngineState, StageNames};
 use trace::event::{ToolCallOutcome, ToolCalls};
-use trace::ledger::{FrontendResponse, ItlEnds, Ledger, Losses, Request};
 use trace::path::Ends;
 use trace::report::LegKind;
 use trace::report::bar::{Segment, gathered};
 use trace::{HopId, MonoNs};
 
-use super::evidence::evidence;
+use super::evidence::{Kept, evidence};
 use super::fate::{Fate, fates};
 use super::flags::Flag;
 use super::journal::{ChunkSeen, RequestHistory};
 use super::row::Row;
-
-/// What the ledger knows about a request, live or finished.
-#[derive(Clone, Debug, Default, PartialEq)]
-pub(crate) struct Kept {
-    /// First send and first receive, which the ledger keeps longer than the journal.
-    pub(crate) first: (Option<MonoNs>, Option<MonoNs>),
-    pub(crate) delivered_first: Option<MonoNs>,
-    pub(crate) confirmed: Option<Losses>,
-    pub(crate) predicted: Option<Losses>,
-    /// Inter-token latency at both ends.
-    pub(crate) itl: ItlEnds,
-    /// Tool calls of its response.
-    pub(crate) tool_calls: Option<ToolCalls>,
-    /// Waits of its response in a frontend.
-    pub(crate) frontend: Option<FrontendResponse>,
-}
-
-impl Kept {
-    pub(super) fn of(ledger: &Ledger, request: Option<&Request>, rid: &str) -> Self {
-        let tool_calls = ledger.tool_calls().find(rid).copied();
-        let frontend = ledger.frontend().find(rid).cloned();
-        if let Some(request) = request {
-            return Self {
-                first: (request.sent_first, request.received_first),
-                delivered_first: request.delivered_first,
-                confirmed: request.losses().cloned(),
-                predicted: request.predicted().cloned(),
-                itl: request.itl(),
-                tool_calls,
-                frontend,
-            };
-        }
-        let summary = ledger.finished().rev().find(|s| &*s.rid == rid);
-        let lossy = ledger.lossy().rev().find(|lossy| &*lossy.rid == rid);
-        Self {
-            first: (None, None),
-            delivered_first: summary.and_then(|s| s.delivered_first),
-            confirmed: lossy.and_then(|l| l.confirmed.as_deref().cloned()),
-            predicted: lossy.and_then(|l| l.predicted.as_deref().cloned()),
-            itl: summary.map(|s| s.itl).unwrap_or_default(),
-            tool_calls,
-            frontend,
-        }
-    }
-}
 
 /// A point on the request's path, with its name in the engine's logs, if any.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -338,7 +292,7 @@ fn tracks(legs: &[Leg<'_>], hops: &[HopEnds], story: &RequestHistory, fates: &[F
 #[cfg(test)]
 mod tests {
     use trace::event::ArgumentsPart;
-    use trace::ledger::LostRange;
+    use trace::ledger::{Losses, LostRange};
 
     use super::*;
     use crate::state::journal::DeliverySeen;

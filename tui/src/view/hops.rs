@@ -46,9 +46,9 @@ pub(super) fn draw(pad: &mut Pad<'_>, model: &Model, ui: &Ui, hits: &mut Hits) {
 type Column = (&'static str, fn(&HopLine) -> String);
 
 const COLUMNS: [Column; 7] = [
-    ("frame/s", |hop| rate(hop.frames_per_s)),
-    ("chunk/s", |hop| rate(hop.chunks_per_s)),
-    ("byte/s", |hop| bytes(hop.bytes_per_s as u64)),
+    ("frame/s", |hop| rate(hop.rates.frames)),
+    ("chunk/s", |hop| rate(hop.rates.chunks)),
+    ("byte/s", |hop| bytes(hop.rates.bytes as u64)),
     ("backlog", |hop| known(hop.backlog, count)),
     ("max", |hop| known(hop.backlog_max, count)),
     ("p50", |hop| known(hop.queue_wait, |s| duration(s.p50))),

@@ -77,8 +77,8 @@ fn flow(pad: &mut Pad<'_>, y: u16, model: &Model) -> u16 {
     let theme = pad.theme();
     let (flow, requests, tokens, chunks) = (&model.flow, &model.requests, &model.tokens, &model.chunks);
     let x = pad.text(1, y, "flow", theme.head());
-    let frames = if pad.width() >= 100 { format!("{} frames/s  ", rate(flow.frames_per_s)) } else { String::new() };
-    let now = format!("{} tok/s  {frames}{} live", rate(flow.tokens_per_s), count(requests.live));
+    let frames = if pad.width() >= 100 { format!("{} frames/s  ", rate(flow.frames)) } else { String::new() };
+    let now = format!("{} tok/s  {frames}{} live", rate(flow.tokens), count(requests.live));
     let x = pad.text(x + 5, y, &now, STRONG);
     let sums = format!(
         "of {}, {} finished upstream, {} aborted",
