@@ -1,7 +1,7 @@
 //! The key shared by source and watchers.
 
-use std::fmt;
-use std::path::{Path, PathBuf};
+use std::path::Path;
+use std::{fmt, io};
 
 /// Largest key file in bytes.
 const FILE: u64 = 1_024;
@@ -16,25 +16,6 @@ impl fmt::Debug for Key {
     }
 }
 
-/// Reasons why a key file is rejected.
-#[derive(Debug, thiserror::Error)]
-pub enum KeyError {
-    /// The file cannot be read.
-    #[error("cannot read the key in {path}: {error}")]
-    Io {
-        /// Path of the key file.
-        path: PathBuf,
-        /// The operating system's error.
-        error: std::io::Error,
-    },
-    /// Users other than the owner may read the file.
-    #[error("{0} is readable by other users: run chmod 600 on it, and create a new key if it may have been read")]
-    Open(PathBuf),
-    /// The file does not hold 64 hexadecimal digits.
-    #[error("{0} is not a key: it must contain 64 hexadecimal digits; create one with `openssl rand -hex 32`")]
-    NoKey(PathBuf),
-}
-
 impl Key {
     /// Creates a key from raw bytes.
     pub fn new(bytes: [u8; 32]) -> Self {
@@ -42,18 +23,21 @@ impl Key {
     }
 
     /// Reads a file of 64 hexadecimal digits that only its owner may read.
-    pub fn read(path: &Path) -> Result<Self, KeyError> {
-        let failed = |error| KeyError::Io { path: path.to_owned(), error };
+    pub fn read(path: &Path) -> io::Result<Self> {
+        let shown = path.display();
+        let failed =
+            |error: io::Error| io::Error::new(error.kind(), format!("cannot read the key in {shown}: {error}"));
+        let refused = |why: &str| io::Error::new(io::ErrorKind::InvalidData, format!("{shown} {why}"));
         let meta = std::fs::metadata(path).map_err(failed)?;
         if is_open(&meta) {
-            return Err(KeyError::Open(path.to_owned()));
+            return Err(refused(
+                "is readable by other users: run chmod 600 on it, and create a new key if it may have been read",
+            ));
         }
-        let no_key = || KeyError::NoKey(path.to_owned());
-        if meta.len() > FILE {
-            return Err(no_key());
-        }
-        let text = std::fs::read_to_string(path).map_err(failed)?;
-        parse(text.trim()).ok_or_else(no_key)
+        let text = if meta.len() > FILE { String::new() } else { std::fs::read_to_string(path).map_err(failed)? };
+        parse(text.trim()).ok_or_else(|| {
+            refused("is not a key: it must contain 64 hexadecimal digits; create one with `openssl rand -hex 32`")
+        })
     }
 
     #[cfg(any(feature = "encryption", test))]
@@ -96,9 +80,10 @@ mod tests {
         let digits = "0123456789abcdefABCDEF00112233445566778899aabbccddeeff0011223344";
         let key = write(&format!("{digits}\n"), 0o600).expect("a key");
         assert_eq!((key.bytes()[0], key.bytes()[31]), (0x01, 0x44));
-        assert!(matches!(write(digits, 0o640), Err(KeyError::Open(_))));
+        let refused = |text: &str, mode, why| write(text, mode).is_err_and(|error| error.to_string().contains(why));
+        assert!(refused(digits, 0o640, "readable by other users"));
         for wrong in ["", "0123", &format!("{digits}0"), &digits.replace('0', "g"), &"0".repeat(2_000)] {
-            assert!(matches!(write(wrong, 0o600), Err(KeyError::NoKey(_))), "{wrong:?}");
+            assert!(refused(wrong, 0o600, "is not a key"), "{wrong:?}");
         }
         assert_eq!(format!("{key:?}"), "Key(..)");
     }

@@ -16,7 +16,7 @@ mod watch;
 pub mod zmtp;
 
 pub use image::{Image, ImageError};
-pub use key::{Key, KeyError};
+pub use key::Key;
 pub use message::{Body, Head, Message, MessageError, SCHEMA, Start};
-pub use publish::{PublishError, PublishOptions, Published, Publisher, RunState};
+pub use publish::{Past, PublishOptions, Published, Publisher};
 pub use watch::{WatchEvent, WatchOptions, Watcher};

@@ -40,7 +40,7 @@ pub(crate) fn watch(mut source: impl LiveSource, args: &LiveArgs, signals: &Sign
     }
     let mut sink = Sink::open(&files, source.kind(), &config)?;
     if let Some(feed) = args.feed.options()? {
-        sink.publish(feed, Box::<tui::Model>::default())?;
+        sink.publish(feed, Box::<tui::Past>::default())?;
     }
     let telemetry = Telemetry::open(args.telemetry.metrics, args.telemetry.push().as_ref(), source.kind())?;
     if let Some(bound) = telemetry.bound() {
@@ -57,7 +57,7 @@ pub(crate) fn watch(mut source: impl LiveSource, args: &LiveArgs, signals: &Sign
     let observer: Box<dyn Observer> = if args.outcome.is_headless() {
         Box::new(Progress::default())
     } else {
-        Box::new(Screen::open(&args.screen.options())?)
+        Box::new(Screen::open(&args.screen.options())?.observer())
     };
     let mut session = Session::new(&config, observer, sink, args.report.slowest).with_telemetry(telemetry);
     let mut configured = Configured::at_start(args)?;

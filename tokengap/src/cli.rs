@@ -6,6 +6,7 @@ use std::process::ExitCode;
 
 use clap::error::{ContextKind, ContextValue, ErrorKind};
 use clap::{CommandFactory as _, Parser, Subcommand};
+use tui::theme::Palette;
 
 use crate::cmd;
 use crate::config::closest;
@@ -147,13 +148,13 @@ pub(crate) enum Theme {
     Mono,
 }
 
-impl From<Theme> for tui::theme::Choice {
-    fn from(theme: Theme) -> Self {
-        match theme {
-            Theme::Auto => Self::Auto,
-            Theme::Dark => Self::Dark,
-            Theme::Light => Self::Light,
-            Theme::Mono => Self::Mono,
+impl Theme {
+    pub(crate) fn palette(self) -> Option<Palette> {
+        match self {
+            Self::Auto => None,
+            Self::Dark => Some(Palette::Dark),
+            Self::Light => Some(Palette::Light),
+            Self::Mono => Some(Palette::Mono),
         }
     }
 }

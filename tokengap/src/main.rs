@@ -69,7 +69,7 @@ fn run() -> anyhow::Result<ExitCode> {
         return Ok(ExitCode::SUCCESS);
     };
     log::init(cli.verbose);
-    tui::theme::choose(cli.theme.into());
+    tui::theme::choose(cli.theme.palette());
     if cli.no_confine {
         confinement::disable();
     }

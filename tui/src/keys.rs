@@ -192,7 +192,7 @@ pub(crate) fn found(words: &str, ui: &Ui) -> Vec<Entry> {
     });
     let filters = ui.saved.iter().enumerate().map(|(place, saved)| Entry {
         shown: "",
-        what: format!("filter @{}: {}", saved.name, saved.text),
+        what: format!("filter @{}: {}", saved.name, saved.query.text),
         place: "",
         action: Action::Saved(place),
     });
@@ -226,33 +226,33 @@ fn exporting(key: &KeyEvent) -> Action {
     }
 }
 
-fn reading(key: &KeyEvent) -> Option<Action> {
+/// Keys that move in the help and in the picker.
+fn moving(key: &KeyEvent) -> Option<Action> {
     Some(match key.code {
         KeyCode::Char('c') if key.modifiers.contains(CTRL) => Action::Quit,
         KeyCode::Up | KeyCode::Char('k') => Action::Move(-1),
         KeyCode::Down | KeyCode::Char('j') => Action::Move(1),
         KeyCode::PageUp => Action::Page(-1),
         KeyCode::PageDown => Action::Page(1),
-        KeyCode::Esc | KeyCode::Char('?' | 'q') | KeyCode::Enter => Action::Back,
+        KeyCode::Esc => Action::Back,
         _ => return None,
     })
+}
+
+fn reading(key: &KeyEvent) -> Option<Action> {
+    let closes = matches!(key.code, KeyCode::Char('?' | 'q') | KeyCode::Enter);
+    if closes { Some(Action::Back) } else { moving(key) }
 }
 
 /// Action of a key in the picker.
 pub(crate) fn picking(key: &KeyEvent) -> Option<Action> {
     Some(match key.code {
-        KeyCode::Char('c') if key.modifiers.contains(CTRL) => Action::Quit,
         KeyCode::Char('q') => Action::Quit,
-        KeyCode::Esc => Action::Back,
         KeyCode::Char('?') => Action::Help,
-        KeyCode::Up | KeyCode::Char('k') => Action::Move(-1),
-        KeyCode::Down | KeyCode::Char('j') => Action::Move(1),
-        KeyCode::PageUp => Action::Page(-1),
-        KeyCode::PageDown => Action::Page(1),
         KeyCode::Home | KeyCode::Char('g') => Action::Home,
         KeyCode::End | KeyCode::Char('G') => Action::End,
         KeyCode::Enter => Action::Open,
-        _ => return None,
+        _ => return moving(key),
     })
 }
 

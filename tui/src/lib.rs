@@ -7,17 +7,16 @@ mod state;
 pub mod theme;
 mod view;
 
-pub use screen::{Options, PodView, Screen};
-pub use state::Model;
+pub use screen::{Options, RunView, Screen};
 pub use state::journal::DEFAULT_MOMENTS;
-pub use state::past::ReceivedHistory;
+pub use state::past::Past;
 pub use state::refresh::FINISHED_SHOWN;
 pub use state::ui::Saved;
 
 /// The picker of a source.
 pub mod pick {
     pub use crate::screen::pick::{Found, pick};
-    pub use crate::state::pick::{Choice, Kind, Offer, Pick};
+    pub use crate::state::pick::{Kind, Offer};
 }
 
 /// Summary lines of watched runs.

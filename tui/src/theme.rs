@@ -12,31 +12,17 @@ pub(crate) const PLAIN: Style = Style::new();
 /// Important text.
 pub(crate) const STRONG: Style = Style::new().add_modifier(Modifier::BOLD);
 
-/// Colour theme requested by the user.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Choice {
-    /// Detected from the terminal.
-    #[default]
-    Auto,
-    /// 256 colours on a dark background.
-    Dark,
-    /// 256 colours on a light background.
-    Light,
-    /// Bold, dim and reverse only.
-    Mono,
-}
-
 /// The user's choice, set before a screen opens.
-static CHOSEN: OnceLock<Choice> = OnceLock::new();
+static CHOSEN: OnceLock<Option<Palette>> = OnceLock::new();
 
-/// Sets the theme; only the first call has an effect.
-pub fn choose(choice: Choice) {
-    CHOSEN.get_or_init(|| choice);
+/// Sets the palette; `None` detects it from the terminal. Only the first call has an effect.
+pub fn choose(palette: Option<Palette>) {
+    CHOSEN.get_or_init(|| palette);
 }
 
-/// Colour capabilities and background of a terminal.
+/// Colours and background of a terminal.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Palette {
+pub enum Palette {
     /// 256 colours on a dark background.
     Dark,
     /// 256 colours on a light background.
@@ -44,7 +30,7 @@ pub(crate) enum Palette {
     /// The terminal's own 16 colours, which fit any background.
     Sixteen,
     /// Only bold, dim and reverse.
-    None,
+    Mono,
 }
 
 /// Style settings for all drawing.
@@ -58,7 +44,7 @@ pub(crate) struct Theme {
 /// Environment that describes the terminal.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Environment {
-    pub(crate) choice: Choice,
+    pub(crate) chosen: Option<Palette>,
     pub(crate) no_color: bool,
     pub(crate) term: String,
     pub(crate) colorterm: String,
@@ -73,7 +59,7 @@ impl Environment {
         let var = |name: &str| std::env::var(name).unwrap_or_default();
         let locale = ["LC_ALL", "LC_CTYPE", "LANG"].map(var).into_iter().find(|v| !v.is_empty());
         Self {
-            choice: CHOSEN.get().copied().unwrap_or_default(),
+            chosen: CHOSEN.get().copied().flatten(),
             no_color: !var("NO_COLOR").is_empty(),
             term: var("TERM"),
             colorterm: var("COLORTERM"),
@@ -90,18 +76,23 @@ impl Theme {
         let ascii = !(locale.contains("utf-8") || locale.contains("utf8")) || surroundings.term == "linux";
         let many = surroundings.term.contains("256color") || !surroundings.colorterm.is_empty();
         let ground = surroundings.colorfgbg.rsplit(';').next().and_then(|n| n.parse::<u8>().ok());
-        let palette = match ground {
-            _ if surroundings.choice == Choice::Dark => Palette::Dark,
-            _ if surroundings.choice == Choice::Light => Palette::Light,
-            _ if surroundings.choice == Choice::Mono => Palette::None,
-            _ if surroundings.no_color || matches!(surroundings.term.as_str(), "dumb" | "vt100" | "vt220") => {
-                Palette::None
-            }
+        let found = match ground {
+            _ if surroundings.no_color || ["dumb", "vt100", "vt220"].contains(&&*surroundings.term) => Palette::Mono,
             Some(7 | 15) if many => Palette::Light,
             Some(_) if many => Palette::Dark,
             _ => Palette::Sixteen,
         };
-        Self { palette, ascii }
+        Self { palette: surroundings.chosen.unwrap_or(found), ascii }
+    }
+
+    /// This colour: an index of 256 on a dark and on a light background, and one of 16.
+    fn colour(self, dark: u8, light: u8, sixteen: Color) -> Style {
+        match self.palette {
+            Palette::Dark => Style::new().fg(Color::Indexed(dark)),
+            Palette::Light => Style::new().fg(Color::Indexed(light)),
+            Palette::Sixteen => Style::new().fg(sixteen),
+            Palette::Mono => Style::new(),
+        }
     }
 
     /// Less important text.
@@ -109,26 +100,20 @@ impl Theme {
         match self.palette {
             Palette::Dark => Style::new().fg(Color::Indexed(245)),
             Palette::Light => Style::new().fg(Color::Indexed(242)),
-            Palette::Sixteen | Palette::None => Style::new().add_modifier(Modifier::DIM),
+            Palette::Sixteen | Palette::Mono => Style::new().add_modifier(Modifier::DIM),
         }
     }
 
     /// Headings and labels.
     pub(crate) fn head(self) -> Style {
-        let bold = Style::new().add_modifier(Modifier::BOLD);
-        match self.palette {
-            Palette::Dark => bold.fg(Color::Indexed(117)),
-            Palette::Light => bold.fg(Color::Indexed(25)),
-            Palette::Sixteen => bold.fg(Color::Cyan),
-            Palette::None => bold,
-        }
+        self.colour(117, 25, Color::Cyan).add_modifier(Modifier::BOLD)
     }
 
     pub(crate) fn selected(self) -> Style {
         match self.palette {
             Palette::Dark => Style::new().bg(Color::Indexed(237)).add_modifier(Modifier::BOLD),
             Palette::Light => Style::new().bg(Color::Indexed(253)).add_modifier(Modifier::BOLD),
-            Palette::Sixteen | Palette::None => Style::new().add_modifier(Modifier::REVERSED),
+            Palette::Sixteen | Palette::Mono => Style::new().add_modifier(Modifier::REVERSED),
         }
     }
 
@@ -139,29 +124,17 @@ impl Theme {
 
     /// A time series.
     pub(crate) fn line(self) -> Style {
-        match self.palette {
-            Palette::Dark => Style::new().fg(Color::Indexed(74)),
-            Palette::Light => Style::new().fg(Color::Indexed(31)),
-            Palette::Sixteen => Style::new().fg(Color::Cyan),
-            Palette::None => Style::new(),
-        }
+        self.colour(74, 31, Color::Cyan)
     }
 
     pub(crate) fn health(self, health: Health) -> Style {
-        let (dark, light, plain) = match health {
-            Health::Unknown => return self.dim(),
-            Health::Good => (114, 28, Color::Green),
-            Health::Info => (117, 25, Color::Blue),
-            Health::Warning => (221, 130, Color::Yellow),
-            Health::Critical => (203, 160, Color::Red),
-        };
-        let style = match self.palette {
-            Palette::Dark => Style::new().fg(Color::Indexed(dark)),
-            Palette::Light => Style::new().fg(Color::Indexed(light)),
-            Palette::Sixteen => Style::new().fg(plain),
-            Palette::None => Style::new(),
-        };
-        if health >= Health::Warning { style.add_modifier(Modifier::BOLD) } else { style }
+        match health {
+            Health::Unknown => self.dim(),
+            Health::Good => self.colour(114, 28, Color::Green),
+            Health::Info => self.colour(117, 25, Color::Blue),
+            Health::Warning => self.colour(221, 130, Color::Yellow).add_modifier(Modifier::BOLD),
+            Health::Critical => self.colour(203, 160, Color::Red).add_modifier(Modifier::BOLD),
+        }
     }
 
     pub(crate) fn flag(self, flag: Flag) -> Style {
@@ -207,21 +180,16 @@ mod tests {
         assert_eq!(palette("xterm-256color", "0;15", false), (Palette::Light, false));
         assert_eq!(palette("xterm-256color", "15;default;0", false), (Palette::Dark, false));
         assert_eq!(palette("xterm-256color", "", false), (Palette::Sixteen, false));
-        assert_eq!(palette("xterm-256color", "15;0", true), (Palette::None, false));
+        assert_eq!(palette("xterm-256color", "15;0", true), (Palette::Mono, false));
         assert_eq!(palette("linux", "", false), (Palette::Sixteen, true));
         assert!(Theme::of(&Environment::default()).ascii);
     }
 
     #[test]
     fn a_chosen_theme_overrides_the_terminal_environment() {
-        for (choice, palette) in [
-            (Choice::Dark, Palette::Dark),
-            (Choice::Light, Palette::Light),
-            (Choice::Mono, Palette::None),
-            (Choice::Auto, Palette::None),
-        ] {
-            let surroundings = Environment { choice, no_color: true, ..Environment::default() };
-            assert_eq!(Theme::of(&surroundings).palette, palette, "{choice:?}");
+        for chosen in [Palette::Dark, Palette::Light, Palette::Mono] {
+            let surroundings = Environment { chosen: Some(chosen), no_color: true, ..Environment::default() };
+            assert_eq!(Theme::of(&surroundings).palette, chosen);
         }
     }
 
@@ -229,7 +197,7 @@ mod tests {
     fn every_health_has_a_distinct_sign() {
         let all = [Health::Unknown, Health::Good, Health::Info, Health::Warning, Health::Critical];
         for ascii in [true, false] {
-            let theme = Theme { palette: Palette::None, ascii };
+            let theme = Theme { palette: Palette::Mono, ascii };
             let mut signs = all.map(|h| theme.sign(h)).to_vec();
             signs.dedup();
             assert_eq!(signs.len(), all.len());

@@ -18,7 +18,7 @@ use std::time::{Duration, Instant};
 
 use tokio::sync::mpsc::{Sender, error::TrySendError};
 use trace::record::{BlockWriter, Closing, Header};
-use trace::report::{Report, ReportInput};
+use trace::report::ReportInput;
 use trace::{Analysis, Event, MonoNs};
 
 use self::shared::{Job, Shared, State};
@@ -54,29 +54,22 @@ pub struct PublishOptions {
     pub stall: Duration,
 }
 
-/// Reasons why publishing cannot start.
-#[derive(Debug, thiserror::Error)]
-pub enum PublishError {
-    /// The address is in use or not local.
-    #[error("cannot listen on {address}: {error}")]
-    Bind {
-        /// The requested address.
-        address: SocketAddr,
-        /// The operating system's error.
-        error: io::Error,
-    },
-    /// Another system call failed.
-    #[error("cannot start the feed: {0}")]
-    Start(io::Error),
+/// Time series of a run, for watchers that join late.
+pub trait Past: Send {
+    /// Adds the current values.
+    fn remember(&mut self, analysis: &Analysis);
+
+    /// The time series in the form in which they are sent.
+    fn image(&self) -> Result<Image, ImageError>;
 }
 
-/// Counters of a publisher.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+/// State of a publisher.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Published {
+    /// Address it listens on.
+    pub address: SocketAddr,
     /// Connections with at least one subscription.
     pub watchers: u64,
-    /// Bytes sent to all watchers.
-    pub bytes: u64,
     /// Messages dropped because a watcher was too slow, summed over watchers.
     pub dropped: u64,
     /// Refused connections: over the limit, wrong key, wrong protocol, or too slow.
@@ -85,11 +78,10 @@ pub struct Published {
 
 /// Publishes a run.
 pub struct Publisher {
-    header: Header,
-    address: SocketAddr,
     jobs: Sender<Job>,
     shared: Arc<Shared>,
     blocks: BlockWriter,
+    past: Box<dyn Past>,
     /// Whether any watcher receives blocks.
     active: bool,
     /// States handed to the feed's thread.
@@ -99,55 +91,30 @@ pub struct Publisher {
     problem: Option<String>,
 }
 
-/// State of the caller, read only when it is needed.
-pub struct RunState<'a> {
-    /// The analysis, after the tick.
-    pub analysis: &'a Analysis,
-    /// Report fields that do not derive from events.
-    pub input: &'a dyn Fn() -> ReportInput,
-    /// The screen's history.
-    pub history: &'a dyn Fn() -> Result<Image, ImageError>,
-}
-
 impl Publisher {
     /// Listens and starts the feed's thread.
-    pub fn start(options: PublishOptions, header: Header) -> Result<Self, PublishError> {
-        let bind = |error| PublishError::Bind { address: options.address, error };
-        let listener = std::net::TcpListener::bind(options.address).map_err(bind)?;
-        listener.set_nonblocking(true).map_err(PublishError::Start)?;
-        let address = listener.local_addr().map_err(PublishError::Start)?;
-        let runtime = tokio::runtime::Builder::new_current_thread()
-            .enable_io()
-            .enable_time()
-            .build()
-            .map_err(PublishError::Start)?;
-        let shared = Arc::new(Shared::new(&header, options.pod.clone()));
+    pub fn start(options: PublishOptions, header: Header, past: Box<dyn Past>) -> io::Result<Self> {
+        let unbound = format!("cannot listen on {}", options.address);
+        let unbound = |error: io::Error| io::Error::new(error.kind(), format!("{unbound}: {error}"));
+        let failed = |error: io::Error| io::Error::new(error.kind(), format!("cannot start the feed: {error}"));
+        let listener = std::net::TcpListener::bind(options.address).map_err(unbound)?;
+        listener.set_nonblocking(true).map_err(failed)?;
+        let address = listener.local_addr().map_err(failed)?;
+        let runtime =
+            tokio::runtime::Builder::new_current_thread().enable_io().enable_time().build().map_err(failed)?;
+        let blocks = BlockWriter::new(header.payload);
+        let shared = Arc::new(Shared::new(header, address, options.pod.clone()));
         let (jobs, inbox) = tokio::sync::mpsc::channel(JOBS);
-        let (served, blocks) = (Arc::clone(&shared), BlockWriter::new(header.payload));
+        let served = Arc::clone(&shared);
         thread::Builder::new()
             .name("feed".into())
             .spawn(move || runtime.block_on(serve::serve(listener, options, served, inbox)))
-            .map_err(PublishError::Start)?;
-        Ok(Self {
-            header,
-            address,
-            jobs,
-            shared,
-            blocks,
-            active: false,
-            starts: 0,
-            last_image: None,
-            last_second: None,
-            problem: None,
-        })
+            .map_err(failed)?;
+        let (active, starts) = (false, 0);
+        Ok(Self { jobs, shared, blocks, past, active, starts, last_image: None, last_second: None, problem: None })
     }
 
-    /// The address it listens on.
-    pub fn address(&self) -> SocketAddr {
-        self.address
-    }
-
-    /// Current counters.
+    /// Current state.
     pub fn status(&self) -> Published {
         self.shared.status()
     }
@@ -170,36 +137,30 @@ impl Publisher {
     }
 
     /// Adds a tick that the analysis has already applied, and sends the block collected since the last one.
-    pub fn tick(&mut self, now: MonoNs, run: &RunState<'_>) {
+    pub fn tick(&mut self, now: MonoNs, analysis: &Analysis, input: &dyn Fn() -> ReportInput) {
+        self.past.remember(analysis);
+        // Watchers that receive a queued state are not counted yet. Keep sending blocks, or they would freeze after the state.
+        let pending = self.shared.started.load(Ordering::Acquire) < self.starts;
+        let demand = self.shared.demand();
         if self.active {
             self.blocks.tick(now);
             self.send_block();
-            // Watchers that receive a queued state are not counted yet. Keep sending blocks, or they would freeze after the state.
-            let pending = self.shared.started.load(Ordering::Acquire) < self.starts;
-            self.active = pending || self.shared.streams.load(Ordering::Acquire) > 0;
+            self.active &= pending || demand.blocks;
         } else {
             self.blocks.pass_tick();
         }
-        if self.shared.wants.load(Ordering::Acquire) > 0
-            && self.last_image.is_none_or(|at| now.since(at) >= IMAGE_EVERY_NS)
-        {
+        if demand.start && self.last_image.is_none_or(|at| now.since(at) >= IMAGE_EVERY_NS) {
             self.last_image = Some(now);
-            self.send_start(run);
+            self.send_start(analysis, &input());
         }
         if self.last_second.is_none_or(|at| now.since(at) >= SECOND_NS) {
             self.last_second = Some(now);
-            self.send_every_second(run);
-        }
-    }
-
-    fn send_every_second(&mut self, run: &RunState<'_>) {
-        if self.active {
-            let closing = Closing::of(&(run.input)());
-            self.send(Job::About(Box::new(closing)));
-        }
-        if self.shared.reports.load(Ordering::Acquire) > 0 {
-            let report: Report = run.analysis.report(&(run.input)());
-            self.send(Job::Report(Box::new(report)));
+            if self.active {
+                self.send(Job::About(Box::new(Closing::of(&input()))));
+            }
+            if demand.reports {
+                self.send(Job::Report(Box::new(analysis.report(&input()))));
+            }
         }
     }
 
@@ -210,25 +171,23 @@ impl Publisher {
     }
 
     /// Sends the current state; watchers that wait for one continue from it.
-    fn send_start(&mut self, run: &RunState<'_>) {
+    fn send_start(&mut self, analysis: &Analysis, input: &ReportInput) {
         self.active = true;
-        let state = self.state(run, true);
-        if self.send(Job::Start(Box::new(state))) {
-            self.starts += 1;
-        }
+        let state = self.state(analysis, input, true);
+        self.starts += u64::from(self.send(Job::Start(Box::new(state))));
     }
 
     /// Returns the state of the run, with images if `images` is set.
-    fn state(&mut self, run: &RunState<'_>, images: bool) -> State {
-        let image = images.then(|| Image::of(run.analysis));
+    fn state(&mut self, analysis: &Analysis, input: &ReportInput, images: bool) -> State {
+        let image = images.then(|| Image::of(analysis));
         if let Some(Err(error)) = &image {
             self.problem = Some(format!("feed: {error}; new watchers start without earlier state"));
         }
         State {
             record: self.blocks.next_record(),
-            closing: Closing::of(&(run.input)()),
+            closing: Closing::of(input),
             image: image.and_then(Result::ok),
-            history: images.then(|| (run.history)().ok()).flatten(),
+            history: images.then(|| self.past.image().ok()).flatten(),
         }
     }
 
@@ -247,11 +206,11 @@ impl Publisher {
     }
 
     /// Sends the end of the run and waits briefly for delivery. Watchers that are behind get the last state first.
-    pub fn finish(mut self, run: &RunState<'_>) -> Published {
+    pub fn finish(mut self, analysis: &Analysis, input: &ReportInput) -> Published {
         self.send_block();
         let followed = self.shared.is_followed();
         let (done, is_done) = channel();
-        let mut end = Job::End(Box::new(self.state(run, followed)), done);
+        let mut end = Job::End(Box::new(self.state(analysis, input, followed)), done);
         let until = Instant::now() + LAST;
         while let Err(TrySendError::Full(back)) = self.jobs.try_send(end) {
             if Instant::now() >= until {
@@ -265,10 +224,5 @@ impl Publisher {
             tracing::info!("feed: some watchers did not receive the end of the stream in time");
         }
         self.shared.status()
-    }
-
-    /// Header of the run.
-    pub fn header(&self) -> &Header {
-        &self.header
     }
 }

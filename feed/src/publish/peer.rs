@@ -2,7 +2,6 @@
 
 use std::io;
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use socket2::{SockRef, TcpKeepalive};
@@ -40,8 +39,8 @@ pub(super) async fn serve(
     let (incoming, outgoing) = opened.map_err(timed_out)??;
     shared.joined(queue);
     tokio::select! {
-        ended = listen(incoming, &mut zmtp, queue, shared) => ended,
-        ended = speak(outgoing, queue, shared) => ended,
+        ended = listen(incoming, &mut zmtp, queue) => ended,
+        ended = speak(outgoing, queue) => ended,
     }
 }
 
@@ -86,21 +85,18 @@ fn process_input(zmtp: &mut Zmtp, queue: &Queue) -> io::Result<()> {
     Ok(())
 }
 
-async fn listen(mut incoming: Incoming, zmtp: &mut Zmtp, queue: &Queue, shared: &Shared) -> io::Result<()> {
+async fn listen(mut incoming: Incoming, zmtp: &mut Zmtp, queue: &Queue) -> io::Result<()> {
     loop {
         process_input(zmtp, queue)?;
-        shared.count();
         if incoming.read(&mut zmtp.inbox).await? == 0 {
             return Ok(());
         }
     }
 }
 
-async fn speak(mut outgoing: Outgoing, queue: &Queue, shared: &Shared) -> io::Result<()> {
+async fn speak(mut outgoing: Outgoing, queue: &Queue) -> io::Result<()> {
     while let Some(message) = queue.next().await {
         outgoing.write(&message).await?;
-        shared.bytes.fetch_add(message.len() as u64, Ordering::Relaxed);
-        shared.count();
     }
     Ok(())
 }

@@ -102,7 +102,7 @@ impl Sender {
                 Ok(packed) => {
                     let block = Block { block: ByteBuf::from(&packed[..]) };
                     self.send(Topic::Stream, Kind::Block, to_vec_named(&block));
-                    if self.shared.events.load(Ordering::Acquire) > 0 {
+                    if self.shared.demand().events {
                         let events = self.events.of(&packed);
                         self.send(Topic::Events, Kind::Events, Ok(events));
                     }
@@ -120,7 +120,6 @@ impl Sender {
         if let Some(message) = self.state(state) {
             self.shared.queues().iter().for_each(|q| q.start(&message));
         }
-        self.shared.count();
         self.shared.started.fetch_add(1, Ordering::Release);
     }
 
@@ -165,7 +164,6 @@ impl Sender {
                 }
             }
         }
-        self.shared.count();
     }
 
     fn message(&mut self, topic: Topic, kind: Kind, body: Result<Vec<u8>, rmp_serde::encode::Error>) -> Option<Bytes> {

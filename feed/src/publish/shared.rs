@@ -1,6 +1,7 @@
 //! Jobs and state that the run and the feed's thread share.
 
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::net::SocketAddr;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::Sender;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -33,20 +34,26 @@ pub(super) struct State {
     pub(super) history: Option<Image>,
 }
 
+/// Data that some watcher needs.
+#[derive(Clone, Copy, Debug)]
+#[expect(clippy::struct_excessive_bools, reason = "each is needed or not, independently")]
+pub(super) struct Demand {
+    /// A state to start from.
+    pub(super) start: bool,
+    pub(super) blocks: bool,
+    pub(super) events: bool,
+    pub(super) reports: bool,
+}
+
 /// State shared by the run and the feed's thread.
 #[derive(Debug)]
 pub(super) struct Shared {
     pub(super) header: Header,
     pod: String,
     instance: String,
-    pub(super) bytes: AtomicU64,
-    /// Watchers that wait for a state, that receive the stream or its events, and that receive reports.
-    pub(super) wants: AtomicUsize,
-    pub(super) streams: AtomicUsize,
-    pub(super) reports: AtomicUsize,
-    /// States queued for watchers. Once a state counts here, `streams` includes the watchers that continue from it.
+    address: SocketAddr,
+    /// States queued for watchers. Once a state counts here, the demand for blocks includes the watchers that continue from it.
     pub(super) started: AtomicU64,
-    pub(super) events: AtomicUsize,
     /// Messages dropped for watchers that have left.
     dropped_before: AtomicU64,
     /// Connections closed or refused.
@@ -56,17 +63,13 @@ pub(super) struct Shared {
 }
 
 impl Shared {
-    pub(super) fn new(header: &Header, pod: String) -> Self {
+    pub(super) fn new(header: Header, address: SocketAddr, pod: String) -> Self {
         Self {
-            header: header.clone(),
+            header,
+            address,
             pod,
             instance: format!("{:016x}{:08x}", wall_ns(), std::process::id()),
-            bytes: AtomicU64::new(0),
-            wants: AtomicUsize::new(0),
-            streams: AtomicUsize::new(0),
-            reports: AtomicUsize::new(0),
             started: AtomicU64::new(0),
-            events: AtomicUsize::new(0),
             dropped_before: AtomicU64::new(0),
             refused: AtomicU64::new(0),
             queues: Mutex::default(),
@@ -90,8 +93,8 @@ impl Shared {
         let queues = self.queues();
         let dropped: u64 = queues.iter().map(|q| q.dropped()).sum();
         Published {
+            address: self.address,
             watchers: queues.len() as u64,
-            bytes: self.bytes.load(Ordering::Relaxed),
             dropped: dropped + self.dropped_before.load(Ordering::Relaxed),
             refused: self.refused.load(Ordering::Relaxed),
         }
@@ -100,34 +103,30 @@ impl Shared {
     /// Records a gap: a stream message did not fit the queue to the feed's thread.
     pub(super) fn skip(&self) {
         self.queues().iter().for_each(|q| q.skip());
-        self.count();
     }
 
     pub(super) fn joined(&self, queue: &Arc<Queue>) {
         self.queues().push(Arc::clone(queue));
-        self.count();
     }
 
     pub(super) fn left(&self, queue: &Arc<Queue>) {
-        let mut queues = self.queues();
-        queues.retain(|q| !Arc::ptr_eq(q, queue));
-        drop(queues);
+        self.queues().retain(|q| !Arc::ptr_eq(q, queue));
         self.dropped_before.fetch_add(queue.dropped(), Ordering::Relaxed);
-        self.count();
     }
 
-    /// Updates the counters that the run reads.
-    pub(super) fn count(&self) {
+    /// Data that the current watchers need.
+    pub(super) fn demand(&self) -> Demand {
         let queues = self.queues();
-        let of = |which: &dyn Fn(&Queue) -> bool| queues.iter().filter(|q| which(q)).count();
-        let events = of(&|q| q.wants(Topic::Events));
-        let stream = |flow| of(&|q| q.flow() == flow);
-        self.events.store(events, Ordering::Release);
-        self.reports.store(of(&|q| q.wants(Topic::Report)), Ordering::Release);
-        self.streams.store(stream(Flow::Receives) + events, Ordering::Release);
-        // Watchers of events alone need no state, but blocks have to flow: request a start while no stream is active.
-        let idle = usize::from(events > 0 && stream(Flow::Receives) == 0);
-        self.wants.store(stream(Flow::Waits) + idle, Ordering::Release);
+        let any = |is: &dyn Fn(&Queue) -> bool| queues.iter().any(|q| is(q));
+        let events = any(&|q| q.wants(Topic::Events));
+        let receives = any(&|q| q.flow() == Flow::Receives);
+        Demand {
+            // Watchers of events alone need no state, but blocks have to flow: request a start while no stream is active.
+            start: any(&|q| q.flow() == Flow::Waits) || events && !receives,
+            blocks: receives || events,
+            events,
+            reports: any(&|q| q.wants(Topic::Report)),
+        }
     }
 
     /// Counts a refused connection and logs the reason at powers of two, to bound the log.

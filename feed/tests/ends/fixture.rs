@@ -4,7 +4,9 @@ use std::net::SocketAddr;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use feed::{Body, Image, Key, PublishOptions, Published, Publisher, RunState, WatchEvent, WatchOptions, Watcher};
+use feed::{
+    Body, Image, ImageError, Key, Past, PublishOptions, Published, Publisher, WatchEvent, WatchOptions, Watcher,
+};
 use trace::event::{Capabilities, Chunk, Event, Frame, Hop, Merged, What};
 use trace::record::{BlockReader, Header, Record};
 use trace::report::ReportInput;
@@ -18,6 +20,16 @@ pub(crate) struct Source {
     pub(crate) analysis: Analysis,
     pub(crate) now: u64,
     pub(crate) seq: u64,
+}
+
+struct NoPast;
+
+impl Past for NoPast {
+    fn remember(&mut self, _: &Analysis) {}
+
+    fn image(&self) -> Result<Image, ImageError> {
+        Image::of(&7)
+    }
 }
 
 pub(crate) fn options(key: Option<Key>) -> PublishOptions {
@@ -36,7 +48,7 @@ impl Source {
     pub(crate) fn new(options: PublishOptions) -> Self {
         let header = Header::of("model", Config::default());
         let mut source = Self {
-            publisher: Publisher::start(options, header).expect("a port"),
+            publisher: Publisher::start(options, header, Box::new(NoPast)).expect("a port"),
             analysis: Analysis::new(Config::default()),
             now: 1_000 * MS,
             seq: 0,
@@ -83,8 +95,7 @@ impl Source {
         let now = MonoNs(self.now);
         self.analysis.tick(now);
         let analysis = &self.analysis;
-        self.publisher
-            .tick(now, &RunState { analysis, input: &|| ReportInput::of("model"), history: &|| Image::of(&7) });
+        self.publisher.tick(now, analysis, &|| ReportInput::of("model"));
     }
 
     /// Adds 64 KiB that hardly compress, so that queues fill.
@@ -99,7 +110,7 @@ impl Source {
     }
 
     pub(crate) fn watch(&self, key: Option<Key>) -> Watched {
-        let options = WatchOptions { address: self.publisher.address().to_string(), key, max_message: 64 << 20 };
+        let options = WatchOptions { address: self.publisher.status().address.to_string(), key, max_message: 64 << 20 };
         Watched {
             watcher: Watcher::start(vec![options]).expect("a thread").remove(0),
             analysis: None,
@@ -182,6 +193,5 @@ impl Watched {
 }
 
 pub(crate) fn finish(publisher: Publisher, analysis: &Analysis) -> Published {
-    let closing = || ReportInput { cpu_ns: Some(7), ..ReportInput::of("model") };
-    publisher.finish(&RunState { analysis, input: &closing, history: &|| Image::of(&7) })
+    publisher.finish(analysis, &ReportInput { cpu_ns: Some(7), ..ReportInput::of("model") })
 }

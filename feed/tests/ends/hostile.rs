@@ -57,7 +57,7 @@ fn assert_records_arrive(source: &mut Source, watched: &mut Watched) {
 #[test]
 fn invalid_peers_are_rejected_and_use_no_slot() {
     let mut source = Source::new(options(None));
-    let address = source.publisher.address();
+    let address = source.publisher.status().address;
     let garbage: [&[u8]; 5] = [
         b"GET / HTTP/1.1\r\n\r\n",
         &[0xff; 4_096],
@@ -112,7 +112,7 @@ fn connections_are_limited() {
 #[test]
 fn an_idle_client_does_not_block_others() {
     let mut source = Source::new(PublishOptions { patience: SOON, ..options(None) });
-    let mut idle: Vec<TcpStream> = (0..20).map(|_| connect(source.publisher.address())).collect();
+    let mut idle: Vec<TcpStream> = (0..20).map(|_| connect(source.publisher.status().address)).collect();
     let begun = Instant::now();
     let mut watched = source.watch(None);
     watched.wait_until("the first state", Some(&mut source), |w| w.analysis.is_some());
@@ -125,7 +125,7 @@ fn an_idle_client_does_not_block_others() {
 fn an_idle_client_without_the_key_does_not_block_others() {
     let key = Key::new([9; 32]);
     let mut source = Source::new(PublishOptions { patience: SOON, ..options(Some(key.clone())) });
-    let _silent: Vec<TcpStream> = (0..20).map(|_| connect(source.publisher.address())).collect();
+    let _silent: Vec<TcpStream> = (0..20).map(|_| connect(source.publisher.status().address)).collect();
     let mut watched = source.watch(Some(key));
     watched.wait_until("the first state", Some(&mut source), |w| w.analysis.is_some());
     assert!(watched.down.is_empty(), "{:?}", watched.down);
@@ -135,7 +135,7 @@ fn an_idle_client_without_the_key_does_not_block_others() {
 #[test]
 fn a_client_that_sends_slowly_is_closed_in_time() {
     let (mut source, mut watched) = watched(options(None));
-    let mut peer = connect(source.publisher.address());
+    let mut peer = connect(source.publisher.status().address);
     let begun = Instant::now();
     for byte in opening() {
         if peer.write_all(&[byte]).is_err() || source.publisher.status().refused > 0 {
@@ -163,7 +163,7 @@ fn excessive_requests_are_rejected() {
         b"\x05\x01\x05",
     ];
     for (done, request) in (1..).zip(invalid) {
-        let mut peer = connect(source.publisher.address());
+        let mut peer = connect(source.publisher.status().address);
         peer.write_all(&[&opening(), request].concat()).expect("written");
         assert!(is_ended(&mut peer), "{request:?}");
         let end = Instant::now() + SOON;
@@ -179,7 +179,7 @@ fn excessive_requests_are_rejected() {
 #[test]
 fn a_busy_client_does_not_block_others() {
     let (mut source, mut watched) = watched(options(None));
-    let mut peer = connect(source.publisher.address());
+    let mut peer = connect(source.publisher.status().address);
     peer.write_all(&[&opening(), SUBSCRIPTION].concat()).expect("written");
     peer.set_write_timeout(Some(Duration::from_millis(50))).expect("set");
     let request = [b"\0\x07\x01stream\0\x07\0stream".as_slice(), b"\x04\x09\x04PING\0\x0aab"].concat().repeat(500);
@@ -203,7 +203,7 @@ fn a_busy_client_does_not_block_others() {
 fn a_watcher_that_never_reads_is_disconnected_after_its_queue_is_full() {
     let stall = Duration::from_millis(700);
     let (mut source, mut watched) = watched(PublishOptions { stall, queue_bytes: 4 << 20, ..options(None) });
-    let mut stalled: Vec<TcpStream> = (0..2).map(|_| connect(source.publisher.address())).collect();
+    let mut stalled: Vec<TcpStream> = (0..2).map(|_| connect(source.publisher.status().address)).collect();
     for peer in &mut stalled {
         peer.write_all(&[&opening(), SUBSCRIPTION].concat()).expect("written");
     }
@@ -224,7 +224,7 @@ fn a_watcher_that_never_reads_is_disconnected_after_its_queue_is_full() {
 #[test]
 fn a_half_closed_peer_is_disconnected() {
     let (mut source, mut watched) = watched(options(None));
-    let mut peer = connect(source.publisher.address());
+    let mut peer = connect(source.publisher.status().address);
     peer.write_all(&[&opening(), SUBSCRIPTION].concat()).expect("written");
     peer.shutdown(Shutdown::Write).expect("half closed");
     assert!(is_ended(&mut peer));

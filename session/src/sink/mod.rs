@@ -1,6 +1,5 @@
 //! Outputs of a live run: recording, hindsight ring and feed. A failure here is reported but does not affect the run.
 
-mod feed;
 mod onset;
 mod preamble;
 mod ring;
@@ -8,14 +7,14 @@ mod ring;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::{Path, PathBuf};
 
+use anyhow::Context;
+use feed::Publisher;
 use trace::event::{Missed, MissedCause, What};
 use trace::record::{Anchor, Closing, Header, Payload, RecordError, RecordOptions, Recorder, Status};
 use trace::report::ReportInput;
 use trace::{Analysis, Config, Event, MonoNs};
 
-use self::feed::Feed;
-pub use self::feed::{Past, Publishing};
-pub use ::feed::{Image, ImageError, PublishOptions};
+pub use feed::{Image, ImageError, Past, PublishOptions, Published};
 pub use onset::Rules;
 use ring::Ring;
 pub use ring::RingOptions;
@@ -43,7 +42,7 @@ pub struct Writing {
     /// The hindsight ring, if kept.
     pub ring: Option<Written>,
     /// The feed, if published.
-    pub feed: Option<Publishing>,
+    pub feed: Option<Published>,
 }
 
 /// A file being written.
@@ -65,7 +64,7 @@ pub struct Sink {
     options: RecordOptions,
     recording: Option<Recording>,
     ring: Option<Ring>,
-    feed: Option<Feed>,
+    feed: Option<Publisher>,
     trouble: Vec<String>,
     message: Option<String>,
 }
@@ -115,8 +114,8 @@ impl Sink {
 
     /// Publishes the run.
     pub fn publish(&mut self, options: PublishOptions, past: Box<dyn Past>) -> anyhow::Result<()> {
-        let feed = Feed::open(options, &self.header, past)?;
-        self.message = Some(format!("published on tcp://{}", feed.publishing().address));
+        let feed = Publisher::start(options, self.header.clone(), past).context("nothing is published")?;
+        self.message = Some(format!("published on tcp://{}", feed.status().address));
         self.feed = Some(feed);
         Ok(())
     }
@@ -241,13 +240,19 @@ impl Sink {
         Writing {
             recording: recording.map(|recorder| written(recorder.path(), &recorder.status())),
             ring: self.ring.as_ref().map(Ring::written),
-            feed: self.feed.as_ref().map(Feed::publishing),
+            feed: self.feed.as_ref().map(Publisher::status),
         }
     }
 
     /// Problems with the outputs, for the report.
     pub fn trouble(&self) -> Vec<String> {
-        let refused = self.feed.as_ref().and_then(Feed::refused);
+        let refused = self.feed.as_ref().map_or(0, |feed| feed.status().refused);
+        let refused = (refused > 0).then(|| {
+            format!(
+                "feed: {} connections were refused: too many watchers, wrong key, wrong protocol, or too slow; check who can reach the address of --publish",
+                count(refused)
+            )
+        });
         self.trouble.iter().cloned().chain(refused).collect()
     }
 
@@ -261,9 +266,10 @@ impl Sink {
                 Err(_) => messages.push(self.failed()),
             }
         }
-        if let Some(feed) = self.feed.take() {
-            self.trouble.extend(feed.refused());
-            messages.extend(feed.finish(analysis, &|| input.clone()));
+        self.trouble = self.trouble();
+        let published = self.feed.take().map(|feed| feed.finish(analysis, input));
+        if let Some(Published { dropped: dropped @ 1.., .. }) = published {
+            messages.push(format!("feed: {} messages were dropped for slow watchers", count(dropped)));
         }
         messages
     }

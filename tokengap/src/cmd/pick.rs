@@ -8,7 +8,7 @@ use std::time::{Duration, SystemTime};
 use clap::ValueEnum;
 use probe_user::discover::{self, Engine, Topology, Watcher};
 use session::units::{bytes, duration};
-use tui::pick::{Choice, Found, Kind, Offer, Pick, pick};
+use tui::pick::{Found, Kind, Offer, pick};
 
 use crate::demo::Scenario;
 
@@ -22,12 +22,7 @@ const MAX_RECORDINGS: usize = 100;
 pub(crate) fn run() -> anyhow::Result<Option<Vec<String>>> {
     let (sender, found) = mpsc::channel();
     thread::Builder::new().name("discovery".into()).spawn(move || search_loop(&sender))?;
-    let mut offers = Pick::default();
-    offers.offer(Kind::Demo, Scenario::value_variants().iter().copied().filter_map(demo).collect());
-    Ok(match pick(offers, &found)? {
-        Choice::Run(line) => Some(line),
-        Choice::Leave => None,
-    })
+    pick(demos().collect(), &found)
 }
 
 /// Repeatedly sends the sources found, until the receiver is dropped.
@@ -43,8 +38,8 @@ fn search_loop(sender: &Sender<Found>) {
             }
             Err(error) => (Vec::new(), vec![format!("cannot look for engines: {error}")]),
         };
-        let found = Found { engines, published: published(), recordings: recordings(), blind };
-        if sender.send(found).is_err() {
+        let offers = engines.into_iter().chain(published()).chain(recordings()).chain(demos()).collect();
+        if sender.send(Found { offers, blind }).is_err() {
             return;
         }
         thread::sleep(SEARCH_INTERVAL);
@@ -142,6 +137,10 @@ fn recordings() -> Vec<Offer> {
             }
         })
         .collect()
+}
+
+fn demos() -> impl Iterator<Item = Offer> {
+    Scenario::value_variants().iter().copied().filter_map(demo)
 }
 
 fn demo(scenario: Scenario) -> Option<Offer> {

@@ -14,7 +14,7 @@ use session::sink::Sink;
 use session::{Observer, RunOptions, Running, Session, Signals};
 use trace::Config;
 use trace::report::Report;
-use tui::{PodView, Screen};
+use tui::{RunView, Screen};
 
 use self::pod::Pod;
 use crate::app;
@@ -67,7 +67,7 @@ pub(crate) fn run(options: &Options, screen: Option<Screen>) -> anyhow::Result<V
     let config = Config { limits: options.limits, engines: engines::FACTS, ..Config::default() };
     let pod = |(place, watcher)| {
         let observer: Box<dyn Observer> = match &screen {
-            Some(screen) => Box::new(PodView::new(Rc::clone(screen), place)),
+            Some(screen) => Box::new(RunView(Rc::clone(screen), place)),
             None => Box::new(Progress::default()),
         };
         let session = Session::new(&config, observer, Sink::none("watch", &config), options.slowest);

@@ -36,7 +36,7 @@ impl Fixture {
             FindingLine { at_ns: 20_000_000_000, ..FindingLine::default() },
         ];
         for second in 0..100 {
-            model.history.enter(second, Sample::default());
+            model.past.history.enter(second, Sample::default());
         }
         let mut fixture = Self { model, ui: Ui { page: 2, ..Ui::default() } };
         fixture.update();
@@ -44,7 +44,7 @@ impl Fixture {
     }
 
     fn update(&mut self) {
-        self.model.table.arrange(&self.ui.filter.1, self.ui.sort, &self.ui.pins);
+        self.model.table.arrange(&self.ui.filter, self.ui.sort, &self.ui.pins);
         self.ui.settle(&self.model);
     }
 
@@ -96,10 +96,10 @@ fn a_filter_is_typed_corrected_applied_and_cleared() {
     fixture.type_in("gap>4ns q");
     fixture.key(KeyCode::Backspace);
     fixture.key(KeyCode::Enter);
-    assert_eq!((fixture.ui.dialog == Dialog::None, fixture.ui.filter.0.as_str()), (true, "gap>4ns"));
+    assert_eq!((fixture.ui.dialog == Dialog::None, &*fixture.ui.filter.text), (true, "gap>4ns"));
     assert_eq!((fixture.model.table.visible_count(), fixture.selected()), (2, "bbb"));
     fixture.key(KeyCode::Esc);
-    assert_eq!((fixture.model.table.visible_count(), fixture.ui.filter.0.as_str()), (3, ""));
+    assert_eq!((fixture.model.table.visible_count(), &*fixture.ui.filter.text), (3, ""));
 }
 
 #[test]
@@ -143,7 +143,7 @@ fn enter_on_a_finding_opens_its_request_or_its_time() {
 fn a_paused_view_is_frozen_and_can_be_scrolled_in_time() {
     let mut fixture = Fixture::new();
     fixture.type_in("p");
-    fixture.model.history.enter(150, Sample::default());
+    fixture.model.past.history.enter(150, Sample::default());
     assert_eq!(fixture.ui.time_end(&fixture.model), 99);
     fixture.type_in("-h");
     assert_eq!((ZOOM[fixture.ui.zoom], fixture.ui.time_end(&fixture.model)), (2, 89));
@@ -261,15 +261,11 @@ fn the_palette_lists_every_applicable_action() {
 #[test]
 fn a_saved_filter_is_applied_by_name() {
     let mut fixture = Fixture::new();
-    fixture.ui.saved = vec![Saved {
-        name: "slow".into(),
-        text: "gap>4ns".into(),
-        query: crate::state::query::Query::parse("gap>4ns").expect("a filter"),
-    }];
+    fixture.ui.saved = vec![Saved::parse("slow=gap>4ns").expect("a filter")];
     fixture.type_in("/@slow");
     assert_eq!(fixture.ui.dialog, Dialog::Filter("@slow".into(), None));
     fixture.key(KeyCode::Enter);
-    assert_eq!((fixture.ui.filter.0.as_str(), fixture.model.table.visible_count()), ("gap>4ns", 2));
+    assert_eq!((&*fixture.ui.filter.text, fixture.model.table.visible_count()), ("gap>4ns", 2));
     fixture.key(KeyCode::Esc);
     fixture.type_in(":@slow");
     fixture.key(KeyCode::Enter);
@@ -310,10 +306,10 @@ fn enter_on_a_hop_opens_its_finding_and_back() {
     fixture.model.findings[1].hop = "router->tokenizer".into();
     fixture.type_in("4j");
     fixture.key(KeyCode::Enter);
-    assert_eq!((fixture.ui.tab, fixture.ui.finding), (Tab::Findings, 1));
-    fixture.ui.hop = 0;
+    assert_eq!((fixture.ui.tab, fixture.ui.place(Tab::Findings)), (Tab::Findings, 1));
+    fixture.ui.places[Tab::Hops as usize] = 0;
     fixture.key(KeyCode::Enter);
-    assert_eq!((fixture.ui.tab, fixture.ui.hop), (Tab::Hops, 1));
+    assert_eq!((fixture.ui.tab, fixture.ui.place(Tab::Hops)), (Tab::Hops, 1));
     fixture.type_in("k");
     fixture.key(KeyCode::Enter);
     assert_eq!(fixture.ui.tab, Tab::Requests, "no finding about this hop");

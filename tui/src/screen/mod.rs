@@ -18,6 +18,7 @@ use anyhow::{Context, ensure};
 use ratatui::crossterm::event::{self, Event as Input, KeyEventKind, MouseButton, MouseEvent, MouseEventKind};
 use session::idle;
 use session::own;
+use session::sink::Past as _;
 use session::{Observer, Run, ScreenCommand, Stage};
 use trace::stats::Distribution;
 use trace::{Analysis, Event, MonoNs};
@@ -27,7 +28,7 @@ use crate::log::LogHold;
 use crate::state::Model;
 use crate::state::action::{Action, Effect};
 use crate::state::journal::Journal;
-use crate::state::past::ReceivedHistory;
+use crate::state::past::Past;
 use crate::state::pods::PodLine;
 use crate::state::refresh::RunValues;
 use crate::state::tab::Tab;
@@ -67,7 +68,6 @@ pub struct Screen {
     terminal: Terminal,
     _log_hold: LogHold,
     theme: Theme,
-    view: View,
     ui: Ui,
     hits: Hits,
     cost: Cost,
@@ -85,10 +85,10 @@ pub struct Screen {
     exports: Exports,
     /// Time to refresh and draw a frame.
     draws: Distribution,
-    /// State of each watched run that is not shown. The slot of the shown one is `None`.
-    hidden: Vec<Option<View>>,
+    /// State of each run, and the index of the shown one.
+    views: Vec<View>,
     shown: usize,
-    /// Lines of the run list.
+    /// Lines of the run list; empty for a single run.
     pods: Vec<PodLine>,
 }
 
@@ -121,7 +121,6 @@ impl Screen {
             terminal,
             _log_hold: log_hold,
             theme: Theme::of(&Environment::read()),
-            view: View::new(keep.journal),
             ui: Ui { rows: keep.rows, journal: keep.journal, saved: keep.filters.clone(), ..Ui::default() },
             hits: Hits::default(),
             cost: Cost { since: now, cpu_ns: own::cpu_ns(), share: None },
@@ -135,15 +134,20 @@ impl Screen {
             notice: 0,
             exports: Exports::default(),
             draws: Distribution::default(),
-            hidden: Vec::new(),
+            views: vec![View::new(keep.journal)],
             shown: 0,
             pods: Vec::new(),
         })
     }
 
+    /// Observer of a single run.
+    pub fn observer(self) -> RunView {
+        RunView(Rc::new(RefCell::new(self)), 0)
+    }
+
     /// Prepares for `runs` watched runs and shows the first.
     pub fn watch(&mut self, runs: usize) {
-        self.hidden = (0..runs).map(|place| (place > 0).then(|| View::new(self.ui.journal))).collect();
+        self.views.resize_with(runs, || View::new(self.ui.journal));
         self.pods = vec![PodLine::default(); runs];
     }
 
@@ -155,38 +159,14 @@ impl Screen {
     }
 
     /// Replaces the time series of a run with the received ones.
-    pub fn take_over(&mut self, run: usize, past: ReceivedHistory) {
-        self.view(run).model.take_over(past);
-    }
-
-    /// State of a run, whether it is shown or not.
-    fn view(&mut self, run: usize) -> &mut View {
-        match self.hidden.get_mut(run) {
-            Some(Some(view)) => view,
-            _ => &mut self.view,
-        }
-    }
-
-    /// Processes an event of a run, whether it is shown or not.
-    fn observe(&mut self, run: usize, event: &Event<'_>) {
-        self.changes.count(event);
-        self.view(run).journal.observe(event);
-    }
-
-    /// Clears the state of a run that restarts.
-    fn restart_run(&mut self, run: usize) {
-        *self.view(run) = View::new(self.ui.journal);
-        if run == self.shown {
-            self.ui.back = 0;
-            self.refresh_now();
-        }
+    pub fn take_over(&mut self, run: usize, past: Past) {
+        self.views[run].model.past.take_over(past);
     }
 
     fn switch_to(&mut self, run: usize) {
-        let Some(view) = self.hidden.get_mut(run).and_then(Option::take) else {
+        if run == self.shown || run >= self.views.len() {
             return;
-        };
-        self.hidden[self.shown] = Some(std::mem::replace(&mut self.view, view));
+        }
         self.shown = run;
         self.ui.other_run();
         self.refresh_now();
@@ -235,7 +215,7 @@ impl Screen {
     fn act(&mut self, action: Action, run: &Run<'_>) {
         self.stale = true;
         let before = (self.ui.tab, self.ui.paused.is_some());
-        let effect = self.ui.apply(action, &self.view.model);
+        let effect = self.ui.apply(action, &self.views[self.shown].model);
         match (before.1, self.ui.paused.is_some()) {
             // Pausing freezes view and table at the same instant.
             (false, true) => self.read(run, true),
@@ -248,7 +228,7 @@ impl Screen {
             Some(Effect::Command(command)) => self.commands.push_back(command),
             Some(Effect::Run(run)) => self.switch_to(run),
             Some(Effect::NextRun(by)) => {
-                let runs = self.hidden.len().max(1) as isize;
+                let runs = self.views.len() as isize;
                 self.switch_to((self.shown as isize + by).rem_euclid(runs) as usize);
             }
             Some(Effect::Copy(rid)) => {
@@ -268,14 +248,16 @@ impl Screen {
         self.stale = true;
         if now >= self.next_keep {
             self.next_keep = now + KEEP_INTERVAL;
-            let found = self.view.model.findings.iter().map(|f| f.rid.as_str()).filter(|rid| !rid.is_empty());
+            let view = &mut self.views[self.shown];
+            let found = view.model.findings.iter().map(|f| f.rid.as_str()).filter(|rid| !rid.is_empty());
             let chosen = self.ui.selected.iter().chain(&self.ui.pins).map(String::as_str);
-            self.view.journal.keep(&found.chain(chosen).collect::<Vec<_>>());
+            view.journal.keep(&found.chain(chosen).collect::<Vec<_>>());
         }
         if self.ui.paused.is_some() {
             return;
         }
-        let rows = matches!(self.ui.tab, Tab::Requests) || self.ui.follow || self.view.model.table.count() == 0;
+        let rows =
+            matches!(self.ui.tab, Tab::Requests) || self.ui.follow || self.views[self.shown].model.table.count() == 0;
         // The whole frame must show one instant: if a large table is not due, neither is the rest.
         if rows && now < self.next_rows {
             return;
@@ -300,14 +282,15 @@ impl Screen {
             rss_bytes: own::rss_bytes(),
             degraded: degraded(run),
         };
-        self.view.model.refresh(run.analysis, &outside);
+        let model = &mut self.views[self.shown].model;
+        model.refresh(run.analysis, &outside);
         let started = run.about.wall().zip(run.analysis.ledger().started());
-        self.view.model.wall_start_ns = started
+        model.wall_start_ns = started
             .map(|((mono, wall), start)| wall.saturating_add(start.since(mono)).saturating_sub(mono.since(start)));
         if rows {
             // A filter searches all requests that the ledger holds.
-            let max_rows = if self.ui.filter.1.is_empty() { self.ui.rows } else { usize::MAX };
-            self.view.model.refresh_rows(run.analysis, max_rows, &self.ui.pins);
+            let max_rows = if self.ui.filter.is_empty() { self.ui.rows } else { usize::MAX };
+            model.refresh_rows(run.analysis, max_rows, &self.ui.pins);
         }
     }
 
@@ -317,13 +300,14 @@ impl Screen {
             return Ok(());
         }
         let begun = Instant::now();
-        self.view.model.table.arrange(&self.ui.filter.1, self.ui.sort, &self.ui.pins);
-        self.ui.settle(&self.view.model);
+        let View { model, journal } = &mut self.views[self.shown];
+        model.table.arrange(&self.ui.filter, self.ui.sort, &self.ui.pins);
+        self.ui.settle(model);
         if self.ui.tab == Tab::Request {
-            let shown = self.view.model.detail.as_ref().map(|d| d.rid.as_str());
+            let shown = model.detail.as_ref().map(|d| d.rid.as_str());
             let fresh = refreshed && self.ui.paused.is_none();
             if let Some(rid) = self.ui.selected.clone().filter(|rid| fresh || shown != Some(rid)) {
-                self.view.model.refresh_detail(run.analysis, &self.view.journal, &rid);
+                model.refresh_detail(run.analysis, journal, &rid);
             }
         }
         if run.stage == Stage::Ending {
@@ -331,11 +315,11 @@ impl Screen {
             let pending = pending.as_deref().unwrap_or("waiting for frames in flight");
             self.ui.show_message(format!("stopping: {pending}; press q again to quit immediately"));
         }
-        self.view.model.position = run.about.position();
-        self.view.model.writing = (run.writing)();
-        self.view.model.pods.clone_from(&self.pods);
-        self.view.model.pod = self.shown;
-        let (model, ui, theme) = (&self.view.model, &self.ui, self.theme);
+        model.position = run.about.position();
+        model.writing = (run.writing)();
+        model.pods.clone_from(&self.pods);
+        model.pod = self.shown;
+        let (ui, theme) = (&self.ui, self.theme);
         let mut hits = Hits::default();
         self.terminal
             .draw(|frame| hits = view::draw(model, ui, theme, frame))
@@ -345,20 +329,6 @@ impl Screen {
         self.hits = hits;
         self.stale = false;
         Ok(())
-    }
-}
-
-impl Observer for Screen {
-    fn event(&mut self, event: &Event<'_>) {
-        self.observe(self.shown, event);
-    }
-
-    fn tick(&mut self, analysis: &Analysis) {
-        self.view.model.remember(analysis);
-    }
-
-    fn restart(&mut self) {
-        self.restart_run(self.shown);
     }
 
     fn turn(&mut self, run: &Run<'_>) -> anyhow::Result<ScreenCommand> {
@@ -371,7 +341,7 @@ impl Observer for Screen {
         }
         self.next_keys = now + KEYS;
         self.ui.replay = run.about.position().is_some();
-        self.ui.watches = !self.hidden.is_empty();
+        self.ui.watches = !self.pods.is_empty();
         if run.notice.0 != self.notice {
             self.notice = run.notice.0;
             self.ui.show_message(run.notice.1);
@@ -407,39 +377,36 @@ impl Observer for Screen {
     }
 }
 
-/// Observer of one run that forwards to the screen shared by all runs.
-pub struct PodView {
-    screen: Rc<RefCell<Screen>>,
-    place: usize,
-}
+/// Observer of the run with this index on a screen, which several runs can share.
+pub struct RunView(pub Rc<RefCell<Screen>>, pub usize);
 
-impl PodView {
-    /// Creates an observer of the run with index `place`.
-    pub fn new(screen: Rc<RefCell<Screen>>, place: usize) -> Self {
-        Self { screen, place }
-    }
-}
-
-impl Observer for PodView {
+impl Observer for RunView {
     fn event(&mut self, event: &Event<'_>) {
-        self.screen.borrow_mut().observe(self.place, event);
+        let mut screen = self.0.borrow_mut();
+        screen.changes.count(event);
+        screen.views[self.1].journal.observe(event);
     }
 
     fn tick(&mut self, analysis: &Analysis) {
-        self.screen.borrow_mut().view(self.place).model.remember(analysis);
+        self.0.borrow_mut().views[self.1].model.past.remember(analysis);
     }
 
     fn restart(&mut self) {
-        self.screen.borrow_mut().restart_run(self.place);
+        let mut screen = self.0.borrow_mut();
+        screen.views[self.1] = View::new(screen.ui.journal);
+        if self.1 == screen.shown {
+            screen.ui.back = 0;
+            screen.refresh_now();
+        }
     }
 
     fn turn(&mut self, run: &Run<'_>) -> anyhow::Result<ScreenCommand> {
-        let mut screen = self.screen.borrow_mut();
-        if screen.shown == self.place { screen.turn(run) } else { Ok(ScreenCommand::Stay) }
+        let mut screen = self.0.borrow_mut();
+        if screen.shown == self.1 { screen.turn(run) } else { Ok(ScreenCommand::Stay) }
     }
 
     fn sleep(&mut self, time: Duration) {
-        self.screen.borrow_mut().sleep(time);
+        self.0.borrow_mut().sleep(time);
     }
 }
 

@@ -1,5 +1,6 @@
 //! The picker on a terminal: handles keys and clicks until the user chooses.
 
+use std::ops::ControlFlow;
 use std::sync::mpsc::Receiver;
 use std::time::Duration;
 
@@ -10,7 +11,7 @@ use super::terminal::{self, Terminal};
 use crate::keys;
 use crate::log::LogHold;
 use crate::state::action::Action;
-use crate::state::pick::{Choice, Kind, Offer, Pick};
+use crate::state::pick::{Offer, Pick};
 use crate::theme::{Environment, Theme};
 use crate::view;
 
@@ -19,18 +20,17 @@ const WAIT: Duration = Duration::from_millis(100);
 
 /// Result of a search.
 pub struct Found {
-    /// Engines on this machine.
-    pub engines: Vec<Offer>,
-    /// Runs that other processes publish.
-    pub published: Vec<Offer>,
-    /// Recordings in the working folder.
-    pub recordings: Vec<Offer>,
+    /// All sources.
+    pub offers: Vec<Offer>,
     /// Places that could not be searched.
     pub blind: Vec<String>,
 }
 
-/// Shows `pick`, updated from `found`, until the user chooses or quits. Restores the terminal afterwards.
-pub fn pick(mut pick: Pick, found: &Receiver<Found>) -> anyhow::Result<Choice> {
+/// Shows `offers`, then those that `found` sends, until the user chooses or quits. Returns the chosen command. Restores the terminal
+/// afterwards.
+pub fn pick(offers: Vec<Offer>, found: &Receiver<Found>) -> anyhow::Result<Option<Vec<String>>> {
+    let mut pick = Pick::default();
+    pick.offer(offers);
     let _log_hold = LogHold::begin();
     let mut terminal =
         Terminal::open().context("cannot take over the terminal; tokengap --help lists what can be run")?;
@@ -39,9 +39,7 @@ pub fn pick(mut pick: Pick, found: &Receiver<Found>) -> anyhow::Result<Choice> {
         if let Some(latest) = found.try_iter().last() {
             pick.looked = true;
             pick.blind = latest.blind;
-            pick.offer(Kind::Engine, latest.engines);
-            pick.offer(Kind::Published, latest.published);
-            pick.offer(Kind::Recording, latest.recordings);
+            pick.offer(latest.offers);
         }
         let mut hits = view::Hits::default();
         if terminal.is_ready() {
@@ -64,8 +62,8 @@ pub fn pick(mut pick: Pick, found: &Receiver<Found>) -> anyhow::Result<Choice> {
             },
             _ => None,
         };
-        if let Some(choice) = action.and_then(|action| pick.apply(action)) {
-            return Ok(choice);
+        if let Some(ControlFlow::Break(chosen)) = action.map(|action| pick.apply(action)) {
+            return Ok(chosen);
         }
     }
 }

@@ -58,10 +58,8 @@ pub(crate) enum Action {
     Time,
     /// Show a later (positive) or earlier run in the list of watched runs.
     NextRun(isize),
-    /// Show the hop with this index.
-    OpenHop(usize),
-    /// Show the finding with this index.
-    OpenFinding(usize),
+    /// Open the item with this index on the tab.
+    OpenAt(Tab, usize),
     /// Go to this second of the run.
     At(u64),
     /// Open the command palette.

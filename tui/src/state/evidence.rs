@@ -1,13 +1,59 @@
-//! Evidence for the flags of one request.
+//! What the ledger knows about one request, and its evidence for the flags.
 
 use session::units::{count, duration};
+use trace::MonoNs;
 use trace::engine::EngineState;
 use trace::event::ToolCalls;
-use trace::ledger::Losses;
+use trace::ledger::{FrontendResponse, ItlEnds, Ledger, Losses, Request};
 use trace::report::{explain_tool_calls, ids, places};
 
 use super::flags::Flag;
 use super::row::{Life, Row};
+
+/// What the ledger knows about a request, live or finished.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub(crate) struct Kept {
+    /// First send and first receive, which the ledger keeps longer than the journal.
+    pub(crate) first: (Option<MonoNs>, Option<MonoNs>),
+    pub(crate) delivered_first: Option<MonoNs>,
+    pub(crate) confirmed: Option<Losses>,
+    pub(crate) predicted: Option<Losses>,
+    /// Inter-token latency at both ends.
+    pub(crate) itl: ItlEnds,
+    /// Tool calls of its response.
+    pub(crate) tool_calls: Option<ToolCalls>,
+    /// Waits of its response in a frontend.
+    pub(crate) frontend: Option<FrontendResponse>,
+}
+
+impl Kept {
+    pub(super) fn of(ledger: &Ledger, request: Option<&Request>, rid: &str) -> Self {
+        let tool_calls = ledger.tool_calls().find(rid).copied();
+        let frontend = ledger.frontend().find(rid).cloned();
+        if let Some(request) = request {
+            return Self {
+                first: (request.sent_first, request.received_first),
+                delivered_first: request.delivered_first,
+                confirmed: request.losses().cloned(),
+                predicted: request.predicted().cloned(),
+                itl: request.itl(),
+                tool_calls,
+                frontend,
+            };
+        }
+        let summary = ledger.finished().rev().find(|s| &*s.rid == rid);
+        let lossy = ledger.lossy().rev().find(|lossy| &*lossy.rid == rid);
+        Self {
+            first: (None, None),
+            delivered_first: summary.and_then(|s| s.delivered_first),
+            confirmed: lossy.and_then(|l| l.confirmed.as_deref().cloned()),
+            predicted: lossy.and_then(|l| l.predicted.as_deref().cloned()),
+            itl: summary.map(|s| s.itl).unwrap_or_default(),
+            tool_calls,
+            frontend,
+        }
+    }
+}
 
 /// Maximum number of lost token ranges, and of ids, named in the evidence.
 const RANGES: usize = 6;
@@ -28,13 +74,8 @@ fn named(losses: Option<&Losses>) -> String {
     format!(" ({})", listed.join("; "))
 }
 
-/// Each flag of the request with its evidence, for these confirmed and predicted losses and tool calls.
-pub(super) fn evidence(
-    row: &Row,
-    engine: &EngineState,
-    [confirmed, predicted]: [Option<&Losses>; 2],
-    tool_calls: Option<&ToolCalls>,
-) -> Vec<(Flag, String)> {
+/// Each flag of the request with its evidence.
+pub(super) fn evidence(row: &Row, engine: &EngineState, kept: &Kept) -> Vec<(Flag, String)> {
     let of = |n: Option<u32>| count(n.unwrap_or(0).into());
     let (source, receiver) = (engine.facts().source(), engine.facts().receiver());
     row.flags
@@ -55,13 +96,13 @@ pub(super) fn evidence(
                     "confirmed: {} lost tokens in {} chunks that were dropped while later ones were delivered{}",
                     of(row.tokens_lost),
                     of(row.dropped),
-                    named(confirmed)
+                    named(kept.confirmed.as_ref())
                 ),
-                Flag::ToolCall => tool_calls.map_or_else(|| flag.what().to_owned(), explain_tool_calls),
+                Flag::ToolCall => kept.tool_calls.as_ref().map_or_else(|| flag.what().to_owned(), explain_tool_calls),
                 Flag::DropPredicted => format!(
                     "several of its chunks were received in one wakeup, and {} keeps only the last{}",
                     engine.title(),
-                    named(predicted)
+                    named(kept.predicted.as_ref())
                 ),
                 Flag::Loss => format!(
                     "completion_tokens increased by more than the frames list: {} tokens were lost on the wire",

@@ -45,18 +45,14 @@ impl Fate {
     }
 }
 
-/// Ledger data about the request.
-#[derive(Clone, Copy)]
-pub(crate) struct Known<'a> {
-    pub(crate) confirmed: Option<&'a Losses>,
-    pub(crate) predicted: Option<&'a Losses>,
-    /// Fate of a chunk whose receive was not observed.
-    pub(crate) idle: Fate,
-}
-
-/// Returns the fate of each chunk, in the order sent.
-pub(crate) fn fates(chunks: &[ChunkSeen], deliveries: &[DeliverySeen], known: Known<'_>) -> Vec<Fate> {
-    let ranges: Vec<(u32, u32)> = ranges(deliveries);
+/// Returns the fate of each chunk, in the order sent; `idle` if its receive was not observed. The ledger decides what is lost.
+pub(crate) fn fates(
+    chunks: &[ChunkSeen],
+    deliveries: &[DeliverySeen],
+    [confirmed, predicted]: [Option<&Losses>; 2],
+    idle: Fate,
+) -> Vec<Fate> {
+    let ranges = ranges(deliveries);
     let mut at = 0;
     let mut carried = false;
     let mut by_delivery = |end: u32| {
@@ -66,17 +62,17 @@ pub(crate) fn fates(chunks: &[ChunkSeen], deliveries: &[DeliverySeen], known: Kn
         }
         let &(from, _) = ranges.get(at)?;
         Some(match end <= from {
-            true if lists(known.confirmed, end) => Fate::Dropped,
+            true if lists(confirmed, end) => Fate::Dropped,
             true => Fate::Unknown,
             false if std::mem::replace(&mut carried, true) => Fate::Merged,
             false => Fate::Delivered,
         })
     };
     let fate = |chunk: &ChunkSeen| {
-        let is_predicted = |end: u32| deliveries.is_empty() && lists(known.predicted, end);
+        let is_predicted = |end: u32| deliveries.is_empty() && lists(predicted, end);
         let determined = chunk.end.and_then(&mut by_delivery);
         let predicted = chunk.end.filter(|end| is_predicted(*end)).map(|_| Fate::DropPredicted);
-        let seen = if chunk.received.is_some() { Fate::Received } else { known.idle };
+        let seen = if chunk.received.is_some() { Fate::Received } else { idle };
         determined.or(predicted).unwrap_or(seen)
     };
     chunks.iter().map(fate).collect()
@@ -115,9 +111,7 @@ mod tests {
     use super::*;
 
     fn fates_of(chunks: &[ChunkSeen], deliveries: &[DeliverySeen], lost: [Option<&Losses>; 2]) -> Vec<Fate> {
-        let [confirmed, predicted] = lost;
-        let idle = Fate::Waiting;
-        fates(chunks, deliveries, Known { confirmed, predicted, idle })
+        fates(chunks, deliveries, lost, Fate::Waiting)
     }
 
     fn losses(places: &[u32], unlisted: u64) -> Losses {

@@ -74,10 +74,8 @@ impl<T: Copy> History<T> {
     }
 
     /// Drops the oldest samples beyond the limit.
-    pub(super) fn bounded(mut self) -> Self {
-        let beyond = self.samples.len().saturating_sub(KEPT);
-        self.samples.drain(..beyond);
-        self
+    pub(super) fn limit(&mut self) {
+        self.samples.drain(..self.samples.len().saturating_sub(KEPT));
     }
 
     /// Sample of the newest second, which is raised until that second ends.

@@ -50,7 +50,6 @@ fn line(ledger: &Ledger, thresholds: &Thresholds, found: Health, (group, members
     let capabilities =
         |stage: fn(&trace::event::Capabilities) -> bool| members.iter().any(|h| stage(&h.capabilities()));
     let receives = capabilities(|s| s.received);
-    let rates = group.rate.recent(now);
     let oldest_ns = members.iter().filter_map(|h| h.oldest_waiting()).min().map(|at| now.since(at));
     let place = members.first().map(|hop| hop.group);
     let reasons = place.map(|place| ledger.undecoded_by_reason(place)).unwrap_or_default();
@@ -66,9 +65,7 @@ fn line(ledger: &Ledger, thresholds: &Thresholds, found: Health, (group, members
         ends: group.ends.clone(),
         health: health(group, receives, oldest_ns, sum(|c| c.frames_sent.max(c.frames_received)), thresholds)
             .max(found),
-        frames_per_s: rates.frames,
-        chunks_per_s: rates.chunks,
-        bytes_per_s: rates.bytes,
+        rates: group.rate.recent(now),
         frames: sum(|c| c.frames_sent.max(c.frames_received)),
         chunks: sum(|c| c.chunks),
         bytes: sum(|c| c.bytes),

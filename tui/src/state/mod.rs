@@ -28,4 +28,4 @@ pub(crate) mod table;
 pub(crate) mod threads;
 pub(crate) mod ui;
 
-pub use model::Model;
+pub(crate) use model::Model;

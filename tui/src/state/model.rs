@@ -1,26 +1,25 @@
 //! Plain values shown on the screen, read from the analysis a few times a second.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::BTreeMap;
 
-use serde::{Deserialize, Serialize};
 use session::playback::Position;
 use session::sink::Writing;
-use trace::ThreadId;
 use trace::ledger::Summary;
 use trace::path::Ends;
 use trace::report::bar::Segment;
 use trace::report::{Chunks, Itl, Requests, Spread, StackLine, Tokens};
+use trace::stats::PerSecond;
 
 use super::health::{Health, Verdict};
-use super::history::{History, HopSample, Sample, ThreadSample};
+use super::past::Past;
 use super::pods::PodLine;
-use super::request::{Detail, HopEnds};
+use super::request::Detail;
 use super::table::Table;
 use super::threads::ThreadLine;
 
 /// Everything shown on the screen. `None` means not observable with the attached source.
 #[derive(Clone, Debug, Default)]
-pub struct Model {
+pub(crate) struct Model {
     /// Source of the run: `demo`, `tap`.
     pub(crate) source: String,
     /// State of the run: `live`, `ending`, `ended`.
@@ -30,7 +29,8 @@ pub struct Model {
     /// Time since the first event.
     pub(crate) running_ns: u64,
     pub(crate) verdict: Verdict,
-    pub(crate) flow: Flow,
+    /// Current rates of the scheduler's sends.
+    pub(crate) flow: PerSecond,
     pub(crate) requests: Requests,
     pub(crate) tokens: Tokens,
     pub(crate) gap: GapLine,
@@ -40,7 +40,6 @@ pub struct Model {
     pub(crate) itl: Itl,
     /// Hops grouped by name, in the order of the path.
     pub(crate) hops: Vec<HopLine>,
-    pub(crate) ends: Vec<HopEnds>,
     /// Breakdown of the time to first token over the run.
     pub(crate) path: Vec<Segment>,
     pub(crate) table: Table,
@@ -64,30 +63,9 @@ pub struct Model {
     /// Runs published by other tokengap processes, and the index of the shown one; empty for other sources.
     pub(crate) pods: Vec<PodLine>,
     pub(crate) pod: usize,
-    pub(crate) history: History<Sample>,
-    /// Time series by hop name.
-    pub(crate) hop_history: HashMap<String, History<HopSample>>,
-    pub(crate) thread_history: HashMap<ThreadId, History<ThreadSample>>,
+    pub(crate) past: Past,
     /// Wall clock at the start of the run, in nanoseconds since the epoch; `None` if unknown.
     pub(crate) wall_start_ns: Option<u64>,
-    /// Merged and lost chunks at the start of the newest second of the history.
-    pub(super) harm_before: Option<MergedAndLost>,
-    /// Merged and lost chunks at the last update of the history.
-    pub(super) harm: Option<MergedAndLost>,
-}
-
-/// Number of merged and of lost chunks.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) struct MergedAndLost {
-    pub(crate) merged: u64,
-    pub(crate) lost: u64,
-}
-
-/// Current rates.
-#[derive(Clone, Copy, Debug, Default, PartialEq)]
-pub(crate) struct Flow {
-    pub(crate) tokens_per_s: f64,
-    pub(crate) frames_per_s: f64,
 }
 
 /// First-token gap over the last ten seconds and over the whole run.
@@ -108,9 +86,7 @@ pub(crate) struct HopLine {
     pub(crate) name: String,
     pub(crate) ends: Ends<Box<str>>,
     pub(crate) health: Health,
-    pub(crate) frames_per_s: f64,
-    pub(crate) chunks_per_s: f64,
-    pub(crate) bytes_per_s: f64,
+    pub(crate) rates: PerSecond,
     pub(crate) frames: u64,
     pub(crate) chunks: u64,
     pub(crate) bytes: u64,

@@ -1,5 +1,7 @@
 //! Sources offered by `tokengap` without arguments, and the current selection.
 
+use std::ops::ControlFlow;
+
 use crate::state::action::Action;
 
 /// Kind of source.
@@ -42,7 +44,7 @@ pub struct Offer {
 
 /// Offered sources and the current selection.
 #[derive(Clone, Debug, Default)]
-pub struct Pick {
+pub(crate) struct Pick {
     offers: Vec<Offer>,
     at: usize,
     /// Set once the user moves the cursor. From then on the selection survives changes of the list.
@@ -57,24 +59,13 @@ pub struct Pick {
     pub(crate) page: usize,
 }
 
-/// Outcome of the picker.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Choice {
-    /// Arguments to run `tokengap` with.
-    Run(Vec<String>),
-    /// Quit without a choice.
-    Leave,
-}
-
 impl Pick {
-    /// Replaces the offers of `kind`.
-    pub fn offer(&mut self, kind: Kind, offers: Vec<Offer>) {
-        let selected = self.selected().filter(|_| self.moved).map(|o| o.command.clone());
-        self.offers.retain(|o| o.kind != kind);
-        self.offers.extend(offers);
-        self.offers.sort_by_key(|o| o.kind);
-        let found = selected.and_then(|command| self.offers.iter().position(|o| o.command == command));
-        self.at = found.unwrap_or(0);
+    /// Replaces the offers.
+    pub(crate) fn offer(&mut self, mut offers: Vec<Offer>) {
+        offers.sort_by_key(|o| o.kind);
+        let selected = self.selected().filter(|_| self.moved);
+        let found = selected.and_then(|selected| offers.iter().position(|o| o.command == selected.command));
+        (self.offers, self.at) = (offers, found.unwrap_or(0));
     }
 
     /// All sources, ordered by group.
@@ -92,15 +83,18 @@ impl Pick {
         self.at
     }
 
-    /// Applies `action`. A returned choice ends the picker.
-    pub(crate) fn apply(&mut self, action: Action) -> Option<Choice> {
+    /// Applies `action`. Breaks with the chosen command, or without one if the user quits.
+    pub(crate) fn apply(&mut self, action: Action) -> ControlFlow<Option<Vec<String>>> {
         let page = self.page.max(2) as isize;
         match action {
-            Action::Quit => return Some(Choice::Leave),
+            Action::Quit => return ControlFlow::Break(None),
             Action::Help => self.help = !self.help,
             // Esc never quits, so that pressing it once too often is harmless.
             Action::Back => self.help = false,
-            Action::Open => return self.selected().map(|o| Choice::Run(o.command.clone())),
+            Action::Open => {
+                let chosen = self.selected().map(|o| o.command.clone());
+                return chosen.map_or(ControlFlow::Continue(()), |chosen| ControlFlow::Break(Some(chosen)));
+            }
             // A second click on the same line opens it.
             Action::Pick(place) if place == self.at && self.moved => return self.apply(Action::Open),
             Action::Pick(place) => self.walk_to(place),
@@ -110,7 +104,7 @@ impl Pick {
             Action::End => self.walk_to(usize::MAX),
             _ => {}
         }
-        None
+        ControlFlow::Continue(())
     }
 
     fn walk_to(&mut self, place: usize) {
@@ -120,34 +114,40 @@ impl Pick {
 }
 
 #[cfg(test)]
-pub(crate) mod tests {
+mod tests {
     use super::*;
 
-    pub(crate) fn offer(kind: Kind, title: &str) -> Offer {
+    const CONTINUE: ControlFlow<Option<Vec<String>>> = ControlFlow::Continue(());
+
+    fn offer(kind: Kind, title: &str) -> Offer {
         Offer { kind, title: title.into(), note: String::new(), command: vec![title.into()] }
+    }
+
+    fn demos() -> Vec<Offer> {
+        vec![offer(Kind::Demo, "race"), offer(Kind::Demo, "backlog")]
     }
 
     #[test]
     fn engines_are_listed_first_and_the_selection_is_kept() {
         let mut pick = Pick::default();
-        assert_eq!(pick.apply(Action::Open), None, "no offers");
-        pick.offer(Kind::Demo, vec![offer(Kind::Demo, "race"), offer(Kind::Demo, "backlog")]);
+        assert_eq!(pick.apply(Action::Open), CONTINUE, "no offers");
+        pick.offer(demos());
         assert_eq!(pick.selected().map(|o| &*o.title), Some("race"));
-        pick.offer(Kind::Engine, vec![offer(Kind::Engine, "sglang")]);
+        pick.offer([demos(), vec![offer(Kind::Engine, "sglang")]].concat());
         assert_eq!(pick.selected().map(|o| &*o.title), Some("sglang"), "the first offer is selected by default");
-        pick.apply(Action::End);
-        pick.offer(Kind::Engine, Vec::new());
+        assert_eq!(pick.apply(Action::End), CONTINUE);
+        pick.offer(demos());
         assert_eq!(pick.selected().map(|o| &*o.title), Some("backlog"));
-        assert_eq!(pick.apply(Action::Open), Some(Choice::Run(vec!["backlog".into()])));
+        assert_eq!(pick.apply(Action::Open), ControlFlow::Break(Some(vec!["backlog".into()])));
     }
 
     #[test]
     fn one_click_selects_and_the_next_opens() {
         let mut pick = Pick::default();
-        pick.offer(Kind::Demo, vec![offer(Kind::Demo, "race"), offer(Kind::Demo, "backlog")]);
-        assert_eq!(pick.apply(Action::Pick(1)), None);
-        assert_eq!(pick.apply(Action::Pick(1)), Some(Choice::Run(vec!["backlog".into()])));
-        assert_eq!(pick.apply(Action::Back), None, "Esc never leaves");
-        assert_eq!(pick.apply(Action::Quit), Some(Choice::Leave));
+        pick.offer(demos());
+        assert_eq!(pick.apply(Action::Pick(1)), CONTINUE);
+        assert_eq!(pick.apply(Action::Pick(1)), ControlFlow::Break(Some(vec!["backlog".into()])));
+        assert_eq!(pick.apply(Action::Back), CONTINUE, "Esc never leaves");
+        assert_eq!(pick.apply(Action::Quit), ControlFlow::Break(None));
     }
 }

@@ -9,47 +9,49 @@ use trace::columns::Number;
 use super::flags::Flag;
 use super::row::{Life, Row, numbers};
 
-/// A parsed filter. The empty filter matches every row.
-#[derive(Clone, Debug, Default, PartialEq)]
-pub(crate) struct Query(Vec<Term>);
+/// A parsed filter, identified by its text. The empty filter matches every row.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Query {
+    pub(crate) text: String,
+    terms: Vec<Term>,
+}
 
-#[derive(Clone, Debug, PartialEq)]
+impl PartialEq for Query {
+    fn eq(&self, other: &Self) -> bool {
+        self.text == other.text
+    }
+}
+
+#[derive(Clone, Debug)]
 struct Term {
     negated: bool,
     test: Test,
 }
 
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug)]
 enum Test {
     /// The rid contains this text, ignoring case.
     Rid(String),
     State(Life),
     Flag(Flag),
-    Number(Named, Op, u64),
-}
-
-/// A number of a row with its name, which identifies it.
-#[derive(Clone, Copy, Debug)]
-struct Named(&'static str, Number);
-
-impl PartialEq for Named {
-    fn eq(&self, other: &Self) -> bool {
-        self.0 == other.0
-    }
+    Number(Number, Comparison, u64),
 }
 
 /// Other names of columns.
 const ALIASES: [(&str, &str); 4] =
     [("tokens", "sent"), ("received", "recv"), ("delivered", "deliv"), ("dropped", "drop")];
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Op {
-    Less,
-    AtMost,
-    Equal,
-    AtLeast,
-    More,
-}
+type Comparison = fn(u64, u64) -> bool;
+
+/// Signs between a name and a value; a longer sign precedes its own prefix.
+const COMPARISONS: [(&str, Comparison); 6] = [
+    (">=", |n, value| n >= value),
+    ("<=", |n, value| n <= value),
+    (">", |n, value| n > value),
+    ("<", |n, value| n < value),
+    ("=", |n, value| n == value),
+    (":", |n, value| n == value),
+];
 
 /// A syntax error in a filter, with its position.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -93,17 +95,17 @@ impl Query {
             }
             at += word.chars().count() + 1;
         }
-        Ok(Self(terms))
+        Ok(Self { text: text.trim_matches(' ').to_owned(), terms })
     }
 
     /// Returns whether every row matches.
     pub(crate) fn is_empty(&self) -> bool {
-        self.0.is_empty()
+        self.terms.is_empty()
     }
 
     /// Parts of rids that the filter requires.
     pub(crate) fn parts(&self) -> impl Iterator<Item = &str> {
-        self.0.iter().filter(|term| !term.negated).filter_map(|term| match &term.test {
+        self.terms.iter().filter(|term| !term.negated).filter_map(|term| match &term.test {
             Test::Rid(part) => Some(part.as_str()),
             _ => None,
         })
@@ -111,7 +113,7 @@ impl Query {
 
     /// Returns whether the row matches.
     pub(crate) fn matches(&self, row: &Row) -> bool {
-        self.0.iter().all(|term| term.test.holds(row) != term.negated)
+        self.terms.iter().all(|term| term.test.holds(row) != term.negated)
     }
 }
 
@@ -124,17 +126,14 @@ fn term(word: &str, at: usize) -> Result<Term, SyntaxError> {
     if body.is_empty() {
         return Err(SyntaxError { at, what: "missing term after the minus sign".into() });
     }
-    let Some(end) = body.find([':', '<', '>', '=']) else {
+    let (name, rest) = body.split_at(body.find([':', '<', '>', '=']).unwrap_or(body.len()));
+    let found = COMPARISONS.iter().find_map(|&(sign, holds)| Some((sign, holds, rest.strip_prefix(sign)?)));
+    let Some((sign, holds, value)) = found else {
         return Ok(Term { negated, test: Test::Rid(body.to_lowercase()) });
     };
-    let (name, rest) = body.split_at(end);
-    let (op, value) = operator(rest);
-    let value_at = at + name.chars().count() + (rest.len() - value.len());
+    let value_at = at + name.chars().count() + sign.len();
     if value.is_empty() {
-        return Err(SyntaxError {
-            at: value_at,
-            what: format!("{name} needs a value after {:?}", &rest[..rest.len() - value.len()]),
-        });
+        return Err(SyntaxError { at: value_at, what: format!("{name} needs a value after {sign:?}") });
     }
     let test = match name.to_lowercase().as_str() {
         "rid" => Test::Rid(value.to_lowercase()),
@@ -142,14 +141,14 @@ fn term(word: &str, at: usize) -> Result<Term, SyntaxError> {
         "flag" => Test::Flag(flag(value, value_at)?),
         lower => {
             let head = ALIASES.iter().find(|alias| alias.0 == lower).map_or(lower, |alias| alias.1);
-            let (_, column, on_screen) = numbers()
+            let (_, column, _) = numbers()
                 .find(|(.., on_screen)| on_screen.head == head)
                 .ok_or_else(|| SyntaxError { at, what: unknown(name) })?;
             let parse = if column.is_duration { duration } else { number };
-            Test::Number(Named(on_screen.head, column.of), op, parse(value, value_at)?)
+            Test::Number(column.of, holds, parse(value, value_at)?)
         }
     };
-    if !matches!(test, Test::Number(..)) && op != Op::Equal {
+    if !matches!((&test, sign), (Test::Number(..), _) | (_, "=" | ":")) {
         return Err(SyntaxError {
             at: at + name.chars().count(),
             what: format!("{name} cannot be compared; use {name}:{value}"),
@@ -162,12 +161,6 @@ fn unknown(name: &str) -> String {
     let mut names: Vec<&str> = vec!["rid", "state", "flag"];
     names.extend(numbers().map(|(.., on_screen)| on_screen.head));
     format!("unknown name {name:?}; use one of {}", names.join(" "))
-}
-
-fn operator(rest: &str) -> (Op, &str) {
-    const OPS: [(&str, Op); 6] =
-        [(">=", Op::AtLeast), ("<=", Op::AtMost), (">", Op::More), ("<", Op::Less), ("=", Op::Equal), (":", Op::Equal)];
-    OPS.iter().find_map(|&(sign, op)| Some((op, rest.strip_prefix(sign)?))).unwrap_or((Op::Equal, rest))
 }
 
 fn state(value: &str, at: usize) -> Result<Life, SyntaxError> {
@@ -209,7 +202,7 @@ impl Test {
             Self::Rid(part) => contains(&row.rid, part),
             Self::State(life) => row.life == *life,
             Self::Flag(flag) => row.flags.has(*flag),
-            Self::Number(Named(_, of), op, value) => of(row).is_some_and(|n| op.holds(n, *value)),
+            Self::Number(of, holds, value) => of(row).is_some_and(|n| holds(n, *value)),
         }
     }
 }
@@ -220,18 +213,6 @@ fn contains(text: &str, lower: &str) -> bool {
         return text.to_lowercase().contains(lower);
     }
     text.as_bytes().windows(lower.len()).any(|w| w.eq_ignore_ascii_case(lower.as_bytes()))
-}
-
-impl Op {
-    fn holds(self, n: u64, value: u64) -> bool {
-        match self {
-            Self::Less => n < value,
-            Self::AtMost => n <= value,
-            Self::Equal => n == value,
-            Self::AtLeast => n >= value,
-            Self::More => n > value,
-        }
-    }
 }
 
 #[cfg(test)]

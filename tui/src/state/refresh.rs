@@ -2,18 +2,18 @@
 
 use std::collections::BTreeSet;
 
-use trace::ledger::{Hop, Ledger, Request, Summary};
+use trace::Analysis;
+use trace::ledger::{Ledger, Request, Summary};
 use trace::report::{Chunks, Itl, Requests, Spread, StackLine, Tokens, bar};
-use trace::{Analysis, MonoNs};
 
+use super::evidence::Kept;
 use super::health::{Health, Verdict};
-use super::history::{History, HopSample, Sample, ThreadSample};
 use super::journal::Journal;
-use super::model::{Flow, GapLine, MergedAndLost, Model, Own};
+use super::model::{GapLine, Model, Own};
+use super::past::{flow, merged_predicted};
 use super::pods::{Brief, sum};
-use super::request::{Detail, Kept, Sources};
+use super::request::Detail;
 use super::row_context::{RowContext, new_row};
-use super::threads::Shares;
 use super::{findings, hops, threads};
 
 /// Default number of finished requests in the table; the report counts all of them.
@@ -49,92 +49,11 @@ impl Model {
         self.itl = Itl::of(ledger);
         self.findings = findings::read(analysis, start);
         self.hops = hops::read(ledger, analysis.thresholds(), &self.findings);
-        self.ends = hops::ends(ledger);
         self.path = bar::segments(&analysis.path());
         self.threads = threads::read(ledger);
         self.stacks = StackLine::all(ledger).unwrap_or_default();
         self.verdict = self.verdict_now();
         self.own = own(ledger, outside);
-    }
-
-    /// Adds the current values to the history, which keeps the maximum of each second. Also runs while the view is frozen. Rates and
-    /// quantiles cover a window and are read once a second.
-    pub(crate) fn remember(&mut self, analysis: &Analysis) {
-        let ledger = analysis.ledger();
-        let second = ledger.now().since(ledger.started().unwrap_or_default()) / 1_000_000_000;
-        let observes_backlog = ledger.hops().iter().any(|h| h.capabilities().received);
-        let backlog = observes_backlog.then(|| ledger.groups().iter().map(|g| g.backlog).sum::<u64>() as f64);
-        let harm = harm(ledger);
-        let same = second == self.history.newest() && !self.history.is_empty();
-        let before = match (same, self.harm) {
-            (true, _) | (_, None) => self.harm_before,
-            (false, harm) => harm,
-        };
-        self.harm_before = before.or(harm);
-        self.harm = harm;
-        let since = |now: u64, before: u64| now.saturating_sub(before) as f64;
-        let (merged, lost) = harm
-            .zip(self.harm_before)
-            .map(|(now, before)| (since(now.merged, before.merged), since(now.lost, before.lost)))
-            .unzip();
-        if same {
-            if let Some(sample) = self.history.newest_mut() {
-                (sample.merged, sample.lost) = (merged, lost);
-                sample.live = sample.live.max(ledger.live() as f64);
-                sample.backlog = sample.backlog.zip(backlog).map(|(max, now)| max.max(now)).or(backlog);
-            }
-            for group in ledger.groups() {
-                let sample = self.hop_history.get_mut(&group.name).and_then(History::newest_mut);
-                if let Some(HopSample { backlog: Some(max), .. }) = sample {
-                    *max = max.max(group.backlog as f32);
-                }
-            }
-            return;
-        }
-        let flow = flow(ledger);
-        let sample = Sample {
-            tokens: flow.tokens_per_s,
-            frames: flow.frames_per_s,
-            live: ledger.live() as f64,
-            backlog,
-            gap_p99: Spread::recent(ledger.gap(), ledger.now()).map(|s| s.p99 as f64),
-            merged,
-            lost,
-        };
-        self.history.enter(second, sample);
-        for (place, group) in ledger.groups().iter().enumerate() {
-            let receives = ledger.members(place).any(|hop| hop.capabilities().received);
-            let sample = HopSample {
-                frames: group.rate.recent(ledger.now()).frames as f32,
-                backlog: receives.then_some(group.backlog as f32),
-                queue_wait_p99: Spread::recent(&group.queue_wait, ledger.now()).map(|s| s.p99 as f32),
-            };
-            // Copies the name only on first use.
-            match self.hop_history.get_mut(&group.name) {
-                Some(history) => history.enter(second, sample),
-                None => self.hop_history.entry(group.name.clone()).or_default().enter(second, sample),
-            }
-        }
-        self.remember_threads(ledger, second);
-    }
-
-    /// Adds the current second of each shown thread to its history.
-    fn remember_threads(&mut self, ledger: &Ledger, second: u64) {
-        const SECOND_NS: u64 = 1_000_000_000;
-        let now = ledger.now();
-        let from = MonoNs(now.0.saturating_sub(SECOND_NS));
-        let shown = threads::read(ledger).unwrap_or_default();
-        self.thread_history.retain(|id, _| shown.iter().any(|t| t.id == *id));
-        let threads = ledger.threads().iter().filter(|t| shown.iter().any(|s| s.id == t.id));
-        for thread in threads {
-            let spent = thread.between(from, now).map(|spent| Shares::of(&spent));
-            let sample = ThreadSample {
-                running: spent.map(|s| s.running as f32),
-                waiting: spent.and_then(|s| s.waiting).map(|share| share as f32),
-                throttled: spent.and_then(|s| s.throttled).map(|share| share as f32),
-            };
-            self.thread_history.entry(thread.id).or_default().enter(second, sample);
-        }
     }
 
     /// Updates the table rows: every live request and up to `finished_shown` finished ones. Slow, pinned and lossy requests take precedence
@@ -190,16 +109,9 @@ impl Model {
                 .or_else(|| self.pinned.get(rid))
                 .map(|summary| new_row(|row| context.summary(summary, row))),
         };
-        let first = request.map_or((None, None), |r| (r.sent_first, r.received_first));
-        let sources = Sources {
-            story: journal.story(rid),
-            row,
-            hops: &self.ends,
-            engine: ledger.engine(),
-            first,
-            kept: losses_and_itl(ledger, request, rid),
-        };
-        self.detail = Some(Detail::build(rid, sources));
+        let kept = Kept::of(ledger, request, rid);
+        let detail = Detail::build(rid, &journal.story(rid), row, &hops::ends(ledger), ledger.engine(), kept);
+        self.detail = Some(detail);
     }
 
     fn verdict_now(&self) -> Verdict {
@@ -229,7 +141,7 @@ impl Brief {
         let mut model = Model::default();
         model.refresh(analysis, &RunValues::default());
         Self {
-            tokens_per_s: model.flow.tokens_per_s,
+            tokens_per_s: model.flow.tokens,
             live: model.requests.live,
             seen: model.requests.seen,
             gap_p99: model.gap.window.map(|w| w.p99),
@@ -237,32 +149,6 @@ impl Brief {
             tokens_lost: model.chunks.tokens_lost,
             verdict: model.verdict,
         }
-    }
-}
-
-/// Losses and inter-token latency of a request in the ledger, live or finished.
-fn losses_and_itl(ledger: &Ledger, request: Option<&Request>, rid: &str) -> Kept {
-    let tool_calls = ledger.tool_calls().find(rid).copied();
-    let frontend = ledger.frontend().find(rid).cloned();
-    if let Some(request) = request {
-        return Kept {
-            confirmed: request.losses().cloned(),
-            predicted: request.predicted().cloned(),
-            itl: request.itl(),
-            delivered_first: request.delivered_first,
-            tool_calls,
-            frontend,
-        };
-    }
-    let summary = ledger.finished().rev().find(|s| &*s.rid == rid);
-    let lossy = ledger.lossy().rev().find(|lossy| &*lossy.rid == rid);
-    Kept {
-        confirmed: lossy.and_then(|l| l.confirmed.as_deref().cloned()),
-        predicted: lossy.and_then(|l| l.predicted.as_deref().cloned()),
-        itl: summary.map(|s| s.itl).unwrap_or_default(),
-        delivered_first: summary.and_then(|s| s.delivered_first),
-        tool_calls,
-        frontend,
     }
 }
 
@@ -282,13 +168,6 @@ fn engine(ledger: &Ledger) -> String {
     words.join(", ")
 }
 
-fn flow(ledger: &Ledger) -> Flow {
-    let origin = |h: &&Hop| h.origin;
-    let first = ledger.hops().iter().find(origin).or_else(|| ledger.hops().first());
-    let rates = first.map(|h| ledger.groups()[h.group].rate.recent(ledger.now())).unwrap_or_default();
-    Flow { tokens_per_s: rates.tokens, frames_per_s: rates.frames }
-}
-
 fn gap(ledger: &Ledger) -> GapLine {
     let now = ledger.now();
     let aborted = |r: &&Request| r.finish == Some(trace::event::Finish::Abort);
@@ -301,20 +180,6 @@ fn gap(ledger: &Ledger) -> GapLine {
         worst_rid: ledger.worst_gap().map(|w| w.rid.to_string()).unwrap_or_default(),
         open: ledger.observes_gaps().then_some(open),
     }
-}
-
-/// Chunks predicted to be merged, under the conditions of predicted drops.
-fn merged_predicted(ledger: &Ledger, chunks: &Chunks) -> Option<u64> {
-    chunks.dropped_predicted.map(|_| ledger.totals().predicted.merged)
-}
-
-/// Merged and lost chunks so far: confirmed if deliveries are observable, else predicted.
-fn harm(ledger: &Ledger) -> Option<MergedAndLost> {
-    let chunks = Chunks::of(ledger);
-    let confirmed = chunks.merged.zip(chunks.dropped_confirmed);
-    confirmed
-        .or(merged_predicted(ledger, &chunks).zip(chunks.dropped_predicted))
-        .map(|(merged, lost)| MergedAndLost { merged, lost })
 }
 
 fn own(ledger: &Ledger, outside: &RunValues) -> Own {
@@ -410,32 +275,6 @@ mod tests {
         model.table.arrange(&Query::default(), Sort::default(), &pins);
         let rids: Vec<&str> = model.table.visible_at(0..9).iter().map(|r| r.rid.as_str()).collect();
         assert_eq!((rids[0], rids.len(), model.rows_evicted), ("r0", 3, 2));
-    }
-
-    #[test]
-    fn history_seconds_keep_the_peak_backlog_and_count_losses_apart_from_merges() {
-        let mut scene = Scene::delivering();
-        let mut model = Model::default();
-        scene.send(0, &[("a", 1, 1)]);
-        scene.receive(MS, 0, 0);
-        scene.tick(2 * MS);
-        model.remember(&scene.analysis);
-        for token in 2..29_u32 {
-            scene.send((1_100 + u64::from(token)) * MS, &[("a", 1, token)]);
-        }
-        for (at, from) in [(1_000, 0), (1_200, 0), (1_800, 1)] {
-            (from..28 * from).for_each(|seq| scene.receive(1_700 * MS, seq, 1));
-            if from > 0 {
-                scene.deliver(1_750 * MS, "a", 1, 28);
-            }
-            scene.tick(at * MS);
-            model.remember(&scene.analysis);
-        }
-        let of = |metric: crate::state::history::Metric<Sample>| model.history.series(metric, 1, 1, 1)[0];
-        assert_eq!(of(|s| s.backlog), Some(27.0), "all were taken before the second was over");
-        assert_eq!((of(|s| s.lost), of(|s| s.merged)), (Some(27.0), Some(0.0)));
-        let hop = model.hop_history["scheduler->tokenizer"].series(|s| s.backlog.map(f64::from), 1, 1, 1);
-        assert_eq!(hop, [Some(27.0)]);
     }
 
     proptest! {

@@ -2,28 +2,16 @@
 
 use trace::engine::{EngineState, StageNames};
 use trace::event::{ToolCallOutcome, ToolCalls};
-use trace::ledger::{FrontendResponse, ItlEnds, Losses};
 use trace::path::Ends;
 use trace::report::LegKind;
 use trace::report::bar::{Segment, gathered};
 use trace::{HopId, MonoNs};
 
-use super::evidence::evidence;
-use super::fate::{Fate, Known, fates};
+use super::evidence::{Kept, evidence};
+use super::fate::{Fate, fates};
 use super::flags::Flag;
 use super::journal::{ChunkSeen, RequestHistory};
 use super::row::Row;
-
-/// Losses and inter-token latency of a request in the ledger.
-#[derive(Clone, Debug, Default, PartialEq)]
-pub(crate) struct Kept {
-    pub(crate) confirmed: Option<Losses>,
-    pub(crate) predicted: Option<Losses>,
-    pub(crate) itl: ItlEnds,
-    pub(crate) delivered_first: Option<MonoNs>,
-    pub(crate) tool_calls: Option<ToolCalls>,
-    pub(crate) frontend: Option<FrontendResponse>,
-}
 
 /// A point on the request's path, with its name in the engine's logs, if any.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -69,14 +57,9 @@ pub(crate) struct Detail {
     pub(crate) chunks: Vec<ChunkLine>,
     /// Roles that receive the chunks, in the order of the path.
     pub(crate) path: Vec<String>,
-    /// Inter-token latency at both ends.
-    pub(crate) itl: ItlEnds,
     /// One sentence per flag.
     pub(crate) evidence: Vec<(Flag, String)>,
-    /// Tool calls of its response.
-    pub(crate) tool_calls: Option<ToolCalls>,
-    /// Waits of its response in a frontend.
-    pub(crate) frontend: Option<FrontendResponse>,
+    pub(crate) kept: Kept,
     /// Start of the known chunks, if earlier ones were overwritten.
     pub(crate) since: Option<MonoNs>,
 }
@@ -89,60 +72,37 @@ pub(crate) struct HopEnds {
     pub(crate) observes_received: bool,
 }
 
-/// Inputs of [`Detail::build`].
-pub(crate) struct Sources<'a> {
-    pub(crate) story: RequestHistory,
-    pub(crate) row: Option<Row>,
-    pub(crate) hops: &'a [HopEnds],
-    pub(crate) engine: &'a EngineState,
-    /// First send and first receive from the ledger, which keeps them longer than the journal.
-    pub(crate) first: (Option<MonoNs>, Option<MonoNs>),
-    pub(crate) kept: Kept,
-}
-
 impl Detail {
-    pub(crate) fn build(rid: &str, from: Sources<'_>) -> Self {
-        let Sources { story, row, hops, engine, first, kept } = from;
-        let origin = story.chunks.first().map(|c| c.hop);
-        let of_hop = |hop: Option<HopId>| -> Vec<ChunkSeen> {
-            let here = story.chunks.iter().filter(|c| Some(c.hop) == hop);
-            here.copied().collect()
-        };
+    pub(crate) fn build(
+        rid: &str,
+        story: &RequestHistory,
+        row: Option<Row>,
+        hops: &[HopEnds],
+        engine: &EngineState,
+        kept: Kept,
+    ) -> Self {
+        let legs = legs(story, hops, kept.first);
         // Behind a detokenizer, deliveries correspond to chunks of the last hop. Chunks of the first hop have the same counts.
-        let of_origin = of_hop(origin);
-        let observes_received = hops.iter().any(|h| Some(h.id) == origin && h.observes_received);
-        let known = Known {
-            confirmed: kept.confirmed.as_ref(),
-            predicted: kept.predicted.as_ref(),
-            idle: if observes_received { Fate::Waiting } else { Fate::Sent },
-        };
-        let fates = fates(&of_origin, &story.deliveries, known);
-        let path_hops = hops_of(&story);
-        let legs: Vec<Vec<ChunkSeen>> = path_hops.iter().map(|hop| of_hop(Some(*hop))).collect();
-        let mut chunks = lines(&of_origin, &legs, &fates);
+        let of_origin = legs.first().map_or(&[][..], |leg| &leg.chunks);
+        let observes_received = legs.first().is_some_and(|leg| leg.hop.observes_received);
+        let idle = if observes_received { Fate::Waiting } else { Fate::Sent };
+        let losses = [kept.confirmed.as_ref(), kept.predicted.as_ref()];
+        let fates = fates(of_origin, &story.deliveries, losses, idle);
+        let mut chunks = lines(&legs, &fates);
         if let Some(calls) = &kept.tool_calls {
             mark_part(&mut chunks, calls);
         }
-        let receiver = |id: &HopId| hops.iter().find(|hop| hop.id == *id).map(|hop| hop.ends.to.to_string());
-        let path = path_hops.iter().map(|hop| receiver(hop).unwrap_or_default()).collect();
-        let firsts = firsts(&story, hops, first);
-        let losses = [kept.confirmed.as_ref(), kept.predicted.as_ref()];
         Self {
             rid: rid.to_owned(),
-            time: time(&firsts, kept.delivered_first),
-            stages: stages(&firsts, &story, kept.delivered_first, engine.facts().stages()),
-            itl: kept.itl,
-            tracks: tracks(&story, hops, &fates, origin),
-            evidence: row
-                .as_ref()
-                .map(|row| evidence(row, engine, losses, kept.tool_calls.as_ref()))
-                .unwrap_or_default(),
+            time: time(&legs, kept.delivered_first),
+            stages: stages(&legs, story, kept.delivered_first, engine.facts().stages()),
+            tracks: tracks(&legs, hops, story, &fates),
+            evidence: row.as_ref().map(|row| evidence(row, engine, &kept)).unwrap_or_default(),
+            path: legs.iter().map(|leg| leg.hop.ends.to.to_string()).collect(),
             since: story.since,
-            tool_calls: kept.tool_calls,
-            frontend: kept.frontend,
             chunks,
-            path,
             row,
+            kept,
         }
     }
 
@@ -169,26 +129,47 @@ impl Detail {
     }
 }
 
-/// Hops that the chunks crossed, in the order of the path.
-fn hops_of(story: &RequestHistory) -> Vec<HopId> {
-    let mut hops: Vec<HopId> = Vec::new();
-    for chunk in &story.chunks {
-        if !hops.contains(&chunk.hop) {
-            hops.push(chunk.hop);
+/// The request on one hop.
+struct Leg<'a> {
+    hop: &'a HopEnds,
+    chunks: Vec<ChunkSeen>,
+    /// First send and first receive.
+    sent: Option<MonoNs>,
+    received: Option<MonoNs>,
+}
+
+/// The hops that the chunks crossed, in the order of the path.
+fn legs<'a>(story: &RequestHistory, hops: &'a [HopEnds], first: (Option<MonoNs>, Option<MonoNs>)) -> Vec<Leg<'a>> {
+    let mut legs: Vec<Leg<'a>> = Vec::new();
+    for &chunk in &story.chunks {
+        if let Some(leg) = legs.iter_mut().find(|leg| leg.hop.id == chunk.hop) {
+            leg.chunks.push(chunk);
+        } else if let Some(hop) = hops.iter().find(|hop| hop.id == chunk.hop) {
+            legs.push(Leg { hop, chunks: vec![chunk], sent: None, received: None });
         }
     }
-    hops
+    let places = legs.len();
+    let in_journal = |at: Option<MonoNs>| at.filter(|_| story.since.is_none());
+    for (place, leg) in legs.iter_mut().enumerate() {
+        let (sent, received) = (leg.chunks.iter().find_map(|c| c.sent), leg.chunks.iter().find_map(|c| c.received));
+        leg.sent = in_journal(sent).or(first.0.filter(|_| place == 0));
+        leg.received = in_journal(received).or(first.1.filter(|_| place + 1 == places));
+    }
+    legs
 }
 
 /// Follows each chunk of the first hop through all hops by token count. A process between two hops may merge chunks, so a chunk continues
 /// in the first one whose count is not below its own.
-fn lines(of_origin: &[ChunkSeen], legs: &[Vec<ChunkSeen>], fates: &[Fate]) -> Vec<ChunkLine> {
-    let mut next = vec![0; legs.len()];
+fn lines(legs: &[Leg<'_>], fates: &[Fate]) -> Vec<ChunkLine> {
+    let Some((origin, further)) = legs.split_first() else {
+        return Vec::new();
+    };
+    let mut next = vec![0; further.len()];
     let mut last: Vec<Option<ChunkSeen>> = Vec::new();
     let mut lines: Vec<ChunkLine> = Vec::new();
-    for (place, (chunk, &fate)) in of_origin.iter().zip(fates).enumerate() {
+    for (place, (chunk, &fate)) in origin.chunks.iter().zip(fates).enumerate() {
         let mut hops_seen = vec![Some(*chunk)];
-        for (leg, next) in legs.iter().zip(&mut next).skip(1) {
+        for (leg, next) in further.iter().map(|leg| &leg.chunks).zip(&mut next) {
             while let (Some(seen), Some(end)) = (leg.get(*next), chunk.end)
                 && seen.end.is_some_and(|passed| passed < end)
             {
@@ -233,76 +214,48 @@ fn mark_part(chunks: &mut [ChunkLine], calls: &ToolCalls) {
     }
 }
 
-/// First send and first receive of the request on a hop.
-struct First<'a> {
-    ends: &'a Ends<Box<str>>,
-    sent: Option<MonoNs>,
-    received: Option<MonoNs>,
-}
-
-/// First send and receive on each hop, in the order of the path.
-fn firsts<'a>(story: &RequestHistory, hops: &'a [HopEnds], first: (Option<MonoNs>, Option<MonoNs>)) -> Vec<First<'a>> {
-    let path_hops = hops_of(story);
-    let in_journal = |at: Option<MonoNs>| at.filter(|_| story.since.is_none());
-    let places = path_hops.len();
-    let on = |(place, hop): (usize, HopId)| {
-        let ends = &hops.iter().find(|h| h.id == hop)?.ends;
-        let on_hop = || story.chunks.iter().filter(|c| c.hop == hop);
-        Some(First {
-            ends,
-            sent: in_journal(on_hop().find_map(|c| c.sent)).or(first.0.filter(|_| place == 0)),
-            received: in_journal(on_hop().find_map(|c| c.received)).or(first.1.filter(|_| place + 1 == places)),
-        })
-    };
-    path_hops.into_iter().enumerate().filter_map(on).collect()
-}
-
 /// Breakdown of the first chunk's time between the first and last known moments, with the segment names of the run's path.
-fn time(firsts: &[First<'_>], delivered: Option<MonoNs>) -> Vec<Segment> {
-    let mut legs: Vec<(String, Option<MonoNs>, Option<MonoNs>)> = Vec::new();
-    for (place, hop) in firsts.iter().enumerate() {
-        let to = &hop.ends.to;
-        let next = firsts.get(place + 1).map_or(delivered, |next| next.sent);
-        if hop.received.is_some() {
-            let wait = LegKind::Wait.of(&hop.ends.to_string());
-            legs.push((wait, hop.sent, hop.received));
-            legs.push((LegKind::Inside.of(to), hop.received, next));
+fn time(legs: &[Leg<'_>], delivered: Option<MonoNs>) -> Vec<Segment> {
+    let mut spans: Vec<(String, Option<MonoNs>, Option<MonoNs>)> = Vec::new();
+    for (place, leg) in legs.iter().enumerate() {
+        let to = &leg.hop.ends.to;
+        let next = legs.get(place + 1).map_or(delivered, |next| next.sent);
+        if leg.received.is_some() {
+            let wait = LegKind::Wait.of(&leg.hop.ends.to_string());
+            spans.push((wait, leg.sent, leg.received));
+            spans.push((LegKind::Inside.of(to), leg.received, next));
         } else {
-            legs.push((LegKind::WaitAndInside.of(to), hop.sent, next));
+            spans.push((LegKind::WaitAndInside.of(to), leg.sent, next));
         }
     }
-    let known = || legs.iter().flat_map(|leg| [leg.1, leg.2]).flatten();
+    let known = || spans.iter().flat_map(|span| [span.1, span.2]).flatten();
     let whole = known().max().zip(known().min()).map_or(0, |(last, first)| last.since(first));
     if whole == 0 {
         return Vec::new();
     }
-    let share = |ns: u64| ns as f64 / whole as f64;
-    let mut parts: Vec<Segment> = Vec::new();
-    for (name, from, to) in legs {
-        if let (Some(from), Some(to)) = (from, to) {
-            let share = share(to.since(from));
-            parts.push(Segment { name, share });
-        }
-    }
+    let share = |(name, from, to): (String, Option<MonoNs>, Option<MonoNs>)| {
+        Some(Segment { name, share: to?.since(from?) as f64 / whole as f64 })
+    };
+    let mut parts: Vec<Segment> = spans.into_iter().filter_map(share).collect();
     let seen: f64 = parts.iter().map(|part| part.share).sum();
     parts.push(Segment { name: "not observed".into(), share: (1.0 - seen).max(0.0) });
     gathered(parts.into_iter())
 }
 
-fn stages(firsts: &[First<'_>], story: &RequestHistory, delivered: Option<MonoNs>, names: &StageNames) -> Vec<Stage> {
+fn stages(legs: &[Leg<'_>], story: &RequestHistory, delivered: Option<MonoNs>, names: &StageNames) -> Vec<Stage> {
     let logged_as = |name: &str| {
         if name.is_empty() { String::new() } else { format!(" ({name})") }
     };
     let mut stages = Vec::new();
-    for (place, hop) in firsts.iter().enumerate() {
-        let (origin, last) = (place == 0, place + 1 == firsts.len());
-        if let Some(at) = hop.sent {
+    for (place, leg) in legs.iter().enumerate() {
+        let (origin, last, ends) = (place == 0, place + 1 == legs.len(), &leg.hop.ends);
+        if let Some(at) = leg.sent {
             let log_name = logged_as(if origin { names.first_sent } else { "" });
-            stages.push(Stage { what: format!("{} sent its first chunk{log_name}", hop.ends.from), at });
+            stages.push(Stage { what: format!("{} sent its first chunk{log_name}", ends.from), at });
         }
-        if let Some(at) = hop.received {
+        if let Some(at) = leg.received {
             let log_name = logged_as(if last { names.first_received } else { "" });
-            stages.push(Stage { what: format!("{} received it{log_name}", hop.ends.to), at });
+            stages.push(Stage { what: format!("{} received it{log_name}", ends.to), at });
         }
     }
     if let Some(at) = delivered {
@@ -318,19 +271,15 @@ fn stages(firsts: &[First<'_>], story: &RequestHistory, delivered: Option<MonoNs
     stages
 }
 
-fn tracks(story: &RequestHistory, hops: &[HopEnds], fates: &[Fate], origin: Option<HopId>) -> Vec<Track> {
+fn tracks(legs: &[Leg<'_>], hops: &[HopEnds], story: &RequestHistory, fates: &[Fate]) -> Vec<Track> {
     let mut tracks = Vec::new();
-    for hop in hops.iter().filter(|h| story.chunks.iter().any(|c| c.hop == h.id)) {
-        let on_hop = || story.chunks.iter().filter(|c| c.hop == hop.id);
-        let sent: Vec<_> = if Some(hop.id) == origin {
-            on_hop().zip(fates).filter_map(|(c, fate)| Some((c.sent?, fate.sign()))).collect()
-        } else {
-            on_hop().filter_map(|c| Some((c.sent?, '|'))).collect()
-        };
-        tracks.push(Track { label: format!("{} sent", hop.ends.from), ticks: sent });
-        if hop.observes_received {
-            let received = on_hop().filter_map(|c| Some((c.received?, '|'))).collect();
-            tracks.push(Track { label: format!("{} received", hop.ends.to), ticks: received });
+    for (place, leg) in hops.iter().filter_map(|hop| legs.iter().enumerate().find(|(_, leg)| leg.hop.id == hop.id)) {
+        let sign = |chunk: usize| if place == 0 { fates[chunk].sign() } else { '|' };
+        let sent = leg.chunks.iter().enumerate().filter_map(|(at, c)| Some((c.sent?, sign(at)))).collect();
+        tracks.push(Track { label: format!("{} sent", leg.hop.ends.from), ticks: sent });
+        if leg.hop.observes_received {
+            let received = leg.chunks.iter().filter_map(|c| Some((c.received?, '|'))).collect();
+            tracks.push(Track { label: format!("{} received", leg.hop.ends.to), ticks: received });
         }
     }
     if !story.deliveries.is_empty() {
@@ -343,7 +292,7 @@ fn tracks(story: &RequestHistory, hops: &[HopEnds], fates: &[Fate], origin: Opti
 #[cfg(test)]
 mod tests {
     use trace::event::ArgumentsPart;
-    use trace::ledger::LostRange;
+    use trace::ledger::{Losses, LostRange};
 
     use super::*;
     use crate::state::journal::DeliverySeen;
@@ -361,10 +310,23 @@ mod tests {
         }
     }
 
+    fn ends(id: u16, from: &str, to: &str) -> HopEnds {
+        HopEnds { id: HopId(id), ends: Ends::new(from, to).to_owned(), observes_received: true }
+    }
+
+    fn hops() -> [HopEnds; 2] {
+        [ends(0, "scheduler", "detokenizer"), ends(1, "detokenizer", "tokenizer")]
+    }
+
+    fn lines_of(chunks: Vec<ChunkSeen>, fates: &[Fate]) -> Vec<ChunkLine> {
+        let story = RequestHistory { chunks, ..RequestHistory::default() };
+        lines(&legs(&story, &hops(), (None, None)), fates)
+    }
+
     #[test]
     fn the_chunks_of_a_damaged_tool_call_are_found() {
-        let chunks: Vec<_> = (1..=4).map(|end| seen(0, end, [0, 1], 1)).collect();
-        let mut chunks = lines(&chunks, &[], &[Fate::Delivered, Fate::Unknown, Fate::Unknown, Fate::Unknown]);
+        let chunks = (1..=4).map(|end| seen(0, end, [0, 1], 1)).collect();
+        let mut chunks = lines_of(chunks, &[Fate::Delivered, Fate::Unknown, Fate::Unknown, Fate::Unknown]);
         let place =
             ArgumentsPart { at: 1, chars: 9, tokens: [2, 3], whole_chunks: true, events: [1, 2], whole_events: true };
         let calls = ToolCalls {
@@ -387,11 +349,6 @@ mod tests {
     /// Expected pattern behind a detokenizer: each of its receives has its own wakeup, while those of the tokenizer share one.
     #[test]
     fn a_chunk_is_followed_through_every_hop_to_the_wakeup_that_drops_it() {
-        let ends = |id, from: &str, to: &str| HopEnds {
-            id: HopId(id),
-            ends: Ends::new(from, to).to_owned(),
-            observes_received: true,
-        };
         let story = RequestHistory {
             chunks: vec![
                 seen(0, 1, [0, 1], 10),
@@ -413,17 +370,8 @@ mod tests {
         };
         let lost = LostRange { tokens: [1, 1], chunks: Some([1, 1]), ids: Vec::new() };
         let confirmed = Losses { ranges: vec![lost], chunks: 1, tokens: 1, unlisted: 0 };
-        let detail = Detail::build(
-            "a",
-            Sources {
-                story,
-                row: None,
-                hops: &[ends(0, "scheduler", "detokenizer"), ends(1, "detokenizer", "tokenizer")],
-                engine: &EngineState::default(),
-                first: (None, None),
-                kept: Kept { confirmed: Some(confirmed), ..Kept::default() },
-            },
-        );
+        let kept = Kept { confirmed: Some(confirmed), ..Kept::default() };
+        let detail = Detail::build("a", &story, None, &hops(), &EngineState::default(), kept);
         assert_eq!(detail.path, ["detokenizer", "tokenizer"]);
         let time: Vec<String> = detail.time.iter().map(|part| format!("{:.3} {}", part.share, part.name)).collect();
         assert_eq!(time, ["0.996 waiting on detokenizer->tokenizer", "0.004 elsewhere"]);
@@ -437,10 +385,9 @@ mod tests {
 
     #[test]
     fn merged_chunks_continue_in_the_next_chunk_sent() {
-        let of_origin: Vec<_> = (1..=3).map(|end| seen(0, end, [0, 1], 1)).collect();
-        let merged = vec![seen(1, 2, [2, 4], 5), seen(1, 3, [3, 9], 6)];
-        let legs = [of_origin.clone(), merged];
-        let lines = lines(&of_origin, &legs, &[Fate::Delivered; 3]);
+        let of_origin = (1..=3).map(|end| seen(0, end, [0, 1], 1));
+        let merged = [seen(1, 2, [2, 4], 5), seen(1, 3, [3, 9], 6)];
+        let lines = lines_of(of_origin.chain(merged).collect(), &[Fate::Delivered; 3]);
         let waits: Vec<_> = lines.iter().map(|line| line.waits[1]).collect();
         assert_eq!(waits, [Some(2 * MS), Some(2 * MS), Some(6 * MS)]);
     }

@@ -29,6 +29,19 @@ impl Tab {
         }
     }
 
+    /// Number of items in its list.
+    pub(super) fn items(self, model: &Model) -> usize {
+        match self {
+            Self::Overview => 0,
+            Self::Requests => model.table.visible_count(),
+            Self::Request => model.detail.as_ref().map_or(0, |detail| detail.chunks.len()),
+            Self::Hops => model.hops.len(),
+            Self::Findings => model.findings.len(),
+            Self::Cpu => model.threads.as_ref().map_or(0, Vec::len),
+            Self::Pods => model.pods.len(),
+        }
+    }
+
     pub(super) fn step(self, by: isize, model: &Model) -> Self {
         let all: Vec<Self> = Self::ALL.into_iter().filter(|t| t.exists(model)).collect();
         let at = all.iter().position(|t| *t == self).unwrap_or(0);

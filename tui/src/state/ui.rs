@@ -34,8 +34,6 @@ pub(crate) enum Dialog {
 #[derive(Clone, Debug, PartialEq)]
 pub struct Saved {
     pub(crate) name: String,
-    /// Text as typed.
-    pub(crate) text: String,
     pub(crate) query: Query,
 }
 
@@ -50,7 +48,7 @@ impl Saved {
             return Err("expected NAME=FILTER, for example slow=gap>1s; a name has letters, digits, - and _".into());
         };
         let query = Query::parse(filter).map_err(|wrong| format!("invalid filter {wrong}"))?;
-        Ok(Self { name: name.into(), text: filter.trim().into(), query })
+        Ok(Self { name: name.into(), query })
     }
 }
 
@@ -74,8 +72,8 @@ pub(crate) struct Ui {
     /// Set once the user selects a request; until then the first row of the table is selected.
     pub(crate) chosen: bool,
     pub(crate) sort: Sort,
-    /// Active filter, with its source text.
-    pub(crate) filter: (String, Query),
+    /// Active filter.
+    pub(crate) filter: Query,
     pub(crate) pins: BTreeSet<String>,
     pub(crate) follow: bool,
     /// Second at which the view is frozen.
@@ -88,13 +86,8 @@ pub(crate) struct Ui {
     pub(crate) zoom: usize,
     /// Seconds between the end of the shown time series and the newest sample.
     pub(crate) back: u64,
-    /// Indexes of the selected thread, finding, hop and run.
-    pub(crate) thread: usize,
-    pub(crate) finding: usize,
-    pub(crate) hop: usize,
-    pub(crate) pod: usize,
-    /// Scroll offset of the chunk list in the request detail.
-    pub(crate) chunk: usize,
+    /// Index of the selected item on each tab. On [`Tab::Request`] it is the first shown chunk; [`Tab::Requests`] selects by rid.
+    pub(crate) places: [usize; Tab::ALL.len()],
     /// Set once the user has searched the chunk list for a lost or merged chunk.
     pub(crate) sought: bool,
     /// Number of rows per page, updated by the view after every draw.
@@ -144,14 +137,14 @@ impl Ui {
             Action::End => self.walk(isize::MAX / 2, model),
             Action::Open if self.tab == Tab::Pods => {
                 self.go(Tab::Overview);
-                return Some(Effect::Run(self.pod));
+                return Some(Effect::Run(self.place(Tab::Pods)));
             }
             Action::Open => self.open(model),
             Action::Back => self.back(),
             Action::Help => self.dialog = Dialog::Help(0),
             Action::Filter => {
                 self.go(Tab::Requests);
-                self.dialog = Dialog::Filter(self.filter.0.clone(), None);
+                self.dialog = Dialog::Filter(self.filter.text.clone(), None);
             }
             Action::Sort(by) => self.sort.column = self.sort.column.step(by),
             Action::SortBy(column) if column == self.sort.column => self.sort.descending = !self.sort.descending,
@@ -174,19 +167,12 @@ impl Ui {
             Action::Scroll(by) => self.scroll(by, model),
             Action::Export => self.dialog = Dialog::Export,
             Action::ExportAs(format) => return Some(Effect::Export(format)),
-            Action::OpenHop(place) => {
-                self.hop = place;
-                self.go(Tab::Hops);
-            }
-            Action::OpenFinding(place) => {
-                self.finding = place;
-                self.go(Tab::Findings);
-            }
+            Action::OpenAt(tab, place) => self.open_at(tab, place),
             Action::At(second) if self.replay => {
                 return Some(Effect::Command(ScreenCommand::Play(Play::To(second * 1_000_000_000))));
             }
             Action::At(second) => {
-                let newest = model.history.newest();
+                let newest = model.past.history.newest();
                 self.paused = Some(self.paused.unwrap_or(newest));
                 self.back = self.paused.unwrap_or(newest).saturating_sub(second);
             }
@@ -203,7 +189,7 @@ impl Ui {
             Action::Saved(place) => {
                 if let Some(saved) = self.saved.get(place).cloned() {
                     self.go(Tab::Requests);
-                    self.filter_by(saved.text, saved.query);
+                    self.filter_by(saved.query);
                 }
             }
             Action::NextRun(by) => return Some(Effect::NextRun(by)),
@@ -233,22 +219,38 @@ impl Ui {
         } else if !self.chosen || self.selected.is_none() {
             self.selected = model.table.visible(0).map(|row| row.rid.clone());
         }
-        self.finding = self.finding.min(model.findings.len().saturating_sub(1));
-        self.hop = self.hop.min(model.hops.len().saturating_sub(1));
-        self.pod = self.pod.min(model.pods.len().saturating_sub(1));
-        self.thread = self.thread.min(model.threads.as_ref().map_or(0, |t| t.len().saturating_sub(1)));
+        for tab in [Tab::Findings, Tab::Hops, Tab::Pods, Tab::Cpu] {
+            self.select(tab, self.place(tab), model);
+        }
+    }
+
+    /// Index of the selected item on a tab.
+    pub(crate) fn place(&self, tab: Tab) -> usize {
+        self.places[tab as usize]
+    }
+
+    /// Selects an item of a tab, at most the last.
+    fn select(&mut self, tab: Tab, place: usize, model: &Model) {
+        self.places[tab as usize] = place.min(tab.items(model).saturating_sub(1));
+    }
+
+    fn open_at(&mut self, tab: Tab, place: usize) {
+        self.places[tab as usize] = place;
+        self.go(tab);
     }
 
     /// Resets the selection when another run is shown.
     pub(crate) fn other_run(&mut self) {
-        (self.selected, self.chosen, self.paused) = (None, false, None);
-        (self.thread, self.finding, self.hop, self.chunk, self.back) = (0, 0, 0, 0, 0);
+        (self.selected, self.chosen, self.paused, self.back) = (None, false, None, 0);
+        let pod = self.place(Tab::Pods);
+        self.places = Default::default();
+        self.places[Tab::Pods as usize] = pod;
         self.pins.clear();
     }
 
     /// Second at which the time series end.
     pub(crate) fn time_end(&self, model: &Model) -> u64 {
-        self.paused.unwrap_or(model.history.newest()).saturating_sub(self.back)
+        self.paused.unwrap_or(model.past.history.newest()).saturating_sub(self.back)
     }
 
     /// Shows `text` until the next key.
@@ -262,34 +264,23 @@ impl Ui {
     }
 
     fn walk(&mut self, by: isize, model: &Model) {
-        let moved = |at: usize, n: usize| at.saturating_add_signed(by).min(n.saturating_sub(1));
         if let Dialog::Help(at) = &mut self.dialog {
             *at = at.saturating_add_signed(by);
-            return;
-        }
-        match self.tab {
-            Tab::Requests => {
-                self.follow = false;
-                let at = self.selected.as_ref().and_then(|rid| model.table.place(rid));
-                let to = at.map_or(0, |at| moved(at, model.table.visible_count()));
-                self.choose(model.table.visible(to).map(|row| row.rid.clone()));
-            }
-            Tab::Request => {
-                let lines = model.detail.as_ref().map_or(0, |d| d.chunks.len());
-                self.chunk = moved(self.chunk, lines);
-            }
-            Tab::Hops => self.hop = moved(self.hop, model.hops.len()),
-            Tab::Findings => self.finding = moved(self.finding, model.findings.len()),
-            Tab::Cpu => self.thread = moved(self.thread, model.threads.as_ref().map_or(0, Vec::len)),
-            Tab::Pods => self.pod = moved(self.pod, model.pods.len()),
-            Tab::Overview => {}
+        } else if self.tab == Tab::Requests {
+            self.follow = false;
+            let at = self.selected.as_ref().and_then(|rid| model.table.place(rid));
+            let last = self.tab.items(model).saturating_sub(1);
+            let to = at.map_or(0, |at| at.saturating_add_signed(by).min(last));
+            self.choose(model.table.visible(to).map(|row| row.rid.clone()));
+        } else {
+            self.select(self.tab, self.place(self.tab).saturating_add_signed(by), model);
         }
     }
 
     fn seek(&mut self, by: isize, model: &Model) {
         let Some(detail) = &model.detail else { return };
         let mut harmed = detail.harmed();
-        let from = self.chunk;
+        let from = self.place(Tab::Request);
         let found = if by > 0 {
             // The first search includes the current line.
             harmed.find(|&place| place > from || (place == from && !self.sought))
@@ -298,7 +289,7 @@ impl Ui {
         };
         self.sought = true;
         match found {
-            Some(place) => self.chunk = place,
+            Some(place) => self.places[Tab::Request as usize] = place,
             None => self.show_message("no known lost or merged chunk in that direction"),
         }
     }
@@ -309,41 +300,36 @@ impl Ui {
     }
 
     fn pick(&mut self, row: usize, model: &Model) {
-        match self.tab {
-            Tab::Requests => {
-                if let Some(row) = model.table.visible(row) {
-                    self.follow = false;
-                    self.choose(Some(row.rid.clone()));
-                }
-            }
-            Tab::Hops => self.hop = row.min(model.hops.len().saturating_sub(1)),
-            Tab::Findings => self.finding = row.min(model.findings.len().saturating_sub(1)),
-            Tab::Cpu => self.thread = row,
-            Tab::Pods => self.pod = row.min(model.pods.len().saturating_sub(1)),
-            Tab::Overview | Tab::Request => {}
+        if self.tab != Tab::Requests {
+            self.select(self.tab, row, model);
+        } else if let Some(row) = model.table.visible(row) {
+            self.follow = false;
+            self.choose(Some(row.rid.clone()));
         }
     }
 
     fn open(&mut self, model: &Model) {
         match self.tab {
             Tab::Overview => self.go(Tab::Findings),
-            Tab::Requests => {
-                (self.chunk, self.sought) = (0, false);
-                self.choose(self.selected.clone());
-                self.go(Tab::Request);
-            }
+            Tab::Requests => self.open_request(self.selected.clone()),
             Tab::Findings => self.jump(model),
             Tab::Hops => self.open_hop(model),
             Tab::Request | Tab::Cpu | Tab::Pods => {}
         }
     }
 
+    /// Shows the chunks of a request from the first one on.
+    fn open_request(&mut self, rid: Option<String>) {
+        self.sought = false;
+        self.choose(rid);
+        self.open_at(Tab::Request, 0);
+    }
+
     /// Opens the finding about the hop, or the requests sorted by gap if there is none.
     fn open_hop(&mut self, model: &Model) {
-        let Some(hop) = model.hops.get(self.hop) else { return };
+        let Some(hop) = model.hops.get(self.place(Tab::Hops)) else { return };
         if let Some(place) = model.findings.iter().position(|finding| finding.hop == hop.name) {
-            self.finding = place;
-            self.go(Tab::Findings);
+            self.open_at(Tab::Findings, place);
         } else {
             self.sort = Sort { column: Column::headed("gap"), descending: true };
             self.go(Tab::Requests);
@@ -353,31 +339,26 @@ impl Ui {
 
     /// Opens the finding's request, else its hop, else its time in the overview.
     fn jump(&mut self, model: &Model) {
-        let Some(finding) = model.findings.get(self.finding) else {
-            return;
-        };
+        let Some(finding) = model.findings.get(self.place(Tab::Findings)) else { return };
         let hop = model.hops.iter().position(|hop| hop.name == finding.hop);
         if let Some(place) = hop.filter(|_| finding.rid.is_empty()) {
-            self.hop = place;
-            self.go(Tab::Hops);
+            self.open_at(Tab::Hops, place);
         } else if finding.rid.is_empty() {
-            let end = self.paused.unwrap_or(model.history.newest());
+            let end = self.paused.unwrap_or(model.past.history.newest());
             self.back = end.saturating_sub(finding.at_ns / 1_000_000_000 + ZOOM[self.zoom] * SCROLL);
-            self.back = self.back.min(model.history.depth());
+            self.back = self.back.min(model.past.history.depth());
             self.go(Tab::Overview);
         } else {
             self.follow = false;
-            (self.chunk, self.sought) = (0, false);
-            self.choose(Some(finding.rid.clone()));
-            self.go(Tab::Request);
+            self.open_request(Some(finding.rid.clone()));
         }
     }
 
     fn back(&mut self) {
         match (&self.dialog, self.tab) {
             (Dialog::None, Tab::Request) => self.go(Tab::Requests),
-            (Dialog::None, Tab::Requests) if !self.filter.1.is_empty() => {
-                self.filter = Default::default();
+            (Dialog::None, Tab::Requests) if !self.filter.is_empty() => {
+                self.filter = Query::default();
                 self.show_message("filter cleared");
             }
             (Dialog::None, _) => self.back = 0,
@@ -404,14 +385,14 @@ impl Ui {
                 self.back = 0;
                 None
             }
-            None => Some(model.history.newest()),
+            None => Some(model.past.history.newest()),
         };
     }
 
     fn scroll(&mut self, by: isize, model: &Model) {
         let step = by.unsigned_abs() as u64 * SCROLL * ZOOM[self.zoom];
         self.back = if by < 0 { self.back.saturating_add(step) } else { self.back.saturating_sub(step) };
-        self.back = self.back.min(model.history.depth());
+        self.back = self.back.min(model.past.history.depth());
     }
 
     fn edit(&mut self, change: impl FnOnce(&mut String)) {
@@ -437,8 +418,8 @@ impl Ui {
         }
     }
 
-    fn filter_by(&mut self, text: String, query: Query) {
-        self.filter = (text, query);
+    fn filter_by(&mut self, query: Query) {
+        self.filter = query;
         self.choose(None);
         self.dialog = Dialog::None;
     }
@@ -447,9 +428,8 @@ impl Ui {
         match &mut self.dialog {
             Dialog::Filter(text, mistake) => {
                 let saved = self.saved.iter().find(|s| text.trim().strip_prefix('@') == Some(&s.name));
-                let text = saved.map_or(text.trim(), |saved| &saved.text).to_owned();
-                match Query::parse(&text) {
-                    Ok(query) => self.filter_by(text, query),
+                match saved.map_or_else(|| Query::parse(text), |saved| Ok(saved.query.clone())) {
+                    Ok(query) => self.filter_by(query),
                     Err(wrong) => *mistake = Some(wrong),
                 }
             }

@@ -78,7 +78,7 @@ impl Window {
 
     /// Start and end of the span shown in `columns`, in nanoseconds since the start of the run.
     fn ends(self, columns: u16, model: &Model) -> [u64; 2] {
-        let slots = u64::from(self.slots(&model.history, columns));
+        let slots = u64::from(self.slots(&model.past.history, columns));
         let to = self.end + 1;
         [to.saturating_sub(slots * self.step), to].map(|second| second * SECOND_NS)
     }

@@ -9,6 +9,7 @@ use super::pad::Pad;
 use crate::state::Model;
 use crate::state::health::Health;
 use crate::state::history::{Metric, ThreadSample};
+use crate::state::tab::Tab;
 use crate::state::threads::{Shares, ThreadLine};
 use crate::state::ui::Ui;
 use crate::theme::{PLAIN, STRONG};
@@ -30,23 +31,15 @@ pub(super) fn draw(pad: &mut Pad<'_>, model: &Model, ui: &Ui, hits: &mut Hits) {
     pad.text(1, 0, "last 10 s of each thread; * marks threads that receive frames", theme.dim());
     pad.text(3, 1, "role", theme.dim());
     pad.text(16, 1, "thread", theme.dim());
-    for (place, head) in ["tid", "runs", "waits", "quota", "asleep"].iter().enumerate() {
-        pad.number(28 + place as u16 * 7, 1, 7, head, theme.dim());
-    }
+    pad.numbers((28, 1), (7, 7), ["tid", "runs", "waits", "quota", "asleep"], theme.dim());
     let max_rows = (pad.height().saturating_sub(2) / 2).max(4);
-    hits.page = max_rows.into();
-    let top = ui.thread.saturating_sub(usize::from(max_rows) - 1);
-    let mut y = 2;
-    for (place, thread) in threads.iter().enumerate().skip(top).take(max_rows.into()) {
-        line(pad, y, thread);
-        hits.add_row(pad, y, place, place == ui.thread);
-        y += 1;
-    }
-    if let Some(thread) = threads.get(ui.thread) {
+    let selected = ui.place(Tab::Cpu);
+    let y = hits.list((pad, 2), threads, (selected, max_rows), |pad, y, _, thread| line(pad, y, thread));
+    if let Some(thread) = threads.get(selected) {
         // With stack samples, the function table gets the space of the charts.
         let table = model.stacks.iter().find(|t| t.role == thread.role).or(model.stacks.first());
         let rows = if table.is_some() { 1 } else { CHART_ROWS };
-        y = over_time(pad, y + 1, rows, thread, model, ui);
+        let y = over_time(pad, y + 1, rows, thread, model, ui);
         if let Some(table) = table {
             functions(pad, y, table);
         }
@@ -59,9 +52,7 @@ fn functions(pad: &mut Pad<'_>, y: u16, table: &StackLine) {
     let title =
         format!("{}: functions in {} running stacks of {} read", table.role, count(table.running), count(table.stacks));
     pad.rule(y, &title);
-    for (place, head) in ["own", "total", "GIL", "growing"].iter().enumerate() {
-        pad.number(1 + place as u16 * 8, y + 1, 7, head, theme.dim());
-    }
+    pad.numbers((1, y + 1), (8, 7), ["own", "total", "GIL", "growing"], theme.dim());
     pad.text(35, y + 1, "function", theme.dim());
     let percent = |share: f64| format!("{:.1}%", share * 100.0);
     for (row, stacks) in table.functions.iter().enumerate() {
@@ -75,9 +66,7 @@ fn functions(pad: &mut Pad<'_>, y: u16, table: &StackLine) {
             known(stacks.all.gil, percent),
             known(stacks.growing, |share| percent(share.own)),
         ];
-        for (place, text) in cells.iter().enumerate() {
-            pad.number(1 + place as u16 * 8, y, 7, text, PLAIN);
-        }
+        pad.numbers((1, y), (8, 7), cells, PLAIN);
         let x = pad.text(35, y, &stacks.function, STRONG);
         pad.text(x + 2, y, &stacks.file, theme.dim());
     }
@@ -89,7 +78,7 @@ fn over_time(pad: &mut Pad<'_>, y: u16, max_rows: u16, thread: &ThreadLine, mode
     let time_range = window.words(chart::columns(pad.width()), model);
     let thread_name = format!("{} {} {}", thread.role, thread.name, thread.id.tid);
     pad.rule(y, &format!("{thread_name}: {time_range}"));
-    let Some(history) = model.thread_history.get(&thread.id) else {
+    let Some(history) = model.past.threads.get(&thread.id) else {
         return y + 1;
     };
     let show = |share: f64| format!("{:.0}%", share * 100.0);
@@ -109,7 +98,7 @@ fn over_time(pad: &mut Pad<'_>, y: u16, max_rows: u16, thread: &ThreadLine, mode
     y + 1 + rows * metrics.len() as u16
 }
 
-fn line(pad: &mut Pad<'_>, y: u16, thread: &ThreadLine) {
+fn line(pad: &mut Pad<'_>, y: u16, thread: &ThreadLine) -> u16 {
     let theme = pad.theme();
     let mark = if thread.receives { "*" } else { " " };
     pad.fit(3, y, 12, &format!("{mark}{}", thread.role), STRONG);
@@ -118,21 +107,19 @@ fn line(pad: &mut Pad<'_>, y: u16, thread: &ThreadLine) {
     let Some(shares) = &thread.recent else {
         pad.text(1, y, theme.sign(Health::Unknown), theme.dim());
         pad.text(36, y, "not sampled in the last 10 s", theme.dim());
-        return;
+        return y + 1;
     };
     let (health, verdict) = verdict(shares);
     pad.text(1, y, theme.sign(health), theme.health(health));
     let percent = |s: Option<f64>| known(s, |s| format!("{:.1}%", s * 100.0));
-    for (place, share) in
-        [Some(shares.running), shares.waiting, shares.throttled, shares.blocked].into_iter().enumerate()
-    {
-        pad.number(35 + place as u16 * 7, y, 7, &percent(share), PLAIN);
-    }
+    let cells = [Some(shares.running), shares.waiting, shares.throttled, shares.blocked].map(percent);
+    pad.numbers((35, y), (7, 7), cells, PLAIN);
     pad.text(VERDICT, y, verdict, theme.health(health));
     let cells = |s: f64| (s.clamp(0.0, 1.0) * BAR as f64).round() as usize;
     let x = pad.text(BARS, y, &theme.pick("█", "#").repeat(cells(shares.running)), theme.line());
     let lack = shares.waiting.unwrap_or(0.0) + shares.throttled.unwrap_or(0.0);
     pad.text(x, y, &theme.pick("░", "-").repeat(cells(lack)), theme.health(Health::Warning));
+    y + 1
 }
 
 /// Tells CPU-bound, starved and throttled threads apart, because each needs a different fix.

@@ -7,6 +7,7 @@ use super::pad::Pad;
 use crate::state::Model;
 use crate::state::health::Health;
 use crate::state::model::FindingLine;
+use crate::state::tab::Tab;
 use crate::state::ui::Ui;
 use crate::theme::{PLAIN, STRONG};
 
@@ -25,19 +26,14 @@ pub(super) fn draw(pad: &mut Pad<'_>, model: &Model, ui: &Ui, hits: &mut Hits) {
         return;
     }
     let max_rows = (pad.height() - y).saturating_sub(10).max(3);
-    let top = ui.finding.saturating_sub(usize::from(max_rows) - 1);
-    hits.page = max_rows.into();
-    for (place, finding) in model.findings.iter().enumerate().skip(top).take(max_rows.into()) {
-        line(pad, y, finding);
-        hits.add_row(pad, y, place, place == ui.finding);
-        y += 1;
-    }
-    if let Some(finding) = model.findings.get(ui.finding) {
+    let selected = ui.place(Tab::Findings);
+    y = hits.list((pad, y), &model.findings, (selected, max_rows), |pad, y, _, finding| line(pad, y, finding));
+    if let Some(finding) = model.findings.get(selected) {
         detail(pad, y, finding);
     }
 }
 
-fn line(pad: &mut Pad<'_>, y: u16, finding: &FindingLine) {
+fn line(pad: &mut Pad<'_>, y: u16, finding: &FindingLine) -> u16 {
     let theme = pad.theme();
     let style = if finding.active { theme.health(finding.health) } else { theme.dim() };
     pad.text(1, y, &format!("{} {}", theme.sign(finding.health), finding.health.word()), style);
@@ -45,6 +41,7 @@ fn line(pad: &mut Pad<'_>, y: u16, finding: &FindingLine) {
     pad.number(18, y, 7, &clock(finding.at_ns), PLAIN);
     pad.fit(27, y, 17, &finding.kind, STRONG);
     pad.text(45, y, &finding.summary, PLAIN);
+    y + 1
 }
 
 fn detail(pad: &mut Pad<'_>, y: u16, finding: &FindingLine) {

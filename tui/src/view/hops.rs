@@ -10,6 +10,7 @@ use crate::state::Model;
 use crate::state::health::Health;
 use crate::state::history::{HopSample, Metric};
 use crate::state::model::{CLASSES, HopLine};
+use crate::state::tab::Tab;
 use crate::state::ui::Ui;
 use crate::theme::{PLAIN, STRONG};
 
@@ -30,18 +31,12 @@ pub(super) fn draw(pad: &mut Pad<'_>, model: &Model, ui: &Ui, hits: &mut Hits) {
         pad.number(x, 0, CELL, COLUMNS[column].0, theme.dim());
     }
     let max = (pad.height() / 3).max(4);
-    let top = ui.hop.saturating_sub(usize::from(max) - 1);
-    hits.page = max.into();
-    let mut y = 1;
-    for (place, hop) in model.hops.iter().enumerate().skip(top).take(max.into()) {
+    let selected = ui.place(Tab::Hops);
+    let y = hits.list((pad, 1), &model.hops, (selected, max), |pad, y, place, hop| {
         line(pad, y, hop, &columns);
-        hits.add_row(pad, y, place, place == ui.hop);
-        y += 1;
-        if place == ui.hop && hop.members.len() > 1 {
-            y = members(pad, y, hop);
-        }
-    }
-    if let Some(hop) = model.hops.get(ui.hop) {
+        if place == selected && hop.members.len() > 1 { members(pad, y + 1, hop) } else { y + 1 }
+    });
+    if let Some(hop) = model.hops.get(selected) {
         let height = pad.height();
         detail(&mut pad.below(y + 1, height), hop, model, ui);
     }
@@ -51,9 +46,9 @@ pub(super) fn draw(pad: &mut Pad<'_>, model: &Model, ui: &Ui, hits: &mut Hits) {
 type Column = (&'static str, fn(&HopLine) -> String);
 
 const COLUMNS: [Column; 7] = [
-    ("frame/s", |hop| rate(hop.frames_per_s)),
-    ("chunk/s", |hop| rate(hop.chunks_per_s)),
-    ("byte/s", |hop| bytes(hop.bytes_per_s as u64)),
+    ("frame/s", |hop| rate(hop.rates.frames)),
+    ("chunk/s", |hop| rate(hop.rates.chunks)),
+    ("byte/s", |hop| bytes(hop.rates.bytes as u64)),
     ("backlog", |hop| known(hop.backlog, count)),
     ("max", |hop| known(hop.backlog_max, count)),
     ("p50", |hop| known(hop.queue_wait, |s| duration(s.p50))),
@@ -193,7 +188,7 @@ fn histogram(pad: &mut Pad<'_>, y: u16, hop: &HopLine) {
 /// Time series of the hop, right of the histogram: backlog, and if there is room queue wait and rate.
 fn trends(pad: &mut Pad<'_>, x: u16, y: u16, hop: &HopLine, model: &Model, ui: &Ui) {
     let theme = pad.theme();
-    let Some(history) = model.hop_history.get(&hop.name) else {
+    let Some(history) = model.past.hops.get(&hop.name) else {
         return;
     };
     let window = Window::of(model, ui);

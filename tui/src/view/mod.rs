@@ -51,6 +51,25 @@ impl Hits {
         self.areas.push((area, action));
     }
 
+    /// Draws the part of a list that includes the selected item, at most `rows` of its items. `draw` draws an item in a row and returns the
+    /// next free row.
+    fn list<T>(
+        &mut self,
+        (pad, mut y): (&mut Pad<'_>, u16),
+        items: &[T],
+        (selected, rows): (usize, u16),
+        draw: impl Fn(&mut Pad<'_>, u16, usize, &T) -> u16,
+    ) -> u16 {
+        let top = selected.saturating_sub(usize::from(rows) - 1);
+        self.page = rows.into();
+        for (place, item) in items.iter().enumerate().skip(top).take(rows.into()) {
+            let row = y;
+            y = draw(pad, row, place, item);
+            self.add_row(pad, row, place, place == selected);
+        }
+        y
+    }
+
     /// Makes line `y` a row of a list: a click picks it, and the selected one is marked.
     fn add_row(&mut self, pad: &mut Pad<'_>, y: u16, place: usize, selected: bool) {
         if selected {
@@ -190,30 +209,20 @@ fn own_line(pad: &mut Pad<'_>, model: &Model) {
 
 /// Draws the outputs being written, with their dropped records.
 fn writing(pad: &mut Pad<'_>, x: u16, model: &Model) -> u16 {
-    let theme = pad.theme();
+    let (theme, writing) = (pad.theme(), &model.writing);
+    let recording =
+        writing.recording.as_ref().map(|to| ("REC", format!("{} {}", to.name, bytes(to.bytes)), to.dropped, 0));
+    let ring = writing.ring.as_ref().map(|to| ("ring", bytes(to.bytes), to.dropped, 0));
+    let feed = writing.feed.as_ref();
+    let feed = feed.map(|to| ("feed", format!("{} {} watching", to.address, to.watchers), to.dropped, to.refused));
     let mut x = x;
-    for (sign, written) in [("REC", &model.writing.recording), ("ring", &model.writing.ring)] {
-        let Some(written) = written else { continue };
+    for (sign, text, dropped, refused) in [recording, ring, feed].into_iter().flatten() {
         x = pad.text(x, 0, sign, theme.health(Health::Info));
-        let name = if sign == "REC" { written.name.as_str() } else { "" };
-        let size = format!("{name} {}", bytes(written.bytes));
-        x = pad.text(x + 1, 0, size.trim_start(), PLAIN);
-        if written.dropped > 0 {
-            let dropped = format!("({} dropped)", count(written.dropped));
-            x = pad.text(x + 1, 0, &dropped, theme.health(Health::Warning));
-        }
-        x += 2;
-    }
-    if let Some(feed) = &model.writing.feed {
-        x = pad.text(x, 0, "feed", theme.health(Health::Info));
-        x = pad.text(x + 1, 0, &format!("{} {} watching", feed.address, feed.watchers), PLAIN);
-        if feed.dropped > 0 {
-            let dropped = format!("({} dropped)", count(feed.dropped));
-            x = pad.text(x + 1, 0, &dropped, theme.health(Health::Warning));
-        }
-        if feed.refused > 0 {
-            let refused = format!("({} refused)", count(feed.refused));
-            x = pad.text(x + 1, 0, &refused, theme.health(Health::Warning));
+        x = pad.text(x + 1, 0, &text, PLAIN);
+        for (n, what) in [(dropped, "dropped"), (refused, "refused")] {
+            if n > 0 {
+                x = pad.text(x + 1, 0, &format!("({} {what})", count(n)), theme.health(Health::Warning));
+            }
         }
         x += 2;
     }
@@ -233,38 +242,31 @@ fn itl(pad: &mut Pad<'_>, y: u16, x: u16, [client, engine]: [Option<Spread>; 2])
 
 fn hint_line(pad: &mut Pad<'_>, ui: &Ui) {
     let theme = pad.theme();
-    if let Dialog::Time(text, is_time) = &ui.dialog {
-        let x = pad.text(1, 0, "go to: ", theme.head());
-        let x = pad.text(x, 0, &format!("{text}{}", theme.pick("▏", "_")), STRONG);
-        let what = if *is_time { "Enter: go   Esc: cancel" } else { "a time from the start: 1:23, 90s, 2m" };
-        pad.text(x + 1, 0, what, theme.dim());
-        return;
-    }
-    if let Dialog::Palette(words, _) = &ui.dialog {
-        let x = pad.text(1, 0, ":", theme.head());
-        let x = pad.text(x, 0, &format!("{words}{}", theme.pick("▏", "_")), STRONG);
-        pad.text(x + 1, 0, "Up Down: choose   Enter: run   Esc: cancel", theme.dim());
-        return;
-    }
-    if ui.dialog == Dialog::Export {
-        let x = pad.text(1, 0, "write: ", theme.head());
-        let formats = "h HTML report   j JSON report   p trace for Perfetto   Esc: cancel";
-        pad.text(x, 0, formats, PLAIN);
-        return;
-    }
-    if let Dialog::Filter(text, mistake) = &ui.dialog {
-        let x = pad.text(1, 0, "filter: ", theme.head());
-        let cursor = theme.pick("▏", "_");
-        let x = pad.text(x, 0, &format!("{text}{cursor}"), STRONG);
-        let names: Vec<String> = ui.saved.iter().map(|saved| format!("@{}", saved.name)).collect();
-        let (text, style) = if let Some(wrong) = mistake {
-            (format!("! {wrong}"), theme.health(Health::Warning))
-        } else if names.is_empty() {
-            ("Enter: apply   Esc: cancel   (syntax: see the help, ?)".into(), theme.dim())
-        } else {
-            (format!("Enter: apply   Esc: cancel   {}", names.join(" ")), theme.dim())
-        };
-        pad.text(x + 1, 0, &text, style);
+    let saved: Vec<String> = ui.saved.iter().map(|saved| format!("@{}", saved.name)).collect();
+    // Title, typed text, and what to do.
+    let dialog = match &ui.dialog {
+        Dialog::Time(text, true) => Some(("go to: ", text, "Enter: go   Esc: cancel".into())),
+        Dialog::Time(text, false) => Some(("go to: ", text, "a time from the start: 1:23, 90s, 2m".into())),
+        Dialog::Palette(words, _) => Some((":", words, "Up Down: choose   Enter: run   Esc: cancel".into())),
+        Dialog::Filter(text, Some(wrong)) => Some(("filter: ", text, format!("! {wrong}"))),
+        Dialog::Filter(text, None) if saved.is_empty() => {
+            Some(("filter: ", text, "Enter: apply   Esc: cancel   (syntax: see the help, ?)".into()))
+        }
+        Dialog::Filter(text, None) => {
+            Some(("filter: ", text, format!("Enter: apply   Esc: cancel   {}", saved.join(" "))))
+        }
+        Dialog::Export => {
+            let x = pad.text(1, 0, "write: ", theme.head());
+            pad.text(x, 0, "h HTML report   j JSON report   p trace for Perfetto   Esc: cancel", PLAIN);
+            return;
+        }
+        Dialog::None | Dialog::Help(_) => None,
+    };
+    if let Some((title, typed, hint)) = dialog {
+        let x = pad.text(1, 0, title, theme.head());
+        let x = pad.text(x, 0, &format!("{typed}{}", theme.pick("▏", "_")), STRONG);
+        let style = if hint.starts_with('!') { theme.health(Health::Warning) } else { theme.dim() };
+        pad.text(x + 1, 0, &hint, style);
         return;
     }
     if let Some(message) = &ui.message {
@@ -275,16 +277,15 @@ fn hint_line(pad: &mut Pad<'_>, ui: &Ui) {
     let (always_shown, rest): (Vec<_>, Vec<_>) =
         hints(ui).into_iter().partition(|(_, hint)| ["help", "quit"].contains(hint));
     let reserved = always_shown.iter().map(|(keys, hint)| keys.len() + hint.len() + 3).sum::<usize>() as u16;
-    let area = pad.area();
+    let mut left = pad.width().saturating_sub(1 + reserved);
+    let fits = |(keys, hint): &(String, &str)| {
+        let width = (keys.len() + hint.len()) as u16;
+        let fits = width < left;
+        left = left.saturating_sub(width + 3);
+        fits
+    };
     let mut x = 1;
-    for (keys, hint) in rest {
-        if x + (keys.len() + hint.len() + 1) as u16 + reserved > area.width {
-            break;
-        }
-        x = pad.text(x, 0, &keys, theme.head());
-        x = pad.text(x + 1, 0, hint, theme.dim()) + 2;
-    }
-    for (keys, hint) in always_shown {
+    for (keys, hint) in rest.into_iter().take_while(fits).chain(always_shown) {
         x = pad.text(x, 0, &keys, theme.head());
         x = pad.text(x + 1, 0, hint, theme.dim()) + 2;
     }

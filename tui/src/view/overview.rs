@@ -11,6 +11,7 @@ use crate::state::Model;
 use crate::state::action::Action;
 use crate::state::health::Health;
 use crate::state::history::Sample;
+use crate::state::tab::Tab;
 use crate::state::ui::Ui;
 use crate::theme::{PLAIN, STRONG};
 
@@ -49,9 +50,7 @@ fn gap(pad: &mut Pad<'_>, y: u16, model: &Model) -> u16 {
         pad.text(18, y, "not observed: needs the sends and receives of frames", theme.dim());
         return y + 1;
     }
-    for (place, name) in ["p50", "p90", "p99", "max", "requests"].iter().enumerate() {
-        pad.number(18 + place as u16 * 9, y, 8, name, theme.dim());
-    }
+    pad.numbers((18, y), (9, 8), ["p50", "p90", "p99", "max", "requests"], theme.dim());
     for (row, (name, spread)) in [("last 10 s", gap.window), ("whole run", gap.whole)].into_iter().enumerate() {
         let y = y + 1 + row as u16;
         pad.text(3, y, name, PLAIN);
@@ -59,9 +58,7 @@ fn gap(pad: &mut Pad<'_>, y: u16, model: &Model) -> u16 {
             pad.text(22, y, "none", theme.dim());
             continue;
         };
-        for (place, ns) in [p50, p90, p99, max].into_iter().enumerate() {
-            pad.number(18 + place as u16 * 9, y, 8, &duration(ns), STRONG);
-        }
+        pad.numbers((18, y), (9, 8), [p50, p90, p99, max].map(duration), STRONG);
         pad.number(18 + 4 * 9, y, 8, &count(n), PLAIN);
         if row == 1 && !gap.worst_rid.is_empty() {
             pad.text(65, y, &format!("max: {}", gap.worst_rid), theme.dim());
@@ -80,8 +77,8 @@ fn flow(pad: &mut Pad<'_>, y: u16, model: &Model) -> u16 {
     let theme = pad.theme();
     let (flow, requests, tokens, chunks) = (&model.flow, &model.requests, &model.tokens, &model.chunks);
     let x = pad.text(1, y, "flow", theme.head());
-    let frames = if pad.width() >= 100 { format!("{} frames/s  ", rate(flow.frames_per_s)) } else { String::new() };
-    let now = format!("{} tok/s  {frames}{} live", rate(flow.tokens_per_s), count(requests.live));
+    let frames = if pad.width() >= 100 { format!("{} frames/s  ", rate(flow.frames)) } else { String::new() };
+    let now = format!("{} tok/s  {frames}{} live", rate(flow.tokens), count(requests.live));
     let x = pad.text(x + 5, y, &now, STRONG);
     let sums = format!(
         "of {}, {} finished upstream, {} aborted",
@@ -169,10 +166,10 @@ fn lines(pad: &mut Pad<'_>, y: u16, reserved: u16, (model, ui): (&Model, &Ui), h
         if at + rows > pad.height() {
             break;
         }
-        chart::draw(&mut pad.below(at, rows), line, &model.history, window);
+        chart::draw(&mut pad.below(at, rows), line, &model.past.history, window);
         at += rows;
     }
-    window.hits(pad, (chart::LEFT, y + 1), (columns, at - y - 1), &model.history, hits);
+    window.hits(pad, (chart::LEFT, y + 1), (columns, at - y - 1), &model.past.history, hits);
     if at + reserved < pad.height() {
         window.axis(pad, (chart::LEFT, at), columns, model);
         at += 1;
@@ -185,7 +182,7 @@ fn findings(pad: &mut Pad<'_>, y: u16, model: &Model, hits: &mut Hits) {
     pad.rule(y, "findings");
     for (row, finding) in model.findings.iter().take(FINDINGS.into()).enumerate() {
         let y = y + 1 + row as u16;
-        hits.add(pad.row(y), Action::OpenFinding(row));
+        hits.add(pad.row(y), Action::OpenAt(Tab::Findings, row));
         let style = if finding.active { theme.health(finding.health) } else { theme.dim() };
         pad.text(1, y, &format!("{} {:<9}", theme.sign(finding.health), finding.health.word()), style);
         pad.text(13, y, &format!("since {:<7} {}", clock(finding.at_ns), finding.summary), PLAIN);

@@ -91,6 +91,19 @@ impl<'a> Pad<'a> {
         self.fit(x + width - received, y, received, text, style);
     }
 
+    /// Writes each cell right-aligned into `width` cells, one every `pitch` cells from `x`.
+    pub(crate) fn numbers(
+        &mut self,
+        (x, y): (u16, u16),
+        (pitch, width): (u16, u16),
+        cells: impl IntoIterator<Item = impl AsRef<str>>,
+        style: Style,
+    ) {
+        for (x, text) in (x..).step_by(pitch.into()).zip(cells) {
+            self.number(x, y, width, text.as_ref(), style);
+        }
+    }
+
     /// Writes right-aligned at the edge of the pad.
     pub(crate) fn right(&mut self, y: u16, text: &str, style: Style) {
         let received = (text.chars().count() as u16).min(self.area.width);

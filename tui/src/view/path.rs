@@ -36,7 +36,7 @@ struct Arrow {
 impl Arrow {
     /// Action of a click: opens the hop, or the findings for deliveries.
     fn opens(&self) -> Action {
-        self.place.map_or(Action::Go(Tab::Findings), Action::OpenHop)
+        self.place.map_or(Action::Go(Tab::Findings), |place| Action::OpenAt(Tab::Hops, place))
     }
 }
 
@@ -123,7 +123,7 @@ fn hop(hop: &HopLine) -> Arrow {
         None => "backlog unknown".into(),
     };
     // An unhealthy hop shows its problem first.
-    let mut lines = [format!("{} frames/s{workers}", rate(hop.frames_per_s)), backlog, wait];
+    let mut lines = [format!("{} frames/s{workers}", rate(hop.rates.frames)), backlog, wait];
     if hop.health >= Health::Warning {
         lines.swap(0, 1);
         lines[0].push_str(&hop.oldest_ns.map(|ns| format!(" {}", duration(ns))).unwrap_or_default());

@@ -1,11 +1,9 @@
 //! Screen of `tokengap` without arguments: sources to watch.
 
 use ratatui::Frame;
-use ratatui::layout::Rect;
 
 use super::Hits;
 use super::pad::Pad;
-use crate::state::action::Action;
 use crate::state::health::Health;
 use crate::state::pick::{Kind, Offer, Pick};
 use crate::theme::{PLAIN, STRONG, Theme};
@@ -68,11 +66,7 @@ pub(crate) fn draw(pick: &Pick, theme: Theme, frame: &mut Frame<'_>) -> Hits {
                 let width = title_width(pick, offer.kind).min(pad.width() / 2);
                 pad.fit(3, y, width, &offer.title, STRONG);
                 pad.text(3 + width + 2, y, &offer.note, PLAIN);
-                if *place == pick.at() {
-                    pad.row_style(y, theme.selected());
-                }
-                let row = Rect { y: pad.area().y + y, height: 1, ..pad.area() };
-                hits.add(row, Action::Pick(*place));
+                hits.add_row(&mut pad, y, *place, *place == pick.at());
             }
         }
     }

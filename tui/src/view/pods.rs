@@ -7,6 +7,7 @@ use super::pad::Pad;
 use crate::state::Model;
 use crate::state::health::Health;
 use crate::state::pods::{Brief, Link, PodLine};
+use crate::state::tab::Tab;
 use crate::state::ui::Ui;
 use crate::theme::{PLAIN, STRONG};
 
@@ -21,23 +22,18 @@ pub(super) fn draw(pad: &mut Pad<'_>, model: &Model, ui: &Ui, hits: &mut Hits) {
     pad.text(3, 0, "pod", theme.dim());
     pad.text(STATE, 0, "state", theme.dim());
     let heads = ["token/s", "live", "gap p99", "backlog", "tok lost", "missed"];
-    for (place, head) in heads.into_iter().enumerate() {
-        pad.number(NUMBERS + place as u16 * WIDE, 0, WIDE, head, theme.dim());
-    }
+    pad.numbers((NUMBERS, 0), (WIDE, WIDE), heads, theme.dim());
     let max_rows = pad.height().saturating_sub(8).max(2);
-    let top = ui.pod.saturating_sub(usize::from(max_rows) - 1);
-    hits.page = max_rows.into();
-    let mut y = 1;
-    for (place, pod) in model.pods.iter().enumerate().skip(top).take(max_rows.into()) {
+    let selected = ui.place(Tab::Pods);
+    let y = hits.list((pad, 1), &model.pods, (selected, max_rows), |pad, y, place, pod| {
         line(pad, y, pod, place == model.pod);
-        hits.add_row(pad, y, place, place == ui.pod);
-        y += 1;
-    }
+        y + 1
+    });
     let all = Brief::all(&model.pods);
     let missed = model.pods.iter().map(|p| p.missed).sum();
     pad.text(3, y, &format!("all {}", model.pods.len()), STRONG);
     numbers(pad, y, &all, missed);
-    if let Some(pod) = model.pods.get(ui.pod) {
+    if let Some(pod) = model.pods.get(selected) {
         detail(pad, y + 2, pod);
     }
 }
@@ -66,11 +62,10 @@ fn numbers(pad: &mut Pad<'_>, y: u16, brief: &Brief, missed: u64) {
         known(brief.backlog, count),
         known(brief.tokens_lost, count),
     ];
-    for (place, cell) in cells.iter().enumerate() {
-        pad.number(NUMBERS + place as u16 * WIDE, y, WIDE, cell, PLAIN);
-    }
+    let end = NUMBERS + cells.len() as u16 * WIDE;
+    pad.numbers((NUMBERS, y), (WIDE, WIDE), cells, PLAIN);
     let style = if missed > 0 { theme.health(Health::Warning) } else { theme.dim() };
-    pad.number(NUMBERS + cells.len() as u16 * WIDE, y, WIDE, &count(missed), style);
+    pad.number(end, y, WIDE, &count(missed), style);
 }
 
 /// Draws details of the selected run.

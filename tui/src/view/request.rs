@@ -13,8 +13,9 @@ use crate::state::flags::Flag;
 use crate::state::health::Health;
 use crate::state::request::{ChunkLine, Detail};
 use crate::state::row::Row;
+use crate::state::tab::Tab;
 use crate::state::ui::Ui;
-use crate::theme::{PLAIN, STRONG, Theme};
+use crate::theme::{PLAIN, STRONG};
 
 /// Cells reserved for the labels of the tracks.
 const LABEL: u16 = 19;
@@ -31,8 +32,8 @@ pub(super) fn draw(pad: &mut Pad<'_>, model: &Model, ui: &Ui, hits: &mut Hits) {
     };
     let mut y = head(pad, detail);
     y = path::shares(pad, y, "first token", &detail.time);
-    if detail.itl.delivered.is_some() || detail.itl.sent.is_some() {
-        y = itl(pad, y, 2, [detail.itl.delivered, detail.itl.sent]);
+    if detail.kept.itl.delivered.is_some() || detail.kept.itl.sent.is_some() {
+        y = itl(pad, y, 2, [detail.kept.itl.delivered, detail.kept.itl.sent]);
     }
     y = frontend(pad, y, detail);
     for (flag, why) in &detail.evidence {
@@ -65,7 +66,7 @@ fn head(pad: &mut Pad<'_>, detail: &Detail) -> u16 {
 /// Draws what became of the response's tool calls, unless the evidence for a flag has it.
 fn tool_calls(pad: &mut Pad<'_>, y: u16, detail: &Detail) -> u16 {
     let theme = pad.theme();
-    let Some(calls) = &detail.tool_calls else { return y };
+    let Some(calls) = &detail.kept.tool_calls else { return y };
     if detail.evidence.iter().any(|(flag, _)| *flag == Flag::ToolCall) {
         return y;
     }
@@ -80,7 +81,7 @@ fn tool_calls(pad: &mut Pad<'_>, y: u16, detail: &Detail) -> u16 {
 
 /// Draws how long the response waited in a frontend, if known.
 fn frontend(pad: &mut Pad<'_>, y: u16, detail: &Detail) -> u16 {
-    let Some(waits) = &detail.frontend else { return y };
+    let Some(waits) = &detail.kept.frontend else { return y };
     let x = pad.text(1, y, "frontend ", pad.theme().head());
     let text = format!(
         "first token waited {}, last token {}, after the worker wrote them",
@@ -189,42 +190,22 @@ fn chunks(pad: &mut Pad<'_>, y: u16, detail: &Detail, ui: &Ui, hits: &mut Hits) 
             detail.chunks.len()
         ),
     );
-    let layout = Layout::of(detail);
+    let hops = (detail.path.len() as u16).max(1);
+    let pitch = if hops == 1 { 10 } else { 9 };
     let waits: Vec<String> = match detail.path.as_slice() {
         [_] | [] => vec!["waited".to_owned()],
         path => path.iter().map(|role| short(role)).collect(),
     };
     let columns =
         ["chunk", "sent at"].into_iter().chain(waits.iter().map(String::as_str)).chain(["tokens", "up to", "wakeup"]);
-    for (place, name) in columns.enumerate() {
-        pad.number(layout.x(place), y + 1, 8, name, theme.dim());
-    }
-    pad.text(layout.fate, y + 1, "outcome", theme.dim());
-    let top = ui.chunk.min(detail.chunks.len().saturating_sub(rows.into()));
+    pad.numbers((1, y + 1), (pitch, 8), columns, theme.dim());
+    pad.text(1 + (5 + hops) * pitch, y + 1, "outcome", theme.dim());
+    let top = ui.place(Tab::Request).min(detail.chunks.len().saturating_sub(rows.into()));
     let start = detail.span().map(|s| s.0);
     for row in 0..rows {
         let place = top + usize::from(row);
         let Some(chunk) = detail.chunks.get(place) else { break };
-        chunk_line(pad, y + 2 + row, place, (chunk, start), layout, theme);
-    }
-}
-
-/// Columns of the chunk list: one wait column per hop.
-#[derive(Clone, Copy)]
-struct Layout {
-    pitch: u16,
-    fate: u16,
-}
-
-impl Layout {
-    fn of(detail: &Detail) -> Self {
-        let hops = (detail.path.len() as u16).max(1);
-        let pitch = if hops == 1 { 10 } else { 9 };
-        Self { pitch, fate: 1 + (5 + hops) * pitch }
-    }
-
-    fn x(self, column: usize) -> u16 {
-        1 + column as u16 * self.pitch
+        chunk_line(pad, y + 2 + row, pitch, place, (chunk, start));
     }
 }
 
@@ -237,11 +218,11 @@ fn short(role: &str) -> String {
 fn chunk_line(
     pad: &mut Pad<'_>,
     y: u16,
+    pitch: u16,
     place: usize,
     (chunk, start): (&ChunkLine, Option<trace::MonoNs>),
-    layout: Layout,
-    theme: Theme,
 ) {
+    let theme = pad.theme();
     let waits = chunk.waits.iter().map(|wait| known(*wait, duration));
     let cells = [count(place as u64 + 1), known(chunk.sent.zip(start), |(at, start)| duration(at.since(start)))]
         .into_iter()
@@ -251,16 +232,14 @@ fn chunk_line(
             known(chunk.end.map(u64::from), count),
             known(chunk.wakeup.map(u64::from), |n| n.to_string()),
         ]);
-    for (column, text) in cells.enumerate() {
-        pad.number(layout.x(column), y, 8, &text, PLAIN);
-    }
+    pad.numbers((1, y), (pitch, 8), cells, PLAIN);
     let style = match chunk.fate {
         Fate::Dropped => theme.health(Health::Critical),
         Fate::DropPredicted | Fate::Merged | Fate::Unknown => theme.health(Health::Warning),
         Fate::Delivered => theme.health(Health::Good),
         Fate::Sent | Fate::Waiting | Fate::Received => PLAIN,
     };
-    let x = pad.text(layout.fate, y, chunk.fate.word(), style);
+    let x = pad.text(1 + (5 + chunk.waits.len() as u16) * pitch, y, chunk.fate.word(), style);
     if let Some((next, later)) = chunk.followed {
         let text = format!("chunk {} received {} later", count(next as u64), duration(later));
         if x + 2 + text.len() as u16 <= pad.width() {

@@ -80,8 +80,8 @@ fn title(pad: &mut Pad<'_>, model: &Model, ui: &Ui) {
         );
     }
     let mut x = pad.text(1, 0, &text, PLAIN);
-    if !ui.filter.1.is_empty() {
-        x = pad.text(x + 2, 0, &format!("filter: {}", ui.filter.0), theme.head());
+    if !ui.filter.is_empty() {
+        x = pad.text(x + 2, 0, &format!("filter: {}", ui.filter.text), theme.head());
     }
     if ui.follow {
         pad.text(x + 2, 0, "following the worst", theme.head());
@@ -155,7 +155,7 @@ fn mark(pad: &mut Pad<'_>, y: u16, columns: &[(Column, u16)], row: &Row, ui: &Ui
     for &(column, width) in columns {
         if column == Column::Rid {
             let rid = row.rid.to_ascii_lowercase();
-            for part in ui.filter.1.parts() {
+            for part in ui.filter.parts() {
                 if let Some(from) = rid.find(part)
                     && let Some(text) = row.rid.get(from..from + part.len())
                     && rid.is_ascii()

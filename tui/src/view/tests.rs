@@ -3,7 +3,7 @@
 use ratatui::Terminal;
 use ratatui::backend::TestBackend;
 use session::playback::{Play, PlaybackState, Position, Speed};
-use session::sink::{Writing, Written};
+use session::sink::{Past as _, Writing, Written};
 use trace::event::{
     Answer, ArgumentsPart, Capabilities, CpuSample, Finish, Received, StackSample, ToolCallOutcome, ToolCalls,
     UnjudgedReason, What,
@@ -44,7 +44,7 @@ impl Fixture {
 
     /// Updates the selection and the detail as the run loop does before drawing.
     fn update(&mut self) {
-        self.model.table.arrange(&self.ui.filter.1, self.ui.sort, &self.ui.pins);
+        self.model.table.arrange(&self.ui.filter, self.ui.sort, &self.ui.pins);
         self.ui.settle(&self.model);
         if let (Tab::Request, Some(rid)) = (self.ui.tab, self.ui.selected.clone()) {
             self.model.refresh_detail(&self.scene.analysis, &self.scene.journal, &rid);
@@ -112,7 +112,7 @@ fn race() -> Fixture {
         }
         if frame % 5 == 0 {
             fixture.scene.tick(at + 10 * MS);
-            fixture.model.remember(&fixture.scene.analysis);
+            fixture.model.past.remember(&fixture.scene.analysis);
         }
     }
     fixture.refresh();
@@ -127,7 +127,7 @@ fn tapped() -> Fixture {
         fixture.scene.send_on(0, at, &[("5b92f00d", 1, frame as u32 + 1)], None);
         fixture.scene.send_on(1, at + 2 * MS, &[("5b92f00d", 1, frame as u32 + 1)], None);
         fixture.scene.tick(at + 3 * MS);
-        fixture.model.remember(&fixture.scene.analysis);
+        fixture.model.past.remember(&fixture.scene.analysis);
     }
     fixture.refresh();
     fixture
@@ -183,9 +183,9 @@ fn one_request_matches_its_snapshots() {
     fixture.press(&[Action::Go(Tab::Requests), Action::Open]);
     fixture.snapshot("request");
     fixture.press(&[Action::Seek(1), Action::Seek(1), Action::Seek(1)]);
-    assert_eq!(fixture.ui.chunk, 4, "chunks 1, 3 and 5 were dropped");
+    assert_eq!(fixture.ui.place(Tab::Request), 4, "chunks 1, 3 and 5 were dropped");
     fixture.press(&[Action::Seek(-1)]);
-    assert_eq!(fixture.ui.chunk, 2);
+    assert_eq!(fixture.ui.place(Tab::Request), 2);
     let mut tapped = tapped();
     tapped.press(&[Action::Go(Tab::Request)]);
     tapped.snapshot("request_tapped");
@@ -226,7 +226,7 @@ fn a_damaged_tool_call_is_explained_on_the_request_screen() {
     fixture.scene.emit(13_001 * MS, What::Answered(answer(calls)));
     fixture.refresh();
     fixture.snapshot("request_tool_calls");
-    fixture.ui.filter.1 = Query::parse("flag:tool-call").expect("a filter");
+    fixture.ui.filter = Query::parse("flag:tool-call").expect("a filter");
     fixture.press(&[Action::Go(Tab::Requests)]);
     assert_eq!(fixture.model.table.visible_count(), 1);
 }
@@ -236,7 +236,7 @@ fn the_wait_in_a_frontend_is_on_the_request_screen() {
     let mut fixture = race();
     fixture.press(&[Action::Go(Tab::Requests), Action::Open]);
     let detail = fixture.model.detail.as_mut().expect("a request");
-    detail.frontend = Some(FrontendResponse {
+    detail.kept.frontend = Some(FrontendResponse {
         rid: detail.rid.as_str().into(),
         first_token_ns: Some(2_000_000_000),
         last_token_ns: None,
@@ -284,7 +284,7 @@ fn the_cpu_tab_appears_with_thread_samples() {
             };
             fixture.scene.emit(tenth * 100 * MS, What::Cpu(sample));
         }
-        fixture.model.remember(&fixture.scene.analysis);
+        fixture.model.past.remember(&fixture.scene.analysis);
     }
     let (id, by) = (FrameId::new(HopId(0), 0, 150), Some(ThreadId { pid: 4_000, tid: 4_321 }));
     let received = Received { by, ..Received::new(id) };
@@ -330,13 +330,11 @@ fn the_start_menu_matches_its_snapshots() {
         command: command.iter().map(ToString::to_string).collect(),
     };
     let mut pick = Pick::default();
-    pick.offer(
-        Kind::Demo,
-        vec![
-            offer(Kind::Demo, "race", "tokens are lost", &["demo", "--scenario", "race"]),
-            offer(Kind::Demo, "backlog", "tokens wait", &["demo", "--scenario", "backlog"]),
-        ],
-    );
+    let mut offers = vec![
+        offer(Kind::Demo, "race", "tokens are lost", &["demo", "--scenario", "race"]),
+        offer(Kind::Demo, "backlog", "tokens wait", &["demo", "--scenario", "backlog"]),
+    ];
+    pick.offer(offers.clone());
     let show = |pick: &Pick, (width, height): (u16, u16)| {
         let surroundings = Environment { no_color: true, locale: "C.UTF-8".into(), ..Environment::default() };
         on_terminal((width, height), |frame| {
@@ -345,7 +343,8 @@ fn the_start_menu_matches_its_snapshots() {
     };
     insta::assert_snapshot!("pick_80x24", show(&pick, (80, 24)));
     let engine = ["attach", "--pid", "4711"];
-    pick.offer(Kind::Engine, vec![offer(Kind::Engine, "SGLang 0.5.9", "attach to its 3 processes", &engine)]);
+    offers.push(offer(Kind::Engine, "SGLang 0.5.9", "attach to its 3 processes", &engine));
+    pick.offer(offers);
     pick.looked = true;
     pick.blind = vec!["processes of other users: CAP_SYS_PTRACE is missing".into()];
     insta::assert_snapshot!("pick_200x50", show(&pick, (200, 50)));
