@@ -3,7 +3,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::Thresholds;
+use super::thresholds::{CPU_BOUND_SHARE, STARVED_SHARE, THROTTLED_SHARE};
 use crate::clock::MonoNs;
 use crate::event::AwayState;
 use crate::ledger::{AwayTimes, Group, Hop, Ledger, ProcessingStage, TimeUse};
@@ -127,22 +127,19 @@ pub struct Attribution<'l> {
 
 impl<'l> Attribution<'l> {
     /// Computes the attribution of the run so far.
-    pub fn of(ledger: &'l Ledger, thresholds: &Thresholds) -> Self {
+    pub fn of(ledger: &'l Ledger) -> Self {
         let window_ns = ledger.started().map_or(0, |started| ledger.now().since(started));
-        let groups: Vec<(usize, &Group)> = ledger.groups().iter().enumerate().collect();
-        let ends: Vec<Ends<&str>> = groups.iter().map(|(_, g)| g.ends.as_str()).collect();
-        let mut order: Vec<usize> = (0..groups.len()).collect();
-        order.sort_by_key(|&at| path::depth(&ends, ends[at].from));
-        let open = open_waits(ledger);
+        let ends: Vec<Ends<&str>> = ledger.groups().iter().map(|group| group.ends.as_str()).collect();
+        let mut order: Vec<usize> = (0..ends.len()).collect();
+        order.sort_by_key(|&place| path::depth(&ends, ends[place].from));
         let mut legs: Vec<Leg<'l>> = Vec::new();
         let mut seen: Vec<&str> = Vec::new();
-        for at in order {
-            let (place, group) = groups[at];
-            let role = ends[at].to;
+        for place in order {
+            let (group, role) = (&ledger.groups()[place], ends[place].to);
             let into: Vec<&Hop> = ledger.hops().iter().filter(|h| ends[h.group].to == role).collect();
             let busy = busy(ledger, into.iter().copied(), window_ns);
             let members: Vec<&Hop> = ledger.members(place).collect();
-            legs.extend(wait(ledger, (group, role), &members, (busy, window_ns), thresholds));
+            legs.extend(wait(ledger, (group, role), &members, (busy, window_ns)));
             if !seen.contains(&role) {
                 seen.push(role);
                 let processing_stage = ledger.processing_stages().iter().find(|p| p.role == role);
@@ -150,14 +147,7 @@ impl<'l> Attribution<'l> {
                 legs.extend(processing_stage.and_then(|p| inside(ledger, p, busy, receives)));
             }
         }
-        for leg in &mut legs {
-            let same_leg = |o: &&Open<'_>| o.leg == leg.name && o.inside == (leg.kind != LegKind::Wait);
-            for open in open.iter().filter(same_leg) {
-                for time in &mut leg.first_token {
-                    time.sum.add(open.sum);
-                }
-            }
-        }
+        add_open_waits(ledger, &mut legs);
         for window in 0..2 {
             let mean = |s: &Leg<'_>| s.chunk[window].sum.mean().unwrap_or(0) as f64;
             let sum = |s: &Leg<'_>| s.first_token[window].sum.ns as f64;
@@ -225,7 +215,6 @@ fn wait<'l>(
     (group, role): (&'l Group, &'l str),
     members: &[&'l Hop],
     (busy, window_ns): (Option<f64>, u64),
-    thresholds: &Thresholds,
 ) -> Option<Leg<'l>> {
     let now = ledger.now();
     let (mut chunk, mut first_token) = ([Time::default(); 2], [Time::default(); 2]);
@@ -252,7 +241,7 @@ fn wait<'l>(
         chunk,
         first_token,
         busy,
-        thread: state(&spent, &away, busy, thresholds),
+        thread: state(&spent, &away, busy),
         spent,
         worker: worker.map(|hop| hop.worker.map_or_else(|| hop.endpoint.to_string(), |n| format!("worker {n}"))),
     })
@@ -290,11 +279,11 @@ fn inside<'l>(
 }
 
 /// Derives the state of a thread from its time while frames waited for it.
-fn state(spent: &TimeUse, away: &AwayTimes, busy: Option<f64>, thresholds: &Thresholds) -> ThreadState {
+fn state(spent: &TimeUse, away: &AwayTimes, busy: Option<f64>) -> ThreadState {
     let at_least = |ns: Option<u64>, share: f64| ns.is_some_and(|ns| spent.share(ns) >= share);
     if spent.interval_ns < SHORTEST_NS {
         return match busy {
-            Some(busy) if busy >= thresholds.consumer_busy_share => ThreadState::Busy,
+            Some(busy) if busy >= CPU_BOUND_SHARE => ThreadState::Busy,
             _ => ThreadState::Unknown,
         };
     }
@@ -303,15 +292,13 @@ fn state(spent: &TimeUse, away: &AwayTimes, busy: Option<f64>, thresholds: &Thre
     let asleep = away.sum(&[AwayState::Polling, AwayState::Asleep]);
     // A thread that is stopped or frozen does not lack a CPU.
     let suspended = stopped.saturating_add(frozen);
-    if at_least(Some(suspended), thresholds.starved_share)
-        && spent.starved_ns().is_none_or(|starved| starved < suspended)
-    {
+    if at_least(Some(suspended), STARVED_SHARE) && spent.starved_ns().is_none_or(|starved| starved < suspended) {
         if stopped >= frozen { ThreadState::Stopped } else { ThreadState::Frozen }
-    } else if at_least(spent.throttled_ns(), thresholds.throttled_share) {
+    } else if at_least(spent.throttled_ns(), THROTTLED_SHARE) {
         ThreadState::Throttled
-    } else if at_least(spent.starved_ns(), thresholds.starved_share) {
+    } else if at_least(spent.starved_ns(), STARVED_SHARE) {
         ThreadState::Starved
-    } else if at_least(Some(spent.on_ns), thresholds.consumer_busy_share) {
+    } else if at_least(Some(spent.on_ns), CPU_BOUND_SHARE) {
         ThreadState::CpuBound
     } else if at_least(Some(away.of(AwayState::Blocked)), BOTTLENECK) {
         ThreadState::Blocked
@@ -351,18 +338,10 @@ fn outlier<'h>(members: &[&'h Hop], now: MonoNs) -> Option<&'h Hop> {
     (receivers.len() > 1 && named && share >= BOTTLENECK && share * receivers.len() as f64 >= 1.5).then_some(*hop)
 }
 
-/// First tokens that wait now on one leg.
-struct Open<'l> {
-    leg: &'l str,
-    inside: bool,
-    sum: Sum,
-}
-
-/// First tokens that have not reached the tokenizer, with the time since each was last observed, by leg.
-fn open_waits(ledger: &Ledger) -> Vec<Open<'_>> {
-    let mut open: Vec<Open<'_>> = Vec::new();
+/// Adds first tokens that have not reached the tokenizer to the leg where each was last observed, with the time since then.
+fn add_open_waits(ledger: &Ledger, legs: &mut [Leg<'_>]) {
     if !ledger.observes_gaps() {
-        return open;
+        return;
     }
     for request in ledger.requests().filter(|r| r.waiting_since().is_some()) {
         let Some(stream) = request.streams.iter().filter(|s| s.whole()).max_by_key(|s| s.first_at) else {
@@ -376,14 +355,12 @@ fn open_waits(ledger: &Ledger) -> Vec<Open<'_>> {
             Some(at) => (true, at),
             None => (!hop.capabilities().received, stream.first_at),
         };
-        let leg = if inside { &*group.ends.to } else { &group.name };
+        let name = if inside { &*group.ends.to } else { &group.name };
         let sum = Sum { count: 1, ns: ledger.now().since(since).into() };
-        match open.iter_mut().find(|o| o.leg == leg && o.inside == inside) {
-            Some(known) => known.sum.add(sum),
-            None => open.push(Open { leg, inside, sum }),
+        for leg in legs.iter_mut().filter(|leg| leg.name == name && inside == (leg.kind != LegKind::Wait)) {
+            leg.first_token.iter_mut().for_each(|time| time.sum.add(sum));
         }
     }
-    open
 }
 
 /// Share of the window for which the receivers of these hops were busy; the mean over observed receivers. Busy means processing a frame or,
