@@ -5,17 +5,22 @@
 mod engine;
 
 use trace::clock::MonoNs;
-use trace::detect::{Finding, Severity};
+use trace::detect::Severity;
 use trace::engine::{Mode, Waiter};
 use trace::event::{
-    Away, AwayState, Capabilities, Chunk, CpuSample, Engine, Event, Finish, Frame, Hop, Received, What,
+    Away, AwayState, Capabilities, Chunk, CpuSample, Engine, Event, Finish, Frame, Hop, PollUse, QueueSample, Received,
+    ThreadPart, What,
 };
+use trace::report::{FindingLine, ReportInput};
 use trace::{Analysis, FrameId, HopId, ThreadId};
 
 const MS: u64 = 1_000_000;
 /// Time between requests of one token each.
 const INTERVAL: u64 = 10 * MS;
 const QUICK: u64 = MS / 2;
+const TRANSIT: u64 = MS / 20;
+/// Send time of the first request: a slow receiver of the first hop receives a frame just at the end of the run.
+const FIRST: u64 = 5 * INTERVAL / 2 - TRANSIT;
 const RUN: u64 = 6_000 * MS;
 
 /// Receivers on the path, in order: role and number of processes.
@@ -53,8 +58,9 @@ const fn cause(
 }
 
 const IDLE: Option<[u64; 3]> = Some([3, 1, 0]);
-const CAUSES: [Cause; 11] = [
-    cause("cpu-bound", Some([95, 3, 0]), None, "it is CPU-bound, not I/O-bound"),
+const CPU_BOUND: Cause = cause("cpu-bound", Some([97, 2, 0]), None, "it is CPU-bound, not I/O-bound");
+const CAUSES: [Cause; 12] = [
+    CPU_BOUND,
     cause("starved", Some([40, 55, 0]), None, "dedicated CPUs"),
     cause("throttled", Some([30, 65, 60]), None, "CPU limit"),
     cause("stopped", IDLE, Some((AwayState::Stopped, "")), "kill -CONT"),
@@ -64,6 +70,7 @@ const CAUSES: [Cause; 11] = [
     cause("blocked", IDLE, Some((AwayState::Blocked, "futex")), "consumer-blocked"),
     cause("asleep", IDLE, Some((AwayState::Polling, "epoll_wait")), "py-spy dump"),
     cause("waiting", IDLE, None, "py-spy dump"),
+    cause("waiting", Some([10, 2, 0]), None, "py-spy dump"),
     cause("busy", None, None, "it is CPU-bound, not I/O-bound"),
 ];
 
@@ -99,7 +106,7 @@ fn name(path: &Path, position: usize) -> String {
 /// Times of every frame on every hop. Each process serves one frame at a time.
 fn processing_stages(path: &Path, slow: Option<Slow>) -> Vec<ProcessingStage> {
     let mut all = Vec::new();
-    let mut arrivals: Vec<(u64, usize)> = (0..RUN / INTERVAL).map(|n| (n * INTERVAL, n as usize)).collect();
+    let mut arrivals: Vec<(u64, usize)> = (0..RUN / INTERVAL).map(|n| (FIRST + n * INTERVAL, n as usize)).collect();
     let mut first_hop = 0;
     for (position, &(_, workers)) in path.iter().enumerate() {
         let mut free = vec![0; workers];
@@ -110,7 +117,7 @@ fn processing_stages(path: &Path, slow: Option<Slow>) -> Vec<ProcessingStage> {
             let is_slow = slow.is_some_and(|s| s.position == position && s.worker.is_none_or(|w| w == worker));
             // 2.5 times the arrival interval of its requests.
             let service = if is_slow { 5 * INTERVAL * workers as u64 / 2 } else { QUICK };
-            let received = free[worker].max(sent + MS / 20);
+            let received = free[worker].max(sent + TRANSIT);
             free[worker] = received + service;
             all.push(ProcessingStage {
                 hop: HopId((first_hop + worker) as u16),
@@ -118,7 +125,8 @@ fn processing_stages(path: &Path, slow: Option<Slow>) -> Vec<ProcessingStage> {
                 request,
                 sent,
                 received,
-                processed: free[worker],
+                // The next frame is received 0.2 ms later at the earliest.
+                processed: free[worker] - MS / 5,
                 by: thread(position, worker),
             });
             seqs[worker] += 1;
@@ -131,7 +139,7 @@ fn processing_stages(path: &Path, slow: Option<Slow>) -> Vec<ProcessingStage> {
     all
 }
 
-fn simulate(path: &Path, slow: Option<Slow>) -> Vec<Finding> {
+fn simulate(path: &Path, slow: Option<Slow>) -> Analysis {
     let mut analysis = Analysis::new(engine::config());
     announce(&mut analysis, path);
     let rids: Vec<String> = (0..RUN / INTERVAL).map(|n| format!("r{n}")).collect();
@@ -149,7 +157,7 @@ fn simulate(path: &Path, slow: Option<Slow>) -> Vec<Finding> {
     steps.sort_unstable_by_key(|&(at, step, n)| (at, std::cmp::Reverse(step), n));
     let mut sampled = 0;
     for (at, step, n) in steps {
-        while sampled + 100 * MS <= at {
+        while sampled + 100 * MS < at {
             sampled += 100 * MS;
             sample(&mut analysis, path, slow, sampled);
             analysis.tick(MonoNs(sampled));
@@ -164,8 +172,9 @@ fn simulate(path: &Path, slow: Option<Slow>) -> Vec<Finding> {
         };
         analysis.apply(&Event { at: MonoNs(at), what });
     }
+    sample(&mut analysis, path, slow, RUN);
     analysis.tick(MonoNs(RUN));
-    analysis.findings().into_iter().cloned().collect()
+    analysis
 }
 
 fn at_start(what: What<'_>) -> Event<'_> {
@@ -215,14 +224,24 @@ fn sample(analysis: &mut Analysis, path: &Path, slow: Option<Slow>, at: u64) {
                 return;
             }
             let [on, wait, throttled] = cause.and_then(|c| c.shares).unwrap_or([4, 1, 0]);
-            let what = What::Cpu(CpuSample {
+            let mut apply = |what| analysis.apply(&Event { at: MonoNs(at), what });
+            let busy = cause.is_some_and(|cause| cause.thread == CPU_BOUND.thread);
+            let sample = CpuSample {
                 name: "python3",
                 wait_ns: Some(wait * MS),
                 throttled_ns: (throttled > 0).then_some(throttled * MS),
+                poll: busy.then_some(PollUse { interval_ns: 100 * MS, polled_ns: MS, wakeups: 0 }),
                 away: cause.and_then(|c| c.away),
                 ..CpuSample::new(thread(position, worker), role, 100 * MS, on * MS)
-            });
-            analysis.apply(&Event { at: MonoNs(at), what });
+            };
+            apply(What::Cpu(sample));
+            if busy {
+                let thread = ThreadId { tid: 9_000, ..sample.thread };
+                let part = ThreadPart::Other;
+                apply(What::Cpu(CpuSample { thread, part, poll: None, on_ns: 50 * MS, wait_ns: Some(0), ..sample }));
+                let queue = QueueSample { hop: &name(path, position), receive_bytes: Some(0), send_bytes: Some(0) };
+                apply(What::Queue(queue));
+            }
         }
     }
 }
@@ -231,7 +250,8 @@ fn check(path: &Path, position: usize, worker: Option<usize>, cause: Cause) {
     let slow = Slow { position, worker, cause };
     let hop = name(path, slow.position);
     let case = format!("{hop}, worker {:?}, {}", slow.worker, slow.cause.thread);
-    let findings = simulate(path, Some(slow));
+    let analysis = simulate(path, Some(slow));
+    let findings = analysis.findings();
     let gap = findings.iter().find(|f| f.kind == "first-token-gap");
     let gap = gap.unwrap_or_else(|| panic!("{case}: no gap among {findings:#?}"));
     let evidence = |name: &str| gap.verdict.evidence.get(name).and_then(|value| value.as_str());
@@ -277,7 +297,42 @@ fn one_slow_worker_of_several_is_reported() {
 #[test]
 fn a_path_that_keeps_up_has_no_findings() {
     for path in PATHS {
-        let findings = simulate(path, None);
-        assert!(findings.is_empty(), "{findings:#?}");
+        let analysis = simulate(path, None);
+        assert!(analysis.findings().is_empty(), "{:#?}", analysis.findings());
     }
+}
+
+/// The report blames the tokenizer's own computation, not its sockets: its receive wait is tiny.
+#[test]
+fn a_cpu_bound_consumer_is_reported_as_the_bottleneck() {
+    let slow = Slow { position: 0, worker: None, cause: CPU_BOUND };
+    let report = simulate(PATHS[0], Some(slow)).report(&ReportInput::of("attach"));
+    let hop = &report.hops[0];
+    assert_eq!(hop.recv_wait_ns.map(|w| w.max), Some(MS / 5), "the thread never waits for a frame");
+    assert_eq!(hop.kernel_bytes_max, Some(0));
+    // The inbox maximum is over samples; the backlog may peak between two samples.
+    assert!(hop.inbox_max_frames.zip(hop.backlog_max_frames).is_some_and(|(inbox, backlog)| inbox + 10 > backlog));
+    assert!(hop.backlog_max_frames > Some(300), "{hop:?}");
+
+    let finding = |kind: &str| -> Option<&FindingLine> { report.findings.iter().find(|f| f.kind == kind) };
+    let bound = finding("consumer-cpu-bound").expect("the verdict");
+    assert_eq!(bound.evidence["on_cpu"].as_f64(), Some(0.97));
+    assert_eq!(bound.evidence["process_cpus"].as_f64(), Some(1.47));
+    assert!(bound.summary.contains("all wait in libzmq's own queue"), "{}", bound.summary);
+    for other in ["consumer-starved", "consumer-throttled", "io-thread-starved"] {
+        assert_eq!(finding(other), None);
+    }
+
+    let gap = finding("first-token-gap").expect("the symptom");
+    let number = |name: &str| gap.evidence[name].as_u64().expect("a number");
+    assert!(number("max_ns") > RUN / 2);
+    let on_cpu = number("judged_on_cpu_ns") as f64 / number("judged_observed_ns") as f64;
+    assert!((on_cpu - 0.97).abs() < 0.001, "{on_cpu}");
+    // All of the wait is on the last hop, behind frames being processed.
+    assert_eq!(number("worst_upstream_ns"), 0);
+    assert!(number("worst_processing_ns") as f64 > 0.98 * number("worst_gap_ns") as f64);
+
+    let tokenizer = &report.cpu.as_ref().expect("sampled")[0];
+    assert!(tokenizer.receives && tokenizer.on_cpu.is_some_and(|share| (share - 0.97).abs() < 0.001));
+    assert!(tokenizer.away_from_poll.is_some_and(|share| (share - 0.99).abs() < 0.001));
 }

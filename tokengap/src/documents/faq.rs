@@ -151,7 +151,7 @@ fn every_degradation_kind_is_documented() {
         UnknownWait::EndedEarly,
         UnknownWait::Http2,
     ];
-    let limits = Ledger::new(Limits::default()).limits().map(|reached| reached.name.to_owned());
+    let limits = Ledger::new(Limits::default()).limits().into_iter().map(|reached| reached.name.to_owned());
     let texts: Vec<String> = missing
         .chain(features)
         .chain(lost)

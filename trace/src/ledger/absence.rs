@@ -4,6 +4,7 @@ use std::collections::VecDeque;
 
 use serde::{Deserialize, Serialize};
 
+use super::limits::push_bounded;
 use crate::clock::MonoNs;
 use crate::event::{AwayState, CpuSample};
 
@@ -92,10 +93,7 @@ impl Absences {
             last.ns = last.ns.saturating_add(ns);
             return;
         }
-        if self.0.len() == KEPT {
-            self.0.pop_front();
-        }
-        self.0.push_back(Stretch { from, to: at, ns, state: away.state, place: away.place.into() });
+        push_bounded(&mut self.0, Stretch { from, to: at, ns, state: away.state, place: away.place.into() }, KEPT);
     }
 
     pub(crate) fn between(&self, from: MonoNs, to: MonoNs) -> AwayTimes {

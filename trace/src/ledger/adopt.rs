@@ -2,7 +2,7 @@
 
 use super::Ledger;
 use super::arithmetic::Evidence;
-use super::delivery_tracker::{DeliveryTracker, Entering};
+use super::delivery_tracker::{DeliveryTracker, Entry};
 use super::lane::PendingChunk;
 use super::ticket::Ticket;
 use crate::event;
@@ -15,7 +15,7 @@ impl Ledger {
         let known = self.hops.all.iter().find(|hop| hop.id == announced.id);
         let (previous, group) = known.map(|hop| (hop.shows, Some(hop.group))).unwrap_or_default();
         if !self.hops.announce(announced, self.limits.hops) {
-            self.reached.hops += 1;
+            self.limits.reached("hops");
             return;
         }
         if let Some(place) = self.hops.place(announced.id, self.limits.hops) {
@@ -25,7 +25,7 @@ impl Ledger {
                 let (group, ends) = (named.group, named.ends);
                 let streams = self.table.iter_mut().flat_map(|request| &mut request.streams);
                 for stream in streams.filter(|stream| stream.hop == announced.id) {
-                    stream.moves_to(group, ends);
+                    (stream.group, stream.ends) = (group as u32, ends);
                 }
             }
             if previous.received && !announced.capabilities.received {
@@ -45,10 +45,11 @@ impl Ledger {
     /// Marks the receives from the hop at `place` as unobserved from now on.
     fn hide_receives(&mut self, place: usize) {
         let hop = &mut self.hops.all[place];
-        let waited = hop.counts.backlog;
-        let (frames, chunks) = hop.forget_waiting();
-        self.hops.groups[hop.group].backlog -= waited;
-        self.pending_frames -= frames;
+        let mut chunks = Vec::new();
+        for lane in hop.lanes.values_mut() {
+            self.pending_frames -= lane.forget_waiting(&mut chunks);
+        }
+        self.hops.groups[hop.group].backlog -= std::mem::take(&mut hop.counts.backlog);
         self.pending_chunks -= chunks.len();
         let at = self.now;
         for chunk in chunks {
@@ -66,16 +67,9 @@ impl Ledger {
     /// Makes the chunks in flight on hop `id` unjudged: they may have been delivered while deliveries were not observed.
     fn give_up_waiting(&mut self, id: HopId) {
         for ticket in self.table.tickets() {
-            let Some(request) = self.table.get_mut(ticket) else {
-                continue;
-            };
-            let crosses = request.streams.iter().any(|stream| stream.hop == id);
-            let Some(tracker) = request.tracker.as_mut().filter(|_| crosses) else {
-                continue;
-            };
-            self.in_flight -= tracker.entries();
-            self.shelf.ids -= tracker.ids_held();
-            self.totals.chunks.fates.unjudged += tracker.give_up_waiting().0;
+            if self.table.get(ticket).is_some_and(|request| request.streams.iter().any(|stream| stream.hop == id)) {
+                self.stop_waiting(ticket);
+            }
         }
     }
 
@@ -132,23 +126,20 @@ impl Ledger {
             let from = chunk.end.saturating_sub(chunk.tokens);
             let gap = from.saturating_sub(before.unwrap_or(from));
             let on_wire = stream.missing > 0;
-            let entries = tracker.entries();
-            let fits = self.reached.has_room(&self.limits, entries, self.in_flight);
-            let fates = tracker.push(
-                Entering {
-                    end: chunk.end,
-                    counted: chunk.end,
-                    tokens: chunk.tokens,
-                    missing: if on_wire { gap } else { 0 },
-                    nth: chunk.nth,
-                    ids: &[],
-                    imprecise: stream.evidence() != Evidence::Delta,
-                    rebased: gap > 0 && !on_wire,
-                },
-                fits,
-            );
-            self.in_flight += tracker.entries() - entries;
-            self.totals.chunks.fates.add(fates);
+            let entry = Entry {
+                end: chunk.end,
+                counted: chunk.end,
+                tokens: chunk.tokens,
+                missing: if on_wire { gap } else { 0 },
+                nth: chunk.nth,
+                imprecise: stream.count.evidence != Evidence::Delta,
+                after_gap: gap > 0 && !on_wire,
+                ..Entry::default()
+            };
+            let fits = self.limits.has_room(tracker.entries(), self.shelf.entries);
+            tracker.release(&mut self.shelf);
+            self.totals.chunks.fates.add(tracker.push(entry, &[], fits));
+            tracker.hold(&mut self.shelf);
             judged += 1;
             (before, finished) = (Some(chunk.end), chunk.last);
         }
@@ -158,60 +149,23 @@ impl Ledger {
 
 #[cfg(test)]
 mod tests {
-    use crate::clock::MonoNs;
-
-    use crate::event::{Capabilities, Chunk, Delivery, Event, Frame, Hop, Received, What};
-    use crate::id::{FrameId, HopId};
-    use crate::ledger::{Fates, Ledger, Limits};
-
-    fn apply(ledger: &mut Ledger, at: u64, what: What<'_>) {
-        ledger.apply(&Event { at: MonoNs(at), what });
-    }
-
-    fn announce(ledger: &mut Ledger, name: &str, last: bool) {
-        let hop = Hop {
-            last,
-            ..Hop::new(
-                HopId(0),
-                name,
-                Capabilities { sent: true, received: true, delivered: last, ..Capabilities::default() },
-            )
-        };
-        apply(ledger, 0, What::Hop(hop));
-    }
-
-    fn id(seq: u64) -> FrameId {
-        FrameId::new(HopId(0), 0, seq)
-    }
-
-    fn send(ledger: &mut Ledger, count: u32) {
-        let chunk = Chunk::counted("a", 1, count);
-        apply(ledger, u64::from(count), What::Sent(Frame::token_ids(id(u64::from(count) - 1), 100, &[chunk])));
-    }
-
-    fn take(ledger: &mut Ledger, seq: u64) {
-        let received = Received::new(id(seq));
-        apply(ledger, 10 + seq, What::Received(received));
-    }
-
-    fn deliver(ledger: &mut Ledger, tokens: u32, to: u32) {
-        let delivery = Delivery::new("a", tokens, Some(to));
-        apply(ledger, 20 + u64::from(to), What::Delivered(delivery));
-        assert_eq!(ledger.balances(), Ok(()));
-    }
+    use crate::event::{Capabilities, Chunk, IdColumn};
+    use crate::ledger::test_path::TestPath;
+    use crate::ledger::{Fates, Limits};
 
     /// Three chunks sent, `received` of them received before the receiver is known to be the tokenizer, and one delivery of the third.
     fn fates(before: &str, received: u64) -> (Fates, u64) {
-        let mut ledger = Ledger::new(Limits::default());
-        announce(&mut ledger, before, false);
-        (1..=3).for_each(|count| send(&mut ledger, count));
-        (0..received).for_each(|seq| take(&mut ledger, seq));
-        announce(&mut ledger, "detokenizer->tokenizer", true);
-        assert_eq!(ledger.balances(), Ok(()));
-        deliver(&mut ledger, 1, 3);
-        send(&mut ledger, 4);
-        deliver(&mut ledger, 1, 4);
-        (ledger.totals().chunks.fates, ledger.undelivered())
+        let capabilities = Capabilities::SENT | Capabilities::RECEIVED;
+        let mut path = TestPath::new(Limits::default());
+        let send = |path: &mut TestPath, count| path.send(0, IdColumn::Delta, &[Chunk::counted("a", 1, count)]);
+        path.announce(0, before, [false, false], capabilities);
+        (1..=3).for_each(|count| send(&mut path, count));
+        (0..received).for_each(|seq| path.receive(seq));
+        path.announce(0, "detokenizer->tokenizer", [false, true], capabilities | Capabilities::DELIVERED);
+        path.deliver(3, false);
+        send(&mut path, 4);
+        path.deliver(4, false);
+        (path.ledger.totals().chunks.fates, path.ledger.undelivered())
     }
 
     #[test]

@@ -2,13 +2,15 @@
 
 use super::request::{Closed, Summary};
 use super::ticket::Ticket;
-use super::{Ledger, Lossy, ReachedCounts};
+use super::{Ledger, Lossy};
 use crate::clock::MonoNs;
 use crate::event::Finish;
 
 /// Minimum number of slots examined per tick. A larger table is examined in steps of its length divided by `ROUND`.
 const STEPS: usize = 256;
 const ROUND: usize = 16;
+/// How long a receive waits for its send before the send counts as missed, in nanoseconds.
+const EARLY_NS: u64 = 5_000_000_000;
 /// Number of records compared for eviction if none has finished; the one silent longest is evicted.
 const CANDIDATES: usize = 16;
 
@@ -38,7 +40,9 @@ impl Ledger {
                 self.close(ticket, if logged_only { Closed::Over } else { Closed::Orphaned });
             }
         }
-        self.expire_early_receives(now);
+        for hop in &mut self.hops.all {
+            while hop.early.pop_front_if(|early| now.since(early.at) > EARLY_NS).is_some() {}
+        }
         self.waits.age(now);
         for group in &mut self.hops.groups {
             group.trend.sample(now, group.backlog);
@@ -47,9 +51,9 @@ impl Ledger {
 
     /// Creates a record for an unknown request.
     pub(super) fn admit(&mut self, rid: &str, at: MonoNs) -> Ticket {
-        while self.table.len() >= self.limits.live_rids.max(1) && self.make_room(|reached| &mut reached.live_rids) {}
+        while self.table.len() >= self.limits.live_rids.max(1) && self.make_room("live_rids") {}
         let limit = self.limits.rid_bytes / 2;
-        while self.table.rid_bytes() + rid.len() > limit && self.make_room(|reached| &mut reached.rid_bytes) {}
+        while self.table.rid_bytes() + rid.len() > limit && self.make_room("rid_bytes") {}
         self.totals.requests.seen += 1;
         let ticket = self.table.insert(rid, at);
         if !self.shared_rids.is_empty()
@@ -62,8 +66,8 @@ impl Ledger {
         ticket
     }
 
-    /// Evicts one record. `count` selects the counter of the limit reached.
-    fn make_room(&mut self, count: fn(&mut ReachedCounts) -> &mut u64) -> bool {
+    /// Evicts one record at the limit with this name.
+    fn make_room(&mut self, limit: &'static str) -> bool {
         // Finished requests are evicted first, since that loses no information.
         while let Some((_, ticket)) = self.lingering.pop_front() {
             if self.give_up(ticket, Closed::Over) {
@@ -71,14 +75,16 @@ impl Ledger {
             }
         }
         // Next are requests whose first receive is logged. Evicting one that is silent for the settle time loses no information either.
-        while let Some(ticket) = self.stages.passed() {
+        while let Some(ticket) = self.stages.passed.pop_front() {
             let silent = self.table.get(ticket).map_or(0, |r| self.now.since(r.last_at));
-            *count(&mut self.reached) += u64::from(self.table.get(ticket).is_some() && silent < self.limits.settle_ns);
+            if self.table.get(ticket).is_some() && silent < self.limits.settle_ns {
+                self.limits.reached(limit);
+            }
             if self.give_up(ticket, Closed::Over) {
                 return true;
             }
         }
-        *count(&mut self.reached) += 1;
+        self.limits.reached(limit);
         while let Some((_, ticket)) = self.settling.pop_front() {
             if self.give_up(ticket, Closed::Over) {
                 return true;
@@ -127,7 +133,7 @@ impl Ledger {
         };
         let mut arrived = request.streams.iter().all(super::Stream::finished);
         if self.hops.any_last {
-            let last = |s: &&super::Stream| self.hops.all.iter().find(|h| h.id == s.hop).filter(|h| h.last);
+            let last = |s: &&super::Stream| self.hops.of(s).filter(|h| h.last);
             let at_last = request.streams.iter().find_map(|s| Some((s, last(&s)?)));
             arrived = at_last.is_some_and(|(s, hop)| s.finished() && (request.final_received || !hop.shows.received));
         }
@@ -152,7 +158,7 @@ impl Ledger {
             let Some(oldest) = self.lossy.pop_front() else { break };
             self.shelf.ranges -= oldest.ranges();
             self.shelf.ids -= oldest.ids();
-            self.reached.lossy_requests += 1;
+            self.limits.reached("lossy_requests");
         }
     }
 
@@ -174,8 +180,7 @@ impl Ledger {
         }
         if let Some(tracker) = &request.tracker {
             self.totals.chunks.undelivered += tracker.in_flight();
-            self.in_flight -= tracker.entries();
-            self.shelf.ids -= tracker.ids_held();
+            tracker.release(&mut self.shelf);
         }
         if let Some(lossy) = request.take_losses() {
             self.keep_lossy(lossy);
@@ -193,64 +198,50 @@ impl Ledger {
 #[cfg(test)]
 mod tests {
     use crate::MonoNs;
-    use crate::event::{Capabilities, Chunk, Event, Frame, Hop, IdColumn, Received, What};
-    use crate::id::{FrameId, HopId};
-    use crate::ledger::{Ledger, Limits};
+    use crate::event::{Capabilities, Chunk, IdColumn};
+    use crate::ledger::Limits;
+    use crate::ledger::test_path::TestPath;
 
     /// A scheduler whose chunks list all ids so far, and a ledger limited to two requests.
     struct Crowd {
-        ledger: Ledger,
+        path: TestPath,
         claim: IdColumn,
         frames: u64,
     }
 
     impl Crowd {
         fn new(claim: IdColumn) -> Self {
-            let ledger = Ledger::new(Limits { live_rids: 2, ..Limits::default() });
-            let (sent, received) = (true, true);
-            let mut crowd = Self { ledger, claim, frames: 0 };
-            crowd.apply(
-                0,
-                What::Hop(Hop::only(
-                    HopId(0),
-                    "scheduler->tokenizer",
-                    Capabilities { sent, received, ..Capabilities::default() },
-                )),
-            );
-            crowd
-        }
-
-        fn apply(&mut self, at: u64, what: What<'_>) {
-            self.ledger.apply(&Event { at: MonoNs(at), what });
+            let mut path = TestPath::new(Limits { live_rids: 2, ..Limits::default() });
+            path.announce(0, "scheduler->tokenizer", [true, true], Capabilities::SENT | Capabilities::RECEIVED);
+            Self { path, claim, frames: 0 }
         }
 
         /// Sends a frame with chunks of (rid, count so far) and receives it 5 ns later.
         fn pass(&mut self, at: u64, chunks: &[(&str, u32)]) {
-            let chunk = |&(rid, count)| Chunk::counted(rid, count, count);
-            let chunks: Vec<Chunk<'_>> = chunks.iter().map(chunk).collect();
-            let id = FrameId::new(HopId(0), 0, self.frames);
+            let chunks: Vec<Chunk<'_>> = chunks.iter().map(|&(rid, count)| Chunk::counted(rid, count, count)).collect();
+            self.path.now = at;
+            self.path.send(0, self.claim, &chunks);
+            self.path.now = at + 5;
+            self.path.receive(self.frames);
             self.frames += 1;
-            self.apply(at, What::Sent(Frame { ids: self.claim, ..Frame::token_ids(id, 900, &chunks) }));
-            self.apply(at + 5, What::Received(Received::new(id)));
         }
 
         fn gap(&self, rid: &str) -> Option<u64> {
-            self.ledger.request(rid).expect("it lives").gap_ns
+            self.path.ledger.request(rid).expect("it lives").gap_ns
         }
     }
 
     #[test]
     fn rid_memory_is_bounded_in_bytes() {
         let mut crowd = Crowd::new(IdColumn::Cumulative);
-        crowd.ledger.limits = Limits { rid_bytes: 10_000, ..Limits::default() };
+        crowd.path.ledger.limits.set = Limits { rid_bytes: 10_000, ..Limits::default() };
         for n in 0..100 {
             let rid = format!("{n:04000}");
             crowd.pass(n * 10, &[(&rid, 1)]);
         }
-        assert_eq!(crowd.ledger.remembered(), 1, "a limit of 10,000 bytes fits one request");
-        assert_eq!((crowd.ledger.finished_count(), crowd.ledger.reached.rid_bytes), (1, 99));
-        assert_eq!(crowd.ledger.reached.live_rids, 0);
-        let degraded: Vec<String> = crowd.ledger.degraded().collect();
+        assert_eq!(crowd.path.ledger.remembered(), 1, "a limit of 10,000 bytes fits one request");
+        assert_eq!(crowd.path.ledger.finished_count(), 1);
+        let degraded: Vec<String> = crowd.path.ledger.degraded().collect();
         assert_eq!(degraded, ["limit rid_bytes = 10000 was reached 99 times: the oldest entries were evicted"]);
     }
 
@@ -265,8 +256,8 @@ mod tests {
             crowd.pass(20, &[("c", 1), ("a", 2)]);
             assert_eq!((crowd.gap("c"), crowd.gap("a")), (Some(5), None), "{claim:?}");
             // A request silent for the orphan timeout does not resume.
-            let later = 20 + crowd.ledger.limits.orphan_after_ns + 1;
-            crowd.ledger.tick(MonoNs(later));
+            let later = 20 + crowd.path.ledger.limits.orphan_after_ns + 1;
+            crowd.path.ledger.tick(MonoNs(later));
             crowd.pass(later, &[("d", 2)]);
             assert_eq!(crowd.gap("d"), Some(5));
         }

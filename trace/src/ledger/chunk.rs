@@ -2,10 +2,9 @@
 
 use super::Ledger;
 use super::arithmetic::{Evidence, Step, Verdict};
-use super::delivery_tracker::{DeliveryTracker, Entering};
+use super::delivery_tracker::{DeliveryTracker, Entry};
 use super::frame::{Seen, Sums};
 use super::lane::PendingChunk;
-use super::processing_stage::LimitCheck;
 use super::request::Request;
 use super::shared::{self, Predecessor};
 use super::stream::Stream;
@@ -99,7 +98,7 @@ impl Ledger {
         let mut high = 0;
         for stream in request.streams.iter().filter(|s| s.on_group(seen.group)) {
             if comparable(stream) {
-                high = high.max(stream.completion_tokens());
+                high = high.max(stream.count.high);
             }
         }
         // An intermediate process may report a sum of counts as a count. Only hops after the first can show that.
@@ -116,11 +115,11 @@ impl Ledger {
             chunk
         };
         let stream = &mut request.streams[at];
-        let before = stream.evidence();
+        let before = stream.count.evidence;
         let mut step = stream.step(chunk, seen.claim, seen.epoch, watched);
         // Empty chunks of a retracted request count up again to its former count, so they are not out of order.
         let behind = high.saturating_sub(chunk.completion_tokens.unwrap_or(high));
-        let evidence = stream.evidence();
+        let evidence = stream.count.evidence;
         let lane = std::mem::replace(&mut stream.lane, seen.lane);
         let judged = !matches!(step.verdict, Verdict::Restart | Verdict::Rebased);
         if behind > 0 && chunk.listed.is_some_and(|n| n > 0) && judged {
@@ -309,8 +308,7 @@ impl Ledger {
                 });
             }
             if seen.sent && !origin {
-                let mut check = LimitCheck { limits: &self.limits, reached: &mut self.reached };
-                self.hops.processing_stages.sent_on(request, at, count, seen.at, &mut check);
+                self.hops.processing_stages.sent_on(request, at, count, seen.at, &mut self.limits);
             }
         }
         if seen.tracks_deliveries && step.verdict != Verdict::Repeat {
@@ -330,28 +328,28 @@ impl Ledger {
                 tracker.incomplete |= !whole;
                 let imprecise = !request.streams[at].shows_tokens(seen.claim);
                 let tokens = if imprecise { step.new } else { step.carried };
-                let before = tracker.entries();
-                let fits = self.reached.has_room(&self.limits, before, self.in_flight);
-                let entering = Entering {
+                let entry = Entry {
                     end,
                     counted: count.unwrap_or(end),
                     tokens,
                     imprecise,
-                    rebased: step.verdict == Verdict::Rebased,
+                    after_gap: step.verdict == Verdict::Rebased,
                     missing: match step.verdict {
                         Verdict::Loss { missing } => missing,
                         _ => 0,
                     },
                     nth,
-                    ids: kept_ids(chunk, tokens, self.limits.token_ids.saturating_sub(self.shelf.ids)),
+                    ..Entry::default()
                 };
-                self.reached.token_ids += u64::from(entering.ids.is_empty() && !chunk.ids.is_empty() && tokens > 0);
-                let ids = tracker.ids_held();
+                let ids = kept_ids(chunk, tokens, self.limits.token_ids.saturating_sub(self.shelf.ids));
+                if ids.is_empty() && !chunk.ids.is_empty() && tokens > 0 {
+                    self.limits.reached("token_ids");
+                }
+                let fits = self.limits.has_room(tracker.entries(), self.shelf.entries);
                 self.totals.tokens.uncounted += if tracker.text { u64::from(tokens) } else { 0 };
-                let fates = tracker.push(entering, fits);
-                self.shelf.ids = self.shelf.ids + tracker.ids_held() - ids;
-                self.in_flight += tracker.entries() - before;
-                self.totals.chunks.fates.add(fates);
+                tracker.release(&mut self.shelf);
+                self.totals.chunks.fates.add(tracker.push(entry, ids, fits));
+                tracker.hold(&mut self.shelf);
             }
         }
         if let Some(finish) = chunk.finish {

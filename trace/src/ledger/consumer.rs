@@ -16,7 +16,7 @@ impl Ledger {
     pub(super) fn cpu(&mut self, at: MonoNs, sample: &CpuSample<'_>) {
         let limits = &self.limits;
         if !self.threads.sample(at, sample, limits.samples_per_receiver, limits.threads) {
-            self.reached.threads += 1;
+            self.limits.reached("threads");
             return;
         }
         if self.threads.get(sample.thread).is_some_and(Thread::is_receiver) {
@@ -67,13 +67,13 @@ impl Ledger {
             return self.hops.all[place].asked.take();
         };
         let Some(thread) = self.threads.receiving_thread(by, at, self.limits.threads) else {
-            self.reached.threads += 1;
+            self.limits.reached("threads");
             return None;
         };
-        let requested = thread.requested_at();
-        if let Some(waited) = thread.receive(at) {
+        let requested = thread.asked.take();
+        if let Some(requested) = requested {
             let group = self.hops.all[place].group;
-            self.hops.groups[group].recv_wait.record(at, waited);
+            self.hops.groups[group].recv_wait.record(at, at.since(requested));
         }
         requested
     }

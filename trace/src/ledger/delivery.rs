@@ -1,10 +1,11 @@
 //! Deliveries, matched against the chunks that were sent.
 
+use super::Ledger;
 use super::arithmetic::Evidence;
 use super::delivery_tracker::DeliveryTracker;
 use super::shared::late_until;
 use super::stream::Stream;
-use super::{Ledger, WorstGap};
+use super::ticket::Ticket;
 use crate::clock::MonoNs;
 use crate::engine::Mode;
 use crate::event::{Delivery, Response};
@@ -62,8 +63,7 @@ impl Ledger {
             }
             Box::new(tracker)
         });
-        let entries = tracker.entries();
-        let (before, ids) = (tracker.fates, tracker.ids_held());
+        let before = tracker.fates;
         // A first delivery of all tokens so far is the same in either mode. Text is the growth in both.
         let same = delivery.completion_tokens == Some(delivery.tokens) && tracker.delivered_to() == 0;
         if !same && delivery.response != Response::Text {
@@ -74,12 +74,12 @@ impl Ledger {
         }
         let repeated_all = repeats_all_tokens(&delivery, tracker.delivered_to());
         tracker.repeated_all = tracker.repeated_all.saturating_add(u8::from(repeated_all));
+        tracker.release(&mut self.shelf);
         let outcome = tracker.deliver(&delivery, self.delivery_epoch);
+        tracker.hold(&mut self.shelf);
         if delivery.response == Response::Whole {
             self.totals.chunks.unstreamed += outcome.fates.delivered;
         }
-        self.in_flight -= entries - tracker.entries();
-        self.shelf.ids -= ids - tracker.ids_held();
         let totals = &mut self.totals;
         totals.chunks.fates.add(outcome.fates);
         totals.tokens.delivered += u64::from(outcome.new);
@@ -106,9 +106,7 @@ impl Ledger {
                 if let Some(from) = from.filter(|_| delivery.response != Response::Whole) {
                     let ns = at.since(from);
                     self.delivery_wait.record(at, ns);
-                    if ns >= self.worst_delivery_wait.ns {
-                        self.worst_delivery_wait = WorstGap { ns, rid: request.rid.clone(), at };
-                    }
+                    self.worst_delivery_wait.enter(at, &request.rid, ns);
                 }
             }
         }
@@ -116,7 +114,7 @@ impl Ledger {
             let losses = request.losses.get_or_insert_default();
             losses.chunks += outcome.fates.dropped;
             for range in outcome.lost {
-                self.shelf.keep(losses, range, &self.limits, &mut self.reached);
+                self.shelf.keep(losses, range, &mut self.limits);
             }
         }
         if outcome.fates.tokens_lost > 0 {
@@ -139,7 +137,7 @@ impl Ledger {
         if delivery.completion_tokens.is_some() && !tracker.incomplete && tracker.claimed > made + SLACK {
             made = request.streams.iter().fold(made, |made, s| made.max(s.count.high.into()));
             // A request retracted unobserved restarts its count, so its tokens exceed the count.
-            let lists_all = |s: &Stream| s.evidence() == Evidence::Cumulative;
+            let lists_all = |s: &Stream| s.count.evidence == Evidence::Cumulative;
             let summed = tracker.repeated_all >= ADDED_UP || request.streams.iter().any(lists_all);
             if summed && tracker.claimed > made + SLACK {
                 let inflation = &mut totals.claimed_inflation;
@@ -161,18 +159,24 @@ impl Ledger {
 
     /// Marks the request's response as text only: the number of delivered tokens is unknown.
     pub(super) fn carries_text(&mut self, rid: &str) {
-        let Some(request) = self.table.find(rid).and_then(|ticket| self.table.get_mut(ticket)) else {
+        let Some(ticket) = self.table.find(rid) else { return };
+        let Some(request) = self.table.get_mut(ticket) else {
             return;
         };
         let tracker = request.tracker.get_or_insert_with(|| Box::new(DeliveryTracker::new(self.delivery_epoch, None)));
-        if tracker.text {
-            return;
+        if !std::mem::replace(&mut tracker.text, true) {
+            self.totals.withdraw(request, &mut self.shelf);
+            self.totals.tokens.uncounted += self.stop_waiting(ticket);
         }
-        self.in_flight -= tracker.entries();
-        self.shelf.ids -= tracker.ids_held();
-        let (chunks, tokens) = tracker.carry_text();
+    }
+
+    /// Stops waiting for deliveries of the request's chunks in flight, which become unjudged. Returns the number of their tokens.
+    pub(super) fn stop_waiting(&mut self, ticket: Ticket) -> u64 {
+        let tracker = self.table.get_mut(ticket).and_then(|request| request.tracker.as_mut());
+        let Some(tracker) = tracker else { return 0 };
+        tracker.release(&mut self.shelf);
+        let (chunks, tokens) = tracker.give_up_waiting();
         self.totals.chunks.fates.unjudged += chunks;
-        self.totals.tokens.uncounted += tokens;
-        self.totals.withdraw(request, &mut self.shelf);
+        tokens
     }
 }

@@ -5,7 +5,7 @@
 
 use std::collections::VecDeque;
 
-use super::losses::LostRange;
+use super::losses::{LossStore, LostRange};
 use serde::{Deserialize, Serialize};
 
 use crate::clock::MonoNs;
@@ -14,45 +14,27 @@ use crate::event::{Delivery, Response};
 use crate::id::HopId;
 
 /// A chunk sent and not yet delivered, or several neighbours once the tracker is full.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-struct Entry {
-    /// The stream's high-water count after it.
-    end: u32,
-    /// Reported count. Below `end` while a retracted request recomputes; 0 if any merged entry did.
-    counted: u32,
-    tokens: u32,
-    /// Tokens before or between its own that never reached its hop.
-    missing: u32,
-    chunks: u32,
-    /// Number of its first chunk within the request (1-based).
-    nth: u32,
-    /// Number of its ids in the tracker's `ids`: equal to `tokens`, or 0.
-    ids: u32,
-    /// Its id column does not show its own tokens: some counted tokens may belong to an unobserved or lost chunk.
-    imprecise: bool,
-    /// Observations between the previous entry and this one were missed.
-    after_gap: bool,
-}
-
-/// A chunk that enters the tracker.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Entering<'a> {
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Entry {
     /// The stream's high-water count after it.
     pub(crate) end: u32,
-    /// Count reported by its frame.
+    /// Reported count. Below `end` while a retracted request recomputes; 0 if any merged entry did.
     pub(crate) counted: u32,
     /// Tokens it carries.
     pub(crate) tokens: u32,
-    /// Tokens between the previous chunk and this one that never reached its hop.
+    /// Tokens before or between its own that never reached its hop.
     pub(crate) missing: u32,
-    /// Number of the chunk within the request (1-based).
+    /// Number of chunks; set by [`DeliveryTracker::push`], as are its ids.
+    pub(crate) chunks: u32,
+    /// Number of its first chunk within the request (1-based).
     pub(crate) nth: u32,
-    /// Ids of its tokens; empty if not kept.
-    pub(crate) ids: &'a [i64],
-    /// Only the growth of its count is known. It carries the last of those tokens, in unknown number.
+    /// Number of its ids in the tracker's `ids`: equal to `tokens`, or 0.
+    pub(crate) ids: u32,
+    /// Its id column does not show its own tokens: only the growth of its count is known. It carries the last of those tokens, in unknown
+    /// number; others may belong to an unobserved or lost chunk.
     pub(crate) imprecise: bool,
-    /// Its count does not continue from an observed chunk.
-    pub(crate) rebased: bool,
+    /// Its count does not continue from an observed chunk: observations between the previous entry and this one were missed.
+    pub(crate) after_gap: bool,
 }
 
 /// Outcomes of chunks. Every chunk is counted in exactly one field, or is still in flight.
@@ -191,12 +173,6 @@ impl DeliveryTracker {
         self.doubts();
     }
 
-    /// Marks the response as text only. Returns the number of chunks in flight, which become unjudged, and of their tokens.
-    pub(crate) fn carry_text(&mut self) -> (u64, u64) {
-        self.text = true;
-        self.give_up_waiting()
-    }
-
     /// Stops waiting for deliveries. Returns the number of chunks in flight, which become unjudged, and of their tokens.
     pub(crate) fn give_up_waiting(&mut self) -> (u64, u64) {
         let tokens = self.in_flight.iter().map(|entry| u64::from(entry.tokens)).sum();
@@ -235,37 +211,39 @@ impl DeliveryTracker {
         self.in_flight.len()
     }
 
-    pub(crate) fn ids_held(&self) -> usize {
-        self.ids.len()
+    /// Adds its undelivered chunks to the memory in use.
+    pub(crate) fn hold(&self, store: &mut LossStore) {
+        store.entries += self.entries();
+        store.ids += self.ids.len();
     }
 
-    /// Enters a chunk. With `whole` false it shares an entry with its neighbour. Returns any immediate outcome: its delivery may have been
-    /// observed before its send.
-    pub(crate) fn push(&mut self, chunk: Entering<'_>, whole: bool) -> Fates {
-        let Entering { end, counted, tokens, .. } = chunk;
+    /// Subtracts its undelivered chunks, before they change or are removed.
+    pub(crate) fn release(&self, store: &mut LossStore) {
+        store.entries -= self.entries();
+        store.ids -= self.ids.len();
+    }
+
+    /// Enters a chunk with the ids of its tokens, if kept. With `whole` false it shares an entry with its neighbour. Returns any immediate
+    /// outcome: its delivery may have been observed before its send.
+    pub(crate) fn push(&mut self, chunk: Entry, ids: &[i64], whole: bool) -> Fates {
+        let Entry { end, counted, tokens, .. } = chunk;
         self.entered += 1;
-        let after_gap = chunk.rebased && self.begun;
+        let after_gap = chunk.after_gap && self.begun;
         if !self.begun {
             self.begun = true;
             self.delivered_to = self.delivered_to.max(end.saturating_sub(tokens));
         }
-        let mut fates = Fates::default();
-        if tokens > 0 && end <= self.delivered_to && self.in_flight.is_empty() {
-            fates.unjudged = 1;
-            self.fates.add(fates);
-            return fates;
-        }
-        if self.text {
-            fates.unjudged = 1;
+        if self.text || (tokens > 0 && end <= self.delivered_to && self.in_flight.is_empty()) {
+            let fates = Fates { unjudged: 1, ..Fates::default() };
             self.fates.add(fates);
             return fates;
         }
         self.chunks += 1;
         match self.in_flight.back_mut() {
             Some(last) if !whole => {
-                if last.ids > 0 && last.end + tokens == end && chunk.ids.len() == tokens as usize {
+                if last.ids > 0 && last.end + tokens == end && ids.len() == tokens as usize {
                     last.ids += tokens;
-                    self.ids.extend(chunk.ids);
+                    self.ids.extend(ids);
                 } else {
                     self.ids.truncate(self.ids.len() - last.ids as usize);
                     last.ids = 0;
@@ -284,21 +262,11 @@ impl DeliveryTracker {
             }
             _ => {
                 self.behind += u32::from(counted < end);
-                self.ids.extend(chunk.ids);
-                self.in_flight.push_back(Entry {
-                    end,
-                    counted,
-                    tokens,
-                    missing: chunk.missing,
-                    chunks: 1,
-                    nth: chunk.nth,
-                    ids: chunk.ids.len() as u32,
-                    imprecise: chunk.imprecise,
-                    after_gap,
-                });
+                self.ids.extend(ids);
+                self.in_flight.push_back(Entry { chunks: 1, ids: ids.len() as u32, after_gap, ..chunk });
             }
         }
-        fates
+        Fates::default()
     }
 
     /// Enters a delivery. `epoch` changes whenever deliveries may have been missed.

@@ -5,6 +5,7 @@ use std::hash::{DefaultHasher, Hash, Hasher};
 
 use serde::{Deserialize, Serialize};
 
+use super::limits::push_bounded;
 use crate::clock::MonoNs;
 
 /// Maximum number of early deliveries kept.
@@ -33,13 +34,9 @@ pub(super) struct EarlyDeliveries {
 impl EarlyDeliveries {
     /// Records a delivery; `to` is 0 if it has no count.
     pub(super) fn keep(&mut self, rid: &str, at: MonoNs, to: u32) {
-        while self.deliveries.front().is_some_and(|early| at.since(early.at) > PATIENCE_NS) {
-            self.deliveries.pop_front();
-        }
-        if self.deliveries.len() >= KEPT {
-            self.gone = self.gone.max(self.deliveries.pop_front().map(|early| early.at));
-        }
-        self.deliveries.push_back(Early { hash: hash(rid), at, to });
+        while self.deliveries.pop_front_if(|early| at.since(early.at) > PATIENCE_NS).is_some() {}
+        let evicted = push_bounded(&mut self.deliveries, Early { hash: hash(rid), at, to }, KEPT);
+        self.gone = self.gone.max(evicted.map(|early| early.at));
     }
 
     /// Count reached by early deliveries of a request whose first chunk was sent at `since`; `None` without any.
@@ -52,7 +49,8 @@ impl EarlyDeliveries {
     }
 }
 
-fn hash(rid: &str) -> u64 {
+/// The same in every process, because a serialized ledger may continue in another one.
+pub(super) fn hash(rid: &str) -> u64 {
     let mut hasher = DefaultHasher::new();
     rid.hash(&mut hasher);
     hasher.finish()

@@ -64,12 +64,14 @@ impl Ledger {
     /// Index of the frame's hop. Creates its lane and records the frame number. `None` at the limit of hops.
     pub(super) fn place(&mut self, at: MonoNs, id: FrameId) -> Option<usize> {
         let Some(place) = self.hops.place(id.hop, self.limits.hops) else {
-            self.reached.hops += 1;
+            self.limits.reached("hops");
             return None;
         };
         let hop = &mut self.hops.all[place];
         if let Some(lane) = Hops::make_room(hop, id.lane, self.limits.lanes_per_hop) {
-            self.reached.lanes += u64::from(lane.backlog() > 0);
+            if lane.backlog() > 0 {
+                self.limits.reached("lanes_per_hop");
+            }
             self.forget_lane(place, &lane);
         }
         let hop = &mut self.hops.all[place];
@@ -95,11 +97,7 @@ impl Ledger {
         self.pending_chunks -= lane.chunks.len();
         hop.counts.backlog -= lane.backlog();
         self.hops.groups[hop.group].backlog -= lane.backlog();
-        for chunk in lane.chunks.iter().filter(|chunk| chunk.first) {
-            if let Some(request) = self.table.get_mut(chunk.ticket) {
-                request.first_receive_missed = true;
-            }
-        }
+        self.table.miss_receives(lane.chunks.iter().copied());
     }
 
     /// The engine ended: queued frames will never be received, and no stream continues.

@@ -4,6 +4,7 @@ use std::collections::VecDeque;
 
 use serde::{Deserialize, Serialize};
 
+use super::limits::push_bounded;
 use super::{Ledger, WorstGap};
 use crate::clock::MonoNs;
 use crate::event::FrontendWait;
@@ -59,17 +60,9 @@ impl FrontendWaits {
                 waits.record(at, ns);
             }
         }
-        if longest_ns >= self.worst.ns {
-            self.worst = WorstGap { ns: longest_ns, rid: wait.rid.into(), at };
-        }
-        if self.latest.len() == KEPT {
-            self.latest.pop_front();
-        }
-        self.latest.push_back(FrontendResponse {
-            rid: wait.rid.into(),
-            first_token_ns: wait.first_token_ns,
-            last_token_ns: wait.last_token_ns,
-        });
+        self.worst.enter(at, wait.rid, longest_ns);
+        let FrontendWait { rid, first_token_ns, last_token_ns } = *wait;
+        push_bounded(&mut self.latest, FrontendResponse { rid: rid.into(), first_token_ns, last_token_ns }, KEPT);
     }
 
     /// Waits of the latest response with this id.

@@ -1,33 +1,29 @@
 //! Health checks of the server, recognised by their ids. Counted separately, never judged.
 
 use std::collections::VecDeque;
-use std::hash::{BuildHasher, BuildHasherDefault, DefaultHasher};
 
 use serde::{Deserialize, Serialize};
+
+use super::early::hash;
+use super::limits::push_bounded;
 
 /// Number of health checks remembered, to count each once over its chunks and hops. They are seconds apart.
 const RECENT: usize = 64;
 
 #[derive(Debug, Default, Serialize, Deserialize)]
 pub(crate) struct HealthChecks {
-    /// Gives the same hash in every process, because a serialized ledger may continue in another one.
-    #[serde(skip)]
-    hasher: BuildHasherDefault<DefaultHasher>,
     recent: VecDeque<u64>,
 }
 
 impl HealthChecks {
     /// Whether it was not seen recently.
     pub(crate) fn is_new(&mut self, rid: &str) -> bool {
-        let hash = self.hasher.hash_one(rid);
-        if self.recent.contains(&hash) {
-            return false;
+        let hash = hash(rid);
+        let known = self.recent.contains(&hash);
+        if !known {
+            push_bounded(&mut self.recent, hash, RECENT);
         }
-        if self.recent.len() == RECENT {
-            self.recent.pop_front();
-        }
-        self.recent.push_back(hash);
-        true
+        !known
     }
 }
 

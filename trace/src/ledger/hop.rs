@@ -6,7 +6,8 @@ use hashbrown::HashMap;
 use serde::{Deserialize, Serialize};
 
 use super::absence::AwayTimes;
-use super::lane::{Lane, LaneCounts, PendingChunk};
+use super::lane::{Lane, LaneCounts};
+use super::limits::push_bounded;
 use super::timeline::TimeUse;
 use crate::clock::MonoNs;
 use crate::event::Capabilities;
@@ -213,17 +214,6 @@ impl Hop {
         (self.last || self.open) && !self.shows.received
     }
 
-    /// Stops waiting for receives, which are no longer observed. Returns the number of queued frames, without evicted ones, and their
-    /// chunks.
-    pub(crate) fn forget_waiting(&mut self) -> (usize, Vec<PendingChunk>) {
-        let (mut frames, mut chunks) = (0, Vec::new());
-        for lane in self.lanes.values_mut() {
-            frames += lane.forget_waiting(&mut chunks);
-        }
-        self.counts.backlog = 0;
-        (frames, chunks)
-    }
-
     /// When the oldest queued frame was sent; `None` if none is queued.
     pub fn oldest_waiting(&self) -> Option<MonoNs> {
         self.lanes.values().filter_map(Lane::oldest).min()
@@ -252,13 +242,9 @@ impl Hop {
     }
 
     pub(crate) fn add_unprocessed(&mut self, id: FrameId, at: MonoNs) {
-        if !self.shows.processed {
-            return;
+        if self.shows.processed {
+            push_bounded(&mut self.unprocessed, (id, at), UNPROCESSED);
         }
-        if self.unprocessed.len() == UNPROCESSED {
-            self.unprocessed.pop_front();
-        }
-        self.unprocessed.push_back((id, at));
     }
 
     /// Returns the receive time of the processed frame. A receiver processes frames in the order received.

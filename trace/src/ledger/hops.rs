@@ -66,11 +66,6 @@ impl Group {
     fn rename(&mut self, ends: Ends<&str>) {
         (self.name, self.ends) = (ends.to_string(), ends.to_owned());
     }
-
-    pub(crate) fn record_queue_wait(&mut self, until: MonoNs, ns: u64) {
-        self.queue_wait.record(until, ns);
-        self.queue_wait_slot.record(ns);
-    }
 }
 
 /// All hops.

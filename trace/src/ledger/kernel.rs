@@ -4,6 +4,7 @@ use std::collections::VecDeque;
 
 use serde::{Deserialize, Serialize};
 
+use super::limits::push_bounded;
 use crate::clock::MonoNs;
 use crate::event::QueueSample;
 
@@ -36,10 +37,7 @@ impl KernelQueue {
             let in_kernel = bytes.div_ceil(mean_bytes.max(1));
             self.inbox_max = self.inbox_max.max(Some(backlog.saturating_sub(in_kernel)));
         }
-        if self.samples.len() == KEPT {
-            self.samples.pop_front();
-        }
-        self.samples.push_back((at, bytes));
+        push_bounded(&mut self.samples, (at, bytes), KEPT);
     }
 
     /// Maximum bytes of the samples between `from` and `to`; `None` without samples.

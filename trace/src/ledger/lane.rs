@@ -4,6 +4,7 @@ use std::collections::VecDeque;
 
 use serde::{Deserialize, Serialize};
 
+use super::limits::push_bounded;
 use super::ticket::Ticket;
 use crate::clock::MonoNs;
 
@@ -53,23 +54,12 @@ pub struct LaneCounts {
 }
 
 #[derive(Clone, Copy, Debug, Serialize, Deserialize)]
-struct PendingFrame {
-    seq: u64,
-    at: MonoNs,
+pub(crate) struct PendingFrame {
+    pub(crate) seq: u64,
+    pub(crate) at: MonoNs,
     /// Number of its entries in [`Lane::chunks`].
-    chunks: u32,
+    pub(crate) chunks: u32,
     load: Load,
-}
-
-/// State of a received frame in its lane.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Sent {
-    /// It was sent at this time; its chunks are at the front of the lane.
-    At { at: MonoNs, chunks: u32 },
-    /// It was sent, but evicted at a limit, or it precedes the lane's first observed frame.
-    Evicted,
-    /// Its send has not been observed yet.
-    NotYet,
 }
 
 /// A connection.
@@ -108,10 +98,8 @@ impl Lane {
         if chunks > 0 {
             if self.sends.is_empty() {
                 self.sends.reserve_exact(RECENT_SENDS);
-            } else if self.sends.len() >= RECENT_SENDS {
-                self.sends.pop_front();
             }
-            self.sends.push_back(at);
+            push_bounded(&mut self.sends, at, RECENT_SENDS);
         }
     }
 
@@ -185,25 +173,14 @@ impl Lane {
         received
     }
 
-    /// Removes the frame ahead of `seq` and returns its number of chunks. Its receive was missed, since a lane keeps its order.
-    pub(crate) fn overtaken(&mut self, seq: u64) -> Option<u32> {
-        let frame = self.frames.front().filter(|f| f.seq < seq)?;
-        let chunks = frame.chunks;
-        self.frames.pop_front();
-        Some(chunks)
+    /// Removes and returns the oldest frame if it is `seq` or an earlier one.
+    pub(crate) fn pop_through(&mut self, seq: u64) -> Option<PendingFrame> {
+        self.frames.pop_front_if(|frame| frame.seq <= seq)
     }
 
-    /// Looks up and removes the received frame. `overtaken` has already removed the frames ahead of it.
-    pub(crate) fn receive(&mut self, seq: u64) -> Sent {
-        match self.frames.front() {
-            Some(f) if f.seq == seq => {
-                let found = Sent::At { at: f.at, chunks: f.chunks };
-                self.frames.pop_front();
-                found
-            }
-            _ if self.next.is_some_and(|next| seq < next) => Sent::Evicted,
-            _ => Sent::NotYet,
-        }
+    /// Whether the frame was sent or is missed. Its send cannot follow.
+    pub(crate) fn is_past(&self, seq: u64) -> bool {
+        self.next.is_some_and(|next| seq < next)
     }
 }
 
@@ -220,10 +197,9 @@ mod tests {
         lane.push(8, MonoNs(2), 0, Load::of(2, 50));
         assert_eq!(lane.waiting_load(), Some((5, 150)));
         assert_eq!(lane.seen(11, MonoNs(3)), 2);
-        assert_eq!(lane.receive(7), Sent::At { at: MonoNs(1), chunks: 0 });
-        assert_eq!(lane.receive(5), Sent::Evicted);
-        assert_eq!(lane.receive(12), Sent::NotYet);
-        assert_eq!(lane.overtaken(9), Some(0));
-        assert_eq!(lane.waiting(), 0);
+        let mut pop = |seq| lane.pop_through(seq).map(|frame| (frame.seq, frame.at));
+        assert_eq!((pop(5), pop(7)), (None, Some((7, MonoNs(1)))));
+        assert_eq!((pop(9), pop(9)), (Some((8, MonoNs(2))), None), "a frame received before 9");
+        assert_eq!((lane.is_past(5), lane.is_past(12)), (true, false));
     }
 }

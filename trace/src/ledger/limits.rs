@@ -1,5 +1,9 @@
 //! Memory limits of the ledger, with counts of how often each was reached.
 
+use std::borrow::Cow;
+use std::collections::{BTreeMap, VecDeque};
+use std::ops::Deref;
+
 use serde::{Deserialize, Serialize};
 
 /// Memory limits and timeouts of the ledger. With the defaults the records stay below 128 MiB.
@@ -154,6 +158,13 @@ impl Bound {
     }
 }
 
+/// Appends `item`. With `max` items in the queue, removes and returns the oldest first.
+pub(super) fn push_bounded<T>(queue: &mut VecDeque<T>, item: T, max: usize) -> Option<T> {
+    let evicted = if queue.len() < max { None } else { queue.pop_front() };
+    queue.push_back(item);
+    evicted
+}
+
 /// One limit and how often it was reached.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub struct Reached {
@@ -165,61 +176,54 @@ pub struct Reached {
     pub times: u64,
 }
 
-/// How often each limit was reached.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct ReachedCounts {
-    pub(crate) live_rids: u64,
-    #[serde(default)]
-    pub(crate) rid_bytes: u64,
-    pub(crate) hops: u64,
-    pub(crate) lanes: u64,
-    pub(crate) pending_frames: u64,
-    pub(crate) pending_chunks: u64,
-    pub(crate) early_receives: u64,
-    #[serde(default)]
-    pub(crate) in_flight_per_rid: u64,
-    pub(crate) in_flight: u64,
-    pub(crate) in_process: u64,
-    pub(crate) lost_ranges_per_rid: u64,
-    pub(crate) lost_ranges: u64,
-    pub(crate) lossy_requests: u64,
-    pub(crate) token_ids: u64,
-    pub(crate) threads: u64,
-    pub(crate) stack_functions: u64,
+/// Names in [`BOUNDS`] without a count: reaching them loses nothing that is not counted at another limit.
+const UNCOUNTED: [&str; 3] = ["in_process_per_rid", "samples_per_receiver", "series_slots"];
+
+/// The limits, and how often each was reached.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct CountedLimits {
+    pub(crate) set: Limits,
+    times: BTreeMap<Cow<'static, str>, u64>,
 }
 
-impl ReachedCounts {
+impl Deref for CountedLimits {
+    type Target = Limits;
+
+    fn deref(&self) -> &Limits {
+        &self.set
+    }
+}
+
+impl From<Limits> for CountedLimits {
+    fn from(set: Limits) -> Self {
+        Self { set, times: BTreeMap::new() }
+    }
+}
+
+impl CountedLimits {
+    /// Counts that the limit with this name was reached.
+    pub(crate) fn reached(&mut self, name: &'static str) {
+        debug_assert!(self.list().any(|limit| limit.name == name), "{name}");
+        *self.times.entry(Cow::Borrowed(name)).or_default() += 1;
+    }
+
     /// Whether a further chunk gets an entry of its own, if its request has `own` entries in flight and all requests together `all`. Counts
     /// the limit that is reached.
-    pub(crate) fn has_room(&mut self, limits: &Limits, own: usize, all: usize) -> bool {
-        let (within, fits) = (own < limits.in_flight_per_rid, all < limits.in_flight);
-        self.in_flight_per_rid += u64::from(!within);
-        self.in_flight += u64::from(!fits);
-        within && fits
+    pub(crate) fn has_room(&mut self, own: usize, all: usize) -> bool {
+        let full = [("in_flight_per_rid", own >= self.in_flight_per_rid), ("in_flight", all >= self.in_flight)];
+        full.iter().filter(|(_, full)| *full).for_each(|(name, _)| self.reached(name));
+        full.iter().all(|(_, full)| !full)
     }
 
     /// All limits whose eviction loses information, reached or not. Evicting summaries of finished requests loses none: counters keep
     /// their totals.
-    pub fn list(&self, limits: &Limits) -> [Reached; 16] {
-        let of = |name, limit, times| Reached { name, limit, times };
-        [
-            of("live_rids", limits.live_rids, self.live_rids),
-            of("rid_bytes", limits.rid_bytes, self.rid_bytes),
-            of("hops", limits.hops, self.hops),
-            of("lanes_per_hop", limits.lanes_per_hop, self.lanes),
-            of("pending_frames", limits.pending_frames, self.pending_frames),
-            of("pending_chunks", limits.pending_chunks, self.pending_chunks),
-            of("early_receives", limits.early_receives, self.early_receives),
-            of("in_flight_per_rid", limits.in_flight_per_rid, self.in_flight_per_rid),
-            of("in_flight", limits.in_flight, self.in_flight),
-            of("in_process", limits.in_process, self.in_process),
-            of("lost_ranges_per_rid", limits.lost_ranges_per_rid, self.lost_ranges_per_rid),
-            of("lost_ranges", limits.lost_ranges, self.lost_ranges),
-            of("lossy_requests", limits.lossy_requests, self.lossy_requests),
-            of("token_ids", limits.token_ids, self.token_ids),
-            of("threads", limits.threads, self.threads),
-            of("stack_functions", limits.stack_functions, self.stack_functions),
-        ]
+    pub(crate) fn list(&self) -> impl Iterator<Item = Reached> {
+        let bounds = BOUNDS.iter().map(|bound| (bound.name, bound.get(self.set)));
+        let all = std::iter::once(("live_rids", self.live_rids)).chain(bounds);
+        all.filter(|(name, _)| !UNCOUNTED.contains(name)).map(|(name, limit)| {
+            let times = self.times.get(name).copied().unwrap_or(0);
+            Reached { name, limit, times }
+        })
     }
 }
 
@@ -229,20 +233,12 @@ mod tests {
 
     #[test]
     fn the_reached_limit_is_that_of_one_request_or_that_of_all() {
-        let limits = Limits { in_flight_per_rid: 2, in_flight: 4, ..Limits::default() };
-        for (own, all, room, reached) in [(1, 3, true, [0, 0]), (2, 3, false, [1, 0]), (1, 4, false, [0, 1])] {
-            let mut counts = ReachedCounts::default();
-            assert_eq!(counts.has_room(&limits, own, all), room);
-            assert_eq!([counts.in_flight_per_rid, counts.in_flight], reached);
-        }
-    }
-
-    #[test]
-    fn every_reported_limit_can_be_set_by_its_name() {
-        let limits = Limits::default();
-        for reached in ReachedCounts::default().list(&limits) {
-            let known = Bound::named(reached.name).map(|bound| bound.get(limits));
-            assert!(known == Some(reached.limit) || reached.name == "live_rids", "{reached:?}");
+        let set = Limits { in_flight_per_rid: 2, in_flight: 4, ..Limits::default() };
+        for (own, all, reached) in [(1, 3, None), (2, 3, Some("in_flight_per_rid")), (1, 4, Some("in_flight"))] {
+            let mut limits = CountedLimits::from(set);
+            assert_eq!(limits.has_room(own, all), reached.is_none());
+            let counted = limits.list().filter(|limit| limit.times > 0);
+            assert!(counted.map(|limit| (limit.name, limit.times)).eq(reached.map(|name| (name, 1))));
         }
     }
 

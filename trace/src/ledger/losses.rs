@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::limits::{Limits, ReachedCounts};
+use super::limits::CountedLimits;
 use crate::clock::MonoNs;
 use crate::event::Finish;
 
@@ -80,19 +80,22 @@ impl Losses {
     }
 }
 
-/// Memory use of losses over all requests, with the ids of undelivered chunks.
+/// Memory use of losses and of undelivered chunks, over all requests.
 #[derive(Clone, Copy, Debug, Default, Serialize, Deserialize)]
 pub(crate) struct LossStore {
     pub(crate) ranges: usize,
+    /// Ids of lost tokens and of undelivered chunks.
     pub(crate) ids: usize,
+    /// Entries of undelivered chunks.
+    pub(crate) entries: usize,
 }
 
 impl LossStore {
     /// Enters a range as far as the limits allow.
-    pub(crate) fn keep(&mut self, to: &mut Losses, mut range: LostRange, limits: &Limits, reached: &mut ReachedCounts) {
+    pub(crate) fn keep(&mut self, to: &mut Losses, mut range: LostRange, limits: &mut CountedLimits) {
         if self.ids + range.ids.len() > limits.token_ids {
             range.ids.clear();
-            reached.token_ids += 1;
+            limits.reached("token_ids");
         }
         let (ids, unlisted) = (range.ids.len(), to.unlisted);
         let total_full = self.ranges >= limits.lost_ranges;
@@ -101,9 +104,9 @@ impl LossStore {
         if to.unlisted == unlisted {
             self.ids += ids;
         } else if request_full {
-            reached.lost_ranges_per_rid += 1;
+            limits.reached("lost_ranges_per_rid");
         } else {
-            reached.lost_ranges += 1;
+            limits.reached("lost_ranges");
         }
     }
 }

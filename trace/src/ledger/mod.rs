@@ -33,6 +33,8 @@ pub mod stages;
 mod stream;
 mod sums;
 mod table;
+#[cfg(test)]
+mod test_path;
 mod threads;
 mod ticket;
 mod timeline;
@@ -50,7 +52,7 @@ pub use hop::{Hop, HopCounts};
 pub use hops::Group;
 pub use kernel::KernelQueue;
 pub use lane::LaneCounts;
-pub use limits::{BOUNDS, Bound, Limits, Reached, ReachedCounts};
+pub use limits::{BOUNDS, Bound, Limits, Reached};
 pub use losses::{Losses, Lossy, LostRange};
 pub use processing_stage::ProcessingStage;
 pub use request::{ItlEnds, Numbers, Request, Summary};
@@ -73,6 +75,7 @@ use self::finished::FinishedRequests;
 use self::health::HealthChecks;
 use self::hops::Hops;
 use self::lane::{Load, PendingChunk};
+use self::limits::CountedLimits;
 use self::losses::LossStore;
 use self::shared::Predecessor;
 use self::stacks::Stacks;
@@ -101,11 +104,18 @@ pub struct WorstGap {
     pub at: MonoNs,
 }
 
+impl WorstGap {
+    fn enter(&mut self, at: MonoNs, rid: &str, ns: u64) {
+        if ns >= self.ns {
+            *self = Self { ns, rid: rid.into(), at };
+        }
+    }
+}
+
 /// State of a run.
 #[derive(Debug, Default, Serialize, Deserialize)]
 pub struct Ledger {
-    limits: Limits,
-    reached: ReachedCounts,
+    limits: CountedLimits,
     engine: EngineState,
     hops: Hops,
     table: Table,
@@ -142,7 +152,6 @@ pub struct Ledger {
     now: MonoNs,
     pending_frames: usize,
     pending_chunks: usize,
-    in_flight: usize,
     shelf: LossStore,
     /// Whether debug builds check the sums. False for a deserialized snapshot, whose sums may be invalid.
     #[serde(skip)]
@@ -172,7 +181,7 @@ pub struct Ledger {
 impl Ledger {
     /// An empty ledger.
     pub fn new(limits: Limits) -> Self {
-        Self { limits, checked: true, ..Self::default() }
+        Self { limits: limits.into(), checked: true, ..Self::default() }
     }
 
     /// Enters an event. Allocates nothing for a chunk of a known request.
@@ -241,11 +250,7 @@ impl Ledger {
             for lane in hop.lanes.values_mut() {
                 lane.watched = 0;
                 // Their receives may be among the missed observations, so they may no longer be waiting.
-                for chunk in lane.chunks.iter().filter(|chunk| chunk.first) {
-                    if let Some(request) = self.table.get_mut(chunk.ticket) {
-                        request.first_receive_missed = true;
-                    }
-                }
+                self.table.miss_receives(lane.chunks.iter().copied());
             }
         }
         self.delivery_epoch += u32::from(deliveries);
@@ -271,9 +276,9 @@ impl Ledger {
 
     /// Implements [`crate::Analysis::keep_within`].
     pub(crate) fn keep_within(&mut self, max: Limits) -> bool {
-        let before = self.limits;
-        self.limits = before.at_most(max);
-        before != self.limits
+        let before = self.limits.set;
+        self.limits.set = before.at_most(max);
+        before != self.limits.set
     }
 
     /// Known properties of the engine.
@@ -470,8 +475,8 @@ impl Ledger {
     }
 
     /// The limits, and how often each was reached.
-    pub fn limits(&self) -> [Reached; 16] {
-        self.reached.list(&self.limits)
+    pub fn limits(&self) -> Vec<Reached> {
+        self.limits.list().collect()
     }
 
     /// Time of the earliest event; `None` without events.

@@ -6,7 +6,7 @@
 use serde::{Deserialize, Serialize};
 
 use super::in_process::{InProcess, Side};
-use super::limits::{Limits, ReachedCounts};
+use super::limits::CountedLimits;
 use super::request::Request;
 use crate::clock::MonoNs;
 use crate::stats::{Distribution, WindowedSum};
@@ -34,14 +34,12 @@ pub struct ProcessingStage {
 }
 
 impl ProcessingStage {
-    fn inside(&mut self, until: MonoNs, ns: u64) {
+    fn inside(&mut self, until: MonoNs, ns: u64, first: bool) {
         self.inside.record(until, ns);
         self.inside_sum.record_n(until, ns, 1);
-    }
-
-    fn through(&mut self, until: MonoNs, ns: u64) {
-        self.through.record(until, ns);
-        self.through_sum.record_n(until, ns, 1);
+        if first {
+            self.first_inside.record_n(until, ns, 1);
+        }
     }
 }
 
@@ -78,7 +76,7 @@ impl ProcessingStages {
         on: usize,
         count: u32,
         at: MonoNs,
-        check: &mut LimitCheck<'_>,
+        limits: &mut CountedLimits,
     ) {
         let stream = &request.streams[on];
         let (by, first) = (stream.ends.from, stream.chunks == 1 && stream.whole());
@@ -89,15 +87,14 @@ impl ProcessingStages {
             return;
         };
         if first && incoming.whole() {
-            processing_stage.through(at, at.since(incoming.first_at));
+            let ns = at.since(incoming.first_at);
+            processing_stage.through.record(at, ns);
+            processing_stage.through_sum.record_n(at, ns, 1);
         }
         if processing_stage.shows_receives {
-            let received = pair(&mut self.waiting, request, by, (Side::SentOn, count, at), check);
+            let received = pair(&mut self.waiting, request, by, (Side::SentOn, count, at), limits);
             if let Some(received) = received.filter(|&received| received <= at) {
-                processing_stage.inside(at, at.since(received));
-                if first {
-                    processing_stage.first_inside.record_n(at, at.since(received), 1);
-                }
+                processing_stage.inside(at, at.since(received), first);
             }
         }
     }
@@ -109,17 +106,14 @@ impl ProcessingStages {
         to: u16,
         (count, first): (u32, bool),
         at: MonoNs,
-        check: &mut LimitCheck<'_>,
+        limits: &mut CountedLimits,
     ) {
         let Some(processing_stage) = self.all.get_mut(usize::from(to)) else {
             return;
         };
-        let sent = pair(&mut self.waiting, request, to, (Side::Received, count, at), check);
+        let sent = pair(&mut self.waiting, request, to, (Side::Received, count, at), limits);
         if let Some(sent) = sent.filter(|&sent| sent >= at) {
-            processing_stage.inside(sent, sent.since(at));
-            if first {
-                processing_stage.first_inside.record_n(sent, sent.since(at), 1);
-            }
+            processing_stage.inside(sent, sent.since(at), first);
         }
     }
 
@@ -130,19 +124,13 @@ impl ProcessingStages {
     }
 }
 
-/// Limits, and the counters of how often each was reached.
-pub(crate) struct LimitCheck<'l> {
-    pub(crate) limits: &'l Limits,
-    pub(crate) reached: &'l mut ReachedCounts,
-}
-
 /// Records the time of one side of a chunk; returns the other if it is known.
 fn pair(
     all_waiting: &mut usize,
     request: &mut Request,
     role: u16,
     (side, count, at): (Side, u32, MonoNs),
-    check: &mut LimitCheck<'_>,
+    limits: &mut CountedLimits,
 ) -> Option<MonoNs> {
     let place = request.in_process.iter().position(|p| p.role == role).unwrap_or_else(|| {
         request.in_process.push(InProcess::new(role, side));
@@ -151,11 +139,11 @@ fn pair(
     let in_process = &mut request.in_process[place];
     let before = in_process.waiting();
     let other = in_process.pair(side, count, at);
-    if in_process.waiting() > check.limits.in_process_per_rid
-        || (in_process.waiting() > before && *all_waiting >= check.limits.in_process)
+    if in_process.waiting() > limits.in_process_per_rid
+        || (in_process.waiting() > before && *all_waiting >= limits.in_process)
     {
         in_process.forget();
-        check.reached.in_process += 1;
+        limits.reached("in_process");
     }
     *all_waiting = (*all_waiting + in_process.waiting()).saturating_sub(before);
     other
@@ -163,125 +151,105 @@ fn pair(
 
 #[cfg(test)]
 mod tests {
-    use crate::event::{Capabilities, Chunk, Event, Frame, Hop, Received, What};
-    use crate::id::{FrameId, HopId};
-    use crate::ledger::{Ledger, Limits};
-    use crate::{MonoNs, ledger::ProcessingStage};
+    use super::ProcessingStage;
+    use crate::event::{Capabilities, Chunk, IdColumn};
+    use crate::ledger::Limits;
+    use crate::ledger::test_path::TestPath;
 
     /// A router between two hops; receives on the first may be observed.
-    struct Path(Ledger);
+    fn router(received: bool, limits: Limits) -> TestPath {
+        let mut path = TestPath::new(limits);
+        path.announce(0, "scheduler->router", [true, false], Capabilities { received, ..Capabilities::SENT });
+        path.announce(1, "router->worker", [false, true], Capabilities::SENT);
+        path
+    }
 
-    impl Path {
-        fn new(received: bool) -> Self {
-            Self::within(received, Limits::default())
-        }
+    /// Sends token `number` of request `a` on `hop`.
+    fn send(path: &mut TestPath, at: u64, hop: u16, number: u32) {
+        path.now = at;
+        path.send(hop, IdColumn::Delta, &[Chunk::counted("a", 1, number)]);
+    }
 
-        fn within(received: bool, limits: Limits) -> Self {
-            let mut path = Self(Ledger::new(limits));
-            let hops = [("scheduler->router", true, received), ("router->worker", false, false)];
-            for (id, (name, origin, received)) in hops.into_iter().enumerate() {
-                let capabilities = Capabilities { sent: true, received, ..Capabilities::default() };
-                let hop = Hop { origin, last: !origin, ..Hop::new(HopId(id as u16), name, capabilities) };
-                path.apply(0, What::Hop(hop));
-            }
-            path
-        }
+    fn receive(path: &mut TestPath, at: u64, number: u32) {
+        path.now = at;
+        path.receive(u64::from(number) - 1);
+    }
 
-        fn apply(&mut self, at: u64, what: What<'_>) {
-            self.0.apply(&Event { at: MonoNs(at), what });
-        }
-
-        fn id(hop: u16, seq: u64) -> FrameId {
-            FrameId::new(HopId(hop), 0, seq)
-        }
-
-        /// Sends token `number` of request `a` on `hop`.
-        fn send(&mut self, at: u64, hop: u16, number: u32) {
-            let chunk = Chunk::counted("a", 1, number);
-            self.apply(at, What::Sent(Frame::token_ids(Self::id(hop, u64::from(number) - 1), 1, &[chunk])));
-        }
-
-        fn receive(&mut self, at: u64, number: u32) {
-            let received = Received::new(Self::id(0, u64::from(number) - 1));
-            self.apply(at, What::Received(received));
-        }
-
-        fn router(&self) -> &ProcessingStage {
-            self.0.processing_stages().iter().find(|p| p.role == "router").expect("the router")
-        }
+    fn stage(path: &TestPath) -> &ProcessingStage {
+        path.ledger.processing_stages().iter().find(|p| p.role == "router").expect("the router")
     }
 
     #[test]
     fn a_chunk_is_matched_across_the_router_with_others_queued() {
-        let mut path = Path::new(true);
+        let mut path = router(true, Limits::default());
         for number in 1..=3 {
-            path.send(u64::from(number), 0, number);
+            send(&mut path, u64::from(number), 0, number);
         }
         for number in 1..=3 {
-            path.receive(100 * u64::from(number), number);
-            path.send(100 * u64::from(number) + 7, 1, number);
+            receive(&mut path, 100 * u64::from(number), number);
+            send(&mut path, 100 * u64::from(number) + 7, 1, number);
         }
-        assert_eq!(path.router().inside.count(), 3);
-        assert_eq!(path.router().inside_sum.whole().ns, 21);
-        assert_eq!(path.router().through.count(), 1);
-        assert_eq!(path.router().through_sum.whole().ns, 106);
+        assert_eq!(stage(&path).inside.count(), 3);
+        assert_eq!(stage(&path).inside_sum.whole().ns, 21);
+        assert_eq!(stage(&path).through.count(), 1);
+        assert_eq!(stage(&path).through_sum.whole().ns, 106);
     }
 
     #[test]
     fn a_late_receive_counts_and_a_missed_one_does_not() {
-        let mut path = Path::new(true);
-        path.send(1, 0, 1);
-        path.send(50, 1, 1);
-        path.receive(40, 1);
-        assert_eq!(path.router().inside_sum.whole().ns, 10);
-        path.send(60, 0, 2);
-        path.send(90, 1, 2);
-        assert_eq!(path.router().inside.count(), 1);
+        let mut path = router(true, Limits::default());
+        send(&mut path, 1, 0, 1);
+        send(&mut path, 50, 1, 1);
+        receive(&mut path, 40, 1);
+        assert_eq!(stage(&path).inside_sum.whole().ns, 10);
+        send(&mut path, 60, 0, 2);
+        send(&mut path, 90, 1, 2);
+        assert_eq!(stage(&path).inside.count(), 1);
     }
 
     #[test]
     fn receives_reported_after_the_sends_all_count() {
-        let mut path = Path::new(true);
+        let mut path = router(true, Limits::default());
         for number in 1..=5 {
-            path.send(u64::from(number), 0, number);
+            send(&mut path, u64::from(number), 0, number);
         }
         for number in 1..=5 {
-            path.send(1_000 * u64::from(number), 1, number);
+            send(&mut path, 1_000 * u64::from(number), 1, number);
         }
         for number in 1..=5 {
-            path.receive(1_000 * u64::from(number) - 3, number);
+            receive(&mut path, 1_000 * u64::from(number) - 3, number);
         }
-        assert_eq!(path.router().inside.count(), 5);
-        assert_eq!(path.router().inside_sum.whole().ns, 15);
-        assert_eq!(path.0.hops.processing_stages.waiting, 0);
+        assert_eq!(stage(&path).inside.count(), 5);
+        assert_eq!(stage(&path).inside_sum.whole().ns, 15);
+        assert_eq!(path.ledger.hops.processing_stages.waiting, 0);
     }
 
     #[test]
     fn receives_reported_before_the_sends_are_kept_up_to_the_limit() {
-        let mut path = Path::within(true, Limits { in_process_per_rid: 3, ..Limits::default() });
+        let mut path = router(true, Limits { in_process_per_rid: 3, ..Limits::default() });
         for number in 1..=5 {
-            path.send(u64::from(number), 0, number);
+            send(&mut path, u64::from(number), 0, number);
         }
         for number in 1..=5 {
-            path.receive(10 + u64::from(number), number);
+            receive(&mut path, 10 + u64::from(number), number);
         }
         for number in 1..=5 {
-            path.send(30 + u64::from(number), 1, number);
+            send(&mut path, 30 + u64::from(number), 1, number);
         }
-        assert_eq!(path.router().inside.count(), 3);
-        assert_eq!(path.router().inside_sum.whole().ns, 60);
-        let reached = path.0.limits();
+        assert_eq!(stage(&path).inside.count(), 3);
+        assert_eq!(stage(&path).inside_sum.whole().ns, 60);
+        let reached = path.ledger.limits();
         assert!(reached.iter().any(|l| (l.name, l.times) == ("in_process", 2)), "{reached:?}");
     }
 
     #[test]
     fn without_receives_first_chunks_measure_the_time_through_a_stage() {
-        let mut path = Path::new(false);
-        path.send(1, 0, 1);
-        path.send(2, 0, 2);
-        path.send(31, 1, 1);
-        path.send(99, 1, 2);
-        assert_eq!(path.router().inside.count(), 0);
-        assert_eq!(path.router().through_sum.whole().ns, 30);
+        let mut path = router(false, Limits::default());
+        send(&mut path, 1, 0, 1);
+        send(&mut path, 2, 0, 2);
+        send(&mut path, 31, 1, 1);
+        send(&mut path, 99, 1, 2);
+        assert_eq!(stage(&path).inside.count(), 0);
+        assert_eq!(stage(&path).through_sum.whole().ns, 30);
     }
 }

@@ -2,17 +2,14 @@
 
 use super::Ledger;
 use super::hop::{BurstPosition, EarlyReceive};
-use super::lane::{Load, PendingChunk, Sent};
-use super::processing_stage::LimitCheck;
+use super::lane::{Load, PendingChunk};
+use super::limits::push_bounded;
 use super::table::AHEAD;
-use super::waits::{Wait, Waits};
+use super::waits::{SHORTEST_NS, Wait};
 use crate::clock::MonoNs;
 use crate::engine::{EngineState, Mode, Waiter};
 use crate::event::Received;
 use crate::id::FrameId;
-
-/// How long a receive waits for its send before the send counts as missed, in nanoseconds.
-const EARLY_NS: u64 = 5_000_000_000;
 
 /// Whether the waiter woken at `called` has not run yet when a chunk is received at `now`.
 fn waiter_is_pending(called: BurstPosition, now: BurstPosition, engine: &EngineState) -> bool {
@@ -52,28 +49,19 @@ impl Ledger {
         }
         let early = hop.early.iter().position(|e| e.id == id).and_then(|at| hop.early.remove(at));
         if let Some(early) = early {
-            let group = &mut self.hops.groups[hop.group];
-            let ns = early.at.since(at);
-            group.record_queue_wait(early.at, ns);
-            hop.queue_wait.record(ns);
-            hop.chunk_waits.record_n(early.at, ns, chunks as u64);
-            self.receive_scratch(Receive { at: early.at, place, position: early.trip, sent: Some(at), seen: true });
-            return;
+            let receive = Receive { at: early.at, place, position: early.trip, sent: Some(at), seen: true };
+            return self.receive_after_wait(receive, early.at.since(at));
         }
         while self.pending_frames >= self.limits.pending_frames
             || self.pending_chunks + chunks > self.limits.pending_chunks
         {
             let for_chunks = self.pending_frames < self.limits.pending_frames;
-            *(if for_chunks { &mut self.reached.pending_chunks } else { &mut self.reached.pending_frames }) += 1;
+            self.limits.reached(if for_chunks { "pending_chunks" } else { "pending_frames" });
             // The newest frame of a lane is never evicted.
             let Some(evicted) = lane.forget() else { break };
             self.pending_frames -= 1;
             self.pending_chunks -= evicted.len();
-            for chunk in evicted.filter(|chunk| chunk.first) {
-                if let Some(request) = self.table.get_mut(chunk.ticket) {
-                    request.first_receive_missed = true;
-                }
-            }
+            self.table.miss_receives(evicted);
         }
         lane.push(id.seq, at, chunks as u32, load);
         lane.chunks.extend(&self.scratch);
@@ -103,8 +91,8 @@ impl Ledger {
             self.hops.groups[hop.group].processing.record(at, ns);
         }
         if let Some(thread) = by.and_then(|by| self.threads.get_mut(by)) {
-            thread.request_frame(at);
-            thread.processed(processing.unwrap_or(0));
+            thread.asked = Some(at);
+            thread.sums.processing_ns = thread.sums.processing_ns.saturating_add(processing.unwrap_or(0));
         }
     }
 
@@ -125,79 +113,65 @@ impl Ledger {
         self.totals.predicted.wakeups_seen |= received.wakeup.is_some() && hop.last;
         hop.by = received.by.or(hop.by);
         let requested = self.receiving_thread(at, place, received.by);
-        let mut receive = Receive { at, place, position: None, sent: None, seen: true };
+        let sent = if received.frame.is_none() { self.dequeue(id, place, at) } else { None };
+        let position =
+            received.wakeup.map(|wakeup| self.burst_position(place, (wakeup, received.by), at, requested, sent));
+        let receive = Receive { at, place, position, sent, seen: true };
+        let hop = &mut self.hops.all[place];
         if let Some(frame) = &received.frame {
-            receive.position =
-                received.wakeup.map(|wakeup| self.burst_position(place, (wakeup, received.by), at, requested, None));
             self.scratch.clear();
             self.content(at, place, frame, false);
             self.receive_scratch(receive);
-            return;
-        }
-        self.infer_earlier_receives(id, place, at);
-        let hop = &mut self.hops.all[place];
-        let sent = hop.lanes.get_mut(&id.lane).map_or(Sent::NotYet, |lane| lane.receive(id.seq));
-        let sent_at = match sent {
-            Sent::At { at, .. } => Some(at),
-            _ => None,
-        };
-        let position =
-            received.wakeup.map(|wakeup| self.burst_position(place, (wakeup, received.by), at, requested, sent_at));
-        receive.position = position;
-        match sent {
-            Sent::At { at: sent, chunks } => {
-                self.left(place, id.lane, chunks);
-                let hop = &mut self.hops.all[place];
-                hop.queue_wait.record(at.since(sent));
-                hop.chunk_waits.record_n(at, at.since(sent), chunks.into());
-                self.hops.groups[hop.group].record_queue_wait(at, at.since(sent));
-                receive.sent = Some(sent);
-                self.receive_scratch(receive);
+        } else if let Some(sent) = sent {
+            self.receive_after_wait(receive, at.since(sent));
+        } else if hop.shows.sent && !hop.lanes.get(&id.lane).is_some_and(|lane| lane.is_past(id.seq)) {
+            if hop.early.len() >= self.limits.early_receives {
+                self.limits.reached("early_receives");
             }
-            Sent::NotYet if self.hops.all[place].shows.sent => {
-                let hop = &mut self.hops.all[place];
-                if hop.early.len() >= self.limits.early_receives {
-                    hop.early.pop_front();
-                    self.reached.early_receives += 1;
-                }
-                hop.early.push_back(EarlyReceive { id, at, trip: position });
-            }
-            Sent::NotYet | Sent::Evicted => {}
+            push_bounded(&mut hop.early, EarlyReceive { id, at, trip: position }, self.limits.early_receives);
         }
     }
 
-    /// A lane keeps its order, so frames sent before the received one were received too, unobserved.
-    fn infer_earlier_receives(&mut self, id: FrameId, place: usize, at: MonoNs) {
+    /// Records a queue wait, and the receive of the chunks in `scratch`, of which the frame consists.
+    fn receive_after_wait(&mut self, receive: Receive, ns: u64) {
+        let hop = &mut self.hops.all[receive.place];
+        hop.queue_wait.record(ns);
+        hop.chunk_waits.record_n(receive.at, ns, self.scratch.len() as u64);
+        let group = &mut self.hops.groups[hop.group];
+        group.queue_wait.record(receive.at, ns);
+        group.queue_wait_slot.record(ns);
+        self.receive_scratch(receive);
+    }
+
+    /// Removes a received frame from its lane, moves its chunks to `scratch`, and returns when it was sent; `None` if it is not queued. A lane
+    /// keeps its order, so frames sent before it were received too, unobserved.
+    fn dequeue(&mut self, id: FrameId, place: usize, at: MonoNs) -> Option<MonoNs> {
         let hop = &mut self.hops.all[place];
-        if let Some(lane) = hop.lanes.get_mut(&id.lane) {
-            let overtaken = lane.first_waiting().is_some_and(|first| first <= id.seq);
-            let evicted = lane.evicted_before(id.seq);
-            hop.counts.backlog -= evicted;
-            self.hops.groups[hop.group].backlog -= evicted;
-            if overtaken {
-                hop.counts.frames_received += evicted;
-                hop.counts.receives_inferred += evicted;
-            }
+        let lane = hop.lanes.get_mut(&id.lane)?;
+        let overtaken = lane.first_waiting().is_some_and(|first| first <= id.seq);
+        let evicted = lane.evicted_before(id.seq);
+        hop.counts.backlog -= evicted;
+        self.hops.groups[hop.group].backlog -= evicted;
+        if overtaken {
+            hop.counts.frames_received += evicted;
+            hop.counts.receives_inferred += evicted;
         }
-        while let Some(chunks) = self.hops.all[place].lanes.get_mut(&id.lane).and_then(|l| l.overtaken(id.seq)) {
+        loop {
             let hop = &mut self.hops.all[place];
+            let lane = hop.lanes.get_mut(&id.lane)?;
+            let frame = lane.pop_through(id.seq)?;
+            self.scratch.clear();
+            lane.pop_chunks(frame.chunks as usize, &mut self.scratch);
+            hop.counts.backlog -= 1;
+            self.hops.groups[hop.group].backlog -= 1;
+            self.pending_frames -= 1;
+            self.pending_chunks -= frame.chunks as usize;
+            if frame.seq == id.seq {
+                return Some(frame.at);
+            }
             hop.counts.frames_received += 1;
             hop.counts.receives_inferred += 1;
-            self.left(place, id.lane, chunks);
             self.receive_scratch(Receive { at, place, position: None, sent: None, seen: false });
-        }
-    }
-
-    /// Subtracts a frame that has left its lane from the queue totals, and moves its chunks to `scratch`.
-    fn left(&mut self, place: usize, lane: u32, chunks: u32) {
-        let hop = &mut self.hops.all[place];
-        hop.counts.backlog -= 1;
-        self.hops.groups[hop.group].backlog -= 1;
-        self.pending_frames -= 1;
-        self.pending_chunks -= chunks as usize;
-        self.scratch.clear();
-        if let Some(lane) = hop.lanes.get_mut(&lane) {
-            lane.pop_chunks(chunks as usize, &mut self.scratch);
         }
     }
 
@@ -237,9 +211,8 @@ impl Ledger {
     fn pass_chunk(&mut self, receive: Receive, chunk: PendingChunk) {
         let by = self.hops.all[receive.place].ends.to;
         if let Some(request) = self.table.get_mut(chunk.ticket) {
-            let mut check = LimitCheck { limits: &self.limits, reached: &mut self.reached };
             let first = chunk.nth == 1;
-            self.hops.processing_stages.received(request, by, (chunk.end, first), receive.at, &mut check);
+            self.hops.processing_stages.received(request, by, (chunk.end, first), receive.at, &mut self.limits);
         }
     }
 
@@ -261,13 +234,9 @@ impl Ledger {
                 request.gap_ns = Some(gap);
                 self.gap.record(at, gap);
                 self.gap_slot.record(gap);
-                if gap >= self.worst_gap.ns {
-                    self.worst_gap.ns = gap;
-                    self.worst_gap.rid = request.rid.clone();
-                    self.worst_gap.at = at;
-                }
+                self.worst_gap.enter(at, &request.rid, gap);
                 let hop = &self.hops.all[receive.place];
-                if let Some((by, arrived)) = hop.by.zip(receive.sent).filter(|_| Waits::resolves(gap)) {
+                if let Some((by, arrived)) = hop.by.zip(receive.sent).filter(|_| gap >= SHORTEST_NS) {
                     self.waits.push(Wait {
                         rid: request.rid.clone(),
                         sent,
@@ -290,7 +259,7 @@ impl Ledger {
             let (waiter, mode) = (self.engine.waiter, self.engine.mode);
             if (waiter, mode) == (Some(Waiter::KeepsLast), Some(Mode::Incremental)) {
                 let new_rid = request.predicted.is_none();
-                request.predict_drop(&mut self.shelf, &self.limits, &mut self.reached);
+                request.predict_drop(&mut self.shelf, &mut self.limits);
                 let chunks = request.predicted.as_ref().map_or(0, |losses| losses.chunks);
                 self.totals.predicted_drops.enter(at, &request.rid, chunks, new_rid);
             }
@@ -325,15 +294,6 @@ impl Ledger {
         };
         let timed = engine.turnaround.is_some() || predicted.dropped == 0;
         (predicted.wakeups_seen && known && timed && predicted.unknown == 0).then_some(predicted.dropped)
-    }
-
-    /// Discards old receives without a send: their sends were missed.
-    pub(super) fn expire_early_receives(&mut self, now: MonoNs) {
-        for hop in &mut self.hops.all {
-            while hop.early.front().is_some_and(|e| now.since(e.at) > EARLY_NS) {
-                hop.early.pop_front();
-            }
-        }
     }
 }
 

@@ -8,7 +8,7 @@ use smallvec::SmallVec;
 use super::delivery_tracker::{DeliveryTracker, Fates};
 use super::hop::BurstPosition;
 use super::in_process::InProcess;
-use super::limits::{Limits, ReachedCounts};
+use super::limits::CountedLimits;
 use super::losses::{LossStore, Losses, Lossy, LostRange};
 use super::stages::Marks;
 use super::stream::Stream;
@@ -141,16 +141,6 @@ impl Request {
         self.seen_tracker().map(|tracker| tracker.fates)
     }
 
-    /// Chunks sent and not yet delivered; `None` if its deliveries are not observed.
-    pub fn in_flight(&self) -> Option<u64> {
-        self.seen_tracker().map(DeliveryTracker::in_flight)
-    }
-
-    /// Inter-token latency at both ends; empty if deliveries are not observed.
-    pub fn itl(&self) -> ItlEnds {
-        self.itl.as_ref().map(|itl| itl.brief()).unwrap_or_default()
-    }
-
     /// Losses proven by deliveries; `None` if there are none.
     pub fn losses(&self) -> Option<&Losses> {
         self.losses.as_deref()
@@ -161,8 +151,17 @@ impl Request {
         self.predicted.as_deref()
     }
 
+    /// Inter-token latency at both ends; empty if deliveries are not observed.
+    pub fn itl(&self) -> ItlEnds {
+        let ends = self.itl.as_ref();
+        ends.map_or(ItlEnds::default(), |itl| ItlEnds {
+            sent: Spread::of_tally(&itl.sent),
+            delivered: Spread::of_tally(&itl.delivered),
+        })
+    }
+
     /// Predicts a drop of the last received chunk.
-    pub(crate) fn predict_drop(&mut self, shelf: &mut LossStore, limits: &Limits, reached: &mut ReachedCounts) {
+    pub(crate) fn predict_drop(&mut self, shelf: &mut LossStore, limits: &mut CountedLimits) {
         let [end, tokens, nth] = self.received_last;
         let predicted = self.predicted.get_or_insert_default();
         predicted.chunks += 1;
@@ -171,7 +170,7 @@ impl Request {
         }
         let range =
             LostRange { tokens: [end.saturating_sub(tokens) + 1, end], chunks: Some([nth; 2]), ids: Vec::new() };
-        shelf.keep(predicted, range, limits, reached);
+        shelf.keep(predicted, range, limits);
     }
 
     /// Removes and returns its losses; `None` if there are none.
@@ -234,12 +233,6 @@ pub struct ItlEnds {
     pub sent: Option<Spread>,
     /// Between deliveries to the client.
     pub delivered: Option<Spread>,
-}
-
-impl InterTokenLatency {
-    pub(crate) fn brief(&self) -> ItlEnds {
-        ItlEnds { sent: Spread::of_tally(&self.sent), delivered: Spread::of_tally(&self.delivered) }
-    }
 }
 
 /// Summary of a finished request.

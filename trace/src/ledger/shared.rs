@@ -96,7 +96,11 @@ impl Ledger {
             return false;
         };
         let is_live = |s: &Stream| {
-            s.on_group(seen.group) && s.whole() && !s.finished() && s.evidence() == Evidence::Delta && s.count.high > 1
+            s.on_group(seen.group)
+                && s.whole()
+                && !s.finished()
+                && s.count.evidence == Evidence::Delta
+                && s.count.high > 1
         };
         let known = request.streams.iter().any(|s| s.hop == seen.hop);
         !known && !request.is_shared() && request.retractions == 0 && request.streams.iter().any(is_live)
@@ -124,7 +128,10 @@ impl Ledger {
         }
         for ticket in before.into_iter().chain([ticket]) {
             self.predecessors.remove(&ticket);
-            self.mark_in_flight_unjudged(ticket);
+            if let Some(tracker) = self.table.get_mut(ticket).and_then(|request| request.tracker.as_mut()) {
+                tracker.shared = true;
+                self.stop_waiting(ticket);
+            }
         }
     }
 
@@ -136,21 +143,11 @@ impl Ledger {
         self.shared_rids.insert(rid);
     }
 
-    /// Makes the request's chunks in flight unjudged.
-    fn mark_in_flight_unjudged(&mut self, ticket: Ticket) {
-        let tracker = self.table.get_mut(ticket).and_then(|request| request.tracker.as_mut());
-        let Some(tracker) = tracker else { return };
-        tracker.shared = true;
-        self.in_flight -= tracker.entries();
-        self.shelf.ids -= tracker.ids_held();
-        self.totals.chunks.fates.unjudged += tracker.give_up_waiting().0;
-    }
-
     /// Step for a chunk of a shared rid: counts the ids it lists and draws no conclusions. Other requests keep `step`.
     pub(super) fn unjudged_step(&self, ticket: Ticket, at: usize, chunk: &Chunk<'_>, step: Step) -> Step {
         let request = self.table.get(ticket).filter(|request| request.is_shared());
         let Some(request) = request else { return step };
-        let lists_all = request.streams.get(at).is_some_and(|s| s.evidence() == Evidence::Cumulative);
+        let lists_all = request.streams.get(at).is_some_and(|s| s.count.evidence == Evidence::Cumulative);
         let new = chunk.listed.filter(|_| !lists_all).unwrap_or(0);
         Step { new, carried: new, verdict: Verdict::Fits }
     }
@@ -184,39 +181,28 @@ impl Ledger {
 
 #[cfg(test)]
 mod tests {
-    use crate::clock::MonoNs;
-
-    use crate::event::{Capabilities, Chunk, Delivery, Event, Finish, Frame, Hop, What};
-    use crate::id::{FrameId, HopId};
-    use crate::ledger::{Ledger, Limits};
+    use crate::event::{Capabilities, Chunk, Finish, IdColumn};
+    use crate::ledger::Limits;
+    use crate::ledger::test_path::TestPath;
 
     /// Two schedulers that send to one tokenizer with observed deliveries.
-    struct Engine {
-        ledger: Ledger,
-        now: u64,
-        sent: [u64; 2],
-    }
+    struct Engine(TestPath);
 
     impl Engine {
         fn new() -> Self {
-            let mut engine = Self { ledger: Ledger::new(Limits::default()), now: 0, sent: [0; 2] };
+            let mut engine = Self(TestPath::new(Limits::default()));
             (0..2).for_each(|id| engine.name(id, "scheduler->tokenizer"));
             engine
         }
 
         fn name(&mut self, id: u16, name: &str) {
-            let capabilities = Capabilities { sent: true, delivered: !name.ends_with('?'), ..Capabilities::default() };
-            self.apply(What::Hop(Hop {
-                origin: true,
-                last: !name.ends_with('?'),
-                ..Hop::new(HopId(id), name, capabilities)
-            }));
-        }
-
-        fn apply(&mut self, what: What<'_>) {
-            self.now += 1_000_000;
-            let at = MonoNs(self.now);
-            self.ledger.apply(&Event { at, what });
+            let last = !name.ends_with('?');
+            self.0.announce(
+                id,
+                name,
+                [true, last],
+                Capabilities { sent: true, delivered: last, ..Capabilities::default() },
+            );
         }
 
         /// Sends and delivers a chunk with one token and the cumulative count `count`.
@@ -227,23 +213,21 @@ mod tests {
 
         fn send(&mut self, hop: u16, count: u32, last: bool) {
             let chunk = Chunk { finish: last.then_some(Finish::Length), ..Chunk::counted("a", 1, count) };
-            let seq = self.sent[usize::from(hop)];
-            self.sent[usize::from(hop)] += 1;
-            let id = FrameId::new(HopId(hop), 0, seq);
-            self.apply(What::Sent(Frame::token_ids(id, 1, &[chunk])));
+            self.0.now += 1_000_000;
+            self.0.send(hop, IdColumn::Delta, &[chunk]);
         }
 
         fn deliver(&mut self, count: u32, finished: bool) {
-            self.apply(What::Delivered(Delivery { finished, ..Delivery::new("a", 1, Some(count)) }));
-            assert_eq!(self.ledger.balances(), Ok(()));
+            self.0.now += 1_000_000;
+            self.0.deliver(count, finished);
         }
 
         /// Requests seen, finished and shared; tokens sent and delivered; tokens reported lost on the wire and by drops, anomalies, and
         /// requests reported out of order or moved.
         fn counts(&self) -> ([u64; 3], [u64; 2], [u64; 4]) {
-            let totals = self.ledger.totals();
+            let totals = self.0.ledger.totals();
             let requests = totals.requests;
-            let lines = self.ledger.groups().iter();
+            let lines = self.0.ledger.groups().iter();
             let misplaced = lines.map(|line| line.out_of_order.rids + line.moved.rids).sum();
             (
                 [requests.seen, requests.finished, requests.shared],
@@ -264,7 +248,7 @@ mod tests {
             }
             let tokens = u64::from(first) + 40;
             assert_eq!(engine.counts(), ([2, 2, 1], [tokens, tokens], [0; 4]), "{first} tokens before");
-            assert_eq!(engine.ledger.degraded().count(), 1);
+            assert_eq!(engine.0.ledger.degraded().count(), 1);
         }
     }
 
@@ -295,7 +279,7 @@ mod tests {
     fn a_rid_reused_after_a_silent_end_is_judged() {
         let mut engine = Engine::new();
         (1..=5).for_each(|count| engine.pass(0, count, false));
-        engine.now += 6_000_000_000;
+        engine.0.now += 6_000_000_000;
         (1..=3).for_each(|count| engine.send(0, count, false));
         engine.deliver(1, false);
         engine.deliver(3, false);

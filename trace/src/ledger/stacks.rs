@@ -222,7 +222,9 @@ impl Ledger {
             waiting.reduce(|a, b| a + b)
         };
         let fits = self.stacks.enter(at, sample, backlog, self.limits.stack_functions);
-        self.reached.stack_functions += u64::from(!fits);
+        if !fits {
+            self.limits.reached("stack_functions");
+        }
     }
 
     /// Functions of the engine's threads, by role in the order first observed; empty without stack samples.

@@ -65,24 +65,9 @@ impl Stream {
         self.count.step(reported, epoch)
     }
 
-    /// Moves the stream to the new group of its hop.
-    pub(crate) fn moves_to(&mut self, group: usize, ends: Roles) {
-        (self.group, self.ends) = (group as u32, ends);
-    }
-
     /// Whether it belongs to the group at that index.
     pub(crate) fn on_group(&self, group: usize) -> bool {
         self.group as usize == group
-    }
-
-    /// Highest `completion_tokens` seen.
-    pub fn completion_tokens(&self) -> u32 {
-        self.count.high
-    }
-
-    /// Type of its ids, inferred from its counts.
-    pub fn evidence(&self) -> Evidence {
-        self.count.evidence
     }
 
     /// Whether each chunk shows its own tokens, by the stream's own evidence or otherwise by the release's `claim`.

@@ -7,6 +7,7 @@ use std::hint::black_box;
 use hashbrown::{DefaultHashBuilder, HashTable};
 use serde::{Deserialize, Serialize};
 
+use super::lane::PendingChunk;
 use super::request::Request;
 use super::ticket::Ticket;
 use crate::clock::MonoNs;
@@ -165,6 +166,15 @@ impl Table {
     pub(crate) fn get_mut(&mut self, ticket: Ticket) -> Option<&mut Request> {
         let slot = self.slots.get_mut(ticket.slot as usize)?;
         slot.request.as_mut().filter(|_| slot.age == ticket.age)
+    }
+
+    /// Marks the first receives of requests as missed whose first chunk is among these.
+    pub(super) fn miss_receives(&mut self, chunks: impl Iterator<Item = PendingChunk>) {
+        for chunk in chunks.filter(|chunk| chunk.first) {
+            if let Some(request) = self.get_mut(chunk.ticket) {
+                request.first_receive_missed = true;
+            }
+        }
     }
 
     /// Every record's ticket, in ascending order.

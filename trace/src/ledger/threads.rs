@@ -29,15 +29,15 @@ pub struct Thread {
     /// Whether it has received frames.
     receives: bool,
     /// When it asked for the next frame; `None` after it receives one.
-    asked: Option<MonoNs>,
+    pub(crate) asked: Option<MonoNs>,
     /// Its current burst of receives, over all hops.
     #[serde(default)]
     pub(crate) burst: Burst,
     last_at: MonoNs,
-    sums: TimeUse,
+    pub(crate) sums: TimeUse,
     /// Its event loop's polling over the run; `None` if not observed.
     pub poll: Option<PollUse>,
-    timeline: Timeline,
+    pub(crate) timeline: Timeline,
     #[serde(default)]
     absences: Absences,
 }
@@ -70,31 +70,6 @@ impl Thread {
     /// System call with most of its time in `state` between `from` and `to`; empty if unknown.
     pub fn away_in(&self, state: AwayState, from: MonoNs, to: MonoNs) -> &str {
         self.absences.place(state, from, to)
-    }
-
-    /// End of its last sample.
-    pub(crate) fn sampled_until(&self) -> Option<MonoNs> {
-        self.timeline.end()
-    }
-
-    /// Records that the thread asks for the next frame.
-    pub(crate) fn request_frame(&mut self, at: MonoNs) {
-        self.asked = Some(at);
-    }
-
-    /// Records a receive at `at`. Returns the time since the thread asked for the frame.
-    pub(crate) fn receive(&mut self, at: MonoNs) -> Option<u64> {
-        self.asked.take().map(|requested| at.since(requested))
-    }
-
-    /// When it asked for the next frame; `None` after it receives one.
-    pub(crate) fn requested_at(&self) -> Option<MonoNs> {
-        self.asked
-    }
-
-    /// Adds the processing time of a frame.
-    pub(crate) fn processed(&mut self, ns: u64) {
-        self.sums.processing_ns = self.sums.processing_ns.saturating_add(ns);
     }
 
     fn enter(&mut self, at: MonoNs, sample: &CpuSample<'_>, kept: usize) {
@@ -227,13 +202,5 @@ mod tests {
         assert!(!threads.sample(MonoNs(MS), &sample(2, 1), 10, 1));
         assert!(threads.sample(MonoNs(11_000 * MS), &sample(3, 1), 10, 1));
         assert!(threads.get(ThreadId { pid: 1, tid: 1 }).is_none() && threads.all.len() == 1);
-    }
-
-    #[test]
-    fn the_receive_wait_starts_when_a_frame_is_requested() {
-        let mut thread = Thread::new(ThreadId { pid: 1, tid: 1 }, MonoNs(0));
-        assert_eq!(thread.receive(MonoNs(5)), None, "the request for the frame was not observed");
-        thread.request_frame(MonoNs(7));
-        assert_eq!((thread.receive(MonoNs(9)), thread.receive(MonoNs(11))), (Some(2), None));
     }
 }

@@ -4,6 +4,7 @@ use std::collections::{BTreeMap, VecDeque};
 
 use serde::{Deserialize, Serialize};
 
+use super::limits::push_bounded;
 use super::totals::AffectedRequests;
 use crate::clock::MonoNs;
 use crate::event::{ToolCallOutcome, ToolCalls, UnjudgedReason};
@@ -52,11 +53,7 @@ impl ToolCallResponses {
         } else {
             &mut self.latest_others
         };
-        if kept.len() == KEPT {
-            kept.pop_front();
-        }
-        let rid = rid.into();
-        kept.push_back(ToolCallResponse { rid, at, calls });
+        push_bounded(kept, ToolCallResponse { rid: rid.into(), at, calls }, KEPT);
     }
 
     /// The latest damaged responses, then the latest others, each oldest first.

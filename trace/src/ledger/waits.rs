@@ -7,13 +7,14 @@ use std::collections::VecDeque;
 use serde::{Deserialize, Serialize};
 
 use super::hops::Group;
+use super::limits::push_bounded;
 use super::threads::Threads;
 use super::timeline::TimeUse;
 use crate::clock::MonoNs;
 use crate::id::ThreadId;
 
 /// Shortest wait that is judged: two samples.
-const SHORTEST_NS: u64 = 200_000_000;
+pub(super) const SHORTEST_NS: u64 = 200_000_000;
 /// Maximum number of waits not yet judged for lack of a sample.
 const PENDING: usize = 16_384;
 /// A sample that has not arrived after this time will not arrive.
@@ -67,22 +68,14 @@ impl Waits {
         self.pending.iter().all(|wait| wait.group < groups)
     }
 
-    /// Whether a gap is long enough to be judged.
-    pub(crate) fn resolves(gap_ns: u64) -> bool {
-        gap_ns >= SHORTEST_NS
-    }
-
     pub(crate) fn push(&mut self, wait: Wait) {
-        if self.pending.len() == PENDING {
-            self.pending.pop_front();
-            self.unjudged += 1;
-        }
-        self.pending.push_back(wait);
+        let evicted = push_bounded(&mut self.pending, wait, PENDING);
+        self.unjudged += u64::from(evicted.is_some());
     }
 
     /// Judges the waits covered by the latest sample of a receiving thread.
     pub(crate) fn sampled(&mut self, by: ThreadId, threads: &Threads, groups: &[Group]) {
-        let Some((thread, end)) = threads.get(by).and_then(|t| Some((t, t.sampled_until()?))) else {
+        let Some((thread, end)) = threads.get(by).and_then(|t| Some((t, t.timeline.end()?))) else {
             return;
         };
         let mut pending = std::mem::take(&mut self.pending);

@@ -23,7 +23,8 @@ use world::{Counts, LostTokens, RequestTruth, World};
 
 const SECOND: u64 = 1_000_000_000;
 
-/// Feeds observed events and ticks to an analysis, and checks that no counter decreases.
+/// Feeds observed events and ticks to an analysis. Checks that no counter decreases, and the ledger's invariants at the end: each tracked
+/// chunk has exactly one outcome, and queue totals match their queues.
 fn analyse(events: &[(u64, Option<OwnedEvent>)], config: Config) -> Result<Analysis, TestCaseError> {
     let mut analysis = Analysis::new(config);
     let mut before = counters(&analysis);
@@ -36,6 +37,7 @@ fn analyse(events: &[(u64, Option<OwnedEvent>)], config: Config) -> Result<Analy
         prop_assert!(now.iter().zip(&before).all(|(now, before)| now >= before), "{before:?} {now:?}");
         before = now;
     }
+    prop_assert_eq!(analysis.ledger().balances(), Ok(()));
     Ok(analysis)
 }
 
@@ -95,11 +97,10 @@ fn counts(report: &Report) -> Counts {
     }
 }
 
-/// Checks the ledger's invariants: each tracked chunk has exactly one outcome, and queue totals match their queues.
-fn check_balances(analysis: &Analysis) -> TestCaseResult {
-    let ledger = analysis.ledger();
-    prop_assert_eq!(ledger.balances(), Ok(()));
-    Ok(())
+/// Checks that a run causes no false findings.
+fn no_false_findings(shape: Shape, steps: &[Step]) -> TestCaseResult {
+    let world = World::run(shape, steps);
+    check_no_false_findings(&world, &analyse(&world.events, Config::default())?)
 }
 
 fn requests_with_rid<'w>(world: &'w World, rid: &'w str) -> impl Iterator<Item = &'w RequestTruth> {
@@ -292,7 +293,6 @@ proptest! {
             prop_assert_eq!((hop.chunks, hop.tokens), (truth.chunks, Some(truth.tokens)));
         }
         prop_assert_eq!(has_finding(&report, "dropped-chunks"), reported.dropped > 0);
-        check_balances(&analysis)?;
         check_no_false_findings(&world, &analysis)?;
     }
 
@@ -325,7 +325,6 @@ proptest! {
         let report = report(&analysis);
         prop_assert_eq!(settled(&counts(&report)), settled(&world.counts));
         prop_assert!(!report.findings.iter().any(|finding| finding.kind.starts_with("wire-")));
-        check_balances(&analysis)?;
     }
 
     #[test]
@@ -333,7 +332,6 @@ proptest! {
         let world = World::run(shape, &steps);
         let analysis = analyse(&world.events, Config { limits: no_expiry(), ..Config::default() })?;
         prop_assert_eq!(report(&analysis).tokens.missing_on_wire, world.tokens_judged_missing);
-        check_balances(&analysis)?;
     }
 
     #[test]
@@ -344,15 +342,11 @@ proptest! {
         let counted = |event: &OwnedEvent| matches!(event, OwnedEvent::Plain(What::Missed(Missed { count: 1.., .. })));
         let missed = world.events.iter().any(|(_, event)| event.as_ref().is_some_and(counted));
         prop_assert_eq!(report(&analysis).own.events_missed > 0, missed);
-        check_balances(&analysis)?;
     }
 
     #[test]
     fn server_faults_with_missed_observations_cause_no_false_findings(shape in schedule::partly_observed(), steps in schedule::faulty_with_misses()) {
-        let world = World::run(shape, &steps);
-        let analysis = analyse(&world.events, Config::default())?;
-        check_no_false_findings(&world, &analysis)?;
-        check_balances(&analysis)?;
+        no_false_findings(shape, &steps)?;
     }
 
     #[test]
@@ -361,43 +355,29 @@ proptest! {
     ) {
         // Without reuse of rids: reordering could start a new request before the earlier one with its rid ends.
         let world = World::run(Shape { rids_reused: false, ..shape }, &steps);
-        let analysis = analyse(&shuffled(&world.events, &swaps), Config::default())?;
-        check_no_false_findings(&world, &analysis)?;
-        check_balances(&analysis)?;
+        check_no_false_findings(&world, &analyse(&shuffled(&world.events, &swaps), Config::default())?)?;
     }
 
     #[test]
     fn changing_visibility_of_tokenizers_causes_no_false_findings(shape in schedule::fully_observed(), steps in schedule::visibility_changes()) {
-        let world = World::run(shape, &steps);
-        let analysis = analyse(&world.events, Config::default())?;
-        check_no_false_findings(&world, &analysis)?;
-        check_balances(&analysis)?;
+        no_false_findings(shape, &steps)?;
     }
 
     #[test]
     fn live_requests_sharing_a_rid_cause_no_false_findings(shape in schedule::shared_rids(), steps in schedule::healthy()) {
-        let world = World::run(shape, &steps);
-        let analysis = analyse(&world.events, Config::default())?;
-        check_no_false_findings(&world, &analysis)?;
-        check_balances(&analysis)?;
+        no_false_findings(shape, &steps)?;
     }
 
     #[test]
     fn live_requests_sharing_a_rid_on_a_faulty_server_cause_no_false_findings(
         shape in schedule::shared_rids(), steps in schedule::faulty(),
     ) {
-        let world = World::run(shape, &steps);
-        let analysis = analyse(&world.events, Config::default())?;
-        check_no_false_findings(&world, &analysis)?;
-        check_balances(&analysis)?;
+        no_false_findings(shape, &steps)?;
     }
 
     #[test]
     fn an_apparent_first_chunk_causes_no_false_findings(shape in schedule::joined_late(), steps in schedule::large_chunks()) {
-        let world = World::run(shape, &steps);
-        let analysis = analyse(&world.events, Config::default())?;
-        check_no_false_findings(&world, &analysis)?;
-        check_balances(&analysis)?;
+        no_false_findings(shape, &steps)?;
     }
 
     #[test]
@@ -421,7 +401,6 @@ proptest! {
         let world = World::run(shape, &steps);
         let analysis = analyse(&world.events, Config { limits, ..Config::default() })?;
         check_no_false_findings(&world, &analysis)?;
-        check_balances(&analysis)?;
         check_limits(&analysis, &limits)?;
     }
 

@@ -2,15 +2,15 @@
 
 use super::*;
 
-fn entering(end: u32, tokens: u32, ids: &[i64]) -> Entering<'_> {
-    Entering { end, counted: end, tokens, missing: 0, nth: 1, ids, imprecise: false, rebased: false }
+/// Each chunk's ids are the positions of its tokens.
+fn push(tracker: &mut DeliveryTracker, entry: Entry, whole: bool) {
+    let ids: Vec<i64> = (entry.end - entry.tokens..entry.end).map(|place| i64::from(place) + 1).collect();
+    tracker.push(entry, &ids, whole);
 }
 
-/// Each chunk's ids are the positions of its tokens.
 fn put(tracker: &mut DeliveryTracker, end: u32, counted: u32, tokens: u32, whole: bool) {
-    let ids: Vec<i64> = (end - tokens..end).map(|place| i64::from(place) + 1).collect();
-    let chunk = Entering { counted, nth: tracker.in_flight.len() as u32 + 1, ..entering(end, tokens, &ids) };
-    tracker.push(chunk, whole);
+    let nth = tracker.in_flight.len() as u32 + 1;
+    push(tracker, Entry { end, counted, tokens, nth, ..Entry::default() }, whole);
 }
 
 /// Chunks known only by their counts.
@@ -18,10 +18,8 @@ fn imprecise(ends: &[u32]) -> DeliveryTracker {
     let mut tracker = DeliveryTracker::new(0, None);
     let mut before = 0;
     for (nth, &end) in (1..).zip(ends) {
-        let ids: Vec<i64> = (before..end).map(|place| i64::from(place) + 1).collect();
-        let chunk = Entering { nth, imprecise: true, ..entering(end, end - before, &ids) };
-        tracker.push(chunk, true);
-        before = end;
+        let tokens = end - std::mem::replace(&mut before, end);
+        push(&mut tracker, Entry { end, counted: end, tokens, nth, imprecise: true, ..Entry::default() }, true);
     }
     tracker
 }
@@ -48,6 +46,44 @@ fn incremental(tokens: u32, to: u32) -> Delivery<'static> {
 }
 
 #[test]
+fn deliveries_cover_merge_or_drop_the_chunks_before_their_end() {
+    const ONE: [u64; 5] = [1, 0, 0, 0, 0];
+    let finished = |tokens, to| delivery(Mode::Incremental, tokens, to, true);
+    let without_text = Delivery { without_text: 1, ..incremental(3, 3) };
+    let whole = [(1, 1), (2, 1), (4, 2), (5, 1)];
+    let finish = [(1, 1), (1, 0)];
+    let missed = DeliveryTracker { epoch: 1, ..tracker(&[(1, 1), (2, 1), (3, 1)]) };
+    for (case, mut tracker, deliveries) in [
+        (
+            "chunks without text come with others",
+            tracker(&[(1, 1), (2, 1), (3, 1)]),
+            [(without_text, [2, 1, 0, 0, 0])].as_slice(),
+        ),
+        ("a waiter merges", tracker(&whole), &[(incremental(4, 4), [1, 2, 0, 0, 0]), (incremental(1, 5), ONE)]),
+        ("an empty finish is merged", tracker(&finish), &[(finished(1, 1), [1, 1, 0, 0, 0])]),
+        ("an empty finish replaces a chunk", tracker(&finish), &[(finished(0, 1), [1, 0, 1, 1, 0])]),
+        ("an empty finish is separate", tracker(&finish), &[(incremental(1, 1), ONE), (finished(0, 1), ONE)]),
+        ("deliveries were missed", missed, &[(incremental(1, 3), [1, 0, 0, 0, 2])]),
+        // The column does not show where the chunk begins. Tokens before it were delivered before observation began.
+        ("an imprecise first chunk", imprecise(&[5, 6]), &[(incremental(1, 5), ONE), (incremental(1, 6), ONE)]),
+        // Counts do not show a frame lost before the first hop. Its tokens are not dropped from the next chunk.
+        ("a frame was lost before a chunk", imprecise(&[1, 3]), &[(incremental(1, 1), ONE), (incremental(1, 3), ONE)]),
+        // Two chunks merged across such a frame may carry as many tokens as the second chunk alone.
+        ("imprecise chunks may be merged", imprecise(&[1, 4]), &[(incremental(2, 4), [1, 0, 0, 0, 1])]),
+        ("imprecise chunks are merged", imprecise(&[2, 5]), &[(incremental(5, 5), [1, 1, 0, 0, 0])]),
+        // A request's last chunk may carry no tokens; those delivered with it may belong to the previous chunk.
+        ("an imprecise finish of three chunks", imprecise(&[1, 2, 3]), &[(finished(1, 3), [1, 0, 1, 1, 1])]),
+        ("an imprecise finish of two chunks", imprecise(&[1, 2]), &[(finished(1, 2), [1, 0, 0, 0, 1])]),
+        // The wire lost token 2, and the frame of token 3 was not observed. A delivery of tokens 1 and 3 does not drop token 1.
+        ("a delivery ends after the observed chunks", tracker(&[(1, 1)]), &[(incremental(2, 3), [0, 0, 0, 0, 1])]),
+    ] {
+        for (delivery, expected) in deliveries {
+            assert_eq!(counts(tracker.deliver(delivery, 0).fates), *expected, "{case}");
+        }
+    }
+}
+
+#[test]
 fn a_waiter_that_keeps_the_last_chunk_drops_the_others() {
     let mut tracker = tracker(&[(1, 1), (2, 1), (4, 2), (5, 1)]);
     let outcome = tracker.deliver(&incremental(1, 5), 0);
@@ -56,46 +92,11 @@ fn a_waiter_that_keeps_the_last_chunk_drops_the_others() {
 }
 
 #[test]
-fn chunks_without_text_are_delivered_with_others() {
-    let mut tracker = tracker(&[(1, 1), (2, 1), (3, 1)]);
-    let delivery = Delivery { without_text: 1, ..incremental(3, 3) };
-    let fates = tracker.deliver(&delivery, 0).fates;
-    assert_eq!((fates.delivered, fates.merged), (2, 1));
-}
-
-#[test]
-fn a_waiter_that_merges_loses_nothing() {
-    let mut tracker = tracker(&[(1, 1), (2, 1), (4, 2), (5, 1)]);
-    assert_eq!(counts(tracker.deliver(&incremental(4, 4), 0).fates), [1, 2, 0, 0, 0]);
-    assert_eq!(counts(tracker.deliver(&incremental(1, 5), 0).fates), [1, 0, 0, 0, 0]);
-}
-
-#[test]
 fn cumulative_deliveries_cover_what_they_skip() {
     let mut tracker = tracker(&[(1, 1), (2, 1), (3, 1), (4, 1)]);
     let outcome = tracker.deliver(&delivery(Mode::Cumulative, 3, 3, false), 0);
     assert_eq!(counts(outcome.fates), [1, 2, 0, 0, 0]);
     assert_eq!((outcome.new, tracker.in_flight()), (3, 1));
-}
-
-#[test]
-fn an_empty_finish_is_delivered_merged_or_alone() {
-    let mut merged = tracker(&[(1, 1), (1, 0)]);
-    let last = delivery(Mode::Incremental, 1, 1, true);
-    assert_eq!(counts(merged.deliver(&last, 0).fates), [1, 1, 0, 0, 0]);
-    let mut replaced = tracker(&[(1, 1), (1, 0)]);
-    let empty = delivery(Mode::Incremental, 0, 1, true);
-    assert_eq!(counts(replaced.deliver(&empty, 0).fates), [1, 0, 1, 1, 0]);
-    let mut separate = tracker(&[(1, 1), (1, 0)]);
-    assert_eq!(counts(separate.deliver(&incremental(1, 1), 0).fates), [1, 0, 0, 0, 0]);
-    assert_eq!(counts(separate.deliver(&empty, 0).fates), [1, 0, 0, 0, 0]);
-}
-
-#[test]
-fn missed_deliveries_are_not_reported_as_drops() {
-    let mut tracker = tracker(&[(1, 1), (2, 1), (3, 1)]);
-    let outcome = tracker.deliver(&incremental(1, 3), 1);
-    assert_eq!(counts(outcome.fates), [1, 0, 0, 0, 2]);
 }
 
 #[test]
@@ -130,29 +131,6 @@ fn a_full_tracker_keeps_exact_token_counts() {
     assert_eq!(counts(outcome.fates), [1, 0, 4, 4, 0]);
 }
 
-/// The column does not show where the chunk begins. Tokens before it were delivered before observation began and are not dropped.
-#[test]
-fn an_imprecise_first_chunk_proves_no_loss_before_it() {
-    let mut tracker = imprecise(&[5, 6]);
-    assert_eq!(counts(tracker.deliver(&incremental(1, 5), 0).fates), [1, 0, 0, 0, 0]);
-    assert_eq!(counts(tracker.deliver(&incremental(1, 6), 0).fates), [1, 0, 0, 0, 0]);
-}
-
-/// Counts do not show a frame lost before the first hop. Its tokens must not count as dropped from the next chunk.
-#[test]
-fn tokens_of_a_lost_frame_are_not_dropped_from_the_next_chunk() {
-    let mut tracker = imprecise(&[1, 3]);
-    tracker.deliver(&incremental(1, 1), 0);
-    assert_eq!(counts(tracker.deliver(&incremental(1, 3), 0).fates), [1, 0, 0, 0, 0]);
-}
-
-/// Two chunks merged across such a frame may carry as many tokens as the second chunk alone.
-#[test]
-fn a_merge_of_imprecise_chunks_is_not_a_drop() {
-    let mut tracker = imprecise(&[1, 4]);
-    assert_eq!(counts(tracker.deliver(&incremental(2, 4), 0).fates), [1, 0, 0, 0, 1]);
-}
-
 #[test]
 fn counts_alone_prove_only_the_last_token_of_each_chunk_dropped() {
     let mut tracker = imprecise(&[1, 4, 5]);
@@ -160,24 +138,6 @@ fn counts_alone_prove_only_the_last_token_of_each_chunk_dropped() {
     assert_eq!(counts(outcome.fates), [1, 0, 2, 2, 0]);
     let places: Vec<_> = outcome.lost.iter().map(|lost| (lost.tokens, &*lost.ids)).collect();
     assert_eq!(places, [([1, 1], &[1][..]), ([4, 4], &[4][..])]);
-    // A delivery of all 5 tokens contains both chunks.
-    assert_eq!(counts(imprecise(&[2, 5]).deliver(&incremental(5, 5), 0).fates), [1, 1, 0, 0, 0]);
-}
-
-/// A request's last chunk may carry no tokens; those delivered with it may belong to the previous chunk.
-#[test]
-fn an_imprecise_finish_proves_no_drop() {
-    let mut tracker = imprecise(&[1, 2, 3]);
-    let last = delivery(Mode::Incremental, 1, 3, true);
-    assert_eq!(counts(tracker.deliver(&last, 0).fates), [1, 0, 1, 1, 1]);
-    assert_eq!(counts(imprecise(&[1, 2]).deliver(&delivery(Mode::Incremental, 1, 2, true), 0).fates), [1, 0, 0, 0, 1]);
-}
-
-/// The wire lost token 2, and the frame of token 3 was not observed. A delivery of tokens 1 and 3 must not drop token 1.
-#[test]
-fn a_delivery_beyond_the_observed_chunks_proves_no_drop() {
-    let mut tracker = tracker(&[(1, 1)]);
-    assert_eq!(counts(tracker.deliver(&incremental(2, 3), 0).fates), [0, 0, 0, 0, 1]);
 }
 
 /// Two empty chunks with counts 1 and 3 share an entry at the limit. Two deliveries end with them, but match neither, since a shared
@@ -259,8 +219,7 @@ fn a_delivery_that_ends_inside_a_merged_entry_proves_no_later_drop() {
 fn chunks_merged_with_unobserved_tokens_are_not_dropped() {
     let mut tracker = tracker(&[(1, 1), (2, 1)]);
     tracker.deliver(&incremental(1, 1), 0);
-    let rebased = Entering { nth: 3, rebased: true, ..entering(4, 1, &[4]) };
-    tracker.push(rebased, true);
+    push(&mut tracker, Entry { end: 4, counted: 4, tokens: 1, nth: 3, after_gap: true, ..Entry::default() }, true);
     // The delivery holds tokens 2 and 4; token 3 was lost on the wire.
     assert_eq!(counts(tracker.deliver(&incremental(2, 4), 0).fates), [1, 0, 0, 0, 1]);
 }

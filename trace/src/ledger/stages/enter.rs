@@ -1,10 +1,11 @@
 //! Entry of log data into the ledger: finds the request of each stage and pairs first sends with receives.
 
 use super::marks::{Entered, Mark};
-use super::{AWAITED, NAMES, PAIRS};
+use super::{AWAITED, PAIRS};
 use crate::clock::MonoNs;
 use crate::event::{Finish, LoggedState, Merged, Stage};
 use crate::ledger::Ledger;
+use crate::ledger::limits::push_bounded;
 use crate::ledger::ticket::Ticket;
 
 impl Ledger {
@@ -18,7 +19,7 @@ impl Ledger {
         let names = self.engine.facts().stages();
         let stages = &mut self.stages;
         stages.counts.logged += 1;
-        let (Some(name), Some(by)) = (stages.names.id(stage.name, NAMES), stages.by.id(stage.by, NAMES)) else {
+        let (Some(name), Some(by)) = (stages.names.id(stage.name), stages.by.id(stage.by)) else {
             stages.counts.left_out += 1;
             return;
         };
@@ -79,18 +80,11 @@ impl Ledger {
         match stage.name {
             name if name == names.first_sent => {
                 request.sent_first = earlier(request.sent_first);
-                let awaited = stages.awaited.entry(by).or_default();
-                if awaited.len() == AWAITED {
-                    awaited.pop_front();
-                }
-                awaited.push_back((at, ticket));
+                push_bounded(stages.awaited.entry(by).or_default(), (at, ticket), AWAITED);
             }
             name if name == names.first_received => {
                 request.received_first = earlier(request.received_first);
-                if stages.passed.len() == AWAITED {
-                    stages.passed.pop_front();
-                }
-                stages.passed.push_back(ticket);
+                push_bounded(&mut stages.passed, ticket, AWAITED);
             }
             // A later stage shows that the first token was received.
             name if names.place_of(name) > names.place_of(names.first_received) => {
@@ -109,13 +103,9 @@ impl Ledger {
                 overtaking = Some((gap.begin.by, gap.begin.at));
                 self.gap.record(end, ns);
                 request.gap_ns = request.gap_ns.max(Some(ns));
-                if ns >= self.worst_gap.ns {
-                    self.worst_gap.ns = ns;
-                    self.worst_gap.rid = request.rid.clone();
-                    self.worst_gap.at = end;
-                }
+                self.worst_gap.enter(end, &request.rid, ns);
                 let states = stages.logged_processes.states(stages.by.get(gap.end.by), end);
-                marks.set_states(gap.place, states);
+                marks.list[gap.place].states = states;
                 if let Some(states) = states {
                     stages.gaps.push(ns, states);
                 }

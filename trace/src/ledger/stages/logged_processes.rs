@@ -94,13 +94,9 @@ impl LoggedProcess {
 }
 
 #[derive(Debug, Default, Serialize, Deserialize)]
-pub(super) struct LoggedProcesses(Vec<LoggedProcess>);
+pub(super) struct LoggedProcesses(pub(super) Vec<LoggedProcess>);
 
 impl LoggedProcesses {
-    pub(super) fn list(&self) -> &[LoggedProcess] {
-        &self.0
-    }
-
     pub(super) fn enter(&mut self, at: MonoNs, logged: &LoggedState<'_>) {
         let place = match self.0.iter().position(|t| *t.by == *logged.by) {
             Some(place) => place,

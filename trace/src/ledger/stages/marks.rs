@@ -28,7 +28,7 @@ pub struct Mark {
 /// The stages of one request, earliest first.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Marks {
-    list: SmallVec<[Mark; 6]>,
+    pub(super) list: SmallVec<[Mark; 6]>,
     /// Bit mask of the stages whose gap is already computed.
     judged: u32,
 }
@@ -102,10 +102,5 @@ impl Marks {
             }
         }
         gaps
-    }
-
-    /// Sets the number of requests with state in the logging process, for the stage at `place`.
-    pub(super) fn set_states(&mut self, place: usize, states: Option<u32>) {
-        self.list[place].states = states;
     }
 }

@@ -45,7 +45,7 @@ pub struct Stages {
     /// First sends without a logged receive yet, by sender, in order.
     awaited: HashMap<u8, VecDeque<(MonoNs, Ticket)>>,
     /// Requests with a logged receive of the first token, oldest first. The oldest is evicted first.
-    passed: VecDeque<Ticket>,
+    pub(super) passed: VecDeque<Ticket>,
     /// Counters.
     pub counts: StageCounts,
     /// Merged chunks in the engine's log.
@@ -57,12 +57,12 @@ pub struct Stages {
 struct Names(Vec<Box<str>>);
 
 impl Names {
-    /// Index of `name`, which is added if unknown. `None` at `limit` names (at most 256).
-    fn id(&mut self, name: &str, limit: usize) -> Option<u8> {
+    /// Index of `name`, which is added if unknown. `None` at the limit of names.
+    fn id(&mut self, name: &str) -> Option<u8> {
         if let Some(known) = self.known(name) {
             return Some(known);
         }
-        if self.0.len() >= limit.min(256) {
+        if self.0.len() >= NAMES {
             return None;
         }
         self.0.push(name.into());
@@ -134,19 +134,14 @@ impl Stages {
         self.between.iter().map(|(&(from, to), d)| (self.names.get(from), self.names.get(to), d))
     }
 
-    /// Removes and returns the request whose first receive was logged first.
-    pub(super) fn passed(&mut self) -> Option<Ticket> {
-        self.passed.pop_front()
-    }
-
     /// Requests with the worst gaps, worst first.
     pub fn slowest(&self) -> &[Slow] {
-        self.slowest.list()
+        &self.slowest.0
     }
 
     /// Processes that log their state.
     pub fn processes(&self) -> &[LoggedProcess] {
-        self.logged_processes.list()
+        &self.logged_processes.0
     }
 
     /// Correlation of gaps with `states`; `None` with fewer than three requests where both are known, or without variation.

@@ -19,13 +19,9 @@ pub struct Slow {
 }
 
 #[derive(Debug, Default, Serialize, Deserialize)]
-pub(super) struct Slowest(Vec<Slow>);
+pub(super) struct Slowest(pub(super) Vec<Slow>);
 
 impl Slowest {
-    pub(super) fn list(&self) -> &[Slow] {
-        &self.0
-    }
-
     /// Enters a request, or updates it with new data.
     pub(super) fn offer(&mut self, rid: &str, gap_ns: u64, marks: &Marks) {
         let full = self.0.len() >= KEPT;
