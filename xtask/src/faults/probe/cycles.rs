@@ -7,16 +7,16 @@ use std::time::Duration;
 use anyhow::{Context, Result};
 use probe_user::Options;
 
-use super::{Bench, Checks, Counts, Load, Objects, Pair, Seen};
+use super::{Checks, Counts, Load, Objects, Pair, Seen};
 
 /// Allowed memory growth over all cycles in KiB, for allocator slack. A leak of one page a cycle would be 2,000 in 500 cycles.
 const MAX_KIB: u64 = 1_500;
 
 /// Repeated attach, observe and detach. Neither side may leak resources.
-pub(super) fn run(bench: &Bench, dir: &Path, checks: &mut Checks) -> Result<Seen> {
-    let cycles = if bench.long { 500 } else { 50 };
+pub(super) fn run(long: bool, dir: &Path, checks: &mut Checks) -> Result<Seen> {
+    let cycles = if long { 500 } else { 50 };
     let load = Load { rate: 2_000, sizes: "small", ..Load::STEADY };
-    let mut pair = Pair::start(bench, load, dir)?;
+    let mut pair = Pair::start(load, dir)?;
     pair.sender.go()?;
     let own = std::process::id();
     let mut before = Vec::new();
@@ -68,9 +68,9 @@ pub(super) fn run(bench: &Bench, dir: &Path, checks: &mut Checks) -> Result<Seen
 }
 
 /// Two probes on the same processes: each observes everything, and detaching one does not affect the other.
-pub(super) fn together(bench: &Bench, dir: &Path, checks: &mut Checks) -> Result<Seen> {
+pub(super) fn together(long: bool, dir: &Path, checks: &mut Checks) -> Result<Seen> {
     let load = Load {
-        count: if bench.long { 50_000 } else { 2_500 },
+        count: if long { 50_000 } else { 2_500 },
         connections: 2,
         // A rate low enough for the ring buffer while the other probe detaches, which can take seconds on a busy machine.
         rate: 1_500,
@@ -78,7 +78,7 @@ pub(super) fn together(bench: &Bench, dir: &Path, checks: &mut Checks) -> Result
         ..Load::STEADY
     };
     let wanted = u64::from(load.count * load.connections);
-    let mut pair = Pair::start(bench, load, dir)?;
+    let mut pair = Pair::start(load, dir)?;
     let (mut remaining, mut detached) = (pair.attach(Options::default())?, pair.attach(Options::default())?);
     let (mut of_one, mut of_other) = (Counts::default(), Counts::default());
     pair.sender.go()?;

@@ -9,16 +9,16 @@ use anyhow::{Context, Result};
 use probe_user::{Options, Probe, Target};
 use rustix::process::Signal;
 
-use super::{Bench, CAPTURE, Checks, Counts, Load, Objects, Pair, Seen, Sender, attach};
+use super::{CAPTURE, Checks, Counts, Load, Objects, Pair, Seen, Sender, attach};
 
 /// A load with a known count, so that every record can be accounted for.
 const COUNTED: Load = Load { count: 2_000, connections: 2, rate: 4_000, sizes: "small", ..Load::STEADY };
 
 /// Kills a sender at varying times during attach while the same probe observes the receiver throughout.
-pub(super) fn dies(bench: &Bench, dir: &Path, checks: &mut Checks) -> Result<Seen> {
-    let rounds = if bench.long { 100 } else { 10 };
+pub(super) fn dies(long: bool, dir: &Path, checks: &mut Checks) -> Result<Seen> {
+    let rounds = if long { 100 } else { 10 };
     let endless = Load { count: 0, ..COUNTED };
-    let mut pair = Pair::start(bench, endless, dir)?;
+    let mut pair = Pair::start(endless, dir)?;
     pair.sender.go()?;
     let endpoint = format!("ipc://{}", dir.join("hop").display());
     let own = std::process::id();
@@ -27,7 +27,7 @@ pub(super) fn dies(bench: &Bench, dir: &Path, checks: &mut Checks) -> Result<See
     for round in 0..rounds {
         let name = format!("victim{round}");
         let load = Load { first: 100 + round * 10, ..endless };
-        let mut victim = Sender::start(&bench.home, &name, &endpoint, load, dir)?;
+        let mut victim = Sender::start(&name, &endpoint, load, dir)?;
         victim.go()?;
         let pid = victim.pid();
         let killer = thread::spawn(move || {
@@ -52,8 +52,8 @@ pub(super) fn dies(bench: &Bench, dir: &Path, checks: &mut Checks) -> Result<See
 }
 
 /// A process loses its probes on exec. After a second attach, all its messages are observed.
-pub(super) fn execs(bench: &Bench, dir: &Path, checks: &mut Checks) -> Result<Seen> {
-    let mut pair = Pair::start(bench, COUNTED, dir)?;
+pub(super) fn execs(_: bool, dir: &Path, checks: &mut Checks) -> Result<Seen> {
+    let mut pair = Pair::start(COUNTED, dir)?;
     let mut probe = pair.attach(Options::default())?;
     pair.sender.become_another()?;
     let mut counts = Counts::default();
@@ -68,19 +68,14 @@ pub(super) fn execs(bench: &Bench, dir: &Path, checks: &mut Checks) -> Result<Se
 }
 
 /// SIGSTOP before the attach and SIGCONT after it.
-pub(super) fn stopped(bench: &Bench, dir: &Path, checks: &mut Checks) -> Result<Seen> {
+pub(super) fn stopped(_: bool, dir: &Path, checks: &mut Checks) -> Result<Seen> {
     let set_frozen = |sender: &Sender, freeze| sender.signal(if freeze { Signal::STOP } else { Signal::CONT });
-    frozen(bench, &set_frozen, dir, checks)
+    frozen(&set_frozen, dir, checks)
 }
 
 /// Checks that attaching to a frozen process takes no longer than usual, and that its later messages are observed.
-fn frozen(
-    bench: &Bench,
-    freeze: &dyn Fn(&Sender, bool) -> Result<()>,
-    dir: &Path,
-    checks: &mut Checks,
-) -> Result<Seen> {
-    let mut pair = Pair::start(bench, COUNTED, dir)?;
+fn frozen(freeze: &dyn Fn(&Sender, bool) -> Result<()>, dir: &Path, checks: &mut Checks) -> Result<Seen> {
+    let mut pair = Pair::start(COUNTED, dir)?;
     freeze(&pair.sender, true)?;
     let begun = Instant::now();
     let probe = pair.attach(Options::default());
@@ -157,14 +152,14 @@ impl Drop for Freezer {
     }
 }
 
-pub(super) fn in_freezer(bench: &Bench, dir: &Path, checks: &mut Checks) -> Result<Seen> {
+pub(super) fn in_freezer(_: bool, dir: &Path, checks: &mut Checks) -> Result<Seen> {
     match Freezer::make() {
         Ok(freezer) => {
             let set_frozen = |sender: &Sender, freeze: bool| {
                 freezer.write("cgroup.procs", &sender.pid().to_string())?;
                 freezer.write(freezer.file, freezer.words[usize::from(!freeze)])
             };
-            frozen(bench, &set_frozen, dir, checks)
+            frozen(&set_frozen, dir, checks)
         }
         Err(why) => Ok(Seen { messages: 0, outcome: format!("SKIPPED: {why}") }),
     }
