@@ -112,11 +112,11 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
 
 /// Restricts the process to the access needed once the child runs.
 fn confine(args: &Args, folder: &Path) {
-    let mut plan = confinement::probes(confinement::live(Work::Move, &args.live)).write(folder);
-    if let Some(report) = &args.report {
-        plan = plan.make(report);
-    }
-    confinement::apply(&plan.keep(confinement::MOVING));
+    let mut plan = confinement::live(Work::Move, &args.live);
+    plan.keep |= confinement::probes() | confinement::MOVING;
+    plan.write.push(folder.to_owned());
+    args.report.iter().for_each(|report| plan.make(report));
+    confinement::apply(&plan);
 }
 
 /// Creates the log file for the command's output while the screen is active.

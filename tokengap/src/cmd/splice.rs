@@ -75,8 +75,9 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     let planned = plan(engine, args.hop.as_deref())?;
     let guard = Guard::start(&folders(&planned), None)?;
     // No other program starts after this point, and no message has been read yet.
-    let needs = confinement::probes(confinement::live(Work::Move, &args.live));
-    confinement::apply(&needs.keep(confinement::MOVING));
+    let mut needs = confinement::live(Work::Move, &args.live);
+    needs.keep |= confinement::probes() | confinement::MOVING;
+    confinement::apply(&needs);
     let prepared = Prepared::new(engine, planned)?;
     err!("tokengap: sockets to move behind the relay:\n{}", prepared.describe());
     if let Err(why) = &prepared.witness {

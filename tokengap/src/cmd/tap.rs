@@ -66,8 +66,9 @@ pub(crate) struct Args {
 }
 
 pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
-    let plan = confinement::live(Work::Network, &args.live);
-    confinement::apply(&confinement::relay(plan, &args.listen, &args.upstream));
+    let mut plan = confinement::live(Work::Network, &args.live);
+    confinement::relay(&mut plan, &args.listen, &args.upstream);
+    confinement::apply(&plan);
     let hops = hops(args)?;
     allow_files(args.max_connections);
     let options = Options {
