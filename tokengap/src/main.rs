@@ -36,7 +36,6 @@ mod splice;
 mod tap;
 #[cfg(target_os = "linux")]
 mod tokenizer;
-mod watch;
 
 #[cfg(target_os = "linux")]
 use std::io::IsTerminal;
