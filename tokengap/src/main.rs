@@ -21,8 +21,6 @@ mod demo;
 #[cfg(all(test, target_os = "linux"))]
 mod documents;
 #[cfg(target_os = "linux")]
-mod engine_facts;
-#[cfg(target_os = "linux")]
 mod guard;
 mod headless;
 mod log;
