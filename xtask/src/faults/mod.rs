@@ -13,6 +13,7 @@ use std::time::Instant;
 use anyhow::{Context, Result, ensure};
 use serde::Deserialize;
 
+use self::peers::Arrived;
 use crate::document;
 use crate::e2e::check::Checks;
 use crate::e2e::kernel::refusal;
@@ -41,6 +42,12 @@ struct Seen {
     /// Number of messages whose arrival was checked.
     messages: u64,
     outcome: String,
+}
+
+impl Seen {
+    fn of(arrived: &Arrived, outcome: String) -> Self {
+        Self { messages: arrived.messages(), outcome }
+    }
 }
 
 /// A finished row of the table.

@@ -23,7 +23,7 @@ pub(super) fn run(long: bool, dir: &Path, checks: &mut Checks) -> Result<Seen> {
     let (mut counts, mut objects, mut blind) = (Counts::default(), Objects::default(), 0);
     for cycle in 0..cycles {
         let mut probe = pair.attach(Options::default())?;
-        objects.merge(Objects::of(own)?);
+        objects.add(own)?;
         let mut this = Counts::default();
         this.read_for(&mut probe, Duration::from_millis(40))?;
         // Wait for traffic: on a busy machine the peers may not have run.
@@ -61,10 +61,7 @@ pub(super) fn run(long: bool, dir: &Path, checks: &mut Checks) -> Result<Seen> {
         grown.push(format!("{name} {} KiB", after.memory.saturating_sub(before.memory)));
     }
     let arrived = pair.end(checks)?;
-    Ok(Seen {
-        messages: arrived.messages(),
-        outcome: format!("{cycles} cycles, {objects}, all freed; growth: {}; {arrived}", grown.join(", ")),
-    })
+    Ok(Seen::of(&arrived, format!("{cycles} cycles, {objects}, all freed; growth: {}; {arrived}", grown.join(", "))))
 }
 
 /// Two probes on the same processes: each observes everything, and detaching one does not affect the other.
@@ -96,13 +93,10 @@ pub(super) fn together(long: bool, dir: &Path, checks: &mut Checks) -> Result<Se
     checks.equal("records lost by the detached probe", &(0, 0), &(of_other.lost, of_other.overflowed));
     drop(remaining);
     let arrived = pair.end(checks)?;
-    Ok(Seen {
-        messages: arrived.messages(),
-        outcome: format!(
-            "{arrived}; one probe observed all of them, the other {} until it detached",
-            of_other.received
-        ),
-    })
+    Ok(Seen::of(
+        &arrived,
+        format!("{arrived}; one probe observed all of them, the other {} until it detached", of_other.received),
+    ))
 }
 
 /// Resources held by a process, from `/proc`.

@@ -45,13 +45,13 @@ pub(super) fn run(long: bool, dir: &Path, checks: &mut Checks) -> Result<Seen> {
     checks.holds("the ring buffer was full", counts.overflowed > wanted / 10);
     drop(probe);
     let arrived = pair.end(checks)?;
-    Ok(Seen {
-        messages: arrived.messages(),
-        outcome: format!(
+    Ok(Seen::of(
+        &arrived,
+        format!(
             "{} received and {} counted as dropped, of {} in total",
             counts.sent + counts.received,
             counts.overflowed,
             2 * wanted
         ),
-    })
+    ))
 }

@@ -38,17 +38,14 @@ pub(super) fn dies(long: bool, dir: &Path, checks: &mut Checks) -> Result<Seen> 
         refused += u32::from(probe.add(&[Target { pid, capture: CAPTURE }]).is_err());
         killer.join().expect("the killer thread does not panic")?;
         counts.read_for(&mut probe, Duration::from_millis(150))?;
-        objects.merge(Objects::of(own)?);
+        objects.add(own)?;
     }
     checks.equal("reported exits and refused attaches", &u64::from(rounds), &(counts.exited + u64::from(refused)));
     checks.holds("the receiver is observed throughout", counts.received > 100);
     drop(probe);
     objects.check_freed(checks);
     let arrived = pair.end(checks)?;
-    Ok(Seen {
-        messages: arrived.messages(),
-        outcome: format!("{rounds} rounds, {} exits reported; the other sender: {arrived}", counts.exited),
-    })
+    Ok(Seen::of(&arrived, format!("{rounds} rounds, {} exits reported; the other sender: {arrived}", counts.exited)))
 }
 
 /// A process loses its probes on exec. After a second attach, all its messages are observed.
@@ -64,7 +61,7 @@ pub(super) fn execs(_: bool, dir: &Path, checks: &mut Checks) -> Result<Seen> {
     all_reported(&mut probe, checks)?;
     drop(probe);
     let arrived = pair.end(checks)?;
-    Ok(Seen { messages: arrived.messages(), outcome: format!("{arrived}, each observed at both ends") })
+    Ok(Seen::of(&arrived, format!("{arrived}, each observed at both ends")))
 }
 
 /// SIGSTOP before the attach and SIGCONT after it.
@@ -94,14 +91,14 @@ fn frozen(freeze: &dyn Fn(&Sender, bool) -> Result<()>, dir: &Path, checks: &mut
     freeze(&pair.sender, false)?;
     checks.holds(&format!("detaching from a frozen process does not wait ({detach_time:?})"), detach_time < limit);
     let arrived = pair.end(checks)?;
-    Ok(Seen {
-        messages: arrived.messages(),
-        outcome: format!(
+    Ok(Seen::of(
+        &arrived,
+        format!(
             "attached in {} ms, detached in {} ms; {arrived}, each observed at both ends",
             attach_time.as_millis(),
             detach_time.as_millis()
         ),
-    })
+    ))
 }
 
 /// A cgroup for freezing its processes.
