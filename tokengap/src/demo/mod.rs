@@ -26,7 +26,7 @@ use serde_json::Value;
 use session::{About, Flow, LiveSource};
 use tempfile::TempDir;
 use trace::MonoNs;
-use trace::event::{Capabilities, Event, Missed, MissedCause, What};
+use trace::event::{Event, Missed, MissedCause, What};
 use zmq_tap::relay::{Options, Pair};
 use zmq_tap::tap::{Tap, TapHop};
 
@@ -35,7 +35,7 @@ use peers::{Network, Reports, Stage};
 use play::Play;
 pub(crate) use scenario::Scenario;
 use scenario::Script;
-use topology::{HopPlan, Receiver};
+use topology::HopPlan;
 use truth::DemoTruth;
 
 use crate::tap::TapSource;
@@ -195,14 +195,13 @@ fn start_tap(hops: &[HopPlan], folder: &Path) -> anyhow::Result<Tap> {
 
 /// Hop for the tap to announce, with the additional capabilities of the peers.
 fn tap_hop(hop: &HopPlan) -> anyhow::Result<TapHop> {
-    let last = hop.to == Receiver::Tokenizer;
+    let pair = Pair { listen: hop.listen.parse()?, upstream: hop.upstream.parse()? };
     Ok(TapHop {
-        pair: Pair { listen: hop.listen.parse()?, upstream: hop.upstream.parse()? },
         ends: Some(hop.ends.to_owned()),
         worker: hop.worker,
-        also: Capabilities { received: true, processed: true, delivered: last, ..Capabilities::default() },
+        also: hop.reported(),
         origin: hop.is_origin(),
-        last,
-        endpoint: None,
+        last: hop.is_last(),
+        ..TapHop::new(pair)
     })
 }

@@ -13,7 +13,7 @@ use zmq_tap::decode::Decode;
 use super::super::join::Join;
 use super::super::peers::{Memory, Network, Reports, Stage};
 use super::super::scenario::Script;
-use super::super::topology::{HopPlan, Receiver};
+use super::super::topology::HopPlan;
 use super::super::truth::DemoTruth;
 
 const SEED: u64 = 1;
@@ -103,16 +103,12 @@ impl Watch {
 
 /// Announcement of the hop by the demo's tap.
 fn announcement(hop: &HopPlan, at: MonoNs) -> Event<'_> {
-    let last = hop.to == Receiver::Tokenizer;
-    let capabilities = Capabilities { sent: true, forwarded: true, received: true, processed: true, delivered: last };
     let what = What::Hop(Hop {
-        id: hop.id,
-        ends: hop.ends,
         endpoint: &hop.upstream,
         worker: hop.worker,
         origin: hop.is_origin(),
-        last,
-        capabilities,
+        last: hop.is_last(),
+        ..Hop::new(hop.id, hop.ends, Capabilities { sent: true, forwarded: true, ..hop.reported() })
     });
     Event { at, what }
 }
