@@ -56,7 +56,7 @@ use targets::{has_libzmq, observe_inner_servers, speaks_zmq, target, targets, wi
 pub(crate) use trial::{Reason, Row, State};
 
 /// Options set by the user.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Default)]
 pub(crate) struct AttachOptions {
     /// Processes named by the user, watched regardless of their connections.
     pub(crate) named: BTreeSet<u32>,
