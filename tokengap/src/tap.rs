@@ -92,6 +92,13 @@ impl LiveSource for TapSource {
     }
 }
 
+/// Lowers the priority of this thread, which decodes, so that the relay's thread is scheduled first.
+pub(crate) fn lower_priority() {
+    if let Err(error) = zmq_tap::relay::lower_priority() {
+        tracing::info!("cannot lower the priority of decoding: {error}");
+    }
+}
+
 /// `known` properties of an engine, completed by those found in frames.
 pub(crate) fn completed<'a>(known: event::Engine<'a>, found: event::Engine<'a>) -> event::Engine<'a> {
     event::Engine {

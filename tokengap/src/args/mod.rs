@@ -65,6 +65,11 @@ pub(crate) fn duration(text: &str) -> Result<Duration, String> {
     }
 }
 
+/// `duration` in nanoseconds, or as many as there can be.
+pub(crate) fn nanoseconds(duration: Duration) -> u64 {
+    u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX)
+}
+
 pub(crate) fn severity(text: &str) -> Result<Severity, String> {
     match text {
         "info" => Ok(Severity::Info),
