@@ -40,13 +40,22 @@ pub enum PortAccess {
 /// The rights that a command needs. All others are dropped.
 #[derive(Clone, Debug)]
 pub struct Plan {
-    pub(crate) work: Work,
-    pub(crate) keep: Capabilities,
-    pub(crate) read: Vec<PathBuf>,
-    pub(crate) write: Vec<PathBuf>,
-    pub(crate) ports: Vec<PortAccess>,
-    pub(crate) abstract_sockets: bool,
-    pub(crate) unprivileged: bool,
+    /// Kind of work.
+    pub work: Work,
+    /// Capabilities that are kept, if present.
+    pub keep: Capabilities,
+    /// Files and folders that may be read.
+    pub read: Vec<PathBuf>,
+    /// Files that may be written, and folders in which files and sockets may be created, replaced and removed.
+    pub write: Vec<PathBuf>,
+    /// Uses of TCP ports.
+    pub ports: Vec<PortAccess>,
+    /// Permits connecting to abstract sockets of other processes.
+    pub abstract_sockets: bool,
+    /// Changes root's user id to [`UNPRIVILEGED`](crate::UNPRIVILEGED), which may write no file of root or of the observed processes, nor
+    /// their memory; reading stays permitted. Check [`can_drop_root`](crate::can_drop_root) first. Files of the plan that are to be
+    /// written must be opened by another process.
+    pub unprivileged: bool,
 }
 
 impl Plan {
@@ -63,58 +72,13 @@ impl Plan {
         }
     }
 
-    /// Keeps these capabilities, if present.
-    #[must_use]
-    pub fn keep(mut self, capabilities: Capabilities) -> Self {
-        self.keep |= capabilities;
-        self
-    }
-
-    /// Permits reading this file, or all files in this folder.
-    #[must_use]
-    pub fn read(mut self, path: impl Into<PathBuf>) -> Self {
-        self.read.push(path.into());
-        self
-    }
-
-    /// Permits creating, replacing and removing files and sockets in this folder, or writing to this file.
-    #[must_use]
-    pub fn write(mut self, path: impl Into<PathBuf>) -> Self {
-        self.write.push(path.into());
-        self
-    }
-
     /// Permits creating or replacing `path`, by permitting writes in its folder.
-    #[must_use]
-    pub fn make(self, path: &Path) -> Self {
+    pub fn make(&mut self, path: &Path) {
         let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty());
-        let folder = folder.unwrap_or(Path::new(".")).to_owned();
+        let folder = folder.unwrap_or(Path::new("."));
         // A device, pipe or terminal is written to directly. A socket left by a killed process is replaced.
         let replaceable = |kind: std::fs::FileType| kind.is_file() || kind.is_socket();
         let written_directly = path.metadata().is_ok_and(|metadata| !replaceable(metadata.file_type()));
-        if written_directly { self.write(path) } else { self.write(folder) }
-    }
-
-    /// Permits the use of a TCP port.
-    #[must_use]
-    pub fn port(mut self, access: PortAccess) -> Self {
-        self.ports.push(access);
-        self
-    }
-
-    /// Permits connecting to abstract sockets of other processes.
-    #[must_use]
-    pub fn abstract_sockets(mut self) -> Self {
-        self.abstract_sockets = true;
-        self
-    }
-
-    /// Changes root's user id to [`UNPRIVILEGED`](crate::UNPRIVILEGED), which may write no file of root or of the observed processes, nor
-    /// their memory; reading stays permitted. Check [`can_drop_root`](crate::can_drop_root) first. Files of the plan that are to be
-    /// written must be opened by another process.
-    #[must_use]
-    pub fn unprivileged(mut self) -> Self {
-        self.unprivileged = true;
-        self
+        self.write.push(if written_directly { path } else { folder }.to_owned());
     }
 }

@@ -241,19 +241,18 @@ fn attempt_confined(work: Work, drops_root: bool, attempt: &str, folder: &Path, 
     let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
     let own_port = listener.local_addr().expect("bound").port();
     drop(listener);
-    let mut plan = Plan::new(work)
-        .read(folder.join("input/file"))
-        .make(&folder.join("out/new"))
-        .make(&folder.join("stale/socket"))
-        .port(PortAccess::Listen(own_port))
-        .port(PortAccess::Connect(port));
+    let mut plan = Plan {
+        read: vec![folder.join("input/file")],
+        ports: vec![PortAccess::Listen(own_port), PortAccess::Connect(port)],
+        unprivileged: drops_root,
+        ..Plan::new(work)
+    };
+    plan.make(&folder.join("out/new"));
+    plan.make(&folder.join("stale/socket"));
     let is_root = rustix::process::geteuid().is_root();
     let observes = matches!(work, Work::Probe | Work::Move);
     let kept = if observes && is_root { ATTACH_CAPABILITIES } else { Capabilities::empty() };
-    plan = plan.keep(kept);
-    if drops_root {
-        plan = plan.unprivileged();
-    }
+    plan.keep = kept;
     let outcome = plan.apply();
     assert_eq!(outcome.unprivileged, drops_root, "{outcome:?}");
     assert!(outcome.seccomp, "{outcome:?}");

@@ -1,6 +1,5 @@
 //! A live command from its flags to its report: outputs, observer, run, exit code.
 
-use std::io::Write;
 use std::process::ExitCode;
 
 use anyhow::Context;
@@ -16,6 +15,7 @@ use tui::Screen;
 use crate::args::{LiveArgs, OutcomeArgs};
 use crate::config::Configured;
 use crate::headless::{self, Progress};
+use crate::output;
 
 /// Returns whether the run observed no traffic.
 pub(crate) fn saw_nothing(report: &Report) -> bool {
@@ -81,7 +81,7 @@ pub(crate) fn print_message(message: &str) {
 
 /// Prints the report and returns the exit code for `--fail-on`.
 pub(crate) fn conclude(report: &Report, outcome: OutcomeArgs) -> anyhow::Result<ExitCode> {
-    print(report, outcome.json)?;
+    output::write(None, &text(report, outcome.json)?, false)?;
     let failed = outcome.fail_on.is_some_and(|min| has_finding_of(report, min));
     Ok(if failed { ExitCode::from(1) } else { ExitCode::SUCCESS })
 }
@@ -102,14 +102,7 @@ fn reload(session: &mut Session, configured: &mut Configured) {
     }
 }
 
-pub(crate) fn print(report: &Report, json: bool) -> anyhow::Result<()> {
-    let mut out = std::io::stdout().lock();
-    if json {
-        serde_json::to_writer(&mut out, report).map_err(std::io::Error::from)?;
-        writeln!(out)?;
-    } else {
-        write!(out, "{}", report.to_text())?;
-    }
-    out.flush()?;
-    Ok(())
+/// The report as it is printed.
+pub(crate) fn text(report: &Report, json: bool) -> anyhow::Result<String> {
+    Ok(if json { serde_json::to_string(report)? + "\n" } else { report.to_text() })
 }

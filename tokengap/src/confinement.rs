@@ -13,7 +13,7 @@ use zmq_tap::relay::Endpoint;
 #[cfg(target_os = "linux")]
 use crate::{
     args::LiveArgs,
-    broker::{self, Results},
+    broker::{self, Results, or_working_folder},
 };
 
 /// Set by `--no-confine`.
@@ -42,13 +42,9 @@ pub(crate) fn disable() {
 pub(crate) fn files(read: &[&Path], make: &[Option<&Path>]) {
     let mut plan = Plan::new(Work::Files);
     // `-` is standard input or output.
-    let is_named = |path: &Path| path != Path::new("-");
-    for path in read.iter().filter(|path| is_named(path)) {
-        plan = plan.read(*path);
-    }
-    for path in make.iter().flatten().filter(|path| is_named(path)) {
-        plan = plan.make(path);
-    }
+    let is_named = |path: &&&Path| **path != Path::new("-");
+    plan.read.extend(read.iter().filter(is_named).map(PathBuf::from));
+    make.iter().flatten().filter(is_named).for_each(|path| plan.make(path));
     apply(&plan);
 }
 
@@ -59,13 +55,10 @@ pub(crate) fn files(_read: &[&Path], _make: &[Option<&Path>]) {}
 /// Confines `tokengap watch`: it connects to `ports`, reads `key` and creates `make`.
 #[cfg(target_os = "linux")]
 pub(crate) fn watching(ports: impl Iterator<Item = u16>, key: Option<&Path>, make: &[Option<&Path>]) {
-    let mut plan = ports.fold(Plan::new(Work::Network), |plan, port| plan.port(PortAccess::Connect(port)));
-    if let Some(key) = key {
-        plan = plan.read(key);
-    }
-    for path in make.iter().flatten() {
-        plan = plan.make(path);
-    }
+    let mut plan = Plan::new(Work::Network);
+    plan.ports.extend(ports.map(PortAccess::Connect));
+    plan.read.extend(key.map(Path::to_owned));
+    make.iter().flatten().for_each(|path| plan.make(path));
     apply(&plan);
 }
 
@@ -77,60 +70,53 @@ pub(crate) fn watching(_ports: impl Iterator<Item = u16>, _key: Option<&Path>, _
 #[cfg(target_os = "linux")]
 pub(crate) fn live(work: Work, args: &LiveArgs) -> Plan {
     let mut plan = Plan::new(work);
-    for path in args.record.record.iter().chain(&args.record.hindsight_file) {
-        plan = plan.make(path);
-    }
-    // A ring without a name, and files created from the screen, go to the working folder.
-    if !args.outcome.is_headless() || args.record.hindsight.is_some() {
-        plan = plan.write(".");
-    }
+    let results = results(args);
+    results.file.iter().for_each(|path| plan.make(path));
+    plan.write.extend(results.folder.iter().map(|folder| or_working_folder(folder).to_owned()));
     // Allow the whole folder: the file may be replaced during the run, as Kubernetes does with mounted files.
-    if let Some(folder) = args.config.as_deref().and_then(Path::parent) {
-        plan = plan.read(if folder.as_os_str().is_empty() { Path::new(".") } else { folder });
-    }
-    if let Some(key) = &args.feed.feed_key {
-        plan = plan.read(key);
-    }
+    let configuration = args.config.as_deref().and_then(Path::parent);
+    plan.read.extend(configuration.map(|folder| or_working_folder(folder).to_owned()));
+    plan.read.extend(args.feed.feed_key.clone());
     for address in args.feed.publish.iter().chain(&args.telemetry.metrics) {
-        plan = listen(plan, address.port());
+        listen(&mut plan, address.port());
     }
     if let Some(url) = &args.telemetry.otlp {
         let proxies = PROXIES.iter().filter_map(|name| std::env::var(name).ok());
-        for port in proxies.chain([url.clone()]).filter_map(|url| port(&url)) {
-            plan = plan.port(PortAccess::Connect(port));
-        }
+        let urls = proxies.chain([url.clone()]);
+        plan.ports.extend(urls.filter_map(|url| port(&url)).map(PortAccess::Connect));
     }
     // A service manager may listen on an abstract socket, whose name starts with `@`.
-    if std::env::var_os("NOTIFY_SOCKET").is_some_and(|name| name.as_encoded_bytes().starts_with(b"@")) {
-        plan = plan.abstract_sockets();
-    }
+    let service = std::env::var_os("NOTIFY_SOCKET");
+    plan.abstract_sockets = service.is_some_and(|name| name.as_encoded_bytes().starts_with(b"@"));
     plan
 }
 
 /// Adds the access for a relay that listens on `listens` and connects to `upstreams`.
 #[cfg(target_os = "linux")]
-pub(crate) fn relay(mut plan: Plan, listens: &[Endpoint], upstreams: &[Endpoint]) -> Plan {
+pub(crate) fn relay(plan: &mut Plan, listens: &[Endpoint], upstreams: &[Endpoint]) {
     for listen_at in listens {
-        plan = match listen_at {
-            Endpoint::Path(path) => plan.make(path).keep(Capabilities::DAC_OVERRIDE),
-            Endpoint::Abstract(_) => plan,
+        match listen_at {
+            Endpoint::Path(path) => {
+                plan.make(path);
+                plan.keep |= Capabilities::DAC_OVERRIDE;
+            }
+            Endpoint::Abstract(_) => {}
             Endpoint::Tcp { port, .. } | Endpoint::Http { port, .. } => listen(plan, *port),
-        };
+        }
     }
     for upstream in upstreams {
-        plan = match upstream {
+        match upstream {
             // The socket may be created later by an engine of another user.
-            Endpoint::Path(_) => plan.keep(Capabilities::DAC_OVERRIDE),
-            Endpoint::Abstract(_) => plan.abstract_sockets(),
-            Endpoint::Tcp { port, .. } | Endpoint::Http { port, .. } => plan.port(PortAccess::Connect(*port)),
-        };
+            Endpoint::Path(_) => plan.keep |= Capabilities::DAC_OVERRIDE,
+            Endpoint::Abstract(_) => plan.abstract_sockets = true,
+            Endpoint::Tcp { port, .. } | Endpoint::Http { port, .. } => plan.ports.push(PortAccess::Connect(*port)),
+        }
     }
-    plan
 }
 
 /// Files that a live run with `args` may write.
 #[cfg(target_os = "linux")]
-pub(crate) fn results(args: &LiveArgs) -> Results {
+fn results(args: &LiveArgs) -> Results {
     let named = args.record.record.iter().chain(&args.record.hindsight_file);
     let ring_folders = args.record.hindsight_file.iter().filter_map(|ring| ring.parent().map(Path::to_owned));
     let mut results = Results {
@@ -149,7 +135,8 @@ pub(crate) fn results(args: &LiveArgs) -> Results {
 /// Confines `attach`: as root it changes to a user without files, and another process creates the files of its results.
 #[cfg(target_os = "linux")]
 pub(crate) fn attach(args: &LiveArgs) {
-    let mut plan = probes(live(Work::Probe, args));
+    let mut plan = live(Work::Probe, args);
+    plan.keep |= probes();
     let why = match confine::can_drop_root() {
         _ if OFF.load(Ordering::Relaxed) => None,
         Ok(false) => None,
@@ -157,9 +144,7 @@ pub(crate) fn attach(args: &LiveArgs) {
         Ok(true) => {
             let results = results(args);
             let started = if results.is_empty() { Ok(()) } else { broker::start(&results) };
-            if started.is_ok() {
-                plan = plan.unprivileged();
-            }
+            plan.unprivileged = started.is_ok();
             started.err().map(|error| format!("{error:#}"))
         }
     };
@@ -180,9 +165,9 @@ pub(crate) fn refuse_programs() {
     }
 }
 
-/// Adds the available capabilities that probes on other processes need (docs/internals/PROBE.md).
+/// Capabilities that probes on other processes need (docs/internals/PROBE.md).
 #[cfg(target_os = "linux")]
-pub(crate) fn probes(plan: Plan) -> Plan {
+pub(crate) fn probes() -> Capabilities {
     use probe_user::{Capability, Feature, Permissions};
     let kernel = Permissions::here().kernel();
     let needs = Feature::ALL.iter().flat_map(|feature| feature.needs(kernel));
@@ -190,14 +175,15 @@ pub(crate) fn probes(plan: Plan) -> Plan {
     // `map_files` is needed to reach a mapped file that was deleted.
     keep |= Capabilities::CHECKPOINT_RESTORE;
     // `CAP_SYS_ADMIN` is needed for targets in other network namespaces, even those that start later, and for uprobes before Linux 6.6.
-    keep |= Capabilities::from_bits_retain(1 << Capability::SysAdmin.bit());
-    plan.keep(keep)
+    keep | Capabilities::from_bits_retain(1 << Capability::SysAdmin.bit())
 }
 
 #[cfg(target_os = "linux")]
-fn listen(plan: Plan, port: u16) -> Plan {
-    let plan = plan.port(PortAccess::Listen(port));
-    if (1..FIRST_FREE_PORT).contains(&port) { plan.keep(Capabilities::NET_BIND_SERVICE) } else { plan }
+fn listen(plan: &mut Plan, port: u16) {
+    plan.ports.push(PortAccess::Listen(port));
+    if (1..FIRST_FREE_PORT).contains(&port) {
+        plan.keep |= Capabilities::NET_BIND_SERVICE;
+    }
 }
 
 #[cfg(target_os = "linux")]

@@ -21,8 +21,6 @@ mod demo;
 #[cfg(all(test, target_os = "linux"))]
 mod documents;
 #[cfg(target_os = "linux")]
-mod engine_facts;
-#[cfg(target_os = "linux")]
 mod guard;
 mod headless;
 mod log;
@@ -36,7 +34,6 @@ mod splice;
 mod tap;
 #[cfg(target_os = "linux")]
 mod tokenizer;
-mod watch;
 
 #[cfg(target_os = "linux")]
 use std::io::IsTerminal;

@@ -1,23 +1,28 @@
 //! The relay as a source.
 
+use probe_user::discover::Engine;
 use serde_json::{Value, json};
 use session::{About, Flow, LiveSource};
-use trace::Event;
+use trace::event::{self, What};
+use trace::{Event, MonoNs};
 use zmq_tap::tap::Tap;
 
 /// The relay as a source.
 pub(crate) struct TapSource {
     tap: Tap,
     stopping: bool,
+    /// The engine behind the relay, if its processes are known, and whether it was reported.
+    engine: Option<(Engine, bool)>,
 }
 
 impl TapSource {
     pub(crate) fn new(tap: Tap) -> Self {
-        Self { tap, stopping: false }
+        Self { tap, stopping: false, engine: None }
     }
 
-    pub(crate) fn tap(&self) -> &Tap {
-        &self.tap
+    /// Reports the properties of this engine, and completes those found in frames.
+    pub(crate) fn set_engine(&mut self, engine: Engine) {
+        self.engine = Some((engine, false));
     }
 
     pub(crate) fn tap_mut(&mut self) -> &mut Tap {
@@ -33,8 +38,21 @@ impl About for TapSource {
         "tap"
     }
 
+    /// The observed message formats, and the relay's own counters.
     fn wire(&self) -> Option<Value> {
-        Some(wire_forms(&self.tap))
+        let forms = self.tap.forms().iter();
+        let forms = forms.map(
+            |form| json!({"class": form.class, "codec": form.codec, "schema": form.schema, "frames": form.frames}),
+        );
+        let relay = self.tap.stats();
+        Some(json!({"forms": forms.collect::<Vec<_>>(), "relay": {
+            "connections": relay.connections_total,
+            "accept_errors": relay.accept_errors,
+            "connections_refused": relay.connections_refused,
+            "connections_unanswered": relay.connections_unanswered,
+            "bytes_forward": relay.bytes_forward,
+            "bytes_backward": relay.bytes_backward,
+        }}))
     }
 
     fn degraded(&self) -> Vec<String> {
@@ -52,7 +70,16 @@ impl LiveSource for TapSource {
     }
 
     fn poll(&mut self, sink: &mut dyn FnMut(&Event<'_>)) -> Flow {
-        match self.tap.poll(FRAMES_A_TURN, &mut |event, _| sink(event)) {
+        if let Some((engine, reported @ false)) = &mut self.engine {
+            *reported = true;
+            sink(&Event::new(MonoNs::now(), What::Engine(engine.event())));
+        }
+        let known = self.engine.as_ref().map(|(engine, _)| engine.event()).unwrap_or_default();
+        let mut complete = |event: &Event<'_>, _: &[u8]| match event.what {
+            What::Engine(found) => sink(&Event::new(event.at, What::Engine(completed(known, found)))),
+            _ => sink(event),
+        };
+        match self.tap.poll(FRAMES_A_TURN, &mut complete) {
             0 if self.stopping && self.tap.has_ended() => Flow::Ended,
             0 => Flow::Idle,
             _ => Flow::Busy,
@@ -65,19 +92,35 @@ impl LiveSource for TapSource {
     }
 }
 
-/// Message formats observed by `tap`, and the relay's own counters.
-pub(crate) fn wire_forms(tap: &Tap) -> Value {
-    let forms = tap
-        .forms()
-        .iter()
-        .map(|form| json!({"class": form.class, "codec": form.codec, "schema": form.schema, "frames": form.frames}));
-    let relay = tap.stats();
-    json!({"forms": forms.collect::<Vec<_>>(), "relay": {
-        "connections": relay.connections_total,
-        "accept_errors": relay.accept_errors,
-        "connections_refused": relay.connections_refused,
-        "connections_unanswered": relay.connections_unanswered,
-        "bytes_forward": relay.bytes_forward,
-        "bytes_backward": relay.bytes_backward,
-    }})
+/// Lowers the priority of this thread, which decodes, so that the relay's thread is scheduled first.
+pub(crate) fn lower_priority() {
+    if let Err(error) = zmq_tap::relay::lower_priority() {
+        tracing::info!("cannot lower the priority of decoding: {error}");
+    }
+}
+
+/// `known` properties of an engine, completed by those found in frames.
+pub(crate) fn completed<'a>(known: event::Engine<'a>, found: event::Engine<'a>) -> event::Engine<'a> {
+    event::Engine {
+        name: known.name.or(found.name),
+        version: known.version.or(found.version),
+        mode: known.mode.or(found.mode),
+        waiter: known.waiter.or(found.waiter),
+        turnaround: known.turnaround.or(found.turnaround),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use trace::engine::Mode;
+
+    use super::*;
+
+    #[test]
+    fn known_properties_take_precedence_over_those_found_in_frames() {
+        let none = event::Engine::default();
+        let known = event::Engine { mode: Some(Mode::Incremental), ..none };
+        let found = event::Engine { version: Some("0.5.9"), mode: Some(Mode::Cumulative), ..none };
+        assert_eq!(completed(known, found), event::Engine { mode: known.mode, ..found });
+    }
 }

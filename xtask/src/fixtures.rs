@@ -3,9 +3,10 @@
 use std::path::PathBuf;
 use std::process::Command;
 
-use anyhow::{Context, ensure};
+use anyhow::ensure;
 
-use crate::e2e::setup::Home;
+use crate::e2e::setup::{prepare, python};
+use crate::script::{root, succeed};
 
 /// Releases recorded with every case; the flag selects msgpack.
 const ALL: [(&str, bool); 5] =
@@ -34,8 +35,7 @@ pub(crate) struct Args {
 }
 
 pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
-    let home = Home::find();
-    let out = args.out.clone().unwrap_or_else(|| home.root.join("zmq-tap/fixtures/messages"));
+    let out = args.out.clone().unwrap_or_else(|| root().join("zmq-tap/fixtures/messages"));
     let mut recordings: Vec<(&str, bool, &str)> = Vec::new();
     if args.releases.is_empty() {
         for (extent, releases) in [("all", &ALL[..]), ("small", &SMALL), ("core", &CORE)] {
@@ -51,18 +51,17 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
             recordings.push((release, true, "all"));
         }
     }
-    home.prepare(&recordings.iter().map(|(release, ..)| *release).collect::<Vec<_>>())?;
+    prepare(&recordings.iter().map(|(release, ..)| *release).collect::<Vec<_>>())?;
     for (release, msgpack, extent) in recordings {
         let folder = out.join(if msgpack { format!("{release}-msgpack") } else { release.to_owned() });
         eprintln!("recording {}", folder.display());
-        let mut record = Command::new(&home.python);
-        record.arg(home.root.join("zmq-tap/fixtures/record.py")).arg(release).arg(&folder).arg(extent);
-        record.env("PYTHONPATH", &home.root).env("PYTHONDONTWRITEBYTECODE", "1").current_dir(&home.root);
+        let mut record = Command::new(python());
+        record.arg(root().join("zmq-tap/fixtures/record.py")).arg(release).arg(&folder).arg(extent);
+        record.env("PYTHONPATH", root()).env("PYTHONDONTWRITEBYTECODE", "1").current_dir(root());
         if msgpack {
             record.env("SGLANG_USE_PICKLE_IPC", "0");
         }
-        let status = record.status().with_context(|| format!("{record:?}"))?;
-        ensure!(status.success(), "{record:?}: {status}");
+        succeed(&mut record)?;
     }
     Ok(())
 }

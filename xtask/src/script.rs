@@ -8,13 +8,11 @@ use anyhow::{Context as _, Result, bail, ensure};
 
 /// `python3 SCRIPT`, in the project's folder. Installs `requirements.txt` next to the script into a virtual environment, once.
 pub(crate) fn python(script: &str) -> Result<Command> {
-    let root = root()?;
-    let script = root.join("xtask/src").join(script);
+    let script = root().join("xtask/src").join(script);
     let requirements = script.with_file_name("requirements.txt");
-    let mut command =
-        Command::new(if requirements.exists() { environment(&root, &requirements)? } else { "python3".into() });
+    let mut command = Command::new(if requirements.exists() { environment(&requirements)? } else { "python3".into() });
     // Scripts import the engine harness.
-    command.arg(script).env("PYTHONPATH", &root).current_dir(root);
+    command.arg(script).env("PYTHONPATH", root()).current_dir(root());
     Ok(command)
 }
 
@@ -31,38 +29,65 @@ pub(crate) fn in_pid_namespace(command: &Command) -> Result<()> {
         .arg(command.get_program())
         .args(command.get_args());
     unshare.envs(command.get_envs().filter_map(|(name, value)| Some((name, value?))));
-    succeed(unshare.current_dir(root()?))
+    succeed(unshare.current_dir(root()))
 }
 
-/// Python of a virtual environment with the required packages.
-fn environment(root: &Path, requirements: &Path) -> Result<PathBuf> {
+/// Python of the virtual environment with these packages, named after their folder.
+pub(crate) fn environment(requirements: &Path) -> Result<PathBuf> {
     let name = requirements.parent().and_then(Path::file_name).unwrap_or_default();
-    let folder = root.join(format!(".venv-{}", name.display()));
-    let (python, made_from) = (folder.join("bin/python"), folder.join("requirements.txt"));
+    let folder = root().join(format!(".venv-{}", name.display()));
+    let python = folder.join("bin/python");
+    once(requirements, &folder, || {
+        let make = std::env::var_os("PYTHON").unwrap_or_else(|| "python3".into());
+        succeed(Command::new(make).args(["-m", "venv", "--clear"]).arg(&folder))
+            .context("cannot create a virtual environment: install python3-venv")?;
+        succeed(Command::new(&python).args(["-m", "pip", "install", "--quiet", "--requirement"]).arg(requirements))
+    })?;
+    Ok(python)
+}
+
+/// Calls `install` unless `folder` holds a copy of the current `requirements`.
+pub(crate) fn once(requirements: &Path, folder: &Path, install: impl FnOnce() -> Result<()>) -> Result<()> {
+    let made_from = folder.join("requirements.txt");
     let wanted = fs::read_to_string(requirements).with_context(|| format!("read {}", requirements.display()))?;
     if fs::read_to_string(&made_from).is_ok_and(|made| made == wanted) {
-        return Ok(python);
+        return Ok(());
     }
-    succeed(Command::new("python3").args(["-m", "venv", "--clear"]).arg(&folder))
-        .context("cannot create a virtual environment: install python3-venv")?;
-    succeed(Command::new(&python).args(["-m", "pip", "install", "--quiet", "--requirement"]).arg(requirements))?;
-    fs::write(made_from, wanted)?;
-    Ok(python)
+    eprintln!("installing {} into {}", requirements.display(), folder.display());
+    install()?;
+    Ok(fs::write(made_from, wanted)?)
 }
 
 /// The program to test: the given one, or a release build of this tree.
 pub(crate) fn tokengap(given: Option<&Path>) -> Result<PathBuf> {
-    match given {
-        Some(binary) => fs::canonicalize(binary).with_context(|| format!("cannot find {}", binary.display())),
-        None => build(),
+    if let Some(binary) = given {
+        return fs::canonicalize(binary).with_context(|| format!("cannot find {}", binary.display()));
     }
+    build(&["--release"])?;
+    fs::canonicalize(target().join("release/tokengap")).context("the build has no tokengap")
 }
 
-/// Builds the same packages as `cargo run`. Building only one would select other features of its dependencies and rebuild all of them.
-fn build() -> Result<PathBuf> {
-    succeed(Command::new("cargo").args(["build", "--quiet", "--release", "--bin", "tokengap"]))?;
-    let target = std::env::var("CARGO_TARGET_DIR").unwrap_or_else(|_| "target".into());
-    fs::canonicalize(Path::new(&target).join("release/tokengap")).context("the build has no tokengap")
+/// Builds the program with the `fault-injection` feature, unoptimised to save time, and moves it away from the regular program's path.
+pub(crate) fn tokengap_with_faults() -> Result<PathBuf> {
+    build(&["--package", "tokengap", "--features", "tokengap/fault-injection"])?;
+    let kept = target().join("faults");
+    fs::create_dir_all(&kept)?;
+    let (program, kept) = (target().join("debug/tokengap"), kept.join("tokengap"));
+    fs::rename(&program, &kept).with_context(|| format!("moving {}", program.display()))?;
+    Ok(kept)
+}
+
+/// Without `--package`, builds the same packages as `cargo run`. Building only one would select other features of its dependencies and
+/// rebuild all of them.
+fn build(options: &[&str]) -> Result<()> {
+    let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
+    let mut build = Command::new(cargo);
+    build.current_dir(root()).args(["build", "--quiet", "--bin", "tokengap"]).args(options);
+    succeed(&mut build)
+}
+
+fn target() -> PathBuf {
+    root().join(std::env::var_os("CARGO_TARGET_DIR").unwrap_or_else(|| "target".into()))
 }
 
 /// Runs a command and expects success.
@@ -82,7 +107,6 @@ pub(crate) fn output(command: &mut Command) -> Result<String> {
 }
 
 /// Root folder of the project.
-pub(crate) fn root() -> Result<PathBuf> {
-    let root = Path::new(env!("CARGO_MANIFEST_DIR")).parent();
-    Ok(root.context("xtask has no parent folder")?.to_owned())
+pub(crate) fn root() -> &'static Path {
+    Path::new(env!("CARGO_MANIFEST_DIR")).parent().expect("xtask is in the project")
 }

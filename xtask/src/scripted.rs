@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context as _, Result, ensure};
 
 use crate::dist;
-use crate::e2e::setup::Home;
+use crate::e2e::setup::prepare;
 use crate::script::{in_pid_namespace, python, run, succeed, tokengap};
 
 /// SGLang release of the engine to observe.
@@ -92,7 +92,7 @@ pub(crate) struct Pod {
 pub(crate) fn pod(options: &Pod) -> Result<()> {
     let program = dist::program(options.program.as_deref())?;
     ensure!(rustix::process::geteuid().is_root(), "containers need root");
-    Home::find().prepare(&[RELEASE])?;
+    prepare(&[RELEASE])?;
     // The pod: engine and containers share a PID namespace in which nothing else runs. All of them exit with it.
     let mut check = python("pod/check.py")?;
     check.arg(program).args([RELEASE, env!("CARGO_PKG_VERSION")]);
@@ -112,6 +112,6 @@ pub(crate) fn unit(options: &Unit) -> Result<()> {
     let program = dist::program(options.program.as_deref())?;
     ensure!(rustix::process::geteuid().is_root(), "namespaces and mounts need root");
     ensure!(Path::new(SYSTEMD).exists(), "cannot find {SYSTEMD}");
-    Home::find().prepare(&[RELEASE])?;
+    prepare(&[RELEASE])?;
     run("unit/check.py", [program.as_path(), Path::new(RELEASE)])
 }

@@ -1,13 +1,13 @@
 //! `cargo xtask soak`: runs all features at once for an hour (`engine/e2e/soak.py`). This command prepares the programs.
 
 use std::path::PathBuf;
-use std::process::Command;
 use std::time::Duration;
 
-use anyhow::{Context, Result, ensure};
+use anyhow::{Context, Result};
 
 use crate::document;
-use crate::e2e::setup::{Home, tokengap};
+use crate::e2e::setup::{harness, prepare};
+use crate::script::{root, succeed, tokengap};
 
 /// SGLang release of the engine, as in `soak.py`.
 const RELEASE: &str = "0.5.23";
@@ -33,19 +33,15 @@ fn duration(text: &str) -> Result<Duration> {
 
 /// Runs `cargo xtask soak`.
 pub(crate) fn run(options: &Options) -> Result<()> {
-    let home = Home::find();
-    home.prepare(&[RELEASE])?;
+    prepare(&[RELEASE])?;
     let table = tempfile::NamedTempFile::new()?;
-    let mut soak = Command::new(&home.python);
-    soak.current_dir(&home.root).args(["-m", "engine.e2e.soak"]);
+    let mut soak = harness("engine.e2e.soak");
     soak.args(["--seconds", &options.time.as_secs_f64().to_string(), "--tokengap"]);
-    soak.arg(tokengap(&home, options.tokengap.as_deref())?);
-    soak.arg("--table").arg(table.path());
-    let status = soak.status().context("starting engine.e2e.soak")?;
-    ensure!(status.success(), "resource use grew, or counts do not match");
+    soak.arg(tokengap(options.tokengap.as_deref())?);
+    succeed(soak.arg("--table").arg(table.path())).context("resource use grew, or counts do not match")?;
     if options.write {
         let text = std::fs::read_to_string(table.path())?;
-        document::write(&home.root, "internals/RELIABILITY.md", "Soak", &text)?;
+        document::write(root(), "internals/RELIABILITY.md", "Soak", &text)?;
     }
     Ok(())
 }

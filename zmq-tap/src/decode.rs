@@ -5,7 +5,7 @@ use std::fmt;
 use trace::engine::Waiter;
 use trace::event::{Chunk, Frame, IdColumn, Kind, SendWait};
 use trace::path::Ends;
-use trace::{HopId, MonoNs};
+use trace::{FrameId, HopId, MonoNs};
 
 /// Default length in bytes of the longest message to decode.
 pub const LONGEST: usize = 64 << 20;
@@ -136,6 +136,12 @@ impl<'a> Decoded<'a> {
     pub fn chunks(&self) -> &[Chunk<'a>] {
         &self.chunks
     }
+
+    /// The message as a frame of `bytes` bytes that no relay forwards.
+    pub fn frame(&self, id: FrameId, bytes: u64) -> Frame<'_> {
+        let Shape { kind, ids, .. } = self.shape;
+        Frame { id, bytes, forwarded: None, kind, ids, chunks: &self.chunks }
+    }
 }
 
 impl Drop for Decoded<'_> {
@@ -213,7 +219,7 @@ mod tests {
     fn the_chunks_of_a_frame_without_ids_reuse_their_memory() {
         let chunk = Chunk { listed: Some(2), ids: &[1, 2], ..Chunk::new("a") };
         let frame = Frame {
-            id: trace::FrameId { hop: HopId(0), lane: 0, seq: 0 },
+            id: FrameId { hop: HopId(0), lane: 0, seq: 0 },
             bytes: 9,
             forwarded: None,
             kind: Kind::TokenIds,

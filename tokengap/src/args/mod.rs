@@ -6,6 +6,7 @@ mod live;
 mod record;
 mod telemetry;
 
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use trace::detect::Severity;
@@ -15,6 +16,31 @@ pub(crate) use limit::LimitArgs;
 pub(crate) use live::{LiveArgs, OutcomeArgs, ReportArgs, ScreenArgs};
 pub(crate) use record::{RecordArgs, Tokens};
 pub(crate) use telemetry::TelemetryArgs;
+
+use crate::output;
+
+/// Destination of a result.
+#[derive(clap::Args)]
+pub(crate) struct OutputArgs {
+    /// Output file, written completely or not at all. Default: standard output.
+    #[arg(short, long, value_name = "OUT")]
+    output: Option<PathBuf>,
+
+    /// Replace OUT if it exists.
+    #[arg(long)]
+    pub(crate) force: bool,
+}
+
+impl OutputArgs {
+    /// Output file, if any.
+    pub(crate) fn file(&self) -> Option<&Path> {
+        self.output.as_deref()
+    }
+
+    pub(crate) fn write(&self, text: &str) -> anyhow::Result<()> {
+        output::write(self.file(), text, self.force)
+    }
+}
 
 pub(crate) fn at_least_one(text: &str) -> Result<usize, String> {
     match text.parse() {
@@ -37,6 +63,11 @@ pub(crate) fn duration(text: &str) -> Result<Duration, String> {
         Ok(d) if !d.is_zero() => Ok(d),
         _ => Err(format!("must be greater than zero; {hint}")),
     }
+}
+
+/// `duration` in nanoseconds, or as many as there can be.
+pub(crate) fn nanoseconds(duration: Duration) -> u64 {
+    u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX)
 }
 
 pub(crate) fn severity(text: &str) -> Result<Severity, String> {

@@ -8,7 +8,7 @@ use session::sink::{Files, RingOptions, Rules};
 use trace::detect::Severity;
 use trace::record::{Payload, RecordOptions};
 
-use super::{duration, severity, size};
+use super::{duration, nanoseconds, severity, size};
 
 /// Flags for recordings.
 #[derive(Args, Clone, Debug)]
@@ -79,10 +79,9 @@ impl RecordArgs {
 
     /// Conditions of automatic dumps.
     pub(crate) fn rules(&self) -> Rules {
-        let ns = |every: Duration| u64::try_from(every.as_nanos()).unwrap_or(u64::MAX);
         Rules {
             min_severity: self.hindsight_on,
-            min_interval_ns: self.hindsight_every.map(ns),
+            min_interval_ns: self.hindsight_every.map(nanoseconds),
             max_dumps: self.hindsight_max_copies,
         }
     }

@@ -8,7 +8,7 @@ use clap::Args;
 use session::telemetry::PushOptions;
 use trace::export::Options;
 
-use super::{duration, size};
+use super::{duration, nanoseconds, size};
 
 /// Flags for exporting metrics and spans during the run.
 #[derive(Args, Clone, Debug)]
@@ -54,15 +54,12 @@ pub(crate) struct TelemetryArgs {
 impl TelemetryArgs {
     /// Options of the push; `None` if nothing is pushed.
     pub(crate) fn push(&self) -> Option<PushOptions> {
-        let slow_ns = u64::try_from(self.otlp_slower_than.as_nanos()).unwrap_or(u64::MAX);
-        let wanted = |slow_ns| Options { slow_ns, losing: true, ..Options::default() };
+        let slow_ns = (self.otlp_requests == Requests::Slow).then(|| nanoseconds(self.otlp_slower_than));
+        let requests =
+            (self.otlp_requests != Requests::None).then(|| Options { slow_ns, losing: true, ..Options::default() });
         self.otlp.as_ref().map(|url| PushOptions {
             url: url.clone(),
-            requests: match self.otlp_requests {
-                Requests::Slow => Some(wanted(Some(slow_ns))),
-                Requests::All => Some(wanted(None)),
-                Requests::None => None,
-            },
+            requests,
             interval: self.otlp_interval,
             bytes_per_minute: self.otlp_rate,
             queue_bytes: self.otlp_queue,

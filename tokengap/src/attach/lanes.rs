@@ -6,8 +6,7 @@ use std::collections::{HashMap, HashSet};
 
 use probe_user::matcher::Limits as MatcherLimits;
 use probe_user::{Call, Matcher, Message, SocketId};
-use trace::engine::Waiter;
-use trace::event::{Capabilities, Event, Frame, Hop, Missed, MissedCause, Received, SendWait, Undecoded, What};
+use trace::event::{self, Capabilities, Event, Hop, Missed, MissedCause, Received, SendWait, Undecoded, What};
 use trace::path::Ends;
 use trace::{FrameId, HopId, MonoNs, ThreadId};
 use zmq_tap::decode::{Decoders, LONGEST, Shape, SocketFormat};
@@ -36,26 +35,18 @@ pub(super) struct Lanes {
     receivers: HashSet<ThreadId>,
     /// Hops of sockets whose senders are not watched, by receiving socket, with the last frame number.
     unknown_senders: HashMap<SocketId, (HopId, u64)>,
-    /// Release deduced from the layout of the last frame with chunks, used if discovery found none.
-    pub(super) wire: Option<Release>,
+    /// Engine and release deduced from the layout of the last frame with chunks, used if discovery found none.
+    pub(super) wire: event::Engine<'static>,
     /// Frames received without an observed send, except requests, which carry no tokens.
     pub(super) senderless: u64,
     /// Missed messages that gaps in socket numbering have revealed, but that the kernel side's counter does not include yet.
     ahead: u64,
 }
 
-/// An engine with a range of its releases, and the behaviour of their waiters.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Release {
-    pub(super) engine: &'static str,
-    pub(super) schema: &'static str,
-    pub(super) waiter: Option<Waiter>,
-}
-
-impl Release {
-    fn of(shape: &Shape) -> Self {
-        Self { engine: shape.engine, schema: shape.schema, waiter: shape.waiter }
-    }
+/// The engine whose messages have this layout, with a range of its releases.
+fn engine_of(shape: &Shape) -> event::Engine<'static> {
+    let (name, version) = (Some(shape.engine), Some(shape.schema));
+    event::Engine { name, version, waiter: shape.waiter, ..event::Engine::default() }
 }
 
 impl Lanes {
@@ -70,7 +61,7 @@ impl Lanes {
             last_sent: HashMap::new(),
             receivers: HashSet::new(),
             unknown_senders: HashMap::new(),
-            wire: None,
+            wire: event::Engine::default(),
             senderless: 0,
             ahead: 0,
         }
@@ -117,19 +108,11 @@ impl Lanes {
         };
         let kind = batch.shape().kind;
         if !batch.chunks().is_empty() {
-            self.wire = Some(Release::of(batch.shape()));
+            self.wire = engine_of(batch.shape());
         }
         if let Some(known) = self.paths.sent(lane, (message.call.socket, kind, !batch.chunks().is_empty()), at, sink) {
             let hop = known.id;
-            let frame = Frame {
-                id: frame_id(hop),
-                bytes,
-                forwarded: None,
-                kind,
-                ids: batch.shape().ids,
-                chunks: batch.chunks(),
-            };
-            sink(&Event::new(at, What::Sent(frame)));
+            sink(&Event::new(at, What::Sent(batch.frame(frame_id(hop), bytes))));
             if let Some(wait) = batch.send_wait(hop, at) {
                 sink(&Event::new(at, What::SendWait(wait)));
             }
@@ -260,7 +243,7 @@ impl Lanes {
         if batch.chunks().is_empty() {
             return;
         }
-        self.wire = Some(Release::of(batch.shape()));
+        self.wire = engine_of(batch.shape());
         let known = self.unknown_senders.get_mut(&socket);
         let (hop, seq) = if let Some((hop, seq)) = known {
             *seq += 1;
@@ -287,14 +270,7 @@ impl Lanes {
             (id, 0)
         };
         let id = FrameId::new(hop, self.paths.ids.generation, seq);
-        let frame = Frame {
-            id,
-            bytes: message.bytes,
-            forwarded: None,
-            kind: batch.shape().kind,
-            ids: batch.shape().ids,
-            chunks: batch.chunks(),
-        };
+        let frame = batch.frame(id, message.bytes);
         sink(&Event::new(at, What::Received(Received { id, wakeup, by, frame: Some(frame) })));
     }
 }

@@ -33,16 +33,17 @@ use probe_user::{Degraded, Feature, Loss, Observation, Options, Probe, Target};
 use serde_json::{Value, json};
 use session::{About, Flow, LiveSource};
 use trace::MonoNs;
-use trace::event::{Chunk, Event, Missed, MissedCause, What};
+use trace::event::{self, Chunk, Event, Missed, MissedCause, What};
 use trace::report::SamplingCost;
 use zmq_tap::decode::{Format, without_ids};
 use zmq_tap::egress::Detokenize;
 
 use crate::confinement;
+use crate::tap::completed;
 use cpu::CpuWatch;
 use egress::Egress;
 pub(crate) use follow::Follow;
-use lanes::{Lanes, Release, Sink};
+use lanes::{Lanes, Sink};
 use lookout::DiscoveryThread;
 use newcomers::LateProcesses;
 pub(crate) use python::PythonOptions;
@@ -55,7 +56,7 @@ use targets::{has_libzmq, observe_inner_servers, speaks_zmq, target, targets, wi
 pub(crate) use trial::{Reason, Row, State};
 
 /// Options set by the user.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Default)]
 pub(crate) struct AttachOptions {
     /// Processes named by the user, watched regardless of their connections.
     pub(crate) named: BTreeSet<u32>,
@@ -88,9 +89,8 @@ pub(crate) struct Attach {
     /// Processes with probes attached.
     probed: BTreeSet<u32>,
     newcomers: LateProcesses,
-    /// Release from the wire that the last engine event was based on.
-    reported_release: Option<Release>,
-    engine_reported: bool,
+    /// Properties from the wire that the last engine event was based on.
+    reported: Option<event::Engine<'static>>,
     /// Set if events should include token ids.
     ids_requested: bool,
     /// Allocation for the chunks of a frame without token ids.
@@ -187,8 +187,7 @@ impl Attach {
             engine,
             probed,
             newcomers,
-            reported_release: None,
-            engine_reported: false,
+            reported: None,
             ids_requested: false,
             spare: Vec::new(),
             stopping: false,
@@ -346,16 +345,11 @@ impl Attach {
 
     /// Reports the engine as found by discovery, completed by what the wire reveals.
     fn report_engine(&mut self, sink: Sink<'_>) {
-        let release = self.lanes.wire;
-        if std::mem::replace(&mut self.engine_reported, true) && self.reported_release == release {
-            return;
+        let wire = self.lanes.wire;
+        if self.reported.replace(wire) != Some(wire) {
+            let what = What::Engine(completed(self.engine.event(), wire));
+            sink(&Event::new(MonoNs::now(), what));
         }
-        self.reported_release = release;
-        let mut what = self.engine.event();
-        what.name = what.name.or(release.map(|release| release.engine));
-        what.version = what.version.or(release.map(|release| release.schema));
-        what.waiter = what.waiter.or(release.and_then(|release| release.waiter));
-        sink(&Event::new(MonoNs::now(), What::Engine(what)));
     }
 }
 

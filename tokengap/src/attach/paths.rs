@@ -34,11 +34,9 @@ pub(super) struct Known {
     pub(super) id: HopId,
     from: Part,
     sender: SocketId,
-    to: Option<Receiver>,
-    /// Set once a receive has confirmed the receiver; until then `to` is deduced from connections.
+    receiver: Presumed,
+    /// Set once a receive has confirmed the receiver; until then it is deduced from connections.
     confirmed: bool,
-    /// Set if the receiver must be a process that is not known yet.
-    receiver_unknown: bool,
     /// Set if messages of its socket use another lane now.
     replaced: bool,
     kind: Kind,
@@ -95,7 +93,7 @@ impl Paths {
         }
         let known = self.hops[lane].as_ref()?;
         let watched = known.announced.is_some_and(|announced| announced.capabilities.received);
-        let inside = known.to.is_some_and(|to| to.pid == Some(known.sender.pid));
+        let inside = known.receiver.known().is_some_and(|to| to.pid == Some(known.sender.pid));
         self.unwatched += u64::from(tokens && !watched && !inside);
         Some(known)
     }
@@ -106,12 +104,8 @@ impl Paths {
             old.replaced = true;
         }
         let from = self.roles.sender(socket.pid, kind);
-        let presumed = self.presumed(socket, kind, None);
-        let to = match presumed {
-            Presumed::By(receiver) => Some(receiver),
-            Presumed::Unknown | Presumed::Another => None,
-        };
-        let Some(id) = self.ids.assign(ends(from, to)) else {
+        let receiver = self.presumed(socket, kind, None);
+        let Some(id) = self.ids.assign(ends(from, receiver.known())) else {
             self.left_out += 1;
             return None;
         };
@@ -119,9 +113,8 @@ impl Paths {
             id,
             from,
             sender: socket,
-            to,
+            receiver,
             confirmed: false,
-            receiver_unknown: presumed == Presumed::Another,
             replaced: false,
             kind,
             since: at,
@@ -143,11 +136,11 @@ impl Paths {
     pub(super) fn received(&mut self, lane: usize, pid: u32, at: MonoNs, sink: Sink<'_>) -> Option<&Known> {
         let known = self.hops.get_mut(lane)?.as_mut()?;
         // A restarted process receives on the hop of its predecessor.
-        let receiver = known.to.and_then(|to| to.pid);
+        let receiver = known.receiver.known().and_then(|to| to.pid);
         let another = receiver != Some(pid) && receiver.is_none_or(|before| !self.sight.is_watched(before));
         if !std::mem::replace(&mut known.confirmed, true) || another {
-            known.receiver_unknown = false;
-            known.to = Some(Receiver { part: self.roles.receiver(pid, known.kind), pid: Some(pid) });
+            let part = self.roles.receiver(pid, known.kind);
+            known.receiver = Presumed::By(Receiver { part, pid: Some(pid) });
             self.announce(lane, at, sink);
         }
         self.of_lane(lane)
@@ -183,7 +176,7 @@ impl Paths {
         let others = lanes.filter_map(|(number, known)| known.as_ref().filter(|_| Some(number) != lane));
         let received = others
             .filter(|known| !known.replaced && known.sender.pid == socket.pid && !control(known.kind) && !control(kind))
-            .filter_map(|known| known.to?.pid)
+            .filter_map(|known| known.receiver.known()?.pid)
             .collect();
         self.roles.presumed_receiver(socket.pid, kind, &received)
     }
@@ -191,19 +184,16 @@ impl Paths {
     /// Deduces the receiver of a lane again, unless a watched receiver was confirmed.
     fn presume(&mut self, lane: usize) {
         let Some(known) = &self.hops[lane] else { return };
-        let watched = known.to.and_then(|to| to.pid).is_some_and(|pid| self.sight.is_watched(pid));
+        let watched = known.receiver.known().and_then(|to| to.pid).is_some_and(|pid| self.sight.is_watched(pid));
         if known.replaced || (known.confirmed && watched) {
             return;
         }
         let presumed = self.presumed(known.sender, known.kind, Some(lane));
-        if let Some(known) = &mut self.hops[lane] {
-            match presumed {
-                Presumed::By(receiver) => (known.to, known.receiver_unknown) = (Some(receiver), false),
-                // Keep the name of a receiver that has exited or whose connection is not visible at the moment.
-                Presumed::Unknown => {}
-                Presumed::Another if known.confirmed => {}
-                Presumed::Another => (known.to, known.receiver_unknown) = (None, true),
-            }
+        // Keep the name of a receiver that has exited or whose connection is not visible at the moment.
+        if let Some(known) = &mut self.hops[lane]
+            && (matches!(presumed, Presumed::By(_)) || presumed == Presumed::Another && !known.confirmed)
+        {
+            known.receiver = presumed;
         }
     }
 
@@ -216,19 +206,20 @@ impl Paths {
     /// Reports a hop if its state has changed.
     fn announce(&mut self, lane: usize, at: MonoNs, sink: Sink<'_>) {
         let Some(known) = &mut self.hops[lane] else { return };
-        let receiver = known.to.and_then(|to| to.pid);
+        let to = known.receiver.known();
+        let receiver = to.and_then(|to| to.pid);
         let endpoint = receiver.map_or("", |pid| self.roles.endpoint(known.sender.pid, pid));
         if !endpoint.is_empty() && endpoint != known.endpoint {
             endpoint.clone_into(&mut known.endpoint);
         }
         let known = &*known;
-        let receivers = match known.to {
+        let receivers = match to {
             Some(Receiver { pid: Some(pid), .. }) => [pid].into(),
             Some(Receiver { part, pid: None }) => self.roles.with_role(part),
             None => self.roles.may_receive_from(known.from),
         };
-        let received = self.sight.watches(known.sender.pid, &receivers).filter(|_| !known.receiver_unknown);
-        let last = known.to.is_some_and(|to| to.part.is_tokenizer());
+        let received = self.sight.watches(known.sender.pid, &receivers).filter(|_| known.receiver != Presumed::Another);
+        let last = to.is_some_and(|to| to.part.is_tokenizer());
         let delivered = self.sight.serves(&receivers).filter(|_| last);
         let capabilities = Capabilities {
             sent: true,
@@ -239,7 +230,7 @@ impl Paths {
         };
         let announced = Announced {
             from: known.from,
-            to: known.to,
+            to,
             origin: known.from.is_scheduler() && !known.kind.is_control(),
             capabilities,
         };
@@ -271,11 +262,11 @@ impl Paths {
 fn emit(known: &Known, announced: Announced, at: MonoNs, sink: Sink<'_>) {
     let hop = Hop {
         id: known.id,
-        ends: ends(known.from, known.to),
+        ends: ends(known.from, announced.to),
         endpoint: &known.endpoint,
-        worker: known.to.and_then(|to| to.part.rank()),
+        worker: announced.to.and_then(|to| to.part.rank()),
         origin: announced.origin,
-        last: known.to.is_some_and(|to| to.part.is_tokenizer()),
+        last: announced.to.is_some_and(|to| to.part.is_tokenizer()),
         capabilities: announced.capabilities,
     };
     sink(&Event::new(at, What::Hop(hop)));

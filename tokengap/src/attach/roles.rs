@@ -57,6 +57,15 @@ pub(super) enum Presumed {
     Another,
 }
 
+impl Presumed {
+    pub(super) fn known(self) -> Option<Receiver> {
+        match self {
+            Self::By(receiver) => Some(receiver),
+            Self::Unknown | Self::Another => None,
+        }
+    }
+}
+
 /// Roles of all watched processes.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Roles {
@@ -230,10 +239,8 @@ mod tests {
     use super::*;
 
     fn presumed(roles: &Roles, pid: u32, kind: Kind) -> Option<(&'static str, Option<u32>)> {
-        match roles.presumed_receiver(pid, kind, &BTreeSet::new()) {
-            Presumed::By(receiver) => Some((receiver.part.word(), receiver.pid)),
-            Presumed::Unknown | Presumed::Another => None,
-        }
+        let receiver = roles.presumed_receiver(pid, kind, &BTreeSet::new()).known()?;
+        Some((receiver.part.word(), receiver.pid))
     }
 
     #[test]

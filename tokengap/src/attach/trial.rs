@@ -112,15 +112,12 @@ impl Attach {
 
     fn outcome(&self, feature: Feature, queues: bool) -> Row {
         let processes = self.probed.len();
-        let refused: Vec<&Degraded> = self.probe.degraded().iter().filter(|d| d.feature == feature).collect();
-        let mut why: Vec<Reason> = refused.iter().map(|d| Reason::from(*d)).collect();
-        let works = State::of(refused.is_empty());
-        let lost = |pid: &u32| refused.iter().any(|d| d.pid.is_none_or(|p| p == *pid));
-        let of_processes = match self.probed.iter().filter(|pid| lost(pid)).count() {
-            _ if processes == 0 => State::Missing,
-            0 => State::Works,
+        let (mut why, seen) = self.refused(feature);
+        let works = State::of(why.is_empty());
+        let of_processes = match seen {
+            0 => State::Missing,
             some if some < processes => State::Degraded,
-            _ => State::Missing,
+            _ => State::Works,
         };
         let (state, tried) = match feature {
             Feature::Processed | Feature::Queues if self.passes_inside() => {
@@ -154,7 +151,7 @@ impl Attach {
             Feature::Egress => (self.deliveries(&mut why), "raw tracepoints of writes".to_owned()),
             Feature::SocketReads => {
                 let tried = match self.reads.connections() {
-                    0 if refused.is_empty() => "not needed: no process receives without libzmq".to_owned(),
+                    0 if why.is_empty() => "not needed: no process receives without libzmq".to_owned(),
                     count => format!("raw tracepoint of socket reads; {count} connections"),
                 };
                 (works, tried)
@@ -168,13 +165,18 @@ impl Attach {
         Row { name: feature.name(), state, tried, reasons: why }
     }
 
-    /// A frame is useful only if its sender and receiver are known.
-    fn frames(&self, why: &mut Vec<Reason>) -> State {
-        let of_messages = |d: &&Degraded| d.feature == Feature::Messages;
-        let refused: Vec<&Degraded> = self.probe.degraded().iter().filter(of_messages).collect();
+    /// Reasons why a feature is refused, and the number of processes for which it is not.
+    fn refused(&self, feature: Feature) -> (Vec<Reason>, usize) {
+        let refused: Vec<&Degraded> = self.probe.degraded().iter().filter(|d| d.feature == feature).collect();
         let lost = |pid: &u32| refused.iter().any(|d| d.pid.is_none_or(|p| p == *pid));
         let seen = self.probed.iter().filter(|pid| !lost(pid)).count();
-        for reason in refused.iter().map(|d| Reason::from(*d)) {
+        (refused.into_iter().map(Reason::from).collect(), seen)
+    }
+
+    /// A frame is useful only if its sender and receiver are known.
+    fn frames(&self, why: &mut Vec<Reason>) -> State {
+        let (refused, seen) = self.refused(Feature::Messages);
+        for reason in refused {
             if !why.contains(&reason) {
                 why.push(reason);
             }

@@ -24,6 +24,7 @@ use rustix::net::{
 use trace::storage::Delegate;
 
 use self::rules::Rules;
+pub(crate) use self::rules::or_working_folder;
 
 /// Files that a run may write.
 #[derive(Clone, Debug, Default, PartialEq, Eq, clap::Args)]
@@ -66,7 +67,7 @@ pub(crate) fn start(results: &Results) -> anyhow::Result<()> {
         command.arg("--file").arg(file);
     }
     for folder in &results.folder {
-        command.arg("--folder").arg(rules::or_working_folder(folder));
+        command.arg("--folder").arg(or_working_folder(folder));
     }
     if results.force {
         command.arg("--force");

@@ -68,7 +68,7 @@ impl Rules {
 }
 
 /// `folder`, where an empty path stands for the working folder.
-pub(super) fn or_working_folder(folder: &Path) -> &Path {
+pub(crate) fn or_working_folder(folder: &Path) -> &Path {
     if folder.as_os_str().is_empty() { Path::new(".") } else { folder }
 }
 

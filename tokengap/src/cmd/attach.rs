@@ -100,9 +100,7 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     if args.follow {
         return app::run(Follow::new(options), &args.live);
     }
-    let watcher =
-        Watcher::new(discover::Options { named: args.pid.clone(), ..discover::Options::new(engines::DISCOVERED) })
-            .context("cannot look for the engine's processes")?;
+    let watcher = processes(&args.pid)?;
     let engine = choose(watcher.topology(), &args.pid)?;
     if let Some(side) = &engine.settings.disaggregation {
         let (word, sends) = (side.value.word, side.value.sends);
@@ -119,6 +117,12 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     errln!("tokengap: attached to {} processes", attach.watched());
     let report = app::watch(attach, &args.live, &signals)?;
     app::conclude(&report, args.live.outcome)
+}
+
+/// Finds the processes of engines, and those `named` by the user.
+pub(super) fn processes(named: &[RoleSpec]) -> anyhow::Result<Watcher> {
+    let options = discover::Options { named: named.to_vec(), ..discover::Options::new(engines::DISCOVERED) };
+    Watcher::new(options).context("cannot look for the engine's processes")
 }
 
 /// Parses the argument of `--pid`.
@@ -156,10 +160,16 @@ fn only(topology: &Topology, named: &[RoleSpec]) -> Engine {
 }
 
 fn ask(topology: &Topology) -> anyhow::Result<Engine> {
-    err!("{topology}\nWhich engine? [1-{}] ", topology.engines.len());
+    let answer = answer(&format!("{topology}\nWhich engine? [1-{}]", topology.engines.len()))?;
+    let picked = answer.parse::<usize>().ok().and_then(|n| topology.engines.get(n.checked_sub(1)?));
+    picked.cloned().with_context(|| format!("{answer:?} is not one of the listed numbers"))
+}
+
+/// The user's answer on the terminal.
+pub(super) fn answer(question: &str) -> std::io::Result<String> {
+    err!("{question} ");
     std::io::stderr().flush()?;
     let mut answer = String::new();
     std::io::stdin().read_line(&mut answer)?;
-    let picked = answer.trim().parse::<usize>().ok().and_then(|n| topology.engines.get(n.checked_sub(1)?));
-    picked.cloned().with_context(|| format!("{:?} is not one of the listed numbers", answer.trim()))
+    Ok(answer.trim().to_owned())
 }

@@ -43,9 +43,7 @@ const HEADLESS_DURATION: Duration = Duration::from_secs(10);
 pub(crate) fn run(mut args: Args) -> anyhow::Result<ExitCode> {
     let mut plan = confinement::live(Work::Network, &args.live);
     // The demo creates its socket folder in one of these.
-    for folder in [std::env::temp_dir(), PathBuf::from("/tmp"), PathBuf::from(".")] {
-        plan = plan.write(folder);
-    }
+    plan.write.extend([std::env::temp_dir(), PathBuf::from("/tmp"), PathBuf::from(".")]);
     confinement::apply(&plan);
     if args.live.outcome.is_headless() {
         args.live.duration.get_or_insert(HEADLESS_DURATION);

@@ -5,8 +5,9 @@ use std::process::ExitCode;
 
 use trace::diff::{Diff, Options};
 
+use crate::args::OutputArgs;
 use crate::cmd::saved;
-use crate::{confinement, output};
+use crate::confinement;
 
 /// Compare two runs: changes beyond noise, and their known causes.
 ///
@@ -24,13 +25,8 @@ pub(crate) struct Args {
     #[arg(long, value_enum, default_value_t = Format::Text)]
     format: Format,
 
-    /// Output file, written completely or not at all. Default: standard output.
-    #[arg(short, long, value_name = "OUT")]
-    output: Option<PathBuf>,
-
-    /// Replace OUT if it exists.
-    #[arg(long)]
-    force: bool,
+    #[command(flatten)]
+    output: OutputArgs,
 
     /// Exit with status 1 if the most severe change is for the worse. If no problem changed, any worse measure counts.
     #[arg(long)]
@@ -63,7 +59,7 @@ enum Format {
 const SLOWEST: usize = 0;
 
 pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
-    confinement::files(&[&args.a, &args.b], &[args.output.as_deref()]);
+    confinement::files(&[&args.a, &args.b], &[args.output.file()]);
     let options = Options {
         alpha: args.alpha,
         least_change: args.least_change,
@@ -77,7 +73,7 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
         Format::Json => diff.to_json() + "\n",
         Format::Markdown => diff.to_markdown(),
     };
-    output::write(args.output.as_deref(), &text, args.force)?;
+    args.output.write(&text)?;
     let failed = args.fail_on_worse && diff.worse();
     Ok(if failed { ExitCode::from(1) } else { ExitCode::SUCCESS })
 }

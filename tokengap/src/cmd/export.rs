@@ -14,7 +14,7 @@ use trace::export::{self, Format};
 use trace::record::{Payload, Recording};
 
 use crate::advice::missing;
-use crate::args::Tokens;
+use crate::args::{Tokens, nanoseconds};
 use crate::progress::Progress;
 use crate::{args, confinement, output};
 
@@ -126,10 +126,6 @@ fn parquet(args: &Args) -> anyhow::Result<()> {
 
 fn zipped(path: &Path) -> bool {
     path.extension().is_some_and(|extension| extension == "gz")
-}
-
-fn nanoseconds(duration: Duration) -> u64 {
-    u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX)
 }
 
 fn range(args: &Args) -> Option<RangeInclusive<u64>> {

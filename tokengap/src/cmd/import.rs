@@ -72,12 +72,12 @@ const TICK_NS: u64 = 5_000_000_000;
 
 pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     let paths: Vec<&Path> = args.paths.iter().map(PathBuf::as_path).collect();
-    confinement::files(&paths, &[args.record.as_deref(), args.report_output.file()]);
+    confinement::files(&paths, &[args.record.as_deref(), args.report_output.output.file()]);
     import(args)
 }
 
 fn import(args: &Args) -> anyhow::Result<ExitCode> {
-    if let Some(path) = args.record.as_ref().filter(|path| path.exists() && !args.report_output.force) {
+    if let Some(path) = args.record.as_ref().filter(|path| path.exists() && !args.report_output.output.force) {
         return Err(RecordError::Exists { path: path.clone() }.into());
     }
     let (analysis, input, recorder) = read(args)?;
@@ -116,7 +116,7 @@ fn read(args: &Args) -> anyhow::Result<(Analysis, ReportInput, Option<Recorder>)
         more = import.next(&mut |event| {
             // Create the file at the first event, so that an empty import does not overwrite an older recording.
             if let Some(path) = args.record.as_ref().filter(|_| recorder.is_none() && failed.is_none()) {
-                match create(path, &config, args.report_output.force) {
+                match create(path, &config, args.report_output.output.force) {
                     Ok(made) => recorder = Some(made),
                     Err(error) => failed = Some(error),
                 }

@@ -1,14 +1,14 @@
 //! `tokengap report`: summarises a finished run.
 
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::ExitCode;
 
 use trace::detect::Severity;
 use trace::report::{Clock, Report};
 
-use crate::args::ReportArgs;
+use crate::args::{OutputArgs, ReportArgs};
 use crate::cmd::saved;
-use crate::{args, confinement, output};
+use crate::{args, confinement};
 
 /// Summarise a finished run as text, JSON, Markdown for an issue, or one HTML page for an incident.
 ///
@@ -34,13 +34,8 @@ pub(crate) struct ReportOutput {
     #[arg(long, value_enum, default_value_t = Format::Text)]
     format: Format,
 
-    /// Output file, written completely or not at all. Default: standard output.
-    #[arg(short, long, value_name = "OUT")]
-    output: Option<PathBuf>,
-
-    /// Replace OUT if it exists.
-    #[arg(long)]
-    pub(crate) force: bool,
+    #[command(flatten)]
+    pub(crate) output: OutputArgs,
 
     /// Exit with status 1 if a finding has at least this severity.
     #[arg(long, value_name = "SEVERITY", value_parser = args::severity)]
@@ -64,17 +59,12 @@ enum Format {
 }
 
 pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
-    confinement::files(&[&args.file], &[args.report_output.file()]);
+    confinement::files(&[&args.file], &[args.report_output.output.file()]);
     let report = saved::report(&args.file, args.report.slowest)?;
     args.report_output.write(&report)
 }
 
 impl ReportOutput {
-    /// Output file, if any.
-    pub(crate) fn file(&self) -> Option<&Path> {
-        self.output.as_deref()
-    }
-
     /// Writes `report` in the requested format and returns the exit code for `--fail-on`.
     pub(crate) fn write(&self, report: &Report) -> anyhow::Result<ExitCode> {
         let clock = Clock::of(report, self.zone.clone());
@@ -84,7 +74,7 @@ impl ReportOutput {
             Format::Markdown => report.to_markdown(&clock),
             Format::Html => report.to_html(&clock),
         };
-        output::write(self.output.as_deref(), &text, self.force)?;
+        self.output.write(&text)?;
         Ok(self.verdict(report))
     }
 

@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use anyhow::{Context, bail};
 use confine::Work;
-use zmq_tap::relay::{Options, lower_priority};
+use zmq_tap::relay::Options;
 use zmq_tap::tap::Tap;
 
 use session::Signals;
@@ -20,6 +20,7 @@ use crate::confinement;
 use crate::guard::{Cleanup, Guard};
 use crate::output;
 use crate::run::{Child, Forwarding, Private, Run};
+use crate::tap::lower_priority;
 
 /// Start an engine with the relay in place from its first frame. The engine needs no configuration.
 ///
@@ -84,15 +85,12 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     if let Some((_, path)) = &command_output {
         errln!("tokengap: the output of {} is in {}", child.name(), path.display());
     }
-    // Lower the priority of this thread, which decodes, so that the relay's thread is scheduled first.
-    if let Err(error) = lower_priority() {
-        tracing::info!("cannot lower the priority of decoding: {error}");
-    }
+    lower_priority();
     let watched = app::watch(source, &args.live, &Signals::none());
     let code = child.exit_code(PATIENCE);
     drop(folder);
     let report = watched?;
-    let text = if args.live.outcome.json { serde_json::to_string(&report)? + "\n" } else { report.to_text() };
+    let text = app::text(&report, args.live.outcome.json)?;
     match &args.report {
         Some(path) => output::write(Some(path), &text, args.live.record.force).inspect_err(|_| err!("{text}"))?,
         None => err!("{text}"),
@@ -112,11 +110,11 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
 
 /// Restricts the process to the access needed once the child runs.
 fn confine(args: &Args, folder: &Path) {
-    let mut plan = confinement::probes(confinement::live(Work::Move, &args.live)).write(folder);
-    if let Some(report) = &args.report {
-        plan = plan.make(report);
-    }
-    confinement::apply(&plan.keep(confinement::MOVING));
+    let mut plan = confinement::live(Work::Move, &args.live);
+    plan.keep |= confinement::probes() | confinement::MOVING;
+    plan.write.push(folder.to_owned());
+    args.report.iter().for_each(|report| plan.make(report));
+    confinement::apply(&plan);
 }
 
 /// Creates the log file for the command's output while the screen is active.

@@ -1,21 +1,23 @@
 //! `tokengap splice`: moves live hops of a running engine behind the relay, and back.
 
-use std::io::{IsTerminal, Write};
+use std::io::IsTerminal;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
 use anyhow::{Context, bail, ensure};
 use confine::Work;
-use probe_user::discover::{self, RoleSpec, Watcher};
+use probe_user::discover::RoleSpec;
 use session::Signals;
-use zmq_tap::relay::{Options, lower_priority};
+use zmq_tap::relay::Options;
 use zmq_tap::splice::{Folder, Restored, restore};
 
 use crate::app;
 use crate::args::LiveArgs;
+use crate::cmd::attach::{answer, processes};
 use crate::confinement;
 use crate::guard::{Guard, describe};
 use crate::splice::{Prepared, SETTLE, Splice, folders, plan};
+use crate::tap::lower_priority;
 
 /// Move live ipc hops of a running engine behind the relay, without a restart, and back at the end.
 ///
@@ -65,18 +67,16 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
         return restore_sockets(args);
     }
     let pid = args.pid.context("no --pid was given")?;
-    let watcher = Watcher::new(discover::Options {
-        named: vec![RoleSpec { pid, role: None }],
-        ..discover::Options::new(engines::DISCOVERED)
-    })?;
+    let watcher = processes(&[RoleSpec { pid, role: None }])?;
     let engine = watcher.topology().engine_of(pid);
     let engine =
         engine.with_context(|| format!("process {pid} belongs to no visible engine; tokengap attach lists them"))?;
     let planned = plan(engine, args.hop.as_deref())?;
     let guard = Guard::start(&folders(&planned), None)?;
     // No other program starts after this point, and no message has been read yet.
-    let needs = confinement::probes(confinement::live(Work::Move, &args.live));
-    confinement::apply(&needs.keep(confinement::MOVING));
+    let mut needs = confinement::live(Work::Move, &args.live);
+    needs.keep |= confinement::probes() | confinement::MOVING;
+    confinement::apply(&needs);
     let prepared = Prepared::new(engine, planned)?;
     err!("tokengap: sockets to move behind the relay:\n{}", prepared.describe());
     if let Err(why) = &prepared.witness {
@@ -100,9 +100,7 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     let splice = prepared.execute(&Options::default(), guard)?;
     std::thread::sleep(SETTLE);
     print_result(&splice);
-    if let Err(error) = lower_priority() {
-        tracing::info!("cannot lower the priority of decoding: {error}");
-    }
+    lower_priority();
     let report = app::watch(splice, &args.live, &signals)?;
     app::conclude(&report, args.live.outcome)
 }
@@ -132,11 +130,7 @@ fn confirm() -> anyhow::Result<bool> {
         std::io::stdin().is_terminal(),
         "cannot ask for confirmation without a terminal: use --yes to accept the risk"
     );
-    err!("Go on? [y/N] ");
-    std::io::stderr().flush()?;
-    let mut answer = String::new();
-    std::io::stdin().read_line(&mut answer)?;
-    Ok(matches!(answer.trim(), "y" | "Y" | "yes"))
+    Ok(matches!(answer("Go on? [y/N]")?.as_str(), "y" | "Y" | "yes"))
 }
 
 fn restore_sockets(args: &Args) -> anyhow::Result<ExitCode> {

@@ -6,7 +6,7 @@ use anyhow::{Context, bail};
 use confine::Work;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use trace::path::Ends;
-use zmq_tap::relay::{Endpoint, Options, Pair, lower_priority};
+use zmq_tap::relay::{Endpoint, Options, Pair};
 use zmq_tap::tap::{Tap, TapHop};
 
 use session::Signals;
@@ -14,7 +14,7 @@ use session::Signals;
 use crate::app;
 use crate::args::{LiveArgs, TUNING};
 use crate::confinement;
-use crate::tap::TapSource;
+use crate::tap::{TapSource, lower_priority};
 
 /// File descriptors for purposes other than connections: recordings, libraries, the terminal.
 const OTHER_FILES: u64 = 64;
@@ -66,8 +66,9 @@ pub(crate) struct Args {
 }
 
 pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
-    let plan = confinement::live(Work::Network, &args.live);
-    confinement::apply(&confinement::relay(plan, &args.listen, &args.upstream));
+    let mut plan = confinement::live(Work::Network, &args.live);
+    confinement::relay(&mut plan, &args.listen, &args.upstream);
+    confinement::apply(&plan);
     let hops = hops(args)?;
     allow_files(args.max_connections);
     let options = Options {
@@ -79,10 +80,7 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
         ..Options::default()
     };
     let tap = Tap::start(hops, options).context("the tap did not start")?;
-    // Lower the priority of this thread, which decodes, so that the relay's thread is scheduled first.
-    if let Err(error) = lower_priority() {
-        tracing::info!("cannot lower the priority of decoding: {error}");
-    }
+    lower_priority();
     for (listen, upstream) in args.listen.iter().zip(&args.upstream) {
         errln!("tokengap: listening on {listen} -> {upstream}{}", state(upstream));
     }

@@ -5,7 +5,6 @@ use std::path::Path;
 use clap::{Arg, Command};
 use toml_edit::{Document, Item, Table, TableLike};
 
-use super::ConfigError;
 use super::flags::{find, nearest, settable};
 
 /// Sections: one for each live source, and a shared one.
@@ -29,35 +28,35 @@ pub(super) struct Entry {
 }
 
 impl File {
-    pub(super) fn parse(path: &Path, text: &str) -> Result<Self, ConfigError> {
+    pub(super) fn parse(path: &Path, text: &str) -> anyhow::Result<Self> {
         let path = path.display().to_string();
         match Document::parse(text.to_owned()) {
             Ok(document) => Ok(Self { path, text: text.to_owned(), document }),
             Err(error) => {
                 let at = error.span().map_or(0, |span| span.start);
                 let what = error.message().lines().next().unwrap_or("not valid TOML").to_owned();
-                Err(locate(&path, text, at, what))
+                Err(locate(&path, text, at, &what))
             }
         }
     }
 
     /// Creates the error `what` at this offset.
-    pub(super) fn error(&self, at: usize, what: String) -> ConfigError {
+    pub(super) fn error(&self, at: usize, what: &str) -> anyhow::Error {
         locate(&self.path, &self.text, at, what)
     }
 
     /// Entries for `section`: shared ones first, then its own, which take precedence. Checks all sections.
-    pub(super) fn entries(&self, command: &Command, section: &str) -> Result<Vec<Entry>, ConfigError> {
+    pub(super) fn entries(&self, command: &Command, section: &str) -> anyhow::Result<Vec<Entry>> {
         let root: &Table = self.document.as_table();
         for (name, item) in root {
             if name != LIVE && !SOURCES.contains(&name) {
                 let known = SOURCES.iter().copied().chain([LIVE]);
                 let what = format!("unknown section [{name}]{}", nearest(name, known));
-                return Err(self.error(Self::place(root, name, item), what));
+                return Err(self.error(Self::place(root, name, item), &what));
             }
             if item.as_table_like().is_none() {
                 let what = format!("[{name}] is a section: put its flags below a line [{name}]");
-                return Err(self.error(Self::place(root, name, item), what));
+                return Err(self.error(Self::place(root, name, item), &what));
             }
             if name != LIVE && name != section {
                 self.section(command, name, name)?;
@@ -72,7 +71,7 @@ impl File {
     }
 
     /// Keys of the section `name`, as flags of the subcommand `of`.
-    fn section(&self, command: &Command, name: &str, of: &str) -> Result<Vec<Entry>, ConfigError> {
+    fn section(&self, command: &Command, name: &str, of: &str) -> anyhow::Result<Vec<Entry>> {
         let Some(table) = self.document.get(name).and_then(Item::as_table_like) else {
             return Ok(Vec::new());
         };
@@ -89,10 +88,10 @@ impl File {
             let at = Self::place(table, key, item);
             let Some(arg) = known.iter().find(|arg| long(arg) == key) else {
                 let near = nearest(key, known.iter().map(long));
-                return Err(self.error(at, format!("[{name}] has no flag {key}{near}")));
+                return Err(self.error(at, &format!("[{name}] has no flag {key}{near}")));
             };
             let Some(value) = item.as_value() else {
-                return Err(self.error(at, format!("{key} is a flag, not a section")));
+                return Err(self.error(at, &format!("{key} is a flag, not a section")));
             };
             let at = value.span().map_or(at, |span| span.start);
             let (arg, value) = (arg.clone(), value.clone());
@@ -111,12 +110,9 @@ fn long(arg: &Arg) -> &str {
     arg.get_long().unwrap_or_default()
 }
 
-fn locate(path: &str, text: &str, at: usize, what: String) -> ConfigError {
+/// The error `what` with its line and column.
+fn locate(path: &str, text: &str, at: usize, what: &str) -> anyhow::Error {
     let before = text.get(..at).unwrap_or(text);
-    ConfigError {
-        path: path.to_owned(),
-        line: before.matches('\n').count() + 1,
-        column: before.rsplit('\n').next().unwrap_or_default().chars().count() + 1,
-        what,
-    }
+    let (line, last) = (before.matches('\n').count() + 1, before.rsplit('\n').next().unwrap_or_default());
+    anyhow::anyhow!("{path}:{line}:{}: {what}", last.chars().count() + 1)
 }

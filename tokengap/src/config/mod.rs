@@ -17,16 +17,6 @@ use file::File;
 pub(crate) use flags::{closest, effective};
 pub(crate) use reload::{Configured, define};
 
-/// Error in a configuration file.
-#[derive(Debug, PartialEq, Eq, thiserror::Error)]
-#[error("{path}:{line}:{column}: {what}")]
-pub(crate) struct ConfigError {
-    path: String,
-    line: usize,
-    column: usize,
-    what: String,
-}
-
 /// Adds the flags of the configuration file, if the command line names one. An invalid command line is returned unchanged, so that clap
 /// reports the error.
 pub(crate) fn resolve(command: &Command, line: Vec<OsString>) -> anyhow::Result<Vec<OsString>> {
@@ -35,7 +25,7 @@ pub(crate) fn resolve(command: &Command, line: Vec<OsString>) -> anyhow::Result<
     };
     let text =
         std::fs::read_to_string(&path).with_context(|| format!("--config {}: cannot read the file", path.display()))?;
-    Ok(with_file(command, line, &section, &matches, &path, &text)?)
+    with_file(command, line, &section, &matches, &path, &text)
 }
 
 /// Subcommand, its matches without the file, and the path of the file.
@@ -55,14 +45,14 @@ fn with_file(
     matches: &ArgMatches,
     path: &Path,
     text: &str,
-) -> Result<Vec<OsString>, ConfigError> {
+) -> anyhow::Result<Vec<OsString>> {
     let file = File::parse(path, text)?;
     let mut flags = Vec::new();
     for entry in file.entries(command, section)? {
         let on_command_line = matches.value_source(entry.arg.get_id().as_str()) == Some(ValueSource::CommandLine);
-        let given = flags::of(&entry.arg, &entry.value).map_err(|what| file.error(entry.at, what))?;
+        let given = flags::of(&entry.arg, &entry.value).map_err(|what| file.error(entry.at, &what))?;
         if let Err(what) = accepts(command, section, &given) {
-            return Err(file.error(entry.at, what));
+            return Err(file.error(entry.at, &what));
         }
         if !on_command_line {
             flags.extend(given);

@@ -1,17 +1,17 @@
 //! Joins the reports of the peers with the frames observed by the tap, in order of time.
 //!
-//! A peer identifies a frame by its bytes, the ledger by lane and number. The tap reports a frame after its last byte is written, when the
-//! receiver may already have received it. A report therefore waits until its frame is known.
+//! The tap reports a frame after its last byte is written, when the receiver may already have received it. A report therefore waits until its
+//! frame is known.
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::{HashSet, VecDeque};
 use std::time::Duration;
 
-use trace::engine::{Mode, Waiter};
+use trace::engine::Mode;
 use trace::event::{Delivery, Engine, Event, Received, Response, What};
-use trace::{FrameId, HopId, MonoNs};
+use trace::{FrameId, MonoNs};
 
-use super::encode::Engine as Simulated;
-use super::peers::{Fingerprint, PeerAction, PeerEvent};
+use super::peers::{PeerAction, PeerEvent};
+use super::scenario::Script;
 
 /// Time a report waits for earlier observations of the tap.
 const HOLD: Duration = Duration::from_millis(20);
@@ -20,28 +20,32 @@ const PATIENCE: Duration = Duration::from_secs(2);
 
 /// Pending reports, and the engine they are about.
 pub(super) struct Join {
-    simulated: Simulated,
-    waiter: Waiter,
-    turnaround: Option<u8>,
+    script: Script,
     /// In order of time, because the peers share a thread.
     reports: VecDeque<PeerEvent>,
     /// Frames sent but not processed. Bounded by the requests that clients have open.
-    frames: HashMap<(HopId, Fingerprint), FrameId>,
+    frames: HashSet<FrameId>,
 }
 
 impl Join {
-    pub(super) fn new(simulated: Simulated, waiter: Waiter, turnaround: Option<u8>) -> Self {
-        Self { simulated, waiter, turnaround, reports: VecDeque::new(), frames: HashMap::new() }
+    pub(super) fn new(script: Script) -> Self {
+        Self { script, reports: VecDeque::new(), frames: HashSet::new() }
+    }
+
+    /// The engine at the start, as an event.
+    pub(super) fn engine(&self) -> What<'static> {
+        self.engine_in(self.script.phases[0].mode)
     }
 
     /// Engine event for an engine in `mode`, which the wire does not reveal.
-    pub(super) fn engine(&self, mode: Mode) -> What<'static> {
+    fn engine_in(&self, mode: Mode) -> What<'static> {
+        let Script { engine, waiter, waiter_turns, .. } = self.script;
         What::Engine(Engine {
-            name: Some(self.simulated.format().engine),
-            version: Some(self.simulated.version()),
+            name: Some(engine.format().engine),
+            version: Some(engine.version()),
             mode: Some(mode),
-            waiter: Some(self.waiter),
-            turnaround: self.turnaround,
+            waiter: Some(waiter),
+            turnaround: waiter_turns,
         })
     }
 
@@ -50,11 +54,11 @@ impl Join {
     }
 
     /// Passes on an event of the tap, after all earlier reports.
-    pub(super) fn seen(&mut self, event: &Event<'_>, message: &[u8], sink: &mut dyn FnMut(&Event<'_>)) {
+    pub(super) fn seen(&mut self, event: &Event<'_>, sink: &mut dyn FnMut(&Event<'_>)) {
         match &event.what {
             What::Engine(_) => return,
             What::Sent(frame) => {
-                self.frames.insert((frame.id.hop, Fingerprint::of(message)), frame.id);
+                self.frames.insert(frame.id);
             }
             _ => {}
         }
@@ -83,8 +87,8 @@ impl Join {
         self.reports.front().is_some_and(|report| {
             due(report.at)
                 && match &report.did {
-                    PeerAction::Received { hop, print, .. } => self.frames.contains_key(&(*hop, *print)),
-                    PeerAction::Processed { .. } | PeerAction::Delivered(_) | PeerAction::Serves(_) => true,
+                    PeerAction::Received { id, .. } => self.frames.contains(id),
+                    PeerAction::Processed(_) | PeerAction::Delivered(_) | PeerAction::Serves(_) => true,
                 }
         })
     }
@@ -95,24 +99,21 @@ impl Join {
             return;
         };
         let what = match &did {
-            PeerAction::Received { hop, print, wakeup } => match self.frames.get(&(*hop, *print)) {
-                Some(&id) => What::Received(Received::in_wakeup(id, *wakeup)),
-                None => return,
-            },
-            PeerAction::Processed { hop, print } => match self.frames.remove(&(*hop, *print)) {
-                Some(id) => What::Processed(id),
-                None => return,
-            },
+            PeerAction::Received { id, wakeup } if self.frames.contains(id) => {
+                What::Received(Received::in_wakeup(*id, *wakeup))
+            }
+            PeerAction::Processed(id) if self.frames.remove(id) => What::Processed(*id),
+            PeerAction::Received { .. } | PeerAction::Processed(_) => return,
             PeerAction::Delivered(given) => What::Delivered(Delivery {
                 rid: &given.rid,
                 tokens: given.tokens,
                 mode: given.mode,
-                completion_tokens: self.simulated.states_counts().then_some(given.completion_tokens),
+                completion_tokens: self.script.engine.states_counts().then_some(given.completion_tokens),
                 finished: given.finished,
                 response: Response::Streamed,
                 without_text: 0,
             }),
-            PeerAction::Serves(mode) => self.engine(*mode),
+            PeerAction::Serves(mode) => self.engine_in(*mode),
         };
         sink(&Event { at, what });
     }
@@ -120,28 +121,28 @@ impl Join {
 
 #[cfg(test)]
 mod tests {
+    use trace::HopId;
     use trace::event::Frame;
 
-    use super::super::encode::Release;
+    use super::super::Scenario;
     use super::*;
 
-    const HOP: HopId = HopId(0);
     const MS: u64 = 1_000_000;
 
     fn join() -> Join {
-        Join::new(Simulated::Sglang(Release::V0_5_9), Waiter::KeepsLast, Some(3))
+        Join::new(Scenario::Race.script())
     }
 
     fn frame(seq: u64) -> FrameId {
-        FrameId { hop: HOP, lane: 0, seq }
+        FrameId { hop: HopId(0), lane: 0, seq }
     }
 
     fn sent(seq: u64, at: u64) -> Event<'static> {
         Event::new(MonoNs(at), What::Sent(Frame::token_ids(frame(seq), 5, &[])))
     }
 
-    fn received(message: &[u8], at: u64) -> PeerEvent {
-        PeerEvent { at: MonoNs(at), did: PeerAction::Received { hop: HOP, print: Fingerprint::of(message), wakeup: 1 } }
+    fn received(seq: u64, at: u64) -> PeerEvent {
+        PeerEvent { at: MonoNs(at), did: PeerAction::Received { id: frame(seq), wakeup: 1 } }
     }
 
     /// Formats a sent frame as `+seq`, a received one as `-seq`, with the time in milliseconds.
@@ -156,9 +157,9 @@ mod tests {
     #[test]
     fn a_report_is_emitted_after_its_frame() {
         let (mut join, mut notes) = (join(), Vec::new());
-        join.add_report(received(b"frame", 100 * MS));
+        join.add_report(received(7, 100 * MS));
         assert!(!join.settle(MonoNs(200 * MS), false, &mut |e| notes.push(note(e))), "its frame has not been seen yet");
-        join.seen(&sent(7, 99 * MS), b"frame", &mut |e| notes.push(note(e)));
+        join.seen(&sent(7, 99 * MS), &mut |e| notes.push(note(e)));
         join.settle(MonoNs(200 * MS), false, &mut |e| notes.push(note(e)));
         assert_eq!(notes, ["+7 99", "-7 100"]);
     }
@@ -166,11 +167,10 @@ mod tests {
     #[test]
     fn reports_are_interleaved_with_frames_by_time() {
         let (mut join, mut notes) = (join(), Vec::new());
-        join.add_report(received(b"one", 11 * MS));
-        join.add_report(received(b"two", 31 * MS));
-        let frames = [(1, 10, b"one" as &[u8]), (2, 20, b"two"), (3, 30, b"three")];
-        for (seq, at, message) in frames {
-            join.seen(&sent(seq, at * MS), message, &mut |e| notes.push(note(e)));
+        join.add_report(received(1, 11 * MS));
+        join.add_report(received(2, 31 * MS));
+        for (seq, at) in [(1, 10), (2, 20), (3, 30)] {
+            join.seen(&sent(seq, at * MS), &mut |e| notes.push(note(e)));
         }
         assert_eq!(notes, ["+1 10", "-1 11", "+2 20", "+3 30"]);
         assert!(!join.settle(MonoNs(40 * MS), false, &mut |_| {}), "the tap may still report an earlier frame");
@@ -181,9 +181,9 @@ mod tests {
     #[test]
     fn a_report_of_an_unseen_frame_does_not_block_later_ones() {
         let (mut join, mut notes) = (join(), Vec::new());
-        join.add_report(received(b"lost", 100 * MS));
-        join.add_report(received(b"frame", 101 * MS));
-        join.seen(&sent(1, 99 * MS), b"frame", &mut |e| notes.push(note(e)));
+        join.add_report(received(0, 100 * MS));
+        join.add_report(received(1, 101 * MS));
+        join.seen(&sent(1, 99 * MS), &mut |e| notes.push(note(e)));
         join.settle(MonoNs(3000 * MS), false, &mut |e| notes.push(note(e)));
         assert_eq!(notes, ["+1 99", "-1 101"]);
     }

@@ -19,47 +19,40 @@ mod tests;
 use std::fs::Permissions;
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
-use std::sync::Arc;
-use std::sync::atomic::AtomicBool;
+use std::sync::atomic::Ordering;
 
 use anyhow::Context;
 use serde_json::Value;
 use session::{About, Flow, LiveSource};
 use tempfile::TempDir;
 use trace::MonoNs;
-use trace::event::{Capabilities, Event, Missed, MissedCause, What};
+use trace::event::{Event, Missed, MissedCause, What};
 use zmq_tap::relay::{Options, Pair};
 use zmq_tap::tap::{Tap, TapHop};
 
 use join::Join;
 use peers::{Network, Reports, Stage};
 use play::Play;
-use random::Random;
 pub(crate) use scenario::Scenario;
 use scenario::Script;
-use topology::{HopPlan, Receiver};
-use truth::{Account, DemoTruth};
+use topology::HopPlan;
+use truth::DemoTruth;
 
-use crate::tap::wire_forms;
+use crate::tap::TapSource;
 
-/// Maximum number of observations and reports per poll. Bounds a poll to some milliseconds, so that ticks and signals are not delayed.
-const FRAMES_A_TURN: usize = 256;
+/// Maximum number of reports per poll. Bounds a poll to some milliseconds, so that ticks and signals are not delayed.
 const REPORTS_A_TURN: usize = 8192;
 
 /// A socket address is limited to 108 bytes, of which the demo's part of the path needs about 30.
 const LONGEST_PARENT: usize = 70;
 
 pub(crate) struct Demo {
-    script: Script,
-    seed: u64,
-    account: Account,
-    reports: Reports,
+    stage: Stage,
     join: Join,
     announced: bool,
-    stopping: bool,
     // Drop order matters: first the peers, then the tap they communicate through, then the folder with its sockets.
     play: Play,
-    tap: Tap,
+    tap: TapSource,
     _folder: TempDir,
 }
 
@@ -89,45 +82,32 @@ impl Demo {
     }
 
     fn play(script: Script, seed: u64, folder: TempDir) -> anyhow::Result<Self> {
-        let hops = topology::hops(script.engine, script.route, folder.path());
-        let tap = start_tap(&hops, folder.path())?;
-        let (account, reports) = (Account::default(), Reports::new());
-        let stage = Stage {
-            script: script.clone(),
-            hops,
-            account: account.clone(),
-            reports: reports.clone(),
-            network: Network::Sockets,
-            ending: Arc::new(AtomicBool::new(false)),
-        };
-        let play = Play::start(stage, Random::new(seed))?;
+        let stage = Stage::new(script, seed, folder.path(), Reports::new(), Network::Sockets);
+        let tap = start_tap(&stage.hops, folder.path())?;
+        let play = Play::start(&stage)?;
         Ok(Self {
-            join: Join::new(script.engine, script.waiter, script.waiter_turns),
-            script,
-            seed,
-            account,
-            reports,
+            join: Join::new(stage.script.clone()),
+            stage,
             announced: false,
-            stopping: false,
             play,
-            tap,
+            tap: TapSource::new(tap),
             _folder: folder,
         })
     }
 
     /// Ground truth so far; final once [`LiveSource::poll`] has returned [`Flow::Ended`].
     pub(crate) fn account(&self) -> DemoTruth {
-        DemoTruth { scenario: self.script.name, seed: self.seed, truth: self.account.truth() }
+        self.stage.truth()
     }
 
     /// Collects reports of the peers. Returns whether there were any.
     fn collect(&mut self, sink: &mut dyn FnMut(&Event<'_>)) -> bool {
         let mut any = false;
-        for report in std::iter::from_fn(|| self.reports.next()).take(REPORTS_A_TURN) {
+        for report in std::iter::from_fn(|| self.stage.reports.next()).take(REPORTS_A_TURN) {
             self.join.add_report(report);
             any = true;
         }
-        let count = self.reports.take_dropped();
+        let count = self.stage.reports.take_dropped();
         if count > 0 {
             sink(&Event::new(MonoNs::now(), What::Missed(Missed::new(None, count, MissedCause::QueueFull))));
         }
@@ -136,12 +116,11 @@ impl Demo {
 
     /// Stops the tap once every client has received its last tokens.
     fn stop_tap_after_play(&mut self) {
-        if !self.stopping && self.play.is_over() {
+        if self.play.is_over() {
             if let Err(error) = self.play.join() {
                 tracing::error!("the demo failed, so its results are unreliable: {error:#}");
             }
             self.tap.stop();
-            self.stopping = true;
         }
     }
 }
@@ -152,12 +131,12 @@ impl About for Demo {
     }
 
     fn pending(&self) -> Option<String> {
-        let open = self.account.open();
+        let open = self.stage.account.open();
         (open > 0).then(|| format!("{open} requests of the demo are still waiting for their last tokens"))
     }
 
     fn wire(&self) -> Option<Value> {
-        Some(wire_forms(&self.tap))
+        self.tap.wire()
     }
 
     fn truth(&self) -> Option<Value> {
@@ -172,15 +151,13 @@ impl LiveSource for Demo {
 
     fn poll(&mut self, sink: &mut dyn FnMut(&Event<'_>)) -> Flow {
         if !std::mem::replace(&mut self.announced, true) {
-            sink(&Event::new(MonoNs::now(), self.join.engine(self.script.phases[0].mode)));
+            sink(&Event::new(MonoNs::now(), self.join.engine()));
         }
         self.stop_tap_after_play();
-        // Checked before collecting, so that nothing that arrives before the end is missed.
-        let ended = self.stopping && self.tap.has_ended();
         let reported = self.collect(sink);
         let join = &mut self.join;
-        let seen = self.tap.poll(FRAMES_A_TURN, &mut |event, message| join.seen(event, message, sink)) > 0;
-        let all = ended && !reported && !seen;
+        let flow = self.tap.poll(&mut |event| join.seen(event, sink));
+        let (seen, all) = (flow == Flow::Busy, flow == Flow::Ended && !reported);
         let settled = self.join.settle(MonoNs::now(), all, sink);
         match (reported || seen || settled, all) {
             (true, _) => Flow::Busy,
@@ -190,7 +167,7 @@ impl LiveSource for Demo {
     }
 
     fn stop(&mut self) {
-        self.play.end();
+        self.stage.ending.store(true, Ordering::Relaxed);
     }
 }
 
@@ -218,14 +195,13 @@ fn start_tap(hops: &[HopPlan], folder: &Path) -> anyhow::Result<Tap> {
 
 /// Hop for the tap to announce, with the additional capabilities of the peers.
 fn tap_hop(hop: &HopPlan) -> anyhow::Result<TapHop> {
-    let last = hop.to == Receiver::Tokenizer;
+    let pair = Pair { listen: hop.listen.parse()?, upstream: hop.upstream.parse()? };
     Ok(TapHop {
-        pair: Pair { listen: hop.listen.parse()?, upstream: hop.upstream.parse()? },
         ends: Some(hop.ends.to_owned()),
         worker: hop.worker,
-        also: Capabilities { received: true, processed: true, delivered: last, ..Capabilities::default() },
+        also: hop.reported(),
         origin: hop.is_origin(),
-        last,
-        endpoint: None,
+        last: hop.is_last(),
+        ..TapHop::new(pair)
     })
 }

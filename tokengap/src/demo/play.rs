@@ -1,56 +1,40 @@
 //! Thread of the peers.
 
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, mpsc};
 use std::thread::{self, JoinHandle};
 
 use anyhow::Context;
 use tokio::sync::oneshot;
 
 use super::peers::Stage;
-use super::random::Random;
 
 /// A simulation in progress.
 pub(super) struct Play {
-    ending: Arc<AtomicBool>,
     /// Dropped to end the simulation without waiting for work in flight.
     end_signal: Option<oneshot::Sender<()>>,
     thread: Option<JoinHandle<anyhow::Result<()>>>,
 }
 
 impl Play {
-    /// Starts the peers and returns once all their sockets are bound and connected.
-    pub(super) fn start(stage: Stage, random: Random) -> anyhow::Result<Self> {
-        let ending = Arc::clone(&stage.ending);
-        let (end_signal, ended) = oneshot::channel();
-        let (ready, is_ready) = mpsc::channel();
+    /// Binds and connects all sockets, then starts the peers.
+    pub(super) fn start(stage: &Stage) -> anyhow::Result<Self> {
         let runtime = tokio::runtime::Builder::new_current_thread()
             .enable_all()
             .build()
             .context("cannot start the demo's runtime")?;
+        let peers = runtime.block_on(stage.open())?;
+        let (end_signal, ended) = oneshot::channel();
         let thread = thread::Builder::new()
             .name("demo-peers".into())
             .spawn(move || {
                 runtime.block_on(async {
                     tokio::select! {
-                        played = stage.play(random, move || { ready.send(()).ok(); }) => played,
+                        played = peers.play() => played,
                         _ = ended => Ok(()),
                     }
                 })
             })
             .context("cannot start the demo's thread")?;
-        let mut play = Self { ending, end_signal: Some(end_signal), thread: Some(thread) };
-        match is_ready.recv() {
-            Ok(()) => Ok(play),
-            Err(_) => {
-                Err(play.join().err().unwrap_or_else(|| anyhow::anyhow!("the demo's peers ended before they began")))
-            }
-        }
-    }
-
-    /// Asks the peers to end: no new requests start, running ones are finished and delivered.
-    pub(super) fn end(&self) {
-        self.ending.store(true, Ordering::Relaxed);
+        Ok(Self { end_signal: Some(end_signal), thread: Some(thread) })
     }
 
     /// Returns whether every client has received its last tokens, or a peer has failed.

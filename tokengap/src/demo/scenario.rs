@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use clap::ValueEnum as _;
 use trace::engine::{Mode, Waiter};
 
 use super::encode::{Engine, Release};
@@ -45,7 +46,7 @@ pub(crate) enum Scenario {
 /// Definition of a scenario.
 #[derive(Clone, Debug)]
 pub(super) struct Script {
-    pub(super) name: &'static str,
+    pub(super) name: String,
     /// Engine and release whose frames the peers write.
     pub(super) engine: Engine,
     pub(super) route: Route,
@@ -79,10 +80,17 @@ pub(super) struct Route {
 }
 
 /// Cost of a frame, and of each chunk in it.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Cost {
-    pub(super) per_frame: Duration,
-    pub(super) per_chunk: Duration,
+    per_frame: Duration,
+    per_chunk: Duration,
+}
+
+impl Cost {
+    /// Cost of a frame with this number of chunks.
+    pub(super) fn of(self, chunks: u32) -> Duration {
+        self.per_frame + self.per_chunk * chunks
+    }
 }
 
 /// Form of the requests.
@@ -134,8 +142,7 @@ pub(super) struct Phase {
     pub(super) mode: Mode,
     /// Set if their clients treat all received tokens as new.
     pub(super) clients_add_up: bool,
-    pub(super) per_frame: Duration,
-    pub(super) per_chunk: Duration,
+    pub(super) cost: Cost,
 }
 
 /// Pauses of the tokenizer's event loop.
@@ -151,33 +158,39 @@ const fn ms(ms: u64) -> Duration {
     Duration::from_millis(ms)
 }
 
-const fn us(us: u64) -> Duration {
-    Duration::from_micros(us)
-}
-
 const DIRECT: Route = Route { schedulers: 1, detokenizers: 0, workers: 1 };
 const DETOKENIZER: Route = Route { detokenizers: 1, ..DIRECT };
+const fn cost(per_frame: u64, per_chunk: u64) -> Cost {
+    Cost { per_frame: Duration::from_micros(per_frame), per_chunk: Duration::from_micros(per_chunk) }
+}
+
 /// Cost that causes no waits.
-const LIGHT: Cost = Cost { per_frame: us(40), per_chunk: us(8) };
+const LIGHT: Cost = cost(40, 8);
 
 const PROMPT: Lengths = Lengths { min: 8, median: 400.0, sigma: 1.2, max: 8000 };
 const ANSWER: Lengths = Lengths { min: 4, median: 80.0, sigma: 0.7, max: 600 };
 
 /// Easily keeps up, and delivers all tokens so far.
-const QUICK: Phase = Phase { mode: Mode::Cumulative, clients_add_up: false, per_frame: us(300), per_chunk: us(15) };
+const QUICK: Phase = Phase { mode: Mode::Cumulative, clients_add_up: false, cost: cost(300, 15) };
 /// Needs 23 ms per frame of 128 requests.
-const SLOW: Phase = Phase { per_frame: us(1000), per_chunk: us(170), ..QUICK };
+const SLOW: Phase = Phase { cost: cost(1000, 170), ..QUICK };
 /// Delivers only new tokens.
-const DELTAS: Phase = Phase { mode: Mode::Incremental, per_chunk: us(30), ..QUICK };
+const DELTAS: Phase = Phase { mode: Mode::Incremental, cost: cost(300, 30), ..QUICK };
 /// Delivers all tokens so far, to clients that treat them as new.
-const ADDED_UP: Phase = Phase { clients_add_up: true, per_chunk: us(50), ..QUICK };
+const ADDED_UP: Phase = Phase { clients_add_up: true, cost: cost(300, 50), ..QUICK };
 /// Delivers only new tokens, at a cost too high for a frame every 10 ms.
-const COSTLY_DELTAS: Phase = Phase { per_chunk: us(250), ..DELTAS };
+const COSTLY_DELTAS: Phase = Phase { cost: cost(300, 250), ..DELTAS };
 /// One request per frame.
-const SMALL_FRAMES: Phase = Phase { per_frame: us(60), per_chunk: us(20), ..DELTAS };
+const SMALL_FRAMES: Phase = Phase { cost: cost(60, 20), ..DELTAS };
 
 impl Scenario {
     pub(super) fn script(self) -> Script {
+        let name = self.to_possible_value().map(|value| value.get_name().to_owned());
+        Script { name: name.unwrap_or_default(), ..self.description() }
+    }
+
+    /// Everything but the name.
+    fn description(self) -> Script {
         let load = Load {
             step: ms(12),
             running: 64,
@@ -191,7 +204,7 @@ impl Scenario {
         };
         match self {
             Self::Healthy => Script {
-                name: "healthy",
+                name: String::new(),
                 engine: Engine::Sglang(Release::V0_5_9),
                 route: DETOKENIZER,
                 load,
@@ -204,36 +217,30 @@ impl Scenario {
                 phase: ms(1000),
                 pauses: None,
             },
-            Self::SkipTokenizer => {
-                Script { name: "skip-tokenizer", route: DIRECT, phases: &[DELTAS], ..Self::Healthy.script() }
-            }
+            Self::SkipTokenizer => Script { route: DIRECT, phases: &[DELTAS], ..Self::Healthy.description() },
             // As in the original report: a token every 13 ms, and up to 850 open requests.
             Self::Backlog => Script {
-                name: "backlog",
                 route: DIRECT,
                 load: Load { step: ms(13), running: 128, open: 850, arrivals: 120.0, ..load },
                 waiter_turns: Some(3),
                 phases: &[SLOW],
-                ..Self::Healthy.script()
+                ..Self::Healthy.description()
             },
             Self::Race => Script {
-                name: "race",
                 route: DIRECT,
                 load: Load { step: ms(10), running: 96, arrivals: 80.0, burst: 4, ..load },
                 waiter_turns: Some(3),
                 phases: &[DELTAS],
                 pauses: Some(Pauses { every: ms(700), min: ms(40), max: ms(150) }),
-                ..Self::Healthy.script()
+                ..Self::Healthy.description()
             },
             Self::Merge => Script {
-                name: "merge",
                 engine: Engine::Sglang(Release::V0_5_10),
                 waiter: Waiter::Merges,
                 waiter_turns: Some(12),
-                ..Self::Race.script()
+                ..Self::Race.description()
             },
             Self::Regression => Script {
-                name: "regression",
                 engine: Engine::Sglang(Release::V0_5_10),
                 waiter: Waiter::Merges,
                 route: DIRECT,
@@ -241,25 +248,21 @@ impl Scenario {
                 waiter_turns: Some(3),
                 phases: &[ADDED_UP, COSTLY_DELTAS],
                 phase: ms(2500),
-                ..Self::Healthy.script()
+                ..Self::Healthy.description()
             },
             Self::Router => Script {
-                name: "router",
                 engine: Engine::Sglang(Release::V0_5_13),
                 route: Route { detokenizers: 2, workers: 2, ..DIRECT },
                 load: Load { step: ms(25), running: 48, open: 96, arrivals: 20.0, ..load },
                 waiter: Waiter::Merges,
                 phases: &[SMALL_FRAMES],
-                ..Self::Healthy.script()
+                ..Self::Healthy.description()
             },
-            Self::TokenizerWorkers => Script {
-                name: "tokenizer-workers",
-                route: Route { workers: 4, ..DETOKENIZER },
-                ..Self::Router.script()
-            },
+            Self::TokenizerWorkers => {
+                Script { route: Route { workers: 4, ..DETOKENIZER }, ..Self::Router.description() }
+            }
             // Chunks per second: the load is 2,000, a detokenizer can process 200, the router 1,100.
             Self::Detokenizers => Script {
-                name: "detokenizers",
                 route: Route { detokenizers: 4, workers: 8, ..DIRECT },
                 load: Load {
                     step: ms(24),
@@ -269,24 +272,21 @@ impl Scenario {
                     answer: Lengths { max: 24, median: 12.0, ..ANSWER },
                     ..load
                 },
-                router: Cost { per_chunk: us(900), ..LIGHT },
-                detokenizer: Cost { per_chunk: us(5000), ..LIGHT },
-                ..Self::Router.script()
+                router: cost(40, 900),
+                detokenizer: cost(40, 5000),
+                ..Self::Router.description()
             },
             Self::Uneven => Script {
-                name: "uneven",
                 route: Route { detokenizers: 4, workers: 2, ..DIRECT },
                 strays: Some(20),
-                ..Self::Router.script()
+                ..Self::Router.description()
             },
             Self::DataParallel => Script {
-                name: "data-parallel",
                 route: Route { schedulers: 4, ..DETOKENIZER },
                 load: Load { running: 16, arrivals: 12.0, ..load },
-                ..Self::Healthy.script()
+                ..Self::Healthy.description()
             },
             Self::Prefill => Script {
-                name: "prefill",
                 route: DIRECT,
                 load: Load {
                     arrivals: 200.0,
@@ -296,16 +296,13 @@ impl Scenario {
                     ..load
                 },
                 phases: &[DELTAS],
-                ..Self::Healthy.script()
+                ..Self::Healthy.description()
             },
-            Self::Decode => Script { name: "decode", ..Self::SkipTokenizer.script() },
-            Self::Sampling => Script {
-                name: "sampling",
-                load: Load { come: Requests::Groups, ..load },
-                ..Self::SkipTokenizer.script()
-            },
+            Self::Decode => Self::SkipTokenizer.description(),
+            Self::Sampling => {
+                Script { load: Load { come: Requests::Groups, ..load }, ..Self::SkipTokenizer.description() }
+            }
             Self::Vllm => Script {
-                name: "vllm",
                 engine: Engine::Vllm,
                 load: Load {
                     step: ms(10),
@@ -318,7 +315,7 @@ impl Scenario {
                 },
                 waiter: Waiter::Merges,
                 waiter_turns: None,
-                ..Self::Race.script()
+                ..Self::Race.description()
             },
         }
     }

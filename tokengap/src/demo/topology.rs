@@ -3,6 +3,7 @@
 use std::path::Path;
 
 use trace::HopId;
+use trace::event::Capabilities;
 use trace::path::Ends;
 
 use super::encode::Engine;
@@ -35,6 +36,16 @@ impl HopPlan {
     pub(super) fn is_origin(&self) -> bool {
         self.id == HopId(0)
     }
+
+    /// Returns whether the receiver delivers tokens to clients.
+    pub(super) fn is_last(&self) -> bool {
+        self.to == Receiver::Tokenizer
+    }
+
+    /// What the peers report about it.
+    pub(super) fn reported(&self) -> Capabilities {
+        Capabilities { received: true, processed: true, delivered: self.is_last(), ..Capabilities::default() }
+    }
 }
 
 /// Hops of `route`, in the order of the path, with their sockets in `folder`.
@@ -42,8 +53,25 @@ pub(super) fn hops(engine: Engine, route: Route, folder: &Path) -> Vec<HopPlan> 
     let mut plans: Vec<HopPlan> = Vec::new();
     let mut add = |from, to, receiver: Receiver, count: usize| {
         for worker in 0..count {
-            let (id, worker) = (plans.len(), (count > 1).then_some(worker));
-            plans.push(plan(folder, id, Ends::new(from, to), receiver, worker, route.detokenizers));
+            let worker = (count > 1).then_some(worker);
+            let upstream = format!("ipc://{}/{}", folder.display(), plans.len());
+            // The checksum of its endpoint determines the detokenizer of a tokenizer worker. Try names until the workers are distributed
+            // evenly.
+            let is_even = |listen: &String| match (receiver, worker, route.detokenizers) {
+                (Receiver::Tokenizer, Some(worker), several @ 2..) => {
+                    detokenizer_of(listen, several) == worker % several
+                }
+                _ => true,
+            };
+            plans.push(HopPlan {
+                // The tap assigns two ids per pair, the forward hop first.
+                id: HopId(2 * plans.len() as u16),
+                ends: Ends::new(from, to),
+                worker: worker.map(|worker| worker as u16),
+                to: receiver,
+                listen: (0..=u32::MAX).map(|i| format!("{upstream}-{i}")).find(is_even).unwrap_or_default(),
+                upstream,
+            });
         }
     };
     let (last, tokenizer) = match (engine, route.detokenizers, route.workers) {
@@ -62,36 +90,6 @@ pub(super) fn hops(engine: Engine, route: Route, folder: &Path) -> Vec<HopPlan> 
     }
     add(last, tokenizer, Receiver::Tokenizer, route.workers);
     plans
-}
-
-fn plan(
-    folder: &Path,
-    id: usize,
-    ends: Ends<&'static str>,
-    to: Receiver,
-    worker: Option<usize>,
-    detokenizers: usize,
-) -> HopPlan {
-    let endpoint = |suffix: &str| format!("ipc://{}/{id}{suffix}", folder.display());
-    // The checksum of its endpoint determines the detokenizer of a tokenizer worker. Try names until the workers are distributed evenly.
-    let mut listen = endpoint("-0");
-    if let (Receiver::Tokenizer, Some(worker), 2..) = (to, worker, detokenizers) {
-        for i in 1_u32.. {
-            if detokenizer_of(&listen, detokenizers) == worker % detokenizers {
-                break;
-            }
-            listen = endpoint(&format!("-{i}"));
-        }
-    }
-    HopPlan {
-        // The tap assigns two ids per pair, the forward hop first.
-        id: HopId(2 * id as u16),
-        ends,
-        to,
-        worker: worker.map(|worker| worker as u16),
-        listen,
-        upstream: endpoint(""),
-    }
 }
 
 /// `crc32(http_worker_ipc) mod N`, as the router of 0.5.12 and later distributes requests over its detokenizers.

@@ -7,7 +7,7 @@ use serde::Serialize;
 /// Content of `demo` in the report.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub(crate) struct DemoTruth {
-    pub(crate) scenario: &'static str,
+    pub(crate) scenario: String,
     /// Seed of the requests.
     pub(crate) seed: u64,
     /// Counts of the peers.

@@ -10,7 +10,6 @@ use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
 use session::{About, Flow, LiveSource};
-use trace::event::{self, What};
 use trace::{Event, MonoNs};
 use zmq_tap::relay::{Endpoint, Gate, Pair};
 use zmq_tap::splice::Place;
@@ -20,10 +19,8 @@ pub(crate) use child::{Child, Forwarding};
 pub(crate) use folder::Private;
 use mover::{Mover, MoverEvent};
 
-use crate::engine_facts::EngineFacts;
-
 use crate::guard::Guard;
-use crate::tap::{TapSource, wire_forms};
+use crate::tap::TapSource;
 
 /// Interval of checks whether the child has exited.
 const CHECK_INTERVAL: Duration = Duration::from_millis(50);
@@ -39,9 +36,6 @@ pub(crate) struct Run {
     bypasses: Vec<String>,
     moved: usize,
     last_check: Instant,
-    engine: Option<EngineFacts>,
-    /// Set if the engine facts have changed since the last engine event.
-    engine_changed: bool,
     ending: bool,
     _guard: Guard,
 }
@@ -59,8 +53,6 @@ impl Run {
             bypasses: Vec::new(),
             moved: 0,
             last_check: Instant::now(),
-            engine: None,
-            engine_changed: false,
             ending: false,
             _guard: guard,
         })
@@ -83,7 +75,7 @@ impl Run {
                         Err(error) => self.bypasses.push(format!("{}: {error}", place.shown().display())),
                     }
                 }
-                MoverEvent::Engine(known) => (self.engine, self.engine_changed) = (Some(known), true),
+                MoverEvent::Engine(engine) => self.tap.set_engine(*engine),
                 MoverEvent::Hop(listen, ends) => {
                     let listen = Endpoint::Path(listen);
                     self.tap.tap_mut().name(&listen, ends, MonoNs::now(), &mut |event, _| sink(event));
@@ -103,14 +95,6 @@ impl Run {
         self.process_events(sink);
         self.tap.stop();
     }
-
-    fn poll_relay(&mut self, sink: &mut dyn FnMut(&Event<'_>)) -> Flow {
-        let flow = self.tap.poll(sink);
-        if flow == Flow::Ended {
-            self.places.clear();
-        }
-        flow
-    }
 }
 
 impl About for Run {
@@ -123,7 +107,7 @@ impl About for Run {
     }
 
     fn wire(&self) -> Option<Value> {
-        let mut wire = wire_forms(self.tap.tap());
+        let mut wire = self.tap.wire()?;
         wire["run"] = json!({"sockets_relayed": self.moved, "past_the_relay": self.bypasses});
         Some(wire)
     }
@@ -160,15 +144,10 @@ impl LiveSource for Run {
                 }
             }
         }
-        let Some(known) = self.engine.take() else {
-            return self.poll_relay(sink);
-        };
-        if std::mem::take(&mut self.engine_changed) {
-            let what = What::Engine(known.or(event::Engine::default()));
-            sink(&Event::new(MonoNs::now(), what));
+        let flow = self.tap.poll(sink);
+        if flow == Flow::Ended {
+            self.places.clear();
         }
-        let flow = self.poll_relay(&mut |event| known.forward(event, sink));
-        self.engine = Some(known);
         flow
     }
 

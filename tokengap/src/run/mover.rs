@@ -24,7 +24,6 @@ use trace::path::Ends;
 use zmq_tap::splice::{Folder, Place, is_ours};
 
 use super::folder::Private;
-use crate::engine_facts::EngineFacts;
 
 /// Interval of checks for bypassing connections after a socket was moved, and of checks for the end.
 const TURN: Duration = Duration::from_millis(100);
@@ -44,8 +43,8 @@ pub(super) enum MoverEvent {
     Moved(UnixListener, Place),
     /// Traffic bypasses the relay, or bypassed it temporarily.
     Bypass(String),
-    /// Facts about the engine from the child's command line, environment and packages.
-    Engine(EngineFacts),
+    /// The engine that the child runs, if its properties have changed.
+    Engine(Box<Engine>),
     /// Path of a socket in the folder, and the name of its hop.
     Hop(PathBuf, Ends<&'static str>),
 }
@@ -109,8 +108,8 @@ struct SocketWatch {
     known_connections: HashSet<Connection>,
     /// Time of the last move.
     moved: Option<Instant>,
-    /// Engine facts last sent.
-    engine: Option<EngineFacts>,
+    /// Engine last sent.
+    engine: Option<Engine>,
     /// Relayed sockets without a known sender and receiver: name, bound path, and number of attempts so far.
     unnamed: Vec<(String, PathBuf, u32)>,
 }
@@ -250,14 +249,14 @@ impl SocketWatch {
         }
     }
 
-    /// Updates the engine facts, and reports hops whose sockets are outside the folder.
+    /// Sends the engine if its properties have changed, and reports hops whose sockets are outside the folder.
     fn update_engine(&mut self, topology: &Topology) {
         let of_child = |engine: &&Engine| engine.processes.iter().any(|p| descends(p.id.pid, self.child));
-        if let Some(known) = topology.engines.iter().find(of_child).map(|engine| EngineFacts::from(engine.event()))
-            && self.engine.as_ref() != Some(&known)
+        if let Some(engine) = topology.engines.iter().find(of_child)
+            && self.engine.as_ref().map(Engine::event) != Some(engine.event())
         {
-            self.engine = Some(known.clone());
-            let _ = self.sender.send(MoverEvent::Engine(known));
+            self.engine = Some(engine.clone());
+            let _ = self.sender.send(MoverEvent::Engine(Box::new(engine.clone())));
         }
         let inside = format!("ipc://{}/", self.place.display());
         let bypassing: Vec<String> = topology

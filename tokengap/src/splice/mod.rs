@@ -14,16 +14,14 @@ use probe_user::handoff::disconnect;
 use probe_user::peers::{Connection, Holder, Peers, holders, sleeps_in_poll};
 use serde_json::{Value, json};
 use session::{About, Flow, LiveSource};
-use trace::event::{self, What};
+use trace::Event;
 use trace::path::Ends;
-use trace::{Event, MonoNs};
 use zmq_tap::relay::{Endpoint, Gate, Options, Pair};
 use zmq_tap::splice::Place;
 use zmq_tap::tap::{Tap, TapHop};
 
-use crate::engine_facts::EngineFacts;
 use crate::guard::Guard;
-use crate::tap::{TapSource, wire_forms};
+use crate::tap::TapSource;
 pub(crate) use plan::{Planned, plan};
 pub(crate) use witness::{Rate, Seen, Witness, measure};
 
@@ -51,7 +49,7 @@ pub(crate) struct Prepared {
     live: Vec<Live>,
     pub(crate) witness: Result<Witness, String>,
     pub(crate) rate: Option<Rate>,
-    engine: EngineFacts,
+    engine: Engine,
 }
 
 /// Folders in which sockets will be moved.
@@ -88,7 +86,7 @@ impl Prepared {
         let witness = Witness::start(&senders, &receivers);
         let senders: Vec<u32> = senders.into_iter().collect();
         let rate = measure(witness.as_ref().ok(), engine, &senders);
-        Ok(Self { planned, live, witness, rate, engine: EngineFacts::from(engine.event()) })
+        Ok(Self { planned, live, witness, rate, engine: engine.clone() })
     }
 
     /// Describes the planned move.
@@ -160,12 +158,12 @@ impl Prepared {
             doubts.push(format!("not all of {all} connections came back within {RECONNECT:?}"));
         }
         let outage = last_cut.elapsed();
+        let mut tap = TapSource::new(tap);
+        tap.set_engine(self.engine);
         Ok(Splice {
-            tap: TapSource::new(tap),
+            tap,
             places,
             planned: self.planned,
-            engine: self.engine,
-            engine_reported: false,
             connections: self.live.len(),
             rate: self.rate,
             witness: self.witness,
@@ -219,8 +217,6 @@ fn caught_up(planned: &[Planned]) -> bool {
 
 enum State {
     Running,
-    /// The relay closes its connections and accepts no new ones.
-    Closing,
     /// Receivers drain, then the sockets are restored.
     Returning(JoinHandle<Vec<String>>),
     /// The witness observes the first frames of the direct connections.
@@ -233,8 +229,6 @@ pub(crate) struct Splice {
     tap: TapSource,
     places: Vec<Place>,
     planned: Vec<Planned>,
-    engine: EngineFacts,
-    engine_reported: bool,
     connections: usize,
     rate: Option<Rate>,
     witness: Result<Witness, String>,
@@ -295,7 +289,7 @@ impl About for Splice {
     }
 
     fn wire(&self) -> Option<Value> {
-        let mut wire = wire_forms(self.tap.tap());
+        let mut wire = self.tap.wire()?;
         let hops = self.planned.iter().map(|one| json!({"name": one.name(), "endpoint": one.endpoint()}));
         let continuity = self.seen().ok().map(|seen| {
             json!({"messages_received": seen.received, "requests_across": seen.crossed, "messages_unread": seen.unread,
@@ -337,13 +331,8 @@ impl LiveSource for Splice {
 
     fn poll(&mut self, sink: &mut dyn FnMut(&Event<'_>)) -> Flow {
         match self.state {
-            State::Running | State::Closing => {
-                if !std::mem::replace(&mut self.engine_reported, true) {
-                    let what = What::Engine(self.engine.or(event::Engine::default()));
-                    sink(&Event::new(MonoNs::now(), what));
-                }
-                let known = &self.engine;
-                let flow = self.tap.poll(&mut |event| known.forward(event, sink));
+            State::Running => {
+                let flow = self.tap.poll(sink);
                 if flow != Flow::Ended {
                     return flow;
                 }
@@ -359,11 +348,8 @@ impl LiveSource for Splice {
     }
 
     fn stop(&mut self) {
-        if matches!(self.state, State::Running) {
-            // From here on, connecting fails; senders retry until the engine's own socket is back.
-            self.places.iter().for_each(Place::close);
-            self.tap.stop();
-            self.state = State::Closing;
-        }
+        // From here on, connecting fails; senders retry until the engine's own socket is back.
+        self.places.iter().for_each(Place::close);
+        self.tap.stop();
     }
 }

@@ -12,7 +12,7 @@ use probe_user::discover::Engine;
 use probe_user::matcher::Limits;
 use probe_user::{Capture, Matcher, Message, Observation, Options, Probe, SocketId, Target};
 use trace::Analysis;
-use trace::event::{Capabilities, Event, Frame, Hop, Missed, MissedCause, What};
+use trace::event::{Capabilities, Event, Hop, Missed, MissedCause, What};
 use trace::{Config, FrameId, HopId};
 use zmq_tap::decode::{Decoders, LONGEST, SocketFormat};
 
@@ -219,15 +219,7 @@ impl Tally {
                 self.live.insert(chunk.rid.to_owned());
             }
         }
-        let frame = Frame {
-            id,
-            bytes: message.bytes,
-            forwarded: None,
-            kind: batch.shape().kind,
-            ids: batch.shape().ids,
-            chunks: batch.chunks(),
-        };
-        let what = What::Sent(frame);
+        let what = What::Sent(batch.frame(id, message.bytes));
         self.analysis.apply(&Event { at, what });
     }
 

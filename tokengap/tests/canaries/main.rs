@@ -14,6 +14,8 @@ use std::process::{Command, Stdio};
 use std::sync::atomic::{AtomicU16, Ordering};
 use std::time::Duration;
 
+use feed::zmtp::{Role, message as frame, opening};
+
 /// Confidential text. Replaces one of the same length in the recorded message.
 const TEXT: &[u8; 14] = b" CanaryText007";
 const RECORDED_TEXT: &[u8; 14] = b" t65535 t65536";
@@ -50,26 +52,6 @@ fn message() -> Vec<u8> {
     let counts = message.windows(4).position(|part| part == [0x93, 3, 3, 3]);
     message[counts.expect("the counts") + 1] = 2;
     message
-}
-
-/// Start of a ZMTP 3.1 connection: the greeting with mechanism NULL, and READY.
-fn hello(kind: &str) -> Vec<u8> {
-    let mut greeting = vec![0xff, 0, 0, 0, 0, 0, 0, 0, 1, 0x7f, 3, 1];
-    greeting.extend_from_slice(b"NULL");
-    greeting.resize(64, 0);
-    let mut ready = b"\x05READY\x0bSocket-Type".to_vec();
-    ready.extend_from_slice(&(kind.len() as u32).to_be_bytes());
-    ready.extend_from_slice(kind.as_bytes());
-    greeting.extend_from_slice(&[4, ready.len() as u8]);
-    greeting.extend_from_slice(&ready);
-    greeting
-}
-
-fn frame(payload: &[u8]) -> Vec<u8> {
-    let mut frame = vec![2];
-    frame.extend_from_slice(&(payload.len() as u64).to_be_bytes());
-    frame.extend_from_slice(payload);
-    frame
 }
 
 /// A port where nobody listens, different on each call. It lies outside the kernel's ephemeral range, which concurrent tests use. It is
@@ -157,15 +139,15 @@ fn tap(folder: &Path, more: &[&str]) -> Outputs {
         .spawn()
         .expect("tokengap runs");
     let (mut receiver, _) = upstream.accept().expect("the relay connects");
-    sender.write_all(&hello("PUSH")).expect("said");
-    receiver.write_all(&hello("PULL")).expect("said");
+    sender.write_all(&opening(Role::Push)).expect("said");
+    receiver.write_all(&opening(Role::Pull)).expect("said");
     // Time for the watchers to connect.
     std::thread::sleep(Duration::from_secs(1));
     let whole = message();
     let cut = [&whole[..whole.len() / 2], BROKEN.as_bytes()].concat();
     let strange = [b"\x80\x04\x95", BROKEN.as_bytes()].concat();
     for payload in [&whole, &cut, &strange] {
-        sender.write_all(&frame(payload)).expect("sent");
+        sender.write_all(&frame(&[payload])).expect("sent");
     }
     outlets::ask(clients, "/generate", "CanaryAnswer");
     outlets::ask(clients, "/v1/chat/completions", "CanaryTool");

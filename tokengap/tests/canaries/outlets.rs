@@ -8,7 +8,9 @@ use std::sync::{Arc, Mutex};
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
-use crate::{RID, SECRET, connect, hello};
+use feed::zmtp::{Role, opening};
+
+use crate::{RID, SECRET, connect};
 
 /// Accepts any POST request.
 pub(crate) struct Collector {
@@ -126,7 +128,7 @@ pub(crate) fn ask(port: u16, path: &str, word: &str) {
 /// Reads every topic of the feed until it ends.
 pub(crate) fn subscribe(port: u16) -> JoinHandle<Vec<u8>> {
     let mut stream = connect(port);
-    stream.write_all(&hello("SUB")).expect("said");
+    stream.write_all(&opening(Role::Subscriber)).expect("said");
     stream.write_all(b"\0\x01\x01").expect("subscribed");
     thread::spawn(move || {
         let mut all = Vec::new();

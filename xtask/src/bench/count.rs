@@ -56,7 +56,7 @@ pub(crate) fn run(bless: bool) -> anyhow::Result<()> {
 
 /// Runs the bench targets in a separate target folder, so that other builds and their settings do not affect the counts.
 fn counts() -> anyhow::Result<BTreeMap<String, u64>> {
-    let (root, tools) = (root()?, root()?.join(".tools/bin"));
+    let (root, tools) = (root(), root().join(".tools/bin"));
     let metadata = cargo_metadata::MetadataCommand::new().no_deps().exec()?;
     let target = metadata.target_directory.join("count").into_std_path_buf();
     std::fs::create_dir_all(target.join("tmp"))?;

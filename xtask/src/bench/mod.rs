@@ -5,10 +5,9 @@ mod count;
 
 use std::process::Command;
 
-use anyhow::{Context, ensure};
 use clap::ValueEnum;
 
-use crate::script::root;
+use crate::script::{root, succeed};
 
 #[derive(clap::Args)]
 pub(crate) struct Bench {
@@ -63,13 +62,11 @@ pub(crate) fn run(bench: &Bench) -> anyhow::Result<()> {
         return Ok(());
     }
     let mut python = Command::new("python3");
-    python.arg("-B").arg(root()?.join("xtask/src/bench/run.py"));
+    python.arg("-B").arg(root().join("xtask/src/bench/run.py"));
     python.args(bench.quick.then_some("--quick"));
     python.args(bench.write.then_some("--write"));
     for name in bench.names.iter().filter(|name| !is_count(name)) {
         python.args(name.to_possible_value().map(|value| value.get_name().to_owned()));
     }
-    let status = python.status().context("python3")?;
-    ensure!(status.success(), "benchmarks failed: {status}");
-    Ok(())
+    succeed(&mut python)
 }

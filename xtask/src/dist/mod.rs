@@ -24,7 +24,7 @@ pub(crate) struct Options {
 }
 
 pub(crate) fn run(options: &Options) -> Result<()> {
-    let scripts = root()?.join("xtask/src/dist");
+    let scripts = root().join("xtask/src/dist");
     let build = |what: &str, target: &str| succeed(Command::new(scripts.join("build.sh")).args([what, target]));
     if let Some(target) = &options.check {
         build("check", target)?;
@@ -50,7 +50,7 @@ fn here() -> String {
 
 /// The given program, or the host's from the last `cargo xtask dist`.
 pub(crate) fn program(given: Option<&Path>) -> Result<PathBuf> {
-    let made = root()?.join(format!("target/shipped/tokengap-{VERSION}-{}/tokengap", here()));
+    let made = root().join(format!("target/shipped/tokengap-{VERSION}-{}/tokengap", here()));
     let program = given.unwrap_or(&made);
     std::fs::canonicalize(program)
         .with_context(|| format!("cannot find {}: build it with `cargo xtask dist`", program.display()))

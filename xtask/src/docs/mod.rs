@@ -5,7 +5,7 @@ use std::path::PathBuf;
 
 use anyhow::{Context as _, Result, ensure};
 
-use crate::e2e::setup::Home;
+use crate::e2e::setup::prepare;
 use crate::script;
 use crate::script::{output, succeed};
 
@@ -30,7 +30,7 @@ pub(crate) fn run(options: &Options) -> Result<()> {
     if !rustix::process::geteuid().is_root() {
         return succeed(&mut check);
     }
-    Home::find().prepare(&[RELEASE])?;
+    prepare(&[RELEASE])?;
     script::in_pid_namespace(&check)
 }
 

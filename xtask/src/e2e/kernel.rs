@@ -1,6 +1,6 @@
 //! Kernel objects held for a process's probes, and the permission to create them.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::fs;
 use std::path::Path;
@@ -28,77 +28,55 @@ pub(crate) fn refusal() -> Option<String> {
     (effective & wanted != wanted).then(|| "needs root, or CAP_SYS_ADMIN and CAP_SYS_PTRACE".into())
 }
 
-/// Programs, links and maps by kernel ids, which the kernel does not reuse soon.
+/// Ids of programs, links and maps, by kind. The kernel does not reuse an id soon.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
-pub(crate) struct Objects {
-    programs: BTreeSet<u32>,
-    links: BTreeSet<u32>,
-    maps: BTreeSet<u32>,
-}
+pub(crate) struct Objects(BTreeMap<&'static str, BTreeSet<u32>>);
+
+const KINDS: [(&str, &str); 3] = [("programs", "prog_id:"), ("links", "link_id:"), ("maps", "map_id:")];
 
 impl Objects {
-    /// Objects that a process holds open.
-    pub(crate) fn of(pid: u32) -> Result<Self> {
+    /// Adds the objects that a process holds open.
+    pub(crate) fn add(&mut self, pid: u32) -> Result<()> {
         let folder = Path::new("/proc").join(pid.to_string()).join("fdinfo");
-        let mut found = Self::default();
         for entry in fs::read_dir(&folder).with_context(|| format!("reading {}", folder.display()))? {
             // A descriptor may be closed during the scan.
-            let Ok(text) = fs::read_to_string(entry?.path()) else {
-                continue;
-            };
-            for line in text.lines() {
-                let number = |name| line.strip_prefix(name).and_then(|rest| rest.trim().parse::<u32>().ok());
-                found.programs.extend(number("prog_id:"));
-                found.links.extend(number("link_id:"));
-                found.maps.extend(number("map_id:"));
+            let text = fs::read_to_string(entry?.path()).unwrap_or_default();
+            for (kind, field) in KINDS {
+                let ids = text.lines().filter_map(|line| line.strip_prefix(field)?.trim().parse::<u32>().ok());
+                self.0.entry(kind).or_default().extend(ids);
             }
         }
-        Ok(found)
-    }
-
-    /// Adds the objects of another scan.
-    pub(crate) fn merge(&mut self, other: Self) {
-        self.programs.extend(other.programs);
-        self.links.extend(other.links);
-        self.maps.extend(other.maps);
+        Ok(())
     }
 
     /// All objects in the kernel.
     fn all() -> Self {
         // An object that disappears during the scan yields an error; skip it.
-        Self {
-            programs: loaded_programs().flatten().map(|program| program.id()).collect(),
-            links: loaded_links().flatten().map(|link| link.id()).collect(),
-            maps: loaded_maps().flatten().map(|map| map.id()).collect(),
-        }
+        let programs = loaded_programs().flatten().map(|program| program.id()).collect();
+        let links = loaded_links().flatten().map(|link| link.id()).collect();
+        let maps = loaded_maps().flatten().map(|map| map.id()).collect();
+        Self([("programs", programs), ("links", links), ("maps", maps)].into())
     }
 
-    /// Subset that the kernel has not freed.
-    fn present(&self) -> Self {
+    /// Number of objects that the kernel has not freed.
+    fn present(&self) -> usize {
         let all = Self::all();
-        let both = |ours: &BTreeSet<u32>, all: &BTreeSet<u32>| ours.intersection(all).copied().collect();
-        Self {
-            programs: both(&self.programs, &all.programs),
-            links: both(&self.links, &all.links),
-            maps: both(&self.maps, &all.maps),
-        }
+        self.0.iter().map(|(kind, ids)| ids.intersection(&all.0[kind]).count()).sum()
     }
 
     /// Checks that the kernel frees all of them shortly after their last use.
     pub(crate) fn check_freed(&self, checks: &mut Checks) {
         let until = Instant::now() + Duration::from_secs(10);
-        let mut left = self.present();
-        while left != Self::default() && Instant::now() < until {
+        while self.present() > 0 && Instant::now() < until {
             thread::sleep(Duration::from_millis(50));
-            left = self.present();
         }
-        checks.equal("programs, links and maps left in the kernel", &Self::default(), &left);
+        checks.equal("programs, links and maps left in the kernel", &0, &self.present());
     }
 }
 
 impl fmt::Display for Objects {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let (programs, links, maps) = (self.programs.len(), self.links.len(), self.maps.len());
+        let [programs, links, maps] = KINDS.map(|(kind, _)| self.0.get(kind).map_or(0, BTreeSet::len));
         write!(f, "{programs} programs, {links} links, {maps} maps")
     }
 }

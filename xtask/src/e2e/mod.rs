@@ -12,9 +12,9 @@ pub(crate) mod setup;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use anyhow::{Context, Result, ensure};
+use anyhow::Result;
 
-use self::setup::Home;
+use crate::script::{succeed, tokengap};
 
 /// Releases that `cargo xtask engine` unpacks by default.
 const RELEASES: &str = include_str!("../../../engine/releases.txt");
@@ -67,31 +67,27 @@ pub(crate) struct EngineOptions {
 
 /// `cargo xtask engine`: prepares the harness for manual use or other tests.
 pub(crate) fn prepare(options: &EngineOptions) -> Result<()> {
-    let home = Home::find();
-    if options.releases.is_empty() {
-        home.prepare(&RELEASES.split_whitespace().collect::<Vec<_>>())?;
-    } else {
-        home.prepare(&options.releases.iter().map(String::as_str).collect::<Vec<_>>())?;
-    }
+    let given = options.releases.iter().map(String::as_str);
+    let releases: Vec<&str> =
+        if options.releases.is_empty() { RELEASES.split_whitespace().collect() } else { given.collect() };
+    setup::prepare(&releases)?;
     if !options.dynamo.is_empty() {
-        home.prepare_dynamo(&options.dynamo)?;
+        setup::prepare_dynamo(&options.dynamo)?;
     }
-    println!("{} -m engine RELEASE ...  (see engine/README.md)", home.python.display());
+    println!("{} -m engine RELEASE ...  (see engine/README.md)", setup::python().display());
     Ok(())
 }
 
 /// Runs `cargo xtask e2e`.
 pub(crate) fn run(options: &Options) -> Result<()> {
-    let home = Home::find();
     if options.real {
-        return real::run(&home, options);
+        return real::run(options);
     }
-    home.prepare(&[])?;
-    let mut rows = Command::new(&home.python);
-    rows.current_dir(&home.root).args(["-m", "engine.e2e", "--xtask"]);
-    rows.arg(std::env::current_exe()?);
+    setup::prepare(&[])?;
+    let mut rows = setup::harness("engine.e2e");
+    rows.arg("--xtask").arg(std::env::current_exe()?);
     if !options.plain {
-        rows.arg("--tokengap").arg(setup::tokengap(&home, options.tokengap.as_deref())?);
+        rows.arg("--tokengap").arg(tokengap(options.tokengap.as_deref())?);
     }
     for release in &options.releases {
         rows.args(["--release", release]);
@@ -100,13 +96,11 @@ pub(crate) fn run(options: &Options) -> Result<()> {
     rows.args(options.quick.then_some("--quick"));
     rows.args(options.readers.then_some("--readers"));
     rows.args(["--jobs", &options.jobs.to_string()]);
-    pass_on(&mut rows, options)?;
-    ensure!(rows.status().context("starting engine.e2e")?.success(), "rows failed");
-    Ok(())
+    succeed(pass_on(&mut rows, options)?)
 }
 
 /// Options common to both kinds of rows.
-fn pass_on(rows: &mut Command, options: &Options) -> Result<()> {
+fn pass_on<'r>(rows: &'r mut Command, options: &Options) -> Result<&'r mut Command> {
     if let Some(only) = &options.only {
         rows.args(["--only", only]);
     }
@@ -114,5 +108,5 @@ fn pass_on(rows: &mut Command, options: &Options) -> Result<()> {
         std::fs::create_dir_all(keep)?;
         rows.args([Path::new("--keep"), &keep.canonicalize()?]);
     }
-    Ok(())
+    Ok(rows)
 }

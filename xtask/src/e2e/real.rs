@@ -6,45 +6,38 @@ use std::env;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use anyhow::{Context, Result, ensure};
+use anyhow::{Context, Result};
 
-use super::setup::{Home, tokengap};
 use super::{Options, pass_on};
+use crate::script::{root, succeed, tokengap};
 
 const RELEASES: [&str; 2] = ["0.5.9", "0.5.23"];
 
 /// Installs missing packages and runs the rows.
-pub(super) fn run(home: &Home, options: &Options) -> Result<()> {
+pub(super) fn run(options: &Options) -> Result<()> {
     let servers = folder("sglang")?;
     for release in RELEASES {
-        installed(home, "sglang", release)?;
+        installed("sglang", release)?;
     }
-    let program = tokengap(home, options.tokengap.as_deref())?;
+    let program = tokengap(options.tokengap.as_deref())?;
     let mut rows = Command::new(servers.join("venv-0.5.9/bin/python"));
     rows.args(["-m", "engine.real", "--tokengap"]).arg(program);
-    rows.arg("--home").arg(&servers).current_dir(&home.root);
+    rows.arg("--home").arg(&servers).current_dir(root());
     if options.quick {
         rows.arg("--quick");
     }
-    pass_on(&mut rows, options)?;
-    ensure!(rows.status().context("starting engine.real")?.success(), "rows failed");
-    Ok(())
+    succeed(pass_on(&mut rows, options)?)
 }
 
 /// Installs the packages of a server unless they are there. Returns their Python.
-pub(crate) fn installed(home: &Home, engine: &str, release: &str) -> Result<PathBuf> {
+pub(crate) fn installed(engine: &str, release: &str) -> Result<PathBuf> {
     let servers = folder(engine)?;
     let script = match engine {
         "vllm" => "engine/vllm/install.sh",
         _ => "engine/real/install.sh",
     };
-    let mut install = Command::new(home.root.join(script));
-    install.arg(&servers).arg(release);
-    ensure!(
-        install.status().with_context(|| format!("starting {script}"))?.success(),
-        "cannot install the packages of {engine} {release} below {}",
-        servers.display()
-    );
+    succeed(Command::new(root().join(script)).arg(&servers).arg(release))
+        .with_context(|| format!("cannot install the packages of {engine} {release}"))?;
     Ok(servers.join(format!("venv-{release}/bin/python")))
 }
 

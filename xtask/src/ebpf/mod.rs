@@ -19,6 +19,6 @@ pub(crate) struct Args {
 }
 
 pub(crate) fn run(args: &Args) -> Result<()> {
-    let mut build = Command::new(root()?.join("xtask/src/ebpf/build.sh"));
+    let mut build = Command::new(root().join("xtask/src/ebpf/build.sh"));
     succeed(build.args(args.check.then_some("--check")).arg(&args.out))
 }

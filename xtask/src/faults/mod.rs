@@ -7,16 +7,18 @@ mod probe;
 use std::fmt::Write as _;
 use std::io::{BufRead, BufReader};
 use std::path::PathBuf;
-use std::process::{Command, Stdio};
+use std::process::Stdio;
 use std::time::Instant;
 
 use anyhow::{Context, Result, ensure};
 use serde::Deserialize;
 
+use self::peers::Arrived;
 use crate::document;
 use crate::e2e::check::Checks;
 use crate::e2e::kernel::refusal;
-use crate::e2e::setup::{Home, tokengap, tokengap_with_faults};
+use crate::e2e::setup::{harness, prepare};
+use crate::script::{root, tokengap, tokengap_with_faults};
 
 /// Options of `cargo xtask faults`.
 #[derive(clap::Args, Debug)]
@@ -35,17 +37,17 @@ pub(crate) struct Options {
     write: bool,
 }
 
-/// Context for faults of the probe.
-struct Bench {
-    home: Home,
-    long: bool,
-}
-
 /// Result of one fault of the probe.
 struct Seen {
     /// Number of messages whose arrival was checked.
     messages: u64,
     outcome: String,
+}
+
+impl Seen {
+    fn of(arrived: &Arrived, outcome: String) -> Self {
+        Self { messages: arrived.messages(), outcome }
+    }
 }
 
 /// A finished row of the table.
@@ -72,13 +74,11 @@ struct Table {
 
 /// Runs `cargo xtask faults`.
 pub(crate) fn run(options: &Options) -> Result<()> {
-    let home = Home::find();
-    home.prepare(&[])?;
+    prepare(&[])?;
     let started = Instant::now();
     let mut table = Table::default();
-    relay(&home, options, &mut table)?;
-    let bench = Bench { home, long: options.long };
-    probe(&bench, options, &mut table)?;
+    relay(options, &mut table)?;
+    probe(options, &mut table)?;
     ensure!(!table.rows.is_empty(), "no fault has that name");
     let summary = format!(
         "{} messages checked by hash, {} comparisons, {:.0} s",
@@ -94,17 +94,16 @@ pub(crate) fn run(options: &Options) -> Result<()> {
             "`cargo xtask faults{long}`: {summary}.\n\n| fault | done | result |\n|---|---|---|\n{}",
             table.rows
         );
-        document::write(&bench.home.root, "internals/FAULTS.md", "Faults", &text)?;
+        document::write(root(), "internals/FAULTS.md", "Faults", &text)?;
     }
     Ok(())
 }
 
 /// Faults of the relay and its environment.
-fn relay(home: &Home, options: &Options, table: &mut Table) -> Result<()> {
-    let mut command = Command::new(&home.python);
-    command.current_dir(&home.root).args(["-m", "engine.e2e.faults"]);
-    command.arg("--faulty").arg(tokengap_with_faults(home)?);
-    command.arg("--tokengap").arg(tokengap(home, options.tokengap.as_deref())?);
+fn relay(options: &Options, table: &mut Table) -> Result<()> {
+    let mut command = harness("engine.e2e.faults");
+    command.arg("--faulty").arg(tokengap_with_faults()?);
+    command.arg("--tokengap").arg(tokengap(options.tokengap.as_deref())?);
     command.arg("--xtask").arg(std::env::current_exe()?);
     command.args(options.long.then_some("--long"));
     command.args(options.only.iter().flat_map(|text| ["--only", text]));
@@ -116,7 +115,7 @@ fn relay(home: &Home, options: &Options, table: &mut Table) -> Result<()> {
     Ok(())
 }
 
-fn probe(bench: &Bench, options: &Options, table: &mut Table) -> Result<()> {
+fn probe(options: &Options, table: &mut Table) -> Result<()> {
     if let Some(why) = refusal() {
         println!("SKIPPED: {} faults of the probe: {why}", probe::FAULTS.len());
         return Ok(());
@@ -125,7 +124,7 @@ fn probe(bench: &Bench, options: &Options, table: &mut Table) -> Result<()> {
     for fault in probe::FAULTS.iter().filter(|fault| fault.name.contains(only)) {
         let (started, mut checks) = (Instant::now(), Checks::default());
         let dir = tempfile::tempdir().context("making a folder")?;
-        let seen = (fault.run)(bench, dir.path(), &mut checks).unwrap_or_else(|error| {
+        let seen = (fault.run)(options.long, dir.path(), &mut checks).unwrap_or_else(|error| {
             checks.mismatches.push(format!("{error:#}"));
             Seen { messages: 0, outcome: "did not complete".into() }
         });

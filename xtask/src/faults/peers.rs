@@ -13,7 +13,8 @@ use serde_json::json;
 
 use crate::e2e::check::Checks;
 use crate::e2e::process::Process;
-use crate::e2e::setup::Home;
+use crate::e2e::setup::python;
+use crate::script::root;
 
 const STARTUP: Duration = Duration::from_secs(30);
 /// Time limit for sending the remaining messages after a fault.
@@ -69,8 +70,8 @@ struct Sides {
 
 impl Sender {
     /// Starts a sender that connects to `endpoint`, and waits until it is ready.
-    pub(super) fn start(home: &Home, name: &str, endpoint: &str, load: Load, dir: &Path) -> Result<Self> {
-        let mut command = peer(home, "send", endpoint);
+    pub(super) fn start(name: &str, endpoint: &str, load: Load, dir: &Path) -> Result<Self> {
+        let mut command = peer("send", endpoint);
         command.args(["--sizes", load.sizes]);
         let numbers = [
             ("--first", load.first),
@@ -120,8 +121,8 @@ impl Sender {
 
 impl Receiver {
     /// Starts a receiver that binds `endpoint`.
-    pub(super) fn start(home: &Home, endpoint: &str, dir: &Path) -> Result<Self> {
-        let mut process = Process::start("receiver", peer(home, "receive", endpoint), dir)?;
+    pub(super) fn start(endpoint: &str, dir: &Path) -> Result<Self> {
+        let mut process = Process::start("receiver", peer("receive", endpoint), dir)?;
         process.line("READY", STARTUP)?;
         Ok(Self(process))
     }
@@ -149,9 +150,9 @@ impl Receiver {
     }
 }
 
-fn peer(home: &Home, role: &str, endpoint: &str) -> Command {
-    let mut command = Command::new(&home.python);
-    command.arg(home.root.join("engine/e2e/peer.py")).args([role, endpoint]);
+fn peer(role: &str, endpoint: &str) -> Command {
+    let mut command = Command::new(python());
+    command.arg(root().join("engine/e2e/peer.py")).args([role, endpoint]);
     command
 }
 

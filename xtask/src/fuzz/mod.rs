@@ -32,13 +32,13 @@ pub(crate) fn run(options: &Options) -> Result<()> {
     if options.no_run {
         return script::run("../../fuzz/run.py", ["build"]);
     }
-    let root = root()?;
+    let root = root();
     let wanted = |target: &str| options.target.is_empty() || options.target.iter().any(|name| name == target);
     if wanted("block") {
-        keep(&root, "block", &seeds::blocks(&root)?)?;
+        keep(root, "block", &seeds::blocks(root)?)?;
     }
     if wanted("feed") {
-        keep(&root, "feed", &seeds::states(&root)?)?;
+        keep(root, "feed", &seeds::states(root)?)?;
     }
     let numbers = [options.time, options.jobs as u64, u64::from(options.seed)].map(|number| number.to_string());
     script::run("../../fuzz/run.py", numbers.iter().chain(&options.target))

@@ -239,23 +239,11 @@ impl Run {
     fn new(engine: &str, version: &str) -> Self {
         let config = Config { engines: engines::FACTS, ..Config::default() };
         let mut run = Self { analysis: Analysis::new(config), now: STEP_NS, frames: 0, answers: Vec::new() };
-        let hop = Hop {
-            id: HopId(0),
-            ends: if engine == "vllm" {
-                Ends::new("engine-core", "api-server")
-            } else {
-                Ends::new("detokenizer", "tokenizer")
-            },
-            endpoint: "ipc:///tmp/t",
-            worker: None,
-            origin: true,
-            last: true,
-            capabilities: Capabilities::SENT
-                | Capabilities::RECEIVED
-                | Capabilities::PROCESSED
-                | Capabilities::DELIVERED,
-        };
-        run.apply(What::Hop(hop));
+        let ends = if engine == "vllm" { ["engine-core", "api-server"] } else { ["detokenizer", "tokenizer"] };
+        let capabilities =
+            Capabilities::SENT | Capabilities::RECEIVED | Capabilities::PROCESSED | Capabilities::DELIVERED;
+        let hop = Hop::new(HopId(0), Ends::new(ends[0], ends[1]), capabilities);
+        run.apply(What::Hop(Hop { endpoint: "ipc:///tmp/t", origin: true, last: true, ..hop }));
         let engine = Engine { version: Some(version), ..Engine::default() };
         run.apply(What::Engine(engine));
         run

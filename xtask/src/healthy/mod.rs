@@ -13,7 +13,8 @@ use anyhow::{Context, Result, ensure};
 
 use self::judge::{Response, Verdict};
 use crate::e2e::real;
-use crate::e2e::setup::Home;
+use crate::e2e::setup::{prepare, prepare_vllm};
+use crate::script::root;
 
 /// Engines and versions.
 const RELEASES: [(&str, &str); 9] = [
@@ -72,20 +73,19 @@ pub(crate) fn run(options: &Options) -> Result<()> {
 
 /// The command that prints the responses of a release.
 fn serve(engine: &str, version: &str, options: &Options) -> Result<Command> {
-    let home = Home::find();
     let installed = INSTALLED.iter().find(|(name, _)| *name == engine);
     let (_, newest) = installed.context("unknown engine")?;
-    let python = real::installed(&home, engine, newest)?;
+    let python = real::installed(engine, newest)?;
     let mut serve = Command::new(python);
     serve.args(["-W", "ignore", "-m", "engine.healthy", engine, version]);
     serve.args([options.seed.to_string(), options.count.to_string()]);
-    serve.current_dir(&home.root).stdout(Stdio::piped());
+    serve.current_dir(root()).stdout(Stdio::piped());
     if engine == "sglang" {
-        home.prepare(&[version])?;
+        prepare(&[version])?;
     } else {
         // The release's own files come before the installed ones.
         if version != *newest {
-            serve.env("PYTHONPATH", home.prepare_vllm(version)?);
+            serve.env("PYTHONPATH", prepare_vllm(version)?);
         }
         serve.envs([("VLLM_TARGET_DEVICE", "cpu"), ("VLLM_LOGGING_LEVEL", "CRITICAL"), ("CUDA_VISIBLE_DEVICES", "")]);
     }

@@ -26,6 +26,7 @@ mod words;
 pub use crate::undecoded::Undecoded;
 pub use batch::{Batch, Codec};
 pub use decoder::Decoder;
+pub use schema::fields;
 pub use tokens::Tokens;
 pub use value::{List, Map, Value};
 

@@ -5,7 +5,7 @@
 
 use std::sync::LazyLock;
 
-use trace::engine::{VersionRange, Waiter};
+use trace::engine::{Version, VersionRange, Waiter};
 use trace::event::{IdColumn, Kind};
 
 use crate::sglang::releases::Release;
@@ -113,6 +113,15 @@ pub(super) fn layouts(class: &[u8]) -> &'static [Layout] {
     let from = TABLE.partition_point(|layout| layout.class.as_bytes() < class);
     let to = TABLE.partition_point(|layout| layout.class.as_bytes() <= class);
     &TABLE[from..to]
+}
+
+/// Field names of a message class in wire order, as of `release`. `None` if the release is not in the table.
+pub fn fields(class: &str, release: &str) -> Option<&'static [&'static str]> {
+    let release: Version = release.parse().ok()?;
+    let contains =
+        |span: &str| span.parse::<VersionRange>().is_ok_and(|range| (range.first..=range.last).contains(&release));
+    let layout = layouts(class.as_bytes()).iter().find(|layout| layout.releases.split(',').any(contains))?;
+    Some(&layout.fields)
 }
 
 /// Parses a line of the table: class, form, releases, fields. The meaning of the ids and the behaviour of a waiter follow from the releases.

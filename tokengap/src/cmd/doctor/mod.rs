@@ -7,13 +7,12 @@ mod tried;
 
 use std::process::ExitCode;
 
-use anyhow::Context;
 use probe_user::Place;
-use probe_user::discover::{self, Engine, PickError, RoleSpec, Watcher};
+use probe_user::discover::{Engine, PickError, RoleSpec, Watcher};
 use serde::Serialize;
 
 use crate::attach::{Row, State};
-use crate::cmd::attach::{choose, role_spec};
+use crate::cmd::attach::{choose, processes, role_spec};
 use crate::output;
 use facts::Fact;
 
@@ -52,9 +51,7 @@ pub(crate) struct Diagnosis {
 }
 
 pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
-    let watcher =
-        Watcher::new(discover::Options { named: args.pid.clone(), ..discover::Options::new(engines::DISCOVERED) })
-            .context("cannot look for the engine's processes")?;
+    let watcher = processes(&args.pid)?;
     let engine = match watcher.topology().pick(&args.pid) {
         Err(PickError::None(_)) => None,
         _ => Some(choose(watcher.topology(), &args.pid)?),

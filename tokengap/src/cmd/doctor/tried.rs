@@ -19,13 +19,10 @@ const LITTLE: u32 = 64;
 /// Attaches to this engine as `attach` does.
 pub(super) fn on_engine(watcher: Watcher, engine: Engine) -> Vec<Row> {
     let options = AttachOptions {
-        named: BTreeSet::new(),
         capture: LITTLE,
         egress: true,
-        logs: Vec::new(),
-        tokenizer: None,
-        probe: Options::default(),
         python: PythonOptions::new(HERTZ, false).ok(),
+        ..AttachOptions::default()
     };
     match Attach::start(watcher, engine, options) {
         Ok(mut attach) => attach.outcomes(PATIENCE),

@@ -1,6 +1,6 @@
 //! A scheduler step as a message: `BatchTokenIDOutput` from the scheduler, `BatchStrOutput` from the detokenizer.
 
-use super::layout::{Own, Release, TEXT, TOKEN_IDS};
+use super::layout::{Class, Release};
 use super::pickle::Pickler;
 
 const IO_STRUCT: &str = "sglang.srt.managers.io_struct";
@@ -42,25 +42,21 @@ pub(in crate::demo) enum Finish {
 
 /// Encodes a `BatchTokenIDOutput`. `split` marks a request extracted from a batch by the router, which omits empty columns.
 pub(in crate::demo) fn token_batch(release: Release, rows: &[Row<'_>], split: bool) -> Vec<u8> {
-    batch(release, &TOKEN_IDS, rows, split)
+    batch(release, Class::TokenIds, rows, split)
 }
 
 /// Encodes a `BatchStrOutput`; `split` as in [`token_batch`].
 pub(in crate::demo) fn text_batch(release: Release, rows: &[Row<'_>], split: bool) -> Vec<u8> {
-    batch(release, &TEXT, rows, split)
+    batch(release, Class::Text, rows, split)
 }
 
-fn batch(release: Release, class: &'static Own, rows: &[Row<'_>], split: bool) -> Vec<u8> {
+fn batch(release: Release, class: Class, rows: &[Row<'_>], split: bool) -> Vec<u8> {
     let mut pickler = Pickler::new();
-    let columns = Columns {
-        release,
-        rows,
-        split,
-        load: !split && (class.class == TOKEN_IDS.class || release.text_carries_load()),
-    };
-    pickler.instance((IO_STRUCT, class.class), |p| {
+    let columns =
+        Columns { release, rows, split, load: !split && (class == Class::TokenIds || release.text_carries_load()) };
+    pickler.instance((IO_STRUCT, class.name()), |p| {
         p.dict(|p| {
-            for field in release.fields(class).into_iter().flatten() {
+            for field in release.fields(class) {
                 p.text(field);
                 columns.write(p, field);
             }

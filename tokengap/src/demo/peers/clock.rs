@@ -6,13 +6,11 @@ use tokio::time::{Instant, sleep_until};
 
 use super::report::{PeerAction, Reports};
 use crate::demo::random::Random;
-use crate::demo::scenario::{Pauses, Phase, Script};
+use crate::demo::scenario::{Phase, Script};
 
 /// Clock of the scenario for one tokenizer.
 pub(super) struct Clock {
-    phases: &'static [Phase],
-    phase: Duration,
-    pauses: Option<Pauses>,
+    script: Script,
     next_pause: Instant,
     start: Instant,
     current: usize,
@@ -22,33 +20,26 @@ pub(super) struct Clock {
 impl Clock {
     pub(super) fn new(script: &Script, random: Random) -> Self {
         let start = Instant::now();
-        let mut clock = Self {
-            phases: script.phases,
-            phase: script.phase,
-            pauses: script.pauses,
-            next_pause: start,
-            start,
-            current: 0,
-            random,
-        };
+        let mut clock = Self { script: script.clone(), next_pause: start, start, current: 0, random };
         clock.plan_pause();
         clock
     }
 
     /// Current phase; reports a change of mode.
     pub(super) fn phase(&mut self, reports: &Reports) -> Phase {
-        let count = (self.start.elapsed().as_nanos() / self.phase.as_nanos().max(1)) as usize;
-        let current = count % self.phases.len();
+        let Script { phases, phase, .. } = self.script;
+        let count = (self.start.elapsed().as_nanos() / phase.as_nanos().max(1)) as usize;
+        let current = count % phases.len();
         if current != self.current {
             self.current = current;
-            reports.push(PeerAction::Serves(self.phases[current].mode));
+            reports.push(PeerAction::Serves(phases[current].mode));
         }
-        self.phases[current]
+        phases[current]
     }
 
     /// Length of a pause due now; zero if none is.
     pub(super) fn pause(&mut self) -> Duration {
-        match self.pauses {
+        match self.script.pauses {
             Some(pauses) if Instant::now() >= self.next_pause => {
                 self.plan_pause();
                 let (min, max) = (pauses.min.as_micros() as u32, pauses.max.as_micros() as u32);
@@ -59,7 +50,7 @@ impl Clock {
     }
 
     fn plan_pause(&mut self) {
-        if let Some(pauses) = self.pauses {
+        if let Some(pauses) = self.script.pauses {
             self.next_pause = Instant::now() + Duration::from_secs_f64(self.random.wait(pauses.every.as_secs_f64()));
         }
     }

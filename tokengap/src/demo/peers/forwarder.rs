@@ -6,14 +6,13 @@ use std::sync::Arc;
 use anyhow::Context;
 use bytes::Bytes;
 use engines::sglang::wire::{Batch, Decoder, Limits};
-use trace::HopId;
 use trace::event::{self, Kind};
 
+use super::Stage;
 use super::clock::Busy;
 use super::network::{Inbox, Outlet};
-use super::report::{Fingerprint, PeerAction, Reports};
-use crate::demo::encode::{Finish, Release, Row, text_batch, token_batch};
-use crate::demo::scenario::Cost;
+use super::report::PeerAction;
+use crate::demo::encode::{Engine, Finish, Release, Row, text_batch, token_batch};
 use crate::demo::topology::detokenizer_of;
 
 /// Index of the outlet, and the message to send.
@@ -21,11 +20,8 @@ type Outgoing = (usize, Vec<u8>);
 
 /// A peer that forwards messages.
 pub(super) struct Forwarder {
-    pub(super) hop: HopId,
+    pub(super) stage: Stage,
     pub(super) inbox: Inbox,
-    pub(super) reports: Reports,
-    pub(super) release: Release,
-    pub(super) cost: Cost,
     pub(super) role: Role,
 }
 
@@ -36,7 +32,7 @@ type Outlets = Vec<(Arc<str>, Outlet)>;
 pub(super) enum Role {
     /// Splits each batch into one message per request. The checksum of the request's worker selects the detokenizer, except for requests
     /// that stray midway.
-    Router { outlets: Outlets, strays: Option<u32> },
+    Router(Outlets),
     /// Converts ids to text. With several workers, sends one message per request to the worker waiting for it.
     Detokenizer(Outlets),
 }
@@ -44,26 +40,38 @@ pub(super) enum Role {
 impl Forwarder {
     /// Forwards messages as long as they arrive.
     pub(super) async fn run(mut self) -> anyhow::Result<()> {
+        let script = &self.stage.script;
+        let Engine::Sglang(release) = script.engine else {
+            anyhow::bail!("{} has a detokenizer, and vLLM has none", script.name);
+        };
+        let cost = match self.role {
+            Role::Router(_) => script.router,
+            Role::Detokenizer(_) => script.detokenizer,
+        };
         let (mut decoder, mut busy, mut wakeup) = (Decoder::new(Limits::default()), Busy::new(), 0);
         loop {
             if self.inbox.is_empty() {
                 self.inbox.wait().await;
                 wakeup += 1;
             }
-            let Some(message) = self.inbox.take() else { continue };
-            let (hop, print) = (self.hop, Fingerprint::of(&message));
-            self.reports.push(PeerAction::Received { hop, print, wakeup });
-            let (chunks, outgoing) = self.transform(&mut decoder, &message)?;
-            busy.spend(self.cost.per_frame + self.cost.per_chunk * chunks).await;
+            let Some((id, message)) = self.inbox.take() else { continue };
+            self.stage.reports.push(PeerAction::Received { id, wakeup });
+            let (chunks, outgoing) = self.transform(release, &mut decoder, &message)?;
+            busy.spend(cost.of(chunks)).await;
             for (to, message) in outgoing {
                 self.role.outlet(to).send(message).await?;
             }
-            self.reports.push(PeerAction::Processed { hop, print });
+            self.stage.reports.push(PeerAction::Processed(id));
         }
     }
 
     /// Returns the number of chunks in `message`, and the messages to send.
-    fn transform(&self, decoder: &mut Decoder, message: &Bytes) -> anyhow::Result<(u32, Vec<Outgoing>)> {
+    fn transform(
+        &self,
+        release: Release,
+        decoder: &mut Decoder,
+        message: &Bytes,
+    ) -> anyhow::Result<(u32, Vec<Outgoing>)> {
         let batch = decoder.decode(message).context("a demo peer cannot read a frame")?;
         anyhow::ensure!(
             batch.shape().kind == Kind::TokenIds,
@@ -73,12 +81,12 @@ impl Forwarder {
         let content = Content::of(&batch)?;
         let rows: Vec<_> = (0..batch.len()).map(|i| content.row(&batch, i)).collect();
         let outgoing = match &self.role {
-            Role::Router { outlets, strays } => rows
+            Role::Router(outlets) => rows
                 .iter()
                 .map(|row| {
-                    let stray = strays.is_some_and(|every| is_misrouted(row, every));
+                    let stray = self.stage.script.strays.is_some_and(|every| is_misrouted(row, every));
                     let to = detokenizer_of(row.worker.unwrap_or_default(), outlets.len()) + usize::from(stray);
-                    (to % outlets.len(), token_batch(self.release, &[*row], true))
+                    (to % outlets.len(), token_batch(release, &[*row], true))
                 })
                 .collect(),
             Role::Detokenizer(workers) if workers.len() > 1 => rows
@@ -86,10 +94,10 @@ impl Forwarder {
                 .map(|row| {
                     let to = workers.iter().position(|(worker, _)| Some(&**worker) == row.worker);
                     let alone = Row { worker: None, ..*row };
-                    Ok((to.context("chunk for an unknown worker")?, text_batch(self.release, &[alone], true)))
+                    Ok((to.context("chunk for an unknown worker")?, text_batch(release, &[alone], true)))
                 })
                 .collect::<anyhow::Result<_>>()?,
-            Role::Detokenizer(_) => vec![(0, text_batch(self.release, &rows, false))],
+            Role::Detokenizer(_) => vec![(0, text_batch(release, &rows, false))],
         };
         Ok((rows.len() as u32, outgoing))
     }
@@ -97,7 +105,7 @@ impl Forwarder {
 
 impl Role {
     fn outlet(&mut self, at: usize) -> &mut Outlet {
-        let (Self::Router { outlets, .. } | Self::Detokenizer(outlets)) = self;
+        let (Self::Router(outlets) | Self::Detokenizer(outlets)) = self;
         &mut outlets[at].1
     }
 }

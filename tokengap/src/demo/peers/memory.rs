@@ -67,9 +67,9 @@ impl Memory {
 
 impl Lane {
     pub(super) fn send(&mut self, message: Bytes) {
-        let sent = Sent { at: self.memory.reports.now(), id: self.next, message: message.clone() };
+        let (at, id) = (self.memory.reports.now(), self.next);
         self.next.seq += 1;
-        self.memory.state().sent.push_back(sent);
-        self.inbox.push(message);
+        self.memory.state().sent.push_back(Sent { at, id, message: message.clone() });
+        self.inbox.push(id, message);
     }
 }

@@ -11,6 +11,7 @@ mod scheduler;
 mod tokenizer;
 mod waiter;
 
+use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use std::time::Duration;
@@ -18,17 +19,16 @@ use std::time::Duration;
 use anyhow::Context;
 use tokio::task::JoinSet;
 
-use super::encode::Engine;
 use super::random::Random;
 use super::scenario::Script;
-use super::topology::{HopPlan, Receiver};
-use super::truth::Account;
+use super::topology::{self, HopPlan, Receiver};
+use super::truth::{Account, DemoTruth};
 use forwarder::{Forwarder, Role};
 #[cfg(test)]
 pub(super) use memory::Memory;
 pub(super) use network::Network;
 use network::Outlet;
-pub(super) use report::{Fingerprint, PeerAction, PeerEvent, Reports};
+pub(super) use report::{PeerAction, PeerEvent, Reports};
 use requests::Clients;
 use scheduler::Scheduler;
 use tokenizer::Tokenizer;
@@ -40,17 +40,37 @@ const POLL_INTERVAL: Duration = Duration::from_millis(5);
 #[derive(Clone)]
 pub(super) struct Stage {
     pub(super) script: Script,
+    seed: u64,
     pub(super) hops: Vec<HopPlan>,
     pub(super) account: Account,
     pub(super) reports: Reports,
-    pub(super) network: Network,
+    network: Network,
     /// Set to end the simulation.
     pub(super) ending: Arc<AtomicBool>,
 }
 
+/// Peers whose sockets are bound and connected.
+pub(super) struct Peers {
+    account: Account,
+    schedulers: JoinSet<anyhow::Result<()>>,
+    others: JoinSet<anyhow::Result<()>>,
+}
+
 impl Stage {
-    /// Binds every inbox and connects, calls `ready`, and runs until every client has received its last tokens.
-    pub(super) async fn play(self, mut random: Random, ready: impl FnOnce()) -> anyhow::Result<()> {
+    /// An arrangement of peers with its sockets in `folder`. The same seed gives the same requests.
+    pub(super) fn new(script: Script, seed: u64, folder: &Path, reports: Reports, network: Network) -> Self {
+        let hops = topology::hops(script.engine, script.route, folder);
+        Self { script, seed, hops, account: Account::default(), reports, network, ending: Arc::default() }
+    }
+
+    /// Ground truth so far.
+    pub(super) fn truth(&self) -> DemoTruth {
+        DemoTruth { scenario: self.script.name.clone(), seed: self.seed, truth: self.account.truth() }
+    }
+
+    /// Binds every inbox, connects, and starts the peers.
+    pub(super) async fn open(&self) -> anyhow::Result<Peers> {
+        let mut random = Random::new(self.seed);
         let mut inboxes = Vec::with_capacity(self.hops.len());
         for hop in &self.hops {
             inboxes.push(self.network.bind(hop)?);
@@ -60,27 +80,18 @@ impl Stage {
         for _ in 0..self.script.route.schedulers {
             outlets.push(self.network.connect(&self.hops[0]).await?);
         }
-        let mut peers = JoinSet::new();
+        let mut others = JoinSet::new();
         for (hop, inbox) in self.hops.iter().zip(inboxes) {
-            let (reports, engine) = (self.reports.clone(), self.script.engine);
-            let (role, cost) = match hop.to {
-                Receiver::Router => {
-                    let (outlets, strays) = (self.outlets(Receiver::Detokenizer).await?, self.script.strays);
-                    (Role::Router { outlets, strays }, self.script.router)
-                }
-                Receiver::Detokenizer => {
-                    (Role::Detokenizer(self.outlets(Receiver::Tokenizer).await?), self.script.detokenizer)
-                }
+            let stage = self.clone();
+            let role = match hop.to {
+                Receiver::Router => Role::Router(self.outlets(Receiver::Detokenizer).await?),
+                Receiver::Detokenizer => Role::Detokenizer(self.outlets(Receiver::Tokenizer).await?),
                 Receiver::Tokenizer => {
-                    let (account, script, random) = (self.account.clone(), self.script.clone(), random.fork());
-                    peers.spawn(Tokenizer::new(hop.id, inbox, reports, account, script, random).run());
+                    others.spawn(Tokenizer::new(stage, inbox, random.fork()).run());
                     continue;
                 }
             };
-            let Engine::Sglang(release) = engine else {
-                anyhow::bail!("{} has a detokenizer, and vLLM has none", self.script.name);
-            };
-            peers.spawn(Forwarder { hop: hop.id, inbox, reports, release, cost, role }.run());
+            others.spawn(Forwarder { stage, inbox, role }.run());
         }
         let workers: Vec<Arc<str>> = match self.script.route.workers {
             1 => Vec::new(),
@@ -88,32 +99,10 @@ impl Stage {
         };
         let mut schedulers = JoinSet::new();
         for outlet in outlets {
-            let mut scheduler = Scheduler {
-                engine: self.script.engine,
-                load: self.script.load,
-                clients: Clients::new(self.script.load, workers.clone(), random.fork()),
-                outlet,
-                account: self.account.clone(),
-                ending: Arc::clone(&self.ending),
-            };
-            schedulers.spawn(async move { scheduler.run().await });
+            let clients = Clients::new(self.script.load, workers.clone(), random.fork());
+            schedulers.spawn(Scheduler { stage: self.clone(), clients, outlet }.run());
         }
-        ready();
-        let account = self.account.clone();
-        let all_served = async {
-            while let Some(ended) = schedulers.join_next().await {
-                ended.context("a demo scheduler failed")??;
-            }
-            while account.open() > 0 {
-                tokio::time::sleep(POLL_INTERVAL).await;
-            }
-            Ok(())
-        };
-        // Peers run as long as messages arrive; one that returns has failed.
-        tokio::select! {
-            served = all_served => served,
-            failed = peers.join_next() => failed.context("the demo has no peers")?.context("a demo peer ended early")?,
-        }
+        Ok(Peers { account: self.account.clone(), schedulers, others })
     }
 
     fn hops_to(&self, receiver: Receiver) -> impl Iterator<Item = &HopPlan> {
@@ -127,5 +116,27 @@ impl Stage {
             outlets.push((hop.listen.as_str().into(), self.network.connect(hop).await?));
         }
         Ok(outlets)
+    }
+}
+
+impl Peers {
+    /// Runs until every client has received its last tokens.
+    pub(super) async fn play(mut self) -> anyhow::Result<()> {
+        let all_served = async {
+            while let Some(ended) = self.schedulers.join_next().await {
+                ended.context("a demo scheduler failed")??;
+            }
+            while self.account.open() > 0 {
+                tokio::time::sleep(POLL_INTERVAL).await;
+            }
+            Ok(())
+        };
+        // The others run as long as messages arrive; one that returns has failed.
+        tokio::select! {
+            served = all_served => served,
+            failed = self.others.join_next() => {
+                failed.context("the demo has no peers")?.context("a demo peer ended early")?
+            }
+        }
     }
 }

@@ -11,6 +11,7 @@ use feed::zmtp::{self, Input, Limits, Role, Zmtp};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{UnixListener, UnixStream};
 use tokio::sync::Notify;
+use trace::FrameId;
 
 #[cfg(test)]
 use super::memory::{Lane, Memory};
@@ -29,7 +30,7 @@ impl Network {
     /// Inbox of the hop's receiver.
     pub(super) fn bind(&self, hop: &HopPlan) -> anyhow::Result<Inbox> {
         match self {
-            Self::Sockets => Inbox::bind(&hop.upstream),
+            Self::Sockets => Inbox::bind(hop),
             #[cfg(test)]
             Self::Memory(memory) => Ok(memory.bind(hop.id)),
         }
@@ -72,27 +73,56 @@ pub(super) struct Inbox(Arc<Shared>);
 
 #[derive(Debug, Default)]
 struct Shared {
-    messages: Mutex<VecDeque<Bytes>>,
+    /// Each with its number on its connection, as the relay counts them.
+    messages: Mutex<VecDeque<(FrameId, Bytes)>>,
     arrived: Notify,
 }
 
 impl Inbox {
-    /// Binds `endpoint` and fills the inbox from it as long as the runtime lives.
-    pub(super) fn bind(endpoint: &str) -> anyhow::Result<Self> {
-        let inbox = Self::default();
+    /// Binds the hop's upstream, and fills the inbox from it as long as the runtime lives.
+    fn bind(hop: &HopPlan) -> anyhow::Result<Self> {
+        let listener = path(&hop.upstream).and_then(|path| Ok(UnixListener::bind(path)?));
+        let listener = listener.with_context(|| format!("cannot bind {}", hop.upstream))?;
+        let (inbox, hop) = (Self::default(), hop.id);
         let filled = inbox.clone();
-        bind(endpoint, move |message| filled.push(message))?;
+        tokio::spawn(async move {
+            // The senders connect one after the other, so the relay's lanes have the same order.
+            for lane in 0.. {
+                let stream = match listener.accept().await {
+                    Ok((stream, _)) => stream,
+                    Err(error) => return tracing::error!("a demo peer cannot accept connections: {error}"),
+                };
+                let filled = filled.clone();
+                tokio::spawn(async move {
+                    if let Err(error) = filled.pull(stream, FrameId { hop, lane, seq: 0 }).await {
+                        tracing::debug!(%error, "a demo connection ended");
+                    }
+                });
+            }
+        });
         Ok(inbox)
     }
 
+    async fn pull(&self, stream: UnixStream, mut next: FrameId) -> io::Result<()> {
+        let mut connection = Connection::open(stream, Role::Pull).await?;
+        loop {
+            if let Some(Input::Message(frames)) = connection.read().await? {
+                for message in frames {
+                    self.push(next, message);
+                    next.seq += 1;
+                }
+            }
+        }
+    }
+
     /// Adds an arrived message.
-    pub(super) fn push(&self, message: Bytes) {
-        self.messages().push_back(message);
+    pub(super) fn push(&self, id: FrameId, message: Bytes) {
+        self.messages().push_back((id, message));
         self.0.arrived.notify_one();
     }
 
     /// Removes the oldest message, like `zmq_msg_recv`.
-    pub(super) fn take(&self) -> Option<Bytes> {
+    pub(super) fn take(&self) -> Option<(FrameId, Bytes)> {
         self.messages().pop_front()
     }
 
@@ -107,7 +137,7 @@ impl Inbox {
         }
     }
 
-    fn messages(&self) -> MutexGuard<'_, VecDeque<Bytes>> {
+    fn messages(&self) -> MutexGuard<'_, VecDeque<(FrameId, Bytes)>> {
         self.0.messages.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -133,37 +163,6 @@ impl Push {
 
     async fn send(&mut self, message: &[u8]) -> io::Result<()> {
         self.0.write_all(&zmtp::message(&[message])).await
-    }
-}
-
-/// Binds a PULL socket and calls `received` with every message, as long as the runtime lives.
-fn bind(endpoint: &str, received: impl Fn(Bytes) + Clone + Send + 'static) -> anyhow::Result<()> {
-    let listener = path(endpoint).and_then(|path| Ok(UnixListener::bind(path)?));
-    let listener = listener.with_context(|| format!("cannot bind {endpoint}"))?;
-    tokio::spawn(async move {
-        loop {
-            match listener.accept().await {
-                Ok((stream, _)) => {
-                    let received = received.clone();
-                    tokio::spawn(async move {
-                        if let Err(error) = pull(stream, received).await {
-                            tracing::debug!(%error, "a demo connection ended");
-                        }
-                    });
-                }
-                Err(error) => return tracing::error!("a demo peer cannot accept connections: {error}"),
-            }
-        }
-    });
-    Ok(())
-}
-
-async fn pull(stream: UnixStream, received: impl Fn(Bytes)) -> io::Result<()> {
-    let mut connection = Connection::open(stream, Role::Pull).await?;
-    loop {
-        if let Some(Input::Message(frames)) = connection.read().await? {
-            frames.into_iter().for_each(&received);
-        }
     }
 }
 

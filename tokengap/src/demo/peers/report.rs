@@ -1,12 +1,11 @@
 //! Reports of the peers about their own actions, in place of a probe.
 
-use std::hash::{DefaultHasher, Hasher};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use crossbeam_queue::ArrayQueue;
 use trace::engine::Mode;
-use trace::{HopId, MonoNs};
+use trace::{FrameId, MonoNs};
 
 /// Queue length for a source that lags; some seconds of the busiest scenario.
 const QUEUE: usize = 1 << 16;
@@ -18,13 +17,13 @@ pub(in crate::demo) struct PeerEvent {
     pub(in crate::demo) did: PeerAction,
 }
 
-/// Action of a peer. Peers do not know the relay's lanes, so they identify a frame by its fingerprint.
+/// Action of a peer.
 #[derive(Clone, Debug)]
 pub(in crate::demo) enum PeerAction {
     /// Received a frame from its inbox, in its `wakeup`th return from the poll.
-    Received { hop: HopId, print: Fingerprint, wakeup: u64 },
+    Received { id: FrameId, wakeup: u64 },
     /// Finished processing a frame.
-    Processed { hop: HopId, print: Fingerprint },
+    Processed(FrameId),
     /// Delivered tokens to a client.
     Delivered(PeerDelivery),
     /// Serves new requests in this mode from now on.
@@ -41,18 +40,6 @@ pub(in crate::demo) struct PeerDelivery {
     /// Token count reported with the delivery.
     pub(in crate::demo) completion_tokens: u32,
     pub(in crate::demo) finished: bool,
-}
-
-/// Hash that identifies a frame of a hop: no two frames of a run contain the same requests at the same counts.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub(in crate::demo) struct Fingerprint(u64);
-
-impl Fingerprint {
-    pub(in crate::demo) fn of(message: &[u8]) -> Self {
-        let mut hasher = DefaultHasher::new();
-        hasher.write(message);
-        Self(hasher.finish())
-    }
 }
 
 /// Bounded queue from the peers to the source. If it is full, a report is dropped and counted.

@@ -139,26 +139,3 @@ impl Clients {
 fn length(lengths: Lengths, random: &mut Random) -> u32 {
     (random.log_normal(lengths.median, lengths.sigma) as u32).clamp(lengths.min, lengths.max)
 }
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::demo::scenario::Scenario;
-
-    #[test]
-    fn a_seed_gives_the_same_requests_and_each_finishes_once() {
-        let load = Scenario::Race.script().load;
-        let play = || {
-            let mut clients = Clients::new(load, Vec::new(), Random::new(3));
-            let mut ids = Vec::new();
-            let mut requests: Vec<_> = (0..50).map(|_| clients.next()).collect();
-            for request in &mut requests {
-                while request.step(load.burst, false, &mut ids).is_none() {}
-            }
-            (ids, requests.iter().map(|r| (Arc::clone(&r.rid), r.generated)).collect::<Vec<_>>())
-        };
-        let (ids, requests) = play();
-        assert_eq!((&ids, &requests), (&play().0, &play().1));
-        assert_eq!(ids.len() as u32, requests.iter().map(|(_, generated)| generated).sum::<u32>());
-    }
-}

@@ -1,48 +1,43 @@
 //! The scheduler: continuous batching, with one frame per step that contains every running request.
 
 use std::collections::VecDeque;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use tokio::time::{Instant, sleep_until};
 
+use super::Stage;
 use super::network::Outlet;
 use super::requests::{Clients, Request};
-use crate::demo::encode::{Engine, Row, Stats};
-use crate::demo::scenario::Load;
-use crate::demo::truth::Account;
+use crate::demo::encode::{Row, Stats};
 
 /// State of the scheduler.
 pub(super) struct Scheduler {
-    pub(super) engine: Engine,
-    pub(super) load: Load,
+    pub(super) stage: Stage,
     pub(super) clients: Clients,
     pub(super) outlet: Outlet,
-    pub(super) account: Account,
-    /// Set to end the simulation: no new requests start, and all running ones get their last chunk.
-    pub(super) ending: Arc<AtomicBool>,
 }
 
 impl Scheduler {
-    /// Serves requests until the simulation ends.
-    pub(super) async fn run(&mut self) -> anyhow::Result<()> {
-        let mut waiting: VecDeque<Request> = (0..self.load.running / 2).map(|_| self.clients.next()).collect();
-        let mut running: Vec<Request> = Vec::with_capacity(self.load.running);
+    /// Serves requests until the simulation ends. Then no new requests start, and all running ones get their last chunk.
+    pub(super) async fn run(mut self) -> anyhow::Result<()> {
+        let load = self.stage.script.load;
+        let mut waiting: VecDeque<Request> = (0..load.running / 2).map(|_| self.clients.next()).collect();
+        let mut running: Vec<Request> = Vec::with_capacity(load.running);
         let mut step = Instant::now();
         let mut arrival = step;
         for steps in 1.. {
-            step = (step + self.load.step).max(Instant::now());
+            step = (step + load.step).max(Instant::now());
             sleep_until(step).await;
-            let ending = self.ending.load(Ordering::Relaxed);
+            let ending = self.stage.ending.load(Ordering::Relaxed);
             while arrival <= step {
                 arrival += Duration::from_secs_f64(self.clients.wait());
-                if self.account.open() + waiting.len() < self.load.open {
+                if self.stage.account.open() + waiting.len() < load.open {
                     waiting.push_back(self.clients.next());
                 }
             }
             if !ending {
-                let free = (self.load.running - running.len()).min(waiting.len());
+                let free = (load.running - running.len()).min(waiting.len());
                 running.extend(waiting.drain(..free));
             }
             if !running.is_empty() {
@@ -59,15 +54,16 @@ impl Scheduler {
 
     /// Forward pass: a chunk for each running request. Requests that end leave the batch.
     fn step(&self, running: &mut Vec<Request>, last: bool, stats: Stats) -> Vec<u8> {
-        let mut ids = Vec::with_capacity(running.len() * self.load.burst as usize);
+        let (account, burst) = (&self.stage.account, self.stage.script.load.burst);
+        let mut ids = Vec::with_capacity(running.len() * burst as usize);
         let steps: Vec<_> = running
             .iter_mut()
             .map(|request| {
                 let (new, from) = (request.is_new(), ids.len());
                 if new {
-                    self.account.request();
+                    account.request();
                 }
-                let finish = request.step(self.load.burst, last, &mut ids);
+                let finish = request.step(burst, last, &mut ids);
                 (new, from..ids.len(), finish)
             })
             .collect();
@@ -85,8 +81,8 @@ impl Scheduler {
                 ..Row::default()
             })
             .collect();
-        let frame = self.engine.step(&rows, stats);
-        self.account.count(|truth| {
+        let frame = self.stage.script.engine.step(&rows, stats);
+        account.count(|truth| {
             truth.chunks += rows.len() as u64;
             truth.tokens += ids.len() as u64;
         });

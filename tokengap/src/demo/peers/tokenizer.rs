@@ -9,28 +9,24 @@ use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
 
 use anyhow::Context;
-use bytes::Bytes;
-use trace::HopId;
+use trace::FrameId;
 use zmq_tap::decode::Decode;
 
+use super::Stage;
 use super::clock::{Busy, Clock};
 use super::network::Inbox;
-use super::report::{Fingerprint, PeerAction, Reports};
+use super::report::PeerAction;
 use super::waiter::State;
 use crate::demo::random::Random;
-use crate::demo::scenario::{Phase, Script};
-use crate::demo::truth::Account;
+use crate::demo::scenario::Phase;
 
 /// Turns between two calls of `await recv_pyobj()` while messages are queued.
 const TURNS_A_MESSAGE: u64 = 2;
 
 pub(super) struct Tokenizer {
-    hop: HopId,
+    stage: Stage,
     inbox: Inbox,
     decoder: Box<dyn Decode>,
-    reports: Reports,
-    account: Account,
-    script: Script,
     busy: Busy,
     clock: Clock,
     states: HashMap<Arc<str>, State>,
@@ -41,24 +37,13 @@ pub(super) struct Tokenizer {
 }
 
 impl Tokenizer {
-    pub(super) fn new(
-        hop: HopId,
-        inbox: Inbox,
-        reports: Reports,
-        account: Account,
-        script: Script,
-        random: Random,
-    ) -> Self {
-        let clock = Clock::new(&script, random);
+    pub(super) fn new(stage: Stage, inbox: Inbox, random: Random) -> Self {
         Self {
-            hop,
+            decoder: stage.script.engine.decoder(),
+            clock: Clock::new(&stage.script, random),
+            stage,
             inbox,
-            decoder: script.engine.decoder(),
-            reports,
-            account,
-            script,
             busy: Busy::new(),
-            clock,
             states: HashMap::new(),
             due: VecDeque::new(),
             turn: 0,
@@ -76,9 +61,9 @@ impl Tokenizer {
             }
             self.turn += 1;
             if self.turn >= next_take
-                && let Some(message) = self.inbox.take()
+                && let Some((id, message)) = self.inbox.take()
             {
-                self.handle(&message).await?;
+                self.handle(id, &message).await?;
                 next_take = self.turn + TURNS_A_MESSAGE;
             }
             let drained = self.inbox.is_empty();
@@ -90,14 +75,13 @@ impl Tokenizer {
     }
 
     /// `handle_loop`: processes one message, up to the call for the next one.
-    async fn handle(&mut self, message: &Bytes) -> anyhow::Result<()> {
-        let (hop, print) = (self.hop, Fingerprint::of(message));
-        self.reports.push(PeerAction::Received { hop, print, wakeup: self.wakeup });
-        let phase = self.clock.phase(&self.reports);
+    async fn handle(&mut self, id: FrameId, message: &[u8]) -> anyhow::Result<()> {
+        self.stage.reports.push(PeerAction::Received { id, wakeup: self.wakeup });
+        let phase = self.clock.phase(&self.stage.reports);
         let pause = self.clock.pause();
         let chunks = self.enter(message, phase)?;
-        self.busy.spend(phase.per_frame + phase.per_chunk * chunks + pause).await;
-        self.reports.push(PeerAction::Processed { hop, print });
+        self.busy.spend(phase.cost.of(chunks) + pause).await;
+        self.stage.reports.push(PeerAction::Processed(id));
         Ok(())
     }
 
@@ -112,7 +96,7 @@ impl Tokenizer {
             let state = self.states.get_mut(chunk.rid).context("a request without a state")?;
             state.queue(chunk.listed.unwrap_or(0), chunk.completion_tokens, chunk.finish.is_some());
             if !std::mem::replace(&mut state.woken, true) {
-                let turn = self.script.waiter_turns.map(|turns| self.turn + u64::from(turns));
+                let turn = self.stage.script.waiter_turns.map(|turns| self.turn + u64::from(turns));
                 self.due.push_back((turn, Arc::clone(state.rid())));
             }
         }
@@ -122,9 +106,10 @@ impl Tokenizer {
     fn wake(&mut self, rid: &Arc<str>) {
         let Some(state) = self.states.get_mut(rid) else { return };
         let mut finished = false;
-        state.wake(self.script.waiter, &self.account, |given| {
+        let Stage { script, account, reports, .. } = &self.stage;
+        state.wake(script.waiter, account, |given| {
             finished |= given.finished;
-            self.reports.push(PeerAction::Delivered(given));
+            reports.push(PeerAction::Delivered(given));
         });
         if finished {
             self.states.remove(rid);
@@ -134,14 +119,17 @@ impl Tokenizer {
 
 #[cfg(test)]
 mod tests {
+    use std::path::Path;
     use std::time::Duration;
 
+    use trace::HopId;
     use trace::engine::Waiter;
 
+    use super::super::{Network, Reports};
     use super::*;
     use crate::demo::encode::{Finish, Release, Row, token_batch};
-    use crate::demo::scenario::Scenario;
-    use crate::demo::truth::Truth;
+    use crate::demo::scenario::{Cost, Scenario, Script};
+    use crate::demo::truth::{Account, Truth};
 
     const REQUESTS: u64 = 64;
     const STEPS: u32 = 200;
@@ -163,19 +151,20 @@ mod tests {
                 ..Row::default()
             };
             let rows: Vec<_> = rids.iter().map(|rid| row(rid)).collect();
-            inbox.push(token_batch(Release::V0_5_9, &rows, false).into());
+            let id = FrameId { hop: HopId(0), lane: 0, seq: step.into() };
+            inbox.push(id, token_batch(Release::V0_5_9, &rows, false).into());
         }
         inbox
     }
 
     async fn play(waiter: Waiter, waiter_turns: u8) -> Truth {
-        let free = Phase { per_frame: Duration::ZERO, per_chunk: Duration::ZERO, ..Scenario::Race.script().phases[0] };
+        let free = Phase { cost: Cost::default(), ..Scenario::Race.script().phases[0] };
         let phases = Vec::leak(vec![free]);
         let script =
             Script { waiter, waiter_turns: Some(waiter_turns), phases, pauses: None, ..Scenario::Race.script() };
-        let account = Account::default();
-        let inbox = queued(&account);
-        let tokenizer = Tokenizer::new(HopId(0), inbox, Reports::new(), account.clone(), script, Random::new(1));
+        let stage = Stage::new(script, 1, Path::new("/demo"), Reports::new(), Network::Sockets);
+        let account = stage.account.clone();
+        let tokenizer = Tokenizer::new(stage, queued(&account), Random::new(1));
         let all_served = async {
             while account.open() > 0 {
                 tokio::time::sleep(Duration::from_millis(1)).await;

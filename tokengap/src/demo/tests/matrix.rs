@@ -47,7 +47,7 @@ fn script(scenario: Scenario, at: At) -> Script {
 /// Runs the scenario and checks that its report has exactly these warnings, headline first. Each contains severity, kind and hop, and for
 /// the wait of a first token the state of the bottleneck thread. Without warnings, `--fail-on warning` exits 0.
 fn check(script: Script, at: At, expected: &[&str]) {
-    let (name, duration) = (script.name, duration(script.route));
+    let (name, duration) = (script.name.clone(), duration(script.route));
     let (report, _) = agree(script, duration);
     let mut warnings = Vec::new();
     for finding in report["findings"].as_array().expect("findings") {

@@ -1,8 +1,7 @@
 //! Runs a demo on a virtual clock: fast, and with the same events for the same seed on every machine.
 
 use std::path::Path;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use tokio::time::{Instant, sleep};
@@ -13,10 +12,9 @@ use zmq_tap::decode::Decode;
 
 use super::super::join::Join;
 use super::super::peers::{Memory, Network, Reports, Stage};
-use super::super::random::Random;
 use super::super::scenario::Script;
-use super::super::topology::{self, HopPlan, Receiver};
-use super::super::truth::{Account, DemoTruth};
+use super::super::topology::HopPlan;
+use super::super::truth::DemoTruth;
 
 const SEED: u64 = 1;
 /// Poll interval of the source.
@@ -28,34 +26,23 @@ pub(super) fn play(script: Script, time: Duration) -> (Report, DemoTruth) {
     runtime.expect("a runtime").block_on(async {
         let reports = Reports::at_times_of(clock());
         let memory = Memory::new(reports.clone());
-        let hops = topology::hops(script.engine, script.route, Path::new("/demo"));
-        let mut watch = Watch::new(&script, &hops, memory.clone(), reports.clone());
-        let ending = Arc::new(AtomicBool::new(false));
-        let account = Account::default();
-        let name = script.name;
-        let stage = Stage {
-            script,
-            hops,
-            account: account.clone(),
-            reports,
-            network: Network::Memory(memory),
-            ending: Arc::clone(&ending),
-        };
+        let stage = Stage::new(script, SEED, Path::new("/demo"), reports, Network::Memory(memory.clone()));
+        let mut watch = Watch::new(&stage, memory);
         let watched = async {
             let start = Instant::now();
             loop {
                 sleep(TURN).await;
                 watch.turn(false);
-                ending.store(start.elapsed() >= time, Ordering::Relaxed);
+                stage.ending.store(start.elapsed() >= time, Ordering::Relaxed);
             }
         };
         tokio::select! {
             biased;
-            played = stage.play(Random::new(SEED), || {}) => played.expect("the peers play"),
+            played = async { stage.open().await?.play().await } => played.expect("the peers play"),
             () = watched => {}
         }
         watch.turn(true);
-        let truth = DemoTruth { scenario: name, seed: SEED, truth: account.truth() };
+        let truth = stage.truth();
         let input = ReportInput { demo: serde_json::to_value(&truth).ok(), ..ReportInput::of("demo") };
         (watch.analysis.report(&input), truth)
     })
@@ -82,15 +69,16 @@ struct Watch {
 }
 
 impl Watch {
-    fn new(script: &Script, hops: &[HopPlan], memory: Memory, reports: Reports) -> Self {
-        let join = Join::new(script.engine, script.waiter, script.waiter_turns);
+    fn new(stage: &Stage, memory: Memory) -> Self {
+        let Stage { script, hops, reports, .. } = stage;
+        let join = Join::new(script.clone());
         let mut analysis = Analysis::new(Config { engines: engines::FACTS, ..Config::default() });
-        let (at, what) = (reports.now(), join.engine(script.phases[0].mode));
+        let (at, what) = (reports.now(), join.engine());
         analysis.apply(&Event { at, what });
         for hop in hops {
             analysis.apply(&announcement(hop, at));
         }
-        Self { memory, reports, join, decoder: script.engine.decoder(), analysis }
+        Self { memory, reports: reports.clone(), join, decoder: script.engine.decoder(), analysis }
     }
 
     fn turn(&mut self, all: bool) {
@@ -103,16 +91,9 @@ impl Watch {
         while let Some(sent) = memory.next() {
             let at = sent.at;
             let batch = decoder.decode(&[&sent.message]).expect("the peers' own frames");
-            let frame = Frame {
-                id: sent.id,
-                bytes: sent.message.len() as u64,
-                forwarded: Some(at),
-                kind: batch.shape().kind,
-                ids: batch.shape().ids,
-                chunks: batch.chunks(),
-            };
-            let what = What::Sent(frame);
-            join.seen(&Event { at, what }, &sent.message, &mut apply);
+            let frame = batch.frame(sent.id, sent.message.len() as u64);
+            let what = What::Sent(Frame { forwarded: Some(at), ..frame });
+            join.seen(&Event { at, what }, &mut apply);
         }
         let now = self.reports.now();
         join.settle(now, all, &mut apply);
@@ -122,16 +103,12 @@ impl Watch {
 
 /// Announcement of the hop by the demo's tap.
 fn announcement(hop: &HopPlan, at: MonoNs) -> Event<'_> {
-    let last = hop.to == Receiver::Tokenizer;
-    let capabilities = Capabilities { sent: true, forwarded: true, received: true, processed: true, delivered: last };
     let what = What::Hop(Hop {
-        id: hop.id,
-        ends: hop.ends,
         endpoint: &hop.upstream,
         worker: hop.worker,
         origin: hop.is_origin(),
-        last,
-        capabilities,
+        last: hop.is_last(),
+        ..Hop::new(hop.id, hop.ends, Capabilities { sent: true, forwarded: true, ..hop.reported() })
     });
     Event { at, what }
 }

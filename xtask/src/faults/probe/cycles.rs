@@ -7,23 +7,23 @@ use std::time::Duration;
 use anyhow::{Context, Result};
 use probe_user::Options;
 
-use super::{Bench, Checks, Counts, Load, Objects, Pair, Seen};
+use super::{Checks, Counts, Load, Objects, Pair, Seen};
 
 /// Allowed memory growth over all cycles in KiB, for allocator slack. A leak of one page a cycle would be 2,000 in 500 cycles.
 const MAX_KIB: u64 = 1_500;
 
 /// Repeated attach, observe and detach. Neither side may leak resources.
-pub(super) fn run(bench: &Bench, dir: &Path, checks: &mut Checks) -> Result<Seen> {
-    let cycles = if bench.long { 500 } else { 50 };
+pub(super) fn run(long: bool, dir: &Path, checks: &mut Checks) -> Result<Seen> {
+    let cycles = if long { 500 } else { 50 };
     let load = Load { rate: 2_000, sizes: "small", ..Load::STEADY };
-    let mut pair = Pair::start(bench, load, dir)?;
+    let mut pair = Pair::start(load, dir)?;
     pair.sender.go()?;
     let own = std::process::id();
     let mut before = Vec::new();
     let (mut counts, mut objects, mut blind) = (Counts::default(), Objects::default(), 0);
     for cycle in 0..cycles {
         let mut probe = pair.attach(Options::default())?;
-        objects.merge(Objects::of(own)?);
+        objects.add(own)?;
         let mut this = Counts::default();
         this.read_for(&mut probe, Duration::from_millis(40))?;
         // Wait for traffic: on a busy machine the peers may not have run.
@@ -61,16 +61,13 @@ pub(super) fn run(bench: &Bench, dir: &Path, checks: &mut Checks) -> Result<Seen
         grown.push(format!("{name} {} KiB", after.memory.saturating_sub(before.memory)));
     }
     let arrived = pair.end(checks)?;
-    Ok(Seen {
-        messages: arrived.messages(),
-        outcome: format!("{cycles} cycles, {objects}, all freed; growth: {}; {arrived}", grown.join(", ")),
-    })
+    Ok(Seen::of(&arrived, format!("{cycles} cycles, {objects}, all freed; growth: {}; {arrived}", grown.join(", "))))
 }
 
 /// Two probes on the same processes: each observes everything, and detaching one does not affect the other.
-pub(super) fn together(bench: &Bench, dir: &Path, checks: &mut Checks) -> Result<Seen> {
+pub(super) fn together(long: bool, dir: &Path, checks: &mut Checks) -> Result<Seen> {
     let load = Load {
-        count: if bench.long { 50_000 } else { 2_500 },
+        count: if long { 50_000 } else { 2_500 },
         connections: 2,
         // A rate low enough for the ring buffer while the other probe detaches, which can take seconds on a busy machine.
         rate: 1_500,
@@ -78,7 +75,7 @@ pub(super) fn together(bench: &Bench, dir: &Path, checks: &mut Checks) -> Result
         ..Load::STEADY
     };
     let wanted = u64::from(load.count * load.connections);
-    let mut pair = Pair::start(bench, load, dir)?;
+    let mut pair = Pair::start(load, dir)?;
     let (mut remaining, mut detached) = (pair.attach(Options::default())?, pair.attach(Options::default())?);
     let (mut of_one, mut of_other) = (Counts::default(), Counts::default());
     pair.sender.go()?;
@@ -96,13 +93,10 @@ pub(super) fn together(bench: &Bench, dir: &Path, checks: &mut Checks) -> Result
     checks.equal("records lost by the detached probe", &(0, 0), &(of_other.lost, of_other.overflowed));
     drop(remaining);
     let arrived = pair.end(checks)?;
-    Ok(Seen {
-        messages: arrived.messages(),
-        outcome: format!(
-            "{arrived}; one probe observed all of them, the other {} until it detached",
-            of_other.received
-        ),
-    })
+    Ok(Seen::of(
+        &arrived,
+        format!("{arrived}; one probe observed all of them, the other {} until it detached", of_other.received),
+    ))
 }
 
 /// Resources held by a process, from `/proc`.

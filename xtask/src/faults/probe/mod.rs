@@ -10,8 +10,8 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result};
 use probe_user::{Capture, Loss, Observation, Options, Probe, Target};
 
+use super::Seen;
 use super::peers::{Arrived, Load, Receiver, Sender};
-use super::{Bench, Seen};
 use crate::e2e::check::Checks;
 use crate::e2e::kernel::Objects;
 
@@ -20,7 +20,8 @@ pub(super) struct Fault {
     pub(super) name: &'static str,
     /// Description of the fault.
     pub(super) what: &'static str,
-    pub(super) run: fn(&Bench, &Path, &mut Checks) -> Result<Seen>,
+    /// The first argument asks for an overnight load.
+    pub(super) run: fn(bool, &Path, &mut Checks) -> Result<Seen>,
 }
 
 /// All faults, in the order of the table.
@@ -61,12 +62,9 @@ struct Pair {
 
 impl Pair {
     /// Starts both processes; the sender waits for a command.
-    fn start(bench: &Bench, load: Load, dir: &Path) -> Result<Self> {
+    fn start(load: Load, dir: &Path) -> Result<Self> {
         let endpoint = format!("ipc://{}", dir.join("hop").display());
-        Ok(Self {
-            receiver: Receiver::start(&bench.home, &endpoint, dir)?,
-            sender: Sender::start(&bench.home, "sender", &endpoint, load, dir)?,
-        })
+        Ok(Self { receiver: Receiver::start(&endpoint, dir)?, sender: Sender::start("sender", &endpoint, load, dir)? })
     }
 
     fn pids(&self) -> [u32; 2] {

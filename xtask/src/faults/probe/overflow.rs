@@ -7,10 +7,10 @@ use std::time::Duration;
 use anyhow::Result;
 use probe_user::Options;
 
-use super::{Bench, Checks, Counts, Load, Pair, Seen};
+use super::{Checks, Counts, Load, Pair, Seen};
 
-pub(super) fn run(bench: &Bench, dir: &Path, checks: &mut Checks) -> Result<Seen> {
-    let load = Load { count: if bench.long { 500_000 } else { 20_000 }, connections: 2, rate: 0, ..Load::STEADY };
+pub(super) fn run(long: bool, dir: &Path, checks: &mut Checks) -> Result<Seen> {
+    let load = Load { count: if long { 500_000 } else { 20_000 }, connections: 2, rate: 0, ..Load::STEADY };
     let wanted = u64::from(load.count * load.connections);
     // Exactly one record per message on either side.
     let options = Options {
@@ -21,7 +21,7 @@ pub(super) fn run(bench: &Bench, dir: &Path, checks: &mut Checks) -> Result<Seen
         polls: false,
         ..Options::default()
     };
-    let mut pair = Pair::start(bench, load, dir)?;
+    let mut pair = Pair::start(load, dir)?;
     let mut probe = pair.attach(options)?;
     pair.sender.go()?;
     let mut counts = Counts::default();
@@ -45,13 +45,13 @@ pub(super) fn run(bench: &Bench, dir: &Path, checks: &mut Checks) -> Result<Seen
     checks.holds("the ring buffer was full", counts.overflowed > wanted / 10);
     drop(probe);
     let arrived = pair.end(checks)?;
-    Ok(Seen {
-        messages: arrived.messages(),
-        outcome: format!(
+    Ok(Seen::of(
+        &arrived,
+        format!(
             "{} received and {} counted as dropped, of {} in total",
             counts.sent + counts.received,
             counts.overflowed,
             2 * wanted
         ),
-    })
+    ))
 }

@@ -9,16 +9,16 @@ use anyhow::{Context, Result};
 use probe_user::{Options, Probe, Target};
 use rustix::process::Signal;
 
-use super::{Bench, CAPTURE, Checks, Counts, Load, Objects, Pair, Seen, Sender, attach};
+use super::{CAPTURE, Checks, Counts, Load, Objects, Pair, Seen, Sender, attach};
 
 /// A load with a known count, so that every record can be accounted for.
 const COUNTED: Load = Load { count: 2_000, connections: 2, rate: 4_000, sizes: "small", ..Load::STEADY };
 
 /// Kills a sender at varying times during attach while the same probe observes the receiver throughout.
-pub(super) fn dies(bench: &Bench, dir: &Path, checks: &mut Checks) -> Result<Seen> {
-    let rounds = if bench.long { 100 } else { 10 };
+pub(super) fn dies(long: bool, dir: &Path, checks: &mut Checks) -> Result<Seen> {
+    let rounds = if long { 100 } else { 10 };
     let endless = Load { count: 0, ..COUNTED };
-    let mut pair = Pair::start(bench, endless, dir)?;
+    let mut pair = Pair::start(endless, dir)?;
     pair.sender.go()?;
     let endpoint = format!("ipc://{}", dir.join("hop").display());
     let own = std::process::id();
@@ -27,7 +27,7 @@ pub(super) fn dies(bench: &Bench, dir: &Path, checks: &mut Checks) -> Result<See
     for round in 0..rounds {
         let name = format!("victim{round}");
         let load = Load { first: 100 + round * 10, ..endless };
-        let mut victim = Sender::start(&bench.home, &name, &endpoint, load, dir)?;
+        let mut victim = Sender::start(&name, &endpoint, load, dir)?;
         victim.go()?;
         let pid = victim.pid();
         let killer = thread::spawn(move || {
@@ -38,22 +38,19 @@ pub(super) fn dies(bench: &Bench, dir: &Path, checks: &mut Checks) -> Result<See
         refused += u32::from(probe.add(&[Target { pid, capture: CAPTURE }]).is_err());
         killer.join().expect("the killer thread does not panic")?;
         counts.read_for(&mut probe, Duration::from_millis(150))?;
-        objects.merge(Objects::of(own)?);
+        objects.add(own)?;
     }
     checks.equal("reported exits and refused attaches", &u64::from(rounds), &(counts.exited + u64::from(refused)));
     checks.holds("the receiver is observed throughout", counts.received > 100);
     drop(probe);
     objects.check_freed(checks);
     let arrived = pair.end(checks)?;
-    Ok(Seen {
-        messages: arrived.messages(),
-        outcome: format!("{rounds} rounds, {} exits reported; the other sender: {arrived}", counts.exited),
-    })
+    Ok(Seen::of(&arrived, format!("{rounds} rounds, {} exits reported; the other sender: {arrived}", counts.exited)))
 }
 
 /// A process loses its probes on exec. After a second attach, all its messages are observed.
-pub(super) fn execs(bench: &Bench, dir: &Path, checks: &mut Checks) -> Result<Seen> {
-    let mut pair = Pair::start(bench, COUNTED, dir)?;
+pub(super) fn execs(_: bool, dir: &Path, checks: &mut Checks) -> Result<Seen> {
+    let mut pair = Pair::start(COUNTED, dir)?;
     let mut probe = pair.attach(Options::default())?;
     pair.sender.become_another()?;
     let mut counts = Counts::default();
@@ -64,23 +61,18 @@ pub(super) fn execs(bench: &Bench, dir: &Path, checks: &mut Checks) -> Result<Se
     all_reported(&mut probe, checks)?;
     drop(probe);
     let arrived = pair.end(checks)?;
-    Ok(Seen { messages: arrived.messages(), outcome: format!("{arrived}, each observed at both ends") })
+    Ok(Seen::of(&arrived, format!("{arrived}, each observed at both ends")))
 }
 
 /// SIGSTOP before the attach and SIGCONT after it.
-pub(super) fn stopped(bench: &Bench, dir: &Path, checks: &mut Checks) -> Result<Seen> {
+pub(super) fn stopped(_: bool, dir: &Path, checks: &mut Checks) -> Result<Seen> {
     let set_frozen = |sender: &Sender, freeze| sender.signal(if freeze { Signal::STOP } else { Signal::CONT });
-    frozen(bench, &set_frozen, dir, checks)
+    frozen(&set_frozen, dir, checks)
 }
 
 /// Checks that attaching to a frozen process takes no longer than usual, and that its later messages are observed.
-fn frozen(
-    bench: &Bench,
-    freeze: &dyn Fn(&Sender, bool) -> Result<()>,
-    dir: &Path,
-    checks: &mut Checks,
-) -> Result<Seen> {
-    let mut pair = Pair::start(bench, COUNTED, dir)?;
+fn frozen(freeze: &dyn Fn(&Sender, bool) -> Result<()>, dir: &Path, checks: &mut Checks) -> Result<Seen> {
+    let mut pair = Pair::start(COUNTED, dir)?;
     freeze(&pair.sender, true)?;
     let begun = Instant::now();
     let probe = pair.attach(Options::default());
@@ -99,14 +91,14 @@ fn frozen(
     freeze(&pair.sender, false)?;
     checks.holds(&format!("detaching from a frozen process does not wait ({detach_time:?})"), detach_time < limit);
     let arrived = pair.end(checks)?;
-    Ok(Seen {
-        messages: arrived.messages(),
-        outcome: format!(
+    Ok(Seen::of(
+        &arrived,
+        format!(
             "attached in {} ms, detached in {} ms; {arrived}, each observed at both ends",
             attach_time.as_millis(),
             detach_time.as_millis()
         ),
-    })
+    ))
 }
 
 /// A cgroup for freezing its processes.
@@ -157,14 +149,14 @@ impl Drop for Freezer {
     }
 }
 
-pub(super) fn in_freezer(bench: &Bench, dir: &Path, checks: &mut Checks) -> Result<Seen> {
+pub(super) fn in_freezer(_: bool, dir: &Path, checks: &mut Checks) -> Result<Seen> {
     match Freezer::make() {
         Ok(freezer) => {
             let set_frozen = |sender: &Sender, freeze: bool| {
                 freezer.write("cgroup.procs", &sender.pid().to_string())?;
                 freezer.write(freezer.file, freezer.words[usize::from(!freeze)])
             };
-            frozen(bench, &set_frozen, dir, checks)
+            frozen(&set_frozen, dir, checks)
         }
         Err(why) => Ok(Seen { messages: 0, outcome: format!("SKIPPED: {why}") }),
     }

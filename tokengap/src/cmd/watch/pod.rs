@@ -16,7 +16,7 @@ use trace::{Analysis, MonoNs, words};
 use tui::Screen;
 use tui::pods::{Brief, Link, PodLine};
 
-use super::{Options, Watched};
+use super::{Args, Watched};
 use crate::app;
 
 /// Interval of connection checks and updates of the run list.
@@ -114,11 +114,11 @@ impl Pod {
     pub(super) fn new(
         watcher: Watcher,
         screen: Option<(Rc<RefCell<Screen>>, usize)>,
-        options: &Options,
+        args: &Args,
         several: bool,
     ) -> Self {
         let now = Instant::now();
-        let record = options.record.clone();
+        let record = args.record.clone();
         Self {
             name: watcher.address().to_owned(),
             kind: String::from("watch"),
@@ -136,11 +136,11 @@ impl Pod {
             broken: false,
             stopped: false,
             gaps: 0,
-            limits: options.limits,
+            limits: args.ledger(),
             record: if several { record.map(|path| recording_path(&path, watcher.address())) } else { record },
             options: RecordOptions {
-                max_bytes: options.record_max_size,
-                force: options.force,
+                max_bytes: args.record_max_size,
+                force: args.force,
                 // The source's clocks differ from those of this process.
                 anchor_every_ns: None,
                 ..RecordOptions::default()

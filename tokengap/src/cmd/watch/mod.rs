@@ -1,18 +1,28 @@
-//! `tokengap watch`: shows runs published by other tokengap processes.
+//! `tokengap watch`: shows runs published by other tokengap processes, with one screen or one report for all of them.
 
+mod pod;
+
+use std::cell::RefCell;
+use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
+use std::rc::Rc;
 use std::time::Duration;
 
 use anyhow::bail;
-use feed::WatchOptions;
+use feed::{WatchOptions, Watcher};
+use serde::Serialize;
+use session::sink::Sink;
+use session::{Observer, RunOptions, Running, Session, Signals};
+use trace::Config;
 use trace::ledger::Limits;
-use tui::Screen;
+use trace::report::Report;
+use tui::{RunView, Screen};
 
-use crate::app;
+use self::pod::Pod;
 use crate::args::{LimitArgs, OutcomeArgs, ReportArgs, ScreenArgs, TUNING, at_least_one, duration, read_key, size};
-use crate::confinement;
-use crate::watch::{self, Options};
+use crate::headless::Progress;
+use crate::{app, confinement};
 
 /// Watch runs that other tokengap processes publish (--publish): the same screen, for one pod or several.
 ///
@@ -81,26 +91,97 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
         key: key.clone(),
         max_message: args.max_message as usize,
     };
-    let options = Options {
-        sources: args.endpoints.iter().map(source).collect(),
-        limits: args.limits.on(Limits {
-            live_rids: args.max_live,
-            finished_kept: args.max_finished,
-            ..Limits::default()
-        }),
-        slowest: args.report.slowest,
-        duration: args.duration,
-        record: args.record.clone(),
-        record_max_size: args.record_max_size,
-        force: args.force,
-    };
+    let sources = args.endpoints.iter().map(source).collect();
     let screen = if args.outcome.is_headless() { None } else { Some(Screen::open(&args.screen.options())?) };
-    let watched = watch::run(&options, screen)?;
-    let code = watch::conclude(&watched, args.outcome)?;
+    let watched = watch(args, sources, screen)?;
+    let code = conclude(&watched, args.outcome)?;
     if watched.iter().all(|one| app::saw_nothing(&one.report)) {
         bail!("no traffic was received from {}", args.endpoints.join(", "));
     }
     Ok(code)
+}
+
+impl Args {
+    fn ledger(&self) -> Limits {
+        self.limits.on(Limits { live_rids: self.max_live, finished_kept: self.max_finished, ..Limits::default() })
+    }
+}
+
+/// Result of one run.
+#[derive(Serialize)]
+struct Watched {
+    pod: String,
+    endpoint: String,
+    /// State of the connection at the end.
+    state: String,
+    /// Missed records, and the number of gaps they form.
+    records_missed: u64,
+    gaps: u64,
+    report: Report,
+}
+
+/// Schema name of several reports in one document.
+const SCHEMA: &str = "tokengap.watch/1";
+
+#[derive(Serialize)]
+struct All<'a> {
+    schema: &'static str,
+    pods: &'a [Watched],
+}
+
+/// Watches until the user quits, `--duration` is over, a signal arrives or, without a screen, every source has ended.
+fn watch(args: &Args, sources: Vec<WatchOptions>, screen: Option<Screen>) -> anyhow::Result<Vec<Watched>> {
+    let signals = Signals::install()?;
+    let watchers = Watcher::start(sources)?;
+    let several = watchers.len() > 1;
+    let screen = screen.map(|mut screen| {
+        screen.watch(watchers.len());
+        Rc::new(RefCell::new(screen))
+    });
+    let config = Config { limits: args.ledger(), engines: engines::FACTS };
+    let pod = |(place, watcher)| {
+        let observer: Box<dyn Observer> = match &screen {
+            Some(screen) => Box::new(RunView(Rc::clone(screen), place)),
+            None => Box::new(Progress::default()),
+        };
+        let session = Session::new(&config, observer, Sink::none("watch", &config), args.report.slowest);
+        let screen = screen.clone().map(|screen| (screen, place));
+        (Pod::new(watcher, screen, args, several), session)
+    };
+    let mut pods: Vec<_> = watchers.into_iter().enumerate().map(pod).collect();
+    let mut runs: Vec<_> = pods.iter_mut().map(|(pod, session)| Running::new(pod, session)).collect();
+    let run_options = RunOptions { duration: args.duration, reload: None, alarm: &app::print_message };
+    session::run(&mut runs, &signals, run_options);
+    // Restore the terminal before printing anything.
+    for (pod, session) in &mut pods {
+        pod.leave_screen();
+        session.dismiss();
+    }
+    drop(screen);
+    Ok(pods.into_iter().map(|(pod, session)| pod.finish(session)).collect())
+}
+
+/// Prints the reports and returns the exit code for `--fail-on` over all of them.
+fn conclude(watched: &[Watched], outcome: OutcomeArgs) -> anyhow::Result<ExitCode> {
+    if let [one] = watched {
+        return app::conclude(&one.report, outcome);
+    }
+    let mut out = std::io::stdout().lock();
+    if outcome.json {
+        let (schema, pods) = (SCHEMA, watched);
+        serde_json::to_writer(&mut out, &All { schema, pods }).map_err(std::io::Error::from)?;
+        writeln!(out)?;
+    } else {
+        for one in watched {
+            writeln!(out, "=== {} ({}): {}\n", one.pod, one.endpoint, one.state)?;
+            write!(out, "{}", one.report.to_text())?;
+            writeln!(out)?;
+        }
+    }
+    out.flush()?;
+    let worst = watched.iter().filter_map(|one| one.report.worst()).max();
+    let failed = outcome.fail_on.is_some_and(|min| worst >= Some(min));
+    Ok(if failed { ExitCode::from(1) } else { ExitCode::SUCCESS })
 }
 
 /// Parses `tcp://HOST:PORT`.
